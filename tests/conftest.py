@@ -1,0 +1,24 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from calibrant import Predictions
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real predictions and data sets beside the checkout, or a skip with the reason."""
+    if not (SHARED / "logits").is_dir():
+        pytest.skip(f"real predictions and data sets are not at {SHARED}")
+    return SHARED
+
+
+@pytest.fixture(params=[2, 10])
+def honest(request) -> Predictions:
+    """Labels drawn from the very probabilities the logits state, in double."""
+    g = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(4000, request.param, dtype=torch.float64, generator=g)
+    return Predictions(logits, torch.multinomial(logits.softmax(-1), 1, generator=g).squeeze(1))

@@ -1,7 +1,13 @@
-"""Calibrators: (logits, labels) -> a map from logits to better logits. `__all__` is the registry."""
+"""Calibrators: (logits, labels) -> a map from logits to better logits. `__all__` is the registry.
+
+`save` writes a fitted calibrator to a file, `load` reads it back, `origin` tells what a file holds.
+"""
 
 from calibrant.calibrators import _binning, _scaling
 from calibrant.calibrators._binning import *
+from calibrant.calibrators._files import load as load
+from calibrant.calibrators._files import origin as origin
+from calibrant.calibrators._files import save as save
 from calibrant.calibrators._scaling import *
 
 __all__: list[str] = []

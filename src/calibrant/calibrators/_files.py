@@ -1,0 +1,205 @@
+"""Shipping: a fitted calibrator as one safetensors file that names its class and fields and holds no code."""
+
+import hashlib
+import json
+import math
+import sys
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant._solve import Certificate
+from calibrant._types import InputError
+from calibrant.predictions import Predictions
+
+FORMAT, VERSION = "calibrant.calibrator", 1
+KEYS = ("format", "version", "calibrant", "fitted_on", "calibrator", "sha256")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a calibrator's file says of itself."""
+
+    calibrator: str  # name of the class
+    fitted_on: str | None  # digest of the predictions it was fitted on
+    calibrant: str  # version that wrote the file
+    version: int  # of the format
+
+
+def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | str | None = None) -> None:
+    """Write a fitted calibrator to a .safetensors file: class name, fields, versions and checksum.
+
+    Tensors are stored as tensors, everything else (numbers, texts, tuples, other calibrators, the certificate) as
+    JSON in the file's metadata. `fitted_on` are the predictions it learned from, or their digest: it lets a later
+    reader notice that a calibrator is being judged on its own training data. Raises `InputError` for a field that
+    cannot be stored.
+    """
+    tensors: dict[str, Tensor] = {}
+    tree = _encode(calibrator, "", tensors)
+    meta = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "calibrant": sys.modules["calibrant"].__version__,
+        "fitted_on": (fitted_on.digest if isinstance(fitted_on, Predictions) else fitted_on) or "",
+        "calibrator": json.dumps(tree, sort_keys=True, allow_nan=False),
+    }
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file(tensors, path, meta | {"sha256": _checksum(meta, tensors)})
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path}: cannot write the calibrator ({' '.join(str(error).split())[:120]})") from None
+
+
+def load(path: str | Path, *, also: Iterable[type] = ()) -> Any:
+    """Read the calibrator that `save` wrote; learned tensors come back on the CPU, bit for bit.
+
+    Only classes of this package are built, and those given in `also` (your own calibrators): nothing is imported or
+    run because a file says so. Raises `InputError` for a file that is not a calibrator's, was changed after it was
+    written, comes from a later format, or names a class that is not known.
+
+    >>> import tempfile
+    >>> from calibrant.calibrators import Temperature, load, save
+    >>> path = tempfile.mkdtemp() + "/t.safetensors"
+    >>> save(Temperature(torch.tensor(2.0)), path)
+    >>> load(path)(torch.tensor([[4.0, 0.0]]))
+    tensor([[2., 0.]])
+    """
+    meta, tensors = _read(Path(path))
+    known = _ours() | {_name(cls): cls for cls in also}
+    try:
+        return _decode(json.loads(meta["calibrator"]), tensors, known)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        raise InputError(f"{path}: the description of the calibrator is malformed; save it again") from None
+
+
+def origin(path: str | Path) -> Origin:
+    """Read what a calibrator's file says of itself, without building the calibrator."""
+    meta, _ = _read(Path(path))
+    name = str(json.loads(meta["calibrator"]).get("class"))
+    return Origin(name, meta["fitted_on"] or None, meta["calibrant"], int(meta["version"]))
+
+
+# Values to JSON and back: a tensor is {"tensor": key}, a tuple {"tuple": [...]}, a dataclass {"class": ..., "fields"}
+
+
+def _ours() -> dict[str, type]:
+    from calibrant import calibrators
+
+    return {"Certificate": Certificate} | {name: getattr(calibrators, name) for name in calibrators.__all__}
+
+
+def _name(cls: type) -> str:
+    """Return the registered name of one of ours, the dotted path of anybody else's."""
+    return cls.__name__ if _ours().get(cls.__name__) is cls else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _encode(value: Any, where: str, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        key = where or "value"
+        tensors[key] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        return {"tensor": key}
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"float": str(value)}
+    if isinstance(value, tuple):
+        return {"tuple": [_encode(item, f"{where}.{i}", tensors) for i, item in enumerate(value)]}
+    if is_dataclass(value) and not isinstance(value, type):
+        inside = {f.name: _encode(getattr(value, f.name), f"{where}.{f.name}", tensors) for f in fields(value)}
+        return {"class": _name(type(value)), "fields": inside}
+    raise InputError(
+        f"cannot store {where.lstrip('.') or 'this'} of type {type(value).__name__}; a calibrator's fields must be "
+        "tensors, numbers, texts, tuples or dataclasses of these"
+    )
+
+
+def _decode(node: Any, tensors: Mapping[str, Tensor], known: Mapping[str, type]) -> Any:
+    match node:
+        case {"tensor": str(key)}:
+            return tensors[key]
+        case {"float": str(text)}:
+            return float(text)
+        case {"tuple": list(items)}:
+            return tuple(_decode(item, tensors, known) for item in items)
+        case {"class": str(name), "fields": dict(inside)}:
+            return _build(name, {key: _decode(item, tensors, known) for key, item in inside.items()}, known)
+        case None | bool() | int() | float() | str():
+            return node
+        case _:
+            raise ValueError
+
+
+def _build(name: str, values: Mapping[str, Any], known: Mapping[str, type]) -> Any:
+    if name not in known:
+        way = f"give its class: load(path, also=[{name.rpartition('.')[2]}])" if "." in name else "upgrade calibrant"
+        raise InputError(f"it holds a {name!r}, which this version does not know; {way}")
+    cls = known[name]
+    declared = {f.name: f for f in fields(cls)}
+    needed = {f.name for f in declared.values() if f.default is MISSING and f.default_factory is MISSING}
+    if not needed <= values.keys() <= declared.keys():
+        raise InputError(f"{name} has the fields {', '.join(declared)}, the file has {', '.join(values) or 'none'}")
+    hints = typing.get_type_hints(cls)
+    for key, value in values.items():
+        if not _fits(value, hints[key]):
+            raise InputError(f"{name}.{key} cannot be a {type(value).__name__}; the file was not written by save")
+    return cls(**values)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value may stand in a field so annotated; only plain classes and unions of them are judged."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return any(_fits(value, part) for part in typing.get_args(hint))
+    hint = getattr(hint, "array_type", hint)  # of a jaxtyping annotation
+    if hint in (Tensor, Certificate, str, bool, int, type(None)):
+        return isinstance(value, hint)
+    if hint is float:
+        return isinstance(value, float | int)
+    if typing.get_origin(hint) is tuple:
+        return isinstance(value, tuple)
+    return True
+
+
+# The file
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    try:
+        with safe_open(path, "pt") as file:
+            meta = dict(file.metadata() or {})
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise InputError(f"{path}: not a safetensors file ({' '.join(str(error).split())[:120]})") from None
+    if meta.get("format") != FORMAT or not meta.get("version", "").isdigit():
+        raise InputError(f"{path}: a safetensors file, but not a calibrator's; write one with calibrators.save")
+    if int(meta["version"]) > VERSION:
+        raise InputError(
+            f"{path}: written in format {meta['version']} by calibrant {meta.get('calibrant')}, this version reads "
+            f"up to {VERSION}; upgrade calibrant"
+        )
+    sealed = meta.pop("sha256", "")
+    if not meta.keys() == set(KEYS) - {"sha256"} or sealed != _checksum(meta, tensors):
+        raise InputError(f"{path}: the checksum does not match, the file was damaged or changed; save it again")
+    return meta, tensors
+
+
+def _checksum(meta: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    h = hashlib.sha256(json.dumps(meta, sort_keys=True).encode())
+    for key in sorted(tensors):
+        value = tensors[key]
+        h.update(f"{key} {value.dtype} {tuple(value.shape)} ".encode())
+        h.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return h.hexdigest()

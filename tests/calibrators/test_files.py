@@ -1,0 +1,185 @@
+import json
+import pickle
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from calibrant import InputError, Predictions, __version__, calibrators
+from calibrant._solve import Certificate
+from calibrant.calibrators import HistogramBinning, Identity, Temperature, load, origin, save
+from calibrant.calibrators._files import _checksum
+
+FIXTURES = Path(__file__).parent / "files"
+
+
+def same(a, b) -> bool:
+    if isinstance(a, Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.nan_to_num(-7), b.nan_to_num(-7))
+    if is_dataclass(a):
+        return type(a) is type(b) and all(same(getattr(a, f.name), getattr(b, f.name)) for f in fields(a))
+    if isinstance(a, tuple):
+        return type(b) is tuple and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and (a == b or (a != a and b != b))
+
+
+@dataclass(frozen=True, eq=False)
+class Both:
+    """A user's calibrator whose fields are calibrators, a tuple of them, and plain values."""
+
+    first: object
+    members: tuple[object, ...]
+    name: str
+    share: float = float("nan")
+    count: int = 3
+    kept: bool = True
+    certificate: Certificate | None = None
+
+    def __call__(self, logits):
+        for member in (self.first, *self.members):
+            logits = member(logits)
+        return logits
+
+
+@pytest.fixture
+def fitted(honest):
+    return Temperature.fit(3 * honest.logits, honest.labels)
+
+
+@pytest.fixture
+def file(fitted, tmp_path):
+    save(fitted, tmp_path / "t.safetensors")
+    return tmp_path / "t.safetensors"
+
+
+def resealed(file, **changes) -> None:
+    """Change the metadata as a forger who knows the checksum would."""
+    with safe_open(file, "pt") as f:
+        meta = f.metadata() | changes
+        tensors = {key: f.get_tensor(key) for key in f.keys()}  # noqa: SIM118
+    del meta["sha256"]
+    save_file(tensors, file, meta | {"sha256": _checksum(meta, tensors)})
+
+
+def test_a_fitted_calibrator_comes_back_bit_for_bit(fitted, file, honest):
+    back = load(file)
+    assert same(fitted, back)
+    assert torch.equal(back(honest.logits), fitted(honest.logits))
+
+
+def test_bins_with_nan_come_back(honest, tmp_path):
+    sparse = HistogramBinning.fit(honest.logits[:40] * 9, honest.labels[:40], bins=40)
+    assert sparse.accuracy.isnan().any()
+    save(sparse, tmp_path / "h")
+    assert same(sparse, load(tmp_path / "h"))
+
+
+def test_nested_calibrators_of_ones_own_come_back(fitted, tmp_path, honest):
+    both = Both(fitted, (Identity(), fitted, Both(fitted, (), "inner")), "outer", count=-1)
+    save(both, tmp_path / "b")
+    back = load(tmp_path / "b", also=[Both])
+    assert same(both, back)
+    assert torch.equal(back.members[2](honest.logits), fitted(honest.logits))
+    with pytest.raises(InputError, match=r"does not know; give its class: load\(path, also=\[Both\]\)"):
+        load(tmp_path / "b")
+
+
+def test_views_and_float32_come_back(tmp_path):
+    base = torch.arange(6.0)
+    save(HistogramBinning(base[::2], base[1::2]), tmp_path / "v")
+    assert same(load(tmp_path / "v"), HistogramBinning(torch.tensor([0.0, 2, 4]), torch.tensor([1.0, 3, 5])))
+
+
+def test_the_file_tells_its_origin(fitted, honest, tmp_path):
+    save(fitted, tmp_path / "a", fitted_on=honest)
+    told = origin(tmp_path / "a")
+    assert (told.calibrator, told.fitted_on, told.calibrant) == ("Temperature", honest.digest, __version__)
+    save(fitted, tmp_path / "a")
+    assert origin(tmp_path / "a").fitted_on is None
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]  # no half-written file is left
+
+
+@pytest.mark.parametrize("path", sorted(FIXTURES.glob("*.safetensors")), ids=lambda p: p.stem)
+def test_files_of_earlier_versions_are_read(path):
+    """Each fixture says in a file beside it what its calibrator answered when it was written."""
+    expected = json.loads(path.with_suffix(".json").read_text())
+    answer = load(path)(torch.tensor(expected["logits"], dtype=torch.float64))
+    torch.testing.assert_close(answer, torch.tensor(expected["answer"], dtype=torch.float64), rtol=1e-12, atol=1e-12)
+
+
+def test_there_are_fixtures():
+    assert len(list(FIXTURES.glob("*.safetensors"))) >= 1
+
+
+@pytest.mark.parametrize("where", [10, 400, -1])
+def test_a_flipped_byte_is_noticed(file, where):
+    data = bytearray(file.read_bytes())
+    data[where] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(InputError) as error:
+        load(file)
+    assert "\n" not in str(error.value)
+    assert str(file) in str(error.value)
+
+
+def test_other_files_are_refused(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return exec, ("raise SystemExit('code from a file was run')",)
+
+    path = tmp_path / "x"
+    path.write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(InputError, match="not a safetensors file"):
+        load(path)
+    path.write_bytes(b"")
+    with pytest.raises(InputError, match="not a safetensors file"):
+        load(path)
+    save_file({"weight": torch.zeros(3)}, path)
+    with pytest.raises(InputError, match="not a calibrator's"):
+        load(path)
+    Predictions([[0.0, 2.0]], [1]).save(tmp_path / "p.safetensors")
+    with pytest.raises(InputError, match="not a calibrator's"):
+        load(tmp_path / "p.safetensors")
+    with pytest.raises(InputError, match="no such file"):
+        load(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("tree", "match"),
+    [
+        ({"class": "os.system", "fields": {}}, "'os.system', which this version does not know"),
+        ({"class": "TemperatureOfTheFuture", "fields": {}}, "upgrade calibrant"),
+        ({"class": "Temperature", "fields": {"temperature": 2.0}}, "cannot be a float"),
+        ({"class": "Temperature", "fields": {}}, "has the fields temperature, certificate, the file has none"),
+        ({"class": "Temperature", "fields": {"temperature": {"tensor": ".temperature"}, "power": 1}}, "the file has"),
+        ({"class": "Temperature", "fields": {"temperature": {"tensor": "absent"}}}, "malformed"),
+        ({"__reduce__": "os.system"}, "malformed"),
+        ([], "malformed"),
+    ],
+)
+def test_a_forged_description_is_refused(file, tree, match):
+    resealed(file, calibrator=json.dumps(tree))
+    with pytest.raises(InputError, match=match) as error:
+        load(file)
+    assert "\n" not in str(error.value)
+
+
+def test_a_later_format_asks_for_an_upgrade(file):
+    resealed(file, version="2")
+    with pytest.raises(InputError, match=r"written in format 2 by calibrant .* upgrade"):
+        load(file)
+
+
+def test_what_cannot_be_stored_is_refused(tmp_path):
+    with pytest.raises(InputError, match="cannot store first of type function"):
+        save(Both(lambda z: z, (), "x"), tmp_path / "x")
+    with pytest.raises(InputError, match="cannot write"):
+        save(Identity(), tmp_path / "no" / "such" / "folder")
+
+
+def test_the_names_of_files_stay_out_of_the_registry():
+    assert not {"save", "load", "origin"} & set(calibrators.__all__)

@@ -75,6 +75,15 @@ def _literal(value: Any) -> str:
     return repr(value)
 
 
+def _like(default: Any, value: Any) -> Any:
+    """Make whole numbers floats where the default is one: 3 and 3.0 are one configuration, inside tuples too."""
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(default, tuple) and default and isinstance(value, tuple | list):
+        return tuple(_like(default[0], item) for item in value)  # pyright: ignore[reportUnknownArgumentType]
+    return value
+
+
 def _find(text: str, home: ModuleType) -> tuple[str, Callable[..., Any], dict[str, Any]]:
     name, kwargs = _parse(text)
     where, _, last = name.rpartition(".")
@@ -96,10 +105,7 @@ def _find(text: str, home: ModuleType) -> tuple[str, Callable[..., Any], dict[st
     known = hyperparameters(method)
     for key in kwargs.keys() - known.keys():
         raise InputError(f"{name} has no {key!r}; it has {', '.join(known) or 'no parameters'}")
-    for key, value in kwargs.items():  # 3 and 3.0 are one configuration
-        if isinstance(known[key], float) and isinstance(value, int) and not isinstance(value, bool):
-            kwargs[key] = float(value)
-    ordered = {key: kwargs[key] for key in known if key in kwargs}
+    ordered = {key: _like(default, kwargs[key]) for key, default in known.items() if key in kwargs}
     return name, method, ordered
 
 

@@ -1,9 +1,13 @@
 """Losses: (logits, labels) -> one number per example. `__all__` is the registry."""
 
-from calibrant.losses import _focal, _proper
+from calibrant.losses import _batch, _focal, _penalties, _proper
+from calibrant.losses._batch import *
 from calibrant.losses._focal import *
+from calibrant.losses._penalties import *
 from calibrant.losses._proper import *
 
 __all__: list[str] = []
+__all__ += _batch.__all__
 __all__ += _focal.__all__
+__all__ += _penalties.__all__
 __all__ += _proper.__all__

@@ -1,11 +1,20 @@
 """The focal family: cross-entropy, weighted by how wrong the model still is."""
 
 import torch
+from torch import Tensor
 
-from calibrant._bins import log_likelihood
-from calibrant._types import Labels, Logits, PerExample
+from calibrant._types import InputError, Labels, Logits, PerExample
+from calibrant.losses._likelihood import log_likelihood
+from calibrant.losses._proper import brier, miss
 
-__all__ = ["flsd", "focal"]
+__all__ = ["bsce_gra", "dual_focal", "flsd", "focal", "focal_calibration", "inverse_focal", "poly1"]
+
+INVERSE_GAMMA_LIMIT = 3.591121476668622  # 1 / W_0(1/e)
+
+
+def power(base: Tensor, gamma: float | Tensor) -> Tensor:
+    """Return base ** gamma for base >= 0, with a finite gradient at base = 0 for gamma < 1 as well."""
+    return base.clamp_min(torch.finfo(base.dtype).tiny) ** gamma
 
 
 def focal(
@@ -14,14 +23,18 @@ def focal(
     r"""Focal loss, $-(1 - p_y)^\gamma \log p_y$ (Lin et al. 2017, eq. 4).
 
     Cross-entropy at gamma = 0. Not proper: its minimizer is underconfident (Komisarenko & Kull 2024), which is why
-    it calibrates a model that overfits. `detach_weight` keeps the gradient from flowing through $(1 - p_y)^\gamma$,
-    as in the code of Wang et al. (2021).
+    it calibrates a model that overfits. Its gradient is $g(p_y, \gamma) = (1-p_y)^\gamma - \gamma p_y
+    (1-p_y)^{\gamma-1} \log p_y$ times that of cross-entropy (Mukhoti et al. 2020, proposition 1). gamma is a number
+    or one number per example, not negative. `detach_weight` keeps the gradient from flowing through
+    $(1 - p_y)^\gamma$, as in the code of Wang et al. (2021): the factor is then $(1 - p_y)^\gamma$ alone.
 
     >>> focal(torch.zeros(1, 2), torch.tensor([0]), gamma=2.0)
     tensor([0.1733])
     """
+    if isinstance(gamma, float | int) and gamma < 0:
+        raise InputError(f"focal needs gamma >= 0, got {gamma}; the opposite weighting is inverse_focal")
     log_p = log_likelihood(logits, labels)
-    weight = (-log_p.expm1()) ** gamma
+    weight = power(-log_p.expm1(), gamma)
     return -(weight.detach() if detach_weight else weight) * log_p
 
 
@@ -32,14 +45,103 @@ def flsd(
     thresholds: tuple[float, ...] = (0.2,),
     gammas: tuple[float, ...] = (5.0, 3.0),
 ) -> PerExample:
-    r"""Sample-dependent focal loss: gamma = gammas[i] where p_y lies below thresholds[i] and above the one before.
+    r"""Sample-dependent focal loss: gamma = gammas[i] where p_y lies below thresholds[i] and not below the one before.
 
-    The defaults are FLSD-53 (Mukhoti et al. 2020, section 4): 5 where p_y < 0.2, else 3. Thresholds (0.2, 0.5) with
-    gammas (5, 3, 2) are the other policy of the paper. No gradient flows through the choice of gamma.
+    The defaults are FLSD-53 (Mukhoti et al. 2020, section 5): 5 where p_y < 0.2, else 3. Thresholds (0.2, 0.5) with
+    gammas (5, 3, 2) are the other policy of the paper. Its text and its text-classification code say 0.19 where its
+    image code says 0.2; both round p_0 = 0.1968, where g(p_0, 5) = 1. No gradient flows through the choice of gamma.
 
     >>> flsd(torch.zeros(1, 10), torch.tensor([0]))
     tensor([1.3597])
     """
-    p = log_likelihood(logits.detach(), labels).exp()
+    if len(gammas) != len(thresholds) + 1 or list(thresholds) != sorted(thresholds):
+        raise InputError(
+            f"flsd needs increasing thresholds and one gamma more than thresholds, got {thresholds} and {gammas}"
+        )
+    log_p = log_likelihood(logits, labels)
+    p = log_p.detach().exp()
     index = torch.bucketize(p, p.new_tensor(thresholds), right=True)
-    return focal(logits, labels, gamma=p.new_tensor(gammas)[index])
+    return -power(-log_p.expm1(), p.new_tensor(gammas)[index]) * log_p
+
+
+def inverse_focal(
+    logits: Logits, labels: Labels, *, gamma: float | PerExample = 2.0, detach_weight: bool = False
+) -> PerExample:
+    r"""Inverse focal loss, $-(1 + p_y)^\gamma \log p_y$ (Wang et al. 2021, eq. 4).
+
+    Cross-entropy at gamma = 0. Confident examples weigh more, so it sharpens; meant to be followed by temperature
+    scaling. The gradient factor $(1+p)^{\gamma-1} (1 + p + \gamma p \log p)$ is positive for all p only below
+    gamma = 1 / W_0(1/e) = 3.5911: from there on the loss would reward lowering p_y around 0.28, and raises
+    `InputError`. The paper tries several gammas and recommends none; 2 is the largest of AdaFocal's range. Whether
+    the authors detach the weight is not public; `detach_weight` does.
+
+    >>> inverse_focal(torch.zeros(1, 2), torch.tensor([0]))
+    tensor([1.5596])
+    """
+    if isinstance(gamma, float | int) and not 0 <= gamma < INVERSE_GAMMA_LIMIT:
+        raise InputError(
+            f"inverse_focal needs 0 <= gamma < 3.5911 (1 / W(1/e)), got {gamma}; at larger ones lowering the true "
+            "class's probability around 0.28 lowers the loss"
+        )
+    log_p = log_likelihood(logits, labels)
+    weight = (1 + log_p.exp()) ** gamma
+    return -(weight.detach() if detach_weight else weight) * log_p
+
+
+def dual_focal(logits: Logits, labels: Labels, *, gamma: float = 5.0) -> PerExample:
+    r"""Dual focal loss, $-(1 - p_y + p_j)^\gamma \log p_y$ (Tao et al. 2023, eq. 5).
+
+    p_j is the largest probability strictly below p_y, 0 if there is none; with p_j = 0 this is focal loss, and with
+    two classes it weighs by $2 (1 - p_y)$ where the label leads and by 1 - p_y where it does not. gamma = 5 is
+    reported for CIFAR; that default was not checked against the paper's table.
+
+    >>> dual_focal(torch.zeros(1, 2), torch.tensor([0]), gamma=1.0)
+    tensor([0.3466])
+    """
+    p = logits.softmax(-1)
+    p_y = p.gather(-1, labels[:, None])  # from the softmax it is compared with, so that a tie is a tie
+    runner_up = p.where(p < p_y, 0.0).amax(-1)
+    log_p = log_likelihood(logits, labels)
+    return -power(-log_p.expm1() + runner_up, gamma) * log_p
+
+
+def bsce_gra(logits: Logits, labels: Labels, *, gamma: float = 1.0, norm: float = 1.0) -> PerExample:
+    r"""BSCE-GRA, $-\lVert e_y - p \rVert_q^\gamma \log p_y$ with the weight detached (Lin et al. 2025).
+
+    So the gradient of cross-entropy is multiplied by the uncertainty $\lVert e_y - p \rVert$ and by nothing else. The
+    defaults gamma = 1 and norm q = 1 are those of the authors' command line; norm = 2 is a power of the Brier score.
+    Cross-entropy at gamma = 0.
+
+    >>> bsce_gra(torch.zeros(1, 2), torch.tensor([0]))
+    tensor([0.6931])
+    """
+    with torch.no_grad():
+        weight = torch.linalg.vector_norm(miss(logits, labels), norm, -1) ** gamma
+    return -weight * log_likelihood(logits, labels)
+
+
+def poly1(logits: Logits, labels: Labels, *, epsilon: float = 2.0) -> PerExample:
+    r"""Poly-1 loss, $-\log p_y + \epsilon (1 - p_y)$ (Leng et al. 2022), epsilon >= -1.
+
+    Cross-entropy whose first Taylor coefficient in 1 - p_y is 1 + epsilon; 2 is the paper's choice for ImageNet
+    classification. Cross-entropy at epsilon = 0; not proper otherwise.
+
+    >>> poly1(torch.zeros(1, 2), torch.tensor([0]), epsilon=1.0)
+    tensor([1.1931])
+    """
+    if epsilon < -1:
+        raise InputError(f"poly1 needs epsilon >= -1, got {epsilon}; below, a small error lowers the loss")
+    log_p = log_likelihood(logits, labels)
+    return -log_p - epsilon * log_p.expm1()
+
+
+def focal_calibration(logits: Logits, labels: Labels, *, gamma: float = 3.0, strength: float = 0.5) -> PerExample:
+    r"""Focal calibration loss, focal plus strength times $\lVert p - e_y \rVert^2$ (Liang et al. 2024).
+
+    The squared error is proper and pulls the underconfident minimizer of focal loss back. Focal loss at strength 0.
+    The defaults were not checked against the paper's tables.
+
+    >>> focal_calibration(torch.zeros(1, 2), torch.tensor([0]), gamma=2.0)
+    tensor([0.4233])
+    """
+    return focal(logits, labels, gamma=gamma) + strength * brier(logits, labels)

@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-from torch.nn.functional import one_hot
+from torch import Tensor
 
-from calibrant._bins import log_likelihood
-from calibrant._types import Labels, Logits, PerExample
+from calibrant._types import InputError, Labels, Logits, PerExample
+from calibrant.losses._likelihood import log_likelihood
 
 __all__ = ["brier", "cross_entropy"]
 
@@ -21,17 +21,16 @@ def cross_entropy(
 
     The smoothed target is $(1-\epsilon) e_y + \epsilon / k$ (Wang et al. 2021, section 3), or with
     `off_target="k-1"` $1-\epsilon$ on the label and $\epsilon / (k-1)$ on every other class, as in the code of
-    Mukhoti et al. (2020). Proper for smoothing = 0.
+    Mukhoti et al. (2020). Proper for smoothing = 0. Raises `InputError` unless 0 <= smoothing < 1.
 
     >>> cross_entropy(torch.zeros(1, 4), torch.tensor([2]))
     tensor([1.3863])
     """
-    likelihood = log_likelihood(logits, labels)
-    if smoothing == 0:
-        return -likelihood
+    if not 0 <= smoothing < 1:
+        raise InputError(f"smoothing must lie in [0, 1), got {smoothing}")
     k = logits.shape[-1]
     epsilon = smoothing if off_target == "k" else smoothing * k / (k - 1)
-    return -(1 - epsilon) * likelihood - epsilon * logits.log_softmax(-1).mean(-1)
+    return -log_likelihood(logits, labels, epsilon)
 
 
 def brier(logits: Logits, labels: Labels) -> PerExample:
@@ -40,5 +39,10 @@ def brier(logits: Logits, labels: Labels) -> PerExample:
     >>> brier(torch.zeros(1, 2), torch.tensor([0]))
     tensor([0.5000])
     """
-    truth = one_hot(labels, logits.shape[-1]).to(logits.dtype)
-    return (logits.softmax(-1) - truth).square().sum(-1)
+    return miss(logits, labels).square().sum(-1)
+
+
+def miss(logits: Logits, labels: Labels) -> Tensor:
+    """Return p - e_y (n k), how far the probabilities are from the truth."""
+    p = logits.softmax(-1)
+    return p.scatter_add(-1, labels[:, None], p.new_full((len(labels), 1), -1.0))

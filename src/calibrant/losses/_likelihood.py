@@ -1,0 +1,43 @@
+"""Expected log-likelihood with its backward written by hand: what most losses here are functions of."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant._types import Labels, Logits, PerExample
+
+
+class _ExpectedLogLikelihood(torch.autograd.Function):
+    r"""$\sum_k t_k \log p_k$ under the target $t = (1-\epsilon) e_y + \epsilon / k$.
+
+    Autograd would keep $\log p$ (n k) from forward to backward, and hold two more of that size while it goes back.
+    Here nothing but the logits is kept, and the gradient $t - p$ is made at once. The backward is itself
+    differentiable.
+    """
+
+    @staticmethod
+    def forward(logits: Tensor, labels: Tensor, epsilon: float) -> Tensor:
+        log_p = logits.log_softmax(-1)
+        picked = log_p.gather(-1, labels[:, None]).squeeze(-1)
+        return picked if epsilon == 0 else (1 - epsilon) * picked + epsilon * log_p.mean(-1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
+        logits, labels, ctx.epsilon = inputs
+        ctx.save_for_backward(logits, labels)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        logits, labels = ctx.saved_tensors
+        gradient = gradients[0][:, None]
+        p = logits.softmax(-1)
+        back = p * -gradient if torch.is_grad_enabled() else p.mul_(-gradient)  # enabled: differentiated once more
+        if ctx.epsilon:
+            back += gradient * (ctx.epsilon / logits.shape[-1])
+        return back.scatter_add_(-1, labels[:, None], (1 - ctx.epsilon) * gradient), None, None
+
+
+def log_likelihood(logits: Logits, labels: Labels, smoothing: float = 0.0) -> PerExample:
+    r"""Return $\log p_y$, or its expectation under the smoothed target $(1-\epsilon) e_y + \epsilon / k$."""
+    return _ExpectedLogLikelihood.apply(logits, labels, smoothing)  # pyright: ignore[reportReturnType]

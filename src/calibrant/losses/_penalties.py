@@ -1,0 +1,89 @@
+"""Cross-entropy plus a price on confidence: on sharp probabilities, on large logits, on wide margins."""
+
+import torch
+
+from calibrant._types import InputError, Labels, Logits, PerExample
+from calibrant.losses._likelihood import log_likelihood
+
+__all__ = ["acls", "entropy_regularized", "logit_norm", "logit_normalized", "margin_smoothing"]
+
+
+def entropy_regularized(logits: Logits, labels: Labels, *, strength: float = 0.1) -> PerExample:
+    r"""Entropy regularization, $-\log p_y - \alpha H(p)$ with $H(p) = -\sum_k p_k \log p_k$ (Pereyra et al. 2017).
+
+    Also called confidence penalty. Cross-entropy at strength 0; a lower bound of focal loss with gamma = strength.
+    The default 0.1 is the smallest value in common use.
+
+    >>> entropy_regularized(torch.zeros(1, 2), torch.tensor([0]), strength=1.0)
+    tensor([0.])
+    """
+    log_p = logits.log_softmax(-1)
+    lowest = torch.finfo(log_p.dtype).min  # a class of probability 0 adds 0
+    entropy = -(log_p.exp() * log_p.clamp_min(lowest)).sum(-1)
+    return -log_likelihood(logits, labels) - strength * entropy
+
+
+def logit_norm(logits: Logits, labels: Labels, *, strength: float = 0.01, p: float = 1.0) -> PerExample:
+    r"""Norm of the logits as a penalty, $-\log p_y + \alpha \lVert z \rVert_p$ (Joo & Chung 2020; Wang et al. 2021).
+
+    The norm sums over classes and is not divided by their number. p = 1 and 0.01 (0.05 on CIFAR-10) are the values
+    of Wang et al.; p >= 1. Not invariant to adding a constant to all logits. Cross-entropy at strength 0.
+
+    >>> logit_norm(torch.ones(1, 2), torch.tensor([0]), strength=0.1)
+    tensor([0.8931])
+    """
+    if p < 1:
+        raise InputError(f"logit_norm needs p >= 1, got {p}: it is no norm below")
+    return -log_likelihood(logits, labels) + strength * torch.linalg.vector_norm(logits, p, -1)
+
+
+def logit_normalized(logits: Logits, labels: Labels, *, temperature: float = 0.04) -> PerExample:
+    r"""LogitNorm, the cross-entropy of $z / (\tau \lVert z \rVert_2)$ (Wei et al. 2022).
+
+    Training cannot lower it by scaling the logits up, so their norm is left free. The network is used with
+    unnormalized logits: calibrate with a temperature afterwards. tau = 0.04 is the paper's value for CIFAR-10. As in
+    the authors' code 1e-7 is added to the norm.
+
+    >>> logit_normalized(torch.tensor([[3.0, -4.0]]), torch.tensor([0]), temperature=1.0)
+    tensor([0.2204])
+    """
+    norm = torch.linalg.vector_norm(logits, 2, -1, keepdim=True) + 1e-7
+    return -log_likelihood(logits / (temperature * norm), labels)
+
+
+def margin_smoothing(logits: Logits, labels: Labels, *, strength: float = 0.1, margin: float = 10.0) -> PerExample:
+    r"""Margin-based label smoothing, $-\log p_y + \frac{\alpha}{k} \sum_k \max(0, \max_j z_j - z_k - m)$.
+
+    Liu et al. (2022), with the values of their code; the mean over classes is the code's. Label smoothing
+    pulls all logit distances to 0, this one only those above the margin: cross-entropy where there is none.
+
+    >>> margin_smoothing(torch.tensor([[12.0, 0.0]]), torch.tensor([0]))
+    tensor([0.1000])
+    """
+    distance = logits.amax(-1, keepdim=True) - logits
+    return -log_likelihood(logits, labels) + strength * (distance - margin).relu().mean(-1)
+
+
+def acls(
+    logits: Logits,
+    labels: Labels,
+    *,
+    strength: float = 0.1,
+    top: float = 1.0,
+    rest: float = 0.1,
+    margin: float = 10.0,
+) -> PerExample:
+    r"""Adaptive and conditional label smoothing (Park et al. 2023), as in the authors' code.
+
+    $-\log p_y + \alpha [\lambda_1 \max(0, z_{max} - m)^2 + \frac{\lambda_2}{k-1} \sum_{k \ne max} \max(0, z_{max} -
+    z_k - m)^2]$, without gradient through $z_{max}$ in the second term. `strength`, `top`, `rest` and `margin` are
+    alpha, lambda_1, lambda_2 and m, with the code's values for Tiny-ImageNet. Not invariant to adding a constant to
+    all logits.
+
+    >>> acls(torch.tensor([[12.0, 0.0]]), torch.tensor([0]))
+    tensor([0.4400])
+    """
+    highest = logits.amax(-1)
+    excess = (highest - margin).relu().square()
+    distances = (highest.detach()[:, None] - logits - margin).relu().square().sum(-1) / (logits.shape[-1] - 1)
+    return -log_likelihood(logits, labels) + strength * (top * excess + rest * distances)

@@ -1,0 +1,135 @@
+"""What holds for every loss by being listed in `losses.__all__`."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from calibrant import catalog, losses
+
+ABSOLUTE = {"acls", "logit_norm", "logit_normalized"}  # see the logits themselves, not only their differences
+
+every = pytest.mark.parametrize("name", losses.__all__)
+
+
+def make(name):
+    return catalog.resolve(name, losses)
+
+
+def batch(n=12, k=4, scale=2.0, seed=0, dtype=torch.float64):
+    g = torch.Generator().manual_seed(seed)
+    return scale * torch.randn(n, k, dtype=dtype, generator=g), torch.randint(k, (n,), generator=g)
+
+
+@every
+def test_it_gives_one_finite_number_per_example(name):
+    logits, labels = batch(dtype=torch.float32)
+    value = make(name)(logits, labels)
+    assert value.shape == (12,)
+    assert value.dtype == torch.float32
+    assert value.isfinite().all()
+
+
+@every
+@pytest.mark.parametrize("scale", [0.0, 1.0, 100.0, 1e4])
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize("right", [[True], [False], [True, False]], ids=["right", "wrong", "both"])
+def test_value_and_gradient_are_finite_at_saturation(name, scale, sign, right):
+    labels = torch.tensor([0 if r == (sign > 0) else 1 for r in right for _ in range(3)])
+    logits = torch.zeros(len(labels), 3)
+    logits[:, 0] = sign * scale
+    logits.requires_grad_()
+    value = make(name)(logits, labels)
+    value.sum().backward()
+    assert value.isfinite().all()
+    assert logits.grad.isfinite().all()
+
+
+@every
+def test_the_gradient_is_the_derivative(name):
+    logits, labels = batch(n=6)
+    loss = make(name)
+    if name == "bsce_gra":  # its gradient is not that of its value, by design: see its own tests
+        pytest.skip("the weight is detached")
+    assert torch.autograd.gradcheck(lambda z: loss(z, labels), logits.requires_grad_())
+
+
+@every
+def test_rows_can_come_in_any_order(name):
+    logits, labels = batch()
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))
+    loss = make(name)
+    assert torch.allclose(loss(logits, labels)[order], loss(logits[order], labels[order]), rtol=1e-12)
+
+
+@every
+def test_classes_can_come_in_any_order(name):
+    logits, labels = batch()
+    order = torch.tensor([2, 0, 3, 1])
+    loss = make(name)
+    assert torch.allclose(loss(logits, labels), loss(logits[:, order], order.argsort()[labels]), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", [n for n in losses.__all__ if n not in ABSOLUTE])
+def test_a_constant_added_to_all_logits_changes_nothing(name):
+    logits, labels = batch()
+    loss = make(name)
+    assert torch.allclose(loss(logits, labels), loss(logits + 7, labels), rtol=1e-9)
+
+
+@every
+def test_float32_agrees_with_float64(name):
+    logits, labels = batch(n=50, k=10, scale=4.0)
+    loss = make(name)
+    exact = loss(logits, labels)
+    assert torch.allclose(loss(logits.float(), labels).double(), exact, rtol=2e-4, atol=1e-5)
+
+
+@every
+def test_a_step_downhill_lowers_the_batch_mean(name):
+    logits, labels = batch(n=40, seed=3)
+    loss = make(name)
+    before = loss(logits.requires_grad_(), labels).mean()
+    (gradient,) = torch.autograd.grad(before, logits)
+    assert loss(logits - 1e-3 * gradient / gradient.norm(), labels).mean() < before
+
+
+@every
+def test_its_canonical_text_means_the_same(name):
+    logits, labels = batch()
+    again = catalog.resolve(catalog.canonical(name, losses), losses)
+    assert torch.equal(make(name)(logits, labels), again(logits, labels))
+
+
+PROGRAM = """
+import torch
+from calibrant import catalog, losses, nn
+
+torch.set_num_threads(1)
+for name in {names}:
+    loss = catalog.resolve(name, losses)
+    z = torch.randn(16, 5, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(16) % 5
+    for f in (lambda z: loss(z, y).mean(), lambda z: nn.Criterion(loss, ignore_index=2)(z, y)):
+        torch._dynamo.reset()
+        eager, compiled = z.clone().requires_grad_(), z.clone().requires_grad_()
+        f(eager).backward()
+        torch.compile(f, fullgraph=True, backend="aot_eager")(compiled).backward()
+        assert torch.allclose(eager.grad, compiled.grad, rtol=1e-5, atol=1e-7), name
+print("compiled all")
+"""
+
+
+@pytest.mark.slow
+def test_every_stateless_loss_compiles_to_one_graph():
+    names = [n for n in losses.__all__ if not isinstance(getattr(losses, n), type)]
+    source = Path(losses.__file__).parents[2]
+    done = subprocess.run(  # a process of its own: without the run-time type checks, which are no part of the graph
+        [sys.executable, "-c", PROGRAM.format(names=names)],
+        env={"PYTHONPATH": str(source), "PATH": "/usr/bin:/bin", "HOME": "/tmp"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.endswith("compiled all\n"), done.stderr[-2000:]

@@ -1,0 +1,306 @@
+"""The focal family against the papers: values written again in numpy, identities, and what is provably true."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq, minimize_scalar
+from scipy.special import lambertw
+from torch.nn.functional import cross_entropy
+
+from calibrant import InputError, losses
+from calibrant.losses._likelihood import log_likelihood
+
+gammas = pytest.mark.parametrize("gamma", [0.0, 0.3, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5])
+
+
+@pytest.fixture
+def batch():
+    g = torch.Generator().manual_seed(0)
+    return 3 * torch.randn(200, 6, dtype=torch.float64, generator=g), torch.randint(6, (200,), generator=g)
+
+
+def probabilities(logits):
+    z = logits.numpy()
+    e = np.exp(z - z.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def gradient(loss, logits, labels):
+    z = logits.clone().requires_grad_()
+    loss(z, labels).sum().backward()
+    return z.grad
+
+
+def g(p, gamma):
+    return (1 - p) ** gamma - gamma * p * (1 - p) ** (gamma - 1) * np.log(p)
+
+
+def pair(p):
+    """Logits of one example with two classes whose label has probability p."""
+    return torch.tensor([[np.log(p), np.log1p(-p)]]), torch.tensor([0])
+
+
+# Reference
+
+
+def test_values_are_those_of_the_papers(batch):
+    logits, labels = batch
+    p = probabilities(logits)
+    rows = np.arange(200)
+    y = labels.numpy()
+    p_y = p[rows, y]
+    below = np.where(p < p_y[:, None], p, 0).max(1)
+    one = np.eye(6)[y]
+    fresh = {
+        losses.focal: -((1 - p_y) ** 3) * np.log(p_y),
+        losses.inverse_focal: -((1 + p_y) ** 2) * np.log(p_y),
+        losses.flsd: -((1 - p_y) ** np.where(p_y < 0.2, 5, 3)) * np.log(p_y),
+        losses.dual_focal: -((1 - p_y + below) ** 5) * np.log(p_y),
+        losses.bsce_gra: -np.abs(one - p).sum(1) * np.log(p_y),
+        losses.poly1: -np.log(p_y) + 2 * (1 - p_y),
+        losses.focal_calibration: -((1 - p_y) ** 3) * np.log(p_y) + 0.5 * ((p - one) ** 2).sum(1),
+    }
+    for loss, expected in fresh.items():
+        np.testing.assert_allclose(loss(logits, labels), expected, rtol=1e-11, err_msg=loss.__name__)
+
+
+def test_the_other_policy_of_flsd(batch):
+    logits, labels = batch
+    p_y = probabilities(logits)[np.arange(200), labels.numpy()]
+    gamma = np.select([p_y < 0.2, p_y < 0.5], [5, 3], 2)
+    expected = -((1 - p_y) ** gamma) * np.log(p_y)
+    value = losses.flsd(logits, labels, thresholds=(0.2, 0.5), gammas=(5.0, 3.0, 2.0))
+    np.testing.assert_allclose(value, expected, rtol=1e-11)
+
+
+def test_bsce_weighs_by_any_norm(batch):
+    logits, labels = batch
+    p = probabilities(logits)
+    weight = np.sqrt(((np.eye(6)[labels] - p) ** 2).sum(1)) ** 3
+    value = losses.bsce_gra(logits, labels, gamma=3.0, norm=2.0)
+    np.testing.assert_allclose(value, -weight * np.log(p[np.arange(200), labels]), rtol=1e-11)
+
+
+# Identity
+
+
+def test_at_gamma_0_the_family_is_cross_entropy(batch):
+    expected = cross_entropy(*batch, reduction="none")
+    for loss in losses.focal, losses.inverse_focal, losses.dual_focal, losses.bsce_gra:
+        assert torch.allclose(loss(*batch, gamma=0.0), expected, rtol=1e-14)
+        assert torch.allclose(
+            gradient(lambda z, y, loss=loss: loss(z, y, gamma=0.0), *batch),
+            gradient(losses.cross_entropy, *batch),
+            rtol=1e-14,
+        )
+    assert torch.allclose(losses.poly1(*batch, epsilon=0.0), expected, rtol=1e-14)
+    assert torch.equal(losses.focal_calibration(*batch, strength=0.0), losses.focal(*batch))
+
+
+@gammas
+def test_the_gradient_is_that_of_cross_entropy_times_g(batch, gamma):
+    """Mukhoti et al. (2020), proposition 1."""
+    logits, labels = batch
+    p_y = probabilities(logits)[np.arange(200), labels.numpy()]
+    factor = torch.from_numpy(g(p_y, gamma))[:, None]
+    focal = gradient(lambda z, y: losses.focal(z, y, gamma=gamma), logits, labels)
+    assert torch.allclose(focal, factor * gradient(losses.cross_entropy, logits, labels), rtol=1e-9, atol=1e-9)
+
+
+@gammas
+def test_with_its_weight_detached_the_factor_is_the_weight(batch, gamma):
+    logits, labels = batch
+    p_y = torch.from_numpy(probabilities(logits)[np.arange(200), labels.numpy()])[:, None]
+    plain = gradient(losses.cross_entropy, logits, labels)
+    detached = gradient(lambda z, y: losses.focal(z, y, gamma=gamma, detach_weight=True), logits, labels)
+    assert torch.allclose(detached, (1 - p_y) ** gamma * plain, rtol=1e-9, atol=1e-12)
+    if gamma < 3.5:
+        inverse = gradient(lambda z, y: losses.inverse_focal(z, y, gamma=gamma, detach_weight=True), logits, labels)
+        assert torch.allclose(inverse, (1 + p_y) ** gamma * plain, rtol=1e-9, atol=1e-12)
+
+
+def test_bsce_scales_the_gradient_of_cross_entropy(batch):
+    logits, labels = batch
+    weight = torch.from_numpy(np.abs(np.eye(6)[labels] - probabilities(logits)).sum(1))[:, None]
+    expected = weight * gradient(losses.cross_entropy, logits, labels)
+    assert torch.allclose(gradient(losses.bsce_gra, logits, labels), expected, rtol=1e-9)
+
+
+def test_gamma_may_differ_by_example(batch):
+    logits, labels = batch
+    gamma = torch.linspace(0, 3, 200, dtype=torch.float64)
+    for loss in losses.focal, losses.inverse_focal:
+        each = [loss(logits[i : i + 1], labels[i : i + 1], gamma=float(gamma[i])) for i in range(200)]
+        assert torch.allclose(loss(logits, labels, gamma=gamma), torch.cat(each), rtol=1e-12)
+        assert gradient(lambda z, y, loss=loss: loss(z, y, gamma=gamma), logits, labels).isfinite().all()
+
+
+def test_flsd_is_focal_with_a_gamma_for_every_example(batch):
+    logits, labels = batch
+    p_y = log_likelihood(logits, labels).exp()
+    gamma = torch.where(p_y < 0.2, 5.0, 3.0).double()
+    assert torch.equal(losses.flsd(logits, labels), losses.focal(logits, labels, gamma=gamma))
+
+
+def test_a_probability_on_the_threshold_belongs_above():
+    logits = torch.zeros(1, 5, dtype=torch.float64)  # p_y = 0.2 up to rounding, moved onto it below
+    p_y = float(log_likelihood(logits, torch.tensor([0])).exp())
+    value = losses.flsd(logits, torch.tensor([0]), thresholds=(p_y,))
+    assert torch.equal(value, losses.focal(logits, torch.tensor([0]), gamma=3.0))
+
+
+def test_dual_focal_drops_ties_and_has_no_rival_at_the_bottom():
+    logits = torch.tensor([[0.0, 0.0, -1.0], [0.0, 1.0, 2.0]], dtype=torch.float64)
+    p = probabilities(logits)
+    expected = [-((1 - p[0, 0] + p[0, 2]) ** 5) * np.log(p[0, 0]), -((1 - p[1, 0]) ** 5) * np.log(p[1, 0])]
+    np.testing.assert_allclose(losses.dual_focal(logits, torch.tensor([0, 0])), expected, rtol=1e-12)
+
+
+# Truth
+
+
+@pytest.mark.parametrize(
+    ("p0", "gamma"),
+    [(0.05, 37.844779), (0.10, 14.923993), (0.19, 5.337039), (0.20, 4.850554), (0.25, 3.070227), (0.40, 0.680508)],
+)
+def test_gamma_star_makes_the_focal_gradient_that_of_cross_entropy(p0, gamma):
+    """Mukhoti et al. (2020), proposition 2, with the branch W_{-1}."""
+    a, b = 1 - p0, p0 * np.log(p0)
+    star = a / b + lambertw(-(a ** (1 - a / b)) / b * np.log(a), -1).real / np.log(a)
+    assert star == pytest.approx(gamma, abs=1e-6)
+    z, y = pair(p0)
+    ratio = gradient(lambda z, y: losses.focal(z, y, gamma=float(star)), z, y) / gradient(losses.cross_entropy, z, y)
+    assert ratio[0, 0] == pytest.approx(1, abs=1e-9)
+
+
+def test_what_the_factor_is_at_known_points():
+    assert g(0.5, 7) == pytest.approx(2**-7 * (1 + 7 * np.log(2)))
+    assert g(0.5, 7) == pytest.approx(0.04572, abs=5e-6)
+    assert g(0.19, 5) == pytest.approx(1.0278, abs=5e-5)
+    assert g(0.20, 5) == pytest.approx(0.9869, abs=5e-5)
+    for gamma, p0 in (5, 0.196803), (3, 0.252584), (2, 0.297637):
+        assert brentq(lambda p, gamma=gamma: g(p, gamma) - 1, 0.15, 0.5) == pytest.approx(p0, abs=1e-6)
+
+
+def test_the_minimizer_of_focal_loss_is_underconfident():
+    """True probability 0.8 with gamma = 2 is minimized at 0.6266 (Komisarenko & Kull 2024, introduction)."""
+
+    def expected_loss(q):
+        z, _ = pair(q)
+        both = losses.focal(z.expand(2, -1), torch.tensor([0, 1]), gamma=2.0)
+        return float(0.8 * both[0] + 0.2 * both[1])
+
+    best = minimize_scalar(expected_loss, bounds=(0.5, 0.9), method="bounded", options={"xatol": 1e-10})
+    assert best.x == pytest.approx(0.626614827, abs=1e-6)
+
+
+def test_focal_loss_is_convex_in_the_probability():
+    p = np.linspace(1e-4, 1 - 1e-4, 4001)
+    for gamma in (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0):
+        logits = torch.from_numpy(np.stack([np.log(p), np.log1p(-p)], 1))
+        value = losses.focal(logits, torch.zeros(len(p), dtype=torch.int64), gamma=gamma).numpy()
+        assert (np.diff(value, 2) > -1e-12).all()
+
+
+def test_inverse_focal_refuses_a_gamma_that_rewards_mistakes():
+    limit = 1 / lambertw(1 / np.e).real
+    assert pytest.approx(limit, abs=1e-14) == losses._focal.INVERSE_GAMMA_LIMIT
+    z, y = pair(lambertw(1 / np.e).real)  # where the factor is smallest
+
+    def step(gamma):
+        return float(gradient(lambda z, y: losses.inverse_focal(z, y, gamma=gamma), z, y)[0, 0])
+
+    assert step(limit - 1e-6) < 0  # still raises the logit of the label
+    log_p = torch.tensor(np.log(lambertw(1 / np.e).real), requires_grad=True)
+    (-((1 + log_p.exp()) ** (limit + 0.01)) * log_p).backward()
+    assert log_p.grad > 0  # beyond it would not
+    with pytest.raises(InputError, match=r"3\.5911"):
+        losses.inverse_focal(z, y, gamma=3.6)
+
+
+def test_bad_hyperparameters_get_one_line(batch):
+    for call in (
+        lambda: losses.focal(*batch, gamma=-1.0),
+        lambda: losses.inverse_focal(*batch, gamma=-0.5),
+        lambda: losses.flsd(*batch, thresholds=(0.2, 0.5)),
+        lambda: losses.flsd(*batch, thresholds=(0.5, 0.2), gammas=(5.0, 3.0, 2.0)),
+        lambda: losses.poly1(*batch, epsilon=-1.5),
+    ):
+        with pytest.raises(InputError) as error:
+            call()
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("gamma", [0.01, 0.5, 0.99, 1.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_saturated_correct_logit_has_gradient_0_also_below_gamma_1(gamma, dtype):
+    """torchvision's and torch-uncertainty's focal losses give nan here."""
+    logits = torch.tensor([[1e3, 0.0, 0.0], [200.0, 0.0, 0.0], [40.0, 0.0, 0.0]], dtype=dtype)
+    labels = torch.zeros(3, dtype=torch.int64)
+    for loss in losses.focal, losses.dual_focal:
+        slope = gradient(lambda z, y, loss=loss: loss(z, y, gamma=gamma), logits, labels)
+        assert slope.isfinite().all()
+        assert slope.abs().max() < 1e-4
+
+
+def test_a_class_masked_by_minus_infinity_is_left_alone():
+    logits = torch.tensor([[1.0, 0.0, -torch.inf], [0.0, -torch.inf, 2.0]])
+    labels = torch.tensor([0, 2])
+    for name in losses._focal.__all__:
+        slope = gradient(getattr(losses, name), logits, labels)
+        assert slope.isfinite().all(), name
+        assert (slope[logits.isneginf()] == 0).all(), name
+
+
+vectors = st.lists(st.floats(-20, 20), min_size=2, max_size=12)
+
+
+@settings(max_examples=300, deadline=None)
+@given(vectors, st.floats(1, 30))
+def test_larger_logits_are_more_confident(values, t):
+    """Theorem 1 of the loss survey: scaling logits by t > 1 does not lower the largest probability."""
+    z = torch.tensor([sorted(values, reverse=True)], dtype=torch.float64)
+    assert (t * z).softmax(-1)[0, 0] >= z.softmax(-1)[0, 0] - 1e-12
+
+
+@settings(max_examples=300, deadline=None)
+@given(vectors, st.floats(0, 20), st.integers(0, 11))
+def test_focal_loss_bounds_entropy_regularization_from_above(values, gamma, label):
+    """Theorem 2 of the loss survey, for all gamma >= 0 (its proof needs gamma >= 1)."""
+    z, y = torch.tensor([values], dtype=torch.float64), torch.tensor([label % len(values)])
+    bound = losses.entropy_regularized(z, y, strength=gamma)
+    assert losses.focal(z, y, gamma=gamma) >= bound - 1e-9 * (1 + bound.abs())
+
+
+# The hand-written backward
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1])
+def test_the_likelihood_agrees_with_autograd_twice_over(batch, epsilon):
+    logits, labels = batch
+    z = logits[:5].clone().requires_grad_()
+
+    def lean(z):
+        return log_likelihood(z, labels[:5], epsilon)
+
+    def plain(z):
+        return -cross_entropy(z, labels[:5], reduction="none", label_smoothing=epsilon)
+
+    assert torch.allclose(lean(z), plain(z), rtol=1e-13)
+    assert torch.autograd.gradcheck(lean, z)
+    assert torch.autograd.gradgradcheck(lean, z)
+    once = [torch.autograd.grad((f(z) ** 2).sum(), z, create_graph=True)[0] for f in (lean, plain)]
+    twice = [torch.autograd.grad((slope**2).sum(), z)[0] for slope in once]
+    assert torch.allclose(*once, rtol=1e-12)
+    assert torch.allclose(*twice, rtol=1e-12)
+
+
+def test_the_likelihood_keeps_nothing_of_the_size_of_the_logits():
+    z = torch.randn(8, 1000, requires_grad=True)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        losses.focal(z, torch.zeros(8, dtype=torch.int64))
+    large = [t for t in kept if t.numel() >= z.numel()]
+    assert all(t.data_ptr() == z.data_ptr() for t in large)

@@ -1,0 +1,181 @@
+"""Losses that change between epochs: frozen values, each of which returns its successor.
+
+What changes are their positional fields; what is configured is keyword-only. `state` and `restored` carry the former
+through a checkpoint, `for_epochs` tells a loss how long training will last.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, fields, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from calibrant._bins import Bins, equal_width_edges, mukhoti_edges, top_label
+from calibrant._types import InputError, Labels, Logits, PerExample
+from calibrant.losses._focal import focal, power
+from calibrant.losses._likelihood import log_likelihood
+from calibrant.predictions import Predictions
+
+__all__ = ["AdaFocal", "Scheduled"]
+
+Some = TypeVar("Some")
+
+
+@dataclass(frozen=True, eq=False)
+class Scheduled:
+    r"""Focal loss whose gamma follows a schedule over the epochs (Mukhoti et al. 2020, section 5).
+
+    gammas[i] from the share shares[i-1] of all epochs on: by default 5, 3, 2 with changes at 2/7 and 5/7, which are
+    epochs 100 and 250 of the paper's 350 (and 14 and 35 of its 50 on 20 Newsgroups; Tiny-ImageNet uses 0.3 and 0.7).
+    gammas (5, 3, 1) are the paper's other schedule. `epochs` is left to the trainer, see `for_epochs`.
+
+    >>> loss = Scheduled(epochs=7)
+    >>> for epoch in range(2):
+    ...     loss = loss.after_epoch(epoch)
+    >>> loss.gamma
+    3.0
+    """
+
+    epoch: int = 0
+    _: KW_ONLY
+    gammas: tuple[float, ...] = (5.0, 3.0, 2.0)
+    shares: tuple[float, ...] = (2 / 7, 5 / 7)
+    epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.gammas) != len(self.shares) + 1 or list(self.shares) != sorted(self.shares):
+            raise InputError(
+                f"Scheduled needs increasing shares and one gamma more, got {self.shares} and {self.gammas}"
+            )
+
+    @property
+    def gamma(self) -> float:
+        """Gamma of the present epoch."""
+        if self.epochs is None:
+            return self.gammas[0]
+        starts = [math.floor(share * self.epochs + 1e-9) for share in self.shares]
+        return self.gammas[sum(self.epoch >= start for start in starts)]
+
+    def __call__(self, logits: Logits, labels: Labels) -> PerExample:
+        """Return focal loss at the present gamma."""
+        return focal(logits, labels, gamma=self.gamma)
+
+    def after_epoch(self, epoch: int, val: Predictions | None = None) -> "Scheduled":
+        """Return the loss of the epoch after `epoch` (counted from 0); validation plays no part."""
+        if self.epochs is None:
+            raise InputError("Scheduled does not know how many epochs there will be: say Scheduled(epochs=...)")
+        return replace(self, epoch=epoch + 1)
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class AdaFocal:
+    r"""AdaFocal: a gamma for every confidence bin, driven by the bin's calibration error (Ghosh et al. 2022).
+
+    An example whose true class has probability p in bin b has the loss $-(1 - p)^{\gamma_b} \log p$ for gamma_b > 0
+    and the inverse focal loss $-(1 + p)^{|\gamma_b|} \log p$ below. After every epoch, in this order:
+
+    - bins: equal-mass edges of the validation confidence (top label), as the authors interpolate them; an example
+      of training belongs to [edge_b, edge_{b+1}), or to the first or last bin if it lies outside
+    - update: $\gamma_b \leftarrow \gamma_b \exp(\pm \lambda (conf_b - acc_b))$, with the sign of gamma_b; gamma stays
+      with the bin's index while edges move; an empty bin keeps its gamma
+    - switch: $|\gamma_b|$ below `switch` becomes $\mp$ `switch`, from focal to inverse focal or back
+    - clip to [`lowest`, `highest`]
+
+    lambda is `rate`. It starts with gamma = `start` in equal-width bins, so the first epoch is focal loss with
+    gamma = 1. The defaults are the paper's. `edges` (b + 1) and `gamma` (b), both float64, are its whole state.
+
+    >>> loss = AdaFocal(bins=2)
+    >>> # all wrong; of the confidences .731 .881 .953 .982 the lowest is left out, the first bin has the next two
+    >>> overconfident = Predictions([[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [4.0, 0.0]], [1, 1, 1, 1])
+    >>> loss.after_epoch(0, overconfident).gamma
+    tensor([2.5010, 2.6698], dtype=torch.float64)
+    """
+
+    edges: Tensor
+    gamma: Tensor
+    _: KW_ONLY
+    bins: int = 15
+    rate: float = 1.0
+    start: float = 1.0
+    switch: float = 0.2
+    lowest: float = -2.0
+    highest: float = 20.0
+
+    def __init__(
+        self,
+        edges: Tensor | None = None,
+        gamma: Tensor | None = None,
+        *,
+        bins: int = 15,
+        rate: float = 1.0,
+        start: float = 1.0,
+        switch: float = 0.2,
+        lowest: float = -2.0,
+        highest: float = 20.0,
+    ) -> None:
+        if lowest <= -3.5911:
+            raise InputError(f"AdaFocal needs lowest > -3.5911, the limit of inverse_focal, got {lowest}")
+        edges = equal_width_edges(bins) if edges is None else edges
+        gamma = torch.full((bins,), start, dtype=torch.float64) if gamma is None else gamma
+        values = (edges, gamma, bins, rate, start, switch, lowest, highest)
+        for field, value in zip(fields(self), values, strict=True):
+            object.__setattr__(self, field.name, value)
+
+    def gamma_of(self, p: PerExample) -> PerExample:
+        """Gamma of examples whose true class has probability p."""
+        inner = self.edges[1:-1].to(p.device)
+        return self.gamma.to(p)[torch.bucketize(p.double(), inner, right=True)]
+
+    def __call__(self, logits: Logits, labels: Labels) -> PerExample:
+        """Return the focal, or inverse focal, loss at each example's own gamma."""
+        log_p = log_likelihood(logits, labels)
+        gamma = self.gamma_of(log_p.detach().exp())
+        base = torch.where(gamma > 0, -log_p.expm1(), 1 + log_p.exp())
+        return -power(base, gamma.abs()) * log_p
+
+    def after_epoch(self, epoch: int, val: Predictions) -> "AdaFocal":
+        """Return the loss of the next epoch: less confident where validation is overconfident, and conversely."""
+        confidence, correct = top_label(val.logits, val.labels)
+        edges = mukhoti_edges(confidence, len(self.gamma)).to(self.edges)
+        excess = -Bins.between(edges, confidence.to(edges), correct.to(edges)).gap
+        sign = torch.where(self.gamma > 0, 1.0, -1.0).to(edges)
+        gamma = self.gamma * (sign * self.rate * excess).exp()
+        gamma = gamma.where(gamma.abs() >= self.switch, -self.switch * sign)
+        return replace(self, edges=edges, gamma=gamma.clamp(self.lowest, self.highest))
+
+
+def state(loss: Any) -> dict[str, Any]:
+    """Return what a loss has learned so far, as a dict of tensors and numbers; empty for one without state.
+
+    >>> state(Scheduled(3))
+    {'epoch': 3}
+    """
+    return {name: getattr(loss, name) for name in _changing(loss)}
+
+
+def restored(loss: Some, saved: Mapping[str, Any]) -> Some:
+    """Return the loss with a state that `state` gave, of the same loss.
+
+    >>> restored(Scheduled(epochs=7), {"epoch": 6}).gamma
+    2.0
+    """
+    known = _changing(loss)
+    if set(saved) != set(known):
+        raise InputError(f"{type(loss).__name__} has the state {known or 'nothing'}, got {sorted(saved) or 'nothing'}")
+    return replace(loss, **saved) if known else loss  # pyright: ignore[reportArgumentType]
+
+
+def for_epochs(loss: Some, epochs: int) -> Some:
+    """Return the loss told how many epochs there will be, if it wants to know and was not told.
+
+    >>> for_epochs(Scheduled(), 90).epochs
+    90
+    """
+    untold = hasattr(loss, "after_epoch") and getattr(loss, "epochs", 0) is None
+    return replace(loss, epochs=epochs) if untold else loss  # pyright: ignore[reportArgumentType]
+
+
+def _changing(loss: Any) -> list[str]:
+    return [field.name for field in fields(loss) if not field.kw_only] if hasattr(loss, "after_epoch") else []

@@ -1,7 +1,9 @@
-"""Binning: the confidence becomes the accuracy that its bin had on validation."""
+"""Binning: the confidence becomes what was observed in its bin on validation."""
 
-from dataclasses import dataclass
-from typing import Literal
+import math
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -9,9 +11,12 @@ from torch import Tensor
 from calibrant import metrics
 from calibrant._bins import Bins, assign, top_label
 from calibrant._solve import Certificate
-from calibrant._types import Labels, Logits
+from calibrant._types import InputError, Labels, Logits, PerExample
+from calibrant.calibrators._scaling import Temperature
 
-__all__ = ["HistogramBinning"]
+__all__ = ["BayesianBinning", "HistogramBinning", "ScalingBinning", "TopLabelBinning"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,6 +26,10 @@ class HistogramBinning:
     The confidence becomes the validation accuracy of its bin; the other classes keep their proportions and share
     the rest. A bin that was empty keeps the confidence. Returns log p; a bin that was always right says probability
     1, so that one later mistake in it costs an infinite NLL.
+
+    >>> z = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0], [2.0, 0.0]])
+    >>> HistogramBinning.fit(z, torch.tensor([0, 0, 0, 1]))(z[:1]).exp()
+    tensor([[0.7500, 0.2500]])
     """
 
     edges: Tensor  # (b + 1)
@@ -39,35 +48,222 @@ class HistogramBinning:
         """Measure the accuracy of every bin of the confidence."""
         confidence, correct = top_label(logits, labels)
         if scheme == "equal_mass":
-            found = Bins.equal_mass(bins, confidence, correct)
-            edges = torch.cat([found.edges.new_zeros(1), found.edges[1:-1], found.edges.new_ones(1)])
-            found = Bins.between(edges, confidence, correct)  # an edge falls between ties, never inside
+            found = _equal_mass(bins, confidence, correct)
         else:
             found = Bins.equal_width(bins, confidence, correct)
-        fitted = cls(found.edges, found.accuracy)
-        after = fitted(logits)
-        certificate = Certificate(
-            criterion=f"ece(bins={bins})",
-            before=float(metrics.ece(logits, labels, bins=bins)),
-            after=float(metrics.ece(after, labels, bins=bins)),
-            status="closed form",
-            iterations=1,
-            accuracy_before=float(metrics.accuracy(logits, labels)),
-            accuracy_after=float(metrics.accuracy(after, labels)),
-        )
-        return cls(found.edges, found.accuracy, certificate)
+        return certified(cls(found.edges, found.accuracy), logits, labels, f"ece(bins={bins})")
 
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
-        log_p = logits.double().log_softmax(-1)
-        top, predicted = log_p.max(-1)
-        index = assign(self.edges, top.exp()).clamp(0, len(self.accuracy) - 1)
-        new = self.accuracy[index]
-        new = new.where(~new.isnan(), top.exp())
-        is_top = torch.nn.functional.one_hot(predicted, log_p.shape[-1]).bool()
-        rest = log_p.masked_fill(is_top, -torch.inf)
-        log_rest = rest.logsumexp(-1, keepdim=True)  # log(1 - confidence), accurate near 1
-        spread = torch.full_like(rest, -torch.log(torch.tensor(log_p.shape[-1] - 1.0)).item())
-        share = torch.where(log_rest.isneginf(), spread, rest - log_rest)
-        others = (-new).log1p()[:, None] + share
-        return torch.where(is_top, new.log()[:, None], others).to(logits.dtype)
+        return with_confidence(logits, _look_up(self.edges, self.accuracy, _confidence(logits)))
+
+
+@dataclass(frozen=True, eq=False)
+class TopLabelBinning:
+    r"""Histogram binning inside every predicted class, with a finite-sample guarantee (Gupta & Ramdas 2022, alg. 8).
+
+    Uniform-mass bins of `points` examples on the log-odds of the top label; the examples that serve as bin edges are
+    left out of the bins' means, so that what lies between two edges is an independent sample. Classes predicted
+    fewer than `points` times share one set of bins.
+    """
+
+    group: Tensor  # (k) int64: the row of bins of a predicted class; 0 is the shared one
+    edges: Tensor  # (groups, b - 1) inner edges in log-odds, padded with +inf
+    accuracy: Tensor  # (groups, b), nan where there was no example
+    count: Tensor  # (groups, b) int64: examples behind each accuracy
+    certificate: Certificate | None = None
+
+    @classmethod
+    def fit(cls, logits: Logits, labels: Labels, *, points: int = 50) -> "TopLabelBinning":
+        """Measure the accuracy of every bin of every predicted class.
+
+        Raises `InputError` for fewer than 2 points a bin.
+        """
+        if points < 2:
+            raise InputError(f"points must be at least 2, got {points}: a bin of one example knows nothing")
+        k = logits.shape[1]
+        score, predicted, correct = _log_odds(logits), logits.argmax(-1), logits.argmax(-1) == labels
+        often = torch.bincount(predicted, minlength=k) >= points
+        group = torch.where(often, often.cumsum(0), 0)
+        rows = [_uniform_mass(score[mine], correct[mine], points) for mine in _members(group[predicted], group)]
+        width = max(len(means) for _, means, _ in rows)
+
+        def padded(values: list[Tensor], length: int, filler: float | int) -> Tensor:
+            return torch.stack([torch.cat([v, v.new_full((length - len(v),), filler)]) for v in values])
+
+        edges, means, counts = zip(*rows, strict=True)
+        fitted = cls(
+            group,
+            padded(list(edges), width - 1, math.inf),
+            padded(list(means), width, math.nan),
+            padded(list(counts), width, 0),
+        )
+        return certified(fitted, logits, labels, "ece(bins=15)")
+
+    def guarantee(self, alpha: float = 0.1) -> float:
+        r"""Largest error of any bin, with probability 1 - alpha over the validation data.
+
+        $\sqrt{\log(2 B / \alpha) / (2 m)}$ for B bins of at least m examples: for every bin at once, the stated
+        confidence is at most this far from the true accuracy given the predicted class and the bin (Gupta & Ramdas
+        2021, theorem 3; 2022, theorem 1, which puts m = points - 1). It asks that new data come from where the
+        validation data did and that scores do not tie.
+
+        >>> bins = TopLabelBinning(torch.zeros(2, dtype=torch.int64), torch.zeros(1, 1), torch.ones(1, 2),
+        ...                        torch.tensor([[100, 100]]))
+        >>> round(bins.guarantee(0.1), 6)  # sqrt(log(40) / 200)
+        0.13581
+        """
+        used = self.count[~self.accuracy.isnan()]
+        if not len(used):
+            return math.inf
+        return math.sqrt(math.log(2 * len(used) / alpha) / (2 * int(used.min())))
+
+    def __call__(self, logits: Logits) -> Logits:
+        """Return log p; a predicted class without examples keeps its confidence."""
+        row = self.group[logits.argmax(-1)]
+        index = torch.searchsorted(self.edges[row], _log_odds(logits)[:, None]).squeeze(1)
+        return with_confidence(logits, _or_else(self.accuracy[row, index], _confidence(logits)))
+
+
+@dataclass(frozen=True, eq=False)
+class ScalingBinning:
+    """Scaling-binning (Kumar, Liang & Ma 2019, section 4): temperature, then the mean confidence of its bin.
+
+    Binning the output of a smooth map, rather than the labels, needs far fewer examples; and what takes few values
+    can be verified, so that its calibration error is measurable. All three steps use the same examples, as the
+    authors' library does.
+    """
+
+    scaler: Temperature
+    edges: Tensor  # (b + 1) of the scaled confidence
+    value: Tensor  # (b), nan where the bin was empty
+    certificate: Certificate | None = None
+
+    @classmethod
+    def fit(cls, logits: Logits, labels: Labels, *, bins: int = 15) -> "ScalingBinning":
+        """Fit the temperature by NLL, and average its confidence over bins of equal numbers of examples."""
+        scaler = Temperature.fit(logits, labels)
+        confidence, correct = top_label(scaler(logits), labels)
+        found = _equal_mass(bins, confidence, correct)
+        return certified(cls(scaler, found.edges, found.confidence), logits, labels, f"ece(bins={bins})")
+
+    def __call__(self, logits: Logits) -> Logits:
+        """Return log p."""
+        scaled = self.scaler(logits)
+        return with_confidence(scaled, _look_up(self.edges, self.value, _confidence(scaled))).to(logits.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class BayesianBinning:
+    r"""Bayesian binning into quantiles (Naeini, Cooper & Hauskrecht 2015), on the top label.
+
+    The confidence becomes the average over equal-mass binnings with B bins, B from $n^{1/3}/10$ to $10 n^{1/3}$, of
+    the posterior mean of its bin, $(m_b + 2 p_b / B) / (n_b + 2 / B)$ with m_b of n_b examples right and p_b the
+    bin's middle; a binning weighs by its marginal likelihood under these Beta priors. Between fitted
+    confidences the average is constant.
+    """
+
+    edges: Tensor  # (s + 1): all the binnings' edges together
+    value: Tensor  # (s): the average in each
+    certificate: Certificate | None = None
+
+    @classmethod
+    def fit(cls, logits: Logits, labels: Labels) -> "BayesianBinning":
+        """Average over all binnings."""
+        confidence, correct = top_label(logits, labels)
+        root = len(labels) ** (1 / 3)
+        last = max(1, min(len(labels), math.floor(10 * root)))
+        models = [_beta_binning(b, confidence, correct) for b in range(max(1, math.floor(root / 10)), last + 1)]
+        weight = torch.stack([evidence for _, _, evidence in models]).softmax(0)
+        edges = torch.cat([edges for edges, _, _ in models]).unique()
+        middle = (edges[1:] + edges[:-1]) / 2
+        value = torch.zeros_like(middle)
+        for share, (inner, means, _) in zip(weight, models, strict=True):
+            value += share * means[assign(inner, middle).clamp(0, len(means) - 1)]
+        return certified(cls(edges, value), logits, labels, "ece(bins=15)")
+
+    def __call__(self, logits: Logits) -> Logits:
+        """Return log p."""
+        return with_confidence(logits, _look_up(self.edges, self.value, _confidence(logits)))
+
+
+def certified(fitted: T, logits: Tensor, labels: Tensor, criterion: str) -> T:
+    """Add to a map found in closed form the certificate of what it changed on the data it was fitted on."""
+    from calibrant import catalog
+
+    metric = catalog.resolve(criterion, metrics)
+    after: Tensor = fitted(logits)  # pyright: ignore[reportCallIssue]
+    certificate = Certificate(
+        criterion=criterion,
+        before=float(metric(logits, labels)),
+        after=float(metric(after, labels)),
+        status="closed form",
+        iterations=1,
+        accuracy_before=float(metrics.accuracy(logits, labels)),
+        accuracy_after=float(metrics.accuracy(after, labels)),
+    )
+    return replace(fitted, certificate=certificate)  # pyright: ignore
+
+
+def with_confidence(logits: Logits, confidence: PerExample) -> Logits:
+    """Give the predicted class a new probability; the others keep their proportions and share the rest."""
+    log_p = logits.double().log_softmax(-1)
+    top = torch.zeros_like(log_p, dtype=torch.bool).scatter_(-1, logits.argmax(-1, keepdim=True), True)
+    rest = log_p.masked_fill(top, -torch.inf)
+    log_rest = rest.logsumexp(-1, keepdim=True)  # log(1 - confidence), accurate near 1
+    share = torch.where(log_rest.isneginf(), -math.log(log_p.shape[-1] - 1), rest - log_rest)
+    others = (-confidence).log1p()[:, None] + share
+    return torch.where(top, confidence.log()[:, None], others).to(logits.dtype)
+
+
+def _confidence(logits: Tensor) -> Tensor:
+    return top_label(logits, logits.argmax(-1))[0]  # the very numbers the bins were made of
+
+
+def _log_odds(logits: Tensor) -> Tensor:
+    """Return log(c / (1 - c)) of the confidence c, which does not tie where c rounds to 1."""
+    z = logits.double()
+    top, predicted = z.max(-1)
+    rest = z.scatter(-1, predicted[:, None], -torch.inf)
+    return top - rest.logsumexp(-1)
+
+
+def _look_up(edges: Tensor, value: Tensor, confidence: Tensor) -> Tensor:
+    return _or_else(value[assign(edges, confidence).clamp(0, len(value) - 1)], confidence)
+
+
+def _or_else(value: Tensor, fallback: Tensor) -> Tensor:
+    return value.where(~value.isnan(), fallback)
+
+
+def _equal_mass(bins: int, confidence: Tensor, correct: Tensor) -> Bins:
+    """Bins of equal mass from 0 to 1, whose edges fall between ties, never inside."""
+    inner = Bins.equal_mass(bins, confidence, correct).edges[1:-1]
+    return Bins.between(torch.cat([inner.new_zeros(1), inner, inner.new_ones(1)]), confidence, correct)
+
+
+def _members(of_example: Tensor, group: Tensor) -> list[Tensor]:
+    return [of_example == g for g in range(int(group.max()) + 1)]
+
+
+def _uniform_mass(score: Tensor, correct: Tensor, points: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Inner edges at order statistics, and the mean and number of what lies strictly between them."""
+    order = score.argsort(stable=True)
+    s, y = score[order], correct[order].double()
+    n, bins = len(s), max(1, len(s) // points)
+    rank = [math.ceil(b * (n + 1) / bins) for b in range(bins + 1)]  # 0 .. n + 1
+    slices = [y[low : high - 1] for low, high in pairwise(rank)]
+    means = torch.stack([part.mean() for part in slices])
+    counts = torch.tensor([len(part) for part in slices], device=s.device)
+    return s[[r - 1 for r in rank[1:-1]]], means, counts
+
+
+def _beta_binning(bins: int, confidence: Tensor, correct: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Edges, posterior mean of every bin, and log marginal likelihood."""
+    found = _equal_mass(bins, confidence, correct)
+    n = found.count.double()
+    m = (found.accuracy.nan_to_num() * n).round()
+    middle = ((found.edges[1:] + found.edges[:-1]) / 2).clamp(1e-6, 1 - 1e-6)
+    a, b = 2 / bins * middle, 2 / bins * (1 - middle)
+    evidence = (a + b).lgamma() - (n + a + b).lgamma() + (m + a).lgamma() - a.lgamma() + (n - m + b).lgamma()
+    return found.edges, (m + a) / (n + a + b), (evidence - b.lgamma()).sum()

@@ -1,0 +1,198 @@
+"""Isotonic: a probability becomes a nondecreasing step or line of itself; no shape is assumed."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant._solve import Certificate
+from calibrant._types import InputError, Labels, Logits
+from calibrant.calibrators._binning import certified
+
+__all__ = ["Isotonic", "SharedIsotonic", "VennAbers"]
+
+
+@dataclass(frozen=True, eq=False)
+class Isotonic:
+    """Isotonic regression of every class against the rest (Zadrozny & Elkan 2002), normalized.
+
+    Each p_j becomes the best nondecreasing fit of 1[y = j], straight between fitted points and constant beyond;
+    rows are then divided by their sum, and a row without any mass becomes uniform. Can change predictions. Wants
+    10,000 examples and more: it overfits below. Probabilities under `floor` are raised to it, which keeps the NLL
+    finite; floor=0 is the plain method. Returns log p.
+    """
+
+    p: Tensor  # fitted points of all classes, one class after the other
+    value: Tensor  # and their fitted values
+    start: Tensor  # (k + 1) int64: where each class begins
+    floor: float = 0.0
+    certificate: Certificate | None = None
+
+    @classmethod
+    def fit(cls, logits: Logits, labels: Labels, *, floor: float = 1e-6) -> "Isotonic":
+        """Fit one curve for every class by pool-adjacent-violators."""
+        if not 0 <= floor < 1:
+            raise InputError(f"floor must lie in [0, 1), got {floor}")
+        p = logits.double().softmax(-1)
+        curves = [_curve(p_j, (labels == j).double()) for j, p_j in enumerate(p.T)]
+        x, value = (torch.cat(part) for part in zip(*curves, strict=True))
+        return certified(cls(x, value, _starts([len(x_j) for x_j, _ in curves], x), floor), logits, labels, "brier")
+
+    def __call__(self, logits: Logits) -> Logits:
+        """Return log p."""
+        p = logits.double().softmax(-1)
+        bounds = self.start.tolist()
+        new = torch.stack(
+            [
+                interpolated(self.p[a:b], self.value[a:b], p_j)
+                for a, b, p_j in zip(bounds[:-1], bounds[1:], p.T, strict=True)
+            ],
+            dim=1,
+        )
+        return _log_shares(new.clamp_min(self.floor)).to(logits.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class SharedIsotonic:
+    r"""One isotonic curve for all classes, IRM (Zhang, Kailkhura & Han 2020, section 3.3), normalized.
+
+    Fitted to all n k pairs (p_ij, 1[y_i = j]); $\epsilon p$ is added, so that the curve rises strictly and no
+    prediction changes, except that probabilities closer than rounding may tie. Returns log p.
+    """
+
+    p: Tensor  # fitted points
+    value: Tensor
+    epsilon: float = 1e-9
+    certificate: Certificate | None = None
+
+    @classmethod
+    def fit(cls, logits: Logits, labels: Labels, *, epsilon: float = 1e-9) -> "SharedIsotonic":
+        """Fit one curve by pool-adjacent-violators."""
+        if epsilon <= 0:
+            raise InputError(f"epsilon must be above 0 for the order to be kept, got {epsilon}")
+        p = logits.double().softmax(-1)
+        y = torch.zeros_like(p).scatter_(1, labels[:, None], 1.0)
+        return certified(cls(*_curve(p.flatten(), y.flatten()), epsilon), logits, labels, "brier")
+
+    def __call__(self, logits: Logits) -> Logits:
+        """Return log p."""
+        p = logits.double().softmax(-1)
+        return _log_shares(interpolated(self.p, self.value, p) + self.epsilon * p).to(logits.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class VennAbers:
+    r"""Inductive Venn-Abers predictors (Vovk, Petej & Fedorova 2015), one against the rest, normalized.
+
+    For every class, the isotonic fit is made twice with the new example added, labeled 0 and labeled 1: p0 and p1
+    enclose the answer, and one of the two is calibrated whatever the distribution. They are merged into
+    $p_1 / (1 - p_0 + p_1)$, which is never 0, and rows are divided by their sum. Can change predictions. Returns
+    log p; `interval` returns p0 and p1.
+    """
+
+    p: Tensor  # distinct fitted probabilities of all classes, one class after the other
+    low: Tensor  # p0 at or above each
+    high: Tensor  # p1 at or below each
+    start: Tensor  # (k + 1) int64: where each class begins
+    certificate: Certificate | None = None
+
+    @classmethod
+    def fit(cls, logits: Logits, labels: Labels) -> "VennAbers":
+        """Find p0 and p1 for every possible new probability, in one sort and two sweeps for each class."""
+        points: list[tuple[Tensor, ...]] = []
+        for j, p_j in enumerate(logits.double().softmax(-1).T):
+            x, mean, weight = _ties(p_j, (labels == j).double())
+            high = _with_one_more(mean, weight)
+            low = 1 - _with_one_more(1 - mean[::-1], weight[::-1])[::-1]
+            points.append(tuple(torch.from_numpy(v.copy()).to(p_j) for v in (x, low, high)))
+        x, low, high = (torch.cat(part) for part in zip(*points, strict=True))
+        return certified(cls(x, low, high, _starts([len(part[0]) for part in points], x)), logits, labels, "brier")
+
+    def interval(self, logits: Logits) -> tuple[Logits, Logits]:
+        """Return p0 and p1 of every example and class; their distance says how much the data leave open."""
+        lows: list[Tensor] = []
+        highs: list[Tensor] = []
+        bounds = self.start.tolist()
+        for a, b, p_j in zip(bounds[:-1], bounds[1:], logits.double().softmax(-1).T, strict=True):
+            x, p_j = self.p[a:b], p_j.contiguous()
+            below = torch.cat([x.new_zeros(1), self.low[a:b]])
+            above = torch.cat([self.high[a:b], x.new_ones(1)])
+            lows.append(below[torch.searchsorted(x, p_j, right=True)])
+            highs.append(above[torch.searchsorted(x, p_j)])
+        return torch.stack(lows, 1), torch.stack(highs, 1)
+
+    def __call__(self, logits: Logits) -> Logits:
+        """Return log p."""
+        low, high = self.interval(logits)
+        return _log_shares(high / (1 - low + high)).to(logits.dtype)
+
+
+def interpolated(x: Tensor, value: Tensor, at: Tensor) -> Tensor:
+    """Piecewise linear through (x, value), constant beyond; x rises strictly."""
+    if len(x) == 1:
+        return value.expand_as(at)
+    right = torch.searchsorted(x, at.contiguous()).clamp(1, len(x) - 1)
+    t = ((at - x[right - 1]) / (x[right] - x[right - 1])).clamp(0, 1)
+    return torch.lerp(value[right - 1], value[right], t)
+
+
+def _log_shares(p: Tensor) -> Tensor:
+    total = p.sum(-1, keepdim=True)
+    return torch.where(total > 0, p / total, 1 / p.shape[-1]).log()
+
+
+def _starts(lengths: list[int], like: Tensor) -> Tensor:
+    return torch.tensor([0, *lengths], device=like.device).cumsum(0)
+
+
+def _ties(x: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Distinct x in rising order, with the mean of y over each and the number of examples."""
+    value, tie = x.unique(return_inverse=True)
+    weight = torch.bincount(tie, minlength=len(value)).double()
+    mean = torch.bincount(tie, y, minlength=len(value)) / weight
+    return value.cpu().numpy(), mean.cpu().numpy(), weight.cpu().numpy()
+
+
+def _curve(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Isotonic fit of y on x: the ends of its flat pieces, and their values."""
+    from scipy.optimize import isotonic_regression  # slow to import, and only fits need it
+
+    points, mean, weight = _ties(x, y)
+    fit = isotonic_regression(mean, weights=weight).x
+    ends = np.ones(len(fit), dtype=bool)
+    ends[1:-1] = (fit[1:-1] != fit[:-2]) | (fit[1:-1] != fit[2:])
+    return torch.from_numpy(points[ends]).to(x), torch.from_numpy(fit[ends]).to(x)
+
+
+def _with_one_more(mean: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Isotonic fit at each point after one example labeled 1 is added there (ibid., algorithms 1 and 2).
+
+    The fit is the slope of the greatest convex minorant of the cumulative sums; moving the added example up by one
+    point changes a single corner of the diagram, so that the whole sweep costs no more than one fit.
+    """
+    w, s = weight.tolist(), (mean * weight).tolist()
+    px, py = -1.0, -1.0  # the point before the added example; it ends at the origin
+    corners = [(px, py)]  # of the minorant, from right to left once reversed
+    x = y = 0.0
+    for point in [(x, y)] + [(x := x + a, y := y + b) for a, b in zip(w, s, strict=True)]:
+        while len(corners) > 1 and _turn(corners[-2], corners[-1], point) <= 0:
+            corners.pop()
+        corners.append(point)
+    corners.reverse()
+    found = np.empty(len(w))
+    for i, (a, b) in enumerate(zip(w, s, strict=True)):
+        (x0, y0), (x1, y1) = corners[-1], corners[-2]
+        found[i] = (y1 - y0) / (x1 - x0)
+        px, py = px + a, py + b  # the example moves past point i
+        if (py - y0) * (x1 - x0) >= (y1 - y0) * (px - x0):
+            continue
+        corners.pop()
+        while len(corners) > 1 and _turn((px, py), corners[-1], corners[-2]) <= 0:
+            corners.pop()
+        corners.append((px, py))
+    return found
+
+
+def _turn(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> float:
+    return (b[0] - a[0]) * (c[1] - b[1]) - (b[1] - a[1]) * (c[0] - b[0])

@@ -1,0 +1,308 @@
+"""Binning, isotonic, Venn-Abers and spline calibrators against independent implementations and known truths."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import isotonic_regression
+from scipy.special import betaln
+from sklearn.isotonic import IsotonicRegression
+
+from calibrant import InputError, Predictions, metrics
+from calibrant.calibrators import (
+    BayesianBinning,
+    HistogramBinning,
+    Isotonic,
+    ScalingBinning,
+    SharedIsotonic,
+    Spline,
+    Temperature,
+    TopLabelBinning,
+    VennAbers,
+)
+from calibrant.calibrators._isotonic import _with_one_more
+
+TOP = [BayesianBinning, HistogramBinning, ScalingBinning, Spline, TopLabelBinning]
+OURS = [*TOP, Isotonic, SharedIsotonic, VennAbers]
+
+
+def simulated(n, k, scale=2.0, seed=0) -> Predictions:
+    """Logits `scale` times too large, labels from the unscaled ones."""
+    g = torch.Generator().manual_seed(seed)
+    z = 1.5 * torch.randn(n, k, dtype=torch.float64, generator=g)
+    return Predictions(scale * z, torch.multinomial(z.softmax(-1), 1, generator=g).squeeze(1))
+
+
+@pytest.fixture(params=[2, 4])
+def over(request) -> Predictions:
+    return simulated(3000, request.param)
+
+
+def confidence(logits):
+    return logits.double().softmax(-1).amax(-1)
+
+
+@pytest.mark.parametrize("calibrator", OURS)
+def test_overconfidence_is_repaired_on_new_data(calibrator, over):
+    fresh = simulated(20_000, over.logits.shape[1], seed=1)
+    after = calibrator.fit(*over)(fresh.logits)
+    assert metrics.ece(after, fresh.labels) < 0.4 * metrics.ece(*fresh)
+    assert metrics.brier(after, fresh.labels) < metrics.brier(*fresh)
+    torch.testing.assert_close(after.exp().sum(-1), torch.ones(len(fresh), dtype=torch.float64))
+
+
+@pytest.mark.parametrize("calibrator", [c for c in OURS if c is not ScalingBinning])
+@pytest.mark.parametrize(
+    ("logits", "labels"),
+    [
+        ([[1.0, 0.0, -1.0]], [0]),  # one example
+        ([[1.0, 0.0, -1.0]], [2]),
+        ([[3.0, 0.0, 0.0], [0.0, 3.0, 0.0], [0.0, 2.0, 0.0]], [0, 1, 1]),  # all right, a class absent
+        ([[3.0, 0.0, 0.0], [0.0, 3.0, 0.0], [0.0, 2.0, 0.0]], [1, 2, 0]),  # all wrong
+        ([[0.0, 0.0, 0.0]] * 5, [0, 1, 2, 0, 0]),  # constant
+        ([[-math.inf, 0.0, 1.0], [-math.inf, -math.inf, 0.0], [900.0, 0.0, -900.0]], [1, 2, 1]),
+    ],
+)
+def test_hard_input_gives_no_nan(calibrator, logits, labels):
+    z = torch.tensor(logits)
+    fitted = calibrator.fit(z, torch.tensor(labels))
+    for new in (z, torch.tensor([[5.0, -2.0, 0.0], [0.0, -math.inf, 0.0], [-math.inf, 1e4, -math.inf]])):
+        after = fitted(new)
+        assert after.dtype == new.dtype
+        assert not after.isnan().any()
+        torch.testing.assert_close(after.exp().sum(-1), torch.ones(len(new)), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("calibrator", OURS)
+def test_the_certificate_tells_what_changed(calibrator, over):
+    certificate = calibrator.fit(*over).certificate
+    assert certificate.after < certificate.before
+    assert certificate.accuracy_before == float(metrics.accuracy(*over))
+
+
+@pytest.mark.parametrize("calibrator", TOP)
+def test_other_classes_keep_their_proportions(calibrator):
+    data = simulated(2000, 4)
+    fitted = calibrator.fit(*data)
+    p = (fitted.scaler(data.logits) if calibrator is ScalingBinning else data.logits).softmax(-1)
+    after = fitted(data.logits).exp()
+    top = data.logits.argmax(-1, keepdim=True)
+    unsure = after.gather(-1, top).squeeze(1) < 1
+    rest, new_rest = p.scatter(-1, top, 0.0)[unsure], after.scatter(-1, top, 0.0)[unsure]
+    torch.testing.assert_close(new_rest / new_rest.sum(-1, keepdim=True), rest / rest.sum(-1, keepdim=True))
+
+
+# Binning
+
+
+def repeats_accuracy(fitted, data):
+    """In sample every confidence that is stated is the accuracy of the examples it is stated for."""
+    stated = torch.from_numpy(confidence_of_top(fitted, data.logits))
+    value, which = stated.round(decimals=9).unique(return_inverse=True)
+    right = (data.logits.argmax(-1) == data.labels).double()
+    torch.testing.assert_close(torch.bincount(which, right) / torch.bincount(which), value, rtol=0, atol=1e-8)
+
+
+def test_histogram_binning_repeats_the_accuracy_of_its_bins():
+    data = simulated(500, 3)
+    for scheme in "equal_width", "equal_mass":
+        repeats_accuracy(HistogramBinning.fit(*data, bins=7, scheme=scheme), data)
+    edges = np.linspace(0, 1, 8)
+    c = confidence(data.logits).numpy()
+    right = (data.logits.argmax(-1) == data.labels).numpy()
+    expected = [right[(lo < c) & (c <= hi)].mean() for lo, hi in pairwise(edges[2:])]
+    got = HistogramBinning.fit(*data, bins=7).accuracy.numpy()
+    np.testing.assert_allclose(got[2:], expected, rtol=1e-12)
+
+
+def test_an_example_stays_in_the_bin_it_was_fitted_in():
+    """Edges at data points: the confidence at apply time is the same number, to the last bit, as at fit time."""
+    data = simulated(997, 3, seed=3)
+    repeats_accuracy(HistogramBinning.fit(*data, bins=200, scheme="equal_mass"), data)
+
+
+def test_scaling_binning_says_the_mean_of_the_scaled_confidence():
+    data = simulated(1500, 3)
+    c = confidence(Temperature.fit(*data)(data.logits)).numpy()
+    after = confidence_of_top(ScalingBinning.fit(*data, bins=10), data.logits)
+    for part in np.array_split(np.argsort(c), 10):
+        np.testing.assert_allclose(after[part], c[part].mean(), rtol=1e-12)
+
+
+def test_bayesian_binning_is_the_average_of_its_binnings():
+    """Written out example by example, with scipy's beta function, for distinct confidences."""
+    data = simulated(60, 3)
+    n = len(data)
+    order = confidence(data.logits).argsort()
+    c = confidence(data.logits)[order].numpy()
+    right = (data.logits.argmax(-1) == data.labels)[order].numpy()
+    total, weights = np.zeros(n), []
+    models = range(max(1, int(n ** (1 / 3) / 10)), int(10 * n ** (1 / 3)) + 1)
+    for b in models:
+        parts = np.array_split(np.arange(n), b)
+        cuts = [0.0, *[c[max(0, part[-1])] for part in parts[:-1]], 1.0]
+        weight, value = 0.0, np.zeros(n)
+        for part, low, high in zip(parts, cuts[:-1], cuts[1:], strict=True):
+            alpha, beta = 2 / b * (low + high) / 2, 2 / b * (1 - (low + high) / 2)
+            m, r = right[part].sum(), (~right[part]).sum()
+            weight += betaln(m + alpha, r + beta) - betaln(alpha, beta)
+            value[part] = (m + alpha) / (len(part) + 2 / b)
+        weights.append(weight)
+        total = np.vstack([total, value])
+    share = np.exp(np.array(weights) - max(weights))
+    expected = share / share.sum() @ total[1:]
+    np.testing.assert_allclose(confidence_of_top(BayesianBinning.fit(*data), data.logits)[order], expected, rtol=1e-6)
+
+
+def confidence_of_top(fitted, logits):
+    return fitted(logits).exp().gather(-1, logits.argmax(-1, keepdim=True)).squeeze(1).numpy()
+
+
+def test_top_label_binning_leaves_edges_out():
+    """11 examples, 2 bins: the 6th by rank is the edge; 5 examples are left on each side."""
+    z = torch.zeros(11, 2, dtype=torch.float64)
+    z[:, 0] = torch.arange(1, 12) / 10
+    y = torch.tensor([1, 0, 1, 0, 1, 0, 0, 1, 0, 0, 0])
+    fitted = TopLabelBinning.fit(z, y, points=5)
+    assert fitted.count.tolist()[1] == [5, 5]
+    np.testing.assert_allclose(confidence_of_top(fitted, z), [0.4] * 6 + [0.8] * 5)
+    assert fitted.guarantee(0.1) == pytest.approx(math.sqrt(math.log(2 * 2 / 0.1) / (2 * 5)))
+
+
+def test_the_guarantee_of_top_label_binning_holds():
+    """True accuracy given predicted class and bin is known here: the mean true confidence of many examples."""
+    k, reps, broken, widest = 3, 60, 0, 0.0
+    g = torch.Generator().manual_seed(5)
+    z = 1.5 * torch.randn(60_000, k, dtype=torch.float64, generator=g)
+    truth = z.softmax(-1).gather(-1, z.argmax(-1, keepdim=True)).squeeze(1)
+    for seed in range(reps):
+        fitted = TopLabelBinning.fit(*simulated(600, k, seed=100 + seed), points=60)
+        stated = torch.from_numpy(confidence_of_top(fitted, 2 * z))
+        value, which = (stated + 10 * z.argmax(-1)).unique(return_inverse=True)
+        true = torch.bincount(which, truth) / torch.bincount(which)
+        error = float((true - value % 10).abs().max())
+        bound = fitted.guarantee(0.5)
+        broken += error > bound
+        widest = max(widest, error / bound)
+    assert broken / reps <= 0.5
+    assert widest > 0.3  # the bound is not idle
+
+
+def test_two_points_a_bin_at_least(over):
+    with pytest.raises(InputError, match="points must be at least 2"):
+        TopLabelBinning.fit(*over, points=1)
+
+
+# Isotonic
+
+
+def test_isotonic_is_scikit_learns_normalized():
+    data, fresh = simulated(700, 4), simulated(900, 4, seed=1)
+    p, q = data.logits.softmax(-1).numpy(), fresh.logits.softmax(-1).numpy()
+    expected = np.stack(
+        [
+            IsotonicRegression(out_of_bounds="clip").fit(p[:, j], data.labels.numpy() == j).predict(q[:, j])
+            for j in range(4)
+        ],
+        axis=1,
+    )
+    expected /= expected.sum(1, keepdims=True)
+    got = Isotonic.fit(*data, floor=0.0)(fresh.logits).exp().numpy()
+    np.testing.assert_allclose(got, expected, atol=2e-7)  # scikit-learn stores its thresholds in float32 steps of eps
+
+
+def test_isotonic_averages_ties():
+    p = torch.tensor([[0.3, 0.7]] * 4 + [[0.6, 0.4]] * 2, dtype=torch.float64)
+    after = Isotonic.fit(p.log(), torch.tensor([0, 1, 1, 1, 0, 0]), floor=0.0)(p.log()).exp()
+    np.testing.assert_allclose(after[:, 0], [0.25] * 4 + [1.0] * 2)
+
+
+def test_the_floor_keeps_the_nll_finite():
+    data, fresh = simulated(100, 4), simulated(2000, 4, seed=1)
+    assert metrics.nll(Isotonic.fit(*data, floor=0.0)(fresh.logits), fresh.labels) == math.inf
+    assert metrics.nll(Isotonic.fit(*data)(fresh.logits), fresh.labels) < 10
+
+
+def test_shared_isotonic_is_one_curve_and_keeps_predictions():
+    data, fresh = simulated(300, 4), simulated(5000, 4, seed=1)
+    fitted = SharedIsotonic.fit(*data)
+    p, q = data.logits.softmax(-1).numpy(), fresh.logits.softmax(-1).numpy()
+    curve = IsotonicRegression(out_of_bounds="clip").fit(p.ravel(), np.eye(4)[data.labels].ravel())
+    expected = curve.predict(q.ravel()).reshape(q.shape) + 1e-9 * q
+    after = fitted(fresh.logits)
+    np.testing.assert_allclose(after.exp(), expected / expected.sum(1, keepdims=True), atol=2e-7)
+    assert torch.equal(after.argmax(-1), fresh.logits.argmax(-1))
+    with pytest.raises(InputError, match="epsilon"):
+        SharedIsotonic.fit(*data, epsilon=0.0)
+
+
+def test_venn_abers_is_two_isotonic_fits_for_every_example():
+    data = simulated(80, 3)
+    other = torch.tensor([[0.0, 1e-9, 1 - 1e-9], [0.2, 0.35, 0.45], [0.999, 0.0005, 0.0005]], dtype=torch.float64)
+    new = torch.cat([data.logits, other.log()])  # at fitted points, between them and beyond
+    fitted = VennAbers.fit(new[:80], data.labels)
+    train, q = new[:80].softmax(-1).numpy(), new.softmax(-1).numpy()
+    q[:80] = train  # softmax of another number of rows may differ in the last bit, and a tie is a tie
+    low, high = map(torch.cat, zip(fitted.interval(new[:80]), fitted.interval(new[80:]), strict=True))
+    for j in range(3):
+        y = (data.labels.numpy() == j).astype(float)
+        for i, s in enumerate(q[:, j]):
+            for extra, got in (0.0, low), (1.0, high):
+                x = np.append(train[:, j], s)
+                fit = IsotonicRegression().fit(x, np.append(y, extra)).predict([s])[0]
+                assert float(got[i, j]) == pytest.approx(fit, abs=1e-6), (i, j, extra)
+
+
+def test_the_sweep_of_venn_abers_is_exact_with_ties():
+    """Against a whole new isotonic fit for every position."""
+    rng = np.random.default_rng(0)
+    for n in 1, 2, 7, 40:
+        weight = rng.integers(1, 6, n).astype(float)
+        mean = rng.binomial(weight.astype(int), np.linspace(0.1, 0.9, n)) / weight
+        got = _with_one_more(mean, weight)
+        for i in range(n):
+            one, heavier = mean.copy(), weight + (np.arange(n) == i)
+            one[i] = (mean[i] * weight[i] + 1) / heavier[i]
+            assert got[i] == pytest.approx(isotonic_regression(one, weights=heavier).x[i], abs=1e-12)
+
+
+def test_venn_abers_encloses_and_merges():
+    data = simulated(200, 2)
+    fitted = VennAbers.fit(*data)
+    low, high = fitted.interval(data.logits)
+    assert (low < high).all()
+    torch.testing.assert_close(low[:, 0], 1 - high[:, 1])  # the two classes see the same data mirrored
+    merged = high / (1 - low + high)
+    torch.testing.assert_close(fitted(data.logits).exp(), merged / merged.sum(-1, keepdim=True))
+    assert fitted(data.logits).isfinite().all()
+
+
+# Spline
+
+
+def test_spline_is_the_slope_of_the_least_squares_natural_spline():
+    """The same spline by minimizing over its values at the knots, with scipy's interpolating natural spline."""
+    from scipy.interpolate import CubicSpline
+
+    data = simulated(400, 3)
+    n = len(data)
+    order = confidence(data.logits).argsort()
+    right = (data.logits.argmax(-1) == data.labels)[order].double().numpy()
+    t = np.linspace(0, 1, 6)
+    rank = np.arange(n + 1) / n
+    columns = np.stack([CubicSpline(t, e, bc_type="natural")(rank) for e in np.eye(6)], axis=1)
+    knots = np.linalg.lstsq(columns, np.append(0, right.cumsum() / n), rcond=None)[0]
+    expected = CubicSpline(t, knots, bc_type="natural")(rank[1:], 1).clip(1 / (n + 2), 1 - 1 / (n + 2))
+    np.testing.assert_allclose(confidence_of_top(Spline.fit(*data), data.logits)[order], expected, atol=1e-9)
+
+
+def test_spline_finds_the_truth():
+    data = simulated(60_000, 2)  # with two classes the truth is a function of the confidence
+    truth = confidence(data.logits / 2)
+    for knots, bound in (6, 0.03), (20, 0.01):
+        stated = torch.from_numpy(confidence_of_top(Spline.fit(*data, knots=knots), data.logits))
+        assert (stated - truth).abs().mean() < bound  # raw: 0.12
+    with pytest.raises(InputError, match="at least 2 knots"):
+        Spline.fit(*data, knots=1)

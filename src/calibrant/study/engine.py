@@ -1,0 +1,111 @@
+"""Engines run the networks of a study, here or elsewhere, and tell what happens as it happens."""
+
+import json
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from calibrant import __version__, catalog, data, losses, metrics, networks
+from calibrant._types import InputError
+from calibrant.data import Splits
+from calibrant.study.config import Run
+from calibrant.study.store import Store
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something happened to a run: an epoch ended, it is done, was found done, or failed with an error."""
+
+    kind: Literal["epoch", "done", "found", "failed"]
+    run: Run
+    facts: dict[str, Any]
+
+
+Work = Callable[[Run], Iterator[Event]]
+Engine = Callable[[Work, Iterable[Run], Store], Iterator[Event]]
+
+
+def local(work: Work, runs: Iterable[Run], store: Store) -> Iterator[Event]:
+    """Run one after another in this process; leave what another process works on, and come back to it at the end.
+
+    A run that fails is told of and does not stop the others; bad input and a full disk do.
+    """
+    pending = list(runs)
+    while pending:
+        busy: list[Run] = []
+        for run in pending:
+            with store.claim(run) as ours:
+                if not ours:
+                    busy.append(run)
+                elif run in store:
+                    yield Event("found", run, {})
+                else:
+                    yield from _guarded(work, run)
+        if len(busy) == len(pending):
+            time.sleep(0.2)
+        pending = busy
+
+
+def _guarded(work: Work, run: Run) -> Iterator[Event]:
+    try:
+        yield from work(run)
+    except (InputError, OSError):
+        raise
+    except Exception:
+        yield Event("failed", run, {"error": traceback.format_exc()})
+
+
+def execute(run: Run, store: Store, root: Path | None = None) -> Iterator[Event]:
+    """Train one run, keep its predictions, and tell of every epoch. `root` is the folder of local data sets."""
+    from calibrant.study.train import predict, train
+
+    began = time.monotonic()
+    splits = load(run.dataset, root)
+    torch.manual_seed(run.seed)
+    network = catalog.resolve(run.network, networks)(len(splits.classes))
+    loss = catalog.resolve(run.loss, losses)
+    partial = store.partial(run)
+    log = partial / "history.jsonl"
+    history = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
+    for epoch in train(network, splits, loss, run.recipe, seed=run.seed, checkpoint=partial / "checkpoint.pt"):
+        row = {
+            "epoch": epoch.number,
+            "train_loss": epoch.train_loss,
+            "learning_rate": epoch.learning_rate,
+            "val_error": float(metrics.error(*epoch.val)),
+            "val_nll": float(metrics.nll(*epoch.val)),
+            "seconds": epoch.seconds,
+        }
+        history = [past for past in history if past["epoch"] < epoch.number] + [row]
+        with log.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        yield Event("epoch", run, row)
+    device = next(network.parameters()).device
+    kept = {name: predict(network, getattr(splits, name), splits.prepare, device=device) for name in ("val", "test")}
+    facts = {
+        "classes": list(splits.classes),
+        "data": dict(splits.facts),
+        "parameters": sum(p.numel() for p in network.parameters()),
+        "seconds": time.monotonic() - began,
+        "device": str(device),
+        "versions": {"calibrant": __version__, "torch": str(torch.__version__)},
+    }
+    store.put(run, kept, facts, history)
+    yield Event("done", run, facts)
+
+
+_loaded: dict[tuple[str, Path | None], Splits] = {}
+
+
+def load(dataset: str, root: Path | None) -> Splits:
+    """Load a data set by its text; the last one stays in memory for the next run."""
+    key = dataset, root
+    if key not in _loaded:
+        _loaded.clear()
+        _loaded[key] = catalog.resolve(dataset, data)(root)
+    return _loaded[key]

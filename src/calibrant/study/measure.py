@@ -1,0 +1,51 @@
+"""From stored logits to rows: fit on validation, judge on test. Never stored as truth, always made anew."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from calibrant import calibrators, catalog, metrics
+from calibrant._types import Calibrator
+from calibrant.predictions import Predictions
+from calibrant.study.config import Study
+from calibrant.study.store import Store
+
+
+def fit(calibrator: str, val: Predictions) -> Calibrator:
+    """Fit a calibrator, given as text, in float64."""
+    fitted: Calibrator = catalog.resolve(calibrator, calibrators)(val.logits.double(), val.labels)
+    return fitted
+
+
+def judge(logits: Tensor, truth: Predictions, names: Sequence[str]) -> dict[str, float]:
+    """Measure calibrated logits against the labels (and weights, if any) of `truth`, one value per metric's text."""
+
+    def value(name: str) -> float:
+        metric: Callable[..., Tensor] = catalog.resolve(name, metrics)
+        return float(metric(logits, truth.labels, weights=truth.weights))
+
+    return {name: value(name) for name in names}
+
+
+def measure(study: Study, store: Store) -> Iterator[dict[str, Any]]:
+    """Yield a row per finished run, calibrator and metric of a study.
+
+    Columns: run, dataset, network, loss, seed, calibrator, temperature (nan where there is none), metric, value.
+    """
+    for run in study.runs():
+        if run not in store:
+            continue
+        val, test = store.get(run, "val"), store.get(run, "test").double()
+        where = {
+            "run": run.id,
+            "dataset": study.label("datasets", run.dataset),
+            "network": study.label("networks", run.network),
+            "loss": study.label("losses", run.loss),
+            "seed": run.seed,
+        }
+        for calibrator in study.calibrators:
+            fitted = fit(calibrator, val)
+            temperature = float(getattr(fitted, "temperature", float("nan")))
+            for name, value in judge(fitted(test.logits), test, study.metrics).items():
+                yield {**where, "calibrator": calibrator, "temperature": temperature, "metric": name, "value": value}

@@ -1,0 +1,124 @@
+"""Where runs rest: one immutable directory each, which exists if and only if the run is done."""
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from calibrant._types import InputError
+from calibrant.predictions import Predictions
+from calibrant.study.config import Run
+
+
+@dataclass(frozen=True)
+class Store:
+    """A folder of finished runs; safe for many writers, for a shared disk, and for a kill at any moment.
+
+    runs/ID/ holds run.json (what it is and what happened), one safetensors file per split and history.parquet. It is
+    written aside in drafts/ and renamed into place when complete, so that a reader never sees half a run. partial/ID/
+    holds the checkpoint of an interrupted run, claims/ID the lock of the process that works on it.
+    """
+
+    root: Path
+
+    def __post_init__(self) -> None:
+        try:
+            for name in "runs", "drafts", "claims", "partial":
+                (self.root / name).mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.root / "drafts"):
+                pass
+        except OSError as error:
+            raise InputError(f"cannot write to {self.root}: {error.strerror}; choose another folder") from None
+        self._sweep()
+
+    def folder(self, run: Run) -> Path:
+        """Return where a finished run lies."""
+        return self.root / "runs" / run.id
+
+    def partial(self, run: Run) -> Path:
+        """Return the folder where an unfinished run may leave what it needs to go on."""
+        folder = self.root / "partial" / run.id
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def __contains__(self, run: Run) -> bool:
+        return (self.folder(run) / "run.json").is_file()
+
+    @contextmanager
+    def claim(self, run: Run) -> Iterator[bool]:
+        """Try to be the one process that works on a run; says whether it is ours until the end of the block.
+
+        The operating system frees the claim of a process that dies, however it dies.
+        """
+        with (self.root / "claims" / run.id).open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+
+    def put(
+        self,
+        run: Run,
+        splits: Mapping[str, Predictions],
+        facts: Mapping[str, Any],
+        history: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """Keep a finished run: everything is written aside, then renamed. The first of two writers stands."""
+        import polars
+        from safetensors.torch import save_file
+
+        draft = Path(tempfile.mkdtemp(prefix=f"{run.id}-", dir=self.root / "drafts"))
+        try:
+            for split, p in splits.items():
+                save_file({"logits": p.logits.contiguous(), "labels": p.labels}, draft / f"{split}.safetensors")
+            polars.DataFrame(list(history)).write_parquet(draft / "history.parquet")
+            (draft / "run.json").write_text(json.dumps({"run": asdict(run), "facts": dict(facts)}, indent=1))
+            for path in draft.iterdir():
+                _sync(path)
+            try:
+                draft.rename(self.folder(run))
+            except OSError:
+                if run not in self:
+                    raise
+            shutil.rmtree(self.root / "partial" / run.id, ignore_errors=True)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+    def get(self, run: Run, split: str) -> Predictions:
+        """Read back one split of one run."""
+        return Predictions.load(self.folder(run) / f"{split}.safetensors")
+
+    def record(self, run: Run) -> dict[str, Any]:
+        """Read back what was written about one run: {"run": ..., "facts": ...}."""
+        return json.loads((self.folder(run) / "run.json").read_text())
+
+    def history(self, run: Run) -> Any:
+        """Read back the epochs of one run, as a polars frame."""
+        import polars
+
+        return polars.read_parquet(self.folder(run) / "history.parquet")
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Read back what was written about every finished run."""
+        for path in sorted((self.root / "runs").glob("*/run.json")):
+            yield json.loads(path.read_text())
+
+    def _sweep(self) -> None:
+        """Delete drafts that a killed process left behind; those younger than a day may still be somebody's."""
+        for draft in (self.root / "drafts").iterdir():
+            if time.time() - draft.stat().st_mtime > 86400:
+                shutil.rmtree(draft, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

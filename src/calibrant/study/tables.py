@@ -1,0 +1,84 @@
+"""Rows become the papers' tables: a row per network and loss, a column per calibrator and metric, mean over seeds."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Any
+
+PERCENT = {"error", "accuracy", "ece", "adaptive_ece", "classwise_ece", "mce"}
+HIGHER_IS_BETTER = {"accuracy"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table: mean and deviation over seeds (nan with one seed), and the mean temperature if any."""
+
+    mean: float
+    deviation: float
+    temperature: float
+    best: bool = False
+
+    def text(self, metric: str) -> str:
+        """Say it as the papers do: '4.35 ± 0.21 (2.5)', in percent where the metric is a share."""
+        scale, digits = (100, 2) if family(metric) in PERCENT else (1, 4)
+        number = f"{scale * self.mean:.{digits}f}"
+        spread = "" if math.isnan(self.deviation) else f" ± {scale * self.deviation:.{digits}f}"
+        temperature = "" if math.isnan(self.temperature) else f" ({self.temperature:.2f})"
+        return number + spread + temperature
+
+
+@dataclass(frozen=True)
+class Table:
+    """One metric: a row per loss (with data set and network), a column per calibrator."""
+
+    metric: str
+    rows: tuple[tuple[str, ...], ...]  # (data set, network, loss)
+    columns: tuple[str, ...]  # calibrators
+    cells: dict[tuple[tuple[str, ...], str], Cell]
+
+    @property
+    def heading(self) -> str:
+        """Name the metric with its unit."""
+        return f"{self.metric} (%)" if family(self.metric) in PERCENT else self.metric
+
+
+def family(metric: str) -> str:
+    """Return the metric's name without its arguments."""
+    return metric.partition("(")[0]
+
+
+def tables(rows: Iterable[dict[str, Any]]) -> list[Table]:
+    """Gather the rows of `measure` in one table per metric; the best cell of a row's neighbors is marked."""
+    groups: dict[tuple[str, tuple[str, ...], str], list[dict[str, Any]]] = {}
+    for row in rows:
+        key = row["metric"], (row["dataset"], row["network"], row["loss"]), row["calibrator"]
+        groups.setdefault(key, []).append(row)
+    result: list[Table] = []
+    for metric in dict.fromkeys(metric for metric, _, _ in groups):
+        chosen = {(where, calibrator): found for (m, where, calibrator), found in groups.items() if m == metric}
+        names = tuple(dict.fromkeys(where for where, _ in chosen))
+        columns = tuple(dict.fromkeys(calibrator for _, calibrator in chosen))
+        cells = {key: _cell(found) for key, found in chosen.items()}
+        result.append(Table(metric, names, columns, _mark(cells, metric)))
+    return result
+
+
+def _cell(rows: Sequence[dict[str, Any]]) -> Cell:
+    values = [row["value"] for row in rows]
+    return Cell(
+        mean(values),
+        stdev(values) if len(values) > 1 else math.nan,
+        mean(row["temperature"] for row in rows),
+    )
+
+
+def _mark(cells: dict[Any, Cell], metric: str) -> dict[Any, Cell]:
+    sign = -1 if family(metric) in HIGHER_IS_BETTER else 1
+    best = {
+        where[:2]: min(sign * cell.mean for (w, _), cell in cells.items() if w[:2] == where[:2]) for where, _ in cells
+    }
+    return {
+        key: Cell(cell.mean, cell.deviation, cell.temperature, sign * cell.mean == best[key[0][:2]])
+        for key, cell in cells.items()
+    }

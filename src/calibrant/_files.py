@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from calibrant._types import InputError
 
 
 @contextmanager
-def written(path: str | Path) -> Iterator[Path]:
+def written(path: str | Path) -> Generator[Path, None, None]:
     """Give a path beside `path` to write to; on leaving without an error it takes the place of `path` at once.
 
     Raises `InputError` if the folder cannot be written to.

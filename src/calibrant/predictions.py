@@ -126,6 +126,21 @@ class Predictions:
             raise InputError(f"{path}: {error}") from None
 
 
+def load_logits(path: str | Path) -> tuple[Tensor, Tensor | None]:
+    """Read the logits of a file whose labels may not be known yet; labels are None then. Formats as `load`."""
+    path = Path(path)
+    try:
+        arrays = dict(_read(path))
+        known = "labels" in arrays or "label" in arrays
+        if not known:
+            some = next((arrays[kind] for kind in ("logits", "probs") if kind in arrays), np.zeros((0, 2)))
+            arrays["labels"] = np.zeros(len(some), dtype=np.int64)
+        found = _enter(Predictions, arrays)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    return found.logits, found.labels if known else None
+
+
 def collect(network: nn.Module, batches: Iterable[Any], *, device: torch.device | str | None = None) -> Predictions:
     """Run a network over batches of (inputs, labels) and gather its predictions on the CPU.
 
@@ -230,7 +245,8 @@ def _enter(cls: type[Predictions], arrays: Mapping[str, Any]) -> Predictions:
     kinds = [kind for kind in ("logits", "probs") if kind in arrays]
     labels = [name for name in ("labels", "label") if name in arrays]
     if len(kinds) != 1 or len(labels) != 1:
-        raise InputError(f"expected 'labels' and either 'logits' or 'probs', got {sorted(arrays) or 'nothing'}")
+        got = ", ".join(map(repr, sorted(arrays))) or "nothing"
+        raise InputError(f"expected 'labels' and either 'logits' or 'probs', got {got}")
     enter: Callable[..., Predictions] = cls if kinds == ["logits"] else cls.from_probs
     return enter(arrays[kinds[0]], arrays[labels[0]], arrays.get("weights"))
 
@@ -262,9 +278,8 @@ def _read_npy(path: Path) -> Mapping[str, Any]:
     for kind in "logits", "probs":
         if path.stem.endswith(kind):
             beside = path.with_name(path.stem.removesuffix(kind) + "labels.npy")
-            if not beside.is_file():
-                raise InputError(f"expected its labels beside it in {beside.name}")
-            return {kind: np.load(path, allow_pickle=False), "labels": np.load(beside, allow_pickle=False)}
+            labels = {"labels": np.load(beside, allow_pickle=False)} if beside.is_file() else {}
+            return {kind: np.load(path, allow_pickle=False)} | labels
     raise InputError("expected a name that ends in logits.npy or probs.npy, with its labels.npy beside it")
 
 

@@ -29,7 +29,8 @@ def reliability(bins: Bins, *, ax: Axes, title: str = "") -> Axes:
         low, high = sorted((accuracy, confidence))
         ax.bar(x, high - low, w, low, align="edge", color=GAP, alpha=0.35, hatch="////", edgecolor=GAP, linewidth=0.4)
     ax.plot([0, 1], [0, 1], color=LINE, linewidth=1, linestyle=(0, (4, 3)))
-    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", title=title, aspect="equal")
+    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", aspect="equal")
+    ax.set_title(title, fontsize=10)
     return _tidy(ax)
 
 
@@ -39,7 +40,8 @@ def confidence_histogram(bins: Bins, *, ax: Axes, title: str = "") -> Axes:
     ax.bar(
         numbers["edges"][:-1], numbers["weight"], np.diff(numbers["edges"]), align="edge", color=BAR, edgecolor="white"
     )
-    ax.set(xlim=(0, 1), xlabel="confidence", ylabel="share of examples", title=title)
+    ax.set(xlim=(0, 1), xlabel="confidence", ylabel="share of examples")
+    ax.set_title(title, fontsize=10)
     ax.yaxis.set_major_formatter(PercentFormatter(1))
     return _tidy(ax)
 
@@ -50,5 +52,4 @@ def _numpy(bins: Bins) -> dict[str, Any]:
 
 def _tidy(ax: Axes) -> Axes:
     ax.spines[["top", "right"]].set_visible(False)
-    ax.title.set_size(10)
     return ax

@@ -1,31 +1,11 @@
 """From stored logits to rows: fit on validation, judge on test. Never stored as truth, always made anew."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from torch import Tensor
-
-from calibrant import calibrators, catalog, metrics
-from calibrant._types import Calibrator
-from calibrant.predictions import Predictions
+from calibrant.assess import fit, judge
 from calibrant.study.config import Study
 from calibrant.study.store import Store
-
-
-def fit(calibrator: str, val: Predictions) -> Calibrator:
-    """Fit a calibrator, given as text, in float64."""
-    fitted: Calibrator = catalog.resolve(calibrator, calibrators)(val.logits.double(), val.labels)
-    return fitted
-
-
-def judge(logits: Tensor, truth: Predictions, names: Sequence[str]) -> dict[str, float]:
-    """Measure calibrated logits against the labels (and weights, if any) of `truth`, one value per metric's text."""
-
-    def value(name: str) -> float:
-        metric: Callable[..., Tensor] = catalog.resolve(name, metrics)
-        return float(metric(logits, truth.labels, weights=truth.weights))
-
-    return {name: value(name) for name in names}
 
 
 def measure(study: Study, store: Store) -> Iterator[dict[str, Any]]:

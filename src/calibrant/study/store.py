@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -52,7 +52,7 @@ class Store:
         return (self.folder(run) / "run.json").is_file()
 
     @contextmanager
-    def claim(self, run: Run) -> Iterator[bool]:
+    def claim(self, run: Run) -> Generator[bool, None, None]:
         """Try to be the one process that works on a run; says whether it is ours until the end of the block.
 
         The operating system frees the claim of a process that dies, however it dies.

@@ -19,13 +19,11 @@ class Cell:
     temperature: float
     best: bool = False
 
-    def text(self, metric: str) -> str:
+    def text(self, metric: str, *, deviation: bool = True) -> str:
         """Say it as the papers do: '4.35 ± 0.21 (2.5)', in percent where the metric is a share."""
-        scale, digits = (100, 2) if family(metric) in PERCENT else (1, 4)
-        number = f"{scale * self.mean:.{digits}f}"
-        spread = "" if math.isnan(self.deviation) else f" ± {scale * self.deviation:.{digits}f}"
+        spread = f" ± {number(metric, self.deviation)}" if deviation and not math.isnan(self.deviation) else ""
         temperature = "" if math.isnan(self.temperature) else f" ({self.temperature:.2f})"
-        return number + spread + temperature
+        return number(metric, self.mean) + spread + temperature
 
 
 @dataclass(frozen=True)
@@ -40,12 +38,27 @@ class Table:
     @property
     def heading(self) -> str:
         """Name the metric with its unit."""
-        return f"{self.metric} (%)" if family(self.metric) in PERCENT else self.metric
+        return heading(self.metric)
+
+    def name(self, row: tuple[str, ...]) -> str:
+        """Name a row by the parts that differ between rows; the loss always stands."""
+        several = [len({other[i] for other in self.rows}) > 1 or i == 2 for i in range(3)]
+        return ", ".join(part for part, show in zip(row, several, strict=True) if show)
 
 
 def family(metric: str) -> str:
     """Return the metric's name without its arguments."""
     return metric.partition("(")[0]
+
+
+def heading(metric: str) -> str:
+    """Name a metric with its unit; shares are shown in percent."""
+    return f"{metric} (%)" if family(metric) in PERCENT else metric
+
+
+def number(metric: str, value: float) -> str:
+    """Write a metric's value in its unit."""
+    return f"{100 * value:.2f}" if family(metric) in PERCENT else f"{value:.4f}"
 
 
 def tables(rows: Iterable[dict[str, Any]]) -> list[Table]:
@@ -68,7 +81,7 @@ def _cell(rows: Sequence[dict[str, Any]]) -> Cell:
     values = [row["value"] for row in rows]
     return Cell(
         mean(values),
-        stdev(values) if len(values) > 1 else math.nan,
+        stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else math.nan,
         mean(row["temperature"] for row in rows),
     )
 

@@ -1,0 +1,278 @@
+"""The command line: each command is a thin call of a function that Python users have too."""
+
+import inspect
+import json
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from importlib.resources import files
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table as Rich
+
+from calibrant import __version__, calibrators, catalog, data, losses, metrics, networks
+from calibrant._files import writable, written
+from calibrant._types import InputError
+from calibrant.assess import CALIBRATORS, METRICS, Assessment, assess, cross_assess
+from calibrant.predictions import Predictions, load_logits
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help="Train, repair, measure and explain classifiers whose probabilities are true.",
+)
+study_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Train and compare networks over a grid.")
+app.add_typer(study_app, name="study")
+out = Console(highlight=False)
+_PLAIN: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "dim"}
+
+
+def main() -> None:
+    """Run the command line; bad input is one line and exit status 2."""
+    try:
+        app()
+    except InputError as error:
+        print(f"calibrant: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        print(f"calibrant: cannot read or write{where}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("calibrant: stopped; what was finished is kept, start again to go on", file=sys.stderr)
+        sys.exit(130)
+
+
+def _version(show: bool) -> None:
+    if show:
+        print(f"calibrant {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(  # pyright: ignore[reportUnusedFunction]
+    version: Annotated[bool, typer.Option("--version", callback=_version, help="Print the version.")] = False,
+) -> None:
+    pass
+
+
+@app.command("assess")
+def assess_(
+    file: Annotated[list[Path], typer.Argument(metavar="VAL [TEST]", help="Predictions to fit on, and to judge on.")],
+    calibrator: Annotated[list[str], typer.Option("--calibrator", "-c", help="May be given again.")] = list(
+        CALIBRATORS
+    ),
+    metric: Annotated[list[str], typer.Option("--metric", "-m", help="May be given again.")] = list(METRICS),
+    cv: Annotated[int | None, typer.Option(help="Cross-fit one file in so many folds.")] = None,
+    choose: Annotated[
+        str | None, typer.Option(help="Which calibrator to save; default: lowest cross-fitted NLL.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a report here.")] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="Write all numbers and fitted parameters here.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the chosen calibrator here (.safetensors).")] = None,
+) -> None:
+    """Fit calibrators on VAL, judge them on TEST.
+
+    Files: .npz, .safetensors, .pt with keys logits or probs, and labels; NAME_logits.npy with NAME_labels.npy; .csv
+    or .parquet with columns label and logit_0, logit_1, ... or prob_0, ...
+    """
+    for path in html, json_, save:
+        if path is not None:
+            writable(path)
+    if save is not None and save.suffix != ".safetensors":
+        raise InputError(f"a calibrator is saved as .safetensors, got {save}")
+    read = [Predictions.load(path) for path in file]
+    if cv is not None and len(read) == 1:
+        found = cross_assess(read[0], cv, calibrator, metric, choose)
+    elif len(read) == 2 and cv is None:
+        found = assess(read[0], read[1], calibrator, metric, choose)
+    elif len(read) == 1:
+        raise InputError(
+            "fitting and judging on the same data is refused, since it flatters every calibrator; give a second file "
+            "to judge on, or cross-fit this one with --cv 5"
+        )
+    else:
+        raise InputError(f"expected two files, or one with --cv, got {len(read)} files{' and --cv' if cv else ''}")
+    _show(found)
+    if html is not None:
+        from calibrant.report import assessment_report
+
+        facts = {str(path): f"{p!r}, digest {p.digest}" for path, p in zip(file, read, strict=True)}
+        _write(html, assessment_report(found, _command(), facts))
+    if json_ is not None:
+        content = {"chosen": found.chosen, "results": found.rows(), "parameters": found.parameters()}
+        _write(json_, json.dumps(content, indent=1) + "\n")
+    if save is not None:
+        with written(save) as draft:
+            calibrators.save(found.fitted[found.chosen], draft, fitted_on=read[0])
+        out.print(f"wrote {save} ({found.chosen})", soft_wrap=True)
+
+
+@app.command()
+def apply(
+    calibrator: Annotated[Path, typer.Argument(help="A calibrator that assess saved.")],
+    file: Annotated[Path, typer.Argument(help="Predictions; labels are not needed.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write calibrated logits and probs (.npz).")],
+) -> None:
+    """Calibrate predictions with a saved calibrator."""
+    import numpy as np
+
+    if output.suffix != ".npz":
+        raise InputError(f"calibrated predictions are written as .npz, got {output}")
+    writable(output)
+    fitted = calibrators.load(calibrator)
+    logits, labels = load_logits(file)
+    try:
+        calibrated = fitted(logits.double())
+    except (RuntimeError, IndexError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{calibrator} does not fit the {logits.shape[1]} classes of {file} ({reason})") from None
+    arrays = {"logits": calibrated.numpy()} | ({} if labels is None else {"labels": labels.numpy()})
+    with written(output) as draft:
+        np.savez_compressed(draft, **arrays)  # pyright: ignore[reportArgumentType]
+    out.print(f"wrote {output}: calibrated logits of {len(logits):,} examples", soft_wrap=True)
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[
+        str | None, typer.Argument(help="losses, metrics, calibrators, data or networks; all if left out.")
+    ] = None,
+) -> None:
+    """List every loss, metric, calibrator, data set and network, with parameters and source."""
+    homes: dict[str, ModuleType] = {
+        home.__name__.rpartition(".")[2]: home for home in (losses, metrics, calibrators, data, networks)
+    }
+    if kind is not None and kind not in homes:
+        raise InputError(f"no {kind!r} to list; there are {', '.join(homes)}")
+    for name, home in homes.items():
+        if kind in (None, name):
+            table = Rich(title=name, title_justify="left", title_style="bold", box=None, pad_edge=False)
+            table.add_column("name", no_wrap=True)
+            table.add_column("what it is, and its source")
+            for method, text in entries(home):
+                table.add_row(method, text)
+            out.print(table, "")
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Option("--out", help="Where networks and the report are kept.")] = Path(
+        "runs/quickstart"
+    ),
+) -> None:
+    """Train, calibrate and compare small networks on handwritten digits; about two minutes."""
+    _study(_bundled("quickstart"), folder)
+
+
+@study_app.command("run")
+def study_run(
+    study: Annotated[str, typer.Argument(help="A study file (.toml), or the name of a bundled one.")],
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Where runs and the report are kept; default runs/NAME.")
+    ] = None,
+    root: Annotated[
+        Path | None, typer.Option("--data", help="Folder of local data sets.", envvar="CALIBRANT_DATA")
+    ] = None,
+) -> None:
+    """Train what is missing of a study, then calibrate, measure and report. Stop and start it as you like."""
+    path = Path(study) if study.endswith(".toml") or Path(study).exists() else _bundled(study)
+    _study(path, folder, root)
+
+
+def _bundled(name: str) -> Path:
+    folder = Path(str(files("calibrant") / "studies"))
+    if not (folder / f"{name}.toml").is_file():
+        there = ", ".join(sorted(path.stem for path in folder.glob("*.toml")))
+        raise InputError(f"no study {name!r}; give a .toml file, or one of the bundled studies: {there}")
+    return folder / f"{name}.toml"
+
+
+def _study(path: Path, folder: Path | None, root: Path | None = None) -> None:
+    from calibrant.study import Store, Study
+    from calibrant.study.measure import measure
+    from calibrant.study.run import train_all
+
+    study = Study.load(path)
+    folder = folder or Path("runs") / study.name
+    store = Store(folder)
+    report = writable(folder / "report.html")
+    failed = train_all(study, store, root, out)
+    with out.status("calibrating and measuring") if out.is_terminal else nullcontext():
+        rows = list(measure(study, store))
+        if rows:
+            from calibrant.report import study_report
+
+            _show_study(study, rows)
+            _write(report, study_report(study, rows, store, _command()))
+    for run, reason in failed.items():
+        out.print(f"failed: {run.loss} seed {run.seed}: {reason.splitlines()[-1]}", style="red", soft_wrap=True)
+    if failed:
+        sys.exit(1)
+
+
+def _show(found: Assessment) -> None:
+    from calibrant.report.sections import verdict
+    from calibrant.study.tables import heading, number
+
+    names = list(next(iter(found.values.values())))
+    table = Rich(**_PLAIN)
+    table.add_column("calibrator", no_wrap=True)
+    for name in names:
+        table.add_column(heading(name), justify="right")
+    for calibrator, values in found.values.items():
+        chosen = calibrator == found.chosen
+        table.add_row(calibrator, *(number(m, values[m]) for m in names), style="bold" if chosen else None)
+    out.print(table)
+    out.print(f"\n{verdict(found)}\n[dim]{found.how}[/dim]")
+
+
+def _show_study(study: Any, rows: Sequence[dict[str, Any]]) -> None:
+    from calibrant.report.sections import finding
+    from calibrant.study.tables import tables
+
+    made = tables(rows)
+    wide = out.width >= 112 or not out.is_terminal
+    for t in made:
+        table = Rich(title=t.heading, title_justify="left", title_style="bold", **_PLAIN)
+        table.add_column("trained with", no_wrap=True)
+        for column in t.columns:
+            table.add_column(column.replace("(", "\n("), justify="right", no_wrap=True)
+        for row in t.rows:
+            cells = [t.cells[row, column] for column in t.columns]
+            texts = [(c.text(t.metric, deviation=wide), c.best) for c in cells]
+            table.add_row(t.name(row), *(f"[bold]{text}[/bold]" if best else text for text, best in texts))
+        out.print(table, "", width=None if out.is_terminal else 120)
+    spread = f"mean{' ± standard deviation' if wide else ''} over {len(study.seeds)} seeds, "
+    out.print(f"[dim]{spread if len(study.seeds) > 1 else ''}temperature in brackets, lowest in bold[/dim]\n")
+    out.print(finding(made))
+
+
+def entries(home: ModuleType) -> Iterable[tuple[str, str]]:
+    """Return (name with its parameters, first sentence of the docstring with the source) of a registry's methods."""
+    for name in sorted(home.__all__):
+        method = getattr(home, name)
+        if inspect.isfunction(method) or isinstance(method, type):
+            text = inspect.getdoc(method) or ""
+            yield (
+                catalog.spell(name, catalog.hyperparameters(getattr(method, "fit", method))),
+                text.partition("\n\n")[0].replace("\n", " "),
+            )
+
+
+def _write(path: Path, text: str) -> None:
+    with written(path) as draft:
+        draft.write_text(text)
+    out.print(f"wrote {path}", soft_wrap=True)
+
+
+def _command() -> str:
+    return shlex.join(["calibrant", *sys.argv[1:]])

@@ -2,6 +2,8 @@
 
 import inspect
 import json
+import math
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
@@ -13,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table as Rich
 
 from calibrant import __version__, calibrators, catalog, data, losses, metrics, networks
@@ -109,7 +112,7 @@ def assess_(
         _write(html, assessment_report(found, _command(), facts))
     if json_ is not None:
         content = {"chosen": found.chosen, "results": found.rows(), "parameters": found.parameters()}
-        _write(json_, json.dumps(content, indent=1) + "\n")
+        _write(json_, json.dumps(_strict(content), indent=1, allow_nan=False) + "\n")
     if save is not None:
         with written(save) as draft:
             calibrators.save(found.fitted[found.chosen], draft, fitted_on=read[0])
@@ -159,7 +162,7 @@ def list_(
             table.add_column("name", no_wrap=True)
             table.add_column("what it is, and its source")
             for method, text in entries(home):
-                table.add_row(method, text)
+                table.add_row(escape(method), escape(text))
             out.print(table, "")
 
 
@@ -227,7 +230,7 @@ def _show(found: Assessment) -> None:
     table = Rich(**_PLAIN)
     table.add_column("calibrator", no_wrap=True)
     for name in names:
-        table.add_column(heading(name), justify="right")
+        table.add_column(heading(name).replace("_", "_\n"), justify="right")
     for calibrator, values in found.values.items():
         chosen = calibrator == found.chosen
         table.add_row(calibrator, *(number(m, values[m]) for m in names), style="bold" if chosen else None)
@@ -256,6 +259,12 @@ def _show_study(study: Any, rows: Sequence[dict[str, Any]]) -> None:
     out.print(finding(made))
 
 
+def _plain(docstring: str) -> str:
+    """Return the first paragraph of a docstring without its formulas."""
+    text = " ".join(docstring.partition("\n\n")[0].split())
+    return re.sub(r",?\s*\$[^$]*\$", "", text)
+
+
 def entries(home: ModuleType) -> Iterable[tuple[str, str]]:
     """Return (name with its parameters, first sentence of the docstring with the source) of a registry's methods."""
     for name in sorted(home.__all__):
@@ -264,7 +273,7 @@ def entries(home: ModuleType) -> Iterable[tuple[str, str]]:
             text = inspect.getdoc(method) or ""
             yield (
                 catalog.spell(name, catalog.hyperparameters(getattr(method, "fit", method))),
-                text.partition("\n\n")[0].replace("\n", " "),
+                _plain(text),
             )
 
 
@@ -272,6 +281,15 @@ def _write(path: Path, text: str) -> None:
     with written(path) as draft:
         draft.write_text(text)
     out.print(f"wrote {path}", soft_wrap=True)
+
+
+def _strict(value: Any) -> Any:
+    """Return the same for JSON, which has no nan and no infinity: null, "inf" and "-inf" stand for them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    if isinstance(value, dict):
+        return {key: _strict(item) for key, item in value.items()}
+    return [_strict(item) for item in value] if isinstance(value, list) else value
 
 
 def _command() -> str:

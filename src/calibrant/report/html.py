@@ -45,8 +45,10 @@ def table(
     return f'<div class="scroll" tabindex="0"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def figure(draw: Callable[[Axes], Any], alternative: str, *, size: tuple[float, float] = (3.2, 3.2)) -> str:
-    """Return a figure as inline SVG; `alternative` says in words what it shows."""
+def figure(
+    draw: Callable[[Axes], Any], alternative: str, *, caption: str = "", size: tuple[float, float] = (3.0, 3.0)
+) -> str:
+    """Return a figure as inline SVG with a caption; `alternative` says in words what it shows."""
     import matplotlib as mpl
 
     color = dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
@@ -59,7 +61,7 @@ def figure(draw: Callable[[Axes], Any], alternative: str, *, size: tuple[float, 
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
     start = svg.index(">") + 1
     opening = svg[: start - 1] + f' role="img" aria-label="{escape(alternative)}">'
-    return f"<figure>{opening}{svg[start:]}</figure>"
+    return f"<figure><figcaption>{escape(caption)}</figcaption>{opening}{svg[start:]}</figure>"
 
 
 @cache

@@ -109,7 +109,7 @@ def finding(made: Sequence[Table]) -> str:
 
 _READING = (
     '<p class="note">Bars show how often predictions of a given confidence were right; on the dashed diagonal they '
-    "would be exactly right. The hatched part is the gap to the mean confidence of the bin; fainter bars hold fewer "
+    "would be exactly right. The red part is the gap to the mean confidence of the bin; fainter bars hold fewer "
     "examples.</p>"
 )
 
@@ -141,7 +141,7 @@ def _study_diagrams(study: Study, store: Store) -> str:
             tests = [store.get(run, "test").double() for run in runs]
             logits = [fit(name, store.get(run, "val"))(t.logits) for run, t in zip(runs, tests, strict=True)]
             pooled = Predictions(torch.cat(logits), torch.cat([t.labels for t in tests]))
-            parts += _diagram(f"{label}, {'before' if name == 'Identity' else name}", pooled)
+            parts += _diagram(f"{label}, {'before' if name == 'Identity' else f'after {name}'}", pooled)
     return f'<div class="figures">{parts}</div>{_READING}'
 
 
@@ -154,7 +154,7 @@ def _diagram(title: str, predictions: Predictions) -> str:
         f"Reliability diagram of {title}: ECE {error:.1f} %, accuracy on average {way} confidence; "
         f"mean confidence {100 * float(confidence.mean()):.1f} %, accuracy {100 * float(correct.mean()):.1f} %."
     )
-    return figure(lambda ax: reliability(bins, ax=ax, title=f"{title}\nECE {error:.1f} %"), words)
+    return figure(lambda ax: reliability(bins, ax=ax), words, caption=f"{title}: ECE {error:.1f} %")
 
 
 def _facts(command: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from calibrant import losses
 from calibrant._files import written
 from calibrant._types import Adaptive, Loss
 from calibrant.data import Split, Splits
@@ -70,7 +71,7 @@ def train(
     )
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, list(recipe.milestones), recipe.decay)
     state = _State(network, optimizer, schedule, checkpoint)
-    start, loss = state.resume(loss)
+    start, loss = state.resume(losses.for_epochs(loss, recipe.epochs))
     model, optimizer = fabric.setup(network, optimizer)
     examples = Split(splits.train.inputs.to(fabric.device), splits.train.labels.to(fabric.device))
     for number in range(start, recipe.epochs + 1):
@@ -112,11 +113,9 @@ class _State:
     def keep(self, number: int, loss: Loss) -> None:
         if self.path is None or time.monotonic() - self.kept < CHECKPOINT_SECONDS:
             return
-        learned: Any = loss
         state = {name: part.state_dict() for name, part in self.parts.items()}
-        fixed = {f.name: getattr(loss, f.name) for f in fields(learned)} if is_dataclass(loss) else {}
         with written(self.path) as draft:
-            torch.save(state | {"epoch": number, "loss": fixed}, draft)
+            torch.save(state | {"epoch": number, "loss": losses.state(loss)}, draft)
         self.kept = time.monotonic()
 
     def resume(self, loss: Loss) -> tuple[int, Loss]:
@@ -125,5 +124,4 @@ class _State:
         state = torch.load(self.path, weights_only=True, map_location="cpu")
         for name, part in self.parts.items():
             part.load_state_dict(state[name])
-        learned: Any = loss
-        return state["epoch"] + 1, replace(learned, **state["loss"]) if is_dataclass(loss) else loss
+        return state["epoch"] + 1, losses.restored(loss, state["loss"])

@@ -1,0 +1,114 @@
+"""Sums per bin of equal width from which every fixed-bin error, its floor and its interval follow."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from calibrant._bins import Bins, Events, assign, equal_width_edges
+from calibrant.metrics._results import Interval, quantile
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Per bin, with u = confidence - correct and weights w: sums of w, w^2, wu, wu^2, w^2 u^2, w^2 c (1 - c)."""
+
+    mass: Tensor
+    square: Tensor
+    gap: Tensor
+    gap_square: Tensor
+    square_gap_square: Tensor
+    spread: Tensor
+
+    @classmethod
+    def of(cls, events: Events, bins: int) -> "Moments":
+        """Sum over bins of equal width."""
+        c, a, w = events.confidence, events.correct, events.weights
+        index = assign(equal_width_edges(bins).to(c.device), c).clamp_(0, bins - 1)
+        u, spread = c - a, c * (1 - c)
+
+        def total(values: Tensor | None) -> Tensor:
+            return torch.bincount(index, values, minlength=bins).double()
+
+        if w is None:
+            count, squares = total(None), total(u.square())
+            return cls(count, count, total(u), squares, squares, total(spread))
+        v = w.to(c).square()
+        return cls(total(w), total(v), total(w * u), total(w * u.square()), total(v * u.square()), total(v * spread))
+
+    def error(self, norm: float) -> Tensor:
+        r"""Calibration error $(\sum_b w_b |acc_b - conf_b|^p)^{1/p}$."""
+        return norm_of(self.mass / self.mass.sum(), (self.gap / self.mass).nan_to_num(0.0), norm)
+
+    def squared(self, level: float) -> Interval:
+        r"""Unbiased estimate of the squared error of norm 2, and its interval within $[0, \infty)$.
+
+        In a bin, mu^2 is estimated by the mean of u_i u_j over pairs i != j. Hoeffding's decomposition of this
+        U-statistic gives a variance that is right both where mu = 0, at rate 1/n, and where it is not. Weights act
+        through the effective number of examples, (sum w)^2 / sum w^2.
+        """
+        pairs = self.mass.square() - self.square
+        some = pairs > 1e-12 * self.mass.square()  # at least two examples
+        if not bool(some.any()):
+            return Interval(0.0, 0.0, 1.0, level)
+        mass, pairs, square = self.mass[some], pairs[some], self.square[some]
+        share = mass / self.mass.sum()
+        n = mass.square() / square
+        second = self.gap_square[some] / mass
+        product = (self.gap[some].square() - self.square_gap_square[some]) / pairs
+        mu = product.clamp_min(0)
+        one = (mu * (second - mu)).clamp_min(0)
+        two = (second.square() - mu.square()).clamp_min(0)
+        within = (share.square() * (4 * (n - 2).clamp_min(0) * one + 2 * two) / (n * (n - 1))).sum()
+        total = self.mass.sum().square() / self.square.sum()
+        between = ((share * mu.square()).sum() - (share * mu).sum().square()).clamp_min(0) / total
+        value, half = float((share * product).sum()), quantile(level) * math.sqrt(float(within + between))
+        return Interval(value, max(value - half, 0.0), max(value + half, 0.0), level)
+
+    def floor(self, level: float) -> Interval:
+        """ECE of a perfectly calibrated model with these confidences: mean, and central interval."""
+        return noise(self.spread.sqrt() / self.mass.sum(), level)
+
+
+def norm_of(weight: Tensor, gap: Tensor, norm: float) -> Tensor:
+    r"""Norm $(\sum_b w_b |g_b|^p)^{1/p}$ over bins; the maximum over bins that are not empty for p = inf."""
+    if math.isinf(norm):
+        return gap.abs()[weight > 0].max()
+    return (weight * gap.abs() ** norm).sum() ** (1 / norm)
+
+
+def noise(sigma: Tensor, level: float) -> Interval:
+    r"""Distribution of $\sum_b |N(0, \sigma_b^2)|$: mean $\sqrt{2/\pi} \sum_b \sigma_b$ and two quantiles.
+
+    The quantiles come from the product of the Fourier transforms of the half-normal laws on a grid.
+
+    >>> print(noise(torch.ones(1, dtype=torch.float64), 0.90))  # normal quantiles of 0.525 and 0.975
+    0.7979 [0.0627, 1.9600]
+    """
+    mean = math.sqrt(2 / math.pi) * float(sigma.sum())
+    sigma = sigma[sigma > 0].cpu()
+    if len(sigma) == 0:
+        return Interval(mean, mean, mean, level)
+    cells = 1 << 13
+    width = (mean + 8 * float(sigma.square().sum().sqrt())) / cells
+    ends = torch.arange(cells + 1, dtype=torch.float64) * width
+    mass = torch.erf(ends / sigma[:, None] / math.sqrt(2)).diff(dim=1)
+    law = torch.fft.irfft(torch.fft.rfft(mass, 2 * cells).prod(0), 2 * cells)[:cells].clamp_min(0)
+    shift = mean - float((law * ends[:-1]).sum() / law.sum())  # the place of the mass inside the cells
+    below = law.cumsum(0) / law.sum()
+
+    def at(q: float) -> float:
+        i = min(int(torch.searchsorted(below, q)), cells - 1)
+        before = float(below[i - 1]) if i else 0.0
+        part = (q - before) / max(float(below[i]) - before, 1e-300) - 0.5
+        return max((i + part) * width + shift, 0.0)
+
+    return Interval(mean, at((1 - level) / 2), at((1 + level) / 2), level)
+
+
+def bin_table(events: Events, bins: int, edges: str) -> Bins:
+    """Bins of equal width or of equal mass."""
+    if edges == "equal_mass":
+        return Bins.equal_mass_of(bins, events.ties)
+    return Bins.equal_width(bins, events.confidence, events.correct, events.weights)

@@ -1,0 +1,77 @@
+"""Curves: (logits, labels) -> `Curve`."""
+
+import torch
+from torch import Tensor
+
+from calibrant._bins import Events, Ties
+from calibrant._types import Labels, Logits, PerExample
+from calibrant.metrics import _corp, _ranking
+from calibrant.metrics._results import Curve
+from calibrant.metrics.tests import draw
+
+__all__ = ["corp", "risk_coverage"]
+
+_MOST = 4096  # groups of confidence that a band is computed from
+
+
+def corp(
+    logits: Logits,
+    labels: Labels,
+    *,
+    level: float = 0.90,
+    draws: int = 200,
+    seed: int = 0,
+    weights: PerExample | None = None,
+) -> Curve:
+    """The CORP reliability curve: confidence against its isotonic recalibration (Dimitriadis et al. 2021).
+
+    The band is where the curve of a perfectly calibrated model lies: correctness is drawn `draws` times from the
+    confidences (`draws=0` leaves the band out). Its points beyond the band are evidence of miscalibration there.
+
+    >>> curve = corp(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]), draws=0)
+    >>> curve.x, curve.y
+    (tensor([0.5000], dtype=torch.float64), tensor([0.7500], dtype=torch.float64))
+    """
+    return corp_of(Events.top(logits, labels, weights).ties, level, draws, seed)
+
+
+def risk_coverage(logits: Logits, labels: Labels, *, weights: PerExample | None = None) -> Curve:
+    """Error of the most confident predictions (y) against the share of all that they are (x).
+
+    >>> curve = risk_coverage(torch.tensor([[0.0, 2.0], [0.0, 1.0]]), torch.tensor([1, 0]))
+    >>> curve.x, curve.y
+    (tensor([0.5000, 1.0000], dtype=torch.float64), tensor([0.0000, 0.5000], dtype=torch.float64))
+    """
+    return Curve(*_ranking.risk_coverage(Events.top(logits, labels, weights).ties))
+
+
+def corp_of(ties: Ties, level: float, draws: int, seed: int) -> Curve:
+    """The curve and its band from sorted examples; many distinct confidences are first merged into 4,096."""
+    ties = merged(ties, _MOST)
+    weight = ties.mass / ties.mass.sum()
+    y = _corp.isotonic(ties)
+    if draws == 0:
+        return Curve(ties.value, y, weight=weight)
+    generator = torch.Generator(device=ties.value.device).manual_seed(seed)
+    fits = [
+        _corp.isotonic(Ties(ties.value, ties.mass, draw(ties, generator), ties.square, ties.count, ties.weighted))
+        for _ in range(draws)
+    ]
+    tail = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64, device=ties.value.device)
+    low, high = torch.stack(fits).quantile(tail, dim=0)
+    return Curve(ties.value, y, low, high, weight)
+
+
+def merged(ties: Ties, most: int) -> Ties:
+    """Neighbors merged into at most `most` groups of nearly equal mass."""
+    if len(ties.value) <= most:
+        return ties
+    share = (ties.mass.cumsum(0) - ties.mass / 2) / ties.mass.sum()
+    _, index = (share * most).long().unique_consecutive(return_inverse=True)
+
+    def total(values: Tensor) -> Tensor:
+        return torch.zeros(int(index[-1]) + 1, dtype=values.dtype, device=values.device).index_add(0, index, values)
+
+    mass = total(ties.mass)
+    value = total(ties.mass * ties.value) / mass
+    return Ties(value, mass, total(ties.correct), total(ties.square), total(ties.count), ties.weighted)

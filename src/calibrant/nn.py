@@ -1,5 +1,6 @@
 """The only torch modules here: they carry any loss, or any calibrator, into a network."""
 
+import inspect
 from dataclasses import fields, replace
 from typing import Any, Literal
 
@@ -7,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from calibrant import catalog, losses
-from calibrant._types import Calibrator, InputError, Loss
+from calibrant._types import Adaptive, Calibrator, InputError, Loss
+from calibrant.predictions import Predictions
 
 
 class Criterion(nn.Module):
@@ -15,7 +17,16 @@ class Criterion(nn.Module):
 
     Takes logits (n, k) or (n, k, d1, ...) with labels (n) or (n, d1, ...). `reduction`, `ignore_index` and class
     `weight` mean what they mean in `torch.nn.functional.cross_entropy`: the weighted mean divides by the sum of the
-    weights of the examples' classes, and ignored positions count nowhere.
+    weights of the examples' classes, and ignored positions count nowhere, in penalties on the whole batch neither.
+    With one difference: a class weight multiplies an example's whole loss, label smoothing included, where torch
+    weighs every class's term of the smoothed sum by its own weight, so that its minimizer is no longer the smoothed
+    target. Logits in float16 or bfloat16 are computed in float32.
+
+    A loss with state is advanced by `after_epoch` and kept in the `state_dict`.
+
+    >>> criterion = Criterion("focal(gamma=2)", ignore_index=-1)
+    >>> criterion(torch.zeros(3, 2), torch.tensor([0, 1, -1]))
+    tensor(0.1733)
     """
 
     weight: Tensor | None
@@ -35,20 +46,49 @@ class Criterion(nn.Module):
         self.reduction = reduction
         self.ignore_index = ignore_index
         self.register_buffer("weight", weight)
+        self._couples = "weights" in inspect.signature(self.loss).parameters  # it penalizes the batch as a whole
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the reduced loss, or one number per position with reduction "none"."""
+        if labels.shape != logits.shape[:1] + logits.shape[2:] or labels.is_floating_point():
+            raise InputError(
+                f"need logits (n, k, ...) and class indices as labels (n, ...), got {tuple(logits.shape)} and "
+                f"{tuple(labels.shape)} of {labels.dtype}"
+            )
         rows = logits if logits.ndim == 2 else logits.movedim(1, -1).flatten(0, -2)
+        rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
         flat = labels.flatten()
         used = flat != self.ignore_index
         safe = flat.where(used, 0)
-        if rows.dtype in (torch.float16, torch.bfloat16):
-            rows = rows.float()
         mass = used.to(rows.dtype) if self.weight is None else self.weight.to(rows)[safe] * used
-        values = self.loss(rows, safe) * mass
+        values = self.loss(rows, safe, weights=mass) if self._couples else self.loss(rows, safe)  # pyright: ignore
+        values = values.where(used, 0) * mass
         if self.reduction == "none":
             return values.view(labels.shape)
         return values.sum() if self.reduction == "sum" else values.sum() / mass.sum()
+
+    def after_epoch(self, epoch: int, val: Predictions) -> None:
+        """Replace a loss with state by the one of the next epoch; leave any other alone. Epochs count from 0."""
+        if isinstance(self.loss, Adaptive):
+            self.loss = self.loss.after_epoch(epoch, val)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name, value in losses.state(self.loss).items():
+            destination[f"{prefix}loss.{name}"] = torch.as_tensor(value)
+
+    def _load_from_state_dict(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, state_dict: dict[str, Any], prefix: str, *rest: Any
+    ) -> None:
+        known = losses.state(self.loss)
+        keys = {f"{prefix}loss.{name}": name for name in known}
+        saved = {name: state_dict.pop(key) for key, name in keys.items() if key in state_dict}
+        if known and len(saved) == len(known):
+            learned = {name: v if isinstance(known[name], Tensor) else v.item() for name, v in saved.items()}
+            self.loss = losses.restored(self.loss, learned)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        missing: list[str] = rest[2]
+        missing += [key for key, name in keys.items() if name not in saved]
 
 
 class Calibrated(nn.Module):

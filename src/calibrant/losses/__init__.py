@@ -7,6 +7,8 @@ from calibrant.losses._adaptive import restored as restored
 from calibrant.losses._adaptive import state as state
 from calibrant.losses._batch import *
 from calibrant.losses._focal import *
+from calibrant.losses._mixup import Mixed as Mixed
+from calibrant.losses._mixup import RegMixup as RegMixup
 from calibrant.losses._penalties import *
 from calibrant.losses._proper import *
 

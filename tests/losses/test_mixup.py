@@ -1,0 +1,51 @@
+"""RegMixup against its definition."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, one_hot
+
+from calibrant import InputError, losses
+from calibrant.losses import RegMixup
+
+
+@pytest.fixture
+def batch():
+    g = torch.Generator().manual_seed(0)
+    return torch.randn(32, 3, 4, 4, generator=g), torch.randint(5, (32,), generator=g)
+
+
+def test_the_clean_half_is_untouched_and_the_mixed_half_is_mixed(batch):
+    inputs, labels = batch
+    mixed = RegMixup()(inputs, labels, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(mixed.inputs[:32], inputs)
+    assert torch.equal(mixed.first, torch.cat([labels, labels]))
+    order = torch.randperm(32, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(mixed.second[32:], labels[order])
+    assert torch.allclose(mixed.inputs[32:], mixed.share * inputs + (1 - mixed.share) * inputs[order])
+
+
+def test_its_loss_is_cross_entropy_with_mixed_targets(batch):
+    mixed = RegMixup(strength=0.7)(*batch)
+    logits = torch.randn(64, 5, generator=torch.Generator().manual_seed(2))
+    target = mixed.share * one_hot(mixed.first, 5) + (1 - mixed.share) * one_hot(mixed.second, 5)
+    expected = cross_entropy(logits, target, reduction="none")
+    expected[32:] *= 0.7
+    assert torch.allclose(mixed.loss(losses.cross_entropy, logits), expected, atol=1e-6)
+    clean = losses.focal(logits[:32], batch[1])
+    assert torch.equal(mixed.loss(losses.focal, logits)[:32], clean)
+
+
+def test_the_share_is_beta_distributed_and_repeatable(batch):
+    g = torch.Generator().manual_seed(0)
+    shares = torch.tensor([RegMixup(alpha=20.0)(*batch, generator=g).share for _ in range(2000)])
+    assert shares.mean().item() == pytest.approx(0.5, abs=0.01)
+    assert shares.var().item() == pytest.approx(1 / (4 * 41), rel=0.15)
+    one, same = (RegMixup()(*batch, generator=torch.Generator().manual_seed(5)) for _ in range(2))
+    assert torch.equal(one.inputs, same.inputs)
+
+
+def test_what_cannot_be_mixed_is_refused(batch):
+    with pytest.raises(InputError, match="token ids"):
+        RegMixup()(torch.zeros(32, 7, dtype=torch.int64), batch[1])
+    with pytest.raises(InputError, match="all 64 inputs"):
+        RegMixup()(*batch).loss(losses.focal, torch.zeros(32, 5))

@@ -1,0 +1,171 @@
+"""Criterion against torch's own cross-entropy, and what others get wrong."""
+
+import io
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from calibrant import InputError, Predictions, losses
+from calibrant.nn import Criterion
+
+every = pytest.mark.parametrize("name", losses.__all__)
+
+
+@pytest.fixture
+def batch():
+    g = torch.Generator().manual_seed(0)
+    return 2 * torch.randn(40, 5, generator=g), torch.randint(5, (40,), generator=g)
+
+
+@pytest.fixture
+def pixels():
+    g = torch.Generator().manual_seed(0)
+    labels = torch.randint(4, (3, 6, 7), generator=g)
+    labels[0, :2] = -100
+    labels[2, 3, 3] = -100
+    return torch.randn(3, 4, 6, 7, generator=g), labels
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("ignore_index", [-100, 2])
+def test_cross_entropy_is_torchs(batch, pixels, reduction, weighted, ignore_index):
+    for logits, labels in batch, pixels:
+        weight = torch.linspace(0.5, 3, logits.shape[1]) if weighted else None
+        labels = labels.where(labels >= 0, ignore_index)
+        options = {"reduction": reduction, "weight": weight, "ignore_index": ignore_index}
+        ours = logits.clone().requires_grad_()
+        theirs = logits.clone().requires_grad_()
+        value = Criterion("cross_entropy", **options)(ours, labels)
+        expected = F.cross_entropy(theirs, labels, **options)
+        assert torch.allclose(value, expected, rtol=1e-5)
+        value.sum().backward()
+        expected.sum().backward()
+        assert torch.allclose(ours.grad, theirs.grad, rtol=1e-4, atol=1e-7)
+
+
+@every
+def test_every_loss_takes_pixels_and_ignores_what_it_should(name, pixels):
+    logits, labels = pixels
+    ours = logits.clone().requires_grad_()
+    value = Criterion(name)(ours, labels)
+    value.backward()
+    used = labels != -100
+    rows = logits.movedim(1, -1)[used]
+    by_hand = Criterion(name, reduction="mean")(rows, labels[used])
+    assert value.item() == pytest.approx(by_hand.item(), rel=1e-5)
+    assert (ours.grad.movedim(1, -1)[~used] == 0).all()
+    assert (ours.grad.movedim(1, -1)[used] != 0).any()
+    noise = torch.where(used[:, None], logits, 50 * torch.randn(logits.shape))
+    assert Criterion(name)(noise, labels).item() == pytest.approx(value.item(), rel=1e-5)
+
+
+@every
+def test_the_mean_divides_by_examples_not_by_entries(name, batch):
+    """kornia's focal loss divides by n k."""
+    logits, labels = batch
+    each = Criterion(name, reduction="none")(logits, labels)
+    assert each.shape == labels.shape
+    assert Criterion(name)(logits, labels).item() == pytest.approx(float(each.sum()) / 40, rel=1e-5)
+    assert Criterion(name, reduction="sum")(logits, labels).item() == pytest.approx(float(each.sum()), rel=1e-5)
+
+
+def test_focal_at_gamma_0_has_the_mean_of_cross_entropy(batch):
+    assert Criterion("focal(gamma=0)")(*batch).item() == pytest.approx(F.cross_entropy(*batch).item(), rel=1e-6)
+
+
+@every
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_float32(name, batch, dtype):
+    logits, labels = batch[0].to(dtype).requires_grad_(), batch[1]
+    value = Criterion(name)(logits, labels)
+    exact = batch[0].to(dtype).float().requires_grad_()
+    expected = Criterion(name)(exact, labels)
+    assert value.dtype == torch.float32
+    assert torch.equal(value, expected)
+    value.backward()
+    expected.backward()
+    assert logits.grad.dtype == dtype
+    assert torch.allclose(logits.grad.float(), exact.grad, rtol=1e-2, atol=1e-4)
+
+
+@every
+def test_autocast_changes_nothing(name, batch):
+    z = batch[0].clone().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = Criterion(name)(z, batch[1])
+    value.backward()
+    assert value.item() == pytest.approx(Criterion(name)(*batch).item(), rel=2e-2)
+    assert z.grad.isfinite().all()
+
+
+def test_class_weights_leave_the_smoothed_target_alone():
+    """In torch they tilt it: pytorch issue 104776."""
+    weight = torch.tensor([1.0, 10.0, 1.0], dtype=torch.float64)
+    target = torch.tensor([0.9 + 0.1 / 3, 0.1 / 3, 0.1 / 3], dtype=torch.float64)
+    labels = torch.tensor([0])
+    ours, theirs = (target.log()[None].clone().requires_grad_() for _ in range(2))
+    Criterion("cross_entropy(smoothing=0.1)", weight=weight)(ours, labels).backward()
+    F.cross_entropy(theirs, labels, weight=weight, label_smoothing=0.1).backward()
+    assert ours.grad.abs().max() < 1e-15
+    assert theirs.grad.abs().max() > 0.1
+
+
+def test_weights_of_classes_weigh_whole_examples(batch):
+    logits, labels = batch
+    weight = torch.tensor([1.0, 2.0, 0.0, 4.0, 0.5])
+    each = losses.focal(logits, labels)
+    expected = (weight[labels] * each).sum() / weight[labels].sum()
+    assert torch.allclose(Criterion("focal", weight=weight)(logits, labels), expected)
+    dropped = labels != 2  # a class of weight 0 is as if ignored, also in what the batch is penalized for
+    for name in "mmce", "soft_ece":
+        even = torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0])
+        value = Criterion(name, weight=even)(logits, labels)
+        assert value.item() == pytest.approx(Criterion(name)(logits[dropped], labels[dropped]).item(), rel=1e-5)
+
+
+def test_nan_in_an_ignored_row_stays_there(batch):
+    logits, labels = batch[0].clone(), batch[1].clone()
+    logits[3] = torch.nan
+    labels[3] = -100
+    assert Criterion("focal")(logits, labels).isfinite()
+
+
+def test_bad_shapes_get_one_line(batch):
+    logits, labels = batch
+    for call in (
+        lambda: Criterion("focal")(logits, labels[:7]),
+        lambda: Criterion("focal")(logits, logits.softmax(-1)),
+        lambda: Criterion("fokal"),
+    ):
+        with pytest.raises(InputError) as error:
+            call()
+        assert "\n" not in str(error.value)
+
+
+def test_any_callable_is_a_loss(batch):
+    criterion = Criterion(lambda z, y: F.cross_entropy(z, y, reduction="none"))
+    assert torch.allclose(criterion(*batch), F.cross_entropy(*batch))
+    assert criterion.state_dict() == {}
+    criterion.after_epoch(0, Predictions(*batch))  # has no state: nothing happens
+
+
+@pytest.mark.parametrize("text", ["AdaFocal(bins=5)", "Scheduled(epochs=7)"])
+def test_the_state_of_a_loss_is_in_the_state_dict(text, batch):
+    criterion = Criterion(text)
+    for epoch in range(4):
+        criterion.after_epoch(epoch, Predictions(*batch))
+    model = torch.nn.ModuleDict({"head": torch.nn.Linear(2, 2), "criterion": criterion})
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    fresh = torch.nn.ModuleDict({"head": torch.nn.Linear(2, 2), "criterion": Criterion(text)})
+    assert fresh["criterion"](*batch) != criterion(*batch)
+    fresh.load_state_dict(saved)
+    assert fresh["criterion"](*batch) == criterion(*batch)
+    with pytest.raises(RuntimeError, match=r"Missing key.*criterion\.loss"):
+        fresh.load_state_dict({k: v for k, v in saved.items() if "criterion" not in k})
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        torch.nn.ModuleDict({"head": torch.nn.Linear(2, 2), "criterion": Criterion("focal")}).load_state_dict(saved)

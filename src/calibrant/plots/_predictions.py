@@ -1,5 +1,6 @@
 """Figures about predictions."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -7,10 +8,21 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from calibrant._bins import Bins
+from calibrant.metrics import Curve, Interval
 
-__all__ = ["confidence_histogram", "reliability"]
+__all__ = [
+    "confidence_histogram",
+    "curves",
+    "histograms",
+    "intervals",
+    "reliability",
+    "reliability_curve",
+    "risk_coverage",
+]
 
-BAR, GAP, LINE = "#4269d0", "#ff725c", "#6b7280"
+BAR, GAP, LINE, PAPER = "#4269d0", "#ff725c", "#6b7280", "#ffffff"
+SERIES = (BAR, GAP, "#3ca951", "#efb118", "#a463f2", "#6cc5b0", "#ff8ab7", "#9c6b4e")
+COLUMNS = 400  # a curve is drawn with at most about two points for each
 
 
 def reliability(bins: Bins, *, ax: Axes, title: str = "") -> Axes:
@@ -25,31 +37,145 @@ def reliability(bins: Bins, *, ax: Axes, title: str = "") -> Axes:
     for x, w, accuracy, confidence, alpha in zip(
         left[full], width[full], numbers["accuracy"][full], numbers["confidence"][full], shade[full], strict=True
     ):
-        ax.bar(x, accuracy, w, align="edge", color=BAR, alpha=alpha, edgecolor="white", linewidth=0.6)
+        ax.bar(x, accuracy, w, align="edge", color=BAR, alpha=alpha, edgecolor=PAPER, linewidth=0.6)
         low, high = sorted((accuracy, confidence))
         ax.bar(x, high - low, w, low, align="edge", color=GAP, alpha=0.35, hatch="////", edgecolor=GAP, linewidth=0.4)
-    ax.plot([0, 1], [0, 1], color=LINE, linewidth=1, linestyle=(0, (4, 3)))
-    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", aspect="equal")
-    ax.set_title(title, fontsize=10)
-    return _tidy(ax)
+    return _unit_square(ax, title)
+
+
+def reliability_curve(curve: Curve, *, ax: Axes, title: str = "") -> Axes:
+    """Draw a reliability curve such as `metrics.curves.corp` (Dimitriadis et al. 2021) against the diagonal.
+
+    Its band, in gray, is where the curve of a calibrated model lies; what leaves it is shaded red up to the diagonal.
+    """
+    x, y, low, high = _thinned(curve.x, curve.y, curve.low, curve.high)
+    if low is not None and high is not None:
+        ax.fill_between(x, low, high, color=LINE, alpha=0.22, linewidth=0)
+        outside = (y < low) | (y > high)
+        ax.fill_between(x, x, y, where=outside.tolist(), color=GAP, alpha=0.3, linewidth=0)
+    ax.plot(x, y, color=BAR, linewidth=1.8, marker="o" if len(x) < 12 else "", markersize=4)
+    return _unit_square(ax, title)
 
 
 def confidence_histogram(bins: Bins, *, ax: Axes, title: str = "") -> Axes:
     """Draw the share of examples in every bin of the confidence (Mukhoti et al. 2020, Figure 2, bottom row)."""
     numbers = _numpy(bins)
-    ax.bar(
-        numbers["edges"][:-1], numbers["weight"], np.diff(numbers["edges"]), align="edge", color=BAR, edgecolor="white"
-    )
+    edges = numbers["edges"]
+    ax.bar(edges[:-1], numbers["weight"], np.diff(edges), align="edge", color=BAR, edgecolor=PAPER, linewidth=0.6)
     ax.set(xlim=(0, 1), xlabel="confidence", ylabel="share of examples")
-    ax.set_title(title, fontsize=10)
+    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    return _tidy(ax, title)
+
+
+def curves(
+    lines: Mapping[str, Any],
+    *,
+    ax: Axes,
+    x: Sequence[Any] | None = None,
+    xlabel: str = "epoch",
+    ylabel: str = "",
+    title: str = "",
+) -> Axes:
+    """Draw one line per name over epochs (or over `x`): the mean of its runs, and the range from least to most.
+
+    A line is an array (epochs,) or (runs, epochs); nan leaves a gap (Mukhoti et al. 2020, Figures 1 and 3; Wang et al.
+    2021, Figures 1, 3, 4 and 6).
+    """
+    for (name, values), color in zip(lines.items(), _colors(lines), strict=True):
+        runs = np.atleast_2d(np.asarray(values, dtype=float))
+        at = range(1, runs.shape[1] + 1) if x is None else x
+        known = ~np.isnan(runs).all(0)
+        mean, low, high = (np.full(runs.shape[1], np.nan) for _ in range(3))
+        for line, reduce in (mean, np.nanmean), (low, np.nanmin), (high, np.nanmax):
+            line[known] = reduce(runs[:, known], axis=0)
+        ax.plot(at, mean, color=color, linewidth=1.6, label=name, marker="o" if len(mean) < 12 else "", markersize=3.5)
+        if len(runs) > 1:
+            ax.fill_between(at, low, high, color=color, alpha=0.2, linewidth=0)
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+    return _legend(_tidy(ax, title), lines)
+
+
+def histograms(
+    groups: Mapping[str, Any],
+    *,
+    ax: Axes,
+    bins: int = 40,
+    xlabel: str = "maximum logit",
+    title: str = "",
+) -> Axes:
+    """Draw one histogram per group over common bins, each as shares of its own group.
+
+    Made for maximum logits by learned epoch (Wang et al. 2021, Figure 5) and for gradient norms (Mukhoti et al. 2020,
+    Figure 4).
+    """
+    arrays = {name: np.asarray(values, dtype=float).ravel() for name, values in groups.items()}
+    edges = np.histogram_bin_edges(np.concatenate(list(arrays.values())), bins)
+    for (name, values), color in zip(arrays.items(), _colors(arrays), strict=True):
+        share = np.full(len(values), 1 / max(len(values), 1))
+        ax.hist(values, edges, weights=share, color=color, alpha=0.35, histtype="stepfilled")
+        ax.hist(values, edges, weights=share, color=color, linewidth=1.2, histtype="step", label=name)
+    ax.set(xlabel=xlabel, ylabel="share of group")
+    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    return _legend(_tidy(ax, title), arrays)
+
+
+def risk_coverage(lines: Mapping[str, Curve], *, ax: Axes, title: str = "") -> Axes:
+    """Draw the error of the most confident predictions against the share of all that they are, a line per name."""
+    for (name, curve), color in zip(lines.items(), _colors(lines), strict=True):
+        x, y, *_ = _thinned(curve.x, curve.y)
+        ax.plot(x, y, color=color, linewidth=1.6, label=name, marker="o" if len(x) < 12 else "", markersize=4)
+    ax.set(xlim=(0, 1), xlabel="coverage: share of predictions acted on", ylabel="error among them")
+    ax.set_ylim(bottom=0)
+    ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     ax.yaxis.set_major_formatter(PercentFormatter(1))
-    return _tidy(ax)
+    return _legend(_tidy(ax, title), lines)
+
+
+def intervals(rows: Mapping[str, Interval], *, ax: Axes, reference: float = 0.0, xlabel: str = "") -> Axes:
+    """Draw estimates with their intervals, one per line from the top, against a reference value."""
+    for i, row in enumerate(rows.values()):
+        clear = row.low > reference or row.high < reference
+        color = BAR if clear else LINE
+        ax.plot([row.low, row.high], [i, i], color=color, linewidth=2, solid_capstyle="round")
+        ax.plot(row.value, i, "o", color=color, markersize=6)
+    ax.axvline(reference, color=LINE, linewidth=1, linestyle=(0, (4, 3)))
+    ax.set_yticks(range(len(rows)), list(rows))
+    ax.set(ylim=(len(rows) - 0.5, -0.5), xlabel=xlabel)
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
+    return _tidy(ax, "")
+
+
+def _thinned(x: Any, *others: Any) -> list[Any]:
+    """Return few enough points to draw: those at which one of the picture's columns begins or ends."""
+    values = x.cpu().numpy()
+    column = np.floor(values * COLUMNS)
+    keep = np.ones(len(values), dtype=bool)
+    keep[1:-1] = (column[1:-1] != column[:-2]) | (column[1:-1] != column[2:])
+    return [values[keep], *(None if other is None else other.cpu().numpy()[keep] for other in others)]
 
 
 def _numpy(bins: Bins) -> dict[str, Any]:
     return {name: getattr(bins, name).cpu().numpy() for name in ("edges", "weight", "confidence", "accuracy", "count")}
 
 
-def _tidy(ax: Axes) -> Axes:
+def _colors(lines: Iterable[Any]) -> list[str]:
+    return [SERIES[i % len(SERIES)] for i, _ in enumerate(lines)]
+
+
+def _unit_square(ax: Axes, title: str) -> Axes:
+    ax.plot([0, 1], [0, 1], color=LINE, linewidth=1, linestyle=(0, (4, 3)))
+    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", aspect="equal")
+    return _tidy(ax, title)
+
+
+def _legend(ax: Axes, names: Mapping[str, Any]) -> Axes:
+    if len(names) > 1:
+        ax.legend(frameon=False, fontsize="small")
+    return ax
+
+
+def _tidy(ax: Axes, title: str) -> Axes:
     ax.spines[["top", "right"]].set_visible(False)
+    ax.set_title(title, fontsize=10)
     return ax

@@ -53,7 +53,7 @@ def reliability_curve(curve: Curve, *, ax: Axes, title: str = "") -> Axes:
         ax.fill_between(x, low, high, color=LINE, alpha=0.22, linewidth=0)
         outside = (y < low) | (y > high)
         ax.fill_between(x, x, y, where=outside.tolist(), color=GAP, alpha=0.3, linewidth=0)
-    ax.plot(x, y, color=BAR, linewidth=1.8, marker="o" if len(x) < 12 else "", markersize=4)
+    ax.plot(x, y, color=BAR, linewidth=1.8, marker="o" if len(x) < 12 else "", markersize=4, clip_on=False)
     return _unit_square(ax, title)
 
 
@@ -63,6 +63,7 @@ def confidence_histogram(bins: Bins, *, ax: Axes, title: str = "") -> Axes:
     edges = numbers["edges"]
     ax.bar(edges[:-1], numbers["weight"], np.diff(edges), align="edge", color=BAR, edgecolor=PAPER, linewidth=0.6)
     ax.set(xlim=(0, 1), xlabel="confidence", ylabel="share of examples")
+    ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     return _tidy(ax, title)
 
@@ -109,7 +110,7 @@ def histograms(
     Figure 4).
     """
     arrays = {name: np.asarray(values, dtype=float).ravel() for name, values in groups.items()}
-    edges = np.histogram_bin_edges(np.concatenate(list(arrays.values())), bins)
+    edges = np.histogram_bin_edges(np.concatenate(list(arrays.values())), bins).tolist()
     for (name, values), color in zip(arrays.items(), _colors(arrays), strict=True):
         share = np.full(len(values), 1 / max(len(values), 1))
         ax.hist(values, edges, weights=share, color=color, alpha=0.35, histtype="stepfilled")
@@ -166,6 +167,8 @@ def _colors(lines: Iterable[Any]) -> list[str]:
 def _unit_square(ax: Axes, title: str) -> Axes:
     ax.plot([0, 1], [0, 1], color=LINE, linewidth=1, linestyle=(0, (4, 3)))
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", aspect="equal")
+    for axis in ax.xaxis, ax.yaxis:
+        axis.set_major_formatter(PercentFormatter(1, decimals=0))
     return _tidy(ax, title)
 
 

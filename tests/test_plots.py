@@ -1,0 +1,143 @@
+"""Every figure takes numbers and an `ax`, draws what it was given, returns the `ax`, and neither shows nor saves."""
+
+import inspect
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from calibrant import Predictions, metrics, plots
+from calibrant._bins import Bins
+from calibrant.plots import _predictions
+
+
+@pytest.fixture
+def ax() -> Axes:
+    return Figure().add_subplot()
+
+
+@pytest.fixture
+def some() -> Predictions:
+    g = torch.Generator().manual_seed(1)
+    logits = 3 * torch.randn(500, 4, generator=g, dtype=torch.float64)
+    return Predictions(logits, torch.multinomial((logits / 2).softmax(-1), 1, generator=g).squeeze(1))
+
+
+CALLS = {
+    "confidence_histogram": lambda p, ax: plots.confidence_histogram(metrics.tables.bins(*p), ax=ax),
+    "curves": lambda p, ax: plots.curves({"a": [1.0, 2.0], "b": [[1.0, 3.0], [2.0, 2.0]]}, ax=ax),
+    "histograms": lambda p, ax: plots.histograms({"right": p.logits[:, 0], "wrong": p.logits[:9, 1]}, ax=ax),
+    "intervals": lambda p, ax: plots.intervals({"nll": metrics.intervals.nll(*p)}, ax=ax),
+    "reliability": lambda p, ax: plots.reliability(metrics.tables.bins(*p), ax=ax),
+    "reliability_curve": lambda p, ax: plots.reliability_curve(metrics.curves.corp(*p), ax=ax),
+    "risk_coverage": lambda p, ax: plots.risk_coverage({"before": metrics.curves.risk_coverage(*p)}, ax=ax),
+}
+
+
+def test_every_figure_about_predictions_is_here():
+    assert set(_predictions.__all__) == set(CALLS)
+    assert set(_predictions.__all__) <= set(plots.__all__)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_draws_on_the_ax_and_returns_it(name, ax, some, monkeypatch):
+    import matplotlib.pyplot as plt
+
+    monkeypatch.setattr(plt, "show", lambda *_: pytest.fail("a figure was shown"))
+    monkeypatch.setattr(Figure, "savefig", lambda *_, **__: pytest.fail("a figure was saved"))
+    before, settings = plt.get_fignums(), dict(mpl.rcParams)
+    assert CALLS[name](some, ax) is ax
+    assert ax.has_data()
+    assert ax.figure.axes == [ax]
+    assert plt.get_fignums() == before
+    assert dict(mpl.rcParams) == settings
+    assert "ax" in inspect.signature(getattr(plots, name)).parameters
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_draws_a_single_example(name, ax):
+    assert CALLS[name](Predictions([[0.0, 2.0, 0.0, 0.0]], [1]), ax) is ax
+    ax.figure.canvas.draw()
+
+
+def test_reliability_draws_one_bar_per_full_bin_as_high_as_its_accuracy(ax, some):
+    bins = metrics.tables.bins(*some, bins=20)
+    plots.reliability(bins, ax=ax)
+    full = bins.count > 0
+    assert 0 < full.sum() < 20
+    bars = [patch for patch in ax.patches if not patch.get_hatch()]
+    np.testing.assert_allclose([bar.get_height() for bar in bars], bins.accuracy[full])
+    gaps = [patch for patch in ax.patches if patch.get_hatch()]
+    np.testing.assert_allclose([gap.get_height() for gap in gaps], bins.gap[full].abs())
+    shades = [bar.get_alpha() for bar in bars]
+    assert int(np.argmax(shades)) == int(bins.weight[full].argmax())
+    assert all(0.25 <= shade <= 1 for shade in shades)
+
+
+def test_bin_shares_sum_to_one(ax, some):
+    plots.confidence_histogram(metrics.tables.bins(*some, bins=25), ax=ax)
+    assert sum(bar.get_height() for bar in ax.patches) == pytest.approx(1)
+
+
+def test_curves_show_mean_and_range_over_runs(ax):
+    runs = np.array([[1.0, 5.0, np.nan], [3.0, 1.0, np.nan], [2.0, 0.0, np.nan]])
+    plots.curves({"focal": runs}, ax=ax, ylabel="ECE")
+    (line,) = ax.lines
+    np.testing.assert_array_equal(line.get_ydata(), [2.0, 2.0, np.nan])
+    np.testing.assert_array_equal(line.get_xdata(), [1, 2, 3])
+    corners = ax.collections[0].get_paths()[0].vertices
+    assert {(1.0, 1.0), (1.0, 3.0), (2.0, 0.0), (2.0, 5.0)} <= {(float(x), float(y)) for x, y in corners}
+
+
+def test_histograms_share_their_bins(ax):
+    plots.histograms({"early": torch.linspace(0, 1, 300), "late": torch.linspace(1, 4, 10)}, ax=ax, bins=8)
+    outlines = [patch.get_path().vertices for patch in ax.patches]
+    edges = {round(float(x), 6) for xy in outlines for x in xy[:, 0]}
+    assert edges <= {round(0.5 * i, 6) for i in range(9)}
+    assert ax.get_legend() is not None
+
+
+def test_the_reliability_curve_keeps_its_shape_when_points_are_left_out(ax):
+    x = torch.linspace(0, 1, 20_001, dtype=torch.float64)
+    y = (x > 0.3).double()
+    plots.reliability_curve(metrics.Curve(x, y), ax=ax)
+    drawn = ax.lines[0].get_xydata()
+    assert len(drawn) < 1000
+    away = ((x - 0.3).abs() > 1 / _predictions.COLUMNS).numpy()
+    np.testing.assert_allclose(np.interp(x, *drawn.T)[away], y[away], atol=1e-9, rtol=0)
+
+
+def test_reliability_curve_shades_only_what_leaves_the_band(ax, some):
+    curve = metrics.curves.corp(*some)
+    plots.reliability_curve(curve, ax=ax)
+    band, outside = ax.collections
+    assert band.get_paths()
+    assert bool(((curve.y < curve.low) | (curve.y > curve.high)).any()) == bool(outside.get_paths())
+
+
+def test_risk_coverage_ends_at_the_error(ax, some):
+    plots.risk_coverage({"before": metrics.curves.risk_coverage(*some)}, ax=ax)
+    assert ax.lines[0].get_ydata()[-1] == pytest.approx(float(metrics.error(*some)))
+
+
+def test_intervals_that_hold_the_reference_are_gray(ax):
+    rows = {"clear": metrics.Interval(1.0, 0.5, 1.5), "open": metrics.Interval(0.2, -0.5, 0.9)}
+    plots.intervals(rows, ax=ax)
+    assert [line.get_color() for line in ax.lines[0:4:2]] == [_predictions.BAR, _predictions.LINE]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["clear", "open"]
+
+
+def test_hand_made_bins_are_drawn_as_they_are(ax):
+    def tensor(*values):
+        return torch.tensor(values, dtype=torch.float64)
+
+    nan = float("nan")
+    bins = Bins(tensor(0, 0.5, 1), tensor(0, 1), tensor(nan, 0.9), tensor(nan, 0.6), torch.tensor([0, 10]))
+    plots.reliability(bins, ax=ax)
+    bar, gap = ax.patches
+    assert (bar.get_x(), bar.get_width(), bar.get_height()) == (0.5, 0.5, 0.6)
+    assert gap.get_y() == 0.6
+    assert gap.get_height() == pytest.approx(0.3)

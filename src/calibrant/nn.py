@@ -67,7 +67,7 @@ class Criterion(nn.Module):
             return values.view(labels.shape)
         return values.sum() if self.reduction == "sum" else values.sum() / mass.sum()
 
-    def after_epoch(self, epoch: int, val: Predictions) -> None:
+    def after_epoch(self, epoch: int, val: Predictions | None = None) -> None:
         """Replace a loss with state by the one of the next epoch; leave any other alone. Epochs count from 0."""
         if isinstance(self.loss, Adaptive):
             self.loss = self.loss.after_epoch(epoch, val)

@@ -135,8 +135,10 @@ class AdaFocal:
         base = torch.where(gamma > 0, -log_p.expm1(), 1 + log_p.exp())
         return -power(base, gamma.abs()) * log_p
 
-    def after_epoch(self, epoch: int, val: Predictions) -> "AdaFocal":
+    def after_epoch(self, epoch: int, val: Predictions | None = None) -> "AdaFocal":
         """Return the loss of the next epoch: less confident where validation is overconfident, and conversely."""
+        if val is None:
+            raise InputError("AdaFocal needs validation predictions after every epoch, got none")
         confidence, correct = top_label(val.logits, val.labels)
         edges = mukhoti_edges(confidence, len(self.gamma)).to(self.edges)
         excess = -Bins.between(edges, confidence.to(edges), correct.to(edges)).gap

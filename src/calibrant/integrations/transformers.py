@@ -1,0 +1,101 @@
+"""Transformers: any loss for the `Trainer`, calibration metrics of every evaluation, and losses with state."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import EvalPrediction, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from calibrant import catalog, losses, metrics
+from calibrant._types import Loss
+from calibrant.nn import Criterion
+from calibrant.predictions import Predictions
+
+__all__ = ["Calibration"]
+
+KEY = "calibrant"  # of the loss's state in trainer_state.json
+
+
+class Calibration(TrainerCallback):
+    """A loss, the metrics that judge it and the callback that advances it, for sequence and token classification.
+
+        calibration = Calibration("AdaFocal")
+        trainer = Trainer(
+            ...,
+            compute_loss_func=calibration.compute_loss,
+            compute_metrics=calibration.compute_metrics,
+            callbacks=[calibration],
+        )
+
+    Labels of -100 are ignored. Metrics are names as in a study file. A loss with state is advanced once an epoch by
+    the evaluation at its end (`eval_strategy="epoch"`, or the last one within it), and its state is kept in the
+    `trainer_state.json` of checkpoints, from where `train(resume_from_checkpoint=...)` takes it up.
+    """
+
+    def __init__(
+        self,
+        loss: str | Loss,
+        metrics: Sequence[str] = ("accuracy", "nll", "ece"),
+        *,
+        weight: Tensor | None = None,
+    ) -> None:
+        self.criterion = Criterion(loss, weight=weight)
+        self.metrics = {catalog.brief(text, _metrics): catalog.resolve(text, _metrics) for text in metrics}
+        self._val: Predictions | None = None
+        self._waiting = False  # for the evaluation at the end of an epoch
+
+    def compute_loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+        """Return the mean loss, or, told the number of items of all accumulated batches, the sum divided by it."""
+        logits = outputs["logits"] if "logits" in outputs else outputs[0]
+        logits = logits if logits.ndim == 2 else logits.movedim(-1, 1)
+        criterion = self.criterion.to(logits.device)
+        criterion.reduction = "mean" if num_items_in_batch is None else "sum"
+        return criterion(logits, labels) / (1 if num_items_in_batch is None else num_items_in_batch)
+
+    def compute_metrics(self, evaluation: EvalPrediction) -> dict[str, float]:
+        """Return the metrics by name, and keep the predictions for the loss."""
+        logits: Any = evaluation.predictions
+        logits = logits[0] if isinstance(logits, tuple) else logits
+        logits = logits if logits.ndim == 2 else np.moveaxis(logits, -1, 1)
+        self._val = Predictions(logits, evaluation.label_ids, ignore_index=-100)
+        return {name: float(metric(*self._val)) for name, metric in self.metrics.items()}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Tell the loss how many epochs there will be, and take up its state where a checkpoint has one."""
+        self._val, self._waiting = None, False
+        loss = losses.for_epochs(self.criterion.loss, state.num_train_epochs)
+        saved: dict[str, Any] = _states(state).get(KEY, {})
+        known = losses.state(loss)
+        learned = {name: torch.tensor(v).to(known[name]) if isinstance(v, list) else v for name, v in saved.items()}
+        self.criterion.loss = losses.restored(loss, learned) if learned else loss
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Advance the loss, or wait for the evaluation that comes next."""
+        self._waiting = args.eval_strategy == "epoch"
+        if not self._waiting:
+            self._advance(state)
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Advance the loss after the evaluation at the end of an epoch, and after no other."""
+        if self._waiting:
+            self._waiting = False
+            self._advance(state)
+
+    def _advance(self, state: TrainerState) -> None:
+        self.criterion.after_epoch(round(state.epoch or 1) - 1, self._val)
+        self._val = None
+        learned = losses.state(self.criterion.loss)
+        _states(state)[KEY] = {name: v.tolist() if isinstance(v, Tensor) else v for name, v in learned.items()}
+
+
+_metrics = metrics  # the argument of the same name hides the module
+
+
+def _states(state: TrainerState) -> dict[str, Any]:
+    return state.stateful_callbacks  # pyright: ignore[reportReturnType]

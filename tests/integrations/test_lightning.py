@@ -1,0 +1,114 @@
+"""Really training with Lightning: a small network, two epochs, resumed in the middle."""
+
+import pytest
+import torch
+
+pytest.importorskip("lightning")
+import lightning
+from torch.utils.data import DataLoader, TensorDataset
+
+from calibrant import InputError, Predictions, losses, metrics
+from calibrant.integrations.lightning import Calibration
+from calibrant.nn import Criterion
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of Lightning, about workers and loggers
+
+
+def loader(seed, n=96, shuffle=False):
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 6, generator=g)
+    y = torch.where(torch.rand(n, generator=g) < 0.2, torch.randint(3, (n,), generator=g), x[:, :3].argmax(1))
+    return DataLoader(TensorDataset(x, y), batch_size=32)
+
+
+class Network(lightning.LightningModule):
+    def __init__(self, loss):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+        self.criterion = Criterion(loss)
+        self.seen = []
+
+    def training_step(self, batch, index):
+        x, y = batch
+        return self.criterion(self.body(x), y)
+
+    def validation_step(self, batch, index):
+        x, y = batch
+        return {"logits": self.body(x), "labels": y}
+
+    def on_train_epoch_start(self):
+        self.seen.append(losses.state(self.criterion.loss))
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.5)
+
+
+def fit(loss, folder, epochs, resume=None, callback=None):
+    network = Network(loss)
+    trainer = lightning.Trainer(
+        max_epochs=epochs,
+        default_root_dir=folder,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[callback or Calibration(["accuracy", "ece(bins=10)"])],
+    )
+    trainer.fit(network, loader(1), loader(2), ckpt_path=resume)
+    return network, trainer
+
+
+@pytest.mark.parametrize("loss", ["AdaFocal(bins=5)", "Scheduled(gammas=(5, 3, 1), shares=(0.25, 0.5))"])
+def test_two_epochs_and_two_more_after_a_checkpoint(loss, tmp_path):
+    whole, _ = fit(loss, tmp_path / "whole", 4)
+    first, trainer = fit(f"{loss[:-1]}, epochs=4)" if "Scheduled" in loss else loss, tmp_path / "half", 2)
+    saved = trainer.checkpoint_callback.best_model_path
+    assert all(
+        f"criterion.loss.{name}" in torch.load(saved)["state_dict"] for name in losses.state(whole.criterion.loss)
+    )
+    second, _ = fit(loss, tmp_path / "half", 4, resume=saved)
+    seen = first.seen + second.seen
+    assert len(seen) == len(whole.seen) == 4
+    for ours, theirs in zip(seen, whole.seen, strict=True):
+        assert {k: torch.as_tensor(v).tolist() for k, v in ours.items()} == {
+            k: torch.as_tensor(v).tolist() for k, v in theirs.items()
+        }
+    for ours, theirs in zip(second.body.parameters(), whole.body.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_the_loss_is_advanced_by_all_validation_predictions_of_the_epoch(tmp_path):
+    network, trainer = fit("AdaFocal(bins=5)", tmp_path, 1)
+    logits = torch.cat([network.body(x) for x, _ in loader(2)])
+    val = Predictions(logits, torch.cat([y for _, y in loader(2)]))
+    expected = losses.AdaFocal(bins=5).after_epoch(0, val)
+    assert torch.equal(network.criterion.loss.gamma, expected.gamma)
+    assert trainer.callback_metrics["val_accuracy"].item() == pytest.approx(float(metrics.accuracy(*val)))
+    assert trainer.callback_metrics["val_ece(bins=10)"].item() == pytest.approx(float(metrics.ece(*val, bins=10)))
+
+
+def test_scheduled_learns_the_number_of_epochs(tmp_path):
+    network, _ = fit("Scheduled(shares=(0.5, 0.75))", tmp_path, 4)
+    assert [state["epoch"] for state in network.seen] == [0, 1, 2, 3]
+    assert network.criterion.loss.epochs == 4
+
+
+def test_a_validation_step_that_returns_nothing_is_told_so(tmp_path):
+    class Silent(Network):
+        def validation_step(self, batch, index):
+            return None
+
+    trainer = lightning.Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[Calibration()]
+    )
+    with pytest.raises(InputError, match="validation_step to return"):
+        trainer.fit(Silent("focal"), loader(1), loader(2))
+
+
+def test_adafocal_without_validation_is_told_so(tmp_path):
+    trainer = lightning.Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[Calibration()]
+    )
+    with pytest.raises(InputError, match="needs validation predictions"):
+        trainer.fit(Network("AdaFocal"), loader(1))

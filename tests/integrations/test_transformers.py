@@ -1,0 +1,141 @@
+"""Really training with the Trainer of transformers: small random networks, two epochs, resumed in the middle."""
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    EvalPrediction,
+    Trainer,
+    TrainingArguments,
+)
+
+from calibrant import InputError, Predictions, losses, metrics
+from calibrant.integrations.transformers import Calibration
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers and accelerate
+
+
+def examples(seed, n=48, tokens=False):
+    g = torch.Generator().manual_seed(seed)
+    ids = torch.randint(1, 20, (n, 7), generator=g)
+    labels = ids % 3 if tokens else ids[:, 0] % 3
+    if tokens:
+        labels = labels.where(torch.rand(labels.shape, generator=g) < 0.8, -100)
+    return [
+        {"input_ids": ids[i], "attention_mask": torch.ones(7, dtype=torch.int64), "labels": labels[i]} for i in range(n)
+    ]
+
+
+def network(kind=BertForSequenceClassification):
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=20,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=8,
+        num_labels=3,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    return kind(config)
+
+
+def trainer(calibration, folder, epochs, *, tokens=False, **options):
+    args = TrainingArguments(
+        output_dir=str(folder),
+        num_train_epochs=epochs,
+        per_device_train_batch_size=16,
+        per_device_eval_batch_size=16,
+        learning_rate=1e-2,
+        lr_scheduler_type="constant",
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+        seed=1,
+        save_strategy="epoch",
+        **{"eval_strategy": "epoch", "logging_strategy": "no"} | options,
+    )
+    return Trainer(
+        model=network(BertForTokenClassification if tokens else BertForSequenceClassification),
+        args=args,
+        train_dataset=examples(1, tokens=tokens),
+        eval_dataset=examples(2, tokens=tokens),
+        compute_loss_func=calibration.compute_loss,
+        compute_metrics=calibration.compute_metrics,
+        callbacks=[calibration],
+    )
+
+
+@pytest.mark.parametrize("loss", ["AdaFocal(bins=5)", "Scheduled(gammas=(5, 3), shares=(0.5,))"])
+def test_two_epochs_resumed_after_the_first(loss, tmp_path):
+    whole = Calibration(loss)
+    full = trainer(whole, tmp_path, 2)
+    full.train()
+    first = sorted(tmp_path.glob("checkpoint-*"), key=lambda p: int(p.name.split("-")[1]))[0]
+    resumed = Calibration(loss)
+    rest = trainer(resumed, tmp_path / "rest", 2)
+    rest.train(resume_from_checkpoint=str(first))
+    for name, value in losses.state(whole.criterion.loss).items():
+        ours, fresh = (torch.as_tensor(losses.state(c.criterion.loss)[name]) for c in (resumed, Calibration(loss)))
+        assert torch.allclose(ours, torch.as_tensor(value), rtol=1e-5)  # rows of a batch come in another order
+        assert not torch.allclose(ours, fresh, rtol=1e-2)
+    for ours, theirs in zip(rest.model.parameters(), full.model.parameters(), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_the_loss_is_advanced_by_the_evaluation_of_the_epoch(tmp_path):
+    calibration = Calibration("AdaFocal(bins=5)")
+    run = trainer(calibration, tmp_path, 1)
+    run.train()
+    after = calibration.criterion.loss.gamma.clone()
+    out = run.predict(examples(2))  # an evaluation outside training changes nothing
+    assert torch.equal(calibration.criterion.loss.gamma, after)
+    val = Predictions(out.predictions, out.label_ids)
+    assert torch.equal(losses.AdaFocal(bins=5).after_epoch(0, val).gamma, after)
+    logged = [entry for entry in run.state.log_history if "eval_ece" in entry][-1]
+    assert logged["eval_ece"] == pytest.approx(float(metrics.ece(*val)))
+
+
+def test_tokens_are_classified_and_padding_ignored(tmp_path):
+    calibration = Calibration("focal(gamma=2)")
+    run = trainer(calibration, tmp_path, 2, tokens=True)
+    before = run.evaluate()
+    run.train()
+    after = run.evaluate()
+    assert after["eval_nll"] < before["eval_nll"]
+    out = run.predict(examples(2, tokens=True))
+    used = out.label_ids != -100
+    logits, labels = torch.tensor(out.predictions[used]), torch.tensor(out.label_ids[used])
+    assert after["eval_nll"] == pytest.approx(float(metrics.nll(logits, labels)), rel=1e-5)
+
+
+def test_accumulated_batches_are_divided_by_all_their_items():
+    calibration = Calibration("cross_entropy")
+    logits = torch.randn(4, 7, 3, generator=torch.Generator().manual_seed(0))
+    labels = torch.randint(3, (4, 7), generator=torch.Generator().manual_seed(0))
+    labels[0, 3:] = -100
+    whole = calibration.compute_loss({"logits": logits}, labels)
+    items = (labels != -100).sum()
+    parts = [calibration.compute_loss({"logits": logits[i : i + 1]}, labels[i : i + 1], items) for i in range(4)]
+    assert sum(parts).item() == pytest.approx(whole.item(), rel=1e-5)
+
+
+def test_predictions_may_come_with_hidden_states():
+    calibration = Calibration("focal", ["accuracy"])
+    logits = np.eye(3, dtype=np.float32)[[0, 1, 2, 0]] - 0.5
+    evaluation = EvalPrediction(predictions=(logits, np.zeros((4, 8))), label_ids=np.array([0, 1, 2, 1]))
+    assert calibration.compute_metrics(evaluation) == {"accuracy": 0.75}
+
+
+def test_adafocal_without_evaluation_is_told_so(tmp_path):
+    run = trainer(Calibration("AdaFocal"), tmp_path, 1, eval_strategy="no")
+    with pytest.raises(InputError, match="needs validation predictions"):
+        run.train()

@@ -299,7 +299,11 @@ def _read_torch(path: Path) -> Mapping[str, Any]:
 def _read_table(path: Path) -> Mapping[str, Any]:
     import polars
 
-    frame = polars.read_csv(path) if path.suffix == ".csv" else polars.read_parquet(path)
+    return table_arrays(polars.read_csv(path) if path.suffix == ".csv" else polars.read_parquet(path))
+
+
+def table_arrays(frame: Any) -> Mapping[str, Any]:
+    """Arrays of a polars frame with columns as `Predictions.load` describes them."""
     arrays: dict[str, Any] = {}
     for name in ("label", "labels", "weights", "logits", "probs"):
         if name in frame.columns:

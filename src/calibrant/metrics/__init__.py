@@ -24,6 +24,7 @@ from calibrant.metrics._scores import *
 from calibrant.metrics._smooth import *
 from calibrant.metrics._split import Split as Split
 from calibrant.metrics._split import split as split
+from calibrant.metrics._summary import Summary as Summary
 
 __all__: list[str] = []
 __all__ += _binned.__all__

@@ -11,7 +11,8 @@ from calibrant.metrics._ranking import aurc_of
 from calibrant.metrics._results import Interval, mean_interval
 from calibrant.metrics._smooth import smooth_ece_of
 from calibrant.metrics._split import Fit, split
-from calibrant.metrics.intervals import rooted, share
+from calibrant.metrics._summary import Summary
+from calibrant.metrics.intervals import rooted, share, wilson
 from calibrant.metrics.tests import kuiper_test
 from calibrant.predictions import Predictions
 
@@ -91,23 +92,29 @@ class Assessment:
         return "\n".join([head, *(_line(row) for row in self.rows)])
 
 
-def assess(predictions: Predictions, *, fit: Fit | None = None, bins: int = 15, level: float = 0.90) -> Assessment:
+def assess(
+    predictions: Predictions | Summary, *, fit: Fit | None = None, bins: int = 15, level: float = 0.90
+) -> Assessment:
     """Everything one should print by default: scores, direction, errors with their floors, intervals and p-values.
 
     `fit` (a calibrator's, such as `Auto.fit`) adds the cross-fitted split of NLL into refinement and calibration. The
     other rows come from one pass over the logits and one sort, plus one pass for the classes if there are more than
     two. The row `noise_floor` holds the mean and the central interval of the ECE of a perfectly calibrated model with
-    these confidences: an ECE below its `high` is no sign of miscalibration.
+    these confidences: an ECE below its `high` is no sign of miscalibration. Of a `Summary`, which has its own `bins`,
+    come all rows but the split and the class-wise error.
 
     >>> p = Predictions(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40))
     >>> round(assess(p)["ece"].value, 4), round(assess(p)["noise_floor"].value, 4)
     (0.1, 0.0399)
     """
+    if isinstance(predictions, Summary):
+        return _of_summary(predictions, level)
     logits, labels, w = predictions.logits, predictions.labels, predictions.weights
     judged = judge(logits, labels)
-    events = Events(judged.confidence, judged.correct, w)
+    c, correct = judged.confidence, judged.correct
+    events = Events(c, correct, w)
     rows = [
-        Row.of("accuracy", share(judged.correct, w, level)),
+        Row.of("accuracy", share(correct, w, level)),
         Row.of("nll", mean_interval(-judged.log_likelihood, w, level), "nats per example"),
     ]
     if fit is not None:
@@ -115,24 +122,43 @@ def assess(predictions: Predictions, *, fit: Fit | None = None, bins: int = 15, 
         rows.append(Row.of("refinement", parts.refinement, "left after cross-fitted recalibration"))
         rows.append(Row.of("calibration_loss", parts.calibration, "what recalibration takes off"))
     rows.append(Row.of("brier", mean_interval(judged.brier, w, level), "0 best, 2 worst"))
-    gap = mean_interval(judged.confidence - judged.correct, w, level)
-    moments, ties = Moments.of(events, bins), events.ties
-    rows += error_rows(gap, moments, ties, bins, level)
+    rows += _errors(mean_interval(c - correct, w, level), Moments.of(events, bins), events.ties, bins, level)
     if logits.shape[1] > 2:
         per_class = class_cells(logits, labels, bins, w)[:, :, 1:].diff(dim=2).abs().sum((1, 2))
         rows.append(Row("classwise_ece", float(per_class.mean()), note=f"worst class {float(per_class.max()):.4f}"))
-    confident = judged.confidence >= 0.99
-    rows.append(Row.of("confident_share", share(confident, w, level)))
-    if bool(confident.any()):
-        chosen = share(judged.correct[confident], None if w is None else w[confident], level)
-        rows.append(Row.of("confident_accuracy", chosen))
-    rows.append(Row("aurc", float(aurc_of(ties)), note="mean error over all coverages"))
-    table = Bins.equal_width(bins, judged.confidence, judged.correct, w)
-    return Assessment(len(labels), logits.shape[1], bins, level, tuple(rows), ties, table)
+    sure = c >= 0.99
+    rows.append(Row.of("confident_share", share(sure, w, level)))
+    if bool(sure.any()):
+        rows.append(Row.of("confident_accuracy", share(correct[sure], None if w is None else w[sure], level)))
+    rows.append(_aurc(events.ties))
+    table = Bins.equal_width(bins, c, correct, w)
+    return Assessment(len(labels), logits.shape[1], bins, level, tuple(rows), events.ties, table)
 
 
-def error_rows(gap: Interval, moments: Moments, ties: Ties, bins: int, level: float) -> list[Row]:
-    """The rows that need no logits: direction, binned and bin-free errors."""
+def _of_summary(summary: Summary, level: float) -> Assessment:
+    moments, ties = summary.moments, summary.ties
+    mass, square, sure = (summary.total(name) for name in ("mass", "square", "confident"))
+    effective = mass**2 / square
+    rows = [
+        Row.of("accuracy", wilson(summary.total("correct") / mass, effective, level)),
+        Row.of("nll", summary.mean("nll", level), "nats per example"),
+        Row.of("brier", summary.mean("brier", level), "0 best, 2 worst"),
+        *_errors(summary.mean("gap", level), moments, ties, summary.bins, level),
+        Row.of("confident_share", wilson(sure / mass, effective, level)),
+    ]
+    if sure > 0:
+        effective = sure**2 / summary.total("square_confident")
+        rows.append(Row.of("confident_accuracy", wilson(summary.total("confident_correct") / sure, effective, level)))
+    rows.append(_aurc(ties))
+    return Assessment(len(summary), summary.k, summary.bins, level, tuple(rows), ties, summary.table)
+
+
+def _aurc(ties: Ties) -> Row:
+    return Row("aurc", float(aurc_of(ties)), note="mean error over all coverages")
+
+
+def _errors(gap: Interval, moments: Moments, ties: Ties, bins: int, level: float) -> list[Row]:
+    # The rows that need no logits: direction, binned and bin-free errors.
     ece, floor = float(moments.error(1.0)), moments.floor(level)
     adaptive = Bins.equal_mass_of(bins, ties)
     mass_floor = noise(Bins.spread_of(bins, ties).sqrt() / ties.mass.sum(), level)

@@ -8,12 +8,16 @@ What is more than a number stands beside them: `intervals`, `tests` (p-values), 
 from calibrant.metrics import _binned, _corp, _cumulative, _ranking, _scores, _smooth
 from calibrant.metrics import curves as curves
 from calibrant.metrics import intervals as intervals
+from calibrant.metrics import ood as ood
 from calibrant.metrics import tables as tables
 from calibrant.metrics import tests as tests
 from calibrant.metrics._assess import Assessment as Assessment
 from calibrant.metrics._assess import Row as Row
 from calibrant.metrics._assess import assess as assess
 from calibrant.metrics._binned import *
+from calibrant.metrics._compare import Comparison as Comparison
+from calibrant.metrics._compare import Difference as Difference
+from calibrant.metrics._compare import compare as compare
 from calibrant.metrics._corp import *
 from calibrant.metrics._cumulative import *
 from calibrant.metrics._ranking import *

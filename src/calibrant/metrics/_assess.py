@@ -137,7 +137,7 @@ def assess(
 
 def _of_summary(summary: Summary, level: float) -> Assessment:
     moments, ties = summary.moments, summary.ties
-    mass, square, sure = (summary.total(name) for name in ("mass", "square", "confident"))
+    mass, square, sure = (summary.total(name) for name in ("mass", "square_mass", "confident"))
     effective = mass**2 / square
     rows = [
         Row.of("accuracy", wilson(summary.total("correct") / mass, effective, level)),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from calibrant._bins import Bins, Ties, assign, equal_width_edges, judge
+from calibrant._bins import Bins, Judged, Ties, assign, equal_width_edges, judge
 from calibrant._stream import stream
 from calibrant._types import InputError, Labels, Logits, PerExample
 from calibrant.metrics._moments import Moments
@@ -21,17 +21,20 @@ if TYPE_CHECKING:
 
 _UNIT = 30  # numbers are counted in units of 2^-30
 _COARSE = 14  # and squared log-likelihoods of 2^-14
-_ROWS = 1 << 16  # examples added at a time: sums of integers that float64 holds exactly
+_ROWS = 1 << 13  # examples added at a time: sums of integers that float64 holds exactly
 _LOW = 26  # bits of the lower word while adding up
 _FINE = 10  # bits of the mantissa that tell cells apart: 1,024 cells for every factor of two in the odds
 _FIRST = (1023 - 40) << _FINE  # odds of an error below 2^-40 share the first cell
 _CELLS = 60 << _FINE  # up to odds of 2^20
 
-_FEATURES = (
-    *("count", "mass", "square", "correct", "square_correct", "gap", "square_gap", "gap_square", "square_gap_square"),
-    *("spread", "nll", "square_nll", "square_nll_square", "infinite", "brier", "square_brier", "square_brier_square"),
-    *("confident", "square_confident", "confident_correct"),
+_OWN = (  # sums of w x; spread alone is one of w^2 x
+    *("mass", "correct", "gap", "gap_square", "spread", "nll", "nll_square", "infinite", "brier", "brier_square"),
+    *("confident", "confident_correct"),
 )
+_SQUARES = ("mass", "correct", "gap", "gap_square", "nll", "nll_square", "brier", "brier_square", "confident")
+_FEATURES = ("count", *_OWN, *(f"square_{name}" for name in _SQUARES))  # sums of w^2 x
+_WEIGHTED = list(range(len(_FEATURES)))
+_PLAIN = [0, *range(len(_OWN)), *(_OWN.index(name) for name in _SQUARES)]  # without weights many are the same
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,11 +90,12 @@ class Summary:
         high, low, cells = self.high.clone(), self.low.clone(), self.cells.clone()
         for i in range(0, len(labels), _ROWS):
             rows = slice(i, i + _ROWS)
-            sums, counted = _batch(logits[rows], labels[rows], None if weights is None else weights[rows], self.bins)
-            high += (sums[0] >> (32 - _LOW)).to(high.device)
-            low += (((sums[0] & ((1 << (32 - _LOW)) - 1)) << _LOW) + sums[1]).to(low.device)
-            cells += counted.to(cells.device)
+            judged, w = judge(logits[rows], labels[rows]), None if weights is None else weights[rows]
+            sums = _sums(judged, w, self.bins)[:, _PLAIN if w is None else _WEIGHTED].to(high.device)
+            high += sums[0] >> (32 - _LOW)
+            low += ((sums[0] & ((1 << (32 - _LOW)) - 1)) << _LOW) + sums[1]
             high, low = _carry(high, low)
+            _count(cells, judged, w)
         return Summary(logits.shape[1], self.bins, high, low, _whole(cells))
 
     def __add__(self, other: "Summary") -> "Summary":
@@ -126,7 +130,7 @@ class Summary:
     def per_bin(self, name: str) -> Tensor:
         """Sums of one feature over the bins, in float64 on the CPU."""
         i = _FEATURES.index(name)
-        unit = _COARSE if name == "square_nll_square" else _UNIT
+        unit = _COARSE if name.endswith("nll_square") else _UNIT
         sums = [(h << 32) + x for h, x in zip(self.high[i].tolist(), self.low[i].tolist())]
         return torch.tensor([x / 2**unit for x in sums], dtype=torch.float64)
 
@@ -137,7 +141,7 @@ class Summary:
     @property
     def moments(self) -> Moments:
         """The moments of the bins of equal width."""
-        names = ("mass", "square", "gap", "gap_square", "square_gap_square", "spread")
+        names = ("mass", "square_mass", "gap", "gap_square", "square_gap_square", "spread")
         return Moments(*(self.per_bin(name) for name in names))
 
     @property
@@ -157,13 +161,13 @@ class Summary:
         """The cells that hold anything, in increasing order of confidence."""
         cells = self.cells.cpu()
         mass, correct, confidence = (cells[:, cells[0] > 0].flip(1).double() / 2**_UNIT).unbind()
-        plain = self.total("mass") == self.total("square") == self.total("count")
-        square = mass if plain else mass * (self.total("square") / self.total("mass"))
+        plain = self.total("mass") == self.total("square_mass") == self.total("count")
+        square = mass if plain else mass * (self.total("square_mass") / self.total("mass"))
         return Ties(confidence / mass, mass, correct, square, mass.round().long().clamp_min(1), not plain)
 
     def mean(self, name: str, level: float) -> Interval:
         """Mean of "nll", "brier" or "gap" with its normal interval."""
-        n, w, w2 = (self.total(part) for part in ("count", "mass", "square"))
+        n, w, w2 = (self.total(part) for part in ("count", "mass", "square_mass"))
         mean = self.total(name) / w
         if name == "nll" and self.total("infinite") > 0:
             return Interval(math.inf, -math.inf, math.inf, level)
@@ -175,34 +179,35 @@ class Summary:
         return Interval(mean, mean - half, mean + half, level)
 
 
-def _batch(logits: Tensor, labels: Tensor, weights: Tensor | None, bins: int) -> tuple[Tensor, Tensor]:
-    """Integer sums of all features over bins, in two words (2 f b), and the cells (3 g)."""
-    judged = judge(logits, labels)
+def _sums(judged: Judged, weights: Tensor | None, bins: int) -> Tensor:
+    """Integer sums of the features over bins of equal width, in two words (2 f b); of those that differ."""
     c, a = judged.confidence, judged.correct
-    one = torch.ones_like(c)
-    w = one if weights is None else weights.to(c)
-    v, u, nll, brier = w.square(), c - a, -judged.log_likelihood, judged.brier
+    u, nll, brier = c - a, -judged.log_likelihood, judged.brier
     infinite = nll.isinf()
     nll = nll.masked_fill(infinite, 0.0).clamp_max(65536.0)
-    sure = w * (c >= 0.99)
-    features = (
-        *(one, w, v, w * a, v * a, w * u, v * u, w * u.square(), v * u.square()),
-        *(v * c * (1 - c), w * nll, v * nll, v * nll.square() * 2.0 ** (_COARSE - _UNIT), w * infinite),
-        *(w * brier, v * brier, v * brier.square(), sure, w * sure, sure * a),
-    )
-    units = torch.stack(features).mul_(2.0**_UNIT).round_().clamp_(-(2.0**62), 2.0**62)
+    coarse = nll.square() * 2.0 ** (_COARSE - _UNIT)
+    sure, ones = (c >= 0.99).double(), torch.ones_like(c)
+    plain = [ones, a, u, u.square(), c * (1 - c), nll, coarse, infinite.double(), brier, brier.square(), sure, sure * a]
+    if weights is not None:
+        w, v = weights.to(c), weights.to(c).square()
+        by_square = [v * x for x in (ones, a, u, u.square(), nll, coarse, brier, brier.square(), sure)]
+        plain = [ones, *((v if i == 4 else w) * x for i, x in enumerate(plain)), *by_square]
+    units = torch.stack(plain).mul_(2.0**_UNIT).round_()
     upper = (units / 2**_LOW).floor_()
-    words = torch.stack([upper, units - upper * 2**_LOW])  # integers below 2^37, whose sums float64 holds exactly
+    words = torch.cat([upper, units.sub_(upper * 2**_LOW)])  # integers whose sums float64 holds exactly
     index = assign(equal_width_edges(bins).to(c.device), c).clamp_(0, bins - 1)
-    slots = torch.arange(len(features) * 2, device=c.device)[:, None] * bins + index
-    sums = torch.bincount(slots.flatten(), words.flatten(), minlength=words.shape[0] * len(features) * bins)
+    slots = torch.arange(len(words), device=c.device)[:, None] * bins + index
+    return torch.bincount(slots.flatten(), words.flatten(), minlength=len(words) * bins).long().view(2, -1, bins)
 
-    odds = (1 / c - 1).clamp_min(0)
+
+def _count(cells: Tensor, judged: Judged, weights: Tensor | None) -> None:
+    """Add to the cells, uniform in the logarithm of the odds of an error: the leading bits of the odds."""
+    c, a = judged.confidence, judged.correct
+    odds = (1 / c - 1).clamp_min_(0)
     place = ((odds.view(torch.int64) >> (52 - _FINE)) - _FIRST).clamp_(0, _CELLS - 1)
-    three = torch.stack([w, w * a, w * c]).mul_(2.0**_UNIT).round_()
-    spots = torch.arange(3, device=c.device)[:, None] * _CELLS + place
-    cells = torch.bincount(spots.flatten(), three.flatten(), minlength=3 * _CELLS)
-    return sums.long().view(2, len(features), bins), cells.long().view(3, _CELLS)
+    w = torch.ones_like(c) if weights is None else weights.to(c)
+    for row, values in zip(cells, (w, w * a, w * c)):
+        row.index_add_(0, place.to(row.device), values.mul(2.0**_UNIT).round_().to(row.device, torch.int64))
 
 
 def _carry(high: Tensor, low: Tensor) -> tuple[Tensor, Tensor]:

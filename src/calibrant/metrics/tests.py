@@ -1,17 +1,18 @@
 """Tests of perfect calibration of the top label: the same names as the numbers, (logits, labels) -> `Evidence`."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from calibrant._bins import Events, Ties
-from calibrant._types import Labels, Logits, PerExample
+from calibrant._types import InputError, Labels, Logits, PerExample
 from calibrant.metrics._cumulative import kernel_sum, ks_of, kuiper_of, own_pairs, range_sf, skce_of, sup_sf
 from calibrant.metrics._results import Evidence
 
-__all__ = ["ks", "kuiper", "skce"]
+__all__ = ["ks", "kuiper", "skce", "two_sample"]
 
 
 def kuiper(logits: Logits, labels: Labels, *, weights: PerExample | None = None) -> Evidence:
@@ -82,3 +83,19 @@ def _p_value(statistic: float, ties: Ties, sf: Callable[[float], float]) -> floa
     if sigma == 0:  # every confidence is 0 or 1: one miss is a contradiction
         return 1.0 if statistic == 0 else 0.0
     return sf(statistic / sigma)
+
+
+def two_sample(first: Sequence[float], second: Sequence[float], *, equal_variance: bool = True) -> Evidence:
+    """Student's two-sample t-test of a metric over seeds, second minus first (as in Wang et al. 2021, Table 2).
+
+    The statistic is t; the p-value is two-sided. `equal_variance=False` is Welch's test.
+
+    >>> print(two_sample([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]))
+    3.6742 (p = 0.0213)
+    """
+    from scipy.stats import ttest_ind  # slow to import
+
+    if min(len(first), len(second)) < 2:
+        raise InputError(f"a t-test needs at least 2 values on each side, got {len(first)} and {len(second)}")
+    found: Any = ttest_ind(second, first, equal_var=equal_variance)
+    return Evidence(float(found.statistic), float(found.pvalue))

@@ -1,0 +1,102 @@
+"""Out of distribution: how well a score of the logits tells familiar inputs from others.
+
+Scores are larger for familiar inputs, which are the positive class. Pass logits before or after any calibrator.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from calibrant._bins import Ties
+from calibrant._types import InputError, Logits, PerExample
+from calibrant.metrics._ranking import auroc_of
+from calibrant.predictions import Predictions
+
+__all__ = ["energy", "entropy", "max_logit", "max_probability"]
+
+
+@dataclass(frozen=True)
+class Detection:
+    """How well a score tells inside from outside."""
+
+    auroc: float  # chance that an inside example scores above an outside one, ties counting half
+    aupr_in: float  # average precision with inside as the positive class
+    aupr_out: float  # average precision with outside as the positive class
+    fpr95: float  # share of outside examples that pass the threshold which 95 % of the inside ones pass
+
+
+def max_probability(logits: Logits) -> PerExample:
+    """Largest log-probability, which orders as the probability does without saturating (Hendrycks & Gimpel 2017).
+
+    >>> max_probability(torch.zeros(1, 2))
+    tensor([-0.6931], dtype=torch.float64)
+    """
+    z = logits.double()
+    return z.amax(-1) - z.logsumexp(-1)
+
+
+def entropy(logits: Logits) -> PerExample:
+    """Negative entropy of the predicted distribution.
+
+    >>> entropy(torch.zeros(1, 2))
+    tensor([-0.6931], dtype=torch.float64)
+    """
+    log_p = logits.double().log_softmax(-1)
+    return (log_p.exp() * log_p).nan_to_num(0.0).sum(-1)
+
+
+def max_logit(logits: Logits) -> PerExample:
+    """Largest logit (Hendrycks et al. 2022).
+
+    >>> max_logit(torch.tensor([[1.0, 3.0]]))
+    tensor([3.], dtype=torch.float64)
+    """
+    return logits.double().amax(-1)
+
+
+def energy(logits: Logits, *, temperature: float = 1.0) -> PerExample:
+    r"""Negative free energy, $T \log \sum_j e^{z_j / T}$ (Liu et al. 2020, eq. 4).
+
+    >>> energy(torch.zeros(1, 2))
+    tensor([0.6931], dtype=torch.float64)
+    """
+    return temperature * (logits.double() / temperature).logsumexp(-1)
+
+
+def detection(
+    inside: Predictions | Tensor,
+    outside: Predictions | Tensor,
+    *,
+    score: Callable[[Tensor], Tensor] = max_probability,
+) -> Detection:
+    """AUROC, AUPR both ways, and the false positive rate at 95 % true positives (Hendrycks & Gimpel 2017).
+
+    Tied scores are passed or stopped together; `fpr95` takes the highest threshold that lets at least 95 % pass.
+
+    >>> detection(torch.tensor([[0.0, 4.0], [0.0, 2.0]]), torch.tensor([[0.0, 1.0], [0.0, 3.0]]))
+    Detection(auroc=0.75, aupr_in=0.8333333333333333, aupr_out=0.8333333333333333, fpr95=0.5)
+    """
+    scores = [score(p.logits if isinstance(p, Predictions) else p) for p in (inside, outside)]
+    if not all(len(s) and bool((~s.isnan()).all()) for s in scores):
+        raise InputError("need at least one example inside and one outside, and scores that are not NaN")
+    value = torch.cat(scores)
+    is_inside = torch.cat([torch.ones_like(scores[0]), torch.zeros_like(scores[1])])
+    ties = Ties.of(value, is_inside)
+    passing_in = ties.correct.flip(0).cumsum(0) / ties.correct.sum()
+    outside_mass = ties.mass - ties.correct
+    passing_out = outside_mass.flip(0).cumsum(0) / outside_mass.sum()
+    enough = int((passing_in >= 0.95 - 1e-12).nonzero()[0])
+    return Detection(
+        auroc=float(auroc_of(ties)),
+        aupr_in=float(_average_precision(ties.correct.flip(0), outside_mass.flip(0))),
+        aupr_out=float(_average_precision(outside_mass, ties.correct)),
+        fpr95=float(passing_out[enough]),
+    )
+
+
+def _average_precision(positive: Tensor, negative: Tensor) -> Tensor:
+    """Precision averaged over the positives, best score first; ties enter together."""
+    found = positive.cumsum(0)
+    return (positive * found / (found + negative.cumsum(0))).sum() / found[-1]

@@ -1,20 +1,26 @@
-"""The few ways anything is fitted: a safeguarded Newton root, L-BFGS, a grid. Everything in float64."""
+"""The few ways anything is fitted: a safeguarded Newton root, L-BFGS, EM weights, a grid. Everything in float64."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+T = TypeVar("T")
 Status = Literal["converged", "at bound", "separable", "not converged", "grid", "closed form"]
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What a fit says of itself: how it ended, and what it changed on the data it was fitted on."""
+    """What a fit says of itself: how it ended, what it changed, and on which data. Prints as one line.
+
+    >>> print(Certificate("nll", 0.5, 0.4, "converged", 1e-9, 6, 0.5, 0.4, 0.9, 0.9))
+    converged: nll 0.5000 -> 0.4000, accuracy 90.00 % kept, gradient 1e-09, 6 passes
+    """
 
     criterion: str  # what was minimized
     before: float  # its value with the identity map
@@ -22,14 +28,40 @@ class Certificate:
     status: Status
     gradient: float = math.nan  # norm of the criterion's gradient at the solution, nan where there is none
     iterations: int = 0  # passes over the data
+    nll_before: float = math.nan
+    nll_after: float = math.nan
     accuracy_before: float = math.nan
     accuracy_after: float = math.nan
     standard_error: float = math.nan  # of the main parameter, where it has one
+    data: str = ""  # digest of the predictions it was fitted on
 
     @property
     def accuracy_changed(self) -> bool:
         """Whether the map changed which class is predicted often enough to change accuracy."""
         return self.accuracy_before != self.accuracy_after
+
+    @property
+    def at_bound(self) -> bool:
+        """Whether the solution lies on a bound of its range: there may be none inside."""
+        return self.status == "at bound"
+
+    @property
+    def separable(self) -> bool:
+        """Whether every example is already right, so that the likelihood has no finite optimum."""
+        return self.status == "separable"
+
+    def __str__(self) -> str:
+        parts = [f"{self.status}: {self.criterion} {self.before:.4f} -> {self.after:.4f}"]
+        if self.criterion != "nll":
+            parts.append(f"nll {self.nll_before:.4f} -> {self.nll_after:.4f}")
+        before, after = f"{self.accuracy_before:.2%}", f"{self.accuracy_after:.2%}"
+        accuracy = f"{before} -> {after}" if self.accuracy_changed else f"{before} kept"
+        parts.append(f"accuracy {accuracy}".replace("%", " %"))
+        if not math.isnan(self.gradient):
+            parts.append(f"gradient {self.gradient:.0e}")
+        if not math.isnan(self.standard_error):
+            parts.append(f"standard error {self.standard_error:.2g}")
+        return ", ".join([*parts, f"{self.iterations} passes"])
 
 
 @dataclass(frozen=True)
@@ -44,12 +76,14 @@ class Root:
 
 
 def increasing_root(
-    f: Callable[[float], tuple[float, float]], start: float, low: float, high: float, tolerance: float = 1e-11
+    f: Callable[[float], tuple[float, float]], start: float, low: float, high: float, tolerance: float = 1e-6
 ) -> Root:
     """Root of an increasing f, which returns (value, slope), by Newton kept inside a shrinking bracket.
 
-    Steps are at most 2 long, so that a flat start cannot throw it away. Convergence is tested before the bracket
-    falls back to bisection. Without a sign change the bound is returned with `inside=False`.
+    Steps are at most 2 long, so that a flat start cannot throw it away. A step below the tolerance is the last: it
+    is taken without another look, since quadratic convergence leaves an error of about its square. `value` and
+    `slope` are those where f was last asked. Convergence is tested before the bracket falls back to bisection.
+    Without a sign change the bound is returned with `inside=False`.
     """
     x, lower, upper = start, low, high
     value = slope = math.nan
@@ -57,7 +91,7 @@ def increasing_root(
         value, slope = f(x)
         step = -value / slope if slope > 0 else math.copysign(2.0, -value)
         if abs(step) <= tolerance * max(1.0, abs(x)) or value == 0:
-            return Root(x, value, slope, iteration, inside=True)
+            return Root(x + (step if value else 0.0), value, slope, iteration, inside=True)
         lower, upper = (x, upper) if value < 0 else (lower, x)
         if x in (low, high):
             return Root(x, value, slope, iteration, inside=False)
@@ -66,6 +100,28 @@ def increasing_root(
             at_bound = (x <= low and lower == low) or (x >= high and upper == high)
             x = (low if x <= low else high) if at_bound else (lower + upper) / 2
     return Root(x, value, slope, 100, inside=lower > low and upper < high)
+
+
+def summed(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 30_000) -> Tensor:
+    """Sum f over chunks of the rows of `arrays`, the first of which has `elements` elements per chunk.
+
+    Chunks stay in cache and below the size from which torch splits an operation among threads; whole chunks are
+    shared among as many threads as torch may use instead. The order of summation is fixed.
+    """
+    rows = max(1, elements // arrays[0][0].numel())
+    chunks = list(zip(*(array.split(rows) for array in arrays), strict=True))
+    threads = min(torch.get_num_threads(), len(chunks) // 16)
+    if threads < 2:
+        parts = [f(*chunk) for chunk in chunks]
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            parts = [part for some in pool.map(lambda c: [f(*x) for x in c], batched(chunks, 16)) for part in some]
+    return torch.stack(parts).sum(0)
+
+
+def batched(items: list[T], size: int) -> Iterator[list[T]]:
+    """Cut a list into pieces of a size, the last one shorter."""
+    return (items[i : i + size] for i in range(0, len(items), size))
 
 
 def first_minimum(f: Callable[[float], float], grid: Iterable[float]) -> tuple[float, float]:
@@ -79,11 +135,17 @@ def first_minimum(f: Callable[[float], float], grid: Iterable[float]) -> tuple[f
 
 
 def minimize(
-    f: Callable[[Tensor], tuple[float, Tensor]], start: Tensor, *, steps: int = 1000, tolerance: float = 1e-9
+    f: Callable[[Tensor], tuple[float, Tensor]],
+    start: Tensor,
+    *,
+    lower: Tensor | None = None,
+    steps: int = 1000,
+    tolerance: float = 1e-9,
 ) -> tuple[Tensor, float, float, int]:
     """Minimize a smooth f, which returns (value, gradient), by L-BFGS; float64 vectors in and out.
 
-    Returns the solution, its value, the largest absolute gradient entry there, and the number of evaluations.
+    `lower` bounds the solution from below, entry by entry; -inf leaves an entry free. Returns the solution, its
+    value, the largest absolute entry of the projected gradient there, and the number of evaluations.
     """
 
     from scipy.optimize import minimize as scipy_minimize  # slow to import, and only fits need it
@@ -97,6 +159,44 @@ def minimize(
         start.double().numpy(),
         jac=True,
         method="L-BFGS-B",
+        bounds=None if lower is None else [(float(low), None) for low in lower],
         options={"maxiter": steps, "maxfun": 2 * steps, "ftol": 1e-15, "gtol": tolerance, "maxcor": 20},
     )
-    return torch.from_numpy(result.x), float(result.fun), float(np.abs(result.jac).max()), int(result.nfev)
+    gradient = result.jac
+    if lower is not None:  # at a bound only the pull inward counts
+        gradient = np.where(result.x <= lower.numpy(), np.minimum(gradient, 0), gradient)
+    return torch.from_numpy(result.x), float(result.fun), float(np.abs(gradient).max()), int(result.nfev)
+
+
+def mixture(likelihoods: Tensor, *, steps: int = 5000, tolerance: float = 1e-7) -> tuple[Tensor, float, int]:
+    r"""Weights on the simplex that maximize $\sum_i \log \sum_m w_m a_{im}$, a concave problem with one maximum.
+
+    EM, $w_m \leftarrow w_m g_m$ with $g_m = \frac1n \sum_i a_{im} / \sum_l w_l a_{il}$, with steps $g_m^r$ that grow
+    longer while the likelihood rises and fall back on EM's own where it does not. Returns the weights, the gap
+    $\max_m g_m - 1$, which bounds what is left to gain per example and is 0 at the maximum, and the number of steps.
+    Rows of zeros say nothing and are left out.
+
+    >>> w, gap, steps = mixture(torch.tensor([[0.9, 0.1], [0.2, 0.1]]))
+    >>> w.round(decimals=4).tolist()
+    [1.0, 0.0]
+    """
+    a = likelihoods.double()
+    top = a.amax(1, keepdim=True)
+    a = (a / top)[top[:, 0] > 0]
+    w = torch.full((likelihoods.shape[1],), 1 / likelihoods.shape[1], dtype=torch.float64)
+    if not len(a):
+        return w, 0.0, 0
+    gap, reach, mixed = math.inf, 1.0, a @ w
+    for step in range(1, steps + 1):
+        gain = a.mT @ (1 / mixed) / len(a)
+        gap = float(gain.max()) - 1
+        if gap <= tolerance:
+            return w, max(gap, 0.0), step
+        longer = w * gain**reach
+        longer /= longer.sum()
+        then = a @ longer
+        if reach > 1 and not float((then / mixed).log().sum()) > 0:
+            reach = 1.0
+            continue
+        w, mixed, reach = longer, then, min(1.6 * reach, 1e4)
+    return w, gap, steps

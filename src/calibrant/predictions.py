@@ -97,10 +97,7 @@ class Predictions:
     @property
     def digest(self) -> str:
         """Sixteen hex digits that identify these logits and labels, whatever file they came from."""
-        h = hashlib.sha256()
-        for part in (self.logits.double(), self.labels):
-            h.update(np.ascontiguousarray(part.cpu().numpy()).tobytes())
-        return h.hexdigest()[:16]
+        return digest(self.logits, self.labels)
 
     def save(self, path: str | Path) -> None:
         """Write .npz, .safetensors, .csv or .parquet, readable by `Predictions.load`."""
@@ -126,6 +123,7 @@ class Predictions:
             raise InputError(f"{path}: {error}") from None
 
 
+<<<<<<< HEAD
 def load_logits(path: str | Path) -> tuple[Tensor, Tensor | None]:
     """Read the logits of a file whose labels may not be known yet; labels are None then. Formats as `load`."""
     path = Path(path)
@@ -139,6 +137,14 @@ def load_logits(path: str | Path) -> tuple[Tensor, Tensor | None]:
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return found.logits, found.labels if known else None
+=======
+def digest(logits: Tensor, labels: Tensor) -> str:
+    """Sixteen hex digits that identify logits and labels; float64 logits count as their float32 rounding."""
+    h = hashlib.sha256()
+    for part in (logits.detach().float(), labels.long()):
+        h.update(np.ascontiguousarray(part.cpu().numpy()).data)
+    return h.hexdigest()[:16]
+>>>>>>> fcf0ef7 (Calibrators: affine, structured, monotone, binary, ensemble, chain and Auto, each with a certificate)
 
 
 def collect(network: nn.Module, batches: Iterable[Any], *, device: torch.device | str | None = None) -> Predictions:

@@ -1,19 +1,51 @@
 """Calibrators: (logits, labels) -> a map from logits to better logits. `__all__` is the registry.
 
-`save` writes a fitted calibrator to a file, `load` reads it back, `origin` tells what a file holds.
+`save` writes a fitted calibrator to a file, `load` reads it back, `origin` tells what a file holds. `calibrate`
+applies one to predictions that are to be judged and refuses those it was fitted on, `cross_fit` calibrates without
+losing data, `pool` averages the members of an ensemble.
 """
 
-from calibrant.calibrators import _binning, _isotonic, _scaling, _spline
+from calibrant.calibrators import (
+    _affine,
+    _auto,
+    _binary,
+    _binning,
+    _compose,
+    _ensemble,
+    _isotonic,
+    _monotone,
+    _scaling,
+    _spline,
+    _structured,
+)
+from calibrant.calibrators._affine import *
+from calibrant.calibrators._auto import *
+from calibrant.calibrators._binary import *
 from calibrant.calibrators._binning import *
+from calibrant.calibrators._compose import *
+from calibrant.calibrators._compose import calibrate as calibrate
+from calibrant.calibrators._compose import cross_fit as cross_fit
+from calibrant.calibrators._compose import fitted_on as fitted_on
+from calibrant.calibrators._compose import pool as pool
+from calibrant.calibrators._ensemble import *
 from calibrant.calibrators._files import load as load
 from calibrant.calibrators._files import origin as origin
 from calibrant.calibrators._files import save as save
 from calibrant.calibrators._isotonic import *
+from calibrant.calibrators._monotone import *
 from calibrant.calibrators._scaling import *
 from calibrant.calibrators._spline import *
+from calibrant.calibrators._structured import *
 
 __all__: list[str] = []
+__all__ += _affine.__all__
+__all__ += _auto.__all__
+__all__ += _binary.__all__
 __all__ += _binning.__all__
+__all__ += _compose.__all__
+__all__ += _ensemble.__all__
 __all__ += _isotonic.__all__
+__all__ += _monotone.__all__
 __all__ += _scaling.__all__
 __all__ += _spline.__all__
+__all__ += _structured.__all__

@@ -1,0 +1,265 @@
+"""Affine maps of logits or log-probabilities, fitted by (penalized) maximum likelihood: convex, one optimum."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from calibrant._solve import Certificate, minimize
+from calibrant._types import InputError, Labels, Logits
+from calibrant.calibrators._certify import certify
+from calibrant.calibrators._compose import folds_of
+from calibrant.calibrators._scaling import nll_temperature
+from calibrant.predictions import Predictions
+
+__all__ = ["BiasCorrectedTemperature", "Dirichlet", "Matrix", "Vector"]
+
+FLOOR = -87.0  # log of the smallest float32: lower log-probabilities are taken for this one
+RIDGE = 1e-6  # keeps the optimum of an unpenalized map unique and finite, at no visible cost
+PATH = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)  # penalties tried by cross-validation
+WIDEST = 1000  # classes up to which a full matrix is fitted
+
+
+@dataclass(frozen=True)
+class Affine:
+    """A fitted map x -> w x + c, with w a number, a diagonal or a matrix."""
+
+    weight: Tensor  # () or (k) or (k, k)
+    bias: Tensor  # (k)
+    gradient: float
+    iterations: int
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return w x + c for rows x."""
+        return affine(x, self.weight, self.bias)
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return w x + c for rows x; w may be a number, a diagonal or a matrix."""
+    return (x @ weight.mT if weight.ndim == 2 else x * weight) + bias
+
+
+def fit_affine(
+    x: Tensor,
+    labels: Tensor,
+    identity: Tensor,
+    ridge: Tensor | float,
+    ridge_bias: float,
+    start: Affine | None = None,
+    tolerance: float = 1e-8,
+) -> Affine:
+    r"""Minimize mean NLL of softmax(w x + c) $+ \sum r (w - w_0)^2 + r_c \lVert c \rVert^2$, with w_0 the identity.
+
+    L-BFGS on parameters scaled by the square root of the Hessian's diagonal at the identity, float64.
+    """
+    n, k = x.shape
+    full, shape, size = identity.ndim == 2, identity.shape, identity.numel()
+    ridge = torch.as_tensor(ridge, dtype=torch.float64).expand(shape)
+    index = labels[:, None]
+    p = x.softmax(-1)
+    noise = p * (1 - p) / n
+    square = x.square()
+    curve = noise.mT @ square if full else (noise * square).sum(0)
+    if identity.ndim == 0:
+        curve = ((p * square).sum(-1) - (p * x).sum(-1).square()).mean()
+    scale = torch.cat([(curve + 2 * ridge).reshape(-1), noise.sum(0) + 2 * ridge_bias]).clamp_min(1e-12).rsqrt()
+
+    def f(t: Tensor) -> tuple[float, Tensor]:
+        t = t * scale
+        change, c = t[:size].view(shape), t[size:]
+        s = affine(x, identity + change, c)
+        top = s.amax(-1, keepdim=True)
+        s_y = s.gather(1, index).sum()
+        e = s.sub_(top).exp_()
+        norm = e.sum(-1, keepdim=True)
+        value = (
+            (norm.log().sum() + top.sum() - s_y) / n + (ridge * change.square()).sum() + ridge_bias * c.square().sum()
+        )
+        r = e.div_(norm)
+        r.scatter_add_(1, index, -torch.ones_like(norm)).div_(n)
+        g = r.mT @ x if full else (r * x).sum(0) if identity.ndim else (r * x).sum()
+        gradient = torch.cat([(g + 2 * ridge * change).reshape(-1), r.sum(0) + 2 * ridge_bias * c])
+        return float(value), gradient * scale
+
+    at = torch.zeros(size + k, dtype=torch.float64)
+    if start is not None:
+        at = torch.cat([(start.weight - identity).reshape(-1), start.bias]) / scale
+    t, _, gradient, iterations = minimize(f, at, tolerance=tolerance)
+    t = t * scale
+    w, c = identity + t[:size].view(shape), t[size:].clone()
+    return Affine(w, c, gradient, iterations)
+
+
+def _unit(logits: Tensor, temperature: Tensor) -> Tensor:
+    """Return z / T; what lies more than 87 below the top of its row, -inf included, is lifted to there."""
+    x = logits.double() / temperature
+    return torch.maximum(x, x.amax(-1, keepdim=True) + FLOOR)
+
+
+def _centered(logits: Tensor, temperature: Tensor) -> Tensor:
+    x = _unit(logits, temperature)
+    return x - x.mean(-1, keepdim=True)
+
+
+def _log_p(logits: Tensor) -> Tensor:
+    return logits.double().log_softmax(-1).clamp_min(FLOOR)
+
+
+def _narrow_enough(k: int, name: str) -> None:
+    if k > WIDEST:
+        raise InputError(f"{name} learns {k} x {k} numbers, at most {WIDEST} classes; use StructuredVector for more")
+
+
+@dataclass(frozen=True, eq=False)
+class BiasCorrectedTemperature:
+    r"""Bias-corrected temperature scaling, $z / T + c$ (Alexandari et al. 2020, section 3).
+
+    What label-shift estimates such as EM need. Convex in (1/T, c); T > 0 wherever the data say so. A ridge of 1e-6
+    on c and on 1/T makes the optimum unique (only differences of c matter) and finite.
+
+    >>> BiasCorrectedTemperature(torch.tensor(2.0), torch.tensor([0.0, 1.0]))(torch.tensor([[4.0, 0.0]]))
+    tensor([[2., 1.]])
+    """
+
+    temperature: Tensor  # () float64
+    bias: Tensor  # (k) float64
+    certificate: Certificate | None = None
+
+    @classmethod
+    def fit(cls, logits: Logits, labels: Labels) -> "BiasCorrectedTemperature":
+        """Find T and c of least NLL."""
+        logits, labels = Predictions(logits, labels)
+        unit = torch.tensor(nll_temperature(logits, labels).scale, dtype=torch.float64)
+        one = torch.ones((), dtype=torch.float64)
+        found = fit_affine(_unit(logits, unit), labels, one, RIDGE, RIDGE)
+        slope = found.weight.clamp_min(1e-6)
+        status = "converged" if found.weight > 0 else "at bound"
+        fitted = cls(unit / slope, found.bias)
+        return certify(fitted, logits, labels, status, gradient=found.gradient, iterations=found.iterations)
+
+    def __call__(self, logits: Logits) -> Logits:
+        """Return z / T + c."""
+        return (logits / self.temperature + self.bias).to(logits.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Vector:
+    r"""Vector scaling, $v \circ z + c$ (Guo et al. 2017, section 4.2).
+
+    With many classes it overfits; `StructuredVector` is its penalized form. The logits are first brought to unit
+    scale, x = z / T with the T of least NLL (and x no lower than 87 below the top of its row, so that probability 0
+    stays computable): the same family, fitted the same whatever the scale of z. A ridge of 1e-6 on v - 1 and c makes
+    the optimum unique and finite.
+
+    >>> one = torch.ones((), dtype=torch.float64)
+    >>> Vector(one, torch.tensor([2.0, 1.0]), torch.tensor([0.0, 1.0]))(torch.tensor([[4.0, 0.0]]))
+    tensor([[8., 1.]])
+    """
+
+    temperature: Tensor  # () float64
+    scale: Tensor  # (k) float64
+    bias: Tensor  # (k) float64
+    certificate: Certificate | None = None
+
+    @classmethod
+    def fit(cls, logits: Logits, labels: Labels) -> "Vector":
+        """Find v and c of least NLL."""
+        logits, labels = Predictions(logits, labels)
+        unit = torch.tensor(nll_temperature(logits, labels).scale, dtype=torch.float64)
+        found = fit_affine(_unit(logits, unit), labels, torch.ones(logits.shape[1]).double(), RIDGE, RIDGE)
+        fitted = cls(unit, found.weight, found.bias)
+        return certify(fitted, logits, labels, "converged", gradient=found.gradient, iterations=found.iterations)
+
+    def __call__(self, logits: Logits) -> Logits:
+        """Return v x + c."""
+        return affine(_unit(logits, self.temperature), self.scale, self.bias).to(logits.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix:
+    r"""Matrix scaling, $W x + c$ with the penalty it needs (Guo et al. 2017; Kull et al. 2019, section 3).
+
+    x is z / T, centered per row. Off-diagonal entries and intercepts are penalized by $\lambda / (k(k-1)) \sum_{i \ne
+    j} w_{ij}^2 + \mu / k \lVert c \rVert^2$ (ODIR), with lambda = mu. Without a penalty a matrix overfits ruinously,
+    so there is no such option; `penalty=None` chooses it among 1e-7 .. 1 by cross-validated NLL.
+
+    >>> eye = torch.eye(2, dtype=torch.float64)
+    >>> one = torch.ones((), dtype=torch.float64)
+    >>> Matrix(one, eye, torch.tensor([0.0, 1.0]))(torch.tensor([[1.0, -1.0]]))
+    tensor([[1., 0.]])
+    """
+
+    temperature: Tensor  # () float64
+    weight: Tensor  # (k, k) float64
+    bias: Tensor  # (k) float64
+    penalty: float = 0.0  # the one it was fitted with
+    certificate: Certificate | None = None
+
+    @classmethod
+    def fit(cls, logits: Logits, labels: Labels, *, penalty: float | None = None) -> "Matrix":
+        """Find W and c of least penalized NLL. Raises `InputError` above 1000 classes or without a penalty."""
+        logits, labels = Predictions(logits, labels)
+        unit = torch.tensor(nll_temperature(logits, labels).scale, dtype=torch.float64)
+        found, penalty = _odir(_centered(logits, unit), labels, penalty, "Matrix")
+        fitted = cls(unit, found.weight, found.bias, penalty)
+        return certify(fitted, logits, labels, "converged", gradient=found.gradient, iterations=found.iterations)
+
+    def __call__(self, logits: Logits) -> Logits:
+        """Return W x + c."""
+        return affine(_centered(logits, self.temperature), self.weight, self.bias).to(logits.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Dirichlet:
+    r"""Dirichlet calibration, $W \log p + c$ (Kull et al. 2019, section 2.2), with ODIR.
+
+    Mean NLL $+ \lambda / (k(k-1)) \sum_{i \ne j} w_{ij}^2 + \mu / k \lVert c \rVert^2$ with lambda = mu, chosen among
+    1e-7 .. 1 by cross-validated NLL unless given. log p below -87 counts as -87.
+
+    >>> Dirichlet(torch.eye(2, dtype=torch.float64), torch.tensor([0.0, 1.0]))(torch.zeros(1, 2))
+    tensor([[-0.6931,  0.3069]])
+    """
+
+    weight: Tensor  # (k, k) float64
+    bias: Tensor  # (k) float64
+    penalty: float = 0.0  # the one it was fitted with
+    certificate: Certificate | None = None
+
+    @classmethod
+    def fit(cls, logits: Logits, labels: Labels, *, penalty: float | None = None) -> "Dirichlet":
+        """Find W and c of least penalized NLL. Raises `InputError` above 1000 classes or without a penalty."""
+        logits, labels = Predictions(logits, labels)
+        found, penalty = _odir(_log_p(logits), labels, penalty, "Dirichlet")
+        fitted = cls(found.weight, found.bias, penalty)
+        return certify(fitted, logits, labels, "converged", gradient=found.gradient, iterations=found.iterations)
+
+    def __call__(self, logits: Logits) -> Logits:
+        """Return W log p + c."""
+        return affine(_log_p(logits), self.weight, self.bias).to(logits.dtype)
+
+
+def _odir(x: Tensor, labels: Tensor, penalty: float | None, name: str) -> tuple[Affine, float]:
+    """Fit a matrix with off-diagonal and intercept regularization (Kull et al. 2019, section 3)."""
+    n, k = x.shape
+    _narrow_enough(k, name)
+    if penalty is not None and penalty <= 0:
+        raise InputError(f"{name} is never fitted without its penalty, got {penalty}; give one above 0, or None")
+    eye = torch.eye(k, dtype=torch.float64)
+
+    def fit(rows: Tensor, strength: float, start: Affine | None, tolerance: float) -> Affine:
+        ridge = (strength / (k * (k - 1))) * (1 - eye) + RIDGE * 1e-3 * eye
+        return fit_affine(x[rows], labels[rows], eye, ridge, strength / k, start, tolerance)
+
+    everything = torch.arange(n)
+    if penalty is None:
+        fold = folds_of(labels, min(3, n))
+        loss = dict.fromkeys(PATH, 0.0)
+        for i in range(int(fold.max()) + 1 if n > 1 else 0):
+            found = None
+            for strength in PATH:  # each starts from the stronger one before it
+                found = fit((fold != i).nonzero()[:, 0], strength, found, 1e-5)
+                held = fold == i
+                s = found(x[held]).log_softmax(-1)
+                loss[strength] -= float(s.gather(1, labels[held, None]).sum())
+        penalty = min(loss, key=lambda strength: loss[strength])
+    return fit(everything, penalty, None, 1e-8), penalty

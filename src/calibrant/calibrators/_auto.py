@@ -1,0 +1,127 @@
+"""No choosing: a mixture of the best families, weighted by what each predicts of data it has not seen."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant._bins import log_likelihood
+from calibrant._solve import Certificate, mixture
+from calibrant._types import Labels, Logits
+from calibrant.calibrators._affine import WIDEST
+from calibrant.calibrators._certify import certify
+from calibrant.calibrators._compose import Chain, folds_of
+from calibrant.calibrators._monotone import Monotone
+from calibrant.calibrators._structured import SmoothedTemperature, StructuredMatrix, StructuredVector
+from calibrant.predictions import Predictions
+
+__all__ = ["Auto"]
+
+FEWEST = 20  # examples below which nothing is held out
+NEGLIGIBLE = 1e-3  # weight below which a member is not carried along
+CHAIN = "Monotone then StructuredMatrix"
+
+
+@dataclass(frozen=True, eq=False)
+class Auto:
+    r"""Out-of-fold stack, $\log \sum_m w_m p_m$, of the best families: nothing to choose.
+
+    The members are SmoothedTemperature, StructuredVector, StructuredMatrix, Monotone, and Monotone then
+    StructuredMatrix; with `accuracy_preserving=True` only SmoothedTemperature and Monotone, which keep every
+    prediction. Each member predicts every example from a fit to the other folds; the weights maximize the likelihood
+    of the mixture of these predictions (concave: EM finds the one maximum), and the members are then fitted to all
+    examples. A member for which the data are too few is left out, and `left_out` says why; one of weight below .001
+    is not carried along. Never much worse than its best member, often better than all (Wolpert 1992; van der Laan
+    et al. 2007). `print` shows the weights and the out-of-fold NLL behind them.
+    """
+
+    members: tuple[Any, ...]  # fitted calibrators
+    weights: Tensor  # (members) float64, on the simplex
+    names: tuple[str, ...]  # of the members
+    candidates: tuple[str, ...]  # all that were tried
+    shares: tuple[float, ...]  # weight of every candidate
+    held_out: tuple[float, ...]  # out-of-fold NLL of every candidate, nan without folds
+    left_out: tuple[str, ...] = ()  # who was not tried, and why
+    certificate: Certificate | None = None
+
+    @classmethod
+    def fit(cls, logits: Logits, labels: Labels, *, folds: int = 5, accuracy_preserving: bool = False) -> "Auto":
+        """Weigh the members on held-out folds, then fit them to everything."""
+        logits, labels = Predictions(logits, labels)
+        z, n = logits.double(), len(labels)
+        names, left_out = _candidates(*logits.shape, accuracy_preserving)
+        fitted: dict[str, Any] = {}
+        weights, gap, steps = torch.ones(1, dtype=torch.float64), 0.0, 0
+        held_out = tuple(float("nan") for _ in names)
+        if len(names) > 1:
+            fold = folds_of(labels, folds)
+            held = torch.empty(n, len(names), dtype=torch.float64)
+            for i in range(folds):
+                out = fold == i
+                fitted = _fit(names, z[~out], labels[~out], fitted)
+                held[out] = torch.stack([log_likelihood(fitted[name](z[out]), labels[out]) for name in names], 1)
+            weights, gap, steps = mixture(held.exp())
+            held_out = tuple((-held.mean(0)).tolist())
+        shares = weights.where(weights >= NEGLIGIBLE, 0.0)
+        shares = shares / shares.sum()
+        kept = [name for name, share in zip(names, shares.tolist(), strict=True) if share > 0]
+        fitted = _fit(kept, z, labels, fitted)
+        stack = cls(
+            members=tuple(fitted[name] for name in kept),
+            weights=shares[shares > 0],
+            names=tuple(kept),
+            candidates=tuple(names),
+            shares=tuple(shares.tolist()),
+            held_out=held_out,
+            left_out=tuple(left_out),
+        )
+        return certify(stack, logits, labels, "converged", gradient=gap, iterations=steps)
+
+    def __call__(self, logits: Logits) -> Logits:
+        """Return the log of the weighted mean of the members' probabilities."""
+        z = logits.double()
+        log_p = torch.stack([member(z).log_softmax(-1) for member in self.members])
+        return (log_p + self.weights.log()[:, None, None]).logsumexp(0).to(logits.dtype)
+
+    def __str__(self) -> str:
+        lines = ["Auto: weight, out-of-fold NLL"]
+        for name, share, nll in zip(self.candidates, self.shares, self.held_out, strict=True):
+            lines.append(f"  {share:5.3f}  {nll:.4f}  {name}")
+        lines += [f"  left out: {reason}" for reason in self.left_out]
+        return "\n".join([*lines, f"  {self.certificate}"])
+
+
+def _candidates(n: int, k: int, accuracy_preserving: bool) -> tuple[list[str], list[str]]:
+    """Return who is tried on n examples of k classes, and who is not and why."""
+    names, left_out = ["SmoothedTemperature"], list[str]()
+    wanted = {"Monotone": FEWEST}
+    if not accuracy_preserving:
+        matrix = max(FEWEST, -(-k * k // 10))
+        wanted = {"StructuredVector": max(FEWEST, k), "StructuredMatrix": matrix, "Monotone": FEWEST, CHAIN: matrix}
+    for name, needed in wanted.items():
+        if "Matrix" in name and k > WIDEST:
+            left_out.append(f"{name}: {k} classes, at most {WIDEST}")
+        elif n < needed:
+            left_out.append(f"{name}: {n} examples of {k} classes, needs {needed}")
+        else:
+            names.append(name)
+    return names, left_out
+
+
+def _fit(names: list[str], z: Tensor, labels: Tensor, start: dict[str, Any]) -> dict[str, Any]:
+    """Fit the named members, each beginning from an earlier fit where there is one."""
+    made: dict[str, Any] = {}
+    if "SmoothedTemperature" in names:
+        made["SmoothedTemperature"] = SmoothedTemperature.fit(z, labels)
+    if "StructuredVector" in names:
+        made["StructuredVector"] = StructuredVector.fit(z, labels, start.get("StructuredVector"))
+    if "StructuredMatrix" in names:
+        made["StructuredMatrix"] = StructuredMatrix.fit(z, labels, start.get("StructuredMatrix"))
+    if "Monotone" in names or CHAIN in names:
+        made["Monotone"] = Monotone.fit(z, labels, start.get("Monotone"))
+    if CHAIN in names:
+        first, before = made["Monotone"], start.get(CHAIN)
+        second = StructuredMatrix.fit(first(z), labels, None if before is None else before.second)
+        made[CHAIN] = Chain(first, second)
+    return made

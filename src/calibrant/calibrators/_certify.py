@@ -1,0 +1,50 @@
+"""What every fit says of itself, filled in one place."""
+
+import math
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from calibrant import catalog, metrics
+from calibrant._solve import Certificate, Status
+from calibrant._types import Metric
+from calibrant.predictions import digest
+
+__all__: list[str] = []
+
+C = TypeVar("C")
+
+
+def certify(
+    fitted: C,
+    logits: Tensor,
+    labels: Tensor,
+    status: Status,
+    *,
+    criterion: str = "nll",
+    gradient: float = math.nan,
+    iterations: int = 1,
+    standard_error: float = math.nan,
+) -> C:
+    """Return the fitted map with its certificate: what it changed, and the digest of the data."""
+    apply: Any = fitted
+    metric: Metric = catalog.resolve(criterion, metrics)
+    z = logits.double()
+    after = apply(z)
+    nll = float(metrics.nll(z, labels)), float(metrics.nll(after, labels))
+    certificate = Certificate(
+        criterion=criterion,
+        before=nll[0] if criterion == "nll" else float(metric(z, labels)),
+        after=nll[1] if criterion == "nll" else float(metric(after, labels)),
+        status=status,
+        gradient=gradient,
+        iterations=iterations,
+        nll_before=nll[0],
+        nll_after=nll[1],
+        accuracy_before=float(metrics.accuracy(z, labels)),
+        accuracy_after=float(metrics.accuracy(after, labels)),
+        standard_error=standard_error,
+        data=digest(logits, labels),
+    )
+    return replace(apply, certificate=certificate)

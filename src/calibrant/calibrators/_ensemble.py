@@ -1,0 +1,113 @@
+"""A mixture of the tempered, the raw and the uniform prediction."""
+
+import math
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from calibrant._solve import Certificate, mixture
+from calibrant._types import InputError, Labels, Logits
+from calibrant.calibrators._certify import certify
+from calibrant.calibrators._scaling import nll_temperature
+from calibrant.predictions import Predictions
+
+__all__ = ["EnsembleTemperature"]
+
+
+@dataclass(frozen=True, eq=False)
+class EnsembleTemperature:
+    r"""Ensemble temperature scaling, $w_1 p^{(T)} + w_2 p^{(1)} + w_3 / k$ (Zhang et al. 2020, section 4.1).
+
+    $p^{(T)} = \mathrm{softmax}(z / T)$ and w on the simplex: keeps every prediction. `criterion="nll"` takes the T
+    of least NLL, then the weights of least NLL by EM; "brier", the authors' choice, the T and then the weights of
+    least Brier score, exactly. Weights 1, 0, 0 are temperature scaling.
+
+    >>> number = lambda x: torch.tensor(x, dtype=torch.float64)
+    >>> EnsembleTemperature(number(1.0), number([0.5, 0.0, 0.5]))(torch.tensor([[0.0, -torch.inf]])).exp()
+    tensor([[0.7500, 0.2500]])
+    """
+
+    temperature: Tensor  # () float64, > 0
+    weights: Tensor  # (3) float64, on the simplex: tempered, raw, uniform
+    certificate: Certificate | None = None
+
+    @classmethod
+    def fit(
+        cls, logits: Logits, labels: Labels, *, criterion: Literal["nll", "brier"] = "nll"
+    ) -> "EnsembleTemperature":
+        """Find T, then the weights."""
+        if criterion not in ("nll", "brier"):
+            raise InputError(f"criterion must be nll or brier, got {criterion!r}")
+        logits, labels = Predictions(logits, labels)
+        found = nll_temperature(logits, labels)
+        t, steps, gap, status = found.temperature, found.iterations, found.gradient, found.status
+        if criterion == "brier":
+            t, steps, status = _brier_temperature(logits.double(), labels, found.spread)
+        parts = _parts(logits.double(), torch.tensor(t))
+        if criterion == "nll":
+            index = labels[:, None]
+            w, gap, more = mixture(torch.cat([p.gather(1, index) for p in parts], 1))
+        else:
+            w, gap, more = (*_brier_weights(parts, labels), 1)
+        fitted = cls(torch.tensor(t, dtype=torch.float64), w)
+        return certify(fitted, logits, labels, status, criterion=criterion, gradient=gap, iterations=steps + more)
+
+    def __call__(self, logits: Logits) -> Logits:
+        """Return log p of the mixture."""
+        z = logits.double()
+        log_w = self.weights.log()
+        uniform = torch.zeros_like(z) - math.log(z.shape[-1])
+        members = torch.stack([(z / self.temperature).log_softmax(-1), z.log_softmax(-1), uniform])
+        return (members + log_w[:, None, None]).logsumexp(0).to(logits.dtype)
+
+
+def _parts(z: Tensor, t: Tensor) -> list[Tensor]:
+    return [(z / t).softmax(-1), z.softmax(-1), torch.full_like(z, 1 / z.shape[1])]
+
+
+def _brier_temperature(z: Tensor, labels: Tensor, spread: float) -> tuple[float, int, Literal["converged", "at bound"]]:
+    """Find the T of least Brier score: a grid in log T, then Brent's method around its best."""
+    from scipy.optimize import minimize_scalar
+
+    index = labels[:, None]
+
+    def brier(u: float) -> float:
+        p = (z * math.exp(-u)).softmax(-1)
+        return float((p.square().sum(-1) - 2 * p.gather(1, index)[:, 0]).mean()) + 1
+
+    center = math.log(spread)
+    grid = [center + 0.5 * i for i in range(-16, 17)]
+    values = [brier(u) for u in grid]
+    best = min(range(len(grid)), key=values.__getitem__)
+    if best in (0, len(grid) - 1):
+        return math.exp(grid[best]), len(grid), "at bound"
+    found = minimize_scalar(brier, bounds=(grid[best - 1], grid[best + 1]), method="bounded", options={"xatol": 1e-8})
+    return math.exp(found.x), len(grid) + int(found.nfev), "converged"
+
+
+def _brier_weights(parts: list[Tensor], labels: Tensor) -> tuple[Tensor, float]:
+    """Minimize a quadratic over the simplex exactly: the best of its faces' own minima."""
+    truth = torch.nn.functional.one_hot(labels, parts[0].shape[1]).double()
+    n = len(labels)
+    q = torch.stack([torch.stack([(a * b).sum() / n for b in parts]) for a in parts])
+    linear = torch.stack([(a * truth).sum() / n for a in parts])
+    best, lowest = torch.zeros(3, dtype=torch.float64), math.inf
+    for size in (1, 2, 3):
+        for face in combinations(range(3), size):
+            i = list(face)
+            system = torch.ones(size + 1, size + 1, dtype=torch.float64)
+            system[:size, :size] = 2 * q[i][:, i]
+            system[size, size] = 0
+            right = torch.cat([2 * linear[i], torch.ones(1, dtype=torch.float64)])
+            w = torch.zeros(3, dtype=torch.float64)
+            w[i] = torch.linalg.lstsq(system, right[:, None], driver="gelsd").solution[:size, 0]
+            if bool((w < -1e-12).any()) or abs(float(w.sum()) - 1) > 1e-9:
+                continue
+            value = float(w @ q @ w - 2 * linear @ w)
+            if value < lowest - 1e-15:
+                best, lowest = w.clamp_min(0), value
+    slope = 2 * (q @ best - linear)
+    return best / best.sum(), float((slope @ best - slope.min()).clamp_min(0))

@@ -1,0 +1,147 @@
+"""What every calibrator promises; a name in `calibrators.__all__` is tested by being there."""
+
+import pytest
+import torch
+
+from calibrant import InputError, Predictions, calibrators, catalog, metrics
+from calibrant._solve import Certificate
+from calibrant.calibrators import calibrate, fitted_on
+
+BINARY = {"Beta", "Platt", "Quadratic"}
+QUICK = {"Auto": "Auto(folds=3)"}  # the same method, with less work
+
+
+def fit(name: str, predictions: Predictions):
+    return catalog.resolve(QUICK.get(name, name), calibrators)(*predictions)
+
+
+def draw(n: int, k: int, seed: int, scale: float = 1.0) -> Predictions:
+    """Draw honest predictions, their logits then multiplied by a scale."""
+    g = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(n, k, dtype=torch.float64, generator=g)
+    return Predictions(scale * logits, torch.multinomial(logits.softmax(-1), 1, generator=g).squeeze(1))
+
+
+@pytest.fixture(params=sorted(calibrators.__all__))
+def name(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def k(name) -> int:
+    return 2 if name in BINARY else 4
+
+
+def test_overconfidence_is_repaired(name, k):
+    """Fitted on overconfident predictions it is better in its own criterion, and on fresh ones in Brier score."""
+    data, fresh = draw(1500, k, 0, scale=3.0), draw(4000, k, 1, scale=3.0)
+    fitted = fit(name, data)
+    if name == "Identity":
+        return
+    certificate = fitted.certificate
+    assert isinstance(certificate, Certificate)
+    assert certificate.after < certificate.before
+    assert metrics.brier(fitted(fresh.logits), fresh.labels) < metrics.brier(*fresh) - 0.01
+    assert metrics.ece(fitted(fresh.logits), fresh.labels) < 0.5 * metrics.ece(*fresh)
+
+
+def test_honest_predictions_are_left_alone(name, k):
+    data, fresh = draw(3000, k, 2), draw(4000, k, 3)
+    after = fit(name, data)(fresh.logits)
+    assert abs(metrics.brier(after, fresh.labels) - metrics.brier(*fresh)) < 0.01
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_shape_type_and_normalization(name, k, dtype):
+    data, fresh = draw(300, k, 4), draw(7, k, 5)
+    fitted = fit(name, Predictions(data.logits.to(dtype), data.labels))
+    after = fitted(fresh.logits.to(dtype))
+    assert after.shape == fresh.logits.shape
+    assert after.dtype == dtype
+    assert torch.allclose(after.softmax(-1).sum(-1), torch.ones(7, dtype=dtype))
+    one_by_one = torch.cat([fitted(row[None].to(dtype)) for row in fresh.logits])
+    assert torch.allclose(one_by_one.softmax(-1), after.softmax(-1), atol=1e-5)
+
+
+def test_certificate_names_its_data_and_judging_on_them_is_refused(name, k):
+    data, fresh = draw(300, k, 6), draw(300, k, 7)
+    fitted = fit(name, data)
+    if name == "Identity":
+        assert fitted_on(fitted) == set()
+        return
+    assert data.digest in fitted_on(fitted)
+    assert len(calibrate(fitted, fresh)) == 300
+    assert len(calibrate(fitted, data, in_sample=True)) == 300
+    with pytest.raises(InputError, match="cross_fit"):
+        calibrate(fitted, data)
+    text = str(fitted.certificate)
+    assert "\n" not in text
+    assert "accuracy" in text
+    assert fitted.certificate.accuracy_before == float(metrics.accuracy(*data))
+    assert fitted.certificate.accuracy_after == float(metrics.accuracy(fitted(data.logits), data.labels))
+    assert abs(fitted.certificate.nll_before - float(metrics.nll(*data))) < 1e-9
+
+
+def test_order_of_the_examples_does_not_matter(name, k):
+    """Exactly so but for folds, which are drawn anew."""
+    data, fresh = draw(1500, k, 8, scale=2.0), draw(500, k, 9, scale=2.0)
+    shuffled = data[torch.randperm(1500, generator=torch.Generator().manual_seed(0))]
+    gap = fit(name, data)(fresh.logits).softmax(-1) - fit(name, shuffled)(fresh.logits).softmax(-1)
+    assert gap.abs().mean() < (0.01 if name == "Auto" else 1e-5)
+
+
+def hard_case(case: str, k: int) -> Predictions:
+    base = draw(60, k, 10)
+    logits, labels = base
+    match case:
+        case "class absent":
+            return Predictions(logits, labels % (k - 1))
+        case "one example":
+            return base[:1]
+        case "two examples":
+            return base[:2]
+        case "all correct":
+            return Predictions(logits, logits.argmax(-1))
+        case "all wrong":
+            return Predictions(logits, logits.argmin(-1))
+        case "constant logits":
+            return Predictions(torch.zeros_like(logits), labels)
+        case "impossible classes":
+            return Predictions(logits.masked_fill(logits == logits.amin(-1, keepdim=True), -torch.inf), labels)
+        case "saturated":
+            return Predictions(1e4 * logits, labels)
+        case "tiny":
+            return Predictions(1e-6 * logits, labels)
+        case _:
+            return Predictions(draw(60, 2, 10).logits, draw(60, 2, 10).labels)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "class absent",
+        "one example",
+        "two examples",
+        "all correct",
+        "all wrong",
+        "constant logits",
+        "impossible classes",
+        "saturated",
+        "tiny",
+        "two classes",
+    ],
+)
+def test_hard_data_give_a_sensible_map_or_one_clear_line(name, k, case):
+    data = hard_case(case, k)
+    line = None
+    try:
+        fitted = fit(name, data)
+    except InputError as error:
+        line = str(error)
+    if line is not None:
+        assert len(line) > 20
+        assert "\n" not in line
+        return
+    after = fitted(torch.cat([data.logits, draw(50, data.logits.shape[1], 11).logits]))
+    assert not after.isnan().any()
+    assert not after.softmax(-1).isnan().any()

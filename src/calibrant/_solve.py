@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -122,6 +123,17 @@ def summed(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 30_000) ->
 def batched(items: list[T], size: int) -> Iterator[list[T]]:
     """Cut a list into pieces of a size, the last one shorter."""
     return (items[i : i + size] for i in range(0, len(items), size))
+
+
+@contextmanager
+def few_threads(elements: int, enough: int = 4_000_000) -> Iterator[None]:
+    """Work on small tensors in one thread: handing each operation to several costs more than it saves."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if elements < enough else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def first_minimum(f: Callable[[float], float], grid: Iterable[float]) -> tuple[float, float]:

@@ -123,7 +123,6 @@ class Predictions:
             raise InputError(f"{path}: {error}") from None
 
 
-<<<<<<< HEAD
 def load_logits(path: str | Path) -> tuple[Tensor, Tensor | None]:
     """Read the logits of a file whose labels may not be known yet; labels are None then. Formats as `load`."""
     path = Path(path)
@@ -137,14 +136,14 @@ def load_logits(path: str | Path) -> tuple[Tensor, Tensor | None]:
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return found.logits, found.labels if known else None
-=======
+
+
 def digest(logits: Tensor, labels: Tensor) -> str:
     """Sixteen hex digits that identify logits and labels; float64 logits count as their float32 rounding."""
     h = hashlib.sha256()
     for part in (logits.detach().float(), labels.long()):
         h.update(np.ascontiguousarray(part.cpu().numpy()).data)
     return h.hexdigest()[:16]
->>>>>>> fcf0ef7 (Calibrators: affine, structured, monotone, binary, ensemble, chain and Auto, each with a certificate)
 
 
 def collect(network: nn.Module, batches: Iterable[Any], *, device: torch.device | str | None = None) -> Predictions:

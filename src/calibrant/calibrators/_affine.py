@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from calibrant._solve import Certificate, minimize
+from calibrant._solve import Certificate, few_threads, minimize
 from calibrant._types import InputError, Labels, Logits
 from calibrant.calibrators._certify import certify
 from calibrant.calibrators._compose import folds_of
@@ -84,7 +84,8 @@ def fit_affine(
     at = torch.zeros(size + k, dtype=torch.float64)
     if start is not None:
         at = torch.cat([(start.weight - identity).reshape(-1), start.bias]) / scale
-    t, _, gradient, iterations = minimize(f, at, tolerance=tolerance)
+    with few_threads(n * k):
+        t, _, gradient, iterations = minimize(f, at, tolerance=tolerance)
     t = t * scale
     w, c = identity + t[:size].view(shape), t[size:].clone()
     return Affine(w, c, gradient, iterations)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from calibrant._bins import log_likelihood
-from calibrant._solve import Certificate, mixture
+from calibrant._solve import Certificate, few_threads, mixture
 from calibrant._types import Labels, Logits
 from calibrant.calibrators._affine import WIDEST
 from calibrant.calibrators._certify import certify
@@ -48,7 +48,11 @@ class Auto:
     @classmethod
     def fit(cls, logits: Logits, labels: Labels, *, folds: int = 5, accuracy_preserving: bool = False) -> "Auto":
         """Weigh the members on held-out folds, then fit them to everything."""
-        logits, labels = Predictions(logits, labels)
+        with few_threads(logits.numel()):
+            return cls._fit(*Predictions(logits, labels), folds, accuracy_preserving)
+
+    @classmethod
+    def _fit(cls, logits: Tensor, labels: Tensor, folds: int, accuracy_preserving: bool) -> "Auto":
         z, n = logits.double(), len(labels)
         names, left_out = _candidates(*logits.shape, accuracy_preserving)
         fitted: dict[str, Any] = {}

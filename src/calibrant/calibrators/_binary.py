@@ -87,8 +87,8 @@ class Quadratic:
 
     >>> number = lambda x: torch.tensor(x, dtype=torch.float64)
     >>> Quadratic(number([0.0, 2.0]), number([0.0, 2.0]), number(0.0))(torch.tensor([[0.0, 2.0], [0.0, 3.0]]))
-    tensor([[-1., 1.],
-            [-2., 2.]])
+    tensor([[-1.,  1.],
+            [-2.,  2.]])
     """
 
     ends: Tensor  # (2) float64, least and greatest s

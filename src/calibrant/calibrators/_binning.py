@@ -1,17 +1,17 @@
 """Binning: the confidence becomes what was observed in its bin on validation."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
-from calibrant import metrics
 from calibrant._bins import Bins, assign, top_label
 from calibrant._solve import Certificate
 from calibrant._types import InputError, Labels, Logits, PerExample
+from calibrant.calibrators._certify import certify
 from calibrant.calibrators._scaling import Temperature
 
 __all__ = ["BayesianBinning", "HistogramBinning", "ScalingBinning", "TopLabelBinning"]
@@ -189,20 +189,7 @@ class BayesianBinning:
 
 def certified(fitted: T, logits: Tensor, labels: Tensor, criterion: str) -> T:
     """Add to a map found in closed form the certificate of what it changed on the data it was fitted on."""
-    from calibrant import catalog
-
-    metric = catalog.resolve(criterion, metrics)
-    after: Tensor = fitted(logits)  # pyright: ignore[reportCallIssue]
-    certificate = Certificate(
-        criterion=criterion,
-        before=float(metric(logits, labels)),
-        after=float(metric(after, labels)),
-        status="closed form",
-        iterations=1,
-        accuracy_before=float(metrics.accuracy(logits, labels)),
-        accuracy_after=float(metrics.accuracy(after, labels)),
-    )
-    return replace(fitted, certificate=certificate)  # pyright: ignore
+    return certify(fitted, logits, labels, "closed form", criterion=criterion)
 
 
 def with_confidence(logits: Logits, confidence: PerExample) -> Logits:

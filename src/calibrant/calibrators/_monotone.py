@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from calibrant._solve import Certificate, minimize, summed
+from calibrant._solve import Certificate, few_threads, minimize, summed
 from calibrant._types import InputError, Labels, Logits
 from calibrant.calibrators._certify import certify
 from calibrant.calibrators._scaling import nll_temperature
@@ -117,5 +117,6 @@ def _slopes(
     if start is not None and len(start.slopes) == pieces:
         at = start.slopes
     lower = torch.full((pieces,), STEEPEST, dtype=torch.float64)
-    theta, _, gradient, evaluations = minimize(f, at, lower=lower, tolerance=1e-8)
+    with few_threads(v.numel()):
+        theta, _, gradient, evaluations = minimize(f, at, lower=lower, tolerance=1e-8)
     return theta, gradient, evaluations

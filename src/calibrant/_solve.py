@@ -1,7 +1,7 @@
 """The few ways anything is fitted: a safeguarded Newton root, L-BFGS, EM weights, a grid. Everything in float64."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -126,7 +126,7 @@ def batched(items: list[T], size: int) -> Iterator[list[T]]:
 
 
 @contextmanager
-def few_threads(elements: int, enough: int = 4_000_000) -> Iterator[None]:
+def few_threads(elements: int, enough: int = 4_000_000) -> Generator[None]:
     """Work on small tensors in one thread: handing each operation to several costs more than it saves."""
     before = torch.get_num_threads()
     torch.set_num_threads(1 if elements < enough else before)

@@ -49,12 +49,13 @@ class Auto:
     def fit(cls, logits: Logits, labels: Labels, *, folds: int = 5, accuracy_preserving: bool = False) -> "Auto":
         """Weigh the members on held-out folds, then fit them to everything."""
         with few_threads(logits.numel()):
-            return cls._fit(*Predictions(logits, labels), folds, accuracy_preserving)
+            logits, labels = Predictions(logits, labels)
+            return cls._fit(logits, labels, folds, accuracy_preserving)
 
     @classmethod
     def _fit(cls, logits: Tensor, labels: Tensor, folds: int, accuracy_preserving: bool) -> "Auto":
-        z, n = logits.double(), len(labels)
-        names, left_out = _candidates(*logits.shape, accuracy_preserving)
+        z, (n, k) = logits.double(), logits.shape
+        names, left_out = _candidates(n, k, accuracy_preserving)
         fitted: dict[str, Any] = {}
         weights, gap, steps = torch.ones(1, dtype=torch.float64), 0.0, 0
         held_out = tuple(float("nan") for _ in names)

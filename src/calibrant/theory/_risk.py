@@ -1,0 +1,54 @@
+"""What focal loss asks for: its risk, its proper part, and the entropy it rewards."""
+
+import torch
+from torch import Tensor
+
+from calibrant import losses
+from calibrant._bins import log_likelihood
+from calibrant._types import Labels, Logits, Loss, PerExample
+from calibrant.theory._map import focal_map_inverse
+
+__all__ = ["conditional_risk", "kl_entropy_bound", "proper_part"]
+
+
+def conditional_risk(logits: Logits, truth: Logits, *, loss: Loss) -> PerExample:
+    r"""Return $R(p, q) = \sum_i p_i L(q, i)$, the expected loss of q = softmax(logits) if p = softmax(truth) is true.
+
+    A loss is proper if R(p, q) is smallest at q = p (Komisarenko & Kull 2024, section 3.3). Classes of probability 0
+    count nothing, whatever their loss.
+
+    >>> fair = torch.zeros(1, 2)
+    >>> conditional_risk(fair, fair, loss=losses.cross_entropy)  # log 2
+    tensor([0.6931])
+    """
+    p = truth.softmax(-1)
+    n, k = logits.shape
+    each = torch.stack([loss(logits, torch.full((n,), i, device=logits.device)) for i in range(k)], dim=-1)
+    return (p * each.masked_fill(p == 0, 0)).sum(-1)
+
+
+def proper_part(logits: Logits, labels: Labels, *, gamma: Tensor | float = 3.0) -> PerExample:
+    r"""Proper part of focal loss, $L^*(p, y) = L(\hat p^{-1}(p), y)$ (Komisarenko & Kull 2024, prop. 2 and 4).
+
+    Focal loss of q is this proper loss of `focal_map`(q): training with focal loss is training with L*, and leaving
+    out the map when predicting. L* has no closed form; it is evaluated exactly, through `focal_map_inverse`, and
+    differentiable. Cross-entropy at gamma = 0. Raises `InputError` unless gamma > -1.
+
+    >>> p, y = torch.tensor([[0.8, 0.2]]).log(), torch.tensor([0])
+    >>> proper_part(p, y, gamma=2.0)  # focal loss at 0.6266: 0.3734^2 * 0.4674
+    tensor([0.0652])
+    """
+    return losses.focal(focal_map_inverse(logits, gamma=gamma), labels, gamma=gamma)
+
+
+def kl_entropy_bound(logits: Logits, labels: Labels, *, gamma: float) -> PerExample:
+    r"""Return $-\log p_y - \gamma H(p)$, which focal loss is never below (Mukhoti et al. 2020; H in nats).
+
+    So lowering focal loss lowers cross-entropy, the KL divergence from a one-hot target, or raises the entropy of the
+    prediction. The usual proof, by Bernoulli's inequality, needs gamma >= 1; the bound holds for all gamma >= 0.
+
+    >>> kl_entropy_bound(torch.zeros(1, 2), torch.tensor([0]), gamma=1.0)  # log 2 - log 2
+    tensor([0.])
+    """
+    log_p = logits.log_softmax(-1)
+    return -log_likelihood(logits, labels) - gamma * torch.special.entr(log_p.exp()).sum(-1)

@@ -1,0 +1,80 @@
+"""Komisarenko & Kull (2024), section 3: how near the focal map is to a temperature."""
+
+import math
+from itertools import combinations_with_replacement
+from typing import NamedTuple
+
+import torch
+
+from calibrant._types import InputError
+from calibrant.theory._map import focal_map
+
+__all__ = ["NearestTemperature", "TemperatureBounds", "nearest_temperature", "temperature_bounds"]
+
+
+class TemperatureBounds(NamedTuple):
+    """Temperatures between which the binary focal map lies at every logit, and the paper's outer bound."""
+
+    sharpest: float  # approached as |s| grows: 1 / (gamma + 1)
+    mildest: float  # approached as s -> 0: 1 / k(gamma)
+    paper: float  # 1 / (gamma + 1 - log(gamma + 1) / 2), beyond `mildest`
+
+
+class NearestTemperature(NamedTuple):
+    """The temperature whose map is nearest to a focal map."""
+
+    temperature: float
+    deviation: float  # the largest difference of two probabilities
+
+
+def temperature_bounds(gamma: float) -> TemperatureBounds:
+    r"""Return the temperatures between which the focal map of two classes lies, for gamma > -1.
+
+    With q = sigmoid(s) the mapped logit is s / T(s). 1 / T(s) runs from $k(\gamma) = \gamma + \frac{1 + \gamma (1 -
+    \log 2)}{1 + \gamma \log 2}$ at s = 0 to $\gamma + 1$ at infinity, so that the map lies between these two
+    temperatures, and both are the best possible. Komisarenko & Kull (2024, prop. 3) have the weaker
+    $\gamma + 1 - \log(\gamma + 1) / 2$ in the place of k, and print $s / (\gamma + 1)$ where $s (\gamma + 1)$ is meant.
+    For gamma < 0 the map is mild where it was sharp: `sharpest` is the larger temperature.
+
+    >>> bounds = temperature_bounds(1.0)
+    >>> bounds.sharpest, round(1 / bounds.mildest, 4), round(1 / bounds.paper, 4)
+    (0.5, 1.7718, 1.6534)
+    """
+    if not gamma > -1:
+        raise InputError(f"the focal map needs gamma > -1, got {gamma}")
+    slope = gamma + (1 + gamma * (1 - math.log(2))) / (1 + gamma * math.log(2))
+    return TemperatureBounds(1 / (gamma + 1), 1 / slope, 1 / (gamma + 1 - math.log(gamma + 1) / 2))
+
+
+def nearest_temperature(gamma: float, classes: int = 2, *, reach: float | None = None) -> NearestTemperature:
+    r"""Return the T that minimizes the largest $|\text{focal map}(q) - \text{softmax}(z / T)|$, q = softmax(z).
+
+    The largest over classes and over a grid of about 60,000 predictions whose logits differ by at most `reach`
+    (default 60 for two classes, 10 above, as in Komisarenko & Kull (2024): each logit in (-5, 5)). For two and three
+    classes the result hardly depends on the grid; from four classes on it does, and the deviation grows with it.
+
+    >>> t, deviation = nearest_temperature(3.0)
+    >>> round(1 / t, 4), round(deviation, 6)
+    (3.6252, 6.6e-05)
+    """
+    from scipy.optimize import minimize_scalar
+
+    if classes < 2:
+        raise InputError(f"a temperature needs at least 2 classes, got {classes}")
+    z = _ordered(classes, reach or (60.0 if classes == 2 else 10.0))
+    mapped = focal_map(z, gamma=gamma).exp()
+
+    def deviation(slope: float) -> float:
+        return float((mapped - (slope * z).softmax(-1)).abs().max())
+
+    found = minimize_scalar(deviation, bounds=(0.0, max(gamma, 0.0) + 1.5), method="bounded", options={"xatol": 1e-8})
+    return NearestTemperature(1 / float(found.x), float(found.fun))
+
+
+def _ordered(classes: int, reach: float, size: int = 60_000) -> torch.Tensor:
+    """Return logits 0 >= z_2 >= ... >= z_k >= -reach on a grid of up to `size` points; order is all that matters."""
+    points = 1
+    while math.comb(points + classes - 1, classes - 1) <= size:
+        points += 1
+    steps = torch.tensor(list(combinations_with_replacement(range(points), classes - 1)), dtype=torch.float64)
+    return torch.cat([torch.zeros(len(steps), 1, dtype=torch.float64), -steps * (reach / (points - 1))], dim=-1)

@@ -16,8 +16,8 @@ def focal_map(logits: Logits, *, gamma: Tensor | float) -> Logits:
 
     If q minimizes the focal loss of gamma in expectation, then p is the true distribution (Charoenphakdee et al.
     2021, theorem 11; Komisarenko & Kull 2024, prop. 2 and 4, whose eq. 1 is this with $g$ written out). It keeps the
-    order of the classes, sharpens for gamma > 0 (but see `confidence_threshold`), softens for gamma < 0, and is the
-    identity at gamma = 0.
+    order of the classes, sharpens for gamma > 0 and softens for gamma < 0 (predictions that are confident enough:
+    see `confidence_threshold`), and is the identity at gamma = 0.
 
     Everything stays in log space and $\log(1 - q)$ comes from the other classes, so that rows saturated to any degree
     are mapped in full precision, in float32 too; logits of -inf stay -inf. Half precision is raised to float32.
@@ -74,7 +74,9 @@ def _solve(target: Tensor, top: Tensor, gamma: Tensor) -> Tensor:
             return gap
         trial = gap + (length * step).masked_fill(smallest <= tolerance, 0)
         trial = trial.clamp_max(0).masked_fill(sides.top, 0)
-    raise ArithmeticError(f"no inverse of the focal map found for {int((smallest > tolerance).sum())} rows")
+    if bool((smallest < 1e-10).all()):
+        return gap
+    raise ArithmeticError(f"no inverse of the focal map found for {int((~(smallest < 1e-10)).sum())} rows")
 
 
 def _check(gamma: Tensor | float) -> None:
@@ -116,7 +118,7 @@ class _Sides:
         """
         q, o = self.log_q.exp(), self.log_o.exp()
         slope = o + gamma * (q - (self.r - q) / (1 + gamma * self.r))
-        ease = o / slope
+        ease = o / slope.masked_fill(self.top, 1)
         share = self.others.softmax(-1)
         q_top, o_top, slope_top = ((x * self.top).sum(-1, keepdim=True) for x in (q, o, slope))
         dd = (share * ease * miss).sum(-1, keepdim=True) / (q_top + slope_top * (share * ease).sum(-1, keepdim=True))

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from calibrant import losses
 from calibrant._bins import log_likelihood
-from calibrant._types import Labels, Logits, Loss, PerExample
+from calibrant._types import InputError, Labels, Logits, Loss, PerExample
 from calibrant.theory._map import focal_map_inverse
 
 __all__ = ["conditional_risk", "kl_entropy_bound", "proper_part"]
@@ -32,12 +32,14 @@ def proper_part(logits: Logits, labels: Labels, *, gamma: Tensor | float = 3.0) 
 
     Focal loss of q is this proper loss of `focal_map`(q): training with focal loss is training with L*, and leaving
     out the map when predicting. L* has no closed form; it is evaluated exactly, through `focal_map_inverse`, and
-    differentiable. Cross-entropy at gamma = 0. Raises `InputError` unless gamma > -1.
+    differentiable. Cross-entropy at gamma = 0. Raises `InputError` for gamma < 0, where focal loss is not convex.
 
     >>> p, y = torch.tensor([[0.8, 0.2]]).log(), torch.tensor([0])
     >>> proper_part(p, y, gamma=2.0)  # focal loss at 0.6266: 0.3734^2 * 0.4674
     tensor([0.0652])
     """
+    if not bool((torch.as_tensor(gamma) >= 0).all()):
+        raise InputError(f"the proper part of focal loss needs gamma >= 0, got {gamma}")
     return losses.focal(focal_map_inverse(logits, gamma=gamma), labels, gamma=gamma)
 
 

@@ -13,11 +13,12 @@ __all__ = ["NearestTemperature", "TemperatureBounds", "nearest_temperature", "te
 
 
 class TemperatureBounds(NamedTuple):
-    """Temperatures between which the binary focal map lies at every logit, and the paper's outer bound."""
+    """Temperatures between which the binary focal map lies at every logit."""
 
-    sharpest: float  # approached as |s| grows: 1 / (gamma + 1)
-    mildest: float  # approached as s -> 0: 1 / k(gamma)
-    paper: float  # 1 / (gamma + 1 - log(gamma + 1) / 2), beyond `mildest`
+    sharpest: float  # 1 / (gamma + 1), approached as the logit grows
+    mildest: float  # the best bound on the other side
+    at_zero: float  # 1 / k(gamma), the temperature at logit 0; `mildest` itself up to gamma = 5.635
+    paper: float  # 1 / (gamma + 1 - log(gamma + 1) / 2), the published bound, beyond `mildest`
 
 
 class NearestTemperature(NamedTuple):
@@ -30,20 +31,33 @@ class NearestTemperature(NamedTuple):
 def temperature_bounds(gamma: float) -> TemperatureBounds:
     r"""Return the temperatures between which the focal map of two classes lies, for gamma > -1.
 
-    With q = sigmoid(s) the mapped logit is s / T(s). 1 / T(s) runs from $k(\gamma) = \gamma + \frac{1 + \gamma (1 -
-    \log 2)}{1 + \gamma \log 2}$ at s = 0 to $\gamma + 1$ at infinity, so that the map lies between these two
-    temperatures, and both are the best possible. Komisarenko & Kull (2024, prop. 3) have the weaker
-    $\gamma + 1 - \log(\gamma + 1) / 2$ in the place of k, and print $s / (\gamma + 1)$ where $s (\gamma + 1)$ is meant.
-    For gamma < 0 the map is mild where it was sharp: `sharpest` is the larger temperature.
+    With q = sigmoid(s) the mapped logit is s / T(s), and 1 / T(s) goes from $k(\gamma) = \gamma + \frac{1 + \gamma
+    (1 - \log 2)}{1 + \gamma \log 2}$ at s = 0 to $\gamma + 1$ at infinity. For gamma below 5.635 it does so
+    monotonically, and these two are the best bounds; above, it first dips below k, by 0.005 at gamma = 10, and
+    `mildest` is the minimum. Komisarenko & Kull (2024, prop. 3) prove the weaker $\gamma + 1 - \log(\gamma + 1) / 2$,
+    and print $s / (\gamma + 1)$ where $s (\gamma + 1)$ is meant. For gamma < 0 `sharpest` is the larger temperature.
 
     >>> bounds = temperature_bounds(1.0)
     >>> bounds.sharpest, round(1 / bounds.mildest, 4), round(1 / bounds.paper, 4)
     (0.5, 1.7718, 1.6534)
     """
+    from scipy.optimize import minimize_scalar
+
     if not gamma > -1:
         raise InputError(f"the focal map needs gamma > -1, got {gamma}")
-    slope = gamma + (1 + gamma * (1 - math.log(2))) / (1 + gamma * math.log(2))
-    return TemperatureBounds(1 / (gamma + 1), 1 / slope, 1 / (gamma + 1 - math.log(gamma + 1) / 2))
+
+    def slope(s: float) -> float:
+        mapped = focal_map(torch.tensor([[s, 0.0]], dtype=torch.float64), gamma=gamma)[0]
+        return float(mapped[0] - mapped[1]) / s
+
+    at_zero = gamma + (1 + gamma * (1 - math.log(2))) / (1 + gamma * math.log(2))
+    dip = minimize_scalar(slope, bounds=(1e-2, 20.0), method="bounded").fun if gamma > 5.5 else at_zero
+    return TemperatureBounds(
+        sharpest=1 / (gamma + 1),
+        mildest=1 / min(at_zero, float(dip)),
+        at_zero=1 / at_zero,
+        paper=1 / (gamma + 1 - math.log(gamma + 1) / 2),
+    )
 
 
 def nearest_temperature(gamma: float, classes: int = 2, *, reach: float | None = None) -> NearestTemperature:

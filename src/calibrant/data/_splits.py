@@ -4,14 +4,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from torch import Generator, Tensor
+
+from calibrant._types import InputError
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
     """Examples in memory."""
 
-    inputs: Tensor  # images uint8 (n c h w), token ids (n t), or features (n d)
+    inputs: Any  # images uint8 (n c h w), token ids (n t), features (n d), or anything with len, [rows] and .to(device)
     labels: Tensor  # (n) int64
 
     def __len__(self) -> int:
@@ -20,6 +23,10 @@ class Split:
     def __getitem__(self, rows: Any) -> "Split":
         """Some of the examples, by slice, mask or indices."""
         return Split(self.inputs[rows], self.labels[rows])
+
+    def to(self, device: Any) -> "Split":
+        """The same examples on a device."""
+        return Split(self.inputs.to(device), self.labels.to(device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +37,16 @@ class Splits:
     val: Split
     test: Split
     classes: tuple[str, ...]  # names, in the order of the labels
-    prepare: Callable[[Tensor], Tensor] = lambda inputs: inputs  # raw batch on the device -> what a network takes
-    augment: Callable[[Tensor, Generator], Tensor] | None = None  # training batches only, after prepare
+    prepare: Callable[[Any], Any] = lambda inputs: inputs  # raw batch on the device -> what a network takes
+    augment: Callable[[Tensor, Generator], Tensor] | None = None  # training batches only, after prepare; CPU generator
+    targets: Callable[[Any, Tensor], Tensor] | None = None  # (raw batch, labels) -> labels of every training output
+    vectors: Tensor | None = None  # text: (words d), where a network's embedding starts; row 0 is padding
+    posterior: Callable[[Tensor], Tensor] | None = None  # raw inputs -> true log-probabilities, where they are known
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what a record of a run should say of the data
+
+
+def shuffled(n: int, val: int, seed: int, name: str) -> np.ndarray:
+    """Return the rows in numpy's legacy order for a seed, which is what every one of the papers' codes uses."""
+    if not 0 < val < n:
+        raise InputError(f"{name} has {n} training examples here, got val={val}; leave some to train on")
+    return np.random.RandomState(seed).permutation(n)

@@ -1,56 +1,176 @@
-"""Residual networks in their CIFAR form (He et al. 2016, section 4.2)."""
+"""Residual networks in their CIFAR forms: two families that share depths and little else.
+
+`resnet8` .. `resnet110` are the thin ones of He et al. (2016, section 4.2): three stages of 16/32/64 channels.
+`resnet18` .. `resnet152` and `resnet110_bottleneck` are the ImageNet architectures (ibid., table 1) with a 3x3 stem for
+small images: four stages of 64/128/256/512 channels; P0, AdaFocal and Komisarenko & Kull (2024) train these.
+"""
 
 from torch import Tensor, nn
-from torch.nn.functional import relu
+from torch.nn.functional import adaptive_avg_pool2d, pad, relu
 
-__all__ = ["resnet8", "resnet20"]
+__all__ = [
+    "resnet8",
+    "resnet18",
+    "resnet20",
+    "resnet32",
+    "resnet34",
+    "resnet44",
+    "resnet50",
+    "resnet50_tiny_imagenet",
+    "resnet56",
+    "resnet101",
+    "resnet110",
+    "resnet110_bottleneck",
+    "resnet152",
+]
 
 
-class _Basic(nn.Module):
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
+    """A convolution that keeps the size (up to its stride), without bias, and batch norm."""
+    conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
+    return nn.Sequential(conv, nn.BatchNorm2d(outputs))
+
+
+class _Block(nn.Module):
+    """A body and a shortcut; `projected` shortcuts are 1x1 convolutions, others subsample and fill with zeros."""
+
+    def __init__(self, body: nn.Module, inputs: int, outputs: int, stride: int, *, projected: bool) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.norm1 = nn.BatchNorm2d(outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.norm2 = nn.BatchNorm2d(outputs)
-        self.extra, self.stride = outputs - inputs, stride
+        self.body, self.stride, self.extra = body, stride, outputs - inputs
+        changed = stride > 1 or inputs != outputs
+        self.shortcut = convolution(inputs, outputs, 1, stride) if changed and projected else None
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.norm2(self.conv2(relu(self.norm1(self.conv1(x)))))
-        x = x[:, :, :: self.stride, :: self.stride]  # option A: subsample, fill new channels with zeros
-        return relu(y + nn.functional.pad(x, (0, 0, 0, 0, self.extra // 2, self.extra - self.extra // 2)))
+        y = self.body(x)
+        if self.shortcut is not None:
+            x = self.shortcut(x)
+        elif self.stride > 1 or self.extra:  # option A of He et al.
+            x = x[:, :, :: self.stride, :: self.stride]
+            x = pad(x, (0, 0, 0, 0, self.extra // 2, self.extra - self.extra // 2))
+        return relu(y + x)
 
 
-class _ResNet(nn.Module):
-    def __init__(self, classes: int, blocks: int, channels: int, width: int) -> None:
+def basic(inputs: int, outputs: int, stride: int, *, projected: bool = True) -> nn.Module:
+    """Two 3x3 convolutions with a shortcut."""
+    body = nn.Sequential(convolution(inputs, outputs, 3, stride), nn.ReLU(), convolution(outputs, outputs, 3))
+    return _Block(body, inputs, outputs, stride, projected=projected)
+
+
+def bottleneck(inputs: int, outputs: int, stride: int) -> nn.Module:
+    """1x1, 3x3 and 1x1 convolutions, a quarter as wide inside, with a projected shortcut."""
+    inside = outputs // 4
+    first, middle = convolution(inputs, inside, 1), convolution(inside, inside, 3, stride)
+    body = nn.Sequential(first, nn.ReLU(), middle, nn.ReLU(), convolution(inside, outputs, 1))
+    return _Block(body, inputs, outputs, stride, projected=True)
+
+
+class Pooled(nn.Module):
+    """Features, pooled over the image to `grid` x `grid`, and a linear layer."""
+
+    def __init__(self, features: nn.Module, width: int, classes: int, grid: int = 1) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(channels, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
-        widths = [width, width, 2 * width, 4 * width]
-        self.stages = nn.Sequential(
-            *(
-                _Basic(
-                    widths[stage] if block == 0 else widths[stage + 1],
-                    widths[stage + 1],
-                    2 if block == 0 < stage else 1,
-                )
-                for stage in range(3)
-                for block in range(blocks)
-            )
-        )
-        self.head = nn.Linear(4 * width, classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d | nn.Linear):
-                nn.init.kaiming_normal_(module.weight)
+        self.features, self.head, self.grid = features, nn.Linear(width * grid**2, classes), grid
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.stages(self.stem(x)).mean((2, 3)))
+        """Return the logits of images."""
+        features: Tensor = self.features(x)
+        pooled = features.mean((2, 3)) if self.grid == 1 else adaptive_avg_pool2d(features, self.grid).flatten(1)
+        return self.head(pooled)
+
+
+def he_fan_out(network: nn.Module) -> nn.Module:
+    """Draw the convolutions from N(0, 2 / fan-out) (He et al. 2015), as P0's code does where it does."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out")
+    return network
+
+
+def _thin(classes: int, blocks: int, channels: int, width: int) -> nn.Module:
+    layers: list[nn.Module] = [convolution(channels, width, 3), nn.ReLU()]
+    inputs = width
+    for stage, outputs in enumerate((width, 2 * width, 4 * width)):
+        for block in range(blocks):
+            layers.append(basic(inputs, outputs, 2 if block == 0 < stage else 1, projected=False))
+            inputs = outputs
+    network = Pooled(nn.Sequential(*layers), inputs, classes)
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight)
+    return network
+
+
+def _wide(classes: int, blocks: tuple[int, ...], channels: int, width: int, *, deep: bool, grid: int = 1) -> nn.Module:
+    layers: list[nn.Module] = [convolution(channels, width, 3), nn.ReLU()]
+    inputs = width
+    for stage, count in enumerate(blocks):
+        outputs = width * 2**stage * (4 if deep else 1)
+        for block in range(count):
+            layers.append((bottleneck if deep else basic)(inputs, outputs, 2 if block == 0 < stage else 1))
+            inputs = outputs
+    return Pooled(nn.Sequential(*layers), inputs, classes, grid)
 
 
 def resnet8(classes: int, *, channels: int = 3, width: int = 16) -> nn.Module:
     """ResNet-8: one basic block a stage, widths 16/32/64, option-A shortcuts (He et al. 2016, section 4.2, n = 1)."""
-    return _ResNet(classes, 1, channels, width)
+    return _thin(classes, 1, channels, width)
 
 
 def resnet20(classes: int, *, channels: int = 3, width: int = 16) -> nn.Module:
     """ResNet-20: three basic blocks a stage, widths 16/32/64, option-A shortcuts; 0.27 M parameters (ibid., n = 3)."""
-    return _ResNet(classes, 3, channels, width)
+    return _thin(classes, 3, channels, width)
+
+
+def resnet32(classes: int, *, channels: int = 3, width: int = 16) -> nn.Module:
+    """ResNet-32 (ibid., n = 5), 0.46 M parameters: the network of Wang et al. (2021) on SVHN and CIFAR."""
+    return _thin(classes, 5, channels, width)
+
+
+def resnet44(classes: int, *, channels: int = 3, width: int = 16) -> nn.Module:
+    """ResNet-44 (ibid., n = 7), 0.66 M parameters."""
+    return _thin(classes, 7, channels, width)
+
+
+def resnet56(classes: int, *, channels: int = 3, width: int = 16) -> nn.Module:
+    """ResNet-56 (ibid., n = 9), 0.85 M parameters."""
+    return _thin(classes, 9, channels, width)
+
+
+def resnet110(classes: int, *, channels: int = 3, width: int = 16) -> nn.Module:
+    """ResNet-110 (ibid., n = 18), 1.7 M parameters; not what P0 calls so, which is `resnet110_bottleneck`."""
+    return _thin(classes, 18, channels, width)
+
+
+def resnet18(classes: int, *, channels: int = 3, width: int = 64) -> nn.Module:
+    """ResNet-18 of ImageNet with a 3x3 stem: basic blocks 2/2/2/2, widths 64 .. 512; 11.2 M parameters."""
+    return _wide(classes, (2, 2, 2, 2), channels, width, deep=False)
+
+
+def resnet34(classes: int, *, channels: int = 3, width: int = 64) -> nn.Module:
+    """ResNet-34 of ImageNet with a 3x3 stem: basic blocks 3/4/6/3; 21.3 M parameters."""
+    return _wide(classes, (3, 4, 6, 3), channels, width, deep=False)
+
+
+def resnet50(classes: int, *, channels: int = 3, width: int = 64) -> nn.Module:
+    """ResNet-50 of ImageNet with a 3x3 stem, as P0 trains it on CIFAR: bottlenecks 3/4/6/3; 23.5 M parameters."""
+    return _wide(classes, (3, 4, 6, 3), channels, width, deep=True)
+
+
+def resnet101(classes: int, *, channels: int = 3, width: int = 64) -> nn.Module:
+    """ResNet-101 of ImageNet with a 3x3 stem: bottlenecks 3/4/23/3; 42.5 M parameters."""
+    return _wide(classes, (3, 4, 23, 3), channels, width, deep=True)
+
+
+def resnet110_bottleneck(classes: int, *, channels: int = 3, width: int = 64) -> nn.Module:
+    """What P0 and AdaFocal call ResNet-110: bottlenecks 3/4/26/3 of widths 256 .. 2048; 45.9 M parameters."""
+    return _wide(classes, (3, 4, 26, 3), channels, width, deep=True)
+
+
+def resnet152(classes: int, *, channels: int = 3, width: int = 64) -> nn.Module:
+    """ResNet-152 of ImageNet with a 3x3 stem: bottlenecks 3/8/36/3; 58.2 M parameters."""
+    return _wide(classes, (3, 8, 36, 3), channels, width, deep=True)
+
+
+def resnet50_tiny_imagenet(classes: int = 200, *, channels: int = 3, width: int = 64) -> nn.Module:
+    """ResNet-50 for images of 64 x 64 as P0's code has it: pooled to 2 x 2 before the linear layer, He fan-out."""
+    return he_fan_out(_wide(classes, (3, 4, 6, 3), channels, width, deep=True, grid=2))

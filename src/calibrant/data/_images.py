@@ -1,0 +1,104 @@
+"""Images: bytes to uint8 tensors, standardization, and the papers' augmentation as one batched tensor function."""
+
+import io
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+from torch.nn.functional import pad
+
+from calibrant._types import InputError
+from calibrant.data._load import Converted, Tables, column, labels_of, reading
+from calibrant.data._splits import Split, Splits
+
+CIFAR = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)  # mean and deviation of the channels, as P0's code has them
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def decode(data: bytes, where: str, size: int) -> np.ndarray:
+    """Return the pixels (size, size, 3) of an encoded image; gray ones become RGB."""
+    from PIL import Image
+
+    with reading(where), Image.open(io.BytesIO(data)) as image:
+        if image.size != (size, size):
+            raise InputError(f"{where}: expected an image of {size} x {size}, got {image.size[0]} x {image.size[1]}")
+        return np.asarray(image.convert("RGB"))
+
+
+def convert_images(tables: Tables, *, image: Sequence[str], label: Sequence[str], size: int, classes: int) -> Converted:
+    """Decode every split: tensors NAME.images (n 3 size size) uint8, NAME.labels (n); facts hold names and paths."""
+    import datasets
+
+    tensors: dict[str, Tensor] = {}
+    facts: dict[str, Any] = {}
+    for name, table in tables.items():
+        with reading(name):
+            picture, target = column(table, name, *image), column(table, name, *label)
+            names = getattr(table.features[target], "names", None)
+            facts["classes"] = names if names and len(names) == classes else [str(i) for i in range(classes)]
+            raw = table.select_columns([picture, target]).cast_column(picture, datasets.Image(decode=False))
+            pixels, labels, paths = [], [], []
+            for batch in raw.iter(batch_size=1000):
+                at = len(labels)
+                labels += batch[target]
+                paths += [value["path"] for value in batch[picture]]
+                pixels.append(
+                    np.stack([decode(v["bytes"], f"{name}, row {at + i}", size) for i, v in enumerate(batch[picture])])
+                )
+        if not labels:
+            raise InputError(f"{name}: no rows")
+        tensors[f"{name}.images"] = torch.from_numpy(np.concatenate(pixels)).permute(0, 3, 1, 2).contiguous()
+        tensors[f"{name}.labels"] = torch.from_numpy(labels_of(labels, name, classes))
+        tensors[f"{name}.numbers"] = torch.tensor([_number(path) for path in paths])
+    return tensors, facts
+
+
+def standardize(mean: Sequence[float], deviation: Sequence[float]) -> Callable[[Tensor], Tensor]:
+    """Return the map from uint8 images (n c h w) to floats of about mean 0 and deviation 1."""
+    return partial(_standardize, mean=tuple(mean), deviation=tuple(deviation))
+
+
+def crop_and_flip(padding: int, mean: Sequence[float], deviation: Sequence[float]) -> Callable[..., Tensor]:
+    """Return the papers' augmentation of standardized images: pad with black, crop at random, mirror half of them."""
+    return partial(_crop_and_flip, padding=padding, black=tuple(-m / d for m, d in zip(mean, deviation)))
+
+
+def image_splits(
+    train: Split, val: Split, test: Split, facts: dict[str, Any], statistics: tuple[Any, Any], *, padding: int
+) -> Splits:
+    """Put an image data set together; `padding` 0 means no augmentation."""
+    return Splits(
+        train=train,
+        val=val,
+        test=test,
+        classes=tuple(facts.pop("classes")),
+        prepare=standardize(*statistics),
+        augment=crop_and_flip(padding, *statistics) if padding else None,
+        facts=facts,
+    )
+
+
+def _number(path: str | None) -> int:
+    digits = (path or "").rpartition("_")[2].partition(".")[0]
+    return int(digits) if digits.isdigit() else -1
+
+
+def _standardize(images: Tensor, *, mean: tuple[float, ...], deviation: tuple[float, ...]) -> Tensor:
+    scale = 255 * torch.tensor(deviation, device=images.device)[:, None, None]
+    return images / scale - (torch.tensor(mean, device=images.device) * 255)[:, None, None] / scale
+
+
+def _crop_and_flip(images: Tensor, generator: Generator, *, padding: int, black: tuple[float, ...]) -> Tensor:
+    n, _, height, width = images.shape
+    shift = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=generator)
+    flip = torch.rand(n, 1, generator=generator) < 0.5
+    column = torch.arange(width)
+    rows = (shift[0] + torch.arange(height)).to(images.device)
+    columns = (shift[1] + torch.where(flip, column.flip(0), column)).to(images.device)
+    ground = torch.tensor(black, dtype=images.dtype, device=images.device).view(-1, 1, 1)
+    padded = pad(images - ground, (padding,) * 4)
+    index = torch.arange(n, device=images.device)[:, None, None]
+    return padded.movedim(1, -1)[index, rows[:, :, None], columns[:, None, :]].movedim(-1, 1) + ground

@@ -1,0 +1,188 @@
+"""Reading: parquet files of a local folder or of the hub, one code path, decoded once and cached."""
+
+import hashlib
+import json
+import os
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from calibrant._types import InputError
+
+VERSION = 1  # of what the cache holds; raise it when a conversion changes
+
+Tables = Mapping[str, Any]  # split -> datasets.Dataset or IterableDataset
+Converted = tuple[dict[str, Tensor], dict[str, Any]]  # tensors and what a record should say
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a data set lives: folders of parquet files under a root, or a name on the Hugging Face hub."""
+
+    folders: tuple[str, ...]
+    hub: str
+    splits: tuple[tuple[str, ...], ...] = (("train",), ("test",))  # each with the names it goes by
+    config: str | None = None
+    revision: str | None = None
+
+
+def load(source: Source, root: Path | None, convert: Callable[..., Converted], **settings: Any) -> Converted:
+    """Convert a data set's tables to tensors, or take what the same conversion of the same files left in the cache.
+
+    `root` defaults to the environment's CALIBRANT_DATA; with neither, the hub's copy is taken. The key is made of the
+    files' names, sizes and times, the conversion and its settings. Raises `InputError` if nothing can be read.
+    """
+    root = data_root(root)
+    files = None if root is None else _files(source, root)
+    stamps = files and {
+        key: [(str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns) for f in files[key]] for key in files
+    }
+    asked = [VERSION, asdict(source), stamps, convert.__module__, convert.__qualname__, settings]
+    key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:24]
+
+    def build() -> Converted:
+        tensors, facts = convert(_open(source, files), **settings)
+        where = f"hub {source.hub}" if root is None else f"folder {root.name}"
+        return tensors, {"source": where} | facts
+
+    return cached(f"{source.folders[0]}-{key}", build)
+
+
+def data_root(root: Path | None) -> Path | None:
+    """Return the folder of data sets: the one given, or the environment's CALIBRANT_DATA."""
+    home = root or os.environ.get("CALIBRANT_DATA")
+    return Path(home) if home else None
+
+
+def cached(name: str, build: Callable[[], Converted]) -> Converted:
+    """Build once per machine: written aside and renamed, so a kill at any moment leaves nothing half-written.
+
+    Lives in CALIBRANT_CACHE, by default ~/.cache/calibrant. An unreadable file is built again; a folder that cannot be
+    written to costs the cache, not the data.
+    """
+    from safetensors import SafetensorError, safe_open
+    from safetensors.torch import save_file
+
+    home = Path(os.environ.get("CALIBRANT_CACHE") or Path.home() / ".cache" / "calibrant") / "data"
+    path = home / f"{name}.safetensors"
+    try:
+        with safe_open(path, "pt") as file:  # mapped, not read: pages come in as they are used
+            return {key: file.get_tensor(key) for key in file.keys()}, json.loads(file.metadata()["facts"])  # noqa: SIM118
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+        pass  # not there, or not whole
+    tensors, facts = build()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=home, prefix="part-")
+        os.close(handle)
+        try:
+            save_file(tensors, temporary, metadata={"facts": json.dumps(facts)})
+            Path(temporary).replace(path)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+    except OSError:
+        pass
+    return tensors, facts
+
+
+def column(table: Any, where: str, *names: str) -> str:
+    """Return the first of `names` that the table has."""
+    for name in names:
+        if name in table.column_names:
+            return name
+    raise InputError(f"{where}: expected a column {' or '.join(names)}, got {', '.join(table.column_names)}")
+
+
+def labels_of(values: Sequence[Any], where: str, classes: int) -> np.ndarray:
+    """Check labels: whole numbers in [0, classes)."""
+    bad = [row for row, v in enumerate(values) if not isinstance(v, int) or isinstance(v, bool) or not 0 <= v < classes]
+    if bad:
+        raise InputError(f"{where}: labels must be whole and in [0, {classes}), got {values[bad[0]]!r} in row {bad[0]}")
+    return np.asarray(values, dtype=np.int64)
+
+
+@contextmanager
+def reading(where: str) -> Generator[None]:
+    """Turn whatever a reader raises into one line."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # third-party readers raise anything; the reason matters, their type does not
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        reason = " ".join(str(cause).split())[:200]
+        raise InputError(f"{where}: cannot be read ({type(cause).__name__}: {reason}); fetch it again?") from None
+
+
+def _files(source: Source, root: Path) -> dict[str, list[Path]]:
+    folder = next((root / name for name in source.folders if (root / name).is_dir()), None)
+    if folder is None:
+        raise InputError(
+            f"no folder {root / source.folders[0]}; put the parquet files of {source.hub} there, "
+            "or give no data folder to load them from the hub"
+        )
+    found: dict[str, list[Path]] = {}
+    for names in source.splits:
+        files = [f for name in names for f in (*folder.glob(f"{name}.parquet"), *folder.rglob(f"{name}-*.parquet"))]
+        if not files:
+            there = ", ".join(sorted(f.name for f in folder.iterdir())[:8]) or "nothing"
+            raise InputError(f"{folder}: expected {names[0]}.parquet or {names[0]}-*.parquet, found {there}")
+        found[names[0]] = sorted(files)
+    return found
+
+
+def _open(source: Source, files: Mapping[str, Sequence[Path]] | None) -> Tables:
+    import datasets
+
+    if files is not None:
+        with reading(str(next(iter(files.values()))[0].parent)):
+            tables = {}
+            for key, parts in files.items():  # each on its own: their other columns may differ
+                where = {"train": [str(part) for part in parts]}
+                tables[key] = datasets.load_dataset("parquet", data_files=where, streaming=True)["train"]
+            return tables
+    try:
+        with _offline_if_unreachable():
+            tables = datasets.load_dataset(source.hub, source.config, revision=source.revision)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:160]
+        raise InputError(
+            f"cannot load {source.hub} from the hub ({type(error).__name__}: {reason}); without a network give a "
+            f"folder that holds {source.folders[0]}/{source.splits[0][0]}.parquet: --data DIR or CALIBRANT_DATA"
+        ) from None
+    return {names[0]: next(tables[name] for name in names if name in tables) for names in source.splits}
+
+
+@contextmanager
+def _offline_if_unreachable() -> Generator[None]:
+    """Ask the hub once; if it does not answer, use only what is cached instead of retrying for half a minute."""
+    from datasets import config
+    from huggingface_hub import constants
+
+    request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
+    try:
+        urllib.request.urlopen(request, timeout=5).close()  # honors proxies; HTTP errors are an answer
+        unreachable = False
+    except urllib.error.HTTPError:
+        unreachable = False
+    except OSError:
+        unreachable = True
+    homes = (constants, "HF_HUB_OFFLINE"), (config, "HF_HUB_OFFLINE")
+    before = [getattr(home, name) for home, name in homes]
+    for (home, name), value in zip(homes, before, strict=True):
+        setattr(home, name, value or unreachable)
+    try:
+        yield
+    finally:
+        for (home, name), value in zip(homes, before, strict=True):
+            setattr(home, name, value)

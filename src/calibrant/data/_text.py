@@ -1,0 +1,92 @@
+"""Text: words to token ids, and the vectors they start from."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant._types import InputError
+
+_FILTERS = str.maketrans(dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n', " "))
+
+
+def words_of(text: str) -> list[str]:
+    """Split as the Keras tokenizer does: lower case, punctuation and line ends to blanks, split at blanks.
+
+    >>> words_of("Don't PANIC (yet).")
+    ["don't", 'panic', 'yet']
+    """
+    return [word for word in text.lower().translate(_FILTERS).split(" ") if word]
+
+
+def vocabulary(documents: Iterable[Sequence[str]], size: int) -> dict[str, int]:
+    """Number the most frequent words 1 .. size-1, ties in order of first appearance; 0 is padding.
+
+    >>> vocabulary([["b", "a"], ["a", "c"]], 3)
+    {'a': 1, 'b': 2}
+    """
+    counts = Counter(word for document in documents for word in document)
+    return {word: rank for rank, (word, _) in enumerate(counts.most_common(size - 1), 1)}
+
+
+def padded(documents: Iterable[Sequence[str]], ids: dict[str, int], length: int) -> Tensor:
+    """Return ids (n length) int32: unknown words dropped, the last `length` kept, zeros in front."""
+    rows = [[ids[word] for word in document if word in ids][-length:] for document in documents]
+    tokens = np.zeros((len(rows), length), dtype=np.int32)
+    for row, values in enumerate(rows):
+        if values:
+            tokens[row, -len(values) :] = values
+    return torch.from_numpy(tokens)
+
+
+def word_vectors(
+    words: Sequence[str], path: Path | None, *, dimension: int, unknown: str = "zero", seed: int = 0
+) -> tuple[Tensor, dict[str, object]]:
+    """Return (words d) vectors and what to say of them.
+
+    From `path`, a text file of lines "word x1 .. xd" as GloVe's (Pennington et al. 2014); words not in it are zero, or
+    drawn from N(-0.05, 0.05^2) with `unknown="normal"` (P0's 20 Newsgroups and SST codes). Without a file all are drawn
+    from N(0, 0.1^2). Row 0, the padding, is zero. Raises `InputError` for a file that does not fit.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    if path is None:
+        vectors = 0.1 * torch.randn(len(words), dimension, generator=generator)
+        facts: dict[str, object] = {"vectors": f"random, {dimension}"}
+    else:
+        vectors, found = _read(path, {word: row for row, word in enumerate(words)}, dimension)
+        if unknown == "normal":
+            drawn = 0.05 * torch.randn(len(words), dimension, generator=generator) - 0.05
+            vectors = vectors.where(found[:, None], drawn)
+        facts = {"vectors": path.name, "vectors_found": int(found.sum())}
+    vectors[0] = 0
+    return vectors, facts
+
+
+def _read(path: Path, rows: dict[str, int], dimension: int) -> tuple[Tensor, Tensor]:
+    if not path.is_file():
+        raise InputError(f"no file of word vectors {path}; leave `vectors` out to start from random ones")
+    vectors, found = torch.zeros(len(rows), dimension), torch.zeros(len(rows), dtype=torch.bool)
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, 1):
+            parts = line.rstrip().rsplit(" ", dimension)  # some words of GloVe contain blanks
+            if len(parts) != dimension + 1:
+                raise InputError(
+                    f"{path}, line {number}: expected a word and {dimension} numbers, got {len(parts) - 1}"
+                )
+            if (row := rows.get(parts[0])) is not None:
+                try:
+                    vectors[row] = torch.tensor([float(part) for part in parts[1:]])
+                except ValueError:
+                    raise InputError(f"{path}, line {number}: not {dimension} numbers after {parts[0]!r}") from None
+                found[row] = True
+    return vectors, found
+
+
+def vectors_path(name: str | None, root: Path | None) -> Path | None:
+    """Find a file of vectors as given, or in the folder of data sets."""
+    if name is None:
+        return None
+    return Path(name) if Path(name).is_file() or root is None else root / name

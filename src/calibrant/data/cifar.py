@@ -1,0 +1,64 @@
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 images of 32 x 32 pixels."""
+
+from pathlib import Path
+from typing import Literal
+
+from calibrant._types import InputError
+from calibrant.data._images import CIFAR, IMAGENET, convert_images, image_splits
+from calibrant.data._load import Source, load
+from calibrant.data._splits import Split, Splits, shuffled
+
+__all__ = ["cifar10", "cifar100"]
+
+Protocol = Literal["mukhoti", "wang"]
+
+_STATISTICS = {
+    ("cifar10", "mukhoti"): CIFAR,
+    ("cifar100", "mukhoti"): CIFAR,
+    ("cifar10", "wang"): IMAGENET,
+    ("cifar100", "wang"): ((0.507, 0.487, 0.441), (0.267, 0.256, 0.276)),
+}
+_SEEDS = {"mukhoti": 1, "wang": 101}
+
+
+def cifar10(
+    root: Path | None = None, *, val: int = 5000, protocol: Protocol = "mukhoti", seed: int | None = None
+) -> Splits:
+    """CIFAR-10: 45,000 / 5,000 / 10,000 images of 10 classes, split and standardized as a paper's authors do.
+
+    `protocol="mukhoti"` (P0, and after it AdaFocal and Komisarenko & Kull): the training rows shuffled with seed 1,
+    the first `val` of them for validation. `"wang"` (Wang et al. 2021): `RandomState(101).permutation`, the last
+    `val`; ImageNet's pixel statistics. Other seeds give other splits of the same kind. Rows are counted in the order
+    of the files, which for the authors is the official one. Training batches are cropped after padding by 4 and
+    mirrored. Raises `InputError` for what cannot be read and for a `val` that leaves nothing to train on.
+    """
+    source = Source(("cifar10",), "uoft-cs/cifar10")
+    return _cifar(source, root, ("label",), 10, val, protocol, seed)
+
+
+def cifar100(
+    root: Path | None = None, *, val: int = 5000, protocol: Protocol = "mukhoti", seed: int | None = None
+) -> Splits:
+    """CIFAR-100: as `cifar10`, with the 100 fine classes."""
+    source = Source(("cifar100",), "uoft-cs/cifar100")
+    return _cifar(source, root, ("fine_label",), 100, val, protocol, seed)
+
+
+def _cifar(
+    source: Source, root: Path | None, label: tuple[str, ...], classes: int, val: int, protocol: str, seed: int | None
+) -> Splits:
+    name = source.folders[0]
+    if protocol not in _SEEDS:
+        raise InputError(f"{name}: protocol must be mukhoti or wang, got {protocol!r}")
+    tensors, facts = load(source, root, convert_images, image=("img", "image"), label=label, size=32, classes=classes)
+    everything = Split(tensors["train.images"], tensors["train.labels"])
+    order = shuffled(len(everything), val, _SEEDS[protocol] if seed is None else seed, name)
+    chosen = (order[val:], order[:val]) if protocol == "mukhoti" else (order[:-val], order[-val:])
+    return image_splits(
+        everything[chosen[0]],
+        everything[chosen[1]],
+        Split(tensors["test.images"], tensors["test.labels"]),
+        facts | {"protocol": protocol},
+        _STATISTICS[name, protocol],
+        padding=4,
+    )

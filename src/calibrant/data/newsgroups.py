@@ -1,0 +1,124 @@
+"""20 Newsgroups (Lang 1995): Usenet posts of 20 groups as token ids."""
+
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant._types import InputError
+from calibrant.data._load import Converted, Source, Tables, column, data_root, labels_of, load, reading
+from calibrant.data._splits import Split, Splits, shuffled
+from calibrant.data._text import padded, vectors_path, vocabulary, word_vectors, words_of
+
+__all__ = ["newsgroups"]
+
+WORDS, LENGTH = 20_000, 1000  # of P0's code
+_HEADER = re.compile(r"[\w-]+: ")  # the hub's copy comes without headers
+
+
+def newsgroups(
+    root: Path | None = None,
+    *,
+    protocol: Literal["mukhoti", "bydate"] = "mukhoti",
+    val: int = 900,
+    seed: int = 1,
+    vectors: str | None = None,
+    dimension: int = 100,
+    tokenizer: str | None = None,
+    length: int = LENGTH,
+) -> Splits:
+    """20 Newsgroups as P0's authors prepare it, or split by date.
+
+    Headers (up to the first blank line) are cut off; the 19,999 most frequent words of all documents become ids 1 ..
+    19,999, others are dropped; documents are cut or padded in front to `length` ids. `protocol="mukhoti"`: documents
+    in the order of their groups and numbers, shuffled with `seed`, the last fifth for testing, `val` before it for
+    validation (15,098 / 900 / 3,999 of the 19,997 documents of the original collection; 14,177 / 900 / 3,769 of the
+    18,846 "by date" ones). `"bydate"`: the files' own test set, `val` of the training rows for validation.
+
+    `vectors` names a GloVe file of `dimension` numbers a word, found as given or in the data folder; without one the
+    vectors are random, and the record says so. `tokenizer` names a Transformers tokenizer (`bert-base-uncased`, or its
+    folder) whose ids, at most 512 or `length` of them, replace the words. Raises `InputError` for what cannot be read.
+    """
+    source = Source(("20newsgroups-raw", "20newsgroups", "newsgroups"), "SetFit/20_newsgroups")
+    settings: dict[str, Any] = {"length": length, "tokenizer": tokenizer}
+    tensors, facts = load(source, root, _convert, **settings)
+    parts = {name: Split(tensors[f"{name}.tokens"], tensors[f"{name}.labels"]) for name in ("train", "test")}
+    if protocol == "mukhoti":
+        parts["train"], parts["test"] = _fifth(parts, tensors["order"], seed)
+        train, held = parts["train"][:-val], parts["train"][-val:]
+        shuffled(len(parts["train"]), val, seed, "newsgroups")  # checks val
+    elif protocol == "bydate":
+        order = shuffled(len(parts["train"]), val, seed, "newsgroups")
+        train, held = parts["train"][order[val:]], parts["train"][order[:val]]
+    else:
+        raise InputError(f"newsgroups: protocol must be mukhoti or bydate, got {protocol!r}")
+    start = None
+    words, classes = facts.pop("words"), tuple(facts.pop("classes"))
+    if tokenizer is None:
+        start, said = word_vectors(words, vectors_path(vectors, data_root(root)), dimension=dimension, seed=seed)
+        facts |= said
+    facts["protocol"] = protocol
+    return Splits(train, held, parts["test"], classes, prepare=_long, vectors=start, facts=facts)
+
+
+def _fifth(parts: dict[str, Split], order: Tensor, seed: int) -> tuple[Split, Split]:
+    tokens = torch.cat([part.inputs for part in parts.values()])
+    everything = Split(tokens, torch.cat([part.labels for part in parts.values()]))
+    chosen = order[torch.from_numpy(np.random.RandomState(seed).permutation(len(order)))]
+    cut = len(order) - len(order) // 5
+    return everything[chosen[:cut]], everything[chosen[cut:]]
+
+
+def _long(tokens: Tensor) -> Tensor:
+    return tokens.long()
+
+
+def _convert(tables: Tables, *, length: int, tokenizer: str | None) -> Converted:
+    texts: list[str] = []
+    tensors: dict[str, Tensor] = {}
+    keys: list[list[str]] = []
+    names: dict[int, str] = {}
+    for name, table in tables.items():
+        with reading(name):
+            text, label = column(table, name, "text"), column(table, name, "label")
+            rows = [row for batch in table.iter(batch_size=1000) for row in _rows(batch)]
+        labels = labels_of([row[label] for row in rows], name, 20)
+        if bad := [i for i, row in enumerate(rows) if not isinstance(row[text], str)]:
+            raise InputError(f"{name}, row {bad[0]}: text is missing")
+        tensors[f"{name}.labels"] = torch.from_numpy(labels)
+        texts += [_body(row[text]) for row in rows]
+        names |= {int(row[label]): row.get("label_text") or str(row[label]) for row in rows}
+        keys += [(row.get("id") or f"{row[label]:02d}/{i:06d}").split("/", 1) for i, row in enumerate(rows)]
+    documents = None if tokenizer else [words_of(text) for text in texts]
+    ids = vocabulary(documents, WORDS) if documents is not None else {}
+    tokens = padded(documents, ids, length) if documents is not None else _subwords(texts, str(tokenizer), length)
+    tensors |= {f"{name}.tokens": part.clone() for name, part in _cut(tensors, tokens).items()}
+    tensors["order"] = torch.tensor(sorted(range(len(keys)), key=keys.__getitem__))  # by group, then by name
+    return tensors, {"classes": [names.get(i, str(i)) for i in range(20)], "words": ["", *ids], "length": length}
+
+
+def _rows(batch: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
+
+
+def _cut(tensors: dict[str, Tensor], tokens: Tensor) -> dict[str, Tensor]:
+    sizes = {name.partition(".")[0]: len(labels) for name, labels in tensors.items()}
+    return dict(zip(sizes, tokens.split(list(sizes.values())), strict=True))
+
+
+def _body(text: str) -> str:
+    cut = text.find("\n\n")
+    return text[cut:] if cut > 0 and _HEADER.match(text) else text
+
+
+def _subwords(texts: list[str], name: str, length: int) -> Tensor:
+    with reading(f"tokenizer {name}"):
+        from transformers import AutoTokenizer
+
+        encode = AutoTokenizer.from_pretrained(name)
+        longest = min(length, 512)
+        found = encode(texts, truncation=True, max_length=longest, padding="max_length", return_tensors="pt")
+        return found["input_ids"].int()

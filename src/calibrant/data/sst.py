@@ -1,0 +1,153 @@
+"""Stanford Sentiment Treebank (Socher et al. 2013): sentences as binary parse trees, sentiment at every node."""
+
+import re
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from calibrant._types import InputError
+from calibrant.data._load import Converted, Source, Tables, column, data_root, load, reading
+from calibrant.data._splits import Split, Splits
+from calibrant.data._text import vectors_path, word_vectors
+
+__all__ = ["sst"]
+
+_FIVE = ("very negative", "negative", "neutral", "positive", "very positive")
+_TOKEN = re.compile(r"\( *(\d)|\)|[^ ()]+")  # a few words hold a no-break space
+
+
+@dataclass(frozen=True, eq=False)
+class Trees:
+    """Binary trees in one set of arrays: nodes of all trees one after another, children before parents.
+
+    A leaf has a word and no children (-1); an inner node has word 0 and its children as node numbers within its tree;
+    the last node of a tree is its root. `height` is 0 at leaves and one more than the higher child elsewhere: all
+    nodes of one height can be evaluated at once.
+    """
+
+    start: Tensor  # (n + 1): the nodes of tree i are start[i] .. start[i + 1]
+    word: Tensor  # (nodes)
+    left: Tensor  # (nodes)
+    right: Tensor  # (nodes)
+    height: Tensor  # (nodes)
+    label: Tensor  # (nodes): sentiment 0 .. 4
+
+    def __len__(self) -> int:
+        return len(self.start) - 1
+
+    def __getitem__(self, rows: Any) -> "Trees":
+        """Some of the trees, by slice, mask or indices."""
+        rows = torch.arange(len(self), device=self.start.device)[rows].reshape(-1)
+        first, size = self.start[rows], (self.start[1:] - self.start[:-1])[rows]
+        start = torch.cat([size.new_zeros(1), size.cumsum(0)])
+        nodes = torch.arange(int(start[-1]), device=start.device) + (first - start[:-1]).repeat_interleave(size)
+        return Trees(start, *(x[nodes] for x in (self.word, self.left, self.right, self.height, self.label)))
+
+    def to(self, device: Any) -> "Trees":
+        """The same trees on a device."""
+        moved = (x.to(device) for x in (self.start, self.word, self.left, self.right, self.height, self.label))
+        return Trees(*moved)  # pyright: ignore[reportCallIssue]
+
+
+def sst(
+    root: Path | None = None,
+    *,
+    classes: Literal[2, 5] = 2,
+    vectors: str | None = None,
+    dimension: int = 300,
+    seed: int = 0,
+) -> Splits:
+    """SST as P0 uses it: binary (6,920 / 872 / 1,821 trees, neutral roots dropped), or the 5 classes of all 11,855.
+
+    Inputs are `Trees`; split labels are the roots'. `targets` gives the labels of every node of a training batch:
+    negative, neutral, positive for 2 classes (neutral nodes inside train a third output), 0 .. 4 for 5. Words keep
+    their case and are numbered over all three splits as in P0's code; `vectors` names a GloVe file of `dimension`
+    numbers a word (words not in it are drawn from N(-0.05, 0.05^2)); without it vectors are random, as facts say.
+    Reads only the trees (column `tree` or `ptb_tree`). Raises `InputError` for what is not a tree.
+    """
+    if classes not in (2, 5):
+        raise InputError(f"sst: classes must be 2 or 5, got {classes}")
+    folders = ("sst5", "sst", "sst2") if classes == 2 else ("sst5", "sst")
+    source = Source(folders, "stanfordnlp/sst", (("train",), ("validation",), ("test",)), "ptb", "refs/convert/parquet")
+    tensors, facts = load(source, root, _convert)
+    parts = [_split(tensors, name, classes) for (name,) in source.splits]
+    words = facts.pop("words")
+    start, said = word_vectors(
+        words, vectors_path(vectors, data_root(root)), dimension=dimension, unknown="normal", seed=seed
+    )
+    names = ("negative", "positive") if classes == 2 else _FIVE
+    targets = _three if classes == 2 else _five
+    train, val, test = parts
+    return Splits(train, val, test, names, targets=targets, vectors=start, facts=facts | said)
+
+
+def _split(tensors: dict[str, Tensor], name: str, classes: int) -> Split:
+    trees = Trees(*(tensors[f"{name}.{field.name}"].long() for field in fields(Trees)))
+    root = trees.label[trees.start[1:] - 1]
+    if classes == 5:
+        return Split(trees, root)
+    judged = root != 2
+    return Split(trees[judged], (root[judged] > 2).long())
+
+
+def _three(trees: Trees, labels: Tensor) -> Tensor:
+    return (trees.label - 2).sign() + 1
+
+
+def _five(trees: Trees, labels: Tensor) -> Tensor:
+    return trees.label
+
+
+def _convert(tables: Tables) -> Converted:
+    ids: dict[str, int] = {"": 0}
+    tensors: dict[str, Tensor] = {}
+    for name, table in tables.items():
+        with reading(name):
+            tree = column(table, name, "tree", "ptb_tree")
+            texts = [text for batch in table.iter(batch_size=1000) for text in batch[tree]]
+        nodes: list[tuple[int, int, int, int, int]] = []
+        start = [0]
+        for row, text in enumerate(texts):
+            nodes += parse(text, ids, f"{name}, row {row}")
+            start.append(len(nodes))
+        columns = torch.tensor(nodes, dtype=torch.int32).T
+        tensors[f"{name}.start"] = torch.tensor(start, dtype=torch.int32)
+        for field, values in zip(("word", "left", "right", "height", "label"), columns, strict=True):
+            tensors[f"{name}.{field}"] = values.clone()
+    return tensors, {"words": list(ids)}
+
+
+def parse(text: Any, ids: dict[str, int], where: str = "tree") -> list[tuple[int, int, int, int, int]]:
+    """Read a labeled tree in Penn Treebank's brackets as (word, left, right, height, label) of every node.
+
+    New words are added to `ids`.
+
+    >>> parse("(3 (2 so) (4 good))", {"": 0})
+    [(1, -1, -1, 0, 2), (2, -1, -1, 0, 4), (0, 0, 1, 1, 3)]
+    """
+    problem = InputError(f"{where}: not a binary tree with labels 0 .. 4 at every node: {str(text)[:60]!r}")
+    nodes: list[tuple[int, int, int, int, int]] = []
+    stack: list[list[Any]] = []  # open brackets: label, then words or node numbers
+    for token in _TOKEN.finditer(text if isinstance(text, str) else ""):
+        if token[1]:
+            stack.append([int(token[1])])
+        elif token[0] != ")":
+            if not stack:
+                raise problem
+            stack[-1].append(token[0])
+        else:
+            match stack.pop() if stack else None:
+                case [int(label), str(word)] if label < 5:
+                    nodes.append((ids.setdefault(word, len(ids)), -1, -1, 0, label))
+                case [int(label), int(left), int(right)] if label < 5:
+                    nodes.append((0, left, right, 1 + max(nodes[left][3], nodes[right][3]), label))
+                case _:
+                    raise problem
+            if stack:
+                stack[-1].append(len(nodes) - 1)
+    if stack or not nodes:
+        raise problem
+    return nodes

@@ -1,0 +1,27 @@
+"""Wide residual networks (Zagoruyko & Komodakis 2016)."""
+
+from torch import nn
+
+from calibrant._types import InputError
+from calibrant.networks.resnet import Pooled, basic, convolution, he_fan_out
+
+__all__ = ["wide_resnet"]
+
+
+def wide_resnet(classes: int, *, depth: int = 26, widen: int = 10, channels: int = 3) -> nn.Module:
+    """WRN-depth-widen as P0's code has it: (depth - 2)/6 basic blocks a stage, 16/32/64 times `widen` channels.
+
+    Activations follow the additions (He et al. 2016) and there is no dropout, where the paper's networks have
+    activations first; shortcuts are projected. The default WRN-26-10 is P0's and AdaFocal's; with 36.5 M parameters it
+    is the size of what the paper calls WRN-28-10, counting two more layers.
+    """
+    if depth < 8 or (depth - 2) % 6 or widen < 1:
+        raise InputError(f"wide_resnet: depth must be 6 n + 2 and widen at least 1, got depth={depth}, widen={widen}")
+    layers: list[nn.Module] = [convolution(channels, 16, 3), nn.ReLU()]
+    inputs = 16
+    for stage in range(3):
+        outputs = 16 * widen * 2**stage
+        for block in range((depth - 2) // 6):
+            layers.append(basic(inputs, outputs, 2 if block == 0 < stage else 1))
+            inputs = outputs
+    return he_fan_out(Pooled(nn.Sequential(*layers), inputs, classes))

@@ -93,10 +93,11 @@ def _standardize(images: Tensor, *, mean: tuple[float, ...], deviation: tuple[fl
 
 def _crop_and_flip(images: Tensor, generator: Generator, *, padding: int, black: tuple[float, ...]) -> Tensor:
     n, _, height, width = images.shape
-    shift = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=generator)
-    flip = torch.rand(n, 1, generator=generator) < 0.5
-    column = torch.arange(width)
-    rows = (shift[0] + torch.arange(height)).to(images.device)
+    where = generator.device
+    shift = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=generator, device=where)
+    flip = torch.rand(n, 1, generator=generator, device=where) < 0.5
+    column = torch.arange(width, device=where)
+    rows = (shift[0] + torch.arange(height, device=where)).to(images.device)
     columns = (shift[1] + torch.where(flip, column.flip(0), column)).to(images.device)
     ground = torch.tensor(black, dtype=images.dtype, device=images.device).view(-1, 1, 1)
     padded = pad(images - ground, (padding,) * 4)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -81,6 +82,9 @@ def cached(name: str, build: Callable[[], Converted]) -> Converted:
     tensors, facts = build()
     try:
         home.mkdir(parents=True, exist_ok=True)
+        for left in home.glob("part-*"):  # by a kill, more than a day ago
+            if time.time() - left.stat().st_mtime > 86_400:
+                left.unlink(missing_ok=True)
         handle, temporary = tempfile.mkstemp(dir=home, prefix="part-")
         os.close(handle)
         try:

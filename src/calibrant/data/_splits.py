@@ -38,7 +38,7 @@ class Splits:
     test: Split
     classes: tuple[str, ...]  # names, in the order of the labels
     prepare: Callable[[Any], Any] = lambda inputs: inputs  # raw batch on the device -> what a network takes
-    augment: Callable[[Tensor, Generator], Tensor] | None = None  # training batches only, after prepare; CPU generator
+    augment: Callable[[Tensor, Generator], Tensor] | None = None  # training batches only, after prepare
     targets: Callable[[Any, Tensor], Tensor] | None = None  # (raw batch, labels) -> labels of every training output
     vectors: Tensor | None = None  # text: (words d), where a network's embedding starts; row 0 is padding
     posterior: Callable[[Tensor], Tensor] | None = None  # raw inputs -> true log-probabilities, where they are known

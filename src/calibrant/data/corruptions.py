@@ -41,7 +41,7 @@ def speckle_noise(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor
 
 def shot_noise(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
     """Draw every pixel x from Poisson(c x) / c, c = 500 .. 50 photons."""
-    photons = _at(severity, 500, 250, 100, 75, 50)
+    photons = _at(severity, 500.0, 250.0, 100.0, 75.0, 50.0)
     generator = torch.Generator(images.device).manual_seed(seed)
     return _pixels(torch.poisson(_unit(images) * photons, generator=generator) / photons)
 
@@ -112,7 +112,7 @@ def jpeg_compression(images: Tensor, *, severity: int = 5) -> Tensor:
     """Compress by JPEG at quality 80 .. 40."""
     from PIL import Image
 
-    quality = int(_at(severity, 80, 65, 58, 50, 40))
+    quality = int(_at(severity, 80.0, 65.0, 58.0, 50.0, 40.0))
     result: list[Tensor] = []
     for image in images.permute(0, 2, 3, 1).cpu().numpy():
         with io.BytesIO() as file:
@@ -143,7 +143,7 @@ def _unit(images: Tensor) -> Tensor:
 
 
 def _pixels(x: Tensor) -> Tensor:
-    return (x.clamp(0, 1) * 255).to(torch.uint8)  # cut off, as the benchmark does
+    return (x.clamp(0, 1) * 255 + 1e-3).to(torch.uint8)  # cut off as in the benchmark, but 7/255 remains 7
 
 
 def _noise(images: Tensor, seed: int) -> Tensor:

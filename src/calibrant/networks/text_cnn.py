@@ -62,6 +62,8 @@ class _CNN8(nn.Module):
         sizes = (table.embedding_dim, *(width,) * 6)
         self.convolutions = nn.ModuleList(nn.Conv1d(a, b, 5, padding=2) for a, b in pairwise(sizes))
         self.hidden, self.dropout, self.head = nn.Linear(width, width), nn.Dropout(dropout), nn.Linear(width, classes)
+        for layer in (*self.convolutions, self.hidden):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")  # eight plain layers fade away otherwise
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens).mT

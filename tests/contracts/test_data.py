@@ -1,0 +1,106 @@
+"""What holds for every data set by being listed in `data.__all__`, on small files of each one's schema."""
+
+import json
+
+import pytest
+import torch
+
+from calibrant import data
+from calibrant._types import InputError
+from calibrant.data import corruptions
+
+every = pytest.mark.parametrize("name", data.__all__)
+
+ARGUMENTS = {
+    "cifar10": {"val": 10},
+    "cifar100": {"val": 100},
+    "svhn": {"val": 10},
+    "newsgroups": {"val": 30, "length": 50},
+    "imagenet": {"size": 32},
+    "tiny_imagenet": {"val": 0.2},
+    "blobs": {"train": 50, "val": 20, "test": 30},
+}
+
+
+def load(name, root):
+    return getattr(data, name)(root, **ARGUMENTS.get(name, {}))
+
+
+@every
+def test_splits_have_labels_of_their_classes_and_facts_for_a_record(name, small_data):
+    splits = load(name, small_data)
+    for split in splits.train, splits.val, splits.test:
+        assert len(split) == len(split.inputs) == len(split.labels) > 0
+        assert split.labels.dtype == torch.int64
+        assert 0 <= int(split.labels.min()) <= int(split.labels.max()) < len(splits.classes)
+    assert len(set(splits.classes)) == len(splits.classes) >= 2
+    assert json.loads(json.dumps(splits.facts)) == splits.facts
+
+
+@every
+def test_no_example_is_in_two_splits(name, small_data):
+    if name in ("sst", "digits"):
+        pytest.skip("its splits are three files" if name == "sst" else "a handful of the digits are equal images")
+    splits = load(name, small_data)
+    seen = [{part.numpy().tobytes() for part in split.inputs} for split in (splits.train, splits.val, splits.test)]
+    assert [len(s) for s in seen] == [len(splits.train), len(splits.val), len(splits.test)]
+    assert len(set.union(*seen)) == sum(map(len, seen))
+
+
+@every
+def test_loading_twice_gives_the_same(name, small_data):
+    first, second = load(name, small_data), load(name, small_data)
+    for a, b in zip((first.train, first.val, first.test), (second.train, second.val, second.test), strict=True):
+        assert torch.equal(a.labels, b.labels)
+        if name != "sst":
+            assert torch.equal(a.inputs, b.inputs)
+
+
+@every
+def test_batches_are_prepared_and_augmented_by_a_seed(name, small_data):
+    splits = load(name, small_data)
+    batch = splits.train[:7].to("cpu")
+    prepared = splits.prepare(batch.inputs)
+    assert len(prepared) == 7
+    if splits.augment is not None:
+        draw = [splits.augment(prepared, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
+        assert draw[0].shape == prepared.shape
+        assert draw[0].dtype == prepared.dtype
+        assert torch.equal(draw[0], draw[1])
+        assert not torch.equal(draw[0], draw[2])
+
+
+@every
+def test_some_examples_by_slice_mask_and_indices(name, small_data):
+    split = load(name, small_data).train
+    rows = torch.tensor([3, 1])
+    mask = torch.zeros(len(split), dtype=torch.bool).index_fill(0, rows, True)
+    assert torch.equal(split[rows].labels, split.labels[rows])
+    assert len(split[mask].inputs) == 2
+    assert len(split[1:4].inputs) == 3
+
+
+@every
+@pytest.mark.parametrize("bad", [-1, 0, 10**9])
+def test_a_validation_size_that_cannot_be_is_one_clear_line(name, bad, small_data):
+    if name in ("sst", "imagenet") or (name == "blobs" and bad > 0):
+        pytest.skip("its validation set is fixed, or drawn as large as asked")
+    with pytest.raises(InputError) as caught:
+        getattr(data, name)(small_data, val=float(bad) if name == "tiny_imagenet" else bad)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", corruptions.__all__)
+@pytest.mark.parametrize("severity", [1, 5])
+def test_corruptions_return_as_many_images_and_grow(name, severity):
+    corrupt = getattr(corruptions, name)
+    smooth = torch.linspace(20, 200, 32).expand(2, 3, 32, 32).clone()
+    smooth[:, 1] = smooth[:, 1].mT * 0.7
+    images = smooth.round().to(torch.uint8)
+    changed = corrupt(images, severity=severity)
+    assert changed.shape == images.shape
+    assert changed.dtype == torch.uint8
+    assert not torch.equal(changed, images)
+    assert torch.equal(changed, corrupt(images, severity=severity))
+    with pytest.raises(InputError, match=r"1 \.\. 5"):
+        corrupt(images, severity=6)

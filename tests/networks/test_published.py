@@ -1,0 +1,212 @@
+"""The networks are the published ones: parameter counts, the recursion of the Tree-LSTM, and that they learn."""
+
+import random
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from calibrant import data, networks
+from calibrant._types import InputError
+from calibrant.data.sst import Trees, parse
+
+HE = "He et al. 2016, table 6 (0.27, 0.46, 0.66, 0.85, 1.7 M); to the digit by the usual reimplementations"
+KUANGLIU = "the code that P0's is taken from, 10 classes"
+COUNTS = [  # network, arguments, classes, parameters besides word vectors, whose number
+    ("resnet20", {}, 10, 269_722, HE),
+    ("resnet32", {}, 10, 464_154, HE),
+    ("resnet44", {}, 10, 658_586, HE),
+    ("resnet56", {}, 10, 853_018, HE),
+    ("resnet110", {}, 10, 1_727_962, HE),
+    ("resnet18", {}, 10, 11_173_962, KUANGLIU),
+    ("resnet34", {}, 10, 21_282_122, KUANGLIU),
+    ("resnet50", {}, 10, 23_520_842, KUANGLIU),
+    ("resnet101", {}, 10, 42_512_970, KUANGLIU),
+    ("resnet152", {}, 10, 58_156_618, KUANGLIU),
+    ("resnet110_bottleneck", {}, 10, 42_512_970 + 3 * 1_117_184, "ResNet-101 and three more blocks of its third stage"),
+    ("densenet121", {}, 10, 6_956_298, KUANGLIU),
+    ("vgg16", {}, 10, 14_728_266, KUANGLIU),
+    ("lenet5", {}, 10, 61_706, "LeCun et al. 1998 with a full third layer"),
+    ("global_pooling_cnn", {}, 20, 64_128 + 2 * 82_048 + 16_512 + 2_580, "layer by layer from P0's code"),
+    ("tree_lstm", {}, 2, 2 * 45_150 + 8 * 22_650 + 453, "layer by layer from P0's code"),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "classes", "count", "source"), COUNTS)
+def test_parameters_are_as_many_as_published(name, arguments, classes, count, source):
+    with torch.device("meta"):
+        network = getattr(networks, name)(classes, **arguments)
+    assert sum(p.numel() for key, p in network.named_parameters() if "embedding" not in key) == count
+
+
+def test_parameters_are_as_many_as_published_in_millions():
+    with torch.device("meta"):
+        sizes = {
+            "WRN-28-10, Zagoruyko & Komodakis 2016, table 4": (networks.wide_resnet(10), 36.5),
+            "WRN-16-4, ibid.; it counts two layers more": (networks.wide_resnet(10, depth=14, widen=4), 2.8),
+            "DenseNet-BC (100, 12), Huang et al. 2017, table 2": (networks.densenet(10, blocks=(16, 16, 16)), 0.8),
+            "DenseNet-BC (190, 40), ibid.": (networks.densenet(10, blocks=(31, 31, 31), growth=40), 25.6),
+            "BERT base, Devlin et al. 2019": (bert_base(), 110),
+        }
+    for source, (network, millions) in sizes.items():
+        assert sum(p.numel() for p in network.parameters()) / 1e6 == pytest.approx(millions, rel=0.01, abs=0.05), source
+
+
+def bert_base():
+    from transformers import BertConfig, BertForSequenceClassification
+
+    return BertForSequenceClassification(BertConfig(num_labels=20))
+
+
+def test_shapes_that_cannot_be_are_one_clear_line():
+    with pytest.raises(InputError, match="6 n \\+ 2"):
+        networks.wide_resnet(10, depth=28)
+
+
+def test_a_checkpoint_that_is_not_there_is_one_clear_line(tmp_path):
+    with pytest.raises(InputError, match="cannot load") as caught:
+        networks.bert(2, checkpoint=str(tmp_path / "nowhere"))
+    assert "\n" not in str(caught.value)
+
+
+def recursive(network, trees, node):
+    """Tai et al. 2015, eqs. 9-14 without the output gate, by recursion: hidden and cell of one node of one tree."""
+    if trees.left[node] < 0:
+        x = network.embedding.weight[trees.word[node]]
+        cell, gate = (network.leaf.weight @ x + network.leaf.bias).chunk(2)
+        return torch.sigmoid(gate) * torch.tanh(cell), cell
+    (h_l, c_l), (h_r, c_r) = (recursive(network, trees, int(side[node])) for side in (trees.left, trees.right))
+    z = network.left.weight @ h_l + network.left.bias + network.right.weight @ h_r + network.right.bias
+    i, f_l, f_r, u = z.chunk(4)
+    cell = torch.sigmoid(i) * torch.tanh(u) + torch.sigmoid(f_l) * c_l + torch.sigmoid(f_r) * c_r
+    return torch.tanh(cell), cell
+
+
+def random_tree(leaves, rng):
+    if leaves == 1:
+        return f"({rng.randrange(5)} w{rng.randrange(30)})"
+    cut = rng.choice([1, leaves - 1, rng.randrange(1, leaves)])
+    return f"({rng.randrange(5)} {random_tree(cut, rng)} {random_tree(leaves - cut, rng)})"
+
+
+def forest(n, seed=0):
+    rng, ids, nodes, start = random.Random(seed), {"": 0}, [], [0]
+    for _ in range(n):
+        nodes += parse(random_tree(rng.choice([1, 2, 3, 9, 25]), rng), ids)
+        start.append(len(nodes))
+    return Trees(torch.tensor(start), *torch.tensor(nodes).T), len(ids)
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_the_tree_lstm_equals_the_recursion(classes):
+    torch.manual_seed(0)
+    trees, words = forest(20)
+    network = networks.tree_lstm(classes, words=words, dimension=6, memory=5, dropout=0.0).double().train()
+    logits = network(trees)
+    expected = []
+    for i in range(len(trees)):
+        tree = trees[i : i + 1]
+        expected += [network.head(recursive(network, tree, node)[0]) for node in range(len(tree.word))]
+    torch.testing.assert_close(logits, torch.stack(expected), atol=1e-12, rtol=0)
+
+    weight = torch.randn(logits.shape, dtype=torch.float64)
+    parameters = list(network.parameters())
+    by_height = torch.autograd.grad((logits * weight).sum(), parameters)
+    one_by_one = torch.autograd.grad((torch.stack(expected) * weight).sum(), parameters)
+    for a, b in zip(by_height, one_by_one, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-10)
+
+    roots = logits[trees.start[1:] - 1]
+    torch.testing.assert_close(network.eval()(trees), roots[:, [0, 2]] if classes == 2 else roots)
+
+
+@pytest.mark.shared
+def test_the_tree_lstm_equals_the_recursion_on_sst(shared, data_cache):
+    torch.manual_seed(0)
+    splits = data.sst(shared / "datasets")
+    network = networks.tree_lstm(2, splits.vectors).eval()
+    trees = splits.test.inputs[:25]
+    with torch.no_grad():
+        logits = network(trees)
+        for i in range(25):
+            tree = trees[i : i + 1]
+            expected = network.head(recursive(network, tree, len(tree.word) - 1)[0])[[0, 2]]
+            torch.testing.assert_close(logits[i], expected, atol=1e-6, rtol=1e-5)
+
+
+def test_word_vectors_start_where_they_are_given_and_stay_if_frozen():
+    vectors = torch.randn(50, 100)
+    vectors[0] = 0
+    for frozen in True, False:
+        network = networks.global_pooling_cnn(2, vectors, frozen=frozen)
+        torch.testing.assert_close(network.embedding.weight.detach(), vectors)
+        assert network.embedding.weight.requires_grad is not frozen
+    network(torch.randint(50, (2, 30))).sum().backward()
+    assert (network.embedding.weight.grad[0] == 0).all()  # padding does not learn
+
+
+def learn(network, batch, labels, steps, rate, prepare=lambda x: x):
+    optimizer = torch.optim.Adam([p for p in network.parameters() if p.requires_grad], rate)
+    x = prepare(batch)
+    for _ in range(steps):
+        network.train()
+        optimizer.zero_grad()
+        cross_entropy(network(x), labels).backward()
+        optimizer.step()
+    return accuracy(network, x, labels)
+
+
+def accuracy(network, x, labels):
+    network.eval()
+    with torch.no_grad():
+        return float((network(x).argmax(1) == labels).double().mean())
+
+
+CHEAP = {"resnet8": 40, "resnet20": 40, "lenet5": 150, "mlp": 60, "densenet": 60}
+LARGE = {name: 20 for name in networks.__all__ if name.startswith(("resnet", "dense", "wide", "vgg"))}
+LARGE |= {"vgg16": 40, "resnet110": 60}
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", [*CHEAP, *(pytest.param(n, marks=pytest.mark.slow) for n in LARGE if n not in CHEAP)])
+def test_images_are_learned_by_heart(name, shared, data_cache):
+    torch.manual_seed(0)
+    tiny = name == "resnet50_tiny_imagenet"
+    splits = data.tiny_imagenet(shared / "datasets") if tiny else data.cifar10(shared / "datasets")
+    some = splits.train[:64]
+    arguments = {"mlp": {"features": 3072}, "lenet5": {"channels": 3}, "densenet": {"blocks": (2, 2), "growth": 16}}
+    network = getattr(networks, name)(len(splits.classes), **arguments.get(name, {}))
+    network = network.to(memory_format=torch.channels_last)
+    with torch.no_grad():  # batch statistics at once, or evaluation lags behind a few steps
+        for module in network.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.momentum = 0.5
+    steps = {**LARGE, **CHEAP}[name]
+    assert learn(network, some.inputs, some.labels, steps, 2e-3, splits.prepare) == 1.0
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["global_pooling_cnn", "cnn8_text"])
+def test_documents_are_learned_by_heart(name, shared, data_cache):
+    torch.manual_seed(0)
+    splits = data.newsgroups(shared / "datasets")
+    some = splits.train[:64]
+    network = getattr(networks, name)(20, splits.vectors)
+    tokens = some.inputs[:, -100:]
+    assert learn(network, tokens, some.labels, 60, 2e-3, splits.prepare) == 1.0
+
+
+@pytest.mark.shared
+def test_trees_are_learned_by_heart(shared, data_cache):
+    torch.manual_seed(0)
+    splits = data.sst(shared / "datasets")
+    some = splits.train[:64]
+    network = networks.tree_lstm(2, splits.vectors, dropout=0.0)
+    learn_nodes = splits.targets(some.inputs, some.labels)
+    optimizer = torch.optim.Adam(network.parameters(), 5e-3)
+    for _ in range(30):
+        network.train()
+        optimizer.zero_grad()
+        cross_entropy(network(some.inputs), learn_nodes).backward()
+        optimizer.step()
+    assert accuracy(network, some.inputs, some.labels) == 1.0

@@ -49,7 +49,7 @@ def test_parameters_are_as_many_as_published_in_millions():
             "BERT base, Devlin et al. 2019": (bert_base(), 110),
         }
     for source, (network, millions) in sizes.items():
-        assert sum(p.numel() for p in network.parameters()) / 1e6 == pytest.approx(millions, rel=0.01, abs=0.05), source
+        assert sum(p.numel() for p in network.parameters()) / 1e6 == pytest.approx(millions, rel=0.02, abs=0.05), source
 
 
 def bert_base():

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from calibrant._files import written
 from calibrant._types import InputError
 
 VERSION = 1  # of what the cache holds; raise it when a conversion changes
@@ -81,18 +81,12 @@ def cached(name: str, build: Callable[[], Converted]) -> Converted:
         pass  # not there, or not whole
     tensors, facts = build()
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        for left in home.glob("part-*"):  # by a kill, more than a day ago
+        with written(path) as draft:
+            save_file(tensors, draft, metadata={"facts": json.dumps(facts)})
+        for left in home.glob(".*.safetensors"):  # by a kill, more than a day ago
             if time.time() - left.stat().st_mtime > 86_400:
                 left.unlink(missing_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=home, prefix="part-")
-        os.close(handle)
-        try:
-            save_file(tensors, temporary, metadata={"facts": json.dumps(facts)})
-            Path(temporary).replace(path)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
-    except OSError:
+    except (OSError, InputError):
         pass
     return tensors, facts
 

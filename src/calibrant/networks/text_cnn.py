@@ -9,11 +9,11 @@ __all__ = ["cnn8_text", "global_pooling_cnn"]
 
 
 def embedding(vectors: Tensor | None, *, words: int, dimension: int, frozen: bool) -> nn.Embedding:
-    """A table of word vectors that starts from `vectors`, or at random from N(0, 0.1^2); row 0 is zero and stays so."""
+    """A table of word vectors that starts from `vectors`, or at random from N(0, 0.4^2); row 0 is zero and stays so."""
     if vectors is not None:
         return nn.Embedding.from_pretrained(vectors.clone(), freeze=frozen, padding_idx=0)
     table = nn.Embedding(words, dimension, padding_idx=0)
-    nn.init.normal_(table.weight, std=0.1)
+    nn.init.normal_(table.weight, std=0.4)
     nn.init.zeros_(table.weight[0].detach())
     table.weight.requires_grad_(not frozen)
     return table
@@ -62,8 +62,9 @@ class _CNN8(nn.Module):
         sizes = (table.embedding_dim, *(width,) * 6)
         self.convolutions = nn.ModuleList(nn.Conv1d(a, b, 5, padding=2) for a, b in pairwise(sizes))
         self.hidden, self.dropout, self.head = nn.Linear(width, width), nn.Dropout(dropout), nn.Linear(width, classes)
-        for layer in (*self.convolutions, self.hidden):
-            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")  # eight plain layers fade away otherwise
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv1d):  # plain layers in a row fade away otherwise
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens).mT

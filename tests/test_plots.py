@@ -113,9 +113,10 @@ def test_the_reliability_curve_keeps_its_shape_when_points_are_left_out(ax):
 def test_reliability_curve_shades_only_what_leaves_the_band(ax, some):
     curve = metrics.curves.corp(*some)
     plots.reliability_curve(curve, ax=ax)
-    band, outside = ax.collections
+    band, below, above = ax.collections
     assert band.get_paths()
-    assert bool(((curve.y < curve.low) | (curve.y > curve.high)).any()) == bool(outside.get_paths())
+    assert bool((curve.y < curve.low).any()) == bool(below.get_paths())
+    assert bool((curve.y > curve.high).any()) == bool(above.get_paths())
 
 
 def test_risk_coverage_ends_at_the_error(ax, some):

@@ -1,38 +1,71 @@
 """The second half on its own: fit calibrators on some predictions, judge them on others, choose one honestly."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from calibrant import calibrators, catalog, metrics
+from calibrant._bins import judge as judge_examples
 from calibrant._types import Calibrator, InputError
+from calibrant.metrics._results import mean_interval
+from calibrant.metrics.tables import Classes, classes
 from calibrant.predictions import Predictions
 
-CALIBRATORS = ("Identity", "Temperature", "Temperature(criterion='ece')", "HistogramBinning")
+CALIBRATORS = ("Identity", "Temperature", "StructuredMatrix", "HistogramBinning", "Auto")
 METRICS = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece")
 FOLDS = 5
+MISTAKES = 20
+
+Progress = Callable[[str], object]  # told what is being done
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """An example that was predicted wrongly, and how probable the wrong class was said to be."""
+
+    row: int  # index in the judged data
+    label: int
+    predicted: int
+    before: float  # probability of the predicted class
+    after: float  # the same, by the chosen calibrator
 
 
 @dataclass(frozen=True, eq=False)
 class Assessment:
     """What every calibrator did to predictions that it was not fitted on."""
 
-    truth: Predictions  # what was judged
-    logits: dict[str, Tensor]  # calibrated logits of it, by the calibrator's text
-    fitted: dict[str, Calibrator]  # on all fitting data
+    before: metrics.Assessment  # the table of the predictions as they came
+    tables: dict[str, metrics.Assessment]  # the table by calibrator
     values: dict[str, dict[str, float]]  # calibrator -> metric -> value
-    chosen: str  # the calibrator with the lowest cross-fitted NLL on the fitting data
-    how: str  # one sentence on which data did what
+    fitted: dict[str, Calibrator]  # on all fitting data
+    chosen: str  # the calibrator with the lowest cross-fitted NLL on the fitting data, unless asked for
+    held_out: dict[str, float]  # that NLL; empty if a calibrator was asked for
+    changes: tuple[metrics.Row, ...]  # chosen minus before, on the same examples, with their interval
+    classes: tuple[Classes, Classes] | None  # before and after
+    mistakes: tuple[Mistake, ...]  # the most confident first
+    how: str  # on which data who did what
+
+    @property
+    def after(self) -> metrics.Assessment:
+        """The table of the chosen calibrator."""
+        return self.tables[self.chosen]
+
+    @property
+    def shown(self) -> list[str]:
+        """The metrics that were asked for."""
+        return list(next(iter(self.values.values())))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row {"calibrator", "metric", "value"} per number."""
+        """Return one row {"calibrator", "metric", "value", "low", "high", "p_value"} per number; nan where none is."""
         return [
-            {"calibrator": calibrator, "metric": metric, "value": value}
-            for calibrator, found in self.values.items()
-            for metric, value in found.items()
+            {"calibrator": name, "metric": metric, "value": value} | _evidence(self.tables[name], metric)
+            for name, found in self.values.items()
+            for metric, value in ({row.name: row.value for row in self.tables[name]} | found).items()
         ]
 
     def parameters(self) -> list[dict[str, Any]]:
@@ -46,6 +79,8 @@ def assess(
     names: Sequence[str] = CALIBRATORS,
     judged_by: Sequence[str] = METRICS,
     choose: str | None = None,
+    *,
+    progress: Progress = str,
 ) -> Assessment:
     """Fit on `val`, judge on `test`. Raises `InputError` if they are the same predictions."""
     if val.logits.shape[1] != test.logits.shape[1]:
@@ -58,10 +93,11 @@ def assess(
             "judge on, or cross-fit with --cv 5"
         )
     names, judged_by, choose = _known(names, judged_by, choose)
-    fitted = {name: fit(name, val) for name in names}
+    fitted = _fitted(names, val, progress)
+    held_out = {} if choose or len(val) < 2 else {n: _held_out(n, fitted[n], val, progress) for n in names}
     logits = {name: calibrator(test.logits.double()) for name, calibrator in fitted.items()}
     how = f"Fitted on {len(val):,} examples, judged on {len(test):,} others."
-    return _assessment(test, logits, fitted, judged_by, choose or _choice(val, names), how)
+    return _assessment(test, logits, fitted, judged_by, choose, held_out, how, progress)
 
 
 def cross_assess(
@@ -70,17 +106,22 @@ def cross_assess(
     names: Sequence[str] = CALIBRATORS,
     judged_by: Sequence[str] = METRICS,
     choose: str | None = None,
+    *,
+    progress: Progress = str,
 ) -> Assessment:
     """Judge every example with a calibrator fitted on the other folds; the kept calibrators are fitted on all."""
     names, judged_by, choose = _known(names, judged_by, choose)
-    logits = {name: cross_fitted(name, predictions, folds) for name in names}
+    logits: dict[str, Tensor] = {}
+    for name in names:
+        progress(f"cross-fitting {name}")
+        logits[name] = cross_fitted(name, predictions, folds)
     nll = {name: float(metrics.nll(z, predictions.labels, weights=predictions.weights)) for name, z in logits.items()}
-    fitted = {name: fit(name, predictions) for name in names}
     how = (
         f"Cross-fitted in {folds} folds: each of the {len(predictions):,} examples was judged by calibrators fitted on "
         "the other folds; what is saved was fitted on all."
     )
-    return _assessment(predictions, logits, fitted, judged_by, choose or min(nll, key=nll.__getitem__), how)
+    fitted = _fitted(names, predictions, progress)
+    return _assessment(predictions, logits, fitted, judged_by, choose, {} if choose else nll, how, progress)
 
 
 def fit(name: str, val: Predictions) -> Calibrator:
@@ -118,6 +159,31 @@ def learned(calibrator: Any) -> dict[str, Any]:
     return {f.name: _plain(getattr(calibrator, f.name)) for f in fields(calibrator)}
 
 
+def mistakes(before: Predictions, after: Tensor, most: int = MISTAKES) -> list[Mistake]:
+    """Return the wrong predictions of the highest confidence, with what another map makes of that confidence."""
+    judged = judge_examples(*before)
+    wrong = (judged.correct == 0).nonzero().squeeze(1)
+    order = np.lexsort((judged.log_likelihood[wrong].cpu().numpy(), -judged.confidence[wrong].cpu().numpy()))[:most]
+    rows = wrong[torch.from_numpy(order).to(wrong.device)]
+    predicted = before.logits[rows].argmax(1)
+    probs = after[rows].double().softmax(-1).gather(1, predicted[:, None]).squeeze(1)
+    columns = rows, before.labels[rows], predicted, judged.confidence[rows], probs
+    return [Mistake(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def changes(before: Predictions, after: Predictions, level: float = 0.90) -> tuple[metrics.Row, ...]:
+    """Return the differences of NLL, Brier score and accuracy on the same examples, after minus before."""
+    old, new = judge_examples(*before), judge_examples(*after)
+    differences = {
+        "accuracy": new.correct - old.correct,
+        "nll": old.log_likelihood - new.log_likelihood,
+        "brier": new.brier - old.brier,
+    }
+    return tuple(
+        metrics.Row.of(name, mean_interval(values, before.weights, level)) for name, values in differences.items()
+    )
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.tolist()
@@ -126,6 +192,11 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {"name": type(value).__name__} | {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
     return value
+
+
+def _evidence(table: metrics.Assessment, metric: str) -> dict[str, float]:
+    row = table[metric] if metric in table else metrics.Row(metric, math.nan)
+    return {"low": row.low, "high": row.high, "p_value": row.p_value}
 
 
 def _known(
@@ -138,12 +209,21 @@ def _known(
     return list(dict.fromkeys(names)), [catalog.brief(name, metrics) for name in judged_by], chosen
 
 
-def _choice(val: Predictions, names: Sequence[str]) -> str:
-    folds = min(FOLDS, len(val))
-    if folds < 2:
-        return names[0]
-    nll = {name: float(metrics.nll(cross_fitted(name, val, folds), val.labels, weights=val.weights)) for name in names}
-    return min(nll, key=nll.__getitem__)
+def _fitted(names: Sequence[str], val: Predictions, progress: Progress) -> dict[str, Calibrator]:
+    found: dict[str, Calibrator] = {}
+    for name in names:
+        progress(f"fitting {name} to {len(val):,} examples")
+        found[name] = fit(name, val)
+    return found
+
+
+def _held_out(name: str, fitted: Any, val: Predictions, progress: Progress) -> float:
+    """NLL on held-out folds of the fitting data; one that knows its members' own is no worse than the best of them."""
+    own = [nll for nll in getattr(fitted, "held_out", ()) if math.isfinite(nll)]
+    if own and val.weights is None:
+        return min(own)
+    progress(f"cross-fitting {name}")
+    return float(metrics.nll(cross_fitted(name, val, min(FOLDS, len(val))), val.labels, weights=val.weights))
 
 
 def _assessment(
@@ -151,8 +231,29 @@ def _assessment(
     logits: dict[str, Tensor],
     fitted: dict[str, Calibrator],
     judged_by: Sequence[str],
-    chosen: str,
+    choose: str | None,
+    held_out: dict[str, float],
     how: str,
+    progress: Progress,
 ) -> Assessment:
-    values = {name: judge(z, truth, judged_by) for name, z in logits.items()}
-    return Assessment(truth, logits, fitted, values, chosen, how)
+    progress("judging")
+    judged = {name: Predictions(z, truth.labels, truth.weights) for name, z in logits.items()}
+    tables = {name: metrics.assess(p) for name, p in judged.items()}
+    values: dict[str, dict[str, float]] = {}
+    for name, table in tables.items():
+        other = judge(logits[name], truth, [m for m in judged_by if m not in table])
+        values[name] = {m: other[m] if m in other else table[m].value for m in judged_by}
+    chosen = choose or (min(held_out, key=held_out.__getitem__) if held_out else next(iter(fitted)))
+    after = judged[chosen]
+    return Assessment(
+        before=tables["Identity"] if "Identity" in tables else metrics.assess(truth),
+        tables=tables,
+        values=values,
+        fitted=fitted,
+        chosen=chosen,
+        held_out=held_out,
+        changes=changes(truth, after),
+        classes=(classes(*truth, weights=truth.weights), classes(*after, weights=truth.weights)),
+        mistakes=tuple(mistakes(truth, after.logits)),
+        how=how,
+    )

@@ -6,8 +6,8 @@ import math
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
@@ -93,23 +93,24 @@ def assess_(
     if save is not None and save.suffix != ".safetensors":
         raise InputError(f"a calibrator is saved as .safetensors, got {save}")
     read = [Predictions.load(path) for path in file]
-    if cv is not None and len(read) == 1:
-        found = cross_assess(read[0], cv, calibrator, metric, choose)
-    elif len(read) == 2 and cv is None:
-        found = assess(read[0], read[1], calibrator, metric, choose)
-    elif len(read) == 1:
-        raise InputError(
-            "fitting and judging on the same data is refused, since it flatters every calibrator; give a second file "
-            "to judge on, or cross-fit this one with --cv 5"
-        )
-    else:
-        raise InputError(f"expected two files, or one with --cv, got {len(read)} files{' and --cv' if cv else ''}")
+    with _status() as progress:
+        if cv is not None and len(read) == 1:
+            found = cross_assess(read[0], cv, calibrator, metric, choose, progress=progress)
+        elif len(read) == 2 and cv is None:
+            found = assess(read[0], read[1], calibrator, metric, choose, progress=progress)
+        elif len(read) == 1:
+            raise InputError(
+                "fitting and judging on the same data is refused, since it flatters every calibrator; give a second "
+                "file to judge on, or cross-fit this one with --cv 5"
+            )
+        else:
+            raise InputError(f"expected two files, or one with --cv, got {len(read)} files{' and --cv' if cv else ''}")
     _show(found)
     if html is not None:
         from calibrant.report import assessment_report
 
         facts = {str(path): f"{p!r}, digest {p.digest}" for path, p in zip(file, read, strict=True)}
-        _write(html, assessment_report(found, _command(), facts))
+        _write(html, assessment_report(found, _command(), facts, save))
     if json_ is not None:
         content = {"chosen": found.chosen, "results": found.rows(), "parameters": found.parameters()}
         _write(json_, json.dumps(_strict(content), indent=1, allow_nan=False) + "\n")
@@ -223,19 +224,53 @@ def _study(path: Path, folder: Path | None, root: Path | None = None) -> None:
 
 
 def _show(found: Assessment) -> None:
-    from calibrant.report.sections import verdict
+    from calibrant.report.words import answers, headline, interval, p_text, title
+    from calibrant.study.tables import number
+
+    before, after = found.before, found.after
+    pair = {"before": before} | ({"after": after} if found.chosen != "Identity" else {})
+    table = Rich(**_PLAIN, padding=(0, 1, 0, 0))
+    table.add_column(f"{before.n:,} examples, {before.k} classes", no_wrap=True)
+    for name in pair:
+        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("90 % interval", style="dim", no_wrap=True)
+    for row in before:
+        cells: list[str] = []
+        for measured in pair.values():
+            if row.name in measured:
+                r = measured[row.name]
+                cells += [number(r.name, r.value), interval(r) if math.isnan(r.p_value) else p_text(r.p_value)]
+        table.add_row(title(row), *map(escape, cells))
+    out.print(table, "")
+    if len(found.values) > 1:
+        _show_calibrators(found)
+    out.print(f"[bold]{headline(found)}[/bold]")
+    for question, answer in answers(found):
+        out.print(f"[bold]{question}[/bold] {escape(answer)}")
+    out.print(f"[dim]{escape(found.how)}[/dim]")
+
+
+def _show_calibrators(found: Assessment) -> None:
     from calibrant.study.tables import heading, number
 
-    names = list(next(iter(found.values.values())))
     table = Rich(**_PLAIN)
     table.add_column("calibrator", no_wrap=True)
-    for name in names:
+    for name in found.shown:
         table.add_column(heading(name).replace("_", "_\n"), justify="right")
     for calibrator, values in found.values.items():
-        chosen = calibrator == found.chosen
-        table.add_row(calibrator, *(number(m, values[m]) for m in names), style="bold" if chosen else None)
-    out.print(table)
-    out.print(f"\n{verdict(found)}\n[dim]{found.how}[/dim]")
+        cells = (number(m, values[m]) for m in found.shown)
+        table.add_row(escape(calibrator), *cells, style="bold" if calibrator == found.chosen else None)
+    out.print(table, "")
+
+
+@contextmanager
+def _status() -> Generator[Callable[[str], object], None, None]:
+    """Say what is being done while it is being done, on a terminal."""
+    if not out.is_terminal:
+        yield str
+        return
+    with out.status("reading") as status:
+        yield status.update
 
 
 def _show_study(study: Any, rows: Sequence[dict[str, Any]]) -> None:

@@ -46,13 +46,13 @@ def reliability(bins: Bins, *, ax: Axes, title: str = "") -> Axes:
 def reliability_curve(curve: Curve, *, ax: Axes, title: str = "") -> Axes:
     """Draw a reliability curve such as `metrics.curves.corp` (Dimitriadis et al. 2021) against the diagonal.
 
-    Its band, in gray, is where the curve of a calibrated model lies; what leaves it is shaded red up to the diagonal.
+    Its band, in gray, is where the curve of a calibrated model lies; red is what lies between the two.
     """
     x, y, low, high = _thinned(curve.x, curve.y, curve.low, curve.high)
     if low is not None and high is not None:
         ax.fill_between(x, low, high, color=LINE, alpha=0.22, linewidth=0)
-        outside = (y < low) | (y > high)
-        ax.fill_between(x, x, y, where=outside.tolist(), color=GAP, alpha=0.3, linewidth=0)
+        for edge, outside in (low, y < low), (high, y > high):
+            ax.fill_between(x, edge, y, where=outside.tolist(), color=GAP, alpha=0.35, linewidth=0)
     ax.plot(x, y, color=BAR, linewidth=1.8, marker="o" if len(x) < 12 else "", markersize=4, clip_on=False)
     return _unit_square(ax, title)
 

@@ -1,6 +1,7 @@
-"""A page is a title, a lead and sections; everything it shows is inside it."""
+"""A page is a title, an opening and sections; everything it shows is inside it, and it asks the network for nothing."""
 
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -9,10 +10,31 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-INK = "#123457"  # drawn in this color, shown in the page's own text color, light or dark
+from calibrant.plots._predictions import BAR, GAP, LINE, PAPER
+
+INK = "#123457"
+COLORS = {  # drawn in these, shown in the page's own colors, light or dark
+    INK: "currentColor",
+    BAR: "var(--blue)",
+    GAP: "var(--red)",
+    LINE: "var(--soft)",
+    PAPER: "var(--paper)",
+}
+_SETTINGS: Any = {
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
+    "svg.fonttype": "none",
+    "svg.hashsalt": "calibrant",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.linewidth": 0.7,
+    "xtick.major.width": 0.7,
+    "ytick.major.width": 0.7,
+    "hatch.linewidth": 0.5,
+    "savefig.bbox": "tight",
+    "savefig.pad_inches": 0.03,
+}
 
 
 @dataclass(frozen=True)
@@ -23,17 +45,31 @@ class Section:
     body: str
 
 
-def page(title: str, lead: str, sections: Sequence[Section], facts: Mapping[str, str]) -> str:
-    """Return the whole HTML page; `facts` say how everything was computed."""
+def page(
+    title: str, lead: str, sections: Sequence[Section], facts: Mapping[str, str], *, kicker: str = "", tiles: str = ""
+) -> str:
+    """Return the whole HTML page: the answer as its title, and `facts` on how everything was computed at its end."""
     style = Markup(files("calibrant.report").joinpath("style.css").read_text())
     parts = [(section.heading, Markup(section.body)) for section in sections]
-    return _template().render(title=title, lead=lead, sections=parts, facts=facts, style=style)
+    text = _template().render(
+        title=title, lead=lead, sections=parts, facts=facts, style=style, kicker=kicker, tiles=Markup(tiles)
+    )
+    return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", text)
 
 
 def table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], *, best: Sequence[Sequence[bool]] = (), labels: int = 1
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    best: Sequence[Sequence[bool]] = (),
+    marked: Sequence[bool] = (),
+    labels: int = 1,
+    caption: str = "table",
 ) -> str:
-    """Return an HTML table; the first `labels` cells of a row are its headings, cells marked best are bold."""
+    """Return an HTML table; the first `labels` cells of a row are its headings, cells marked best are bold.
+
+    Rows that are marked stand out. Cells are text, or `Markup`.
+    """
     top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
     body = ""
     for i, row in enumerate(rows):
@@ -41,27 +77,39 @@ def table(
         for j, cell in enumerate(row[labels:]):
             strong = bool(best) and best[i][j]
             cells += f"<td>{'<strong>' if strong else ''}{escape(cell)}{'</strong>' if strong else ''}</td>"
-        body += f"<tr>{cells}</tr>"
-    return f'<div class="scroll" tabindex="0"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+        body += f'<tr class="marked">{cells}</tr>' if marked and marked[i] else f"<tr>{cells}</tr>"
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">'
+        f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
 
 
 def figure(
-    draw: Callable[[Axes], Any], alternative: str, *, caption: str = "", size: tuple[float, float] = (3.0, 3.0)
+    draw: Callable[[Figure], Any], alternative: str, *, caption: str = "", size: tuple[float, float] = (3.0, 3.0)
 ) -> str:
     """Return a figure as inline SVG with a caption; `alternative` says in words what it shows."""
     import matplotlib as mpl
 
-    color = dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
-    with mpl.rc_context({"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9, **color}):
-        drawing = Figure(figsize=size, layout="constrained")
-        draw(drawing.add_subplot())
+    with mpl.rc_context(_SETTINGS):
+        drawing = Figure(figsize=size, layout="compressed")
+        draw(drawing)
         file = io.StringIO()
         drawing.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     svg = file.getvalue()
-    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
-    start = svg.index(">") + 1
-    opening = svg[: start - 1] + f' role="img" aria-label="{escape(alternative)}">'
-    return f"<figure><figcaption>{escape(caption)}</figcaption>{opening}{svg[start:]}</figure>"
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r'(<g) id="[^"]*"|<metadata>.*?</metadata>\s*|<title>.*?</title>\s*', r"\1", svg, flags=re.DOTALL)
+    svg = re.sub(r" xmlns(:xlink)?=\"[^\"]*\"", "", svg).replace("xlink:href", "href")
+    svg = re.sub(r"font: ([^\"';]*?px) [^;\"]*", r"font: \1 system-ui, sans-serif", svg)
+    for drawn, shown in COLORS.items():
+        svg = svg.replace(drawn, shown)
+    opening, _, rest = svg.partition(">")
+    words = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    return f'<figure>{words}{opening} role="img" aria-label="{escape(alternative)}">{rest}</figure>'
+
+
+def folded(summary: str, body: str) -> str:
+    """Return a part that opens at a click or by the keyboard, and always in print."""
+    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
 
 
 @cache

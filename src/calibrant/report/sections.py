@@ -1,25 +1,38 @@
-"""What the reports say: each section is made from numbers that exist already; nothing is trained or fitted here."""
+"""The pieces that reports share, and the report of a study: made from numbers that exist already."""
 
-import math
 import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 
 from calibrant import __version__
-from calibrant._bins import Bins, top_label
+from calibrant._bins import Bins, Events, Ties
 from calibrant._types import InputError
-from calibrant.assess import Assessment, fit
-from calibrant.plots import reliability
-from calibrant.predictions import Predictions
-from calibrant.report.html import Section, figure, page, table
+from calibrant.assess import fit
+from calibrant.metrics.curves import corp_of
+from calibrant.plots import confidence_histogram, reliability, reliability_curve
+from calibrant.report.html import Section, figure, folded, page, table
+from calibrant.report.words import finding as finding
+from calibrant.report.words import percent
 from calibrant.study.config import Study
 from calibrant.study.store import Store
-from calibrant.study.tables import HIGHER_IS_BETTER, Table, family, heading, number, tables
+from calibrant.study.tables import Table, tables
 
-BINS = 15
+BINS, DRAWS = 15, 200
+
+CURVE_READING = (
+    '<p class="note">The line shows how often predictions of a given confidence were right (isotonic regression, so '
+    "that no bins are chosen); on the dashed diagonal they would be exactly right. The gray band is where the line of "
+    "a calibrated model lies 90 % of the time: only where the line leaves it, in red, is evidence. Below: "
+    "where the confidences are.</p>"
+)
+BAR_READING = (
+    '<p class="note">Bars show how often the predictions of a bin were right. The red part is the gap to the mean '
+    "confidence of the bin; fainter bars hold fewer examples.</p>"
+)
 
 
 def study_report(study: Study, rows: Sequence[dict[str, Any]], store: Store, command: str) -> str:
@@ -27,97 +40,82 @@ def study_report(study: Study, rows: Sequence[dict[str, Any]], store: Store, com
     if not rows:
         raise InputError(f"nothing to report: no run of study {study.name!r} is done")
     made = tables(rows)
-    sections = [Section("Results", "".join(map(_study_table, made)) + _legend(study))]
-    sections.append(Section("Confidence against accuracy", _study_diagrams(study, store)))
     done = [run for run in study.runs() if run in store]
     seconds = sum(store.record(run)["facts"]["seconds"] for run in done)
-    facts = {
+    curves, bars = _study_diagrams(study, store)
+    sections = [
+        Section("Results", "".join(map(_study_table, made)) + _legend(study)),
+        Section("Confidence against accuracy", curves + CURVE_READING + folded("The same in classical bars", bars)),
+    ]
+    ran = {
         "study": f"{study.name}: {len(done)} networks, {seconds / 60:.1f} minutes of training",
         "recipe": ", ".join(f"{key} {value}" for key, value in vars(study.recipe).items()),
-    } | _facts(command)
-    return page(study.title or study.name, finding(made), sections, facts)
-
-
-def assessment_report(found: Assessment, command: str, files: dict[str, str]) -> str:
-    """Return the HTML report of calibrators on somebody's own predictions."""
-    metrics = list(next(iter(found.values.values())))
-    best = {
-        m: (max if family(m) in HIGHER_IS_BETTER else min)(values[m] for values in found.values.values())
-        for m in metrics
     }
-    body = table(
-        ["calibrator", *map(heading, metrics)],
-        [[name, *(number(m, values[m]) for m in metrics)] for name, values in found.values.items()],
-        best=[[values[m] == best[m] for m in metrics] for values in found.values.values()],
-    )
-    note = f'<p class="note">{found.how} The best value of a column is bold.</p>'
-    diagrams = "".join(
-        _diagram(name, Predictions(logits, found.truth.labels, found.truth.weights))
-        for name, logits in found.logits.items()
-    )
-    sections = [
-        Section("Every calibrator", body + note),
-        Section("Confidence against accuracy", f'<div class="figures">{diagrams}</div>' + _READING),
-    ]
-    return page("Are these probabilities true?", verdict(found), sections, files | _facts(command))
+    return page(study.title or study.name, finding(made), sections, ran | facts(command), kicker="A calibration study")
 
 
-def verdict(found: Assessment) -> str:
-    """Say in words which way the predictions are off, and what the chosen calibrator does about it."""
-    before = found.logits.get("Identity", found.truth.logits)
-    confidence, correct = top_label(before, found.truth.labels)
-    gap = float((confidence - correct).mean())
-    way = "overconfident" if gap > 0 else "underconfident"
-    error = float((confidence - correct).std()) / math.sqrt(len(correct)) if len(correct) > 1 else math.inf
-    sure = "" if abs(gap) > 2 * error else ", which chance alone could explain"
-    text = (
-        f"On {len(correct):,} examples the model is right {100 * float(correct.mean()):.1f} % of the time and says "
-        f"{100 * float(confidence.mean()):.1f} % on average: it is {way} by {100 * abs(gap):.1f} points{sure}."
-    )
-    values = found.values[found.chosen]
-    raw = found.values.get("Identity")
-    if found.chosen == "Identity":
-        return text + " No calibrator did better on held-out data than leaving the predictions alone."
-    changes = [
-        f"{heading(m)} from {number(m, raw[m])} to {number(m, values[m])}" for m in ("nll", "ece") if raw and m in raw
-    ]
-    after = f" It changes {' and '.join(changes)}." if changes else ""
-    return f"{text} Of the calibrators tried, {found.chosen} is the one to use: lowest cross-fitted NLL.{after}"
+def curve_diagram(title: str, ties: Ties, bins: Bins, note: str = "") -> str:
+    """Return a CORP reliability curve with its band, above the histogram of the confidences."""
+    curve = corp_of(ties, 0.90, DRAWS, 0)
+
+    def draw(drawing: Figure) -> None:
+        upper, lower = drawing.subplots(2, 1, height_ratios=[5, 1], sharex=True)
+        reliability_curve(curve, ax=upper)
+        confidence_histogram(bins, ax=lower)
+        upper.set_xlabel("")
+        lower.set_ylabel("examples")
+
+    return figure(draw, _in_words(f"Reliability curve of {title}", bins), caption=_caption(title, note), size=(4, 5))
 
 
-def finding(made: Sequence[Table]) -> str:
-    """Say in words what a study found: who is over- and underconfident, and what is best before and after."""
-    chosen = next((t for t in made if family(t.metric) == "ece"), made[0])
-    raw, sentences = "Identity" if "Identity" in chosen.columns else chosen.columns[0], list[str]()
-    scaled = next((c for c in chosen.columns if c == "Temperature"), None)
-    if scaled:
-        at = {row: chosen.cells[row, scaled].temperature for row in chosen.rows}
-        for way, names in (
-            ("overconfident", [f"{row[2]} (T = {t:.2f})" for row, t in at.items() if t > 1.05]),
-            ("underconfident", [f"{row[2]} (T = {t:.2f})" for row, t in at.items() if t < 0.95]),
-        ):
-            if names:
-                sentences.append(f"Networks trained with {_and(names)} came out {way}.")
-    for label, columns in (("Without a calibrator", [raw]), ("With the best calibrator", chosen.columns)):
-        (row, column), cell = min(
-            (item for item in chosen.cells.items() if item[0][1] in columns), key=lambda item: item[1].mean
+def bar_diagram(title: str, bins: Bins, note: str = "") -> str:
+    """Return a classical reliability diagram of bars."""
+    words = _in_words(f"Reliability diagram of {title}", bins)
+
+    def draw(drawing: Figure) -> None:
+        reliability(bins, ax=drawing.add_subplot())
+
+    return figure(draw, words, caption=_caption(title, note), size=(4, 4))
+
+
+def facts(command: str) -> dict[str, str]:
+    """Say what made the report."""
+    return {
+        "command": command,
+        "versions": f"calibrant {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
+        "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+
+
+def _in_words(what: str, bins: Bins) -> str:
+    full = bins.count > 0
+    parts = [
+        f"{100 * float(low):.0f} to {100 * float(high):.0f} %: right {percent(float(accuracy), 1)}, "
+        f"said {percent(float(confidence), 1)}, {int(count):,} examples"
+        for low, high, accuracy, confidence, count in zip(
+            bins.edges[:-1][full],
+            bins.edges[1:][full],
+            bins.accuracy[full],
+            bins.confidence[full],
+            bins.count[full],
+            strict=True,
         )
-        by = "" if column == "Identity" else f" followed by {column}"
-        sentences.append(f"{label}, {row[2]}{by} has the lowest {heading(chosen.metric)}: {cell.text(chosen.metric)}.")
-    return " ".join(sentences)
+    ]
+    error, signed = float((bins.weight * bins.gap.abs()).sum()), float((bins.weight[full] * bins.gap[full]).sum())
+    way = "below" if signed < 0 else "above"
+    return f"{what}: ECE {percent(error)}, accuracy on average {way} confidence. By confidence: {'; '.join(parts)}."
 
 
-_READING = (
-    '<p class="note">Bars show how often predictions of a given confidence were right; on the dashed diagonal they '
-    "would be exactly right. The red part is the gap to the mean confidence of the bin; fainter bars hold fewer "
-    "examples.</p>"
-)
+def _caption(title: str, note: str) -> Any:
+    from markupsafe import Markup, escape
+
+    return escape(title) + (Markup("<small>") + note + Markup("</small>") if note else "")
 
 
 def _study_table(t: Table) -> str:
     rows = [[t.name(row), *(t.cells[row, c].text(t.metric) for c in t.columns)] for row in t.rows]
     best = [[t.cells[row, c].best for c in t.columns] for row in t.rows]
-    return f"<h3>{t.heading}</h3>" + table(["trained with", *t.columns], rows, best=best)
+    return f"<h3>{t.heading}</h3>" + table(["trained with", *t.columns], rows, best=best, caption=t.heading)
 
 
 def _legend(study: Study) -> str:
@@ -128,42 +126,21 @@ def _legend(study: Study) -> str:
     )
 
 
-def _study_diagrams(study: Study, store: Store) -> str:
+def _study_diagrams(study: Study, store: Store) -> tuple[str, str]:
     after = next((c for c in study.calibrators if c.startswith("Temperature")), study.calibrators[-1])
     groups: dict[tuple[str, str, str], list[Any]] = {}
     for run in study.runs():
         if run in store:
             groups.setdefault((run.dataset, run.network, run.loss), []).append(run)
-    parts = ""
+    curves = bars = ""
     for (_, _, loss), runs in groups.items():
-        label = study.label("losses", loss)
-        for name in ("Identity", after):
-            tests = [store.get(run, "test").double() for run in runs]
+        tests = [store.get(run, "test").double() for run in runs]
+        for name in dict.fromkeys(("Identity", after)):
             logits = [fit(name, store.get(run, "val"))(t.logits) for run, t in zip(runs, tests, strict=True)]
-            pooled = Predictions(torch.cat(logits), torch.cat([t.labels for t in tests]))
-            parts += _diagram(f"{label}, {'before' if name == 'Identity' else f'after {name}'}", pooled)
-    return f'<div class="figures">{parts}</div>{_READING}'
-
-
-def _diagram(title: str, predictions: Predictions) -> str:
-    confidence, correct = top_label(*predictions)
-    bins = Bins.equal_width(BINS, confidence, correct, predictions.weights)
-    error = 100 * float((bins.weight * bins.gap.abs()).sum())
-    way = "below" if float((bins.weight * bins.gap).sum()) < 0 else "above"
-    words = (
-        f"Reliability diagram of {title}: ECE {error:.1f} %, accuracy on average {way} confidence; "
-        f"mean confidence {100 * float(confidence.mean()):.1f} %, accuracy {100 * float(correct.mean()):.1f} %."
-    )
-    return figure(lambda ax: reliability(bins, ax=ax), words, caption=f"{title}: ECE {error:.1f} %")
-
-
-def _facts(command: str) -> dict[str, str]:
-    return {
-        "command": command,
-        "versions": f"calibrant {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
-        "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-    }
-
-
-def _and(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+            events = Events.top(torch.cat(logits), torch.cat([t.labels for t in tests]))
+            bins = Bins.equal_width(BINS, events.confidence, events.correct)
+            title = f"{study.label('losses', loss)}, {'before' if name == 'Identity' else f'after {name}'}"
+            note = f"ECE {percent(float((bins.weight * bins.gap.abs()).sum()))}"
+            curves += curve_diagram(title, events.ties, bins, note)
+            bars += bar_diagram(title, bins, note)
+    return tuple(f'<div class="figures">{part}</div>' for part in (curves, bars + BAR_READING))  # pyright: ignore

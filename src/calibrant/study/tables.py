@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any
 
-PERCENT = {"error", "accuracy", "ece", "adaptive_ece", "classwise_ece", "mce"}
-HIGHER_IS_BETTER = {"accuracy"}
+PERCENT = {
+    *("error", "accuracy", "ece", "adaptive_ece", "classwise_ece", "mce", "sweep_ece", "smooth_ece", "debiased_l2"),
+    *("noise_floor", "adaptive_noise_floor", "signed_gap", "kuiper", "ks", "confident_share", "confident_accuracy"),
+    "aurc",
+}
+HIGHER_IS_BETTER = {"accuracy", "auroc", "discrimination", "confident_accuracy"}
 
 
 @dataclass(frozen=True)

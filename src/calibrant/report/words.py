@@ -1,0 +1,175 @@
+"""The answers in words, each with its evidence; the command line says the same."""
+
+import math
+from collections.abc import Sequence
+
+from calibrant.assess import Assessment
+from calibrant.metrics import Assessment as Measured
+from calibrant.metrics import Row
+from calibrant.study.tables import Table, family, heading, number
+
+SURE, LIKELY = 0.01, 0.05  # p-values below which a calibrated model is ruled out, or unlikely
+TITLES = {
+    "debiased_l2": "debiased L2 error",
+    "kuiper": "Kuiper error",
+    "confident_share": "at least 99 % confident",
+}
+
+Answer = tuple[str, str]  # question, answer
+
+
+def headline(found: Assessment) -> str:
+    """Say in a few words whether, and which way, the predictions are off."""
+    gap, p = found.before["signed_gap"], found.before["kuiper"].p_value
+    if not p < LIKELY:
+        return "No sign of miscalibration"
+    way = direction(gap)
+    if not way:
+        return "Miscalibrated, in no single direction"
+    return f"{way.capitalize()} by {100 * abs(gap.value):.1f} points"
+
+
+def verdict(found: Assessment) -> str:
+    """Say in one paragraph which way the predictions are off, what repairs them, and how sure that is."""
+    return " ".join(text for _, text in answers(found))
+
+
+def answers(found: Assessment) -> list[Answer]:
+    """Answer, in this order, what one wants to know of a model's probabilities."""
+    return [
+        ("Is it calibrated?", calibrated(found.before)),
+        ("Which way is it off?", which_way(found.before)),
+        ("What fixes it?", remedy(found)),
+        ("Is the difference real?", difference(found)),
+        ("Is it calibrated then?", calibrated(found.after, found.before)),
+    ][: 3 if found.chosen == "Identity" else 5]
+
+
+def calibrated(table: Measured, before: Measured | None = None) -> str:
+    """Weigh the bin-free test first, then ECE against its noise floor, then what could have been missed."""
+    p, ece, floor = table["kuiper"].p_value, table["ece"], table["noise_floor"]
+    against = (
+        f"its ECE of {percent(ece.value)} is {'above' if ece.value > floor.high else 'within'} what a calibrated model "
+        f"shows by chance ({percent(floor.value)} on average, {percent(floor.high)} at the 95 % quantile)"
+    )
+    if p < LIKELY:
+        sure = "No" if p < SURE else "Probably not"
+        if before is not None and ece.value < before["ece"].value:
+            sure = "Better, but not perfectly" if p < SURE else "Better, but probably not perfectly"
+        return f"{sure}: the Kuiper test rejects it ({p_text(p)}), and {against}."
+    most = table["debiased_l2"].high
+    unseen = f" An error of up to {percent(most)} (debiased L2, 90 %) cannot be ruled out." if most < 1 else ""
+    return f"Nothing says it is not: the Kuiper test finds no error ({p_text(p)}), and {against}.{unseen}"
+
+
+def which_way(table: Measured) -> str:
+    """Compare mean confidence with accuracy, and name the range of confidences that costs most."""
+    gap, right = table["signed_gap"], table["accuracy"].value
+    way = direction(gap)
+    says = f"says {percent(right + gap.value, 1)} on average and is right {percent(right, 1)} of the time"
+    if way:
+        low, high = sorted((abs(gap.low), abs(gap.high)))
+        text = f"It is {way}: it {says}, {100 * abs(gap.value):.1f} points apart ({low_high(low, high)} with 90 %)."
+    else:
+        text = f"Neither, on the whole: it {says}, which chance alone could explain."
+    shares = table.table.weight * table.table.gap.abs()
+    worst = int(shares.argmax())
+    low, high = (100 * float(edge) for edge in table.table.edges[worst : worst + 2])
+    if float(shares[worst]) > 0 and table["kuiper"].p_value < LIKELY:
+        text += (
+            f" Confidences of {low:.0f} to {high:.0f} % ({percent(float(table.table.weight[worst]), 0)} of the "
+            f"examples) account for {100 * float(shares[worst]):.1f} of the {100 * float(shares.sum()):.1f} points of "
+            "ECE."
+        )
+    return text
+
+
+def remedy(found: Assessment) -> str:
+    """Name the calibrator that was chosen, why, and what it changes."""
+    if found.chosen == "Identity":
+        tried = [name for name in found.tables if name != "Identity"]
+        return (
+            f"Nothing that was tried ({_and(tried)}) does better on held-out data." if tried else "Nothing was tried."
+        )
+    why = ", which has the lowest NLL on held-out folds of the fitting data" if found.held_out else ""
+    nll, ece = ((found.before[m].value, found.after[m].value) for m in ("nll", "ece"))
+    moved = f"NLL from {nll[0]:.4f} to {nll[1]:.4f} and ECE from {percent(ece[0])} to {percent(ece[1])}"
+    accuracy = next(row for row in found.changes if row.name == "accuracy")
+    same = "leaves every prediction as it was" if accuracy.low == accuracy.high == 0 else _accuracy(accuracy)
+    return f"{found.chosen}{why}. It takes {moved}, and {same}."
+
+
+def difference(found: Assessment) -> str:
+    """Test the change of NLL on the same examples."""
+    nll = next(row for row in found.changes if row.name == "nll")
+    if not math.isfinite(nll.value) or not math.isfinite(nll.low):
+        return "It cannot be tested on these examples."
+    word = "falls" if nll.value < 0 else "rises"
+    low, high = sorted((abs(nll.low), abs(nll.high)))
+    if nll.low > 0 or nll.high < 0:
+        sure = "Yes" if nll.value < 0 else "Yes, but for the worse"
+        return f"{sure}: on the same examples NLL {word} by {abs(nll.value):.4f} ({low:.4f} to {high:.4f} with 90 %)."
+    return (
+        f"Not beyond chance: on the same examples NLL {word} by {abs(nll.value):.4f}, and the 90 % interval of the "
+        f"change, {nll.low:+.4f} to {nll.high:+.4f}, holds 0."
+    )
+
+
+def finding(made: Sequence[Table]) -> str:
+    """Say in words what a study found: who is over- and underconfident, and what is best before and after."""
+    chosen = next((t for t in made if family(t.metric) == "ece"), made[0])
+    raw, sentences = "Identity" if "Identity" in chosen.columns else chosen.columns[0], list[str]()
+    scaled = next((c for c in chosen.columns if c == "Temperature"), None)
+    if scaled:
+        at = {row: chosen.cells[row, scaled].temperature for row in chosen.rows}
+        for way, names in (
+            ("overconfident", [f"{row[2]} (T = {t:.2f})" for row, t in at.items() if t > 1.05]),
+            ("underconfident", [f"{row[2]} (T = {t:.2f})" for row, t in at.items() if t < 0.95]),
+        ):
+            if names:
+                sentences.append(f"Networks trained with {_and(names)} came out {way}.")
+    for label, columns in (("Without a calibrator", [raw]), ("With the best calibrator", chosen.columns)):
+        (row, column), cell = min(
+            (item for item in chosen.cells.items() if item[0][1] in columns), key=lambda item: item[1].mean
+        )
+        by = "" if column == "Identity" else f" followed by {column}"
+        sentences.append(f"{label}, {row[2]}{by} has the lowest {heading(chosen.metric)}: {cell.text(chosen.metric)}.")
+    return " ".join(sentences)
+
+
+def title(row: Row) -> str:
+    """Name a row with its unit, in few words."""
+    return TITLES.get(row.name, row.title) + (" (%)" if heading(row.name).endswith("(%)") else "")
+
+
+def direction(gap: Row) -> str:
+    """Name the direction of a signed gap, or nothing where its interval holds 0."""
+    return "overconfident" if gap.low > 0 else "underconfident" if gap.high < 0 else ""
+
+
+def percent(share: float, digits: int = 2) -> str:
+    """Write a share in percent."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def p_text(p: float) -> str:
+    """Write a p-value."""
+    return "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
+
+
+def low_high(low: float, high: float) -> str:
+    """Write a range of points."""
+    return f"{100 * low:.1f} to {100 * high:.1f}"
+
+
+def interval(row: Row) -> str:
+    """Write the interval of a row in its unit; nothing where there is none."""
+    return "" if math.isnan(row.low) else f"[{number(row.name, row.low)}, {number(row.name, row.high)}]"
+
+
+def _accuracy(change: Row) -> str:
+    return f"changes accuracy by {100 * change.value:+.2f} points ({100 * change.low:+.2f} to {100 * change.high:+.2f})"
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -275,7 +275,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _read_npz(path: Path) -> Mapping[str, Any]:
-    with np.load(path, allow_pickle=False) as file:
+    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
         return {key: file[key] for key in file.files}
 
 

@@ -123,10 +123,11 @@ def build(cls: type[Any], table: Mapping[str, Any]) -> Any:
         close = get_close_matches(key, known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known)}"
         raise InputError(f"{cls.__name__.lower()} has no key {key!r}; {hint}")
+    values = {key: _convert(key, known[key].type, value) for key, value in table.items()}
     for f in known.values():
         if f.default is MISSING and f.default_factory is MISSING and f.name not in table:
             raise InputError(f"{cls.__name__.lower()} needs {f.name!r}")
-    return cls(**{key: _convert(key, known[key].type, value) for key, value in table.items()})
+    return cls(**values)
 
 
 def _convert(key: str, kind: Any, value: Any) -> Any:

@@ -1,0 +1,83 @@
+"""Real processes, really killed: the study goes on, nothing finished is lost or done again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import polars
+import pytest
+from polars.testing import assert_frame_equal
+
+from calibrant.study import Store, Study
+from calibrant.study.measure import measure
+
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def start(study, folder):
+    command = [sys.executable, "-m", "calibrant", "study", "run", str(study), "--out", str(folder)]
+    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process):
+    text, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, text
+    return text
+
+
+def rows(study, folder):
+    return polars.DataFrame(list(measure(Study.load(study), Store(folder))))
+
+
+def done(folder):
+    return {path.parent.name: path.stat().st_mtime_ns for path in folder.glob("runs/*/run.json")}
+
+
+@pytest.fixture
+def untouched(tiny, tmp_path):
+    """The result of the study when nobody disturbs it."""
+    text = finish(start(tiny, tmp_path / "untouched"))
+    assert text.count("done ") == 4
+    return rows(tiny, tmp_path / "untouched")
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_it_ends_the_same(tiny, tmp_path, untouched):
+    folder, kept, kills = tmp_path / "killed", {}, 0
+    for wait in (0.0, 0.4, 0.05, 0.2):
+        process = start(tiny, folder)
+        known = len(done(folder))
+        deadline = time.monotonic() + 120
+        while len(done(folder)) == known and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)  # until one more run is finished, then somewhere in the next
+        time.sleep(wait)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        kills += process.returncode == -signal.SIGKILL
+        now = done(folder)
+        assert kept.items() <= now.items()  # nothing lost, nothing written again
+        kept = now
+    assert kills >= 3
+    text = finish(start(tiny, folder))
+    assert kept.items() <= done(folder).items()
+    assert text.count("done ") == 4 - len(kept)
+    assert_frame_equal(rows(tiny, folder), untouched)
+    assert (folder / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_two_processes_on_one_store_end_as_one(tiny, tmp_path, untouched):
+    processes = [start(tiny, tmp_path / "two") for _ in range(2)]
+    texts = [finish(process) for process in processes]
+    assert sum(text.count("done ") for text in texts) == 4  # every run by exactly one of them
+    assert_frame_equal(rows(tiny, tmp_path / "two"), untouched)
+
+
+@pytest.mark.slow
+def test_a_second_start_finds_everything_done(tiny, tmp_path):
+    finish(start(tiny, tmp_path / "again"))
+    before = done(tmp_path / "again")
+    assert "done " not in finish(start(tiny, tmp_path / "again"))
+    assert done(tmp_path / "again") == before

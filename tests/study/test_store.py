@@ -1,0 +1,115 @@
+"""A run is there whole or not at all, whoever writes and whenever they die."""
+
+import json
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from calibrant import InputError, Predictions
+from calibrant.study import Recipe, Run, Store
+
+RUN = Run("digits", "resnet8", "focal", 0, Recipe())
+PREDICTIONS = Predictions(torch.eye(3).repeat(4, 1) * 2, [0, 1, 2] * 4)
+
+
+def test_what_is_put_is_got(tmp_path):
+    store = Store(tmp_path)
+    assert RUN not in store
+    store.put(RUN, {"test": PREDICTIONS}, {"seconds": 1.5}, [{"epoch": 1, "loss": 0.5}])
+    assert RUN in store
+    assert torch.equal(store.get(RUN, "test").logits, PREDICTIONS.logits)
+    assert store.record(RUN)["facts"] == {"seconds": 1.5}
+    assert store.history(RUN).to_dicts() == [{"epoch": 1, "loss": 0.5}]
+    assert [record["run"]["loss"] for record in store.records()] == ["focal"]
+    assert not list((tmp_path / "drafts").iterdir())
+
+
+def test_the_first_of_two_writers_stands(tmp_path):
+    store = Store(tmp_path)
+    store.put(RUN, {"test": PREDICTIONS}, {"who": "first"})
+    store.put(RUN, {"test": PREDICTIONS}, {"who": "second"})
+    assert store.record(RUN)["facts"] == {"who": "first"}
+    assert not list((tmp_path / "drafts").iterdir())
+
+
+def _die_while_writing(root, where):
+    import calibrant.study.store as module
+
+    def die(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if where == "split":  # half of a file is on the disk
+        import safetensors.torch
+
+        def half(tensors, path):
+            path.write_bytes(safetensors.torch.save(tensors)[:100])
+            die()
+
+        safetensors.torch.save_file = half
+    elif where == "record":  # half of the record is
+        write = Path.write_text
+
+        def part(path, text):
+            write(path, text[:30])
+            die()
+
+        Path.write_text = part
+    else:
+        module._sync = die
+    Store(root).put(RUN, {"test": PREDICTIONS}, {"seconds": 1.0})
+
+
+@pytest.mark.parametrize("where", ["split", "record", "sync"])
+def test_a_kill_in_the_middle_of_a_write_leaves_nothing_to_read(tmp_path, where):
+    process = multiprocessing.get_context("spawn").Process(target=_die_while_writing, args=(tmp_path, where))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    store = Store(tmp_path)
+    assert list((tmp_path / "drafts").iterdir())  # it did begin
+    assert RUN not in store
+    assert not list(store.records())
+    store.put(RUN, {"test": PREDICTIONS}, {"seconds": 2.0})
+    assert store.record(RUN)["facts"] == {"seconds": 2.0}
+
+
+def _hold(root, ready, done):
+    with Store(root).claim(RUN) as ours:
+        assert ours
+        ready.set()
+        done.wait(60)
+
+
+def test_a_claim_keeps_others_out_and_dies_with_its_process(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    ready, done = context.Event(), context.Event()
+    process = context.Process(target=_hold, args=(tmp_path, ready, done))
+    process.start()
+    assert ready.wait(60)
+    store = Store(tmp_path)
+    with store.claim(RUN) as ours:
+        assert not ours
+    process.kill()
+    process.join()
+    with store.claim(RUN) as ours:
+        assert ours
+
+
+def test_old_drafts_are_swept_and_young_ones_left(tmp_path):
+    store = Store(tmp_path)
+    for name, age in ("old", 2 * 86400), ("young", 60):
+        (tmp_path / "drafts" / name).mkdir()
+        past = (tmp_path / "drafts" / name).stat().st_mtime - age
+        os.utime(tmp_path / "drafts" / name, (past, past))
+    Store(store.root)
+    assert [path.name for path in (tmp_path / "drafts").iterdir()] == ["young"]
+
+
+def test_a_folder_that_cannot_be_written_is_told_of(tmp_path):
+    (tmp_path / "file").write_text(json.dumps({}))
+    with pytest.raises(InputError, match="choose another folder"):
+        Store(tmp_path / "file")

@@ -1,0 +1,74 @@
+import pytest
+import torch
+
+from calibrant import catalog, losses, networks
+from calibrant.data import digits
+from calibrant.study import Recipe
+from calibrant.study import train as module
+from calibrant.study.train import predict, train
+
+RECIPE = Recipe(epochs=4, batch_size=20, milestones=(2,), learning_rate=0.05)
+SPLITS = digits(train=60, val=100)
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    return catalog.resolve("resnet8(channels=1, width=4)", networks)(10)
+
+
+def weights(net):
+    return torch.cat([p.detach().flatten() for p in net.parameters()])
+
+
+def test_epochs_are_told_of_as_they_end():
+    net = network()
+    epochs = list(train(net, SPLITS, losses.cross_entropy, RECIPE))
+    assert [e.number for e in epochs] == [1, 2, 3, 4]
+    assert [round(e.learning_rate, 6) for e in epochs] == [0.05, 0.05, 0.005, 0.005]
+    assert epochs[-1].train_loss < epochs[0].train_loss
+    assert torch.equal(epochs[-1].val.logits, predict(net, SPLITS.val, SPLITS.prepare).logits)
+
+
+def test_the_seed_decides_everything():
+    results = []
+    for seed in 0, 0, 1:
+        net = network()
+        list(train(net, SPLITS, losses.cross_entropy, RECIPE, seed=seed))
+        results.append(weights(net))
+    assert torch.equal(results[0], results[1])
+    assert not torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("loss", ["focal", "AdaFocal", "Scheduled"])
+def test_an_interrupted_training_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, loss):
+    monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
+    whole = network()
+    whole_epochs = list(train(whole, SPLITS, catalog.resolve(loss, losses), RECIPE, seed=3))
+    path = tmp_path / "checkpoint.pt"
+    for epoch in train(network(), SPLITS, catalog.resolve(loss, losses), RECIPE, seed=3, checkpoint=path):
+        if epoch.number == 3:
+            break  # its state was kept after epoch 2
+    resumed = network(seed=9)  # what it starts from must not matter
+    rest = list(train(resumed, SPLITS, catalog.resolve(loss, losses), RECIPE, seed=3, checkpoint=path))
+    assert [e.number for e in rest] == [3, 4]
+    assert torch.equal(weights(resumed), weights(whole))
+    assert rest[-1].train_loss == whole_epochs[-1].train_loss
+
+
+def test_the_sum_over_a_batch_is_the_mean_at_a_larger_rate():
+    one, other = network(), network()
+    plain = Recipe(epochs=2, batch_size=20, momentum=0.0, weight_decay=0.0, milestones=(), learning_rate=0.02)
+    summed = Recipe(
+        epochs=2, batch_size=20, momentum=0.0, weight_decay=0.0, milestones=(), learning_rate=0.001, reduction="sum"
+    )
+    list(train(one, SPLITS, losses.cross_entropy, plain))
+    list(train(other, SPLITS, losses.cross_entropy, summed))
+    torch.testing.assert_close(weights(one), weights(other), rtol=1e-3, atol=1e-4)
+
+
+def test_clipping_bounds_a_step():
+    net = network()
+    before = weights(net)
+    recipe = Recipe(epochs=1, batch_size=60, momentum=0.0, weight_decay=0.0, learning_rate=1.0, clip=0.01)
+    list(train(net, SPLITS, losses.cross_entropy, recipe))
+    assert (weights(net) - before).norm() == pytest.approx(0.01, rel=1e-3)

@@ -1,0 +1,82 @@
+"""Published values of real networks come out to every printed digit through the public functions."""
+
+import json
+
+import pytest
+
+from calibrant import Predictions, metrics
+from calibrant.calibrators import Temperature
+
+pytestmark = pytest.mark.shared
+MUKHOTI = [
+    "mukhoti_cifar100_resnet50_brier",
+    "mukhoti_cifar10_densenet121_brier",
+    "mukhoti_cifar10_resnet50_flsd53",
+    "mukhoti_cifar10_wide_resnet_flsd53",
+]
+
+
+@pytest.mark.parametrize("name", MUKHOTI)
+def test_tables_of_mukhoti(shared, name):
+    val = Predictions.load(shared / "logits" / f"{name}.val.npz").double()
+    test = Predictions.load(shared / "logits" / f"{name}.test.npz").double()
+    z, y = test
+    by_ece = Temperature.fit(*val, criterion="ece")
+    by_adaece = Temperature.fit(*val, criterion="adaptive_ece(edges='mukhoti')")
+
+    def percent(metric, logits, **kwargs):
+        return f"{100 * metric(logits, y, **kwargs):.2f}"
+
+    ours = {
+        "error": percent(metrics.error, z),
+        "ece": percent(metrics.ece, z),
+        "ece_at_T": percent(metrics.ece, by_ece(z)),
+        "T_ece": f"{by_ece.temperature:.1f}",
+        "adaece": percent(metrics.adaptive_ece, z, edges="mukhoti"),
+        "adaece_at_T": percent(metrics.adaptive_ece, by_adaece(z), edges="mukhoti"),
+        "T_adaece": f"{by_adaece.temperature:.1f}",
+        "nll_x100": percent(metrics.nll, z),
+        "nll_x100_at_T": percent(metrics.nll, by_ece(z)),
+        "mce": percent(metrics.mce, z),
+        "mce_at_T": percent(metrics.mce, by_ece(z)),
+    }
+    assert ours == json.loads((shared / "logits" / "published.json").read_text())[name]
+
+
+def test_tables_of_kull(shared):
+    val = Predictions.load(shared / "logits" / "kull_cifar10_resnet110_ce.val.npz")
+    test = Predictions.load(shared / "logits" / "kull_cifar10_resnet110_ce.test.npz")
+    after = Temperature.fit(*val)(test.logits)
+    assert 100 * metrics.ece(*test) == pytest.approx(4.7503, abs=1e-4)  # from float32 probabilities
+    assert f"{metrics.classwise_ece(*test, reduction='sum'):.3f}" == "0.098"
+    assert f"{metrics.nll(*test):.3f}" == "0.358"
+    assert f"{100 * metrics.ece(after, test.labels):.4f}" == "1.1321"
+    assert f"{metrics.nll(after, test.labels):.3f}" == "0.209"
+
+
+@pytest.mark.parametrize(
+    ("name", "ece", "other", "value"),
+    [
+        ("sctl_cifar10LT_densenet40_ce", "21.08", "accuracy", "72.11"),
+        ("kumar_cifar10_vgg16_ce", "3.98", "nll", "0.2571"),
+        ("netcal_cifar100_wideresnet_16_4", "5.81", "nll", "0.9564"),
+    ],
+)
+def test_computed_values_of_others(shared, name, ece, other, value):
+    test = Predictions.load(shared / "logits" / f"{name}.test.npz")
+    assert f"{100 * metrics.ece(*test):.2f}" == ece
+    got = float(getattr(metrics, other)(*test))
+    assert (f"{got:.4f}" if other == "nll" else f"{100 * got:.2f}") == value
+
+
+def test_top_label_values_of_imagenet(shared):
+    import numpy as np
+    import torch
+
+    from calibrant._bins import Bins
+
+    file = np.load(shared / "logits" / "top1_imagenet_resnet101.npz")
+    confidence, correct = (torch.tensor(file[key]).double() for key in ("confidence", "correct"))
+    bins = Bins.equal_width(15, confidence, correct)
+    assert f"{100 * (bins.weight * bins.gap.abs()).sum():.4f}" == "4.9168"
+    assert f"{100 * (1 - correct.mean()):.2f}" == "22.63"

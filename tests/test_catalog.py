@@ -9,9 +9,7 @@ def polite(logits, labels, *, strength=1.0):
 
 
 def test_a_text_means_the_function_with_its_arguments(honest):
-    torch.testing.assert_close(
-        catalog.resolve("focal(gamma=2)", losses)(*honest), losses.focal(*honest, gamma=2.0)
-    )
+    torch.testing.assert_close(catalog.resolve("focal(gamma=2)", losses)(*honest), losses.focal(*honest, gamma=2.0))
     fitted = catalog.resolve("Temperature(criterion='ece')", calibrators)(*honest)
     assert fitted.certificate.criterion == "ece"
 

@@ -1,7 +1,7 @@
 import subprocess
 import sys
 
-HEAVY = "matplotlib polars sklearn lightning lightning_fabric ray transformers datasets scipy typer rich jinja2".split()
+HEAVY = ["matplotlib", "polars", "sklearn", "lightning", "lightning_fabric", "ray", "transformers", "datasets", "scipy", "typer", "rich", "jinja2"]
 
 
 def test_import_is_light():

@@ -1,0 +1,50 @@
+# make demo   train, calibrate and compare networks on real data; prints where the report lies
+# make test   the test suite
+# make check  all that CI runs
+PYTHON ?= python3
+# Which build of torch: a CPU or CUDA build is chosen here, see the README
+TORCH ?= torch==2.13.0
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test check lint types layers test-slow bench clean
+
+demo: .venv/train.done
+	$(BIN)/calibrant demo
+
+test: .venv/dev.done
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow"
+
+test-slow: .venv/dev.done
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow tests
+
+check: lint types layers test test-slow demo
+
+lint: .venv/dev.done
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/dev.done
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+layers: .venv/dev.done
+	$(BIN)/lint-imports
+
+.venv/bin/python:
+	$(PYTHON) -c "import sys; sys.exit(0 if sys.version_info >= (3, 11) else 'Python 3.11 or newer is needed, got ' + sys.version.split()[0] + '; say make PYTHON=python3.11')"
+	$(PYTHON) -m venv .venv
+
+.venv/torch.done: .venv/bin/python constraints.txt
+	$(PIP) $(TORCH)
+	touch $@
+
+.venv/train.done: .venv/torch.done pyproject.toml
+	$(PIP) --editable ".[train]"
+	touch $@
+
+.venv/dev.done: .venv/torch.done pyproject.toml
+	$(PIP) --editable ".[dev]"
+	touch $@ .venv/train.done
+
+clean:
+	rm -rf .venv runs out

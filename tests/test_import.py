@@ -1,7 +1,8 @@
 import subprocess
 import sys
 
-HEAVY = ["matplotlib", "polars", "sklearn", "lightning", "lightning_fabric", "ray", "transformers", "datasets", "scipy", "typer", "rich", "jinja2"]
+HEAVY = ["matplotlib", "polars", "sklearn", "lightning", "lightning_fabric", "ray", "transformers", "datasets"]
+HEAVY += ["scipy", "typer", "rich", "jinja2"]
 
 
 def test_import_is_light():

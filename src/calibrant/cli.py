@@ -54,7 +54,7 @@ def main() -> None:
         sys.exit(130)
 
 
-def _version(show: bool) -> None:
+def _version(show: bool | None) -> None:
     if show:
         print(f"calibrant {__version__}")
         raise typer.Exit
@@ -62,7 +62,7 @@ def _version(show: bool) -> None:
 
 @app.callback()
 def _root(  # pyright: ignore[reportUnusedFunction]
-    version: Annotated[bool, typer.Option("--version", callback=_version, help="Print the version.")] = False,
+    version: Annotated[bool | None, typer.Option("--version", callback=_version, help="Print the version.")] = None,
 ) -> None:
     pass
 
@@ -164,7 +164,7 @@ def list_(
             table.add_column("what it is, and its source")
             for method, text in entries(home):
                 table.add_row(escape(method), escape(text))
-            out.print(table, "")
+            out.print(table, "", width=None if out.is_terminal else 400)  # whole lines for grep
 
 
 @app.command()

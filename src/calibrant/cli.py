@@ -34,7 +34,7 @@ app = typer.Typer(
 )
 study_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Train and compare networks over a grid.")
 app.add_typer(study_app, name="study")
-out = Console(highlight=False)
+out = Console(highlight=False, width=None if sys.stdout.isatty() else 400)  # whole lines when piped
 _PLAIN: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "dim"}
 
 
@@ -164,7 +164,7 @@ def list_(
             table.add_column("what it is, and its source")
             for method, text in entries(home):
                 table.add_row(escape(method), escape(text))
-            out.print(table, "", width=None if out.is_terminal else 400)  # whole lines for grep
+            out.print(table, "")
 
 
 @app.command()
@@ -278,7 +278,7 @@ def _show_study(study: Any, rows: Sequence[dict[str, Any]]) -> None:
     from calibrant.study.tables import tables
 
     made = tables(rows)
-    wide = out.width >= 112 or not out.is_terminal
+    wide = out.width >= 112
     for t in made:
         table = Rich(title=t.heading, title_justify="left", title_style="bold", **_PLAIN)
         table.add_column("trained with", no_wrap=True)
@@ -288,7 +288,7 @@ def _show_study(study: Any, rows: Sequence[dict[str, Any]]) -> None:
             cells = [t.cells[row, column] for column in t.columns]
             texts = [(c.text(t.metric, deviation=wide), c.best) for c in cells]
             table.add_row(t.name(row), *(f"[bold]{text}[/bold]" if best else text for text, best in texts))
-        out.print(table, "", width=None if out.is_terminal else 120)
+        out.print(table, "")
     spread = f"mean{' ± standard deviation' if wide else ''} over {len(study.seeds)} seeds, "
     out.print(f"[dim]{spread if len(study.seeds) > 1 else ''}temperature in brackets, lowest in bold[/dim]\n")
     out.print(finding(made))

@@ -1,0 +1,147 @@
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import brentq
+
+from calibrant import InputError, Predictions, metrics
+from calibrant.calibrators import Temperature
+
+
+def problem(k, n=3000, temperature=1.7, seed=0):
+    """Labels drawn at one temperature, logits shown at another: the best T is their ratio, up to noise."""
+    g = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(n, k, dtype=torch.float64, generator=g)
+    labels = torch.multinomial((logits / temperature).softmax(-1), 1, generator=g).squeeze(1)
+    return logits, labels
+
+
+def root_of_the_slope(logits, labels):
+    """Solve mean(z_y) = mean(E_p z) for 1/T in numpy, independently."""
+    z, y = logits.numpy(), labels.numpy()
+
+    def slope(b):
+        e = np.exp(b * (z - z.max(1, keepdims=True)))
+        return np.mean((e / e.sum(1, keepdims=True) * z).sum(1) - z[np.arange(len(y)), y])
+
+    return 1 / brentq(slope, 1e-3, 1e3, xtol=1e-15, rtol=1e-14)
+
+
+@pytest.mark.parametrize("k", [2, 10, 100])
+def test_agrees_with_an_independent_root_find(k):
+    logits, labels = problem(k)
+    fitted = Temperature.fit(logits, labels)
+    assert float(fitted.temperature) == pytest.approx(root_of_the_slope(logits, labels), rel=1e-8)
+    assert fitted.certificate.status == "converged"
+    assert fitted.certificate.iterations <= 8
+    assert fitted.certificate.gradient < 1e-9
+    assert fitted.certificate.after == pytest.approx(float(metrics.nll(fitted(logits), labels)), rel=1e-12)
+
+
+@pytest.mark.shared
+def test_agrees_on_real_predictions(shared):
+    names = sorted(path.name for path in (shared / "logits").glob("*.val.npz"))
+    assert names
+    for name in names:
+        logits, labels = Predictions.load(shared / "logits" / name).double()
+        fitted = Temperature.fit(logits, labels)
+        assert float(fitted.temperature) == pytest.approx(root_of_the_slope(logits, labels), rel=1e-8), name
+        assert fitted.certificate.iterations <= 8, name
+
+
+def test_agrees_with_scikit_learn_to_its_own_tolerance():
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.calibration import CalibratedClassifierCV
+    from sklearn.frozen import FrozenEstimator
+
+    logits, labels = problem(10)
+
+    class Shown(ClassifierMixin, BaseEstimator):
+        classes_ = np.arange(10)
+
+        def __sklearn_is_fitted__(self):
+            return True
+
+        def fit(self, x, y):
+            return self
+
+        def predict(self, x):
+            return x.argmax(1)
+
+        def decision_function(self, x):
+            return x
+
+    theirs = CalibratedClassifierCV(FrozenEstimator(Shown()), method="temperature")
+    theirs.fit(logits.numpy(), labels.numpy())
+    beta = theirs.calibrated_classifiers_[0].calibrators[0].beta_
+    assert 1 / float(Temperature.fit(logits, labels).temperature) == pytest.approx(float(beta), rel=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1e-2, 1e-1, 10.0, 1e2])
+def test_scaled_logits_scale_the_temperature(scale):
+    logits, labels = problem(10)
+    one, other = Temperature.fit(logits, labels), Temperature.fit(scale * logits, labels)
+    assert float(other.temperature) == pytest.approx(scale * float(one.temperature), rel=1e-8)
+
+
+def test_finds_the_truth_within_its_standard_error():
+    logits, labels = problem(10, n=40_000)
+    fitted = Temperature.fit(logits, labels)
+    error = fitted.certificate.standard_error
+    assert abs(float(fitted.temperature) - 1.7) < 4 * error
+    assert 0 < error < 0.05
+
+
+def test_the_standard_error_is_that_of_a_bootstrap():
+    logits, labels = problem(5, n=2000)
+    g = torch.Generator().manual_seed(0)
+    again = []
+    for _ in range(200):
+        rows = torch.randint(2000, (2000,), generator=g)
+        again.append(float(Temperature.fit(logits[rows], labels[rows]).temperature))
+    assert Temperature.fit(logits, labels).certificate.standard_error == pytest.approx(np.std(again), rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("labels", "status"),
+    [("argmax", "separable"), ("argmin", "at bound")],
+)
+def test_says_when_there_is_no_optimum(labels, status):
+    logits, _ = problem(5, n=200)
+    fitted = Temperature.fit(logits, getattr(logits, labels)(-1))
+    assert fitted.certificate.status == status
+    assert fitted(logits).isfinite().all()
+    assert float(fitted.temperature) > 0
+
+
+def test_a_grid_takes_its_first_strict_minimum():
+    logits, labels = problem(5, n=500)
+    grid = [0.5, 1.0, 1.5, 2.0, 2.5]
+    values = [float(metrics.ece(logits / t, labels)) for t in grid]
+    fitted = Temperature.fit(logits, labels, criterion="ece", grid=grid)
+    assert float(fitted.temperature) == grid[int(np.argmin(values))]
+    assert fitted.certificate.after == pytest.approx(min(values), abs=1e-12)
+    flat = Temperature.fit(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]), criterion="ece", grid=grid)
+    assert float(flat.temperature) == 0.5  # all are equal: the first
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "first", "last"),
+    [
+        ("mukhoti", 100, 0.1, 10.0),
+        ("wang", 1000, 0.01, 10.0),
+        ("komisarenko", 100, 0.05, 5.0),
+    ],
+)
+def test_grids_of_the_papers(name, count, first, last):
+    from calibrant.calibrators._scaling import temperatures
+
+    grid = temperatures(name)
+    assert len(grid) == count
+    assert (grid[0], grid[-1]) == pytest.approx((first, last))
+
+
+def test_bad_grids_are_told_of():
+    logits, labels = problem(3, n=50)
+    for grid, message in (("guo", "no grid 'guo'"), ([], "at least one"), ([0.0, 1.0], "above 0")):
+        with pytest.raises(InputError, match=message):
+            Temperature.fit(logits, labels, criterion="ece", grid=grid)

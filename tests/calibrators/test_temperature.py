@@ -33,7 +33,7 @@ def test_agrees_with_an_independent_root_find(k):
     assert float(fitted.temperature) == pytest.approx(root_of_the_slope(logits, labels), rel=1e-8)
     assert fitted.certificate.status == "converged"
     assert fitted.certificate.iterations <= 8
-    assert fitted.certificate.gradient < 1e-9
+    assert fitted.certificate.gradient < 1e-6  # one Newton step before the end
     assert fitted.certificate.after == pytest.approx(float(metrics.nll(fitted(logits), labels)), rel=1e-12)
 
 

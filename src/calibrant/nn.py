@@ -22,7 +22,9 @@ class Criterion(nn.Module):
     weighs every class's term of the smoothed sum by its own weight, so that its minimizer is no longer the smoothed
     target. Logits in float16 or bfloat16 are computed in float32.
 
-    A loss with state is advanced by `after_epoch` and kept in the `state_dict`.
+    A loss is the text of one here or any callable (n k), (n) -> (n); one with a parameter `weights`, because it sees
+    the batch as a whole, is told what each row counts. A loss with state is advanced by `after_epoch`, and its state
+    is kept in the `state_dict`.
 
     >>> criterion = Criterion("focal(gamma=2)", ignore_index=-1)
     >>> criterion(torch.zeros(3, 2), torch.tensor([0, 1, -1]))

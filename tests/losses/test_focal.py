@@ -304,3 +304,13 @@ def test_the_likelihood_keeps_nothing_of_the_size_of_the_logits():
         losses.focal(z, torch.zeros(8, dtype=torch.int64))
     large = [t for t in kept if t.numel() >= z.numel()]
     assert all(t.data_ptr() == z.data_ptr() for t in large)
+
+
+def test_gradients_per_example_by_torch_func(batch):
+    logits, labels = batch
+
+    def one(z, y):
+        return losses.focal(z[None], y[None]).squeeze(0)
+
+    each = torch.func.vmap(torch.func.grad(one))(logits, labels)
+    assert torch.allclose(each, gradient(losses.focal, logits, labels), rtol=1e-12)

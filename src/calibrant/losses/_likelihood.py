@@ -16,6 +16,8 @@ class _ExpectedLogLikelihood(torch.autograd.Function):
     differentiable.
     """
 
+    generate_vmap_rule = True  # for per-example gradients by torch.func
+
     @staticmethod
     def forward(logits: Tensor, labels: Tensor, epsilon: float) -> Tensor:
         log_p = logits.log_softmax(-1)

@@ -7,7 +7,8 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
@@ -177,19 +178,54 @@ def demo(
     _study(_bundled("quickstart"), folder)
 
 
+_STUDY = Annotated[str, typer.Argument(help="A study file (.toml), or the name of a bundled one.")]
+_OUT = Annotated[Path | None, typer.Option("--out", help="Where runs and the report are kept; default runs/NAME.")]
+_ONLY = Annotated[str | None, typer.Option(help="Only runs whose data set, network, loss or seed contains this text.")]
+
+
 @study_app.command("run")
 def study_run(
-    study: Annotated[str, typer.Argument(help="A study file (.toml), or the name of a bundled one.")],
-    folder: Annotated[
-        Path | None, typer.Option("--out", help="Where runs and the report are kept; default runs/NAME.")
-    ] = None,
+    study: _STUDY,
+    folder: _OUT = None,
     root: Annotated[
         Path | None, typer.Option("--data", help="Folder of local data sets.", envvar="CALIBRANT_DATA")
     ] = None,
+    only: _ONLY = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be trained.")] = False,
 ) -> None:
     """Train what is missing of a study, then calibrate, measure and report. Stop and start it as you like."""
-    path = Path(study) if study.endswith(".toml") or Path(study).exists() else _bundled(study)
-    _study(path, folder, root)
+    if dry_run:
+        _standing(_found(study), folder, only)
+    else:
+        _study(_found(study), folder, root, only)
+
+
+@study_app.command("status")
+def study_status(study: _STUDY, folder: _OUT = None, only: _ONLY = None) -> None:
+    """List the runs of a study: done, begun, failed or still to train, and the time they take."""
+    _standing(_found(study), folder, only)
+
+
+@study_app.command("measure")
+def study_measure(
+    study: _STUDY,
+    folder: _OUT = None,
+    calibrator: Annotated[list[str], typer.Option("--calibrator", "-c", help="Instead of the study's own.")] = [],
+    metric: Annotated[list[str], typer.Option("--metric", "-m", help="Instead of the study's own.")] = [],
+) -> None:
+    """Calibrate and measure what is stored again, with other calibrators or metrics; nothing is trained."""
+    from calibrant.study import Store, Study
+
+    loaded = Study.load(_found(study))
+    changes: dict[str, Any] = {"calibrators": tuple(calibrator)} if calibrator else {}
+    changes |= {"metrics": tuple(metric)} if metric else {}
+    loaded = replace(loaded, **changes)
+    folder = folder or Path("runs") / loaded.name
+    _measured(loaded, Store(folder), folder)
+
+
+def _found(study: str) -> Path:
+    return Path(study) if study.endswith(".toml") or Path(study).exists() else _bundled(study)
 
 
 def _bundled(name: str) -> Path:
@@ -200,27 +236,62 @@ def _bundled(name: str) -> Path:
     return folder / f"{name}.toml"
 
 
-def _study(path: Path, folder: Path | None, root: Path | None = None) -> None:
+def _study(path: Path, folder: Path | None, root: Path | None = None, only: str | None = None) -> None:
     from calibrant.study import Store, Study
-    from calibrant.study.measure import measure
-    from calibrant.study.run import train_all
+    from calibrant.study.run import chosen, train_all
 
     study = Study.load(path)
     folder = folder or Path("runs") / study.name
     store = Store(folder)
-    report = writable(folder / "report.html")
-    failed = train_all(study, store, root, out)
-    with out.status("calibrating and measuring") if out.is_terminal else nullcontext():
-        rows = list(measure(study, store))
-        if rows:
-            from calibrant.report import study_report
-
-            _show_study(study, rows)
-            _write(report, study_report(study, rows, store, _command()))
+    failed = train_all(study, chosen(study, only), store, root, out)
+    _measured(study, store, folder)
     for run, reason in failed.items():
-        out.print(f"failed: {run.loss} seed {run.seed}: {reason.splitlines()[-1]}", style="red", soft_wrap=True)
+        out.print(f"failed: {run.loss} seed {run.seed}: {reason.splitlines()[-1]}", style="red", markup=False)
     if failed:
         sys.exit(1)
+
+
+def _measured(study: Any, store: Any, folder: Path) -> None:
+    """Show a study's tables, and write them and its report."""
+    import polars
+
+    from calibrant.report import study_report
+    from calibrant.study.measure import measure
+    from calibrant.study.tables import tables
+
+    report = writable(folder / "report.html")
+    with _status() as progress:
+        progress("calibrating and measuring")
+        rows = list(measure(study, store))
+        page = study_report(study, rows, store, _command())
+        made = tables(rows)
+    _show_study(study, rows)
+    with written(folder / "rows.csv") as draft:
+        polars.DataFrame(rows).write_csv(draft)
+    for name, texts in ("tables.md", [t.markdown() for t in made]), ("tables.tex", [t.latex() for t in made]):
+        with written(folder / name) as draft:
+            draft.write_text("\n".join(texts))
+    _write(report, page)
+
+
+def _standing(path: Path, folder: Path | None, only: str | None) -> None:
+    from calibrant.study import Store, Study
+    from calibrant.study.run import chosen, remaining
+
+    study = Study.load(path)
+    store = Store(folder or Path("runs") / study.name)
+    table = Rich(**_PLAIN)
+    for column in "", "data set", "network", "loss", "seed", "epochs", "seconds":
+        table.add_column(column, justify="right" if column in ("seed", "epochs", "seconds") else "left")
+    runs = chosen(study, only)
+    for run in runs:
+        seconds = f"{store.record(run)['facts']['seconds']:.0f}" if run in store else ""
+        names = (
+            study.label(k, n) for k, n in (("datasets", run.dataset), ("networks", run.network), ("losses", run.loss))
+        )
+        table.add_row(store.state(run), *map(escape, names), str(run.seed), str(run.recipe.epochs), seconds)
+    out.print(table)
+    out.print(remaining(runs, store))
 
 
 def _show(found: Assessment) -> None:

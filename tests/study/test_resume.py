@@ -81,3 +81,24 @@ def test_a_second_start_finds_everything_done(tiny, tmp_path):
     before = done(tmp_path / "again")
     assert "done " not in finish(start(tiny, tmp_path / "again"))
     assert done(tmp_path / "again") == before
+
+
+@pytest.mark.slow
+def test_what_is_stored_can_be_seen_and_measured_again(tiny, tmp_path):
+    def calibrant(*arguments):
+        command = [sys.executable, "-m", "calibrant", "study", *arguments, str(tiny), "--out", str(tmp_path / "out")]
+        return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+
+    assert "4 of 4 runs to train" in calibrant("run", "--dry-run").stdout
+    assert calibrant("run", "--only", "focal").returncode == 0
+    text = calibrant("status").stdout
+    assert (text.count("done "), text.count("missing ")) == (2, 2)
+    assert "2 of 4 runs to train, about 0 minutes" in text
+    again = calibrant("measure", "-c", "Identity", "-m", "mce")
+    assert again.returncode == 0, again.stderr
+    assert "mce (%)" in again.stdout
+    frame = polars.read_csv(tmp_path / "out" / "rows.csv")
+    assert frame["metric"].unique().to_list() == ["mce"]
+    assert len(frame) == 2
+    assert "| mce (%) | Identity |" in (tmp_path / "out" / "tables.md").read_text()
+    assert "no run of study 'tiny' has 'resnet20'" in calibrant("run", "--only", "resnet20").stderr

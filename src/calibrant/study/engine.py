@@ -70,6 +70,7 @@ def execute(run: Run, store: Store, root: Path | None = None) -> Iterator[Event]
     network = catalog.resolve(run.network, networks)(len(splits.classes))
     loss = catalog.resolve(run.loss, losses)
     partial = store.partial(run)
+    (partial / "error.txt").unlink(missing_ok=True)
     log = partial / "history.jsonl"
     history = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
     for epoch in train(network, splits, loss, run.recipe, seed=run.seed, checkpoint=partial / "checkpoint.pt"):

@@ -48,6 +48,15 @@ class Store:
         folder.mkdir(exist_ok=True)
         return folder
 
+    def state(self, run: Run) -> str:
+        """Say how a run stands: done, failed (its error is in partial/ID/error.txt), begun, or missing."""
+        partial = self.root / "partial" / run.id
+        if run in self:
+            return "done"
+        if (partial / "error.txt").is_file():
+            return "failed"
+        return "begun" if partial.is_dir() else "missing"
+
     def __contains__(self, run: Run) -> bool:
         return (self.folder(run) / "run.json").is_file()
 

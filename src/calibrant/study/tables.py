@@ -1,6 +1,7 @@
 """Rows become the papers' tables: a row per network and loss, a column per calibrator and metric, mean over seeds."""
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
@@ -48,6 +49,30 @@ class Table:
         """Name a row by the parts that differ between rows; the loss always stands."""
         several = [len({other[i] for other in self.rows}) > 1 or i == 2 for i in range(3)]
         return ", ".join(part for part, show in zip(row, several, strict=True) if show)
+
+    def markdown(self) -> str:
+        """Write the table in Markdown, the best cell bold."""
+        lines = [f"| {self.heading} | {' | '.join(self.columns)} |", "|---|" + "---:|" * len(self.columns)]
+        for row in self.rows:
+            cells = [self.cells[row, column] for column in self.columns]
+            texts = [f"**{c.text(self.metric)}**" if c.best else c.text(self.metric) for c in cells]
+            lines.append(f"| {self.name(row)} | {' | '.join(texts)} |")
+        return "\n".join(lines) + "\n"
+
+    def latex(self) -> str:
+        """Write the table as a LaTeX tabular with booktabs rules, the best cell bold."""
+        lines = [rf"\begin{{tabular}}{{l{'r' * len(self.columns)}}}", r"\toprule"]
+        lines.append(" & ".join(map(_escaped, [self.heading, *self.columns])) + r" \\ \midrule")
+        for row in self.rows:
+            cells = [self.cells[row, column] for column in self.columns]
+            texts = [c.text(self.metric).replace("±", r"$\pm$") for c in cells]
+            bold = [rf"\textbf{{{text}}}" if c.best else text for text, c in zip(texts, cells, strict=True)]
+            lines.append(" & ".join([_escaped(self.name(row)), *bold]) + r" \\")
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([%_#&$])", r"\\\1", text)
 
 
 def family(metric: str) -> str:

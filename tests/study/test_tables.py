@@ -1,0 +1,60 @@
+import math
+
+import pytest
+
+from calibrant.study.tables import tables
+
+
+def row(loss, seed, calibrator, value, temperature=math.nan, metric="ece"):
+    where = {"run": f"{loss}{seed}", "dataset": "digits", "network": "resnet8", "loss": loss, "seed": seed}
+    return where | {"calibrator": calibrator, "temperature": temperature, "metric": metric, "value": value}
+
+
+ROWS = [
+    row("cross_entropy", 0, "Identity", 0.04),
+    row("cross_entropy", 1, "Identity", 0.06),
+    row("cross_entropy", 0, "Temperature", 0.01, 2.0),
+    row("cross_entropy", 1, "Temperature", 0.02, 3.0),
+    row("focal", 0, "Identity", 0.03),
+    row("focal", 1, "Identity", 0.03),
+    row("focal", 0, "Temperature", 0.02, 1.0),
+    row("focal", 1, "Temperature", 0.04, 1.0),
+    row("focal", 0, "Identity", math.inf, metric="nll"),
+    row("focal", 1, "Identity", 0.5, metric="nll"),
+    row("focal", 0, "Identity", 0.9, metric="accuracy"),
+    row("brier", 0, "Identity", 0.8, metric="accuracy"),
+]
+
+
+def test_mean_deviation_and_temperature_as_the_papers_write_them():
+    ece, nll, accuracy = tables(ROWS)
+    where = "digits", "resnet8", "cross_entropy"
+    assert ece.heading == "ece (%)"
+    assert ece.cells[where, "Identity"].text("ece") == "5.00 ± 1.41"
+    assert ece.cells[where, "Temperature"].text("ece") == "1.50 ± 0.71 (2.50)"
+    assert ece.cells[where, "Temperature"].text("ece", deviation=False) == "1.50 (2.50)"
+    assert nll.heading == "nll"
+    assert accuracy.cells[("digits", "resnet8", "focal"), "Identity"].text("accuracy") == "90.00"
+
+
+def test_the_best_is_the_lowest_unless_higher_is_better():
+    ece, nll, accuracy = tables(ROWS)
+    assert [key for key, cell in ece.cells.items() if cell.best] == [
+        (("digits", "resnet8", "cross_entropy"), "Temperature")
+    ]
+    assert [key[0][2] for key, cell in accuracy.cells.items() if cell.best] == ["focal"]
+    assert nll.cells[("digits", "resnet8", "focal"), "Identity"].text("nll") == "inf"
+
+
+def test_rows_are_named_by_what_differs():
+    assert [tables(ROWS)[0].name(r) for r in tables(ROWS)[0].rows] == ["cross_entropy", "focal"]
+    other = [dict(r, network="resnet20") for r in ROWS]
+    assert tables(ROWS + other)[0].name(("digits", "resnet8", "focal")) == "resnet8, focal"
+
+
+@pytest.mark.parametrize("form", ["markdown", "latex"])
+def test_other_forms_hold_the_same_cells(form):
+    text = getattr(tables(ROWS)[0], form)()
+    assert "5.00 ± 1.41".replace("±", "±" if form == "markdown" else r"$\pm$") in text
+    assert ("**1.50 ± 0.71 (2.50)**" if form == "markdown" else r"\textbf{1.50 $\pm$ 0.71 (2.50)}") in text
+    assert ("cross_entropy" if form == "markdown" else r"cross\_entropy") in text

@@ -1,0 +1,235 @@
+"""Chains, cross-fitting, pooling, the guard against in-sample judging, and Auto."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize
+
+from calibrant import InputError, Predictions, metrics
+from calibrant._solve import mixture
+from calibrant.calibrators import (
+    Auto,
+    Chain,
+    Monotone,
+    SmoothedTemperature,
+    StructuredMatrix,
+    StructuredVector,
+    Temperature,
+    Vector,
+    calibrate,
+    cross_fit,
+    fitted_on,
+    pool,
+)
+from calibrant.calibrators._compose import folds_of
+
+
+def distorted(n, k, seed, scale=1.0, shift=0.0, bend=1.0):
+    """Labels drawn from known probabilities, whose log is then distorted."""
+    rng = np.random.default_rng(seed)
+    p = np.clip(rng.dirichlet([0.2] * k, n), 1e-12, 1)
+    p /= p.sum(1, keepdims=True)
+    y = np.minimum((p.cumsum(1) < rng.random((n, 1))).sum(1), k - 1)
+    return Predictions(2 * (-((-np.log(p)) ** bend)) * scale + shift, y)
+
+
+def nll(fitted, predictions) -> float:
+    return float(metrics.nll(fitted(predictions.logits), predictions.labels))
+
+
+# Composition
+
+
+def test_chain_is_one_after_the_other():
+    data = distorted(400, 4, 0, shift=np.array([0.5, 0, 0, -0.5]))
+    chain = Chain.fit(*data, first="Temperature", second="Vector")
+    second = Vector.fit(Temperature.fit(*data)(data.logits), data.labels)
+    assert torch.allclose(chain(data.logits), second(chain.first(data.logits)))
+    assert chain.certificate.data == data.digest
+    assert fitted_on(Chain(chain.first, second)) >= {data.digest}
+
+
+def test_folds_are_even_within_every_class_and_drawn_by_the_seed():
+    labels = torch.arange(103) % 4
+    fold = folds_of(labels, 5)
+    for c in range(4):
+        sizes = torch.bincount(fold[labels == c], minlength=5)
+        assert sizes.max() - sizes.min() <= 1
+    assert torch.equal(fold, folds_of(labels, 5))
+    assert not torch.equal(fold, folds_of(labels, 5, seed=1))
+
+
+def test_cross_fit_never_calibrates_a_row_by_a_map_that_saw_it():
+    data = distorted(50, 3, 0)
+    seen = []
+
+    def remember(logits, labels):
+        mine = {tuple(row) for row in logits.tolist()}
+
+        def apply(held):
+            assert not mine & {tuple(row) for row in held.tolist()}
+            seen.append(len(held))
+            return held * 2
+
+        return apply
+
+    after = cross_fit(remember, data, folds=4)
+    assert sum(seen) == 50
+    assert len(seen) == 4
+    assert torch.equal(after.logits, data.logits * 2)
+    assert torch.equal(after.labels, data.labels)
+
+
+def test_cross_fit_is_honest_where_in_sample_flatters():
+    data, fresh = distorted(150, 8, 0), distorted(20000, 8, 1)
+    fitted = Vector.fit(*data)
+    honest = float(metrics.nll(*cross_fit("Vector", data)))
+    assert nll(fitted, data) < nll(fitted, fresh) - 0.05
+    assert abs(honest - nll(fitted, fresh)) < abs(nll(fitted, data) - nll(fitted, fresh))
+    with pytest.raises(InputError, match=r"folds must lie in 2 \.\. 150"):
+        cross_fit(Temperature, data, folds=151)
+
+
+def test_pool_averages_probabilities():
+    a, b = distorted(30, 3, 0), distorted(30, 3, 1)
+    b = Predictions(b.logits, a.labels)
+    mean = (a.logits.softmax(-1) + b.logits.softmax(-1)) / 2
+    assert torch.allclose(pool(a, b).logits.exp(), mean)
+    assert torch.allclose(pool(a).logits.exp(), a.logits.softmax(-1))
+    with pytest.raises(InputError, match="same examples"):
+        pool(a, b[torch.arange(29, -1, -1)])
+
+
+def test_the_average_of_calibrated_members_is_underconfident_and_is_repaired_after_pooling():
+    """Two members that each see half of the evidence: each is calibrated, their average is not."""
+    g = torch.Generator().manual_seed(0)
+    y = torch.randint(0, 2, (20000,), generator=g)
+    x = torch.randn(20000, 2, dtype=torch.float64, generator=g) + (2 * y - 1)[:, None]
+    members = [Predictions(torch.stack([-x[:, i], x[:, i]], 1), y) for i in range(2)]
+    pooled = pool(*members)
+    for member in members:
+        assert metrics.ece(*member) < 0.015
+    assert metrics.ece(*pooled) > 0.04
+    fitted = Temperature.fit(*pooled[:10000])
+    assert fitted.temperature < 0.8
+    assert metrics.ece(*calibrate(fitted, pooled[10000:])) < 0.03
+
+
+def test_judging_in_sample_is_refused_whatever_the_dtype_and_however_deep():
+    data, fresh = distorted(200, 3, 0), distorted(200, 3, 1)
+    single = Predictions(data.logits.float(), data.labels)
+    fitted = Temperature.fit(*single)
+    for calibrator in (fitted, Chain(Temperature(torch.tensor(1.0)), fitted), Auto.fit(*single, folds=2)):
+        for predictions in (single, Predictions(single.logits.double(), single.labels)):
+            with pytest.raises(InputError, match="fitted on these very predictions"):
+                calibrate(calibrator, predictions)
+        assert len(calibrate(calibrator, fresh)) == 200
+    assert torch.equal(calibrate(fitted, single, in_sample=True).logits, fitted(single.logits))
+
+
+# The weights
+
+
+def test_mixture_weights_are_those_of_a_general_solver():
+    rng = np.random.default_rng(0)
+    a = np.exp(-rng.exponential(1, (300, 1)) + rng.normal(0, 0.4, (300, 4)) + np.array([0, 0.05, -0.5, 0.02]))
+    w, gap, steps = mixture(torch.from_numpy(a))
+    found = optimize.minimize(
+        lambda v: -np.log(a @ v).mean(),
+        np.full(4, 0.25),
+        method="SLSQP",
+        bounds=[(0, 1)] * 4,
+        constraints={"type": "eq", "fun": lambda v: v.sum() - 1},
+        options={"ftol": 1e-13},
+    )
+    assert np.allclose(w, found.x, atol=2e-3)
+    assert -np.log(a @ w.numpy()).mean() <= found.fun + 1e-7
+    assert gap <= 1e-7
+    assert steps < 1000
+
+
+def test_mixture_recovers_the_shares_it_was_drawn_with():
+    g = torch.Generator().manual_seed(0)
+    which = torch.rand(20000, generator=g) < 0.3
+    x = torch.where(which, torch.randn(20000, generator=g), 4 + torch.randn(20000, generator=g))
+    densities = torch.stack([torch.exp(-(x**2) / 2), torch.exp(-((x - 4) ** 2) / 2)], 1)
+    assert mixture(densities)[0][0].item() == pytest.approx(0.3, abs=0.01)
+
+
+# Auto
+
+
+def test_auto_takes_the_member_that_is_true():
+    """Where classes are mixed, the matrix; where the map is bent, the monotone one; else a temperature."""
+    rng = np.random.default_rng(0)
+    bent, fresh = distorted(1000, 4, 0, bend=1.6), distorted(5000, 4, 1, bend=1.6)
+    stack = Auto.fit(*bent)
+    share = dict(zip(stack.candidates, stack.shares, strict=True))
+    assert share["Monotone"] + share["Monotone then StructuredMatrix"] > 0.6
+    assert nll(stack, fresh) < nll(SmoothedTemperature.fit(*bent), fresh) - 0.005
+    scale = np.exp(rng.normal(0, 0.3, 6))
+    stack = Auto.fit(*distorted(1500, 6, 2, scale, rng.normal(0, 0.6, 6)))
+    share = dict(zip(stack.candidates, stack.shares, strict=True))
+    assert share["SmoothedTemperature"] + share["Monotone"] < 0.2
+
+
+@pytest.mark.parametrize("kind", ["temperature", "class-wise", "bent"])
+def test_auto_is_never_much_worse_than_its_best_member(kind):
+    rng = np.random.default_rng(3)
+    how = {
+        "temperature": {},
+        "class-wise": {"scale": np.exp(rng.normal(0, 0.2, 5)), "shift": rng.normal(0, 0.5, 5)},
+        "bent": {"bend": 1.4},
+    }[kind]
+    data, fresh = distorted(800, 5, 0, **how), distorted(10000, 5, 1, **how)
+    members = (SmoothedTemperature, StructuredVector, StructuredMatrix, Monotone, Chain)
+    best = min(nll(member.fit(*data), fresh) for member in members)
+    assert nll(Auto.fit(*data), fresh) < best + 0.005
+
+
+def test_auto_is_the_log_of_the_weighted_mean_of_its_members():
+    data = distorted(300, 4, 0, shift=np.array([0.5, 0, 0, -0.5]))
+    stack = Auto.fit(*data)
+    mean = sum(w * member(data.logits).softmax(-1) for w, member in zip(stack.weights, stack.members, strict=True))
+    assert torch.allclose(stack(data.logits), mean.log())
+    assert stack.weights.sum().item() == pytest.approx(1)
+    assert len(stack.members) == len(stack.weights) == len(stack.names)
+
+
+def test_auto_tells_its_weights_and_why():
+    text = str(Auto.fit(*distorted(200, 4, 0)))
+    assert "out-of-fold NLL" in text
+    for name in ("SmoothedTemperature", "StructuredVector", "StructuredMatrix", "Monotone"):
+        assert name in text
+    assert "converged" in text
+
+
+def test_auto_leaves_out_members_for_which_the_data_are_too_few_and_says_so():
+    small = Auto.fit(*distorted(60, 40, 0))
+    assert small.candidates == ("SmoothedTemperature", "StructuredVector", "Monotone")
+    assert small.left_out == (
+        "StructuredMatrix: 60 examples of 40 classes, needs 160",
+        "Monotone then StructuredMatrix: 60 examples of 40 classes, needs 160",
+    )
+    assert "left out: StructuredMatrix" in str(small)
+    tiny = Auto.fit(*distorted(3, 4, 0))
+    assert tiny.names == ("SmoothedTemperature",)
+    assert len(tiny.left_out) == 4
+
+
+def test_accuracy_preserving_auto_keeps_every_prediction():
+    data = distorted(500, 5, 0, shift=np.array([3.0, 0, 0, 0, -3.0]))
+    kept, free = Auto.fit(*data, accuracy_preserving=True), Auto.fit(*data)
+    assert set(kept.candidates) == {"SmoothedTemperature", "Monotone"}
+    assert torch.equal(kept(data.logits).argsort(-1), data.logits.argsort(-1))
+    assert not kept.certificate.accuracy_changed
+    assert free.certificate.accuracy_after > kept.certificate.accuracy_after
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+def test_auto_beats_every_member_on_real_predictions(shared):
+    val = Predictions.load(shared / "logits/kull_cifar10_resnet110_ce.val.npz")
+    test = Predictions.load(shared / "logits/kull_cifar10_resnet110_ce.test.npz")
+    members = (SmoothedTemperature, StructuredVector, StructuredMatrix, Monotone, Chain)
+    assert nll(Auto.fit(*val), test) < min(nll(member.fit(*val), test) for member in members)

@@ -1,0 +1,412 @@
+"""Temperature, affine, structured and monotone maps: identities, independent optima, known truths."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize
+
+from calibrant import InputError, Predictions, metrics
+from calibrant.calibrators import (
+    Beta,
+    BiasCorrectedTemperature,
+    Dirichlet,
+    EnsembleTemperature,
+    Matrix,
+    Monotone,
+    Platt,
+    Quadratic,
+    SmoothedTemperature,
+    StructuredMatrix,
+    StructuredVector,
+    Temperature,
+    Vector,
+)
+from calibrant.calibrators._scaling import nll_temperature
+
+
+def dirichlet(n, k, seed=0, alpha=0.3, slope=1.0, scale=1.0, shift=0.0):
+    """Return p ~ Dirichlet, y ~ p; the logits are log p, distorted."""
+    rng = np.random.default_rng(seed)
+    p = np.clip(rng.dirichlet([alpha] * k, n), 1e-12, 1)
+    p /= p.sum(1, keepdims=True)
+    y = np.minimum((p.cumsum(1) < rng.random((n, 1))).sum(1), k - 1)
+    return Predictions(slope * (np.log(p) * scale + shift), y), float(-np.log(p[np.arange(n), y]).mean())
+
+
+def nll(fitted, predictions) -> float:
+    return float(metrics.nll(fitted(predictions.logits), predictions.labels))
+
+
+# Temperature
+
+
+@pytest.mark.parametrize("k", [2, 10, 100])
+def test_temperature_is_the_root_that_another_solver_finds(k):
+    data, _ = dirichlet(500, k, slope=1.7)
+    z, y = data.logits.numpy(), data.labels.numpy()
+
+    def loss(u):
+        s = z * math.exp(u)
+        return (np.log(np.exp(s - s.max(1, keepdims=True)).sum(1)) + s.max(1) - s[np.arange(500), y]).mean()
+
+    u = optimize.minimize_scalar(loss, bounds=(-5, 5), method="bounded", options={"xatol": 1e-10}).x
+    fitted = Temperature.fit(*data)
+    assert fitted.temperature.item() == pytest.approx(math.exp(-u), rel=1e-6)
+    assert fitted.certificate.after <= loss(u) + 1e-12
+    assert fitted.certificate.iterations <= 8
+    assert fitted.certificate.gradient < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_large_data_are_solved_as_exactly_as_small(dtype):
+    data, _ = dirichlet(16000, 100, slope=0.6)
+    logits = data.logits.to(dtype)
+    found = nll_temperature(logits, data.labels)
+    z = logits.double()
+
+    def loss(u):
+        return float(metrics.nll(z * math.exp(-math.log(found.temperature) + u), data.labels))
+
+    assert found.nll == pytest.approx(loss(0.0), abs=1e-12)
+    assert (loss(1e-4) - loss(-1e-4)) / 2e-4 == pytest.approx(0, abs=1e-8)
+
+
+def test_temperature_finds_the_truth_within_its_standard_error():
+    for seed, slope in enumerate([0.6, 1.0, 2.5]):
+        data, _ = dirichlet(4000, 10, seed, slope=slope)
+        fitted = Temperature.fit(*data)
+        assert abs(fitted.temperature.item() - slope) < 3.5 * fitted.certificate.standard_error
+
+
+def test_standard_error_of_the_temperature_is_that_of_the_bootstrap():
+    data, _ = dirichlet(600, 5, slope=2.0)
+    g = torch.Generator().manual_seed(0)
+    again = [Temperature.fit(*data[torch.randint(600, (600,), generator=g)]).temperature.item() for _ in range(100)]
+    assert Temperature.fit(*data).certificate.standard_error == pytest.approx(np.std(again), rel=0.25)
+
+
+def test_temperature_agrees_with_scikit_learn():
+    from sklearn.calibration import _TemperatureScaling
+
+    data, _ = dirichlet(2000, 10, slope=1.6)
+    theirs = _TemperatureScaling().fit(data.logits.numpy(), data.labels.numpy())
+    assert Temperature.fit(*data).temperature.item() == pytest.approx(1 / theirs.beta_, rel=1e-3)
+
+
+def test_temperature_says_where_there_is_no_optimum():
+    g = torch.Generator().manual_seed(0)
+    logits = torch.randn(50, 4, generator=g)
+    right = Temperature.fit(logits, logits.argmax(-1))
+    wrong = Temperature.fit(logits, logits.argmin(-1))
+    assert right.certificate.separable
+    assert right.certificate.after < 1e-12
+    assert wrong.certificate.at_bound
+    assert wrong.certificate.after == pytest.approx(math.log(4), abs=1e-6)
+
+
+def test_impossible_labels_are_left_out_of_the_temperature():
+    data, _ = dirichlet(300, 4, slope=2.0)
+    logits = data.logits.clone()
+    logits[:5] = logits[:5].scatter(1, data.labels[:5, None], -torch.inf)
+    fitted = Temperature.fit(logits, data.labels)
+    assert fitted.temperature.item() == pytest.approx(Temperature.fit(*data[5:]).temperature.item(), rel=1e-9)
+    assert fitted.certificate.after == math.inf
+    with pytest.raises(InputError, match="probability 0"):
+        Temperature.fit(logits[:5], data.labels[:5])
+
+
+EQUIVARIANT = [
+    Temperature,
+    SmoothedTemperature,
+    BiasCorrectedTemperature,
+    Vector,
+    StructuredVector,
+    StructuredMatrix,
+    Monotone,
+]
+
+
+@pytest.mark.parametrize("c", [1e-2, 0.1, 10.0, 100.0])
+@pytest.mark.parametrize("cls", EQUIVARIANT)
+def test_scaled_logits_give_the_same_probabilities(cls, c):
+    data, _ = dirichlet(400, 4, slope=1.5, shift=np.array([0.3, 0, -0.2, 0]))
+    once, scaled = cls.fit(*data), cls.fit(c * data.logits, data.labels)
+    if cls is Temperature:
+        assert scaled.temperature.item() == pytest.approx(c * once.temperature.item(), rel=1e-9)
+    gap = once(data.logits).softmax(-1) - scaled(c * data.logits).softmax(-1)
+    assert gap.abs().max() < 2e-5
+
+
+@pytest.mark.parametrize("c", [1e-2, 0.1, 10.0, 100.0])
+@pytest.mark.parametrize("cls", [Platt, Quadratic])
+def test_scaled_scores_give_the_same_probabilities(cls, c):
+    data, _ = dirichlet(400, 2, slope=1.5, shift=np.array([0.3, 0]))
+    gap = cls.fit(*data)(data.logits) - cls.fit(c * data.logits, data.labels)(c * data.logits)
+    assert gap.abs().max() < 1e-3
+
+
+# Affine maps
+
+
+def test_vector_scaling_is_the_maximum_likelihood():
+    data, _ = dirichlet(400, 3, slope=2.0, scale=np.array([0.7, 1.0, 1.4]), shift=np.array([0.5, 0, -0.5]))
+    z, y = data.logits.numpy(), data.labels.numpy()
+
+    def loss(t):
+        s = z * t[:3] + t[3:]
+        return (np.log(np.exp(s - s.max(1, keepdims=True)).sum(1)) + s.max(1) - s[np.arange(400), y]).mean()
+
+    best = optimize.minimize(loss, np.r_[np.ones(3), np.zeros(3)], method="BFGS").fun
+    assert nll(Vector.fit(*data), data) == pytest.approx(best, abs=2e-5)
+
+
+def test_bias_corrected_temperature_finds_the_truth():
+    shift = np.array([1.0, 0.0, -1.0])
+    data, _ = dirichlet(20000, 3, slope=2.0, shift=shift)
+    fitted = BiasCorrectedTemperature.fit(*data)
+    assert fitted.temperature.item() == pytest.approx(2.0, abs=0.06)
+    assert torch.allclose(fitted.bias - fitted.bias.mean(), -torch.from_numpy(shift), atol=0.06)
+
+
+@pytest.mark.parametrize("cls", [Matrix, Dirichlet])
+def test_a_heavy_penalty_leaves_only_the_diagonal_and_none_is_refused(cls):
+    data, _ = dirichlet(500, 3, slope=2.0, shift=np.array([0.5, 0, -0.5]))
+    heavy, light = cls.fit(*data, penalty=1e6), cls.fit(*data, penalty=1e-3)
+    off = ~torch.eye(3, dtype=torch.bool)
+    assert heavy.weight[off].abs().max() < 1e-4
+    assert heavy.bias.abs().max() < 1e-4
+    assert nll(light, data) < nll(heavy, data) - 1e-3
+    assert light.certificate.gradient < 1e-5
+    assert cls.fit(*data).penalty in (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
+    with pytest.raises(InputError, match="never fitted without"):
+        cls.fit(*data, penalty=0.0)
+    with pytest.raises(InputError, match="StructuredVector"):
+        cls.fit(torch.zeros(2, 1001), torch.zeros(2, dtype=torch.int64))
+
+
+def test_dirichlet_of_two_classes_is_beta_calibration():
+    """Kull et al. (2019), section 2.2: Dirichlet calibration generalizes beta calibration."""
+    data, _ = dirichlet(800, 2, slope=2.0, alpha=1.0, shift=np.array([0.5, 0]))
+    gap = Dirichlet.fit(*data, penalty=1e-7)(data.logits).softmax(-1) - Beta.fit(*data, monotone=False)(
+        data.logits
+    ).softmax(-1)
+    assert gap.abs().max() < 2e-3
+
+
+# Structured scaling
+
+
+def by_definition(z, y, full: bool):
+    """Berta et al. (2025) written down once more, solved by BFGS with finite differences."""
+    n, k = z.shape
+    t = Temperature.fit(torch.from_numpy(z), torch.from_numpy(y)).temperature.item()
+    p = np.exp(z / t - (z / t).max(1, keepdims=True))
+    u = np.log((n * p / p.sum(1, keepdims=True) + 1 / k) / (n + 1))
+
+    def loss(theta):
+        c, v = theta[:k], theta[k : 2 * k]
+        m = np.diag(v)
+        off = 0.0
+        if full:
+            m[~np.eye(k, dtype=bool)] = theta[2 * k :]
+            off = (theta[2 * k :] ** 2).sum()
+        s = u + u @ m.T + c
+        mean = (np.log(np.exp(s - s.max(1, keepdims=True)).sum(1)) + s.max(1) - s[np.arange(n), y]).mean()
+        return mean + k / n * (c @ c + v @ v) + k * (k - 1) / n * off
+
+    found = optimize.minimize(loss, np.zeros(k * (k + 1) if full else 2 * k), method="BFGS", options={"gtol": 1e-7})
+    return found.x[:k], found.x[k : 2 * k]
+
+
+@pytest.mark.parametrize("cls", [StructuredVector, StructuredMatrix])
+def test_structured_scaling_has_the_optimum_of_its_definition(cls):
+    data, _ = dirichlet(250, 3, slope=2.0, scale=np.array([0.7, 1.0, 1.4]), shift=np.array([0.5, 0, -0.5]))
+    fitted = cls.fit(*data)
+    bias, diagonal = by_definition(data.logits.numpy(), data.labels.numpy(), cls is StructuredMatrix)
+    ours = fitted.scale if cls is StructuredVector else fitted.weight.diagonal()
+    assert np.allclose(fitted.bias, bias, atol=1e-5)
+    assert np.allclose(ours, diagonal, atol=1e-5)
+
+
+@pytest.mark.parametrize("cls", [StructuredVector, StructuredMatrix, Monotone])
+def test_where_a_fit_begins_does_not_matter(cls):
+    data, _ = dirichlet(500, 4, slope=2.0)
+    begun = cls.fit(*data, cls.fit(*data[:250]))
+    gap = begun(data.logits).softmax(-1) - cls.fit(*data)(data.logits).softmax(-1)
+    assert gap.abs().max() < 1e-5
+
+
+def test_structured_scaling_nears_the_bayes_risk():
+    rng = np.random.default_rng(1)
+    distortion = {"slope": 2.0, "scale": np.exp(rng.normal(0, 0.15, 10)), "shift": rng.normal(0, 0.3, 10)}
+    data, _ = dirichlet(5000, 10, 1, 0.1, **distortion)
+    fresh, bayes = dirichlet(20000, 10, 2, 0.1, **distortion)
+    left = nll(Temperature.fit(*data), fresh) - bayes
+    assert left > 0.005
+    assert nll(StructuredVector.fit(*data), fresh) - bayes < 0.5 * left
+
+
+def test_the_temperature_on_top_repairs_underconfidence():
+    """Mixed classes: shrinking towards a misspecified temperature leaves confidence too low."""
+    rng = np.random.default_rng(0)
+    k, n = 20, 1000
+    scale, shift, mix = np.exp(rng.normal(0, 0.15, k)), rng.normal(0, 0.3, k), rng.normal(0, 0.015, (k, k))
+
+    def draw(m):
+        p = np.clip(rng.dirichlet([0.07] * k, m), 1e-12, 1)
+        y = np.minimum(((p / p.sum(1, keepdims=True)).cumsum(1) < rng.random((m, 1))).sum(1), k - 1)
+        z = np.log(p) - np.log(p).mean(1, keepdims=True)
+        return Predictions(2 * (z * scale + z @ mix.T + shift), y)
+
+    data, fresh = draw(n), draw(10000)
+    plain, repaired = StructuredMatrix.fit(*data), StructuredMatrix.fit(*data, refit_temperature=True)
+    assert repaired.final < 0.9
+    assert metrics.ece(repaired(fresh.logits), fresh.labels) < 0.5 * metrics.ece(plain(fresh.logits), fresh.labels)
+    assert nll(repaired, fresh) < nll(plain, fresh) - 0.005
+
+
+def test_smoothed_temperature_is_the_rule_of_succession_where_all_is_right():
+    logits = torch.eye(4).repeat(5, 1) * 3
+    fitted = SmoothedTemperature.fit(logits, logits.argmax(-1))
+    assert fitted(logits).double().exp().max().item() == pytest.approx((20 + 1 / 4) / 21, rel=1e-6)
+
+
+@pytest.mark.shared
+def test_published_values_on_real_predictions(shared):
+    """CalArena's table (arXiv 2605.30188): temperature .2093, SVS .2066, SMS .2031 NLL on this network."""
+    val = Predictions.load(shared / "logits/kull_cifar10_resnet110_ce.val.npz")
+    test = Predictions.load(shared / "logits/kull_cifar10_resnet110_ce.test.npz")
+    assert nll(Temperature.fit(*val), test) == pytest.approx(0.2093, abs=1e-4)
+    assert nll(StructuredVector.fit(*val), test) == pytest.approx(0.2066, abs=1e-4)
+    assert nll(StructuredMatrix.fit(*val), test) == pytest.approx(0.2031, abs=1e-4)
+
+
+# Monotone
+
+
+def test_one_piece_is_temperature_scaling():
+    data, _ = dirichlet(500, 5, slope=2.0)
+    one = Monotone.fit(*data, pieces=1)
+    assert one.slopes.item() == pytest.approx(1.0, abs=1e-5)
+    assert torch.allclose(one(data.logits).softmax(-1), Temperature.fit(*data)(data.logits).softmax(-1), atol=1e-5)
+
+
+def test_monotone_map_keeps_the_order_of_every_row():
+    data, _ = dirichlet(1000, 10, slope=0.4)
+    fitted = Monotone.fit(*data)
+    fresh = torch.randn(5000, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 5
+    assert torch.equal(fitted(fresh).argsort(-1), fresh.argsort(-1))
+    assert bool((fitted.slopes > 0).all())
+
+
+def test_monotone_map_has_the_optimum_of_its_definition():
+    data, _ = dirichlet(300, 3, slope=1.5)
+    bent = Predictions(data.logits.log_softmax(-1).neg().pow(1.4).neg(), data.labels)
+    fitted = Monotone.fit(*bent, pieces=3)
+    v = -(bent.logits / fitted.temperature).log_softmax(-1).numpy()
+    ends = [*fitted.knots.tolist(), np.inf]
+    lengths = np.stack([np.clip(np.minimum(v, b) - a, 0, None) for a, b in pairwise(ends)])
+    y = bent.labels.numpy()
+
+    def loss(theta):
+        s = -np.tensordot(theta, lengths, 1)
+        mean = (np.log(np.exp(s - s.max(1, keepdims=True)).sum(1)) + s.max(1) - s[np.arange(300), y]).mean()
+        return mean + (np.diff(theta) ** 2).sum() / 300
+
+    found = optimize.minimize(loss, np.ones(3), method="SLSQP", bounds=[(1e-3, None)] * 3, options={"ftol": 1e-14})
+    assert loss(fitted.slopes.numpy()) <= found.fun + 1e-9
+    assert np.allclose(fitted.slopes, found.x, atol=1e-3)
+
+
+def test_monotone_map_costs_little_where_temperature_is_the_truth_and_gains_where_it_is_not():
+    data, _ = dirichlet(1000, 10, 0, 0.1, slope=2.0)
+    fresh, bayes = dirichlet(20000, 10, 1, 0.1, slope=2.0)
+    assert nll(Monotone.fit(*data), fresh) - bayes < 0.003
+    bend = [Predictions(-(-p.logits.log_softmax(-1)).pow(1.5), p.labels) for p in (data, fresh)]
+    assert nll(Monotone.fit(*bend[0]), bend[1]) < nll(Temperature.fit(*bend[0]), bend[1]) - 0.005
+
+
+# Two classes
+
+
+def test_platt_scaling_agrees_with_scikit_learn():
+    from sklearn.calibration import _SigmoidCalibration
+
+    data, _ = dirichlet(500, 2, slope=2.0, shift=np.array([0.4, 0]))
+    s = (data.logits[:, 1] - data.logits[:, 0]).numpy()
+    theirs = _SigmoidCalibration().fit(s, data.labels.numpy()).predict(s)
+    ours = Platt.fit(*data)(data.logits).softmax(-1)[:, 1].numpy()
+    assert np.abs(ours - theirs).max() < 2e-4
+
+
+def test_beta_calibration_is_logistic_regression_on_its_features():
+    from sklearn.linear_model import LogisticRegression
+
+    data, _ = dirichlet(800, 2, alpha=1.0, slope=2.0, shift=np.array([0.4, 0]))
+    p = data.logits.softmax(-1)[:, 1].numpy()
+    x = np.stack([np.log(p), -np.log1p(-p)], 1)
+    theirs = LogisticRegression(C=1e6, tol=1e-8, max_iter=1000).fit(x, data.labels.numpy()).predict_proba(x)[:, 1]
+    assert np.abs(Beta.fit(*data, monotone=False)(data.logits).softmax(-1)[:, 1].numpy() - theirs).max() < 1e-3
+
+
+def test_binary_maps_find_the_truth():
+    data, bayes = dirichlet(20000, 2, alpha=1.0, slope=2.0, shift=np.array([0.4, 0]))
+    platt, beta, quadratic = Platt.fit(*data), Beta.fit(*data), Quadratic.fit(*data)
+    assert platt.slope.item() == pytest.approx(0.5, abs=0.02)
+    assert platt.bias.item() == pytest.approx(0.4, abs=0.05)
+    assert beta.a.item() == pytest.approx(0.5, abs=0.05)
+    assert beta.b.item() == pytest.approx(0.5, abs=0.05)
+    for fitted in (platt, beta, quadratic):
+        assert nll(fitted, data) == pytest.approx(bayes, abs=5e-4)
+
+
+@pytest.mark.parametrize("cls", [Platt, Beta, Quadratic])
+def test_binary_maps_are_monotone_unless_told_otherwise(cls):
+    """The truth falls and rises: a monotone map must not follow it."""
+    g = torch.Generator().manual_seed(0)
+    s = 3 * torch.randn(2000, dtype=torch.float64, generator=g)
+    y = (torch.rand(2000, dtype=torch.float64, generator=g) < (0.4 * s.square() - s - 1).sigmoid()).long()
+    logits = torch.stack([torch.zeros_like(s), s], 1)
+    fresh = torch.stack([torch.zeros(400).double(), torch.linspace(-30, 30, 400).double()], 1)
+    free, bound = cls.fit(logits, y, monotone=False), cls.fit(logits, y)
+    assert bool(((bound(fresh)[:, 1]).diff() >= -1e-9).all())
+    assert nll(free, Predictions(logits, y)) <= nll(bound, Predictions(logits, y)) + 2e-3
+    if cls is Quadratic:
+        assert bool((free(fresh)[:, 1].diff() < -1e-3).any())
+        assert bound.certificate.at_bound
+    with pytest.raises(InputError, match="2 classes, got 3"):
+        cls.fit(torch.eye(3) * 2, torch.arange(3))
+
+
+# Ensemble temperature
+
+
+def test_ensemble_temperature_falls_back_on_temperature_where_that_is_true():
+    data, _ = dirichlet(4000, 5, alpha=0.5, slope=0.5)
+    fitted = EnsembleTemperature.fit(*data)
+    assert fitted.weights[0] > 0.93
+    assert fitted.certificate.after <= Temperature.fit(*data).certificate.after + 1e-9
+
+
+@pytest.mark.parametrize("criterion", ["nll", "brier"])
+def test_ensemble_weights_are_the_best_of_the_simplex(criterion):
+    data, _ = dirichlet(400, 4, alpha=0.5, slope=2.0)
+    noisy = Predictions(data.logits, torch.where(torch.arange(400) % 10 == 0, 3 - data.labels, data.labels))
+    fitted = EnsembleTemperature.fit(*noisy, criterion=criterion)
+    metric = metrics.nll if criterion == "nll" else metrics.brier
+    best = metric(fitted(noisy.logits), noisy.labels)
+    for i in range(21):
+        for j in range(21 - i):
+            w = torch.tensor([i, j, 20 - i - j], dtype=torch.float64) / 20
+            other = EnsembleTemperature(fitted.temperature, w)
+            assert best <= metric(other(noisy.logits), noisy.labels) + 1e-7
+
+
+def test_ensemble_temperature_by_brier_is_no_worse_in_brier_than_by_nll():
+    data, _ = dirichlet(500, 4, alpha=0.5, slope=3.0, shift=np.array([1, 0, 0, -1]))
+    by_brier, by_nll = (EnsembleTemperature.fit(*data, criterion=c).certificate for c in ("brier", "nll"))
+    assert by_brier.after <= float(metrics.brier(EnsembleTemperature.fit(*data)(data.logits), data.labels)) + 1e-9
+    assert by_nll.nll_after <= by_brier.nll_after + 1e-9

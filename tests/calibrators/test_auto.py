@@ -162,7 +162,7 @@ def test_mixture_recovers_the_shares_it_was_drawn_with():
 def test_auto_takes_the_member_that_is_true():
     """Where classes are mixed, the matrix; where the map is bent, the monotone one; else a temperature."""
     rng = np.random.default_rng(0)
-    bent, fresh = distorted(1000, 4, 0, bend=1.6), distorted(5000, 4, 1, bend=1.6)
+    bent, fresh = distorted(1500, 6, 0, bend=1.6), distorted(5000, 6, 1, bend=1.6)
     stack = Auto.fit(*bent)
     share = dict(zip(stack.candidates, stack.shares, strict=True))
     assert share["Monotone"] + share["Monotone then StructuredMatrix"] > 0.6

@@ -1,7 +1,9 @@
 """Figures: every function takes numbers and an `ax`, draws, and gives the `ax` back; none computes, shows or saves."""
 
-from calibrant.plots import _predictions
+from calibrant.plots import _predictions, _theory
 from calibrant.plots._predictions import *
+from calibrant.plots._theory import *
 
 __all__: list[str] = []
 __all__ += _predictions.__all__
+__all__ += _theory.__all__

@@ -63,7 +63,7 @@ def temperature_bounds(gamma: float) -> TemperatureBounds:
 def nearest_temperature(gamma: float, classes: int = 2, *, reach: float | None = None) -> NearestTemperature:
     r"""Return the T that minimizes the largest $|\text{focal map}(q) - \text{softmax}(z / T)|$, q = softmax(z).
 
-    The largest over classes and over a grid of about 60,000 predictions whose logits differ by at most `reach`
+    The largest over classes and over a grid of about 20,000 predictions whose logits differ by at most `reach`
     (default 60 for two classes, 10 above, as in Komisarenko & Kull (2024): each logit in (-5, 5)). For two and three
     classes the result hardly depends on the grid; from four classes on it does, and the deviation grows with it.
 
@@ -85,7 +85,7 @@ def nearest_temperature(gamma: float, classes: int = 2, *, reach: float | None =
     return NearestTemperature(1 / float(found.x), float(found.fun))
 
 
-def _ordered(classes: int, reach: float, size: int = 60_000) -> torch.Tensor:
+def _ordered(classes: int, reach: float, size: int = 20_000) -> torch.Tensor:
     """Return logits 0 >= z_2 >= ... >= z_k >= -reach on a grid of up to `size` points; order is all that matters."""
     points = 1
     while math.comb(points + classes - 1, classes - 1) <= size:

@@ -1,0 +1,112 @@
+"""Figures of the theory: families of curves, and maps and risks on the triangle of three class probabilities."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.tri import Triangulation
+
+__all__ = ["family", "simplex_arrows", "simplex_contours", "simplex_heat"]
+
+INK, PALE = "#1f2937", "#9ca3af"
+DASHES = ("-", (0, (6, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (3, 2)), (0, (6, 2, 1, 2, 1, 2)))
+
+
+def family(
+    curves: Mapping[str, tuple[Any, Any]],
+    *,
+    ax: Axes,
+    xlabel: str,
+    ylabel: str,
+    title: str = "",
+    legend: str = "best",
+) -> Axes:
+    """Draw curves (x, y) by name, dark to light in their order, each with its own dashes: readable in gray.
+
+    A name that begins with "_" is drawn as a thin gray guide and is not in the legend. Curves of at most 30 points
+    are drawn as dots.
+    """
+    names = [name for name in curves if not name.startswith("_")]
+    shades = colormaps["viridis"](np.linspace(0.0, 0.82, len(names)))
+    for name, (x, y) in curves.items():
+        if name.startswith("_"):
+            ax.plot(x, y, color=PALE, linewidth=0.9, zorder=1)
+            continue
+        i = names.index(name)
+        dots = len(x) <= 30
+        style: dict[str, Any] = {"marker": "os^D"[i % 4], "markersize": 4} if dots else {}
+        ax.plot(x, y, color=shades[i], linestyle="" if dots else DASHES[i % len(DASHES)], label=name, **style)
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+    if len(names) > 1:
+        ax.legend(frameon=False, fontsize=8, loc=legend, handlelength=2.6)
+    return _tidy(ax, title)
+
+
+def simplex_arrows(start: Any, end: Any, *, ax: Axes, title: str = "") -> Axes:
+    """Draw arrows from rows (p1, p2, p3) to rows (p1, p2, p3)."""
+    (x, y), (u, v) = _flat(start), _flat(end)
+    ax.quiver(
+        x, y, u - x, v - y, angles="xy", scale_units="xy", scale=1, color=INK, width=0.0032, headwidth=4.5, headlength=5
+    )
+    return _triangle(ax, title)
+
+
+def simplex_heat(points: Any, values: Any, *, ax: Axes, limit: float, title: str = "") -> Any:
+    """Shade rows (p1, p2, p3) by signed values in [-limit, limit]; returns what a color bar needs.
+
+    Contours, dashed where negative, tell the signs apart in gray.
+    """
+    mesh = Triangulation(*_flat(points))
+    shades = ax.tripcolor(mesh, values, cmap="RdBu_r", vmin=-limit, vmax=limit, shading="gouraud")
+    shades.set_rasterized(True)
+    levels = limit * np.array([-0.8, -0.6, -0.4, -0.2, 0.2, 0.4, 0.6, 0.8])
+    styles = ["--" if level < 0 else "-" for level in levels]
+    ax.tricontour(mesh, values, levels=levels, colors=INK, linewidths=0.5, linestyles=styles)
+    _triangle(ax, title)
+    return shades
+
+
+def simplex_contours(
+    points: Any, values: Any, *, ax: Axes, levels: Sequence[float], mark: Sequence[float], title: str = ""
+) -> Axes:
+    """Draw the contours of values at rows (p1, p2, p3), inner ones darker, and a cross at the row `mark`."""
+    shades = colormaps["viridis"](np.linspace(0.0, 0.75, len(levels)))
+    ax.tricontour(Triangulation(*_flat(points)), values, levels=levels, colors=shades, linewidths=1.6)
+    x, y = _flat([mark])
+    ax.plot(x, y, marker="+", color=INK, markersize=9, markeredgewidth=1.6)
+    return _triangle(ax, title)
+
+
+def _flat(p: Any) -> tuple[Any, Any]:
+    """Return where rows (p1, p2, p3) lie in a triangle of side 1: class 1 left, 2 right, 3 on top."""
+    p = np.asarray(p, dtype=float)
+    return p[:, 1] + p[:, 2] / 2, p[:, 2] * np.sqrt(3) / 2
+
+
+def _triangle(ax: Axes, title: str) -> Axes:
+    corners = np.eye(3)[[0, 1, 2, 0]]
+    ax.plot(*_flat(corners), color=INK, linewidth=1, zorder=3)
+    for (x, y), name, place in zip(
+        np.transpose(_flat(np.eye(3))), ("class 1", "class 2", "class 3"), ("top", "top", "bottom"), strict=True
+    ):
+        ax.annotate(
+            name,
+            (x, y),
+            (0, -4 if place == "top" else 4),
+            textcoords="offset points",
+            ha="center",
+            va=place,
+            fontsize=8,
+        )
+    ax.set(aspect="equal", xlim=(-0.06, 1.06), ylim=(-0.1, 0.97))
+    ax.axis("off")
+    ax.set_title(title, fontsize=10)
+    return ax
+
+
+def _tidy(ax: Axes, title: str) -> Axes:
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.set_title(title, fontsize=10)
+    return ax

@@ -66,7 +66,7 @@ def _proper_part(folder: Path) -> list[Path]:
         f"γ = {gamma:g}": (p, theory.focal_map(z, gamma=gamma).exp()[:, 0]) for gamma in (-0.5, 0.5, 1.0, 3.0, 5.0)
     }
     right = {"_identity": (p, p), **right}
-    figure = _figure(8, 3.4)
+    figure = _figure(8.0, 3.4)
     one, two = figure.subplots(1, 2)
     plots.family(left, ax=one, xlabel="probability of the true class", ylabel="loss, nats", title="Losses")
     one.set(xlim=(0, 1), ylim=(0, 3))
@@ -86,7 +86,7 @@ def _binary_temperature(folder: Path) -> list[Path]:
         t = theory.nearest_temperature(gamma).temperature
         right[f"focal map, γ = {gamma:g}"] = s, theory.focal_map(_two(s.sigmoid()), gamma=gamma).exp()[:, 0]
         right[f"temperature {t:.3f}"] = few, (few / t).sigmoid()
-    figure = _figure(8, 3.2)
+    figure = _figure(8.0, 3.2)
     one, two = figure.subplots(1, 2)
     plots.family(left, ax=one, xlabel="γ", ylabel="1 / T", title="Nearest temperature, two classes")
     plots.family(right, ax=two, xlabel="logit $s$", ylabel="mapped probability", title="The two maps coincide")
@@ -111,7 +111,7 @@ def _bounds(folder: Path) -> list[Path]:
         "exact bounds": (gammas, mildest - sharpest),
         "exact, up to |s| = 20": (gammas, mildest - within),
     }
-    figure = _figure(8, 3.2)
+    figure = _figure(8.0, 3.2)
     one, two = figure.subplots(1, 2)
     plots.family(left, ax=one, xlabel="γ", ylabel="$T$ (γ + 1)", title="Temperatures that bound the focal map")
     one.set_ylim(top=1.32)
@@ -129,7 +129,7 @@ def _risks(folder: Path) -> list[Path]:
         "proper part of focal, γ = 1": lambda z, y: theory.proper_part(z, y, gamma=1.0),
         "proper part of focal, γ = 3": lambda z, y: theory.proper_part(z, y, gamma=3.0),
     }
-    figure = _figure(7, 6.2)
+    figure = _figure(7.0, 6.2)
     tables: list[pl.DataFrame] = []
     for ax, (name, loss) in zip(figure.subplots(2, 2).flat, shown.items(), strict=True):
         risk = theory.conditional_risk(points.log(), truth, loss=loss).numpy()
@@ -141,7 +141,7 @@ def _risks(folder: Path) -> list[Path]:
 
 def _arrows(folder: Path) -> list[Path]:
     start = _grid(14, inside=0.02)
-    figure = _figure(7, 6.4)
+    figure = _figure(7.0, 6.4)
     tables: list[pl.DataFrame] = []
     for column, gamma in zip(figure.subplots(2, 2).T, (1.0, 3.0), strict=True):
         t = theory.nearest_temperature(gamma, 3).temperature
@@ -157,7 +157,7 @@ def _arrows(folder: Path) -> list[Path]:
 
 def _three_classes(folder: Path) -> list[Path]:
     left, right = _lines(np.arange(0, 10.01, 0.5), classes=3, line=(0.64, 0.91))
-    figure = _figure(8, 3.2)
+    figure = _figure(8.0, 3.2)
     one, two = figure.subplots(1, 2)
     plots.family(left, ax=one, xlabel="γ", ylabel="1 / T", title="Nearest temperature, three classes")
     plots.family(right, ax=two, xlabel="γ", ylabel="largest difference of probabilities", title="What it misses")
@@ -170,7 +170,7 @@ def _difference(folder: Path) -> list[Path]:
     figure = _figure(7.6, 3.4)
     axes = figure.subplots(1, 2)
     tables: list[pl.DataFrame] = []
-    shades = None
+    shades: Any = None
     for ax, gamma in zip(axes, (0.5, 2.0), strict=True):
         t = theory.nearest_temperature(gamma, 3).temperature
         top = points.argmax(-1, keepdim=True)

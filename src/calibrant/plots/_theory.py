@@ -21,7 +21,6 @@ def family(
     xlabel: str,
     ylabel: str,
     title: str = "",
-    legend: str = "best",
 ) -> Axes:
     """Draw curves (x, y) by name, dark to light in their order, each with its own dashes: readable in gray.
 
@@ -40,7 +39,7 @@ def family(
         ax.plot(x, y, color=shades[i], linestyle="" if dots else DASHES[i % len(DASHES)], label=name, **style)
     ax.set(xlabel=xlabel, ylabel=ylabel)
     if len(names) > 1:
-        ax.legend(frameon=False, fontsize=8, loc=legend, handlelength=2.6)
+        ax.legend(frameon=False, fontsize=8, handlelength=2.6)
     return _tidy(ax, title)
 
 

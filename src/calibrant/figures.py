@@ -122,7 +122,7 @@ def _bounds(folder: Path) -> list[Path]:
 
 def _risks(folder: Path) -> list[Path]:
     points = _grid(120, inside=1e-3)
-    truth = torch.tensor([TRUTH], dtype=torch.float64).log()
+    truth = torch.tensor([TRUTH], dtype=torch.float64).log().expand_as(points)
     shown: dict[str, Loss] = {
         "Brier score": losses.brier,
         "cross-entropy": losses.cross_entropy,

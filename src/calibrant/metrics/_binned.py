@@ -129,14 +129,15 @@ def noise_floor(
 def sweep_ece(logits: Logits, labels: Labels, *, norm: float = 1.0, weights: PerExample | None = None) -> Scalar:
     r"""ECE over as many equal-mass bins as leave their accuracies increasing (ECE-sweep, Roelofs et al. 2022).
 
-    Bins are added one by one until an accuracy falls below that of the bin before it.
+    Bins are added one by one, up to the number of distinct confidences, until an accuracy falls below that of the
+    bin before it.
 
     >>> sweep_ece(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)
     """
     ties = Events.top(logits, labels, weights).ties
     table = Bins.equal_mass_of(1, ties)
-    for bins in range(2, int(ties.count.sum()) + 1):
+    for bins in range(2, len(ties.value) + 1):
         finer = Bins.equal_mass_of(bins, ties)
         if bool((finer.accuracy.diff() < -1e-12).any()):
             break

@@ -1,0 +1,90 @@
+"""A summary inside torchmetrics, over batches and over two real processes."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import multiprocessing
+
+from calibrant import metrics
+from calibrant.metrics import Summary
+from calibrant.predictions import Predictions
+
+torchmetrics = pytest.importorskip("torchmetrics")
+from calibrant.integrations.torchmetrics import Calibration  # noqa: E402
+
+NAMES = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "kuiper", "smooth_ece")
+
+
+def draw() -> Predictions:
+    g = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(3000, 5, generator=g)
+    return Predictions(logits, torch.multinomial(logits.softmax(-1), 1, generator=g).squeeze(1))
+
+
+def test_batches_give_the_values_of_the_summary():
+    p, metric = draw(), Calibration(*NAMES)
+    for i in range(0, 3000, 431):
+        metric.update(p.logits[i : i + 431], p.labels[i : i + 431])
+    expected = Summary.of(p)
+    assert {name: float(value) for name, value in metric.compute().items()} == {n: expected[n] for n in NAMES}
+    assert metric.assessment()["ece"].value == pytest.approx(float(metrics.ece(*p)), abs=1e-9)
+    metric.reset()
+    assert len(metric.summary) == 0
+
+
+def test_forward_gives_the_batch_and_keeps_the_sum():
+    p, metric = draw(), Calibration("ece")
+    first = metric(p.logits[:1000], p.labels[:1000])
+    metric(p.logits[1000:], p.labels[1000:])
+    assert float(first["ece"]) == Summary.of(p[:1000])["ece"]
+    assert float(metric.compute()["ece"]) == Summary.of(p)["ece"]
+
+
+def test_positions_are_flattened_and_ignored_ones_left_out():
+    metric = Calibration("accuracy")
+    labels = torch.tensor([[0, -100], [-100, -100]])
+    metric.update(torch.randn(2, 3, 2, generator=torch.Generator().manual_seed(0)), labels)
+    metric.update(torch.zeros(1, 3), torch.tensor([-100]))
+    assert len(metric.summary) == 1
+
+
+def test_it_belongs_to_a_collection_and_a_state_dict():
+    p = draw()
+    metric = Calibration("ece")
+    metric.persistent(True)
+    metric.update(*p)
+    copy = Calibration("ece")
+    copy.persistent(True)
+    copy.load_state_dict(metric.state_dict())
+    assert copy.summary["ece"] == metric.summary["ece"]
+    both = torchmetrics.MetricCollection({"calibration": Calibration("ece"), "more": Calibration("nll")})
+    both.update(*p)
+    assert set(both.compute()) == {"ece", "nll"} or set(both.compute()) == {"calibration_ece", "more_nll"}
+
+
+def process(rank: int, address: str, queue) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{address}", rank=rank, world_size=2)
+    p, metric = draw(), Calibration(*NAMES)
+    mine = slice(0, 700) if rank == 0 else slice(700, 3000)
+    for i in range(mine.start, mine.stop, 300):
+        part = slice(i, min(i + 300, mine.stop))
+        metric.update(p.logits[part], p.labels[part])
+    queue.put((rank, {name: float(value) for name, value in metric.compute().items()}, len(metric.summary)))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_two_processes_agree_with_one_to_the_last_bit(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    processes = [context.Process(target=process, args=(rank, str(tmp_path / "meet"), queue)) for rank in (0, 1)]
+    for p in processes:
+        p.start()
+    found = [queue.get(timeout=120) for _ in processes]
+    for p in processes:
+        p.join(timeout=60)
+    expected = Summary.of(draw())
+    for _, values, seen in found:
+        assert values == {name: expected[name] for name in NAMES}
+        assert seen in (700, 2300)  # unsynchronized again after compute

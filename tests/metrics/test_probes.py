@@ -1,0 +1,168 @@
+"""What other toolkits were seen to get wrong, with the right answer."""
+
+import math
+
+import pytest
+import torch
+
+from calibrant import InputError, Predictions, metrics
+from calibrant._bins import Bins, Events
+from calibrant.metrics import Summary
+from calibrant.metrics._moments import Moments
+
+EVERY_ECE = ["ece", "adaptive_ece", "smooth_ece", "kuiper", "ks", "sweep_ece", "mce"]
+
+
+def constant(n: int, p: float, right: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """n predictions of confidence p, of which `right` are right."""
+    logits = torch.tensor([[math.log(p / (1 - p)), 0.0]], dtype=torch.float64).expand(n, 2)
+    labels = torch.ones(n, dtype=torch.int64)
+    labels[:right] = 0
+    return logits, labels
+
+
+@pytest.mark.parametrize("n", [1, 10, 100_000, 1_000_000])
+@pytest.mark.parametrize("name", EVERY_ECE)
+def test_all_examples_in_one_bin(name, n):
+    logits, labels = constant(n, 0.8, 6 * n // 10)
+    expected = abs(6 * n // 10 / n - 0.8)
+    assert float(getattr(metrics, name)(logits, labels)) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("millions", [1, 4, 17, 34, 100])  # float32 counts stop at 16.8 million
+def test_all_examples_in_one_bin_streamed(millions):
+    part = Summary.of(Predictions(*constant(100_000, 0.8, 60_000)))
+    million = sum([part] * 10, Summary.empty())
+    summary = sum([million] * millions, Summary.empty())
+    assert len(summary) == millions * 1_000_000
+    for name in "ece", "adaptive_ece", "kuiper", "smooth_ece":
+        assert summary[name] == pytest.approx(0.2, abs=1e-8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [34_000_000, 100_000_000])
+def test_all_examples_in_one_bin_at_once(n):
+    confidence = torch.full((n,), 0.8, dtype=torch.float64)
+    correct = (torch.arange(n) % 10 < 6).double()
+    table = Bins.equal_width(15, confidence, correct)
+    assert int(table.count.sum()) == n
+    assert float(table.gap.abs().max()) == pytest.approx(0.2, abs=1e-9)
+
+
+def test_confidence_exactly_one_and_zero_are_counted_in_the_end_bins():
+    events = Events(torch.tensor([0.0, 1.0, 1.0], dtype=torch.float64), torch.tensor([1.0, 1.0, 0.0]).double())
+    table = Bins.equal_width(15, events.confidence, events.correct)
+    assert table.count.tolist() == [1, *[0] * 13, 2]
+    assert float(Moments.of(events, 15).error(1.0)) == pytest.approx(2 / 3)
+
+
+def test_probability_exactly_zero_and_one():
+    p = Predictions.from_probs([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]], [0, 1, 1])
+    for name in EVERY_ECE[:-1]:
+        assert float(getattr(metrics, name)(*p)) == pytest.approx(1 / 3, abs=1e-9)
+    assert float(metrics.ece(*p, index=1)) == pytest.approx(1 / 3)
+    assert float(metrics.nll(*p)) == math.inf
+    assert metrics.assess(p)["nll"].value == math.inf
+    assert metrics.tests.kuiper(*p).p_value == 0  # impossible if the model were right
+    sure = Predictions.from_probs([[1.0, 0.0]], [0])
+    assert metrics.tests.kuiper(*sure).p_value == 1
+
+
+def test_one_hot_right_and_wrong():
+    right, wrong = ([[1.0, 0.0]] * 5, [0] * 5), ([[1.0, 0.0]] * 5, [1] * 5)
+    for name in EVERY_ECE:
+        assert float(getattr(metrics, name)(*Predictions.from_probs(*right))) == 0
+        assert float(getattr(metrics, name)(*Predictions.from_probs(*wrong))) == pytest.approx(1, abs=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_probabilities(dtype):
+    g = torch.Generator().manual_seed(0)
+    probs = (2 * torch.randn(5000, 5, generator=g)).softmax(-1)
+    labels = torch.multinomial(probs, 1, generator=g).squeeze(1)
+    exact = float(metrics.ece(*Predictions.from_probs(probs, labels)))
+    rounded = float(metrics.ece(*Predictions.from_probs(probs.to(dtype), labels)))
+    assert rounded == pytest.approx(exact, abs=4e-3)
+    assert rounded > 0
+
+
+def test_rows_of_half_precision_probabilities_are_normalized_by_the_measurement():
+    p = Predictions.from_probs(torch.tensor([[0.3333, 0.3333, 0.3333]], dtype=torch.float16), [0])
+    assert float(metrics.signed_gap(*p)) == pytest.approx(1 / 3 - 1, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["adaptive_ece", "ece", "kuiper", "aurc", "skce"])
+def test_ties_give_one_answer_over_500_shuffles(name):
+    g = torch.Generator().manual_seed(0)
+    logits = (2 * torch.randn(300, 3, dtype=torch.float64, generator=g)).round()
+    labels = torch.randint(0, 3, (300,), generator=g)
+    values = set()
+    for _ in range(500):
+        order = torch.randperm(300, generator=g)
+        values.add(round(float(getattr(metrics, name)(logits[order], labels[order])), 13))
+    assert len(values) <= 2  # a rounding boundary may fall between
+
+
+def test_correct_first_inside_ties_changes_nothing():
+    logits, labels = constant(1000, 0.7, 640)
+    assert float(metrics.adaptive_ece(logits, labels)) == pytest.approx(0.06, abs=1e-12)
+    assert float(metrics.adaptive_ece(logits, labels.flip(0))) == pytest.approx(0.06, abs=1e-12)
+
+
+def test_the_least_confident_example_counts():
+    confidence = torch.linspace(0.5, 0.99, 30, dtype=torch.float64)
+    assert int(Bins.equal_mass(15, confidence, torch.ones(30, dtype=torch.float64)).count.sum()) == 30
+
+
+def test_probabilities_as_logits_and_logits_as_probabilities_are_refused():
+    probs = torch.tensor([[0.2, 0.8], [0.6, 0.4]])
+    with pytest.raises(InputError, match="look like probabilities"):
+        Predictions(probs, [0, 1])
+    with pytest.raises(InputError, match="logits"):
+        Predictions.from_probs(torch.tensor([[2.0, -1.0]]), [0])
+    with pytest.raises(InputError, match="sum to 1"):
+        Predictions.from_probs(torch.tensor([[1.0, 1.0]]), [0])
+
+
+def test_nan_and_labels_out_of_range_are_refused():
+    with pytest.raises(InputError, match="1 of 2 rows of logits contain NaN"):
+        Predictions([[0.0, math.nan], [0.0, 1.0]], [0, 1])
+    with pytest.raises(InputError, match="labels must lie in"):
+        Predictions(torch.zeros(1, 5), [7])
+
+
+def test_a_class_without_examples_counts():
+    g = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(200, 5, generator=g), torch.randint(0, 4, (200,), generator=g)
+    assert metrics.tables.classes(logits, labels).count.tolist()[4] == 0
+    expected = torch.stack([metrics.ece(logits, labels, index=j) for j in range(5)]).mean()
+    torch.testing.assert_close(metrics.classwise_ece(logits, labels), expected, rtol=1e-10, atol=1e-12)
+    assert bool(metrics.auroc(logits, labels).isfinite())
+
+
+def test_two_classes_are_judged_by_the_predicted_one_unless_told():
+    logits = torch.tensor([[2.0, 0.0], [2.0, 0.0]], dtype=torch.float64)
+    labels = torch.tensor([0, 0])
+    p = 1 / (1 + math.exp(-2))
+    assert float(metrics.ece(logits, labels)) == pytest.approx(1 - p)
+    assert float(metrics.ece(logits, labels, index=1)) == pytest.approx(1 - p)
+    assert metrics.tables.bins(logits, labels).count.nonzero().tolist() == [[13]]
+    assert metrics.tables.bins(logits, labels, index=1).count.nonzero().tolist() == [[1]]
+
+
+def test_positions_of_a_segmentation_all_count_and_ignored_ones_do_not():
+    g = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(2, 4, 6, 5, generator=g), torch.randint(0, 4, (2, 6, 5), generator=g)
+    labels[0, 0, :] = 255
+    flat, kept = logits.movedim(1, -1).reshape(-1, 4), labels.flatten()
+    p = Predictions(logits, labels, ignore_index=255)
+    assert len(p) == 55
+    assert metrics.ece(*p) == metrics.ece(flat[kept != 255], kept[kept != 255])
+
+
+def test_mce_can_tell_the_count_of_its_bin():
+    logits = torch.tensor([[0.0, 1.0]] * 99 + [[0.0, 5.0]])
+    labels = torch.tensor([1] * 73 + [0] * 27)
+    table = metrics.tables.bins(logits, labels)
+    assert int(table.count[table.worst]) == 1
+    assert float(table.gap[table.worst].abs()) == pytest.approx(float(metrics.mce(logits, labels)))

@@ -1,0 +1,270 @@
+"""Independent implementations must agree with ours where conventions agree; docs/metrics.md lists where not."""
+
+import math
+
+import numpy as np
+import pytest
+import relplot
+import torch
+from scipy.stats import ks_1samp
+from sklearn.metrics import average_precision_score, brier_score_loss, log_loss, roc_auc_score, roc_curve
+from torchmetrics.functional.classification import multiclass_calibration_error
+
+from calibrant import Predictions, metrics
+from calibrant._bins import Events, top_label
+from calibrant.metrics import _cumulative, _ranking, _smooth, ood
+
+
+@pytest.fixture(scope="module", params=[(2, 0), (5, 1), (40, 2)])
+def crooked(request) -> Predictions:
+    """Overconfident on some examples and underconfident on others, so that errors do not all coincide."""
+    k, seed = request.param
+    g = torch.Generator().manual_seed(seed)
+    true = 2 * torch.randn(3000, k, dtype=torch.float64, generator=g)
+    slope = torch.where(torch.rand(3000, 1, generator=g) < 0.4, 0.5, 2.0)
+    labels = torch.multinomial(true.softmax(-1), 1, generator=g).squeeze(1)
+    return Predictions(true * slope, labels)
+
+
+def events(p: Predictions) -> tuple[np.ndarray, np.ndarray]:
+    probs = p.logits.softmax(-1).numpy()
+    return probs.max(1), (probs.argmax(1) == p.labels.numpy()).astype(float)
+
+
+def plain_bins(c: np.ndarray, a: np.ndarray, bins: int) -> list[tuple[int, float]]:
+    found = []
+    for i in range(bins):
+        low, high = np.linspace(0, 1, bins + 1)[i : i + 2]
+        inside = (c > low) & (c <= high) if i else (c >= low) & (c <= high)
+        if inside.any():
+            found.append((int(inside.sum()), float(a[inside].mean() - c[inside].mean())))
+    return found
+
+
+@pytest.mark.parametrize("bins", [1, 7, 15, 50])
+@pytest.mark.parametrize("norm", [1.0, 2.0, math.inf])
+def test_ece_of_any_norm_by_a_plain_loop(crooked, bins, norm):
+    gaps = plain_bins(*events(crooked), bins)
+    n = len(crooked)
+    expected = (
+        max(abs(g) for _, g in gaps) if math.isinf(norm) else sum(m / n * abs(g) ** norm for m, g in gaps) ** (1 / norm)
+    )
+    assert float(metrics.ece(*crooked, bins=bins, norm=norm)) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("bins", [1, 10, 15])
+@pytest.mark.parametrize(("name", "norm"), [("ece", "l1"), ("mce", "max")])
+def test_torchmetrics_within_its_float32(crooked, bins, name, norm):
+    p = crooked[top_label(*crooked)[0] < 0.999999]  # they put confidence 1 into a bin of its own
+    theirs = multiclass_calibration_error(
+        p.logits.softmax(-1), p.labels, num_classes=p.logits.shape[1], n_bins=bins, norm=norm
+    )
+    torch.testing.assert_close(getattr(metrics, name)(*p, bins=bins), theirs.double(), atol=2e-6, rtol=0)
+
+
+def test_scores_of_scikit_learn(crooked):
+    probs, labels = crooked.logits.softmax(-1).numpy(), crooked.labels.numpy()
+    k = probs.shape[1]
+    w = np.random.default_rng(0).random(len(labels))
+    for weights, theirs in ((None, None), (torch.from_numpy(w), w)):
+        expected = log_loss(labels, probs, sample_weight=theirs, labels=range(k))
+        assert float(metrics.nll(*crooked, weights=weights)) == pytest.approx(expected, rel=1e-9)
+        if k == 2:
+            expected = 2 * brier_score_loss(labels, probs[:, 1], sample_weight=theirs)  # they count one class
+            assert float(metrics.brier(*crooked, weights=weights)) == pytest.approx(expected, rel=1e-9)
+            expected = roc_auc_score(labels, probs[:, 1], sample_weight=theirs)
+        else:
+            expected = roc_auc_score(labels, probs, multi_class="ovr", sample_weight=theirs)
+        assert float(metrics.auroc(*crooked, weights=weights)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_classwise_ece_by_a_plain_loop(crooked):
+    probs, labels = crooked.logits.softmax(-1).numpy(), crooked.labels.numpy()
+    k, n = probs.shape[1], len(labels)
+    each = [sum(m / n * abs(g) for m, g in plain_bins(probs[:, j], (labels == j) * 1.0, 15)) for j in range(k)]
+    assert float(metrics.classwise_ece(*crooked)) == pytest.approx(np.mean(each), rel=1e-9)
+    assert float(metrics.classwise_ece(*crooked, reduction="sum")) == pytest.approx(np.sum(each), rel=1e-9)
+    np.testing.assert_allclose(metrics.tables.classes(*crooked).ece, each, rtol=1e-8, atol=1e-12)
+    one = metrics.ece(*crooked, index=k - 1)
+    assert float(one) == pytest.approx(each[k - 1], rel=1e-9)
+
+
+def test_classes_by_a_plain_loop(crooked):
+    probs, labels = crooked.logits.softmax(-1).numpy(), crooked.labels.numpy()
+    told, table = probs.argmax(1), metrics.tables.classes(*crooked)
+    for j in range(probs.shape[1]):
+        assert int(table.predicted[j]) == (told == j).sum()
+        assert float(table.frequency[j]) == pytest.approx((labels == j).mean(), rel=1e-9, abs=1e-12)
+        assert float(table.forecast[j]) == pytest.approx(probs[:, j].mean(), rel=1e-9)
+        if (told == j).any():
+            assert float(table.precision[j]) == pytest.approx((labels[told == j] == j).mean())
+            assert float(table.confidence[j]) == pytest.approx(probs[told == j, j].mean())
+        if (labels == j).any():
+            assert float(table.recall[j]) == pytest.approx((told[labels == j] == j).mean())
+    assert table.ece[table.worst_first].diff().max() <= 0
+
+
+def test_cumulative_errors_by_a_plain_loop(crooked):
+    c, a = events(crooked)
+    order = np.argsort(c)
+    walk = np.concatenate([[0], np.cumsum((a - c)[order])]) / len(c)
+    assert float(metrics.kuiper(*crooked)) == pytest.approx(walk.max() - walk.min(), rel=1e-9)
+    assert float(metrics.ks(*crooked)) == pytest.approx(np.abs(walk).max(), rel=1e-9)
+
+
+def test_kernel_errors_by_all_pairs(crooked):
+    c, a = (x[:500] for x in events(crooked))
+    some = crooked[:500]
+    kernel = np.exp(-np.abs(c[:, None] - c[None]) / 0.4)
+    products = np.outer(a - c, a - c) * kernel
+    off = products.sum() - np.trace(products)
+    assert float(metrics.skce(*some)) == pytest.approx(off / (500 * 499), rel=1e-9)
+    assert float(metrics.mmce(*some)) == pytest.approx(math.sqrt(products.sum() / 500**2), rel=1e-9)
+    w = np.random.default_rng(0).random(500)
+    weighted = np.outer(w, w) * products
+    off = (weighted.sum() - np.trace(weighted)) / (w.sum() ** 2 - (w**2).sum())
+    assert float(metrics.skce(*some, weights=torch.from_numpy(w))) == pytest.approx(off, rel=1e-9)
+
+
+def test_debiased_square_by_all_pairs(crooked):
+    c, a = events(crooked)
+    index = np.clip(np.searchsorted(np.linspace(0, 1, 16), c) - 1, 0, 14)
+    total = 0.0
+    for b in range(15):
+        u = (c - a)[index == b]
+        if len(u) > 1:
+            pairs = np.outer(u, u)
+            total += len(u) / len(c) * (pairs.sum() - np.trace(pairs)) / (len(u) * (len(u) - 1))
+    assert float(metrics.debiased_l2(*crooked, squared=True)) == pytest.approx(total, rel=1e-9)
+    assert float(metrics.debiased_l2(*crooked)) == pytest.approx(math.copysign(abs(total) ** 0.5, total), rel=1e-9)
+
+
+def test_sweep_by_a_plain_loop(crooked):
+    c, a = events(crooked)
+    order = np.argsort(c)
+    best = abs(c.mean() - a.mean())
+    for b in range(2, 3000):
+        parts = np.array_split(order, b)
+        accuracy = [a[p].mean() for p in parts]
+        if np.any(np.diff(accuracy) < -1e-12):
+            break
+        best = sum(len(p) / len(c) * abs(a[p].mean() - c[p].mean()) for p in parts)
+    assert float(metrics.sweep_ece(*crooked)) == pytest.approx(best, rel=1e-9)
+
+
+def test_aurc_by_a_plain_loop(crooked):
+    c, a = events(crooked)
+    wrong = 1 - a[np.argsort(-c)]
+    expected = np.mean(np.cumsum(wrong) / np.arange(1, len(c) + 1))
+    assert float(metrics.aurc(*crooked)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_smooth_ece_of_relplot_to_its_resolution(crooked):
+    c, a = events(crooked)
+    assert float(metrics.smooth_ece(*crooked)) == pytest.approx(relplot.smECE(c, a), abs=1.5e-3)
+
+
+def test_smooth_ece_solves_its_equation_by_quadrature(crooked):
+    c, a = (x[:400] for x in events(crooked))
+    s = float(metrics.smooth_ece(*crooked[:400]))
+    t = (np.arange(20000) + 0.5) / 20000
+    images = (t[:, None] - np.concatenate([c, -c, 2 - c])[None]) / s  # reflections farther out are below e^-40 here
+    kernel = np.exp(-0.5 * images**2) / (s * math.sqrt(2 * math.pi))
+    seen = kernel @ np.tile(a - c, 3) / 400
+    assert np.abs(seen).mean() == pytest.approx(s, rel=1e-5)
+
+
+def test_corp_split_is_exact(crooked):
+    c, a = events(crooked)
+    mcb, dsc, unc = (
+        float(getattr(metrics, name)(*crooked)) for name in ("miscalibration", "discrimination", "uncertainty")
+    )
+    assert mcb - dsc + unc == pytest.approx(((c - a) ** 2).mean(), rel=1e-12)
+    assert unc == pytest.approx(a.mean() * (1 - a.mean()))
+    assert mcb >= 0
+    assert dsc >= 0
+    log = [
+        float(getattr(metrics, name)(*crooked, score="log"))
+        for name in ("miscalibration", "discrimination", "uncertainty")
+    ]
+    told = log_loss(a, c)
+    assert log[0] - log[1] + log[2] == pytest.approx(told, rel=1e-9)
+
+
+def test_among_and_entropy_by_plain_means(crooked):
+    log_p = crooked.logits.log_softmax(-1)
+    right = crooked.logits.argmax(-1) == crooked.labels
+    own = -log_p.gather(1, crooked.labels[:, None]).squeeze(1)
+    entropies = torch.distributions.Categorical(logits=crooked.logits).entropy()
+    for among, chosen in (("correct", right), ("wrong", ~right), ("all", right | ~right)):
+        torch.testing.assert_close(metrics.nll(*crooked, among=among), own[chosen].mean())
+        torch.testing.assert_close(metrics.entropy(*crooked, among=among), entropies[chosen].mean())
+
+
+def test_confident_predictions_by_plain_means(crooked):
+    c, a = events(crooked)
+    for above in (0.9, 0.99):
+        assert float(metrics.confident_share(*crooked, above=above)) == pytest.approx((c >= above).mean())
+        if (c >= above).any():
+            assert float(metrics.confident_accuracy(*crooked, above=above)) == pytest.approx(a[c >= above].mean())
+
+
+def test_detection_of_scikit_learn():
+    g = torch.Generator().manual_seed(0)
+    inside = (3 * torch.randn(800, 6, dtype=torch.float64, generator=g)).round(decimals=1)
+    outside = (2 * torch.randn(500, 6, dtype=torch.float64, generator=g)).round(decimals=1)
+    truth = np.r_[np.ones(800), np.zeros(500)]
+    for score in (ood.max_probability, ood.entropy, ood.max_logit, ood.energy):
+        found = ood.detection(inside, outside, score=score)
+        s = torch.cat([score(inside), score(outside)]).numpy()
+        assert found.auroc == pytest.approx(roc_auc_score(truth, s), abs=1e-12)
+        assert found.aupr_in == pytest.approx(average_precision_score(truth, s), abs=1e-12)
+        assert found.aupr_out == pytest.approx(average_precision_score(1 - truth, -s), abs=1e-12)
+        fpr, tpr, _ = roc_curve(truth, s, drop_intermediate=False)
+        assert found.fpr95 == pytest.approx(fpr[np.argmax(tpr >= 0.95)], abs=1e-12)
+
+
+def test_correctness_auroc_of_scikit_learn(crooked):
+    c, a = events(crooked)
+    assert float(metrics.auroc(*crooked, of="correctness")) == pytest.approx(roc_auc_score(a, c), rel=1e-9)
+
+
+def test_laws_of_brownian_motion_by_simulation():
+    rng = np.random.default_rng(0)
+    walk = np.cumsum(rng.standard_normal((4000, 1000)) / math.sqrt(1000), axis=1)
+    walk = np.concatenate([np.zeros((4000, 1)), walk], axis=1)
+    reach = 2 * 0.5826 / math.sqrt(1000)  # a walk of finite steps falls short of the motion by this, at both ends
+    spread = walk.max(1) - walk.min(1) + reach
+    p = np.array([_cumulative.range_sf(float(r)) for r in spread])
+    assert ks_1samp(p, lambda x: x).pvalue > 0.01
+    p = np.array([_cumulative.sup_sf(float(x)) for x in np.abs(walk).max(1) + reach / 2])
+    assert ks_1samp(p, lambda x: x).pvalue > 0.01
+
+
+def test_both_series_of_the_supremum_agree():
+    assert _cumulative.sup_sf(2.0) == pytest.approx(_cumulative.sup_sf(2.0 + 1e-12), rel=1e-9)
+
+
+@pytest.mark.shared
+def test_published_errors_of_real_predictions(shared):
+    p = Predictions.load(shared / "logits" / "mukhoti_cifar10_resnet50_flsd53.test.npz")
+    c, a = (x.numpy() for x in top_label(*p))
+    assert float(metrics.smooth_ece(*p)) == pytest.approx(relplot.smECE(c, a), abs=1.5e-3)
+    assert float(metrics.ece(*p)) == pytest.approx(0.0155, abs=5e-5)  # their Table 1: 1.55 %
+
+
+def test_risk_coverage_ends_at_the_error(crooked):
+    curve = metrics.curves.risk_coverage(*crooked)
+    assert float(curve.x[-1]) == 1
+    assert float(curve.y[-1]) == pytest.approx(float(metrics.error(*crooked)))
+    assert float(_ranking.aurc_of(Events.top(*crooked).ties)) == pytest.approx(
+        float(torch.trapezoid(torch.cat([curve.y[:1], curve.y]), torch.cat([torch.zeros(1).double(), curve.x]))),
+        abs=2e-3,
+    )
+
+
+def test_deposit_keeps_the_mass():
+    g = torch.Generator().manual_seed(0)
+    ties = Events(torch.rand(99, dtype=torch.float64, generator=g), torch.ones(99, dtype=torch.float64)).ties
+    grid = _smooth.deposit(ties, 64)
+    assert float(grid.sum()) == pytest.approx(float((ties.correct - ties.value).mean()))

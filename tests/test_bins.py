@@ -1,0 +1,150 @@
+"""Lenses and bins: exact edges, ties, ends, and no example lost."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calibrant._bins import Bins, Events, Ties, judge, one_class, softmax_chunks, top_label
+
+F = torch.float64
+
+
+def f64(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=F)
+
+
+@pytest.mark.parametrize("k", [2, 3, 17, 127, 128, 300])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, F])
+def test_one_pass_agrees_with_softmax_in_float64(k, dtype):
+    g = torch.Generator().manual_seed(k)
+    logits = (3 * torch.randn(1500, k, generator=g)).to(dtype)
+    labels = torch.randint(0, k, (1500,), generator=g)
+    z = logits.double()
+    p, hot = z.softmax(-1), torch.nn.functional.one_hot(labels, k)
+    judged = judge(logits, labels)
+    for ours, theirs in (
+        (judged.confidence, p.amax(-1)),
+        (judged.log_likelihood, z.log_softmax(-1).gather(1, labels[:, None]).squeeze(1)),
+        (judged.brier, (p - hot).square().sum(-1)),
+        (one_class(logits, labels, k - 1)[0], p[:, k - 1]),
+        (torch.cat([chunk.clone() for _, chunk in softmax_chunks(logits)]), p),
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+    assert bool((judged.correct == (logits.argmax(-1) == labels)).all())
+
+
+def test_a_row_is_judged_the_same_whatever_stands_beside_it():
+    g = torch.Generator().manual_seed(0)
+    for k in (2, 10, 200):
+        logits, labels = torch.randn(3000, k, generator=g) * 4, torch.randint(0, k, (3000,), generator=g)
+        whole = judge(logits, labels)
+        for first in range(0, 3000, 137):
+            part = judge(logits[first : first + 137], labels[first : first + 137])
+            for name in "confidence", "correct", "log_likelihood", "brier":
+                assert bool((getattr(part, name) == getattr(whole, name)[first : first + 137]).all())
+
+
+def test_the_prediction_is_the_lowest_index_that_attains_the_maximum():
+    logits = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
+    assert top_label(logits, torch.tensor([0, 1, 0]))[1].tolist() == [1, 1, 1]
+    assert top_label(logits, torch.tensor([1, 2, 2]))[1].tolist() == [0, 0, 0]
+
+
+def test_minus_infinity_is_probability_zero():
+    logits = torch.tensor([[0.0, -torch.inf], [-torch.inf, 0.0]])
+    judged = judge(logits, torch.tensor([0, 0]))
+    assert judged.confidence.tolist() == [1, 1]
+    assert judged.correct.tolist() == [1, 0]
+    assert judged.log_likelihood.tolist() == [0, -torch.inf]
+    assert judged.brier.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("bins", [1, 2, 5, 10, 15, 25, 100])
+def test_every_edge_belongs_to_the_bin_below_and_zero_to_the_first(bins):
+    edges = torch.from_numpy(np.linspace(0, 1, bins + 1))
+    table = Bins.equal_width(bins, edges, torch.ones(bins + 1, dtype=F))
+    expected = torch.ones(bins, dtype=torch.int64)
+    expected[0] += 1
+    assert table.count.tolist() == expected.tolist()
+
+
+def test_just_above_an_edge_is_the_next_bin():
+    c = torch.from_numpy(np.nextafter(np.linspace(0, 1, 16)[1:-1], 1))
+    assert Bins.equal_width(15, c, torch.ones(14, dtype=F)).count.tolist() == [0] + [1] * 14
+
+
+def test_float32_confidence_is_judged_by_its_exact_value():
+    c = torch.tensor([0.2, 0.4, 0.6, 0.8], dtype=torch.float32)  # each lies above its fraction
+    assert Bins.equal_width(5, c, torch.ones(4)).count.tolist() == [0, 1, 1, 1, 1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.75, 1.0]), st.booleans()), min_size=1, max_size=60),
+    st.integers(1, 20),
+)
+def test_no_example_is_lost(rows, bins):
+    c, a = f64(*(r[0] for r in rows)), f64(*(float(r[1]) for r in rows))
+    for table in (Bins.equal_width(bins, c, a), Bins.equal_mass(bins, c, a)):
+        assert int(table.count.sum()) == len(rows)
+        for weighted, plain in ((table.weight * table.confidence, c), (table.weight * table.accuracy, a)):
+            torch.testing.assert_close(weighted.nansum(), plain.mean(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 3, 14, 15, 16, 100, 1003])
+def test_equal_mass_without_ties_is_numpy_array_split(n):
+    g = torch.Generator().manual_seed(n)
+    c, a = torch.rand(n, dtype=F, generator=g), (torch.rand(n, generator=g) < 0.5).double()
+    order = c.argsort()
+    parts = [p for p in np.array_split(order.numpy(), 15) if len(p)]
+    table = Bins.equal_mass(15, c, a)
+    used = table.count > 0
+    assert table.count[used].tolist() == [len(p) for p in parts]
+    np.testing.assert_allclose(table.confidence[used], [c[p].mean() for p in parts], rtol=1e-12)
+    np.testing.assert_allclose(table.accuracy[used], [a[p].mean() for p in parts], rtol=1e-12, atol=1e-12)
+
+
+def test_equal_mass_averages_over_ties_as_the_mean_over_all_orders():
+    g = torch.Generator().manual_seed(0)
+    c = torch.rand(200, dtype=F, generator=g).round(decimals=1)
+    a = (torch.rand(200, generator=g) < c).double()
+    smooth = torch.stack([a[c == v].mean() for v in c])
+    order = c.argsort(stable=True)
+    expected = [smooth[torch.from_numpy(p)].mean() for p in np.array_split(order.numpy(), 15)]
+    np.testing.assert_allclose(Bins.equal_mass(15, c, a).accuracy, expected, rtol=1e-12)
+
+
+def test_heavy_ties_give_the_same_bits_over_500_shuffles():
+    g = torch.Generator().manual_seed(0)
+    c = torch.rand(1000, dtype=F, generator=g).round(decimals=2)
+    a = (torch.rand(1000, generator=g) < c).double()
+    reference = Bins.equal_mass(15, c, a)
+    for _ in range(500):
+        order = torch.randperm(1000, generator=g)
+        table = Bins.equal_mass(15, c[order], a[order])
+        for name in "edges", "weight", "confidence", "accuracy", "count":
+            assert bool((getattr(table, name) == getattr(reference, name)).all())
+
+
+def test_whole_weights_act_like_repetitions():
+    g = torch.Generator().manual_seed(1)
+    c = torch.rand(60, dtype=F, generator=g)
+    a = (torch.rand(60, generator=g) < c).double()
+    w = torch.randint(1, 5, (60,), generator=g)
+    w[-1] += -int(w.sum()) % 15  # the total divides into 15 bins
+    for kind in "equal_width", "equal_mass":
+        weighted = getattr(Bins, kind)(15, c, a, w.double())
+        repeated = getattr(Bins, kind)(15, c.repeat_interleave(w), a.repeat_interleave(w))
+        torch.testing.assert_close(weighted.gap, repeated.gap, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(weighted.weight, repeated.weight, rtol=1e-10, atol=1e-12)
+
+
+def test_groups_of_ties_hold_everything():
+    ties = Ties.of(f64(0.5, 0.2, 0.5, 0.9), f64(1, 0, 0, 1), f64(1, 2, 3, 0))
+    assert ties.value.tolist() == [0.2, 0.5]
+    assert ties.mass.tolist() == [2, 4]
+    assert ties.correct.tolist() == [0, 1]
+    assert ties.square.tolist() == [4, 10]
+    assert Events(f64(0.5), f64(1)).ties.value.tolist() == [0.5]

@@ -29,7 +29,7 @@ def test_all_examples_in_one_bin(name, n):
     assert float(getattr(metrics, name)(logits, labels)) == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("millions", [1, 4, 17, 34, 100])  # float32 counts stop at 16.8 million
+@pytest.mark.parametrize("millions", [1, 17, 100])  # float32 counts stop at 16.8 million
 def test_all_examples_in_one_bin_streamed(millions):
     part = Summary.of(Predictions(*constant(100_000, 0.8, 60_000)))
     million = sum([part] * 10, Summary.empty())

@@ -111,9 +111,9 @@ def test_what_cannot_be_merged_is_refused():
     with pytest.raises(InputError, match="around 1"):
         Summary.empty().add(*draw(5, 2), torch.full((5,), 1e6, dtype=torch.float64))
     many = Summary.of(Predictions(torch.zeros(1000, 2), torch.zeros(1000)))
-    for _ in range(21):
+    for _ in range(22):
         many = many + many
-    assert len(many) == 1000 * 2**21
+    assert len(many) == 1000 * 2**22
     with pytest.raises(InputError, match="4 billion"):
         many + many
 

@@ -178,6 +178,23 @@ def demo(
     _study(_bundled("quickstart"), folder)
 
 
+@app.command()
+def figures(
+    what: Annotated[str, typer.Argument(help="focal: the figures of the theory of focal loss.")],
+    folder: Annotated[Path, typer.Option("--output", "-o", help="Where to write SVG, PNG and CSV.")] = Path("figures"),
+) -> None:
+    """Draw the figures of the papers' theory, each with the numbers behind it; about a minute."""
+    if what != "focal":
+        raise InputError(f"no figures {what!r}; there are focal")
+    writable(folder / "figure.svg")
+    from calibrant import figures as drawn
+
+    with _status() as progress:
+        progress("drawing")
+        paths = drawn.focal(folder)
+    out.print(f"wrote {len(paths)} files to {folder}: {', '.join(p.name for p in paths if p.suffix == '.svg')}")
+
+
 _STUDY = Annotated[str, typer.Argument(help="A study file (.toml), or the name of a bundled one.")]
 _OUT = Annotated[Path | None, typer.Option("--out", help="Where runs and the report are kept; default runs/NAME.")]
 _ONLY = Annotated[str | None, typer.Option(help="Only runs whose data set, network, loss or seed contains this text.")]

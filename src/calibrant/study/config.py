@@ -5,7 +5,7 @@ import itertools
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType, UnionType
@@ -13,29 +13,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from calibrant import calibrators, catalog, data, losses, metrics, networks
 from calibrant._types import InputError
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How every network of a study is trained. The defaults are those of Mukhoti et al. (2020) on CIFAR."""
-
-    epochs: int = 350
-    batch_size: int = 128
-    learning_rate: float = 0.1
-    milestones: tuple[int, ...] = (150, 250)  # epochs after which the learning rate is multiplied by `decay`
-    decay: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    reduction: Literal["mean", "sum"] = "mean"  # of the loss over a batch
-    clip: float | None = None  # largest norm of the gradient
-    precision: str = "32-true"  # as Lightning Fabric names them, such as bf16-mixed
-
-    def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch_size < 1 or self.learning_rate <= 0:
-            raise InputError(
-                "a recipe needs epochs >= 1, batch_size >= 1 and learning_rate > 0, got "
-                f"{self.epochs}, {self.batch_size} and {self.learning_rate}"
-            )
+from calibrant.study.recipe import RECIPES
+from calibrant.study.recipe import Recipe as Recipe
 
 
 @dataclass(frozen=True)
@@ -116,6 +95,29 @@ HOMES: dict[str, ModuleType] = {
 }
 
 
+def recipe(value: str | Mapping[str, Any]) -> Recipe:
+    """Make a recipe from TOML: the name of one, or a table of changes to the one its key `like` names.
+
+    Changing the number of epochs of a named recipe moves its milestones in proportion.
+
+    >>> recipe({"like": "mukhoti_cifar", "epochs": 35}).milestones
+    (15, 25)
+    >>> recipe("mukhoti_cifer")
+    Traceback (most recent call last):
+    calibrant._types.InputError: no recipe 'mukhoti_cifer'; did you mean 'mukhoti_cifar'?
+    """
+    table = {"like": value} if isinstance(value, str) else dict(value)
+    if (name := table.pop("like", None)) is None:
+        return build(Recipe, table)
+    if name not in RECIPES:
+        close = get_close_matches(str(name), RECIPES, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(RECIPES)}"
+        raise InputError(f"no recipe {name!r}; {hint}")
+    changes = build(Recipe, table)  # checks keys and types
+    start = RECIPES[name].scaled(changes.epochs) if "epochs" in table else RECIPES[name]
+    return replace(start, **{key: getattr(changes, key) for key in table})
+
+
 def build(cls: type[Any], table: Mapping[str, Any]) -> Any:
     """Make a frozen dataclass from a TOML table, checking keys and types; lists become tuples, ints floats."""
     known = {f.name: f for f in fields(cls)}
@@ -131,6 +133,8 @@ def build(cls: type[Any], table: Mapping[str, Any]) -> Any:
 
 
 def _convert(key: str, kind: Any, value: Any) -> Any:
+    if kind is Recipe and isinstance(value, str | dict):
+        return recipe(value)  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(kind, type) and isinstance(value, dict):
         return build(kind, value)  # pyright: ignore[reportUnknownArgumentType]
     if get_origin(kind) is tuple and isinstance(value, list):

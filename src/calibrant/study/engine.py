@@ -67,7 +67,7 @@ def execute(run: Run, store: Store, root: Path | None = None) -> Iterator[Event]
     began = time.monotonic()
     splits = load(run.dataset, root)
     torch.manual_seed(run.seed)
-    network = catalog.resolve(run.network, networks)(len(splits.classes))
+    network = catalog.resolve(run.network, networks)(*sizes(splits))
     loss = catalog.resolve(run.loss, losses)
     partial = store.partial(run)
     (partial / "error.txt").unlink(missing_ok=True)
@@ -98,6 +98,11 @@ def execute(run: Run, store: Store, root: Path | None = None) -> Iterator[Event]
     }
     store.put(run, kept, facts, history)
     yield Event("done", run, facts)
+
+
+def sizes(splits: Splits) -> tuple[Any, ...]:
+    """What a network is made for: the number of classes and, for text, the word vectors it starts from."""
+    return (len(splits.classes),) if splits.vectors is None else (len(splits.classes), splits.vectors)
 
 
 _loaded: dict[tuple[str, Path | None], Splits] = {}

@@ -10,12 +10,13 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from calibrant import losses
+from calibrant import losses, metrics
 from calibrant._files import written
 from calibrant._types import Adaptive, Loss
 from calibrant.data import Split, Splits
 from calibrant.predictions import Predictions
-from calibrant.study.config import Recipe
+from calibrant.selection import refinement_nll
+from calibrant.study.recipe import Recipe
 
 CHECKPOINT_SECONDS = 10.0  # a kill loses at most one epoch, or this much of shorter ones
 
@@ -31,6 +32,7 @@ class Epoch:
     learning_rate: float
     val: Predictions
     seconds: float
+    best: bool  # whether the network would be kept as it is now, by the recipe's choice of epoch
 
 
 def predict(
@@ -64,58 +66,109 @@ def train(
 
     Order, augmentation and dropout of an epoch depend on the seed and its number alone. With `checkpoint`, a file,
     the state is kept there, and a run that was killed goes on after its last kept epoch as if nothing had happened.
+    After the last epoch the network has the weights of the epoch that the recipe chooses.
     """
     fabric = Fabric(accelerator="auto", devices=1, precision=recipe.precision)  # pyright: ignore[reportArgumentType]
-    optimizer = torch.optim.SGD(
-        network.parameters(), lr=recipe.learning_rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay
-    )
-    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, list(recipe.milestones), recipe.decay)
-    state = _State(network, optimizer, schedule, checkpoint)
+    network.to(fabric.device)
+    if recipe.channels_last:
+        network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    plain = optimizers(network, recipe)
+    schedules = [torch.optim.lr_scheduler.LambdaLR(optimizer, recipe.rate) for optimizer in plain]
+    state = _State(network, {f"optimizer{i}": o for i, o in enumerate(plain)}, schedules, checkpoint)
     start, loss = state.resume(losses.for_epochs(loss, recipe.epochs))
-    model, optimizer = fabric.setup(network, optimizer)
-    examples = Split(splits.train.inputs.to(fabric.device), splits.train.labels.to(fabric.device))
+    whole: Any = torch.compile(network) if recipe.compile else network
+    model, *wrapped = fabric.setup(whole, *plain)
+    examples = splits.train.to(fabric.device)
     for number in range(start, recipe.epochs + 1):
-        began, rate = time.monotonic(), optimizer.param_groups[0]["lr"]
+        began, rate = time.monotonic(), wrapped[0].param_groups[0]["lr"]
         torch.manual_seed(hash((seed, number)))  # whole numbers hash alike everywhere
         model.train()
         total = torch.zeros((), device=fabric.device)
-        for inputs, labels in _batches(examples, splits, recipe.batch_size, hash((seed, number, 1))):
+        for inputs, labels, count in _batches(examples, splits, recipe, hash((seed, number, 1))):
             values = loss(model(inputs).float(), labels)
-            optimizer.zero_grad()
-            fabric.backward(values.sum() if recipe.reduction == "sum" else values.mean())
+            for optimizer in wrapped:
+                optimizer.zero_grad()
+            fabric.backward(values.sum() if recipe.reduction == "sum" else values.sum() / count)
             if recipe.clip is not None:
-                fabric.clip_gradients(model, optimizer, max_norm=recipe.clip)
-            optimizer.step()
+                fabric.clip_gradients(model, wrapped[0], max_norm=recipe.clip)
+            for optimizer in wrapped:
+                optimizer.step()
             total += values.detach().sum()
-        schedule.step()
+        for schedule in schedules:
+            schedule.step()
         val = predict(model, splits.val, splits.prepare, device=fabric.device)
-        yield Epoch(number, network, loss, float(total) / len(examples), rate, val, time.monotonic() - began)
+        best = state.best(number, network, val, recipe.choose)
+        yield Epoch(number, network, loss, float(total) / len(examples), rate, val, time.monotonic() - began, best)
         if isinstance(loss, Adaptive):
             loss = loss.after_epoch(number - 1, val)
         state.keep(number, loss)
+    state.restore_best(network)
 
 
-def _batches(examples: Split, splits: Splits, size: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    device = examples.labels.device
+_OPTIMIZERS = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "adagrad": torch.optim.Adagrad,
+}
+
+
+def optimizers(network: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """Return a recipe's optimizer, and that of the word vectors if they have a learning rate of their own."""
+    own = recipe.vectors_learning_rate
+    tables = [m for m in network.modules() if isinstance(m, nn.Embedding)] if own is not None else []
+    vectors = [p for table in tables for p in table.parameters() if p.requires_grad]
+    rest = [p for p in network.parameters() if p.requires_grad and all(p is not vector for vector in vectors)]
+    spared = [p for p in rest if recipe.decayed == "weights" and p.ndim < 2]
+    decayed = [p for p in rest if recipe.decayed == "all" or p.ndim >= 2]
+    groups = [{"params": decayed}, {"params": spared, "weight_decay": 0.0}] if spared else [{"params": decayed}]
+    more = {"momentum": recipe.momentum} if recipe.optimizer == "sgd" else {}
+    kind: Any = _OPTIMIZERS[recipe.optimizer]
+    made = [kind(groups, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, **more)]
+    return made if own is None or not vectors else [*made, torch.optim.SGD(vectors, lr=own)]
+
+
+def _batches(examples: Split, splits: Splits, recipe: Recipe, seed: int) -> Iterator[tuple[Any, Tensor, int]]:
+    """Yield inputs, the labels of their outputs, and how many examples they are."""
+    device, size = examples.labels.device, recipe.batch_size
     generator = torch.Generator(device).manual_seed(seed)
-    for rows in torch.randperm(len(examples), generator=generator, device=device).split(size):
-        inputs = splits.prepare(examples.inputs[rows])
-        yield inputs if splits.augment is None else splits.augment(inputs, generator), examples.labels[rows]
+    used = len(examples) // size * size if recipe.drop_last and len(examples) >= size else len(examples)
+    for rows in torch.randperm(len(examples), generator=generator, device=device)[:used].split(size):
+        raw, labels = examples.inputs[rows], examples.labels[rows]
+        inputs = splits.prepare(raw)
+        inputs = inputs if splits.augment is None else splits.augment(inputs, generator)
+        yield inputs, labels if splits.targets is None else splits.targets(raw, labels), len(rows)
 
 
 class _State:
     """All that an interrupted training needs to go on, in one file."""
 
-    def __init__(self, network: nn.Module, optimizer: Any, schedule: Any, path: Path | None) -> None:
-        self.parts = {"network": network, "optimizer": optimizer, "schedule": schedule}
+    def __init__(self, network: nn.Module, optimizers: dict[str, Any], schedules: list[Any], path: Path | None) -> None:
+        self.parts = {"network": network, **optimizers} | {f"schedule{i}": s for i, s in enumerate(schedules)}
         self.path, self.kept = path, time.monotonic()
+        self.chosen: dict[str, Any] = {}
+
+    def best(self, number: int, network: nn.Module, val: Predictions, choose: str) -> bool:
+        """Keep the weights of the best epoch so far, if epochs are to be chosen from; says whether this one is."""
+        if choose == "last":
+            return True
+        score = -float(metrics.error(*val)) if choose == "accuracy" else -float(refinement_nll(*val))
+        if self.chosen and not score > self.chosen["score"]:
+            return False
+        weights = {name: value.detach().clone() for name, value in network.state_dict().items()}
+        self.chosen = {"score": score, "epoch": number, "network": weights}
+        return True
+
+    def restore_best(self, network: nn.Module) -> None:
+        if self.chosen:
+            network.load_state_dict(self.chosen["network"])
 
     def keep(self, number: int, loss: Loss) -> None:
         if self.path is None or time.monotonic() - self.kept < CHECKPOINT_SECONDS:
             return
         state = {name: part.state_dict() for name, part in self.parts.items()}
         with written(self.path) as draft:
-            torch.save(state | {"epoch": number, "loss": losses.state(loss)}, draft)
+            torch.save(state | {"epoch": number, "loss": losses.state(loss), "chosen": self.chosen}, draft)
         self.kept = time.monotonic()
 
     def resume(self, loss: Loss) -> tuple[int, Loss]:
@@ -124,4 +177,5 @@ class _State:
         state = torch.load(self.path, weights_only=True, map_location="cpu")
         for name, part in self.parts.items():
             part.load_state_dict(state[name])
+        self.chosen = state["chosen"]
         return state["epoch"] + 1, losses.restored(loss, state["loss"])

@@ -73,14 +73,17 @@ def train(
     if recipe.channels_last:
         network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     plain = optimizers(network, recipe)
-    schedules = [torch.optim.lr_scheduler.LambdaLR(optimizer, recipe.rate) for optimizer in plain]
-    state = _State(network, {f"optimizer{i}": o for i, o in enumerate(plain)}, schedules, checkpoint)
+    first = [optimizer.param_groups[0]["lr"] for optimizer in plain]
+    state = _State(network, plain, checkpoint)
     start, loss = state.resume(losses.for_epochs(loss, recipe.epochs))
     whole: Any = torch.compile(network) if recipe.compile else network
     model, *wrapped = fabric.setup(whole, *plain)
     examples = splits.train.to(fabric.device)
     for number in range(start, recipe.epochs + 1):
-        began, rate = time.monotonic(), wrapped[0].param_groups[0]["lr"]
+        began, rate = time.monotonic(), recipe.rate(number - 1)
+        for optimizer, at_first in zip(plain, first, strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = at_first * rate
         torch.manual_seed(hash((seed, number)))  # whole numbers hash alike everywhere
         model.train()
         total = torch.zeros((), device=fabric.device)
@@ -94,11 +97,10 @@ def train(
             for optimizer in wrapped:
                 optimizer.step()
             total += values.detach().sum()
-        for schedule in schedules:
-            schedule.step()
         val = predict(model, splits.val, splits.prepare, device=fabric.device)
         best = state.best(number, network, val, recipe.choose)
-        yield Epoch(number, network, loss, float(total) / len(examples), rate, val, time.monotonic() - began, best)
+        mean, seconds = float(total) / len(examples), time.monotonic() - began
+        yield Epoch(number, network, loss, mean, recipe.learning_rate * rate, val, seconds, best)
         if isinstance(loss, Adaptive):
             loss = loss.after_epoch(number - 1, val)
         state.keep(number, loss)
@@ -143,8 +145,9 @@ def _batches(examples: Split, splits: Splits, recipe: Recipe, seed: int) -> Iter
 class _State:
     """All that an interrupted training needs to go on, in one file."""
 
-    def __init__(self, network: nn.Module, optimizers: dict[str, Any], schedules: list[Any], path: Path | None) -> None:
-        self.parts = {"network": network, **optimizers} | {f"schedule{i}": s for i, s in enumerate(schedules)}
+    def __init__(self, network: nn.Module, optimizers: list[torch.optim.Optimizer], path: Path | None) -> None:
+        self.parts: dict[str, Any] = {"network": network}
+        self.parts |= {f"optimizer {i}": optimizer for i, optimizer in enumerate(optimizers)}
         self.path, self.kept = path, time.monotonic()
         self.chosen: dict[str, Any] = {}
 

@@ -1,0 +1,215 @@
+"""Recipes by name, their schedules, optimizers and choice of epoch."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from calibrant import losses, networks
+from calibrant._types import InputError
+from calibrant.data import Splits, blobs, sst
+from calibrant.metrics import error
+from calibrant.selection import refinement_nll
+from calibrant.study import train as module
+from calibrant.study.config import Study, recipe
+from calibrant.study.recipe import RECIPES, Recipe
+from calibrant.study.train import optimizers, predict, train
+
+SPLITS = blobs(train=60, val=40, test=40, classes=3)
+SHORT = Recipe(epochs=3, batch_size=20, milestones=(2,), learning_rate=0.05)
+
+
+def mlp(seed=0):
+    torch.manual_seed(seed)
+    return networks.mlp(3, features=2, hidden=(8,))
+
+
+def weights(net):
+    return torch.cat([p.detach().flatten() for p in net.parameters()])
+
+
+def rates(recipe):
+    return [recipe.learning_rate * recipe.rate(epoch) for epoch in range(recipe.epochs)]
+
+
+def test_the_papers_rates():
+    by_code = rates(RECIPES["mukhoti_cifar"])
+    assert len(by_code) == 350
+    assert [by_code[e] for e in (0, 148, 149, 248, 249, 349)] == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
+    wang = rates(RECIPES["wang_cifar"])
+    assert [wang[e] for e in (99, 100, 149, 150, 199)] == pytest.approx([0.1, 0.01, 0.01, 0.001, 0.001])
+    tiny = rates(RECIPES["komisarenko_tiny_imagenet"])
+    assert [tiny[e] for e in (38, 39, 58, 59)] == pytest.approx([0.1, 0.01, 0.01, 0.001])
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_named_recipe_trains_when_it_is_short(name):
+    short = replace(RECIPES[name].scaled(2), warmup=0, precision="32-true", channels_last=False)
+    epochs = list(train(mlp(), SPLITS, losses.cross_entropy, replace(short, batch_size=20)))
+    assert len(epochs) == 2
+    assert all(epoch.val.logits.isfinite().all() for epoch in epochs)
+
+
+def test_steps_cosine_and_warm_up_as_torch_has_them():
+    net = mlp()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+    for rate in rates(Recipe(epochs=10, schedule="cosine")):
+        assert rate == pytest.approx(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        cosine.step()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    steps = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 5])
+    for rate in rates(Recipe(epochs=8, milestones=(2, 5))):
+        assert rate == pytest.approx(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        steps.step()
+    assert rates(Recipe(epochs=5, warmup=4, milestones=()))[:5] == pytest.approx([0.025, 0.05, 0.075, 0.1, 0.1])
+
+
+def test_the_rate_of_an_epoch_is_what_the_optimizer_used():
+    told = [e.learning_rate for e in train(mlp(), SPLITS, losses.cross_entropy, replace(SHORT, warmup=1))]
+    assert told == pytest.approx([0.05, 0.05, 0.005])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("sgd", torch.optim.SGD),
+        ("adam", torch.optim.Adam),
+        ("adamw", torch.optim.AdamW),
+        ("adagrad", torch.optim.Adagrad),
+    ],
+)
+def test_an_epoch_equals_a_loop_with_torchs_optimizer(name, kind):
+    how = Recipe(epochs=1, batch_size=60, optimizer=name, learning_rate=0.01, weight_decay=0.1, momentum=0.5)
+    ours, theirs = mlp(), mlp()
+    list(train(ours, SPLITS, losses.cross_entropy, how))
+    more = {"momentum": 0.5} if name == "sgd" else {}
+    optimizer = kind(theirs.parameters(), lr=0.01, weight_decay=0.1, **more)
+    nn.functional.cross_entropy(theirs(SPLITS.train.inputs), SPLITS.train.labels).backward()
+    optimizer.step()
+    torch.testing.assert_close(weights(ours), weights(theirs), atol=1e-5, rtol=1e-4)
+
+
+def test_weight_decay_can_spare_biases_and_norms():
+    net = networks.resnet8(3, width=4)
+    (optimizer,) = optimizers(net, Recipe(decayed="weights"))
+    decayed, spared = optimizer.param_groups
+    assert (decayed["weight_decay"], spared["weight_decay"]) == (5e-4, 0.0)
+    assert all(p.ndim >= 2 for p in decayed["params"])
+    assert all(p.ndim == 1 for p in spared["params"])
+    assert len(decayed["params"]) + len(spared["params"]) == len(list(net.parameters()))
+
+
+def test_word_vectors_have_their_own_plain_sgd():
+    net = networks.tree_lstm(2, words=30, dimension=4, memory=3)
+    rest, vectors = optimizers(net, RECIPES["mukhoti_sst"])
+    assert isinstance(rest, torch.optim.Adagrad)
+    assert isinstance(vectors, torch.optim.SGD)
+    (group,) = vectors.param_groups
+    assert (group["lr"], group["weight_decay"], group["momentum"]) == (0.1, 0, 0)
+    assert group["params"][0] is net.embedding.weight
+    assert all(p is not net.embedding.weight for g in rest.param_groups for p in g["params"])
+    frozen = networks.global_pooling_cnn(2, torch.zeros(9, 8), frozen=True)
+    assert len(optimizers(frozen, RECIPES["mukhoti_sst"])) == 1
+
+
+def test_trees_train_on_every_node_and_the_loss_is_per_tree(small_data):
+    splits = sst(small_data, dimension=4)
+    torch.manual_seed(0)
+    net = networks.tree_lstm(2, splits.vectors, memory=3, dropout=0.0)
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    how = Recipe(epochs=1, batch_size=100, momentum=0.0, weight_decay=0.0, learning_rate=1.0)
+    list(train(net, splits, losses.cross_entropy, how))
+    other = networks.tree_lstm(2, splits.vectors, memory=3, dropout=0.0)
+    other.load_state_dict(before)
+    trees = splits.train.inputs
+    nodes = nn.functional.cross_entropy(
+        other.train()(trees), splits.targets(trees, splits.train.labels), reduction="sum"
+    )
+    (nodes / len(trees)).backward()
+    for (key, after), parameter in zip(net.named_parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(after.detach(), before[key] - parameter.grad, atol=1e-5, rtol=1e-4)
+
+
+def test_what_fills_no_batch_can_be_left_out():
+    seen = []
+
+    def loss(logits, labels):
+        seen.append(len(labels))
+        return losses.cross_entropy(logits, labels)
+
+    list(train(mlp(), SPLITS, loss, replace(SHORT, epochs=1, batch_size=25, drop_last=True)))
+    assert seen == [25, 25]
+    list(train(mlp(), SPLITS, loss, replace(SHORT, epochs=1, batch_size=100, drop_last=True)))
+    assert seen[2:] == [60]  # all there is
+
+
+@pytest.mark.parametrize("choose", ["accuracy", "refinement"])
+def test_the_chosen_epoch_is_the_best_also_after_an_interruption(choose, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
+    wild = Recipe(epochs=8, batch_size=10, learning_rate=0.8, milestones=(), momentum=0.9, choose=choose)
+    score = (lambda val: -float(error(*val))) if choose == "accuracy" else (lambda val: -float(refinement_nll(*val)))
+    net, scores, flags, kept = mlp(), [], [], []
+    for epoch in train(net, SPLITS, losses.cross_entropy, wild, seed=4):
+        scores.append(score(epoch.val))
+        flags.append(epoch.best)
+        kept.append(weights(net))
+    best = scores.index(max(scores))
+    assert best < 7  # otherwise this test shows nothing
+    assert torch.equal(weights(net), kept[best])
+    assert [i for i, flag in enumerate(flags) if flag][-1] == best
+    assert score(predict(net, SPLITS.val, SPLITS.prepare)) == max(scores)
+
+    path = tmp_path / "checkpoint.pt"
+    for epoch in train(mlp(), SPLITS, losses.cross_entropy, wild, seed=4, checkpoint=path):
+        if epoch.number == best + 3:
+            break
+    resumed = mlp(seed=9)
+    list(train(resumed, SPLITS, losses.cross_entropy, wild, seed=4, checkpoint=path))
+    assert torch.equal(weights(resumed), kept[best])
+
+
+@pytest.mark.parametrize("changes", [{"precision": "bf16-mixed", "channels_last": True}, {"precision": "bf16-true"}])
+def test_low_precision_learns_too(changes, small_data):
+    from calibrant.data import cifar10
+
+    splits = cifar10(small_data, val=10)
+    net = networks.resnet8(10, width=4)
+    epochs = list(train(net, splits, losses.cross_entropy, replace(SHORT, **changes)))
+    assert epochs[-1].val.logits.dtype == torch.float32
+    assert epochs[-1].train_loss < epochs[0].train_loss
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_network_learns_the_same():
+    nets = mlp(), mlp()
+    for net, compiled in zip(nets, (False, True), strict=True):
+        list(train(net, SPLITS, losses.cross_entropy, replace(SHORT, compile=compiled)))
+    torch.testing.assert_close(weights(nets[0]), weights(nets[1]), atol=1e-4, rtol=1e-3)
+
+
+def test_a_study_names_a_recipe_and_scales_it(tmp_path):
+    text = 'datasets = ["cifar10"]\nnetworks = ["resnet50"]\nlosses = ["focal"]\n'
+    (tmp_path / "a.toml").write_text('recipe = "mukhoti_cifar"\n' + text)
+    assert Study.load(tmp_path / "a.toml").recipe == RECIPES["mukhoti_cifar"]
+    (tmp_path / "b.toml").write_text(text + '[recipe]\nlike = "mukhoti_cifar"\nepochs = 35\nclip = 1\n')
+    assert Study.load(tmp_path / "b.toml").recipe == replace(RECIPES["mukhoti_cifar"].scaled(35), clip=1.0)
+    for wrong, said in {
+        'like = "mukhoti_cifra"': "did you mean 'mukhoti_cifar'",
+        'like = "mukhoti_cifar"\nepoch = 3': "did you mean 'epochs'",
+        'optimizer = "lion"': "optimizer must be",
+        "warmup = 400": "less than epochs",
+    }.items():
+        (tmp_path / "c.toml").write_text(text + "[recipe]\n" + wrong + "\n")
+        with pytest.raises(InputError, match=said):
+            Study.load(tmp_path / "c.toml")
+
+
+def test_changes_keep_what_they_do_not_name():
+    named = recipe({"like": "mukhoti_cifar", "milestones": [10], "epochs": 20})
+    assert (named.milestones, named.clip, named.reduction) == ((10,), 2.0, "sum")
+    assert isinstance(SPLITS, Splits)

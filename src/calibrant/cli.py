@@ -110,7 +110,8 @@ def assess_(
     if html is not None:
         from calibrant.report import assessment_report
 
-        facts = {str(path): f"{p!r}, digest {p.digest}" for path, p in zip(file, read, strict=True)}
+        roles = ("fitted on", "judged on") if len(read) == 2 else ("cross-fitted on",)
+        facts = {role: f"{path}: {p!r}, digest {p.digest}" for role, path, p in zip(roles, file, read, strict=True)}
         _write(html, assessment_report(found, _command(), facts, save))
     if json_ is not None:
         content = {"chosen": found.chosen, "results": found.rows(), "parameters": found.parameters()}

@@ -12,12 +12,20 @@ from calibrant.metrics import Assessment as Measured
 from calibrant.metrics import Curve, Row
 from calibrant.metrics._ranking import risk_coverage as coverage
 from calibrant.plots import risk_coverage
-from calibrant.report.html import Section, figure, folded, page, table
+from calibrant.report.html import Section, figure, folded, page, table, typeset
 from calibrant.report.sections import BAR_READING, CURVE_READING, bar_diagram, curve_diagram, facts
 from calibrant.report.words import answers, headline, interval, p_text, percent, title
 from calibrant.study.tables import HIGHER_IS_BETTER, family, heading, number
 
 SHOWN = 15  # rows of the tables of classes and mistakes before the rest is folded away
+
+NAMES = {
+    "nll": "NLL",
+    "brier": "Brier",
+    "ece": "ECE (%)",
+    "adaptive_ece": "adaptive ECE (%)",
+    "classwise_ece": "class-wise ECE (%)",
+}
 
 MEANING = {
     "accuracy": "share of predictions that are right",
@@ -66,7 +74,7 @@ def assessment_report(found: Assessment, command: str, files: dict[str, str], sa
         ),
     }
     shown = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(big)}<small>{escape(small)}</small></dd></div>"
+        f"<div><dt>{escape(name)}</dt><dd>{typeset(big)}<small>{typeset(small)}</small></dd></div>"
         for name, (big, small) in tiles.items()
     )
     return page(
@@ -89,7 +97,7 @@ def _chance(table_: Measured) -> str:
 
 
 def _answers(found: Assessment) -> str:
-    parts = "".join(f"<dt>{escape(question)}</dt><dd>{escape(text)}</dd>" for question, text in answers(found))
+    parts = "".join(f"<dt>{escape(question)}</dt><dd>{typeset(text)}</dd>" for question, text in answers(found))
     return f'<dl class="answers">{parts}</dl>'
 
 
@@ -128,7 +136,7 @@ def _ranking(found: Assessment) -> str:
     best = {
         m: (max if family(m) in HIGHER_IS_BETTER else min)(values[m] for values in found.values.values()) for m in shown
     }
-    head = ["calibrator", *(["held-out nll"] if found.held_out else []), *map(heading, shown)]
+    head = ["calibrator", *(["held-out NLL"] if found.held_out else []), *(NAMES.get(m, heading(m)) for m in shown)]
     rows: list[list[str]] = []
     bold: list[list[bool]] = []
     for name, values in found.values.items():
@@ -151,7 +159,7 @@ def _classes(found: Assessment) -> str:
     assert found.classes is not None
     before, after = found.classes
     pair = found.chosen != "Identity"
-    head = ["class", "examples", "is", "said to be", "when predicted, right", "said", "ECE (%)"]
+    head = ["class", "examples", "is", "said to be", "right if predicted", "said if predicted", "ECE (%)"]
     rows: list[list[str]] = []
     for j in before.worst_first.tolist():
         row = [f"{j}", f"{int(before.count[j]):,}", _share(before.frequency[j]), _share(before.forecast[j])]
@@ -159,8 +167,9 @@ def _classes(found: Assessment) -> str:
         rows.append(row + ([f"{100 * float(after.ece[j]):.2f}"] if pair else []))
     head += ["ECE after (%)"] if pair else []
     note = (
-        '<p class="note">ECE of the class\'s own probability as a forecast of the label, in 15 bins. "Is" against '
-        '"said to be": its frequency, and the mean probability it is given.</p>'
+        '<p class="note">ECE of the class\'s own probability as a forecast of the label, in 15 bins. "Is" and '
+        '"said to be": its frequency, and the mean probability it is given; "if predicted": its accuracy and mean '
+        "confidence among the examples for which it is predicted.</p>"
     )
     return _long(head, rows, "classes, worst first", "classes") + note
 
@@ -179,7 +188,7 @@ def _coverage(found: Assessment) -> str:
     if "confident_accuracy" in found.before:
         right = found.before["confident_accuracy"].value
         text += f" Confidences of 99 % and more: {percent(sure, 1)} of the examples, {percent(right)} of them right."
-    return f"<p>{text}</p>{picture}"
+    return f"<p>{typeset(text)}</p>{picture}"
 
 
 def _mistakes(found: Assessment) -> str:
@@ -221,7 +230,7 @@ def _long(head: list[str], rows: list[list[str]], caption: str, what: str) -> st
 
 
 def _titled(row: Row) -> Markup:
-    return escape(title(row)) + Markup("<small>") + MEANING[row.name] + Markup("</small>")
+    return typeset(title(row)) + Markup("<small>") + typeset(MEANING[row.name]) + Markup("</small>")
 
 
 def _cell(row: Row, *, sign: bool = False) -> Markup:
@@ -230,7 +239,8 @@ def _cell(row: Row, *, sign: bool = False) -> Markup:
     small = interval(row) if math.isnan(row.p_value) else p_text(row.p_value)
     if row.name in ("ece", "adaptive_ece"):
         small = row.note
-    return escape(f"+{value}" if sign and row.value > 0 else value) + Markup("<small>") + small + Markup("</small>")
+    value = f"+{value}" if sign and row.value > 0 else value
+    return typeset(value) + Markup("<small>") + typeset(small) + Markup("</small>")
 
 
 def _share(x: Tensor) -> str:
@@ -239,8 +249,9 @@ def _share(x: Tensor) -> str:
 
 
 def _sure(p: float) -> str:
-    """Write a probability so that 1 - 1e-6 does not read as certainty."""
-    return f"{100 * p:.2f} %" if p < 0.9999 else f"100 % − {100 * (1 - p):.2g} %" if p < 1 else "100 %"
+    """Write a probability with as many digits as keep it from reading as certainty."""
+    digits = 2 if p < 0.999 or p == 1 else math.ceil(-math.log10(1 - p)) - 1
+    return f"{100 * p:.{digits}f} %"
 
 
 def _risk(curve: Curve, share: float) -> float:

@@ -51,10 +51,15 @@ def page(
     """Return the whole HTML page: the answer as its title, and `facts` on how everything was computed at its end."""
     style = Markup(files("calibrant.report").joinpath("style.css").read_text())
     parts = [(section.heading, Markup(section.body)) for section in sections]
-    text = _template().render(
+    return _template().render(
         title=title, lead=lead, sections=parts, facts=facts, style=style, kicker=kicker, tiles=Markup(tiles)
     )
-    return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", text)
+
+
+def typeset(text: str) -> Markup:
+    """Return text for a page: escaped, percent signs kept with their numbers, minus signs for hyphens before them."""
+    text = re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", text)
+    return escape(re.sub(r"(?<![\w-])-(?=[\d.]|inf)", "\N{MINUS SIGN}", text))
 
 
 def table(
@@ -70,18 +75,22 @@ def table(
 
     Rows that are marked stand out. Cells are text, or `Markup`.
     """
-    top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
+    top = "".join(f'<th scope="col">{_cell(cell)}</th>' for cell in head)
     body = ""
     for i, row in enumerate(rows):
-        cells = "".join(f'<th scope="row">{escape(cell)}</th>' for cell in row[:labels])
+        cells = "".join(f'<th scope="row">{_cell(cell)}</th>' for cell in row[:labels])
         for j, cell in enumerate(row[labels:]):
             strong = bool(best) and best[i][j]
-            cells += f"<td>{'<strong>' if strong else ''}{escape(cell)}{'</strong>' if strong else ''}</td>"
+            cells += f"<td>{'<strong>' if strong else ''}{_cell(cell)}{'</strong>' if strong else ''}</td>"
         body += f'<tr class="marked">{cells}</tr>' if marked and marked[i] else f"<tr>{cells}</tr>"
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">'
         f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
     )
+
+
+def _cell(cell: str) -> Markup:
+    return cell if isinstance(cell, Markup) else typeset(cell)
 
 
 def figure(
@@ -115,4 +124,5 @@ def folded(summary: str, body: str) -> str:
 @cache
 def _template() -> Any:
     environment = Environment(loader=PackageLoader("calibrant.report", "."), autoescape=True, undefined=StrictUndefined)
+    environment.filters["typeset"] = typeset
     return environment.get_template("page.html.j2")

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import torch
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from calibrant import __version__
@@ -14,7 +15,7 @@ from calibrant._types import InputError
 from calibrant.assess import fit
 from calibrant.metrics.curves import corp_of
 from calibrant.plots import confidence_histogram, reliability, reliability_curve
-from calibrant.report.html import Section, figure, folded, page, table
+from calibrant.report.html import Section, figure, folded, page, table, typeset
 from calibrant.report.words import finding as finding
 from calibrant.report.words import percent
 from calibrant.study.config import Study
@@ -106,10 +107,8 @@ def _in_words(what: str, bins: Bins) -> str:
     return f"{what}: ECE {percent(error)}, accuracy on average {way} confidence. By confidence: {'; '.join(parts)}."
 
 
-def _caption(title: str, note: str) -> Any:
-    from markupsafe import Markup, escape
-
-    return escape(title) + (Markup("<small>") + note + Markup("</small>") if note else "")
+def _caption(title: str, note: str) -> Markup:
+    return typeset(title) + (Markup("<small>") + typeset(note) + Markup("</small>") if note else "")
 
 
 def _study_table(t: Table) -> str:

@@ -9,6 +9,7 @@ from calibrant.metrics import Row
 from calibrant.study.tables import Table, family, heading, number
 
 SURE, LIKELY = 0.01, 0.05  # p-values below which a calibrated model is ruled out, or unlikely
+VAGUE = 0.1  # error that cannot be ruled out, above which the examples are too few
 TITLES = {
     "debiased_l2": "debiased L2 error",
     "kuiper": "Kuiper error",
@@ -20,13 +21,13 @@ Answer = tuple[str, str]  # question, answer
 
 def headline(found: Assessment) -> str:
     """Say in a few words whether, and which way, the predictions are off."""
-    gap, p = found.before["signed_gap"], found.before["kuiper"].p_value
-    if not p < LIKELY:
-        return "No sign of miscalibration"
-    way = direction(gap)
+    before = found.before
+    if not before["kuiper"].p_value < LIKELY:
+        return "No sign of miscalibration" + (", but too few examples to tell" if unseen(before) > VAGUE else "")
+    way = direction(before["signed_gap"])
     if not way:
-        return "Miscalibrated, in no single direction"
-    return f"{way.capitalize()} by {100 * abs(gap.value):.1f} points"
+        return "Miscalibrated, in no certain direction"
+    return f"{way.capitalize()} by {100 * abs(before['signed_gap'].value):.1f} points"
 
 
 def verdict(found: Assessment) -> str:
@@ -48,40 +49,49 @@ def answers(found: Assessment) -> list[Answer]:
 def calibrated(table: Measured, before: Measured | None = None) -> str:
     """Weigh the bin-free test first, then ECE against its noise floor, then what could have been missed."""
     p, ece, floor = table["kuiper"].p_value, table["ece"], table["noise_floor"]
+    above = ece.value > floor.high
     against = (
-        f"its ECE of {percent(ece.value)} is {'above' if ece.value > floor.high else 'within'} what a calibrated model "
+        f"{'and' if above == (p < LIKELY) else 'but'} its ECE of {percent(ece.value)} is {'above' if above else 'within'} what a calibrated model "
         f"shows by chance ({percent(floor.value)} on average, {percent(floor.high)} at the 95 % quantile)"
     )
     if p < LIKELY:
         sure = "No" if p < SURE else "Probably not"
         if before is not None and ece.value < before["ece"].value:
             sure = "Better, but not perfectly" if p < SURE else "Better, but probably not perfectly"
-        return f"{sure}: the Kuiper test rejects it ({p_text(p)}), and {against}."
-    most = table["debiased_l2"].high
-    unseen = f" An error of up to {percent(most)} (debiased L2, 90 %) cannot be ruled out." if most < 1 else ""
-    return f"Nothing says it is not: the Kuiper test finds no error ({p_text(p)}), and {against}.{unseen}"
+        return f"{sure}: the Kuiper test rejects it ({p_text(p)}), {against}."
+    missed = f"With {table.n:,} example{'s' * (table.n != 1)}, an error of up to {percent(unseen(table), 1)} cannot be ruled out."
+    return f"Nothing says it is not: the Kuiper test finds no error ({p_text(p)}), {against}. {missed}"
+
+
+def unseen(table: Measured) -> float:
+    """Return the largest error that 90 % intervals leave room for: of debiased L2, or of the accuracy as a whole."""
+    right = table["accuracy"]
+    says = right.value + table["signed_gap"].value
+    return max(table["debiased_l2"].high, says - right.low, right.high - says)
 
 
 def which_way(table: Measured) -> str:
     """Compare mean confidence with accuracy, and name the range of confidences that costs most."""
-    gap, right = table["signed_gap"], table["accuracy"].value
+    gap, right, sure = table["signed_gap"], table["accuracy"].value, table["kuiper"].p_value < LIKELY
     way = direction(gap)
-    says = f"says {percent(right + gap.value, 1)} on average and is right {percent(right, 1)} of the time"
+    says = f"it says {percent(right + gap.value, 1)} on average and is right {percent(right, 1)} of the time"
+    low, high = 100 * gap.low, 100 * gap.high
+    if not sure:
+        return f"No way that could be told from chance: {says}."
     if way:
-        low, high = sorted((abs(gap.low), abs(gap.high)))
-        text = f"It is {way}: it {says}, {100 * abs(gap.value):.1f} points apart ({low_high(low, high)} with 90 %)."
+        low, high = sorted((abs(low), abs(high)))
+        text = f"It is {way}: {says}, {100 * abs(gap.value):.1f} points apart ({low:.1f} to {high:.1f} with 90 %)."
     else:
-        text = f"Neither, on the whole: it {says}, which chance alone could explain."
+        room = f" (90 % interval of the difference: {low:.1f} to {high:.1f} points)" if math.isfinite(low) else ""
+        text = f"Not surely one way: {says}{room}."
     shares = table.table.weight * table.table.gap.abs()
     worst = int(shares.argmax())
     low, high = (100 * float(edge) for edge in table.table.edges[worst : worst + 2])
-    if float(shares[worst]) > 0 and table["kuiper"].p_value < LIKELY:
-        text += (
-            f" Confidences of {low:.0f} to {high:.0f} % ({percent(float(table.table.weight[worst]), 0)} of the "
-            f"examples) account for {100 * float(shares[worst]):.1f} of the {100 * float(shares.sum()):.1f} points of "
-            "ECE."
-        )
-    return text
+    held = percent(float(table.table.weight[worst]), 0)
+    return (
+        f"{text} Confidences of {low:.0f} to {high:.0f} % ({held} of the examples) account for "
+        f"{100 * float(shares[worst]):.1f} of the {100 * float(shares.sum()):.1f} points of ECE."
+    )
 
 
 def remedy(found: Assessment) -> str:
@@ -157,18 +167,14 @@ def p_text(p: float) -> str:
     return "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
 
 
-def low_high(low: float, high: float) -> str:
-    """Write a range of points."""
-    return f"{100 * low:.1f} to {100 * high:.1f}"
-
-
 def interval(row: Row) -> str:
     """Write the interval of a row in its unit; nothing where there is none."""
     return "" if math.isnan(row.low) else f"[{number(row.name, row.low)}, {number(row.name, row.high)}]"
 
 
 def _accuracy(change: Row) -> str:
-    return f"changes accuracy by {100 * change.value:+.2f} points ({100 * change.low:+.2f} to {100 * change.high:+.2f})"
+    room = f" ({100 * change.low:+.2f} to {100 * change.high:+.2f})" if math.isfinite(change.low) else ""
+    return f"changes accuracy by {100 * change.value:+.2f} points{room}"
 
 
 def _and(names: Sequence[str]) -> str:

@@ -12,13 +12,13 @@ from torch import Tensor
 from calibrant import calibrators, catalog, metrics
 from calibrant._bins import judge as judge_examples
 from calibrant._types import Calibrator, InputError
-from calibrant.metrics._results import mean_interval
 from calibrant.metrics.tables import Classes, classes
 from calibrant.predictions import Predictions
 
 CALIBRATORS = ("Identity", "Temperature", "StructuredMatrix", "HistogramBinning", "Auto")
 METRICS = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece")
-FOLDS = 5
+PAIRED = ("accuracy", "nll", "brier", "signed_gap", "ece", "adaptive_ece", "debiased_l2", "kuiper", "aurc")
+FOLDS, GROUPS = 5, 50
 MISTAKES = 20
 
 Progress = Callable[[str], object]  # told what is being done
@@ -45,7 +45,7 @@ class Assessment:
     fitted: dict[str, Calibrator]  # on all fitting data
     chosen: str  # the calibrator with the lowest cross-fitted NLL on the fitting data, unless asked for
     held_out: dict[str, float]  # that NLL; empty if a calibrator was asked for
-    changes: tuple[metrics.Row, ...]  # chosen minus before, on the same examples, with their interval
+    changes: metrics.Comparison | None  # chosen minus before, on the same examples; None for a single one
     classes: tuple[Classes, Classes] | None  # before and after
     mistakes: tuple[Mistake, ...]  # the most confident first
     how: str  # on which data who did what
@@ -171,17 +171,10 @@ def mistakes(before: Predictions, after: Tensor, most: int = MISTAKES) -> list[M
     return [Mistake(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
-def changes(before: Predictions, after: Predictions, level: float = 0.90) -> tuple[metrics.Row, ...]:
-    """Return the differences of NLL, Brier score and accuracy on the same examples, after minus before."""
-    old, new = judge_examples(*before), judge_examples(*after)
-    differences = {
-        "accuracy": new.correct - old.correct,
-        "nll": old.log_likelihood - new.log_likelihood,
-        "brier": new.brier - old.brier,
-    }
-    return tuple(
-        metrics.Row.of(name, mean_interval(values, before.weights, level)) for name, values in differences.items()
-    )
+def compared(before: Predictions, after: Predictions) -> metrics.Comparison | None:
+    """Test the change of the metrics that are quick to measure again and again, on the same examples."""
+    n = len(before)
+    return metrics.compare(before, after, names=PAIRED, groups=min(GROUPS, n)) if n > 1 else None
 
 
 def _plain(value: Any) -> Any:
@@ -252,7 +245,7 @@ def _assessment(
         fitted=fitted,
         chosen=chosen,
         held_out=held_out,
-        changes=changes(truth, after),
+        changes=compared(truth, after),
         classes=(classes(*truth, weights=truth.weights), classes(*after, weights=truth.weights)),
         mistakes=tuple(mistakes(truth, after.logits)),
         how=how,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from calibrant.assess import Assessment
 from calibrant.metrics import Assessment as Measured
-from calibrant.metrics import Curve, Row
+from calibrant.metrics import Curve, Difference, Row
 from calibrant.metrics._ranking import risk_coverage as coverage
 from calibrant.plots import risk_coverage
 from calibrant.report.html import Section, figure, folded, page, table, typeset
@@ -115,13 +115,13 @@ def _diagrams(found: Assessment) -> str:
 def _numbers(found: Assessment) -> str:
     """The default rows before and after, with everything that says how surely they are known."""
     pair = found.chosen != "Identity"
-    changed = {row.name: row for row in found.changes}
+    changed = {row.name: row for row in found.changes or ()}
     rows: list[list[str]] = []
     for row in found.before:
         cells = [_cell(row)]
         if pair:
             cells += [_cell(found.after[row.name])] if row.name in found.after else ["–"]
-            cells += [_cell(changed[row.name], sign=True) if row.name in changed else ""]
+            cells += [_change(changed[row.name]) if row.name in changed else ""]
         rows.append([_titled(row), *cells])
     head = ["", "before", *([f"after {found.chosen}", "change"] if pair else [])]
     note = (
@@ -230,17 +230,22 @@ def _long(head: list[str], rows: list[list[str]], caption: str, what: str) -> st
 
 
 def _titled(row: Row) -> Markup:
-    return typeset(title(row)) + Markup("<small>") + typeset(MEANING[row.name]) + Markup("</small>")
+    return _two_lines(title(row), MEANING[row.name])
 
 
-def _cell(row: Row, *, sign: bool = False) -> Markup:
+def _cell(row: Row) -> Markup:
     """A value with what says how surely it is known: its interval, its p-value, or how it compares."""
-    value = number(row.name, row.value)
     small = interval(row) if math.isnan(row.p_value) else p_text(row.p_value)
-    if row.name in ("ece", "adaptive_ece"):
-        small = row.note
-    value = f"+{value}" if sign and row.value > 0 else value
-    return typeset(value) + Markup("<small>") + typeset(small) + Markup("</small>")
+    return _two_lines(number(row.name, row.value), row.note if row.name in ("ece", "adaptive_ece") else small)
+
+
+def _change(row: Difference) -> Markup:
+    value, low, high = (number(row.name, x) for x in (row.difference, row.low, row.high))
+    return _two_lines(f"+{value}" if row.difference > 0 else value, f"[{low}, {high}]")
+
+
+def _two_lines(large: str, small: str) -> Markup:
+    return typeset(large) + Markup("<small>") + typeset(small) + Markup("</small>")
 
 
 def _share(x: Tensor) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from calibrant.assess import Assessment
 from calibrant.metrics import Assessment as Measured
-from calibrant.metrics import Row
+from calibrant.metrics import Difference, Row
 from calibrant.study.tables import Table, family, heading, number
 
 SURE, LIKELY = 0.01, 0.05  # p-values below which a calibrated model is ruled out, or unlikely
@@ -50,16 +50,19 @@ def calibrated(table: Measured, before: Measured | None = None) -> str:
     """Weigh the bin-free test first, then ECE against its noise floor, then what could have been missed."""
     p, ece, floor = table["kuiper"].p_value, table["ece"], table["noise_floor"]
     above = ece.value > floor.high
+    above = ece.value > floor.high
     against = (
-        f"{'and' if above == (p < LIKELY) else 'but'} its ECE of {percent(ece.value)} is {'above' if above else 'within'} what a calibrated model "
-        f"shows by chance ({percent(floor.value)} on average, {percent(floor.high)} at the 95 % quantile)"
+        f"{'and' if above == (p < LIKELY) else 'but'} its ECE of {percent(ece.value)} is "
+        f"{'above' if above else 'within'} what a calibrated model shows by chance ({percent(floor.value)} on average, "
+        f"{percent(floor.high)} at the 95 % quantile)"
     )
     if p < LIKELY:
         sure = "No" if p < SURE else "Probably not"
         if before is not None and ece.value < before["ece"].value:
             sure = "Better, but not perfectly" if p < SURE else "Better, but probably not perfectly"
         return f"{sure}: the Kuiper test rejects it ({p_text(p)}), {against}."
-    missed = f"With {table.n:,} example{'s' * (table.n != 1)}, an error of up to {percent(unseen(table), 1)} cannot be ruled out."
+    many = f"{table.n:,} example{'s' * (table.n != 1)}"
+    missed = f"With {many}, an error of up to {percent(unseen(table), 1)} cannot be ruled out."
     return f"Nothing says it is not: the Kuiper test finds no error ({p_text(p)}), {against}. {missed}"
 
 
@@ -104,24 +107,24 @@ def remedy(found: Assessment) -> str:
     why = ", which has the lowest NLL on held-out folds of the fitting data" if found.held_out else ""
     nll, ece = ((found.before[m].value, found.after[m].value) for m in ("nll", "ece"))
     moved = f"NLL from {nll[0]:.4f} to {nll[1]:.4f} and ECE from {percent(ece[0])} to {percent(ece[1])}"
-    accuracy = next(row for row in found.changes if row.name == "accuracy")
-    same = "leaves every prediction as it was" if accuracy.low == accuracy.high == 0 else _accuracy(accuracy)
+    same = "may change predictions" if found.changes is None else _accuracy(found.changes["accuracy"])
     return f"{found.chosen}{why}. It takes {moved}, and {same}."
 
 
 def difference(found: Assessment) -> str:
     """Test the change of NLL on the same examples."""
-    nll = next(row for row in found.changes if row.name == "nll")
-    if not math.isfinite(nll.value) or not math.isfinite(nll.low):
+    nll = None if found.changes is None else found.changes["nll"]
+    if nll is None or not math.isfinite(nll.difference) or not math.isfinite(nll.low):
         return "It cannot be tested on these examples."
-    word = "falls" if nll.value < 0 else "rises"
+    word = "falls" if nll.difference < 0 else "rises"
     low, high = sorted((abs(nll.low), abs(nll.high)))
+    by = f"on the same examples NLL {word} by {abs(nll.difference):.4f}"
     if nll.low > 0 or nll.high < 0:
-        sure = "Yes" if nll.value < 0 else "Yes, but for the worse"
-        return f"{sure}: on the same examples NLL {word} by {abs(nll.value):.4f} ({low:.4f} to {high:.4f} with 90 %)."
+        sure = "Yes" if nll.difference < 0 else "Yes, but for the worse"
+        return f"{sure}: {by} ({low:.4f} to {high:.4f} with 90 %; {p_text(nll.p_value)})."
     return (
-        f"Not beyond chance: on the same examples NLL {word} by {abs(nll.value):.4f}, and the 90 % interval of the "
-        f"change, {nll.low:+.4f} to {nll.high:+.4f}, holds 0."
+        f"Not beyond chance: {by}, and the 90 % interval of the change, {nll.low:+.4f} to {nll.high:+.4f}, holds 0 "
+        f"({p_text(nll.p_value)})."
     )
 
 
@@ -172,9 +175,11 @@ def interval(row: Row) -> str:
     return "" if math.isnan(row.low) else f"[{number(row.name, row.low)}, {number(row.name, row.high)}]"
 
 
-def _accuracy(change: Row) -> str:
+def _accuracy(change: Difference) -> str:
+    if change.low == change.high == 0:
+        return "keeps the accuracy"
     room = f" ({100 * change.low:+.2f} to {100 * change.high:+.2f})" if math.isfinite(change.low) else ""
-    return f"changes accuracy by {100 * change.value:+.2f} points{room}"
+    return f"changes accuracy by {100 * change.difference:+.2f} points{room}"
 
 
 def _and(names: Sequence[str]) -> str:

@@ -66,7 +66,9 @@ def curve_diagram(title: str, ties: Ties, bins: Bins, note: str = "") -> str:
         upper.set_xlabel("")
         lower.set_ylabel("examples")
 
-    return figure(draw, _in_words(f"Reliability curve of {title}", bins), caption=_caption(title, note), size=(4, 5))
+    return figure(
+        draw, _in_words(f"Reliability curve of {title}", bins), caption=_caption(title, note), size=(4.0, 5.0)
+    )
 
 
 def bar_diagram(title: str, bins: Bins, note: str = "") -> str:
@@ -76,7 +78,7 @@ def bar_diagram(title: str, bins: Bins, note: str = "") -> str:
     def draw(drawing: Figure) -> None:
         reliability(bins, ax=drawing.add_subplot())
 
-    return figure(draw, words, caption=_caption(title, note), size=(4, 4))
+    return figure(draw, words, caption=_caption(title, note), size=(4.0, 4.0))
 
 
 def facts(command: str) -> dict[str, str]:

@@ -1,0 +1,86 @@
+"""Reports in a real browser: no request, no console message, and a text alternative for every picture it lays out."""
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from calibrant import Predictions
+from calibrant.assess import assess
+from calibrant.report import assessment_report
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on the path (Debian: apt-get install chromium)")
+
+
+@dataclass
+class Visit:
+    document: str
+    requests: list[str]  # what the page asked for, beside itself
+    console: list[str]
+
+
+def visit(file: Path, folder: Path, *flags: str) -> Visit:
+    """Open a file; requests that the browser makes on its own behalf have no origin."""
+    log = folder / "net.json"
+    command = [BROWSER, *FLAGS, *flags, f"--user-data-dir={folder}/user", f"--log-net-log={log}"]
+    command += ["--enable-logging=stderr", "--dump-dom", file.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    asked = [event.get("params", {}) for event in json.loads(log.read_text())["events"]]
+    requests = [p["url"] for p in asked if "url" in p and p.get("initiator", "not an origin") != "not an origin"]
+    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return Visit(done.stdout, [url for url in requests if not url.startswith("data:")], console)
+
+
+@pytest.fixture
+def report(tmp_path) -> Path:
+    g = torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(600, 3, generator=g)
+    both = Predictions(logits, torch.multinomial((logits / 2).softmax(-1), 1, generator=g).squeeze(1))
+    found = assess(both[:300], both[300:], ("Identity", "Temperature"))
+    path = tmp_path / "report.html"
+    path.write_text(assessment_report(found, "calibrant assess val.npz test.npz", {}))
+    return path
+
+
+@pytest.mark.parametrize("scheme", [0, 1])
+def test_opens_offline_without_a_complaint(report, tmp_path, scheme):
+    seen = visit(report, tmp_path, f"--blink-settings=preferredColorScheme={scheme}")
+    assert seen.requests == []
+    assert seen.console == []
+    pictures = re.findall(r"<(?:svg|img)\b[^>]*>", seen.document)
+    assert len(pictures) == 5
+    assert all(re.search(r'aria-label="[^"]{40,}"|alt="[^"]+"', picture) for picture in pictures)
+
+
+def test_a_page_that_does_all_this_wrong_is_caught(tmp_path):
+    """The check can fail: a foreign style sheet, a foreign image and an error in a script are seen."""
+    path = tmp_path / "bad.html"
+    path.write_text(
+        '<link rel="stylesheet" href="http://127.0.0.1:9/a.css"><img src="http://127.0.0.1:9/b.png">'
+        '<script>console.error("broken")</script>'
+    )
+    seen = visit(path, tmp_path)
+    assert {url.rpartition("/")[2] for url in seen.requests} == {"a.css", "b.png"}
+    assert any("broken" in line for line in seen.console)
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_is_wider_than_the_screen(report, tmp_path, width):
+    """Wide tables scroll inside themselves; the page does not. In a frame, since windows have a least width."""
+    tell = "<script>parent.postMessage(document.documentElement.scrollWidth, '*')</script></body>"
+    (tmp_path / "inner.html").write_text(report.read_text().replace("</body>", tell))
+    outer = tmp_path / "outer.html"
+    outer.write_text(
+        "<title>-</title><script>onmessage = e => { document.title = e.data }</script>"
+        f'<iframe src="inner.html" style="border: 0; width: {width}px; height: 900px"></iframe>'
+    )
+    seen = visit(outer, tmp_path, "--virtual-time-budget=2000")
+    assert int(re.search(r"<title>(\d+)</title>", seen.document)[1]) <= width

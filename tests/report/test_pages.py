@@ -1,0 +1,237 @@
+"""The report: self-contained, a text alternative for every picture, every number in it the functions' own."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+import torch
+
+from calibrant import Predictions, metrics
+from calibrant.assess import Assessment, assess
+from calibrant.report import assessment_report
+from calibrant.report.html import Section, figure, page, table, typeset
+from calibrant.report.words import answers, headline, p_text, unseen, verdict
+from calibrant.study.tables import number
+
+FAST = ("Identity", "Temperature", "HistogramBinning")
+
+
+def drawn(n: int, seed: int, by: float, k: int = 5) -> Predictions:
+    """Predictions whose logits are `by` times what the labels were drawn from."""
+    g = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(n, k, generator=g, dtype=torch.float64)
+    return Predictions(by * logits, torch.multinomial(logits.softmax(-1), 1, generator=g).squeeze(1))
+
+
+def reported(by: float, n: int = 1500, choose: str | None = None) -> tuple[Assessment, str]:
+    found = assess(drawn(n, 0, by), drawn(n, 1, by), FAST, choose=choose)
+    return found, assessment_report(found, "calibrant assess a.npz b.npz", {"judged on": "b.npz"})
+
+
+@pytest.fixture(scope="module")
+def over() -> tuple[Assessment, str]:
+    return reported(2.0)
+
+
+class Parsed(HTMLParser):
+    def __init__(self, text: str):
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).replace("\N{NO-BREAK SPACE}", " ").replace("\N{MINUS SIGN}", "-").split())
+
+    def all(self, *tags: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.elements if tag in tags]
+
+
+def test_the_page_asks_for_nothing_from_outside(over):
+    _, text = over
+    found = Parsed(text)
+    assert found.all("script", "iframe", "object", "embed", "base", "form") == []
+    for _, attributes in found.elements:
+        for name in ("href", "src", "srcset", "xlink:href", "action", "poster"):
+            value = attributes.get(name) or ""
+            assert not value or value.startswith(("#", "data:")), (name, value)
+    assert not re.search(r"https?://|@import|url\((?!#|\"#|'#)", text)
+
+
+def test_every_picture_says_in_words_what_it_shows(over):
+    found = Parsed(over[1])
+    pictures = found.all("svg", "img", "canvas")
+    assert len(pictures) == 5  # two curves, two bar diagrams, one of risk and coverage
+    for picture in pictures:
+        assert picture["role"] == "img"
+        assert len(picture["aria-label"] or "") > 60
+    for region in found.all("div"):
+        if region.get("class") == "scroll":
+            assert (region["tabindex"], region["role"]) == ("0", "region")
+            assert region["aria-label"]
+
+
+def test_the_page_is_sound_html(over):
+    found = Parsed(over[1])
+    assert over[1].startswith("<!doctype html>")
+    assert len(found.all("h1")) == len(found.all("main")) == len(found.all("title")) == 1
+    assert found.all("html")[0]["lang"] == "en"
+    ids = [attributes["id"] for _, attributes in found.elements if attributes.get("id")]
+    refs = set(re.findall(r'(?:href="|url\()#([^")]+)', over[1]))
+    assert refs <= set(ids)
+    for tag in ("div", "table", "tr", "td", "th", "section", "details", "svg", "figure", "dl", "dd", "small", "strong"):
+        assert over[1].count(f"<{tag}>") + over[1].count(f"<{tag} ") == over[1].count(f"</{tag}>"), tag
+
+
+def test_sections_stand_in_the_order_of_the_questions(over):
+    headings = re.findall(r"<h2>(.*?)</h2>", over[1])
+    assert headings == [
+        "The answer",
+        "Confidence against accuracy",
+        "The numbers",
+        "Every calibrator",
+        "Classes, worst first",
+        "Acting only when sure",
+        "Confident mistakes",
+        "Use the calibrator",
+        "How this was computed",
+    ]
+
+
+def test_the_numbers_are_the_functions_own(over):
+    found, text = over
+    test = drawn(1500, 1, 2.0)
+    shown = Parsed(text).text
+    for name in ("accuracy", "nll", "brier", "ece", "adaptive_ece", "debiased_l2", "kuiper", "smooth_ece", "aurc"):
+        assert number(name, float(getattr(metrics, name)(*test))) in shown, name
+    gap = metrics.intervals.signed_gap(*test)
+    assert f"[{number('signed_gap', gap.low)}, {number('signed_gap', gap.high)}]" in shown
+    floor = metrics.intervals.noise_floor(*test)
+    assert f"[{number('noise_floor', floor.low)}, {number('noise_floor', floor.high)}]" in shown
+    calibrated = Predictions(found.fitted["Temperature"](test.logits), test.labels)
+    for row in metrics.assess(calibrated):
+        assert number(row.name, row.value) in shown, row.name
+    nll = metrics.compare(test, calibrated, names=["nll"])["nll"]
+    assert f"[{nll.low:.4f}, {nll.high:.4f}]" in shown
+
+
+def test_classes_stand_worst_first(over):
+    test = drawn(1500, 1, 2.0)
+    body = over[1].partition("<h2>Classes, worst first</h2>")[2].partition("</table>")[0]
+    rows = re.findall(r'<th scope="row">(\d+)</th>', body)
+    each = torch.stack([metrics.ece(*test, index=j) for j in range(5)])
+    assert rows == [str(j) for j in each.argsort(descending=True).tolist()]
+    assert f"{100 * float(each.max()):.2f}" in body
+
+
+def test_mistakes_are_named_by_row(over):
+    found, text = over
+    body = text.partition("<h2>Confident mistakes</h2>")[2].partition("<h2>")[0]
+    assert re.findall(r'<th scope="row">(\d+)</th>', body) == [str(m.row) for m in found.mistakes]
+
+
+def test_the_saved_calibrator_is_loaded_by_three_lines(over, tmp_path):
+    from markupsafe import Markup
+
+    from calibrant import calibrators
+
+    found, text = over
+    path = tmp_path / "it's.safetensors"
+    calibrators.save(found.fitted[found.chosen], path)
+    saved = assessment_report(found, "calibrant", {}, path)
+    code = Markup(re.search(r"<pre><code>(.*?)</code></pre>", saved, re.DOTALL)[1]).unescape()
+    assert len(code.splitlines()) == 3
+    names: dict = {"logits": drawn(4, 3, 1.0).logits}
+    exec(code, names)
+    expected = found.fitted[found.chosen](names["logits"]).softmax(-1)
+    torch.testing.assert_close(names["probs"], expected)
+    assert "--save" not in saved
+    assert "--save calibrator.safetensors" in Parsed(text).text
+
+
+@pytest.mark.parametrize(
+    ("by", "way", "first"),
+    [(2.0, "Overconfident by", "No"), (0.5, "Underconfident by", "No"), (1.0, "No sign", "Noth")],
+)
+def test_the_verdict_knows_the_truth(by, way, first):
+    found, text = reported(by)
+    assert headline(found).startswith(way)
+    assert answers(found)[0][1].startswith(first)
+    gap = abs(found.before["signed_gap"].value)
+    if by != 1.0:
+        assert f"{100 * gap:.1f} points" in headline(found)
+        assert "Temperature, which has the lowest NLL" in verdict(found)
+        assert dict(answers(found))["Is the difference real?"].startswith("Yes: on the same examples NLL falls")
+    assert Parsed(text).text.count(headline(found)) >= 2  # title and heading
+
+
+def test_a_model_that_is_rightly_left_alone():
+    found, text = reported(1.0, n=400, choose="Identity")
+    assert len(answers(found)) == 3
+    assert "There is nothing to apply" in text
+    assert "After" not in "".join(re.findall(r"<figcaption>(.*?)</figcaption>", text))
+
+
+def test_few_examples_are_not_called_calibrated():
+    found, _ = reported(1.0, n=12)
+    assert unseen(found.before) > 0.1
+    assert headline(found).endswith("too few examples to tell")
+
+
+def test_what_cannot_be_ruled_out_covers_the_truth():
+    """All right at 90 %: the error is .1, and 20 examples that are all right must not rule it out."""
+    z = torch.tensor([[0.0, 2.1972245773]]).double().repeat(20, 1)
+    assert unseen(metrics.assess(Predictions(z, torch.ones(20, dtype=torch.int64)))) > 0.0999
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "right"), [(1, 2, True), (1, 2, False), (3, 2, True), (30, 3, True), (5, 40, False)]
+)
+def test_degenerate_predictions_are_reported(n, k, right):
+    g = torch.Generator().manual_seed(n)
+    logits = 9 * torch.randn(2 * n, k, generator=g)
+    labels = logits.argmax(1) if right else logits.argmin(1)
+    both = Predictions(logits, labels)
+    found = assess(both[:n], both[n:], FAST)
+    shown = Parsed(assessment_report(found, "calibrant", {})).text
+    assert "nan" not in shown.lower()
+    assert ("Confident mistakes" in shown) != right
+
+
+def test_certainty_is_not_rounded_up():
+    before = Predictions(torch.tensor([[20.0, 0.0], [0.0, 3.0]]), [1, 1])
+    text = assessment_report(assess(drawn(50, 0, 1.0, k=2), before, FAST), "calibrant", {})
+    assert "99.99999979 %" in Parsed(text).text
+
+
+def test_names_from_outside_are_escaped():
+    found, _ = reported(1.0, n=50)
+    text = assessment_report(found, "calibrant '<script>alert(1)</script>'", {"<b>": "<i>&"})
+    assert "<script>" not in text
+    assert "&lt;b&gt;" in text
+    assert page("<t>", "<l>", [Section("<h>", "")], {}).count("<t>") == 0
+
+
+def test_pieces():
+    assert typeset("4.75 % (-0.1, e-3) a-1 <") == "4.75\N{NO-BREAK SPACE}% (\N{MINUS SIGN}0.1, e-3) a-1 &lt;"
+    assert p_text(0.0) == "p < 0.0001"
+    assert p_text(0.034) == "p = 0.034"
+    made = table(["a", "b"], [["x", "1"], ["y", "2"]], best=[[False], [True]], marked=[True, False], caption='"q"')
+    assert "<strong>2</strong>" in made
+    assert '<tr class="marked"><th scope="row">x' in made
+    assert "&#34;q&#34;" in made
+
+
+def test_figures_take_the_colors_of_the_page():
+    made = figure(lambda drawing: drawing.add_subplot().plot([0, 1], color="#4269d0"), "a line", caption="c")
+    assert "var(--blue)" in made
+    assert "currentColor" in made
+    assert "#4269d0" not in made
+    assert made == figure(lambda drawing: drawing.add_subplot().plot([0, 1], color="#4269d0"), "a line", caption="c")

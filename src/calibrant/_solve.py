@@ -1,7 +1,7 @@
 """The few ways anything is fitted: a safeguarded Newton root, L-BFGS, EM weights, a grid. Everything in float64."""
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -136,9 +136,9 @@ def few_threads(elements: int, enough: int = 4_000_000) -> Generator[None]:
         torch.set_num_threads(before)
 
 
-def first_minimum(f: Callable[[float], float], grid: Iterable[float]) -> tuple[float, float]:
+def first_minimum(f: Callable[[T], float], grid: Sequence[T]) -> tuple[T, float]:
     """The first strict minimum over a grid, and its value; values that are nan are passed over."""
-    best, lowest = math.nan, math.inf
+    best, lowest = grid[0], math.inf
     for x in grid:
         value = f(x)
         if value < lowest:

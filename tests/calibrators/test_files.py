@@ -95,11 +95,14 @@ def test_views_and_float32_come_back(tmp_path):
 
 
 def test_the_file_tells_its_origin(fitted, honest, tmp_path):
-    save(fitted, tmp_path / "a", fitted_on=honest)
-    told = origin(tmp_path / "a")
-    assert (told.calibrator, told.fitted_on, told.calibrant) == ("Temperature", honest.digest, __version__)
     save(fitted, tmp_path / "a")
-    assert origin(tmp_path / "a").fitted_on is None
+    told = origin(tmp_path / "a")
+    data = Predictions(3 * honest.logits, honest.labels)
+    assert (told.calibrator, told.fitted_on, told.calibrant) == ("Temperature", (data.digest,), __version__)
+    with pytest.raises(InputError, match="fitted on"):
+        calibrators.calibrate(load(tmp_path / "a"), data)
+    save(Identity(), tmp_path / "a")
+    assert origin(tmp_path / "a").fitted_on == ()
     assert [p.name for p in tmp_path.iterdir()] == ["a"]  # no half-written file is left
 
 

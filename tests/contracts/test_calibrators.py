@@ -7,6 +7,7 @@ from calibrant import InputError, Predictions, calibrators, catalog, metrics
 from calibrant._solve import Certificate
 from calibrant.calibrators import calibrate, fitted_on
 
+UNLEARNED = {"FocalMap", "Identity"}  # they take nothing from the data
 BINARY = {"Beta", "Platt", "Quadratic"}
 QUICK = {"Auto": "Auto(folds=3)"}  # the same method, with less work
 
@@ -36,7 +37,7 @@ def test_overconfidence_is_repaired(name, k):
     """Fitted on overconfident predictions it is better in its own criterion, and on fresh ones in Brier score."""
     data, fresh = draw(1500, k, 0, scale=3.0), draw(4000, k, 1, scale=3.0)
     fitted = fit(name, data)
-    if name == "Identity":
+    if name in UNLEARNED:
         return
     certificate = fitted.certificate
     assert isinstance(certificate, Certificate)
@@ -47,6 +48,8 @@ def test_overconfidence_is_repaired(name, k):
 
 def test_honest_predictions_are_left_alone(name, k):
     data, fresh = draw(3000, k, 2), draw(4000, k, 3)
+    if name in UNLEARNED:
+        return
     after = fit(name, data)(fresh.logits)
     assert abs(metrics.brier(after, fresh.labels) - metrics.brier(*fresh)) < 0.01
 

@@ -12,6 +12,7 @@ from calibrant.calibrators import (
     _binning,
     _compose,
     _ensemble,
+    _focal,
     _isotonic,
     _monotone,
     _scaling,
@@ -31,6 +32,7 @@ from calibrant.calibrators._ensemble import *
 from calibrant.calibrators._files import load as load
 from calibrant.calibrators._files import origin as origin
 from calibrant.calibrators._files import save as save
+from calibrant.calibrators._focal import *
 from calibrant.calibrators._isotonic import *
 from calibrant.calibrators._monotone import *
 from calibrant.calibrators._scaling import *
@@ -44,6 +46,7 @@ __all__ += _binary.__all__
 __all__ += _binning.__all__
 __all__ += _compose.__all__
 __all__ += _ensemble.__all__
+__all__ += _focal.__all__
 __all__ += _isotonic.__all__
 __all__ += _monotone.__all__
 __all__ += _scaling.__all__

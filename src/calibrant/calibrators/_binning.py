@@ -51,7 +51,7 @@ class HistogramBinning:
             found = _equal_mass(bins, confidence, correct)
         else:
             found = Bins.equal_width(bins, confidence, correct)
-        return certified(cls(found.edges, found.accuracy), logits, labels, f"ece(bins={bins})")
+        return certify(cls(found.edges, found.accuracy), logits, labels, "closed form", criterion=f"ece(bins={bins})")
 
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
@@ -98,7 +98,7 @@ class TopLabelBinning:
             padded(list(means), width, math.nan),
             padded(list(counts), width, 0),
         )
-        return certified(fitted, logits, labels, "ece(bins=15)")
+        return certify(fitted, logits, labels, "closed form", criterion="ece(bins=15)")
 
     def guarantee(self, alpha: float = 0.1) -> float:
         r"""Largest error of any bin, with probability 1 - alpha over the validation data.
@@ -145,7 +145,9 @@ class ScalingBinning:
         scaler = Temperature.fit(logits, labels)
         confidence, correct = top_label(scaler(logits), labels)
         found = _equal_mass(bins, confidence, correct)
-        return certified(cls(scaler, found.edges, found.confidence), logits, labels, f"ece(bins={bins})")
+        return certify(
+            cls(scaler, found.edges, found.confidence), logits, labels, "closed form", criterion=f"ece(bins={bins})"
+        )
 
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
@@ -180,16 +182,11 @@ class BayesianBinning:
         value = torch.zeros_like(middle)
         for share, (inner, means, _) in zip(weight, models, strict=True):
             value += share * means[assign(inner, middle).clamp(0, len(means) - 1)]
-        return certified(cls(edges, value), logits, labels, "ece(bins=15)")
+        return certify(cls(edges, value), logits, labels, "closed form", criterion="ece(bins=15)")
 
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         return with_confidence(logits, _look_up(self.edges, self.value, _confidence(logits)))
-
-
-def certified(fitted: T, logits: Tensor, labels: Tensor, criterion: str) -> T:
-    """Add to a map found in closed form the certificate of what it changed on the data it was fitted on."""
-    return certify(fitted, logits, labels, "closed form", criterion=criterion)
 
 
 def with_confidence(logits: Logits, confidence: PerExample) -> Logits:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from calibrant._solve import Certificate
 from calibrant._types import InputError
+from calibrant.calibrators._compose import fitted_on as _digests
 from calibrant.predictions import Predictions
 
 FORMAT, VERSION = "calibrant.calibrator", 1
@@ -27,18 +28,19 @@ class Origin:
     """What a calibrator's file says of itself."""
 
     calibrator: str  # name of the class
-    fitted_on: str | None  # digest of the predictions it was fitted on
+    fitted_on: tuple[str, ...]  # digests of the predictions it was fitted on
     calibrant: str  # version that wrote the file
     version: int  # of the format
 
 
-def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | str | None = None) -> None:
+def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None = None) -> None:
     """Write a fitted calibrator to a .safetensors file: class name, fields, versions and checksum.
 
     Tensors are stored as tensors, everything else (numbers, texts, tuples, other calibrators, the certificate) as
-    JSON in the file's metadata. `fitted_on` are the predictions it learned from, or their digest: it lets a later
-    reader notice that a calibrator is being judged on its own training data. Raises `InputError` for a field that
-    cannot be stored.
+    JSON in the file's metadata. The digests of the predictions it was fitted on are there too, in its certificates,
+    so that `calibrate` still refuses to judge it on them; `fitted_on` names more, for `origin` to tell.
+
+    Raises `InputError` for a field that cannot be stored.
     """
     tensors: dict[str, Tensor] = {}
     tree = _encode(calibrator, "", tensors)
@@ -46,7 +48,7 @@ def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | str |
         "format": FORMAT,
         "version": str(VERSION),
         "calibrant": sys.modules["calibrant"].__version__,
-        "fitted_on": (fitted_on.digest if isinstance(fitted_on, Predictions) else fitted_on) or "",
+        "fitted_on": " ".join(sorted(_digests(calibrator) | ({fitted_on.digest} if fitted_on else set()))),
         "calibrator": json.dumps(tree, sort_keys=True, allow_nan=False),
     }
     from safetensors import SafetensorError
@@ -86,7 +88,7 @@ def origin(path: str | Path) -> Origin:
     """Read what a calibrator's file says of itself, without building the calibrator."""
     meta, _ = _read(Path(path))
     name = str(json.loads(meta["calibrator"]).get("class"))
-    return Origin(name, meta["fitted_on"] or None, meta["calibrant"], int(meta["version"]))
+    return Origin(name, tuple(meta["fitted_on"].split()), meta["calibrant"], int(meta["version"]))
 
 
 # Values to JSON and back: a tensor is {"tensor": key}, a tuple {"tuple": [...]}, a dataclass {"class": ..., "fields"}

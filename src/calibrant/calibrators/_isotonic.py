@@ -8,7 +8,7 @@ from torch import Tensor
 
 from calibrant._solve import Certificate
 from calibrant._types import InputError, Labels, Logits
-from calibrant.calibrators._binning import certified
+from calibrant.calibrators._certify import certify
 
 __all__ = ["Isotonic", "SharedIsotonic", "VennAbers"]
 
@@ -37,7 +37,13 @@ class Isotonic:
         p = logits.double().softmax(-1)
         curves = [_curve(p_j, (labels == j).double()) for j, p_j in enumerate(p.T)]
         x, value = (torch.cat(part) for part in zip(*curves, strict=True))
-        return certified(cls(x, value, _starts([len(x_j) for x_j, _ in curves], x), floor), logits, labels, "brier")
+        return certify(
+            cls(x, value, _starts([len(x_j) for x_j, _ in curves], x), floor),
+            logits,
+            labels,
+            "closed form",
+            criterion="brier",
+        )
 
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
@@ -73,7 +79,9 @@ class SharedIsotonic:
             raise InputError(f"epsilon must be above 0 for the order to be kept, got {epsilon}")
         p = logits.double().softmax(-1)
         y = torch.zeros_like(p).scatter_(1, labels[:, None], 1.0)
-        return certified(cls(*_curve(p.flatten(), y.flatten()), epsilon), logits, labels, "brier")
+        return certify(
+            cls(*_curve(p.flatten(), y.flatten()), epsilon), logits, labels, "closed form", criterion="brier"
+        )
 
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
@@ -107,7 +115,13 @@ class VennAbers:
             low = 1 - _with_one_more(1 - mean[::-1], weight[::-1])[::-1]
             points.append(tuple(torch.from_numpy(v.copy()).to(p_j) for v in (x, low, high)))
         x, low, high = (torch.cat(part) for part in zip(*points, strict=True))
-        return certified(cls(x, low, high, _starts([len(part[0]) for part in points], x)), logits, labels, "brier")
+        return certify(
+            cls(x, low, high, _starts([len(part[0]) for part in points], x)),
+            logits,
+            labels,
+            "closed form",
+            criterion="brier",
+        )
 
     def interval(self, logits: Logits) -> tuple[Logits, Logits]:
         """Return p0 and p1 of every example and class; their distance says how much the data leave open."""

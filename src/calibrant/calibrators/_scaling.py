@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import catalog, metrics
 from calibrant._bins import log_likelihood
-from calibrant._solve import Certificate, Root, Status, first_minimum, increasing_root, summed
-from calibrant._types import InputError, Labels, Logits, Metric
+from calibrant._solve import Certificate, Root, Status, increasing_root, summed
+from calibrant._types import InputError, Labels, Logits
+from calibrant.calibrators._certify import certify
+from calibrant.calibrators._grid import search
 from calibrant.predictions import Predictions, digest
 
 __all__ = ["Identity", "Temperature"]
@@ -63,7 +64,11 @@ class Temperature:
         logits, labels = Predictions(logits, labels)
         if criterion == "nll":
             return cls._by_nll(logits, labels)
-        return cls._by_grid(logits, labels, criterion, temperatures(grid))
+        ts = temperatures(grid)
+        _, t, _ = search(logits, labels, criterion, [((0.0,), ts)])
+        status = "at bound" if t in (min(ts), max(ts)) else "grid"
+        fitted = cls(torch.tensor(t, dtype=torch.float64))
+        return certify(fitted, logits, labels, status, criterion=criterion, iterations=len(ts))
 
     @classmethod
     def _by_nll(cls, logits: Tensor, labels: Tensor) -> "Temperature":
@@ -85,23 +90,6 @@ class Temperature:
             data=digest(logits, labels),
         )
         return cls(torch.tensor(found.temperature, dtype=torch.float64), certificate)
-
-    @classmethod
-    def _by_grid(cls, logits: Tensor, labels: Tensor, criterion: str, grid: Sequence[float]) -> "Temperature":
-        metric: Metric = catalog.resolve(criterion, metrics)
-        z = logits.double()
-        t, value = first_minimum(lambda t: float(metric(z / t, labels)), grid)
-        right = float(metrics.accuracy(logits, labels))
-        certificate = Certificate(
-            criterion=criterion,
-            before=float(metric(z, labels)),
-            after=value,
-            status="at bound" if t in (min(grid), max(grid)) else "grid",
-            iterations=len(grid),
-            accuracy_before=right,
-            accuracy_after=right,
-        )
-        return cls(torch.tensor(t, dtype=torch.float64), certificate)
 
     def __call__(self, logits: Logits) -> Logits:
         """Return z / T."""

@@ -8,7 +8,8 @@ from torch import Tensor
 from calibrant._bins import top_label
 from calibrant._solve import Certificate
 from calibrant._types import InputError, Labels, Logits
-from calibrant.calibrators._binning import certified, with_confidence
+from calibrant.calibrators._binning import with_confidence
+from calibrant.calibrators._certify import certify
 from calibrant.calibrators._isotonic import interpolated
 
 __all__ = ["Spline"]
@@ -48,7 +49,7 @@ class Spline:
         weights = torch.linalg.lstsq(mass * basis, mass * curve[:, None], driver="gelsd").solution
         _, slope = _natural(end - (count - 1) / (2 * n), knots)  # the middle of the tie's ranks
         new = (slope @ weights).squeeze(1).clamp(1 / (n + 2), 1 - 1 / (n + 2))
-        return certified(cls(value, new), logits, labels, "ece(bins=15)")
+        return certify(cls(value, new), logits, labels, "closed form", criterion="ece(bins=15)")
 
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""

@@ -1,0 +1,125 @@
+"""Focal: undo the lack of properness of focal loss, alone or together with a temperature."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant import theory
+from calibrant._solve import Certificate
+from calibrant._types import InputError, Labels, Logits
+from calibrant.calibrators._certify import certify
+from calibrant.calibrators._grid import search as search_grid
+
+__all__ = ["FocalMap", "FocalTemperature"]
+
+GRIDS: dict[str, tuple[list[float], list[float]]] = {  # gammas and temperatures of Komisarenko & Kull (2024)
+    "text": ([-0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0], (np.arange(1, 501) / 100).tolist()),
+    # their code also lists -1, where the map degenerates, and 100, its sign for plain softmax: gamma = 0
+    "code": ([-0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 3.0, 5.0], (np.arange(1, 101) * 0.05).tolist()),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class FocalMap:
+    r"""The focal calibration map, $p_j \propto q_j / g(q_j, \gamma)$ (Komisarenko & Kull 2024, eq. 1).
+
+    What turns the minimizer of focal loss with this gamma into the true probabilities, before any validation data
+    are seen. Keeps every prediction; sharpens for gamma > 0; the identity at gamma = 0. See `theory.focal_map`.
+
+    >>> FocalMap(2.0)(torch.tensor([[0.626614827, 0.373385173]]).log()).exp()
+    tensor([[0.8000, 0.2000]])
+    """
+
+    gamma: float  # > -1
+    certificate: Certificate | None = None
+
+    @classmethod
+    def fit(cls, logits: Logits, labels: Labels, *, gamma: float = 3.0) -> "FocalMap":
+        """Take gamma as given, most often the one trained with; only the certificate looks at the data.
+
+        Raises `InputError` unless gamma > -1.
+        """
+        return certify(cls(gamma), logits, labels, "closed form", criterion="nll")
+
+    def __call__(self, logits: Logits) -> Logits:
+        """Return log p."""
+        return theory.focal_map(logits, gamma=self.gamma)
+
+
+@dataclass(frozen=True, eq=False)
+class FocalTemperature:
+    r"""Focal temperature scaling (Komisarenko & Kull 2024, section 4.2): softmax(z / T), then the focal map.
+
+    Temperature scaling at gamma = 0. Keeps every prediction. In the binary case it is within 0.002 of a temperature
+    and adds nothing; with many classes it moves the top probability against the others.
+
+    >>> FocalTemperature(torch.tensor(2.0), torch.tensor(0.0))(torch.tensor([[4.0, 0.0]])).softmax(-1)
+    tensor([[0.8808, 0.1192]])
+    """
+
+    temperature: Tensor  # () float64, > 0
+    gamma: Tensor  # () float64, > -1
+    certificate: Certificate | None = None
+
+    @classmethod
+    def fit(
+        cls,
+        logits: Logits,
+        labels: Labels,
+        *,
+        criterion: str = "adaptive_ece",
+        grid: str | tuple[Sequence[float], Sequence[float]] = "text",
+        search: Literal["full", "line"] = "full",
+    ) -> "FocalTemperature":
+        """Find (gamma, T) on validation predictions: the first strict minimum of the criterion, gamma by gamma.
+
+        `criterion` is the text of a metric: "nll", "ece", "adaptive_ece" or any other. `grid` is (gammas,
+        temperatures), or the lists of the paper: those of its "text" (9 by 500) or of its "code" (10 by 100).
+        "full" searches the whole grid. "line" is the paper's cheaper search, with m temperatures 3 m points: the
+        best T for the smallest and for the largest gamma, then m points on the straight line between the two.
+
+        Raises `InputError` for an unknown grid, temperatures not above 0 or gammas not above -1.
+        """
+        gammas, ts = _lists(grid)
+        gamma, t, _ = (
+            search_grid(logits, labels, criterion, [(gammas, ts)])
+            if search == "full"
+            else _on_line(logits, labels, criterion, gammas, ts)
+        )
+        learned = torch.tensor(t, dtype=torch.float64), torch.tensor(gamma, dtype=torch.float64)
+        on_edge = search == "full" and (t in (min(ts), max(ts)) or gamma in (min(gammas), max(gammas)))
+        passes = len(gammas) * len(ts) if search == "full" else 3 * len(ts)
+        status = "at bound" if on_edge else "grid"
+        return certify(cls(*learned), logits, labels, status, criterion=criterion, iterations=passes)
+
+    def __call__(self, logits: Logits) -> Logits:
+        """Return log p."""
+        return theory.focal_map(logits / self.temperature, gamma=self.gamma)
+
+
+def _on_line(
+    logits: Tensor, labels: Tensor, criterion: str, gammas: Sequence[float], ts: Sequence[float]
+) -> tuple[float, float, float]:
+    """Search between the best temperatures of the outermost gammas."""
+    ends = [search_grid(logits, labels, criterion, [((gamma,), ts)]) for gamma in (min(gammas), max(gammas))]
+    (first, t_first, _), (last, t_last, _) = ends
+    share = np.linspace(0, 1, len(ts))
+    points = zip(
+        (first + share * (last - first)).tolist(), (t_first + share * (t_last - t_first)).tolist(), strict=True
+    )
+    return search_grid(logits, labels, criterion, [((gamma,), (t,)) for gamma, t in points])
+
+
+def _lists(grid: str | tuple[Sequence[float], Sequence[float]]) -> tuple[list[float], list[float]]:
+    if isinstance(grid, str):
+        if grid not in GRIDS:
+            raise InputError(f"no grid {grid!r}; there are {', '.join(GRIDS)}, or give (gammas, temperatures)")
+        return GRIDS[grid]
+    gammas, ts = ([float(x) for x in values] for values in grid)
+    if not gammas or not ts or min(gammas) <= -1 or min(ts) <= 0:
+        raise InputError("a grid must hold gammas above -1 and temperatures above 0, at least one of each")
+    return gammas, ts

@@ -1,0 +1,285 @@
+r"""The first minimum of a criterion over a grid of temperatures, or of (gamma, T): exact, and far faster.
+
+A metric of the top label sees a temperature only through the confidences $c_i = \exp(-L_i)$. With many classes each
+row's L is interpolated in u = log(1/T), in which it is analytic whatever the scale of the logits, so that a grid of a
+thousand temperatures costs about a hundred evaluations. Every point of the grid then gets a lower and an upper bound
+of the criterion that allow for the error of the confidences: only examples next to a bin edge, or tied across one,
+can make a difference. All points that could be the minimum are computed by the metric itself, so that the answer is
+that of the plain loop.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant import catalog, metrics, theory
+from calibrant._solve import first_minimum
+from calibrant._types import Metric
+
+Block = tuple[Sequence[float], Sequence[float]]  # gammas, and temperatures for each of them
+Bounds = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
+
+CHUNK = 1 << 16  # elements worked on at a time, to stay in cache
+BATCH = 1 << 21  # confidences worked on at a time
+ROUNDING, SMOOTH = 1e-13, 1e-9  # error of a confidence, computed and interpolated
+PANEL = 1.75  # width in log T of one piece of the interpolant
+DEGREES = (16, 32, 64, 128)  # of the interpolant of a row, the first that is enough
+
+
+def search(logits: Tensor, labels: Tensor, criterion: str, blocks: Sequence[Block]) -> tuple[float, float, float]:
+    """Return (gamma, T, value) of the first strict minimum, gamma by gamma and in the order of the temperatures.
+
+    The same as evaluating the criterion on `focal_map(logits / T, gamma)` everywhere. Only "ece", "adaptive_ece" and
+    "nll" are bounded first; any other metric is evaluated everywhere.
+    """
+    metric: Metric = catalog.resolve(criterion, metrics)
+    z = logits.double()
+    grid = [(gamma, t) for gammas, ts in blocks for gamma in gammas for t in ts]
+
+    def exact(pair: tuple[float, float]) -> float:
+        gamma, t = pair
+        return float(metric(theory.focal_map(z / t, gamma=gamma) if gamma else z / t, labels))
+
+    low, high = _bounded(z, labels, metric, blocks)
+    possible = (low <= high.min()).nonzero().squeeze(1).tolist()
+    (gamma, t), value = first_minimum(exact, [grid[i] for i in possible])
+    return gamma, t, value
+
+
+def _bounded(z: Tensor, labels: Tensor, metric: Metric, blocks: Sequence[Block]) -> tuple[Tensor, Tensor]:
+    """Lower and upper bounds of the criterion on the whole grid."""
+    top = z.argmax(-1, keepdim=True)
+    d = (z - z.gather(-1, top)).clamp_min(-1e300)
+    parts = [_bounds_of_block(d, top, labels, metric, gammas, ts) for gammas, ts in blocks]
+    lows, highs = zip(*parts, strict=True)
+    return torch.cat(lows), torch.cat(highs)
+
+
+def _bounds_of_block(
+    d: Tensor, top: Tensor, labels: Tensor, metric: Metric, gammas: Sequence[float], ts: Sequence[float]
+) -> tuple[Tensor, Tensor]:
+    low = torch.full((len(gammas), len(ts)), -math.inf, dtype=torch.float64)
+    high = torch.full_like(low, math.inf)
+    possible = bool((d.gather(1, labels[:, None]) > -1e300).all())  # else the NLL is infinite everywhere
+    if getattr(metric, "func", None) is metrics.nll and possible:
+        return _smooth(d, top, labels, gammas, ts)
+    bounds = _binned(metric)
+    if bounds is not None:
+        correct = (top.squeeze(1) == labels).double()
+        for where, loss, error in _losses(d, top, gammas, ts):
+            c = loss.clamp_min_(0).neg_().exp_()  # (g, m, n)
+            found = bounds(c.flatten(0, 1), correct, error)
+            low[:, where], high[:, where] = (bound.view(c.shape[:2]) for bound in found)
+    return low.flatten(), high.flatten()
+
+
+# Confidences on a grid
+
+
+def _losses(
+    d: Tensor, top: Tensor, gammas: Sequence[float], ts: Sequence[float]
+) -> Iterator[tuple[Tensor, Tensor, float]]:
+    """Yield (indices into ts, L (g, m, n), error of L) until all temperatures are done; L = -log confidence."""
+    u = -torch.tensor(ts, dtype=torch.float64).log()
+    n, k = d.shape
+    size = max(1, BATCH // (n * len(gammas)))
+    if k < 64 or len(ts) < 300:
+        for where in torch.arange(len(ts)).split(size):
+            yield where, torch.stack([_loss(d, top, math.exp(v), gammas) for v in u[where].tolist()], 1), ROUNDING
+        return
+    for inside, start, end in _panels(u):
+        curve = _interpolant(d, top, gammas, u[inside], start, end)
+        for where in inside.split(size):
+            yield where, curve(u[where]), SMOOTH
+
+
+def _interpolant(
+    d: Tensor, top: Tensor, gammas: Sequence[float], u: Tensor, start: float, end: float
+) -> Callable[[Tensor], Tensor]:
+    """Chebyshev interpolation of every row's L on [start, end], checked at one of the u; stubborn rows directly."""
+    half, middle = (end - start) / 2, (end + start) / 2
+    rows, rest = torch.arange(len(d), device=d.device), (d, top)
+    pieces: list[tuple[Tensor, Tensor]] = []
+    values = d.new_empty(0)
+    for degree in DEGREES:
+        if 2 * degree > len(u):
+            break
+        new = _nodes(degree)[1::2] if len(values) else _nodes(degree)
+        seen = torch.stack([_loss(*rest, math.exp(middle + half * x), gammas) for x in new.tolist()], -1)
+        if len(values):  # between every two old nodes lies a new one
+            seen = torch.cat([torch.stack([values[..., :-1], seen], -1).flatten(-2), values[..., -1:]], -1)
+        values = seen
+        coefficients = values @ _transform(degree)
+        rough = (coefficients[..., -degree // 8 :].abs().amax(-1) > SMOOTH / 100).any(0)
+        pieces.append((rows[~rough], coefficients[:, ~rough]))
+        rows, values = rows[rough], values[:, rough]
+        rest = d[rows], top[rows]
+        if not len(rows):
+            break
+
+    def curve(u: Tensor) -> Tensor:
+        angle = ((u - middle) / half).clamp(-1, 1).arccos()
+        found = d.new_empty(len(gammas), len(u), len(d))
+        for mine, coefficients in pieces:
+            degrees = torch.arange(coefficients.shape[-1], dtype=u.dtype)
+            found[..., mine] = ((angle[:, None] * degrees).cos() @ coefficients.mT).to(found)
+        if len(rows):
+            found[..., rows] = torch.stack([_loss(*rest, math.exp(v), gammas) for v in u.tolist()], 1)
+        return found
+
+    check = u[len(u) // 2 :][:1]
+    error = (curve(check)[:, 0] - _loss(d, top, math.exp(float(check)), gammas)).abs().amax(0)
+    if bool((error > SMOOTH / 10).any()):
+        wrong = error > SMOOTH / 10
+        pieces = [(mine[~wrong[mine]], coefficients[:, ~wrong[mine]]) for mine, coefficients in pieces]
+        rows = torch.cat([rows, wrong.nonzero().squeeze(1)]).unique()
+        rest = d[rows], top[rows]
+    return curve
+
+
+def _loss(d: Tensor, top: Tensor, b: float, gammas: Sequence[float], label: Tensor | None = None) -> Tensor:
+    """-log p of the top class, or of the label, by focal_map(b z, gamma) for every gamma (g, n); d = z - max z."""
+    rows = max(1, CHUNK // d.shape[1])
+    labels = [None] * math.ceil(len(d) / rows) if label is None else label[:, None].split(rows)
+    chunks = zip(d.split(rows), top.split(rows), labels, strict=True)
+    return torch.cat([_loss_of_rows(x, index, b, gammas, y) for x, index, y in chunks], -1)
+
+
+def _loss_of_rows(d: Tensor, top: Tensor, b: float, gammas: Sequence[float], label: Tensor | None) -> Tensor:
+    s = b * d
+    extra = 0 if label is None else -s.gather(1, label).squeeze(1)
+    if not any(gammas):
+        return s.exp_().scatter_(1, top, 0.0).sum(1).log1p().add(extra).expand(len(gammas), -1)
+    e = s.exp().scatter_(1, top, 0.0)
+    t = e.sum(1)
+    norm = t.log1p()
+    q = e / (1 + t)[:, None]  # of the other classes, at most 1/2
+    log_o = (-q).log1p()
+    r = q * (norm[:, None] - s) / (1 - q)
+    t = t.clamp_min(1e-300)
+    log_t = t.log() if label is None else s.scatter(1, top, -math.inf).logsumexp(1)  # beyond the range of t
+    log_o_top, r_top = log_t - norm, t.log1p() / t
+    found: list[Tensor] = []
+    for gamma in gammas:
+        others = (q * (-gamma * log_o).exp() / (1 + gamma * r)).sum(1)
+        g_top = gamma * log_o_top + (gamma * r_top).log1p()
+        loss = (others.log() + norm + g_top).exp().log1p() if gamma else norm
+        if label is not None:  # log(p_top / p_y), with g = 1 at q = 0
+            g = gamma * log_o.gather(1, label) + (gamma * r.gather(1, label)).log1p()
+            loss = loss + extra + torch.where(label == top, 0, g - g_top[:, None]).squeeze(1)
+        found.append(loss)
+    return torch.stack(found)
+
+
+def _smooth(
+    d: Tensor, top: Tensor, labels: Tensor, gammas: Sequence[float], ts: Sequence[float]
+) -> tuple[Tensor, Tensor]:
+    """Bounds of the NLL: the mean over examples of smooth curves, interpolated with degree 32 piece by piece."""
+    u = -torch.tensor(ts, dtype=torch.float64).log()
+    low, high = torch.full((2, len(gammas), len(ts)), math.nan, dtype=torch.float64)
+    for inside, start, end in _panels(u):
+        half, middle, degree = (end - start) / 2, (end + start) / 2, 32
+        at = [math.exp(middle + half * x) for x in _nodes(degree).tolist()]
+        values = torch.stack([_loss(d, top, b, gammas, labels).mean(1).cpu() for b in at], -1)
+        coefficients = values @ _transform(degree)
+        angle = ((u[inside] - middle) / half).clamp(-1, 1).arccos()
+        found = coefficients @ (torch.arange(degree + 1, dtype=u.dtype)[:, None] * angle).cos()
+        error = 100 * coefficients[:, -4:].abs().amax(1, keepdim=True) + SMOOTH
+        low[:, inside], high[:, inside] = found - error, found + error
+    return low.flatten(), high.flatten()
+
+
+def _panels(u: Tensor) -> Iterator[tuple[Tensor, float, float]]:
+    """Cut the range of u into pieces: the indices inside each, its start and its end."""
+    pieces = max(1, math.ceil(float(u.max() - u.min()) / PANEL))
+    edges = torch.linspace(float(u.min()), float(u.max()), pieces + 1, dtype=torch.float64)
+    piece = (torch.searchsorted(edges, u) - 1).clamp(0, pieces - 1)
+    for p in range(pieces):
+        inside = (piece == p).nonzero().squeeze(1)
+        if len(inside):
+            yield inside, float(edges[p]), float(edges[p + 1]) + 1e-12  # never of no width
+
+
+def _nodes(degree: int) -> Tensor:
+    return (torch.arange(degree + 1, dtype=torch.float64) * (math.pi / degree)).cos()
+
+
+def _transform(degree: int) -> Tensor:
+    """Matrix that takes values at the nodes to Chebyshev coefficients."""
+    j = torch.arange(degree + 1, dtype=torch.float64)
+    matrix = (j[:, None] * j * (math.pi / degree)).cos() * (2 / degree)
+    matrix[0] /= 2
+    matrix[-1] /= 2
+    matrix[:, 0] /= 2
+    matrix[:, -1] /= 2
+    return matrix
+
+
+# Bounds of a binned error from confidences that are nearly right
+
+
+def _binned(metric: Metric) -> Bounds | None:
+    """Return the bounds for a metric that has them."""
+    if not isinstance(metric, partial) or metric.func not in (metrics.ece, metrics.adaptive_ece):
+        return None
+    settings = catalog.hyperparameters(metric.func) | metric.keywords
+    if metric.func is metrics.ece:
+        return partial(_equal_width, bins=settings["bins"])
+    boundaries = _mukhoti if settings["edges"] == "mukhoti" else _array_split
+    return partial(_equal_mass, boundaries=boundaries, bins=settings["bins"])
+
+
+def _equal_width(c: Tensor, correct: Tensor, error: float, *, bins: int) -> tuple[Tensor, Tensor]:
+    """Bounds of ECE for confidences c (m, n): what lies within the error of an edge could be on its other side."""
+    m, n = c.shape
+    gap, place = c - correct, c * bins
+    edge = place.round()
+    near = ((place - edge).abs_() <= bins * error + 1e-12) & (edge > 0) & (edge < bins)
+    unsure = c.new_zeros(m).index_put_((near.nonzero()[:, 0],), gap[near].abs(), accumulate=True)
+    index = place.ceil_().sub_(1).clamp_(0, bins - 1).add_(bins * torch.arange(m, device=c.device)[:, None]).long()
+    total = torch.bincount(index.flatten(), gap.flatten(), minlength=m * bins).view(m, bins)
+    return _around(total, unsure, error, n)
+
+
+def _equal_mass(
+    c: Tensor, correct: Tensor, error: float, *, bins: int, boundaries: Callable[[int, int], np.ndarray]
+) -> tuple[Tensor, Tensor]:
+    """Bounds of adaptive ECE: what ties, within the error, with an example across a boundary could be there too."""
+    m, n = c.shape
+    at = torch.from_numpy(boundaries(n, bins)).to(c.device)
+    c, order = c.sort(-1)
+    gap = c - correct[order]
+    total = torch.cat([gap.new_zeros(m, 1), gap.cumsum(1)], 1)[:, at].diff(dim=1)
+    inner = at[(at > 0) & (at < n)]
+    tied = (c[:, inner] - c[:, inner - 1]) <= 2 * error
+    unsure = c.new_zeros(m)
+    for row in tied.any(1).nonzero().squeeze(1).tolist():
+        group = torch.cat([at.new_zeros(1), (c[row].diff() > 2 * error).cumsum(0)])
+        hot = torch.isin(group, group[inner[tied[row]]])
+        unsure[row] = gap[row].abs()[hot].sum()
+    lost = unsure.new_zeros(m)
+    if boundaries is _mukhoti:  # an edge that interpolation puts on an example may fall on either side of it
+        unsure = unsure + gap[:, (inner - 1).unique()].abs().sum(1) + gap[:, inner.unique()].abs().sum(1)
+        lost = (gap.abs() * (c - c[:, :1] <= 2 * error)).sum(1)  # what ties with the lowest is left out
+    return _around(total, unsure, error, n, lost)
+
+
+def _around(total: Tensor, unsure: Tensor, error: float, n: int, lost: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
+    value, slack = total.abs().sum(1) / n, 2 * unsure / n + error
+    # bins or not, the error is at least that of all examples together
+    whole = (total.sum(1).abs() - lost) / n - 2 * error
+    return torch.maximum(value - slack, whole), value + slack
+
+
+def _array_split(n: int, bins: int) -> np.ndarray:
+    small, larger = divmod(n, bins)
+    return np.arange(bins + 1) * small + np.minimum(np.arange(bins + 1), larger)
+
+
+def _mukhoti(n: int, bins: int) -> np.ndarray:
+    """Numbers of examples at or below the edges interpolated at linspace(0, n); the lowest example is left out."""
+    return np.minimum(np.floor(np.linspace(0, n, bins + 1)).astype(np.int64) + 1, n)

@@ -1,0 +1,160 @@
+"""Focal calibrators, and the exact search over grids, against the plain loop."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant import InputError, Predictions, catalog, metrics, theory
+from calibrant._solve import first_minimum
+from calibrant.calibrators import FocalMap, FocalTemperature, Temperature
+from calibrant.calibrators._focal import GRIDS
+from calibrant.calibrators._grid import _bounded, _loss, search
+
+CRITERIA = ["ece", "ece(bins=10)", "adaptive_ece", "adaptive_ece(edges='mukhoti')", "nll"]
+WANG = (np.arange(1, 1001) / 100).tolist()
+
+
+def problem(n, k, seed, kind="normal", dtype=torch.float64) -> Predictions:
+    """Logits about 1.7 times too large; kinds: ties, saturated rows, -inf, float32."""
+    g = torch.Generator().manual_seed(seed)
+    z = 2 * torch.randn(n, k, dtype=torch.float64, generator=g)
+    z[:, 0] += 4 * (torch.rand(n, dtype=torch.float64, generator=g) < 0.3)
+    y = torch.multinomial((z / 1.7).softmax(-1), 1, generator=g).squeeze(1)
+    if kind == "ties":
+        z = z.round()
+    if kind == "saturated":
+        z = z * torch.where(torch.rand(n, 1, generator=g) < 0.5, 30.0, 1.0)
+    if kind == "-inf":
+        z[torch.rand(n, k, generator=g) < 0.2] = -math.inf
+        z[:, 1] = 0.0
+    if kind == "constant":
+        z[: n // 3] = 0.0
+    return Predictions(z.to(dtype), y)
+
+
+def plain(data, criterion, gammas, ts) -> tuple[list[float], tuple[float, float, float]]:
+    """The loop that everything is measured by."""
+    metric = catalog.resolve(criterion, metrics)
+    z = data.logits.double()
+    grid = [(gamma, t) for gamma in gammas for t in ts]
+    values = [float(metric(theory.focal_map(z / t, gamma=gamma) if gamma else z / t, data.labels)) for gamma, t in grid]
+    best, value = first_minimum(values.__getitem__, range(len(grid)))
+    return values, (*grid[best], value)
+
+
+@pytest.mark.parametrize("kind", ["normal", "ties", "saturated", "-inf", "constant"])
+@pytest.mark.parametrize(("n", "k"), [(250, 2), (201, 10), (150, 80)])
+def test_the_search_is_the_plain_loop(n, k, kind):
+    """Same argmin and value, and every bound right: many criteria, kinds of rows, with and without interpolation."""
+    ts = WANG[3 :: 3 if k == 80 else 15]  # interpolated from 300 on
+    for seed, criterion in enumerate(CRITERIA if k < 80 else CRITERIA[1::2]):
+        data = problem(n, k, seed, kind)
+        values, expected = plain(data, criterion, [0.0], ts)
+        assert search(*data, criterion, [((0.0,), ts)]) == expected
+        low, high = _bounded(data.logits, data.labels, catalog.resolve(criterion, metrics), [((0.0,), ts)])
+        values = torch.tensor(values, dtype=torch.float64)
+        assert ((low <= values + 1e-15) & (values <= high + 1e-15)).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("k", [2, 5, 10, 64, 100, 300])
+def test_the_search_is_the_plain_loop_on_many_problems(k):
+    for seed in range(9):
+        data = problem(1000, k, seed, ["normal", "saturated", "ties"][seed % 3])
+        for criterion in CRITERIA[:4]:
+            _, expected = plain(data, criterion, [0.0], WANG)
+            assert search(*data, criterion, [((0.0,), WANG)]) == expected
+
+
+def test_interpolated_errors_are_nearly_all_within_1e_8():
+    data = problem(200, 100, 0)
+    values, _ = plain(data, "ece", [0.0], WANG)
+    low, high = _bounded(data.logits, data.labels, catalog.resolve("ece", metrics), [((0.0,), WANG)])
+    assert ((high - low) < 1e-8).double().mean() > 0.99
+    assert ((low + high) / 2 - torch.tensor(values, dtype=torch.float64)).abs().median() < 1e-9
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+@pytest.mark.parametrize(("n", "k"), [(300, 3), (100, 64)])
+def test_the_search_over_gamma_is_the_plain_loop(n, k, criterion):
+    data = problem(n, k, 1, "saturated" if k == 3 else "normal")
+    gammas, ts = [-0.75, -0.25, 0.0, 0.37, 3.0], WANG[9 : 500 : (12 if k == 3 else 1)][:301]
+    gammas = gammas if k == 3 else [-0.75, 3.0]
+    _, expected = plain(data, criterion, gammas, ts)
+    assert search(*data, criterion, [(gammas, ts)]) == expected
+
+
+@pytest.mark.parametrize("b", [0.1, 1.0, 50.0])
+def test_confidences_of_the_search_are_those_of_the_focal_map(b):
+    data = problem(200, 7, 0, "saturated")
+    top = data.logits.argmax(-1, keepdim=True)
+    d = data.logits - data.logits.gather(-1, top)
+    gammas = [-0.9, -0.5, 0.0, 0.05, 1.0, 5.0]
+    for label in top.squeeze(1), data.labels:
+        found = _loss(d, top, b, gammas, label if label is data.labels else None)
+        for gamma, values in zip(gammas, found, strict=True):
+            log_p = theory.focal_map(b * data.logits, gamma=gamma).log_softmax(-1)
+            expected = -log_p.gather(-1, label[:, None]).squeeze(1)
+            torch.testing.assert_close(values, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_focal_temperature_at_gamma_0_is_temperature():
+    data = problem(500, 5, 2)
+    for criterion in "nll", "ece":
+        focal = FocalTemperature.fit(*data, criterion=criterion, grid=([0.0], WANG))
+        plain_temperature = Temperature.fit(*data, criterion=criterion, grid="wang")
+        if criterion == "ece":
+            assert float(focal.temperature) == float(plain_temperature.temperature)
+        else:
+            assert float(focal.temperature) == pytest.approx(float(plain_temperature.temperature), abs=0.006)
+
+
+@pytest.mark.parametrize("gamma", [-0.5, 1.0])
+def test_focal_temperature_finds_what_was_applied(gamma):
+    """Labels drawn from the focal map of z / 1.5: the NLL is least at that (gamma, T)."""
+    g = torch.Generator().manual_seed(0)
+    z = 3 * torch.randn(20_000, 10, dtype=torch.float64, generator=g)
+    p = theory.focal_map(z / 1.5, gamma=gamma).exp()
+    data = Predictions(z, torch.multinomial(p, 1, generator=g).squeeze(1))
+    fitted = FocalTemperature.fit(*data, criterion="nll", grid=([-0.5, 0.0, 0.5, 1.0, 2.0], WANG[4:400:5]))
+    assert (float(fitted.gamma), float(fitted.temperature)) == (gamma, pytest.approx(1.5, abs=0.051))
+
+
+def test_the_lists_are_the_papers():
+    gammas, ts = GRIDS["text"]
+    assert (len(gammas), len(ts), ts[0], ts[-1]) == (9, 500, 0.01, 5.0)
+    gammas, ts = GRIDS["code"]
+    assert (len(ts), ts[0], ts[-1]) == (100, 0.05, 5.0)
+    assert min(gammas) > -1
+
+
+@pytest.mark.parametrize("criterion", ["nll", "adaptive_ece"])
+def test_the_line_search_finds_nearly_the_full_grids_minimum(criterion):
+    data = problem(2000, 10, 3)
+    full = FocalTemperature.fit(*data, criterion=criterion, grid="code")
+    line = FocalTemperature.fit(*data, criterion=criterion, grid="code", search="line")
+    gain = full.certificate.before - full.certificate.after
+    assert line.certificate.after - full.certificate.after < 0.1 * gain
+    assert line.certificate.iterations == 300
+    assert full.certificate.iterations == 1000
+
+
+@pytest.mark.parametrize("gamma", [-0.9, -0.5, 0.37, 5.0])
+def test_saturated_float32_rows_stay_finite_and_keep_their_order(gamma):
+    z = torch.tensor([[200.0, 0.0, -200.0], [1e4, 1e4, 0.0], [30.0, 29.0, -30.0], [1e-3, 0.0, 0.0]])
+    for calibrator in FocalMap(gamma), FocalTemperature(torch.tensor(0.5), torch.tensor(gamma)):
+        after = calibrator(z)
+        assert after.dtype == torch.float32
+        assert after.isfinite().all()
+        assert torch.equal(after.argsort(dim=-1, stable=True), z.argsort(dim=-1, stable=True))
+
+
+def test_wrong_grids_are_refused():
+    data = problem(20, 3, 0)
+    for grid in "komisarenko", ([-1.0], [1.0]), ([0.0], [0.0]), ([], [1.0]):
+        with pytest.raises(InputError, match="grid"):
+            FocalTemperature.fit(*data, grid=grid)
+    with pytest.raises(InputError, match="gamma > -1"):
+        FocalMap.fit(*data, gamma=-1.0)

@@ -10,7 +10,7 @@ from scipy.stats import ks_1samp
 from sklearn.metrics import average_precision_score, brier_score_loss, log_loss, roc_auc_score, roc_curve
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from calibrant import Predictions, metrics
+from calibrant import Predictions, losses, metrics
 from calibrant._bins import Events, top_label
 from calibrant.metrics import _cumulative, _ranking, _smooth, ood
 
@@ -76,6 +76,11 @@ def test_scores_of_scikit_learn(crooked):
         else:
             expected = roc_auc_score(labels, probs, multi_class="ovr", sample_weight=theirs)
         assert float(metrics.auroc(*crooked, weights=weights)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_scores_are_means_of_the_losses(crooked):
+    torch.testing.assert_close(metrics.brier(*crooked), losses.brier(*crooked).mean(), rtol=1e-12, atol=0)
+    torch.testing.assert_close(metrics.nll(*crooked), losses.cross_entropy(*crooked).mean(), rtol=1e-12, atol=0)
 
 
 def test_classwise_ece_by_a_plain_loop(crooked):

@@ -5,7 +5,7 @@ from typing import Literal
 from torch import Tensor
 
 from calibrant import losses
-from calibrant._bins import top_label
+from calibrant._bins import judge, top_label
 from calibrant._types import Labels, Logits, PerExample, Scalar
 
 __all__ = [
@@ -64,7 +64,7 @@ def brier(logits: Logits, labels: Labels, *, weights: PerExample | None = None) 
     >>> brier(torch.zeros(1, 2), torch.tensor([0]))
     tensor(0.5000, dtype=torch.float64)
     """
-    return mean(losses.brier(logits.double(), labels), weights)
+    return mean(judge(logits, labels).brier, weights)
 
 
 def entropy(logits: Logits, labels: Labels, *, among: Among = "all", weights: PerExample | None = None) -> Scalar:

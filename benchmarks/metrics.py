@@ -1,0 +1,79 @@
+"""Every metric, and the whole assessment, against one softmax and max of the same tensor, in one run.
+
+    python benchmarks/metrics.py [--threads 1] [--repeats 5]
+
+Rounds are interleaved and ratios are of medians, so that a busy machine slows all alike.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from calibrant import Predictions, metrics
+
+SHAPES = [(1_000_000, 10), (50_000, 1000)]
+SLOW = {"auroc"}  # a sort for every class: measured with few classes only
+
+
+def draw(n: int, k: int) -> Predictions:
+    g = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(n, k, generator=g)
+    return Predictions(logits, torch.multinomial(logits.softmax(-1), 1, generator=g).squeeze(1))
+
+
+def peers(p: Predictions) -> dict[str, Callable[[], Any]]:
+    """Others' ECE and smooth ECE, where they are installed; relplot gets its confidences for free."""
+    found: dict[str, Callable[[], Any]] = {}
+    probs, k = p.logits.softmax(-1), p.logits.shape[1]
+    try:
+        from torchmetrics.functional.classification import multiclass_calibration_error as theirs
+
+        found["torchmetrics ECE, of probabilities"] = lambda: theirs(probs, p.labels, num_classes=k, n_bins=15)
+        found["torchmetrics ECE, of logits"] = lambda: theirs(p.logits, p.labels, num_classes=k, n_bins=15)
+    except ImportError:
+        pass
+    try:
+        import relplot
+
+        c = probs.amax(-1).double().numpy()
+        a = (probs.argmax(-1) == p.labels).double().numpy()
+        found["relplot smooth ECE, of confidences"] = lambda: relplot.smECE(c, a)
+    except ImportError:
+        pass
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    for n, k in SHAPES:
+        p = draw(n, k)
+        tasks: dict[str, Callable[[], Any]] = {"softmax and max": lambda p=p: p.logits.softmax(-1).max(-1)}
+        tasks["assess"] = lambda p=p: metrics.assess(p)
+        tasks["Summary.of"] = lambda p=p: metrics.Summary.of(p)
+        for name in metrics.__all__:
+            if k < 100 or name not in SLOW:
+                tasks[name] = lambda p=p, name=name: getattr(metrics, name)(*p)
+        tasks |= peers(p)
+        took: dict[str, list[float]] = {name: [] for name in tasks}
+        for _ in range(options.repeats):
+            for name, task in tasks.items():
+                start = time.perf_counter()
+                task()
+                took[name].append(time.perf_counter() - start)
+        base = statistics.median(took["softmax and max"])
+        print(f"\nn = {n:,}, k = {k}, {options.threads} thread(s)\n{'':<40}{'ms':>10}{'of softmax + max':>20}")
+        for name, times in took.items():
+            middle = statistics.median(times)
+            print(f"{name:<40}{1000 * middle:>10.1f}{middle / base:>19.2f}x")
+
+
+if __name__ == "__main__":
+    main()

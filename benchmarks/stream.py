@@ -1,0 +1,73 @@
+"""A hundred million predictions through `metrics.Summary`: time, and the memory that it needed.
+
+    python benchmarks/stream.py [--n 100000000] [--k 10] [--processes 2]
+
+Every process draws its share in batches and summarizes it; the summaries are merged and read. The time of drawing is
+printed apart. Memory is the largest resident set of any process.
+"""
+
+import argparse
+import resource
+import time
+
+import torch
+from torch import multiprocessing
+
+from calibrant.metrics import Summary, assess
+
+BATCH = 250_000
+
+
+def share(rank: int, batches: int, k: int, queue) -> None:
+    torch.set_num_threads(1)
+    g = torch.Generator().manual_seed(rank)
+    summary, drawing, adding = Summary.empty(), 0.0, 0.0
+    block = 2 * torch.randn(BATCH, k, generator=g)
+    labels = torch.multinomial(block.softmax(-1), 1, generator=g).squeeze(1)
+    for i in range(batches):
+        start = time.perf_counter()
+        logits = block * (1 + 0.01 * (i % 7))  # new numbers in every batch, at little cost
+        drawn = time.perf_counter()
+        summary = summary.add(logits, labels)
+        drawing, adding = drawing + drawn - start, adding + time.perf_counter() - drawn
+    state = [x.numpy() for x in (summary.high, summary.low, summary.cells)]
+    queue.put((summary.k, state, drawing, adding, memory()))
+
+
+def memory() -> float:
+    """Largest resident set so far, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--n", type=int, default=100_000_000)
+    parser.add_argument("--k", type=int, default=10)
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args()
+    context = multiprocessing.get_context("spawn")
+    queue = context.SimpleQueue()
+    start = time.perf_counter()
+    batches = options.n // BATCH // options.processes
+    workers = [
+        context.Process(target=share, args=(rank, batches, options.k, queue)) for rank in range(options.processes)
+    ]
+    for worker in workers:
+        worker.start()
+    total, peak = Summary.empty(), 0.0
+    for rank in range(options.processes):
+        k, state, drawing, adding, most = queue.get()
+        total += Summary(k, 15, *(torch.from_numpy(x) for x in state))
+        peak = max(peak, most)
+        print(f"process {rank}: {drawing:.1f} s drawing, {adding:.1f} s summarizing, {most:.0f} MB resident")
+    for worker in workers:
+        worker.join()
+    read = time.perf_counter()
+    print(assess(total))
+    print(
+        f"read in {time.perf_counter() - read:.2f} s; all in {time.perf_counter() - start:.1f} s; {peak:.0f} MB at most"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -164,6 +164,23 @@ def test_aurc_by_a_plain_loop(crooked):
     assert float(metrics.aurc(*crooked)) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_aurc_of_ties_by_a_plain_loop(weighted):
+    g = torch.Generator().manual_seed(0)
+    c = torch.rand(500, dtype=torch.float64, generator=g).round(decimals=1)
+    a = (torch.rand(500, generator=g) < c).double()
+    w = torch.rand(500, dtype=torch.float64, generator=g) if weighted else torch.ones(500, dtype=torch.float64)
+    mass, wrong, total = 0.0, 0.0, 0.0
+    for v in c.unique().flip(0):
+        tie = c == v
+        m = int(tie.sum())
+        share, miss = float(w[tie].sum()) / m, float((w * (1 - a))[tie].sum()) / m
+        for _ in range(m):
+            mass, wrong = mass + share, wrong + miss
+            total += share * wrong / mass
+    assert float(_ranking.aurc_of(Events(c, a, w).ties)) == pytest.approx(total / float(w.sum()), rel=1e-10)
+
+
 def test_smooth_ece_of_relplot_to_its_resolution(crooked):
     c, a = events(crooked)
     assert float(metrics.smooth_ece(*crooked)) == pytest.approx(relplot.smECE(c, a), abs=1.5e-3)

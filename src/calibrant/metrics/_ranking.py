@@ -60,10 +60,14 @@ def auroc_of(ties: Ties) -> Scalar:
 def aurc_of(ties: Ties) -> Scalar:
     """Area under the risk-coverage curve of sorted examples."""
     mass, wrong, count = ties.mass.flip(0), (ties.mass - ties.correct).flip(0), ties.count.flip(0)
-    if ties.weighted or bool((count > 1).any()):  # one by one, a tie's examples alike
-        mass, wrong = ((x / count).repeat_interleave(count) for x in (mass, wrong))
-    risk = wrong.cumsum(0) / mass.cumsum(0)
-    return (mass * risk).sum() / mass.sum()
+    if not bool((count > 1).any()):
+        return (mass * wrong.cumsum(0) / mass.cumsum(0)).sum() / mass.sum()
+    # One by one, a tie's m examples alike: sum over j of (E + j e) / (N + j), in closed form by digamma.
+    each = mass / count
+    before, error = (mass.cumsum(0) - mass) / each, wrong / count
+    harmonic = torch.digamma(before + count + 1) - torch.digamma(before + 1)
+    risks = count * error + (wrong.cumsum(0) - wrong - error * before) * harmonic
+    return risks.sum() / mass.sum()
 
 
 def risk_coverage(ties: Ties) -> tuple[Tensor, Tensor]:

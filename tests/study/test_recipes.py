@@ -213,3 +213,25 @@ def test_changes_keep_what_they_do_not_name():
     named = recipe({"like": "mukhoti_cifar", "milestones": [10], "epochs": 20})
     assert (named.milestones, named.clip, named.reduction) == ((10,), 2.0, "sum")
     assert isinstance(SPLITS, Splits)
+
+
+def test_an_interrupted_training_sees_the_same_augmented_batches(small_data, tmp_path, monkeypatch):
+    from calibrant.data import cifar10
+
+    monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
+    splits, path = cifar10(small_data, val=10), tmp_path / "checkpoint.pt"
+
+    def fresh():
+        torch.manual_seed(0)
+        return networks.resnet8(10, width=4)
+
+    whole, resumed = fresh(), fresh()
+    list(train(whole, splits, losses.cross_entropy, SHORT, seed=2))
+    for epoch in train(fresh(), splits, losses.cross_entropy, SHORT, seed=2, checkpoint=path):
+        if epoch.number == 2:
+            break
+    list(train(resumed, splits, losses.cross_entropy, SHORT, seed=2, checkpoint=path))
+    assert torch.equal(weights(whole), weights(resumed))
+    other = fresh()
+    list(train(other, splits, losses.cross_entropy, SHORT, seed=3))
+    assert not torch.equal(weights(whole), weights(other))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from calibrant import InputError, Predictions, calibrators, losses, metrics
-from calibrant.assess import CALIBRATORS, assess, cross_assess, learned, mistakes
+from calibrant.assess import CALIBRATORS, assess, cross_assess, learned, mistakes, stream_assess
 
 FAST = ("Identity", "Temperature", "HistogramBinning")
 
@@ -169,3 +169,35 @@ def test_progress_is_told():
     assess(sharp(50, 0), sharp(50, 1), FAST, progress=told.append)
     assert any("Temperature" in text for text in told)
     assert told[-1] == "judging"
+
+
+def test_pieces_tell_the_same_as_the_whole():
+    val, test = sharp(800, 0), sharp(3000, 1)
+    whole = assess(val, test, FAST)
+    parts = stream_assess(val, (test[i : i + 700] for i in range(0, 3000, 700)), FAST)
+    assert (parts.chosen, parts.held_out) == (whole.chosen, whole.held_out)
+    assert parts.mistakes == whole.mistakes
+    for name in ("accuracy", "nll", "brier", "signed_gap"):
+        one, other = parts.changes[name], whole.changes[name]
+        for a, b in zip(vars(one).values(), vars(other).values(), strict=True):
+            assert a == (pytest.approx(b, abs=1e-7) if isinstance(b, float) else b)
+    for row in whole.after:
+        if row.name != "classwise_ece":
+            assert parts.after[row.name].value == pytest.approx(row.value, abs=2e-3), row.name
+            assert parts.after[row.name].low == pytest.approx(row.low, abs=2e-3, nan_ok=True), row.name
+    assert "classwise_ece" not in parts.values["Identity"]
+
+
+def test_weighted_pieces_tell_the_same_change():
+    val, test = sharp(300, 0), sharp(600, 1)
+    w = torch.rand(600, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    test = Predictions(test.logits, test.labels, w)
+    whole, parts = assess(val, test, FAST), stream_assess(val, [test[:250], test[250:]], FAST)
+    one, other = parts.changes["nll"], whole.changes["nll"]
+    assert (one.difference, one.low, one.p_value) == pytest.approx((other.difference, other.low, other.p_value))
+
+
+def test_a_piece_that_was_fitted_on_is_refused():
+    val = sharp(50, 0)
+    with pytest.raises(InputError, match="same data is refused"):
+        stream_assess(val, [sharp(50, 1), replace_logits(val)], FAST)

@@ -120,3 +120,4 @@ _READERS: dict[str, Callable[[Path, int | None], Iterator[Mapping[str, Any]]]] =
     ".safetensors": _safetensors,
     ".npy": _npy,
 }
+SUFFIXES = tuple(_READERS)

@@ -1,8 +1,8 @@
 """The second half on its own: fit calibrators on some predictions, judge them on others, choose one honestly."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,14 @@ from torch import Tensor
 from calibrant import calibrators, catalog, metrics
 from calibrant._bins import judge as judge_examples
 from calibrant._types import Calibrator, InputError
+from calibrant.metrics._results import quantile
 from calibrant.metrics.tables import Classes, classes
 from calibrant.predictions import Predictions
 
 CALIBRATORS = ("Identity", "Temperature", "StructuredMatrix", "HistogramBinning", "Auto")
 METRICS = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece")
 PAIRED = ("accuracy", "nll", "brier", "signed_gap", "ece", "adaptive_ece", "debiased_l2", "kuiper", "aurc")
+STREAMED = ("accuracy", "nll", "brier", "signed_gap")  # means, whose change is tested without a second pass
 FOLDS, GROUPS = 5, 50
 MISTAKES = 20
 
@@ -83,15 +85,7 @@ def assess(
     progress: Progress = str,
 ) -> Assessment:
     """Fit on `val`, judge on `test`. Raises `InputError` if they are the same predictions."""
-    if val.logits.shape[1] != test.logits.shape[1]:
-        raise InputError(
-            f"fitting and judging data must have the same classes, got {val.logits.shape[1]} and {test.logits.shape[1]}"
-        )
-    if val.digest == test.digest:
-        raise InputError(
-            "fitting and judging on the same data is refused, since it flatters every calibrator; give other data to "
-            "judge on, or cross-fit with --cv 5"
-        )
+    _other(val, test)
     names, judged_by, choose = _known(names, judged_by, choose)
     fitted = _fitted(names, val, progress)
     held_out = {} if choose or len(val) < 2 else {n: _held_out(n, fitted[n], val, progress) for n in names}
@@ -122,6 +116,53 @@ def cross_assess(
     )
     fitted = _fitted(names, predictions, progress)
     return _assessment(predictions, logits, fitted, judged_by, choose, {} if choose else nll, how, progress)
+
+
+def stream_assess(
+    val: Predictions,
+    pieces: Iterable[Predictions],
+    names: Sequence[str] = CALIBRATORS,
+    judged_by: Sequence[str] = METRICS,
+    choose: str | None = None,
+    *,
+    progress: Progress = str,
+) -> Assessment:
+    """Fit on `val`, judge on pieces of any number of predictions, of which only a summary is kept.
+
+    What needs all predictions at once (the class-wise error, the table of classes) is left out. Raises `InputError` if
+    a piece is `val` itself.
+    """
+    names, judged_by, choose = _known(names, judged_by, choose)
+    fitted = _fitted(names, val, progress)
+    held_out = {} if choose or len(val) < 2 else {n: _held_out(n, fitted[n], val, progress) for n in names}
+    chosen = _chosen(choose, held_out, fitted)
+    before, after = metrics.Summary.empty(), {name: metrics.Summary.empty() for name in names}
+    worst, sums, seen = list[Mistake](), torch.zeros(len(STREAMED), 5, dtype=torch.float64), 0
+    for part in pieces:
+        progress(f"judging, {seen:,} examples done")
+        _other(val, part)
+        before = before.add(part.logits, part.labels, part.weights)
+        for name, calibrator in fitted.items():
+            made = Predictions(calibrator(part.logits.double()), part.labels, part.weights)
+            after[name] = after[name].add(made.logits, made.labels, made.weights)
+            if name == chosen:
+                worst += [replace(m, row=m.row + seen) for m in mistakes(part, made.logits)]
+                worst = sorted(worst, key=lambda m: -m.before)[:MISTAKES]
+                sums += _moments(part, made)
+        seen += len(part)
+    tables = {name: summary.assessment for name, summary in after.items()}
+    return Assessment(
+        before=before.assessment,
+        tables=tables,
+        values={name: {m: table[m].value for m in judged_by if m in table} for name, table in tables.items()},
+        fitted=fitted,
+        chosen=chosen,
+        held_out=held_out,
+        changes=_change(before.assessment, tables[chosen], sums) if seen > 1 else None,
+        classes=None,
+        mistakes=tuple(worst),
+        how=f"Fitted on {len(val):,} examples, judged on {seen:,} others, read in pieces.",
+    )
 
 
 def fit(name: str, val: Predictions) -> Calibrator:
@@ -202,6 +243,18 @@ def _known(
     return list(dict.fromkeys(names)), [catalog.brief(name, metrics) for name in judged_by], chosen
 
 
+def _other(val: Predictions, test: Predictions) -> None:
+    if val.logits.shape[1] != test.logits.shape[1]:
+        raise InputError(
+            f"fitting and judging data must have the same classes, got {val.logits.shape[1]} and {test.logits.shape[1]}"
+        )
+    if val.digest == test.digest:
+        raise InputError(
+            "fitting and judging on the same data is refused, since it flatters every calibrator; give other data to "
+            "judge on, or cross-fit with --cv 5"
+        )
+
+
 def _fitted(names: Sequence[str], val: Predictions, progress: Progress) -> dict[str, Calibrator]:
     found: dict[str, Calibrator] = {}
     for name in names:
@@ -217,6 +270,37 @@ def _held_out(name: str, fitted: Any, val: Predictions, progress: Progress) -> f
         return min(own)
     progress(f"cross-fitting {name}")
     return float(metrics.nll(cross_fitted(name, val, min(FOLDS, len(val))), val.labels, weights=val.weights))
+
+
+def _chosen(choose: str | None, held_out: dict[str, float], fitted: dict[str, Calibrator]) -> str:
+    return choose or (min(held_out, key=held_out.__getitem__) if held_out else next(iter(fitted)))
+
+
+def _moments(before: Predictions, after: Predictions) -> Tensor:
+    """Sums of w, w^2, w d, w^2 d and w^2 d^2 over the differences d of the streamed metrics."""
+    old, new = judge_examples(*before), judge_examples(*after)
+    w = torch.ones_like(old.correct) if before.weights is None else before.weights
+    differences = {
+        "accuracy": new.correct - old.correct,
+        "nll": old.log_likelihood - new.log_likelihood,
+        "brier": new.brier - old.brier,
+        "signed_gap": (new.confidence - new.correct) - (old.confidence - old.correct),
+    }
+    rows = [(w, w**2, w * d, w**2 * d, (w * d) ** 2) for d in map(differences.__getitem__, STREAMED)]
+    return torch.stack([torch.stack([term.sum() for term in row]) for row in rows])
+
+
+def _change(
+    before: metrics.Assessment, after: metrics.Assessment, sums: Tensor, level: float = 0.90
+) -> metrics.Comparison:
+    """Give the paired differences of means their normal interval, as `metrics.compare` does, from their sums."""
+    rows: list[metrics.Difference] = []
+    for name, (w, w2, wd, w2d, w2d2) in zip(STREAMED, sums.tolist(), strict=True):
+        mean = wd / w
+        error = math.sqrt(max(w2d2 - 2 * mean * w2d + mean**2 * w2, 0) * before.n / (before.n - 1)) / w
+        half, p = quantile(level) * error, math.erfc(abs(mean) / error / math.sqrt(2)) if error else float(mean == 0)
+        rows.append(metrics.Difference(name, before[name].value, after[name].value, mean, mean - half, mean + half, p))
+    return metrics.Comparison(before.n, level, tuple(rows))
 
 
 def _assessment(
@@ -236,7 +320,7 @@ def _assessment(
     for name, table in tables.items():
         other = judge(logits[name], truth, [m for m in judged_by if m not in table])
         values[name] = {m: other[m] if m in other else table[m].value for m in judged_by}
-    chosen = choose or (min(held_out, key=held_out.__getitem__) if held_out else next(iter(fitted)))
+    chosen = _chosen(choose, held_out, fitted)
     after = judged[chosen]
     return Assessment(
         before=tables["Identity"] if "Identity" in tables else metrics.assess(truth),

@@ -3,12 +3,13 @@
 import inspect
 import json
 import math
+import os
 import re
 import shlex
 import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +23,7 @@ from rich.table import Table as Rich
 from calibrant import __version__, calibrators, catalog, data, losses, metrics, networks
 from calibrant._files import writable, written
 from calibrant._types import InputError
-from calibrant.assess import CALIBRATORS, METRICS, Assessment, assess, cross_assess
+from calibrant.assess import CALIBRATORS, FOLDS, METRICS, Assessment, assess, cross_assess, stream_assess
 from calibrant.predictions import Predictions, load_logits
 
 app = typer.Typer(
@@ -82,6 +83,10 @@ def assess_(
     html: Annotated[Path | None, typer.Option(help="Write a report here.")] = None,
     json_: Annotated[Path | None, typer.Option("--json", help="Write all numbers and fitted parameters here.")] = None,
     save: Annotated[Path | None, typer.Option(help="Write the chosen calibrator here (.safetensors).")] = None,
+    stream: Annotated[
+        bool | None,
+        typer.Option("--stream/--whole", help="Read TEST in pieces; default: when it is too large for memory."),
+    ] = None,
 ) -> None:
     """Fit calibrators on VAL, judge them on TEST.
 
@@ -93,28 +98,33 @@ def assess_(
             writable(path)
     if save is not None and save.suffix != ".safetensors":
         raise InputError(f"a calibrator is saved as .safetensors, got {save}")
-    read = [Predictions.load(path) for path in file]
+    if len(file) > 2 or (len(file) == 2 and cv is not None):
+        raise InputError(f"expected two files, or one with --cv, got {len(file)} files{' and --cv' if cv else ''}")
+    if len(file) == 1 and cv is None:
+        raise InputError(
+            "fitting and judging on the same data is refused, since it flatters every calibrator; give a second file "
+            "to judge on, or cross-fit this one with --cv 5"
+        )
+    pieces = _in_pieces(file[-1], stream) if len(file) == 2 else None
+    read = [Predictions.load(path) for path in (file[:1] if pieces else file)]
     with _status() as progress:
-        if cv is not None and len(read) == 1:
-            found = cross_assess(read[0], cv, calibrator, metric, choose, progress=progress)
-        elif len(read) == 2 and cv is None:
+        if pieces is not None:
+            found = stream_assess(read[0], pieces, calibrator, metric, choose, progress=progress)
+        elif len(read) == 2:
             found = assess(read[0], read[1], calibrator, metric, choose, progress=progress)
-        elif len(read) == 1:
-            raise InputError(
-                "fitting and judging on the same data is refused, since it flatters every calibrator; give a second "
-                "file to judge on, or cross-fit this one with --cv 5"
-            )
         else:
-            raise InputError(f"expected two files, or one with --cv, got {len(read)} files{' and --cv' if cv else ''}")
+            found = cross_assess(read[0], cv or FOLDS, calibrator, metric, choose, progress=progress)
     _show(found)
     if html is not None:
         from calibrant.report import assessment_report
 
-        roles = ("fitted on", "judged on") if len(read) == 2 else ("cross-fitted on",)
-        facts = {role: f"{path}: {p!r}, digest {p.digest}" for role, path, p in zip(roles, file, read, strict=True)}
+        roles = ("fitted on", "judged on") if len(file) == 2 else ("cross-fitted on",)
+        facts = {role: f"{path}: {p!r}, digest {p.digest}" for role, path, p in zip(roles, file, read)}
+        facts |= {"judged on": f"{file[1]}: {found.before.n:,} examples, read in pieces"} if pieces else {}
         _write(html, assessment_report(found, _command(), facts, save))
     if json_ is not None:
         content = {"chosen": found.chosen, "results": found.rows(), "parameters": found.parameters()}
+        content |= {"held_out_nll": found.held_out, "changes": [asdict(row) for row in found.changes or ()]}
         _write(json_, json.dumps(_strict(content), indent=1, allow_nan=False) + "\n")
     if save is not None:
         with written(save) as draft:
@@ -310,6 +320,21 @@ def _standing(path: Path, folder: Path | None, only: str | None) -> None:
         table.add_row(store.state(run), *map(escape, names), str(run.seed), str(run.recipe.epochs), seconds)
     out.print(table)
     out.print(remaining(runs, store))
+
+
+def _in_pieces(path: Path, stream: bool | None) -> Iterable[Predictions] | None:
+    """Return the pieces of a file that is read so: when asked for, or larger than a fourth of the memory."""
+    from calibrant import _stream
+
+    large = path.is_file() and path.suffix in _stream.SUFFIXES and path.stat().st_size > _memory() / 4
+    return _stream.stream(path) if stream or (stream is None and large) else None
+
+
+def _memory() -> float:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not on every system
+        return math.inf
 
 
 def _show(found: Assessment) -> None:

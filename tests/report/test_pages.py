@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from calibrant import Predictions, metrics
-from calibrant.assess import Assessment, assess
+from calibrant.assess import Assessment, assess, stream_assess
 from calibrant.report import assessment_report
 from calibrant.report.html import Section, figure, page, table, typeset
 from calibrant.report.words import answers, headline, p_text, unseen, verdict
@@ -235,3 +235,13 @@ def test_figures_take_the_colors_of_the_page():
     assert "currentColor" in made
     assert "#4269d0" not in made
     assert made == figure(lambda drawing: drawing.add_subplot().plot([0, 1], color="#4269d0"), "a line", caption="c")
+
+
+def test_predictions_in_pieces_make_a_report_too():
+    test = drawn(1500, 1, 2.0)
+    found = stream_assess(drawn(1500, 0, 2.0), [test[:600], test[600:]], FAST)
+    shown = Parsed(assessment_report(found, "calibrant", {})).text
+    assert "read in pieces" in shown
+    assert "Classes, worst first" not in shown
+    assert number("ece", float(metrics.ece(*test))) in shown
+    assert "nan" not in shown

@@ -21,6 +21,7 @@ from calibrant.calibrators import (
     fitted_on,
     pool,
 )
+from calibrant.calibrators._auto import _cautious
 from calibrant.calibrators._compose import folds_of
 
 
@@ -185,6 +186,21 @@ def test_auto_is_never_much_worse_than_its_best_member(kind):
     members = (SmoothedTemperature, StructuredVector, StructuredMatrix, Monotone, Chain)
     best = min(nll(member.fit(*data), fresh) for member in members)
     assert nll(Auto.fit(*data), fresh) < best + 0.005
+
+
+def test_a_gain_that_may_be_luck_is_not_believed():
+    """At least two standard errors for the whole mixture, at most one for temperature alone."""
+    g = torch.Generator().manual_seed(0)
+    wanted = torch.tensor([0.2, 0.8], dtype=torch.float64)
+    base = -torch.rand(400, 1, dtype=torch.float64, generator=g)
+    noise = torch.randn(400, dtype=torch.float64, generator=g)
+    noise = (noise - noise.mean()) / noise.std()
+    for errors, least, most in [(-1.0, 1.0, 1.0), (0.7, 1.0, 1.0), (1.5, 0.4, 0.8), (4.0, 0.2, 0.3)]:
+        held = torch.cat([base, base + 0.01 * (errors / 20 + noise)[:, None]], 1)
+        weights, (gain, error) = _cautious(wanted, held)
+        assert least - 1e-9 <= weights[0] <= most
+        assert weights.sum().item() == pytest.approx(1)
+        assert gain / error == pytest.approx(errors, abs=0.2)
 
 
 def test_auto_is_the_log_of_the_weighted_mean_of_its_members():

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import InputError, Predictions, calibrators, catalog, metrics
+from calibrant import Predictions, calibrators, catalog, metrics
 
 MEMBERS = [
     "SmoothedTemperature",
@@ -104,6 +104,9 @@ def peers() -> dict[str, Fit]:
                 self.n_features_in_ = x.shape[1]
                 return self
 
+            def predict(self, x):
+                return x.argmax(1)
+
             def decision_function(self, x):
                 return x if x.shape[1] > 2 else x[:, 1] - x[:, 0]
 
@@ -153,9 +156,9 @@ def peers() -> dict[str, Fit]:
 
 
 def judge(fit: Fit, val: Predictions, test: Predictions) -> dict[str, float]:
-    start = time.perf_counter()
+    start = time.process_time()  # processor time: the machine may be busy
     fitted = fit(val.logits, val.labels)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     after = fitted(test.logits.double())
     return {
         "NLL": float(metrics.nll(after, test.labels)),
@@ -168,7 +171,7 @@ def judge(fit: Fit, val: Predictions, test: Predictions) -> dict[str, float]:
 
 
 def table(rows: dict[str, dict[str, float]]) -> None:
-    print(f"  {'':52} {'NLL':>8} {'Brier':>8} {'ECE15%':>7} {'floor':>6} {'acc%':>7} {'fit s':>8}")
+    print(f"  {'':52} {'NLL':>8} {'Brier':>8} {'ECE15%':>7} {'floor':>6} {'acc%':>7} {'cpu s':>8}")
     for name, row in sorted(rows.items(), key=lambda item: item[1]["NLL"]):
         print(
             f"  {name:52} {row['NLL']:8.4f} {row['Brier']:8.4f} {row['ECE']:7.2f} {row['floor']:6.2f} "
@@ -197,7 +200,7 @@ def main() -> None:
         for name, fit in fits.items():
             try:
                 rows[name] = judge(fit, val, test)
-            except (InputError, ValueError, RuntimeError, TypeError) as error:
+            except Exception as error:  # competitors fail in many ways; the table goes on without them
                 print(f"  {name}: {' '.join(str(error).split())[:100]}")
         results[problem] = rows
         best = min(rows[name]["NLL"] for name in MEMBERS if name in rows)

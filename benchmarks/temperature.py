@@ -2,7 +2,8 @@
 
     python benchmarks/temperature.py [--small]
 
-Every time is the median of interleaved repeats in one process, so that a busy machine slows all columns alike.
+Every time is the median of interleaved repeats in one process. On a busy machine read the processor time, which counts
+only what the task itself did, over all its threads; the ratio is of that.
 netcal and probmetrics join in where they are installed.
 """
 
@@ -55,10 +56,16 @@ def netcal(z: Tensor, y: Tensor) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="leave out 50,000 x 1,000")
+    parser.add_argument("--large", action="store_true", help="only 50,000 x 1,000")
+    parser.add_argument("--alone", action="store_true", help="without competitors")
     warnings.filterwarnings("ignore")
-    sizes = [(5000, 10), (5000, 100), (5000, 1000)] + ([] if parser.parse_args().small else [(50000, 1000)])
-    others: dict[str, Callable[[Tensor, Tensor], float]] = {"sklearn": scikit_learn}
-    others |= {f.__name__: f for f in (probmetrics, netcal) if importlib.util.find_spec(f.__name__)}
+    options = parser.parse_args()
+    sizes = [] if options.large else [(5000, 10), (5000, 100), (5000, 1000)]
+    sizes += [] if options.small else [(50000, 1000)]
+    others: dict[str, Callable[[Tensor, Tensor], float]] = {} if options.alone else {"sklearn": scikit_learn}
+    others |= (
+        {} if options.alone else {f.__name__: f for f in (probmetrics, netcal) if importlib.util.find_spec(f.__name__)}
+    )
     for n, k in sizes:
         z, y = problem(n, k)
         ours = lambda: Temperature.fit(z, y)  # noqa: B023, E731
@@ -68,25 +75,28 @@ def main() -> None:
             "calibrant": ours,
         }
         tasks |= {name: (lambda f=f: f(z, y)) for name, f in others.items()}  # noqa: B023
-        times: dict[str, list[float]] = {name: [] for name in tasks}
+        times: dict[str, list[tuple[float, float]]] = {name: [] for name in tasks}
         found: dict[str, object] = {}
         for repeat in range(6 if n * k < 1e7 else 4):
             for name, task in tasks.items():
-                start = time.perf_counter()
+                start = time.perf_counter(), time.process_time()
                 try:
                     found[name] = task()
                 except Exception as error:
                     found[name] = error
                 if repeat:  # the first warms up
-                    times[name].append(time.perf_counter() - start)
-        base = median(times["softmax"])
+                    times[name].append((time.perf_counter() - start[0], time.process_time() - start[1]))
+        base = median(cpu for _, cpu in times["softmax"])
         fitted = ours()
         print(f"\n{n} x {k}, {torch.get_num_threads()} threads; {fitted.certificate}")
         for name in tasks:
-            seconds = median(times[name])
+            wall, cpu = (1e3 * median(column) for column in zip(*times[name], strict=True))
             t = fitted.temperature.item() if name == "calibrant" else found[name]
             said = "" if isinstance(t, Tensor) else f"T = {t:.7f}" if isinstance(t, float) else f"failed: {t}"[:80]
-            print(f"  {name:16} {1e3 * seconds:10.2f} ms {seconds / base:8.1f} softmax passes  {said}", flush=True)
+            print(
+                f"  {name:16} {wall:9.1f} ms, processor {cpu:9.1f} ms = {cpu / base / 1e3:7.1f} softmax  {said}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check lint types layers test-slow bench clean
+.PHONY: demo test check lint types layers test-slow clean
 
 demo: .venv/train.done
 	$(BIN)/calibrant demo

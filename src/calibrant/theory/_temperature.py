@@ -2,7 +2,7 @@
 
 import math
 from itertools import combinations_with_replacement
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -51,7 +51,8 @@ def temperature_bounds(gamma: float) -> TemperatureBounds:
         return float(mapped[0] - mapped[1]) / s
 
     at_zero = gamma + (1 + gamma * (1 - math.log(2))) / (1 + gamma * math.log(2))
-    dip = minimize_scalar(slope, bounds=(1e-2, 20.0), method="bounded").fun if gamma > 5.5 else at_zero
+    lowest: Any = minimize_scalar(slope, bounds=(1e-2, 20.0), method="bounded")
+    dip = lowest.fun if gamma > 5.5 else at_zero
     return TemperatureBounds(
         sharpest=1 / (gamma + 1),
         mildest=1 / min(at_zero, float(dip)),
@@ -81,7 +82,9 @@ def nearest_temperature(gamma: float, classes: int = 2, *, reach: float | None =
     def deviation(slope: float) -> float:
         return float((mapped - (slope * z).softmax(-1)).abs().max())
 
-    found = minimize_scalar(deviation, bounds=(0.0, max(gamma, 0.0) + 1.5), method="bounded", options={"xatol": 1e-8})
+    found: Any = minimize_scalar(
+        deviation, bounds=(0.0, max(gamma, 0.0) + 1.5), method="bounded", options={"xatol": 1e-8}
+    )
     return NearestTemperature(1 / float(found.x), float(found.fun))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from calibrant._bins import Bins, Events, assign, equal_width_edges
+from calibrant._bins import Bins, Events, assign, bin_sums, equal_width_edges
 from calibrant.metrics._results import Interval, quantile
 
 
@@ -28,11 +28,11 @@ class Moments:
         index = assign(equal_width_edges(bins).to(c.device), c).clamp_(0, bins - 1)
         u, spread = c - a, c * (1 - c)
 
-        def total(values: Tensor | None) -> Tensor:
-            return torch.bincount(index, values, minlength=bins).double()
+        def total(values: Tensor) -> Tensor:
+            return bin_sums(index, values, bins)
 
         if w is None:
-            count, squares = total(None), total(u.square())
+            count, squares = torch.bincount(index, minlength=bins).double(), total(u.square())
             return cls(count, count, total(u), squares, squares, total(spread))
         v = w.to(c).square()
         return cls(total(w), total(v), total(w * u), total(w * u.square()), total(v * u.square()), total(v * spread))

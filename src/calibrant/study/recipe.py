@@ -13,7 +13,10 @@ __all__ = ["RECIPES", "Recipe"]
 class Recipe:
     """How every network of a study is trained. The defaults are those of Mukhoti et al. (2020) on CIFAR.
 
-    An epoch's learning rate is `learning_rate` times `rate(epoch)`. `RECIPES` holds the papers' recipes by name.
+    An epoch's learning rate is `learning_rate` times `rate(epoch)`. `choose` keeps the last epoch, the one with the best
+    validation accuracy, or the one whose validation NLL is least after temperature scaling (refine, then calibrate).
+    `reduction="mean"` divides by the examples of a batch, also where one example has many outputs, as a tree has.
+    `RECIPES` holds the papers' recipes by name.
     """
 
     epochs: int = 350
@@ -31,8 +34,7 @@ class Recipe:
     decayed: Literal["all", "weights"] = "all"  # "weights" spares biases and normalization
     reduction: Literal["mean", "sum"] = "mean"  # of the loss over a batch
     clip: float | None = None  # largest norm of the gradient
-    choose: Literal["last", "accuracy", "refinement"] = "last"  # epoch: last, best validation accuracy, or least NLL
-    # that temperature scaling leaves (refine, then calibrate)
+    choose: Literal["last", "accuracy", "refinement"] = "last"  # which epoch's weights are kept
     precision: str = "32-true"  # as Lightning Fabric names them, such as bf16-mixed
     channels_last: bool = False  # memory layout of convolutions: faster in bfloat16
     compile: bool = False

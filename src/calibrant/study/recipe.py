@@ -13,7 +13,7 @@ __all__ = ["RECIPES", "Recipe"]
 class Recipe:
     """How every network of a study is trained. The defaults are those of Mukhoti et al. (2020) on CIFAR.
 
-    An epoch's learning rate is `learning_rate` times `rate(epoch)`. `choose` keeps the last epoch, the one with the best
+    An epoch's learning rate is `learning_rate` times `rate(epoch)`. `choose` keeps the last epoch, that with the best
     validation accuracy, or the one whose validation NLL is least after temperature scaling (refine, then calibrate).
     `reduction="mean"` divides by the examples of a batch, also where one example has many outputs, as a tree has.
     `RECIPES` holds the papers' recipes by name.

@@ -144,10 +144,10 @@ def _log_odds_parts(s: Tensor) -> Tensor:
 def _parabola(s: Tensor, ends: Tensor) -> Tensor:
     """Return what the slopes at the ends multiply, straight outside them."""
     low, high = ends
-    length = (high - low).clamp_min(1e-300)
+    length = (high - low).where(high > low, 1e-300)
     inside = (s.clamp(low, high) - low) / length
     rising = length * inside.square() / 2
-    return torch.stack([length * inside - rising + (s - low).clamp_max(0), rising + (s - high).clamp_min(0)], 1)
+    return torch.stack([length * inside - rising - (low - s).relu(), rising + (s - high).relu()], 1)
 
 
 def _platt_targets(labels: Tensor) -> Tensor:

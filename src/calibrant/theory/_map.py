@@ -80,8 +80,23 @@ def _solve(target: Tensor, top: Tensor, gamma: Tensor) -> Tensor:
 
 
 def _check(gamma: Tensor | float) -> None:
-    if not bool((torch.as_tensor(gamma) > -1).all()):
+    if not torch.compiler.is_compiling() and not bool((torch.as_tensor(gamma) > -1).all()):
         raise InputError(f"the focal map needs gamma > -1, got {gamma}; below, its weights are not positive")
+
+
+def _log_sigmoid(x: Tensor) -> Tensor:
+    if torch.compiler.is_compiling():  # ONNX spells logsigmoid log(sigmoid(x)), which underflows
+        return x.clamp_max(0) - (-x.abs()).exp().log1p()
+    return logsigmoid(x)
+
+
+def _ratio(d: Tensor) -> Tensor:
+    """Return log(1 + t) / t with t = exp(-d)."""
+    ratio = -_log_sigmoid(d) * d.exp()
+    if torch.compiler.is_compiling():  # ONNX spells log1p log(1 + t), which is 0 for a small t
+        t = (-d).exp()
+        return torch.where(t < 1e-2, 1 - t / 2 + t * t / 3 - t**3 / 4, ratio)
+    return ratio
 
 
 class _Sides:
@@ -92,12 +107,12 @@ class _Sides:
         self.gap = z - z.gather(-1, top)
         self.others = self.gap.clamp_min(-1e30).masked_fill(self.top, -math.inf)
         self.d = -self.others.logsumexp(-1, keepdim=True)  # log-odds of the top class, at most 1e30
-        self.log_q = self.gap + logsigmoid(self.d)
+        self.log_q = self.gap + _log_sigmoid(self.d)
         below = self.log_q.masked_fill(self.top, -math.inf)  # here o >= 1/2
-        self.log_o = torch.where(self.top, logsigmoid(-self.d), torch.log1p(-below.exp()))
+        self.log_o = torch.where(self.top, _log_sigmoid(-self.d), torch.log1p(-below.exp()))
         # r = -q log q / o, from 0 at q = 0 to 1 at q = 1; for the top class log(1 + t) / t with t = exp(-d)
         d = self.d.clamp_max(80)
-        self.r = torch.where(self.top, -logsigmoid(d) * d.exp(), -below.clamp_min(-1e4) * (below - self.log_o).exp())
+        self.r = torch.where(self.top, _ratio(d), -below.clamp_min(-1e4) * (below - self.log_o).exp())
 
     def mapped(self, gamma: Tensor | float) -> Tensor:
         """Return log p of the focal map, up to the constant per row that makes the top class 0."""

@@ -1,0 +1,35 @@
+"""Focal temperature scaling against temperature scaling, validation to test: give the folder of the predictions.
+
+DIR holds NAME.val.npz and NAME.test.npz. Both are chosen by adaptive_ece on validation, over temperatures .01 .. 5.00
+and the gammas of Komisarenko & Kull (2024); values are those of the test part, in percent except NLL.
+"""
+
+import sys
+from pathlib import Path
+
+from calibrant import Predictions, metrics
+from calibrant.calibrators import FocalTemperature, Temperature
+from calibrant.calibrators._focal import GRIDS
+
+CRITERION = "adaptive_ece(edges='mukhoti')"
+
+
+def main(folder: Path) -> None:
+    print(f"{'predictions':40} {'map':8} {'gamma':>6} {'T':>5} {'AdaECE':>7} {'NLL':>7} {'accuracy':>8}")
+    for path in sorted(folder.glob("*.val.npz")):
+        name = path.name.removesuffix(".val.npz")
+        val, test = Predictions.load(path), Predictions.load(folder / f"{name}.test.npz")
+        plain = Temperature.fit(*val, criterion=CRITERION, grid=GRIDS["text"][1])
+        focal = FocalTemperature.fit(*val, criterion=CRITERION)
+        for kind, fitted, gamma in ("plain", plain, 0.0), ("focal", focal, float(focal.gamma)):
+            after = fitted(test.logits.double()), test.labels
+            error = 100 * float(metrics.adaptive_ece(*after, edges="mukhoti"))
+            print(
+                f"{name:40} {kind:8} {gamma:6.2f} {float(fitted.temperature):5.2f} {error:7.2f} "
+                f"{float(metrics.nll(*after)):7.4f} {100 * float(metrics.accuracy(*after)):8.2f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

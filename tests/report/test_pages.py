@@ -202,6 +202,7 @@ def test_degenerate_predictions_are_reported(n, k, right):
     found = assess(both[:n], both[n:], FAST)
     shown = Parsed(assessment_report(found, "calibrant", {})).text
     assert "nan" not in shown.lower()
+    assert not re.search(r"-0\.0+(?!\d)", shown)
     assert ("Confident mistakes" in shown) != right
 
 

@@ -58,7 +58,7 @@ def page(
 
 def typeset(text: str) -> Markup:
     """Return text for a page: escaped, percent signs kept with their numbers, minus signs for hyphens before them."""
-    text = re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", text)
+    text = re.sub(r"(?<=\d) (?=%)|(?<=\bp) (?=[<=])|(?<=\bp [<=]) (?=\d)", "\N{NO-BREAK SPACE}", text)
     return escape(re.sub(r"(?<![\w-])-(?=[\d.]|inf)", "\N{MINUS SIGN}", text))
 
 

@@ -23,6 +23,7 @@ from calibrant.study.store import Store
 from calibrant.study.tables import Table, tables
 
 BINS, DRAWS = 15, 200
+SMALL = 2.6  # inches, where there are many
 
 CURVE_READING = (
     '<p class="note">The line shows how often predictions of a given confidence were right (isotonic regression, so '
@@ -55,7 +56,7 @@ def study_report(study: Study, rows: Sequence[dict[str, Any]], store: Store, com
     return page(study.title or study.name, finding(made), sections, ran | facts(command), kicker="A calibration study")
 
 
-def curve_diagram(title: str, ties: Ties, bins: Bins, note: str = "") -> str:
+def curve_diagram(title: str, ties: Ties, bins: Bins, note: str = "", width: float = 4.0) -> str:
     """Return a CORP reliability curve with its band, above the histogram of the confidences."""
     curve = corp_of(ties, 0.90, DRAWS, 0)
 
@@ -67,18 +68,21 @@ def curve_diagram(title: str, ties: Ties, bins: Bins, note: str = "") -> str:
         lower.set_ylabel("examples")
 
     return figure(
-        draw, _in_words(f"Reliability curve of {title}", bins), caption=_caption(title, note), size=(4.0, 5.0)
+        draw,
+        _in_words(f"Reliability curve of {title}", bins),
+        caption=_caption(title, note),
+        size=(width, 1.25 * width),
     )
 
 
-def bar_diagram(title: str, bins: Bins, note: str = "") -> str:
+def bar_diagram(title: str, bins: Bins, note: str = "", width: float = 4.0) -> str:
     """Return a classical reliability diagram of bars."""
     words = _in_words(f"Reliability diagram of {title}", bins)
 
     def draw(drawing: Figure) -> None:
         reliability(bins, ax=drawing.add_subplot())
 
-    return figure(draw, words, caption=_caption(title, note), size=(4.0, 4.0))
+    return figure(draw, words, caption=_caption(title, note), size=(width, width))
 
 
 def facts(command: str) -> dict[str, str]:
@@ -142,6 +146,6 @@ def _study_diagrams(study: Study, store: Store) -> tuple[str, str]:
             bins = Bins.equal_width(BINS, events.confidence, events.correct)
             title = f"{study.label('losses', loss)}, {'before' if name == 'Identity' else f'after {name}'}"
             note = f"ECE {percent(float((bins.weight * bins.gap.abs()).sum()))}"
-            curves += curve_diagram(title, events.ties, bins, note)
-            bars += bar_diagram(title, bins, note)
+            curves += curve_diagram(title, events.ties, bins, note, SMALL)
+            bars += bar_diagram(title, bins, note, SMALL)
     return tuple(f'<div class="figures">{part}</div>' for part in (curves, bars + BAR_READING))  # pyright: ignore

@@ -87,7 +87,7 @@ def heading(metric: str) -> str:
 
 def number(metric: str, value: float) -> str:
     """Write a metric's value in its unit."""
-    return f"{100 * value:.2f}" if family(metric) in PERCENT else f"{value:.4f}"
+    return f"{100 * value:z.2f}" if family(metric) in PERCENT else f"{value:z.4f}"
 
 
 def tables(rows: Iterable[dict[str, Any]]) -> list[Table]:

@@ -8,8 +8,8 @@ GRID = {"datasets": ("digits",), "networks": ("resnet8",), "losses": ("focal",)}
 
 def test_every_cell_of_the_grid_is_a_run(tiny):
     runs = list(Study.load(tiny).runs())
-    assert len(runs) == len({run.id for run in runs}) == 4
-    assert [run.seed for run in runs] == [0, 1, 0, 1]
+    assert len(runs) == len({run.id for run in runs}) == 8
+    assert [run.seed for run in runs] == [0, 1, 2, 3] * 2
 
 
 def test_spelling_does_not_change_the_identity():

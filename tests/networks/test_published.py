@@ -11,7 +11,7 @@ from calibrant._types import InputError
 from calibrant.data.sst import Trees, parse
 
 HE = "He et al. 2016, table 6 (0.27, 0.46, 0.66, 0.85, 1.7 M); to the digit by the usual reimplementations"
-KUANGLIU = "the code that P0's is taken from, 10 classes"
+KUANGLIU = "the code that of Mukhoti et al. (2020) is taken from, 10 classes"
 COUNTS = [  # network, arguments, classes, parameters besides word vectors, whose number
     ("resnet20", {}, 10, 269_722, HE),
     ("resnet32", {}, 10, 464_154, HE),
@@ -27,8 +27,14 @@ COUNTS = [  # network, arguments, classes, parameters besides word vectors, whos
     ("densenet121", {}, 10, 6_956_298, KUANGLIU),
     ("vgg16", {}, 10, 14_728_266, KUANGLIU),
     ("lenet5", {}, 10, 61_706, "LeCun et al. 1998 with a full third layer"),
-    ("global_pooling_cnn", {}, 20, 64_128 + 2 * 82_048 + 16_512 + 2_580, "layer by layer from P0's code"),
-    ("tree_lstm", {}, 2, 2 * 45_150 + 8 * 22_650 + 453, "layer by layer from P0's code"),
+    (
+        "global_pooling_cnn",
+        {},
+        20,
+        64_128 + 2 * 82_048 + 16_512 + 2_580,
+        "layer by layer from the code of Mukhoti et al. (2020)",
+    ),
+    ("tree_lstm", {}, 2, 2 * 45_150 + 8 * 22_650 + 453, "layer by layer from the code of Mukhoti et al. (2020)"),
 ]
 
 

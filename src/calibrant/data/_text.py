@@ -47,10 +47,10 @@ def word_vectors(
 ) -> tuple[Tensor, dict[str, object]]:
     """Return (words d) vectors and what to say of them.
 
-    From `path`, a text file of lines "word x1 .. xd" as GloVe's (Pennington et al. 2014); words not in it are zero
-    (P0's code for 20 Newsgroups), or with `unknown="normal"` drawn from N(-0.05, 0.05^2) (its code for SST). Without
-    a file all are drawn from N(0, 0.4^2), about as spread as GloVe's. Row 0, the padding, is zero. Raises `InputError`
-    for a file that does not fit.
+    From `path`, a text file of lines "word x1 .. xd" as GloVe's (Pennington et al. 2014); words not in it are zero (the
+    code of Mukhoti et al. (2020) for 20 Newsgroups), or with `unknown="normal"` drawn from N(-0.05, 0.05^2) (its code
+    for SST). Without a file all are drawn from N(0, 0.4^2), about as spread as GloVe's. Row 0, the padding, is zero.
+    Raises `InputError` for a file that does not fit.
     """
     generator = torch.Generator().manual_seed(seed)
     if path is None:

@@ -26,11 +26,12 @@ def cifar10(
 ) -> Splits:
     """CIFAR-10: 45,000 / 5,000 / 10,000 images of 10 classes, split and standardized as a paper's authors do.
 
-    `protocol="mukhoti"` (P0, and after it AdaFocal and Komisarenko & Kull): the training rows shuffled with seed 1,
-    the first `val` of them for validation. `"wang"` (Wang et al. 2021): `RandomState(101).permutation`, the last
-    `val`; ImageNet's pixel statistics. Other seeds give other splits of the same kind. Rows are counted in the order
-    of the files, which for the authors is the official one. Training batches are cropped after padding by 4 and
-    mirrored. Raises `InputError` for what cannot be read and for a `val` that leaves nothing to train on.
+    `protocol="mukhoti"` (Mukhoti et al. (2020), and after it AdaFocal and Komisarenko & Kull): the training rows
+    shuffled with seed 1, the first `val` of them for validation. `"wang"` (Wang et al. 2021):
+    `RandomState(101).permutation`, the last `val`; ImageNet's pixel statistics. Other seeds give other splits of the
+    same kind. Rows are counted in the order of the files, which for the authors is the official one. Training batches
+    are cropped after padding by 4 and mirrored. Raises `InputError` for what cannot be read and for a `val` that leaves
+    nothing to train on.
     """
     source = Source(("cifar10",), "uoft-cs/cifar10")
     return _cifar(source, root, ("label",), 10, val, protocol, seed)

@@ -15,7 +15,7 @@ from calibrant.data._text import padded, vectors_path, vocabulary, word_vectors,
 
 __all__ = ["newsgroups"]
 
-WORDS, LENGTH = 20_000, 1000  # of P0's code
+WORDS, LENGTH = 20_000, 1000  # of the code of Mukhoti et al. (2020)
 _HEADER = re.compile(r"[\w-]+: ")  # the hub's copy comes without headers
 
 
@@ -30,7 +30,7 @@ def newsgroups(
     tokenizer: str | None = None,
     length: int = LENGTH,
 ) -> Splits:
-    """20 Newsgroups as P0's authors prepare it, or split by date.
+    """20 Newsgroups as Mukhoti et al. (2020) prepare it, or split by date.
 
     Headers (up to the first blank line) are cut off; the 19,999 most frequent words of all documents become ids 1 ..
     19,999, others are dropped; documents are cut or padded in front to `length` ids. `protocol="mukhoti"`: documents

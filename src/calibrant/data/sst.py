@@ -60,13 +60,13 @@ def sst(
     dimension: int = 300,
     seed: int = 0,
 ) -> Splits:
-    """SST as P0 uses it: binary (6,920 / 872 / 1,821 trees, neutral roots dropped), or the 5 classes of all 11,855.
+    """SST, binary (6,920 / 872 / 1,821 trees, no neutral roots; Mukhoti et al. 2020), or the 5 classes of all 11,855.
 
     Inputs are `Trees`; split labels are the roots'. `targets` gives the labels of every node of a training batch:
     negative, neutral, positive for 2 classes (neutral nodes inside train a third output), 0 .. 4 for 5. Words keep
-    their case and are numbered over all three splits as in P0's code; `vectors` names a GloVe file of `dimension`
-    numbers a word (words not in it are drawn from N(-0.05, 0.05^2)); without it vectors are random, as facts say.
-    Reads only the trees (column `tree` or `ptb_tree`). Raises `InputError` for what is not a tree.
+    their case and are numbered over all three splits as in the code of Mukhoti et al. (2020); `vectors` names a GloVe
+    file of `dimension` numbers a word (words not in it are drawn from N(-0.05, 0.05^2)); without it vectors are random,
+    as facts say. Reads only the trees (column `tree` or `ptb_tree`). Raises `InputError` for what is not a tree.
     """
     if classes not in (2, 5):
         raise InputError(f"sst: classes must be 2 or 5, got {classes}")

@@ -10,10 +10,10 @@ __all__ = ["svhn"]
 
 
 def svhn(root: Path | None = None, *, val: int | None = None, seed: int = 1) -> Splits:
-    """SVHN as P0's authors load it: a tenth of the training rows validate, CIFAR-10's statistics, no augmentation.
+    """SVHN as Mukhoti et al. (2020) load it: a tenth of the rows validate, CIFAR-10's statistics, no augmentation.
 
     The first `val` (by default a tenth, rounded down) of the rows shuffled with `seed` validate. Used for training by
-    Wang et al. (2021) and as out-of-distribution data for CIFAR-10 by P0 and AdaFocal.
+    Wang et al. (2021) and as out-of-distribution data for CIFAR-10 by Mukhoti et al. (2020) and AdaFocal.
     """
     source = Source(("svhn",), "ufldl-stanford/svhn", config="cropped_digits")
     tensors, facts = load(source, root, convert_images, image=("image",), label=("label",), size=32, classes=10)

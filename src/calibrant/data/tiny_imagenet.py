@@ -17,9 +17,9 @@ def tiny_imagenet(root: Path | None = None, *, val: float = 0.1) -> Splits:
     """Tiny-ImageNet: 90,000 / 10,000 / 10,000 images, with the official validation set as the test set.
 
     In every class the images numbered 0 .. 449 train and 450 .. 499 validate (`val` = 0.1; as AdaFocal's code and
-    Komisarenko & Kull 2024), by the number in the file's name; where files have no such names, by the order of
-    the rows. P0's code instead validates and tests on the same official validation set. ImageNet's pixel
-    statistics; training images of 64 pixels are cropped after padding by 4 and mirrored.
+    Komisarenko & Kull 2024), by the number in the file's name; where files have no such names, by the order of the
+    rows. The code of Mukhoti et al. (2020) instead validates and tests on the same official validation set. ImageNet's
+    pixel statistics; training images of 64 pixels are cropped after padding by 4 and mirrored.
     """
     if not 0 < val < 1:
         raise InputError(f"tiny_imagenet: val is the share of every class, between 0 and 1, got {val}")

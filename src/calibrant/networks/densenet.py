@@ -46,5 +46,5 @@ def densenet(
 
 
 def densenet121(classes: int, *, growth: int = 32, channels: int = 3) -> nn.Module:
-    """DenseNet-121 as P0 trains it on CIFAR: blocks 6/12/24/16, growth 32; 7.0 M parameters."""
+    """DenseNet-121 as Mukhoti et al. (2020) train it on CIFAR: blocks 6/12/24/16, growth 32; 7.0 M parameters."""
     return densenet(classes, growth=growth, channels=channels)

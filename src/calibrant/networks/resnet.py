@@ -2,7 +2,8 @@
 
 `resnet8` .. `resnet110` are the thin ones of He et al. (2016, section 4.2): three stages of 16/32/64 channels.
 `resnet18` .. `resnet152` and `resnet110_bottleneck` are the ImageNet architectures (ibid., table 1) with a 3x3 stem for
-small images: four stages of 64/128/256/512 channels; P0, AdaFocal and Komisarenko & Kull (2024) train these.
+small images: four stages of 64/128/256/512 channels; Mukhoti et al. (2020), AdaFocal and Komisarenko & Kull (2024)
+train these.
 """
 
 from torch import Tensor, nn
@@ -79,7 +80,7 @@ class Pooled(nn.Module):
 
 
 def he_fan_out(network: nn.Module) -> nn.Module:
-    """Draw the convolutions from N(0, 2 / fan-out) (He et al. 2015), as P0's code does where it does."""
+    """Draw the convolutions from N(0, 2 / fan-out) (He et al. 2015), as Mukhoti et al. (2020) do in places."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out")
@@ -137,7 +138,7 @@ def resnet56(classes: int, *, channels: int = 3, width: int = 16) -> nn.Module:
 
 
 def resnet110(classes: int, *, channels: int = 3, width: int = 16) -> nn.Module:
-    """ResNet-110 (ibid., n = 18), 1.7 M parameters; not what P0 calls so, which is `resnet110_bottleneck`."""
+    """ResNet-110 (ibid., n = 18), 1.7 M parameters; Mukhoti et al. (2020) mean `resnet110_bottleneck`."""
     return _thin(classes, 18, channels, width)
 
 
@@ -152,7 +153,7 @@ def resnet34(classes: int, *, channels: int = 3, width: int = 64) -> nn.Module:
 
 
 def resnet50(classes: int, *, channels: int = 3, width: int = 64) -> nn.Module:
-    """ResNet-50 of ImageNet with a 3x3 stem, as P0 trains it on CIFAR: bottlenecks 3/4/6/3; 23.5 M parameters."""
+    """ResNet-50 of ImageNet with a 3x3 stem (Mukhoti et al. 2020 on CIFAR): bottlenecks 3/4/6/3; 23.5 M parameters."""
     return _wide(classes, (3, 4, 6, 3), channels, width, deep=True)
 
 
@@ -162,7 +163,7 @@ def resnet101(classes: int, *, channels: int = 3, width: int = 64) -> nn.Module:
 
 
 def resnet110_bottleneck(classes: int, *, channels: int = 3, width: int = 64) -> nn.Module:
-    """What P0 and AdaFocal call ResNet-110: bottlenecks 3/4/26/3 of widths 256 .. 2048; 45.9 M parameters."""
+    """What Mukhoti et al. (2020) call ResNet-110: bottlenecks 3/4/26/3 of widths 256 .. 2048; 45.9 M parameters."""
     return _wide(classes, (3, 4, 26, 3), channels, width, deep=True)
 
 
@@ -172,5 +173,5 @@ def resnet152(classes: int, *, channels: int = 3, width: int = 64) -> nn.Module:
 
 
 def resnet50_tiny_imagenet(classes: int = 200, *, channels: int = 3, width: int = 64) -> nn.Module:
-    """ResNet-50 for images of 64 x 64 as P0's code has it: pooled to 2 x 2 before the linear layer, He fan-out."""
+    """ResNet-50 for images of 64 x 64 (Mukhoti et al. 2020, code): pooled to 2 x 2, then linear; He fan-out."""
     return he_fan_out(_wide(classes, (3, 4, 6, 3), channels, width, deep=True, grid=2))

@@ -45,11 +45,11 @@ def global_pooling_cnn(
     width: int = 128,
     dropout: float = 0.3,
 ) -> nn.Module:
-    """Global-Pooling CNN as P0's code has it for 20 Newsgroups (after Kumar et al. 2018; Lin et al. 2013).
+    """Global-Pooling CNN of the code of Mukhoti et al. (2020), after Kumar et al. (2018) and Lin et al. (2013).
 
     Three convolutions of 5 tokens, the first two followed by maxima over 5 at stride 1, the maximum over the document,
-    linear, dropout, linear: 247,316 parameters at 20 classes besides the word vectors. P0 gives it GloVe vectors and
-    freezes them (`frozen=True`); random ones want training. Needs documents of at least 21 tokens.
+    linear, dropout, linear: 247,316 parameters at 20 classes besides the word vectors. Mukhoti et al. (2020) give it
+    GloVe vectors and freeze them (`frozen=True`); random ones want training. Needs documents of at least 21 tokens.
     """
     table = embedding(vectors, words=words, dimension=dimension, frozen=frozen)
     return _GlobalPoolingCNN(classes, table, width, dropout)

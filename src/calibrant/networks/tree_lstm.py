@@ -81,13 +81,13 @@ def tree_lstm(
     memory: int = 150,
     dropout: float = 0.5,
 ) -> nn.Module:
-    """Tree-LSTM on binary parse trees as P0's code has it: 271,953 parameters at 2 classes besides the word vectors.
+    """Tree-LSTM on binary parse trees (Mukhoti et al. 2020, code): 271,953 parameters besides the word vectors.
 
     Leaves: c = W x, h = sigmoid(W_o x) tanh(c). Inner nodes: gates i, f_l, f_r and update u, each linear in both
     children's h; c = i u + f_l c_l + f_r c_r, h = tanh(c), without an output gate. Takes trees as `calibrant.data.sst`
     has them: `start`, `word`, `left`, `right`, `height`. In training it returns logits for every node, with dropout
     before the last layer; in evaluation for the roots. With 2 classes the nodes' logits are for negative, neutral and
     positive, and the roots' are the outer two of these: the probabilities given that the sentence is not neutral.
-    (P0's code leaves these two probabilities unnormalized.)
+    (The code of Mukhoti et al. (2020) leaves these two probabilities unnormalized.)
     """
     return _TreeLSTM(classes, embedding(vectors, words=words, dimension=dimension, frozen=False), memory, dropout)

@@ -9,11 +9,11 @@ __all__ = ["wide_resnet"]
 
 
 def wide_resnet(classes: int, *, depth: int = 26, widen: int = 10, channels: int = 3) -> nn.Module:
-    """WRN-depth-widen as P0's code has it: (depth - 2)/6 basic blocks a stage, 16/32/64 times `widen` channels.
+    """WRN-depth-widen (Mukhoti et al. 2020, code): (depth - 2)/6 basic blocks a stage, 16/32/64 x `widen` channels.
 
     Activations follow the additions (He et al. 2016) and there is no dropout, where the paper's networks have
-    activations first; shortcuts are projected. The default WRN-26-10 is P0's and AdaFocal's; with 36.5 M parameters it
-    is the size of what the paper calls WRN-28-10, counting two more layers.
+    activations first; shortcuts are projected. The default WRN-26-10 is that of Mukhoti et al. (2020) and AdaFocal;
+    with 36.5 M parameters it is the size of what the paper calls WRN-28-10, counting two more layers.
     """
     if depth < 8 or (depth - 2) % 6 or widen < 1:
         raise InputError(f"wide_resnet: depth must be 6 n + 2 and widen at least 1, got depth={depth}, widen={widen}")

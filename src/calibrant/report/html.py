@@ -75,7 +75,7 @@ def table(
 
     Rows that are marked stand out. Cells are text, or `Markup`.
     """
-    top = "".join(f'<th scope="col">{_cell(cell)}</th>' for cell in head)
+    top = "".join(f'<th scope="col">{_cell(cell).replace("(", Markup("<wbr>("))}</th>' for cell in head)
     body = ""
     for i, row in enumerate(rows):
         cells = "".join(f'<th scope="row">{_cell(cell)}</th>' for cell in row[:labels])

@@ -55,11 +55,11 @@ def test_ece_of_any_norm_by_a_plain_loop(crooked, bins, norm):
 @pytest.mark.parametrize("bins", [1, 10, 15])
 @pytest.mark.parametrize(("name", "norm"), [("ece", "l1"), ("mce", "max")])
 def test_torchmetrics_within_its_float32(crooked, bins, name, norm):
-    p = crooked[top_label(*crooked)[0] < 0.999999]  # they put confidence 1 into a bin of its own
+    p = crooked[top_label(*crooked)[0] < 0.999999][:1000]  # they put confidence 1 into a bin of its own
     theirs = multiclass_calibration_error(
         p.logits.softmax(-1), p.labels, num_classes=p.logits.shape[1], n_bins=bins, norm=norm
     )
-    torch.testing.assert_close(getattr(metrics, name)(*p, bins=bins), theirs.double(), atol=2e-6, rtol=0)
+    torch.testing.assert_close(getattr(metrics, name)(*p, bins=bins), theirs.double(), atol=1e-6, rtol=0)
 
 
 def test_scores_of_scikit_learn(crooked):

@@ -190,6 +190,16 @@ def test_the_guarantee_of_top_label_binning_holds():
     assert widest > 0.3  # the bound is not idle
 
 
+def test_the_guarantee_holds_for_classes_that_share_bins_only_together():
+    """Two rare classes of one score, one always right and one never: 1/2 is true of both together and of neither."""
+    y = torch.tensor([1] * 45 + [0] * 45)
+    z = torch.zeros(90, 3, dtype=torch.float64)
+    z[:45, 1] = z[45:, 2] = torch.linspace(1, 2, 45).double()
+    fitted = TopLabelBinning.fit(z, y)
+    np.testing.assert_allclose(confidence_of_top(fitted, z), 0.5)
+    assert fitted.guarantee(0.1) < 0.5
+
+
 def test_two_points_a_bin_at_least(over):
     with pytest.raises(InputError, match="points must be at least 2"):
         TopLabelBinning.fit(*over, points=1)

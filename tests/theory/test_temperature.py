@@ -109,6 +109,12 @@ def test_lines_through_the_nearest_temperatures():
         assert np.abs(np.polyval(paper, gammas) - [1 / t for t, _ in nearest]).max() < 0.2
 
 
+def test_negative_gammas_are_no_temperatures():
+    """The negative gammas of the paper's grid, against 1.2e-3 at most for positive ones."""
+    assert theory.nearest_temperature(-0.5).deviation == pytest.approx(0.01346, rel=0.01)
+    assert theory.nearest_temperature(-0.25).deviation == pytest.approx(0.00362, rel=0.01)
+
+
 def test_captions_name_other_gammas():
     """Figure 2 has T = 0.36 at '3', figure 5 has T = 0.81 at '1' and 0.46 at '3': those of 2, 0.5 and 2."""
     assert theory.nearest_temperature(2.0).temperature == pytest.approx(0.3731, abs=1e-4)

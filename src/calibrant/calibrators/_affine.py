@@ -212,7 +212,7 @@ class Matrix:
 
 @dataclass(frozen=True, eq=False)
 class Dirichlet:
-    r"""Dirichlet calibration, $W \log p + c$ (Kull et al. 2019, section 2.2), with ODIR.
+    r"""Dirichlet calibration, $W \log p + c$ (Kull et al. 2019, section 3), with ODIR.
 
     Mean NLL $+ \lambda / (k(k-1)) \sum_{i \ne j} w_{ij}^2 + \mu / k \lVert c \rVert^2$ with lambda = mu, chosen among
     1e-7 .. 1 by cross-validated NLL unless given. log p below -87 counts as -87.

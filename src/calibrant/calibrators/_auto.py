@@ -26,7 +26,7 @@ CHAIN = "Monotone then StructuredMatrix"
 
 @dataclass(frozen=True, eq=False)
 class Auto:
-    r"""Out-of-fold stack, $\log \sum_m w_m p_m$, of the best families: nothing to choose.
+    r"""Out-of-fold stack of the best families, $\log \sum_m w_m p_m$: nothing to choose.
 
     The members are SmoothedTemperature, StructuredVector, StructuredMatrix, Monotone, and Monotone then
     StructuredMatrix; with `accuracy_preserving=True` only SmoothedTemperature and Monotone, which keep every

@@ -49,9 +49,10 @@ class Platt:
 
 @dataclass(frozen=True, eq=False)
 class Beta:
-    r"""Beta calibration, $\sigma(a \log p - b \log(1-p) + c)$ with $p = \sigma(s)$ (Kull et al. 2017, eq. 4).
+    r"""Beta calibration, $\sigma(a \log p - b \log(1-p) + c)$ (Kull et al. 2017, eq. 4).
 
-    a, b >= 0 unless `monotone=False`. Platt scaling where a = b. log p below -87 counts as -87.
+    $p = \sigma(s)$ of the score $s = z_1 - z_0$. a, b >= 0 unless `monotone=False`. Platt scaling where a = b. log p
+    below -87 counts as -87.
 
     >>> number = lambda x: torch.tensor(x, dtype=torch.float64)
     >>> Beta(number(1.0), number(1.0), number(0.0))(torch.tensor([[0.0, 3.0]]))

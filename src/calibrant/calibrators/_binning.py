@@ -105,8 +105,9 @@ class TopLabelBinning:
 
         $\sqrt{\log(2 B / \alpha) / (2 m)}$ for B bins of at least m examples: for every bin at once, the stated
         confidence is at most this far from the true accuracy given the predicted class and the bin (Gupta & Ramdas
-        2021, theorem 3; 2022, theorem 1, which puts m = points - 1). It asks that new data come from where the
-        validation data did and that scores do not tie.
+        2021, theorem 3; 2022, theorem 1, which puts m = points - 1). Of classes that share their bins it holds for
+        all of them together, not for each. It asks that new data come from where the validation data did and that
+        scores do not tie.
 
         >>> bins = TopLabelBinning(torch.zeros(2, dtype=torch.int64), torch.zeros(1, 1), torch.ones(1, 2),
         ...                        torch.tensor([[100, 100]]))
@@ -119,7 +120,7 @@ class TopLabelBinning:
         return math.sqrt(math.log(2 * len(used) / alpha) / (2 * int(used.min())))
 
     def __call__(self, logits: Logits) -> Logits:
-        """Return log p; a predicted class without examples keeps its confidence."""
+        """Return log p; a confidence stays as it is where there are no bins to look it up in."""
         row = self.group[logits.argmax(-1)]
         index = torch.searchsorted(self.edges[row], _log_odds(logits)[:, None]).squeeze(1)
         return with_confidence(logits, _or_else(self.accuracy[row, index], _confidence(logits)))

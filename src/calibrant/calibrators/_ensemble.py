@@ -19,7 +19,7 @@ __all__ = ["EnsembleTemperature"]
 
 @dataclass(frozen=True, eq=False)
 class EnsembleTemperature:
-    r"""Ensemble temperature scaling, $w_1 p^{(T)} + w_2 p^{(1)} + w_3 / k$ (Zhang et al. 2020, section 4.1).
+    r"""Ensemble temperature scaling, $w_1 p^{(T)} + w_2 p^{(1)} + w_3 / k$ (Zhang, Kailkhura & Han 2020).
 
     $p^{(T)} = \mathrm{softmax}(z / T)$ and w on the simplex: keeps every prediction. `criterion="nll"` takes the T
     of least NLL, then the weights of least NLL by EM; "brier", the authors' choice, the T and then the weights of

@@ -61,7 +61,7 @@ class Isotonic:
 
 @dataclass(frozen=True, eq=False)
 class SharedIsotonic:
-    r"""One isotonic curve for all classes, IRM (Zhang, Kailkhura & Han 2020, section 3.3), normalized.
+    r"""One isotonic curve for all classes, IRM (Zhang, Kailkhura & Han 2020), normalized.
 
     Fitted to all n k pairs (p_ij, 1[y_i = j]); $\epsilon p$ is added, so that the curve rises strictly and no
     prediction changes, except that probabilities closer than rounding may tie. Returns log p.

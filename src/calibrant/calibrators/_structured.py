@@ -26,11 +26,11 @@ def smoothed(logits: Tensor, temperature: Tensor, count: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class SmoothedTemperature:
-    r"""Temperature scaling mixed with one uniform pseudo-example, $(n p + 1/k) / (n + 1)$.
+    r"""Temperature scaling mixed with one uniform pseudo-example, $(n p + 1/k) / (n + 1)$ (Berta et al. 2025).
 
-    p = softmax(z / T), with the T of least NLL on n examples (ts-mix of probmetrics; Berta et al. 2025). Keeps every
-    prediction, and no error costs more than $\log(k (n+1))$: where every example was right, T -> 0 and this is the
-    rule of succession.
+    p = softmax(z / T), with the T of least NLL on n examples (ts-mix of probmetrics). Keeps every prediction, and no
+    error costs more than $\log(k (n+1))$: where every example was right, T -> 0 and this adds 1/k to the count of
+    every class, as Krichevsky & Trofimov (1981) do for two.
 
     >>> one = torch.ones((), dtype=torch.float64)
     >>> SmoothedTemperature(one, one)(torch.tensor([[0.0, -torch.inf]])).exp()
@@ -59,7 +59,7 @@ class SmoothedTemperature:
 
 @dataclass(frozen=True, eq=False)
 class StructuredVector:
-    r"""Structured vector scaling: $u' + v \circ u' + c$ with ridge penalties (Berta et al. 2025, SVS).
+    r"""Structured vector scaling, $u' + v \circ u' + c$ with ridge penalties (Berta et al. 2025, SVS).
 
     u' is the log-probability after `SmoothedTemperature`. Minimizes mean NLL $+ \frac{k}{n} (\lVert c \rVert^2 +
     \lVert v \rVert^2)$: with few examples per class it falls back on temperature scaling. `refit_temperature` adds
@@ -103,7 +103,7 @@ class StructuredVector:
 
 @dataclass(frozen=True, eq=False)
 class StructuredMatrix:
-    r"""Structured matrix scaling: $u' + M u' + c$ with ridge penalties (Berta et al. 2025, SMS).
+    r"""Structured matrix scaling, $u' + M u' + c$ with ridge penalties (Berta et al. 2025, SMS).
 
     u' is the log-probability after `SmoothedTemperature`. Minimizes mean NLL $+ \frac{k}{n} (\lVert c \rVert^2 +
     \lVert \mathrm{diag} M \rVert^2) + \frac{k(k-1)}{n} \lVert M_{off} \rVert^2$. `refit_temperature` as in

@@ -45,11 +45,12 @@ def flsd(
     thresholds: tuple[float, ...] = (0.2,),
     gammas: tuple[float, ...] = (5.0, 3.0),
 ) -> PerExample:
-    r"""Sample-dependent focal loss: gamma = gammas[i] where p_y lies below thresholds[i] and not below the one before.
+    r"""Sample-dependent focal loss, FLSD (Mukhoti et al. 2020, section 5).
 
-    The defaults are FLSD-53 (Mukhoti et al. 2020, section 5): 5 where p_y < 0.2, else 3. Thresholds (0.2, 0.5) with
-    gammas (5, 3, 2) are the other policy of the paper. Its text and its text-classification code say 0.19 where its
-    image code says 0.2; both round p_0 = 0.1968, where g(p_0, 5) = 1. No gradient flows through the choice of gamma.
+    gamma = gammas[i] where p_y lies below thresholds[i] and not below the one before. The defaults are FLSD-53: 5 where
+    p_y < 0.2, else 3. Thresholds (0.2, 0.5) with gammas (5, 3, 2) are the other policy of the paper. Its text and its
+    text-classification code say 0.19 where its image code says 0.2; both round p_0 = 0.1968, where g(p_0, 5) = 1. No
+    gradient flows through the choice of gamma.
 
     >>> flsd(torch.zeros(1, 10), torch.tensor([0]))
     tensor([1.3597])
@@ -106,11 +107,11 @@ def dual_focal(logits: Logits, labels: Labels, *, gamma: float = 5.0) -> PerExam
 
 
 def bsce_gra(logits: Logits, labels: Labels, *, gamma: float = 1.0, norm: float = 1.0) -> PerExample:
-    r"""BSCE-GRA, $-\lVert e_y - p \rVert_q^\gamma \log p_y$ with the weight detached (Lin et al. 2025).
+    r"""BSCE-GRA, cross-entropy weighted by uncertainty, $-\lVert e_y - p \rVert_q^\gamma \log p_y$ (Lin et al. 2025).
 
-    So the gradient of cross-entropy is multiplied by the uncertainty $\lVert e_y - p \rVert$ and by nothing else. The
-    defaults gamma = 1 and norm q = 1 are those of the authors' command line; norm = 2 is a power of the Brier score.
-    Cross-entropy at gamma = 0.
+    No gradient flows through the weight, so the gradient of cross-entropy is multiplied by the uncertainty
+    $\lVert e_y - p \rVert$ and by nothing else. The defaults gamma = 1 and norm q = 1 are those of the authors'
+    command line; a norm of 2 makes the weight a power of the Brier score. Cross-entropy at gamma = 0.
 
     >>> bsce_gra(torch.zeros(1, 2), torch.tensor([0]))
     tensor([0.6931])
@@ -136,10 +137,10 @@ def poly1(logits: Logits, labels: Labels, *, epsilon: float = 2.0) -> PerExample
 
 
 def focal_calibration(logits: Logits, labels: Labels, *, gamma: float = 3.0, strength: float = 0.5) -> PerExample:
-    r"""Focal calibration loss, focal plus strength times $\lVert p - e_y \rVert^2$ (Liang et al. 2024).
+    r"""Focal calibration loss, focal loss plus `strength` times the Brier score (Liang et al. 2024).
 
-    The squared error is proper and pulls the underconfident minimizer of focal loss back. Focal loss at strength 0.
-    The defaults were not checked against the paper's tables.
+    The Brier score $\lVert p - e_y \rVert^2$ is proper and pulls the underconfident minimizer of focal loss back. Focal
+    loss at strength 0. The defaults were not checked against the paper's tables.
 
     >>> focal_calibration(torch.zeros(1, 2), torch.tensor([0]), gamma=2.0)
     tensor([0.4233])

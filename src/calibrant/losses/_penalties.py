@@ -9,10 +9,10 @@ __all__ = ["acls", "entropy_regularized", "logit_norm", "logit_normalized", "mar
 
 
 def entropy_regularized(logits: Logits, labels: Labels, *, strength: float = 0.1) -> PerExample:
-    r"""Entropy regularization, $-\log p_y - \alpha H(p)$ with $H(p) = -\sum_k p_k \log p_k$ (Pereyra et al. 2017).
+    r"""Entropy regularization, $-\log p_y - \alpha H(p)$ (Pereyra et al. 2017).
 
-    Also called confidence penalty. Cross-entropy at strength 0; a lower bound of focal loss with gamma = strength.
-    The default 0.1 is the smallest value in common use.
+    $H(p) = -\sum_k p_k \log p_k$, in nats. Also called confidence penalty. Cross-entropy at strength 0; a lower bound
+    of focal loss with gamma = strength. The default 0.1 is the smallest value in common use.
 
     >>> entropy_regularized(torch.zeros(1, 2), torch.tensor([0]), strength=1.0)
     tensor([0.])
@@ -38,7 +38,7 @@ def logit_norm(logits: Logits, labels: Labels, *, strength: float = 0.01, p: flo
 
 
 def logit_normalized(logits: Logits, labels: Labels, *, temperature: float = 0.04) -> PerExample:
-    r"""LogitNorm, the cross-entropy of $z / (\tau \lVert z \rVert_2)$ (Wei et al. 2022).
+    r"""LogitNorm, the cross-entropy of normalized logits, $z / (\tau \lVert z \rVert_2)$ (Wei et al. 2022).
 
     Training cannot lower it by scaling the logits up, so their norm is left free. The network is used with
     unnormalized logits: calibrate with a temperature afterwards. tau = 0.04 is the paper's value for CIFAR-10. As in
@@ -52,10 +52,10 @@ def logit_normalized(logits: Logits, labels: Labels, *, temperature: float = 0.0
 
 
 def margin_smoothing(logits: Logits, labels: Labels, *, strength: float = 0.1, margin: float = 10.0) -> PerExample:
-    r"""Margin-based label smoothing, $-\log p_y + \frac{\alpha}{k} \sum_k \max(0, \max_j z_j - z_k - m)$.
+    r"""Margin-based label smoothing (Liu et al. 2022), with the values of their code.
 
-    Liu et al. (2022), with the values of their code; the mean over classes is the code's. Label smoothing
-    pulls all logit distances to 0, this one only those above the margin: cross-entropy where there is none.
+    $-\log p_y + \frac{\alpha}{k} \sum_k \max(0, \max_j z_j - z_k - m)$; the mean over classes is the code's. Label
+    smoothing pulls all logit distances to 0, this one only those above the margin: cross-entropy where there is none.
 
     >>> margin_smoothing(torch.tensor([[12.0, 0.0]]), torch.tensor([0]))
     tensor([0.1000])

@@ -12,11 +12,12 @@ __all__ = ["ks", "kuiper", "mmce", "skce"]
 
 
 def kuiper(logits: Logits, labels: Labels, *, weights: PerExample | None = None) -> Scalar:
-    r"""Kuiper's calibration error, $\max_k C_k - \min_k C_k$ with $C_k = \frac1n \sum_{i \le k} (a_i - c_i)$.
+    r"""Kuiper's calibration error, $\max_k C_k - \min_k C_k$ (Arrieta-Ibarra et al. 2022, ECCE-R).
 
-    Sums run over examples sorted by confidence, C_0 = 0, and are read only where a tie ends (Arrieta-Ibarra et al.
-    2022, ECCE-R). It is the largest gap of any interval of confidences, times the share of examples there: the cutoff
-    calibration error (Rossellini et al. 2025). Its p-value is `metrics.tests.kuiper`.
+    $C_k = \frac1n \sum_{i \le k} (a_i - c_i)$ of correctness a and confidence c runs over examples sorted by
+    confidence, from C_0 = 0, and is read only where a tie ends. It is the largest gap of any interval of confidences,
+    times the share of examples there: the cutoff calibration error (Rossellini et al. 2025). Its p-value is
+    `metrics.tests.kuiper`.
 
     >>> kuiper(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)
@@ -34,11 +35,11 @@ def ks(logits: Logits, labels: Labels, *, weights: PerExample | None = None) -> 
 
 
 def skce(logits: Logits, labels: Labels, *, width: float = 0.4, weights: PerExample | None = None) -> Scalar:
-    r"""Squared kernel calibration error of the top label, $\mathrm{mean}_{i \ne j}\, u_i u_j e^{-|c_i - c_j| / w}$.
+    r"""Squared kernel calibration error of the top label, without bias (Widmann et al. 2019).
 
-    u = correct - confidence. The unbiased estimator of Widmann et al. (2019) with the Laplacian kernel and width of
-    Kumar et al. (2018), in O(n log n). Its mean is 0 for a calibrated model, so it can be negative; 0 for a single
-    example, which has no pair. Its p-value is `metrics.tests.skce`.
+    $\mathrm{mean}_{i \ne j}\, u_i u_j e^{-|c_i - c_j| / w}$ with u = correct - confidence: their estimator with the
+    Laplacian kernel and width of Kumar et al. (2018), in O(n log n). Its mean is 0 for a calibrated model, so it can be
+    negative; 0 for a single example, which has no pair. Its p-value is `metrics.tests.skce`.
 
     >>> skce(torch.zeros(2, 2), torch.tensor([0, 1]))  # u = 1/2 and -1/2, kernel 1
     tensor(-0.2500, dtype=torch.float64)

@@ -12,11 +12,12 @@ _GRID = 1 << 14
 
 
 def smooth_ece(logits: Logits, labels: Labels, *, weights: PerExample | None = None) -> Scalar:
-    r"""Smooth ECE: the s with $\int_0^1 |\frac1n \sum_i (a_i - c_i) K_s(t, c_i)| dt = s$ (Blasiok & Nakkiran 2024).
+    r"""Smooth ECE, the error seen through a window as wide as the error itself (Blasiok & Nakkiran 2024).
 
-    K_s is the Gaussian of standard deviation s, reflected at 0 and 1. It is the heat kernel of [0, 1], so smoothing is
-    a product in the cosine basis of a grid of 16,384 cells; the width is solved for to 1e-9. A consistent measure of
-    the distance to calibration, with no bins to choose.
+    The s with $\int_0^1 |\frac1n \sum_i (a_i - c_i) K_s(t, c_i)| dt = s$, of correctness a and confidence c. K_s is the
+    Gaussian of standard deviation s, reflected at 0 and 1. It is the heat kernel of [0, 1], so smoothing is a product
+    in the cosine basis of a grid of 16,384 cells; the width is solved for to 1e-9. A consistent measure of the distance
+    to calibration, with no bins to choose.
 
     >>> smooth_ece(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)

@@ -118,27 +118,27 @@ def resnet8(classes: int, *, channels: int = 3, width: int = 16) -> nn.Module:
 
 
 def resnet20(classes: int, *, channels: int = 3, width: int = 16) -> nn.Module:
-    """ResNet-20: three basic blocks a stage, widths 16/32/64, option-A shortcuts; 0.27 M parameters (ibid., n = 3)."""
+    """ResNet-20 (He et al. 2016, n = 3): three basic blocks a stage, widths 16/32/64; 0.27 M parameters."""
     return _thin(classes, 3, channels, width)
 
 
 def resnet32(classes: int, *, channels: int = 3, width: int = 16) -> nn.Module:
-    """ResNet-32 (ibid., n = 5), 0.46 M parameters: the network of Wang et al. (2021) on SVHN and CIFAR."""
+    """ResNet-32 (He et al. 2016, n = 5), 0.46 M parameters: the network of Wang et al. (2021) on SVHN and CIFAR."""
     return _thin(classes, 5, channels, width)
 
 
 def resnet44(classes: int, *, channels: int = 3, width: int = 16) -> nn.Module:
-    """ResNet-44 (ibid., n = 7), 0.66 M parameters."""
+    """ResNet-44 (He et al. 2016, n = 7), 0.66 M parameters."""
     return _thin(classes, 7, channels, width)
 
 
 def resnet56(classes: int, *, channels: int = 3, width: int = 16) -> nn.Module:
-    """ResNet-56 (ibid., n = 9), 0.85 M parameters."""
+    """ResNet-56 (He et al. 2016, n = 9), 0.85 M parameters."""
     return _thin(classes, 9, channels, width)
 
 
 def resnet110(classes: int, *, channels: int = 3, width: int = 16) -> nn.Module:
-    """ResNet-110 (ibid., n = 18), 1.7 M parameters; Mukhoti et al. (2020) mean `resnet110_bottleneck`."""
+    """ResNet-110 (He et al. 2016, n = 18), 1.7 M parameters; Mukhoti et al. (2020) mean `resnet110_bottleneck`."""
     return _thin(classes, 18, channels, width)
 
 

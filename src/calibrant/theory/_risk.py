@@ -44,7 +44,7 @@ def proper_part(logits: Logits, labels: Labels, *, gamma: Tensor | float = 3.0) 
 
 
 def kl_entropy_bound(logits: Logits, labels: Labels, *, gamma: float) -> PerExample:
-    r"""Return $-\log p_y - \gamma H(p)$, which focal loss is never below (Mukhoti et al. 2020; H in nats).
+    r"""Return $-\log p_y - \gamma H(p)$, which focal loss is never below (Wang et al. 2021, eq. 2; H in nats).
 
     So lowering focal loss lowers cross-entropy, the KL divergence from a one-hot target, or raises the entropy of the
     prediction. The usual proof, by Bernoulli's inequality, needs gamma >= 1; the bound holds for all gamma >= 0.

@@ -1,4 +1,9 @@
-"""`nn.Calibrated` exported and run by onnxruntime, for every parametric calibrator."""
+"""`nn.Calibrated` compiled, exported and run by onnxruntime, for every parametric calibrator."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,19 +20,24 @@ BINARY = {"Beta", "Platt", "Quadratic"}
 TEXT = {"FocalTemperature": "FocalTemperature(criterion='nll', grid='code', search='line')", "Auto": "Auto(folds=2)"}
 
 
-@pytest.fixture(scope="module", params=PARAMETRIC)
-def module(request) -> Calibrated:
-    k = 2 if request.param in BINARY else 3
+def build(name: str) -> Calibrated:
+    """Return a small network with a calibrator fitted to drawn predictions."""
+    k = 2 if name in BINARY else 3
     g = torch.Generator().manual_seed(0)
     z = torch.randn(300, k, generator=g)
     data = Predictions(3 * z, torch.multinomial(z.softmax(-1), 1, generator=g).squeeze(1))
-    if request.param == "Chain":
+    if name == "Chain":
         first = calibrators.Temperature.fit(*data)
         fitted = calibrators.Chain(first, calibrators.Vector.fit(first(data.logits), data.labels))
     else:
-        fitted = catalog.resolve(TEXT.get(request.param, request.param), calibrators)(*data)
+        fitted = catalog.resolve(TEXT.get(name, name), calibrators)(*data)
     torch.manual_seed(0)
     return Calibrated(torch.nn.Linear(5, k), fitted).eval()
+
+
+@pytest.fixture(scope="module", params=PARAMETRIC)
+def module(request) -> Calibrated:
+    return build(request.param)
 
 
 @pytest.fixture
@@ -44,6 +54,33 @@ def test_export_gives_the_same_probabilities(module, inputs):
     program = torch.export.export(module, (inputs,), dynamic_shapes=(({0: batch},),))
     for x in inputs, inputs[:3]:
         torch.testing.assert_close(probs(program.module()(x)), probs(module(x)), rtol=0, atol=1e-6)
+
+
+def compile_every(backend: str = "aot_eager") -> None:
+    """Compile all in one graph each; print the name of every one whose probabilities or gradients are others."""
+    x = 3 * torch.randn(7, 5, generator=torch.Generator().manual_seed(1))
+    for name in PARAMETRIC:
+        torch.compiler.reset()
+        module = build(name)
+        compiled = torch.compile(module, fullgraph=True, backend=backend)
+        found, expected = x.clone().requires_grad_(), x.clone().requires_grad_()
+        compiled(found).square().sum().backward()
+        module(expected).square().sum().backward()
+        pairs = [(probs(compiled(rows).detach()), probs(module(rows).detach())) for rows in (x, x[:3], 20 * x)]
+        same = all(torch.allclose(*pair, rtol=0, atol=1e-6) for pair in pairs)
+        if not (same and torch.allclose(found.grad, expected.grad, rtol=1e-4, atol=1e-5)):
+            print(name)
+    print("done")
+
+
+@pytest.mark.slow
+def test_compilation_gives_the_same_probabilities_and_gradients():
+    """In a process of its own: the tests' checks of types cannot be compiled."""
+    code = "import test_export; test_export.compile_every()"
+    root = Path(__file__).parents[1]
+    paths = {"PYTHONPATH": os.pathsep.join([str(root / "src"), str(root / "tests")])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | paths)
+    assert done.stdout == "done\n", done.stderr
 
 
 @pytest.mark.filterwarnings("ignore")

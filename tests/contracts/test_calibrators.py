@@ -9,7 +9,10 @@ from calibrant.calibrators import calibrate, fitted_on
 
 UNLEARNED = {"FocalMap", "Identity"}  # they take nothing from the data
 BINARY = {"Beta", "Platt", "Quadratic"}
-QUICK = {"Auto": "Auto(folds=3)"}  # the same method, with less work
+QUICK = {  # the same methods, with less work
+    "Auto": "Auto(folds=3)",
+    "FocalTemperature": "FocalTemperature(grid='code')",
+}
 
 
 def fit(name: str, predictions: Predictions):
@@ -148,3 +151,18 @@ def test_hard_data_give_a_sensible_map_or_one_clear_line(name, k, case):
     after = fitted(torch.cat([data.logits, draw(50, data.logits.shape[1], 11).logits]))
     assert not after.isnan().any()
     assert not after.softmax(-1).isnan().any()
+
+
+@pytest.mark.slow
+def test_thousands_of_classes_give_a_sensible_map_or_one_clear_line(name):
+    """With 300 examples, so that most classes have none."""
+    data = draw(300, 5000, 12)
+    if name in BINARY | {"Chain", "Dirichlet", "Matrix", "StructuredMatrix"}:
+        with pytest.raises(InputError, match=r"^[^\n]*5000[^\n]*$"):
+            fit(name, data)
+        return
+    fitted = fit(name, data)
+    for rows in data, draw(20, 5000, 13):
+        assert not fitted(rows.logits).softmax(-1).isnan().any()
+    if name not in UNLEARNED:
+        assert fitted.certificate.iterations <= 1000

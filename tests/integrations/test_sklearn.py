@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from sklearn.datasets import make_classification
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.naive_bayes import GaussianNB
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -11,6 +12,13 @@ from calibrant.integrations.sklearn import CalibratedClassifier
 @pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks([CalibratedClassifier(calibrator="Temperature", cv=2)])
 def test_it_is_an_estimator_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@parametrize_with_checks([CalibratedClassifier(LogisticRegression(), "Auto", cv=5)])
+def test_so_it_is_with_the_best_calibrator(estimator, check):
     check(estimator)
 
 

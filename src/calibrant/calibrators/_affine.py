@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from calibrant._solve import Certificate, few_threads, minimize
+from calibrant._solve import Certificate, Status, few_threads, minimize
 from calibrant._types import InputError, Labels, Logits
 from calibrant.calibrators._certify import certify
 from calibrant.calibrators._compose import folds_of
@@ -18,6 +18,7 @@ FLOOR = -87.0  # log of the smallest float32: lower log-probabilities are taken 
 RIDGE = 1e-6  # keeps the optimum of an unpenalized map unique and finite, at no visible cost
 PATH = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)  # penalties tried by cross-validation
 WIDEST = 1000  # classes up to which a full matrix is fitted
+CONVERGED = 1e-5  # largest entry of the scaled gradient at an optimum: about 1e-10 nats are left to gain
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ class Affine:
     bias: Tensor  # (k)
     gradient: float
     iterations: int
+
+    @property
+    def status(self) -> Status:
+        """Whether the search came to its end: separable data with many classes have an optimum too far away."""
+        return "converged" if self.gradient <= CONVERGED else "not converged"
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return w x + c for rows x."""
@@ -50,7 +56,8 @@ def fit_affine(
 ) -> Affine:
     r"""Minimize mean NLL of softmax(w x + c) $+ \sum r (w - w_0)^2 + r_c \lVert c \rVert^2$, with w_0 the identity.
 
-    L-BFGS on parameters scaled by the square root of the Hessian's diagonal at the identity, float64.
+    L-BFGS on parameters scaled by the square root of the Hessian's diagonal at the identity, float64; at most 1000
+    steps, 300 where a pass is long.
     """
     n, k = x.shape
     full, shape, size = identity.ndim == 2, identity.shape, identity.numel()
@@ -85,7 +92,7 @@ def fit_affine(
     if start is not None:
         at = torch.cat([(start.weight - identity).reshape(-1), start.bias]) / scale
     with few_threads(n * k):
-        t, _, gradient, iterations = minimize(f, at, tolerance=tolerance)
+        t, _, gradient, iterations = minimize(f, at, steps=1000 if n * k < 1_000_000 else 300, tolerance=tolerance)
     t = t * scale
     w, c = identity + t[:size].view(shape), t[size:].clone()
     return Affine(w, c, gradient, iterations)
@@ -134,7 +141,7 @@ class BiasCorrectedTemperature:
         one = torch.ones((), dtype=torch.float64)
         found = fit_affine(_unit(logits, unit), labels, one, RIDGE, RIDGE)
         slope = found.weight.clamp_min(1e-6)
-        status = "converged" if found.weight > 0 else "at bound"
+        status = found.status if found.weight > 0 else "at bound"
         fitted = cls(unit / slope, found.bias)
         return certify(fitted, logits, labels, status, gradient=found.gradient, iterations=found.iterations)
 
@@ -169,7 +176,7 @@ class Vector:
         unit = torch.tensor(nll_temperature(logits, labels).scale, dtype=torch.float64)
         found = fit_affine(_unit(logits, unit), labels, torch.ones(logits.shape[1]).double(), RIDGE, RIDGE)
         fitted = cls(unit, found.weight, found.bias)
-        return certify(fitted, logits, labels, "converged", gradient=found.gradient, iterations=found.iterations)
+        return certify(fitted, logits, labels, found.status, gradient=found.gradient, iterations=found.iterations)
 
     def __call__(self, logits: Logits) -> Logits:
         """Return v x + c."""
@@ -203,7 +210,7 @@ class Matrix:
         unit = torch.tensor(nll_temperature(logits, labels).scale, dtype=torch.float64)
         found, penalty = _odir(_centered(logits, unit), labels, penalty, "Matrix")
         fitted = cls(unit, found.weight, found.bias, penalty)
-        return certify(fitted, logits, labels, "converged", gradient=found.gradient, iterations=found.iterations)
+        return certify(fitted, logits, labels, found.status, gradient=found.gradient, iterations=found.iterations)
 
     def __call__(self, logits: Logits) -> Logits:
         """Return W x + c."""
@@ -232,7 +239,7 @@ class Dirichlet:
         logits, labels = Predictions(logits, labels)
         found, penalty = _odir(_log_p(logits), labels, penalty, "Dirichlet")
         fitted = cls(found.weight, found.bias, penalty)
-        return certify(fitted, logits, labels, "converged", gradient=found.gradient, iterations=found.iterations)
+        return certify(fitted, logits, labels, found.status, gradient=found.gradient, iterations=found.iterations)
 
     def __call__(self, logits: Logits) -> Logits:
         """Return W log p + c."""

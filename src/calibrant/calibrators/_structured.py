@@ -93,7 +93,7 @@ class StructuredVector:
         fitted = cls(*base, found.weight - 1, found.bias, _number(1.0))
         if refit_temperature:
             fitted = replace(fitted, final=_out_of_fold_temperature(cls, fitted, logits, labels))
-        return certify(fitted, logits, labels, "converged", gradient=found.gradient, iterations=found.iterations)
+        return certify(fitted, logits, labels, found.status, gradient=found.gradient, iterations=found.iterations)
 
     def __call__(self, logits: Logits) -> Logits:
         """Return u' + v u' + c, over the final temperature."""
@@ -141,7 +141,7 @@ class StructuredMatrix:
         fitted = cls(*base, found.weight - eye, found.bias, _number(1.0))
         if refit_temperature:
             fitted = replace(fitted, final=_out_of_fold_temperature(cls, fitted, logits, labels))
-        return certify(fitted, logits, labels, "converged", gradient=found.gradient, iterations=found.iterations)
+        return certify(fitted, logits, labels, found.status, gradient=found.gradient, iterations=found.iterations)
 
     def __call__(self, logits: Logits) -> Logits:
         """Return u' + M u' + c, over the final temperature."""

@@ -7,16 +7,19 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check lint types layers test-slow clean
+.PHONY: demo test check lint types layers test-slow test-large clean
 
 demo: .venv/train.done
 	$(BIN)/calibrant demo
 
 test: .venv/dev.done
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not large"
 
 test-slow: .venv/dev.done
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow tests
+
+test-large: .venv/dev.done
+	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -q -m large tests
 
 check: lint types layers test test-slow demo
 

@@ -175,7 +175,7 @@ LARGE = [name for name in networks.__all__ if name.startswith(("resnet", "dense"
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", [*sorted(CHEAP), *(pytest.param(n, marks=pytest.mark.slow) for n in LARGE)])
+@pytest.mark.parametrize("name", [*sorted(CHEAP), *(pytest.param(n, marks=pytest.mark.large) for n in LARGE)])
 def test_images_are_learned_by_heart(name, shared, data_cache):
     torch.manual_seed(0)
     tiny = name == "resnet50_tiny_imagenet"

@@ -77,6 +77,17 @@ def test_interpolated_errors_are_nearly_all_within_1e_8():
     assert ((low + high) / 2 - torch.tensor(values, dtype=torch.float64)).abs().median() < 1e-9
 
 
+@pytest.mark.parametrize(
+    "criterion",
+    ["ece(norm=2)", "ece(edges='equal_mass')", "ece(index=1)", "mce", "nll(among='wrong')", "nll(among='all')"],
+)
+def test_the_search_heeds_every_setting_of_a_metric(criterion):
+    ts = [i / 20 for i in range(2, 120)]
+    for seed in range(3):
+        data = problem(300, 4, seed)
+        assert search(*data, criterion, [((0.0,), ts)]) == plain(data, criterion, [0.0], ts)[1]
+
+
 @pytest.mark.parametrize("criterion", CRITERIA)
 @pytest.mark.parametrize(("n", "k"), [(300, 3), (100, 64)])
 def test_the_search_over_gamma_is_the_plain_loop(n, k, criterion):

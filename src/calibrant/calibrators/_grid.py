@@ -33,8 +33,8 @@ DEGREES = (16, 32, 64, 128)  # of the interpolant of a row, the first that is en
 def search(logits: Tensor, labels: Tensor, criterion: str, blocks: Sequence[Block]) -> tuple[float, float, float]:
     """Return (gamma, T, value) of the first strict minimum, gamma by gamma and in the order of the temperatures.
 
-    The same as evaluating the criterion on `focal_map(logits / T, gamma)` everywhere. Only "ece", "adaptive_ece" and
-    "nll" are bounded first; any other metric is evaluated everywhere.
+    The same as evaluating the criterion on `focal_map(logits / T, gamma)` everywhere. Only "ece" of norm 1 of the
+    top label, "adaptive_ece" and "nll" of all are bounded first; any other metric is evaluated everywhere.
     """
     metric: Metric = catalog.resolve(criterion, metrics)
     z = logits.double()
@@ -64,9 +64,9 @@ def _bounds_of_block(
 ) -> tuple[Tensor, Tensor]:
     low = torch.full((len(gammas), len(ts)), -math.inf, dtype=torch.float64)
     high = torch.full_like(low, math.inf)
-    possible = bool((d.gather(1, labels[:, None]) > -1e300).all())  # else the NLL is infinite everywhere
-    if getattr(metric, "func", None) is metrics.nll and possible:
-        return _smooth(d, top, labels, gammas, ts)
+    if isinstance(metric, partial) and metric.func is metrics.nll and metric.keywords.get("among", "all") == "all":
+        possible = bool((d.gather(1, labels[:, None]) > -1e300).all())  # else the NLL is infinite everywhere
+        return _smooth(d, top, labels, gammas, ts) if possible else (low.flatten(), high.flatten())
     bounds = _binned(metric)
     if bounds is not None:
         correct = (top.squeeze(1) == labels).double()
@@ -223,14 +223,22 @@ def _transform(degree: int) -> Tensor:
 
 
 def _binned(metric: Metric) -> Bounds | None:
-    """Return the bounds for a metric that has them."""
+    """Return the bounds for a metric that has them: errors of norm 1 of the top label."""
     if not isinstance(metric, partial) or metric.func not in (metrics.ece, metrics.adaptive_ece):
         return None
-    settings = catalog.hyperparameters(metric.func) | metric.keywords
-    if metric.func is metrics.ece:
-        return partial(_equal_width, bins=settings["bins"])
-    boundaries = _mukhoti if settings["edges"] == "mukhoti" else _array_split
-    return partial(_equal_mass, boundaries=boundaries, bins=settings["bins"])
+    match catalog.hyperparameters(metric.func) | metric.keywords:
+        case {"norm": norm} if norm != 1:
+            return None
+        case {"index": int()}:
+            return None
+        case {"edges": "equal_width", "bins": bins}:
+            return partial(_equal_width, bins=bins)
+        case {"edges": "mukhoti", "bins": bins}:
+            return partial(_equal_mass, boundaries=_mukhoti, bins=bins)
+        case {"edges": "equal_mass", "bins": bins}:
+            return partial(_equal_mass, boundaries=_array_split, bins=bins)
+        case _:
+            return None
 
 
 def _equal_width(c: Tensor, correct: Tensor, error: float, *, bins: int) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,9 @@ __all__ = ["RECIPES", "Recipe"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How every network of a study is trained. The defaults are those of Mukhoti et al. (2020) on CIFAR.
+    """How every network of a study is trained. The defaults are what Mukhoti et al. (2020) say of CIFAR.
+
+    What their code does besides, sums over the batch and clipped gradients, is the recipe "mukhoti_cifar".
 
     An epoch's learning rate is `learning_rate` times `rate(epoch)`. `choose` keeps the last epoch, that with the best
     validation accuracy, or the one whose validation NLL is least after temperature scaling (refine, then calibrate).

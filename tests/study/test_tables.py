@@ -58,3 +58,15 @@ def test_other_forms_hold_the_same_cells(form):
     assert "5.00 ± 1.41".replace("±", "±" if form == "markdown" else r"$\pm$") in text
     assert ("**1.50 ± 0.71 (2.50)**" if form == "markdown" else r"\textbf{1.50 $\pm$ 0.71 (2.50)}") in text
     assert ("cross_entropy" if form == "markdown" else r"cross\_entropy") in text
+
+
+def test_only_a_temperature_is_shown_as_one(tmp_path, honest):
+    from calibrant.study import Store, Study
+    from calibrant.study.measure import measure
+
+    names = ("Temperature", "EnsembleTemperature", "Monotone", "StructuredVector", "Identity")
+    study = Study("x", ("digits",), ("resnet8",), ("focal",), names, ("nll",))
+    store, run = Store(tmp_path), next(study.runs())
+    store.put(run, {"val": honest, "test": honest}, {})
+    shown = {r["calibrator"]: not math.isnan(r["temperature"]) for r in measure(study, store)}
+    assert [name for name in names if shown[name]] == ["Temperature", "EnsembleTemperature"]

@@ -1,5 +1,6 @@
 """From stored logits to rows: fit on validation, judge on test. Never stored as truth, always made anew."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ def measure(study: Study, store: Store) -> Iterator[dict[str, Any]]:
         }
         for calibrator in study.calibrators:
             fitted = fit(calibrator, val)
-            temperature = float(getattr(fitted, "temperature", float("nan")))
+            scaled = type(fitted).__name__.endswith("Temperature")  # elsewhere such a field is a unit, not the map
+            temperature = float(getattr(fitted, "temperature", math.nan)) if scaled else math.nan
             for name, value in judge(fitted(test.logits), test, study.metrics).items():
                 yield {**where, "calibrator": calibrator, "temperature": temperature, "metric": name, "value": value}

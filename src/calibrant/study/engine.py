@@ -11,10 +11,13 @@ from typing import Any, Literal
 import torch
 
 from calibrant import __version__, catalog, data, losses, metrics, networks
+from calibrant._solve import few_threads
 from calibrant._types import InputError
 from calibrant.data import Splits
 from calibrant.study.config import Run
 from calibrant.study.store import Store
+
+SMALL = 100_000  # numbers in a batch from which several threads pay
 
 
 @dataclass(frozen=True)
@@ -61,11 +64,20 @@ def _guarded(work: Work, run: Run) -> Iterator[Event]:
 
 
 def execute(run: Run, store: Store, root: Path | None = None) -> Iterator[Event]:
-    """Train one run, keep its predictions, and tell of every epoch. `root` is the folder of local data sets."""
+    """Train one run, keep its predictions, and tell of every epoch. `root` is the folder of local data sets.
+
+    Batches of few numbers are worked on in one thread, which is faster, and much faster beside other work.
+    """
+    splits = load(run.dataset, root)
+    numbers = splits.train.inputs[:1].numel() if isinstance(splits.train.inputs, torch.Tensor) else SMALL
+    with few_threads(run.recipe.batch_size * numbers, enough=SMALL):
+        yield from _execute(run, store, splits)
+
+
+def _execute(run: Run, store: Store, splits: Splits) -> Iterator[Event]:
     from calibrant.study.train import predict, train
 
     began = time.monotonic()
-    splits = load(run.dataset, root)
     torch.manual_seed(run.seed)
     network = catalog.resolve(run.network, networks)(*sizes(splits))
     loss = catalog.resolve(run.loss, losses)

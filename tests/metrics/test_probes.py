@@ -140,6 +140,20 @@ def test_a_class_without_examples_counts():
     assert bool(metrics.auroc(logits, labels).isfinite())
 
 
+def test_labels_of_two_among_many_classes_are_many_classes():
+    logits, labels = torch.eye(4, dtype=torch.float64).repeat(2, 1), torch.tensor([0, 1, 0, 0, 0, 1, 1, 1])
+    confidence = math.e / (math.e + 3)
+    assert float(metrics.ece(logits, labels)) == pytest.approx(4 / 8 - confidence)
+    assert float(metrics.ece(logits[:2], labels[:2])) == pytest.approx(1 - confidence)
+
+
+def test_an_edge_belongs_to_the_bin_below():
+    p = Predictions.from_probs([[0.2, 0.8], [0.25, 0.75], [0.15, 0.85]], [1, 0, 1])
+    table = metrics.tables.bins(*p, bins=5)
+    assert table.count.tolist() == [0, 0, 0, 2, 1]
+    assert float(metrics.ece(*p, bins=5)) == pytest.approx((2 * abs(0.5 - 0.775) + 0.15) / 3)
+
+
 def test_two_classes_are_judged_by_the_predicted_one_unless_told():
     logits = torch.tensor([[2.0, 0.0], [2.0, 0.0]], dtype=torch.float64)
     labels = torch.tensor([0, 0])

@@ -2,10 +2,12 @@
 
 import math
 
+import calibration  # uncertainty-calibration
 import numpy as np
 import pytest
 import relplot
 import torch
+from netcal.metrics import ACE, ECE, MCE, MMCE
 from scipy.stats import ks_1samp
 from sklearn.metrics import average_precision_score, brier_score_loss, log_loss, roc_auc_score, roc_curve
 from torchmetrics.functional.classification import multiclass_calibration_error
@@ -60,6 +62,60 @@ def test_torchmetrics_within_its_float32(crooked, bins, name, norm):
         p.logits.softmax(-1), p.labels, num_classes=p.logits.shape[1], n_bins=bins, norm=norm
     )
     torch.testing.assert_close(getattr(metrics, name)(*p, bins=bins), theirs.double(), atol=1e-6, rtol=0)
+
+
+def test_netcal_within_its_clipping(crooked):
+    """Of two classes they judge the second. Equal mass: bins divide the number of examples here, and nothing ties."""
+    p = crooked[top_label(*crooked)[0] < 0.999999][:1500]
+    data, two = (p.logits.softmax(-1).numpy(), p.labels.numpy()), p.logits.shape[1] == 2
+    for bins in 1, 10, 15:
+        ours = metrics.ece(*p, bins=bins, index=1 if two else None)
+        assert float(ours) == pytest.approx(ECE(bins).measure(*data))
+        if two:
+            continue
+        assert float(metrics.mce(*p, bins=bins)) == pytest.approx(MCE(bins).measure(*data))
+        for theirs in ECE(bins, equal_intervals=False), ACE(bins, equal_intervals=False):
+            assert float(metrics.adaptive_ece(*p, bins=bins)) == pytest.approx(theirs.measure(*data))
+        table = metrics.tables.bins(*p, bins=bins)  # unless told, their ACE has bins of equal width, all alike
+        assert float(table.gap[table.count > 0].abs().mean()) == pytest.approx(ACE(bins).measure(*data))
+    assert float(metrics.mmce(*p)) == pytest.approx(MMCE().measure(*data))
+
+
+def test_uncertainty_calibration_to_rounding(crooked):
+    probs, labels = crooked.logits.softmax(-1).numpy(), crooked.labels.numpy()
+    for bins in 7, 15:
+        width = {"num_bins": bins, "binning_scheme": calibration.get_equal_prob_bins}
+        pairs = [
+            (metrics.ece(*crooked, bins=bins), calibration.get_ece(probs, labels, num_bins=bins)),
+            (
+                metrics.ece(*crooked, bins=bins, index=1),
+                calibration.get_ece(probs[:, 1], (labels == 1) * 1, num_bins=bins),
+            ),
+            (
+                metrics.ece(*crooked, bins=bins, norm=2.0),
+                calibration.lower_bound_scaling_top_ce(probs, labels, debias=False, **width),
+            ),
+            (
+                metrics.classwise_ece(*crooked, bins=bins),
+                calibration.get_ece(probs, labels, num_bins=bins, mode="marginal"),
+            ),
+            (metrics.adaptive_ece(*crooked, bins=bins), calibration.get_ece_em(probs, labels, num_bins=bins)),
+            (1 - metrics.aurc(*crooked), calibration.get_selective_stats(*events(crooked))[0]),
+        ]
+        for ours, theirs in pairs:
+            assert float(ours) == pytest.approx(theirs, rel=1e-9)
+
+
+def test_debiased_square_of_uncertainty_calibration_where_a_bin_says_one_number():
+    """Elsewhere they also take off the spread of the confidences inside a bin, which is no noise of the labels."""
+    g = torch.Generator().manual_seed(0)
+    c = (torch.randint(5, 10, (2000,), generator=g).double() + 0.5) / 10
+    right = torch.rand(2000, dtype=torch.float64, generator=g) < c - 0.06
+    p = Predictions.from_probs(torch.stack([1 - c, c], 1), right.long())
+    for bins in 10, 20:
+        width = {"num_bins": bins, "binning_scheme": calibration.get_equal_prob_bins}
+        theirs = calibration.lower_bound_scaling_top_ce(p.logits.softmax(-1).numpy(), p.labels.numpy(), **width)
+        assert float(metrics.debiased_l2(*p, bins=bins)) == pytest.approx(theirs, rel=1e-9)
 
 
 def test_scores_of_scikit_learn(crooked):

@@ -285,17 +285,19 @@ def _measured(study: Any, store: Any, folder: Path) -> None:
 
     from calibrant.report import study_report
     from calibrant.study.measure import measure
-    from calibrant.study.tables import tables
+    from calibrant.study.published import study_tables
 
     report = writable(folder / "report.html")
     with _status() as progress:
         progress("calibrating and measuring")
         rows = list(measure(study, store))
         page = study_report(study, rows, store, _command())
-        made = tables(rows)
-    _show_study(study, rows)
+        made = study_tables(study, rows)
+    _show_study(study, made)
     with written(folder / "rows.csv") as draft:
         polars.DataFrame(rows).write_csv(draft)
+    with written(folder / "tables.csv") as draft:
+        polars.DataFrame([r for t in made for r in t.records()], infer_schema_length=None).write_csv(draft)
     for name, texts in ("tables.md", [t.markdown() for t in made]), ("tables.tex", [t.latex() for t in made]):
         with written(folder / name) as draft:
             draft.write_text("\n".join(texts))
@@ -387,11 +389,9 @@ def _status() -> Generator[Callable[[str], object], None, None]:
         yield status.update
 
 
-def _show_study(study: Any, rows: Sequence[dict[str, Any]]) -> None:
+def _show_study(study: Any, made: Sequence[Any]) -> None:
     from calibrant.report.sections import finding
-    from calibrant.study.tables import tables
 
-    made = tables(rows)
     wide = out.width >= 112
     for t in made:
         table = Rich(title=t.heading, title_justify="left", title_style="bold", **_PLAIN)
@@ -402,7 +402,9 @@ def _show_study(study: Any, rows: Sequence[dict[str, Any]]) -> None:
             cells = [t.cells[row, column] for column in t.columns]
             texts = [(c.text(t.metric, deviation=wide), c.best) for c in cells]
             table.add_row(t.name(row), *(f"[bold]{text}[/bold]" if best else text for text, best in texts))
-        out.print(table, "")
+            if printed := t.printed(row, deviation=wide):
+                table.add_row("  paper", *printed, style="dim italic")
+        out.print(table, *(f"[dim]{escape(note)}[/dim]" for note in t.notes), "", sep="\n")
     spread = f"mean{' ± standard deviation' if wide else ''} over {len(study.seeds)} seeds, "
     out.print(f"[dim]{spread if len(study.seeds) > 1 else ''}temperature in brackets, lowest in bold[/dim]\n")
     out.print(finding(made))

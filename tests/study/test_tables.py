@@ -46,6 +46,29 @@ def test_the_best_is_the_lowest_unless_higher_is_better():
     assert nll.cells[("digits", "resnet8", "focal"), "Identity"].text("nll") == "inf"
 
 
+def test_cells_are_tested_against_the_first_row_over_seeds():
+    values = {"cross_entropy": (0.010, 0.011, 0.012), "a": (0.030, 0.031, 0.032), "b": (0.011, 0.012, 0.013)}
+    values |= {"c": (0.001, 0.002, 0.001), "d": (0.009, 0.010, 0.012), "e": (0.011, 0.011, 0.011), "one": (0.5,)}
+    found = [row(loss, seed, "Identity", v) for loss, vs in values.items() for seed, v in enumerate(vs)]
+    (table,) = tables(found)
+    marks = {where[2]: cell.mark for (where, _), cell in table.cells.items()}
+    assert marks == {"cross_entropy": "", "a": "▲", "b": "△", "c": "▼", "d": "▽", "e": "", "one": ""}
+    assert "| a | 3.10 ± 0.10 ▲ |" in table.markdown()
+    assert r"a & 3.10 $\pm$ 0.10 $\blacktriangle$ \\" in table.latex()
+    (note,) = table.notes
+    assert note.startswith("▲ higher and ▼ lower than cross_entropy by a two-sample t-test over seeds at level 0.05")
+    assert note in table.markdown()
+    assert tables([r for r in found if r["seed"] == 0])[0].notes == ()  # one seed: nothing to test
+    record = next(table.records())
+    assert (record["loss"], record["seeds"], record["mean"]) == ("cross_entropy", 3, pytest.approx(0.011))
+
+
+def test_equal_values_of_all_seeds_do_not_disturb_the_tests():
+    found = [row(loss, seed, "Identity", v) for loss, v in (("a", 0.1), ("b", 0.2)) for seed in (0, 1, 2)]
+    (table,) = tables(found)
+    assert {cell.mark for cell in table.cells.values()} <= {"", "▲", "△"}
+
+
 def test_rows_are_named_by_what_differs():
     assert [tables(ROWS)[0].name(r) for r in tables(ROWS)[0].rows] == ["cross_entropy", "focal"]
     other = [dict(r, network="resnet20") for r in ROWS]

@@ -19,8 +19,9 @@ from calibrant.report.html import Section, figure, folded, page, table, typeset
 from calibrant.report.words import finding as finding
 from calibrant.report.words import percent
 from calibrant.study.config import Study
+from calibrant.study.published import study_tables
 from calibrant.study.store import Store
-from calibrant.study.tables import Table, tables
+from calibrant.study.tables import Cell, Table
 
 BINS, DRAWS = 15, 200
 SMALL = 2.6  # inches, where there are many
@@ -41,7 +42,7 @@ def study_report(study: Study, rows: Sequence[dict[str, Any]], store: Store, com
     """Return a study's HTML report: what was found, the tables, reliability diagrams before and after."""
     if not rows:
         raise InputError(f"nothing to report: no run of study {study.name!r} is done")
-    made = tables(rows)
+    made = study_tables(study, rows)
     done = [run for run in study.runs() if run in store]
     seconds = sum(store.record(run)["facts"]["seconds"] for run in done)
     curves, bars = _study_diagrams(study, store)
@@ -118,9 +119,19 @@ def _caption(title: str, note: str) -> Markup:
 
 
 def _study_table(t: Table) -> str:
-    rows = [[t.name(row), *(t.cells[row, c].text(t.metric) for c in t.columns)] for row in t.rows]
+    rows = [[t.name(row), *(_beside(t.cells[row, c], t.metric) for c in t.columns)] for row in t.rows]
     best = [[t.cells[row, c].best for c in t.columns] for row in t.rows]
-    return f"<h3>{t.heading}</h3>" + table(["trained with", *t.columns], rows, best=best, caption=t.heading)
+    made = table(["trained with", *t.columns], rows, best=best, caption=t.heading)
+    notes = "".join(f'<p class="note">{typeset(note)}</p>' for note in t.notes)
+    return f"<h3>{t.heading}</h3>{made}{notes}"
+
+
+def _beside(cell: Cell, metric: str) -> str:
+    """Return our number and, small below it, the paper's."""
+    ours = typeset(cell.text(metric))
+    if cell.printed is None:
+        return ours
+    return ours + Markup("<small>paper ") + typeset(cell.printed.text(metric)) + Markup("</small>")
 
 
 def _legend(study: Study) -> str:

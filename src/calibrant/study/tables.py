@@ -2,10 +2,13 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from statistics import mean, stdev
 from typing import Any
+
+from calibrant.metrics import tests
 
 PERCENT = {
     *("error", "accuracy", "ece", "adaptive_ece", "classwise_ece", "mce", "sweep_ece", "smooth_ece", "debiased_l2"),
@@ -13,22 +16,52 @@ PERCENT = {
     "aurc",
 }
 HIGHER_IS_BETTER = {"accuracy", "auroc", "discrimination", "confident_accuracy"}
+LEVEL = 0.05  # of the t-tests
+MARKS = {"▲": r"$\blacktriangle$", "▼": r"$\blacktriangledown$", "△": r"$\vartriangle$", "▽": r"$\triangledown$"}
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One number of a table: mean and deviation over seeds (nan with one seed), and the mean temperature if any."""
+class Printed:
+    """A paper's number: its mean and deviation, nan where none is printed, its temperature, and where it stands."""
 
     mean: float
     deviation: float
     temperature: float
+    source: str
+
+    def text(self, metric: str, *, deviation: bool = True) -> str:
+        """Say it as a `Cell` does."""
+        return _text(metric, self.mean, self.deviation if deviation else math.nan, self.temperature)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table: its values over seeds, their mean temperature if any, and what is printed of it.
+
+    `mark` tells it from the table's reference: higher (▲) or lower (▼) by a t-test over seeds, hollow if not
+    significantly.
+    """
+
+    values: tuple[float, ...]
+    temperature: float
     best: bool = False
+    mark: str = ""
+    printed: Printed | None = None
+
+    @property
+    def mean(self) -> float:
+        """Mean over seeds."""
+        return mean(self.values)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation over seeds, nan with one seed."""
+        return stdev(self.values) if len(self.values) > 1 and all(map(math.isfinite, self.values)) else math.nan
 
     def text(self, metric: str, *, deviation: bool = True) -> str:
         """Say it as the papers do: '4.35 ± 0.21 (2.5)', in percent where the metric is a share."""
-        spread = f" ± {number(metric, self.deviation)}" if deviation and not math.isnan(self.deviation) else ""
-        temperature = "" if math.isnan(self.temperature) else f" ({self.temperature:.2f})"
-        return number(metric, self.mean) + spread + temperature
+        said = _text(metric, self.mean, self.deviation if deviation else math.nan, self.temperature)
+        return f"{said} {self.mark}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -39,40 +72,91 @@ class Table:
     rows: tuple[tuple[str, ...], ...]  # (data set, network, loss)
     columns: tuple[str, ...]  # calibrators
     cells: dict[tuple[tuple[str, ...], str], Cell]
+    beside: str = ""  # on the paper whose numbers stand beside
 
     @property
     def heading(self) -> str:
         """Name the metric with its unit."""
         return heading(self.metric)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Explain the marks of significance and the paper's numbers, where there are any."""
+        marks = {cell.mark for cell in self.cells.values()} - {""}
+        first = {row[2] for row in _references(self.rows).values()}
+        than = first.pop() if len(first) == 1 else "the first row of the same data set and network"
+        test = (
+            f"▲ higher and ▼ lower than {than} by a two-sample t-test over seeds at level {LEVEL}; "
+            "△ and ▽ not significantly so."
+        )
+        return tuple(note for note in (test if marks else "", self.beside) if note)
+
     def name(self, row: tuple[str, ...]) -> str:
         """Name a row by the parts that differ between rows; the loss always stands."""
         several = [len({other[i] for other in self.rows}) > 1 or i == 2 for i in range(3)]
         return ", ".join(part for part, show in zip(row, several, strict=True) if show)
 
+    def printed(self, row: tuple[str, ...], *, deviation: bool = True) -> list[str]:
+        """Return what the paper prints in a row, column by column; nothing if it prints none of it."""
+        found = [self.cells[row, column].printed for column in self.columns if (row, column) in self.cells]
+        texts = [p.text(self.metric, deviation=deviation) if p else "" for p in found]
+        return texts if any(texts) else []
+
     def markdown(self) -> str:
-        """Write the table in Markdown, the best cell bold."""
+        """Write the table in Markdown, the best cell bold, the paper's numbers in italics below ours."""
         lines = [f"| {self.heading} | {' | '.join(self.columns)} |", "|---|" + "---:|" * len(self.columns)]
         for row in self.rows:
             cells = [self.cells[row, column] for column in self.columns]
             texts = [f"**{c.text(self.metric)}**" if c.best else c.text(self.metric) for c in cells]
             lines.append(f"| {self.name(row)} | {' | '.join(texts)} |")
-        return "\n".join(lines) + "\n"
+            if printed := self.printed(row):
+                lines.append(f"| *paper* | {' | '.join(f'*{text}*' if text else '' for text in printed)} |")
+        return "\n".join(lines) + "\n" + "".join(f"\n{note}\n" for note in self.notes)
 
     def latex(self) -> str:
-        """Write the table as a LaTeX tabular with booktabs rules, the best cell bold."""
+        """Write the table as a LaTeX tabular with booktabs rules (and amssymb's triangles), the best cell bold."""
         lines = [rf"\begin{{tabular}}{{l{'r' * len(self.columns)}}}", r"\toprule"]
         lines.append(" & ".join(map(_escaped, [self.heading, *self.columns])) + r" \\ \midrule")
         for row in self.rows:
             cells = [self.cells[row, column] for column in self.columns]
-            texts = [c.text(self.metric).replace("±", r"$\pm$") for c in cells]
+            texts = [_escaped(c.text(self.metric)) for c in cells]
             bold = [rf"\textbf{{{text}}}" if c.best else text for text, c in zip(texts, cells, strict=True)]
             lines.append(" & ".join([_escaped(self.name(row)), *bold]) + r" \\")
-        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+            if printed := self.printed(row):
+                italic = [rf"\textit{{{_escaped(text)}}}" if text else "" for text in ["paper", *printed]]
+                lines.append(r"\quad " + " & ".join(italic) + r" \\")
+        notes = [rf"\multicolumn{{{1 + len(self.columns)}}}{{l}}{{\footnotesize {_escaped(n)}}} \\" for n in self.notes]
+        return "\n".join([*lines, r"\bottomrule", *notes, r"\end{tabular}"]) + "\n"
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yield every cell as a record, for a CSV file: all of its numbers in the metric's own unit."""
+        for (row, column), cell in self.cells.items():
+            known = cell.printed
+            yield {
+                "metric": self.metric,
+                **dict(zip(("dataset", "network", "loss"), row, strict=True)),
+                "calibrator": column,
+                "mean": cell.mean,
+                "deviation": cell.deviation,
+                "seeds": len(cell.values),
+                "temperature": cell.temperature,
+                "best": cell.best,
+                "mark": cell.mark,
+                "paper_mean": known.mean if known else None,
+                "paper_deviation": known.deviation if known else None,
+                "paper_temperature": known.temperature if known else None,
+                "paper_source": known.source if known else None,
+            }
+
+
+def _text(metric: str, value: float, deviation: float, temperature: float) -> str:
+    spread = "" if math.isnan(deviation) else f" ± {number(metric, deviation)}"
+    return number(metric, value) + spread + ("" if math.isnan(temperature) else f" ({temperature:.2f})")
 
 
 def _escaped(text: str) -> str:
-    return re.sub(r"([%_#&$])", r"\\\1", text)
+    text = re.sub(r"([%_#&$])", r"\\\1", text).replace("±", r"$\pm$")
+    return re.sub(f"[{''.join(MARKS)}]", lambda found: MARKS[found[0]], text)
 
 
 def family(metric: str) -> str:
@@ -90,9 +174,17 @@ def number(metric: str, value: float) -> str:
     return f"{100 * value:z.2f}" if family(metric) in PERCENT else f"{value:z.4f}"
 
 
-def tables(rows: Iterable[dict[str, Any]]) -> list[Table]:
-    """Gather the rows of `measure` in one table per metric; the best cell of a row's neighbors is marked."""
-    groups: dict[tuple[str, tuple[str, ...], str], list[dict[str, Any]]] = {}
+def tables(
+    rows: Iterable[Mapping[str, Any]],
+    printed: Callable[[Mapping[str, Any]], Printed | None] = lambda row: None,
+    note: Callable[[Iterable[Printed]], str] = lambda found: "",
+) -> list[Table]:
+    """Gather the rows of `measure` in one table per metric; the best cell of a row's neighbors is marked.
+
+    With two seeds or more, a row is tested against the first of the same data set and network. `printed` finds what a
+    paper has in place of a row, `note` says of what was found where it stands and how its setting differs.
+    """
+    groups: dict[tuple[str, tuple[str, ...], str], list[Mapping[str, Any]]] = {}
     for row in rows:
         key = row["metric"], (row["dataset"], row["network"], row["loss"]), row["calibrator"]
         groups.setdefault(key, []).append(row)
@@ -101,18 +193,14 @@ def tables(rows: Iterable[dict[str, Any]]) -> list[Table]:
         chosen = {(where, calibrator): found for (m, where, calibrator), found in groups.items() if m == metric}
         names = tuple(dict.fromkeys(where for where, _ in chosen))
         columns = tuple(dict.fromkeys(calibrator for _, calibrator in chosen))
-        cells = {key: _cell(found) for key, found in chosen.items()}
-        result.append(Table(metric, names, columns, _mark(cells, metric)))
+        cells = _mark({key: _cell(found, printed(found[0])) for key, found in chosen.items()}, metric)
+        found = [cell.printed for cell in cells.values() if cell.printed]
+        result.append(Table(metric, names, columns, cells, note(found) if found else ""))
     return result
 
 
-def _cell(rows: Sequence[dict[str, Any]]) -> Cell:
-    values = [row["value"] for row in rows]
-    return Cell(
-        mean(values),
-        stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else math.nan,
-        mean(row["temperature"] for row in rows),
-    )
+def _cell(rows: list[Mapping[str, Any]], printed: Printed | None) -> Cell:
+    return Cell(tuple(row["value"] for row in rows), mean(row["temperature"] for row in rows), printed=printed)
 
 
 def _mark(cells: dict[Any, Cell], metric: str) -> dict[Any, Cell]:
@@ -120,7 +208,31 @@ def _mark(cells: dict[Any, Cell], metric: str) -> dict[Any, Cell]:
     best = {
         where[:2]: min(sign * cell.mean for (w, _), cell in cells.items() if w[:2] == where[:2]) for where, _ in cells
     }
+    first = _references(where for where, _ in cells)
     return {
-        key: Cell(cell.mean, cell.deviation, cell.temperature, sign * cell.mean == best[key[0][:2]])
-        for key, cell in cells.items()
+        (where, column): replace(
+            cell, best=sign * cell.mean == best[where[:2]], mark=_compared(cells.get((first[where[:2]], column)), cell)
+        )
+        for (where, column), cell in cells.items()
     }
+
+
+def _references(rows: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], tuple[str, ...]]:
+    """Return the first row of every data set and network."""
+    first: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for row in rows:
+        first.setdefault(row[:2], row)
+    return first
+
+
+def _compared(reference: Cell | None, cell: Cell) -> str:
+    """Mark a cell that is higher or lower than the reference, as Wang et al. (2021), Table 2, do."""
+    if reference is None or reference is cell or cell.mean == reference.mean:
+        return ""
+    if math.isnan(reference.deviation) or math.isnan(cell.deviation):
+        return ""
+    with warnings.catch_warnings():  # SciPy warns of equal values, for which p is nan or 0
+        warnings.simplefilter("ignore", RuntimeWarning)
+        significant = tests.two_sample(reference.values, cell.values).p_value < LEVEL
+    higher = cell.mean > reference.mean
+    return ("▲" if higher else "▼") if significant else ("△" if higher else "▽")

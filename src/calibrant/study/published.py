@@ -1,0 +1,165 @@
+"""The numbers that papers print, to stand beside ours: `studies/published/*.toml`, in the papers' own words."""
+
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from functools import cache, cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from calibrant import catalog
+from calibrant._types import InputError
+from calibrant.study.config import HOMES, Study
+from calibrant.study.recipe import RECIPES, Recipe
+from calibrant.study.tables import Printed, Table, tables
+
+Key = tuple[str, str, str, str, str]  # canonical: data set, network, loss, calibrator, metric
+
+SPEED_ONLY = {"channels_last", "compile"}
+_CELL = re.compile(r"(\d+(?:\.\d+)?)(?:±(\d+(?:\.\d+)?))?(?:\((\d+(?:\.\d+)?)\))?")
+
+
+@dataclass(frozen=True)
+class Published:
+    """A paper's numbers by what they are of, and its recipes by data set, all spelled out as the catalog does.
+
+    >>> mukhoti = Published.load("mukhoti_2020")
+    >>> found = mukhoti.find("cifar10", "resnet50", "cross_entropy", "Temperature(criterion='ece')", "ece")
+    >>> found.text("ece"), found.source
+    ('1.35 (2.50)', 'Table 1')
+    """
+
+    paper: str
+    numbers: Mapping[Key, Printed]
+    recipes: Mapping[str, Recipe]
+
+    @classmethod
+    def load(cls, name: str) -> "Published":
+        """Read the numbers that come with calibrant by name, or a TOML file of the same form."""
+        folder = Path(str(files("calibrant") / "studies" / "published"))
+        path = Path(name) if name.endswith(".toml") else folder / f"{name}.toml"
+        try:
+            table = tomllib.loads(path.read_text())
+        except FileNotFoundError:
+            there = sorted(known.stem for known in folder.glob("*.toml"))
+            close = get_close_matches(name, there, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(there)}, or give a .toml file"
+            raise InputError(f"no published numbers {name!r}; {hint}") from None
+        except tomllib.TOMLDecodeError as error:
+            raise InputError(f"{path} is not valid TOML: {error}") from None
+        try:
+            numbers = dict(_numbers(table))
+            recipes = {
+                _canonical(found["name"], "datasets"): RECIPES[found["recipe"]] for found in table["datasets"].values()
+            }
+            return cls(table["paper"], numbers, recipes)
+        except (KeyError, InputError) as error:
+            said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
+            raise InputError(f"{path}: {said}") from None
+
+    @cached_property
+    def places(self) -> frozenset[tuple[str, str]]:
+        """The data sets and networks of which numbers are printed."""
+        return frozenset(key[:2] for key in self.numbers)
+
+    def find(self, *names: str) -> Printed | None:
+        """Return what is printed of a data set, network, loss, calibrator and metric, however they are spelled."""
+        return self.numbers.get(_key(names))
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A paper's numbers beside those of a study: of the same setting, or of the one that `study.beside` names."""
+
+    published: Published
+    study: Study
+
+    def printed(self, row: Mapping[str, Any]) -> Printed | None:
+        """Return what the paper prints in place of a row of `measure`."""
+        dataset, network = self._place(row["dataset"], row["network"])
+        return self.published.find(dataset, network, row["loss"], row["calibrator"], row["metric"])
+
+    def note(self, found: Iterable[Printed]) -> str:
+        """Say where the numbers that were found stand, and in what their setting differs from ours."""
+        sources = ", ".join(sorted({p.source for p in found}, key=lambda s: (len(s), s)))
+        said = f"In italics what {self.published.paper} print ({sources})"
+        differing = dict.fromkeys(text for text in self._differences() if text)
+        return f"{said}; {'; '.join(differing)}." if differing else f"{said} for the same setting."
+
+    def _place(self, dataset: str, network: str) -> tuple[str, str]:
+        if (_canonical(dataset, "datasets"), _canonical(network, "networks")) in self.published.places:
+            return dataset, network
+        other: Mapping[str, str] = getattr(self.study, "beside", {})
+        return other.get("dataset", dataset), other.get("network", network)
+
+    def _differences(self) -> Iterator[str]:
+        places = dict.fromkeys((run.dataset, run.network, run.recipe) for run in self.study.runs())
+        for dataset, network, recipe in places:
+            theirs = self._place(dataset, network)
+            if (known := self.published.recipes.get(_canonical(theirs[0], "datasets"))) is None:
+                continue
+            ours = self.study.label("datasets", dataset), self.study.label("networks", network)
+            elsewhere = [_canonical(name, kind) for name, kind in zip(theirs, HOMES)] != [dataset, network]
+            there, here = _apart(known, recipe)
+            place = ([f"{theirs[1]} on {theirs[0]}"], [f"{ours[1]} on {ours[0]}"]) if elsewhere else ([], [])
+            if there or elsewhere:
+                yield f"published: {', '.join(place[0] + there)}; here: {', '.join(place[1] + here)}"
+
+
+def study_tables(study: Study, rows: Iterable[Mapping[str, Any]]) -> list[Table]:
+    """Make the tables of a study's rows, with the paper's numbers beside ours where the study names a paper."""
+    if not (name := getattr(study, "published", "")):
+        return tables(rows)
+    beside = Beside(Published.load(name), study)
+    return tables(rows, beside.printed, beside.note)
+
+
+def _apart(theirs: Recipe, ours: Recipe) -> tuple[list[str], list[str]]:
+    """Return the settings in which two recipes differ, of either."""
+    pairs = {key: (value, getattr(ours, key)) for key, value in asdict(theirs).items() if key not in SPEED_ONLY}
+    keys = [key for key, (there, here) in pairs.items() if there != here]
+    return [f"{key} {pairs[key][0]}" for key in keys], [f"{key} {pairs[key][1]}" for key in keys]
+
+
+def _numbers(table: Mapping[str, Any]) -> Iterator[tuple[Key, Printed]]:
+    """Read all tables; where the paper repeats a number, its first place counts."""
+    seen: set[Key] = set()
+    for part in table["tables"]:
+        scale = 100.0 if part.get("percent", True) else 1.0
+        for dataset, network, *cells in part["rows"]:
+            place = table["datasets"][dataset]
+            words = {dataset: place["name"]} | table["names"] | place.get("names", {})
+            if len(cells) != len(part["losses"]):
+                raise InputError(f"{part['source']}, {dataset}, {network}: a cell for every loss, got {len(cells)}")
+            for loss, cell in zip(part["losses"], cells, strict=True):
+                texts = cell.split()
+                if len(texts) != len(part["columns"]):
+                    raise InputError(f"{part['source']}: a number for every column, got {cell!r}")
+                for column, text in zip(part["columns"], texts, strict=True):
+                    if text == "?" or loss not in words:  # not legible, or the paper does not say which loss
+                        continue
+                    names = [words.get(word, word) for word in (dataset, network, loss, column, part["metric"])]
+                    if (key := _key(names)) not in seen:
+                        seen.add(key)
+                        yield key, _printed(text, scale, part["source"])
+
+
+@cache
+def _canonical(text: str, kind: str) -> str:
+    return catalog.canonical(text, HOMES[kind])
+
+
+def _key(names: Iterable[str]) -> Key:
+    dataset, network, loss, calibrator, metric = map(_canonical, names, HOMES)
+    return dataset, network, loss, calibrator, metric
+
+
+def _printed(text: str, scale: float, source: str) -> Printed:
+    if (match := _CELL.fullmatch(text)) is None:
+        raise InputError(f"{source}: expected a number such as 4.35±0.21(2.50), got {text!r}")
+    value, deviation, temperature = (float(part) if part else math.nan for part in match.groups())
+    return Printed(value / scale, deviation / scale, temperature, source)

@@ -1,0 +1,221 @@
+"""What papers print, and where it stands beside ours."""
+
+import json
+import math
+import re
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import calibrant
+from calibrant._types import InputError
+from calibrant.study import Study
+from calibrant.study.published import Beside, Published
+from calibrant.study.recipe import RECIPES
+from calibrant.study.tables import tables
+
+FOLDER = Path(calibrant.__file__).parent / "studies" / "published"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.toml"))
+BY_ECE = "Temperature(criterion='ece')"
+BY_ADAECE = "Temperature(criterion=\"adaptive_ece(edges='mukhoti')\")"
+ADAECE = "adaptive_ece(edges='mukhoti')"
+COUNTS = {
+    # 10 pairs of data set and network, 10 losses: 4 metrics before and after T, and error; Table 7 without focal
+    "mukhoti_2020": 10 * 10 * 9 + 2 * 2 * 2 * 2,
+    "wang_2021": 4 * 4 * 4,
+    "komisarenko_2024": 3 * 6 * 5 - 13,  # 13 numbers are not legible
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_number_has_a_place_in_the_catalog_and_is_plausible(name):
+    found = Published.load(name)  # refuses what the catalog does not know
+    assert len(found.numbers) == COUNTS[name]
+    for key, printed in found.numbers.items():
+        highest = 1.0 if not key[4].startswith("nll") else 2.5
+        assert 0.001 < printed.mean <= highest, key
+        assert math.isnan(printed.deviation) or 0 <= printed.deviation < 0.05, key
+        assert math.isnan(printed.temperature) or 0.4 <= printed.temperature <= 4.2, key
+        assert math.isnan(printed.temperature) or "Temperature" in key[3], key
+    assert set(found.recipes) == {key[0] for key in found.numbers}
+    assert set(found.recipes.values()) <= set(RECIPES.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tables_have_the_papers_form(name):
+    file = tomllib.loads((FOLDER / f"{name}.toml").read_text())
+    for table in file["tables"]:
+        rows = len(file["datasets"]) if name != "mukhoti_2020" else 2 if table["source"] == "Table 7" else 10
+        assert len(table["rows"]) == rows, table["source"]
+        assert len({tuple(row[:2]) for row in table["rows"]}) == rows
+        assert {row[0] for row in table["rows"]} <= set(file["datasets"])
+
+
+def test_tables_that_repeat_each_other_agree():
+    file = tomllib.loads((FOLDER / "mukhoti_2020.toml").read_text())
+    seen: dict[tuple, str] = {}
+    repeated = 0
+    for table in file["tables"]:
+        for dataset, network, *cells in table["rows"]:
+            for loss, cell in zip(table["losses"], cells, strict=True):
+                key = (dataset, network, loss, table["metric"], *table["columns"])
+                repeated += key in seen
+                assert seen.setdefault(key, cell) == cell, (table["source"], key)
+    assert repeated == 30 + 90  # FLA-53 of Tables 1-3 in 4-6, all of 4-6 in 8-10
+
+
+@pytest.mark.parametrize(
+    ("paper", "names", "text", "source"),
+    [
+        ("mukhoti_2020", ("cifar10", "resnet50", "cross_entropy", "Identity", "ece"), "4.35", "Table 1"),
+        ("mukhoti_2020", ("cifar10", "resnet50", "flsd", BY_ECE, "ece"), "0.95 (1.10)", "Table 1"),
+        ("mukhoti_2020", ("cifar100", "wide_resnet", "focal", "Identity", ADAECE), "2.08", "Table 5"),
+        ("mukhoti_2020", ("cifar10", "wide_resnet", "cross_entropy", BY_ADAECE, ADAECE), "1.69 (2.20)", "Table 2"),
+        ("mukhoti_2020", ("cifar100", "densenet121", "cross_entropy", "Identity", "nll"), "2.0561", "Table 11"),
+        ("mukhoti_2020", ("cifar10", "wide_resnet", "focal(gamma=1)", BY_ECE, "mce"), "74.58", "Table 14"),
+        ("mukhoti_2020", ("cifar10", "resnet50", "mmce", BY_ECE, "confident_accuracy"), "100.00", "Table 7"),
+        (
+            "wang_2021",
+            ("cifar10(protocol='wang')", "resnet32", "cross_entropy", "HistogramBinning", "ece"),
+            "0.74 ± 0.15",
+            "Table 2",
+        ),
+        (
+            "wang_2021",
+            ("newsgroups", "cnn8_text", "cross_entropy", "Temperature(criterion='ece', grid='wang')", "ece"),
+            "3.11 ± 0.33 (4.18)",
+            "Table 2",
+        ),
+        (
+            "komisarenko_2024",
+            ("cifar10", "resnet50", "cross_entropy", f'FocalTemperature(criterion="{ADAECE}")', ADAECE),
+            "0.71 ± 0.16 (2.36)",
+            "Table 1",
+        ),
+    ],
+)
+def test_numbers_of_the_text(paper, names, text, source):
+    found = Published.load(paper).find(*names)
+    assert (found.text(names[4]), found.source) == (text, source)
+
+
+def test_temperatures_of_the_baselines_are_what_the_text_says():
+    numbers = Published.load("mukhoti_2020").numbers
+    ours = [
+        p.temperature
+        for (data, _, loss, calibrator, metric), p in numbers.items()
+        if data.startswith("cifar10(") and loss.startswith(("cross", "mmce")) and metric.startswith("ece")
+        if calibrator != "Identity"
+    ]
+    assert len(ours) == 8
+    assert min(ours) >= 2.0  # "values lying between 2.0 to 2.8"
+    assert max(ours) <= 2.8
+    focal = [
+        p.temperature
+        for (data, _, loss, _, metric), p in numbers.items()
+        if data.startswith("cifar10(") and loss.startswith("flsd(thresholds=(0.2,)") and metric.startswith("ece")
+    ]
+    assert {t for t in focal if not math.isnan(t)} <= {0.9, 1.0, 1.1}
+
+
+@pytest.mark.shared
+def test_the_networks_the_authors_share_have_these_numbers(shared):
+    found = Published.load("mukhoti_2020")
+    losses = {"brier": "brier", "flsd53": "flsd"}
+    for name, values in json.loads((shared / "logits" / "published.json").read_text()).items():
+        dataset, network, loss = re.fullmatch(r"mukhoti_(cifar\d+)_(.*)_([a-z0-9]+)", name).groups()
+        place = dataset, network, losses[loss]
+        for key, column, metric in (
+            ("error", "Identity", "error"),
+            ("ece", "Identity", "ece"),
+            ("ece_at_T", BY_ECE, "ece"),
+            ("adaece", "Identity", ADAECE),
+            ("adaece_at_T", BY_ADAECE, ADAECE),
+            ("nll_x100", "Identity", "nll"),
+            ("nll_x100_at_T", BY_ECE, "nll"),
+            ("mce", "Identity", "mce"),
+            ("mce_at_T", BY_ECE, "mce"),
+        ):
+            assert 100 * found.find(*place, column, metric).mean == pytest.approx(float(values[key])), (name, key)
+        assert found.find(*place, BY_ECE, "ece").temperature == float(values["T_ece"])
+        assert found.find(*place, BY_ADAECE, ADAECE).temperature == float(values["T_adaece"])
+
+
+def test_what_is_not_there_is_said():
+    with pytest.raises(InputError, match="no published numbers 'mukhoti'; did you mean 'mukhoti_2020'"):
+        Published.load("mukhoti")
+    assert Published.load("wang_2021").find("cifar10", "resnet32", "cross_entropy", "Identity", "ece") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (('"1.84±0.19"', '"1.84+-0.19"'), "expected a number such as"),
+        (('"resnet32"', '"resnet33"'), "no 'resnet33' among networks"),
+        (('"3.03±0.16",  ', ""), "a cell for every loss, got 3"),
+        (('paper = "Wang et al. (2021)"', ""), "'paper' is missing"),
+        (("[names]", "[names"), "not valid TOML"),
+    ],
+)
+def test_a_file_with_a_mistake_is_refused(tmp_path, change, said):
+    text = (FOLDER / "wang_2021.toml").read_text()
+    assert change[0] in text
+    (tmp_path / "mine.toml").write_text(text.replace(*change, 1))
+    with pytest.raises(InputError, match=said):
+        Published.load(str(tmp_path / "mine.toml"))
+
+
+def rows(study, value=0.05):
+    for run in study.runs():
+        for calibrator in study.calibrators:
+            yield {
+                "dataset": study.label("datasets", run.dataset),
+                "network": study.label("networks", run.network),
+                "loss": study.label("losses", run.loss),
+                "calibrator": calibrator,
+                "metric": "ece",
+                "value": value + run.seed / 1000,
+                "temperature": 1.5 if calibrator != "Identity" else math.nan,
+            }
+
+
+GRID = Study(
+    "mine",
+    ("cifar10",),
+    ("resnet50",),
+    ("cross_entropy", "focal", "poly1"),
+    ("Identity", BY_ECE),
+    ("ece",),
+    recipe=RECIPES["mukhoti_cifar"],
+)
+
+
+def beside(study):
+    found = Beside(Published.load("mukhoti_2020"), study)
+    return tables(rows(study), found.printed, found.note)[0]
+
+
+def test_the_papers_numbers_stand_in_every_form_of_the_table():
+    table = beside(GRID)
+    where = "cifar10", "resnet50", "cross_entropy"
+    assert table.printed(where) == ["4.35", "1.35 (2.50)"]
+    assert table.printed(("cifar10", "resnet50", "poly1")) == []
+    assert "| cross_entropy | **5.00** | **5.00 (1.50)** |\n| *paper* | *4.35* | *1.35 (2.50)* |" in table.markdown()
+    assert r"\quad \textit{paper} & \textit{4.35} & \textit{1.35 (2.50)} \\" in table.latex()
+    assert "same setting" in table.latex()
+    assert table.notes == ("In italics what Mukhoti et al. (2020) print (Table 1, Table 4) for the same setting.",)
+    record = next(r for r in table.records() if r["loss"] == "focal" and r["calibrator"] == BY_ECE)
+    assert (record["mean"], record["paper_mean"], record["paper_temperature"]) == (0.05, pytest.approx(0.0142), 1.1)
+    assert record["paper_source"] == "Table 4"
+
+
+def test_what_differs_from_the_paper_is_said():
+    shorter = replace(GRID, recipe=replace(RECIPES["mukhoti_cifar"].scaled(35), precision="bf16-mixed", compile=True))
+    (note,) = beside(shorter).notes
+    assert note == (
+        "In italics what Mukhoti et al. (2020) print (Table 1, Table 4); published: epochs 350, milestones (149, 249), "
+        "precision 32-true; here: epochs 35, milestones (15, 25), precision bf16-mixed."
+    )
+    assert beside(replace(GRID, networks=("resnet20",))).notes == ()

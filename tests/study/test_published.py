@@ -205,7 +205,7 @@ def test_the_papers_numbers_stand_in_every_form_of_the_table():
     assert "| cross_entropy | **5.00** | **5.00 (1.50)** |\n| *paper* | *4.35* | *1.35 (2.50)* |" in table.markdown()
     assert r"\quad \textit{paper} & \textit{4.35} & \textit{1.35 (2.50)} \\" in table.latex()
     assert "same setting" in table.latex()
-    assert table.notes == ("In italics what Mukhoti et al. (2020) print (Table 1, Table 4) for the same setting.",)
+    assert table.notes == ("paper: Mukhoti et al. (2020), Table 1, Table 4; the same setting.",)
     record = next(r for r in table.records() if r["loss"] == "focal" and r["calibrator"] == BY_ECE)
     assert (record["mean"], record["paper_mean"], record["paper_temperature"]) == (0.05, pytest.approx(0.0142), 1.1)
     assert record["paper_source"] == "Table 4"
@@ -215,7 +215,7 @@ def test_what_differs_from_the_paper_is_said():
     shorter = replace(GRID, recipe=replace(RECIPES["mukhoti_cifar"].scaled(35), precision="bf16-mixed", compile=True))
     (note,) = beside(shorter).notes
     assert note == (
-        "In italics what Mukhoti et al. (2020) print (Table 1, Table 4); published: epochs 350, milestones (149, 249), "
+        "paper: Mukhoti et al. (2020), Table 1, Table 4; published: epochs 350, milestones (149, 249), "
         "precision 32-true; here: epochs 35, milestones (15, 25), precision bf16-mixed."
     )
     assert beside(replace(GRID, networks=("resnet20",))).notes == ()

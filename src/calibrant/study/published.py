@@ -86,9 +86,8 @@ class Beside:
     def note(self, found: Iterable[Printed]) -> str:
         """Say where the numbers that were found stand, and in what their setting differs from ours."""
         sources = ", ".join(sorted({p.source for p in found}, key=lambda s: (len(s), s)))
-        said = f"In italics what {self.published.paper} print ({sources})"
-        differing = dict.fromkeys(text for text in self._differences() if text)
-        return f"{said}; {'; '.join(differing)}." if differing else f"{said} for the same setting."
+        differing = dict.fromkeys(self._differences())
+        return f"paper: {self.published.paper}, {sources}; {'; '.join(differing) or 'the same setting'}."
 
     def _place(self, dataset: str, network: str) -> tuple[str, str]:
         if (_canonical(dataset, "datasets"), _canonical(network, "networks")) in self.published.places:

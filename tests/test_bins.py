@@ -33,6 +33,7 @@ def test_one_pass_agrees_with_softmax_in_float64(k, dtype):
     ):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
     assert bool((judged.correct == (logits.argmax(-1) == labels)).all())
+    assert torch.equal(torch.stack([judged.confidence, judged.correct]), torch.stack(top_label(logits, labels)))
 
 
 def test_a_row_is_judged_the_same_whatever_stands_beside_it():

@@ -34,8 +34,31 @@ def judge(logits: Logits, labels: Labels) -> Judged:
     Every sum over classes is a fixed tree of additions, so that a row's numbers do not depend on which rows stand
     beside it: summaries of any sharding agree to the last bit.
     """
-    logits, n = logits.detach(), len(labels)
-    out = torch.empty(4, n, dtype=torch.float64, device=logits.device)
+    out = torch.empty(4, len(labels), dtype=torch.float64, device=logits.device)
+    for rows, right, of_label, odds, total, d in _against(logits, labels):
+        p_y = of_label.exp() / total
+        out[0, rows] = 1 / total
+        out[1, rows] = right.double()
+        out[2, rows] = of_label - total.log()
+        out[3, rows] = (_tree_sum(odds.square_(), d) / total.square() - 2 * p_y + 1).clamp_min(0)
+    return Judged(*out)
+
+
+def top_label(logits: Logits, labels: Labels) -> tuple[PerExample, PerExample]:
+    """Lens on the predicted class: its probability, and whether it was right; both in float64, as `judge` has them.
+
+    The prediction is the lowest index that attains the maximum.
+    """
+    confidence, correct = torch.empty(2, len(labels), dtype=torch.float64, device=logits.device)
+    for rows, right, _, _, total, _ in _against(logits, labels):
+        confidence[rows] = 1 / total
+        correct[rows] = right.double()
+    return confidence, correct
+
+
+def _against(logits: Logits, labels: Labels) -> Iterator[tuple[slice, Tensor, Tensor, Tensor, Tensor, int]]:
+    """Chunks held against their labels: rows, whether the prediction is right, the label's margin, odds, their sum."""
+    logits = logits.detach()
     for rows, margin, d in _centered(logits):
         y = labels[rows]
         of_label = margin.gather(d, y.unsqueeze(d)).squeeze(d)
@@ -46,12 +69,7 @@ def judge(logits: Logits, labels: Labels) -> Judged:
         tied = (right & (total >= 2)).nonzero().squeeze(1)
         if len(tied):
             right[tied] = logits[rows][tied].argmax(1) == y[tied]
-        p_y = of_label.exp() / total
-        out[0, rows] = 1 / total
-        out[1, rows] = right.double()
-        out[2, rows] = of_label - total.log()
-        out[3, rows] = (_tree_sum(odds.square_(), d) / total.square() - 2 * p_y + 1).clamp_min(0)
-    return Judged(*out)
+        yield rows, right, of_label, odds, total, d
 
 
 def softmax_chunks(logits: Logits) -> Iterator[tuple[slice, Tensor]]:
@@ -86,15 +104,6 @@ def _tree_sum(x: Tensor, d: int) -> Tensor:
             folded.narrow(d, 0, 1).add_(x.narrow(d, size - 1, 1))
         x = folded
     return x.squeeze(d)
-
-
-def top_label(logits: Logits, labels: Labels) -> tuple[PerExample, PerExample]:
-    """Lens on the predicted class: its probability, and whether it was right; both in float64.
-
-    The prediction is the lowest index that attains the maximum.
-    """
-    judged = judge(logits, labels)
-    return judged.confidence, judged.correct
 
 
 def one_class(logits: Logits, labels: Labels, index: int) -> tuple[PerExample, PerExample]:

@@ -208,6 +208,7 @@ def figures(
 
 _STUDY = Annotated[str, typer.Argument(help="A study file (.toml), or the name of a bundled one.")]
 _OUT = Annotated[Path | None, typer.Option("--out", help="Where runs and the report are kept; default runs/NAME.")]
+_SCALE = Annotated[str | None, typer.Option(help="A scale that the study file names, such as small.")]
 _ONLY = Annotated[str | None, typer.Option(help="Only runs whose data set, network, loss or seed contains this text.")]
 
 
@@ -218,33 +219,35 @@ def study_run(
     root: Annotated[
         Path | None, typer.Option("--data", help="Folder of local data sets.", envvar="CALIBRANT_DATA")
     ] = None,
+    scale: _SCALE = None,
     only: _ONLY = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be trained.")] = False,
 ) -> None:
     """Train what is missing of a study, then calibrate, measure and report. Stop and start it as you like."""
     if dry_run:
-        _standing(_found(study), folder, only)
+        _standing(_found(study), folder, scale, only)
     else:
-        _study(_found(study), folder, root, only)
+        _study(_found(study), folder, root, scale, only)
 
 
 @study_app.command("status")
-def study_status(study: _STUDY, folder: _OUT = None, only: _ONLY = None) -> None:
+def study_status(study: _STUDY, folder: _OUT = None, scale: _SCALE = None, only: _ONLY = None) -> None:
     """List the runs of a study: done, begun, failed or still to train, and the time they take."""
-    _standing(_found(study), folder, only)
+    _standing(_found(study), folder, scale, only)
 
 
 @study_app.command("measure")
 def study_measure(
     study: _STUDY,
     folder: _OUT = None,
+    scale: _SCALE = None,
     calibrator: Annotated[list[str], typer.Option("--calibrator", "-c", help="Instead of the study's own.")] = [],
     metric: Annotated[list[str], typer.Option("--metric", "-m", help="Instead of the study's own.")] = [],
 ) -> None:
     """Calibrate and measure what is stored again, with other calibrators or metrics; nothing is trained."""
     from calibrant.study import Store, Study
 
-    loaded = Study.load(_found(study))
+    loaded = Study.load(_found(study), scale)
     changes: dict[str, Any] = {"calibrators": tuple(calibrator)} if calibrator else {}
     changes |= {"metrics": tuple(metric)} if metric else {}
     loaded = replace(loaded, **changes)
@@ -264,11 +267,13 @@ def _bundled(name: str) -> Path:
     return folder / f"{name}.toml"
 
 
-def _study(path: Path, folder: Path | None, root: Path | None = None, only: str | None = None) -> None:
+def _study(
+    path: Path, folder: Path | None, root: Path | None = None, scale: str | None = None, only: str | None = None
+) -> None:
     from calibrant.study import Store, Study
     from calibrant.study.run import chosen, train_all
 
-    study = Study.load(path)
+    study = Study.load(path, scale)
     folder = folder or Path("runs") / study.name
     store = Store(folder)
     failed = train_all(study, chosen(study, only), store, root, out)
@@ -304,11 +309,11 @@ def _measured(study: Any, store: Any, folder: Path) -> None:
     _write(report, page)
 
 
-def _standing(path: Path, folder: Path | None, only: str | None) -> None:
+def _standing(path: Path, folder: Path | None, scale: str | None, only: str | None) -> None:
     from calibrant.study import Store, Study
     from calibrant.study.run import chosen, remaining
 
-    study = Study.load(path)
+    study = Study.load(path, scale)
     store = Store(folder or Path("runs") / study.name)
     table = Rich(**_PLAIN)
     for column in "", "data set", "network", "loss", "seed", "epochs", "seconds":
@@ -405,8 +410,9 @@ def _show_study(study: Any, made: Sequence[Any]) -> None:
             if printed := t.printed(row, deviation=wide):
                 table.add_row("  paper", *printed, style="dim italic")
         out.print(table, *(f"[dim]{escape(note)}[/dim]" for note in t.notes), "", sep="\n")
-    spread = f"mean{' ± standard deviation' if wide else ''} over {len(study.seeds)} seeds, "
-    out.print(f"[dim]{spread if len(study.seeds) > 1 else ''}temperature in brackets, lowest in bold[/dim]\n")
+    seeds = max(len(grid.seeds) for grid in study.grids)
+    spread = f"mean{' ± standard deviation' if wide else ''} over {seeds} seeds, "
+    out.print(f"[dim]{spread if seeds > 1 else ''}temperature in brackets, lowest in bold[/dim]\n")
     out.print(finding(made))
 
 

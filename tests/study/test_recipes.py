@@ -195,9 +195,9 @@ def test_a_compiled_network_learns_the_same():
 def test_a_study_names_a_recipe_and_scales_it(tmp_path):
     text = 'datasets = ["cifar10"]\nnetworks = ["resnet50"]\nlosses = ["focal"]\n'
     (tmp_path / "a.toml").write_text('recipe = "mukhoti_cifar"\n' + text)
-    assert Study.load(tmp_path / "a.toml").recipe == RECIPES["mukhoti_cifar"]
+    assert Study.load(tmp_path / "a.toml").grids[0].recipe == RECIPES["mukhoti_cifar"]
     (tmp_path / "b.toml").write_text(text + '[recipe]\nlike = "mukhoti_cifar"\nepochs = 35\nclip = 1\n')
-    assert Study.load(tmp_path / "b.toml").recipe == replace(RECIPES["mukhoti_cifar"].scaled(35), clip=1.0)
+    assert Study.load(tmp_path / "b.toml").grids[0].recipe == replace(RECIPES["mukhoti_cifar"].scaled(35), clip=1.0)
     for wrong, said in {
         'like = "mukhoti_cifra"': "did you mean 'mukhoti_cifar'",
         'like = "mukhoti_cifar"\nepoch = 3': "did you mean 'epochs'",

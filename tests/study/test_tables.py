@@ -2,6 +2,7 @@ import math
 
 import pytest
 
+from calibrant.study import Grid, Study
 from calibrant.study.tables import tables
 
 
@@ -84,11 +85,11 @@ def test_other_forms_hold_the_same_cells(form):
 
 
 def test_only_a_temperature_is_shown_as_one(tmp_path, honest):
-    from calibrant.study import Store, Study
+    from calibrant.study import Store
     from calibrant.study.measure import measure
 
     names = ("Temperature", "EnsembleTemperature", "Monotone", "StructuredVector", "Identity")
-    study = Study("x", ("digits",), ("resnet8",), ("focal",), names, ("nll",))
+    study = Study("x", (Grid(("digits",), ("resnet8",), ("focal",)),), names, ("nll",))
     store, run = Store(tmp_path), next(study.runs())
     store.put(run, {"val": honest, "test": honest}, {})
     shown = {r["calibrator"]: not math.isnan(r["temperature"]) for r in measure(study, store)}

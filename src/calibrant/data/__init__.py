@@ -1,7 +1,8 @@
-"""Data sets: (root, ...) -> Splits. `__all__` is the registry."""
+"""Data sets: (root, ...) -> Splits. `__all__` is the registry; `corruptions` shift images."""
 
 from calibrant.data import blobs as _blobs
 from calibrant.data import cifar as _cifar
+from calibrant.data import corruptions as corruptions
 from calibrant.data import digits as _digits
 from calibrant.data import imagenet as _imagenet
 from calibrant.data import newsgroups as _newsgroups

@@ -22,31 +22,52 @@ _SEEDS = {"mukhoti": 1, "wang": 101}
 
 
 def cifar10(
-    root: Path | None = None, *, val: int = 5000, protocol: Protocol = "mukhoti", seed: int | None = None
+    root: Path | None = None,
+    *,
+    train: int | None = None,
+    val: int = 5000,
+    protocol: Protocol = "mukhoti",
+    seed: int | None = None,
+    augment: bool = True,
 ) -> Splits:
     """CIFAR-10: 45,000 / 5,000 / 10,000 images of 10 classes, split and standardized as a paper's authors do.
 
     `protocol="mukhoti"` (Mukhoti et al. (2020), and after it AdaFocal and Komisarenko & Kull): the training rows
     shuffled with seed 1, the first `val` of them for validation. `"wang"` (Wang et al. 2021):
     `RandomState(101).permutation`, the last `val`; ImageNet's pixel statistics. Other seeds give other splits of the
-    same kind. Rows are counted in the order of the files, which for the authors is the official one. Training batches
-    are cropped after padding by 4 and mirrored. Raises `InputError` for what cannot be read and for a `val` that leaves
-    nothing to train on.
+    same kind. Rows are counted in the order of the files, which for the authors is the official one. `train` keeps the
+    first so many of the shuffled training examples (Wang et al. 2021, Figure 1d), None all. Training batches are
+    cropped after padding by 4 and mirrored, unless `augment` is off. Raises `InputError` for what cannot be read, for
+    a `val` that leaves nothing to train on, and for a `train` that is not there.
     """
     source = Source(("cifar10",), "uoft-cs/cifar10")
-    return _cifar(source, root, ("label",), 10, val, protocol, seed)
+    return _cifar(source, root, ("label",), 10, train, val, protocol, seed, augment)
 
 
 def cifar100(
-    root: Path | None = None, *, val: int = 5000, protocol: Protocol = "mukhoti", seed: int | None = None
+    root: Path | None = None,
+    *,
+    train: int | None = None,
+    val: int = 5000,
+    protocol: Protocol = "mukhoti",
+    seed: int | None = None,
+    augment: bool = True,
 ) -> Splits:
     """CIFAR-100: as `cifar10`, with the 100 fine classes."""
     source = Source(("cifar100",), "uoft-cs/cifar100")
-    return _cifar(source, root, ("fine_label",), 100, val, protocol, seed)
+    return _cifar(source, root, ("fine_label",), 100, train, val, protocol, seed, augment)
 
 
 def _cifar(
-    source: Source, root: Path | None, label: tuple[str, ...], classes: int, val: int, protocol: str, seed: int | None
+    source: Source,
+    root: Path | None,
+    label: tuple[str, ...],
+    classes: int,
+    train: int | None,
+    val: int,
+    protocol: str,
+    seed: int | None,
+    augment: bool,
 ) -> Splits:
     name = source.folders[0]
     if protocol not in _SEEDS:
@@ -55,11 +76,13 @@ def _cifar(
     everything = Split(tensors["train.images"], tensors["train.labels"])
     order = shuffled(len(everything), val, _SEEDS[protocol] if seed is None else seed, name)
     chosen = (order[val:], order[:val]) if protocol == "mukhoti" else (order[:-val], order[-val:])
+    if train is not None and not 0 < train <= len(chosen[0]):
+        raise InputError(f"{name} has {len(chosen[0])} examples to train on after val={val}, got train={train}")
     return image_splits(
-        everything[chosen[0]],
+        everything[chosen[0][:train]],
         everything[chosen[1]],
         Split(tensors["test.images"], tensors["test.labels"]),
         facts | {"protocol": protocol},
         _STATISTICS[name, protocol],
-        padding=4,
+        padding=4 if augment else 0,
     )

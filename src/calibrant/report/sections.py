@@ -52,7 +52,7 @@ def study_report(study: Study, rows: Sequence[dict[str, Any]], store: Store, com
     ]
     ran = {
         "study": f"{study.name}: {len(done)} networks, {seconds / 60:.1f} minutes of training",
-        "recipe": ", ".join(f"{key} {value}" for key, value in vars(study.recipe).items()),
+        "recipe": ", ".join(f"{key} {value}" for key, value in vars(study.grids[0].recipe).items()),
     }
     return page(study.title or study.name, finding(made), sections, ran | facts(command), kicker="A calibration study")
 
@@ -135,9 +135,10 @@ def _beside(cell: Cell, metric: str) -> str:
 
 
 def _legend(study: Study) -> str:
-    seeds = f"Mean ± standard deviation over {len(study.seeds)} seeds" if len(study.seeds) > 1 else "One seed"
+    seeds = max(len(grid.seeds) for grid in study.grids)
+    words = f"Mean ± standard deviation over {seeds} seeds" if seeds > 1 else "One seed"
     return (
-        f'<p class="note">{seeds}, judged on test examples that no fit has seen; the mean temperature in brackets; the '
+        f'<p class="note">{words}, judged on test examples that no fit has seen; the mean temperature in brackets; the '
         "lowest of each table is bold.</p>"
     )
 

@@ -4,8 +4,8 @@ import hashlib
 import itertools
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType, UnionType
@@ -13,19 +13,22 @@ from typing import Any, Literal, get_args, get_origin
 
 from calibrant import calibrators, catalog, data, losses, metrics, networks
 from calibrant._types import InputError
+from calibrant.study import traces
 from calibrant.study.recipe import RECIPES
 from calibrant.study.recipe import Recipe as Recipe
 
 
 @dataclass(frozen=True)
 class Run:
-    """One network to train. Equal runs have equal ids, on any machine and however they were spelled."""
+    """One network to train, and what to keep of it. Equal runs have equal ids, on any machine and however spelled."""
 
     dataset: str
     network: str
     loss: str
     seed: int
     recipe: Recipe
+    shifts: tuple[str, ...] = ()  # further test sets to predict: corruptions of the test set, or other data sets
+    traces: tuple[str, ...] = ()  # what to watch in every epoch
 
     @property
     def id(self) -> str:
@@ -34,29 +37,61 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Study:
-    """A grid of runs, and the calibrators and metrics to apply to each."""
+class Grid:
+    """Every loss on every network on every data set with every seed, trained by one recipe."""
 
-    name: str
     datasets: tuple[str, ...]
     networks: tuple[str, ...]
     losses: tuple[str, ...]
-    calibrators: tuple[str, ...] = ("Identity", "Temperature")
-    metrics: tuple[str, ...] = ("error", "nll", "brier", "ece", "adaptive_ece")
     seeds: tuple[int, ...] = (0,)
     recipe: Recipe = field(default_factory=Recipe)
-    title: str = ""
+    shifts: tuple[str, ...] = ()
+    traces: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for key, home in HOMES.items():  # fail now, not after training
-            texts = getattr(self, key)
-            if not texts:
-                raise InputError(f"a study needs at least one entry in {key}")
-            object.__setattr__(self, key, tuple(catalog.brief(text, home) for text in texts))
+        _spelled(self, "datasets", "networks", "losses", "seeds")
+        _spelled(self, "shifts", "traces", empty=True)
+
+    def runs(self) -> Iterator[Run]:
+        """Every network of the grid, seeds innermost."""
+        shifts, traces = (tuple(canonical(key, text) for text in getattr(self, key)) for key in ("shifts", "traces"))
+        for dataset, network, loss, seed in itertools.product(self.datasets, self.networks, self.losses, self.seeds):
+            names = canonical("datasets", dataset), canonical("networks", network), canonical("losses", loss)
+            yield Run(*names, seed, self.recipe, shifts, traces)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where a paper's numbers come from."""
+
+    dataset: str
+    network: str
+
+
+@dataclass(frozen=True)
+class Study:
+    """Grids of runs, and the calibrators and metrics to apply to each."""
+
+    name: str
+    grids: tuple[Grid, ...]
+    calibrators: tuple[str, ...] = ("Identity", "Temperature")
+    metrics: tuple[str, ...] = ("error", "nll", "brier", "ece", "adaptive_ece")
+    title: str = ""
+    published: str = ""  # the paper whose numbers stand beside ours
+    beside: Setting | None = None  # which of them, where the paper trained something else
+
+    def __post_init__(self) -> None:
+        if not self.grids:
+            raise InputError("a study needs at least one grid")
+        _spelled(self, "calibrators", "metrics")
 
     @classmethod
-    def load(cls, path: str | Path) -> "Study":
-        """Read a study from TOML; an unknown key is an error with a suggestion."""
+    def load(cls, path: str | Path, scale: str | None = None) -> "Study":
+        """Read a study from TOML; an unknown key is an error with a suggestion.
+
+        What a grid does not say, it has from the top level, and a file without [[grids]] is one grid. `scale` names a
+        table [scales.NAME] that replaces what stands at the top level.
+        """
         path = Path(path)
         try:
             table = tomllib.loads(path.read_text())
@@ -65,25 +100,22 @@ class Study:
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"{path} is not valid TOML: {error}") from None
         try:
-            return build(cls, {"name": path.stem} | table)
+            scales = table.pop("scales", {})
+            if scale is not None and scale not in scales:
+                raise InputError(f"no scale {scale!r}; it has {', '.join(scales) or 'none'}")
+            name = path.stem if scale is None else f"{path.stem}-{scale}"
+            return _study({"name": name} | table | (scales[scale] if scale is not None else {}))
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
 
     def runs(self) -> Iterator[Run]:
-        """Every network of the grid, seeds innermost."""
-        for dataset, network, loss, seed in itertools.product(self.datasets, self.networks, self.losses, self.seeds):
-            yield Run(
-                catalog.canonical(dataset, data),
-                catalog.canonical(network, networks),
-                catalog.canonical(loss, losses),
-                seed,
-                self.recipe,
-            )
+        """Every network of every grid, once."""
+        yield from dict.fromkeys(run for grid in self.grids for run in grid.runs())
 
     def label(self, key: str, name: str) -> str:
         """Say a canonical name as this study spells it: 'focal(gamma=3, ...)' may be its 'focal'."""
-        home = HOMES[key]
-        return next((text for text in getattr(self, key) if catalog.canonical(text, home) == name), name)
+        texts = (text for grid in self.grids for text in getattr(grid, key))
+        return next((text for text in texts if canonical(key, text) == name), name)
 
 
 HOMES: dict[str, ModuleType] = {
@@ -92,7 +124,41 @@ HOMES: dict[str, ModuleType] = {
     "losses": losses,
     "calibrators": calibrators,
     "metrics": metrics,
+    "traces": traces,
 }
+
+
+def canonical(key: str, text: str) -> str:
+    """Spell out an entry of a study's list `key`, defaults included."""
+    return catalog.canonical(text, home(key, text))
+
+
+def home(key: str, text: str) -> ModuleType:
+    """Return the module that knows an entry of a study's list `key`; a shift is a corruption or a data set."""
+    if key != "shifts":
+        return HOMES[key]
+    return data.corruptions if text.partition("(")[0].strip() in data.corruptions.__all__ else data
+
+
+def _spelled(value: Any, *keys: str, empty: bool = False) -> None:
+    """Bring the lists of a study into normal form; fail now, not after training."""
+    for key in keys:
+        texts = getattr(value, key)
+        if not texts and not empty:
+            raise InputError(f"a study needs at least one entry in {key}")
+        if key != "seeds":
+            object.__setattr__(value, key, tuple(catalog.brief(text, home(key, text)) for text in texts))
+
+
+def _study(table: dict[str, Any]) -> Study:
+    own, shared = ([f.name for f in fields(cls)] for cls in (Study, Grid))
+    _known("study", table, [*own, *shared])
+    grids = table.pop("grids", [{}])
+    if not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in grids):  # pyright: ignore
+        raise InputError(f"grids must be tables, written [[grids]], got {grids!r}")
+    common = {key: table.pop(key) for key in list(table) if key in shared}
+    made = tuple(build(Grid, common | grid, "study") for grid in grids)
+    return build(Study, table, grids=made)
 
 
 def recipe(value: str | Mapping[str, Any]) -> Recipe:
@@ -118,25 +184,32 @@ def recipe(value: str | Mapping[str, Any]) -> Recipe:
     return replace(start, **{key: getattr(changes, key) for key in table})
 
 
-def build(cls: type[Any], table: Mapping[str, Any]) -> Any:
-    """Make a frozen dataclass from a TOML table, checking keys and types; lists become tuples, ints floats."""
-    known = {f.name: f for f in fields(cls)}
-    for key in table.keys() - known.keys():
+def build(cls: type[Any], table: Mapping[str, Any], name: str = "", **more: Any) -> Any:
+    """Make a frozen dataclass from a TOML table, checking keys and types; lists become tuples, ints floats.
+
+    `name` is what messages call it, `more` are values that need no check.
+    """
+    known, name = {f.name: f for f in fields(cls)}, name or cls.__name__.lower()
+    _known(name, table, known)
+    values = {key: _convert(key, known[key].type, value) for key, value in table.items()} | more
+    for f in known.values():
+        if f.default is MISSING and f.default_factory is MISSING and f.name not in values:
+            raise InputError(f"{name} needs {f.name!r}")
+    return cls(**values)
+
+
+def _known(name: str, table: Iterable[str], known: Iterable[str]) -> None:
+    for key in set(table) - set(known):
         close = get_close_matches(key, known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known)}"
-        raise InputError(f"{cls.__name__.lower()} has no key {key!r}; {hint}")
-    values = {key: _convert(key, known[key].type, value) for key, value in table.items()}
-    for f in known.values():
-        if f.default is MISSING and f.default_factory is MISSING and f.name not in table:
-            raise InputError(f"{cls.__name__.lower()} needs {f.name!r}")
-    return cls(**values)
+        raise InputError(f"{name} has no key {key!r}; {hint}")
 
 
 def _convert(key: str, kind: Any, value: Any) -> Any:
     if kind is Recipe and isinstance(value, str | dict):
         return recipe(value)  # pyright: ignore[reportUnknownArgumentType]
-    if isinstance(kind, type) and isinstance(value, dict):
-        return build(kind, value)  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(value, dict) and (nested := [o for o in (kind, *get_args(kind)) if is_dataclass(o)]):
+        return build(nested[0], value)  # pyright: ignore
     if get_origin(kind) is tuple and isinstance(value, list):
         return tuple(_convert(key, get_args(kind)[0], item) for item in value)
     if get_origin(kind) is Literal and value in get_args(kind):

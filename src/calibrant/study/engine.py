@@ -13,8 +13,9 @@ import torch
 from calibrant import __version__, catalog, data, losses, metrics, networks
 from calibrant._solve import few_threads
 from calibrant._types import InputError
-from calibrant.data import Splits
-from calibrant.study.config import Run
+from calibrant.data import Split, Splits
+from calibrant.study import traces
+from calibrant.study.config import Run, home
 from calibrant.study.store import Store
 
 SMALL = 100_000  # numbers in a batch from which several threads pay
@@ -71,16 +72,18 @@ def execute(run: Run, store: Store, root: Path | None = None) -> Iterator[Event]
     splits = load(run.dataset, root)
     numbers = splits.train.inputs[:1].numel() if isinstance(splits.train.inputs, torch.Tensor) else SMALL
     with few_threads(run.recipe.batch_size * numbers, enough=SMALL):
-        yield from _execute(run, store, splits)
+        yield from _execute(run, store, splits, root)
 
 
-def _execute(run: Run, store: Store, splits: Splits) -> Iterator[Event]:
+def _execute(run: Run, store: Store, splits: Splits, root: Path | None) -> Iterator[Event]:
     from calibrant.study.train import predict, train
 
+    sets = {"val": splits.val, "test": splits.test} | shifted(run, splits, root)
     began = time.monotonic()
     torch.manual_seed(run.seed)
     network = catalog.resolve(run.network, networks)(*sizes(splits))
     loss = catalog.resolve(run.loss, losses)
+    watches = [catalog.resolve(text, traces) for text in run.traces]
     partial = store.partial(run)
     (partial / "error.txt").unlink(missing_ok=True)
     log = partial / "history.jsonl"
@@ -94,12 +97,16 @@ def _execute(run: Run, store: Store, splits: Splits) -> Iterator[Event]:
             "val_nll": float(metrics.nll(*epoch.val)),
             "seconds": epoch.seconds,
         }
-        history = [past for past in history if past["epoch"] < epoch.number] + [row]
+        history = [past for past in history if past["epoch"] < epoch.number]
+        watched = traces.Watched(epoch, splits, epoch.number == run.recipe.epochs, history)
+        for watch in watches:
+            row |= watch(watched)
+        history.append(row)
         with log.open("a") as file:
             file.write(json.dumps(row) + "\n")
         yield Event("epoch", run, row)
     device = next(network.parameters()).device
-    kept = {name: predict(network, getattr(splits, name), splits.prepare, device=device) for name in ("val", "test")}
+    kept = {name: predict(network, split, splits.prepare, device=device) for name, split in sets.items()}
     facts = {
         "classes": list(splits.classes),
         "data": dict(splits.facts),
@@ -110,6 +117,28 @@ def _execute(run: Run, store: Store, splits: Splits) -> Iterator[Event]:
     }
     store.put(run, kept, facts, history)
     yield Event("done", run, facts)
+
+
+def shifted(run: Run, splits: Splits, root: Path | None) -> dict[str, Split]:
+    """Return the further test sets of a run, named shift0, shift1, ... in the order of `run.shifts`.
+
+    A corruption changes the images of the run's own test set, which keep their labels. The test set of any other data
+    set is out of distribution: its labels mean nothing here and are all 0. Raises `InputError` if it does not fit.
+    """
+    own = splits.test.inputs
+    made: dict[str, Split] = {}
+    for i, text in enumerate(run.shifts):
+        found = catalog.resolve(text, home("shifts", text))
+        if home("shifts", text) is data.corruptions:
+            if not (isinstance(own, torch.Tensor) and own.dtype == torch.uint8 and own.ndim == 4):
+                raise InputError(f"{text} corrupts images of bytes, which {run.dataset.partition('(')[0]} has not")
+            made[f"shift{i}"] = Split(found(own), splits.test.labels)
+            continue
+        other = found(root).test.inputs
+        if not isinstance(other, torch.Tensor) or other.shape[1:] != own.shape[1:]:
+            raise InputError(f"{text} has inputs unlike those of {run.dataset.partition('(')[0]}; choose another shift")
+        made[f"shift{i}"] = Split(other, torch.zeros(len(other), dtype=torch.long))
+    return made
 
 
 def sizes(splits: Splits) -> tuple[Any, ...]:

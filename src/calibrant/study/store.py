@@ -89,7 +89,7 @@ class Store:
         try:
             for split, p in splits.items():
                 save_file({"logits": p.logits.contiguous(), "labels": p.labels}, draft / f"{split}.safetensors")
-            polars.DataFrame(list(history)).write_parquet(draft / "history.parquet")
+            polars.DataFrame(list(history), infer_schema_length=None).write_parquet(draft / "history.parquet")
             (draft / "run.json").write_text(json.dumps({"run": asdict(run), "facts": dict(facts)}, indent=1))
             for path in draft.iterdir():
                 _sync(path)

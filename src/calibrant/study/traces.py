@@ -1,0 +1,195 @@
+"""What may be watched while a network learns: a trace is (watched, ...) -> the numbers of one epoch, by name.
+
+Numbers are floats, lists of floats, or text; they become columns of a run's history. Nothing here changes the training.
+`__all__` is the registry: a study lists traces such as "calibration(split='test')".
+"""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from calibrant import metrics
+from calibrant._bins import Bins, Events, mukhoti_edges
+from calibrant._types import InputError
+from calibrant.calibrators import Temperature
+from calibrant.data import Splits
+from calibrant.predictions import Predictions
+
+if TYPE_CHECKING:
+    from calibrant.study.train import Epoch
+
+__all__ = ["bins", "calibration", "gammas", "gradients", "learned", "norm", "scores"]
+
+Row = dict[str, Any]
+SplitName = Literal["train", "val", "test"]
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """An epoch that has ended, the data, and the rows of the epochs before it."""
+
+    epoch: "Epoch"
+    splits: Splits
+    last: bool  # whether this is the last epoch
+    history: Sequence[Mapping[str, Any]] = ()
+    seen: dict[str, Predictions] = field(default_factory=dict[str, Predictions])
+
+    def predictions(self, split: str) -> Predictions:
+        """Return the network's predictions now, without augmentation; every split is predicted once."""
+        from calibrant.study.train import predict
+
+        if split not in ("train", "val", "test"):
+            raise InputError(f"a trace watches train, val or test, got {split!r}")
+        if split not in self.seen:
+            network, known = self.epoch.network, split == "val"
+            device = next(network.parameters()).device
+            examples = getattr(self.splits, split)
+            self.seen[split] = (
+                self.epoch.val if known else predict(network, examples, self.splits.prepare, device=device)
+            )
+        return self.seen[split]
+
+
+def scores(watched: Watched, *, split: SplitName = "val") -> Row:
+    """NLL, entropy and confidence, over all and over correct and wrong predictions (Mukhoti et al. 2020, Figures 1, 3).
+
+    Columns SPLIT_error, SPLIT_nll, SPLIT_nll_correct, ..., nan where there are no such predictions.
+    """
+    p = watched.predictions(split).double()
+    confidence, right = p.logits.softmax(-1).amax(-1), p.logits.argmax(-1) == p.labels
+    row: Row = {f"{split}_error": float(metrics.error(*p)), f"{split}_nll": float(metrics.nll(*p))}
+    for among, chosen in ("correct", right), ("wrong", ~right):
+        some = p.logits[chosen], p.labels[chosen]
+        known = bool(chosen.any())
+        row[f"{split}_nll_{among}"] = float(metrics.nll(*some)) if known else float("nan")
+        row[f"{split}_entropy_{among}"] = float(metrics.entropy(*some)) if known else float("nan")
+        row[f"{split}_confidence_{among}"] = float(confidence[chosen].mean()) if known else float("nan")
+    return row
+
+
+def calibration(watched: Watched, *, split: SplitName = "val") -> Row:
+    """ECE before and after the temperature that is best for it on the same split (Wang et al. 2021, Figure 4).
+
+    Columns SPLIT_ece, SPLIT_optimal_ece, SPLIT_temperature.
+    """
+    p = watched.predictions(split).double()
+    best = Temperature.fit(*p, criterion="ece")
+    return {
+        f"{split}_ece": float(metrics.ece(*p)),
+        f"{split}_optimal_ece": float(metrics.ece(best(p.logits), p.labels)),
+        f"{split}_temperature": float(best.temperature),
+    }
+
+
+def bins(watched: Watched, *, split: SplitName = "val", count: int = 15) -> Row:
+    """Confidence minus accuracy in `count` bins of equal mass, as AdaFocal (Ghosh et al. 2022) looks at its bins.
+
+    Column SPLIT_bin_gaps: a list from the least confident bin to the most confident one.
+    """
+    events = Events.top(*watched.predictions(split).double())
+    found = Bins.between(mukhoti_edges(events.confidence, count), events.confidence, events.correct)
+    return {f"{split}_bin_gaps": (-found.gap).tolist()}
+
+
+def gammas(watched: Watched) -> Row:
+    """The gammas that trained this epoch: one per bin for AdaFocal, one for a schedule, none for other losses.
+
+    Column gammas: a list.
+    """
+    gamma = getattr(watched.epoch.loss, "gamma", None)
+    if gamma is None:
+        return {}
+    return {"gammas": gamma.tolist() if isinstance(gamma, Tensor) else [float(gamma)]}
+
+
+def norm(watched: Watched) -> Row:
+    """L2 norm of the last linear layer's weights (Mukhoti et al. 2020, Figure 3). Column last_layer_norm."""
+    return {"last_layer_norm": float(last_layer(watched.epoch.network).weight.detach().float().norm())}
+
+
+def gradients(watched: Watched, *, epochs: tuple[int, ...] = (10, 100, 200), count: int = 50) -> Row:
+    r"""Norms of the loss's gradient in the last linear layer, per training example (Mukhoti et al. 2020, Figure 4).
+
+    For logits W h + b the gradient in (W, b) is $\partial L/\partial z$ times (h, 1), so its norm is
+    $\|\partial L/\partial z\| \sqrt{\|h\|^2 + 1}$. At the given epochs only: gradient_norms, the counts of a
+    histogram, and gradient_edges, its `count` + 1 edges.
+    """
+    if watched.epoch.number not in epochs:
+        return {}
+    norms = _gradient_norms(watched).numpy()
+    counts, edges = np.histogram(norms, count)
+    return {"gradient_norms": counts.tolist(), "gradient_edges": edges.tolist()}
+
+
+def learned(watched: Watched, *, groups: int = 5, count: int = 50) -> Row:
+    """Maximum logits of the training examples by learned epoch (Wang et al. 2021, Figure 5).
+
+    An example's learned epoch is that since which it is classified correctly until the end. Every epoch keeps
+    `learned_bits`, one bit per example in base 64, so that a resumed run knows; the last one has `learned_counts`, a
+    histogram of the maximum logits for each of `groups` equal spans of epochs and for those never learned,
+    `learned_edges`, and `learned_spans`, the first epoch of each span.
+    """
+    p = watched.predictions("train")
+    right = (p.logits.argmax(-1) == p.labels).numpy()
+    row: Row = {"learned_bits": base64.b64encode(np.packbits(right).tobytes()).decode()}
+    if not watched.last:
+        return row
+    since = learned_epochs([*(past["learned_bits"] for past in watched.history), row["learned_bits"]], len(right))
+    spans = np.linspace(1, watched.epoch.number + 1, groups + 1)
+    maxima = p.logits.amax(-1).numpy()
+    edges = np.histogram_bin_edges(maxima, count)
+    group = np.digitize(since, spans) - 1
+    counts = [np.histogram(maxima[group == i], edges)[0].tolist() for i in range(groups + 1)]
+    return row | {"learned_counts": counts, "learned_edges": edges.tolist(), "learned_spans": spans[:-1].tolist()}
+
+
+def learned_epochs(bits: Sequence[str], n: int) -> np.ndarray:
+    """Return since which epoch, counted from 1, each of n examples was right to the end; len(bits) + 1 if never.
+
+    >>> first, second = (base64.b64encode(bytes([b])).decode() for b in (0b10100000, 0b11000000))
+    >>> learned_epochs([first, second], 3)
+    array([1, 2, 3])
+    """
+    since = np.full(n, len(bits) + 1)
+    going = np.ones(n, dtype=bool)
+    for epoch in range(len(bits), 0, -1):
+        packed = np.frombuffer(base64.b64decode(bits[epoch - 1]), dtype=np.uint8)
+        going &= np.unpackbits(packed, count=n).astype(bool)
+        since[going] = epoch
+    return since
+
+
+def last_layer(network: nn.Module) -> nn.Linear:
+    """Return the linear layer that makes the logits; raises `InputError` for a network without any."""
+    layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
+    if not layers:
+        raise InputError(f"{type(network).__name__} has no linear layer to watch")
+    return layers[-1]
+
+
+def _gradient_norms(watched: Watched, batch_size: int = 250) -> Tensor:
+    network, examples, splits = watched.epoch.network, watched.splits.train, watched.splits
+    layer = last_layer(network)
+    taken: list[Tensor] = []
+    hook = layer.register_forward_pre_hook(lambda _, inputs: taken.append(inputs[0].detach().float()))
+    device = layer.weight.device
+    norms: list[Tensor] = []
+    network.eval()
+    try:
+        for start in range(0, len(examples), batch_size):
+            some = examples[start : start + batch_size].to(device)
+            with torch.no_grad():
+                logits = network(splits.prepare(some.inputs)).float()
+            z = logits.detach().requires_grad_()
+            with torch.enable_grad():
+                (slope,) = torch.autograd.grad(watched.epoch.loss(z, some.labels).sum(), z)
+            features = taken.pop()
+            norms.append((slope.norm(dim=-1) * (features.square().sum(-1) + 1).sqrt()).cpu())
+    finally:
+        hook.remove()
+    return torch.cat(norms)

@@ -1,0 +1,136 @@
+"""What is watched during training is what one would compute by hand, and survives an interruption."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant import InputError, Predictions, losses, metrics
+from calibrant.data import Split, Splits
+from calibrant.study import Grid, Recipe, Store, Study, traces
+from calibrant.study.engine import execute
+from calibrant.study.train import Epoch
+
+TRACES = (
+    "scores(split='train')",
+    "calibration",
+    "bins(count=3)",
+    "gammas",
+    "norm",
+    "gradients(epochs=(2,), count=8)",
+    "learned(groups=2, count=5)",
+)
+GRID = Grid(
+    ("digits(train=60, val=100)",),
+    ("resnet8(channels=1, width=4)",),
+    ("AdaFocal(bins=4)",),
+    recipe=Recipe(epochs=4, batch_size=20, milestones=(3,)),
+    shifts=("gaussian_noise(severity=5)", "digits(train=200, val=300)"),
+    traces=TRACES,
+)
+
+
+def watched(network, loss, *, number=2, last=True, history=()):
+    g = torch.Generator().manual_seed(0)
+    inputs, labels = torch.randn(30, 4, generator=g), torch.randint(3, (30,), generator=g)
+    splits = Splits(Split(inputs, labels), Split(inputs[:9], labels[:9]), Split(inputs, labels), tuple("abc"))
+    with torch.no_grad():
+        val = Predictions(network(inputs[:9]), labels[:9])
+    return traces.Watched(Epoch(number, network, loss, 1.0, 0.1, val, 1.0, True), splits, last, history)
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3))
+
+
+def test_gradient_norms_are_those_of_backpropagation_per_example(network):
+    w = watched(network, losses.focal)
+    expected = []
+    for x, y in zip(w.splits.train.inputs, w.splits.train.labels, strict=True):
+        loss = losses.focal(network(x[None]), y[None]).sum()
+        slopes = torch.autograd.grad(loss, list(network[2].parameters()))
+        expected.append(math.sqrt(sum(float(slope.square().sum()) for slope in slopes)))
+    counts, edges = np.histogram(np.array(expected, dtype=np.float32), 50)
+    row = traces.gradients(w, epochs=(2,))
+    assert sum(row["gradient_norms"]) == 30
+    np.testing.assert_allclose(row["gradient_edges"], edges, rtol=1e-4)
+    assert np.abs(np.cumsum(row["gradient_norms"]) - np.cumsum(counts)).max() <= 1  # a norm on an edge may fall aside
+    assert traces.gradients(w, epochs=(3,)) == {}
+
+
+def test_scores_divide_the_correct_from_the_wrong(network):
+    w = watched(network, losses.cross_entropy)
+    row, p = traces.scores(w, split="test"), w.predictions("test").double()
+    right = p.logits.argmax(-1) == p.labels
+    share = float(right.double().mean())
+    assert row["test_nll"] == pytest.approx(share * row["test_nll_correct"] + (1 - share) * row["test_nll_wrong"])
+    assert row["test_error"] == pytest.approx(1 - share)
+    confidence = share * row["test_confidence_correct"] + (1 - share) * row["test_confidence_wrong"]
+    assert confidence == pytest.approx(float(p.logits.softmax(-1).amax(-1).mean()))
+
+
+def test_the_optimal_temperature_lowers_ece(network):
+    w = watched(network, losses.cross_entropy)
+    row = traces.calibration(w, split="test")
+    assert row["test_ece"] == pytest.approx(float(metrics.ece(*w.predictions("test").double())))
+    assert row["test_optimal_ece"] <= row["test_ece"]
+
+
+def test_gammas_are_those_of_the_loss(network):
+    assert traces.gammas(watched(network, losses.AdaFocal(bins=4))) == {"gammas": [1.0] * 4}
+    assert traces.gammas(watched(network, losses.Scheduled(epochs=7))) == {"gammas": [5.0]}
+    assert traces.gammas(watched(network, losses.brier)) == {}
+
+
+def test_learned_epochs_count_from_the_last_mistake(network):
+    first = traces.learned(watched(network, losses.brier, number=1, last=False))
+    assert list(first) == ["learned_bits"]
+    last = traces.learned(watched(network, losses.brier, history=[first]), groups=2)
+    w = watched(network, losses.brier)
+    right = w.predictions("train").logits.argmax(-1) == w.splits.train.labels
+    assert [sum(group) for group in last["learned_counts"]] == [int(right.sum()), 0, int((~right).sum())]
+
+
+def test_a_network_without_a_linear_layer_is_told_of():
+    with pytest.raises(InputError, match="Identity has no linear layer to watch"):
+        traces.last_layer(torch.nn.Identity())
+
+
+def test_a_study_keeps_traces_and_shifts_and_a_resumed_run_has_the_same(tmp_path):
+    (run,) = Study("x", (GRID,)).runs()
+    whole, parted = Store(tmp_path / "whole"), Store(tmp_path / "parted")
+    list(execute(run, whole))
+    rows = whole.history(run).to_dicts()
+    assert len(rows[0]["gammas"]) == 4
+    assert len(rows[0]["val_bin_gaps"]) == 3
+    assert [row["gradient_norms"] is None for row in rows] == [True, False, True, True]
+    assert sum(map(sum, rows[-1]["learned_counts"])) == 60
+    assert len(whole.get(run, "shift0").labels) == len(whole.get(run, "test").labels)
+    assert not whole.get(run, "shift1").labels.any()
+
+    events = execute(run, parted)
+    for _ in range(2):
+        next(events)
+    events.close()
+    list(execute(run, parted))
+    ours, theirs = (store.history(run).drop("seconds") for store in (whole, parted))
+    assert ours.equals(theirs)
+    for split in "test", "shift0", "shift1":
+        assert torch.equal(whole.get(run, split).logits, parted.get(run, split).logits)
+
+
+@pytest.mark.parametrize(
+    ("shift", "message"),
+    [
+        ("blobs", "blobs(.*) has inputs unlike those of digits; choose another shift"),
+        ("gaussian_noise(severity=9)", "severity"),
+    ],
+)
+def test_a_shift_that_does_not_fit_is_told_of_before_training(tmp_path, shift, message):
+    grid = Grid(GRID.datasets, GRID.networks, GRID.losses, recipe=GRID.recipe, shifts=(shift,))
+    (run,) = Study("x", (grid,)).runs()
+    with pytest.raises(InputError, match=message):
+        next(execute(run, Store(tmp_path)))

@@ -11,9 +11,9 @@ import pytest
 
 import calibrant
 from calibrant._types import InputError
-from calibrant.study import Study
+from calibrant.study import RECIPES, Grid, Study
+from calibrant.study.config import Setting
 from calibrant.study.published import Beside, Published
-from calibrant.study.recipe import RECIPES
 from calibrant.study.tables import tables
 
 FOLDER = Path(calibrant.__file__).parent / "studies" / "published"
@@ -181,15 +181,11 @@ def rows(study, value=0.05):
             }
 
 
-GRID = Study(
-    "mine",
-    ("cifar10",),
-    ("resnet50",),
-    ("cross_entropy", "focal", "poly1"),
-    ("Identity", BY_ECE),
-    ("ece",),
-    recipe=RECIPES["mukhoti_cifar"],
-)
+GRID = Grid(("cifar10",), ("resnet50",), ("cross_entropy", "focal", "poly1"), recipe=RECIPES["mukhoti_cifar"])
+
+
+def study(grid, **more):
+    return Study("mine", (grid,), ("Identity", BY_ECE), ("ece",), **more)
 
 
 def beside(study):
@@ -198,7 +194,7 @@ def beside(study):
 
 
 def test_the_papers_numbers_stand_in_every_form_of_the_table():
-    table = beside(GRID)
+    table = beside(study(GRID))
     where = "cifar10", "resnet50", "cross_entropy"
     assert table.printed(where) == ["4.35", "1.35 (2.50)"]
     assert table.printed(("cifar10", "resnet50", "poly1")) == []
@@ -213,9 +209,12 @@ def test_the_papers_numbers_stand_in_every_form_of_the_table():
 
 def test_what_differs_from_the_paper_is_said():
     shorter = replace(GRID, recipe=replace(RECIPES["mukhoti_cifar"].scaled(35), precision="bf16-mixed", compile=True))
-    (note,) = beside(shorter).notes
+    (note,) = beside(study(shorter)).notes
     assert note == (
         "paper: Mukhoti et al. (2020), Table 1, Table 4; published: epochs 350, milestones (149, 249), "
         "precision 32-true; here: epochs 35, milestones (15, 25), precision bf16-mixed."
     )
-    assert beside(replace(GRID, networks=("resnet20",))).notes == ()
+    other = replace(GRID, networks=("resnet20",))
+    assert beside(study(other)).notes == ()
+    (note,) = beside(study(other, beside=Setting("cifar10", "resnet50"))).notes
+    assert "published: resnet50 on cifar10; here: resnet20 on cifar10" in note

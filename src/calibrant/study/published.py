@@ -92,8 +92,8 @@ class Beside:
     def _place(self, dataset: str, network: str) -> tuple[str, str]:
         if (_canonical(dataset, "datasets"), _canonical(network, "networks")) in self.published.places:
             return dataset, network
-        other: Mapping[str, str] = getattr(self.study, "beside", {})
-        return other.get("dataset", dataset), other.get("network", network)
+        other = self.study.beside
+        return (other.dataset, other.network) if other else (dataset, network)
 
     def _differences(self) -> Iterator[str]:
         places = dict.fromkeys((run.dataset, run.network, run.recipe) for run in self.study.runs())
@@ -111,9 +111,9 @@ class Beside:
 
 def study_tables(study: Study, rows: Iterable[Mapping[str, Any]]) -> list[Table]:
     """Make the tables of a study's rows, with the paper's numbers beside ours where the study names a paper."""
-    if not (name := getattr(study, "published", "")):
+    if not study.published:
         return tables(rows)
-    beside = Beside(Published.load(name), study)
+    beside = Beside(Published.load(study.published), study)
     return tables(rows, beside.printed, beside.note)
 
 

@@ -243,6 +243,7 @@ def study_measure(
     scale: _SCALE = None,
     calibrator: Annotated[list[str], typer.Option("--calibrator", "-c", help="Instead of the study's own.")] = [],
     metric: Annotated[list[str], typer.Option("--metric", "-m", help="Instead of the study's own.")] = [],
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes to share the work; default: one per core.")] = None,
 ) -> None:
     """Calibrate and measure what is stored again, with other calibrators or metrics; nothing is trained."""
     from calibrant.study import Store, Study
@@ -252,7 +253,7 @@ def study_measure(
     changes |= {"metrics": tuple(metric)} if metric else {}
     loaded = replace(loaded, **changes)
     folder = folder or Path("runs") / loaded.name
-    _measured(loaded, Store(folder), folder)
+    _measured(loaded, Store(folder), folder, jobs)
 
 
 def _found(study: str) -> Path:
@@ -284,9 +285,10 @@ def _study(
         sys.exit(1)
 
 
-def _measured(study: Any, store: Any, folder: Path) -> None:
+def _measured(study: Any, store: Any, folder: Path, jobs: int | None = None) -> None:
     """Show a study's tables, and write them and its report."""
     import polars
+    import torch
 
     from calibrant.report import study_report
     from calibrant.study.measure import measure
@@ -295,7 +297,7 @@ def _measured(study: Any, store: Any, folder: Path) -> None:
     report = writable(folder / "report.html")
     with _status() as progress:
         progress("calibrating and measuring")
-        rows = list(measure(study, store))
+        rows = list(measure(study, store, jobs or torch.get_num_threads()))
         page = study_report(study, rows, store, _command())
         made = study_tables(study, rows)
     _show_study(study, made)

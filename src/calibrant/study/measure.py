@@ -1,33 +1,78 @@
 """From stored logits to rows: fit on validation, judge on test. Never stored as truth, always made anew."""
 
 import math
-from collections.abc import Iterator
+import os
+import signal
+import time
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
+from calibrant._solve import few_threads
+from calibrant._types import InputError
 from calibrant.assess import fit, judge
-from calibrant.study.config import Study
+from calibrant.study.config import Run, Study
 from calibrant.study.store import Store
 
+WORTH = 10.0  # seconds of work from which it pays to start processes
 
-def measure(study: Study, store: Store) -> Iterator[dict[str, Any]]:
+
+def measure(study: Study, store: Store, jobs: int = 1) -> Iterator[dict[str, Any]]:
     """Yield a row per finished run, calibrator and metric of a study.
 
     Columns: run, dataset, network, loss, seed, calibrator, temperature (nan where there is none), metric, value.
+    With several jobs a long work is shared among as many processes: the same rows in the same order.
     """
-    for run in study.runs():
-        if run not in store:
-            continue
-        val, test = store.get(run, "val"), store.get(run, "test").double()
-        where = {
-            "run": run.id,
-            "dataset": study.label("datasets", run.dataset),
-            "network": study.label("networks", run.network),
-            "loss": study.label("losses", run.loss),
-            "seed": run.seed,
-        }
+    runs, began = [run for run in study.runs() if run in store], time.monotonic()
+    for done, run in enumerate(runs, 1):
+        yield from _measured(study, store, run)
+        if jobs > 1 and (time.monotonic() - began) / done * (len(runs) - done) > WORTH:
+            yield from _in_processes(study, store, runs[done:], jobs)
+            return
+
+
+def _in_processes(study: Study, store: Store, runs: Sequence[Run], jobs: int) -> Iterator[dict[str, Any]]:
+    start = get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first process
+    with _one_thread_each(), ProcessPoolExecutor(min(jobs, len(runs)), *start) as pool:
+        try:
+            for rows in pool.map(partial(_measured, study, store), runs):
+                yield from rows
+        except BrokenProcessPool:
+            raise InputError("a process that measures was killed, perhaps for its memory; use fewer --jobs") from None
+
+
+@contextmanager
+def _one_thread_each() -> Generator[None]:
+    """Keep the libraries of processes that start meanwhile from competing for the cores."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["OMP_NUM_THREADS"]
+        os.environ.update({} if before is None else {"OMP_NUM_THREADS": before})
+
+
+def _measured(study: Study, store: Store, run: Run) -> list[dict[str, Any]]:
+    val, test = store.get(run, "val").double(), store.get(run, "test").double()
+    where = {
+        "run": run.id,
+        "dataset": study.label("datasets", run.dataset),
+        "network": study.label("networks", run.network),
+        "loss": study.label("losses", run.loss),
+        "seed": run.seed,
+    }
+    rows: list[dict[str, Any]] = []
+    with few_threads(max(val.logits.numel(), test.logits.numel())):
         for calibrator in study.calibrators:
             fitted = fit(calibrator, val)
             scaled = type(fitted).__name__.endswith("Temperature")  # elsewhere such a field is a unit, not the map
             temperature = float(getattr(fitted, "temperature", math.nan)) if scaled else math.nan
             for name, value in judge(fitted(test.logits), test, study.metrics).items():
-                yield {**where, "calibrator": calibrator, "temperature": temperature, "metric": name, "value": value}
+                more = {"calibrator": calibrator, "temperature": temperature, "metric": name, "value": value}
+                rows.append(where | more)
+    return rows

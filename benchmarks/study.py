@@ -1,0 +1,93 @@
+"""200 stored runs: how long it takes to measure them all, to write their report, and to open it.
+
+python benchmarks/study.py [FOLDER]     # keeps the runs in FOLDER, else in one that is deleted
+
+The logits are drawn, not trained: 5,000 validation and 10,000 test examples of 10 classes, of ten losses that differ in
+accuracy and confidence, 20 seeds each. Every default calibrator and metric is measured, of `study` and of `assess`.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from calibrant import Predictions
+from calibrant.assess import CALIBRATORS, METRICS
+from calibrant.report import study_report
+from calibrant.study import Store, Study
+from calibrant.study.measure import measure
+
+LOSSES = tuple(f"focal(gamma={gamma})" for gamma in range(10))
+GRID = {"datasets": ("cifar10",), "networks": ("resnet50",), "losses": LOSSES, "seeds": tuple(range(20))}
+USUAL = Study("defaults of study", **GRID)
+ALL = Study(
+    "defaults of assess", **GRID, calibrators=CALIBRATORS, metrics=tuple({**dict.fromkeys(METRICS), "error": 0})
+)
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+LOADED = "onload = () => { document.body.offsetHeight; document.documentElement.dataset.ms = performance.now() }"
+
+
+def drawn(n: int, strength: float, confidence: float, g: torch.Generator) -> Predictions:
+    """Logits of a network that is sure of most examples and unsure of some, some classes being alike."""
+    labels = torch.randint(10, (n,), generator=g)
+    z = torch.randn(n, 10, generator=g)
+    ease = strength * torch.rand(n, generator=g).sqrt()
+    z[torch.arange(n), labels] += ease
+    z[torch.arange(n), labels ^ 1] += ease / 3
+    return Predictions(confidence * z, labels)
+
+
+def fill(store: Store) -> None:
+    for run in USUAL.runs():
+        if run not in store:
+            gamma = float(re.findall(r"gamma=(\d+)", run.loss)[0])
+            g = torch.Generator().manual_seed(1000 * int(gamma) + run.seed)
+            kept = {name: drawn(n, 8, 3 / (1 + gamma / 3), g) for name, n in (("val", 5000), ("test", 10_000))}
+            store.put(run, kept, {"seconds": 1.0}, [{"epoch": 1, "train_loss": 1.0}])
+
+
+def opened(report: Path) -> tuple[float, float]:
+    """Return the seconds until the page is loaded and laid out, and those of the browser from start to end."""
+    page = report.with_name("timed.html")
+    page.write_text(report.read_text().replace("</head>", f"<script>{LOADED}</script></head>"))
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={report.parent}/user"]
+    began = time.monotonic()
+    done = subprocess.run([BROWSER, *flags, "--dump-dom", page.as_uri()], capture_output=True, text=True, check=True)
+    return float(re.findall(r'data-ms="([\d.]+)"', done.stdout)[0]) / 1000, time.monotonic() - began
+
+
+def processor() -> float:
+    """Seconds of processor time of this process and those that it started and that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def main(folder: Path) -> None:
+    store, cores = Store(folder), len(os.sched_getaffinity(0))
+    fill(store)
+    for study in USUAL, ALL:
+        began, used = time.monotonic(), processor()
+        rows = list(measure(study, store, cores))
+        took, used = time.monotonic() - began, processor() - used
+        what = f"{len(study.calibrators)} calibrators, {len(study.metrics)} metrics, {len(rows)} rows of 200 runs"
+        print(f"{study.name}: {what}: {took:.1f} s in {cores} processes, {used:.1f} s of processor", flush=True)
+        began, report = time.monotonic(), folder / "report.html"
+        report.write_text(study_report(study, rows, store, "benchmarks/study.py"))
+        print(f"  report written in {time.monotonic() - began:.1f} s, {report.stat().st_size / 1e6:.2f} MB", flush=True)
+        if BROWSER is not None:
+            loaded, whole = opened(report)
+            print(f"  loaded and laid out in {loaded:.2f} s, the whole visit in {whole:.2f} s", flush=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        main(Path(sys.argv[1]))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            main(Path(folder))

@@ -170,3 +170,16 @@ def test_wrong_grids_are_refused():
             FocalTemperature.fit(*data, grid=grid)
     with pytest.raises(InputError, match="gamma > -1"):
         FocalMap.fit(*data, gamma=-1.0)
+
+
+def test_a_given_gamma_leaves_the_temperature_to_be_found(honest):
+    z, y = honest.logits * 2, honest.labels
+    whole = FocalTemperature.fit(z, y, criterion="nll", grid=([-0.5, 0.5, 1.0], WANG[4:400:5]))
+    given = FocalTemperature.fit(z, y, criterion="nll", grid=([-0.5, 0.5, 1.0], WANG[4:400:5]), gamma=0.5)
+    alone = FocalTemperature.fit(z, y, criterion="nll", grid=([0.5], WANG[4:400:5]))
+    assert (given.gamma, given.temperature) == (alone.gamma, alone.temperature)
+    assert given.gamma == 0.5
+    assert given.certificate.status == "grid"
+    assert whole.certificate.after <= given.certificate.after
+    with pytest.raises(InputError, match="above -1"):
+        FocalTemperature.fit(z, y, gamma=-1.5)

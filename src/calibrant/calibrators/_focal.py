@@ -75,24 +75,28 @@ class FocalTemperature:
         criterion: str = "adaptive_ece",
         grid: str | tuple[Sequence[float], Sequence[float]] = "text",
         search: Literal["full", "line"] = "full",
+        gamma: float | None = None,
     ) -> "FocalTemperature":
         """Find (gamma, T) on validation predictions: the first strict minimum of the criterion, gamma by gamma.
 
         `criterion` is the text of a metric: "nll", "ece", "adaptive_ece" or any other. `grid` is (gammas,
         temperatures), or the lists of the paper: those of its "text" (9 by 500) or of its "code" (10 by 100).
         "full" searches the whole grid. "line" is the paper's cheaper search, with m temperatures 3 m points: the
-        best T for the smallest and for the largest gamma, then m points on the straight line between the two.
+        best T for the smallest and for the largest gamma, then m points on the straight line between the two. A given
+        `gamma` leaves only the temperature to be found (as in their Figure 8).
 
         Raises `InputError` for an unknown grid, temperatures not above 0 or gammas not above -1.
         """
         gammas, ts = _lists(grid)
-        gamma, t, _ = (
+        gammas = gammas if gamma is None else _lists(((gamma,), ts))[0]
+        found, t, _ = (
             search_grid(logits, labels, criterion, [(gammas, ts)])
             if search == "full"
             else _on_line(logits, labels, criterion, gammas, ts)
         )
-        learned = torch.tensor(t, dtype=torch.float64), torch.tensor(gamma, dtype=torch.float64)
-        on_edge = search == "full" and (t in (min(ts), max(ts)) or gamma in (min(gammas), max(gammas)))
+        learned = torch.tensor(t, dtype=torch.float64), torch.tensor(found, dtype=torch.float64)
+        outermost = gamma is None and found in (min(gammas), max(gammas))
+        on_edge = search == "full" and (t in (min(ts), max(ts)) or outermost)
         passes = len(gammas) * len(ts) if search == "full" else 3 * len(ts)
         status = "at bound" if on_edge else "grid"
         return certify(cls(*learned), logits, labels, status, criterion=criterion, iterations=passes)

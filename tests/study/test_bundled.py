@@ -1,0 +1,91 @@
+"""The studies that come with calibrant: each loads, and trains what its paper did."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import calibrant
+from calibrant.study import RECIPES, Study
+from calibrant.study.config import canonical
+from calibrant.study.published import Published
+
+FOLDER = Path(calibrant.__file__).parent / "studies"
+FILES = sorted(FOLDER.glob("*.toml"))
+RUNS = {  # data sets and networks, losses, seeds
+    "quickstart": 1 * 5 * 3,
+    "losses": 1 * 25 * 3,
+    "mukhoti_2020": 10 * 10 + 10 + 6,  # the later version: label smoothing everywhere, Tiny-ImageNet
+    "komisarenko_2024": 3 * 8 * 5,
+    "wang_2021": 4 * 4 * 5,
+    "wang_2021_coefficients": 4 * 16 * 5,
+    "wang_2021_inverse": 4 * 7 * 5,
+    "wang_2021_validation_size": 2 * 5 * 4 * 5,
+    "wang_2021_training_size": 5 * (25 + 10 + 5),
+    "loss_survey": 3 * 4,
+    "adafocal_2022": 9 + 2 * 7 + 5 * 6 + 6 + 6,
+}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_study_has_the_papers_runs(path):
+    study = Study.load(path)
+    runs = list(study.runs())
+    assert len(runs) == RUNS[path.stem]
+    assert len({run.id for run in runs}) == len(runs)
+    assert study.title
+    if study.published:
+        Published.load(study.published)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_scale_is_smaller(path):
+    whole = Study.load(path)
+    for scale in tomllib.loads(path.read_text()).get("scales", {}):
+        study = Study.load(path, scale)
+        assert sum(run.recipe.epochs for run in study.runs()) < sum(run.recipe.epochs for run in whole.runs())
+        assert study.name == f"{path.stem}-{scale}"
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (FOLDER / "published").glob("*.toml")))
+def test_every_printed_number_has_its_place_in_the_study_of_the_paper(name):
+    study = Study.load(FOLDER / f"{name}.toml")
+    assert study.published == name
+    trained = {(run.dataset, run.network, run.loss): run.recipe for run in study.runs()}
+    calibrators = {canonical("calibrators", text) for text in study.calibrators}
+    metrics = {canonical("metrics", text) for text in study.metrics}
+    found = Published.load(name)
+    for dataset, network, loss, calibrator, metric in found.numbers:
+        assert trained[dataset, network, loss] == found.recipes[dataset]
+        assert calibrator in calibrators
+        assert metric in metrics
+
+
+def test_the_papers_recipes_are_those_of_their_code():
+    study = Study.load(FOLDER / "mukhoti_2020.toml")
+    assert {run.recipe.epochs for run in study.runs() if run.dataset.startswith("cifar")} == {350}
+    watched = [run for run in study.runs() if run.traces]
+    assert {(run.dataset.partition("(")[0], run.network.partition("(")[0]) for run in watched} == {
+        ("cifar10", "resnet50")
+    }
+    tiny = {run.loss: run.recipe for run in study.runs() if run.dataset.startswith("tiny")}
+    assert tiny["brier"].learning_rate == 0.035
+    assert {recipe for loss, recipe in tiny.items() if loss != "brier"} == {RECIPES["komisarenko_tiny_imagenet"]}
+
+
+def test_validation_sizes_learn_from_the_same_images():
+    """Wang et al. (2021), Figure 3: what is held out differs in size alone."""
+    study = Study.load(FOLDER / "wang_2021_validation_size.toml")
+    assert all("train=45000" in run.dataset and "protocol='wang'" in run.dataset for run in study.runs())
+
+
+@pytest.mark.shared
+def test_the_sizes_of_real_sets_are_as_the_study_says(shared):
+    import torch
+
+    from calibrant.data import cifar10
+
+    small, large = (cifar10(shared / "datasets", train=45000, val=val, protocol="wang") for val in (500, 5000))
+    assert torch.equal(small.train.labels, large.train.labels)
+    assert torch.equal(small.train.inputs[:100], large.train.inputs[:100])
+    assert torch.equal(small.val.labels, large.val.labels[-500:])

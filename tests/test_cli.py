@@ -159,7 +159,7 @@ def _inputs(folder):
         ("study run none.toml", "cannot read study"),
         ("study run nonsense", "bundled studies: "),
         ("demo --out file", "choose another folder"),
-        ("figures tocal -o f", "no figures 'tocal'; there are focal"),
+        ("figures tocal -o f", "no study 'tocal'; give a .toml file"),
         ("figures focal -o file/deep", "cannot write"),
         ("list lossess", "no 'lossess' to list"),
     ],

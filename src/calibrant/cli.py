@@ -189,27 +189,31 @@ def demo(
     _study(_bundled("quickstart"), folder)
 
 
-@app.command()
-def figures(
-    what: Annotated[str, typer.Argument(help="focal: the figures of the theory of focal loss.")],
-    folder: Annotated[Path, typer.Option("--output", "-o", help="Where to write SVG, PNG and CSV.")] = Path("figures"),
-) -> None:
-    """Draw the figures of the papers' theory, each with the numbers behind it; about a minute."""
-    if what != "focal":
-        raise InputError(f"no figures {what!r}; there are focal")
-    writable(folder / "figure.svg")
-    from calibrant import figures as drawn
-
-    with _status() as progress:
-        progress("drawing")
-        paths = drawn.focal(folder)
-    out.print(f"wrote {len(paths)} files to {folder}: {', '.join(p.name for p in paths if p.suffix == '.svg')}")
-
-
 _STUDY = Annotated[str, typer.Argument(help="A study file (.toml), or the name of a bundled one.")]
 _OUT = Annotated[Path | None, typer.Option("--out", help="Where runs and the report are kept; default runs/NAME.")]
 _SCALE = Annotated[str | None, typer.Option(help="A scale that the study file names, such as small.")]
 _ONLY = Annotated[str | None, typer.Option(help="Only runs whose data set, network, loss or seed contains this text.")]
+
+
+@app.command()
+def figures(
+    what: Annotated[str, typer.Argument(help="focal: the theory of focal loss; or a study: how its networks learned.")],
+    folder: Annotated[Path, typer.Option("--output", "-o", help="Where to write SVG, PNG and CSV.")] = Path("figures"),
+    out_: _OUT = None,
+    scale: _SCALE = None,
+) -> None:
+    """Draw the figures of the papers, each with the numbers behind it: of their theory, or of a study that ran."""
+    from calibrant import figures as drawn
+    from calibrant.study import Store, Study
+
+    study = None if what == "focal" else Study.load(_found(what), scale)
+    writable(folder / "figure.svg")
+    with _status() as progress:
+        progress("drawing")
+        paths = drawn.study(study, Store(out_ or Path("runs") / study.name), folder) if study else drawn.focal(folder)
+    if not paths:
+        raise InputError(f"nothing to draw: no run of study {what!r} is done in {out_ or 'runs'}")
+    out.print(f"wrote {len(paths)} files to {folder}: {', '.join(p.name for p in paths if p.suffix == '.svg')}")
 
 
 @study_app.command("run")

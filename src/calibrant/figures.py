@@ -15,8 +15,10 @@ from torch import Tensor
 from calibrant import losses, plots, theory
 from calibrant._types import Loss
 from calibrant.data import blobs
+from calibrant.study import Store, Study
+from calibrant.study.learning import drawings
 
-__all__ = ["focal"]
+__all__ = ["focal", "study"]
 
 Curves = Mapping[str, tuple[Any, Any]]
 TRUTH = (0.55, 0.3, 0.15)  # Komisarenko & Kull (2024), figure 4
@@ -42,6 +44,18 @@ def focal(folder: Path) -> list[Path]:
         _trained,
     )
     return [path for draw in drawn for path in draw(folder)]
+
+
+def study(which: Study, store: Store, folder: Path) -> list[Path]:
+    """Draw how the finished networks of a study learned; returns the files written, none if nothing is done."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    for drawing in drawings(which, store):
+        figure = _figure(4.6, 3.2)
+        drawing.draw(figure.subplots())
+        figure.suptitle(drawing.title, fontsize=9)
+        written += _save(folder, drawing.name, figure, pl.DataFrame(drawing.numbers))
+    return written
 
 
 def _gradient_ratio(folder: Path) -> list[Path]:

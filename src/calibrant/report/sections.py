@@ -19,6 +19,7 @@ from calibrant.report.html import Section, figure, folded, page, table, typeset
 from calibrant.report.words import finding as finding
 from calibrant.report.words import percent
 from calibrant.study.config import Study
+from calibrant.study.learning import Drawing, drawings
 from calibrant.study.published import study_tables
 from calibrant.study.store import Store
 from calibrant.study.tables import Cell, Table
@@ -38,6 +39,12 @@ BAR_READING = (
 )
 
 
+LEARNED_READING = (
+    '<p class="note">Curves are means over seeds, shaded from the least to the greatest; histograms hold the examples '
+    "of all seeds.</p>"
+)
+
+
 def study_report(study: Study, rows: Sequence[dict[str, Any]], store: Store, command: str) -> str:
     """Return a study's HTML report: what was found, the tables, reliability diagrams before and after."""
     if not rows:
@@ -50,6 +57,8 @@ def study_report(study: Study, rows: Sequence[dict[str, Any]], store: Store, com
         Section("Results", "".join(map(_study_table, made)) + _legend(study)),
         Section("Confidence against accuracy", curves + CURVE_READING + folded("The same in classical bars", bars)),
     ]
+    if learned := _learned(study, store):
+        sections.append(Section("How they learned", learned))
     ran = {
         "study": f"{study.name}: {len(done)} networks, {seconds / 60:.1f} minutes of training",
         "recipe": ", ".join(f"{key} {value}" for key, value in vars(study.grids[0].recipe).items()),
@@ -141,6 +150,19 @@ def _legend(study: Study) -> str:
         f'<p class="note">{words}, judged on test examples that no fit has seen; the mean temperature in brackets; the '
         "lowest of each table is bold.</p>"
     )
+
+
+def _learned(study: Study, store: Store) -> str:
+    shown = [(drawing.main, _drawn(drawing)) for drawing in drawings(study, store)]
+    first, more = ("".join(part for main, part in shown if main is wanted) for wanted in (True, False))
+    rest = "On the training data, by correct and wrong predictions, and by bin of confidence"
+    return (f'<div class="figures wide">{first}</div>{LEARNED_READING}' if first else "") + (
+        folded(rest, f'<div class="figures wide">{more}</div>') if more else ""
+    )
+
+
+def _drawn(drawing: Drawing) -> str:
+    return figure(lambda f: drawing.draw(f.add_subplot()), drawing.words, caption=drawing.title, size=(4.2, 2.9))
 
 
 def _study_diagrams(study: Study, store: Store) -> tuple[str, str]:

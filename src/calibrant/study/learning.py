@@ -1,0 +1,219 @@
+"""How the networks of a study learned: figures over epochs from the runs' histories, as numbers and as ink."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from calibrant import plots
+from calibrant.study.config import Study
+from calibrant.study.store import Store
+
+__all__ = ["Drawing", "drawings"]
+
+Rows = Sequence[Mapping[str, Any]]  # the epochs of one run
+Histories = Mapping[str, Sequence[Rows]]  # loss -> runs
+
+SPLITS = {"train": "training data", "val": "validation", "test": "test"}
+COLUMNS = {
+    "error": "error",
+    "nll": "NLL",
+    "nll_correct": "NLL of correct predictions",
+    "nll_wrong": "NLL of wrong predictions",
+    "entropy_correct": "entropy of correct predictions",
+    "entropy_wrong": "entropy of wrong predictions",
+    "confidence_correct": "confidence of correct predictions",
+    "confidence_wrong": "confidence of wrong predictions",
+    "ece": "ECE",
+    "optimal_ece": "ECE at the best temperature",
+    "temperature": "best temperature for ECE",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """A figure that can be drawn on any axes, and the numbers behind it."""
+
+    name: str
+    title: str
+    words: str  # what it shows, for who cannot see it
+    draw: Callable[[Axes], object]
+    numbers: Sequence[Mapping[str, Any]]
+    main: bool = True  # whether it is for every reader
+
+
+def drawings(study: Study, store: Store) -> Iterator[Drawing]:
+    """Yield what the finished runs' histories hold, for every data set and network: a line or histogram per loss.
+
+    Curves are means over seeds with the range from least to most: every score that was watched (Mukhoti et al. 2020,
+    Figures 1 and 3; Wang et al. 2021, Figure 4), the gap of single bins and the gammas (Ghosh et al. 2022). Histograms
+    are the gradient norms (Mukhoti et al. 2020, Figure 4) and the maximum logits by learned epoch (Wang et al. 2021,
+    Figure 5).
+    """
+    done = [run for run in study.runs() if run in store]
+    places = dict.fromkeys((run.dataset, run.network) for run in done)
+    for i, place in enumerate(places):
+        histories: dict[str, list[Rows]] = {}
+        for run in done:
+            if (run.dataset, run.network) == place:
+                histories.setdefault(study.label("losses", run.loss), []).append(store.history(run).to_dicts())
+        where = ""
+        if len(places) > 1:
+            where = f", {study.label('networks', place[1])} on {study.label('datasets', place[0])}"
+        for drawing in _drawings(histories):
+            yield replace(
+                drawing,
+                name=f"{drawing.name}{f'-{i + 1}' if i else ''}",
+                title=drawing.title + where,
+                main=_main(drawing),
+            )
+
+
+def _main(drawing: Drawing) -> bool:
+    return not drawing.name.startswith(("train_", "val_bin_gaps")) and not drawing.name.endswith(("_correct", "_wrong"))
+
+
+def _drawings(histories: Histories) -> Iterator[Drawing]:
+    columns = dict.fromkeys(key for runs in histories.values() for rows in runs for row in rows for key in row)
+    for column in columns:
+        split, _, what = column.partition("_")
+        if split in SPLITS and what in COLUMNS:
+            yield _curves(column, f"{COLUMNS[what]}, {SPLITS[split]}", _lines(histories, column))
+        elif column == "last_layer_norm":
+            yield _curves(column, "norm of the last layer's weights", _lines(histories, column))
+        elif what == "bin_gaps":
+            yield from _gaps(histories, column, SPLITS[split])
+        elif column == "gammas":
+            yield from _gammas(histories)
+        elif column == "gradient_norms":
+            yield from _gradients(histories)
+        elif column == "learned_counts":
+            yield from _learned(histories)
+
+
+def _lines(histories: Histories, column: str, item: int | None = None) -> dict[str, np.ndarray]:
+    """Return a column (epochs,) of every run, or one item of a column of lists; losses without it are left out."""
+    found: dict[str, np.ndarray] = {}
+    for loss, runs in histories.items():
+        values = [[_number(row.get(column), item) for row in rows] for rows in runs]
+        length = max(map(len, values))
+        array = np.array([line + [np.nan] * (length - len(line)) for line in values])
+        if not np.isnan(array).all():
+            found[loss] = array
+    return found
+
+
+def _number(value: Any, item: int | None) -> float:
+    value = value if item is None or value is None else value[min(item, len(value) - 1)]
+    return np.nan if value is None else float(value)
+
+
+def _curves(name: str, title: str, lines: Mapping[str, np.ndarray]) -> Drawing:
+    numbers = [
+        {"line": line, "run": run, "epoch": epoch, "value": float(value)}
+        for line, values in lines.items()
+        for run, row in enumerate(values)
+        for epoch, value in enumerate(row, 1)
+    ]
+    last = "; ".join(f"{line} {np.nanmean(values[:, -1]):.4g}" for line, values in lines.items() if len(values))
+    return Drawing(name, title, f"{title} over epochs; at the end: {last}.", partial(_draw_curves, lines), numbers)
+
+
+def _draw_curves(lines: Mapping[str, np.ndarray], ax: Axes) -> None:
+    length = max(values.shape[1] for values in lines.values())
+    filled = {
+        name: np.pad(values, ((0, 0), (0, length - values.shape[1])), constant_values=np.nan)
+        for name, values in lines.items()
+    }
+    plots.curves(filled, ax=ax)
+    _small_legend(ax)
+
+
+def _small_legend(ax: Axes) -> None:
+    if ax.get_legend() is not None:
+        ax.legend(frameon=False, fontsize=6.5, handlelength=1.4, labelspacing=0.25)
+
+
+def _gaps(histories: Histories, column: str, split: str) -> Iterator[Drawing]:
+    count = max(len(row[column]) for runs in histories.values() for rows in runs for row in rows if row.get(column))
+    for item, words in (0, "least confident"), (count // 2, "middle"), (count - 1, "most confident"):
+        title = f"confidence minus accuracy, {words} of {count} bins, {split}"
+        yield _curves(f"{column}_{item + 1}", title, _lines(histories, column, item))
+
+
+def _gammas(histories: Histories) -> Iterator[Drawing]:
+    for loss, runs in histories.items():
+        count = max((len(row["gammas"]) for rows in runs for row in rows if row.get("gammas")), default=0)
+        if count == 0:
+            continue
+        items = dict.fromkeys(round(share * (count - 1)) for share in (0, 0.25, 0.5, 0.75, 1))
+        lines = {f"bin {i + 1}": _lines({loss: runs}, "gammas", i)[loss] for i in items}
+        title = f"gamma of {loss}" + (f", of {count} bins from the least confident" if count > 1 else "")
+        yield _curves(f"gammas_{_slug(loss)}", title, lines if count > 1 else {loss: lines["bin 1"]})
+
+
+def _gradients(histories: Histories) -> Iterator[Drawing]:
+    found = [
+        (row["epoch"], loss, row["gradient_norms"], row["gradient_edges"])
+        for loss, runs in histories.items()
+        for rows in runs
+        for row in rows
+        if row.get("gradient_norms")
+    ]
+    for epoch, parts in groupby(sorted(found, key=lambda part: part[0]), key=lambda part: part[0]):
+        groups: dict[str, list[tuple[Any, Any]]] = {}
+        for _, loss, counts, edges in parts:
+            groups.setdefault(loss, []).append((counts, edges))
+        title = f"gradient norm in the last layer, per training example, epoch {epoch}"
+        yield _histograms(f"gradient_norms_{epoch}", title, groups, "gradient norm")
+
+
+def _learned(histories: Histories) -> Iterator[Drawing]:
+    for loss, runs in histories.items():
+        groups: dict[str, list[tuple[Any, Any]]] = {}
+        for rows in runs:
+            row = rows[-1]
+            if not row.get("learned_counts"):
+                continue
+            starts = [int(np.ceil(start)) for start in row["learned_spans"]]
+            ends = [*(start - 1 for start in starts[1:]), int(row["epoch"])]
+            names = [f"epochs {start} to {end}" for start, end in zip(starts, ends, strict=True)]
+            for name, counts in zip([*names, "never"], row["learned_counts"], strict=True):
+                groups.setdefault(name, []).append((counts, row["learned_edges"]))
+        if groups:
+            title = f"maximum logits of training examples by learned epoch, {loss}"
+            yield _histograms(f"learned_{_slug(loss)}", title, groups, "maximum logit")
+
+
+def _histograms(name: str, title: str, groups: Mapping[str, Sequence[tuple[Any, Any]]], xlabel: str) -> Drawing:
+    values: dict[str, np.ndarray] = {}
+    numbers: list[dict[str, Any]] = []
+    for group, parts in groups.items():
+        if any(sum(counts) for counts, _ in parts):
+            values[group] = np.concatenate([_spread(counts, edges) for counts, edges in parts])
+        numbers += [
+            {"group": group, "run": run, "from": low, "to": high, "count": count}
+            for run, (counts, edges) in enumerate(parts)
+            for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
+        ]
+    medians = "; ".join(f"{group} {np.median(part):.3g} of {len(part)}" for group, part in values.items())
+
+    def draw(ax: Axes) -> None:
+        plots.histograms(values, ax=ax, xlabel=xlabel)
+        _small_legend(ax)
+
+    return Drawing(name, title, f"Histograms of the {title}. Medians: {medians}.", draw, numbers)
+
+
+def _spread(counts: Sequence[int], edges: Sequence[float]) -> np.ndarray:
+    """Return values with this histogram: those of a bin evenly spaced inside it."""
+    inside = [np.linspace(low, high, n + 2)[1:-1] for n, low, high in zip(counts, edges[:-1], edges[1:], strict=True)]
+    return np.concatenate(inside)
+
+
+def _slug(text: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in text).strip("_")

@@ -1,0 +1,81 @@
+"""The figures of how networks learned say what the histories say."""
+
+import math
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from calibrant import figures
+from calibrant.study import Grid, Store, Study
+from calibrant.study.learning import drawings
+
+STUDY = Study("x", (Grid(("digits",), ("resnet8",), ("cross_entropy", "AdaFocal"), seeds=(0, 1)),))
+
+
+@pytest.fixture
+def store(tmp_path, honest):
+    """Four finished runs of two epochs, whose numbers tell them apart."""
+    store = Store(tmp_path / "store")
+    for i, run in enumerate(STUDY.runs()):
+        adaptive = "AdaFocal" in run.loss
+        rows = [
+            {
+                "epoch": epoch,
+                "train_loss": 1.0,
+                "learning_rate": 0.1,
+                "seconds": 1.0,
+                "val_error": 0.1 * i + epoch,
+                "val_nll_wrong": math.nan if epoch == 1 else 2.0,
+                "val_bin_gaps": [0.1 * i, 0.2, 0.3],
+                **({"gammas": [float(epoch), 5.0, 6.0]} if adaptive else {}),
+                "gradient_norms": [3, 1] if epoch == 2 else None,
+                "gradient_edges": [0.0, 1.0, 2.0] if epoch == 2 else None,
+                "learned_counts": [[2, 0], [0, 1], [1, 0]] if epoch == 2 else None,
+                "learned_edges": [0.0, 1.0, 2.0] if epoch == 2 else None,
+                "learned_spans": [1.0, 2.0] if epoch == 2 else None,
+            }
+            for epoch in (1, 2)
+        ]
+        store.put(run, {"val": honest, "test": honest}, {"seconds": 1.0}, rows)
+    return store
+
+
+def test_every_watched_column_is_drawn_and_nothing_else(store):
+    made = {drawing.name: drawing for drawing in drawings(STUDY, store)}
+    assert set(made) == {
+        *("val_error", "val_nll_wrong", "val_bin_gaps_1", "val_bin_gaps_2", "val_bin_gaps_3", "gammas_AdaFocal"),
+        *("gradient_norms_2", "learned_cross_entropy", "learned_AdaFocal"),
+    }
+    assert {name for name, drawing in made.items() if not drawing.main} == {
+        *("val_nll_wrong", "val_bin_gaps_1", "val_bin_gaps_2", "val_bin_gaps_3")
+    }
+
+
+def test_a_curve_is_the_mean_over_seeds(store):
+    error = next(drawing for drawing in drawings(STUDY, store) if drawing.name == "val_error")
+    figure = Figure()
+    ax = figure.subplots()
+    error.draw(ax)
+    lines = {str(line.get_label()): np.asarray(line.get_ydata()) for line in ax.lines}
+    np.testing.assert_allclose(lines["cross_entropy"], [1.05, 2.05])
+    np.testing.assert_allclose(lines["AdaFocal"], [1.25, 2.25])
+    assert "at the end: cross_entropy 2.05; AdaFocal 2.25" in error.words
+    assert [row["value"] for row in error.numbers[:4]] == pytest.approx([1, 2, 1.1, 2.1])
+
+
+def test_histograms_hold_the_examples_of_all_seeds(store):
+    made = {drawing.name: drawing for drawing in drawings(STUDY, store)}
+    gradients = made["gradient_norms_2"]
+    assert sum(row["count"] for row in gradients.numbers) == 4 * 4
+    assert "cross_entropy 0.625 of 8" in gradients.words  # the median of .25 .5 .75 1.5, twice
+    groups = {row["group"]: 0 for row in made["learned_AdaFocal"].numbers}
+    for row in made["learned_AdaFocal"].numbers:
+        groups[row["group"]] += row["count"]
+    assert groups == {"epochs 1 to 1": 4, "epochs 2 to 2": 2, "never": 2}
+
+
+def test_they_are_written_with_their_numbers(store, tmp_path):
+    paths = figures.study(STUDY, store, tmp_path / "figures")
+    assert len(paths) == 3 * 9
+    assert all(path.stat().st_size for path in paths)

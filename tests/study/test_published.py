@@ -175,6 +175,7 @@ def rows(study, value=0.05):
                 "network": study.label("networks", run.network),
                 "loss": study.label("losses", run.loss),
                 "calibrator": calibrator,
+                "shift": "",
                 "metric": "ece",
                 "value": value + run.seed / 1000,
                 "temperature": 1.5 if calibrator != "Identity" else math.nan,

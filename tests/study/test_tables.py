@@ -1,14 +1,18 @@
 import math
 
 import pytest
+import torch
 
-from calibrant.study import Grid, Study
+from calibrant import Predictions, metrics
+from calibrant.study import Grid, Store, Study
+from calibrant.study.measure import measure
 from calibrant.study.tables import tables
 
 
 def row(loss, seed, calibrator, value, temperature=math.nan, metric="ece"):
     where = {"run": f"{loss}{seed}", "dataset": "digits", "network": "resnet8", "loss": loss, "seed": seed}
-    return where | {"calibrator": calibrator, "temperature": temperature, "metric": metric, "value": value}
+    more = {"calibrator": calibrator, "temperature": temperature, "shift": "", "metric": metric, "value": value}
+    return where | more
 
 
 ROWS = [
@@ -85,12 +89,35 @@ def test_other_forms_hold_the_same_cells(form):
 
 
 def test_only_a_temperature_is_shown_as_one(tmp_path, honest):
-    from calibrant.study import Store
-    from calibrant.study.measure import measure
-
     names = ("Temperature", "EnsembleTemperature", "Monotone", "StructuredVector", "Identity")
     study = Study("x", (Grid(("digits",), ("resnet8",), ("focal",)),), names, ("nll",))
     store, run = Store(tmp_path), next(study.runs())
     store.put(run, {"val": honest, "test": honest}, {})
     shown = {r["calibrator"]: not math.isnan(r["temperature"]) for r in measure(study, store)}
     assert [name for name in names if shown[name]] == ["Temperature", "EnsembleTemperature"]
+
+
+def test_shifts_are_measured_and_have_tables_of_their_own(tmp_path, honest):
+    shifts = "gaussian_noise(severity=3)", "digits"
+    grid = Grid(("digits",), ("resnet8",), ("focal",), shifts=shifts)
+    study = Study("x", (grid,), ("Identity", "Temperature"), ("ece", "nll"), detection=("max_logit", "energy"))
+    store, run = Store(tmp_path), next(study.runs())
+    corrupted = Predictions(honest.logits / 2, honest.labels)
+    outside = Predictions(honest.logits / 9, torch.zeros_like(honest.labels))
+    store.put(run, {"val": honest, "test": honest, "shift0": corrupted, "shift1": outside}, {})
+    made = {(t.shift, t.metric): t for t in tables(measure(study, store))}
+    detections = {
+        f"ood_{name}({score})" for name in ("auroc", "aupr_in", "aupr_out", "fpr95") for score in study.detection
+    }
+    assert {shift: {m for s, m in made if s == shift} for shift, _ in made} == {
+        "": {"ece", "nll"},
+        shifts[0]: {"ece", "nll"} | detections,  # labels still hold
+        shifts[1]: detections,
+    }
+    row = "digits", "resnet8", "focal"
+    noisy, far = made[shifts[0], "nll"], made[shifts[1], "ood_auroc(max_logit)"]
+    assert noisy.cells[row, "Identity"].mean == pytest.approx(float(metrics.nll(*corrupted)))
+    expected = metrics.ood.detection(honest, outside, score=metrics.ood.max_logit).auroc
+    assert far.cells[row, "Identity"].mean == pytest.approx(expected)
+    assert far.heading == "ood_auroc(max_logit) (%) on digits"
+    assert [r["shift"] for r in far.records()] == ["digits"] * 2

@@ -130,9 +130,9 @@ def difference(found: Assessment) -> str:
 
 def finding(made: Sequence[Table]) -> str:
     """Say in words what a study found: who is over- and underconfident, and what is best before and after."""
-    chosen = next((t for t in made if family(t.metric) == "ece"), made[0])
+    chosen = next((t for t in made if family(t.metric) == "ece" and not t.shift), made[0])
     raw, sentences = "Identity" if "Identity" in chosen.columns else chosen.columns[0], list[str]()
-    scaled = next((c for c in chosen.columns if c == "Temperature"), None)
+    scaled = next((c for c in chosen.columns if family(c) == "Temperature"), None)
     if scaled:
         at = {row: chosen.cells[row, scaled].temperature for row in chosen.rows}
         for way, names in (

@@ -76,6 +76,7 @@ class Study:
     grids: tuple[Grid, ...]
     calibrators: tuple[str, ...] = ("Identity", "Temperature")
     metrics: tuple[str, ...] = ("error", "nll", "brier", "ece", "adaptive_ece")
+    detection: tuple[str, ...] = ("max_probability",)  # scores by which shifts are told from the test set
     title: str = ""
     published: str = ""  # the paper whose numbers stand beside ours
     beside: Setting | None = None  # which of them, where the paper trained something else
@@ -83,7 +84,7 @@ class Study:
     def __post_init__(self) -> None:
         if not self.grids:
             raise InputError("a study needs at least one grid")
-        _spelled(self, "calibrators", "metrics")
+        _spelled(self, "calibrators", "metrics", "detection")
 
     @classmethod
     def load(cls, path: str | Path, scale: str | None = None) -> "Study":
@@ -125,6 +126,7 @@ HOMES: dict[str, ModuleType] = {
     "calibrators": calibrators,
     "metrics": metrics,
     "traces": traces,
+    "detection": metrics.ood,
 }
 
 
@@ -137,7 +139,12 @@ def home(key: str, text: str) -> ModuleType:
     """Return the module that knows an entry of a study's list `key`; a shift is a corruption or a data set."""
     if key != "shifts":
         return HOMES[key]
-    return data.corruptions if text.partition("(")[0].strip() in data.corruptions.__all__ else data
+    return data.corruptions if corrupts(text) else data
+
+
+def corrupts(shift: str) -> bool:
+    """Say whether a shift is a corruption of the test set, whose labels still hold, and not another data set."""
+    return shift.partition("(")[0].strip() in data.corruptions.__all__
 
 
 def _spelled(value: Any, *keys: str, empty: bool = False) -> None:

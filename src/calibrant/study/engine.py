@@ -15,7 +15,7 @@ from calibrant._solve import few_threads
 from calibrant._types import InputError
 from calibrant.data import Split, Splits
 from calibrant.study import traces
-from calibrant.study.config import Run, home
+from calibrant.study.config import Run, corrupts, home
 from calibrant.study.store import Store
 
 SMALL = 100_000  # numbers in a batch from which several threads pay
@@ -129,7 +129,7 @@ def shifted(run: Run, splits: Splits, root: Path | None) -> dict[str, Split]:
     made: dict[str, Split] = {}
     for i, text in enumerate(run.shifts):
         found = catalog.resolve(text, home("shifts", text))
-        if home("shifts", text) is data.corruptions:
+        if corrupts(text):
             if not (isinstance(own, torch.Tensor) and own.dtype == torch.uint8 and own.ndim == 4):
                 raise InputError(f"{text} corrupts images of bytes, which {run.dataset.partition('(')[0]} has not")
             made[f"shift{i}"] = Split(found(own), splits.test.labels)

@@ -8,14 +8,18 @@ from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
+from torch import Tensor
+
+from calibrant import catalog, metrics
 from calibrant._solve import few_threads
 from calibrant._types import InputError
 from calibrant.assess import fit, judge
-from calibrant.study.config import Run, Study
+from calibrant.study.config import Run, Study, corrupts
 from calibrant.study.store import Store
 
 WORTH = 10.0  # seconds of work from which it pays to start processes
@@ -24,7 +28,9 @@ WORTH = 10.0  # seconds of work from which it pays to start processes
 def measure(study: Study, store: Store, jobs: int = 1) -> Iterator[dict[str, Any]]:
     """Yield a row per finished run, calibrator and metric of a study.
 
-    Columns: run, dataset, network, loss, seed, calibrator, temperature (nan where there is none), metric, value.
+    Columns: run, dataset, network, loss, seed, calibrator, temperature (nan where there is none), shift (of the test
+    set, "" for none), metric, value. On a corrupted test set the study's metrics are measured; how well it is told from
+    the test set proper is measured for every shift, by each of the study's scores for detection.
     With several jobs a long work is shared among as many processes: the same rows in the same order.
     """
     runs, began = [run for run in study.runs() if run in store], time.monotonic()
@@ -59,6 +65,7 @@ def _one_thread_each() -> Generator[None]:
 
 def _measured(study: Study, store: Store, run: Run) -> list[dict[str, Any]]:
     val, test = store.get(run, "val").double(), store.get(run, "test").double()
+    shifts = {text: store.get(run, f"shift{i}").double() for i, text in enumerate(run.shifts)}
     where = {
         "run": run.id,
         "dataset": study.label("datasets", run.dataset),
@@ -72,7 +79,22 @@ def _measured(study: Study, store: Store, run: Run) -> list[dict[str, Any]]:
             fitted = fit(calibrator, val)
             scaled = type(fitted).__name__.endswith("Temperature")  # elsewhere such a field is a unit, not the map
             temperature = float(getattr(fitted, "temperature", math.nan)) if scaled else math.nan
-            for name, value in judge(fitted(test.logits), test, study.metrics).items():
-                more = {"calibrator": calibrator, "temperature": temperature, "metric": name, "value": value}
-                rows.append(where | more)
+            logits = fitted(test.logits)
+            found = {"": judge(logits, test, study.metrics)}
+            for text, p in shifts.items():
+                there = fitted(p.logits)
+                known = judge(there, p, study.metrics) if corrupts(text) else {}
+                found[study.label("shifts", text)] = known | _detections(logits, there, study.detection)
+            for shift, values in found.items():
+                for name, value in values.items():
+                    more = {"calibrator": calibrator, "temperature": temperature, "shift": shift}
+                    rows.append(where | more | {"metric": name, "value": value})
     return rows
+
+
+def _detections(inside: Tensor, outside: Tensor, scores: Sequence[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for text in scores:
+        detection = metrics.ood.detection(inside, outside, score=catalog.resolve(text, metrics.ood))
+        found |= {f"ood_{name}({text})": value for name, value in asdict(detection).items()}
+    return found

@@ -79,7 +79,9 @@ class Beside:
     study: Study
 
     def printed(self, row: Mapping[str, Any]) -> Printed | None:
-        """Return what the paper prints in place of a row of `measure`."""
+        """Return what the paper prints in place of a row of `measure`; of shifts, papers print no numbers."""
+        if row["shift"]:
+            return None
         dataset, network = self._place(row["dataset"], row["network"])
         return self.published.find(dataset, network, row["loss"], row["calibrator"], row["metric"])
 

@@ -13,9 +13,12 @@ from calibrant.metrics import tests
 PERCENT = {
     *("error", "accuracy", "ece", "adaptive_ece", "classwise_ece", "mce", "sweep_ece", "smooth_ece", "debiased_l2"),
     *("noise_floor", "adaptive_noise_floor", "signed_gap", "kuiper", "ks", "confident_share", "confident_accuracy"),
-    "aurc",
+    *("aurc", "ood_auroc", "ood_aupr_in", "ood_aupr_out", "ood_fpr95"),
 }
-HIGHER_IS_BETTER = {"accuracy", "auroc", "discrimination", "confident_accuracy"}
+HIGHER_IS_BETTER = {
+    *("accuracy", "auroc", "discrimination", "confident_accuracy"),
+    *("ood_auroc", "ood_aupr_in", "ood_aupr_out"),
+}
 LEVEL = 0.05  # of the t-tests
 MARKS = {"▲": r"$\blacktriangle$", "▼": r"$\blacktriangledown$", "△": r"$\vartriangle$", "▽": r"$\triangledown$"}
 
@@ -73,11 +76,12 @@ class Table:
     columns: tuple[str, ...]  # calibrators
     cells: dict[tuple[tuple[str, ...], str], Cell]
     beside: str = ""  # on the paper whose numbers stand beside
+    shift: str = ""  # of the test set
 
     @property
     def heading(self) -> str:
-        """Name the metric with its unit."""
-        return heading(self.metric)
+        """Name the metric with its unit, and the shift."""
+        return heading(self.metric) + (f" on {self.shift}" if self.shift else "")
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -134,6 +138,7 @@ class Table:
             known = cell.printed
             yield {
                 "metric": self.metric,
+                "shift": self.shift,
                 **dict(zip(("dataset", "network", "loss"), row, strict=True)),
                 "calibrator": column,
                 "mean": cell.mean,
@@ -179,23 +184,22 @@ def tables(
     printed: Callable[[Mapping[str, Any]], Printed | None] = lambda row: None,
     note: Callable[[Iterable[Printed]], str] = lambda found: "",
 ) -> list[Table]:
-    """Gather the rows of `measure` in one table per metric; the best cell of a row's neighbors is marked.
+    """Gather the rows of `measure` in one table per shift and metric; the best cell of a row's neighbors is marked.
 
     With two seeds or more, a row is tested against the first of the same data set and network. `printed` finds what a
     paper has in place of a row, `note` says of what was found where it stands and how its setting differs.
     """
-    groups: dict[tuple[str, tuple[str, ...], str], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, str], dict[tuple[tuple[str, ...], str], list[Mapping[str, Any]]]] = {}
     for row in rows:
-        key = row["metric"], (row["dataset"], row["network"], row["loss"]), row["calibrator"]
-        groups.setdefault(key, []).append(row)
+        key = (row["dataset"], row["network"], row["loss"]), row["calibrator"]
+        groups.setdefault((row["shift"], row["metric"]), {}).setdefault(key, []).append(row)
     result: list[Table] = []
-    for metric in dict.fromkeys(metric for metric, _, _ in groups):
-        chosen = {(where, calibrator): found for (m, where, calibrator), found in groups.items() if m == metric}
+    for (shift, metric), chosen in groups.items():
         names = tuple(dict.fromkeys(where for where, _ in chosen))
         columns = tuple(dict.fromkeys(calibrator for _, calibrator in chosen))
         cells = _mark({key: _cell(found, printed(found[0])) for key, found in chosen.items()}, metric)
         found = [cell.printed for cell in cells.values() if cell.printed]
-        result.append(Table(metric, names, columns, cells, note(found) if found else ""))
+        result.append(Table(metric, names, columns, cells, note(found) if found else "", shift))
     return result
 
 

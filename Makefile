@@ -1,13 +1,14 @@
 # make demo   train, calibrate and compare networks on real data; prints where the report lies
 # make test   the test suite
 # make check  all that CI runs
+# make bench  calibrant against its peers, minutes; make bench-full waits for all of them and rewrites docs/benchmarks.md
 PYTHON ?= python3
 # Which build of torch: a CPU or CUDA build is chosen here, see the README
 TORCH ?= torch==2.13.0
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check lint types layers test-slow test-large clean
+.PHONY: demo test check lint types layers test-slow test-large bench bench-full clean
 
 demo: .venv/train.done
 	$(BIN)/calibrant demo
@@ -22,6 +23,19 @@ test-large: .venv/dev.done
 	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -q -m large tests
 
 check: lint types layers test test-slow demo
+
+bench: .venv-bench/done
+	.venv-bench/bin/python -m benchmarks --size quick --out out
+
+bench-full: .venv-bench/done
+	.venv-bench/bin/python -m benchmarks --size full --out docs
+
+.venv-bench/done: pyproject.toml constraints.txt benchmarks/peers.txt
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[train]"
+	.venv-bench/bin/python benchmarks/install.py constraints.txt
+	touch $@
 
 lint: .venv/dev.done
 	$(BIN)/ruff check .
@@ -50,4 +64,4 @@ layers: .venv/dev.done
 	touch $@ .venv/train.done
 
 clean:
-	rm -rf .venv runs out
+	rm -rf .venv .venv-bench runs out

@@ -1,0 +1,85 @@
+"""Measure calibrant against everyone else.
+
+python -m benchmarks [--size quick] [--only speed,scale] [--out out]
+
+Writes benchmarks.md and benchmarks/, one CSV per part, into the folder. Parts that are not run keep the rows of their
+last run there.
+"""
+
+import argparse
+import importlib
+import os
+import platform
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch, numpy and numba start their threads
+
+import torch
+
+from benchmarks import _harness as harness
+from benchmarks import _peers as peers
+
+PARTS = ("accuracy", "agreement", "speed", "throughput", "scale")
+
+
+def environment() -> list[harness.Row]:
+    """What was measured, and on what."""
+    known = Path("/proc/cpuinfo")
+    lines = known.read_text().splitlines() if known.is_file() else []
+    model = [line.split(":")[1].strip() for line in lines if "model name" in line]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    facts = {
+        "machine": f"{model[0] if model else platform.processor()}, {os.cpu_count()} cores, {memory:.0f} GiB",
+        "threads": str(torch.get_num_threads()),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("calibrant", "torch", "numpy", "scipy")},
+        **dict(peers.versions()),
+    }
+    return [{"what": key, "value": value} for key, value in facts.items()]
+
+
+def page(out: Path, size: str) -> str:
+    """The document, from whatever results lie in the folder."""
+    tables = out / "benchmarks"
+    rows = harness.read(tables / "environment.csv")
+    text = [
+        "# Measured against everyone else",
+        "",
+        f"Written by `make bench{'-full' if size == 'full' else ''}` from the tables in `benchmarks/`, never by hand.",
+        "Contenders run in turn in one process; times are medians of one thread's processor time after a warm-up:",
+        "read the ratios. Who is faster or better than Calibrant is said as plainly as who is not.",
+        "",
+        harness.markdown(["", ""], [[row["what"], row["value"]] for row in rows]),
+    ]
+    for name in PARTS:
+        path = tables / f"{name}.csv"
+        if path.is_file():
+            part = importlib.import_module(f"benchmarks.{name}")
+            about = " ".join(part.__doc__.split(":", 2)[-1].split())
+            text += ["", f"## {part.TITLE}", "", about[0].upper() + about[1:], "", part.page(harness.read(path))]
+    return "\n".join(text) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", choices=harness.SIZES, default="quick")
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, by comma; empty: only write the page")
+    parser.add_argument("--out", type=Path, default=Path("out"))
+    options = parser.parse_args()
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    for package, why in peers.missing().items():
+        print(f"left out: {package}: {why}", flush=True)
+    harness.write(environment(), options.out / "benchmarks" / "environment.csv")
+    for name in filter(None, options.only.split(",")):
+        began = time.monotonic()
+        rows = importlib.import_module(f"benchmarks.{name}").run(harness.SIZES[options.size])
+        harness.write(rows, options.out / "benchmarks" / f"{name}.csv")
+        print(f"{name}: {len(rows)} rows in {time.monotonic() - began:.0f} s", flush=True)
+    (options.out / "benchmarks.md").write_text(page(options.out, options.size))
+    print(options.out / "benchmarks.md")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""The one way anything is measured here: contenders in turn, medians after a warm-up, peak memory, rows to CSV."""
+
+import contextlib
+import csv
+import ctypes
+import io
+import logging
+import math
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+US = "calibrant"
+FLOOR = "bare floor"
+Row = dict[str, Any]
+Work = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured: "tiny" only shows that everything runs, "full" waits for the slowest peers too."""
+
+    name: str
+    shrink: int  # examples are divided by this
+    seconds: float  # of every contender in a race, after the warm-up
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing is left out."""
+        return self.name == "full"
+
+
+SIZES = {size.name: size for size in (Size("tiny", 100, 0.0), Size("quick", 1, 2.0), Size("full", 1, 12.0))}
+
+
+def clock() -> float:
+    """Seconds of this process's processor where one thread works, which a busy machine does not inflate."""
+    return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
+
+
+@contextlib.contextmanager
+def quiet() -> Generator[None]:
+    """Keep progress bars, warnings and logs of others out of the output."""
+    logging.disable(logging.CRITICAL)
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        warnings.simplefilter("ignore")
+        yield
+    logging.disable(logging.NOTSET)
+
+
+def reason(error: BaseException) -> str:
+    """An exception in one short line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:120].replace("|", "/")
+
+
+def resident(field: str) -> float:
+    """VmRSS or VmHWM of this process in MB."""
+    text = Path("/proc/self/status").read_text()
+    return int(text.split(f"{field}:")[1].split()[0]) / 1024
+
+
+def peak_mb(work: Work) -> float:
+    """Most memory the process held at once while working, beyond what it held before; nan where there is no /proc."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)  # what was freed before must not hide what is needed now
+        before = resident("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # forget the highest mark so far
+    except (OSError, AttributeError):
+        return math.nan
+    work()
+    return max(0.0, resident("VmHWM") - before)
+
+
+def race(
+    task: str,
+    entries: Mapping[str, Work],
+    floor: Work,
+    seconds: float,
+    *,
+    value: Callable[[Any], float] = float,
+    reference: float | None = None,
+    tolerance: float = 1e-6,
+    rounds: int = 9,
+) -> list[Row]:
+    """Time contenders of one task in turn, and check what each returns.
+
+    After a warm-up, rounds in which everyone runs once, so that a disturbance meets all alike; the median counts. Who
+    has used up `seconds` leaves; whose warm-up already did is not run again. `value` turns a result into the number
+    that is compared with the reference, outside the timing. A contender that fails is a row that says why.
+    """
+    times: dict[str, list[float]] = {}
+    rows: dict[str, Row] = {}
+    for who, work in {FLOOR: floor, **entries}.items():
+        row = rows[who] = {"task": task, "who": who}
+        try:
+            with quiet():
+                start = clock()
+                result = work()
+                times[who] = [clock() - start]
+                row["extra_mb"] = round(peak_mb(work), 1) if times[who][0] < seconds else math.nan
+                if who != FLOOR:
+                    row["value"] = value(result)
+        except Exception as error:  # peers fail in many ways; the table goes on without them
+            row["note"] = reason(error)
+            times.pop(who, None)
+    warm = {who: took.pop() if took[0] < seconds else took[0] for who, took in times.items()}
+    for done in range(rounds):
+        for who, took in times.items():
+            if warm[who] < seconds and (done == 0 or sum(took) + warm[who] < seconds):
+                with quiet():
+                    start = clock()
+                    (floor if who == FLOOR else entries[who])()
+                    took.append(clock() - start)
+    medians = {who: statistics.median(took) for who, took in times.items()}
+    for who, row in rows.items():
+        if who in medians:
+            row |= {
+                "ms": 1e3 * medians[who],
+                "of_floor": medians[who] / medians[FLOOR],
+                "of_ours": medians[who] / medians[US] if US in medians else math.nan,
+                "runs": len(times[who]),
+            }
+        if reference is not None and "value" in row:
+            off = abs(row["value"] - reference)
+            row |= {"reference": reference, "off": off, "right": off <= tolerance}
+    return list(rows.values())
+
+
+def write(rows: Iterable[Row], path: Path) -> None:
+    """Write rows as CSV, the columns in the order they first appear."""
+    rows = list(rows)
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: f"{x:.10g}" if isinstance(x, float) else x for key, x in row.items()} for row in rows)
+
+
+def read(path: Path) -> list[Row]:
+    """Read rows back: numbers as floats, True and False as such, empty cells left out."""
+
+    def parsed(text: str) -> Any:
+        if text in ("True", "False"):
+            return text == "True"
+        try:
+            return float(text)
+        except ValueError:
+            return text
+
+    with path.open(newline="") as file:
+        return [{key: parsed(text) for key, text in row.items() if text} for row in csv.DictReader(file)]
+
+
+def markdown(head: list[str], lines: Iterable[Iterable[object]]) -> str:
+    """A table: the first column to the left, the others to the right."""
+    shown = [[shorten(cell) for cell in line] for line in lines]
+    rule = [":--", *["--:"] * (len(head) - 1)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in [head, rule, *shown])
+
+
+def shorten(cell: object) -> str:
+    """A cell as read by people: three digits, nothing where there is nothing to say."""
+    if isinstance(cell, float):
+        if math.isnan(cell):
+            return ""
+        return f"{cell:,.0f}" if abs(cell) >= 100 else f"{cell:.3g}"
+    return "" if cell is None else str(cell)

@@ -1,0 +1,90 @@
+"""Predictions to measure on: real ones from beside the checkout where they are, simulated ones whose truth is known."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant import Predictions
+
+REAL = Path(__file__).resolve().parents[2] / "shared" / "logits"
+SIZES = (300, 1000, 5000)
+
+
+def draw(n: int, k: int, *, temperature: float = 1.0, spread: float = 2.0, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Labels drawn from softmax(z), z normal; the logits are shown at a temperature. In float32, as networks give."""
+    g = torch.Generator().manual_seed(seed)
+    z = torch.randn(n, k, generator=g).mul_(spread)
+    labels = torch.cat([torch.multinomial(rows.softmax(-1), 1, generator=g).squeeze(1) for rows in z.split(100_000)])
+    return z.mul_(temperature), labels
+
+
+def workload(n: int, k: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Underconfident where confidence is low and overconfident where it is high, with errors of each class.
+
+    Else every ECE equals |mean confidence - accuracy|, and everybody agrees.
+    """
+    g = torch.Generator().manual_seed(seed)
+    z = torch.randn(n, k, generator=g).mul_(2.0)
+    z[torch.arange(n), torch.randint(k, (n,), generator=g)] += 4 + np.log(k)
+    labels = torch.cat([torch.multinomial(rows.softmax(-1), 1, generator=g).squeeze(1) for rows in z.split(100_000)])
+    slope = torch.where(torch.rand(n, 1, generator=g) < 0.3, 0.6, 2.0)
+    tilt = 1 + 0.1 * torch.randn(k, generator=g)
+    return z.mul_(slope).mul_(tilt).add_(0.2 * torch.randn(k, generator=g)), labels
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Predictions to fit on and to judge by; `bayes` is the NLL of the true probabilities of the test labels."""
+
+    name: str
+    n: int  # examples to calibrate on
+    fit: Predictions
+    test: Predictions
+    bayes: float = float("nan")
+
+
+def real(sizes: tuple[int, ...] = SIZES) -> Iterator[Problem]:
+    """Validation and test predictions of real networks; those with a test part only are split once, at random."""
+    g = torch.Generator().manual_seed(0)
+    for path in sorted(REAL.glob("*.test.npz")):
+        name, test = path.name.removesuffix(".test.npz"), Predictions.load(path)
+        beside = path.with_name(f"{name}.val.npz")
+        order = torch.randperm(len(test), generator=g)
+        half = len(test) // 2
+        fit, test = (Predictions.load(beside), test) if beside.is_file() else (test[order[:half]], test[order[half:]])
+        order = torch.randperm(len(fit), generator=g)
+        for n in sizes:
+            if n <= len(fit):
+                yield Problem(name, n, fit[order[:n]], test)
+
+
+KINDS = {  # how the logits of the true probabilities are spoilt
+    "temperature": lambda z, scale, shift, mix: z,
+    "class-wise": lambda z, scale, shift, mix: z * scale + shift,
+    "matrix": lambda z, scale, shift, mix: z * scale + z @ mix.T + shift,
+    "not affine": lambda z, scale, shift, mix: np.sign(z) * np.abs(z) ** 1.4,
+}
+
+
+def simulated(sizes: tuple[int, ...] = SIZES, repeats: int = 3, shown: int = 20_000) -> Iterator[Problem]:
+    """p ~ Dirichlet(0.1), y ~ p; the logits are log p, distorted in a known way and doubled."""
+    for kind, spoil in KINDS.items():
+        for k in (10, 100) if kind == "class-wise" else (10,):
+            for n in sizes:
+                for repeat in range(repeats):
+                    rng = np.random.default_rng([repeat, k, n])
+                    scale, shift = np.exp(rng.normal(0, 0.15, k)), rng.normal(0, 0.3, k)
+                    mix = rng.normal(0, 0.05, (k, k)) / np.sqrt(k / 10)
+                    parts = []
+                    for m in (n, shown):
+                        p = np.clip(rng.dirichlet([0.1] * k, m), 1e-12, 1)
+                        p /= p.sum(1, keepdims=True)
+                        y = np.minimum((p.cumsum(1) < rng.random((m, 1))).sum(1), k - 1)
+                        z = np.log(p)
+                        parts.append(Predictions(2 * spoil(z - z.mean(1, keepdims=True), scale, shift, mix), y))
+                    bayes = float(-np.log(p[np.arange(m), y]).mean())
+                    yield Problem(f"simulated: {kind}, k = {k} #{repeat}", n, *parts, bayes)

@@ -1,0 +1,171 @@
+"""Part 1: accuracy of calibration: every calibrator, ours and theirs, fitted and judged on the same predictions.
+
+Real predictions go from validation to test, simulated ones to 20,000 fresh examples whose true probabilities are known.
+Differences to Auto are paired over the test examples, with 95 % intervals.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import combinations
+
+import numpy as np
+from torch import Tensor
+
+from benchmarks._harness import US, Row, Size, clock, markdown, quiet, reason
+from benchmarks._peers import able
+from benchmarks._problems import REAL, Problem, real, simulated
+from calibrant import calibrators, catalog, metrics
+
+TITLE = "Accuracy of calibration"
+AUTO = f"{US}, Auto"
+CHAIN = "Chain(first='Monotone', second='StructuredMatrix')"
+MAIN = ["Auto", "Auto(accuracy_preserving=True)", "Identity", "Temperature", "SmoothedTemperature", "StructuredVector"]
+MAIN += ["StructuredMatrix", "Monotone", CHAIN, "EnsembleTemperature", "Vector", "Isotonic", "HistogramBinning"]
+PATIENCE = 45.0  # seconds: who took longer is not asked again for as many classes
+QUICK = (
+    "scikit-learn", "probmetrics", "torch-uncertainty", "netcal, TemperatureScaling", "netcal, HistogramBinning",
+    "uncertainty-calibration",
+)  # fmt: skip
+Fit = Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]
+
+
+def run(size: Size) -> list[Row]:
+    """Every calibrator on every problem."""
+    spent: dict[tuple[str, int], float] = {}
+    return [row for problem in _problems(size) for row in _judged(problem, _fits(size), spent)]
+
+
+def _problems(size: Size) -> Iterator[Problem]:
+    if size.name == "tiny":
+        yield from list(simulated((300,), 1, shown=1000))[:1]
+        return
+    yield from real()
+    yield from simulated(repeats=5 if size.full else 1)
+
+
+def _fits(size: Size) -> dict[str, Fit]:
+    names = [*MAIN, *(name for name in calibrators.__all__ if name not in MAIN and name != "Chain")]
+    names = names if size.full else MAIN
+    ours: dict[str, Fit] = {f"{US}, {name}": catalog.resolve(name, calibrators) for name in names}
+    return ours | {who: fit for who, fit in able("calibrator").items() if size.full or who.startswith(QUICK)}
+
+
+def _judged(problem: Problem, fits: dict[str, Fit], spent: dict[tuple[str, int], float]) -> Iterator[Row]:
+    z, y = problem.fit
+    shown, labels = problem.test.logits.double(), problem.test.labels
+    k = z.shape[1]
+    auto: Tensor | None = None
+    for who, fit in fits.items():
+        row: Row = {"problem": problem.name, "k": k, "n": problem.n, "who": who}
+        if spent.get((who, k), 0) > PATIENCE:
+            yield row | {"note": f"not asked: it had taken {spent[who, k]:.0f} s before"}
+            continue
+        try:
+            with quiet():
+                start = clock()
+                fitted = fit(z, y)
+                seconds = spent[who, k] = clock() - start
+                after = fitted(shown).double().log_softmax(-1)
+        except Exception as error:  # binary calibrators, absent classes, what others do not foresee
+            yield row | {"note": reason(error)}
+            continue
+        loss = -after.gather(1, labels[:, None]).squeeze(1)
+        auto = loss if who == AUTO else auto
+        worse = loss - auto if auto is not None else loss
+        half = 1.96 * float(worse.std()) / math.sqrt(len(worse))
+        yield row | {
+            "nll": float(loss.mean()),
+            "brier": float(metrics.brier(after, labels)),
+            "ece": float(metrics.ece(after, labels)),
+            "noise_floor": float(metrics.noise_floor(after, labels)),
+            "accuracy": float(metrics.accuracy(after, labels)),
+            "excess_over_bayes": float(loss.mean()) - problem.bayes,
+            "worse_than_auto": float(worse.mean()),
+            "half_interval": half,
+            "seconds": seconds,
+        }
+
+
+# The page
+
+
+def page(rows: list[Row]) -> str:
+    """Ranks and means by kind of problem, and where Auto is beaten for certain."""
+    kinds = {
+        "Real predictions": [row for row in rows if not row["problem"].startswith("simulated")],
+        "Simulated predictions": [row for row in rows if row["problem"].startswith("simulated")],
+    }
+    text = [] if kinds["Real predictions"] else [f"There were no real predictions ({REAL.parent.name}/{REAL.name})."]
+    for kind, own in kinds.items():
+        if own:
+            text += [f"### {kind}", "", _summary(own), "", _beaten(own), ""]
+    failed = sorted({f"{row['who']}: {row['note']}" for row in rows if "note" in row})
+    text += ["Not every calibrator takes every problem:", "", *(f"- {line}" for line in failed)] if failed else []
+    return "\n".join(text)
+
+
+def _summary(rows: list[Row]) -> str:
+    """A line for each calibrator; means are over the problems that all of those shown have in common."""
+    problems = list(dict.fromkeys((row["problem"], row["n"]) for row in rows))
+    table = {(row["problem"], row["n"], row["who"]): row for row in rows if "nll" in row}
+    everyone = list(dict.fromkeys(row["who"] for row in rows))
+    everywhere = [who for who in everyone if all((*at, who) in table for at in problems)]
+    won = {n: _win_rates([at for at in problems if n in (0, at[1])], everywhere, table) for n in (0, 300, 1000, 5000)}
+    lines: list[list[object]] = []
+    for who in sorted(everywhere, key=lambda who: -won[0][who]):
+        own = [table[*at, who] for at in problems]
+        gap = np.array([row["worse_than_auto"] for row in own])
+        mean = {key: float(np.mean([row[key] for row in own])) for key in ("brier", "ece", "noise_floor", "accuracy")}
+        certain = math.isfinite(gap.sum()) and who != AUTO
+        half = 1.96 * float(gap.std(ddof=1)) / math.sqrt(len(gap)) if certain and len(gap) > 1 else math.nan
+        excess = [row["excess_over_bayes"] for row in own if "excess_over_bayes" in row]
+        cells = [f"**{who}**" if who.startswith(US) else who]
+        cells += [f"{won[n][who]:.3f}" if won[n] else "" for n in won]
+        cells += [f"{np.mean([row['nll'] for row in own]):.4f}"]
+        cells += [f"{gap.mean():+.4f}" + ("" if math.isnan(half) else f" ± {half:.4f}")]
+        cells += [f"{np.mean(excess):.4f}" if excess and not math.isnan(sum(excess)) else ""]
+        cells += [f"{mean['brier']:.4f}", f"{100 * mean['ece']:.2f}", f"{100 * mean['noise_floor']:.2f}"]
+        lines.append(
+            [*cells, f"{100 * mean['accuracy']:.2f}", f"{1e3 * np.median([row['seconds'] for row in own]):,.0f}"]
+        )
+    head = ["calibrator", "wins", "n = 300", "1000", "5000", "NLL", "minus Auto's", "over Bayes"]
+    head += ["Brier", "ECE15 %", "floor %", "accuracy %", "fit ms"]
+    said = (
+        f"{len(problems)} problems. Wins: the share of comparisons in log-loss won, pair by pair, ties by half, over\n"
+        "all problems and by the number of examples to calibrate on. The rest are means over the problems, with the 95 %\n"
+        "interval over problems for the difference to Auto; fit time is the median. Who failed somewhere is left out."
+    )
+    return said + "\n\n" + markdown(head, lines)
+
+
+def _win_rates(problems: list[tuple[str, int]], everyone: list[str], table: dict[tuple, Row]) -> dict[str, float]:
+    points = dict.fromkeys(everyone, 0.0)
+    for at in problems:
+        for a, b in combinations(everyone, 2):
+            first, second = table[*at, a]["nll"], table[*at, b]["nll"]
+            share = 0.5 if first == second else float(first < second)
+            points[a] += share
+            points[b] += 1 - share
+    games = len(problems) * (len(everyone) - 1)
+    return {who: score / games for who, score in points.items()} if games else {}
+
+
+def _beaten(rows: list[Row]) -> str:
+    """Problems on which another package is better than Auto, and not by luck."""
+    problems = list(dict.fromkeys((row["problem"], row["n"]) for row in rows))
+    theirs = [row for row in rows if "nll" in row and not row["who"].startswith(US)]
+    lines: list[str] = []
+    best = 0
+    for at in problems:
+        rivals = [row for row in theirs if (row["problem"], row["n"]) == at]
+        best += all(row["worse_than_auto"] >= 0 for row in rivals)
+        certain = [row for row in rivals if row["worse_than_auto"] + row["half_interval"] < 0]
+        if certain:
+            row = min(certain, key=lambda row: row["worse_than_auto"])
+            gap = f"{row['worse_than_auto']:+.4f} ± {row['half_interval']:.4f}"
+            lines.append(f"- {at[0]}, n = {at[1]:.0f}: {row['who']}, {gap} nats")
+    said = f"Auto has a lower NLL than every calibrator of another package on {best} of {len(problems)} problems. "
+    if not lines:
+        return said + "Nowhere is another package better by more than the paired 95 % interval."
+    said += "Better than Auto by more than the paired 95 % interval, the best of them each time:"
+    return "\n".join([said, "", *lines])

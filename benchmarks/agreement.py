@@ -1,0 +1,182 @@
+"""Part 2: agreement: the same number from everyone on the same predictions, the reason of every difference beyond 1e-6.
+
+"exact" is the textbook answer in plain numpy and float64. The second table holds predictions on which somebody's answer
+is wrong, not only rounded or defined otherwise, beside what we return.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks import _reference as reference
+from benchmarks._harness import US, Row, Size, markdown, quiet, reason
+from benchmarks._peers import able
+from benchmarks._problems import draw, workload
+from calibrant import metrics
+from calibrant.calibrators import Temperature
+
+TITLE = "Agreement"
+JOBS = "ece", "adaptive_ece", "classwise_ece", "smooth_ece"
+SINGLE = "float32 inside"
+QUANTILES = "bins end at interpolated quantiles, which do not hold equal counts"
+TORCHMETRICS = "float32 sums one after another, and confidence 1.0 in a bin of its own"
+ENDS = "a mirrored grid counts what lies at 1.0 once, not twice; the width is found to 1e-3"
+WHY = {  # who, on which job -> why they differ
+    ("torchmetrics", "ece"): TORCHMETRICS,
+    ("torch-uncertainty", "ece"): TORCHMETRICS + " (torchmetrics inside)",
+    (
+        "probmetrics",
+        "ece",
+    ): "clamps at 1e-7, drops classes without a label, divides by what is left",
+    ("relplot", "ece"): "bins are [lo, hi), and confidence 1.0 has a bin of its own",
+    ("netcal", "ece"): "bins are [lo, hi)",
+    ("netcal", "adaptive_ece"): QUANTILES,
+    ("mapie", "adaptive_ece"): QUANTILES,
+    ("uncertainty-calibration", "adaptive_ece"): "edges halfway between examples, and ties stay together",
+    ("torch-uncertainty", "adaptive_ece"): "ties are cut by row order; " + SINGLE,
+    ("pytorch-ood", "adaptive_ece"): "n // 15 in a bin and the rest in the last; ties are cut by row order",
+    ("torch-uncertainty", "classwise_ece"): TORCHMETRICS + " (torchmetrics inside)",
+    ("relplot", "smooth_ece"): ENDS,
+    ("probmetrics", "smooth_ece"): ENDS + " (relplot inside)",
+    ("torch-uncertainty", "smooth_ece"): ENDS + ", as relplot",
+}
+
+
+TEMPERATURE = {
+    "pytorch-ood": "50 steps of L-BFGS at rate 0.01: not converged",
+    "netcal, float32": "finite differences of float32 do not move: T stays 1",
+    "netcal": "takes probabilities and clips them",
+    "torch-uncertainty": "L-BFGS without a line search leaves the valley, or stops early",
+    "scikit-learn": "stops early",
+    "probmetrics, L-BFGS": "stops early",
+}
+Ask = Callable[[Tensor, Tensor], float]
+
+
+def run(size: Size) -> list[Row]:
+    """Both tables."""
+    many = _many() if size.full else ()
+    return [*_same(size), *_ones(), *_absent(), *_shuffled(size), *_scaled(size), *many]
+
+
+def _everyone(job: str) -> dict[str, Ask]:
+    return {US: lambda z, y: float(getattr(metrics, job)(z, y))} | able(job)
+
+
+def _asked(
+    case: str,
+    job: str,
+    exact: float,
+    entries: dict[str, Ask],
+    versions: list[tuple[Tensor, Tensor]],
+    explain: Callable[[str, list[float]], str],
+    *,
+    wrong: bool = True,
+) -> Iterator[Row]:
+    """Ask everyone for a number of each version of the predictions, whose right answer is the same."""
+    for who, ask in entries.items():
+        row: Row = {"case": case, "job": job, "who": who, "exact": exact, "wrong": wrong}
+        try:
+            with quiet():
+                found = [float(ask(z, y)) for z, y in versions]
+        except Exception as error:
+            yield row | {"why": reason(error)}
+            continue
+        off = max(abs(x - exact) for x in found)
+        yield row | {"value": found[0], "off": off, "why": explain(who, found) if off > 1e-6 else ""}
+
+
+def _why(job: str) -> Callable[[str, list[float]], str]:
+    return lambda who, found: WHY.get((who, job), "not explained yet")
+
+
+def _same(size: Size) -> Iterator[Row]:
+    """Confidences all over (0, 1), in double; then with ties and saturation, as a network in float32 gives."""
+    n = 100_000 // size.shrink
+    spread, saturated = draw(n, 10, temperature=1.3, spread=1.5), workload(n, 10)
+    for case, z, y in ("spread out, float64", spread[0].double(), spread[1]), ("saturated, float32", *saturated):
+        for job in JOBS:
+            exact = getattr(reference, job)(z, y)
+            yield from _asked(case, job, exact, _everyone(job), [(z, y)], _why(job), wrong=False)
+
+
+def _ones() -> Iterator[Row]:
+    """Half of the confidences are exactly 1.0 and 80 % right; half are .95 and all right."""
+    n = 1000
+    z = torch.zeros(n, 2)
+    z[: n // 2, 0], z[n // 2 :, 0] = 50.0, float(np.log(19))
+    y = torch.zeros(n, dtype=torch.int64)
+    y[: n // 10] = 1
+    why = lambda who, found: "confidence 1.0 has a bin of its own"  # noqa: E731
+    yield from _asked("half of the confidences are 1.0", "ece", reference.ece(z, y), _everyone("ece"), [(z, y)], why)
+
+
+def _absent() -> Iterator[Row]:
+    """More classes than examples."""
+    z, y = workload(500, 1000)
+    exact = reference.ece(z, y)
+    yield from _asked("500 examples of 1000 classes", "ece", exact, _everyone("ece"), [(z, y)], _why("ece"))
+
+
+def _shuffled(size: Size) -> Iterator[Row]:
+    """The same rows in other orders: confidences of one decimal, as a calibrator by bins gives."""
+    g = torch.Generator().manual_seed(0)
+    c = torch.randint(5, 10, (1000,), generator=g).double() / 10
+    y = (torch.rand(1000, generator=g) > c - 0.1).long()
+    z = torch.stack([c, 1 - c], 1).log()
+    orders = [torch.randperm(1000, generator=g) for _ in range(20 if size.shrink == 1 else 2)]
+
+    def why(who: str, found: list[float]) -> str:
+        if max(found) - min(found) < 1e-6:
+            return WHY.get((who, "adaptive_ece"), "not explained yet")
+        return f"from {min(found):.4f} to {max(found):.4f}: ties are cut by row order"
+
+    versions = [(z[order], y[order]) for order in orders]
+    exact, everyone = reference.adaptive_ece(z, y), _everyone("adaptive_ece")
+    yield from _asked("the same rows in other orders", "adaptive_ece", exact, everyone, versions, why)
+
+
+def _scaled(size: Size) -> Iterator[Row]:
+    """Logits times 0.1, 1 and 10: the right temperature scales alike. Values are T over that scale."""
+    z, y = draw(4000 // min(size.shrink, 10), 20, temperature=1.5)
+    exact = reference.temperature(z, y, 1.5)
+    entries = {US: lambda z, y: float(Temperature.fit(z, y).temperature)} | able("temperature")
+
+    def why(who: str, found: list[float]) -> str:
+        near = abs(found[0] - exact) < 1e-4 * exact
+        return "stops within 1e-4" if near else TEMPERATURE.get(who, "not explained yet")
+
+    for scale in 0.1, 1.0, 10.0:
+        scaled = {who: (lambda z, y, fit=fit: fit(scale * z, y) / scale) for who, fit in entries.items()}  # noqa: B023
+        yield from _asked(f"logits times {scale:g}", "temperature", exact, scaled, [(z, y)], why)
+
+
+def _many() -> Iterator[Row]:
+    """More examples in a bin than float32 can count."""
+    n = 34_000_000
+    z = torch.tensor([1.0, 0.0]).log_softmax(-1).expand(n, 2).contiguous()
+    y = (torch.arange(n) % 2 == 0).long()
+    exact = float(torch.tensor([1.0, 0.0], dtype=torch.float64).softmax(-1)[0]) - 0.5
+    some = {who: work for who, work in _everyone("ece").items() if who in (US, "torchmetrics", "relplot")}
+    why = lambda who, found: "float32 counts stop at 2^24" if who == "torchmetrics" else "rounded"  # noqa: E731
+    yield from _asked(f"{n:,} equal confidences", "ece", exact, some, [(z, y)], why)
+
+
+def page(rows: list[Row]) -> str:
+    """The two tables."""
+    text: list[str] = []
+    for wrong, title in (False, "The same predictions"), (True, "Where an answer is wrong"):
+        own = [row for row in rows if bool(row.get("wrong")) == wrong]
+        seen = ""
+        lines: list[list[object]] = []
+        for row in own:
+            at = f"{row['job']}: {row['case']}"
+            who = f"**{row['who']}**" if row["who"] == US else row["who"]
+            exact = f"{row['exact']:.7f}" if at != seen else ""
+            value = f"{row['value']:.7f}" if "value" in row else ""
+            lines.append([at if at != seen else "", exact, who, value, row.get("off"), row.get("why")])
+            seen = at
+        text += [f"### {title}", "", markdown(["predictions", "exact", "who", "value", "off", "why"], lines), ""]
+    return "\n".join(text)

@@ -1,0 +1,27 @@
+"""Install the peers into the environment that runs this: python benchmarks/install.py CONSTRAINTS."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--constraint",
+        sys.argv[1],
+    ]
+    for line in Path(__file__).with_name("peers.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            said = subprocess.run([*pip, *line.split()], capture_output=True, text=True, check=False)
+            errors = [text for text in said.stderr.splitlines() if text.startswith("ERROR")]
+            print(f"{line}: {'installed' if said.returncode == 0 else 'left out: ' + (errors or ['?'])[0]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

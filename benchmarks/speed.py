@@ -1,0 +1,264 @@
+"""Part 3: speed: ratios within one run; every result is checked against a textbook answer in the same run.
+
+Everyone starts from logits. "of floor" is the time over that of `softmax` and `max` of the same tensor; "extra MB" the
+most memory that a call held beyond what was there before; the value of a fit is its NLL on other examples.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from benchmarks import _reference as reference
+from benchmarks._harness import FLOOR, US, Row, Size, markdown, race
+from benchmarks._peers import able
+from benchmarks._problems import draw, workload
+from calibrant import calibrators, catalog, metrics
+from calibrant.calibrators import Temperature
+from calibrant.nn import Criterion
+
+TITLE = "Speed"
+GRID = (np.arange(1, 1001) / 100).tolist()
+SLOW = {  # only in the full run: tens of seconds each
+    ("classwise_ece", 1000): {"torch-uncertainty", "uncertainty-calibration", "mapie"},
+    ("adaptive_ece", 10): {"uncertainty-calibration"},
+    ("temperature", 1000): {"pytorch-ood", "torch-uncertainty", "netcal", "netcal, float32"},
+}
+TOLERANCE = {"temperature": 1e-4, "smooth_ece": 1e-3, "adaptive_ece": 1e-5}  # else 1e-6
+
+
+def run(size: Size) -> list[Row]:
+    """All races."""
+    parts = (_metrics, _temperature, _grid, _fits, _interval, _losses, _imports)
+    return [row for part in parts for row in part(size)]
+
+
+def _rivals(job: str, k: int, size: Size) -> dict[str, Callable[[Tensor, Tensor], Any]]:
+    return {who: work for who, work in able(job).items() if size.full or who not in SLOW.get((job, k), ())}
+
+
+def _metrics(size: Size) -> list[Row]:
+    rows: list[Row] = []
+    for n, k in (1_000_000, 10), (50_000, 1000):
+        z, y = workload(n // size.shrink, k)
+        for job in "ece", "adaptive_ece", "classwise_ece", "smooth_ece":
+            others = _rivals(job, k, size)
+            rows += race(
+                f"{job} ({len(y):,}, {k})",
+                {US: lambda z=z, y=y, job=job: getattr(metrics, job)(z, y)}
+                | {who: lambda z=z, y=y, work=work: work(z, y) for who, work in others.items()},
+                lambda z=z: z.softmax(-1).max(-1),
+                size.seconds,
+                reference=getattr(reference, job)(z, y),
+                tolerance=TOLERANCE.get(job, 1e-6),
+            )
+    return rows
+
+
+def _temperature(size: Size) -> list[Row]:
+    rows: list[Row] = []
+    for n, k in (5000, 100), (50_000, 1000):
+        z, y = draw(n // size.shrink, k, temperature=1.5)
+        others = _rivals("temperature", k, size)
+        ours = float(Temperature.fit(z, y).temperature)
+        rows += race(
+            f"temperature by NLL ({len(y):,}, {k})",
+            {US: lambda z=z, y=y: Temperature.fit(z, y).temperature}
+            | {who: lambda z=z, y=y, work=work: work(z, y) for who, work in others.items()},
+            lambda z=z: z.softmax(-1).max(-1),
+            size.seconds,
+            reference=reference.temperature(z, y, ours),
+            tolerance=TOLERANCE["temperature"],
+        )
+    return rows
+
+
+def _grid(size: Size) -> list[Row]:
+    """The temperature of least ECE among 1000: the others can only loop."""
+    z, y = workload(5000 // size.shrink, 100)
+
+    def loop(ece: Callable[[Tensor, Tensor], Any]) -> Callable[[], float]:
+        return lambda: GRID[int(np.argmin([float(ece(z / t, y)) for t in GRID]))]
+
+    names = {"torchmetrics", "relplot", *(("netcal", "torch-uncertainty", "mapie") if size.full else ())}
+    ours = {US: lambda: Temperature.fit(z, y, criterion="ece", grid=GRID).temperature}
+    entries = ours | {"plain torch": loop(_plain_ece)}
+    entries |= {who: loop(work) for who, work in able("ece").items() if who in names}
+    return race(
+        f"best of 1000 temperatures by ECE ({len(y):,}, 100)",
+        entries,
+        lambda: z.softmax(-1).max(-1),
+        size.seconds,
+        reference=reference.grid(z, y, GRID),
+    )
+
+
+def _plain_ece(z: Tensor, y: Tensor) -> Tensor:
+    """As papers write it: a mask for every bin."""
+    c, predicted = z.softmax(-1).max(-1)
+    right, error = predicted == y, torch.zeros(())
+    edges = torch.linspace(0, 1, 16)
+    for low, high in pairwise(edges):
+        inside = (c > low) & (c <= high)
+        if inside.any():
+            error = error + (right[inside].float().mean() - c[inside].mean()).abs() * inside.float().mean()
+    return error
+
+
+FITS = {  # ours, and who fits the same family
+    "Vector": ("probmetrics, VectorScalingCalibrator", "torch-uncertainty, VectorScaler"),
+    "StructuredVector": ("probmetrics, svs",),
+    "StructuredMatrix": ("probmetrics, sms",),
+    "Dirichlet": ("torch-uncertainty, DirichletScaler",),
+    "Isotonic": (
+        "netcal, IsotonicRegression", "scikit-learn, isotonic", "torch-uncertainty, IsotonicRegressionScaler",
+        "probmetrics, isotonic",
+    ),
+    "HistogramBinning": (
+        "netcal, HistogramBinning", "torch-uncertainty, HistogramBinningScaler",
+        "uncertainty-calibration, HistogramMarginalCalibrator",
+    ),
+}  # fmt: skip
+
+
+def _fits(size: Size) -> list[Row]:
+    """Calibrators of one family; their value is the NLL on 20,000 other examples."""
+    n = max(500, 5000 // size.shrink)
+    z, y = workload(n + 20_000 // size.shrink, 100)
+    shown = slice(n, None)
+
+    def held_out(fitted: Callable[[Tensor], Tensor]) -> float:
+        after = fitted(z[shown].double()).log_softmax(-1)
+        return float(F.nll_loss(after.double(), y[shown]))
+
+    rows: list[Row] = []
+    theirs = able("calibrator")
+    for ours, names in FITS.items():
+        fit = catalog.resolve(ours, calibrators)
+        rows += race(
+            f"{ours} fit ({n:,}, 100)",
+            {US: lambda fit=fit: fit(z[:n], y[:n])}
+            | {who: lambda work=theirs[who]: work(z[:n], y[:n]) for who in names if who in theirs},
+            lambda: z[:n].softmax(-1).max(-1),
+            size.seconds,
+            value=held_out,
+        )
+    return rows
+
+
+def _interval(size: Size) -> list[Row]:
+    """An interval of the L2 calibration error: by formula, against a hundred resamples."""
+    z, y = workload(50_000 // size.shrink, 10)
+    return race(
+        f"interval of the L2 error ({len(y):,}, 10)",
+        {US: lambda: metrics.intervals.debiased_l2(z, y)}
+        | {f"{who}, bootstrap": lambda work=work: work(z, y) for who, work in able("interval").items()},
+        lambda: z.softmax(-1).max(-1),
+        size.seconds,
+        value=lambda found: getattr(found, "value", found),
+    )
+
+
+def _losses(size: Size) -> list[Row]:
+    """Forward and backward; the value is the norm of the gradient."""
+    z, y = draw(8192 // min(size.shrink, 16), 1000)
+    z.requires_grad_()
+
+    def step(criterion: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], Tensor]:
+        return lambda: torch.autograd.grad(criterion(z, y), z)[0]
+
+    def plain_focal(z: Tensor, y: Tensor) -> Tensor:
+        log_p = z.log_softmax(-1).gather(1, y[:, None]).squeeze(1)
+        return (-((1 - log_p.exp()) ** 3) * log_p).mean()
+
+    theirs = {job: {who: make() for who, make in able(job).items()} for job in ("focal",)}
+    tasks: dict[str, dict[str, Callable[[Tensor, Tensor], Tensor]]] = {
+        "cross_entropy": {"torch": F.cross_entropy},
+        "cross_entropy(smoothing=0.05)": {"torch": lambda z, y: F.cross_entropy(z, y, label_smoothing=0.05)},
+        "focal": {"plain torch": plain_focal} | theirs["focal"],
+        "brier": {"plain torch": lambda z, y: (z.softmax(-1) - F.one_hot(y, z.shape[1])).square().sum(1).mean()},
+    }
+    rows: list[Row] = []
+    for name, others in tasks.items():
+        exact = z.detach().double().requires_grad_()
+        plain = next(iter(others.values()))
+        rows += race(
+            f"{name}, forward and backward ({len(y):,}, 1000)",
+            {US: step(Criterion(name))} | {who: step(other) for who, other in others.items()},
+            lambda: z.detach().softmax(-1),
+            size.seconds,
+            value=lambda gradient: float(gradient.double().norm()),
+            reference=float(torch.autograd.grad(plain(exact, y), exact)[0].norm()),
+            tolerance=1e-6,
+        )
+    return rows
+
+
+MODULES = {
+    US: ("calibrant",),
+    "torch": ("torch",),
+    "scikit-learn": ("sklearn.calibration",),
+    "torchmetrics": ("torchmetrics",),
+    "netcal": ("netcal.metrics", "netcal.scaling"),
+    "probmetrics": ("probmetrics.calibrators", "probmetrics.metrics"),
+    "relplot": ("relplot",),
+    "mapie": ("mapie.calibration",),
+    "uncertainty-calibration": ("calibration",),
+    "betacal": ("betacal",),
+}
+
+
+def _imports(size: Size) -> Iterator[Row]:
+    """Processor time and memory of `import`, each in a process of its own."""
+    code = (
+        "import time; t = time.process_time(); {}; print(time.process_time() - t, "
+        "int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]) / 1024)"
+    )
+    repeats = 1 + int(size.seconds > 0) * 2
+    seconds: dict[str, tuple[float, float]] = {}
+    for _ in range(repeats):
+        for who, modules in MODULES.items():
+            said = subprocess.run(
+                [sys.executable, "-W", "ignore", "-c", code.format("import " + ", ".join(modules))],
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            if said.returncode == 0:
+                took, mb = map(float, said.stdout.split()[-2:])
+                seconds[who] = min(seconds.get(who, (np.inf, 0)), (took, mb))
+    for who, (took, mb) in {FLOOR: seconds["torch"], **seconds}.items():
+        of = {"of_floor": took / seconds["torch"][0], "of_ours": took / seconds[US][0]}
+        yield {"task": "import", "who": who, "ms": 1e3 * took, "extra_mb": mb, "runs": repeats, **of}
+
+
+COLUMNS = "ms", "of_floor", "of_ours", "extra_mb", "value", "off"
+ACCEPTED: dict[tuple[str, str], str] = {}  # (part of a task's name, who is faster) -> why we accept it
+
+
+def page(rows: list[Row]) -> str:
+    """The tables, and who is faster than we are."""
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    first, lost, lines = 0, list[str](), list[list[object]]()
+    for task in tasks:
+        here = [row for row in rows if row["task"] == task]
+        rivals = [row for row in here if row["who"] != FLOOR and "of_ours" in row]
+        faster = [row for row in rivals if row["of_ours"] < 1 / 1.05 and row["who"] not in (US, "torch")]
+        right = [row for row in faster if row.get("right", True)]
+        first += not right
+        for row in faster:
+            why = next((why for (part, who), why in ACCEPTED.items() if part in task and who == row["who"]), "")
+            wrong = "" if row.get("right", True) else f", but it is off by {row['off']:.1e}"
+            lost.append(f"- **{task}**: {row['who']} takes {row['of_ours']:.2f} of our time{wrong}. {why}".rstrip())
+        for row in here:
+            bold = f"**{row['who']}**" if row["who"] == US else row["who"]
+            note = row.get("note", "" if row.get("right", True) else "wrong")
+            lines.append([task if row is here[0] else "", bold, *(row.get(column) for column in COLUMNS), note])
+    head = ["task", "who", "ms", "of floor", "of ours", "extra MB", "value", "off", ""]
+    said = [f"First in {first} of {len(tasks)} races, among those whose answer is right."]
+    said += ["", "Who is faster:", "", *lost] if lost else []
+    return "\n".join([*said, "", markdown(head, lines)])

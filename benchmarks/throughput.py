@@ -1,0 +1,114 @@
+"""Part 4: training: our loop, and our focal loss, against a bare torch loop of the same network, epochs in turn.
+
+The bare loop has the same start, order, optimizer and precision, so that its training loss must be ours: the table
+shows that of the last epoch. Validation is of two images.
+"""
+
+import statistics
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks._harness import US, Row, Size, clock, markdown
+from calibrant import losses, networks
+from calibrant.data import Split, Splits
+from calibrant.nn import Criterion
+from calibrant.study.recipe import Recipe
+from calibrant.study.train import train
+
+TITLE = "Training"
+BATCH = 128
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def run(size: Size) -> list[Row]:
+    """Images a second of every loop on every network."""
+    n, epochs = (256, 2) if size.shrink > 1 else (2048, 12 if size.full else 6)
+    made: dict[str, Callable[[], nn.Module]] = {
+        "lenet5": lambda: networks.lenet5(10, channels=3),
+        "resnet8": lambda: networks.resnet8(10),
+    }
+    return [row for name, make in made.items() for row in _table(name, make, _splits(n), epochs)]
+
+
+def _splits(n: int) -> Splits:
+    g = torch.Generator().manual_seed(0)
+    labels = torch.randint(10, (n + 2,), generator=g)
+    images = torch.randn(n + 2, 3, 32, 32, generator=g) + torch.randn(10, 3, 1, 1, generator=g)[labels]
+    one = Split(images[n:], labels[n:])  # validation is one step of each epoch: two images cost nothing
+    return Splits(Split(images[:n], labels[:n]), one, one, tuple("0123456789"))
+
+
+def _table(name: str, make: Callable[[], nn.Module], splits: Splits, epochs: int) -> Iterator[Row]:
+    recipe = Recipe(epochs=epochs, batch_size=BATCH, learning_rate=0.01, milestones=())
+
+    def network() -> nn.Module:
+        torch.manual_seed(0)
+        return make()
+
+    cross_entropy = Criterion("cross_entropy")
+    loops: dict[str, Iterator[float]] = {
+        "bare torch": _bare(network(), splits, recipe, F.cross_entropy),
+        f"{US} train": (epoch.train_loss for epoch in train(network(), splits, losses.cross_entropy, recipe)),
+        "bare torch, Criterion(cross_entropy)": _bare(network(), splits, recipe, cross_entropy),
+        "bare torch, Criterion(focal)": _bare(network(), splits, recipe, Criterion("focal")),
+        f"{US} train, focal": (epoch.train_loss for epoch in train(network(), splits, losses.focal, recipe)),
+    }
+    seconds: dict[str, list[float]] = {who: [] for who in loops}
+    loss: dict[str, float] = {}
+    for _ in range(epochs):
+        for who, loop in loops.items():
+            start = clock()
+            loss[who] = next(loop)
+            seconds[who].append(clock() - start)
+    n = len(splits.train)
+    for who, took in seconds.items():
+        against = [mine / bare for mine, bare in zip(took[1:], seconds["bare torch"][1:])]
+        same = "bare torch, Criterion(focal)" if "focal" in who else "bare torch"
+        yield {
+            "network": name,
+            "who": who,
+            "images_per_second": n / statistics.median(took[1:]),
+            "of_bare": statistics.median(against),
+            "loss": loss[who],
+            "off": abs(loss[who] - loss[same]),
+        }
+
+
+def _bare(network: nn.Module, splits: Splits, recipe: Recipe, criterion: Loss) -> Iterator[float]:
+    """Train as torch's tutorials do, in the order of our loop."""
+    optimizer = torch.optim.SGD(network.parameters(), lr=recipe.learning_rate, momentum=0.9, weight_decay=5e-4)
+    inputs, labels = splits.train.inputs, splits.train.labels
+    for number in range(1, recipe.epochs + 1):
+        network.train()
+        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(hash((0, number, 1))))
+        total = 0.0
+        for rows in order.split(recipe.batch_size):
+            loss = criterion(network(inputs[rows]), labels[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += float(loss.detach()) * len(rows)
+        yield total / len(labels)
+
+
+def page(rows: list[Row]) -> str:
+    """The table, and whether 5 % are kept."""
+    ours = [row for row in rows if row["who"] == f"{US} train"]
+    said = ", ".join(f"{row['network']}: {100 * (row['of_bare'] - 1):+.1f} %" for row in ours)
+    kept = "within" if all(row["of_bare"] <= 1.05 for row in ours) else "not within"
+    lines = [
+        [
+            row["network"],
+            row["who"],
+            row["images_per_second"],
+            f"{row['of_bare']:.3f}",
+            f"{row['loss']:.5f}",
+            row["off"],
+        ]
+        for row in rows
+    ]
+    head = ["network", "loop", "images / s", "time of bare", "training loss"]
+    return f"Time of our loop over the bare one: {said}; {kept} the 5 % we allow ourselves.\n\n" + markdown(head, lines)

@@ -132,8 +132,9 @@ def _summary(rows: list[Row]) -> str:
     head += ["Brier", "ECE15 %", "floor %", "accuracy %", "fit ms"]
     said = (
         f"{len(problems)} problems. Wins: the share of comparisons in log-loss won, pair by pair, ties by half, over\n"
-        "all problems and by the number of examples to calibrate on. The rest are means over the problems, with the 95 %\n"
-        "interval over problems for the difference to Auto; fit time is the median. Who failed somewhere is left out."
+        "all problems and by the number of examples to calibrate on. The rest are means over the problems, with the\n"
+        "95 % interval over problems for the difference to Auto; fit time is the median. Who failed somewhere is\n"
+        "left out."
     )
     return said + "\n\n" + markdown(head, lines)
 

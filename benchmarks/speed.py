@@ -129,8 +129,8 @@ FITS = {  # ours, and who fits the same family
 
 def _fits(size: Size) -> list[Row]:
     """Calibrators of one family; their value is the NLL on 20,000 other examples."""
-    n = max(500, 5000 // size.shrink)
-    z, y = workload(n + 20_000 // size.shrink, 100)
+    n, k = (5000, 100) if size.shrink == 1 else (300, 5)
+    z, y = workload(n + 20_000 // size.shrink, k)
     shown = slice(n, None)
 
     def held_out(fitted: Callable[[Tensor], Tensor]) -> float:
@@ -142,7 +142,7 @@ def _fits(size: Size) -> list[Row]:
     for ours, names in FITS.items():
         fit = catalog.resolve(ours, calibrators)
         rows += race(
-            f"{ours} fit ({n:,}, 100)",
+            f"{ours} fit ({n:,}, {k})",
             {US: lambda fit=fit: fit(z[:n], y[:n])}
             | {who: lambda work=theirs[who]: work(z[:n], y[:n]) for who in names if who in theirs},
             lambda: z[:n].softmax(-1).max(-1),

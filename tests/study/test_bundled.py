@@ -1,12 +1,13 @@
 """The studies that come with calibrant: each loads, and trains what its paper did."""
 
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
 import calibrant
-from calibrant.study import RECIPES, Study
+from calibrant.study import RECIPES, Study, traces
 from calibrant.study.config import canonical
 from calibrant.study.published import Published
 
@@ -89,3 +90,18 @@ def test_the_sizes_of_real_sets_are_as_the_study_says(shared):
     assert torch.equal(small.train.labels, large.train.labels)
     assert torch.equal(small.train.inputs[:100], large.train.inputs[:100])
     assert torch.equal(small.val.labels, large.val.labels[-500:])
+
+
+def test_the_page_on_studies_is_true(tmp_path):
+    text = (Path(__file__).parents[2] / "docs" / "studies.md").read_text().replace("mypackage.losses.mine", "focal")
+    study, _, published = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "study.toml").write_text(study)
+    (tmp_path / "published.toml").write_text(published)
+    assert len(list(Study.load(tmp_path / "study.toml").runs())) == 18
+    found = Published.load(str(tmp_path / "published.toml"))
+    assert found.find("cifar10", "resnet50", "cross_entropy", "Temperature", "ece").text("ece") == "1.35 ± 0.10 (2.50)"
+    assert len(found.numbers) == 3
+    assert all(f"`{name}`" in text for name in RECIPES)
+    assert set(re.findall(r"^\| `(\w+)(?:\(.*\))?` \| [a-zA-Z]", text, re.MULTILINE)) >= set(traces.__all__)
+    counts = dict(re.findall(r"^\| `(\w+)` \| .* \| (\d+) \|", text, re.MULTILINE))
+    assert counts == {name: str(n) for name, n in RUNS.items() if name not in ("quickstart", "losses")}

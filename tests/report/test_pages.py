@@ -1,6 +1,8 @@
 """The report: self-contained, a text alternative for every picture, every number in it the functions' own."""
 
+import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -9,8 +11,9 @@ import torch
 from calibrant import Predictions, metrics
 from calibrant.assess import Assessment, assess, stream_assess
 from calibrant.report import assessment_report
+from calibrant.report.assessment import NAMES
 from calibrant.report.html import Section, figure, page, table, typeset
-from calibrant.report.words import answers, headline, p_text, unseen, verdict
+from calibrant.report.words import answers, cost, headline, p_text, split, unseen, verdict
 from calibrant.study.tables import number
 
 FAST = ("Identity", "Temperature", "HistogramBinning")
@@ -95,6 +98,7 @@ def test_sections_stand_in_the_order_of_the_questions(over):
     assert headings == [
         "The answer",
         "Confidence against accuracy",
+        "What it costs, and what is left",
         "The numbers",
         "Every calibrator",
         "Classes, worst first",
@@ -120,6 +124,37 @@ def test_the_numbers_are_the_functions_own(over):
         assert number(row.name, row.value) in shown, row.name
     nll = metrics.compare(test, calibrated, names=["nll"])["nll"]
     assert f"[{nll.low:.4f}, {nll.high:.4f}]" in shown
+
+
+def test_refinement_and_calibration_add_up_to_the_score(over):
+    found, text = over
+    test = drawn(1500, 1, 2.0)
+    after = Predictions(found.fitted["Temperature"](test.logits), test.labels)
+    body = text.partition("<h2>What it costs, and what is left</h2>")[2].partition("<h2>")[0]
+    for name in ("nll", "brier"):
+        score, refinement = (float(getattr(metrics, name)(*p)) for p in (test, after))
+        row = next(parts for parts in re.findall(r"<tr>(.*?)</tr>", body) if NAMES[name] in parts)
+        assert [float(cell) for cell in re.findall(r"<td>([\d.]+)", row)[:3]] == pytest.approx(
+            [score, refinement, score - refinement], abs=1e-4
+        )
+    told = metrics.split(*test, lambda z, y: found.fitted["Temperature"])  # a map that never saw these examples
+    assert f"[{told.score.low:.4f}, {told.score.high:.4f}]" in body
+    assert f"Of the negative log-likelihood of {told.score.value:.4f}, {told.calibration.value:.4f} (" in body
+
+
+def test_what_cannot_be_split_is_not_shown(over):
+    assert cost(replace(over[0], changes=_changed(over[0], nll=0.0))).startswith("Recalibration takes nothing beyond")
+    assert cost(replace(over[0], changes=_changed(over[0], nll=0.5))).startswith("Recalibration only adds")
+    assert "Brier score" in cost(replace(over[0], changes=_changed(over[0], nll=math.nan)))
+    for found, text in (reported(1.0, choose="Identity"), reported(2.0, n=1, choose="Temperature")):
+        assert split(found) == []
+        assert "What it costs" not in text
+
+
+def _changed(found: Assessment, nll: float) -> metrics.Comparison:
+    rows = {row.name: row for row in found.changes or ()}
+    rows["nll"] = replace(rows["nll"], difference=nll, low=nll - 0.1, high=nll + 0.1)
+    return replace(found.changes, rows=tuple(rows.values()))
 
 
 def test_classes_stand_worst_first(over):

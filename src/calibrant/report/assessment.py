@@ -14,7 +14,7 @@ from calibrant.metrics._ranking import risk_coverage as coverage
 from calibrant.plots import risk_coverage
 from calibrant.report.html import Section, figure, folded, page, table, typeset
 from calibrant.report.sections import BAR_READING, CURVE_READING, bar_diagram, curve_diagram, facts
-from calibrant.report.words import answers, headline, interval, p_text, percent, title
+from calibrant.report.words import answers, cost, headline, interval, p_text, percent, split, title
 from calibrant.study.tables import HIGHER_IS_BETTER, family, heading, number
 
 SHOWN = 15  # rows of the tables of classes and mistakes before the rest is folded away
@@ -54,6 +54,7 @@ def assessment_report(found: Assessment, command: str, files: dict[str, str], sa
     sections = [
         Section("The answer", _answers(found)),
         Section("Confidence against accuracy", _diagrams(found)),
+        *([Section("What it costs, and what is left", _split(found))] if split(found) else []),
         Section("The numbers", _numbers(found)),
         Section("Every calibrator", _ranking(found)),
     ]
@@ -112,6 +113,28 @@ def _diagrams(found: Assessment) -> str:
     return f'<div class="pair">{curves}</div>{CURVE_READING}{classical}'
 
 
+def _split(found: Assessment) -> str:
+    """NLL and Brier as refinement + calibration: what the chosen calibrator leaves, and what it takes off."""
+    rows = [
+        [
+            NAMES[part.name],
+            _cell(found.before[part.name]),
+            _cell(found.after[part.name]),
+            _two_lines(number(part.name, -part.difference), _range(part.name, -part.high, -part.low)),
+            percent(-part.difference / part.first, 1),
+        ]
+        for part in split(found)
+    ]
+    head = ["", "score", "refinement", "calibration", "share"]
+    note = typeset(
+        f"The score is the sum of both. Refinement is what {found.chosen} leaves, which has not seen the examples that "
+        "it is judged on; calibration is what it takes off, a lower bound on average (Berta et al. 2025), and its "
+        "share of the score. In brackets: 90 % intervals."
+    )
+    body = table(head, rows, caption="refinement and calibration")
+    return f'<p>{typeset(cost(found))}</p>{body}<p class="note">{note}</p>'
+
+
 def _numbers(found: Assessment) -> str:
     """The default rows before and after, with everything that says how surely they are known."""
     pair = found.chosen != "Identity"
@@ -126,9 +149,7 @@ def _numbers(found: Assessment) -> str:
     head = ["", "before", *([f"after {found.chosen}", "change"] if pair else [])]
     note = (
         '<p class="note">In brackets: 90 % intervals. The change is measured on the same examples, which tells much '
-        "smaller differences from chance than comparing the two intervals. By how much NLL falls is its calibration "
-        "part, a lower bound, since no calibrator saw the examples that it is judged on; what is left is refinement "
-        "(Berta et al. 2025).</p>"
+        "smaller differences from chance than comparing the two intervals.</p>"
     )
     return table(head, rows, caption="all numbers, before and after") + (note if pair else _INTERVALS)
 
@@ -245,8 +266,12 @@ def _cell(row: Row) -> Markup:
 
 
 def _change(row: Difference) -> Markup:
-    value, low, high = (number(row.name, x) for x in (row.difference, row.low, row.high))
-    return _two_lines(f"+{value}" if row.difference > 0 else value, f"[{low}, {high}]")
+    value = number(row.name, row.difference)
+    return _two_lines(f"+{value}" if row.difference > 0 else value, _range(row.name, row.low, row.high))
+
+
+def _range(name: str, low: float, high: float) -> str:
+    return f"[{number(name, low)}, {number(name, high)}]"
 
 
 def _two_lines(large: str, small: str) -> Markup:

@@ -128,6 +128,30 @@ def difference(found: Assessment) -> str:
     )
 
 
+def split(found: Assessment) -> list[Difference]:
+    """Return the changes of NLL and Brier that divide them into refinement and calibration; none without a map."""
+    if found.chosen == "Identity" or found.changes is None:
+        return []
+    rows = (found.changes[name] for name in ("nll", "brier"))
+    return [row for row in rows if all(map(math.isfinite, (row.difference, row.low, row.high)))]
+
+
+def cost(found: Assessment) -> str:
+    """Say how much of NLL, or of Brier where NLL is infinite, recalibration takes off, and who could lower the rest."""
+    part = split(found)[0]
+    name, taken = title(found.before[part.name]), -part.difference
+    whole = number(part.name, part.first)
+    if part.low <= 0 <= part.high:
+        return f"Recalibration takes nothing beyond chance off the {name} of {whole}."
+    if taken < 0:
+        return f"Recalibration only adds to the {name} of {whole}: here it learned what does not hold."
+    return (
+        f"Of the {name} of {whole}, {number(part.name, taken)} ({percent(taken / part.first, 0)}) is the price of "
+        f"miscalibration, which {found.chosen} takes off. The other {number(part.name, part.second)} only a model that "
+        "tells the classes better apart could lower."
+    )
+
+
 def finding(made: Sequence[Table]) -> str:
     """Say in words what a study found: who is over- and underconfident, and what is best before and after."""
     chosen = next((t for t in made if family(t.metric) == "ece" and not t.shift), made[0])

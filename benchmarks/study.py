@@ -21,14 +21,13 @@ from calibrant import Predictions
 from calibrant.assess import CALIBRATORS, METRICS
 from calibrant.report import study_report
 from calibrant.study import Store, Study
+from calibrant.study.config import Grid
 from calibrant.study.measure import measure
 
 LOSSES = tuple(f"focal(gamma={gamma})" for gamma in range(10))
-GRID = {"datasets": ("cifar10",), "networks": ("resnet50",), "losses": LOSSES, "seeds": tuple(range(20))}
-USUAL = Study("defaults of study", **GRID)
-ALL = Study(
-    "defaults of assess", **GRID, calibrators=CALIBRATORS, metrics=tuple({**dict.fromkeys(METRICS), "error": 0})
-)
+GRIDS = (Grid(("cifar10",), ("resnet50",), LOSSES, seeds=tuple(range(20))),)
+USUAL = Study("defaults of study", GRIDS)
+ALL = Study("defaults of assess", GRIDS, CALIBRATORS, ("error", *METRICS))
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 LOADED = "onload = () => { document.body.offsetHeight; document.documentElement.dataset.ms = performance.now() }"
 

@@ -12,6 +12,7 @@ from polars.testing import assert_frame_equal
 from calibrant import InputError, Predictions
 from calibrant.study import Store, Study
 from calibrant.study import measure as module
+from calibrant.study.config import Grid
 from calibrant.study.measure import measure
 
 
@@ -19,7 +20,7 @@ from calibrant.study.measure import measure
 def filled(tmp_path):
     """A study whose runs are stored, all different, and one that is missing."""
     losses, names = ("cross_entropy", "focal", "brier"), ("Temperature", "HistogramBinning", "StructuredMatrix")
-    study = Study("x", ("digits",), ("resnet8",), losses, names, ("nll", "ece"), seeds=(0, 1, 2))
+    study = Study("x", (Grid(("digits",), ("resnet8",), losses, seeds=(0, 1, 2)),), names, ("nll", "ece"))
     store, g = Store(tmp_path), torch.Generator().manual_seed(0)
     for i, run in enumerate(study.runs()):
         logits = 2 * torch.randn(2, 1000, 3, generator=g)

@@ -226,12 +226,19 @@ def study_run(
     scale: _SCALE = None,
     only: _ONLY = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be trained.")] = False,
+    engine: Annotated[str, typer.Option(help="Where networks are trained: local (in this process) or ray.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="The Ray cluster; default: one of this machine.", envvar="RAY_ADDRESS")
+    ] = None,
+    gpus: Annotated[
+        float | None, typer.Option(min=0, help="GPUs per network on Ray; with 0.25, four networks share one.")
+    ] = None,
 ) -> None:
     """Train what is missing of a study, then calibrate, measure and report. Stop and start it as you like."""
     if dry_run:
         _standing(_found(study), folder, scale, only)
     else:
-        _study(_found(study), folder, root, scale, only)
+        _study(_found(study), folder, root, scale, only, _engine(engine, address, gpus))
 
 
 @study_app.command("status")
@@ -272,16 +279,31 @@ def _bundled(name: str) -> Path:
     return folder / f"{name}.toml"
 
 
+def _engine(name: str, address: str | None, gpus: float | None) -> Any:
+    from calibrant.study import engine
+
+    engines = {"local": engine.local, "ray": engine.Ray(address, gpus)}
+    if name not in engines:
+        raise InputError(f"no engine {name!r}; there are {', '.join(engines)}")
+    return engines[name]
+
+
 def _study(
-    path: Path, folder: Path | None, root: Path | None = None, scale: str | None = None, only: str | None = None
+    path: Path,
+    folder: Path | None,
+    root: Path | None = None,
+    scale: str | None = None,
+    only: str | None = None,
+    engine: Any = None,
 ) -> None:
     from calibrant.study import Store, Study
+    from calibrant.study.engine import local
     from calibrant.study.run import chosen, train_all
 
     study = Study.load(path, scale)
     folder = folder or Path("runs") / study.name
     store = Store(folder)
-    failed = train_all(study, chosen(study, only), store, root, out)
+    failed = train_all(study, chosen(study, only), store, root, out, engine or local)
     _measured(study, store, folder)
     for run, reason in failed.items():
         out.print(f"failed: {run.loss} seed {run.seed}: {reason.splitlines()[-1]}", style="red", markup=False)

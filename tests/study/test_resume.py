@@ -1,6 +1,5 @@
 """Real processes, really killed: the study goes on, nothing finished is lost or done again."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -9,30 +8,7 @@ import time
 import polars
 import pytest
 from polars.testing import assert_frame_equal
-
-from calibrant.study import Store, Study
-from calibrant.study.measure import measure
-
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-
-
-def start(study, folder):
-    command = [sys.executable, "-m", "calibrant", "study", "run", str(study), "--out", str(folder)]
-    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def finish(process):
-    text, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, text
-    return text
-
-
-def rows(study, folder):
-    return polars.DataFrame(list(measure(Study.load(study), Store(folder))))
-
-
-def done(folder):
-    return {path.parent.name: path.stat().st_mtime_ns for path in folder.glob("runs/*/run.json")}
+from processes import ENVIRONMENT, done, finish, rows, start
 
 
 @pytest.fixture

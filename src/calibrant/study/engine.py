@@ -1,10 +1,13 @@
 """Engines run the networks of a study, here or elsewhere, and tell what happens as it happens."""
 
 import json
+import socket
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +22,8 @@ from calibrant.study.config import Run, corrupts, home
 from calibrant.study.store import Store
 
 SMALL = 100_000  # numbers in a batch from which several threads pay
+DEATHS = 3  # of its process, after which a run has failed
+OBJECTS = 100_000_000  # bytes of memory for what passes between processes: events, which are small
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,70 @@ def _guarded(work: Work, run: Run) -> Iterator[Event]:
         yield Event("failed", run, {"error": traceback.format_exc()})
 
 
+@dataclass(frozen=True)
+class Ray:
+    """Run them on a Ray cluster, over its GPUs and machines; the store must be a folder that all of them share.
+
+    Every run takes one core and `gpus` of a GPU: with 0.25, four networks share one. Without an address a cluster is
+    started on this machine. A run whose process or machine dies goes on elsewhere, from its checkpoint.
+    """
+
+    address: str | None = None
+    gpus: float | None = None  # for each run; None: a whole one where there are any
+
+    def __call__(self, work: Work, runs: Iterable[Run], store: Store) -> Iterator[Event]:
+        """Tell what happens to the runs, wherever it happens. Raises `InputError` if the cluster is not there."""
+        try:
+            ray: Any = import_module("ray")
+        except ImportError:
+            raise InputError("the Ray engine needs ray: pip install 'calibrant[ray]'") from None
+        _reach(self.address)
+        own: dict[str, Any] = {} if self.address else {"object_store_memory": OBJECTS, "include_dashboard": False}
+        ray.init(self.address or "local", logging_level="ERROR", log_to_driver=False, **own)
+        try:
+            yield from self._followed(ray, work, runs, store)
+        finally:
+            ray.shutdown()  # and with it all that this process started
+
+    def _followed(self, ray: Any, work: Work, runs: Iterable[Run], store: Store) -> Iterator[Event]:
+        there = ray.cluster_resources().get("GPU", 0)
+        gpus = min(1, there) if self.gpus is None else self.gpus
+        if gpus > there:
+            raise InputError(f"each run is to have {gpus:g} of a GPU, but the Ray cluster has {there:g}")
+        start = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(_elsewhere).remote
+        streams = {start(work, run, store): run for run in runs}
+        deaths = Counter[Run]()
+        while streams:
+            (stream,), _ = ray.wait(list(streams), num_returns=1)
+            try:
+                yield ray.get(next(stream))
+            except StopIteration:
+                del streams[stream]
+            except ray.exceptions.RayTaskError as error:  # what `local` does not handle either
+                raise error.cause from None
+            except ray.exceptions.RayError as error:
+                run = streams.pop(stream)
+                deaths[run] += 1
+                if deaths[run] < DEATHS:
+                    streams[start(work, run, store)] = run
+                else:
+                    yield Event("failed", run, {"error": f"its process died {DEATHS} times: {error}"})
+
+
+def _reach(address: str | None) -> None:
+    """Raise `InputError` if nobody listens at HOST:PORT; Ray itself would try for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    try:
+        if port.isdigit():
+            socket.create_connection((host, int(port)), timeout=10).close()
+    except OSError as error:
+        raise InputError(f"no Ray cluster answers at {address}: {error.strerror or error}") from None
+
+
+def _elsewhere(work: Work, run: Run, store: Store) -> Iterator[Event]:
+    yield from local(work, [run], store)
+
+
 def execute(run: Run, store: Store, root: Path | None = None) -> Iterator[Event]:
     """Train one run, keep its predictions, and tell of every epoch. `root` is the folder of local data sets.
 
@@ -104,7 +173,7 @@ def _execute(run: Run, store: Store, splits: Splits, root: Path | None) -> Itera
         history.append(row)
         with log.open("a") as file:
             file.write(json.dumps(row) + "\n")
-        yield Event("epoch", run, row)
+        yield Event("epoch", run, row | {"images": len(splits.train)})
     device = next(network.parameters()).device
     kept = {name: predict(network, split, splits.prepare, device=device) for name, split in sets.items()}
     facts = {

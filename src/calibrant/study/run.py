@@ -1,10 +1,14 @@
 """Train all that is missing of a study, and show how it goes."""
 
+import math
+from collections.abc import Mapping
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from statistics import mean
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 from calibrant._types import InputError
 from calibrant.study.config import Run, Study
@@ -23,15 +27,31 @@ def chosen(study: Study, only: str | None = None) -> list[Run]:
     return runs
 
 
+class Clock:
+    """How long epochs take, from those that are known: of the same network and data set, else of all."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[str, str], list[float]] = {}
+
+    def tell(self, run: Run, seconds: float) -> None:
+        """Say how long an epoch of a run took."""
+        self.known.setdefault((run.dataset, run.network), []).append(seconds)
+
+    def needs(self, epochs: Mapping[Run, int]) -> float:
+        """Return the seconds that so many epochs of these runs take, one after another; nan if nothing is known."""
+        every = [second for seconds in self.known.values() for second in seconds] or [math.nan]
+        return sum(n * mean(self.known.get((run.dataset, run.network), every)) for run, n in epochs.items())
+
+
 def remaining(runs: list[Run], store: Store) -> str:
     """Say how many runs are left, and how long they take if they take what the finished ones took per epoch."""
-    done = [run for run in runs if run in store]
-    left = [run for run in runs if run not in store]
+    clock, left = Clock(), {run: run.recipe.epochs for run in runs if run not in store}
     if not left:
         return f"all {len(runs)} runs are done"
-    seconds = sum(store.record(run)["facts"]["seconds"] for run in done)
-    epochs = sum(run.recipe.epochs for run in done)
-    wait = f", about {seconds / epochs * sum(run.recipe.epochs for run in left) / 60:.0f} minutes" if done else ""
+    for run in runs:
+        if run in store:
+            clock.tell(run, store.record(run)["facts"]["seconds"] / run.recipe.epochs)
+    wait = f", about {clock.needs(left) / 60:.0f} minutes" if clock.known else ""
     return f"{len(left)} of {len(runs)} runs to train{wait}"
 
 
@@ -48,32 +68,31 @@ def train_all(
     On a terminal the bar says what runs and how long is left; elsewhere a line is printed per run.
     """
     failed: dict[Run, str] = {}
-    with Progress(
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("epochs,"),
-        TimeRemainingColumn(compact=True),
-        TextColumn("left"),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    ) as progress:
-        task = progress.add_task("starting", total=sum(run.recipe.epochs for run in runs))
-        finished = 0.0
-        for event in engine(partial(execute, store=store, root=root), runs, store):
-            what = f"{study.label('losses', event.run.loss)}, seed {event.run.seed}"
+    left = {run: run.recipe.epochs for run in runs}
+    speeds, clock = dict[Run, float](), Clock()  # images a second of the runs that are trained now
+    columns = TextColumn("[bold]{task.description}"), BarColumn(), TextColumn("{task.fields[more]}")
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task("starting", total=sum(left.values()), more="")
+        for event in engine(partial(execute, store=store, root=root and root.absolute()), runs, store):
+            run, facts = event.run, event.facts
+            what = f"{study.label('losses', run.loss)}, seed {run.seed}"
             if event.kind == "epoch":
-                progress.update(task, description=what, completed=finished + event.facts["epoch"])
-                continue
-            finished += event.run.recipe.epochs
-            if event.kind == "found":  # done before: no epochs to estimate the time from
-                finished -= event.run.recipe.epochs
-                progress.update(task, total=(progress.tasks[task].total or 0) - event.run.recipe.epochs)
-            elif event.kind == "failed":
-                failed[event.run] = event.facts["error"]
-                (store.partial(event.run) / "error.txt").write_text(event.facts["error"])
-            progress.update(task, completed=finished)
-            if not console.is_terminal and event.kind != "found":
-                print(f"{event.kind} {what}" + (f", {event.facts['seconds']:.0f} s" if event.kind == "done" else ""))
+                left[run] = run.recipe.epochs - facts["epoch"]
+                speeds[run] = facts["images"] / facts["seconds"]
+                clock.tell(run, facts["seconds"])
+            else:
+                left.pop(run)
+                speeds.pop(run, None)
+                if not console.is_terminal and event.kind != "found":
+                    print(f"{event.kind} {what}" + (f", {facts['seconds']:.0f} s" if event.kind == "done" else ""))
+            if event.kind == "failed":
+                failed[run] = facts["error"]
+                (store.partial(run) / "error.txt").write_text(facts["error"])
+            more = [f"{len(runs) - len(left)} of {len(runs)} runs"]
+            if speeds:
+                wait = timedelta(seconds=round(clock.needs(left) / len(speeds)))
+                more += [f"{sum(speeds.values()):,.0f} images/s", f"{wait} left"]
+            done = sum(run.recipe.epochs for run in runs) - sum(left.values())
+            name = f"{what}, epoch {run.recipe.epochs - left.get(run, 0)} of {run.recipe.epochs}"
+            progress.update(task, description=name, completed=done, more=", ".join(more))
     return failed

@@ -29,6 +29,7 @@ class Store:
     root: Path
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "root", Path(self.root).absolute())  # the same in every process
         try:
             for name in "runs", "drafts", "claims", "partial":
                 (self.root / name).mkdir(parents=True, exist_ok=True)

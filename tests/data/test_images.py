@@ -11,6 +11,7 @@ from scipy import ndimage, stats
 
 from calibrant import data
 from calibrant.data import corruptions
+from calibrant.data._filters import clouds
 from calibrant.data._images import crop_and_flip, standardize
 from calibrant.data.tiny_imagenet import held_out
 
@@ -164,6 +165,122 @@ def test_pixelate_equals_pillows_boxes(severity):
         for x in images
     ]
     assert off(corruptions.pixelate(images, severity=severity).permute(0, 2, 3, 1), np.stack(expected)) <= 2
+
+
+@pytest.mark.parametrize("severity", range(1, 6))
+def test_defocus_equals_a_convolution_by_scipy(severity):
+    radius, rim = [(0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)][severity - 1]
+    disk = np.array([[i * i + j * j <= radius**2 for j in range(-8, 9)] for i in range(-8, 9)]) * 1.0
+    bell = np.exp(-np.array([1, 0, 1]) / (2 * rim**2))
+    kernel = ndimage.convolve(disk / disk.sum(), np.outer(bell, bell) / bell.sum() ** 2)
+    images = picture()
+    expected = [[ndimage.convolve(c.double().numpy(), kernel, mode="mirror") for c in image] for image in images]
+    assert off(corruptions.defocus_blur(images, severity=severity), np.array(expected).astype(np.uint8)) <= 1
+
+
+@pytest.mark.parametrize("severity", [1, 5])
+def test_zoom_blur_equals_scipys_zooms(severity):
+    images, most = picture(), [1.06, 1.11, 1.16, 1.21, 1.26][severity - 1]
+    x = images.double().numpy()
+    parts = [x]
+    for factor in np.arange(1, most, 0.01):
+        inner = int(np.ceil(32 / factor))
+        top = (32 - inner) // 2
+        large = ndimage.zoom(x[:, :, top : top + inner, top : top + inner], (1, 1, factor, factor), order=1)
+        top = (large.shape[2] - 32) // 2
+        parts.append(large[:, :, top : top + 32, top : top + 32])
+    assert off(corruptions.zoom_blur(images, severity=severity), np.mean(parts, 0).astype(np.uint8)) <= 1
+
+
+def test_glass_takes_each_pixel_from_itself_or_above_or_left():
+    image = torch.arange(1024).view(1, 1, 32, 32)
+    coded = torch.cat([image // 32 * 8, image % 32 * 8, image * 0], 1).to(torch.uint8).repeat(50, 1, 1, 1)
+    changed = corruptions.glass_blur(coded, severity=1)  # its own blur is none
+    up, left = (coded[:, :2].int() - changed[:, :2].int()).div(8, rounding_mode="floor").unbind(1)
+    assert (up[:, :2] == 0).all()
+    assert (left[:, :, :2] == 0).all()
+    inner = torch.stack([up, left])[:, :, 2:, 2:]
+    assert set(inner.unique().tolist()) == {0, 1}
+    shares = (2 * inner[0] + inner[1]).flatten().bincount() / inner[0].numel()
+    torch.testing.assert_close(shares, torch.full((4,), 0.25), atol=0.01, rtol=0)
+    swapped = coded[0].permute(1, 2, 0).numpy().copy()  # the benchmark's exchange of two views is a copy
+    swapped[5, 5], swapped[4, 4] = swapped[4, 4], swapped[5, 5]
+    assert (swapped[5, 5] == swapped[4, 4]).all()
+
+
+@pytest.mark.parametrize("severity", [1, 5])
+def test_motion_drags_a_point_along_half_a_bell(severity):
+    radius, sigma = [(6, 1), 0, 0, 0, (9, 2.5)][severity - 1]
+    point = torch.zeros(40, 3, 41, 41, dtype=torch.uint8)
+    point[:, :, 20, 20] = 255
+    seen = corruptions.motion_blur(point, severity=severity).double() / 255
+    weights = np.exp(-(np.arange(2 * radius + 1.0) ** 2) / (2 * sigma**2))
+    weights = torch.from_numpy(weights / weights.sum())
+    for image in seen[:, 0]:
+        row, column = image.nonzero().T
+        assert (column <= 20).all()
+        assert ((row - 20).abs() <= 20 - column).all()  # within 45 degrees
+        torch.testing.assert_close(image[:, :21].amax(0).flip(0)[:2], weights[:2], atol=0.2, rtol=0)
+        assert float(image[20, 20]) == pytest.approx(float(weights[0]), abs=5e-3)
+        assert float(image.sum()) == pytest.approx(1, abs=0.07)  # rounding down, pixel by pixel
+    assert len({image.numpy().tobytes() for image in seen}) > 5  # every image in a direction of its own
+
+
+def test_fog_lies_between_none_and_all_of_it():
+    gray = torch.full((30, 3, 32, 32), 100, dtype=torch.uint8)
+    for severity, amount in ((1, 0.2), (5, 1.5)):
+        x, shrunk = 100 / 255, 100 / 255 / (100 / 255 + amount)
+        fogged = corruptions.fog(gray, severity=severity).double() / 255
+        assert float(fogged.amin()) == pytest.approx(x * shrunk, abs=1 / 255)
+        assert float(fogged.amax()) == pytest.approx((x + amount) * shrunk, abs=1 / 255)
+        assert torch.equal(fogged[:, 0], fogged[:, 2])  # it is gray
+    smooth, rough = (clouds(50, 32, decay, torch.Generator().manual_seed(0)) for decay in (3.0, 1.75))
+    for one in smooth, rough:
+        assert one.amin((1, 2)).tolist() == [0.0] * 50
+        assert one.amax((1, 2)).tolist() == [1.0] * 50
+        near, far = ((one - one.roll(by, 2)).abs().mean() for by in (1, 16))
+        assert near < 0.7 * far
+    assert smooth.diff(dim=1).abs().mean() < 0.8 * rough.diff(dim=1).abs().mean()
+
+
+def test_snow_whitens_what_no_flake_hits_by_the_stated_share():
+    gray = torch.full((200, 3, 32, 32), 100, dtype=torch.uint8)
+    x = 100 / 255
+    for severity, kept, least in ((1, 0.95, 0.6), (2, 0.9, 0.5)):
+        snowed = corruptions.snow(gray, severity=severity).double() / 255
+        bare = kept * x + (1 - kept) * (1.5 * x + 0.5)
+        assert float(snowed.amin()) == pytest.approx(bare, abs=1 / 255)
+        t = (least - 0.1) / 0.2  # flakes, twice: noise of mean 0.1 and deviation 0.2 where it is at least so bright
+        flakes = 2 * (0.1 * stats.norm.sf(t) + 0.2 * stats.norm.pdf(t))
+        assert float(snowed.mean()) == pytest.approx(bare + flakes, abs=1 / 255)  # pixels are rounded down
+    assert torch.equal(snowed, snowed.flip(2, 3))  # flakes fall with their own half turn
+
+
+def test_elastic_severity_1_is_affine_and_5_is_not():
+    ramp = (torch.arange(32) * 7 + 19).to(torch.uint8).view(1, 1, 1, 32).expand(50, 3, 32, 32)
+    inner = slice(8, 24)
+
+    def bend(severity):
+        changed = corruptions.elastic_transform(ramp, severity=severity).double()[:, :, inner, inner]
+        return float(changed.diff(n=2, dim=3).abs().median()), float(changed.diff(n=2, dim=2).abs().median())
+
+    assert max(bend(1)) <= 1  # of rounding
+    assert min(bend(5)) >= 2
+    flat = torch.full((5, 3, 32, 32), 77, dtype=torch.uint8)
+    for severity in range(1, 6):
+        assert off(corruptions.elastic_transform(flat, severity=severity), flat) <= 1
+
+
+@pytest.mark.parametrize("name", sorted({*corruptions.__all__} - {"elastic_transform", "saturate"}))
+def test_severity_5_changes_more_than_3_and_3_more_than_1(name):
+    """Not the exceptions: the benchmark's mildest ones turn gray, or move the three points most."""
+    images = picture(50)
+    change = [
+        float((getattr(corruptions, name)(images, severity=s).double() - images.double()).square().mean())
+        for s in (1, 3, 5)
+    ]
+    # at severity 3 glass blurs more and moves no more, and rounding to whole pixels makes 2 and 3 of pixelate alike
+    assert change[0] < change[2] if name == "glass_blur" else change[0] < change[1] < change[2]
 
 
 def test_noise_has_the_stated_size():

@@ -1,0 +1,90 @@
+"""What corruptions of images are made of: tensors (n c h w) in, as many out."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+
+def smooth(x: Tensor, sigma: float, deviations: float = 4.0, *, mirrored: bool = False) -> Tensor:
+    """Blur (.. h w) with a Gaussian; outside lies the nearest pixel, or the mirror image, edges repeated."""
+    radius = int(deviations * sigma + 0.5)
+    at = torch.arange(-radius, radius + 1, device=x.device)
+    kernel = (-(at**2) / (2 * max(sigma, 1e-3) ** 2)).exp()
+
+    def matrix(size: int) -> Tensor:
+        seen = torch.arange(size, device=x.device)[:, None] + at
+        turned = seen.remainder(2 * size)
+        seen = turned.minimum(2 * size - 1 - turned) if mirrored else seen.clamp(0, size - 1)
+        return torch.zeros(size, size, device=x.device).scatter_add_(1, seen, (kernel / kernel.sum()).expand(size, -1))
+
+    return matrix(x.shape[-2]) @ x @ matrix(x.shape[-1]).T
+
+
+def places(height: int, width: int, device: torch.device) -> tuple[Tensor, ...]:
+    """Row and column of every pixel, (h w) each."""
+    return torch.meshgrid(torch.arange(height, device=device), torch.arange(width, device=device), indexing="ij")
+
+
+def taken(x: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """Pixels of (n c h w) from places (n h w), the nearest ones where those lie outside."""
+    _, channels, height, width = x.shape
+    place = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)
+    return x.flatten(2).gather(2, place.flatten(1)[:, None].expand(-1, channels, -1)).view(x.shape)
+
+
+def dragged(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
+    """Blur along half a Gaussian that begins at each pixel, as ImageMagick does: 2 radius + 1 steps to whole pixels."""
+    row, column = places(x.shape[2], x.shape[3], x.device)
+    steps = range(2 * radius + 1)
+    weights = [math.exp(-(i**2) / (2 * sigma**2)) for i in steps]
+    out = torch.zeros_like(x)
+    for i, weight in zip(steps, weights, strict=True):
+        right, down = ((i * part(angle) - 0.5).ceil().long().view(-1, 1, 1) for part in (torch.cos, torch.sin))
+        out += weight / sum(weights) * taken(x, row + down, column + right)
+    return out
+
+
+def enlarged(x: Tensor, factor: float) -> Tensor:
+    """The middle of (n c h w), enlarged to at least its size and cut to it."""
+    height, width = x.shape[2:]
+    inner = math.ceil(height / factor), math.ceil(width / factor)
+    top, left = (height - inner[0]) // 2, (width - inner[1]) // 2
+    cut = x[:, :, top : top + inner[0], left : left + inner[1]]
+    size = [round(inner[0] * factor), round(inner[1] * factor)]
+    large = interpolate(cut, size, mode="bilinear", align_corners=True)
+    top, left = (size[0] - height) // 2, (size[1] - width) // 2
+    return large[:, :, top : top + height, left : left + width]
+
+
+def clouds(n: int, side: int, decay: float, generator: torch.Generator) -> Tensor:
+    """Fractal clouds (n side side) in [0, 1]: midpoints of squares, then of diamonds, displaced ever less."""
+    height = torch.zeros(n, side, side, device=generator.device)
+    step, wobble = side, 100.0
+
+    def between(total: Tensor) -> Tensor:
+        drawn = 2 * torch.rand(total.shape, generator=generator, device=generator.device) - 1
+        return total / 4 + wobble**2 * drawn
+
+    while step > 1:
+        half = step // 2
+        corner = height[:, ::step, ::step]
+        beside = corner + corner.roll(-1, 2), corner + corner.roll(-1, 1)
+        middle = between(beside[0] + beside[0].roll(-1, 1))
+        height[:, half::step, half::step] = middle
+        height[:, ::step, half::step] = between(beside[0] + middle + middle.roll(1, 1))
+        height[:, half::step, ::step] = between(beside[1] + middle + middle.roll(1, 2))
+        step, wobble = half, wobble / decay
+    height -= height.amin((1, 2), keepdim=True)
+    return height / height.amax((1, 2), keepdim=True)
+
+
+def box(outputs: int, inputs: int, device: torch.device) -> Tensor:
+    """Weights (outputs, inputs) of box resampling: which inputs' centers lie under each output, evenly."""
+    center = torch.arange(inputs, device=device) + 0.5
+    width = max(inputs / outputs, 1.0)
+    middle = (torch.arange(outputs, device=device) + 0.5) * inputs / outputs
+    near = center - middle[:, None]
+    weight = ((near > -width / 2) & (near <= width / 2)).float()
+    return weight / weight.sum(1, keepdim=True)

@@ -437,10 +437,11 @@ def _show_study(study: Any, made: Sequence[Any]) -> None:
             table.add_row(t.name(row), *(f"[bold]{text}[/bold]" if best else text for text, best in texts))
             if printed := t.printed(row, deviation=wide):
                 table.add_row("  paper", *printed, style="dim italic")
-        out.print(table, *(f"[dim]{escape(note)}[/dim]" for note in t.notes), "", sep="\n")
+        out.print(table, *([f"[dim]{escape(t.beside)}[/dim]"] if t.beside else []), "", sep="\n")
     seeds = max(len(grid.seeds) for grid in study.grids)
     spread = f"mean{' ± standard deviation' if wide else ''} over {seeds} seeds, "
-    out.print(f"[dim]{spread if seeds > 1 else ''}temperature in brackets, lowest in bold[/dim]\n")
+    out.print(f"[dim]{spread if seeds > 1 else ''}temperature in brackets, best in bold[/dim]")
+    out.print(*(f"[dim]{note}[/dim]" for note in dict.fromkeys(t.tested for t in made if t.tested)), "", sep="\n")
     out.print(finding(made))
 
 

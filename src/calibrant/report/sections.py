@@ -22,7 +22,7 @@ from calibrant.study.config import Study
 from calibrant.study.learning import Drawing, drawings
 from calibrant.study.published import study_tables
 from calibrant.study.store import Store
-from calibrant.study.tables import Cell, Table
+from calibrant.study.tables import Cell, Table, family
 
 BINS, DRAWS = 15, 200
 SMALL = 2.6  # inches, where there are many
@@ -39,6 +39,11 @@ BAR_READING = (
 )
 
 
+SHIFT_READING = (
+    '<p class="note">The networks and calibrators of above on other test sets: corrupted images, whose labels still '
+    "hold, and other data sets, of which one wants to know only that they are foreign. ood_ tells how well a score of "
+    "the logits divides the test set from the shift: AUROC 50 % is chance.</p>"
+)
 LEARNED_READING = (
     '<p class="note">Curves are means over seeds, shaded from the least to the greatest; histograms hold the examples '
     "of all seeds.</p>"
@@ -54,9 +59,11 @@ def study_report(study: Study, rows: Sequence[dict[str, Any]], store: Store, com
     seconds = sum(store.record(run)["facts"]["seconds"] for run in done)
     curves, bars = _study_diagrams(study, store)
     sections = [
-        Section("Results", "".join(map(_study_table, made)) + _legend(study)),
+        Section("Results", "".join(_study_table(t) for t in made if not t.shift) + _legend(study, made)),
         Section("Confidence against accuracy", curves + CURVE_READING + folded("The same in classical bars", bars)),
     ]
+    if shifted := [t for t in made if t.shift]:
+        sections.append(Section("Under shift", SHIFT_READING + _shifted(shifted)))
     if learned := _learned(study, store):
         sections.append(Section("How they learned", learned))
     ran = {
@@ -131,8 +138,7 @@ def _study_table(t: Table) -> str:
     rows = [[t.name(row), *(_beside(t.cells[row, c], t.metric) for c in t.columns)] for row in t.rows]
     best = [[t.cells[row, c].best for c in t.columns] for row in t.rows]
     made = table(["trained with", *t.columns], rows, best=best, caption=t.heading)
-    notes = "".join(f'<p class="note">{typeset(note)}</p>' for note in t.notes)
-    return f"<h3>{t.heading}</h3>{made}{notes}"
+    return f"<h3>{t.heading}</h3>{made}" + (f'<p class="note">{typeset(t.beside)}</p>' if t.beside else "")
 
 
 def _beside(cell: Cell, metric: str) -> str:
@@ -143,13 +149,26 @@ def _beside(cell: Cell, metric: str) -> str:
     return ours + Markup("<small>paper ") + typeset(cell.printed.text(metric)) + Markup("</small>")
 
 
-def _legend(study: Study) -> str:
+def _legend(study: Study, made: Sequence[Table]) -> str:
+    tested = " ".join(dict.fromkeys(t.tested for t in made if t.tested))
     seeds = max(len(grid.seeds) for grid in study.grids)
     words = f"Mean ± standard deviation over {seeds} seeds" if seeds > 1 else "One seed"
     return (
         f'<p class="note">{words}, judged on test examples that no fit has seen; the mean temperature in brackets; the '
-        "lowest of each table is bold.</p>"
+        f"best of each table is bold. {typeset(tested)}</p>"
     )
+
+
+def _shifted(made: Sequence[Table]) -> str:
+    """Return the tables of every shift, the first metric and detection of each open."""
+    body = ""
+    for shift in dict.fromkeys(t.shift for t in made):
+        here = [t for t in made if t.shift == shift]
+        first = {next((t.metric for t in here if family(t.metric) == name), "") for name in ("ece", "ood_auroc")}
+        body += "".join(_study_table(t) for t in here if t.metric in first)
+        rest = "".join(_study_table(t) for t in here if t.metric not in first)
+        body += folded(f"The other metrics on {shift}", rest)
+    return body
 
 
 def _learned(study: Study, store: Store) -> str:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from calibrant.assess import Assessment
 from calibrant.metrics import Assessment as Measured
@@ -170,7 +171,8 @@ def finding(made: Sequence[Table]) -> str:
             (item for item in chosen.cells.items() if item[0][1] in columns), key=lambda item: item[1].mean
         )
         by = "" if column == "Identity" else f" followed by {column}"
-        sentences.append(f"{label}, {row[2]}{by} has the lowest {heading(chosen.metric)}: {cell.text(chosen.metric)}.")
+        value = replace(cell, mark="").text(chosen.metric)
+        sentences.append(f"{label}, {row[2]}{by} has the lowest {heading(chosen.metric)}: {value}.")
     return " ".join(sentences)
 
 

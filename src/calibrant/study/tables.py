@@ -84,16 +84,21 @@ class Table:
         return heading(self.metric) + (f" on {self.shift}" if self.shift else "")
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """Explain the marks of significance and the paper's numbers, where there are any."""
-        marks = {cell.mark for cell in self.cells.values()} - {""}
+    def tested(self) -> str:
+        """Explain the marks of significance, where there are any."""
+        if not any(cell.mark for cell in self.cells.values()):
+            return ""
         first = {row[2] for row in _references(self.rows).values()}
         than = first.pop() if len(first) == 1 else "the first row of the same data set and network"
-        test = (
+        return (
             f"▲ higher and ▼ lower than {than} by a two-sample t-test over seeds at level {LEVEL}; "
             "△ and ▽ not significantly so."
         )
-        return tuple(note for note in (test if marks else "", self.beside) if note)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What stands below the table by itself: on the marks, and on the paper's numbers."""
+        return tuple(note for note in (self.tested, self.beside) if note)
 
     def name(self, row: tuple[str, ...]) -> str:
         """Name a row by the parts that differ between rows; the loss always stands."""
@@ -209,16 +214,16 @@ def _cell(rows: list[Mapping[str, Any]], printed: Printed | None) -> Cell:
 
 def _mark(cells: dict[Any, Cell], metric: str) -> dict[Any, Cell]:
     sign = -1 if family(metric) in HIGHER_IS_BETTER else 1
-    best = {
-        where[:2]: min(sign * cell.mean for (w, _), cell in cells.items() if w[:2] == where[:2]) for where, _ in cells
-    }
+    best: dict[tuple[str, ...], float] = {}
+    for (where, _), cell in cells.items():
+        if not math.isnan(cell.mean):
+            best[where[:2]] = min(best.get(where[:2], math.inf), sign * cell.mean)
     first = _references(where for where, _ in cells)
-    return {
-        (where, column): replace(
-            cell, best=sign * cell.mean == best[where[:2]], mark=_compared(cells.get((first[where[:2]], column)), cell)
-        )
-        for (where, column), cell in cells.items()
-    }
+    marked: dict[Any, Cell] = {}
+    for (where, column), cell in cells.items():
+        mark = _compared(cells.get((first[where[:2]], column)), cell)
+        marked[where, column] = replace(cell, best=sign * cell.mean == best.get(where[:2]), mark=mark)
+    return marked
 
 
 def _references(rows: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], tuple[str, ...]]:

@@ -22,7 +22,7 @@ def written(path: str | Path) -> Generator[Path, None, None]:
     draft = Path(name)
     try:
         yield draft
-        draft.chmod(0o666 & ~_umask())
+        shared(draft)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
@@ -43,6 +43,11 @@ def writable(path: str | Path) -> Path:
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}; choose another folder") from None
     return path
+
+
+def shared(path: Path) -> None:
+    """Let others read a file or folder as far as the process's umask says; temporary ones are for their owner only."""
+    path.chmod((0o777 if path.is_dir() else 0o666) & ~_umask())
 
 
 def _umask() -> int:

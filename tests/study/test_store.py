@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import signal
+import stat
 from pathlib import Path
 
 import pytest
@@ -113,3 +114,15 @@ def test_a_folder_that_cannot_be_written_is_told_of(tmp_path):
     (tmp_path / "file").write_text(json.dumps({}))
     with pytest.raises(InputError, match="choose another folder"):
         Store(tmp_path / "file")
+
+
+def test_others_can_read_what_is_kept_as_far_as_the_umask_lets_them(tmp_path):
+    store = Store(tmp_path)
+    before = os.umask(0o027)
+    try:
+        store.put(RUN, {"val": PREDICTIONS}, {})
+    finally:
+        os.umask(before)
+    folder = store.folder(RUN)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o750
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o640}

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from calibrant._files import shared
 from calibrant._types import InputError
 from calibrant.predictions import Predictions
 from calibrant.study.config import Run
@@ -93,7 +94,9 @@ class Store:
             polars.DataFrame(list(history), infer_schema_length=None).write_parquet(draft / "history.parquet")
             (draft / "run.json").write_text(json.dumps({"run": asdict(run), "facts": dict(facts)}, indent=1))
             for path in draft.iterdir():
+                shared(path)
                 _sync(path)
+            shared(draft)
             try:
                 draft.rename(self.folder(run))
             except OSError:

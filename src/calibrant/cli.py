@@ -233,12 +233,13 @@ def study_run(
     gpus: Annotated[
         float | None, typer.Option(min=0, help="GPUs per network on Ray; with 0.25, four networks share one.")
     ] = None,
+    track: Annotated[str | None, typer.Option(help="Follow every epoch in tensorboard, mlflow or wandb.")] = None,
 ) -> None:
     """Train what is missing of a study, then calibrate, measure and report. Stop and start it as you like."""
     if dry_run:
         _standing(_found(study), folder, scale, only)
     else:
-        _study(_found(study), folder, root, scale, only, _engine(engine, address, gpus))
+        _study(_found(study), folder, root, scale, only, _engine(engine, address, gpus), track)
 
 
 @study_app.command("status")
@@ -295,15 +296,18 @@ def _study(
     scale: str | None = None,
     only: str | None = None,
     engine: Any = None,
+    track: str | None = None,
 ) -> None:
     from calibrant.study import Store, Study
     from calibrant.study.engine import local
     from calibrant.study.run import chosen, train_all
+    from calibrant.study.track import tracking
 
     study = Study.load(path, scale)
     folder = folder or Path("runs") / study.name
     store = Store(folder)
-    failed = train_all(study, chosen(study, only), store, root, out, engine or local)
+    with tracking(track, study, folder) as watch:
+        failed = train_all(study, chosen(study, only), store, root, out, engine or local, watch)
     _measured(study, store, folder)
     for run, reason in failed.items():
         out.print(f"failed: {run.loss} seed {run.seed}: {reason.splitlines()[-1]}", style="red", markup=False)

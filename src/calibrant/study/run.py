@@ -1,7 +1,7 @@
 """Train all that is missing of a study, and show how it goes."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from calibrant._types import InputError
 from calibrant.study.config import Run, Study
-from calibrant.study.engine import Engine, execute, local
+from calibrant.study.engine import Engine, Event, execute, local
 from calibrant.study.store import Store
 
 
@@ -61,11 +61,18 @@ def _words(study: Study, run: Run) -> tuple[str, ...]:
 
 
 def train_all(
-    study: Study, runs: list[Run], store: Store, root: Path | None, console: Console, engine: Engine = local
+    study: Study,
+    runs: list[Run],
+    store: Store,
+    root: Path | None,
+    console: Console,
+    engine: Engine = local,
+    watch: Callable[[Event], object] = id,
 ) -> dict[Run, str]:
     """Train those of the runs that the store lacks, with one progress bar for all; returns the failed ones.
 
-    On a terminal the bar says what runs and how long is left; elsewhere a line is printed per run.
+    On a terminal the bar says what runs and how long is left; elsewhere a line is printed per run. `watch` is told of
+    every event.
     """
     failed: dict[Run, str] = {}
     left = {run: run.recipe.epochs for run in runs}
@@ -74,6 +81,7 @@ def train_all(
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task("starting", total=sum(left.values()), more="")
         for event in engine(partial(execute, store=store, root=root and root.absolute()), runs, store):
+            watch(event)
             run, facts = event.run, event.facts
             what = f"{study.label('losses', run.loss)}, seed {run.seed}"
             if event.kind == "epoch":

@@ -1,0 +1,117 @@
+"""A run's scalars to TensorBoard, MLflow or Weights & Biases, each by its own client: events in, scalars out."""
+
+import math
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from calibrant._types import InputError
+from calibrant.study.config import Run, Study
+from calibrant.study.engine import Event
+
+
+@dataclass(frozen=True)
+class Page:
+    """Where the numbers of one run go."""
+
+    log: Callable[[dict[str, float], int], object]  # the scalars of an epoch
+    close: Callable[[bool], object]  # with whether the run ended well
+
+
+@contextmanager
+def tracking(name: str | None, study: Study, folder: Path) -> Generator[Callable[[Event], object]]:
+    """Give a function that takes the events of a study, in any order of its runs, to a tracker; None: nowhere.
+
+    A run's page is opened at its first epoch, and closed when it ends or all are stopped. Raises `InputError` if there
+    is no such tracker, or its client is not installed.
+    """
+    if name is None:
+        yield id
+        return
+    if name not in TRACKERS:
+        raise InputError(f"no tracker {name!r}; there are {', '.join(TRACKERS)}")
+    _client(name)
+    pages: dict[Run, Page] = {}
+
+    def watch(event: Event) -> None:
+        if event.kind == "epoch":
+            if event.run not in pages:
+                pages[event.run] = TRACKERS[name](study, event.run, folder)
+            pages[event.run].log(scalars(event), event.facts["epoch"])
+        elif event.run in pages:
+            pages.pop(event.run).close(event.kind == "done")
+
+    try:
+        yield watch
+    finally:
+        for page in pages.values():
+            page.close(False)
+
+
+def scalars(event: Event) -> dict[str, float]:
+    """Return the numbers of an event, without the epoch's own."""
+    numbers = {key: value for key, value in event.facts.items() if isinstance(value, int | float)}
+    return {key: value for key, value in numbers.items() if key != "epoch" and math.isfinite(value)}
+
+
+def title(study: Study, run: Run) -> str:
+    """Name a run as its study spells it."""
+    names = (("datasets", run.dataset), ("networks", run.network), ("losses", run.loss))
+    return f"{' '.join(study.label(*name) for name in names)} seed {run.seed}"
+
+
+def tensorboard(study: Study, run: Run, folder: Path) -> Page:
+    """Open a folder of event files, FOLDER/tensorboard/RUN."""
+    _client("tensorboard")
+    kind = import_module("torch.utils.tensorboard").SummaryWriter
+    writer = kind(folder / "tensorboard" / f"{title(study, run)} {run.id}".replace("/", "-"))
+
+    def log(numbers: dict[str, float], epoch: int) -> None:
+        for name, value in numbers.items():
+            writer.add_scalar(name, value, epoch)
+        writer.flush()
+
+    return Page(log, lambda ok: writer.close())
+
+
+def mlflow(study: Study, run: Run, folder: Path) -> Page:
+    """Open a run in the experiment named like the study, where MLFLOW_TRACKING_URI says."""
+    client = _client("mlflow").MlflowClient()
+    known = client.get_experiment_by_name(study.name)
+    experiment = client.create_experiment(study.name) if known is None else known.experiment_id
+    name = client.create_run(experiment, run_name=title(study, run), tags={"calibrant": run.id}).info.run_id
+    for key, value in asdict(run).items():
+        client.log_param(name, key, value)
+
+    def log(numbers: dict[str, float], epoch: int) -> None:
+        for key, value in numbers.items():
+            client.log_metric(name, key, value, step=epoch)
+
+    return Page(log, lambda ok: client.set_terminated(name, "FINISHED" if ok else "FAILED"))
+
+
+def wandb(study: Study, run: Run, folder: Path) -> Page:
+    """Open a run in the project named like the study; one that was interrupted goes on."""
+    run_ = _client("wandb").init(
+        project=study.name,
+        name=title(study, run),
+        id=run.id,
+        config=asdict(run),
+        dir=folder,
+        resume="allow",
+        reinit="create_new",  # several may be trained at once
+    )
+    return Page(lambda numbers, epoch: run_.log(numbers, step=epoch), lambda ok: run_.finish(exit_code=0 if ok else 1))
+
+
+TRACKERS = {"tensorboard": tensorboard, "mlflow": mlflow, "wandb": wandb}
+
+
+def _client(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        raise InputError(f"tracking by {name} needs its client: pip install 'calibrant[{name}]'") from None

@@ -146,7 +146,7 @@ def _inputs(folder):
         ("assess good.npz wide.npz", "the same classes, got 3 and 6"),
         ("assess good.npz good.npz", "fitting and judging on the same data is refused"),
         ("assess good.npz", "--cv 5"),
-        ("assess good.npz --cv 100", "between 2 and 20 folds"),
+        ("assess good.npz --cv 100", "folds must lie in 2 .. 20"),
         ("assess good.npz other.npz -c Temprature", "did you mean 'Temperature'?"),
         ("assess good.npz other.npz -c Temperature(grd=1)", "Temperature has no 'grd'; it has criterion"),
         ("assess good.npz other.npz -m eec", "did you mean 'ece'?"),

@@ -108,7 +108,7 @@ def cross_assess(
     logits: dict[str, Tensor] = {}
     for name in names:
         progress(f"cross-fitting {name}")
-        logits[name] = cross_fitted(name, predictions, folds)
+        logits[name] = calibrators.cross_fit(name, predictions.double(), folds=folds).logits
     nll = {name: float(metrics.nll(z, predictions.labels, weights=predictions.weights)) for name, z in logits.items()}
     how = (
         f"Cross-fitted in {folds} folds: each of the {len(predictions):,} examples was judged by calibrators fitted on "
@@ -179,20 +179,6 @@ def judge(logits: Tensor, truth: Predictions, names: Sequence[str]) -> dict[str,
         return float(metric(logits, truth.labels, weights=truth.weights))
 
     return {name: value(name) for name in names}
-
-
-def cross_fitted(name: str, predictions: Predictions, folds: int = FOLDS, seed: int = 0) -> Tensor:
-    """Return calibrated logits of every example, each from a calibrator fitted on the other folds."""
-    n = len(predictions)
-    if not 2 <= folds <= n:
-        raise InputError(f"cross-fitting needs between 2 and {n} folds (the number of examples), got {folds}")
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    out = predictions.logits.double().clone()
-    for held in order.tensor_split(folds):
-        rest = torch.ones(n, dtype=torch.bool)
-        rest[held] = False
-        out[held] = fit(name, predictions[rest])(predictions.logits[held].double())
-    return out
 
 
 def learned(calibrator: Any) -> dict[str, Any]:
@@ -269,7 +255,8 @@ def _held_out(name: str, fitted: Any, val: Predictions, progress: Progress) -> f
     if own and val.weights is None:
         return min(own)
     progress(f"cross-fitting {name}")
-    return float(metrics.nll(cross_fitted(name, val, min(FOLDS, len(val))), val.labels, weights=val.weights))
+    honest = calibrators.cross_fit(name, val.double(), folds=min(FOLDS, len(val)))
+    return float(metrics.nll(*honest, weights=honest.weights))
 
 
 def _chosen(choose: str | None, held_out: dict[str, float], fitted: dict[str, Calibrator]) -> str:

@@ -6,6 +6,7 @@ import torch
 from scipy import optimize
 
 from calibrant import InputError, Predictions, metrics
+from calibrant._folds import folds_of
 from calibrant._solve import mixture
 from calibrant.calibrators import (
     Auto,
@@ -22,7 +23,6 @@ from calibrant.calibrators import (
     pool,
 )
 from calibrant.calibrators._auto import _cautious
-from calibrant.calibrators._compose import folds_of
 
 
 def distorted(n, k, seed, scale=1.0, shift=0.0, bend=1.0):

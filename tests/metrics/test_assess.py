@@ -134,7 +134,7 @@ def test_comparison_refuses_other_examples():
 
 
 def test_split_refuses_folds_that_cannot_be():
-    with pytest.raises(InputError, match="folds"):
+    with pytest.raises(InputError, match=r"folds must lie in 2 \.\. 3, the number of examples, got 4"):
         metrics.split(*draw(3, 2), Temperature.fit, folds=4)
 
 

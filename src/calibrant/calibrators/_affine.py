@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from calibrant._folds import folds_of
 from calibrant._solve import Certificate, Status, few_threads, minimize
 from calibrant._types import InputError, Labels, Logits
 from calibrant.calibrators._certify import certify
-from calibrant.calibrators._compose import folds_of
 from calibrant.calibrators._scaling import nll_temperature
 from calibrant.predictions import Predictions
 

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from calibrant._bins import log_likelihood
+from calibrant._folds import folds_of
 from calibrant._solve import Certificate, few_threads, mixture
 from calibrant._types import Labels, Logits
 from calibrant.calibrators._affine import WIDEST
 from calibrant.calibrators._certify import certify
-from calibrant.calibrators._compose import Chain, folds_of
+from calibrant.calibrators._compose import Chain
 from calibrant.calibrators._monotone import Monotone
 from calibrant.calibrators._structured import SmoothedTemperature, StructuredMatrix, StructuredVector
 from calibrant.predictions import Predictions

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrant._folds import cross_fitted
 from calibrant._solve import Certificate
 from calibrant._types import Calibrator, InputError, Labels, Logits
 from calibrant.calibrators._certify import certify
@@ -67,15 +68,6 @@ def _begin(fit: Callable[..., Any], logits: Tensor, labels: Tensor, start: Any) 
     return fit(logits, labels) if start is None else fit(logits, labels, start)
 
 
-def folds_of(labels: Tensor, folds: int, seed: int = 0) -> Tensor:
-    """Assign every example to a fold 0 .. folds-1, at random and evenly within every class."""
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    order = order[labels.cpu()[order].argsort(stable=True)]
-    fold = torch.empty(len(labels), dtype=torch.int64)
-    fold[order] = torch.arange(len(labels)) % folds
-    return fold.to(labels.device)
-
-
 def cross_fit(
     calibrator: str | type[Calibrator] | Callable[..., Any], predictions: Predictions, *, folds: int = 5, seed: int = 0
 ) -> Predictions:
@@ -88,16 +80,8 @@ def cross_fit(
     >>> cross_fit(Temperature, Predictions(3 * torch.eye(2).repeat(5, 1), [0, 1, 0, 1, 0, 1, 1, 0, 1, 0]), folds=2)
     Predictions(n=10, k=2, float32)
     """
-    n = len(predictions)
-    if not 2 <= folds <= n:
-        raise InputError(f"folds must lie in 2 .. {n}, the number of examples, got {folds}")
-    fit = resolve(calibrator)
-    fold = folds_of(predictions.labels, folds, seed)
-    logits = torch.empty_like(predictions.logits)
-    for i in range(folds):
-        rest = predictions[fold != i]
-        logits[fold == i] = fit(rest.logits, rest.labels)(predictions.logits[fold == i])
-    return Predictions(logits, predictions.labels, predictions.weights)
+    z, y = predictions.logits, predictions.labels
+    return Predictions(cross_fitted(resolve(calibrator), z, y, folds=folds, seed=seed), y, predictions.weights)
 
 
 def pool(*members: Predictions) -> Predictions:

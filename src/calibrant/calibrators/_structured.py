@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from calibrant._folds import folds_of
 from calibrant._solve import Certificate
 from calibrant._types import InputError, Labels, Logits
 from calibrant.calibrators._affine import WIDEST, Affine, affine, fit_affine
 from calibrant.calibrators._certify import certify
-from calibrant.calibrators._compose import folds_of
 from calibrant.calibrators._scaling import nll_temperature
 from calibrant.predictions import Predictions
 

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from calibrant._bins import Bins, Events, Ties, judge
+from calibrant._folds import Fit
 from calibrant.metrics._binned import class_cells
 from calibrant.metrics._moments import Moments, noise, norm_of
 from calibrant.metrics._ranking import aurc_of
 from calibrant.metrics._results import Interval, mean_interval
 from calibrant.metrics._smooth import smooth_ece_of
-from calibrant.metrics._split import Fit, split
+from calibrant.metrics._split import split
 from calibrant.metrics._summary import Summary
 from calibrant.metrics.intervals import rooted, share, wilson
 from calibrant.metrics.tests import kuiper_test

@@ -1,19 +1,14 @@
 """Refinement and calibration: what a better map could not, and could, take off a proper score."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-from torch import Tensor
-
 from calibrant import losses
-from calibrant._types import InputError, Labels, Logits, PerExample
+from calibrant._folds import Fit, cross_fitted
+from calibrant._types import Labels, Logits, PerExample
 from calibrant.metrics._results import Interval, mean_interval
 
 __all__ = ["Split", "split"]
-
-Fit = Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]  # (logits, labels) -> map of logits to logits
 
 
 @dataclass(frozen=True)
@@ -47,23 +42,9 @@ def split(
     >>> round(split(z, torch.ones(10, dtype=torch.int64), halve).refinement.value, 4)  # log(1 + 1/e)
     0.3133
     """
-    if not 2 <= folds <= len(labels):
-        raise InputError(f"folds must lie in [2, {len(labels)}], the number of examples, got {folds}")
     loss = losses.cross_entropy if score == "nll" else losses.brier
-    told = loss(logits.double(), labels)
-    repaired = loss(cross_fitted(logits, labels, fit, folds=folds, seed=seed).double(), labels)
+    logits = logits.double()
+    told = loss(logits, labels)
+    repaired = loss(cross_fitted(fit, logits, labels, folds=folds, seed=seed), labels)
     parts = (mean_interval(values, weights, level) for values in (told, repaired, told - repaired))
     return Split(*parts)
-
-
-def cross_fitted(logits: Logits, labels: Labels, fit: Fit, *, folds: int, seed: int) -> Logits:
-    """Recalibrate each fold by the map fitted on the others; folds are drawn at random, alike in every class."""
-    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(labels.device)
-    order = shuffled[labels[shuffled].argsort(stable=True)]
-    fold = torch.empty_like(labels)
-    fold[order] = torch.arange(len(labels), device=labels.device) % folds
-    out = torch.empty(logits.shape, dtype=torch.float64, device=logits.device)
-    for i in range(folds):
-        held = fold == i
-        out[held] = fit(logits[~held], labels[~held])(logits[held]).double()
-    return out

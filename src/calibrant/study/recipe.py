@@ -77,7 +77,8 @@ class Recipe:
 
 RECIPES = {
     # Mukhoti et al. 2020 by their code: losses summed and clipped at 2, the rate drops one epoch before the paper's
-    # 150 and 250, the last epoch counts. Komisarenko & Kull train by the same code.
+    # 150 and 250, the last epoch counts. Komisarenko & Kull train by the same code. It averages one loss, Brier's:
+    # {like = "mukhoti_cifar", reduction = "mean"}.
     "mukhoti_cifar": Recipe(milestones=(149, 249), reduction="sum", clip=2.0),
     "komisarenko_tiny_imagenet": Recipe(epochs=100, batch_size=64, milestones=(39, 59), reduction="sum", clip=2.0),
     # its text experiments: the epoch with the best validation accuracy counts; vectors of 20 Newsgroups are frozen by

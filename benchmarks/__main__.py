@@ -74,8 +74,10 @@ def main() -> None:
     harness.write(environment(), options.out / "benchmarks" / "environment.csv")
     for name in filter(None, options.only.split(",")):
         began = time.monotonic()
-        rows = importlib.import_module(f"benchmarks.{name}").run(harness.SIZES[options.size])
-        harness.write(rows, options.out / "benchmarks" / f"{name}.csv")
+        rows: list[harness.Row] = []
+        for row in importlib.import_module(f"benchmarks.{name}").run(harness.SIZES[options.size]):
+            rows.append(row)
+            harness.write(rows, options.out / "benchmarks" / f"{name}.csv")  # what was measured stays if it is stopped
         print(f"{name}: {len(rows)} rows in {time.monotonic() - began:.0f} s", flush=True)
     (options.out / "benchmarks.md").write_text(page(options.out, options.size))
     print(options.out / "benchmarks.md")

@@ -29,10 +29,11 @@ QUICK = (
 Fit = Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]
 
 
-def run(size: Size) -> list[Row]:
+def run(size: Size) -> Iterator[Row]:
     """Every calibrator on every problem."""
     spent: dict[tuple[str, int], float] = {}
-    return [row for problem in _problems(size) for row in _judged(problem, _fits(size), spent)]
+    for problem in _problems(size):
+        yield from _judged(problem, _fits(size), spent)
 
 
 def _problems(size: Size) -> Iterator[Problem]:

@@ -55,10 +55,15 @@ TEMPERATURE = {
 Ask = Callable[[Tensor, Tensor], float]
 
 
-def run(size: Size) -> list[Row]:
+def run(size: Size) -> Iterator[Row]:
     """Both tables."""
-    many = _many() if size.full else ()
-    return [*_same(size), *_ones(), *_absent(), *_shuffled(size), *_scaled(size), *many]
+    yield from _same(size)
+    yield from _ones()
+    yield from _absent()
+    yield from _shuffled(size)
+    yield from _scaled(size)
+    if size.full:
+        yield from _many()
 
 
 def _everyone(job: str) -> dict[str, Ask]:

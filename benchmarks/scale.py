@@ -23,12 +23,13 @@ BATCH = 250_000
 WHOLE = 10_000_000  # examples of 10 classes that are given at once
 
 
-def run(size: Size) -> list[Row]:
+def run(size: Size) -> Iterator[Row]:
     """Over examples at 10 classes, then over classes at a constant number of logits."""
     largest = {"tiny": 3, "quick": 7, "full": 8}[size.name]
-    rows = [row for power in range(3 if size.shrink > 1 else 4, largest + 1) for row in _examples(10**power)]
-    classes = (2, 10, 100, 1000, 10_000, 100_000)[: 3 if size.shrink > 1 else None]
-    return rows + [row for k in classes for row in _classes(k, 10_000_000 // size.shrink)]
+    for power in range(3 if size.shrink > 1 else 4, largest + 1):
+        yield from _examples(10**power)
+    for k in (2, 10, 100, 1000, 10_000, 100_000)[: 3 if size.shrink > 1 else None]:
+        yield from _classes(k, 10_000_000 // size.shrink)
 
 
 def _measured(name: str, z: torch.Tensor, y: torch.Tensor, axis: str) -> Row:

@@ -33,23 +33,22 @@ SLOW = {  # only in the full run: tens of seconds each
 TOLERANCE = {"temperature": 1e-4, "smooth_ece": 1e-3, "adaptive_ece": 1e-5}  # else 1e-6
 
 
-def run(size: Size) -> list[Row]:
+def run(size: Size) -> Iterator[Row]:
     """All races."""
-    parts = (_metrics, _temperature, _grid, _fits, _interval, _losses, _imports)
-    return [row for part in parts for row in part(size)]
+    for part in (_metrics, _temperature, _grid, _fits, _interval, _losses, _imports):
+        yield from part(size)
 
 
 def _rivals(job: str, k: int, size: Size) -> dict[str, Callable[[Tensor, Tensor], Any]]:
     return {who: work for who, work in able(job).items() if size.full or who not in SLOW.get((job, k), ())}
 
 
-def _metrics(size: Size) -> list[Row]:
-    rows: list[Row] = []
+def _metrics(size: Size) -> Iterator[Row]:
     for n, k in (1_000_000, 10), (50_000, 1000):
         z, y = workload(n // size.shrink, k)
         for job in "ece", "adaptive_ece", "classwise_ece", "smooth_ece":
             others = _rivals(job, k, size)
-            rows += race(
+            yield from race(
                 f"{job} ({len(y):,}, {k})",
                 {US: lambda z=z, y=y, job=job: getattr(metrics, job)(z, y)}
                 | {who: lambda z=z, y=y, work=work: work(z, y) for who, work in others.items()},
@@ -58,16 +57,14 @@ def _metrics(size: Size) -> list[Row]:
                 reference=getattr(reference, job)(z, y),
                 tolerance=TOLERANCE.get(job, 1e-6),
             )
-    return rows
 
 
-def _temperature(size: Size) -> list[Row]:
-    rows: list[Row] = []
+def _temperature(size: Size) -> Iterator[Row]:
     for n, k in (5000, 100), (50_000, 1000):
         z, y = draw(n // size.shrink, k, temperature=1.5)
         others = _rivals("temperature", k, size)
         ours = float(Temperature.fit(z, y).temperature)
-        rows += race(
+        yield from race(
             f"temperature by NLL ({len(y):,}, {k})",
             {US: lambda z=z, y=y: Temperature.fit(z, y).temperature}
             | {who: lambda z=z, y=y, work=work: work(z, y) for who, work in others.items()},
@@ -76,7 +73,6 @@ def _temperature(size: Size) -> list[Row]:
             reference=reference.temperature(z, y, ours),
             tolerance=TOLERANCE["temperature"],
         )
-    return rows
 
 
 def _grid(size: Size) -> list[Row]:
@@ -127,7 +123,7 @@ FITS = {  # ours, and who fits the same family
 }  # fmt: skip
 
 
-def _fits(size: Size) -> list[Row]:
+def _fits(size: Size) -> Iterator[Row]:
     """Calibrators of one family; their value is the NLL on 20,000 other examples."""
     n, k = (5000, 100) if size.shrink == 1 else (300, 5)
     z, y = workload(n + 20_000 // size.shrink, k)
@@ -137,11 +133,10 @@ def _fits(size: Size) -> list[Row]:
         after = fitted(z[shown].double()).log_softmax(-1)
         return float(F.nll_loss(after.double(), y[shown]))
 
-    rows: list[Row] = []
     theirs = able("calibrator")
     for ours, names in FITS.items():
         fit = catalog.resolve(ours, calibrators)
-        rows += race(
+        yield from race(
             f"{ours} fit ({n:,}, {k})",
             {US: lambda fit=fit: fit(z[:n], y[:n])}
             | {who: lambda work=theirs[who]: work(z[:n], y[:n]) for who in names if who in theirs},
@@ -149,7 +144,6 @@ def _fits(size: Size) -> list[Row]:
             size.seconds,
             value=held_out,
         )
-    return rows
 
 
 def _interval(size: Size) -> list[Row]:
@@ -165,7 +159,7 @@ def _interval(size: Size) -> list[Row]:
     )
 
 
-def _losses(size: Size) -> list[Row]:
+def _losses(size: Size) -> Iterator[Row]:
     """Forward and backward; the value is the norm of the gradient."""
     z, y = draw(8192 // min(size.shrink, 16), 1000)
     z.requires_grad_()
@@ -184,11 +178,10 @@ def _losses(size: Size) -> list[Row]:
         "focal": {"plain torch": plain_focal} | theirs["focal"],
         "brier": {"plain torch": lambda z, y: (z.softmax(-1) - F.one_hot(y, z.shape[1])).square().sum(1).mean()},
     }
-    rows: list[Row] = []
     for name, others in tasks.items():
         exact = z.detach().double().requires_grad_()
         plain = next(iter(others.values()))
-        rows += race(
+        yield from race(
             f"{name}, forward and backward ({len(y):,}, 1000)",
             {US: step(Criterion(name))} | {who: step(other) for who, other in others.items()},
             lambda: z.detach().softmax(-1),
@@ -197,7 +190,6 @@ def _losses(size: Size) -> list[Row]:
             reference=float(torch.autograd.grad(plain(exact, y), exact)[0].norm()),
             tolerance=1e-6,
         )
-    return rows
 
 
 MODULES = {

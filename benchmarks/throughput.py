@@ -23,14 +23,15 @@ BATCH = 128
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-def run(size: Size) -> list[Row]:
+def run(size: Size) -> Iterator[Row]:
     """Images a second of every loop on every network."""
     n, epochs = (256, 2) if size.shrink > 1 else (2048, 12 if size.full else 6)
     made: dict[str, Callable[[], nn.Module]] = {
         "lenet5": lambda: networks.lenet5(10, channels=3),
         "resnet8": lambda: networks.resnet8(10),
     }
-    return [row for name, make in made.items() for row in _table(name, make, _splits(n), epochs)]
+    for name, make in made.items():
+        yield from _table(name, make, _splits(n), epochs)
 
 
 def _splits(n: int) -> Splits:

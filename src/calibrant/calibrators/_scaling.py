@@ -150,13 +150,10 @@ def nll_temperature(logits: Tensor, labels: Tensor) -> Found:
 
         return increasing_root(slope, start, center - 25.0, center + 25.0, tolerance)
 
-    stride = max(1, logits.numel() >> 17)
-    few = logits[::stride], labels[::stride]
-    typical = _spread(few[0])
+    typical = _spread(logits[:: max(1, logits.numel() >> 15)])
     center = start = -math.log(typical)
-    if stride >= 8:
-        few = logits[:: min(stride, 16)], labels[:: min(stride, 16)]
-        start = search(*few, start, torch.float64, 1e-2).x
+    if logits.numel() >= 1 << 18:
+        start = search(logits[::16], labels[::16], start, torch.float64, 1e-2).x
         single = search(logits, labels, start, torch.float32, 1e-3)
         start, passes = single.x, single.iterations
     root = search(logits, labels, start, torch.float64, 1e-6)

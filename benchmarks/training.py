@@ -67,7 +67,8 @@ def main() -> None:
         splits = catalog.resolve(where, data)(root)
         torch.manual_seed(0)
         network = catalog.resolve(what, networks)(*start(splits))
-        print(f"{what} on {where} by {how}: {len(splits.train)} examples, {dict(splits.facts)}", flush=True)
+        facts = dict(splits.facts) | ({"vectors": "of the training documents"} if start is from_its_words else {})
+        print(f"{what} on {where} by {how}: {len(splits.train)} examples, {facts}", flush=True)
         used = time.process_time()
         for epoch in train(network, splits, losses.cross_entropy, recipe(how)):
             rate = len(splits.train) / epoch.seconds

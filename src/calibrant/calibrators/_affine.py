@@ -1,5 +1,6 @@
 """Affine maps of logits or log-probabilities, fitted by (penalized) maximum likelihood: convex, one optimum."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,7 @@ __all__ = ["BiasCorrectedTemperature", "Dirichlet", "Matrix", "Vector"]
 
 FLOOR = -87.0  # log of the smallest float32: lower log-probabilities are taken for this one
 RIDGE = 1e-6  # keeps the optimum of an unpenalized map unique and finite, at no visible cost
-PATH = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)  # penalties tried by cross-validation
+PATH = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)  # penalties tried by cross-validation, until two were worse
 WIDEST = 1000  # classes up to which a full matrix is fitted
 CONVERGED = 1e-5  # largest entry of the scaled gradient at an optimum: about 1e-10 nats are left to gain
 
@@ -57,33 +58,28 @@ def fit_affine(
     r"""Minimize mean NLL of softmax(w x + c) $+ \sum r (w - w_0)^2 + r_c \lVert c \rVert^2$, with w_0 the identity.
 
     L-BFGS on parameters scaled by the square root of the Hessian's diagonal at the identity, float64; at most 1000
-    steps, 300 where a pass is long. The intercepts are those at a weighted mean of x, which makes the Hessian of a row
-    of w and its intercept block-diagonal at the identity: a third of the steps.
+    steps, 300 where a pass is long. With a diagonal w the intercepts are counted from the weighted mean of each x_j,
+    where they no longer pull against the slopes: a third of the steps.
     """
     n, k = x.shape
-    full, scalar, shape, size = identity.ndim == 2, identity.ndim == 0, identity.shape, identity.numel()
+    full, diagonal, shape, size = identity.ndim == 2, identity.ndim == 1, identity.shape, identity.numel()
     ridge = torch.as_tensor(ridge, dtype=torch.float64).expand(shape)
     index = labels[:, None]
     p = x.softmax(-1)
     noise = p * (1 - p) / n
     square = x.square()
     heavy = noise.sum(0) + 2 * ridge_bias
-    if scalar:
-        center = torch.zeros((), dtype=torch.float64)
-        curve = ((p * square).sum(-1) - (p * x).sum(-1).square()).mean() + 2 * ridge
-    else:
-        each = heavy[:, None] if full else heavy
-        center = (noise.mT @ x if full else (noise * x).sum(0)) / each
-        curve = (noise.mT @ square if full else (noise * square).sum(0)) - each * center.square() + 2 * ridge
-    scale = torch.cat([curve.reshape(-1), heavy]).clamp_min(1e-12).rsqrt()
-
-    def moved(change: Tensor) -> Tensor:
-        return (change * center).sum(-1) if full else change * center
+    center = (noise * x).sum(0) / heavy if diagonal else torch.zeros((), dtype=torch.float64)
+    curve = noise.mT @ square if full else (noise * square).sum(0) - heavy * center.square()
+    if identity.ndim == 0:
+        curve = ((p * square).sum(-1) - (p * x).sum(-1).square()).mean()
+    scale = torch.cat([(curve + 2 * ridge).reshape(-1), heavy]).clamp_min(1e-12).rsqrt()
 
     def f(t: Tensor) -> tuple[float, Tensor]:
         t = t * scale
-        change = t[:size].view(shape)
-        c = t[size:] - moved(change)
+        change, c = t[:size].view(shape), t[size:]
+        if diagonal:
+            c = c - center * change
         s = affine(x, identity + change, c)
         top = s.amax(-1, keepdim=True)
         s_y = s.gather(1, index).sum()
@@ -95,20 +91,18 @@ def fit_affine(
         r = e.div_(norm.mul_(n))
         r.scatter_add_(1, index, torch.full_like(norm, -1 / n))
         by_c = r.sum(0) + 2 * ridge_bias * c
-        by_w = (r.mT @ x if full else (r * x).sum() if scalar else (r * x).sum(0)) + 2 * ridge * change
-        if not scalar:
-            by_w = by_w - (by_c[:, None] if full else by_c) * center
-        return float(value), torch.cat([by_w.reshape(-1), by_c]) * scale
+        by_w = r.mT @ x if full else (r * x).sum(0) - center * by_c if diagonal else (r * x).sum()
+        return float(value), torch.cat([(by_w + 2 * ridge * change).reshape(-1), by_c]) * scale
 
     at = torch.zeros(size + k, dtype=torch.float64)
     if start is not None:
         change = start.weight - identity
-        at = torch.cat([change.reshape(-1), start.bias + moved(change)]) / scale
+        at = torch.cat([change.reshape(-1), start.bias + (center * change if diagonal else 0)]) / scale
     with few_threads(n * k):
         t, _, gradient, iterations = minimize(f, at, steps=1000 if n * k < 1_000_000 else 300, tolerance=tolerance)
     t = t * scale
-    change = t[:size].view(shape)
-    return Affine(identity + change, t[size:] - moved(change), gradient, iterations)
+    change, c = t[:size].view(shape), t[size:].clone()
+    return Affine(identity + change, c - center * change if diagonal else c, gradient, iterations)
 
 
 def _unit(logits: Tensor, temperature: Tensor) -> Tensor:
@@ -274,13 +268,16 @@ def _odir(x: Tensor, labels: Tensor, penalty: float | None, name: str) -> tuple[
     everything = torch.arange(n)
     if penalty is None:
         fold = folds_of(labels, min(3, n))
-        loss = dict.fromkeys(PATH, 0.0)
-        for i in range(int(fold.max()) + 1 if n > 1 else 0):
-            found = None
-            for strength in PATH:  # each starts from the stronger one before it
-                found = fit((fold != i).nonzero()[:, 0], strength, found, 1e-5)
+        found: list[Affine | None] = [None] * (int(fold.max()) + 1 if n > 1 else 0)
+        penalty, least, worse = PATH[0], math.inf, 0
+        for strength in PATH:
+            loss = 0.0
+            for i, before in enumerate(found):  # each starts from the stronger one before it
+                one = found[i] = fit((fold != i).nonzero()[:, 0], strength, before, 1e-5)
                 held = fold == i
-                s = found(x[held]).log_softmax(-1)
-                loss[strength] -= float(s.gather(1, labels[held, None]).sum())
-        penalty = min(loss, key=lambda strength: loss[strength])
+                s = one(x[held]).log_softmax(-1)
+                loss -= float(s.gather(1, labels[held, None]).sum())
+            penalty, least, worse = (strength, loss, 0) if loss < least else (penalty, least, worse + 1)
+            if worse == 2:  # weaker ones only overfit more, at ever more steps
+                break
     return fit(everything, penalty, None, 1e-7), penalty

@@ -1,6 +1,7 @@
 """Figures of the papers, from the functions of this package: each as SVG and PNG, with the numbers behind it as CSV."""
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def study(which: Study, store: Store, folder: Path) -> list[Path]:
     for drawing in drawings(which, store):
         figure = _figure(4.6, 3.2)
         drawing.draw(figure.subplots())
-        figure.suptitle(drawing.title, fontsize=9)
+        figure.suptitle(textwrap.fill(drawing.title, 64), fontsize=9)
         written += _save(folder, drawing.name, figure, pl.DataFrame(drawing.numbers))
     return written
 

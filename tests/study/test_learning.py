@@ -29,6 +29,9 @@ def store(tmp_path, honest):
                 "val_nll_wrong": math.nan if epoch == 1 else 2.0,
                 "val_bin_gaps": [0.1 * i, 0.2, 0.3],
                 **({"gammas": [float(epoch), 5.0, 6.0]} if adaptive else {}),
+                "train_reliability_count": [0, 1 + i] if epoch == 2 else None,
+                "train_reliability_confidence": [math.nan, 0.75] if epoch == 2 else None,
+                "train_reliability_accuracy": [math.nan, 0.5 * (i % 2)] if epoch == 2 else None,
                 "gradient_norms": [3, 1] if epoch == 2 else None,
                 "gradient_edges": [0.0, 1.0, 2.0] if epoch == 2 else None,
                 "learned_counts": [[2, 0], [0, 1], [1, 0]] if epoch == 2 else None,
@@ -46,9 +49,11 @@ def test_every_watched_column_is_drawn_and_nothing_else(store):
     assert set(made) == {
         *("val_error", "val_nll_wrong", "val_bin_gaps_1", "val_bin_gaps_2", "val_bin_gaps_3", "gammas_AdaFocal"),
         *("gradient_norms_2", "learned_cross_entropy", "learned_AdaFocal"),
+        *("reliability_2_cross_entropy", "reliability_2_AdaFocal"),
     }
     assert {name for name, drawing in made.items() if not drawing.main} == {
-        *("val_nll_wrong", "val_bin_gaps_1", "val_bin_gaps_2", "val_bin_gaps_3")
+        *("val_nll_wrong", "val_bin_gaps_1", "val_bin_gaps_2", "val_bin_gaps_3"),
+        *("reliability_2_cross_entropy", "reliability_2_AdaFocal"),
     }
 
 
@@ -75,7 +80,17 @@ def test_histograms_hold_the_examples_of_all_seeds(store):
     assert groups == {"epochs 1 to 1": 4, "epochs 2 to 2": 2, "never": 2}
 
 
+def test_a_reliability_diagram_holds_the_examples_of_all_seeds(store):
+    made = {drawing.name: drawing for drawing in drawings(STUDY, store)}
+    empty, full = made["reliability_2_AdaFocal"].numbers
+    assert (full["count"], full["confidence"]) == (3 + 4, 0.75)
+    assert full["accuracy"] == pytest.approx((3 * 0 + 4 * 0.5) / 7)
+    assert empty["count"] == 0
+    assert math.isnan(empty["accuracy"])
+    assert "ECE 46.43 %" in made["reliability_2_AdaFocal"].words
+
+
 def test_they_are_written_with_their_numbers(store, tmp_path):
     paths = figures.study(STUDY, store, tmp_path / "figures")
-    assert len(paths) == 3 * 9
+    assert len(paths) == 3 * 11
     assert all(path.stat().st_size for path in paths)

@@ -16,6 +16,7 @@ TRACES = (
     "scores(split='train')",
     "calibration",
     "bins(count=3)",
+    "reliability(epochs=(3,), count=4)",
     "gammas",
     "norm",
     "gradients(epochs=(2,), count=8)",
@@ -108,6 +109,7 @@ def test_a_study_keeps_traces_and_shifts_and_a_resumed_run_has_the_same(tmp_path
     assert len(rows[0]["val_bin_gaps"]) == 3
     assert [row["gradient_norms"] is None for row in rows] == [True, False, True, True]
     assert sum(map(sum, rows[-1]["learned_counts"])) == 60
+    assert [sum(row["train_reliability_count"] or []) for row in rows] == [0, 0, 60, 0]
     assert len(whole.get(run, "shift0").labels) == len(whole.get(run, "test").labels)
     assert not whole.get(run, "shift1").labels.any()
 

@@ -7,9 +7,11 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 
 from calibrant import plots
+from calibrant._bins import Bins
 from calibrant.study.config import Study
 from calibrant.study.store import Store
 
@@ -50,9 +52,9 @@ def drawings(study: Study, store: Store) -> Iterator[Drawing]:
     """Yield what the finished runs' histories hold, for every data set and network: a line or histogram per loss.
 
     Curves are means over seeds with the range from least to most: every score that was watched (Mukhoti et al. 2020,
-    Figures 1 and 3; Wang et al. 2021, Figure 4), the gap of single bins and the gammas (Ghosh et al. 2022). Histograms
-    are the gradient norms (Mukhoti et al. 2020, Figure 4) and the maximum logits by learned epoch (Wang et al. 2021,
-    Figure 5).
+    Figures 1 and 3; Wang et al. 2021, Figure 4), the gap of single bins and the gammas (Ghosh et al. 2022). Reliability
+    diagrams at some epochs show how much every bin holds (Mukhoti et al. 2020, Figure 2). Histograms are the gradient
+    norms (Mukhoti et al. 2020, Figure 4) and the maximum logits by learned epoch (Wang et al. 2021, Figure 5).
     """
     done = [run for run in study.runs() if run in store]
     places = dict.fromkeys((run.dataset, run.network) for run in done)
@@ -74,7 +76,9 @@ def drawings(study: Study, store: Store) -> Iterator[Drawing]:
 
 
 def _main(drawing: Drawing) -> bool:
-    return not drawing.name.startswith(("train_", "val_bin_gaps")) and not drawing.name.endswith(("_correct", "_wrong"))
+    return not drawing.name.startswith(("train_", "val_bin_gaps", "reliability")) and not drawing.name.endswith(
+        ("_correct", "_wrong")
+    )
 
 
 def _drawings(histories: Histories) -> Iterator[Drawing]:
@@ -87,6 +91,8 @@ def _drawings(histories: Histories) -> Iterator[Drawing]:
             yield _curves(column, "norm of the last layer's weights", _lines(histories, column))
         elif what == "bin_gaps":
             yield from _gaps(histories, column, SPLITS[split])
+        elif what == "reliability_count":
+            yield from _reliability(histories, split)
         elif column == "gammas":
             yield from _gammas(histories)
         elif column == "gradient_norms":
@@ -143,6 +149,32 @@ def _gaps(histories: Histories, column: str, split: str) -> Iterator[Drawing]:
     for item, words in (0, "least confident"), (count // 2, "middle"), (count - 1, "most confident"):
         title = f"confidence minus accuracy, {words} of {count} bins, {split}"
         yield _curves(f"{column}_{item + 1}", title, _lines(histories, column, item))
+
+
+def _reliability(histories: Histories, split: str) -> Iterator[Drawing]:
+    """Yield a diagram for every loss and epoch, of the examples of all seeds together."""
+    for loss, runs in histories.items():
+        found: dict[int, list[np.ndarray]] = {}
+        for row in (row for rows in runs for row in rows if row.get(f"{split}_reliability_count")):
+            values = [row[f"{split}_reliability_{name}"] for name in ("count", "confidence", "accuracy")]
+            found.setdefault(row["epoch"], []).append(np.array(values, dtype=float))
+        for epoch, parts in found.items():
+            count = np.sum([part[0] for part in parts], axis=0)
+            totals = [np.nansum([part[0] * part[i] for part in parts], axis=0) for i in (1, 2)]
+            means = [np.divide(t, count, out=np.full(len(count), np.nan), where=count > 0) for t in totals]
+            edges = np.linspace(0, 1, len(count) + 1)
+            bins = Bins(*map(torch.from_numpy, (edges, count / count.sum(), *means, count.astype(int))))
+            numbers = [
+                {"from": low, "to": high, "count": int(n), "confidence": said, "accuracy": right}
+                for low, high, n, said, right in zip(edges[:-1], edges[1:], count, *means, strict=True)
+            ]
+            title = f"reliability on {SPLITS[split]} at epoch {epoch}, {loss}"
+            words = f"Reliability diagram: {title}; ECE {100 * float((bins.weight * bins.gap.abs()).sum()):.2f} %."
+            yield Drawing(f"reliability_{epoch}_{_slug(loss)}", title, words, partial(_diagram, bins), numbers)
+
+
+def _diagram(bins: Bins, ax: Axes) -> None:
+    plots.reliability(bins, ax=ax)
 
 
 def _gammas(histories: Histories) -> Iterator[Drawing]:

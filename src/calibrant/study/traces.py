@@ -23,7 +23,7 @@ from calibrant.predictions import Predictions
 if TYPE_CHECKING:
     from calibrant.study.train import Epoch
 
-__all__ = ["bins", "calibration", "gammas", "gradients", "learned", "norm", "scores"]
+__all__ = ["bins", "calibration", "gammas", "gradients", "learned", "norm", "reliability", "scores"]
 
 Row = dict[str, Any]
 SplitName = Literal["train", "val", "test"]
@@ -91,9 +91,27 @@ def bins(watched: Watched, *, split: SplitName = "val", count: int = 15) -> Row:
 
     Column SPLIT_bin_gaps: a list from the least confident bin to the most confident one.
     """
-    events = Events.top(*watched.predictions(split).double())
-    found = Bins.between(mukhoti_edges(events.confidence, count), events.confidence, events.correct)
+    confidence, correct = _judged(watched, split)
+    found = Bins.between(mukhoti_edges(confidence, count), confidence, correct)
     return {f"{split}_bin_gaps": (-found.gap).tolist()}
+
+
+def reliability(
+    watched: Watched,
+    *,
+    split: SplitName = "train",
+    epochs: tuple[int, ...] = (100, 200, 300, 350),
+    count: int = 25,
+) -> Row:
+    """Confidence against accuracy in bins of equal width (Mukhoti et al. 2020, Figure 2), at the given epochs only.
+
+    Columns SPLIT_reliability_count, _confidence and _accuracy: lists of `count` numbers, nan in empty bins.
+    """
+    if watched.epoch.number not in epochs:
+        return {}
+    found = Bins.equal_width(count, *_judged(watched, split))
+    named = {"count": found.count, "confidence": found.confidence, "accuracy": found.accuracy}
+    return {f"{split}_reliability_{name}": values.tolist() for name, values in named.items()}
 
 
 def gammas(watched: Watched) -> Row:
@@ -117,12 +135,12 @@ def gradients(watched: Watched, *, epochs: tuple[int, ...] = (10, 100, 200), cou
 
     For logits W h + b the gradient in (W, b) is $\partial L/\partial z$ times (h, 1), so its norm is
     $\|\partial L/\partial z\| \sqrt{\|h\|^2 + 1}$. At the given epochs only: gradient_norms, the counts of a
-    histogram, and gradient_edges, its `count` + 1 edges.
+    histogram, and gradient_edges, its `count` + 1 edges; the thousandth with the largest norms counts at its least.
     """
     if watched.epoch.number not in epochs:
         return {}
     norms = _gradient_norms(watched).numpy()
-    counts, edges = np.histogram(norms, count)
+    counts, edges = np.histogram(np.minimum(norms, np.quantile(norms, 0.999, method="higher")), count)
     return {"gradient_norms": counts.tolist(), "gradient_edges": edges.tolist()}
 
 
@@ -170,6 +188,11 @@ def last_layer(network: nn.Module) -> nn.Linear:
     if not layers:
         raise InputError(f"{type(network).__name__} has no linear layer to watch")
     return layers[-1]
+
+
+def _judged(watched: Watched, split: str) -> tuple[Tensor, Tensor]:
+    events = Events.top(*watched.predictions(split).double())
+    return events.confidence, events.correct
 
 
 def _gradient_norms(watched: Watched, batch_size: int = 250) -> Tensor:

@@ -131,7 +131,8 @@ def _in_words(what: str, bins: Bins) -> str:
 
 
 def _caption(title: str, note: str) -> Markup:
-    return typeset(title) + (Markup("<small>") + typeset(note) + Markup("</small>") if note else "")
+    words = typeset(title).replace("(", Markup("<wbr>("))
+    return words + (Markup("<small>") + typeset(note) + Markup("</small>") if note else "")
 
 
 def _study_table(t: Table) -> str:

@@ -5,6 +5,7 @@ Differences to Auto are paired over the test examples, with 95 % intervals.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from itertools import combinations
 
@@ -70,7 +71,7 @@ def _judged(problem: Problem, fits: dict[str, Fit], spent: dict[tuple[str, int],
         except Exception as error:  # binary calibrators, absent classes, what others do not foresee
             yield row | {"note": reason(error)}
             continue
-        loss = -after.gather(1, labels[:, None]).squeeze(1)
+        loss = (-after.gather(1, labels[:, None]).squeeze(1)).nan_to_num(nan=math.inf)  # all-zero rows, say
         auto = loss if who == AUTO else auto
         worse = loss - auto if auto is not None else loss
         half = 1.96 * float(worse.std()) / math.sqrt(len(worse))
@@ -100,7 +101,7 @@ def page(rows: list[Row]) -> str:
     for kind, own in kinds.items():
         if own:
             text += [f"### {kind}", "", _summary(own), "", _beaten(own), ""]
-    failed = sorted({f"{row['who']}: {row['note']}" for row in rows if "note" in row})
+    failed = sorted({f"{row['who']}: {re.sub('[0-9]+', 'N', row['note'])}" for row in rows if "note" in row})
     text += ["Not every calibrator takes every problem:", "", *(f"- {line}" for line in failed)] if failed else []
     return "\n".join(text)
 

@@ -38,7 +38,7 @@ def done(folder: Path) -> dict[str, int]:
     return {path.parent.name: path.stat().st_mtime_ns for path in folder.glob("runs/*/run.json")}
 
 
-def wait(until: Callable[[], object], seconds: float = 120) -> None:
+def wait(until: Callable[[], object], seconds: float = 280) -> None:
     """Wait until something is so."""
     deadline = time.monotonic() + seconds
     while not until():

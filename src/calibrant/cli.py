@@ -51,9 +51,10 @@ def main() -> None:
         where = f" {error.filename}" if error.filename else ""
         print(f"calibrant: cannot read or write{where}: {error.strerror or error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("calibrant: stopped; what was finished is kept, start again to go on", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == 130:  # so typer ends at Ctrl-C
+            print("calibrant: stopped; what was finished is kept, start again to go on", file=sys.stderr)
+        raise
 
 
 def _version(show: bool | None) -> None:
@@ -237,7 +238,7 @@ def study_run(
 ) -> None:
     """Train what is missing of a study, then calibrate, measure and report. Stop and start it as you like."""
     if dry_run:
-        _standing(_found(study), folder, scale, only)
+        _standing(_found(study), folder, scale, only, root, try_out=True)
     else:
         _study(_found(study), folder, root, scale, only, _engine(engine, address, gpus), track)
 
@@ -341,9 +342,17 @@ def _measured(study: Any, store: Any, folder: Path, jobs: int | None = None) -> 
     _write(report, page)
 
 
-def _standing(path: Path, folder: Path | None, scale: str | None, only: str | None) -> None:
+def _standing(
+    path: Path,
+    folder: Path | None,
+    scale: str | None,
+    only: str | None,
+    root: Path | None = None,
+    *,
+    try_out: bool = False,
+) -> None:
     from calibrant.study import Store, Study
-    from calibrant.study.run import chosen, remaining
+    from calibrant.study.run import Trial, chosen, remaining, tried, untimed
 
     study = Study.load(path, scale)
     store = Store(folder or Path("runs") / study.name)
@@ -358,7 +367,19 @@ def _standing(path: Path, folder: Path | None, scale: str | None, only: str | No
         )
         table.add_row(store.state(run), *map(escape, names), str(run.seed), str(run.recipe.epochs), seconds)
     out.print(table)
-    out.print(remaining(runs, store))
+    trials = dict[Any, Trial]()
+    for run in untimed(runs, store) if try_out else ():
+        where, what = study.label("datasets", run.dataset), study.label("networks", run.network)
+        with _status() as progress:
+            progress(f"timing {what} on {where}")
+            try:
+                found = trials[run] = tried(run, root)
+            except InputError as error:  # data that are not at hand, such as of a study for another machine
+                out.print(f"no estimate for {what} on {where}: {error}", markup=False)
+                continue
+        size = f"{found.examples:,} examples, {found.parameters:,} parameters"
+        out.print(f"{what} on {where}: {size}, about {found.seconds:.3g} s an epoch", markup=False)
+    out.print(remaining(runs, store, trials))
 
 
 def _in_pieces(path: Path, stream: bool | None) -> Iterable[Predictions] | None:

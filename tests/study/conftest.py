@@ -1,4 +1,5 @@
 import pytest
+from processes import finish, rows, start
 
 TINY = """
 title = "tiny"
@@ -15,9 +16,17 @@ milestones = [2]
 """
 
 
-@pytest.fixture
-def tiny(tmp_path):
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
     """The path of a study of eight small runs."""
-    path = tmp_path / "tiny.toml"
+    path = tmp_path_factory.mktemp("study") / "tiny.toml"
     path.write_text(TINY)
     return path
+
+
+@pytest.fixture(scope="session")
+def untouched(tiny, tmp_path_factory):
+    """The result of that study when nobody disturbs it."""
+    folder = tmp_path_factory.mktemp("untouched")
+    assert finish(start(tiny, folder)).count("done ") == 8
+    return rows(tiny, folder)

@@ -1,6 +1,7 @@
 """A real cluster of two nodes on this machine, really broken: a study ends on it as it does without one."""
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -30,10 +31,9 @@ def cluster():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="looks for processes to kill in /proc")
-def test_killed_workers_nodes_and_drivers_change_nothing(tiny, tmp_path, cluster):
-    alone, folder = tmp_path / "alone", tmp_path / "ray"
-    finish(start(tiny, alone))
-    options = "--engine", "ray", "--address", cluster.address
+def test_killed_workers_nodes_and_drivers_change_nothing(tiny, tmp_path, cluster, untouched):
+    folder = tmp_path / "ray"
+    options = "--engine", "ray", "--address", cluster.address, "--gpus", "0"
 
     driver = start(tiny, folder, *options)
     wait(lambda: len(done(folder)) >= 1 and working(folder))
@@ -45,13 +45,17 @@ def test_killed_workers_nodes_and_drivers_change_nothing(tiny, tmp_path, cluster
     kept = done(folder)
     assert 2 <= len(kept) < 8
 
-    driver = start(tiny, folder, *options, "--gpus", "0.25")
+    driver = start(tiny, folder, *options)
     wait(lambda: len(done(folder)) > len(kept) and len(working(folder)) == 2)
     cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
     text = finish(driver)
     assert text.count("done ") == 8 - len(kept), text
     assert kept.items() <= done(folder).items()
-    assert_frame_equal(rows(tiny, folder), rows(tiny, alone), check_exact=True)
+    assert_frame_equal(rows(tiny, folder), untouched, check_exact=True)
+
+    shutil.rmtree(folder / "runs" / next(iter(kept)))
+    assert finish(start(tiny, folder, *options[:-1], "0.25")).count("done ") == 1
+    assert_frame_equal(rows(tiny, folder), untouched, check_exact=True)
 
 
 def test_a_cluster_that_is_not_there_is_told_of(tmp_path):

@@ -1,34 +1,44 @@
 """Real processes, really killed: the study goes on, nothing finished is lost or done again."""
 
+import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import polars
 import pytest
 from polars.testing import assert_frame_equal
-from processes import ENVIRONMENT, done, finish, rows, start
+from processes import ENVIRONMENT, done, finish, rows, start, wait
+
+from calibrant.study import Recipe, Run, Store, train
+from calibrant.study.engine import execute, local
 
 
 @pytest.fixture
-def untouched(tiny, tmp_path):
-    """The result of the study when nobody disturbs it."""
-    text = finish(start(tiny, tmp_path / "untouched"))
-    assert text.count("done ") == 8
-    return rows(tiny, tmp_path / "untouched")
+def small_disk(tmp_path):
+    """A file system that holds a few runs."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "none", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small file system cannot be mounted here; that needs root")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
 
 
 @pytest.mark.slow
 def test_killed_again_and_again_it_ends_the_same(tiny, tmp_path, untouched):
     folder, kept, kills = tmp_path / "killed", {}, 0
-    for wait in (0.0, 0.3, 0.05, 0.15):
+    for pause in (0.0, 0.3, 0.05, 0.15):
         process = start(tiny, folder)
         known = len(done(folder))
         deadline = time.monotonic() + 120
         while len(done(folder)) == known and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.005)  # until one more run is finished, then somewhere in the next
-        time.sleep(wait)
+        time.sleep(pause)
         process.send_signal(signal.SIGKILL)
         process.communicate()
         kills += process.returncode == -signal.SIGKILL
@@ -52,6 +62,51 @@ def test_two_processes_on_one_store_end_as_one(tiny, tmp_path, untouched):
 
 
 @pytest.mark.slow
+def test_ctrl_c_stops_cleanly(tiny, tmp_path, untouched):
+    folder = tmp_path / "stopped"
+    process = start(tiny, folder)
+    wait(lambda: len(done(folder)) >= 2)
+    process.send_signal(signal.SIGINT)
+    text = finish(process, 130)
+    assert text.splitlines()[-1] == "calibrant: stopped; what was finished is kept, start again to go on"
+    assert "Traceback" not in text
+    kept = done(folder)
+    assert 2 <= len(kept) < 8
+    assert finish(start(tiny, folder)).count("done ") == 8 - len(kept)
+    assert_frame_equal(rows(tiny, folder), untouched, check_exact=True)
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_told_of_and_loses_nothing(tiny, small_disk, untouched):
+    folder = small_disk / "full"
+    text = finish(start(tiny, folder), 2)
+    assert text.splitlines()[-1] == f"calibrant: cannot read or write {folder}: No space left on device"
+    assert "Traceback" not in text
+    kept = done(folder)
+    assert 1 <= len(kept) < 8
+    assert not list((folder / "drafts").iterdir())
+    subprocess.run(["mount", "-o", "remount,size=20m", str(small_disk)], check=True)
+    assert finish(start(tiny, folder)).count("done ") == 8 - len(kept)
+    assert kept.items() <= done(folder).items()
+    assert_frame_equal(rows(tiny, folder), untouched, check_exact=True)
+
+
+def test_a_checkpoint_that_does_not_fit_stops_the_study(tmp_path, monkeypatch):
+    """Files may have 2,000 bytes here, which a checkpoint exceeds; so does a full disk, which needs root to make."""
+    monkeypatch.setattr(train, "CHECKPOINT_SECONDS", 0.0)
+    recipe = Recipe(epochs=2, batch_size=20)
+    run = Run("blobs(train=40, val=20, test=20)", "mlp(features=2, hidden=(64,))", "focal", 0, recipe)
+    store, limits = Store(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            list(local(partial(execute, store=store), [run], store))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [event.kind for event in local(partial(execute, store=store), [run], store)] == ["epoch", "epoch", "done"]
+
+
+@pytest.mark.slow
 def test_a_second_start_finds_everything_done(tiny, tmp_path):
     finish(start(tiny, tmp_path / "again"))
     before = done(tmp_path / "again")
@@ -65,7 +120,9 @@ def test_what_is_stored_can_be_seen_and_measured_again(tiny, tmp_path):
         command = [sys.executable, "-m", "calibrant", "study", *arguments, str(tiny), "--out", str(tmp_path / "out")]
         return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
 
-    assert "8 of 8 runs to train" in calibrant("run", "--dry-run").stdout
+    dry = calibrant("run", "--dry-run").stdout
+    assert "resnet8(channels=1, width=4) on digits(train=60, val=100): 60 examples, 4,934 parameters, about" in dry
+    assert "8 of 8 runs to train, about 0 minutes, estimated from single batches" in dry
     assert calibrant("run", "--only", "focal").returncode == 0
     text = calibrant("status").stdout
     assert (text.count("done "), text.count("missing ")) == (4, 4)

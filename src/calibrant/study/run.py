@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -10,10 +11,13 @@ from statistics import mean
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from calibrant import catalog, losses, networks
 from calibrant._types import InputError
 from calibrant.study.config import Run, Study
-from calibrant.study.engine import Engine, Event, execute, local
+from calibrant.study.engine import Engine, Event, execute, load, local, sizes
 from calibrant.study.store import Store
+
+PATIENCE = 2.0  # seconds of a batch after which no second one is waited for
 
 
 def chosen(study: Study, only: str | None = None) -> list[Run]:
@@ -43,16 +47,52 @@ class Clock:
         return sum(n * mean(self.known.get((run.dataset, run.network), every)) for run, n in epochs.items())
 
 
-def remaining(runs: list[Run], store: Store) -> str:
-    """Say how many runs are left, and how long they take if they take what the finished ones took per epoch."""
+@dataclass(frozen=True)
+class Trial:
+    """What a run is about to work on, and how fast this machine is at it."""
+
+    examples: int  # to train on
+    parameters: int
+    seconds: float  # of an epoch, as a batch says
+
+
+def tried(run: Run, root: Path | None) -> Trial:
+    """Train on one batch, twice where the first is quick: it also warms up. Nothing is kept."""
+    from calibrant.study.train import train as training
+
+    splits = load(run.dataset, root)
+    share = min(1.0, run.recipe.batch_size / len(splits.train))
+    train, val = (part[: math.ceil(share * len(part))] for part in (splits.train, splits.val))
+    network = catalog.resolve(run.network, networks)(*sizes(splits))
+    recipe = replace(run.recipe, epochs=2, warmup=0, compile=False, drop_last=False)
+    epochs = training(network, replace(splits, train=train, val=val), losses.cross_entropy, recipe)
+    seconds = next(epochs).seconds
+    seconds = seconds if seconds > PATIENCE else next(epochs).seconds
+    return Trial(len(splits.train), sum(p.numel() for p in network.parameters()), seconds / share)
+
+
+def remaining(runs: list[Run], store: Store, trials: Mapping[Run, Trial] | None = None) -> str:
+    """Say how many runs are left, and how long they take if they take what the finished ones took per epoch.
+
+    What no finished run tells, trials may.
+    """
     clock, left = Clock(), {run: run.recipe.epochs for run in runs if run not in store}
     if not left:
         return f"all {len(runs)} runs are done"
     for run in runs:
         if run in store:
             clock.tell(run, store.record(run)["facts"]["seconds"] / run.recipe.epochs)
+    for run, trial in (trials or {}).items():
+        clock.tell(run, trial.seconds)
     wait = f", about {clock.needs(left) / 60:.0f} minutes" if clock.known else ""
-    return f"{len(left)} of {len(runs)} runs to train{wait}"
+    return f"{len(left)} of {len(runs)} runs to train{wait}{', estimated from single batches' if trials else ''}"
+
+
+def untimed(runs: list[Run], store: Store) -> list[Run]:
+    """Return a run of every network and data set of which no run is finished."""
+    kinds = {(run.dataset, run.network): run for run in reversed(runs)}
+    known = {(run.dataset, run.network) for run in runs if run in store}
+    return [run for kind, run in reversed(kinds.items()) if kind not in known]
 
 
 def _words(study: Study, run: Run) -> tuple[str, ...]:
@@ -92,7 +132,8 @@ def train_all(
                 left.pop(run)
                 speeds.pop(run, None)
                 if not console.is_terminal and event.kind != "found":
-                    print(f"{event.kind} {what}" + (f", {facts['seconds']:.0f} s" if event.kind == "done" else ""))
+                    took = f", {facts['seconds']:.0f} s" if event.kind == "done" else ""
+                    print(f"{event.kind} {what}{took}", flush=True)
             if event.kind == "failed":
                 failed[run] = facts["error"]
                 (store.partial(run) / "error.txt").write_text(facts["error"])

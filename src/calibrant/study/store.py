@@ -1,6 +1,7 @@
 """Where runs rest: one immutable directory each, which exists if and only if the run is done."""
 
 import fcntl
+import io
 import json
 import os
 import shutil
@@ -85,13 +86,16 @@ class Store:
     ) -> None:
         """Keep a finished run: everything is written aside, then renamed. The first of two writers stands."""
         import polars
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         draft = Path(tempfile.mkdtemp(prefix=f"{run.id}-", dir=self.root / "drafts"))
         try:
             for split, p in splits.items():
-                save_file({"logits": p.logits.contiguous(), "labels": p.labels}, draft / f"{split}.safetensors")
-            polars.DataFrame(list(history), infer_schema_length=None).write_parquet(draft / "history.parquet")
+                content = save({"logits": p.logits.contiguous(), "labels": p.labels})
+                (draft / f"{split}.safetensors").write_bytes(content)  # a full disk is an OSError here
+            epochs = io.BytesIO()
+            polars.DataFrame(list(history), infer_schema_length=None).write_parquet(epochs)
+            (draft / "history.parquet").write_bytes(epochs.getvalue())
             (draft / "run.json").write_text(json.dumps({"run": asdict(run), "facts": dict(facts)}, indent=1))
             for path in draft.iterdir():
                 shared(path)
@@ -103,6 +107,9 @@ class Store:
                 if run not in self:
                     raise
             shutil.rmtree(self.root / "partial" / run.id, ignore_errors=True)
+        except OSError as error:
+            error.filename = error.filename or str(self.root)
+            raise
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 

@@ -173,8 +173,8 @@ class _State:
         if self.path is None or time.monotonic() - self.kept < CHECKPOINT_SECONDS:
             return
         state = {name: part.state_dict() for name, part in self.parts.items()}
-        with written(self.path) as draft:
-            torch.save(state | {"epoch": number, "loss": losses.state(loss), "chosen": self.chosen}, draft)
+        with written(self.path) as draft, draft.open("wb") as file:  # a full disk is an OSError with an open file
+            torch.save(state | {"epoch": number, "loss": losses.state(loss), "chosen": self.chosen}, file)
         self.kept = time.monotonic()
 
     def resume(self, loss: Loss) -> tuple[int, Loss]:

@@ -277,4 +277,9 @@ def page(rows: list[Row]) -> str:
     head = ["task", "who", "ms", "of floor", "of ours", "extra MB", "value", "off", ""]
     said = [f"First in {first} of {len(tasks)} races, among those whose answer is right."]
     said += ["", "Who is faster:", "", *lost] if lost else []
+    if not any(
+        "uncertainty-calibration" in row["who"] and row["task"].startswith("classwise_ece (50,") for row in rows
+    ):
+        late = "; ".join(f"{job} at {k} classes: {', '.join(sorted(who))}" for (job, k), who in SLOW.items())
+        said += ["", f"Who takes tens of seconds runs in `make bench-full` only ({late})."]
     return "\n".join([*said, "", markdown(head, lines)])

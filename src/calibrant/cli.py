@@ -192,6 +192,7 @@ def demo(
 
 _STUDY = Annotated[str, typer.Argument(help="A study file (.toml), or the name of a bundled one.")]
 _OUT = Annotated[Path | None, typer.Option("--out", help="Where runs and the report are kept; default runs/NAME.")]
+_MIRROR = Annotated[str | None, typer.Option(help="A URL (s3://, gs://, file://, ...) to share finished runs by.")]
 _SCALE = Annotated[str | None, typer.Option(help="A scale that the study file names, such as small.")]
 _ONLY = Annotated[str | None, typer.Option(help="Only runs whose data set, network, loss or seed contains this text.")]
 
@@ -224,6 +225,7 @@ def study_run(
     root: Annotated[
         Path | None, typer.Option("--data", help="Folder of local data sets.", envvar="CALIBRANT_DATA")
     ] = None,
+    mirror: _MIRROR = None,
     scale: _SCALE = None,
     only: _ONLY = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be trained.")] = False,
@@ -238,21 +240,24 @@ def study_run(
 ) -> None:
     """Train what is missing of a study, then calibrate, measure and report. Stop and start it as you like."""
     if dry_run:
-        _standing(_found(study), folder, scale, only, root, try_out=True)
+        _standing(_found(study), folder, mirror, scale, only, root, try_out=True)
     else:
-        _study(_found(study), folder, root, scale, only, _engine(engine, address, gpus), track)
+        _study(_found(study), folder, root, mirror, scale, only, _engine(engine, address, gpus), track)
 
 
 @study_app.command("status")
-def study_status(study: _STUDY, folder: _OUT = None, scale: _SCALE = None, only: _ONLY = None) -> None:
+def study_status(
+    study: _STUDY, folder: _OUT = None, mirror: _MIRROR = None, scale: _SCALE = None, only: _ONLY = None
+) -> None:
     """List the runs of a study: done, begun, failed or still to train, and the time they take."""
-    _standing(_found(study), folder, scale, only)
+    _standing(_found(study), folder, mirror, scale, only)
 
 
 @study_app.command("measure")
 def study_measure(
     study: _STUDY,
     folder: _OUT = None,
+    mirror: _MIRROR = None,
     scale: _SCALE = None,
     calibrator: Annotated[list[str], typer.Option("--calibrator", "-c", help="Instead of the study's own.")] = [],
     metric: Annotated[list[str], typer.Option("--metric", "-m", help="Instead of the study's own.")] = [],
@@ -266,7 +271,7 @@ def study_measure(
     changes |= {"metrics": tuple(metric)} if metric else {}
     loaded = replace(loaded, **changes)
     folder = folder or Path("runs") / loaded.name
-    _measured(loaded, Store(folder), folder, jobs)
+    _measured(loaded, Store(folder, mirror), folder, jobs)
 
 
 def _found(study: str) -> Path:
@@ -294,6 +299,7 @@ def _study(
     path: Path,
     folder: Path | None,
     root: Path | None = None,
+    mirror: str | None = None,
     scale: str | None = None,
     only: str | None = None,
     engine: Any = None,
@@ -306,7 +312,8 @@ def _study(
 
     study = Study.load(path, scale)
     folder = folder or Path("runs") / study.name
-    store = Store(folder)
+    store = Store(folder, mirror)
+    store.share(study.runs())
     with tracking(track, study, folder) as watch:
         failed = train_all(study, chosen(study, only), store, root, out, engine or local, watch)
     _measured(study, store, folder)
@@ -326,6 +333,7 @@ def _measured(study: Any, store: Any, folder: Path, jobs: int | None = None) -> 
     from calibrant.study.published import study_tables
 
     report = writable(folder / "report.html")
+    store.share(study.runs())
     with _status() as progress:
         progress("calibrating and measuring")
         rows = list(measure(study, store, jobs or torch.get_num_threads()))
@@ -345,6 +353,7 @@ def _measured(study: Any, store: Any, folder: Path, jobs: int | None = None) -> 
 def _standing(
     path: Path,
     folder: Path | None,
+    mirror: str | None,
     scale: str | None,
     only: str | None,
     root: Path | None = None,
@@ -355,7 +364,8 @@ def _standing(
     from calibrant.study.run import Trial, chosen, remaining, tried, untimed
 
     study = Study.load(path, scale)
-    store = Store(folder or Path("runs") / study.name)
+    store = Store(folder or Path("runs") / study.name, mirror)
+    store.share(study.runs())
     table = Rich(**_PLAIN)
     for column in "", "data set", "network", "loss", "seed", "epochs", "seconds":
         table.add_column(column, justify="right" if column in ("seed", "epochs", "seconds") else "left")

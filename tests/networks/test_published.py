@@ -157,9 +157,11 @@ def learn(network, batch, labels, steps, rate, prepare=lambda x: x):
     for step in range(1, steps + 1):
         network.train()
         optimizer.zero_grad()
-        cross_entropy(network(x), labels).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=len(list(network.parameters())) > 60):  # half the time
+            logits = network(x)
+        cross_entropy(logits.float(), labels).backward()
         optimizer.step()
-        if step % 10 == 0 and accuracy(network, x, labels) == 1:
+        if step % 5 == 0 and accuracy(network, x, labels) == 1:
             break
     return accuracy(network, x, labels)
 

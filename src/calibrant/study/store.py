@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from calibrant._files import shared
 from calibrant._types import InputError
 from calibrant.predictions import Predictions
 from calibrant.study.config import Run
+from calibrant.study.mirror import Mirror
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,12 @@ class Store:
     runs/ID/ holds run.json (what it is and what happened), one safetensors file per split and history.parquet. It is
     written aside in drafts/ and renamed into place when complete, so that a reader never sees half a run. partial/ID/
     holds the checkpoint of an interrupted run, claims/ID the lock of the process that works on it.
+
+    With `mirror`, an fsspec URL, finished runs are copied there too, and `share` fetches those of other machines.
     """
 
     root: Path
+    mirror: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", Path(self.root).absolute())  # the same in every process
@@ -88,8 +92,7 @@ class Store:
         import polars
         from safetensors.torch import save
 
-        draft = Path(tempfile.mkdtemp(prefix=f"{run.id}-", dir=self.root / "drafts"))
-        try:
+        with self._draft(run.id) as draft:
             for split, p in splits.items():
                 content = save({"logits": p.logits.contiguous(), "labels": p.labels})
                 (draft / f"{split}.safetensors").write_bytes(content)  # a full disk is an OSError here
@@ -97,21 +100,43 @@ class Store:
             polars.DataFrame(list(history), infer_schema_length=None).write_parquet(epochs)
             (draft / "history.parquet").write_bytes(epochs.getvalue())
             (draft / "run.json").write_text(json.dumps({"run": asdict(run), "facts": dict(facts)}, indent=1))
+        shutil.rmtree(self.root / "partial" / run.id, ignore_errors=True)
+        if self.mirror:
+            Mirror(self.mirror).send(self.folder(run))
+
+    @contextmanager
+    def _draft(self, name: str) -> Generator[Path]:
+        """Give a folder to fill; on leaving without an error it takes its place among the runs at once."""
+        draft, place = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.root / "drafts")), self.root / "runs" / name
+        try:
+            yield draft
             for path in draft.iterdir():
                 shared(path)
                 _sync(path)
             shared(draft)
             try:
-                draft.rename(self.folder(run))
+                draft.rename(place)
             except OSError:
-                if run not in self:
+                if not (place / "run.json").is_file():
                     raise
-            shutil.rmtree(self.root / "partial" / run.id, ignore_errors=True)
         except OSError as error:
             error.filename = error.filename or str(self.root)
             raise
         finally:
             shutil.rmtree(draft, ignore_errors=True)
+
+    def share(self, runs: Iterable[Run]) -> None:
+        """Fetch from the mirror those of the runs that are there and not here, and send those that are only here."""
+        if not self.mirror:
+            return
+        mirror = Mirror(self.mirror)
+        there = mirror.names()
+        for run in runs:
+            if run in self and run.id not in there:
+                mirror.send(self.folder(run))
+            elif run not in self and run.id in there:
+                with self._draft(run.id) as draft:
+                    mirror.fetch(run.id, draft)
 
     def get(self, run: Run, split: str) -> Predictions:
         """Read back one split of one run."""

@@ -1,0 +1,55 @@
+"""A second home for finished runs, at any URL that fsspec knows: s3://, gs://, abfs://, sftp://, file://, ..."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from calibrant._types import InputError
+
+RECORD = "run.json"
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """Runs as runs/ID/ below a URL. A run is there if and only if its record is, which is sent last."""
+
+    url: str
+
+    @cached_property
+    def _home(self) -> tuple[Any, str]:
+        from fsspec.core import url_to_fs
+
+        with self._telling():
+            return url_to_fs(self.url)
+
+    def names(self) -> set[str]:
+        """Return the ids of the runs that are there."""
+        files, root = self._home
+        with self._telling():
+            return {path.split("/")[-2] for path in files.glob(f"{root}/runs/*/{RECORD}")}
+
+    def send(self, folder: Path) -> None:
+        """Copy the folder of a finished run there."""
+        files, root = self._home
+        with self._telling():
+            files.makedirs(f"{root}/runs/{folder.name}", exist_ok=True)
+            for path in sorted(folder.iterdir(), key=lambda path: path.name == RECORD):
+                files.put_file(str(path), f"{root}/runs/{folder.name}/{path.name}")
+
+    def fetch(self, name: str, folder: Path) -> None:
+        """Copy a run from there into an empty folder."""
+        files, root = self._home
+        with self._telling():
+            for path in files.ls(f"{root}/runs/{name}", detail=False):
+                files.get_file(path, str(folder / path.rpartition("/")[2]))
+
+    @contextmanager
+    def _telling(self) -> Generator[None]:
+        try:
+            yield
+        except (OSError, ValueError, ImportError) as error:
+            said = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise InputError(f"cannot reach the mirror {self.url}: {said}; finished runs are kept here") from None

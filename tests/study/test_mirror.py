@@ -1,0 +1,82 @@
+"""Runs that are shared by a URL: whole or not at all, sent once, fetched where they are missing."""
+
+import json
+
+import fsspec
+import pytest
+import torch
+
+from calibrant import InputError
+from calibrant.study import Recipe, Run, Store
+from calibrant.study.mirror import Mirror
+
+RUNS = [Run("digits", "resnet8", "focal", seed, Recipe()) for seed in range(3)]
+
+
+@pytest.fixture(params=["file", "memory"])
+def url(request, tmp_path):
+    """A place of each kind; nothing of it is left behind."""
+    if request.param == "file":
+        yield f"file://{tmp_path / 'mirror'}"
+    else:
+        yield f"memory://{tmp_path.name}"
+        fsspec.filesystem("memory").store.clear()
+
+
+def put(store, run, honest):
+    store.put(run, {"val": honest, "test": honest}, {"seconds": 1.0}, [{"epoch": 1, "val_nll": 0.5}])
+
+
+def test_what_one_machine_finishes_another_finds(tmp_path, url, honest):
+    one, two = (Store(tmp_path / name, url) for name in ("one", "two"))
+    put(one, RUNS[0], honest)
+    assert RUNS[0] not in two
+    two.share(RUNS)
+    assert [run in two for run in RUNS] == [True, False, False]
+    assert torch.equal(two.get(RUNS[0], "test").logits, honest.logits)
+    assert two.record(RUNS[0]) == one.record(RUNS[0])
+    assert two.history(RUNS[0]).equals(one.history(RUNS[0]))
+    assert not list((tmp_path / "two" / "drafts").iterdir())
+
+
+def test_what_was_finished_without_the_mirror_is_sent_later(tmp_path, url, honest):
+    put(Store(tmp_path / "one"), RUNS[1], honest)
+    Store(tmp_path / "one", url).share(RUNS)
+    assert Mirror(url).names() == {RUNS[1].id}
+    Store(tmp_path / "one", url).share(RUNS)  # again, with nothing to do
+
+
+def test_a_run_without_its_record_is_not_there(tmp_path, url, honest):
+    put(Store(tmp_path / "one", url), RUNS[0], honest)
+    files, root = fsspec.core.url_to_fs(url)
+    files.rm(f"{root}/runs/{RUNS[0].id}/run.json")  # as if the machine had died while it sent
+    other = Store(tmp_path / "two", url)
+    other.share(RUNS)
+    assert RUNS[0] not in other
+    Store(tmp_path / "one", url).share(RUNS)
+    assert Mirror(url).names() == {RUNS[0].id}
+
+
+def test_the_record_is_sent_last(tmp_path, honest, monkeypatch):
+    url, sent = f"memory://{tmp_path.name}", []
+    memory = fsspec.filesystem("memory")
+    monkeypatch.setattr(type(memory), "put_file", lambda self, path, target, **_: sent.append(target))
+    put(Store(tmp_path / "one", url), RUNS[0], honest)
+    assert [target.rpartition("/")[2] for target in sent][-1] == "run.json"
+    assert len(sent) == 4
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("nonsense://x", "cannot reach the mirror nonsense://x: Protocol not known: nonsense"),
+        ("file:///proc/none", "cannot reach the mirror file:///proc/none: "),
+    ],
+)
+def test_a_mirror_out_of_reach_is_one_line_and_loses_nothing(tmp_path, url, said, honest):
+    store = Store(tmp_path, url)
+    with pytest.raises(InputError) as caught:
+        put(store, RUNS[0], honest)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert json.loads((store.folder(RUNS[0]) / "run.json").read_text())["facts"] == {"seconds": 1.0}

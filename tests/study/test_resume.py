@@ -122,11 +122,11 @@ def test_what_is_stored_can_be_seen_and_measured_again(tiny, tmp_path):
 
     dry = calibrant("run", "--dry-run").stdout
     assert "resnet8(channels=1, width=4) on digits(train=60, val=100): 60 examples, 4,934 parameters, about" in dry
-    assert "8 of 8 runs to train, about 0 minutes, estimated from single batches" in dry
+    assert "8 of 8 runs to train, less than a minute, estimated from single batches" in dry
     assert calibrant("run", "--only", "focal").returncode == 0
     text = calibrant("status").stdout
     assert (text.count("done "), text.count("missing ")) == (4, 4)
-    assert "4 of 8 runs to train, about 0 minutes" in text
+    assert "4 of 8 runs to train, less than a minute" in text
     again = calibrant("measure", "-c", "Identity", "-m", "mce")
     assert again.returncode == 0, again.stderr
     assert "mce (%)" in again.stdout

@@ -84,7 +84,9 @@ def remaining(runs: list[Run], store: Store, trials: Mapping[Run, Trial] | None 
             clock.tell(run, store.record(run)["facts"]["seconds"] / run.recipe.epochs)
     for run, trial in (trials or {}).items():
         clock.tell(run, trial.seconds)
-    wait = f", about {clock.needs(left) / 60:.0f} minutes" if clock.known else ""
+    minutes = clock.needs(left) / 60 if clock.known else 0.0
+    words = f"about {minutes / 60:.1f} hours" if minutes > 90 else f"about {minutes:.0f} minutes"
+    wait = f", {words if minutes >= 1 else 'less than a minute'}" if clock.known else ""
     return f"{len(left)} of {len(runs)} runs to train{wait}{', estimated from single batches' if trials else ''}"
 
 

@@ -1,6 +1,8 @@
 """Studies in processes of their own, to be killed."""
 
+import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -56,3 +58,16 @@ def working(folder: Path) -> list[int]:
         except OSError:  # gone meanwhile
             continue
     return found
+
+
+class Dies:
+    """A calibrator that is the end of every process but the first."""
+
+    @classmethod
+    def fit(cls, logits, labels):
+        if multiprocessing.parent_process() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return cls()
+
+    def __call__(self, logits):
+        return logits

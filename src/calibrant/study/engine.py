@@ -7,6 +7,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -147,7 +148,7 @@ def execute(run: Run, store: Store, root: Path | None = None) -> Iterator[Event]
 def _execute(run: Run, store: Store, splits: Splits, root: Path | None) -> Iterator[Event]:
     from calibrant.study.train import predict, train
 
-    sets = {"val": splits.val, "test": splits.test} | shifted(run, splits, root)
+    sets = {"val": splits.val, "test": splits.test} | shifted(run.dataset, run.shifts, root)
     began = time.monotonic()
     torch.manual_seed(run.seed)
     network = catalog.resolve(run.network, networks)(*sizes(splits))
@@ -188,24 +189,26 @@ def _execute(run: Run, store: Store, splits: Splits, root: Path | None) -> Itera
     yield Event("done", run, facts)
 
 
-def shifted(run: Run, splits: Splits, root: Path | None) -> dict[str, Split]:
-    """Return the further test sets of a run, named shift0, shift1, ... in the order of `run.shifts`.
+@lru_cache(maxsize=1)
+def shifted(dataset: str, shifts: tuple[str, ...], root: Path | None) -> dict[str, Split]:
+    """Return the further test sets of a data set's runs, named shift0, shift1, ...; made once for all of its runs.
 
-    A corruption changes the images of the run's own test set, which keep their labels. The test set of any other data
-    set is out of distribution: its labels mean nothing here and are all 0. Raises `InputError` if it does not fit.
+    A corruption changes the images of the data set's own test set, which keep their labels. The test set of any other
+    data set is out of distribution: its labels mean nothing here and are all 0. Raises `InputError` if it does not fit.
     """
-    own = splits.test.inputs
+    test, name = load(dataset, root).test, dataset.partition("(")[0]
+    own = test.inputs
     made: dict[str, Split] = {}
-    for i, text in enumerate(run.shifts):
+    for i, text in enumerate(shifts):
         found = catalog.resolve(text, home("shifts", text))
         if corrupts(text):
             if not (isinstance(own, torch.Tensor) and own.dtype == torch.uint8 and own.ndim == 4):
-                raise InputError(f"{text} corrupts images of bytes, which {run.dataset.partition('(')[0]} has not")
-            made[f"shift{i}"] = Split(found(own), splits.test.labels)
+                raise InputError(f"{text} corrupts images of bytes, which {name} has not")
+            made[f"shift{i}"] = Split(found(own), test.labels)
             continue
         other = found(root).test.inputs
         if not isinstance(other, torch.Tensor) or other.shape[1:] != own.shape[1:]:
-            raise InputError(f"{text} has inputs unlike those of {run.dataset.partition('(')[0]}; choose another shift")
+            raise InputError(f"{text} has inputs unlike those of {name}; choose another shift")
         made[f"shift{i}"] = Split(other, torch.zeros(len(other), dtype=torch.long))
     return made
 
@@ -215,13 +218,7 @@ def sizes(splits: Splits) -> tuple[Any, ...]:
     return (len(splits.classes),) if splits.vectors is None else (len(splits.classes), splits.vectors)
 
 
-_loaded: dict[tuple[str, Path | None], Splits] = {}
-
-
+@lru_cache(maxsize=1)
 def load(dataset: str, root: Path | None) -> Splits:
     """Load a data set by its text; the last one stays in memory for the next run."""
-    key = dataset, root
-    if key not in _loaded:
-        _loaded.clear()
-        _loaded[key] = catalog.resolve(dataset, data)(root)
-    return _loaded[key]
+    return catalog.resolve(dataset, data)(root)

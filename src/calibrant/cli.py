@@ -372,14 +372,11 @@ def _standing(
     runs = chosen(study, only)
     for run in runs:
         seconds = f"{store.record(run)['facts']['seconds']:.0f}" if run in store else ""
-        names = (
-            study.label(k, n) for k, n in (("datasets", run.dataset), ("networks", run.network), ("losses", run.loss))
-        )
-        table.add_row(store.state(run), *map(escape, names), str(run.seed), str(run.recipe.epochs), seconds)
+        table.add_row(store.state(run), *map(escape, study.names(run)), str(run.seed), str(run.recipe.epochs), seconds)
     out.print(table)
     trials = dict[Any, Trial]()
     for run in untimed(runs, store) if try_out else ():
-        where, what = study.label("datasets", run.dataset), study.label("networks", run.network)
+        where, what, _ = study.names(run)
         with _status() as progress:
             progress(f"timing {what} on {where}")
             try:

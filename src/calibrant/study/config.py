@@ -118,6 +118,10 @@ class Study:
         texts = (text for grid in self.grids for text in getattr(grid, key))
         return next((text for text in texts if canonical(key, text) == name), name)
 
+    def names(self, run: Run) -> tuple[str, str, str]:
+        """Say a run's data set, network and loss as this study spells them."""
+        return self.label("datasets", run.dataset), self.label("networks", run.network), self.label("losses", run.loss)
+
 
 HOMES: dict[str, ModuleType] = {
     "datasets": data,

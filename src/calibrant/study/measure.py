@@ -66,13 +66,8 @@ def _one_thread_each() -> Generator[None]:
 def _measured(study: Study, store: Store, run: Run) -> list[dict[str, Any]]:
     val, test = store.get(run, "val").double(), store.get(run, "test").double()
     shifts = {text: store.get(run, f"shift{i}").double() for i, text in enumerate(run.shifts)}
-    where = {
-        "run": run.id,
-        "dataset": study.label("datasets", run.dataset),
-        "network": study.label("networks", run.network),
-        "loss": study.label("losses", run.loss),
-        "seed": run.seed,
-    }
+    dataset, network, loss = study.names(run)
+    where = {"run": run.id, "dataset": dataset, "network": network, "loss": loss, "seed": run.seed}
     rows: list[dict[str, Any]] = []
     with few_threads(max(val.logits.numel(), test.logits.numel())):
         for calibrator in study.calibrators:

@@ -98,8 +98,7 @@ def untimed(runs: list[Run], store: Store) -> list[Run]:
 
 
 def _words(study: Study, run: Run) -> tuple[str, ...]:
-    loss = study.label("losses", run.loss)
-    return study.label("datasets", run.dataset), study.label("networks", run.network), loss, f"seed={run.seed}"
+    return *study.names(run), f"seed={run.seed}"
 
 
 def train_all(

@@ -59,8 +59,7 @@ def scalars(event: Event) -> dict[str, float]:
 
 def title(study: Study, run: Run) -> str:
     """Name a run as its study spells it."""
-    names = (("datasets", run.dataset), ("networks", run.network), ("losses", run.loss))
-    return f"{' '.join(study.label(*name) for name in names)} seed {run.seed}"
+    return f"{' '.join(study.names(run))} seed {run.seed}"
 
 
 def tensorboard(study: Study, run: Run, folder: Path) -> Page:

@@ -60,6 +60,21 @@ def working(folder: Path) -> list[int]:
     return found
 
 
+def halt(watched: object) -> dict[str, object]:
+    """Trace nothing, but halt where a test says so: from as many finished runs on as its file tells, until it changes.
+
+    `HALTS` names the folder of that file, `halt`, of the store, and of `halted`, where those who halt are listed.
+    """
+    if "HALTS" in os.environ:
+        folder = Path(os.environ["HALTS"])
+        mark = folder / "halted" / str(os.getpid())
+        while len(done(folder / "store")) >= int((folder / "halt").read_text()):
+            mark.touch()
+            time.sleep(0.01)
+        mark.unlink(missing_ok=True)
+    return {}
+
+
 class Dies:
     """A calibrator that is the end of every process but the first."""
 

@@ -7,16 +7,23 @@ from torch import Tensor
 
 from calibrant._types import InputError, Labels, Logits
 
+LOWEST = -100.0  # how far below the largest of its row a logit counts
 Fit = Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]  # (logits, labels) -> map of logits to logits
 
 
-def folds_of(labels: Tensor, folds: int, seed: int = 0) -> Tensor:
-    """Assign every example to a fold 0 .. folds-1, at random and evenly within every class."""
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    order = order[labels.cpu()[order].argsort(stable=True)]
-    fold = torch.empty(len(labels), dtype=torch.int64)
-    fold[order] = torch.arange(len(labels)) % folds
-    return fold.to(labels.device)
+def folds_of(logits: Tensor, labels: Tensor, folds: int, seed: int = 0) -> Tensor:
+    """Assign every example to a fold 0 .. folds-1: evenly within every class, whatever the order of the examples.
+
+    Those of a class are dealt out in the order of a random combination of their logits, drawn by the seed, so that
+    each fold holds the like of every other.
+    """
+    along = torch.randn(logits.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    below = (logits.double() - logits.double().amax(1, keepdim=True)).clamp_min(LOWEST)
+    order = (below @ along.to(logits.device)).argsort(stable=True)
+    order = order[labels[order].argsort(stable=True)]
+    fold = torch.empty_like(labels, dtype=torch.int64)
+    fold[order] = torch.arange(len(labels), device=labels.device) % folds
+    return fold
 
 
 def cross_fitted(fit: Fit, logits: Logits, labels: Labels, *, folds: int = 5, seed: int = 0) -> Logits:
@@ -24,7 +31,7 @@ def cross_fitted(fit: Fit, logits: Logits, labels: Labels, *, folds: int = 5, se
     n = len(labels)
     if not 2 <= folds <= n:
         raise InputError(f"folds must lie in 2 .. {n}, the number of examples, got {folds}")
-    fold = folds_of(labels, folds, seed)
+    fold = folds_of(logits, labels, folds, seed)
     out = torch.empty_like(logits)
     for i in range(folds):
         held = fold == i

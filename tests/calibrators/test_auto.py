@@ -50,14 +50,16 @@ def test_chain_is_one_after_the_other():
     assert fitted_on(Chain(chain.first, second)) >= {data.digest}
 
 
-def test_folds_are_even_within_every_class_and_drawn_by_the_seed():
-    labels = torch.arange(103) % 4
-    fold = folds_of(labels, 5)
+def test_folds_are_even_within_every_class_drawn_by_the_seed_and_do_not_depend_on_the_order():
+    logits, labels = torch.randn(103, 4, generator=torch.Generator().manual_seed(0)), torch.arange(103) % 4
+    fold = folds_of(logits, labels, 5)
     for c in range(4):
         sizes = torch.bincount(fold[labels == c], minlength=5)
         assert sizes.max() - sizes.min() <= 1
-    assert torch.equal(fold, folds_of(labels, 5))
-    assert not torch.equal(fold, folds_of(labels, 5, seed=1))
+    assert torch.equal(fold, folds_of(logits, labels, 5))
+    assert not torch.equal(fold, folds_of(logits, labels, 5, seed=1))
+    order = torch.randperm(103, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(fold[order], folds_of(logits[order], labels[order], 5))
 
 
 def test_cross_fit_never_calibrates_a_row_by_a_map_that_saw_it():

@@ -9,6 +9,7 @@ losses = ["focal", "cross_entropy(smoothing=0.05)"]
 calibrators = ["Identity", "Temperature"]
 metrics = ["error", "ece"]
 seeds = [0, 1, 2, 3]
+traces = ["processes.halt"]
 [recipe]
 epochs = 6
 batch_size = 20

@@ -15,12 +15,13 @@ from calibrant.study.engine import Ray
 
 
 @pytest.fixture
-def cluster():
-    """Two nodes of one core each; what they call GPUs is a number to share."""
+def cluster(tmp_path):
+    """Two nodes of one core each; what they call GPUs is a number to share. Their processes heed `processes.halt`."""
     Cluster = pytest.importorskip("ray.cluster_utils", reason="ray is not installed").Cluster
     node = {"num_cpus": 1, "num_gpus": 1, "object_store_memory": 80_000_000}
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
+        environment.setenv("HALTS", str(tmp_path))
         made = Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
         try:
             made.add_node(**node)
@@ -29,25 +30,47 @@ def cluster():
             made.shutdown()
 
 
+@pytest.fixture
+def halt(tmp_path):
+    """Let processes halt from `halt(number)` finished runs on."""
+
+    def from_now_on(runs: int) -> None:
+        (tmp_path / "next").write_text(str(runs))
+        (tmp_path / "next").replace(tmp_path / "halt")
+
+    (tmp_path / "halted").mkdir()
+    return from_now_on
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="looks for processes to kill in /proc")
-def test_killed_workers_nodes_and_drivers_change_nothing(tiny, tmp_path, cluster, untouched):
-    folder = tmp_path / "ray"
+def test_killed_workers_nodes_and_drivers_change_nothing(tiny, tmp_path, cluster, halt, untouched):
+    folder, halted = tmp_path / "store", tmp_path / "halted"
     options = "--engine", "ray", "--address", cluster.address, "--gpus", "0"
 
+    halt(0)
     driver = start(tiny, folder, *options)
-    wait(lambda: len(done(folder)) >= 1 and working(folder))
-    os.kill(working(folder)[0], signal.SIGKILL)  # a worker
-    wait(lambda: len(done(folder)) >= 2 and working(folder))
+    wait(lambda: len(list(halted.iterdir())) == 2)
+    worker = next(halted.iterdir())
+    os.kill(int(worker.name), signal.SIGKILL)
+    worker.unlink()
+    wait(lambda: len(list(halted.iterdir())) == 2)  # another has begun in its place
+    halt(2)
+    wait(lambda: len(done(folder)) >= 2 and list(halted.iterdir()))
     driver.kill()
     driver.communicate()
     wait(lambda: not working(folder))  # its workers end with it
     kept = done(folder)
-    assert 2 <= len(kept) < 8
+    assert 2 <= len(kept) <= 3
+    shutil.rmtree(halted)
+    halted.mkdir()
 
+    halt(len(kept))
     driver = start(tiny, folder, *options)
-    wait(lambda: len(done(folder)) > len(kept) and len(working(folder)) == 2)
+    wait(lambda: len(list(halted.iterdir())) == 2)
     cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
+    wait(lambda: len(working(folder)) == 1)  # and so does the worker of a node
+    halt(8)
     text = finish(driver)
     assert text.count("done ") == 8 - len(kept), text
     assert kept.items() <= done(folder).items()

@@ -267,7 +267,7 @@ def _odir(x: Tensor, labels: Tensor, penalty: float | None, name: str) -> tuple[
 
     everything = torch.arange(n)
     if penalty is None:
-        fold = folds_of(labels, min(3, n))
+        fold = folds_of(x, labels, min(3, n))
         found: list[Affine | None] = [None] * (int(fold.max()) + 1 if n > 1 else 0)
         penalty, least, worse = PATH[0], math.inf, 0
         for strength in PATH:

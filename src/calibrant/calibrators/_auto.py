@@ -68,7 +68,7 @@ class Auto:
         gain = (math.nan, math.nan)
         held_out = (math.nan,) * len(names)
         if len(names) > 1:
-            fold = folds_of(labels, folds)
+            fold = folds_of(z, labels, folds)
             held = torch.empty(n, len(names), dtype=torch.float64)
             for i in range(folds):
                 out = fold == i

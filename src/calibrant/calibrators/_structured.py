@@ -166,7 +166,7 @@ def _out_of_fold_temperature(
     """Find the temperature that the map still needs on examples it was not fitted on."""
     if len(labels) < 2:
         return _number(1.0)
-    fold = folds_of(labels, min(5, len(labels)))
+    fold = folds_of(logits, labels, min(5, len(labels)))
     held = torch.empty_like(logits, dtype=torch.float64)
     for i in range(int(fold.max()) + 1):
         rest = fold != i

@@ -1,12 +1,25 @@
 """Lenses and bins: exact edges, ties, ends, and no example lost."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrant._bins import Bins, Events, Ties, judge, one_class, softmax_chunks, top_label
+from calibrant._bins import (
+    Bins,
+    Events,
+    Ties,
+    assign,
+    equal_width_edges,
+    equal_width_index,
+    judge,
+    one_class,
+    softmax_chunks,
+    top_label,
+)
 
 F = torch.float64
 
@@ -74,6 +87,19 @@ def test_every_edge_belongs_to_the_bin_below_and_zero_to_the_first(bins):
 def test_just_above_an_edge_is_the_next_bin():
     c = torch.from_numpy(np.nextafter(np.linspace(0, 1, 16)[1:-1], 1))
     assert Bins.equal_width(15, c, torch.ones(14, dtype=F)).count.tolist() == [0] + [1] * 14
+
+
+@pytest.mark.parametrize("bins", [1, 2, 7, 15, 100, 1_000_003])
+def test_the_bin_by_multiplication_is_the_one_a_search_finds(bins):
+    edges = equal_width_edges(bins)
+    some = edges[:: max(1, bins // 1000)]
+    inside = torch.rand(10_000, generator=torch.Generator().manual_seed(bins), dtype=F)
+    c = torch.cat([inside, inside.sqrt(), *(some + shift for shift in (0, 1e-16, -1e-16, 1e-7, -1e-7)), edges[-1:]])
+    c = torch.cat([c, *(torch.nextafter(some, end) for end in f64(0, 1))]).clamp(0, 1)
+    expected = assign(edges, c).clamp(0, bins - 1)
+    assert torch.equal(equal_width_index(bins, c), expected)
+    assert torch.equal(equal_width_index(bins, c.float()), assign(edges, c.float()).clamp(0, bins - 1))
+    assert equal_width_index(bins, f64(math.nan)).tolist() == [bins - 1]
 
 
 def test_float32_confidence_is_judged_by_its_exact_value():

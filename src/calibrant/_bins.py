@@ -1,5 +1,6 @@
 """The one place that bins. Lenses pick the event whose probability is judged; bins compare it with reality."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,7 @@ from torch import Tensor
 from calibrant._types import Labels, Logits, PerBin, PerExample
 
 _CHUNK = 1 << 18  # elements of a chunk in float64: 2 MB, which a core's cache holds
+LOG2_E = 1 / math.log(2)  # e^x = 2^(x log2 e): torch's exp2 takes half the time of its exp
 
 
 def log_likelihood(logits: Logits, labels: Labels) -> PerExample:
@@ -62,7 +64,7 @@ def _against(logits: Logits, labels: Labels) -> Iterator[tuple[slice, Tensor, Te
     for rows, margin, d in _centered(logits):
         y = labels[rows]
         of_label = margin.gather(d, y.unsqueeze(d)).squeeze(d)
-        odds = margin.exp_()
+        odds = margin.mul_(LOG2_E).exp2_()
         total = _tree_sum(odds, d)
         right = of_label == 0
         # Two classes can share the maximum only if the total is at least 2: then ask which comes first.
@@ -75,7 +77,7 @@ def _against(logits: Logits, labels: Labels) -> Iterator[tuple[slice, Tensor, Te
 def softmax_chunks(logits: Logits) -> Iterator[tuple[slice, Tensor]]:
     """Probabilities in float64 by chunks that stay in cache: (rows, (rows, k) probabilities)."""
     for rows, margin, d in _centered(logits.detach()):
-        odds = margin.exp_()
+        odds = margin.mul_(LOG2_E).exp2_()
         p = odds.div_(_tree_sum(odds, d).unsqueeze(d))
         yield rows, (p if d == 1 else p.T)
 
@@ -228,8 +230,7 @@ class Bins:
     ) -> "Bins":
         """Bins ((i-1)/b, i/b] with float64 edges; confidence 0 belongs to the first (Guo et al. 2017)."""
         edges = equal_width_edges(bins).to(confidence.device)
-        index = assign(edges, confidence).clamp(0, bins - 1)
-        return cls._of(edges, index, confidence, correct, weights)
+        return cls._of(edges, equal_width_index(bins, confidence), confidence, correct, weights)
 
     @classmethod
     def equal_mass(
@@ -272,18 +273,19 @@ class Bins:
     @classmethod
     def _of(cls, edges: Tensor, index: Tensor, confidence: Tensor, correct: Tensor, weights: Tensor | None) -> "Bins":
         b = len(edges) - 1  # one slot more takes what is left out
-        mass = torch.ones_like(confidence) if weights is None else weights.to(confidence)
+        w = None if weights is None else weights.to(confidence)
 
         def total(values: Tensor) -> Tensor:
-            return bin_sums(index, values, b + 1)[:b]
+            return bin_sums(index, values if w is None else w * values, b + 1)[:b]
 
-        weight = total(mass)
+        count = torch.bincount(index, minlength=b + 1)
+        mass = count.double() if w is None else bin_sums(index, w, b + 1)
         return cls(
             edges=edges,
-            weight=weight / mass.sum(),
-            confidence=total(mass * confidence) / weight,
-            accuracy=total(mass * correct) / weight,
-            count=torch.bincount(index, minlength=b + 1)[:b],
+            weight=mass[:b] / mass.sum(),
+            confidence=total(confidence) / mass[:b],
+            accuracy=total(correct) / mass[:b],
+            count=count[:b],
         )
 
 
@@ -296,6 +298,20 @@ def bin_sums(index: Tensor, values: Tensor, bins: int) -> Tensor:
 def assign(edges: Tensor, confidence: PerExample) -> Tensor:
     """Index i of the bin (edges[i], edges[i+1]] of every example; -1 below the first, b above the last."""
     return torch.searchsorted(edges, confidence.to(edges).contiguous()) - 1
+
+
+def equal_width_index(bins: int, confidence: PerExample) -> Tensor:
+    """Index of the bin ((i-1)/b, i/b] of every example; 0 belongs to the first. A search only next to an edge.
+
+    >>> equal_width_index(10, torch.tensor([0.0, 0.1, 0.15, 1.0], dtype=torch.float64))
+    tensor([0, 0, 1, 9])
+    """
+    place = confidence.double() * bins
+    near = (~((place - place.round()).abs_() > 1e-6)).nonzero().squeeze(1)  # nan too
+    index = place.ceil_().sub_(1).clamp_(0, bins - 1).long()
+    edges = equal_width_edges(bins).to(confidence.device)
+    index[near] = assign(edges, confidence[near]).clamp_(0, bins - 1)
+    return index
 
 
 def equal_width_edges(bins: int) -> Tensor:

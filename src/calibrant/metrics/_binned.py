@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant._bins import Bins, Events, assign, equal_width_edges, mukhoti_edges, softmax_chunks
+from calibrant._bins import Bins, Events, equal_width_edges, equal_width_index, mukhoti_edges, softmax_chunks
 from calibrant._types import Labels, Logits, PerExample, Scalar
 from calibrant.metrics._moments import Moments, bin_table, noise, norm_of
 from calibrant.metrics._results import Interval
@@ -174,7 +174,7 @@ def class_cells(logits: Logits, labels: Labels, bins: int, weights: PerExample |
         first[1] += w_rows @ p
         row, column = (p > edges[1]).nonzero(as_tuple=True)
         high, weight = p[row, column], w_rows[row]
-        index = column * bins + assign(edges, high).clamp_(0, bins - 1)
+        index = column * bins + equal_width_index(bins, high)
         hit = weight * (labels[rows][row] == column)
         for total, values in zip(cells, (weight, weight * high, hit)):
             total += torch.bincount(index, values, minlength=k * bins)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from calibrant._bins import Bins, Events, assign, bin_sums, equal_width_edges
+from calibrant._bins import Bins, Events, bin_sums, equal_width_index
 from calibrant.metrics._results import Interval, quantile
 
 
@@ -25,7 +25,7 @@ class Moments:
     def of(cls, events: Events, bins: int) -> "Moments":
         """Sum over bins of equal width."""
         c, a, w = events.confidence, events.correct, events.weights
-        index = assign(equal_width_edges(bins).to(c.device), c).clamp_(0, bins - 1)
+        index = equal_width_index(bins, c)
         u, spread = c - a, c * (1 - c)
 
         def total(values: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from calibrant._bins import Bins, Judged, Ties, assign, equal_width_edges, judge
+from calibrant._bins import Bins, Judged, Ties, equal_width_edges, equal_width_index, judge
 from calibrant._stream import stream
 from calibrant._types import InputError, Labels, Logits, PerExample
 from calibrant.metrics._moments import Moments
@@ -195,7 +195,7 @@ def _sums(judged: Judged, weights: Tensor | None, bins: int) -> Tensor:
     units = torch.stack(plain).mul_(2.0**_UNIT).round_()
     upper = (units / 2**_LOW).floor_()
     words = torch.cat([upper, units.sub_(upper * 2**_LOW)])  # integers whose sums float64 holds exactly
-    index = assign(equal_width_edges(bins).to(c.device), c).clamp_(0, bins - 1)
+    index = equal_width_index(bins, c)
     slots = torch.arange(len(words), device=c.device)[:, None] * bins + index
     return torch.bincount(slots.flatten(), words.flatten(), minlength=len(words) * bins).long().view(2, -1, bins)
 

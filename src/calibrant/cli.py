@@ -206,13 +206,12 @@ def figures(
 ) -> None:
     """Draw the figures of the papers, each with the numbers behind it: of their theory, or of a study that ran."""
     from calibrant import figures as drawn
-    from calibrant.study import Store, Study
 
-    study = None if what == "focal" else Study.load(_found(what), scale)
+    study = None if what == "focal" else _opened(_found(what), out_, None, scale)
     writable(folder / "figure.svg")
     with _status() as progress:
         progress("drawing")
-        paths = drawn.study(study, Store(out_ or Path("runs") / study.name), folder) if study else drawn.focal(folder)
+        paths = drawn.study(study[0], study[2], folder) if study else drawn.focal(folder)
     if not paths:
         raise InputError(f"nothing to draw: no run of study {what!r} is done in {out_ or 'runs'}")
     out.print(f"wrote {len(paths)} files to {folder}: {', '.join(p.name for p in paths if p.suffix == '.svg')}")
@@ -264,14 +263,10 @@ def study_measure(
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes to share the work; default: one per core.")] = None,
 ) -> None:
     """Calibrate and measure what is stored again, with other calibrators or metrics; nothing is trained."""
-    from calibrant.study import Store, Study
-
-    loaded = Study.load(_found(study), scale)
     changes: dict[str, Any] = {"calibrators": tuple(calibrator)} if calibrator else {}
     changes |= {"metrics": tuple(metric)} if metric else {}
-    loaded = replace(loaded, **changes)
-    folder = folder or Path("runs") / loaded.name
-    _measured(loaded, Store(folder, mirror), folder, jobs)
+    loaded, place, store = _opened(_found(study), folder, mirror, scale)
+    _measured(replace(loaded, **changes), place, store, jobs)
 
 
 def _found(study: str) -> Path:
@@ -284,6 +279,17 @@ def _bundled(name: str) -> Path:
         there = ", ".join(sorted(path.stem for path in folder.glob("*.toml")))
         raise InputError(f"no study {name!r}; give a .toml file, or one of the bundled studies: {there}")
     return folder / f"{name}.toml"
+
+
+def _opened(path: Path, folder: Path | None, mirror: str | None, scale: str | None) -> tuple[Any, Path, Any]:
+    """Load a study, and open the store in its folder, with the finished runs that others share."""
+    from calibrant.study import Store, Study
+
+    study = Study.load(path, scale)
+    folder = folder or Path("runs") / study.name
+    store = Store(folder, mirror)
+    store.share(study.runs())
+    return study, folder, store
 
 
 def _engine(name: str, address: str | None, gpus: float | None) -> Any:
@@ -305,25 +311,21 @@ def _study(
     engine: Any = None,
     track: str | None = None,
 ) -> None:
-    from calibrant.study import Store, Study
     from calibrant.study.engine import local
     from calibrant.study.run import chosen, train_all
     from calibrant.study.track import tracking
 
-    study = Study.load(path, scale)
-    folder = folder or Path("runs") / study.name
-    store = Store(folder, mirror)
-    store.share(study.runs())
-    with tracking(track, study, folder) as watch:
+    study, place, store = _opened(path, folder, mirror, scale)
+    with tracking(track, study, place) as watch:
         failed = train_all(study, chosen(study, only), store, root, out, engine or local, watch)
-    _measured(study, store, folder)
+    _measured(study, place, store)
     for run, reason in failed.items():
         out.print(f"failed: {run.loss} seed {run.seed}: {reason.splitlines()[-1]}", style="red", markup=False)
     if failed:
         sys.exit(1)
 
 
-def _measured(study: Any, store: Any, folder: Path, jobs: int | None = None) -> None:
+def _measured(study: Any, folder: Path, store: Any, jobs: int | None = None) -> None:
     """Show a study's tables, and write them and its report."""
     import polars
     import torch
@@ -333,7 +335,7 @@ def _measured(study: Any, store: Any, folder: Path, jobs: int | None = None) -> 
     from calibrant.study.published import study_tables
 
     report = writable(folder / "report.html")
-    store.share(study.runs())
+    store.share(study.runs())  # others may have finished some meanwhile
     with _status() as progress:
         progress("calibrating and measuring")
         rows = list(measure(study, store, jobs or torch.get_num_threads()))
@@ -360,12 +362,9 @@ def _standing(
     *,
     try_out: bool = False,
 ) -> None:
-    from calibrant.study import Store, Study
     from calibrant.study.run import Trial, chosen, remaining, tried, untimed
 
-    study = Study.load(path, scale)
-    store = Store(folder or Path("runs") / study.name, mirror)
-    store.share(study.runs())
+    study, _, store = _opened(path, folder, mirror, scale)
     table = Rich(**_PLAIN)
     for column in "", "data set", "network", "loss", "seed", "epochs", "seconds":
         table.add_column(column, justify="right" if column in ("seed", "epochs", "seconds") else "left")

@@ -101,8 +101,12 @@ class Ray:
         if gpus > there:
             raise InputError(f"each run is to have {gpus:g} of a GPU, but the Ray cluster has {there:g}")
         start = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(_elsewhere).remote
-        streams = {start(work, run, store): run for run in runs}
-        deaths = Counter[Run]()
+        streams, deaths = dict[Any, Run](), Counter[Run]()
+        for run in runs:
+            if run in store:  # with a GPU every task is a process of its own
+                yield Event("found", run, {})
+            else:
+                streams[start(work, run, store)] = run
         while streams:
             (stream,), _ = ray.wait(list(streams), num_returns=1)
             try:

@@ -66,12 +66,20 @@ def _against(logits: Logits, labels: Labels) -> Iterator[tuple[slice, Tensor, Te
         of_label = margin.gather(d, y.unsqueeze(d)).squeeze(d)
         odds = margin.mul_(LOG2_E).exp2_()
         total = _tree_sum(odds, d)
-        right = of_label == 0
-        # Two classes can share the maximum only if the total is at least 2: then ask which comes first.
-        tied = (right & (total >= 2)).nonzero().squeeze(1)
-        if len(tied):
-            right[tied] = logits[rows][tied].argmax(1) == y[tied]
+        right = is_predicted(of_label, total, logits[rows], y)
         yield rows, right, of_label, odds, total, d
+
+
+def is_predicted(margin: Tensor, total: Tensor, logits: Logits, labels: Labels) -> Tensor:
+    """Whether the label is the first class that attains the maximum, from its margin and the sum of all odds.
+
+    Two classes can share the maximum only if the total is at least 2: then ask which comes first.
+    """
+    right = margin == 0
+    tied = (right & (total >= 2)).nonzero().squeeze(1)
+    if len(tied):
+        right[tied] = logits[tied].argmax(1) == labels[tied]
+    return right
 
 
 def softmax_chunks(logits: Logits) -> Iterator[tuple[slice, Tensor]]:

@@ -33,8 +33,34 @@ def test_agrees_with_an_independent_root_find(k):
     assert float(fitted.temperature) == pytest.approx(root_of_the_slope(logits, labels), rel=1e-8)
     assert fitted.certificate.status == "converged"
     assert fitted.certificate.iterations <= 8
-    assert fitted.certificate.gradient < 1e-6  # one Newton step before the end
+    assert fitted.certificate.gradient < 1e-6  # by the series of the last pass
     assert fitted.certificate.after == pytest.approx(float(metrics.nll(fitted(logits), labels)), rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_large_data_agree_with_an_independent_root_find(dtype):
+    logits, labels = problem(10, n=40_000)
+    logits = logits.to(dtype)
+    logits[::7, 3] = logits[::7].amax(1)  # ties
+    logits[1::2, 4] = -torch.inf
+    logits, labels = logits[labels != 4], labels[labels != 4]
+    fitted = Temperature.fit(logits, labels)
+    finite = logits.double().clamp_min(-1e4)
+    assert float(fitted.temperature) == pytest.approx(root_of_the_slope(finite, labels), rel=1e-9)
+    certificate = fitted.certificate
+    assert certificate.iterations <= 4
+    assert certificate.nll_before == pytest.approx(float(metrics.nll(logits, labels)), rel=1e-12)
+    assert certificate.nll_after == pytest.approx(float(metrics.nll(fitted(logits.double()), labels)), rel=1e-12)
+    assert certificate.accuracy_before == float(metrics.accuracy(logits, labels))
+
+
+def test_a_sample_without_errors_does_not_hide_those_of_the_rest():
+    logits, _ = problem(10, n=40_000)
+    labels = logits.argmax(-1)
+    labels[[1, 5, 777, 1003]] = logits[[1, 5, 777, 1003]].argmin(-1)  # no multiple of 16
+    fitted = Temperature.fit(logits, labels)
+    assert fitted.certificate.status == "converged"
+    assert float(fitted.temperature) == pytest.approx(root_of_the_slope(logits, labels), rel=1e-8)
 
 
 @pytest.mark.shared

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._bins import log_likelihood
+from calibrant._bins import LOG2_E, is_predicted
 from calibrant._solve import Certificate, Root, Status, increasing_root, summed
 from calibrant._types import InputError, Labels, Logits
 from calibrant.calibrators._certify import certify
@@ -55,8 +55,8 @@ class Temperature:
     ) -> "Temperature":
         """Find T on validation predictions.
 
-        `criterion="nll"` is solved exactly: the NLL is convex in 1/T, so Newton's method in log(1/T) ends at its one
-        minimum, in 3 to 8 passes; the certificate says "separable" (every example already right, T -> 0) or "at
+        `criterion="nll"` is solved exactly: the NLL is convex in 1/T, so Halley's method in log(1/T) ends at its one
+        minimum, in 2 to 8 passes; the certificate says "separable" (every example already right, T -> 0) or "at
         bound" (worse than uniform, T -> infinity) where there is none. Any other criterion is the text of a metric,
         such as "ece" or "adaptive_ece(edges='mukhoti')", and takes the first strict minimum over `grid`: a sequence
         of temperatures, or the search of a paper by name: "mukhoti", "wang", "komisarenko".
@@ -73,8 +73,8 @@ class Temperature:
     @classmethod
     def _by_nll(cls, logits: Tensor, labels: Tensor) -> "Temperature":
         found = nll_temperature(logits, labels)
-        before, right = _survey(logits, labels)
         possible = len(labels) == found.used
+        before, right = found.before if possible else math.inf, found.right / len(labels)
         certificate = Certificate(
             criterion="nll",
             before=before,
@@ -114,11 +114,13 @@ class Found:
     temperature: float
     nll: float
     status: Status
-    gradient: float  # in log(1/T), where the NLL was last asked
+    gradient: float  # in log(1/T), by the Taylor series of the last pass
     iterations: int  # passes over all the data
     standard_error: float
     spread: float  # of the logits: the scale to fall back on where no temperature is best
     used: int  # examples whose true class was possible at all
+    before: float  # NLL of these at T = 1
+    right: int  # those whose true class is the predicted one
 
     @property
     def scale(self) -> float:
@@ -127,83 +129,79 @@ class Found:
 
 
 def nll_temperature(logits: Tensor, labels: Tensor) -> Found:
-    """Solve for the T of least NLL by Newton's method in u = log(1/T).
+    """Solve for the T of least NLL by Halley's method in u = log(1/T).
 
-    Large data are approached by a sixteenth of the rows in double, then by all rows in single precision, so that at
-    most two or three passes over everything need double precision. Examples whose true class has probability 0 lose
-    infinitely at every T and say nothing about it: they are left out.
+    Large data are approached by a sixteenth of the rows, then by all rows in single precision, so that one or two
+    passes over everything need double precision. Examples whose true class has probability 0 lose infinitely at every
+    T and say nothing about it: they are left out.
     """
     possible = ~logits.gather(1, labels[:, None]).squeeze(1).isneginf()
     if not bool(possible.all()):
         logits, labels = logits[possible], labels[possible]
         if not len(labels):
             raise InputError("every true class has probability 0 (logit -inf): no temperature changes that")
-    curve: dict[float, tuple[float, float, float]] = {}  # u -> nll, spread of the slope, curvature
-    passes = 0
 
     def search(z: Tensor, y: Tensor, start: float, dtype: torch.dtype, tolerance: float) -> Root:
-        def slope(u: float) -> tuple[float, float]:
+        def slope(u: float) -> tuple[float, ...]:
             b = math.exp(u)
-            value, first, second, spread = _nll_along(z, y, b, dtype)
-            curve[u] = value, spread, second
-            return b * first, b * first + b * b * second
+            value, first, second, third, square, *rest = _nll_along(z, y, b, dtype)
+            in_u = b * first, b * (first + b * second), b * (first + b * (3 * second + b * third))
+            return *in_u, value, second, square - first * first, *rest
 
         return increasing_root(slope, start, center - 25.0, center + 25.0, tolerance)
 
     typical = _spread(logits[:: max(1, logits.numel() >> 15)])
-    center = start = -math.log(typical)
+    center = -math.log(typical)
+    start = center + 2.0  # logits spread over some seven temperatures
+    passes = 0
     if logits.numel() >= 1 << 18:
-        start = search(logits[::16], labels[::16], start, torch.float64, 1e-2).x
-        single = search(logits, labels, start, torch.float32, 1e-3)
+        start = search(logits[::16], labels[::16], start, torch.float32, 0.1).x
+        single = search(logits, labels, start, torch.float32, 0.06)
         start, passes = single.x, single.iterations
-    root = search(logits, labels, start, torch.float64, 1e-6)
-    asked = min(curve, key=lambda u: abs(u - root.x)) if root.x not in curve else root.x
-    value, spread, second = curve[asked]
-    t = math.exp(-root.x)
+    root = search(logits, labels, start, torch.float64, 3e-4)
+    slope, bend, third, nll, second, spread, before, right = root.last
+    t, s = math.exp(-root.x), root.step
     return Found(
         temperature=t,
-        nll=value,
+        nll=nll + slope * s + bend * s**2 / 2 + third * s**3 / 6,
         status="converged" if root.inside else ("separable" if root.x > center else "at bound"),
-        gradient=abs(root.value),
+        gradient=abs(slope + bend * s + third * s**2 / 2),
         iterations=passes + root.iterations,
         standard_error=t * t * math.sqrt(spread / len(labels)) / second if root.inside and second > 0 else math.nan,
         spread=typical,
         used=len(labels),
+        before=before,
+        right=round(right * len(labels)),
     )
 
 
 def _spread(logits: Tensor) -> float:
     """Return the root mean square distance of a finite logit from the top one of its row."""
     gap = logits.double() - logits.double().amax(-1, keepdim=True)
-    return float(gap[gap.isfinite()].square().mean().sqrt()) or 1.0
+    square = gap.nan_to_num(neginf=0.0).square().sum() / gap.isfinite().sum()
+    return float(square.sqrt()) or 1.0
 
 
-def _survey(logits: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Return the NLL and the accuracy of the logits as they are."""
+def _nll_along(logits: Tensor, labels: Tensor, b: float, dtype: torch.dtype) -> list[float]:
+    """Return means over examples: the NLL of b z, its first three derivatives in b, and the square of the first.
 
-    def part(z: Tensor, y: Tensor) -> Tensor:
-        right = (z.argmax(-1) == y).sum().double()
-        return torch.stack([-log_likelihood(z.double(), y).sum(), right.to(z.device)])
-
-    nll, right = (summed(part, logits, labels) / len(labels)).tolist()
-    return nll, right
-
-
-def _nll_along(logits: Tensor, labels: Tensor, b: float, dtype: torch.dtype) -> tuple[float, float, float, float]:
-    """Return the NLL of b z, its first and second derivative in b, and the variance of the first over examples."""
+    The derivatives are the cumulants of z under softmax(b z), less z_y in the first. In double, the NLL of z itself
+    and the share of right predictions follow.
+    """
     lowest = -1e300 if dtype == torch.float64 else -1e37
 
     def part(z: Tensor, y: Tensor) -> Tensor:
-        z = z.to(dtype, copy=True)
-        z.sub_(z.amax(-1, keepdim=True)).clamp_min_(lowest)
-        e = (b * z).exp_()
-        norm = e.sum(-1)
-        z_y = z.gather(-1, y[:, None]).squeeze(-1)
-        first = e.mul_(z).sum(-1) / norm
-        second = e.mul_(z).sum(-1) / norm - first.square()
-        slope = first - z_y
-        parts = (norm.log() - b * z_y, slope, second, slope.square())
-        return torch.stack([part.sum(dtype=torch.float64) for part in parts])
+        margin = z.to(torch.promote_types(z.dtype, dtype), copy=True)
+        margin = margin.sub_(margin.amax(-1, keepdim=True)).clamp_min_(lowest).to(dtype)
+        e = margin.mul(b * LOG2_E).exp2_()
+        powers = [e.sum(-1), *(e.mul_(margin).sum(-1) for _ in range(3))]
+        norm, m1, m2, m3, z_y = torch.stack([*powers, margin.gather(-1, y[:, None]).squeeze(-1)]).double()
+        m1, m2, m3 = m1 / norm, m2 / norm, m3 / norm
+        first = m1 - z_y
+        parts = [norm.log() - b * z_y, first, m2 - m1**2, m3 - 3 * m1 * m2 + 2 * m1**3, first**2]
+        if dtype == torch.float64:
+            total = margin.mul_(LOG2_E).exp2_().sum(-1)
+            parts += [total.log() - z_y, is_predicted(z_y, total, z, y).double()]
+        return torch.stack(parts).sum(1)
 
-    value, slope, curvature, square = (summed(part, logits, labels) / len(labels)).tolist()
-    return value, slope, curvature, square - slope * slope
+    return (summed(part, logits, labels) / len(labels)).tolist()

@@ -165,7 +165,7 @@ def test_mixture_recovers_the_shares_it_was_drawn_with():
 def test_auto_takes_the_member_that_is_true():
     """Where classes are mixed, the matrix; where the map is bent, the monotone one; else a temperature."""
     rng = np.random.default_rng(0)
-    bent, fresh = distorted(1500, 6, 0, bend=1.6), distorted(5000, 6, 1, bend=1.6)
+    bent, fresh = distorted(3000, 6, 0, bend=1.6), distorted(5000, 6, 1, bend=1.6)
     stack = Auto.fit(*bent)
     share = dict(zip(stack.candidates, stack.shares, strict=True))
     assert share["Monotone"] + share["Monotone then StructuredMatrix"] > 0.6
@@ -185,7 +185,7 @@ def test_auto_is_never_much_worse_than_its_best_member(kind):
         "bent": {"bend": 1.4},
     }[kind]
     data, fresh = distorted(800, 5, 0, **how), distorted(10000, 5, 1, **how)
-    members = (SmoothedTemperature, StructuredVector, StructuredMatrix, Monotone, Chain)
+    members = (SmoothedTemperature, StructuredVector, StructuredMatrix, Vector, Monotone, Chain)
     best = min(nll(member.fit(*data), fresh) for member in members)
     assert nll(Auto.fit(*data), fresh) < best + 0.005
 
@@ -217,22 +217,24 @@ def test_auto_is_the_log_of_the_weighted_mean_of_its_members():
 def test_auto_tells_its_weights_and_why():
     text = str(Auto.fit(*distorted(200, 4, 0)))
     assert "out-of-fold NLL" in text
-    for name in ("SmoothedTemperature", "StructuredVector", "StructuredMatrix", "Monotone"):
+    for name in ("SmoothedTemperature", "Vector(ridge=0.1)", "Matrix(ridge=0.1)", "Monotone"):
         assert name in text
     assert "converged" in text
 
 
 def test_auto_leaves_out_members_for_which_the_data_are_too_few_and_says_so():
-    small = Auto.fit(*distorted(60, 40, 0))
-    assert small.candidates == ("SmoothedTemperature", "StructuredVector", "Monotone")
+    small = Auto.fit(*distorted(60, 80, 0))
+    assert small.candidates == ("SmoothedTemperature", "Monotone")
     assert small.left_out == (
-        "StructuredMatrix: 60 examples of 40 classes, needs 160",
-        "Monotone then StructuredMatrix: 60 examples of 40 classes, needs 160",
+        "Vector(ridge=0.1): 60 examples of 80 classes, needs 80",
+        "Vector: 60 examples of 80 classes, needs 80",
+        "Matrix(ridge=0.1): 60 examples of 80 classes, needs 128",
+        "Monotone then StructuredMatrix: 60 examples of 80 classes, needs 128",
     )
-    assert "left out: StructuredMatrix" in str(small)
+    assert "left out: Vector" in str(small)
     tiny = Auto.fit(*distorted(3, 4, 0))
     assert tiny.names == ("SmoothedTemperature",)
-    assert len(tiny.left_out) == 4
+    assert len(tiny.left_out) == 5
 
 
 def test_accuracy_preserving_auto_keeps_every_prediction():
@@ -249,5 +251,5 @@ def test_accuracy_preserving_auto_keeps_every_prediction():
 def test_auto_beats_every_member_on_real_predictions(shared):
     val = Predictions.load(shared / "logits/kull_cifar10_resnet110_ce.val.npz")
     test = Predictions.load(shared / "logits/kull_cifar10_resnet110_ce.test.npz")
-    members = (SmoothedTemperature, StructuredVector, StructuredMatrix, Monotone, Chain)
+    members = (SmoothedTemperature, StructuredVector, StructuredMatrix, Vector, Monotone, Chain)
     assert nll(Auto.fit(*val), test) < min(nll(member.fit(*val), test) for member in members)

@@ -163,6 +163,43 @@ def test_vector_scaling_is_the_maximum_likelihood():
     assert nll(Vector.fit(*data), data) == pytest.approx(best, abs=2e-5)
 
 
+@pytest.mark.parametrize("ridge", [0.1, 1.0, 10.0])
+def test_ridges_are_those_of_structured_scaling_on_logits_of_unit_scale(ridge):
+    data, _ = dirichlet(200, 3, slope=2.0, scale=np.array([0.7, 1.0, 1.4]), shift=np.array([0.5, 0, -0.5]))
+    t = Temperature.fit(*data).temperature.item()
+    x, y = data.logits.double().numpy() / t, data.labels.numpy()
+
+    def nll_of(s):
+        return (np.log(np.exp(s - s.max(1, keepdims=True)).sum(1)) + s.max(1) - s[np.arange(200), y]).mean()
+
+    def vector(p):
+        return nll_of(x * p[:3] + p[3:]) + ridge * 3 / 200 * (((p[:3] - 1) ** 2).sum() + (p[3:] ** 2).sum())
+
+    def matrix(p):
+        change = p[:9].reshape(3, 3) - np.eye(3)
+        squares = (change**2).sum() + ((change - np.diag(np.diag(change))) ** 2).sum()  # k - 1 = 2 off the diagonal
+        s = (x - x.mean(1, keepdims=True)) @ p[:9].reshape(3, 3).T + p[9:]
+        return nll_of(s) + ridge * 3 / 200 * (squares + (p[9:] ** 2).sum())
+
+    best = optimize.minimize(vector, np.r_[np.ones(3), np.zeros(3)], method="BFGS", options={"gtol": 1e-8})
+    found = Vector.fit(*data, ridge=ridge)
+    assert np.allclose(np.r_[found.scale, found.bias], best.x, atol=2e-4)
+    best = optimize.minimize(matrix, np.r_[np.eye(3).reshape(-1), np.zeros(3)], method="BFGS", options={"gtol": 1e-8})
+    found = Matrix.fit(*data, ridge=ridge)
+    assert np.allclose(np.r_[found.weight.reshape(-1), found.bias], best.x, atol=2e-4)
+    assert torch.allclose(Matrix.fit(*data, found, ridge=ridge).weight, found.weight, atol=1e-4)
+
+
+def test_a_ridge_that_is_none_is_told_of():
+    data, _ = dirichlet(50, 3, slope=2.0)
+    with pytest.raises(InputError, match="ridge must be 0 or more, got -1"):
+        Vector.fit(*data, ridge=-1.0)
+    with pytest.raises(InputError, match="penalty or a ridge, above 0, got None and 0"):
+        Matrix.fit(*data, ridge=0.0)
+    with pytest.raises(InputError, match="leave one out"):
+        Matrix.fit(*data, ridge=1.0, penalty=1.0)
+
+
 def test_bias_corrected_temperature_finds_the_truth():
     shift = np.array([1.0, 0.0, -1.0])
     data, _ = dirichlet(20000, 3, slope=2.0, shift=shift)

@@ -105,6 +105,15 @@ def fit_affine(
     return Affine(identity + change, c - center * change if diagonal else c, gradient, iterations)
 
 
+def shrinkage(n: int, k: int, strength: float = 1.0) -> tuple[Tensor, float]:
+    r"""Return the penalties of a (k, k) matrix and of its intercepts (Berta et al. 2025, SMS), times a strength.
+
+    k/n for the diagonal and the intercepts, k(k-1)/n elsewhere: they fade as the examples grow.
+    """
+    eye = torch.eye(k, dtype=torch.float64)
+    return (strength * k / n) * (eye + (k - 1) * (1 - eye)), strength * k / n
+
+
 def _unit(logits: Tensor, temperature: Tensor) -> Tensor:
     """Return z / T; what lies more than 87 below the top of its row, -inf included, is lifted to there."""
     x = logits.double() / temperature
@@ -161,10 +170,10 @@ class BiasCorrectedTemperature:
 class Vector:
     r"""Vector scaling, $v \circ z + c$ (Guo et al. 2017, section 4.2).
 
-    With many classes it overfits; `StructuredVector` is its penalized form. The logits are first brought to unit
-    scale, x = z / T with the T of least NLL (and x no lower than 87 below the top of its row, so that probability 0
-    stays computable): the same family, fitted the same whatever the scale of z. A ridge of 1e-6 on v - 1 and c makes
-    the optimum unique and finite.
+    The logits are first brought to unit scale, x = z / T with the T of least NLL (and x no lower than 87 below the
+    top of its row, so that probability 0 stays computable): the same family, fitted the same whatever the scale of z.
+    A ridge of 1e-6 on v - 1 and c makes the optimum unique and finite. With many classes it overfits: `ridge` adds
+    $r \frac{k}{n} (\lVert v - 1 \rVert^2 + \lVert c \rVert^2)$, with r = 1 the penalty of `StructuredVector`.
 
     >>> one = torch.ones((), dtype=torch.float64)
     >>> Vector(one, torch.tensor([2.0, 1.0]), torch.tensor([0.0, 1.0]))(torch.tensor([[4.0, 0.0]]))
@@ -177,11 +186,16 @@ class Vector:
     certificate: Certificate | None = None
 
     @classmethod
-    def fit(cls, logits: Logits, labels: Labels) -> "Vector":
-        """Find v and c of least NLL."""
+    def fit(cls, logits: Logits, labels: Labels, start: "Vector | None" = None, *, ridge: float = 0.0) -> "Vector":
+        """Find v and c of least NLL; `start` is a fit to begin from. Raises `InputError` for a ridge below 0."""
         logits, labels = Predictions(logits, labels)
+        n, k = logits.shape
+        if not ridge >= 0:
+            raise InputError(f"ridge must be 0 or more, got {ridge}")
         unit = torch.tensor(nll_temperature(logits, labels).scale, dtype=torch.float64)
-        found = fit_affine(_unit(logits, unit), labels, torch.ones(logits.shape[1]).double(), RIDGE, RIDGE)
+        guess = None if start is None else Affine(start.scale, start.bias, 0.0, 0)
+        strength = ridge * k / n + RIDGE
+        found = fit_affine(_unit(logits, unit), labels, torch.ones(k).double(), strength, strength, guess)
         fitted = cls(unit, found.weight, found.bias)
         return certify(fitted, logits, labels, found.status, gradient=found.gradient, iterations=found.iterations)
 
@@ -196,7 +210,8 @@ class Matrix:
 
     x is z / T, centered per row. Off-diagonal entries and intercepts are penalized by $\lambda / (k(k-1)) \sum_{i \ne
     j} w_{ij}^2 + \mu / k \lVert c \rVert^2$ (ODIR), with lambda = mu. Without a penalty a matrix overfits ruinously,
-    so there is no such option; `penalty=None` chooses it among 1e5 .. 1e-7 by cross-validated NLL.
+    so there is no such option; `penalty=None` chooses it among 1e5 .. 1e-7 by cross-validated NLL. `ridge` takes, in
+    place of ODIR, the penalties of Berta et al. (2025) times this number; with 1, those of `StructuredMatrix`.
 
     >>> eye = torch.eye(2, dtype=torch.float64)
     >>> one = torch.ones((), dtype=torch.float64)
@@ -207,16 +222,34 @@ class Matrix:
     temperature: Tensor  # () float64
     weight: Tensor  # (k, k) float64
     bias: Tensor  # (k) float64
-    penalty: float = 0.0  # the one it was fitted with
+    penalty: float = 0.0  # the one it was fitted with, or the ridge
     certificate: Certificate | None = None
 
     @classmethod
-    def fit(cls, logits: Logits, labels: Labels, *, penalty: float | None = None) -> "Matrix":
-        """Find W and c of least penalized NLL. Raises `InputError` above 1000 classes or without a penalty."""
+    def fit(
+        cls,
+        logits: Logits,
+        labels: Labels,
+        start: "Matrix | None" = None,
+        *,
+        penalty: float | None = None,
+        ridge: float | None = None,
+    ) -> "Matrix":
+        """Find W and c of least penalized NLL; `start` is a fit to begin from.
+
+        Raises `InputError` above 1000 classes, for a penalty or ridge that is not above 0, and for both at once.
+        """
         logits, labels = Predictions(logits, labels)
+        _narrow_enough(logits.shape[1], "Matrix")
         unit = torch.tensor(nll_temperature(logits, labels).scale, dtype=torch.float64)
-        found, penalty = _odir(_centered(logits, unit), labels, penalty, "Matrix")
-        fitted = cls(unit, found.weight, found.bias, penalty)
+        x, guess = _centered(logits, unit), None if start is None else Affine(start.weight, start.bias, 0.0, 0)
+        if ridge is None:
+            found, strength = _odir(x, labels, penalty, "Matrix", guess)
+        elif penalty is None and ridge > 0:
+            found, strength = _ridged(x, labels, ridge, guess), ridge
+        else:
+            raise InputError(f"Matrix takes a penalty or a ridge, above 0, got {penalty} and {ridge}; leave one out")
+        fitted = cls(unit, found.weight, found.bias, strength)
         return certify(fitted, logits, labels, found.status, gradient=found.gradient, iterations=found.iterations)
 
     def __call__(self, logits: Logits) -> Logits:
@@ -244,6 +277,7 @@ class Dirichlet:
     def fit(cls, logits: Logits, labels: Labels, *, penalty: float | None = None) -> "Dirichlet":
         """Find W and c of least penalized NLL. Raises `InputError` above 1000 classes or without a penalty."""
         logits, labels = Predictions(logits, labels)
+        _narrow_enough(logits.shape[1], "Dirichlet")
         found, penalty = _odir(_log_p(logits), labels, penalty, "Dirichlet")
         fitted = cls(found.weight, found.bias, penalty)
         return certify(fitted, logits, labels, found.status, gradient=found.gradient, iterations=found.iterations)
@@ -253,10 +287,16 @@ class Dirichlet:
         return affine(_log_p(logits), self.weight, self.bias).to(logits.dtype)
 
 
-def _odir(x: Tensor, labels: Tensor, penalty: float | None, name: str) -> tuple[Affine, float]:
+def _ridged(x: Tensor, labels: Tensor, strength: float, start: Affine | None) -> Affine:
+    n, k = x.shape
+    return fit_affine(x, labels, torch.eye(k, dtype=torch.float64), *shrinkage(n, k, strength), start)
+
+
+def _odir(
+    x: Tensor, labels: Tensor, penalty: float | None, name: str, start: Affine | None = None
+) -> tuple[Affine, float]:
     """Fit a matrix with off-diagonal and intercept regularization (Kull et al. 2019, section 3)."""
     n, k = x.shape
-    _narrow_enough(k, name)
     if penalty is not None and penalty <= 0:
         raise InputError(f"{name} is never fitted without its penalty, got {penalty}; give one above 0, or None")
     eye = torch.eye(k, dtype=torch.float64)
@@ -280,4 +320,4 @@ def _odir(x: Tensor, labels: Tensor, penalty: float | None, name: str) -> tuple[
             penalty, least, worse = (strength, loss, 0) if loss < least else (penalty, least, worse + 1)
             if worse == 2:  # weaker ones only overfit more, at ever more steps
                 break
-    return fit(everything, penalty, None, 1e-7), penalty
+    return fit(everything, penalty, start, 1e-7), penalty

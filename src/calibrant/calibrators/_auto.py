@@ -1,7 +1,9 @@
 """No choosing: a mixture of the best families, weighted by what each predicts of data it has not seen."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,30 +13,40 @@ from calibrant._bins import log_likelihood
 from calibrant._folds import folds_of
 from calibrant._solve import Certificate, few_threads, mixture
 from calibrant._types import Labels, Logits
-from calibrant.calibrators._affine import WIDEST
+from calibrant.calibrators._affine import Matrix, Vector
 from calibrant.calibrators._certify import certify
 from calibrant.calibrators._compose import Chain
 from calibrant.calibrators._monotone import Monotone
-from calibrant.calibrators._structured import SmoothedTemperature, StructuredMatrix, StructuredVector
+from calibrant.calibrators._structured import SmoothedTemperature, StructuredMatrix
 from calibrant.predictions import Predictions
 
 __all__ = ["Auto"]
 
 FEWEST = 20  # examples below which nothing is held out
+WORK = 4e9  # n k^2 above which no matrix is tried: seconds for every pass
 NEGLIGIBLE = 1e-3  # weight below which a member is not carried along
+LIGHT = 0.1  # of the penalties of Berta et al. (2025): what is too weak for the data gets no weight
 CHAIN = "Monotone then StructuredMatrix"
+Fit = Callable[[Tensor, Tensor, Any], Any]  # (logits, labels, a fit to begin from or None) -> calibrator
+FITS: dict[str, Fit] = {
+    "SmoothedTemperature": lambda z, labels, start: SmoothedTemperature.fit(z, labels),
+    "Monotone": Monotone.fit,
+    f"Vector(ridge={LIGHT})": partial(Vector.fit, ridge=LIGHT),
+    "Vector": Vector.fit,
+    f"Matrix(ridge={LIGHT})": partial(Matrix.fit, ridge=LIGHT),
+}
 
 
 @dataclass(frozen=True, eq=False)
 class Auto:
     r"""Out-of-fold stack of the best families, $\log \sum_m w_m p_m$: nothing to choose.
 
-    The members are SmoothedTemperature, StructuredVector, StructuredMatrix, Monotone, and Monotone then
-    StructuredMatrix; with `accuracy_preserving=True` only SmoothedTemperature and Monotone, which keep every
-    prediction. Each member predicts every example from a fit to the other folds; the weights maximize the likelihood
-    of the mixture of these predictions (concave: EM finds the one maximum), and the members are then fitted to all
-    examples. The mixture's out-of-fold gain over SmoothedTemperature alone must be told from luck: below one standard
-    error temperature gets all the weight, above two the mixture stands as it is, in between both share.
+    The members are SmoothedTemperature, Vector with little penalty and with none, Matrix with little, Monotone, and
+    Monotone then StructuredMatrix; with `accuracy_preserving=True` only SmoothedTemperature and Monotone, which keep
+    every prediction. Each member predicts every example from a fit to the other folds; the weights maximize the
+    likelihood of the mixture of these predictions (concave: EM finds the one maximum), and the members are then fitted
+    to all examples. The mixture's out-of-fold gain over SmoothedTemperature alone must be told from luck: below one
+    standard error temperature gets all the weight, above two the mixture stands as it is, in between both share.
 
     A member for which the data are too few is left out, and `left_out` says why; one of weight below .001 is not
     carried along. Seldom much worse than its best member, often better than all (Wolpert 1992; van der Laan et al.
@@ -122,15 +134,13 @@ def _cautious(weights: Tensor, held: Tensor) -> tuple[Tensor, tuple[float, float
 def _candidates(n: int, k: int, accuracy_preserving: bool) -> tuple[list[str], list[str]]:
     """Return who is tried on n examples of k classes, and who is not and why."""
     names, left_out = ["SmoothedTemperature"], list[str]()
-    wanted = {"Monotone": FEWEST}
-    if not accuracy_preserving:
-        matrix = max(FEWEST, -(-k * k // 10))
-        wanted = {"StructuredVector": max(FEWEST, k), "StructuredMatrix": matrix, "Monotone": FEWEST, CHAIN: matrix}
-    for name, needed in wanted.items():
-        if "Matrix" in name and k > WIDEST:
-            left_out.append(f"{name}: {k} classes, at most {WIDEST}")
-        elif n < needed:
+    for name in ["Monotone"] if accuracy_preserving else [*list(FITS)[1:], CHAIN]:
+        matrix = "Matrix" in name
+        needed = max(FEWEST, k * k // 50 if matrix else k if "Vector" in name else 0)
+        if n < needed:
             left_out.append(f"{name}: {n} examples of {k} classes, needs {needed}")
+        elif matrix and n * k * k > WORK:
+            left_out.append(f"{name}: {n} examples of {k} classes take too long")
         else:
             names.append(name)
     return names, left_out
@@ -138,17 +148,9 @@ def _candidates(n: int, k: int, accuracy_preserving: bool) -> tuple[list[str], l
 
 def _fit(names: list[str], z: Tensor, labels: Tensor, start: dict[str, Any]) -> dict[str, Any]:
     """Fit the named members, each beginning from an earlier fit where there is one."""
-    made: dict[str, Any] = {}
-    if "SmoothedTemperature" in names:
-        made["SmoothedTemperature"] = SmoothedTemperature.fit(z, labels)
-    if "StructuredVector" in names:
-        made["StructuredVector"] = StructuredVector.fit(z, labels, start.get("StructuredVector"))
-    if "StructuredMatrix" in names:
-        made["StructuredMatrix"] = StructuredMatrix.fit(z, labels, start.get("StructuredMatrix"))
-    if "Monotone" in names or CHAIN in names:
-        made["Monotone"] = Monotone.fit(z, labels, start.get("Monotone"))
+    made = {name: FITS[name](z, labels, start.get(name)) for name in names if name != CHAIN}
     if CHAIN in names:
-        first, before = made["Monotone"], start.get(CHAIN)
+        first, before = made.get("Monotone") or Monotone.fit(z, labels, start.get("Monotone")), start.get(CHAIN)
         second = StructuredMatrix.fit(first(z), labels, None if before is None else before.second)
         made[CHAIN] = Chain(first, second)
     return made

@@ -9,7 +9,7 @@ from torch import Tensor
 from calibrant._folds import folds_of
 from calibrant._solve import Certificate
 from calibrant._types import InputError, Labels, Logits
-from calibrant.calibrators._affine import WIDEST, Affine, affine, fit_affine
+from calibrant.calibrators._affine import WIDEST, Affine, affine, fit_affine, shrinkage
 from calibrant.calibrators._certify import certify
 from calibrant.calibrators._scaling import nll_temperature
 from calibrant.predictions import Predictions
@@ -134,10 +134,9 @@ class StructuredMatrix:
                 f"StructuredMatrix learns {k} x {k} numbers, at most {WIDEST} classes; use StructuredVector"
             )
         eye = torch.eye(k, dtype=torch.float64)
-        ridge = (k / n) * eye + (k * (k - 1) / n) * (1 - eye)
         base = _base(logits, labels)
         guess = None if start is None else Affine(eye + start.weight, start.bias, 0.0, 0)
-        found = fit_affine(smoothed(logits, *base), labels, eye, ridge, k / n, guess)
+        found = fit_affine(smoothed(logits, *base), labels, eye, *shrinkage(n, k), guess)
         fitted = cls(*base, found.weight - eye, found.bias, _number(1.0))
         if refit_temperature:
             fitted = replace(fitted, final=_out_of_fold_temperature(cls, fitted, logits, labels))

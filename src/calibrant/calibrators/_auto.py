@@ -23,7 +23,7 @@ from calibrant.predictions import Predictions
 __all__ = ["Auto"]
 
 FEWEST = 20  # examples below which nothing is held out
-WORK = 4e9  # n k^2 above which no matrix is tried: seconds for every pass
+WORK = 2e9  # n k^2 above which no matrix is tried: minutes in all
 NEGLIGIBLE = 1e-3  # weight below which a member is not carried along
 LIGHT = 0.1  # of the penalties of Berta et al. (2025): what is too weak for the data gets no weight
 CHAIN = "Monotone then StructuredMatrix"

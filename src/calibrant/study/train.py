@@ -1,5 +1,6 @@
 """The training loop: a generator of epochs, so that watching is a for loop."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from calibrant.predictions import Predictions
 from calibrant.selection import refinement_nll
 from calibrant.study.recipe import Recipe
 
+logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # or it tells the precision of every network
 CHECKPOINT_SECONDS = 10.0  # a kill loses at most one epoch, or this much of shorter ones
 
 

@@ -1,5 +1,5 @@
 import pytest
-from processes import finish, rows, start
+from processes import ENVIRONMENT, finish, rows, start
 
 TINY = """
 title = "tiny"
@@ -31,3 +31,16 @@ def untouched(tiny, tmp_path_factory):
     folder = tmp_path_factory.mktemp("untouched")
     assert finish(start(tiny, folder)).count("done ") == 8
     return rows(tiny, folder)
+
+
+@pytest.fixture
+def halt(tmp_path, monkeypatch):
+    """`halt(runs)`: whoever works on `tmp_path / "store"` halts from so many finished runs on (`processes.halt`)."""
+
+    def from_now_on(runs: int) -> None:
+        (tmp_path / "next").write_text(str(runs))
+        (tmp_path / "next").replace(tmp_path / "halt")
+
+    (tmp_path / "halted").mkdir()
+    monkeypatch.setitem(ENVIRONMENT, "HALTS", str(tmp_path))
+    return from_now_on

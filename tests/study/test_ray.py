@@ -15,31 +15,19 @@ from calibrant.study.engine import Ray
 
 
 @pytest.fixture
-def cluster(tmp_path):
-    """Two nodes of one core each; what they call GPUs is a number to share. Their processes heed `processes.halt`."""
+def cluster(halt):
+    """Two nodes of one core each, whose processes can be halted; what they call GPUs is a number to share."""
     Cluster = pytest.importorskip("ray.cluster_utils", reason="ray is not installed").Cluster
     node = {"num_cpus": 1, "num_gpus": 1, "object_store_memory": 80_000_000}
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
-        environment.setenv("HALTS", str(tmp_path))
+        environment.setenv("HALTS", ENVIRONMENT["HALTS"])
         made = Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
         try:
             made.add_node(**node)
             yield made
         finally:
             made.shutdown()
-
-
-@pytest.fixture
-def halt(tmp_path):
-    """Let processes halt from `halt(number)` finished runs on."""
-
-    def from_now_on(runs: int) -> None:
-        (tmp_path / "next").write_text(str(runs))
-        (tmp_path / "next").replace(tmp_path / "halt")
-
-    (tmp_path / "halted").mkdir()
-    return from_now_on
 
 
 @pytest.mark.slow
@@ -70,7 +58,7 @@ def test_killed_workers_nodes_and_drivers_change_nothing(tiny, tmp_path, cluster
     wait(lambda: len(list(halted.iterdir())) == 2)
     cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
     wait(lambda: len(working(folder)) == 1)  # and so does the worker of a node
-    halt(8)
+    halt(9)
     text = finish(driver)
     assert text.count("done ") == 8 - len(kept), text
     assert kept.items() <= done(folder).items()

@@ -165,6 +165,7 @@ def read(path: Path) -> list[Row]:
 def markdown(head: list[str], lines: Iterable[Iterable[object]]) -> str:
     """A table: the first column to the left, the others to the right."""
     shown = [[shorten(cell) for cell in line] for line in lines]
+    assert all(len(line) == len(head) for line in shown), head
     rule = [":--", *["--:"] * (len(head) - 1)]
     return "\n".join("| " + " | ".join(line) + " |" for line in [head, rule, *shown])
 

@@ -107,5 +107,5 @@ def page(rows: list[Row]) -> str:
         ]
         for row in rows
     ]
-    head = ["network", "loop", "images / s", "time of bare", "training loss"]
+    head = ["network", "loop", "images / s", "time of bare", "training loss", "off"]
     return f"Time of our loop over the bare one: {said}; {kept} the 5 % we allow ourselves.\n\n" + markdown(head, lines)

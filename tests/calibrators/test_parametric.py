@@ -24,6 +24,7 @@ from calibrant.calibrators import (
     Temperature,
     Vector,
 )
+from calibrant.calibrators._affine import fit_affine
 from calibrant.calibrators._scaling import nll_temperature
 
 
@@ -241,6 +242,24 @@ def test_dirichlet_of_two_classes_is_beta_calibration():
         data.logits
     ).softmax(-1)
     assert gap.abs().max() < 2e-3
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (5, 5)])
+def test_the_coordinates_of_the_search_do_not_change_its_end(shape):
+    """Torch's gradient of the plain objective at what is found; log-probabilities pull together."""
+    data, _ = dirichlet(2000, 5, slope=1.5, scale=np.array([0.7, 1, 1, 1, 1.4]), shift=np.array([1, 0, 0, 0, -1.0]))
+    x = data.logits.log_softmax(-1)
+    one = torch.eye(5, dtype=torch.float64) if len(shape) == 2 else torch.ones(shape, dtype=torch.float64)
+    ridge = 1e-3 * (1 + torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    found = fit_affine(x, data.labels, one, ridge, 1e-3)
+    w, c = found.weight.clone().requires_grad_(), found.bias.clone().requires_grad_()
+    s = (x @ w.mT if w.ndim == 2 else x * w) + c
+    loss = torch.nn.functional.cross_entropy(s, data.labels) + (ridge * (w - one) ** 2).sum() + 1e-3 * (c**2).sum()
+    assert max(float(part.abs().max()) for part in torch.autograd.grad(loss, (w, c))) < 1e-6
+    assert found.iterations <= (160 if len(shape) == 2 else 45)
+    again = fit_affine(x, data.labels, one, ridge, 1e-3, found)
+    assert again.iterations <= 3
+    assert torch.allclose(again.weight, found.weight, atol=1e-6)
 
 
 # Structured scaling

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from calibrant import catalog, metrics
+from calibrant._bins import judge
 from calibrant._solve import Certificate, Status
 from calibrant._types import Metric
 from calibrant.predictions import digest
@@ -32,7 +33,9 @@ def certify(
     metric: Metric = catalog.resolve(criterion, metrics)
     z = logits.double()
     after = apply(z)
-    nll = float(metrics.nll(z, labels)), float(metrics.nll(after, labels))
+    judged = judge(logits, labels), judge(after, labels)
+    nll = [-float(each.log_likelihood.mean()) for each in judged]
+    accuracy = [float(each.correct.mean()) for each in judged]
     certificate = Certificate(
         criterion=criterion,
         before=nll[0] if criterion == "nll" else float(metric(z, labels)),
@@ -42,8 +45,8 @@ def certify(
         iterations=iterations,
         nll_before=nll[0],
         nll_after=nll[1],
-        accuracy_before=float(metrics.accuracy(z, labels)),
-        accuracy_after=float(metrics.accuracy(after, labels)),
+        accuracy_before=accuracy[0],
+        accuracy_after=accuracy[1],
         standard_error=standard_error,
         data=digest(logits, labels),
     )

@@ -22,6 +22,7 @@ from calibrant.calibrators import (
     TopLabelBinning,
     VennAbers,
 )
+from calibrant.calibrators._binning import SMALLEST_LEAD, with_confidence
 from calibrant.calibrators._isotonic import _with_one_more
 
 TOP = [BayesianBinning, HistogramBinning, ScalingBinning, Spline, TopLabelBinning]
@@ -89,7 +90,9 @@ def test_other_classes_keep_their_proportions(calibrator):
     p = (fitted.scaler(data.logits) if calibrator is ScalingBinning else data.logits).softmax(-1)
     after = fitted(data.logits).exp()
     top = data.logits.argmax(-1, keepdim=True)
-    unsure = after.gather(-1, top).squeeze(1) < 1
+    confidence = after.gather(-1, top).squeeze(1)
+    unsure = (confidence < 1) & (after.scatter(-1, top, 0.0).amax(-1) < (1 - 2 * SMALLEST_LEAD) * confidence)
+    assert unsure.float().mean() > 0.7  # where none of them was held back
     rest, new_rest = p.scatter(-1, top, 0.0)[unsure], after.scatter(-1, top, 0.0)[unsure]
     torch.testing.assert_close(new_rest / new_rest.sum(-1, keepdim=True), rest / rest.sum(-1, keepdim=True))
 
@@ -316,3 +319,55 @@ def test_spline_finds_the_truth():
         assert (stated - truth).abs().mean() < bound  # raw: 0.12
     with pytest.raises(InputError, match="at least 2 knots"):
         Spline.fit(*data, knots=1)
+
+
+# A new confidence, and what becomes of the other classes
+
+
+def shared_out(p, q):
+    """One row at a time: whoever has more than the predicted class is held there, until nobody has."""
+    top = int(np.argmax(p))
+    limit = q * (1 - SMALLEST_LEAD)
+    held = np.zeros(len(p), dtype=bool)
+    for _ in p:
+        free = ~held
+        free[top] = False
+        out = np.where(held, limit, p * (1 - q - limit * held.sum()) / p[free].sum())
+        out[top] = q
+        if not (out[free] > limit).any():
+            return out
+        held |= free & (out > limit)
+    raise AssertionError
+
+
+@pytest.mark.parametrize("k", [3, 4, 10, 100])
+def test_a_low_confidence_keeps_the_prediction(k):
+    g = torch.Generator().manual_seed(k)
+    logits = torch.randn(200, k, dtype=torch.float64, generator=g) * torch.rand(200, 1, generator=g) * 3
+    confidence = 1.001 / k + torch.rand(200, dtype=torch.float64, generator=g) * (1 - 1.001 / k) ** 2
+    for z in logits, logits.float():
+        after = with_confidence(z, confidence)
+        assert torch.equal(after.argmax(-1), z.argmax(-1))
+    after = with_confidence(logits, confidence).exp()
+    expected = [shared_out(p, q) for p, q in zip(logits.softmax(-1).numpy(), confidence.tolist(), strict=True)]
+    assert np.allclose(after, np.array(expected), rtol=1e-9, atol=1e-15)
+
+
+def test_a_confidence_without_room_for_it_gives_the_prediction_away():
+    """Below 1/k, or where too few classes are possible, somebody must have more than the predicted class."""
+    after = with_confidence(torch.tensor([[1.0, 0.0, 0.0]]).log_softmax(-1), torch.tensor([0.2]).double())
+    assert torch.allclose(after.exp(), torch.tensor([[0.2, 0.4, 0.4]]))
+    after = with_confidence(torch.tensor([[1.0, 0.0, -torch.inf]]), torch.tensor([0.4]).double())
+    assert torch.allclose(after.exp(), torch.tensor([[0.4, 0.6, 0.0]]))
+
+
+def test_histogram_binning_is_calibrated_and_keeps_its_accuracy_where_most_predictions_are_wrong():
+    g = torch.Generator().manual_seed(0)
+    truth = 0.7 * torch.randn(40000, 10, dtype=torch.float64, generator=g)
+    labels = torch.multinomial(truth.softmax(-1), 1, generator=g).squeeze(1)
+    data = Predictions(4 * truth, labels)
+    fitted = HistogramBinning.fit(*data[:20000])
+    after = Predictions(fitted(data[20000:].logits), data[20000:].labels)
+    assert metrics.accuracy(*data) < 0.4
+    assert metrics.accuracy(*after) == metrics.accuracy(*data[20000:])
+    assert metrics.ece(*after) < 0.02 < metrics.ece(*data[20000:]) - 0.3

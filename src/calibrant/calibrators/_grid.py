@@ -17,14 +17,15 @@ import torch
 from torch import Tensor
 
 from calibrant import catalog, metrics, theory
+from calibrant._bins import LOG2_E
 from calibrant._solve import first_minimum
 from calibrant._types import Metric
 
 Block = tuple[Sequence[float], Sequence[float]]  # gammas, and temperatures for each of them
 Bounds = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
 
-CHUNK = 1 << 16  # elements worked on at a time, to stay in cache
-BATCH = 1 << 21  # confidences worked on at a time
+CHUNK = 1 << 17  # elements worked on at a time, to stay in cache
+BATCH = 1 << 18  # confidences worked on at a time
 ROUNDING, SMOOTH = 1e-13, 1e-9  # error of a confidence, computed and interpolated
 PANEL = 1.75  # width in log T of one piece of the interpolant
 DEGREES = (16, 32, 64, 128)  # of the interpolant of a row, the first that is enough
@@ -71,7 +72,7 @@ def _bounds_of_block(
     if bounds is not None:
         correct = (top.squeeze(1) == labels).double()
         for where, loss, error in _losses(d, top, gammas, ts):
-            c = loss.clamp_min_(0).neg_().exp_()  # (g, m, n)
+            c = loss.clamp_min_(0).mul_(-LOG2_E).exp2_()  # (g, m, n)
             found = bounds(c.flatten(0, 1), correct, error)
             low[:, where], high[:, where] = (bound.view(c.shape[:2]) for bound in found)
     return low.flatten(), high.flatten()
@@ -150,11 +151,11 @@ def _loss(d: Tensor, top: Tensor, b: float, gammas: Sequence[float], label: Tens
 
 
 def _loss_of_rows(d: Tensor, top: Tensor, b: float, gammas: Sequence[float], label: Tensor | None) -> Tensor:
-    s = b * d
-    extra = 0 if label is None else -s.gather(1, label).squeeze(1)
+    e = (b * LOG2_E * d).exp2_().scatter_(1, top, 0.0)
+    extra = 0 if label is None else -b * d.gather(1, label).squeeze(1)
     if not any(gammas):
-        return s.exp_().scatter_(1, top, 0.0).sum(1).log1p().add(extra).expand(len(gammas), -1)
-    e = s.exp().scatter_(1, top, 0.0)
+        return e.sum(1).log1p().add(extra).expand(len(gammas), -1)
+    s = b * d
     t = e.sum(1)
     norm = t.log1p()
     q = e / (1 + t)[:, None]  # of the other classes, at most 1/2

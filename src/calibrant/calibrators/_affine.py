@@ -54,7 +54,7 @@ def fit_affine(
     ridge: Tensor | float,
     ridge_bias: float,
     start: Affine | None = None,
-    tolerance: float = 1e-7,
+    tolerance: float = 1e-6,
 ) -> Affine:
     r"""Minimize mean NLL of softmax(w x + c) $+ \sum r (w - w_0)^2 + r_c \lVert c \rVert^2$, with w_0 the identity.
 
@@ -352,4 +352,4 @@ def _odir(
             penalty, least, worse = (strength, loss, 0) if loss < least else (penalty, least, worse + 1)
             if worse == 2:  # weaker ones only overfit more, at ever more steps
                 break
-    return fit(everything, penalty, start, 1e-7), penalty
+    return fit(everything, penalty, start, 1e-6), penalty

@@ -73,11 +73,15 @@ def main() -> None:
         print(f"left out: {package}: {why}", flush=True)
     harness.write(environment(), options.out / "benchmarks" / "environment.csv")
     for name in filter(None, options.only.split(",")):
-        began = time.monotonic()
+        began = kept = time.monotonic()
         rows: list[harness.Row] = []
+        path = options.out / "benchmarks" / f"{name}.csv"
         for row in importlib.import_module(f"benchmarks.{name}").run(harness.SIZES[options.size]):
             rows.append(row)
-            harness.write(rows, options.out / "benchmarks" / f"{name}.csv")  # what was measured stays if it is stopped
+            if time.monotonic() - kept > 10:  # what was measured stays if it is stopped
+                harness.write(rows, path)
+                kept = time.monotonic()
+        harness.write(rows, path)
         print(f"{name}: {len(rows)} rows in {time.monotonic() - began:.0f} s", flush=True)
     (options.out / "benchmarks.md").write_text(page(options.out, options.size))
     print(options.out / "benchmarks.md")

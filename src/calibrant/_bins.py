@@ -16,8 +16,22 @@ LOG2_E = 1 / math.log(2)  # e^x = 2^(x log2 e): torch's exp2 takes half the time
 
 
 def log_likelihood(logits: Logits, labels: Labels) -> PerExample:
-    """log p_y, the log-probability given to the true class."""
-    return logits.log_softmax(-1).gather(-1, labels[:, None]).squeeze(-1)
+    """log p_y, the log-probability given to the true class, in float64."""
+    out = torch.empty(len(labels), dtype=torch.float64, device=logits.device)
+    for rows, margin, d in _centered(logits.detach()):
+        of_label = margin.gather(d, labels[rows].unsqueeze(d)).squeeze(d)
+        out[rows] = of_label - _tree_sum(margin.mul_(LOG2_E).exp2_(), d).log()
+    return out
+
+
+def entropies(logits: Logits) -> PerExample:
+    r"""$-\sum_j p_j \log p_j$ of every example, in float64."""
+    out = torch.empty(len(logits), dtype=torch.float64, device=logits.device)
+    for rows, margin, d in _centered(logits.detach()):
+        odds = (margin * LOG2_E).exp2_()
+        total = _tree_sum(odds, d)
+        out[rows] = total.log() - _tree_sum(odds.mul_(margin).nan_to_num_(nan=0.0), d) / total  # 0 log 0 = 0
+    return out
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,8 +4,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from calibrant import losses
-from calibrant._bins import judge, top_label
+from calibrant._bins import entropies, judge, log_likelihood, top_label
 from calibrant._types import Labels, Logits, PerExample, Scalar
 
 __all__ = [
@@ -55,7 +54,7 @@ def nll(logits: Logits, labels: Labels, *, among: Among = "all", weights: PerExa
     >>> nll(torch.zeros(1, 4), torch.tensor([2]))
     tensor(1.3863, dtype=torch.float64)
     """
-    return _mean_among(losses.cross_entropy(logits.double(), labels), logits, labels, among, weights)
+    return _mean_among(-log_likelihood(logits, labels), logits, labels, among, weights)
 
 
 def brier(logits: Logits, labels: Labels, *, weights: PerExample | None = None) -> Scalar:
@@ -75,8 +74,7 @@ def entropy(logits: Logits, labels: Labels, *, among: Among = "all", weights: Pe
     >>> entropy(torch.zeros(1, 4), torch.tensor([2]))
     tensor(1.3863, dtype=torch.float64)
     """
-    log_p = logits.double().log_softmax(-1)
-    return _mean_among(-(log_p.exp() * log_p).nan_to_num(0.0).sum(-1), logits, labels, among, weights)
+    return _mean_among(entropies(logits), logits, labels, among, weights)
 
 
 def confident_share(

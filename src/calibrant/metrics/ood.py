@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from calibrant._bins import Ties
+from calibrant._bins import Ties, entropies
 from calibrant._types import InputError, Logits, PerExample
 from calibrant.metrics._ranking import auroc_of
 from calibrant.predictions import Predictions
@@ -43,8 +43,7 @@ def entropy(logits: Logits) -> PerExample:
     >>> entropy(torch.zeros(1, 2))
     tensor([-0.6931], dtype=torch.float64)
     """
-    log_p = logits.double().log_softmax(-1)
-    return (log_p.exp() * log_p).nan_to_num(0.0).sum(-1)
+    return -entropies(logits)
 
 
 def max_logit(logits: Logits) -> PerExample:

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from calibrant import losses
-from calibrant._bins import log_likelihood
 from calibrant._types import InputError, Labels, Logits, Loss, PerExample
+from calibrant.losses._likelihood import log_likelihood
 from calibrant.theory._map import focal_map_inverse
 
 __all__ = ["conditional_risk", "kl_entropy_bound", "proper_part"]

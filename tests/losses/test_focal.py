@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import lambertw
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, one_hot
 
 from calibrant import InputError, losses
 from calibrant.losses._likelihood import log_likelihood
@@ -297,6 +297,26 @@ def test_the_likelihood_agrees_with_autograd_twice_over(batch, epsilon):
     assert torch.allclose(*twice, rtol=1e-12)
 
 
+def test_the_brier_score_agrees_with_autograd_twice_over(batch):
+    logits, labels = batch
+    z = logits[:5].clone().requires_grad_()
+
+    def lean(z):
+        return losses.brier(z, labels[:5])
+
+    def plain(z):
+        return (z.softmax(-1) - one_hot(labels[:5], z.shape[-1])).square().sum(-1)
+
+    assert torch.allclose(lean(z), plain(z), rtol=1e-13)
+    assert torch.allclose(gradient(losses.brier, logits, labels)[:5], torch.autograd.grad(plain(z).sum(), z)[0])
+    assert torch.autograd.gradcheck(lean, z)
+    assert torch.autograd.gradgradcheck(lean, z)
+    once = [torch.autograd.grad((f(z) ** 2).sum(), z, create_graph=True)[0] for f in (lean, plain)]
+    twice = [torch.autograd.grad((slope**2).sum(), z)[0] for slope in once]
+    assert torch.allclose(*once, rtol=1e-12)
+    assert torch.allclose(*twice, rtol=1e-12)
+
+
 def test_the_likelihood_keeps_nothing_of_the_size_of_the_logits():
     z = torch.randn(8, 1000, requires_grad=True)
     kept = []
@@ -306,11 +326,12 @@ def test_the_likelihood_keeps_nothing_of_the_size_of_the_logits():
     assert all(t.data_ptr() == z.data_ptr() for t in large)
 
 
-def test_gradients_per_example_by_torch_func(batch):
+@pytest.mark.parametrize("loss", [losses.focal, losses.brier])
+def test_gradients_per_example_by_torch_func(batch, loss):
     logits, labels = batch
 
     def one(z, y):
-        return losses.focal(z[None], y[None]).squeeze(0)
+        return loss(z[None], y[None]).squeeze(0)
 
     each = torch.func.vmap(torch.func.grad(one))(logits, labels)
-    assert torch.allclose(each, gradient(losses.focal, logits, labels), rtol=1e-12)
+    assert torch.allclose(each, gradient(loss, logits, labels), rtol=1e-12)

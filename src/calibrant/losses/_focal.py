@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from calibrant._types import InputError, Labels, Logits, PerExample
-from calibrant.losses._likelihood import log_likelihood
-from calibrant.losses._proper import brier, miss
+from calibrant.losses._likelihood import log_likelihood, miss
+from calibrant.losses._proper import brier
 
 __all__ = ["bsce_gra", "dual_focal", "flsd", "focal", "focal_calibration", "inverse_focal", "poly1"]
 

@@ -1,4 +1,4 @@
-"""Expected log-likelihood with its backward written by hand: what most losses here are functions of."""
+"""Log-likelihood and Brier score with their backward written by hand: what most losses here are functions of."""
 
 from typing import Any
 
@@ -43,3 +43,43 @@ class _ExpectedLogLikelihood(torch.autograd.Function):
 def log_likelihood(logits: Logits, labels: Labels, smoothing: float = 0.0) -> PerExample:
     r"""Return $\log p_y$, or its expectation under the smoothed target $(1-\epsilon) e_y + \epsilon / k$."""
     return _ExpectedLogLikelihood.apply(logits, labels, smoothing)  # pyright: ignore[reportReturnType]
+
+
+class _Brier(torch.autograd.Function):
+    r"""$\lVert p - e_y \rVert^2$, whose gradient is $2 p \circ (m - p \cdot m)$ with $m = p - e_y$; as above."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(logits: Tensor, labels: Tensor) -> Tensor:
+        p = logits.softmax(-1)
+        p.scatter_add_(-1, labels[:, None], p.new_full((len(labels), 1), -1.0))
+        return torch.linalg.vector_norm(p, 2, -1).square()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        logits, labels = ctx.saved_tensors
+        gradient = 2 * gradients[0][:, None]
+        if torch.is_grad_enabled():
+            p = logits.softmax(-1)
+            back = p * miss(logits, labels)
+            return (back - p * back.sum(-1, keepdim=True)) * gradient, None
+        p = logits.softmax(-1)
+        p_y = p.gather(-1, labels[:, None])
+        back = p.square().scatter_(-1, labels[:, None], p_y * (p_y - 1))
+        return back.sub_(p.mul_(back.sum(-1, keepdim=True))).mul_(gradient), None
+
+
+def brier_score(logits: Logits, labels: Labels) -> PerExample:
+    r"""Return $\lVert p - e_y \rVert^2$."""
+    return _Brier.apply(logits, labels)  # pyright: ignore[reportReturnType]
+
+
+def miss(logits: Logits, labels: Labels) -> Tensor:
+    """Return p - e_y (n k), how far the probabilities are from the truth."""
+    p = logits.softmax(-1)
+    return p.scatter_add(-1, labels[:, None], p.new_full((len(labels), 1), -1.0))

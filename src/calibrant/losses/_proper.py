@@ -2,10 +2,8 @@
 
 from typing import Literal
 
-from torch import Tensor
-
 from calibrant._types import InputError, Labels, Logits, PerExample
-from calibrant.losses._likelihood import log_likelihood
+from calibrant.losses._likelihood import brier_score, log_likelihood
 
 __all__ = ["brier", "cross_entropy"]
 
@@ -39,10 +37,4 @@ def brier(logits: Logits, labels: Labels) -> PerExample:
     >>> brier(torch.zeros(1, 2), torch.tensor([0]))
     tensor([0.5000])
     """
-    return miss(logits, labels).square().sum(-1)
-
-
-def miss(logits: Logits, labels: Labels) -> Tensor:
-    """Return p - e_y (n k), how far the probabilities are from the truth."""
-    p = logits.softmax(-1)
-    return p.scatter_add(-1, labels[:, None], p.new_full((len(labels), 1), -1.0))
+    return brier_score(logits, labels)

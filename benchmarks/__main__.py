@@ -76,12 +76,14 @@ def main() -> None:
         began = kept = time.monotonic()
         rows: list[harness.Row] = []
         path = options.out / "benchmarks" / f"{name}.csv"
-        for row in importlib.import_module(f"benchmarks.{name}").run(harness.SIZES[options.size]):
-            rows.append(row)
-            if time.monotonic() - kept > 10:  # what was measured stays if it is stopped
-                harness.write(rows, path)
-                kept = time.monotonic()
-        harness.write(rows, path)
+        try:
+            for row in importlib.import_module(f"benchmarks.{name}").run(harness.SIZES[options.size]):
+                rows.append(row)
+                if time.monotonic() - kept > 10:
+                    harness.write(rows, path)
+                    kept = time.monotonic()
+        finally:
+            harness.write(rows, path)  # what was measured stays if it is stopped
         print(f"{name}: {len(rows)} rows in {time.monotonic() - began:.0f} s", flush=True)
     (options.out / "benchmarks.md").write_text(page(options.out, options.size))
     print(options.out / "benchmarks.md")

@@ -28,7 +28,7 @@ WHY = {  # of the problems where Auto is beaten
     "simulated: temperature": "One temperature is the whole truth here; Auto pays for looking further, and for its "
     "bound on what any error costs",
     "simulated: not affine": "Too few examples to tell the bend from luck: whoever only scales is spared the search",
-    "simulated": "That family alone is the truth here; Auto pays for weighing it against others",
+    "simulated": "The truth is of one family here; Auto pays for weighing several",
 }
 PATIENCE = 45.0  # seconds: who took longer is not asked again for as many classes
 QUICK = (

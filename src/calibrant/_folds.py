@@ -7,7 +7,6 @@ from torch import Tensor
 
 from calibrant._types import InputError, Labels, Logits
 
-LOWEST = -100.0  # how far below the largest of its row a logit counts
 Fit = Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]  # (logits, labels) -> map of logits to logits
 
 
@@ -18,7 +17,8 @@ def folds_of(logits: Tensor, labels: Tensor, folds: int, seed: int = 0) -> Tenso
     each fold holds the like of every other.
     """
     along = torch.randn(logits.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    below = (logits.double() - logits.double().amax(1, keepdim=True)).clamp_min(LOWEST)
+    below = logits.double() - logits.double().amax(1, keepdim=True)
+    below = below.nan_to_num(neginf=float(below[below.isfinite()].min()) - 1)  # of impossible classes
     order = (below @ along.to(logits.device)).argsort(stable=True)
     order = order[labels[order].argsort(stable=True)]
     fold = torch.empty_like(labels, dtype=torch.int64)

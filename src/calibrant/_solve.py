@@ -91,7 +91,7 @@ def increasing_root(
         last = f(x)
         value, slope, bend = last[:3]
         step = _halley(value, slope, bend) if slope > 0 else math.copysign(2.0, -value)
-        if abs(step) <= tolerance * max(1.0, abs(x)) or value == 0:
+        if abs(step) <= tolerance or value == 0:
             step = step if value else 0.0
             return Root(x + step, step, last, iteration, inside=True)
         lower, upper = (x, upper) if value < 0 else (lower, x)

@@ -59,7 +59,11 @@ def test_folds_are_even_within_every_class_drawn_by_the_seed_and_do_not_depend_o
     assert torch.equal(fold, folds_of(logits, labels, 5))
     assert not torch.equal(fold, folds_of(logits, labels, 5, seed=1))
     order = torch.randperm(103, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(fold[order], folds_of(logits[order], labels[order], 5))
+    for scale in (1.0, 30.0, 1e6):
+        fold = folds_of(scale * logits, labels, 5)
+        assert torch.equal(fold[order], folds_of(scale * logits[order], labels[order], 5))
+    impossible = logits.masked_fill(logits == logits.amin(-1, keepdim=True), -torch.inf)
+    assert torch.equal(folds_of(impossible, labels, 5)[order], folds_of(impossible[order], labels[order], 5))
 
 
 def test_cross_fit_never_calibrates_a_row_by_a_map_that_saw_it():

@@ -353,6 +353,25 @@ def test_a_low_confidence_keeps_the_prediction(k):
     assert np.allclose(after, np.array(expected), rtol=1e-9, atol=1e-15)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("excess", [-1e-7, 0.0, 1e-9, 1e-7, 1e-5, 1e-2])
+def test_another_class_that_would_nearly_tie_is_held_back(dtype, excess):
+    logits = torch.randn(500, 5, generator=torch.Generator().manual_seed(0)).mul_(2).to(dtype)
+    p = logits.double().softmax(-1)
+    top = p.amax(-1)
+    runner_up = p.topk(2).values[:, 1] / (1 - top)  # of what the predicted class leaves
+    confidence = (runner_up / (1 + runner_up) * (1 + excess)).clamp_min(0.21)
+    assert torch.equal(with_confidence(logits, confidence).argmax(-1), logits.argmax(-1))
+
+
+def test_classes_of_hardly_any_probability_keep_their_tiny_share():
+    after = with_confidence(torch.tensor([[2.0, 1.9, -500.0, 0.0]]).double(), torch.tensor([0.4]).double())
+    assert after.argmax() == 0
+    assert -510 < after[0, 2] < -490
+    after = with_confidence(torch.tensor([[2.0, 1.9, -1000.0, 0.0]]).double(), torch.tensor([0.2]).double())
+    assert after.isfinite().all()
+
+
 def test_a_confidence_without_room_for_it_gives_the_prediction_away():
     """Below 1/k, or where too few classes are possible, somebody must have more than the predicted class."""
     after = with_confidence(torch.tensor([[1.0, 0.0, 0.0]]).log_softmax(-1), torch.tensor([0.2]).double())

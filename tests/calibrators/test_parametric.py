@@ -108,6 +108,22 @@ def test_temperature_says_where_there_is_no_optimum():
     assert wrong.certificate.after == pytest.approx(math.log(4), abs=1e-6)
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e-10, 1.0, 1e30])
+@pytest.mark.parametrize("n", [50, 40000])
+def test_separable_data_are_known_as_such_at_any_scale(scale, n):
+    z = scale * torch.randn(n, 10, generator=torch.Generator().manual_seed(0)).double()
+    found = Temperature.fit(z, z.argmax(-1)).certificate
+    assert found.separable
+    assert 0 <= found.after < 1e-9
+
+
+@pytest.mark.parametrize("scale", [1e-100, 1e-10, 1e100])
+def test_the_temperature_goes_with_the_scale(scale):
+    data, _ = dirichlet(500, 4, slope=1.5)
+    once, scaled = Temperature.fit(*data), Temperature.fit(scale * data.logits.double(), data.labels)
+    assert scaled.temperature.item() == pytest.approx(scale * once.temperature.item(), rel=1e-9)
+
+
 def test_impossible_labels_are_left_out_of_the_temperature():
     data, _ = dirichlet(300, 4, slope=2.0)
     logits = data.logits.clone()
@@ -233,6 +249,28 @@ def test_a_matrix_of_many_classes_gets_a_penalty_that_keeps_it_from_overfitting(
     assert chosen.penalty > 1
     assert nll(chosen, other) < nll(weak, other) - 0.02
     assert nll(chosen, other) < nll(Temperature.fit(*data), other) + 0.03
+
+
+@pytest.mark.parametrize("penalty", [0.1, 0.01])
+def test_a_matrix_is_fitted_where_the_identity_is_far_off_and_flat(penalty):
+    """Very overconfident, and some classes rare: the NLL hardly bends at the identity."""
+    g = torch.Generator().manual_seed(0)
+    z = torch.randn(1000, 10, generator=g, dtype=torch.float64) * 3 - torch.linspace(0, 8, 10).double()
+    labels = torch.multinomial(z.softmax(-1), 1, generator=g).squeeze(1)
+    found = Dirichlet.fit(6 * z, labels, penalty=penalty).certificate
+    assert found.before > 2
+    assert found.after < 0.65
+
+
+@pytest.mark.parametrize("penalty", [1e-2, 1e-4])
+def test_a_matrix_is_fitted_where_classes_are_impossible(penalty):
+    g = torch.Generator().manual_seed(0)
+    z = 3 * torch.randn(1000, 10, generator=g, dtype=torch.float64)
+    labels = torch.multinomial((z / 2).softmax(-1), 1, generator=g).squeeze(1).clamp_min(2)
+    z[:, :2] = -torch.inf
+    fitted = Matrix.fit(z, labels, penalty=penalty)
+    assert fitted.certificate.status == "converged"
+    assert fitted.certificate.after < fitted.certificate.before
 
 
 def test_dirichlet_of_two_classes_is_beta_calibration():

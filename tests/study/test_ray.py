@@ -41,6 +41,7 @@ def test_killed_workers_nodes_and_drivers_change_nothing(tiny, tmp_path, cluster
     wait(lambda: len(list(halted.iterdir())) == 2)
     worker = next(halted.iterdir())
     os.kill(int(worker.name), signal.SIGKILL)
+    wait(lambda: int(worker.name) not in working(folder))
     worker.unlink()
     wait(lambda: len(list(halted.iterdir())) == 2)  # another has begun in its place
     halt(2)

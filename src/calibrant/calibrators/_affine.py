@@ -20,6 +20,7 @@ FLOOR = -87.0  # log of the smallest float32: lower log-probabilities are taken 
 RIDGE = 1e-6  # keeps the optimum of an unpenalized map unique and finite, at no visible cost
 PATH = tuple(10.0**power for power in range(5, -8, -1))  # penalties that cross-validation tries, until two are worse
 WIDEST = 1000  # classes up to which a full matrix is fitted
+FLATTEST = 1e-3  # curvature below which a coordinate is stretched no further: the first step would lead too far
 CONVERGED = 1e-5  # largest entry of the scaled gradient at an optimum: about 1e-10 nats are left to gain
 
 
@@ -127,7 +128,7 @@ def _coordinates(x: Tensor, ridge: Tensor, ridge_bias: float) -> tuple[Tensor, T
         hessian = (features * noise.sum(1, keepdim=True)).mT @ features  # of all classes together
         curve = noise.mT @ features.square()
     penalty = torch.cat([ridge.reshape(k, -1), torch.full((k, 1), ridge_bias, dtype=torch.float64)], 1)
-    scale = (curve + 2 * penalty).clamp_min(1e-12).rsqrt()
+    scale = (curve + 2 * penalty).clamp_min(FLATTEST).rsqrt()
     share = curve.sqrt() * scale  # of the curvature, what the data bring
     common = share.mT @ share / k if ridge.ndim == 2 else share[:, :, None] * share[:, None, :]
     length = hessian.diagonal(dim1=-2, dim2=-1).clamp_min(1e-300).rsqrt()

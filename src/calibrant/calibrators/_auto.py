@@ -48,10 +48,10 @@ class Auto:
     to all examples. The mixture's out-of-fold gain over SmoothedTemperature alone must be told from luck: below one
     standard error temperature gets all the weight, above two the mixture stands as it is, in between both share.
 
-    A member for which the data are too few is left out, and `left_out` says why; one of weight below .001 is not
-    carried along. Seldom much worse than its best member, often better than all (Wolpert 1992; van der Laan et al.
-    2007), as long as the data to come are like those it was fitted on. `print` shows the weights and the out-of-fold
-    NLL behind them.
+    A member for which the data are too few is left out, as is a matrix that would take minutes (always so above 562
+    classes), and `left_out` says why; one of weight below .001 is not carried along. Seldom much worse than its best
+    member, often better than all (Wolpert 1992; van der Laan et al. 2007), as long as the data to come are like those
+    it was fitted on. `print` shows the weights and the out-of-fold NLL behind them.
     """
 
     members: tuple[Any, ...]  # fitted calibrators

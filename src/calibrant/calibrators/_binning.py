@@ -16,7 +16,7 @@ from calibrant.calibrators._scaling import Temperature
 
 __all__ = ["BayesianBinning", "HistogramBinning", "ScalingBinning", "TopLabelBinning"]
 
-SMALLEST_LEAD = 1e-6  # of the predicted class over any other, relative: more than single precision rounds away
+SMALLEST_LEAD = 1e-6  # of the predicted class over any other, relative; more where numbers are coarser
 T = TypeVar("T")
 
 
@@ -25,7 +25,7 @@ class HistogramBinning:
     """Histogram binning (Zadrozny & Elkan 2001), pooled on the top label (Wang et al. 2021, section 4).
 
     The confidence becomes the validation accuracy of its bin; the other classes share the rest in proportion, none
-    above it, so that predictions stay (unless one is right less often than 1/k). An empty bin keeps the confidence.
+    above it, so that predictions stay (unless right no more often than 1/k). An empty bin keeps the confidence.
     Returns log p; a bin that was always right says probability 1, so that one later mistake in it costs an infinite
     NLL.
 
@@ -195,8 +195,8 @@ class BayesianBinning:
 def with_confidence(logits: Logits, confidence: PerExample) -> Logits:
     """Give the predicted class a new probability; the others share the rest.
 
-    They keep their proportions, but none gets as much as the predicted class, which therefore stays predicted: where
-    that many are possible, the surplus goes to those below. Only a probability under 1/k gives the prediction away.
+    They keep their proportions, but none gets as much as the predicted class, which therefore stays predicted: the
+    surplus goes to those below. Only a probability of 1/k or less, or too few possible classes, give it away.
     """
     log_p = logits.double().log_softmax(-1)
     top = torch.zeros_like(log_p, dtype=torch.bool).scatter_(-1, logits.argmax(-1, keepdim=True), True)
@@ -204,24 +204,26 @@ def with_confidence(logits: Logits, confidence: PerExample) -> Logits:
     log_rest = rest.logsumexp(-1, keepdim=True)  # log(1 - confidence), accurate near 1
     share = torch.where(log_rest.isneginf(), -math.log(log_p.shape[-1] - 1), rest - log_rest)
     others = ((-confidence).log1p()[:, None] + share).masked_fill(top, -torch.inf)
-    above = others.amax(-1) >= confidence.log()
+    lead = max(SMALLEST_LEAD, 8 * torch.finfo(logits.dtype).eps)
+    limit = confidence.log() + math.log1p(-lead)
+    above = others.amax(-1) > limit
     if bool(above.any()):
-        others[above] = _below(others[above].exp(), confidence[above, None] * (1 - SMALLEST_LEAD)).log()
+        others[above] = _below(others[above], limit[above, None])
     return torch.where(top, confidence.log()[:, None], others).to(logits.dtype)
 
 
-def _below(p: Tensor, limit: Tensor) -> Tensor:
+def _below(log_p: Tensor, log_limit: Tensor) -> Tensor:
     """Lower what lies above the limit of its row to it, and raise the rest in proportion; rows keep their sums.
 
     Rows without room for that stay as they are.
     """
-    s = p.sort(-1, descending=True).values
+    limit, s = log_limit.exp(), log_p.exp().sort(-1, descending=True).values
     tail = s.flip(-1).cumsum(-1).flip(-1)  # what the m-th largest and all below it have
-    left = tail[:, :1] - limit * torch.arange(p.shape[-1], device=p.device)  # for them if m are at the limit
+    left = tail[:, :1] - limit * torch.arange(s.shape[-1], device=s.device)  # for them if m are at the limit
     factor = left / tail
     fits = (factor * s <= limit) & (left >= 0)
-    raised = factor.gather(-1, fits.int().argmax(-1, keepdim=True)) * p
-    return torch.where(fits.any(-1, keepdim=True), raised.minimum(limit), p)
+    raised = log_p + factor.gather(-1, fits.int().argmax(-1, keepdim=True)).log()
+    return torch.where(fits.any(-1, keepdim=True), raised.minimum(log_limit), log_p)
 
 
 def _confidence(logits: Tensor) -> Tensor:

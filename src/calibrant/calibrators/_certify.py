@@ -34,7 +34,7 @@ def certify(
     z = logits.double()
     after = apply(z)
     judged = judge(logits, labels), judge(after, labels)
-    nll = [-float(each.log_likelihood.mean()) for each in judged]
+    nll = [0.0 - float(each.log_likelihood.mean()) for each in judged]  # never -0
     accuracy = [float(each.correct.mean()) for each in judged]
     certificate = Certificate(
         criterion=criterion,

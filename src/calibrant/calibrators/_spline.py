@@ -22,7 +22,7 @@ class Spline:
     With the examples sorted by confidence, a natural cubic spline h with evenly spaced knots is fitted by least
     squares to the cumulative accuracy $\frac1n \sum_{j \le i} 1[\hat y_j = y_j]$ at i/n; the new confidence is its
     slope $h'$ at the example's rank, kept inside [1/(n+2), 1 - 1/(n+2)] and straight between the ranks of the
-    examples. The other classes keep their proportions and share the rest. Need not be monotone. Returns log p.
+    examples. The other classes share the rest, as in `HistogramBinning`. Need not be monotone. Returns log p.
     """
 
     confidence: Tensor  # (m) distinct fitted confidences, rising

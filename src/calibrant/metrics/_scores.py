@@ -54,7 +54,7 @@ def nll(logits: Logits, labels: Labels, *, among: Among = "all", weights: PerExa
     >>> nll(torch.zeros(1, 4), torch.tensor([2]))
     tensor(1.3863, dtype=torch.float64)
     """
-    return _mean_among(-log_likelihood(logits, labels), logits, labels, among, weights)
+    return _mean_among(0.0 - log_likelihood(logits, labels), logits, labels, among, weights)
 
 
 def brier(logits: Logits, labels: Labels, *, weights: PerExample | None = None) -> Scalar:

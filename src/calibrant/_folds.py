@@ -17,7 +17,8 @@ def folds_of(logits: Tensor, labels: Tensor, folds: int, seed: int = 0) -> Tenso
     each fold holds the like of every other.
     """
     along = torch.randn(logits.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    below = logits.double() - logits.double().amax(1, keepdim=True)
+    z = logits.double()
+    below = z - z.amax(1, keepdim=True)
     below = below.nan_to_num(neginf=float(below[below.isfinite()].min()) - 1)  # of impossible classes
     order = (below @ along.to(logits.device)).argsort(stable=True)
     order = order[labels[order].argsort(stable=True)]

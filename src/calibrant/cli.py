@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
@@ -207,11 +208,14 @@ def figures(
     """Draw the figures of the papers, each with the numbers behind it: of their theory, or of a study that ran."""
     from calibrant import figures as drawn
 
-    study = None if what == "focal" else _opened(_found(what), out_, None, scale)
+    draw = drawn.focal
+    if what != "focal":
+        study, _, store = _opened(_found(what), out_, None, scale)
+        draw = partial(drawn.study, study, store)
     writable(folder / "figure.svg")
     with _status() as progress:
         progress("drawing")
-        paths = drawn.study(study[0], study[2], folder) if study else drawn.focal(folder)
+        paths = draw(folder)
     if not paths:
         raise InputError(f"nothing to draw: no run of study {what!r} is done in {out_ or 'runs'}")
     out.print(f"wrote {len(paths)} files to {folder}: {', '.join(p.name for p in paths if p.suffix == '.svg')}")

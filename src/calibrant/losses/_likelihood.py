@@ -63,12 +63,10 @@ class _Brier(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         logits, labels = ctx.saved_tensors
-        gradient = 2 * gradients[0][:, None]
+        gradient, p = 2 * gradients[0][:, None], logits.softmax(-1)
         if torch.is_grad_enabled():
-            p = logits.softmax(-1)
             back = p * miss(logits, labels)
             return (back - p * back.sum(-1, keepdim=True)) * gradient, None
-        p = logits.softmax(-1)
         p_y = p.gather(-1, labels[:, None])
         back = p.square().scatter_(-1, labels[:, None], p_y * (p_y - 1))
         return back.sub_(p.mul_(back.sum(-1, keepdim=True))).mul_(gradient), None

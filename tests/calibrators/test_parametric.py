@@ -284,16 +284,26 @@ def test_dirichlet_of_two_classes_is_beta_calibration():
 
 @pytest.mark.parametrize("shape", [(), (5,), (5, 5)])
 def test_the_coordinates_of_the_search_do_not_change_its_end(shape):
-    """Torch's gradient of the plain objective at what is found; log-probabilities pull together."""
+    """Torch's gradient of the plain objective, and its end by another solver; log-probabilities pull together."""
     data, _ = dirichlet(2000, 5, slope=1.5, scale=np.array([0.7, 1, 1, 1, 1.4]), shift=np.array([1, 0, 0, 0, -1.0]))
     x = data.logits.log_softmax(-1)
     one = torch.eye(5, dtype=torch.float64) if len(shape) == 2 else torch.ones(shape, dtype=torch.float64)
     ridge = 1e-3 * (1 + torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+
+    def loss(t):
+        t = torch.from_numpy(t).requires_grad_()
+        w, c = t[:-5].view(shape), t[-5:]
+        s = (x @ w.mT if w.ndim == 2 else x * w) + c
+        value = torch.nn.functional.cross_entropy(s, data.labels) + (ridge * (w - one) ** 2).sum() + 1e-3 * (c**2).sum()
+        return value.item(), torch.autograd.grad(value, t)[0].numpy()
+
     found = fit_affine(x, data.labels, one, ridge, 1e-3)
-    w, c = found.weight.clone().requires_grad_(), found.bias.clone().requires_grad_()
-    s = (x @ w.mT if w.ndim == 2 else x * w) + c
-    loss = torch.nn.functional.cross_entropy(s, data.labels) + (ridge * (w - one) ** 2).sum() + 1e-3 * (c**2).sum()
-    assert max(float(part.abs().max()) for part in torch.autograd.grad(loss, (w, c))) < 1e-6
+    at = np.r_[found.weight.reshape(-1), found.bias]
+    best = optimize.minimize(loss, np.r_[one.reshape(-1), np.zeros(5)], jac=True, method="BFGS", options={"gtol": 1e-8})
+    value, slope = loss(at)
+    assert value == pytest.approx(best.fun, abs=1e-9)
+    assert np.allclose(at, best.x, atol=5e-4)
+    assert np.abs(slope).max() < 1e-5  # the search ends at 1e-6 in coordinates of its own
     assert found.iterations <= (160 if len(shape) == 2 else 45)
     again = fit_affine(x, data.labels, one, ridge, 1e-3, found)
     assert again.iterations <= 3

@@ -108,7 +108,7 @@ def test_class_weights_leave_the_smoothed_target_alone():
     ours, theirs = (target.log()[None].clone().requires_grad_() for _ in range(2))
     Criterion("cross_entropy(smoothing=0.1)", weight=weight)(ours, labels).backward()
     F.cross_entropy(theirs, labels, weight=weight, label_smoothing=0.1).backward()
-    assert ours.grad.abs().max() < 1e-15
+    assert ours.grad.abs().max() < 1e-12
     assert theirs.grad.abs().max() > 0.1
 
 

@@ -32,7 +32,7 @@ def test_the_ratio_at_its_ends_and_for_gamma_zero():
 
 @pytest.mark.parametrize("gamma", [0.5, 2.0, 7.0, 10.0])
 def test_the_ratio_at_one_half(gamma):
-    assert theory.gradient_ratio(0.5, gamma).item() == pytest.approx(2**-gamma * (1 + gamma * math.log(2)), rel=1e-14)
+    assert theory.gradient_ratio(0.5, gamma).item() == pytest.approx(2**-gamma * (1 + gamma * math.log(2)), rel=1e-12)
 
 
 def test_published_values_of_the_ratio():
@@ -72,7 +72,7 @@ def test_one_half_is_where_gamma_vanishes():
     assert theory.gamma_for(0.5).item() == pytest.approx(0, abs=1e-12)
     assert theory.gamma_for(0.5 - 1e-9).item() == pytest.approx(0, abs=1e-6)
     a, b = 0.5, 0.5 * math.log(0.5)
-    assert -(a ** (1 - a / b)) / b * math.log(a) == pytest.approx(-1 / math.e, rel=1e-15)
+    assert -(a ** (1 - a / b)) / b * math.log(a) == pytest.approx(-1 / math.e, rel=1e-12)
 
 
 @pytest.mark.parametrize(("p0", "trivial"), [(0.05, 0), (0.2, 0), (0.49, 0), (0.51, -1), (0.6, -1), (0.9, -1)])
@@ -143,7 +143,7 @@ def test_bad_gammas_are_refused():
 def test_inverse_focal_loss_falls_with_p_only_for_gamma_below_its_limit():
     """The factor (1 + p) + gamma p log p has its minimum over (gamma, p) at p = W_0(1/e) = 0.27846."""
     limit = 1 / lambertw(1 / math.e).real
-    assert limit == pytest.approx(3.591121476668622, rel=1e-14)
+    assert limit == pytest.approx(3.591121476668622, rel=1e-12)
     p = np.linspace(1e-6, 1, 200_001)
     for gamma, positive in ((1.0, True), (3.59, True), (3.6, False), (5.0, False)):
         assert bool(((1 + p) + gamma * p * np.log(p) > 0).all()) is positive

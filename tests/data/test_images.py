@@ -253,7 +253,7 @@ def test_snow_whitens_what_no_flake_hits_by_the_stated_share():
         t = (least - 0.1) / 0.2  # flakes, twice: noise of mean 0.1 and deviation 0.2 where it is at least so bright
         flakes = 2 * (0.1 * stats.norm.sf(t) + 0.2 * stats.norm.pdf(t))
         assert float(snowed.mean()) == pytest.approx(bare + flakes, abs=1 / 255)  # pixels are rounded down
-    assert torch.equal(snowed, snowed.flip(2, 3))  # flakes fall with their own half turn
+    assert (snowed - snowed.flip(2, 3)).abs().max() < 1.5 / 255  # flakes fall with their own half turn, then rounded
 
 
 def test_elastic_severity_1_is_affine_and_5_is_not():

@@ -148,7 +148,7 @@ def test_a_probability_on_the_threshold_belongs_above():
     logits = torch.zeros(1, 5, dtype=torch.float64)  # p_y = 0.2 up to rounding, moved onto it below
     p_y = float(log_likelihood(logits, torch.tensor([0])).exp())
     value = losses.flsd(logits, torch.tensor([0]), thresholds=(p_y,))
-    assert torch.equal(value, losses.focal(logits, torch.tensor([0]), gamma=3.0))
+    assert torch.allclose(value, losses.focal(logits, torch.tensor([0]), gamma=3.0), rtol=1e-12)
 
 
 def test_dual_focal_drops_ties_and_has_no_rival_at_the_bottom():
@@ -206,7 +206,7 @@ def test_focal_loss_is_convex_in_the_probability():
 
 def test_inverse_focal_refuses_a_gamma_that_rewards_mistakes():
     limit = 1 / lambertw(1 / np.e).real
-    assert pytest.approx(limit, abs=1e-14) == losses._focal.INVERSE_GAMMA_LIMIT
+    assert pytest.approx(limit, abs=1e-12) == losses._focal.INVERSE_GAMMA_LIMIT
     z, y = pair(lambertw(1 / np.e).real)  # where the factor is smallest
 
     def step(gamma):

@@ -97,6 +97,7 @@ def test_vectors_that_do_not_fit(small_data, tmp_path):
 
 
 def test_without_a_network_the_hub_costs_one_line_and_little_time(own_cache, monkeypatch):
+    import datasets  # noqa: F401  # here, so that its own long import is not timed
     from huggingface_hub import constants
 
     monkeypatch.delenv("CALIBRANT_DATA", raising=False)

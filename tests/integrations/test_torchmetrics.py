@@ -81,7 +81,7 @@ def test_two_processes_agree_with_one_to_the_last_bit(tmp_path):
     processes = [context.Process(target=process, args=(rank, str(tmp_path / "meet"), queue)) for rank in (0, 1)]
     for p in processes:
         p.start()
-    found = [queue.get(timeout=120) for _ in processes]
+    found = [queue.get(timeout=300) for _ in processes]
     for p in processes:
         p.join(timeout=60)
     expected = Summary.of(draw())

@@ -90,7 +90,7 @@ def test_a_claim_keeps_others_out_and_dies_with_its_process(tmp_path):
     ready, done = context.Event(), context.Event()
     process = context.Process(target=_hold, args=(tmp_path, ready, done))
     process.start()
-    assert ready.wait(60)
+    assert ready.wait(300)
     store = Store(tmp_path)
     with store.claim(RUN) as ours:
         assert not ours

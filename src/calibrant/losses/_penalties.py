@@ -14,8 +14,8 @@ def entropy_regularized(logits: Logits, labels: Labels, *, strength: float = 0.1
     $H(p) = -\sum_k p_k \log p_k$, in nats. Also called confidence penalty. Cross-entropy at strength 0; a lower bound
     of focal loss with gamma = strength. The default 0.1 is the smallest value in common use.
 
-    >>> entropy_regularized(torch.zeros(1, 2), torch.tensor([0]), strength=1.0)
-    tensor([0.])
+    >>> entropy_regularized(torch.zeros(1, 2), torch.tensor([0]), strength=0.5)  # log 2 - log 2 / 2
+    tensor([0.3466])
     """
     log_p = logits.log_softmax(-1)
     lowest = torch.finfo(log_p.dtype).min  # a class of probability 0 adds 0

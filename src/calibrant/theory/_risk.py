@@ -49,8 +49,8 @@ def kl_entropy_bound(logits: Logits, labels: Labels, *, gamma: float) -> PerExam
     So lowering focal loss lowers cross-entropy, the KL divergence from a one-hot target, or raises the entropy of the
     prediction. The usual proof, by Bernoulli's inequality, needs gamma >= 1; the bound holds for all gamma >= 0.
 
-    >>> kl_entropy_bound(torch.zeros(1, 2), torch.tensor([0]), gamma=1.0)  # log 2 - log 2
-    tensor([0.])
+    >>> kl_entropy_bound(torch.zeros(1, 2), torch.tensor([0]), gamma=0.5)  # log 2 - log 2 / 2
+    tensor([0.3466])
     """
     log_p = logits.log_softmax(-1)
     return -log_likelihood(logits, labels) - gamma * torch.special.entr(log_p.exp()).sum(-1)

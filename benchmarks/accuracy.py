@@ -15,7 +15,8 @@ from torch import Tensor
 from benchmarks._harness import US, Row, Size, clock, markdown, quiet, reason
 from benchmarks._peers import able
 from benchmarks._problems import REAL, Problem, real, simulated
-from calibrant import calibrators, catalog, metrics
+from calibrant import metrics
+from calibrant.catalog import CALIBRATORS
 
 TITLE = "Accuracy of calibration"
 AUTO = f"{US}, Auto"
@@ -54,9 +55,9 @@ def _problems(size: Size) -> Iterator[Problem]:
 
 
 def _fits(size: Size) -> dict[str, Fit]:
-    names = [*MAIN, *(name for name in calibrators.__all__ if name not in MAIN and name != "Chain")]
+    names = [*MAIN, *(name for name in CALIBRATORS if name not in MAIN and name != "Chain")]
     names = names if size.full else MAIN
-    ours: dict[str, Fit] = {f"{US}, {name}": catalog.resolve(name, calibrators) for name in names}
+    ours: dict[str, Fit] = {f"{US}, {name}": CALIBRATORS.resolve(name) for name in names}
     return ours | {who: fit for who, fit in able("calibrator").items() if size.full or who.startswith(QUICK)}
 
 

@@ -19,14 +19,14 @@ def main(folder: Path) -> None:
     for path in sorted(folder.glob("*.val.npz")):
         name = path.name.removesuffix(".val.npz")
         val, test = Predictions.load(path), Predictions.load(folder / f"{name}.test.npz")
-        plain = Temperature.fit(*val, criterion=CRITERION, grid=GRIDS["text"][1])
-        focal = FocalTemperature.fit(*val, criterion=CRITERION)
+        plain = Temperature.fit(val, criterion=CRITERION, grid=GRIDS["text"][1])
+        focal = FocalTemperature.fit(val, criterion=CRITERION)
         for kind, fitted, gamma in ("plain", plain, 0.0), ("focal", focal, float(focal.gamma)):
             after = fitted(test.logits.double()), test.labels
-            error = 100 * float(metrics.adaptive_ece(*after, edges="mukhoti"))
+            error = 100 * float(metrics.adaptive_ece(after, edges="mukhoti"))
             print(
                 f"{name:40} {kind:8} {gamma:6.2f} {float(fitted.temperature):5.2f} {error:7.2f} "
-                f"{float(metrics.nll(*after)):7.4f} {100 * float(metrics.accuracy(*after)):8.2f}",
+                f"{float(metrics.nll(after)):7.4f} {100 * float(metrics.accuracy(after)):8.2f}",
                 flush=True,
             )
 

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 
 from calibrant import Predictions, metrics
+from calibrant import measure as measure_all
+from calibrant.catalog import METRICS
 
 SHAPES = [(1_000_000, 10), (50_000, 1000)]
 SLOW = {"auroc"}  # a sort for every class: measured with few classes only
@@ -61,11 +63,11 @@ def main() -> None:
     for n, k in SHAPES:
         p = draw(n, k)
         tasks: dict[str, Callable[[], Any]] = {"softmax and max": lambda p=p: p.logits.softmax(-1).max(-1)}
-        tasks["assess"] = lambda p=p: metrics.assess(p)
-        tasks["Summary.of"] = lambda p=p: metrics.Summary.of(p)
-        for name in metrics.__all__:
+        tasks["measure"] = lambda p=p: measure_all(Predictions(p.logits, p.labels))
+        tasks["Summary"] = lambda p=p: metrics.Summary.empty().add(p.logits, p.labels)
+        for name in METRICS:
             if k < 100 or name not in SLOW:
-                tasks[name] = lambda p=p, name=name: getattr(metrics, name)(*p)
+                tasks[name] = lambda p=p, name=name: getattr(metrics, name)(p.logits, p.labels)
         tasks |= peers(p)
         took: dict[str, list[float]] = {name: [] for name in tasks}
         for _ in range(options.repeats):

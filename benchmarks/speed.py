@@ -19,8 +19,9 @@ from benchmarks import _reference as reference
 from benchmarks._harness import FLOOR, US, Row, Size, markdown, race
 from benchmarks._peers import able
 from benchmarks._problems import draw, workload
-from calibrant import calibrators, catalog, metrics
+from calibrant import metrics
 from calibrant.calibrators import Temperature
+from calibrant.catalog import CALIBRATORS
 from calibrant.nn import Criterion
 
 TITLE = "Speed"
@@ -135,7 +136,7 @@ def _fits(size: Size) -> Iterator[Row]:
 
     theirs = able("calibrator")
     for ours, names in FITS.items():
-        fit = catalog.resolve(ours, calibrators)
+        fit = CALIBRATORS.resolve(ours)
         yield from race(
             f"{ours} fit ({n:,}, {k})",
             {US: lambda fit=fit: fit(z[:n], y[:n])}
@@ -151,7 +152,7 @@ def _interval(size: Size) -> list[Row]:
     z, y = workload(50_000 // size.shrink, 10)
     return race(
         f"interval of the L2 error ({len(y):,}, 10)",
-        {US: lambda: metrics.intervals.debiased_l2(z, y)}
+        {US: lambda: metrics.debiased_l2.interval(z, y)}
         | {f"{who}, bootstrap": lambda work=work: work(z, y) for who, work in able("interval").items()},
         lambda: z.softmax(-1).max(-1),
         size.seconds,

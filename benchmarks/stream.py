@@ -13,7 +13,8 @@ import time
 import torch
 from torch import multiprocessing
 
-from calibrant.metrics import Summary, assess
+from calibrant import measure
+from calibrant.metrics import Summary
 
 BATCH = 250_000
 
@@ -63,7 +64,7 @@ def main() -> None:
     for worker in workers:
         worker.join()
     read = time.perf_counter()
-    print(assess(total))
+    print(measure(total))
     print(
         f"read in {time.perf_counter() - read:.2f} s; all in {time.perf_counter() - start:.1f} s; {peak:.0f} MB at most"
     )

@@ -13,7 +13,8 @@ import torch
 from scipy.sparse import coo_array
 from scipy.sparse.linalg import svds
 
-from calibrant import catalog, data, losses, metrics, networks
+from calibrant import losses, metrics
+from calibrant.catalog import DATA_SETS, NETWORKS
 from calibrant.data import Splits
 from calibrant.study.config import recipe
 from calibrant.study.engine import sizes
@@ -55,8 +56,8 @@ TRAININGS = {  # data set, network, what it starts from, recipe
 
 
 def show(head: str, predictions, more: str) -> None:
-    accuracy = 100 * (1 - float(metrics.error(*predictions)))
-    nll, ece = float(metrics.nll(*predictions)), 100 * float(metrics.ece(*predictions))
+    accuracy = 100 * (1 - float(metrics.error(predictions)))
+    nll, ece = float(metrics.nll(predictions)), 100 * float(metrics.ece(predictions))
     print(f"{head:10} accuracy {accuracy:6.2f} %  nll {nll:.4f}  ece {ece:5.2f} %  {more}", flush=True)
 
 
@@ -64,9 +65,9 @@ def main() -> None:
     root, names = Path(sys.argv[1]), sys.argv[2:] or list(TRAININGS)
     for name in names:
         where, what, start, how = TRAININGS[name]
-        splits = catalog.resolve(where, data)(root)
+        splits = DATA_SETS.resolve(where)(root)
         torch.manual_seed(0)
-        network = catalog.resolve(what, networks)(*start(splits))
+        network = NETWORKS.resolve(what)(*start(splits))
         facts = dict(splits.facts) | ({"vectors": "of the training documents"} if start is from_its_words else {})
         print(f"{what} on {where} by {how}: {len(splits.train)} examples, {facts}", flush=True)
         used = time.process_time()

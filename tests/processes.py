@@ -1,8 +1,6 @@
 """Studies in processes of their own, to be killed."""
 
-import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -11,15 +9,17 @@ from pathlib import Path
 
 import polars
 
+from calibrant import catalog
 from calibrant.study import Store, Study
-from calibrant.study.measure import measure
+from calibrant.study.rows import rows as rows_of
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def start(study: Path, folder: Path, *options: str) -> subprocess.Popen[str]:
     """Begin to run a study."""
-    command = [sys.executable, "-m", "calibrant", "study", "run", str(study), "--out", str(folder), *options]
+    command = [sys.executable, "-m", "calibrant", "study", "run", str(study), "--out", str(folder)]
+    command += ["--with", "processes", *options]
     return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -32,7 +32,7 @@ def finish(process: subprocess.Popen[str], code: int = 0) -> str:
 
 def rows(study: Path, folder: Path) -> polars.DataFrame:
     """Measure what is stored."""
-    return polars.DataFrame(list(measure(Study.load(study), Store(folder))))
+    return polars.DataFrame(list(rows_of(Study.load(study), Store(folder))))
 
 
 def done(folder: Path) -> dict[str, int]:
@@ -60,6 +60,7 @@ def working(folder: Path) -> list[int]:
     return found
 
 
+@catalog.TRACES.register
 def halt(watched: object) -> dict[str, object]:
     """Trace nothing, but halt where a test says so: from as many finished runs on as its file tells, until it changes.
 
@@ -73,16 +74,3 @@ def halt(watched: object) -> dict[str, object]:
             time.sleep(0.01)
         mark.unlink(missing_ok=True)
     return {}
-
-
-class Dies:
-    """A calibrator that is the end of every process but the first."""
-
-    @classmethod
-    def fit(cls, logits, labels):
-        if multiprocessing.parent_process() is not None:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return cls()
-
-    def __call__(self, logits):
-        return logits

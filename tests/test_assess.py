@@ -1,13 +1,16 @@
 """Choosing and judging: by whom, on which data, and that the judged data has no say in the choice."""
 
+import json
 import math
 from dataclasses import astuple, replace
 
 import pytest
 import torch
 
-from calibrant import InputError, Predictions, calibrators, losses, metrics
-from calibrant.assess import CALIBRATORS, assess, cross_assess, learned, mistakes, stream_assess
+from calibrant import InputError, Predictions, assess, calibrators, catalog, losses, measure, metrics
+from calibrant.assessment import CALIBRATORS, METRICS
+from calibrant.assessment._judge import mistakes, worst
+from calibrant.assessment._plain import learned
 
 FAST = ("Identity", "Temperature", "HistogramBinning")
 
@@ -19,18 +22,34 @@ def sharp(n: int, seed: int, by: float = 2.0, k: int = 4) -> Predictions:
     return Predictions(by * logits, torch.multinomial(logits.softmax(-1), 1, generator=g).squeeze(1))
 
 
+def shifted(n: int, seed: int) -> Predictions:
+    """Two classes of which class 1 is said .7 too likely, in logits: 62 % said, 51 % true."""
+    g = torch.Generator().manual_seed(seed)
+    q = torch.randn(n, generator=g, dtype=torch.float64)
+    return Predictions(torch.stack([0 * q, q + 0.7], 1), torch.bernoulli(q.sigmoid(), generator=g).long())
+
+
+def weighted(p: Predictions, seed: int = 0) -> tuple[Predictions, Predictions]:
+    """The same with whole weights, and with as many copies."""
+    w = torch.randint(0, 4, (len(p),), generator=torch.Generator().manual_seed(seed))
+    copies = Predictions(p.logits.repeat_interleave(w, 0), p.labels.repeat_interleave(w))
+    return Predictions(p.logits, p.labels, w), copies
+
+
 @pytest.fixture(scope="module")
 def found():
     return assess(sharp(1500, 0), sharp(2000, 1), FAST)
 
 
-def test_the_default_calibrators_exist():
-    assert set(CALIBRATORS) <= set(calibrators.__all__)
+def test_the_default_calibrators_and_metrics_exist():
+    assert set(CALIBRATORS) <= set(catalog.CALIBRATORS)
+    assert set(METRICS) <= set(catalog.METRICS)
 
 
 def test_finds_the_temperature_and_its_effect(found):
     assert found.chosen == "Temperature"
-    assert float(found.fitted["Temperature"].temperature) == pytest.approx(2, rel=0.08)
+    assert found.best is found.fitted["Temperature"]
+    assert float(found.best.temperature) == pytest.approx(2, rel=0.08)
     assert found.before["signed_gap"].low > 0
     assert found.before["kuiper"].p_value < 1e-4
     assert found.after["kuiper"].p_value > 0.01
@@ -39,15 +58,17 @@ def test_finds_the_temperature_and_its_effect(found):
 def test_every_number_is_the_metric_s(found):
     test = sharp(2000, 1)
     for name, values in found.values.items():
-        logits = found.fitted[name](test.logits)
+        made = test.mapped(found.fitted[name])
         for metric, value in values.items():
-            assert value == pytest.approx(float(getattr(metrics, metric)(logits, test.labels)), abs=1e-12), metric
-    for row in metrics.assess(test):
+            assert value == pytest.approx(float(getattr(metrics, metric)(made)), abs=1e-12), metric
+        for row in measure(made):
+            assert found.tables[name][row.name] == row
+    for row in measure(test):
         assert found.before[row.name] == row
 
 
-def test_rows_have_stable_keys_and_one_row_per_number(found):
-    rows = found.rows()
+def test_records_have_stable_keys_and_one_row_per_number(found):
+    rows = found.records()
     assert {frozenset(row) for row in rows} == {
         frozenset(("calibrator", "metric", "value", "low", "high", "p_value")),
     }
@@ -56,11 +77,25 @@ def test_rows_have_stable_keys_and_one_row_per_number(found):
     assert {name for name, _ in pairs} == set(FAST)
     kuiper = next(row for row in rows if (row["calibrator"], row["metric"]) == ("Identity", "kuiper"))
     assert 0 <= kuiper["p_value"] < 1e-4
+    assert found.to_polars().height == len(rows)
+
+
+def test_json_holds_all_numbers_and_what_they_are(found):
+    content = json.loads(found.json())
+    assert content["chosen"] == "Temperature"
+    assert content["judged"] == "that the predicted class is right"
+    assert content["metrics"]["accuracy"]["higher_is_better"] is True
+    assert content["metrics"]["ece"]["unit"] == "share"
+    assert content["held_out_nll"] == found.held_out
+    assert {r["metric"] for r in content["results"]} == set(content["metrics"])
+    binned = next(r for r in content["results"] if (r["calibrator"], r["metric"]) == ("HistogramBinning", "nll"))
+    assert binned["value"] in ("inf", found.tables["HistogramBinning"]["nll"].value)
+    assert [row["name"] for row in content["changes"]] == [row.name for row in found.changes]
 
 
 def test_changes_are_paired(found):
     test = sharp(2000, 1)
-    after = found.fitted["Temperature"](test.logits)
+    after = found.best(test.logits)
     difference = losses.cross_entropy(after, test.labels) - losses.cross_entropy(test.logits, test.labels)
     nll = found.changes["nll"]
     assert nll.difference == pytest.approx(float(difference.mean()))
@@ -96,24 +131,24 @@ def test_auto_is_scored_by_its_own_held_out_folds():
     val = sharp(400, 0)
     found = assess(val, sharp(200, 1), ("Identity", "Auto"))
     assert found.held_out["Auto"] == min(found.fitted["Auto"].held_out)
-    honest = metrics.nll(*calibrators.cross_fit("Auto", val))
+    honest = metrics.nll(calibrators.cross_fit("Auto", val))
     assert found.held_out["Auto"] == pytest.approx(float(honest), abs=0.01)
 
 
-def test_cross_assess_judges_every_example_out_of_fold():
+def test_without_other_data_every_example_is_judged_out_of_fold():
     predictions = sharp(600, 0)
-    found = cross_assess(predictions, 4, FAST)
+    found = assess(predictions, calibrators=FAST, folds=4)
     assert found.chosen == "Temperature"
+    assert "Cross-fitted in 4 folds" in found.how
     assert found.held_out["Temperature"] == pytest.approx(found.values["Temperature"]["nll"])
-    in_sample = metrics.nll(found.fitted["Temperature"](predictions.logits), predictions.labels)
-    assert found.values["Temperature"]["nll"] > float(in_sample)
-    binned = metrics.nll(found.fitted["HistogramBinning"](predictions.logits), predictions.labels)
-    assert found.values["HistogramBinning"]["nll"] > float(binned)
+    for name in "Temperature", "HistogramBinning":
+        in_sample = metrics.nll(predictions.mapped(found.fitted[name]))
+        assert found.values[name]["nll"] > float(in_sample)
 
 
 def test_mistakes_are_the_wrong_predictions_of_the_highest_confidence():
     before = sharp(500, 5)
-    shown = mistakes(before, before.logits / 2, 7)
+    shown = mistakes(before, before.mapped(lambda z: z / 2), worst(before, 7))
     confidence, predicted = before.logits.softmax(-1).max(1)
     wrong = {i: float(confidence[i]) for i in range(500) if predicted[i] != before.labels[i]}
     assert [m.row for m in shown] == sorted(wrong, key=wrong.__getitem__, reverse=True)[:7]
@@ -123,36 +158,175 @@ def test_mistakes_are_the_wrong_predictions_of_the_highest_confidence():
         assert m.after == pytest.approx(float((before.logits[m.row] / 2).softmax(-1)[m.predicted]))
 
 
+def test_mistakes_that_a_map_no_longer_makes_are_said_their_new_probability():
+    before = Predictions([[2.0, 1.0, 0.0], [0.0, 1.0, 0.0]], [1, 1])
+    after = before.mapped(lambda z: torch.tensor([[0.0, 3.0, -math.inf], [0.0, 1.0, 0.0]]))
+    (only,) = mistakes(before, after, worst(before))
+    assert only.after == pytest.approx(1 / (1 + math.exp(3)))
+
+
 def test_mistakes_of_certain_predictions_are_ordered_by_their_loss():
     before = Predictions(torch.tensor([[100.0, 0, 0], [200.0, 0, 0], [0, 3.0, 0]]), [1, 1, 1])
-    assert [m.row for m in mistakes(before, before.logits)] == [1, 0]
+    assert worst(before).tolist() == [1, 0]
 
 
-def test_weights_are_heard():
-    val, test = sharp(400, 0), sharp(400, 1)
-    w = torch.rand(400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    weighted = Predictions(test.logits, test.labels, w)
-    found = assess(val, weighted, FAST)
-    assert found.values["Identity"]["nll"] == pytest.approx(float(metrics.nll(*test, weights=w)))
-    assert found.values["Identity"]["nll"] != pytest.approx(float(metrics.nll(*test)))
+# Two classes
+
+
+def test_a_shift_of_two_classes_is_seen_before_and_after():
+    """By the predicted class nothing is said against what temperature leaves; by class 1, everything is."""
+    val, test = shifted(1200, 0), shifted(1200, 1)
+    found = assess(val, test, ("Identity", "Temperature"), choose="Temperature")
+    assert found.after["kuiper"].p_value < 1e-4
+    assert "Overestimates class 1 by" in str(found)
+    assert "Nothing says it is not" not in str(found)
+    assert "class 1 is true" in str(found)
+    old = assess(val, test, ("Identity", "Temperature"), of="top", choose="Temperature")
+    assert "Nothing says it is not" in str(old)
+    assert "verestimates" not in str(old)
+    assert old.tables["Temperature"]["classwise_ece"].value > 0.05
+
+
+def test_a_calibrator_by_a_criterion_is_fitted_to_what_is_judged():
+    val, test = shifted(500, 0), shifted(500, 1)
+    name = "Temperature(criterion='ece')"
+    one, top = (float(assess(val, test, [name], of=of).best.temperature) for of in (None, "top"))
+    assert one == float(calibrators.fit(name, val.judging(1)).temperature)
+    assert top == float(calibrators.fit(name, val).temperature)
+    assert one != top
+
+
+# Weights
+
+
+def test_whole_weights_are_copies_everywhere():
+    """The fit, the choice where nothing is folded, the tables, the comparison of means."""
+    (val, vals), (test, tests) = weighted(sharp(300, 0)), weighted(sharp(400, 1), 1)
+    found, copied = (
+        assess(*p, ("Identity", "Temperature"), choose="Temperature") for p in ((val, test), (vals, tests))
+    )
+    assert float(found.best.temperature) == pytest.approx(float(copied.best.temperature), rel=1e-9)
+    for name, table in copied.tables.items():
+        for row in table:
+            for key in ("value", "low", "high", "p_value"):
+                expected = pytest.approx(getattr(row, key), rel=1e-7, abs=1e-9, nan_ok=True)
+                assert getattr(found.tables[name][row.name], key) == expected, (name, row.name, key)
+    for name in "accuracy", "nll", "brier", "signed_gap":
+        for key in "difference", "low", "high", "p_value":
+            number = getattr(copied.changes[name], key)
+            assert getattr(found.changes[name], key) == pytest.approx(number, rel=1e-6, abs=1e-9), (name, key)
+    assert found.values["Identity"]["nll"] != pytest.approx(float(metrics.nll(test.logits, test.labels)))
+
+
+def test_held_out_likelihoods_count_the_weights():
+    p = sharp(300, 0)
+    w = torch.where(p.labels == 0, 5.0, 0.2)
+    val = Predictions(p.logits, p.labels, w)
+    found = assess(val, sharp(100, 1), ("Identity", "Temperature"))
+    assert found.held_out["Identity"] == pytest.approx(float(metrics.nll(val)))
+    assert found.held_out["Identity"] != pytest.approx(float(metrics.nll(p)), rel=1e-3)
+    honest = calibrators.cross_fit("Temperature", val)
+    assert found.held_out["Temperature"] == pytest.approx(float(metrics.nll(honest)))
+
+
+# One pass
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """Rows sent through softmax, outside of what calibrators do themselves, and through the check at the door."""
+    from calibrant import _softmax, predictions
+
+    counts, inside = {"softmax": 0, "door": 0}, [0]
+    centered, check, mapped = _softmax._centered, predictions._check, Predictions.mapped
+
+    def counting(logits):
+        counts["softmax"] += 0 if inside[0] else len(logits)
+        return centered(logits)
+
+    def checking(logits, labels, weights):
+        counts["door"] += len(logits)
+        return check(logits, labels, weights)
+
+    def quiet(function):
+        def called(*args, **kwargs):
+            inside[0] += 1
+            try:
+                return function(*args, **kwargs)
+            finally:
+                inside[0] -= 1
+
+        return called
+
+    def by_torch(name):
+        function = getattr(torch.Tensor, name)
+
+        def called(self, *args, **kwargs):
+            counts["softmax"] += 0 if inside[0] else len(self)
+            return function(self, *args, **kwargs)
+
+        return called
+
+    monkeypatch.setattr(_softmax, "_centered", counting)
+    monkeypatch.setattr(predictions, "_check", checking)
+    monkeypatch.setattr(Predictions, "mapped", quiet(mapped))
+    monkeypatch.setattr(calibrators, "fit", quiet(calibrators.fit))
+    monkeypatch.setattr(calibrators, "cross_fit", quiet(calibrators.cross_fit))
+    for name in "softmax", "log_softmax", "logsumexp":
+        monkeypatch.setattr(torch.Tensor, name, by_torch(name))
+    return counts
+
+
+@pytest.mark.parametrize("k", [2, 4])
+@pytest.mark.parametrize("how", ["whole", "pieces", "cross-fitted"])
+def test_every_row_passes_softmax_once_and_once_per_calibrator(passes, tmp_path, k, how):
+    val, test = sharp(200, 0, k=k), sharp(1000, 1, k=k)
+    names = ("Temperature", "HistogramBinning", "Beta" if k == 2 else "Vector")
+    test.save(tmp_path / "test.safetensors")
+    passes |= {"softmax": 0, "door": 0}
+    if how == "cross-fitted":
+        assess(test, calibrators=names)
+        assert passes == {"softmax": 1000 * (1 + 3), "door": 0}
+    elif how == "whole":
+        assess(val, test, names, choose="Temperature")
+        assert passes == {"softmax": 1000 * (1 + 3), "door": 0}
+    else:
+        assess(val, tmp_path / "test.safetensors", names, choose="Temperature")
+        assert passes == {"softmax": 1000 * (1 + 3) + 1, "door": 1000}  # one row of val, to try the metrics on
+
+
+def test_identity_costs_no_pass_of_its_own(passes):
+    val, test = sharp(200, 0), sharp(1000, 1)
+    passes |= {"softmax": 0, "door": 0}
+    assess(val, test, ("Identity", "Temperature"), choose="Temperature")
+    assert passes["softmax"] == 2 * 1000
+    passes["softmax"] = 0
+    measure(test)
+    assert passes["softmax"] == 1000
+
+
+# Refusals
 
 
 def test_same_data_other_classes_and_too_many_folds_are_refused():
     val = sharp(50, 0)
+    same = Predictions(val.logits.clone(), val.labels.clone())
     with pytest.raises(InputError, match="same data is refused"):
-        assess(val, replace_logits(val))
+        assess(val, same)
     with pytest.raises(InputError, match="the same classes, got 4 and 3"):
         assess(val, sharp(50, 0, k=3))
     with pytest.raises(InputError, match=r"folds must lie in 2 \.\. 50, the number of examples, got 51"):
-        cross_assess(val, 51)
-
-
-def replace_logits(p: Predictions) -> Predictions:
-    return Predictions(p.logits.clone(), p.labels.clone())
+        assess(val, folds=51)
+    with pytest.raises(InputError, match="same data is refused"):
+        assess(val, [sharp(50, 1), same])
+    with pytest.raises(InputError, match="the iterable was empty"):
+        assess(val, [])
+    with pytest.raises(InputError, match="no calibrators to assess"):
+        assess(val, sharp(50, 1), [])
 
 
 def test_learned_numbers_are_plain(found):
-    plain = learned(replace(found.fitted["Temperature"], temperature=torch.tensor(1.5)))
+    plain = learned(replace(found.best, temperature=torch.tensor(1.5)))
     assert plain["temperature"] == 1.5
     assert [row["calibrator"] for row in found.parameters()] == list(FAST)
 
@@ -162,6 +336,7 @@ def test_few_examples_are_enough(n, k):
     found = assess(sharp(n, 0, k=k), sharp(n, 1, k=k))
     assert found.chosen in found.fitted
     assert found.before.n == n
+    assert str(found)
 
 
 def test_progress_is_told():
@@ -171,10 +346,13 @@ def test_progress_is_told():
     assert told[-1] == "judging"
 
 
+# Pieces
+
+
 def test_pieces_tell_the_same_as_the_whole():
     val, test = sharp(800, 0), sharp(3000, 1)
     whole = assess(val, test, FAST)
-    parts = stream_assess(val, (test[i : i + 700] for i in range(0, 3000, 700)), FAST)
+    parts = assess(val, (test[i : i + 700] for i in range(0, 3000, 700)), FAST)
     assert (parts.chosen, parts.held_out) == (whole.chosen, whole.held_out)
     for one, other in zip(parts.mistakes, whole.mistakes, strict=True):
         assert astuple(one) == pytest.approx(astuple(other), abs=1e-9)
@@ -187,18 +365,107 @@ def test_pieces_tell_the_same_as_the_whole():
             assert parts.after[row.name].value == pytest.approx(row.value, abs=2e-3), row.name
             assert parts.after[row.name].low == pytest.approx(row.low, abs=2e-3, nan_ok=True), row.name
     assert "classwise_ece" not in parts.values["Identity"]
+    assert parts.after.classes is None
 
 
 def test_weighted_pieces_tell_the_same_change():
     val, test = sharp(300, 0), sharp(600, 1)
     w = torch.rand(600, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     test = Predictions(test.logits, test.labels, w)
-    whole, parts = assess(val, test, FAST), stream_assess(val, [test[:250], test[250:]], FAST)
+    whole, parts = assess(val, test, FAST), assess(val, [test[:250], test[250:]], FAST)
     one, other = parts.changes["nll"], whole.changes["nll"]
     assert (one.difference, one.low, one.p_value) == pytest.approx((other.difference, other.low, other.p_value))
 
 
-def test_a_piece_that_was_fitted_on_is_refused():
-    val = sharp(50, 0)
-    with pytest.raises(InputError, match="same data is refused"):
-        stream_assess(val, [sharp(50, 1), replace_logits(val)], FAST)
+def test_what_pieces_cannot_tell_is_refused_before_they_are_read():
+    def pieces():
+        raise AssertionError("was read")
+        yield
+
+    with pytest.raises(InputError, match="entropy needs every prediction"):
+        assess(sharp(50, 0), pieces(), FAST, ["entropy"])
+
+
+# One's own
+
+
+class Half:
+    """A plain class: no dataclass, no certificate, no weights."""
+
+    def __init__(self, by):
+        self.by = by
+
+    @classmethod
+    def fit(cls, logits, labels):
+        return cls(2.0)
+
+    def __call__(self, logits):
+        return logits / self.by
+
+
+def test_a_plain_class_is_a_calibrator():
+    found = assess(sharp(300, 0), sharp(300, 1), ["Identity", Half])
+    assert found.chosen == "Half"
+    assert found.parameters()[1] == {"calibrator": "Half", "by": 2.0}
+    assert found.values["Half"]["nll"] == pytest.approx(float(metrics.nll(sharp(300, 1).mapped(lambda z: z / 2))))
+    assert json.loads(found.json())["parameters"][1]["by"] == 2.0
+    p = sharp(50, 0)
+    with pytest.raises(InputError, match="Half takes no weights"):
+        assess(Predictions(p.logits, p.labels, torch.ones(50)), sharp(50, 1), [Half])
+
+
+def test_fitted_ones_and_saved_ones_stay_as_they_are(tmp_path):
+    val, test, other = sharp(300, 0), sharp(300, 1), sharp(300, 2)
+    first = assess(other, test, ["Temperature"])
+    first.save(tmp_path / "t.safetensors")
+    path = str(tmp_path / "t.safetensors")
+    found = assess(val, test, ["Identity", "Temperature", path, Half(3.0)])
+    assert list(found.fitted) == ["Identity", "Temperature", path, "Half"]
+    assert found.values[path] == first.values["Temperature"]
+    assert found.held_out[path] == pytest.approx(float(metrics.nll(val.mapped(first.best))))
+    assert found.held_out["Half"] == pytest.approx(float(metrics.nll(val.mapped(Half(3.0)))))
+    with pytest.raises(InputError, match="was fitted on these very predictions"):
+        assess(val, other, [path])
+    with pytest.raises(InputError, match="was fitted on these very predictions"):
+        assess(other, calibrators=[path])
+    flattered = assess(other, test, [path, "Identity"])
+    assert math.isnan(flattered.held_out[path])
+    assert flattered.chosen == "Identity"
+
+
+def test_a_plain_class_is_saved_and_read_back(tmp_path):
+    catalog.CALIBRATORS.register(Half)
+    try:
+        found = assess(sharp(300, 0), sharp(300, 1), ["Half"])
+        found.save(tmp_path / "h.safetensors")
+        assert calibrators.load(tmp_path / "h.safetensors").by == 2.0
+        with pytest.raises(InputError, match="was fitted on these very predictions"):
+            assess(sharp(300, 5), sharp(300, 0), [str(tmp_path / "h.safetensors")])
+    finally:
+        del catalog.CALIBRATORS._methods["Half"]
+
+
+def test_ones_own_metric_ranks_as_it_was_declared(tmp_path):
+    @metrics.metric("coverage of two", unit="share", higher_is_better=True, meaning="the label is among two")
+    def two_best(logits, labels):
+        return (logits.topk(2).indices == labels[:, None]).any(1).double().mean()
+
+    try:
+        found = assess(sharp(300, 0), sharp(300, 1), ["Temperature", "ScalingBinning"], ["nll", "two_best"])
+        assert json.loads(found.json())["metrics"]["two_best"] == {
+            "title": "coverage of two",
+            "unit": "share",
+            "higher_is_better": True,
+            "meaning": "the label is among two",
+            "short": "",
+        }
+        best = max(values["two_best"] for values in found.values.values())
+        assert f"<strong>{100 * best:.2f}</strong>" in found.html()
+        assert "coverage of two (%)" in found.html()
+        assert "the label is among two" in found.html()
+        assert "coverage of two (%)" in str(found)
+        for name in "r.html", "r.json":
+            found.save(tmp_path / name)
+        assert json.loads((tmp_path / "r.json").read_text())["chosen"] == found.chosen
+    finally:
+        del catalog.METRICS._methods["two_best"]

@@ -1,4 +1,4 @@
-"""Lenses and bins: exact edges, ties, ends, and no example lost."""
+"""Kernels and bins: exact edges, ties, ends, and no example lost."""
 
 import math
 
@@ -8,18 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrant._bins import (
-    Bins,
-    Events,
-    Ties,
-    assign,
-    equal_width_edges,
-    equal_width_index,
-    judge,
-    one_class,
-    softmax_chunks,
-    top_label,
-)
+from calibrant._bins import Bins, Events, Ties, assign, equal_width_edges, equal_width_index
+from calibrant._softmax import one_class, outcomes, softmax_chunks, top_label
 
 F = torch.float64
 
@@ -36,26 +26,26 @@ def test_one_pass_agrees_with_softmax_in_float64(k, dtype):
     labels = torch.randint(0, k, (1500,), generator=g)
     z = logits.double()
     p, hot = z.softmax(-1), torch.nn.functional.one_hot(labels, k)
-    judged = judge(logits, labels)
+    seen = outcomes(logits, labels)
     for ours, theirs in (
-        (judged.confidence, p.amax(-1)),
-        (judged.log_likelihood, z.log_softmax(-1).gather(1, labels[:, None]).squeeze(1)),
-        (judged.brier, (p - hot).square().sum(-1)),
-        (one_class(logits, labels, k - 1)[0], p[:, k - 1]),
+        (seen.confidence, p.amax(-1)),
+        (seen.log_likelihood, z.log_softmax(-1).gather(1, labels[:, None]).squeeze(1)),
+        (seen.brier, (p - hot).square().sum(-1)),
+        (one_class(logits, k - 1), p[:, k - 1]),
         (torch.cat([chunk.clone() for _, chunk in softmax_chunks(logits)]), p),
     ):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
-    assert bool((judged.correct == (logits.argmax(-1) == labels)).all())
-    assert torch.equal(torch.stack([judged.confidence, judged.correct]), torch.stack(top_label(logits, labels)))
+    assert bool((seen.correct == (logits.argmax(-1) == labels)).all())
+    assert torch.equal(torch.stack([seen.confidence, seen.correct]), torch.stack(top_label(logits, labels)))
 
 
 def test_a_row_is_judged_the_same_whatever_stands_beside_it():
     g = torch.Generator().manual_seed(0)
     for k in (2, 10, 200):
         logits, labels = torch.randn(3000, k, generator=g) * 4, torch.randint(0, k, (3000,), generator=g)
-        whole = judge(logits, labels)
+        whole = outcomes(logits, labels)
         for first in range(0, 3000, 137):
-            part = judge(logits[first : first + 137], labels[first : first + 137])
+            part = outcomes(logits[first : first + 137], labels[first : first + 137])
             for name in "confidence", "correct", "log_likelihood", "brier":
                 assert bool((getattr(part, name) == getattr(whole, name)[first : first + 137]).all())
 
@@ -68,11 +58,11 @@ def test_the_prediction_is_the_lowest_index_that_attains_the_maximum():
 
 def test_minus_infinity_is_probability_zero():
     logits = torch.tensor([[0.0, -torch.inf], [-torch.inf, 0.0]])
-    judged = judge(logits, torch.tensor([0, 0]))
-    assert judged.confidence.tolist() == [1, 1]
-    assert judged.correct.tolist() == [1, 0]
-    assert judged.log_likelihood.tolist() == [0, -torch.inf]
-    assert judged.brier.tolist() == [0, 2]
+    seen = outcomes(logits, torch.tensor([0, 0]))
+    assert seen.confidence.tolist() == [1, 1]
+    assert seen.correct.tolist() == [1, 0]
+    assert seen.log_likelihood.tolist() == [0, -torch.inf]
+    assert seen.brier.tolist() == [0, 2]
 
 
 @pytest.mark.parametrize("bins", [1, 2, 5, 10, 15, 25, 100])
@@ -114,7 +104,7 @@ def test_float32_confidence_is_judged_by_its_exact_value():
 )
 def test_no_example_is_lost(rows, bins):
     c, a = f64(*(r[0] for r in rows)), f64(*(float(r[1]) for r in rows))
-    for table in (Bins.equal_width(bins, c, a), Bins.equal_mass(bins, c, a)):
+    for table in (Bins.equal_width(bins, c, a), Bins.equal_mass(bins, Ties.of(c, a))):
         assert int(table.count.sum()) == len(rows)
         for weighted, plain in ((table.weight * table.confidence, c), (table.weight * table.accuracy, a)):
             torch.testing.assert_close(weighted.nansum(), plain.mean(), rtol=1e-12, atol=1e-12)
@@ -126,7 +116,7 @@ def test_equal_mass_without_ties_is_numpy_array_split(n):
     c, a = torch.rand(n, dtype=F, generator=g), (torch.rand(n, generator=g) < 0.5).double()
     order = c.argsort()
     parts = [p for p in np.array_split(order.numpy(), 15) if len(p)]
-    table = Bins.equal_mass(15, c, a)
+    table = Bins.equal_mass(15, Ties.of(c, a))
     used = table.count > 0
     assert table.count[used].tolist() == [len(p) for p in parts]
     np.testing.assert_allclose(table.confidence[used], [c[p].mean() for p in parts], rtol=1e-12)
@@ -140,17 +130,17 @@ def test_equal_mass_averages_over_ties_as_the_mean_over_all_orders():
     smooth = torch.stack([a[c == v].mean() for v in c])
     order = c.argsort(stable=True)
     expected = [smooth[torch.from_numpy(p)].mean() for p in np.array_split(order.numpy(), 15)]
-    np.testing.assert_allclose(Bins.equal_mass(15, c, a).accuracy, expected, rtol=1e-12)
+    np.testing.assert_allclose(Bins.equal_mass(15, Ties.of(c, a)).accuracy, expected, rtol=1e-12)
 
 
 def test_heavy_ties_give_the_same_bits_over_500_shuffles():
     g = torch.Generator().manual_seed(0)
     c = torch.rand(1000, dtype=F, generator=g).round(decimals=2)
     a = (torch.rand(1000, generator=g) < c).double()
-    reference = Bins.equal_mass(15, c, a)
+    reference = Bins.equal_mass(15, Ties.of(c, a))
     for _ in range(500):
         order = torch.randperm(1000, generator=g)
-        table = Bins.equal_mass(15, c[order], a[order])
+        table = Bins.equal_mass(15, Ties.of(c[order], a[order]))
         for name in "edges", "weight", "confidence", "accuracy", "count":
             assert bool((getattr(table, name) == getattr(reference, name)).all())
 
@@ -160,10 +150,11 @@ def test_whole_weights_act_like_repetitions():
     c = torch.rand(60, dtype=F, generator=g)
     a = (torch.rand(60, generator=g) < c).double()
     w = torch.randint(1, 5, (60,), generator=g)
-    w[-1] += -int(w.sum()) % 15  # the total divides into 15 bins
-    for kind in "equal_width", "equal_mass":
-        weighted = getattr(Bins, kind)(15, c, a, w.double())
-        repeated = getattr(Bins, kind)(15, c.repeat_interleave(w), a.repeat_interleave(w))
+    events, copies = Events(c, a, w.double()), Events(c.repeat_interleave(w), a.repeat_interleave(w))
+    for weighted, repeated in (
+        (events.equal_width(15), copies.equal_width(15)),
+        (Bins.equal_mass(15, events.ties), Bins.equal_mass(15, copies.ties)),
+    ):
         torch.testing.assert_close(weighted.gap, repeated.gap, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(weighted.weight, repeated.weight, rtol=1e-10, atol=1e-12)
 
@@ -173,5 +164,5 @@ def test_groups_of_ties_hold_everything():
     assert ties.value.tolist() == [0.2, 0.5]
     assert ties.mass.tolist() == [2, 4]
     assert ties.correct.tolist() == [0, 1]
-    assert ties.square.tolist() == [4, 10]
+    assert ties.variance.tolist() == pytest.approx([2 * 0.16, 4 * 0.25])
     assert Events(f64(0.5), f64(1)).ties.value.tolist() == [0.5]

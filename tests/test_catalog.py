@@ -1,39 +1,43 @@
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
-from calibrant import InputError, calibrators, catalog, losses, metrics
-
-
-def polite(logits, labels, *, strength=1.0):
-    return strength * losses.cross_entropy(logits, labels)
+from calibrant import InputError, catalog, losses
+from calibrant.catalog import CALIBRATORS, LOSSES, METRICS, REGISTRIES
 
 
 def test_a_text_means_the_function_with_its_arguments(honest):
-    torch.testing.assert_close(catalog.resolve("focal(gamma=2)", losses)(*honest), losses.focal(*honest, gamma=2.0))
-    fitted = catalog.resolve("Temperature(criterion='ece')", calibrators)(*honest)
+    z, y = honest.logits, honest.labels
+    torch.testing.assert_close(LOSSES.resolve("focal(gamma=2)")(z, y), losses.focal(z, y, gamma=2.0))
+    fitted = CALIBRATORS.resolve("Temperature(criterion='ece')")(honest)
     assert fitted.certificate.criterion == "ece"
 
 
-def test_a_dotted_path_is_the_users_own(honest, monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "mine", sys.modules[__name__])
-    own = catalog.resolve("mine.polite(strength=2)", losses)
-    torch.testing.assert_close(own(*honest), 2 * losses.cross_entropy(*honest))
-    assert catalog.canonical("mine.polite", losses) == "mine.polite(strength=1)"
-
-
 @pytest.mark.parametrize("text", ["focal", "focal()", " focal ( gamma = 3 )", "focal(gamma=3.0)"])
-def test_equal_meaning_has_one_spelling(text):
-    assert catalog.canonical(text, losses) == catalog.canonical("focal(gamma=3)", losses)
+def test_equal_meaning_has_one_spelling_and_is_one_value(text):
+    assert LOSSES.canonical(text) == LOSSES.canonical("focal(gamma=3)")
+    assert LOSSES.method(text) == LOSSES.method("focal(gamma=3)")
+    assert len({LOSSES.method(text), LOSSES.method("focal(gamma=3)"), LOSSES.method("focal(gamma=2)")}) == 2
 
 
 def test_the_spelling_means_the_same_again():
-    for home in losses, metrics, calibrators:
-        for name in home.__all__:
-            if callable(getattr(home, name)):
-                text = catalog.canonical(name, home)
-                assert catalog.canonical(text, home) == text
+    for registry in REGISTRIES.values():
+        for name in registry:
+            text = registry.canonical(name)
+            assert registry.canonical(text) == text
+            assert pickle.loads(pickle.dumps(registry.method(name))) == registry.method(name)
+
+
+def test_a_registry_fills_itself():
+    assert {"losses", "metrics", "calibrators", "data", "networks", "corruptions", "scores", "traces"} == set(
+        REGISTRIES
+    )
+    for registry in REGISTRIES.values():
+        assert len(registry) > 2
 
 
 @pytest.mark.parametrize(
@@ -46,11 +50,101 @@ def test_the_spelling_means_the_same_again():
         ("focal(gamma=", "expected name or name(key=value, ...)"),
         ("focal(3)", "expected name or name(key=value, ...)"),
         ("focal(gamma=print())", "expected name or name(key=value, ...)"),
-        ("no.such.module.loss", "cannot import 'no.such.module.loss'"),
+        ("focal(gamma=1, gamma=2)", "expected name or name(key=value, ...)"),
+        ("focal(**{'gamma': 3})", "expected name or name(key=value, ...)"),
+        ("focal(gamma='three')", "focal: gamma must be a number"),
+        ("cross_entropy(off_target='j')", "off_target must be 'k' or 'k-1', got 'j'"),
+        ("os.system", "expected name or name(key=value, ...)"),
     ],
 )
 def test_mistakes_are_told_of_in_one_line(text, message):
     with pytest.raises(InputError) as caught:
-        catalog.resolve(text, losses)
+        LOSSES.resolve(text)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_name_belongs_to_one_method():
+    def focal(logits, labels):
+        return logits[:, 0]
+
+    with pytest.raises(InputError, match="two losses are called 'focal'"):
+        LOSSES.register(focal)
+    LOSSES.register(losses.focal)  # again is no other
+
+
+def test_words_types_and_ranges_are_held_against_the_annotations(honest):
+    for text, wanted in {
+        "ece(edges='typo')": "'equal_width' or 'equal_mass'",
+        "ece(norm=-1)": "at least 1",
+        "ece(bins=0)": "at least 1",
+        "ece(bins=2.5)": "a whole number",
+        "classwise_ece(reduction='typo')": "'mean' or 'sum'",
+        "nll(among='corect')": "'all' or 'correct' or 'wrong'",
+        "confident_share(above=1.5)": "above 0 and below 1",
+    }.items():
+        with pytest.raises(InputError, match=wanted):
+            METRICS.method(text)
+
+
+OWN = """
+import torch
+from calibrant import losses, metrics
+
+@losses.register
+def {name}(logits, labels, *, strength: float = 1.0):
+    return strength * losses.cross_entropy(logits, labels)
+"""
+
+
+def test_ones_own_file_is_included_by_name_and_once(tmp_path):
+    file = tmp_path / "polite_losses.py"
+    file.write_text(OWN.format(name="polite"))
+    program = (
+        "import sys; from calibrant import catalog\n"
+        f"catalog.include([{str(file)!r}, {str(file)!r}])\n"
+        "print(catalog.LOSSES.canonical('polite(strength=2)'), len(catalog.INCLUDED))\n"
+        "print('polite' in catalog.LOSSES)\n"
+    )
+    done = _python(program)
+    assert done.stdout.split() == ["polite(strength=2)", "1", "True"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "message"),
+    [
+        ("missing.py", None, "no such file"),
+        ("broken.py", "raise RuntimeError('so it is')", "cannot be imported (RuntimeError: so it is)"),
+        ("no_such_package_at_all", None, "cannot be imported (ModuleNotFoundError"),
+        ("json.py", "x = 1", "a module 'json' exists already"),
+    ],
+)
+def test_what_cannot_be_included_is_one_line(tmp_path, source, text, message):
+    if text is not None:
+        (tmp_path / source).write_text(text)
+    place = str(tmp_path / source) if source.endswith(".py") else source
+    with pytest.raises(InputError) as caught:
+        catalog.include([place])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert place not in catalog.INCLUDED
+
+
+def test_entry_points_of_a_package_enroll_its_methods(tmp_path):
+    (tmp_path / "othermethods.py").write_text("def gentle(logits, labels):\n    return logits[:, 0] * 0\n")
+    info = tmp_path / "othermethods-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: othermethods\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[calibrant.losses]\ngentle = othermethods:gentle\n")
+    program = (
+        "import sys; from calibrant.catalog import LOSSES\n"
+        "print('gentle' in list(LOSSES), 'othermethods' in sys.modules)\n"
+        "LOSSES.resolve('gentle'); print('othermethods' in sys.modules)\n"
+    )
+    assert _python(program, tmp_path).stdout.split() == ["True", "False", "True"]
+
+
+def _python(program: str, *paths: Path) -> subprocess.CompletedProcess[str]:
+    source = Path(catalog.__file__).parents[1]
+    path = ":".join(map(str, [source, *paths]))
+    return subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": path}, capture_output=True, text=True)

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant import Predictions, metrics
+from calibrant import Predictions, assess, measure, metrics
+from calibrant.assessment import CALIBRATORS, METRICS
+from calibrant.cli import assess as assess_commands
 from calibrant.cli import main
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "120"}
@@ -71,7 +73,7 @@ def test_from_two_files_to_a_shipped_calibrator(files, tmp_path):
     before, after = Predictions.load(files[1]), Predictions.load(tmp_path / "calibrated.npz")
     torch.testing.assert_close(after.logits, before.logits.double() / temperature)
     value = next(r["value"] for r in content["results"] if (r["calibrator"], r["metric"]) == ("Temperature", "nll"))
-    assert metrics.nll(*after) == pytest.approx(value, rel=1e-9)
+    assert float(metrics.nll(after)) == pytest.approx(value, rel=1e-9)
 
 
 def test_predictions_without_labels_can_be_calibrated(files, tmp_path):
@@ -89,6 +91,117 @@ def test_one_file_is_cross_fitted_on_request(files):
     assert "Cross-fitted in 4 folds" in " ".join(done.stdout.split())
 
 
+def test_measure_is_the_function_s_table(files, tmp_path):
+    done = calibrant("measure", files[1], "-m", "mce", "--html", tmp_path / "m.html", "--json", tmp_path / "m.json")
+    assert done.returncode == 0, done.stderr
+    expected = measure(Predictions.load(files[1]), metrics=["mce"])
+    for row in expected:
+        assert row.title in done.stdout
+        assert row.text in done.stdout
+    assert "Overconfident by" in done.stdout
+    assert (tmp_path / "m.json").read_text() == expected.json()
+    assert "nothing was fitted" in (tmp_path / "m.html").read_text()
+
+
+def test_json_goes_to_standard_output_alone(files, tmp_path):
+    done = calibrant("measure", files[1], "--json", "-", "--html", tmp_path / "m.html")
+    assert done.stdout == measure(Predictions.load(files[1])).json()
+    done = calibrant("assess", *files, "-c", "Temperature", "--json", "-", "--save", tmp_path / "c.safetensors")
+    expected = assess(*map(Predictions.load, files), ["Temperature"])
+    assert json.loads(done.stdout) == json.loads(expected.json())
+    assert not (tmp_path / "-").exists()
+    assert (tmp_path / "c.safetensors").is_file()
+
+
+def test_a_saved_calibrator_is_measured_and_assessed(files, tmp_path):
+    saved = tmp_path / "c.safetensors"
+    assert calibrant("assess", *files, "-c", "Temperature", "--save", saved).returncode == 0
+    expected = assess(*map(Predictions.load, files), ["Temperature"])
+    done = calibrant("measure", files[1], "-c", saved, "--json", "-")
+    found = {row["metric"]: row["value"] for row in json.loads(done.stdout)["results"]}
+    assert found["nll"] == pytest.approx(expected.after["nll"].value, rel=1e-12)
+    overconfident(500, 2).save(tmp_path / "third.npz")
+    done = calibrant("assess", tmp_path / "third.npz", files[1], "-c", saved, "-c", "Identity", "--json", "-")
+    results = json.loads(done.stdout)["results"]
+    (value,) = (r["value"] for r in results if (r["calibrator"], r["metric"]) == (str(saved), "nll"))
+    assert value == pytest.approx(expected.after["nll"].value, rel=1e-12)
+
+
+def test_what_is_judged_and_what_is_ignored_is_said_by_options(tmp_path):
+    g = torch.Generator().manual_seed(0)
+    z, y = torch.randn(400, 2, generator=g), torch.randint(2, (400,), generator=g)
+    np.savez(tmp_path / "p.npz", logits=z, labels=y.where(torch.arange(400) % 4 > 0, 255))
+    p = Predictions(z, y)[torch.arange(400) % 4 > 0]
+    for options, of in ([], 1), (["--of", "top"], "top"), (["--of", "0"], 0):
+        done = calibrant("measure", tmp_path / "p.npz", "--ignore-index", 255, *options, "--json", "-")
+        assert done.stdout == measure(p, of=of).json(), done.stderr
+
+
+def test_a_file_can_be_read_in_pieces(files, tmp_path):
+    big = tmp_path / "test.parquet"
+    Predictions.load(files[1]).save(big)
+    done = calibrant("assess", files[0], big, "--stream", "-c", "Temperature", "--json", "-")
+    expected = assess(Predictions.load(files[0]), big, ["Temperature"])
+    assert json.loads(done.stdout) == json.loads(expected.json())
+    done = calibrant("measure", big, "--stream", "--json", "-")
+    assert "classwise_ece" not in done.stdout
+    assert json.loads(done.stdout)["n"] == 1000
+
+
+MINE = """
+import torch
+from calibrant import calibrators, losses, metrics
+
+@losses.register
+def mine(logits, labels, *, strength=2.0):
+    '''My loss (nobody 2026).'''
+    return strength * (1 - logits.softmax(1).gather(1, labels[:, None]).squeeze(1))
+
+@metrics.metric("second best", unit="share", higher_is_better=True, meaning="the label is among two")
+def two_best(logits, labels):
+    '''Share of labels among the first two.'''
+    return (logits.topk(2).indices == labels[:, None]).any(1).double().mean()
+
+@calibrators.register
+class Divided:
+    '''Divide the logits.'''
+
+    def __init__(self, by):
+        self.by = by
+
+    @classmethod
+    def fit(cls, logits, labels, *, by=2.0):
+        return cls(by)
+
+    def __call__(self, logits):
+        return logits / self.by
+"""
+
+
+def test_ones_own_file_is_heard_by_every_command(files, tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    own, saved = ("--with", tmp_path / "mine.py"), tmp_path / "c.safetensors"
+    done = calibrant("list", "losses", *own)
+    assert "mine(strength=2)" in done.stdout, done.stderr
+    assert "My loss (nobody 2026)." in done.stdout
+    done = calibrant("measure", files[1], "-m", "two_best", *own)
+    assert "second best (%)" in done.stdout, done.stderr
+    done = calibrant("assess", *files, "-c", "Divided(by=2.5)", "-m", "two_best", "--json", "-", "--save", saved, *own)
+    content = json.loads(done.stdout)
+    assert content["chosen"] == "Divided(by=2.5)"
+    assert content["parameters"] == [{"calibrator": "Divided(by=2.5)", "by": 2.5}]
+    assert content["metrics"]["two_best"]["higher_is_better"] is True
+    done = calibrant("apply", saved, files[1], "-o", tmp_path / "o.npz", *own)
+    assert done.returncode == 0, done.stderr
+    torch.testing.assert_close(
+        Predictions.load(tmp_path / "o.npz").logits, Predictions.load(files[1]).logits.double() / 2.5
+    )
+    done = calibrant("apply", saved, files[1], "-o", tmp_path / "o.npz")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    done = calibrant("measure", files[0], "-c", saved, *own)
+    assert "was fitted on these very predictions" in done.stderr
+
+
 def test_list_names_everything_with_parameters_and_source():
     done = calibrant("list")
     assert done.returncode == 0, done.stderr
@@ -99,8 +212,45 @@ def test_list_names_everything_with_parameters_and_source():
         "Temperature(criterion='nll'",
         "digits(",
         "resnet8(",
+        "gaussian_noise",
+        "max_probability",
     ):
         assert text in done.stdout
+    kinds = "losses", "metrics", "calibrators", "data", "networks", "corruptions", "scores", "traces"
+    assert set(kinds) <= set(done.stdout.splitlines())
+
+
+def test_list_keeps_its_descriptions_on_a_narrow_terminal(monkeypatch, capsys):
+    from rich.console import Console
+
+    from calibrant.cli import show
+
+    console = Console(width=80, force_terminal=True, color_system=None)
+    monkeypatch.setattr(show, "out", console)
+    with console.capture() as capture:
+        show.list_("metrics")
+    lines = [line.rstrip() for line in capture.get().splitlines()]
+    assert "ece(bins=15, norm=1, edges='equal_width')" in lines
+    assert "    Expected calibration error, p = 1 (Guo et al. 2017, eq. 3)." in lines
+    assert max(map(len, lines)) <= 80
+
+
+def test_list_shows_entry_points_and_those_that_fail(monkeypatch):
+    from importlib.metadata import EntryPoint
+
+    from calibrant.catalog import SCORES
+    from calibrant.cli import show
+
+    entry = EntryPoint("theirs", "no.such.module:score", "calibrant.scores")
+    monkeypatch.setattr(SCORES, "_entries", {"theirs": entry}, raising=False)
+    found = dict(show.entries(SCORES))
+    assert found["theirs"].startswith("cannot be imported (ModuleNotFoundError: No module named 'no'")
+    assert "max_logit" in found
+
+
+def test_what_help_calls_the_default_is_the_default():
+    assert assess_commands.CALIBRATORS.split(", ") == list(CALIBRATORS)
+    assert assess_commands.METRICS.split(", ") == list(METRICS)
 
 
 def test_refusals_reach_the_shell(files):
@@ -153,6 +303,14 @@ def _inputs(folder):
         ("assess good.npz other.npz --html file/report.html", "cannot write"),
         ("assess good.npz other.npz --save c.pkl", "saved as .safetensors"),
         ("apply fake.safetensors good.npz -o out.npz", "fake.safetensors"),
+        ("measure good.npz -c fake.safetensors", "fake.safetensors"),
+        ("measure good.npz --of maybe", '--of is "top" or the index of a class'),
+        ("measure good.npz --of 3", "of must be"),
+        ("measure good.npz -m eec", "did you mean 'ece'?"),
+        ("measure good.npz --stream", "cannot be read in pieces"),
+        ("measure good.npz --with none.py", "--with none.py: no such file"),
+        ("list --with no_such_package", "it cannot be imported"),
+        ("assess good.npz other.npz -c fake.safetensors", "fake.safetensors"),
         ("study run key.toml", "study has no key 'epochs'"),
         ("study run loss.toml", "did you mean 'focal'?"),
         ("study run parameter.toml", "focal has no 'gama'"),

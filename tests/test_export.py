@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from calibrant import Predictions, calibrators, catalog
+from calibrant import Predictions, calibrators
+from calibrant.catalog import CALIBRATORS
 from calibrant.nn import Calibrated
 
 PARAMETRIC = sorted(
-    set(calibrators.__all__)
+    set(CALIBRATORS)
     - {"BayesianBinning", "HistogramBinning", "Isotonic", "ScalingBinning", "SharedIsotonic", "Spline"}
     - {"TopLabelBinning", "VennAbers"}
 )
@@ -27,10 +28,10 @@ def build(name: str) -> Calibrated:
     z = torch.randn(300, k, generator=g)
     data = Predictions(3 * z, torch.multinomial(z.softmax(-1), 1, generator=g).squeeze(1))
     if name == "Chain":
-        first = calibrators.Temperature.fit(*data)
+        first = calibrators.Temperature.fit(data)
         fitted = calibrators.Chain(first, calibrators.Vector.fit(first(data.logits), data.labels))
     else:
-        fitted = catalog.resolve(TEXT.get(name, name), calibrators)(*data)
+        fitted = calibrators.fit(TEXT.get(name, name), data)
     torch.manual_seed(0)
     return Calibrated(torch.nn.Linear(5, k), fitted).eval()
 

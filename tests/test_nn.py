@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from calibrant import InputError, Predictions, losses
-from calibrant.nn import Criterion
+from calibrant import InputError, Predictions, calibrators, losses
+from calibrant.catalog import CALIBRATORS, LOSSES
+from calibrant.nn import Calibrated, Criterion
 
-every = pytest.mark.parametrize("name", losses.__all__)
+every = pytest.mark.parametrize("name", sorted(LOSSES))
 
 
 @pytest.fixture
@@ -169,3 +170,66 @@ def test_the_state_of_a_loss_is_in_the_state_dict(text, batch):
         fresh.load_state_dict({k: v for k, v in saved.items() if "criterion" not in k})
     with pytest.raises(RuntimeError, match="Unexpected key"):
         torch.nn.ModuleDict({"head": torch.nn.Linear(2, 2), "criterion": Criterion("focal")}).load_state_dict(saved)
+
+
+# Calibrated
+
+
+class Own:
+    """A calibrator that is no dataclass, with a tensor, and another calibrator inside."""
+
+    def __init__(self, shift, inner):
+        self.shift, self.inner, self.name = shift, inner, "own"
+
+    @classmethod
+    def fit(cls, logits, labels):
+        return cls(torch.arange(logits.shape[1]).to(logits), calibrators.Temperature.fit(logits, labels))
+
+    def __call__(self, logits):
+        return self.inner(logits) + self.shift
+
+
+def fitted(name: str):
+    k = 2 if name in ("Beta", "Platt", "Quadratic") else 4
+    g = torch.Generator().manual_seed(0)
+    z = torch.randn(300, k, generator=g, dtype=torch.float64)
+    data = Predictions(3 * z, torch.multinomial(z.softmax(-1), 1, generator=g).squeeze(1))
+    if name == "Own":
+        return Own.fit(data.logits, data.labels), k
+    texts = {"Auto": "Auto(folds=2)", "FocalTemperature": "FocalTemperature(criterion='nll', grid='code')"}
+    return calibrators.fit(texts.get(name, name), data), k
+
+
+@pytest.mark.parametrize("name", ["Own", *CALIBRATORS])
+def test_dense_logits_are_calibrated_along_axis_1(name):
+    """Also where a width equals the number of classes, where a wrong axis goes unnoticed."""
+    calibrator, k = fitted(name)
+    dense = 3 * torch.randn(2, k, 3, k, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    after = Calibrated(torch.nn.Identity(), calibrator)(dense)
+    assert after.shape == dense.shape
+    for i in range(2):
+        for a in range(3):
+            for b in range(k):
+                row = calibrator(dense[i, :, a, b][None])[0]
+                torch.testing.assert_close(after[i, :, a, b].softmax(0), row.softmax(0), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "buffers"),
+    [
+        ("Temperature", {"temperature"}),
+        ("Own", {"shift", "inner__temperature"}),
+        ("Chain", {"first__temperature", "first__knots", "first__slopes", "second__temperature", "second__count",
+                   "second__weight", "second__bias", "second__final"}),
+    ],
+)  # fmt: skip
+def test_what_a_calibrator_learned_is_in_buffers_and_moves_with_the_module(name, buffers):
+    calibrator, k = fitted(name)
+    module = Calibrated(torch.nn.Linear(5, k), calibrator)
+    assert set(module.state_dict()) - {"network.weight", "network.bias"} == buffers
+    x = torch.randn(3, 5)
+    before = module(x)
+    for value in module.buffers():
+        value.mul_(2)
+    assert not torch.allclose(module(x).softmax(-1), before.softmax(-1))
+    assert module.double()(x.double()).dtype == torch.float64

@@ -27,13 +27,13 @@ def some() -> Predictions:
 
 
 CALLS = {
-    "confidence_histogram": lambda p, ax: plots.confidence_histogram(metrics.tables.bins(*p), ax=ax),
+    "confidence_histogram": lambda p, ax: plots.confidence_histogram(metrics.tables.bins(p), ax=ax),
     "curves": lambda p, ax: plots.curves({"a": [1.0, 2.0], "b": [[1.0, 3.0], [2.0, 2.0]]}, ax=ax),
     "histograms": lambda p, ax: plots.histograms({"right": p.logits[:, 0], "wrong": p.logits[:9, 1]}, ax=ax),
-    "intervals": lambda p, ax: plots.intervals({"nll": metrics.intervals.nll(*p)}, ax=ax),
-    "reliability": lambda p, ax: plots.reliability(metrics.tables.bins(*p), ax=ax),
-    "reliability_curve": lambda p, ax: plots.reliability_curve(metrics.curves.corp(*p), ax=ax),
-    "risk_coverage": lambda p, ax: plots.risk_coverage({"before": metrics.curves.risk_coverage(*p)}, ax=ax),
+    "intervals": lambda p, ax: plots.intervals({"nll": metrics.nll.interval(p)}, ax=ax),
+    "reliability": lambda p, ax: plots.reliability(metrics.tables.bins(p), ax=ax),
+    "reliability_curve": lambda p, ax: plots.reliability_curve(metrics.curves.corp(p), ax=ax),
+    "risk_coverage": lambda p, ax: plots.risk_coverage({"before": metrics.curves.risk_coverage(p)}, ax=ax),
 }
 
 
@@ -64,7 +64,7 @@ def test_draws_a_single_example(name, ax):
 
 
 def test_reliability_draws_one_bar_per_full_bin_as_high_as_its_accuracy(ax, some):
-    bins = metrics.tables.bins(*some, bins=20)
+    bins = metrics.tables.bins(some, bins=20)
     plots.reliability(bins, ax=ax)
     full = bins.count > 0
     assert 0 < full.sum() < 20
@@ -78,7 +78,7 @@ def test_reliability_draws_one_bar_per_full_bin_as_high_as_its_accuracy(ax, some
 
 
 def test_bin_shares_sum_to_one(ax, some):
-    plots.confidence_histogram(metrics.tables.bins(*some, bins=25), ax=ax)
+    plots.confidence_histogram(metrics.tables.bins(some, bins=25), ax=ax)
     assert sum(bar.get_height() for bar in ax.patches) == pytest.approx(1)
 
 
@@ -111,7 +111,7 @@ def test_the_reliability_curve_keeps_its_shape_when_points_are_left_out(ax):
 
 
 def test_reliability_curve_shades_only_what_leaves_the_band(ax, some):
-    curve = metrics.curves.corp(*some)
+    curve = metrics.curves.corp(some)
     plots.reliability_curve(curve, ax=ax)
     band, below, above = ax.collections
     assert band.get_paths()
@@ -120,8 +120,8 @@ def test_reliability_curve_shades_only_what_leaves_the_band(ax, some):
 
 
 def test_risk_coverage_ends_at_the_error(ax, some):
-    plots.risk_coverage({"before": metrics.curves.risk_coverage(*some)}, ax=ax)
-    assert ax.lines[0].get_ydata()[-1] == pytest.approx(float(metrics.error(*some)))
+    plots.risk_coverage({"before": metrics.curves.risk_coverage(some)}, ax=ax)
+    assert ax.lines[0].get_ydata()[-1] == pytest.approx(float(metrics.error(some)))
 
 
 def test_intervals_that_hold_the_reference_are_gray(ax):

@@ -6,7 +6,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from calibrant import InputError, Predictions, collect
+from calibrant import InputError, Predictions, _softmax, collect, metrics
+from calibrant._folds import folds_of
+from calibrant.calibrators import Temperature
 from calibrant.predictions import load_logits
 
 GOOD = [[0.0, 1.0, 2.0], [2.0, 1.0, -1.0]]
@@ -185,3 +187,111 @@ def test_bad_files_are_told_of_in_one_line(tmp_path, name, message):
     assert message in str(caught.value)
     assert str(tmp_path / name) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_rows_that_happen_to_sum_to_one_are_no_probabilities():
+    assert len(Predictions([[0.5, 0.5], [3.0, 0.0]], [0, 0])[:1]) == 1
+    assert Temperature.fit(torch.eye(3), torch.tensor([0, 1, 2])).certificate.status == "separable"
+    assert len(Predictions([[0.5, 0.5]], [0])) == 1
+
+
+@pytest.mark.parametrize("n", [2, 5, 600])
+def test_probabilities_are_no_logits(n):
+    g = torch.Generator().manual_seed(0)
+    probs, labels = torch.randn(n, 4, generator=g).softmax(-1), torch.zeros(n, dtype=torch.int64)
+    for use in (
+        lambda: Predictions(probs, labels),
+        lambda: metrics.ece(probs, labels),
+        lambda: metrics.nll(probs, labels),
+        lambda: Temperature.fit(probs, labels),
+        lambda: metrics.tables.bins(probs, labels),
+        lambda: metrics.curves.corp(probs, labels),
+    ):
+        with pytest.raises(InputError, match="from_probs"):
+            use()
+
+
+def test_nothing_drops_the_weights():
+    p = Predictions([[0.0, 3.0], [0.0, 1.0]], [1, 0], weights=[3, 1])
+    with pytest.raises(TypeError, match="do not unpack"):
+        metrics.nll(*p)
+    with pytest.raises(TypeError, match="do not unpack"):
+        _, _ = p
+    copies = Predictions([[0.0, 3.0]] * 3 + [[0.0, 1.0]], [1, 1, 1, 0])
+    assert float(metrics.nll(p)) == pytest.approx(float(metrics.nll(copies)))
+    with pytest.raises(InputError, match="carry their labels and weights"):
+        metrics.nll(p, p.labels)
+    with pytest.raises(InputError, match="need predictions, or logits with their labels"):
+        metrics.nll(p.logits)
+
+
+@pytest.mark.parametrize("weights", [[0.25, 0.75], [1e-9, 1e-9], [0.5, 0.1]])
+def test_weights_that_are_no_counts_are_refused(weights):
+    with pytest.raises(InputError, match="how often an example counts"):
+        Predictions([[0.0, 3.0], [0.0, 1.0]], [1, 0], weights=weights)
+
+
+def test_what_is_judged_is_an_event():
+    p = Predictions([[0.0, 2.0], [1.0, 0.0], [0.0, 1.0]], [1, 1, 0])
+    assert p.events.happened.tolist() == [1, 0, 0]
+    one = p.judging(1)
+    torch.testing.assert_close(one.events.confidence, p.logits.double().softmax(-1)[:, 1])
+    assert one.events.happened.tolist() == [1, 1, 0]
+    assert one.judging("top").events.happened.tolist() == [1, 0, 0]
+    both = [float(metrics.ece(p.judging(j))) for j in range(2)]
+    assert float(metrics.ece(p.judging("classes"))) == pytest.approx(sum(both) / 2)
+    assert float(metrics.classwise_ece(p)) == pytest.approx(sum(both) / 2)
+    with pytest.raises(InputError, match="judging"):
+        _ = p.judging("classes").events
+    for of in (2, -1, "topp", True):
+        with pytest.raises(InputError, match="of must be 'top', 'classes' or the index of one of 2 classes"):
+            Predictions([[0.0, 1.0]], [1], of=of)
+
+
+def test_outcomes_are_made_once_and_go_with_their_rows(monkeypatch):
+    passes = []
+    kernel = _softmax._centered
+    monkeypatch.setattr(_softmax, "_centered", lambda logits: passes.append(len(logits)) or kernel(logits))
+    g = torch.Generator().manual_seed(0)
+    p = Predictions(torch.randn(500, 3, generator=g), torch.randint(0, 3, (500,), generator=g))
+    alone = p.outcomes
+    part = p[100:200]
+    for metric in (metrics.ece, metrics.nll, metrics.brier, metrics.accuracy, metrics.kuiper):
+        metric(p), metric(part)
+    assert passes == [500]
+    assert torch.equal(part.outcomes.confidence, alone.confidence[100:200])
+    fresh = Predictions(p.logits[100:200], p.labels[100:200])
+    assert torch.equal(fresh.outcomes.brier, part.outcomes.brier)
+
+
+def test_a_map_gives_as_many_logits_without_nan():
+    p = Predictions([[0.0, 2.0], [1.0, 0.0]], [1, 0], weights=[2, 1], groups=["a", "b"])
+    halved = p.mapped(lambda z: z / 2)
+    assert halved.logits.tolist() == [[0.0, 1.0], [0.5, 0.0]]
+    assert halved.weights.tolist() == [2, 1]
+    assert halved.groups.tolist() == [0, 1]
+    with pytest.raises(InputError, match=r"must return logits \(2, 2\), as it was given, got \(2,\)"):
+        p.mapped(lambda z: z[:, 0])
+    with pytest.raises(InputError, match="NaN"):
+        p.mapped(lambda z: z * torch.nan)
+
+
+def test_groups_are_never_divided_between_folds():
+    g = torch.Generator().manual_seed(0)
+    groups = torch.randint(0, 40, (400,), generator=g)
+    p = Predictions(torch.randn(400, 3, generator=g), torch.randint(0, 3, (400,), generator=g), groups=groups)
+    fold = folds_of(p, 5)
+    assert all(len(fold[groups == i].unique()) == 1 for i in range(40))
+    assert [len(groups[fold == i].unique()) for i in range(5)] == [8] * 5
+    with pytest.raises(InputError, match="number of groups"):
+        folds_of(p, 41)
+
+
+@pytest.mark.parametrize("name", ["test[1].parquet", "q*.parquet", "test[1].csv", "t?.csv"])
+def test_a_file_is_read_by_its_very_name(tmp_path, name):
+    other = name.replace("[1]", "1").replace("*", "x").replace("?", "x")
+    Predictions(GOOD, [0, 1]).save(tmp_path / other)
+    Predictions([[5.0, 6.0, 7.0]], [2]).save(tmp_path / name)
+    assert Predictions.load(tmp_path / name).logits.tolist() == [[5.0, 6.0, 7.0]]
+    if name.endswith("parquet"):
+        assert [len(part) for part in Predictions.load_pieces(tmp_path / name)] == [1]

@@ -20,25 +20,25 @@ MUKHOTI = [
 def test_tables_of_mukhoti(shared, name):
     val = Predictions.load(shared / "logits" / f"{name}.val.npz").double()
     test = Predictions.load(shared / "logits" / f"{name}.test.npz").double()
-    z, y = test
-    by_ece = Temperature.fit(*val, criterion="ece")
-    by_adaece = Temperature.fit(*val, criterion="adaptive_ece(edges='mukhoti')")
+    by_ece = Temperature.fit(val, criterion="ece")
+    by_adaece = Temperature.fit(val, criterion="adaptive_ece(edges='mukhoti')")
+    at_ece, at_adaece = test.mapped(by_ece), test.mapped(by_adaece)
 
-    def percent(metric, logits, **kwargs):
-        return f"{100 * metric(logits, y, **kwargs):.2f}"
+    def percent(metric, p, **kwargs):
+        return f"{100 * metric(p, **kwargs):.2f}"
 
     ours = {
-        "error": percent(metrics.error, z),
-        "ece": percent(metrics.ece, z),
-        "ece_at_T": percent(metrics.ece, by_ece(z)),
+        "error": percent(metrics.error, test),
+        "ece": percent(metrics.ece, test),
+        "ece_at_T": percent(metrics.ece, at_ece),
         "T_ece": f"{by_ece.temperature:.1f}",
-        "adaece": percent(metrics.adaptive_ece, z, edges="mukhoti"),
-        "adaece_at_T": percent(metrics.adaptive_ece, by_adaece(z), edges="mukhoti"),
+        "adaece": percent(metrics.adaptive_ece, test, edges="mukhoti"),
+        "adaece_at_T": percent(metrics.adaptive_ece, at_adaece, edges="mukhoti"),
         "T_adaece": f"{by_adaece.temperature:.1f}",
-        "nll_x100": percent(metrics.nll, z),
-        "nll_x100_at_T": percent(metrics.nll, by_ece(z)),
-        "mce": percent(metrics.mce, z),
-        "mce_at_T": percent(metrics.mce, by_ece(z)),
+        "nll_x100": percent(metrics.nll, test),
+        "nll_x100_at_T": percent(metrics.nll, at_ece),
+        "mce": percent(metrics.mce, test),
+        "mce_at_T": percent(metrics.mce, at_ece),
     }
     assert ours == json.loads((shared / "logits" / "published.json").read_text())[name]
 
@@ -46,12 +46,12 @@ def test_tables_of_mukhoti(shared, name):
 def test_tables_of_kull(shared):
     val = Predictions.load(shared / "logits" / "kull_cifar10_resnet110_ce.val.npz")
     test = Predictions.load(shared / "logits" / "kull_cifar10_resnet110_ce.test.npz")
-    after = Temperature.fit(*val)(test.logits)
-    assert 100 * metrics.ece(*test) == pytest.approx(4.7503, abs=1e-4)  # from float32 probabilities
-    assert f"{metrics.classwise_ece(*test, reduction='sum'):.3f}" == "0.098"
-    assert f"{metrics.nll(*test):.3f}" == "0.358"
-    assert f"{100 * metrics.ece(after, test.labels):.4f}" == "1.1321"
-    assert f"{metrics.nll(after, test.labels):.3f}" == "0.209"
+    after = test.mapped(Temperature.fit(val))
+    assert 100 * metrics.ece(test) == pytest.approx(4.7503, abs=1e-4)  # from float32 probabilities
+    assert f"{metrics.classwise_ece(test, reduction='sum'):.3f}" == "0.098"
+    assert f"{metrics.nll(test):.3f}" == "0.358"
+    assert f"{100 * metrics.ece(after):.4f}" == "1.1321"
+    assert f"{metrics.nll(after):.3f}" == "0.209"
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_tables_of_kull(shared):
 )
 def test_computed_values_of_others(shared, name, ece, other, value):
     test = Predictions.load(shared / "logits" / f"{name}.test.npz")
-    assert f"{100 * metrics.ece(*test):.2f}" == ece
-    got = float(getattr(metrics, other)(*test))
+    assert f"{100 * metrics.ece(test):.2f}" == ece
+    got = float(getattr(metrics, other)(test))
     assert (f"{got:.4f}" if other == "nll" else f"{100 * got:.2f}") == value
 
 

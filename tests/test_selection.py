@@ -8,7 +8,7 @@ from calibrant.selection import refine_then_calibrate, refinement_nll
 
 
 def test_it_is_blind_to_the_scale_of_the_logits(honest):
-    at_best = metrics.nll(*honest)
+    at_best = metrics.nll(honest)
     for scale in 0.1, 1.0, 7.0:
         value = refinement_nll(scale * honest.logits, honest.labels)
         assert value <= at_best
@@ -25,7 +25,7 @@ def test_it_picks_the_most_refined_epoch_and_not_the_least_nll():
         Predictions(scale * (truth + sigma * noise), labels)
         for sigma, scale in [(2.0, 0.4), (1.0, 1.0), (0.5, 3.0), (0.1, 6.0), (0.6, 6.0)]
     ]
-    by_nll = min(range(5), key=lambda i: float(metrics.nll(*epochs[i])))
+    by_nll = min(range(5), key=lambda i: float(metrics.nll(epochs[i])))
     epoch, temperature = refine_then_calibrate(iter(epochs))
     assert (by_nll, epoch) == (1, 3)
     assert float(temperature.temperature) == pytest.approx(6.0, rel=0.05)

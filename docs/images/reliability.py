@@ -6,8 +6,7 @@ import torch
 from matplotlib.figure import Figure
 
 from calibrant import Predictions, metrics
-from calibrant._bins import Bins, top_label
-from calibrant.assess import fit
+from calibrant.calibrators import fit
 from calibrant.plots import reliability
 from calibrant.study import Store, Study
 
@@ -22,6 +21,6 @@ for ax, name in zip(figure.subplots(1, 2), ("Identity", "Temperature"), strict=T
     logits = torch.cat([fit(name, store.get(run, "val"))(t.logits) for run, t in zip(runs, tests, strict=True)])
     pooled = Predictions(logits, torch.cat([t.labels for t in tests]))
     what = "as trained" if name == "Identity" else "after temperature scaling"
-    title = f"{what}: ECE {100 * metrics.ece(*pooled):.1f} %"
-    reliability(Bins.equal_width(15, *top_label(*pooled)), ax=ax, title=title)
+    title = f"{what}: ECE {100 * metrics.ece(pooled):.1f} %"
+    reliability(metrics.tables.bins(pooled), ax=ax, title=title)
 figure.savefig(here / "reliability.png")

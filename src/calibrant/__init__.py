@@ -1,23 +1,57 @@
 """Classifiers whose probabilities are true.
 
 Everything is a function of (logits, labels): a loss returns a number per example, a metric one number, and a
-calibrator a function from logits to better logits.
+calibrator a function from logits to better logits. `measure` looks at predictions, `assess` repairs them.
 """
 
-from calibrant import calibrators, catalog, losses, metrics, nn, theory
-from calibrant._types import InputError
-from calibrant.predictions import Predictions, collect
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from calibrant._version import __version__
+
+if TYPE_CHECKING:
+    from calibrant import calibrators, catalog, data, losses, metrics, networks, nn, plots, study, theory, types
+    from calibrant.assessment import assess, measure
+    from calibrant.predictions import Predictions, collect
+    from calibrant.types import InputError
+
 __all__ = [
     "InputError",
     "Predictions",
     "__version__",
+    "assess",
     "calibrators",
     "catalog",
     "collect",
+    "data",
     "losses",
+    "measure",
     "metrics",
+    "networks",
     "nn",
+    "plots",
+    "study",
     "theory",
+    "types",
 ]
+
+_HOMES = {  # of what is found when it is first asked for; modules are their own
+    "InputError": "calibrant.types",
+    "Predictions": "calibrant.predictions",
+    "collect": "calibrant.predictions",
+    "assess": "calibrant.assessment",
+    "measure": "calibrant.assessment",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'calibrant' has no attribute {name!r}")
+    if name not in _HOMES:
+        return importlib.import_module(f"calibrant.{name}")
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,40 +1,59 @@
-"""Cross-fitting: every example is mapped by what was fitted on others."""
+"""Cross-fitting: every example is mapped by what was fitted on others. The one fold loop."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
-from calibrant._types import InputError, Labels, Logits
+from calibrant.predictions import Predictions
+from calibrant.types import InputError, Map
 
-Fit = Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]  # (logits, labels) -> map of logits to logits
+Fit = Callable[[Predictions], Map]
 
 
-def folds_of(logits: Tensor, labels: Tensor, folds: int, seed: int = 0) -> Tensor:
+def folds_of(p: Predictions, folds: int, seed: int = 0) -> Tensor:
     """Assign every example to a fold 0 .. folds-1: evenly within every class, whatever the order of the examples.
 
     Those of a class are dealt out in the order of a random combination of their logits, drawn by the seed, so that
-    each fold holds the like of every other.
+    each fold holds the like of every other. An example goes into a fold with its whole weight, and a group with all
+    of its examples. Raises `InputError` where there are fewer examples, or groups, than folds.
     """
+    n = units(p)
+    if not 2 <= folds <= n:
+        what = "examples" if p.groups is None else "groups"
+        raise InputError(f"folds must lie in 2 .. {n}, the number of {what}, got {folds}")
+    logits, labels = p.logits, p.labels
     along = torch.randn(logits.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     z = logits.double()
     below = z - z.amax(1, keepdim=True)
     below = below.nan_to_num(neginf=float(below[below.isfinite()].min()) - 1)  # of impossible classes
     order = (below @ along.to(logits.device)).argsort(stable=True)
     order = order[labels[order].argsort(stable=True)]
-    fold = torch.empty_like(labels, dtype=torch.int64)
-    fold[order] = torch.arange(len(labels), device=labels.device) % folds
-    return fold
+    place = torch.empty_like(labels)
+    place[order] = torch.arange(len(labels), device=labels.device)
+    if p.groups is not None:  # a group stands where its first example does
+        first = torch.full((n,), len(p), device=labels.device)
+        first = first.scatter_reduce(0, p.groups.unique(return_inverse=True)[1], place, "amin")
+        place = first.argsort().argsort()[p.groups.unique(return_inverse=True)[1]]
+    return place % folds
 
 
-def cross_fitted(fit: Fit, logits: Logits, labels: Labels, *, folds: int = 5, seed: int = 0) -> Logits:
-    """Map each fold by the fit of the others. Raises `InputError` where there are fewer examples than folds."""
-    n = len(labels)
-    if not 2 <= folds <= n:
-        raise InputError(f"folds must lie in 2 .. {n}, the number of examples, got {folds}")
-    fold = folds_of(logits, labels, folds, seed)
-    out = torch.empty_like(logits)
+def units(p: Predictions) -> int:
+    """How many examples, or groups of them, there are that folds can hold."""
+    return len(p) if p.groups is None else len(p.groups.unique())
+
+
+def split_folds(p: Predictions, folds: int, seed: int = 0) -> Iterator[tuple[Predictions, Tensor]]:
+    """Yield for every fold the predictions outside it, and which rows lie inside."""
+    fold = folds_of(p, folds, seed)
     for i in range(folds):
-        held = fold == i
-        out[held] = fit(logits[~held], labels[~held])(logits[held]).to(logits.dtype)
-    return out
+        inside = fold == i
+        yield p[~inside], inside
+
+
+def cross_fitted(fit: Fit, p: Predictions, *, folds: int = 5, seed: int = 0) -> Predictions:
+    """Map each fold by the fit of the others. Raises `InputError` where there are fewer examples than folds."""
+    out = torch.empty_like(p.logits)
+    for rest, inside in split_folds(p, folds, seed):
+        out[inside] = fit(rest)(p.logits[inside]).to(out.dtype)
+    return p.mapped(lambda _: out)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ class Certificate:
     accuracy_after: float = math.nan
     standard_error: float = math.nan  # of the main parameter, where it has one
     data: str = ""  # digest of the predictions it was fitted on
+    clipped: int = 0  # examples with a probability of exactly 0, taken for a tiny one where the map needs numbers
 
     @property
     def accuracy_changed(self) -> bool:
@@ -62,35 +63,46 @@ class Certificate:
             parts.append(f"gradient {self.gradient:.0e}")
         if not math.isnan(self.standard_error):
             parts.append(f"standard error {self.standard_error:.2g}")
+        if self.clipped:
+            parts.append(f"probability 0 clipped in {self.clipped} examples")
         return ", ".join([*parts, f"{self.iterations} passes"])
 
 
 @dataclass(frozen=True)
-class Root:
+class Curve:
+    """A function at one place: what a search for its root is told."""
+
+    value: float
+    slope: float
+    bend: float  # second derivative
+
+
+C = TypeVar("C", bound=Curve)
+
+
+@dataclass(frozen=True)
+class Root(Generic[C]):
     """Where an increasing function crosses zero."""
 
     x: float
     step: float  # the last, from where the function was last asked to x
-    last: Sequence[float]  # what it returned there
+    last: C  # what it returned there
     iterations: int
     inside: bool  # False when the function keeps its sign: x is then the nearer bound
 
 
-def increasing_root(
-    f: Callable[[float], Sequence[float]], start: float, low: float, high: float, tolerance: float = 1e-4
-) -> Root:
-    """Root of an increasing f by Halley's method kept inside a shrinking bracket; f begins with value, slope, bend.
+def increasing_root(f: Callable[[float], C], start: float, low: float, high: float, tolerance: float = 1e-4) -> Root[C]:
+    """Root of an increasing f by Halley's method kept inside a shrinking bracket.
 
     Steps are at most 2 long, so that a flat start cannot throw it away. A step below the tolerance is the last: it
     is taken without another look, since cubic convergence leaves an error of about its cube. Convergence is tested
     before the bracket falls back to bisection. Without a sign change the bound is returned with `inside=False`.
     """
     x, lower, upper = start, low, high
-    last: Sequence[float] = ()
+    last = f(x)
     for iteration in range(1, 101):
-        last = f(x)
-        value, slope, bend = last[:3]
-        step = _halley(value, slope, bend) if slope > 0 else math.copysign(2.0, -value)
+        value = last.value
+        step = _halley(last) if last.slope > 0 else math.copysign(2.0, -value)
         if abs(step) <= tolerance or value == 0:
             step = step if value else 0.0
             return Root(x + step, step, last, iteration, inside=True)
@@ -101,13 +113,14 @@ def increasing_root(
         if not lower < x < upper:
             at_bound = (x <= low and lower == low) or (x >= high and upper == high)
             x = (low if x <= low else high) if at_bound else (lower + upper) / 2
+        last = f(x)
     return Root(x, 0.0, last, 100, inside=lower > low and upper < high)
 
 
-def _halley(value: float, slope: float, bend: float) -> float:
+def _halley(at: Curve) -> float:
     """Halley's step to the root of a function, between half of Newton's and twice it."""
-    newton = -value / slope
-    return newton / max(0.5, min(2.0, 1 + newton * bend / (2 * slope)))
+    newton = -at.value / at.slope
+    return newton / max(0.5, min(2.0, 1 + newton * at.bend / (2 * at.slope)))
 
 
 def summed(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 << 17) -> Tensor:
@@ -149,6 +162,16 @@ def first_minimum(f: Callable[[T], float], grid: Sequence[T]) -> tuple[T, float]
     return best, lowest
 
 
+@dataclass(frozen=True)
+class Minimum:
+    """Where a search for the least value ended."""
+
+    x: Tensor
+    value: float
+    gradient: float  # largest absolute entry of the projected gradient
+    evaluations: int
+
+
 def minimize(
     f: Callable[[Tensor], tuple[float, Tensor]],
     start: Tensor,
@@ -156,11 +179,10 @@ def minimize(
     lower: Tensor | None = None,
     steps: int = 1000,
     tolerance: float = 1e-9,
-) -> tuple[Tensor, float, float, int]:
+) -> Minimum:
     """Minimize a smooth f, which returns (value, gradient), by L-BFGS; float64 vectors in and out.
 
-    `lower` bounds the solution from below, entry by entry; -inf leaves an entry free. Returns the solution, its
-    value, the largest absolute entry of the projected gradient there, and the number of evaluations.
+    `lower` bounds the solution from below, entry by entry; -inf leaves an entry free.
     """
 
     from scipy.optimize import minimize as scipy_minimize  # slow to import, and only fits need it
@@ -180,38 +202,50 @@ def minimize(
     gradient = result.jac
     if lower is not None:  # at a bound only the pull inward counts
         gradient = np.where(result.x <= lower.numpy(), np.minimum(gradient, 0), gradient)
-    return torch.from_numpy(result.x), float(result.fun), float(np.abs(gradient).max()), int(result.nfev)
+    return Minimum(torch.from_numpy(result.x), float(result.fun), float(np.abs(gradient).max()), int(result.nfev))
 
 
-def mixture(likelihoods: Tensor, *, steps: int = 5000, tolerance: float = 1e-7) -> tuple[Tensor, float, int]:
-    r"""Weights on the simplex that maximize $\sum_i \log \sum_m w_m a_{im}$, a concave problem with one maximum.
+@dataclass(frozen=True)
+class Mixture:
+    """The shares of the members of a mixture."""
+
+    shares: Tensor  # on the simplex
+    gap: float  # bounds what is left to gain per example; 0 at the maximum
+    steps: int
+
+
+def mixture(
+    likelihoods: Tensor, weights: Tensor | None = None, *, steps: int = 5000, tolerance: float = 1e-7
+) -> Mixture:
+    r"""Shares on the simplex that maximize $\sum_i \log \sum_m w_m a_{im}$, a concave problem with one maximum.
 
     EM, $w_m \leftarrow w_m g_m$ with $g_m = \frac1n \sum_i a_{im} / \sum_l w_l a_{il}$, with steps $g_m^r$ that grow
-    longer while the likelihood rises and fall back on EM's own where it does not. Returns the weights, the gap
-    $\max_m g_m - 1$, which bounds what is left to gain per example and is 0 at the maximum, and the number of steps.
-    Rows of zeros say nothing and are left out.
+    longer while the likelihood rises and fall back on EM's own where it does not; the gap is $\max_m g_m - 1$. Rows
+    of zeros say nothing and are left out. `weights`: how often each row counts.
 
-    >>> w, gap, steps = mixture(torch.tensor([[0.9, 0.1], [0.2, 0.1]]))
-    >>> w.round(decimals=4).tolist()
+    >>> mixture(torch.tensor([[0.9, 0.1], [0.2, 0.1]])).shares.round(decimals=4).tolist()
     [1.0, 0.0]
     """
     a = likelihoods.double()
     top = a.amax(1, keepdim=True)
-    a = (a / top)[top[:, 0] > 0]
+    possible = top[:, 0] > 0
+    a = (a / top)[possible]
     w = torch.full((likelihoods.shape[1],), 1 / likelihoods.shape[1], dtype=torch.float64)
     if not len(a):
-        return w, 0.0, 0
+        return Mixture(w, 0.0, 0)
+    count = torch.ones(len(a), dtype=torch.float64) if weights is None else weights[possible]
+    mass = float(count.sum())
     gap, reach, mixed = math.inf, 1.0, a @ w
     for step in range(1, steps + 1):
-        gain = a.mT @ (1 / mixed) / len(a)
+        gain = a.mT @ (count / mixed) / mass
         gap = float(gain.max()) - 1
         if gap <= tolerance:
-            return w, max(gap, 0.0), step
+            return Mixture(w, max(gap, 0.0), step)
         longer = w * gain**reach
         longer /= longer.sum()
         then = a @ longer
-        if reach > 1 and not float((then / mixed).log().sum()) > 0:
+        if reach > 1 and not float((count * (then / mixed).log()).sum()) > 0:
             reach = 1.0
             continue
         w, mixed, reach = longer, then, min(1.6 * reach, 1e4)
-    return w, gap, steps
+    return Mixture(w, gap, steps)

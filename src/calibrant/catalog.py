@@ -1,57 +1,234 @@
-"""Methods by name: the text `focal(gamma=3)` means `partial(focal, gamma=3)`."""
+"""Methods by name: the text `focal(gamma=3)` means `partial(focal, gamma=3)`. One registry for each kind."""
 
 import ast
+import functools
 import importlib
+import importlib.util
 import inspect
-from collections.abc import Callable, Mapping
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from functools import partial
-from types import ModuleType
-from typing import Any
+from functools import cached_property, partial
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
-from calibrant._types import InputError
+from calibrant.types import InputError, Range
 
-DATA = ("logits", "labels", "weights")  # arguments that are data, never configuration
+M = TypeVar("M", bound=Callable[..., Any])
+DATA = ("predictions", "logits", "labels", "weights", "warm_start", "level")  # arguments, never configuration
 
 
-def resolve(text: str, home: ModuleType) -> Callable[..., Any]:
-    """Find a method in `home`, or anywhere by dotted path, and bind its hyperparameters.
+class Registry(Mapping[str, Callable[..., Any]]):
+    """The methods of one kind by name; its home package fills it, and so may anybody with `register`.
 
-    A loss or metric comes back as a function of (logits, labels), a calibrator as its `fit`.
-
-    >>> from calibrant import losses
-    >>> resolve("foca", losses)
-    Traceback (most recent call last):
-    calibrant._types.InputError: no 'foca' among losses; did you mean 'focal'?
-    >>> resolve("focal(gama=3)", losses)
-    Traceback (most recent call last):
-    calibrant._types.InputError: focal has no 'gama'; it has gamma, detach_weight
+    A package enrolls its own by entry points of the group `calibrant.KIND`, which are imported when they are asked for.
     """
-    _, method, kwargs = _find(text, home)
-    bound: Any = method(**kwargs) if isinstance(method, type) else partial(method, **kwargs)
-    return bound
+
+    def __init__(self, kind: str, home: str, *, a_class_is: Literal["made", "fitted", "kept"] = "kept") -> None:
+        self.kind = kind  # in the plural: "losses"
+        self.home = home  # the module whose import fills it
+        self.a_class_is = a_class_is  # made with its hyperparameters, replaced by its `fit`, or kept as it is
+        self._methods: dict[str, Callable[..., Any]] = {}
+
+    def register(self, method: M, name: str | None = None) -> M:
+        """Enroll a function or class under its own name or another; usable as a decorator.
+
+        Raises `InputError` if another method has the name.
+        """
+        name = name or method.__name__
+        known = self._methods.get(name)
+        if known is not None and not _same(known, method):
+            raise InputError(f"two {self.kind} are called {name!r}: {_place(known)} and {_place(method)}; rename one")
+        self._methods[name] = method
+        return method
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        self._fill()
+        if name not in self._methods and name in self._entries:
+            self.register(self._entries[name].load(), name)
+        return self._methods[name]
+
+    def __iter__(self) -> Iterator[str]:
+        self._fill()
+        return iter(sorted(self._methods.keys() | self._entries.keys(), key=str.lower))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __hash__(self) -> int:
+        return hash(self.kind)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def _fill(self) -> None:
+        importlib.import_module(self.home)
+
+    @cached_property
+    def _entries(self) -> dict[str, EntryPoint]:
+        return {entry.name: entry for entry in entry_points(group=f"calibrant.{self.kind.replace(' ', '_')}")}
+
+    def method(self, text: str) -> "Method":
+        """Read a method's text: find it, and check its hyperparameters by name, type and range.
+
+        >>> LOSSES.method("foca")
+        Traceback (most recent call last):
+        calibrant.types.InputError: no 'foca' among losses; did you mean 'focal'?
+        >>> LOSSES.method("focal(gama=3)")
+        Traceback (most recent call last):
+        calibrant.types.InputError: focal has no 'gama'; it has gamma, detach_weight
+        """
+        name, settings = _parse(text)
+        try:
+            target = self[name]
+        except KeyError:
+            raise InputError(f"no {name!r} among {self.kind}; {suggest(name, self)}") from None
+        return Method(self, name, target, settings)
+
+    def resolve(self, text: str) -> Callable[..., Any]:
+        """Find a method and bind its hyperparameters: a function of data, or for a calibrator its fit."""
+        return self.method(text).bound
+
+    def canonical(self, text: str) -> str:
+        """Spell a method out, defaults included: equal meaning, equal text, equal id.
+
+        >>> METRICS.canonical("ece") == METRICS.canonical("ece( bins = 15 )")
+        True
+        """
+        return self.method(text).canonical
+
+    def brief(self, text: str) -> str:
+        """Spell a method as written, in normal form: `focal( gamma = 3.0 )` is `focal(gamma=3)`.
+
+        >>> LOSSES.brief("focal( gamma = 3.0 )")
+        'focal(gamma=3)'
+        """
+        return self.method(text).text
 
 
-def canonical(text: str, home: ModuleType) -> str:
-    """Spell a method out, defaults included: equal meaning, equal text, equal id.
+class Method:
+    """A method with its hyperparameters: what a study, a command or a table calls it, and what it does.
 
-    >>> from calibrant import metrics
-    >>> canonical("ece", metrics) == canonical("ece( bins = 15 )", metrics)
-    True
+    Equal methods are spelled out alike. Calling it calls `bound`.
     """
-    name, method, kwargs = _find(text, home)
-    return spell(name, hyperparameters(method) | kwargs)
+
+    def __init__(self, registry: Registry, name: str, target: Callable[..., Any], settings: Mapping[str, Any]) -> None:
+        self.registry, self.name, self.target = registry, name, target
+        self.function: Callable[..., Any] = target
+        if registry.a_class_is == "fitted":
+            self.function = getattr(target, "fit", target)
+        self.settings = checked(self.function, settings, name)
+
+    @property
+    def text(self) -> str:
+        """As written, in normal form."""
+        return spell(self.name, self.settings)
+
+    @cached_property
+    def canonical(self) -> str:
+        """Defaults spelled out."""
+        return spell(self.name, hyperparameters(self.function) | self.settings)
+
+    @cached_property
+    def bound(self) -> Callable[..., Any]:
+        """The function of data alone."""
+        if isinstance(self.function, type) and self.registry.a_class_is == "made":
+            return self.function(**self.settings)
+        return partial(self.function, **self.settings)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function of data."""
+        return self.bound(*args, **kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Method) and self.registry is other.registry and self.canonical == other.canonical
+
+    def __hash__(self) -> int:
+        return hash((self.registry.kind, self.canonical))
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"Method({self.registry.kind}: {self.text})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self.registry.kind, self.text)
 
 
-def brief(text: str, home: ModuleType) -> str:
-    """Spell a method as written, in normal form: `focal( gamma = 3.0 )` is `focal(gamma=3)`.
+def _again(kind: str, text: str) -> Method:
+    return REGISTRIES[kind].method(text)
 
-    >>> from calibrant import losses
-    >>> brief("focal( gamma = 3.0 )", losses)
-    'focal(gamma=3)'
+
+LOSSES = Registry("losses", "calibrant.losses", a_class_is="made")
+METRICS = Registry("metrics", "calibrant.metrics")
+CALIBRATORS = Registry("calibrators", "calibrant.calibrators", a_class_is="fitted")
+DATA_SETS = Registry("data", "calibrant.data")
+NETWORKS = Registry("networks", "calibrant.networks")
+CORRUPTIONS = Registry("corruptions", "calibrant.data.corruptions")
+SCORES = Registry("scores", "calibrant.metrics.ood")  # by which foreign inputs are told
+TRACES = Registry("traces", "calibrant.study.traces")
+REGISTRIES: dict[str, Registry] = {
+    registry.kind: registry
+    for registry in (LOSSES, METRICS, CALIBRATORS, DATA_SETS, NETWORKS, CORRUPTIONS, SCORES, TRACES)
+}
+
+
+# The user's own
+
+
+def include(sources: Iterable[str]) -> None:
+    """Import Python files (`mine.py`) or packages (`mypackage`), whose methods register themselves.
+
+    Runs them, as `python mine.py` would: name only what you trust. The same source is imported once. Raises
+    `InputError` if there is no such file or package, or if it fails.
     """
-    name, _, kwargs = _find(text, home)
-    return spell(name, kwargs)
+    for source in sources:
+        path = Path(source)
+        name = path.stem if source.endswith(".py") else source
+        place = str(path.resolve()) if source.endswith(".py") else source
+        if place in INCLUDED:
+            continue
+        if source.endswith(".py") and not path.is_file():
+            raise InputError(f"--with {source}: no such file")
+        try:
+            if source.endswith(".py"):
+                _import_file(name, path)
+            else:
+                importlib.import_module(name)
+        except InputError:
+            raise
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            raise InputError(f"--with {source}: it cannot be imported ({type(error).__name__}: {reason})") from None
+        INCLUDED.append(place)
+
+
+INCLUDED: list[str] = []  # for processes that start later, which include the same
+
+
+def _import_file(name: str, path: Path) -> None:
+    known = getattr(sys.modules.get(name), "__file__", None)
+    if known is not None and Path(known).resolve() == path.resolve():
+        return
+    if name in sys.modules:
+        raise InputError(f"--with {path}: a module {name!r} exists already; rename the file")
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"--with {path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+# Texts
 
 
 def spell(name: str, kwargs: Mapping[str, Any]) -> str:
@@ -60,10 +237,26 @@ def spell(name: str, kwargs: Mapping[str, Any]) -> str:
     return f"{name}({inside})" if inside else name
 
 
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Say what was meant, or what there is.
+
+    >>> suggest("eze", ["ece", "nll"])
+    "did you mean 'ece'?"
+    """
+    known = list(known)
+    lower = {word.lower(): word for word in known}
+    close = get_close_matches(name.lower(), lower, n=1)
+    return f"did you mean {lower[close[0]]!r}?" if close else f"there are {', '.join(sorted(known)) or 'none'}"
+
+
 def hyperparameters(method: Callable[..., Any]) -> dict[str, Any]:
     """Return the keyword-only parameters of a loss, metric, calibrator's fit or class, with their defaults."""
+    return {name: p.default for name, p in _parameters(method).items()}
+
+
+def _parameters(method: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     parameters = inspect.signature(method).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in DATA}
+    return {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in DATA}
 
 
 def _literal(value: Any) -> str:
@@ -75,51 +268,129 @@ def _literal(value: Any) -> str:
     return repr(value)
 
 
-def _like(default: Any, value: Any) -> Any:
-    """Make whole numbers floats where the default is one: 3 and 3.0 are one configuration, inside tuples too."""
-    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(default, tuple) and default and isinstance(value, tuple | list):
-        return tuple(_like(default[0], item) for item in value)  # pyright: ignore[reportUnknownArgumentType]
-    return value
-
-
-def _find(text: str, home: ModuleType) -> tuple[str, Callable[..., Any], dict[str, Any]]:
-    name, kwargs = _parse(text)
-    where, _, last = name.rpartition(".")
-    if where:  # the user's own: any importable module
-        try:
-            home = importlib.import_module(where)
-            method = getattr(home, last)
-        except (ImportError, AttributeError) as error:
-            raise InputError(f"cannot import {name!r}: {error}") from None
-    elif name in home.__all__:
-        method = getattr(home, last)
-    else:
-        kind = home.__name__.rpartition(".")[2]
-        lower = {known.lower(): known for known in home.__all__}
-        close = get_close_matches(name.lower(), lower, n=1)
-        hint = f"did you mean {lower[close[0]]!r}?" if close else f"there are {', '.join(sorted(home.__all__))}"
-        raise InputError(f"no {name!r} among {kind}; {hint}")
-    method = getattr(method, "fit", method)
-    known = hyperparameters(method)
-    for key in kwargs.keys() - known.keys():
-        raise InputError(f"{name} has no {key!r}; it has {', '.join(known) or 'no parameters'}")
-    ordered = {key: _like(default, kwargs[key]) for key, default in known.items() if key in kwargs}
-    return name, method, ordered
-
-
 def _parse(text: str) -> tuple[str, dict[str, Any]]:
     problem = InputError(f"expected name or name(key=value, ...), got {text!r}")
     try:
         match ast.parse(text.strip(), mode="eval").body:
-            case ast.Call(func=function, args=[], keywords=keywords):
+            case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords):
                 pass
-            case function:
+            case ast.Name(id=name):
                 keywords = []
-        if not isinstance(function, ast.Name | ast.Attribute):
+            case _:
+                raise problem
+        names = [keyword.arg for keyword in keywords]
+        if None in names or len(set(names)) < len(names):
             raise problem
-        kwargs = {k.arg: ast.literal_eval(k.value) for k in keywords if k.arg}
-    except (SyntaxError, ValueError):
+        return name, {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in keywords}
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise problem from None
-    return ast.unparse(function), kwargs
+
+
+# Hyperparameters
+
+
+def checked(method: Callable[..., Any], settings: Mapping[str, Any], name: str = "") -> dict[str, Any]:
+    """Return the hyperparameters in the method's own order and types, each held against its annotation.
+
+    A `Literal` has its words, `Annotated[float, Range(...)]` its range; 3 and 3.0 are one number where the method
+    wants a float. Raises `InputError` for a name, type, word or number that it does not take.
+    """
+    name = name or getattr(method, "__name__", "it")
+    known = _parameters(method)
+    for key in settings.keys() - known.keys():
+        raise InputError(f"{name} has no {key!r}; it has {', '.join(known) or 'no parameters'}")
+    hints = _hints(method)
+    made: dict[str, Any] = {}
+    for key, parameter in known.items():
+        if key in settings:
+            value = _like(parameter.default, settings[key])
+            if key in hints and (wanted := _refusal(value, hints[key])):
+                raise InputError(f"{name}: {key} must be {wanted}, got {value!r}")
+            made[key] = value
+        elif parameter.default is parameter.empty:
+            raise InputError(f"{name} needs {key}, which has no default: say {name}({key}=...)")
+    return made
+
+
+@functools.lru_cache(maxsize=1024)
+def _hints(method: Callable[..., Any]) -> dict[str, Any]:
+    source: Any = method.__init__ if isinstance(method, type) else method  # pyright: ignore[reportUnknownMemberType]
+    source = inspect.unwrap(getattr(source, "__func__", source))
+    try:
+        return typing.get_type_hints(source, include_extras=True)
+    except (NameError, TypeError):  # annotations that mean nothing here are nobody's promise
+        return {}
+
+
+def _refusal(value: Any, hint: Any) -> str:
+    """Say what a value of this annotation would be, or nothing if this is one; what cannot be judged passes."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        wanted = _refusal(value, arguments[0])
+        ranges = [extra for extra in arguments[1:] if isinstance(extra, Range)]
+        if not wanted and isinstance(value, int | float) and any(value not in each for each in ranges):
+            wanted = "a number " + " and ".join(map(str, ranges))
+        return wanted
+    if origin is Literal:
+        return "" if value in arguments else " or ".join(map(repr, arguments))
+    if origin in (types.UnionType, typing.Union):
+        refusals = [_refusal(value, part) for part in arguments]
+        return "" if "" in refusals else " or ".join(dict.fromkeys(refusals))
+    if hint is bool:
+        return "" if isinstance(value, bool) else "True or False"
+    if hint is int:
+        return "" if isinstance(value, int) and not isinstance(value, bool) else "a whole number"
+    if hint is float:
+        return "" if isinstance(value, int | float) and not isinstance(value, bool) and value == value else "a number"
+    if hint is str:
+        return "" if isinstance(value, str) else "a text"
+    if hint in (None, type(None)):
+        return "" if value is None else "None"
+    if origin in (tuple, Sequence):
+        return _refused_items(value, origin, arguments)
+    if isinstance(hint, type):
+        return "" if isinstance(value, hint) else f"a {hint.__name__}"
+    return ""
+
+
+def _refused_items(value: Any, origin: Any, arguments: tuple[Any, ...]) -> str:
+    """The same of a tuple or sequence, item by item."""
+    if not isinstance(value, tuple | list):
+        return "a tuple"
+    items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
+    if origin is tuple and Ellipsis not in arguments:
+        if len(items) != len(arguments):
+            return f"a tuple of {len(arguments)}"
+        pairs = list(zip(items, arguments))
+    else:
+        pairs = [(item, arguments[0]) for item in items]
+    refused = [wanted for wanted in (_refusal(item, hint) for item, hint in pairs) if wanted]
+    return f"a tuple, each {refused[0]}" if refused else ""
+
+
+def _like(default: Any, value: Any) -> Any:
+    """Make whole numbers floats where the default is one: 3 and 3.0 are one configuration, inside tuples too."""
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(default, tuple) and isinstance(value, tuple | list):
+        first = default[0] if default else None  # pyright: ignore[reportUnknownVariableType]
+        return tuple(_like(first, item) for item in value)  # pyright: ignore[reportUnknownArgumentType]
+    return value
+
+
+def _same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """Whether two are one definition, run twice: by the name of its module (a notebook's cell), or of its file."""
+    return _place(one) == _place(other) or (
+        one.__qualname__ == other.__qualname__ and _file(one) is not None and _file(one) == _file(other)
+    )
+
+
+def _file(method: Callable[..., Any]) -> str | None:
+    try:
+        return inspect.getfile(inspect.unwrap(method))
+    except TypeError:
+        return None
+
+
+def _place(method: Callable[..., Any]) -> str:
+    return f"{method.__module__}.{getattr(method, '__qualname__', type(method).__qualname__)}"

@@ -1,7 +1,6 @@
-"""Figures of the papers, from the functions of this package: each as SVG and PNG, with the numbers behind it as CSV."""
+"""The theory of focal loss as the papers draw it: each figure as SVG and PNG, with the numbers behind it as CSV."""
 
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from calibrant import losses, plots, theory
-from calibrant._types import Loss
 from calibrant.data import blobs
-from calibrant.study import Store, Study
-from calibrant.study.learning import drawings
+from calibrant.types import Loss
 
-__all__ = ["focal", "study"]
+__all__ = ["focal", "new_figure", "save_figure", "trained_on_blobs"]
 
 Curves = Mapping[str, tuple[Any, Any]]
 TRUTH = (0.55, 0.3, 0.15)  # Komisarenko & Kull (2024), figure 4
@@ -47,27 +44,15 @@ def focal(folder: Path) -> list[Path]:
     return [path for draw in drawn for path in draw(folder)]
 
 
-def study(which: Study, store: Store, folder: Path) -> list[Path]:
-    """Draw how the finished networks of a study learned; returns the files written, none if nothing is done."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written: list[Path] = []
-    for drawing in drawings(which, store):
-        figure = _figure(4.6, 3.2)
-        drawing.draw(figure.subplots())
-        figure.suptitle(textwrap.fill(drawing.title, 64), fontsize=9)
-        written += _save(folder, drawing.name, figure, pl.DataFrame(drawing.numbers))
-    return written
-
-
 def _gradient_ratio(folder: Path) -> list[Path]:
     p = torch.linspace(0, 1, 501, dtype=torch.float64)
     curves = {f"γ = {gamma:g}": (p, theory.gradient_ratio(p, gamma)) for gamma in (1.0, 2.0, 3.0, 5.0, 7.0)}
     curves = {"_cross-entropy": (p, torch.ones_like(p)), **curves}
-    figure = _figure(4.6, 3.2)
+    figure = new_figure(4.6, 3.2)
     ax = figure.subplots()
     plots.family(curves, ax=ax, xlabel="probability of the true class, $p$", ylabel="gradient ratio $g(p, γ)$")
     ax.set(xlim=(0, 1), ylim=(0, None))
-    return _save(folder, "mukhoti_4a_gradient_ratio", figure, _long({"": curves}))
+    return save_figure(folder, "mukhoti_4a_gradient_ratio", figure, _long({"": curves}))
 
 
 def _proper_part(folder: Path) -> list[Path]:
@@ -81,7 +66,7 @@ def _proper_part(folder: Path) -> list[Path]:
         f"γ = {gamma:g}": (p, theory.focal_map(z, gamma=gamma).exp()[:, 0]) for gamma in (-0.5, 0.5, 1.0, 3.0, 5.0)
     }
     right = {"_identity": (p, p), **right}
-    figure = _figure(8.0, 3.4)
+    figure = new_figure(8.0, 3.4)
     one, two = figure.subplots(1, 2)
     plots.family(left, ax=one, xlabel="probability of the true class", ylabel="loss, nats", title="Losses")
     one.set(xlim=(0, 1), ylim=(0, 3))
@@ -89,7 +74,7 @@ def _proper_part(folder: Path) -> list[Path]:
         right, ax=two, xlabel="predicted probability $q$", ylabel="mapped probability", title="Focal map, two classes"
     )
     two.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-    return _save(folder, "komisarenko_1_proper_part_and_map", figure, _long({"loss": left, "map": right}))
+    return save_figure(folder, "komisarenko_1_proper_part_and_map", figure, _long({"loss": left, "map": right}))
 
 
 def _binary_temperature(folder: Path) -> list[Path]:
@@ -101,11 +86,11 @@ def _binary_temperature(folder: Path) -> list[Path]:
         t = theory.nearest_temperature(gamma).temperature
         right[f"focal map, γ = {gamma:g}"] = s, theory.focal_map(_two(s.sigmoid()), gamma=gamma).exp()[:, 0]
         right[f"temperature {t:.3f}"] = few, (few / t).sigmoid()
-    figure = _figure(8.0, 3.2)
+    figure = new_figure(8.0, 3.2)
     one, two = figure.subplots(1, 2)
     plots.family(left, ax=one, xlabel="γ", ylabel="1 / T", title="Nearest temperature, two classes")
     plots.family(right, ax=two, xlabel="logit $s$", ylabel="mapped probability", title="The two maps coincide")
-    return _save(folder, "komisarenko_2_nearest_temperature", figure, _long({"line": left, "maps": right}))
+    return save_figure(folder, "komisarenko_2_nearest_temperature", figure, _long({"line": left, "maps": right}))
 
 
 def _bounds(folder: Path) -> list[Path]:
@@ -126,13 +111,13 @@ def _bounds(folder: Path) -> list[Path]:
         "exact bounds": (gammas, mildest - sharpest),
         "exact, up to |s| = 20": (gammas, mildest - within),
     }
-    figure = _figure(8.0, 3.2)
+    figure = new_figure(8.0, 3.2)
     one, two = figure.subplots(1, 2)
     plots.family(left, ax=one, xlabel="γ", ylabel="$T$ (γ + 1)", title="Temperatures that bound the focal map")
     one.set_ylim(top=1.32)
     plots.family(right, ax=two, xlabel="γ", ylabel="difference of temperatures", title="Width of the bounds")
     two.set_ylim(bottom=0)
-    return _save(folder, "komisarenko_3_bounds", figure, _long({"bounds": left, "width": right}))
+    return save_figure(folder, "komisarenko_3_bounds", figure, _long({"bounds": left, "width": right}))
 
 
 def _risks(folder: Path) -> list[Path]:
@@ -144,19 +129,19 @@ def _risks(folder: Path) -> list[Path]:
         "proper part of focal, γ = 1": lambda z, y: theory.proper_part(z, y, gamma=1.0),
         "proper part of focal, γ = 3": lambda z, y: theory.proper_part(z, y, gamma=3.0),
     }
-    figure = _figure(7.0, 6.2)
+    figure = new_figure(7.0, 6.2)
     tables: list[pl.DataFrame] = []
     for ax, (name, loss) in zip(figure.subplots(2, 2).flat, shown.items(), strict=True):
         risk = theory.conditional_risk(points.log(), truth, loss=loss).numpy()
         levels = np.quantile(risk, (0.03, 0.12, 0.2)).tolist()
         plots.simplex_contours(points, risk, ax=ax, levels=levels, mark=TRUTH, title=name)
         tables.append(_rows(points, panel=name, risk=risk))
-    return _save(folder, "komisarenko_4_conditional_risk", figure, pl.concat(tables))
+    return save_figure(folder, "komisarenko_4_conditional_risk", figure, pl.concat(tables))
 
 
 def _arrows(folder: Path) -> list[Path]:
     start = _grid(14, inside=0.02)
-    figure = _figure(7.0, 6.4)
+    figure = new_figure(7.0, 6.4)
     tables: list[pl.DataFrame] = []
     for column, gamma in zip(figure.subplots(2, 2).T, (1.0, 3.0), strict=True):
         t = theory.nearest_temperature(gamma, 3).temperature
@@ -167,22 +152,22 @@ def _arrows(folder: Path) -> list[Path]:
         for ax, (name, end) in zip(column, ends.items(), strict=True):
             plots.simplex_arrows(start, end, ax=ax, title=name)
             tables.append(_rows(start, panel=name, **{f"to{i + 1}": end[:, i].numpy() for i in range(3)}))
-    return _save(folder, "komisarenko_5_arrows", figure, pl.concat(tables))
+    return save_figure(folder, "komisarenko_5_arrows", figure, pl.concat(tables))
 
 
 def _three_classes(folder: Path) -> list[Path]:
     left, right = _lines(np.arange(0, 10.01, 0.5), classes=3, line=(0.64, 0.91))
-    figure = _figure(8.0, 3.2)
+    figure = new_figure(8.0, 3.2)
     one, two = figure.subplots(1, 2)
     plots.family(left, ax=one, xlabel="γ", ylabel="1 / T", title="Nearest temperature, three classes")
     plots.family(right, ax=two, xlabel="γ", ylabel="largest difference of probabilities", title="What it misses")
     two.set_ylim(bottom=0)
-    return _save(folder, "komisarenko_6_three_classes", figure, _long({"line": left, "deviation": right}))
+    return save_figure(folder, "komisarenko_6_three_classes", figure, _long({"line": left, "deviation": right}))
 
 
 def _difference(folder: Path) -> list[Path]:
     points = _grid(150, inside=1e-3)
-    figure = _figure(7.6, 3.4)
+    figure = new_figure(7.6, 3.4)
     axes = figure.subplots(1, 2)
     tables: list[pl.DataFrame] = []
     shades: Any = None
@@ -195,12 +180,12 @@ def _difference(folder: Path) -> list[Path]:
         shades = plots.simplex_heat(points, gap, ax=ax, limit=0.05, title=name)
         tables.append(_rows(points, panel=name, difference=gap))
     figure.colorbar(shades, ax=axes, shrink=0.8, label="confidence: focal map minus temperature")
-    return _save(folder, "komisarenko_7_difference", figure, pl.concat(tables))
+    return save_figure(folder, "komisarenko_7_difference", figure, pl.concat(tables))
 
 
 def _trained(folder: Path) -> list[Path]:
     truth, raw, mapped = trained_on_blobs(gamma=3.0)
-    figure = _figure(7.4, 3.6)
+    figure = new_figure(7.4, 3.6)
     panels = {"trained with focal loss, γ = 3": raw, "then mapped by focal_map(gamma=3)": mapped}
     tables: list[pl.DataFrame] = []
     for ax, (name, log_q) in zip(figure.subplots(1, 2), panels.items(), strict=True):
@@ -213,7 +198,7 @@ def _trained(folder: Path) -> list[Path]:
         ax.annotate(f"mean total variation {distance:.3f}", (0.04, 0.93), xycoords="axes fraction", fontsize=8)
         ax.set(aspect="equal", xlim=(0.3, 1), ylim=(0.3, 1))
         tables.append(pl.DataFrame({"panel": [name] * len(p), "true": p.numpy(), "predicted": q.numpy()}))
-    return _save(folder, "focal_map_on_blobs", figure, pl.concat(tables))
+    return save_figure(folder, "focal_map_on_blobs", figure, pl.concat(tables))
 
 
 def trained_on_blobs(*, gamma: float, steps: int = 150, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -279,11 +264,12 @@ def _long(panels: Mapping[str, Curves]) -> pl.DataFrame:
     )
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of so many inches."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _save(folder: Path, name: str, figure: Figure, numbers: pl.DataFrame) -> list[Path]:
+def save_figure(folder: Path, name: str, figure: Figure, numbers: pl.DataFrame) -> list[Path]:
     """Write a figure twice, the same bytes every time, and its numbers."""
     paths: Sequence[Path] = [folder / f"{name}.{kind}" for kind in ("svg", "png", "csv")]
     with rc_context({"svg.hashsalt": name}):

@@ -1,15 +1,16 @@
 """The only torch modules here: they carry any loss, or any calibrator, into a network."""
 
 import inspect
-from dataclasses import fields, replace
+from dataclasses import is_dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from calibrant import catalog, losses
-from calibrant._types import Adaptive, Calibrator, InputError, Loss
+from calibrant import calibrators, losses
+from calibrant.catalog import LOSSES
 from calibrant.predictions import Predictions
+from calibrant.types import Calibrator, InputError, Loss, StatefulLoss
 
 
 class Criterion(nn.Module):
@@ -44,7 +45,7 @@ class Criterion(nn.Module):
         super().__init__()
         if reduction not in ("mean", "sum", "none"):
             raise InputError(f"reduction must be mean, sum or none, got {reduction!r}")
-        self.loss: Loss = catalog.resolve(loss, losses) if isinstance(loss, str) else loss
+        self.loss: Loss = LOSSES.resolve(loss) if isinstance(loss, str) else loss
         self.reduction = reduction
         self.ignore_index = ignore_index
         self.register_buffer("weight", weight)
@@ -71,7 +72,7 @@ class Criterion(nn.Module):
 
     def after_epoch(self, epoch: int, val: Predictions | None = None) -> None:
         """Replace a loss with state by the one of the next epoch; leave any other alone. Epochs count from 0."""
-        if isinstance(self.loss, Adaptive):
+        if isinstance(self.loss, StatefulLoss):
             self.loss = self.loss.after_epoch(epoch, val)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
@@ -94,21 +95,58 @@ class Criterion(nn.Module):
 
 
 class Calibrated(nn.Module):
-    """A network followed by a fitted calibrator; what it learned is kept in buffers and moves with the module."""
+    """A network followed by a fitted calibrator; what it learned is kept in buffers and moves with the module.
+
+    Logits (n, k, d1, ...), such as those of segmentation, are calibrated along axis 1. A calibrator of your own is
+    any class of the shape `types.Calibrator`; its tensors are buffers too, those of calibrators inside it included.
+    """
 
     def __init__(self, network: nn.Module, calibrator: Calibrator) -> None:
         super().__init__()
         self.network = network
         self.calibrator = calibrator
-        self._names = [
-            f.name
-            for f in fields(calibrator)  # pyright: ignore[reportArgumentType]
-            if isinstance(getattr(calibrator, f.name), Tensor)
-        ]
-        for name in self._names:
-            self.register_buffer(name, getattr(calibrator, name))
+        self._plan = self._adopted(calibrator, "")
+
+    def _adopted(self, value: Any, name: str) -> "Plan":
+        """Keep the tensors inside a value as buffers; return where each belongs."""
+        if isinstance(value, Tensor):
+            self.register_buffer(name, value)
+            return name
+        found = {key: self._adopted(part, f"{name}__{key}" if name else key) for key, part in _parts(value).items()}
+        return {key: plan for key, plan in found.items() if plan}
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Tensor:
         """Return calibrated logits of the network's inputs."""
-        learned = {name: getattr(self, name) for name in self._names}
-        return replace(self.calibrator, **learned)(self.network(*inputs, **kwargs))  # pyright: ignore
+        logits = self.network(*inputs, **kwargs)
+        calibrator = _renewed(self.calibrator, self._plan, dict(self.named_buffers(recurse=False)))
+        if logits.ndim == 2:
+            return calibrator(logits)
+        dense = logits.movedim(1, -1)
+        return calibrator(dense.flatten(0, -2)).view(dense.shape).movedim(-1, 1)
+
+
+Plan = str | dict[str, Any]  # the buffer's name, or a plan for each part that holds some
+
+
+def _parts(value: Any) -> dict[str, Any]:
+    if isinstance(value, tuple):
+        return {str(i): part for i, part in enumerate(value)}  # pyright: ignore[reportUnknownVariableType]
+    return calibrators.learned(value)
+
+
+def _renewed(value: Any, plan: Plan, buffers: dict[str, Tensor]) -> Any:
+    """Return the same value with its tensors taken from the buffers."""
+    if isinstance(plan, str):
+        return buffers[plan]
+    if not plan:
+        return value
+    parts = _parts(value)
+    new = {key: _renewed(parts[key], inside, buffers) for key, inside in plan.items()}
+    if isinstance(value, tuple):
+        return tuple((parts | new).values())
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **new)
+    made = object.__new__(type(value))
+    for key, part in (parts | new).items():
+        object.__setattr__(made, key, part)
+    return made

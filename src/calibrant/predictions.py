@@ -3,136 +3,285 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calibrant._types import InputError
+from calibrant import _softmax, io
+from calibrant._bins import Events
+from calibrant._softmax import Outcomes, Visit
+from calibrant.types import InputError, Map
 
-SUFFIXES = (".npz", ".npy", ".csv", ".parquet", ".safetensors", ".pt", ".pth")
+Of = Literal["top", "classes"] | int  # the event that is judged
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class Predictions:
-    """Logits with the labels they should have predicted, and optionally a weight for every example.
+    """Logits with the labels they should have predicted, and what is known of them; checked once, here.
 
     Takes anything array-like: torch, numpy, jax, nested lists. Logits are any unnormalized log-probabilities; -inf is
     allowed and means probability 0. Segmentation and token predictions of shape (n, k, d1, ...) with labels
     (n, d1, ...) become one row per position; positions labeled `ignore_index` are left out.
 
-    Raises `InputError` with one line for wrong shapes, types, NaN, labels out of range, or logits that look like
+    - `weights`: how often each example counts; an integer weight is that many copies.
+    - `of`: the event that calibration metrics judge. "top": that the predicted class is right; the index of a class:
+      that it is the true one; "classes": each class's own, of which metrics give the mean.
+    - `groups`: examples of one group are never divided between folds, such as the frames of one film.
+
+    Raises `InputError` with one line for wrong shapes, types, NaN, labels out of range, or logits that are plainly
     probabilities (use `Predictions.from_probs` for those).
 
     >>> Predictions([[0.0, 1.0, 2.0]], [3])
     Traceback (most recent call last):
-    calibrant._types.InputError: labels must lie in [0, 3), got 3 .. 3; are they 1-based? then subtract 1
+    calibrant.types.InputError: labels must lie in [0, 3), got 3 .. 3; are they 1-based? then subtract 1
     """
 
     logits: Tensor  # (n k) float
     labels: Tensor  # (n) int64
     weights: Tensor | None  # (n) float64, non-negative
+    groups: Tensor | None  # (n) int64
+    of: Of
 
-    def __init__(self, logits: Any, labels: Any, weights: Any = None, *, ignore_index: int | None = None) -> None:
+    def __init__(
+        self,
+        logits: Any,
+        labels: Any,
+        weights: Any = None,
+        *,
+        of: str | int = "top",
+        groups: Any = None,
+        ignore_index: int | None = None,
+    ) -> None:
         logits, labels = _tensor(logits, "logits"), _whole(_tensor(labels, "labels"))
         weights = None if weights is None else _tensor(weights, "weights").double()
-        logits, labels, weights = _rows(logits, labels, weights)
+        groups = None if groups is None else _codes(groups)
+        logits, labels, (weights, groups) = _rows(logits, labels, {"weights": weights, "groups": groups})
         if ignore_index is not None:
             keep = labels != ignore_index
             logits, labels = logits[keep], labels[keep]
-            weights = None if weights is None else weights[keep]
+            weights, groups = (None if part is None else part[keep] for part in (weights, groups))
         _check(logits, labels, weights)
-        for name, value in ("logits", logits), ("labels", labels), ("weights", weights):
+        self._set(logits, labels, weights, groups, _event(of, logits.shape[1]))
+
+    def _set(self, logits: Tensor, labels: Tensor, weights: Tensor | None, groups: Tensor | None, of: Of) -> None:
+        values = {"logits": logits, "labels": labels, "weights": weights, "groups": groups, "of": of}
+        for name, value in values.items():
             object.__setattr__(self, name, value)
 
     @classmethod
-    def from_probs(
-        cls, probs: Any, labels: Any, weights: Any = None, *, ignore_index: int | None = None
-    ) -> "Predictions":
+    def from_probs(cls, probs: Any, labels: Any, weights: Any = None, **more: Any) -> "Predictions":
         """Enter from probabilities (n, k), rows summing to 1, or (n,) for the probability of class 1 of 2.
 
-        log p is as good a logit as any; it is taken in float64.
+        log p is as good a logit as any; it is taken in float64. `more`: `of`, `groups`, `ignore_index`.
 
         >>> Predictions.from_probs([[0.25, 0.75]], [1]).logits.exp()
         tensor([[0.2500, 0.7500]], dtype=torch.float64)
         """
-        p = _tensor(probs, "probs")
-        narrow = p.dtype in (torch.float16, torch.bfloat16)
-        p = p.double()
-        if p.ndim == 1:
-            p = torch.stack([1 - p, p], dim=-1)
-        if p.isnan().any():
-            raise InputError(f"{_nan_rows(p)} of {len(p)} rows of probs contain NaN; drop or repair them first")
-        total = p.sum(1)
-        if bool((p < 0).any()) or bool(((total - 1).abs() > (2e-2 if narrow else 1e-3)).any()):
-            raise InputError(
-                f"rows of probs must be non-negative and sum to 1, got minimum {p.min():.4g} and sums "
-                f"{total.min():.4g} .. {total.max():.4g}; if these are logits, say logits"
-            )
-        return cls(p.log(), labels, weights, ignore_index=ignore_index)
+        return cls(_log_probs(probs), labels, weights, **more)
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __iter__(self) -> Iterator[Tensor]:
-        """Unpack to logits and labels, so that `ece(*predictions)` reads well."""
-        return iter((self.logits, self.labels))
+    def __iter__(self) -> Iterator[Any]:
+        """Refuse to be unpacked, which would lose the weights."""
+        raise TypeError("predictions do not unpack: pass them whole, as in nll(predictions); they carry their weights")
 
     def __repr__(self) -> str:
         n, k = self.logits.shape
         weighted = "" if self.weights is None else ", weighted"
-        return f"Predictions(n={n}, k={k}, {str(self.logits.dtype).removeprefix('torch.')}{weighted})"
+        judged = "" if self.of == "top" else f", of={self.of!r}"
+        return f"Predictions(n={n}, k={k}, {str(self.logits.dtype).removeprefix('torch.')}{weighted}{judged})"
 
     def __getitem__(self, rows: Any) -> "Predictions":
-        """Some of the rows, by slice, mask or indices."""
-        weights = None if self.weights is None else self.weights[rows]
-        return Predictions(self.logits[rows], self.labels[rows], weights)
+        """Some of the rows, by slice, mask or indices, with what is already known of them."""
+        rows = slice(rows, rows + 1 or None) if isinstance(rows, int) else rows
+        weights, groups = (None if part is None else part[rows] for part in (self.weights, self.groups))
+        some = _trusted(self.logits[rows], self.labels[rows], weights, groups, self.of)
+        for name in ("outcomes", "events"):
+            if name in self.__dict__:
+                some.__dict__[name] = self.__dict__[name][rows]
+        if not len(some):
+            raise InputError(f"no examples: none of the {len(self)} rows was chosen")
+        return some
+
+    def judging(self, of: str | int) -> "Predictions":
+        """The same, with another event to be judged."""
+        if _event(of, self.logits.shape[1]) == self.of:
+            return self
+        same = _trusted(self.logits, self.labels, self.weights, self.groups, _event(of, self.logits.shape[1]))
+        if "outcomes" in self.__dict__ and not isinstance(same.of, int):
+            same.__dict__["outcomes"] = self.outcomes
+        return same
 
     def double(self) -> "Predictions":
         """The same in float64, in which everything is fitted and measured."""
-        return Predictions(self.logits.double(), self.labels, self.weights)
+        if self.logits.dtype == torch.float64:
+            return self
+        return _trusted(self.logits.double(), self.labels, self.weights, self.groups, self.of)
+
+    def mapped(self, calibrator: Map) -> "Predictions":
+        """The same examples with the logits that a map makes of theirs.
+
+        Raises `InputError` if it makes something else of them than as many logits.
+        """
+        logits = calibrator(self.logits)
+        name = getattr(calibrator, "__name__", type(calibrator).__name__)
+        if not isinstance(logits, Tensor) or logits.shape != self.logits.shape:  # pyright: ignore
+            got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__  # pyright: ignore
+            raise InputError(f"{name} must return logits {tuple(self.logits.shape)}, as it was given, got {got}")
+        try:
+            _finite(logits)
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from None
+        return _trusted(logits.detach(), self.labels, self.weights, self.groups, self.of)
+
+    # What everything is a function of: made once, when it is first asked for
+
+    @cached_property
+    def outcomes(self) -> Outcomes:
+        """Confidence, correctness, log-likelihood and Brier score of every example, by one pass over the logits."""
+        return self._passed(None)
+
+    def survey(self, visit: Visit | None = None) -> Outcomes:
+        """The outcomes, shown on the way (rows, probabilities) to `visit`: one pass for both."""
+        if visit is not None:
+            self.__dict__["outcomes"] = self._passed(visit)
+        return self.outcomes
+
+    def _passed(self, visit: Visit | None) -> Outcomes:
+        index = self.of if isinstance(self.of, int) else None
+        return _softmax.outcomes(self.logits, self.labels, index=index, visit=visit)
+
+    @cached_property
+    def events(self) -> Events:
+        """The event that is judged: how probable it was said to be, whether it happened, how often it counts.
+
+        Raises `InputError` where every class is judged: take one after the other, `judging(j).events`.
+        """
+        if self.of == "classes":
+            raise InputError("each class has its own events: take predictions.judging(j).events")
+        if isinstance(self.of, int):
+            known = self.__dict__.get("outcomes")
+            said = _softmax.one_class(self.logits, self.of) if known is None else known.probability
+            return Events(said, (self.labels == self.of).double(), self.weights)
+        return Events(*self._top_label, self.weights)
+
+    @property
+    def _top_label(self) -> tuple[Tensor, Tensor]:
+        if "outcomes" in self.__dict__:
+            return self.outcomes.confidence, self.outcomes.correct
+        return _softmax.top_label(self.logits, self.labels)  # less work, where that is all
+
+    @property
+    def correct(self) -> Tensor:
+        """Whether the predicted class, the lowest index that attains the maximum, is right: (n) float64, 0 or 1."""
+        if "outcomes" in self.__dict__:
+            return self.outcomes.correct
+        return (self.logits.argmax(1) == self.labels).double()
+
+    @property
+    def log_likelihood(self) -> Tensor:
+        """log p_y of every example, in float64."""
+        if "outcomes" in self.__dict__:
+            return self.outcomes.log_likelihood
+        return _softmax.log_likelihood(self.logits, self.labels)
+
+    @property
+    def mass(self) -> float:
+        """How many examples there are, each counted as often as its weight says."""
+        return float(len(self)) if self.weights is None else float(self.weights.sum())
 
     @property
     def digest(self) -> str:
         """Sixteen hex digits that identify these logits and labels, whatever file they came from."""
         return digest(self.logits, self.labels)
 
+    # Files
+
     def save(self, path: str | Path) -> None:
         """Write .npz, .safetensors, .csv or .parquet, readable by `Predictions.load`."""
-        path = Path(path)
         arrays: dict[str, Tensor] = {"logits": self.logits.cpu().contiguous(), "labels": self.labels.cpu()}
-        if self.weights is not None:
-            arrays["weights"] = self.weights.cpu()
-        _write(path, arrays)
+        arrays |= {} if self.weights is None else {"weights": self.weights.cpu()}
+        arrays |= {} if self.groups is None else {"groups": self.groups.cpu()}
+        io.write(path, arrays)
 
     @classmethod
-    def load(cls, path: str | Path) -> "Predictions":
+    def load(cls, path: str | Path, *, ignore_index: int | None = None) -> "Predictions":
         """Read predictions from a file.
 
-        .npz, .safetensors, .pt (a dict of tensors): keys `logits` or `probs`, and `labels`; `weights` if there.
-        .npy: NAME_logits.npy or NAME_probs.npy, with NAME_labels.npy beside it.
-        .csv, .parquet: one column `label` (or `labels`), columns `logit_0`, `logit_1`, ... or `prob_0`, ...; parquet
-        may instead have a list column `logits` or `probs`.
+        .npz, .safetensors, .pt (a dict of tensors): keys `logits` or `probs`, and `labels`; `weights` and `groups` if
+        there. .npy: NAME_logits.npy or NAME_probs.npy, with NAME_labels.npy beside it. .csv, .parquet: one column
+        `label` (or `labels`), columns `logit_0`, `logit_1`, ... or `prob_0`, ...; parquet may instead have a list
+        column `logits` or `probs`.
         """
-        path = Path(path)
         try:
-            return _enter(cls, _read(path))
+            return cls._enter(io.read(path), ignore_index)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
+
+    @classmethod
+    def load_pieces(
+        cls, path: str | Path, *, rows: int | None = None, ignore_index: int | None = None
+    ) -> Iterator["Predictions"]:
+        """Read a .parquet, .safetensors or .npy file of any size in pieces, each checked at the door.
+
+        Pieces hold about 64 MB unless `rows` says otherwise. Those in which every position is ignored are left out.
+        """
+        classes, seen = 0, 0
+        pieces = io.read_pieces(path, rows)
+        while True:
+            try:
+                if (arrays := next(pieces, None)) is None:
+                    break
+                labels = arrays[io.kind_of(arrays)[1]]
+            except InputError as error:
+                raise InputError(f"{path}: {error}") from None
+            first, seen = seen, seen + len(labels)
+            if ignore_index is not None and bool((np.asarray(labels) == ignore_index).all()):
+                continue
+            try:
+                part = cls._enter(arrays, ignore_index)
+            except InputError as error:
+                raise InputError(f"{path}, rows {first} .. {seen - 1}: {error}") from None
+            if classes not in (0, part.logits.shape[1]):
+                raise InputError(f"{path}: rows of {classes} classes are followed by rows of {part.logits.shape[1]}")
+            classes = part.logits.shape[1]
+            yield part
+        if classes == 0:
+            raise InputError(f"{path}: no examples")
+
+    @classmethod
+    def _enter(cls, arrays: Mapping[str, Any], ignore_index: int | None) -> "Predictions":
+        kind, labels = io.kind_of(arrays)
+        enter: Callable[..., Predictions] = cls if kind == "logits" else cls.from_probs
+        weights, groups = arrays.get("weights"), arrays.get("groups")
+        return enter(arrays[kind], arrays[labels], weights, groups=groups, ignore_index=ignore_index)
+
+
+def predictions_of(predictions: Any, labels: Any = None, weights: Any = None) -> Predictions:
+    """Return predictions as they are, or enter logits with their labels and weights."""
+    if isinstance(predictions, Predictions):
+        if labels is not None or weights is not None:
+            raise InputError("predictions carry their labels and weights: give them alone, or logits with their labels")
+        return predictions
+    if labels is None:
+        raise InputError("need predictions, or logits with their labels: give Predictions(logits, labels)")
+    return Predictions(logits=predictions, labels=labels, weights=weights)
 
 
 def load_logits(path: str | Path) -> tuple[Tensor, Tensor | None]:
     """Read the logits of a file whose labels may not be known yet; labels are None then. Formats as `load`."""
-    path = Path(path)
     try:
-        arrays = dict(_read(path))
+        arrays = dict(io.read(path))
         known = "labels" in arrays or "label" in arrays
         if not known:
             some = next((arrays[kind] for kind in ("logits", "probs") if kind in arrays), np.zeros((0, 2)))
             arrays["labels"] = np.zeros(len(some), dtype=np.int64)
-        found = _enter(Predictions, arrays)
+        found = Predictions._enter(arrays, None)  # pyright: ignore[reportPrivateUsage]
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return found.logits, found.labels if known else None
@@ -169,6 +318,15 @@ def collect(network: nn.Module, batches: Iterable[Any], *, device: torch.device 
 
 # The door
 
+FEW = 2  # rows with shares in them from which sums of 1 are no accident
+
+
+def _trusted(logits: Tensor, labels: Tensor, weights: Tensor | None, groups: Tensor | None, of: Of) -> Predictions:
+    """Predictions of what was checked before."""
+    made = object.__new__(Predictions)
+    made._set(logits, labels, weights, groups, of)  # pyright: ignore[reportPrivateUsage]
+    return made
+
 
 def _tensor(value: Any, name: str) -> Tensor:
     if isinstance(value, Tensor):
@@ -180,14 +338,29 @@ def _tensor(value: Any, name: str) -> Tensor:
         raise InputError(f"{name} must be an array of numbers, got {type(value).__name__}: {error}") from None
 
 
+def _codes(groups: Any) -> Tensor:
+    """Number the groups, whatever they are called."""
+    if isinstance(groups, Tensor):
+        return groups.unique(return_inverse=True)[1]
+    return torch.from_numpy(np.unique(np.asarray(groups), return_inverse=True)[1].reshape(np.shape(groups)))
+
+
+def _event(of: Any, k: int) -> Of:
+    if of in ("top", "classes") or (isinstance(of, int) and not isinstance(of, bool) and 0 <= of < k):
+        return of
+    raise InputError(f"of must be 'top', 'classes' or the index of one of {k} classes, got {of!r}")
+
+
 def _whole(labels: Tensor) -> Tensor:
     if labels.is_floating_point() and not bool((labels == labels.round()).all()):
         raise InputError(f"labels must be whole numbers (class indices), got {labels.dtype} with fractions or NaN")
     return labels.long()
 
 
-def _rows(logits: Tensor, labels: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    shape = (logits.shape[0], *logits.shape[2:])
+def _rows(
+    logits: Tensor, labels: Tensor, more: Mapping[str, Tensor | None]
+) -> tuple[Tensor, Tensor, list[Tensor | None]]:
+    shape = (logits.shape[0], *logits.shape[2:]) if logits.ndim else ()
     got = f"got {tuple(logits.shape)} and {tuple(labels.shape)}"
     if logits.ndim < 2:
         raise InputError(
@@ -197,13 +370,16 @@ def _rows(logits: Tensor, labels: Tensor, weights: Tensor | None) -> tuple[Tenso
         raise InputError(f"need class indices as labels (n,), {got}; for one-hot labels use labels.argmax(-1)")
     if tuple(labels.shape) != shape:
         raise InputError(f"need logits (n, k) and labels (n,), {got}")
-    if weights is not None and tuple(weights.shape) != shape:
-        raise InputError(f"need one weight per label, got weights {tuple(weights.shape)}, labels {tuple(labels.shape)}")
+    for name, part in more.items():
+        if part is not None and tuple(part.shape) != shape:
+            one = name.removesuffix("s")
+            raise InputError(f"need one {one} per label, got {name} {tuple(part.shape)}, labels {tuple(labels.shape)}")
+    parts = list(more.values())
     if logits.ndim > 2:
         logits = logits.movedim(1, -1).flatten(0, -2)
         labels = labels.flatten()
-        weights = None if weights is None else weights.flatten()
-    return logits, labels, weights
+        parts = [None if part is None else part.flatten() for part in parts]
+    return logits, labels, parts
 
 
 def _check(logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
@@ -214,146 +390,77 @@ def _check(logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         raise InputError("need at least 2 classes, got 1; a single logit s of a binary classifier is the pair [0, s]")
     if not logits.is_floating_point():
         raise InputError(f"logits must be floating point, got {logits.dtype}; are logits and labels swapped?")
-    low, high = int(labels.min()), int(labels.max())
+    low, high = (int(end) for end in labels.aminmax())
     if low < 0 or high >= k:
         hint = "are they 1-based? then subtract 1" if low >= 1 and high == k else "negative ones need ignore_index"
         hint = hint if high == k or low < 0 else "are there classes without a column?"
         raise InputError(f"labels must lie in [0, {k}), got {low} .. {high}; {hint}")
-    total = logits.sum(1)  # NaN and +inf survive a sum: one cheap pass finds them
-    if not bool(total.isfinite().all()):
-        if logits.isnan().any():
-            raise InputError(f"{_nan_rows(logits)} of {n} rows of logits contain NaN; drop or repair them first")
-        if logits.isposinf().any():
-            raise InputError(
-                f"{int(logits.isposinf().any(1).sum())} of {n} rows of logits contain +inf; only -inf "
-                "(probability 0) has a meaning"
-            )
-        if bool(logits.isneginf().all(1).any()):
-            raise InputError("a row of logits is -inf everywhere: no class has any probability")
-    elif bool(((total - 1).abs() < 1e-3).all()) and bool((logits >= 0).all()):
+    _finite(logits)
+    if _like_probabilities(logits):
         raise InputError(
             f"logits look like probabilities (all {n} rows are non-negative and sum to 1); "
             "use Predictions.from_probs, or the key 'probs' in a file"
         )
-    if weights is not None and not (bool((weights >= 0).all()) and float(weights.sum()) > 0):
+    if weights is not None:
+        _check_weights(weights)
+
+
+def _finite(logits: Tensor) -> None:
+    """Refuse NaN, +inf, and rows without any probability; all of them survive a sum: one cheap pass finds them."""
+    if bool(logits.sum(dtype=torch.float64 if logits.dtype == torch.float64 else torch.float32).isfinite()):
+        return
+    n = len(logits)
+    if logits.isnan().any():
+        raise InputError(f"{_nan_rows(logits)} of {n} rows of logits contain NaN; drop or repair them first")
+    if logits.isposinf().any():
+        raise InputError(
+            f"{int(logits.isposinf().any(1).sum())} of {n} rows of logits contain +inf; only -inf "
+            "(probability 0) has a meaning"
+        )
+    if bool(logits.isneginf().all(1).any()):
+        raise InputError("a row of logits is -inf everywhere: no class has any probability")
+
+
+def _like_probabilities(logits: Tensor) -> bool:
+    """Whether all rows are non-negative and sum to 1, and enough of them are not one-hot to be no accident."""
+    if not _sum_to_one(logits[:32]) or not _sum_to_one(logits):
+        return False
+    return int(((logits > 0) & (logits < 1)).any(1).sum()) >= FEW
+
+
+def _sum_to_one(rows: Tensor) -> bool:
+    return bool((rows >= 0).all()) and bool(((rows.double().sum(1) - 1).abs() < 1e-3).all())
+
+
+def _check_weights(weights: Tensor) -> None:
+    total = float(weights.sum())
+    if not bool((weights >= 0).all()) or not 0 < total < float("inf"):
         raise InputError("weights must be non-negative, finite and not all zero")
+    if total < 1 + 1e-3 and int((weights > 0).sum()) > 1:
+        raise InputError(
+            f"weights say how often an example counts, but all {len(weights)} together count as {total:.4g}; "
+            "multiply normalized ones by the number of examples"
+        )
+
+
+def _log_probs(probs: Any) -> Tensor:
+    p = _tensor(probs, "probs")
+    narrow = p.dtype in (torch.float16, torch.bfloat16)
+    p = p.double()
+    if p.ndim == 1:
+        p = torch.stack([1 - p, p], dim=-1)
+    if p.isnan().any():
+        raise InputError(f"{_nan_rows(p)} of {len(p)} rows of probs contain NaN; drop or repair them first")
+    if p.ndim < 2 or not p.numel():
+        raise InputError(f"need probs (n, k), or (n,) for the probability of class 1 of 2, got {tuple(p.shape)}")
+    total = p.sum(1)
+    if bool((p < 0).any()) or bool(((total - 1).abs() > (2e-2 if narrow else 1e-3)).any()):
+        raise InputError(
+            f"rows of probs must be non-negative and sum to 1, got minimum {p.min():.4g} and sums "
+            f"{total.min():.4g} .. {total.max():.4g}; if these are logits, say logits"
+        )
+    return p.log()
 
 
 def _nan_rows(x: Tensor) -> int:
     return int(x.isnan().flatten(1).any(1).sum())
-
-
-# Files
-
-
-def _enter(cls: type[Predictions], arrays: Mapping[str, Any]) -> Predictions:
-    kinds = [kind for kind in ("logits", "probs") if kind in arrays]
-    labels = [name for name in ("labels", "label") if name in arrays]
-    if len(kinds) != 1 or len(labels) != 1:
-        got = ", ".join(map(repr, sorted(arrays))) or "nothing"
-        raise InputError(f"expected 'labels' and either 'logits' or 'probs', got {got}")
-    enter: Callable[..., Predictions] = cls if kinds == ["logits"] else cls.from_probs
-    return enter(arrays[kinds[0]], arrays[labels[0]], arrays.get("weights"))
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    if path.suffix not in SUFFIXES:
-        raise InputError(
-            f"cannot tell the format from {path.suffix or 'no suffix'!r}; expected one of {', '.join(SUFFIXES)}"
-        )
-    if not path.is_file():
-        raise InputError("no such file")
-    if path.stat().st_size == 0:
-        raise InputError("the file is empty (0 bytes)")
-    try:
-        return _READERS[path.suffix](path)
-    except InputError:
-        raise
-    except Exception as error:  # third-party readers raise anything; the reason matters, their type does not
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"not a readable {path.suffix} file ({type(error).__name__}: {reason})") from None
-
-
-def _read_npz(path: Path) -> Mapping[str, Any]:
-    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-        return {key: file[key] for key in file.files}
-
-
-def _read_npy(path: Path) -> Mapping[str, Any]:
-    for kind in "logits", "probs":
-        if path.stem.endswith(kind):
-            beside = path.with_name(path.stem.removesuffix(kind) + "labels.npy")
-            labels = {"labels": np.load(beside, allow_pickle=False)} if beside.is_file() else {}
-            return {kind: np.load(path, allow_pickle=False)} | labels
-    raise InputError("expected a name that ends in logits.npy or probs.npy, with its labels.npy beside it")
-
-
-def _read_safetensors(path: Path) -> Mapping[str, Any]:
-    from safetensors.torch import load_file
-
-    return load_file(path)
-
-
-def _read_torch(path: Path) -> Mapping[str, Any]:
-    value = torch.load(path, map_location="cpu", weights_only=True)
-    if not isinstance(value, Mapping):
-        raise InputError(f"expected a dict with 'logits' and 'labels', got {type(value).__name__}")
-    return value  # pyright: ignore[reportUnknownVariableType]
-
-
-def _read_table(path: Path) -> Mapping[str, Any]:
-    import polars
-
-    return table_arrays(polars.read_csv(path) if path.suffix == ".csv" else polars.read_parquet(path))
-
-
-def table_arrays(frame: Any) -> Mapping[str, Any]:
-    """Arrays of a polars frame with columns as `Predictions.load` describes them."""
-    arrays: dict[str, Any] = {}
-    for name in ("label", "labels", "weights", "logits", "probs"):
-        if name in frame.columns:
-            column = frame[name]
-            arrays[name] = np.array(column.to_list()) if column.dtype.is_nested() else column.to_numpy()
-    for kind, prefix in ("logits", "logit_"), ("probs", "prob_"):
-        columns = [c for c in frame.columns if c.startswith(prefix) and c.removeprefix(prefix).isdigit()]
-        if columns:
-            wanted = [f"{prefix}{i}" for i in range(len(columns))]
-            if set(columns) != set(wanted):
-                raise InputError(f"expected columns {wanted[0]} .. {wanted[-1]}, got {', '.join(sorted(columns))}")
-            arrays[kind] = frame.select(wanted).to_numpy()
-    if not arrays:
-        raise InputError(
-            f"expected columns label and logit_0, logit_1, ... (or prob_0, ...), got {', '.join(frame.columns)}"
-        )
-    return arrays
-
-
-_READERS: dict[str, Callable[[Path], Mapping[str, Any]]] = {
-    ".npz": _read_npz,
-    ".npy": _read_npy,
-    ".safetensors": _read_safetensors,
-    ".pt": _read_torch,
-    ".pth": _read_torch,
-    ".csv": _read_table,
-    ".parquet": _read_table,
-}
-
-
-def _write(path: Path, arrays: Mapping[str, Tensor]) -> None:
-    if path.suffix == ".npz":
-        np.savez_compressed(path, **{key: value.numpy() for key, value in arrays.items()})  # pyright: ignore
-    elif path.suffix == ".safetensors":
-        from safetensors.torch import save_file
-
-        save_file(dict(arrays), path)
-    elif path.suffix in (".csv", ".parquet"):
-        import polars
-
-        logits = arrays["logits"].numpy()
-        columns = {f"logit_{i}": logits[:, i] for i in range(logits.shape[1])}
-        columns |= {"label": arrays["labels"].numpy()}
-        columns |= {"weights": arrays["weights"].numpy()} if "weights" in arrays else {}
-        frame = polars.DataFrame(columns)
-        frame.write_csv(path) if path.suffix == ".csv" else frame.write_parquet(path)
-    else:
-        raise InputError(f"{path}: can write .npz, .safetensors, .csv and .parquet, not {path.suffix or 'no suffix'!r}")

@@ -1,16 +1,17 @@
 """Which epoch to keep: refine, then calibrate."""
 
 from collections.abc import Iterable
+from typing import Any
 
-from calibrant._types import InputError, Labels, Logits, Scalar
 from calibrant.calibrators import Temperature
 from calibrant.metrics import nll
-from calibrant.predictions import Predictions
+from calibrant.predictions import Predictions, predictions_of
+from calibrant.types import InputError, Scalar
 
 __all__ = ["refine_then_calibrate", "refinement_nll"]
 
 
-def refinement_nll(logits: Logits, labels: Labels) -> Scalar:
+def refinement_nll(predictions: Any, labels: Any = None, weights: Any = None) -> Scalar:
     r"""Validation NLL after temperature scaling, $\min_T$ NLL$(z / T)$: what is left when calibration is put right.
 
     Berta et al. (2025) stop training where this is least, not where the NLL is: late in training a network still
@@ -21,8 +22,8 @@ def refinement_nll(logits: Logits, labels: Labels) -> Scalar:
     >>> refinement_nll(z, y)  # at T = 2 / log 3 the confidence is the accuracy, 3/4: its entropy is left
     tensor(0.5623, dtype=torch.float64)
     """
-    scaled = Temperature.fit(logits, labels)
-    return nll(scaled(logits.double()), labels)
+    p = predictions_of(predictions, labels, weights).double()
+    return nll(p.mapped(Temperature.fit(p)))
 
 
 def refine_then_calibrate(epochs: Iterable[Predictions]) -> tuple[int, Temperature]:
@@ -37,9 +38,9 @@ def refine_then_calibrate(epochs: Iterable[Predictions]) -> tuple[int, Temperatu
     """
     best: tuple[float, int, Predictions] | None = None
     for epoch, val in enumerate(epochs):
-        value = float(refinement_nll(*val))
+        value = float(refinement_nll(val))
         if best is None or value < best[0]:
             best = value, epoch, val
     if best is None:
         raise InputError("no epochs to choose from: the iterable was empty")
-    return best[1], Temperature.fit(*best[2])
+    return best[1], Temperature.fit(best[2])

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant import InputError, Predictions, catalog, metrics, theory
+from calibrant import InputError, Predictions, catalog, theory
 from calibrant._solve import first_minimum
 from calibrant.calibrators import FocalMap, FocalTemperature, Temperature
 from calibrant.calibrators._focal import GRIDS
-from calibrant.calibrators._grid import _bounded, _loss, search
+from calibrant.calibrators._grid import Best, _bounded, _loss, search
 
 CRITERIA = ["ece", "ece(bins=10)", "adaptive_ece", "adaptive_ece(edges='mukhoti')", "nll"]
 WANG = (np.arange(1, 1001) / 100).tolist()
@@ -34,14 +34,17 @@ def problem(n, k, seed, kind="normal", dtype=torch.float64) -> Predictions:
     return Predictions(z.to(dtype), y)
 
 
-def plain(data, criterion, gammas, ts) -> tuple[list[float], tuple[float, float, float]]:
+def plain(data, criterion, gammas, ts) -> tuple[list[float], Best]:
     """The loop that everything is measured by."""
-    metric = catalog.resolve(criterion, metrics)
-    z = data.logits.double()
+    metric = catalog.METRICS.method(criterion)
     grid = [(gamma, t) for gamma in gammas for t in ts]
-    values = [float(metric(theory.focal_map(z / t, gamma=gamma) if gamma else z / t, data.labels)) for gamma, t in grid]
+    values: list[float] = []
+    for gamma, t in grid:
+        z = data.logits.double() / t
+        after = theory.focal_map(z, gamma=gamma) if gamma else z
+        values.append(float(metric(after, data.labels, data.weights)))
     best, value = first_minimum(values.__getitem__, range(len(grid)))
-    return values, (*grid[best], value)
+    return values, Best(*grid[best], value)
 
 
 @pytest.mark.parametrize("kind", ["normal", "ties", "saturated", "-inf", "constant"])
@@ -52,10 +55,35 @@ def test_the_search_is_the_plain_loop(n, k, kind):
     for seed, criterion in enumerate(CRITERIA if k < 80 else CRITERIA[1::2]):
         data = problem(n, k, seed, kind)
         values, expected = plain(data, criterion, [0.0], ts)
-        assert search(*data, criterion, [((0.0,), ts)]) == expected
-        low, high = _bounded(data.logits, data.labels, catalog.resolve(criterion, metrics), [((0.0,), ts)])
+        assert search(data, criterion, [((0.0,), ts)]) == expected
+        low, high = _bounded(data, catalog.METRICS.method(criterion), [((0.0,), ts)])
         values = torch.tensor(values, dtype=torch.float64)
         assert ((low <= values + 1e-15) & (values <= high + 1e-15)).all()
+
+
+@pytest.mark.parametrize("criterion", [*CRITERIA, "ece(norm=2)", "nll(among='wrong')"])
+@pytest.mark.parametrize(("n", "k"), [(201, 10), (150, 80)])
+def test_the_search_with_weights_is_the_plain_loop(n, k, criterion):
+    data = problem(n, k, 0)
+    weights = 3 * torch.rand(n, generator=torch.Generator().manual_seed(1))
+    data = Predictions(data.logits, data.labels, weights)
+    ts = WANG[3 :: 3 if k == 80 else 15]
+    values, expected = plain(data, criterion, [0.0], ts)
+    assert search(data, criterion, [((0.0,), ts)]) == expected
+    assert expected != plain(Predictions(data.logits, data.labels), criterion, [0.0], ts)[1]
+    low, high = _bounded(data, catalog.METRICS.method(criterion), [((0.0,), ts)])
+    values = torch.tensor(values, dtype=torch.float64)
+    assert ((low <= values + 1e-15) & (values <= high + 1e-15)).all()
+
+
+def test_the_search_judges_what_the_predictions_say_is_judged():
+    """The probability of class 1 of two is another event than that the prediction is right."""
+    data = problem(300, 2, 5).judging(1)
+    ts = WANG[9::20]
+    metric = catalog.METRICS.method("ece")
+    values = [float(metric(data.mapped(lambda z, t=t: z / t))) for t in ts]
+    found = search(data, "ece", [((0.0,), ts)])
+    assert (found.temperature, found.value) == (ts[int(np.argmin(values))], min(values))
 
 
 @pytest.mark.slow
@@ -66,26 +94,26 @@ def test_the_search_is_the_plain_loop_on_many_problems(k):
         data = problem(1000, k, seed, ["normal", "saturated", "ties"][seed % 3])
         for criterion in CRITERIA[:4]:
             _, expected = plain(data, criterion, [0.0], ts)
-            assert search(*data, criterion, [((0.0,), ts)]) == expected
+            assert search(data, criterion, [((0.0,), ts)]) == expected
 
 
 def test_interpolated_errors_are_nearly_all_within_1e_8():
     data = problem(200, 100, 0)
     values, _ = plain(data, "ece", [0.0], WANG)
-    low, high = _bounded(data.logits, data.labels, catalog.resolve("ece", metrics), [((0.0,), WANG)])
+    low, high = _bounded(data, catalog.METRICS.method("ece"), [((0.0,), WANG)])
     assert ((high - low) < 1e-8).double().mean() > 0.99
     assert ((low + high) / 2 - torch.tensor(values, dtype=torch.float64)).abs().median() < 1e-9
 
 
 @pytest.mark.parametrize(
     "criterion",
-    ["ece(norm=2)", "ece(edges='equal_mass')", "ece(index=1)", "mce", "nll(among='wrong')", "nll(among='all')"],
+    ["ece(norm=2)", "ece(edges='equal_mass')", "mce", "nll(among='wrong')", "nll(among='all')"],
 )
 def test_the_search_heeds_every_setting_of_a_metric(criterion):
     ts = [i / 20 for i in range(2, 120)]
     for seed in range(3):
         data = problem(300, 4, seed)
-        assert search(*data, criterion, [((0.0,), ts)]) == plain(data, criterion, [0.0], ts)[1]
+        assert search(data, criterion, [((0.0,), ts)]) == plain(data, criterion, [0.0], ts)[1]
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)
@@ -95,7 +123,7 @@ def test_the_search_over_gamma_is_the_plain_loop(n, k, criterion):
     gammas, ts = [-0.75, -0.25, 0.0, 0.37, 3.0], WANG[9 : 500 : (12 if k == 3 else 1)][:301]
     gammas = gammas if k == 3 else [-0.75, 3.0]
     _, expected = plain(data, criterion, gammas, ts)
-    assert search(*data, criterion, [(gammas, ts)]) == expected
+    assert search(data, criterion, [(gammas, ts)]) == expected
 
 
 @pytest.mark.parametrize("b", [0.1, 1.0, 50.0])
@@ -115,8 +143,8 @@ def test_confidences_of_the_search_are_those_of_the_focal_map(b):
 def test_focal_temperature_at_gamma_0_is_temperature():
     data = problem(500, 5, 2)
     for criterion in "nll", "ece":
-        focal = FocalTemperature.fit(*data, criterion=criterion, grid=([0.0], WANG))
-        plain_temperature = Temperature.fit(*data, criterion=criterion, grid="wang")
+        focal = FocalTemperature.fit(data, criterion=criterion, grid=([0.0], WANG))
+        plain_temperature = Temperature.fit(data, criterion=criterion, grid="wang")
         if criterion == "ece":
             assert float(focal.temperature) == float(plain_temperature.temperature)
         else:
@@ -130,7 +158,7 @@ def test_focal_temperature_finds_what_was_applied(gamma):
     z = 3 * torch.randn(20_000, 10, dtype=torch.float64, generator=g)
     p = theory.focal_map(z / 1.5, gamma=gamma).exp()
     data = Predictions(z, torch.multinomial(p, 1, generator=g).squeeze(1))
-    fitted = FocalTemperature.fit(*data, criterion="nll", grid=([-0.5, 0.0, 0.5, 1.0, 2.0], WANG[4:400:5]))
+    fitted = FocalTemperature.fit(data, criterion="nll", grid=([-0.5, 0.0, 0.5, 1.0, 2.0], WANG[4:400:5]))
     assert (float(fitted.gamma), float(fitted.temperature)) == (gamma, pytest.approx(1.5, abs=0.051))
 
 
@@ -145,8 +173,8 @@ def test_the_lists_are_the_papers():
 @pytest.mark.parametrize("criterion", ["nll", "adaptive_ece"])
 def test_the_line_search_finds_nearly_the_full_grids_minimum(criterion):
     data = problem(2000, 10, 3)
-    full = FocalTemperature.fit(*data, criterion=criterion, grid="code")
-    line = FocalTemperature.fit(*data, criterion=criterion, grid="code", search="line")
+    full = FocalTemperature.fit(data, criterion=criterion, grid="code")
+    line = FocalTemperature.fit(data, criterion=criterion, grid="code", search="line")
     gain = full.certificate.before - full.certificate.after
     assert line.certificate.after - full.certificate.after < 0.1 * gain
     assert line.certificate.iterations == 300
@@ -167,9 +195,9 @@ def test_wrong_grids_are_refused():
     data = problem(20, 3, 0)
     for grid in "komisarenko", ([-1.0], [1.0]), ([0.0], [0.0]), ([], [1.0]):
         with pytest.raises(InputError, match="grid"):
-            FocalTemperature.fit(*data, grid=grid)
-    with pytest.raises(InputError, match="gamma > -1"):
-        FocalMap.fit(*data, gamma=-1.0)
+            FocalTemperature.fit(data, grid=grid)
+    with pytest.raises(InputError, match="gamma must be a number above -1"):
+        FocalMap.fit(data, gamma=-1.0)
 
 
 def test_a_given_gamma_leaves_the_temperature_to_be_found(honest):
@@ -181,5 +209,5 @@ def test_a_given_gamma_leaves_the_temperature_to_be_found(honest):
     assert given.gamma == 0.5
     assert given.certificate.status == "grid"
     assert whole.certificate.after <= given.certificate.after
-    with pytest.raises(InputError, match="above -1"):
+    with pytest.raises(InputError, match="gamma must be a number above -1 or None"):
         FocalTemperature.fit(z, y, gamma=-1.5)

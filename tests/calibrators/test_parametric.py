@@ -54,7 +54,7 @@ def test_temperature_is_the_root_that_another_solver_finds(k):
         return (np.log(np.exp(s - s.max(1, keepdims=True)).sum(1)) + s.max(1) - s[np.arange(500), y]).mean()
 
     u = optimize.minimize_scalar(loss, bounds=(-5, 5), method="bounded", options={"xatol": 1e-10}).x
-    fitted = Temperature.fit(*data)
+    fitted = Temperature.fit(data)
     assert fitted.temperature.item() == pytest.approx(math.exp(-u), rel=1e-6)
     assert fitted.certificate.after <= loss(u) + 1e-12
     assert fitted.certificate.iterations <= 8
@@ -65,7 +65,7 @@ def test_temperature_is_the_root_that_another_solver_finds(k):
 def test_large_data_are_solved_as_exactly_as_small(dtype):
     data, _ = dirichlet(16000, 100, slope=0.6)
     logits = data.logits.to(dtype)
-    found = nll_temperature(logits, data.labels)
+    found = nll_temperature(Predictions(logits, data.labels))
     z = logits.double()
 
     def loss(u):
@@ -78,15 +78,15 @@ def test_large_data_are_solved_as_exactly_as_small(dtype):
 def test_temperature_finds_the_truth_within_its_standard_error():
     for seed, slope in enumerate([0.6, 1.0, 2.5]):
         data, _ = dirichlet(4000, 10, seed, slope=slope)
-        fitted = Temperature.fit(*data)
+        fitted = Temperature.fit(data)
         assert abs(fitted.temperature.item() - slope) < 3.5 * fitted.certificate.standard_error
 
 
 def test_standard_error_of_the_temperature_is_that_of_the_bootstrap():
     data, _ = dirichlet(600, 5, slope=2.0)
     g = torch.Generator().manual_seed(0)
-    again = [Temperature.fit(*data[torch.randint(600, (600,), generator=g)]).temperature.item() for _ in range(100)]
-    assert Temperature.fit(*data).certificate.standard_error == pytest.approx(np.std(again), rel=0.25)
+    again = [Temperature.fit(data[torch.randint(600, (600,), generator=g)]).temperature.item() for _ in range(100)]
+    assert Temperature.fit(data).certificate.standard_error == pytest.approx(np.std(again), rel=0.25)
 
 
 def test_temperature_agrees_with_scikit_learn():
@@ -94,7 +94,7 @@ def test_temperature_agrees_with_scikit_learn():
 
     data, _ = dirichlet(2000, 10, slope=1.6)
     theirs = _TemperatureScaling().fit(data.logits.numpy(), data.labels.numpy())
-    assert Temperature.fit(*data).temperature.item() == pytest.approx(1 / theirs.beta_, rel=1e-3)
+    assert Temperature.fit(data).temperature.item() == pytest.approx(1 / theirs.beta_, rel=1e-3)
 
 
 def test_temperature_says_where_there_is_no_optimum():
@@ -120,7 +120,7 @@ def test_separable_data_are_known_as_such_at_any_scale(scale, n):
 @pytest.mark.parametrize("scale", [1e-100, 1e-10, 1e100])
 def test_the_temperature_goes_with_the_scale(scale):
     data, _ = dirichlet(500, 4, slope=1.5)
-    once, scaled = Temperature.fit(*data), Temperature.fit(scale * data.logits.double(), data.labels)
+    once, scaled = Temperature.fit(data), Temperature.fit(scale * data.logits.double(), data.labels)
     assert scaled.temperature.item() == pytest.approx(scale * once.temperature.item(), rel=1e-9)
 
 
@@ -129,7 +129,7 @@ def test_impossible_labels_are_left_out_of_the_temperature():
     logits = data.logits.clone()
     logits[:5] = logits[:5].scatter(1, data.labels[:5, None], -torch.inf)
     fitted = Temperature.fit(logits, data.labels)
-    assert fitted.temperature.item() == pytest.approx(Temperature.fit(*data[5:]).temperature.item(), rel=1e-9)
+    assert fitted.temperature.item() == pytest.approx(Temperature.fit(data[5:]).temperature.item(), rel=1e-9)
     assert fitted.certificate.after == math.inf
     with pytest.raises(InputError, match="probability 0"):
         Temperature.fit(logits[:5], data.labels[:5])
@@ -150,7 +150,7 @@ EQUIVARIANT = [
 @pytest.mark.parametrize("cls", EQUIVARIANT)
 def test_scaled_logits_give_the_same_probabilities(cls, c):
     data, _ = dirichlet(400, 4, slope=1.5, shift=np.array([0.3, 0, -0.2, 0]))
-    once, scaled = cls.fit(*data), cls.fit(c * data.logits, data.labels)
+    once, scaled = cls.fit(data), cls.fit(c * data.logits, data.labels)
     if cls is Temperature:
         assert scaled.temperature.item() == pytest.approx(c * once.temperature.item(), rel=1e-9)
     gap = once(data.logits).softmax(-1) - scaled(c * data.logits).softmax(-1)
@@ -161,7 +161,7 @@ def test_scaled_logits_give_the_same_probabilities(cls, c):
 @pytest.mark.parametrize("cls", [Platt, Quadratic])
 def test_scaled_scores_give_the_same_probabilities(cls, c):
     data, _ = dirichlet(400, 2, slope=1.5, shift=np.array([0.3, 0]))
-    gap = cls.fit(*data)(data.logits) - cls.fit(c * data.logits, data.labels)(c * data.logits)
+    gap = cls.fit(data)(data.logits) - cls.fit(c * data.logits, data.labels)(c * data.logits)
     assert gap.abs().max() < 1e-3
 
 
@@ -177,13 +177,13 @@ def test_vector_scaling_is_the_maximum_likelihood():
         return (np.log(np.exp(s - s.max(1, keepdims=True)).sum(1)) + s.max(1) - s[np.arange(400), y]).mean()
 
     best = optimize.minimize(loss, np.r_[np.ones(3), np.zeros(3)], method="BFGS").fun
-    assert nll(Vector.fit(*data), data) == pytest.approx(best, abs=2e-5)
+    assert nll(Vector.fit(data), data) == pytest.approx(best, abs=2e-5)
 
 
 @pytest.mark.parametrize("ridge", [0.1, 1.0, 10.0])
 def test_ridges_are_those_of_structured_scaling_on_logits_of_unit_scale(ridge):
     data, _ = dirichlet(200, 3, slope=2.0, scale=np.array([0.7, 1.0, 1.4]), shift=np.array([0.5, 0, -0.5]))
-    t = Temperature.fit(*data).temperature.item()
+    t = Temperature.fit(data).temperature.item()
     x, y = data.logits.double().numpy() / t, data.labels.numpy()
 
     def nll_of(s):
@@ -199,28 +199,28 @@ def test_ridges_are_those_of_structured_scaling_on_logits_of_unit_scale(ridge):
         return nll_of(s) + ridge * 3 / 200 * (squares + (p[9:] ** 2).sum())
 
     best = optimize.minimize(vector, np.r_[np.ones(3), np.zeros(3)], method="BFGS", options={"gtol": 1e-8})
-    found = Vector.fit(*data, ridge=ridge)
+    found = Vector.fit(data, ridge=ridge)
     assert np.allclose(np.r_[found.scale, found.bias], best.x, atol=2e-4)
     best = optimize.minimize(matrix, np.r_[np.eye(3).reshape(-1), np.zeros(3)], method="BFGS", options={"gtol": 1e-8})
-    found = Matrix.fit(*data, ridge=ridge)
+    found = Matrix.fit(data, ridge=ridge)
     assert np.allclose(np.r_[found.weight.reshape(-1), found.bias], best.x, atol=2e-4)
-    assert torch.allclose(Matrix.fit(*data, found, ridge=ridge).weight, found.weight, atol=1e-4)
+    assert torch.allclose(Matrix.fit(data, warm_start=found, ridge=ridge).weight, found.weight, atol=1e-4)
 
 
 def test_a_ridge_that_is_none_is_told_of():
     data, _ = dirichlet(50, 3, slope=2.0)
-    with pytest.raises(InputError, match="ridge must be 0 or more, got -1"):
-        Vector.fit(*data, ridge=-1.0)
-    with pytest.raises(InputError, match="penalty or a ridge, above 0, got None and 0"):
-        Matrix.fit(*data, ridge=0.0)
+    with pytest.raises(InputError, match="ridge must be a number at least 0, got -1"):
+        Vector.fit(data, ridge=-1.0)
+    with pytest.raises(InputError, match="ridge must be a number above 0 or None, got 0"):
+        Matrix.fit(data, ridge=0.0)
     with pytest.raises(InputError, match="leave one out"):
-        Matrix.fit(*data, ridge=1.0, penalty=1.0)
+        Matrix.fit(data, ridge=1.0, penalty=1.0)
 
 
 def test_bias_corrected_temperature_finds_the_truth():
     shift = np.array([1.0, 0.0, -1.0])
     data, _ = dirichlet(20000, 3, slope=2.0, shift=shift)
-    fitted = BiasCorrectedTemperature.fit(*data)
+    fitted = BiasCorrectedTemperature.fit(data)
     assert fitted.temperature.item() == pytest.approx(2.0, abs=0.06)
     assert torch.allclose(fitted.bias - fitted.bias.mean(), -torch.from_numpy(shift), atol=0.06)
 
@@ -228,15 +228,15 @@ def test_bias_corrected_temperature_finds_the_truth():
 @pytest.mark.parametrize("cls", [Matrix, Dirichlet])
 def test_a_heavy_penalty_leaves_only_the_diagonal_and_none_is_refused(cls):
     data, _ = dirichlet(500, 3, slope=2.0, shift=np.array([0.5, 0, -0.5]))
-    heavy, light = cls.fit(*data, penalty=1e6), cls.fit(*data, penalty=1e-3)
+    heavy, light = cls.fit(data, penalty=1e6), cls.fit(data, penalty=1e-3)
     off = ~torch.eye(3, dtype=torch.bool)
     assert heavy.weight[off].abs().max() < 1e-4
     assert heavy.bias.abs().max() < 1e-4
     assert nll(light, data) < nll(heavy, data) - 1e-3
     assert light.certificate.gradient < 1e-5
-    assert 1e-7 <= cls.fit(*data).penalty <= 1e5
-    with pytest.raises(InputError, match="never fitted without"):
-        cls.fit(*data, penalty=0.0)
+    assert 1e-7 <= cls.fit(data).penalty <= 1e5
+    with pytest.raises(InputError, match="penalty must be a number above 0 or None, got 0"):
+        cls.fit(data, penalty=0.0)
     with pytest.raises(InputError, match="StructuredVector"):
         cls.fit(torch.zeros(2, 1001), torch.zeros(2, dtype=torch.int64))
 
@@ -245,10 +245,10 @@ def test_a_heavy_penalty_leaves_only_the_diagonal_and_none_is_refused(cls):
 def test_a_matrix_of_many_classes_gets_a_penalty_that_keeps_it_from_overfitting(cls):
     """1,000 examples and 900 entries, where temperature is the truth: a penalty of 1 leaves it much worse than that."""
     (data, _), (other, _) = dirichlet(1000, 30, slope=2.0), dirichlet(4000, 30, slope=2.0, seed=1)
-    chosen, weak = cls.fit(*data), cls.fit(*data, penalty=1.0)
+    chosen, weak = cls.fit(data), cls.fit(data, penalty=1.0)
     assert chosen.penalty > 1
     assert nll(chosen, other) < nll(weak, other) - 0.02
-    assert nll(chosen, other) < nll(Temperature.fit(*data), other) + 0.03
+    assert nll(chosen, other) < nll(Temperature.fit(data), other) + 0.03
 
 
 @pytest.mark.parametrize("penalty", [0.1, 0.01])
@@ -276,7 +276,7 @@ def test_a_matrix_is_fitted_where_classes_are_impossible(penalty):
 def test_dirichlet_of_two_classes_is_beta_calibration():
     """Kull et al. (2019), section 2.2: Dirichlet calibration generalizes beta calibration."""
     data, _ = dirichlet(800, 2, slope=2.0, alpha=1.0, shift=np.array([0.5, 0]))
-    gap = Dirichlet.fit(*data, penalty=1e-7)(data.logits).softmax(-1) - Beta.fit(*data, monotone=False)(
+    gap = Dirichlet.fit(data, penalty=1e-7)(data.logits).softmax(-1) - Beta.fit(data, monotone=False)(
         data.logits
     ).softmax(-1)
     assert gap.abs().max() < 2e-3
@@ -297,7 +297,7 @@ def test_the_coordinates_of_the_search_do_not_change_its_end(shape):
         value = torch.nn.functional.cross_entropy(s, data.labels) + (ridge * (w - one) ** 2).sum() + 1e-3 * (c**2).sum()
         return value.item(), torch.autograd.grad(value, t)[0].numpy()
 
-    found = fit_affine(x, data.labels, one, ridge, 1e-3)
+    found = fit_affine(Predictions(x, data.labels), one, ridge, 1e-3)
     at = np.r_[found.weight.reshape(-1), found.bias]
     best = optimize.minimize(loss, np.r_[one.reshape(-1), np.zeros(5)], jac=True, method="BFGS", options={"gtol": 1e-8})
     value, slope = loss(at)
@@ -305,7 +305,7 @@ def test_the_coordinates_of_the_search_do_not_change_its_end(shape):
     assert np.allclose(at, best.x, atol=5e-4)
     assert np.abs(slope).max() < 1e-5  # the search ends at 1e-6 in coordinates of its own
     assert found.iterations <= (160 if len(shape) == 2 else 45)
-    again = fit_affine(x, data.labels, one, ridge, 1e-3, found)
+    again = fit_affine(Predictions(x, data.labels), one, ridge, 1e-3, found)
     assert again.iterations <= 3
     assert torch.allclose(again.weight, found.weight, atol=1e-6)
 
@@ -338,7 +338,7 @@ def by_definition(z, y, full: bool):
 @pytest.mark.parametrize("cls", [StructuredVector, StructuredMatrix])
 def test_structured_scaling_has_the_optimum_of_its_definition(cls):
     data, _ = dirichlet(250, 3, slope=2.0, scale=np.array([0.7, 1.0, 1.4]), shift=np.array([0.5, 0, -0.5]))
-    fitted = cls.fit(*data)
+    fitted = cls.fit(data)
     bias, diagonal = by_definition(data.logits.numpy(), data.labels.numpy(), cls is StructuredMatrix)
     ours = fitted.scale if cls is StructuredVector else fitted.weight.diagonal()
     assert np.allclose(fitted.bias, bias, atol=1e-5)
@@ -348,8 +348,8 @@ def test_structured_scaling_has_the_optimum_of_its_definition(cls):
 @pytest.mark.parametrize("cls", [StructuredVector, StructuredMatrix, Monotone])
 def test_where_a_fit_begins_does_not_matter(cls):
     data, _ = dirichlet(500, 4, slope=2.0)
-    begun = cls.fit(*data, cls.fit(*data[:250]))
-    gap = begun(data.logits).softmax(-1) - cls.fit(*data)(data.logits).softmax(-1)
+    begun = cls.fit(data, warm_start=cls.fit(data[:250]))
+    gap = begun(data.logits).softmax(-1) - cls.fit(data)(data.logits).softmax(-1)
     assert gap.abs().max() < 1e-5
 
 
@@ -358,9 +358,9 @@ def test_structured_scaling_nears_the_bayes_risk():
     distortion = {"slope": 2.0, "scale": np.exp(rng.normal(0, 0.15, 10)), "shift": rng.normal(0, 0.3, 10)}
     data, _ = dirichlet(5000, 10, 1, 0.1, **distortion)
     fresh, bayes = dirichlet(20000, 10, 2, 0.1, **distortion)
-    left = nll(Temperature.fit(*data), fresh) - bayes
+    left = nll(Temperature.fit(data), fresh) - bayes
     assert left > 0.005
-    assert nll(StructuredVector.fit(*data), fresh) - bayes < 0.5 * left
+    assert nll(StructuredVector.fit(data), fresh) - bayes < 0.5 * left
 
 
 def test_the_temperature_on_top_repairs_underconfidence():
@@ -376,7 +376,7 @@ def test_the_temperature_on_top_repairs_underconfidence():
         return Predictions(2 * (z * scale + z @ mix.T + shift), y)
 
     data, fresh = draw(n), draw(10000)
-    plain, repaired = StructuredMatrix.fit(*data), StructuredMatrix.fit(*data, refit_temperature=True)
+    plain, repaired = StructuredMatrix.fit(data), StructuredMatrix.fit(data, refit_temperature=True)
     assert repaired.final < 0.9
     assert metrics.ece(repaired(fresh.logits), fresh.labels) < 0.5 * metrics.ece(plain(fresh.logits), fresh.labels)
     assert nll(repaired, fresh) < nll(plain, fresh) - 0.005
@@ -393,9 +393,9 @@ def test_published_values_on_real_predictions(shared):
     """CalArena's table (arXiv 2605.30188): temperature .2093, SVS .2066, SMS .2031 NLL on this network."""
     val = Predictions.load(shared / "logits/kull_cifar10_resnet110_ce.val.npz")
     test = Predictions.load(shared / "logits/kull_cifar10_resnet110_ce.test.npz")
-    assert nll(Temperature.fit(*val), test) == pytest.approx(0.2093, abs=1e-4)
-    assert nll(StructuredVector.fit(*val), test) == pytest.approx(0.2066, abs=1e-4)
-    assert nll(StructuredMatrix.fit(*val), test) == pytest.approx(0.2031, abs=1e-4)
+    assert nll(Temperature.fit(val), test) == pytest.approx(0.2093, abs=1e-4)
+    assert nll(StructuredVector.fit(val), test) == pytest.approx(0.2066, abs=1e-4)
+    assert nll(StructuredMatrix.fit(val), test) == pytest.approx(0.2031, abs=1e-4)
 
 
 # Monotone
@@ -403,14 +403,14 @@ def test_published_values_on_real_predictions(shared):
 
 def test_one_piece_is_temperature_scaling():
     data, _ = dirichlet(500, 5, slope=2.0)
-    one = Monotone.fit(*data, pieces=1)
+    one = Monotone.fit(data, pieces=1)
     assert one.slopes.item() == pytest.approx(1.0, abs=1e-5)
-    assert torch.allclose(one(data.logits).softmax(-1), Temperature.fit(*data)(data.logits).softmax(-1), atol=1e-5)
+    assert torch.allclose(one(data.logits).softmax(-1), Temperature.fit(data)(data.logits).softmax(-1), atol=1e-5)
 
 
 def test_monotone_map_keeps_the_order_of_every_row():
     data, _ = dirichlet(1000, 10, slope=0.4)
-    fitted = Monotone.fit(*data)
+    fitted = Monotone.fit(data)
     fresh = torch.randn(5000, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 5
     assert torch.equal(fitted(fresh).argsort(-1), fresh.argsort(-1))
     assert bool((fitted.slopes > 0).all())
@@ -419,7 +419,7 @@ def test_monotone_map_keeps_the_order_of_every_row():
 def test_monotone_map_has_the_optimum_of_its_definition():
     data, _ = dirichlet(300, 3, slope=1.5)
     bent = Predictions(data.logits.log_softmax(-1).neg().pow(1.4).neg(), data.labels)
-    fitted = Monotone.fit(*bent, pieces=3)
+    fitted = Monotone.fit(bent, pieces=3)
     v = -(bent.logits / fitted.temperature).log_softmax(-1).numpy()
     ends = [*fitted.knots.tolist(), np.inf]
     lengths = np.stack([np.clip(np.minimum(v, b) - a, 0, None) for a, b in pairwise(ends)])
@@ -438,9 +438,9 @@ def test_monotone_map_has_the_optimum_of_its_definition():
 def test_monotone_map_costs_little_where_temperature_is_the_truth_and_gains_where_it_is_not():
     data, _ = dirichlet(1000, 10, 0, 0.1, slope=2.0)
     fresh, bayes = dirichlet(20000, 10, 1, 0.1, slope=2.0)
-    assert nll(Monotone.fit(*data), fresh) - bayes < 0.003
+    assert nll(Monotone.fit(data), fresh) - bayes < 0.003
     bend = [Predictions(-(-p.logits.log_softmax(-1)).pow(1.5), p.labels) for p in (data, fresh)]
-    assert nll(Monotone.fit(*bend[0]), bend[1]) < nll(Temperature.fit(*bend[0]), bend[1]) - 0.005
+    assert nll(Monotone.fit(bend[0]), bend[1]) < nll(Temperature.fit(bend[0]), bend[1]) - 0.005
 
 
 # Two classes
@@ -452,7 +452,7 @@ def test_platt_scaling_agrees_with_scikit_learn():
     data, _ = dirichlet(500, 2, slope=2.0, shift=np.array([0.4, 0]))
     s = (data.logits[:, 1] - data.logits[:, 0]).numpy()
     theirs = _SigmoidCalibration().fit(s, data.labels.numpy()).predict(s)
-    ours = Platt.fit(*data)(data.logits).softmax(-1)[:, 1].numpy()
+    ours = Platt.fit(data)(data.logits).softmax(-1)[:, 1].numpy()
     assert np.abs(ours - theirs).max() < 2e-4
 
 
@@ -463,12 +463,12 @@ def test_beta_calibration_is_logistic_regression_on_its_features():
     p = data.logits.softmax(-1)[:, 1].numpy()
     x = np.stack([np.log(p), -np.log1p(-p)], 1)
     theirs = LogisticRegression(C=1e6, tol=1e-8, max_iter=1000).fit(x, data.labels.numpy()).predict_proba(x)[:, 1]
-    assert np.abs(Beta.fit(*data, monotone=False)(data.logits).softmax(-1)[:, 1].numpy() - theirs).max() < 1e-3
+    assert np.abs(Beta.fit(data, monotone=False)(data.logits).softmax(-1)[:, 1].numpy() - theirs).max() < 1e-3
 
 
 def test_binary_maps_find_the_truth():
     data, bayes = dirichlet(20000, 2, alpha=1.0, slope=2.0, shift=np.array([0.4, 0]))
-    platt, beta, quadratic = Platt.fit(*data), Beta.fit(*data), Quadratic.fit(*data)
+    platt, beta, quadratic = Platt.fit(data), Beta.fit(data), Quadratic.fit(data)
     assert platt.slope.item() == pytest.approx(0.5, abs=0.02)
     assert platt.bias.item() == pytest.approx(0.4, abs=0.05)
     assert beta.a.item() == pytest.approx(0.5, abs=0.05)
@@ -500,16 +500,16 @@ def test_binary_maps_are_monotone_unless_told_otherwise(cls):
 
 def test_ensemble_temperature_falls_back_on_temperature_where_that_is_true():
     data, _ = dirichlet(4000, 5, alpha=0.5, slope=0.5)
-    fitted = EnsembleTemperature.fit(*data)
+    fitted = EnsembleTemperature.fit(data)
     assert fitted.weights[0] > 0.93
-    assert fitted.certificate.after <= Temperature.fit(*data).certificate.after + 1e-9
+    assert fitted.certificate.after <= Temperature.fit(data).certificate.after + 1e-9
 
 
 @pytest.mark.parametrize("criterion", ["nll", "brier"])
 def test_ensemble_weights_are_the_best_of_the_simplex(criterion):
     data, _ = dirichlet(400, 4, alpha=0.5, slope=2.0)
     noisy = Predictions(data.logits, torch.where(torch.arange(400) % 10 == 0, 3 - data.labels, data.labels))
-    fitted = EnsembleTemperature.fit(*noisy, criterion=criterion)
+    fitted = EnsembleTemperature.fit(noisy, criterion=criterion)
     metric = metrics.nll if criterion == "nll" else metrics.brier
     best = metric(fitted(noisy.logits), noisy.labels)
     for i in range(21):
@@ -521,6 +521,6 @@ def test_ensemble_weights_are_the_best_of_the_simplex(criterion):
 
 def test_ensemble_temperature_by_brier_is_no_worse_in_brier_than_by_nll():
     data, _ = dirichlet(500, 4, alpha=0.5, slope=3.0, shift=np.array([1, 0, 0, -1]))
-    by_brier, by_nll = (EnsembleTemperature.fit(*data, criterion=c).certificate for c in ("brier", "nll"))
-    assert by_brier.after <= float(metrics.brier(EnsembleTemperature.fit(*data)(data.logits), data.labels)) + 1e-9
+    by_brier, by_nll = (EnsembleTemperature.fit(data, criterion=c).certificate for c in ("brier", "nll"))
+    assert by_brier.after <= float(metrics.brier(EnsembleTemperature.fit(data)(data.logits), data.labels)) + 1e-9
     assert by_nll.nll_after <= by_brier.nll_after + 1e-9

@@ -54,6 +54,21 @@ def test_large_data_agree_with_an_independent_root_find(dtype):
     assert certificate.accuracy_before == float(metrics.accuracy(logits, labels))
 
 
+@pytest.mark.parametrize(("n", "k"), [(500, 5), (30_000, 10)])
+def test_an_integer_weight_is_that_many_copies(n, k):
+    """Also where data are so large that a sample and single precision come first."""
+    logits, labels = problem(k, n=n)
+    weights = torch.arange(n) % 3
+    rows = torch.arange(n).repeat_interleave(weights)
+    one, other = Temperature.fit(logits, labels, weights), Temperature.fit(logits[rows], labels[rows])
+    assert float(one.temperature) == pytest.approx(float(other.temperature), rel=1e-9)
+    for name in ("nll_before", "nll_after", "accuracy_before"):
+        assert getattr(one.certificate, name) == pytest.approx(getattr(other.certificate, name), rel=1e-9), name
+    # read at the last look, which is up to 3e-4 from the end
+    assert one.certificate.standard_error == pytest.approx(other.certificate.standard_error, rel=1e-3)
+    assert one.certificate.data == Predictions(logits, labels).digest
+
+
 def test_a_sample_without_errors_does_not_hide_those_of_the_rest():
     logits, _ = problem(10, n=40_000)
     labels = logits.argmax(-1)
@@ -68,9 +83,9 @@ def test_agrees_on_real_predictions(shared):
     names = sorted(path.name for path in (shared / "logits").glob("*.val.npz"))
     assert names
     for name in names:
-        logits, labels = Predictions.load(shared / "logits" / name).double()
-        fitted = Temperature.fit(logits, labels)
-        assert float(fitted.temperature) == pytest.approx(root_of_the_slope(logits, labels), rel=1e-8), name
+        data = Predictions.load(shared / "logits" / name).double()
+        fitted = Temperature.fit(data)
+        assert float(fitted.temperature) == pytest.approx(root_of_the_slope(data.logits, data.labels), rel=1e-8), name
         assert fitted.certificate.iterations <= 8, name
 
 

@@ -1,15 +1,14 @@
-"""What holds for every data set by being listed in `data.__all__`, on small files of each one's schema."""
+"""What holds for every data set by being registered, on small files of each one's schema."""
 
 import json
 
 import pytest
 import torch
 
-from calibrant import data
-from calibrant._types import InputError
-from calibrant.data import corruptions
+from calibrant.catalog import CORRUPTIONS, DATA_SETS
+from calibrant.types import InputError
 
-every = pytest.mark.parametrize("name", data.__all__)
+every = pytest.mark.parametrize("name", DATA_SETS)
 
 ARGUMENTS = {
     "cifar10": {"val": 10},
@@ -23,7 +22,7 @@ ARGUMENTS = {
 
 
 def load(name, root):
-    return getattr(data, name)(root, **ARGUMENTS.get(name, {}))
+    return DATA_SETS[name](root, **ARGUMENTS.get(name, {}))
 
 
 @every
@@ -86,14 +85,14 @@ def test_a_validation_size_that_cannot_be_is_one_clear_line(name, bad, small_dat
     if name in ("sst", "imagenet") or (name == "blobs" and bad > 0):
         pytest.skip("its validation set is fixed, or drawn as large as asked")
     with pytest.raises(InputError) as caught:
-        getattr(data, name)(small_data, val=float(bad) if name == "tiny_imagenet" else bad)
+        DATA_SETS[name](small_data, val=float(bad) if name == "tiny_imagenet" else bad)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", corruptions.__all__)
+@pytest.mark.parametrize("name", CORRUPTIONS)
 @pytest.mark.parametrize("severity", [1, 5])
 def test_corruptions_return_as_many_images_and_grow(name, severity):
-    corrupt = getattr(corruptions, name)
+    corrupt = CORRUPTIONS[name]
     smooth = torch.linspace(20, 200, 32).expand(2, 3, 32, 32).clone()
     smooth[:, 1] = smooth[:, 1].mT * 0.7
     images = smooth.round().to(torch.uint8)

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from calibrant import catalog, metrics
+from calibrant import InputError, Predictions, catalog, metrics
 
-every = pytest.mark.parametrize("name", metrics.__all__)
+every = pytest.mark.parametrize("name", sorted(catalog.METRICS))
 
 
 def draw(n: int, k: int, seed: int = 0, decimals: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -37,12 +37,32 @@ def test_does_not_depend_on_the_row_order(name):
 
 
 @every
-def test_weights_of_one_change_nothing_and_scale_does_not_matter(name):
+@pytest.mark.parametrize("of", ["top", 1, "classes"])
+def test_an_integer_weight_is_that_many_copies(name, of):
+    logits, labels = draw(400, 4, decimals=1)
+    w = torch.randint(0, 4, (400,), generator=torch.Generator().manual_seed(1))
+    metric = catalog.METRICS[name]
+    weighted = metric(Predictions(logits, labels, w, of=of))
+    copies = Predictions(logits.repeat_interleave(w, 0), labels.repeat_interleave(w), of=of)
+    torch.testing.assert_close(weighted, metric(copies), rtol=1e-9, atol=1e-12)
+    if of == "classes":
+        return
+    some = Predictions(logits, labels, w, of=of)
+    if metric.has_interval:
+        ours, theirs = metric.interval(some), metric.interval(copies)
+        assert ours.low == pytest.approx(theirs.low, rel=1e-7, abs=1e-9)
+        assert ours.high == pytest.approx(theirs.high, rel=1e-7, abs=1e-9)
+    if metric.has_test and name != "skce":  # whose test draws every example anew
+        assert metric.test(some).p_value == pytest.approx(metric.test(copies).p_value, rel=1e-7)
+
+
+@every
+def test_weights_of_one_change_nothing_and_fractions_are_finite(name):
     logits, labels = draw(500, 4)
     plain = getattr(metrics, name)(logits, labels)
-    for scale in 1.0, 0.125:
-        weighted = getattr(metrics, name)(logits, labels, weights=torch.full((500,), scale, dtype=torch.float64))
-        torch.testing.assert_close(weighted, plain, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(getattr(metrics, name)(logits, labels, torch.ones(500)), plain, rtol=1e-9, atol=1e-12)
+    g = torch.Generator().manual_seed(0)
+    assert getattr(metrics, name)(logits, labels, torch.rand(500, generator=g) * 1.3).isfinite()
 
 
 @every
@@ -50,8 +70,42 @@ def test_weight_zero_leaves_out(name):
     logits, labels = draw(500, 4)
     w = torch.ones(500, dtype=torch.float64)
     w[100:300] = 0
-    kept = getattr(metrics, name)(logits[w > 0], labels[w > 0], weights=w[w > 0])
-    torch.testing.assert_close(getattr(metrics, name)(logits, labels, weights=w), kept, rtol=1e-9, atol=1e-12)
+    kept = getattr(metrics, name)(logits[w > 0], labels[w > 0])
+    torch.testing.assert_close(getattr(metrics, name)(logits, labels, w), kept, rtol=1e-9, atol=1e-12)
+
+
+@every
+def test_its_declaration_says_what_a_table_needs(name):
+    about = catalog.METRICS[name].about
+    assert about.title
+    assert about.meaning
+    assert "\n" not in about.meaning
+    assert about.unit in ("share", "nats", "")
+    assert about.heading().endswith(" (%)") == (about.unit == "share")
+
+
+NONSENSE = {int: [0, -1, 2.5, "15", True], float: [math.nan, "1"], str: ["typo", 1]}
+
+
+@every
+def test_senseless_settings_are_one_line_and_no_number(name):
+    p = Predictions(*draw(50, 3))
+    for key, default in catalog.hyperparameters(catalog.METRICS[name].function).items():
+        kind = bool if isinstance(default, bool) else type(default)
+        for value in NONSENSE.get(kind, ["typo"]):
+            with pytest.raises(InputError) as caught:
+                catalog.METRICS[name](p, **{key: value})
+            assert key in str(caught.value)
+            assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="has no 'nonsense'"):
+        catalog.METRICS[name](p, nonsense=1)
+
+
+@every
+def test_probabilities_in_place_of_logits_are_refused(name):
+    logits, labels = draw(200, 5)
+    with pytest.raises(InputError, match="from_probs"):
+        catalog.METRICS[name](logits.softmax(-1), labels)
 
 
 @every
@@ -90,7 +144,22 @@ def test_saturated_confidence_is_finite_where_the_metric_is(name):
 
 @every
 def test_its_text_is_canonical(name):
-    text = catalog.canonical(name, metrics)
-    assert catalog.canonical(text, metrics) == text
+    text = catalog.METRICS.canonical(name)
+    assert catalog.METRICS.canonical(text) == text
     logits, labels = draw(60, 3)
-    assert catalog.resolve(text, metrics)(logits, labels) == getattr(metrics, name)(logits, labels)
+    assert catalog.METRICS.resolve(text)(logits, labels) == getattr(metrics, name)(logits, labels)
+
+
+@every
+def test_intervals_and_tests_check_their_settings(name):
+    metric, p = catalog.METRICS[name], Predictions(*draw(50, 3))
+    if metric.has_interval:
+        for wrong in ({"level": 1.0}, {"level": 0.0}, {"bins": 0}, {"above": 2.0}, {"among": "wrong"}):
+            with pytest.raises(InputError, match=r"level|bins|above|among|no interval"):
+                metric.interval(p, **wrong)
+    else:
+        with pytest.raises(InputError, match="no interval"):
+            metric.interval(p)
+    if not metric.has_test:
+        with pytest.raises(InputError, match="no test statistic"):
+            metric.test(p)

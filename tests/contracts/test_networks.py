@@ -1,11 +1,12 @@
-"""What holds for every network by being listed in `networks.__all__`."""
+"""What holds for every network by being registered."""
 
 import pytest
 import torch
 
-from calibrant import catalog, data, networks
+from calibrant import data, networks
+from calibrant.catalog import NETWORKS
 
-every = pytest.mark.parametrize("name", networks.__all__)
+every = pytest.mark.parametrize("name", NETWORKS)
 
 TEXT = {"cnn8_text", "global_pooling_cnn"}
 NARROW = {  # the architecture at a width that a test can afford
@@ -16,7 +17,7 @@ NARROW = {  # the architecture at a width that a test can afford
     **{name: {"words": 50, "dimension": 8, "width": 8} for name in TEXT},
     "tree_lstm": {"words": 50, "dimension": 8, "memory": 8},
 }
-DEEP = {name: {"width": 8} for name in networks.__all__ if name.startswith(("resnet", "vgg"))}
+DEEP = {name: {"width": 8} for name in NETWORKS if name.startswith(("resnet", "vgg"))}
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def make(tmp_path):
         arguments = DEEP | NARROW
         if name == "bert":
             return networks.bert(classes, checkpoint=str(tiny_bert(tmp_path)), pretrained=False)
-        return getattr(networks, name)(classes, **arguments.get(name, {}))
+        return NETWORKS[name](classes, **arguments.get(name, {}))
 
     return make
 
@@ -77,8 +78,8 @@ def test_evaluation_is_repeatable_and_by_example(name, make, small_data):
 
 @every
 def test_names_resolve_with_their_defaults_spelled_out(name):
-    assert catalog.canonical(name, networks).startswith(name)
-    assert "vectors" not in catalog.canonical(name, networks)
+    assert NETWORKS.canonical(name).startswith(name)
+    assert "vectors" not in NETWORKS.canonical(name)
 
 
 @every

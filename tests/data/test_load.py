@@ -11,8 +11,8 @@ import torch
 from small_data import write_images
 
 from calibrant import data
-from calibrant._types import InputError
 from calibrant.data._load import cached
+from calibrant.types import InputError
 
 
 @pytest.fixture

@@ -84,8 +84,8 @@ def test_the_loss_is_advanced_by_all_validation_predictions_of_the_epoch(tmp_pat
     val = Predictions(logits, torch.cat([y for _, y in loader(2)]))
     expected = losses.AdaFocal(bins=5).after_epoch(0, val)
     assert torch.allclose(network.criterion.loss.gamma, expected.gamma, rtol=1e-5)
-    assert trainer.callback_metrics["val_accuracy"].item() == pytest.approx(float(metrics.accuracy(*val)))
-    assert trainer.callback_metrics["val_ece(bins=10)"].item() == pytest.approx(float(metrics.ece(*val, bins=10)))
+    assert trainer.callback_metrics["val_accuracy"].item() == pytest.approx(float(metrics.accuracy(val)))
+    assert trainer.callback_metrics["val_ece(bins=10)"].item() == pytest.approx(float(metrics.ece(val, bins=10)))
 
 
 def test_scheduled_learns_the_number_of_epochs(tmp_path):

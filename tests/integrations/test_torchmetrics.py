@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 from torch import multiprocessing
 
-from calibrant import metrics
+from calibrant import measure, metrics
 from calibrant.metrics import Summary
 from calibrant.predictions import Predictions
 
@@ -25,9 +25,9 @@ def test_batches_give_the_values_of_the_summary():
     p, metric = draw(), Calibration(*NAMES)
     for i in range(0, 3000, 431):
         metric.update(p.logits[i : i + 431], p.labels[i : i + 431])
-    expected = Summary.of(p)
+    expected = Summary.empty().add(p)
     assert {name: float(value) for name, value in metric.compute().items()} == {n: expected[n] for n in NAMES}
-    assert metric.assessment()["ece"].value == pytest.approx(float(metrics.ece(*p)), abs=1e-9)
+    assert measure(metric.summary)["ece"].value == pytest.approx(float(metrics.ece(p)), abs=1e-9)
     metric.reset()
     assert len(metric.summary) == 0
 
@@ -36,8 +36,8 @@ def test_forward_gives_the_batch_and_keeps_the_sum():
     p, metric = draw(), Calibration("ece")
     first = metric(p.logits[:1000], p.labels[:1000])
     metric(p.logits[1000:], p.labels[1000:])
-    assert float(first["ece"]) == Summary.of(p[:1000])["ece"]
-    assert float(metric.compute()["ece"]) == Summary.of(p)["ece"]
+    assert float(first["ece"]) == Summary.empty().add(p[:1000])["ece"]
+    assert float(metric.compute()["ece"]) == Summary.empty().add(p)["ece"]
 
 
 def test_positions_are_flattened_and_ignored_ones_left_out():
@@ -52,13 +52,13 @@ def test_it_belongs_to_a_collection_and_a_state_dict():
     p = draw()
     metric = Calibration("ece")
     metric.persistent(True)
-    metric.update(*p)
+    metric.update(p.logits, p.labels)
     copy = Calibration("ece")
     copy.persistent(True)
     copy.load_state_dict(metric.state_dict())
     assert copy.summary["ece"] == metric.summary["ece"]
     both = torchmetrics.MetricCollection({"calibration": Calibration("ece"), "more": Calibration("nll")})
-    both.update(*p)
+    both.update(p.logits, p.labels)
     assert set(both.compute()) == {"ece", "nll"} or set(both.compute()) == {"calibration_ece", "more_nll"}
 
 
@@ -84,7 +84,7 @@ def test_two_processes_agree_with_one_to_the_last_bit(tmp_path):
     found = [queue.get(timeout=300) for _ in processes]
     for p in processes:
         p.join(timeout=60)
-    expected = Summary.of(draw())
+    expected = Summary.empty().add(draw())
     for _, values, seen in found:
         assert values == {name: expected[name] for name in NAMES}
         assert seen in (700, 2300)  # unsynchronized again after compute

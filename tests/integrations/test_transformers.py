@@ -101,7 +101,7 @@ def test_the_loss_is_advanced_by_the_evaluation_of_the_epoch(tmp_path):
     val = Predictions(out.predictions, out.label_ids)
     assert torch.allclose(losses.AdaFocal(bins=5).after_epoch(0, val).gamma, after, rtol=1e-5)
     logged = [entry for entry in run.state.log_history if "eval_ece" in entry][-1]
-    assert logged["eval_ece"] == pytest.approx(float(metrics.ece(*val)))
+    assert logged["eval_ece"] == pytest.approx(float(metrics.ece(val)))
 
 
 def test_tokens_are_classified_and_padding_ignored(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from calibrant import InputError, Predictions, catalog, losses
-from calibrant._types import Adaptive
+from calibrant.types import StatefulLoss
 
 
 def validation(epoch, n=240):
@@ -121,7 +121,7 @@ def test_a_calibrated_bin_keeps_its_gamma():
     ],
 )
 def test_scheduled_changes_where_the_papers_do(text, epochs, changes):
-    loss = losses.for_epochs(catalog.resolve(text, losses), epochs)
+    loss = losses.for_epochs(catalog.LOSSES.resolve(text), epochs)
     logits, labels = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1])
     for epoch in range(epochs):
         if epoch in changes:
@@ -147,17 +147,17 @@ def test_a_gamma_below_the_limit_of_inverse_focal_is_refused():
 
 @pytest.mark.parametrize("text", ["AdaFocal(bins=7)", "Scheduled(epochs=20)"])
 def test_training_resumed_from_a_checkpoint_goes_on_as_if_nothing_had_happened(text):
-    loss = catalog.resolve(text, losses)
-    assert isinstance(loss, Adaptive)
+    loss = catalog.LOSSES.resolve(text)
+    assert isinstance(loss, StatefulLoss)
     for epoch in range(6):
         loss = loss.after_epoch(epoch, validation(epoch))
     file = io.BytesIO()
     torch.save(losses.state(loss), file)
     file.seek(0)
-    again = losses.restored(catalog.resolve(text, losses), torch.load(file, weights_only=True))
+    again = losses.restored(catalog.LOSSES.resolve(text), torch.load(file, weights_only=True))
     for epoch in range(6, 20):
         val = validation(epoch)
-        assert torch.equal(loss(*val), again(*val))
+        assert torch.equal(loss(val.logits, val.labels), again(val.logits, val.labels))
         loss, again = loss.after_epoch(epoch, val), again.after_epoch(epoch, val)
 
 

@@ -10,7 +10,7 @@ from scipy.special import lambertw
 from torch.nn.functional import cross_entropy, one_hot
 
 from calibrant import InputError, losses
-from calibrant.losses._likelihood import log_likelihood
+from calibrant.losses._likelihood import smoothed_log_likelihood
 
 gammas = pytest.mark.parametrize("gamma", [0.0, 0.3, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5])
 
@@ -139,14 +139,14 @@ def test_gamma_may_differ_by_example(batch):
 
 def test_flsd_is_focal_with_a_gamma_for_every_example(batch):
     logits, labels = batch
-    p_y = log_likelihood(logits, labels).exp()
+    p_y = smoothed_log_likelihood(logits, labels).exp()
     gamma = torch.where(p_y < 0.2, 5.0, 3.0).double()
     assert torch.equal(losses.flsd(logits, labels), losses.focal(logits, labels, gamma=gamma))
 
 
 def test_a_probability_on_the_threshold_belongs_above():
     logits = torch.zeros(1, 5, dtype=torch.float64)  # p_y = 0.2 up to rounding, moved onto it below
-    p_y = float(log_likelihood(logits, torch.tensor([0])).exp())
+    p_y = float(smoothed_log_likelihood(logits, torch.tensor([0])).exp())
     value = losses.flsd(logits, torch.tensor([0]), thresholds=(p_y,))
     assert torch.allclose(value, losses.focal(logits, torch.tensor([0]), gamma=3.0), rtol=1e-12)
 
@@ -293,7 +293,7 @@ def test_the_likelihood_agrees_with_autograd_twice_over(batch, epsilon):
     logits, labels = batch
 
     def lean(z):
-        return log_likelihood(z, labels[:5], epsilon)
+        return smoothed_log_likelihood(z, labels[:5], epsilon)
 
     def plain(z):
         return -cross_entropy(z, labels[:5], reduction="none", label_smoothing=epsilon)

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from calibrant import InputError, Predictions, metrics
-from calibrant._bins import Bins, Events
+from calibrant._bins import Bins, Events, Ties
 from calibrant.metrics import Summary
-from calibrant.metrics._moments import Moments
 
 EVERY_ECE = ["ece", "adaptive_ece", "smooth_ece", "kuiper", "ks", "sweep_ece", "mce"]
 
@@ -31,7 +30,7 @@ def test_all_examples_in_one_bin(name, n):
 
 @pytest.mark.parametrize("millions", [1, 17, 100])  # float32 counts stop at 16.8 million
 def test_all_examples_in_one_bin_streamed(millions):
-    part = Summary.of(Predictions(*constant(100_000, 0.8, 60_000)))
+    part = Summary.from_predictions(Predictions(*constant(100_000, 0.8, 60_000)))
     million = sum([part] * 10, Summary.empty())
     summary = sum([million] * millions, Summary.empty())
     assert len(summary) == millions * 1_000_000
@@ -51,28 +50,28 @@ def test_all_examples_in_one_bin_at_once(n):
 
 def test_confidence_exactly_one_and_zero_are_counted_in_the_end_bins():
     events = Events(torch.tensor([0.0, 1.0, 1.0], dtype=torch.float64), torch.tensor([1.0, 1.0, 0.0]).double())
-    table = Bins.equal_width(15, events.confidence, events.correct)
+    table = Bins.equal_width(15, events.confidence, events.happened)
     assert table.count.tolist() == [1, *[0] * 13, 2]
-    assert float(Moments.of(events, 15).error(1.0)) == pytest.approx(2 / 3)
+    assert float(metrics.ece.of_view(events)) == pytest.approx(2 / 3)
 
 
 def test_probability_exactly_zero_and_one():
     p = Predictions.from_probs([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]], [0, 1, 1])
     for name in EVERY_ECE[:-1]:
-        assert float(getattr(metrics, name)(*p)) == pytest.approx(1 / 3, abs=1e-9)
-    assert float(metrics.ece(*p, index=1)) == pytest.approx(1 / 3)
-    assert float(metrics.nll(*p)) == math.inf
-    assert metrics.assess(p)["nll"].value == math.inf
-    assert metrics.tests.kuiper(*p).p_value == 0  # impossible if the model were right
+        assert float(getattr(metrics, name)(p)) == pytest.approx(1 / 3, abs=1e-9)
+    assert float(metrics.ece(p.judging(1))) == pytest.approx(1 / 3)
+    assert float(metrics.nll(p)) == math.inf
+    assert metrics.nll.interval(p).value == math.inf
+    assert metrics.kuiper.test(p).p_value == 0  # impossible if the model were right
     sure = Predictions.from_probs([[1.0, 0.0]], [0])
-    assert metrics.tests.kuiper(*sure).p_value == 1
+    assert metrics.kuiper.test(sure).p_value == 1
 
 
 def test_one_hot_right_and_wrong():
     right, wrong = ([[1.0, 0.0]] * 5, [0] * 5), ([[1.0, 0.0]] * 5, [1] * 5)
     for name in EVERY_ECE:
-        assert float(getattr(metrics, name)(*Predictions.from_probs(*right))) == 0
-        assert float(getattr(metrics, name)(*Predictions.from_probs(*wrong))) == pytest.approx(1, abs=1e-9)
+        assert float(getattr(metrics, name)(Predictions.from_probs(*right))) == 0
+        assert float(getattr(metrics, name)(Predictions.from_probs(*wrong))) == pytest.approx(1, abs=1e-9)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -80,15 +79,15 @@ def test_half_precision_probabilities(dtype):
     g = torch.Generator().manual_seed(0)
     probs = (2 * torch.randn(5000, 5, generator=g)).softmax(-1)
     labels = torch.multinomial(probs, 1, generator=g).squeeze(1)
-    exact = float(metrics.ece(*Predictions.from_probs(probs, labels)))
-    rounded = float(metrics.ece(*Predictions.from_probs(probs.to(dtype), labels)))
+    exact = float(metrics.ece(Predictions.from_probs(probs, labels)))
+    rounded = float(metrics.ece(Predictions.from_probs(probs.to(dtype), labels)))
     assert rounded == pytest.approx(exact, abs=4e-3)
     assert rounded > 0
 
 
 def test_rows_of_half_precision_probabilities_are_normalized_by_the_measurement():
     p = Predictions.from_probs(torch.tensor([[0.3333, 0.3333, 0.3333]], dtype=torch.float16), [0])
-    assert float(metrics.signed_gap(*p)) == pytest.approx(1 / 3 - 1, abs=1e-12)
+    assert float(metrics.signed_gap(p)) == pytest.approx(1 / 3 - 1, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", ["adaptive_ece", "ece", "kuiper", "aurc", "skce"])
@@ -111,7 +110,7 @@ def test_correct_first_inside_ties_changes_nothing():
 
 def test_the_least_confident_example_counts():
     confidence = torch.linspace(0.5, 0.99, 30, dtype=torch.float64)
-    assert int(Bins.equal_mass(15, confidence, torch.ones(30, dtype=torch.float64)).count.sum()) == 30
+    assert int(Bins.equal_mass(15, Ties.of(confidence, torch.ones(30, dtype=torch.float64))).count.sum()) == 30
 
 
 def test_probabilities_as_logits_and_logits_as_probabilities_are_refused():
@@ -135,7 +134,7 @@ def test_a_class_without_examples_counts():
     g = torch.Generator().manual_seed(0)
     logits, labels = torch.randn(200, 5, generator=g), torch.randint(0, 4, (200,), generator=g)
     assert metrics.tables.classes(logits, labels).count.tolist()[4] == 0
-    expected = torch.stack([metrics.ece(logits, labels, index=j) for j in range(5)]).mean()
+    expected = torch.stack([metrics.ece(Predictions(logits, labels, of=j)) for j in range(5)]).mean()
     torch.testing.assert_close(metrics.classwise_ece(logits, labels), expected, rtol=1e-10, atol=1e-12)
     assert bool(metrics.auroc(logits, labels).isfinite())
 
@@ -149,9 +148,9 @@ def test_labels_of_two_among_many_classes_are_many_classes():
 
 def test_an_edge_belongs_to_the_bin_below():
     p = Predictions.from_probs([[0.2, 0.8], [0.25, 0.75], [0.15, 0.85]], [1, 0, 1])
-    table = metrics.tables.bins(*p, bins=5)
+    table = metrics.tables.bins(p, bins=5)
     assert table.count.tolist() == [0, 0, 0, 2, 1]
-    assert float(metrics.ece(*p, bins=5)) == pytest.approx((2 * abs(0.5 - 0.775) + 0.15) / 3)
+    assert float(metrics.ece(p, bins=5)) == pytest.approx((2 * abs(0.5 - 0.775) + 0.15) / 3)
 
 
 def test_two_classes_are_judged_by_the_predicted_one_unless_told():
@@ -159,9 +158,9 @@ def test_two_classes_are_judged_by_the_predicted_one_unless_told():
     labels = torch.tensor([0, 0])
     p = 1 / (1 + math.exp(-2))
     assert float(metrics.ece(logits, labels)) == pytest.approx(1 - p)
-    assert float(metrics.ece(logits, labels, index=1)) == pytest.approx(1 - p)
+    assert float(metrics.ece(Predictions(logits, labels, of=1))) == pytest.approx(1 - p)
     assert metrics.tables.bins(logits, labels).count.nonzero().tolist() == [[13]]
-    assert metrics.tables.bins(logits, labels, index=1).count.nonzero().tolist() == [[1]]
+    assert metrics.tables.bins(Predictions(logits, labels, of=1)).count.nonzero().tolist() == [[1]]
 
 
 def test_positions_of_a_segmentation_all_count_and_ignored_ones_do_not():
@@ -171,7 +170,7 @@ def test_positions_of_a_segmentation_all_count_and_ignored_ones_do_not():
     flat, kept = logits.movedim(1, -1).reshape(-1, 4), labels.flatten()
     p = Predictions(logits, labels, ignore_index=255)
     assert len(p) == 55
-    assert metrics.ece(*p) == metrics.ece(flat[kept != 255], kept[kept != 255])
+    assert metrics.ece(p) == metrics.ece(flat[kept != 255], kept[kept != 255])
 
 
 def test_mce_can_tell_the_count_of_its_bin():

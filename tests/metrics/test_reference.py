@@ -13,7 +13,8 @@ from sklearn.metrics import average_precision_score, brier_score_loss, log_loss,
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from calibrant import Predictions, losses, metrics
-from calibrant._bins import Events, top_label
+from calibrant._bins import Events
+from calibrant._softmax import top_label
 from calibrant.metrics import _cumulative, _ranking, _smooth, ood
 
 
@@ -51,34 +52,36 @@ def test_ece_of_any_norm_by_a_plain_loop(crooked, bins, norm):
     expected = (
         max(abs(g) for _, g in gaps) if math.isinf(norm) else sum(m / n * abs(g) ** norm for m, g in gaps) ** (1 / norm)
     )
-    assert float(metrics.ece(*crooked, bins=bins, norm=norm)) == pytest.approx(expected, rel=1e-10)
+    assert float(metrics.ece(crooked, bins=bins, norm=norm)) == pytest.approx(expected, rel=1e-10)
 
 
 @pytest.mark.parametrize("bins", [1, 10, 15])
 @pytest.mark.parametrize(("name", "norm"), [("ece", "l1"), ("mce", "max")])
 def test_torchmetrics_within_its_float32(crooked, bins, name, norm):
-    p = crooked[top_label(*crooked)[0] < 0.999999][:1000]  # they put confidence 1 into a bin of its own
+    p = crooked[top_label(crooked.logits, crooked.labels)[0] < 0.999999][
+        :1000
+    ]  # they put confidence 1 into a bin of its own
     theirs = multiclass_calibration_error(
         p.logits.softmax(-1), p.labels, num_classes=p.logits.shape[1], n_bins=bins, norm=norm
     )
-    torch.testing.assert_close(getattr(metrics, name)(*p, bins=bins), theirs.double(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(getattr(metrics, name)(p, bins=bins), theirs.double(), atol=1e-6, rtol=0)
 
 
 def test_netcal_within_its_clipping(crooked):
     """Of two classes they judge the second. Equal mass: bins divide the number of examples here, and nothing ties."""
-    p = crooked[top_label(*crooked)[0] < 0.999999][:1500]
+    p = crooked[top_label(crooked.logits, crooked.labels)[0] < 0.999999][:1500]
     data, two = (p.logits.softmax(-1).numpy(), p.labels.numpy()), p.logits.shape[1] == 2
     for bins in 1, 10, 15:
-        ours = metrics.ece(*p, bins=bins, index=1 if two else None)
+        ours = metrics.ece(p.judging(1 if two else "top"), bins=bins)
         assert float(ours) == pytest.approx(ECE(bins).measure(*data))
         if two:
             continue
-        assert float(metrics.mce(*p, bins=bins)) == pytest.approx(MCE(bins).measure(*data))
+        assert float(metrics.mce(p, bins=bins)) == pytest.approx(MCE(bins).measure(*data))
         for theirs in ECE(bins, equal_intervals=False), ACE(bins, equal_intervals=False):
-            assert float(metrics.adaptive_ece(*p, bins=bins)) == pytest.approx(theirs.measure(*data))
-        table = metrics.tables.bins(*p, bins=bins)  # unless told, their ACE has bins of equal width, all alike
+            assert float(metrics.adaptive_ece(p, bins=bins)) == pytest.approx(theirs.measure(*data))
+        table = metrics.tables.bins(p, bins=bins)  # unless told, their ACE has bins of equal width, all alike
         assert float(table.gap[table.count > 0].abs().mean()) == pytest.approx(ACE(bins).measure(*data))
-    assert float(metrics.mmce(*p)) == pytest.approx(MMCE().measure(*data))
+    assert float(metrics.mmce(p)) == pytest.approx(MMCE().measure(*data))
 
 
 def test_uncertainty_calibration_to_rounding(crooked):
@@ -86,21 +89,21 @@ def test_uncertainty_calibration_to_rounding(crooked):
     for bins in 7, 15:
         width = {"num_bins": bins, "binning_scheme": calibration.get_equal_prob_bins}
         pairs = [
-            (metrics.ece(*crooked, bins=bins), calibration.get_ece(probs, labels, num_bins=bins)),
+            (metrics.ece(crooked, bins=bins), calibration.get_ece(probs, labels, num_bins=bins)),
             (
-                metrics.ece(*crooked, bins=bins, index=1),
+                metrics.ece(crooked.judging(1), bins=bins),
                 calibration.get_ece(probs[:, 1], (labels == 1) * 1, num_bins=bins),
             ),
             (
-                metrics.ece(*crooked, bins=bins, norm=2.0),
+                metrics.ece(crooked, bins=bins, norm=2.0),
                 calibration.lower_bound_scaling_top_ce(probs, labels, debias=False, **width),
             ),
             (
-                metrics.classwise_ece(*crooked, bins=bins),
+                metrics.classwise_ece(crooked, bins=bins),
                 calibration.get_ece(probs, labels, num_bins=bins, mode="marginal"),
             ),
-            (metrics.adaptive_ece(*crooked, bins=bins), calibration.get_ece_em(probs, labels, num_bins=bins)),
-            (1 - metrics.aurc(*crooked), calibration.get_selective_stats(*events(crooked))[0]),
+            (metrics.adaptive_ece(crooked, bins=bins), calibration.get_ece_em(probs, labels, num_bins=bins)),
+            (1 - metrics.aurc(crooked), calibration.get_selective_stats(*events(crooked))[0]),
         ]
         for ours, theirs in pairs:
             assert float(ours) == pytest.approx(theirs, rel=1e-9)
@@ -115,7 +118,7 @@ def test_debiased_square_of_uncertainty_calibration_where_a_bin_says_one_number(
     for bins in 10, 20:
         width = {"num_bins": bins, "binning_scheme": calibration.get_equal_prob_bins}
         theirs = calibration.lower_bound_scaling_top_ce(p.logits.softmax(-1).numpy(), p.labels.numpy(), **width)
-        assert float(metrics.debiased_l2(*p, bins=bins)) == pytest.approx(theirs, rel=1e-9)
+        assert float(metrics.debiased_l2(p, bins=bins)) == pytest.approx(theirs, rel=1e-9)
 
 
 def test_scores_of_scikit_learn(crooked):
@@ -124,35 +127,40 @@ def test_scores_of_scikit_learn(crooked):
     w = np.random.default_rng(0).random(len(labels))
     for weights, theirs in ((None, None), (torch.from_numpy(w), w)):
         expected = log_loss(labels, probs, sample_weight=theirs, labels=range(k))
-        assert float(metrics.nll(*crooked, weights=weights)) == pytest.approx(expected, rel=1e-9)
+        p = Predictions(crooked.logits, crooked.labels, weights)
+        assert float(metrics.nll(p)) == pytest.approx(expected, rel=1e-9)
         if k == 2:
             expected = 2 * brier_score_loss(labels, probs[:, 1], sample_weight=theirs)  # they count one class
-            assert float(metrics.brier(*crooked, weights=weights)) == pytest.approx(expected, rel=1e-9)
+            assert float(metrics.brier(p)) == pytest.approx(expected, rel=1e-9)
             expected = roc_auc_score(labels, probs[:, 1], sample_weight=theirs)
         else:
             expected = roc_auc_score(labels, probs, multi_class="ovr", sample_weight=theirs)
-        assert float(metrics.auroc(*crooked, weights=weights)) == pytest.approx(expected, rel=1e-9)
+        assert float(metrics.auroc(p)) == pytest.approx(expected, rel=1e-9)
 
 
 def test_scores_are_means_of_the_losses(crooked):
-    torch.testing.assert_close(metrics.brier(*crooked), losses.brier(*crooked).mean(), rtol=1e-12, atol=0)
-    torch.testing.assert_close(metrics.nll(*crooked), losses.cross_entropy(*crooked).mean(), rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        metrics.brier(crooked), losses.brier(crooked.logits, crooked.labels).mean(), rtol=1e-12, atol=0
+    )
+    torch.testing.assert_close(
+        metrics.nll(crooked), losses.cross_entropy(crooked.logits, crooked.labels).mean(), rtol=1e-12, atol=0
+    )
 
 
 def test_classwise_ece_by_a_plain_loop(crooked):
     probs, labels = crooked.logits.softmax(-1).numpy(), crooked.labels.numpy()
     k, n = probs.shape[1], len(labels)
     each = [sum(m / n * abs(g) for m, g in plain_bins(probs[:, j], (labels == j) * 1.0, 15)) for j in range(k)]
-    assert float(metrics.classwise_ece(*crooked)) == pytest.approx(np.mean(each), rel=1e-9)
-    assert float(metrics.classwise_ece(*crooked, reduction="sum")) == pytest.approx(np.sum(each), rel=1e-9)
-    np.testing.assert_allclose(metrics.tables.classes(*crooked).ece, each, rtol=1e-8, atol=1e-12)
-    one = metrics.ece(*crooked, index=k - 1)
+    assert float(metrics.classwise_ece(crooked)) == pytest.approx(np.mean(each), rel=1e-9)
+    assert float(metrics.classwise_ece(crooked, reduction="sum")) == pytest.approx(np.sum(each), rel=1e-9)
+    np.testing.assert_allclose(metrics.tables.classes(crooked).ece, each, rtol=1e-8, atol=1e-12)
+    one = metrics.ece(crooked.judging(k - 1))
     assert float(one) == pytest.approx(each[k - 1], rel=1e-9)
 
 
 def test_classes_by_a_plain_loop(crooked):
     probs, labels = crooked.logits.softmax(-1).numpy(), crooked.labels.numpy()
-    told, table = probs.argmax(1), metrics.tables.classes(*crooked)
+    told, table = probs.argmax(1), metrics.tables.classes(crooked)
     for j in range(probs.shape[1]):
         assert int(table.predicted[j]) == (told == j).sum()
         assert float(table.frequency[j]) == pytest.approx((labels == j).mean(), rel=1e-9, abs=1e-12)
@@ -169,8 +177,8 @@ def test_cumulative_errors_by_a_plain_loop(crooked):
     c, a = events(crooked)
     order = np.argsort(c)
     walk = np.concatenate([[0], np.cumsum((a - c)[order])]) / len(c)
-    assert float(metrics.kuiper(*crooked)) == pytest.approx(walk.max() - walk.min(), rel=1e-9)
-    assert float(metrics.ks(*crooked)) == pytest.approx(np.abs(walk).max(), rel=1e-9)
+    assert float(metrics.kuiper(crooked)) == pytest.approx(walk.max() - walk.min(), rel=1e-9)
+    assert float(metrics.ks(crooked)) == pytest.approx(np.abs(walk).max(), rel=1e-9)
 
 
 def test_kernel_errors_by_all_pairs(crooked):
@@ -179,12 +187,12 @@ def test_kernel_errors_by_all_pairs(crooked):
     kernel = np.exp(-np.abs(c[:, None] - c[None]) / 0.4)
     products = np.outer(a - c, a - c) * kernel
     off = products.sum() - np.trace(products)
-    assert float(metrics.skce(*some)) == pytest.approx(off / (500 * 499), rel=1e-9)
-    assert float(metrics.mmce(*some)) == pytest.approx(math.sqrt(products.sum() / 500**2), rel=1e-9)
+    assert float(metrics.skce(some)) == pytest.approx(off / (500 * 499), rel=1e-9)
+    assert float(metrics.mmce(some)) == pytest.approx(math.sqrt(products.sum() / 500**2), rel=1e-9)
     w = np.random.default_rng(0).random(500)
     weighted = np.outer(w, w) * products
-    off = (weighted.sum() - np.trace(weighted)) / (w.sum() ** 2 - (w**2).sum())
-    assert float(metrics.skce(*some, weights=torch.from_numpy(w))) == pytest.approx(off, rel=1e-9)
+    off = (weighted.sum() - (w * np.diag(products)).sum()) / (w.sum() * (w.sum() - 1))  # a copy is another example
+    assert float(metrics.skce(some.logits, some.labels, torch.from_numpy(w))) == pytest.approx(off, rel=1e-9)
 
 
 def test_debiased_square_by_all_pairs(crooked):
@@ -196,8 +204,8 @@ def test_debiased_square_by_all_pairs(crooked):
         if len(u) > 1:
             pairs = np.outer(u, u)
             total += len(u) / len(c) * (pairs.sum() - np.trace(pairs)) / (len(u) * (len(u) - 1))
-    assert float(metrics.debiased_l2(*crooked, squared=True)) == pytest.approx(total, rel=1e-9)
-    assert float(metrics.debiased_l2(*crooked)) == pytest.approx(math.copysign(abs(total) ** 0.5, total), rel=1e-9)
+    assert float(metrics.debiased_l2(crooked, squared=True)) == pytest.approx(total, rel=1e-9)
+    assert float(metrics.debiased_l2(crooked)) == pytest.approx(math.copysign(abs(total) ** 0.5, total), rel=1e-9)
 
 
 def test_sweep_by_a_plain_loop(crooked):
@@ -210,14 +218,14 @@ def test_sweep_by_a_plain_loop(crooked):
         if np.any(np.diff(accuracy) < -1e-12):
             break
         best = sum(len(p) / len(c) * abs(a[p].mean() - c[p].mean()) for p in parts)
-    assert float(metrics.sweep_ece(*crooked)) == pytest.approx(best, rel=1e-9)
+    assert float(metrics.sweep_ece(crooked)) == pytest.approx(best, rel=1e-9)
 
 
 def test_aurc_by_a_plain_loop(crooked):
     c, a = events(crooked)
     wrong = 1 - a[np.argsort(-c)]
     expected = np.mean(np.cumsum(wrong) / np.arange(1, len(c) + 1))
-    assert float(metrics.aurc(*crooked)) == pytest.approx(expected, rel=1e-9)
+    assert float(metrics.aurc(crooked)) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -225,26 +233,25 @@ def test_aurc_of_ties_by_a_plain_loop(weighted):
     g = torch.Generator().manual_seed(0)
     c = torch.rand(500, dtype=torch.float64, generator=g).round(decimals=1)
     a = (torch.rand(500, generator=g) < c).double()
-    w = torch.rand(500, dtype=torch.float64, generator=g) if weighted else torch.ones(500, dtype=torch.float64)
+    w = torch.randint(0, 4, (500,), generator=g).double() if weighted else torch.ones(500, dtype=torch.float64)
     mass, wrong, total = 0.0, 0.0, 0.0
     for v in c.unique().flip(0):
         tie = c == v
-        m = int(tie.sum())
-        share, miss = float(w[tie].sum()) / m, float((w * (1 - a))[tie].sum()) / m
+        m = int(w[tie].sum())
         for _ in range(m):
-            mass, wrong = mass + share, wrong + miss
-            total += share * wrong / mass
+            mass, wrong = mass + 1, wrong + float((w * (1 - a))[tie].sum()) / m
+            total += wrong / mass
     assert float(_ranking.aurc_of(Events(c, a, w).ties)) == pytest.approx(total / float(w.sum()), rel=1e-10)
 
 
 def test_smooth_ece_of_relplot_to_its_resolution(crooked):
     c, a = events(crooked)
-    assert float(metrics.smooth_ece(*crooked)) == pytest.approx(relplot.smECE(c, a), abs=1.5e-3)
+    assert float(metrics.smooth_ece(crooked)) == pytest.approx(relplot.smECE(c, a), abs=1.5e-3)
 
 
 def test_smooth_ece_solves_its_equation_by_quadrature(crooked):
     c, a = (x[:400] for x in events(crooked))
-    s = float(metrics.smooth_ece(*crooked[:400]))
+    s = float(metrics.smooth_ece(crooked[:400]))
     t = (np.arange(20000) + 0.5) / 20000
     images = (t[:, None] - np.concatenate([c, -c, 2 - c])[None]) / s  # reflections farther out are below e^-40 here
     kernel = np.exp(-0.5 * images**2) / (s * math.sqrt(2 * math.pi))
@@ -255,14 +262,14 @@ def test_smooth_ece_solves_its_equation_by_quadrature(crooked):
 def test_corp_split_is_exact(crooked):
     c, a = events(crooked)
     mcb, dsc, unc = (
-        float(getattr(metrics, name)(*crooked)) for name in ("miscalibration", "discrimination", "uncertainty")
+        float(getattr(metrics, name)(crooked)) for name in ("miscalibration", "discrimination", "uncertainty")
     )
     assert mcb - dsc + unc == pytest.approx(((c - a) ** 2).mean(), rel=1e-12)
     assert unc == pytest.approx(a.mean() * (1 - a.mean()))
     assert mcb >= 0
     assert dsc >= 0
     log = [
-        float(getattr(metrics, name)(*crooked, score="log"))
+        float(getattr(metrics, name)(crooked, score="log"))
         for name in ("miscalibration", "discrimination", "uncertainty")
     ]
     told = log_loss(a, c)
@@ -275,16 +282,16 @@ def test_among_and_entropy_by_plain_means(crooked):
     own = -log_p.gather(1, crooked.labels[:, None]).squeeze(1)
     entropies = torch.distributions.Categorical(logits=crooked.logits).entropy()
     for among, chosen in (("correct", right), ("wrong", ~right), ("all", right | ~right)):
-        torch.testing.assert_close(metrics.nll(*crooked, among=among), own[chosen].mean())
-        torch.testing.assert_close(metrics.entropy(*crooked, among=among), entropies[chosen].mean())
+        torch.testing.assert_close(metrics.nll(crooked, among=among), own[chosen].mean())
+        torch.testing.assert_close(metrics.entropy(crooked, among=among), entropies[chosen].mean())
 
 
 def test_confident_predictions_by_plain_means(crooked):
     c, a = events(crooked)
     for above in (0.9, 0.99):
-        assert float(metrics.confident_share(*crooked, above=above)) == pytest.approx((c >= above).mean())
+        assert float(metrics.confident_share(crooked, above=above)) == pytest.approx((c >= above).mean())
         if (c >= above).any():
-            assert float(metrics.confident_accuracy(*crooked, above=above)) == pytest.approx(a[c >= above].mean())
+            assert float(metrics.confident_accuracy(crooked, above=above)) == pytest.approx(a[c >= above].mean())
 
 
 def test_detection_of_scikit_learn():
@@ -304,7 +311,7 @@ def test_detection_of_scikit_learn():
 
 def test_correctness_auroc_of_scikit_learn(crooked):
     c, a = events(crooked)
-    assert float(metrics.auroc(*crooked, of="correctness")) == pytest.approx(roc_auc_score(a, c), rel=1e-9)
+    assert float(metrics.auroc(crooked, of="correctness")) == pytest.approx(roc_auc_score(a, c), rel=1e-9)
 
 
 def test_laws_of_brownian_motion_by_simulation():
@@ -326,16 +333,16 @@ def test_both_series_of_the_supremum_agree():
 @pytest.mark.shared
 def test_published_errors_of_real_predictions(shared):
     p = Predictions.load(shared / "logits" / "mukhoti_cifar10_resnet50_flsd53.test.npz")
-    c, a = (x.numpy() for x in top_label(*p))
-    assert float(metrics.smooth_ece(*p)) == pytest.approx(relplot.smECE(c, a), abs=1.5e-3)
-    assert float(metrics.ece(*p)) == pytest.approx(0.0155, abs=5e-5)  # their Table 1: 1.55 %
+    c, a = (x.numpy() for x in top_label(p.logits, p.labels))
+    assert float(metrics.smooth_ece(p)) == pytest.approx(relplot.smECE(c, a), abs=1.5e-3)
+    assert float(metrics.ece(p)) == pytest.approx(0.0155, abs=5e-5)  # their Table 1: 1.55 %
 
 
 def test_risk_coverage_ends_at_the_error(crooked):
-    curve = metrics.curves.risk_coverage(*crooked)
+    curve = metrics.curves.risk_coverage(crooked)
     assert float(curve.x[-1]) == 1
-    assert float(curve.y[-1]) == pytest.approx(float(metrics.error(*crooked)))
-    assert float(_ranking.aurc_of(Events.top(*crooked).ties)) == pytest.approx(
+    assert float(curve.y[-1]) == pytest.approx(float(metrics.error(crooked)))
+    assert float(_ranking.aurc_of(crooked.events.ties)) == pytest.approx(
         float(torch.trapezoid(torch.cat([curve.y[:1], curve.y]), torch.cat([torch.zeros(1).double(), curve.x]))),
         abs=2e-3,
     )

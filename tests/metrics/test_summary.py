@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from calibrant import InputError, Predictions, metrics
-from calibrant._stream import stream
+from calibrant.assessment import measure
 from calibrant.metrics import Summary
 
 STATE = ("high", "low", "cells")
@@ -29,12 +29,12 @@ def same(a: Summary, b: Summary) -> bool:
 @pytest.mark.parametrize("k", [2, 10, 150])
 def test_bits_are_the_same_over_100_shardings_and_orders(k, weighted):
     p = draw(9000, k, weighted=weighted)
-    whole = Summary.of(p)
+    whole = Summary.from_predictions(p)
     g = torch.Generator().manual_seed(1)
     for _ in range(100 if k == 10 else 20):
         q = p[torch.randperm(len(p), generator=g)]
         cuts = [0, *sorted(torch.randint(0, len(p), (5,), generator=g).tolist()), len(p)]
-        parts = [Summary.of(q[a:b]) for a, b in pairwise(cuts) if a < b]
+        parts = [Summary.from_predictions(q[a:b]) for a, b in pairwise(cuts) if a < b]
         order = torch.randperm(len(parts), generator=g).tolist()
         assert same(sum((parts[i] for i in order), Summary.empty()), whole)
 
@@ -45,7 +45,7 @@ def test_adding_batches_is_merging():
     for i in range(0, 1000, 123):
         part = p[i : i + 123]
         summary = summary.add(part.logits, part.labels)
-    assert same(summary, Summary.of(p))
+    assert same(summary, Summary.from_predictions(p))
     assert len(summary) == 1000
 
 
@@ -53,8 +53,8 @@ def test_adding_batches_is_merging():
 @pytest.mark.parametrize(("n", "k"), [(1, 2), (20_000, 2), (20_000, 10), (3000, 200)])
 def test_values_lie_within_the_stated_bounds(n, k, weighted):
     p = draw(n, k, weighted=weighted)
-    summary, exact = metrics.assess(Summary.of(p)), metrics.assess(p)
-    heaviest = float(Summary.of(p).ties.mass.max() / Summary.of(p).ties.mass.sum())
+    summary, exact = measure(Summary.from_predictions(p)), measure(p, of="top")
+    heaviest = float(Summary.from_predictions(p).ties.mass.max() / Summary.from_predictions(p).ties.mass.sum())
     bounds = {
         "adaptive_ece": 28 * heaviest,
         "kuiper": 2 * heaviest,
@@ -73,7 +73,7 @@ def test_values_lie_within_the_stated_bounds(n, k, weighted):
 
 def test_bounds_shrink_with_the_number_of_examples():
     p = draw(200_000, 10)
-    summary, exact = metrics.assess(Summary.of(p)), metrics.assess(p)
+    summary, exact = measure(Summary.from_predictions(p)), measure(p, of="top")
     for name, bound in {"adaptive_ece": 1e-4, "kuiper": 1e-4, "smooth_ece": 1e-5, "aurc": 1e-5}.items():
         assert summary[name].value == pytest.approx(exact[name].value, abs=bound)
     assert summary["kuiper"].p_value == pytest.approx(exact["kuiper"].p_value, abs=2e-2)
@@ -81,36 +81,42 @@ def test_bounds_shrink_with_the_number_of_examples():
 
 def test_the_bin_table_is_exact():
     p = draw(5000, 10)
-    ours, exact = Summary.of(p).table, metrics.tables.bins(*p)
+    ours, exact = Summary.from_predictions(p).equal_width(15), metrics.tables.bins(p)
     assert ours.count.tolist() == exact.count.tolist()
     torch.testing.assert_close(ours.gap, exact.gap, atol=1e-9, rtol=0)
 
 
 @pytest.mark.parametrize(("n", "k"), [(10, 2), (10_000, 2), (1000, 1000)])
 def test_it_never_needs_more_than_two_megabytes(n, k):
-    summary = Summary.of(draw(n, k))
+    summary = Summary.from_predictions(draw(n, k))
     assert sum(getattr(summary, name).numel() * 8 for name in STATE) <= 2_000_000
 
 
 def test_saturated_and_impossible_predictions():
     p = Predictions(torch.tensor([[1e4, 0.0], [-torch.inf, 0.0], [0.0, 1e4]]), [0, 0, 0])
-    summary = Summary.of(p)
+    summary = Summary.from_predictions(p)
     assert summary["nll"] == math.inf
     assert summary["ece"] == pytest.approx(2 / 3)
     assert summary["kuiper"] == pytest.approx(2 / 3, abs=1e-9)
-    assert summary.assessment["kuiper"].p_value == 0
+    assert metrics.kuiper.test_of(summary).p_value == 0
 
 
 def test_what_cannot_be_merged_is_refused():
     with pytest.raises(InputError, match="2 classes"):
-        Summary.of(draw(5, 2)) + Summary.of(draw(5, 3))
+        Summary.from_predictions(draw(5, 2)) + Summary.from_predictions(draw(5, 3))
     with pytest.raises(InputError, match="15 bins"):
         Summary.empty() + Summary.empty(bins=10)
     with pytest.raises(InputError, match="expected logits of 2 classes"):
-        Summary.of(draw(5, 2)).add(*draw(5, 3))
-    with pytest.raises(InputError, match="around 1"):
-        Summary.empty().add(*draw(5, 2), torch.full((5,), 1e6, dtype=torch.float64))
-    many = Summary.of(Predictions(torch.zeros(1000, 2), torch.zeros(1000)))
+        Summary.from_predictions(draw(5, 2)).add(draw(5, 3))
+    with pytest.raises(InputError, match="at most 100"):
+        Summary.empty().add(torch.zeros(5, 2), torch.zeros(5), torch.full((5,), 1e6, dtype=torch.float64))
+    with pytest.raises(InputError, match="of 'top' and 1"):
+        Summary.empty() + Summary.empty(of=1)
+    with pytest.raises(InputError, match="with 15 bins, not 10"):
+        Summary.from_predictions(draw(5, 2)).equal_width(10)
+    with pytest.raises(InputError, match="auroc needs every prediction"):
+        Summary.from_predictions(draw(5, 2))["auroc"]
+    many = Summary.from_predictions(Predictions(torch.zeros(1000, 2), torch.zeros(1000)))
     for _ in range(22):
         many = many + many
     assert len(many) == 1000 * 2**22
@@ -132,11 +138,11 @@ def write(path, p: Predictions, kind: str = "logits") -> None:
 def test_files_are_read_in_pieces(tmp_path, name, rows):
     p = draw(100, 5)
     write(tmp_path / name, p)
-    parts = list(stream(tmp_path / name, rows=rows))
+    parts = list(Predictions.load_pieces(tmp_path / name, rows=rows))
     assert len(parts) == (1 if rows != 7 else 15)
     assert bool((torch.cat([part.logits for part in parts]) == p.logits).all())
     assert bool((torch.cat([part.labels for part in parts]) == p.labels).all())
-    assert same(Summary.of_file(tmp_path / name), Summary.of(p))
+    assert same(Summary.from_file(tmp_path / name), Summary.from_predictions(p))
 
 
 def test_weights_probs_and_positions_of_files(tmp_path):
@@ -144,16 +150,18 @@ def test_weights_probs_and_positions_of_files(tmp_path):
     p.save(tmp_path / "p.parquet")
     p.save(tmp_path / "p.safetensors")
     for name in "p.parquet", "p.safetensors":
-        assert same(Summary.of_file(tmp_path / name), Summary.of(p))
+        assert same(Summary.from_file(tmp_path / name), Summary.from_predictions(p))
     write(tmp_path / "p_probs.npy", p, "probs")
-    assert Summary.of_file(tmp_path / "p_probs.npy")["ece"] == pytest.approx(float(metrics.ece(*p)), abs=1e-6)
+    assert Summary.from_file(tmp_path / "p_probs.npy")["ece"] == pytest.approx(
+        float(metrics.ece(p.logits, p.labels)), abs=1e-6
+    )
     g = torch.Generator().manual_seed(0)
     images, labels = torch.randn(6, 3, 4, 4, generator=g), torch.randint(0, 3, (6, 4, 4), generator=g)
     labels[2] = 255
     np.save(tmp_path / "s_logits.npy", images.numpy())
     np.save(tmp_path / "s_labels.npy", labels.numpy())
-    assert len(list(stream(tmp_path / "s_logits.npy", rows=1, ignore_index=255))) == 5
-    assert len(Summary.of_file(tmp_path / "s_logits.npy", ignore_index=255)) == 80
+    assert len(list(Predictions.load_pieces(tmp_path / "s_logits.npy", rows=1, ignore_index=255))) == 5
+    assert len(Summary.from_file(tmp_path / "s_logits.npy", ignore_index=255)) == 80
 
 
 def test_files_are_checked_at_the_door_piece_by_piece(tmp_path):
@@ -163,23 +171,23 @@ def test_files_are_checked_at_the_door_piece_by_piece(tmp_path):
     np.save(tmp_path / "x_logits.npy", bad.numpy())
     np.save(tmp_path / "x_labels.npy", p.labels.numpy())
     with pytest.raises(InputError, match=r"rows 20 .. 29: 1 of 10 rows of logits contain NaN"):
-        list(stream(tmp_path / "x_logits.npy", rows=10))
+        list(Predictions.load_pieces(tmp_path / "x_logits.npy", rows=10))
     np.save(tmp_path / "x_labels.npy", p.labels[:20].numpy())
     with pytest.raises(InputError, match="30 rows and 20 labels"):
-        Summary.of_file(tmp_path / "x_logits.npy")
+        Summary.from_file(tmp_path / "x_logits.npy")
     (tmp_path / "x_labels.npy").unlink()
     with pytest.raises(InputError, match="expected its labels"):
-        Summary.of_file(tmp_path / "x_logits.npy")
+        Summary.from_file(tmp_path / "x_logits.npy")
     with pytest.raises(InputError, match="no such file"):
-        Summary.of_file(tmp_path / "none.parquet")
+        Summary.from_file(tmp_path / "none.parquet")
     with pytest.raises(InputError, match="cannot be read in pieces"):
-        Summary.of_file(tmp_path / "p.npz")
+        Summary.from_file(tmp_path / "p.npz")
     for name in "p.parquet", "p.safetensors", "p_logits.npy":
         (tmp_path / name).write_bytes(b"nonsense")
         (tmp_path / "p_labels.npy").write_bytes(b"nonsense")
         with pytest.raises(InputError, match="not a readable"):
-            Summary.of_file(tmp_path / name)
+            Summary.from_file(tmp_path / name)
     np.save(tmp_path / "e_logits.npy", np.zeros((0, 3)))
     np.save(tmp_path / "e_labels.npy", np.zeros(0, dtype=int))
     with pytest.raises(InputError, match="no examples"):
-        Summary.of_file(tmp_path / "e_logits.npy")
+        Summary.from_file(tmp_path / "e_logits.npy")

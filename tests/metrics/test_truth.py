@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from calibrant import Predictions, metrics
-from calibrant._bins import Bins, Events, assign, equal_width_edges
+from calibrant._bins import Bins, Events, Ties, assign, equal_width_edges
+from calibrant.assessment import measure
 from calibrant.calibrators import Temperature
-from calibrant.metrics import _cumulative, tests
-from calibrant.metrics._moments import Moments, noise
+from calibrant.metrics import _cumulative
+from calibrant.metrics._moments import noise, squared_error
+from calibrant.metrics._results import wilson
 
 F = torch.float64
 
@@ -33,9 +35,9 @@ CLOSED = [  # mean, sd, T, mean |gap|, mean gap^2, by quadrature
 @pytest.mark.parametrize(("mean", "sd", "temperature", "l1", "l2"), CLOSED)
 def test_closed_form_of_the_logit_normal_model(mean, sd, temperature, l1, l2):
     p = logit_normal(400_000, mean, sd, temperature)
-    assert float(metrics.ece(*p, index=1, bins=100)) == pytest.approx(l1, abs=1.5e-3)
-    assert float(metrics.ece(*p, index=1, bins=100, edges="equal_mass")) == pytest.approx(l1, abs=1.5e-3)
-    squared = Moments.of(Events.one(*p, 1), 1000).squared(0.99)
+    assert float(metrics.ece(p.judging(1), bins=100)) == pytest.approx(l1, abs=1.5e-3)
+    assert float(metrics.ece(p.judging(1), bins=100, edges="equal_mass")) == pytest.approx(l1, abs=1.5e-3)
+    squared = squared_error(p.judging(1).events.moments(1000), 0.99)
     assert squared.value == pytest.approx(l2, rel=0.03)
     assert l2 in squared
 
@@ -43,9 +45,9 @@ def test_closed_form_of_the_logit_normal_model(mean, sd, temperature, l1, l2):
 def test_bin_free_errors_of_the_logit_normal_model():
     p = logit_normal(400_000, 0, 2, 0.5)  # overconfident everywhere: all agree with the mean gap
     for name in ("ece", "adaptive_ece", "kuiper", "ks", "signed_gap"):
-        assert float(getattr(metrics, name)(*p)) == pytest.approx(0.093230, abs=1.5e-3)
-    assert 0.085 < float(metrics.smooth_ece(*p)) <= 0.0945
-    assert float(metrics.signed_gap(*logit_normal(400_000, 0, 2, 2.0))) == pytest.approx(-0.103133, abs=1.5e-3)
+        assert float(getattr(metrics, name)(p)) == pytest.approx(0.093230, abs=1.5e-3)
+    assert 0.085 < float(metrics.smooth_ece(p)) <= 0.0945
+    assert float(metrics.signed_gap(logit_normal(400_000, 0, 2, 2.0))) == pytest.approx(-0.103133, abs=1.5e-3)
 
 
 @pytest.mark.parametrize(("told", "right"), [(0.7, 0.7), (0.7, 0.55), (0.9, 1.0)])
@@ -65,22 +67,22 @@ def test_repetition_leaves_errors_and_shrinks_noise():
     p = logit_normal(500, 1, 2, 0.7)
     twice = Predictions(p.logits.repeat(4, 1), p.labels.repeat(4))
     for name in ("ece", "adaptive_ece", "smooth_ece", "nll", "kuiper", "aurc", "auroc", "classwise_ece", "mmce"):
-        ours, theirs = (float(getattr(metrics, name)(*x)) for x in (p, twice))
+        ours, theirs = (float(getattr(metrics, name)(x)) for x in (p, twice))
         assert theirs == pytest.approx(ours, abs=2e-3 if name in ("adaptive_ece", "aurc") else 1e-9)
-    assert float(metrics.noise_floor(*twice)) == pytest.approx(float(metrics.noise_floor(*p)) / 2)
+    assert float(metrics.noise_floor(twice)) == pytest.approx(float(metrics.noise_floor(p)) / 2)
 
 
 def test_honest_predictions_are_at_their_known_values(honest):
-    table = metrics.assess(honest)
-    assert 0.0 in metrics.intervals.signed_gap(*honest, level=0.999)
-    assert table["ece"].value < metrics.intervals.noise_floor(*honest, level=0.998).high
+    table = measure(honest)
+    assert 0.0 in metrics.signed_gap.interval(honest, level=0.999)
+    assert table["ece"].value < metrics.noise_floor.interval(honest, level=0.998).high
     assert table["kuiper"].p_value > 0.001
-    assert tests.ks(*honest).p_value > 0.001
-    assert tests.skce(*honest, draws=199).p_value > 0.005
+    assert metrics.ks.test(honest).p_value > 0.001
+    assert metrics.skce.test(honest, draws=199).p_value > 0.005
     p = honest.logits.softmax(-1)
-    assert float(metrics.nll(*honest)) == pytest.approx(float(-(p * p.log()).sum(-1).mean()), abs=0.04)
-    assert float(metrics.brier(*honest)) == pytest.approx(float((1 - p.square().sum(-1)).mean()), abs=0.03)
-    assert float(metrics.accuracy(*honest)) == pytest.approx(float(p.amax(-1).mean()), abs=0.03)
+    assert float(metrics.nll(honest)) == pytest.approx(float(-(p * p.log()).sum(-1).mean()), abs=0.04)
+    assert float(metrics.brier(honest)) == pytest.approx(float((1 - p.square().sum(-1)).mean()), abs=0.03)
+    assert float(metrics.accuracy(honest)) == pytest.approx(float(p.amax(-1).mean()), abs=0.03)
 
 
 def draw(n: int, sharpened: float, g: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -100,7 +102,7 @@ def test_interval_of_the_debiased_error_covers_the_truth(sharpened, error):
     covered = 0
     for _ in range(1000):
         c, a, _ = draw(2000, sharpened, g)
-        squared = Moments.of(Events(c, a), 15).squared(0.90)
+        squared = squared_error(Events(c, a).moments(15), 0.90)
         covered += math.sqrt(squared.low) <= truth <= math.sqrt(squared.high)
     assert 880 <= covered <= 999
 
@@ -110,9 +112,9 @@ def test_debiased_square_has_no_bias_and_plug_in_has():
     values, plug = [], []
     for _ in range(600):
         c, a, _ = draw(1000, 1.0, g)
-        m = Moments.of(Events(c, a), 15)
-        values.append(m.squared(0.9).value)
-        plug.append(float(m.error(2.0)) ** 2)
+        events = Events(c, a)
+        values.append(squared_error(events.moments(15), 0.9).value)
+        plug.append(float(metrics.ece.of_view(events, norm=2.0)) ** 2)
     values = torch.tensor(values, dtype=F)
     assert abs(float(values.mean())) < 3.5 * float(values.std()) / math.sqrt(600)
     assert sum(plug) / 600 > 1e-3
@@ -123,23 +125,22 @@ def test_kuiper_and_ks_hold_their_size():
     rejected = [0, 0]
     for _ in range(2000):
         c, a, _ = draw(2000, 1.0, g)
-        ties = Events(c, a).ties
-        rejected[0] += tests.kuiper_test(ties).p_value < 0.05
-        sigma = math.sqrt(float(ties.spread)) / 2000
-        rejected[1] += _cumulative.sup_sf(float(_cumulative.ks_of(ties)) / sigma) < 0.05
+        events = Events(c, a)
+        rejected[0] += metrics.kuiper.test_of(events).p_value < 0.05
+        rejected[1] += metrics.ks.test_of(events).p_value < 0.05
     assert 0.04 <= rejected[0] / 2000 <= 0.06
     assert 0.04 <= rejected[1] / 2000 <= 0.06
 
 
 def test_kuiper_has_power():
-    assert tests.kuiper(*logit_normal(5000, 0, 2, 0.7)).p_value < 1e-4
+    assert metrics.kuiper.test(logit_normal(5000, 0, 2, 0.7)).p_value < 1e-4
 
 
 @pytest.mark.parametrize(("n", "bins"), [(1000, 15), (5000, 15), (10_000, 100)])
 def test_noise_floor_is_within_one_percent_of_simulation(n, bins):
     g = torch.Generator().manual_seed(2)
     c = (3 + 2.2 * torch.randn(n, dtype=F, generator=g)).abs().sigmoid()
-    floor = Moments.of(Events(c, torch.zeros(n, dtype=F)), bins).floor(0.90)
+    floor = metrics.noise_floor.interval_of(Events(c, torch.zeros(n, dtype=F)), level=0.90, bins=bins)
     index = assign(equal_width_edges(bins), c).clamp(0, bins - 1)
     draws = []
     for _ in range(4000):
@@ -154,10 +155,10 @@ def test_noise_floor_is_within_one_percent_of_simulation(n, bins):
 def test_floor_of_equal_mass_bins_by_simulation():
     g = torch.Generator().manual_seed(3)
     c = (2 * torch.randn(3000, dtype=F, generator=g)).abs().sigmoid()
-    floor = noise(Bins.spread_of(15, Events(c, c.round()).ties).sqrt() / 3000, 0.90)
+    floor = metrics.adaptive_noise_floor.interval_of(Events(c, c.round()), level=0.90)
     draws = []
     for _ in range(1500):
-        table = Bins.equal_mass(15, c, (torch.rand(3000, dtype=F, generator=g) < c).double())
+        table = Bins.equal_mass(15, Ties.of(c, (torch.rand(3000, dtype=F, generator=g) < c).double()))
         draws.append(float((table.weight * table.gap.abs()).sum()))
     assert floor.value == pytest.approx(sum(draws) / 1500, rel=0.02)
 
@@ -175,7 +176,7 @@ def test_noise_of_several_bins_by_simulation():
 def test_wilson_covers(p):
     g = torch.Generator().manual_seed(0)
     hits = torch.binomial(torch.full((2000,), 100.0), torch.tensor(p), generator=g)
-    covered = sum(p in metrics.intervals.wilson(float(h) / 100, 100.0, 0.90) for h in hits)
+    covered = sum(p in wilson(float(h) / 100, 100.0, 0.90) for h in hits)
     assert 0.86 <= covered / 2000 <= 0.97
 
 
@@ -184,11 +185,11 @@ def test_mean_intervals_cover():
     covered = {"nll": 0, "signed_gap": 0}
     truth = {"nll": None, "signed_gap": 0.093230}
     big = logit_normal(2_000_000, 0, 2, 0.5, seed=99)
-    truth["nll"] = float(metrics.nll(*big))
+    truth["nll"] = float(metrics.nll(big))
     for seed in range(300):
         p = logit_normal(600, 0, 2, 0.5, seed=seed + int(torch.randint(1, 2, (1,), generator=g)))
         for name in covered:
-            covered[name] += truth[name] in getattr(metrics.intervals, name)(*p)
+            covered[name] += truth[name] in getattr(metrics, name).interval(p)
     assert all(0.84 <= x / 300 <= 0.95 for x in covered.values())
 
 
@@ -199,7 +200,7 @@ def test_skce_is_unbiased_and_its_test_holds_its_size():
         c, a, _ = draw(200, 1.0, g)
         values.append(float(_cumulative.skce_of(Events(c, a).ties, 0.4)))
         z = torch.stack([torch.zeros_like(c), c.logit()], 1)
-        rejected += tests.skce(z, a.long(), draws=99, seed=i).p_value <= 0.1
+        rejected += metrics.skce.test(z, a.long(), draws=99, seed=i).p_value <= 0.1
     values = torch.tensor(values, dtype=F)
     assert abs(float(values.mean())) < 3.5 * float(values.std()) / math.sqrt(200)
     assert 8 <= rejected <= 34
@@ -207,26 +208,26 @@ def test_skce_is_unbiased_and_its_test_holds_its_size():
 
 def test_the_split_finds_what_recalibration_can_take_off():
     p = logit_normal(20_000, 0, 2, 0.5)
-    parts = metrics.split(*p, Temperature.fit)
+    parts = metrics.split(p, fit=Temperature.fit)
     honest = Predictions(p.logits * 0.5, p.labels)  # T = 1/2 undone
-    assert parts.refinement.value == pytest.approx(float(metrics.nll(*honest)), abs=2e-4)
+    assert parts.refinement.value == pytest.approx(float(metrics.nll(honest)), abs=2e-4)
     assert parts.refinement.value + parts.calibration.value == pytest.approx(parts.score.value)
     assert parts.calibration.low > 0
-    nothing = metrics.split(*honest, Temperature.fit)
+    nothing = metrics.split(honest, fit=Temperature.fit)
     assert abs(nothing.calibration.value) < 3e-4
-    brier = metrics.split(*p, Temperature.fit, score="brier")
-    assert brier.score.value == pytest.approx(float(metrics.brier(*p)))
+    brier = metrics.split(p, fit=Temperature.fit, score="brier")
+    assert brier.score.value == pytest.approx(float(metrics.brier(p)))
 
 
 def test_band_of_the_corp_curve_holds_an_honest_curve():
     p = logit_normal(3000, 0, 2, 1.0)
-    curve = metrics.curves.corp(*p)
+    curve = metrics.curves.corp(p)
     inside = (curve.low <= curve.y) & (curve.y <= curve.high)
     assert float((inside * curve.weight).sum()) > 0.75
     assert bool((curve.y.diff() >= 0).all())
-    crooked = metrics.curves.corp(*logit_normal(3000, 0, 2, 0.5))
+    crooked = metrics.curves.corp(logit_normal(3000, 0, 2, 0.5))
     outside = (crooked.y < crooked.low) | (crooked.y > crooked.high)
     assert float((outside * crooked.weight).sum()) > 0.5
-    many = metrics.curves.corp(*logit_normal(50_000, 0, 2, 1.0), draws=3)
+    many = metrics.curves.corp(logit_normal(50_000, 0, 2, 1.0), draws=3)
     assert len(many.x) <= 4097
     assert float(many.weight.sum()) == pytest.approx(1)

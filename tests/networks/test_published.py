@@ -7,8 +7,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from calibrant import data, networks
-from calibrant._types import InputError
+from calibrant.catalog import NETWORKS
 from calibrant.data.sst import Trees, parse
+from calibrant.types import InputError
 
 HE = "He et al. 2016, table 6 (0.27, 0.46, 0.66, 0.85, 1.7 M); to the digit by the usual reimplementations"
 KUANGLIU = "the code that of Mukhoti et al. (2020) is taken from, 10 classes"
@@ -41,7 +42,7 @@ COUNTS = [  # network, arguments, classes, parameters besides word vectors, whos
 @pytest.mark.parametrize(("name", "arguments", "classes", "count", "source"), COUNTS)
 def test_parameters_are_as_many_as_published(name, arguments, classes, count, source):
     with torch.device("meta"):
-        network = getattr(networks, name)(classes, **arguments)
+        network = NETWORKS[name](classes, **arguments)
     assert sum(p.numel() for key, p in network.named_parameters() if "embedding" not in key) == count
 
 
@@ -173,7 +174,7 @@ def accuracy(network, x, labels):
 
 
 CHEAP = {"resnet8", "resnet20", "lenet5", "mlp"}
-LARGE = [name for name in networks.__all__ if name.startswith(("resnet", "dense", "wide", "vgg")) and name not in CHEAP]
+LARGE = [name for name in NETWORKS if name.startswith(("resnet", "dense", "wide", "vgg")) and name not in CHEAP]
 
 
 @pytest.mark.shared
@@ -184,7 +185,7 @@ def test_images_are_learned_by_heart(name, shared, data_cache):
     splits = data.tiny_imagenet(shared / "datasets") if tiny else data.cifar10(shared / "datasets")
     some = splits.train[:64]
     arguments = {"mlp": {"features": 3072}, "lenet5": {"channels": 3}, "densenet": {"blocks": (2, 2), "growth": 16}}
-    network = getattr(networks, name)(len(splits.classes), **arguments.get(name, {}))
+    network = NETWORKS[name](len(splits.classes), **arguments.get(name, {}))
     network = network.to(memory_format=torch.channels_last)
     with torch.no_grad():  # batch statistics at once, or evaluation lags behind a few steps
         for module in network.modules():
@@ -200,7 +201,7 @@ def test_documents_are_learned_by_heart(name, shared, data_cache):
     torch.manual_seed(0)
     splits = data.newsgroups(shared / "datasets")
     some = splits.train[:64]
-    network = getattr(networks, name)(20, splits.vectors)
+    network = NETWORKS[name](20, splits.vectors)
     tokens = some.inputs[:, -100:]
     assert learn(network, tokens, some.labels, 60, 2e-3, splits.prepare) == 1.0
 

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from calibrant import Predictions
-from calibrant.assess import assess
-from calibrant.report import assessment_report
+from calibrant import Predictions, assess
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
@@ -39,14 +37,14 @@ def visit(file: Path, folder: Path, *flags: str) -> Visit:
     return Visit(done.stdout, [url for url in requests if not url.startswith("data:")], console)
 
 
-@pytest.fixture
-def report(tmp_path) -> Path:
+@pytest.fixture(params=[2, 3])
+def report(request, tmp_path) -> Path:
     g = torch.Generator().manual_seed(0)
-    logits = 4 * torch.randn(600, 3, generator=g)
+    logits = 4 * torch.randn(600, request.param, generator=g)
     both = Predictions(logits, torch.multinomial((logits / 2).softmax(-1), 1, generator=g).squeeze(1))
     found = assess(both[:300], both[300:], ("Identity", "Temperature"))
     path = tmp_path / "report.html"
-    path.write_text(assessment_report(found, "calibrant assess val.npz test.npz", {}))
+    found.save(path)
     return path
 
 
@@ -56,7 +54,7 @@ def test_opens_offline_without_a_complaint(report, tmp_path, scheme):
     assert seen.requests == []
     assert seen.console == []
     pictures = re.findall(r"<(?:svg|img)\b[^>]*>", seen.document)
-    assert len(pictures) == 5
+    assert len(pictures) in (4, 5)  # two classes have no picture of acting only when sure
     assert all(re.search(r'aria-label="[^"]{40,}"|alt="[^"]+"', picture) for picture in pictures)
 
 

@@ -8,13 +8,10 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
-from calibrant import Predictions, metrics
-from calibrant.assess import Assessment, assess, stream_assess
-from calibrant.report import assessment_report
-from calibrant.report.assessment import NAMES
-from calibrant.report.html import Section, figure, page, table, typeset
-from calibrant.report.words import answers, cost, headline, p_text, split, unseen, verdict
-from calibrant.study.tables import number
+from calibrant import Predictions, assess, measure, metrics
+from calibrant.assessment import Assessment
+from calibrant.assessment.words import answers, cost, headline, p_text, split, unseen, verdict
+from calibrant.html import Section, figure, page, table, typeset
 
 FAST = ("Identity", "Temperature", "HistogramBinning")
 
@@ -28,7 +25,11 @@ def drawn(n: int, seed: int, by: float, k: int = 5) -> Predictions:
 
 def reported(by: float, n: int = 1500, choose: str | None = None) -> tuple[Assessment, str]:
     found = assess(drawn(n, 0, by), drawn(n, 1, by), FAST, choose=choose)
-    return found, assessment_report(found, "calibrant assess a.npz b.npz", {"judged on": "b.npz"})
+    return found, found.html({"command": "calibrant assess a.npz b.npz", "judged on": "b.npz"})
+
+
+def number(name: str, value: float) -> str:
+    return metrics.about(name).text(value)
 
 
 @pytest.fixture(scope="module")
@@ -114,14 +115,14 @@ def test_the_numbers_are_the_functions_own(over):
     test = drawn(1500, 1, 2.0)
     shown = Parsed(text).text
     for name in ("accuracy", "nll", "brier", "ece", "adaptive_ece", "debiased_l2", "kuiper", "smooth_ece", "aurc"):
-        assert number(name, float(getattr(metrics, name)(*test))) in shown, name
-    gap = metrics.intervals.signed_gap(*test)
+        assert number(name, float(getattr(metrics, name)(test))) in shown, name
+    gap = metrics.signed_gap.interval(test)
     assert f"[{number('signed_gap', gap.low)}, {number('signed_gap', gap.high)}]" in shown
-    floor = metrics.intervals.noise_floor(*test)
+    floor = metrics.noise_floor.interval(test)
     assert f"[{number('noise_floor', floor.low)}, {number('noise_floor', floor.high)}]" in shown
     calibrated = Predictions(found.fitted["Temperature"](test.logits), test.labels)
-    for row in metrics.assess(calibrated):
-        assert number(row.name, row.value) in shown, row.name
+    for row in measure(calibrated):
+        assert row.text in shown, row.name
     nll = metrics.compare(test, calibrated, names=["nll"])["nll"]
     assert f"[{nll.low:.4f}, {nll.high:.4f}]" in shown
 
@@ -132,12 +133,12 @@ def test_refinement_and_calibration_add_up_to_the_score(over):
     after = Predictions(found.fitted["Temperature"](test.logits), test.labels)
     body = text.partition("<h2>What it costs, and what is left</h2>")[2].partition("<h2>")[0]
     for name in ("nll", "brier"):
-        score, refinement = (float(getattr(metrics, name)(*p)) for p in (test, after))
-        row = next(parts for parts in re.findall(r"<tr>(.*?)</tr>", body) if NAMES[name] in parts)
+        score, refinement = (float(getattr(metrics, name)(p)) for p in (test, after))
+        row = next(parts for parts in re.findall(r"<tr>(.*?)</tr>", body) if metrics.about(name).heading() in parts)
         assert [float(cell) for cell in re.findall(r"<td>([\d.]+)", row)[:3]] == pytest.approx(
             [score, refinement, score - refinement], abs=1e-4
         )
-    told = metrics.split(*test, lambda z, y: found.fitted["Temperature"])  # a map that never saw these examples
+    told = metrics.split(test, fit=lambda p: found.fitted["Temperature"])  # a map that never saw these examples
     assert f"[{told.score.low:.4f}, {told.score.high:.4f}]" in body
     assert f"Of the negative log-likelihood of {told.score.value:.4f}, {told.calibration.value:.4f} (" in body
 
@@ -161,7 +162,7 @@ def test_classes_stand_worst_first(over):
     test = drawn(1500, 1, 2.0)
     body = over[1].partition("<h2>Classes, worst first</h2>")[2].partition("</table>")[0]
     rows = re.findall(r'<th scope="row">(\d+)</th>', body)
-    each = torch.stack([metrics.ece(*test, index=j) for j in range(5)])
+    each = torch.stack([metrics.ece(test.judging(j)) for j in range(5)])
     assert rows == [str(j) for j in each.argsort(descending=True).tolist()]
     assert f"{100 * float(each.max()):.2f}" in body
 
@@ -180,7 +181,7 @@ def test_the_saved_calibrator_is_loaded_by_three_lines(over, tmp_path):
     found, text = over
     path = tmp_path / "it's.safetensors"
     calibrators.save(found.fitted[found.chosen], path)
-    saved = assessment_report(found, "calibrant", {}, path)
+    saved = found.html({"command": "calibrant"}, path)
     code = Markup(re.search(r"<pre><code>(.*?)</code></pre>", saved, re.DOTALL)[1]).unescape()
     assert len(code.splitlines()) == 3
     names: dict = {"logits": drawn(4, 3, 1.0).logits}
@@ -189,6 +190,7 @@ def test_the_saved_calibrator_is_loaded_by_three_lines(over, tmp_path):
     torch.testing.assert_close(names["probs"], expected)
     assert "--save" not in saved
     assert "--save calibrator.safetensors" in Parsed(text).text
+    assert "found.save('calibrator.safetensors')" in Parsed(found.html()).text
 
 
 @pytest.mark.parametrize(
@@ -197,14 +199,14 @@ def test_the_saved_calibrator_is_loaded_by_three_lines(over, tmp_path):
 )
 def test_the_verdict_knows_the_truth(by, way, first):
     found, text = reported(by)
-    assert headline(found).startswith(way)
+    assert headline(found.before).startswith(way)
     assert answers(found)[0][1].startswith(first)
     gap = abs(found.before["signed_gap"].value)
     if by != 1.0:
-        assert f"{100 * gap:.1f} points" in headline(found)
+        assert f"{100 * gap:.1f} points" in headline(found.before)
         assert "Temperature, which has the lowest NLL" in verdict(found)
         assert dict(answers(found))["Is the difference real?"].startswith("Yes: on the same examples NLL falls")
-    assert Parsed(text).text.count(headline(found)) >= 2  # title and heading
+    assert Parsed(text).text.count(headline(found.before)) >= 2  # title and heading
 
 
 def test_a_model_that_is_rightly_left_alone():
@@ -217,13 +219,13 @@ def test_a_model_that_is_rightly_left_alone():
 def test_few_examples_are_not_called_calibrated():
     found, _ = reported(1.0, n=12)
     assert unseen(found.before) > 0.1
-    assert headline(found).endswith("too few examples to tell")
+    assert headline(found.before).endswith("too few examples to tell")
 
 
 def test_what_cannot_be_ruled_out_covers_the_truth():
     """All right at 90 %: the error is .1, and 20 examples that are all right must not rule it out."""
     z = torch.tensor([[0.0, 2.1972245773]]).double().repeat(20, 1)
-    assert unseen(metrics.assess(Predictions(z, torch.ones(20, dtype=torch.int64)))) > 0.0999
+    assert unseen(measure(Predictions(z, torch.ones(20, dtype=torch.int64)), of="top")) > 0.0999
 
 
 @pytest.mark.parametrize(
@@ -235,7 +237,7 @@ def test_degenerate_predictions_are_reported(n, k, right):
     labels = logits.argmax(1) if right else logits.argmin(1)
     both = Predictions(logits, labels)
     found = assess(both[:n], both[n:], FAST)
-    shown = Parsed(assessment_report(found, "calibrant", {})).text
+    shown = Parsed(found.html()).text
     assert "nan" not in shown.lower()
     assert not re.search(r"-0\.0+(?!\d)", shown)
     assert ("Confident mistakes" in shown) != right
@@ -243,13 +245,13 @@ def test_degenerate_predictions_are_reported(n, k, right):
 
 def test_certainty_is_not_rounded_up():
     before = Predictions(torch.tensor([[20.0, 0.0], [0.0, 3.0]]), [1, 1])
-    text = assessment_report(assess(drawn(50, 0, 1.0, k=2), before, FAST), "calibrant", {})
+    text = assess(drawn(50, 0, 1.0, k=2), before, FAST).html()
     assert "99.99999979 %" in Parsed(text).text
 
 
 def test_names_from_outside_are_escaped():
     found, _ = reported(1.0, n=50)
-    text = assessment_report(found, "calibrant '<script>alert(1)</script>'", {"<b>": "<i>&"})
+    text = found.html({"command": "calibrant '<script>alert(1)</script>'", "<b>": "<i>&"})
     assert "<script>" not in text
     assert "&lt;b&gt;" in text
     assert page("<t>", "<l>", [Section("<h>", "")], {}).count("<t>") == 0
@@ -275,9 +277,69 @@ def test_figures_take_the_colors_of_the_page():
 
 def test_predictions_in_pieces_make_a_report_too():
     test = drawn(1500, 1, 2.0)
-    found = stream_assess(drawn(1500, 0, 2.0), [test[:600], test[600:]], FAST)
-    shown = Parsed(assessment_report(found, "calibrant", {})).text
+    found = assess(drawn(1500, 0, 2.0), [test[:600], test[600:]], FAST)
+    shown = Parsed(found.html()).text
     assert "read in pieces" in shown
     assert "Classes, worst first" not in shown
-    assert number("ece", float(metrics.ece(*test))) in shown
+    assert number("ece", float(metrics.ece(test))) in shown
     assert "nan" not in shown
+
+
+def shifted(n: int, seed: int) -> Predictions:
+    """Two classes of which class 1 is said too likely, by .7 in logits."""
+    g = torch.Generator().manual_seed(seed)
+    q = torch.randn(n, generator=g, dtype=torch.float64)
+    return Predictions(torch.stack([0 * q, q + 0.7], 1), torch.bernoulli(q.sigmoid(), generator=g).long())
+
+
+def test_a_page_on_two_classes_speaks_of_class_1_and_its_probability():
+    test = shifted(1500, 1)
+    found = assess(shifted(1500, 0), test, ("Identity", "Temperature"))
+    text = found.html()
+    shown = Parsed(text).text
+    said, true = float(test.logits.softmax(1)[:, 1].mean()), float(test.labels.double().mean())
+    assert f"Overestimates class 1 by {100 * (said - true):.1f} points" in shown
+    assert (
+        f"Says, on average {100 * said:.1f} % mean probability of class 1 Class 1 is true {100 * true:.1f} %" in shown
+    )
+    assert "Judged is the probability of class 1." in shown
+    assert "how often predictions of a given probability of class 1 were of class 1" in shown
+    assert "frequency of class 1" in text
+    assert "probability minus frequency (%)" in shown
+    for wrong in ("verconfiden", "nderconfiden", "Acting only when sure", "right of the time", "confidence minus"):
+        assert wrong not in shown, wrong
+    labels = " ".join(p["aria-label"] or "" for p in Parsed(text).all("svg"))
+    assert "frequency of class 1 on average below probability of class 1" in labels
+    assert "0 to 7 %" in labels  # the whole range of a probability, not from one half on
+    top = Parsed(assess(shifted(1500, 0), test, ("Identity", "Temperature"), of="top").html()).text
+    assert "class 1" not in top.replace("class 1 ", "")
+    assert "Acting only when sure" in top
+
+
+def test_a_page_on_predictions_as_they_are():
+    p = drawn(1500, 1, 2.0)
+    measured = measure(p)
+    text = measured.html({"measured": "b.npz"})
+    shown = Parsed(text).text
+    assert re.findall(r"<h2>(.*?)</h2>", text) == [
+        "The answer",
+        "Confidence against accuracy",
+        "The numbers",
+        "Classes, worst first",
+        "Acting only when sure",
+        "How this was computed",
+    ]
+    assert "nothing was fitted" in shown
+    assert headline(measured) in shown
+    for row in measured:
+        assert row.text in shown, row.name
+    for word in ("calibrator", "held-out", "change is measured", "nan"):
+        assert word not in shown.replace("calibrated", ""), word
+
+
+def test_a_notebook_shows_the_answers_and_the_numbers(over):
+    shown = Parsed(over[0]._repr_html_()).text
+    for part in (headline(over[0].before), *(answer for _, answer in answers(over[0]))):
+        assert " ".join(part.split()) in shown
+    assert "<svg" not in over[0]._repr_html_()
+    assert Parsed(measure(drawn(100, 0, 1.0))._repr_html_()).all("table")

@@ -1,5 +1,9 @@
+import sys
+
 import pytest
 from processes import ENVIRONMENT, finish, rows, start
+
+from calibrant import catalog
 
 TINY = """
 title = "tiny"
@@ -9,7 +13,7 @@ losses = ["focal", "cross_entropy(smoothing=0.05)"]
 calibrators = ["Identity", "Temperature"]
 metrics = ["error", "ece"]
 seeds = [0, 1, 2, 3]
-traces = ["processes.halt"]
+traces = ["halt"]
 [recipe]
 epochs = 6
 batch_size = 20
@@ -44,3 +48,16 @@ def halt(tmp_path, monkeypatch):
     (tmp_path / "halted").mkdir()
     monkeypatch.setitem(ENVIRONMENT, "HALTS", str(tmp_path))
     return from_now_on
+
+
+@pytest.fixture
+def forgotten(monkeypatch, tmp_path):
+    """What a test registers and includes from its folder is forgotten when it ends."""
+    for registry in catalog.REGISTRIES.values():
+        len(registry)  # fills it
+        monkeypatch.setattr(registry, "_methods", dict(registry._methods))
+    monkeypatch.setattr(catalog, "INCLUDED", list(catalog.INCLUDED))
+    yield
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]

@@ -1,6 +1,10 @@
+import hashlib
+import pickle
+import sys
+
 import pytest
 
-from calibrant import InputError
+from calibrant import InputError, catalog
 from calibrant.study import Grid, Recipe, Run, Study
 
 GRID = {"datasets": ("digits",), "networks": ("resnet8",), "losses": ("focal",)}
@@ -36,10 +40,10 @@ def test_a_grid_has_from_the_top_level_what_it_does_not_say_and_no_run_is_named_
     path.write_text(GRIDS)
     runs = list(Study.load(path).runs())
     assert len(runs) == len({run.id for run in runs}) == 2 * 2 * 2 + 1  # brier with seed 2 stands in both
-    assert {(run.loss.partition("(")[0], run.seed) for run in runs if "cifar100" in run.dataset} == {
+    assert {(run.loss.name, run.seed) for run in runs if run.dataset.name == "cifar100"} == {
         ("focal", 1), ("focal", 2), ("brier", 1), ("brier", 2)
     }  # fmt: skip
-    assert all(run.shifts == ("gaussian_noise(severity=5, seed=0)",) for run in runs)
+    assert all([shift.canonical for shift in run.shifts] == ["gaussian_noise(severity=5, seed=0)"] for run in runs)
 
 
 def test_a_scale_replaces_what_stands_at_the_top_level(tmp_path):
@@ -65,6 +69,97 @@ def test_spelling_does_not_change_the_identity():
     assert len({next(study.runs()).id for study in studies}) == 1
 
 
+IDS = {  # of the first run, and of all of them together: those that folders of finished runs have
+    ("quickstart", None): ("b80ae69961dc", "c71f2b47aa03"),
+    ("losses", None): ("e252cb50549f", "896bf17828b2"),
+    ("mukhoti_2020", None): ("a09e4d8bea36", "1674eece168f"),
+    ("mukhoti_2020", "small"): ("756fac94d0d3", "23a254c490c5"),
+    ("komisarenko_2024", None): ("9e3fa5fd0406", "4822046b42a9"),
+    ("wang_2021_training_size", None): ("48824884334d", "3105039f20bc"),
+    ("adafocal_2022", None): ("8116c0945c62", "0e4876e79f36"),
+}
+
+
+@pytest.mark.parametrize(("name", "scale"), IDS)
+def test_runs_keep_the_ids_they_always_had(name, scale):
+    ids = [run.id for run in Study.load(name, scale).runs()]
+    assert (ids[0], hashlib.sha256("".join(ids).encode()).hexdigest()[:12]) == IDS[name, scale]
+
+
+def test_a_text_is_read_once_however_often_it_stands_there(monkeypatch):
+    read, whole = [], catalog.Registry.method
+
+    def noted(self, text):
+        read.append((self.kind, text))
+        return whole(self, text)
+
+    monkeypatch.setattr(catalog.Registry, "method", noted)
+    runs = list(Study.load("wang_2021").runs())  # losses stand in every grid
+    assert all(run.id for run in runs)
+    assert ("losses", "cross_entropy") in read
+    assert len(read) == len(set(read))
+
+
+def test_runs_travel_between_processes():
+    study = Study.load("mukhoti_2020", "small")
+    runs = list(study.runs())
+    again = pickle.loads(pickle.dumps(runs))
+    assert again == runs
+    assert set(again) == set(runs)
+    assert [run.id for run in again] == [run.id for run in runs]
+    assert pickle.loads(pickle.dumps(study)) == study
+
+
+OWN = """
+from calibrant import losses, catalog
+
+@losses.register
+def careless(logits, *, labels=None):
+    return logits.sum(1)
+
+@catalog.METRICS.register
+def bare(logits, labels):
+    return 0.5
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        ("losses", "careless", r"careless must take \(logits, labels\) and hyperparameters by keyword"),
+        ("metrics", "bare", "bare is no metric yet: declare it by @metrics.metric"),
+        ("losses", "AdaFocal(lowest=-9)", "AdaFocal needs lowest > -3.5911"),
+    ],
+)
+def test_what_cannot_be_called_is_refused_when_it_is_read(tmp_path, forgotten, key, text, message):
+    (tmp_path / "careless.py").write_text(OWN)
+    catalog.include([str(tmp_path / "careless.py")])
+    given = GRID | ({"losses": (text,)} if key == "losses" else {})
+    with pytest.raises(InputError, match=message):
+        Study("x", (Grid(**given),), **({"metrics": (text,)} if key == "metrics" else {}))
+
+
+ALLOWED = """
+from calibrant import losses
+
+@losses.register
+def own(logits, labels):
+    return logits[:, 0]
+"""
+
+
+def test_code_that_nobody_allowed_is_not_run(tmp_path, forgotten, monkeypatch):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "own_loss.py").write_text(ALLOWED)
+    (tmp_path / "sub" / "study.toml").write_text('with = ["own_loss.py"]\n' + LISTS.replace("focal", "own"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"allow it by --with sub/own_loss\.py$"):
+        Study.load("sub/study.toml")
+    assert "own_loss" not in sys.modules
+    catalog.include(["sub/own_loss.py"])
+    assert next(Study.load(tmp_path / "sub" / "study.toml").runs()).loss.text == "own"
+
+
 def test_what_matters_changes_the_identity():
     base = Run("digits", "resnet8", "focal", 0, Recipe())
     others = [
@@ -81,20 +176,20 @@ def test_what_matters_changes_the_identity():
 
 def test_a_label_is_what_the_study_says():
     study = Study("x", (Grid(**GRID | {"losses": ("focal( gamma = 3.0 )",)}),))
-    assert study.label("losses", next(study.runs()).loss) == "focal(gamma=3)"
+    assert study.label(next(study.runs()).loss) == "focal(gamma=3)"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("losess = []", "study has no key 'losess'; did you mean 'losses'?"),
-        ("xyz = 1", "study has no key 'xyz'; it has name"),
+        ("xyz = 1", "study has no key 'xyz'; there are beside, calibrators"),
         ("", "study needs 'datasets'"),
         ('datasets = ["digits"]\nnetworks = ["resnet8"]\nlosses = []', "at least one entry in losses"),
         ('datasets = ["digit"]\nnetworks = ["resnet8"]\nlosses = ["focal"]', "did you mean 'digits'?"),
         ('datasets = ["digits"]\nnetworks = ["resnet"]\nlosses = ["focal"]', "no 'resnet' among networks"),
         ('datasets = ["digits"]\nnetworks = ["resnet8"]\nlosses = ["focal(gama=1)"]', "focal has no 'gama'"),
-        ('datasets = "digits"', "datasets must be tuple[str, ...], got 'digits'"),
+        ('datasets = "digits"', "datasets must be a list, each the text of a method, got 'digits'"),
         ("[recipe]\nepoch = 3", "recipe has no key 'epoch'; did you mean 'epochs'?"),
         ('[recipe]\nepochs = "3"', "epochs must be int, got '3'"),
         ("[recipe]\nepochs = true", "epochs must be int, got True"),
@@ -105,7 +200,10 @@ def test_a_label_is_what_the_study_says():
         ("grids = []", "at least one grid"),
         ('losses = ["focal"]\n[[grids]]\ndatasets = ["digits"]', "study needs 'networks'"),
         ('[[grids]]\ndataset = ["digits"]', "study has no key 'dataset'; did you mean 'datasets'?"),
-        (f'{LISTS}shifts = ["gausian_noise"]', "no 'gausian_noise' among data"),
+        (
+            f'{LISTS}shifts = ["gausian_noise"]',
+            "no 'gausian_noise' among corruptions and data; did you mean 'gaussian_noise'?",
+        ),
         (f'{LISTS}shifts = ["gaussian_noise(strength=1)"]', "gaussian_noise has no 'strength'; it has severity, seed"),
         (f'{LISTS}traces = ["norms"]', "no 'norms' among traces; did you mean 'norm'?"),
         (f'{LISTS}[beside]\ndataset = "cifar10"', "setting needs 'network'"),

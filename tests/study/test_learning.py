@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from calibrant import figures
 from calibrant.study import Grid, Store, Study
-from calibrant.study.learning import drawings
+from calibrant.study.learning import draw, drawings
 
 STUDY = Study("x", (Grid(("digits",), ("resnet8",), ("cross_entropy", "AdaFocal"), seeds=(0, 1)),))
 
@@ -18,7 +17,7 @@ def store(tmp_path, honest):
     """Four finished runs of two epochs, whose numbers tell them apart."""
     store = Store(tmp_path / "store")
     for i, run in enumerate(STUDY.runs()):
-        adaptive = "AdaFocal" in run.loss
+        adaptive = run.loss.name == "AdaFocal"
         rows = [
             {
                 "epoch": epoch,
@@ -91,6 +90,6 @@ def test_a_reliability_diagram_holds_the_examples_of_all_seeds(store):
 
 
 def test_they_are_written_with_their_numbers(store, tmp_path):
-    paths = figures.study(STUDY, store, tmp_path / "figures")
+    paths = draw(STUDY, store, tmp_path / "figures")
     assert len(paths) == 3 * 11
     assert all(path.stat().st_size for path in paths)

@@ -8,11 +8,27 @@ import pytest
 import torch
 from polars.testing import assert_frame_equal
 
-from calibrant import InputError, Predictions
+from calibrant import InputError, Predictions, _softmax, catalog, metrics
 from calibrant.study import Store, Study
-from calibrant.study import measure as module
+from calibrant.study import rows as module
 from calibrant.study.config import Grid
-from calibrant.study.measure import measure
+from calibrant.study.rows import rows
+
+DIES = """
+import multiprocessing, os, signal
+from calibrant import calibrators
+
+@calibrators.register
+class Dies:
+    @classmethod
+    def fit(cls, logits, labels):
+        if multiprocessing.parent_process() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return cls()
+
+    def __call__(self, logits):
+        return logits
+"""
 
 
 @pytest.fixture
@@ -31,19 +47,39 @@ def filled(tmp_path):
 
 @pytest.mark.slow
 def test_many_processes_give_the_same_rows_in_the_same_order(filled, monkeypatch):
-    one = polars.DataFrame(list(measure(*filled)))
+    one = polars.DataFrame(list(rows(*filled)))
     monkeypatch.setattr(module, "WORTH", 0.0)
     threads = os.environ.get("OMP_NUM_THREADS")
-    assert_frame_equal(polars.DataFrame(list(measure(*filled, jobs=2))), one, check_exact=True)
+    assert_frame_equal(polars.DataFrame(list(rows(*filled, jobs=2))), one, check_exact=True)
     assert len(one) == 8 * 3 * 2
     assert os.environ.get("OMP_NUM_THREADS") == threads
 
 
+def test_every_row_passes_once_through_softmax_for_each_calibrator(tmp_path, honest, monkeypatch):
+    names, judged = ("Identity", "Temperature"), ("error", "nll", "brier", "ece", "adaptive_ece", "kuiper")
+    study = Study("x", (Grid(("digits",), ("resnet8",), ("focal",)),), names, judged)
+    store, run, test, passed = Store(tmp_path), next(study.runs()), honest[:1001], []
+    store.put(run, {"val": honest, "test": test}, {})
+    whole = _softmax._centered
+
+    def counted(logits):
+        passed.append(len(logits))
+        return whole(logits)
+
+    monkeypatch.setattr(_softmax, "_centered", counted)
+    found = {(row["calibrator"], row["metric"]): row["value"] for row in rows(study, store)}
+    assert passed.count(1001) == len(names) + 1  # and once before
+    for metric in judged:
+        assert found["Identity", metric] == pytest.approx(float(getattr(metrics, metric)(test)), rel=1e-12), metric
+
+
 @pytest.mark.slow
-def test_a_killed_process_is_told_of(filled, monkeypatch):
+def test_a_killed_process_is_told_of(filled, tmp_path, monkeypatch, forgotten):
     monkeypatch.setattr(module, "WORTH", 0.0)
+    (tmp_path / "dies.py").write_text(DIES)
+    catalog.include([str(tmp_path / "dies.py")])
     study, store = filled
-    rows = measure(replace(study, calibrators=("processes.Dies",)), store, jobs=2)
-    assert next(rows)["calibrator"] == "processes.Dies"  # the first run is measured here
+    found = rows(replace(study, calibrators=("Dies",)), store, jobs=2)
+    assert next(found)["calibrator"] == "Dies"  # the first run is measured here
     with pytest.raises(InputError, match="fewer --jobs"):
-        list(rows)
+        list(found)

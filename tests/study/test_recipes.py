@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from calibrant import losses, networks
-from calibrant._types import InputError
 from calibrant.data import Splits, blobs, sst
 from calibrant.metrics import error
 from calibrant.selection import refinement_nll
@@ -15,6 +14,7 @@ from calibrant.study import train as module
 from calibrant.study.config import Study, recipe
 from calibrant.study.recipe import RECIPES, Recipe
 from calibrant.study.train import optimizers, predict, train
+from calibrant.types import InputError
 
 SPLITS = blobs(train=60, val=40, test=40, classes=3)
 SHORT = Recipe(epochs=3, batch_size=20, milestones=(2,), learning_rate=0.05)
@@ -151,7 +151,7 @@ def test_what_fills_no_batch_can_be_left_out():
 def test_the_chosen_epoch_is_the_best_also_after_an_interruption(choose, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
     wild = Recipe(epochs=8, batch_size=10, learning_rate=0.8, milestones=(), momentum=0.9, choose=choose)
-    score = (lambda val: -float(error(*val))) if choose == "accuracy" else (lambda val: -float(refinement_nll(*val)))
+    score = (lambda val: -float(error(val))) if choose == "accuracy" else (lambda val: -float(refinement_nll(val)))
     net, scores, flags, kept = mlp(), [], [], []
     for epoch in train(net, SPLITS, losses.cross_entropy, wild, seed=4):
         scores.append(score(epoch.val))

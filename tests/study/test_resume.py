@@ -121,6 +121,7 @@ def test_a_second_start_finds_everything_done(tiny, tmp_path):
 def test_what_is_stored_can_be_seen_and_measured_again(tiny, tmp_path):
     def calibrant(*arguments):
         command = [sys.executable, "-m", "calibrant", "study", *arguments, str(tiny), "--out", str(tmp_path / "out")]
+        command += ["--with", "processes"]
         return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
 
     dry = calibrant("run", "--dry-run").stdout

@@ -25,7 +25,7 @@ def test_what_is_put_is_got(tmp_path):
     assert torch.equal(store.get(RUN, "test").logits, PREDICTIONS.logits)
     assert store.record(RUN)["facts"] == {"seconds": 1.5}
     assert store.history(RUN).to_dicts() == [{"epoch": 1, "loss": 0.5}]
-    assert [record["run"]["loss"] for record in store.records()] == ["focal"]
+    assert [record["run"]["loss"] for record in store.records()] == ["focal(gamma=3, detach_weight=False)"]
     assert not list((tmp_path / "drafts").iterdir())
 
 

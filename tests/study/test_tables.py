@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from calibrant import Predictions, metrics
-from calibrant.study import Grid, Store, Study
-from calibrant.study.measure import measure
+from calibrant.study import Grid, Store, Study, report
+from calibrant.study.rows import rows
 from calibrant.study.tables import tables
 
 
@@ -35,11 +35,11 @@ def test_mean_deviation_and_temperature_as_the_papers_write_them():
     ece, nll, accuracy = tables(ROWS)
     where = "digits", "resnet8", "cross_entropy"
     assert ece.heading == "ece (%)"
-    assert ece.cells[where, "Identity"].text("ece") == "5.00 ± 1.41"
-    assert ece.cells[where, "Temperature"].text("ece") == "1.50 ± 0.71 (2.50)"
-    assert ece.cells[where, "Temperature"].text("ece", deviation=False) == "1.50 (2.50)"
+    assert ece.cells[where, "Identity"].text(ece.about) == "5.00 ± 1.41"
+    assert ece.cells[where, "Temperature"].text(ece.about) == "1.50 ± 0.71 (2.50)"
+    assert ece.cells[where, "Temperature"].text(ece.about, deviation=False) == "1.50 (2.50)"
     assert nll.heading == "nll"
-    assert accuracy.cells[("digits", "resnet8", "focal"), "Identity"].text("accuracy") == "90.00"
+    assert accuracy.cells[("digits", "resnet8", "focal"), "Identity"].text(accuracy.about) == "90.00"
 
 
 def test_the_best_is_the_lowest_unless_higher_is_better():
@@ -48,7 +48,28 @@ def test_the_best_is_the_lowest_unless_higher_is_better():
         (("digits", "resnet8", "cross_entropy"), "Temperature")
     ]
     assert [key[0][2] for key, cell in accuracy.cells.items() if cell.best] == ["focal"]
-    assert nll.cells[("digits", "resnet8", "focal"), "Identity"].text("nll") == "inf"
+    assert nll.cells[("digits", "resnet8", "focal"), "Identity"].text(nll.about) == "inf"
+
+
+def test_nothing_is_best_where_no_direction_is_better():
+    (gap,) = tables([row(loss, 0, "Identity", v, metric="signed_gap") for loss, v in (("a", -0.2), ("b", 0.1))])
+    assert gap.heading == "signed_gap (%)"
+    assert not any(cell.best for cell in gap.cells.values())
+
+
+def test_a_metric_of_ones_own_prints_as_it_is_declared_in_every_form(forgotten):
+    @metrics.metric("top-2 accuracy", unit="share", higher_is_better=True)
+    def top2(logits, labels):
+        return (logits.topk(2).indices == labels[:, None]).any(1).double().mean()
+
+    (table,) = tables([row(loss, 0, "Identity", v, metric="top2") for loss, v in (("a", 0.25), ("b", 0.75))])
+    assert table.markdown().splitlines()[0] == "| top2 (%) | Identity |"
+    assert "| a | 25.00 |\n| b | **75.00** |" in table.markdown()
+    assert r"top2 (\%) & Identity" in table.latex()
+    assert r"b & \textbf{75.00}" in table.latex()
+    assert str(table).splitlines() == ["top2 (%)  Identity", "a            25.00", "b          *75.00*"]
+    assert "<strong>75.00</strong>" in report._study_table(table) or "best" in report._study_table(table)
+    assert "highest top2 (%): 75.00" in report.finding([table])
 
 
 def test_cells_are_tested_against_the_first_row_over_seeds():
@@ -93,7 +114,7 @@ def test_only_a_temperature_is_shown_as_one(tmp_path, honest):
     study = Study("x", (Grid(("digits",), ("resnet8",), ("focal",)),), names, ("nll",))
     store, run = Store(tmp_path), next(study.runs())
     store.put(run, {"val": honest, "test": honest}, {})
-    shown = {r["calibrator"]: not math.isnan(r["temperature"]) for r in measure(study, store)}
+    shown = {r["calibrator"]: not math.isnan(r["temperature"]) for r in rows(study, store)}
     assert [name for name in names if shown[name]] == ["Temperature", "EnsembleTemperature"]
 
 
@@ -105,7 +126,7 @@ def test_shifts_are_measured_and_have_tables_of_their_own(tmp_path, honest):
     corrupted = Predictions(honest.logits / 2, honest.labels)
     outside = Predictions(honest.logits / 9, torch.zeros_like(honest.labels))
     store.put(run, {"val": honest, "test": honest, "shift0": corrupted, "shift1": outside}, {})
-    made = {(t.shift, t.metric): t for t in tables(measure(study, store))}
+    made = {(t.shift, t.metric): t for t in tables(rows(study, store))}
     detections = {
         f"ood_{name}({score})" for name in ("auroc", "aupr_in", "aupr_out", "fpr95") for score in study.detection
     }
@@ -116,7 +137,7 @@ def test_shifts_are_measured_and_have_tables_of_their_own(tmp_path, honest):
     }
     row = "digits", "resnet8", "focal"
     noisy, far = made[shifts[0], "nll"], made[shifts[1], "ood_auroc(max_logit)"]
-    assert noisy.cells[row, "Identity"].mean == pytest.approx(float(metrics.nll(*corrupted)))
+    assert noisy.cells[row, "Identity"].mean == pytest.approx(float(metrics.nll(corrupted)))
     expected = metrics.ood.detection(honest, outside, score=metrics.ood.max_logit).auroc
     assert far.cells[row, "Identity"].mean == pytest.approx(expected)
     assert far.heading == "ood_auroc(max_logit) (%) on digits"

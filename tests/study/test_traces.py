@@ -76,7 +76,7 @@ def test_scores_divide_the_correct_from_the_wrong(network):
 def test_the_optimal_temperature_lowers_ece(network):
     w = watched(network, losses.cross_entropy)
     row = traces.calibration(w, split="test")
-    assert row["test_ece"] == pytest.approx(float(metrics.ece(*w.predictions("test").double())))
+    assert row["test_ece"] == pytest.approx(float(metrics.ece(w.predictions("test").double())))
     assert row["test_optimal_ece"] <= row["test_ece"]
 
 

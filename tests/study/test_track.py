@@ -83,12 +83,13 @@ def test_wandb_is_called(tmp_path, monkeypatch):
 
 
 def test_nothing_is_tracked_unless_asked(tmp_path):
-    told(None, tmp_path)
+    with tracking(None, STUDY, tmp_path) as watch:
+        assert watch is None
     assert not list(tmp_path.iterdir())
 
 
 def test_what_is_missing_is_told_of(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="no tracker 'tensorbord'; there are tensorboard, mlflow, wandb"):
+    with pytest.raises(InputError, match="no tracker 'tensorbord'; did you mean 'tensorboard'"):
         told("tensorbord", tmp_path)
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(InputError, match=r"needs its client: pip install 'calibrant\[mlflow\]'"):

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from calibrant import catalog, losses, networks
+from calibrant import catalog, losses
 from calibrant.data import digits
 from calibrant.study import Recipe
 from calibrant.study import train as module
@@ -13,7 +13,7 @@ SPLITS = digits(train=60, val=100)
 
 def network(seed=0):
     torch.manual_seed(seed)
-    return catalog.resolve("resnet8(channels=1, width=4)", networks)(10)
+    return catalog.NETWORKS.resolve("resnet8(channels=1, width=4)")(10)
 
 
 def weights(net):
@@ -43,13 +43,13 @@ def test_the_seed_decides_everything():
 def test_an_interrupted_training_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, loss):
     monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
     whole = network()
-    whole_epochs = list(train(whole, SPLITS, catalog.resolve(loss, losses), RECIPE, seed=3))
+    whole_epochs = list(train(whole, SPLITS, catalog.LOSSES.resolve(loss), RECIPE, seed=3))
     path = tmp_path / "checkpoint.pt"
-    for epoch in train(network(), SPLITS, catalog.resolve(loss, losses), RECIPE, seed=3, checkpoint=path):
+    for epoch in train(network(), SPLITS, catalog.LOSSES.resolve(loss), RECIPE, seed=3, checkpoint=path):
         if epoch.number == 3:
             break  # its state was kept after epoch 2
     resumed = network(seed=9)  # what it starts from must not matter
-    rest = list(train(resumed, SPLITS, catalog.resolve(loss, losses), RECIPE, seed=3, checkpoint=path))
+    rest = list(train(resumed, SPLITS, catalog.LOSSES.resolve(loss), RECIPE, seed=3, checkpoint=path))
     assert [e.number for e in rest] == [3, 4]
     assert torch.equal(weights(resumed), weights(whole))
     assert rest[-1].train_loss == whole_epochs[-1].train_loss

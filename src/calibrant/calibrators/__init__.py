@@ -1,8 +1,8 @@
-"""Calibrators: (logits, labels) -> a map from logits to better logits. `__all__` is the registry.
+"""Calibrators: (logits, labels) -> a map from logits to better logits. `register` enrolls one of your own.
 
 `save` writes a fitted calibrator to a file, `load` reads it back, `origin` tells what a file holds. `calibrate`
-applies one to predictions that are to be judged and refuses those it was fitted on, `cross_fit` calibrates without
-losing data, `pool` averages the members of an ensemble.
+applies one to predictions that are to be judged and refuses those it was fitted on, `fit` fits one by name,
+`cross_fit` calibrates without losing data, `pool` averages the members of an ensemble.
 """
 
 from calibrant.calibrators import (
@@ -24,22 +24,20 @@ from calibrant.calibrators._auto import *
 from calibrant.calibrators._binary import *
 from calibrant.calibrators._binning import *
 from calibrant.calibrators._compose import *
-from calibrant.calibrators._compose import calibrate as calibrate
-from calibrant.calibrators._compose import cross_fit as cross_fit
-from calibrant.calibrators._compose import fitted_on as fitted_on
-from calibrant.calibrators._compose import pool as pool
+from calibrant.calibrators._compose import calibrate, cross_fit, fitted_on, learned, pool
 from calibrant.calibrators._ensemble import *
-from calibrant.calibrators._files import load as load
-from calibrant.calibrators._files import origin as origin
-from calibrant.calibrators._files import save as save
+from calibrant.calibrators._files import load, origin, save
+from calibrant.calibrators._fit import fit
 from calibrant.calibrators._focal import *
 from calibrant.calibrators._isotonic import *
 from calibrant.calibrators._monotone import *
 from calibrant.calibrators._scaling import *
 from calibrant.calibrators._spline import *
 from calibrant.calibrators._structured import *
+from calibrant.catalog import CALIBRATORS
 
-__all__: list[str] = []
+register = CALIBRATORS.register
+__all__ = ["calibrate", "cross_fit", "fit", "fitted_on", "learned", "load", "origin", "pool", "register", "save"]
 __all__ += _affine.__all__
 __all__ += _auto.__all__
 __all__ += _binary.__all__

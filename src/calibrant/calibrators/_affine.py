@@ -1,21 +1,25 @@
 """Affine maps of logits or log-probabilities, fitted by (penalized) maximum likelihood: convex, one optimum."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from calibrant._bins import LOG2_E
-from calibrant._folds import folds_of
+from calibrant._folds import split_folds, units
+from calibrant._softmax import LOG2_E
 from calibrant._solve import Certificate, Status, few_threads, minimize
-from calibrant._types import InputError, Labels, Logits
-from calibrant.calibrators._certify import certify
+from calibrant.calibrators._fit import certify, fits, impossible
 from calibrant.calibrators._scaling import nll_temperature
+from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
+from calibrant.types import InputError, Logits, NonNegative, Positive
 
 __all__ = ["BiasCorrectedTemperature", "Dirichlet", "Matrix", "Vector"]
 
+C = TypeVar("C")
 FLOOR = -87.0  # log of the smallest float32: lower log-probabilities are taken for this one
 RIDGE = 1e-6  # keeps the optimum of an unpenalized map unique and finite, at no visible cost
 PATH = tuple(10.0**power for power in range(5, -8, -1))  # penalties that cross-validation tries, until two are worse
@@ -30,8 +34,8 @@ class Affine:
 
     weight: Tensor  # () or (k) or (k, k)
     bias: Tensor  # (k)
-    gradient: float
-    iterations: int
+    gradient: float = math.nan
+    iterations: int = 0
 
     @property
     def status(self) -> Status:
@@ -49,8 +53,7 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def fit_affine(
-    x: Tensor,
-    labels: Tensor,
+    p: Predictions,
     identity: Tensor,
     ridge: Tensor | float,
     ridge_bias: float,
@@ -59,13 +62,16 @@ def fit_affine(
 ) -> Affine:
     r"""Minimize mean NLL of softmax(w x + c) $+ \sum r (w - w_0)^2 + r_c \lVert c \rVert^2$, with w_0 the identity.
 
-    L-BFGS in coordinates in which the Hessian at the identity is nearly the unit matrix: log-probabilities pull
-    together, and a half to a quarter of the steps are enough. float64; at most 1000 steps, 300 where a pass is long.
+    x are the logits of the predictions. L-BFGS in coordinates in which the Hessian at the identity is nearly the unit
+    matrix: log-probabilities pull together, and a half to a quarter of the steps are enough. float64; at most 1000
+    steps, 300 where a pass is long.
     """
+    x, index = p.logits, p.labels[:, None]
     n, k = x.shape
-    shape, index = identity.shape, labels[:, None]
+    often = None if p.weights is None else p.weights[:, None] * (n / p.mass)  # how often a row counts, 1 on average
+    shape = identity.shape
     ridge = torch.as_tensor(ridge, dtype=torch.float64).expand(shape)
-    scale, root = _coordinates(x, ridge, ridge_bias)
+    scale, root = _coordinates(x, ridge, ridge_bias, often)
     inverse = torch.linalg.inv(root)
 
     def unpack(t: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,6 +82,9 @@ def fit_affine(
     def packed(w: Tensor, c: Tensor) -> Tensor:
         return torch.cat([w.view(k, -1), c[:, None]], 1) if identity.ndim else torch.cat([w.view(1), c])[:, None]
 
+    def total(rows: Tensor) -> Tensor:
+        return rows.sum() if often is None else (often * rows).sum()
+
     space = torch.empty(n, k, dtype=torch.float64)
 
     def f(t: Tensor) -> tuple[float, Tensor]:
@@ -83,14 +92,14 @@ def fit_affine(
         w = identity + change
         s = torch.addmm(c, x, w.mT, out=space) if w.ndim == 2 else torch.addcmul(c, x, w, out=space)
         top = s.amax(-1, keepdim=True)
-        s_y = s.gather(1, index).sum()
+        s_y = total(s.gather(1, index))
         e = s.sub_(top).mul_(LOG2_E).exp2_()
         norm = e.sum(-1, keepdim=True)
-        value = (
-            (norm.log().sum() + top.sum() - s_y) / n + (ridge * change.square()).sum() + ridge_bias * c.square().sum()
-        )
-        r = e.div_(norm.mul_(n))
-        r.scatter_add_(1, index, torch.full_like(norm, -1 / n))
+        mean = (total(norm.log()) + total(top) - s_y) / n
+        value = mean + (ridge * change.square()).sum() + ridge_bias * c.square().sum()
+        each = torch.full_like(norm, 1 / n) if often is None else often / n
+        r = e.div_(norm.mul_(n) if often is None else norm / each)
+        r.scatter_add_(1, index, -each)
         by_w = r.mT @ x if w.ndim == 2 else (r * x).sum(0) if w.ndim else (r * x).sum()
         by = packed(by_w + 2 * ridge * change, r.sum(0) + 2 * ridge_bias * c)
         return float(value), ((by * scale).unsqueeze(1) @ inverse.mT).flatten()
@@ -99,12 +108,12 @@ def fit_affine(
     if start is not None:
         at = ((packed(start.weight - identity, start.bias) / scale).unsqueeze(1) @ root).flatten()
     with few_threads(n * k):
-        t, _, gradient, iterations = minimize(f, at, steps=1000 if n * k < 1_000_000 else 300, tolerance=tolerance)
-    change, c = unpack(t)
-    return Affine(identity + change, c.clone(), gradient, iterations)
+        found = minimize(f, at, steps=1000 if n * k < 1_000_000 else 300, tolerance=tolerance)
+    change, c = unpack(found.x)
+    return Affine(identity + change, c.clone(), found.gradient, found.evaluations)
 
 
-def _coordinates(x: Tensor, ridge: Tensor, ridge_bias: float) -> tuple[Tensor, Tensor]:
+def _coordinates(x: Tensor, ridge: Tensor, ridge_bias: float, often: Tensor | None) -> tuple[Tensor, Tensor]:
     """Coordinates t of the change of w and of c in which the penalized Hessian at the identity is nearly the unit.
 
     Every class has a row, its weights and then its intercept: (t @ root^-1) * scale. The scale is exact for each of
@@ -113,9 +122,10 @@ def _coordinates(x: Tensor, ridge: Tensor, ridge_bias: float) -> tuple[Tensor, T
     """
     n, k = x.shape
     p = x.softmax(-1)
-    noise = p * (1 - p) / n
+    noise = p * (1 - p) / n if often is None else p * (1 - p) * (often / n)
     if ridge.ndim == 0:
-        curve = ((p * x.square()).sum(-1) - (p * x).sum(-1).square()).mean()
+        bend = (p * x.square()).sum(-1) - (p * x).sum(-1).square()
+        curve = bend.mean() if often is None else (often[:, 0] * bend).mean()
         scale = torch.cat([curve.view(1) + 2 * ridge, noise.sum(0) + 2 * ridge_bias])[:, None]
         return scale.clamp_min(1e-12).rsqrt(), torch.ones(1, 1, dtype=torch.float64)
     if ridge.ndim == 1:
@@ -138,7 +148,7 @@ def _coordinates(x: Tensor, ridge: Tensor, ridge_bias: float) -> tuple[Tensor, T
     return scale, torch.linalg.cholesky(correlation)
 
 
-def shrinkage(n: int, k: int, strength: float = 1.0) -> tuple[Tensor, float]:
+def shrinkage(n: float, k: int, strength: float = 1.0) -> tuple[Tensor, float]:
     r"""Return the penalties of a (k, k) matrix and of its intercepts (Berta et al. 2025, SMS), times a strength.
 
     k/n for the diagonal and the intercepts, k(k-1)/n elsewhere: they fade as the examples grow.
@@ -147,32 +157,52 @@ def shrinkage(n: int, k: int, strength: float = 1.0) -> tuple[Tensor, float]:
     return (strength * k / n) * (eye + (k - 1) * (1 - eye)), strength * k / n
 
 
-def _unit(logits: Tensor, temperature: Tensor) -> Tensor:
-    """Return z / T; what lies more than 87 below the top of its row, -inf included, is lifted to there."""
+def _unit(logits: Tensor, temperature: Tensor, floor: float = FLOOR) -> Tensor:
+    """Return z / T; what lies below the floor under the top of its row, -inf included, is lifted to there."""
     x = logits.double() / temperature
-    return torch.maximum(x, x.amax(-1, keepdim=True) + FLOOR)
+    return torch.maximum(x, x.amax(-1, keepdim=True) + floor)
 
 
-def _centered(logits: Tensor, temperature: Tensor) -> Tensor:
-    x = _unit(logits, temperature)
+def _centered(logits: Tensor, temperature: Tensor, floor: float = FLOOR) -> Tensor:
+    x = _unit(logits, temperature, floor)
     return x - x.mean(-1, keepdim=True)
 
 
-def _log_p(logits: Tensor) -> Tensor:
-    return logits.double().log_softmax(-1).clamp_min(FLOOR)
+def _log_p(logits: Tensor, floor: float = FLOOR) -> Tensor:
+    return logits.double().log_softmax(-1).clamp_min(floor)
 
 
-def _narrow_enough(k: int, name: str) -> None:
+def _floor(below: Tensor) -> float:
+    """Return the lowest finite number where some are -inf, and else -87.
+
+    A probability of exactly 0 is taken for the smallest one that is not, if that is more than exp(-87): a forest's 0
+    means that none of its trees said so, and one such label at -87 would undo the map for all the others.
+    """
+    usual = below[below.isfinite() & (below < 0)]
+    if not bool(below.isneginf().any()):
+        return FLOOR
+    return max(FLOOR, float(usual.min())) if len(usual) else -1.0
+
+
+def _floor_under_top(p: Predictions, unit: Tensor) -> float:
+    x = p.logits.double() / unit
+    return _floor(x - x.amax(-1, keepdim=True))
+
+
+def narrow_enough(k: int, name: str) -> None:
+    """Refuse to learn a matrix of more classes than can be fitted."""
     if k > WIDEST:
         raise InputError(f"{name} learns {k} x {k} numbers, at most {WIDEST} classes; use StructuredVector for more")
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class BiasCorrectedTemperature:
     r"""Bias-corrected temperature scaling, $z / T + c$ (Alexandari et al. 2020, section 3).
 
     What label-shift estimates such as EM need. Convex in (1/T, c); T > 0 wherever the data say so. A ridge of 1e-6
-    on c and on 1/T makes the optimum unique (only differences of c matter) and finite.
+    on c and on 1/T makes the optimum unique (only differences of c matter) and finite. Examples whose true class has
+    probability 0 say nothing about T or c and are left out.
 
     >>> BiasCorrectedTemperature(torch.tensor(2.0), torch.tensor([0.0, 1.0]))(torch.tensor([[4.0, 0.0]]))
     tensor([[2., 1.]])
@@ -183,28 +213,30 @@ class BiasCorrectedTemperature:
     certificate: Certificate | None = None
 
     @classmethod
-    def fit(cls, logits: Logits, labels: Labels) -> "BiasCorrectedTemperature":
+    @fits
+    def fit(cls, p: Predictions) -> "BiasCorrectedTemperature":
         """Find T and c of least NLL."""
-        logits, labels = Predictions(logits, labels)
-        unit = torch.tensor(nll_temperature(logits, labels).scale, dtype=torch.float64)
+        unit = nll_temperature(p).unit
         one = torch.ones((), dtype=torch.float64)
-        found = fit_affine(_unit(logits, unit), labels, one, RIDGE, RIDGE)
-        slope = found.weight.clamp_min(1e-6)
+        possible = ~p.logits.gather(1, p.labels[:, None]).squeeze(1).isneginf()
+        found = fit_affine(p[possible].mapped(lambda z: _unit(z, unit)), one, RIDGE, RIDGE)
         status = found.status if found.weight > 0 else "at bound"
-        fitted = cls(unit / slope, found.bias)
-        return certify(fitted, logits, labels, status, gradient=found.gradient, iterations=found.iterations)
+        fitted = cls(unit / found.weight.clamp_min(1e-6), found.bias)
+        return certify(fitted, p, status, gradient=found.gradient, iterations=found.iterations)
 
     def __call__(self, logits: Logits) -> Logits:
         """Return z / T + c."""
         return (logits / self.temperature + self.bias).to(logits.dtype)
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Vector:
     r"""Vector scaling, $v \circ z + c$ (Guo et al. 2017, section 4.2).
 
-    The logits are first brought to unit scale, x = z / T with the T of least NLL (and x no lower than 87 below the
-    top of its row, so that probability 0 stays computable): the same family, fitted the same whatever the scale of z.
+    The logits are first brought to unit scale, x = z / T with the T of least NLL: the same family, fitted the same
+    whatever the scale of z. x is no lower than 87 below the top of its row, and where there are probabilities of
+    exactly 0, no lower than the lowest that are not, which is what they count as.
     A ridge of 1e-6 on v - 1 and c makes the optimum unique and finite. With many classes it overfits: `ridge` adds
     $r \frac{k}{n} (\lVert v - 1 \rVert^2 + \lVert c \rVert^2)$, with r = 1 the penalty of `StructuredVector`.
 
@@ -216,27 +248,27 @@ class Vector:
     temperature: Tensor  # () float64
     scale: Tensor  # (k) float64
     bias: Tensor  # (k) float64
+    floor: float = FLOOR  # under the top of the row, in units of T: where what lies lower is lifted to
     certificate: Certificate | None = None
 
     @classmethod
-    def fit(cls, logits: Logits, labels: Labels, start: "Vector | None" = None, *, ridge: float = 0.0) -> "Vector":
-        """Find v and c of least NLL; `start` is a fit to begin from. Raises `InputError` for a ridge below 0."""
-        logits, labels = Predictions(logits, labels)
-        n, k = logits.shape
-        if not ridge >= 0:
-            raise InputError(f"ridge must be 0 or more, got {ridge}")
-        unit = torch.tensor(nll_temperature(logits, labels).scale, dtype=torch.float64)
-        guess = None if start is None else Affine(start.scale, start.bias, 0.0, 0)
-        strength = ridge * k / n + RIDGE
-        found = fit_affine(_unit(logits, unit), labels, torch.ones(k).double(), strength, strength, guess)
-        fitted = cls(unit, found.weight, found.bias)
-        return certify(fitted, logits, labels, found.status, gradient=found.gradient, iterations=found.iterations)
+    @fits
+    def fit(cls, p: Predictions, *, warm_start: "Vector | None" = None, ridge: NonNegative = 0.0) -> "Vector":
+        """Find v and c of least NLL; `warm_start` is a fit to begin from."""
+        k = p.logits.shape[1]
+        unit = nll_temperature(p).unit
+        guess = None if warm_start is None else Affine(warm_start.scale, warm_start.bias)
+        strength = ridge * k / p.mass + RIDGE
+        ones, floor = torch.ones(k, dtype=torch.float64), _floor_under_top(p, unit)
+        found = fit_affine(p.mapped(lambda z: _unit(z, unit, floor)), ones, strength, strength, guess)
+        return _certified(cls(unit, found.weight, found.bias, floor), p, found)
 
     def __call__(self, logits: Logits) -> Logits:
         """Return v x + c."""
-        return affine(_unit(logits, self.temperature), self.scale, self.bias).to(logits.dtype)
+        return affine(_unit(logits, self.temperature, self.floor), self.scale, self.bias).to(logits.dtype)
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Matrix:
     r"""Matrix scaling, $W x + c$ with the penalty it needs (Guo et al. 2017; Kull et al. 2019, section 3).
@@ -256,46 +288,47 @@ class Matrix:
     weight: Tensor  # (k, k) float64
     bias: Tensor  # (k) float64
     penalty: float = 0.0  # the one it was fitted with, or the ridge
+    floor: float = FLOOR  # as in `Vector`
     certificate: Certificate | None = None
 
     @classmethod
+    @fits
     def fit(
         cls,
-        logits: Logits,
-        labels: Labels,
-        start: "Matrix | None" = None,
+        p: Predictions,
         *,
-        penalty: float | None = None,
-        ridge: float | None = None,
+        warm_start: "Matrix | None" = None,
+        penalty: Positive | None = None,
+        ridge: Positive | None = None,
     ) -> "Matrix":
-        """Find W and c of least penalized NLL; `start` is a fit to begin from.
+        """Find W and c of least penalized NLL; `warm_start` is a fit to begin from.
 
-        Raises `InputError` above 1000 classes, for a penalty or ridge that is not above 0, and for both at once.
+        The cross-validation keeps rows of one group in one fold; copies of a row count as one row of that weight where
+        they share a group. Raises `InputError` above 1000 classes, and for a penalty and a ridge at once.
         """
-        logits, labels = Predictions(logits, labels)
-        _narrow_enough(logits.shape[1], "Matrix")
-        unit = torch.tensor(nll_temperature(logits, labels).scale, dtype=torch.float64)
-        x, guess = _centered(logits, unit), None if start is None else Affine(start.weight, start.bias, 0.0, 0)
-        if ridge is None:
-            found, strength = _odir(x, labels, penalty, "Matrix", guess)
-        elif penalty is None and ridge > 0:
-            found, strength = _ridged(x, labels, ridge, guess), ridge
-        else:
-            raise InputError(f"Matrix takes a penalty or a ridge, above 0, got {penalty} and {ridge}; leave one out")
-        fitted = cls(unit, found.weight, found.bias, strength)
-        return certify(fitted, logits, labels, found.status, gradient=found.gradient, iterations=found.iterations)
+        narrow_enough(p.logits.shape[1], cls.__name__)
+        if penalty is not None and ridge is not None:
+            raise InputError(f"Matrix takes a penalty or a ridge, got {penalty:g} and {ridge:g}; leave one out")
+        unit = nll_temperature(p).unit
+        guess = None if warm_start is None else Affine(warm_start.weight, warm_start.bias)
+        floor = _floor_under_top(p, unit)
+        x = p.mapped(lambda z: _centered(z, unit, floor))
+        found, strength = _odir(x, penalty, guess) if ridge is None else (_ridged(x, ridge, guess), ridge)
+        return _certified(cls(unit, found.weight, found.bias, strength, floor), p, found)
 
     def __call__(self, logits: Logits) -> Logits:
         """Return W x + c."""
-        return affine(_centered(logits, self.temperature), self.weight, self.bias).to(logits.dtype)
+        return affine(_centered(logits, self.temperature, self.floor), self.weight, self.bias).to(logits.dtype)
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Dirichlet:
     r"""Dirichlet calibration, $W \log p + c$ (Kull et al. 2019, section 3), with ODIR.
 
     Mean NLL $+ \lambda / (k(k-1)) \sum_{i \ne j} w_{ij}^2 + \mu / k \lVert c \rVert^2$ with lambda = mu, chosen among
-    1e5 .. 1e-7 by cross-validated NLL unless given. log p below -87 counts as -87.
+    1e5 .. 1e-7 by cross-validated NLL unless given. log p below -87 counts as -87,
+    and a probability of exactly 0 as the smallest that is not.
 
     >>> Dirichlet(torch.eye(2, dtype=torch.float64), torch.tensor([0.0, 1.0]))(torch.zeros(1, 2))
     tensor([[-0.6931,  0.3069]])
@@ -304,53 +337,63 @@ class Dirichlet:
     weight: Tensor  # (k, k) float64
     bias: Tensor  # (k) float64
     penalty: float = 0.0  # the one it was fitted with
+    floor: float = FLOOR  # lower log p count as this
     certificate: Certificate | None = None
 
     @classmethod
-    def fit(cls, logits: Logits, labels: Labels, *, penalty: float | None = None) -> "Dirichlet":
-        """Find W and c of least penalized NLL. Raises `InputError` above 1000 classes or without a penalty."""
-        logits, labels = Predictions(logits, labels)
-        _narrow_enough(logits.shape[1], "Dirichlet")
-        found, penalty = _odir(_log_p(logits), labels, penalty, "Dirichlet")
-        fitted = cls(found.weight, found.bias, penalty)
-        return certify(fitted, logits, labels, found.status, gradient=found.gradient, iterations=found.iterations)
+    @fits
+    def fit(cls, p: Predictions, *, penalty: Positive | None = None) -> "Dirichlet":
+        """Find W and c of least penalized NLL; folds as in `Matrix`. Raises `InputError` above 1000 classes."""
+        narrow_enough(p.logits.shape[1], cls.__name__)
+        floor = _floor(p.logits.double().log_softmax(-1))
+        found, penalty = _odir(p.mapped(lambda z: _log_p(z, floor)), penalty)
+        return _certified(cls(found.weight, found.bias, penalty, floor), p, found)
 
     def __call__(self, logits: Logits) -> Logits:
         """Return W log p + c."""
-        return affine(_log_p(logits), self.weight, self.bias).to(logits.dtype)
+        return affine(_log_p(logits, self.floor), self.weight, self.bias).to(logits.dtype)
 
 
-def _ridged(x: Tensor, labels: Tensor, strength: float, start: Affine | None) -> Affine:
-    n, k = x.shape
-    return fit_affine(x, labels, torch.eye(k, dtype=torch.float64), *shrinkage(n, k, strength), start)
+def _certified(fitted: C, p: Predictions, found: Affine) -> C:
+    return certify(fitted, p, found.status, gradient=found.gradient, iterations=found.iterations, clipped=impossible(p))
 
 
-def _odir(
-    x: Tensor, labels: Tensor, penalty: float | None, name: str, start: Affine | None = None
-) -> tuple[Affine, float]:
+def _ridged(x: Predictions, strength: float, start: Affine | None) -> Affine:
+    k = x.logits.shape[1]
+    return fit_affine(x, torch.eye(k, dtype=torch.float64), *shrinkage(x.mass, k, strength), start)
+
+
+def _odir(x: Predictions, penalty: float | None, start: Affine | None = None) -> tuple[Affine, float]:
     """Fit a matrix with off-diagonal and intercept regularization (Kull et al. 2019, section 3)."""
-    n, k = x.shape
-    if penalty is not None and penalty <= 0:
-        raise InputError(f"{name} is never fitted without its penalty, got {penalty}; give one above 0, or None")
+    k = x.logits.shape[1]
     eye = torch.eye(k, dtype=torch.float64)
 
-    def fit(rows: Tensor, strength: float, start: Affine | None, tolerance: float) -> Affine:
+    def fit(x: Predictions, strength: float, start: Affine | None, tolerance: float) -> Affine:
         ridge = (strength / (k * (k - 1))) * (1 - eye) + RIDGE * 1e-3 * eye
-        return fit_affine(x[rows], labels[rows], eye, ridge, strength / k, start, tolerance)
+        return fit_affine(x, eye, ridge, strength / k, start, tolerance)
 
-    everything = torch.arange(n)
-    if penalty is None:
-        fold = folds_of(x, labels, min(3, n))
-        found: list[Affine | None] = [None] * (int(fold.max()) + 1 if n > 1 else 0)
-        penalty, least, worse = PATH[0], math.inf, 0
-        for strength in PATH:
-            loss = 0.0
-            for i, before in enumerate(found):  # each starts from the stronger one before it
-                one = found[i] = fit((fold != i).nonzero()[:, 0], strength, before, 1e-5)
-                held = fold == i
-                s = one(x[held]).log_softmax(-1)
-                loss -= float(s.gather(1, labels[held, None]).sum())
-            penalty, least, worse = (strength, loss, 0) if loss < least else (penalty, least, worse + 1)
-            if worse == 2:  # weaker ones only overfit more, at ever more steps
-                break
-    return fit(everything, penalty, start, 1e-6), penalty
+    penalty = _strength(x, fit) if penalty is None else penalty
+    return fit(x, penalty, start, 1e-6), penalty
+
+
+def _strength(x: Predictions, fit: Callable[[Predictions, float, Affine | None, float], Affine]) -> float:
+    """Choose the penalty by cross-validated NLL, from the strongest down."""
+    folds = min(3, units(x))
+    if folds < 2:
+        return PATH[0]
+    best, least, worse = PATH[0], math.inf, 0
+    found: list[Affine | None] = [None] * folds
+    for strength in PATH:
+        loss = 0.0
+        for i, (rest, inside) in enumerate(split_folds(x, folds)):  # each starts from the stronger one before it
+            one = found[i] = fit(rest, strength, found[i], 1e-5)
+            held = x[inside].mapped(one)
+            loss -= float(_total(held.log_likelihood, held.weights))
+        best, least, worse = (strength, loss, 0) if loss < least else (best, least, worse + 1)
+        if worse == 2:  # weaker ones only overfit more, at ever more steps
+            break
+    return best
+
+
+def _total(values: Tensor, weights: Tensor | None) -> Tensor:
+    return values.sum() if weights is None else (values * weights).sum()

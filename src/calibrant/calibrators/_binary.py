@@ -1,28 +1,35 @@
 """Two classes: logistic regressions on functions of the one score s = z_1 - z_0."""
 
+import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from calibrant._solve import Certificate, Status, minimize
-from calibrant._types import InputError, Labels, Logits
-from calibrant.calibrators._certify import certify
+from calibrant._solve import Certificate, Minimum, minimize
+from calibrant.calibrators._affine import FLOOR, RIDGE
+from calibrant.calibrators._fit import certify, fits, impossible
+from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
+from calibrant.types import InputError, Logits
 
 __all__ = ["Beta", "Platt", "Quadratic"]
 
-FLOOR = -87.0  # log of the smallest float32: lower log-probabilities count as this one
-RIDGE = 1e-6  # on slopes at unit scale: keeps separable data finite, at no visible cost
+C = TypeVar("C")
+LARGEST = 1e300  # scores beyond are infinite
+UNLIMITED = torch.tensor(LARGEST, dtype=torch.float64)
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Platt:
     r"""Platt scaling, $\sigma(a s + b)$ of the score $s = z_1 - z_0$ (Platt 1999).
 
     Fitted to Platt's smoothed targets, $(n_1 + 1) / (n_1 + 2)$ for class 1 and $1 / (n_0 + 2)$ for class 0, as
-    scikit-learn's sigmoid method is: finite even where a threshold separates the classes. a >= 0 unless
-    `monotone=False`. Raises `InputError` for other than 2 classes, as do all maps of this family.
+    scikit-learn's sigmoid method is: finite even where a threshold separates the classes, at a cost of at most 2/n
+    nats there. a >= 0 unless `monotone=False`. A probability of exactly 0 or 1 counts as the most extreme one that
+    is not. Raises `InputError` for other than 2 classes, as do all maps of this family.
 
     >>> number = lambda x: torch.tensor(x, dtype=torch.float64)
     >>> Platt(number(2.0), number(1.0))(torch.tensor([[0.0, 3.0]]))
@@ -31,28 +38,32 @@ class Platt:
 
     slope: Tensor  # () float64
     bias: Tensor  # () float64
+    limit: Tensor = UNLIMITED  # () float64, what an infinite score counts as, and the most any score does
     certificate: Certificate | None = None
 
     @classmethod
-    def fit(cls, logits: Logits, labels: Labels, *, monotone: bool = True) -> "Platt":
+    @fits
+    def fit(cls, p: Predictions, *, monotone: bool = True) -> "Platt":
         """Find a and b."""
-        logits, labels = Predictions(logits, labels)
-        s = _score(logits, "Platt")
-        unit = _unit(s)
-        (a, b), gradient, evaluations, bound = _logistic((s / unit)[:, None], _platt_targets(labels), monotone)
-        return certify(cls(a / unit, b), logits, labels, bound, gradient=gradient, iterations=evaluations)
+        limit = _limit(_score(p.logits, "Platt"))
+        s = _score(p.logits, "Platt", limit)
+        unit = _unit(s, p)
+        found = _logistic((s / unit)[:, None], _platt_targets(p), p, monotone)
+        a, b = found.x
+        return _certified(cls(a / unit, b, limit), p, found, monotone, slack=2 / p.mass)
 
     def __call__(self, logits: Logits) -> Logits:
         """Return the two logits, half the new score either way."""
-        return _pair(self.slope * _score(logits, "Platt") + self.bias, logits)
+        return _pair(self.slope * _score(logits, "Platt", self.limit) + self.bias, logits)
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Beta:
     r"""Beta calibration, $\sigma(a \log p - b \log(1-p) + c)$ (Kull et al. 2017, eq. 4).
 
     $p = \sigma(s)$ of the score $s = z_1 - z_0$. a, b >= 0 unless `monotone=False`. Platt scaling where a = b. log p
-    below -87 counts as -87.
+    below -87 counts as -87, and a probability of exactly 0 or 1 as the most extreme one that is not.
 
     >>> number = lambda x: torch.tensor(x, dtype=torch.float64)
     >>> Beta(number(1.0), number(1.0), number(0.0))(torch.tensor([[0.0, 3.0]]))
@@ -62,22 +73,26 @@ class Beta:
     a: Tensor  # () float64
     b: Tensor  # () float64
     c: Tensor  # () float64
+    limit: Tensor = UNLIMITED  # () float64, as in `Platt`
     certificate: Certificate | None = None
 
     @classmethod
-    def fit(cls, logits: Logits, labels: Labels, *, monotone: bool = True) -> "Beta":
+    @fits
+    def fit(cls, p: Predictions, *, monotone: bool = True) -> "Beta":
         """Find a, b and c of least NLL."""
-        logits, labels = Predictions(logits, labels)
-        features = _log_odds_parts(_score(logits, "Beta"))
-        (a, b, c), gradient, evaluations, bound = _logistic(features, labels.double(), monotone)
-        return certify(cls(a, b, c), logits, labels, bound, gradient=gradient, iterations=evaluations)
+        limit = _limit(_score(p.logits, "Beta"))
+        features = _log_odds_parts(_score(p.logits, "Beta", limit))
+        found = _logistic(features, p.labels.double(), p, monotone)
+        a, b, c = found.x
+        return _certified(cls(a, b, c, limit), p, found, monotone)
 
     def __call__(self, logits: Logits) -> Logits:
         """Return the two logits, half the new score either way."""
-        log_p, minus_log_q = _log_odds_parts(_score(logits, "Beta")).unbind(1)
+        log_p, minus_log_q = _log_odds_parts(_score(logits, "Beta", self.limit)).unbind(1)
         return _pair(self.a * log_p + self.b * minus_log_q + self.c, logits)
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Quadratic:
     r"""Quadratic scaling, $\sigma(a + b s + c s^2)$ of the score $s = z_1 - z_0$ (probmetrics; Berta et al. 2025).
@@ -95,41 +110,56 @@ class Quadratic:
     ends: Tensor  # (2) float64, least and greatest s
     slopes: Tensor  # (2) float64, there
     bias: Tensor  # () float64, the value at the lower end
+    limit: Tensor = UNLIMITED  # () float64, as in `Platt`
     certificate: Certificate | None = None
 
     @classmethod
-    def fit(cls, logits: Logits, labels: Labels, *, monotone: bool = True) -> "Quadratic":
+    @fits
+    def fit(cls, p: Predictions, *, monotone: bool = True) -> "Quadratic":
         """Find the parabola of least NLL."""
-        logits, labels = Predictions(logits, labels)
-        s = _score(logits, "Quadratic")
-        unit = _unit(s)
+        limit = _limit(_score(p.logits, "Quadratic"))
+        s = _score(p.logits, "Quadratic", limit)
+        unit = _unit(s, p)
         ends = torch.stack([s.min(), s.max()])
         features = _parabola(s, ends) / unit
-        center = features.mean(0)
-        (d0, d1, c), gradient, evaluations, bound = _logistic(features - center, labels.double(), monotone)
-        slopes = torch.stack([d0, d1])
-        fitted = cls(ends, slopes / unit, c - slopes @ center)
-        return certify(fitted, logits, labels, bound, gradient=gradient, iterations=evaluations)
+        center = _mean(features, p)
+        found = _logistic(features - center, p.labels.double(), p, monotone)
+        slopes, c = found.x[:2], found.x[2]
+        return _certified(cls(ends, slopes / unit, c - slopes @ center, limit), p, found, monotone)
 
     def __call__(self, logits: Logits) -> Logits:
         """Return the two logits, half the new score either way."""
-        return _pair(_parabola(_score(logits, "Quadratic"), self.ends) @ self.slopes + self.bias, logits)
+        return _pair(_parabola(_score(logits, "Quadratic", self.limit), self.ends) @ self.slopes + self.bias, logits)
 
 
-def _score(logits: Tensor, name: str) -> Tensor:
+def _score(logits: Tensor, name: str, limit: Tensor = UNLIMITED) -> Tensor:
     if logits.shape[1] != 2:
         raise InputError(f"{name} is for 2 classes, got {logits.shape[1]}; StructuredMatrix is for more")
     z = logits.double()
-    s = z[:, 1] - z[:, 0]
-    largest = 1e300
-    return s.clamp(-largest, largest)
+    return (z[:, 1] - z[:, 0]).clamp(-limit, limit)
 
 
-def _unit(s: Tensor) -> Tensor:
-    """Return the root mean square score among those a finite logit can have, or 1."""
-    usual = s[s.abs() < 1e299]
-    unit = usual.square().mean().sqrt() if len(usual) else s.new_zeros(())
-    return unit if bool(unit > 0) else torch.ones_like(unit)
+def _limit(s: Tensor) -> Tensor:
+    """Return the largest finite score where some are infinite, 1 if none is finite, and else no limit.
+
+    A probability of exactly 0 or 1 is taken for the most extreme one that is not: a forest's 0 means that none of its
+    trees said so, and one wrong label at infinity would undo any slope.
+    """
+    usual = s[s.abs() < LARGEST].abs()
+    if len(usual) == len(s):
+        return UNLIMITED.to(s)
+    return usual.max() if bool((usual > 0).any()) else torch.ones_like(UNLIMITED).to(s)
+
+
+def _unit(s: Tensor, p: Predictions) -> Tensor:
+    """Return the root mean square score, or 1."""
+    unit = _mean(s.square(), p).sqrt()
+    return unit if 0 < float(unit) < math.inf else torch.ones_like(unit)
+
+
+def _mean(values: Tensor, p: Predictions) -> Tensor:
+    """Mean over examples, each counted as often as its weight says."""
+    return values.mean(0) if p.weights is None else p.weights @ values / p.mass
 
 
 def _pair(s: Tensor, like: Tensor) -> Tensor:
@@ -151,28 +181,33 @@ def _parabola(s: Tensor, ends: Tensor) -> Tensor:
     return torch.stack([length * inside - rising - (low - s).relu(), rising + (s - high).relu()], 1)
 
 
-def _platt_targets(labels: Tensor) -> Tensor:
-    ones = labels.sum().double()
-    zeros = len(labels) - ones
-    return torch.where(labels == 1, (ones + 1) / (ones + 2), 1 / (zeros + 2))
+def _platt_targets(p: Predictions) -> Tensor:
+    ones = _mean(p.labels.double(), p) * p.mass
+    return torch.where(p.labels == 1, (ones + 1) / (ones + 2), 1 / (p.mass - ones + 2))
 
 
-def _logistic(features: Tensor, targets: Tensor, monotone: bool) -> tuple[Tensor, float, int, Status]:
+def _logistic(features: Tensor, targets: Tensor, p: Predictions, monotone: bool) -> Minimum:
     """Minimize the cross-entropy of sigmoid(features @ w + c); with `monotone` all of w is nonnegative."""
     n, m = features.shape
-    x = torch.cat([features.clamp(-1e6, 1e6), torch.ones(n, 1, dtype=torch.float64)], 1)
+    x = torch.cat([features, torch.ones(n, 1, dtype=torch.float64)], 1)
     ridge = torch.full((m + 1,), RIDGE, dtype=torch.float64)
 
     def f(w: Tensor) -> tuple[float, Tensor]:
         s = x @ w
         loss = torch.nn.functional.softplus(s) - targets * s
-        gradient = x.mT @ (s.sigmoid() - targets) / n
-        return float(loss.mean() + (ridge * w.square()).sum()), gradient + 2 * ridge * w
+        off = s.sigmoid() - targets
+        gradient = x.mT @ (off if p.weights is None else off * p.weights) / p.mass
+        return float(_mean(loss, p) + (ridge * w.square()).sum()), gradient + 2 * ridge * w
 
     start = torch.ones(m + 1, dtype=torch.float64)
     start[m] = 0
     lower = torch.full((m + 1,), 0.0 if monotone else -torch.inf, dtype=torch.float64)
     lower[m] = -torch.inf
-    w, _, gradient, evaluations = minimize(f, start, lower=lower, tolerance=1e-8)
-    at_bound = monotone and bool((w[:m] <= 0).any())
-    return w, gradient, evaluations, "at bound" if at_bound else "converged"
+    return minimize(f, start, lower=lower, tolerance=1e-8)
+
+
+def _certified(fitted: C, p: Predictions, found: Minimum, monotone: bool, slack: float = 0.0) -> C:
+    status = "at bound" if monotone and bool((found.x[:-1] <= 0).any()) else "converged"
+    return certify(
+        fitted, p, status, gradient=found.gradient, iterations=found.evaluations, clipped=impossible(p), slack=slack
+    )

@@ -3,23 +3,27 @@
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, TypeVar
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from calibrant._bins import Bins, assign, top_label
+from calibrant._bins import Bins, Events, assign
+from calibrant._softmax import top_label
 from calibrant._solve import Certificate
-from calibrant._types import InputError, Labels, Logits, PerExample
-from calibrant.calibrators._certify import certify
+from calibrant.calibrators._fit import certify, fits
+from calibrant.calibrators._isotonic import interpolated
 from calibrant.calibrators._scaling import Temperature
+from calibrant.catalog import CALIBRATORS
+from calibrant.predictions import Predictions
+from calibrant.types import Count, Logits, PerExample, Range
 
 __all__ = ["BayesianBinning", "HistogramBinning", "ScalingBinning", "TopLabelBinning"]
 
 SMALLEST_LEAD = 1e-6  # of the predicted class over any other, relative; more where numbers are coarser
-T = TypeVar("T")
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class HistogramBinning:
     """Histogram binning (Zadrozny & Elkan 2001), pooled on the top label (Wang et al. 2021, section 4).
@@ -39,27 +43,21 @@ class HistogramBinning:
     certificate: Certificate | None = None
 
     @classmethod
+    @fits
     def fit(
-        cls,
-        logits: Logits,
-        labels: Labels,
-        *,
-        bins: int = 15,
-        scheme: Literal["equal_width", "equal_mass"] = "equal_width",
+        cls, p: Predictions, *, bins: Count = 15, scheme: Literal["equal_width", "equal_mass"] = "equal_width"
     ) -> "HistogramBinning":
         """Measure the accuracy of every bin of the confidence."""
-        confidence, correct = top_label(logits, labels)
-        if scheme == "equal_mass":
-            found = _equal_mass(bins, confidence, correct)
-        else:
-            found = Bins.equal_width(bins, confidence, correct)
-        return certify(cls(found.edges, found.accuracy), logits, labels, "closed form", criterion=f"ece(bins={bins})")
+        events = p.judging("top").events
+        found = _equal_mass(bins, events) if scheme == "equal_mass" else events.equal_width(bins)
+        return certify(cls(found.edges, found.accuracy), p, "closed form", criterion=f"ece(bins={bins})")
 
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         return with_confidence(logits, _look_up(self.edges, self.accuracy, _confidence(logits)))
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class TopLabelBinning:
     r"""Histogram binning inside every predicted class, with a finite-sample guarantee (Gupta & Ramdas 2022, alg. 8).
@@ -76,18 +74,16 @@ class TopLabelBinning:
     certificate: Certificate | None = None
 
     @classmethod
-    def fit(cls, logits: Logits, labels: Labels, *, points: int = 50) -> "TopLabelBinning":
-        """Measure the accuracy of every bin of every predicted class.
-
-        Raises `InputError` for fewer than 2 points a bin.
-        """
-        if points < 2:
-            raise InputError(f"points must be at least 2, got {points}: a bin of one example knows nothing")
-        k = logits.shape[1]
-        score, predicted, correct = _log_odds(logits), logits.argmax(-1), logits.argmax(-1) == labels
-        often = torch.bincount(predicted, minlength=k) >= points
-        group = torch.where(often, often.cumsum(0), 0)
-        rows = [_uniform_mass(score[mine], correct[mine], points) for mine in _members(group[predicted], group)]
+    @fits
+    def fit(cls, p: Predictions, *, points: Annotated[int, Range(least=2)] = 50) -> "TopLabelBinning":
+        """Measure the accuracy of every bin of every predicted class; a bin of one example knows nothing."""
+        score, predicted = _log_odds(p.logits), p.logits.argmax(-1)
+        correct = (predicted == p.labels).double()
+        often = torch.ones_like(score) if p.weights is None else p.weights
+        usual = torch.bincount(predicted, often, minlength=p.logits.shape[1]) >= points
+        group = torch.where(usual, usual.cumsum(0), 0)
+        members = _members(group[predicted], group)
+        rows = [_uniform_mass(score[mine], correct[mine], often[mine], points) for mine in members]
         width = max(len(means) for _, means, _ in rows)
 
         def padded(values: list[Tensor], length: int, filler: float | int) -> Tensor:
@@ -100,7 +96,7 @@ class TopLabelBinning:
             padded(list(means), width, math.nan),
             padded(list(counts), width, 0),
         )
-        return certify(fitted, logits, labels, "closed form", criterion="ece(bins=15)")
+        return certify(fitted, p, "closed form", criterion="ece(bins=15)")
 
     def guarantee(self, alpha: float = 0.1) -> float:
         r"""Largest error of any bin, with probability 1 - alpha over the validation data.
@@ -117,7 +113,7 @@ class TopLabelBinning:
         0.13581
         """
         used = self.count[~self.accuracy.isnan()]
-        if not len(used):
+        if not len(used) or not int(used.min()):
             return math.inf
         return math.sqrt(math.log(2 * len(used) / alpha) / (2 * int(used.min())))
 
@@ -128,6 +124,7 @@ class TopLabelBinning:
         return with_confidence(logits, _or_else(self.accuracy[row, index], _confidence(logits)))
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class ScalingBinning:
     """Scaling-binning (Kumar, Liang & Ma 2019, section 4): temperature, then the mean confidence of its bin.
@@ -143,14 +140,12 @@ class ScalingBinning:
     certificate: Certificate | None = None
 
     @classmethod
-    def fit(cls, logits: Logits, labels: Labels, *, bins: int = 15) -> "ScalingBinning":
+    @fits
+    def fit(cls, p: Predictions, *, bins: Count = 15) -> "ScalingBinning":
         """Fit the temperature by NLL, and average its confidence over bins of equal numbers of examples."""
-        scaler = Temperature.fit(logits, labels)
-        confidence, correct = top_label(scaler(logits), labels)
-        found = _equal_mass(bins, confidence, correct)
-        return certify(
-            cls(scaler, found.edges, found.confidence), logits, labels, "closed form", criterion=f"ece(bins={bins})"
-        )
+        scaler = Temperature.fit(p)
+        found = _equal_mass(bins, p.mapped(scaler).judging("top").events)
+        return certify(cls(scaler, found.edges, found.confidence), p, "closed form", criterion=f"ece(bins={bins})")
 
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
@@ -158,6 +153,7 @@ class ScalingBinning:
         return with_confidence(scaled, _look_up(self.edges, self.value, _confidence(scaled))).to(logits.dtype)
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class BayesianBinning:
     r"""Bayesian binning into quantiles (Naeini, Cooper & Hauskrecht 2015), on the top label.
@@ -173,19 +169,20 @@ class BayesianBinning:
     certificate: Certificate | None = None
 
     @classmethod
-    def fit(cls, logits: Logits, labels: Labels) -> "BayesianBinning":
+    @fits
+    def fit(cls, p: Predictions) -> "BayesianBinning":
         """Average over all binnings."""
-        confidence, correct = top_label(logits, labels)
-        root = len(labels) ** (1 / 3)
-        last = max(1, min(len(labels), math.floor(10 * root)))
-        models = [_beta_binning(b, confidence, correct) for b in range(max(1, math.floor(root / 10)), last + 1)]
+        events, n = p.judging("top").events, p.mass
+        root = n ** (1 / 3)
+        last = max(1, min(math.floor(n), math.floor(10 * root)))
+        models = [_beta_binning(b, events, n) for b in range(max(1, math.floor(root / 10)), last + 1)]
         weight = torch.stack([evidence for _, _, evidence in models]).softmax(0)
         edges = torch.cat([edges for edges, _, _ in models]).unique()
         middle = (edges[1:] + edges[:-1]) / 2
         value = torch.zeros_like(middle)
         for share, (inner, means, _) in zip(weight, models, strict=True):
             value += share * means[assign(inner, middle).clamp(0, len(means) - 1)]
-        return certify(cls(edges, value), logits, labels, "closed form", criterion="ece(bins=15)")
+        return certify(cls(edges, value), p, "closed form", criterion="ece(bins=15)")
 
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
@@ -246,33 +243,42 @@ def _or_else(value: Tensor, fallback: Tensor) -> Tensor:
     return value.where(~value.isnan(), fallback)
 
 
-def _equal_mass(bins: int, confidence: Tensor, correct: Tensor) -> Bins:
+def _equal_mass(bins: int, events: Events) -> Bins:
     """Bins of equal mass from 0 to 1, whose edges fall between ties, never inside."""
-    inner = Bins.equal_mass(bins, confidence, correct).edges[1:-1]
-    return Bins.between(torch.cat([inner.new_zeros(1), inner, inner.new_ones(1)]), confidence, correct)
+    inner = Bins.equal_mass(bins, events.ties).edges[1:-1]
+    edges = torch.cat([inner.new_zeros(1), inner, inner.new_ones(1)])
+    return Bins.between(edges, events.confidence, events.happened, events.weights)
 
 
 def _members(of_example: Tensor, group: Tensor) -> list[Tensor]:
     return [of_example == g for g in range(int(group.max()) + 1)]
 
 
-def _uniform_mass(score: Tensor, correct: Tensor, points: int) -> tuple[Tensor, Tensor, Tensor]:
+def _uniform_mass(score: Tensor, correct: Tensor, often: Tensor, points: int) -> tuple[Tensor, Tensor, Tensor]:
     """Inner edges at order statistics, and the mean and number of what lies strictly between them."""
     order = score.argsort(stable=True)
-    s, y = score[order], correct[order].double()
-    n, bins = len(s), max(1, len(s) // points)
+    s, end = score[order], often[order].cumsum(0)  # end: how many examples lie up to here
+    n = float(end[-1]) if len(end) else 0.0
+    bins = max(1, math.floor(n) // points)
     rank = [math.ceil(b * (n + 1) / bins) for b in range(bins + 1)]  # 0 .. n + 1
-    slices = [y[low : high - 1] for low, high in pairwise(rank)]
-    means = torch.stack([part.mean() for part in slices])
-    counts = torch.tensor([len(part) for part in slices], device=s.device)
-    return s[[r - 1 for r in rank[1:-1]]], means, counts
+    between = torch.tensor([[low, max(low, high - 1)] for low, high in pairwise(rank)], device=s.device)
+    right = _up_to(end, (often * correct)[order].cumsum(0), between).diff(dim=1).squeeze(1)
+    counts = between.to(end).clamp_max(n).diff(dim=1).squeeze(1)
+    edges = s[torch.searchsorted(end, torch.tensor(rank[1:-1], device=s.device).to(end))]
+    return edges, right / counts, counts.long()
 
 
-def _beta_binning(bins: int, confidence: Tensor, correct: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _up_to(end: Tensor, total: Tensor, at: Tensor) -> Tensor:
+    """Running total after `at` examples, of rows that end after `end` of them; linear inside a row."""
+    zero = end.new_zeros(1)
+    return interpolated(torch.cat([zero, end]), torch.cat([zero, total]), at.to(end))
+
+
+def _beta_binning(bins: int, events: Events, mass: float) -> tuple[Tensor, Tensor, Tensor]:
     """Edges, posterior mean of every bin, and log marginal likelihood."""
-    found = _equal_mass(bins, confidence, correct)
-    n = found.count.double()
-    m = (found.accuracy.nan_to_num() * n).round()
+    found = _equal_mass(bins, events)
+    n = found.weight * mass
+    m = found.accuracy.nan_to_num() * n
     middle = ((found.edges[1:] + found.edges[:-1]) / 2).clamp(1e-6, 1 - 1e-6)
     a, b = 2 / bins * middle, 2 / bins * (1 - middle)
     evidence = (a + b).lgamma() - (n + a + b).lgamma() + (m + a).lgamma() - a.lgamma() + (n - m + b).lgamma()

@@ -1,21 +1,23 @@
 """Calibrators of calibrators, and the guard against judging a map on the data it learned from."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from calibrant._folds import cross_fitted
 from calibrant._solve import Certificate
-from calibrant._types import Calibrator, InputError, Labels, Logits
-from calibrant.calibrators._certify import certify
+from calibrant.calibrators._fit import certify, fits, fitting, takes
+from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
+from calibrant.types import Calibrator, InputError, Logits
 
 __all__ = ["Chain"]
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Chain:
     """One calibrator after another: `Chain(first, second)(logits)` is `second(first(logits))`.
@@ -31,41 +33,30 @@ class Chain:
     certificate: Certificate | None = None
 
     @classmethod
+    @fits
     def fit(
         cls,
-        logits: Logits,
-        labels: Labels,
-        start: "Chain | None" = None,
+        p: Predictions,
         *,
+        warm_start: "Chain | None" = None,
         first: str = "Monotone",
         second: str = "StructuredMatrix",
     ) -> "Chain":
-        """Fit the first by name, and the second to what it makes of the logits; `start` is a fit to begin from."""
-        logits, labels = Predictions(logits, labels)
-        one = _begin(resolve(first), logits, labels, None if start is None else start.first)
-        middle = one(logits.double())
-        two = _begin(resolve(second), middle, labels, None if start is None else start.second)
-        done = two.certificate
-        return certify(
-            cls(one, two), logits, labels, done.status, gradient=done.gradient, iterations=done.iterations
-        )  # fmt: skip
+        """Fit the first by name, and the second to what it makes of the logits; `warm_start` is a fit to begin from."""
+        one = _begin(first, p, None if warm_start is None else warm_start.first)
+        two = _begin(second, p.double().mapped(one), None if warm_start is None else warm_start.second)
+        done = getattr(two, "certificate", None) or Certificate("nll", math.nan, math.nan, "closed form")
+        return certify(cls(one, two), p, done.status, gradient=done.gradient, iterations=done.iterations)
 
     def __call__(self, logits: Logits) -> Logits:
         """Return second(first(z))."""
         return self.second(self.first(logits.double())).to(logits.dtype)
 
 
-def resolve(calibrator: str | type[Calibrator] | Callable[..., Any]) -> Callable[..., Any]:
-    """Return how to fit a calibrator, given as text, class or the fit itself."""
-    if isinstance(calibrator, str):
-        from calibrant import calibrators, catalog
-
-        return catalog.resolve(calibrator, calibrators)
-    return getattr(calibrator, "fit", calibrator)
-
-
-def _begin(fit: Callable[..., Any], logits: Tensor, labels: Tensor, start: Any) -> Any:
-    return fit(logits, labels) if start is None else fit(logits, labels, start)
+def _begin(calibrator: str, p: Predictions, start: Any) -> Any:
+    method = CALIBRATORS.method(calibrator)
+    fit: Callable[..., Any] = fitting(method)
+    return fit(p) if start is None or not takes(method.function, "warm_start") else fit(p, warm_start=start)
 
 
 def cross_fit(
@@ -80,8 +71,7 @@ def cross_fit(
     >>> cross_fit(Temperature, Predictions(3 * torch.eye(2).repeat(5, 1), [0, 1, 0, 1, 0, 1, 1, 0, 1, 0]), folds=2)
     Predictions(n=10, k=2, float32)
     """
-    z, y = predictions.logits, predictions.labels
-    return Predictions(cross_fitted(resolve(calibrator), z, y, folds=folds, seed=seed), y, predictions.weights)
+    return cross_fitted(fitting(calibrator), predictions, folds=folds, seed=seed)
 
 
 def pool(*members: Predictions) -> Predictions:
@@ -102,19 +92,28 @@ def pool(*members: Predictions) -> Predictions:
             raise InputError("the members must predict the same examples in the same order; their labels differ")
     stack = torch.stack([member.logits.double().log_softmax(-1) for member in members])
     mean = stack.logsumexp(0) - torch.log(torch.tensor(len(members), dtype=torch.float64))
-    return Predictions(mean, first.labels, first.weights)
+    return first.mapped(lambda _: mean)
 
 
 def fitted_on(calibrator: object) -> set[str]:
     """Digests of all predictions that a calibrator, or a calibrator inside it, was fitted on."""
-    found: set[str] = set()
-    if isinstance(calibrator, tuple):
-        return found.union(*map(fitted_on, calibrator))  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(calibrator, Certificate):
         return {calibrator.data} - {""}
-    if is_dataclass(calibrator):
-        found = found.union(*(fitted_on(getattr(calibrator, field.name)) for field in fields(calibrator)))
-    return found
+    inside: Iterable[object] = calibrator if isinstance(calibrator, tuple) else learned(calibrator).values()
+    return set[str]().union(*map(fitted_on, inside))
+
+
+def learned(calibrator: object) -> dict[str, Any]:
+    """What a calibrator, or a dataclass inside it, learned, by name; nothing of anything else."""
+    if is_dataclass(calibrator) and not isinstance(calibrator, type):
+        return {field.name: getattr(calibrator, field.name) for field in fields(calibrator)}
+    return dict(vars(calibrator)) if is_plain(calibrator) else {}
+
+
+def is_plain(value: object) -> bool:
+    """Whether this is a calibrator of one's own that is no dataclass."""
+    ours = isinstance(value, Calibrator) and not isinstance(value, type) and not is_dataclass(value)
+    return ours and hasattr(value, "__dict__")
 
 
 def calibrate(calibrator: Calibrator, predictions: Predictions, *, in_sample: bool = False) -> Predictions:
@@ -128,4 +127,4 @@ def calibrate(calibrator: Calibrator, predictions: Predictions, *, in_sample: bo
             f"{type(calibrator).__name__} was fitted on these very predictions ({predictions.digest}); judge it on "
             "others, use cross_fit, or say in_sample=True"
         )
-    return Predictions(calibrator(predictions.logits), predictions.labels, predictions.weights)
+    return predictions.mapped(calibrator)

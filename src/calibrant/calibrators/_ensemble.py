@@ -8,15 +8,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant._solve import Certificate, mixture
-from calibrant._types import InputError, Labels, Logits
-from calibrant.calibrators._certify import certify
+from calibrant._solve import Certificate, Mixture, mixture
+from calibrant.calibrators._fit import certify, fits
 from calibrant.calibrators._scaling import nll_temperature
+from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
+from calibrant.types import Logits
 
 __all__ = ["EnsembleTemperature"]
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class EnsembleTemperature:
     r"""Ensemble temperature scaling, $w_1 p^{(T)} + w_2 p^{(1)} + w_3 / k$ (Zhang, Kailkhura & Han 2020).
@@ -35,25 +37,21 @@ class EnsembleTemperature:
     certificate: Certificate | None = None
 
     @classmethod
-    def fit(
-        cls, logits: Logits, labels: Labels, *, criterion: Literal["nll", "brier"] = "nll"
-    ) -> "EnsembleTemperature":
+    @fits
+    def fit(cls, p: Predictions, *, criterion: Literal["nll", "brier"] = "nll") -> "EnsembleTemperature":
         """Find T, then the weights."""
-        if criterion not in ("nll", "brier"):
-            raise InputError(f"criterion must be nll or brier, got {criterion!r}")
-        logits, labels = Predictions(logits, labels)
-        found = nll_temperature(logits, labels)
-        t, steps, gap, status = found.temperature, found.iterations, found.gradient, found.status
+        found = nll_temperature(p)
+        t, steps, status = found.temperature, found.iterations, found.status
         if criterion == "brier":
-            t, steps, status = _brier_temperature(logits.double(), labels, found.spread)
-        parts = _parts(logits.double(), torch.tensor(t))
+            t, steps, status = _brier_temperature(p.double(), found.spread)
+        parts = _parts(p.logits.double(), torch.tensor(t))
         if criterion == "nll":
-            index = labels[:, None]
-            w, gap, more = mixture(torch.cat([p.gather(1, index) for p in parts], 1))
+            index = p.labels[:, None]
+            best = mixture(torch.cat([part.gather(1, index) for part in parts], 1), p.weights)
         else:
-            w, gap, more = (*_brier_weights(parts, labels), 1)
-        fitted = cls(torch.tensor(t, dtype=torch.float64), w)
-        return certify(fitted, logits, labels, status, criterion=criterion, gradient=gap, iterations=steps + more)
+            best = _brier_weights(parts, p)
+        fitted = cls(torch.tensor(t, dtype=torch.float64), best.shares)
+        return certify(fitted, p, status, criterion=criterion, gradient=best.gap, iterations=steps + best.steps)
 
     def __call__(self, logits: Logits) -> Logits:
         """Return log p of the mixture."""
@@ -68,15 +66,16 @@ def _parts(z: Tensor, t: Tensor) -> list[Tensor]:
     return [(z / t).softmax(-1), z.softmax(-1), torch.full_like(z, 1 / z.shape[1])]
 
 
-def _brier_temperature(z: Tensor, labels: Tensor, spread: float) -> tuple[float, int, Literal["converged", "at bound"]]:
+def _brier_temperature(p: Predictions, spread: float) -> tuple[float, int, Literal["converged", "at bound"]]:
     """Find the T of least Brier score: a grid in log T, then Brent's method around its best."""
     from scipy.optimize import minimize_scalar
 
-    index = labels[:, None]
+    z, index = p.logits, p.labels[:, None]
 
     def brier(u: float) -> float:
-        p = (z * math.exp(-u)).softmax(-1)
-        return float((p.square().sum(-1) - 2 * p.gather(1, index)[:, 0]).mean()) + 1
+        q = (z * math.exp(-u)).softmax(-1)
+        each = q.square().sum(-1) - 2 * q.gather(1, index)[:, 0]
+        return float(each.mean() if p.weights is None else (each * p.weights).sum() / p.mass) + 1
 
     center = math.log(spread)
     grid = [center + 0.5 * i for i in range(-16, 17)]
@@ -88,12 +87,13 @@ def _brier_temperature(z: Tensor, labels: Tensor, spread: float) -> tuple[float,
     return math.exp(found.x), len(grid) + int(found.nfev), "converged"
 
 
-def _brier_weights(parts: list[Tensor], labels: Tensor) -> tuple[Tensor, float]:
+def _brier_weights(parts: list[Tensor], p: Predictions) -> Mixture:
     """Minimize a quadratic over the simplex exactly: the best of its faces' own minima."""
-    truth = torch.nn.functional.one_hot(labels, parts[0].shape[1]).double()
-    n = len(labels)
-    q = torch.stack([torch.stack([(a * b).sum() / n for b in parts]) for a in parts])
-    linear = torch.stack([(a * truth).sum() / n for a in parts])
+    truth = torch.nn.functional.one_hot(p.labels, parts[0].shape[1]).double()
+    often = torch.ones(1, dtype=torch.float64) if p.weights is None else p.weights
+    counted, n = [part * often[:, None] for part in parts], p.mass
+    q = torch.stack([torch.stack([(a * b).sum() / n for b in parts]) for a in counted])
+    linear = torch.stack([(a * truth).sum() / n for a in counted])
     best, lowest = torch.zeros(3, dtype=torch.float64), math.inf
     for size in (1, 2, 3):
         for face in combinations(range(3), size):
@@ -110,4 +110,4 @@ def _brier_weights(parts: list[Tensor], labels: Tensor) -> tuple[Tensor, float]:
             if value < lowest - 1e-15:
                 best, lowest = w.clamp_min(0), value
     slope = 2 * (q @ best - linear)
-    return best / best.sum(), float((slope @ best - slope.min()).clamp_min(0))
+    return Mixture(best / best.sum(), float((slope @ best - slope.min()).clamp_min(0)), 1)

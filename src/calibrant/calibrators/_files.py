@@ -15,9 +15,12 @@ import torch
 from torch import Tensor
 
 from calibrant._solve import Certificate
-from calibrant._types import InputError
+from calibrant.calibrators._auto import Candidate
 from calibrant.calibrators._compose import fitted_on as _digests
+from calibrant.calibrators._compose import is_plain, learned
+from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
+from calibrant.types import InputError
 
 FORMAT, VERSION = "calibrant.calibrator", 1
 KEYS = ("format", "version", "calibrant", "fitted_on", "calibrator", "sha256")
@@ -34,7 +37,9 @@ class Origin:
 
 
 def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None = None) -> None:
-    """Write a fitted calibrator to a .safetensors file: class name, fields, versions and checksum.
+    """Write a fitted calibrator to a .safetensors file: class name, what it learned, versions and checksum.
+
+    A dataclass is written field by field, any other class of your own attribute by attribute.
 
     Tensors are stored as tensors, everything else (numbers, texts, tuples, other calibrators, the certificate) as
     JSON in the file's metadata. The digests of the predictions it was fitted on are there too, in its certificates,
@@ -63,9 +68,9 @@ def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None 
 def load(path: str | Path, *, also: Iterable[type] = ()) -> Any:
     """Read the calibrator that `save` wrote; learned tensors come back on the CPU, bit for bit.
 
-    Only classes of this package are built, and those given in `also` (your own calibrators): nothing is imported or
-    run because a file says so. Raises `InputError` for a file that is not a calibrator's, was changed after it was
-    written, comes from a later format, or names a class that is not known.
+    Only registered calibrators are built (your own by `calibrators.register`), and the classes given in `also`:
+    nothing is imported or run because a file says so. Raises `InputError` for a file that is not a calibrator's, was
+    changed after it was written, comes from a later format, or names a class that is not known.
 
     >>> import tempfile
     >>> from calibrant.calibrators import Temperature, load, save
@@ -75,7 +80,7 @@ def load(path: str | Path, *, also: Iterable[type] = ()) -> Any:
     tensor([[2., 0.]])
     """
     meta, tensors = _read(Path(path))
-    known = _ours() | {_name(cls): cls for cls in also}
+    known = {_name(cls): cls for cls in also}
     try:
         return _decode(json.loads(meta["calibrator"]), tensors, known)
     except InputError as error:
@@ -94,15 +99,21 @@ def origin(path: str | Path) -> Origin:
 # Values to JSON and back: a tensor is {"tensor": key}, a tuple {"tuple": [...]}, a dataclass {"class": ..., "fields"}
 
 
-def _ours() -> dict[str, type]:
-    from calibrant import calibrators
+INSIDE: dict[str, type] = {"Certificate": Certificate, "Candidate": Candidate}  # of calibrators, but none themselves
 
-    return {"Certificate": Certificate} | {name: getattr(calibrators, name) for name in calibrators.__all__}
+
+def _class(name: str, known: Mapping[str, type]) -> type | None:
+    """Return the class that a file means: one of ours, a registered one, or one that was given."""
+    cls = known.get(name) or INSIDE.get(name) or CALIBRATORS.get(name)
+    return cls if isinstance(cls, type) else None
 
 
 def _name(cls: type) -> str:
-    """Return the registered name of one of ours, the dotted path of anybody else's."""
-    return cls.__name__ if _ours().get(cls.__name__) is cls else f"{cls.__module__}.{cls.__qualname__}"
+    """Return the registered name of a class, the dotted path of any other."""
+    if INSIDE.get(cls.__name__) is cls or CALIBRATORS.get(cls.__name__) is cls:
+        return cls.__name__
+    names = (name for name in CALIBRATORS if CALIBRATORS[name] is cls)
+    return next(names, f"{cls.__module__}.{cls.__qualname__}")
 
 
 def _encode(value: Any, where: str, tensors: dict[str, Tensor]) -> Any:
@@ -116,12 +127,12 @@ def _encode(value: Any, where: str, tensors: dict[str, Tensor]) -> Any:
         return value if math.isfinite(value) else {"float": str(value)}
     if isinstance(value, tuple):
         return {"tuple": [_encode(item, f"{where}.{i}", tensors) for i, item in enumerate(value)]}
-    if is_dataclass(value) and not isinstance(value, type):
-        inside = {f.name: _encode(getattr(value, f.name), f"{where}.{f.name}", tensors) for f in fields(value)}
+    if (is_dataclass(value) and not isinstance(value, type)) or is_plain(value):
+        inside = {name: _encode(part, f"{where}.{name}", tensors) for name, part in learned(value).items()}
         return {"class": _name(type(value)), "fields": inside}
     raise InputError(
         f"cannot store {where.lstrip('.') or 'this'} of type {type(value).__name__}; a calibrator's fields must be "
-        "tensors, numbers, texts, tuples or dataclasses of these"
+        "tensors, numbers, texts, tuples, calibrators or dataclasses of these"
     )
 
 
@@ -142,10 +153,13 @@ def _decode(node: Any, tensors: Mapping[str, Tensor], known: Mapping[str, type])
 
 
 def _build(name: str, values: Mapping[str, Any], known: Mapping[str, type]) -> Any:
-    if name not in known:
-        way = f"give its class: load(path, also=[{name.rpartition('.')[2]}])" if "." in name else "upgrade calibrant"
-        raise InputError(f"it holds a {name!r}, which this version does not know; {way}")
-    cls = known[name]
+    cls = _class(name, known)
+    if cls is None:
+        short = name.rpartition(".")[2]
+        way = f"register its class (on the command line --with its file), or give it: load(path, also=[{short}])"
+        raise InputError(f"it holds a {name!r}, which is not known here; {way}")
+    if not is_dataclass(cls):
+        return _plain(cls, values)
     declared = {f.name: f for f in fields(cls)}
     needed = {f.name for f in declared.values() if f.default is MISSING and f.default_factory is MISSING}
     if not needed <= values.keys() <= declared.keys():
@@ -155,6 +169,15 @@ def _build(name: str, values: Mapping[str, Any], known: Mapping[str, type]) -> A
         if not _fits(value, hints[key]):
             raise InputError(f"{name}.{key} cannot be a {type(value).__name__}; the file was not written by save")
     return cls(**values)
+
+
+def _plain(cls: type, values: Mapping[str, Any]) -> Any:
+    """Build a calibrator that is no dataclass: its attributes are set, none of its code is run."""
+    if not all(key.isidentifier() and not key.startswith("__") for key in values):
+        raise ValueError
+    made = object.__new__(cls)
+    vars(made).update(values)
+    return made
 
 
 def _fits(value: Any, hint: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -10,12 +10,16 @@ from torch import Tensor
 
 from calibrant import theory
 from calibrant._solve import Certificate
-from calibrant._types import InputError, Labels, Logits
-from calibrant.calibrators._certify import certify
+from calibrant.calibrators._fit import certify, fits
+from calibrant.calibrators._grid import Best
 from calibrant.calibrators._grid import search as search_grid
+from calibrant.catalog import CALIBRATORS
+from calibrant.predictions import Predictions
+from calibrant.types import InputError, Logits, Range
 
 __all__ = ["FocalMap", "FocalTemperature"]
 
+Gamma = Annotated[float, Range(above=-1)]
 GRIDS: dict[str, tuple[list[float], list[float]]] = {  # gammas and temperatures of Komisarenko & Kull (2024)
     "text": ([-0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0], (np.arange(1, 501) / 100).tolist()),
     # their code also lists -1, where the map degenerates, and 100, its sign for plain softmax: gamma = 0
@@ -23,6 +27,7 @@ GRIDS: dict[str, tuple[list[float], list[float]]] = {  # gammas and temperatures
 }
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class FocalMap:
     r"""The focal calibration map, $p_j \propto q_j / g(q_j, \gamma)$ (Komisarenko & Kull 2024, eq. 1).
@@ -38,18 +43,17 @@ class FocalMap:
     certificate: Certificate | None = None
 
     @classmethod
-    def fit(cls, logits: Logits, labels: Labels, *, gamma: float = 3.0) -> "FocalMap":
-        """Take gamma as given, most often the one trained with; only the certificate looks at the data.
-
-        Raises `InputError` unless gamma > -1.
-        """
-        return certify(cls(gamma), logits, labels, "closed form", criterion="nll")
+    @fits
+    def fit(cls, p: Predictions, *, gamma: Gamma = 3.0) -> "FocalMap":
+        """Take gamma as given, most often the one trained with; only the certificate looks at the data."""
+        return certify(cls(gamma), p, "closed form", criterion="nll")
 
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         return theory.focal_map(logits, gamma=self.gamma)
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class FocalTemperature:
     r"""Focal temperature scaling (Komisarenko & Kull 2024, section 4.2): softmax(z / T), then the focal map.
@@ -67,15 +71,15 @@ class FocalTemperature:
     certificate: Certificate | None = None
 
     @classmethod
+    @fits
     def fit(
         cls,
-        logits: Logits,
-        labels: Labels,
+        p: Predictions,
         *,
         criterion: str = "adaptive_ece",
         grid: str | tuple[Sequence[float], Sequence[float]] = "text",
         search: Literal["full", "line"] = "full",
-        gamma: float | None = None,
+        gamma: Gamma | None = None,
     ) -> "FocalTemperature":
         """Find (gamma, T) on validation predictions: the first strict minimum of the criterion, gamma by gamma.
 
@@ -88,35 +92,28 @@ class FocalTemperature:
         Raises `InputError` for an unknown grid, temperatures not above 0 or gammas not above -1.
         """
         gammas, ts = _lists(grid)
-        gammas = gammas if gamma is None else _lists(((gamma,), ts))[0]
-        found, t, _ = (
-            search_grid(logits, labels, criterion, [(gammas, ts)])
-            if search == "full"
-            else _on_line(logits, labels, criterion, gammas, ts)
-        )
-        learned = torch.tensor(t, dtype=torch.float64), torch.tensor(found, dtype=torch.float64)
-        outermost = gamma is None and found in (min(gammas), max(gammas))
-        on_edge = search == "full" and (t in (min(ts), max(ts)) or outermost)
+        gammas = gammas if gamma is None else [gamma]
+        found = search_grid(p, criterion, [(gammas, ts)]) if search == "full" else _on_line(p, criterion, gammas, ts)
+        t, best_gamma = torch.tensor([found.temperature, found.gamma], dtype=torch.float64)
+        outermost = gamma is None and found.gamma in (min(gammas), max(gammas))
+        on_edge = search == "full" and (found.temperature in (min(ts), max(ts)) or outermost)
         passes = len(gammas) * len(ts) if search == "full" else 3 * len(ts)
         status = "at bound" if on_edge else "grid"
-        return certify(cls(*learned), logits, labels, status, criterion=criterion, iterations=passes)
+        return certify(cls(t, best_gamma), p, status, criterion=criterion, iterations=passes)
 
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         return theory.focal_map(logits / self.temperature, gamma=self.gamma)
 
 
-def _on_line(
-    logits: Tensor, labels: Tensor, criterion: str, gammas: Sequence[float], ts: Sequence[float]
-) -> tuple[float, float, float]:
+def _on_line(p: Predictions, criterion: str, gammas: Sequence[float], ts: Sequence[float]) -> Best:
     """Search between the best temperatures of the outermost gammas."""
-    ends = [search_grid(logits, labels, criterion, [((gamma,), ts)]) for gamma in (min(gammas), max(gammas))]
-    (first, t_first, _), (last, t_last, _) = ends
+    first, last = (search_grid(p, criterion, [((gamma,), ts)]) for gamma in (min(gammas), max(gammas)))
     share = np.linspace(0, 1, len(ts))
-    points = zip(
-        (first + share * (last - first)).tolist(), (t_first + share * (t_last - t_first)).tolist(), strict=True
-    )
-    return search_grid(logits, labels, criterion, [((gamma,), (t,)) for gamma, t in points])
+    gamma = first.gamma + share * (last.gamma - first.gamma)
+    t = first.temperature + share * (last.temperature - first.temperature)
+    points = zip(gamma.tolist(), t.tolist(), strict=True)
+    return search_grid(p, criterion, [((gamma,), (t,)) for gamma, t in points])
 
 
 def _lists(grid: str | tuple[Sequence[float], Sequence[float]]) -> tuple[list[float], list[float]]:

@@ -10,19 +10,20 @@ that of the plain loop.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import catalog, metrics, theory
-from calibrant._bins import LOG2_E
+from calibrant import catalog, theory
+from calibrant._softmax import LOG2_E
 from calibrant._solve import first_minimum
-from calibrant._types import Metric
+from calibrant.predictions import Predictions
 
 Block = tuple[Sequence[float], Sequence[float]]  # gammas, and temperatures for each of them
-Bounds = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
+Bounds = Callable[[Tensor, Tensor, Tensor | None, float], tuple[Tensor, Tensor]]
 
 CHUNK = 1 << 17  # elements worked on at a time, to stay in cache
 BATCH = 1 << 18  # confidences worked on at a time
@@ -31,49 +32,60 @@ PANEL = 1.75  # width in log T of one piece of the interpolant
 DEGREES = (16, 32, 64, 128)  # of the interpolant of a row, the first that is enough
 
 
-def search(logits: Tensor, labels: Tensor, criterion: str, blocks: Sequence[Block]) -> tuple[float, float, float]:
-    """Return (gamma, T, value) of the first strict minimum, gamma by gamma and in the order of the temperatures.
+@dataclass(frozen=True)
+class Best:
+    """Where a criterion is least on a grid."""
+
+    gamma: float
+    temperature: float
+    value: float
+
+
+def search(p: Predictions, criterion: str, blocks: Sequence[Block]) -> Best:
+    """Return the first strict minimum, gamma by gamma and in the order of the temperatures.
 
     The same as evaluating the criterion on `focal_map(logits / T, gamma)` everywhere. Only "ece" of norm 1 of the
-    top label, "adaptive_ece" and "nll" of all are bounded first; any other metric is evaluated everywhere.
+    top label, "adaptive_ece" without weights and "nll" of all are bounded first; any other metric is evaluated
+    everywhere.
     """
-    metric: Metric = catalog.resolve(criterion, metrics)
-    z = logits.double()
+    metric = catalog.METRICS.method(criterion)
+    p = p.double()
     grid = [(gamma, t) for gammas, ts in blocks for gamma in gammas for t in ts]
 
     def exact(pair: tuple[float, float]) -> float:
         gamma, t = pair
-        return float(metric(theory.focal_map(z / t, gamma=gamma) if gamma else z / t, labels))
+        return float(metric(p.mapped(lambda z: theory.focal_map(z / t, gamma=gamma) if gamma else z / t)))
 
-    low, high = _bounded(z, labels, metric, blocks)
+    low, high = _bounded(p, metric, blocks)
     possible = (low <= high.min()).nonzero().squeeze(1).tolist()
     (gamma, t), value = first_minimum(exact, [grid[i] for i in possible])
-    return gamma, t, value
+    return Best(gamma, t, value)
 
 
-def _bounded(z: Tensor, labels: Tensor, metric: Metric, blocks: Sequence[Block]) -> tuple[Tensor, Tensor]:
+def _bounded(p: Predictions, metric: catalog.Method, blocks: Sequence[Block]) -> tuple[Tensor, Tensor]:
     """Lower and upper bounds of the criterion on the whole grid."""
+    z = p.logits.double()
     top = z.argmax(-1, keepdim=True)
     d = (z - z.gather(-1, top)).clamp_min(-1e300)
-    parts = [_bounds_of_block(d, top, labels, metric, gammas, ts) for gammas, ts in blocks]
+    parts = [_bounds_of_block(d, top, p, metric, gammas, ts) for gammas, ts in blocks]
     lows, highs = zip(*parts, strict=True)
     return torch.cat(lows), torch.cat(highs)
 
 
 def _bounds_of_block(
-    d: Tensor, top: Tensor, labels: Tensor, metric: Metric, gammas: Sequence[float], ts: Sequence[float]
+    d: Tensor, top: Tensor, p: Predictions, metric: catalog.Method, gammas: Sequence[float], ts: Sequence[float]
 ) -> tuple[Tensor, Tensor]:
     low = torch.full((len(gammas), len(ts)), -math.inf, dtype=torch.float64)
     high = torch.full_like(low, math.inf)
-    if isinstance(metric, partial) and metric.func is metrics.nll and metric.keywords.get("among", "all") == "all":
-        possible = bool((d.gather(1, labels[:, None]) > -1e300).all())  # else the NLL is infinite everywhere
-        return _smooth(d, top, labels, gammas, ts) if possible else (low.flatten(), high.flatten())
-    bounds = _binned(metric)
+    if metric.canonical == "nll(among='all')":
+        possible = bool((d.gather(1, p.labels[:, None]) > -1e300).all())  # else the NLL is infinite everywhere
+        return _smooth(d, top, p, gammas, ts) if possible else (low.flatten(), high.flatten())
+    bounds = _binned(metric, p)
     if bounds is not None:
-        correct = (top.squeeze(1) == labels).double()
+        correct = (top.squeeze(1) == p.labels).double()
         for where, loss, error in _losses(d, top, gammas, ts):
             c = loss.clamp_min_(0).mul_(-LOG2_E).exp2_()  # (g, m, n)
-            found = bounds(c.flatten(0, 1), correct, error)
+            found = bounds(c.flatten(0, 1), correct, p.weights, error)
             low[:, where], high[:, where] = (bound.view(c.shape[:2]) for bound in found)
     return low.flatten(), high.flatten()
 
@@ -177,7 +189,7 @@ def _loss_of_rows(d: Tensor, top: Tensor, b: float, gammas: Sequence[float], lab
 
 
 def _smooth(
-    d: Tensor, top: Tensor, labels: Tensor, gammas: Sequence[float], ts: Sequence[float]
+    d: Tensor, top: Tensor, p: Predictions, gammas: Sequence[float], ts: Sequence[float]
 ) -> tuple[Tensor, Tensor]:
     """Bounds of the NLL: the mean over examples of smooth curves, interpolated with degree 32 piece by piece."""
     u = -torch.tensor(ts, dtype=torch.float64).log()
@@ -185,13 +197,18 @@ def _smooth(
     for inside, start, end in _panels(u):
         half, middle, degree = (end - start) / 2, (end + start) / 2, 32
         at = [math.exp(middle + half * x) for x in _nodes(degree).tolist()]
-        values = torch.stack([_loss(d, top, b, gammas, labels).mean(1).cpu() for b in at], -1)
+        losses = (_loss(d, top, b, gammas, p.labels) for b in at)
+        values = torch.stack([_mean(loss, p.weights).cpu() for loss in losses], -1)
         coefficients = values @ _transform(degree)
         angle = ((u[inside] - middle) / half).clamp(-1, 1).arccos()
         found = coefficients @ (torch.arange(degree + 1, dtype=u.dtype)[:, None] * angle).cos()
         error = 100 * coefficients[:, -4:].abs().amax(1, keepdim=True) + SMOOTH
         low[:, inside], high[:, inside] = found - error, found + error
     return low.flatten(), high.flatten()
+
+
+def _mean(loss: Tensor, weights: Tensor | None) -> Tensor:
+    return loss.mean(1) if weights is None else loss @ weights / weights.sum()
 
 
 def _panels(u: Tensor) -> Iterator[tuple[Tensor, float, float]]:
@@ -223,17 +240,17 @@ def _transform(degree: int) -> Tensor:
 # Bounds of a binned error from confidences that are nearly right
 
 
-def _binned(metric: Metric) -> Bounds | None:
+def _binned(metric: catalog.Method, p: Predictions) -> Bounds | None:
     """Return the bounds for a metric that has them: errors of norm 1 of the top label."""
-    if not isinstance(metric, partial) or metric.func not in (metrics.ece, metrics.adaptive_ece):
+    if metric.name not in ("ece", "adaptive_ece") or p.of != "top":
         return None
-    match catalog.hyperparameters(metric.func) | metric.keywords:
+    match catalog.hyperparameters(metric.function) | metric.settings:
         case {"norm": norm} if norm != 1:
-            return None
-        case {"index": int()}:
             return None
         case {"edges": "equal_width", "bins": bins}:
             return partial(_equal_width, bins=bins)
+        case _ if p.weights is not None:  # a bin may end inside a row
+            return None
         case {"edges": "mukhoti", "bins": bins}:
             return partial(_equal_mass, boundaries=_mukhoti, bins=bins)
         case {"edges": "equal_mass", "bins": bins}:
@@ -242,22 +259,33 @@ def _binned(metric: Metric) -> Bounds | None:
             return None
 
 
-def _equal_width(c: Tensor, correct: Tensor, error: float, *, bins: int) -> tuple[Tensor, Tensor]:
+def _equal_width(
+    c: Tensor, correct: Tensor, weights: Tensor | None, error: float, *, bins: int
+) -> tuple[Tensor, Tensor]:
     """Bounds of ECE for confidences c (m, n): what lies within the error of an edge could be on its other side."""
     m, n = c.shape
     gap, place = c - correct, c * bins
+    gap = gap if weights is None else gap * weights
     edge = place.round()
     near = ((place - edge).abs_() <= bins * error + 1e-12) & (edge > 0) & (edge < bins)
     unsure = c.new_zeros(m).index_put_((near.nonzero()[:, 0],), gap[near].abs(), accumulate=True)
     index = place.ceil_().sub_(1).clamp_(0, bins - 1).add_(bins * torch.arange(m, device=c.device)[:, None]).long()
     total = torch.bincount(index.flatten(), gap.flatten(), minlength=m * bins).view(m, bins)
-    return _around(total, unsure, error, n)
+    return _around(total, unsure, error, float(n) if weights is None else float(weights.sum()))
 
 
 def _equal_mass(
-    c: Tensor, correct: Tensor, error: float, *, bins: int, boundaries: Callable[[int, int], np.ndarray]
+    c: Tensor,
+    correct: Tensor,
+    weights: Tensor | None,
+    error: float,
+    *,
+    bins: int,
+    boundaries: Callable[[int, int], np.ndarray],
 ) -> tuple[Tensor, Tensor]:
-    """Bounds of adaptive ECE: what ties, within the error, with an example across a boundary could be there too."""
+    """Bounds of adaptive ECE, weights aside: what ties, within the error, with an example across a boundary could be
+    there too.
+    """
     m, n = c.shape
     at = torch.from_numpy(boundaries(n, bins)).to(c.device)
     c, order = c.sort(-1)
@@ -274,10 +302,10 @@ def _equal_mass(
     if boundaries is _mukhoti:  # an edge that interpolation puts on an example may fall on either side of it
         unsure = unsure + gap[:, (inner - 1).unique()].abs().sum(1) + gap[:, inner.unique()].abs().sum(1)
         lost = (gap.abs() * (c - c[:, :1] <= 2 * error)).sum(1)  # what ties with the lowest is left out
-    return _around(total, unsure, error, n, lost)
+    return _around(total, unsure, error, float(n), lost)
 
 
-def _around(total: Tensor, unsure: Tensor, error: float, n: int, lost: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
+def _around(total: Tensor, unsure: Tensor, error: float, n: float, lost: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
     value, slack = total.abs().sum(1) / n, 2 * unsure / n + error
     # bins or not, the error is at least that of all examples together
     whole = (total.sum(1).abs() - lost) / n - 2 * error

@@ -1,18 +1,23 @@
 """Isotonic: a probability becomes a nondecreasing step or line of itself; no shape is assumed."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant._bins import Ties
 from calibrant._solve import Certificate
-from calibrant._types import InputError, Labels, Logits
-from calibrant.calibrators._certify import certify
+from calibrant.calibrators._fit import certify, fits
+from calibrant.catalog import CALIBRATORS
+from calibrant.predictions import Predictions
+from calibrant.types import Logits, Positive, Range
 
 __all__ = ["Isotonic", "SharedIsotonic", "VennAbers"]
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Isotonic:
     """Isotonic regression of every class against the rest (Zadrozny & Elkan 2002), normalized.
@@ -30,20 +35,14 @@ class Isotonic:
     certificate: Certificate | None = None
 
     @classmethod
-    def fit(cls, logits: Logits, labels: Labels, *, floor: float = 1e-6) -> "Isotonic":
+    @fits
+    def fit(cls, p: Predictions, *, floor: Annotated[float, Range(least=0, below=1)] = 1e-6) -> "Isotonic":
         """Fit one curve for every class by pool-adjacent-violators."""
-        if not 0 <= floor < 1:
-            raise InputError(f"floor must lie in [0, 1), got {floor}")
-        p = logits.double().softmax(-1)
-        curves = [_curve(p_j, (labels == j).double()) for j, p_j in enumerate(p.T)]
+        probs = p.logits.double().softmax(-1)
+        curves = [_curve(p_j, (p.labels == j).double(), p.weights) for j, p_j in enumerate(probs.T)]
         x, value = (torch.cat(part) for part in zip(*curves, strict=True))
-        return certify(
-            cls(x, value, _starts([len(x_j) for x_j, _ in curves], x), floor),
-            logits,
-            labels,
-            "closed form",
-            criterion="brier",
-        )
+        fitted = cls(x, value, _starts([len(x_j) for x_j, _ in curves], x), floor)
+        return certify(fitted, p, "closed form", criterion="brier")
 
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
@@ -59,6 +58,7 @@ class Isotonic:
         return _log_shares(new.clamp_min(self.floor)).to(logits.dtype)
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class SharedIsotonic:
     r"""One isotonic curve for all classes, IRM (Zhang, Kailkhura & Han 2020), normalized.
@@ -73,15 +73,14 @@ class SharedIsotonic:
     certificate: Certificate | None = None
 
     @classmethod
-    def fit(cls, logits: Logits, labels: Labels, *, epsilon: float = 1e-9) -> "SharedIsotonic":
+    @fits
+    def fit(cls, p: Predictions, *, epsilon: Positive = 1e-9) -> "SharedIsotonic":
         """Fit one curve by pool-adjacent-violators."""
-        if epsilon <= 0:
-            raise InputError(f"epsilon must be above 0 for the order to be kept, got {epsilon}")
-        p = logits.double().softmax(-1)
-        y = torch.zeros_like(p).scatter_(1, labels[:, None], 1.0)
-        return certify(
-            cls(*_curve(p.flatten(), y.flatten()), epsilon), logits, labels, "closed form", criterion="brier"
-        )
+        probs = p.logits.double().softmax(-1)
+        y = torch.zeros_like(probs).scatter_(1, p.labels[:, None], 1.0)
+        often = None if p.weights is None else p.weights.repeat_interleave(probs.shape[1])
+        fitted = cls(*_curve(probs.flatten(), y.flatten(), often), epsilon)
+        return certify(fitted, p, "closed form", criterion="brier")
 
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
@@ -89,6 +88,7 @@ class SharedIsotonic:
         return _log_shares(interpolated(self.p, self.value, p) + self.epsilon * p).to(logits.dtype)
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class VennAbers:
     r"""Inductive Venn-Abers predictors (Vovk, Petej & Fedorova 2015), one against the rest, normalized.
@@ -106,22 +106,18 @@ class VennAbers:
     certificate: Certificate | None = None
 
     @classmethod
-    def fit(cls, logits: Logits, labels: Labels) -> "VennAbers":
+    @fits
+    def fit(cls, p: Predictions) -> "VennAbers":
         """Find p0 and p1 for every possible new probability, in one sort and two sweeps for each class."""
         points: list[tuple[Tensor, ...]] = []
-        for j, p_j in enumerate(logits.double().softmax(-1).T):
-            x, mean, weight = _ties(p_j, (labels == j).double())
+        for j, p_j in enumerate(p.logits.double().softmax(-1).T):
+            x, mean, weight = _ties(p_j, (p.labels == j).double(), p.weights)
             high = _with_one_more(mean, weight)
             low = 1 - _with_one_more(1 - mean[::-1], weight[::-1])[::-1]
             points.append(tuple(torch.from_numpy(v.copy()).to(p_j) for v in (x, low, high)))
         x, low, high = (torch.cat(part) for part in zip(*points, strict=True))
-        return certify(
-            cls(x, low, high, _starts([len(part[0]) for part in points], x)),
-            logits,
-            labels,
-            "closed form",
-            criterion="brier",
-        )
+        fitted = cls(x, low, high, _starts([len(part[0]) for part in points], x))
+        return certify(fitted, p, "closed form", criterion="brier")
 
     def interval(self, logits: Logits) -> tuple[Logits, Logits]:
         """Return p0 and p1 of every example and class; their distance says how much the data leave open."""
@@ -160,19 +156,17 @@ def _starts(lengths: list[int], like: Tensor) -> Tensor:
     return torch.tensor([0, *lengths], device=like.device).cumsum(0)
 
 
-def _ties(x: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _ties(x: Tensor, y: Tensor, often: Tensor | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Distinct x in rising order, with the mean of y over each and the number of examples."""
-    value, tie = x.unique(return_inverse=True)
-    weight = torch.bincount(tie, minlength=len(value)).double()
-    mean = torch.bincount(tie, y, minlength=len(value)) / weight
-    return value.cpu().numpy(), mean.cpu().numpy(), weight.cpu().numpy()
+    ties = Ties.of(x, y, often)
+    return ties.value.cpu().numpy(), ties.accuracy.cpu().numpy(), ties.mass.cpu().numpy()
 
 
-def _curve(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def _curve(x: Tensor, y: Tensor, often: Tensor | None) -> tuple[Tensor, Tensor]:
     """Isotonic fit of y on x: the ends of its flat pieces, and their values."""
     from scipy.optimize import isotonic_regression  # slow to import, and only fits need it
 
-    points, mean, weight = _ties(x, y)
+    points, mean, weight = _ties(x, y, often)
     fit = isotonic_regression(mean, weights=weight).x
     ends = np.ones(len(fit), dtype=bool)
     ends[1:-1] = (fit[1:-1] != fit[:-2]) | (fit[1:-1] != fit[2:])

@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._solve import Certificate, few_threads, minimize, summed
-from calibrant._types import InputError, Labels, Logits
-from calibrant.calibrators._certify import certify
+from calibrant._solve import Certificate, Minimum, few_threads, minimize, summed
+from calibrant.calibrators._fit import certify, fits
 from calibrant.calibrators._scaling import nll_temperature
+from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
+from calibrant.types import Count, Logits, NonNegative
 
 __all__ = ["Monotone"]
 
@@ -17,6 +19,7 @@ STEEPEST = 1e-3  # the least slope, so that the map stays strictly increasing
 DEEPEST = 1e4  # -log p is cut here while fitting; what lies deeper has probability 0 anyway
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Monotone:
     r"""A convex increasing-by-construction map of the log-probabilities, shared by all classes.
@@ -39,28 +42,24 @@ class Monotone:
     certificate: Certificate | None = None
 
     @classmethod
+    @fits
     def fit(
         cls,
-        logits: Logits,
-        labels: Labels,
-        start: "Monotone | None" = None,
+        p: Predictions,
         *,
-        pieces: int = 8,
-        smoothness: float = 1.0,
+        warm_start: "Monotone | None" = None,
+        pieces: Count = 8,
+        smoothness: NonNegative = 1.0,
     ) -> "Monotone":
-        """Find the slopes; `start` is a fit to begin from. `smoothness` multiplies the penalty on their differences."""
-        if pieces < 1 or smoothness < 0:
-            raise InputError(f"need pieces >= 1 and smoothness >= 0, got {pieces} and {smoothness}")
-        logits, labels = Predictions(logits, labels)
-        unit = torch.tensor(nll_temperature(logits, labels).scale, dtype=torch.float64)
-        v = -(logits.double() / unit).log_softmax(-1).clamp_min(-DEEPEST)
-        possible = ~logits.gather(1, labels[:, None]).squeeze(1).isneginf()
-        v_fit, y_fit = v[possible], labels[possible]
-        knots = _knots(v_fit, y_fit, pieces)
-        slopes, gradient, evaluations = _slopes(v_fit, y_fit, knots, smoothness, start)
-        status = "at bound" if bool((slopes <= STEEPEST).any()) else "converged"
-        fitted = cls(unit, knots, slopes)
-        return certify(fitted, logits, labels, status, gradient=gradient, iterations=evaluations)
+        """Find the slopes; `warm_start` is a fit to begin from, `smoothness` multiplies the penalty."""
+        unit = nll_temperature(p).unit
+        possible = ~p.logits.gather(1, p.labels[:, None]).squeeze(1).isneginf()
+        v = p.mapped(lambda z: -(z.double() / unit).log_softmax(-1).clamp_min(-DEEPEST))[possible]
+        knots = _knots(v, pieces)
+        found = _slopes(v, knots, smoothness, warm_start)
+        status = "at bound" if bool((found.x <= STEEPEST).any()) else "converged"
+        fitted = cls(unit, knots, found.x)
+        return certify(fitted, p, status, gradient=found.gradient, iterations=found.evaluations)
 
     def __call__(self, logits: Logits) -> Logits:
         """Return -m(v), with m the increasing piecewise linear map."""
@@ -71,29 +70,40 @@ class Monotone:
         return (-total).to(logits.dtype)
 
 
-def _knots(v: Tensor, labels: Tensor, pieces: int) -> Tensor:
+def _knots(v: Predictions, pieces: int) -> Tensor:
     """Quantiles of where the data are: the two smallest v of every row, and the label's."""
-    where = torch.cat([v.topk(2, largest=False).values.reshape(-1), v.gather(1, labels[:, None]).reshape(-1)])
-    import numpy as np
-
-    inner = np.unique(np.quantile(where.cpu().numpy(), np.linspace(0, 1, pieces + 1)[1:-1]))
+    of_label = v.logits.gather(1, v.labels[:, None])
+    where = torch.cat([v.logits.topk(2, largest=False).values.reshape(-1), of_label.reshape(-1)])
+    often = None if v.weights is None else torch.cat([v.weights.repeat_interleave(2), v.weights])
+    inner = np.unique(_quantiles(where, often, np.linspace(0, 1, pieces + 1)[1:-1]))
     inner = inner[inner > 1e-12]
     return torch.cat([torch.zeros(1, dtype=torch.float64), torch.from_numpy(inner)])
 
 
-def _slopes(
-    v: Tensor, labels: Tensor, knots: Tensor, smoothness: float, start: Monotone | None
-) -> tuple[Tensor, float, int]:
-    n, pieces = len(v), len(knots)
+def _quantiles(values: Tensor, often: Tensor | None, shares: np.ndarray) -> np.ndarray:
+    """Return numpy's quantiles of values of which each is there as often as its weight says."""
+    if often is None:
+        return np.quantile(values.cpu().numpy(), shares)
+    x, order = values.cpu().sort()
+    w = often.cpu()[order].numpy()
+    end = w.cumsum()
+    place = np.stack([end - w, np.maximum(end - 1, end - w)], 1).ravel()  # of the first copy and of the last
+    return np.interp(shares * (end[-1] - 1), place, x.numpy().repeat(2))
+
+
+def _slopes(v: Predictions, knots: Tensor, smoothness: float, start: Monotone | None) -> Minimum:
+    n, pieces = v.mass, len(knots)
     ends = [*knots[1:].tolist(), torch.inf]
     spans = list(zip(knots.tolist(), ends, strict=True))
-    v_y = v.gather(1, labels[:, None]).squeeze(1)
-    label_part = torch.stack([(v_y.clamp(a, b) - a).mean() for a, b in spans])
+    v_y = v.logits.gather(1, v.labels[:, None]).squeeze(1)
+    parts = [v_y.clamp(a, b) - a for a, b in spans]
+    label_part = torch.stack([x.mean() if v.weights is None else (x * v.weights).sum() / n for x in parts])
+    weights = () if v.weights is None else (v.weights[:, None],)
 
     def f(theta: Tensor) -> tuple[float, Tensor]:
         th = theta.tolist()
 
-        def part(v: Tensor) -> Tensor:
+        def part(v: Tensor, *weights: Tensor) -> Tensor:
             lengths = [v.clamp(a, b).sub_(a) for a, b in spans]
             s = lengths[0] * -th[0]
             for length, slope in zip(lengths[1:], th[1:], strict=True):
@@ -102,10 +112,13 @@ def _slopes(
             e = s.sub_(top).exp_()
             norm = e.sum(-1, keepdim=True)
             e.div_(norm)
+            norm.log_()
+            for w in weights:
+                e, norm, top = e.mul_(w), norm.mul_(w), top.mul_(w)
             pull = [torch.dot(e.view(-1), length.view(-1)) for length in lengths]
-            return torch.stack([norm.log_().sum() + top.sum(), *pull])
+            return torch.stack([norm.sum() + top.sum(), *pull])
 
-        sums = summed(part, v) / n
+        sums = summed(part, v.logits, *weights) / n
         difference = theta.diff()
         value = sums[0] + theta @ label_part + smoothness / n * difference.square().sum()
         bend = torch.zeros_like(theta)
@@ -117,6 +130,5 @@ def _slopes(
     if start is not None and len(start.slopes) == pieces:
         at = start.slopes
     lower = torch.full((pieces,), STEEPEST, dtype=torch.float64)
-    with few_threads(v.numel()):
-        theta, _, gradient, evaluations = minimize(f, at, lower=lower, tolerance=1e-8)
-    return theta, gradient, evaluations
+    with few_threads(v.logits.numel()):
+        return minimize(f, at, lower=lower, tolerance=1e-8)

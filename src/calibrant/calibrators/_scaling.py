@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._bins import LOG2_E, is_predicted
-from calibrant._solve import Certificate, Root, Status, increasing_root, summed
-from calibrant._types import InputError, Labels, Logits
-from calibrant.calibrators._certify import certify
+from calibrant._softmax import LOG2_E, is_predicted
+from calibrant._solve import Certificate, Curve, Root, Status, increasing_root, summed
+from calibrant.calibrators._fit import certify, fits, honest
 from calibrant.calibrators._grid import search
-from calibrant.predictions import Predictions, digest
+from calibrant.catalog import CALIBRATORS
+from calibrant.predictions import Predictions
+from calibrant.types import InputError, Logits
 
 __all__ = ["Identity", "Temperature"]
 
@@ -24,12 +25,14 @@ GRIDS = {  # temperatures of the papers' searches, in their order
 }
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Identity:
     """Leave the logits alone: the baseline of every table."""
 
     @classmethod
-    def fit(cls, logits: Logits, labels: Labels) -> "Identity":
+    @fits
+    def fit(cls, p: Predictions) -> "Identity":
         """Learn nothing."""
         return cls()
 
@@ -38,6 +41,7 @@ class Identity:
         return logits
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Temperature:
     r"""Temperature scaling, $z / T$ (Guo et al. 2017, eq. 9). Keeps every prediction.
@@ -50,9 +54,8 @@ class Temperature:
     certificate: Certificate | None = None
 
     @classmethod
-    def fit(
-        cls, logits: Logits, labels: Labels, *, criterion: str = "nll", grid: str | Sequence[float] = "mukhoti"
-    ) -> "Temperature":
+    @fits
+    def fit(cls, p: Predictions, *, criterion: str = "nll", grid: str | Sequence[float] = "mukhoti") -> "Temperature":
         """Find T on validation predictions.
 
         `criterion="nll"` is solved exactly: the NLL is convex in 1/T, so Halley's method in log(1/T) ends at its one
@@ -61,33 +64,33 @@ class Temperature:
         such as "ece" or "adaptive_ece(edges='mukhoti')", and takes the first strict minimum over `grid`: a sequence
         of temperatures, or the search of a paper by name: "mukhoti", "wang", "komisarenko".
         """
-        logits, labels = Predictions(logits, labels)
         if criterion == "nll":
-            return cls._by_nll(logits, labels)
+            return cls._by_nll(p)
         ts = temperatures(grid)
-        _, t, _ = search(logits, labels, criterion, [((0.0,), ts)])
+        t = search(p, criterion, [((0.0,), ts)]).temperature
         status = "at bound" if t in (min(ts), max(ts)) else "grid"
         fitted = cls(torch.tensor(t, dtype=torch.float64))
-        return certify(fitted, logits, labels, status, criterion=criterion, iterations=len(ts))
+        return certify(fitted, p, status, criterion=criterion, iterations=len(ts))
 
     @classmethod
-    def _by_nll(cls, logits: Tensor, labels: Tensor) -> "Temperature":
-        found = nll_temperature(logits, labels)
-        possible = len(labels) == found.used
-        before, right = found.before if possible else math.inf, found.right / len(labels)
+    def _by_nll(cls, p: Predictions) -> "Temperature":
+        """Certify by what the search has seen, without another pass."""
+        found = nll_temperature(p)
+        possible = found.used == len(p)
+        before, after = (found.before, found.nll) if possible else (math.inf, math.inf)
         certificate = Certificate(
             criterion="nll",
             before=before,
-            after=found.nll if possible else math.inf,
-            status=found.status,
+            after=after,
+            status=honest(found.status, before, after),
             gradient=found.gradient,
             iterations=found.iterations,
             nll_before=before,
-            nll_after=found.nll if possible else math.inf,
-            accuracy_before=right,
-            accuracy_after=right,
+            nll_after=after,
+            accuracy_before=found.right / p.mass,
+            accuracy_after=found.right / p.mass,
             standard_error=found.standard_error,
-            data=digest(logits, labels),
+            data=p.digest,
         )
         return cls(torch.tensor(found.temperature, dtype=torch.float64), certificate)
 
@@ -118,79 +121,96 @@ class Found:
     iterations: int  # passes over all the data
     standard_error: float
     spread: float  # of the logits: the scale to fall back on where no temperature is best
-    used: int  # examples whose true class was possible at all
+    used: int  # rows whose true class was possible at all
     before: float  # NLL of these at T = 1
-    right: int  # those whose true class is the predicted one
+    right: float  # the mass of those whose true class is the predicted one
 
     @property
     def scale(self) -> float:
         """The temperature, or the spread of the logits where the optimum lies at infinity."""
         return self.temperature if self.status == "converged" else self.spread
 
+    @property
+    def unit(self) -> Tensor:
+        """The same as a number of torch."""
+        return torch.tensor(self.scale, dtype=torch.float64)
 
-def nll_temperature(logits: Tensor, labels: Tensor) -> Found:
+
+@dataclass(frozen=True)
+class Along(Curve):
+    """The slope of the NLL of b z in u = log b at one b, whose root is sought, and what one pass yields besides."""
+
+    nll: float
+    curvature: float  # second derivative in b
+    variance: float  # of an example's derivative in b
+    before: float = math.nan  # NLL of z itself; known in double precision
+    right: float = math.nan  # share of right predictions; likewise
+
+    def at_distance(self, s: float) -> float:
+        """NLL at u + s, by its Taylor series."""
+        return self.nll + self.value * s + self.slope * s**2 / 2 + self.bend * s**3 / 6
+
+    def slope_at_distance(self, s: float) -> float:
+        """Slope of the NLL at u + s."""
+        return self.value + self.slope * s + self.bend * s**2 / 2
+
+
+def nll_temperature(p: Predictions) -> Found:
     """Solve for the T of least NLL by Halley's method in u = log(1/T).
 
     Large data are approached by a sixteenth of the rows, then by all rows in single precision, so that one or two
     passes over everything need double precision. Examples whose true class has probability 0 lose infinitely at every
     T and say nothing about it: they are left out.
     """
-    possible = ~logits.gather(1, labels[:, None]).squeeze(1).isneginf()
-    if not bool(possible.all()):
-        logits, labels = logits[possible], labels[possible]
-        if not len(labels):
-            raise InputError("every true class has probability 0 (logit -inf): no temperature changes that")
-
-    def search(z: Tensor, y: Tensor, start: float, dtype: torch.dtype, tolerance: float) -> Root:
-        def slope(u: float) -> tuple[float, ...]:
-            b = math.exp(u)
-            value, first, second, third, square, *rest = _nll_along(z, y, b, dtype)
-            in_u = b * first, b * (first + b * second), b * (first + b * (3 * second + b * third))
-            return *in_u, value, second, square - first * first, *rest
-
-        return increasing_root(slope, start, center - 25.0, center + 25.0, tolerance)
-
-    typical = _spread(logits[:: max(1, logits.numel() >> 15)])
+    possible = ~p.logits.gather(1, p.labels[:, None]).squeeze(1).isneginf()
+    if not bool(possible.any()):
+        raise InputError("every true class has probability 0 (logit -inf): no temperature changes that")
+    p = p if bool(possible.all()) else p[possible]
+    typical = _spread(p[:: max(1, p.logits.numel() >> 15)])
     center = -math.log(typical)
-    start = center + 2.0  # logits spread over some seven temperatures
-    passes = 0
-    if logits.numel() >= 1 << 18:
-        start = search(logits[::16], labels[::16], start, torch.float32, 0.1).x
-        single = search(logits, labels, start, torch.float32, 0.06)
+
+    def search(p: Predictions, start: float, dtype: torch.dtype, tolerance: float) -> Root[Along]:
+        return increasing_root(
+            lambda u: _nll_along(p, math.exp(u), dtype), start, center - 25.0, center + 25.0, tolerance
+        )
+
+    start, passes = center + 2.0, 0  # logits spread over some seven temperatures
+    if p.logits.numel() >= 1 << 18:
+        start = search(p[::16], start, torch.float32, 0.1).x
+        single = search(p, start, torch.float32, 0.06)
         start, passes = single.x, single.iterations
-    root = search(logits, labels, start, torch.float64, 3e-4)
-    slope, bend, third, nll, second, spread, before, right = root.last
-    t, s = math.exp(-root.x), root.step
+    root = search(p, start, torch.float64, 3e-4)
+    last, t = root.last, math.exp(-root.x)
+    known = root.inside and last.curvature > 0
+    right = last.right * p.mass
     return Found(
         temperature=t,
-        nll=nll + slope * s + bend * s**2 / 2 + third * s**3 / 6,
+        nll=last.at_distance(root.step),
         status="converged" if root.inside else ("separable" if root.x > center else "at bound"),
-        gradient=abs(slope + bend * s + third * s**2 / 2),
+        gradient=abs(last.slope_at_distance(root.step)),
         iterations=passes + root.iterations,
-        standard_error=t * t * math.sqrt(spread / len(labels)) / second if root.inside and second > 0 else math.nan,
+        standard_error=t * t * math.sqrt(last.variance / p.mass) / last.curvature if known else math.nan,
         spread=typical,
-        used=len(labels),
-        before=before,
-        right=round(right * len(labels)),
+        used=len(p),
+        before=last.before,
+        right=right if p.weights is not None else float(round(right)),
     )
 
 
-def _spread(logits: Tensor) -> float:
+def _spread(p: Predictions) -> float:
     """Return the root mean square distance of a finite logit from the top one of its row."""
-    gap = logits.double() - logits.double().amax(-1, keepdim=True)
-    square = gap.nan_to_num(neginf=0.0).square().sum() / gap.isfinite().sum()
-    return float(square.sqrt()) or 1.0
+    gap = p.logits.double() - p.logits.double().amax(-1, keepdim=True)
+    square, finite = gap.nan_to_num(neginf=0.0).square(), gap.isfinite()
+    if p.weights is not None:
+        square, finite = square * p.weights[:, None], finite * p.weights[:, None]
+    return float((square.sum() / finite.sum()).sqrt()) or 1.0
 
 
-def _nll_along(logits: Tensor, labels: Tensor, b: float, dtype: torch.dtype) -> list[float]:
-    """Return means over examples: the NLL of b z, its first three derivatives in b, and the square of the first.
-
-    The derivatives are the cumulants of z under softmax(b z), less z_y in the first. In double, the NLL of z itself
-    and the share of right predictions follow.
-    """
+def _nll_along(p: Predictions, b: float, dtype: torch.dtype) -> Along:
+    """The NLL of b z with its derivatives, the cumulants of z under softmax(b z), less z_y in the first."""
     lowest = -1e300 if dtype == torch.float64 else -1e37
 
-    def part(z: Tensor, y: Tensor) -> Tensor:
+    def part(z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
         margin = z.to(torch.promote_types(z.dtype, dtype), copy=True)
         margin = margin.sub_(margin.amax(-1, keepdim=True)).clamp_min_(lowest).to(dtype)
         e = margin.mul(b * LOG2_E).exp2_()
@@ -202,6 +222,10 @@ def _nll_along(logits: Tensor, labels: Tensor, b: float, dtype: torch.dtype) -> 
         if dtype == torch.float64:
             total = margin.mul_(LOG2_E).exp2_().sum(-1)
             parts += [total.log() - z_y, is_predicted(z_y, total, z, y).double()]
-        return torch.stack(parts).sum(1)
+        each = torch.stack(parts)
+        return each @ weights[0] if weights else each.sum(1)
 
-    return (summed(part, logits, labels) / len(labels)).tolist()
+    weights = () if p.weights is None else (p.weights,)
+    nll, first, second, third, square, *rest = (summed(part, p.logits, p.labels, *weights) / p.mass).tolist()
+    slope, bend = b * (first + b * second), b * (first + b * (3 * second + b * third))
+    return Along(b * first, slope, bend, nll, second, square - first * first, *rest)

@@ -1,20 +1,24 @@
 """Spline: the accuracy at a confidence is the slope of a smooth curve through the cumulative accuracy."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from calibrant._bins import top_label
+from calibrant._softmax import top_label
 from calibrant._solve import Certificate
-from calibrant._types import InputError, Labels, Logits
 from calibrant.calibrators._binning import with_confidence
-from calibrant.calibrators._certify import certify
+from calibrant.calibrators._fit import certify, fits
 from calibrant.calibrators._isotonic import interpolated
+from calibrant.catalog import CALIBRATORS
+from calibrant.predictions import Predictions
+from calibrant.types import Logits, Range
 
 __all__ = ["Spline"]
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Spline:
     r"""Spline calibration of the top label (Gupta et al. 2021, section 4).
@@ -30,26 +34,20 @@ class Spline:
     certificate: Certificate | None = None
 
     @classmethod
-    def fit(cls, logits: Logits, labels: Labels, *, knots: int = 6) -> "Spline":
-        """Fit the spline to the cumulative accuracy.
-
-        Raises `InputError` for fewer than 2 knots.
-        """
-        if knots < 2:
-            raise InputError(f"a spline needs at least 2 knots, got {knots}")
-        confidence, correct = top_label(logits, labels)
-        n = len(confidence)
-        value, tie, count = confidence.unique(return_inverse=True, return_counts=True)
-        right = torch.bincount(tie, correct, minlength=len(value))
-        end = count.cumsum(0).double() / n  # rank of the last example of every tie
+    @fits
+    def fit(cls, p: Predictions, *, knots: Annotated[int, Range(least=2)] = 6) -> "Spline":
+        """Fit the spline to the cumulative accuracy."""
+        ties, n = p.judging("top").events.ties, p.mass
+        end = ties.mass.cumsum(0) / n  # rank of the last example of every tie
         at = torch.cat([end.new_zeros(1), end])
-        curve = torch.cat([end.new_zeros(1), right.cumsum(0) / n])
-        mass = torch.cat([end.new_ones(1), count.double()]).sqrt()[:, None]
+        curve = torch.cat([end.new_zeros(1), ties.correct.cumsum(0) / n])
+        often = torch.cat([end.new_ones(1), ties.mass]).sqrt()[:, None]
         basis, _ = _natural(at, knots)
-        weights = torch.linalg.lstsq(mass * basis, mass * curve[:, None], driver="gelsd").solution
-        _, slope = _natural(end - (count - 1) / (2 * n), knots)  # the middle of the tie's ranks
+        weights = torch.linalg.lstsq(often * basis, often * curve[:, None], driver="gelsd").solution
+        middle = end - (ties.mass - 1).clamp_min(0) / (2 * n)  # of the tie's ranks
+        _, slope = _natural(middle, knots)
         new = (slope @ weights).squeeze(1).clamp(1 / (n + 2), 1 - 1 / (n + 2))
-        return certify(cls(value, new), logits, labels, "closed form", criterion="ece(bins=15)")
+        return certify(cls(ties.value, new), p, "closed form", criterion="ece(bins=15)")
 
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""

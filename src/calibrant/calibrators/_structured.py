@@ -1,20 +1,26 @@
 """Structured scaling: affine maps of smoothed log-probabilities whose penalties shrink as the data grow."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from calibrant._folds import folds_of
+from calibrant._folds import cross_fitted, units
 from calibrant._solve import Certificate
-from calibrant._types import InputError, Labels, Logits
-from calibrant.calibrators._affine import WIDEST, Affine, affine, fit_affine, shrinkage
-from calibrant.calibrators._certify import certify
+from calibrant.calibrators._affine import Affine, affine, fit_affine, narrow_enough, shrinkage
+from calibrant.calibrators._fit import certify, fits
 from calibrant.calibrators._scaling import nll_temperature
+from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
+from calibrant.types import Logits
 
 __all__ = ["SmoothedTemperature", "StructuredMatrix", "StructuredVector"]
+
+S = TypeVar("S")
 
 
 def smoothed(logits: Tensor, temperature: Tensor, count: Tensor) -> Tensor:
@@ -24,6 +30,7 @@ def smoothed(logits: Tensor, temperature: Tensor, count: Tensor) -> Tensor:
     return torch.logaddexp(log_p - torch.log1p(1 / count), one.expand_as(log_p))
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class SmoothedTemperature:
     r"""Temperature scaling mixed with one uniform pseudo-example, $(n p + 1/k) / (n + 1)$ (Berta et al. 2025).
@@ -42,14 +49,13 @@ class SmoothedTemperature:
     certificate: Certificate | None = None
 
     @classmethod
-    def fit(cls, logits: Logits, labels: Labels) -> "SmoothedTemperature":
+    @fits
+    def fit(cls, p: Predictions) -> "SmoothedTemperature":
         """Find T by NLL."""
-        logits, labels = Predictions(logits, labels)
-        found = nll_temperature(logits, labels)
-        fitted = cls(_number(found.temperature), _number(float(len(labels))))
-        return certify(
-            fitted, logits, labels, found.status, gradient=found.gradient, iterations=found.iterations,
-            standard_error=found.standard_error,
+        found = nll_temperature(p)
+        fitted = cls(_number(found.temperature), _number(p.mass))
+        return certify(fitted, p, found.status, gradient=found.gradient, iterations=found.iterations,
+            standard_error=found.standard_error, slack=least_cost(p),
         )  # fmt: skip
 
     def __call__(self, logits: Logits) -> Logits:
@@ -57,6 +63,7 @@ class SmoothedTemperature:
         return smoothed(logits, self.temperature, self.count).to(logits.dtype)
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class StructuredVector:
     r"""Structured vector scaling, $u' + v \circ u' + c$ with ridge penalties (Berta et al. 2025, SVS).
@@ -75,25 +82,19 @@ class StructuredVector:
     certificate: Certificate | None = None
 
     @classmethod
+    @fits
     def fit(
-        cls,
-        logits: Logits,
-        labels: Labels,
-        start: "StructuredVector | None" = None,
-        *,
-        refit_temperature: bool = False,
+        cls, p: Predictions, *, warm_start: "StructuredVector | None" = None, refit_temperature: bool = False
     ) -> "StructuredVector":
-        """Find v and c; `start` is a fit to begin from, such as one on nearly the same data."""
-        logits, labels = Predictions(logits, labels)
-        n, k = logits.shape
-        ones = torch.ones(k, dtype=torch.float64)
-        base = _base(logits, labels)
-        guess = None if start is None else Affine(1 + start.scale, start.bias, 0.0, 0)
-        found = fit_affine(smoothed(logits, *base), labels, ones, k / n, k / n, guess)
-        fitted = cls(*base, found.weight - 1, found.bias, _number(1.0))
-        if refit_temperature:
-            fitted = replace(fitted, final=_out_of_fold_temperature(cls, fitted, logits, labels))
-        return certify(fitted, logits, labels, found.status, gradient=found.gradient, iterations=found.iterations)
+        """Find v and c; `warm_start` is a fit to begin from, such as one on nearly the same data.
+
+        The folds of `refit_temperature` keep rows of one group together; copies of a row count as one row of that
+        weight where they share a group.
+        """
+        k = p.logits.shape[1]
+        guess = None if warm_start is None else Affine(1 + warm_start.scale, warm_start.bias)
+        ridge = k / p.mass
+        return _fit(cls, p, torch.ones(k, dtype=torch.float64), ridge, ridge, guess, refit_temperature)
 
     def __call__(self, logits: Logits) -> Logits:
         """Return u' + v u' + c, over the final temperature."""
@@ -101,6 +102,7 @@ class StructuredVector:
         return (affine(u, 1 + self.scale, self.bias) / self.final).to(logits.dtype)
 
 
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class StructuredMatrix:
     r"""Structured matrix scaling, $u' + M u' + c$ with ridge penalties (Berta et al. 2025, SMS).
@@ -118,29 +120,16 @@ class StructuredMatrix:
     certificate: Certificate | None = None
 
     @classmethod
+    @fits
     def fit(
-        cls,
-        logits: Logits,
-        labels: Labels,
-        start: "StructuredMatrix | None" = None,
-        *,
-        refit_temperature: bool = False,
+        cls, p: Predictions, *, warm_start: "StructuredMatrix | None" = None, refit_temperature: bool = False
     ) -> "StructuredMatrix":
-        """Find M and c; `start` is a fit to begin from. Raises `InputError` above 1000 classes."""
-        logits, labels = Predictions(logits, labels)
-        n, k = logits.shape
-        if k > WIDEST:
-            raise InputError(
-                f"StructuredMatrix learns {k} x {k} numbers, at most {WIDEST} classes; use StructuredVector"
-            )
+        """Find M and c; `warm_start` is a fit to begin from. Raises `InputError` above 1000 classes."""
+        k = p.logits.shape[1]
+        narrow_enough(k, cls.__name__)
         eye = torch.eye(k, dtype=torch.float64)
-        base = _base(logits, labels)
-        guess = None if start is None else Affine(eye + start.weight, start.bias, 0.0, 0)
-        found = fit_affine(smoothed(logits, *base), labels, eye, *shrinkage(n, k), guess)
-        fitted = cls(*base, found.weight - eye, found.bias, _number(1.0))
-        if refit_temperature:
-            fitted = replace(fitted, final=_out_of_fold_temperature(cls, fitted, logits, labels))
-        return certify(fitted, logits, labels, found.status, gradient=found.gradient, iterations=found.iterations)
+        guess = None if warm_start is None else Affine(eye + warm_start.weight, warm_start.bias)
+        return _fit(cls, p, eye, *shrinkage(p.mass, k), guess, refit_temperature)
 
     def __call__(self, logits: Logits) -> Logits:
         """Return u' + M u' + c, over the final temperature."""
@@ -152,23 +141,33 @@ def _number(x: float) -> Tensor:
     return torch.tensor(x, dtype=torch.float64)
 
 
-def _base(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    return _number(nll_temperature(logits, labels).temperature), _number(float(len(labels)))
+def least_cost(p: Predictions) -> float:
+    r"""Most nats by which smoothing can make a prediction worse: $\log(1 + 1/n)$."""
+    return math.log1p(1 / p.mass)
 
 
-def _out_of_fold_temperature(
-    cls: type[StructuredVector] | type[StructuredMatrix],
-    start: StructuredVector | StructuredMatrix,
-    logits: Tensor,
-    labels: Tensor,
-) -> Tensor:
+def _fit(
+    cls: Callable[..., S],
+    p: Predictions,
+    identity: Tensor,
+    ridge: Tensor | float,
+    ridge_bias: float,
+    guess: Affine | None,
+    refit_temperature: bool,
+) -> S:
+    """Smooth, find the change of the identity and the intercepts, and put a temperature on top if asked."""
+    base = _number(nll_temperature(p).temperature), _number(p.mass)
+    found = fit_affine(p.mapped(lambda z: smoothed(z, *base)), identity, ridge, ridge_bias, guess)
+    fitted: Any = cls(*base, found.weight - identity, found.bias, _number(1.0))
+    if refit_temperature:
+        fitted = replace(fitted, final=_out_of_fold_temperature(fitted, p))
+    return certify(fitted, p, found.status, gradient=found.gradient, iterations=found.iterations, slack=least_cost(p))
+
+
+def _out_of_fold_temperature(start: Any, p: Predictions) -> Tensor:
     """Find the temperature that the map still needs on examples it was not fitted on."""
-    if len(labels) < 2:
+    if units(p) < 2:
         return _number(1.0)
-    fold = folds_of(logits, labels, min(5, len(labels)))
-    held = torch.empty_like(logits, dtype=torch.float64)
-    for i in range(int(fold.max()) + 1):
-        rest = fold != i
-        held[~rest] = cls.fit(logits[rest], labels[rest], start)(logits[~rest].double())  # pyright: ignore
-    found = nll_temperature(held, labels)
+    fit = partial(type(start).fit, warm_start=start)
+    found = nll_temperature(cross_fitted(fit, p.double(), folds=min(5, units(p))))
     return _number(found.temperature if found.status == "converged" else 1.0)

@@ -10,9 +10,9 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
-from calibrant._types import InputError
 from calibrant.data._load import Converted, Tables, column, labels_of, reading
 from calibrant.data._splits import Split, Splits
+from calibrant.types import InputError
 
 CIFAR = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)  # the channels' mean and deviation (Mukhoti et al. 2020)
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

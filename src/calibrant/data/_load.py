@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from calibrant._files import written
-from calibrant._types import InputError
+from calibrant.io import atomic_write
+from calibrant.types import InputError
 
 VERSION = 1  # of what the cache holds; raise it when a conversion changes
 
@@ -81,7 +81,7 @@ def cached(name: str, build: Callable[[], Converted]) -> Converted:
         pass  # not there, or not whole
     tensors, facts = build()
     try:
-        with written(path) as draft:
+        with atomic_write(path) as draft:
             save_file(tensors, draft, metadata={"facts": json.dumps(facts)})
         for left in home.glob(".*.safetensors"):  # by a kill, more than a day ago
             if time.time() - left.stat().st_mtime > 86_400:

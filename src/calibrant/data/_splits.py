@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Generator, Tensor
 
-from calibrant._types import InputError
+from calibrant.types import InputError
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,12 +6,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from calibrant._types import InputError
+from calibrant.catalog import DATA_SETS
 from calibrant.data._splits import Split, Splits
+from calibrant.types import InputError
 
 __all__ = ["blobs"]
 
 
+@DATA_SETS.register
 def blobs(
     root: Path | None = None,
     *,

@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Literal
 
-from calibrant._types import InputError
+from calibrant.catalog import DATA_SETS
 from calibrant.data._images import CIFAR, IMAGENET, convert_images, image_splits
 from calibrant.data._load import Source, load
 from calibrant.data._splits import Split, Splits, shuffled
+from calibrant.types import InputError
 
 __all__ = ["cifar10", "cifar100"]
 
@@ -21,6 +22,7 @@ _STATISTICS = {
 _SEEDS = {"mukhoti": 1, "wang": 101}
 
 
+@DATA_SETS.register
 def cifar10(
     root: Path | None = None,
     *,
@@ -44,6 +46,7 @@ def cifar10(
     return _cifar(source, root, ("label",), 10, train, val, protocol, seed, augment)
 
 
+@DATA_SETS.register
 def cifar100(
     root: Path | None = None,
     *,

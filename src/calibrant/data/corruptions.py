@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, grid_sample, interpolate, pad
 
-from calibrant._types import InputError
+from calibrant.catalog import CORRUPTIONS
 from calibrant.data._filters import box, clouds, dragged, enlarged, places, smooth, taken
+from calibrant.types import InputError
 
 __all__ = [
     "brightness",
@@ -36,18 +37,21 @@ __all__ = [
 ]
 
 
+@CORRUPTIONS.register
 def gaussian_noise(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
     """Add N(0, c^2) to pixels in [0, 1], c = 0.04 .. 0.10. Severity 5 is AdaFocal's out-of-distribution set."""
     x, noise = _unit(images), _noise(images, seed)
     return _pixels(x + _at(severity, 0.04, 0.06, 0.08, 0.09, 0.10) * noise)
 
 
+@CORRUPTIONS.register
 def speckle_noise(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
     """Multiply pixels by 1 + N(0, c^2), c = 0.06 .. 0.2."""
     x, noise = _unit(images), _noise(images, seed)
     return _pixels(x + x * _at(severity, 0.06, 0.1, 0.12, 0.16, 0.2) * noise)
 
 
+@CORRUPTIONS.register
 def shot_noise(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
     """Draw every pixel x from Poisson(c x) / c, c = 500 .. 50 photons."""
     photons = _at(severity, 500.0, 250.0, 100.0, 75.0, 50.0)
@@ -55,6 +59,7 @@ def shot_noise(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
     return _pixels(torch.poisson(_unit(images) * photons, generator=generator) / photons)
 
 
+@CORRUPTIONS.register
 def impulse_noise(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
     """Set a share c = 0.01 .. 0.07 of all values to black or white, half each."""
     share = _at(severity, 0.01, 0.02, 0.03, 0.05, 0.07)
@@ -63,6 +68,7 @@ def impulse_noise(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor
     return images.masked_fill(drawn < share / 2, 0).masked_fill(drawn > 1 - share / 2, 255)
 
 
+@CORRUPTIONS.register
 def contrast(images: Tensor, *, severity: int = 5) -> Tensor:
     """Pull pixels toward the mean of their channel and image, keeping a share c = 0.75 .. 0.15 of the distance."""
     x = _unit(images)
@@ -70,6 +76,7 @@ def contrast(images: Tensor, *, severity: int = 5) -> Tensor:
     return _pixels((x - mean) * _at(severity, 0.75, 0.5, 0.4, 0.3, 0.15) + mean)
 
 
+@CORRUPTIONS.register
 def brightness(images: Tensor, *, severity: int = 5) -> Tensor:
     """Add c = 0.05 .. 0.3 to the value of each pixel's color (HSV)."""
     x = _unit(images)
@@ -78,6 +85,7 @@ def brightness(images: Tensor, *, severity: int = 5) -> Tensor:
     return _pixels(torch.where(value > 0, x * brighter / value.clamp(min=1e-12), brighter))
 
 
+@CORRUPTIONS.register
 def saturate(images: Tensor, *, severity: int = 5) -> Tensor:
     """Change the saturation s of each pixel's color (HSV) to a s + b, from (0.3, 0) to (2.5, 0.2).
 
@@ -94,11 +102,13 @@ def saturate(images: Tensor, *, severity: int = 5) -> Tensor:
     return _pixels(value - distance * after * value)
 
 
+@CORRUPTIONS.register
 def gaussian_blur(images: Tensor, *, severity: int = 5) -> Tensor:
     """Blur with a Gaussian of 0.4 .. 1 pixels, cut at 4 deviations, the nearest pixel continued outside."""
     return _pixels(smooth(_unit(images), _at(severity, 0.4, 0.6, 0.7, 0.8, 1.0)))
 
 
+@CORRUPTIONS.register
 def defocus_blur(images: Tensor, *, severity: int = 5) -> Tensor:
     """Blur with a disk of radius 0.3 .. 1.5 pixels, its rim softened by a Gaussian; mirrored at the edges."""
     radius, rim = [(0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1)][_checked(severity) - 1]
@@ -111,6 +121,7 @@ def defocus_blur(images: Tensor, *, severity: int = 5) -> Tensor:
     return _pixels(conv2d(x.flatten(0, 1).unsqueeze(1), kernel).view(images.shape))
 
 
+@CORRUPTIONS.register
 def glass_blur(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
     """Blur a little, replace every pixel by itself or one above or left of it, once or twice, and blur again.
 
@@ -128,6 +139,7 @@ def glass_blur(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
     return _pixels(smooth(x, sigma))
 
 
+@CORRUPTIONS.register
 def motion_blur(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
     """Blur along half a Gaussian of 1 .. 2.5 pixels, for every image in a direction within 45 degrees of the right."""
     radius, sigma = [(6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5)][_checked(severity) - 1]
@@ -136,6 +148,7 @@ def motion_blur(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
     return _pixels(dragged(_unit(images), radius, sigma, angle))
 
 
+@CORRUPTIONS.register
 def zoom_blur(images: Tensor, *, severity: int = 5) -> Tensor:
     """Average the image with itself enlarged by 0 %, 1 %, .. up to 5 .. 25 %."""
     x = _unit(images)
@@ -146,6 +159,7 @@ def zoom_blur(images: Tensor, *, severity: int = 5) -> Tensor:
     return _pixels(total / (len(factors) + 1))
 
 
+@CORRUPTIONS.register
 def fog(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
     """Add c = 0.2 .. 1.5 times fractal clouds, and darken the whole so that the brightest value could stay."""
     amount, decay = [(0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75)][_checked(severity) - 1]
@@ -156,6 +170,7 @@ def fog(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
     return _pixels((x + amount * cloud) * brightest / (brightest + amount))
 
 
+@CORRUPTIONS.register
 def snow(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
     """Whiten the image, and let flakes fall through it: the brightest spots of noise, enlarged and dragged downward."""
     mean, deviation, size, least, radius, sigma, kept = [
@@ -176,6 +191,7 @@ def snow(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
     return _pixels(whiter + flakes + flakes.flip(2, 3))
 
 
+@CORRUPTIONS.register
 def elastic_transform(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
     """Move three points by up to 8 .. 3 % of the side, the image with them, then every pixel by smooth noise."""
     n, _, height, width = images.shape
@@ -206,6 +222,7 @@ def elastic_transform(images: Tensor, *, severity: int = 5, seed: int = 0) -> Te
     return _pixels(grid_sample(x, place, padding_mode="reflection", align_corners=False))
 
 
+@CORRUPTIONS.register
 def pixelate(images: Tensor, *, severity: int = 5) -> Tensor:
     """Shrink to a share c = 0.95 .. 0.65 of the side by averaging boxes, and back."""
     height, width = images.shape[2:]
@@ -216,6 +233,7 @@ def pixelate(images: Tensor, *, severity: int = 5) -> Tensor:
     return _pixels(up[0] @ _unit(small) @ up[1].T)
 
 
+@CORRUPTIONS.register
 def jpeg_compression(images: Tensor, *, severity: int = 5) -> Tensor:
     """Compress by JPEG at quality 80 .. 40."""
     from PIL import Image

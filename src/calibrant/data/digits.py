@@ -6,12 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._types import InputError
+from calibrant.catalog import DATA_SETS
 from calibrant.data._splits import Split, Splits
+from calibrant.types import InputError
 
 __all__ = ["digits"]
 
 
+@DATA_SETS.register
 def digits(root: Path | None = None, *, train: int = 300, val: int = 300, seed: int = 0) -> Splits:
     """Load the digits of Alpaydin & Kaynak (1998) as scikit-learn bundles them; 10 classes, pixels 0 .. 16.
 

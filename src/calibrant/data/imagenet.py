@@ -10,14 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._types import InputError
+from calibrant.catalog import DATA_SETS
 from calibrant.data._images import IMAGENET, image_splits
 from calibrant.data._load import VERSION, Converted, cached, data_root, reading
 from calibrant.data._splits import Split, Splits
+from calibrant.types import InputError
 
 __all__ = ["imagenet"]
 
 
+@DATA_SETS.register
 def imagenet(root: Path | None = None, *, size: int = 64, seed: int = 1) -> Splits:
     """ImageNet from ROOT/imagenet/train/CLASS/*.JPEG and .../val/CLASS/*.JPEG; classes are the sorted folder names.
 

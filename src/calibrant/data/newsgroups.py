@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._types import InputError
+from calibrant.catalog import DATA_SETS
 from calibrant.data._load import Converted, Source, Tables, column, data_root, labels_of, load, reading
 from calibrant.data._splits import Split, Splits, shuffled
 from calibrant.data._text import padded, vectors_path, vocabulary, word_vectors, words_of
+from calibrant.types import InputError
 
 __all__ = ["newsgroups"]
 
@@ -19,6 +20,7 @@ WORDS, LENGTH = 20_000, 1000  # of the code of Mukhoti et al. (2020)
 _HEADER = re.compile(r"[\w-]+: ")  # the hub's copy comes without headers
 
 
+@DATA_SETS.register
 def newsgroups(
     root: Path | None = None,
     *,

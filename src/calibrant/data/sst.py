@@ -8,10 +8,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from calibrant._types import InputError
+from calibrant.catalog import DATA_SETS
 from calibrant.data._load import Converted, Source, Tables, column, data_root, load, reading
 from calibrant.data._splits import Split, Splits
 from calibrant.data._text import vectors_path, word_vectors
+from calibrant.types import InputError
 
 __all__ = ["sst"]
 
@@ -52,6 +53,7 @@ class Trees:
         return Trees(*moved)  # pyright: ignore[reportCallIssue]
 
 
+@DATA_SETS.register
 def sst(
     root: Path | None = None,
     *,

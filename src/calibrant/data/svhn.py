@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from calibrant.catalog import DATA_SETS
 from calibrant.data._images import CIFAR, convert_images, image_splits
 from calibrant.data._load import Source, load
 from calibrant.data._splits import Split, Splits, shuffled
@@ -9,6 +10,7 @@ from calibrant.data._splits import Split, Splits, shuffled
 __all__ = ["svhn"]
 
 
+@DATA_SETS.register
 def svhn(root: Path | None = None, *, val: int | None = None, seed: int = 1) -> Splits:
     """SVHN as Mukhoti et al. (2020) load it: a tenth of the rows validate, CIFAR-10's statistics, no augmentation.
 

@@ -5,14 +5,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from calibrant._types import InputError
+from calibrant.catalog import DATA_SETS
 from calibrant.data._images import IMAGENET, convert_images, image_splits
 from calibrant.data._load import Source, load
 from calibrant.data._splits import Split, Splits
+from calibrant.types import InputError
 
 __all__ = ["tiny_imagenet"]
 
 
+@DATA_SETS.register
 def tiny_imagenet(root: Path | None = None, *, val: float = 0.1) -> Splits:
     """Tiny-ImageNet: 90,000 / 10,000 / 10,000 images, with the official validation set as the test set.
 

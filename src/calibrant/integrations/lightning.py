@@ -8,10 +8,11 @@ import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from calibrant import catalog, losses, metrics
-from calibrant._types import InputError
+from calibrant import losses
+from calibrant.catalog import METRICS
 from calibrant.nn import Criterion
 from calibrant.predictions import Predictions
+from calibrant.types import InputError
 
 __all__ = ["Calibration"]
 
@@ -28,7 +29,7 @@ class Calibration(Callback):
     """
 
     def __init__(self, metrics: Sequence[str] = ("accuracy", "nll", "ece"), *, prefix: str = "val_") -> None:
-        self.metrics = {prefix + catalog.brief(text, _metrics): catalog.resolve(text, _metrics) for text in metrics}
+        self.metrics = {f"{prefix}{method}": method for method in map(METRICS.method, metrics)}
         self._parts: list[tuple[Tensor, Tensor]] = []
         self._val: Predictions | None = None
 
@@ -72,16 +73,13 @@ class Calibration(Callback):
             parts = [part for rank in everyone for part in rank]
         logits, labels = zip(*parts, strict=True)
         self._val = Predictions(torch.cat(logits), torch.cat(labels), ignore_index=-100)
-        pl_module.log_dict({name: metric(*self._val).float() for name, metric in self.metrics.items()})
+        pl_module.log_dict({name: metric(self._val).float() for name, metric in self.metrics.items()})
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Advance every loss with state."""
         for criterion in _criteria(pl_module):
             criterion.after_epoch(trainer.current_epoch, self._val)
         self._val = None
-
-
-_metrics = metrics  # the argument of the same name hides the module
 
 
 def _criteria(module: LightningModule) -> list[Criterion]:

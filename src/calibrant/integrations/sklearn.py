@@ -9,7 +9,7 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from calibrant.calibrators._compose import resolve
+from calibrant import calibrators
 from calibrant.predictions import Predictions
 
 __all__ = ["CalibratedClassifier"]
@@ -39,8 +39,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         folds = max(2, min(self.cv, int(np.bincount(labels).min())))
         split = StratifiedKFold(folds, shuffle=True, random_state=0)
         probs = cross_val_predict(model, x, labels, cv=split, method="predict_proba")
-        data = Predictions.from_probs(probs, labels)
-        self.calibrator_ = resolve(self.calibrator)(data.logits, data.labels)
+        self.calibrator_ = calibrators.fit(self.calibrator, Predictions.from_probs(probs, labels))
         self.estimator_ = model.fit(x, labels)
         return self
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from calibrant.metrics import Assessment, Summary
-from calibrant.predictions import Predictions
+from calibrant.metrics import Summary
+from calibrant.predictions import Of, Predictions
 
 __all__ = ["Calibration"]
 
@@ -17,8 +17,8 @@ class Calibration(Metric):
 
     The state is 1.5 MB of integers whatever was seen; processes synchronize by adding it up, so that the result is
     the same to the last bit for any number of them and any split of the batches. `compute` returns a dictionary of
-    the rows of `metrics.assess` that are named; `assessment()` has all of them. Logits may have shape (n, k, d1, ...);
-    labels of `ignore_index` are left out.
+    the metrics that are named; `calibrant.measure(metric.summary)` has all of them with their intervals. Logits may
+    have shape (n, k, d1, ...); labels of `ignore_index` are left out. `of` is the event that is judged.
 
     >>> metric = Calibration("accuracy", "ece")
     >>> metric.update(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
@@ -33,14 +33,15 @@ class Calibration(Metric):
         self,
         *names: str,
         bins: int = 15,
+        of: Of = "top",
         ignore_index: int | None = -100,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.names = names or ("accuracy", "nll", "brier", "ece", "adaptive_ece", "kuiper", "smooth_ece")
-        self.ignore_index = ignore_index
-        empty = Summary.empty(bins=bins)
-        self.bins = bins
+        self.bins, self.ignore_index = bins, ignore_index
+        self.of: Of = of
+        empty = Summary.empty(bins=bins, of=of)
         self.add_state("high", empty.high, dist_reduce_fx="sum")
         self.add_state("low", empty.low, dist_reduce_fx="sum")  # at most 2^31 processes fit their carries
         self.add_state("cells", empty.cells, dist_reduce_fx="sum")
@@ -50,25 +51,19 @@ class Calibration(Metric):
         """Add one batch, checked as `Predictions` checks it."""
         if self.ignore_index is not None and bool((labels == self.ignore_index).all()):
             return
-        part = Predictions(logits, labels, weights, ignore_index=self.ignore_index)
-        self._keep(self.summary.add(part.logits, part.labels, part.weights))
+        self._keep(self.summary.add(Predictions(logits, labels, weights, ignore_index=self.ignore_index)))
 
     def compute(self) -> dict[str, Tensor]:
         """The named values, over all processes."""
-        table = self.assessment()
-        return {name: torch.tensor(table[name].value, dtype=torch.float64, device=self.device) for name in self.names}
-
-    def assessment(self) -> Assessment:
-        """The whole table of what this process has seen, or all have while they are synchronized."""
-        return self.summary.assessment
+        summary = self.summary
+        return {name: torch.tensor(summary[name], dtype=torch.float64, device=self.device) for name in self.names}
 
     @property
     def summary(self) -> Summary:
         """The state as a summary."""
         state: Any = self
-        return Summary(int(state.classes), self.bins, state.high, state.low, state.cells) + Summary.empty(
-            bins=self.bins, device=self.device
-        )
+        seen = Summary(int(state.classes), self.bins, state.high, state.low, state.cells, self.of)
+        return seen + Summary.empty(bins=self.bins, of=self.of, device=self.device)
 
     def _keep(self, summary: Summary) -> None:
         self.high, self.low, self.cells = summary.high, summary.low, summary.cells

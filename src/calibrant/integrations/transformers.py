@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from transformers import EvalPrediction, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from calibrant import catalog, losses, metrics
-from calibrant._types import Loss
+from calibrant import losses
+from calibrant.catalog import METRICS
 from calibrant.nn import Criterion
 from calibrant.predictions import Predictions
+from calibrant.types import Loss
 
 __all__ = ["Calibration"]
 
@@ -42,7 +43,7 @@ class Calibration(TrainerCallback):
         weight: Tensor | None = None,
     ) -> None:
         self.criterion = Criterion(loss, weight=weight)
-        self.metrics = {catalog.brief(text, _metrics): catalog.resolve(text, _metrics) for text in metrics}
+        self.metrics = {str(method): method for method in map(METRICS.method, metrics)}
         self._val: Predictions | None = None
         self._waiting = False  # for the evaluation at the end of an epoch
 
@@ -60,7 +61,7 @@ class Calibration(TrainerCallback):
         logits = logits[0] if isinstance(logits, tuple) else logits
         logits = logits if logits.ndim == 2 else np.moveaxis(logits, -1, 1)
         self._val = Predictions(logits, evaluation.label_ids, ignore_index=-100)
-        return {name: float(metric(*self._val)) for name, metric in self.metrics.items()}
+        return {name: float(metric(self._val)) for name, metric in self.metrics.items()}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -92,9 +93,6 @@ class Calibration(TrainerCallback):
         self._val = None
         learned = losses.state(self.criterion.loss)
         _states(state)[KEY] = {name: v.tolist() if isinstance(v, Tensor) else v for name, v in learned.items()}
-
-
-_metrics = metrics  # the argument of the same name hides the module
 
 
 def _states(state: TrainerState) -> dict[str, Any]:

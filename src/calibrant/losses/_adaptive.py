@@ -1,7 +1,7 @@
 """Losses that change between epochs: frozen values, each of which returns its successor.
 
-What changes are their positional fields; what is configured is keyword-only. `state` and `restored` carry the former
-through a checkpoint, `for_epochs` tells a loss how long training will last.
+`state_dict` and `with_state_dict` carry what changes through a checkpoint; `state`, `restored` and `for_epochs` ask
+any loss, with or without state.
 """
 
 import math
@@ -12,17 +12,19 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from calibrant._bins import Bins, equal_width_edges, mukhoti_edges, top_label
-from calibrant._types import InputError, Labels, Logits, PerExample
+from calibrant._bins import Bins, equal_width_edges, mukhoti_edges
+from calibrant.catalog import LOSSES
 from calibrant.losses._focal import focal, power
-from calibrant.losses._likelihood import log_likelihood
+from calibrant.losses._likelihood import smoothed_log_likelihood
 from calibrant.predictions import Predictions
+from calibrant.types import InputError, Labels, Logits, PerExample, StatefulLoss
 
 __all__ = ["AdaFocal", "Scheduled"]
 
 Some = TypeVar("Some")
 
 
+@LOSSES.register
 @dataclass(frozen=True, eq=False)
 class Scheduled:
     r"""Focal loss whose gamma follows a schedule over the epochs (Mukhoti et al. 2020, section 5).
@@ -68,7 +70,20 @@ class Scheduled:
             raise InputError("Scheduled does not know how many epochs there will be: say Scheduled(epochs=...)")
         return replace(self, epoch=epoch + 1)
 
+    def for_epochs(self, epochs: int) -> "Scheduled":
+        """Return the loss told how many epochs there will be, unless it was told before."""
+        return self if self.epochs is not None else replace(self, epochs=epochs)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of epochs that have passed."""
+        return {"epoch": self.epoch}
+
+    def with_state_dict(self, state: Mapping[str, Any]) -> "Scheduled":
+        """Return the loss after so many epochs."""
+        return replace(self, **state)
+
+
+@LOSSES.register
 @dataclass(frozen=True, eq=False, init=False)
 class AdaFocal:
     r"""AdaFocal: a gamma for every confidence bin, driven by the bin's calibration error (Ghosh et al. 2022).
@@ -130,7 +145,7 @@ class AdaFocal:
 
     def __call__(self, logits: Logits, labels: Labels) -> PerExample:
         """Return the focal, or inverse focal, loss at each example's own gamma."""
-        log_p = log_likelihood(logits, labels)
+        log_p = smoothed_log_likelihood(logits, labels)
         gamma = self.gamma_of(log_p.detach().exp())
         base = torch.where(gamma > 0, -log_p.expm1(), 1 + log_p.exp())
         return -power(base, gamma.abs()) * log_p
@@ -139,13 +154,22 @@ class AdaFocal:
         """Return the loss of the next epoch: less confident where validation is overconfident, and conversely."""
         if val is None:
             raise InputError("AdaFocal needs validation predictions after every epoch, got none")
-        confidence, correct = top_label(val.logits, val.labels)
-        edges = mukhoti_edges(confidence, len(self.gamma)).to(self.edges)
-        excess = -Bins.between(edges, confidence.to(edges), correct.to(edges)).gap
+        top = val.judging("top").events
+        confidence, correct, weights = top.confidence.to(self.edges), top.happened.to(self.edges), top.weights
+        edges = mukhoti_edges(confidence, len(self.gamma), weights).to(self.edges)
+        excess = -Bins.between(edges, confidence, correct, weights).gap
         sign = torch.where(self.gamma > 0, 1.0, -1.0).to(edges)
         gamma = self.gamma * (sign * self.rate * excess).exp()
         gamma = gamma.where(gamma.abs() >= self.switch, -self.switch * sign)
         return replace(self, edges=edges, gamma=gamma.clamp(self.lowest, self.highest))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the edges of the bins and their gammas."""
+        return {"edges": self.edges, "gamma": self.gamma}
+
+    def with_state_dict(self, state: Mapping[str, Any]) -> "AdaFocal":
+        """Return the loss with these edges and gammas."""
+        return replace(self, **state)
 
 
 def state(loss: Any) -> dict[str, Any]:
@@ -154,7 +178,7 @@ def state(loss: Any) -> dict[str, Any]:
     >>> state(Scheduled(3))
     {'epoch': 3}
     """
-    return {name: getattr(loss, name) for name in _changing(loss)}
+    return dict(loss.state_dict()) if isinstance(loss, StatefulLoss) else {}
 
 
 def restored(loss: Some, saved: Mapping[str, Any]) -> Some:
@@ -163,21 +187,18 @@ def restored(loss: Some, saved: Mapping[str, Any]) -> Some:
     >>> restored(Scheduled(epochs=7), {"epoch": 6}).gamma
     2.0
     """
-    known = _changing(loss)
+    known = state(loss)
     if set(saved) != set(known):
-        raise InputError(f"{type(loss).__name__} has the state {known or 'nothing'}, got {sorted(saved) or 'nothing'}")
-    return replace(loss, **saved) if known else loss  # pyright: ignore[reportArgumentType]
+        name = getattr(loss, "__name__", type(loss).__name__)
+        raise InputError(f"{name} has the state {sorted(known) or 'nothing'}, got {sorted(saved) or 'nothing'}")
+    return loss.with_state_dict(saved) if known else loss  # pyright: ignore
 
 
 def for_epochs(loss: Some, epochs: int) -> Some:
-    """Return the loss told how many epochs there will be, if it wants to know and was not told.
+    """Return the loss told how many epochs there will be, if it has a method to be told by.
 
     >>> for_epochs(Scheduled(), 90).epochs
     90
     """
-    untold = hasattr(loss, "after_epoch") and getattr(loss, "epochs", 0) is None
-    return replace(loss, epochs=epochs) if untold else loss  # pyright: ignore[reportArgumentType]
-
-
-def _changing(loss: Any) -> list[str]:
-    return [field.name for field in fields(loss) if not field.kw_only] if hasattr(loss, "after_epoch") else []
+    tell = getattr(loss, "for_epochs", None)
+    return loss if tell is None else tell(epochs)

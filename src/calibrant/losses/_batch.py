@@ -9,13 +9,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant._types import Labels, Logits, PerExample, Scalar
+from calibrant.catalog import LOSSES
 from calibrant.losses._focal import focal, power
-from calibrant.losses._likelihood import log_likelihood
+from calibrant.losses._likelihood import smoothed_log_likelihood
+from calibrant.types import Labels, Logits, PerExample, Scalar
 
 __all__ = ["dca", "mdca", "mmce", "soft_ece"]
 
 
+@LOSSES.register
 def mmce(
     logits: Logits,
     labels: Labels,
@@ -61,6 +63,7 @@ def mmce(
     return _plus(logits, labels, strength, (square.clamp_min(0) + 1e-10).sqrt() if rooted else square)
 
 
+@LOSSES.register
 def dca(logits: Logits, labels: Labels, *, strength: float = 1.0, weights: PerExample | None = None) -> PerExample:
     r"""Cross-entropy plus the difference between confidence and accuracy of the batch (Liang et al. 2020).
 
@@ -73,6 +76,7 @@ def dca(logits: Logits, labels: Labels, *, strength: float = 1.0, weights: PerEx
     return _plus(logits, labels, strength, (w * (r - c)).sum().abs() / w.sum())
 
 
+@LOSSES.register
 def mdca(
     logits: Logits,
     labels: Labels,
@@ -95,6 +99,7 @@ def mdca(
     return focal(logits, labels, gamma=gamma) + strength * (share @ p - frequency).abs().mean()
 
 
+@LOSSES.register
 def soft_ece(
     logits: Logits,
     labels: Labels,
@@ -126,12 +131,12 @@ def soft_ece(
 def _confidence(logits: Logits, labels: Labels, weights: PerExample | None) -> tuple[Tensor, Tensor, Tensor]:
     """Probability of the predicted class, with its gradient; whether it is right; what it counts; all in float64."""
     predicted = logits.argmax(-1)
-    r = log_likelihood(logits, predicted).double().exp()
+    r = smoothed_log_likelihood(logits, predicted).double().exp()
     return r, (predicted == labels).to(r), torch.ones_like(r) if weights is None else weights.to(r)
 
 
 def _plus(logits: Logits, labels: Labels, strength: float, penalty: Scalar) -> PerExample:
-    return strength * penalty.to(logits.dtype) - log_likelihood(logits, labels)
+    return strength * penalty.to(logits.dtype) - smoothed_log_likelihood(logits, labels)
 
 
 def _quadratic_form(v: Tensor, x: Tensor) -> Tensor:

@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
-from calibrant._types import InputError, Labels, Logits, PerExample
-from calibrant.losses._likelihood import log_likelihood, miss
+from calibrant.catalog import LOSSES
+from calibrant.losses._likelihood import miss, smoothed_log_likelihood
 from calibrant.losses._proper import brier
+from calibrant.types import InputError, Labels, Logits, PerExample
 
 __all__ = ["bsce_gra", "dual_focal", "flsd", "focal", "focal_calibration", "inverse_focal", "poly1"]
 
@@ -17,6 +18,7 @@ def power(base: Tensor, gamma: float | Tensor) -> Tensor:
     return base.clamp_min(torch.finfo(base.dtype).tiny) ** gamma
 
 
+@LOSSES.register
 def focal(
     logits: Logits, labels: Labels, *, gamma: float | PerExample = 3.0, detach_weight: bool = False
 ) -> PerExample:
@@ -33,11 +35,12 @@ def focal(
     """
     if isinstance(gamma, float | int) and gamma < 0:
         raise InputError(f"focal needs gamma >= 0, got {gamma}; the opposite weighting is inverse_focal")
-    log_p = log_likelihood(logits, labels)
+    log_p = smoothed_log_likelihood(logits, labels)
     weight = power(-log_p.expm1(), gamma)
     return -(weight.detach() if detach_weight else weight) * log_p
 
 
+@LOSSES.register
 def flsd(
     logits: Logits,
     labels: Labels,
@@ -59,12 +62,13 @@ def flsd(
         raise InputError(
             f"flsd needs increasing thresholds and one gamma more than thresholds, got {thresholds} and {gammas}"
         )
-    log_p = log_likelihood(logits, labels)
+    log_p = smoothed_log_likelihood(logits, labels)
     p = log_p.detach().exp()
     index = torch.bucketize(p, p.new_tensor(thresholds), right=True)
     return -power(-log_p.expm1(), p.new_tensor(gammas)[index]) * log_p
 
 
+@LOSSES.register
 def inverse_focal(
     logits: Logits, labels: Labels, *, gamma: float | PerExample = 2.0, detach_weight: bool = False
 ) -> PerExample:
@@ -84,11 +88,12 @@ def inverse_focal(
             f"inverse_focal needs 0 <= gamma < 3.5911 (1 / W(1/e)), got {gamma}; at larger ones lowering the true "
             "class's probability around 0.28 lowers the loss"
         )
-    log_p = log_likelihood(logits, labels)
+    log_p = smoothed_log_likelihood(logits, labels)
     weight = (1 + log_p.exp()) ** gamma
     return -(weight.detach() if detach_weight else weight) * log_p
 
 
+@LOSSES.register
 def dual_focal(logits: Logits, labels: Labels, *, gamma: float = 5.0) -> PerExample:
     r"""Dual focal loss, $-(1 - p_y + p_j)^\gamma \log p_y$ (Tao et al. 2023, eq. 5).
 
@@ -102,10 +107,11 @@ def dual_focal(logits: Logits, labels: Labels, *, gamma: float = 5.0) -> PerExam
     p = logits.softmax(-1)
     p_y = p.gather(-1, labels[:, None])  # from the softmax it is compared with, so that a tie is a tie
     runner_up = p.where(p < p_y, 0.0).amax(-1)
-    log_p = log_likelihood(logits, labels)
+    log_p = smoothed_log_likelihood(logits, labels)
     return -power(-log_p.expm1() + runner_up, gamma) * log_p
 
 
+@LOSSES.register
 def bsce_gra(logits: Logits, labels: Labels, *, gamma: float = 1.0, norm: float = 1.0) -> PerExample:
     r"""BSCE-GRA, cross-entropy weighted by uncertainty, $-\lVert e_y - p \rVert_q^\gamma \log p_y$ (Lin et al. 2025).
 
@@ -118,9 +124,10 @@ def bsce_gra(logits: Logits, labels: Labels, *, gamma: float = 1.0, norm: float 
     """
     with torch.no_grad():
         weight = torch.linalg.vector_norm(miss(logits, labels), norm, -1) ** gamma
-    return -weight * log_likelihood(logits, labels)
+    return -weight * smoothed_log_likelihood(logits, labels)
 
 
+@LOSSES.register
 def poly1(logits: Logits, labels: Labels, *, epsilon: float = 2.0) -> PerExample:
     r"""Poly-1 loss, $-\log p_y + \epsilon (1 - p_y)$ (Leng et al. 2022), epsilon >= -1.
 
@@ -132,10 +139,11 @@ def poly1(logits: Logits, labels: Labels, *, epsilon: float = 2.0) -> PerExample
     """
     if epsilon < -1:
         raise InputError(f"poly1 needs epsilon >= -1, got {epsilon}; below, a small error lowers the loss")
-    log_p = log_likelihood(logits, labels)
+    log_p = smoothed_log_likelihood(logits, labels)
     return -log_p - epsilon * log_p.expm1()
 
 
+@LOSSES.register
 def focal_calibration(logits: Logits, labels: Labels, *, gamma: float = 3.0, strength: float = 0.5) -> PerExample:
     r"""Focal calibration loss, focal loss plus `strength` times the Brier score (Liang et al. 2024).
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant._types import Labels, Logits, PerExample
+from calibrant.types import Labels, Logits, PerExample
 
 
 class _ExpectedLogLikelihood(torch.autograd.Function):
@@ -40,7 +40,7 @@ class _ExpectedLogLikelihood(torch.autograd.Function):
         return back.scatter_add_(-1, labels[:, None], (1 - ctx.epsilon) * gradient), None, None
 
 
-def log_likelihood(logits: Logits, labels: Labels, smoothing: float = 0.0) -> PerExample:
+def smoothed_log_likelihood(logits: Logits, labels: Labels, smoothing: float = 0.0) -> PerExample:
     r"""Return $\log p_y$, or its expectation under the smoothed target $(1-\epsilon) e_y + \epsilon / k$."""
     return _ExpectedLogLikelihood.apply(logits, labels, smoothing)  # pyright: ignore[reportReturnType]
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from calibrant._types import InputError, Labels, Logits, Loss, PerExample
+from calibrant.types import InputError, Labels, Logits, Loss, PerExample
 
 
 @dataclass(frozen=True, eq=False)

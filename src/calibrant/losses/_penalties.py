@@ -2,12 +2,14 @@
 
 import torch
 
-from calibrant._types import InputError, Labels, Logits, PerExample
-from calibrant.losses._likelihood import log_likelihood
+from calibrant.catalog import LOSSES
+from calibrant.losses._likelihood import smoothed_log_likelihood
+from calibrant.types import InputError, Labels, Logits, PerExample
 
 __all__ = ["acls", "entropy_regularized", "logit_norm", "logit_normalized", "margin_smoothing"]
 
 
+@LOSSES.register
 def entropy_regularized(logits: Logits, labels: Labels, *, strength: float = 0.1) -> PerExample:
     r"""Entropy regularization, $-\log p_y - \alpha H(p)$ (Pereyra et al. 2017).
 
@@ -20,9 +22,10 @@ def entropy_regularized(logits: Logits, labels: Labels, *, strength: float = 0.1
     log_p = logits.log_softmax(-1)
     lowest = torch.finfo(log_p.dtype).min  # a class of probability 0 adds 0
     entropy = -(log_p.exp() * log_p.clamp_min(lowest)).sum(-1)
-    return -log_likelihood(logits, labels) - strength * entropy
+    return -smoothed_log_likelihood(logits, labels) - strength * entropy
 
 
+@LOSSES.register
 def logit_norm(logits: Logits, labels: Labels, *, strength: float = 0.01, p: float = 1.0) -> PerExample:
     r"""Norm of the logits as a penalty, $-\log p_y + \alpha \lVert z \rVert_p$ (Joo & Chung 2020; Wang et al. 2021).
 
@@ -34,9 +37,10 @@ def logit_norm(logits: Logits, labels: Labels, *, strength: float = 0.01, p: flo
     """
     if p < 1:
         raise InputError(f"logit_norm needs p >= 1, got {p}: it is no norm below")
-    return -log_likelihood(logits, labels) + strength * torch.linalg.vector_norm(logits, p, -1)
+    return -smoothed_log_likelihood(logits, labels) + strength * torch.linalg.vector_norm(logits, p, -1)
 
 
+@LOSSES.register
 def logit_normalized(logits: Logits, labels: Labels, *, temperature: float = 0.04) -> PerExample:
     r"""LogitNorm, the cross-entropy of normalized logits, $z / (\tau \lVert z \rVert_2)$ (Wei et al. 2022).
 
@@ -48,9 +52,10 @@ def logit_normalized(logits: Logits, labels: Labels, *, temperature: float = 0.0
     tensor([0.2204])
     """
     norm = torch.linalg.vector_norm(logits, 2, -1, keepdim=True) + 1e-7
-    return -log_likelihood(logits / (temperature * norm), labels)
+    return -smoothed_log_likelihood(logits / (temperature * norm), labels)
 
 
+@LOSSES.register
 def margin_smoothing(logits: Logits, labels: Labels, *, strength: float = 0.1, margin: float = 10.0) -> PerExample:
     r"""Margin-based label smoothing (Liu et al. 2022), with the values of their code.
 
@@ -61,9 +66,10 @@ def margin_smoothing(logits: Logits, labels: Labels, *, strength: float = 0.1, m
     tensor([0.1000])
     """
     distance = logits.amax(-1, keepdim=True) - logits
-    return -log_likelihood(logits, labels) + strength * (distance - margin).relu().mean(-1)
+    return -smoothed_log_likelihood(logits, labels) + strength * (distance - margin).relu().mean(-1)
 
 
+@LOSSES.register
 def acls(
     logits: Logits,
     labels: Labels,
@@ -86,4 +92,4 @@ def acls(
     highest = logits.amax(-1)
     excess = (highest - margin).relu().square()
     distances = (highest.detach()[:, None] - logits - margin).relu().square().sum(-1) / (logits.shape[-1] - 1)
-    return -log_likelihood(logits, labels) + strength * (top * excess + rest * distances)
+    return -smoothed_log_likelihood(logits, labels) + strength * (top * excess + rest * distances)

@@ -2,12 +2,14 @@
 
 from typing import Literal
 
-from calibrant._types import InputError, Labels, Logits, PerExample
-from calibrant.losses._likelihood import brier_score, log_likelihood
+from calibrant.catalog import LOSSES
+from calibrant.losses._likelihood import brier_score, smoothed_log_likelihood
+from calibrant.types import InputError, Labels, Logits, PerExample
 
 __all__ = ["brier", "cross_entropy"]
 
 
+@LOSSES.register
 def cross_entropy(
     logits: Logits,
     labels: Labels,
@@ -28,9 +30,10 @@ def cross_entropy(
         raise InputError(f"smoothing must lie in [0, 1), got {smoothing}")
     k = logits.shape[-1]
     epsilon = smoothing if off_target == "k" else smoothing * k / (k - 1)
-    return -log_likelihood(logits, labels, epsilon)
+    return -smoothed_log_likelihood(logits, labels, epsilon)
 
 
+@LOSSES.register
 def brier(logits: Logits, labels: Labels) -> PerExample:
     r"""Brier score, $\lVert p - e_y \rVert^2$, summed over classes (Brier 1950). In [0, 2]; proper.
 

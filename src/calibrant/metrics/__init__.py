@@ -1,36 +1,34 @@
-"""Metrics: (logits, labels) -> one number. `__all__` is the registry.
+"""Metrics: predictions, or logits and labels, -> one number.
 
-What is more than a number stands beside them: `intervals`, `tests` (p-values), `curves`, `tables` (bins, classes),
-`ood`; `assess` prints what one should know of a set of predictions, `compare` tests two models on the same examples,
-`split` divides a score into refinement and calibration.
+Each is declared once, with its title, unit, direction and meaning, and where there are such things its interval and
+its test: `nll(p)`, `nll.interval(p)`, `kuiper.test(p)`, `ece.about`. `metric` declares one of your own.
+
+What is more than a number stands beside them: `curves`, `tables` (bins, classes), `ood`; `compare` tests two models on
+the same examples, `split` divides a score into refinement and calibration, `two_sample` tests a metric over seeds,
+`Summary` holds more predictions than memory does.
 """
 
 from calibrant.metrics import _binned, _corp, _cumulative, _ranking, _scores, _smooth
 from calibrant.metrics import curves as curves
-from calibrant.metrics import intervals as intervals
 from calibrant.metrics import ood as ood
 from calibrant.metrics import tables as tables
-from calibrant.metrics import tests as tests
-from calibrant.metrics._assess import Assessment as Assessment
-from calibrant.metrics._assess import Row as Row
-from calibrant.metrics._assess import assess as assess
+from calibrant.metrics._about import about
 from calibrant.metrics._binned import *
-from calibrant.metrics._compare import Comparison as Comparison
-from calibrant.metrics._compare import Difference as Difference
-from calibrant.metrics._compare import compare as compare
+from calibrant.metrics._compare import Comparison, Difference, compare, difference_of_means
 from calibrant.metrics._corp import *
 from calibrant.metrics._cumulative import *
+from calibrant.metrics._metric import About, Metric, metric
 from calibrant.metrics._ranking import *
-from calibrant.metrics._results import Curve as Curve
-from calibrant.metrics._results import Evidence as Evidence
-from calibrant.metrics._results import Interval as Interval
+from calibrant.metrics._results import Curve, Evidence, Interval, wilson
 from calibrant.metrics._scores import *
 from calibrant.metrics._smooth import *
-from calibrant.metrics._split import Split as Split
-from calibrant.metrics._split import split as split
-from calibrant.metrics._summary import Summary as Summary
+from calibrant.metrics._split import Split, split
+from calibrant.metrics._summary import Summary
+from calibrant.metrics._two_sample import two_sample
 
-__all__: list[str] = []
+__all__ = ["About", "Comparison", "Curve", "Difference", "Evidence", "Interval", "Metric", "Split", "Summary"]
+__all__ += ["about", "compare", "curves", "difference_of_means", "metric", "ood", "split", "tables", "two_sample"]
+__all__ += ["wilson"]
 __all__ += _binned.__all__
 __all__ += _corp.__all__
 __all__ += _cumulative.__all__

@@ -1,53 +1,53 @@
 """Binned calibration errors: a norm of accuracy minus confidence over bins."""
 
 import math
-from typing import Literal
+from functools import partial
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from calibrant._bins import Bins, Events, equal_width_edges, equal_width_index, mukhoti_edges, softmax_chunks
-from calibrant._types import Labels, Logits, PerExample, Scalar
-from calibrant.metrics._moments import Moments, bin_table, noise, norm_of
-from calibrant.metrics._results import Interval
+from calibrant._bins import Bins, Events, Judged, equal_width_edges, equal_width_index, mukhoti_edges
+from calibrant._softmax import softmax_chunks
+from calibrant.metrics._metric import metric
+from calibrant.metrics._moments import Edges, bin_table, noise, norm_of, squared_error
+from calibrant.metrics._results import Interval, signed_root
+from calibrant.predictions import Predictions
+from calibrant.types import Count, InputError, PerExample, Range, Scalar
 
-__all__ = ["adaptive_ece", "classwise_ece", "debiased_l2", "ece", "mce", "noise_floor", "sweep_ece"]
+__all__ = ["adaptive_ece", "adaptive_noise_floor", "classwise_ece", "debiased_l2", "ece", "mce", "noise_floor"]
+__all__ += ["sweep_ece"]
 
-Edges = Literal["equal_width", "equal_mass"]
+Norm = Annotated[float, Range(least=1)]
 
 
-def ece(
-    logits: Logits,
-    labels: Labels,
-    *,
-    bins: int = 15,
-    norm: float = 1.0,
-    edges: Edges = "equal_width",
-    index: int | None = None,
-    weights: PerExample | None = None,
-) -> Scalar:
+@metric(
+    "ECE",
+    unit="share",
+    meaning="bins of equal width; biased upward, so read it against its floor",
+    takes="events",
+)
+def ece(events: Judged, *, bins: Count = 15, norm: Norm = 1.0, edges: Edges = "equal_width") -> Scalar:
     r"""Expected calibration error, $(\sum_b w_b |acc_b - conf_b|^p)^{1/p}$, p = 1 (Guo et al. 2017, eq. 3).
 
-    Bins are (lo, hi] with float64 edges; confidence 0 belongs to the first. Of the predicted class, or of class
-    `index` against the rest. Biased upward: a perfectly calibrated model shows about 0.9 % on 5,000 examples with 15
+    Bins are (lo, hi] with float64 edges; confidence 0 belongs to the first. Of the predicted class, or of the event
+    that the predictions name. Biased upward: a perfectly calibrated model shows about 0.9 % on 5,000 examples with 15
     bins, which `noise_floor` tells for the model at hand.
 
     >>> ece(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)
     """
-    events = Events.top(logits, labels, weights) if index is None else Events.one(logits, labels, index, weights)
     table = bin_table(events, bins, edges)
     return norm_of(table.weight, table.gap, norm)
 
 
-def adaptive_ece(
-    logits: Logits,
-    labels: Labels,
-    *,
-    bins: int = 15,
-    edges: Literal["equal_mass", "mukhoti"] = "equal_mass",
-    weights: PerExample | None = None,
-) -> Scalar:
+@metric(
+    "adaptive ECE",
+    unit="share",
+    meaning="bins of equal numbers of examples, ties averaged",
+    takes="events",
+)
+def adaptive_ece(events: Judged, *, bins: Count = 15, edges: Literal["equal_mass", "mukhoti"] = "equal_mass") -> Scalar:
     """ECE over bins that hold equal numbers of examples (Nguyen & O'Connor 2015; Mukhoti et al. 2020, eq. 3).
 
     "equal_mass" averages correctness over ties first, so that the value does not depend on the row order. "mukhoti"
@@ -56,14 +56,16 @@ def adaptive_ece(
     >>> adaptive_ece(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]), bins=2)
     tensor(0.2500, dtype=torch.float64)
     """
-    events = Events.top(logits, labels, weights)
     if edges == "mukhoti":
-        c = events.confidence
-        return _mean_gap(Bins.between(mukhoti_edges(c, bins), c, events.correct, weights))
-    return _mean_gap(Bins.equal_mass_of(bins, events.ties))
+        if not isinstance(events, Events):
+            raise InputError("adaptive_ece(edges='mukhoti') needs every prediction; measure them in memory")
+        c, w = events.confidence, events.weights
+        return _mean_gap(Bins.between(mukhoti_edges(c, bins, w), c, events.happened, w))
+    return _mean_gap(Bins.equal_mass(bins, events.ties))
 
 
-def mce(logits: Logits, labels: Labels, *, bins: int = 15, weights: PerExample | None = None) -> Scalar:
+@metric("MCE", unit="share", meaning="the largest gap of any bin, often decided by few examples", takes="events")
+def mce(events: Judged, *, bins: Count = 15) -> Scalar:
     r"""Maximum calibration error, $\max_b |acc_b - conf_b|$ over non-empty bins (Guo et al. 2017, eq. 5).
 
     Often decided by a bin that holds a single example: `metrics.tables.bins(...)` has its count, at `.worst`.
@@ -71,17 +73,17 @@ def mce(logits: Logits, labels: Labels, *, bins: int = 15, weights: PerExample |
     >>> mce(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)
     """
-    return ece(logits, labels, bins=bins, norm=math.inf, weights=weights)
+    table = events.equal_width(bins)
+    return norm_of(table.weight, table.gap, math.inf)
 
 
-def classwise_ece(
-    logits: Logits,
-    labels: Labels,
-    *,
-    bins: int = 15,
-    reduction: Literal["mean", "sum"] = "mean",
-    weights: PerExample | None = None,
-) -> Scalar:
+@metric(
+    "class-wise ECE",
+    unit="share",
+    meaning="every class's probability against its frequency, mean over classes",
+    takes="predictions",
+)
+def classwise_ece(p: Predictions, *, bins: Count = 15, reduction: Literal["mean", "sum"] = "mean") -> Scalar:
     """Mean over classes j of the ECE of p_j as a forecast of y = j (Kull et al. 2019, eq. 3).
 
     The mean is what Mukhoti et al. (2020) print; Kull et al. print the sum. A class without examples counts.
@@ -89,44 +91,102 @@ def classwise_ece(
     >>> classwise_ece(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)
     """
-    per_class = class_cells(logits, labels, bins, weights)[:, :, 1:].diff(dim=2).abs().sum((1, 2))
+    cells = ClassCells(p, bins)
+    for rows, probs in softmax_chunks(p.logits):
+        cells.add(rows, probs)
+    per_class = cells.ece
     return per_class.mean() if reduction == "mean" else per_class.sum()
 
 
-def debiased_l2(
-    logits: Logits, labels: Labels, *, bins: int = 15, squared: bool = False, weights: PerExample | None = None
-) -> Scalar:
+def _squared_interval(events: Judged, *, level: float, bins: Count = 15) -> Interval:
+    square = squared_error(events.moments(bins), level)
+    return Interval(signed_root(square.value), math.sqrt(square.low), math.sqrt(square.high), level)
+
+
+@metric(
+    "debiased L2 error",
+    unit="share",
+    meaning="without the bias of ECE, so it may come out negative",
+    takes="events",
+    interval=_squared_interval,
+)
+def debiased_l2(events: Judged, *, bins: Count = 15, squared: bool = False) -> Scalar:
     r"""Calibration error of norm 2 without the bias of ECE: the signed root of an unbiased estimate of its square.
 
     The square is $\sum_b w_b \,\mathrm{mean}_{i \ne j} u_i u_j$ over pairs in a bin of equal width, u = confidence -
     correct (Broecker 2012; Lee et al. 2023). Its mean is 0 for a calibrated model, so it can be negative; then its
-    root is printed with that sign. `squared` gives the square itself. `metrics.intervals.debiased_l2` adds the
-    interval. A bin with a single example says nothing.
+    root is printed with that sign. `squared` gives the square itself. A bin with a single example says nothing.
+
+    The interval is valid at 0 and away from it: the normal one of the U-statistic, with Hoeffding's variance in each
+    bin plus that of the bins' shares, cut to [0, inf), in roots.
 
     >>> debiased_l2(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))  # pairs: 3 of 1/4, 3 of -1/4
     tensor(0., dtype=torch.float64)
+    >>> print(debiased_l2.interval(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])))
+    0.0000 [0.0000, 0.4097]
     """
-    value = Moments.of(Events.top(logits, labels, weights), bins).squared(0.9).value
-    value = value if squared else math.copysign(math.sqrt(abs(value)), value)
-    return torch.tensor(value, dtype=torch.float64, device=logits.device)
+    moments = events.moments(bins)
+    value = squared_error(moments, 0.9).value
+    return moments.mass.new_tensor(value if squared else signed_root(value))
 
 
-def noise_floor(
-    logits: Logits, labels: Labels, *, bins: int = 15, edges: Edges = "equal_width", weights: PerExample | None = None
-) -> Scalar:
+def _floor(events: Judged, *, level: float, bins: Count = 15) -> Interval:
+    moments = events.moments(bins)
+    return noise(moments.variance.sqrt() / moments.mass.sum(), level)
+
+
+def _adaptive_floor(events: Judged, *, level: float, bins: Count = 15) -> Interval:
+    ties = events.ties
+    return noise(Bins.equal_mass_variance(bins, ties).sqrt() / ties.mass.sum(), level)
+
+
+@metric(
+    "noise floor of ECE",
+    unit="share",
+    higher_is_better=None,
+    meaning="ECE of a calibrated model with these confidences: mean, central 90 %",
+    takes="events",
+    interval=_floor,
+)
+def noise_floor(events: Judged, *, bins: Count = 15) -> Scalar:
     r"""The ECE that a perfectly calibrated model with these confidences shows on average, by formula.
 
-    $\sqrt{2/\pi} \sum_b \sqrt{\sum_{i \in b} c_i (1 - c_i)} / n$: the gap of a bin is nearly normal. An ECE below the
-    95 % quantile, which `metrics.intervals.noise_floor` gives, is no sign of miscalibration.
+    $\sqrt{2/\pi} \sum_b \sqrt{\sum_{i \in b} c_i (1 - c_i)} / n$: the gap of a bin is nearly normal. Its interval is
+    the central one of that ECE: at level 0.90 `high` is the 95 % quantile, below which an ECE is no sign of
+    miscalibration.
 
     >>> noise_floor(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64))  # sqrt(2 / pi) sqrt(100 / 4) / 100
     tensor(0.0399, dtype=torch.float64)
+    >>> print(noise_floor.interval(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64)))
+    0.0399 [0.0031, 0.0980]
     """
-    floor = floor_of(Events.top(logits, labels, weights), bins, edges, 0.9)
-    return torch.tensor(floor.value, dtype=torch.float64, device=logits.device)
+    return torch.tensor(_floor(events, level=0.9, bins=bins).value, dtype=torch.float64)
 
 
-def sweep_ece(logits: Logits, labels: Labels, *, norm: float = 1.0, weights: PerExample | None = None) -> Scalar:
+@metric(
+    "noise floor of adaptive ECE",
+    unit="share",
+    higher_is_better=None,
+    meaning="the same for adaptive ECE",
+    takes="events",
+    interval=_adaptive_floor,
+)
+def adaptive_noise_floor(events: Judged, *, bins: Count = 15) -> Scalar:
+    """The adaptive ECE that a perfectly calibrated model with these confidences shows on average. See `noise_floor`.
+
+    >>> adaptive_noise_floor(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64), bins=1)
+    tensor(0.0399, dtype=torch.float64)
+    """
+    return torch.tensor(_adaptive_floor(events, level=0.9, bins=bins).value, dtype=torch.float64)
+
+
+@metric(
+    "ECE-sweep",
+    unit="share",
+    meaning="as many bins of equal mass as leave their accuracies increasing",
+    takes="events",
+)
+def sweep_ece(events: Judged, *, norm: Norm = 1.0) -> Scalar:
     r"""ECE over as many equal-mass bins as leave their accuracies increasing (ECE-sweep, Roelofs et al. 2022).
 
     Bins are added one by one, up to the number of distinct confidences, until an accuracy falls below that of the
@@ -135,52 +195,56 @@ def sweep_ece(logits: Logits, labels: Labels, *, norm: float = 1.0, weights: Per
     >>> sweep_ece(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)
     """
-    ties = Events.top(logits, labels, weights).ties
-    table = Bins.equal_mass_of(1, ties)
+    ties = events.ties
+    table = Bins.equal_mass(1, ties)
     for bins in range(2, len(ties.value) + 1):
-        finer = Bins.equal_mass_of(bins, ties)
+        finer = Bins.equal_mass(bins, ties)
         if bool((finer.accuracy.diff() < -1e-12).any()):
             break
         table = finer
     return norm_of(table.weight, table.gap, norm)
 
 
-def floor_of(events: Events, bins: int, edges: Edges, level: float) -> Interval:
-    """Noise floor of bins of equal width or mass."""
-    if edges == "equal_width":
-        return Moments.of(events, bins).floor(level)
-    return mass_floor(events, bins, level)
+class ClassCells:
+    """Per class and bin of equal width of its probability: the mass, and what was said and what happened there.
 
-
-def mass_floor(events: Events, bins: int, level: float) -> Interval:
-    """Noise floor of bins of equal mass."""
-    return noise(Bins.spread_of(bins, events.ties).sqrt() / events.ties.mass.sum(), level)
-
-
-def class_cells(logits: Logits, labels: Labels, bins: int, weights: PerExample | None) -> Tensor:
-    """Per class and bin of equal width of its probability: shares of the mass, of the forecasts, of the outcomes.
-
-    Most probabilities lie in the first bin: what lies above it is picked out, the first bin is the rest.
+    Shown all rows piece by piece. Most probabilities lie in the first bin: what lies above it is picked out, the first
+    bin is the rest.
     """
-    n, k = logits.shape
-    edges = equal_width_edges(bins).to(logits.device)
-    w = torch.ones(n, dtype=torch.float64, device=logits.device) if weights is None else weights.double()
-    cells = torch.zeros(3, k * bins, dtype=torch.float64, device=logits.device)
-    first = torch.zeros(3, k, dtype=torch.float64, device=logits.device)
-    first[0] = w.sum()
-    first[2].index_add_(0, labels, w)
-    for rows, p in softmax_chunks(logits):
-        w_rows = w[rows]
-        first[1] += w_rows @ p
-        row, column = (p > edges[1]).nonzero(as_tuple=True)
-        high, weight = p[row, column], w_rows[row]
-        index = column * bins + equal_width_index(bins, high)
-        hit = weight * (labels[rows][row] == column)
-        for total, values in zip(cells, (weight, weight * high, hit)):
-            total += torch.bincount(index, values, minlength=k * bins)
-    table = cells.view(3, k, bins)
-    table[:, :, 0] += first - table.sum(2)
-    return (table / w.sum()).permute(1, 2, 0)
+
+    def __init__(self, p: Predictions, bins: int = 15) -> None:
+        n, k = p.logits.shape
+        zeros = partial(torch.zeros, dtype=torch.float64, device=p.logits.device)
+        self.bins, self.labels = bins, p.labels
+        self._lowest = float(equal_width_edges(bins)[1])
+        self._w: PerExample = zeros(n) + 1 if p.weights is None else p.weights
+        self._sums = zeros(3, k * bins)
+        self._totals = zeros(3, k)  # over all bins
+        self._totals[0] = self._w.sum()
+        self._totals[2].index_add_(0, p.labels, self._w)
+
+    def add(self, rows: slice, probs: Tensor) -> None:
+        """Take in the probabilities (rows, k) of some rows."""
+        w = self._w[rows]
+        self._totals[1] += w @ probs
+        row, column = (probs > self._lowest).nonzero(as_tuple=True)
+        high, weight = probs[row, column], w[row]
+        index = column * self.bins + equal_width_index(self.bins, high)
+        hit = weight * (self.labels[rows][row] == column)
+        for total, values in zip(self._sums, (weight, weight * high, hit)):
+            total += torch.bincount(index, values, minlength=len(total))
+
+    @property
+    def shares(self) -> Tensor:
+        """Shares of all examples (k, b, 3): how many, what was said, what happened."""
+        table = self._sums.view(3, -1, self.bins).clone()
+        table[:, :, 0] += self._totals - table.sum(2)
+        return (table / self._w.sum()).permute(1, 2, 0)
+
+    @property
+    def ece(self) -> Tensor:
+        """Calibration error of every class (k)."""
+        return self.shares[:, :, 1:].diff(dim=2).abs().sum((1, 2))
 
 
 def _mean_gap(bins: Bins) -> Scalar:

@@ -5,17 +5,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant._bins import Events, Ties
-from calibrant._types import Labels, Logits, PerExample, Scalar
+from calibrant._bins import Judged, Ties
+from calibrant.metrics._metric import metric
+from calibrant.types import Scalar
 
 __all__ = ["discrimination", "miscalibration", "uncertainty"]
 
 Score = Literal["brier", "log"]
 
 
-def miscalibration(
-    logits: Logits, labels: Labels, *, score: Score = "brier", weights: PerExample | None = None
-) -> Scalar:
+@metric("CORP miscalibration", meaning="what isotonic recalibration takes off the top label's score", takes="events")
+def miscalibration(events: Judged, *, score: Score = "brier") -> Scalar:
     r"""MCB of the CORP split S = MCB - DSC + UNC of the top label's score (Dimitriadis et al. 2021).
 
     What isotonic recalibration, fitted on the same examples, takes off the score: `brier`, $(c - a)^2$, or `log`. Never
@@ -24,27 +24,37 @@ def miscalibration(
     >>> miscalibration(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))  # 1/4 - 3/16
     tensor(0.0625, dtype=torch.float64)
     """
-    return corp(Events.top(logits, labels, weights).ties, score)[0]
+    return corp(events.ties, score)[0]
 
 
-def discrimination(
-    logits: Logits, labels: Labels, *, score: Score = "brier", weights: PerExample | None = None
-) -> Scalar:
+@metric(
+    "CORP discrimination",
+    higher_is_better=True,
+    meaning="what the recalibrated confidence knows beyond the accuracy",
+    takes="events",
+)
+def discrimination(events: Judged, *, score: Score = "brier") -> Scalar:
     """DSC of the CORP split: what the recalibrated confidence knows beyond the accuracy. See `miscalibration`.
 
     >>> discrimination(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0., dtype=torch.float64)
     """
-    return corp(Events.top(logits, labels, weights).ties, score)[1]
+    return corp(events.ties, score)[1]
 
 
-def uncertainty(logits: Logits, labels: Labels, *, score: Score = "brier", weights: PerExample | None = None) -> Scalar:
+@metric(
+    "CORP uncertainty",
+    higher_is_better=None,
+    meaning="the score of the accuracy itself as a constant forecast",
+    takes="events",
+)
+def uncertainty(events: Judged, *, score: Score = "brier") -> Scalar:
     """UNC of the CORP split: the score of the accuracy itself as a constant forecast. See `miscalibration`.
 
     >>> uncertainty(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.1875, dtype=torch.float64)
     """
-    return corp(Events.top(logits, labels, weights).ties, score)[2]
+    return corp(events.ties, score)[2]
 
 
 def corp(ties: Ties, score: Score) -> tuple[Scalar, Scalar, Scalar]:

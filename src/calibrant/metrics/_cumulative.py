@@ -1,53 +1,106 @@
-"""Bin-free errors: what adds up when the examples are sorted by confidence."""
+"""Bin-free errors: what adds up when the examples are sorted by confidence, and the tests that follow."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from calibrant._bins import Events, Ties
-from calibrant._types import Labels, Logits, PerExample, Scalar
+from calibrant._bins import Judged, Ties
+from calibrant.metrics._metric import metric
+from calibrant.metrics._results import Evidence
+from calibrant.types import Count, Positive, Scalar
 
 __all__ = ["ks", "kuiper", "mmce", "skce"]
 
 
-def kuiper(logits: Logits, labels: Labels, *, weights: PerExample | None = None) -> Scalar:
+def _kuiper_test(events: Judged) -> Evidence:
+    statistic = float(kuiper_of(events.ties))
+    return Evidence(statistic, _p_value(statistic, events.ties, range_sf))
+
+
+@metric(
+    "Kuiper error",
+    unit="share",
+    meaning="largest mean gap over any range of confidences, no bins; p is the chance of as much if calibrated",
+    takes="events",
+    test=_kuiper_test,
+)
+def kuiper(events: Judged) -> Scalar:
     r"""Kuiper's calibration error, $\max_k C_k - \min_k C_k$ (Arrieta-Ibarra et al. 2022, ECCE-R).
 
     $C_k = \frac1n \sum_{i \le k} (a_i - c_i)$ of correctness a and confidence c runs over examples sorted by
     confidence, from C_0 = 0, and is read only where a tie ends. It is the largest gap of any interval of confidences,
-    times the share of examples there: the cutoff calibration error (Rossellini et al. 2025). Its p-value is
-    `metrics.tests.kuiper`.
+    times the share of examples there: the cutoff calibration error (Rossellini et al. 2025).
+
+    Its test takes the range of a Brownian motion, the law of a calibrated model with many examples: no bins and no
+    simulation. It errs to the safe side for few examples and for ties.
 
     >>> kuiper(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)
+    >>> print(kuiper.test(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40)))
+    0.1000 (p = 0.181)
     """
-    return kuiper_of(Events.top(logits, labels, weights).ties)
+    return kuiper_of(events.ties)
 
 
-def ks(logits: Logits, labels: Labels, *, weights: PerExample | None = None) -> Scalar:
+def _ks_test(events: Judged) -> Evidence:
+    statistic = float(ks_of(events.ties))
+    return Evidence(statistic, _p_value(statistic, events.ties, sup_sf))
+
+
+@metric(
+    "Kolmogorov-Smirnov error",
+    unit="share",
+    meaning="largest mean gap over confidences up to any value, no bins",
+    takes="events",
+    test=_ks_test,
+)
+def ks(events: Judged) -> Scalar:
     r"""Kolmogorov-Smirnov calibration error, $\max_k |C_k|$ (Gupta et al. 2021; ECCE-MAD). See `kuiper`.
+
+    Its test takes the supremum of a Brownian motion's absolute value.
 
     >>> ks(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)
+    >>> print(ks.test(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40)))
+    0.1000 (p = 0.091)
     """
-    return ks_of(Events.top(logits, labels, weights).ties)
+    return ks_of(events.ties)
 
 
-def skce(logits: Logits, labels: Labels, *, width: float = 0.4, weights: PerExample | None = None) -> Scalar:
+def _skce_test(events: Judged, *, width: Positive = 0.4, draws: Count = 999, seed: int = 0) -> Evidence:
+    ties = events.ties
+    generator = torch.Generator(device=ties.value.device).manual_seed(seed)
+    observed = kernel_sum(ties, ties.gap, width) - own_pairs(ties)
+    exceeded = 0
+    for _ in range(draws):
+        drawn = draw(ties, generator)
+        exceeded += int(kernel_sum(ties, drawn.gap, width) - own_pairs(drawn) >= observed)
+    return Evidence(float(skce_of(ties, width)), (exceeded + 1) / (draws + 1))
+
+
+@metric("SKCE", meaning="squared kernel calibration error, without bias", takes="events", test=_skce_test)
+def skce(events: Judged, *, width: Positive = 0.4) -> Scalar:
     r"""Squared kernel calibration error of the top label, without bias (Widmann et al. 2019).
 
     $\mathrm{mean}_{i \ne j}\, u_i u_j e^{-|c_i - c_j| / w}$ with u = correct - confidence: their estimator with the
     Laplacian kernel and width of Kumar et al. (2018), in O(n log n). Its mean is 0 for a calibrated model, so it can be
-    negative; 0 for a single example, which has no pair. Its p-value is `metrics.tests.skce`.
+    negative; 0 for a single example, which has no pair.
+
+    Its test draws correctness anew from the confidences, `draws` times by `seed`: the p-value is exact for any number
+    of examples, in steps of 1 / (draws + 1).
 
     >>> skce(torch.zeros(2, 2), torch.tensor([0, 1]))  # u = 1/2 and -1/2, kernel 1
     tensor(-0.2500, dtype=torch.float64)
+    >>> skce.test(torch.zeros(100, 2), torch.tensor([0] * 80 + [1] * 20)).p_value
+    0.001
     """
-    return skce_of(Events.top(logits, labels, weights).ties, width)
+    return skce_of(events.ties, width)
 
 
-def mmce(logits: Logits, labels: Labels, *, width: float = 0.4, weights: PerExample | None = None) -> Scalar:
+@metric("MMCE", meaning="maximum mean calibration error, a kernel's; biased upward", takes="events")
+def mmce(events: Judged, *, width: Positive = 0.4) -> Scalar:
     r"""Maximum mean calibration error, $\sqrt{\frac1{n^2} \sum_{ij} u_i u_j e^{-|c_i - c_j| / w}}$ (Kumar et al. 2018).
 
     Biased upward, as the pairs i = j count; `skce` leaves them out.
@@ -55,13 +108,26 @@ def mmce(logits: Logits, labels: Labels, *, width: float = 0.4, weights: PerExam
     >>> mmce(torch.zeros(2, 2), torch.tensor([0, 0]))
     tensor(0.5000, dtype=torch.float64)
     """
-    ties = Events.top(logits, labels, weights).ties
-    return kernel_sum(ties, ties.correct - ties.mass * ties.value, width).clamp_min(0).sqrt() / ties.mass.sum()
+    ties = events.ties
+    return kernel_sum(ties, ties.gap, width).clamp_min(0).sqrt() / ties.mass.sum()
+
+
+def draw(ties: Ties, generator: torch.Generator) -> Ties:
+    """What happens in every group if each example is right with the probability it states."""
+    count = ties.mass.ceil()
+    return Ties(ties.value, ties.mass, torch.binomial(count, ties.value, generator=generator) * ties.mass / count)
+
+
+def _p_value(statistic: float, ties: Ties, sf: Callable[[float], float]) -> float:
+    sigma = math.sqrt(float(ties.variance.sum())) / float(ties.mass.sum())
+    if sigma == 0:  # every confidence is 0 or 1: one miss is a contradiction
+        return 1.0 if statistic == 0 else 0.0
+    return sf(statistic / sigma)
 
 
 def cumulative(ties: Ties) -> Tensor:
     """C_0 .. C_g: the running sum of correctness minus confidence, per unit of mass."""
-    steps = (ties.correct - ties.mass * ties.value) / ties.mass.sum()
+    steps = ties.gap / ties.mass.sum()
     return torch.cat([steps.new_zeros(1), steps.cumsum(0)])
 
 
@@ -87,17 +153,17 @@ def kernel_sum(ties: Ties, steps: Tensor, width: float) -> Tensor:
 
 
 def own_pairs(ties: Ties) -> Tensor:
-    """The pairs i = j, sum of w^2 u^2, as correct examples weigh what their group weighs on average."""
-    share = ties.accuracy
-    return (ties.square * (share * (1 - ties.value).square() + (1 - share) * ties.value.square())).sum()
+    """The pairs i = j: the sum of u^2."""
+    miss = ties.mass - ties.correct
+    return (ties.correct * (1 - ties.value).square() + miss * ties.value.square()).sum()
 
 
 def skce_of(ties: Ties, width: float) -> Scalar:
     """The unbiased estimator on sorted examples."""
-    pairs = ties.mass.sum().square() - ties.square.sum()
-    if float(pairs) <= 0:
-        return pairs.new_zeros(())
-    return (kernel_sum(ties, ties.correct - ties.mass * ties.value, width) - own_pairs(ties)) / pairs
+    n = ties.mass.sum()
+    if float(n) <= 1:
+        return n.new_zeros(())
+    return (kernel_sum(ties, ties.gap, width) - own_pairs(ties)) / (n * (n - 1))
 
 
 def range_sf(r: float) -> float:

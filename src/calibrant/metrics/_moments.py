@@ -1,74 +1,39 @@
-"""Sums per bin of equal width from which every fixed-bin error, its floor and its interval follow."""
+"""What follows from sums per bin: a norm of the gaps, an unbiased square of norm 2, and the floor that noise sets."""
 
 import math
-from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from calibrant._bins import Bins, Events, bin_sums, equal_width_index
+from calibrant._bins import Bins, Judged, Moments
 from calibrant.metrics._results import Interval, quantile
 
+Edges = Literal["equal_width", "equal_mass"]
 
-@dataclass(frozen=True, eq=False)
-class Moments:
-    """Per bin, with u = confidence - correct and weights w: sums of w, w^2, wu, wu^2, w^2 u^2, w^2 c (1 - c)."""
 
-    mass: Tensor
-    square: Tensor
-    gap: Tensor
-    gap_square: Tensor
-    square_gap_square: Tensor
-    spread: Tensor
+def squared_error(moments: Moments, level: float) -> Interval:
+    r"""Unbiased estimate of the squared error of norm 2, and its interval within $[0, \infty)$.
 
-    @classmethod
-    def of(cls, events: Events, bins: int) -> "Moments":
-        """Sum over bins of equal width."""
-        c, a, w = events.confidence, events.correct, events.weights
-        index = equal_width_index(bins, c)
-        u, spread = c - a, c * (1 - c)
-
-        def total(values: Tensor) -> Tensor:
-            return bin_sums(index, values, bins)
-
-        if w is None:
-            count, squares = torch.bincount(index, minlength=bins).double(), total(u.square())
-            return cls(count, count, total(u), squares, squares, total(spread))
-        v = w.to(c).square()
-        return cls(total(w), total(v), total(w * u), total(w * u.square()), total(v * u.square()), total(v * spread))
-
-    def error(self, norm: float) -> Tensor:
-        r"""Calibration error $(\sum_b w_b |acc_b - conf_b|^p)^{1/p}$."""
-        return norm_of(self.mass / self.mass.sum(), (self.gap / self.mass).nan_to_num(0.0), norm)
-
-    def squared(self, level: float) -> Interval:
-        r"""Unbiased estimate of the squared error of norm 2, and its interval within $[0, \infty)$.
-
-        In a bin, mu^2 is estimated by the mean of u_i u_j over pairs i != j. Hoeffding's decomposition of this
-        U-statistic gives a variance that is right both where mu = 0, at rate 1/n, and where it is not. Weights act
-        through the effective number of examples, (sum w)^2 / sum w^2.
-        """
-        pairs = self.mass.square() - self.square
-        some = pairs > 1e-12 * self.mass.square()  # at least two examples
-        if not bool(some.any()):
-            return Interval(0.0, 0.0, 1.0, level)
-        mass, pairs, square = self.mass[some], pairs[some], self.square[some]
-        share = mass / self.mass.sum()
-        n = mass.square() / square
-        second = self.gap_square[some] / mass
-        product = (self.gap[some].square() - self.square_gap_square[some]) / pairs
-        mu = product.clamp_min(0)
-        one = (mu * (second - mu)).clamp_min(0)
-        two = (second.square() - mu.square()).clamp_min(0)
-        within = (share.square() * (4 * (n - 2).clamp_min(0) * one + 2 * two) / (n * (n - 1))).sum()
-        total = self.mass.sum().square() / self.square.sum()
-        between = ((share * mu.square()).sum() - (share * mu).sum().square()).clamp_min(0) / total
-        value, half = float((share * product).sum()), quantile(level) * math.sqrt(float(within + between))
-        return Interval(value, max(value - half, 0.0), max(value + half, 0.0), level)
-
-    def floor(self, level: float) -> Interval:
-        """ECE of a perfectly calibrated model with these confidences: mean, and central interval."""
-        return noise(self.spread.sqrt() / self.mass.sum(), level)
+    In a bin, mu^2 is estimated by the mean of u_i u_j over pairs i != j. Hoeffding's decomposition of this
+    U-statistic gives a variance that is right both where mu = 0, at rate 1/n, and where it is not.
+    """
+    n = moments.mass
+    some = n > 1 + 1e-9  # at least two examples
+    if not bool(some.any()):
+        return Interval(0.0, 0.0, 1.0, level)
+    n, gap, gap_square = n[some], moments.gap[some], moments.gap_square[some]
+    total = moments.mass.sum()
+    share = n / total
+    second = gap_square / n
+    product = (gap.square() - gap_square) / (n * (n - 1))
+    mu = product.clamp_min(0)
+    one = (mu * (second - mu)).clamp_min(0)
+    two = (second.square() - mu.square()).clamp_min(0)
+    within = (share.square() * (4 * (n - 2).clamp_min(0) * one + 2 * two) / (n * (n - 1))).sum()
+    between = ((share * mu.square()).sum() - (share * mu).sum().square()).clamp_min(0) / total
+    value, half = float((share * product).sum()), quantile(level) * math.sqrt(float(within + between))
+    return Interval(value, max(value - half, 0.0), max(value + half, 0.0), level)
 
 
 def norm_of(weight: Tensor, gap: Tensor, norm: float) -> Tensor:
@@ -107,8 +72,6 @@ def noise(sigma: Tensor, level: float) -> Interval:
     return Interval(mean, at((1 - level) / 2), at((1 + level) / 2), level)
 
 
-def bin_table(events: Events, bins: int, edges: str) -> Bins:
+def bin_table(events: Judged, bins: int, edges: Edges) -> Bins:
     """Bins of equal width or of equal mass."""
-    if edges == "equal_mass":
-        return Bins.equal_mass_of(bins, events.ties)
-    return Bins.equal_width(bins, events.confidence, events.correct, events.weights)
+    return Bins.equal_mass(bins, events.ties) if edges == "equal_mass" else events.equal_width(bins)

@@ -51,12 +51,35 @@ def quantile(level: float) -> float:
 
 
 def mean_interval(values: Tensor, weights: Tensor | None, level: float) -> Interval:
-    """Normal interval of a mean over independent examples; unbounded for a single example."""
-    n, v = len(values), values.double()
+    """Normal interval of a mean over independent examples, each counted as often as its weight says.
+
+    Unbounded for a single example.
+    """
+    v = values.double()
     w = torch.ones_like(v) if weights is None else weights.to(v)
-    w = w / w.sum()
-    mean = float((w * v).sum())
-    if n == 1 or not math.isfinite(mean):
+    n = float(w.sum())
+    mean = float((w * v).sum()) / n
+    if n <= 1 or not math.isfinite(mean):
         return Interval(mean, -math.inf, math.inf, level)
-    half = quantile(level) * math.sqrt(float((w.square() * (v - mean).square()).sum()) * n / (n - 1))
+    half = quantile(level) * math.sqrt(float((w * (v - mean).square()).sum()) / (n * (n - 1)))
     return Interval(mean, mean - half, mean + half, level)
+
+
+def wilson(p: float, n: float, level: float) -> Interval:
+    """Wilson's score interval of a share p of n (1927), which holds near 0 and 1 too."""
+    z = quantile(level)
+    center, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return Interval(p, max(0.0, (center - half) / (1 + z * z / n)), min(1.0, (center + half) / (1 + z * z / n)), level)
+
+
+def share_interval(hits: Tensor, weights: Tensor | None, level: float) -> Interval:
+    """Return a share with Wilson's interval."""
+    hits = hits.double()
+    w = torch.ones_like(hits) if weights is None else weights.to(hits)
+    n = float(w.sum())
+    return wilson(float((w * hits).sum()) / n, n, level) if n else Interval(math.nan, 0.0, 1.0, level)
+
+
+def signed_root(x: float) -> float:
+    """Return the root of |x|, with the sign of x."""
+    return math.copysign(math.sqrt(abs(x)), x)

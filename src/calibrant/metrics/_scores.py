@@ -4,8 +4,12 @@ from typing import Literal
 
 from torch import Tensor
 
-from calibrant._bins import entropies, judge, log_likelihood, top_label
-from calibrant._types import Labels, Logits, PerExample, Scalar
+from calibrant._bins import Events
+from calibrant._softmax import entropies
+from calibrant.metrics._metric import metric
+from calibrant.metrics._results import Interval, share_interval
+from calibrant.predictions import Predictions
+from calibrant.types import PerExample, Scalar, Share
 
 __all__ = [
     "accuracy",
@@ -27,46 +31,115 @@ def mean(values: Tensor, weights: Tensor | None) -> Tensor:
     return values.mean() if weights is None else (values * weights).sum() / weights.sum()
 
 
-def accuracy(logits: Logits, labels: Labels, *, weights: PerExample | None = None) -> Scalar:
+def _correct(p: Predictions) -> PerExample:
+    return p.correct
+
+
+def _accuracy_interval(p: Predictions, *, level: float) -> Interval:
+    return share_interval(p.correct, p.weights, level)
+
+
+@metric(
+    "accuracy",
+    unit="share",
+    higher_is_better=True,
+    meaning="share of predictions that are right",
+    takes="predictions",
+    each=_correct,
+    interval=_accuracy_interval,
+)
+def accuracy(p: Predictions) -> Scalar:
     """Share of examples whose predicted class, the lowest index that attains the maximum, is right.
+
+    Its interval is Wilson's (1927).
 
     >>> accuracy(torch.eye(2), torch.tensor([0, 0]))
     tensor(0.5000, dtype=torch.float64)
+    >>> print(accuracy.interval(torch.eye(2), torch.tensor([0, 0])))
+    0.5000 [0.1209, 0.8791]
     """
-    return mean(logits.argmax(-1) == labels, weights)
+    return mean(p.correct, p.weights)
 
 
-def error(logits: Logits, labels: Labels, *, weights: PerExample | None = None) -> Scalar:
+def _wrong(p: Predictions) -> PerExample:
+    return 1 - p.correct
+
+
+def _error_interval(p: Predictions, *, level: float) -> Interval:
+    return share_interval(1 - p.correct, p.weights, level)
+
+
+@metric(
+    "error",
+    unit="share",
+    meaning="share of predictions that are wrong",
+    takes="predictions",
+    each=_wrong,
+    interval=_error_interval,
+)
+def error(p: Predictions) -> Scalar:
     """Share of examples whose predicted class is wrong: 1 - accuracy.
 
     >>> error(torch.eye(2), torch.tensor([0, 0]))
     tensor(0.5000, dtype=torch.float64)
     """
-    return 1 - accuracy(logits, labels, weights=weights)
+    return 1 - mean(p.correct, p.weights)
 
 
-def nll(logits: Logits, labels: Labels, *, among: Among = "all", weights: PerExample | None = None) -> Scalar:
+def _nll(p: Predictions) -> PerExample:
+    return 0.0 - p.log_likelihood
+
+
+@metric(
+    "negative log-likelihood",
+    unit="nats",
+    short="NLL",
+    meaning="mean −log p of the true class, in nats; lower is better",
+    takes="predictions",
+    each=_nll,
+)
+def nll(p: Predictions, *, among: Among = "all") -> Scalar:
     r"""Mean negative log-likelihood, $-\log p_y$, in nats; of all, correct or wrong predictions.
 
     Mukhoti et al. (2020, Figures 1 and 3) follow it over the epochs for correct and for wrong ones. nan where there
-    are none.
+    are none. Its interval is that of a mean.
 
     >>> nll(torch.zeros(1, 4), torch.tensor([2]))
     tensor(1.3863, dtype=torch.float64)
+    >>> print(nll.interval(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])))
+    0.6931 [0.6931, 0.6931]
     """
-    return _mean_among(0.0 - log_likelihood(logits, labels), logits, labels, among, weights)
+    return _mean_among(_nll(p), p, among)
 
 
-def brier(logits: Logits, labels: Labels, *, weights: PerExample | None = None) -> Scalar:
+def _brier(p: Predictions) -> PerExample:
+    return p.outcomes.brier
+
+
+@metric(
+    "Brier score",
+    short="Brier",
+    meaning="squared distance of the probabilities from the truth, 0 to 2",
+    takes="predictions",
+    each=_brier,
+)
+def brier(p: Predictions) -> Scalar:
     r"""Mean Brier score, $\lVert p - e_y \rVert^2$ summed over classes, in [0, 2] (Brier 1950).
 
     >>> brier(torch.zeros(1, 2), torch.tensor([0]))
     tensor(0.5000, dtype=torch.float64)
     """
-    return mean(judge(logits, labels).brier, weights)
+    return mean(p.outcomes.brier, p.weights)
 
 
-def entropy(logits: Logits, labels: Labels, *, among: Among = "all", weights: PerExample | None = None) -> Scalar:
+@metric(
+    "entropy",
+    unit="nats",
+    higher_is_better=None,
+    meaning="mean entropy of the predicted distributions, in nats",
+    takes="predictions",
+)
+def entropy(p: Predictions, *, among: Among = "all") -> Scalar:
     r"""Mean entropy of the predicted distributions, $-\sum_j p_j \log p_j$, in nats; of all, correct or wrong ones.
 
     As in Mukhoti et al. (2020, Figure 1). nan where there are none.
@@ -74,45 +147,79 @@ def entropy(logits: Logits, labels: Labels, *, among: Among = "all", weights: Pe
     >>> entropy(torch.zeros(1, 4), torch.tensor([2]))
     tensor(1.3863, dtype=torch.float64)
     """
-    return _mean_among(entropies(logits), logits, labels, among, weights)
+    return _mean_among(entropies(p.logits), p, among)
 
 
-def confident_share(
-    logits: Logits, labels: Labels, *, above: float = 0.99, weights: PerExample | None = None
-) -> Scalar:
+def _confident_interval(events: Events, *, level: float, above: Share = 0.99) -> Interval:
+    return share_interval(events.confidence >= above, events.weights, level)
+
+
+@metric(
+    "confidence of at least 99 %",
+    unit="share",
+    higher_is_better=None,
+    short="at least 99 % confident",
+    meaning="how many predictions are that sure",
+    takes="events",
+    interval=_confident_interval,
+)
+def confident_share(events: Events, *, above: Share = 0.99) -> Scalar:
     """Share of predictions with confidence of at least `above` (Mukhoti et al. 2020, Table 7).
 
     >>> confident_share(torch.tensor([[0.0, 9.0], [0.0, 1.0]]), torch.tensor([1, 1]))
     tensor(0.5000, dtype=torch.float64)
     """
-    return mean(top_label(logits, labels)[0] >= above, weights)
+    return mean(events.confidence >= above, events.weights)
 
 
-def confident_accuracy(
-    logits: Logits, labels: Labels, *, above: float = 0.99, weights: PerExample | None = None
-) -> Scalar:
+def _confident_accuracy_interval(events: Events, *, level: float, above: Share = 0.99) -> Interval:
+    sure = events[events.confidence >= above]
+    return share_interval(sure.happened, sure.weights, level)
+
+
+@metric(
+    "accuracy of those",
+    unit="share",
+    higher_is_better=True,
+    meaning="how many of those are right",
+    takes="events",
+    interval=_confident_accuracy_interval,
+)
+def confident_accuracy(events: Events, *, above: Share = 0.99) -> Scalar:
     """Accuracy of the predictions with confidence of at least `above` (Mukhoti et al. 2020, Table 7); nan of none.
 
     >>> confident_accuracy(torch.tensor([[0.0, 9.0], [0.0, 1.0]]), torch.tensor([1, 0]))
     tensor(1., dtype=torch.float64)
     """
-    confidence, correct = top_label(logits, labels)
-    chosen = confidence >= above
-    return mean(correct[chosen], None if weights is None else weights[chosen])
+    sure = events[events.confidence >= above]
+    return mean(sure.happened, sure.weights)
 
 
-def signed_gap(logits: Logits, labels: Labels, *, weights: PerExample | None = None) -> Scalar:
+def _gap(events: Events) -> PerExample:
+    return events.confidence - events.happened
+
+
+@metric(
+    "confidence minus accuracy",
+    unit="share",
+    higher_is_better=None,
+    meaning="above 0: overconfident on the whole",
+    takes="events",
+    each=_gap,
+)
+def signed_gap(events: Events) -> Scalar:
     """Mean confidence minus accuracy: positive if overconfident, negative if underconfident.
 
     >>> signed_gap(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(-0.2500, dtype=torch.float64)
+    >>> print(signed_gap.interval(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])))
+    -0.2500 [-0.6612, 0.1612]
     """
-    confidence, correct = top_label(logits, labels)
-    return mean(confidence - correct, weights)
+    return mean(_gap(events), events.weights)
 
 
-def _mean_among(values: Tensor, logits: Tensor, labels: Tensor, among: Among, weights: Tensor | None) -> Tensor:
+def _mean_among(values: Tensor, p: Predictions, among: Among) -> Tensor:
     if among == "all":
-        return mean(values, weights)
-    chosen = (logits.argmax(-1) == labels) == (among == "correct")
-    return mean(values[chosen], None if weights is None else weights[chosen])
+        return mean(values, p.weights)
+    chosen = (p.correct == 1) == (among == "correct")
+    return mean(values[chosen], None if p.weights is None else p.weights[chosen])

@@ -3,15 +3,17 @@
 import torch
 from torch import Tensor
 
-from calibrant._bins import Events, Ties
-from calibrant._types import Labels, Logits, PerExample, Scalar
+from calibrant._bins import Judged, Ties
+from calibrant.metrics._metric import metric
+from calibrant.types import Scalar
 
 __all__ = ["smooth_ece"]
 
 _GRID = 1 << 14
 
 
-def smooth_ece(logits: Logits, labels: Labels, *, weights: PerExample | None = None) -> Scalar:
+@metric("smooth ECE", unit="share", meaning="smoothed over confidences, no bins", takes="events")
+def smooth_ece(events: Judged) -> Scalar:
     r"""Smooth ECE, the error seen through a window as wide as the error itself (Blasiok & Nakkiran 2024).
 
     The s with $\int_0^1 |\frac1n \sum_i (a_i - c_i) K_s(t, c_i)| dt = s$, of correctness a and confidence c. K_s is the
@@ -22,7 +24,7 @@ def smooth_ece(logits: Logits, labels: Labels, *, weights: PerExample | None = N
     >>> smooth_ece(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)
     """
-    return smooth_ece_of(Events.top(logits, labels, weights).ties)
+    return smooth_ece_of(events.ties)
 
 
 def smooth_ece_of(ties: Ties) -> Scalar:
@@ -47,7 +49,7 @@ def smooth_ece_of(ties: Ties) -> Scalar:
 
 def deposit(ties: Ties, cells: int) -> Tensor:
     """Spread each group's gap, as a share of the mass, over the two nearest cells of a grid on [0, 1]."""
-    gap = (ties.correct - ties.mass * ties.value) / ties.mass.sum()
+    gap = ties.gap / ties.mass.sum()
     x = ties.value * cells - 0.5
     left = x.floor()
     part = x - left

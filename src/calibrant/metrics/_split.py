@@ -1,12 +1,12 @@
 """Refinement and calibration: what a better map could not, and could, take off a proper score."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from calibrant import losses
 from calibrant._folds import Fit, cross_fitted
-from calibrant._types import Labels, Logits, PerExample
 from calibrant.metrics._results import Interval, mean_interval
+from calibrant.metrics._scores import brier, nll
+from calibrant.predictions import predictions_of
 
 __all__ = ["Split", "split"]
 
@@ -21,30 +21,30 @@ class Split:
 
 
 def split(
-    logits: Logits,
-    labels: Labels,
-    fit: Fit,
+    predictions: Any,
+    labels: Any = None,
+    weights: Any = None,
     *,
+    fit: Fit,
     score: Literal["nll", "brier"] = "nll",
     folds: int = 5,
     seed: int = 0,
     level: float = 0.90,
-    weights: PerExample | None = None,
 ) -> Split:
     """Refinement is the score after recalibration by `fit`, cross-fitted; calibration is the rest (Berta et al. 2025).
 
     Every example is recalibrated by a map that was fitted on the other folds, so that calibration is, in expectation,
     a lower bound of what calibration costs in this score: neither binning nor overfitting can inflate it. It may come
-    out below 0 where there is nothing to repair. The fit sees no weights; the means do.
+    out below 0 where there is nothing to repair. `fit` takes predictions, as every calibrator's does.
 
-    >>> halve = lambda logits, labels: lambda z: z / 2
+    >>> halve = lambda predictions: lambda z: z / 2
     >>> z = torch.tensor([[0.0, 2.0]]).expand(10, 2)
-    >>> round(split(z, torch.ones(10, dtype=torch.int64), halve).refinement.value, 4)  # log(1 + 1/e)
+    >>> round(split(z, torch.ones(10, dtype=torch.int64), fit=halve).refinement.value, 4)  # log(1 + 1/e)
     0.3133
     """
-    loss = losses.cross_entropy if score == "nll" else losses.brier
-    logits = logits.double()
-    told = loss(logits, labels)
-    repaired = loss(cross_fitted(fit, logits, labels, folds=folds, seed=seed), labels)
-    parts = (mean_interval(values, weights, level) for values in (told, repaired, told - repaired))
+    p = predictions_of(predictions, labels, weights).double()
+    each = (nll if score == "nll" else brier).each
+    assert each is not None
+    stated, repaired = each(p), each(cross_fitted(fit, p, folds=folds, seed=seed))
+    parts = (mean_interval(values, p.weights, level) for values in (stated, repaired, stated - repaired))
     return Split(*parts)

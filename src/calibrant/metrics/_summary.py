@@ -4,37 +4,36 @@ import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from calibrant._bins import Bins, Judged, Ties, equal_width_edges, equal_width_index, judge
-from calibrant._stream import stream
-from calibrant._types import InputError, Labels, Logits, PerExample
-from calibrant.metrics._moments import Moments
-from calibrant.metrics._results import Interval, quantile
-from calibrant.predictions import Predictions
-
-if TYPE_CHECKING:
-    from calibrant.metrics._assess import Assessment
+from calibrant._bins import Bins, Moments, Ties, equal_width_edges, equal_width_index
+from calibrant.catalog import METRICS
+from calibrant.metrics._results import Interval, quantile, wilson
+from calibrant.predictions import Of, Predictions, predictions_of
+from calibrant.types import InputError
 
 _UNIT = 30  # numbers are counted in units of 2^-30
 _COARSE = 14  # and squared log-likelihoods of 2^-14
 _ROWS = 1 << 13  # examples added at a time: sums of integers that float64 holds exactly
 _LOW = 26  # bits of the lower word while adding up
 _FINE = 10  # bits of the mantissa that tell cells apart: 1,024 cells for every factor of two in the odds
-_FIRST = (1023 - 40) << _FINE  # odds of an error below 2^-40 share the first cell
+_FIRST = (1023 - 40) << _FINE  # odds of a miss below 2^-40 share the first cell
 _CELLS = 60 << _FINE  # up to odds of 2^20
+SURE = 0.99
 
-_OWN = (  # sums of w x; spread alone is one of w^2 x
-    *("mass", "correct", "gap", "gap_square", "spread", "nll", "nll_square", "infinite", "brier", "brier_square"),
-    *("confident", "confident_correct"),
+_FEATURES = (  # what is summed over the examples of every bin; all but the first count an example by its weight
+    *("rows", "mass", "correct", "happened", "gap", "gap_square", "variance", "nll", "nll_square", "infinite"),
+    *("brier", "brier_square", "sure", "sure_happened"),
 )
-_SQUARES = ("mass", "correct", "gap", "gap_square", "nll", "nll_square", "brier", "brier_square", "confident")
-_FEATURES = ("count", *_OWN, *(f"square_{name}" for name in _SQUARES))  # sums of w^2 x
-_WEIGHTED = list(range(len(_FEATURES)))
-_PLAIN = [0, *range(len(_OWN)), *(_OWN.index(name) for name in _SQUARES)]  # without weights many are the same
+_MEANS = {"nll": "nll", "brier": "brier", "signed_gap": "gap"}  # metrics whose interval is that of a mean
+_SHARES = {  # metrics that are one sum as a share of another
+    "accuracy": ("correct", "mass"),
+    "confident_share": ("sure", "mass"),
+    "confident_accuracy": ("sure_happened", "sure"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +45,10 @@ class Summary:
     differ in its last bit, and so may a rounding). ECE over the stated equal-width bins is exact to 2^-31. What
     needs the examples sorted is read from 61,440 cells, uniform in the logarithm of the odds of an error to 1/1024:
     its error is at most the mass of the heaviest cell times the number of bin ends that it can be met at, 2 (b - 1)
-    for AdaECE, 2 for Kuiper, and far less as a rule. Weights should be around 1. NLLs above 65,536 count as that.
+    for AdaECE, 2 for Kuiper, and far less as a rule. Weights are at most 100. NLLs above 65,536 count as that.
+
+    It is read like predictions: `summary["ece"]` is a value, `summary.interval("nll")` one with its interval, and
+    `calibrant.measure(summary)` the whole table.
 
     >>> summary = Summary.empty(k=2).add(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     >>> summary["ece"], (summary + summary)["ece"]
@@ -57,80 +59,111 @@ class Summary:
     bins: int
     high: Tensor  # (f b) int64, upper words of the sums over bins of equal width
     low: Tensor  # (f b) int64, lower words, in [0, 2^32)
-    cells: Tensor = field(repr=False)  # (3 g) int64: mass, correct, confidence by log-odds
+    cells: Tensor = field(repr=False)  # (3 g) int64: mass, what happened, confidence by log-odds
+    of: Of = "top"  # the event that is judged
 
     @classmethod
-    def empty(cls, k: int = 0, *, bins: int = 15, device: torch.device | str = "cpu") -> "Summary":
+    def empty(cls, k: int = 0, *, bins: int = 15, of: Of = "top", device: torch.device | str = "cpu") -> "Summary":
         """Of nothing yet; the state lives on `device`, batches may come from any."""
         zero = torch.zeros(len(_FEATURES), bins, dtype=torch.int64, device=device)
-        return cls(k, bins, zero, zero, torch.zeros(3, _CELLS, dtype=torch.int64, device=device))
+        return cls(k, bins, zero, zero, torch.zeros(3, _CELLS, dtype=torch.int64, device=device), of)
 
     @classmethod
-    def of(cls, predictions: Predictions, *, bins: int = 15) -> "Summary":
-        """Of predictions that are in memory."""
-        return cls.empty(bins=bins).add(predictions.logits, predictions.labels, predictions.weights)
+    def from_predictions(cls, predictions: Predictions, *, bins: int = 15) -> "Summary":
+        """Of predictions that are in memory, and of the event that they say is judged."""
+        return cls.empty(bins=bins, of=predictions.of).add(predictions)
 
     @classmethod
-    def of_file(cls, path: str | Path, *, bins: int = 15, ignore_index: int | None = None) -> "Summary":
+    def from_file(
+        cls, path: str | Path, *, bins: int = 15, of: Of = "top", ignore_index: int | None = None
+    ) -> "Summary":
         """Of a file of any size (.parquet, .safetensors, .npy), read in pieces that are checked like `Predictions`.
 
         Raises `InputError` as `Predictions.load` does, and for formats that can only be read whole.
         """
-        summary = cls.empty(bins=bins)
-        for part in stream(path, ignore_index=ignore_index):
-            summary = summary.add(part.logits, part.labels, part.weights)
+        summary = cls.empty(bins=bins, of=of)
+        for part in Predictions.load_pieces(path, ignore_index=ignore_index):
+            summary = summary.add(part)
         return summary
 
-    def add(self, logits: Logits, labels: Labels, weights: PerExample | None = None) -> "Summary":
+    def add(self, predictions: Any, labels: Any = None, weights: Any = None) -> "Summary":
         """The summary with one more batch."""
-        if self.k not in (0, logits.shape[1]):
-            raise InputError(f"expected logits of {self.k} classes as in the batches before, got {logits.shape[1]}")
-        if weights is not None and float(weights.max()) > 100:
-            raise InputError(f"weights should be around 1, got up to {float(weights.max()):.4g}; divide by their mean")
+        p = predictions_of(predictions, labels, weights).judging(self.of)
+        k = p.logits.shape[1]
+        if self.k not in (0, k):
+            raise InputError(f"expected logits of {self.k} classes as in the batches before, got {k}")
+        if p.weights is not None and float(p.weights.max()) > 100:
+            raise InputError(f"weights are at most 100, got {float(p.weights.max()):.4g}; divide by their mean")
         high, low, cells = self.high.clone(), self.low.clone(), self.cells.clone()
-        for i in range(0, len(labels), _ROWS):
-            rows = slice(i, i + _ROWS)
-            judged, w = judge(logits[rows], labels[rows]), None if weights is None else weights[rows]
-            sums = _sums(judged, w, self.bins)[:, _PLAIN if w is None else _WEIGHTED].to(high.device)
-            high += sums[0] >> (32 - _LOW)
-            low += ((sums[0] & ((1 << (32 - _LOW)) - 1)) << _LOW) + sums[1]
+        for i in range(0, len(p), _ROWS):
+            part = p[i : i + _ROWS]
+            upper, lower = _sums(part, self.bins).to(high.device)
+            high += upper >> (32 - _LOW)
+            low += ((upper & ((1 << (32 - _LOW)) - 1)) << _LOW) + lower
             high, low = _carry(high, low)
-            _count(cells, judged, w)
-        return Summary(logits.shape[1], self.bins, high, low, _whole(cells))
+            _count(cells, part)
+        return Summary(k, self.bins, high, low, _countable(cells), self.of)
 
     def __add__(self, other: "Summary") -> "Summary":
         """Both together."""
-        if self.bins != other.bins or (self.k != other.k and 0 not in (self.k, other.k)):
+        if self.bins != other.bins or (self.k != other.k and 0 not in (self.k, other.k)) or self.of != other.of:
             raise InputError(
-                f"cannot merge summaries of {self.k} classes in {self.bins} bins and {other.k} in {other.bins}"
+                f"cannot merge summaries of {self.k} classes in {self.bins} bins and {other.k} in {other.bins}, of "
+                f"{self.of!r} and {other.of!r}"
             )
         device = self.high.device
         high, low = _carry(self.high + other.high.to(device), self.low + other.low.to(device))
-        cells = _whole(self.cells + other.cells.to(device))
-        return Summary(max(self.k, other.k), self.bins, high, low, cells)
+        cells = _countable(self.cells + other.cells.to(device))
+        return Summary(max(self.k, other.k), self.bins, high, low, cells, self.of)
 
     def __radd__(self, other: int) -> "Summary":
         """Let `sum(summaries)` start from 0."""
         return self
 
     def __len__(self) -> int:
-        return int(self.total("count"))
+        return int(self.total("rows"))
+
+    @property
+    def mass(self) -> float:
+        """How many examples there are, each counted as often as its weight says."""
+        return self.total("mass")
 
     def __getitem__(self, name: str) -> float:
-        """The value of a row of the assessment: "nll", "ece", "adaptive_ece", "kuiper", "smooth_ece" ..."""
-        return self.assessment[name].value
+        """The value of a metric by name: "nll", "ece", "adaptive_ece", "kuiper", "smooth_ece" ..."""
+        if name in _MEANS or name in _SHARES:
+            return self.interval(name).value
+        metric: Any = METRICS[name]
+        try:
+            if metric.takes == "events":
+                return float(metric.function(self))
+        except AttributeError:  # it looks at examples one by one
+            pass
+        raise InputError(f"{name} needs every prediction, not a summary of them; measure them in memory")
 
-    @cached_property
-    def assessment(self) -> "Assessment":
-        """The table of `metrics.assess`, less what needs every class."""
-        from calibrant.metrics._assess import assess
+    def interval(self, name: str, level: float = 0.90) -> Interval:
+        """A metric by name with the interval that holds the truth with probability `level`."""
+        if name in _SHARES:
+            hits, n = map(self.total, _SHARES[name])
+            return wilson(hits / n, n, level) if n else Interval(math.nan, 0.0, 1.0, level)
+        if name in _MEANS:
+            return self._mean(_MEANS[name], level)
+        return METRICS[name].interval_of(self, level=level)  # pyright: ignore[reportFunctionMemberAccess]
 
-        return assess(self)
+    def _mean(self, name: str, level: float) -> Interval:
+        n = self.mass
+        mean = self.total(name) / n
+        if name == "nll" and self.total("infinite") > 0:
+            return Interval(math.inf, -math.inf, math.inf, level)
+        if n <= 1:
+            return Interval(mean, -math.inf, math.inf, level)
+        variance = max(self.total(f"{name}_square") - n * mean**2, 0.0) / (n - 1)
+        half = quantile(level) * math.sqrt(variance / n)
+        return Interval(mean, mean - half, mean + half, level)
 
     def per_bin(self, name: str) -> Tensor:
         """Sums of one feature over the bins, in float64 on the CPU."""
         i = _FEATURES.index(name)
-        unit = _COARSE if name.endswith("nll_square") else _UNIT
+        unit = _COARSE if name == "nll_square" else _UNIT
         sums = [(h << 32) + x for h, x in zip(self.high[i].tolist(), self.low[i].tolist())]
         return torch.tensor([x / 2**unit for x in sums], dtype=torch.float64)
 
@@ -138,61 +171,51 @@ class Summary:
         """Sum of one feature over all examples."""
         return float(self.per_bin(name).sum())
 
-    @property
-    def moments(self) -> Moments:
-        """The moments of the bins of equal width."""
-        names = ("mass", "square_mass", "gap", "gap_square", "square_gap_square", "spread")
-        return Moments(*(self.per_bin(name) for name in names))
+    # The events, as metrics see them
 
-    @property
-    def table(self) -> Bins:
-        """The bins of equal width."""
-        mass, correct, gap = (self.per_bin(name) for name in ("mass", "correct", "gap"))
-        return Bins(
-            edges=equal_width_edges(self.bins),
-            weight=mass / mass.sum(),
-            confidence=(correct + gap) / mass,
-            accuracy=correct / mass,
-            count=self.per_bin("count").long(),
-        )
-
-    @property
+    @cached_property
     def ties(self) -> Ties:
         """The cells that hold anything, in increasing order of confidence."""
         cells = self.cells.cpu()
-        mass, correct, confidence = (cells[:, cells[0] > 0].flip(1).double() / 2**_UNIT).unbind()
-        plain = self.total("mass") == self.total("square_mass") == self.total("count")
-        square = mass if plain else mass * (self.total("square_mass") / self.total("mass"))
-        return Ties(confidence / mass, mass, correct, square, mass.round().long().clamp_min(1), not plain)
+        mass, happened, confidence = (cells[:, cells[0] > 0].flip(1).double() / 2**_UNIT).unbind()
+        return Ties(confidence / mass, mass, happened)
 
-    def mean(self, name: str, level: float) -> Interval:
-        """Mean of "nll", "brier" or "gap" with its normal interval."""
-        n, w, w2 = (self.total(part) for part in ("count", "mass", "square_mass"))
-        mean = self.total(name) / w
-        if name == "nll" and self.total("infinite") > 0:
-            return Interval(math.inf, -math.inf, math.inf, level)
-        if n == 1:
-            return Interval(mean, -math.inf, math.inf, level)
-        first, second = self.total(f"square_{name}"), self.total(f"square_{name}_square")
-        variance = max(second - 2 * mean * first + mean**2 * w2, 0.0)
-        half = quantile(level) * math.sqrt(variance * n / (n - 1)) / w
-        return Interval(mean, mean - half, mean + half, level)
+    def moments(self, bins: int) -> Moments:
+        """The moments of the bins of equal width."""
+        self._has(bins)
+        return Moments(*(self.per_bin(name) for name in ("mass", "gap", "gap_square", "variance")))
+
+    def equal_width(self, bins: int) -> Bins:
+        """The bins of equal width."""
+        self._has(bins)
+        mass, happened, gap = (self.per_bin(name) for name in ("mass", "happened", "gap"))
+        return Bins(
+            edges=equal_width_edges(self.bins),
+            weight=mass / mass.sum(),
+            confidence=(happened + gap) / mass,
+            accuracy=happened / mass,
+            count=mass.round().long(),
+        )
+
+    def _has(self, bins: int) -> None:
+        if bins != self.bins:
+            raise InputError(f"this summary was made with {self.bins} bins, not {bins}")
 
 
-def _sums(judged: Judged, weights: Tensor | None, bins: int) -> Tensor:
-    """Integer sums of the features over bins of equal width, in two words (2 f b); of those that differ."""
-    c, a = judged.confidence, judged.correct
-    u, nll, brier = c - a, -judged.log_likelihood, judged.brier
+def _sums(p: Predictions, bins: int) -> Tensor:
+    """Integer sums of the features over bins of equal width, in two words (2 f b)."""
+    outcomes, events = p.outcomes, p.events
+    c, a = events.confidence, events.happened
+    u, nll, brier = c - a, 0.0 - outcomes.log_likelihood, outcomes.brier
     infinite = nll.isinf()
     nll = nll.masked_fill(infinite, 0.0).clamp_max(65536.0)
     coarse = nll.square() * 2.0 ** (_COARSE - _UNIT)
-    sure, ones = (c >= 0.99).double(), torch.ones_like(c)
-    plain = [ones, a, u, u.square(), c * (1 - c), nll, coarse, infinite.double(), brier, brier.square(), sure, sure * a]
-    if weights is not None:
-        w, v = weights.to(c), weights.to(c).square()
-        by_square = [v * x for x in (ones, a, u, u.square(), nll, coarse, brier, brier.square(), sure)]
-        plain = [ones, *((v if i == 4 else w) * x for i, x in enumerate(plain)), *by_square]
-    units = torch.stack(plain).mul_(2.0**_UNIT).round_()
+    sure, ones = (c >= SURE).double(), torch.ones_like(c)
+    rows = [ones, outcomes.correct, a, u, u.square(), c * (1 - c), nll, coarse, infinite.double()]
+    rows += [brier, brier.square(), sure, sure * a]
+    values = torch.stack(rows)
+    values = torch.cat([ones[None], values if events.weights is None else values * events.weights])
+    units = values.mul_(2.0**_UNIT).round_()
     upper = (units / 2**_LOW).floor_()
     words = torch.cat([upper, units.sub_(upper * 2**_LOW)])  # integers whose sums float64 holds exactly
     index = equal_width_index(bins, c)
@@ -200,12 +223,12 @@ def _sums(judged: Judged, weights: Tensor | None, bins: int) -> Tensor:
     return torch.bincount(slots.flatten(), words.flatten(), minlength=len(words) * bins).long().view(2, -1, bins)
 
 
-def _count(cells: Tensor, judged: Judged, weights: Tensor | None) -> None:
-    """Add to the cells, uniform in the logarithm of the odds of an error: the leading bits of the odds."""
-    c, a = judged.confidence, judged.correct
+def _count(cells: Tensor, p: Predictions) -> None:
+    """Add to the cells, uniform in the logarithm of the odds of a miss: the leading bits of the odds."""
+    c, a = p.events.confidence, p.events.happened
     odds = (1 / c - 1).clamp_min_(0)
     place = ((odds.view(torch.int64) >> (52 - _FINE)) - _FIRST).clamp_(0, _CELLS - 1)
-    w = torch.ones_like(c) if weights is None else weights.to(c)
+    w = torch.ones_like(c) if p.weights is None else p.weights.to(c)
     for row, values in zip(cells, (w, w * a, w * c)):
         row.index_add_(0, place.to(row.device), values.mul(2.0**_UNIT).round_().to(row.device, torch.int64))
 
@@ -214,7 +237,7 @@ def _carry(high: Tensor, low: Tensor) -> tuple[Tensor, Tensor]:
     return high + (low >> 32), low & 0xFFFFFFFF
 
 
-def _whole(cells: Tensor) -> Tensor:
+def _countable(cells: Tensor) -> Tensor:
     if bool((cells[0] >= 1 << 62).any()):
         raise InputError("more than 4 billion examples in one cell of confidence: read the summary and start another")
     return cells

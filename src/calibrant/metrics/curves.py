@@ -1,13 +1,15 @@
-"""Curves: (logits, labels) -> `Curve`."""
+"""Curves: predictions, or (logits, labels) -> `Curve`."""
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from calibrant._bins import Events, Ties
-from calibrant._types import Labels, Logits, PerExample
+from calibrant._bins import Ties
 from calibrant.metrics import _corp, _ranking
+from calibrant.metrics._cumulative import draw
 from calibrant.metrics._results import Curve
-from calibrant.metrics.tests import draw
+from calibrant.predictions import predictions_of
 
 __all__ = ["corp", "risk_coverage"]
 
@@ -15,13 +17,7 @@ _MOST = 4096  # groups of confidence that a band is computed from
 
 
 def corp(
-    logits: Logits,
-    labels: Labels,
-    *,
-    level: float = 0.90,
-    draws: int = 200,
-    seed: int = 0,
-    weights: PerExample | None = None,
+    predictions: Any, labels: Any = None, weights: Any = None, *, level: float = 0.90, draws: int = 200, seed: int = 0
 ) -> Curve:
     """The CORP reliability curve: confidence against its isotonic recalibration (Dimitriadis et al. 2021).
 
@@ -32,17 +28,22 @@ def corp(
     >>> curve.x, curve.y
     (tensor([0.5000], dtype=torch.float64), tensor([0.7500], dtype=torch.float64))
     """
-    return corp_of(Events.top(logits, labels, weights).ties, level, draws, seed)
+    return corp_of(predictions_of(predictions, labels, weights).events.ties, level, draws, seed)
 
 
-def risk_coverage(logits: Logits, labels: Labels, *, weights: PerExample | None = None) -> Curve:
+def risk_coverage(predictions: Any, labels: Any = None, weights: Any = None) -> Curve:
     """Error of the most confident predictions (y) against the share of all that they are (x).
 
     >>> curve = risk_coverage(torch.tensor([[0.0, 2.0], [0.0, 1.0]]), torch.tensor([1, 0]))
     >>> curve.x, curve.y
     (tensor([0.5000, 1.0000], dtype=torch.float64), tensor([0.0000, 0.5000], dtype=torch.float64))
     """
-    return Curve(*_ranking.risk_coverage(Events.top(logits, labels, weights).ties))
+    return risk_coverage_of(predictions_of(predictions, labels, weights).events.ties)
+
+
+def risk_coverage_of(ties: Ties) -> Curve:
+    """The curve from sorted examples."""
+    return Curve(*_ranking.risk_coverage(ties))
 
 
 def corp_of(ties: Ties, level: float, draws: int, seed: int) -> Curve:
@@ -53,10 +54,7 @@ def corp_of(ties: Ties, level: float, draws: int, seed: int) -> Curve:
     if draws == 0:
         return Curve(ties.value, y, weight=weight)
     generator = torch.Generator(device=ties.value.device).manual_seed(seed)
-    fits = [
-        _corp.isotonic(Ties(ties.value, ties.mass, draw(ties, generator), ties.square, ties.count, ties.weighted))
-        for _ in range(draws)
-    ]
+    fits = [_corp.isotonic(draw(ties, generator)) for _ in range(draws)]
     tail = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64, device=ties.value.device)
     low, high = torch.stack(fits).quantile(tail, dim=0)
     return Curve(ties.value, y, low, high, weight)
@@ -74,4 +72,4 @@ def merged(ties: Ties, most: int) -> Ties:
 
     mass = total(ties.mass)
     value = total(ties.mass * ties.value) / mass
-    return Ties(value, mass, total(ties.correct), total(ties.square), total(ties.count), ties.weighted)
+    return Ties(value, mass, total(ties.correct))

@@ -9,12 +9,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from calibrant._bins import Ties, entropies
-from calibrant._types import InputError, Logits, PerExample
+from calibrant._bins import Ties
+from calibrant._softmax import entropies
+from calibrant.catalog import SCORES
+from calibrant.metrics._metric import About
 from calibrant.metrics._ranking import auroc_of
 from calibrant.predictions import Predictions
+from calibrant.types import InputError, Logits, PerExample, Positive
 
-__all__ = ["energy", "entropy", "max_logit", "max_probability"]
+__all__ = ["ABOUT", "Detection", "detection", "energy", "entropy", "max_logit", "max_probability", "register"]
+
+register = SCORES.register
+
+ABOUT = {  # of the numbers of a `Detection`, as studies name them
+    "ood_auroc": About("AUROC, familiar from foreign", "share", True),
+    "ood_aupr_in": About("AUPR, familiar as positive", "share", True),
+    "ood_aupr_out": About("AUPR, foreign as positive", "share", True),
+    "ood_fpr95": About("foreign that pass with 95 % of the familiar", "share", False),
+}
 
 
 @dataclass(frozen=True)
@@ -27,6 +39,7 @@ class Detection:
     fpr95: float  # share of outside examples that pass the threshold which 95 % of the inside ones pass
 
 
+@SCORES.register
 def max_probability(logits: Logits) -> PerExample:
     """Largest log-probability, which orders as the probability does without saturating (Hendrycks & Gimpel 2017).
 
@@ -37,6 +50,7 @@ def max_probability(logits: Logits) -> PerExample:
     return z.amax(-1) - z.logsumexp(-1)
 
 
+@SCORES.register
 def entropy(logits: Logits) -> PerExample:
     """Negative entropy of the predicted distribution.
 
@@ -46,6 +60,7 @@ def entropy(logits: Logits) -> PerExample:
     return -entropies(logits)
 
 
+@SCORES.register
 def max_logit(logits: Logits) -> PerExample:
     """Largest logit (Hendrycks et al. 2022).
 
@@ -55,7 +70,8 @@ def max_logit(logits: Logits) -> PerExample:
     return logits.double().amax(-1)
 
 
-def energy(logits: Logits, *, temperature: float = 1.0) -> PerExample:
+@SCORES.register
+def energy(logits: Logits, *, temperature: Positive = 1.0) -> PerExample:
     r"""Negative free energy, $T \log \sum_j e^{z_j / T}$ (Liu et al. 2020, eq. 4).
 
     >>> energy(torch.zeros(1, 2))

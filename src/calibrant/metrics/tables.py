@@ -1,16 +1,17 @@
 """Tables behind the numbers: the bins of an error, and what is known of every class."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from calibrant._bins import Bins, Events
-from calibrant._types import Labels, Logits, PerExample
-from calibrant.metrics._binned import Edges, class_cells
-from calibrant.metrics._moments import bin_table
+from calibrant._bins import Bins
+from calibrant.metrics._binned import ClassCells
+from calibrant.metrics._moments import Edges, bin_table
+from calibrant.predictions import Predictions, predictions_of
 
-__all__ = ["Classes", "bins", "classes"]
+__all__ = ["ClassCells", "Classes", "bins", "classes", "classes_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,45 +34,45 @@ class Classes:
 
 
 def bins(
-    logits: Logits,
-    labels: Labels,
-    *,
-    bins: int = 15,
-    edges: Edges = "equal_width",
-    index: int | None = None,
-    weights: PerExample | None = None,
+    predictions: Any, labels: Any = None, weights: Any = None, *, bins: int = 15, edges: Edges = "equal_width"
 ) -> Bins:
-    """The bins behind `ece`, `adaptive_ece` (edges "equal_mass"), `mce` (at `.worst`), or of class `index`.
+    """The bins behind `ece`, `adaptive_ece` (edges "equal_mass") and `mce` (at `.worst`).
 
     >>> bins(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]), bins=2).count
     tensor([4, 0])
     """
-    events = Events.top(logits, labels, weights) if index is None else Events.one(logits, labels, index, weights)
-    return bin_table(events, bins, edges)
+    return bin_table(predictions_of(predictions, labels, weights).events, bins, edges)
 
 
-def classes(logits: Logits, labels: Labels, *, bins: int = 15, weights: PerExample | None = None) -> Classes:
+def classes(predictions: Any, labels: Any = None, weights: Any = None, *, bins: int = 15) -> Classes:
     """What is known of every class, by label and by prediction.
 
     >>> classes(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])).ece
     tensor([0.2500, 0.2500], dtype=torch.float64)
     """
-    k = logits.shape[1]
-    events, predicted = Events.top(logits, labels), logits.argmax(1)
-    w = torch.ones_like(events.confidence) if weights is None else weights.double()
-    cells = class_cells(logits, labels, bins, weights)
+    p = predictions_of(predictions, labels, weights)
+    cells = ClassCells(p, bins)
+    p.survey(cells.add)
+    return classes_of(p, cells)
+
+
+def classes_of(p: Predictions, cells: ClassCells) -> Classes:
+    """The same from cells that were shown all rows."""
+    k, predicted, outcomes = p.logits.shape[1], p.logits.argmax(1), p.outcomes
+    w = torch.ones_like(outcomes.confidence) if p.weights is None else p.weights
+    shares = cells.shares
 
     def total(index: Tensor, values: Tensor | None) -> Tensor:
         return torch.bincount(index, values, minlength=k)
 
-    by_prediction = total(predicted, w)
+    by_label, by_prediction = total(p.labels, w), total(predicted, w)
     return Classes(
-        frequency=cells[:, :, 2].sum(1),
-        forecast=cells[:, :, 1].sum(1),
-        count=total(labels, None),
-        predicted=total(predicted, None),
-        recall=total(labels, w * events.correct) / total(labels, w),
-        precision=total(predicted, w * events.correct) / by_prediction,
-        confidence=total(predicted, w * events.confidence) / by_prediction,
-        ece=cells[:, :, 1:].diff(dim=2).abs().sum((1, 2)),
+        frequency=shares[:, :, 2].sum(1),
+        forecast=shares[:, :, 1].sum(1),
+        count=by_label.round().long(),
+        predicted=by_prediction.round().long(),
+        recall=total(p.labels, w * outcomes.correct) / by_label,
+        precision=total(predicted, w * outcomes.correct) / by_prediction,
+        confidence=total(predicted, w * outcomes.confidence) / by_prediction,
+        ece=cells.ece,
     )

@@ -1,8 +1,9 @@
-"""Networks: (classes, ...) -> nn.Module from prepared inputs to logits. `__all__` is the registry.
+"""Networks: (classes, ...) -> nn.Module from prepared inputs to logits. `register` enrolls one of your own.
 
 Networks for text take the word vectors they start from as second argument.
 """
 
+from calibrant.catalog import NETWORKS
 from calibrant.networks import bert as _bert
 from calibrant.networks import densenet as _densenet
 from calibrant.networks import resnet as _resnet
@@ -20,7 +21,8 @@ from calibrant.networks.tree_lstm import *
 from calibrant.networks.vgg import *
 from calibrant.networks.wide_resnet import *
 
-__all__: list[str] = []
+register = NETWORKS.register
+__all__ = ["register"]
 __all__ += _bert.__all__
 __all__ += _densenet.__all__
 __all__ += _resnet.__all__

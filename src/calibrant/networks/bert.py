@@ -2,7 +2,8 @@
 
 from torch import Tensor, nn
 
-from calibrant._types import InputError
+from calibrant.catalog import NETWORKS
+from calibrant.types import InputError
 
 __all__ = ["bert"]
 
@@ -16,6 +17,7 @@ class _Bert(nn.Module):
         return self.body(tokens, attention_mask=(tokens != self.padding).long()).logits
 
 
+@NETWORKS.register
 def bert(classes: int, *, checkpoint: str = "bert-base-uncased", pretrained: bool = True) -> nn.Module:
     """A BERT-like classifier from the hub or a local folder; `pretrained=False` takes its architecture only.
 

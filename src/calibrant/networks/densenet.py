@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from calibrant.catalog import NETWORKS
 from calibrant.networks.resnet import Pooled
 
 __all__ = ["densenet", "densenet121"]
@@ -19,6 +20,7 @@ class _Layer(nn.Module):
         return torch.cat([self.body(x), x], 1)
 
 
+@NETWORKS.register
 def densenet(
     classes: int,
     *,
@@ -45,6 +47,7 @@ def densenet(
     return Pooled(nn.Sequential(*layers), width, classes)
 
 
+@NETWORKS.register
 def densenet121(classes: int, *, growth: int = 32, channels: int = 3) -> nn.Module:
     """DenseNet-121 as Mukhoti et al. (2020) train it on CIFAR: blocks 6/12/24/16, growth 32; 7.0 M parameters."""
     return densenet(classes, growth=growth, channels=channels)

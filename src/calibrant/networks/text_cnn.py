@@ -5,6 +5,8 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn.functional import max_pool1d, relu
 
+from calibrant.catalog import NETWORKS
+
 __all__ = ["cnn8_text", "global_pooling_cnn"]
 
 
@@ -35,6 +37,7 @@ class _GlobalPoolingCNN(nn.Module):
         return self.head(self.dropout(relu(self.hidden(x))))
 
 
+@NETWORKS.register
 def global_pooling_cnn(
     classes: int,
     vectors: Tensor | None = None,
@@ -74,6 +77,7 @@ class _CNN8(nn.Module):
         return self.head(self.dropout(relu(self.hidden(x.amax(2)))))
 
 
+@NETWORKS.register
 def cnn8_text(
     classes: int,
     vectors: Tensor | None = None,

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from calibrant.catalog import NETWORKS
 from calibrant.networks.text_cnn import embedding
 
 __all__ = ["tree_lstm"]
@@ -72,6 +73,7 @@ def _schedule(trees: Any) -> tuple[Tensor, Tensor, list[int]]:
     return torch.cat([leaves[turn[leaves].argsort()], inner]), turn, counts
 
 
+@NETWORKS.register
 def tree_lstm(
     classes: int,
     vectors: Tensor | None = None,

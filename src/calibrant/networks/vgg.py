@@ -2,11 +2,13 @@
 
 from torch import nn
 
+from calibrant.catalog import NETWORKS
 from calibrant.networks.resnet import Pooled
 
 __all__ = ["vgg16"]
 
 
+@NETWORKS.register
 def vgg16(classes: int, *, channels: int = 3, width: int = 64) -> nn.Module:
     """VGG-16: 13 convolutions with bias and batch norm, halving after each group, one linear layer; 14.7 M parameters.
 

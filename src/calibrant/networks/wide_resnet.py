@@ -2,12 +2,14 @@
 
 from torch import nn
 
-from calibrant._types import InputError
+from calibrant.catalog import NETWORKS
 from calibrant.networks.resnet import Pooled, basic, convolution, he_fan_out
+from calibrant.types import InputError
 
 __all__ = ["wide_resnet"]
 
 
+@NETWORKS.register
 def wide_resnet(classes: int, *, depth: int = 26, widen: int = 10, channels: int = 3) -> nn.Module:
     """WRN-depth-widen (Mukhoti et al. 2020, code): (depth - 2)/6 basic blocks a stage, 16/32/64 x `widen` channels.
 

@@ -2,8 +2,9 @@
 
 from calibrant.plots import _predictions, _theory
 from calibrant.plots._predictions import *
+from calibrant.plots._predictions import BAR, GAP, LINE, PAPER
 from calibrant.plots._theory import *
 
-__all__: list[str] = []
+__all__ = ["BAR", "GAP", "LINE", "PAPER"]
 __all__ += _predictions.__all__
 __all__ += _theory.__all__

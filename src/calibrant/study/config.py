@@ -1,99 +1,155 @@
-"""A study is data: what to train, what to do with it, what to measure. Checked whole before anything runs."""
+"""A study is data: what to train, what to do with it, what to measure. Read once, and checked before anything runs."""
 
 import hashlib
+import inspect
 import itertools
 import json
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from functools import cache, cached_property
+from importlib.resources import files
 from pathlib import Path
-from types import ModuleType, UnionType
+from types import UnionType
 from typing import Any, Literal, get_args, get_origin
 
-from calibrant import calibrators, catalog, data, losses, metrics, networks
-from calibrant._types import InputError
-from calibrant.study import traces
+from calibrant import catalog
+from calibrant.catalog import Method
+from calibrant.study.methods import LISTS, Methods, method
 from calibrant.study.recipe import RECIPES
 from calibrant.study.recipe import Recipe as Recipe
+from calibrant.types import InputError
+
+Text = str | Method
+Read = Callable[[str, Any], Method]
+STANDARD = Recipe()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Run:
     """One network to train, and what to keep of it. Equal runs have equal ids, on any machine and however spelled."""
 
-    dataset: str
-    network: str
-    loss: str
+    dataset: Method
+    network: Method
+    loss: Method
     seed: int
     recipe: Recipe
-    shifts: tuple[str, ...] = ()  # further test sets to predict: corruptions of the test set, or other data sets
-    traces: tuple[str, ...] = ()  # what to watch in every epoch
+    shifts: Methods  # further test sets to predict: corruptions of the test set, or other data sets
+    traces: Methods  # what to watch in every epoch
+
+    def __init__(
+        self,
+        dataset: Text,
+        network: Text,
+        loss: Text,
+        seed: int,
+        recipe: Recipe,
+        shifts: Iterable[Text] = (),
+        traces: Iterable[Text] = (),
+    ) -> None:
+        _set(self, datasets=dataset, networks=network, losses=loss, shifts=shifts, traces=traces)
+        _set(self, seed=seed, recipe=recipe)
+
+    @property
+    def spelled(self) -> dict[str, Any]:
+        """All of it in plain texts and numbers, every default spelled out."""
+        one = {key: getattr(self, key).canonical for key in ("dataset", "network", "loss")}
+        several = {key: [m.canonical for m in getattr(self, key)] for key in ("shifts", "traces")}
+        return {**one, "seed": self.seed, "recipe": asdict(self.recipe), **several}
 
     @property
     def id(self) -> str:
-        """Twelve hex digits of the canonical JSON, in which every default is spelled out."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+        """Twelve hex digits of the canonical JSON of `spelled`."""
+        return hashlib.sha256(json.dumps(self.spelled, sort_keys=True).encode()).hexdigest()[:12]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Grid:
     """Every loss on every network on every data set with every seed, trained by one recipe."""
 
-    datasets: tuple[str, ...]
-    networks: tuple[str, ...]
-    losses: tuple[str, ...]
-    seeds: tuple[int, ...] = (0,)
-    recipe: Recipe = field(default_factory=Recipe)
-    shifts: tuple[str, ...] = ()
-    traces: tuple[str, ...] = ()
+    datasets: Methods
+    networks: Methods
+    losses: Methods
+    seeds: tuple[int, ...]
+    recipe: Recipe
+    shifts: Methods
+    traces: Methods
 
-    def __post_init__(self) -> None:
-        _spelled(self, "datasets", "networks", "losses", "seeds")
-        _spelled(self, "shifts", "traces", empty=True)
+    def __init__(
+        self,
+        datasets: Iterable[Text],
+        networks: Iterable[Text],
+        losses: Iterable[Text],
+        seeds: Iterable[int] = (0,),
+        recipe: Recipe = STANDARD,
+        shifts: Iterable[Text] = (),
+        traces: Iterable[Text] = (),
+    ) -> None:
+        _set(self, datasets=datasets, networks=networks, losses=losses, shifts=shifts, traces=traces)
+        _set(self, seeds=tuple(seeds), recipe=recipe)
+        _filled(self, "datasets", "networks", "losses", "seeds")
 
     def runs(self) -> Iterator[Run]:
         """Every network of the grid, seeds innermost."""
-        shifts, traces = (tuple(canonical(key, text) for text in getattr(self, key)) for key in ("shifts", "traces"))
         for dataset, network, loss, seed in itertools.product(self.datasets, self.networks, self.losses, self.seeds):
-            names = canonical("datasets", dataset), canonical("networks", network), canonical("losses", loss)
-            yield Run(*names, seed, self.recipe, shifts, traces)
+            yield Run(dataset, network, loss, seed, self.recipe, self.shifts, self.traces)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Setting:
     """Where a paper's numbers come from."""
 
-    dataset: str
-    network: str
+    dataset: Method
+    network: Method
+
+    def __init__(self, dataset: Text, network: Text) -> None:
+        _set(self, datasets=dataset, networks=network)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Study:
-    """Grids of runs, and the calibrators and metrics to apply to each."""
+    """Grids of runs, and the calibrators and metrics to apply to each.
+
+    Wherever it holds methods, their texts may be given.
+    """
 
     name: str
     grids: tuple[Grid, ...]
-    calibrators: tuple[str, ...] = ("Identity", "Temperature")
-    metrics: tuple[str, ...] = ("error", "nll", "brier", "ece", "adaptive_ece")
-    detection: tuple[str, ...] = ("max_probability",)  # scores by which shifts are told from the test set
-    title: str = ""
-    published: str = ""  # the paper whose numbers stand beside ours
-    beside: Setting | None = None  # which of them, where the paper trained something else
+    calibrators: Methods
+    metrics: Methods
+    detection: Methods  # scores by which shifts are told from the test set
+    title: str
+    published: str  # the paper whose numbers stand beside ours
+    beside: Setting | None  # which of them, where the paper trained something else
+    with_: tuple[str, ...]  # files and packages of one's own methods
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        name: str,
+        grids: Iterable[Grid],
+        calibrators: Iterable[Text] = ("Identity", "Temperature"),
+        metrics: Iterable[Text] = ("error", "nll", "brier", "ece", "adaptive_ece"),
+        detection: Iterable[Text] = ("max_probability",),
+        title: str = "",
+        published: str = "",
+        beside: Setting | None = None,
+        with_: Iterable[str] = (),
+    ) -> None:
+        _set(self, name=name, grids=tuple(grids), title=title, published=published, beside=beside, with_=tuple(with_))
+        _set(self, calibrators=calibrators, metrics=metrics, detection=detection)
         if not self.grids:
             raise InputError("a study needs at least one grid")
-        _spelled(self, "calibrators", "metrics", "detection")
+        _filled(self, "calibrators", "metrics", "detection")
 
     @classmethod
-    def load(cls, path: str | Path, scale: str | None = None) -> "Study":
-        """Read a study from TOML; an unknown key is an error with a suggestion.
+    def load(cls, study: str | Path, scale: str | None = None) -> "Study":
+        """Read a study from a TOML file, or a bundled one by its name; what is not known is an error with a suggestion.
 
         What a grid does not say, it has from the top level, and a file without [[grids]] is one grid. `scale` names a
-        table [scales.NAME] that replaces what stands at the top level.
+        table [scales.NAME] that replaces what stands at the top level. Files and packages under the key `with` must
+        have been included before.
         """
-        path = Path(path)
+        path = _path(study)
         try:
             table = tomllib.loads(path.read_text())
         except (OSError, UnicodeDecodeError) as error:
@@ -105,7 +161,8 @@ class Study:
             if scale is not None and scale not in scales:
                 raise InputError(f"no scale {scale!r}; it has {', '.join(scales) or 'none'}")
             name = path.stem if scale is None else f"{path.stem}-{scale}"
-            return _study({"name": name} | table | (scales[scale] if scale is not None else {}))
+            table = {"name": name} | table | (scales[scale] if scale is not None else {})
+            return _study(table, path.parent)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
 
@@ -113,63 +170,76 @@ class Study:
         """Every network of every grid, once."""
         yield from dict.fromkeys(run for grid in self.grids for run in grid.runs())
 
-    def label(self, key: str, name: str) -> str:
-        """Say a canonical name as this study spells it: 'focal(gamma=3, ...)' may be its 'focal'."""
-        texts = (text for grid in self.grids for text in getattr(grid, key))
-        return next((text for text in texts if canonical(key, text) == name), name)
+    def label(self, method: Method) -> str:
+        """Say a method as this study spells it first: 'focal(gamma=3)' may be its 'focal'."""
+        return self._spelled.get(method, method.text)
 
     def names(self, run: Run) -> tuple[str, str, str]:
         """Say a run's data set, network and loss as this study spells them."""
-        return self.label("datasets", run.dataset), self.label("networks", run.network), self.label("losses", run.loss)
+        return self.label(run.dataset), self.label(run.network), self.label(run.loss)
+
+    @cached_property
+    def _spelled(self) -> dict[Method, str]:
+        lists = [(*g.datasets, *g.networks, *g.losses, *g.shifts, *g.traces) for g in self.grids]
+        return {m: m.text for found in reversed(lists) for m in reversed(found)}
 
 
-HOMES: dict[str, ModuleType] = {
-    "datasets": data,
-    "networks": networks,
-    "losses": losses,
-    "calibrators": calibrators,
-    "metrics": metrics,
-    "traces": traces,
-    "detection": metrics.ood,
-}
+# Lists
 
 
-def canonical(key: str, text: str) -> str:
-    """Spell out an entry of a study's list `key`, defaults included."""
-    return catalog.canonical(text, home(key, text))
+def _set(value: Any, **parts: Any) -> None:
+    """Set the parts of a frozen value; make methods of texts, in lists and alone: fail now, not after training."""
+    for key, part in parts.items():
+        if key not in LISTS:
+            object.__setattr__(value, key, part)
+        elif isinstance(part, str | Method):
+            object.__setattr__(value, ALONE[key], method(key, part))
+        else:
+            object.__setattr__(value, key, tuple(method(key, one) for one in part))
 
 
-def home(key: str, text: str) -> ModuleType:
-    """Return the module that knows an entry of a study's list `key`; a shift is a corruption or a data set."""
-    if key != "shifts":
-        return HOMES[key]
-    return data.corruptions if corrupts(text) else data
+ALONE = {"datasets": "dataset", "networks": "network", "losses": "loss"}
 
 
-def corrupts(shift: str) -> bool:
-    """Say whether a shift is a corruption of the test set, whose labels still hold, and not another data set."""
-    return shift.partition("(")[0].strip() in data.corruptions.__all__
-
-
-def _spelled(value: Any, *keys: str, empty: bool = False) -> None:
-    """Bring the lists of a study into normal form; fail now, not after training."""
+def _filled(value: Any, *keys: str) -> None:
     for key in keys:
-        texts = getattr(value, key)
-        if not texts and not empty:
+        if not getattr(value, key):
             raise InputError(f"a study needs at least one entry in {key}")
-        if key != "seeds":
-            object.__setattr__(value, key, tuple(catalog.brief(text, home(key, text)) for text in texts))
 
 
-def _study(table: dict[str, Any]) -> Study:
-    own, shared = ([f.name for f in fields(cls)] for cls in (Study, Grid))
+# Files
+
+
+def _path(study: str | Path) -> Path:
+    if str(study).endswith(".toml") or Path(study).is_file():
+        return Path(study)
+    folder = Path(str(files("calibrant") / "studies"))
+    if not (folder / f"{study}.toml").is_file():
+        there = ", ".join(sorted(path.stem for path in folder.glob("*.toml")))
+        raise InputError(f"no study {str(study)!r}; give a .toml file, or one of the bundled studies: {there}")
+    return folder / f"{study}.toml"
+
+
+def _study(table: dict[str, Any], folder: Path) -> Study:
+    own, shared = ([f.name.rstrip("_") for f in fields(cls)] for cls in (Study, Grid))
     _known("study", table, [*own, *shared])
+    sources = _convert("with", tuple[str, ...], table.pop("with", []), method)
+    _check_included(sources, folder)
     grids = table.pop("grids", [{}])
     if not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in grids):  # pyright: ignore
         raise InputError(f"grids must be tables, written [[grids]], got {grids!r}")
+    read: Read = cache(method)  # a text is read once, however often it stands there
     common = {key: table.pop(key) for key in list(table) if key in shared}
-    made = tuple(build(Grid, common | grid, "study") for grid in grids)
-    return build(Study, table, grids=made)
+    made = tuple(build(Grid, common | grid, "study", read) for grid in grids)
+    return build(Study, table, "study", read, grids=made, with_=sources)
+
+
+def _check_included(sources: tuple[str, ...], folder: Path) -> None:
+    """Raise `InputError` if a study needs code that nobody has allowed to run."""
+    for source in sources:
+        place = folder / source if source.endswith(".py") else source
+        if (str(place.resolve()) if isinstance(place, Path) else place) not in catalog.INCLUDED:
+            raise InputError(f"its methods need {source}, which runs as a program: allow it by --with {place}")
 
 
 def recipe(value: str | Mapping[str, Any]) -> Recipe:
@@ -181,48 +251,46 @@ def recipe(value: str | Mapping[str, Any]) -> Recipe:
     (15, 25)
     >>> recipe("mukhoti_cifer")
     Traceback (most recent call last):
-    calibrant._types.InputError: no recipe 'mukhoti_cifer'; did you mean 'mukhoti_cifar'?
+    calibrant.types.InputError: no recipe 'mukhoti_cifer'; did you mean 'mukhoti_cifar'?
     """
     table = {"like": value} if isinstance(value, str) else dict(value)
     if (name := table.pop("like", None)) is None:
         return build(Recipe, table)
     if name not in RECIPES:
-        close = get_close_matches(str(name), RECIPES, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(RECIPES)}"
-        raise InputError(f"no recipe {name!r}; {hint}")
+        raise InputError(f"no recipe {name!r}; {catalog.suggest(str(name), RECIPES)}")
     changes = build(Recipe, table)  # checks keys and types
     start = RECIPES[name].scaled(changes.epochs) if "epochs" in table else RECIPES[name]
     return replace(start, **{key: getattr(changes, key) for key in table})
 
 
-def build(cls: type[Any], table: Mapping[str, Any], name: str = "", **more: Any) -> Any:
-    """Make a frozen dataclass from a TOML table, checking keys and types; lists become tuples, ints floats.
+def build(cls: type[Any], table: Mapping[str, Any], name: str = "", read: Read = method, **more: Any) -> Any:
+    """Make a frozen dataclass from a TOML table, checking keys and types; lists become tuples, texts methods.
 
     `name` is what messages call it, `more` are values that need no check.
     """
-    known, name = {f.name: f for f in fields(cls)}, name or cls.__name__.lower()
+    known, name = {f.name: f.type for f in fields(cls)}, name or cls.__name__.lower()
     _known(name, table, known)
-    values = {key: _convert(key, known[key].type, value) for key, value in table.items()} | more
-    for f in known.values():
-        if f.default is MISSING and f.default_factory is MISSING and f.name not in values:
-            raise InputError(f"{name} needs {f.name!r}")
+    values = {key: _convert(key, known[key], value, read) for key, value in table.items()} | more
+    for key, parameter in inspect.signature(cls).parameters.items():
+        if parameter.default is parameter.empty and key not in values:
+            raise InputError(f"{name} needs {key!r}")
     return cls(**values)
 
 
 def _known(name: str, table: Iterable[str], known: Iterable[str]) -> None:
     for key in set(table) - set(known):
-        close = get_close_matches(key, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known)}"
-        raise InputError(f"{name} has no key {key!r}; {hint}")
+        raise InputError(f"{name} has no key {key!r}; {catalog.suggest(key, known)}")
 
 
-def _convert(key: str, kind: Any, value: Any) -> Any:
+def _convert(key: str, kind: Any, value: Any, read: Read) -> Any:
     if kind is Recipe and isinstance(value, str | dict):
         return recipe(value)  # pyright: ignore[reportUnknownArgumentType]
+    if kind is Method and isinstance(value, str):
+        return read(key if key in LISTS else f"{key}s", value)
     if isinstance(value, dict) and (nested := [o for o in (kind, *get_args(kind)) if is_dataclass(o)]):
-        return build(nested[0], value)  # pyright: ignore
+        return build(nested[0], value, "", read)  # pyright: ignore
     if get_origin(kind) is tuple and isinstance(value, list):
-        return tuple(_convert(key, get_args(kind)[0], item) for item in value)
+        return tuple(_convert(key, get_args(kind)[0], item, read) for item in value)
     if get_origin(kind) is Literal and value in get_args(kind):
         return value
     options: tuple[Any, ...] = get_args(kind) if isinstance(kind, UnionType) else (kind,)
@@ -230,5 +298,12 @@ def _convert(key: str, kind: Any, value: Any) -> Any:
         return float(value)
     if any(isinstance(o, type) and isinstance(value, o) and isinstance(value, bool) == (o is bool) for o in options):
         return value
-    expected = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
-    raise InputError(f"{key} must be {expected}, got {value!r}")
+    raise InputError(f"{key} must be {_expected(kind)}, got {value!r}")
+
+
+def _expected(kind: Any) -> str:
+    if kind is Method:
+        return "the text of a method"
+    if get_origin(kind) is tuple:
+        return "a list, each " + _expected(get_args(kind)[0])
+    return kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")

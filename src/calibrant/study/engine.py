@@ -1,26 +1,32 @@
 """Engines run the networks of a study, here or elsewhere, and tell what happens as it happens."""
 
+import copy
 import json
+import pickle
 import socket
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from torch import nn
 
-from calibrant import __version__, catalog, data, losses, metrics, networks
+from calibrant import __version__, catalog, metrics
 from calibrant._solve import few_threads
-from calibrant._types import InputError
+from calibrant.catalog import Method
 from calibrant.data import Split, Splits
-from calibrant.study import traces
-from calibrant.study.config import Run, corrupts, home
+from calibrant.study.config import Run
+from calibrant.study.methods import Methods, corrupts
 from calibrant.study.store import Store
+from calibrant.types import InputError
+
+if TYPE_CHECKING:
+    from calibrant.study.train import Epoch
 
 SMALL = 100_000  # numbers in a batch from which several threads pay
 DEATHS = 3  # of its process, after which a run has failed
@@ -29,7 +35,10 @@ OBJECTS = 100_000_000  # bytes of memory for what passes between processes: even
 
 @dataclass(frozen=True)
 class Event:
-    """Something happened to a run: an epoch ended, it is done, was found done, or failed with an error."""
+    """Something happened to a run: an epoch ended, it is done, was found done, or failed.
+
+    An error says why in its first line, and where in the rest.
+    """
 
     kind: Literal["epoch", "done", "found", "failed"]
     run: Run
@@ -66,8 +75,9 @@ def _guarded(work: Work, run: Run) -> Iterator[Event]:
         yield from work(run)
     except (InputError, OSError):
         raise
-    except Exception:
-        yield Event("failed", run, {"error": traceback.format_exc()})
+    except Exception as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        yield Event("failed", run, {"error": f"{reason}\n\n{traceback.format_exc()}"})
 
 
 @dataclass(frozen=True)
@@ -106,7 +116,7 @@ class Ray:
             if run in store:  # with a GPU every task is a process of its own
                 yield Event("found", run, {})
             else:
-                streams[start(work, run, store)] = run
+                streams[start(*_packed(work, run, store))] = run
         while streams:
             (stream,), _ = ray.wait(list(streams), num_returns=1)
             try:
@@ -119,7 +129,7 @@ class Ray:
                 run = streams.pop(stream)
                 deaths[run] += 1
                 if deaths[run] < DEATHS:
-                    streams[start(work, run, store)] = run
+                    streams[start(*_packed(work, run, store))] = run
                 else:
                     yield Event("failed", run, {"error": f"its process died {DEATHS} times: {error}"})
 
@@ -134,50 +144,96 @@ def _reach(address: str | None) -> None:
         raise InputError(f"no Ray cluster answers at {address}: {error.strerror or error}") from None
 
 
-def _elsewhere(work: Work, run: Run, store: Store) -> Iterator[Event]:
+def _packed(work: Work, run: Run, store: Store) -> tuple[list[str], bytes]:
+    """Wrap up what another process is to do: it must include one's own methods before it can unwrap it."""
+    return list(catalog.INCLUDED), pickle.dumps((work, run, store))
+
+
+def _elsewhere(sources: list[str], packed: bytes) -> Iterator[Event]:
+    catalog.include(sources)
+    work, run, store = pickle.loads(packed)
     yield from local(work, [run], store)
 
 
-def execute(run: Run, store: Store, root: Path | None = None) -> Iterator[Event]:
-    """Train one run, keep its predictions, and tell of every epoch. `root` is the folder of local data sets.
+class Data:
+    """Loads what runs are trained and judged on, from a folder or the hub, and keeps the last of it for the next run.
+
+    A copy in another process begins with nothing loaded.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = None if root is None else Path(root).absolute()
+        self._splits: tuple[Method, Splits] | None = None
+        self._shifted: tuple[tuple[Method, Methods], dict[str, Split]] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Data, (self.root,)
+
+    def splits(self, dataset: Method) -> Splits:
+        """Return a data set. Raises `InputError` if that is not what its function returns."""
+        if self._splits is None or self._splits[0] != dataset:
+            found = dataset(self.root)
+            if not isinstance(found, Splits):
+                raise InputError(f"{dataset.name} must return data.Splits, got {type(found).__name__}")
+            self._splits = dataset, found
+        return self._splits[1]
+
+    def shifted(self, dataset: Method, shifts: Methods) -> dict[str, Split]:
+        """Return the further test sets of a data set's runs, named shift0, shift1, ..."""
+        if self._shifted is None or self._shifted[0] != (dataset, shifts):
+            test = self.splits(dataset).test
+            made = {f"shift{i}": _shift(test, dataset.name, shift, self.root) for i, shift in enumerate(shifts)}
+            self._shifted = (dataset, shifts), made
+        return self._shifted[1]
+
+
+def _shift(test: Split, name: str, shift: Method, root: Path | None) -> Split:
+    """Make a further test set; raises `InputError` if it does not fit.
+
+    A corruption changes the images of the data set's own test set, which keep their labels. The test set of any other
+    data set is out of distribution: its labels mean nothing here and are all 0.
+    """
+    own = test.inputs
+    if corrupts(shift):
+        if not (isinstance(own, torch.Tensor) and own.dtype == torch.uint8 and own.ndim == 4):
+            raise InputError(f"{shift} corrupts images of bytes, which {name} has not")
+        return Split(shift(own), test.labels)
+    other = Data(root).splits(shift).test.inputs
+    if not isinstance(other, torch.Tensor) or other.shape[1:] != own.shape[1:]:
+        raise InputError(f"{shift} has inputs unlike those of {name}; choose another shift")
+    return Split(other, torch.zeros(len(other), dtype=torch.long))
+
+
+def execute(run: Run, store: Store, data: Data | None = None) -> Iterator[Event]:
+    """Train one run, keep its predictions, and tell of every epoch.
 
     Batches of few numbers are worked on in one thread, which is faster, and much faster beside other work.
     """
-    splits = load(run.dataset, root)
+    data = data or Data()
+    splits = data.splits(run.dataset)
     numbers = splits.train.inputs[:1].numel() if isinstance(splits.train.inputs, torch.Tensor) else SMALL
     with few_threads(run.recipe.batch_size * numbers, enough=SMALL):
-        yield from _execute(run, store, splits, root)
+        shifts = data.shifted(run.dataset, run.shifts)
+        try:
+            yield from _execute(run, store, splits, shifts)
+        except OSError as error:  # of a full disk, whichever file was written
+            error.filename = error.filename or str(store.root)
+            raise
 
 
-def _execute(run: Run, store: Store, splits: Splits, root: Path | None) -> Iterator[Event]:
+def _execute(run: Run, store: Store, splits: Splits, shifts: dict[str, Split]) -> Iterator[Event]:
     from calibrant.study.train import predict, train
 
-    sets = {"val": splits.val, "test": splits.test} | shifted(run.dataset, run.shifts, root)
+    sets = {"val": splits.val, "test": splits.test} | shifts
     began = time.monotonic()
     torch.manual_seed(run.seed)
-    network = catalog.resolve(run.network, networks)(*sizes(splits))
-    loss = catalog.resolve(run.loss, losses)
-    watches = [catalog.resolve(text, traces) for text in run.traces]
+    network = made_for(splits, run.network)
+    loss = copy.deepcopy(run.loss.bound)  # one that changes itself must not reach the next run
     partial = store.partial(run)
     (partial / "error.txt").unlink(missing_ok=True)
-    log = partial / "history.jsonl"
-    history = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
+    history = History(partial / "history.jsonl")
     for epoch in train(network, splits, loss, run.recipe, seed=run.seed, checkpoint=partial / "checkpoint.pt"):
-        row = {
-            "epoch": epoch.number,
-            "train_loss": epoch.train_loss,
-            "learning_rate": epoch.learning_rate,
-            "val_error": float(metrics.error(*epoch.val)),
-            "val_nll": float(metrics.nll(*epoch.val)),
-            "seconds": epoch.seconds,
-        }
-        history = [past for past in history if past["epoch"] < epoch.number]
-        watched = traces.Watched(epoch, splits, epoch.number == run.recipe.epochs, history)
-        for watch in watches:
-            row |= watch(watched)
-        history.append(row)
-        with log.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        row = history.add(epoch, splits, run)
         yield Event("epoch", run, row | {"images": len(splits.train)})
     device = next(network.parameters()).device
     kept = {name: predict(network, split, splits.prepare, device=device) for name, split in sets.items()}
@@ -189,40 +245,58 @@ def _execute(run: Run, store: Store, splits: Splits, root: Path | None) -> Itera
         "device": str(device),
         "versions": {"calibrant": __version__, "torch": str(torch.__version__)},
     }
-    store.put(run, kept, facts, history)
+    store.put(run, kept, facts, history.rows)
     yield Event("done", run, facts)
 
 
-@lru_cache(maxsize=1)
-def shifted(dataset: str, shifts: tuple[str, ...], root: Path | None) -> dict[str, Split]:
-    """Return the further test sets of a data set's runs, named shift0, shift1, ...; made once for all of its runs.
+class History:
+    """The epochs of a run, a row of numbers for each; kept in a file, so that a resumed run has them all."""
 
-    A corruption changes the images of the data set's own test set, which keep their labels. The test set of any other
-    data set is out of distribution: its labels mean nothing here and are all 0. Raises `InputError` if it does not fit.
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        self.rows: list[dict[str, Any]] = []
+        if log.is_file():
+            self.rows = [json.loads(line) for line in log.read_text().splitlines()]
+
+    def add(self, epoch: "Epoch", splits: Splits, run: Run) -> dict[str, Any]:
+        """Note an epoch that has ended, and what its run's traces see in it."""
+        from calibrant.study.traces import Watched
+
+        row = {
+            "epoch": epoch.number,
+            "train_loss": epoch.train_loss,
+            "learning_rate": epoch.learning_rate,
+            "val_error": float(metrics.error(epoch.val)),
+            "val_nll": float(metrics.nll(epoch.val)),
+            "seconds": epoch.seconds,
+        }
+        self.rows = [past for past in self.rows if past["epoch"] < epoch.number]
+        watched = Watched(epoch, splits, epoch.number == run.recipe.epochs, self.rows)
+        for trace in run.traces:
+            row |= trace(watched)
+        self.rows.append(row)
+        with self.log.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        return row
+
+
+def made_for(splits: Splits, network: Method) -> nn.Module:
+    """Make a network for a data set.
+
+    Raises `InputError` if it is no network, or does not return logits for these inputs.
     """
-    test, name = load(dataset, root).test, dataset.partition("(")[0]
-    own = test.inputs
-    made: dict[str, Split] = {}
-    for i, text in enumerate(shifts):
-        found = catalog.resolve(text, home("shifts", text))
-        if corrupts(text):
-            if not (isinstance(own, torch.Tensor) and own.dtype == torch.uint8 and own.ndim == 4):
-                raise InputError(f"{text} corrupts images of bytes, which {name} has not")
-            made[f"shift{i}"] = Split(found(own), test.labels)
-            continue
-        other = found(root).test.inputs
-        if not isinstance(other, torch.Tensor) or other.shape[1:] != own.shape[1:]:
-            raise InputError(f"{text} has inputs unlike those of {name}; choose another shift")
-        made[f"shift{i}"] = Split(other, torch.zeros(len(other), dtype=torch.long))
+    made, k = network(*sizes(splits)), len(splits.classes)
+    if not isinstance(made, nn.Module):
+        raise InputError(f"{network.name} must be a torch.nn.Module, or return one, got {type(made).__name__}")
+    some = splits.val[:2]
+    with torch.no_grad():
+        logits = made.eval()(splits.prepare(some.inputs))
+    if not isinstance(logits, torch.Tensor) or logits.shape != (len(some), k):
+        got = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+        raise InputError(f"{network.name} must return logits {(len(some), k)} for {len(some)} examples, got {got}")
     return made
 
 
 def sizes(splits: Splits) -> tuple[Any, ...]:
-    """What a network is made for: the number of classes and, for text, the word vectors it starts from."""
+    """Return what a network is made for: the number of classes and, if it is text, the word vectors to start from."""
     return (len(splits.classes),) if splits.vectors is None else (len(splits.classes), splits.vectors)
-
-
-@lru_cache(maxsize=1)
-def load(dataset: str, root: Path | None) -> Splits:
-    """Load a data set by its text; the last one stays in memory for the next run."""
-    return catalog.resolve(dataset, data)(root)

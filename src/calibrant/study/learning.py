@@ -1,21 +1,25 @@
 """How the networks of a study learned: figures over epochs from the runs' histories, as numbers and as ink."""
 
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars
 import torch
 from matplotlib.axes import Axes
 
 from calibrant import plots
 from calibrant._bins import Bins
+from calibrant.figures import new_figure, save_figure
 from calibrant.study.config import Study
 from calibrant.study.store import Store
 
-__all__ = ["Drawing", "drawings"]
+__all__ = ["Drawing", "draw", "drawings"]
 
 Rows = Sequence[Mapping[str, Any]]  # the epochs of one run
 Histories = Mapping[str, Sequence[Rows]]  # loss -> runs
@@ -62,10 +66,10 @@ def drawings(study: Study, store: Store) -> Iterator[Drawing]:
         histories: dict[str, list[Rows]] = {}
         for run in done:
             if (run.dataset, run.network) == place:
-                histories.setdefault(study.label("losses", run.loss), []).append(store.history(run).to_dicts())
+                histories.setdefault(study.label(run.loss), []).append(store.history(run).to_dicts())
         where = ""
         if len(places) > 1:
-            where = f", {study.label('networks', place[1])} on {study.label('datasets', place[0])}"
+            where = f", {study.label(place[1])} on {study.label(place[0])}"
         for drawing in _drawings(histories):
             yield replace(
                 drawing,
@@ -73,6 +77,18 @@ def drawings(study: Study, store: Store) -> Iterator[Drawing]:
                 title=drawing.title + where,
                 main=_main(drawing),
             )
+
+
+def draw(study: Study, store: Store, folder: Path) -> list[Path]:
+    """Draw how the finished networks of a study learned; returns the files written, none if nothing is done."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths: list[Path] = []
+    for drawing in drawings(study, store):
+        figure = new_figure(4.6, 3.2)
+        drawing.draw(figure.subplots())
+        figure.suptitle(textwrap.fill(drawing.title, 64), fontsize=9)
+        paths += save_figure(folder, drawing.name, figure, polars.DataFrame(drawing.numbers))
+    return paths
 
 
 def _main(drawing: Drawing) -> bool:

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from calibrant._types import InputError
+from calibrant.types import InputError
 
 RECORD = "run.json"
 

@@ -3,21 +3,25 @@
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from calibrant import catalog
-from calibrant._types import InputError
-from calibrant.study.config import HOMES, Study
+from calibrant.catalog import Method
+from calibrant.study.config import Study
+from calibrant.study.methods import method
 from calibrant.study.recipe import RECIPES, Recipe
 from calibrant.study.tables import Printed, Table, tables
+from calibrant.types import InputError
 
-Key = tuple[str, str, str, str, str]  # canonical: data set, network, loss, calibrator, metric
+KINDS = "datasets", "networks", "losses", "calibrators", "metrics"
+Key = tuple[Method, ...]  # one of each kind, in this order
+Read = Callable[[str, str], Method]
+ROW = "dataset", "network", "loss", "calibrator", "metric"
 
 SPEED_ONLY = {"channels_last", "compile"}
 _CELL = re.compile(r"(\d+(?:\.\d+)?)(?:±(\d+(?:\.\d+)?))?(?:\((\d+(?:\.\d+)?)\))?")
@@ -25,17 +29,17 @@ _CELL = re.compile(r"(\d+(?:\.\d+)?)(?:±(\d+(?:\.\d+)?))?(?:\((\d+(?:\.\d+)?)\)
 
 @dataclass(frozen=True)
 class Published:
-    """A paper's numbers by what they are of, and its recipes by data set, all spelled out as the catalog does.
+    """A paper's numbers by what they are of, and its recipes by data set.
 
     >>> mukhoti = Published.load("mukhoti_2020")
     >>> found = mukhoti.find("cifar10", "resnet50", "cross_entropy", "Temperature(criterion='ece')", "ece")
-    >>> found.text("ece"), found.source
-    ('1.35 (2.50)', 'Table 1')
+    >>> round(found.mean, 4), found.temperature, found.source
+    (0.0135, 2.5, 'Table 1')
     """
 
     paper: str
     numbers: Mapping[Key, Printed]
-    recipes: Mapping[str, Recipe]
+    recipes: Mapping[Method, Recipe]
 
     @classmethod
     def load(cls, name: str) -> "Published":
@@ -46,29 +50,25 @@ class Published:
             table = tomllib.loads(path.read_text())
         except FileNotFoundError:
             there = sorted(known.stem for known in folder.glob("*.toml"))
-            close = get_close_matches(name, there, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(there)}, or give a .toml file"
-            raise InputError(f"no published numbers {name!r}; {hint}") from None
+            raise InputError(f"no published numbers {name!r}; {catalog.suggest(name, there)}") from None
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"{path} is not valid TOML: {error}") from None
         try:
-            numbers = dict(_numbers(table))
-            recipes = {
-                _canonical(found["name"], "datasets"): RECIPES[found["recipe"]] for found in table["datasets"].values()
-            }
-            return cls(table["paper"], numbers, recipes)
+            read: Read = cache(method)  # a text is read once, however many numbers are of it
+            recipes = {read("datasets", of["name"]): RECIPES[of["recipe"]] for of in table["datasets"].values()}
+            return cls(table["paper"], dict(_numbers(table, read)), recipes)
         except (KeyError, InputError) as error:
             said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
             raise InputError(f"{path}: {said}") from None
 
     @cached_property
-    def places(self) -> frozenset[tuple[str, str]]:
+    def places(self) -> frozenset[tuple[Method, ...]]:
         """The data sets and networks of which numbers are printed."""
         return frozenset(key[:2] for key in self.numbers)
 
-    def find(self, *names: str) -> Printed | None:
+    def find(self, *names: str | Method) -> Printed | None:
         """Return what is printed of a data set, network, loss, calibrator and metric, however they are spelled."""
-        return self.numbers.get(_key(names))
+        return self.numbers.get(tuple(map(method, KINDS, names)))
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,18 @@ class Beside:
     study: Study
 
     def printed(self, row: Mapping[str, Any]) -> Printed | None:
-        """Return what the paper prints in place of a row of `measure`; of shifts, papers print no numbers."""
+        """Return what the paper prints in place of a row of `rows`; of shifts, papers print no numbers."""
         if row["shift"]:
             return None
-        dataset, network = self._place(row["dataset"], row["network"])
-        return self.published.find(dataset, network, row["loss"], row["calibrator"], row["metric"])
+        dataset, network, loss, *rest = (self._methods[key, row[key]] for key in ROW)
+        return self.published.find(*self._place(dataset, network), loss, *rest)
+
+    @cached_property
+    def _methods(self) -> dict[tuple[str, str], Method]:
+        """The study's methods by the columns and texts of its rows."""
+        lists = {"calibrator": self.study.calibrators, "metric": self.study.metrics}
+        lists |= {key: tuple({getattr(run, key) for run in self.study.runs()}) for key in ROW[:3]}
+        return {(key, self.study.label(m) if key in ROW[:3] else m.text): m for key in lists for m in lists[key]}
 
     def note(self, found: Iterable[Printed]) -> str:
         """Say where the numbers that were found stand, and in what their setting differs from ours."""
@@ -91,8 +98,8 @@ class Beside:
         differing = dict.fromkeys(self._differences())
         return f"paper: {self.published.paper}, {sources}; {'; '.join(differing) or 'the same setting'}."
 
-    def _place(self, dataset: str, network: str) -> tuple[str, str]:
-        if (_canonical(dataset, "datasets"), _canonical(network, "networks")) in self.published.places:
+    def _place(self, dataset: Method, network: Method) -> tuple[Method, Method]:
+        if (dataset, network) in self.published.places:
             return dataset, network
         other = self.study.beside
         return (other.dataset, other.network) if other else (dataset, network)
@@ -101,22 +108,24 @@ class Beside:
         places = dict.fromkeys((run.dataset, run.network, run.recipe) for run in self.study.runs())
         for dataset, network, recipe in places:
             theirs = self._place(dataset, network)
-            if (known := self.published.recipes.get(_canonical(theirs[0], "datasets"))) is None:
+            if (known := self.published.recipes.get(theirs[0])) is None:
                 continue
-            ours = self.study.label("datasets", dataset), self.study.label("networks", network)
-            elsewhere = [_canonical(name, kind) for name, kind in zip(theirs, HOMES)] != [dataset, network]
+            ours = self.study.label(dataset), self.study.label(network)
+            elsewhere = theirs != (dataset, network)
             there, here = _apart(known, recipe)
             place = ([f"{theirs[1]} on {theirs[0]}"], [f"{ours[1]} on {ours[0]}"]) if elsewhere else ([], [])
             if there or elsewhere:
                 yield f"published: {', '.join(place[0] + there)}; here: {', '.join(place[1] + here)}"
 
 
-def study_tables(study: Study, rows: Iterable[Mapping[str, Any]]) -> list[Table]:
-    """Make the tables of a study's rows, with the paper's numbers beside ours where the study names a paper."""
-    if not study.published:
-        return tables(rows)
-    beside = Beside(Published.load(study.published), study)
-    return tables(rows, beside.printed, beside.note)
+def paper_of(study: Study) -> Beside | None:
+    """Return the paper whose numbers stand beside those of a study, if it names one."""
+    return Beside(Published.load(study.published), study) if study.published else None
+
+
+def study_tables(rows: Iterable[Mapping[str, Any]], paper: Beside | None) -> list[Table]:
+    """Make the tables of a study's rows, with a paper's numbers beside ours."""
+    return tables(rows) if paper is None else tables(rows, paper.printed, paper.note)
 
 
 def _apart(theirs: Recipe, ours: Recipe) -> tuple[list[str], list[str]]:
@@ -126,7 +135,7 @@ def _apart(theirs: Recipe, ours: Recipe) -> tuple[list[str], list[str]]:
     return [f"{key} {pairs[key][0]}" for key in keys], [f"{key} {pairs[key][1]}" for key in keys]
 
 
-def _numbers(table: Mapping[str, Any]) -> Iterator[tuple[Key, Printed]]:
+def _numbers(table: Mapping[str, Any], read: Read) -> Iterator[tuple[Key, Printed]]:
     """Read all tables; where the paper repeats a number, its first place counts."""
     seen: set[Key] = set()
     for part in table["tables"]:
@@ -144,19 +153,9 @@ def _numbers(table: Mapping[str, Any]) -> Iterator[tuple[Key, Printed]]:
                     if text == "?" or loss not in words:  # not legible, or the paper does not say which loss
                         continue
                     names = [words.get(word, word) for word in (dataset, network, loss, column, part["metric"])]
-                    if (key := _key(names)) not in seen:
+                    if (key := tuple(map(read, KINDS, names))) not in seen:
                         seen.add(key)
                         yield key, _printed(text, scale, part["source"])
-
-
-@cache
-def _canonical(text: str, kind: str) -> str:
-    return catalog.canonical(text, HOMES[kind])
-
-
-def _key(names: Iterable[str]) -> Key:
-    dataset, network, loss, calibrator, metric = map(_canonical, names, HOMES)
-    return dataset, network, loss, calibrator, metric
 
 
 def _printed(text: str, scale: float, source: str) -> Printed:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from calibrant._types import InputError
+from calibrant.types import InputError
 
 __all__ = ["RECIPES", "Recipe"]
 

@@ -1,6 +1,5 @@
 """Where runs rest: one immutable directory each, which exists if and only if the run is done."""
 
-import fcntl
 import io
 import json
 import os
@@ -9,15 +8,15 @@ import tempfile
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calibrant._files import shared
-from calibrant._types import InputError
+from calibrant.io import readable_by_others
 from calibrant.predictions import Predictions
 from calibrant.study.config import Run
 from calibrant.study.mirror import Mirror
+from calibrant.types import InputError
 
 
 @dataclass(frozen=True)
@@ -73,13 +72,18 @@ class Store:
 
         The operating system frees the claim of a process that dies, however it dies.
         """
-        with (self.root / "claims" / run.id).open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
+        from filelock import FileLock, Timeout
+
+        lock = FileLock(self.root / "claims" / run.id)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
 
     def put(
         self,
@@ -99,7 +103,7 @@ class Store:
             epochs = io.BytesIO()
             polars.DataFrame(list(history), infer_schema_length=None).write_parquet(epochs)
             (draft / "history.parquet").write_bytes(epochs.getvalue())
-            (draft / "run.json").write_text(json.dumps({"run": asdict(run), "facts": dict(facts)}, indent=1))
+            (draft / "run.json").write_text(json.dumps({"run": run.spelled, "facts": dict(facts)}, indent=1))
         shutil.rmtree(self.root / "partial" / run.id, ignore_errors=True)
         if self.mirror:
             Mirror(self.mirror).send(self.folder(run))
@@ -111,9 +115,9 @@ class Store:
         try:
             yield draft
             for path in draft.iterdir():
-                shared(path)
+                readable_by_others(path)
                 _sync(path)
-            shared(draft)
+            readable_by_others(draft)
             try:
                 draft.rename(place)
             except OSError:
@@ -165,5 +169,5 @@ class Store:
 
 
 def _sync(path: Path) -> None:
-    with path.open("rb") as file:
+    with path.open("r+b") as file:  # not every system syncs what is open for reading
         os.fsync(file.fileno())

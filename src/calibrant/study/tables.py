@@ -8,17 +8,9 @@ from dataclasses import dataclass, replace
 from statistics import mean, stdev
 from typing import Any
 
-from calibrant.metrics import tests
+from calibrant import metrics
+from calibrant.metrics import About
 
-PERCENT = {
-    *("error", "accuracy", "ece", "adaptive_ece", "classwise_ece", "mce", "sweep_ece", "smooth_ece", "debiased_l2"),
-    *("noise_floor", "adaptive_noise_floor", "signed_gap", "kuiper", "ks", "confident_share", "confident_accuracy"),
-    *("aurc", "ood_auroc", "ood_aupr_in", "ood_aupr_out", "ood_fpr95"),
-}
-HIGHER_IS_BETTER = {
-    *("accuracy", "auroc", "discrimination", "confident_accuracy"),
-    *("ood_auroc", "ood_aupr_in", "ood_aupr_out"),
-}
 LEVEL = 0.05  # of the t-tests
 MARKS = {"▲": r"$\blacktriangle$", "▼": r"$\blacktriangledown$", "△": r"$\vartriangle$", "▽": r"$\triangledown$"}
 
@@ -32,9 +24,9 @@ class Printed:
     temperature: float
     source: str
 
-    def text(self, metric: str, *, deviation: bool = True) -> str:
+    def text(self, about: About, *, deviation: bool = True) -> str:
         """Say it as a `Cell` does."""
-        return _text(metric, self.mean, self.deviation if deviation else math.nan, self.temperature)
+        return _text(about, self.mean, self.deviation if deviation else math.nan, self.temperature)
 
 
 @dataclass(frozen=True)
@@ -61,9 +53,9 @@ class Cell:
         """Standard deviation over seeds, nan with one seed."""
         return stdev(self.values) if len(self.values) > 1 and all(map(math.isfinite, self.values)) else math.nan
 
-    def text(self, metric: str, *, deviation: bool = True) -> str:
+    def text(self, about: About, *, deviation: bool = True) -> str:
         """Say it as the papers do: '4.35 ± 0.21 (2.5)', in percent where the metric is a share."""
-        said = _text(metric, self.mean, self.deviation if deviation else math.nan, self.temperature)
+        said = _text(about, self.mean, self.deviation if deviation else math.nan, self.temperature)
         return f"{said} {self.mark}".rstrip()
 
 
@@ -79,9 +71,14 @@ class Table:
     shift: str = ""  # of the test set
 
     @property
+    def about(self) -> About:
+        """What the metric's declaration says of it."""
+        return metrics.about(self.metric)
+
+    @property
     def heading(self) -> str:
         """Name the metric with its unit, and the shift."""
-        return heading(self.metric) + (f" on {self.shift}" if self.shift else "")
+        return self.about.heading(self.metric) + (f" on {self.shift}" if self.shift else "")
 
     @property
     def tested(self) -> str:
@@ -108,7 +105,7 @@ class Table:
     def printed(self, row: tuple[str, ...], *, deviation: bool = True) -> list[str]:
         """Return what the paper prints in a row, column by column; nothing if it prints none of it."""
         found = [self.cells[row, column].printed for column in self.columns if (row, column) in self.cells]
-        texts = [p.text(self.metric, deviation=deviation) if p else "" for p in found]
+        texts = [p.text(self.about, deviation=deviation) if p else "" for p in found]
         return texts if any(texts) else []
 
     def markdown(self) -> str:
@@ -116,7 +113,7 @@ class Table:
         lines = [f"| {self.heading} | {' | '.join(self.columns)} |", "|---|" + "---:|" * len(self.columns)]
         for row in self.rows:
             cells = [self.cells[row, column] for column in self.columns]
-            texts = [f"**{c.text(self.metric)}**" if c.best else c.text(self.metric) for c in cells]
+            texts = [f"**{c.text(self.about)}**" if c.best else c.text(self.about) for c in cells]
             lines.append(f"| {self.name(row)} | {' | '.join(texts)} |")
             if printed := self.printed(row):
                 lines.append(f"| *paper* | {' | '.join(f'*{text}*' if text else '' for text in printed)} |")
@@ -128,7 +125,7 @@ class Table:
         lines.append(" & ".join(map(_escaped, [self.heading, *self.columns])) + r" \\ \midrule")
         for row in self.rows:
             cells = [self.cells[row, column] for column in self.columns]
-            texts = [_escaped(c.text(self.metric)) for c in cells]
+            texts = [_escaped(c.text(self.about)) for c in cells]
             bold = [rf"\textbf{{{text}}}" if c.best else text for text, c in zip(texts, cells, strict=True)]
             lines.append(" & ".join([_escaped(self.name(row)), *bold]) + r" \\")
             if printed := self.printed(row):
@@ -136,6 +133,20 @@ class Table:
                 lines.append(r"\quad " + " & ".join(italic) + r" \\")
         notes = [rf"\multicolumn{{{1 + len(self.columns)}}}{{l}}{{\footnotesize {_escaped(n)}}} \\" for n in self.notes]
         return "\n".join([*lines, r"\bottomrule", *notes, r"\end{tabular}"]) + "\n"
+
+    def __str__(self) -> str:
+        """Write the table as plain text, the best cell between stars."""
+        lines = [[self.heading, *self.columns]]
+        for row in self.rows:
+            cells = [self.cells[row, column] for column in self.columns]
+            lines.append(
+                [self.name(row), *(f"*{c.text(self.about)}*" if c.best else c.text(self.about) for c in cells)]
+            )
+            if printed := self.printed(row):
+                lines.append(["  paper", *printed])
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        aligned = [[line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines]
+        return "\n".join(["  ".join(line).rstrip() for line in aligned] + list(self.notes))
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield every cell as a record, for a CSV file: all of its numbers in the metric's own unit."""
@@ -159,29 +170,14 @@ class Table:
             }
 
 
-def _text(metric: str, value: float, deviation: float, temperature: float) -> str:
-    spread = "" if math.isnan(deviation) else f" ± {number(metric, deviation)}"
-    return number(metric, value) + spread + ("" if math.isnan(temperature) else f" ({temperature:.2f})")
+def _text(about: About, value: float, deviation: float, temperature: float) -> str:
+    spread = "" if math.isnan(deviation) else f" ± {about.text(deviation)}"
+    return about.text(value) + spread + ("" if math.isnan(temperature) else f" ({temperature:.2f})")
 
 
 def _escaped(text: str) -> str:
     text = re.sub(r"([%_#&$])", r"\\\1", text).replace("±", r"$\pm$")
     return re.sub(f"[{''.join(MARKS)}]", lambda found: MARKS[found[0]], text)
-
-
-def family(metric: str) -> str:
-    """Return the metric's name without its arguments."""
-    return metric.partition("(")[0]
-
-
-def heading(metric: str) -> str:
-    """Name a metric with its unit; shares are shown in percent."""
-    return f"{metric} (%)" if family(metric) in PERCENT else metric
-
-
-def number(metric: str, value: float) -> str:
-    """Write a metric's value in its unit."""
-    return f"{100 * value:z.2f}" if family(metric) in PERCENT else f"{value:z.4f}"
 
 
 def tables(
@@ -213,16 +209,15 @@ def _cell(rows: list[Mapping[str, Any]], printed: Printed | None) -> Cell:
 
 
 def _mark(cells: dict[Any, Cell], metric: str) -> dict[Any, Cell]:
-    sign = -1 if family(metric) in HIGHER_IS_BETTER else 1
-    best: dict[tuple[str, ...], float] = {}
+    neighbors: dict[tuple[str, ...], list[float]] = {}
     for (where, _), cell in cells.items():
-        if not math.isnan(cell.mean):
-            best[where[:2]] = min(best.get(where[:2], math.inf), sign * cell.mean)
+        neighbors.setdefault(where[:2], []).append(cell.mean)
+    best = {place: metrics.about(metric).best(values) for place, values in neighbors.items()}
     first = _references(where for where, _ in cells)
     marked: dict[Any, Cell] = {}
     for (where, column), cell in cells.items():
         mark = _compared(cells.get((first[where[:2]], column)), cell)
-        marked[where, column] = replace(cell, best=sign * cell.mean == best.get(where[:2]), mark=mark)
+        marked[where, column] = replace(cell, best=cell.mean == best[where[:2]], mark=mark)
     return marked
 
 
@@ -242,6 +237,6 @@ def _compared(reference: Cell | None, cell: Cell) -> str:
         return ""
     with warnings.catch_warnings():  # SciPy warns of equal values, for which p is nan or 0
         warnings.simplefilter("ignore", RuntimeWarning)
-        significant = tests.two_sample(reference.values, cell.values).p_value < LEVEL
+        significant = metrics.two_sample(reference.values, cell.values).p_value < LEVEL
     higher = cell.mean > reference.mean
     return ("▲" if higher else "▼") if significant else ("△" if higher else "▽")

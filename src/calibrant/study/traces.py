@@ -1,10 +1,11 @@
 """What may be watched while a network learns: a trace is (watched, ...) -> the numbers of one epoch, by name.
 
 Numbers are floats, lists of floats, or text; they become columns of a run's history. Nothing here changes the training.
-`__all__` is the registry: a study lists traces such as "calibration(split='test')".
+A study lists traces such as "calibration(split='test')"; `catalog.TRACES.register` enrolls one of your own.
 """
 
 import base64
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from calibrant import metrics
-from calibrant._bins import Bins, Events, mukhoti_edges
-from calibrant._types import InputError
+from calibrant._bins import Bins, mukhoti_edges
 from calibrant.calibrators import Temperature
+from calibrant.catalog import TRACES
 from calibrant.data import Splits
 from calibrant.predictions import Predictions
+from calibrant.types import InputError
 
 if TYPE_CHECKING:
     from calibrant.study.train import Epoch
@@ -55,47 +57,50 @@ class Watched:
         return self.seen[split]
 
 
+@TRACES.register
 def scores(watched: Watched, *, split: SplitName = "val") -> Row:
     """NLL, entropy and confidence, over all and over correct and wrong predictions (Mukhoti et al. 2020, Figures 1, 3).
 
     Columns SPLIT_error, SPLIT_nll, SPLIT_nll_correct, ..., nan where there are no such predictions.
     """
     p = watched.predictions(split).double()
-    confidence, right = p.logits.softmax(-1).amax(-1), p.logits.argmax(-1) == p.labels
-    row: Row = {f"{split}_error": float(metrics.error(*p)), f"{split}_nll": float(metrics.nll(*p))}
+    right = p.outcomes.correct > 0
+    row: Row = {f"{split}_error": float(metrics.error(p)), f"{split}_nll": float(metrics.nll(p))}
     for among, chosen in ("correct", right), ("wrong", ~right):
-        some = p.logits[chosen], p.labels[chosen]
-        known = bool(chosen.any())
-        row[f"{split}_nll_{among}"] = float(metrics.nll(*some)) if known else float("nan")
-        row[f"{split}_entropy_{among}"] = float(metrics.entropy(*some)) if known else float("nan")
-        row[f"{split}_confidence_{among}"] = float(confidence[chosen].mean()) if known else float("nan")
+        some = p[chosen] if chosen.any() else None
+        row[f"{split}_nll_{among}"] = math.nan if some is None else float(metrics.nll(some))
+        row[f"{split}_entropy_{among}"] = math.nan if some is None else float(metrics.entropy(some))
+        row[f"{split}_confidence_{among}"] = math.nan if some is None else float(some.outcomes.confidence.mean())
     return row
 
 
+@TRACES.register
 def calibration(watched: Watched, *, split: SplitName = "val") -> Row:
     """ECE before and after the temperature that is best for it on the same split (Wang et al. 2021, Figure 4).
 
     Columns SPLIT_ece, SPLIT_optimal_ece, SPLIT_temperature.
     """
     p = watched.predictions(split).double()
-    best = Temperature.fit(*p, criterion="ece")
+    best = Temperature.fit(p, criterion="ece")
     return {
-        f"{split}_ece": float(metrics.ece(*p)),
-        f"{split}_optimal_ece": float(metrics.ece(best(p.logits), p.labels)),
+        f"{split}_ece": float(metrics.ece(p)),
+        f"{split}_optimal_ece": float(metrics.ece(p.mapped(best))),
         f"{split}_temperature": float(best.temperature),
     }
 
 
+@TRACES.register
 def bins(watched: Watched, *, split: SplitName = "val", count: int = 15) -> Row:
     """Confidence minus accuracy in `count` bins of equal mass, as AdaFocal (Ghosh et al. 2022) looks at its bins.
 
     Column SPLIT_bin_gaps: a list from the least confident bin to the most confident one.
     """
-    confidence, correct = _judged(watched, split)
-    found = Bins.between(mukhoti_edges(confidence, count), confidence, correct)
+    events = watched.predictions(split).double().events
+    found = Bins.between(mukhoti_edges(events.confidence, count), events.confidence, events.happened)
     return {f"{split}_bin_gaps": (-found.gap).tolist()}
 
 
+@TRACES.register
 def reliability(
     watched: Watched,
     *,
@@ -109,11 +114,12 @@ def reliability(
     """
     if watched.epoch.number not in epochs:
         return {}
-    found = Bins.equal_width(count, *_judged(watched, split))
+    found = watched.predictions(split).double().events.equal_width(count)
     named = {"count": found.count, "confidence": found.confidence, "accuracy": found.accuracy}
     return {f"{split}_reliability_{name}": values.tolist() for name, values in named.items()}
 
 
+@TRACES.register
 def gammas(watched: Watched) -> Row:
     """The gammas that trained this epoch: one per bin for AdaFocal, one for a schedule, none for other losses.
 
@@ -125,11 +131,13 @@ def gammas(watched: Watched) -> Row:
     return {"gammas": gamma.tolist() if isinstance(gamma, Tensor) else [float(gamma)]}
 
 
+@TRACES.register
 def norm(watched: Watched) -> Row:
     """L2 norm of the last linear layer's weights (Mukhoti et al. 2020, Figure 3). Column last_layer_norm."""
     return {"last_layer_norm": float(last_layer(watched.epoch.network).weight.detach().float().norm())}
 
 
+@TRACES.register
 def gradients(watched: Watched, *, epochs: tuple[int, ...] = (10, 100, 200), count: int = 50) -> Row:
     r"""Norms of the loss's gradient in the last linear layer, per training example (Mukhoti et al. 2020, Figure 4).
 
@@ -144,6 +152,7 @@ def gradients(watched: Watched, *, epochs: tuple[int, ...] = (10, 100, 200), cou
     return {"gradient_norms": counts.tolist(), "gradient_edges": edges.tolist()}
 
 
+@TRACES.register
 def learned(watched: Watched, *, groups: int = 5, count: int = 50) -> Row:
     """Maximum logits of the training examples by learned epoch (Wang et al. 2021, Figure 5).
 
@@ -188,11 +197,6 @@ def last_layer(network: nn.Module) -> nn.Linear:
     if not layers:
         raise InputError(f"{type(network).__name__} has no linear layer to watch")
     return layers[-1]
-
-
-def _judged(watched: Watched, split: str) -> tuple[Tensor, Tensor]:
-    events = Events.top(*watched.predictions(split).double())
-    return events.confidence, events.correct
 
 
 def _gradient_norms(watched: Watched, batch_size: int = 250) -> Tensor:

@@ -3,14 +3,15 @@
 import math
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from calibrant._types import InputError
+from calibrant import catalog
 from calibrant.study.config import Run, Study
 from calibrant.study.engine import Event
+from calibrant.types import InputError
 
 
 @dataclass(frozen=True)
@@ -22,17 +23,17 @@ class Page:
 
 
 @contextmanager
-def tracking(name: str | None, study: Study, folder: Path) -> Generator[Callable[[Event], object]]:
+def tracking(name: str | None, study: Study, folder: Path) -> Generator[Callable[[Event], object] | None]:
     """Give a function that takes the events of a study, in any order of its runs, to a tracker; None: nowhere.
 
     A run's page is opened at its first epoch, and closed when it ends or all are stopped. Raises `InputError` if there
     is no such tracker, or its client is not installed.
     """
     if name is None:
-        yield id
+        yield None
         return
     if name not in TRACKERS:
-        raise InputError(f"no tracker {name!r}; there are {', '.join(TRACKERS)}")
+        raise InputError(f"no tracker {name!r}; {catalog.suggest(name, TRACKERS)}")
     _client(name)
     pages: dict[Run, Page] = {}
 
@@ -82,7 +83,7 @@ def mlflow(study: Study, run: Run, folder: Path) -> Page:
     known = client.get_experiment_by_name(study.name)
     experiment = client.create_experiment(study.name) if known is None else known.experiment_id
     name = client.create_run(experiment, run_name=title(study, run), tags={"calibrant": run.id}).info.run_id
-    for key, value in asdict(run).items():
+    for key, value in run.spelled.items():
         client.log_param(name, key, value)
 
     def log(numbers: dict[str, float], epoch: int) -> None:
@@ -98,7 +99,7 @@ def wandb(study: Study, run: Run, folder: Path) -> Page:
         project=study.name,
         name=title(study, run),
         id=run.id,
-        config=asdict(run),
+        config=run.spelled,
         dir=folder,
         resume="allow",
         reinit="create_new",  # several may be trained at once

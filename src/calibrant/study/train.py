@@ -12,14 +12,13 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from calibrant import losses, metrics
-from calibrant._files import written
-from calibrant._types import Adaptive, Loss
 from calibrant.data import Split, Splits
+from calibrant.io import atomic_write
 from calibrant.predictions import Predictions
 from calibrant.selection import refinement_nll
 from calibrant.study.recipe import Recipe
+from calibrant.types import InputError, Loss, StatefulLoss
 
-logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # or it tells the precision of every network
 CHECKPOINT_SECONDS = 10.0  # a kill loses at most one epoch, or this much of shorter ones
 
 
@@ -47,7 +46,8 @@ def predict(
 ) -> Predictions:
     """Return the network's logits on a split, on the CPU; the network is left in evaluation mode.
 
-    Small batches stay in a processor's cache: 250 images take half the time of 1,000.
+    Small batches stay in a processor's cache: 250 images take half the time of 1,000. Raises `FloatingPointError` if
+    the logits cannot be used, such as those of a network that diverged.
     """
     network.eval()
     with torch.no_grad():
@@ -55,7 +55,10 @@ def predict(
             network(prepare(split.inputs[i : i + batch_size].to(device))).float().cpu()
             for i in range(0, len(split), batch_size)
         ]
-    return Predictions(torch.cat(parts), split.labels)
+    try:
+        return Predictions(torch.cat(parts), split.labels)
+    except InputError as error:  # it diverged: that is no bad input, and stops no other run
+        raise FloatingPointError(f"what the network returns cannot be used: {error}") from None
 
 
 def train(
@@ -73,7 +76,7 @@ def train(
     the state is kept there, and a run that was killed goes on after its last kept epoch as if nothing had happened.
     After the last epoch the network has the weights of the epoch that the recipe chooses.
     """
-    fabric = Fabric(accelerator="auto", devices=1, precision=recipe.precision)  # pyright: ignore[reportArgumentType]
+    fabric = _fabric(recipe.precision)
     network.to(fabric.device)
     if recipe.channels_last:
         network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
@@ -93,7 +96,7 @@ def train(
         model.train()
         total = torch.zeros((), device=fabric.device)
         for inputs, labels, count in _batches(examples, splits, recipe, hash((seed, number, 1))):
-            values = loss(model(inputs).float(), labels)
+            values = _per_example(loss, model(inputs).float(), labels)
             for optimizer in wrapped:
                 optimizer.zero_grad()
             fabric.backward(values.sum() if recipe.reduction == "sum" else values.sum() / count)
@@ -106,10 +109,31 @@ def train(
         best = state.best(number, network, val, recipe.choose)
         mean, seconds = float(total) / len(examples), time.monotonic() - began
         yield Epoch(number, network, loss, mean, recipe.learning_rate * rate, val, seconds, best)
-        if isinstance(loss, Adaptive):
+        if isinstance(loss, StatefulLoss):
             loss = loss.after_epoch(number - 1, val)
         state.keep(number, loss)
     state.restore_best(network)
+
+
+def _fabric(precision: str) -> Fabric:
+    log = logging.getLogger("lightning_fabric")
+    before = log.level
+    log.setLevel(logging.WARNING)  # or it tells the precision of every network
+    try:
+        return Fabric(accelerator="auto", devices=1, precision=precision)  # pyright: ignore[reportArgumentType]
+    finally:
+        log.setLevel(before)
+
+
+def _per_example(loss: Loss, logits: Tensor, labels: Tensor) -> Tensor:
+    values = loss(logits, labels)
+    if values.shape != labels.shape:
+        plain = getattr(loss, "func", loss)  # a function with its hyperparameters is partial
+        name = getattr(plain, "__name__", type(plain).__name__)
+        raise InputError(
+            f"{name} must return the loss of every example, {tuple(labels.shape)}, got {tuple(values.shape)}"
+        )
+    return values
 
 
 _OPTIMIZERS = {
@@ -160,7 +184,7 @@ class _State:
         """Keep the weights of the best epoch so far, if epochs are to be chosen from; says whether this one is."""
         if choose == "last":
             return True
-        score = -float(metrics.error(*val)) if choose == "accuracy" else -float(refinement_nll(*val))
+        score = -float(metrics.error(val)) if choose == "accuracy" else -float(refinement_nll(val))
         if self.chosen and not score > self.chosen["score"]:
             return False
         weights = {name: value.detach().clone() for name, value in network.state_dict().items()}
@@ -175,7 +199,7 @@ class _State:
         if self.path is None or time.monotonic() - self.kept < CHECKPOINT_SECONDS:
             return
         state = {name: part.state_dict() for name, part in self.parts.items()}
-        with written(self.path) as draft, draft.open("wb") as file:  # a full disk is an OSError with an open file
+        with atomic_write(self.path) as draft, draft.open("wb") as file:  # a full disk is an OSError with an open file
             torch.save(state | {"epoch": number, "loss": losses.state(loss), "chosen": self.chosen}, file)
         self.kept = time.monotonic()
 

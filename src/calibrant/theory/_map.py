@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from calibrant._types import InputError, Logits
+from calibrant.types import InputError, Logits
 
 __all__ = ["focal_map", "focal_map_inverse"]
 

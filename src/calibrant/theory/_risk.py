@@ -4,9 +4,8 @@ import torch
 from torch import Tensor
 
 from calibrant import losses
-from calibrant._types import InputError, Labels, Logits, Loss, PerExample
-from calibrant.losses._likelihood import log_likelihood
 from calibrant.theory._map import focal_map_inverse
+from calibrant.types import InputError, Labels, Logits, Loss, PerExample
 
 __all__ = ["conditional_risk", "kl_entropy_bound", "proper_part"]
 
@@ -53,4 +52,4 @@ def kl_entropy_bound(logits: Logits, labels: Labels, *, gamma: float) -> PerExam
     tensor([0.3466])
     """
     log_p = logits.log_softmax(-1)
-    return -log_likelihood(logits, labels) - gamma * torch.special.entr(log_p.exp()).sum(-1)
+    return losses.cross_entropy(logits, labels) - gamma * torch.special.entr(log_p.exp()).sum(-1)

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from calibrant._types import InputError
 from calibrant.theory._map import focal_map
+from calibrant.types import InputError
 
 __all__ = ["NearestTemperature", "TemperatureBounds", "nearest_temperature", "temperature_bounds"]
 

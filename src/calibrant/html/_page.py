@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
-from calibrant.plots._predictions import BAR, GAP, LINE, PAPER
+from calibrant.plots import BAR, GAP, LINE, PAPER
 
 INK = "#123457"
 COLORS = {  # drawn in these, shown in the page's own colors, light or dark
@@ -49,7 +49,7 @@ def page(
     title: str, lead: str, sections: Sequence[Section], facts: Mapping[str, str], *, kicker: str = "", tiles: str = ""
 ) -> str:
     """Return the whole HTML page: the answer as its title, and `facts` on how everything was computed at its end."""
-    style = Markup(files("calibrant.report").joinpath("style.css").read_text())
+    style = Markup(files("calibrant.html").joinpath("style.css").read_text())
     parts = [(section.heading, Markup(section.body)) for section in sections]
     return _template().render(
         title=title, lead=lead, sections=parts, facts=facts, style=style, kicker=kicker, tiles=Markup(tiles)
@@ -123,6 +123,16 @@ def folded(summary: str, body: str) -> str:
 
 @cache
 def _template() -> Any:
-    environment = Environment(loader=PackageLoader("calibrant.report", "."), autoescape=True, undefined=StrictUndefined)
+    environment = Environment(loader=PackageLoader("calibrant.html", "."), autoescape=True, undefined=StrictUndefined)
     environment.filters["typeset"] = typeset
     return environment.get_template("page.html.j2")
+
+
+def percent(share: float, digits: int = 2) -> str:
+    """Write a share in percent."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Write 'a, b and c'."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,153 @@
+"""Softmax kernels: what losses and metrics need of the logits, in float64, in chunks that stay in cache.
+
+Every sum over classes is a fixed tree of additions, so that a row's numbers do not depend on which rows stand beside
+it: summaries of any sharding agree to the last bit.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.types import Labels, Logits, PerExample
+
+_CHUNK = 1 << 18  # elements of a chunk in float64: 2 MB, which a core's cache holds
+LOG2_E = 1 / math.log(2)  # e^x = 2^(x log2 e): torch's exp2 takes half the time of its exp
+
+
+def log_likelihood(logits: Logits, labels: Labels) -> PerExample:
+    """log p_y, the log-probability given to the true class, in float64."""
+    out = torch.empty(len(labels), dtype=torch.float64, device=logits.device)
+    for rows, margin, d in _centered(logits.detach()):
+        of_label = margin.gather(d, labels[rows].unsqueeze(d)).squeeze(d)
+        out[rows] = of_label - _tree_sum(margin.mul_(LOG2_E).exp2_(), d).log()
+    return out
+
+
+def entropies(logits: Logits) -> PerExample:
+    r"""$-\sum_j p_j \log p_j$ of every example, in float64."""
+    out = torch.empty(len(logits), dtype=torch.float64, device=logits.device)
+    for rows, margin, d in _centered(logits.detach()):
+        odds = (margin * LOG2_E).exp2_()
+        total = _tree_sum(odds, d)
+        out[rows] = total.log() - _tree_sum(odds.mul_(margin).nan_to_num_(nan=0.0), d) / total  # 0 log 0 = 0
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """What one pass over the logits yields for every example, in float64."""
+
+    confidence: PerExample  # probability of the predicted class
+    correct: PerExample  # 1 where the prediction, the lowest index that attains the maximum, is right, else 0
+    log_likelihood: PerExample  # log p_y
+    brier: PerExample  # squared distance of p from the label's corner
+    probability: PerExample | None = None  # of one class, where it was asked for
+
+    def __getitem__(self, rows: Any) -> "Outcomes":
+        """Of some of the rows."""
+        some = (part[rows] for part in (self.confidence, self.correct, self.log_likelihood, self.brier))
+        return Outcomes(*some, None if self.probability is None else self.probability[rows])  # pyright: ignore
+
+
+Visit = Callable[[slice, Tensor], None]  # told rows and their probabilities (rows, k)
+
+
+def outcomes(logits: Logits, labels: Labels, *, index: int | None = None, visit: Visit | None = None) -> Outcomes:
+    """Pass over the logits once; on the way note the probability of class `index`, and show all to `visit`."""
+    out = torch.empty(4, len(labels), dtype=torch.float64, device=logits.device)
+    chosen = None if index is None else torch.empty_like(out[0])
+    for rows, right, of_label, odds, total, d in _against(logits, labels):
+        p_y = of_label.exp() / total
+        if chosen is not None:
+            chosen[rows] = odds.select(d, index or 0) / total
+        if visit is not None:
+            p = odds / total.unsqueeze(d)
+            visit(rows, p if d == 1 else p.T)
+        out[0, rows] = 1 / total
+        out[1, rows] = right.double()
+        out[2, rows] = of_label - total.log()
+        out[3, rows] = (_tree_sum(odds.square_(), d) / total.square() - 2 * p_y + 1).clamp_min(0)
+    return Outcomes(*out, chosen)  # pyright: ignore[reportCallIssue]
+
+
+def top_label(logits: Logits, labels: Labels) -> tuple[PerExample, PerExample]:
+    """Lens on the predicted class: its probability, and whether it was right; both in float64, as `outcomes` has them.
+
+    The prediction is the lowest index that attains the maximum.
+    """
+    confidence, correct = torch.empty(2, len(labels), dtype=torch.float64, device=logits.device)
+    for rows, right, _, _, total, _ in _against(logits, labels):
+        confidence[rows] = 1 / total
+        correct[rows] = right.double()
+    return confidence, correct
+
+
+def _against(logits: Logits, labels: Labels) -> Iterator[tuple[slice, Tensor, Tensor, Tensor, Tensor, int]]:
+    """Chunks held against their labels: rows, whether the prediction is right, the label's margin, odds, their sum."""
+    logits = logits.detach()
+    for rows, margin, d in _centered(logits):
+        y = labels[rows]
+        of_label = margin.gather(d, y.unsqueeze(d)).squeeze(d)
+        odds = margin.mul_(LOG2_E).exp2_()
+        total = _tree_sum(odds, d)
+        right = is_predicted(of_label, total, logits[rows], y)
+        yield rows, right, of_label, odds, total, d
+
+
+def is_predicted(margin: Tensor, total: Tensor, logits: Logits, labels: Labels) -> Tensor:
+    """Whether the label is the first class that attains the maximum, from its margin and the sum of all odds.
+
+    Two classes can share the maximum only if the total is at least 2: then ask which comes first.
+    """
+    right = margin == 0
+    tied = (right & (total >= 2)).nonzero().squeeze(1)
+    if len(tied):
+        right[tied] = logits[tied].argmax(1) == labels[tied]
+    return right
+
+
+def softmax_chunks(logits: Logits) -> Iterator[tuple[slice, Tensor]]:
+    """Probabilities in float64 by chunks that stay in cache: (rows, (rows, k) probabilities)."""
+    for rows, margin, d in _centered(logits.detach()):
+        odds = margin.mul_(LOG2_E).exp2_()
+        p = odds.div_(_tree_sum(odds, d).unsqueeze(d))
+        yield rows, (p if d == 1 else p.T)
+
+
+def _centered(logits: Logits) -> Iterator[tuple[slice, Tensor, int]]:
+    """Chunks of logits minus their row's maximum, in float64, and the dimension that holds the classes.
+
+    Few classes lie along dimension 0, which keeps the vector units full. The buffer is reused: take what you need.
+    """
+    n, k = logits.shape
+    size = max(1, (_CHUNK if logits.device.type == "cpu" else 1 << 24) // k)
+    buffer = torch.empty(min(size, n) * k, dtype=torch.float64, device=logits.device)
+    d = 0 if k < 128 else 1
+    for first in range(0, n, size):
+        rows = slice(first, min(first + size, n))
+        chunk = logits[rows] if d == 1 else logits[rows].T
+        margin = buffer[: chunk.numel()].view(chunk.shape).copy_(chunk)
+        yield rows, margin.sub_(margin.amax(d, keepdim=True)), d
+
+
+def _tree_sum(x: Tensor, d: int) -> Tensor:
+    while (size := x.shape[d]) > 1:
+        half = size // 2
+        folded = x.narrow(d, 0, half) + x.narrow(d, half, half)
+        if size % 2:
+            folded.narrow(d, 0, 1).add_(x.narrow(d, size - 1, 1))
+        x = folded
+    return x.squeeze(d)
+
+
+def one_class(logits: Logits, index: int) -> PerExample:
+    """Return the probability of one class, in float64, as `outcomes` has it."""
+    out = torch.empty(len(logits), dtype=torch.float64, device=logits.device)
+    for rows, margin, d in _centered(logits.detach()):
+        odds = margin.mul_(LOG2_E).exp2_()
+        out[rows] = odds.select(d, index) / _tree_sum(odds, d)
+    return out

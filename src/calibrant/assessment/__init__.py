@@ -1,0 +1,14 @@
+"""The front door: `measure` looks at predictions, `assess` fits calibrators, judges them, and chooses one.
+
+Both return a value that prints, shows itself in a notebook, and saves itself as a page or as numbers.
+"""
+
+from calibrant.assessment._assess import CALIBRATORS, METRICS, Assessment, assess
+from calibrant.assessment._candidates import saved
+from calibrant.assessment._event import Event
+from calibrant.assessment._judge import Mistake
+from calibrant.assessment._measure import Measurement, measure, summary_of
+from calibrant.assessment._table import Row
+
+__all__ = ["CALIBRATORS", "METRICS", "Assessment", "Event", "Measurement", "Mistake", "Row", "assess", "measure"]
+__all__ += ["saved", "summary_of"]

@@ -1,0 +1,220 @@
+"""Fit calibrators on some predictions, judge them on others, and choose one by data that judges nothing."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from calibrant import calibrators as _calibrators
+from calibrant import catalog, io
+from calibrant import metrics as _metrics
+from calibrant.assessment._candidates import Candidate, Progress, candidates_of
+from calibrant.assessment._event import event, event_of
+from calibrant.assessment._judge import Pieces, Whole, in_pieces
+from calibrant.assessment._measure import Measurement, measure, texts
+from calibrant.assessment._plain import written
+from calibrant.assessment._table import Findings
+from calibrant.metrics import Summary
+from calibrant.predictions import Of, Predictions
+from calibrant.types import InputError
+
+CALIBRATORS = ("Identity", "Temperature", "StructuredMatrix", "HistogramBinning", "Auto")
+METRICS = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece")
+FOLDS = 5
+
+
+class Assessment(Findings):
+    """What every calibrator did to predictions that it was not fitted on.
+
+    It prints, shows itself in a notebook, and is saved as .html, .json or, the best calibrator alone, .safetensors.
+    """
+
+    before: Measurement
+    tables: Mapping[str, Measurement]
+
+    def html(self, facts: Mapping[str, str] | None = None, saved: str | Path | None = None) -> str:
+        """Return the report, one page that opens offline.
+
+        `facts` are told at its end; `saved` is where the best calibrator is to be found.
+        """
+        from calibrant.assessment.page import assessment_page
+
+        return assessment_page(self, facts or {}, saved)
+
+    def save(self, path: str | Path) -> None:
+        """Write the report (.html), all numbers (.json), or the best calibrator (.safetensors)."""
+        if Path(path).suffix != ".safetensors":
+            return written(path, {".html": self.html, ".json": self.json, ".safetensors": str})
+        with io.atomic_write(path) as draft:
+            _calibrators.save(self.best, draft, fitted_on=self.fitted_on)
+        return None
+
+    def __rich__(self) -> Any:
+        from calibrant.assessment._text import assessment_text
+
+        return assessment_text(self)
+
+    def __str__(self) -> str:
+        from calibrant.assessment._text import plain_text
+
+        return plain_text(self)
+
+    def _repr_html_(self) -> str:
+        from calibrant.assessment.page import assessment_cell
+
+        return assessment_cell(self)
+
+
+def assess(
+    val: Predictions,
+    test: Predictions | Iterable[Predictions] | str | Path | None = None,
+    calibrators: Sequence[Any] = CALIBRATORS,
+    metrics: Sequence[str] = METRICS,
+    *,
+    choose: str | None = None,
+    folds: int = FOLDS,
+    of: Of | None = None,
+    progress: Progress | None = None,
+) -> Assessment:
+    """Fit calibrators on `val`, judge them on `test`, and choose the one that predicts held-out folds of `val` best.
+
+    - `test`: other predictions. Left out, every example of `val` is judged by calibrators fitted on the other folds.
+      The path of a .parquet, .safetensors or .npy file, or an iterable of predictions, is read in pieces of which
+      only summaries are kept; what needs all predictions at once, the classes and their error, is left out then.
+    - `calibrators`: texts such as "Temperature", the path of a saved one (.safetensors), classes with a `fit`, or
+      fitted ones, which stay as they are.
+    - `choose`: the calibrator to choose, instead.
+    - `of`: what is judged. "top", that the predicted class is right, or a class's index; if left out, what the
+      predictions say, and of two classes the probability of class 1.
+
+    Raises `InputError` where a calibrator would be judged on the very predictions that it was fitted on.
+
+    >>> g = torch.Generator().manual_seed(0)
+    >>> z = torch.randn(2000, 3, generator=g)
+    >>> p = Predictions(3 * z, torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1))  # three times too sure
+    >>> found = assess(p[:1000], p[1000:], ["Identity", "Temperature"])
+    >>> found.chosen, round(float(found.best.temperature))
+    ('Temperature', 3)
+    """
+    tell = progress or _silent
+    shown = [catalog.METRICS.brief(text) for text in texts(metrics)]
+    of = event_of(test if isinstance(test, Predictions) else val, of)
+    val = val.judging(of)
+    candidates, choose = candidates_of(calibrators, choose)
+    _other(val, test, candidates)
+    if test is not None and not isinstance(test, Predictions):
+        shown = [name for name in shown if name != "classwise_ece"]
+        measure(Summary.empty(of=of).add(val[:1]), metrics=shown)  # what a summary cannot tell is refused now
+    fitted = {c.name: c.fit(val, tell) for c in candidates}
+    held_out = {} if choose or test is None else _held_out(candidates, fitted, val, folds, tell)
+    judged = _judged(val, test, candidates, fitted, folds, of, tell)
+    tell("judging")
+    tables = {name: measure(p, metrics=shown, of=of) for name, p in judged.after.items()}
+    if test is None and not choose:
+        held_out = {name: table["nll"].value for name, table in tables.items()}
+    chosen = choose or _least(held_out) or candidates[0].name
+    same = next((name for name, p in judged.after.items() if p is judged.before), None)
+    return Assessment(
+        before=tables[same] if same else measure(judged.before, metrics=shown, of=of),
+        tables=tables,
+        shown=tuple(shown),
+        fitted=fitted,
+        chosen=chosen,
+        held_out=held_out,
+        changes=judged.changes(chosen, event(of, val.logits.shape[1]).paired),
+        mistakes=judged.mistakes(chosen),
+        how=_how(val, test, judged, folds),
+        fitted_on=val,
+    )
+
+
+# The choice
+
+
+def _held_out(
+    candidates: Sequence[Candidate], fitted: Mapping[str, Any], val: Predictions, folds: int, tell: Progress
+) -> dict[str, float]:
+    """NLL on held-out folds of the fitting data; nan where there are too few, or where none is honest."""
+    most = len(val) if val.groups is None else len(val.groups.unique())
+    if most < 2:
+        return {}
+    digest, found = val.digest, dict[str, float]()
+    for c in candidates:
+        own = [nll for nll in getattr(fitted[c.name], "held_out", ()) if math.isfinite(nll)]
+        if c.ready is not None and digest in c.learned_from:
+            found[c.name] = math.nan
+        elif own and c.ready is None and val.weights is None:  # one that knows its members' own is no worse than they
+            found[c.name] = min(own)
+        else:
+            found[c.name] = float(_metrics.nll(c.out_of_fold(val.double(), fitted[c.name], min(folds, most), tell)))
+    return found
+
+
+def _least(values: Mapping[str, float]) -> str | None:
+    known = {name: value for name, value in values.items() if not math.isnan(value)}
+    return min(known, key=known.__getitem__) if known else None
+
+
+# What is judged
+
+
+def _judged(
+    val: Predictions,
+    test: Predictions | Iterable[Predictions] | str | Path | None,
+    candidates: Sequence[Candidate],
+    fitted: Mapping[str, Any],
+    folds: int,
+    of: Of,
+    tell: Progress,
+) -> Whole | Pieces:
+    if test is None:
+        p = val.double()
+        return Whole(p, {c.name: c.out_of_fold(p, fitted[c.name], folds, tell) for c in candidates})
+    if isinstance(test, Predictions):
+        tell("applying what was fitted")
+        return Whole.of(test.judging(of), fitted)
+    pieces = Predictions.load_pieces(test) if isinstance(test, str | Path) else test
+    return in_pieces(_told(pieces, val, candidates, tell), fitted, of)
+
+
+def _told(
+    pieces: Iterable[Predictions], val: Predictions, candidates: Sequence[Candidate], tell: Progress
+) -> Iterable[Predictions]:
+    seen = 0
+    for part in pieces:
+        tell(f"judging, {seen:,} examples done")
+        _other(val, part, candidates)
+        yield part
+        seen += len(part)
+
+
+def _other(val: Predictions, test: Any, candidates: Sequence[Candidate]) -> None:
+    """Refuse to judge a calibrator on what it was fitted on."""
+    if test is not None and not isinstance(test, Predictions):
+        return  # its pieces are looked at one by one
+    if test is not None and val.logits.shape[1] != test.logits.shape[1]:
+        raise InputError(
+            f"fitting and judging data must have the same classes, got {val.logits.shape[1]} and {test.logits.shape[1]}"
+        )
+    digest = (val if test is None else test).digest
+    for c in candidates:
+        c.refuse(digest)
+    if test is not None and digest == val.digest:
+        raise InputError(
+            "fitting and judging on the same data is refused, since it flatters every calibrator; give other data to "
+            "judge on, or cross-fit: leave out the second (on the command line, one file and --cv 5)"
+        )
+
+
+def _how(val: Predictions, test: Any, judged: Whole | Pieces, folds: int) -> str:
+    if test is None:
+        return (
+            f"Cross-fitted in {folds} folds: each of the {len(val):,} examples was judged by calibrators fitted on "
+            "the other folds; what is saved was fitted on all."
+        )
+    read = ", read in pieces" if isinstance(judged, Pieces) else ""
+    return f"Fitted on {len(val):,} examples, judged on {len(judged.before):,} others{read}."
+
+
+def _silent(what: str) -> None:
+    pass

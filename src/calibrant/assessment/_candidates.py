@@ -1,0 +1,79 @@
+"""What is assessed: calibrators to be fitted, and those that are."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from calibrant import calibrators as calibrators_
+from calibrant import catalog
+from calibrant.assessment._judge import mapped
+from calibrant.predictions import Predictions
+from calibrant.types import Calibrator, InputError
+
+Progress = Callable[[str], object]  # told what is being done
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A calibrator to be fitted, or one that is."""
+
+    name: str
+    source: Any
+    ready: Any = None
+    learned_from: frozenset[str] = frozenset()  # digests of the predictions that a ready one was fitted on
+
+    @classmethod
+    def of(cls, calibrator: Any) -> "Candidate":
+        """A text, a file, a class or function that fits, or a fitted calibrator."""
+        if isinstance(calibrator, Path) or (isinstance(calibrator, str) and calibrator.endswith(".safetensors")):
+            digests = calibrators_.origin(calibrator).fitted_on
+            return cls(str(calibrator), None, calibrators_.load(calibrator), frozenset(digests))
+        if isinstance(calibrator, str):
+            method = catalog.CALIBRATORS.method(calibrator)
+            return cls(method.text, method)
+        if isinstance(calibrator, Calibrator) and not isinstance(calibrator, type):
+            return cls(type(calibrator).__name__, None, calibrator, frozenset(calibrators_.fitted_on(calibrator)))
+        return cls(getattr(calibrator, "__name__", str(calibrator)), calibrator)
+
+    def apply(self, p: Predictions) -> Predictions:
+        """What a ready one makes of predictions that are to be judged."""
+        self.refuse(p.digest)
+        return mapped(p.double(), self.ready)
+
+    def fit(self, p: Predictions, tell: Progress) -> Any:
+        """Fit it, unless it is."""
+        if self.ready is not None:
+            return self.ready
+        tell(f"fitting {self.name} to {len(p):,} examples")
+        return calibrators_.fit(self.source, p)
+
+    def refuse(self, digest: str) -> None:
+        """Refuse to be judged on what it was fitted on."""
+        if digest in self.learned_from:
+            raise InputError(f"{self.name} was fitted on these very predictions ({digest}); judge it on others")
+
+    def out_of_fold(self, p: Predictions, fitted: Any, folds: int, tell: Progress) -> Predictions:
+        """What it makes of predictions that it was not fitted on: fold by fold, if it learns anything at all."""
+        if self.ready is not None or isinstance(fitted, calibrators_.Identity):
+            return mapped(p, fitted)
+        tell(f"cross-fitting {self.name}")
+        return calibrators_.cross_fit(self.source, p, folds=folds)
+
+
+def candidates_of(calibrators: Sequence[Any], choose: str | None) -> tuple[list[Candidate], str | None]:
+    """The calibrators that were named, once each, and the one to be chosen, if any is."""
+    given = [calibrators] if isinstance(calibrators, str | Path) else list(calibrators)
+    found = [Candidate.of(c) for c in given]
+    if choose is not None:
+        extra = Candidate.of(choose)
+        found, choose = [*found, extra], extra.name
+    found = list({c.name: c for c in reversed(found)}.values())[::-1]
+    if not found:
+        raise InputError("no calibrators to assess; measure judges predictions as they are")
+    return found, choose
+
+
+def saved(path: str | Path) -> Callable[[Predictions], Predictions]:
+    """Read a saved calibrator, as a function of predictions that refuses those that it was fitted on."""
+    return Candidate.of(Path(path)).apply

@@ -1,0 +1,109 @@
+"""What is judged, in words: that the predicted class is right, or that one class is the true one."""
+
+from dataclasses import dataclass, field, replace
+
+from calibrant import metrics
+from calibrant.metrics import About
+from calibrant.predictions import Of, Predictions
+from calibrant.types import InputError
+
+SCORES = ("accuracy", "nll", "brier")
+ERRORS = ("signed_gap", "ece", "noise_floor", "adaptive_ece", "adaptive_noise_floor", "debiased_l2", "kuiper")
+PAIRED = ("accuracy", "nll", "brier", "signed_gap", "ece", "adaptive_ece", "debiased_l2", "kuiper")
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event, the words that speak of it, and the metrics by which it is judged unless others are asked for."""
+
+    of: Of
+    judged: str  # what a probability is of
+    over: str  # what a model does that says too much,
+    under: str  # and one that says too little
+    verb: str  # it says 90 % on average and ... 80 % of the time
+    said: str  # what the axes of a diagram, and the tiles of a report, are called
+    happened: str
+    outcome: str  # what predictions then were
+    probabilities: str
+    against: str  # heading of the diagrams
+    rows: tuple[str, ...]  # of the table, in the order in which they should be read
+    paired: tuple[str, ...]  # metrics whose change is tested; quick to measure again and again
+    own: dict[str, About] = field(default_factory=dict[str, About])  # where a metric's own words do not fit
+
+    def about(self, name: str) -> About:
+        """What to say of a row of the table."""
+        return self.own.get(name) or PARTS.get(name) or metrics.about(name)
+
+    def direction(self, low: float, high: float) -> str:
+        """Say which way an interval of what is said minus what happens lies; nothing where it holds 0."""
+        return self.over if low > 0 else self.under if high < 0 else ""
+
+
+PARTS = {  # of the negative log-likelihood
+    "refinement": About(
+        "refinement part of NLL", "nats", meaning="what is left of NLL after cross-fitted recalibration"
+    ),
+    "calibration_loss": About(
+        "calibration part of NLL", "nats", meaning="what cross-fitted recalibration takes off NLL"
+    ),
+}
+
+TOP = Event(
+    of="top",
+    judged="that the predicted class is right",
+    over="is overconfident",
+    under="is underconfident",
+    verb="is right",
+    said="confidence",
+    happened="accuracy",
+    outcome="right",
+    probabilities="confidences",
+    against="Confidence against accuracy",
+    rows=(*SCORES, *ERRORS, "smooth_ece", "classwise_ece", "confident_share", "confident_accuracy", "aurc"),
+    paired=(*PAIRED, "aurc"),
+)
+
+
+def event(of: Of, k: int) -> Event:
+    """The words for what predictions of k classes are judged by."""
+    if of == "top":
+        return TOP if k > 2 else replace(TOP, rows=_without(TOP.rows, "classwise_ece"))
+    name, gap = f"class {of}", metrics.about("signed_gap")
+    return Event(
+        of=of,
+        judged=f"the probability of {name}",
+        over=f"overestimates {name}",
+        under=f"underestimates {name}",
+        verb=f"{name} is true",
+        said=f"probability of {name}",
+        happened=f"frequency of {name}",
+        outcome=f"of {name}",
+        probabilities="probabilities",
+        against="Probability against frequency",
+        rows=(*SCORES, *ERRORS, "smooth_ece", "auroc" if k == 2 else "classwise_ece"),
+        paired=(*PAIRED, *(("auroc",) if k == 2 else ())),
+        own={
+            "signed_gap": replace(
+                gap, title="probability minus frequency", meaning=f"above 0: {name} is overestimated"
+            ),
+            **{row: _of_probabilities(row) for row in ("noise_floor", "kuiper", "smooth_ece")},
+        },
+    )
+
+
+def event_of(p: Predictions, of: Of | None) -> Of:
+    """Decide what is judged: as asked, else as the predictions say, else of two classes the probability of class 1."""
+    k = p.logits.shape[1]
+    chosen = p.judging(of).of if of is not None else 1 if p.of == "top" and k == 2 else p.of
+    if chosen == "classes":
+        raise InputError(f'one event is judged at a time: give of="top" or a class, 0 .. {k - 1}')
+    return chosen
+
+
+def _of_probabilities(name: str) -> About:
+    about = metrics.about(name)
+    return replace(about, meaning=about.meaning.replace("confidences", "probabilities"))
+
+
+def _without(names: tuple[str, ...], name: str) -> tuple[str, ...]:
+    return tuple(other for other in names if other != name)

@@ -1,0 +1,147 @@
+"""Judging fitted maps: on predictions that are there as a whole, or on pieces of which only summaries are kept."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant import metrics
+from calibrant.calibrators import Identity
+from calibrant.catalog import METRICS
+from calibrant.metrics import Comparison, Metric, Summary, difference_of_means
+from calibrant.predictions import Of, Predictions
+from calibrant.types import InputError, Map
+
+GROUPS = 50  # of the jackknife
+MISTAKES = 20
+MEANS = ("accuracy", "nll", "brier", "signed_gap")  # whose change is tested without a second pass
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """An example that was predicted wrongly, and how probable the wrong class was said to be."""
+
+    row: int  # index in the judged data
+    label: int
+    predicted: int
+    before: float  # probability of the predicted class
+    after: float  # the same, by the chosen calibrator
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """Predictions as they came, and as every map makes them."""
+
+    before: Predictions
+    after: dict[str, Predictions]
+
+    @classmethod
+    def of(cls, p: Predictions, maps: Mapping[str, Map]) -> "Whole":
+        """Apply the maps, in float64."""
+        p = p.double()
+        return cls(p, {name: mapped(p, each) for name, each in maps.items()})
+
+    def changes(self, name: str, paired: tuple[str, ...]) -> Comparison | None:
+        """Test the change of some metrics on the same examples; None for a single one."""
+        n = len(self.before)
+        if n < 2:
+            return None
+        return metrics.compare(self.before, self.after[name], names=paired, groups=min(GROUPS, n))
+
+    def mistakes(self, name: str) -> tuple[Mistake, ...]:
+        """The wrong predictions of the highest confidence, with what a map makes of it."""
+        return tuple(mistakes(self.before, self.after[name], worst(self.before)))
+
+
+@dataclass(eq=False)
+class Pieces:
+    """Summaries of predictions read in pieces, as they came and as every map makes them."""
+
+    maps: Mapping[str, Map]
+    of: Of
+    before: Summary = field(init=False)
+    after: dict[str, Summary] = field(init=False)
+    _sums: dict[str, Tensor] = field(init=False)  # w, w d, w d^2 of the differences of MEANS
+    _worst: dict[str, list[Mistake]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.before = Summary.empty(of=self.of)
+        self.after = dict.fromkeys(self.maps, self.before)
+        self._sums = {name: torch.zeros(len(MEANS), 3, dtype=torch.float64) for name in self.maps}
+        self._worst = {name: [] for name in self.maps}
+
+    def add(self, part: Predictions) -> None:
+        """Take in a piece: one pass over its logits, and one over those of every map."""
+        part, seen = part.judging(self.of).double(), len(self.before)
+        self.before = _with(self.before, part)
+        rows = worst(part)
+        for name, each in self.maps.items():
+            made = mapped(part, each)
+            self.after[name] = _with(self.after[name], made)
+            self._sums[name] += _sums(part, made)
+            more = [replace(m, row=m.row + seen) for m in mistakes(part, made, rows)]
+            self._worst[name] = sorted(self._worst[name] + more, key=lambda m: -m.before)[:MISTAKES]
+
+    def changes(self, name: str, paired: tuple[str, ...]) -> Comparison | None:
+        """Test the change of the means; None for a single example."""
+        if len(self.before) < 2:
+            return None
+        before, after, sums = self.before, self.after[name], self._sums[name].tolist()
+        rows = [difference_of_means(m, before[m], after[m], part) for m, part in zip(MEANS, sums, strict=True)]
+        return Comparison(len(before), 0.90, tuple(rows))
+
+    def mistakes(self, name: str) -> tuple[Mistake, ...]:
+        """The wrong predictions of the highest confidence, with what a map makes of it."""
+        return tuple(self._worst[name])
+
+
+def in_pieces(pieces: Iterable[Predictions], maps: Mapping[str, Map], of: Of) -> Pieces:
+    """Judge piece after piece."""
+    judged = Pieces(maps, of)
+    for part in pieces:
+        judged.add(part)
+    if len(judged.before) == 0:
+        raise InputError("no predictions to judge: the iterable was empty (a generator used twice?)")
+    return judged
+
+
+def mapped(p: Predictions, calibrator: Map) -> Predictions:
+    """What a map makes of predictions; they themselves, with all that is known of them, where it changes nothing."""
+    return p if isinstance(calibrator, Identity) else p.mapped(calibrator)
+
+
+def worst(p: Predictions, most: int = MISTAKES) -> Tensor:
+    """Rows of the wrong predictions of the highest confidence, among equals those of the highest loss first."""
+    seen = p.outcomes
+    wrong = (seen.correct == 0).nonzero().squeeze(1)
+    keys = seen.log_likelihood[wrong].cpu().numpy(), -seen.confidence[wrong].cpu().numpy()
+    return wrong[torch.from_numpy(np.lexsort(keys)[:most]).to(wrong.device)]
+
+
+def mistakes(before: Predictions, after: Predictions, rows: Tensor) -> list[Mistake]:
+    """Wrong predictions before and after a map, which keeps their odds against its own prediction."""
+    predicted = before.logits[rows].argmax(1)
+    z = after.logits[rows].double()
+    odds = (z.gather(1, predicted[:, None]).squeeze(1) - z.amax(1)).exp()
+    said = after.outcomes.confidence[rows] * odds
+    columns = rows, before.labels[rows], predicted, before.outcomes.confidence[rows], said
+    return [Mistake(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def _with(summary: Summary, part: Predictions) -> Summary:
+    part.outcomes  # noqa: B018  made once, here, for the slices that the summary takes and for what follows
+    return summary.add(part)
+
+
+def _sums(before: Predictions, after: Predictions) -> Tensor:
+    w = torch.ones_like(before.outcomes.correct) if before.weights is None else before.weights
+    rows: list[Tensor] = []
+    for name in MEANS:
+        metric = METRICS[name]
+        assert isinstance(metric, Metric)
+        assert metric.each is not None
+        d = metric.each(metric.view(after)) - metric.each(metric.view(before))
+        rows.append(torch.stack([w.sum(), (w * d).sum(), (w * d * d).sum()]))
+    return torch.stack(rows)

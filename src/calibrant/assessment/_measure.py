@@ -1,0 +1,236 @@
+"""What one should know of a set of predictions, in one table, from one pass over the logits."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from calibrant import calibrators, metrics
+from calibrant.assessment._event import Event, event, event_of
+from calibrant.assessment._plain import written
+from calibrant.assessment._table import Row, Table
+from calibrant.catalog import METRICS, Method
+from calibrant.metrics import Interval, Metric, Summary
+from calibrant.metrics.tables import ClassCells, Classes, classes_of
+from calibrant.predictions import Of, Predictions
+from calibrant.types import InputError
+
+BINS = 15
+BINNED = ("ece", "noise_floor", "adaptive_ece", "adaptive_noise_floor", "debiased_l2")  # rows with the table's bins
+FLOORS = {"ece": "noise_floor", "adaptive_ece": "adaptive_noise_floor"}
+
+
+class Measurement(Table):
+    """The table, in the order in which it should be read, and what is behind it.
+
+    It prints, shows itself in a notebook, and is saved as .html, .json or .csv; `measurement["ece"]` is a row.
+    """
+
+    def html(self, facts: dict[str, str] | None = None) -> str:
+        """Return the report, one page that opens offline; `facts` are told at its end."""
+        from calibrant.assessment.page import measurement_page
+
+        return measurement_page(self, facts or {})
+
+    def save(self, path: str | Path) -> None:
+        """Write the report (.html), the numbers (.json) or the table (.csv)."""
+        makers = {".html": self.html, ".json": self.json, ".csv": lambda: self.to_polars().write_csv()}
+        written(path, makers)
+
+    def __rich__(self) -> Any:
+        from calibrant.assessment._text import measurement_text
+
+        return measurement_text(self)
+
+    def __str__(self) -> str:
+        from calibrant.assessment._text import plain_text
+
+        return plain_text(self)
+
+    def _repr_html_(self) -> str:
+        from calibrant.assessment.page import measurement_cell
+
+        return measurement_cell(self)
+
+
+def measure(
+    predictions: Predictions | Summary,
+    *,
+    metrics: Sequence[str] | None = None,
+    of: Of | None = None,
+    bins: int | None = None,
+    level: float = 0.90,
+    fit: Any = None,
+) -> Measurement:
+    """Everything one should know of some predictions: scores, direction, errors with floors, intervals and p-values.
+
+    `metrics` are added to the rows of the table, by name or text such as "ece(bins=10)". `of` says what is judged:
+    "top", that the predicted class is right, or a class's index; if left out, what the predictions say, and of two
+    classes the probability of class 1. `fit` (a calibrator, such as "Auto") adds the cross-fitted division of NLL
+    into refinement and calibration. All else comes from one pass over the logits and one sort.
+
+    The row `noise_floor` holds the mean and the central interval of the ECE of a perfectly calibrated model with
+    these confidences: an ECE below its `high` is no sign of miscalibration. A `Summary` knows all rows but the
+    class-wise error, and has bins and event of its own.
+
+    >>> p = Predictions(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40))
+    >>> table = measure(p)
+    >>> round(table["ece"].value, 4), round(table["noise_floor"].value, 4), table["signed_gap"].note
+    (0.1, 0.0399, 'overestimates class 1')
+    """
+    if not 0 < level < 1:
+        raise InputError(f"level must lie in (0, 1), got {level}")
+    more = [METRICS.method(text) for text in texts(metrics)]
+    if isinstance(predictions, Summary):
+        if fit is not None:
+            raise InputError("a summary cannot be fitted to: measure predictions in memory, or leave out `fit`")
+        return _of_summary(predictions, more, of, bins, level)
+    return _of_predictions(predictions.judging(event_of(predictions, of)), more, bins or BINS, level, fit)
+
+
+def summary_of(
+    pieces: Iterable[Predictions],
+    calibrate: Callable[[Predictions], Predictions] | None = None,
+    *,
+    of: Of | None = None,
+    bins: int = BINS,
+) -> Summary:
+    """Sum up predictions that come in pieces, calibrated first if need be, for `measure`; `of` means what it does."""
+    summary: Summary | None = None
+    for part in pieces:
+        made = part if calibrate is None else calibrate(part)
+        summary = summary or Summary.empty(of=event_of(part, of), bins=bins)
+        made = made.judging(summary.of)
+        summary = summary.add(made)
+    if summary is None:
+        raise InputError("no predictions to measure: the iterable was empty (a generator used twice?)")
+    return summary
+
+
+def texts(names: Sequence[str] | None) -> list[str]:
+    """Return names as a list; one name may stand alone."""
+    return [names] if isinstance(names, str) else list(names or ())
+
+
+def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float, fit: Any) -> Measurement:
+    k = p.logits.shape[1]
+    cells = ClassCells(p, bins)
+    p.survey(cells.add if k > 2 else None)
+    judged = event(p.of, k)
+    rows: list[Row] = []
+    for method in _methods(judged, more):
+        if method.text == "classwise_ece":
+            worst = f"worst class {100 * float(cells.ece.max()):.2f} %"
+            rows.append(Row(method.text, float(cells.ece.mean()), note=worst))
+        else:
+            rows.append(_row(method, _metric(method).view(p), bins, level))
+        if method.text == "nll" and fit is not None:
+            parts = metrics.split(p, fit=partial(calibrators.fit, fit), level=level)
+            rows += [_of_interval(name, i) for name, i in zip(PARTS_OF, (parts.refinement, parts.calibration))]
+    events, mass = p.events, p.mass
+    total = events.happened.sum() if p.weights is None else (events.happened * p.weights).sum()
+    return Measurement(
+        n=len(p),
+        k=k,
+        bins=bins,
+        level=level,
+        rows=_finished(rows, judged, more),
+        event=judged,
+        happened=metrics.wilson(float(total) / mass, mass, level),
+        ties=events.ties,
+        table=events.equal_width(bins),
+        classes_=partial(classes_of, p, cells) if k > 2 else partial(_two_classes, p, bins),
+    )
+
+
+def _two_classes(p: Predictions, bins: int) -> Classes:
+    """What is known of each of two classes, by the probability of the second: few ask for it."""
+    cells, said = ClassCells(p, bins), p.judging(1).events.confidence
+    cells.add(slice(None), torch.stack([1 - said, said], 1))
+    return classes_of(p, cells)
+
+
+PARTS_OF = ("refinement", "calibration_loss")
+
+
+def _of_summary(summary: Summary, more: list[Method], of: Of | None, bins: int | None, level: float) -> Measurement:
+    if of not in (None, summary.of):
+        raise InputError(f"this summary judges {summary.of!r}, not {of!r}: make it with Summary.empty(of={of!r})")
+    bins, judged = bins or summary.bins, event(summary.of, summary.k)
+    known = [name for name in judged.rows if name not in UNKNOWN]
+    rows = [_row_of_summary(m, summary, level) for m in _methods(judged, more) if m.text in known or m in more]
+    return Measurement(
+        n=len(summary),
+        k=summary.k,
+        bins=bins,
+        level=level,
+        rows=_finished(rows, judged, more),
+        event=judged,
+        happened=metrics.wilson(summary.total("happened") / summary.mass, summary.mass, level),
+        ties=summary.ties,
+        table=summary.equal_width(bins),
+        classes_=None,
+    )
+
+
+UNKNOWN = ("classwise_ece", "auroc")  # to a summary, among the rows that are there unless others are asked for
+
+
+def _methods(judged: Event, more: list[Method]) -> list[Method]:
+    """The rows of an event, then what else was asked for."""
+    rows = [METRICS.method(name) for name in judged.rows]
+    return rows + [m for m in dict.fromkeys(more) if m not in rows]
+
+
+def _metric(method: Method) -> Metric[...]:
+    if not isinstance(method.target, Metric):
+        raise InputError(f"{method.name} is not declared: put @metrics.metric('its title') above it")
+    return method.target
+
+
+def _row(method: Method, view: Any, bins: int, level: float) -> Row:
+    """The number with all that says how surely it is known."""
+    metric = _metric(method)
+    settings = method.settings | ({"bins": bins} if method.text in BINNED else {})
+    if metric.has_interval and not method.settings:
+        return _of_interval(method.text, metric.interval_of(view, level=level, **settings))
+    if metric.has_test and not method.settings:
+        found = metric.test_of(view, **settings)
+        return Row(method.text, found.statistic, p_value=found.p_value)
+    return Row(method.text, float(metric.of_view(view, **settings)))
+
+
+def _row_of_summary(method: Method, summary: Summary, level: float) -> Row:
+    metric = _metric(method)
+    if method.settings:
+        raise InputError(f"{method.text} needs every prediction, not a summary of them; measure them in memory")
+    if metric.has_interval:
+        return _of_interval(method.text, summary.interval(method.text, level))
+    return Row(
+        method.text,
+        summary[method.text],
+        p_value=metric.test_of(summary).p_value if metric.has_test else math.nan,
+    )
+
+
+def _of_interval(name: str, interval: Interval) -> Row:
+    return Row(name, interval.value, interval.low, interval.high)
+
+
+def _finished(rows: list[Row], judged: Event, more: list[Method]) -> tuple[Row, ...]:
+    """The rows with their titles and what each says here; without those that have no value, unless asked for."""
+    known, asked = {row.name: row for row in rows}, {method.text for method in more}
+    there = (row for row in rows if row.name in asked or not math.isnan(row.value))
+    return tuple(replace(row, about=judged.about(row.name), note=_note(row, known, judged)) for row in there)
+
+
+def _note(row: Row, known: dict[str, Row], judged: Event) -> str:
+    if row.name == "signed_gap":
+        return judged.direction(row.low, row.high).removeprefix("is ") or "no direction beyond chance"
+    if row.name in FLOORS:
+        return "above its noise floor" if row.value > known[FLOORS[row.name]].high else "within its noise floor"
+    return row.note

@@ -1,0 +1,172 @@
+"""What was measured and what was found, as data: words, pages and text are made of these."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+from calibrant._bins import Bins, Ties
+from calibrant.assessment._event import Event
+from calibrant.assessment._judge import Mistake
+from calibrant.assessment._plain import learned, strict
+from calibrant.metrics import About, Comparison, Interval
+from calibrant.metrics.tables import Classes
+from calibrant.predictions import Predictions
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; nan where there is no interval or no p-value."""
+
+    name: str  # the metric's text
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+    p_value: float = math.nan
+    note: str = ""  # what the number says here
+    about: About = field(default_factory=lambda: About(""), repr=False)
+
+    @property
+    def title(self) -> str:
+        """The name in words, with the unit in which `text` writes the value."""
+        return self.about.heading(self.name if "(" in self.name else self.about.title)
+
+    @property
+    def text(self) -> str:
+        """The value in its unit; a dash where there is none."""
+        return "–" if math.isnan(self.value) else self.about.text(self.value)
+
+    @property
+    def interval(self) -> str:
+        """The interval in its unit; nothing where there is none."""
+        return "" if math.isnan(self.low) else f"[{self.about.text(self.low)}, {self.about.text(self.high)}]"
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """What was measured, in the order in which it should be read, and what is behind it: data alone."""
+
+    n: int
+    k: int
+    bins: int
+    level: float  # of the intervals
+    rows: tuple[Row, ...]
+    event: Event  # what is judged
+    happened: Interval  # how often it happened
+    ties: Ties  # examples sorted by confidence: what curves are drawn from
+    table: Bins  # the bins behind ECE
+    classes_: Callable[[], Classes] | None = field(repr=False)
+
+    @cached_property
+    def classes(self) -> Classes | None:
+        """What is known of every class; nothing of a summary's."""
+        return None if self.classes_ is None else self.classes_()
+
+    @property
+    def said(self) -> float:
+        """How often it should have happened, by what was said."""
+        return self.happened.value + self["signed_gap"].value
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __contains__(self, name: str) -> bool:
+        return any(row.name == name for row in self.rows)
+
+    def __getitem__(self, name: str) -> Row:
+        """The row of that name.
+
+        Raises KeyError with the names that there are.
+        """
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise KeyError(f"no row {name!r}; there are {', '.join(row.name for row in self.rows)}")
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a row {"metric", "title", "value", "low", "high", "p_value", "note"} per number; nan where none is."""
+        keys = ("value", "low", "high", "p_value", "note")
+        return [
+            {"metric": row.name, "title": row.about.title} | {key: getattr(row, key) for key in keys} for row in self
+        ]
+
+    def to_polars(self) -> Any:
+        """Return the records as a polars frame."""
+        import polars
+
+        return polars.DataFrame(self.records())
+
+    def json(self) -> str:
+        """Return all numbers as JSON text; null for what there is not, "inf" for infinity."""
+        content = {"n": self.n, "k": self.k, "judged": self.event.judged, "bins": self.bins, "level": self.level}
+        return json.dumps(strict(content | {"results": self.records()}), indent=1, allow_nan=False) + "\n"
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """What every calibrator did to predictions that it was not fitted on: data alone."""
+
+    before: Table  # the table of the predictions as they came
+    tables: Mapping[str, Table]  # the table by calibrator
+    shown: tuple[str, ...]  # the metrics that were asked for
+    fitted: dict[str, Any]  # on all fitting data, or as they were saved
+    chosen: str  # the calibrator with the lowest cross-fitted NLL on the fitting data, unless asked for
+    held_out: dict[str, float]  # that NLL, nan where none is honest; empty if a calibrator was asked for
+    changes: Comparison | None  # chosen minus before, on the same examples; None for a single one
+    mistakes: tuple[Mistake, ...]  # the most confident first
+    how: str  # on which data who did what
+    fitted_on: Predictions
+
+    @property
+    def best(self) -> Any:
+        """The chosen calibrator, fitted on all fitting data: a map from logits to better logits."""
+        return self.fitted[self.chosen]
+
+    @property
+    def after(self) -> Table:
+        """The table of the chosen calibrator."""
+        return self.tables[self.chosen]
+
+    @property
+    def values(self) -> dict[str, dict[str, float]]:
+        """The metrics that were asked for, by calibrator."""
+        return {name: {m: table[m].value for m in self.shown} for name, table in self.tables.items()}
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one row {"calibrator", "metric", "value", "low", "high", "p_value"} per number; nan where none is."""
+        keys = ("value", "low", "high", "p_value")
+        return [
+            {"calibrator": name, "metric": row.name} | {key: getattr(row, key) for key in keys}
+            for name, table in self.tables.items()
+            for row in table
+        ]
+
+    def to_polars(self) -> Any:
+        """Return the records as a polars frame."""
+        import polars
+
+        return polars.DataFrame(self.records())
+
+    def parameters(self) -> list[dict[str, Any]]:
+        """Return what every calibrator learned, in plain numbers and lists, with its certificate."""
+        return [{"calibrator": name} | learned(fitted) for name, fitted in self.fitted.items()]
+
+    def json(self) -> str:
+        """Return all numbers and fitted parameters as JSON text; null for what there is not, "inf" for infinity."""
+        rows: dict[str, Row] = {row.name: row for table in self.tables.values() for row in table}
+        content = {
+            "chosen": self.chosen,
+            "judged": self.before.event.judged,
+            "how": self.how,
+            "metrics": {name: asdict(row.about) for name, row in rows.items()},
+            "results": self.records(),
+            "parameters": self.parameters(),
+            "held_out_nll": self.held_out,
+            "changes": [asdict(row) for row in self.changes or ()],
+        }
+        return json.dumps(strict(content), indent=1, allow_nan=False) + "\n"

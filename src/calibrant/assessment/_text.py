@@ -1,0 +1,92 @@
+"""Results as text: tables and answers, in a terminal with its colors, elsewhere plain."""
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from calibrant.assessment import words
+from calibrant.assessment._table import Findings
+from calibrant.assessment._table import Table as Measured
+
+PLAIN: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "dim"}
+WIDTH = 120  # of lines that no terminal breaks
+
+
+def measurement_text(table: Measured) -> Group:
+    """The table, and in words what it says."""
+    return Group(
+        _numbers({"value": table}),
+        Text(),
+        f"[bold]{escape(words.headline(table))}[/bold]",
+        *(_answer(*answer) for answer in words.first_answers(table)),
+        _judged(table),
+    )
+
+
+def assessment_text(found: Findings) -> Group:
+    """The table before and after, the calibrators, and in words what was found."""
+    tables = {"before": found.before} | ({"after": found.after} if found.chosen != "Identity" else {})
+    return Group(
+        _numbers(tables),
+        Text(),
+        *((_ranking(found), Text()) if len(found.tables) > 1 else ()),
+        f"[bold]{escape(words.headline(found.before))}[/bold]",
+        *(_answer(*answer) for answer in words.answers(found)),
+        f"[dim]{escape(found.how)}[/dim]",
+        _judged(found.before),
+    )
+
+
+def plain_text(value: Any) -> str:
+    """Write what rich would print, without colors."""
+    console = Console(file=io.StringIO(), width=WIDTH, color_system=None, highlight=False)
+    with console.capture() as capture:
+        console.print(value)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def _numbers(tables: Mapping[str, Measured]) -> Table:
+    first = next(iter(tables.values()))
+    body = Table(**PLAIN, padding=(0, 1, 0, 0))
+    body.add_column(f"{first.n:,} examples, {first.k} classes")
+    for name, table in tables.items():
+        body.add_column(name, justify="right", no_wrap=True)
+        body.add_column(f"{words.at(table.level)} interval", style="dim", no_wrap=True)
+    notes = len(tables) == 1
+    if notes:
+        body.add_column("")
+    for row in first:
+        cells: list[str] = []
+        for table in tables.values():
+            cells += [table[row.name].text, words.evidence(table[row.name])] if row.name in table else ["–", ""]
+        body.add_row(escape(row.title), *map(escape, cells), *([escape(row.note)] if notes else []))
+    return body
+
+
+def _ranking(found: Findings) -> Table:
+    tables = list(found.tables.values())
+    body = Table(**PLAIN)
+    body.add_column("calibrator")
+    for heading in words.headings(found.after, found.shown):
+        body.add_column(escape(heading), justify="right")
+    for (name, table), best in zip(found.tables.items(), words.best(tables, found.shown), strict=True):
+        texts = [escape(table[m].text) for m in found.shown]
+        cells = [f"[bold]{text}[/bold]" if b else text for text, b in zip(texts, best, strict=True)]
+        mark = " (chosen)" if name == found.chosen else ""
+        body.add_row(escape(name) + mark, *cells)
+    return body
+
+
+def _answer(question: str, answer: str) -> Any:
+    return Padding(f"[bold]{escape(question)}[/bold] {escape(answer)}", 0, expand=False)
+
+
+def _judged(table: Measured) -> str:
+    way = "" if table.event.of == "top" else '; of="top" (--of top) judges whether the predicted class is right'
+    return f"[dim]Judged: {escape(table.event.judged)}{way if table.k == 2 else ''}.[/dim]"

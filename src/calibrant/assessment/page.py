@@ -1,0 +1,320 @@
+"""The report on somebody's own predictions: read from top to bottom it answers whether they can be believed."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from markupsafe import Markup, escape
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from calibrant.assessment._table import Findings, Row, Table
+from calibrant.assessment.words import (
+    Answer,
+    answers,
+    at,
+    best,
+    cost,
+    evidence,
+    first_answers,
+    headings,
+    headline,
+    p_text,
+    percent,
+    split,
+)
+from calibrant.html import Section, bar_diagram, curve_diagram, facts, figure, folded, page, readings, table, typeset
+from calibrant.metrics import About, Curve, Difference
+from calibrant.metrics.curves import risk_coverage_of
+from calibrant.plots import risk_coverage
+
+SHOWN = 15  # rows of the tables of classes and mistakes before the rest is folded away
+KICKER = "Are these probabilities true?"
+
+Tables = Mapping[str, Table]  # by what was done to the predictions: one, or before and after
+
+
+def measurement_page(measured: Table, more: Mapping[str, str]) -> str:
+    """Return the HTML report on predictions as they are."""
+    tables = {"value": measured}
+    sections = [
+        Section("The answer", _answers(first_answers(measured))),
+        Section(measured.event.against, _diagrams({"As they are": measured})),
+        Section("The numbers", _numbers(tables, {})),
+        *_classes(tables),
+        *_coverage({"": measured}),
+    ]
+    lead = f"{measured.n:,} examples of {measured.k} classes, as they are: nothing was fitted. {_judged(measured)}"
+    tiles = _tiles(measured, measured, measured["nll"].interval)
+    return page(headline(measured), lead.strip(), sections, _facts(more), kicker=KICKER, tiles=tiles)
+
+
+def assessment_page(found: Findings, more: Mapping[str, str], saved: str | Path | None = None) -> str:
+    """Return the HTML report of calibrators on somebody's own predictions."""
+    before, after = found.before, found.after
+    tables = {"before": before} | ({} if found.chosen == "Identity" else {f"after {found.chosen}": after})
+    changes = {row.name: row for row in found.changes or ()}
+    sections = [
+        Section("The answer", _answers(answers(found))),
+        Section(before.event.against, _diagrams({_capital(name): each for name, each in tables.items()})),
+        *([Section("What it costs, and what is left", _split(found))] if split(found) else []),
+        Section("The numbers", _numbers(tables, changes)),
+        Section("Every calibrator", _ranking(found)),
+        *_classes(tables),
+        *_coverage({name.partition(" ")[0]: each for name, each in tables.items()}),
+        *([Section("Confident mistakes", _mistakes(found))] if found.mistakes else []),
+        Section("Use the calibrator", _use(found, saved, "command" in more)),
+    ]
+    lead = f"{before.n:,} examples of {before.k} classes. {found.how} {_judged(before)}"
+    tiles = _tiles(before, after, f"by {found.chosen}" if after is not before else "")
+    return page(headline(before), lead.strip(), sections, _facts(more), kicker=KICKER, tiles=tiles)
+
+
+def measurement_cell(measured: Table) -> str:
+    """Return what a notebook shows."""
+    return _cell_page(measured, first_answers(measured), {"value": measured}, {})
+
+
+def assessment_cell(found: Findings) -> str:
+    """Return what a notebook shows."""
+    tables = {"before": found.before} | ({} if found.chosen == "Identity" else {f"after {found.chosen}": found.after})
+    changes = {row.name: row for row in found.changes or ()}
+    return _cell_page(found.before, answers(found), tables, changes)
+
+
+def _cell_page(first: Table, told: Sequence[Answer], tables: Tables, changes: Mapping[str, Difference]) -> str:
+    words = "".join(f"<p><b>{escape(question)}</b> {typeset(text)}</p>" for question, text in told)
+    return f"<h3>{typeset(headline(first))}</h3>{words}{_numbers(tables, changes)}"
+
+
+def _facts(more: Mapping[str, str]) -> dict[str, str]:
+    known = facts(more.get("command", "calibrant, from Python"))
+    return {name: text for name, text in more.items() if name != "command"} | known
+
+
+def _judged(measured: Table) -> str:
+    return "" if measured.event.of == "top" else f"Judged is {measured.event.judged}."
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _tiles(before: Table, after: Table, by: str) -> str:
+    chance, happened = f"chance explains up to {percent(after['noise_floor'].high)}", before.happened
+    tiles = {
+        "Says, on average": (percent(before.said, 1), f"mean {before.event.said}"),
+        _capital(before.event.verb): (
+            percent(happened.value, 1),
+            f"[{100 * happened.low:.2f}, {100 * happened.high:.2f}]",
+        ),
+        "ECE, in %": (_moved(100 * before["ece"].value, 100 * after["ece"].value, 2), chance),
+        "NLL": (_moved(before["nll"].value, after["nll"].value, 3), by),
+    }
+    shown = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{typeset(big)}<small>{typeset(small)}</small></dd></div>"
+        for name, (big, small) in tiles.items()
+    )
+    return f'<dl class="tiles">{shown}</dl>'
+
+
+def _moved(before: float, after: float, digits: int) -> str:
+    first, last = f"{before:.{digits}f}", f"{after:.{digits}f}"
+    return first if first == last else f"{first} → {last}"
+
+
+def _answers(told: Sequence[Answer]) -> str:
+    parts = "".join(f"<dt>{escape(question)}</dt><dd>{typeset(text)}</dd>" for question, text in told)
+    return f'<dl class="answers">{parts}</dl>'
+
+
+def _diagrams(tables: Tables) -> str:
+    event = next(iter(tables.values())).event
+    words = event.said, event.happened, event.outcome
+    curve_reading, bar_reading = readings(event.said, event.outcome)
+    curves = bars = ""
+    for name, each in tables.items():
+        note = f"ECE {percent(each['ece'].value)}, Kuiper {p_text(each['kuiper'].p_value)}"
+        curves += curve_diagram(name, each.ties, each.table, note, words=words)
+        bars += bar_diagram(name, each.table, note, words=words)
+    if len(tables) == 1:
+        return f'<div class="pair">{curves}{bars}</div>{curve_reading}{bar_reading}'
+    classical = folded("The same in classical bars", f'<div class="pair">{bars}</div>{bar_reading}')
+    return f'<div class="pair">{curves}</div>{curve_reading}{classical}'
+
+
+def _split(found: Findings) -> str:
+    """NLL and Brier as refinement + calibration: what the chosen calibrator leaves, and what it takes off."""
+    rows = [
+        [
+            found.before[part.name].about.heading(),
+            _cell(found.before[part.name]),
+            _cell(found.after[part.name]),
+            _change(found.before[part.name].about, -part.difference, -part.high, -part.low),
+            percent(-part.difference / part.first, 1),
+        ]
+        for part in split(found)
+    ]
+    head = ["", "score", "refinement", "calibration", "share"]
+    note = typeset(
+        f"The score is the sum of both. Refinement is what {found.chosen} leaves, which has not seen the examples that "
+        "it is judged on; calibration is what it takes off, a lower bound on average (Berta et al. 2025), and its "
+        f"share of the score. In brackets: {at(found.before.level)} intervals."
+    )
+    body = table(head, rows, caption="refinement and calibration")
+    return f'<p>{typeset(cost(found))}</p>{body}<p class="note">{note}</p>'
+
+
+def _numbers(tables: Tables, changes: Mapping[str, Difference]) -> str:
+    """All rows, before and after, with everything that says how surely they are known."""
+    first, pair = next(iter(tables.values())), len(tables) > 1
+    rows: list[list[str]] = []
+    for row in first:
+        cells = [_cell(each[row.name]) if row.name in each else "–" for each in tables.values()]
+        change = changes.get(row.name)
+        if pair:
+            told = None if change is None else (change.difference, change.low, change.high)
+            cells.append("" if told is None else _change(row.about, *told, sign=True))
+        rows.append([_two_lines(row.title, row.about.meaning), *cells])
+    head = ["", *tables, *(["change"] if pair else [])]
+    note = f"In brackets: {at(first.level)} intervals."
+    if pair:
+        note += " The change is measured on the same examples, which tells much smaller differences from chance than "
+        note += "comparing the two intervals."
+    caption = "all numbers, before and after" if pair else "all numbers"
+    return table(head, rows, caption=caption) + f'<p class="note">{typeset(note)}</p>'
+
+
+def _ranking(found: Findings) -> str:
+    held, tables = found.held_out, list(found.tables.values())
+    lowest = min((nll for nll in held.values() if not math.isnan(nll)), default=math.nan)
+    head = ["calibrator", *(["held-out NLL"] if held else []), *headings(found.after, found.shown)]
+    rows: list[list[str]] = []
+    bold: list[list[bool]] = []
+    for (name, each), good in zip(found.tables.items(), best(tables, found.shown), strict=True):
+        first = [("–" if math.isnan(held[name]) else f"{held[name]:.4f}")] if held else []
+        rows.append([name, *first, *(each[m].text for m in found.shown)])
+        bold.append([*([held[name] == lowest] if held else []), *good])
+    why = (
+        "The chosen one is marked: it has the lowest NLL on held-out folds of the fitting data. The other columns are "
+        "measured on the judged data, which had no say in the choice"
+        if held
+        else "The chosen one is marked; the columns are measured on the judged data"
+    )
+    marked = [name == found.chosen for name in found.tables]
+    body = table(head, rows, best=bold, marked=marked, caption="every calibrator")
+    return f'{body}<p class="note">{why}. The best value of a column is bold.</p>'
+
+
+def _classes(tables: Tables) -> list[Section]:
+    known = [each.classes for each in tables.values() if each.classes is not None]
+    if not known:
+        return []
+    before = known[0]
+    head = ["class", "examples", "is", "said to be", "right if predicted", "said if predicted", "ECE (%)"]
+    rows: list[list[str]] = []
+    for j in before.worst_first.tolist():
+        row = [f"{j}", f"{int(before.count[j]):,}", _share(before.frequency[j]), _share(before.forecast[j])]
+        row += [_share(before.precision[j]), _share(before.confidence[j])]
+        rows.append(row + [f"{100 * float(each.ece[j]):.2f}" for each in known])
+    head += ["ECE after (%)"] if len(known) > 1 else []
+    bins = next(iter(tables.values())).bins
+    note = (
+        f'<p class="note">ECE of the class\'s own probability as a forecast of the label, in {bins} bins. "Is" and '
+        '"said to be": its frequency, and the mean probability it is given; "if predicted": its accuracy and mean '
+        "confidence among the examples for which it is predicted.</p>"
+    )
+    return [Section("Classes, worst first", _long(head, rows, "classes, worst first", "classes") + note)]
+
+
+def _coverage(tables: Tables) -> list[Section]:
+    """The error of the most confident predictions, where confidence is what is judged."""
+    first = next(iter(tables.values()))
+    if "aurc" not in first:
+        return []
+    curves = {name: risk_coverage_of(each.ties) for name, each in tables.items()}
+    risks = next(iter(curves.values()))
+    points = ", ".join(f"{percent(_risk(risks, c))} at {percent(c, 0)}" for c in (0.5, 0.8, 0.9, 1.0))
+
+    def draw(drawing: Figure) -> None:
+        risk_coverage(curves, ax=drawing.add_subplot())
+
+    name = " before" if len(tables) > 1 else ""
+    picture = figure(draw, f"Risk-coverage curve. Error{name}, by coverage: {points}.", size=(4.6, 2.9))
+    text = f"If only the most confident predictions are acted on, the error is {points} of the examples."
+    if "confident_accuracy" in first:
+        sure, right = first["confident_share"].value, first["confident_accuracy"].value
+        text += f" Confidences of 99 % and more: {percent(sure, 1)} of the examples, {percent(right)} of them right."
+    return [Section("Acting only when sure", f"<p>{typeset(text)}</p>{picture}")]
+
+
+def _mistakes(found: Findings) -> str:
+    pair = found.chosen != "Identity"
+    head = ["row", "true class", "predicted", "said", *([f"after {found.chosen}"] if pair else [])]
+    rows = [
+        [f"{m.row}", f"{m.label}", f"{m.predicted}", _sure(m.before), *([_sure(m.after)] if pair else [])]
+        for m in found.mistakes
+    ]
+    note = (
+        '<p class="note">Rows of the judged data, counted from 0: the wrong predictions of the highest confidence. '
+        "Often their labels are wrong, not the model.</p>"
+    )
+    return _long(head, rows, "confident mistakes", "mistakes") + note
+
+
+def _use(found: Findings, saved: str | Path | None, shell: bool) -> str:
+    if found.chosen == "Identity":
+        return "<p>There is nothing to apply: the predictions are best left as they are.</p>"
+    path = str(saved or "calibrator.safetensors")
+    code = (
+        "from calibrant import calibrators\n"
+        f"calibrate = calibrators.load({path!r})\n"
+        "probs = calibrate(logits).softmax(-1)"
+    )
+    way = (
+        f"give <code>--save {escape(path)}</code> to the command below"
+        if shell
+        else (f"say <code>found.save({escape(repr(path))})</code> of what <code>assess</code> returned")
+    )
+    how = "" if saved else f"<p>It was not saved: {way}.</p>"
+    return (
+        f"{how}<pre><code>{escape(code)}</code></pre><p>Or for a file of predictions: "
+        f"<code>calibrant apply {escape(path)} new.npz -o calibrated.npz</code></p>"
+    )
+
+
+def _long(head: list[str], rows: list[list[str]], caption: str, what: str) -> str:
+    body = table(head, rows[:SHOWN], caption=caption)
+    if len(rows) > SHOWN:
+        body += folded(f"{len(rows) - SHOWN} more {what}", table(head, rows[SHOWN:], caption=f"more {caption}"))
+    return body
+
+
+def _cell(row: Row) -> Markup:
+    """A value with what says how surely it is known: its interval, its p-value, or how it compares."""
+    return _two_lines(row.text, evidence(row) or (row.note if row.name in ("ece", "adaptive_ece") else ""))
+
+
+def _change(about: About, value: float, low: float, high: float, *, sign: bool = False) -> Markup:
+    plus = "+" if sign and value > 0 else ""
+    return _two_lines(plus + about.text(value), f"[{about.text(low)}, {about.text(high)}]")
+
+
+def _two_lines(large: str, small: str) -> Markup:
+    return typeset(large) + Markup("<small>") + typeset(small) + Markup("</small>")
+
+
+def _share(x: Tensor) -> str:
+    value = float(x)
+    return "–" if math.isnan(value) else f"{100 * value:.1f} %"
+
+
+def _sure(p: float) -> str:
+    """Write a probability with as many digits as keep it from reading as certainty."""
+    digits = 2 if p < 0.999 or p >= 1 else math.ceil(-math.log10(1 - p)) - 1
+    return f"{100 * p:.{digits}f} %"
+
+
+def _risk(curve: Curve, share: float) -> float:
+    at_ = int((curve.x < share - 1e-12).sum())
+    return float(curve.y[min(at_, len(curve.y) - 1)])

@@ -1,0 +1,210 @@
+"""The answers in words, each with its evidence; the report, the notebook and the command line say the same."""
+
+import math
+from collections.abc import Sequence
+from itertools import starmap
+
+from calibrant.assessment._table import Findings, Row, Table
+from calibrant.metrics import About, Difference
+
+SURE, LIKELY = 0.01, 0.05  # p-values below which a calibrated model is ruled out, or unlikely
+VAGUE = 0.1  # error that cannot be ruled out, above which the examples are too few
+
+Answer = tuple[str, str]  # question, answer
+
+
+def headline(table: Table) -> str:
+    """Say in a few words whether, and which way, the predictions are off."""
+    if not table["kuiper"].p_value < LIKELY:
+        return "No sign of miscalibration" + (", but too few examples to tell" if unseen(table) > VAGUE else "")
+    way = direction(table)
+    if not way:
+        return "Miscalibrated, in no certain direction"
+    way = way.removeprefix("is ")
+    return f"{way[0].upper()}{way[1:]} by {100 * abs(table['signed_gap'].value):.1f} points"
+
+
+def verdict(found: Findings) -> str:
+    """Say in one paragraph which way the predictions are off, what repairs them, and how sure that is."""
+    return " ".join(text for _, text in answers(found))
+
+
+def first_answers(table: Table) -> list[Answer]:
+    """Answer what one wants to know first of a model's probabilities."""
+    return [("Is it calibrated?", calibrated(table)), ("Which way is it off?", which_way(table))]
+
+
+def answers(found: Findings) -> list[Answer]:
+    """Answer, in this order, what one wants to know of a model's probabilities, and of what was done to them."""
+    return [
+        *first_answers(found.before),
+        ("What fixes it?", remedy(found)),
+        ("Is the difference real?", difference(found)),
+        ("Is it calibrated then?", calibrated(found.after, found.before)),
+    ][: 3 if found.chosen == "Identity" else 5]
+
+
+def calibrated(table: Table, before: Table | None = None) -> str:
+    """Weigh the bin-free test first, then ECE against its noise floor, then what could have been missed."""
+    p, ece, floor = table["kuiper"].p_value, table["ece"], table["noise_floor"]
+    above = ece.value > floor.high
+    against = (
+        f"{'and' if above == (p < LIKELY) else 'but'} its ECE of {ece.text} % is "
+        f"{'above' if above else 'within'} what a calibrated model shows by chance ({floor.text} % on average, "
+        f"{percent(floor.high)} at the {50 * (1 + table.level):g} % quantile)"
+    )
+    if p < LIKELY:
+        sure = "No" if p < SURE else "Probably not"
+        if before is not None and ece.value < before["ece"].value:
+            sure = "Better, but not perfectly" if p < SURE else "Better, but probably not perfectly"
+        return f"{sure}: the Kuiper test rejects it ({p_text(p)}), {against}."
+    many = f"{table.n:,} example{'s' * (table.n != 1)}"
+    missed = f"With {many}, an error of up to {percent(unseen(table), 1)} cannot be ruled out."
+    return f"Nothing says it is not: the Kuiper test finds no error ({p_text(p)}), {against}. {missed}"
+
+
+def unseen(table: Table) -> float:
+    """Return the largest error that the intervals leave room for: of debiased L2, or of all predictions together."""
+    true = table.happened
+    return max(table["debiased_l2"].high, table.said - true.low, true.high - table.said)
+
+
+def which_way(table: Table) -> str:
+    """Compare what is said on average with what happens, and name the range of probabilities that costs most."""
+    gap, way = table["signed_gap"], direction(table)
+    happened = percent(table.happened.value, 1)
+    says = f"it says {percent(table.said, 1)} on average and {table.event.verb} {happened} of the time"
+    low, high = 100 * gap.low, 100 * gap.high
+    if not table["kuiper"].p_value < LIKELY:
+        return f"No way that could be told from chance: {says}."
+    if way:
+        low, high = sorted((abs(low), abs(high)))
+        apart = f"{100 * abs(gap.value):.1f} points apart ({low:.1f} to {high:.1f} with {at(table.level)})"
+        text = f"It {way}: {says}, {apart}."
+    else:
+        room = f"{at(table.level)} interval of the difference: {low:.1f} to {high:.1f} points"
+        text = f"Not surely one way: {says}{f' ({room})' if math.isfinite(low) else ''}."
+    shares = table.table.weight * table.table.gap.abs()
+    worst = int(shares.argmax())
+    low, high = (100 * float(edge) for edge in table.table.edges[worst : worst + 2])
+    held = percent(float(table.table.weight[worst]), 0)
+    return (
+        f"{text} {table.event.probabilities.capitalize()} of {low:.0f} to {high:.0f} % ({held} of the examples) "
+        f"account for {100 * float(shares[worst]):.1f} of the {100 * float(shares.sum()):.1f} points of ECE."
+    )
+
+
+def remedy(found: Findings) -> str:
+    """Name the calibrator that was chosen, why, and what it changes."""
+    if found.chosen == "Identity":
+        others = [name for name in found.tables if name != "Identity"]
+        if not others:
+            return "No calibrator was fitted."
+        return f"Nothing that was fitted ({listed(others)}) does better on held-out data."
+    why = ", which has the lowest NLL on held-out folds of the fitting data" if found.held_out else ""
+    nll, ece = (tuple(table[m].text for table in (found.before, found.after)) for m in ("nll", "ece"))
+    moved = f"NLL from {nll[0]} to {nll[1]} and ECE from {ece[0]} % to {ece[1]} %"
+    same = "may change predictions" if found.changes is None else _accuracy(found.changes["accuracy"])
+    return f"{found.chosen}{why}. It takes {moved}, and {same}."
+
+
+def difference(found: Findings) -> str:
+    """Test the change of NLL on the same examples."""
+    nll = None if found.changes is None else found.changes["nll"]
+    if nll is None or found.changes is None or not math.isfinite(nll.difference) or not math.isfinite(nll.low):
+        return "It cannot be tested on these examples."
+    word, level = "falls" if nll.difference < 0 else "rises", at(found.changes.level)
+    low, high = sorted((abs(nll.low), abs(nll.high)))
+    by = f"on the same examples NLL {word} by {abs(nll.difference):.4f}"
+    if nll.low > 0 or nll.high < 0:
+        sure = "Yes" if nll.difference < 0 else "Yes, but for the worse"
+        return f"{sure}: {by} ({low:.4f} to {high:.4f} with {level}; {p_text(nll.p_value)})."
+    return (
+        f"Not beyond chance: {by}, and the {level} interval of the change, {nll.low:+.4f} to {nll.high:+.4f}, holds 0 "
+        f"({p_text(nll.p_value)})."
+    )
+
+
+def split(found: Findings) -> list[Difference]:
+    """Return the changes of NLL and Brier that divide them into refinement and calibration; none without a map."""
+    if found.chosen == "Identity" or found.changes is None:
+        return []
+    rows = (found.changes[name] for name in ("nll", "brier"))
+    return [row for row in rows if all(map(math.isfinite, (row.difference, row.low, row.high)))]
+
+
+def cost(found: Findings) -> str:
+    """Say how much of NLL, or of Brier where NLL is infinite, recalibration takes off, and who could lower the rest."""
+    part = split(found)[0]
+    about, taken = found.before[part.name].about, -part.difference
+    name, whole = about.title, about.text(part.first)
+    if part.low <= 0 <= part.high:
+        return f"Recalibration takes nothing beyond chance off the {name} of {whole}."
+    if taken < 0:
+        return f"Recalibration only adds to the {name} of {whole}: here it learned what does not hold."
+    return (
+        f"Of the {name} of {whole}, {about.text(taken)} ({percent(taken / part.first, 0)}) is the price of "
+        f"miscalibration, which {found.chosen} takes off. The other {about.text(part.second)} only a model that tells "
+        "the classes better apart could lower."
+    )
+
+
+# Pieces
+
+
+def direction(table: Table) -> str:
+    """Name the direction of what is said, or nothing where the interval of the gap holds 0."""
+    gap = table["signed_gap"]
+    return table.event.direction(gap.low, gap.high)
+
+
+def evidence(row: Row) -> str:
+    """Write what says how surely a row is known: its interval, or its p-value."""
+    return row.interval if math.isnan(row.p_value) else p_text(row.p_value)
+
+
+def best(tables: Sequence[Table], shown: Sequence[str]) -> list[list[bool]]:
+    """Say of every table and metric whether no other table's value is better."""
+
+    def column(name: str) -> list[bool]:
+        values = [table[name].value for table in tables]
+        least = tables[0][name].about.best(values)
+        return [value == least for value in values]
+
+    return [list(row) for row in zip(*map(column, shown), strict=True)] if shown else [[] for _ in tables]
+
+
+def headings(table: Table, shown: Sequence[str]) -> list[str]:
+    """Name columns of metrics in few words, with their units."""
+
+    def heading(name: str, about: About) -> str:
+        return about.heading(name if "(" in name else "")
+
+    return list(starmap(heading, ((name, table[name].about) for name in shown)))
+
+
+def percent(share: float, digits: int = 2) -> str:
+    """Write a share in percent."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def at(level: float) -> str:
+    """Write the level of an interval."""
+    return f"{100 * level:g} %"
+
+
+def p_text(p: float) -> str:
+    """Write a p-value."""
+    return "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Write 'a, b and c'."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _accuracy(change: Difference) -> str:
+    if change.low == change.high == 0:
+        return "keeps the accuracy"
+    room = f" ({100 * change.low:+.2f} to {100 * change.high:+.2f})" if math.isfinite(change.low) else ""
+    return f"changes accuracy by {100 * change.difference:+.2f} points{room}"

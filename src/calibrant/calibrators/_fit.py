@@ -1,0 +1,159 @@
+"""The one door of every fit: predictions in, checked hyperparameters, a certificate out."""
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from torch import Tensor
+
+from calibrant import catalog
+from calibrant._folds import Fit
+from calibrant._solve import Certificate, Status
+from calibrant.metrics import nll
+from calibrant.predictions import Predictions, predictions_of
+from calibrant.types import InputError
+
+C = TypeVar("C")
+P = ParamSpec("P")
+
+
+def fits(method: Callable[Concatenate[Any, Predictions, P], C]) -> Callable[..., C]:
+    """Make a fit to predictions one to predictions, or to logits with labels and, if there are any, weights.
+
+    Hyperparameters are keywords, checked by name, type and range; `warm_start` is a fit to begin from, where there is
+    such a thing. Examples of weight 0 are left out here, once for all.
+    """
+
+    @wraps(method)
+    def fit(cls: Any, predictions: Any, labels: Any = None, weights: Any = None, **settings: Any) -> C:
+        given = p = predictions_of(predictions, labels, weights)
+        begin = {key: settings.pop(key) for key in ("warm_start",) if key in settings}
+        if given.weights is not None and not bool((given.weights > 0).all()):
+            p = given[given.weights > 0]
+        fitted = method(cls, p, **begin, **catalog.checked(method, settings, cls.__name__))  # pyright: ignore
+        return fitted if p is given else _fitted_on(fitted, given)
+
+    fit.takes_predictions = True  # pyright: ignore[reportAttributeAccessIssue]
+    fit.__signature__ = _signature(method)  # pyright: ignore[reportAttributeAccessIssue]
+    return fit
+
+
+def _fitted_on(fitted: Any, p: Predictions) -> Any:
+    """Return a fitted map whose certificate names these predictions as the data."""
+    certificate = getattr(fitted, "certificate", None)
+    return fitted if certificate is None else replace(fitted, certificate=replace(certificate, data=p.digest))
+
+
+def fitting(calibrator: Any) -> Fit:
+    """Return how to fit a calibrator to predictions: given as text, as class, or as a function of (logits, labels).
+
+    A fit of one's own that takes no weights refuses predictions that have some.
+    """
+    if isinstance(calibrator, str):
+        calibrator = catalog.CALIBRATORS.method(calibrator)
+    function = calibrator.bound if isinstance(calibrator, catalog.Method) else getattr(calibrator, "fit", calibrator)
+    inner = function.func if isinstance(function, partial) else function
+    if getattr(inner, "takes_predictions", False):
+        return function
+    name = str(getattr(calibrator, "name", getattr(calibrator, "__name__", type(calibrator).__name__)))
+    return partial(_fit_plainly, function, name)
+
+
+def fit(calibrator: Any, predictions: Any, labels: Any = None, weights: Any = None) -> Any:
+    """Fit a calibrator, given as text such as "Auto" or as a class, in float64.
+
+    >>> fit("Temperature", torch.eye(2), torch.tensor([0, 1])).certificate.status
+    'separable'
+    """
+    return fitting(calibrator)(predictions_of(predictions, labels, weights).double())
+
+
+def _fit_plainly(function: Callable[..., Any], name: str, p: Predictions, **begin: Any) -> Any:
+    if p.weights is None:
+        return function(p.logits, p.labels, **begin)
+    if not takes(function, "weights"):
+        raise InputError(
+            f"{name} takes no weights, but these predictions have some; leave them out, or give its fit a parameter "
+            "weights=None"
+        )
+    return function(p.logits, p.labels, weights=p.weights, **begin)
+
+
+def takes(function: Callable[..., Any], parameter: str) -> bool:
+    """Whether a fit has a parameter of this name."""
+    return parameter in inspect.signature(function).parameters
+
+
+def certify(
+    fitted: C,
+    p: Predictions,
+    status: Status,
+    *,
+    criterion: str = "nll",
+    gradient: float = math.nan,
+    iterations: int = 1,
+    standard_error: float = math.nan,
+    clipped: int = 0,
+    slack: float = 0.0,
+) -> C:
+    """Return the fitted map with its certificate: what it changed, and the digest of the data.
+
+    A map that ends worse than the identity by more than `slack`, in its own criterion, did not converge, whatever its
+    search says.
+    """
+    apply: Any = fitted
+    metric = catalog.METRICS.resolve(criterion)
+    after = p.double().mapped(apply)
+    each = p.outcomes, after.outcomes
+    likelihood = [0.0 + float(nll(part)) for part in (p, after)]
+    accuracy = [_mean(part.correct, p.weights) for part in each]
+    before_, after_ = likelihood if criterion == "nll" else [float(metric(part)) for part in (p, after)]
+    certificate = Certificate(
+        criterion=criterion,
+        before=before_,
+        after=after_,
+        status=honest(status, before_, after_, slack),
+        gradient=gradient,
+        iterations=iterations,
+        nll_before=likelihood[0],
+        nll_after=likelihood[1],
+        accuracy_before=accuracy[0],
+        accuracy_after=accuracy[1],
+        standard_error=standard_error,
+        data=p.digest,
+        clipped=clipped,
+    )
+    return replace(apply, certificate=certificate)
+
+
+ROUNDING = 1e-9  # by which rounding may leave a map worse than the identity
+
+
+def honest(status: Status, before: float, after: float, slack: float = 0.0) -> Status:
+    """Take back that a search converged where its end is worse than the identity, or not a number."""
+    worse = not after <= before + slack + ROUNDING * (1 + abs(before))
+    return "not converged" if worse and status in ("converged", "at bound", "separable") else status
+
+
+def impossible(p: Predictions) -> int:
+    """How many examples have a class of probability exactly 0, each counted as often as its weight says."""
+    rows = p.logits.isneginf().any(1)
+    return int(rows.sum()) if p.weights is None else round(float(p.weights[rows].sum()))
+
+
+def _mean(values: Tensor, weights: Tensor | None) -> float:
+    return float(values.mean() if weights is None else (weights * values).sum() / weights.sum())
+
+
+def _signature(method: Callable[..., Any]) -> inspect.Signature:
+    """Of the public call: predictions or logits and labels, then the hyperparameters."""
+    own = inspect.signature(method)
+    cls, _, *settings = own.parameters.values()
+    data = [inspect.Parameter("predictions", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    data += [
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None) for name in ("labels", "weights")
+    ]
+    return own.replace(parameters=[cls, *data, *settings])

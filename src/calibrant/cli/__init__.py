@@ -1,0 +1,61 @@
+"""The command line: each command is a thin call of a function that Python users have too.
+
+Help needs no torch: what a command needs is imported when it runs.
+"""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from calibrant._version import __version__
+from calibrant.cli import assess, show, study
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help="Train, repair, measure and explain classifiers whose probabilities are true.",
+)
+
+
+def main() -> None:
+    """Run the command line; bad input is one line and exit status 2."""
+    try:
+        app()
+    except ValueError as error:
+        from calibrant.types import InputError
+
+        if not isinstance(error, InputError):
+            raise
+        print(f"calibrant: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        print(f"calibrant: cannot read or write{where}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(2)
+    except SystemExit as end:
+        if end.code == 130:  # so typer ends at Ctrl-C
+            print("calibrant: stopped; what was finished is kept, start again to go on", file=sys.stderr)
+        raise
+
+
+def _version(show: bool | None) -> None:
+    if show:
+        print(f"calibrant {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(  # pyright: ignore[reportUnusedFunction]
+    version: Annotated[bool | None, typer.Option("--version", callback=_version, help="Print the version.")] = None,
+) -> None:
+    pass
+
+
+assess.register(app)
+show.register(app)
+study.register(app)
+app.add_typer(study.study_app, name="study")

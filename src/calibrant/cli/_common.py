@@ -1,0 +1,56 @@
+"""What commands share: options, the console, and writing what they made."""
+
+import shlex
+import sys
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+out = Console(highlight=False, width=None if sys.stdout.isatty() else 400)  # whole lines when piped
+errors = Console(highlight=False, stderr=True, width=None if sys.stderr.isatty() else 400)
+PLAIN: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "dim"}
+
+With = Annotated[
+    list[str] | None,
+    typer.Option("--with", help="A file (mine.py) or package of your own methods, to be imported first."),
+]
+
+
+def include(sources: Iterable[str] | None) -> None:
+    """Import the user's own methods."""
+    from calibrant import catalog
+
+    catalog.include(sources or ())
+
+
+@contextmanager
+def status() -> Generator[Callable[[str], object], None, None]:
+    """Say what is being done while it is being done, on a terminal."""
+    if not out.is_terminal:
+        yield lambda text: None
+        return
+    with out.status("reading") as shown:
+        yield shown.update
+
+
+def write(path: Path, text: str) -> None:
+    """Write a text, and say so."""
+    from calibrant.io import atomic_write
+
+    with atomic_write(path) as draft:
+        draft.write_text(text)
+    say(f"wrote {path}")
+
+
+def say(text: str) -> None:
+    """Print one line on what was done, however long."""
+    out.print(text, soft_wrap=True, markup=False)
+
+
+def command() -> str:
+    """The command as it was given."""
+    return shlex.join(["calibrant", *sys.argv[1:]])

@@ -1,0 +1,235 @@
+"""`assess`, `measure` and `apply`: one's own predictions, without any study."""
+
+import math
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calibrant.cli._common import With, command, include, out, say, status, write
+
+if TYPE_CHECKING:
+    from calibrant import Predictions
+
+CALIBRATORS = "Identity, Temperature, StructuredMatrix, HistogramBinning, Auto"
+METRICS = "accuracy, nll, brier, ece, adaptive_ece, classwise_ece"
+
+Metrics = Annotated[list[str] | None, typer.Option("--metric", "-m", help="May be given again.")]
+Of = Annotated[
+    str | None,
+    typer.Option(
+        help="What is judged: top, the predicted class, or a class's index; default: 1 of two classes, else top."
+    ),
+]
+Ignore = Annotated[int | None, typer.Option("--ignore-index", help="Leave out positions with this label.")]
+Stream = Annotated[
+    bool | None,
+    typer.Option("--stream/--whole", help="Read the judged file in pieces; default: when too large for memory."),
+]
+Html = Annotated[Path | None, typer.Option(help="Write a report here.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Write all numbers here; - is standard output.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("assess")(assess_)
+    app.command("measure")(measure_)
+    app.command("apply")(apply_)
+
+
+def assess_(
+    file: Annotated[list[Path], typer.Argument(metavar="VAL [TEST]", help="Predictions to fit on, and to judge on.")],
+    calibrator: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--calibrator", "-c", help="Or a saved one (.safetensors). May be given again.", show_default=CALIBRATORS
+        ),
+    ] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option("--metric", "-m", help="May be given again.", show_default=METRICS)
+    ] = None,
+    cv: Annotated[int | None, typer.Option(help="Cross-fit one file in so many folds.")] = None,
+    choose: Annotated[
+        str | None, typer.Option(help="Which calibrator to save; default: lowest cross-fitted NLL.")
+    ] = None,
+    of: Of = None,
+    html: Html = None,
+    json_: Json = None,
+    save: Annotated[Path | None, typer.Option(help="Write the chosen calibrator here (.safetensors).")] = None,
+    stream: Stream = None,
+    ignore: Ignore = None,
+    with_: With = None,
+) -> None:
+    """Fit calibrators on VAL, judge them on TEST.
+
+    Files: .npz, .safetensors, .pt with keys logits or probs, and labels; NAME_logits.npy with NAME_labels.npy; .csv
+    or .parquet with columns label and logit_0, logit_1, ... or prob_0, ...
+    """
+    import calibrant
+    from calibrant import assessment
+    from calibrant.types import InputError
+
+    include(with_)
+    _writable(html, json_, save)
+    if save is not None and save.suffix != ".safetensors":
+        raise InputError(f"a calibrator is saved as .safetensors, got {save}")
+    if len(file) > 2 or (len(file) == 2 and cv is not None):
+        raise InputError(f"expected two files, or one with --cv, got {len(file)} files{' and --cv' if cv else ''}")
+    if len(file) == 1 and cv is None:
+        raise InputError(
+            "fitting and judging on the same data is refused, since it flatters every calibrator; give a second file "
+            "to judge on, or cross-fit this one with --cv 5 (calibrant measure looks at one file as it is)"
+        )
+    val = calibrant.Predictions.load(file[0], ignore_index=ignore)
+    pieces = _in_pieces(file[1], stream, ignore) if len(file) == 2 else None
+    test = None if len(file) == 1 else pieces or calibrant.Predictions.load(file[1], ignore_index=ignore)
+    with status() as progress:
+        found = calibrant.assess(
+            val,
+            test,
+            calibrator or assessment.CALIBRATORS,
+            metric or assessment.METRICS,
+            choose=choose,
+            folds=cv or 5,
+            of=_event(of),
+            progress=progress,
+        )
+    facts = {"fitted on" if test is not None else "cross-fitted on": _fact(file[0], val)}
+    if test is not None:
+        facts["judged on"] = f"{file[1]}: {found.before.n:,} examples, in pieces" if pieces else _fact(file[1], test)
+    _give(found, json_, html and (html, found.html({"command": command()} | facts, save)))
+    if save is not None:
+        found.save(save)
+        _note(f"wrote {save} ({found.chosen})", json_)
+
+
+def measure_(
+    file: Annotated[Path, typer.Argument(help="Predictions with their labels.")],
+    calibrator: Annotated[
+        Path | None, typer.Option("--calibrator", "-c", help="Apply a saved calibrator (.safetensors) first.")
+    ] = None,
+    metric: Metrics = None,
+    of: Of = None,
+    bins: Annotated[int | None, typer.Option(min=1, help="Bins of the binned errors; default 15.")] = None,
+    html: Html = None,
+    json_: Json = None,
+    stream: Stream = None,
+    ignore: Ignore = None,
+    with_: With = None,
+) -> None:
+    """Measure the predictions of one file as they are: nothing is fitted.
+
+    The formats of files are those of `calibrant assess`.
+    """
+    import calibrant
+    from calibrant.assessment import saved, summary_of
+
+    include(with_)
+    _writable(html, json_)
+    calibrate = None if calibrator is None else saved(calibrator)
+    with status() as progress:
+        progress("measuring")
+        pieces = _in_pieces(file, stream, ignore)
+        if pieces is not None:
+            judged: Any = summary_of(pieces, calibrate, of=_event(of), bins=bins or 15)
+            fact = f"{file}: {len(judged):,} examples, in pieces"
+        else:
+            judged = calibrant.Predictions.load(file, ignore_index=ignore)
+            fact = _fact(file, judged)
+            judged = judged if calibrate is None else calibrate(judged)
+        measured = calibrant.measure(judged, metrics=metric, of=_event(of), bins=bins)
+    facts = {"command": command(), "measured": fact} | ({"calibrated by": str(calibrator)} if calibrator else {})
+    _give(measured, json_, html and (html, measured.html(facts)))
+
+
+def apply_(
+    calibrator: Annotated[Path, typer.Argument(help="A calibrator that assess saved.")],
+    file: Annotated[Path, typer.Argument(help="Predictions; labels are not needed.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write calibrated logits (.npz).")],
+    with_: With = None,
+) -> None:
+    """Calibrate predictions with a saved calibrator."""
+    import numpy as np
+
+    from calibrant import calibrators
+    from calibrant.io import atomic_write, writable
+    from calibrant.predictions import load_logits
+    from calibrant.types import InputError
+
+    include(with_)
+    if output.suffix != ".npz":
+        raise InputError(f"calibrated predictions are written as .npz, got {output}")
+    writable(output)
+    fitted = calibrators.load(calibrator)
+    logits, labels = load_logits(file)
+    try:
+        calibrated = fitted(logits.double())
+    except (RuntimeError, IndexError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{calibrator} does not fit the {logits.shape[1]} classes of {file} ({reason})") from None
+    arrays = {"logits": calibrated.numpy()} | ({} if labels is None else {"labels": labels.numpy()})
+    with atomic_write(output) as draft:
+        np.savez_compressed(draft, **arrays)  # pyright: ignore[reportArgumentType]
+    say(f"wrote {output}: calibrated logits of {len(logits):,} examples")
+
+
+def _give(found: Any, json_: Path | None, page: tuple[Path, str] | None) -> None:
+    """Print a result, or its JSON alone, and write what was asked for."""
+    if str(json_) == "-":
+        print(found.json(), end="")
+    else:
+        out.print(found)
+    if page:
+        from calibrant.io import atomic_write
+
+        with atomic_write(page[0]) as draft:
+            draft.write_text(page[1])
+        _note(f"wrote {page[0]}", json_)
+    if json_ is not None and str(json_) != "-":
+        write(json_, found.json())
+
+
+def _note(text: str, json_: Path | None) -> None:
+    """Say what was done, but not into JSON."""
+    if str(json_) != "-":
+        say(text)
+
+
+def _writable(*paths: Path | None) -> None:
+    from calibrant.io import writable
+
+    for path in paths:
+        if path is not None and str(path) != "-":
+            writable(path)
+
+
+def _event(of: str | None) -> Any:
+    """A class index where it is one."""
+    from calibrant.types import InputError
+
+    if of is None or of in ("top", "classes"):
+        return of
+    if not of.removeprefix("-").isdigit():
+        raise InputError(f'--of is "top" or the index of a class, got {of!r}')
+    return int(of)
+
+
+def _fact(path: Path, p: Any) -> str:
+    return f"{path}: {p!r}, digest {p.digest}"
+
+
+def _in_pieces(path: Path, stream: bool | None, ignore: int | None) -> "Iterable[Predictions] | None":
+    """Return the pieces of a file that is read so: when asked for, or larger than a fourth of the memory."""
+    from calibrant import Predictions, io
+
+    large = path.is_file() and path.suffix in io.PIECES and path.stat().st_size > _memory() / 4
+    return Predictions.load_pieces(path, ignore_index=ignore) if stream or (stream is None and large) else None
+
+
+def _memory() -> float:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not on every system
+        return math.inf

@@ -1,0 +1,100 @@
+"""Diagrams for a page: numbers in, pictures with their words out, and what made them."""
+
+import platform
+from datetime import UTC, datetime
+
+import torch
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from calibrant._bins import Bins, Ties
+from calibrant._version import __version__
+from calibrant.html._page import figure, percent, typeset
+from calibrant.metrics.curves import corp_of
+from calibrant.plots import confidence_histogram, reliability, reliability_curve
+
+DRAWS = 200
+TOP = ("confidence", "accuracy", "right")  # what is said, how often it happens, and that it did
+
+
+def readings(said: str = TOP[0], outcome: str = TOP[2]) -> tuple[str, str]:
+    """Say how a reliability curve, and how a diagram of bars, is read."""
+    curve = (
+        f'<p class="note">The line shows how often predictions of a given {said} were {outcome} (isotonic regression, '
+        f"so that no bins are chosen); on the dashed diagonal they would be exactly right. The gray band is where the "
+        "line of a calibrated model lies 90 % of the time: only where the line leaves it, in red, is evidence. Below: "
+        "how the examples are spread.</p>"
+    )
+    bars = (
+        f'<p class="note">Bars show how often the predictions of a bin were {outcome}. The red part is the gap to the '
+        f"mean {said} of the bin; fainter bars hold fewer examples.</p>"
+    )
+    return curve, bars
+
+
+CURVE_READING, BAR_READING = readings()
+
+
+def curve_diagram(
+    title: str, ties: Ties, bins: Bins, note: str = "", width: float = 4.0, words: tuple[str, str, str] = TOP
+) -> str:
+    """Return a CORP reliability curve with its band, above the histogram of what was said."""
+    curve = corp_of(ties, 0.90, DRAWS, 0)
+
+    def draw(drawing: Figure) -> None:
+        upper, lower = drawing.subplots(2, 1, height_ratios=[5, 1], sharex=True)
+        reliability_curve(curve, ax=upper)
+        confidence_histogram(bins, ax=lower)
+        upper.set(xlabel="", ylabel=words[1])
+        lower.set(xlabel=words[0], ylabel="examples")
+
+    return figure(
+        draw,
+        _in_words(f"Reliability curve of {title}", bins, words),
+        caption=_caption(title, note),
+        size=(width, 1.25 * width),
+    )
+
+
+def bar_diagram(title: str, bins: Bins, note: str = "", width: float = 4.0, words: tuple[str, str, str] = TOP) -> str:
+    """Return a classical reliability diagram of bars."""
+    told = _in_words(f"Reliability diagram of {title}", bins, words)
+
+    def draw(drawing: Figure) -> None:
+        reliability(bins, ax=drawing.add_subplot()).set(xlabel=words[0], ylabel=words[1])
+
+    return figure(draw, told, caption=_caption(title, note), size=(width, width))
+
+
+def facts(command: str) -> dict[str, str]:
+    """Say what made the report."""
+    return {
+        "command": command,
+        "versions": f"calibrant {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
+        "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+
+
+def _in_words(what: str, bins: Bins, words: tuple[str, str, str]) -> str:
+    said, happened, outcome = words
+    full = bins.count > 0
+    parts = [
+        f"{100 * float(low):.0f} to {100 * float(high):.0f} %: {outcome} {percent(float(accuracy), 1)}, "
+        f"said {percent(float(confidence), 1)}, {int(count):,} examples"
+        for low, high, accuracy, confidence, count in zip(
+            bins.edges[:-1][full],
+            bins.edges[1:][full],
+            bins.accuracy[full],
+            bins.confidence[full],
+            bins.count[full],
+            strict=True,
+        )
+    ]
+    error, signed = float((bins.weight * bins.gap.abs()).sum()), float((bins.weight[full] * bins.gap[full]).sum())
+    way = "below" if signed < 0 else "above"
+    return f"{what}: ECE {percent(error)}, {happened} on average {way} {said}. By {said}: {'; '.join(parts)}."
+
+
+def _caption(title: str, note: str) -> Markup:
+    words = typeset(title).replace("(", Markup("<wbr>("))
+    return words + (Markup("<small>") + typeset(note) + Markup("</small>") if note else "")

@@ -1,0 +1,161 @@
+"""Training all that is missing of a study: which runs, how far it is, how long it takes."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from statistics import mean
+
+from calibrant import losses
+from calibrant.catalog import Method
+from calibrant.study.config import Run, Study
+from calibrant.study.engine import Data, Engine, Event, execute, local, made_for
+from calibrant.study.store import Store
+from calibrant.types import InputError
+
+PATIENCE = 2.0  # seconds of a batch after which no second one is waited for
+
+
+def chosen(study: Study, only: str | None = None) -> list[Run]:
+    """Return the runs of a study, or those whose data set, network, loss (as the study says it) or seed hold a text.
+
+    Raises `InputError` if none does.
+    """
+    runs = [run for run in study.runs() if only is None or any(only in part for part in _words(study, run))]
+    if not runs:
+        raise InputError(f"no run of study {study.name!r} has {only!r} in its data set, network, loss or seed")
+    return runs
+
+
+def _words(study: Study, run: Run) -> tuple[str, ...]:
+    return *study.names(run), f"seed={run.seed}"
+
+
+class Clock:
+    """How long epochs take, from those that are known: of the same network and data set, else of all."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[Method, Method], list[float]] = {}
+
+    def tell(self, run: Run, seconds: float) -> None:
+        """Say how long an epoch of a run took."""
+        self.known.setdefault((run.dataset, run.network), []).append(seconds)
+
+    def needs(self, epochs: Mapping[Run, int]) -> float:
+        """Return the seconds that so many epochs of these runs take, one after another; nan if nothing is known."""
+        every = [second for seconds in self.known.values() for second in seconds] or [math.nan]
+        each = (n * mean(self.known.get((run.dataset, run.network), every)) for run, n in epochs.items())
+        return sum(each, 0.0)
+
+
+# Before anything is trained
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a run is about to work on, and how fast this machine is at it."""
+
+    examples: int  # to train on
+    parameters: int
+    seconds: float  # of an epoch, as a batch says
+
+
+def tried(run: Run, data: Data) -> Trial:
+    """Train on one batch, twice where the first is quick: it also warms up. Nothing is kept."""
+    from calibrant.study.train import train as training
+
+    splits = data.splits(run.dataset)
+    share = min(1.0, run.recipe.batch_size / len(splits.train))
+    train, val = (part[: math.ceil(share * len(part))] for part in (splits.train, splits.val))
+    network = made_for(splits, run.network)
+    recipe = replace(run.recipe, epochs=2, warmup=0, compile=False, drop_last=False)
+    epochs = training(network, replace(splits, train=train, val=val), losses.cross_entropy, recipe)
+    seconds = next(epochs).seconds
+    seconds = seconds if seconds > PATIENCE else next(epochs).seconds
+    return Trial(len(splits.train), sum(p.numel() for p in network.parameters()), seconds / share)
+
+
+def untimed(runs: list[Run], store: Store) -> list[Run]:
+    """Return a run of every network and data set of which no run is finished."""
+    kinds = {(run.dataset, run.network): run for run in reversed(runs)}
+    known = {(run.dataset, run.network) for run in runs if run in store}
+    return [run for kind, run in reversed(kinds.items()) if kind not in known]
+
+
+def seconds_left(runs: list[Run], store: Store, trials: Mapping[Run, Trial]) -> float:
+    """Return how long the rest takes if it takes what the finished runs took per epoch; nan if nothing is known.
+
+    What no finished run tells, trials may.
+    """
+    clock = Clock()
+    for run in runs:
+        if run in store:
+            clock.tell(run, store.record(run)["facts"]["seconds"] / run.recipe.epochs)
+    for run, trial in trials.items():
+        clock.tell(run, trial.seconds)
+    return clock.needs({run: run.recipe.epochs for run in runs if run not in store})
+
+
+# While it is trained
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is being done, and how far it is."""
+
+    text: str
+    done: int = 0  # epochs, those of finished runs included
+    total: int = 0
+    more: str = ""  # how many runs, how fast, how long it still takes
+    event: Event | None = None  # what has just happened
+
+    def __str__(self) -> str:
+        return f"{self.text}, {self.more}" if self.more else self.text
+
+
+Watch = Callable[[Event], object]
+
+
+def train_all(
+    study: Study, runs: list[Run], store: Store, data: Data, engine: Engine = local, watch: Watch | None = None
+) -> Iterator[Progress]:
+    """Train those of the runs that the store lacks, and tell of every event; `watch` is told before.
+
+    The error of a failed run is in the store, partial/ID/error.txt.
+    """
+    left = {run: run.recipe.epochs for run in runs}
+    total = sum(left.values())
+    clock, speeds = Clock(), dict[Run, float]()  # images a second of the runs that are trained now
+    for event in engine(partial(execute, store=store, data=data), runs, store):
+        if watch is not None:
+            watch(event)
+        run, facts = event.run, event.facts
+        if event.kind == "epoch":
+            left[run] = run.recipe.epochs - facts["epoch"]
+            speeds[run] = facts["images"] / facts["seconds"]
+            clock.tell(run, facts["seconds"])
+        else:
+            left.pop(run)
+            speeds.pop(run, None)
+        if event.kind == "failed":
+            (store.partial(run) / "error.txt").write_text(facts["error"])
+        more = ", ".join(_more(len(runs), left, speeds, clock))
+        yield Progress(_said(study, event), total - sum(left.values()), total, more, event)
+
+
+def _said(study: Study, event: Event) -> str:
+    run = event.run
+    what = f"{study.label(run.loss)}, seed {run.seed}"
+    if event.kind == "epoch":
+        return f"{what}, epoch {event.facts['epoch']} of {run.recipe.epochs}"
+    if event.kind == "done":
+        return f"done {what}, {event.facts['seconds']:.0f} s"
+    return f"{event.kind} {what}"
+
+
+def _more(runs: int, left: Mapping[Run, int], speeds: Mapping[Run, float], clock: Clock) -> Iterable[str]:
+    yield f"{runs - len(left)} of {runs} runs"
+    if speeds:
+        yield f"{sum(speeds.values()):,.0f} images/s"
+        yield f"{timedelta(seconds=round(clock.needs(left) / len(speeds)))} left"

@@ -1,0 +1,62 @@
+"""One's own methods are tried on made-up predictions before anything is trained: what can fail then, fails now."""
+
+import copy
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from calibrant import calibrators, losses
+from calibrant.catalog import Method
+from calibrant.predictions import Predictions
+from calibrant.study.config import Run, Study
+from calibrant.types import InputError, Loss
+
+PER_CLASS = 20
+
+
+def own_methods(study: Study, runs: Iterable[Run]) -> set[Method]:
+    """Return the losses, calibrators and metrics that are not this package's own."""
+    used = {*(run.loss for run in runs), *study.calibrators, *study.metrics}
+    return {method for method in used if not method.target.__module__.startswith("calibrant.")}
+
+
+def rehearse(study: Study, runs: Sequence[Run], k: int) -> None:
+    """Call one's own losses, calibrators and metrics on predictions of `k` classes.
+
+    Raises `InputError` with the reason if one of them fails.
+    """
+    g = torch.Generator().manual_seed(0)
+    logits = torch.randn(PER_CLASS * k, k, generator=g)
+    p = Predictions(logits, logits.softmax(-1).multinomial(1, generator=g).squeeze(1))
+    own = own_methods(study, runs)
+    for loss, epochs in {run.loss: run.recipe.epochs for run in runs if run.loss in own}.items():
+        with _tried(loss, k):
+            _differentiate(losses.for_epochs(copy.deepcopy(loss.bound), epochs), p)
+    p = p.double()
+    for calibrator in filter(own.__contains__, study.calibrators):
+        with _tried(calibrator, k):
+            p.mapped(calibrators.fit(calibrator, p))
+    for metric in filter(own.__contains__, study.metrics):
+        with _tried(metric, k):
+            float(metric(p))
+
+
+def _differentiate(loss: Loss, p: Predictions) -> None:
+    z = p.logits.clone().requires_grad_()
+    values = loss(z, p.labels)
+    if values.shape != p.labels.shape:
+        raise InputError(
+            f"it must return the loss of every example, {tuple(p.labels.shape)}, got {tuple(values.shape)}"
+        )
+    values.sum().backward()
+
+
+@contextmanager
+def _tried(method: Method, k: int) -> Generator[None]:
+    try:
+        yield
+    except Exception as error:
+        kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+        reason = kind + " ".join(str(error).split())[:200]
+        raise InputError(f"{method} fails on made-up predictions of {k} classes: {reason}") from error

@@ -1,0 +1,182 @@
+"""The report of a study: the pieces of a page, made of numbers that exist already."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from markupsafe import Markup
+
+from calibrant._bins import Events
+from calibrant.html import (
+    BAR_READING,
+    CURVE_READING,
+    Section,
+    bar_diagram,
+    curve_diagram,
+    facts,
+    figure,
+    folded,
+    page,
+    percent,
+    table,
+    typeset,
+)
+from calibrant.metrics import About
+from calibrant.study.config import Study
+from calibrant.study.learning import Drawing, drawings
+from calibrant.study.rows import Measured, shown
+from calibrant.study.store import Store
+from calibrant.study.tables import Cell, Table
+
+BINS = 15
+SMALL = 2.6  # inches, where there are many
+
+SHIFT_READING = (
+    '<p class="note">The networks and calibrators of above on other test sets: corrupted images, whose labels still '
+    "hold, and other data sets, of which one wants to know only that they are foreign. ood_ tells how well a score of "
+    "the logits divides the test set from the shift: AUROC 50 % is chance.</p>"
+)
+LEARNED_READING = (
+    '<p class="note">Curves are means over seeds, shaded from the least to the greatest; histograms hold the examples '
+    "of all seeds.</p>"
+)
+
+
+def study_report(
+    study: Study, tables: Sequence[Table], measured: Sequence[Measured], store: Store, command: str
+) -> str:
+    """Return a study's HTML report: what was found, the tables, reliability diagrams before and after."""
+    seconds = sum(store.record(one.run)["facts"]["seconds"] for one in measured)
+    curves, bars = _diagrams(study, measured)
+    sections = [
+        Section("Results", result_tables(study, tables)),
+        Section("Confidence against accuracy", curves + CURVE_READING + folded("The same in classical bars", bars)),
+    ]
+    if shifted := [t for t in tables if t.shift]:
+        sections.append(Section("Under shift", SHIFT_READING + _shifted(shifted)))
+    if learned := _learned(study, store):
+        sections.append(Section("How they learned", learned))
+    ran = {
+        "study": f"{study.name}: {len(measured)} networks, {seconds / 60:.1f} minutes of training",
+        "recipe": ", ".join(f"{key} {value}" for key, value in vars(study.grids[0].recipe).items()),
+    }
+    return page(
+        study.title or study.name, finding(tables), sections, ran | facts(command), kicker="A calibration study"
+    )
+
+
+def result_tables(study: Study, tables: Sequence[Table]) -> str:
+    """Return the tables of a study without those of its shifts, and what stands in them."""
+    return "".join(_study_table(t) for t in tables if not t.shift) + _legend(study, tables)
+
+
+def finding(made: Sequence[Table]) -> str:
+    """Say in words what a study found: who is over- and underconfident, and what is best before and after."""
+    table = next((t for t in made if family(t.metric) == "ece" and not t.shift), made[0])
+    raw = "Identity" if "Identity" in table.columns else table.columns[0]
+    sentences = list(_ways(table))
+    for label, columns in (("Without a calibrator", [raw]), ("With the best calibrator", table.columns)):
+        known = {key: cell for key, cell in table.cells.items() if key[1] in columns}
+        best = table.about.best([cell.mean for cell in known.values()])
+        for (row, column), cell in known.items():
+            if cell.mean == best:
+                by = "" if column == "Identity" else f" followed by {column}"
+                most = "highest" if table.about.higher_is_better else "lowest"
+                value = replace(cell, mark="").text(table.about)
+                sentences.append(f"{label}, {row[2]}{by} has the {most} {table.about.heading(table.metric)}: {value}.")
+                break
+    return " ".join(sentences)
+
+
+def _ways(table: Table) -> list[str]:
+    scaled = next((c for c in table.columns if family(c) == "Temperature"), None)
+    at = {row: table.cells[row, scaled].temperature for row in table.rows} if scaled else {}
+    sentences: list[str] = []
+    for way, names in (
+        ("overconfident", [f"{row[2]} (T = {t:.2f})" for row, t in at.items() if t > 1.05]),
+        ("underconfident", [f"{row[2]} (T = {t:.2f})" for row, t in at.items() if t < 0.95]),
+    ):
+        if names:
+            sentences.append(f"Networks trained with {_and(names)} came out {way}.")
+    return sentences
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def family(text: str) -> str:
+    """Return a method's name without its arguments."""
+    return text.partition("(")[0]
+
+
+def _study_table(t: Table) -> str:
+    rows = [[t.name(row), *(_beside(t.cells[row, c], t.about) for c in t.columns)] for row in t.rows]
+    best = [[t.cells[row, c].best for c in t.columns] for row in t.rows]
+    made = table(["trained with", *t.columns], rows, best=best, caption=t.heading)
+    return f"<h3>{t.heading}</h3>{made}" + (f'<p class="note">{typeset(t.beside)}</p>' if t.beside else "")
+
+
+def _beside(cell: Cell, about: About) -> str:
+    """Return our number and, small below it, the paper's."""
+    ours = typeset(cell.text(about))
+    if cell.printed is None:
+        return ours
+    return ours + Markup("<small>paper ") + typeset(cell.printed.text(about)) + Markup("</small>")
+
+
+def _legend(study: Study, made: Sequence[Table]) -> str:
+    tested = " ".join(dict.fromkeys(t.tested for t in made if t.tested))
+    seeds = max(len(grid.seeds) for grid in study.grids)
+    words = f"Mean ± standard deviation over {seeds} seeds" if seeds > 1 else "One seed"
+    return (
+        f'<p class="note">{words}, judged on test examples that no fit has seen; the mean temperature in brackets; the '
+        f"best of each table is bold. {typeset(tested)}</p>"
+    )
+
+
+def _shifted(made: Sequence[Table]) -> str:
+    """Return the tables of every shift, the first metric and detection of each open."""
+    body = ""
+    for shift in dict.fromkeys(t.shift for t in made):
+        here = [t for t in made if t.shift == shift]
+        first = {next((t.metric for t in here if family(t.metric) == name), "") for name in ("ece", "ood_auroc")}
+        body += "".join(_study_table(t) for t in here if t.metric in first)
+        rest = "".join(_study_table(t) for t in here if t.metric not in first)
+        body += folded(f"The other metrics on {shift}", rest)
+    return body
+
+
+def _learned(study: Study, store: Store) -> str:
+    shown = [(drawing.main, _drawn(drawing)) for drawing in drawings(study, store)]
+    first, more = ("".join(part for main, part in shown if main is wanted) for wanted in (True, False))
+    rest = "On the training data, by correct and wrong predictions, and by bin of confidence"
+    return (f'<div class="figures wide">{first}</div>{LEARNED_READING}' if first else "") + (
+        folded(rest, f'<div class="figures wide">{more}</div>') if more else ""
+    )
+
+
+def _drawn(drawing: Drawing) -> str:
+    return figure(lambda f: drawing.draw(f.add_subplot()), drawing.words, caption=drawing.title, size=(4.2, 2.9))
+
+
+def _diagrams(study: Study, measured: Sequence[Measured]) -> tuple[str, str]:
+    """Draw the events of all seeds together, before and after a calibrator."""
+    groups: dict[tuple[str, ...], list[Measured]] = {}
+    for one in measured:
+        groups.setdefault(study.names(one.run), []).append(one)
+    after = shown(study).text
+    curves = bars = ""
+    for (_, _, loss), runs in groups.items():
+        pooled = {"before": _pooled([one.before for one in runs])}
+        pooled |= {f"after {after}": _pooled([one.after for one in runs])} if after != "Identity" else {}
+        for when, events in pooled.items():
+            bins = events.equal_width(BINS)
+            note = f"ECE {percent(float((bins.weight * bins.gap.abs()).sum()))}"
+            curves += curve_diagram(f"{loss}, {when}", events.ties, bins, note, SMALL)
+            bars += bar_diagram(f"{loss}, {when}", bins, note, SMALL)
+    return f'<div class="figures">{curves}</div>', f'<div class="figures">{bars + BAR_READING}</div>'
+
+
+def _pooled(parts: Sequence[Events]) -> Events:
+    return Events(*(torch.cat([getattr(part, name) for part in parts]) for name in ("confidence", "happened")))

@@ -1,0 +1,162 @@
+"""From stored logits to rows: fit on validation, judge on test. Never stored as truth, always made anew."""
+
+import math
+import os
+import pickle
+import signal
+import time
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from typing import Any
+
+from calibrant import calibrators, catalog, metrics
+from calibrant._bins import Events
+from calibrant._solve import few_threads
+from calibrant.catalog import Method
+from calibrant.predictions import Predictions
+from calibrant.study.config import Run, Study
+from calibrant.study.methods import Methods, corrupts
+from calibrant.study.store import Store
+from calibrant.types import InputError
+
+WORTH = 10.0  # seconds of work from which it pays to start processes
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What the stored logits of one run gave.
+
+    Columns of the rows: run, dataset, network, loss, seed, calibrator, temperature (nan where there is none), shift (of
+    the test set, "" for none), metric, value. On a corrupted test set the study's metrics are measured; how well it is
+    told from the test set proper is measured for every shift, by each of the study's scores for detection.
+    """
+
+    run: Run
+    rows: list[Row]
+    before: Events  # on the test set, as the network said it
+    after: Events  # and as `shown(study)` makes of it
+
+
+def shown(study: Study) -> Method:
+    """Return the calibrator whose effect is drawn: a temperature, or the last one."""
+    return next((c for c in study.calibrators if c.name == "Temperature"), study.calibrators[-1])
+
+
+def measured(study: Study, store: Store, jobs: int = 1) -> Iterator[Measured]:
+    """Measure every finished run of a study.
+
+    With several jobs a long work is shared among as many processes: the same rows in the same order.
+    """
+    runs, began = [run for run in study.runs() if run in store], time.monotonic()
+    for done, run in enumerate(runs, 1):
+        yield _measured(study, store, run)
+        if jobs > 1 and (time.monotonic() - began) / done * (len(runs) - done) > WORTH:
+            yield from _in_processes(study, store, runs[done:], jobs)
+            return
+
+
+def rows(study: Study, store: Store, jobs: int = 1) -> Iterator[Row]:
+    """Yield a row per finished run, shift, calibrator and metric of a study."""
+    for found in measured(study, store, jobs):
+        yield from found.rows
+
+
+def _in_processes(study: Study, store: Store, runs: Sequence[Run], jobs: int) -> Iterator[Measured]:
+    start = get_context("spawn"), _begin, (list(catalog.INCLUDED),)
+    packed = [pickle.dumps((study, store, run)) for run in runs]  # for whoever has included one's own methods
+    with _one_thread_each(), ProcessPoolExecutor(min(jobs, len(runs)), *start) as pool:
+        try:
+            yield from map(pickle.loads, pool.map(_elsewhere, packed))
+        except BrokenProcessPool:
+            raise InputError("a process that measures was killed, perhaps for its memory; use fewer --jobs") from None
+
+
+def _begin(sources: list[str]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first process
+    catalog.include(sources)
+
+
+def _elsewhere(packed: bytes) -> bytes:
+    return pickle.dumps(_measured(*pickle.loads(packed)))
+
+
+@contextmanager
+def _one_thread_each() -> Generator[None]:
+    """Keep the libraries of processes that start meanwhile from competing for the cores."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["OMP_NUM_THREADS"]
+        os.environ.update({} if before is None else {"OMP_NUM_THREADS": before})
+
+
+def _measured(study: Study, store: Store, run: Run) -> Measured:
+    val, test = store.get(run, "val").double(), store.get(run, "test").double()
+    shifts = {shift: store.get(run, f"shift{i}").double() for i, shift in enumerate(run.shifts)}
+    dataset, network, loss = study.names(run)
+    where = {"run": run.id, "dataset": dataset, "network": network, "loss": loss, "seed": run.seed}
+    made: list[Row] = []
+    after: Events | None = None
+    with few_threads(max(val.logits.numel(), test.logits.numel())):
+        for calibrator in study.calibrators:
+            with _said_of(f"{calibrator} on {dataset}, {network}, {loss}, seed {run.seed}"):
+                fitted: Any = calibrators.fit(calibrator, val)
+                there = test.mapped(fitted)
+                found = {"": _values(there, study.metrics)}
+                for shift, p in shifts.items():
+                    found[study.label(shift)] = _shifted(study, shift, there, p.mapped(fitted))
+            which = {"calibrator": calibrator.text, "temperature": _temperature(fitted)}
+            for shift, values in found.items():
+                more = where | which | {"shift": shift}
+                made += [more | {"metric": name, "value": value} for name, value in values.items()]
+            if calibrator == shown(study):
+                after = _plain(there.events)
+        before = _plain(test.events)
+    return Measured(run, made, before, after or before)
+
+
+@contextmanager
+def _said_of(what: str) -> Generator[None]:
+    """Say in one line where one's own calibrator or metric failed."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{what}: {error}") from None
+    except Exception as error:
+        raise InputError(f"{what}: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
+
+
+def _values(p: Predictions, wanted: Methods) -> dict[str, float]:
+    """Measure predictions, which pass through softmax once for all metrics."""
+    p.survey()
+    return {metric.text: float(metric(p)) for metric in wanted}
+
+
+def _shifted(study: Study, shift: Method, inside: Predictions, outside: Predictions) -> dict[str, float]:
+    found = _values(outside, study.metrics) if corrupts(shift) else {}
+    for score in study.detection:
+        detection = metrics.ood.detection(inside, outside, score=score)
+        found |= {f"ood_{name}({score})": value for name, value in asdict(detection).items()}
+    return found
+
+
+def _temperature(fitted: object) -> float:
+    """Return the temperature of a map that is called one; elsewhere such a field is a unit, not the map."""
+    if not type(fitted).__name__.endswith("Temperature"):
+        return math.nan
+    try:
+        return float(getattr(fitted, "temperature", math.nan))
+    except (TypeError, ValueError, RuntimeError):  # one's own may be several
+        return math.nan
+
+
+def _plain(events: Events) -> Events:
+    """Return the events in memory of their own, without what was computed from them."""
+    return Events(events.confidence.clone(), events.happened.clone(), events.weights)

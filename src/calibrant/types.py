@@ -1,0 +1,101 @@
+"""The vocabulary: shapes (n examples, k classes, b bins), what people implement, and the one error for bad input.
+
+A method of one's own is any function or class of these shapes. Put its registry's `register` above it, such as
+`losses.register`, and every command, study and table knows it by name; `metrics.metric` declares and registers one.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from calibrant.predictions import Predictions
+
+Logits = Float[Tensor, "n k"]  # any unnormalized log-probabilities, log p included
+Labels = Int[Tensor, "n"]  # true classes, 0 .. k-1
+PerExample = Float[Tensor, "n"]
+PerBin = Float[Tensor, "b"]
+Scalar = Float[Tensor, ""]
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # (n k), (n) -> (n), differentiable; may take weights=
+Map = Callable[[Tensor], Tensor]  # logits to better logits, (n k) -> (n k)
+
+
+class InputError(ValueError):
+    """Input that cannot be used. The message is one line: got, expected, way out."""
+
+
+@runtime_checkable
+class Calibrator(Protocol):
+    """A fitted map from logits to better logits, and the way to fit it.
+
+    `fit` may have hyperparameters, keyword-only, and `weights=None` after the labels: how often each example counts.
+    Without it, weighted predictions are refused. A `certificate` is optional. What it learned is saved field by field
+    (a dataclass) or attribute by attribute: tensors, numbers, texts, tuples, other calibrators.
+    """
+
+    @classmethod
+    def fit(cls, logits: Logits, labels: Labels, /) -> Any:
+        """Learn the map from labeled logits, and return it."""
+        ...
+
+    def __call__(self, logits: Logits, /) -> Logits:
+        """Return better logits for any number of examples."""
+        ...
+
+
+@runtime_checkable
+class StatefulLoss(Protocol):
+    """A loss that changes between epochs: it returns its successor, and gives and takes its state.
+
+    `for_epochs(epochs)`, optional, is asked before training for the loss that knows how long it will last.
+    """
+
+    def __call__(self, logits: Logits, labels: Labels, /) -> PerExample:
+        """Return the loss of every example."""
+        ...
+
+    def after_epoch(self, epoch: int, val: "Predictions | None", /) -> "StatefulLoss":
+        """Return the loss of the epoch after `epoch` (counted from 0), given the validation predictions."""
+        ...
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return what it has learned so far: tensors and numbers by name."""
+        ...
+
+    def with_state_dict(self, state: Mapping[str, Any], /) -> "StatefulLoss":
+        """Return the same loss with the state that `state_dict` gave."""
+        ...
+
+
+@dataclass(frozen=True)
+class Range:
+    """Where a number must lie; `above` and `below` are open ends, `least` and `most` closed ones."""
+
+    least: float | int | None = None
+    most: float | int | None = None
+    above: float | int | None = None
+    below: float | int | None = None
+
+    def __contains__(self, x: float | int) -> bool:
+        return (
+            (self.least is None or x >= self.least)
+            and (self.most is None or x <= self.most)
+            and (self.above is None or x > self.above)
+            and (self.below is None or x < self.below)
+        )
+
+    def __str__(self) -> str:
+        ends = {"at least": self.least, "above": self.above, "at most": self.most, "below": self.below}
+        return " and ".join(f"{word} {end:g}" for word, end in ends.items() if end is not None)
+
+
+# Hyperparameters, checked by these wherever a method is named or called
+
+Count = Annotated[int, Range(least=1)]
+Positive = Annotated[float, Range(above=0)]
+NonNegative = Annotated[float, Range(least=0)]
+Share = Annotated[float, Range(above=0, below=1)]

@@ -1,0 +1,109 @@
+"""Probabilities of exactly 0 and 1, as forests give them, and certificates that do not say more than is true."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant import Predictions, calibrators, metrics
+from calibrant._solve import Minimum
+from calibrant.calibrators import Beta, Dirichlet, Matrix, Platt, Quadratic, Temperature, Vector, _scaling
+from calibrant.calibrators._fit import honest
+from calibrant.catalog import CALIBRATORS
+
+FINITE = ["Beta", "Dirichlet", "Matrix", "Platt", "Quadratic", "Vector"]  # maps of finite numbers
+
+
+def forest(n=600, wrong=5, seed=0) -> tuple[Predictions, Predictions]:
+    """Honest probabilities, but of the first the opposite is said with probability 1; and as many fresh honest ones."""
+    g = torch.Generator().manual_seed(seed)
+    p = (2 * torch.randn(2 * n, dtype=torch.float64, generator=g)).sigmoid()
+    y = (torch.rand(2 * n, dtype=torch.float64, generator=g) < p).long()
+    p[:wrong] = 1 - y[:wrong].double()
+    return Predictions.from_probs(p[:n], y[:n]), Predictions.from_probs(p[n:], y[n:])
+
+
+@pytest.mark.parametrize("name", sorted(CALIBRATORS))
+def test_a_few_certain_errors_do_not_undo_a_map(name):
+    data, fresh = forest()
+    fitted = calibrators.fit("FocalTemperature(grid='code')" if name == "FocalTemperature" else name, data)
+    after = fresh.mapped(fitted)
+    assert metrics.accuracy(after) > metrics.accuracy(fresh) - 0.03
+    if name != "FocalMap":  # which learns nothing
+        assert metrics.brier(after) < metrics.brier(fresh) + 0.02
+    if name in FINITE:
+        assert metrics.nll(after) < metrics.nll(fresh) + 0.06
+        assert metrics.nll(data.mapped(fitted)) < 0.52
+        assert fitted.certificate.clipped == 5
+        assert "probability 0 clipped in 5 examples" in str(fitted.certificate)
+
+
+@pytest.mark.parametrize("name", ["Platt", "Quadratic", "Beta", "Vector", "Matrix", "Dirichlet"])
+def test_all_certain_is_a_rate_for_each_answer(name):
+    """A single tree: nothing but 0 and 1. What can be learned is how often each of the two is right."""
+    said = torch.arange(400) % 2
+    y = said.where(torch.arange(400) % 10 > 0, 1 - said)  # the answer 0 is wrong in one of five
+    data = Predictions.from_probs(said.double(), y)
+    settings = "(ridge=1e-9)" if name == "Matrix" else "(penalty=1e-6)" if name == "Dirichlet" else ""
+    p = calibrators.fit(name + settings, data)(data.logits).softmax(-1)[:, 1]
+    expected = torch.where(said == 0, 0.2, 1.0)
+    assert (p - expected).abs().max() < 0.03
+
+
+@pytest.mark.parametrize("cls", [Platt, Beta, Quadratic, Vector, Matrix, Dirichlet])
+def test_finite_logits_are_left_as_they_are_and_nothing_is_counted(cls):
+    data, fresh = forest(wrong=0)
+    fitted = cls.fit(data)
+    assert fitted.certificate.clipped == 0
+    limit = getattr(fitted, "limit", None)
+    assert float(fitted.floor) == -87 if limit is None else float(limit) == 1e300
+    assert fresh.mapped(fitted).logits.isfinite().all()
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("model", ["rf", "et"])
+def test_real_forests_are_repaired(shared, model):
+    if not (shared / "tabular").is_dir():
+        pytest.skip("no tabular predictions")
+    found = np.load(shared / f"tabular/adult.{model}.0.npz")
+    val = Predictions.from_probs(found["val_probs"], found["val_labels"])
+    test = Predictions.from_probs(found["test_probs"], found["test_labels"])
+    least = {"rf": 0.325, "et": 0.367}[model]
+    for name in FINITE:
+        after = test.mapped(calibrators.fit(name, val))
+        assert metrics.nll(after) < least, name
+        assert metrics.accuracy(after) > metrics.accuracy(test) - 0.003, name
+
+
+# Certificates
+
+
+@pytest.mark.parametrize("status", ["converged", "at bound", "separable"])
+def test_a_search_that_ends_worse_than_the_identity_has_not_converged(status):
+    assert honest(status, 0.5, 0.4) == honest(status, 0.5, 0.5) == status
+    assert honest(status, 0.5, 0.5 + 1e-7) == "not converged"
+    assert honest(status, 0.5, 0.51, slack=0.02) == status
+    assert honest(status, 0.5, math.nan) == honest(status, 0.5, math.inf) == "not converged"
+    assert honest(status, math.inf, math.inf) == status
+    assert honest("grid", 0.5, 0.6) == "grid"
+
+
+def test_a_temperature_that_is_worse_does_not_say_converged(monkeypatch):
+    data, _ = forest(wrong=0)
+    found = _scaling.nll_temperature(data)
+    monkeypatch.setattr(_scaling, "nll_temperature", lambda p: replace(found, nll=found.before + 0.1))
+    assert Temperature.fit(data).certificate.status == "not converged"
+
+
+@pytest.mark.parametrize("name", ["_affine", "_binary", "_monotone"])
+def test_a_broken_search_is_not_certified(monkeypatch, name):
+    """It ends far from any optimum, and says that the gradient is 0."""
+    data, _ = forest(wrong=0)
+    family = getattr(calibrators, name)
+    monkeypatch.setattr(
+        family, "minimize", lambda f, x, **_: Minimum(torch.linspace(-9, 9, len(x)).double(), 0.0, 0.0, 1)
+    )
+    cls = {"_affine": "Vector", "_binary": "Platt", "_monotone": "Monotone"}[name]
+    assert calibrators.fit(cls, data).certificate.status == "not converged"

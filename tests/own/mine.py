@@ -1,0 +1,82 @@
+"""Methods of one's own, as somebody outside would write them: one of every kind, from public names alone."""
+
+import torch
+from torch import nn
+
+from calibrant import calibrators, data, losses, metrics, networks
+
+
+@losses.register
+def hinge(logits, labels, *, margin: float = 1.0):
+    """Multi-class hinge loss, max(0, margin - (z_y - max z_j))."""
+    label = logits.gather(1, labels[:, None])
+    others = logits.scatter(1, labels[:, None], -torch.inf).amax(1, keepdim=True)
+    return (margin - (label - others)).clamp_min(0).squeeze(1)
+
+
+@losses.register
+class WarmUp:
+    """Cross-entropy that grows from a tenth to its whole over the first epochs."""
+
+    def __init__(self, *, epochs: int = 2):
+        self.epochs, self.done = epochs, 0
+
+    def __call__(self, logits, labels):
+        share = min(1.0, (1 + self.done) / (1 + self.epochs))
+        return share * losses.cross_entropy(logits, labels)
+
+    def after_epoch(self, epoch, val):
+        return self.with_state_dict({"done": epoch + 1})
+
+    def state_dict(self):
+        return {"done": self.done}
+
+    def with_state_dict(self, state):
+        made = WarmUp(epochs=self.epochs)
+        made.done = int(state["done"])
+        return made
+
+
+@metrics.metric("top-2 accuracy", unit="share", higher_is_better=True, meaning="the label is among the first two")
+def top2(logits, labels):
+    """Share of examples whose label is among the two most probable classes."""
+    return (logits.topk(2).indices == labels[:, None]).any(1).double().mean()
+
+
+@calibrators.register
+class Shrink:
+    """Divide the logits by the smallest of a few temperatures that makes the NLL least: a plain class."""
+
+    def __init__(self, by):
+        self.by = by
+
+    @classmethod
+    def fit(cls, logits, labels, *, most: int = 8):
+        """Try 1 .. most."""
+        return cls(min(range(1, most + 1), key=lambda t: float(metrics.nll(logits / t, labels))))
+
+    def __call__(self, logits):
+        return logits / self.by
+
+
+@networks.register
+class Tiny(nn.Module):
+    """One hidden layer on flat inputs: a class, not a factory."""
+
+    def __init__(self, classes, *, width: int = 16):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(2, width), nn.ReLU(), nn.Linear(width, classes))
+
+    def forward(self, inputs):
+        return self.layers(inputs)
+
+
+@data.register
+def moons(root=None, *, n: int = 240, noise: float = 0.6):
+    """Three noisy arcs in the plane."""
+    g = torch.Generator().manual_seed(0)
+    labels = torch.arange(n) % 3
+    angle = 2 * torch.rand(n, generator=g) + 2.1 * labels
+    points = torch.stack([angle.cos(), angle.sin()], 1) + noise * torch.randn(n, 2, generator=g)
+    train, val, test = (data.Split(points[rows], labels[rows]) for rows in torch.randperm(n, generator=g).chunk(3))
+    return data.Splits(train, val, test, classes=("a", "b", "c"), facts={"noise": noise})

@@ -1,0 +1,382 @@
+"""The front door in Python and its commands: what is trained, measured and written, and what is said of failures."""
+
+import sys
+from dataclasses import replace
+
+import polars
+import pytest
+import torch
+from polars.testing import assert_frame_equal
+from processes import finish, start
+from typer.testing import CliRunner
+
+from calibrant import InputError, catalog
+from calibrant import study as studies
+from calibrant.cli.study import study_app
+from calibrant.study import Grid, Recipe, Result, Store, Study
+from calibrant.study import rows as rows_module
+
+MINE = '''
+import torch
+from torch import nn
+from calibrant import calibrators, data, losses, metrics, networks
+from calibrant.data import Split, Splits
+
+@losses.register
+def squared(logits, labels, *, power: float = 2.0):
+    return (1 - logits.softmax(-1).gather(1, labels[:, None]).squeeze(1)) ** power
+
+@losses.register
+class Warming:
+    """A loss that counts its epochs and changes itself."""
+    def __init__(self, *, start: float = 0.5):
+        self.strength = start
+    def __call__(self, logits, labels):
+        return self.strength * torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+    def after_epoch(self, epoch, val):
+        self.strength = min(1.0, self.strength + 0.25)
+        return self
+    def state_dict(self):
+        return {"strength": self.strength}
+    def with_state_dict(self, state):
+        self.strength = state["strength"]
+        return self
+
+@metrics.metric("top-2 accuracy", unit="share", higher_is_better=True)
+def top2(logits, labels):
+    return (logits.topk(2).indices == labels[:, None]).any(1).double().mean()
+
+@calibrators.register
+class HalfTemperature:
+    """A plain class, without a certificate."""
+    def __init__(self, temperature):
+        self.temperature = temperature
+    @classmethod
+    def fit(cls, logits, labels, *, strength: float = 2.0):
+        return cls(strength)
+    def __call__(self, logits):
+        return logits / self.temperature
+
+@networks.register
+class Narrow(nn.Module):
+    def __init__(self, classes, *, width: int = 8):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(2, width), nn.Tanh(), nn.Linear(width, classes))
+    def forward(self, inputs):
+        return self.layers(inputs)
+
+def _split(n, seed):
+    g = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(n, 2, generator=g)
+    return Split(inputs, (inputs[:, 0] > 0).long() + (inputs[:, 1] > 0).long())
+
+@data.register
+def corners(root=None, *, n: int = 80):
+    return Splits(_split(n, 0), _split(n, 1), _split(2 * n, 2), tuple("abc"))
+
+@data.register
+class Corners(Splits):
+    def __init__(self, root=None, *, n: int = 80):
+        super().__init__(_split(n, 3), _split(n, 4), _split(2 * n, 5), tuple("abc"))
+'''
+STUDY = """
+with = ["mine_here.py"]
+datasets = ["corners", "Corners(n=60)"]
+networks = ["Narrow(width=4)"]
+losses = ["squared", "Warming"]
+calibrators = ["Identity", "HalfTemperature(strength=3)"]
+metrics = ["top2", "ece"]
+seeds = [0, 1]
+[recipe]
+epochs = 2
+batch_size = 20
+milestones = []
+"""
+RECIPE = Recipe(epochs=1, batch_size=20, milestones=())
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """The path of a study of nobody's methods but one's own."""
+    (tmp_path / "mine_here.py").write_text(MINE)
+    (tmp_path / "mine.toml").write_text(STUDY)
+    return tmp_path / "mine.toml"
+
+
+def blobs(losses=("focal",), networks=("mlp(features=2, hidden=())",), **more):
+    given = {"calibrators": ("Identity", "Temperature"), "metrics": ("error", "ece", "brier")} | more
+    grid = Grid(("blobs(train=60, val=40, test=50)",), networks, losses, recipe=RECIPE)
+    return Study("small", (grid,), **given)
+
+
+def test_ones_own_methods_go_all_the_way(mine, tmp_path, forgotten):
+    source = str(tmp_path / "mine_here.py")
+    with pytest.raises(InputError, match=r"allow it by --with .*mine_here\.py"):
+        studies.run(mine, out=tmp_path / "out")
+    found = studies.run(mine, out=tmp_path / "out", with_=[source])
+    assert not found.failed
+    assert len(found.rows) == 2 * 2 * 2 * 2 * 2
+    temperatures = {row["calibrator"]: row["temperature"] for row in found.rows}
+    assert temperatures["HalfTemperature(strength=3)"] == 3.0
+    top2, ece = found.tables
+    assert (top2.heading, ece.heading) == ("top2 (%)", "ece (%)")
+    for (dataset, *_), cell in ((where, cell) for (where, _), cell in top2.cells.items() if cell.best):
+        assert cell.mean == max(other.mean for (where, _), other in top2.cells.items() if where[0] == dataset)
+    for text in (str(found), (tmp_path / "out" / "tables.md").read_text(), found.report.read_text()):
+        assert "top2 (%)" in text
+    assert r"top2 (\%)" in (tmp_path / "out" / "tables.tex").read_text()
+    assert "<table" in found._repr_html_()
+
+
+def test_a_loss_that_changes_itself_begins_anew_with_every_run(mine, tmp_path, forgotten):
+    catalog.include([str(tmp_path / "mine_here.py")])
+    grid = Grid(("corners",), ("Narrow",), ("Warming",), (0, 1), RECIPE, traces=("gammas",))
+    found = Study("x", (grid,), metrics=("top2",))
+    together = studies.run(found, out=tmp_path / "together")
+    _, second = found.runs()
+    studies.run(found, out=tmp_path / "alone", only="seed=1")
+    stores = Store(tmp_path / "together"), Store(tmp_path / "alone")
+    assert torch.equal(*(store.get(second, "test").logits for store in stores))
+    assert next(iter(found.runs())).loss.bound.strength == 0.5
+    assert not together.failed
+
+
+@pytest.mark.slow
+def test_processes_that_measure_include_ones_own_methods_first(mine, tmp_path, forgotten, monkeypatch):
+    one = studies.run(mine, out=tmp_path / "out", with_=[str(tmp_path / "mine_here.py")])
+    monkeypatch.setattr(rows_module, "WORTH", 0.0)
+    many = studies.measure(mine, out=tmp_path / "out", jobs=2)
+    assert_frame_equal(many.to_polars(), one.to_polars(), check_exact=True)
+
+
+@pytest.mark.slow
+def test_the_command_takes_ones_own_methods(mine, tmp_path):
+    text = finish(start(mine, tmp_path / "out", "--with", str(tmp_path / "mine_here.py")))
+    assert text.count("done ") == 8
+    assert "top2 (%)" in text
+    assert "report.html" in text
+
+
+@pytest.mark.slow
+def test_workers_of_ray_include_ones_own_methods_first(mine, tmp_path):
+    pytest.importorskip("ray", reason="ray is not installed")
+    text = finish(start(mine, tmp_path / "out", "--with", str(tmp_path / "mine_here.py"), "--engine", "ray"))
+    assert text.count("done ") == 8
+
+
+def test_a_study_from_python_is_trained_once_and_measured_as_often_as_one_likes(tmp_path):
+    steps = []
+    found = studies.run(blobs(("focal", "brier")), out=tmp_path / "out", progress=steps.append)
+    assert isinstance(found, Result)
+    assert [step.event.kind for step in steps if step.event] == ["epoch", "done"] * 2
+    assert steps[-1].text == "calibrating and measuring"
+    assert {t.metric for t in found.tables} == {"error", "ece", "brier"}
+    assert found.folder == tmp_path / "out"
+    assert found.report == tmp_path / "out" / "report.html"
+    assert "calibrant.study.run" in found.report.read_text()
+    for part in ("ece (%)", "focal", "Temperature", "the lowest ece (%)", str(found.report)):
+        assert part in str(found)
+    assert_frame_equal(polars.read_csv(tmp_path / "out" / "rows.csv")["value"].to_frame(), found.to_polars()[["value"]])
+
+    steps.clear()
+    again = studies.run(blobs(("focal", "brier")), out=tmp_path / "out", progress=steps.append)
+    assert [step.event.kind for step in steps if step.event] == ["found", "found"]
+    assert_frame_equal(again.to_polars(), found.to_polars(), check_exact=True)
+
+    other = studies.measure(
+        blobs(("focal", "brier")), out=tmp_path / "out", calibrators=["Dirichlet"], metrics=["kuiper"]
+    )
+    assert {(row["calibrator"], row["metric"]) for row in other.rows} == {("Dirichlet", "kuiper")}
+
+
+def test_the_status_says_what_is_left_and_how_long_it_takes(tmp_path):
+    study = blobs(("focal", "brier"))
+    before = studies.status(study, out=tmp_path, estimate=True)
+    assert (len(before.done), len(before.left)) == (0, 2)
+    assert before.seconds > 0
+    assert "2 of 2 runs to train, less than a minute, estimated from single batches" in str(before)
+    studies.run(study, out=tmp_path, only="focal")
+    after = studies.status(study, out=tmp_path)
+    assert [run.loss.text for run in after.done] == ["focal"]
+    assert [run.loss.text for run in after.left] == ["brier"]
+    assert "missing blobs" in str(after)
+    assert studies.status(study, out=tmp_path, only="focal").rest == "all 1 runs are done"
+
+
+def test_every_text_is_resolved_once_from_the_file_to_the_report(tmp_path, monkeypatch):
+    (tmp_path / "one.toml").write_text(
+        'datasets = ["blobs(train=60, val=40, test=50)"]\nnetworks = ["mlp(features=2, hidden=())"]\n'
+        'losses = ["focal(gamma=2)", "dual_focal"]\nshifts = ["blobs(seed=3)"]\ntraces = ["norm"]\nseeds = [0, 1]\n'
+        'calibrators = ["Identity", "HistogramBinning"]\nmetrics = ["error", "ece(bins=10)"]\n'
+        'detection = ["energy(temperature=2)"]\nrecipe = {epochs = 1, batch_size = 20, milestones = []}\n'
+    )
+    resolved, whole = [], catalog.Registry.method
+
+    def counted(self, text):
+        resolved.append(text)
+        return whole(self, text)
+
+    monkeypatch.setattr(catalog.Registry, "method", counted)
+    found = studies.run(tmp_path / "one.toml", out=tmp_path / "out")
+    assert len(found.rows) == 2 * 2 * 2 * (2 + 4)
+    texts = [
+        *("blobs(train=60, val=40, test=50)", "mlp(features=2, hidden=())", "focal(gamma=2)", "dual_focal", "norm"),
+        *("blobs(seed=3)", "Identity", "HistogramBinning", "error", "ece(bins=10)", "energy(temperature=2)"),
+    ]
+    assert {text: resolved.count(text) for text in texts} == dict.fromkeys(texts, 1)
+
+
+BROKEN = """
+import torch
+from calibrant import calibrators, data, losses, metrics, networks
+from torch import nn
+
+@networks.register
+class Breaks(nn.Linear):
+    def __init__(self, classes):
+        super().__init__(2, classes)
+    def forward(self, inputs):
+        if self.training:
+            raise RuntimeError("no wonder\\nof two lines")
+        return super().forward(inputs)
+
+@networks.register
+def wide(classes):
+    return nn.Linear(2, classes + 1)
+
+@networks.register
+def no_network(classes):
+    return classes
+
+@losses.register
+def mean_loss(logits, labels):
+    return nn.functional.cross_entropy(logits, labels)
+
+@calibrators.register
+class Careless:
+    @classmethod
+    def fit(cls, logits, labels):
+        return cls()
+    def __call__(self, logits):
+        return logits / 0 * self.nothing
+
+@metrics.metric("per example")
+def vector(logits, labels):
+    return logits.amax(1)
+
+@data.register
+def no_splits(root=None):
+    return [1, 2, 3]
+"""
+
+
+@pytest.fixture
+def broken(tmp_path, forgotten):
+    (tmp_path / "broken_here.py").write_text(BROKEN)
+    catalog.include([str(tmp_path / "broken_here.py")])
+
+
+def test_a_run_that_fails_says_why_in_one_line_and_stops_no_other(tmp_path, broken):
+    study = blobs(networks=("Breaks", "mlp(features=2, hidden=())"))
+    found = studies.run(study, out=tmp_path / "out")
+    ((run, why),) = found.failed.items()
+    assert run.network.name == "Breaks"
+    assert why == "RuntimeError: no wonder of two lines"
+    assert len(found.rows) == 2 * 3
+    reason = "blobs(train=60, val=40, test=50), Breaks, focal, seed 0: RuntimeError: no wonder of two lines"
+    assert f"failed: {reason}" in str(found)
+    assert studies.status(study, out=tmp_path / "out").failed == [run]
+    assert "no wonder of two lines" in str(studies.status(study, out=tmp_path / "out"))
+    assert "Traceback" in (Store(tmp_path / "out").partial(run) / "error.txt").read_text()
+
+    alone = studies.run(blobs(networks=("Breaks",)), out=tmp_path / "alone")
+    assert (len(alone.failed), alone.report, alone.rows) == (1, None, [])
+    with pytest.raises(InputError, match="nothing to measure: no run of study 'small' is done"):
+        studies.measure(blobs(networks=("Breaks",)), out=tmp_path / "alone")
+
+
+def test_a_network_that_diverges_stops_no_other(tmp_path):
+    wild = Grid(
+        ("blobs(train=60, val=40, test=50)",),
+        ("mlp(features=2)",),
+        ("brier",),
+        recipe=replace(RECIPE, learning_rate=1e38),
+    )
+    study = Study("wild", (wild, *blobs().grids), metrics=("nll",))
+    found = studies.run(study, out=tmp_path / "out")
+    ((run, why),) = found.failed.items()
+    assert run.loss.name == "brier"
+    assert why.startswith("FloatingPointError: what the network returns cannot be used: 40 of 40 rows of logits")
+    assert {row["loss"] for row in found.rows} == {"focal"}
+
+
+def test_the_command_names_the_run_that_failed_and_why(tmp_path, broken):
+    (tmp_path / "b.toml").write_text(
+        'datasets = ["blobs(train=60, val=40, test=50)"]\nnetworks = ["Breaks"]\nlosses = ["focal"]\n'
+        "recipe = {epochs = 1, batch_size = 20, milestones = []}\n"
+    )
+    done = CliRunner().invoke(study_app, ["run", str(tmp_path / "b.toml"), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 1
+    assert "Breaks, focal, seed 0: RuntimeError: no wonder of two lines" in done.output
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"losses": ("mean_loss",)}, r"mean_loss fails .* of 3 classes: it must return the loss of every example"),
+        ({"calibrators": ("Careless",)}, "Careless fails .* AttributeError: 'Careless' object has no attribute"),
+        ({"metrics": ("vector",)}, "vector fails on made-up predictions of 3 classes: vector must return one number"),
+        ({"networks": ("wide",)}, r"wide must return logits \(2, 3\) for 2 examples, got \(2, 4\)"),
+        ({"networks": ("no_network",)}, "no_network must be a torch.nn.Module, or return one, got int"),
+        ({"published": "mukhoti"}, "no published numbers 'mukhoti'; did you mean 'mukhoti_2020'"),
+    ],
+)
+def test_what_can_be_known_is_refused_before_training(tmp_path, broken, changes, message):
+    steps = []
+    with pytest.raises(InputError, match=message) as caught:
+        studies.run(blobs(**changes), out=tmp_path / "out", progress=steps.append)
+    assert "\n" not in str(caught.value)
+    assert steps == []
+
+
+def test_a_data_set_must_be_splits(tmp_path, broken):
+    study = Study("x", (Grid(("no_splits",), ("resnet8",), ("focal",)),))
+    with pytest.raises(InputError, match=r"no_splits must return data\.Splits, got list"):
+        studies.run(study, out=tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"engine": "rays"}, "no engine 'rays'; there are local, ray"),
+        ({"gpus": 0.25}, "address and gpus are of a Ray cluster: say engine 'ray' too"),
+        ({"scale": "small"}, "scale 'small' is of a study file"),
+        ({"track": "tensorbord"}, "did you mean 'tensorboard'"),
+        ({"only": "resnet"}, "no run of study 'small' has 'resnet'"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(tmp_path, more, message):
+    with pytest.raises(InputError, match=message):
+        studies.run(blobs(), out=tmp_path / "out", **more)
+    assert not list(tmp_path.glob("out/runs/*"))
+
+
+def test_what_a_calibrator_of_ones_own_does_to_a_run_is_named(tmp_path, broken, honest):
+    study = blobs(calibrators=("Careless",))
+    store, run = Store(tmp_path / "out"), next(study.runs())
+    store.put(run, {"val": honest, "test": honest}, {"seconds": 1.0})
+    with pytest.raises(InputError, match=r"Careless on blobs\(.*\), mlp\(.*\), focal, seed 0: AttributeError"):
+        studies.measure(study, out=tmp_path / "out")
+
+
+def test_runs_can_be_stored_where_there_is_no_fcntl():
+    import subprocess
+
+    code = "import torch, sys; sys.modules['fcntl'] = None; import calibrant.study.store"
+    assert subprocess.run([sys.executable, "-c", code], env=start_environment(), check=False).returncode == 0
+
+
+def start_environment():
+    from processes import ENVIRONMENT
+
+    return ENVIRONMENT

@@ -1,0 +1,247 @@
+"""The table of one set of predictions: its order, its numbers, its words, and how often it looks at the logits."""
+
+import json
+import math
+
+import pytest
+import torch
+
+import calibrant
+from calibrant import InputError, Predictions, calibrators, catalog, measure, metrics
+from calibrant.assessment import saved, summary_of
+from calibrant.calibrators import Temperature
+from calibrant.metrics import Summary
+
+ORDER = [
+    *("accuracy", "nll", "refinement", "calibration_loss", "brier", "signed_gap", "ece", "noise_floor"),
+    *("adaptive_ece", "adaptive_noise_floor", "debiased_l2", "kuiper", "smooth_ece", "classwise_ece"),
+    *("confident_share", "confident_accuracy", "aurc"),
+]
+
+
+def draw(n: int, k: int, seed: int = 0, sharpened: float = 1.0) -> Predictions:
+    g = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(n, k, generator=g)
+    labels = torch.multinomial(logits.softmax(-1), 1, generator=g).squeeze(1)
+    return Predictions(logits * sharpened, labels)
+
+
+def shifted(n: int, seed: int = 0, by: float = 0.7) -> Predictions:
+    """Two classes whose logits are too large by a constant: class 1 is overestimated, confidence hardly."""
+    g = torch.Generator().manual_seed(seed)
+    q = torch.randn(n, generator=g, dtype=torch.float64)
+    labels = torch.bernoulli(q.sigmoid(), generator=g).long()
+    return Predictions(torch.stack([0 * q, q + by], 1), labels)
+
+
+def test_rows_stand_in_the_order_in_which_they_should_be_read():
+    assert [row.name for row in measure(draw(500, 10), fit="Temperature")] == ORDER
+    two = [row.name for row in measure(draw(500, 2), of="top")]
+    assert two == [n for n in ORDER if n not in ("refinement", "calibration_loss", "classwise_ece")]
+    one = [row.name for row in measure(draw(500, 2))]
+    assert one == [*two[: two.index("confident_share")], "auroc"]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("k", "of"), [(2, "top"), (2, 1), (10, "top"), (10, 3)])
+def test_rows_are_the_metrics_of_that_name(k, of, weighted):
+    p = draw(800, k)
+    w = torch.rand(800, generator=torch.Generator().manual_seed(1)).double() if weighted else None
+    p = Predictions(p.logits, p.labels, w, of=of)
+    for row in measure(p, of=of):
+        metric = catalog.METRICS[row.name]
+        assert row.value == pytest.approx(float(metric(p)), rel=1e-9, abs=1e-12), row.name
+        assert metric.has_interval == (not math.isnan(row.low)), row.name
+        if metric.has_interval:
+            expected = metric.interval(p)
+            assert (row.low, row.high) == pytest.approx((expected.low, expected.high), rel=1e-9, abs=1e-12)
+    assert measure(p, of=of)["kuiper"].p_value == pytest.approx(metrics.kuiper.test(p).p_value)
+
+
+def test_refinement_and_calibration_are_the_split_s():
+    p = draw(400, 3, sharpened=2)
+    table, parts = measure(p, fit=Temperature.fit), metrics.split(p, fit=Temperature.fit)
+    assert (table["refinement"].value, table["refinement"].low) == (parts.refinement.value, parts.refinement.low)
+    assert table["calibration_loss"].value == parts.calibration.value
+    assert table["nll"].value == pytest.approx(parts.refinement.value + parts.calibration.value)
+
+
+def test_whole_weights_are_copies_in_every_row():
+    p = draw(300, 4, sharpened=2)
+    w = torch.randint(0, 4, (300,), generator=torch.Generator().manual_seed(0))
+    copies = Predictions(p.logits.repeat_interleave(w, 0), p.labels.repeat_interleave(w))
+    for of in ("top", 2):
+        table, expected = (
+            measure(q, of=of, metrics=["mce", "skce"]) for q in (Predictions(p.logits, p.labels, w), copies)
+        )
+        assert [row.name for row in table] == [row.name for row in expected]
+        for row in table:
+            for key in ("value", "low", "high", "p_value"):
+                number = getattr(expected[row.name], key)
+                assert getattr(row, key) == pytest.approx(number, rel=1e-9, abs=1e-12, nan_ok=True), (row.name, key)
+        for one, other in zip(vars(table.classes).values(), vars(expected.classes).values(), strict=True):
+            torch.testing.assert_close(one, other, equal_nan=True)
+
+
+@pytest.mark.parametrize("k", [2, 5])
+def test_a_single_example_can_be_measured(k):
+    table = measure(Predictions(torch.randn(1, k, generator=torch.Generator().manual_seed(0)), [1]))
+    assert table.n == 1
+    assert all(not math.isnan(row.value) for row in table if row.name != "auroc")
+    assert "1 example" in str(table)
+
+
+def test_the_table_prints_and_finds_its_rows():
+    table = measure(draw(300, 3, sharpened=3.0))
+    text = str(table)
+    for part in ("300 examples, 3 classes", "overconfident", "above its noise floor", "p < 0.0001", "Overconfident by"):
+        assert part in text, part
+    assert "ece" in table
+    assert "none" not in table
+    with pytest.raises(KeyError, match="there are accuracy"):
+        table["none"]
+    assert table["ece"].title == "ECE (%)"
+    under = measure(draw(3000, 3, sharpened=0.3))
+    assert under["signed_gap"].note == "underconfident"
+    honest = measure(draw(3000, 3))
+    assert honest["ece"].note == "within its noise floor"
+    assert honest["classwise_ece"].note.startswith("worst class ")
+
+
+def test_it_is_saved_and_shown_in_every_way(tmp_path):
+    table = measure(draw(300, 3, sharpened=3.0), metrics=["mce"])
+    content = json.loads(table.json())
+    assert {r["metric"]: r["value"] for r in content["results"]} == {row.name: row.value for row in table}
+    assert content["results"][0]["p_value"] is None
+    for name in "t.json", "t.csv", "t.html":
+        table.save(tmp_path / name)
+    assert (tmp_path / "t.json").read_text() == table.json()
+    assert (tmp_path / "t.csv").read_text() == table.to_polars().write_csv()
+    assert "<svg" in (tmp_path / "t.html").read_text()
+    assert "MCE (%)" in table._repr_html_()
+    with pytest.raises(InputError, match=r"can write \.html, \.json, \.csv, not '\.xls'"):
+        table.save(tmp_path / "t.xls")
+
+
+# What is judged
+
+
+def test_of_two_classes_the_probability_of_class_1_is_judged():
+    """Says 63 %, true 51 %: judged by the predicted class, the shift is a third of what it is."""
+    p = shifted(4000)
+    table, top = measure(p), measure(p, of="top")
+    said, true = float(p.logits.softmax(1)[:, 1].mean()), float((p.labels == 1).double().mean())
+    assert table["signed_gap"].value == pytest.approx(said - true)
+    assert (table.said, table.happened.value) == pytest.approx((said, true))
+    text = str(table)
+    assert f"Overestimates class 1 by {100 * (said - true):.1f} points" in text
+    assert f"it says {100 * said:.1f} % on average and class 1 is true {100 * true:.1f} % of the time" in text
+    assert "confiden" not in text
+    assert "Judged: the probability of class 1" in text
+    assert top["signed_gap"].value < 0.5 * table["signed_gap"].value
+    assert "verconfident" in str(top)
+    assert "Underestimates class 0" in str(measure(p, of=0))
+    assert str(measure(p.judging(1))) == text
+
+
+def test_more_classes_are_judged_by_the_predicted_one_unless_predictions_say_otherwise():
+    p = draw(2000, 5, sharpened=2)
+    assert measure(p).event.of == "top"
+    assert measure(p.judging(3)).event.of == 3
+    assert measure(p.judging(3), of="top").event.of == "top"
+    assert measure(p, of=3)["signed_gap"].value == pytest.approx(
+        float(p.logits.double().softmax(1)[:, 3].mean() - (p.labels == 3).double().mean())
+    )
+    with pytest.raises(InputError, match=r'one event is judged at a time: give of="top" or a class, 0 \.\. 4'):
+        measure(p, of="classes")
+    with pytest.raises(InputError, match="of must be"):
+        measure(p, of=5)
+
+
+# One's own metrics
+
+
+@pytest.fixture
+def own():
+    """A metric of one's own: higher is better, a share, no weights."""
+    name = "near_hit"
+
+    def near_hit(logits, labels, *, among=2):
+        return (logits.topk(among).indices == labels[:, None]).any(1).double().mean()
+
+    metrics.metric("hits among the first", unit="share", higher_is_better=True, meaning="of two")(near_hit)
+    yield name
+    del catalog.METRICS._methods[name]
+
+
+def test_ones_own_metric_is_a_row_with_its_title_and_unit(own):
+    p = draw(200, 4)
+    table = measure(p, metrics=[own, f"{own}(among=3)", "ece"])
+    assert [row.name for row in table][-2:] == [own, f"{own}(among=3)"]
+    expected = float((p.logits.topk(2).indices == p.labels[:, None]).any(1).double().mean())
+    assert (table[own].value, table[own].text) == (pytest.approx(expected), f"{100 * expected:.2f}")
+    assert table[own].title == "hits among the first (%)"
+    assert table[f"{own}(among=3)"].title == f"{own}(among=3) (%)"
+    assert "hits among the first (%)" in str(table)
+    with pytest.raises(InputError, match="near_hit takes no weights"):
+        measure(Predictions(p.logits, p.labels, torch.ones(200)), metrics=[own])
+    with pytest.raises(InputError, match="did you mean 'near_hit'"):
+        measure(p, metrics="near_hits")
+
+
+# Summaries
+
+
+@pytest.mark.parametrize(("k", "of"), [(2, 1), (4, "top")])
+def test_a_summary_tells_the_same(k, of):
+    p = draw(3000, k, sharpened=2)
+    whole, table = measure(p), measure(summary_of([p[:1000], p[1000:]]))
+    assert table.event == whole.event
+    assert table.classes is None
+    assert [row.name for row in table] == [row.name for row in whole if row.name not in ("classwise_ece", "auroc")]
+    for row in table:
+        for key in ("value", "low", "high", "p_value"):
+            expected = getattr(whole[row.name], key)
+            assert getattr(row, key) == pytest.approx(expected, abs=2e-3, nan_ok=True), (row.name, key)
+    assert (table.said, table.happened.low) == pytest.approx((whole.said, whole.happened.low), abs=1e-6)
+
+
+def test_what_a_summary_cannot_tell_is_refused():
+    summary = Summary.empty().add(draw(50, 3))
+    with pytest.raises(InputError, match="classwise_ece needs every prediction"):
+        measure(summary, metrics=["classwise_ece"])
+    with pytest.raises(InputError, match=r"ece\(bins=10\) needs every prediction"):
+        measure(summary, metrics=["ece(bins=10)"])
+    with pytest.raises(InputError, match="this summary judges 'top', not 1"):
+        measure(summary, of=1)
+    with pytest.raises(InputError, match="was made with 15 bins, not 10"):
+        measure(summary, bins=10)
+    with pytest.raises(InputError, match="cannot be fitted to"):
+        measure(summary, fit="Temperature")
+    with pytest.raises(InputError, match="the iterable was empty"):
+        summary_of([])
+
+
+def test_a_saved_calibrator_refuses_what_it_was_fitted_on(tmp_path):
+    p, path = draw(300, 3, sharpened=2), tmp_path / "t.safetensors"
+    calibrators.save(Temperature.fit(p[:150]), path)
+    calibrate = saved(path)
+    made = measure(calibrate(p[150:]))
+    assert made["nll"].value == pytest.approx(float(metrics.nll(p[150:].mapped(Temperature.fit(p[:150])))))
+    with pytest.raises(InputError, match="was fitted on these very predictions"):
+        calibrate(p[:150])
+
+
+def test_wrong_levels_and_bins_are_refused():
+    with pytest.raises(InputError, match=r"level must lie in \(0, 1\), got 90.0"):
+        measure(draw(20, 3), level=90.0)
+    assert measure(draw(200, 3), level=0.5)["nll"].high < measure(draw(200, 3))["nll"].high
+    assert "50 % interval" in str(measure(draw(200, 3), level=0.5))
+    assert measure(draw(200, 3), bins=5)["ece"].value == pytest.approx(float(metrics.ece(draw(200, 3), bins=5)))
+
+
+def test_the_front_door_is_calibrant_s():
+    assert calibrant.measure is measure
+    assert {"measure", "assess", "Predictions"} <= set(dir(calibrant))
+    with pytest.raises(AttributeError, match="no attribute 'mesure'"):
+        calibrant.mesure  # noqa: B018

@@ -1,0 +1,111 @@
+"""Methods of one's own in every command: a file outside the package, one method of every kind, public names alone."""
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import calibrant
+from calibrant import Predictions
+
+OWN = Path(__file__).parent / "own"
+NAMES = ("hinge", "WarmUp", "top2", "Shrink", "Tiny", "moons")
+
+
+@pytest.fixture
+def place(tmp_path):
+    for name in "mine.py", "study.toml":
+        shutil.copy(OWN / name, tmp_path / name)
+    return tmp_path
+
+
+def command(place, *words, status=0):
+    environment = os.environ | {"PYTHONPATH": str(Path(calibrant.__file__).parents[1]), "COLUMNS": "200"}
+    run = [sys.executable, "-m", "calibrant", *map(str, words)]
+    done = subprocess.run(run, cwd=place, env=environment, capture_output=True, text=True)
+    assert done.returncode == status, done.stdout[-2000:] + done.stderr[-2000:]
+    assert "Traceback" not in done.stderr
+    return done.stdout if status == 0 else done.stderr
+
+
+def write(path, n, seed):
+    g = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(n, 3, generator=g)
+    Predictions(3 * logits, torch.multinomial(logits.softmax(-1), 1, generator=g).squeeze(1)).save(path)
+
+
+def test_the_file_imports_nothing_private():
+    names = [node for node in ast.walk(ast.parse((OWN / "mine.py").read_text())) if isinstance(node, ast.ImportFrom)]
+    assert not [alias.name for node in names for alias in node.names if alias.name.startswith("_")]
+    assert not [node.module for node in names if "._" in (node.module or "")]
+
+
+def test_list_knows_them(place):
+    text = command(place, "list", "--with", "mine.py")
+    for name in NAMES:
+        assert name in text
+    assert "Multi-class hinge loss" in text
+    assert "hinge" not in command(place, "list")
+
+
+def test_a_study_trains_measures_and_reports_them(place):
+    said = command(place, "study", "run", "study.toml", "--with", "mine.py", "--out", "out")
+    assert "top2 (%)" in said
+    report = (place / "out" / "report.html").read_text()
+    for text in "hinge(margin=2)", "WarmUp", "Shrink", "top2 (%)":
+        assert text in report
+    rows = (place / "out" / "rows.csv").read_text()
+    assert "Shrink" in rows
+    assert "top2" in rows
+    tables = (place / "out" / "tables.md").read_text()
+    best = [line for line in tables.partition("top2")[2].partition("\n\n")[0].splitlines() if "**" in line]
+    assert best, "the highest accuracy is bold"
+    again = command(
+        place, "study", "measure", "study.toml", "--with", "mine.py", "--out", "out", "-m", "top2", "-c", "Shrink"
+    )
+    assert "top2 (%)" in again
+
+
+def test_a_study_names_what_it_needs_and_only_the_person_allows_it(place):
+    (place / "mine.py").write_text("open('called', 'w').close()\n" + (place / "mine.py").read_text())
+    line = command(place, "study", "run", "study.toml", "--dry-run", status=2)
+    assert "--with mine.py" in line
+    assert line.count("\n") == 1
+    assert not (place / "called").exists()
+
+
+def test_assess_saves_and_apply_loads_them(place):
+    write(place / "val.npz", 400, 0)
+    write(place / "test.npz", 600, 1)
+    words = ("-c", "Shrink", "-c", "Identity", "-m", "top2", "-m", "nll", "--choose", "Shrink")
+    out = ("--json", "n.json", "--save", "c.safetensors", "--html", "r.html")
+    said = command(place, "assess", "val.npz", "test.npz", "--with", "mine.py", *words, *out)
+    assert "Shrink" in said
+    assert "top2 (%)" in said or "top-2 accuracy" in said
+    found = json.loads((place / "n.json").read_text())
+    assert found["chosen"] == "Shrink"
+    assert {"calibrator": "Shrink", "by": 3} in [
+        {key: row[key] for key in ("calibrator", "by") if key in row} for row in found["parameters"]
+    ]
+    assert "top-2 accuracy" in (place / "r.html").read_text()
+    command(place, "apply", "c.safetensors", "test.npz", "-o", "new.npz", "--with", "mine.py")
+    before, after = Predictions.load(place / "test.npz"), Predictions.load(place / "new.npz")
+    torch.testing.assert_close(after.logits, before.logits.double() / 3)
+    assert "--with" in command(place, "apply", "c.safetensors", "test.npz", "-o", "no.npz", status=2)
+
+
+def test_weights_that_they_do_not_take_are_refused_before_any_work(place):
+    write(place / "val.npz", 100, 0)
+    p = Predictions.load(place / "val.npz")
+    Predictions(p.logits, p.labels, torch.full((100,), 2.0)).save(place / "weighted.npz")
+    write(place / "test.npz", 100, 1)
+    line = command(place, "assess", "weighted.npz", "test.npz", "--with", "mine.py", "-c", "Shrink", status=2)
+    assert "Shrink" in line
+    assert "weights" in line
+    assert line.count("\n") == 1

@@ -245,3 +245,14 @@ def test_the_front_door_is_calibrant_s():
     assert {"measure", "assess", "Predictions"} <= set(dir(calibrant))
     with pytest.raises(AttributeError, match="no attribute 'mesure'"):
         calibrant.mesure  # noqa: B018
+
+
+@pytest.mark.parametrize("k", [2, 5])
+@pytest.mark.parametrize("of", ["top", 1])
+def test_the_classes_are_those_of_the_metrics(k, of):
+    g = torch.Generator().manual_seed(k)
+    p = Predictions(2 * torch.randn(300, k, generator=g), torch.randint(0, k, (300,), generator=g), of=of)
+    table = measure(p, metrics=["classwise_ece"], of=of)
+    assert table["classwise_ece"].value == pytest.approx(float(metrics.classwise_ece(p)), rel=1e-9)
+    torch.testing.assert_close(table.classes.ece, metrics.tables.classes(p).ece, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(table.classes.recall, metrics.tables.classes(p).recall)

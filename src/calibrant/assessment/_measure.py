@@ -15,7 +15,7 @@ from calibrant.assessment._plain import written
 from calibrant.assessment._table import Row, Table
 from calibrant.catalog import METRICS, Method
 from calibrant.metrics import Interval, Metric, Summary
-from calibrant.metrics.tables import ClassCells, Classes, classes_of
+from calibrant.metrics.tables import ClassCells, classes_of
 from calibrant.predictions import Of, Predictions
 from calibrant.types import InputError
 
@@ -118,14 +118,13 @@ def texts(names: Sequence[str] | None) -> list[str]:
 
 def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float, fit: Any) -> Measurement:
     k = p.logits.shape[1]
-    cells = ClassCells(p, bins)
-    p.survey(cells.add if k > 2 else None)
+    cells = _cells(p, bins)
     judged = event(p.of, k)
     rows: list[Row] = []
     for method in _methods(judged, more):
         if method.text == "classwise_ece":
-            worst = f"worst class {100 * float(cells.ece.max()):.2f} %"
-            rows.append(Row(method.text, float(cells.ece.mean()), note=worst))
+            each = cells().ece
+            rows.append(Row(method.text, float(each.mean()), note=f"worst class {100 * float(each.max()):.2f} %"))
         else:
             rows.append(_row(method, _metric(method).view(p), bins, level))
         if method.text == "nll" and fit is not None:
@@ -143,15 +142,24 @@ def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float,
         happened=metrics.wilson(float(total) / mass, mass, level),
         ties=events.ties,
         table=events.equal_width(bins),
-        classes_=partial(classes_of, p, cells) if k > 2 else partial(_two_classes, p, bins),
+        classes_=lambda: classes_of(p, cells()),
     )
 
 
-def _two_classes(p: Predictions, bins: int) -> Classes:
-    """What is known of each of two classes, by the probability of the second: few ask for it."""
+def _cells(p: Predictions, bins: int) -> Callable[[], ClassCells]:
+    """Make the outcomes by one pass, and on it the classes' cells; those of two follow from one, if they are wanted."""
+    cells = ClassCells(p, bins)
+    if p.logits.shape[1] > 2:
+        p.survey(cells.add)
+        return lambda: cells
+    p.survey()
+    return partial(_cells_of_two, p, bins)
+
+
+def _cells_of_two(p: Predictions, bins: int) -> ClassCells:
     cells, said = ClassCells(p, bins), p.judging(1).events.confidence
     cells.add(slice(None), torch.stack([1 - said, said], 1))
-    return classes_of(p, cells)
+    return cells
 
 
 PARTS_OF = ("refinement", "calibration_loss")

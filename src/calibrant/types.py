@@ -6,13 +6,10 @@ A method of one's own is any function or class of these shapes. Put its registry
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from calibrant.predictions import Predictions
 
 Logits = Float[Tensor, "n k"]  # any unnormalized log-probabilities, log p included
 Labels = Int[Tensor, "n"]  # true classes, 0 .. k-1
@@ -58,8 +55,8 @@ class StatefulLoss(Protocol):
         """Return the loss of every example."""
         ...
 
-    def after_epoch(self, epoch: int, val: "Predictions | None", /) -> "StatefulLoss":
-        """Return the loss of the epoch after `epoch` (counted from 0), given the validation predictions."""
+    def after_epoch(self, epoch: int, val: Any, /) -> "StatefulLoss":
+        """Return the loss of the epoch after `epoch` (counted from 0), given the validation `Predictions` or None."""
         ...
 
     def state_dict(self) -> Mapping[str, Any]:

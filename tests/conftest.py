@@ -6,6 +6,7 @@ from small_data import data_cache, small_data  # noqa: F401
 
 from calibrant import Predictions
 
+collect_ignore = ["own", "mutants.py"]  # what tests run, not tests
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 

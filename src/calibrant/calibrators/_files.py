@@ -156,7 +156,8 @@ def _build(name: str, values: Mapping[str, Any], known: Mapping[str, type]) -> A
     cls = _class(name, known)
     if cls is None:
         short = name.rpartition(".")[2]
-        way = f"register its class (on the command line --with its file), or give it: load(path, also=[{short}])"
+        own = f"give its class, load(path, also=[{short}]), or register it (on the command line --with its file)"
+        way = own if "." in name else "bring it in by --with its file, or upgrade calibrant"
         raise InputError(f"it holds a {name!r}, which is not known here; {way}")
     if not is_dataclass(cls):
         return _plain(cls, values)

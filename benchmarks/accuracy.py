@@ -62,7 +62,7 @@ def _fits(size: Size) -> dict[str, Fit]:
 
 
 def _judged(problem: Problem, fits: dict[str, Fit], spent: dict[tuple[str, int], float]) -> Iterator[Row]:
-    z, y = problem.fit
+    z, y = problem.fit.logits, problem.fit.labels
     shown, labels = problem.test.logits.double(), problem.test.labels
     k = z.shape[1]
     auto: Tensor | None = None

@@ -16,6 +16,7 @@ from calibrant.html import (
     facts,
     figure,
     folded,
+    listed,
     page,
     percent,
     table,
@@ -97,12 +98,8 @@ def _ways(table: Table) -> list[str]:
         ("underconfident", [f"{row[2]} (T = {t:.2f})" for row, t in at.items() if t < 0.95]),
     ):
         if names:
-            sentences.append(f"Networks trained with {_and(names)} came out {way}.")
+            sentences.append(f"Networks trained with {listed(names)} came out {way}.")
     return sentences
-
-
-def _and(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def family(text: str) -> str:

@@ -15,8 +15,8 @@ from torch import Tensor
 from benchmarks._harness import US, Row, Size, clock, markdown, quiet, reason
 from benchmarks._peers import able
 from benchmarks._problems import REAL, Problem, real, simulated
-from calibrant import metrics
-from calibrant.catalog import CALIBRATORS
+from calibrant import Predictions
+from calibrant.catalog import CALIBRATORS, METRICS
 
 TITLE = "Accuracy of calibration"
 AUTO = f"{US}, Auto"
@@ -86,15 +86,21 @@ def _judged(problem: Problem, fits: dict[str, Fit], spent: dict[tuple[str, int],
         half = 1.96 * float(worse.std()) / math.sqrt(len(worse))
         yield row | {
             "nll": float(loss.mean()),
-            "brier": float(metrics.brier(after, labels)),
-            "ece": float(metrics.ece(after, labels)),
-            "noise_floor": float(metrics.noise_floor(after, labels)),
-            "accuracy": float(metrics.accuracy(after, labels)),
+            **_measured(after, labels),
             "excess_over_bayes": float(loss.mean()) - problem.bayes,
             "worse_than_auto": float(worse.mean()),
             "half_interval": half,
             "seconds": seconds,
         }
+
+
+def _measured(log_p: Tensor, labels: Tensor) -> Row:
+    """Other numbers than the loss; nan for who gives some rows no probabilities at all."""
+    names = "brier", "ece", "noise_floor", "accuracy"
+    if bool(log_p.isnan().any()):
+        return dict.fromkeys(names, math.nan)
+    p = Predictions(log_p, labels)
+    return {name: float(METRICS[name](p)) for name in names}
 
 
 # The page

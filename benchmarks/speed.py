@@ -194,7 +194,7 @@ def _losses(size: Size) -> Iterator[Row]:
 
 
 MODULES = {
-    US: ("calibrant",),
+    US: ("calibrant.metrics", "calibrant.calibrators"),
     "torch": ("torch",),
     "scikit-learn": ("sklearn.calibration",),
     "torchmetrics": ("torchmetrics",),

@@ -10,6 +10,10 @@ from torch import Tensor
 
 from calibrant.types import PerBin, PerExample
 
+_FINE = 10  # bits of the mantissa that tell cells apart: 1,024 cells for every factor of two in the odds
+_FIRST = (1023 - 40) << _FINE  # odds of a miss below 2^-40 share the first cell
+CELLS = 60 << _FINE  # up to odds of 2^20
+
 
 @dataclass(frozen=True, eq=False)
 class Ties:
@@ -195,6 +199,17 @@ class Bins:
             count=mass.round().long(),
         )
 
+    @classmethod
+    def of_sums(cls, edges: Tensor, mass: PerBin, happened: PerBin, gap: PerBin) -> "Bins":
+        """Bins whose sums are known: the mass, what happened, and what was said minus what happened."""
+        return cls(
+            edges=edges,
+            weight=mass / mass.sum(),
+            confidence=(happened + gap) / mass,
+            accuracy=happened / mass,
+            count=mass.round().long(),
+        )
+
     @staticmethod
     def equal_mass_variance(bins: int, ties: Ties) -> Tensor:
         """Per bin of equal mass, the variance of its number of events if every confidence is true."""
@@ -241,6 +256,15 @@ def equal_width_index(bins: int, confidence: PerExample) -> Tensor:
     edges = equal_width_edges(bins).to(confidence.device)
     index[near] = assign(edges, confidence[near]).clamp_(0, bins - 1)
     return index
+
+
+def odds_cell(confidence: PerExample) -> Tensor:
+    """Index of one of `CELLS` cells, uniform in the logarithm of the odds of a miss to 1/1024; the surest come first.
+
+    They are the leading bits of the odds.
+    """
+    odds = (1 / confidence - 1).clamp_min_(0)
+    return ((odds.view(torch.int64) >> (52 - _FINE)) - _FIRST).clamp_(0, CELLS - 1)
 
 
 def equal_width_edges(bins: int) -> Tensor:

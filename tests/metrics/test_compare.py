@@ -7,7 +7,9 @@ import torch
 
 from calibrant import InputError, Predictions, metrics
 from calibrant.calibrators import Temperature
+from calibrant.catalog import METRICS
 from calibrant.metrics import Curve, Evidence, Interval, compare, ood
+from calibrant.metrics._jackknife import Jackknife
 
 
 def draw(n: int, k: int, seed: int = 0, sharpened: float = 1.0) -> Predictions:
@@ -67,6 +69,54 @@ def test_comparison_covers_the_true_difference():
         for name in names:
             covered[name] += found[name].low <= truth[name] <= found[name].high
     assert all(45 <= c <= 60 for c in covered.values()), covered  # nominal 54
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", [n for n in METRICS if METRICS[n].of_sums])
+def test_what_is_left_without_a_group_is_judged_as_its_rows_are(name, weighted):
+    p = draw(300, 3, sharpened=1.5)
+    weights = torch.rand(300, generator=torch.Generator().manual_seed(1)).double() + 0.5 if weighted else None
+    events = Predictions((p.logits * 4).round() / 4, p.labels, weights).events  # with ties
+    group = torch.arange(300) % 7
+    jackknife = Jackknife(events, group, 7)
+    for i in (0, 6):
+        found, rows = METRICS[name].of_view(jackknife.without(i)), METRICS[name].of_view(events[group != i])
+        assert float(found) == pytest.approx(float(rows), rel=1e-7, abs=1e-9)
+
+
+def test_standard_errors_from_shared_places_are_those_of_the_rows(monkeypatch):
+    p, q = draw(4000, 5), draw(4000, 5, sharpened=1.5)
+    names = ("ece", "adaptive_ece", "kuiper", "smooth_ece", "aurc")
+    exact = compare(p, q, names=names, groups=10)
+    monkeypatch.setattr("calibrant.metrics._jackknife.MOST", 0)
+    for one, other in zip(exact, compare(draw(4000, 5), draw(4000, 5, sharpened=1.5), names=names, groups=10)):
+        assert other.difference == one.difference
+        assert other.high == pytest.approx(one.high, abs=0.05 * (one.high - one.low))
+
+
+def test_auroc_has_the_interval_of_delong():
+    p = draw(400, 2, sharpened=0.7)
+    score, positive = p.logits.double().diff(dim=1).squeeze(1), p.labels == 1
+    score = (3 * score).round()  # with ties
+    order = (score[positive][:, None] > score[~positive]).double() + (score[positive][:, None] == score[~positive]) / 2
+    ten, one = order.mean(1), order.mean(0)
+    error = math.sqrt(float(ten.var() / len(ten) + one.var() / len(one)))
+    tied = Predictions(torch.stack([torch.zeros_like(score), score], 1), p.labels)
+    found = metrics.auroc.interval(tied)
+    assert found.value == pytest.approx(float(order.mean())) == pytest.approx(float(metrics.auroc(tied)))
+    assert found.high - found.value == pytest.approx(1.6448536 * error, rel=5e-3)
+    doubled = Predictions(torch.cat([tied.logits, tied.logits]), torch.cat([tied.labels, tied.labels]))
+    weighted = Predictions(tied.logits, tied.labels, torch.full((400,), 2.0))
+    assert metrics.auroc.interval(weighted).high == pytest.approx(metrics.auroc.interval(doubled).high)
+
+
+@pytest.mark.slow
+def test_the_interval_of_auroc_covers():
+    truth, covered = float(metrics.auroc(draw(400_000, 2, seed=7))), 0
+    for seed in range(200):
+        found = metrics.auroc.interval(draw(300, 2, seed=1000 + seed))
+        covered += found.low <= truth <= found.high
+    assert 166 <= covered <= 194, covered  # nominal 180
 
 
 def test_comparison_refuses_other_examples():

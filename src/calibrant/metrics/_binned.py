@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from calibrant._bins import Bins, Events, Judged, equal_width_edges, equal_width_index, mukhoti_edges
+from calibrant._bins import Bins, Judged, equal_width_edges, equal_width_index, mukhoti_edges
 from calibrant._softmax import softmax_chunks
 from calibrant.metrics._metric import metric
 from calibrant.metrics._moments import Edges, bin_table, noise, norm_of, squared_error
 from calibrant.metrics._results import Interval, signed_root
 from calibrant.predictions import Predictions
-from calibrant.types import Count, InputError, PerExample, Range, Scalar
+from calibrant.types import Count, PerExample, Range, Scalar
 
 __all__ = ["adaptive_ece", "adaptive_noise_floor", "classwise_ece", "debiased_l2", "ece", "mce", "noise_floor"]
 __all__ += ["sweep_ece"]
@@ -56,12 +56,11 @@ def adaptive_ece(events: Judged, *, bins: Count = 15, edges: Literal["equal_mass
     >>> adaptive_ece(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]), bins=2)
     tensor(0.2500, dtype=torch.float64)
     """
-    if edges == "mukhoti":
-        if not isinstance(events, Events):
-            raise InputError("adaptive_ece(edges='mukhoti') needs every prediction; measure them in memory")
-        c, w = events.confidence, events.weights
-        return _mean_gap(Bins.between(mukhoti_edges(c, bins, w), c, events.happened, w))
-    return _mean_gap(Bins.equal_mass(bins, events.ties))
+    ties = events.ties
+    if edges == "equal_mass":
+        return _mean_gap(Bins.equal_mass(bins, ties))
+    cuts = mukhoti_edges(ties.value, bins, ties.mass)
+    return _mean_gap(Bins.between(cuts, ties.value, ties.accuracy, ties.mass))
 
 
 @metric("MCE", unit="share", meaning="the largest gap of any bin, often decided by few examples", takes="events")

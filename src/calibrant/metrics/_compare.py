@@ -3,10 +3,12 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from calibrant import catalog
+from calibrant.metrics._jackknife import Jackknife
 from calibrant.metrics._metric import Metric
 from calibrant.metrics._results import mean_interval, quantile
 from calibrant.predictions import Predictions
@@ -101,12 +103,21 @@ def _difference(
         error = (pair.high - pair.value) / quantile(level)
         return Difference(method.text, one, two, pair.value, pair.low, pair.high, _normal_p(pair.value, error))
 
-    def measured(view: Predictions | object) -> float:
+    def measured(view: Any) -> float:
         return float(metric.of_view(view, **method.settings))
 
-    left = [measured(b[fold != i]) - measured(a[fold != i]) for i in range(groups)]
+    pairs = zip(_less_one(metric, a, fold, groups), _less_one(metric, b, fold, groups), strict=True)
+    left = [measured(q) - measured(p) for p, q in pairs]
     error = math.sqrt((groups - 1) ** 2 / groups * float(torch.tensor(left, dtype=torch.float64).var()))
     return _student(method.text, measured(a), measured(b), error, groups - 1, level)
+
+
+def _less_one(metric: Metric[...], view: Any, fold: torch.Tensor, groups: int) -> Iterator[Any]:
+    """Views of what is left without one group at a time: from sums if that is all the metric needs, else its rows."""
+    if metric.of_sums:
+        known = view.__dict__.setdefault("_jackknife", Jackknife(view, fold, groups))
+        return (known.without(i) for i in range(groups))
+    return (view[fold != i] for i in range(groups))
 
 
 def _student(name: str, a: float, b: float, error: float, degrees: int, level: float) -> Difference:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from calibrant import catalog
-from calibrant._bins import Events
+from calibrant._bins import Events, Judged
 from calibrant.metrics._results import Evidence, Interval, mean_interval
 from calibrant.predictions import Predictions, predictions_of
 from calibrant.types import InputError, PerExample
@@ -76,7 +76,9 @@ class Metric(Generic[P]):
         self._interval, self._test = interval, test
         update_wrapper(self, function)
         self.__signature__ = _signature(function)
-        self.weighs = takes != "arrays" or "weights" in inspect.signature(function).parameters
+        parameters = inspect.signature(function).parameters
+        self.weighs = takes != "arrays" or "weights" in parameters
+        self.of_sums = takes == "events" and next(iter(parameters.values())).annotation is Judged
 
     def __call__(
         self, predictions: Any, labels: Any = None, weights: Any = None, *args: P.args, **settings: P.kwargs
@@ -176,7 +178,8 @@ def metric(
             return (logits.topk(3).indices == labels[:, None]).any(1).double().mean()
 
     `takes`: "arrays", a function of (logits, labels) and, if it has that parameter, `weights`; "predictions", of
-    `Predictions`; "events", of their `events`, so that it judges whatever the predictions say is to be judged.
+    `Predictions`; "events", of their `events`, so that it judges whatever the predictions say is to be judged. One
+    whose parameter is annotated `Judged` needs them only sorted or binned, and works on a `Summary`, too.
     `each`: the number per example of which the metric is the mean, for its interval and paired comparisons.
     `interval` and `test` take what the metric takes. Settings are keyword-only.
     """

@@ -1,5 +1,6 @@
 """Ranking: does higher confidence go with being right?"""
 
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
@@ -8,31 +9,47 @@ from torch import Tensor
 from calibrant._bins import Judged, Ties
 from calibrant.metrics._metric import metric
 from calibrant.predictions import Predictions
-from calibrant.types import Scalar
+from calibrant.types import PerExample, Scalar
 
 __all__ = ["aurc", "auroc"]
 
 
-@metric("AUROC", higher_is_better=True, meaning="how often a positive outranks a negative", takes="predictions")
+def _forecasts(p: Predictions) -> Iterator[tuple[Tensor, Tensor]]:
+    """A score for each class with what was true of it; of two classes that of class 1 says all."""
+    if p.logits.shape[1] == 2:
+        yield p.logits.double().diff(dim=1).squeeze(1), p.labels == 1  # orders as p_1 does, and is not saturated
+        return
+    log_p = p.logits.double().log_softmax(-1)
+    for j in p.labels.unique().tolist():
+        yield log_p[:, j], p.labels == j
+
+
+def _placements(p: Predictions) -> PerExample:
+    """Numbers whose mean is the AUROC, and whose variance is that of DeLong et al. (1988)."""
+    each = [placements(score, positive.double(), p.weights) for score, positive in _forecasts(p)]
+    return torch.stack(each).nanmean(0)
+
+
+@metric(
+    "AUROC",
+    higher_is_better=True,
+    meaning="how often a positive outranks a negative",
+    takes="predictions",
+    each=_placements,
+)
 def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") -> Scalar:
     """Area under the ROC curve: how often a positive outranks a negative, ties counting half.
 
     "classes": of class 1 for two classes, else the mean over classes of one against the rest; classes that are never
     or always true have none and are left out. "correctness": of the confidence, for telling right from wrong
-    predictions. nan where nothing is left.
+    predictions. nan where nothing is left. The interval is that of DeLong et al. (1988).
 
     >>> auroc(torch.tensor([[0.0, 1.0], [0.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 0, 1]))
     tensor(1., dtype=torch.float64)
     """
     if of == "correctness":
         return auroc_of(p.judging("top").events.ties)
-    labels, weights = p.labels, p.weights
-    if p.logits.shape[1] == 2:
-        margin = p.logits.double().diff(dim=1).squeeze(1)  # orders as p_1 does, and is not saturated
-        return auroc_of(Ties.of(margin, (labels == 1).double(), weights))
-    log_p = p.logits.double().log_softmax(-1)
-    present = labels.unique().tolist()
-    each = [auroc_of(Ties.of(log_p[:, j], (labels == j).double(), weights)) for j in present]
+    each = [auroc_of(Ties.of(score, positive.double(), p.weights)) for score, positive in _forecasts(p)]
     return torch.stack(each).nanmean()
 
 
@@ -59,6 +76,21 @@ def auroc_of(ties: Ties) -> Scalar:
     positive, negative = ties.correct, ties.mass - ties.correct
     below = negative.cumsum(0) - negative / 2
     return (positive * below).sum() / (positive.sum() * negative.sum())
+
+
+def placements(score: PerExample, positive: PerExample, weights: PerExample | None = None) -> PerExample:
+    """For a positive, the share of negatives below it; for a negative, of positives above it; centered on the AUROC.
+
+    Each kind is scaled so that the mean over all examples is the AUROC, and its standard error DeLong's.
+    """
+    w = torch.ones_like(score) if weights is None else weights.to(score)
+    value, place = score.unique(return_inverse=True)
+    hits, misses = (torch.bincount(place, part, minlength=len(value)) for part in (w * positive, w * (1 - positive)))
+    below = (misses.cumsum(0) - misses / 2) / misses.sum()
+    above = 1 - (hits.cumsum(0) - hits / 2) / hits.sum()
+    area = (hits * below).sum() / hits.sum()
+    scale = w.sum() / torch.stack([misses.sum(), hits.sum()])
+    return area + (torch.where(positive == 1, below[place], above[place]) - area) * scale[positive.long()]
 
 
 def aurc_of(ties: Ties) -> Scalar:

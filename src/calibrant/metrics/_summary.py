@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant._bins import Bins, Moments, Ties, equal_width_edges, equal_width_index
+from calibrant._bins import CELLS, Bins, Moments, Ties, equal_width_edges, equal_width_index, odds_cell
 from calibrant.catalog import METRICS
 from calibrant.metrics._results import Interval, quantile, wilson
 from calibrant.predictions import Of, Predictions, predictions_of
@@ -19,9 +19,6 @@ _UNIT = 30  # numbers are counted in units of 2^-30
 _COARSE = 14  # and squared log-likelihoods of 2^-14
 _ROWS = 1 << 13  # examples added at a time: sums of integers that float64 holds exactly
 _LOW = 26  # bits of the lower word while adding up
-_FINE = 10  # bits of the mantissa that tell cells apart: 1,024 cells for every factor of two in the odds
-_FIRST = (1023 - 40) << _FINE  # odds of a miss below 2^-40 share the first cell
-_CELLS = 60 << _FINE  # up to odds of 2^20
 SURE = 0.99
 
 _FEATURES = (  # what is summed over the examples of every bin; all but the first count an example by its weight
@@ -66,7 +63,7 @@ class Summary:
     def empty(cls, k: int = 0, *, bins: int = 15, of: Of = "top", device: torch.device | str = "cpu") -> "Summary":
         """Of nothing yet; the state lives on `device`, batches may come from any."""
         zero = torch.zeros(len(_FEATURES), bins, dtype=torch.int64, device=device)
-        return cls(k, bins, zero, zero, torch.zeros(3, _CELLS, dtype=torch.int64, device=device), of)
+        return cls(k, bins, zero, zero, torch.zeros(3, CELLS, dtype=torch.int64, device=device), of)
 
     @classmethod
     def from_predictions(cls, predictions: Predictions, *, bins: int = 15) -> "Summary":
@@ -133,11 +130,8 @@ class Summary:
         if name in _MEANS or name in _SHARES:
             return self.interval(name).value
         metric: Any = METRICS[name]
-        try:
-            if metric.takes == "events":
-                return float(metric.function(self))
-        except AttributeError:  # it looks at examples one by one
-            pass
+        if metric.of_sums:
+            return float(metric.function(self))
         raise InputError(f"{name} needs every prediction, not a summary of them; measure them in memory")
 
     def interval(self, name: str, level: float = 0.90) -> Interval:
@@ -189,13 +183,7 @@ class Summary:
         """The bins of equal width."""
         self._has(bins)
         mass, happened, gap = (self.per_bin(name) for name in ("mass", "happened", "gap"))
-        return Bins(
-            edges=equal_width_edges(self.bins),
-            weight=mass / mass.sum(),
-            confidence=(happened + gap) / mass,
-            accuracy=happened / mass,
-            count=mass.round().long(),
-        )
+        return Bins.of_sums(equal_width_edges(self.bins), mass, happened, gap)
 
     def _has(self, bins: int) -> None:
         if bins != self.bins:
@@ -224,10 +212,9 @@ def _sums(p: Predictions, bins: int) -> Tensor:
 
 
 def _count(cells: Tensor, p: Predictions) -> None:
-    """Add to the cells, uniform in the logarithm of the odds of a miss: the leading bits of the odds."""
+    """Add to the cells, uniform in the logarithm of the odds of a miss."""
     c, a = p.events.confidence, p.events.happened
-    odds = (1 / c - 1).clamp_min_(0)
-    place = ((odds.view(torch.int64) >> (52 - _FINE)) - _FIRST).clamp_(0, _CELLS - 1)
+    place = odds_cell(c)
     w = torch.ones_like(c) if p.weights is None else p.weights.to(c)
     for row, values in zip(cells, (w, w * a, w * c)):
         row.index_add_(0, place.to(row.device), values.mul(2.0**_UNIT).round_().to(row.device, torch.int64))

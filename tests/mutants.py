@@ -1,6 +1,6 @@
 """Do the tests notice? Every loss, metric and calibrator is replaced by a raise, a constant and its neighbor.
 
-    python tests/mutants.py [losses metrics calibrators] [--only NAME]
+    python tests/mutants.py [losses metrics calibrators] [--only NAME] [--jobs 2]
 
 One process for each mutant, forked from one that has imported everything; those that pass the method's own contract
 tests meet all tests of its kind. Prints the survivors, and exits with 1 if there are any.
@@ -150,6 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*", choices=[[], *TESTS], default=[])
     parser.add_argument("--only", default="")
+    parser.add_argument("--jobs", type=int, default=2)
     chosen = parser.parse_args()
     sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
     os.chdir(HERE.parent)
@@ -162,10 +163,11 @@ def main() -> None:
             sys.exit(f"the tests of {kind} fail without any mutant")
     survivors, began, count = [], time.monotonic(), 0
     work = [(kind, *mutant) for kind in chosen.kinds or TESTS for mutant in mutants(kind, chosen.only)]
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(chosen.jobs) as pool:
         results = pool.map(lambda m: (m[:3], caught(m[0], m[1], m[3])), work)
         for (kind, name, way), dead in results:
             count += 1
+            print(f"{count} of {len(work)}: {kind}, {name}, {way}", end="\r", file=sys.stderr, flush=True)
             if not dead:
                 survivors.append(f"{kind}: {name} replaced by {way}")
                 print(f"survived: {survivors[-1]}", flush=True)

@@ -10,6 +10,7 @@ import torch
 from calibrant import InputError, Predictions, assess, calibrators, catalog, losses, measure, metrics
 from calibrant.assessment import CALIBRATORS, METRICS
 from calibrant.assessment._judge import mistakes, worst
+from calibrant.assessment._mapped import Mapped
 from calibrant.assessment._plain import learned
 
 FAST = ("Identity", "Temperature", "HistogramBinning")
@@ -236,9 +237,10 @@ def test_held_out_likelihoods_count_the_weights():
 def passes(monkeypatch):
     """Rows sent through softmax, outside of what calibrators do themselves, and through the check at the door."""
     from calibrant import _softmax, predictions
+    from calibrant.assessment import _mapped
 
     counts, inside = {"softmax": 0, "door": 0}, [0]
-    centered, check, mapped = _softmax._centered, predictions._check, Predictions.mapped
+    centered, check = _softmax._centered, predictions._check
 
     def counting(logits):
         counts["softmax"] += 0 if inside[0] else len(logits)
@@ -269,7 +271,8 @@ def passes(monkeypatch):
 
     monkeypatch.setattr(_softmax, "_centered", counting)
     monkeypatch.setattr(predictions, "_check", checking)
-    monkeypatch.setattr(Predictions, "mapped", quiet(mapped))
+    for module in predictions, _mapped:
+        monkeypatch.setattr(module, "mapped_logits", quiet(module.mapped_logits))
     monkeypatch.setattr(calibrators, "fit", quiet(calibrators.fit))
     monkeypatch.setattr(calibrators, "cross_fit", quiet(calibrators.cross_fit))
     for name in "softmax", "log_softmax", "logsumexp":
@@ -295,6 +298,37 @@ def test_every_row_passes_softmax_once_and_once_per_calibrator(passes, tmp_path,
     else:
         assess(val, tmp_path / "test.safetensors", names, choose="Temperature")
         assert passes == {"softmax": 1000 * (1 + 3) + 1, "door": 1000}  # one row of val, to try the metrics on
+
+
+def test_what_a_map_makes_is_made_anew_and_never_kept(monkeypatch):
+    p, q = sharp(300, 0), sharp(200, 1)
+    fitted = calibrators.StructuredMatrix.fit(p)
+    whole = q.double().mapped(fitted)
+    monkeypatch.setattr("calibrant.assessment._mapped._ELEMENTS", 40)
+    later = Mapped(q, fitted)
+    assert "logits" not in vars(later)
+    for name in "logits", "predicted", "correct", "log_likelihood":
+        torch.testing.assert_close(getattr(later, name), getattr(whole, name))
+    assert "logits" not in vars(later)
+    assert later[3:5].logits.shape == (2, 4)
+    found, expected = (
+        measure(later, metrics=["classwise_ece", "auroc"]),
+        measure(whole, metrics=["classwise_ece", "auroc"]),
+    )
+    for row in expected.rows:
+        assert found[row.name].value == pytest.approx(row.value, rel=1e-9, abs=1e-12)
+    torch.testing.assert_close(found.classes.ece, expected.classes.ece)
+    torch.testing.assert_close(measure(later, of=2).ties.value, measure(whole, of=2).ties.value)
+    assert later.judging(1).events.confidence.tolist() == pytest.approx(whole.judging(1).events.confidence.tolist())
+
+
+def test_beyond_a_thousand_classes_nothing_is_refused_that_nobody_asked_for():
+    g = torch.Generator().manual_seed(0)
+    p = Predictions(2 * torch.randn(80, 1001, generator=g), torch.randint(1001, (80,), generator=g))
+    found = assess(p[:40], p[40:])
+    assert list(found.tables) == ["Identity", "Temperature", "StructuredVector", "HistogramBinning", "Auto"]
+    with pytest.raises(InputError, match="at most 1000 classes"):
+        assess(p[:40], p[40:], ["StructuredMatrix"])
 
 
 def test_identity_costs_no_pass_of_its_own(passes):

@@ -146,6 +146,9 @@ def test_a_file_can_be_read_in_pieces(files, tmp_path):
     done = calibrant("measure", big, "--stream", "--json", "-")
     assert "classwise_ece" not in done.stdout
     assert json.loads(done.stdout)["n"] == 1000
+    done = calibrant("measure", big, "--memory", 1e-6, "--json", "-")
+    assert "classwise_ece" not in done.stdout
+    assert "classwise_ece" in calibrant("measure", big, "--memory", 1, "--json", "-").stdout
 
 
 MINE = """

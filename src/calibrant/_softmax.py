@@ -5,8 +5,8 @@ it: summaries of any sharding agree to the last bit.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -51,6 +51,12 @@ class Outcomes:
         """Of some of the rows."""
         some = (part[rows] for part in (self.confidence, self.correct, self.log_likelihood, self.brier))
         return Outcomes(*some, None if self.probability is None else self.probability[rows])  # pyright: ignore
+
+    @classmethod
+    def joined(cls, parts: Sequence["Outcomes"]) -> "Outcomes":
+        """One after the other."""
+        columns = zip(*([getattr(part, f.name) for f in fields(cls)] for part in parts), strict=True)
+        return cls(*(None if column[0] is None else torch.cat(column) for column in columns))  # pyright: ignore
 
 
 Visit = Callable[[slice, Tensor], None]  # told rows and their probabilities (rows, k)

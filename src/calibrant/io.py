@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -99,13 +100,29 @@ def read(path: str | Path) -> Arrays:
     return _telling(path, lambda: WHOLE[path.suffix](path))
 
 
-def read_pieces(path: str | Path, rows: int | None = None) -> Iterator[Arrays]:
-    """Read the arrays of a .parquet, .safetensors or .npy file in pieces of `rows` examples, or of about 64 MB."""
+@dataclass(frozen=True)
+class Pieces:
+    """A file that is read some rows at a time."""
+
+    rows: int
+    width: int  # numbers in a row
+    read: Callable[[slice], Arrays]
+
+
+def pieces_of(path: str | Path) -> Pieces:
+    """Open a .parquet, .safetensors or .npy file, to read some rows at a time."""
     path = Path(path)
     _there(path, PIECES)
-    pieces = PIECES[path.suffix](path, rows)
-    while (piece := _telling(path, lambda: next(pieces, None))) is not None:
-        yield piece
+    return _telling(path, lambda: PIECES[path.suffix](path))
+
+
+def read_pieces(path: str | Path, rows: int | None = None) -> Iterator[Arrays]:
+    """Read the arrays of a .parquet, .safetensors or .npy file in pieces of `rows` examples, or of about 64 MB."""
+    file = pieces_of(path)
+    size = rows or max(1, _BYTES // (8 * max(1, file.width)))
+    for first in range(0, file.rows, size):
+        some = slice(first, min(first + size, file.rows))
+        yield _telling(Path(path), lambda some=some: file.read(some))
 
 
 def kind_of(names: Mapping[str, Any] | set[str]) -> tuple[str, str]:
@@ -203,44 +220,41 @@ def table_arrays(frame: Any) -> Arrays:
     return arrays
 
 
-def _npy_pieces(path: Path, rows: int | None) -> Iterator[Arrays]:
+def _npy_pieces(path: Path) -> Pieces:
     kind, beside = _beside(path)
     if not beside.is_file():
         raise InputError(f"expected its labels beside it in {beside.name}")
     values, labels = (np.load(file, mmap_mode="r", allow_pickle=False) for file in (path, beside))
     _same_length(len(values), len(labels))
-    for piece in _slices(len(values), values[:1].size, rows):
-        yield {kind: np.array(values[piece]), "labels": np.array(labels[piece])}
+    return Pieces(
+        len(values), values[:1].size, lambda rows: {kind: np.array(values[rows]), "labels": np.array(labels[rows])}
+    )
 
 
-def _safetensors_pieces(path: Path, rows: int | None) -> Iterator[Arrays]:
+def _safetensors_pieces(path: Path) -> Pieces:
     from safetensors import safe_open
 
     file: Any = safe_open(path, framework="pt")
-    with file:
-        names = set(file.keys())
-        kind, of = kind_of(names)
-        views = {name: file.get_slice(name) for name in (kind, of, "weights", "groups") if name in names}
-        shape = views[kind].get_shape()
-        _same_length(shape[0], views[of].get_shape()[0])
-        for piece in _slices(shape[0], int(np.prod(shape[1:])), rows):
-            yield {name: view[piece.start : piece.stop] for name, view in views.items()}
+    names = set(file.keys())
+    kind, of = kind_of(names)
+    views = {name: file.get_slice(name) for name in (kind, of, "weights", "groups") if name in names}
+    shape = views[kind].get_shape()
+    _same_length(shape[0], views[of].get_shape()[0])
+    width = int(np.prod(shape[1:]))
+    return Pieces(shape[0], width, lambda rows: {name: view[rows.start : rows.stop] for name, view in views.items()})
 
 
-def _parquet_pieces(path: Path, rows: int | None) -> Iterator[Arrays]:
+def _parquet_pieces(path: Path) -> Pieces:
     import polars
 
     lazy = polars.scan_parquet(path, glob=False)
-    columns = len(lazy.collect_schema())
     n = int(lazy.select(polars.len()).collect().item())
-    for piece in _slices(n, max(columns, 16), rows):
-        yield table_arrays(lazy.slice(piece.start, piece.stop - piece.start).collect())
-
-
-def _slices(n: int, width: int, rows: int | None) -> Iterator[slice]:
-    size = rows or max(1, _BYTES // (8 * max(1, width)))
-    for first in range(0, n, size):
-        yield slice(first, min(first + size, n))
+    first = table_arrays(lazy.head(1).collect())
+    return Pieces(
+        n,
+        sum(np.size(part) for part in first.values()),
+        lambda rows: table_arrays(lazy.slice(rows.start, rows.stop - rows.start).collect()),
+    )
 
 
 def _same_length(n: int, m: int) -> None:
@@ -257,7 +271,7 @@ WHOLE: dict[str, Callable[[Path], Arrays]] = {
     ".csv": _table,
     ".parquet": _table,
 }
-PIECES: dict[str, Callable[[Path, int | None], Iterator[Arrays]]] = {
+PIECES: dict[str, Callable[[Path], Pieces]] = {
     ".parquet": _parquet_pieces,
     ".safetensors": _safetensors_pieces,
     ".npy": _npy_pieces,

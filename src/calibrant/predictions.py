@@ -86,12 +86,17 @@ class Predictions:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def k(self) -> int:
+        """Number of classes."""
+        return self.logits.shape[1]
+
     def __iter__(self) -> Iterator[Any]:
         """Refuse to be unpacked, which would lose the weights."""
         raise TypeError("predictions do not unpack: pass them whole, as in nll(predictions); they carry their weights")
 
     def __repr__(self) -> str:
-        n, k = self.logits.shape
+        n, k = len(self), self.k
         weighted = "" if self.weights is None else ", weighted"
         judged = "" if self.of == "top" else f", of={self.of!r}"
         return f"Predictions(n={n}, k={k}, {str(self.logits.dtype).removeprefix('torch.')}{weighted}{judged})"
@@ -110,9 +115,9 @@ class Predictions:
 
     def judging(self, of: str | int) -> "Predictions":
         """The same, with another event to be judged."""
-        if _event(of, self.logits.shape[1]) == self.of:
+        if _event(of, self.k) == self.of:
             return self
-        same = _trusted(self.logits, self.labels, self.weights, self.groups, _event(of, self.logits.shape[1]))
+        same = _trusted(self.logits, self.labels, self.weights, self.groups, _event(of, self.k))
         if "outcomes" in self.__dict__ and not isinstance(same.of, int):
             same.__dict__["outcomes"] = self.outcomes
         return same
@@ -128,16 +133,8 @@ class Predictions:
 
         Raises `InputError` if it makes something else of them than as many logits.
         """
-        logits = calibrator(self.logits)
-        name = getattr(calibrator, "__name__", type(calibrator).__name__)
-        if not isinstance(logits, Tensor) or logits.shape != self.logits.shape:  # pyright: ignore
-            got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__  # pyright: ignore
-            raise InputError(f"{name} must return logits {tuple(self.logits.shape)}, as it was given, got {got}")
-        try:
-            _finite(logits)
-        except InputError as error:
-            raise InputError(f"{name}: {error}") from None
-        return _trusted(logits.detach(), self.labels, self.weights, self.groups, self.of)
+        logits = mapped_logits(calibrator, self.logits)
+        return _trusted(logits, self.labels, self.weights, self.groups, self.of)
 
     # What everything is a function of: made once, when it is first asked for
 
@@ -177,11 +174,16 @@ class Predictions:
         return _softmax.top_label(self.logits, self.labels)  # less work, where that is all
 
     @property
+    def predicted(self) -> Tensor:
+        """The predicted class of every example, the lowest index that attains the maximum: (n) int64."""
+        return self.logits.argmax(1)
+
+    @property
     def correct(self) -> Tensor:
-        """Whether the predicted class, the lowest index that attains the maximum, is right: (n) float64, 0 or 1."""
+        """Whether the predicted class is right: (n) float64, 0 or 1."""
         if "outcomes" in self.__dict__:
             return self.outcomes.correct
-        return (self.logits.argmax(1) == self.labels).double()
+        return (self.predicted == self.labels).double()
 
     @property
     def log_likelihood(self) -> Tensor:
@@ -271,6 +273,20 @@ def predictions_of(predictions: Any, labels: Any = None, weights: Any = None) ->
     if labels is None:
         raise InputError("need predictions, or logits with their labels: give Predictions(logits, labels)")
     return Predictions(logits=predictions, labels=labels, weights=weights)
+
+
+def mapped_logits(calibrator: Map, logits: Tensor) -> Tensor:
+    """What a map makes of logits; raises `InputError` unless they are as many, with some probability in every row."""
+    made = calibrator(logits)
+    name = getattr(calibrator, "__name__", type(calibrator).__name__)
+    if not isinstance(made, Tensor) or made.shape != logits.shape:  # pyright: ignore
+        got = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__  # pyright: ignore
+        raise InputError(f"{name} must return logits {tuple(logits.shape)}, as it was given, got {got}")
+    try:
+        _finite(made)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+    return made.detach()
 
 
 def load_logits(path: str | Path) -> tuple[Tensor, Tensor | None]:

@@ -3,8 +3,8 @@
 Both return a value that prints, shows itself in a notebook, and saves itself as a page or as numbers.
 """
 
-from calibrant.assessment._assess import CALIBRATORS, METRICS, Assessment, assess
-from calibrant.assessment._candidates import saved
+from calibrant.assessment._assess import METRICS, Assessment, assess
+from calibrant.assessment._candidates import CALIBRATORS, saved
 from calibrant.assessment._event import Event
 from calibrant.assessment._judge import Mistake
 from calibrant.assessment._measure import Measurement, measure, summary_of

@@ -8,7 +8,7 @@ from typing import Any
 from calibrant import calibrators as _calibrators
 from calibrant import catalog, io
 from calibrant import metrics as _metrics
-from calibrant.assessment._candidates import Candidate, Progress, candidates_of
+from calibrant.assessment._candidates import Candidate, Progress, candidates_of, usual
 from calibrant.assessment._event import event, event_of
 from calibrant.assessment._judge import Pieces, Whole, in_pieces
 from calibrant.assessment._measure import Measurement, measure, texts
@@ -18,7 +18,6 @@ from calibrant.metrics import Summary
 from calibrant.predictions import Of, Predictions
 from calibrant.types import InputError
 
-CALIBRATORS = ("Identity", "Temperature", "StructuredMatrix", "HistogramBinning", "Auto")
 METRICS = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece")
 FOLDS = 5
 
@@ -68,7 +67,7 @@ class Assessment(Findings):
 def assess(
     val: Predictions,
     test: Predictions | Iterable[Predictions] | str | Path | None = None,
-    calibrators: Sequence[Any] = CALIBRATORS,
+    calibrators: Sequence[Any] | None = None,
     metrics: Sequence[str] = METRICS,
     *,
     choose: str | None = None,
@@ -82,7 +81,8 @@ def assess(
       The path of a .parquet, .safetensors or .npy file, or an iterable of predictions, is read in pieces of which
       only summaries are kept; what needs all predictions at once, the classes and their error, is left out then.
     - `calibrators`: texts such as "Temperature", the path of a saved one (.safetensors), classes with a `fit`, or
-      fitted ones, which stay as they are.
+      fitted ones, which stay as they are. Left out: Identity, Temperature, StructuredMatrix, HistogramBinning and
+      Auto; beyond 1000 classes StructuredVector instead of StructuredMatrix.
     - `choose`: the calibrator to choose, instead.
     - `of`: what is judged. "top", that the predicted class is right, or a class's index; if left out, what the
       predictions say, and of two classes the probability of class 1.
@@ -100,7 +100,7 @@ def assess(
     shown = [catalog.METRICS.brief(text) for text in texts(metrics)]
     of = event_of(test if isinstance(test, Predictions) else val, of)
     val = val.judging(of)
-    candidates, choose = candidates_of(calibrators, choose)
+    candidates, choose = candidates_of(usual(val.k) if calibrators is None else calibrators, choose)
     _other(val, test, candidates)
     if test is not None and not isinstance(test, Predictions):
         shown = [name for name in shown if name != "classwise_ece"]
@@ -121,7 +121,7 @@ def assess(
         fitted=fitted,
         chosen=chosen,
         held_out=held_out,
-        changes=judged.changes(chosen, event(of, val.logits.shape[1]).paired),
+        changes=judged.changes(chosen, event(of, val.k).paired),
         mistakes=judged.mistakes(chosen),
         how=_how(val, test, judged, folds),
         fitted_on=val,
@@ -192,10 +192,8 @@ def _other(val: Predictions, test: Any, candidates: Sequence[Candidate]) -> None
     """Refuse to judge a calibrator on what it was fitted on."""
     if test is not None and not isinstance(test, Predictions):
         return  # its pieces are looked at one by one
-    if test is not None and val.logits.shape[1] != test.logits.shape[1]:
-        raise InputError(
-            f"fitting and judging data must have the same classes, got {val.logits.shape[1]} and {test.logits.shape[1]}"
-        )
+    if test is not None and val.k != test.k:
+        raise InputError(f"fitting and judging data must have the same classes, got {val.k} and {test.k}")
     digest = (val if test is None else test).digest
     for c in candidates:
         c.refuse(digest)

@@ -11,6 +11,7 @@ from calibrant.assessment._judge import mapped
 from calibrant.predictions import Predictions
 from calibrant.types import Calibrator, InputError
 
+CALIBRATORS = ("Identity", "Temperature", "StructuredMatrix", "HistogramBinning", "Auto")
 Progress = Callable[[str], object]  # told what is being done
 
 
@@ -59,6 +60,12 @@ class Candidate:
             return mapped(p, fitted)
         tell(f"cross-fitting {self.name}")
         return calibrators_.cross_fit(self.source, p, folds=folds)
+
+
+def usual(k: int) -> tuple[str, ...]:
+    """Calibrators that are tried on k classes unless others are named."""
+    wide = k > calibrators_.WIDEST
+    return tuple("StructuredVector" if wide and name == "StructuredMatrix" else name for name in CALIBRATORS)
 
 
 def candidates_of(calibrators: Sequence[Any], choose: str | None) -> tuple[list[Candidate], str | None]:

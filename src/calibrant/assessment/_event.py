@@ -93,7 +93,7 @@ def event(of: Of, k: int) -> Event:
 
 def event_of(p: Predictions, of: Of | None) -> Of:
     """Decide what is judged: as asked, else as the predictions say, else of two classes the probability of class 1."""
-    k = p.logits.shape[1]
+    k = p.k
     chosen = p.judging(of).of if of is not None else 1 if p.of == "top" and k == 2 else p.of
     if chosen == "classes":
         raise InputError(f'one event is judged at a time: give of="top" or a class, 0 .. {k - 1}')

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from calibrant import metrics
+from calibrant.assessment._mapped import Mapped
 from calibrant.calibrators import Identity
 from calibrant.catalog import METRICS
 from calibrant.metrics import Comparison, Metric, Summary, difference_of_means
@@ -39,9 +40,8 @@ class Whole:
 
     @classmethod
     def of(cls, p: Predictions, maps: Mapping[str, Map]) -> "Whole":
-        """Apply the maps, in float64."""
-        p = p.double()
-        return cls(p, {name: mapped(p, each) for name, each in maps.items()})
+        """Apply the maps, in float64, when it is asked what they make of the logits."""
+        return cls(p, {name: p if isinstance(each, Identity) else Mapped(p, each) for name, each in maps.items()})
 
     def changes(self, name: str, paired: tuple[str, ...]) -> Comparison | None:
         """Test the change of some metrics on the same examples; None for a single one."""
@@ -122,8 +122,10 @@ def worst(p: Predictions, most: int = MISTAKES) -> Tensor:
 
 def mistakes(before: Predictions, after: Predictions, rows: Tensor) -> list[Mistake]:
     """Wrong predictions before and after a map, which keeps their odds against its own prediction."""
-    predicted = before.logits[rows].argmax(1)
-    z = after.logits[rows].double()
+    if not len(rows):
+        return []
+    predicted = before[rows].predicted
+    z = after[rows].logits.double()
     odds = (z.gather(1, predicted[:, None]).squeeze(1) - z.amax(1)).exp()
     said = after.outcomes.confidence[rows] * odds
     columns = rows, before.labels[rows], predicted, before.outcomes.confidence[rows], said

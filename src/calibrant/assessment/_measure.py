@@ -117,7 +117,7 @@ def texts(names: Sequence[str] | None) -> list[str]:
 
 
 def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float, fit: Any) -> Measurement:
-    k = p.logits.shape[1]
+    k = p.k
     cells = _cells(p, bins)
     judged = event(p.of, k)
     rows: list[Row] = []
@@ -149,7 +149,7 @@ def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float,
 def _cells(p: Predictions, bins: int) -> Callable[[], ClassCells]:
     """Make the outcomes by one pass, and on it the classes' cells; those of two follow from one, if they are wanted."""
     cells = ClassCells(p, bins)
-    if p.logits.shape[1] > 2:
+    if p.k > 2:
         p.survey(cells.add)
         return lambda: cells
     p.survey()

@@ -20,6 +20,7 @@ from calibrant.calibrators import (
     _structured,
 )
 from calibrant.calibrators._affine import *
+from calibrant.calibrators._affine import WIDEST
 from calibrant.calibrators._auto import *
 from calibrant.calibrators._binary import *
 from calibrant.calibrators._binning import *
@@ -37,7 +38,19 @@ from calibrant.calibrators._structured import *
 from calibrant.catalog import CALIBRATORS
 
 register = CALIBRATORS.register
-__all__ = ["calibrate", "cross_fit", "fit", "fitted_on", "learned", "load", "origin", "pool", "register", "save"]
+__all__ = [
+    "WIDEST",
+    "calibrate",
+    "cross_fit",
+    "fit",
+    "fitted_on",
+    "learned",
+    "load",
+    "origin",
+    "pool",
+    "register",
+    "save",
+]
 __all__ += _affine.__all__
 __all__ += _auto.__all__
 __all__ += _binary.__all__

@@ -1,7 +1,6 @@
 """`assess`, `measure` and `apply`: one's own predictions, without any study."""
 
 import math
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from calibrant import Predictions
 
 CALIBRATORS = "Identity, Temperature, StructuredMatrix, HistogramBinning, Auto"
+COLUMNS = 16  # numbers that are kept of an example for each map that it is judged after
 METRICS = "accuracy, nll, brier, ece, adaptive_ece, classwise_ece"
 
 Metrics = Annotated[list[str] | None, typer.Option("--metric", "-m", help="May be given again.")]
@@ -26,7 +26,10 @@ Of = Annotated[
 Ignore = Annotated[int | None, typer.Option("--ignore-index", help="Leave out positions with this label.")]
 Stream = Annotated[
     bool | None,
-    typer.Option("--stream/--whole", help="Read the judged file in pieces; default: when too large for memory."),
+    typer.Option("--stream/--whole", help="Read the judged file in pieces; default: when it would take more memory."),
+]
+Memory = Annotated[
+    float | None, typer.Option(min=0, help="GB that the judged file may take; default: a fourth of what is free.")
 ]
 Html = Annotated[Path | None, typer.Option(help="Write a report here.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write all numbers here; - is standard output.")]
@@ -59,6 +62,7 @@ def assess_(
     json_: Json = None,
     save: Annotated[Path | None, typer.Option(help="Write the chosen calibrator here (.safetensors).")] = None,
     stream: Stream = None,
+    memory: Memory = None,
     ignore: Ignore = None,
     with_: With = None,
 ) -> None:
@@ -83,13 +87,14 @@ def assess_(
             "to judge on, or cross-fit this one with --cv 5 (calibrant measure looks at one file as it is)"
         )
     val = calibrant.Predictions.load(file[0], ignore_index=ignore)
-    pieces = _in_pieces(file[1], stream, ignore) if len(file) == 2 else None
+    maps = len(calibrator or assessment.CALIBRATORS) + 1
+    pieces = _in_pieces(file[1], stream, ignore, memory, maps) if len(file) == 2 else None
     test = None if len(file) == 1 else pieces or calibrant.Predictions.load(file[1], ignore_index=ignore)
     with status() as progress:
         found = calibrant.assess(
             val,
             test,
-            calibrator or assessment.CALIBRATORS,
+            calibrator or None,
             metric or assessment.METRICS,
             choose=choose,
             folds=cv or 5,
@@ -116,6 +121,7 @@ def measure_(
     html: Html = None,
     json_: Json = None,
     stream: Stream = None,
+    memory: Memory = None,
     ignore: Ignore = None,
     with_: With = None,
 ) -> None:
@@ -131,7 +137,7 @@ def measure_(
     calibrate = None if calibrator is None else saved(calibrator)
     with status() as progress:
         progress("measuring")
-        pieces = _in_pieces(file, stream, ignore)
+        pieces = _in_pieces(file, stream, ignore, memory, 1)
         if pieces is not None:
             judged: Any = summary_of(pieces, calibrate, of=_event(of), bins=bins or 15)
             fact = f"{file}: {len(judged):,} examples, in pieces"
@@ -220,16 +226,23 @@ def _fact(path: Path, p: Any) -> str:
     return f"{path}: {p!r}, digest {p.digest}"
 
 
-def _in_pieces(path: Path, stream: bool | None, ignore: int | None) -> "Iterable[Predictions] | None":
-    """Return the pieces of a file that is read so: when asked for, or larger than a fourth of the memory."""
+def _in_pieces(
+    path: Path, stream: bool | None, ignore: int | None, memory: float | None, maps: int
+) -> "Iterable[Predictions] | None":
+    """Return the pieces of a file that is read so: when asked for, or when it would take more memory than it may."""
     from calibrant import Predictions, io
 
-    large = path.is_file() and path.suffix in io.PIECES and path.stat().st_size > _memory() / 4
-    return Predictions.load_pieces(path, ignore_index=ignore) if stream or (stream is None and large) else None
+    if stream is None and path.is_file() and path.stat().st_size and path.suffix in io.PIECES:
+        file = io.pieces_of(path)
+        needed = 8 * file.rows * (file.width + COLUMNS * maps)
+        stream = needed > (_free() / 4 if memory is None else 1e9 * memory)
+    return Predictions.load_pieces(path, ignore_index=ignore) if stream else None
 
 
-def _memory() -> float:
+def _free() -> float:
+    """Bytes of memory that nobody uses, as far as the system says."""
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not on every system
+        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        return 1024.0 * int(lines["MemAvailable"].split()[0])
+    except (OSError, KeyError, ValueError):  # not on every system
         return math.inf

@@ -212,8 +212,8 @@ class ClassCells:
     """
 
     def __init__(self, p: Predictions, bins: int = 15) -> None:
-        n, k = p.logits.shape
-        zeros = partial(torch.zeros, dtype=torch.float64, device=p.logits.device)
+        n, k = len(p), p.k
+        zeros = partial(torch.zeros, dtype=torch.float64, device=p.labels.device)
         self.bins, self.labels = bins, p.labels
         self._lowest = float(equal_width_edges(bins)[1])
         self._w: PerExample = zeros(n) + 1 if p.weights is None else p.weights

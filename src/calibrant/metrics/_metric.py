@@ -85,7 +85,7 @@ class Metric(Generic[P]):
     ) -> Tensor:
         p, chosen = predictions_of(predictions, labels, weights), self._checked(settings)
         if self.takes == "events" and p.of == "classes":
-            parts = [self.function(p.judging(j).events, **chosen) for j in range(p.logits.shape[1])]
+            parts = [self.function(p.judging(j).events, **chosen) for j in range(p.k)]
             return torch.stack(parts).mean()
         return self.of_view(self.view(p), **chosen)
 

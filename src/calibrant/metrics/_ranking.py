@@ -16,7 +16,7 @@ __all__ = ["aurc", "auroc"]
 
 def _forecasts(p: Predictions) -> Iterator[tuple[Tensor, Tensor]]:
     """A score for each class with what was true of it; of two classes that of class 1 says all."""
-    if p.logits.shape[1] == 2:
+    if p.k == 2:
         yield p.logits.double().diff(dim=1).squeeze(1), p.labels == 1  # orders as p_1 does, and is not saturated
         return
     log_p = p.logits.double().log_softmax(-1)

@@ -86,7 +86,7 @@ class Summary:
     def add(self, predictions: Any, labels: Any = None, weights: Any = None) -> "Summary":
         """The summary with one more batch."""
         p = predictions_of(predictions, labels, weights).judging(self.of)
-        k = p.logits.shape[1]
+        k = p.k
         if self.k not in (0, k):
             raise InputError(f"expected logits of {self.k} classes as in the batches before, got {k}")
         if p.weights is not None and float(p.weights.max()) > 100:

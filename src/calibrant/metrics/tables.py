@@ -58,7 +58,7 @@ def classes(predictions: Any, labels: Any = None, weights: Any = None, *, bins: 
 
 def classes_of(p: Predictions, cells: ClassCells) -> Classes:
     """The same from cells that were shown all rows."""
-    k, predicted, outcomes = p.logits.shape[1], p.logits.argmax(1), p.outcomes
+    k, predicted, outcomes = p.k, p.predicted, p.outcomes
     w = torch.ones_like(outcomes.confidence) if p.weights is None else p.weights
     shares = cells.shares
 

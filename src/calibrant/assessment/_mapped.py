@@ -1,0 +1,74 @@
+"""Predictions whose logits nobody keeps: a map makes them anew, a few rows at a time, whenever they are passed over."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant import _softmax
+from calibrant._softmax import Outcomes, Visit
+from calibrant.predictions import Predictions, mapped_logits
+from calibrant.types import Map
+
+_ELEMENTS = 1 << 22  # of a block: 32 MB in float64
+
+
+class Mapped(Predictions):
+    """What a map makes of predictions, in float64, with no more than some rows of its logits in memory at a time.
+
+    `logits` are there for whoever asks, and are not kept.
+    """
+
+    source: Predictions
+    by: Map
+
+    def __init__(self, source: Predictions, by: Map) -> None:
+        self.__dict__.update(source=source, by=by, labels=source.labels, weights=source.weights)
+        self.__dict__.update(groups=source.groups, of=source.of)
+
+    @property
+    def logits(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """All of them, made now: (n k) float64."""
+        return torch.cat([made for _, made in self._blocks()])
+
+    @property
+    def k(self) -> int:
+        """Number of classes."""
+        return self.source.k
+
+    @property
+    def predicted(self) -> Tensor:
+        """The predicted class of every example."""
+        return torch.cat([made.argmax(1) for _, made in self._blocks()])
+
+    def __getitem__(self, rows: Any) -> Predictions:
+        """Some of the rows, as predictions that keep their logits."""
+        return self.source[rows].double().mapped(self.by)
+
+    def judging(self, of: str | int) -> Predictions:
+        """The same, with another event to be judged."""
+        return self if of == self.of else Mapped(self.source.judging(of), self.by)
+
+    def double(self) -> Predictions:
+        """Itself."""
+        return self
+
+    def _passed(self, visit: Visit | None) -> Outcomes:
+        index = self.of if isinstance(self.of, int) else None
+        parts: list[Outcomes] = []
+        for rows, made in self._blocks():
+            shown = None if visit is None else _from(rows.start, visit)
+            parts.append(_softmax.outcomes(made, self.labels[rows], index=index, visit=shown))
+        return Outcomes.joined(parts)
+
+    def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        size = max(1, _ELEMENTS // self.k)
+        for first in range(0, len(self), size):
+            rows = slice(first, min(first + size, len(self)))
+            yield rows, mapped_logits(self.by, self.source.logits[rows].double())
+
+
+def _from(first: int, visit: Visit) -> Visit:
+    """Tell of rows counted from the beginning what is told of a block."""
+    return lambda rows, probs: visit(slice(first + rows.start, first + rows.stop), probs)

@@ -5,6 +5,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import math
 import sys
 import types
 import typing
@@ -288,6 +289,8 @@ def _parse(text: str) -> tuple[str, dict[str, Any]]:
 
 # Hyperparameters
 
+_WORD = 1 << 63  # whole numbers that every library takes lie below
+
 
 def checked(method: Callable[..., Any], settings: Mapping[str, Any], name: str = "") -> dict[str, Any]:
     """Return the hyperparameters in the method's own order and types, each held against its annotation.
@@ -305,7 +308,7 @@ def checked(method: Callable[..., Any], settings: Mapping[str, Any], name: str =
         if key in settings:
             value = _like(parameter.default, settings[key])
             if key in hints and (wanted := _refusal(value, hints[key])):
-                raise InputError(f"{name}: {key} must be {wanted}, got {value!r}")
+                raise InputError(f"{name}: {key} must be {wanted}, got {_short(value)}")
             made[key] = value
         elif parameter.default is parameter.empty:
             raise InputError(f"{name} needs {key}, which has no default: say {name}({key}=...)")
@@ -326,8 +329,9 @@ def _refusal(value: Any, hint: Any) -> str:
     """Say what a value of this annotation would be, or nothing if this is one; what cannot be judged passes."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
-        wanted = _refusal(value, arguments[0])
         ranges = [extra for extra in arguments[1:] if isinstance(extra, Range)]
+        infinite = value == math.inf and any(each.most == math.inf for each in ranges)
+        wanted = "" if infinite else _refusal(value, arguments[0])
         if not wanted and isinstance(value, int | float) and any(value not in each for each in ranges):
             wanted = "a number " + " and ".join(map(str, ranges))
         return wanted
@@ -339,9 +343,13 @@ def _refusal(value: Any, hint: Any) -> str:
     if hint is bool:
         return "" if isinstance(value, bool) else "True or False"
     if hint is int:
-        return "" if isinstance(value, int) and not isinstance(value, bool) else "a whole number"
+        if not isinstance(value, int) or isinstance(value, bool):
+            return "a whole number"
+        return "" if abs(value) < _WORD else "a whole number of 64 bits"
     if hint is float:
-        return "" if isinstance(value, int | float) and not isinstance(value, bool) and value == value else "a number"
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        large = isinstance(value, float) and math.isfinite(value)
+        return "" if number and (abs(value) < _WORD or large) else "a finite number"
     if hint is str:
         return "" if isinstance(value, str) else "a text"
     if hint in (None, type(None)):
@@ -351,6 +359,11 @@ def _refusal(value: Any, hint: Any) -> str:
     if isinstance(hint, type):
         return "" if isinstance(value, hint) else f"a {hint.__name__}"
     return ""
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _refused_items(value: Any, origin: Any, arguments: tuple[Any, ...]) -> str:
@@ -370,7 +383,7 @@ def _refused_items(value: Any, origin: Any, arguments: tuple[Any, ...]) -> str:
 
 def _like(default: Any, value: Any) -> Any:
     """Make whole numbers floats where the default is one: 3 and 3.0 are one configuration, inside tuples too."""
-    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool) and abs(value) < _WORD:
         return float(value)
     if isinstance(default, tuple) and isinstance(value, tuple | list):
         first = default[0] if default else None  # pyright: ignore[reportUnknownVariableType]

@@ -4,6 +4,7 @@ A method of one's own is any function or class of these shapes. Put its registry
 `losses.register`, and every command, study and table knows it by name; `metrics.metric` declares and registers one.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, runtime_checkable
@@ -70,7 +71,10 @@ class StatefulLoss(Protocol):
 
 @dataclass(frozen=True)
 class Range:
-    """Where a number must lie; `above` and `below` are open ends, `least` and `most` closed ones."""
+    """Where a number must lie; `above` and `below` are open ends, `least` and `most` closed ones.
+
+    It is finite unless `most` is infinity.
+    """
 
     least: float | int | None = None
     most: float | int | None = None
@@ -79,7 +83,8 @@ class Range:
 
     def __contains__(self, x: float | int) -> bool:
         return (
-            (self.least is None or x >= self.least)
+            (math.isfinite(x) or x == self.most)
+            and (self.least is None or x >= self.least)
             and (self.most is None or x <= self.most)
             and (self.above is None or x > self.above)
             and (self.below is None or x < self.below)
@@ -87,12 +92,15 @@ class Range:
 
     def __str__(self) -> str:
         ends = {"at least": self.least, "above": self.above, "at most": self.most, "below": self.below}
-        return " and ".join(f"{word} {end:g}" for word, end in ends.items() if end is not None)
+        return " and ".join(f"{word} {end:g}" for word, end in ends.items() if end not in (None, math.inf))
 
 
 # Hyperparameters, checked by these wherever a method is named or called
 
-Count = Annotated[int, Range(least=1)]
+Count = Annotated[int, Range(least=1, most=1_000_000)]
 Positive = Annotated[float, Range(above=0)]
+Width = Annotated[float, Range(least=1e-6)]  # of a kernel, or a temperature inside an exponential
+Norm = Annotated[float, Range(least=1, most=math.inf)]
 NonNegative = Annotated[float, Range(least=0)]
 Share = Annotated[float, Range(above=0, below=1)]
+Part = Annotated[float, Range(least=0, below=1)]

@@ -75,7 +75,7 @@ class TopLabelBinning:
 
     @classmethod
     @fits
-    def fit(cls, p: Predictions, *, points: Annotated[int, Range(least=2)] = 50) -> "TopLabelBinning":
+    def fit(cls, p: Predictions, *, points: Annotated[int, Range(least=2, most=1_000_000)] = 50) -> "TopLabelBinning":
         """Measure the accuracy of every bin of every predicted class; a bin of one example knows nothing."""
         score, predicted = _log_odds(p.logits), p.logits.argmax(-1)
         correct = (predicted == p.labels).double()

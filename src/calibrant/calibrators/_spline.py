@@ -35,7 +35,7 @@ class Spline:
 
     @classmethod
     @fits
-    def fit(cls, p: Predictions, *, knots: Annotated[int, Range(least=2)] = 6) -> "Spline":
+    def fit(cls, p: Predictions, *, knots: Annotated[int, Range(least=2, most=1000)] = 6) -> "Spline":
         """Fit the spline to the cumulative accuracy."""
         ties, n = p.judging("top").events.ties, p.mass
         end = ties.mass.cumsum(0) / n  # rank of the last example of every tie

@@ -17,7 +17,7 @@ from calibrant.catalog import LOSSES
 from calibrant.losses._focal import focal, power
 from calibrant.losses._likelihood import smoothed_log_likelihood
 from calibrant.predictions import Predictions
-from calibrant.types import InputError, Labels, Logits, PerExample, StatefulLoss
+from calibrant.types import Count, InputError, Labels, Logits, NonNegative, PerExample, StatefulLoss
 
 __all__ = ["AdaFocal", "Scheduled"]
 
@@ -111,10 +111,10 @@ class AdaFocal:
     edges: Tensor
     gamma: Tensor
     _: KW_ONLY
-    bins: int = 15
+    bins: Count = 15
     rate: float = 1.0
     start: float = 1.0
-    switch: float = 0.2
+    switch: NonNegative = 0.2
     lowest: float = -2.0
     highest: float = 20.0
 
@@ -123,10 +123,10 @@ class AdaFocal:
         edges: Tensor | None = None,
         gamma: Tensor | None = None,
         *,
-        bins: int = 15,
+        bins: Count = 15,
         rate: float = 1.0,
         start: float = 1.0,
-        switch: float = 0.2,
+        switch: NonNegative = 0.2,
         lowest: float = -2.0,
         highest: float = 20.0,
     ) -> None:

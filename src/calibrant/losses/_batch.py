@@ -12,7 +12,7 @@ from torch import Tensor
 from calibrant.catalog import LOSSES
 from calibrant.losses._focal import focal, power
 from calibrant.losses._likelihood import smoothed_log_likelihood
-from calibrant.types import Labels, Logits, PerExample, Scalar
+from calibrant.types import Count, Labels, Logits, Norm, PerExample, Scalar, Width
 
 __all__ = ["dca", "mdca", "mmce", "soft_ece"]
 
@@ -25,7 +25,7 @@ def mmce(
     strength: float = 2.0,
     form: Literal["weighted", "plain"] = "weighted",
     normalization: Literal["code", "paper"] = "code",
-    width: float = 0.4,
+    width: Width = 0.4,
     weights: PerExample | None = None,
 ) -> PerExample:
     r"""Cross-entropy plus the maximum mean calibration error (Kumar et al. 2018, eq. 4 and 5).
@@ -105,9 +105,9 @@ def soft_ece(
     labels: Labels,
     *,
     strength: float = 1.0,
-    bins: int = 15,
-    temperature: float = 0.01,
-    norm: float = 2.0,
+    bins: Count = 15,
+    temperature: Width = 0.01,
+    norm: Norm = 2.0,
     weights: PerExample | None = None,
 ) -> PerExample:
     r"""Cross-entropy plus soft-binned calibration error, SB-ECE (Karandikar et al. 2021).

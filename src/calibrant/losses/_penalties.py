@@ -4,7 +4,7 @@ import torch
 
 from calibrant.catalog import LOSSES
 from calibrant.losses._likelihood import smoothed_log_likelihood
-from calibrant.types import InputError, Labels, Logits, PerExample
+from calibrant.types import InputError, Labels, Logits, NonNegative, Norm, PerExample, Width
 
 __all__ = ["acls", "entropy_regularized", "logit_norm", "logit_normalized", "margin_smoothing"]
 
@@ -26,7 +26,7 @@ def entropy_regularized(logits: Logits, labels: Labels, *, strength: float = 0.1
 
 
 @LOSSES.register
-def logit_norm(logits: Logits, labels: Labels, *, strength: float = 0.01, p: float = 1.0) -> PerExample:
+def logit_norm(logits: Logits, labels: Labels, *, strength: float = 0.01, p: Norm = 1.0) -> PerExample:
     r"""Norm of the logits as a penalty, $-\log p_y + \alpha \lVert z \rVert_p$ (Joo & Chung 2020; Wang et al. 2021).
 
     The norm sums over classes and is not divided by their number. p = 1 and 0.01 (0.05 on CIFAR-10) are the values
@@ -41,7 +41,7 @@ def logit_norm(logits: Logits, labels: Labels, *, strength: float = 0.01, p: flo
 
 
 @LOSSES.register
-def logit_normalized(logits: Logits, labels: Labels, *, temperature: float = 0.04) -> PerExample:
+def logit_normalized(logits: Logits, labels: Labels, *, temperature: Width = 0.04) -> PerExample:
     r"""LogitNorm, the cross-entropy of normalized logits, $z / (\tau \lVert z \rVert_2)$ (Wei et al. 2022).
 
     Training cannot lower it by scaling the logits up, so their norm is left free. The network is used with
@@ -56,7 +56,9 @@ def logit_normalized(logits: Logits, labels: Labels, *, temperature: float = 0.0
 
 
 @LOSSES.register
-def margin_smoothing(logits: Logits, labels: Labels, *, strength: float = 0.1, margin: float = 10.0) -> PerExample:
+def margin_smoothing(
+    logits: Logits, labels: Labels, *, strength: float = 0.1, margin: NonNegative = 10.0
+) -> PerExample:
     r"""Margin-based label smoothing (Liu et al. 2022), with the values of their code.
 
     $-\log p_y + \frac{\alpha}{k} \sum_k \max(0, \max_j z_j - z_k - m)$; the mean over classes is the code's. Label
@@ -77,7 +79,7 @@ def acls(
     strength: float = 0.1,
     top: float = 1.0,
     rest: float = 0.1,
-    margin: float = 10.0,
+    margin: NonNegative = 10.0,
 ) -> PerExample:
     r"""Adaptive and conditional label smoothing (Park et al. 2023), as in the authors' code.
 

@@ -2,7 +2,7 @@
 
 import math
 from functools import partial
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,12 +13,10 @@ from calibrant.metrics._metric import metric
 from calibrant.metrics._moments import Edges, bin_table, noise, norm_of, squared_error
 from calibrant.metrics._results import Interval, signed_root
 from calibrant.predictions import Predictions
-from calibrant.types import Count, PerExample, Range, Scalar
+from calibrant.types import Count, Norm, PerExample, Scalar
 
 __all__ = ["adaptive_ece", "adaptive_noise_floor", "classwise_ece", "debiased_l2", "ece", "mce", "noise_floor"]
 __all__ += ["sweep_ece"]
-
-Norm = Annotated[float, Range(least=1)]
 
 
 @metric(

@@ -9,7 +9,7 @@ from torch import Tensor
 from calibrant._bins import Judged, Ties
 from calibrant.metrics._metric import metric
 from calibrant.metrics._results import Evidence
-from calibrant.types import Count, Positive, Scalar
+from calibrant.types import Count, Scalar, Width
 
 __all__ = ["ks", "kuiper", "mmce", "skce"]
 
@@ -69,7 +69,7 @@ def ks(events: Judged) -> Scalar:
     return ks_of(events.ties)
 
 
-def _skce_test(events: Judged, *, width: Positive = 0.4, draws: Count = 999, seed: int = 0) -> Evidence:
+def _skce_test(events: Judged, *, width: Width = 0.4, draws: Count = 999, seed: int = 0) -> Evidence:
     ties = events.ties
     generator = torch.Generator(device=ties.value.device).manual_seed(seed)
     observed = kernel_sum(ties, ties.gap, width) - own_pairs(ties)
@@ -81,7 +81,7 @@ def _skce_test(events: Judged, *, width: Positive = 0.4, draws: Count = 999, see
 
 
 @metric("SKCE", meaning="squared kernel calibration error, without bias", takes="events", test=_skce_test)
-def skce(events: Judged, *, width: Positive = 0.4) -> Scalar:
+def skce(events: Judged, *, width: Width = 0.4) -> Scalar:
     r"""Squared kernel calibration error of the top label, without bias (Widmann et al. 2019).
 
     $\mathrm{mean}_{i \ne j}\, u_i u_j e^{-|c_i - c_j| / w}$ with u = correct - confidence: their estimator with the
@@ -100,7 +100,7 @@ def skce(events: Judged, *, width: Positive = 0.4) -> Scalar:
 
 
 @metric("MMCE", meaning="maximum mean calibration error, a kernel's; biased upward", takes="events")
-def mmce(events: Judged, *, width: Positive = 0.4) -> Scalar:
+def mmce(events: Judged, *, width: Width = 0.4) -> Scalar:
     r"""Maximum mean calibration error, $\sqrt{\frac1{n^2} \sum_{ij} u_i u_j e^{-|c_i - c_j| / w}}$ (Kumar et al. 2018).
 
     Biased upward, as the pairs i = j count; `skce` leaves them out.

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from calibrant.catalog import NETWORKS
 from calibrant.networks.resnet import Pooled
+from calibrant.types import Count, Share
 
 __all__ = ["densenet", "densenet121"]
 
@@ -25,9 +26,9 @@ def densenet(
     classes: int,
     *,
     blocks: tuple[int, ...] = (6, 12, 24, 16),
-    growth: int = 12,
-    reduction: float = 0.5,
-    channels: int = 3,
+    growth: Count = 12,
+    reduction: Share = 0.5,
+    channels: Count = 3,
 ) -> nn.Module:
     """DenseNet-BC with a 3x3 stem of 2 `growth` channels: dense blocks of `blocks` layers with transitions between.
 
@@ -48,6 +49,6 @@ def densenet(
 
 
 @NETWORKS.register
-def densenet121(classes: int, *, growth: int = 32, channels: int = 3) -> nn.Module:
+def densenet121(classes: int, *, growth: Count = 32, channels: Count = 3) -> nn.Module:
     """DenseNet-121 as Mukhoti et al. (2020) train it on CIFAR: blocks 6/12/24/16, growth 32; 7.0 M parameters."""
     return densenet(classes, growth=growth, channels=channels)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, pad, relu
 
 from calibrant.catalog import NETWORKS
+from calibrant.types import Count
 
 __all__ = [
     "resnet8",
@@ -115,78 +116,78 @@ def _wide(classes: int, blocks: tuple[int, ...], channels: int, width: int, *, d
 
 
 @NETWORKS.register
-def resnet8(classes: int, *, channels: int = 3, width: int = 16) -> nn.Module:
+def resnet8(classes: int, *, channels: Count = 3, width: Count = 16) -> nn.Module:
     """ResNet-8: one basic block a stage, widths 16/32/64, option-A shortcuts (He et al. 2016, section 4.2, n = 1)."""
     return _thin(classes, 1, channels, width)
 
 
 @NETWORKS.register
-def resnet20(classes: int, *, channels: int = 3, width: int = 16) -> nn.Module:
+def resnet20(classes: int, *, channels: Count = 3, width: Count = 16) -> nn.Module:
     """ResNet-20 (He et al. 2016, n = 3): three basic blocks a stage, widths 16/32/64; 0.27 M parameters."""
     return _thin(classes, 3, channels, width)
 
 
 @NETWORKS.register
-def resnet32(classes: int, *, channels: int = 3, width: int = 16) -> nn.Module:
+def resnet32(classes: int, *, channels: Count = 3, width: Count = 16) -> nn.Module:
     """ResNet-32 (He et al. 2016, n = 5), 0.46 M parameters: the network of Wang et al. (2021) on SVHN and CIFAR."""
     return _thin(classes, 5, channels, width)
 
 
 @NETWORKS.register
-def resnet44(classes: int, *, channels: int = 3, width: int = 16) -> nn.Module:
+def resnet44(classes: int, *, channels: Count = 3, width: Count = 16) -> nn.Module:
     """ResNet-44 (He et al. 2016, n = 7), 0.66 M parameters."""
     return _thin(classes, 7, channels, width)
 
 
 @NETWORKS.register
-def resnet56(classes: int, *, channels: int = 3, width: int = 16) -> nn.Module:
+def resnet56(classes: int, *, channels: Count = 3, width: Count = 16) -> nn.Module:
     """ResNet-56 (He et al. 2016, n = 9), 0.85 M parameters."""
     return _thin(classes, 9, channels, width)
 
 
 @NETWORKS.register
-def resnet110(classes: int, *, channels: int = 3, width: int = 16) -> nn.Module:
+def resnet110(classes: int, *, channels: Count = 3, width: Count = 16) -> nn.Module:
     """ResNet-110 (He et al. 2016, n = 18), 1.7 M parameters; Mukhoti et al. (2020) mean `resnet110_bottleneck`."""
     return _thin(classes, 18, channels, width)
 
 
 @NETWORKS.register
-def resnet18(classes: int, *, channels: int = 3, width: int = 64) -> nn.Module:
+def resnet18(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
     """ResNet-18 of ImageNet with a 3x3 stem: basic blocks 2/2/2/2, widths 64 .. 512; 11.2 M parameters."""
     return _wide(classes, (2, 2, 2, 2), channels, width, deep=False)
 
 
 @NETWORKS.register
-def resnet34(classes: int, *, channels: int = 3, width: int = 64) -> nn.Module:
+def resnet34(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
     """ResNet-34 of ImageNet with a 3x3 stem: basic blocks 3/4/6/3; 21.3 M parameters."""
     return _wide(classes, (3, 4, 6, 3), channels, width, deep=False)
 
 
 @NETWORKS.register
-def resnet50(classes: int, *, channels: int = 3, width: int = 64) -> nn.Module:
+def resnet50(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
     """ResNet-50 of ImageNet with a 3x3 stem (Mukhoti et al. 2020 on CIFAR): bottlenecks 3/4/6/3; 23.5 M parameters."""
     return _wide(classes, (3, 4, 6, 3), channels, width, deep=True)
 
 
 @NETWORKS.register
-def resnet101(classes: int, *, channels: int = 3, width: int = 64) -> nn.Module:
+def resnet101(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
     """ResNet-101 of ImageNet with a 3x3 stem: bottlenecks 3/4/23/3; 42.5 M parameters."""
     return _wide(classes, (3, 4, 23, 3), channels, width, deep=True)
 
 
 @NETWORKS.register
-def resnet110_bottleneck(classes: int, *, channels: int = 3, width: int = 64) -> nn.Module:
+def resnet110_bottleneck(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
     """What Mukhoti et al. (2020) call ResNet-110: bottlenecks 3/4/26/3 of widths 256 .. 2048; 45.9 M parameters."""
     return _wide(classes, (3, 4, 26, 3), channels, width, deep=True)
 
 
 @NETWORKS.register
-def resnet152(classes: int, *, channels: int = 3, width: int = 64) -> nn.Module:
+def resnet152(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
     """ResNet-152 of ImageNet with a 3x3 stem: bottlenecks 3/8/36/3; 58.2 M parameters."""
     return _wide(classes, (3, 8, 36, 3), channels, width, deep=True)
 
 
 @NETWORKS.register
-def resnet50_tiny_imagenet(classes: int = 200, *, channels: int = 3, width: int = 64) -> nn.Module:
+def resnet50_tiny_imagenet(classes: int = 200, *, channels: Count = 3, width: Count = 64) -> nn.Module:
     """ResNet-50 for images of 64 x 64 (Mukhoti et al. 2020, code): pooled to 2 x 2, then linear; He fan-out."""
     return he_fan_out(_wide(classes, (3, 4, 6, 3), channels, width, deep=True, grid=2))

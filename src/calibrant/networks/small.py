@@ -3,12 +3,13 @@
 from torch import nn
 
 from calibrant.catalog import NETWORKS
+from calibrant.types import Count
 
 __all__ = ["lenet5", "mlp"]
 
 
 @NETWORKS.register
-def lenet5(classes: int, *, channels: int = 1, size: int = 32) -> nn.Module:
+def lenet5(classes: int, *, channels: Count = 1, size: Count = 32) -> nn.Module:
     """LeNet-5 (LeCun et al. 1998, figure 2): 5x5 convolutions of 6 and 16, linear 120, 84; 61,706 parameters at 10.
 
     As commonly written: all maps of the third layer are connected, pooling is maximal, activations are ReLU, the
@@ -23,7 +24,7 @@ def lenet5(classes: int, *, channels: int = 1, size: int = 32) -> nn.Module:
 
 
 @NETWORKS.register
-def mlp(classes: int, *, features: int = 64, hidden: tuple[int, ...] = (256, 256)) -> nn.Module:
+def mlp(classes: int, *, features: Count = 64, hidden: tuple[Count, ...] = (256, 256)) -> nn.Module:
     """A perceptron of ReLU layers on flattened inputs of `features` numbers (64: the digits); `hidden=()` is linear."""
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in zip((features, *hidden), hidden, strict=False):

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn.functional import max_pool1d, relu
 
 from calibrant.catalog import NETWORKS
+from calibrant.types import Count, Part
 
 __all__ = ["cnn8_text", "global_pooling_cnn"]
 
@@ -42,11 +43,11 @@ def global_pooling_cnn(
     classes: int,
     vectors: Tensor | None = None,
     *,
-    words: int = 20_000,
-    dimension: int = 100,
+    words: Count = 20_000,
+    dimension: Count = 100,
     frozen: bool = False,
-    width: int = 128,
-    dropout: float = 0.3,
+    width: Count = 128,
+    dropout: Part = 0.3,
 ) -> nn.Module:
     """Global-Pooling CNN of the code of Mukhoti et al. (2020), after Kumar et al. (2018) and Lin et al. (2013).
 
@@ -82,11 +83,11 @@ def cnn8_text(
     classes: int,
     vectors: Tensor | None = None,
     *,
-    words: int = 20_000,
-    dimension: int = 100,
+    words: Count = 20_000,
+    dimension: Count = 100,
     frozen: bool = False,
-    width: int = 128,
-    dropout: float = 0.3,
+    width: Count = 128,
+    dropout: Part = 0.3,
 ) -> nn.Module:
     """An 8-layer 1-D CNN for 20 Newsgroups, named and not described by Wang et al. (2021): this reading is ours.
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from calibrant.catalog import NETWORKS
 from calibrant.networks.text_cnn import embedding
+from calibrant.types import Count, Part
 
 __all__ = ["tree_lstm"]
 
@@ -78,10 +79,10 @@ def tree_lstm(
     classes: int,
     vectors: Tensor | None = None,
     *,
-    words: int = 21_702,
-    dimension: int = 300,
-    memory: int = 150,
-    dropout: float = 0.5,
+    words: Count = 21_702,
+    dimension: Count = 300,
+    memory: Count = 150,
+    dropout: Part = 0.5,
 ) -> nn.Module:
     """Tree-LSTM on binary parse trees (Mukhoti et al. 2020, code): 271,953 parameters besides the word vectors.
 

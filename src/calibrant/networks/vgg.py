@@ -4,12 +4,13 @@ from torch import nn
 
 from calibrant.catalog import NETWORKS
 from calibrant.networks.resnet import Pooled
+from calibrant.types import Count
 
 __all__ = ["vgg16"]
 
 
 @NETWORKS.register
-def vgg16(classes: int, *, channels: int = 3, width: int = 64) -> nn.Module:
+def vgg16(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
     """VGG-16: 13 convolutions with bias and batch norm, halving after each group, one linear layer; 14.7 M parameters.
 
     The two wide linear layers of the ImageNet form are left out, as usual on CIFAR. For images of 32 x 32 or more.

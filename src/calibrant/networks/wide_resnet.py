@@ -4,13 +4,13 @@ from torch import nn
 
 from calibrant.catalog import NETWORKS
 from calibrant.networks.resnet import Pooled, basic, convolution, he_fan_out
-from calibrant.types import InputError
+from calibrant.types import Count, InputError
 
 __all__ = ["wide_resnet"]
 
 
 @NETWORKS.register
-def wide_resnet(classes: int, *, depth: int = 26, widen: int = 10, channels: int = 3) -> nn.Module:
+def wide_resnet(classes: int, *, depth: Count = 26, widen: Count = 10, channels: Count = 3) -> nn.Module:
     """WRN-depth-widen (Mukhoti et al. 2020, code): (depth - 2)/6 basic blocks a stage, 16/32/64 x `widen` channels.
 
     Activations follow the additions (He et al. 2016) and there is no dropout, where the paper's networks have

@@ -20,7 +20,7 @@ from calibrant.calibrators import Temperature
 from calibrant.catalog import TRACES
 from calibrant.data import Splits
 from calibrant.predictions import Predictions
-from calibrant.types import InputError
+from calibrant.types import Count, InputError
 
 if TYPE_CHECKING:
     from calibrant.study.train import Epoch
@@ -90,7 +90,7 @@ def calibration(watched: Watched, *, split: SplitName = "val") -> Row:
 
 
 @TRACES.register
-def bins(watched: Watched, *, split: SplitName = "val", count: int = 15) -> Row:
+def bins(watched: Watched, *, split: SplitName = "val", count: Count = 15) -> Row:
     """Confidence minus accuracy in `count` bins of equal mass, as AdaFocal (Ghosh et al. 2022) looks at its bins.
 
     Column SPLIT_bin_gaps: a list from the least confident bin to the most confident one.
@@ -106,7 +106,7 @@ def reliability(
     *,
     split: SplitName = "train",
     epochs: tuple[int, ...] = (100, 200, 300, 350),
-    count: int = 25,
+    count: Count = 25,
 ) -> Row:
     """Confidence against accuracy in bins of equal width (Mukhoti et al. 2020, Figure 2), at the given epochs only.
 
@@ -138,7 +138,7 @@ def norm(watched: Watched) -> Row:
 
 
 @TRACES.register
-def gradients(watched: Watched, *, epochs: tuple[int, ...] = (10, 100, 200), count: int = 50) -> Row:
+def gradients(watched: Watched, *, epochs: tuple[int, ...] = (10, 100, 200), count: Count = 50) -> Row:
     r"""Norms of the loss's gradient in the last linear layer, per training example (Mukhoti et al. 2020, Figure 4).
 
     For logits W h + b the gradient in (W, b) is $\partial L/\partial z$ times (h, 1), so its norm is
@@ -153,7 +153,7 @@ def gradients(watched: Watched, *, epochs: tuple[int, ...] = (10, 100, 200), cou
 
 
 @TRACES.register
-def learned(watched: Watched, *, groups: int = 5, count: int = 50) -> Row:
+def learned(watched: Watched, *, groups: Count = 5, count: Count = 50) -> Row:
     """Maximum logits of the training examples by learned epoch (Wang et al. 2021, Figure 5).
 
     An example's learned epoch is that since which it is classified correctly until the end. Every epoch keeps

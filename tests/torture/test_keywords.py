@@ -1,0 +1,117 @@
+"""Senseless values for every keyword of every method: one clear line before any work, or a number with a meaning."""
+
+import math
+import random
+import signal
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torture.campaign import Counts
+
+from calibrant import InputError, Predictions
+from calibrant.catalog import REGISTRIES, hyperparameters, spell
+
+WORDS = ("average", "correct", "equal-mass", "", "0.5", "<script>", "None")
+NUMBERS = (math.nan, math.inf, -math.inf, -1, 0, -1e-300, 1e-300, 0.5, 1.5, 2, 7, 1e9, 1e308, 2**31, 2**63, 10**400)
+OTHERS = (None, True, False, (), (0.0,), (1, 2), (-1.0, 1.0), (math.nan, 1.0), ("a",), b"x", 1j, {}, {"a": 1}, [[]])
+SECONDS = 20
+
+
+def data(k: int = 3) -> Predictions:
+    g = torch.Generator().manual_seed(0)
+    z = 2 * torch.randn(60, k, generator=g)
+    return Predictions(1.5 * z, torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1))
+
+
+def used(kind: str, text: str) -> Any:
+    """What a method makes of small data."""
+    method = REGISTRIES[kind].method(text)
+    three, two = data(), data(2)
+    match kind:
+        case "losses":
+            return method(three.logits, three.labels)
+        case "metrics":
+            return method(three)
+        case "calibrators":
+            try:
+                return method(three)(three.logits)
+            except InputError as error:
+                if "2 classes" not in str(error) and "two classes" not in str(error):
+                    raise
+            return method(two)(two.logits)
+        case "scores":
+            return method(three.logits)
+        case "corruptions":
+            return method(torch.randint(0, 255, (2, 3, 16, 16), dtype=torch.uint8))
+    return None
+
+
+@contextmanager
+def patience() -> Iterator[None]:
+    def over(*_: Any) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def attempt(run: Callable[[], Any]) -> tuple[str, str]:
+    """How one use ends, and what was said."""
+    try:
+        with patience():
+            found = run()
+    except InputError as error:
+        return ("refused" if "\n" not in str(error) else "traceback"), str(error)
+    except TimeoutError:
+        return "stuck", ""
+    except Exception as error:
+        return "traceback", f"{type(error).__name__}: {error}"
+    values = torch.as_tensor(found, dtype=torch.float64) if found is not None else torch.zeros(1)
+    return ("silent" if bool(values.isnan().all()) else "recovered"), "nan"
+
+
+def cases() -> list[tuple[str, str]]:
+    return [
+        (kind, spell(name, {key: value}))
+        for kind, registry in REGISTRIES.items()
+        for name in registry
+        for key in hyperparameters(getattr(registry[name], "fit", registry[name]))
+        for value in (*WORDS, *NUMBERS, *OTHERS)
+    ]
+
+
+def campaign(seed: int, share: float, kinds: Collection[str] = tuple(REGISTRIES)) -> Counts:
+    """Every keyword of every method with every senseless value, or a share of them."""
+    every = [case for case in cases() if case[0] in kinds]
+    chosen = random.Random(seed).sample(every, round(share * len(every)))
+    counts, failures = Counts(), list[str]()
+    for kind, text in chosen:
+        how, said = attempt(lambda kind=kind, text=text: used(kind, text))
+        counts += Counts(tried=1, **{how: 1})
+        if how in ("silent", "traceback", "stuck"):
+            failures.append(f"{how}: {kind} {text}: {said[:150]}")
+    print("\n".join(failures))
+    print(counts)
+    return counts
+
+
+def judge(counts: Counts) -> None:
+    assert (counts.silent, counts.traceback, counts.stuck) == (0, 0, 0), counts
+    assert counts.refused > counts.tried / 2
+
+
+def test_a_tenth_of_senseless_keywords():
+    judge(campaign(0, 0.1))
+
+
+@pytest.mark.torture
+def test_all_senseless_keywords():
+    judge(campaign(0, 1.0))

@@ -31,7 +31,7 @@ def share(rank: int, batches: int, k: int, queue) -> None:
         drawn = time.perf_counter()
         summary = summary.add(logits, labels)
         drawing, adding = drawing + drawn - start, adding + time.perf_counter() - drawn
-    state = [x.numpy() for x in (summary.high, summary.low, summary.cells)]
+    state = [x.numpy() for x in (summary.sums, summary.cells)]
     queue.put((summary.k, state, drawing, adding, memory()))
 
 

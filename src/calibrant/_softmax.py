@@ -1,7 +1,8 @@
 """Softmax kernels: what losses and metrics need of the logits, in float64, in chunks that stay in cache.
 
-Every sum over classes is a fixed tree of additions, so that a row's numbers do not depend on which rows stand beside
-it: summaries of any sharding agree to the last bit.
+Every sum over classes is a fixed tree of additions, and a chunk is filled up to whole vectors (a processor's vector
+unit and its scalar one may differ in the last bit of an exponential), so that a row's numbers do not depend on which
+rows stand beside it: summaries of any sharding agree to the last bit.
 """
 
 import math
@@ -22,8 +23,9 @@ def log_likelihood(logits: Logits, labels: Labels) -> PerExample:
     """log p_y, the log-probability given to the true class, in float64."""
     out = torch.empty(len(labels), dtype=torch.float64, device=logits.device)
     for rows, margin, d in _centered(logits.detach()):
-        of_label = margin.gather(d, labels[rows].unsqueeze(d)).squeeze(d)
-        out[rows] = of_label - _tree_sum(margin.mul_(LOG2_E).exp2_(), d).log()
+        m = rows.stop - rows.start
+        of_label = margin.narrow(1 - d, 0, m).gather(d, labels[rows].unsqueeze(d)).squeeze(d)
+        out[rows] = of_label - _tree_sum(margin.mul_(LOG2_E).exp2_(), d).log()[:m]
     return out
 
 
@@ -33,7 +35,8 @@ def entropies(logits: Logits) -> PerExample:
     for rows, margin, d in _centered(logits.detach()):
         odds = (margin * LOG2_E).exp2_()
         total = _tree_sum(odds, d)
-        out[rows] = total.log() - _tree_sum(odds.mul_(margin).nan_to_num_(nan=0.0), d) / total  # 0 log 0 = 0
+        entropy = total.log() - _tree_sum(odds.mul_(margin).nan_to_num_(nan=0.0), d) / total  # 0 log 0 = 0
+        out[rows] = entropy[: rows.stop - rows.start]
     return out
 
 
@@ -67,16 +70,17 @@ def outcomes(logits: Logits, labels: Labels, *, index: int | None = None, visit:
     out = torch.empty(4, len(labels), dtype=torch.float64, device=logits.device)
     chosen = None if index is None else torch.empty_like(out[0])
     for rows, right, of_label, odds, total, d in _against(logits, labels):
+        m = rows.stop - rows.start
         p_y = of_label.exp() / total
         if chosen is not None:
-            chosen[rows] = odds.select(d, index or 0) / total
+            chosen[rows] = (odds.select(d, index or 0) / total)[:m]
         if visit is not None:
             p = odds / total.unsqueeze(d)
-            visit(rows, p if d == 1 else p.T)
-        out[0, rows] = 1 / total
+            visit(rows, p[:m] if d == 1 else p.T[:m])
+        out[0, rows] = (1 / total)[:m]
         out[1, rows] = right.double()
-        out[2, rows] = of_label - total.log()
-        out[3, rows] = (_tree_sum(odds.square_(), d) / total.square() - 2 * p_y + 1).clamp_min(0)
+        out[2, rows] = (of_label - total.log())[:m]
+        out[3, rows] = (_tree_sum(odds.square_(), d) / total.square() - 2 * p_y + 1).clamp_min(0)[:m]
     return Outcomes(*out, chosen)  # pyright: ignore[reportCallIssue]
 
 
@@ -87,20 +91,26 @@ def top_label(logits: Logits, labels: Labels) -> tuple[PerExample, PerExample]:
     """
     confidence, correct = torch.empty(2, len(labels), dtype=torch.float64, device=logits.device)
     for rows, right, _, _, total, _ in _against(logits, labels):
-        confidence[rows] = 1 / total
+        confidence[rows] = 1 / total[: len(right)]
         correct[rows] = right.double()
     return confidence, correct
 
 
 def _against(logits: Logits, labels: Labels) -> Iterator[tuple[slice, Tensor, Tensor, Tensor, Tensor, int]]:
-    """Chunks held against their labels: rows, whether the prediction is right, the label's margin, odds, their sum."""
+    """Chunks held against their labels: rows, whether the prediction is right, the label's margin, odds, their sum.
+
+    All but the first two are those of the chunk as it was filled up.
+    """
     logits = logits.detach()
     for rows, margin, d in _centered(logits):
         y = labels[rows]
-        of_label = margin.gather(d, y.unsqueeze(d)).squeeze(d)
+        m = len(y)
+        filled = y.new_zeros(margin.shape[1 - d])
+        filled[:m] = y
+        of_label = margin.gather(d, filled.unsqueeze(d)).squeeze(d)
         odds = margin.mul_(LOG2_E).exp2_()
         total = _tree_sum(odds, d)
-        right = is_predicted(of_label, total, logits[rows], y)
+        right = is_predicted(of_label[:m], total[:m], logits[rows], y)
         yield rows, right, of_label, odds, total, d
 
 
@@ -121,22 +131,29 @@ def softmax_chunks(logits: Logits) -> Iterator[tuple[slice, Tensor]]:
     for rows, margin, d in _centered(logits.detach()):
         odds = margin.mul_(LOG2_E).exp2_()
         p = odds.div_(_tree_sum(odds, d).unsqueeze(d))
-        yield rows, (p if d == 1 else p.T)
+        m = rows.stop - rows.start
+        yield rows, (p[:m] if d == 1 else p.T[:m])
 
 
 def _centered(logits: Logits) -> Iterator[tuple[slice, Tensor, int]]:
     """Chunks of logits minus their row's maximum, in float64, and the dimension that holds the classes.
 
-    Few classes lie along dimension 0, which keeps the vector units full. The buffer is reused: take what you need.
+    Few classes lie along dimension 0, which keeps the vector units full. A chunk has a multiple of 64 rows, or of 16 of
+    many classes; the last is filled up with zeros. The buffer is reused: take what you need.
     """
     n, k = logits.shape
-    size = max(1, (_CHUNK if logits.device.type == "cpu" else 1 << 24) // k)
-    buffer = torch.empty(min(size, n) * k, dtype=torch.float64, device=logits.device)
-    d = 0 if k < 128 else 1
+    d, whole = (0, 64) if k < 128 else (1, 16)
+    size = max(1, (_CHUNK if logits.device.type == "cpu" else 1 << 24) // k // whole) * whole
+    rows_of = min(size, -(-n // whole) * whole)
+    buffer = torch.empty(rows_of * k, dtype=torch.float64, device=logits.device)
     for first in range(0, n, size):
         rows = slice(first, min(first + size, n))
-        chunk = logits[rows] if d == 1 else logits[rows].T
-        margin = buffer[: chunk.numel()].view(chunk.shape).copy_(chunk)
+        m = rows.stop - first
+        filled = -(-m // whole) * whole
+        margin = buffer[: filled * k].view((k, filled) if d == 0 else (filled, k))
+        if filled > m:
+            margin.narrow(1 - d, m, filled - m).zero_()
+        margin.narrow(1 - d, 0, m).copy_(logits[rows] if d == 1 else logits[rows].T)
         yield rows, margin.sub_(margin.amax(d, keepdim=True)), d
 
 
@@ -155,5 +172,5 @@ def one_class(logits: Logits, index: int) -> PerExample:
     out = torch.empty(len(logits), dtype=torch.float64, device=logits.device)
     for rows, margin, d in _centered(logits.detach()):
         odds = margin.mul_(LOG2_E).exp2_()
-        out[rows] = odds.select(d, index) / _tree_sum(odds, d)
+        out[rows] = (odds.select(d, index) / _tree_sum(odds, d))[: rows.stop - rows.start]
     return out

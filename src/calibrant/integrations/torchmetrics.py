@@ -42,8 +42,7 @@ class Calibration(Metric):
         self.bins, self.ignore_index = bins, ignore_index
         self.of: Of = of
         empty = Summary.empty(bins=bins, of=of)
-        self.add_state("high", empty.high, dist_reduce_fx="sum")
-        self.add_state("low", empty.low, dist_reduce_fx="sum")  # at most 2^31 processes fit their carries
+        self.add_state("sums", empty.sums, dist_reduce_fx="sum")  # words of 26 bits: any number of processes
         self.add_state("cells", empty.cells, dist_reduce_fx="sum")
         self.add_state("classes", torch.tensor(0), dist_reduce_fx="max")
 
@@ -62,9 +61,9 @@ class Calibration(Metric):
     def summary(self) -> Summary:
         """The state as a summary."""
         state: Any = self
-        seen = Summary(int(state.classes), self.bins, state.high, state.low, state.cells, self.of)
+        seen = Summary(int(state.classes), self.bins, state.sums, state.cells, self.of)
         return seen + Summary.empty(bins=self.bins, of=self.of, device=self.device)
 
     def _keep(self, summary: Summary) -> None:
-        self.high, self.low, self.cells = summary.high, summary.low, summary.cells
+        self.sums, self.cells = summary.sums, summary.cells
         self.classes = torch.tensor(summary.k, device=self.device)

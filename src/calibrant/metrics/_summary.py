@@ -1,8 +1,9 @@
-"""A summary of any number of predictions in a fixed 1.5 MB: add batches, merge in any order, read at the end."""
+"""A summary of any number of predictions in a fixed 3 MB: add batches, merge in any order, read at the end."""
 
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from calibrant.metrics._results import Interval, quantile, wilson
 from calibrant.predictions import Of, Predictions, predictions_of
 from calibrant.types import InputError
 
-_UNIT = 30  # numbers are counted in units of 2^-30
-_COARSE = 14  # and squared log-likelihoods of 2^-14
-_ROWS = 1 << 13  # examples added at a time: sums of integers that float64 holds exactly
-_LOW = 26  # bits of the lower word while adding up
+_UNIT = 52  # numbers are counted in units of 2^-52
+_COARSE = 40  # and squared log-likelihoods of 2^-40
+_WORD = 26  # bits of a word; sums of the integers are kept in three words
+_HALF = 36  # bits of the lower of two words, of a cell
+_ROWS = 1 << 13  # examples added at a time: sums of words that float64 holds exactly
+HEAVIEST = 1 << 20  # weight of an example
 SURE = 0.99
 
 _FEATURES = (  # what is summed over the examples of every bin; all but the first count an example by its weight
@@ -37,12 +40,13 @@ _SHARES = {  # metrics that are one sum as a share of another
 class Summary:
     r"""What accuracy, NLL, Brier, ECE and its floor, AdaECE, Kuiper, smooth ECE ... need of the predictions.
 
-    Every number is rounded to a multiple of 2^-30 and added up in integers, so that any sharding, any order and any
-    merging of batches gives the same state to the last bit (on one kind of device: another one's exponential may
-    differ in its last bit, and so may a rounding). ECE over the stated equal-width bins is exact to 2^-31. What
-    needs the examples sorted is read from 61,440 cells, uniform in the logarithm of the odds of an error to 1/1024:
-    its error is at most the mass of the heaviest cell times the number of bin ends that it can be met at, 2 (b - 1)
-    for AdaECE, 2 for Kuiper, and far less as a rule. Weights are at most 100. NLLs above 65,536 count as that.
+    Every number is rounded to a multiple of 2^-52 (squared log-likelihoods of 2^-40) and added up in integers, so that
+    any sharding, any order and any merging of batches gives the same state to the last bit (on one kind of device: the
+    exponential of another may differ in its last bit, and a rounding with it). Means, ECE over the equal-width bins,
+    its floor, and their intervals are those of the predictions to 1e-12, whatever the weights. What needs the examples
+    sorted is read from 61,440 cells, uniform in the logarithm of the odds of an error to 1/1024: its error is at most
+    the mass of the heaviest cell times the number of bin ends that it can be met at, 2 (b - 1) for AdaECE, 2 for
+    Kuiper, and far less as a rule. Weights are at most 2^20. NLLs above 65,536 count as that.
 
     It is read like predictions: `summary["ece"]` is a value, `summary.interval("nll")` one with its interval, and
     `calibrant.measure(summary)` the whole table.
@@ -54,16 +58,15 @@ class Summary:
 
     k: int  # number of classes, 0 before the first batch
     bins: int
-    high: Tensor  # (f b) int64, upper words of the sums over bins of equal width
-    low: Tensor  # (f b) int64, lower words, in [0, 2^32)
-    cells: Tensor = field(repr=False)  # (3 g) int64: mass, what happened, confidence by log-odds
+    sums: Tensor  # (3 f b) int64, over bins of equal width, in words of 26 bits, the lowest first
+    cells: Tensor = field(repr=False)  # (2 3 g) int64: mass, what happened, confidence by log-odds, words of 36 bits
     of: Of = "top"  # the event that is judged
 
     @classmethod
     def empty(cls, k: int = 0, *, bins: int = 15, of: Of = "top", device: torch.device | str = "cpu") -> "Summary":
         """Of nothing yet; the state lives on `device`, batches may come from any."""
-        zero = torch.zeros(len(_FEATURES), bins, dtype=torch.int64, device=device)
-        return cls(k, bins, zero, zero, torch.zeros(3, CELLS, dtype=torch.int64, device=device), of)
+        zeros = partial(torch.zeros, dtype=torch.int64, device=device)
+        return cls(k, bins, zeros(3, len(_FEATURES), bins), zeros(2, 3, CELLS), of)
 
     @classmethod
     def from_predictions(cls, predictions: Predictions, *, bins: int = 15) -> "Summary":
@@ -89,17 +92,16 @@ class Summary:
         k = p.k
         if self.k not in (0, k):
             raise InputError(f"expected logits of {self.k} classes as in the batches before, got {k}")
-        if p.weights is not None and float(p.weights.max()) > 100:
-            raise InputError(f"weights are at most 100, got {float(p.weights.max()):.4g}; divide by their mean")
-        high, low, cells = self.high.clone(), self.low.clone(), self.cells.clone()
+        if p.weights is not None and float(p.weights.max()) > HEAVIEST:
+            raise InputError(
+                f"weights are at most {HEAVIEST:,}, got {float(p.weights.max()):.4g}; divide them by their mean"
+            )
+        sums, cells = self.sums.clone(), self.cells.clone()
         for i in range(0, len(p), _ROWS):
             part = p[i : i + _ROWS]
-            upper, lower = _sums(part, self.bins).to(high.device)
-            high += upper >> (32 - _LOW)
-            low += ((upper & ((1 << (32 - _LOW)) - 1)) << _LOW) + lower
-            high, low = _carry(high, low)
+            sums = _carry(sums + _sums(part, self.bins).to(sums.device), _WORD)
             _count(cells, part)
-        return Summary(k, self.bins, high, low, _countable(cells), self.of)
+        return Summary(k, self.bins, sums, _countable(cells), self.of)
 
     def __add__(self, other: "Summary") -> "Summary":
         """Both together."""
@@ -108,10 +110,9 @@ class Summary:
                 f"cannot merge summaries of {self.k} classes in {self.bins} bins and {other.k} in {other.bins}, of "
                 f"{self.of!r} and {other.of!r}"
             )
-        device = self.high.device
-        high, low = _carry(self.high + other.high.to(device), self.low + other.low.to(device))
-        cells = _countable(self.cells + other.cells.to(device))
-        return Summary(max(self.k, other.k), self.bins, high, low, cells, self.of)
+        sums = _carry(self.sums + other.sums.to(self.sums.device), _WORD)
+        cells = _countable(self.cells + other.cells.to(self.sums.device))
+        return Summary(max(self.k, other.k), self.bins, sums, cells, self.of)
 
     def __radd__(self, other: int) -> "Summary":
         """Let `sum(summaries)` start from 0."""
@@ -158,7 +159,7 @@ class Summary:
         """Sums of one feature over the bins, in float64 on the CPU."""
         i = _FEATURES.index(name)
         unit = _COARSE if name == "nll_square" else _UNIT
-        sums = [(h << 32) + x for h, x in zip(self.high[i].tolist(), self.low[i].tolist())]
+        sums = ((w << 2 * _WORD) + (v << _WORD) + u for u, v, w in zip(*self.sums[:, i].tolist(), strict=True))
         return torch.tensor([x / 2**unit for x in sums], dtype=torch.float64)
 
     def total(self, name: str) -> float:
@@ -170,8 +171,9 @@ class Summary:
     @cached_property
     def ties(self) -> Ties:
         """The cells that hold anything, in increasing order of confidence."""
-        cells = self.cells.cpu()
-        mass, happened, confidence = (cells[:, cells[0] > 0].flip(1).double() / 2**_UNIT).unbind()
+        low, high = self.cells.cpu().double()
+        cells = low * 2.0**-_UNIT + high * 2.0 ** (_HALF - _UNIT)
+        mass, happened, confidence = cells[:, cells[0] > 0].flip(1)
         return Ties(confidence / mass, mass, happened)
 
     def moments(self, bins: int) -> Moments:
@@ -191,40 +193,51 @@ class Summary:
 
 
 def _sums(p: Predictions, bins: int) -> Tensor:
-    """Integer sums of the features over bins of equal width, in two words (2 f b)."""
+    """Integer sums of the features over bins of equal width, in three words (3 f b)."""
     outcomes, events = p.outcomes, p.events
     c, a = events.confidence, events.happened
     u, nll, brier = c - a, 0.0 - outcomes.log_likelihood, outcomes.brier
     infinite = nll.isinf()
     nll = nll.masked_fill(infinite, 0.0).clamp_max(65536.0)
-    coarse = nll.square() * 2.0 ** (_COARSE - _UNIT)
+    coarse = 2.0 ** (_COARSE - _UNIT)
     sure, ones = (c >= SURE).double(), torch.ones_like(c)
-    rows = [ones, outcomes.correct, a, u, u.square(), c * (1 - c), nll, coarse, infinite.double()]
-    rows += [brier, brier.square(), sure, sure * a]
+    rows = [ones, outcomes.correct, a, u, u.square(), c * (1 - c), nll, nll.square() * coarse]
+    rows += [infinite.double(), brier, brier.square(), sure, sure * a]
     values = torch.stack(rows)
     values = torch.cat([ones[None], values if events.weights is None else values * events.weights])
     units = values.mul_(2.0**_UNIT).round_()
-    upper = (units / 2**_LOW).floor_()
-    words = torch.cat([upper, units.sub_(upper * 2**_LOW)])  # integers whose sums float64 holds exactly
+    upper = (units * 2.0 ** (-2 * _WORD)).floor_()
+    units = units.sub_(upper * 2.0 ** (2 * _WORD))
+    middle = (units * 2.0**-_WORD).floor_()
+    words = torch.cat([units.sub_(middle * 2.0**_WORD), middle, upper])  # whose sums float64 holds exactly
     index = equal_width_index(bins, c)
     slots = torch.arange(len(words), device=c.device)[:, None] * bins + index
-    return torch.bincount(slots.flatten(), words.flatten(), minlength=len(words) * bins).long().view(2, -1, bins)
+    return torch.bincount(slots.flatten(), words.flatten(), minlength=len(words) * bins).long().view(3, -1, bins)
 
 
 def _count(cells: Tensor, p: Predictions) -> None:
     """Add to the cells, uniform in the logarithm of the odds of a miss."""
     c, a = p.events.confidence, p.events.happened
-    place = odds_cell(c)
+    place = odds_cell(c).to(cells.device)
     w = torch.ones_like(c) if p.weights is None else p.weights.to(c)
-    for row, values in zip(cells, (w, w * a, w * c)):
-        row.index_add_(0, place.to(row.device), values.mul(2.0**_UNIT).round_().to(row.device, torch.int64))
+    for i, values in enumerate((w, w * a, w * c)):
+        units = values.mul(2.0**_UNIT).round_()
+        upper = (units * 2.0**-_HALF).floor_()
+        for word, part in zip(cells[:, i], (units - upper * 2.0**_HALF, upper)):
+            word.index_add_(0, place, part.to(cells.device, torch.int64))
+    cells.copy_(_carry(cells, _HALF))
 
 
-def _carry(high: Tensor, low: Tensor) -> tuple[Tensor, Tensor]:
-    return high + (low >> 32), low & 0xFFFFFFFF
+def _carry(words: Tensor, bits: int) -> Tensor:
+    """The same sums with every word but the last below 2^bits."""
+    words = words.clone()
+    for lower, higher in pairwise(words):
+        higher += lower >> bits
+        lower &= (1 << bits) - 1
+    return words
 
 
 def _countable(cells: Tensor) -> Tensor:
-    if bool((cells[0] >= 1 << 62).any()):
-        raise InputError("more than 4 billion examples in one cell of confidence: read the summary and start another")
-    return cells
+    if bool((cells[1, 0] >= 1 << 62).any()):
+        raise InputError("more than 7e13 examples in one cell of confidence: read the summary and start another")
+    return _carry(cells, _HALF)

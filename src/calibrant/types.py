@@ -4,6 +4,7 @@ A method of one's own is any function or class of these shapes. Put its registry
 `losses.register`, and every command, study and table knows it by name; `metrics.metric` declares and registers one.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, runtime_checkable
@@ -96,3 +97,14 @@ Count = Annotated[int, Range(least=1)]
 Positive = Annotated[float, Range(above=0)]
 NonNegative = Annotated[float, Range(least=0)]
 Share = Annotated[float, Range(above=0, below=1)]
+
+# What fitted maps hold: shapes and values, held against what a file says
+
+FINITE = Range(above=-math.inf, below=math.inf)
+Number = Annotated[Scalar, FINITE]
+PositiveNumber = Annotated[Scalar, Range(above=0, below=math.inf)]
+PerClass = Annotated[Float[Tensor, " k"], FINITE]
+ByClass = Annotated[Float[Tensor, "k k"], FINITE]
+Points = Annotated[Float[Tensor, " m"], FINITE]
+Shares = Annotated[Float[Tensor, " m"], Range(least=0, most=1)]
+Starts = Annotated[Int[Tensor, " s"], Range(least=0)]

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from calibrant import _rows as _rows_
 from calibrant import _softmax, io
 from calibrant._bins import Events
 from calibrant._softmax import Outcomes, Visit
@@ -195,10 +196,15 @@ class Predictions:
         """How many examples there are, each counted as often as its weight says."""
         return float(len(self)) if self.weights is None else float(self.weights.sum())
 
-    @property
+    @cached_property
+    def row_hashes(self) -> np.ndarray:
+        """A 64-bit hash of every row, logits and label; float64 logits count as their float32 rounding."""
+        return _rows_.hashes(self.logits, self.labels)
+
+    @cached_property
     def digest(self) -> str:
-        """Sixteen hex digits that identify these logits and labels, whatever file they came from."""
-        return digest(self.logits, self.labels)
+        """Sixteen hex digits that identify these rows, in whatever order and file."""
+        return hashlib.sha256(np.sort(self.row_hashes).astype("<u8").data).hexdigest()[:16]
 
     # Files
 
@@ -285,14 +291,6 @@ def load_logits(path: str | Path) -> tuple[Tensor, Tensor | None]:
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return found.logits, found.labels if known else None
-
-
-def digest(logits: Tensor, labels: Tensor) -> str:
-    """Sixteen hex digits that identify logits and labels; float64 logits count as their float32 rounding."""
-    h = hashlib.sha256()
-    for part in (logits.detach().float(), labels.long()):
-        h.update(np.ascontiguousarray(part.cpu().numpy()).data)
-    return h.hexdigest()[:16]
 
 
 def collect(network: nn.Module, batches: Iterable[Any], *, device: torch.device | str | None = None) -> Predictions:

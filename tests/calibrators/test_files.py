@@ -187,7 +187,7 @@ def test_what_a_class_declares_is_held_against_the_file(tmp_path, honest):
             for bad in (value * math.nan, value[..., None], value.new_zeros(0), torch.zeros(k + 1).double()):
                 changed = tensors | {key: bad}
                 save_file(changed, file, meta | {"sha256": _checksum(meta, changed)})
-                with pytest.raises(InputError, match="not written by save|malformed") as error:
+                with pytest.raises(InputError, match=r"not written by save|malformed") as error:
                     load(file)
                 assert "\n" not in str(error.value)
 

@@ -98,7 +98,7 @@ def test_other_classes_are_refused_in_one_line(name, tmp_path):
             assert fitted(logits).shape == back(logits).shape == logits.shape
             continue
         for map_ in (fitted, back):
-            with pytest.raises(InputError, match=f"on {k} classes, got logits of {other}|for 2 classes, got") as error:
+            with pytest.raises(InputError, match=rf"on {k} classes, got logits of {other}|for 2 classes, got") as error:
                 map_(logits)
             assert "\n" not in str(error.value)
 

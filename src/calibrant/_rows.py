@@ -12,7 +12,7 @@ _CHUNK = 1 << 18  # elements hashed at a time, to stay in cache
 
 
 def hashes(logits: Tensor, labels: Tensor) -> np.ndarray:
-    r"""Return a hash of every row, $\sum_j a_j w_j + a y$ with odd 64-bit a, of the words w of its float32 bits, mixed."""
+    r"""Return a hash of every row: $\sum_j a_j w_j + a y$, mixed, of the words w of its float32 bits with odd a."""
     n, k = logits.shape
     keys = torch.from_numpy(np.random.default_rng(0).integers(0, 2**63, k + 1, dtype=np.int64) | 1)
     found = np.empty(n, dtype=np.uint64)

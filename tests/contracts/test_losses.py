@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from calibrant import catalog, losses
+from calibrant import InputError, catalog, losses
 
 ABSOLUTE = {"acls", "logit_norm", "logit_normalized"}  # see the logits themselves, not only their differences
 
@@ -133,3 +133,26 @@ def test_every_stateless_loss_compiles_to_one_graph():
         text=True,
     )
     assert done.stdout.endswith("compiled all\n"), done.stderr[-2000:]
+
+
+@every
+@pytest.mark.parametrize(
+    "labels", [[0, 1], [0], [[0]] * 12, [0.0] * 12, [0] * 13], ids=["2", "1", "2-d", "float", "13"]
+)
+def test_other_than_one_class_index_per_row_is_refused(name, labels):
+    with pytest.raises(InputError, match="need one class index") as error:
+        make(name)(batch()[0], torch.tensor(labels))
+    assert "\n" not in str(error.value)
+
+
+@every
+def test_masked_classes_cost_nothing_that_is_infinite(name):
+    logits, labels = batch()
+    logits[::2, 3] = -torch.inf
+    labels = labels.clamp_max(2)
+    logits.requires_grad_()
+    value = make(name)(logits, labels)
+    value.sum().backward()
+    assert value.isfinite().all()
+    assert logits.grad.isfinite().all()
+    assert (logits.grad[::2, 3] == 0).all()

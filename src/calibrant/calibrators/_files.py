@@ -15,6 +15,7 @@ import torch
 from jaxtyping import jaxtyped
 from torch import Tensor
 
+from calibrant import io
 from calibrant._solve import Certificate
 from calibrant.calibrators._apply import classes_of
 from calibrant.calibrators._auto import Candidate
@@ -63,6 +64,7 @@ def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None 
 
     try:
         save_file(tensors, path, meta | {"sha256": _checksum(meta, tensors)})
+        io.readable_by_others(Path(path))
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: cannot write the calibrator ({' '.join(str(error).split())[:120]})") from None
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant._text import cell
 from calibrant.types import InputError
 
 _BYTES = 64 << 20  # of numbers in float64 in one piece
@@ -92,6 +93,18 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def csv_text(frame: Any) -> str:
+    """Return a polars frame as CSV whose texts no spreadsheet takes for formulas."""
+    import polars
+
+    def safe(column: Any) -> Any:
+        texts = [None if text is None else cell(text) for text in column]
+        return polars.Series(column.name, texts, polars.String)
+
+    texts = [name for name, kind in frame.schema.items() if kind == polars.String]
+    return frame.with_columns(safe(frame[name]) for name in texts).write_csv()
 
 
 def write(path: str | Path, arrays: Mapping[str, Tensor]) -> None:

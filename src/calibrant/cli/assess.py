@@ -181,7 +181,7 @@ def _give(found: Any, json_: Path | None, page: tuple[Path, str] | None) -> None
         from calibrant.io import atomic_write
 
         with atomic_write(page[0]) as draft:
-            draft.write_text(page[1])
+            draft.write_text(page[1], encoding="utf-8")
         _note(f"wrote {page[0]}", json_)
     if json_ is not None and str(json_) != "-":
         write(json_, found.json())

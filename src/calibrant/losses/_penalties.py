@@ -55,8 +55,10 @@ def logit_normalized(logits: Logits, labels: Labels, *, temperature: float = 0.0
     >>> logit_normalized(torch.tensor([[3.0, -4.0]]), torch.tensor([0]), temperature=1.0)
     tensor([0.2204])
     """
-    norm = torch.linalg.vector_norm(_possible(logits), 2, -1, keepdim=True) + 1e-7
-    return -smoothed_log_likelihood(logits / (temperature * norm), labels)
+    possible = _possible(logits)
+    norm = torch.linalg.vector_norm(possible, 2, -1, keepdim=True) + 1e-7
+    scaled = (possible / (temperature * norm)).masked_fill(logits.isneginf(), -torch.inf)
+    return -smoothed_log_likelihood(scaled, labels)
 
 
 @LOSSES.register

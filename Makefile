@@ -2,6 +2,7 @@
 # make test   the test suite
 # make check  all that CI runs
 # make mutants  breaks every loss, metric and calibrator in three ways, and prints what no test catches
+# make torture  thousands of bad inputs, and what became of them
 # make bench  calibrant against its peers, minutes; make bench-full waits for all of them and rewrites docs/benchmarks.md
 PYTHON ?= python3
 # Which build of torch: a CPU or CUDA build is chosen here, see the README
@@ -9,25 +10,28 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check lint types layers test-slow test-other test-large mutants bench bench-full clean
+.PHONY: demo test check lint types layers test-slow test-other test-large torture mutants bench bench-full clean
 
 demo: .venv/train.done
 	$(BIN)/calibrant demo
 
 test: .venv/dev.done
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not large"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not large and not torture"
 
 test-slow: .venv/dev.done
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "slow and not torture" tests
 
 # the numerical tests with the plainest instructions: none may hang on one processor's last bit
 test-other: .venv/dev.done
-	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not large" \
+	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not large and not torture" \
 	  tests/calibrators tests/contracts tests/losses tests/metrics tests/theory tests/test_bins.py tests/test_nn.py \
 	  tests/test_assess.py tests/test_measure.py tests/test_predictions.py tests/test_selection.py
 
 test-large: .venv/dev.done
 	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -q -m large tests
+
+torture: .venv/dev.done
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s -m torture tests/torture
 
 mutants: .venv/dev.done
 	$(BIN)/python tests/mutants.py

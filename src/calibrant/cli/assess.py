@@ -227,6 +227,6 @@ def _in_pieces(path: Path, stream: bool | None, ignore: int | None) -> "Iterable
 
 def _memory() -> float:
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, ValueError, OSError):  # not on every system
         return math.inf

@@ -9,11 +9,14 @@ import polars
 import pytest
 import torch
 from safetensors.torch import save_file
+from typer.testing import CliRunner
 
 from calibrant import InputError, Predictions, _softmax, collect, metrics
 from calibrant._folds import folds_of
 from calibrant.calibrators import Temperature
 from calibrant.catalog import METRICS
+from calibrant.cli import app
+from calibrant.io import apart
 from calibrant.predictions import load_unlabeled, predictions_of
 
 GOOD = [[0.0, 1.0, 2.0], [2.0, 1.0, -1.0]]
@@ -402,3 +405,28 @@ def test_saved_files_are_readable_by_whom_the_umask_lets(tmp_path, suffix):
     finally:
         os.umask(old)
     assert path.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("name", ["./v.npz", "link.npz", "sub/../v.npz"])
+def test_what_is_read_is_not_written_over(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "v.npz").touch()
+    (tmp_path / "link.npz").symlink_to("v.npz")
+    with pytest.raises(InputError, match="this command reads it"):
+        apart([name], ["t.npz", "v.npz"])
+    with pytest.raises(InputError, match="twice"):
+        apart(["new.json", None, "sub/../new.json"], ["v.npz"])
+    with pytest.raises(InputError, match="this command reads it"):
+        apart(["a_labels.npy"], ["a_logits.npy"])
+    apart(["new.json", "new.html", None], ["v.npz", None])
+
+
+@pytest.mark.parametrize("option", ["--json", "--html"])
+def test_a_command_leaves_its_inputs_alone(tmp_path, option):
+    path = tmp_path / "v.npz"
+    Predictions(torch.randn(30, 3), torch.arange(30) % 3).save(path)
+    before = path.read_bytes()
+    done = CliRunner().invoke(app, ["measure", str(path), option, str(path)])
+    assert isinstance(done.exception, InputError)
+    assert path.read_bytes() == before

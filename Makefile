@@ -19,7 +19,7 @@ test: .venv/dev.done
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not large and not torture"
 
 test-slow: .venv/dev.done
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "slow and not torture" tests
 
 # the numerical tests with the plainest instructions: none may hang on one processor's last bit
 test-other: .venv/dev.done

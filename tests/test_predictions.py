@@ -1,15 +1,23 @@
 """The door: what comes in, what is turned away, and with which words."""
 
+import math
+import os
+from contextlib import suppress
+
 import numpy as np
 import polars
 import pytest
 import torch
 from safetensors.torch import save_file
+from typer.testing import CliRunner
 
 from calibrant import InputError, Predictions, _softmax, collect, metrics
 from calibrant._folds import folds_of
 from calibrant.calibrators import Temperature
-from calibrant.predictions import load_logits
+from calibrant.catalog import METRICS
+from calibrant.cli import app
+from calibrant.io import apart
+from calibrant.predictions import load_unlabeled, predictions_of
 
 GOOD = [[0.0, 1.0, 2.0], [2.0, 1.0, -1.0]]
 
@@ -140,9 +148,9 @@ def test_reads_what_others_write(tmp_path):
 
 def test_labels_may_be_unknown_when_only_logits_are_wanted(tmp_path):
     np.savez(tmp_path / "new.npz", logits=np.array(GOOD))
-    logits, labels = load_logits(tmp_path / "new.npz")
-    assert logits.tolist() == GOOD
-    assert labels is None
+    p, labeled = load_unlabeled(tmp_path / "new.npz")
+    assert p.logits.tolist() == GOOD
+    assert not labeled
 
 
 def _bad_files(folder):
@@ -295,3 +303,130 @@ def test_a_file_is_read_by_its_very_name(tmp_path, name):
     assert Predictions.load(tmp_path / name).logits.tolist() == [[5.0, 6.0, 7.0]]
     if name.endswith("parquet"):
         assert [len(part) for part in Predictions.load_pieces(tmp_path / name)] == [1]
+
+
+# What the door refuses, and what is its own
+
+
+@pytest.mark.parametrize("name", ["logits", "labels", "weights"])
+def test_what_becomes_of_the_given_arrays_changes_nothing(name):
+    z, y, w = torch.randn(6, 3).double(), torch.arange(6) % 3, torch.ones(6).double()
+    p = Predictions(z, y, w)
+    before = getattr(p, name).clone()
+    for given in (z, y, w):
+        given.fill_(7)
+    assert torch.equal(getattr(p, name), before)
+
+
+def test_a_metric_of_raw_arrays_copies_none_of_them():
+    z, y = torch.randn(6, 3), torch.arange(6) % 3
+    assert predictions_of(z, y).logits.data_ptr() == z.data_ptr()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        torch.tensor(0.5),
+        torch.zeros(2, 3).to(torch.float8_e4m3fn),
+        torch.zeros(2, 3).to_sparse(),
+        torch.zeros(2, 3, device="meta"),
+        torch.zeros(2, 3, dtype=torch.complex64),
+        [[0.1, 0.2], [0.3]],
+        [[1.0, 2.0], ["a", None]],
+        np.array([[1 + 2j, 0], [0, 1]]),
+        [[2**70, 1], [1, 0]],
+        {"a": 1},
+        None,
+    ],
+    ids=str,
+)
+def test_odd_arrays_are_refused_in_one_line(odd):
+    good = torch.randn(2, 3)
+    for enter in (
+        lambda: Predictions(odd, [0, 1]),
+        lambda: Predictions.from_probs(odd, [0, 1]),
+        lambda: Predictions(good, odd),
+        lambda: Predictions(good, [0, 1], odd if odd is not None else []),
+    ):
+        with pytest.raises(InputError) as error:
+            enter()
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("weights", [[1.0, math.inf], [1e308, 1e308], [1e308, 0.0], [1e16, 1.0]])
+def test_weights_beyond_counting_are_refused(weights):
+    with pytest.raises(InputError, match="weights must be non-negative, finite"):
+        Predictions([[0.0, 1.5], [1.0, 0.3]], [0, 1], weights)
+
+
+@pytest.mark.parametrize("groups", [[[1], [2, 3]], [object(), 1], [None, "a"]])
+def test_groups_without_an_order_are_refused(groups):
+    with pytest.raises(InputError, match=r"groups|one group per label"):
+        Predictions([[0.0, 1.5], [1.0, 0.3]], [0, 1], groups=groups)
+
+
+@pytest.mark.parametrize("name", sorted(METRICS))
+def test_no_metric_gives_a_number_for_nan(name):
+    z = torch.randn(20, 2)
+    z[3, 1] = math.nan
+    with pytest.raises(InputError, match="1 of 20 rows of logits contain NaN"):
+        METRICS[name](z, torch.arange(20) % 2)
+
+
+def test_whole_numbers_at_the_head_of_a_column_are_no_promise(tmp_path):
+    rows = "".join(f"{i % 2},{i % 3},0\n" for i in range(300)) + "1,0.25,-0.5\n"
+    (tmp_path / "late.csv").write_text("label,logit_0,logit_1\n" + rows)
+    p = Predictions.load(tmp_path / "late.csv")
+    assert p.logits[-1].tolist() == [0.25, -0.5]
+
+
+def test_a_corrupt_parquet_file_is_refused(tmp_path):
+    """Some of these make polars panic, which is no `Exception`."""
+    good = tmp_path / "good.parquet"
+    Predictions(torch.randn(50, 3), torch.arange(50) % 3).save(good)
+    whole, g = good.read_bytes(), np.random.default_rng(0)
+    for i in range(30):
+        torn = bytearray(whole)
+        for place in g.integers(0, len(whole), 8):
+            torn[place] ^= 1 << int(g.integers(8))
+        path = tmp_path / f"{i}.parquet"
+        path.write_bytes(torn)
+        for read in (Predictions.load, lambda path: list(Predictions.load_pieces(path))):
+            with suppress(InputError):
+                read(path)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".csv", ".parquet"])
+def test_saved_files_are_readable_by_whom_the_umask_lets(tmp_path, suffix):
+    path = tmp_path / f"p{suffix}"
+    old = os.umask(0o022)
+    try:
+        Predictions(torch.randn(5, 3), torch.arange(5) % 3).save(path)
+    finally:
+        os.umask(old)
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("name", ["./v.npz", "link.npz", "sub/../v.npz"])
+def test_what_is_read_is_not_written_over(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "v.npz").touch()
+    (tmp_path / "link.npz").symlink_to("v.npz")
+    with pytest.raises(InputError, match="this command reads it"):
+        apart([name], ["t.npz", "v.npz"])
+    with pytest.raises(InputError, match="twice"):
+        apart(["new.json", None, "sub/../new.json"], ["v.npz"])
+    with pytest.raises(InputError, match="this command reads it"):
+        apart(["a_labels.npy"], ["a_logits.npy"])
+    apart(["new.json", "new.html", None], ["v.npz", None])
+
+
+@pytest.mark.parametrize("option", ["--json", "--html"])
+def test_a_command_leaves_its_inputs_alone(tmp_path, option):
+    path = tmp_path / "v.npz"
+    Predictions(torch.randn(30, 3), torch.arange(30) % 3).save(path)
+    before = path.read_bytes()
+    done = CliRunner().invoke(app, ["measure", str(path), option, str(path)])
+    assert isinstance(done.exception, InputError)
+    assert path.read_bytes() == before

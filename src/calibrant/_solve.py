@@ -5,11 +5,13 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from calibrant.types import Range
 
 T = TypeVar("T")
 Status = Literal["converged", "at bound", "separable", "not converged", "grid", "closed form"]
@@ -36,6 +38,7 @@ class Certificate:
     standard_error: float = math.nan  # of the main parameter, where it has one
     data: str = ""  # digest of the predictions it was fitted on
     clipped: int = 0  # examples with a probability of exactly 0, taken for a tiny one where the map needs numbers
+    classes: Annotated[int, Range(least=0, most=10**7)] = 0  # of the predictions it was fitted on, 0 if unknown
 
     @property
     def accuracy_changed(self) -> bool:

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant._text import cell
 from calibrant.types import InputError
 
 _BYTES = 64 << 20  # of numbers in float64 in one piece
@@ -58,6 +59,32 @@ def writable(path: str | Path) -> Path:
     return path
 
 
+def apart(outputs: Iterable[str | Path | None], inputs: Iterable[str | Path | None]) -> None:
+    """Make sure that nothing is written over what is read, nor over what else is written.
+
+    Raises `InputError` otherwise.
+    """
+    read = [place for path in inputs if path is not None for place in (Path(path), *_labels_beside(Path(path)))]
+    written: list[Path] = []
+    for path in map(Path, filter(None, outputs)):
+        if any(_one_file(path, other) for other in read):
+            raise InputError(f"cannot write {path}: this command reads it; choose another name")
+        if any(_one_file(path, other) for other in written):
+            raise InputError(f"cannot write {path} twice; choose another name for one of them")
+        written.append(path)
+
+
+def _one_file(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:  # one of them is not there
+        return one.resolve() == other.resolve()
+
+
+def _labels_beside(path: Path) -> list[Path]:
+    return [_beside(path)[1]] if path.suffix == ".npy" and path.stem.endswith(("logits", "probs")) else []
+
+
 def readable_by_others(path: Path) -> None:
     """Set the permissions that the umask leaves to a new file or folder; temporary ones are for their owner only."""
     path.chmod((0o777 if path.is_dir() else 0o666) & ~_umask())
@@ -69,16 +96,38 @@ def _umask() -> int:
     return mask
 
 
+def csv_text(frame: Any) -> str:
+    """Return a polars frame as CSV whose texts no spreadsheet takes for formulas."""
+    import polars
+
+    def safe(column: Any) -> Any:
+        texts = [None if text is None else cell(text) for text in column]
+        return polars.Series(column.name, texts, polars.String)
+
+    texts = [name for name, kind in frame.schema.items() if kind == polars.String]
+    return frame.with_columns(safe(frame[name]) for name in texts).write_csv()
+
+
 def write(path: str | Path, arrays: Mapping[str, Tensor]) -> None:
     """Write logits, labels and what else there is as .npz, .safetensors, .csv or .parquet, as `read` finds them."""
-    path = Path(path)
+    suffix = Path(path).suffix
+    if suffix not in WRITTEN:
+        raise InputError(f"{path}: can write {', '.join(WRITTEN)}, not {suffix or 'no suffix'!r}")
+    with atomic_write(path) as draft:
+        _write(draft, arrays)
+
+
+WRITTEN = (".npz", ".safetensors", ".csv", ".parquet")
+
+
+def _write(path: Path, arrays: Mapping[str, Tensor]) -> None:
     if path.suffix == ".npz":
         np.savez_compressed(path, **{key: value.numpy() for key, value in arrays.items()})  # pyright: ignore
     elif path.suffix == ".safetensors":
         from safetensors.torch import save_file
 
         save_file(dict(arrays), path)
-    elif path.suffix in (".csv", ".parquet"):
+    else:
         import polars
 
         logits = arrays["logits"].numpy()
@@ -86,8 +135,6 @@ def write(path: str | Path, arrays: Mapping[str, Tensor]) -> None:
         columns |= {name: arrays[name].numpy() for name in ("weights", "groups") if name in arrays}
         frame = polars.DataFrame(columns)
         frame.write_csv(path) if path.suffix == ".csv" else frame.write_parquet(path)
-    else:
-        raise InputError(f"{path}: can write .npz, .safetensors, .csv and .parquet, not {path.suffix or 'no suffix'!r}")
 
 
 # Reading
@@ -154,7 +201,9 @@ def _telling(path: Path, reader: Callable[[], Any]) -> Any:
         return reader()
     except InputError:
         raise
-    except Exception as error:  # third-party readers raise anything; the reason matters, their type does not
+    except BaseException as error:  # third-party readers raise anything; the reason matters, their type does not
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of polars, no Exception
+            raise
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"not a readable {path.suffix} file ({type(error).__name__}: {reason})") from None
 
@@ -194,9 +243,9 @@ def _torch(path: Path) -> Arrays:
 def _table(path: Path) -> Arrays:
     import polars
 
-    return table_arrays(
-        polars.read_csv(path, glob=False) if path.suffix == ".csv" else polars.read_parquet(path, glob=False)
-    )
+    if path.suffix == ".parquet":
+        return table_arrays(polars.read_parquet(path, glob=False))
+    return table_arrays(polars.read_csv(path, glob=False, infer_schema_length=None))  # whole numbers may end late
 
 
 def table_arrays(frame: Any) -> Arrays:

@@ -104,3 +104,14 @@ Norm = Annotated[float, Range(least=1, most=math.inf)]
 NonNegative = Annotated[float, Range(least=0)]
 Share = Annotated[float, Range(above=0, below=1)]
 Part = Annotated[float, Range(least=0, below=1)]
+
+# What fitted maps hold: shapes and values, held against what a file says
+
+FINITE = Range(above=-math.inf, below=math.inf)
+Number = Annotated[Scalar, FINITE]
+PositiveNumber = Annotated[Scalar, Range(above=0, below=math.inf)]
+PerClass = Annotated[Float[Tensor, " k"], FINITE]
+ByClass = Annotated[Float[Tensor, "k k"], FINITE]
+Points = Annotated[Float[Tensor, " m"], FINITE]
+Shares = Annotated[Float[Tensor, " m"], Range(least=0, most=1)]
+Starts = Annotated[Int[Tensor, " s"], Range(least=0)]

@@ -1,4 +1,5 @@
 import json
+import math
 import pickle
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -172,9 +173,48 @@ def test_a_forged_description_is_refused(file, tree, match):
     assert "\n" not in str(error.value)
 
 
+def test_what_a_class_declares_is_held_against_the_file(tmp_path, honest):
+    """Every tensor in turn is made nan, -1, empty or of another shape; what cannot be is refused in one line."""
+    k = honest.logits.shape[1]
+    for name in ("Vector", "StructuredMatrix", "SharedIsotonic", "Monotone", "EnsembleTemperature"):
+        file = tmp_path / name
+        save(calibrators.fit(name, honest[:200]), file)
+        with safe_open(file, "pt") as f:
+            meta = f.metadata()
+            tensors = {key: f.get_tensor(key) for key in f.keys()}  # noqa: SIM118
+        del meta["sha256"]
+        for key, value in tensors.items():
+            for bad in (value * math.nan, value[..., None], value.new_zeros(0), torch.zeros(k + 1).double()):
+                changed = tensors | {key: bad}
+                save_file(changed, file, meta | {"sha256": _checksum(meta, changed)})
+                with pytest.raises(InputError, match=r"not written by save|malformed") as error:
+                    load(file)
+                assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "1", '"Temperature"', '{"class": 1}', "[" * 100000])
+def test_a_description_that_is_none_is_refused(file, text):
+    resealed(file, calibrator=text)
+    for read in (load, origin):
+        with pytest.raises(InputError, match="malformed"):
+            read(file)
+
+
+def test_parts_that_do_not_go_together_are_refused(tmp_path, honest):
+    save(calibrators.Isotonic.fit(honest[:200]), tmp_path / "i")
+    with safe_open(tmp_path / "i", "pt") as f:
+        meta, start = f.metadata(), f.get_tensor(".start")
+        tensors = {key: f.get_tensor(key) for key in f.keys()}  # noqa: SIM118
+    del meta["sha256"]
+    changed = tensors | {".start": start[:1]}
+    save_file(changed, tmp_path / "i", meta | {"sha256": _checksum(meta, changed)})
+    with pytest.raises(InputError, match="makes no Isotonic"):
+        load(tmp_path / "i")
+
+
 def test_a_later_format_asks_for_an_upgrade(file):
-    resealed(file, version="2")
-    with pytest.raises(InputError, match=r"written in format 2 by calibrant .* upgrade"):
+    resealed(file, version="3")
+    with pytest.raises(InputError, match=r"written in format 3 by calibrant .* upgrade"):
         load(file)
 
 

@@ -133,3 +133,35 @@ def test_every_stateless_loss_compiles_to_one_graph():
         text=True,
     )
     assert done.stdout.endswith("compiled all\n"), done.stderr[-2000:]
+
+
+def test_other_than_one_class_index_per_row_is_refused():
+    """In a process of its own, where no shapes are checked but by the losses themselves."""
+    code = """
+import torch
+from calibrant import InputError
+from calibrant.catalog import LOSSES
+for name in LOSSES:
+    for labels in ([0, 1], [0], [[0]] * 12, [0.0] * 12, [0] * 13):
+        try:
+            LOSSES.resolve(name)(torch.zeros(12, 4), torch.tensor(labels))
+        except InputError as error:
+            assert "need one class index" in str(error), (name, error)
+        else:
+            print(name, labels)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+@every
+def test_masked_classes_cost_nothing_that_is_infinite(name):
+    logits, labels = batch()
+    logits[::2, 3] = -torch.inf
+    labels = labels.clamp_max(2)
+    logits.requires_grad_()
+    value = make(name)(logits, labels)
+    value.sum().backward()
+    assert value.isfinite().all()
+    assert logits.grad.isfinite().all()
+    assert (logits.grad[::2, 3] == 0).all()

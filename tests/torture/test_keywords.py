@@ -99,12 +99,12 @@ def campaign(seed: int, share: float, kinds: Collection[str] = tuple(REGISTRIES)
         if how in ("silent", "traceback", "stuck"):
             failures.append(f"{how}: {kind} {text}: {said[:150]}")
     print("\n".join(failures))
-    print(counts)
+    print(counts.line("senseless keywords"))
     return counts
 
 
 def judge(counts: Counts) -> None:
-    assert (counts.silent, counts.traceback, counts.stuck) == (0, 0, 0), counts
+    assert counts.good, counts
     assert counts.refused > counts.tried / 2
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from calibrant import calibrators as _calibrators
 from calibrant import catalog, io
 from calibrant import metrics as _metrics
+from calibrant._rows import Overlap, Sketch
 from calibrant.assessment._candidates import Candidate, Progress, candidates_of, usual
 from calibrant.assessment._event import event, event_of
 from calibrant.assessment._judge import Pieces, Whole, in_pieces
@@ -101,13 +102,18 @@ def assess(
     of = event_of(test if isinstance(test, Predictions) else val, of)
     val = val.judging(of)
     candidates, choose = candidates_of(usual(val.k) if calibrators is None else calibrators, choose)
-    _other(val, test, candidates)
+    guard = Guard(val, candidates)
+    if test is None:
+        guard.refuse(val)
+    elif isinstance(test, Predictions):
+        guard.look(test)
+        guard.told()
     if test is not None and not isinstance(test, Predictions):
         shown = [name for name in shown if name != "classwise_ece"]
         measure(Summary.empty(of=of).add(val[:1]), metrics=shown)  # what a summary cannot tell is refused now
     fitted = {c.name: c.fit(val, tell) for c in candidates}
     held_out = {} if choose or test is None else _held_out(candidates, fitted, val, folds, tell)
-    judged = _judged(val, test, candidates, fitted, folds, of, tell)
+    judged = _judged(val, test, guard, fitted, folds, of, tell)
     tell("judging")
     tables = {name: measure(p, metrics=shown, of=of) for name, p in judged.after.items()}
     if test is None and not choose:
@@ -123,7 +129,7 @@ def assess(
         held_out=held_out,
         changes=judged.changes(chosen, event(of, val.k).paired),
         mistakes=judged.mistakes(chosen),
-        how=_how(val, test, judged, folds),
+        how=_how(val, test, judged, folds) + guard.told(),
         fitted_on=val,
     )
 
@@ -161,7 +167,7 @@ def _least(values: Mapping[str, float]) -> str | None:
 def _judged(
     val: Predictions,
     test: Predictions | Iterable[Predictions] | str | Path | None,
-    candidates: Sequence[Candidate],
+    guard: "Guard",
     fitted: Mapping[str, Any],
     folds: int,
     of: Of,
@@ -169,39 +175,57 @@ def _judged(
 ) -> Whole | Pieces:
     if test is None:
         p = val.double()
-        return Whole(p, {c.name: c.out_of_fold(p, fitted[c.name], folds, tell) for c in candidates})
+        return Whole(p, {c.name: c.out_of_fold(p, fitted[c.name], folds, tell) for c in guard.candidates})
     if isinstance(test, Predictions):
         tell("applying what was fitted")
         return Whole.of(test.judging(of), fitted)
     pieces = Predictions.load_pieces(test) if isinstance(test, str | Path) else test
-    return in_pieces(_told(pieces, val, candidates, tell), fitted, of)
+    return in_pieces(_told(pieces, guard, tell), fitted, of)
 
 
-def _told(
-    pieces: Iterable[Predictions], val: Predictions, candidates: Sequence[Candidate], tell: Progress
-) -> Iterable[Predictions]:
+def _told(pieces: Iterable[Predictions], guard: "Guard", tell: Progress) -> Iterable[Predictions]:
     seen = 0
     for part in pieces:
         tell(f"judging, {seen:,} examples done")
-        _other(val, part, candidates)
+        guard.look(part)
         yield part
         seen += len(part)
 
 
-def _other(val: Predictions, test: Any, candidates: Sequence[Candidate]) -> None:
-    """Refuse to judge a calibrator on what it was fitted on."""
-    if test is not None and not isinstance(test, Predictions):
-        return  # its pieces are looked at one by one
-    if test is not None and val.k != test.k:
-        raise InputError(f"fitting and judging data must have the same classes, got {val.k} and {test.k}")
-    digest = (val if test is None else test).digest
-    for c in candidates:
-        c.refuse(digest)
-    if test is not None and digest == val.digest:
-        raise InputError(
-            "fitting and judging on the same data is refused, since it flatters every calibrator; give other data to "
-            "judge on, or cross-fit: leave out the second (on the command line, one file and --cv 5)"
-        )
+REFUSED = 0.1  # share of rows beyond chance from which two sets are no others
+
+
+class Guard:
+    """Watches that no calibrator is judged on what it was fitted on."""
+
+    def __init__(self, val: Predictions, candidates: Sequence[Candidate]) -> None:
+        self.val, self.candidates = val, candidates
+        self.judged: Sketch | None = None  # of the rows that were looked at
+
+    def refuse(self, part: Predictions) -> None:
+        """Refuse data that a ready calibrator was fitted on."""
+        for c in self.candidates:
+            c.refuse(part.digest)
+
+    def look(self, part: Predictions) -> None:
+        """Look at data to be judged, or at a piece of it."""
+        if self.val.k != part.k:
+            raise InputError(f"fitting and judging data must have the same classes, got {self.val.k} and {part.k}")
+        self.refuse(part)
+        self.judged = Sketch.of(part.row_hashes) if self.judged is None else self.judged.add(part.row_hashes)
+
+    def told(self) -> str:
+        """Say how many rows are the fitting data's too, if they are more than by chance; refuse too many."""
+        if self.judged is None:
+            return ""
+        overlap = Overlap.between(self.judged, Sketch.of(self.val.row_hashes))
+        if overlap.excess > REFUSED:
+            raise InputError(
+                f"fitting and judging on the same data is refused, since it flatters every calibrator: {overlap.text}; "
+                "give other data to judge on, or cross-fit: leave out the second (on the command line, one file and "
+                "--cv 5)"
+            )
+        return f" {overlap.text[0].upper()}{overlap.text[1:]}." if overlap.excess else ""
 
 
 def _how(val: Predictions, test: Any, judged: Whole | Pieces, folds: int) -> str:

@@ -14,6 +14,7 @@ from calibrant.assessment._event import Event, event, event_of
 from calibrant.assessment._plain import written
 from calibrant.assessment._table import Row, Table
 from calibrant.catalog import METRICS, Method
+from calibrant.io import csv_text
 from calibrant.metrics import Interval, Metric, Summary
 from calibrant.metrics.tables import ClassCells, classes_of
 from calibrant.predictions import Of, Predictions
@@ -38,7 +39,7 @@ class Measurement(Table):
 
     def save(self, path: str | Path) -> None:
         """Write the report (.html), the numbers (.json) or the table (.csv)."""
-        makers = {".html": self.html, ".json": self.json, ".csv": lambda: self.to_polars().write_csv()}
+        makers = {".html": self.html, ".json": self.json, ".csv": lambda: csv_text(self.to_polars())}
         written(path, makers)
 
     def __rich__(self) -> Any:

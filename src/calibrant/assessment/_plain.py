@@ -53,4 +53,4 @@ def written(path: str | Path, makers: Mapping[str, Callable[[], str]]) -> None:
     if path.suffix not in makers:
         raise InputError(f"{path}: can write {', '.join(makers)}, not {path.suffix or 'no suffix'!r}")
     with io.atomic_write(path) as draft:
-        draft.write_text(makers[path.suffix]())
+        draft.write_text(makers[path.suffix](), encoding="utf-8")

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console, Group
-from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from calibrant._text import markup
 from calibrant.assessment import words
 from calibrant.assessment._table import Findings
 from calibrant.assessment._table import Table as Measured
@@ -23,7 +23,7 @@ def measurement_text(table: Measured) -> Group:
     return Group(
         _numbers({"value": table}),
         Text(),
-        f"[bold]{escape(words.headline(table))}[/bold]",
+        f"[bold]{markup(words.headline(table))}[/bold]",
         *(_answer(*answer) for answer in words.first_answers(table)),
         _judged(table),
     )
@@ -36,9 +36,9 @@ def assessment_text(found: Findings) -> Group:
         _numbers(tables),
         Text(),
         *((_ranking(found), Text()) if len(found.tables) > 1 else ()),
-        f"[bold]{escape(words.headline(found.before))}[/bold]",
+        f"[bold]{markup(words.headline(found.before))}[/bold]",
         *(_answer(*answer) for answer in words.answers(found)),
-        f"[dim]{escape(found.how)}[/dim]",
+        f"[dim]{markup(found.how)}[/dim]",
         _judged(found.before),
     )
 
@@ -56,7 +56,7 @@ def _numbers(tables: Mapping[str, Measured]) -> Table:
     body = Table(**PLAIN, padding=(0, 1, 0, 0))
     body.add_column(f"{first.n:,} examples, {first.k} classes")
     for name, table in tables.items():
-        body.add_column(name, justify="right", no_wrap=True)
+        body.add_column(markup(name), justify="right", no_wrap=True)
         body.add_column(f"{words.at(table.level)} interval", style="dim", no_wrap=True)
     notes = len(tables) == 1
     if notes:
@@ -65,7 +65,7 @@ def _numbers(tables: Mapping[str, Measured]) -> Table:
         cells: list[str] = []
         for table in tables.values():
             cells += [table[row.name].text, words.evidence(table[row.name])] if row.name in table else ["–", ""]
-        body.add_row(escape(row.title), *map(escape, cells), *([escape(row.note)] if notes else []))
+        body.add_row(markup(row.title), *map(markup, cells), *([markup(row.note)] if notes else []))
     return body
 
 
@@ -74,19 +74,19 @@ def _ranking(found: Findings) -> Table:
     body = Table(**PLAIN)
     body.add_column("calibrator")
     for heading in words.headings(found.after, found.shown):
-        body.add_column(escape(heading), justify="right")
+        body.add_column(markup(heading), justify="right")
     for (name, table), best in zip(found.tables.items(), words.best(tables, found.shown), strict=True):
-        texts = [escape(table[m].text) for m in found.shown]
+        texts = [markup(table[m].text) for m in found.shown]
         cells = [f"[bold]{text}[/bold]" if b else text for text, b in zip(texts, best, strict=True)]
         mark = " (chosen)" if name == found.chosen else ""
-        body.add_row(escape(name) + mark, *cells)
+        body.add_row(markup(name) + mark, *cells)
     return body
 
 
 def _answer(question: str, answer: str) -> Any:
-    return Padding(f"[bold]{escape(question)}[/bold] {escape(answer)}", 0, expand=False)
+    return Padding(f"[bold]{markup(question)}[/bold] {markup(answer)}", 0, expand=False)
 
 
 def _judged(table: Measured) -> str:
     way = "" if table.event.of == "top" else '; of="top" (--of top) judges whether the predicted class is right'
-    return f"[dim]Judged: {escape(table.event.judged)}{way if table.k == 2 else ''}.[/dim]"
+    return f"[dim]Judged: {markup(table.event.judged)}{way if table.k == 2 else ''}.[/dim]"

@@ -3,6 +3,10 @@
 `save` writes a fitted calibrator to a file, `load` reads it back, `origin` tells what a file holds. `calibrate`
 applies one to predictions that are to be judged and refuses those it was fitted on, `fit` fits one by name,
 `cross_fit` calibrates without losing data, `pool` averages the members of an ensemble.
+
+A fitted map knows how many classes it was fitted on and refuses others with an `InputError`. Those that learn only
+about the scale of the logits go to any number: Identity, Temperature, SmoothedTemperature, EnsembleTemperature,
+FocalMap and FocalTemperature. Where one is said to keep every prediction, it does so in every precision.
 """
 
 from calibrant.calibrators import (

@@ -11,11 +11,12 @@ from torch import Tensor
 from calibrant._folds import split_folds, units
 from calibrant._softmax import LOG2_E
 from calibrant._solve import Certificate, Status, few_threads, minimize
+from calibrant.calibrators._apply import its_classes
 from calibrant.calibrators._fit import certify, fits, impossible
 from calibrant.calibrators._scaling import nll_temperature
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
-from calibrant.types import InputError, Logits, NonNegative, Positive
+from calibrant.types import ByClass, InputError, Logits, NonNegative, PerClass, Positive, PositiveNumber
 
 __all__ = ["BiasCorrectedTemperature", "Dirichlet", "Matrix", "Vector"]
 
@@ -208,8 +209,8 @@ class BiasCorrectedTemperature:
     tensor([[2., 1.]])
     """
 
-    temperature: Tensor  # () float64
-    bias: Tensor  # (k) float64
+    temperature: PositiveNumber  # float64
+    bias: PerClass  # float64
     certificate: Certificate | None = None
 
     @classmethod
@@ -224,6 +225,7 @@ class BiasCorrectedTemperature:
         fitted = cls(unit / found.weight.clamp_min(1e-6), found.bias)
         return certify(fitted, p, status, gradient=found.gradient, iterations=found.iterations)
 
+    @its_classes(lambda self: len(self.bias))
     def __call__(self, logits: Logits) -> Logits:
         """Return z / T + c."""
         return (logits / self.temperature + self.bias).to(logits.dtype)
@@ -245,9 +247,9 @@ class Vector:
     tensor([[8., 1.]])
     """
 
-    temperature: Tensor  # () float64
-    scale: Tensor  # (k) float64
-    bias: Tensor  # (k) float64
+    temperature: PositiveNumber  # float64
+    scale: PerClass  # float64
+    bias: PerClass  # float64
     floor: float = FLOOR  # under the top of the row, in units of T: where what lies lower is lifted to
     certificate: Certificate | None = None
 
@@ -263,6 +265,7 @@ class Vector:
         found = fit_affine(p.mapped(lambda z: _unit(z, unit, floor)), ones, strength, strength, guess)
         return _certified(cls(unit, found.weight, found.bias, floor), p, found)
 
+    @its_classes(lambda self: len(self.bias))
     def __call__(self, logits: Logits) -> Logits:
         """Return v x + c."""
         return affine(_unit(logits, self.temperature, self.floor), self.scale, self.bias).to(logits.dtype)
@@ -284,10 +287,10 @@ class Matrix:
     tensor([[1., 0.]])
     """
 
-    temperature: Tensor  # () float64
-    weight: Tensor  # (k, k) float64
-    bias: Tensor  # (k) float64
-    penalty: float = 0.0  # the one it was fitted with, or the ridge
+    temperature: PositiveNumber  # float64
+    weight: ByClass  # float64
+    bias: PerClass  # float64
+    penalty: NonNegative = 0.0  # the one it was fitted with, or the ridge
     floor: float = FLOOR  # as in `Vector`
     certificate: Certificate | None = None
 
@@ -316,6 +319,7 @@ class Matrix:
         found, strength = _odir(x, penalty, guess) if ridge is None else (_ridged(x, ridge, guess), ridge)
         return _certified(cls(unit, found.weight, found.bias, strength, floor), p, found)
 
+    @its_classes(lambda self: len(self.bias))
     def __call__(self, logits: Logits) -> Logits:
         """Return W x + c."""
         return affine(_centered(logits, self.temperature, self.floor), self.weight, self.bias).to(logits.dtype)
@@ -334,9 +338,9 @@ class Dirichlet:
     tensor([[-0.6931,  0.3069]])
     """
 
-    weight: Tensor  # (k, k) float64
-    bias: Tensor  # (k) float64
-    penalty: float = 0.0  # the one it was fitted with
+    weight: ByClass  # float64
+    bias: PerClass  # float64
+    penalty: NonNegative = 0.0  # the one it was fitted with
     floor: float = FLOOR  # lower log p count as this
     certificate: Certificate | None = None
 
@@ -349,6 +353,7 @@ class Dirichlet:
         found, penalty = _odir(p.mapped(lambda z: _log_p(z, floor)), penalty)
         return _certified(cls(found.weight, found.bias, penalty, floor), p, found)
 
+    @its_classes(lambda self: len(self.bias))
     def __call__(self, logits: Logits) -> Logits:
         """Return W log p + c."""
         return affine(_log_p(logits, self.floor), self.weight, self.bias).to(logits.dtype)

@@ -12,6 +12,7 @@ from torch import Tensor
 from calibrant._folds import split_folds, units
 from calibrant._solve import Certificate, Mixture, few_threads, mixture
 from calibrant.calibrators._affine import Matrix, Vector
+from calibrant.calibrators._apply import certified, its_classes, keeping_if, keeps_predictions
 from calibrant.calibrators._compose import Chain
 from calibrant.calibrators._fit import certify, fits
 from calibrant.calibrators._monotone import Monotone
@@ -152,6 +153,8 @@ class Auto:
         stack = cls(candidates, gain, error, tuple(left_out))
         return certify(stack, p, "converged", gradient=found.gap, iterations=found.steps, slack=least_cost(p))
 
+    @its_classes(certified)
+    @keeping_if(lambda self: all(map(keeps_predictions, self.members)))
     def __call__(self, logits: Logits) -> Logits:
         """Return the log of the weighted mean of the members' probabilities."""
         z = logits.double()

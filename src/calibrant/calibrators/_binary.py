@@ -9,10 +9,11 @@ from torch import Tensor
 
 from calibrant._solve import Certificate, Minimum, minimize
 from calibrant.calibrators._affine import FLOOR, RIDGE
+from calibrant.calibrators._apply import its_classes
 from calibrant.calibrators._fit import certify, fits, impossible
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
-from calibrant.types import InputError, Logits
+from calibrant.types import InputError, Logits, Number, Points, PositiveNumber
 
 __all__ = ["Beta", "Platt", "Quadratic"]
 
@@ -36,9 +37,9 @@ class Platt:
     tensor([[-3.5000,  3.5000]])
     """
 
-    slope: Tensor  # () float64
-    bias: Tensor  # () float64
-    limit: Tensor = UNLIMITED  # () float64, what an infinite score counts as, and the most any score does
+    slope: Number  # float64
+    bias: Number  # float64
+    limit: PositiveNumber = UNLIMITED  # float64, what an infinite score counts as, and the most any score does
     certificate: Certificate | None = None
 
     @classmethod
@@ -52,6 +53,7 @@ class Platt:
         a, b = found.x
         return _certified(cls(a / unit, b, limit), p, found, monotone, slack=2 / p.mass)
 
+    @its_classes(lambda _: 2)
     def __call__(self, logits: Logits) -> Logits:
         """Return the two logits, half the new score either way."""
         return _pair(self.slope * _score(logits, "Platt", self.limit) + self.bias, logits)
@@ -70,10 +72,10 @@ class Beta:
     tensor([[-1.5000,  1.5000]])
     """
 
-    a: Tensor  # () float64
-    b: Tensor  # () float64
-    c: Tensor  # () float64
-    limit: Tensor = UNLIMITED  # () float64, as in `Platt`
+    a: Number  # float64
+    b: Number  # float64
+    c: Number  # float64
+    limit: PositiveNumber = UNLIMITED  # float64, as in `Platt`
     certificate: Certificate | None = None
 
     @classmethod
@@ -86,6 +88,7 @@ class Beta:
         a, b, c = found.x
         return _certified(cls(a, b, c, limit), p, found, monotone)
 
+    @its_classes(lambda _: 2)
     def __call__(self, logits: Logits) -> Logits:
         """Return the two logits, half the new score either way."""
         log_p, minus_log_q = _log_odds_parts(_score(logits, "Beta", self.limit)).unbind(1)
@@ -107,10 +110,10 @@ class Quadratic:
             [-2.,  2.]])
     """
 
-    ends: Tensor  # (2) float64, least and greatest s
-    slopes: Tensor  # (2) float64, there
-    bias: Tensor  # () float64, the value at the lower end
-    limit: Tensor = UNLIMITED  # () float64, as in `Platt`
+    ends: Points  # (2) float64, least and greatest s
+    slopes: Points  # (2) float64, there
+    bias: Number  # float64, the value at the lower end
+    limit: PositiveNumber = UNLIMITED  # float64, as in `Platt`
     certificate: Certificate | None = None
 
     @classmethod
@@ -127,6 +130,7 @@ class Quadratic:
         slopes, c = found.x[:2], found.x[2]
         return _certified(cls(ends, slopes / unit, c - slopes @ center, limit), p, found, monotone)
 
+    @its_classes(lambda _: 2)
     def __call__(self, logits: Logits) -> Logits:
         """Return the two logits, half the new score either way."""
         return _pair(_parabola(_score(logits, "Quadratic", self.limit), self.ends) @ self.slopes + self.bias, logits)

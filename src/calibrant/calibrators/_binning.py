@@ -11,12 +11,13 @@ from torch import Tensor
 from calibrant._bins import Bins, Events, assign
 from calibrant._softmax import top_label
 from calibrant._solve import Certificate
+from calibrant.calibrators._apply import certified, its_classes
 from calibrant.calibrators._fit import certify, fits
 from calibrant.calibrators._isotonic import interpolated
 from calibrant.calibrators._scaling import Temperature
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
-from calibrant.types import Count, Logits, PerExample, Range
+from calibrant.types import Count, Logits, PerBin, PerExample, Points, Range, Starts
 
 __all__ = ["BayesianBinning", "HistogramBinning", "ScalingBinning", "TopLabelBinning"]
 
@@ -29,7 +30,8 @@ class HistogramBinning:
     """Histogram binning (Zadrozny & Elkan 2001), pooled on the top label (Wang et al. 2021, section 4).
 
     The confidence becomes the validation accuracy of its bin; the other classes share the rest in proportion, none
-    above it, so that predictions stay (unless right no more often than 1/k). An empty bin keeps the confidence.
+    above it, so that predictions stay (unless right no more often than 1/k). An empty bin keeps the confidence. For the
+    number of classes it was fitted on, as are all that speak of a confidence.
     Returns log p; a bin that was always right says probability 1, so that one later mistake in it costs an infinite
     NLL.
 
@@ -38,8 +40,8 @@ class HistogramBinning:
     tensor([[0.7500, 0.2500]])
     """
 
-    edges: Tensor  # (b + 1)
-    accuracy: Tensor  # (b), nan where the bin was empty
+    edges: Points  # (b + 1)
+    accuracy: PerBin  # nan where the bin was empty
     certificate: Certificate | None = None
 
     @classmethod
@@ -52,6 +54,7 @@ class HistogramBinning:
         found = _equal_mass(bins, events) if scheme == "equal_mass" else events.equal_width(bins)
         return certify(cls(found.edges, found.accuracy), p, "closed form", criterion=f"ece(bins={bins})")
 
+    @its_classes(certified)
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         return with_confidence(logits, _look_up(self.edges, self.accuracy, _confidence(logits)))
@@ -67,7 +70,7 @@ class TopLabelBinning:
     fewer than `points` times share one set of bins.
     """
 
-    group: Tensor  # (k) int64: the row of bins of a predicted class; 0 is the shared one
+    group: Starts  # (k) int64: the row of bins of a predicted class; 0 is the shared one
     edges: Tensor  # (groups, b - 1) inner edges in log-odds, padded with +inf
     accuracy: Tensor  # (groups, b), nan where there was no example
     count: Tensor  # (groups, b) int64: examples behind each accuracy
@@ -117,6 +120,7 @@ class TopLabelBinning:
             return math.inf
         return math.sqrt(math.log(2 * len(used) / alpha) / (2 * int(used.min())))
 
+    @its_classes(lambda self: len(self.group))
     def __call__(self, logits: Logits) -> Logits:
         """Return log p; a confidence stays as it is where there are no bins to look it up in."""
         row = self.group[logits.argmax(-1)]
@@ -135,8 +139,8 @@ class ScalingBinning:
     """
 
     scaler: Temperature
-    edges: Tensor  # (b + 1) of the scaled confidence
-    value: Tensor  # (b), nan where the bin was empty
+    edges: Points  # (b + 1) of the scaled confidence
+    value: PerBin  # nan where the bin was empty
     certificate: Certificate | None = None
 
     @classmethod
@@ -147,6 +151,7 @@ class ScalingBinning:
         found = _equal_mass(bins, p.mapped(scaler).judging("top").events)
         return certify(cls(scaler, found.edges, found.confidence), p, "closed form", criterion=f"ece(bins={bins})")
 
+    @its_classes(certified)
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         scaled = self.scaler(logits)
@@ -164,8 +169,8 @@ class BayesianBinning:
     confidences the average is constant.
     """
 
-    edges: Tensor  # (s + 1): all the binnings' edges together
-    value: Tensor  # (s): the average in each
+    edges: Points  # (s + 1): all the binnings' edges together
+    value: PerBin  # (s): the average in each
     certificate: Certificate | None = None
 
     @classmethod
@@ -184,6 +189,7 @@ class BayesianBinning:
             value += share * means[assign(inner, middle).clamp(0, len(means) - 1)]
         return certify(cls(edges, value), p, "closed form", criterion="ece(bins=15)")
 
+    @its_classes(certified)
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         return with_confidence(logits, _look_up(self.edges, self.value, _confidence(logits)))

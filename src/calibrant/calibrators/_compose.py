@@ -9,6 +9,7 @@ import torch
 
 from calibrant._folds import cross_fitted
 from calibrant._solve import Certificate
+from calibrant.calibrators._apply import classes_of, its_classes, keeping_if, keeps_predictions
 from calibrant.calibrators._fit import certify, fits, fitting, takes
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
@@ -48,6 +49,8 @@ class Chain:
         done = getattr(two, "certificate", None) or Certificate("nll", math.nan, math.nan, "closed form")
         return certify(cls(one, two), p, done.status, gradient=done.gradient, iterations=done.iterations)
 
+    @its_classes(lambda self: classes_of(self.first) or classes_of(self.second))
+    @keeping_if(lambda self: keeps_predictions(self.first) and keeps_predictions(self.second))
     def __call__(self, logits: Logits) -> Logits:
         """Return second(first(z))."""
         return self.second(self.first(logits.double())).to(logits.dtype)

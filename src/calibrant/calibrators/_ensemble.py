@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from calibrant._solve import Certificate, Mixture, mixture
+from calibrant.calibrators._apply import keeping
 from calibrant.calibrators._fit import certify, fits
 from calibrant.calibrators._scaling import nll_temperature
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
-from calibrant.types import Logits
+from calibrant.types import Logits, PositiveNumber, Shares
 
 __all__ = ["EnsembleTemperature"]
 
@@ -25,15 +26,16 @@ class EnsembleTemperature:
 
     $p^{(T)} = \mathrm{softmax}(z / T)$ and w on the simplex: keeps every prediction. `criterion="nll"` takes the T
     of least NLL, then the weights of least NLL by EM; "brier", the authors' choice, the T and then the weights of
-    least Brier score, exactly. Weights 1, 0, 0 are temperature scaling.
+    least Brier score, exactly. Weights 1, 0, 0 are temperature scaling. Goes to any number of
+    classes.
 
     >>> number = lambda x: torch.tensor(x, dtype=torch.float64)
     >>> EnsembleTemperature(number(1.0), number([0.5, 0.0, 0.5]))(torch.tensor([[0.0, -torch.inf]])).exp()
     tensor([[0.7500, 0.2500]])
     """
 
-    temperature: Tensor  # () float64, > 0
-    weights: Tensor  # (3) float64, on the simplex: tempered, raw, uniform
+    temperature: PositiveNumber  # float64
+    weights: Shares  # (3) float64, on the simplex: tempered, raw, uniform
     certificate: Certificate | None = None
 
     @classmethod
@@ -53,6 +55,7 @@ class EnsembleTemperature:
         fitted = cls(torch.tensor(t, dtype=torch.float64), best.shares)
         return certify(fitted, p, status, criterion=criterion, gradient=best.gap, iterations=steps + best.steps)
 
+    @keeping
     def __call__(self, logits: Logits) -> Logits:
         """Return log p of the mixture."""
         z = logits.double()

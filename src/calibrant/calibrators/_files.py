@@ -9,20 +9,23 @@ import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from jaxtyping import jaxtyped
 from torch import Tensor
 
+from calibrant import io
 from calibrant._solve import Certificate
+from calibrant.calibrators._apply import classes_of
 from calibrant.calibrators._auto import Candidate
 from calibrant.calibrators._compose import fitted_on as _digests
 from calibrant.calibrators._compose import is_plain, learned
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
-from calibrant.types import InputError
+from calibrant.types import Calibrator, InputError, Range
 
-FORMAT, VERSION = "calibrant.calibrator", 1
+FORMAT, VERSION = "calibrant.calibrator", 2
 KEYS = ("format", "version", "calibrant", "fitted_on", "calibrator", "sha256")
 
 
@@ -61,6 +64,7 @@ def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None 
 
     try:
         save_file(tensors, path, meta | {"sha256": _checksum(meta, tensors)})
+        io.readable_by_others(Path(path))
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: cannot write the calibrator ({' '.join(str(error).split())[:120]})") from None
 
@@ -69,8 +73,9 @@ def load(path: str | Path, *, also: Iterable[type] = ()) -> Any:
     """Read the calibrator that `save` wrote; learned tensors come back on the CPU, bit for bit.
 
     Only registered calibrators are built (your own by `calibrators.register`), and the classes given in `also`:
-    nothing is imported or run because a file says so. Raises `InputError` for a file that is not a calibrator's, was
-    changed after it was written, comes from a later format, or names a class that is not known.
+    nothing is imported or run because a file says so. What it holds must have the shapes and ranges that its class
+    declares, and must map logits to logits. Raises `InputError` for a file that is not a calibrator's, was changed
+    after it was written, comes from a later format, or names a class that is not known.
 
     >>> import tempfile
     >>> from calibrant.calibrators import Temperature, load, save
@@ -82,18 +87,44 @@ def load(path: str | Path, *, also: Iterable[type] = ()) -> Any:
     meta, tensors = _read(Path(path))
     known = {_name(cls): cls for cls in also}
     try:
-        return _decode(json.loads(meta["calibrator"]), tensors, known)
+        return _tried(_decode(_description(meta), tensors, known))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
         raise InputError(f"{path}: the description of the calibrator is malformed; save it again") from None
 
 
 def origin(path: str | Path) -> Origin:
     """Read what a calibrator's file says of itself, without building the calibrator."""
     meta, _ = _read(Path(path))
-    name = str(json.loads(meta["calibrator"]).get("class"))
+    try:
+        name = _description(meta)["class"]
+    except (ValueError, RecursionError):
+        raise InputError(f"{path}: the description of the calibrator is malformed; save it again") from None
     return Origin(name, tuple(meta["fitted_on"].split()), meta["calibrant"], int(meta["version"]))
+
+
+def _description(meta: Mapping[str, str]) -> dict[str, Any]:
+    match json.loads(meta["calibrator"]):
+        case {"class": str(), "fields": dict()} as node:
+            return node
+        case _:
+            raise ValueError
+
+
+def _tried(calibrator: Any) -> Any:
+    """Return one of ours after it has mapped a few logits: what its fields say apart must also go together."""
+    if not isinstance(calibrator, Calibrator) or not type(calibrator).__module__.startswith("calibrant."):
+        return calibrator
+    name = type(calibrator).__name__
+    try:
+        k = classes_of(calibrator) or 3
+        logits = torch.linspace(-9, 9, 3, dtype=torch.float64)[:, None] * torch.arange(k, dtype=torch.float64) / k
+        Predictions(logits, torch.zeros(3, dtype=torch.int64)).mapped(calibrator)
+    except Exception as error:  # whatever goes wrong inside, the file is to blame
+        reason = " ".join(str(error).split())[:120]
+        raise InputError(f"what it holds makes no {name} ({reason}); the file was not written by save") from None
+    return calibrator
 
 
 # Values to JSON and back: a tensor is {"tensor": key}, a tuple {"tuple": [...]}, a dataclass {"class": ..., "fields"}
@@ -165,10 +196,12 @@ def _build(name: str, values: Mapping[str, Any], known: Mapping[str, type]) -> A
     needed = {f.name for f in declared.values() if f.default is MISSING and f.default_factory is MISSING}
     if not needed <= values.keys() <= declared.keys():
         raise InputError(f"{name} has the fields {', '.join(declared)}, the file has {', '.join(values) or 'none'}")
-    hints = typing.get_type_hints(cls)
-    for key, value in values.items():
-        if not _fits(value, hints[key]):
-            raise InputError(f"{name}.{key} cannot be a {type(value).__name__}; the file was not written by save")
+    hints = typing.get_type_hints(cls, include_extras=True)
+    with jaxtyped("context"):  # k is one number in all fields
+        for key, value in values.items():
+            if not _fits(value, hints[key]):
+                got = "Tensor of this shape and value" if isinstance(value, Tensor) else type(value).__name__
+                raise InputError(f"{name}.{key} cannot be a {got}; the file was not written by save")
     return cls(**values)
 
 
@@ -182,17 +215,29 @@ def _plain(cls: type, values: Mapping[str, Any]) -> Any:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value may stand in a field so annotated; only plain classes and unions of them are judged."""
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return any(_fits(value, part) for part in typing.get_args(hint))
-    hint = getattr(hint, "array_type", hint)  # of a jaxtyping annotation
-    if hint in (Tensor, Certificate, str, bool, int, type(None)):
-        return isinstance(value, hint)
+    """Whether a value may stand in a field so annotated: type, shape, words and range; other hints are not judged."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        ranges = [extra for extra in arguments[1:] if isinstance(extra, Range)]
+        return _fits(value, arguments[0]) and all(_lies_in(value, each) for each in ranges)
+    if isinstance(hint, types.UnionType) or origin is typing.Union:
+        return any(_fits(value, part) for part in arguments)
+    if origin is Literal:
+        return value in arguments
+    if origin is tuple:
+        parts = arguments[:1] * len(value) if isinstance(value, tuple) and arguments[1:] == (...,) else arguments
+        return isinstance(value, tuple) and len(value) == len(parts) and all(map(_fits, value, parts))
+    if hint in (int, float) and isinstance(value, bool):
+        return False
     if hint is float:
         return isinstance(value, float | int)
-    if typing.get_origin(hint) is tuple:
-        return isinstance(value, tuple)
-    return True
+    return isinstance(value, hint) if isinstance(hint, type) and hint is not Any else True
+
+
+def _lies_in(value: Any, wanted: Range) -> bool:
+    if not isinstance(value, Tensor):
+        return value in wanted
+    return not value.numel() or all(float(end) in wanted for end in (value.min(), value.max()))
 
 
 # The file
@@ -209,11 +254,12 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise InputError(f"{path}: not a safetensors file ({' '.join(str(error).split())[:120]})") from None
-    if meta.get("format") != FORMAT or not meta.get("version", "").isdigit():
+    version = meta.get("version", "")
+    if meta.get("format") != FORMAT or not (version.isascii() and version.isdigit() and len(version) < 10):
         raise InputError(f"{path}: a safetensors file, but not a calibrator's; write one with calibrators.save")
-    if int(meta["version"]) > VERSION:
+    if int(version) > VERSION:
         raise InputError(
-            f"{path}: written in format {meta['version']} by calibrant {meta.get('calibrant')}, this version reads "
+            f"{path}: written in format {version} by calibrant {meta.get('calibrant')}, this version reads "
             f"up to {VERSION}; upgrade calibrant"
         )
     sealed = meta.pop("sha256", "")

@@ -125,6 +125,7 @@ def certify(
         standard_error=standard_error,
         data=p.digest,
         clipped=clipped,
+        classes=p.logits.shape[1],
     )
     return replace(apply, certificate=certificate)
 

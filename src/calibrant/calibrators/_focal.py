@@ -1,21 +1,22 @@
 """Focal: undo the lack of properness of focal loss, alone or together with a temperature."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from calibrant import theory
 from calibrant._solve import Certificate
+from calibrant.calibrators._apply import keeping
 from calibrant.calibrators._fit import certify, fits
 from calibrant.calibrators._grid import Best
 from calibrant.calibrators._grid import search as search_grid
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
-from calibrant.types import InputError, Logits, Range
+from calibrant.types import InputError, Logits, PositiveNumber, Range, Scalar
 
 __all__ = ["FocalMap", "FocalTemperature"]
 
@@ -33,13 +34,14 @@ class FocalMap:
     r"""The focal calibration map, $p_j \propto q_j / g(q_j, \gamma)$ (Komisarenko & Kull 2024, eq. 1).
 
     What turns the minimizer of focal loss with this gamma into the true probabilities, before any validation data
-    are seen. Keeps every prediction; sharpens for gamma > 0; the identity at gamma = 0. See `theory.focal_map`.
+    are seen. Keeps every prediction; sharpens for gamma > 0; the identity at gamma = 0. Goes to any
+    number of classes. See `theory.focal_map`.
 
     >>> FocalMap(2.0)(torch.tensor([[0.626614827, 0.373385173]]).log()).exp()
     tensor([[0.8000, 0.2000]])
     """
 
-    gamma: float  # > -1
+    gamma: Gamma
     certificate: Certificate | None = None
 
     @classmethod
@@ -48,6 +50,7 @@ class FocalMap:
         """Take gamma as given, most often the one trained with; only the certificate looks at the data."""
         return certify(cls(gamma), p, "closed form", criterion="nll")
 
+    @keeping
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         return theory.focal_map(logits, gamma=self.gamma)
@@ -58,16 +61,16 @@ class FocalMap:
 class FocalTemperature:
     r"""Focal temperature scaling (Komisarenko & Kull 2024, section 4.2): softmax(z / T), then the focal map.
 
-    Temperature scaling at gamma = 0. Keeps every prediction. With two classes and gamma >= 0 it is within 0.0012 of a
-    temperature and adds nothing (with gamma = -0.5 within 0.014); with many classes it moves the top probability
-    against the others.
+    Temperature scaling at gamma = 0. Keeps every prediction. Goes to any number of classes. With two classes and
+    gamma >= 0 it is within 0.0012 of a temperature and adds nothing (with gamma = -0.5 within 0.014); with many classes
+    it moves the top probability against the others.
 
     >>> FocalTemperature(torch.tensor(2.0), torch.tensor(0.0))(torch.tensor([[4.0, 0.0]])).softmax(-1)
     tensor([[0.8808, 0.1192]])
     """
 
-    temperature: Tensor  # () float64, > 0
-    gamma: Tensor  # () float64, > -1
+    temperature: PositiveNumber  # float64
+    gamma: Annotated[Scalar, Range(above=-1, below=math.inf)]  # float64
     certificate: Certificate | None = None
 
     @classmethod
@@ -101,6 +104,7 @@ class FocalTemperature:
         status = "at bound" if on_edge else "grid"
         return certify(cls(t, best_gamma), p, status, criterion=criterion, iterations=passes)
 
+    @keeping
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         return theory.focal_map(logits / self.temperature, gamma=self.gamma)

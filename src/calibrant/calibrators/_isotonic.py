@@ -9,10 +9,11 @@ from torch import Tensor
 
 from calibrant._bins import Ties
 from calibrant._solve import Certificate
+from calibrant.calibrators._apply import certified, its_classes, keeping
 from calibrant.calibrators._fit import certify, fits
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
-from calibrant.types import Logits, Positive, Range
+from calibrant.types import Logits, Positive, Range, Shares, Starts
 
 __all__ = ["Isotonic", "SharedIsotonic", "VennAbers"]
 
@@ -28,10 +29,10 @@ class Isotonic:
     finite; floor=0 is the plain method. Returns log p.
     """
 
-    p: Tensor  # fitted points of all classes, one class after the other
-    value: Tensor  # and their fitted values
-    start: Tensor  # (k + 1) int64: where each class begins
-    floor: float = 0.0
+    p: Shares  # fitted points of all classes, one class after the other
+    value: Shares  # and their fitted values
+    start: Starts  # (k + 1) int64: where each class begins
+    floor: Annotated[float, Range(least=0, below=1)] = 0.0
     certificate: Certificate | None = None
 
     @classmethod
@@ -44,6 +45,7 @@ class Isotonic:
         fitted = cls(x, value, _starts([len(x_j) for x_j, _ in curves], x), floor)
         return certify(fitted, p, "closed form", criterion="brier")
 
+    @its_classes(lambda self: len(self.start) - 1)
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         p = logits.double().softmax(-1)
@@ -64,12 +66,13 @@ class SharedIsotonic:
     r"""One isotonic curve for all classes, IRM (Zhang, Kailkhura & Han 2020), normalized.
 
     Fitted to all n k pairs (p_ij, 1[y_i = j]); $\epsilon p$ is added, so that the curve rises strictly and no
-    prediction changes, except that probabilities closer than rounding may tie. Returns log p.
+    prediction changes; where rounding would, the predicted class stays one step of it ahead. For the number of classes
+    it was fitted on, since a curve of probabilities among few says nothing of many. Returns log p.
     """
 
-    p: Tensor  # fitted points
-    value: Tensor
-    epsilon: float = 1e-9
+    p: Shares  # fitted points
+    value: Shares
+    epsilon: Positive = 1e-9
     certificate: Certificate | None = None
 
     @classmethod
@@ -82,6 +85,8 @@ class SharedIsotonic:
         fitted = cls(*_curve(probs.flatten(), y.flatten(), often), epsilon)
         return certify(fitted, p, "closed form", criterion="brier")
 
+    @its_classes(certified)
+    @keeping
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         p = logits.double().softmax(-1)
@@ -99,10 +104,10 @@ class VennAbers:
     log p; `interval` returns p0 and p1.
     """
 
-    p: Tensor  # distinct fitted probabilities of all classes, one class after the other
-    low: Tensor  # p0 at or above each
-    high: Tensor  # p1 at or below each
-    start: Tensor  # (k + 1) int64: where each class begins
+    p: Shares  # distinct fitted probabilities of all classes, one class after the other
+    low: Shares  # p0 at or above each
+    high: Shares  # p1 at or below each
+    start: Starts  # (k + 1) int64: where each class begins
     certificate: Certificate | None = None
 
     @classmethod
@@ -119,6 +124,7 @@ class VennAbers:
         fitted = cls(x, low, high, _starts([len(part[0]) for part in points], x))
         return certify(fitted, p, "closed form", criterion="brier")
 
+    @its_classes(lambda self: len(self.start) - 1)
     def interval(self, logits: Logits) -> tuple[Logits, Logits]:
         """Return p0 and p1 of every example and class; their distance says how much the data leave open."""
         lows: list[Tensor] = []
@@ -132,6 +138,7 @@ class VennAbers:
             highs.append(above[torch.searchsorted(x, p_j)])
         return torch.stack(lows, 1), torch.stack(highs, 1)
 
+    @its_classes(lambda self: len(self.start) - 1)
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         low, high = self.interval(logits)

@@ -1,17 +1,19 @@
 """One increasing map shared by all classes: better probabilities, the same predictions."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from calibrant._solve import Certificate, Minimum, few_threads, minimize, summed
+from calibrant.calibrators._apply import certified, its_classes, keeping
 from calibrant.calibrators._fit import certify, fits
 from calibrant.calibrators._scaling import nll_temperature
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
-from calibrant.types import Count, Logits, NonNegative
+from calibrant.types import Count, Logits, NonNegative, Points, PositiveNumber, Range
 
 __all__ = ["Monotone"]
 
@@ -29,16 +31,16 @@ class Monotone:
     and increasing, so the order of the classes never changes. T is the temperature of least NLL and the knots are
     quantiles of the two smallest v of every row and of the label's. Minimizes mean NLL $+ \frac{1}{n} \sum_j
     (\theta_{j+1} - \theta_j)^2$. Temperature scaling with one piece; a convex form of the order-preserving
-    networks of Rahimi et al. (2020, "DIAG").
+    networks of Rahimi et al. (2020, "DIAG"). For the number of classes it was fitted on.
 
     >>> one = torch.ones((), dtype=torch.float64)
     >>> Monotone(one, torch.zeros(1).double(), torch.tensor([2.0]).double())(torch.zeros(1, 2))
     tensor([[-1.3863, -1.3863]])
     """
 
-    temperature: Tensor  # () float64, > 0
-    knots: Tensor  # (J) float64, increasing from 0, in nats
-    slopes: Tensor  # (J) float64, > 0
+    temperature: PositiveNumber  # float64
+    knots: Points  # (J) float64, increasing from 0, in nats
+    slopes: Annotated[Points, Range(above=0)]  # (J) float64
     certificate: Certificate | None = None
 
     @classmethod
@@ -61,6 +63,8 @@ class Monotone:
         fitted = cls(unit, knots, found.x)
         return certify(fitted, p, status, gradient=found.gradient, iterations=found.evaluations)
 
+    @its_classes(certified)
+    @keeping
     def __call__(self, logits: Logits) -> Logits:
         """Return -m(v), with m the increasing piecewise linear map."""
         v = -(logits.double() / self.temperature).log_softmax(-1)

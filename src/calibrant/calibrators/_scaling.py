@@ -10,11 +10,12 @@ from torch import Tensor
 
 from calibrant._softmax import LOG2_E, is_predicted
 from calibrant._solve import Certificate, Curve, Root, Status, increasing_root, summed
+from calibrant.calibrators._apply import keeping
 from calibrant.calibrators._fit import certify, fits, honest
 from calibrant.calibrators._grid import search
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
-from calibrant.types import InputError, Logits
+from calibrant.types import InputError, Logits, PositiveNumber
 
 __all__ = ["Identity", "Temperature"]
 
@@ -28,7 +29,7 @@ GRIDS = {  # temperatures of the papers' searches, in their order
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Identity:
-    """Leave the logits alone: the baseline of every table."""
+    """Leave the logits alone, of whatever classes: the baseline of every table."""
 
     @classmethod
     @fits
@@ -44,13 +45,13 @@ class Identity:
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Temperature:
-    r"""Temperature scaling, $z / T$ (Guo et al. 2017, eq. 9). Keeps every prediction.
+    r"""Temperature scaling, $z / T$ (Guo et al. 2017, eq. 9). Keeps every prediction. Goes to any number of classes.
 
     >>> Temperature(torch.tensor(2.0))(torch.tensor([[4.0, 0.0]]))
     tensor([[2., 0.]])
     """
 
-    temperature: Tensor  # () float64, > 0
+    temperature: PositiveNumber  # float64
     certificate: Certificate | None = None
 
     @classmethod
@@ -91,9 +92,11 @@ class Temperature:
             accuracy_after=found.right / p.mass,
             standard_error=found.standard_error,
             data=p.digest,
+            classes=p.logits.shape[1],
         )
         return cls(torch.tensor(found.temperature, dtype=torch.float64), certificate)
 
+    @keeping
     def __call__(self, logits: Logits) -> Logits:
         """Return z / T."""
         return logits / self.temperature

@@ -8,12 +8,13 @@ from torch import Tensor
 
 from calibrant._softmax import top_label
 from calibrant._solve import Certificate
+from calibrant.calibrators._apply import certified, its_classes
 from calibrant.calibrators._binning import with_confidence
 from calibrant.calibrators._fit import certify, fits
 from calibrant.calibrators._isotonic import interpolated
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
-from calibrant.types import Logits, Range
+from calibrant.types import Logits, Points, Range, Shares
 
 __all__ = ["Spline"]
 
@@ -29,8 +30,8 @@ class Spline:
     examples. The other classes share the rest, as in `HistogramBinning`. Need not be monotone. Returns log p.
     """
 
-    confidence: Tensor  # (m) distinct fitted confidences, rising
-    value: Tensor  # (m) what each becomes
+    confidence: Points  # (m) distinct fitted confidences, rising
+    value: Shares  # (m) what each becomes
     certificate: Certificate | None = None
 
     @classmethod
@@ -49,6 +50,7 @@ class Spline:
         new = (slope @ weights).squeeze(1).clamp(1 / (n + 2), 1 - 1 / (n + 2))
         return certify(cls(ties.value, new), p, "closed form", criterion="ece(bins=15)")
 
+    @its_classes(certified)
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         confidence, _ = top_label(logits, logits.argmax(-1))

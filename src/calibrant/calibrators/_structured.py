@@ -12,11 +12,12 @@ from torch import Tensor
 from calibrant._folds import cross_fitted, units
 from calibrant._solve import Certificate
 from calibrant.calibrators._affine import Affine, affine, fit_affine, narrow_enough, shrinkage
+from calibrant.calibrators._apply import its_classes, keeping
 from calibrant.calibrators._fit import certify, fits
 from calibrant.calibrators._scaling import nll_temperature
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
-from calibrant.types import Logits
+from calibrant.types import ByClass, Logits, PerClass, PositiveNumber
 
 __all__ = ["SmoothedTemperature", "StructuredMatrix", "StructuredVector"]
 
@@ -37,15 +38,15 @@ class SmoothedTemperature:
 
     p = softmax(z / T), with the T of least NLL on n examples (ts-mix of probmetrics). Keeps every prediction, and no
     error costs more than $\log(k (n+1))$: where every example was right, T -> 0 and this adds 1/k to the count of
-    every class, as Krichevsky & Trofimov (1981) do for two.
+    every class, as Krichevsky & Trofimov (1981) do for two. Goes to any number of classes.
 
     >>> one = torch.ones((), dtype=torch.float64)
     >>> SmoothedTemperature(one, one)(torch.tensor([[0.0, -torch.inf]])).exp()
     tensor([[0.7500, 0.2500]])
     """
 
-    temperature: Tensor  # () float64, > 0
-    count: Tensor  # () float64, number of examples it was fitted on
+    temperature: PositiveNumber  # float64
+    count: PositiveNumber  # float64, number of examples it was fitted on
     certificate: Certificate | None = None
 
     @classmethod
@@ -58,6 +59,7 @@ class SmoothedTemperature:
             standard_error=found.standard_error, slack=least_cost(p),
         )  # fmt: skip
 
+    @keeping
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         return smoothed(logits, self.temperature, self.count).to(logits.dtype)
@@ -74,11 +76,11 @@ class StructuredVector:
     to the wrong family leaves confidence too low. Convex, solved by L-BFGS.
     """
 
-    temperature: Tensor  # () float64, > 0
-    count: Tensor  # () float64, number of examples it was fitted on
-    scale: Tensor  # (k) float64, v
-    bias: Tensor  # (k) float64
-    final: Tensor  # () float64, the temperature on top; 1 if there is none
+    temperature: PositiveNumber  # float64
+    count: PositiveNumber  # float64, number of examples it was fitted on
+    scale: PerClass  # float64, v
+    bias: PerClass  # float64
+    final: PositiveNumber  # float64, the temperature on top; 1 if there is none
     certificate: Certificate | None = None
 
     @classmethod
@@ -96,6 +98,7 @@ class StructuredVector:
         ridge = k / p.mass
         return _fit(cls, p, torch.ones(k, dtype=torch.float64), ridge, ridge, guess, refit_temperature)
 
+    @its_classes(lambda self: len(self.bias))
     def __call__(self, logits: Logits) -> Logits:
         """Return u' + v u' + c, over the final temperature."""
         u = smoothed(logits, self.temperature, self.count)
@@ -112,11 +115,11 @@ class StructuredMatrix:
     `StructuredVector`. Convex, solved by L-BFGS.
     """
 
-    temperature: Tensor  # () float64, > 0
-    count: Tensor  # () float64, number of examples it was fitted on
-    weight: Tensor  # (k, k) float64, M
-    bias: Tensor  # (k) float64
-    final: Tensor  # () float64, the temperature on top; 1 if there is none
+    temperature: PositiveNumber  # float64
+    count: PositiveNumber  # float64, number of examples it was fitted on
+    weight: ByClass  # float64, M
+    bias: PerClass  # float64
+    final: PositiveNumber  # float64, the temperature on top; 1 if there is none
     certificate: Certificate | None = None
 
     @classmethod
@@ -131,6 +134,7 @@ class StructuredMatrix:
         guess = None if warm_start is None else Affine(eye + warm_start.weight, warm_start.bias)
         return _fit(cls, p, eye, *shrinkage(p.mass, k), guess, refit_temperature)
 
+    @its_classes(lambda self: len(self.bias))
     def __call__(self, logits: Logits) -> Logits:
         """Return u' + M u' + c, over the final temperature."""
         u = smoothed(logits, self.temperature, self.count)

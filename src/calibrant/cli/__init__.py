@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from calibrant._text import visible
 from calibrant._version import __version__
 from calibrant.cli import assess, show, study
 
@@ -30,11 +31,11 @@ def main() -> None:
 
         if not isinstance(error, InputError):
             raise
-        print(f"calibrant: {error}", file=sys.stderr)
+        print(f"calibrant: {visible(str(error))}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
-        print(f"calibrant: cannot read or write{where}: {error.strerror or error}", file=sys.stderr)
+        print(visible(f"calibrant: cannot read or write{where}: {error.strerror or error}"), file=sys.stderr)
         sys.exit(2)
     except SystemExit as end:
         if end.code == 130:  # so typer ends at Ctrl-C

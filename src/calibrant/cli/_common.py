@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from calibrant._text import markup, visible
+
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 400)  # whole lines when piped
 errors = Console(highlight=False, stderr=True, width=None if sys.stderr.isatty() else 400)
 PLAIN: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "dim"}
@@ -34,7 +36,7 @@ def status() -> Generator[Callable[[str], object], None, None]:
         yield lambda text: None
         return
     with out.status("reading") as shown:
-        yield shown.update
+        yield lambda text: shown.update(markup(text))
 
 
 def write(path: Path, text: str) -> None:
@@ -42,13 +44,13 @@ def write(path: Path, text: str) -> None:
     from calibrant.io import atomic_write
 
     with atomic_write(path) as draft:
-        draft.write_text(text)
+        draft.write_text(text, encoding="utf-8")
     say(f"wrote {path}")
 
 
 def say(text: str) -> None:
     """Print one line on what was done, however long."""
-    out.print(text, soft_wrap=True, markup=False)
+    out.print(visible(text), soft_wrap=True, markup=False)
 
 
 def command() -> str:

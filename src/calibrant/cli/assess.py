@@ -76,7 +76,7 @@ def assess_(
     from calibrant.types import InputError
 
     include(with_)
-    _writable(html, json_, save)
+    _writable(html, json_, save, inputs=[*file, *(calibrator or []), *(with_ or [])])
     if save is not None and save.suffix != ".safetensors":
         raise InputError(f"a calibrator is saved as .safetensors, got {save}")
     if len(file) > 2 or (len(file) == 2 and cv is not None):
@@ -133,7 +133,7 @@ def measure_(
     from calibrant.assessment import saved, summary_of
 
     include(with_)
-    _writable(html, json_)
+    _writable(html, json_, inputs=[file, calibrator, *(with_ or [])])
     calibrate = None if calibrator is None else saved(calibrator)
     with status() as progress:
         progress("measuring")
@@ -160,25 +160,21 @@ def apply_(
     import numpy as np
 
     from calibrant import calibrators
-    from calibrant.io import atomic_write, writable
-    from calibrant.predictions import load_logits
+    from calibrant.io import atomic_write
+    from calibrant.predictions import load_unlabeled
     from calibrant.types import InputError
 
     include(with_)
     if output.suffix != ".npz":
         raise InputError(f"calibrated predictions are written as .npz, got {output}")
-    writable(output)
+    _writable(output, inputs=[calibrator, file, *(with_ or [])])
     fitted = calibrators.load(calibrator)
-    logits, labels = load_logits(file)
-    try:
-        calibrated = fitted(logits.double())
-    except (RuntimeError, IndexError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{calibrator} does not fit the {logits.shape[1]} classes of {file} ({reason})") from None
-    arrays = {"logits": calibrated.numpy()} | ({} if labels is None else {"labels": labels.numpy()})
+    p, labeled = load_unlabeled(file)
+    calibrated = p.double().mapped(fitted)
+    arrays = {"logits": calibrated.logits.numpy()} | ({"labels": p.labels.numpy()} if labeled else {})
     with atomic_write(output) as draft:
         np.savez_compressed(draft, **arrays)  # pyright: ignore[reportArgumentType]
-    say(f"wrote {output}: calibrated logits of {len(logits):,} examples")
+    say(f"wrote {output}: calibrated logits of {len(p):,} examples")
 
 
 def _give(found: Any, json_: Path | None, page: tuple[Path, str] | None) -> None:
@@ -191,7 +187,7 @@ def _give(found: Any, json_: Path | None, page: tuple[Path, str] | None) -> None
         from calibrant.io import atomic_write
 
         with atomic_write(page[0]) as draft:
-            draft.write_text(page[1])
+            draft.write_text(page[1], encoding="utf-8")
         _note(f"wrote {page[0]}", json_)
     if json_ is not None and str(json_) != "-":
         write(json_, found.json())
@@ -203,12 +199,13 @@ def _note(text: str, json_: Path | None) -> None:
         say(text)
 
 
-def _writable(*paths: Path | None) -> None:
-    from calibrant.io import writable
+def _writable(*paths: Path | None, inputs: Iterable[str | Path | None]) -> None:
+    from calibrant.io import apart, writable
 
-    for path in paths:
-        if path is not None and str(path) != "-":
-            writable(path)
+    files = [path for path in paths if path is not None and str(path) != "-"]
+    apart(files, inputs)
+    for path in files:
+        writable(path)
 
 
 def _event(of: str | None) -> Any:

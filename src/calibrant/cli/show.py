@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.padding import Padding
 
+from calibrant._text import markup
 from calibrant.cli._common import With, include, out
 
 
@@ -36,10 +36,10 @@ def list_(
         out.print(f"[bold]{name}[/bold]")
         for method, text in entries(REGISTRIES[name]):
             if out.width >= 160:
-                out.print(f"{escape(method):<56}  [dim]{escape(text)}[/dim]", soft_wrap=True)
+                out.print(f"{markup(method):<56}  [dim]{markup(text)}[/dim]", soft_wrap=True)
             else:
-                out.print(escape(method), soft_wrap=True)
-                out.print(Padding(f"[dim]{escape(text)}[/dim]", (0, 0, 0, 4)))
+                out.print(markup(method), soft_wrap=True)
+                out.print(Padding(f"[dim]{markup(text)}[/dim]", (0, 0, 0, 4)))
         out.print()
 
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table as Rich
+
+from calibrant._text import markup, visible
 
 if TYPE_CHECKING:
     from calibrant.study import Progress, Result, Status
@@ -147,7 +148,8 @@ def figures(
             paths = draw(what, folder, out=out_, scale=scale, with_=with_ or ())
     if not paths:
         raise InputError(f"nothing to draw: no run of study {what!r} is done in {out_ or 'runs'}")
-    out.print(f"wrote {len(paths)} files to {folder}: {', '.join(p.name for p in paths if p.suffix == '.svg')}")
+    names = ", ".join(p.name for p in paths if p.suffix == ".svg")
+    out.print(visible(f"wrote {len(paths)} files to {folder}: {names}"), markup=False)
 
 
 @contextmanager
@@ -159,9 +161,9 @@ def _told() -> Generator[Callable[["Progress"], object]]:
 
         def show(step: "Progress") -> None:
             total = step.total or None
-            bar.update(task, description=escape(step.text), completed=step.done, total=total, more=step.more)
+            bar.update(task, description=markup(step.text), completed=step.done, total=total, more=markup(step.more))
             if not out.is_terminal and step.event is not None and step.event.kind in ("done", "failed"):
-                print(step.text, flush=True)
+                print(visible(step.text), flush=True)
 
         yield show
 
@@ -174,9 +176,9 @@ def _show(found: "Result | Status") -> None:
         return
     _show_tables(found)
     if found.report is not None:
-        out.print(f"wrote {found.report}", soft_wrap=True)
+        out.print(f"wrote {visible(str(found.report))}", soft_wrap=True, markup=False)
     for line in found.reasons:
-        out.print(line, style="red", markup=False, soft_wrap=True)
+        out.print(visible(line), style="red", markup=False, soft_wrap=True)
     if found.failed:
         raise typer.Exit(1)
 
@@ -184,23 +186,23 @@ def _show(found: "Result | Status") -> None:
 def _show_tables(found: "Result") -> None:
     wide = out.width >= 112
     for t in found.tables:
-        table = Rich(title=t.heading, title_justify="left", title_style="bold", **PLAIN)
+        table = Rich(title=markup(t.heading), title_justify="left", title_style="bold", **PLAIN)
         table.add_column("trained with", no_wrap=True)
         for column in t.columns:
-            table.add_column(column.replace("(", "\n("), justify="right", no_wrap=True)
+            table.add_column(markup(column).replace("(", "\n("), justify="right", no_wrap=True)
         for row in t.rows:
             cells = [t.cells[row, column] for column in t.columns]
             texts = [(c.text(t.about, deviation=wide), c.best) for c in cells]
-            table.add_row(t.name(row), *(f"[bold]{text}[/bold]" if best else text for text, best in texts))
+            table.add_row(markup(t.name(row)), *(f"[bold]{text}[/bold]" if best else text for text, best in texts))
             if printed := t.printed(row, deviation=wide):
                 table.add_row("  paper", *printed, style="dim italic")
-        out.print(table, *([f"[dim]{escape(t.beside)}[/dim]"] if t.beside else []), "", sep="\n")
+        out.print(table, *([f"[dim]{markup(t.beside)}[/dim]"] if t.beside else []), "", sep="\n")
     if found.tables:
         spread = found.spread if wide else found.spread.replace(" ± standard deviation", "")
         out.print(f"[dim]{spread}, temperature in brackets, best in bold[/dim]")
         notes = dict.fromkeys(t.tested for t in found.tables if t.tested)
         out.print(*(f"[dim]{note}[/dim]" for note in notes), "", sep="\n")
-        out.print(found.finding, markup=False)
+        out.print(visible(found.finding), markup=False)
 
 
 def _show_status(found: "Status") -> None:
@@ -209,11 +211,11 @@ def _show_status(found: "Status") -> None:
         table.add_column(column, justify="right" if column in ("seed", "epochs", "seconds") else "left")
     for one in found.runs:
         run, seconds = one.run, "" if math.isnan(one.seconds) else f"{one.seconds:.0f}"
-        names = map(escape, found.study.names(run))
-        table.add_row(one.state, *names, str(run.seed), str(run.recipe.epochs), seconds, escape(one.why))
+        names = map(markup, found.study.names(run))
+        table.add_row(one.state, *names, str(run.seed), str(run.recipe.epochs), seconds, markup(one.why))
     out.print(table)
     for line in (*found.tried, found.rest):
-        out.print(line, markup=False)
+        out.print(visible(line), markup=False)
 
 
 def _command() -> str:

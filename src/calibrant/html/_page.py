@@ -2,6 +2,7 @@
 
 import io
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
+from calibrant._text import visible
 from calibrant.plots import BAR, GAP, LINE, PAPER
 
 INK = "#123457"
@@ -25,6 +27,7 @@ COLORS = {  # drawn in these, shown in the page's own colors, light or dark
 _SETTINGS: Any = {
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
     "svg.fonttype": "none",
+    "text.parse_math": False,  # titles are what people wrote
     "svg.hashsalt": "calibrant",
     "font.family": "sans-serif",
     "font.size": 9,
@@ -51,9 +54,10 @@ def page(
     """Return the whole HTML page: the answer as its title, and `facts` on how everything was computed at its end."""
     style = Markup(files("calibrant.html").joinpath("style.css").read_text())
     parts = [(section.heading, Markup(section.body)) for section in sections]
-    return _template().render(
+    made = _template().render(
         title=title, lead=lead, sections=parts, facts=facts, style=style, kicker=kicker, tiles=Markup(tiles)
     )
+    return visible(made, but="\n\t")
 
 
 def typeset(text: str) -> Markup:
@@ -99,7 +103,8 @@ def figure(
     """Return a figure as inline SVG with a caption; `alternative` says in words what it shows."""
     import matplotlib as mpl
 
-    with mpl.rc_context(_SETTINGS):
+    with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # the font that shows the text is the reader's
         drawing = Figure(figsize=size, layout="compressed")
         draw(drawing)
         file = io.StringIO()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from calibrant.catalog import LOSSES
 from calibrant.losses._focal import focal, power
-from calibrant.losses._likelihood import smoothed_log_likelihood
+from calibrant.losses._likelihood import check_labels, smoothed_log_likelihood
 from calibrant.types import Count, Labels, Logits, Norm, PerExample, Scalar, Width
 
 __all__ = ["dca", "mdca", "mmce", "soft_ece"]
@@ -93,6 +93,7 @@ def mdca(
     >>> mdca(torch.zeros(1, 2), torch.tensor([0]))
     tensor([1.1931])
     """
+    check_labels(logits, labels)
     p = logits.softmax(-1)
     share = torch.full_like(p[:, 0], 1 / len(p)) if weights is None else (weights / weights.sum()).to(p)
     frequency = torch.zeros_like(p[0]).index_add(0, labels, share)
@@ -130,6 +131,7 @@ def soft_ece(
 
 def _confidence(logits: Logits, labels: Labels, weights: PerExample | None) -> tuple[Tensor, Tensor, Tensor]:
     """Probability of the predicted class, with its gradient; whether it is right; what it counts; all in float64."""
+    check_labels(logits, labels)
     predicted = logits.argmax(-1)
     r = smoothed_log_likelihood(logits, predicted).double().exp()
     return r, (predicted == labels).to(r), torch.ones_like(r) if weights is None else weights.to(r)

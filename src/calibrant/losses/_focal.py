@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from calibrant.catalog import LOSSES
-from calibrant.losses._likelihood import miss, smoothed_log_likelihood
+from calibrant.losses._likelihood import check_labels, miss, smoothed_log_likelihood
 from calibrant.losses._proper import brier
 from calibrant.types import InputError, Labels, Logits, PerExample
 
@@ -104,6 +104,7 @@ def dual_focal(logits: Logits, labels: Labels, *, gamma: float = 5.0) -> PerExam
     >>> dual_focal(torch.zeros(1, 2), torch.tensor([0]), gamma=1.0)
     tensor([0.3466])
     """
+    check_labels(logits, labels)
     p = logits.softmax(-1)
     p_y = p.gather(-1, labels[:, None])  # from the softmax it is compared with, so that a tie is a tie
     runner_up = p.where(p < p_y, 0.0).amax(-1)

@@ -5,7 +5,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.types import Labels, Logits, PerExample
+from calibrant.types import InputError, Labels, Logits, PerExample
+
+
+def check_labels(logits: Logits, labels: Labels) -> None:
+    """Refuse anything but one class index per row: fewer would be spread over the rows, or leave rows out."""
+    if labels.shape != logits.shape[:-1] or labels.is_floating_point():
+        got = f"{tuple(labels.shape)} of {labels.dtype} for logits {tuple(logits.shape)}"
+        raise InputError(f"need one class index (int64) as label per row of logits, got {got}")
 
 
 class _ExpectedLogLikelihood(torch.autograd.Function):
@@ -42,6 +49,7 @@ class _ExpectedLogLikelihood(torch.autograd.Function):
 
 def smoothed_log_likelihood(logits: Logits, labels: Labels, smoothing: float = 0.0) -> PerExample:
     r"""Return $\log p_y$, or its expectation under the smoothed target $(1-\epsilon) e_y + \epsilon / k$."""
+    check_labels(logits, labels)
     return _ExpectedLogLikelihood.apply(logits, labels, smoothing)  # pyright: ignore[reportReturnType]
 
 
@@ -74,10 +82,12 @@ class _Brier(torch.autograd.Function):
 
 def brier_score(logits: Logits, labels: Labels) -> PerExample:
     r"""Return $\lVert p - e_y \rVert^2$."""
+    check_labels(logits, labels)
     return _Brier.apply(logits, labels)  # pyright: ignore[reportReturnType]
 
 
 def miss(logits: Logits, labels: Labels) -> Tensor:
     """Return p - e_y (n k), how far the probabilities are from the truth."""
+    check_labels(logits, labels)
     p = logits.softmax(-1)
     return p.scatter_add(-1, labels[:, None], p.new_full((len(labels), 1), -1.0))

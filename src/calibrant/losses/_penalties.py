@@ -1,6 +1,10 @@
-"""Cross-entropy plus a price on confidence: on sharp probabilities, on large logits, on wide margins."""
+"""Cross-entropy plus a price on confidence: on sharp probabilities, on large logits, on wide margins.
+
+Classes that are masked out, of logit -inf, have no price.
+"""
 
 import torch
+from torch import Tensor
 
 from calibrant.catalog import LOSSES
 from calibrant.losses._likelihood import smoothed_log_likelihood
@@ -37,7 +41,7 @@ def logit_norm(logits: Logits, labels: Labels, *, strength: float = 0.01, p: Nor
     """
     if p < 1:
         raise InputError(f"logit_norm needs p >= 1, got {p}: it is no norm below")
-    return -smoothed_log_likelihood(logits, labels) + strength * torch.linalg.vector_norm(logits, p, -1)
+    return -smoothed_log_likelihood(logits, labels) + strength * torch.linalg.vector_norm(_possible(logits), p, -1)
 
 
 @LOSSES.register
@@ -51,8 +55,10 @@ def logit_normalized(logits: Logits, labels: Labels, *, temperature: Width = 0.0
     >>> logit_normalized(torch.tensor([[3.0, -4.0]]), torch.tensor([0]), temperature=1.0)
     tensor([0.2204])
     """
-    norm = torch.linalg.vector_norm(logits, 2, -1, keepdim=True) + 1e-7
-    return -smoothed_log_likelihood(logits / (temperature * norm), labels)
+    possible = _possible(logits)
+    norm = torch.linalg.vector_norm(possible, 2, -1, keepdim=True) + 1e-7
+    scaled = (possible / (temperature * norm)).masked_fill(logits.isneginf(), -torch.inf)
+    return -smoothed_log_likelihood(scaled, labels)
 
 
 @LOSSES.register
@@ -67,7 +73,7 @@ def margin_smoothing(
     >>> margin_smoothing(torch.tensor([[12.0, 0.0]]), torch.tensor([0]))
     tensor([0.1000])
     """
-    distance = logits.amax(-1, keepdim=True) - logits
+    distance = _below_top(logits, logits.amax(-1, keepdim=True))
     return -smoothed_log_likelihood(logits, labels) + strength * (distance - margin).relu().mean(-1)
 
 
@@ -93,5 +99,14 @@ def acls(
     """
     highest = logits.amax(-1)
     excess = (highest - margin).relu().square()
-    distances = (highest.detach()[:, None] - logits - margin).relu().square().sum(-1) / (logits.shape[-1] - 1)
+    below = _below_top(logits, highest.detach()[:, None])
+    distances = (below - margin).relu().square().sum(-1) / (logits.shape[-1] - 1)
     return -smoothed_log_likelihood(logits, labels) + strength * (top * excess + rest * distances)
+
+
+def _possible(logits: Logits) -> Tensor:
+    return logits.masked_fill(logits.isneginf(), 0.0)
+
+
+def _below_top(logits: Logits, highest: Tensor) -> Tensor:
+    return (highest - logits).masked_fill(logits.isneginf(), 0.0)

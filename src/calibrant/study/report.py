@@ -111,7 +111,7 @@ def _study_table(t: Table) -> str:
     rows = [[t.name(row), *(_beside(t.cells[row, c], t.about) for c in t.columns)] for row in t.rows]
     best = [[t.cells[row, c].best for c in t.columns] for row in t.rows]
     made = table(["trained with", *t.columns], rows, best=best, caption=t.heading)
-    return f"<h3>{t.heading}</h3>{made}" + (f'<p class="note">{typeset(t.beside)}</p>' if t.beside else "")
+    return f"<h3>{typeset(t.heading)}</h3>{made}" + (f'<p class="note">{typeset(t.beside)}</p>' if t.beside else "")
 
 
 def _beside(cell: Cell, about: About) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calibrant.io import atomic_write, writable
+from calibrant.io import atomic_write, csv_text, writable
 from calibrant.study.config import Run, Study
 from calibrant.study.progress import Trial
 from calibrant.study.rows import Measured, Row
@@ -78,10 +78,11 @@ class Result:
 
         writable(self.folder / "report.html")
         with atomic_write(self.folder / "rows.csv") as draft:
-            self.to_polars().write_csv(draft)
+            draft.write_text(csv_text(self.to_polars()), encoding="utf-8")
         with atomic_write(self.folder / "tables.csv") as draft:
             records = [record for table in self.tables for record in table.records()]
-            polars.DataFrame(records, infer_schema_length=None).write_csv(draft)
+            frame = polars.DataFrame(records, infer_schema_length=None)
+            draft.write_text(csv_text(frame), encoding="utf-8")
         texts = {
             "tables.md": "\n".join(table.markdown() for table in self.tables),
             "tables.tex": "\n".join(table.latex() for table in self.tables),

@@ -9,6 +9,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from calibrant import metrics
+from calibrant._text import latex, markdown, visible
 from calibrant.metrics import About
 
 LEVEL = 0.05  # of the t-tests
@@ -110,14 +111,15 @@ class Table:
 
     def markdown(self) -> str:
         """Write the table in Markdown, the best cell bold, the paper's numbers in italics below ours."""
-        lines = [f"| {self.heading} | {' | '.join(self.columns)} |", "|---|" + "---:|" * len(self.columns)]
+        head = " | ".join(map(markdown, [self.heading, *self.columns]))
+        lines = [f"| {head} |", "|---|" + "---:|" * len(self.columns)]
         for row in self.rows:
             cells = [self.cells[row, column] for column in self.columns]
             texts = [f"**{c.text(self.about)}**" if c.best else c.text(self.about) for c in cells]
-            lines.append(f"| {self.name(row)} | {' | '.join(texts)} |")
+            lines.append(f"| {markdown(self.name(row))} | {' | '.join(texts)} |")
             if printed := self.printed(row):
                 lines.append(f"| *paper* | {' | '.join(f'*{text}*' if text else '' for text in printed)} |")
-        return "\n".join(lines) + "\n" + "".join(f"\n{note}\n" for note in self.notes)
+        return "\n".join(lines) + "\n" + "".join(f"\n{markdown(note)}\n" for note in self.notes)
 
     def latex(self) -> str:
         """Write the table as a LaTeX tabular with booktabs rules (and amssymb's triangles), the best cell bold."""
@@ -146,7 +148,7 @@ class Table:
                 lines.append(["  paper", *printed])
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         aligned = [[line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines]
-        return "\n".join(["  ".join(line).rstrip() for line in aligned] + list(self.notes))
+        return visible("\n".join(["  ".join(line).rstrip() for line in aligned] + list(self.notes)), but="\n")
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield every cell as a record, for a CSV file: all of its numbers in the metric's own unit."""
@@ -176,7 +178,7 @@ def _text(about: About, value: float, deviation: float, temperature: float) -> s
 
 
 def _escaped(text: str) -> str:
-    text = re.sub(r"([%_#&$])", r"\\\1", text).replace("±", r"$\pm$")
+    text = latex(text).replace("±", r"$\pm$")
     return re.sub(f"[{''.join(MARKS)}]", lambda found: MARKS[found[0]], text)
 
 

@@ -1,0 +1,131 @@
+"""Rows known by 64-bit hashes: which examples two sets share, whatever their order, and how many would by chance."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+MOST = 1 << 20  # hashes that a sketch holds
+DISTINCT = 10  # rows from which two sets of the same counts are no accident
+_CHUNK = 1 << 18  # elements hashed at a time, to stay in cache
+
+
+def hashes(logits: Tensor, labels: Tensor) -> np.ndarray:
+    r"""Return a hash of every row: $\sum_j a_j w_j + a y$, mixed, of the words w of its float32 bits with odd a."""
+    n, k = logits.shape
+    keys = torch.from_numpy(np.random.default_rng(0).integers(0, 2**63, k + 1, dtype=np.int64) | 1)
+    found = np.empty(n, dtype=np.uint64)
+    size, even = max(1, _CHUNK // k), k - k % 2
+    for first in range(0, n, size):
+        rows = slice(first, min(first + size, n))
+        bits = (logits[rows].detach().cpu().float() + 0.0).view(torch.int32)  # -0 is 0
+        total = labels[rows].cpu().long() * keys[k]
+        total += (bits[:, :even].contiguous().view(torch.int64) * keys[: even // 2]).sum(1)
+        total += bits[:, -1] * keys[k - 1] if k % 2 else 0
+        found[rows] = _mixed(total.numpy().view(np.uint64))
+    return found
+
+
+def _mixed(x: np.ndarray) -> np.ndarray:
+    """Mix the bits of 64-bit numbers, one to one (splitmix64, Steele, Lea & Flood 2014)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@dataclass(frozen=True, eq=False)
+class Sketch:
+    """The hashes of a set's rows, or where they are many, of those whose hash ends in `level` zero bits.
+
+    All copies of a row are in it or none, so that shares of it estimate shares of the set.
+    """
+
+    n: int
+    held: np.ndarray  # uint64, sorted
+    level: int = 0
+
+    @classmethod
+    def of(cls, found: np.ndarray) -> "Sketch":
+        """Of the hashes of all rows."""
+        return cls(0, np.empty(0, dtype=np.uint64)).add(found)
+
+    def add(self, found: np.ndarray) -> "Sketch":
+        """The same with more rows."""
+        together = np.concatenate([self.held, _ending(found, self.level)])
+        level = self.level
+        while len(together) > MOST:
+            level += 1
+            together = _ending(together, level)
+        return Sketch(self.n + len(found), np.sort(together), level)
+
+    def at(self, level: int) -> "Sketch":
+        """The same, thinned to another level at or above its own."""
+        return Sketch(self.n, _ending(self.held, level), level)
+
+    @property
+    def repeated(self) -> float:
+        """Share of the rows that are there more than once."""
+        same = self.held[1:] == self.held[:-1]
+        twice = np.zeros(len(self.held), dtype=bool)
+        twice[1:] |= same
+        twice[:-1] |= same
+        return float(twice.mean()) if len(twice) else 0.0
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How many rows of two sets are the other's too, and how many would be if both were drawn from one source.
+
+    A row drawn from the same source is found among n others as often as one of those is there twice: what a set of
+    few distinct rows shares with another honestly, such as a small forest's, is told by what it shares with itself.
+    """
+
+    shares: tuple[float, float]  # of the first set's rows that are in the second, and the other way
+    expected: tuple[float, float]
+    errors: tuple[float, float]  # standard errors of the differences
+    same: bool  # the same rows altogether, in whatever order
+
+    @classmethod
+    def between(cls, one: Sketch, other: Sketch) -> "Overlap":
+        """Of two sets."""
+        level = max(one.level, other.level)
+        one, other = one.at(level), other.at(level)
+        pairs = (one, other), (other, one)
+        shares = tuple(float(_among(a.held, b.held).mean()) if len(a.held) else 0.0 for a, b in pairs)
+        expected = tuple(b.repeated for _, b in pairs)
+        errors = tuple(_error(share, e, a, b) for share, e, (a, b) in zip(shares, expected, pairs, strict=True))
+        same = one.n == other.n and len(np.unique(one.held)) >= DISTINCT and np.array_equal(one.held, other.held)
+        return cls(shares, expected, errors, same)  # pyright: ignore[reportArgumentType]
+
+    @property
+    def text(self) -> str:
+        """Say the shares."""
+        (judged, fitted), (by_chance, _) = self.shares, self.expected
+        return (
+            f"{100 * judged:.3g} % of the judged rows are among the fitted ones, {100 * fitted:.3g} % of the fitted "
+            f"among the judged ({100 * by_chance:.3g} % by chance)"
+        )
+
+    @property
+    def excess(self) -> float:
+        """The larger share beyond chance: 0 where four standard errors explain it."""
+        parts = zip(self.shares, self.expected, self.errors, strict=True)
+        return 1.0 if self.same else max(0.0, *(s - e if s - e > 4 * error else 0.0 for s, e, error in parts))
+
+
+def _error(share: float, expected: float, a: Sketch, b: Sketch) -> float:
+    """Standard error of a share less what is expected: rows come in clusters of copies, of which each counts once."""
+    p = (share + expected) / 2
+    distinct = [max(1, len(np.unique(part.held))) for part in (a, b)]
+    return float(np.sqrt(p * (1 - p) * sum(1 / d for d in distinct)))
+
+
+def _ending(found: np.ndarray, level: int) -> np.ndarray:
+    return found[found & np.uint64((1 << level) - 1) == 0] if level else found
+
+
+def _among(rows: np.ndarray, held: np.ndarray) -> np.ndarray:
+    if not len(held):
+        return np.zeros(len(rows), dtype=bool)
+    return held[np.searchsorted(held, rows).clip(max=len(held) - 1)] == rows

@@ -1,0 +1,74 @@
+"""What people wrote, made safe for where it is shown: a terminal, a page, Markdown, LaTeX, a spreadsheet."""
+
+import re
+import unicodedata
+
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "|": r"\textbar{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "[": "{[}",  # after the end of a row it would begin an option
+    "]": "{]}",
+    "*": "{*}",
+} | {mark: f"\\{mark}" for mark in "%_#&${}"}
+MARKDOWN = re.compile(r"[\\`*\[\]<>&|~!$@]|(?<!\w)_|_(?!\w)|(?<=:)/(?=/)|(?<=www)\.")
+FORMULA = re.compile(r"\s*[=+\-@]")
+NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?(inf|nan)\s*", re.IGNORECASE)
+
+
+def visible(text: str, *, but: str = "") -> str:
+    r"""Return text in which what cannot be seen can be: controls, marks of direction, joints and halves of characters.
+
+    >>> visible("a\x1b[31m\u202eb")
+    'a\\x1b[31m\\u202eb'
+    """
+    return "".join(mark if mark in but or not _hidden(mark) else _spelled(mark) for mark in text)
+
+
+def _hidden(mark: str) -> bool:
+    return (not mark.isascii() and unicodedata.category(mark) in HIDDEN) or mark < " " or mark == "\x7f"
+
+
+HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def _spelled(mark: str) -> str:
+    return ascii(mark)[1:-1]
+
+
+def latex(text: str) -> str:
+    r"""Return text that LaTeX sets as it stands.
+
+    >>> print(latex(r"50 % of {x_1}"))
+    50 \% of \{x\_1\}
+    """
+    return "".join(LATEX.get(mark, mark) for mark in visible(text))
+
+
+def markdown(text: str) -> str:
+    r"""Return text that Markdown shows as it stands, inside a table too.
+
+    >>> print(markdown("a|*b* c_d"))
+    a\|\*b\* c_d
+    """
+    return MARKDOWN.sub(lambda found: "\\" + found[0], visible(text))
+
+
+def cell(text: str) -> str:
+    """Return text that no spreadsheet takes for a formula; numbers stay what they are.
+
+    >>> cell("=1+1"), cell("-0.5")
+    ("'=1+1", '-0.5')
+    """
+    text = visible(text)
+    return f"'{text}" if FORMULA.match(text) and not NUMBER.fullmatch(text) else text
+
+
+def markup(text: str) -> str:
+    """Return text that rich prints as it stands."""
+    from rich.markup import escape
+
+    return escape(visible(text))

@@ -1,0 +1,75 @@
+"""What fitted maps promise when they are applied: for how many classes, and that predictions stay."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.types import InputError
+
+Call = Callable[[Any, Tensor], Any]
+
+
+def its_classes(known: Callable[[Any], int]) -> Callable[[Call], Call]:
+    """Make a map refuse logits of other classes than the `known(map)` that it was fitted on, where that is not 0."""
+
+    def declare(call: Call) -> Call:
+        @wraps(call)
+        def checked(self: Any, logits: Tensor) -> Any:
+            k, got = known(self), logits.shape[-1]
+            if k not in (0, got):
+                name = type(self).__name__
+                raise InputError(f"{name} was fitted on {k} classes, got logits of {got}; fit one on such as these")
+            return call(self, logits)
+
+        checked.classes = known  # pyright: ignore[reportAttributeAccessIssue]
+        return checked
+
+    return declare
+
+
+def certified(calibrator: Any) -> int:
+    """How many classes the certificate speaks of, 0 if there is none."""
+    return 0 if calibrator.certificate is None else calibrator.certificate.classes
+
+
+def classes_of(calibrator: Any) -> int:
+    """How many classes a fitted map is for, 0 if it goes to any number."""
+    return getattr(type(calibrator).__call__, "classes", lambda _: 0)(calibrator)
+
+
+def keeping_if(keeps: Callable[[Any], bool]) -> Callable[[Call], Call]:
+    """Let no rounding change a prediction of a map that keeps the order of the classes in exact arithmetic."""
+
+    def declare(call: Call) -> Call:
+        @wraps(call)
+        def kept(self: Any, logits: Tensor) -> Tensor:
+            new = call(self, logits).to(logits.dtype)
+            return with_predictions(new, logits) if keeps(self) else new
+
+        kept.keeps_predictions = keeps  # pyright: ignore[reportAttributeAccessIssue]
+        return kept
+
+    return declare
+
+
+keeping = keeping_if(lambda _: True)
+
+
+def keeps_predictions(calibrator: Any) -> bool:
+    """Whether a fitted map promises to keep every prediction."""
+    return getattr(type(calibrator).__call__, "keeps_predictions", lambda _: False)(calibrator)
+
+
+def with_predictions(new: Tensor, logits: Tensor) -> Tensor:
+    """Put the class that logits predict one rounding step above the others, in rows where it is no more the first."""
+    top = logits.argmax(-1, keepdim=True)
+    most, first = new.max(-1, keepdim=True)
+    stays = first == top
+    if not torch.compiler.is_compiling() and bool(stays.all()):
+        return new
+    number = torch.finfo(new.dtype)
+    above = most + (most.abs() * number.eps + number.tiny)
+    return new.scatter(-1, top, torch.where(stays, new.gather(-1, top), above))

@@ -1,0 +1,118 @@
+"""Predictions that a map promises to keep, in every precision, and the number of classes that it was fitted on."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant import InputError, Predictions, calibrators
+from calibrant.calibrators import Chain, Monotone, SharedIsotonic, StructuredMatrix, Temperature, load, save
+from calibrant.calibrators._apply import classes_of, keeps_predictions
+from calibrant.catalog import CALIBRATORS
+
+TYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+KEEPERS = [
+    "Temperature",
+    "SmoothedTemperature",
+    "EnsembleTemperature",
+    "Monotone",
+    "FocalMap",
+    "FocalTemperature(gamma=0.5, grid='code')",
+    "SharedIsotonic",
+    "Auto(accuracy_preserving=True)",
+]
+TOP = ["HistogramBinning", "TopLabelBinning", "ScalingBinning", "BayesianBinning", "Spline"]
+ANY = {"EnsembleTemperature", "FocalMap", "FocalTemperature", "Identity", "SmoothedTemperature", "Temperature"}
+BINARY = {"Beta", "Platt", "Quadratic"}
+QUICK = {"Auto": "Auto(folds=2)", "FocalTemperature": KEEPERS[5]}
+
+
+def drawn(n: int, k: int, seed: int = 0) -> Predictions:
+    g = torch.Generator().manual_seed(seed)
+    z = torch.randn(n, k, generator=g)
+    return Predictions(3 * z, torch.multinomial(z.softmax(-1), 1, generator=g).squeeze(1))
+
+
+def close(dtype: torch.dtype) -> torch.Tensor:
+    """Rows whose two highest logits are as near as the type allows, the later one higher, at many magnitudes."""
+    low = torch.logspace(-3, 1, 400, dtype=torch.float64).to(dtype)
+    high = low + (low.abs() * torch.finfo(dtype).eps).clamp_min(torch.finfo(dtype).tiny)
+    rows = torch.stack([low, high, -low, low - 2], 1)
+    return rows[high > low]
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("name", KEEPERS)
+def test_nearly_equal_logits_keep_their_order(name, dtype):
+    fitted, rows = calibrators.fit(name, drawn(300, 4)), close(dtype)
+    assert keeps_predictions(fitted)
+    after = fitted(rows)
+    assert after.dtype == dtype
+    assert torch.equal(after.argmax(1), rows.argmax(1))
+    assert torch.equal(rows.argmax(1), torch.ones(len(rows), dtype=torch.int64))  # as they were drawn
+
+
+def test_what_keeps_predictions_keeps_them_together():
+    t = Temperature(torch.tensor(3.0))
+    assert keeps_predictions(Chain(t, t))
+    assert not keeps_predictions(Chain(t, StructuredMatrix.fit(drawn(100, 3))))
+    rows = close(torch.bfloat16)
+    assert torch.equal(Chain(t, t)(rows).argmax(1), rows.argmax(1))
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.parametrize("name", KEEPERS + TOP)
+def test_no_prediction_of_real_networks_changes(shared, name):
+    """The new confidence of the predicted class may give it away only where it is 1/k or less (`HistogramBinning`)."""
+    sets = sorted((shared / "logits").glob("*.test.npz"))
+    assert len(sets) > 5
+    for path in sets:
+        z, y = (torch.from_numpy(np.load(path)[key]) for key in ("logits", "labels"))
+        for dtype in TYPES:
+            logits = z.to(dtype)
+            after = calibrators.fit(name, Predictions(logits[::5], y[::5]))(logits)
+            top = logits.argmax(1)
+            changed = after.argmax(1) != top
+            if name in TOP:
+                said = after.double().softmax(1).gather(1, top[:, None]).squeeze(1)
+                changed &= said > 1.01 / z.shape[1]
+            assert int(changed.sum()) == 0, (path.name, dtype)
+
+
+# Classes
+
+
+@pytest.mark.parametrize("name", sorted(set(CALIBRATORS) - {"Chain"}))
+def test_other_classes_are_refused_in_one_line(name, tmp_path):
+    k = 2 if name in BINARY else 4
+    fitted = calibrators.fit(QUICK.get(name, name), drawn(300, k))
+    if hasattr(fitted, "certificate"):
+        assert fitted.certificate.classes == k
+    save(fitted, tmp_path / "c.safetensors")
+    back = load(tmp_path / "c.safetensors")
+    for other in (2, 3, 7, 40):
+        logits = drawn(5, other, 1).logits
+        if name in ANY or other == k:
+            assert fitted(logits).shape == back(logits).shape == logits.shape
+            continue
+        for map_ in (fitted, back):
+            with pytest.raises(InputError, match=rf"on {k} classes, got logits of {other}|for 2 classes, got") as error:
+                map_(logits)
+            assert "\n" not in str(error.value)
+
+
+def test_a_chain_refuses_by_its_members():
+    data = drawn(300, 4)
+    chain = Chain(Temperature.fit(data), Monotone.fit(data))
+    assert classes_of(chain) == 4
+    with pytest.raises(InputError, match="Chain was fitted on 4 classes, got logits of 3"):
+        chain(drawn(5, 3).logits)
+    assert classes_of(Chain(Temperature.fit(data), Temperature.fit(data))) == 0
+
+
+def test_without_a_certificate_a_curve_knows_no_classes():
+    fitted = replace(SharedIsotonic.fit(drawn(100, 3)), certificate=None)
+    assert classes_of(fitted) == 0
+    assert fitted(drawn(5, 4).logits).shape == (5, 4)

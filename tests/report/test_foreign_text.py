@@ -1,0 +1,190 @@
+"""What people wrote reaches pages, tables, spreadsheets and terminals as text, whatever it says."""
+
+import csv
+import io
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import polars
+import pytest
+import torch
+from markdown_it import MarkdownIt
+from rich.console import Console
+
+from calibrant import Predictions, assess
+from calibrant._text import cell, latex, markdown, markup, visible
+from calibrant.assessment import Assessment
+from calibrant.html import Section, figure, page, table
+from calibrant.io import csv_text
+from calibrant.study.report import _study_table
+from calibrant.study.tables import Cell, Table
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+LATEX = shutil.which("tectonic") or shutil.which("pdflatex") or shutil.which("lualatex")
+HOSTILE = [
+    "<script>document.title='run'</script>",
+    "<img src=x onerror=\"document.title='run'\">",
+    "</style></title><svg onload=document.title='run'>",
+    r"\input{/etc/passwd} 50 % of $x_1^2$ & {a} ~ # | \\[2em]",
+    "a|b\n|---|\n**bold** [link](javascript:alert(1)) `code` <b> https://a.example",
+    '=HYPERLINK("http://a.example","x")',
+    "+1+cmd|' /C calc'!A0",
+    "@SUM(1)",
+    "\x1b[31mred\x1b]0;title\x07\x9b31m",
+    "\u202eevil\u202c\u2066\u200b\ufeff\u2028",
+    "[/b] [link=file:///etc] [red",
+    "$\\frac{$ _a",
+]
+
+
+class Parsed(HTMLParser):
+    def __init__(self, text: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self.feed(text)
+
+    @property
+    def kinds(self) -> list[str]:
+        """Of its elements, without lines of a picture's text and places where a line may end."""
+        return [tag for tag, _ in self.tags if tag not in ("wbr", "text", "g")]
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.words += data
+
+
+def whole_page(text: str) -> str:
+    """A page in which a text stands wherever people's texts stand."""
+    body = table([text, text], [[text, text]], caption=text)
+    picture = figure(lambda drawing: drawing.add_subplot().set(title=text, xlabel=text), text, caption=text)
+    return page(text, text, [Section(text, body + picture)], {text: text}, kicker=text)
+
+
+def study_table(text: str) -> Table:
+    """A study's table whose every name is a text; its metric is one that exists."""
+    row = (text, text, text)
+    cells = {(row, text): Cell((0.5,), 1.0, best=True)}
+    return Table("ece", (row,), (text,), cells, beside=text, shift=text)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_page_holds_text_as_text(text):
+    clean, found = Parsed(whole_page("plain")), Parsed(whole_page(text))
+    assert found.kinds == clean.kinds
+    assert {name for _, a in found.tags for name in a} <= {name for _, a in clean.tags for name in a}
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069]", whole_page(text))
+
+
+def test_a_page_allows_nothing_but_itself():
+    policies = [a["content"] for tag, a in Parsed(whole_page("x")).tags if a.get("http-equiv")]
+    assert len(policies) == 1
+    assert policies[0].startswith("default-src 'none'")
+    assert "script" not in policies[0]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_study_puts_its_names_into_its_page_as_text(text):
+    assert Parsed(_study_table(study_table(text))).kinds == Parsed(_study_table(study_table("x"))).kinds
+
+
+def test_a_metric_is_never_markup(monkeypatch):
+    monkeypatch.setattr(Table, "heading", "<script>alert(1)</script>")
+    assert "<script" not in _study_table(study_table("x"))
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on the path (Debian: apt-get install chromium)")
+def test_nothing_of_it_runs_in_a_browser(tmp_path):
+    path = tmp_path / "all.html"
+    path.write_text("".join(whole_page(text) for text in HOSTILE), encoding="utf-8")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={tmp_path}/user"]
+    command = [BROWSER, *flags, "--virtual-time-budget=2000", "--dump-dom", path.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "<title>run</title>" not in done.stdout
+    assert "<script" not in done.stdout
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_markdown_shows_tables_as_they_were_named(text):
+    rendered = MarkdownIt("gfm-like", {"linkify": False, "html": True}).render(study_table(text).markdown())
+    found = Parsed(rendered)
+    assert {tag for tag, _ in found.tags} <= {"table", "thead", "tbody", "tr", "th", "td", "strong", "em", "p"}
+    assert sum(tag == "td" for tag, _ in found.tags) == 2
+    assert sum(tag == "strong" for tag, _ in found.tags) == 1
+    assert found.words.count(visible(text).strip()) >= 3
+    assert Parsed(MarkdownIt().render(markdown(text))).words.strip() == visible(text).strip()
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_latex_has_no_command_of_theirs(text):
+    """Every brace has its partner, and every command is one of ours."""
+    made = study_table(text).latex()
+    assert made.isprintable() or set(made) - {"\n"} <= {c for c in made if c.isprintable()}
+    commands = set(re.findall(r"\\[a-zA-Z]+", made.replace(r"\\ ", " ").replace("\\\\\n", "\n")))
+    ours = "begin end toprule midrule bottomrule quad textbf textit multicolumn footnotesize pm"
+    ours += " textbackslash textasciitilde textasciicircum textbar textless textgreater"
+    assert commands <= {f"\\{word}" for word in ours.split()}
+    bare = re.sub(r"\\[{}\\%_#&$]", "", made)
+    assert bare.count("{") == bare.count("}")
+    assert bare.count("&") == 2  # of the head and the row
+    assert not re.search(r"[%#~^|<>_]", bare)
+
+
+@pytest.mark.skipif(LATEX is None, reason="no LaTeX compiler on the path")
+def test_latex_compiles(tmp_path):
+    body = "\n\n".join(study_table(text).latex() for text in HOSTILE)
+    head = r"\documentclass{article}\usepackage{booktabs,amssymb}\begin{document}"
+    (tmp_path / "t.tex").write_text(f"{head}\n{body}\n\\end{{document}}", encoding="utf-8")
+    command = (
+        [LATEX, "t.tex"] if "tectonic" in LATEX else [LATEX, "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
+    )
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_spreadsheet_gets_text_and_numbers(text):
+    frame = polars.DataFrame({"name": [text, "-0.5", "plain", None], "value": [-0.5, 1.0, 2.0, 3.0]})
+    rows = list(csv.reader(io.StringIO(csv_text(frame))))
+    assert len(rows) == 5
+    assert [row[1] for row in rows[1:]] == ["-0.5", "1.0", "2.0", "3.0"]
+    assert [row[0] for row in rows[2:]] == ["-0.5", "plain", ""]
+    assert rows[1][0] in (visible(text), "'" + visible(text))
+    assert rows[1][0][0] not in "=+-@\t\r"
+
+
+@pytest.mark.parametrize("number", ["-0.5", "+1e-3", "-inf", "-.5", "3"])
+def test_numbers_stay_numbers(number):
+    assert cell(number) == number
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_terminal_shows_it(text):
+    console = Console(file=io.StringIO(), width=400, force_terminal=True, color_system="truecolor", highlight=False)
+    console.print(markup(text))
+    assert console.file.getvalue().rstrip("\n").replace("\\", "") == visible(text).replace("\\", "")
+    assert all(32 <= ord(mark) < 127 or ord(mark) > 160 for mark in visible(text))
+
+
+@pytest.mark.parametrize("text", [HOSTILE[0], HOSTILE[8]])
+def test_a_calibrator_may_be_called_anything(text):
+    g = torch.Generator().manual_seed(0)
+    p = Predictions(torch.randn(40, 3, generator=g), torch.arange(40) % 3)
+    found = assess(p[:20], p[20:], ["Identity"])
+
+    def called(name: str) -> Assessment:
+        return replace(found, tables={name: found.after}, fitted={name: found.best}, chosen=name, held_out={})
+
+    assert "\x1b" not in str(called(text))
+    assert Parsed(called(text).html()).kinds == Parsed(called("Name").html()).kinds
+
+
+def test_names_of_methods_read_as_they_are_written():
+    assert markdown("label_smoothing(epsilon=0.05)") == "label_smoothing(epsilon=0.05)"
+    assert latex("focal(gamma=3)") == "focal(gamma=3)"
+    assert visible("Gruß ± 日本 – 5 %") == "Gruß ± 日本 – 5 %"

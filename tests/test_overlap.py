@@ -1,0 +1,116 @@
+"""Rows that fitting and judging data share are seen, whatever their order; what forests share honestly is not held
+against them."""
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant import InputError, Predictions, assess
+from calibrant._rows import MOST, Overlap, Sketch, hashes
+from calibrant.calibrators import Temperature, calibrate
+
+
+def drawn(n: int, seed: int, k: int = 3) -> Predictions:
+    g = torch.Generator().manual_seed(seed)
+    z = torch.randn(n, k, generator=g)
+    return Predictions(2 * z, torch.multinomial(z.softmax(-1), 1, generator=g).squeeze(1))
+
+
+def forest(n: int, seed: int, trees: int = 5) -> Predictions:
+    """Probabilities that are shares of a few trees: nearly every row is there many times."""
+    g = torch.Generator().manual_seed(seed)
+    p = torch.randint(0, trees + 1, (n,), generator=g) / trees
+    return Predictions.from_probs(p, (torch.rand(n, generator=g) < p).long())
+
+
+def joined(*parts: Predictions) -> Predictions:
+    return Predictions(torch.cat([p.logits for p in parts]), torch.cat([p.labels for p in parts]))
+
+
+def overlap(one: Predictions, other: Predictions) -> Overlap:
+    return Overlap.between(Sketch.of(one.row_hashes), Sketch.of(other.row_hashes))
+
+
+VAL, OTHER = drawn(400, 0), drawn(400, 1)
+LEAKS = {
+    "the same": VAL,
+    "reversed": VAL[torch.arange(399, -1, -1)],
+    "permuted": VAL[torch.randperm(400, generator=torch.Generator().manual_seed(2))],
+    "in double": VAL.double(),
+    "a part": VAL[100:150],
+    "repeated": VAL[torch.arange(800) % 400],
+    "more": joined(OTHER, VAL),
+    "half": joined(OTHER[:200], VAL[:200]),
+    "few of many": joined(drawn(4000, 3), VAL[:100]),
+}
+
+
+@pytest.mark.parametrize("leak", LEAKS)
+def test_rows_of_the_fitting_data_are_refused(leak):
+    with pytest.raises(InputError, match=r"same data is refused.* % of the judged rows are among the fitted") as error:
+        assess(VAL, LEAKS[leak], ["Temperature"])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("leak", LEAKS)
+def test_in_pieces_too(leak):
+    pieces = (LEAKS[leak][first : first + 90] for first in range(0, len(LEAKS[leak]), 90))
+    with pytest.raises(InputError, match="same data is refused"):
+        assess(VAL, pieces, ["Temperature"])
+
+
+def test_a_small_overlap_is_said_with_its_share():
+    found = assess(VAL, joined(OTHER, VAL[:20]), ["Identity"])
+    assert "4.76 % of the judged rows are among the fitted ones, 5 % of the fitted among the judged" in found.how
+    assert "among the fitted" not in assess(VAL, OTHER, ["Identity"]).how
+
+
+def test_a_calibrator_is_not_judged_on_its_own_data_in_another_order():
+    with pytest.raises(InputError, match="fitted on these very predictions"):
+        calibrate(Temperature.fit(VAL), LEAKS["reversed"])
+
+
+@pytest.mark.parametrize("trees", [1, 5, 200])
+def test_few_distinct_rows_are_no_leak_but_the_same_ones_are(trees):
+    for seed in range(20):
+        one, other = forest(300, 2 * seed, trees), forest(300, 2 * seed + 1, trees)
+        assert overlap(one, other).excess == 0
+    if trees > 1:
+        assert overlap(one, one[torch.arange(299, -1, -1)]).excess == 1
+
+
+@pytest.mark.shared
+def test_honest_tables_pass(shared):
+    files = sorted((shared / "tabular").glob("*.npz"))
+    if not files:
+        pytest.skip("no tabular predictions")
+    for path in files:
+        data = np.load(path)
+        val, test = (Predictions.from_probs(data[f"{s}_probs"], data[f"{s}_labels"]) for s in ("val", "test"))
+        assert overlap(test, val).excess == 0, path.name
+
+
+def test_large_sets_are_sketched():
+    """A sketch of 2^20 hashes tells the overlap of sets five times as large to a few tenths of a percent."""
+    g = np.random.default_rng(0)
+    one = g.integers(0, 2**63, 5 * MOST, dtype=np.int64).view(np.uint64)
+    sketch = Sketch.of(one[: 2 * MOST]).add(one[2 * MOST :])
+    assert sketch.n == 5 * MOST
+    assert MOST // 4 < len(sketch.held) <= MOST
+    found = Overlap.between(Sketch.of(one[:MOST]), sketch)
+    assert found.shares[0] == 1
+    assert abs(found.shares[1] - 0.2) < 0.005
+
+
+def test_hashes_know_every_number_and_the_label():
+    z = torch.randn(50, 5, generator=torch.Generator().manual_seed(0))
+    y = torch.zeros(50, dtype=torch.int64)
+    seen = {tuple(hashes(z, y)), tuple(hashes(z, y + 1))}
+    for j in range(5):
+        changed = z.clone()
+        changed[:, j] += 1e-3
+        seen |= {tuple(hashes(changed, y)), tuple(hashes(changed.roll(1, 1), y))}
+    assert len(seen) == 12
+    assert all(len(set(row)) == 50 for row in seen)
+    assert tuple(hashes(z.double(), y)) in seen
+    assert np.array_equal(hashes(z * 0, y), hashes(-z.abs() * 0, y))

@@ -4,7 +4,7 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -123,9 +123,10 @@ def paper_of(study: Study) -> Beside | None:
     return Beside(Published.load(study.published), study) if study.published else None
 
 
-def study_tables(rows: Iterable[Mapping[str, Any]], paper: Beside | None) -> list[Table]:
-    """Make the tables of a study's rows, with a paper's numbers beside ours."""
-    return tables(rows) if paper is None else tables(rows, paper.printed, paper.note)
+def study_tables(rows: Iterable[Mapping[str, Any]], paper: Beside | None, trained: str = "") -> list[Table]:
+    """Make the tables of a study's rows, with a paper's numbers beside ours, and what is to be said of the training."""
+    made = tables(rows) if paper is None else tables(rows, paper.printed, paper.note)
+    return [replace(table, trained=trained) for table in made]
 
 
 def _apart(theirs: Recipe, ours: Recipe) -> tuple[list[str], list[str]]:

@@ -1,6 +1,7 @@
 # make demo   train, calibrate and compare networks on real data; prints where the report lies
 # make test   the test suite
 # make check  all that CI runs
+# make torture  damages files, stores and processes in every way we know, and counts what came of it
 # make mutants  breaks every loss, metric and calibrator in three ways, and prints what no test catches
 # make bench  calibrant against its peers, minutes; make bench-full waits for all of them and rewrites docs/benchmarks.md
 PYTHON ?= python3
@@ -9,20 +10,24 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check lint types layers test-slow test-other test-large mutants bench bench-full clean
+.PHONY: demo test check lint types layers test-slow test-other test-large torture mutants bench bench-full clean
 
 demo: .venv/train.done
 	$(BIN)/calibrant demo
 
 test: .venv/dev.done
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not large"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not large and not torture"
+
+# every campaign of damage at full size: tried, refused, recovered, silent, traceback, stuck
+torture: .venv/dev.done
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s -m torture tests/torture
 
 test-slow: .venv/dev.done
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "slow and not torture" tests
 
 # the numerical tests with the plainest instructions: none may hang on one processor's last bit
 test-other: .venv/dev.done
-	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not large" \
+	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not large and not torture" \
 	  tests/calibrators tests/contracts tests/losses tests/metrics tests/theory tests/test_bins.py tests/test_nn.py \
 	  tests/test_assess.py tests/test_measure.py tests/test_predictions.py tests/test_selection.py
 

@@ -5,17 +5,18 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
-from calibrant.data import Split, Splits
+from calibrant.data import Splits
 from calibrant.types import InputError
 
 RECORD = "run.json"
-KEYS = "id", "run", "data", "facts", "files"
+KEYS = "id", "run", "data", "learned", "facts", "files"
+NETWORK = "network.safetensors"
 LOST = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO}  # what cannot be read for these reasons is damaged
 LARGE = 1 << 30  # bytes of a tensor from which only evenly spaced rows of about so many are looked at
 
@@ -66,10 +67,13 @@ def content(folder: Path, record: Mapping[str, Any], name: str) -> bytes:
 
 
 def problem(folder: Path, name: str = "") -> str:
-    """Say what is wrong with a run's folder, reading all of it; nothing if it is whole."""
+    """Say what is wrong with a run's folder, reading all of it; nothing if it is whole.
+
+    Its network, which no table needs, is looked at where it is used.
+    """
     try:
         record = opened(folder, name)
-        for file in record["files"]:
+        for file in record["files"].keys() - {NETWORK}:
             content(folder, record, file)
     except Damaged as error:
         return str(error)
@@ -93,20 +97,29 @@ def _seal(record: Any) -> str:
 # Data
 
 
-def data_digest(splits: Splits) -> str:
-    """Return the digest of all that a network learns from and is judged on, wherever it was read from.
+@dataclass(frozen=True)
+class DataDigest:
+    """The digests of a data set: of what a network learns from, and of all of it."""
+
+    learned: str
+    whole: str
+
+
+def data_digest(splits: Splits) -> DataDigest:
+    """Return the digests of all that a network learns from and is judged on, wherever it was read from.
 
     Of inputs that hold more than a gigabyte, evenly spaced rows of about so much are looked at. What is no tensor,
     number, text, array, sequence, mapping or dataclass may give a `digest` of its own; else only its type counts.
     """
+    learned = _digest_of([splits.train.inputs, splits.train.labels, list(splits.classes), splits.vectors])
+    judged = [[split.inputs, split.labels] for split in (splits.val, splits.test)]
+    return DataDigest(learned, _digest_of([learned, judged]))
+
+
+def _digest_of(value: Any) -> str:
     found = hashlib.sha256()
-    parts = {name: [split.inputs, split.labels] for name, split in _splits(splits).items()}
-    _walk(found.update, [parts, list(splits.classes), splits.vectors])
+    _walk(found.update, value)
     return found.hexdigest()
-
-
-def _splits(splits: Splits) -> dict[str, Split]:
-    return {"train": splits.train, "val": splits.val, "test": splits.test}
 
 
 def _walk(add: Callable[[Any], object], value: Any) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from safetensors.torch import load
 from torch import nn
 
 from calibrant import __version__, catalog, metrics
@@ -22,10 +23,10 @@ from calibrant.data import Split, Splits
 from calibrant.predictions import Predictions
 from calibrant.study.checkpoint import Checkpoint
 from calibrant.study.config import Run
-from calibrant.study.digests import Damaged, data_digest
+from calibrant.study.digests import NETWORK, Damaged, DataDigest, content, data_digest
 from calibrant.study.methods import Methods, corrupts
 from calibrant.study.mirror import MirrorError
-from calibrant.study.store import Store
+from calibrant.study.store import Found, Store
 from calibrant.types import InputError
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ class Data:
     def __init__(self, root: Path | None = None) -> None:
         self.root = None if root is None else Path(root).absolute()
         self._splits: tuple[Method, Splits] | None = None
-        self._digests: dict[Method, str] = {}
+        self._digests: dict[Method, DataDigest] = {}
         self._shifted: tuple[tuple[Method, Methods], dict[str, Split]] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -188,8 +189,8 @@ class Data:
             self._splits = dataset, found
         return self._splits[1]
 
-    def digest(self, dataset: Method) -> str:
-        """Return what a data set is known by: the digest of all that networks learn from and are judged on."""
+    def digest(self, dataset: Method) -> DataDigest:
+        """Return what a data set is known by: the digests of what networks learn from and are judged on."""
         if dataset not in self._digests:
             self._digests[dataset] = data_digest(self.splits(dataset))
         return self._digests[dataset]
@@ -232,7 +233,7 @@ def execute(run: Run, store: Store, data: Data | None = None) -> Iterator[Event]
     with few_threads(run.recipe.batch_size * numbers, enough=SMALL):
         shifts = data.shifted(run.dataset, run.shifts)
         try:
-            yield from _execute(run, store, splits, shifts)
+            yield from _execute(run, store, splits, shifts, data.digest(run.dataset).learned)
         except OSError as error:  # of a full disk, whichever file was written
             error.filename = error.filename or str(store.root)
             raise
@@ -240,46 +241,70 @@ def execute(run: Run, store: Store, data: Data | None = None) -> Iterator[Event]
 
 def _known(run: Run, store: Store, data: Data) -> Store:
     """Return a store that knows the data of a run; raises `InputError` if it knew other data."""
-    found = {method: data.digest(method) for method in reversed(run.data)}  # the last is kept for the training
+    found = {method: data.digest(method).whole for method in reversed(run.data)}  # the last is kept for the training
     for method, digest in found.items():
         if store.data.get(method, digest) != digest:
             raise InputError(f"{method} holds other data here than where the study was started")
     return store.knowing(found)
 
 
-def _execute(run: Run, store: Store, splits: Splits, shifts: dict[str, Split]) -> Iterator[Event]:
+def _execute(run: Run, store: Store, splits: Splits, shifts: dict[str, Split], learned: str) -> Iterator[Event]:
+    sets = {"val": splits.val, "test": splits.test} | shifts
     partial = store.partial(run)
     (partial / "error.txt").unlink(missing_ok=True)
+    if (kin := store.kin(run, learned)) is not None:
+        yield _judged(run, store, splits, sets, kin, learned)
+        return
     checkpoint = Checkpoint(partial / "checkpoint.pt")
     try:
-        yield from _trained(run, store, splits, shifts, checkpoint)
+        yield from _trained(run, store, splits, sets, checkpoint, learned)
     except Damaged as error:
         place = store.set_aside(checkpoint.path)
         yield Event("said", run, {"text": f"begins anew: {error}; set aside in {place}"})
-        yield from _trained(run, store, splits, shifts, Checkpoint(checkpoint.path))
+        yield from _trained(run, store, splits, sets, Checkpoint(checkpoint.path), learned)
 
 
 def _trained(
-    run: Run, store: Store, splits: Splits, shifts: dict[str, Split], checkpoint: Checkpoint
+    run: Run, store: Store, splits: Splits, sets: dict[str, Split], checkpoint: Checkpoint, learned: str
 ) -> Iterator[Event]:
-    from calibrant.study.train import predict
-
-    sets = {"val": splits.val, "test": splits.test} | shifts
     began = time.monotonic()
     torch.manual_seed(run.seed)
     network = made_for(splits, run.network)
     facts = _facts(splits, network)
     try:
         yield from _epochs(run, network, splits, checkpoint)
-        device = next(network.parameters()).device
-        kept = {name: predict(network, split, splits.prepare, device=device) for name, split in sets.items()}
-        facts |= {"device": str(device)}
+        kept = _predicted(network, splits, sets)
+        facts |= {"device": str(next(network.parameters()).device)}
     except FloatingPointError as error:  # kept too: it would diverge again
         kept, at = dict[str, Predictions](), min(len(checkpoint.rows) + 1, run.recipe.epochs)
         facts |= {"diverged": at, "why": f"diverged at epoch {at}: {error}"}
     facts |= {"seconds": time.monotonic() - began}
-    store.put(run, kept, facts, checkpoint.rows)
+    store.put(run, kept, facts, checkpoint.rows, learned=learned, network=network.state_dict() if kept else {})
     yield Event("done", run, facts) if kept else Event("failed", run, {"error": facts["why"]})
+
+
+def _judged(run: Run, store: Store, splits: Splits, sets: dict[str, Split], kin: Found, learned: str) -> Event:
+    """Predict with a network that was trained already, for a run that judges it on more or on other examples."""
+    from calibrant.study.train import placed
+
+    began, (folder, record) = time.monotonic(), kin
+    network = made_for(splits, run.network)
+    network.load_state_dict(load(content(folder, record, NETWORK)))
+    kept = _predicted(placed(network, run.recipe), splits, sets)
+    rows = store.rows(folder, record)
+    if record["run"]["dataset"] != run.dataset.canonical:  # they were validated elsewhere
+        rows = [{key: value for key, value in row.items() if not key.startswith("val_")} for row in rows]
+    facts = record["facts"] | _facts(splits, network) | {"versions": record["facts"]["versions"]}
+    facts |= {"seconds": time.monotonic() - began, "network of": folder.name}
+    store.put(run, kept, facts, rows, learned=learned)
+    return Event("done", run, facts)
+
+
+def _predicted(network: nn.Module, splits: Splits, sets: dict[str, Split]) -> dict[str, Predictions]:
+    from calibrant.study.train import predict
+
+    device = next(network.parameters()).device
+    return {name: predict(network, split, splits.prepare, device=device) for name, split in sets.items()}
 
 
 def _facts(splits: Splits, network: nn.Module) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def ready(runs: Sequence[Run], store: Store, data: Data) -> Ready:
     digests, why = dict[Method, str](), dict[Method, str]()
     for method, networks in _wanted(runs, store, data).items():
         try:
-            digests[method] = data.digest(method)
+            digests[method] = data.digest(method).whole
         except Exception as error:  # of one's own data set, perhaps
             kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
             why[method] = kind + " ".join(str(error).split())

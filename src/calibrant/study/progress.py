@@ -96,6 +96,8 @@ def seconds_left(runs: list[Run], store: Store, trials: Mapping[Run, Trial]) -> 
     for run in runs:
         if run in store:
             facts = store.record(run)["facts"]
+            if "network of" in facts:  # trained elsewhere
+                continue
             clock.tell(run, facts["seconds"] / facts.get("diverged", run.recipe.epochs))
     for run, trial in trials.items():
         clock.tell(run, trial.seconds)

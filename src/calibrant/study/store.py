@@ -15,15 +15,21 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import torch
+
+from calibrant import __version__, catalog
 from calibrant.catalog import Method
 from calibrant.io import readable_by_others
 from calibrant.predictions import Predictions
+from calibrant.study.checkpoint import minor
 from calibrant.study.config import WATCHED, Run
-from calibrant.study.digests import RECORD, Damaged, content, digest, opened, problem, sealed
+from calibrant.study.digests import NETWORK, RECORD, Damaged, content, digest, opened, problem, sealed
+from calibrant.study.methods import method
 from calibrant.study.mirror import Mirror
-from calibrant.types import InputError
+from calibrant.types import InputError, StatefulLoss
 
 DAY = 86400
+SIZES = "train", "val"  # of the parts of a data set: what else it is called with changes the examples
 Found = tuple[Path, dict[str, Any]]  # a run's folder and record
 
 
@@ -68,7 +74,9 @@ class Store:
 
     def name(self, run: Run) -> str:
         """Return the name of a run's folder: its id, and eight hex digits of its data where they are known."""
-        return _name(run, self.data)
+        known = {m.canonical: self.data[m] for m in run.data if m in self.data}
+        text = json.dumps(known, sort_keys=True).encode()
+        return f"{run.id}.{hashlib.sha256(text).hexdigest()[:8]}" if known else run.id
 
     def folder(self, run: Run) -> Path:
         """Return where a finished run lies, or would."""
@@ -114,11 +122,31 @@ class Store:
 
     def history(self, run: Run) -> Any:
         """Read back the epochs of one run, as a polars frame. Raises `Damaged` if they are not what was written."""
-        import polars
-
         folder, record = self._finished(run)
         with _telling(folder):
-            return polars.read_parquet(io.BytesIO(content(folder, record, "history.parquet")))
+            return _history(folder, record)
+
+    def rows(self, folder: Path, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Read back the epochs of a run's folder."""
+        return _history(folder, record).to_dicts()
+
+    def kin(self, run: Run, learned: str) -> Found | None:
+        """Find a finished network that this run need not train again, as it only judges it on other examples.
+
+        It learned from the same examples, of a data set that differs in the sizes of its parts at most, and has been
+        watched as this one is to be; nothing that differs may have told it what to learn.
+        """
+        for folder in sorted((self.root / "runs").iterdir()):
+            with suppress(Damaged, InputError):
+                record = opened(folder)
+                theirs = record["facts"].get("versions", {}).get("calibrant", "")
+                if minor(theirs) != minor(__version__) or NETWORK not in record["files"]:
+                    continue
+                same = record["data"].get(run.dataset.canonical, "") == self.data.get(run.dataset)
+                if record["learned"] == learned and _akin(record["run"], run, same):
+                    content(folder, record, NETWORK)
+                    return folder, record
+        return None
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Read back what was written about every finished run."""
@@ -208,28 +236,32 @@ class Store:
         splits: Mapping[str, Predictions],
         facts: Mapping[str, Any],
         history: Sequence[Mapping[str, Any]] = (),
-        data: Mapping[Method, str] | None = None,
+        *,
+        learned: str = "",
+        network: Mapping[str, Any] | None = None,
     ) -> None:
         """Keep a finished run: everything is written aside, then renamed. The first of two writers stands.
 
-        `data` are the digests of what it was trained on and shifted to, those of the store if not said.
+        `learned` is the digest of what it learned from, `network` its weights.
         """
         import polars
         from safetensors.torch import save
 
-        data = self.data if data is None else data
-        name = _name(run, data)
+        name = self.name(run)
         files = {
             f"{split}.safetensors": save({"logits": p.logits.contiguous(), "labels": p.labels})
             for split, p in splits.items()
         }
+        if network and all(isinstance(value, torch.Tensor) for value in network.values()):
+            files[NETWORK] = save({key: value.detach().cpu().clone() for key, value in network.items()})
         epochs = io.BytesIO()
         polars.DataFrame(list(history), infer_schema_length=None).write_parquet(epochs)
         files["history.parquet"] = epochs.getvalue()
         record = {
             "id": name,
             "run": run.spelled,
-            "data": {m.canonical: data[m] for m in run.data if m in data},
+            "data": {m.canonical: self.data[m] for m in run.data if m in self.data},
+            "learned": learned,
             "facts": dict(facts),
             "files": {file: digest(written) for file, written in files.items()},
         }
@@ -353,10 +385,31 @@ class Store:
                     yield f"run {name} of {mirror.url} is refused: {error}"
 
 
-def _name(run: Run, data: Mapping[Method, str]) -> str:
-    known = {m.canonical: data[m] for m in run.data if m in data}
-    text = json.dumps(known, sort_keys=True).encode()
-    return f"{run.id}.{hashlib.sha256(text).hexdigest()[:8]}" if known else run.id
+def _akin(kept: Mapping[str, Any], run: Run, same: bool) -> bool:
+    """Say whether a network that was kept is the one that a run would train, if both learn from the same examples.
+
+    `same` says that they are validated and tested on the same, too.
+    """
+    wanted = json.loads(json.dumps(run.trained))
+    if any(kept[key] != wanted[key] for key in ("network", "loss", "seed", "recipe")):
+        return False
+    if same:
+        return set(run.watched["traces"]) <= set(kept["traces"])
+    told = run.recipe.choose != "last" or isinstance(run.loss.bound, StatefulLoss)  # by the validation examples
+    other = method("datasets", kept["dataset"])
+    own = not run.dataset.target.__module__.startswith("calibrant.")
+    return not (told or own or run.traces) and _but_sizes(other) == _but_sizes(run.dataset)
+
+
+def _but_sizes(dataset: Method) -> tuple[str, dict[str, Any]]:
+    settings = catalog.hyperparameters(dataset.function) | dataset.settings
+    return dataset.name, {key: value for key, value in settings.items() if key not in SIZES}
+
+
+def _history(folder: Path, record: Mapping[str, Any]) -> Any:
+    import polars
+
+    return polars.read_parquet(io.BytesIO(content(folder, record, "history.parquet")))
 
 
 @contextmanager

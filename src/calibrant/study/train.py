@@ -76,9 +76,7 @@ def train(
     kept is not what was written, or does not fit.
     """
     fabric = _fabric(recipe.precision)
-    network.to(fabric.device)
-    if recipe.channels_last:
-        network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    placed(network, recipe)
     plain = optimizers(network, recipe)
     first = [optimizer.param_groups[0]["lr"] for optimizer in plain]
     state = _State(network, plain, checkpoint)
@@ -112,6 +110,14 @@ def train(
             loss = loss.after_epoch(number - 1, val)
         state.keep(number, loss)
     state.restore_best(network)
+
+
+def placed(network: nn.Module, recipe: Recipe) -> nn.Module:
+    """Put a network where it is trained, in the recipe's layout of memory."""
+    network.to(_fabric(recipe.precision).device)
+    if recipe.channels_last:
+        network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    return network
 
 
 def _fabric(precision: str) -> Fabric:

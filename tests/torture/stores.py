@@ -33,7 +33,7 @@ RECIPE = Recipe(epochs=3, batch_size=20, milestones=())
 DATA, NETWORK = "blobs(train=40, val=20, test=20)", "mlp(features=2, hidden=())"
 PATIENCE = 120.0  # seconds after which who has not ended is stuck
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["torture.stores"])
+PROCESSES.set_forkserver_preload(["torture.stores", "calibrant.study.train", "filelock", "polars", "scipy.optimize"])
 
 
 def study(losses: tuple[str, ...] = ("focal", "AdaFocal"), seeds: int = 1) -> Study:
@@ -254,16 +254,28 @@ def _work(out: Path, what: Study) -> None:
         sys.exit(130)
 
 
+@contextmanager
+def _importable() -> Iterator[None]:
+    """Let the server of processes import what they need before it forks the first."""
+    known = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+    try:
+        yield
+    finally:
+        del os.environ["PYTHONPATH"]
+        os.environ.update({} if known is None else {"PYTHONPATH": known})
+
+
 def kills(seed: int, share: float) -> Counts:
-    """Kill, end, interrupt or stop one of one, two or three processes at any moment; 120 at full size.
+    """Kill, end, interrupt or stop one of one, two or three processes at any moment; 40 at full size.
 
     The others end by themselves, and the study is started again: as nobody had disturbed it. A process that is only
     stopped keeps its run: the others wait for it, and go on when it is killed.
     """
     dice, what, total = random.Random(seed), study(("focal", "AdaFocal", "brier"), 2), Counts()
     ways = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP]
-    with finished(what) as (_, before), scratch() as folder:
-        for trial in range(max(4, round(120 * share))):
+    with finished(what) as (_, before), scratch() as folder, _importable():
+        for trial in range(max(4, round(40 * share))):
             total += _killed(dice, what, folder / str(trial), before, ways[trial % 4], 1 + trial // 4 % 3)
     return total
 

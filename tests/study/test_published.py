@@ -190,8 +190,8 @@ def study(grid, **more):
     return Study("mine", (grid,), ("Identity", BY_ECE), ("ece",), **more)
 
 
-def beside(study):
-    found = Beside(Published.load("mukhoti_2020"), study)
+def beside(study, examples=(45000, 5000, 10000)):
+    found = Beside(Published.load("mukhoti_2020"), study, dict.fromkeys((r.dataset for r in study.runs()), examples))
     return tables(rows(study), found.printed, found.note)[0]
 
 
@@ -220,3 +220,14 @@ def test_what_differs_from_the_paper_is_said():
     assert beside(study(other)).notes == ()
     (note,) = beside(study(other, beside=Setting("cifar10", "resnet50"))).notes
     assert "published: resnet50 on cifar10; here: resnet20 on cifar10" in note
+
+
+def test_the_same_setting_is_what_it_says():
+    (note,) = beside(study(GRID), (2500, 500, 10000)).notes
+    assert "published: 45,000 / 5,000 / 10,000 examples; here: 2,500 / 500 / 10,000 examples." in note
+    (note,) = beside(study(replace(GRID, seeds=(1, 2)))).notes[1:] or beside(study(replace(GRID, seeds=(1, 2)))).notes
+    assert "published: 1 seeds; here: 2 seeds." in note
+    unknown = Beside(Published.load("mukhoti_2020"), study(GRID))
+    (note,) = tables(rows(study(GRID)), unknown.printed, unknown.note)[0].notes
+    assert note.endswith("; the same recipe; data are not compared.")
+    assert "same setting" not in note

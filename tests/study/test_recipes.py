@@ -10,7 +10,8 @@ from calibrant import losses, networks
 from calibrant.data import Splits, blobs, sst
 from calibrant.metrics import error
 from calibrant.selection import refinement_nll
-from calibrant.study import train as module
+from calibrant.study import checkpoint
+from calibrant.study.checkpoint import Checkpoint
 from calibrant.study.config import Study, recipe
 from calibrant.study.recipe import RECIPES, Recipe
 from calibrant.study.train import optimizers, predict, train
@@ -149,7 +150,7 @@ def test_what_fills_no_batch_can_be_left_out():
 
 @pytest.mark.parametrize("choose", ["accuracy", "refinement"])
 def test_the_chosen_epoch_is_the_best_also_after_an_interruption(choose, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
     wild = Recipe(epochs=8, batch_size=10, learning_rate=0.8, milestones=(), momentum=0.9, choose=choose)
     score = (lambda val: -float(error(val))) if choose == "accuracy" else (lambda val: -float(refinement_nll(val)))
     net, scores, flags, kept = mlp(), [], [], []
@@ -164,11 +165,11 @@ def test_the_chosen_epoch_is_the_best_also_after_an_interruption(choose, tmp_pat
     assert score(predict(net, SPLITS.val, SPLITS.prepare)) == max(scores)
 
     path = tmp_path / "checkpoint.pt"
-    for epoch in train(mlp(), SPLITS, losses.cross_entropy, wild, seed=4, checkpoint=path):
+    for epoch in train(mlp(), SPLITS, losses.cross_entropy, wild, seed=4, checkpoint=Checkpoint(path)):
         if epoch.number == best + 3:
             break
     resumed = mlp(seed=9)
-    list(train(resumed, SPLITS, losses.cross_entropy, wild, seed=4, checkpoint=path))
+    list(train(resumed, SPLITS, losses.cross_entropy, wild, seed=4, checkpoint=Checkpoint(path)))
     assert torch.equal(weights(resumed), kept[best])
 
 
@@ -218,7 +219,7 @@ def test_changes_keep_what_they_do_not_name():
 def test_an_interrupted_training_sees_the_same_augmented_batches(small_data, tmp_path, monkeypatch):
     from calibrant.data import cifar10
 
-    monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
     splits, path = cifar10(small_data, val=10), tmp_path / "checkpoint.pt"
 
     def fresh():
@@ -227,10 +228,10 @@ def test_an_interrupted_training_sees_the_same_augmented_batches(small_data, tmp
 
     whole, resumed = fresh(), fresh()
     list(train(whole, splits, losses.cross_entropy, SHORT, seed=2))
-    for epoch in train(fresh(), splits, losses.cross_entropy, SHORT, seed=2, checkpoint=path):
+    for epoch in train(fresh(), splits, losses.cross_entropy, SHORT, seed=2, checkpoint=Checkpoint(path)):
         if epoch.number == 2:
             break
-    list(train(resumed, splits, losses.cross_entropy, SHORT, seed=2, checkpoint=path))
+    list(train(resumed, splits, losses.cross_entropy, SHORT, seed=2, checkpoint=Checkpoint(path)))
     assert torch.equal(weights(whole), weights(resumed))
     other = fresh()
     list(train(other, splits, losses.cross_entropy, SHORT, seed=3))

@@ -13,7 +13,7 @@ import pytest
 from polars.testing import assert_frame_equal
 from processes import ENVIRONMENT, done, finish, rows, start, wait
 
-from calibrant.study import Recipe, Run, Store, train
+from calibrant.study import Recipe, Run, Store, checkpoint
 from calibrant.study.engine import execute, local
 
 
@@ -96,7 +96,7 @@ def test_a_full_disk_is_told_of_and_loses_nothing(tiny, small_disk, untouched):
 
 def test_a_checkpoint_that_does_not_fit_stops_the_study(tmp_path, monkeypatch):
     """Files may have 2,000 bytes here, which a checkpoint exceeds; so does a full disk, which needs root to make."""
-    monkeypatch.setattr(train, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
     recipe = Recipe(epochs=2, batch_size=20)
     run = Run("blobs(train=40, val=20, test=20)", "mlp(features=2, hidden=(64,))", "focal", 0, recipe)
     store, limits = Store(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)

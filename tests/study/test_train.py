@@ -3,8 +3,8 @@ import torch
 
 from calibrant import catalog, losses
 from calibrant.data import digits
-from calibrant.study import Recipe
-from calibrant.study import train as module
+from calibrant.study import Recipe, checkpoint
+from calibrant.study.checkpoint import Checkpoint
 from calibrant.study.train import predict, train
 
 RECIPE = Recipe(epochs=4, batch_size=20, milestones=(2,), learning_rate=0.05)
@@ -41,15 +41,17 @@ def test_the_seed_decides_everything():
 
 @pytest.mark.parametrize("loss", ["focal", "AdaFocal", "Scheduled"])
 def test_an_interrupted_training_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, loss):
-    monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
     whole = network()
     whole_epochs = list(train(whole, SPLITS, catalog.LOSSES.resolve(loss), RECIPE, seed=3))
     path = tmp_path / "checkpoint.pt"
-    for epoch in train(network(), SPLITS, catalog.LOSSES.resolve(loss), RECIPE, seed=3, checkpoint=path):
+    for epoch in train(
+        network(), SPLITS, catalog.LOSSES.resolve(loss), RECIPE, seed=3, checkpoint=checkpoint.Checkpoint(path)
+    ):
         if epoch.number == 3:
             break  # its state was kept after epoch 2
     resumed = network(seed=9)  # what it starts from must not matter
-    rest = list(train(resumed, SPLITS, catalog.LOSSES.resolve(loss), RECIPE, seed=3, checkpoint=path))
+    rest = list(train(resumed, SPLITS, catalog.LOSSES.resolve(loss), RECIPE, seed=3, checkpoint=Checkpoint(path)))
     assert [e.number for e in rest] == [3, 4]
     assert torch.equal(weights(resumed), weights(whole))
     assert rest[-1].train_loss == whole_epochs[-1].train_loss

@@ -28,6 +28,7 @@ OUT = Annotated[Path | None, typer.Option("--out", help="Where runs and the repo
 MIRROR = Annotated[str | None, typer.Option(help="A URL (s3://, gs://, file://, ...) to share finished runs by.")]
 SCALE = Annotated[str | None, typer.Option(help="A scale that the study file names, such as small.")]
 ONLY = Annotated[str | None, typer.Option(help="Only runs whose data set, network, loss or seed contains this text.")]
+DATA = "Folder of local data sets."
 WITH = Annotated[
     list[str] | None, typer.Option("--with", help="A Python file or package of your own methods; it is run.")
 ]
@@ -44,9 +45,7 @@ def register(app: typer.Typer) -> None:
 def study_run(
     study: STUDY,
     folder: OUT = None,
-    root: Annotated[
-        Path | None, typer.Option("--data", help="Folder of local data sets.", envvar="CALIBRANT_DATA")
-    ] = None,
+    root: Annotated[Path | None, typer.Option("--data", help=DATA, envvar="CALIBRANT_DATA")] = None,
     mirror: MIRROR = None,
     scale: SCALE = None,
     only: ONLY = None,
@@ -59,6 +58,9 @@ def study_run(
         float | None, typer.Option(min=0, help="GPUs per network on Ray; with 0.25, four networks share one.")
     ] = None,
     track: Annotated[str | None, typer.Option(help="Follow every epoch in tensorboard, mlflow or wandb.")] = None,
+    mix: Annotated[
+        bool, typer.Option("--mix-versions", help="Train beside what another version of calibrant has trained.")
+    ] = False,
     with_: WITH = None,
 ) -> None:
     """Train what is missing of a study, then calibrate, measure and report. Stop and start it as you like."""
@@ -70,7 +72,7 @@ def study_run(
             found = status(study, **where, with_=with_ or (), estimate=True, progress=progress)
         else:
             how: dict[str, Any] = {"engine": engine, "address": address if engine == "ray" else None, "gpus": gpus}
-            more: dict[str, Any] = {"track": track, "with_": with_ or (), "command": _command()}
+            more: dict[str, Any] = {"track": track, "mix_versions": mix, "with_": with_ or (), "command": _command()}
             found = run(study, **where, **how, **more, progress=progress)
     _show(found)
 
@@ -89,6 +91,7 @@ def study_status(
 def study_measure(
     study: STUDY,
     folder: OUT = None,
+    root: Annotated[Path | None, typer.Option("--data", help=DATA + " Measure runs on these only.")] = None,
     mirror: MIRROR = None,
     scale: SCALE = None,
     calibrator: Annotated[list[str] | None, typer.Option("--calibrator", "-c", help="Instead of the study's.")] = None,
@@ -99,7 +102,7 @@ def study_measure(
     """Calibrate and measure what is stored again, with other calibrators or metrics; nothing is trained."""
     from calibrant.study import measure
 
-    where: dict[str, Any] = {"out": folder, "mirror": mirror, "scale": scale, "with_": with_ or ()}
+    where: dict[str, Any] = {"out": folder, "data": root, "mirror": mirror, "scale": scale, "with_": with_ or ()}
     with _told() as progress:
         found = measure(
             study,
@@ -160,9 +163,13 @@ def _told() -> Generator[Callable[["Progress"], object]]:
         task = bar.add_task("starting", total=None, more="")
 
         def show(step: "Progress") -> None:
+            kind = "" if step.event is None else step.event.kind
+            if step.note or kind in ("said", "failed"):
+                bar.console.print(visible(step.text), markup=False, soft_wrap=True)
+                return
             total = step.total or None
             bar.update(task, description=markup(step.text), completed=step.done, total=total, more=markup(step.more))
-            if not out.is_terminal and step.event is not None and step.event.kind in ("done", "failed"):
+            if not out.is_terminal and kind == "done":
                 print(visible(step.text), flush=True)
 
         yield show
@@ -196,7 +203,7 @@ def _show_tables(found: "Result") -> None:
             table.add_row(markup(t.name(row)), *(f"[bold]{text}[/bold]" if best else text for text, best in texts))
             if printed := t.printed(row, deviation=wide):
                 table.add_row("  paper", *printed, style="dim italic")
-        out.print(table, *([f"[dim]{markup(t.beside)}[/dim]"] if t.beside else []), "", sep="\n")
+        out.print(table, *(f"[dim]{markup(note)}[/dim]" for note in t.own_notes), "", sep="\n")
     if found.tables:
         spread = found.spread if wide else found.spread.replace(" ± standard deviation", "")
         out.print(f"[dim]{spread}, temperature in brackets, best in bold[/dim]")
@@ -211,11 +218,13 @@ def _show_status(found: "Status") -> None:
         table.add_column(column, justify="right" if column in ("seed", "epochs", "seconds") else "left")
     for one in found.runs:
         run, seconds = one.run, "" if math.isnan(one.seconds) else f"{one.seconds:.0f}"
-        names = map(markup, found.study.names(run))
-        table.add_row(one.state, *names, str(run.seed), str(run.recipe.epochs), seconds, markup(one.why))
+        names, why = map(markup, found.study.names(run)), "" if run in found.absent else markup(one.why)
+        table.add_row(one.state, *names, str(run.seed), str(run.recipe.epochs), seconds, why)
     out.print(table)
     for line in (*found.tried, found.rest):
-        out.print(visible(line), markup=False)
+        out.print(visible(line), markup=False, soft_wrap=True)
+    if found.absent:
+        raise typer.Exit(1)
 
 
 def _command() -> str:

@@ -5,6 +5,7 @@ import inspect
 import itertools
 import json
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import cache, cached_property
@@ -15,7 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from calibrant import catalog
 from calibrant.catalog import Method
-from calibrant.study.methods import LISTS, Methods, method
+from calibrant.study.methods import LISTS, Methods, corrupts, method
 from calibrant.study.recipe import RECIPES
 from calibrant.study.recipe import Recipe as Recipe
 from calibrant.types import InputError
@@ -23,11 +24,16 @@ from calibrant.types import InputError
 Text = str | Method
 Read = Callable[[str, Any], Method]
 STANDARD = Recipe()
+WATCHED = "shifts", "traces"  # what a run may keep more of than a study asks for
 
 
 @dataclass(frozen=True, init=False)
 class Run:
-    """One network to train, and what to keep of it. Equal runs have equal ids, on any machine and however spelled."""
+    """One network to train, and what to watch and keep of it.
+
+    `training` names what is trained, `id` also what is watched: equal texts have equal ids, on any machine and however
+    spelled. A finished run serves every study that trains the same and watches no more.
+    """
 
     dataset: Method
     network: Method
@@ -51,16 +57,35 @@ class Run:
         _set(self, seed=seed, recipe=recipe)
 
     @property
-    def spelled(self) -> dict[str, Any]:
-        """All of it in plain texts and numbers, every default spelled out."""
+    def trained(self) -> dict[str, Any]:
+        """What is trained, in plain texts and numbers, every default spelled out."""
         one = {key: getattr(self, key).canonical for key in ("dataset", "network", "loss")}
-        several = {key: [m.canonical for m in getattr(self, key)] for key in ("shifts", "traces")}
-        return {**one, "seed": self.seed, "recipe": asdict(self.recipe), **several}
+        return {**one, "seed": self.seed, "recipe": asdict(self.recipe)}
 
     @property
+    def watched(self) -> dict[str, list[str]]:
+        """What is watched while it learns, and what the network is judged on besides its test set."""
+        return {key: [m.canonical for m in getattr(self, key)] for key in WATCHED}
+
+    @property
+    def data(self) -> Methods:
+        """The data sets that must be at hand: that to train on, and those it is shifted to."""
+        return self.dataset, *(shift for shift in self.shifts if not corrupts(shift))
+
+    @property
+    def spelled(self) -> dict[str, Any]:
+        """All of it."""
+        return {**self.trained, **self.watched}
+
+    @cached_property
+    def training(self) -> str:
+        """Twelve hex digits of the canonical JSON of `trained`."""
+        return _hex(self.trained, 12)
+
+    @cached_property
     def id(self) -> str:
-        """Twelve hex digits of the canonical JSON of `spelled`."""
-        return hashlib.sha256(json.dumps(self.spelled, sort_keys=True).encode()).hexdigest()[:12]
+        """The training, and six hex digits of what is watched, if anything is."""
+        return f"{self.training}-{_hex(self.watched, 6)}" if self.shifts or self.traces else self.training
 
 
 @dataclass(frozen=True, init=False)
@@ -88,6 +113,7 @@ class Grid:
         _set(self, datasets=datasets, networks=networks, losses=losses, shifts=shifts, traces=traces)
         _set(self, seeds=tuple(seeds), recipe=recipe)
         _filled(self, "datasets", "networks", "losses", "seeds")
+        _single(self, "datasets", "networks", "losses", "seeds", *WATCHED)
 
     def runs(self) -> Iterator[Run]:
         """Every network of the grid, seeds innermost."""
@@ -140,6 +166,8 @@ class Study:
         if not self.grids:
             raise InputError("a study needs at least one grid")
         _filled(self, "calibrators", "metrics", "detection")
+        _single(self, "calibrators", "metrics", "detection")
+        _check_name(self.name)
 
     @classmethod
     def load(cls, study: str | Path, scale: str | None = None) -> "Study":
@@ -205,6 +233,27 @@ def _filled(value: Any, *keys: str) -> None:
     for key in keys:
         if not getattr(value, key):
             raise InputError(f"a study needs at least one entry in {key}")
+
+
+def _single(value: Any, *keys: str) -> None:
+    """Refuse what is listed twice: a repeat is no further evidence, and makes intervals look narrower than they are."""
+    for key in keys:
+        entries: tuple[Any, ...] = getattr(value, key)
+        counts = Counter(entries)
+        for entry, count in counts.items():
+            if count > 1:
+                spellings = dict.fromkeys(str(other) for other in entries if other == entry)
+                raise InputError(f"{key} lists {' and '.join(spellings)} {count} times; list it once")
+
+
+def _check_name(name: str) -> None:
+    """Refuse a name that is no name of a folder, as what a study finds is kept in runs/NAME."""
+    if name in ("", ".", "..") or len(name) > 200 or not name.isprintable() or any(c in name for c in "/\\:"):
+        raise InputError(f"a study's name must be the plain name of a folder, without / \\ and :, got {name!r}")
+
+
+def _hex(value: Any, digits: int) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:digits]
 
 
 # Files

@@ -1,7 +1,6 @@
 """Engines run the networks of a study, here or elsewhere, and tell what happens as it happens."""
 
 import copy
-import json
 import pickle
 import socket
 import time
@@ -14,15 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from safetensors.torch import load
 from torch import nn
 
 from calibrant import __version__, catalog, metrics
 from calibrant._solve import few_threads
 from calibrant.catalog import Method
 from calibrant.data import Split, Splits
+from calibrant.predictions import Predictions
+from calibrant.study.checkpoint import Checkpoint
 from calibrant.study.config import Run
+from calibrant.study.digests import NETWORK, Damaged, DataDigest, content, data_digest
 from calibrant.study.methods import Methods, corrupts
-from calibrant.study.store import Store
+from calibrant.study.mirror import MirrorError
+from calibrant.study.store import Found, Store
 from calibrant.types import InputError
 
 if TYPE_CHECKING:
@@ -37,10 +41,11 @@ OBJECTS = 100_000_000  # bytes of memory for what passes between processes: even
 class Event:
     """Something happened to a run: an epoch ended, it is done, was found done, or failed.
 
-    An error says why in its first line, and where in the rest.
+    An error says why in its first line, and where in the rest. Or there is something to say of it: for whom it waits,
+    why it begins anew.
     """
 
-    kind: Literal["epoch", "done", "found", "failed"]
+    kind: Literal["epoch", "done", "found", "failed", "said"]
     run: Run
     facts: dict[str, Any]
 
@@ -52,9 +57,9 @@ Engine = Callable[[Work, Iterable[Run], Store], Iterator[Event]]
 def local(work: Work, runs: Iterable[Run], store: Store) -> Iterator[Event]:
     """Run one after another in this process; leave what another process works on, and come back to it at the end.
 
-    A run that fails is told of and does not stop the others; bad input and a full disk do.
+    A run that fails is told of and does not stop the others; a full disk and a mirror out of reach do.
     """
-    pending = list(runs)
+    pending, told = list(runs), dict[Run, str]()
     while pending:
         busy: list[Run] = []
         for run in pending:
@@ -66,6 +71,10 @@ def local(work: Work, runs: Iterable[Run], store: Store) -> Iterator[Event]:
                 else:
                     yield from _guarded(work, run)
         if len(busy) == len(pending):
+            for run in busy:
+                if told.get(run) != (who := store.holder(run)):
+                    told[run] = who
+                    yield Event("said", run, {"text": f"waits for {who}, which works on it"})
             time.sleep(0.2)
         pending = busy
 
@@ -73,10 +82,11 @@ def local(work: Work, runs: Iterable[Run], store: Store) -> Iterator[Event]:
 def _guarded(work: Work, run: Run) -> Iterator[Event]:
     try:
         yield from work(run)
-    except (InputError, OSError):
+    except (MirrorError, OSError):
         raise
     except Exception as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+        reason = f"{kind}{' '.join(str(error).split())[:300]}"
         yield Event("failed", run, {"error": f"{reason}\n\n{traceback.format_exc()}"})
 
 
@@ -164,6 +174,7 @@ class Data:
     def __init__(self, root: Path | None = None) -> None:
         self.root = None if root is None else Path(root).absolute()
         self._splits: tuple[Method, Splits] | None = None
+        self._digests: dict[Method, DataDigest] = {}
         self._shifted: tuple[tuple[Method, Methods], dict[str, Split]] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -177,6 +188,12 @@ class Data:
                 raise InputError(f"{dataset.name} must return data.Splits, got {type(found).__name__}")
             self._splits = dataset, found
         return self._splits[1]
+
+    def digest(self, dataset: Method) -> DataDigest:
+        """Return what a data set is known by: the digests of what networks learn from and are judged on."""
+        if dataset not in self._digests:
+            self._digests[dataset] = data_digest(self.splits(dataset))
+        return self._digests[dataset]
 
     def shifted(self, dataset: Method, shifts: Methods) -> dict[str, Split]:
         """Return the further test sets of a data set's runs, named shift0, shift1, ..."""
@@ -210,74 +227,122 @@ def execute(run: Run, store: Store, data: Data | None = None) -> Iterator[Event]
     Batches of few numbers are worked on in one thread, which is faster, and much faster beside other work.
     """
     data = data or Data()
+    store = _known(run, store, data)
     splits = data.splits(run.dataset)
     numbers = splits.train.inputs[:1].numel() if isinstance(splits.train.inputs, torch.Tensor) else SMALL
     with few_threads(run.recipe.batch_size * numbers, enough=SMALL):
         shifts = data.shifted(run.dataset, run.shifts)
         try:
-            yield from _execute(run, store, splits, shifts)
+            yield from _execute(run, store, splits, shifts, data.digest(run.dataset).learned)
         except OSError as error:  # of a full disk, whichever file was written
             error.filename = error.filename or str(store.root)
             raise
 
 
-def _execute(run: Run, store: Store, splits: Splits, shifts: dict[str, Split]) -> Iterator[Event]:
-    from calibrant.study.train import predict, train
+def _known(run: Run, store: Store, data: Data) -> Store:
+    """Return a store that knows the data of a run; raises `InputError` if it knew other data."""
+    found = {method: data.digest(method).whole for method in reversed(run.data)}  # the last is kept for the training
+    for method, digest in found.items():
+        if store.data.get(method, digest) != digest:
+            raise InputError(f"{method} holds other data here than where the study was started")
+    return store.knowing(found)
 
+
+def _execute(run: Run, store: Store, splits: Splits, shifts: dict[str, Split], learned: str) -> Iterator[Event]:
     sets = {"val": splits.val, "test": splits.test} | shifts
+    partial = store.partial(run)
+    (partial / "error.txt").unlink(missing_ok=True)
+    if (kin := store.kin(run, learned)) is not None:
+        yield _judged(run, store, splits, sets, kin, learned)
+        return
+    checkpoint = Checkpoint(partial / "checkpoint.pt")
+    try:
+        yield from _trained(run, store, splits, sets, checkpoint, learned)
+    except Damaged as error:
+        place = store.set_aside(checkpoint.path)
+        yield Event("said", run, {"text": f"begins anew: {error}; set aside in {place}"})
+        yield from _trained(run, store, splits, sets, Checkpoint(checkpoint.path), learned)
+
+
+def _trained(
+    run: Run, store: Store, splits: Splits, sets: dict[str, Split], checkpoint: Checkpoint, learned: str
+) -> Iterator[Event]:
     began = time.monotonic()
     torch.manual_seed(run.seed)
     network = made_for(splits, run.network)
-    loss = copy.deepcopy(run.loss.bound)  # one that changes itself must not reach the next run
-    partial = store.partial(run)
-    (partial / "error.txt").unlink(missing_ok=True)
-    history = History(partial / "history.jsonl")
-    for epoch in train(network, splits, loss, run.recipe, seed=run.seed, checkpoint=partial / "checkpoint.pt"):
-        row = history.add(epoch, splits, run)
-        yield Event("epoch", run, row | {"images": len(splits.train)})
+    facts = _facts(splits, network)
+    try:
+        yield from _epochs(run, network, splits, checkpoint)
+        kept = _predicted(network, splits, sets)
+        facts |= {"device": str(next(network.parameters()).device)}
+    except FloatingPointError as error:  # kept too: it would diverge again
+        kept, at = dict[str, Predictions](), min(len(checkpoint.rows) + 1, run.recipe.epochs)
+        facts |= {"diverged": at, "why": f"diverged at epoch {at}: {error}"}
+    facts |= {"seconds": time.monotonic() - began}
+    store.put(run, kept, facts, checkpoint.rows, learned=learned, network=network.state_dict() if kept else {})
+    yield Event("done", run, facts) if kept else Event("failed", run, {"error": facts["why"]})
+
+
+def _judged(run: Run, store: Store, splits: Splits, sets: dict[str, Split], kin: Found, learned: str) -> Event:
+    """Predict with a network that was trained already, for a run that judges it on more or on other examples."""
+    from calibrant.study.train import placed
+
+    began, (folder, record) = time.monotonic(), kin
+    network = made_for(splits, run.network)
+    network.load_state_dict(load(content(folder, record, NETWORK)))
+    kept = _predicted(placed(network, run.recipe), splits, sets)
+    rows = store.rows(folder, record)
+    if record["run"]["dataset"] != run.dataset.canonical:  # they were validated elsewhere
+        rows = [{key: value for key, value in row.items() if not key.startswith("val_")} for row in rows]
+    facts = record["facts"] | _facts(splits, network) | {"versions": record["facts"]["versions"]}
+    facts |= {"seconds": time.monotonic() - began, "network of": folder.name}
+    store.put(run, kept, facts, rows, learned=learned)
+    return Event("done", run, facts)
+
+
+def _predicted(network: nn.Module, splits: Splits, sets: dict[str, Split]) -> dict[str, Predictions]:
+    from calibrant.study.train import predict
+
     device = next(network.parameters()).device
-    kept = {name: predict(network, split, splits.prepare, device=device) for name, split in sets.items()}
-    facts = {
+    return {name: predict(network, split, splits.prepare, device=device) for name, split in sets.items()}
+
+
+def _facts(splits: Splits, network: nn.Module) -> dict[str, Any]:
+    return {
         "classes": list(splits.classes),
         "data": dict(splits.facts),
+        "examples": {name: len(getattr(splits, name)) for name in ("train", "val", "test")},
         "parameters": sum(p.numel() for p in network.parameters()),
-        "seconds": time.monotonic() - began,
-        "device": str(device),
         "versions": {"calibrant": __version__, "torch": str(torch.__version__)},
     }
-    store.put(run, kept, facts, history.rows)
-    yield Event("done", run, facts)
 
 
-class History:
-    """The epochs of a run, a row of numbers for each; kept in a file, so that a resumed run has them all."""
+def _epochs(run: Run, network: nn.Module, splits: Splits, checkpoint: Checkpoint) -> Iterator[Event]:
+    from calibrant.study.train import train
 
-    def __init__(self, log: Path) -> None:
-        self.log = log
-        self.rows: list[dict[str, Any]] = []
-        if log.is_file():
-            self.rows = [json.loads(line) for line in log.read_text().splitlines()]
+    loss = copy.deepcopy(run.loss.bound)  # one that changes itself must not reach the next run
+    for epoch in train(network, splits, loss, run.recipe, seed=run.seed, checkpoint=checkpoint):
+        row = _row(epoch, splits, run, checkpoint.rows)
+        checkpoint.rows.append(row)
+        yield Event("epoch", run, row | {"images": len(splits.train)})
 
-    def add(self, epoch: "Epoch", splits: Splits, run: Run) -> dict[str, Any]:
-        """Note an epoch that has ended, and what its run's traces see in it."""
-        from calibrant.study.traces import Watched
 
-        row = {
-            "epoch": epoch.number,
-            "train_loss": epoch.train_loss,
-            "learning_rate": epoch.learning_rate,
-            "val_error": float(metrics.error(epoch.val)),
-            "val_nll": float(metrics.nll(epoch.val)),
-            "seconds": epoch.seconds,
-        }
-        self.rows = [past for past in self.rows if past["epoch"] < epoch.number]
-        watched = Watched(epoch, splits, epoch.number == run.recipe.epochs, self.rows)
-        for trace in run.traces:
-            row |= trace(watched)
-        self.rows.append(row)
-        with self.log.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        return row
+def _row(epoch: "Epoch", splits: Splits, run: Run, past: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the numbers of an epoch that has ended, and what its run's traces see in it."""
+    from calibrant.study.traces import Watched
+
+    row = {
+        "epoch": epoch.number,
+        "train_loss": epoch.train_loss,
+        "learning_rate": epoch.learning_rate,
+        "val_error": float(metrics.error(epoch.val)),
+        "val_nll": float(metrics.nll(epoch.val)),
+        "seconds": epoch.seconds,
+    }
+    watched = Watched(epoch, splits, epoch.number == run.recipe.epochs, past)
+    for trace in run.traces:
+        row |= trace(watched)
+    return row
 
 
 def made_for(splits: Splits, network: Method) -> nn.Module:

@@ -1,7 +1,8 @@
 """The front door: run a study, measure what is stored again, ask how it stands. The command line calls these."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +13,12 @@ from calibrant.catalog import Method
 from calibrant.io import writable
 from calibrant.study.config import Run, Study
 from calibrant.study.engine import Data, Engine, Ray, local
-from calibrant.study.progress import Progress, Trial, chosen, seconds_left, train_all, tried, untimed
+from calibrant.study.preflight import check_versions, ready, trained_by
+from calibrant.study.progress import Progress, Trial, chosen, first_line, seconds_left, train_all, tried, untimed
 from calibrant.study.published import Beside, paper_of, study_tables
 from calibrant.study.rehearsal import own_methods, rehearse
 from calibrant.study.results import Result, Standing, Status
-from calibrant.study.rows import measured
+from calibrant.study.rows import diverged, lost, measured
 from calibrant.study.store import Store
 from calibrant.study.track import tracking
 from calibrant.types import InputError
@@ -37,6 +39,7 @@ def run(
     address: str | None = None,
     gpus: float | None = None,
     track: str | None = None,
+    mix_versions: bool = False,
     with_: Sequence[str] = (),
     progress: Tell | None = None,
     command: str = "",
@@ -44,35 +47,48 @@ def run(
     """Train what is missing of a study, calibrate, measure, and write tables and report; stop and start as you like.
 
     - `study`: a TOML file, the name of a bundled one, or a `Study`.
-    - `out`: where runs and the report are kept, runs/NAME if not said; `mirror`: a URL to share finished runs by.
+    - `out`: where runs and the report are kept, runs/NAME if not said, and then those that other studies in runs/ have
+      trained already are taken from there; `mirror`: a URL to share finished runs by.
     - `data`: the folder of local data sets, that of the environment's CALIBRANT_DATA if not said.
     - `scale`: one that the study file names; `only`: what a run's data set, network, loss or seed must contain.
     - `engine`: "local", or "ray" with the cluster's `address` and the `gpus` of each run.
     - `track`: "tensorboard", "mlflow" or "wandb" follows every epoch.
+    - `mix_versions`: train what is missing beside runs that another version of calibrant trained.
     - `with_`: Python files or packages of your own methods, which are run.
     - `progress` is told what happens; `command` is what the report says made it.
 
-    A run that fails does not stop the others; the result says why. Raises `InputError` for what cannot be, before
-    anything is trained as far as it can be known.
+    A run that fails, diverges, or whose data are not at hand does not stop the others; the result says why. What lies
+    damaged in the store is set aside, and trained again. Raises `InputError` for what cannot be, before anything is
+    trained as far as it can be known.
     """
     trains = _engine(engine, address, gpus)
     found, store, paper = _opened(study, out, mirror, scale, with_)
     runs, source = chosen(found, only), Data(None if data is None else Path(data))
-    _rehearse(found, runs, store, source)
-    failed: dict[Run, str] = {}
+    said = _Said(progress)
+    for run, why in store.mend(runs).items():
+        said(f"{_what(found, run)} is damaged: {why}; it is trained again")
+    said(*store.share(runs))
+    known = ready(runs, store, source)
+    store = store.knowing(known.digests)
+    if not mix_versions:
+        check_versions(known.runs, store)
+    _rehearse(found, known.runs, store, source)
+    failed = dict(known.absent)
     with tracking(track, found, store.root) as watch:
-        for step in train_all(found, runs, store, source, trains, watch):
+        for step in train_all(found, list(known.runs), store, source, trains, watch):
             if step.event is not None and step.event.kind == "failed":
-                failed[step.event.run] = _first_line(step.event.facts["error"])
+                failed[step.event.run] = first_line(step.event.facts["error"])
             if progress is not None:
                 progress(step)
-    return _result(found, store, paper, failed, None, progress, command or f"calibrant.study.run({str(study)!r})")
+    made = command or f"calibrant.study.run({str(study)!r})"
+    return _result(found, store, paper, failed, None, said, made)
 
 
 def measure(
     study: AnyStudy,
     *,
     out: str | Path | None = None,
+    data: str | Path | None = None,
     mirror: str | None = None,
     scale: str | None = None,
     calibrators: Sequence[str | Method] = (),
@@ -84,15 +100,19 @@ def measure(
 ) -> Result:
     """Calibrate and measure what is stored again, with other calibrators or metrics; nothing is trained.
 
-    `jobs` processes share a long work, one per core if not said; the rest is as in `run`. Raises `InputError` if no run
-    is done.
+    `jobs` processes share a long work, one per core if not said. With `data`, only runs on the data there are measured.
+    The rest is as in `run`. Raises `InputError` if no run is done.
     """
     changes = {"calibrators": tuple(calibrators), "metrics": tuple(metrics)}
     _include(with_)
     loaded = replace(_loaded(study, scale), **{key: value for key, value in changes.items() if value})
     found, store, paper = _opened(loaded, out, mirror)
-    made = f"calibrant.study.measure({str(study)!r})"
-    result = _result(found, store, paper, {}, jobs, progress, command or made)
+    made, said, runs = f"calibrant.study.measure({str(study)!r})", _Said(progress), list(found.runs())
+    damaged = {run: f"it is damaged: {why}; run the study again" for run, why in store.mend(runs).items()}
+    said(*store.share(runs))
+    if data is not None:
+        store = store.knowing(ready(runs, store, Data(Path(data))).digests)
+    result = _result(found, store, paper, damaged, jobs, said, command or made)
     if not result.tables:
         raise InputError(f"nothing to measure: no run of study {found.name!r} is done in {store.root}")
     return result
@@ -110,24 +130,26 @@ def status(
     estimate: bool = False,
     progress: Tell | None = None,
 ) -> Status:
-    """Say how the runs of a study stand and how long the rest takes; with `estimate` by training on single batches.
+    """Say how the runs of a study stand and how long the rest takes.
 
+    With `estimate` the data sets are looked for and single batches trained, to say what can run and how long it takes.
     The rest is as in `run`.
     """
     found, store, _ = _opened(study, out, mirror, scale, with_)
     runs, source = chosen(found, only), Data(None if data is None else Path(data))
-    trials: dict[Run, Trial | str] = {}
-    for one in untimed(runs, store) if estimate else ():
-        where, what, _ = found.names(one)
-        if progress is not None:
-            progress(Progress(f"timing {what} on {where}"))
-        try:
+    store.share(runs)
+    absent, trials = dict[Run, str](), dict[Run, Trial]()
+    if estimate:
+        known = ready(runs, store, source)
+        absent, store = dict(known.absent), store.knowing(known.digests)
+        for one in untimed(list(known.runs), store):
+            where, what, _ = found.names(one)
+            if progress is not None:
+                progress(Progress(f"timing {what} on {where}"))
             trials[one] = tried(one, source)
-        except InputError as error:  # data that are not at hand, such as of a study for another machine
-            trials[one] = str(error)
-    known = {one: trial for one, trial in trials.items() if isinstance(trial, Trial)}
-    standings = tuple(_standing(one, store) for one in runs)
-    return Status(found, standings, seconds_left(runs, store, known), trials)
+    standings = tuple(_standing(one, store, absent) for one in runs)
+    left = [one for one in runs if one not in absent]
+    return Status(found, standings, seconds_left(left, store, trials), trials, absent)
 
 
 def draw(
@@ -145,6 +167,7 @@ def draw(
     from calibrant.study import learning
 
     found, store, _ = _opened(study, out, None, scale, with_)
+    store.share(found.runs())
     writable(Path(folder) / "figure.svg")
     return learning.draw(found, store, Path(folder))
 
@@ -152,13 +175,33 @@ def draw(
 def _opened(
     study: AnyStudy, out: str | Path | None, mirror: str | None, scale: str | None = None, with_: Sequence[str] = ()
 ) -> tuple[Study, Store, Beside | None]:
-    """Load a study, and open the store in its folder, with the finished runs that others share."""
+    """Load a study, and open the store in its folder: runs/NAME, beside those of other studies, if none is said."""
     _include(with_)
     found = _loaded(study, scale)
     paper = paper_of(found)
-    store = Store(Path("runs") / found.name if out is None else Path(out), mirror)
-    store.share(found.runs())
-    return found, store, paper
+    if out is not None:
+        return found, Store(Path(out), mirror), paper
+    folder = (Path("runs") / found.name).absolute()
+    beside = sorted(p.parent for p in folder.parent.glob("*/runs") if p.is_dir() and p.parent != folder)
+    return found, Store(folder, mirror, tuple(beside)), paper
+
+
+class _Said:
+    """What is to be remembered, said and kept."""
+
+    def __init__(self, progress: Tell | None) -> None:
+        self.progress, self.lines = progress, list[str]()
+
+    def __call__(self, *lines: str) -> None:
+        for line in dict.fromkeys(lines):
+            if line not in self.lines:
+                self.lines.append(line)
+                if self.progress is not None:
+                    self.progress(Progress(line, note=True))
+
+
+def _what(study: Study, run: Run) -> str:
+    return f"{', '.join(study.names(run))}, seed {run.seed}"
 
 
 def _include(sources: Sequence[str]) -> None:
@@ -183,7 +226,7 @@ def _engine(name: str, address: str | None, gpus: float | None) -> Engine:
 
 
 def _rehearse(study: Study, runs: Sequence[Run], store: Store, data: Data) -> None:
-    """Try one's own methods on the classes of the first data set that is to be trained on, if it is at hand."""
+    """Try one's own methods on the classes of the first data set that is to be trained on."""
     missing = [run for run in runs if run not in store]
     if missing and own_methods(study, missing):
         rehearse(study, missing, len(data.splits(missing[0].dataset).classes))
@@ -195,30 +238,43 @@ def _result(
     paper: Beside | None,
     failed: dict[Run, str],
     jobs: int | None,
-    progress: Tell | None,
+    said: _Said,
     command: str,
 ) -> Result:
     from calibrant.study.report import study_report
 
     writable(store.root / "report.html")
-    store.share(study.runs())  # others may have finished some meanwhile
-    if progress is not None:
-        progress(Progress("calibrating and measuring"))
+    said(*store.share(study.runs()))  # others may have finished some meanwhile
+    if said.progress is not None:
+        said.progress(Progress("calibrating and measuring"))
     found = list(measured(study, store, jobs or torch.get_num_threads()))
-    tables = study_tables((row for one in found for row in one.rows), paper)
-    result = Result(study, tables, found, failed, store.root)
+    gone = {run: store.record(run)["facts"]["why"] for run in diverged(study, store)}
+    lines = [row for run in gone for row in lost(study, store, run)]
+    if paper is not None:
+        sizes = {one.run.dataset: store.record(one.run)["facts"].get("examples") for one in found}
+        paper = replace(
+            paper, examples={dataset: (n["train"], n["val"], n["test"]) for dataset, n in sizes.items() if n}
+        )
+    versions = Counter(trained_by(run, store) for run in [*(one.run for one in found), *gone])
+    tables = study_tables([row for one in found for row in one.rows] + lines, paper, _mixed(versions))
+    result = Result(study, tables, found, {**failed, **gone}, store.root, lines, tuple(said.lines))
     if tables:
         result.write(study_report(result.study, result.tables, result.measured, store, command))
     return result
 
 
-def _standing(run: Run, store: Store) -> Standing:
+def _mixed(versions: Mapping[str, int]) -> str:
+    """Say by which versions of calibrant networks were trained, where there are several."""
+    told = [f"{version or 'an unknown version'} ({count})" for version, count in sorted(versions.items())]
+    return f"Networks trained by calibrant {' and '.join(told)}." if len(told) > 1 else ""
+
+
+def _standing(run: Run, store: Store, absent: Mapping[Run, str]) -> Standing:
+    if run in absent:
+        return Standing(run, "no data", math.nan, absent[run])
     state = store.state(run)
-    if state == "done":
-        return Standing(run, state, store.record(run)["facts"]["seconds"])
+    if state in ("done", "diverged"):
+        facts = store.record(run)["facts"]
+        return Standing(run, state, facts["seconds"], facts.get("why", ""))
     error = store.partial(run) / "error.txt" if state == "failed" else None
-    return Standing(run, state, math.nan, _first_line(error.read_text()) if error else "")
-
-
-def _first_line(error: str) -> str:
-    return error.strip().partition("\n")[0] or "it does not say why"
+    return Standing(run, state, math.nan, first_line(error.read_text()) if error else "")

@@ -7,9 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from calibrant.study.digests import RECORD
 from calibrant.types import InputError
 
-RECORD = "run.json"
+
+class MirrorError(InputError):
+    """A mirror cannot be reached."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,8 @@ class Mirror:
         """Return the ids of the runs that are there."""
         files, root = self._home
         with self._telling():
-            return {path.split("/")[-2] for path in files.glob(f"{root}/runs/*/{RECORD}")}
+            found = (path.split("/") for path in files.find(f"{root}/runs", maxdepth=2))
+            return {path[-2] for path in found if path[-1] == RECORD}
 
     def send(self, folder: Path) -> None:
         """Copy the folder of a finished run there."""
@@ -52,4 +56,4 @@ class Mirror:
             yield
         except (OSError, ValueError, ImportError) as error:
             said = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise InputError(f"cannot reach the mirror {self.url}: {said}; finished runs are kept here") from None
+            raise MirrorError(f"cannot reach the mirror {self.url}: {said}; finished runs are kept here") from None

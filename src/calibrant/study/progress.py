@@ -14,7 +14,7 @@ from calibrant.study.engine import Data, Engine, Event, execute, local, made_for
 from calibrant.study.store import Store
 from calibrant.types import InputError
 
-PATIENCE = 2.0  # seconds of a batch after which no second one is waited for
+PATIENCE = 0.5  # seconds of a batch after which no larger one is tried
 
 
 def chosen(study: Study, only: str | None = None) -> list[Run]:
@@ -62,18 +62,22 @@ class Trial:
 
 
 def tried(run: Run, data: Data) -> Trial:
-    """Train on one batch, twice where the first is quick: it also warms up. Nothing is kept."""
+    """Train on batches that grow to the recipe's own or until one takes a while. Nothing is kept."""
     from calibrant.study.train import train as training
 
     splits = data.splits(run.dataset)
-    share = min(1.0, run.recipe.batch_size / len(splits.train))
-    train, val = (part[: math.ceil(share * len(part))] for part in (splits.train, splits.val))
     network = made_for(splits, run.network)
-    recipe = replace(run.recipe, epochs=2, warmup=0, compile=False, drop_last=False)
-    epochs = training(network, replace(splits, train=train, val=val), losses.cross_entropy, recipe)
-    seconds = next(epochs).seconds
-    seconds = seconds if seconds > PATIENCE else next(epochs).seconds
-    return Trial(len(splits.train), sum(p.numel() for p in network.parameters()), seconds / share)
+    recipe = replace(run.recipe, epochs=1, warmup=0, compile=False, drop_last=False)
+    most, n = min(run.recipe.batch_size, len(splits.train)), 2  # of a single one some networks cannot learn
+    while True:
+        n = min(n, most)
+        val = splits.val[: -(-n * len(splits.val) // len(splits.train))]
+        few = replace(splits, train=splits.train[:n], val=val)
+        seconds = next(training(network, few, losses.cross_entropy, recipe)).seconds
+        if seconds > PATIENCE or n == most:
+            parameters = sum(p.numel() for p in network.parameters())
+            return Trial(len(splits.train), parameters, seconds * len(splits.train) / n)
+        n *= 4
 
 
 def untimed(runs: list[Run], store: Store) -> list[Run]:
@@ -91,7 +95,10 @@ def seconds_left(runs: list[Run], store: Store, trials: Mapping[Run, Trial]) -> 
     clock = Clock()
     for run in runs:
         if run in store:
-            clock.tell(run, store.record(run)["facts"]["seconds"] / run.recipe.epochs)
+            facts = store.record(run)["facts"]
+            if "network of" in facts:  # trained elsewhere
+                continue
+            clock.tell(run, facts["seconds"] / facts.get("diverged", run.recipe.epochs))
     for run, trial in trials.items():
         clock.tell(run, trial.seconds)
     return clock.needs({run: run.recipe.epochs for run in runs if run not in store})
@@ -109,6 +116,7 @@ class Progress:
     total: int = 0
     more: str = ""  # how many runs, how fast, how long it still takes
     event: Event | None = None  # what has just happened
+    note: bool = False  # whether it is to be remembered
 
     def __str__(self) -> str:
         return f"{self.text}, {self.more}" if self.more else self.text
@@ -128,9 +136,12 @@ def train_all(
     total = sum(left.values())
     clock, speeds = Clock(), dict[Run, float]()  # images a second of the runs that are trained now
     for event in engine(partial(execute, store=store, data=data), runs, store):
+        run, facts = event.run, event.facts
+        if event.kind == "said":
+            yield Progress(_said(study, event), total - sum(left.values()), total, event=event)
+            continue
         if watch is not None:
             watch(event)
-        run, facts = event.run, event.facts
         if event.kind == "epoch":
             left[run] = run.recipe.epochs - facts["epoch"]
             speeds[run] = facts["images"] / facts["seconds"]
@@ -138,7 +149,7 @@ def train_all(
         else:
             left.pop(run)
             speeds.pop(run, None)
-        if event.kind == "failed":
+        if event.kind == "failed" and run not in store:  # a network that diverged is kept
             (store.partial(run) / "error.txt").write_text(facts["error"])
         more = ", ".join(_more(len(runs), left, speeds, clock))
         yield Progress(_said(study, event), total - sum(left.values()), total, more, event)
@@ -151,7 +162,14 @@ def _said(study: Study, event: Event) -> str:
         return f"{what}, epoch {event.facts['epoch']} of {run.recipe.epochs}"
     if event.kind == "done":
         return f"done {what}, {event.facts['seconds']:.0f} s"
-    return f"{event.kind} {what}"
+    if event.kind == "said":
+        return f"{what}: {event.facts['text']}"
+    return f"{event.kind} {what}" + (f": {first_line(event.facts['error'])}" if event.kind == "failed" else "")
+
+
+def first_line(error: str) -> str:
+    """Return the first line of an error, which says why."""
+    return error.strip().partition("\n")[0] or "it does not say why"
 
 
 def _more(runs: int, left: Mapping[Run, int], speeds: Mapping[Run, float], clock: Clock) -> Iterable[str]:

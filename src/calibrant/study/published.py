@@ -4,7 +4,7 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -21,6 +21,7 @@ from calibrant.types import InputError
 KINDS = "datasets", "networks", "losses", "calibrators", "metrics"
 Key = tuple[Method, ...]  # one of each kind, in this order
 Read = Callable[[str, str], Method]
+Sizes = tuple[int, int, int]  # how many examples train, validate and test
 ROW = "dataset", "network", "loss", "calibrator", "metric"
 
 SPEED_ONLY = {"channels_last", "compile"}
@@ -40,6 +41,8 @@ class Published:
     paper: str
     numbers: Mapping[Key, Printed]
     recipes: Mapping[Method, Recipe]
+    examples: Mapping[Method, Sizes]  # as far as the paper says
+    runs: int | None  # over which its means are
 
     @classmethod
     def load(cls, name: str) -> "Published":
@@ -56,7 +59,11 @@ class Published:
         try:
             read: Read = cache(method)  # a text is read once, however many numbers are of it
             recipes = {read("datasets", of["name"]): RECIPES[of["recipe"]] for of in table["datasets"].values()}
-            return cls(table["paper"], dict(_numbers(table, read)), recipes)
+            sizes = {
+                read("datasets", of["name"]): of["examples"] for of in table["datasets"].values() if "examples" in of
+            }
+            examples = {dataset: (n[0], n[1], n[2]) for dataset, n in sizes.items()}
+            return cls(table["paper"], dict(_numbers(table, read)), recipes, examples, table.get("runs"))
         except (KeyError, InputError) as error:
             said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
             raise InputError(f"{path}: {said}") from None
@@ -77,6 +84,7 @@ class Beside:
 
     published: Published
     study: Study
+    examples: Mapping[Method, Sizes] = field(default_factory=dict[Method, Sizes])  # of the study's own data sets
 
     def printed(self, row: Mapping[str, Any]) -> Printed | None:
         """Return what the paper prints in place of a row of `rows`; of shifts, papers print no numbers."""
@@ -96,13 +104,33 @@ class Beside:
         """Say where the numbers that were found stand, and in what their setting differs from ours."""
         sources = ", ".join(sorted({p.source for p in found}, key=lambda s: (len(s), s)))
         differing = dict.fromkeys(self._differences())
-        return f"paper: {self.published.paper}, {sources}; {'; '.join(differing) or 'the same setting'}."
+        return f"paper: {self.published.paper}, {sources}; {'; '.join(differing) or self._same()}."
 
     def _place(self, dataset: Method, network: Method) -> tuple[Method, Method]:
         if (dataset, network) in self.published.places:
             return dataset, network
         other = self.study.beside
         return (other.dataset, other.network) if other else (dataset, network)
+
+    def _same(self) -> str:
+        """Say what is known to be the same, where nothing is known to differ."""
+        places = {(run.dataset, self._place(run.dataset, run.network)[0]) for run in self.study.runs()}
+        places = {(ours, theirs) for ours, theirs in places if theirs in self.published.recipes}
+        compared = all(ours in self.examples and theirs in self.published.examples for ours, theirs in places)
+        return "the same setting" if compared and self.published.runs else "the same recipe; data are not compared"
+
+    def _sizes(self, dataset: Method, theirs: Method) -> tuple[list[str], list[str]]:
+        """Return how many examples the parts of a data set have, of either, where that is known and differs."""
+        known, ours = self.published.examples.get(theirs), self.examples.get(dataset)
+        if known is None or ours is None or known == ours:
+            return [], []
+        return [_parts(known)], [_parts(ours)]
+
+    def _seeds(self, dataset: Method, network: Method) -> tuple[list[str], list[str]]:
+        own = len({run.seed for run in self.study.runs() if (run.dataset, run.network) == (dataset, network)})
+        if self.published.runs in (None, own):
+            return [], []
+        return [f"{self.published.runs} seeds"], [f"{own} seeds"]
 
     def _differences(self) -> Iterator[str]:
         places = dict.fromkeys((run.dataset, run.network, run.recipe) for run in self.study.runs())
@@ -114,8 +142,14 @@ class Beside:
             elsewhere = theirs != (dataset, network)
             there, here = _apart(known, recipe)
             place = ([f"{theirs[1]} on {theirs[0]}"], [f"{ours[1]} on {ours[0]}"]) if elsewhere else ([], [])
+            for theirs_too, ours_too in (self._sizes(dataset, theirs[0]), self._seeds(dataset, network)):
+                there, here = there + theirs_too, here + ours_too
             if there or elsewhere:
                 yield f"published: {', '.join(place[0] + there)}; here: {', '.join(place[1] + here)}"
+
+
+def _parts(sizes: Sizes) -> str:
+    return " / ".join(f"{n:,}" for n in sizes) + " examples"
 
 
 def paper_of(study: Study) -> Beside | None:
@@ -123,9 +157,10 @@ def paper_of(study: Study) -> Beside | None:
     return Beside(Published.load(study.published), study) if study.published else None
 
 
-def study_tables(rows: Iterable[Mapping[str, Any]], paper: Beside | None) -> list[Table]:
-    """Make the tables of a study's rows, with a paper's numbers beside ours."""
-    return tables(rows) if paper is None else tables(rows, paper.printed, paper.note)
+def study_tables(rows: Iterable[Mapping[str, Any]], paper: Beside | None, trained: str = "") -> list[Table]:
+    """Make the tables of a study's rows, with a paper's numbers beside ours, and what is to be said of the training."""
+    made = tables(rows) if paper is None else tables(rows, paper.printed, paper.note)
+    return [replace(table, trained=trained) for table in made]
 
 
 def _apart(theirs: Recipe, ours: Recipe) -> tuple[list[str], list[str]]:

@@ -111,7 +111,8 @@ def _study_table(t: Table) -> str:
     rows = [[t.name(row), *(_beside(t.cells[row, c], t.about) for c in t.columns)] for row in t.rows]
     best = [[t.cells[row, c].best for c in t.columns] for row in t.rows]
     made = table(["trained with", *t.columns], rows, best=best, caption=t.heading)
-    return f"<h3>{typeset(t.heading)}</h3>{made}" + (f'<p class="note">{typeset(t.beside)}</p>' if t.beside else "")
+    notes = "".join(f'<p class="note">{typeset(note)}</p>' for note in t.own_notes)
+    return f"<h3>{typeset(t.heading)}</h3>{made}{notes}"
 
 
 def _beside(cell: Cell, about: About) -> str:
@@ -124,7 +125,7 @@ def _beside(cell: Cell, about: About) -> str:
 
 def _legend(study: Study, made: Sequence[Table]) -> str:
     tested = " ".join(dict.fromkeys(t.tested for t in made if t.tested))
-    seeds = max(len(grid.seeds) for grid in study.grids)
+    seeds = max((len(cell.values) for t in made for cell in t.cells.values()), default=1)
     words = f"Mean ± standard deviation over {seeds} seeds" if seeds > 1 else "One seed"
     return (
         f'<p class="note">{words}, judged on test examples that no fit has seen; the mean temperature in brackets; the '

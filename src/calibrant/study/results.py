@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from calibrant.catalog import Method
 from calibrant.io import atomic_write, csv_text, writable
 from calibrant.study.config import Run, Study
 from calibrant.study.progress import Trial
@@ -22,11 +23,13 @@ class Result:
     measured: Sequence[Measured]
     failed: Mapping[Run, str]  # why, in one line; all of it stands in partial/ID/error.txt
     folder: Path
+    lost: Sequence[Row] = ()  # the rows of networks that diverged
+    notes: tuple[str, ...] = ()  # on what was damaged, or taken from elsewhere
 
     @property
     def rows(self) -> list[Row]:
         """One row per run, shift, calibrator and metric."""
-        return [row for found in self.measured for row in found.rows]
+        return [*(row for found in self.measured for row in found.rows), *self.lost]
 
     @property
     def report(self) -> Path | None:
@@ -43,15 +46,13 @@ class Result:
     @property
     def spread(self) -> str:
         """What stands in a cell."""
-        seeds = max(len(grid.seeds) for grid in self.study.grids)
+        seeds = max((len(cell.values) for table in self.tables for cell in table.cells.values()), default=1)
         return f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
 
     @property
     def reasons(self) -> list[str]:
-        """A line for each run that failed."""
-        return [
-            f"failed: {', '.join(self.study.names(run))}, seed {run.seed}: {why}" for run, why in self.failed.items()
-        ]
+        """A line for each run that failed, or for several on one data set that failed alike."""
+        return [f"failed: {line}" for line in alike(self.study, self.failed)]
 
     def to_polars(self) -> Any:
         """Return the rows as a polars frame."""
@@ -63,7 +64,7 @@ class Result:
         parts = [str(table) for table in self.tables]
         if self.tables:
             parts += [f"{self.spread}, temperature in brackets, best between stars\n{self.finding}"]
-        parts += ["\n".join(self.reasons)] if self.failed else []
+        parts += ["\n".join([*self.notes, *self.reasons])] if self.failed or self.notes else []
         parts += [f"report: {self.report}"] if self.report else []
         return "\n\n".join(parts)
 
@@ -93,9 +94,21 @@ class Result:
                 draft.write_text(text, encoding="utf-8")
 
 
+def alike(study: Study, runs: Mapping[Run, str]) -> list[str]:
+    """Say why runs are not done, in one line where several on one data set have the same reason."""
+    groups: dict[tuple[Method, str], list[Run]] = {}
+    for run, why in runs.items():
+        groups.setdefault((run.dataset, why), []).append(run)
+    lines: list[str] = []
+    for (dataset, why), some in groups.items():
+        one = f"{', '.join(study.names(some[0]))}, seed {some[0].seed}"
+        lines.append(f"{one if len(some) == 1 else f'{len(some)} runs on {study.label(dataset)}'}: {why}")
+    return lines
+
+
 @dataclass(frozen=True)
 class Standing:
-    """How a run stands: done, begun, failed, or missing."""
+    """How a run stands: done, diverged, begun, failed, damaged, missing, or its data are (no data)."""
 
     run: Run
     state: str
@@ -110,15 +123,16 @@ class Status:
     study: Study
     runs: tuple[Standing, ...]
     seconds: float  # that the rest takes, from the finished runs or from trials; nan if nothing is known
-    trials: Mapping[Run, Trial | str]  # of kinds of which no run is finished, or why there is none
+    trials: Mapping[Run, Trial]  # of kinds of which no run is finished
+    absent: Mapping[Run, str] = field(default_factory=dict[Run, str])  # runs whose data are not at hand, and why
 
     def _in(self, *states: str) -> list[Run]:
         return [standing.run for standing in self.runs if standing.state in states]
 
     @property
     def done(self) -> list[Run]:
-        """The finished runs."""
-        return self._in("done")
+        """The finished runs, those that diverged among them."""
+        return self._in("done", "diverged")
 
     @property
     def begun(self) -> list[Run]:
@@ -132,39 +146,35 @@ class Status:
 
     @property
     def left(self) -> list[Run]:
-        """All that are not done."""
-        return self._in("begun", "failed", "missing")
+        """All that are not done, and whose data are not known to be missing."""
+        return self._in("begun", "failed", "damaged", "missing")
 
     @property
     def rest(self) -> str:
         """What is left, and how long it takes, in words."""
         if not self.left:
-            return f"all {len(self.runs)} runs are done"
+            return f"all {len(self.runs)} runs are done" if not self.absent else "nothing can be trained"
         minutes = self.seconds / 60
         words = f"about {minutes / 60:.1f} hours" if minutes > 90 else f"about {minutes:.0f} minutes"
         wait = "" if math.isnan(minutes) else f", {words if minutes >= 1 else 'less than a minute'}"
-        tried = any(isinstance(trial, Trial) for trial in self.trials.values())
-        from_batches = ", estimated from single batches" if tried else ""
+        from_batches = ", estimated from single batches" if self.trials else ""
         return f"{len(self.left)} of {len(self.runs)} runs to train{wait}{from_batches}"
 
     @property
     def tried(self) -> list[str]:
-        """A line for every kind of network that was tried."""
+        """A line for every kind of network that was tried, and for all data that are not at hand."""
         lines: list[str] = []
         for run, trial in self.trials.items():
             where, what, _ = self.study.names(run)
-            if isinstance(trial, str):
-                lines.append(f"no estimate for {what} on {where}: {trial}")
-            else:
-                size = f"{trial.examples:,} examples, {trial.parameters:,} parameters"
-                lines.append(f"{what} on {where}: {size}, about {trial.seconds:.3g} s an epoch")
-        return lines
+            size = f"{trial.examples:,} examples, {trial.parameters:,} parameters"
+            lines.append(f"{what} on {where}: {size}, about {trial.seconds:.3g} s an epoch")
+        return [*lines, *(f"cannot run: {line}" for line in alike(self.study, self.absent))]
 
     def __str__(self) -> str:
         lines: list[str] = []
         for standing in self.runs:
             took = "" if math.isnan(standing.seconds) else f", {standing.seconds:.0f} s"
-            why = f": {standing.why}" if standing.why else ""
+            why = f": {standing.why}" if standing.why and standing.run not in self.absent else ""
             names = ", ".join(self.study.names(standing.run))
-            lines.append(f"{standing.state:<8}{names}, seed {standing.run.seed}{took}{why}")
+            lines.append(f"{standing.state:<9}{names}, seed {standing.run.seed}{took}{why}")
         return "\n".join([*lines, *self.tried, self.rest])

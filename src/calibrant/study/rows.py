@@ -31,9 +31,10 @@ Row = dict[str, Any]
 class Measured:
     """What the stored logits of one run gave.
 
-    Columns of the rows: run, dataset, network, loss, seed, calibrator, temperature (nan where there is none), shift (of
-    the test set, "" for none), metric, value. On a corrupted test set the study's metrics are measured; how well it is
-    told from the test set proper is measured for every shift, by each of the study's scores for detection.
+    Columns of the rows: run, dataset, network, loss, seed, diverged (the epoch at which the network did, 0 if it did
+    not), calibrator, temperature (nan where there is none), shift (of the test set, "" for none), metric, value. On a
+    corrupted test set the study's metrics are measured; how well it is told from the test set proper is measured for
+    every shift, by each of the study's scores for detection.
     """
 
     run: Run
@@ -52,7 +53,7 @@ def measured(study: Study, store: Store, jobs: int = 1) -> Iterator[Measured]:
 
     With several jobs a long work is shared among as many processes: the same rows in the same order.
     """
-    runs, began = [run for run in study.runs() if run in store], time.monotonic()
+    runs, began = [run for run in study.runs() if store.state(run) == "done"], time.monotonic()
     for done, run in enumerate(runs, 1):
         yield _measured(study, store, run)
         if jobs > 1 and (time.monotonic() - began) / done * (len(runs) - done) > WORTH:
@@ -64,6 +65,29 @@ def rows(study: Study, store: Store, jobs: int = 1) -> Iterator[Row]:
     """Yield a row per finished run, shift, calibrator and metric of a study."""
     for found in measured(study, store, jobs):
         yield from found.rows
+    for run in diverged(study, store):
+        yield from lost(study, store, run)
+
+
+def diverged(study: Study, store: Store) -> list[Run]:
+    """Return the runs of a study whose networks diverged: they are done, and there is nothing to measure."""
+    return [run for run in study.runs() if store.state(run) == "diverged"]
+
+
+def lost(study: Study, store: Store, run: Run) -> Iterator[Row]:
+    """Yield the rows of a network that diverged: their values are nan."""
+    where = _where(study, run) | {"diverged": store.record(run)["facts"]["diverged"]}
+    for calibrator in study.calibrators:
+        which = {"calibrator": calibrator.text, "temperature": math.nan}
+        for shift in (None, *run.shifts):
+            more = where | which | {"shift": "" if shift is None else study.label(shift)}
+            wanted = study.metrics if shift is None or corrupts(shift) else ()
+            yield from (more | {"metric": metric.text, "value": math.nan} for metric in wanted)
+
+
+def _where(study: Study, run: Run) -> Row:
+    dataset, network, loss = study.names(run)
+    return {"run": run.id, "dataset": dataset, "network": network, "loss": loss, "seed": run.seed, "diverged": 0}
 
 
 def _in_processes(study: Study, store: Store, runs: Sequence[Run], jobs: int) -> Iterator[Measured]:
@@ -101,7 +125,7 @@ def _measured(study: Study, store: Store, run: Run) -> Measured:
     val, test = store.get(run, "val").double(), store.get(run, "test").double()
     shifts = {shift: store.get(run, f"shift{i}").double() for i, shift in enumerate(run.shifts)}
     dataset, network, loss = study.names(run)
-    where = {"run": run.id, "dataset": dataset, "network": network, "loss": loss, "seed": run.seed}
+    where = _where(study, run)
     made: list[Row] = []
     after: Events | None = None
     with few_threads(max(val.logits.numel(), test.logits.numel())):

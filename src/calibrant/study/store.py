@@ -1,89 +1,234 @@
 """Where runs rest: one immutable directory each, which exists if and only if the run is done."""
 
+import copy
+import hashlib
 import io
 import json
 import os
 import shutil
+import socket
 import tempfile
-import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import torch
+
+from calibrant import __version__, catalog
+from calibrant.catalog import Method
 from calibrant.io import readable_by_others
 from calibrant.predictions import Predictions
-from calibrant.study.config import Run
+from calibrant.study.checkpoint import minor
+from calibrant.study.config import WATCHED, Run
+from calibrant.study.digests import NETWORK, RECORD, Damaged, content, digest, opened, problem, sealed
+from calibrant.study.methods import method
 from calibrant.study.mirror import Mirror
-from calibrant.types import InputError
+from calibrant.types import InputError, StatefulLoss
+
+DAY = 86400
+SIZES = "train", "val"  # of the parts of a data set: what else it is called with changes the examples
+Found = tuple[Path, dict[str, Any]]  # a run's folder and record
 
 
 @dataclass(frozen=True)
 class Store:
     """A folder of finished runs; safe for many writers, for a shared disk, and for a kill at any moment.
 
-    runs/ID/ holds run.json (what it is and what happened), one safetensors file per split and history.parquet. It is
-    written aside in drafts/ and renamed into place when complete, so that a reader never sees half a run. partial/ID/
-    holds the checkpoint of an interrupted run, claims/ID the lock of the process that works on it.
+    runs/ID/ holds run.json (what it is, what happened, and the digest of every file), one safetensors file per split
+    and history.parquet. It is written aside in drafts/ and renamed into place when complete, so that a reader never
+    sees half a run. partial/ID/ holds the checkpoint of an interrupted run, claims/ID the lock of the process that
+    works on it, damaged/ what was found to be other than what was written.
 
-    With `mirror`, an fsspec URL, finished runs are copied there too, and `share` fetches those of other machines.
+    A finished run serves all that train the same on the same data and watch no more than it did; `data` are the digests
+    of the data sets at hand, and where there is none, the runs of any data serve. With `mirror`, an fsspec URL,
+    finished runs are copied there too, and `share` fetches those of other machines, and those of the stores in
+    `neighbors`.
     """
 
     root: Path
     mirror: str | None = None
+    neighbors: tuple[Path, ...] = ()
+    data: Mapping[Method, str] = field(default_factory=dict[Method, str])
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", Path(self.root).absolute())  # the same in every process
         try:
             for name in "runs", "drafts", "claims", "partial":
                 (self.root / name).mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.root / "drafts"):
-                pass
+            with tempfile.NamedTemporaryFile(dir=self.root / "drafts") as new:
+                now = Path(new.name).stat().st_mtime  # by the clock that dates the drafts
         except OSError as error:
             raise InputError(f"cannot write to {self.root}: {error.strerror}; choose another folder") from None
-        self._sweep()
+        self._sweep(now)
+
+    def knowing(self, data: Mapping[Method, str]) -> "Store":
+        """Return the same store with the digests of more data sets."""
+        other = copy.copy(self)
+        object.__setattr__(other, "data", {**self.data, **data})
+        return other
+
+    # What is there
+
+    def name(self, run: Run) -> str:
+        """Return the name of a run's folder: its id, and eight hex digits of its data where they are known."""
+        known = {m.canonical: self.data[m] for m in run.data if m in self.data}
+        text = json.dumps(known, sort_keys=True).encode()
+        return f"{run.id}.{hashlib.sha256(text).hexdigest()[:8]}" if known else run.id
 
     def folder(self, run: Run) -> Path:
-        """Return where a finished run lies."""
-        return self.root / "runs" / run.id
+        """Return where a finished run lies, or would."""
+        found = self._find(run)
+        return self.root / "runs" / self.name(run) if found is None else found[0]
 
     def partial(self, run: Run) -> Path:
         """Return the folder where an unfinished run may leave what it needs to go on."""
-        folder = self.root / "partial" / run.id
+        folder = self._begun(run) or self.root / "partial" / self.name(run)
         folder.mkdir(exist_ok=True)
         return folder
 
     def state(self, run: Run) -> str:
-        """Say how a run stands: done, failed (its error is in partial/ID/error.txt), begun, or missing."""
-        partial = self.root / "partial" / run.id
-        if run in self:
-            return "done"
-        if (partial / "error.txt").is_file():
-            return "failed"
-        return "begun" if partial.is_dir() else "missing"
+        """Say how a run stands: done, diverged, damaged, failed (its error is in partial/ID/error.txt), begun, missing.
+
+        Damage that shows only where all is read is told by `mend`.
+        """
+        if (found := self._find(run)) is not None:
+            return "diverged" if "diverged" in found[1]["facts"] else "done"
+        if any(_unreadable(folder) for folder in self._trained(run) if folder.name.startswith(run.id)):
+            return "damaged"
+        if (partial := self._begun(run)) is None:
+            return "missing"
+        return "failed" if (partial / "error.txt").is_file() else "begun"
 
     def __contains__(self, run: Run) -> bool:
-        return (self.folder(run) / "run.json").is_file()
+        return bool(self._serving(run))
+
+    def get(self, run: Run, split: str) -> Predictions:
+        """Read back one split of one run. Raises `Damaged` if it is not what was written."""
+        from safetensors.torch import load
+
+        folder, record = self._finished(run)
+        if split.startswith("shift"):  # it may have been kept beside others
+            split = f"shift{record['run']['shifts'].index(run.shifts[int(split[5:])].canonical)}"
+        with _telling(folder):
+            tensors = load(content(folder, record, f"{split}.safetensors"))
+        return Predictions(tensors["logits"], tensors["labels"])
+
+    def record(self, run: Run) -> dict[str, Any]:
+        """Read back what was written about one run: {"run": ..., "facts": ..., ...}."""
+        return self._finished(run)[1]
+
+    def history(self, run: Run) -> Any:
+        """Read back the epochs of one run, as a polars frame. Raises `Damaged` if they are not what was written."""
+        folder, record = self._finished(run)
+        with _telling(folder):
+            return _history(folder, record)
+
+    def rows(self, folder: Path, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Read back the epochs of a run's folder."""
+        return _history(folder, record).to_dicts()
+
+    def kin(self, run: Run, learned: str) -> Found | None:
+        """Find a finished network that this run need not train again, as it only judges it on other examples.
+
+        It learned from the same examples, of a data set that differs in the sizes of its parts at most, and has been
+        watched as this one is to be; nothing that differs may have told it what to learn.
+        """
+        for folder in sorted((self.root / "runs").iterdir()):
+            with suppress(Damaged, InputError):
+                record = opened(folder)
+                theirs = record["facts"].get("versions", {}).get("calibrant", "")
+                if minor(theirs) != minor(__version__) or NETWORK not in record["files"]:
+                    continue
+                same = record["data"].get(run.dataset.canonical, "") == self.data.get(run.dataset)
+                if record["learned"] == learned and _akin(record["run"], run, same):
+                    content(folder, record, NETWORK)
+                    return folder, record
+        return None
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Read back what was written about every finished run."""
+        for folder in sorted((self.root / "runs").iterdir()):
+            with suppress(Damaged):
+                yield opened(folder)
+
+    def _trained(self, run: Run) -> list[Path]:
+        """Return the folders of a run's training, whatever was watched, on whatever data; the plainest first."""
+        found = (folder for folder in (self.root / "runs").iterdir() if folder.name[:12] == run.training)
+        return sorted(found, key=lambda folder: (len(folder.name), folder.name))
+
+    def _serving(self, run: Run) -> dict[str, Found]:
+        """Return the finished runs that serve, one for each data they were trained on."""
+        found: dict[str, Found] = {}
+        for folder in self._trained(run):
+            with suppress(Damaged):
+                record = opened(folder)
+                if self._serves(record, run):
+                    found.setdefault(record["data"].get(run.dataset.canonical, ""), (folder, record))
+        return found
+
+    def _find(self, run: Run) -> Found | None:
+        """Find the run that serves; raises `InputError` if several on different data do, and which is not known."""
+        found = self._serving(run)
+        if len(found) > 1:
+            names = " and ".join(folder.name for folder, _ in found.values())
+            raise InputError(
+                f"{self.root / 'runs'}: {names} are one training on different data; say which is meant by --data DIR, "
+                "or move one away"
+            )
+        return next(iter(found.values()), None)
+
+    def _serves(self, record: Mapping[str, Any], run: Run) -> bool:
+        kept, known = record["run"], {m.canonical: self.data[m] for m in run.data if m in self.data}
+        return (
+            all(kept.get(key) == value for key, value in json.loads(json.dumps(run.trained)).items())
+            and all(set(run.watched[key]) <= set(kept.get(key, ())) for key in WATCHED)
+            and all(record["data"].get(name, known[name]) == known[name] for name in known)
+        )
+
+    def _finished(self, run: Run) -> Found:
+        if (found := self._find(run)) is None:
+            raise InputError(f"run {run.id} is not done, or is damaged, in {self.root}: run its study")
+        return found
+
+    def _begun(self, run: Run) -> Path | None:
+        exact = self.root / "partial" / self.name(run)
+        if exact.is_dir() or run.dataset in self.data:
+            return exact if exact.is_dir() else None
+        return next((f for f in (self.root / "partial").iterdir() if f.name.partition(".")[0] == run.id), None)
+
+    # Working on a run
 
     @contextmanager
     def claim(self, run: Run) -> Generator[bool, None, None]:
         """Try to be the one process that works on a run; says whether it is ours until the end of the block.
 
-        The operating system frees the claim of a process that dies, however it dies.
+        The operating system frees the claim of a process that dies, however it dies. Until then `holder` names it.
         """
-        from filelock import FileLock, Timeout
+        with _locked(self.root / "claims" / self.name(run)) as ours:
+            who = self._who(run)
+            if ours:
+                with suppress(OSError):  # a full disk: it only helps who waits
+                    who.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
+            try:
+                yield ours
+            finally:
+                if ours:
+                    with suppress(OSError):
+                        who.unlink(missing_ok=True)
 
-        lock = FileLock(self.root / "claims" / run.id)
+    def holder(self, run: Run) -> str:
+        """Say who works on a run that others have claimed, as far as they could say."""
         try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            lock.release()
+            said = json.loads(self._who(run).read_text())
+            return f"process {said['pid']} on {said['host']}"
+        except (OSError, ValueError, KeyError, TypeError):
+            return "another process"
+
+    def _who(self, run: Run) -> Path:
+        return self.root / "claims" / f"{self.name(run)}.who"
 
     def put(
         self,
@@ -91,81 +236,217 @@ class Store:
         splits: Mapping[str, Predictions],
         facts: Mapping[str, Any],
         history: Sequence[Mapping[str, Any]] = (),
+        *,
+        learned: str = "",
+        network: Mapping[str, Any] | None = None,
     ) -> None:
-        """Keep a finished run: everything is written aside, then renamed. The first of two writers stands."""
+        """Keep a finished run: everything is written aside, then renamed. The first of two writers stands.
+
+        `learned` is the digest of what it learned from, `network` its weights.
+        """
         import polars
         from safetensors.torch import save
 
-        with self._draft(run.id) as draft:
-            for split, p in splits.items():
-                content = save({"logits": p.logits.contiguous(), "labels": p.labels})
-                (draft / f"{split}.safetensors").write_bytes(content)  # a full disk is an OSError here
-            epochs = io.BytesIO()
-            polars.DataFrame(list(history), infer_schema_length=None).write_parquet(epochs)
-            (draft / "history.parquet").write_bytes(epochs.getvalue())
-            (draft / "run.json").write_text(json.dumps({"run": run.spelled, "facts": dict(facts)}, indent=1))
-        shutil.rmtree(self.root / "partial" / run.id, ignore_errors=True)
+        name = self.name(run)
+        files = {
+            f"{split}.safetensors": save({"logits": p.logits.contiguous(), "labels": p.labels})
+            for split, p in splits.items()
+        }
+        if network and all(isinstance(value, torch.Tensor) for value in network.values()):
+            files[NETWORK] = save({key: value.detach().cpu().clone() for key, value in network.items()})
+        epochs = io.BytesIO()
+        polars.DataFrame(list(history), infer_schema_length=None).write_parquet(epochs)
+        files["history.parquet"] = epochs.getvalue()
+        record = {
+            "id": name,
+            "run": run.spelled,
+            "data": {m.canonical: self.data[m] for m in run.data if m in self.data},
+            "learned": learned,
+            "facts": dict(facts),
+            "files": {file: digest(written) for file, written in files.items()},
+        }
+        with self._draft(name) as draft:
+            for file, written in files.items():
+                (draft / file).write_bytes(written)  # a full disk is an OSError here
+            (draft / RECORD).write_text(sealed(record))
+        shutil.rmtree(self.root / "partial" / name, ignore_errors=True)
         if self.mirror:
-            Mirror(self.mirror).send(self.folder(run))
+            Mirror(self.mirror).send(self.root / "runs" / name)
 
     @contextmanager
     def _draft(self, name: str) -> Generator[Path]:
-        """Give a folder to fill; on leaving without an error it takes its place among the runs at once."""
-        draft, place = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.root / "drafts")), self.root / "runs" / name
+        """Give a folder to fill; on leaving without an error it takes its place among the runs at once.
+
+        A lock beside it says that somebody lives who fills it.
+        """
+        draft = self.root / "drafts" / f"{name}-{uuid4().hex[:12]}"
         try:
-            yield draft
-            for path in draft.iterdir():
-                readable_by_others(path)
-                _sync(path)
-            readable_by_others(draft)
-            try:
-                draft.rename(place)
-            except OSError:
-                if not (place / "run.json").is_file():
-                    raise
+            with _locked(_lock_of(draft)):
+                try:
+                    draft.mkdir()
+                    yield draft
+                    for path in draft.iterdir():
+                        readable_by_others(path)
+                        _sync(path)
+                    readable_by_others(draft)
+                    self._place(draft, self.root / "runs" / name)
+                finally:
+                    shutil.rmtree(draft, ignore_errors=True)
         except OSError as error:
             error.filename = error.filename or str(self.root)
             raise
         finally:
-            shutil.rmtree(draft, ignore_errors=True)
+            with suppress(OSError):
+                _lock_of(draft).unlink(missing_ok=True)
 
-    def share(self, runs: Iterable[Run]) -> None:
-        """Fetch from the mirror those of the runs that are there and not here, and send those that are only here."""
-        if not self.mirror:
-            return
-        mirror = Mirror(self.mirror)
-        there = mirror.names()
+    def _place(self, draft: Path, place: Path) -> None:
+        try:
+            draft.rename(place)
+        except OSError:
+            if not _unreadable(place):
+                return
+            self.set_aside(place)  # a folder without its record: half of a copy, perhaps
+            draft.rename(place)
+
+    # Damage
+
+    def mend(self, runs: Iterable[Run]) -> dict[Run, str]:
+        """Read all that is kept of these runs, and set aside what is damaged; says what was wrong.
+
+        What somebody works on is left to them.
+        """
+        found: dict[Run, str] = {}
         for run in runs:
-            if run in self and run.id not in there:
-                mirror.send(self.folder(run))
-            elif run not in self and run.id in there:
-                with self._draft(run.id) as draft:
-                    mirror.fetch(run.id, draft)
+            for folder in self._trained(run):
+                if why := problem(folder):
+                    with _locked(self.root / "claims" / folder.name) as ours:
+                        if ours and problem(folder):
+                            found[run] = f"{why}; set aside in {self.set_aside(folder)}"
+        return found
 
-    def get(self, run: Run, split: str) -> Predictions:
-        """Read back one split of one run."""
-        return Predictions.load(self.folder(run) / f"{split}.safetensors")
+    def set_aside(self, path: Path) -> Path:
+        """Move what is damaged out of the way, into damaged/; returns where it lies now."""
+        (self.root / "damaged").mkdir(exist_ok=True)
+        names = (f"{path.name}{f'-{i}' if i else ''}" for i in range(1_000_000))
+        place = next(p for name in names if not (p := self.root / "damaged" / name).exists())
+        with suppress(FileNotFoundError):  # somebody else did
+            path.rename(place)
+        return place
 
-    def record(self, run: Run) -> dict[str, Any]:
-        """Read back what was written about one run: {"run": ..., "facts": ...}."""
-        return json.loads((self.folder(run) / "run.json").read_text())
+    def _sweep(self, now: float) -> None:
+        """Delete drafts of yesterday and before that a killed process left behind: those that nobody holds."""
+        for draft in {path.with_name(path.name.removesuffix(".lock")) for path in (self.root / "drafts").iterdir()}:
+            lock = _lock_of(draft)
+            with suppress(OSError):
+                if now - (draft if draft.exists() else lock).stat().st_mtime > DAY:
+                    with _locked(lock) as ours:
+                        if ours:
+                            shutil.rmtree(draft, ignore_errors=True)
+                            lock.unlink(missing_ok=True)
 
-    def history(self, run: Run) -> Any:
-        """Read back the epochs of one run, as a polars frame."""
-        import polars
+    # Other stores
 
-        return polars.read_parquet(self.folder(run) / "history.parquet")
+    def share(self, runs: Iterable[Run]) -> list[str]:
+        """Fetch those of the runs that are elsewhere and not here, and send those to the mirror that are only here.
 
-    def records(self) -> Iterator[dict[str, Any]]:
-        """Read back what was written about every finished run."""
-        for path in sorted((self.root / "runs").glob("*/run.json")):
-            yield json.loads(path.read_text())
+        Says what was taken from neighbors, and what was refused because it is damaged.
+        """
+        runs, said = list(runs), list[str]()
+        if self.mirror:
+            mirror = Mirror(self.mirror)
+            there = mirror.names()
+            said += self._fetched(mirror, there, runs)
+            for run in runs:
+                for folder, _ in self._serving(run).values():
+                    if folder.name not in there:
+                        mirror.send(folder)
+        for neighbor in self.neighbors:
+            before = sum(run in self for run in runs)
+            near = Mirror(str(neighbor))
+            said += self._fetched(near, near.names(), runs)
+            if count := sum(run in self for run in runs) - before:
+                said.append(f"{count} finished {'runs' if count > 1 else 'run'} taken from {neighbor}")
+        return said
 
-    def _sweep(self) -> None:
-        """Delete drafts that a killed process left behind; those younger than a day may still be somebody's."""
-        for draft in (self.root / "drafts").iterdir():
-            if time.time() - draft.stat().st_mtime > 86400:
-                shutil.rmtree(draft, ignore_errors=True)
+    def _fetched(self, mirror: Mirror, there: set[str], runs: Iterable[Run]) -> Iterator[str]:
+        by_training: dict[str, list[str]] = {}
+        for name in sorted(there, key=lambda name: (len(name), name)):
+            by_training.setdefault(name[:12], []).append(name)
+        for run in runs:
+            for name in by_training.get(run.training, ()):
+                if run in self or (self.root / "runs" / name).exists():
+                    continue
+                try:
+                    with self._draft(name) as draft:
+                        mirror.fetch(name, draft)
+                        if why := problem(draft, name):
+                            raise Damaged(why)
+                except Damaged as error:
+                    yield f"run {name} of {mirror.url} is refused: {error}"
+
+
+def _akin(kept: Mapping[str, Any], run: Run, same: bool) -> bool:
+    """Say whether a network that was kept is the one that a run would train, if both learn from the same examples.
+
+    `same` says that they are validated and tested on the same, too.
+    """
+    wanted = json.loads(json.dumps(run.trained))
+    if any(kept[key] != wanted[key] for key in ("network", "loss", "seed", "recipe")):
+        return False
+    if same:
+        return set(run.watched["traces"]) <= set(kept["traces"])
+    told = run.recipe.choose != "last" or isinstance(run.loss.bound, StatefulLoss)  # by the validation examples
+    other = method("datasets", kept["dataset"])
+    own = not run.dataset.target.__module__.startswith("calibrant.")
+    return not (told or own or run.traces) and _but_sizes(other) == _but_sizes(run.dataset)
+
+
+def _but_sizes(dataset: Method) -> tuple[str, dict[str, Any]]:
+    settings = catalog.hyperparameters(dataset.function) | dataset.settings
+    return dataset.name, {key: value for key, value in settings.items() if key not in SIZES}
+
+
+def _history(folder: Path, record: Mapping[str, Any]) -> Any:
+    import polars
+
+    return polars.read_parquet(io.BytesIO(content(folder, record, "history.parquet")))
+
+
+@contextmanager
+def _locked(path: Path) -> Generator[bool]:
+    """Try to hold a lock, which ends with this process at the latest; says whether it is ours."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
+def _lock_of(draft: Path) -> Path:
+    return draft.with_name(f"{draft.name}.lock")
+
+
+def _unreadable(folder: Path) -> str:
+    try:
+        opened(folder)
+    except Damaged as error:
+        return str(error)
+    return ""
+
+
+@contextmanager
+def _telling(folder: Path) -> Generator[None]:
+    try:
+        yield
+    except Damaged as error:
+        raise Damaged(f"{folder}: {error}; run the study again, which sets it aside") from None
 
 
 def _sync(path: Path) -> None:

@@ -35,7 +35,7 @@ class Cell:
     """One number of a table: its values over seeds, their mean temperature if any, and what is printed of it.
 
     `mark` tells it from the table's reference: higher (▲) or lower (▼) by a t-test over seeds, hollow if not
-    significantly.
+    significantly. `diverged` more networks did, and have no value.
     """
 
     values: tuple[float, ...]
@@ -43,11 +43,12 @@ class Cell:
     best: bool = False
     mark: str = ""
     printed: Printed | None = None
+    diverged: int = 0
 
     @property
     def mean(self) -> float:
-        """Mean over seeds."""
-        return mean(self.values)
+        """Mean over seeds; nan if every network diverged."""
+        return mean(self.values) if self.values else math.nan
 
     @property
     def deviation(self) -> float:
@@ -56,6 +57,8 @@ class Cell:
 
     def text(self, about: About, *, deviation: bool = True) -> str:
         """Say it as the papers do: '4.35 ± 0.21 (2.5)', in percent where the metric is a share."""
+        if not self.values:
+            return "diverged"
         said = _text(about, self.mean, self.deviation if deviation else math.nan, self.temperature)
         return f"{said} {self.mark}".rstrip()
 
@@ -70,6 +73,7 @@ class Table:
     cells: dict[tuple[tuple[str, ...], str], Cell]
     beside: str = ""  # on the paper whose numbers stand beside
     shift: str = ""  # of the test set
+    trained: str = ""  # by whom, where versions are mixed
 
     @property
     def about(self) -> About:
@@ -95,8 +99,23 @@ class Table:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What stands below the table by itself: on the marks, and on the paper's numbers."""
-        return tuple(note for note in (self.tested, self.beside) if note)
+        """What stands below the table by itself: on the marks, and what is true of this table alone."""
+        return tuple(note for note in (self.tested, *self.own_notes) if note)
+
+    @property
+    def own_notes(self) -> tuple[str, ...]:
+        """On networks that diverged, on the versions that trained, and on the paper's numbers."""
+        return tuple(note for note in (self.lost, self.trained, self.beside) if note)
+
+    @property
+    def lost(self) -> str:
+        """Say which networks diverged, of how many."""
+        first = {row: cell for (row, _), cell in reversed(self.cells.items()) if cell.diverged}
+        counts = [
+            f"{cell.diverged} of {cell.diverged + len(cell.values)} of {self.name(row)}"
+            for row, cell in reversed(first.items())
+        ]
+        return f"Networks that diverged, and are left out: {', '.join(counts)}." if counts else ""
 
     def name(self, row: tuple[str, ...]) -> str:
         """Name a row by the parts that differ between rows; the loss always stands."""
@@ -162,6 +181,7 @@ class Table:
                 "mean": cell.mean,
                 "deviation": cell.deviation,
                 "seeds": len(cell.values),
+                "diverged": cell.diverged,
                 "temperature": cell.temperature,
                 "best": cell.best,
                 "mark": cell.mark,
@@ -207,7 +227,9 @@ def tables(
 
 
 def _cell(rows: list[Mapping[str, Any]], printed: Printed | None) -> Cell:
-    return Cell(tuple(row["value"] for row in rows), mean(row["temperature"] for row in rows), printed=printed)
+    there = [row for row in rows if not row.get("diverged")]
+    temperature = mean(row["temperature"] for row in there) if there else math.nan
+    return Cell(tuple(row["value"] for row in there), temperature, printed=printed, diverged=len(rows) - len(there))
 
 
 def _mark(cells: dict[Any, Cell], metric: str) -> dict[Any, Cell]:

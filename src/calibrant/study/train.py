@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,13 +12,12 @@ from torch import Tensor, nn
 
 from calibrant import losses, metrics
 from calibrant.data import Split, Splits
-from calibrant.io import atomic_write
 from calibrant.predictions import Predictions
 from calibrant.selection import refinement_nll
+from calibrant.study.checkpoint import Checkpoint
+from calibrant.study.digests import Damaged
 from calibrant.study.recipe import Recipe
 from calibrant.types import InputError, Loss, StatefulLoss
-
-CHECKPOINT_SECONDS = 10.0  # a kill loses at most one epoch, or this much of shorter ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,18 +66,17 @@ def train(
     recipe: Recipe,
     *,
     seed: int = 0,
-    checkpoint: Path | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Iterator[Epoch]:
     """Train a network and yield after every epoch.
 
-    Order, augmentation and dropout of an epoch depend on the seed and its number alone. With `checkpoint`, a file,
-    the state is kept there, and a run that was killed goes on after its last kept epoch as if nothing had happened.
-    After the last epoch the network has the weights of the epoch that the recipe chooses.
+    Order, augmentation and dropout of an epoch depend on the seed and its number alone. With `checkpoint` the state is
+    kept there, and a run that was killed goes on after its last kept epoch as if nothing had happened.
+    After the last epoch the network has the weights of the epoch that the recipe chooses. Raises `Damaged` if what was
+    kept is not what was written, or does not fit.
     """
     fabric = _fabric(recipe.precision)
-    network.to(fabric.device)
-    if recipe.channels_last:
-        network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    placed(network, recipe)
     plain = optimizers(network, recipe)
     first = [optimizer.param_groups[0]["lr"] for optimizer in plain]
     state = _State(network, plain, checkpoint)
@@ -113,6 +110,14 @@ def train(
             loss = loss.after_epoch(number - 1, val)
         state.keep(number, loss)
     state.restore_best(network)
+
+
+def placed(network: nn.Module, recipe: Recipe) -> nn.Module:
+    """Put a network where it is trained, in the recipe's layout of memory."""
+    network.to(_fabric(recipe.precision).device)
+    if recipe.channels_last:
+        network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    return network
 
 
 def _fabric(precision: str) -> Fabric:
@@ -172,12 +177,14 @@ def _batches(examples: Split, splits: Splits, recipe: Recipe, seed: int) -> Iter
 
 
 class _State:
-    """All that an interrupted training needs to go on, in one file."""
+    """All that an interrupted training needs to go on."""
 
-    def __init__(self, network: nn.Module, optimizers: list[torch.optim.Optimizer], path: Path | None) -> None:
+    def __init__(
+        self, network: nn.Module, optimizers: list[torch.optim.Optimizer], checkpoint: Checkpoint | None
+    ) -> None:
         self.parts: dict[str, Any] = {"network": network}
         self.parts |= {f"optimizer {i}": optimizer for i, optimizer in enumerate(optimizers)}
-        self.path, self.kept = path, time.monotonic()
+        self.checkpoint = checkpoint
         self.chosen: dict[str, Any] = {}
 
     def best(self, number: int, network: nn.Module, val: Predictions, choose: str) -> bool:
@@ -196,18 +203,19 @@ class _State:
             network.load_state_dict(self.chosen["network"])
 
     def keep(self, number: int, loss: Loss) -> None:
-        if self.path is None or time.monotonic() - self.kept < CHECKPOINT_SECONDS:
-            return
-        state = {name: part.state_dict() for name, part in self.parts.items()}
-        with atomic_write(self.path) as draft, draft.open("wb") as file:  # a full disk is an OSError with an open file
-            torch.save(state | {"epoch": number, "loss": losses.state(loss), "chosen": self.chosen}, file)
-        self.kept = time.monotonic()
+        if self.checkpoint is not None:
+            state = {name: part.state_dict() for name, part in self.parts.items()}
+            self.checkpoint.keep(state | {"epoch": number, "loss": losses.state(loss), "chosen": self.chosen})
 
     def resume(self, loss: Loss) -> tuple[int, Loss]:
-        if self.path is None or not self.path.is_file():
+        state = None if self.checkpoint is None else self.checkpoint.read()
+        if state is None:
             return 1, loss
-        state = torch.load(self.path, weights_only=True, map_location="cpu")
-        for name, part in self.parts.items():
-            part.load_state_dict(state[name])
-        self.chosen = state["chosen"]
-        return state["epoch"] + 1, losses.restored(loss, state["loss"])
+        try:
+            for name, part in self.parts.items():
+                part.load_state_dict(state[name])
+            self.chosen = state["chosen"]
+            return state["epoch"] + 1, losses.restored(loss, state["loss"])
+        except Exception as error:  # one's own network or loss may have been changed meanwhile
+            reason = " ".join(str(error).split())[:200]
+            raise Damaged(f"its checkpoint does not fit ({type(error).__name__}: {reason})") from None

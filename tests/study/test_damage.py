@@ -1,0 +1,498 @@
+"""What lies in a store is what was written there; else it is told of, set aside and trained again, and no more."""
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import polars
+import pytest
+import torch
+from polars.testing import assert_frame_equal
+from typer.testing import CliRunner
+
+import calibrant.study.checkpoint as checkpoint_module
+import calibrant.study.store as store_module
+from calibrant import InputError, Predictions, catalog
+from calibrant import study as studies
+from calibrant.cli.study import study_app
+from calibrant.data import Split, Splits, blobs
+from calibrant.study import Grid, Recipe, Run, Store, Study, preflight
+from calibrant.study.digests import data_digest, opened, sealed
+from calibrant.study.engine import Data, Event, execute, local
+
+RECIPE = Recipe(epochs=2, batch_size=20, milestones=())
+DATA = "blobs(train=60, val=40, test=50)"
+NETWORK = "mlp(features=2, hidden=())"
+
+
+@pytest.fixture
+def page():
+    """For who looks at the report, which takes longer to draw than all the rest."""
+
+
+@pytest.fixture(autouse=True)
+def no_page(request, monkeypatch):
+    if "page" not in request.fixturenames:
+        monkeypatch.setattr("calibrant.study.report.study_report", lambda *_: "no page")
+
+
+def small(losses=("focal", "brier"), *, data=(DATA,), name="small", recipe=RECIPE, **more):
+    grid = {key: more.pop(key) for key in ("seeds", "shifts", "traces", "networks") if key in more}
+    grids = (Grid(data, grid.pop("networks", (NETWORK,)), losses, recipe=recipe, **grid),)
+    return Study(name, grids, **{"calibrators": ("Identity",), "metrics": ("error", "ece"), **more})
+
+
+def events(study, folder, **how):
+    """Run a study; returns its result, what happened to which loss, and the lines that were said."""
+    steps = []
+    found = studies.run(study, out=folder, progress=steps.append, **how)
+    seen = [(step.event.kind, step.event.run.loss.name) for step in steps if step.event]
+    return found, [pair for pair in seen if pair[0] != "epoch"], [step.text for step in steps if step.note]
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """A store of two finished runs, and the rows it gives."""
+    found, *_ = events(small(), tmp_path / "out")
+    return tmp_path / "out", found.to_polars()
+
+
+def of(folder: Path, loss: str) -> Path:
+    (found,) = (
+        f for f in (folder / "runs").iterdir() if loss in json.loads((f / "run.json").read_text())["run"]["loss"]
+    )
+    return found
+
+
+def flip(path: Path, at: float = 0.5) -> None:
+    content = bytearray(path.read_bytes())
+    content[int(at * (len(content) - 1))] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("file", ["run.json", "val.safetensors", "test.safetensors", "history.parquet"])
+@pytest.mark.parametrize("how", ["flipped", "torn", "gone", "empty"])
+def test_a_damaged_run_is_said_set_aside_and_trained_again(finished, file, how):
+    folder, rows = finished
+    run, other = of(folder, "focal"), of(folder, "brier")
+    kept = (other / "run.json").stat().st_mtime_ns
+    if how == "flipped":
+        flip(run / file)
+    elif how == "gone":
+        (run / file).unlink()
+    else:
+        (run / file).write_bytes((run / file).read_bytes()[: 40 if how == "torn" else 0])
+    found, seen, (line,) = events(small(), folder)
+    assert line.startswith(f"{DATA}, {NETWORK}, focal, seed 0 is damaged: {file} ")
+    assert str(folder / "damaged" / run.name) in line
+    assert line.endswith("it is trained again")
+    assert seen == [("done", "focal"), ("found", "brier")]
+    assert (folder / "damaged" / run.name).is_dir()
+    assert (other / "run.json").stat().st_mtime_ns == kept
+    assert found.notes == (line,)
+    assert_frame_equal(found.to_polars(), rows, check_exact=True)
+
+
+def test_measuring_says_what_is_damaged_and_measures_the_rest(finished):
+    folder, rows = finished
+    flip(of(folder, "brier") / "test.safetensors")
+    found = studies.measure(small(), out=folder)
+    assert_frame_equal(found.to_polars(), rows.filter(polars.col("loss") == "focal"), check_exact=True)
+    ((run, why),) = found.failed.items()
+    assert run.loss.name == "brier"
+    assert "it is damaged: test.safetensors is not what was written" in why
+
+
+def test_what_is_damaged_is_not_read(finished):
+    folder, _ = finished
+    store, (run, _) = Store(folder), small().runs()
+    flip(store.folder(run) / "test.safetensors")
+    flip(store.folder(run) / "history.parquet")
+    for read in (lambda: store.get(run, "test"), lambda: store.history(run)):
+        with pytest.raises(InputError, match="is not what was written; run the study again") as caught:
+            read()
+        assert "\n" not in str(caught.value)
+    flip(store.folder(run) / "run.json")
+    assert store.state(run) == "damaged"
+    assert "damaged" in str(studies.status(small(), out=folder))
+
+
+def test_swapped_folders_and_files_are_noticed(finished):
+    folder, rows = finished
+    one, other = of(folder, "focal"), of(folder, "brier")
+    one.rename(folder / "between")
+    other.rename(one)
+    (folder / "between").rename(other)
+    found, seen, lines = events(small(), folder)
+    assert [kind for kind, _ in seen] == ["done", "done"]
+    assert all("is damaged: it is run" in line for line in lines)
+    assert_frame_equal(found.to_polars(), rows, check_exact=True)
+
+    one, other = of(folder, "focal"), of(folder, "brier")
+    shutil.copy(other / "test.safetensors", one / "test.safetensors")
+    found, seen, _ = events(small(), folder)
+    assert seen == [("done", "focal"), ("found", "brier")]
+    assert_frame_equal(found.to_polars(), rows, check_exact=True)
+
+
+def test_half_a_copy_of_a_run_is_in_nobodys_way(finished):
+    folder, rows = finished
+    run = of(folder, "focal")
+    for path in run.iterdir():
+        path.unlink()
+    (run / "val.safetensors").write_bytes(b"half")
+    store, (first, _) = Store(folder), small().runs()
+    store = store.knowing({first.dataset: Data().digest(first.dataset).whole})
+    list(execute(first, store))  # without looking before
+    assert first in store
+    assert list((folder / "damaged").iterdir())
+    assert_frame_equal(studies.measure(small(), out=folder).to_polars(), rows, check_exact=True)
+
+
+def interrupted(folder, study, monkeypatch):
+    """Stop the first run of a study in its second epoch; returns its checkpoint."""
+    monkeypatch.setattr(checkpoint_module, "SECONDS", 0.0)
+    run = next(study.runs())
+    store = Store(folder).knowing({run.dataset: Data().digest(run.dataset).whole})
+    going = execute(run, store)
+    assert [next(going).facts["epoch"] for _ in range(2)] == [1, 2]
+    going.close()
+    return store.partial(run) / "checkpoint.pt"
+
+
+def test_a_checkpoint_holds_the_epochs_so_far(tmp_path, monkeypatch):
+    study = small(("AdaFocal",), recipe=replace(RECIPE, epochs=3), traces=("norm",))
+    whole, *_ = events(study, tmp_path / "whole")
+    interrupted(tmp_path / "parted", study, monkeypatch)
+    parted, seen, lines = events(study, tmp_path / "parted")
+    assert (seen, lines) == ([("done", "AdaFocal")], [])
+    run = next(study.runs())
+    one, other = (Store(tmp_path / name).history(run).drop("seconds") for name in ("whole", "parted"))
+    assert one.equals(other)
+    assert_frame_equal(parted.to_polars(), whole.to_polars(), check_exact=True)
+
+
+@pytest.mark.parametrize("how", ["flipped", "torn", "empty", "nothing of ours", "another version", "another network"])
+def test_a_damaged_checkpoint_lets_its_run_begin_anew(tmp_path, monkeypatch, how):
+    study = small(("focal",), recipe=replace(RECIPE, epochs=3))
+    whole, *_ = events(study, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        if how == "another version":
+            patch.setattr(checkpoint_module, "__version__", "0.0.7")
+        path = interrupted(tmp_path / "out", study, patch)
+    if how == "another network":
+        other = small(("focal",), recipe=replace(RECIPE, epochs=3), networks=("mlp(features=2, hidden=(5,))",))
+        path.write_bytes(interrupted(tmp_path / "other", other, monkeypatch).read_bytes())
+    elif how == "flipped":
+        flip(path)
+    elif how != "another version":
+        path.write_bytes({"torn": path.read_bytes()[:500], "empty": b"", "nothing of ours": b"PK\x03\x04 zip"}[how])
+    steps = []
+    found = studies.run(study, out=tmp_path / "out", progress=steps.append)
+    said = [step.text for step in steps if step.event and step.event.kind == "said"]
+    assert len(said) == 1
+    assert "focal, seed 0: begins anew: its checkpoint " in said[0]
+    assert (tmp_path / "out" / "damaged" / "checkpoint.pt").is_file()
+    assert not found.failed
+    assert_frame_equal(found.to_polars(), whole.to_polars(), check_exact=True)
+
+
+def test_a_network_that_diverged_is_kept_shown_and_not_trained_again(tmp_path, page):
+    wild = Grid((DATA,), (NETWORK,), ("brier",), (0, 1), replace(RECIPE, learning_rate=1e38))
+    calm = Grid((DATA,), (NETWORK,), ("brier",), (2,), RECIPE)
+    alone = Grid((DATA,), (NETWORK,), ("focal",), (0,), replace(RECIPE, learning_rate=1e38))
+    study = Study("wild", (wild, calm, alone), ("Identity", "Temperature"), ("nll", "ece"))
+    for again in (False, True):
+        found, seen, _ = events(study, tmp_path / "out")
+        assert [kind for kind, _ in seen] == (["found"] * 4 if again else ["failed", "failed", "done", "failed"])
+        assert [run.seed for run in found.failed] == [0, 1, 0]
+        assert all(why.startswith("diverged at epoch ") for why in found.failed.values())
+        table = found.tables[0]
+        assert {cell.text(table.about) for (row, _), cell in table.cells.items() if row[2] == "focal"} == {"diverged"}
+        assert all(len(cell.values) == 1 for (row, _), cell in table.cells.items() if row[2] == "brier")
+        note = "Networks that diverged, and are left out: 2 of 3 of brier, 1 of 1 of focal."
+        for text in (table.markdown(), str(found), found.report.read_text()):
+            assert note in text
+        assert found.spread == "one seed"
+    frame = polars.read_csv(tmp_path / "out" / "rows.csv")
+    assert (frame["diverged"] > 0).sum() == 3 * 2 * 2
+    standing = studies.status(study, out=tmp_path / "out")
+    assert len(standing.done) == 4
+    assert "diverged" in str(standing)
+
+
+def test_runs_on_other_data_are_other_runs(tmp_path, forgotten):
+    drawn = {"seed": 0}
+
+    def changing(root=None):
+        return blobs(train=60, val=40, test=50, seed=drawn["seed"])
+
+    catalog.DATA_SETS.register(changing)
+    study = small(("focal",), data=("changing",))
+    first, *_ = events(study, tmp_path / "out")
+    drawn["seed"] = 1
+    second, seen, _ = events(study, tmp_path / "out")
+    assert seen == [("done", "focal")]
+    assert first.to_polars()["value"].to_list() != second.to_polars()["value"].to_list()
+    with pytest.raises(InputError, match="are one training on different data; say which is meant by --data DIR"):
+        studies.measure(study, out=tmp_path / "out")
+    drawn["seed"] = 0
+    third, seen, _ = events(study, tmp_path / "out")
+    assert seen == [("found", "focal")]
+    assert_frame_equal(third.to_polars(), first.to_polars(), check_exact=True)
+    chosen = studies.measure(study, out=tmp_path / "out", data=tmp_path)
+    assert_frame_equal(chosen.to_polars(), first.to_polars(), check_exact=True)
+
+
+def test_a_worker_with_other_data_than_the_study_was_started_with_does_not_train(tmp_path):
+    (run,) = small(("focal",)).runs()
+    store = Store(tmp_path).knowing({run.dataset: "0" * 64})
+    (event,) = local(lambda run: execute(run, store), [run], store)
+    assert event.kind == "failed"
+    assert event.facts["error"].startswith(f"{DATA} holds other data here than where the study was started\n")
+
+
+@pytest.mark.parametrize("part", ["train.inputs", "train.labels", "val.inputs", "test.labels", "classes", "vectors"])
+def test_every_part_of_the_data_counts(part):
+    def made(changed):
+        splits = {name: Split(torch.zeros(4, 2), torch.zeros(4, dtype=torch.long)) for name in ("train", "val", "test")}
+        name, _, field = part.partition(".")
+        if changed and field:
+            getattr(splits[name], field)[3] = 1
+        classes = ("a", "c") if changed and part == "classes" else ("a", "b")
+        return Splits(**splits, classes=classes, vectors=torch.full((2, 2), float(changed and part == "vectors")))
+
+    plain, changed = data_digest(made(False)), data_digest(made(True))
+    assert plain == data_digest(made(False))
+    assert plain.whole != changed.whole
+    assert (plain.learned != changed.learned) == (not part.startswith(("val", "test")))
+
+
+def test_a_run_of_another_version_is_mixed_in_only_when_that_is_said(finished, page):
+    folder, _ = finished
+    for loss, version in ("focal", "0.0.1"), ("brier", "0.0.2"):
+        old = of(folder, loss)
+        record = opened(old)
+        record["facts"]["versions"]["calibrant"] = version
+        (old / "run.json").write_text(sealed(record))
+    alone, seen, _ = events(small(), folder)
+    note = "Networks trained by calibrant 0.0.1 (1) and 0.0.2 (1)."
+    assert [kind for kind, _ in seen] == ["found", "found"]
+    assert note in str(alone)
+    more = small(("focal", "brier", "mmce"))
+    with pytest.raises(InputError, match=r"2 of the finished runs were trained by calibrant 0\.0\.1, 0\.0\.2, this is"):
+        studies.run(more, out=folder)
+    found, seen, _ = events(more, folder, mix_versions=True)
+    assert [kind for kind, _ in seen] == ["found", "found", "done"]
+    for text in (found.tables[0].latex(), found.report.read_text()):
+        assert "0.0.1 (1) and 0.0.2 (1) and 0.1.0 (1)" in text
+
+
+def test_a_training_serves_whoever_watches_no_more_than_it_did(tmp_path):
+    watched = small(("focal",), traces=("norm", "scores"), shifts=("blobs(seed=3)",))
+    plain = small(("focal",))
+    _, seen, _ = events(watched, tmp_path / "out")
+    less = small(("focal",), traces=("scores",), shifts=("blobs(seed=3)",))
+    for study in plain, less:
+        _, seen, _ = events(study, tmp_path / "out")
+        assert seen == [("found", "focal")]
+    assert len(list((tmp_path / "out" / "runs").iterdir())) == 1
+    outright, *_ = events(plain, tmp_path / "outright")
+    again = studies.measure(plain, out=tmp_path / "out")
+    assert_frame_equal(again.to_polars(), outright.to_polars(), check_exact=True)
+    _, seen, _ = events(small(("focal",), traces=("calibration",)), tmp_path / "out")
+    assert seen == [("done", "focal")]  # nobody has watched that
+
+
+def counted(study, folder):
+    steps = []
+    found = studies.run(study, out=folder, progress=steps.append)
+    return found, sum(step.event.kind == "epoch" for step in steps if step.event)
+
+
+def test_a_network_is_judged_on_more_without_being_trained_again(tmp_path):
+    sizes = tuple(f"blobs(train=60, val={val}, test=50)" for val in (40, 30))
+    alone, _ = counted(small(("focal",), data=sizes[1:]), tmp_path / "alone")
+    _, epochs = counted(small(("focal",), data=(DATA,)), tmp_path / "out")
+    assert epochs == 2
+    same = {split: data_digest(blobs(train=60, val=val, test=50)).learned for split, val in (("a", 40), ("b", 30))}
+    assert same["a"] == same["b"]
+    found, epochs = counted(small(("focal",), data=sizes), tmp_path / "out")
+    assert epochs == 0
+    ours = found.to_polars().filter(polars.col("dataset") == sizes[1])
+    assert_frame_equal(ours, alone.to_polars(), check_exact=True)
+    _, epochs = counted(small(("AdaFocal",), data=sizes), tmp_path / "out")
+    assert epochs == 4  # the validation examples tell this loss what to do
+    shifted, epochs = counted(small(("focal",), shifts=("blobs(seed=3)",)), tmp_path / "out")
+    assert epochs == 0
+    assert {row["shift"] for row in shifted.rows} == {"", "blobs(seed=3)"}
+    _, epochs = counted(small(("focal",), recipe=replace(RECIPE, batch_size=30)), tmp_path / "out")
+    assert epochs == 2
+
+
+def test_studies_beside_each_other_share_their_trainings(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    events(small(("focal", "brier"), name="one"), None)
+    steps = []
+    found = studies.run(small(("brier", "mmce"), name="two"), progress=steps.append)
+    assert [s.event.kind for s in steps if s.event and s.event.kind != "epoch"] == ["found", "done"]
+    assert found.notes == (f"1 finished run taken from {tmp_path / 'runs' / 'one'}",)
+    apart, *_ = events(small(("brier", "mmce")), tmp_path / "apart")
+    assert_frame_equal(found.to_polars(), apart.to_polars(), check_exact=True)
+
+
+def test_the_studies_of_one_paper_share_theirs():
+    names = [
+        "wang_2021",
+        *(f"wang_2021_{part}" for part in ("coefficients", "inverse", "training_size", "validation_size")),
+    ]
+    runs = [run for name in names for run in Study.load(name).runs()]
+
+    def learned(run):
+        name, settings = store_module._but_sizes(run.dataset)
+        return name, str(settings), run.dataset.settings.get("train") or 45_000
+
+    trainings = {(learned(run), run.network, run.loss, run.seed, run.recipe) for run in runs}
+    assert (len(runs), len(trainings)) == (940, 587)
+
+
+def test_glob_characters_in_a_folder_are_its_name(tmp_path):
+    for name, loss in ("st1", "brier"), ("st[1]", "focal"):
+        study = small((loss,), traces=("norm",))
+        found, *_ = events(study, tmp_path / name)
+        assert {row["loss"] for row in found.rows} == {loss}
+    (run,) = study.runs()
+    theirs = next(small(("brier",), traces=("norm",)).runs())
+    one, other = Store(tmp_path / "st[1]").history(run), Store(tmp_path / "st1").history(theirs)
+    assert one["train_loss"].to_list() != other["train_loss"].to_list()
+    drawn = studies.draw(study, tmp_path / "f[1]", out=tmp_path / "st[1]")
+    assert drawn
+    assert all(path.parent == tmp_path / "f[1]" for path in drawn)
+
+
+@pytest.mark.parametrize("name", ["../../up", "/tmp/up", "..", ".", "", "a/b", "a\\b", "c:up", "a\nb", "x" * 300])
+def test_a_study_writes_nowhere_but_in_its_folder(name):
+    with pytest.raises(InputError, match="a study's name must be the plain name of a folder") as caught:
+        small(name=name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ({"seeds": (0, 0, 0)}, "seeds lists 0 3 times; list it once"),
+        ({"losses": ("focal", "brier", "focal(gamma=3.0)")}, r"losses lists focal and focal\(gamma=3\) 2 times"),
+        ({"calibrators": ("Temperature",) * 6}, "calibrators lists Temperature 6 times; list it once"),
+        ({"metrics": ("ece", "ece(bins=15)")}, r"metrics lists ece and ece\(bins=15\) 2 times"),
+        ({"data": (DATA, DATA)}, "datasets lists"),
+    ],
+)
+def test_a_repeat_is_no_further_evidence(more, line):
+    with pytest.raises(InputError, match=line):
+        small(**more)
+
+
+def test_calibrators_are_not_repeated_when_measuring_either(finished):
+    with pytest.raises(InputError, match="calibrators lists Temperature 2 times"):
+        studies.measure(small(), out=finished[0], calibrators=["Temperature", "Temperature"])
+
+
+def test_a_live_draft_is_nobody_elses_whatever_the_clock_says(tmp_path, honest):
+    store = Store(tmp_path)
+    with store._draft("slow") as draft:
+        past = draft.stat().st_mtime - 3 * store_module.DAY
+        os.utime(draft, (past, past))
+        Store(tmp_path)  # whose clock is days ahead
+        assert draft.is_dir()
+        (draft / "run.json").write_text("{}")
+    assert (tmp_path / "runs" / "slow").is_dir()
+    assert not list((tmp_path / "drafts").iterdir())
+
+
+def test_who_waits_says_for_whom(tmp_path, honest):
+    store, (run, _) = Store(tmp_path), small().runs()
+    with store.claim(run) as ours:
+        assert ours
+        waiting = local(lambda run: iter([Event("done", run, {})]), [run], Store(tmp_path))
+        said = next(waiting)
+        assert said.kind == "said"
+        assert said.facts["text"].startswith(f"waits for process {os.getpid()} on ")
+    assert next(waiting).kind == "done"
+    (tmp_path / "claims" / f"{run.id}.who").write_text("torn {")
+    assert store.holder(run) == "another process"
+
+
+def test_what_lacks_its_data_is_named_and_the_rest_is_run(tmp_path, monkeypatch):
+    monkeypatch.delenv("CALIBRANT_DATA", raising=False)
+    grids = [Grid((data,), (network,), ("focal", "brier"), (0, 1), RECIPE) for data, network in GRIDS]
+    study = Study("three", grids, ("Identity",), ("error",))
+    dry = studies.status(study, out=tmp_path / "out", data=tmp_path, estimate=True)
+    assert len(dry.absent) == 4
+    assert len(dry.left) == 8
+    lines = [line for line in dry.tried if line.startswith("cannot run: 4 runs on cifar10: no folder ")]
+    assert len(lines) == 1
+    assert "uoft-cs/cifar10" in lines[0]
+    assert sum(line.startswith("no data") for line in str(dry).splitlines()) == 4
+    found = studies.run(study, out=tmp_path / "out", data=tmp_path)
+    assert len(found.failed) == 4
+    assert [reason for reason in found.reasons if reason.startswith("failed: 4 runs on cifar10: no folder ")]
+    assert {row["dataset"] for row in found.rows} == {data for data, _ in GRIDS if data != "cifar10"}
+    assert found.report.is_file()
+
+
+GRIDS = (DATA, NETWORK), ("cifar10", "resnet8"), ("blobs(train=50, val=40, test=50)", NETWORK)
+
+
+def test_what_lacks_its_data_is_told_by_the_command(tmp_path):
+    (tmp_path / "two.toml").write_text(
+        f'losses = ["focal"]\nmetrics = ["error"]\nnetworks = ["{NETWORK}"]\n'
+        f'recipe = {{epochs = 1, batch_size = 20, milestones = []}}\n[[grids]]\ndatasets = ["{DATA}"]\n'
+        '[[grids]]\ndatasets = ["svhn"]\n'
+    )
+    arguments = ["run", str(tmp_path / "two.toml"), "--out", str(tmp_path / "out"), "--data", str(tmp_path)]
+    dry = CliRunner().invoke(study_app, [*arguments, "--dry-run"])
+    assert dry.exit_code == 1
+    assert "no data" in dry.output
+    assert "cannot run: svhn, " in dry.output
+    assert not list((tmp_path / "out" / "runs").iterdir())
+    real = CliRunner().invoke(study_app, arguments)
+    assert real.exit_code == 1
+    assert "failed: svhn, " in real.output
+    assert "error (%)" in real.output
+
+
+def test_finished_runs_need_no_data(tmp_path, monkeypatch):
+    grid = Grid(("cifar10",), ("resnet8",), ("focal",), (0,), RECIPE)
+    study, store = Study("x", (grid,), ("Identity",), ("error",)), Store(tmp_path / "out")
+    (run,) = study.runs()
+    logits = torch.randn(40, 10, generator=torch.Generator().manual_seed(0))
+    store.put(run, dict.fromkeys(("val", "test"), Predictions(logits, logits.argmax(1))), {"seconds": 1.0})
+    known = preflight.ready([run], store, Data(tmp_path))
+    assert (known.runs, known.absent, known.digests) == ([run], {}, {})
+    assert len(studies.run(study, out=tmp_path / "out", data=tmp_path).rows) == 1
+
+
+def test_a_mirror_of_altered_runs_is_refused_run_by_run(finished, tmp_path):
+    folder, rows = finished
+    mirror = tmp_path / "mir[ror]"
+    shutil.copytree(folder / "runs", mirror / "runs")
+    shutil.copytree(mirror, tmp_path / "mir" / "ror")
+    flip(of(mirror, "focal") / "test.safetensors")
+    found, seen, lines = events(small(), tmp_path / "new", mirror=f"file://{mirror}")
+    assert seen == [("done", "focal"), ("found", "brier")]
+    assert len(lines) == 1
+    assert "is refused: test.safetensors is not what was written" in lines[0]
+    assert_frame_equal(found.to_polars(), rows, check_exact=True)
+    (of(mirror, "brier") / "history.parquet").unlink()
+    _, seen, lines = events(small(), tmp_path / "newer", mirror=f"file://{mirror}")
+    assert seen == [("found", "focal"), ("done", "brier")]  # the first has sent what it trained
+    assert "history.parquet cannot be read (No such file or directory)" in lines[0]
+
+
+def test_runs_of_equal_text_are_one_and_the_id_names_what_is_watched():
+    run = Run("digits", "resnet8", "focal", 0, Recipe())
+    more = Run("digits", "resnet8", "focal", 0, Recipe(), traces=("norm",))
+    assert run.id == run.training == more.training
+    assert more.id.startswith(f"{run.id}-")

@@ -78,6 +78,11 @@ def test_the_optimal_temperature_lowers_ece(network):
     row = traces.calibration(w, split="test")
     assert row["test_ece"] == pytest.approx(float(metrics.ece(w.predictions("test").double())))
     assert row["test_optimal_ece"] <= row["test_ece"]
+    p = w.predictions("test").double()
+    best = min(float(metrics.ece(p.logits / (i / 100), p.labels)) for i in range(1, 1001))  # as the paper's text says
+    assert row["test_optimal_ece"] == pytest.approx(best, abs=1e-12)
+    coarse = traces.calibration(w, split="test", grid="mukhoti")
+    assert coarse["test_optimal_ece"] > row["test_optimal_ece"]
 
 
 def test_gammas_are_those_of_the_loss(network):

@@ -48,14 +48,15 @@ class Run:
         traces: Iterable[Text] = (),
     ) -> None:
         _set(self, datasets=dataset, networks=network, losses=loss, shifts=shifts, traces=traces)
-        _set(self, seed=seed, recipe=recipe)
+        _set(self, seed=seed, recipe=recipe.of(self.loss.name))
 
     @property
     def spelled(self) -> dict[str, Any]:
         """All of it in plain texts and numbers, every default spelled out."""
         one = {key: getattr(self, key).canonical for key in ("dataset", "network", "loss")}
         several = {key: [m.canonical for m in getattr(self, key)] for key in ("shifts", "traces")}
-        return {**one, "seed": self.seed, "recipe": asdict(self.recipe), **several}
+        recipe = {key: value for key, value in asdict(self.recipe).items() if key != "averaged"}  # decided by the loss
+        return {**one, "seed": self.seed, "recipe": recipe, **several}
 
     @property
     def id(self) -> str:

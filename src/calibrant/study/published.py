@@ -12,7 +12,7 @@ from typing import Any
 
 from calibrant import catalog
 from calibrant.catalog import Method
-from calibrant.study.config import Study
+from calibrant.study.config import Study, recipe
 from calibrant.study.methods import method
 from calibrant.study.recipe import RECIPES, Recipe
 from calibrant.study.tables import Printed, Table, tables
@@ -40,6 +40,7 @@ class Published:
     paper: str
     numbers: Mapping[Key, Printed]
     recipes: Mapping[Method, Recipe]
+    exceptions: Mapping[Key, Recipe]  # of a data set, network and loss that were trained otherwise
 
     @classmethod
     def load(cls, name: str) -> "Published":
@@ -56,10 +57,15 @@ class Published:
         try:
             read: Read = cache(method)  # a text is read once, however many numbers are of it
             recipes = {read("datasets", of["name"]): RECIPES[of["recipe"]] for of in table["datasets"].values()}
-            return cls(table["paper"], dict(_numbers(table, read)), recipes)
+            return cls(table["paper"], dict(_numbers(table, read)), recipes, dict(_exceptions(table, read)))
         except (KeyError, InputError) as error:
             said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
             raise InputError(f"{path}: {said}") from None
+
+    def recipe(self, dataset: Method, network: Method, loss: Method) -> Recipe | None:
+        """Return how the paper trained a network, if that is known."""
+        known = self.exceptions.get((dataset, network, loss), self.recipes.get(dataset))
+        return None if known is None else known.of(loss.name)
 
     @cached_property
     def places(self) -> frozenset[tuple[Method, ...]]:
@@ -105,14 +111,14 @@ class Beside:
         return (other.dataset, other.network) if other else (dataset, network)
 
     def _differences(self) -> Iterator[str]:
-        places = dict.fromkeys((run.dataset, run.network, run.recipe) for run in self.study.runs())
-        for dataset, network, recipe in places:
+        places = dict.fromkeys((run.dataset, run.network, run.loss, run.recipe) for run in self.study.runs())
+        for dataset, network, loss, ours_by in places:
             theirs = self._place(dataset, network)
-            if (known := self.published.recipes.get(theirs[0])) is None:
+            if (known := self.published.recipe(*theirs, loss)) is None:
                 continue
             ours = self.study.label(dataset), self.study.label(network)
             elsewhere = theirs != (dataset, network)
-            there, here = _apart(known, recipe)
+            there, here = _apart(known, ours_by)
             place = ([f"{theirs[1]} on {theirs[0]}"], [f"{ours[1]} on {ours[0]}"]) if elsewhere else ([], [])
             if there or elsewhere:
                 yield f"published: {', '.join(place[0] + there)}; here: {', '.join(place[1] + here)}"
@@ -133,6 +139,11 @@ def _apart(theirs: Recipe, ours: Recipe) -> tuple[list[str], list[str]]:
     pairs = {key: (value, getattr(ours, key)) for key, value in asdict(theirs).items() if key not in SPEED_ONLY}
     keys = [key for key, (there, here) in pairs.items() if there != here]
     return [f"{key} {pairs[key][0]}" for key in keys], [f"{key} {pairs[key][1]}" for key in keys]
+
+
+def _exceptions(table: Mapping[str, Any], read: Read) -> Iterator[tuple[Key, Recipe]]:
+    for one in table.get("exceptions", []):
+        yield tuple(read(f"{key}s" if key != "loss" else "losses", one[key]) for key in ROW[:3]), recipe(one["recipe"])
 
 
 def _numbers(table: Mapping[str, Any], read: Read) -> Iterator[tuple[Key, Printed]]:

@@ -75,13 +75,14 @@ def scores(watched: Watched, *, split: SplitName = "val") -> Row:
 
 
 @TRACES.register
-def calibration(watched: Watched, *, split: SplitName = "val") -> Row:
+def calibration(watched: Watched, *, split: SplitName = "val", grid: str = "wang") -> Row:
     """ECE before and after the temperature that is best for it on the same split (Wang et al. 2021, Figure 4).
 
+    `grid` holds the temperatures that are tried, by name as in `Temperature`; of a coarser one more is left.
     Columns SPLIT_ece, SPLIT_optimal_ece, SPLIT_temperature.
     """
     p = watched.predictions(split).double()
-    best = Temperature.fit(p, criterion="ece")
+    best = Temperature.fit(p, criterion="ece", grid=grid)
     return {
         f"{split}_ece": float(metrics.ece(p)),
         f"{split}_optimal_ece": float(metrics.ece(p.mapped(best))),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -40,6 +40,8 @@ class FocalMap:
     tensor([[0.8000, 0.2000]])
     """
 
+    reported: ClassVar[tuple[str, ...]] = ("gamma",)  # in the brackets of a table
+
     gamma: float  # > -1
     certificate: Certificate | None = None
 
@@ -66,6 +68,8 @@ class FocalTemperature:
     >>> FocalTemperature(torch.tensor(2.0), torch.tensor(0.0))(torch.tensor([[4.0, 0.0]])).softmax(-1)
     tensor([[0.8808, 0.1192]])
     """
+
+    reported: ClassVar[tuple[str, ...]] = ("temperature", "gamma")  # in the brackets of a table
 
     temperature: Tensor  # () float64, > 0
     gamma: Tensor  # () float64, > -1

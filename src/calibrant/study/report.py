@@ -127,8 +127,8 @@ def _legend(study: Study, made: Sequence[Table]) -> str:
     seeds = max(len(grid.seeds) for grid in study.grids)
     words = f"Mean ± standard deviation over {seeds} seeds" if seeds > 1 else "One seed"
     return (
-        f'<p class="note">{words}, judged on test examples that no fit has seen; the mean temperature in brackets; the '
-        f"best of each table is bold. {typeset(tested)}</p>"
+        f'<p class="note">{words}, judged on test examples that no fit has seen; in brackets the mean temperature, and '
+        f"what else a calibrator learned; the best of each table is bold. {typeset(tested)}</p>"
     )
 
 

@@ -76,7 +76,7 @@ IDS = {  # of the first run, and of all of them together: those that folders of 
     ("mukhoti_2020", "small"): ("1a6581fd5822", "25bbd1d95ede"),
     ("komisarenko_2024", None): ("9e3fa5fd0406", "4822046b42a9"),
     ("wang_2021_training_size", None): ("48824884334d", "3105039f20bc"),
-    ("adafocal_2022", None): ("e8cf4e5b01d3", "5ca2b8dabd88"),
+    ("adafocal_2022", None): ("e924c517462a", "63247152390b"),
 }
 
 

@@ -24,9 +24,11 @@ from calibrant.html import (
 )
 from calibrant.metrics import About
 from calibrant.study.config import Study
-from calibrant.study.learning import Drawing, drawings
+from calibrant.study.drawing import Drawing
+from calibrant.study.learning import drawings
 from calibrant.study.rows import Measured, shown
 from calibrant.study.store import Store
+from calibrant.study.sweeps import sweeps
 from calibrant.study.tables import Cell, Table
 
 BINS = 15
@@ -37,6 +39,7 @@ SHIFT_READING = (
     "hold, and other data sets, of which one wants to know only that they are foreign. ood_ tells how well a score of "
     "the logits divides the test set from the shift: AUROC 50 % is chance.</p>"
 )
+SWEPT_READING = '<p class="note">Points are means over seeds, shaded from the least to the greatest.</p>'
 LEARNED_READING = (
     '<p class="note">Curves are means over seeds, shaded from the least to the greatest; histograms hold the examples '
     "of all seeds.</p>"
@@ -55,6 +58,8 @@ def study_report(
     ]
     if shifted := [t for t in tables if t.shift]:
         sections.append(Section("Under shift", SHIFT_READING + _shifted(shifted)))
+    if swept := "".join(map(_drawn, sweeps(study, (row for one in measured for row in one.rows)))):
+        sections.append(Section("Against a parameter", f'<div class="figures wide">{swept}</div>{SWEPT_READING}'))
     if learned := _learned(study, store):
         sections.append(Section("How they learned", learned))
     ran = {

@@ -25,6 +25,7 @@ RUNS = {  # data sets and networks, losses, seeds
     "wang_2021_validation_size": 2 * 5 * 4 * 5,
     "wang_2021_training_size": 5 * (25 + 10 + 5),
     "loss_survey": 3 * 4,
+    "refinement": 3 * 3 * 5,
     "adafocal_2022": 9 + 2 * 7 + 5 * 6 + 6 + 6,
 }
 
@@ -102,6 +103,15 @@ def test_both_kinds_of_scaling_search_one_list_of_temperatures():
     assert grids == {tuple(temperatures(scaling.settings["grid"]))}
     assert len(temperatures("komisarenko")) == 500
     assert len(temperatures("komisarenko_code")) == 100
+
+
+def test_ways_to_train_one_loss_are_told_apart_where_there_are_several():
+    several = Study.load(FOLDER / "refinement.toml")
+    names = {several.names(run)[2] for run in several.runs()}
+    assert len(names) == 9
+    assert "cross_entropy, weight_decay=0.005, choose=refinement" in names
+    one = Study.load(FOLDER / "mukhoti_2020.toml")
+    assert all(one.names(run)[2] == one.label(run.loss) for run in one.runs())
 
 
 def test_validation_sizes_learn_from_the_same_images():

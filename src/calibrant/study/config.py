@@ -176,8 +176,20 @@ class Study:
         return self._spelled.get(method, method.text)
 
     def names(self, run: Run) -> tuple[str, str, str]:
-        """Say a run's data set, network and loss as this study spells them."""
-        return self.label(run.dataset), self.label(run.network), self.label(run.loss)
+        """Say a run's data set, network and loss as this study spells them, and in what its training differs."""
+        return self.label(run.dataset), self.label(run.network), self.label(run.loss) + self._ways[run.recipe]
+
+    @cached_property
+    def _ways(self) -> dict[Recipe, str]:
+        """What tells each recipe from the others that train the same loss, on the same network and data."""
+        recipes: dict[tuple[Method, ...], dict[Recipe, None]] = {}
+        for run in self.runs():
+            recipes.setdefault((run.dataset, run.network, run.loss), {})[run.recipe] = None
+        groups = [list(group) for group in recipes.values()]
+        keys = [f.name for f in fields(Recipe) if any(len({getattr(r, f.name) for r in g}) > 1 for g in groups)]
+        return {
+            recipe: "".join(f", {key}={getattr(recipe, key)}" for key in keys) for group in groups for recipe in group
+        }
 
     @cached_property
     def _spelled(self) -> dict[Method, str]:

@@ -62,7 +62,7 @@ def drawings(study: Study, store: Store) -> Iterator[Drawing]:
         histories: dict[str, list[Rows]] = {}
         for run in done:
             if (run.dataset, run.network) == place:
-                histories.setdefault(study.label(run.loss), []).append(store.history(run).to_dicts())
+                histories.setdefault(study.names(run)[2], []).append(store.history(run).to_dicts())
         where = ""
         if len(places) > 1:
             where = f", {study.label(place[1])} on {study.label(place[0])}"

@@ -88,6 +88,8 @@ class Beside:
         """Return what the paper prints in place of a row of `rows`; of shifts, papers print no numbers."""
         if row["shift"]:
             return None
+        if ("loss", row["loss"]) not in self._methods:  # one of several ways to train it
+            return None
         dataset, network, loss, *rest = (self._methods[key, row[key]] for key in ROW)
         return self.published.find(*self._place(dataset, network), loss, *rest)
 

@@ -185,7 +185,7 @@ class _State:
         """Keep the weights of the best epoch so far, if epochs are to be chosen from; says whether this one is."""
         if choose == "last":
             return True
-        score = -float(metrics.error(val)) if choose == "accuracy" else -float(refinement_nll(val))
+        score = -float(metrics.error(val)) if choose == "accuracy" else -float(refinement_nll(val, folds=1))
         if self.chosen and not score > self.chosen["score"]:
             return False
         weights = {name: value.detach().clone() for name, value in network.state_dict().items()}

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_data import data_cache, small_data  # noqa: F401
+from small_data import data_cache, small_data, textures  # noqa: F401
 
 from calibrant import Predictions
 

@@ -77,6 +77,19 @@ def small_data(tmp_path_factory, data_cache) -> Path:
 
 
 @pytest.fixture(scope="session")
+def textures(tmp_path_factory) -> Path:
+    """A folder `frost` of two photographs."""
+    from PIL import Image
+
+    folder = tmp_path_factory.mktemp("textures") / "frost"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for i in range(2):
+        Image.fromarray(rng.integers(60, 256, (200, 300, 3), dtype=np.uint8)).save(folder / f"frost{i + 1}.png")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def data_cache():
     """A cache of the tests' own; it may outlive them, as its keys are made of files and conversions."""
     before = os.environ.get("CALIBRANT_CACHE")

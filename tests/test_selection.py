@@ -3,15 +3,18 @@
 import pytest
 import torch
 
-from calibrant import InputError, Predictions, metrics
+from calibrant import InputError, Predictions, catalog, metrics
+from calibrant.calibrators import Temperature
 from calibrant.selection import refine_then_calibrate, refinement_nll
 
 
 def test_it_is_blind_to_the_scale_of_the_logits(honest):
     at_best = metrics.nll(honest)
     for scale in 0.1, 1.0, 7.0:
-        value = refinement_nll(scale * honest.logits, honest.labels)
+        value = refinement_nll(scale * honest.logits, honest.labels, folds=1)
         assert value <= at_best
+        crossed = refinement_nll(scale * honest.logits, honest.labels)
+        assert value <= crossed <= value + 0.01
         assert value.item() == pytest.approx(float(at_best), rel=1e-3)  # honest predictions have T = 1, up to noise
 
 
@@ -35,3 +38,29 @@ def test_the_first_of_equals_wins(honest):
     assert refine_then_calibrate([honest, honest])[0] == 0
     with pytest.raises(InputError, match="no epochs"):
         refine_then_calibrate([])
+
+
+def test_it_is_the_score_of_maps_that_were_fitted_on_other_folds(honest):
+    p = Predictions(3 * honest.logits, honest.labels).double()
+    for name in "nll", "brier":
+        expected = metrics.split(p, fit=Temperature.fit, score=name).refinement.value
+        assert float(catalog.METRICS[f"refinement_{name}"](p)) == pytest.approx(expected, rel=2e-3)
+
+
+def test_a_network_that_knows_nothing_gains_nothing_by_its_own_noise():
+    """Fitted and judged on the same few examples, a temperature flatters; cross-fitted, it does so less."""
+    gains = []
+    for seed in range(30):
+        g = torch.Generator().manual_seed(seed)
+        z, y = torch.randn(20, 2, generator=g, dtype=torch.float64), torch.randint(2, (20,), generator=g)
+        gains.append([0.6931 - float(refinement_nll(z, y, folds=folds)) for folds in (1, 5)])
+    fitted, crossed = (sum(g) / len(g) for g in zip(*gains, strict=True))
+    assert fitted > 0.003
+    assert crossed < fitted - 0.003
+
+
+def test_they_are_found_by_name():
+    assert metrics.refinement_nll is catalog.METRICS["refinement_nll"]
+    assert metrics.about("refinement_brier(folds=2)").title == "Brier score after temperature scaling"
+    with pytest.raises(AttributeError, match="refinement_nul"):
+        metrics.refinement_nul  # noqa: B018

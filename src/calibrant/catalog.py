@@ -28,9 +28,16 @@ class Registry(Mapping[str, Callable[..., Any]]):
     A package enrolls its own by entry points of the group `calibrant.KIND`, which are imported when they are asked for.
     """
 
-    def __init__(self, kind: str, home: str, *, a_class_is: Literal["made", "fitted", "kept"] = "kept") -> None:
+    def __init__(
+        self,
+        kind: str,
+        home: str,
+        *,
+        more: tuple[str, ...] = (),
+        a_class_is: Literal["made", "fitted", "kept"] = "kept",
+    ) -> None:
         self.kind = kind  # in the plural: "losses"
-        self.home = home  # the module whose import fills it
+        self.home, self.more = home, more  # the modules whose import fills it
         self.a_class_is = a_class_is  # made with its hyperparameters, replaced by its `fit`, or kept as it is
         self._methods: dict[str, Callable[..., Any]] = {}
 
@@ -66,7 +73,8 @@ class Registry(Mapping[str, Callable[..., Any]]):
         return self is other
 
     def _fill(self) -> None:
-        importlib.import_module(self.home)
+        for home in (self.home, *self.more):
+            importlib.import_module(home)
 
     @cached_property
     def _entries(self) -> dict[str, EntryPoint]:
@@ -165,7 +173,7 @@ def _again(kind: str, text: str) -> Method:
 
 
 LOSSES = Registry("losses", "calibrant.losses", a_class_is="made")
-METRICS = Registry("metrics", "calibrant.metrics")
+METRICS = Registry("metrics", "calibrant.metrics", more=("calibrant.selection",))
 CALIBRATORS = Registry("calibrators", "calibrant.calibrators", a_class_is="fitted")
 DATA_SETS = Registry("data", "calibrant.data")
 NETWORKS = Registry("networks", "calibrant.networks")

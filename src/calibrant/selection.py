@@ -1,29 +1,72 @@
 """Which epoch to keep: refine, then calibrate."""
 
 from collections.abc import Iterable
-from typing import Any
 
+import torch
+
+from calibrant._folds import cross_fitted, units
 from calibrant.calibrators import Temperature
-from calibrant.metrics import nll
-from calibrant.predictions import Predictions, predictions_of
-from calibrant.types import InputError, Scalar
+from calibrant.metrics import brier, metric, nll
+from calibrant.predictions import Predictions
+from calibrant.types import Count, InputError, Scalar
 
-__all__ = ["refine_then_calibrate", "refinement_nll"]
+__all__ = ["refine_then_calibrate", "refinement_brier", "refinement_nll"]
 
 
-def refinement_nll(predictions: Any, labels: Any = None, weights: Any = None) -> Scalar:
-    r"""Validation NLL after temperature scaling, $\min_T$ NLL$(z / T)$: what is left when calibration is put right.
+@metric(
+    "NLL after temperature scaling",
+    unit="nats",
+    short="refinement NLL",
+    meaning="NLL that is left when a temperature, fitted on other folds, has put calibration right; lower is better",
+    takes="predictions",
+)
+def refinement_nll(p: Predictions, *, folds: Count = 5) -> Scalar:
+    r"""NLL after temperature scaling, cross-fitted: what is left when calibration is put right (Berta et al. 2025).
 
-    Berta et al. (2025) stop training where this is least, not where the NLL is: late in training a network still
-    refines what it knows while its NLL rises, because its confidence runs away, and that a temperature repairs.
-    Never above the NLL, and blind to the scale of the logits. A few passes over the predictions.
+    They stop training where this is least, not where the NLL is: late in training a network still refines what it knows
+    while its NLL rises, because its confidence runs away, and that a temperature repairs. Blind to the scale of the
+    logits. Each fold is scaled by the temperature of the others; with `folds=1` all by their own,
+    $\min_T$ NLL$(z / T)$, which is never above the NLL. Equal examples share a fold. A few passes over the predictions.
 
     >>> z, y = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0], [2.0, 0.0]]), torch.tensor([0, 0, 0, 1])
-    >>> refinement_nll(z, y)  # at T = 2 / log 3 the confidence is the accuracy, 3/4: its entropy is left
+    >>> refinement_nll(z, y, folds=1)  # at T = 2 / log 3 the confidence is the accuracy, 3/4: its entropy is left
     tensor(0.5623, dtype=torch.float64)
     """
-    p = predictions_of(predictions, labels, weights).double()
-    return nll(p.mapped(Temperature.fit(p)))
+    return nll(_refined(p, folds))
+
+
+@metric(
+    "Brier score after temperature scaling",
+    short="refinement Brier",
+    meaning="Brier score that is left when a temperature, fitted on other folds, has put calibration right",
+    takes="predictions",
+)
+def refinement_brier(p: Predictions, *, folds: Count = 5) -> Scalar:
+    """Brier score after temperature scaling by NLL, cross-fitted as in `refinement_nll` (Berta et al. 2025).
+
+    >>> z, y = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0], [2.0, 0.0]]), torch.tensor([0, 0, 0, 1])
+    >>> refinement_brier(z, y, folds=1)  # 3/4 (1/16 + 1/16) + 1/4 (9/16 + 9/16)
+    tensor(0.3750, dtype=torch.float64)
+    """
+    return brier(_refined(p, folds))
+
+
+def _refined(p: Predictions, folds: int) -> Predictions:
+    """Scale every example by a temperature that was fitted on other folds, or with one fold on all."""
+    p = _gathered(p.double())
+    folds = min(folds, units(p))
+    return p.mapped(Temperature.fit(p)) if folds == 1 else cross_fitted(Temperature.fit, p, folds=folds)
+
+
+def _gathered(p: Predictions) -> Predictions:
+    """Return equal examples as one with a weight, so that a weight is as good as copies; groups keep them together."""
+    if p.groups is not None:
+        return p
+    weights = torch.ones(len(p), dtype=torch.float64) if p.weights is None else p.weights
+    keys = torch.cat([p.logits, p.labels[:, None].double()], 1)[weights > 0]
+    kinds, kind = keys.unique(dim=0, return_inverse=True)
+    mass = torch.zeros(len(kinds), dtype=torch.float64, device=keys.device).index_add_(0, kind, weights[weights > 0])
+    return Predictions(kinds[:, :-1], kinds[:, -1].long(), mass)
 
 
 def refine_then_calibrate(epochs: Iterable[Predictions]) -> tuple[int, Temperature]:
@@ -38,7 +81,7 @@ def refine_then_calibrate(epochs: Iterable[Predictions]) -> tuple[int, Temperatu
     """
     best: tuple[float, int, Predictions] | None = None
     for epoch, val in enumerate(epochs):
-        value = float(refinement_nll(val))
+        value = float(refinement_nll(val, folds=1))
         if best is None or value < best[0]:
             best = value, epoch, val
     if best is None:

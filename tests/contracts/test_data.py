@@ -91,8 +91,9 @@ def test_a_validation_size_that_cannot_be_is_one_clear_line(name, bad, small_dat
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
 @pytest.mark.parametrize("severity", [1, 5])
-def test_corruptions_return_as_many_images_and_grow(name, severity):
+def test_corruptions_return_as_many_images_and_grow(name, severity, monkeypatch, textures):
     corrupt = CORRUPTIONS[name]
+    monkeypatch.setenv("CALIBRANT_DATA", str(textures.parent))
     smooth = torch.linspace(20, 200, 32).expand(2, 3, 32, 32).clone()
     smooth[:, 1] = smooth[:, 1].mT * 0.7
     images = smooth.round().to(torch.uint8)

@@ -1,7 +1,15 @@
-"""The authors' splits and augmentation, and the corruptions against independent implementations."""
+"""The authors' splits and augmentation, and the corruptions against independent implementations.
+
+Of 200 test images of CIFAR-10, at each severity, the original functions (OpenCV 5.0, scikit-image 0.26, SciPy, Pillow)
+give the same values for pixelate and JPEG. They differ by one level at most in contrast (0.1 to 0.2 % of the values),
+brightness (0.1 to 0.5 %; 3.5 % at severity 4), saturate (0.7 to 1.3 %; 7.5 % at 3), the Gaussian blur (0.2 to 0.5 %),
+the zoom blur (0.1 to 0.3 %), the defocus blur (0.1 %; 9 % at 4) and, given the same noise,
+spatter (at most 0.02 %). Snow and motion blur were not run beside ImageMagick.
+"""
 
 import colorsys
 import hashlib
+import heapq
 
 import numpy as np
 import pytest
@@ -10,10 +18,11 @@ from PIL import Image
 from scipy import ndimage, stats
 
 from calibrant import data
-from calibrant.data import corruptions
-from calibrant.data._filters import clouds
+from calibrant.data import _liquid, _weather, corruptions
+from calibrant.data._filters import clouds, dragged
 from calibrant.data._images import crop_and_flip, standardize
 from calibrant.data.tiny_imagenet import held_out
+from calibrant.types import InputError
 
 
 def one_by_one(image, top, left, mirrored, padding, black):
@@ -125,6 +134,9 @@ def picture(n=2, seed=0):
     return torch.nn.functional.interpolate(coarse, (32, 32), mode="bicubic").clamp(0, 255).to(torch.uint8)
 
 
+EXCEPTIONS = {"elastic_transform", "frost", "saturate", "spatter"}
+
+
 def off(a, b):
     return (a.int() - torch.as_tensor(np.asarray(b)).int()).abs().max()
 
@@ -155,16 +167,16 @@ def test_blur_equals_scipys(severity):
     assert off(corruptions.gaussian_blur(images, severity=severity), expected.astype(np.uint8)) <= 1
 
 
-@pytest.mark.parametrize("severity", [1, 3, 5])
+@pytest.mark.parametrize("severity", range(1, 6))
 def test_pixelate_equals_pillows_boxes(severity):
-    images, side = picture(), int(32 * [0.95, 0.9, 0.85, 0.75, 0.65][severity - 1])
+    images, side = picture(20), int(32 * [0.95, 0.9, 0.85, 0.75, 0.65][severity - 1])
     expected = [
         np.asarray(
             Image.fromarray(x.permute(1, 2, 0).numpy()).resize((side, side), Image.BOX).resize((32, 32), Image.BOX)
         )
         for x in images
     ]
-    assert off(corruptions.pixelate(images, severity=severity).permute(0, 2, 3, 1), np.stack(expected)) <= 2
+    assert off(corruptions.pixelate(images, severity=severity).permute(0, 2, 3, 1), np.stack(expected)) == 0
 
 
 @pytest.mark.parametrize("severity", range(1, 6))
@@ -252,7 +264,8 @@ def test_snow_whitens_what_no_flake_hits_by_the_stated_share():
         assert float(snowed.amin()) == pytest.approx(bare, abs=1 / 255)
         t = (least - 0.1) / 0.2  # flakes, twice: noise of mean 0.1 and deviation 0.2 where it is at least so bright
         flakes = 2 * (0.1 * stats.norm.sf(t) + 0.2 * stats.norm.pdf(t))
-        assert float(snowed.mean()) == pytest.approx(bare + flakes, abs=1 / 255)  # pixels are rounded down
+        cut = (0.5 + stats.norm.sf(t)) / 255  # pixels are rounded down, and so is either layer of flakes
+        assert float(snowed.mean()) == pytest.approx(bare + flakes - cut, abs=0.7 / 255)
     assert (snowed - snowed.flip(2, 3)).abs().max() < 1.5 / 255  # flakes fall with their own half turn, then rounded
 
 
@@ -271,9 +284,104 @@ def test_elastic_severity_1_is_affine_and_5_is_not():
         assert off(corruptions.elastic_transform(flat, severity=severity), flat) <= 1
 
 
-@pytest.mark.parametrize("name", sorted({*corruptions.__all__} - {"elastic_transform", "saturate"}))
+def test_flakes_of_snow_are_whole_levels():
+    gray = torch.full((200, 3, 32, 32), 100, dtype=torch.uint8)
+    seen = []
+
+    def recorded(x, radius, sigma, angle):
+        seen.append(x)
+        return dragged(x, radius, sigma, angle)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_weather, "dragged", recorded)
+        corruptions.snow(gray, severity=5)
+    levels = seen[0] * 255
+    assert levels.max() > 200
+    assert (levels - levels.round()).abs().max() < 1e-3
+
+
+def chamfer(edge):
+    """Shortest ways by the moves of a 5 x 5 mask, pixel by pixel."""
+    moves = [((0, 1), 1.0), ((1, 0), 1.0), ((1, 1), 1.4), ((1, 2), 2.1969), ((2, 1), 2.1969)]
+    height, width = edge.shape
+    far = dict.fromkeys(zip(*np.nonzero(edge), strict=True), 0.0)
+    waiting = [(0.0, int(i), int(j)) for i, j in far]
+    heapq.heapify(waiting)
+    while waiting:
+        length, i, j = heapq.heappop(waiting)
+        for (a, b), step in moves:
+            for at in ((i + a, j + b), (i - a, j + b), (i + a, j - b), (i - a, j - b)):
+                inside = 0 <= at[0] < height and 0 <= at[1] < width
+                if inside and length + step < far.get(at, 1e6):
+                    far[at] = length + step
+                    heapq.heappush(waiting, (length + step, *at))
+    return np.array([[far.get((i, j), 1e6) for j in range(width)] for i in range(height)])
+
+
+def test_distances_are_shortest_ways():
+    edge = torch.rand(3, 17, 20, generator=torch.Generator().manual_seed(0)) < 0.02
+    found, expected = _liquid.distances(edge), np.stack([chamfer(one.numpy()) for one in edge])
+    assert np.allclose(found.clamp(max=20), expected.clip(max=20), atol=1e-4)
+
+
+def test_edges_lie_around_a_drop_and_histograms_become_flat():
+    x = torch.zeros(2, 20, 20)
+    x[0, 5:15, 5:15], x[1, 5:15, 5:15] = 200, 10  # the second is too faint
+    edge = _liquid.edges(x)
+    assert not edge[1].any()
+    assert set(zip(*(i.tolist() for i in edge[0].nonzero().T), strict=True)) <= {
+        (i, j) for i in range(4, 16) for j in range(4, 16) if not (6 <= i < 14 and 6 <= j < 14)
+    }
+    assert edge[0, 7:13].sum(1).tolist() == [2] * 6  # a line on either side, one pixel thin
+    few = torch.tensor([[[3.0, 3, 7, 9]]])
+    assert _liquid.equalized(few).tolist() == [[[0, 0, 128, 255]]]
+    assert _liquid.equalized(torch.full((1, 2, 2), 4.0)).tolist() == [[[4, 4], [4, 4]]]
+
+
+def test_drops_brighten_with_turquoise_and_mud_covers_with_brown():
+    gray = torch.full((100, 3, 32, 32), 100, dtype=torch.uint8)
+    wet = corruptions.spatter(gray, severity=2).int() - 100
+    assert wet.min() == 0
+    touched = wet[:, 1] > 0
+    assert 0.02 < touched.double().mean() < 0.5
+    assert torch.equal(wet[:, 1], wet[:, 2])
+    ratio = wet[:, 0][touched].double() / wet[:, 1][touched]
+    assert (ratio - 175 / 238).abs().median() < 0.02
+    assert wet.amax((1, 2, 3)).double().mean() == pytest.approx(0.5 * 238, abs=2)  # the lightest spot of an image
+    muddy = corruptions.spatter(gray, severity=5)
+    covered = (muddy != 100).any(1)
+    assert 0.02 < covered.double().mean() < 0.7
+    deep = muddy.permute(0, 2, 3, 1)[covered].double()
+    assert deep.amin(0).tolist() == pytest.approx([63, 42, 20], abs=1)  # where nothing shines through
+    assert (deep - 100).div(torch.tensor([-37.0, -58, -80])).min() > 0.78  # a cover is at least 0.8 thick
+
+
+def test_frost_lays_a_cut_of_a_photograph_on_the_image(textures, tmp_path):
+    black = torch.zeros(60, 3, 32, 32, dtype=torch.uint8)
+    photos = [
+        np.asarray(Image.open(path).resize((60, 40), Image.BILINEAR, reducing_gap=None)) for path in textures.glob("*")
+    ]
+    frozen = corruptions.frost(black, textures=str(textures), severity=5)
+    assert len({image.numpy().tobytes() for image in frozen}) > 50  # another place each
+    smallest, largest = min(p.min() for p in photos), max(p.max() for p in photos)
+    assert 0.45 * smallest - 20 < frozen.double().mean() < 0.45 * largest
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    Image.new("RGB", (400, 300), (200, 220, 240)).save(flat / "one.jpg", quality=100)
+    for severity, kept, added in ((1, 1.0, 0.2), (5, 0.75, 0.45)):
+        changed = corruptions.frost(black + 80, textures=str(flat), severity=severity)
+        expected = [kept * 80 + added * level for level in (200, 220, 240)]
+        assert changed.double().mean((0, 2, 3)).tolist() == pytest.approx(expected, abs=1)
+    with pytest.raises(InputError, match="no photographs"):
+        corruptions.frost(black, textures=str(tmp_path))
+    Image.new("RGB", (100, 100)).save(tmp_path / "small.png")
+    with pytest.raises(InputError, match="too small"):
+        corruptions.frost(black, textures=str(tmp_path))
+
+
+@pytest.mark.parametrize("name", sorted({*corruptions.__all__} - EXCEPTIONS))
 def test_severity_5_changes_more_than_3_and_3_more_than_1(name):
-    """Not the exceptions: the benchmark's mildest ones turn gray, or move the three points most."""
+    """Not the exceptions: their mildest turn gray, or move the three points most; what is laid on differs in kind."""
     images = picture(50)
     change = [
         float((getattr(corruptions, name)(images, severity=s).double() - images.double()).square().mean())

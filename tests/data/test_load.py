@@ -1,13 +1,19 @@
 """Reading: what is wrong with a file is said in one line; the cache survives anything."""
 
+import io
 import os
+import pickle
+import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from small_data import write_images
 
 from calibrant import data
@@ -94,6 +100,27 @@ def test_vectors_that_do_not_fit(small_data, tmp_path):
     one_line(lambda: data.sst(small_data, vectors=str(tmp_path / "short.txt")), "line 1", "300 numbers, got 3")
     (tmp_path / "words.txt").write_text("good one two\n")
     one_line(lambda: data.sst(small_data, vectors=str(tmp_path / "words.txt"), dimension=2), "line 1", "not 2 numbers")
+
+
+def test_vectors_of_another_length_are_not_read_as_words(small_data, tmp_path):
+    def said(text, **settings):
+        (tmp_path / "glove.txt").write_text(text)
+        return lambda: data.sst(small_data, vectors=str(tmp_path / "glove.txt"), **settings)
+
+    three = "the .1 .2 .3\n. . of 1 2 3\ngood 1 2 3\n"
+    one_line(said(three, dimension=2), "2 numbers, got 3", "dimension=3")
+    assert said(three, dimension=3)().facts["vectors_found"] == 1
+    one_line(said("good 1 2\nof course 3 4\nbad 1\n", dimension=2), "line 3")  # cut off
+    one_line(said("good nan 2\nbad 1 2\n", dimension=2), "line 1", "not finite")
+    one_line(said("good 1 2\nbad 1 inf\n", dimension=2), "line 2", "not finite")
+    one_line(said("gut 1 2\nschlecht 3 4\n", dimension=2), "none of the")
+
+
+def test_vectors_with_a_header_or_blank_lines_are_read(small_data, tmp_path):
+    (tmp_path / "w2v.txt").write_text("2 2\ngood 1 2\nbad 3 4\n\n")
+    splits = data.sst(small_data, vectors=str(tmp_path / "w2v.txt"), dimension=2)
+    assert splits.facts["vectors_found"] == 2
+    one_line(lambda: data.sst(small_data, vectors=str(tmp_path / "w2v.txt"), dimension=3), "got 2", "dimension=2")
 
 
 def test_without_a_network_the_hub_costs_one_line_and_little_time(own_cache, monkeypatch):
@@ -190,3 +217,141 @@ def test_a_cache_that_cannot_be_written_costs_only_the_cache(tmp_path, monkeypat
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("CALIBRANT_CACHE", str(tmp_path / "file"))
     assert float(cached("thing", build)[0]["x"].sum()) == 1000
+
+
+# Originals
+
+
+def pixels_of(folder, name, column="image"):
+    import polars
+
+    rows = polars.read_parquet(folder / f"{name}.parquet")
+    return np.stack([np.asarray(Image.open(io.BytesIO(one["bytes"]))) for one in rows[column]])
+
+
+def same(a, b):
+    for one, other in zip((a.train, a.val, a.test), (b.train, b.val, b.test), strict=True):
+        assert torch.equal(one.inputs, other.inputs)
+        assert torch.equal(one.labels, other.labels)
+
+
+def write_pickle(path, table):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pickle.dumps(table, protocol=2))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_cifar_is_read_from_its_pickles(small_data, tmp_path, own_cache, packed):
+    home = tmp_path / "cifar-10-batches-py"
+    images = {name: pixels_of(small_data / "cifar10", name, "img") for name in ("train", "test")}
+    flat = {name: x.transpose(0, 3, 1, 2).reshape(len(x), -1) for name, x in images.items()}
+    for i in range(5):
+        rows = slice(12 * i, 12 * i + 12)
+        table = {"data": flat["train"][rows], "labels": [y % 10 for y in range(60)][rows]}
+        write_pickle(home / f"data_batch_{i + 1}", table)
+    write_pickle(home / "test_batch", {"data": flat["test"], "labels": [y % 10 for y in range(20)]})
+    write_pickle(home / "batches.meta", {"label_names": [f"class {i}" for i in range(10)]})
+    if packed:
+        with tarfile.open(tmp_path / "cifar-10-python.tar.gz", "w:gz") as archive:
+            archive.add(home, "cifar-10-batches-py")
+        shutil.rmtree(home)
+    splits = data.cifar10(tmp_path, val=10)
+    same(splits, data.cifar10(small_data, val=10))
+    assert splits.classes[3] == "class 3"
+
+
+def test_cifar100_is_read_by_its_fine_labels(small_data, tmp_path, own_cache):
+    for name, n in ("train", 300), ("test", 100):
+        pixels = pixels_of(small_data / "cifar100", name, "img")
+        labels = [y % 100 for y in range(n)]
+        table = {"data": pixels.transpose(0, 3, 1, 2).reshape(n, -1), "fine_labels": labels, "coarse_labels": [0] * n}
+        write_pickle(tmp_path / "cifar100" / "cifar-100-python" / name, table)
+    meta = {"fine_label_names": [f"class {i}" for i in range(100)]}
+    write_pickle(tmp_path / "cifar100" / "cifar-100-python" / "meta", meta)
+    same(data.cifar100(tmp_path, val=100), data.cifar100(small_data, val=100))
+
+
+def test_a_pickle_that_would_run_something_is_refused(tmp_path, own_cache):
+    class Evil:
+        def __reduce__(self):
+            return os.system, ("true",)
+
+    write_pickle(tmp_path / "cifar-10-batches-py" / "batches.meta", {"label_names": Evil()})
+    one_line(lambda: data.cifar10(tmp_path), "no table of numbers")
+
+
+def test_svhn_is_read_from_its_mat_files_with_ten_for_zero(small_data, tmp_path, own_cache):
+    from scipy.io import savemat
+
+    for name, n in ("train", 60), ("test", 20):
+        labels = np.where(np.arange(n) % 10 == 0, 10, np.arange(n) % 10).astype(np.uint8)
+        images = pixels_of(small_data / "svhn", name).transpose(1, 2, 3, 0)
+        savemat(tmp_path / f"{name}_32x32.mat", {"X": images, "y": labels[:, None]})
+    same(data.svhn(tmp_path, val=5), data.svhn(small_data, val=5))
+
+
+def test_a_clone_of_the_hub_is_read_by_its_configuration(small_data, tmp_path, own_cache):
+    clone = tmp_path / "svhn"
+    for part in "cropped_digits", "full_numbers":
+        (clone / part).mkdir(parents=True)
+        for name in "train", "test":
+            source = small_data / ("svhn" if part == "cropped_digits" else "cifar10") / f"{name}.parquet"
+            shutil.copy(source, clone / part / f"{name}-00000-of-00001.parquet")
+    same(data.svhn(tmp_path, val=5), data.svhn(small_data, val=5))
+
+
+def test_tiny_imagenet_is_read_from_its_folders(tmp_path, own_cache):
+    home, rng = tmp_path / "tiny-imagenet-200", np.random.default_rng(0)
+
+    def write(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(path)
+
+    names = [f"n{i:03d}" for i in range(200)]
+    for name in names:
+        for i in 3, 480:
+            write(home / "train" / name / "images" / f"{name}_{i}.JPEG")
+    (home / "val").mkdir()
+    (home / "val" / "val_annotations.txt").write_text(
+        "".join(f"val_{i}.JPEG\t{name}\t0\t0\t62\t62\n" for i, name in enumerate(reversed(names)))
+    )
+    for i in range(200):
+        write(home / "val" / "images" / f"val_{i}.JPEG")
+    splits = data.tiny_imagenet(tmp_path)
+    assert splits.train.labels.tolist() == splits.val.labels.tolist() == [*range(200)]
+    assert splits.classes == tuple(names)
+    first = sorted(f"val_{i}.JPEG" for i in range(200))
+    assert splits.test.labels.tolist() == [199 - int(name[4:-5]) for name in first]
+    expected = np.asarray(Image.open(home / "val" / "images" / first[7]))
+    assert np.array_equal(splits.test.inputs[7].permute(1, 2, 0), expected)
+
+
+@pytest.mark.parametrize("noted", ["csv", "synsets", "devkit"])
+def test_imagenets_validation_images_may_lie_flat(small_data, tmp_path, own_cache, noted):
+    home = tmp_path / "imagenet"
+    shutil.copytree(small_data / "imagenet", home)
+    expected = data.imagenet(small_data, size=32)
+    one_line(lambda: data.imagenet(tmp_path / "none"), "CLASS/NAME.JPEG")
+    moved = []
+    for i, path in enumerate(sorted((home / "val").glob("*/*"))):
+        moved.append((f"ILSVRC2012_val_{i + 1:08d}", path.parent.name))
+        path.rename(home / "val" / f"{moved[-1][0]}.JPEG")
+    for folder in "n01", "n02", "n03":
+        (home / "val" / folder).rmdir()
+    one_line(lambda: data.imagenet(tmp_path, size=32), "LOC_val_solution.csv")
+    classes = [name for _, name in moved]
+    if noted == "csv":
+        lines = [f"{name},{one} 1 2 3 4 {one} 5 6 7 8" for name, one in moved]
+        (home / "LOC_val_solution.csv").write_text("\n".join(["ImageId,PredictionString", *lines[::-1]]) + "\n")
+    elif noted == "synsets":
+        (home / "imagenet_2012_validation_synset_labels.txt").write_text("\n".join(classes) + "\n")
+    else:
+        from scipy.io import savemat
+
+        kit = home / "ILSVRC2012_devkit_t12" / "data"
+        kit.mkdir(parents=True)
+        numbers = {"n01": 2, "n02": 3, "n03": 1}
+        synsets = np.array([(i, name) for name, i in numbers.items()], dtype=[("ILSVRC2012_ID", "O"), ("WNID", "O")])
+        savemat(kit / "meta.mat", {"synsets": synsets})
+        (kit / "ILSVRC2012_validation_ground_truth.txt").write_text("\n".join(str(numbers[c]) for c in classes) + "\n")
+    same(data.imagenet(tmp_path, size=32), expected)

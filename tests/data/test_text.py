@@ -1,6 +1,7 @@
 """Text: the tokenization and splits of the papers' codes."""
 
 import re
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from small_data import TREES
 from calibrant import data
 from calibrant.data._text import padded, vocabulary, words_of
 from calibrant.data.sst import parse
+from calibrant.types import InputError
 
 
 def test_documents_become_ids_as_with_keras():
@@ -51,6 +53,90 @@ def test_vectors_come_from_a_file_where_it_has_the_word(small_data, tmp_path):
     assert splits.vectors[0].tolist() == [0, 0]
     (small_data / "glove.txt").write_text("good 1 2\n")
     assert data.sst(small_data, vectors="glove.txt", dimension=2).facts["vectors_found"] == 1
+
+
+def test_the_first_word_of_the_file_is_drawn_where_the_authors_draw_it(small_data, tmp_path):
+    (tmp_path / "glove.txt").write_text("good 1 2\nbad -1 0.5\n")
+    where = {"vectors": str(tmp_path / "glove.txt"), "dimension": 2}
+    ours, theirs = data.sst(small_data, **where), data.sst(small_data, **where, lookup="mukhoti")
+    assert [splits.facts["vectors_found"] for splits in (ours, theirs)] == [2, 1]
+    assert (ours.vectors != theirs.vectors).any(1).sum() == 1  # one word has another vector
+
+
+def messages(folder, documents):
+    for group, number, text in documents:
+        (folder / group).mkdir(parents=True, exist_ok=True)
+        (folder / group / number).write_bytes(text.encode("latin-1"))
+
+
+def as_in_the_authors_code(folder, length):
+    """Ids and labels of a folder of messages as their loader and the Keras tokenizer make them."""
+    texts, labels = [], []
+    for label, group in enumerate(sorted(path.name for path in folder.iterdir())):
+        for name in sorted(path.name for path in (folder / group).iterdir()):
+            if name.isdigit():
+                text = (folder / group / name).read_text(encoding="latin-1")
+                at = text.find("\n\n")
+                texts.append(text[at:] if at > 0 else text)
+                labels.append(label)
+    counts = OrderedDict()
+    split = re.compile("[" + re.escape('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n') + " ]+")
+    words = [[w for w in split.split(text.lower()) if w] for text in texts]
+    for word in (w for document in words for w in document):
+        counts[word] = counts.get(word, 0) + 1
+    ids = {w: i for i, (w, _) in enumerate(sorted(counts.items(), key=lambda x: x[1], reverse=True), 1) if i < 20_000}
+    rows = np.zeros((len(words), length), dtype=np.int64)
+    for row, document in enumerate(words):
+        known = [ids[w] for w in document if w in ids][-length:]
+        rows[row, length - len(known) :] = known
+    return rows, np.array(labels)
+
+
+def test_the_original_newsgroups_are_read_from_their_folder(tmp_path, data_cache):
+    rng = np.random.default_rng(0)
+    documents = []
+    for i in range(200):
+        words = " ".join(f"w{w}" for w in rng.integers(0, 500, 30))
+        header = " relay.edu!news\nSubject: x\n\n" if i % 40 == 0 else f"From: a{i}\nSubject: x\n\n"
+        documents.append((f"group{i % 20:02d}", str(1000 - i), f"{header}{words} \xe9t\xe9\n"))
+    messages(tmp_path / "20_newsgroups", documents)
+    (tmp_path / "20_newsgroups" / "group00" / ".index").write_text("no message")
+    splits = data.newsgroups(tmp_path, val=20, length=25)
+    assert splits.facts["headers"] == "cut off"
+    assert splits.facts["documents"] == 200
+    rows, labels = as_in_the_authors_code(tmp_path / "20_newsgroups", 25)
+    order = np.random.RandomState(1).permutation(200)
+    for part, chosen in (splits.train, order[:140]), (splits.val, order[140:160]), (splits.test, order[160:]):
+        assert np.array_equal(part.inputs, rows[chosen])
+        assert np.array_equal(part.labels, labels[chosen])
+    with pytest.raises(InputError, match="not divided by date"):
+        data.newsgroups(tmp_path, protocol="bydate")
+
+
+def test_newsgroups_by_date_are_two_folders_or_json_lines(tmp_path, small_data, data_cache):
+    import polars
+
+    (tmp_path / "lines" / "newsgroups").mkdir(parents=True)
+    for name in "train", "test":
+        frame = polars.read_parquet(small_data / "20newsgroups-raw" / f"{name}.parquet")
+        rows = frame.iter_rows(named=True)
+        messages(tmp_path / "folders" / f"20news-bydate-{name}", [(*row["id"].split("/"), row["text"]) for row in rows])
+        frame.write_ndjson(tmp_path / "lines" / "newsgroups" / f"{name}.jsonl")
+    expected = data.newsgroups(small_data, val=30, length=50)
+    for where in "folders", "lines":
+        splits = data.newsgroups(tmp_path / where, val=30, length=50)
+        assert torch.equal(splits.train.inputs, expected.train.inputs)
+        assert torch.equal(splits.test.labels, expected.test.labels)
+    assert len(data.newsgroups(tmp_path / "folders", protocol="bydate", val=30).test) == 50
+
+
+def test_the_original_trees_are_read(tmp_path, small_data, data_cache):
+    (tmp_path / "trees").mkdir()
+    for name in "train", "dev", "test":
+        (tmp_path / "trees" / f"{name}.txt").write_text("\n".join(tree for tree, _ in TREES) + "\n")
+    splits, expected = data.sst(tmp_path), data.sst(small_data)
+    assert torch.equal(splits.val.inputs.word, expected.val.inputs.word)
+    assert splits.test.labels.tolist() == expected.test.labels.tolist()
 
 
 def test_binary_trees_drop_neutral_sentences_and_keep_neutral_nodes(small_data):
@@ -128,3 +214,18 @@ def test_newsgroups_are_all_of_them(shared, data_cache):
     assert [len(s) for s in (dated.train, dated.val, dated.test)] == [10_414, 900, 7_532]
     hashes = [{x.numpy().tobytes() for x in s.inputs} for s in (splits.train, splits.val, splits.test)]
     assert len(hashes[0] & hashes[2]) < 0.01 * 3_769  # some posts were posted twice
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+def test_newsgroups_are_numbered_and_cut_as_by_the_authors(shared, data_cache, tmp_path):
+    import polars
+
+    files = [polars.read_parquet(shared / "datasets" / "20newsgroups-raw" / f"{n}.parquet") for n in ("train", "test")]
+    rows = polars.concat(files).iter_rows(named=True)
+    messages(tmp_path, [(*row["id"].split("/"), row["text"]) for row in rows])
+    tokens, labels = as_in_the_authors_code(tmp_path, 1000)
+    splits = data.newsgroups(shared / "datasets")
+    order = np.random.RandomState(1).permutation(18_846)
+    assert np.array_equal(torch.cat([splits.train.inputs, splits.val.inputs, splits.test.inputs]), tokens[order])
+    assert np.array_equal(torch.cat([splits.train.labels, splits.val.labels, splits.test.labels]), labels[order])

@@ -22,9 +22,11 @@ RUNS = {  # data sets and networks, losses, seeds
     "wang_2021": 4 * 4 * 5,
     "wang_2021_coefficients": 4 * 16 * 5,
     "wang_2021_inverse": 4 * 7 * 5,
+    "wang_2021_resnet110": 2 * 4 * 5,
     "wang_2021_validation_size": 2 * 5 * 4 * 5,
     "wang_2021_training_size": 5 * (25 + 10 + 5),
     "loss_survey": 3 * 4,
+    "refinement": 3 * 3 * 5,
     "adafocal_2022": 9 + 2 * 7 + 5 * 6 + 6 + 6,
 }
 
@@ -56,19 +58,61 @@ def test_every_printed_number_has_its_place_in_the_study_of_the_paper(name):
     trained = {(run.dataset, run.network, run.loss): run.recipe for run in study.runs()}
     found = Published.load(name)
     for dataset, network, loss, calibrator, metric in found.numbers:
-        assert trained[dataset, network, loss] == found.recipes[dataset]
+        assert trained[dataset, network, loss] == found.recipe(dataset, network, loss)
         assert calibrator in study.calibrators
         assert metric in study.metrics
 
 
 def test_the_papers_recipes_are_those_of_their_code():
     study = Study.load(FOLDER / "mukhoti_2020.toml")
-    assert {run.recipe.epochs for run in study.runs() if run.dataset.name.startswith("cifar")} == {350}
+    images = [run for run in study.runs() if run.dataset.name in ("cifar10", "cifar100", "tiny_imagenet")]
+    assert {(run.loss.name, run.recipe.reduction) for run in images if run.loss.name in ("brier", "mmce", "flsd")} == {
+        ("brier", "mean"),
+        ("mmce", "sum"),
+        ("flsd", "sum"),
+    }
+    longer = {(run.network.name, run.loss.name, run.recipe.epochs) for run in images if run.recipe.epochs > 350}
+    assert longer == {("wide_resnet", "brier", 550), ("resnet110_bottleneck", "brier", 430)}
+    assert {run.recipe.epochs for run in images} == {350, 550, 430, 100}
+    assert {run.recipe.milestones for run in images} == {(149, 249), (39, 59)}
     watched = [run for run in study.runs() if run.traces]
     assert {(run.dataset.name, run.network.name) for run in watched} == {("cifar10", "resnet50")}
     tiny = {run.loss.name: run.recipe for run in study.runs() if run.dataset.name.startswith("tiny")}
     assert tiny["brier"].learning_rate == 0.035
-    assert {recipe for loss, recipe in tiny.items() if loss != "brier"} == {RECIPES["komisarenko_tiny_imagenet"]}
+    assert {recipe for loss, recipe in tiny.items() if loss != "brier"} == {
+        RECIPES["komisarenko_tiny_imagenet"].of("focal")
+    }
+
+
+def test_adafocal_trains_by_its_own_code():
+    runs = list(Study.load(FOLDER / "adafocal_2022.toml").runs())
+    assert {run.seed for run in runs} == {0}
+    milestones = {run.dataset.name: run.recipe.milestones for run in runs}
+    assert milestones["cifar10"] == (150, 250)
+    assert milestones["tiny_imagenet"] == (40, 60)
+    assert all((run.recipe.reduction == "mean") == (run.loss.name == "brier") for run in runs if run.recipe.clip)
+
+
+def test_both_kinds_of_scaling_search_one_list_of_temperatures():
+    from calibrant.calibrators._focal import GRIDS
+    from calibrant.calibrators._scaling import temperatures
+
+    study = Study.load(FOLDER / "komisarenko_2024.toml")
+    (scaling,) = [c for c in study.calibrators if c.name == "Temperature" and "ece" in c.text]
+    focal = [c for c in study.calibrators if c.name == "FocalTemperature"]
+    grids = {tuple(GRIDS[c.settings.get("grid", "text")][1]) for c in focal}
+    assert grids == {tuple(temperatures(scaling.settings["grid"]))}
+    assert len(temperatures("komisarenko")) == 500
+    assert len(temperatures("komisarenko_code")) == 100
+
+
+def test_ways_to_train_one_loss_are_told_apart_where_there_are_several():
+    several = Study.load(FOLDER / "refinement.toml")
+    names = {several.names(run)[2] for run in several.runs()}
+    assert len(names) == 9
+    assert "cross_entropy, weight_decay=0.005, choose=refinement" in names
+    one = Study.load(FOLDER / "mukhoti_2020.toml")
+    assert all(one.names(run)[2] == one.label(run.loss) for run in one.runs())
 
 
 def test_validation_sizes_learn_from_the_same_images():

@@ -307,7 +307,8 @@ def test_a_network_that_diverges_stops_no_other(tmp_path):
     ((run, why),) = found.failed.items()
     assert run.loss.name == "brier"
     assert why.startswith("diverged at epoch 1: what the network returns cannot be used: 40 of 40 rows of logits")
-    assert {row["loss"] for row in found.rows} == {"focal"}
+    assert {row["loss"] for row in found.rows if not row["diverged"]} == {"focal"}
+    assert {row["diverged"] for row in found.rows if row["loss"] == "brier"} == {1}
 
 
 def test_the_command_names_the_run_that_failed_and_why(tmp_path, broken):

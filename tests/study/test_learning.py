@@ -26,6 +26,8 @@ def store(tmp_path, honest):
                 "seconds": 1.0,
                 "val_error": 0.1 * i + epoch,
                 "val_nll_wrong": math.nan if epoch == 1 else 2.0,
+                "val_ece(bins=5)": 0.3,
+                "val_label_probability_wrong": 0.2,
                 "val_bin_gaps": [0.1 * i, 0.2, 0.3],
                 **({"gammas": [float(epoch), 5.0, 6.0]} if adaptive else {}),
                 "train_reliability_count": [0, 1 + i] if epoch == 2 else None,
@@ -46,11 +48,13 @@ def store(tmp_path, honest):
 def test_every_watched_column_is_drawn_and_nothing_else(store):
     made = {drawing.name: drawing for drawing in drawings(STUDY, store)}
     assert set(made) == {
-        *("val_error", "val_nll_wrong", "val_bin_gaps_1", "val_bin_gaps_2", "val_bin_gaps_3", "gammas_AdaFocal"),
+        *("train_loss", "val_error", "val_ece_bins_5", "val_label_probability_wrong"),
+        *("val_nll_wrong", "val_bin_gaps_1", "val_bin_gaps_2", "val_bin_gaps_3", "gammas_AdaFocal"),
         *("gradient_norms_2", "learned_cross_entropy", "learned_AdaFocal"),
         *("reliability_2_cross_entropy", "reliability_2_AdaFocal"),
     }
     assert {name for name, drawing in made.items() if not drawing.main} == {
+        *("train_loss", "val_label_probability_wrong"),
         *("val_nll_wrong", "val_bin_gaps_1", "val_bin_gaps_2", "val_bin_gaps_3"),
         *("reliability_2_cross_entropy", "reliability_2_AdaFocal"),
     }
@@ -91,5 +95,5 @@ def test_a_reliability_diagram_holds_the_examples_of_all_seeds(store):
 
 def test_they_are_written_with_their_numbers(store, tmp_path):
     paths = draw(STUDY, store, tmp_path / "figures")
-    assert len(paths) == 3 * 11
+    assert len(paths) == 3 * 14
     assert all(path.stat().st_size for path in paths)

@@ -44,6 +44,21 @@ def test_the_papers_rates():
     assert [tiny[e] for e in (38, 39, 58, 59)] == pytest.approx([0.1, 0.01, 0.01, 0.001])
 
 
+def test_a_loss_is_averaged_or_summed_whatever_its_neighbors_are():
+    from calibrant.study.config import Run
+
+    by = {loss: Run("digits", "resnet8", loss, 0, RECIPES["mukhoti_cifar"]).recipe for loss in ("brier", "focal")}
+    assert {loss: recipe.reduction for loss, recipe in by.items()} == {"brier": "mean", "focal": "sum"}
+    same = Run("digits", "resnet8", "brier", 0, replace(RECIPES["mukhoti_cifar"], reduction="mean"))
+    assert same == Run("digits", "resnet8", "brier", 0, RECIPES["mukhoti_cifar"])
+
+
+def test_the_training_loss_is_the_mean_of_what_was_used():
+    recipe = replace(SHORT, batch_size=25, drop_last=True, learning_rate=1e-12, epochs=1, milestones=())
+    ones = train(mlp(), SPLITS, lambda z, y: torch.ones_like(z[:, 0]) + 0 * z.sum(1), recipe)
+    assert [epoch.train_loss for epoch in ones] == pytest.approx([1.0])
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_named_recipe_trains_when_it_is_short(name):
     short = replace(RECIPES[name].scaled(2), warmup=0, precision="32-true", channels_last=False)

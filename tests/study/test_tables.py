@@ -1,9 +1,10 @@
 import math
+from statistics import mean
 
 import pytest
 import torch
 
-from calibrant import Predictions, metrics
+from calibrant import Predictions, calibrators, metrics
 from calibrant.study import Grid, Store, Study, report
 from calibrant.study.rows import rows
 from calibrant.study.tables import tables
@@ -116,6 +117,26 @@ def test_only_a_temperature_is_shown_as_one(tmp_path, honest):
     store.put(run, {"val": honest, "test": honest}, {})
     shown = {r["calibrator"]: not math.isnan(r["temperature"]) for r in rows(study, store)}
     assert [name for name in names if shown[name]] == ["Temperature", "EnsembleTemperature"]
+
+
+def test_what_a_calibrator_learned_stands_in_brackets(tmp_path, honest):
+    names = ("FocalTemperature(grid='code')", "FocalMap(gamma=2)", "Temperature", "Identity")
+    study = Study("x", (Grid(("digits",), ("resnet8",), ("focal",), (0, 1)),), names, ("nll",))
+    store = Store(tmp_path)
+    fitted = []
+    for run, scale in zip(study.runs(), (0.7, 3.0), strict=True):
+        p = Predictions(scale * honest.logits, honest.labels)
+        store.put(run, {"val": p, "test": p}, {})
+        fitted.append(calibrators.fit("FocalTemperature(grid='code')", p.double()))
+    (table,) = tables(rows(study, store))
+    texts = [table.cells[("digits", "resnet8", "focal"), name].text(table.about, deviation=False) for name in names]
+    t, gamma = (mean(float(getattr(one, name)) for one in fitted) for name in ("temperature", "gamma"))
+    assert texts[0].endswith(f" ({t:.2f}, gamma {gamma:z.2f})")
+    assert texts[1].endswith(" (gamma 2.00)")
+    assert texts[2].count(",") == 0
+    assert "(" not in texts[3]
+    told = {record["calibrator"]: record["learned"] for record in table.records()}
+    assert told == {names[0]: f"gamma {gamma}", names[1]: "gamma 2.0", "Temperature": "", "Identity": ""}
 
 
 def test_shifts_are_measured_and_have_tables_of_their_own(tmp_path, honest):

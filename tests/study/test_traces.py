@@ -69,6 +69,10 @@ def test_scores_divide_the_correct_from_the_wrong(network):
     share = float(right.double().mean())
     assert row["test_nll"] == pytest.approx(share * row["test_nll_correct"] + (1 - share) * row["test_nll_wrong"])
     assert row["test_error"] == pytest.approx(1 - share)
+    true = share * row["test_label_probability_correct"] + (1 - share) * row["test_label_probability_wrong"]
+    assert true == pytest.approx(float(p.logits.softmax(-1)[torch.arange(30), p.labels].mean()))
+    by_name = traces.values(w, split="test", metrics=("error", "ece(bins=5)"))
+    assert by_name == {"test_error": row["test_error"], "test_ece(bins=5)": float(metrics.ece(p, bins=5))}
     confidence = share * row["test_confidence_correct"] + (1 - share) * row["test_confidence_wrong"]
     assert confidence == pytest.approx(float(p.logits.softmax(-1).amax(-1).mean()))
 
@@ -78,6 +82,11 @@ def test_the_optimal_temperature_lowers_ece(network):
     row = traces.calibration(w, split="test")
     assert row["test_ece"] == pytest.approx(float(metrics.ece(w.predictions("test").double())))
     assert row["test_optimal_ece"] <= row["test_ece"]
+    p = w.predictions("test").double()
+    best = min(float(metrics.ece(p.logits / (i / 100), p.labels)) for i in range(1, 1001))  # as the paper's text says
+    assert row["test_optimal_ece"] == pytest.approx(best, abs=1e-12)
+    coarse = traces.calibration(w, split="test", grid="mukhoti")
+    assert coarse["test_optimal_ece"] > row["test_optimal_ece"]
 
 
 def test_gammas_are_those_of_the_loss(network):

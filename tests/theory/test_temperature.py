@@ -140,3 +140,16 @@ def test_bad_input_is_refused():
         theory.nearest_temperature(1.0, 1)
     with pytest.raises(InputError, match="gamma > -1"):
         theory.temperature_bounds(-1.5)
+
+
+@pytest.mark.parametrize("k", [2, 5, 100])
+def test_larger_logits_are_more_confident(k):
+    """Theorem 1 of the loss survey: scaling logits by t > 1 raises the largest probability, unless all are equal."""
+    z = torch.randn(500, k, dtype=torch.float64, generator=torch.Generator().manual_seed(k))
+    said = torch.stack([(t * z).softmax(-1).amax(-1) for t in (0.3, 1.0, 1.5, 4.0)])
+    assert bool((said.diff(dim=0) > 0).all())
+    slope = (z.softmax(-1) * (z.amax(-1, keepdim=True) - z)).sum(-1)  # of log p at t = 1, never below 0
+    step = ((1 + 1e-6) * z).log_softmax(-1).amax(-1) - z.log_softmax(-1).amax(-1)
+    torch.testing.assert_close(step / 1e-6, slope, rtol=1e-4, atol=1e-6)
+    equal = torch.ones(1, k, dtype=torch.float64)
+    assert (7 * equal).softmax(-1).amax() == pytest.approx(1 / k)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -36,6 +36,8 @@ class Platt:
     >>> Platt(number(2.0), number(1.0))(torch.tensor([[0.0, 3.0]]))
     tensor([[-3.5000,  3.5000]])
     """
+
+    reported: ClassVar[tuple[str, ...]] = ("slope", "bias")  # in the brackets of a table
 
     slope: Number  # float64
     bias: Number  # float64
@@ -71,6 +73,8 @@ class Beta:
     >>> Beta(number(1.0), number(1.0), number(0.0))(torch.tensor([[0.0, 3.0]]))
     tensor([[-1.5000,  1.5000]])
     """
+
+    reported: ClassVar[tuple[str, ...]] = ("a", "b", "c")  # in the brackets of a table
 
     a: Number  # float64
     b: Number  # float64

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from calibrant.calibrators._apply import keeping
 from calibrant.calibrators._fit import certify, fits
 from calibrant.calibrators._grid import Best
 from calibrant.calibrators._grid import search as search_grid
+from calibrant.calibrators._scaling import temperatures
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
 from calibrant.types import InputError, Logits, PositiveNumber, Range, Scalar
@@ -22,9 +23,9 @@ __all__ = ["FocalMap", "FocalTemperature"]
 
 Gamma = Annotated[float, Range(above=-1)]
 GRIDS: dict[str, tuple[list[float], list[float]]] = {  # gammas and temperatures of Komisarenko & Kull (2024)
-    "text": ([-0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0], (np.arange(1, 501) / 100).tolist()),
+    "text": ([-0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0], temperatures("komisarenko")),
     # their code also lists -1, where the map degenerates, and 100, its sign for plain softmax: gamma = 0
-    "code": ([-0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 3.0, 5.0], (np.arange(1, 101) * 0.05).tolist()),
+    "code": ([-0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 3.0, 5.0], temperatures("komisarenko_code")),
 }
 
 
@@ -40,6 +41,8 @@ class FocalMap:
     >>> FocalMap(2.0)(torch.tensor([[0.626614827, 0.373385173]]).log()).exp()
     tensor([[0.8000, 0.2000]])
     """
+
+    reported: ClassVar[tuple[str, ...]] = ("gamma",)  # in the brackets of a table
 
     gamma: Gamma
     certificate: Certificate | None = None
@@ -69,6 +72,8 @@ class FocalTemperature:
     tensor([[0.8808, 0.1192]])
     """
 
+    reported: ClassVar[tuple[str, ...]] = ("temperature", "gamma")  # in the brackets of a table
+
     temperature: PositiveNumber  # float64
     gamma: Annotated[Scalar, Range(above=-1, below=math.inf)]  # float64
     certificate: Certificate | None = None
@@ -87,7 +92,9 @@ class FocalTemperature:
         """Find (gamma, T) on validation predictions: the first strict minimum of the criterion, gamma by gamma.
 
         `criterion` is the text of a metric: "nll", "ece", "adaptive_ece" or any other. `grid` is (gammas,
-        temperatures), or the lists of the paper: those of its "text" (9 by 500) or of its "code" (10 by 100).
+        temperatures), or the lists of the paper: those of its "text" (9 by 500) or of its "code" (10 by 100). Compared
+        with `Temperature`, let both search one list: `grid="komisarenko"` there is the text's, "komisarenko_code" the
+        code's.
         "full" searches the whole grid. "line" is the paper's cheaper search, with m temperatures 3 m points: the
         best T for the smallest and for the largest gamma, then m points on the straight line between the two. A given
         `gamma` leaves only the temperature to be found (as in their Figure 8).

@@ -22,7 +22,8 @@ __all__ = ["Identity", "Temperature"]
 GRIDS = {  # temperatures of the papers' searches, in their order
     "mukhoti": np.cumsum(np.full(100, 0.1)),  # 0.1 .. 10.0; their code adds 0.1 in floats
     "wang": np.arange(1, 1001) / 100,  # 0.01 .. 10.00, as their text says
-    "komisarenko": np.arange(1, 101) * 0.05,  # 0.05 .. 5.00
+    "komisarenko": np.arange(1, 501) / 100,  # 0.01 .. 5.00, as their text says, for focal temperature scaling too
+    "komisarenko_code": np.arange(1, 101) * 0.05,  # 0.05 .. 5.00
 }
 
 
@@ -63,7 +64,7 @@ class Temperature:
         minimum, in 2 to 8 passes; the certificate says "separable" (every example already right, T -> 0) or "at
         bound" (worse than uniform, T -> infinity) where there is none. Any other criterion is the text of a metric,
         such as "ece" or "adaptive_ece(edges='mukhoti')", and takes the first strict minimum over `grid`: a sequence
-        of temperatures, or the search of a paper by name: "mukhoti", "wang", "komisarenko".
+        of temperatures, or the search of a paper by name: "mukhoti", "wang", "komisarenko", "komisarenko_code".
         """
         if criterion == "nll":
             return cls._by_nll(p)

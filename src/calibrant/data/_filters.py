@@ -6,15 +6,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from calibrant.types import InputError
+
 
 def smooth(x: Tensor, sigma: float, deviations: float = 4.0, *, mirrored: bool = False) -> Tensor:
     """Blur (.. h w) with a Gaussian; outside lies the nearest pixel, or the mirror image, edges repeated."""
     radius = int(deviations * sigma + 0.5)
-    at = torch.arange(-radius, radius + 1, device=x.device)
-    kernel = (-(at**2) / (2 * max(sigma, 1e-3) ** 2)).exp()
+    places = torch.arange(-radius, radius + 1, device=x.device)
+    kernel = (-(places**2) / (2 * max(sigma, 1e-3) ** 2)).exp()
 
     def matrix(size: int) -> Tensor:
-        seen = torch.arange(size, device=x.device)[:, None] + at
+        seen = torch.arange(size, device=x.device)[:, None] + places
         turned = seen.remainder(2 * size)
         seen = turned.minimum(2 * size - 1 - turned) if mirrored else seen.clamp(0, size - 1)
         return torch.zeros(size, size, device=x.device).scatter_add_(1, seen, (kernel / kernel.sum()).expand(size, -1))
@@ -88,3 +90,27 @@ def box(outputs: int, inputs: int, device: torch.device) -> Tensor:
     near = center - middle[:, None]
     weight = ((near > -width / 2) & (near <= width / 2)).float()
     return weight / weight.sum(1, keepdim=True)
+
+
+def checked(severity: int) -> int:
+    """Return a severity, 1 .. 5."""
+    if severity not in range(1, 6):
+        raise InputError(f"severity must be 1 .. 5, got {severity}")
+    return severity
+
+
+def at(severity: int, *values: float) -> float:
+    """Return the value of a severity."""
+    return values[checked(severity) - 1]
+
+
+def unit(images: Tensor) -> Tensor:
+    """Return raw images as numbers in [0, 1]."""
+    if images.dtype != torch.uint8 or images.ndim != 4:
+        raise InputError(f"corruptions take raw images (n, c, h, w) uint8, got {tuple(images.shape)} {images.dtype}")
+    return images / 255
+
+
+def pixels(x: Tensor) -> Tensor:
+    """Return numbers in [0, 1] as raw images."""
+    return (x.clamp(0, 1) * 255 + 1e-3).to(torch.uint8)  # cut off as in the benchmark, but 7/255 remains 7

@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import pad
 
 from calibrant.data._load import Converted, Tables, column, labels_of, reading
+from calibrant.data._originals import Rows
 from calibrant.data._splits import Split, Splits
 from calibrant.types import InputError
 
@@ -18,35 +19,36 @@ CIFAR = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)  # the channels' mean
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-def decode(data: bytes, where: str, size: int) -> np.ndarray:
-    """Return the pixels (size, size, 3) of an encoded image; gray ones become RGB."""
+def decode(value: Any, where: str, size: int) -> np.ndarray:
+    """Return the pixels (size, size, 3) of an encoded image, by its bytes or its path; gray ones become RGB."""
     from PIL import Image
 
-    with reading(where), Image.open(io.BytesIO(data)) as image:
+    if isinstance(value, np.ndarray):
+        return value
+    data: Any = io.BytesIO(value["bytes"]) if value["bytes"] is not None else value["path"]
+    with reading(where), Image.open(data) as image:
         if image.size != (size, size):
             raise InputError(f"{where}: expected an image of {size} x {size}, got {image.size[0]} x {image.size[1]}")
         return np.asarray(image.convert("RGB"))
 
 
 def convert_images(tables: Tables, *, image: Sequence[str], label: Sequence[str], size: int, classes: int) -> Converted:
-    """Decode every split: tensors NAME.images (n 3 size size) uint8, NAME.labels (n); facts hold names and paths."""
-    import datasets
-
+    """Decode every split: tensors NAME.images (n 3 size size) uint8, NAME.labels (n); facts hold the classes."""
     tensors: dict[str, Tensor] = {}
     facts: dict[str, Any] = {}
     for name, table in tables.items():
         with reading(name):
             picture, target = column(table, name, *image), column(table, name, *label)
-            names = getattr(table.features[target], "names", None)
+            names = getattr(table.features.get(target), "names", None)
             facts["classes"] = names if names and len(names) == classes else [str(i) for i in range(classes)]
-            raw = table.select_columns([picture, target]).cast_column(picture, datasets.Image(decode=False))
+            raw = _encoded(table, picture, target)
             pixels, labels, paths = [], [], []
             for batch in raw.iter(batch_size=1000):
                 at = len(labels)
                 labels += batch[target]
-                paths += [value["path"] for value in batch[picture]]
+                paths += [None if isinstance(value, np.ndarray) else value["path"] for value in batch[picture]]
                 pixels.append(
-                    np.stack([decode(v["bytes"], f"{name}, row {at + i}", size) for i, v in enumerate(batch[picture])])
+                    np.stack([decode(v, f"{name}, row {at + i}", size) for i, v in enumerate(batch[picture])])
                 )
         if not labels:
             raise InputError(f"{name}: no rows")
@@ -79,6 +81,15 @@ def image_splits(
         augment=crop_and_flip(padding, *statistics) if padding else None,
         facts=facts,
     )
+
+
+def _encoded(table: Any, picture: str, target: str) -> Any:
+    """Return a table's pictures as they are stored, with their labels."""
+    if isinstance(table, Rows):
+        return table
+    import datasets
+
+    return table.select_columns([picture, target]).cast_column(picture, datasets.Image(decode=False))
 
 
 def _number(path: str | None) -> int:

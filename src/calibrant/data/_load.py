@@ -1,4 +1,4 @@
-"""Reading: parquet files of a local folder or of the hub, one code path, decoded once and cached."""
+"""Reading: parquet or JSON lines of a local folder or of the hub, or an original archive; decoded once and cached."""
 
 import hashlib
 import json
@@ -8,17 +8,20 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from calibrant.data import _originals
+from calibrant.data._originals import Files, Original, json_lines
 from calibrant.io import atomic_write
 from calibrant.types import InputError
 
-VERSION = 1  # of what the cache holds; raise it when a conversion changes
+VERSION = 3  # of what the cache holds; raise it when a conversion changes
 
 Tables = Mapping[str, Any]  # split -> datasets.Dataset or IterableDataset
 Converted = tuple[dict[str, Tensor], dict[str, Any]]  # tensors and what a record should say
@@ -26,13 +29,19 @@ Converted = tuple[dict[str, Tensor], dict[str, Any]]  # tensors and what a recor
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set lives: folders of parquet files under a root, or a name on the Hugging Face hub."""
+    """Where a data set lives: folders under a root, with its tables or its original, or a name on the hub."""
 
     folders: tuple[str, ...]
     hub: str
     splits: tuple[tuple[str, ...], ...] = (("train",), ("test",))  # each with the names it goes by
     config: str | None = None
     revision: str | None = None
+    originals: tuple[Original, ...] = ()  # looked for in the folders and in the root itself
+
+    @property
+    def key(self) -> list[Any]:
+        """What tells its tables from another's."""
+        return [self.folders, self.hub, self.splits, self.config, self.revision]
 
 
 def load(source: Source, root: Path | None, convert: Callable[..., Converted], **settings: Any) -> Converted:
@@ -42,16 +51,17 @@ def load(source: Source, root: Path | None, convert: Callable[..., Converted], *
     files' names, sizes and times, the conversion and its settings. Raises `InputError` if nothing can be read.
     """
     root = data_root(root)
-    files = None if root is None else _files(source, root)
+    original, files = (None, None) if root is None else _found(source, root)
     stamps = files and {
         key: [(str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns) for f in files[key]] for key in files
     }
-    asked = [VERSION, asdict(source), stamps, convert.__module__, convert.__qualname__, settings]
+    asked = [VERSION, source.key, stamps, convert.__module__, convert.__qualname__, settings]
     key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:24]
 
     def build() -> Converted:
-        tensors, facts = convert(_open(source, files), **settings)
+        tensors, facts = convert(_opened(source, original, files), **settings)
         where = f"hub {source.hub}" if root is None else f"folder {root.name}"
+        where += f", {original.said}" if original else ""
         return tensors, {"source": where} | facts
 
     return cached(f"{source.folders[0]}-{key}", build)
@@ -122,30 +132,49 @@ def reading(where: str) -> Generator[None]:
         raise InputError(f"{where}: cannot be read ({type(cause).__name__}: {reason}); fetch it again?") from None
 
 
-def _files(source: Source, root: Path) -> dict[str, list[Path]]:
+def _found(source: Source, root: Path) -> tuple[Original | None, Files]:
+    """Return the files of each split: tables in a data set's own folder, or its original there or in the root."""
     folder = next((root / name for name in source.folders if (root / name).is_dir()), None)
+    tables = {names[0]: _tables(source, folder, names) for names in source.splits}
+    if all(tables.values()):
+        return None, tables
+    if (there := _originals.found(source.originals, [*([folder] if folder else []), root])) is not None:
+        return there
+    forms = "".join(f", or {original.said}" for original in source.originals)
     if folder is None:
         raise InputError(
-            f"no folder {root / source.folders[0]}; put the parquet files of {source.hub} there, "
+            f"no folder {root / source.folders[0]}; put the parquet files of {source.hub} there{forms}, "
             "or give no data folder to load them from the hub"
         )
-    found: dict[str, list[Path]] = {}
-    for names in source.splits:
-        files = [f for name in names for f in (*folder.glob(f"{name}.parquet"), *folder.rglob(f"{name}-*.parquet"))]
-        if not files:
-            there = ", ".join(sorted(f.name for f in folder.iterdir())[:8]) or "nothing"
-            raise InputError(f"{folder}: expected {names[0]}.parquet or {names[0]}-*.parquet, found {there}")
-        found[names[0]] = sorted(files)
-    return found
+    missing = next(name for name, files in tables.items() if not files)
+    seen = ", ".join(sorted(f.name for f in folder.iterdir())[:8]) or "nothing"
+    raise InputError(f"{folder}: expected {missing}.parquet or {missing}-*.parquet{forms}, found {seen}")
 
 
-def _open(source: Source, files: Mapping[str, Sequence[Path]] | None) -> Tables:
+def _tables(source: Source, folder: Path | None, names: Sequence[str]) -> list[Path]:
+    """Return a split's files: one, or several as in a clone of the hub, there in the folder of its configuration."""
+    if folder is None:
+        return []
+    if source.config and (folder / source.config).is_dir():
+        folder /= source.config
+    for kind, form in product(("parquet", "jsonl"), ("{}.", "**/{}-*.", "**/{}/*.")):
+        if found := [path for name in names for path in folder.glob(form.format(name) + kind)]:
+            return sorted(found)
+    return []
+
+
+def _opened(source: Source, original: Original | None, files: Files | None) -> Tables:
     import datasets
 
     if files is not None:
-        with reading(str(next(iter(files.values()))[0].parent)):
+        with reading(str(next(part for parts in files.values() for part in parts).parent)):
+            if original is not None:
+                return original.read(files)
             tables = {}
             for key, parts in files.items():  # each on its own: their other columns may differ
+                if parts[0].suffix == ".jsonl":
+                    tables[key] = json_lines(parts)
+                    continue
                 where = {"train": [str(part) for part in parts]}
                 tables[key] = datasets.load_dataset("parquet", data_files=where, streaming=True)["train"]
             return tables

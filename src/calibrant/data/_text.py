@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import islice, takewhile
 from pathlib import Path
 
 import numpy as np
@@ -43,13 +44,20 @@ def padded(documents: Iterable[Sequence[str]], ids: dict[str, int], length: int)
 
 
 def word_vectors(
-    words: Sequence[str], path: Path | None, *, dimension: int, unknown: str = "zero", seed: int = 0
+    words: Sequence[str],
+    path: Path | None,
+    *,
+    dimension: int,
+    unknown: str = "zero",
+    skip_first: bool = False,
+    seed: int = 0,
 ) -> tuple[Tensor, dict[str, object]]:
     """Return (words d) vectors and what to say of them.
 
     From `path`, a text file of lines "word x1 .. xd" as GloVe's (Pennington et al. 2014); words not in it are zero (the
     code of Mukhoti et al. (2020) for 20 Newsgroups), or with `unknown="normal"` drawn from N(-0.05, 0.05^2) (its code
-    for SST). Without a file all are drawn from N(0, 0.4^2), about as spread as GloVe's. Row 0, the padding, is zero.
+    for SST). `skip_first` takes the file's first word for one that is not in it, as that code does. Without a file all
+    are drawn from N(0, 0.4^2), about as spread as GloVe's. Row 0, the padding, is zero.
     Raises `InputError` for a file that does not fit.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -57,7 +65,7 @@ def word_vectors(
         vectors = 0.4 * torch.randn(len(words), dimension, generator=generator)
         facts: dict[str, object] = {"vectors": f"random, {dimension}"}
     else:
-        vectors, found = _read(path, {word: row for row, word in enumerate(words)}, dimension)
+        vectors, found = _read(path, {word: row for row, word in enumerate(words)}, dimension, skip_first)
         if unknown == "normal":
             drawn = 0.05 * torch.randn(len(words), dimension, generator=generator) - 0.05
             vectors = vectors.where(found[:, None], drawn)
@@ -66,24 +74,66 @@ def word_vectors(
     return vectors, facts
 
 
-def _read(path: Path, rows: dict[str, int], dimension: int) -> tuple[Tensor, Tensor]:
+def _read(path: Path, rows: dict[str, int], dimension: int, skip_first: bool) -> tuple[Tensor, Tensor]:
     if not path.is_file():
         raise InputError(f"no file of word vectors {path}; leave `vectors` out to start from random ones")
     vectors, found = torch.zeros(len(rows), dimension), torch.zeros(len(rows), dtype=torch.bool)
+    _check_width(path, dimension)
+    skip = skip_first
     with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
             parts = line.rstrip().rsplit(" ", dimension)  # some words of GloVe contain blanks
+            if parts == [""] or (number == 1 and _is_header(line)):
+                continue
             if len(parts) != dimension + 1:
                 raise InputError(
                     f"{path}, line {number}: expected a word and {dimension} numbers, got {len(parts) - 1}"
                 )
-            if (row := rows.get(parts[0])) is not None:
-                try:
-                    vectors[row] = torch.tensor([float(part) for part in parts[1:]])
-                except ValueError:
-                    raise InputError(f"{path}, line {number}: not {dimension} numbers after {parts[0]!r}") from None
+            if (row := rows.get(parts[0])) is not None and not skip:
+                vectors[row] = _vector(parts, f"{path}, line {number}")
                 found[row] = True
+            skip = False
+    if not found.any():
+        raise InputError(
+            f"{path}: holds none of the {len(rows) - 1} words of this data set; is it in another language?"
+        )
     return vectors, found
+
+
+def _check_width(path: Path, dimension: int) -> None:
+    """Raise `InputError` if the first lines hold vectors of another length: their words would be read with numbers."""
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        first = [line.split() for number, line in enumerate(islice(lines, 100)) if number or not _is_header(line)]
+    widths = [sum(1 for _ in takewhile(_is_number, reversed(fields[1:]))) for fields in first if fields]
+    width = max(set(widths), key=widths.count, default=0)  # a few words hold blanks, and numbers after them
+    if width not in (0, dimension):
+        raise InputError(
+            f"{path}, line 1: expected a word and {dimension} numbers, got {width}; dimension={width} reads this file"
+        )
+
+
+def _is_header(line: str) -> bool:
+    """Whether a first line is word2vec's, which says how many words there are and how many numbers to each."""
+    fields = line.split()
+    return len(fields) == 2 and all(field.isdecimal() for field in fields)
+
+
+def _is_number(field: str) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True
+
+
+def _vector(parts: Sequence[str], where: str) -> Tensor:
+    try:
+        vector = torch.tensor([float(part) for part in parts[1:]])
+    except ValueError:
+        raise InputError(f"{where}: not {len(parts) - 1} numbers after {parts[0]!r}") from None
+    if not vector.isfinite().all():
+        raise InputError(f"{where}: the vector of {parts[0]!r} is not finite; fetch the file again?")
+    return vector
 
 
 def vectors_path(name: str | None, root: Path | None) -> Path | None:

@@ -1,11 +1,12 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 images of 32 x 32 pixels."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from calibrant.catalog import DATA_SETS
 from calibrant.data._images import CIFAR, IMAGENET, convert_images, image_splits
 from calibrant.data._load import Source, load
+from calibrant.data._originals import Files, Named, Original, Rows, first, pickled
 from calibrant.data._splits import Split, Splits, shuffled
 from calibrant.types import InputError
 
@@ -42,7 +43,7 @@ def cifar10(
     cropped after padding by 4 and mirrored, unless `augment` is off. Raises `InputError` for what cannot be read, for
     a `val` that leaves nothing to train on, and for a `train` that is not there.
     """
-    source = Source(("cifar10",), "uoft-cs/cifar10")
+    source = Source(("cifar10",), "uoft-cs/cifar10", originals=(_CIFAR10,))
     return _cifar(source, root, ("label",), 10, train, val, protocol, seed, augment)
 
 
@@ -57,8 +58,47 @@ def cifar100(
     augment: bool = True,
 ) -> Splits:
     """CIFAR-100: as `cifar10`, with the 100 fine classes."""
-    source = Source(("cifar100",), "uoft-cs/cifar100")
+    source = Source(("cifar100",), "uoft-cs/cifar100", originals=(_CIFAR100,))
     return _cifar(source, root, ("fine_label",), 100, train, val, protocol, seed, augment)
+
+
+def _find(place: Path, *names: str) -> Files:
+    """Return the archive, or the folder it unpacks to."""
+    there = first(place, *names) or (place if (place / "test_batch").is_file() or (place / "meta").is_file() else None)
+    return {} if there is None else {"train": [there], "test": [there]}
+
+
+def _read(files: Files, *, train: tuple[str, ...], test: str, meta: tuple[str, str], label: str) -> dict[str, Rows]:
+    (there,) = files["train"]
+    names = Named(list(pickled(there, meta[0])[meta[1]]))
+    tables: dict[str, Rows] = {}
+    for split, members in ("train", train), ("test", (test,)):
+        images: list[Any] = []
+        labels: list[int] = []
+        for member in members:
+            table = pickled(there, member)
+            images += list(table["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+            labels += [int(y) for y in table["labels" if label == "label" else "fine_labels"]]
+        tables[split] = Rows({"img": images, label: labels}, {label: names})
+    return tables
+
+
+_CIFAR10 = Original(
+    "cifar-10-batches-py, the python version",
+    lambda place: _find(place, "cifar-10-batches-py", "cifar-10-python.tar.gz"),
+    lambda files: _read(
+        files,
+        train=tuple(f"data_batch_{i}" for i in range(1, 6)),
+        test="test_batch",
+        meta=("batches.meta", "label_names"),
+        label="label",
+    ),
+)
+_CIFAR100 = Original(
+    "cifar-100-python, the python version",
+    lambda place: _find(place, "cifar-100-python", "cifar-100-python.tar.gz"),
+    lambda files: _read(files, train=("train",), test="test", meta=("meta", "fine_label_names"), label="fine_label"),
+)
 
 
 def _cifar(

@@ -1,7 +1,7 @@
 """Shifts of image test sets: corruptions of CIFAR-10-C (Hendrycks & Dietterich 2019) with its five severities.
 
-Each takes uint8 images (n c h w) and returns as many, with the constants of the benchmark's CIFAR code. Of its nineteen
-two are not here: frost needs its photographs, spatter the edge and distance filters of an image library.
+Each takes uint8 images (n c h w) and returns as many, with the constants of the benchmark's CIFAR code: all nineteen.
+Frost needs a folder of photographs.
 """
 
 import io
@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.functional import conv2d, grid_sample, interpolate, pad
 
 from calibrant.catalog import CORRUPTIONS
-from calibrant.data._filters import box, clouds, dragged, enlarged, places, smooth, taken
-from calibrant.types import InputError
+from calibrant.data._filters import at, box, checked, dragged, enlarged, pixels, places, smooth, taken, unit
+from calibrant.data._weather import fog, frost, snow, spatter
 
 __all__ = [
     "brightness",
@@ -22,6 +22,7 @@ __all__ = [
     "defocus_blur",
     "elastic_transform",
     "fog",
+    "frost",
     "gaussian_blur",
     "gaussian_noise",
     "glass_blur",
@@ -32,6 +33,7 @@ __all__ = [
     "saturate",
     "shot_noise",
     "snow",
+    "spatter",
     "speckle_noise",
     "zoom_blur",
 ]
@@ -40,29 +42,29 @@ __all__ = [
 @CORRUPTIONS.register
 def gaussian_noise(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
     """Add N(0, c^2) to pixels in [0, 1], c = 0.04 .. 0.10. Severity 5 is AdaFocal's out-of-distribution set."""
-    x, noise = _unit(images), _noise(images, seed)
-    return _pixels(x + _at(severity, 0.04, 0.06, 0.08, 0.09, 0.10) * noise)
+    x, noise = unit(images), _noise(images, seed)
+    return pixels(x + at(severity, 0.04, 0.06, 0.08, 0.09, 0.10) * noise)
 
 
 @CORRUPTIONS.register
 def speckle_noise(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
     """Multiply pixels by 1 + N(0, c^2), c = 0.06 .. 0.2."""
-    x, noise = _unit(images), _noise(images, seed)
-    return _pixels(x + x * _at(severity, 0.06, 0.1, 0.12, 0.16, 0.2) * noise)
+    x, noise = unit(images), _noise(images, seed)
+    return pixels(x + x * at(severity, 0.06, 0.1, 0.12, 0.16, 0.2) * noise)
 
 
 @CORRUPTIONS.register
 def shot_noise(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
     """Draw every pixel x from Poisson(c x) / c, c = 500 .. 50 photons."""
-    photons = _at(severity, 500.0, 250.0, 100.0, 75.0, 50.0)
+    photons = at(severity, 500.0, 250.0, 100.0, 75.0, 50.0)
     generator = torch.Generator(images.device).manual_seed(seed)
-    return _pixels(torch.poisson(_unit(images) * photons, generator=generator) / photons)
+    return pixels(torch.poisson(unit(images) * photons, generator=generator) / photons)
 
 
 @CORRUPTIONS.register
 def impulse_noise(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
     """Set a share c = 0.01 .. 0.07 of all values to black or white, half each."""
-    share = _at(severity, 0.01, 0.02, 0.03, 0.05, 0.07)
+    share = at(severity, 0.01, 0.02, 0.03, 0.05, 0.07)
     generator = torch.Generator(images.device).manual_seed(seed)
     drawn = torch.rand(images.shape, generator=generator, device=images.device)
     return images.masked_fill(drawn < share / 2, 0).masked_fill(drawn > 1 - share / 2, 255)
@@ -71,18 +73,18 @@ def impulse_noise(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor
 @CORRUPTIONS.register
 def contrast(images: Tensor, *, severity: int = 5) -> Tensor:
     """Pull pixels toward the mean of their channel and image, keeping a share c = 0.75 .. 0.15 of the distance."""
-    x = _unit(images)
+    x = unit(images)
     mean = x.mean((2, 3), keepdim=True)
-    return _pixels((x - mean) * _at(severity, 0.75, 0.5, 0.4, 0.3, 0.15) + mean)
+    return pixels((x - mean) * at(severity, 0.75, 0.5, 0.4, 0.3, 0.15) + mean)
 
 
 @CORRUPTIONS.register
 def brightness(images: Tensor, *, severity: int = 5) -> Tensor:
     """Add c = 0.05 .. 0.3 to the value of each pixel's color (HSV)."""
-    x = _unit(images)
+    x = unit(images)
     value = x.amax(1, keepdim=True)
-    brighter = (value + _at(severity, 0.05, 0.1, 0.15, 0.2, 0.3)).clamp(max=1)
-    return _pixels(torch.where(value > 0, x * brighter / value.clamp(min=1e-12), brighter))
+    brighter = (value + at(severity, 0.05, 0.1, 0.15, 0.2, 0.3)).clamp(max=1)
+    return pixels(torch.where(value > 0, x * brighter / value.clamp(min=1e-12), brighter))
 
 
 @CORRUPTIONS.register
@@ -91,34 +93,34 @@ def saturate(images: Tensor, *, severity: int = 5) -> Tensor:
 
     A gray pixel has no hue; as in HSV's usual convention it is taken as red.
     """
-    scale, shift = [(0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2)][_checked(severity) - 1]
-    x = _unit(images)
+    scale, shift = [(0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2)][checked(severity) - 1]
+    x = unit(images)
     value, least = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
     spread = value - least
     before = spread / value.clamp(min=1e-12)
     after = (before * scale + shift).clamp(0, 1)
     red = torch.tensor([0.0, 1.0, 1.0], device=x.device).view(1, 3, 1, 1)
     distance = torch.where(spread > 0, (value - x) / spread.clamp(min=1e-12), red)  # from the value, 0 .. 1
-    return _pixels(value - distance * after * value)
+    return pixels(value - distance * after * value)
 
 
 @CORRUPTIONS.register
 def gaussian_blur(images: Tensor, *, severity: int = 5) -> Tensor:
     """Blur with a Gaussian of 0.4 .. 1 pixels, cut at 4 deviations, the nearest pixel continued outside."""
-    return _pixels(smooth(_unit(images), _at(severity, 0.4, 0.6, 0.7, 0.8, 1.0)))
+    return pixels(smooth(unit(images), at(severity, 0.4, 0.6, 0.7, 0.8, 1.0)))
 
 
 @CORRUPTIONS.register
 def defocus_blur(images: Tensor, *, severity: int = 5) -> Tensor:
     """Blur with a disk of radius 0.3 .. 1.5 pixels, its rim softened by a Gaussian; mirrored at the edges."""
-    radius, rim = [(0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1)][_checked(severity) - 1]
-    at = torch.arange(-2.0, 3.0, device=images.device)
-    disk = (at[:, None] ** 2 + at**2 <= radius**2).float()
-    bell = (-(at[1:4] ** 2) / (2 * rim**2)).exp()
+    radius, rim = [(0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1)][checked(severity) - 1]
+    place = torch.arange(-2.0, 3.0, device=images.device)
+    disk = (place[:, None] ** 2 + place**2 <= radius**2).float()
+    bell = (-(place[1:4] ** 2) / (2 * rim**2)).exp()
     bell = bell[:, None] * bell
     kernel = conv2d((disk / disk.sum())[None, None], (bell / bell.sum())[None, None], padding=1)
-    x = pad(_unit(images), (2, 2, 2, 2), mode="reflect")
-    return _pixels(conv2d(x.flatten(0, 1).unsqueeze(1), kernel).view(images.shape))
+    x = pad(unit(images), (2, 2, 2, 2), mode="reflect")
+    return pixels(conv2d(x.flatten(0, 1).unsqueeze(1), kernel).view(images.shape))
 
 
 @CORRUPTIONS.register
@@ -127,68 +129,36 @@ def glass_blur(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
 
     The benchmark means to exchange the two pixels, but its assignment copies one of them.
     """
-    sigma, times = [(0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2)][_checked(severity) - 1]
+    sigma, times = [(0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2)][checked(severity) - 1]
     generator = torch.Generator(images.device).manual_seed(seed)
-    x = _unit(_pixels(smooth(_unit(images), sigma)))
+    x = unit(pixels(smooth(unit(images), sigma)))
     n, _, height, width = images.shape
     row, column = places(height, width, images.device)
     moved = (row > 1) & (column > 1)  # two rows and columns stay
     for _ in range(times):
         up, left = torch.randint(0, 2, (2, n, height, width), generator=generator, device=images.device) * moved
         x = taken(x, row - up, column - left)
-    return _pixels(smooth(x, sigma))
+    return pixels(smooth(x, sigma))
 
 
 @CORRUPTIONS.register
 def motion_blur(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
     """Blur along half a Gaussian of 1 .. 2.5 pixels, for every image in a direction within 45 degrees of the right."""
-    radius, sigma = [(6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5)][_checked(severity) - 1]
+    radius, sigma = [(6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5)][checked(severity) - 1]
     generator = torch.Generator(images.device).manual_seed(seed)
     angle = math.pi / 2 * (torch.rand(len(images), generator=generator, device=images.device) - 0.5)
-    return _pixels(dragged(_unit(images), radius, sigma, angle))
+    return pixels(dragged(unit(images), radius, sigma, angle))
 
 
 @CORRUPTIONS.register
 def zoom_blur(images: Tensor, *, severity: int = 5) -> Tensor:
     """Average the image with itself enlarged by 0 %, 1 %, .. up to 5 .. 25 %."""
-    x = _unit(images)
-    factors = np.arange(1, _at(severity, 1.06, 1.11, 1.16, 1.21, 1.26), 0.01).tolist()
+    x = unit(images)
+    factors = np.arange(1, at(severity, 1.06, 1.11, 1.16, 1.21, 1.26), 0.01).tolist()
     total = x.clone()
     for factor in factors:
         total += enlarged(x, factor)
-    return _pixels(total / (len(factors) + 1))
-
-
-@CORRUPTIONS.register
-def fog(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
-    """Add c = 0.2 .. 1.5 times fractal clouds, and darken the whole so that the brightest value could stay."""
-    amount, decay = [(0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75)][_checked(severity) - 1]
-    x, (height, width) = _unit(images), images.shape[2:]
-    side = 1 << (max(height, width) - 1).bit_length()
-    cloud = clouds(len(x), side, decay, torch.Generator(images.device).manual_seed(seed))[:, None, :height, :width]
-    brightest = x.amax((1, 2, 3), keepdim=True)
-    return _pixels((x + amount * cloud) * brightest / (brightest + amount))
-
-
-@CORRUPTIONS.register
-def snow(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
-    """Whiten the image, and let flakes fall through it: the brightest spots of noise, enlarged and dragged downward."""
-    mean, deviation, size, least, radius, sigma, kept = [
-        (0.1, 0.2, 1.0, 0.6, 8, 3.0, 0.95),
-        (0.1, 0.2, 1.0, 0.5, 10, 4.0, 0.9),
-        (0.15, 0.3, 1.75, 0.55, 10, 4.0, 0.9),
-        (0.25, 0.3, 2.25, 0.6, 12, 6.0, 0.85),
-        (0.3, 0.3, 1.25, 0.65, 14, 12.0, 0.8),
-    ][_checked(severity) - 1]
-    x, generator = _unit(images), torch.Generator(images.device).manual_seed(seed)
-    noise = mean + deviation * torch.randn(x[:, :1].shape, generator=generator, device=x.device)
-    flakes = enlarged(noise, size)
-    flakes = flakes.where(flakes >= least, 0.0).clamp(0, 1)
-    angle = -math.pi / 4 - math.pi / 2 * torch.rand(len(x), generator=generator, device=x.device)
-    flakes = dragged(flakes, radius, sigma, angle)
-    gray = (x * torch.tensor([0.299, 0.587, 0.114], device=x.device).view(3, 1, 1)).sum(1, keepdim=True)
-    whiter = kept * x + (1 - kept) * x.maximum(1.5 * gray + 0.5)
-    return _pixels(whiter + flakes + flakes.flip(2, 3))
+    return pixels(total / (len(factors) + 1))
 
 
 @CORRUPTIONS.register
@@ -198,7 +168,7 @@ def elastic_transform(images: Tensor, *, severity: int = 5, seed: int = 0) -> Te
     amount, sigma, jitter = (
         min(height, width) * share
         for share in [(0.0, 0.0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)][
-            _checked(severity) - 1
+            checked(severity) - 1
         ]
     )
     generator = torch.Generator(images.device).manual_seed(seed)
@@ -215,22 +185,23 @@ def elastic_transform(images: Tensor, *, severity: int = 5, seed: int = 0) -> Te
     back = torch.linalg.solve(torch.cat([moved, torch.ones_like(moved[:, :, :1])], 2), corners.expand(n, 3, 2))
     source = here @ back[:, None, :2] + back[:, None, 2:]
     size = torch.tensor([width, height], device=images.device)
-    x = _unit(images)
+    x = unit(images)
     x = grid_sample(x, 2 * source / (size - 1) - 1, padding_mode="reflection", align_corners=True)
     shift = amount * smooth(drawn(n, 2, height, width), sigma, 3.0, mirrored=True).permute(0, 2, 3, 1)
     place = (2 * (here + shift) + 1) / size - 1
-    return _pixels(grid_sample(x, place, padding_mode="reflection", align_corners=False))
+    return pixels(grid_sample(x, place, padding_mode="reflection", align_corners=False))
 
 
 @CORRUPTIONS.register
 def pixelate(images: Tensor, *, severity: int = 5) -> Tensor:
-    """Shrink to a share c = 0.95 .. 0.65 of the side by averaging boxes, and back."""
-    height, width = images.shape[2:]
-    share = _at(severity, 0.95, 0.9, 0.85, 0.75, 0.65)
-    down = box(int(height * share), height, images.device), box(int(width * share), width, images.device)
-    up = box(height, int(height * share), images.device), box(width, int(width * share), images.device)
-    small = _pixels(down[0] @ _unit(images) @ down[1].T)
-    return _pixels(up[0] @ _unit(small) @ up[1].T)
+    """Shrink to a share c = 0.95 .. 0.65 of the side by averaging boxes, and back; rounded after every pass."""
+    x, (height, width) = 255 * unit(images).double(), images.shape[2:]
+    share = at(severity, 0.95, 0.9, 0.85, 0.75, 0.65)
+    small = int(height * share), int(width * share)
+    for rows, columns in (small, (height, width)):
+        x = (x @ box(columns, x.shape[3], x.device).double().T + 0.5).floor()
+        x = (box(rows, x.shape[2], x.device).double() @ x + 0.5).floor()
+    return x.to(torch.uint8)
 
 
 @CORRUPTIONS.register
@@ -238,7 +209,7 @@ def jpeg_compression(images: Tensor, *, severity: int = 5) -> Tensor:
     """Compress by JPEG at quality 80 .. 40."""
     from PIL import Image
 
-    quality = int(_at(severity, 80.0, 65.0, 58.0, 50.0, 40.0))
+    quality = int(at(severity, 80.0, 65.0, 58.0, 50.0, 40.0))
     result: list[Tensor] = []
     for image in images.permute(0, 2, 3, 1).cpu().numpy():
         with io.BytesIO() as file:
@@ -249,27 +220,7 @@ def jpeg_compression(images: Tensor, *, severity: int = 5) -> Tensor:
 
 def resized(images: Tensor, size: int) -> Tensor:
     """Return images at size x size, antialiased, so that any data set can be another's out-of-distribution set."""
-    return _pixels(interpolate(_unit(images), (size, size), mode="bilinear", antialias=True))
-
-
-def _checked(severity: int) -> int:
-    if severity not in range(1, 6):
-        raise InputError(f"severity must be 1 .. 5, got {severity}")
-    return severity
-
-
-def _at(severity: int, *values: float) -> float:
-    return values[_checked(severity) - 1]
-
-
-def _unit(images: Tensor) -> Tensor:
-    if images.dtype != torch.uint8 or images.ndim != 4:
-        raise InputError(f"corruptions take raw images (n, c, h, w) uint8, got {tuple(images.shape)} {images.dtype}")
-    return images / 255
-
-
-def _pixels(x: Tensor) -> Tensor:
-    return (x.clamp(0, 1) * 255 + 1e-3).to(torch.uint8)  # cut off as in the benchmark, but 7/255 remains 7
+    return pixels(interpolate(unit(images), (size, size), mode="bilinear", antialias=True))
 
 
 def _noise(images: Tensor, seed: int) -> Tensor:

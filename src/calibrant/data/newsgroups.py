@@ -10,6 +10,7 @@ from torch import Tensor
 
 from calibrant.catalog import DATA_SETS
 from calibrant.data._load import Converted, Source, Tables, column, data_root, labels_of, load, reading
+from calibrant.data._originals import Files, Original, Rows, first
 from calibrant.data._splits import Split, Splits, shuffled
 from calibrant.data._text import padded, vectors_path, vocabulary, word_vectors, words_of
 from calibrant.types import InputError
@@ -17,7 +18,8 @@ from calibrant.types import InputError
 __all__ = ["newsgroups"]
 
 WORDS, LENGTH = 20_000, 1000  # of the code of Mukhoti et al. (2020)
-_HEADER = re.compile(r"[\w-]+: ")  # the hub's copy comes without headers
+_HEADER = re.compile(r"[\w-]+: ")
+_LINE_END = re.compile("\r\n?")  # read as files of text are
 
 
 @DATA_SETS.register
@@ -35,16 +37,21 @@ def newsgroups(
     """20 Newsgroups as Mukhoti et al. (2020) prepare it, or split by date.
 
     Headers (up to the first blank line) are cut off; the 19,999 most frequent words of all documents become ids 1 ..
-    19,999, others are dropped; documents are cut or padded in front to `length` ids. `protocol="mukhoti"`: documents
-    in the order of their groups and numbers, shuffled with `seed`, the last fifth for testing, `val` before it for
-    validation (15,098 / 900 / 3,999 of the 19,997 documents of the original collection; 14,177 / 900 / 3,769 of the
-    18,846 "by date" ones). `"bydate"`: the files' own test set, `val` of the training rows for validation.
+    19,999, ties in the order of groups and numbers, others are dropped; documents are cut or padded in front to
+    `length` ids. `protocol="mukhoti"`: documents in that order shuffled with `seed`, the last fifth for testing, `val`
+    before it for validation. `"bydate"`: the files' own test set, `val` of the training rows for validation.
+
+    There are several collections. The paper's numbers are of the original one, 19,997 messages (15,098 / 900 / 3,999),
+    read from the folder `20_newsgroups` where the data folder has it. The "by date" one has 18,846 (14,177 / 900 /
+    3,769), read from `20news-bydate-train` and `-test` or parquet files. The hub's copy of that has lost headers,
+    signatures and quotations, so that it is harder. The record says which it was, and whether headers were cut.
 
     `vectors` names a GloVe file of `dimension` numbers a word, found as given or in the data folder; without one the
     vectors are random, and the record says so. `tokenizer` names a Transformers tokenizer (`bert-base-uncased`, or its
     folder) whose ids, at most 512 or `length` of them, replace the words. Raises `InputError` for what cannot be read.
     """
-    source = Source(("20newsgroups-raw", "20newsgroups", "newsgroups"), "SetFit/20_newsgroups")
+    folders = "20newsgroups-raw", "20newsgroups", "newsgroups"
+    source = Source(folders, "SetFit/20_newsgroups", originals=(_ORIGINAL, _BY_DATE))
     settings: dict[str, Any] = {"length": length, "tokenizer": tokenizer}
     tensors, facts = load(source, root, _convert, **settings)
     parts = {name: Split(tensors[f"{name}.tokens"], tensors[f"{name}.labels"]) for name in ("train", "test")}
@@ -53,6 +60,8 @@ def newsgroups(
         train, held = parts["train"][:-val], parts["train"][-val:]
         shuffled(len(parts["train"]), val, seed, "newsgroups")  # checks val
     elif protocol == "bydate":
+        if not len(parts["test"]):
+            raise InputError("newsgroups: the original collection is not divided by date; use protocol='mukhoti'")
         order = shuffled(len(parts["train"]), val, seed, "newsgroups")
         train, held = parts["train"][order[val:]], parts["train"][order[:val]]
     else:
@@ -91,15 +100,19 @@ def _convert(tables: Tables, *, length: int, tokenizer: str | None) -> Converted
         if bad := [i for i, row in enumerate(rows) if not isinstance(row[text], str)]:
             raise InputError(f"{name}, row {bad[0]}: text is missing")
         tensors[f"{name}.labels"] = torch.from_numpy(labels)
-        texts += [_body(row[text]) for row in rows]
+        texts += [_LINE_END.sub("\n", row[text]) for row in rows]
         names |= {int(row[label]): row.get("label_text") or str(row[label]) for row in rows}
         keys += [(row.get("id") or f"{row[label]:02d}/{i:06d}").split("/", 1) for i, row in enumerate(rows)]
+    headed = sum(1 for text in texts if _HEADER.match(text)) > len(texts) / 2  # all are, or none of a collection
+    texts = [_body(text) for text in texts] if headed else texts
+    order = sorted(range(len(keys)), key=keys.__getitem__)  # by group, then by name
     documents = None if tokenizer else [words_of(text) for text in texts]
-    ids = vocabulary(documents, WORDS) if documents is not None else {}
+    ids = vocabulary((documents[i] for i in order), WORDS) if documents is not None else {}
     tokens = padded(documents, ids, length) if documents is not None else _subwords(texts, str(tokenizer), length)
     tensors |= {f"{name}.tokens": part.clone() for name, part in _cut(tensors, tokens).items()}
-    tensors["order"] = torch.tensor(sorted(range(len(keys)), key=keys.__getitem__))  # by group, then by name
-    return tensors, {"classes": [names.get(i, str(i)) for i in range(20)], "words": ["", *ids], "length": length}
+    tensors["order"] = torch.tensor(order)
+    facts = {"classes": [names.get(i, str(i)) for i in range(20)], "words": ["", *ids], "length": length}
+    return tensors, facts | {"documents": len(texts), "headers": "cut off" if headed else "not in this copy"}
 
 
 def _rows(batch: dict[str, list[Any]]) -> list[dict[str, Any]]:
@@ -113,7 +126,7 @@ def _cut(tensors: dict[str, Tensor], tokens: Tensor) -> dict[str, Tensor]:
 
 def _body(text: str) -> str:
     cut = text.find("\n\n")
-    return text[cut:] if cut > 0 and _HEADER.match(text) else text
+    return text[cut:] if cut > 0 else text
 
 
 def _subwords(texts: list[str], name: str, length: int) -> Tensor:
@@ -124,3 +137,37 @@ def _subwords(texts: list[str], name: str, length: int) -> Tensor:
         longest = min(length, 512)
         found = encode(texts, truncation=True, max_length=longest, padding="max_length", return_tensors="pt")
         return found["input_ids"].int()
+
+
+def _find(place: Path) -> Files:
+    home = first(place, "20_newsgroups", "20_newsgroup", "20news-18828")
+    return {} if home is None else {"train": _messages(home), "test": []}
+
+
+def _find_by_date(place: Path) -> Files:
+    homes = {name: place / f"20news-bydate-{name}" for name in ("train", "test")}
+    return {name: _messages(home) for name, home in homes.items()} if all(h.is_dir() for h in homes.values()) else {}
+
+
+def _messages(home: Path) -> list[Path]:
+    return sorted(path for path in home.glob("*/*") if path.name.isdigit())
+
+
+def _read(files: Files) -> dict[str, Rows]:
+    groups = sorted({path.parent.name for paths in files.values() for path in paths})
+    number = {group: i for i, group in enumerate(groups)}
+    return {
+        name: Rows(
+            {
+                "text": [path.read_text(encoding="latin-1") for path in paths],
+                "label": [number[path.parent.name] for path in paths],
+                "label_text": [path.parent.name for path in paths],
+                "id": [f"{path.parent.name}/{path.name}" for path in paths],
+            }
+        )
+        for name, paths in files.items()
+    }
+
+
+_ORIGINAL = Original("the folder 20_newsgroups of the original collection", _find, _read)
+_BY_DATE = Original("20news-bydate-train and 20news-bydate-test", _find_by_date, _read)

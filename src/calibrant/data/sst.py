@@ -10,6 +10,7 @@ from torch import Tensor
 
 from calibrant.catalog import DATA_SETS
 from calibrant.data._load import Converted, Source, Tables, column, data_root, load, reading
+from calibrant.data._originals import Files, Original, Rows
 from calibrant.data._splits import Split, Splits
 from calibrant.data._text import vectors_path, word_vectors
 from calibrant.types import InputError
@@ -60,6 +61,7 @@ def sst(
     classes: Literal[2, 5] = 2,
     vectors: str | None = None,
     dimension: int = 300,
+    lookup: Literal["all", "mukhoti"] = "all",
     seed: int = 0,
 ) -> Splits:
     """SST, binary (6,920 / 872 / 1,821 trees, no neutral roots; Mukhoti et al. 2020), or the 5 classes of all 11,855.
@@ -68,17 +70,28 @@ def sst(
     negative, neutral, positive for 2 classes (neutral nodes inside train a third output), 0 .. 4 for 5. Words keep
     their case and are numbered over all three splits as in the code of Mukhoti et al. (2020); `vectors` names a GloVe
     file of `dimension` numbers a word (words not in it are drawn from N(-0.05, 0.05^2)); without it vectors are random,
-    as facts say. Reads only the trees (column `tree` or `ptb_tree`). Raises `InputError` for what is not a tree.
+    as facts say. With `lookup="mukhoti"` the first word of the file is drawn, too, as in their code, which takes its
+    index of 0 for missing; in GloVe's files that is a comma or "the". Reads only the trees: a column `tree` or
+    `ptb_tree`, or the original train.txt, dev.txt and test.txt. Raises `InputError` for what is not a tree.
+
+    Confidences are those given that a sentence is not neutral. The authors' code leaves them unnormalized (the third
+    probability is set aside after softmax), so that its ECE is of lower confidences than these.
     """
     if classes not in (2, 5):
         raise InputError(f"sst: classes must be 2 or 5, got {classes}")
     folders = ("sst5", "sst", "sst2") if classes == 2 else ("sst5", "sst")
-    source = Source(folders, "stanfordnlp/sst", (("train",), ("validation",), ("test",)), "ptb", "refs/convert/parquet")
+    splits = (("train",), ("validation", "dev"), ("test",))
+    source = Source(folders, "stanfordnlp/sst", splits, "ptb", "refs/convert/parquet", (_TREES,))
     tensors, facts = load(source, root, _convert)
-    parts = [_split(tensors, name, classes) for (name,) in source.splits]
+    parts = [_split(tensors, names[0], classes) for names in source.splits]
     words = facts.pop("words")
     start, said = word_vectors(
-        words, vectors_path(vectors, data_root(root)), dimension=dimension, unknown="normal", seed=seed
+        words,
+        vectors_path(vectors, data_root(root)),
+        dimension=dimension,
+        unknown="normal",
+        skip_first=lookup == "mukhoti",
+        seed=seed,
     )
     names = ("negative", "positive") if classes == 2 else _FIVE
     targets = _three if classes == 2 else _five
@@ -153,3 +166,20 @@ def parse(text: Any, ids: dict[str, int], where: str = "tree") -> list[tuple[int
     if stack or not nodes:
         raise problem
     return nodes
+
+
+def _find(place: Path) -> Files:
+    home = next((place / name for name in ("trees", ".") if (place / name / "dev.txt").is_file()), place)
+    files = {split: [home / f"{name}.txt"] for split, name in _NAMES.items()}
+    return files if all(path.is_file() for (path,) in files.values()) else {}
+
+
+def _read(files: Files) -> dict[str, Rows]:
+    def lines(path: Path) -> list[str]:
+        return [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+
+    return {name: Rows({"tree": lines(path)}) for name, (path,) in files.items()}
+
+
+_NAMES = {"train": "train", "validation": "dev", "test": "test"}
+_TREES = Original("the trees train.txt, dev.txt and test.txt", _find, _read)

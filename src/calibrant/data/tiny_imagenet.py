@@ -8,6 +8,7 @@ from torch import Tensor
 from calibrant.catalog import DATA_SETS
 from calibrant.data._images import IMAGENET, convert_images, image_splits
 from calibrant.data._load import Source, load
+from calibrant.data._originals import Files, Named, Original, Rows, class_folders, first
 from calibrant.data._splits import Split, Splits
 from calibrant.types import InputError
 
@@ -25,7 +26,8 @@ def tiny_imagenet(root: Path | None = None, *, val: float = 0.1) -> Splits:
     """
     if not 0 < val < 1:
         raise InputError(f"tiny_imagenet: val is the share of every class, between 0 and 1, got {val}")
-    source = Source(("tiny-imagenet", "tiny_imagenet"), "zh-plus/tiny-imagenet", (("train",), ("validation", "valid")))
+    splits = (("train",), ("validation", "valid"))
+    source = Source(("tiny-imagenet", "tiny_imagenet"), "zh-plus/tiny-imagenet", splits, originals=(_FOLDERS,))
     tensors, facts = load(source, root, convert_images, image=("image",), label=("label",), size=64, classes=200)
     everything = Split(tensors["train.images"], tensors["train.labels"])
     held = held_out(everything.labels, tensors["train.numbers"], val)
@@ -45,3 +47,35 @@ def held_out(labels: Tensor, numbers: Tensor, share: float) -> Tensor:
     rank = torch.empty_like(labels)
     rank[order] = torch.arange(len(labels)) - starts[labels[order]]
     return rank >= (counts * (1 - share)).round()[labels]
+
+
+def _find(place: Path) -> Files:
+    home = first(place, "tiny-imagenet-200") or place
+    notes, train = home / "val" / "val_annotations.txt", list(class_folders(home / "train"))
+    if not train or not notes.is_file():
+        return {}
+    return {"train": train, "validation": sorted((home / "val" / "images").glob("*.JPEG")), "notes": [notes]}
+
+
+def _read(files: Files) -> dict[str, Rows]:
+    (notes,) = files["notes"]
+    lines = notes.read_text().splitlines()
+    noted = dict(line.split("\t")[:2] for line in lines if line.strip())  # name -> class
+    train = class_folders(notes.parents[1] / "train")
+    classes = sorted(set(train.values()))
+    number = {name: i for i, name in enumerate(classes)}
+    found = {"train": list(train.values())}
+    found["validation"] = [noted[path.name] for path in files["validation"]]
+    return {
+        name: Rows(
+            {
+                "image": [{"bytes": None, "path": str(path)} for path in files[name]],
+                "label": [number[one] for one in labels],
+            },
+            {"label": Named(classes)},
+        )
+        for name, labels in found.items()
+    }
+
+
+_FOLDERS = Original("tiny-imagenet-200, with train, val and val_annotations.txt", _find, _read)

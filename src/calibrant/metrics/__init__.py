@@ -35,3 +35,12 @@ __all__ += _cumulative.__all__
 __all__ += _ranking.__all__
 __all__ += _scores.__all__
 __all__ += _smooth.__all__
+
+
+def __getattr__(name: str) -> Metric[...]:
+    """Find a metric that is declared above this package, such as `refinement_nll`, which fits a calibrator."""
+    from calibrant.catalog import METRICS
+
+    if not name.startswith("_") and isinstance(found := METRICS.get(name), Metric):
+        return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

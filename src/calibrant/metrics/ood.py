@@ -14,6 +14,7 @@ from calibrant._softmax import entropies
 from calibrant.catalog import SCORES
 from calibrant.metrics._metric import About
 from calibrant.metrics._ranking import auroc_of
+from calibrant.metrics._results import Curve
 from calibrant.predictions import Predictions
 from calibrant.types import InputError, Logits, PerExample, Positive
 
@@ -93,6 +94,38 @@ def detection(
     >>> detection(torch.tensor([[0.0, 4.0], [0.0, 2.0]]), torch.tensor([[0.0, 1.0], [0.0, 3.0]]))
     Detection(auroc=0.75, aupr_in=0.8333333333333333, aupr_out=0.8333333333333333, fpr95=0.5)
     """
+    passing_in, passing_out, ties = _passing(inside, outside, score)
+    outside_mass = ties.mass - ties.correct
+    enough = int((passing_in >= 0.95 - 1e-12).nonzero()[0])
+    return Detection(
+        auroc=float(auroc_of(ties)),
+        aupr_in=float(_average_precision(ties.correct.flip(0), outside_mass.flip(0))),
+        aupr_out=float(_average_precision(outside_mass, ties.correct)),
+        fpr95=float(passing_out[enough]),
+    )
+
+
+def roc(
+    inside: Predictions | Tensor,
+    outside: Predictions | Tensor,
+    *,
+    score: Callable[[Tensor], Tensor] = max_probability,
+) -> Curve:
+    """The ROC curve: against the share of outside examples that pass a threshold, that of inside ones; ties together.
+
+    >>> curve = roc(torch.tensor([[0.0, 4.0], [0.0, 2.0]]), torch.tensor([[0.0, 1.0], [0.0, 3.0]]))
+    >>> curve.x.tolist(), curve.y.tolist()
+    ([0.0, 0.0, 0.5, 0.5, 1.0], [0.0, 0.5, 0.5, 1.0, 1.0])
+    """
+    passing_in, passing_out, _ = _passing(inside, outside, score)
+    zero = passing_in.new_zeros(1)
+    return Curve(torch.cat([zero, passing_out]), torch.cat([zero, passing_in]))
+
+
+def _passing(
+    inside: Predictions | Tensor, outside: Predictions | Tensor, score: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor, Ties]:
+    """Return which shares of either pass as the threshold falls, and the scores tied."""
     scores = [score(p.logits if isinstance(p, Predictions) else p) for p in (inside, outside)]
     if not all(len(s) and bool((~s.isnan()).all()) for s in scores):
         raise InputError("need at least one example inside and one outside, and scores that are not NaN")
@@ -101,14 +134,7 @@ def detection(
     ties = Ties.of(value, is_inside)
     passing_in = ties.correct.flip(0).cumsum(0) / ties.correct.sum()
     outside_mass = ties.mass - ties.correct
-    passing_out = outside_mass.flip(0).cumsum(0) / outside_mass.sum()
-    enough = int((passing_in >= 0.95 - 1e-12).nonzero()[0])
-    return Detection(
-        auroc=float(auroc_of(ties)),
-        aupr_in=float(_average_precision(ties.correct.flip(0), outside_mass.flip(0))),
-        aupr_out=float(_average_precision(outside_mass, ties.correct)),
-        fpr95=float(passing_out[enough]),
-    )
+    return passing_in, outside_mass.flip(0).cumsum(0) / outside_mass.sum(), ties
 
 
 def _average_precision(positive: Tensor, negative: Tensor) -> Tensor:

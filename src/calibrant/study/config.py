@@ -54,13 +54,14 @@ class Run:
         traces: Iterable[Text] = (),
     ) -> None:
         _set(self, datasets=dataset, networks=network, losses=loss, shifts=shifts, traces=traces)
-        _set(self, seed=seed, recipe=recipe)
+        _set(self, seed=seed, recipe=recipe.of(self.loss.name))
 
     @property
     def trained(self) -> dict[str, Any]:
         """What is trained, in plain texts and numbers, every default spelled out."""
         one = {key: getattr(self, key).canonical for key in ("dataset", "network", "loss")}
-        return {**one, "seed": self.seed, "recipe": asdict(self.recipe)}
+        recipe = {key: value for key, value in asdict(self.recipe).items() if key != "averaged"}  # decided by the loss
+        return {**one, "seed": self.seed, "recipe": recipe}
 
     @property
     def watched(self) -> dict[str, list[str]]:
@@ -203,8 +204,20 @@ class Study:
         return self._spelled.get(method, method.text)
 
     def names(self, run: Run) -> tuple[str, str, str]:
-        """Say a run's data set, network and loss as this study spells them."""
-        return self.label(run.dataset), self.label(run.network), self.label(run.loss)
+        """Say a run's data set, network and loss as this study spells them, and in what its training differs."""
+        return self.label(run.dataset), self.label(run.network), self.label(run.loss) + self._ways[run.recipe]
+
+    @cached_property
+    def _ways(self) -> dict[Recipe, str]:
+        """What tells each recipe from the others that train the same loss, on the same network and data."""
+        recipes: dict[tuple[Method, ...], dict[Recipe, None]] = {}
+        for run in self.runs():
+            recipes.setdefault((run.dataset, run.network, run.loss), {})[run.recipe] = None
+        groups = [list(group) for group in recipes.values()]
+        keys = [f.name for f in fields(Recipe) if any(len({getattr(r, f.name) for r in g}) > 1 for g in groups)]
+        return {
+            recipe: "".join(f", {key}={getattr(recipe, key)}" for key in keys) for group in groups for recipe in group
+        }
 
     @cached_property
     def _spelled(self) -> dict[Method, str]:

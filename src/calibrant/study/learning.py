@@ -1,10 +1,10 @@
 """How the networks of a study learned: figures over epochs from the runs' histories, as numbers and as ink."""
 
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,25 @@ import polars
 import torch
 from matplotlib.axes import Axes
 
-from calibrant import plots
+from calibrant import calibrators, catalog, metrics, plots
 from calibrant._bins import Bins
 from calibrant.figures import new_figure, save_figure
+from calibrant.predictions import Predictions
 from calibrant.study.config import Study
+from calibrant.study.drawing import Drawing, slug
+from calibrant.study.rows import rows as measured_rows
+from calibrant.study.rows import shown
 from calibrant.study.store import Store
+from calibrant.study.sweeps import sweeps
 
-__all__ = ["Drawing", "draw", "drawings"]
+__all__ = ["draw", "drawings", "rocs"]
 
 Rows = Sequence[Mapping[str, Any]]  # the epochs of one run
 Histories = Mapping[str, Sequence[Rows]]  # loss -> runs
 
 SPLITS = {"train": "training data", "val": "validation", "test": "test"}
 COLUMNS = {
+    "loss": "loss",
     "error": "error",
     "nll": "NLL",
     "nll_correct": "NLL of correct predictions",
@@ -34,22 +40,12 @@ COLUMNS = {
     "entropy_wrong": "entropy of wrong predictions",
     "confidence_correct": "confidence of correct predictions",
     "confidence_wrong": "confidence of wrong predictions",
+    "label_probability_correct": "probability of the true class, of correct predictions",
+    "label_probability_wrong": "probability of the true class, of wrong predictions",
     "ece": "ECE",
     "optimal_ece": "ECE at the best temperature",
     "temperature": "best temperature for ECE",
 }
-
-
-@dataclass(frozen=True, eq=False)
-class Drawing:
-    """A figure that can be drawn on any axes, and the numbers behind it."""
-
-    name: str
-    title: str
-    words: str  # what it shows, for who cannot see it
-    draw: Callable[[Axes], object]
-    numbers: Sequence[Mapping[str, Any]]
-    main: bool = True  # whether it is for every reader
 
 
 def drawings(study: Study, store: Store) -> Iterator[Drawing]:
@@ -66,7 +62,7 @@ def drawings(study: Study, store: Store) -> Iterator[Drawing]:
         histories: dict[str, list[Rows]] = {}
         for run in done:
             if (run.dataset, run.network) == place:
-                histories.setdefault(study.label(run.loss), []).append(store.history(run).to_dicts())
+                histories.setdefault(study.names(run)[2], []).append(store.history(run).to_dicts())
         where = ""
         if len(places) > 1:
             where = f", {study.label(place[1])} on {study.label(place[0])}"
@@ -80,10 +76,14 @@ def drawings(study: Study, store: Store) -> Iterator[Drawing]:
 
 
 def draw(study: Study, store: Store, folder: Path) -> list[Path]:
-    """Draw how the finished networks of a study learned; returns the files written, none if nothing is done."""
+    """Draw how the finished networks of a study learned, and what came of its parameters and shifts.
+
+    Returns the files written, none if nothing is done.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
-    for drawing in drawings(study, store):
+    swept = sweeps(study, measured_rows(study, store))
+    for drawing in chain(drawings(study, store), swept, rocs(study, store)):
         figure = new_figure(4.6, 3.2)
         drawing.draw(figure.subplots())
         figure.suptitle(textwrap.fill(drawing.title, 64), fontsize=9)
@@ -101,8 +101,8 @@ def _drawings(histories: Histories) -> Iterator[Drawing]:
     columns = dict.fromkeys(key for runs in histories.values() for rows in runs for row in rows for key in row)
     for column in columns:
         split, _, what = column.partition("_")
-        if split in SPLITS and what in COLUMNS:
-            yield _curves(column, f"{COLUMNS[what]}, {SPLITS[split]}", _lines(histories, column))
+        if split in SPLITS and (said := _said(what)):
+            yield _curves(slug(column), f"{said}, {SPLITS[split]}", _lines(histories, column))
         elif column == "last_layer_norm":
             yield _curves(column, "norm of the last layer's weights", _lines(histories, column))
         elif what == "bin_gaps":
@@ -115,6 +115,13 @@ def _drawings(histories: Histories) -> Iterator[Drawing]:
             yield from _gradients(histories)
         elif column == "learned_counts":
             yield from _learned(histories)
+
+
+def _said(what: str) -> str:
+    """Say what a column of a split holds, "" if it is no number."""
+    if what in COLUMNS:
+        return COLUMNS[what]
+    return metrics.about(what).title if what.partition("(")[0] in catalog.METRICS else ""
 
 
 def _lines(histories: Histories, column: str, item: int | None = None) -> dict[str, np.ndarray]:
@@ -186,7 +193,7 @@ def _reliability(histories: Histories, split: str) -> Iterator[Drawing]:
             ]
             title = f"reliability on {SPLITS[split]} at epoch {epoch}, {loss}"
             words = f"Reliability diagram: {title}; ECE {100 * float((bins.weight * bins.gap.abs()).sum()):.2f} %."
-            yield Drawing(f"reliability_{epoch}_{_slug(loss)}", title, words, partial(_diagram, bins), numbers)
+            yield Drawing(f"reliability_{epoch}_{slug(loss)}", title, words, partial(_diagram, bins), numbers)
 
 
 def _diagram(bins: Bins, ax: Axes) -> None:
@@ -201,7 +208,7 @@ def _gammas(histories: Histories) -> Iterator[Drawing]:
         items = dict.fromkeys(round(share * (count - 1)) for share in (0, 0.25, 0.5, 0.75, 1))
         lines = {f"bin {i + 1}": _lines({loss: runs}, "gammas", i)[loss] for i in items}
         title = f"gamma of {loss}" + (f", of {count} bins from the least confident" if count > 1 else "")
-        yield _curves(f"gammas_{_slug(loss)}", title, lines if count > 1 else {loss: lines["bin 1"]})
+        yield _curves(f"gammas_{slug(loss)}", title, lines if count > 1 else {loss: lines["bin 1"]})
 
 
 def _gradients(histories: Histories) -> Iterator[Drawing]:
@@ -234,7 +241,7 @@ def _learned(histories: Histories) -> Iterator[Drawing]:
                 groups.setdefault(name, []).append((counts, row["learned_edges"]))
         if groups:
             title = f"maximum logits of training examples by learned epoch, {loss}"
-            yield _histograms(f"learned_{_slug(loss)}", title, groups, "maximum logit")
+            yield _histograms(f"learned_{slug(loss)}", title, groups, "maximum logit")
 
 
 def _histograms(name: str, title: str, groups: Mapping[str, Sequence[tuple[Any, Any]]], xlabel: str) -> Drawing:
@@ -263,5 +270,43 @@ def _spread(counts: Sequence[int], edges: Sequence[float]) -> np.ndarray:
     return np.concatenate(inside)
 
 
-def _slug(text: str) -> str:
-    return "".join(c if c.isalnum() else "_" for c in text).strip("_")
+def rocs(study: Study, store: Store) -> Iterator[Drawing]:
+    """Yield how well each loss tells every shift from the test set: ROC curves of all seeds, before and after scaling.
+
+    (Ghosh et al. 2022, on out-of-distribution detection.) A curve per loss, by the study's first score.
+    """
+    score, after = study.detection[0], shown(study)
+    groups: dict[tuple[str, ...], dict[str, list[tuple[Predictions, Predictions]]]] = {}
+    for run in (run for run in study.runs() if run in store):
+        val, test = store.get(run, "val").double(), store.get(run, "test").double()
+        dataset, network, loss = study.names(run)
+        for i, shift in enumerate(run.shifts):
+            outside = store.get(run, f"shift{i}").double()
+            for calibrator in dict.fromkeys((study.calibrators[0], after)):
+                fitted: Any = calibrators.fit(calibrator, val)
+                key = study.label(shift), calibrator.text, network, dataset
+                groups.setdefault(key, {}).setdefault(loss, []).append((test.mapped(fitted), outside.mapped(fitted)))
+    for (shift, calibrator, network, dataset), found in groups.items():
+        lines = {loss: _roc(pairs, score) for loss, pairs in found.items()}
+        title = f"{dataset} told from {shift} by {score}, {network}, {calibrator}"
+        numbers = [
+            {"line": loss, "passing_outside": x, "passing_inside": y}
+            for loss, line in lines.items()
+            for x, y in zip(*line, strict=True)
+        ]
+        words = "; ".join(f"{loss} {np.trapezoid(y, x):.3f}" for loss, (x, y) in lines.items())
+        ink = partial(_draw_rocs, lines)
+        yield Drawing(slug(f"roc_{title}"), title, f"ROC curves, {title}. Area below: {words}.", ink, numbers)
+
+
+def _roc(pairs: Sequence[tuple[Predictions, Predictions]], score: Any, points: int = 200) -> tuple[Any, Any]:
+    """Return the mean ROC curve over seeds, read at `points` shares of what is outside."""
+    at = np.linspace(0, 1, points + 1)
+    curves = (metrics.ood.roc(inside, outside, score=score) for inside, outside in pairs)
+    return at, np.mean([np.interp(at, curve.x.numpy(), curve.y.numpy()) for curve in curves], axis=0)
+
+
+def _draw_rocs(lines: Mapping[str, tuple[Any, Any]], ax: Axes) -> None:
+    guide = {"_chance": ([0, 1], [0, 1])}
+    plots.family(guide | dict(lines), ax=ax, xlabel="shifted examples that pass", ylabel="test examples that pass")
+    _small_legend(ax)

@@ -12,7 +12,7 @@ from typing import Any
 
 from calibrant import catalog
 from calibrant.catalog import Method
-from calibrant.study.config import Study
+from calibrant.study.config import Study, recipe
 from calibrant.study.methods import method
 from calibrant.study.recipe import RECIPES, Recipe
 from calibrant.study.tables import Printed, Table, tables
@@ -41,6 +41,7 @@ class Published:
     paper: str
     numbers: Mapping[Key, Printed]
     recipes: Mapping[Method, Recipe]
+    exceptions: Mapping[Key, Recipe]  # of a data set, network and loss that were trained otherwise
     examples: Mapping[Method, Sizes]  # as far as the paper says
     runs: int | None  # over which its means are
 
@@ -63,10 +64,16 @@ class Published:
                 read("datasets", of["name"]): of["examples"] for of in table["datasets"].values() if "examples" in of
             }
             examples = {dataset: (n[0], n[1], n[2]) for dataset, n in sizes.items()}
-            return cls(table["paper"], dict(_numbers(table, read)), recipes, examples, table.get("runs"))
+            exceptions = dict(_exceptions(table, read))
+            return cls(table["paper"], dict(_numbers(table, read)), recipes, exceptions, examples, table.get("runs"))
         except (KeyError, InputError) as error:
             said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
             raise InputError(f"{path}: {said}") from None
+
+    def recipe(self, dataset: Method, network: Method, loss: Method) -> Recipe | None:
+        """Return how the paper trained a network, if that is known."""
+        known = self.exceptions.get((dataset, network, loss), self.recipes.get(dataset))
+        return None if known is None else known.of(loss.name)
 
     @cached_property
     def places(self) -> frozenset[tuple[Method, ...]]:
@@ -89,6 +96,8 @@ class Beside:
     def printed(self, row: Mapping[str, Any]) -> Printed | None:
         """Return what the paper prints in place of a row of `rows`; of shifts, papers print no numbers."""
         if row["shift"]:
+            return None
+        if ("loss", row["loss"]) not in self._methods:  # one of several ways to train it
             return None
         dataset, network, loss, *rest = (self._methods[key, row[key]] for key in ROW)
         return self.published.find(*self._place(dataset, network), loss, *rest)
@@ -133,14 +142,14 @@ class Beside:
         return [f"{self.published.runs} seeds"], [f"{own} seeds"]
 
     def _differences(self) -> Iterator[str]:
-        places = dict.fromkeys((run.dataset, run.network, run.recipe) for run in self.study.runs())
-        for dataset, network, recipe in places:
+        places = dict.fromkeys((run.dataset, run.network, run.loss, run.recipe) for run in self.study.runs())
+        for dataset, network, loss, ours_by in places:
             theirs = self._place(dataset, network)
-            if (known := self.published.recipes.get(theirs[0])) is None:
+            if (known := self.published.recipe(*theirs, loss)) is None:
                 continue
             ours = self.study.label(dataset), self.study.label(network)
             elsewhere = theirs != (dataset, network)
-            there, here = _apart(known, recipe)
+            there, here = _apart(known, ours_by)
             place = ([f"{theirs[1]} on {theirs[0]}"], [f"{ours[1]} on {ours[0]}"]) if elsewhere else ([], [])
             for theirs_too, ours_too in (self._sizes(dataset, theirs[0]), self._seeds(dataset, network)):
                 there, here = there + theirs_too, here + ours_too
@@ -168,6 +177,11 @@ def _apart(theirs: Recipe, ours: Recipe) -> tuple[list[str], list[str]]:
     pairs = {key: (value, getattr(ours, key)) for key, value in asdict(theirs).items() if key not in SPEED_ONLY}
     keys = [key for key, (there, here) in pairs.items() if there != here]
     return [f"{key} {pairs[key][0]}" for key in keys], [f"{key} {pairs[key][1]}" for key in keys]
+
+
+def _exceptions(table: Mapping[str, Any], read: Read) -> Iterator[tuple[Key, Recipe]]:
+    for one in table.get("exceptions", []):
+        yield tuple(read(f"{key}s" if key != "loss" else "losses", one[key]) for key in ROW[:3]), recipe(one["recipe"])
 
 
 def _numbers(table: Mapping[str, Any], read: Read) -> Iterator[tuple[Key, Printed]]:

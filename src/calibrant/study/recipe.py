@@ -18,6 +18,9 @@ class Recipe:
     An epoch's learning rate is `learning_rate` times `rate(epoch)`. `choose` keeps the last epoch, that with the best
     validation accuracy, or the one whose validation NLL is least after temperature scaling (refine, then calibrate).
     `reduction="mean"` divides by the examples of a batch, also where one example has many outputs, as a tree has.
+    With "bf16-mixed" the validation logits after each epoch, from which AdaFocal takes its gammas and traces their
+    numbers, are of bfloat16; those that are kept at the end are of float32.
+
     `RECIPES` holds the papers' recipes by name.
     """
 
@@ -35,9 +38,10 @@ class Recipe:
     weight_decay: float = 5e-4
     decayed: Literal["all", "weights"] = "all"  # "weights" spares biases and normalization
     reduction: Literal["mean", "sum"] = "mean"  # of the loss over a batch
+    averaged: tuple[str, ...] = ()  # losses of which the mean is taken all the same
     clip: float | None = None  # largest norm of the gradient
     choose: Literal["last", "accuracy", "refinement"] = "last"  # which epoch's weights are kept
-    precision: str = "32-true"  # as Lightning Fabric names them, such as bf16-mixed
+    precision: str = "32-true"  # as Lightning Fabric names them, such as bf16-mixed; of validation in training, too
     channels_last: bool = False  # memory layout of convolutions: faster in bfloat16
     compile: bool = False
 
@@ -49,6 +53,14 @@ class Recipe:
             )
         if not 0 <= self.warmup < self.epochs:
             raise InputError(f"warmup must be at least 0 and less than epochs, got {self.warmup} of {self.epochs}")
+
+    def of(self, loss: str) -> "Recipe":
+        """Return the recipe as it trains a loss of this name: with its own reduction.
+
+        >>> [RECIPES["mukhoti_cifar"].of(loss).reduction for loss in ("focal", "brier")]
+        ['sum', 'mean']
+        """
+        return replace(self, reduction="mean" if loss in self.averaged else self.reduction, averaged=())
 
     def rate(self, epoch: int) -> float:
         """Return the share of the learning rate in an epoch, counted from 0.
@@ -77,10 +89,11 @@ class Recipe:
 
 RECIPES = {
     # Mukhoti et al. 2020 by their code: losses summed and clipped at 2, the rate drops one epoch before the paper's
-    # 150 and 250, the last epoch counts. Komisarenko & Kull train by the same code. It averages one loss, Brier's:
-    # {like = "mukhoti_cifar", reduction = "mean"}.
-    "mukhoti_cifar": Recipe(milestones=(149, 249), reduction="sum", clip=2.0),
-    "komisarenko_tiny_imagenet": Recipe(epochs=100, batch_size=64, milestones=(39, 59), reduction="sum", clip=2.0),
+    # 150 and 250, the last epoch counts. Komisarenko & Kull train by the same code. It averages one loss, Brier's.
+    "mukhoti_cifar": Recipe(milestones=(149, 249), reduction="sum", averaged=("brier",), clip=2.0),
+    "komisarenko_tiny_imagenet": Recipe(
+        epochs=100, batch_size=64, milestones=(39, 59), reduction="sum", averaged=("brier",), clip=2.0
+    ),
     # its text experiments: the epoch with the best validation accuracy counts; vectors of 20 Newsgroups are frozen by
     # the network (`global_pooling_cnn(frozen=True)`), those of SST follow plain SGD
     "mukhoti_newsgroups": Recipe(

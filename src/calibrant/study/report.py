@@ -1,6 +1,6 @@
 """The report of a study: the pieces of a page, made of numbers that exist already."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -23,20 +23,24 @@ from calibrant.html import (
     typeset,
 )
 from calibrant.metrics import About
-from calibrant.study.config import Study
-from calibrant.study.learning import Drawing, drawings
+from calibrant.study.config import Recipe, Study
+from calibrant.study.drawing import Drawing
+from calibrant.study.learning import drawings
 from calibrant.study.rows import Measured, shown
 from calibrant.study.store import Store
+from calibrant.study.sweeps import sweeps
 from calibrant.study.tables import Cell, Table
 
 BINS = 15
 SMALL = 2.6  # inches, where there are many
+SAID = 4  # places whose finding is said at the top
 
 SHIFT_READING = (
     '<p class="note">The networks and calibrators of above on other test sets: corrupted images, whose labels still '
     "hold, and other data sets, of which one wants to know only that they are foreign. ood_ tells how well a score of "
     "the logits divides the test set from the shift: AUROC 50 % is chance.</p>"
 )
+SWEPT_READING = '<p class="note">Points are means over seeds, shaded from the least to the greatest.</p>'
 LEARNED_READING = (
     '<p class="note">Curves are means over seeds, shaded from the least to the greatest; histograms hold the examples '
     "of all seeds.</p>"
@@ -55,15 +59,32 @@ def study_report(
     ]
     if shifted := [t for t in tables if t.shift]:
         sections.append(Section("Under shift", SHIFT_READING + _shifted(shifted)))
+    if swept := "".join(map(_drawn, sweeps(study, (row for one in measured for row in one.rows)))):
+        sections.append(Section("Against a parameter", f'<div class="figures wide">{swept}</div>{SWEPT_READING}'))
     if learned := _learned(study, store):
         sections.append(Section("How they learned", learned))
     ran = {
         "study": f"{study.name}: {len(measured)} networks, {seconds / 60:.1f} minutes of training",
-        "recipe": ", ".join(f"{key} {value}" for key, value in vars(study.grids[0].recipe).items()),
+        **_recipes(study, measured),
     }
     return page(
         study.title or study.name, finding(tables), sections, ran | facts(command), kicker="A calibration study"
     )
+
+
+def _recipes(study: Study, measured: Sequence[Measured]) -> dict[str, str]:
+    """Say each recipe that trained, and what: all of the first, of the others what differs from it."""
+    trained: dict[Recipe, dict[str, None]] = {}
+    for one in measured:
+        dataset, network, loss = study.names(one.run)
+        trained.setdefault(one.run.recipe, {})[f"{loss} of {network} on {dataset}"] = None
+    first = vars(next(iter(trained)))
+    told = {"recipe": ", ".join(f"{key} {value}" for key, value in first.items() if key != "averaged")}
+    for i, (recipe, what) in enumerate(list(trained.items())[1:], 2):
+        apart = ", ".join(f"{key} {value}" for key, value in vars(recipe).items() if value != first[key])
+        some = listed(list(what)) if len(what) <= SAID else f"{len(what)} kinds of networks, such as {next(iter(what))}"
+        told[f"recipe {i}"] = f"{apart}: {some}"
+    return told
 
 
 def result_tables(study: Study, tables: Sequence[Table]) -> str:
@@ -72,12 +93,23 @@ def result_tables(study: Study, tables: Sequence[Table]) -> str:
 
 
 def finding(made: Sequence[Table]) -> str:
-    """Say in words what a study found: who is over- and underconfident, and what is best before and after."""
+    """Say in words what a study found, place by place: who is over- and underconfident, and what is best."""
     table = next((t for t in made if family(t.metric) == "ece" and not t.shift), made[0])
+    places = list(dict.fromkeys(row[:2] for row in table.rows))
+    if len(places) == 1:
+        return " ".join(_finding(table, table.rows))
+    told = (" ".join(_finding(table, [row for row in table.rows if row[:2] == place])) for place in places[:SAID])
+    parts = [f"{network} on {dataset}: {words}" for (dataset, network), words in zip(places, told)]
+    more = f"So it goes on for {len(places) - SAID} more, in the tables." if len(places) > SAID else ""
+    return " ".join([*parts, more]).strip()
+
+
+def _finding(table: Table, rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Say what was found in one place: numbers of different data sets are not compared."""
     raw = "Identity" if "Identity" in table.columns else table.columns[0]
-    sentences = list(_ways(table))
+    sentences = _ways(table, rows)
     for label, columns in (("Without a calibrator", [raw]), ("With the best calibrator", table.columns)):
-        known = {key: cell for key, cell in table.cells.items() if key[1] in columns}
+        known = {(row, column): table.cells[row, column] for row in rows for column in columns}
         best = table.about.best([cell.mean for cell in known.values()])
         for (row, column), cell in known.items():
             if cell.mean == best:
@@ -86,12 +118,12 @@ def finding(made: Sequence[Table]) -> str:
                 value = replace(cell, mark="").text(table.about)
                 sentences.append(f"{label}, {row[2]}{by} has the {most} {table.about.heading(table.metric)}: {value}.")
                 break
-    return " ".join(sentences)
+    return sentences
 
 
-def _ways(table: Table) -> list[str]:
+def _ways(table: Table, rows: Sequence[tuple[str, ...]]) -> list[str]:
     scaled = next((c for c in table.columns if family(c) == "Temperature"), None)
-    at = {row: table.cells[row, scaled].temperature for row in table.rows} if scaled else {}
+    at = {row: table.cells[row, scaled].temperature for row in rows} if scaled else {}
     sentences: list[str] = []
     for way, names in (
         ("overconfident", [f"{row[2]} (T = {t:.2f})" for row, t in at.items() if t > 1.05]),
@@ -128,8 +160,8 @@ def _legend(study: Study, made: Sequence[Table]) -> str:
     seeds = max((len(cell.values) for t in made for cell in t.cells.values()), default=1)
     words = f"Mean ± standard deviation over {seeds} seeds" if seeds > 1 else "One seed"
     return (
-        f'<p class="note">{words}, judged on test examples that no fit has seen; the mean temperature in brackets; the '
-        f"best of each table is bold. {typeset(tested)}</p>"
+        f'<p class="note">{words}, judged on test examples that no fit has seen; in brackets the mean temperature, and '
+        f"what else a calibrator learned; the best of each table is bold. {typeset(tested)}</p>"
     )
 
 
@@ -160,20 +192,30 @@ def _drawn(drawing: Drawing) -> str:
 
 def _diagrams(study: Study, measured: Sequence[Measured]) -> tuple[str, str]:
     """Draw the events of all seeds together, before and after a calibrator."""
-    groups: dict[tuple[str, ...], list[Measured]] = {}
+    places: dict[str, dict[str, list[Measured]]] = {}
     for one in measured:
-        groups.setdefault(study.names(one.run), []).append(one)
-    after = shown(study).text
+        dataset, network, loss = study.names(one.run)
+        places.setdefault(f"{network} on {dataset}", {}).setdefault(loss, []).append(one)
+    curves, bars = "", ""
+    for i, (place, groups) in enumerate(places.items()):
+        some_curves, some_bars = _diagrams_of(groups, shown(study).text, f", {place}" if len(places) > 1 else "")
+        made = f'<div class="figures">{some_curves}</div>'
+        curves += made if i < SAID else folded(place, made)
+        bars += some_bars
+    return curves, f'<div class="figures">{bars + BAR_READING}</div>'
+
+
+def _diagrams_of(groups: Mapping[str, Sequence[Measured]], after: str, where: str) -> tuple[str, str]:
     curves = bars = ""
-    for (_, _, loss), runs in groups.items():
+    for loss, runs in groups.items():
         pooled = {"before": _pooled([one.before for one in runs])}
         pooled |= {f"after {after}": _pooled([one.after for one in runs])} if after != "Identity" else {}
         for when, events in pooled.items():
             bins = events.equal_width(BINS)
             note = f"ECE {percent(float((bins.weight * bins.gap.abs()).sum()))}"
-            curves += curve_diagram(f"{loss}, {when}", events.ties, bins, note, SMALL)
-            bars += bar_diagram(f"{loss}, {when}", bins, note, SMALL)
-    return f'<div class="figures">{curves}</div>', f'<div class="figures">{bars + BAR_READING}</div>'
+            curves += curve_diagram(f"{loss}{where}, {when}", events.ties, bins, note, SMALL)
+            bars += bar_diagram(f"{loss}{where}, {when}", bins, note, SMALL)
+    return curves, bars
 
 
 def _pooled(parts: Sequence[Events]) -> Events:

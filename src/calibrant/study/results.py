@@ -58,7 +58,7 @@ class Result:
         """Return the rows as a polars frame."""
         import polars
 
-        return polars.DataFrame(self.rows)
+        return polars.DataFrame(self.rows, infer_schema_length=None)  # calibrators report different numbers
 
     def __str__(self) -> str:
         parts = [str(table) for table in self.tables]

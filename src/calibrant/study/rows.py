@@ -8,7 +8,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from typing import Any
@@ -21,6 +21,7 @@ from calibrant.predictions import Predictions
 from calibrant.study.config import Run, Study
 from calibrant.study.methods import Methods, corrupts
 from calibrant.study.store import Store
+from calibrant.study.tables import LEARNED
 from calibrant.types import InputError
 
 WORTH = 10.0  # seconds of work from which it pays to start processes
@@ -32,7 +33,8 @@ class Measured:
     """What the stored logits of one run gave.
 
     Columns of the rows: run, dataset, network, loss, seed, diverged (the epoch at which the network did, 0 if it did
-    not), calibrator, temperature (nan where there is none), shift (of the test set, "" for none), metric, value. On a
+    not), calibrator, temperature (nan where there is none), shift (of the test set, "" for none), metric, value;
+    learned_NAME for every other number that a calibrator reports. On a
     corrupted test set the study's metrics are measured; how well it is told from the test set proper is measured for
     every shift, by each of the study's scores for detection.
     """
@@ -136,7 +138,9 @@ def _measured(study: Study, store: Store, run: Run) -> Measured:
                 found = {"": _values(there, study.metrics)}
                 for shift, p in shifts.items():
                     found[study.label(shift)] = _shifted(study, shift, there, p.mapped(fitted))
-            which = {"calibrator": calibrator.text, "temperature": _temperature(fitted)}
+            told = reported(fitted)
+            which = {"calibrator": calibrator.text, "temperature": told.pop("temperature", math.nan)}
+            which |= {f"{LEARNED}{name}": value for name, value in told.items()}
             for shift, values in found.items():
                 more = where | which | {"shift": shift}
                 made += [more | {"metric": name, "value": value} for name, value in values.items()]
@@ -171,14 +175,17 @@ def _shifted(study: Study, shift: Method, inside: Predictions, outside: Predicti
     return found
 
 
-def _temperature(fitted: object) -> float:
-    """Return the temperature of a map that is called one; elsewhere such a field is a unit, not the map."""
-    if not type(fitted).__name__.endswith("Temperature"):
-        return math.nan
-    try:
-        return float(getattr(fitted, "temperature", math.nan))
-    except (TypeError, ValueError, RuntimeError):  # one's own may be several
-        return math.nan
+def reported(fitted: object) -> dict[str, float]:
+    """Return the numbers that a fitted calibrator says in tables: those that its class names in `reported`.
+
+    Without such a list, the temperature of a map that is called one; elsewhere such a field is a unit, not the map.
+    """
+    usual = ("temperature",) if type(fitted).__name__.endswith("Temperature") else ()
+    found: dict[str, float] = {}
+    for name in getattr(type(fitted), "reported", usual):
+        with suppress(TypeError, ValueError, RuntimeError):  # one's own may be several
+            found[name] = float(getattr(fitted, name, math.nan))
+    return found
 
 
 def _plain(events: Events) -> Events:

@@ -4,7 +4,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import mean, stdev
 from typing import Any
 
@@ -13,6 +13,7 @@ from calibrant._text import latex, markdown, visible
 from calibrant.metrics import About
 
 LEVEL = 0.05  # of the t-tests
+LEARNED = "learned_"  # begins the columns of a row that hold what a calibrator reports besides its temperature
 MARKS = {"▲": r"$\blacktriangle$", "▼": r"$\blacktriangledown$", "△": r"$\vartriangle$", "▽": r"$\triangledown$"}
 
 
@@ -34,6 +35,7 @@ class Printed:
 class Cell:
     """One number of a table: its values over seeds, their mean temperature if any, and what is printed of it.
 
+    `learned` holds the means of what else the calibrators report, such as the gamma of `FocalTemperature`.
     `mark` tells it from the table's reference: higher (▲) or lower (▼) by a t-test over seeds, hollow if not
     significantly. `diverged` more networks did, and have no value.
     """
@@ -44,6 +46,7 @@ class Cell:
     mark: str = ""
     printed: Printed | None = None
     diverged: int = 0
+    learned: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def mean(self) -> float:
@@ -56,10 +59,10 @@ class Cell:
         return stdev(self.values) if len(self.values) > 1 and all(map(math.isfinite, self.values)) else math.nan
 
     def text(self, about: About, *, deviation: bool = True) -> str:
-        """Say it as the papers do: '4.35 ± 0.21 (2.5)', in percent where the metric is a share."""
+        """Say it as the papers do: '4.35 ± 0.21 (2.50, gamma 0.37)', in percent where the metric is a share."""
         if not self.values:
             return "diverged"
-        said = _text(about, self.mean, self.deviation if deviation else math.nan, self.temperature)
+        said = _text(about, self.mean, self.deviation if deviation else math.nan, self.temperature, self.learned)
         return f"{said} {self.mark}".rstrip()
 
 
@@ -183,6 +186,7 @@ class Table:
                 "seeds": len(cell.values),
                 "diverged": cell.diverged,
                 "temperature": cell.temperature,
+                "learned": ", ".join(f"{name} {value}" for name, value in cell.learned.items()),
                 "best": cell.best,
                 "mark": cell.mark,
                 "paper_mean": known.mean if known else None,
@@ -192,9 +196,13 @@ class Table:
             }
 
 
-def _text(about: About, value: float, deviation: float, temperature: float) -> str:
+def _text(
+    about: About, value: float, deviation: float, temperature: float, learned: Mapping[str, float] | None = None
+) -> str:
     spread = "" if math.isnan(deviation) else f" ± {about.text(deviation)}"
-    return about.text(value) + spread + ("" if math.isnan(temperature) else f" ({temperature:.2f})")
+    told = [] if math.isnan(temperature) else [f"{temperature:.2f}"]
+    told += [f"{name} {number:z.2f}" for name, number in (learned or {}).items()]
+    return about.text(value) + spread + (f" ({', '.join(told)})" if told else "")
 
 
 def _escaped(text: str) -> str:
@@ -229,7 +237,10 @@ def tables(
 def _cell(rows: list[Mapping[str, Any]], printed: Printed | None) -> Cell:
     there = [row for row in rows if not row.get("diverged")]
     temperature = mean(row["temperature"] for row in there) if there else math.nan
-    return Cell(tuple(row["value"] for row in there), temperature, printed=printed, diverged=len(rows) - len(there))
+    names = [key for key in rows[0] if key.startswith(LEARNED)] if there else []
+    learned = {name.removeprefix(LEARNED): mean(row[name] for row in there) for name in names}
+    values, diverged = tuple(row["value"] for row in there), len(rows) - len(there)
+    return Cell(values, temperature, printed=printed, diverged=diverged, learned=learned)
 
 
 def _mark(cells: dict[Any, Cell], metric: str) -> dict[Any, Cell]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from calibrant import metrics
 from calibrant._bins import Bins, mukhoti_edges
 from calibrant.calibrators import Temperature
-from calibrant.catalog import TRACES
+from calibrant.catalog import METRICS, TRACES
 from calibrant.data import Splits
 from calibrant.predictions import Predictions
 from calibrant.types import Count, InputError
@@ -25,7 +25,7 @@ from calibrant.types import Count, InputError
 if TYPE_CHECKING:
     from calibrant.study.train import Epoch
 
-__all__ = ["bins", "calibration", "gammas", "gradients", "learned", "norm", "reliability", "scores"]
+__all__ = ["bins", "calibration", "gammas", "gradients", "learned", "norm", "reliability", "scores", "values"]
 
 Row = dict[str, Any]
 SplitName = Literal["train", "val", "test"]
@@ -59,7 +59,7 @@ class Watched:
 
 @TRACES.register
 def scores(watched: Watched, *, split: SplitName = "val") -> Row:
-    """NLL, entropy and confidence, over all and over correct and wrong predictions (Mukhoti et al. 2020, Figures 1, 3).
+    """NLL, entropy, confidence and p_y, of correct and of wrong predictions (Mukhoti et al. 2020, Figures 1 and 3).
 
     Columns SPLIT_error, SPLIT_nll, SPLIT_nll_correct, ..., nan where there are no such predictions.
     """
@@ -71,22 +71,40 @@ def scores(watched: Watched, *, split: SplitName = "val") -> Row:
         row[f"{split}_nll_{among}"] = math.nan if some is None else float(metrics.nll(some))
         row[f"{split}_entropy_{among}"] = math.nan if some is None else float(metrics.entropy(some))
         row[f"{split}_confidence_{among}"] = math.nan if some is None else float(some.outcomes.confidence.mean())
+        said = math.nan if some is None else float(some.log_likelihood.exp().mean())
+        row[f"{split}_label_probability_{among}"] = said
     return row
 
 
 @TRACES.register
-def calibration(watched: Watched, *, split: SplitName = "val") -> Row:
+def calibration(watched: Watched, *, split: SplitName = "val", grid: str = "wang") -> Row:
     """ECE before and after the temperature that is best for it on the same split (Wang et al. 2021, Figure 4).
 
+    `grid` holds the temperatures that are tried, by name as in `Temperature`; of a coarser one more is left.
     Columns SPLIT_ece, SPLIT_optimal_ece, SPLIT_temperature.
     """
     p = watched.predictions(split).double()
-    best = Temperature.fit(p, criterion="ece")
+    best = Temperature.fit(p, criterion="ece", grid=grid)
     return {
         f"{split}_ece": float(metrics.ece(p)),
         f"{split}_optimal_ece": float(metrics.ece(p.mapped(best))),
         f"{split}_temperature": float(best.temperature),
     }
+
+
+@TRACES.register
+def values(
+    watched: Watched,
+    *,
+    split: SplitName = "val",
+    metrics: tuple[str, ...] = ("error", "adaptive_ece(edges='mukhoti')"),
+) -> Row:
+    """Any metrics by name, such as AdaFocal's (Ghosh et al. 2022): the test error and ECE over bins of equal mass.
+
+    Columns SPLIT_METRIC, with the metric as it is written.
+    """
+    p = watched.predictions(split).double()
+    return {f"{split}_{one.text}": float(one(p)) for one in map(METRICS.method, metrics)}
 
 
 @TRACES.register

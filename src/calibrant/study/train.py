@@ -27,7 +27,7 @@ class Epoch:
     number: int
     network: nn.Module
     loss: Loss  # the loss that trained this epoch
-    train_loss: float  # its mean over the training examples
+    train_loss: float  # its mean over the training examples that were used
     learning_rate: float
     val: Predictions
     seconds: float
@@ -91,7 +91,7 @@ def train(
                 group["lr"] = at_first * rate
         torch.manual_seed(hash((seed, number)))  # whole numbers hash alike everywhere
         model.train()
-        total = torch.zeros((), device=fabric.device)
+        total, used = torch.zeros((), device=fabric.device), 0
         for inputs, labels, count in _batches(examples, splits, recipe, hash((seed, number, 1))):
             values = _per_example(loss, model(inputs).float(), labels)
             for optimizer in wrapped:
@@ -102,9 +102,10 @@ def train(
             for optimizer in wrapped:
                 optimizer.step()
             total += values.detach().sum()
+            used += count
         val = predict(model, splits.val, splits.prepare, device=fabric.device)
         best = state.best(number, network, val, recipe.choose)
-        mean, seconds = float(total) / len(examples), time.monotonic() - began
+        mean, seconds = float(total) / used, time.monotonic() - began
         yield Epoch(number, network, loss, mean, recipe.learning_rate * rate, val, seconds, best)
         if isinstance(loss, StatefulLoss):
             loss = loss.after_epoch(number - 1, val)
@@ -191,7 +192,7 @@ class _State:
         """Keep the weights of the best epoch so far, if epochs are to be chosen from; says whether this one is."""
         if choose == "last":
             return True
-        score = -float(metrics.error(val)) if choose == "accuracy" else -float(refinement_nll(val))
+        score = -float(metrics.error(val)) if choose == "accuracy" else -float(refinement_nll(val, folds=1))
         if self.chosen and not score > self.chosen["score"]:
             return False
         weights = {name: value.detach().clone() for name, value in network.state_dict().items()}

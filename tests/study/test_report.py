@@ -1,0 +1,68 @@
+"""The report of a study of several data sets: nothing in it is compared across them, and every caption is its own."""
+
+import re
+
+import pytest
+import torch
+
+from calibrant import Predictions
+from calibrant.study import Grid, Recipe, Store, Study, report
+from calibrant.study.report import finding, study_report
+from calibrant.study.rows import measured
+from calibrant.study.tables import tables
+
+LONG, SHORT = Recipe(epochs=9, milestones=(3,)), Recipe(epochs=4, milestones=(3,))
+LOSSES = ("cross_entropy", "focal", "brier")
+STUDY = Study(
+    "x",
+    (
+        Grid(("digits", "svhn"), ("resnet8",), LOSSES, (0, 1), LONG),
+        Grid(("cifar10",), ("resnet8", "resnet20"), LOSSES, (0, 1), SHORT),
+    ),
+    metrics=("ece", "nll"),
+)
+
+
+@pytest.fixture(scope="module")
+def measurements(tmp_path_factory):
+    g = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(100, 3, generator=g)
+    labels = torch.multinomial(logits.softmax(-1), 1, generator=g).squeeze(1)
+    store = Store(tmp_path_factory.mktemp("store"))
+    for i, run in enumerate(STUDY.runs()):
+        p = Predictions((0.5 + 0.1 * i) * logits, labels)
+        row = {"epoch": 1, "train_loss": 1.0, "learning_rate": 0.1, "val_error": 0.1, "val_nll": 1.0, "seconds": 1.0}
+        store.put(run, {"val": p, "test": p}, {"seconds": 1.0}, [row])
+    found = list(measured(STUDY, store))
+    made = tables(row for one in found for row in one.rows)
+    return made, found, store
+
+
+@pytest.mark.slow  # of drawing
+def test_every_caption_is_unique(measurements):
+    made, found, store = measurements
+    page = study_report(STUDY, made, found, store, "command")
+    captions = [re.sub(r"<[^>]*>", "", text) for text in re.findall(r"<figcaption>(.*?)</figcaption>", page, re.DOTALL)]
+    assert len(captions) >= 2 * 2 * 12  # curves and bars, before and after, of every loss in every place
+    curves = [c for c in captions if "before" in c or "after" in c]
+    assert len(set(curves)) * 2 == len(curves)  # each once as a curve and once in bars
+
+
+def test_every_place_has_a_finding_of_its_own(measurements):
+    made = measurements[0]
+    said = finding(made)
+    places = ["resnet8 on digits", "resnet8 on svhn", "resnet8 on cifar10", "resnet20 on cifar10"]
+    assert [said.count(f"{place}: ") for place in places] == [1] * 4
+    assert said.count("Without a calibrator") == 4
+    ece = next(t for t in made if t.metric == "ece")
+    for row in ece.rows:
+        here = said.partition(f"{row[1]} on {row[0]}: ")[2].partition("Without a calibrator, ")[2]
+        lowest = min((r for r in ece.rows if r[:2] == row[:2]), key=lambda r: ece.cells[r, "Identity"].mean)
+        assert here.startswith(f"{lowest[2]} has the lowest")
+
+
+def test_every_recipe_is_said(measurements):
+    told = report._recipes(STUDY, measurements[1])
+    assert "epochs 9" in told["recipe"]
+    kinds = "6 kinds of networks, such as cross_entropy of resnet8 on cifar10"
+    assert told == {"recipe": told["recipe"], "recipe 2": f"epochs 4: {kinds}"}

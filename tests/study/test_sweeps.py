@@ -1,0 +1,135 @@
+"""A metric against a parameter: the numbers are those of the rows, the ink shows them."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from calibrant import Predictions, metrics
+from calibrant.study import Grid, Store, Study
+from calibrant.study.learning import draw, rocs
+from calibrant.study.sweeps import sweeps
+
+SMOOTHED = ("cross_entropy", "cross_entropy(smoothing=0.05)", "cross_entropy(smoothing=0.1)")
+FOCAL = ("focal(gamma=2)", "focal(gamma=1)", "inverse_focal(gamma=1)", "inverse_focal(gamma=3)")
+
+
+def study(*grids, calibrators=("Identity", "Temperature")):
+    return Study("x", grids, calibrators, ("ece", "accuracy"))
+
+
+def rows_of(study, value):
+    for run in study.runs():
+        dataset, network, loss = study.names(run)
+        for calibrator in study.calibrators:
+            for metric in study.metrics:
+                yield {
+                    **{"run": run.id, "dataset": dataset, "network": network, "loss": loss, "seed": run.seed},
+                    **{"calibrator": calibrator.text, "shift": "", "metric": metric.text},
+                    "temperature": math.nan if calibrator.name == "Identity" else 2.0 + run.seed,
+                    "value": value(run, calibrator, metric),
+                }
+
+
+def drawn(drawing):
+    ax = Figure().subplots()
+    drawing.draw(ax)
+    return {str(line.get_label()): (list(line.get_xdata()), list(line.get_ydata())) for line in ax.lines}
+
+
+def test_losses_against_their_strength():
+    one = study(Grid(("digits", "cifar10"), ("resnet8",), SMOOTHED, (0, 1)))
+    made = {
+        d.title: d
+        for d in sweeps(one, rows_of(one, lambda run, *_: run.loss.settings.get("smoothing", 0.0) + run.seed))
+    }
+    title = "ece against smoothing of cross_entropy, Identity"
+    assert set(made) == {
+        *(
+            f"{m} against smoothing of cross_entropy, {c}"
+            for m in ("ece", "accuracy")
+            for c in ("Identity", "Temperature")
+        ),
+        "temperature against smoothing of cross_entropy, Temperature",
+    }
+    lines = drawn(made[title])
+    assert set(lines) == {"resnet8 on digits", "resnet8 on cifar10"}
+    x, y = lines["resnet8 on digits"]
+    assert x == [0, 0.05, 0.1]
+    assert y == pytest.approx([0.5, 0.55, 0.6])
+    assert len(made[title].numbers) == 2 * 3 * 2
+    assert "resnet8 on digits 0.5 at 0 to 0.6 at 0.1" in made[title].words
+    assert (
+        drawn(made["temperature against smoothing of cross_entropy, Temperature"])["resnet8 on digits"][1] == [2.5] * 3
+    )
+
+
+def test_inverse_focal_loss_goes_on_where_focal_loss_ends():
+    one = study(Grid(("digits",), ("resnet8",), ("cross_entropy", *FOCAL)), calibrators=("Identity",))
+    made = {d.title: d for d in sweeps(one, rows_of(one, lambda run, *_: run.loss.settings.get("gamma", 0.0)))}
+    x, y = drawn(made["ece against gamma of focal, Identity"])["resnet8 on digits"]
+    assert x == [-3, -1, 0, 1, 2]
+    assert y == [3, 1, 0, 1, 2]
+
+
+def test_sizes_of_data_and_the_best_strength_at_each():
+    sets = tuple(f"cifar10(train={n})" for n in (100, 200, 400))
+    one = study(Grid(sets, ("resnet8",), SMOOTHED, (0, 1)), calibrators=("Identity",))
+    best = {"100": 0.1, "200": 0.05, "400": 0.0}
+
+    def value(run, calibrator, metric):
+        away = abs(run.loss.settings.get("smoothing", 0.0) - best[str(run.dataset.settings["train"])])
+        return away if metric.name == "ece" else 1 - away
+
+    made = {d.title: d for d in sweeps(one, rows_of(one, value))}
+    x, y = drawn(made["ece against train of cifar10, resnet8, Identity"])["cross_entropy"]
+    assert (x, y) == ([100, 200, 400], pytest.approx([0.1, 0.05, 0]))
+    for metric in "ece", "accuracy":
+        title = f"best smoothing of cross_entropy by {metric} against train of cifar10, resnet8, Identity"
+        assert drawn(made[title])["cross_entropy"] == ([100, 200, 400], [0.1, 0.05, 0])
+
+
+def test_parameters_of_a_calibrator_with_the_temperature():
+    scaled = tuple(f"FocalTemperature(gamma={g})" for g in (-0.5, 0.5, 5))
+    one = study(Grid(("digits",), ("resnet8",), ("focal", "brier")), calibrators=scaled)
+    made = {d.title: d for d in sweeps(one, rows_of(one, lambda run, calibrator, _: calibrator.settings["gamma"]))}
+    lines = drawn(made["temperature against gamma of FocalTemperature, digits, resnet8"])
+    assert lines == {"focal": ([-0.5, 0.5, 5], [2, 2, 2]), "brier": ([-0.5, 0.5, 5], [2, 2, 2])}
+    assert drawn(made["ece against gamma of FocalTemperature, digits, resnet8"])["focal"][1] == [-0.5, 0.5, 5]
+
+
+def test_two_points_are_no_sweep():
+    one = study(Grid(("digits",), ("resnet8",), SMOOTHED[:2]))
+    assert not list(sweeps(one, rows_of(one, lambda *_: 1.0)))
+
+
+def test_roc_curves_lie_over_the_areas_that_are_measured(tmp_path, honest):
+    one = Study("x", (Grid(("digits",), ("resnet8",), SMOOTHED, shifts=("gaussian_noise",)),), detection=("max_logit",))
+    store = Store(tmp_path / "store")
+    outside = Predictions(honest.logits * 0.3, honest.labels)
+    for run in one.runs():
+        store.put(run, {"val": honest, "test": honest, "shift0": outside}, {"seconds": 1.0}, [{"epoch": 1}])
+    made = {d.title: d for d in rocs(one, store)}
+    assert len(made) == 2  # before and after scaling
+    drawing = made["digits told from gaussian_noise by max_logit, resnet8, Identity"]
+    x, y = (np.array(part) for part in drawn(drawing)["cross_entropy"])
+    area = metrics.ood.detection(honest, outside, score=metrics.ood.max_logit).auroc
+    assert np.trapezoid(y, x) == pytest.approx(area, abs=0.01)
+    assert f"cross_entropy {np.trapezoid(y, x):.3f}" in drawing.words
+    names = {path.name for path in draw(one, store, tmp_path / "figures")}
+    assert any(name.startswith("roc_") and name.endswith(".svg") for name in names)
+    assert any(name.startswith("sweep_ece_") and name.endswith(".csv") for name in names)
+
+
+def test_a_roc_curve_is_that_of_scikit_learn():
+    from sklearn.metrics import roc_curve
+
+    g = torch.Generator().manual_seed(0)
+    inside, outside = torch.randn(50, 3, generator=g).mul(2).round(), torch.randn(70, 3, generator=g).round()
+    curve = metrics.ood.roc(inside, outside, score=metrics.ood.max_logit)
+    score = torch.cat([inside, outside]).amax(1)
+    x, y, _ = roc_curve([1] * 50 + [0] * 70, score, drop_intermediate=False)
+    np.testing.assert_allclose(curve.x, x)
+    np.testing.assert_allclose(curve.y, y)

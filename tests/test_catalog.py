@@ -52,7 +52,7 @@ def test_a_registry_fills_itself():
         ("focal(gamma=print())", "expected name or name(key=value, ...)"),
         ("focal(gamma=1, gamma=2)", "expected name or name(key=value, ...)"),
         ("focal(**{'gamma': 3})", "expected name or name(key=value, ...)"),
-        ("focal(gamma='three')", "focal: gamma must be a number"),
+        ("focal(gamma='three')", "focal: gamma must be a finite number"),
         ("cross_entropy(off_target='j')", "off_target must be 'k' or 'k-1', got 'j'"),
         ("os.system", "expected name or name(key=value, ...)"),
     ],

@@ -12,17 +12,17 @@ _CHUNK = 1 << 18  # elements hashed at a time, to stay in cache
 
 
 def hashes(logits: Tensor, labels: Tensor) -> np.ndarray:
-    r"""Return a hash of every row: $\sum_j a_j w_j + a y$, mixed, of the words w of its float32 bits with odd a."""
+    r"""Return a hash of every row: $\sum_j a_j w_j + a y$, mixed, of the words w of two float32 with odd a."""
     n, k = logits.shape
-    keys = torch.from_numpy(np.random.default_rng(0).integers(0, 2**63, k + 1, dtype=np.int64) | 1)
+    words = (k + 1) // 2
+    keys = torch.from_numpy(np.random.default_rng(0).integers(0, 2**63, words + 1, dtype=np.int64) | 1)
     found = np.empty(n, dtype=np.uint64)
-    size, even = max(1, _CHUNK // k), k - k % 2
+    size = max(1, _CHUNK // k)
     for first in range(0, n, size):
         rows = slice(first, min(first + size, n))
-        bits = (logits[rows].detach().cpu().float() + 0.0).view(torch.int32)  # -0 is 0
-        total = labels[rows].cpu().long() * keys[k]
-        total += (bits[:, :even].contiguous().view(torch.int64) * keys[: even // 2]).sum(1)
-        total += bits[:, -1] * keys[k - 1] if k % 2 else 0
+        values = torch.zeros(rows.stop - first, 2 * words)
+        values[:, :k] = logits[rows].detach() + 0.0  # -0 is 0
+        total = labels[rows].cpu().long() * keys[words] + (values.view(torch.int64) * keys[:words]).sum(1)
         found[rows] = _mixed(total.numpy().view(np.uint64))
     return found
 

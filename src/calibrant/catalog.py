@@ -315,6 +315,8 @@ def checked(method: Callable[..., Any], settings: Mapping[str, Any], name: str =
     for key, parameter in known.items():
         if key in settings:
             value = _like(parameter.default, settings[key])
+            if type(value) is int and abs(value) < _WORD and not _takes_int(hints.get(key)):
+                value = float(value)
             if key in hints and (wanted := _refusal(value, hints[key])):
                 raise InputError(f"{name}: {key} must be {wanted}, got {_short(value)}")
             made[key] = value
@@ -367,6 +369,15 @@ def _refusal(value: Any, hint: Any) -> str:
     if isinstance(hint, type):
         return "" if isinstance(value, hint) else f"a {hint.__name__}"
     return ""
+
+
+def _takes_int(hint: Any) -> bool:
+    """Whether a whole number stays one: where no float is asked for, or either."""
+    if typing.get_origin(hint) is typing.Annotated:
+        return _takes_int(typing.get_args(hint)[0])
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return all(map(_takes_int, typing.get_args(hint)))
+    return hint is not float
 
 
 def _short(value: Any) -> str:

@@ -170,7 +170,8 @@ def test_a_grid_takes_its_first_strict_minimum():
     [
         ("mukhoti", 100, 0.1, 10.0),
         ("wang", 1000, 0.01, 10.0),
-        ("komisarenko", 100, 0.05, 5.0),
+        ("komisarenko", 500, 0.01, 5.0),
+        ("komisarenko_code", 100, 0.05, 5.0),
     ],
 )
 def test_grids_of_the_papers(name, count, first, last):

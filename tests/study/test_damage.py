@@ -210,9 +210,14 @@ def test_a_network_that_diverged_is_kept_shown_and_not_trained_again(tmp_path, p
         assert [run.seed for run in found.failed] == [0, 1, 0]
         assert all(why.startswith("diverged at epoch ") for why in found.failed.values())
         table = found.tables[0]
-        assert {cell.text(table.about) for (row, _), cell in table.cells.items() if row[2] == "focal"} == {"diverged"}
-        assert all(len(cell.values) == 1 for (row, _), cell in table.cells.items() if row[2] == "brier")
-        note = "Networks that diverged, and are left out: 2 of 3 of brier, 1 of 1 of focal."
+        values = {row[2]: cell.values for (row, _), cell in table.cells.items()}
+        assert {name: len(known) for name, known in values.items()} == {
+            "brier, learning_rate=1e+38": 0,
+            "brier, learning_rate=0.1": 1,
+            "focal, learning_rate=1e+38": 0,
+        }
+        assert {cell.text(table.about) for cell in table.cells.values() if not cell.values} == {"diverged"}
+        note = "Networks that diverged, and are left out: 2 of 2 of brier, learning_rate=1e+38, 1 of 1 of focal, "
         for text in (table.markdown(), str(found), found.report.read_text()):
             assert note in text
         assert found.spread == "one seed"

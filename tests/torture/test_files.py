@@ -191,7 +191,7 @@ def files(seed: int, share: float, folder: Path) -> Counts:
             path.write_bytes(data)
             path = folder / "bad_logits.npy" if suffix == ".npy" else path
         counts += answered(*command(r, path, good, temperature, folder), fails)
-    print(f"\nfiles: {counts}", *fails[:PRINTED], sep="\n")
+    print(counts.line("mutated files"), *fails[:PRINTED], sep="\n")
     return counts
 
 
@@ -294,7 +294,7 @@ def sealed(seed: int, share: float, folder: Path) -> Counts:
         path = folder / "sealed.safetensors"
         save_file(tensors, path, meta | {"sha256": _checksum(meta, tensors)})
         counts += calibrated(path, fresh, fails)
-    print(f"\nsealed: {counts}", *fails[:PRINTED], sep="\n")
+    print(counts.line("re-sealed calibrators"), *fails[:PRINTED], sep="\n")
     return counts
 
 

@@ -1,7 +1,5 @@
 """Stores are damaged in every way we know: nothing silent, no traceback, nothing stuck."""
 
-import random
-
 import pytest
 from torture.stores import CAMPAIGNS, Counts
 
@@ -15,7 +13,7 @@ def test_a_tenth_of_every_campaign(name):
 @pytest.mark.torture
 @pytest.mark.parametrize("name", CAMPAIGNS)
 def test_every_campaign(name, capsys):
-    counts = CAMPAIGNS[name](random.SystemRandom().randrange(10**6), 1.0)
+    counts = CAMPAIGNS[name](2, 1.0)
     with capsys.disabled():
         print(f"\n{Counts.head()}\n{counts.line(name)}")
     assert counts.good

@@ -1,0 +1,68 @@
+"""What the default `assess` takes: wall time and peak memory by the number of examples and of classes.
+
+    python -m benchmarks.assess [--sizes 10000x10,1000000x10,2000x1000]
+
+Fitted on at most 10,000 examples and judged on n others, each size in a process of its own, one thread. Prints a table.
+"""
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import time
+
+SIZES = "10000x10,100000x10,1000000x10,5000000x10,2000x100,2000x1000,2000x10000,2000x50000"
+
+
+def one(n: int, k: int) -> None:
+    """Assess simulated predictions; print seconds, the memory of the data and the peak."""
+    import torch
+
+    from calibrant import Predictions, assess
+
+    torch.set_num_threads(1)
+    g = torch.Generator().manual_seed(0)
+
+    def draw(rows: int) -> Predictions:
+        z, y = torch.empty(rows, k), torch.empty(rows, dtype=torch.int64)
+        for part in torch.arange(rows).split(max(1, 10_000_000 // k)):
+            some = 2 * torch.randn(len(part), k, generator=g)
+            z[part], y[part] = 1.5 * some, torch.multinomial(some.softmax(1), 1, generator=g).squeeze(1)
+        return Predictions(z, y)
+
+    def peak() -> float:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+    val, test = draw(min(n, 10_000)), draw(n)
+    before, began = peak(), time.perf_counter()
+    found = assess(val, test)
+    print(time.perf_counter() - began, before, peak(), found.chosen)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", default=SIZES)
+    print("| n | k | seconds | peak, MB | of it data and imports | chosen |\n|---:|---:|---:|---:|---:|---|")
+    for size in parser.parse_args().sizes.split(","):
+        n, k = map(int, size.split("x"))
+        code = f"from benchmarks.assess import one; one({n}, {k})"
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        if done.returncode:
+            print(
+                f"| {n:,} | {k:,} | {done.stderr.strip().splitlines()[-1] if done.stderr else 'killed'} | | | |",
+                flush=True,
+            )
+            continue
+        seconds, before, most, chosen = done.stdout.split()
+        print(
+            f"| {n:,} | {k:,} | {float(seconds):.1f} | {float(most):,.0f} | {float(before):,.0f} | {chosen} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Are tests as rare, and intervals as wide, as they say? Simulated predictions whose truth is known.
+
+    python -m benchmarks.nulls [--repeats 1000]
+
+Prints two tables: how often the Kuiper and KS tests reject a calibrated model at 5 %, and how often 90 % intervals hold
+the truth, each with its standard error. The truth is that of two million other examples.
+"""
+
+import argparse
+import math
+from collections.abc import Iterator
+
+import torch
+
+from benchmarks._harness import markdown
+from calibrant import Predictions
+from calibrant.catalog import METRICS
+
+TESTS = "kuiper", "ks"
+INTERVALS = "accuracy", "nll", "brier", "signed_gap", "debiased_l2", "auroc"
+SIZES = 300, 3000
+CLASSES = 2, 10
+
+
+def draw(n: int, k: int, seed: int, by: float = 1.0) -> Predictions:
+    """Labels drawn from the softmax of logits, which are then `by` times too large."""
+    g = torch.Generator().manual_seed(seed)
+    z = 2 * torch.randn(n, k, generator=g, dtype=torch.float64)
+    return Predictions(by * z, torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1))
+
+
+def share(hits: int, of: int) -> str:
+    """In percent, with its standard error."""
+    p = hits / of
+    return f"{100 * p:.1f} ± {100 * math.sqrt(p * (1 - p) / of):.1f}"
+
+
+def rejected(repeats: int) -> Iterator[list[str]]:
+    """Of calibrated models."""
+    for k in CLASSES:
+        for n in SIZES:
+            counts = dict.fromkeys(TESTS, 0)
+            for seed in range(repeats):
+                p = draw(n, k, seed)
+                for name in TESTS:
+                    counts[name] += METRICS[name].test(p).p_value < 0.05  # pyright: ignore
+            yield [f"{n:,}", str(k), *(share(counts[name], repeats) for name in TESTS)]
+
+
+def covered(repeats: int) -> Iterator[list[str]]:
+    """Of models that are right, and of overconfident ones."""
+    for by in (1.0, 1.5):
+        for k in CLASSES:
+            large = draw(2_000_000, k, 10**6, by)
+            truth = {name: float(METRICS[name](large)) for name in INTERVALS}
+            for n in SIZES:
+                counts = dict.fromkeys(INTERVALS, 0)
+                for seed in range(repeats):
+                    p = draw(n, k, seed, by)
+                    for name in INTERVALS:
+                        found = METRICS[name].interval(p)  # pyright: ignore[reportFunctionMemberAccess]
+                        counts[name] += found.low <= truth[name] <= found.high
+                model = "calibrated" if by == 1 else "overconfident"
+                yield [model, f"{n:,}", str(k), *(share(counts[name], repeats) for name in INTERVALS)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=1000)
+    repeats = parser.parse_args().repeats
+    torch.set_num_threads(1)
+    print(markdown(["n", "k", *TESTS], rejected(repeats)), end="\n\n")
+    print(markdown(["model", "n", "k", *INTERVALS], covered(repeats)))
+
+
+if __name__ == "__main__":
+    main()

@@ -47,6 +47,7 @@ def test_it_is_the_score_of_maps_that_were_fitted_on_other_folds(honest):
         assert float(catalog.METRICS[f"refinement_{name}"](p)) == pytest.approx(expected, rel=2e-3)
 
 
+@pytest.mark.slow
 def test_a_network_that_knows_nothing_gains_nothing_by_its_own_noise():
     """Fitted and judged on the same few examples, a temperature flatters; cross-fitted, it does so less."""
     gains = []

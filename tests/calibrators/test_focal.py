@@ -48,7 +48,7 @@ def plain(data, criterion, gammas, ts) -> tuple[list[float], Best]:
 
 
 @pytest.mark.parametrize("kind", ["normal", "ties", "saturated", "-inf", "constant"])
-@pytest.mark.parametrize(("n", "k"), [(250, 2), (201, 10), (150, 80)])
+@pytest.mark.parametrize(("n", "k"), [(250, 2), (201, 10), pytest.param(150, 80, marks=pytest.mark.slow)])
 def test_the_search_is_the_plain_loop(n, k, kind):
     """Same argmin and value, and every bound right: many criteria, kinds of rows, with and without interpolation."""
     ts = WANG[3 :: 3 if k == 80 else 15]  # interpolated from 300 on
@@ -62,7 +62,7 @@ def test_the_search_is_the_plain_loop(n, k, kind):
 
 
 @pytest.mark.parametrize("criterion", [*CRITERIA, "ece(norm=2)", "nll(among='wrong')"])
-@pytest.mark.parametrize(("n", "k"), [(201, 10), (150, 80)])
+@pytest.mark.parametrize(("n", "k"), [(201, 10), pytest.param(150, 80, marks=pytest.mark.slow)])
 def test_the_search_with_weights_is_the_plain_loop(n, k, criterion):
     data = problem(n, k, 0)
     weights = 3 * torch.rand(n, generator=torch.Generator().manual_seed(1))
@@ -117,7 +117,7 @@ def test_the_search_heeds_every_setting_of_a_metric(criterion):
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)
-@pytest.mark.parametrize(("n", "k"), [(300, 3), (100, 64)])
+@pytest.mark.parametrize(("n", "k"), [(300, 3), pytest.param(100, 64, marks=pytest.mark.slow)])
 def test_the_search_over_gamma_is_the_plain_loop(n, k, criterion):
     data = problem(n, k, 1, "saturated" if k == 3 else "normal")
     gammas, ts = [-0.75, -0.25, 0.0, 0.37, 3.0], WANG[9 : 500 : (12 if k == 3 else 1)][:301]

@@ -196,6 +196,7 @@ def test_images_are_learned_by_heart(name, shared, data_cache):
 
 
 @pytest.mark.shared
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["global_pooling_cnn", "cnn8_text"])
 def test_documents_are_learned_by_heart(name, shared, data_cache):
     torch.manual_seed(0)

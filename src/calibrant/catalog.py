@@ -315,8 +315,7 @@ def checked(method: Callable[..., Any], settings: Mapping[str, Any], name: str =
     for key, parameter in known.items():
         if key in settings:
             value = _like(parameter.default, settings[key])
-            if type(value) is int and abs(value) < _WORD and not _takes_int(hints.get(key)):
-                value = float(value)
+            value = _floated(value, hints.get(key))
             if key in hints and (wanted := _refusal(value, hints[key])):
                 raise InputError(f"{name}: {key} must be {wanted}, got {_short(value)}")
             made[key] = value
@@ -371,13 +370,19 @@ def _refusal(value: Any, hint: Any) -> str:
     return ""
 
 
-def _takes_int(hint: Any) -> bool:
-    """Whether a whole number stays one: where no float is asked for, or either."""
-    if typing.get_origin(hint) is typing.Annotated:
-        return _takes_int(typing.get_args(hint)[0])
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        return all(map(_takes_int, typing.get_args(hint)))
-    return hint is not float
+def _floated(value: Any, hint: Any) -> Any:
+    """Make whole numbers floats where only a float is asked for, inside tuples too."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _floated(value, arguments[0])
+    if origin in (types.UnionType, typing.Union):
+        taken = [part for part in arguments if _refusal(value, part) == ""]
+        return value if int in taken or not taken else _floated(value, taken[0])
+    if origin in (tuple, Sequence) and isinstance(value, tuple | list) and not _refusal(value, hint):
+        items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
+        each = arguments if origin is tuple and Ellipsis not in arguments else arguments[:1] * len(items)
+        return tuple(_floated(item, part) for item, part in zip(items, each))
+    return float(value) if hint is float and type(value) is int and abs(value) < _WORD else value
 
 
 def _short(value: Any) -> str:

@@ -21,7 +21,7 @@ from calibrant.types import InputError, Logits, PositiveNumber, Range, Scalar
 
 __all__ = ["FocalMap", "FocalTemperature"]
 
-Gamma = Annotated[float, Range(above=-1)]
+Gamma = Annotated[float, Range(above=-1, most=1000)]
 GRIDS: dict[str, tuple[list[float], list[float]]] = {  # gammas and temperatures of Komisarenko & Kull (2024)
     "text": ([-0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0], temperatures("komisarenko")),
     # their code also lists -1, where the map degenerates, and 100, its sign for plain softmax: gamma = 0

@@ -209,5 +209,5 @@ def test_a_given_gamma_leaves_the_temperature_to_be_found(honest):
     assert given.gamma == 0.5
     assert given.certificate.status == "grid"
     assert whole.certificate.after <= given.certificate.after
-    with pytest.raises(InputError, match="gamma must be a number above -1 or None"):
+    with pytest.raises(InputError, match="gamma must be a number above -1"):
         FocalTemperature.fit(z, y, gamma=-1.5)

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from calibrant import InputError, Predictions, assess, calibrators, catalog, losses, measure, metrics
-from calibrant.assessment import CALIBRATORS, METRICS
+from calibrant.assessment import CALIBRATORS
+from calibrant.assessment._event import event
 from calibrant.assessment._judge import mistakes, worst
 from calibrant.assessment._mapped import Mapped
 from calibrant.assessment._plain import learned
@@ -44,7 +45,7 @@ def found():
 
 def test_the_default_calibrators_and_metrics_exist():
     assert set(CALIBRATORS) <= set(catalog.CALIBRATORS)
-    assert set(METRICS) <= set(catalog.METRICS)
+    assert set(event("top", 10).shown) <= set(catalog.METRICS)
 
 
 def test_finds_the_temperature_and_its_effect(found):

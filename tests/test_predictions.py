@@ -32,7 +32,7 @@ GOOD = [[0.0, 1.0, 2.0], [2.0, 1.0, -1.0]]
         (GOOD, [0], "need logits (n, k) and labels (n,), got (2, 3) and (1,)"),
         (GOOD, [[1, 0, 0], [0, 1, 0]], "use labels.argmax(-1)"),
         (GOOD, [0.5, 1.0], "labels must be whole numbers"),
-        ([0.1, 0.2], [0, 1], "the pair [0, s]"),
+        ([0.1, 0.2], [0, 1], "from_binary_logits"),
         ([[0.1], [0.2]], [0, 0], "need at least 2 classes, got 1"),
         (np.zeros((0, 3)), np.zeros(0, dtype=int), "no examples"),
         ([[0.0, float("nan")], [1.0, 2.0]], [0, 1], "1 of 2 rows of logits contain NaN"),
@@ -157,7 +157,7 @@ def _bad_files(folder):
     (folder / "empty.npz").touch()
     (folder / "torn.npz").write_bytes(b"PK\x03\x04 not all of it")
     (folder / "torn.safetensors").write_bytes(b"\xff" * 20)
-    (folder / "text.txt").write_text("0 1 2")
+    (folder / "text.doc").write_text("0 1 2")
     np.savez(folder / "keys.npz", scores=np.zeros((2, 3)))
     np.savez(folder / "probs_as_logits.npz", logits=np.full((4, 2), 0.5), labels=np.zeros(4, dtype=int))
     np.savez(folder / "logits_as_probs.npz", probs=np.array(GOOD), labels=np.array([0, 1]))
@@ -176,8 +176,8 @@ def _bad_files(folder):
         ("empty.npz", "the file is empty"),
         ("torn.npz", "not a readable .npz file"),
         ("torn.safetensors", "not a readable .safetensors file"),
-        ("text.txt", "expected one of .npz"),
-        ("keys.npz", "expected 'labels' and either 'logits' or 'probs', got 'scores'"),
+        ("text.doc", "expected one of .npz"),
+        ("keys.npz", "or 'confidence' and 'correct', got 'scores'"),
         ("probs_as_logits.npz", "the key 'probs'"),
         ("logits_as_probs.npz", "if these are logits, say logits"),
         ("pickled.npz", "not a readable .npz file"),
@@ -273,25 +273,25 @@ def test_outcomes_are_made_once_and_go_with_their_rows(monkeypatch):
 
 
 def test_a_map_gives_as_many_logits_without_nan():
-    p = Predictions([[0.0, 2.0], [1.0, 0.0]], [1, 0], weights=[2, 1], groups=["a", "b"])
+    p = Predictions([[0.0, 2.0], [1.0, 0.0]], [1, 0], weights=[2, 1], clusters=["a", "b"])
     halved = p.mapped(lambda z: z / 2)
     assert halved.logits.tolist() == [[0.0, 1.0], [0.5, 0.0]]
     assert halved.weights.tolist() == [2, 1]
-    assert halved.groups.tolist() == [0, 1]
+    assert halved.clusters.tolist() == [0, 1]
     with pytest.raises(InputError, match=r"must return logits \(2, 2\), as it was given, got \(2,\)"):
         p.mapped(lambda z: z[:, 0])
     with pytest.raises(InputError, match="NaN"):
         p.mapped(lambda z: z * torch.nan)
 
 
-def test_groups_are_never_divided_between_folds():
+def test_clusters_are_never_divided_between_folds():
     g = torch.Generator().manual_seed(0)
-    groups = torch.randint(0, 40, (400,), generator=g)
-    p = Predictions(torch.randn(400, 3, generator=g), torch.randint(0, 3, (400,), generator=g), groups=groups)
+    clusters = torch.randint(0, 40, (400,), generator=g)
+    p = Predictions(torch.randn(400, 3, generator=g), torch.randint(0, 3, (400,), generator=g), clusters=clusters)
     fold = folds_of(p, 5)
-    assert all(len(fold[groups == i].unique()) == 1 for i in range(40))
-    assert [len(groups[fold == i].unique()) for i in range(5)] == [8] * 5
-    with pytest.raises(InputError, match="number of groups"):
+    assert all(len(fold[clusters == i].unique()) == 1 for i in range(40))
+    assert [len(clusters[fold == i].unique()) for i in range(5)] == [8] * 5
+    with pytest.raises(InputError, match="number of clusters"):
         folds_of(p, 41)
 
 
@@ -359,10 +359,10 @@ def test_weights_beyond_counting_are_refused(weights):
         Predictions([[0.0, 1.5], [1.0, 0.3]], [0, 1], weights)
 
 
-@pytest.mark.parametrize("groups", [[[1], [2, 3]], [object(), 1], [None, "a"]])
-def test_groups_without_an_order_are_refused(groups):
-    with pytest.raises(InputError, match=r"groups|one group per label"):
-        Predictions([[0.0, 1.5], [1.0, 0.3]], [0, 1], groups=groups)
+@pytest.mark.parametrize("clusters", [[[1], [2, 3]], [object(), 1], [None, "a"]])
+def test_clusters_without_an_order_are_refused(clusters):
+    with pytest.raises(InputError, match=r"clusters|one cluster per label"):
+        Predictions([[0.0, 1.5], [1.0, 0.3]], [0, 1], clusters=clusters)
 
 
 @pytest.mark.parametrize("name", sorted(METRICS))

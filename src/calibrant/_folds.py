@@ -15,12 +15,12 @@ def folds_of(p: Predictions, folds: int, seed: int = 0) -> Tensor:
     """Assign every example to a fold 0 .. folds-1: evenly within every class, whatever the order of the examples.
 
     Those of a class are dealt out in the order of a random combination of their logits, drawn by the seed, so that
-    each fold holds the like of every other. An example goes into a fold with its whole weight, and a group with all
-    of its examples. Raises `InputError` where there are fewer examples, or groups, than folds.
+    each fold holds the like of every other. An example goes into a fold with its whole weight, and a cluster with all
+    of its examples. Raises `InputError` where there are fewer examples, or clusters, than folds.
     """
     n = units(p)
     if not 2 <= folds <= n:
-        what = "examples" if p.groups is None else "groups"
+        what = "examples" if p.clusters is None else "clusters"
         raise InputError(f"folds must lie in 2 .. {n}, the number of {what}, got {folds}")
     logits, labels = p.logits, p.labels
     along = torch.randn(logits.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -31,16 +31,16 @@ def folds_of(p: Predictions, folds: int, seed: int = 0) -> Tensor:
     order = order[labels[order].argsort(stable=True)]
     place = torch.empty_like(labels)
     place[order] = torch.arange(len(labels), device=labels.device)
-    if p.groups is not None:  # a group stands where its first example does
+    if p.clusters is not None:  # a cluster stands where its first example does
         first = torch.full((n,), len(p), device=labels.device)
-        first = first.scatter_reduce(0, p.groups.unique(return_inverse=True)[1], place, "amin")
-        place = first.argsort().argsort()[p.groups.unique(return_inverse=True)[1]]
+        first = first.scatter_reduce(0, p.clusters.unique(return_inverse=True)[1], place, "amin")
+        place = first.argsort().argsort()[p.clusters.unique(return_inverse=True)[1]]
     return place % folds
 
 
 def units(p: Predictions) -> int:
-    """How many examples, or groups of them, there are that folds can hold."""
-    return len(p) if p.groups is None else len(p.groups.unique())
+    """How many examples, or clusters of them, there are that folds can hold."""
+    return len(p) if p.clusters is None else len(p.clusters.unique())
 
 
 def split_folds(p: Predictions, folds: int, seed: int = 0) -> Iterator[tuple[Predictions, Tensor]]:
@@ -55,5 +55,5 @@ def cross_fitted(fit: Fit, p: Predictions, *, folds: int = 5, seed: int = 0) -> 
     """Map each fold by the fit of the others. Raises `InputError` where there are fewer examples than folds."""
     out = torch.empty_like(p.logits)
     for rest, inside in split_folds(p, folds, seed):
-        out[inside] = fit(rest)(p.logits[inside]).to(out.dtype)
+        out[inside] = p[inside].mapped(fit(rest)).logits.to(out.dtype)
     return p.mapped(lambda _: out)

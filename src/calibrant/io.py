@@ -1,5 +1,7 @@
 """Files: every reader, whole or in pieces, every writer, and writing so that a kill leaves the old file or the new."""
 
+import gzip
+import json
 import os
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -12,11 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant._columns import Columns, arrays_of
 from calibrant._text import cell
 from calibrant.types import InputError
 
 _BYTES = 64 << 20  # of numbers in float64 in one piece
-Arrays = Mapping[str, Any]  # by name: logits or probs, labels, weights, groups
+Arrays = Mapping[str, Any]  # by name: logits or probs, labels, weights, clusters, groups, names
+Said = Mapping[str, Any]  # columns of a table by role: label, probs, logits, confidence, correct, group, weight, id
 
 
 # Writing
@@ -108,43 +112,142 @@ def csv_text(frame: Any) -> str:
     return frame.with_columns(safe(frame[name]) for name in texts).write_csv()
 
 
-def write(path: str | Path, arrays: Mapping[str, Tensor]) -> None:
-    """Write logits, labels and what else there is as .npz, .safetensors, .csv or .parquet, as `read` finds them."""
-    suffix = Path(path).suffix
+def write(path: str | Path, arrays: Mapping[str, Tensor], names: Mapping[str, tuple[str, ...]] | None = None) -> None:
+    """Write logits, labels and what else there is as .npz, .safetensors or a table, as `read` finds them.
+
+    `names` are those of classes and groups.
+    """
+    suffix = _suffix(path)
     if suffix not in WRITTEN:
         raise InputError(f"{path}: can write {', '.join(WRITTEN)}, not {suffix or 'no suffix'!r}")
     with atomic_write(path) as draft:
-        _write(draft, arrays)
+        if suffix == ".npz":
+            texts = {key: np.array(each) for key, each in (names or {}).items()}
+            np.savez_compressed(draft, **{key: value.numpy() for key, value in arrays.items()}, **texts)  # pyright: ignore
+        elif suffix == ".safetensors":
+            from safetensors.torch import save_file
+
+            save_file(dict(arrays), draft, {key: json.dumps(each) for key, each in (names or {}).items()})
+        else:
+            write_table(draft, _frame(arrays, names or {}))
 
 
-WRITTEN = (".npz", ".safetensors", ".csv", ".parquet")
+def write_table(path: Path, frame: Any) -> None:
+    """Write a polars frame in the format of the path's suffix."""
+    writer = WRITTEN[_suffix(path)]
+    assert writer is not None
+    writer(frame, path)
 
 
-def _write(path: Path, arrays: Mapping[str, Tensor]) -> None:
-    if path.suffix == ".npz":
-        np.savez_compressed(path, **{key: value.numpy() for key, value in arrays.items()})  # pyright: ignore
-    elif path.suffix == ".safetensors":
-        from safetensors.torch import save_file
+def _frame(arrays: Mapping[str, Tensor], names: Mapping[str, tuple[str, ...]]) -> Any:
+    import polars
 
-        save_file(dict(arrays), path)
-    else:
-        import polars
+    logits, classes = arrays["logits"].numpy(), names.get("class_names")
+    called = classes or tuple(map(str, range(logits.shape[1])))
+    columns: dict[str, Any] = {f"logit_{name}": logits[:, i] for i, name in enumerate(called)}
+    if "labels" in arrays:
+        labels = arrays["labels"].numpy()
+        columns["label"] = labels if classes is None else np.array(classes)[labels]
+    columns |= {name: arrays[name].numpy() for name in ("weights", "clusters") if name in arrays}
+    if "groups" in arrays:
+        columns["group"] = np.array(names["group_names"])[arrays["groups"].numpy()]
+    return polars.DataFrame(columns)
 
-        logits = arrays["logits"].numpy()
-        columns = {f"logit_{i}": logits[:, i] for i in range(logits.shape[1])} | {"label": arrays["labels"].numpy()}
-        columns |= {name: arrays[name].numpy() for name in ("weights", "groups") if name in arrays}
-        frame = polars.DataFrame(columns)
-        frame.write_csv(path) if path.suffix == ".csv" else frame.write_parquet(path)
+
+def _write_csv(frame: Any, path: Path) -> None:
+    text = csv_text(frame)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+
+
+WRITTEN: dict[str, Callable[[Any, Path], None] | None] = {
+    ".npz": None,
+    ".safetensors": None,
+    ".csv": _write_csv,
+    ".csv.gz": _write_csv,
+    ".tsv": lambda frame, path: frame.write_csv(path, separator="\t"),
+    ".jsonl": lambda frame, path: frame.write_ndjson(path),
+    ".parquet": lambda frame, path: frame.write_parquet(path),
+    ".arrow": lambda frame, path: frame.write_ipc(path),
+}
 
 
 # Reading
 
 
-def read(path: str | Path) -> Arrays:
-    """Read the arrays of a file whole. Raises `InputError` with the reason if there is nothing to read."""
+def read(path: str | Path, said: Said | None = None, *, drop: bool = False) -> Arrays:
+    """Read the arrays of a file whole, or of all tables of a folder or pattern.
+
+    `said` names columns of a table by role; `drop` leaves out its rows in which something is missing. Raises
+    `InputError` with the reason if there is nothing to read.
+    """
+    if (suffix := _suffix(path)) in ARRAYS:
+        path = Path(path)
+        _there(path, ARRAYS)
+        if said:
+            raise InputError(f"a {suffix} file has arrays, no columns: leave out {', '.join(said)}")
+        return _telling(path, lambda: ARRAYS[suffix](path))
+    frame = table(path)
+    return arrays_of(frame, columns_of(frame, said), drop=drop)
+
+
+def is_table(path: str | Path) -> bool:
+    """Whether a path is that of a table, or of a folder or pattern of tables."""
+    return _suffix(path) in TABLES or Path(path).is_dir()
+
+
+def table(path: str | Path) -> Any:
+    """Read a table as a polars frame: a file, or all files of a folder or of a pattern such as `part-*.parquet`."""
+    import polars
+
+    frames = [_telling(file, lambda file=file: TABLES[_suffix(file)](file)) for file in files_of(path)]
+    if len({tuple(frame.columns) for frame in frames}) > 1:
+        raise InputError("the files of a folder or pattern must have the same columns in the same order")
+    return polars.concat(frames, how="vertical_relaxed") if len(frames) > 1 else frames[0]
+
+
+def files_of(path: str | Path) -> list[Path]:
+    """Return the tables behind a path: itself, those of a folder, or those of a pattern where no such file is."""
     path = Path(path)
-    _there(path, WHOLE)
-    return _telling(path, lambda: WHOLE[path.suffix](path))
+    if path.is_dir():
+        found = sorted(file for file in path.iterdir() if _suffix(file) in TABLES and file.name[0] not in "._")
+        if kinds := {_suffix(file) for file in found}:
+            found = [file for file in found if _suffix(file) == min(kinds, key=list(TABLES).index)]
+        if not found:
+            raise InputError(f"no table in this folder; expected files {', '.join(TABLES)}")
+    elif not path.exists() and any(mark in path.name for mark in "*?["):
+        found = sorted(path.parent.glob(path.name))
+        if not found:
+            raise InputError("no file matches this pattern")
+    else:
+        found = [path]
+    for file in found:
+        _there(file, ARRAYS | TABLES)
+    return found
+
+
+def columns_of(frame: Any, said: Said | None = None) -> Columns:
+    """Find out which column of a frame is what."""
+    nested = [name for name, kind in frame.schema.items() if kind.is_nested()]
+    return Columns.of(frame.columns, said or {}, nested)
+
+
+def frame_of(table: Any) -> Any:
+    """Return a polars frame of a table: polars, pandas, Arrow, a Hugging Face data set, or a mapping of columns."""
+    import polars
+
+    if isinstance(table, polars.DataFrame | polars.LazyFrame):
+        return table.lazy().collect()
+    try:
+        if type(table).__module__.startswith("pandas."):
+            return polars.DataFrame({str(name): table[name].tolist() for name in table.columns}, strict=False)
+        if hasattr(table, "to_polars"):
+            return table.to_polars()
+        if isinstance(table, Mapping) or hasattr(table, "__arrow_c_stream__"):
+            return polars.DataFrame(table)
+    except Exception as error:  # of any library
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"not a readable table ({type(error).__name__}: {reason})") from None
+    raise InputError(f"expected a polars, pandas or Arrow table, a data set or a path, got {type(table).__name__}")
 
 
 @dataclass(frozen=True)
@@ -156,16 +259,31 @@ class Pieces:
     read: Callable[[slice], Arrays]
 
 
-def pieces_of(path: str | Path) -> Pieces:
-    """Open a .parquet, .safetensors or .npy file, to read some rows at a time."""
-    path = Path(path)
-    _there(path, PIECES)
-    return _telling(path, lambda: PIECES[path.suffix](path))
+def in_pieces(path: str | Path) -> bool:
+    """Whether a file, or the files of a folder or pattern, can be read some rows at a time."""
+    try:
+        return _suffix(path) in PIECES or _suffix(files_of(path)[0]) in _TABLE_PIECES
+    except InputError:
+        return False
 
 
-def read_pieces(path: str | Path, rows: int | None = None) -> Iterator[Arrays]:
-    """Read the arrays of a .parquet, .safetensors or .npy file in pieces of `rows` examples, or of about 64 MB."""
-    file = pieces_of(path)
+def pieces_of(path: str | Path, said: Said | None = None, *, drop: bool = False) -> Pieces:
+    """Open a .parquet, .arrow, .safetensors or .npy file, or tables of a folder, to read some rows at a time."""
+    if (suffix := _suffix(path)) in PIECES:
+        path = Path(path)
+        _there(path, PIECES)
+        return _telling(path, lambda: PIECES[suffix](path))
+    files = files_of(path)
+    if (suffix := _suffix(files[0])) not in _TABLE_PIECES:
+        _there(files[0], PIECES | _TABLE_PIECES)
+    return _telling(Path(path), lambda: _table_pieces(files, said, drop))
+
+
+def read_pieces(
+    path: str | Path, rows: int | None = None, said: Said | None = None, *, drop: bool = False
+) -> Iterator[Arrays]:
+    """Read the arrays of files in pieces of `rows` examples, or of about 64 MB."""
+    file = pieces_of(path, said, drop=drop)
     size = rows or max(1, _BYTES // (8 * max(1, file.width)))
     for first in range(0, file.rows, size):
         some = slice(first, min(first + size, file.rows))
@@ -173,22 +291,33 @@ def read_pieces(path: str | Path, rows: int | None = None) -> Iterator[Arrays]:
 
 
 def kind_of(names: Mapping[str, Any] | set[str]) -> tuple[str, str]:
-    """Return which of logits and probs there is, and what the labels are called."""
+    """Return what the scores are called, confidence, logits or probs, and what the labels are."""
+    if "confidence" in names and "correct" in names and not {"logits", "probs"} & set(names):
+        return "confidence", "correct"
     kinds = [kind for kind in ("logits", "probs") if kind in names]
     labels = [name for name in ("labels", "label") if name in names]
     if len(kinds) != 1 or len(labels) != 1:
         got = ", ".join(map(repr, sorted(names))) or "nothing"
-        raise InputError(f"expected 'labels' and either 'logits' or 'probs', got {got}")
+        raise InputError(f"expected 'labels' and either 'logits' or 'probs', or 'confidence' and 'correct', got {got}")
     return kinds[0], labels[0]
 
 
+def _suffix(path: str | Path) -> str:
+    """The suffix that tells the format; a compression's goes along with the one before it."""
+    suffixes = Path(path).suffixes[-2:]
+    if suffixes and suffixes[-1].lower() in COMPRESSED and len(suffixes) == 2:
+        return "".join(suffixes).lower()
+    return suffixes[-1].lower() if suffixes else ""
+
+
 def _there(path: Path, readers: Mapping[str, Any]) -> None:
-    if path.suffix not in readers:
-        whole = path.suffix in WHOLE
+    suffix = _suffix(path)
+    if suffix not in readers:
+        whole = suffix in ARRAYS or suffix in TABLES
         raise InputError(
             f"cannot be read in pieces; expected one of {', '.join(readers)} (Predictions.load reads it whole)"
             if whole
-            else f"cannot tell the format from {path.suffix or 'no suffix'!r}; expected one of {', '.join(readers)}"
+            else f"cannot tell the format from {suffix or 'no suffix'!r}; expected one of {', '.join(readers)}"
         )
     if not path.is_file():
         raise InputError("no such file")
@@ -205,7 +334,7 @@ def _telling(path: Path, reader: Callable[[], Any]) -> Any:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of polars, no Exception
             raise
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"not a readable {path.suffix} file ({type(error).__name__}: {reason})") from None
+        raise InputError(f"not a readable {_suffix(path)} file ({type(error).__name__}: {reason})") from None
 
 
 def _npz(path: Path) -> Arrays:
@@ -228,9 +357,11 @@ def _beside(path: Path) -> tuple[str, Path]:
 
 
 def _safetensors(path: Path) -> Arrays:
-    from safetensors.torch import load_file
+    from safetensors import safe_open
 
-    return load_file(path)
+    file: Any = safe_open(path, framework="pt")
+    names = {key: tuple(json.loads(text)) for key, text in (file.metadata() or {}).items() if key in NAMED}
+    return {key: file.get_tensor(key) for key in file.keys()} | names  # noqa: SIM118  no mapping
 
 
 def _torch(path: Path) -> Arrays:
@@ -240,33 +371,46 @@ def _torch(path: Path) -> Arrays:
     return value  # pyright: ignore[reportUnknownVariableType]
 
 
-def _table(path: Path) -> Arrays:
+# Tables
+
+
+def _csv(path: Path) -> Any:
+    """Text with any separator: the one of , ; tab | that the first line has most often."""
     import polars
 
-    if path.suffix == ".parquet":
-        return table_arrays(polars.read_parquet(path, glob=False))
-    return table_arrays(polars.read_csv(path, glob=False, infer_schema_length=None))  # whole numbers may end late
+    whole_lines: dict[str, Any] = {"separator": "\x01", "quote_char": None, "has_header": False, "n_rows": 1}
+    first = str(polars.read_csv(path, glob=False, **whole_lines).item())
+    separator = max(",;\t|", key=first.count)
+    more: dict[str, Any] = {"separator": separator, "infer_schema_length": None, "glob": False}  # numbers may end late
+    frame = polars.read_csv(path, **more)
+    commas = separator == ";" and any(
+        kind == polars.String and frame[name].str.contains(r"^-?\d+,\d+$").any() for name, kind in frame.schema.items()
+    )
+    return polars.read_csv(path, decimal_comma=True, **more) if commas else frame
 
 
-def table_arrays(frame: Any) -> Arrays:
-    """Return the arrays of a polars frame: label, logit_0, logit_1, ... or prob_0, ..., or list columns."""
-    arrays: dict[str, Any] = {}
-    for name in ("label", "labels", "weights", "groups", "logits", "probs"):
-        if name in frame.columns:
-            column = frame[name]
-            arrays[name] = np.array(column.to_list()) if column.dtype.is_nested() else column.to_numpy()
-    for kind, prefix in ("logits", "logit_"), ("probs", "prob_"):
-        columns = [c for c in frame.columns if c.startswith(prefix) and c.removeprefix(prefix).isdigit()]
-        if columns:
-            wanted = [f"{prefix}{i}" for i in range(len(columns))]
-            if set(columns) != set(wanted):
-                raise InputError(f"expected columns {wanted[0]} .. {wanted[-1]}, got {', '.join(sorted(columns))}")
-            arrays[kind] = frame.select(wanted).to_numpy()
-    if not arrays:
-        raise InputError(
-            f"expected columns label and logit_0, logit_1, ... (or prob_0, ...), got {', '.join(frame.columns)}"
-        )
-    return arrays
+def _jsonl(path: Path) -> Any:
+    import polars
+
+    return polars.read_ndjson(path, infer_schema_length=None)
+
+
+def _parquet(path: Path) -> Any:
+    import polars
+
+    return polars.read_parquet(path, glob=False)
+
+
+def _arrow(path: Path) -> Any:
+    import polars
+
+    with path.open("rb") as file:
+        starts = file.read(6)
+        file.seek(0)
+        return polars.read_ipc(file) if starts == b"ARROW1" else polars.read_ipc_stream(file)
+
+
+# Pieces
 
 
 def _npy_pieces(path: Path) -> Pieces:
@@ -286,24 +430,43 @@ def _safetensors_pieces(path: Path) -> Pieces:
     file: Any = safe_open(path, framework="pt")
     names = set(file.keys())
     kind, of = kind_of(names)
-    views = {name: file.get_slice(name) for name in (kind, of, "weights", "groups") if name in names}
+    views = {name: file.get_slice(name) for name in (kind, of, "weights", "clusters", "groups") if name in names}
     shape = views[kind].get_shape()
     _same_length(shape[0], views[of].get_shape()[0])
     width = int(np.prod(shape[1:]))
     return Pieces(shape[0], width, lambda rows: {name: view[rows.start : rows.stop] for name, view in views.items()})
 
 
-def _parquet_pieces(path: Path) -> Pieces:
+def _table_pieces(files: list[Path], said: Said | None, drop: bool) -> Pieces:
     import polars
 
-    lazy = polars.scan_parquet(path, glob=False)
+    scans = [_TABLE_PIECES[_suffix(file)](file) for file in files]
+    lazy = polars.concat(scans, how="vertical_relaxed") if len(scans) > 1 else scans[0]
     n = int(lazy.select(polars.len()).collect().item())
-    first = table_arrays(lazy.head(1).collect())
+    head = lazy.head(1).collect()
+    columns = columns_of(head, said)
+    if columns.labels or (columns.names is None and columns.label and head[columns.label].dtype == polars.String):
+        raise InputError(
+            "labels without numbers cannot be read in pieces: name the columns, such as prob_cat, prob_dog"
+        )
+    width = sum(int(head[name].list.len()[0]) if head[name].dtype.is_nested() else 1 for name in columns.scores or "1")
     return Pieces(
         n,
-        sum(np.size(part) for part in first.values()),
-        lambda rows: table_arrays(lazy.slice(rows.start, rows.stop - rows.start).collect()),
+        width,
+        lambda rows: arrays_of(lazy.slice(rows.start, rows.stop - rows.start).collect(), columns, drop=drop),
     )
+
+
+def _scan_parquet(path: Path) -> Any:
+    import polars
+
+    return polars.scan_parquet(path, glob=False)
+
+
+def _scan_arrow(path: Path) -> Any:
+    import polars
+
+    return polars.scan_ipc(path, glob=False)
 
 
 def _same_length(n: int, m: int) -> None:
@@ -311,17 +474,27 @@ def _same_length(n: int, m: int) -> None:
         raise InputError(f"expected one label per row, got {n} rows and {m} labels")
 
 
-WHOLE: dict[str, Callable[[Path], Arrays]] = {
+NAMED = ("class_names", "group_names")
+COMPRESSED = (".gz", ".zst")
+ARRAYS: dict[str, Callable[[Path], Arrays]] = {
     ".npz": _npz,
     ".npy": _npy,
     ".safetensors": _safetensors,
     ".pt": _torch,
     ".pth": _torch,
-    ".csv": _table,
-    ".parquet": _table,
+}
+TEXTS = {".csv": _csv, ".tsv": _csv, ".txt": _csv, ".jsonl": _jsonl, ".ndjson": _jsonl}
+TABLES: dict[str, Callable[[Path], Any]] = {
+    ".parquet": _parquet,
+    **dict.fromkeys((".arrow", ".feather", ".ipc"), _arrow),
+    **TEXTS,
+    **{text + packed: reader for text, reader in TEXTS.items() for packed in COMPRESSED},
 }
 PIECES: dict[str, Callable[[Path], Pieces]] = {
-    ".parquet": _parquet_pieces,
     ".safetensors": _safetensors_pieces,
     ".npy": _npy_pieces,
+}
+_TABLE_PIECES: dict[str, Callable[[Path], Any]] = {
+    ".parquet": _scan_parquet,
+    **dict.fromkeys((".arrow", ".feather", ".ipc"), _scan_arrow),
 }

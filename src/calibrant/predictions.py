@@ -2,22 +2,23 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calibrant import _rows as _rows_
-from calibrant import _softmax, io
+from calibrant import _rows, _softmax, io
 from calibrant._bins import Events
+from calibrant._columns import ROLES, arrays_of
+from calibrant._door import CORRECTNESS, Of, distinct, entered, event, finite, log_probs, tensor, whole
 from calibrant._softmax import Outcomes, Visit
 from calibrant.types import InputError, Map
 
-Of = Literal["top", "classes"] | int  # the event that is judged
+__all__ = ["CORRECTNESS", "Of", "Predictions", "collect", "load_unlabeled", "mapped_logits", "predictions_of"]
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -26,15 +27,22 @@ class Predictions:
 
     Takes anything array-like: torch, numpy, jax, nested lists. Logits are any unnormalized log-probabilities; -inf is
     allowed and means probability 0. Segmentation and token predictions of shape (n, k, d1, ...) with labels
-    (n, d1, ...) become one row per position; positions labeled `ignore_index` are left out.
+    (n, d1, ...) become one row per position; positions labeled `ignore_index` are left out. Labels may be names, of
+    `class_names` or, without them, of the columns in alphabetical order, as scikit-learn has them.
+
+    What people have instead of logits of classes enters by name: `from_probs`, `from_confidence`,
+    `from_binary_logits`, `multilabel`, and by `from_table` and `load` what stands in tables and files.
 
     - `weights`: how often each example counts; an integer weight is that many copies.
-    - `of`: the event that calibration metrics judge. "top": that the predicted class is right; the index of a class:
-      that it is the true one; "classes": each class's own, of which metrics give the mean.
+    - `of`: the event that calibration metrics judge. "top": that the predicted class is right; the index or name of a
+      class: that it is the true one; "classes": each class's own, of which metrics give the mean.
+    - `clusters`: examples that may depend on each other, such as the frames of one film: never divided between folds,
+      and counted as one in what intervals and tests call chance. The positions of one image or text are one cluster
+      unless others are given.
+    - `groups`: whom or what an example belongs to, such as a hospital or a subject, by name: what is judged apart.
+
     What it holds is its own: what becomes of the given arrays later changes nothing here. The copy takes a tenth of the
     time in which they are measured; logits that go to a metric directly, which keeps none of them, are not copied.
-
-    - `groups`: examples of one group are never divided between folds, such as the frames of one film.
 
     Raises `InputError` with one line for wrong shapes, types, NaN, labels out of range, or logits that are plainly
     probabilities (use `Predictions.from_probs` for those).
@@ -47,8 +55,12 @@ class Predictions:
     logits: Tensor  # (n k) float
     labels: Tensor  # (n) int64
     weights: Tensor | None  # (n) float64, non-negative
-    groups: Tensor | None  # (n) int64
+    clusters: Tensor | None  # (n) int64
+    groups: Tensor | None  # (n) int64, indices of `group_names`
     of: Of
+    class_names: tuple[str, ...] | None
+    group_names: tuple[str, ...] | None
+    notes: tuple[str, ...]  # what was noticed at the door, such as rounding or the columns of a table
 
     def __init__(
         self,
@@ -57,27 +69,120 @@ class Predictions:
         weights: Any = None,
         *,
         of: str | int = "top",
+        clusters: Any = None,
         groups: Any = None,
+        class_names: Any = None,
         ignore_index: int | None = None,
     ) -> None:
-        z, y, w, codes, event = _entered(logits, labels, weights, of=of, groups=groups, ignore_index=ignore_index)
-        self._set(_own(z, logits), _own(y, labels), None if w is None else _own(w, weights), codes, event)
+        more: dict[str, Any] = {
+            "clusters": clusters,
+            "groups": groups,
+            "class_names": class_names,
+            "ignore_index": ignore_index,
+        }
+        self.__dict__.update(entered(logits, labels, weights, of=of, **more))
 
-    def _set(self, logits: Tensor, labels: Tensor, weights: Tensor | None, groups: Tensor | None, of: Of) -> None:
-        values = {"logits": logits, "labels": labels, "weights": weights, "groups": groups, "of": of}
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+    def _with(self, **changes: Any) -> "Predictions":
+        """The same with some parts exchanged, which were checked before."""
+        return _trusted(**{name: getattr(self, name) for name in PARTS if name not in changes}, **changes)
 
     @classmethod
     def from_probs(cls, probs: Any, labels: Any, weights: Any = None, **more: Any) -> "Predictions":
         """Enter from probabilities (n, k), rows summing to 1, or (n,) for the probability of class 1 of 2.
 
-        log p is as good a logit as any; it is taken in float64. `more`: `of`, `groups`, `ignore_index`.
+        log p is as good a logit as any; it is taken in float64. Rows that were rounded to 3 decimals or more need not
+        sum to 1 beyond that. `more`: `of`, `clusters`, `groups`, `class_names`, `ignore_index`.
 
         >>> Predictions.from_probs([[0.25, 0.75]], [1]).logits.exp()
         tensor([[0.2500, 0.7500]], dtype=torch.float64)
         """
-        return cls(_log_probs(probs), labels, weights, **more)
+        logits, notes = log_probs(probs)
+        return _trusted(**entered(logits, labels, weights, notes=notes, **more))
+
+    @classmethod
+    def from_confidence(cls, confidence: Any, correct: Any, weights: Any = None, **more: Any) -> "Predictions":
+        """Enter from how sure an answer was said to be (n,), in [0, 1], and whether it was right, (n,) 0 or 1.
+
+        As language models, judges, detectors and retrieval have it. Two classes, wrong and correct, of which the
+        second is judged: a confidence below a half is what it says, and stays there. `more`: `clusters`, `groups`.
+
+        >>> p = Predictions.from_confidence([0.9, 0.2], [1, 0])
+        >>> p, p.events.confidence
+        (Predictions(n=2, k=2, float64, of='correct'), tensor([0.9000, 0.2000], dtype=torch.float64))
+        """
+        c, y = tensor(confidence, "confidence").double(), whole(tensor(correct, "correct"))
+        if c.ndim != 1:
+            raise InputError(f"need one confidence per example, (n,), got {tuple(c.shape)}")
+        if c.isnan().any():
+            raise InputError(f"{int(c.isnan().sum())} of {len(c)} confidences are NaN; drop those examples first")
+        if len(c) and not 0 <= float(c.min()) <= float(c.max()) <= 1:
+            hint = "; are they percentages? then divide by 100" if 1 < float(c.max()) <= 100 and c.min() >= 0 else ""
+            raise InputError(f"confidences must lie in [0, 1], got {c.min():.4g} .. {c.max():.4g}{hint}")
+        if len(y) and not 0 <= int(y.min()) <= int(y.max()) <= 1:
+            raise InputError(f"correct must be 0 or 1, got {int(y.min())} .. {int(y.max())}")
+        return cls.from_probs(c, y, weights, of=1, class_names=CORRECTNESS, **more)
+
+    @classmethod
+    def from_binary_logits(cls, logits: Any, labels: Any, weights: Any = None, **more: Any) -> "Predictions":
+        r"""Enter from the single logit $s$ of a binary network, (n,) or (n, 1), with $P(y = 1) = 1 / (1 + e^{-s})$.
+
+        It is the pair [0, s], of which class 1 is judged. With positions: (n, d1, ...) or (n, 1, d1, ...). `more`:
+        `of`, `clusters`, `groups`, `class_names`, `ignore_index`.
+
+        >>> Predictions.from_binary_logits([2.0, -1.0], [1, 0]).logits
+        tensor([[ 0.,  2.],
+                [ 0., -1.]])
+        """
+        s, y = tensor(logits, "logits"), tensor(labels, "labels")
+        s = s.float() if s.dtype == torch.float64 and isinstance(logits, list) else s
+        s = s.squeeze(1) if s.ndim > 1 and s.shape[1] == 1 and (s.ndim == y.ndim + 1 or s.shape == y.shape) else s
+        y = y.squeeze(1) if y.ndim == s.ndim + 1 and y.shape[1] == 1 else y
+        if s.ndim < 1 or s.shape != y.shape:
+            raise InputError(f"need one logit per label, (n,) or (n, 1), got {tuple(s.shape)} and {tuple(y.shape)}")
+        if bool(s.isinf().any()):  # certain either way: 0 against -inf
+            positive = s.isposinf()
+            pair = torch.stack([torch.where(positive, -torch.inf, 0.0).to(s), torch.where(positive, 0.0, s)], 1)
+        else:
+            pair = torch.stack([torch.zeros_like(s), s], 1)
+        return cls(pair, y, weights, **{"of": 1} | more)
+
+    @classmethod
+    def multilabel(
+        cls,
+        scores: Any,
+        targets: Any,
+        weights: Any = None,
+        *,
+        names: Any = None,
+        probs: bool = False,
+        ignore_index: int | None = None,
+    ) -> "Predictions":
+        """Enter several labels per example: scores (n, l), one logit per label, and targets (n, l), 0 or 1.
+
+        Every label of every example becomes a row of its own: whether the label holds is judged, its group is the
+        label, by `names`, and its cluster the example. Targets that are NaN or `ignore_index` are left out. `probs`
+        says that the scores are probabilities.
+
+        >>> p = Predictions.multilabel([[2.0, -1.0], [0.5, 3.0]], [[1, 0], [0, 1]], names=["fever", "cough"])
+        >>> p, p.group_names
+        (Predictions(n=4, k=2, float32, 2 groups, 2 clusters, of=1), ('fever', 'cough'))
+        """
+        s, y = tensor(scores, "scores"), tensor(targets, "targets")
+        if s.ndim != 2 or s.shape != y.shape:
+            raise InputError(f"need scores and targets (n, labels), got {tuple(s.shape)} and {tuple(y.shape)}")
+        n, labels = s.shape
+        called = tuple(map(str, range(labels))) if names is None else distinct(names, "names")
+        if len(called) != labels:
+            raise InputError(f"need one name per label, got {len(called)} names and {labels} columns of scores")
+        known = ~y.double().isnan() if ignore_index is None else ~(y.double().isnan() | (y == ignore_index))
+        of_row, of_label = known.nonzero(as_tuple=True)
+        w = None if weights is None else tensor(weights, "weights")
+        if w is not None and tuple(w.shape) not in ((n,), (n, labels)):
+            raise InputError(f"need one weight per example or target, got {tuple(w.shape)}")
+        w = None if w is None else (w[of_row] if w.ndim == 1 else w[known])
+        enter = cls.from_probs if probs else cls.from_binary_logits
+        made = enter(s[known], y[known], w, of=1, clusters=of_row)
+        return made._with(groups=of_label, group_names=called)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -92,16 +197,19 @@ class Predictions:
         raise TypeError("predictions do not unpack: pass them whole, as in nll(predictions); they carry their weights")
 
     def __repr__(self) -> str:
-        n, k = len(self), self.k
-        weighted = "" if self.weights is None else ", weighted"
-        judged = "" if self.of == "top" else f", of={self.of!r}"
-        return f"Predictions(n={n}, k={k}, {str(self.logits.dtype).removeprefix('torch.')}{weighted}{judged})"
+        facts = [f"n={len(self)}", f"k={self.k}", str(self.logits.dtype).removeprefix("torch.")]
+        facts += [] if self.weights is None else ["weighted"]
+        facts += [] if self.group_names is None else [f"{len(self.group_names)} groups"]
+        facts += [] if self.clusters is None else [f"{len(self.clusters.unique())} clusters"]
+        named = self.class_names[self.of] if isinstance(self.of, int) and self.class_names else self.of
+        facts += [] if self.of == "top" else [f"of={named!r}"]
+        return f"Predictions({', '.join(facts)})"
 
     def __getitem__(self, rows: Any) -> "Predictions":
         """Some of the rows, by slice, mask or indices, with what is already known of them."""
         rows = slice(rows, rows + 1 or None) if isinstance(rows, int) else rows
-        weights, groups = (None if part is None else part[rows] for part in (self.weights, self.groups))
-        some = _trusted(self.logits[rows], self.labels[rows], weights, groups, self.of)
+        parts = {name: getattr(self, name) for name in ROWS}
+        some = self._with(**{name: None if part is None else part[rows] for name, part in parts.items()})
         for name in ("outcomes", "events"):
             if name in self.__dict__:
                 some.__dict__[name] = self.__dict__[name][rows]
@@ -111,26 +219,32 @@ class Predictions:
 
     def judging(self, of: str | int) -> "Predictions":
         """The same, with another event to be judged."""
-        if _event(of, self.k) == self.of:
+        chosen = event(of, self.k, self.class_names)
+        if chosen == self.of:
             return self
-        same = _trusted(self.logits, self.labels, self.weights, self.groups, _event(of, self.k))
+        same = self._with(of=chosen)
         if "outcomes" in self.__dict__ and not isinstance(same.of, int):
             same.__dict__["outcomes"] = self.outcomes
         return same
 
+    def of_group(self, name: str) -> "Predictions":
+        """The examples of one group, by its name."""
+        if self.groups is None or self.group_names is None:
+            raise InputError("these predictions have no groups: give groups=, one name per example")
+        if name not in self.group_names:
+            raise InputError(f"no group {name!r}; there are {', '.join(map(repr, self.group_names[:20]))}")
+        return self[self.groups == self.group_names.index(name)]
+
     def double(self) -> "Predictions":
         """The same in float64, in which everything is fitted and measured."""
-        if self.logits.dtype == torch.float64:
-            return self
-        return _trusted(self.logits.double(), self.labels, self.weights, self.groups, self.of)
+        return self if self.logits.dtype == torch.float64 else self._with(logits=self.logits.double())
 
     def mapped(self, calibrator: Map) -> "Predictions":
         """The same examples with the logits that a map makes of theirs.
 
         Raises `InputError` if it makes something else of them than as many logits.
         """
-        logits = mapped_logits(calibrator, self.logits)
-        return _trusted(logits, self.labels, self.weights, self.groups, self.of)
+        return self._with(logits=mapped_logits(calibrator, self.logits))
 
     # What everything is a function of: made once, when it is first asked for
 
@@ -196,7 +310,7 @@ class Predictions:
     @cached_property
     def row_hashes(self) -> np.ndarray:
         """A 64-bit hash of every row, logits and label; float64 logits count as their float32 rounding."""
-        return _rows_.hashes(self.logits, self.labels)
+        return _rows.hashes(self.logits, self.labels)
 
     @cached_property
     def digest(self) -> str:
@@ -206,36 +320,79 @@ class Predictions:
     # Files
 
     def save(self, path: str | Path) -> None:
-        """Write .npz, .safetensors, .csv or .parquet, readable by `Predictions.load`."""
+        """Write .npz, .safetensors, .csv, .tsv, .jsonl, .parquet or .arrow, readable by `Predictions.load`."""
         arrays: dict[str, Tensor] = {"logits": self.logits.cpu().contiguous(), "labels": self.labels.cpu()}
-        arrays |= {} if self.weights is None else {"weights": self.weights.cpu()}
-        arrays |= {} if self.groups is None else {"groups": self.groups.cpu()}
-        io.write(path, arrays)
+        more = {name: getattr(self, name) for name in ("weights", "clusters", "groups")}
+        arrays |= {name: part.cpu().contiguous() for name, part in more.items() if part is not None}
+        names = {"class_names": self.class_names, "group_names": self.group_names}
+        io.write(path, arrays, {name: each for name, each in names.items() if each is not None})
 
     @classmethod
-    def load(cls, path: str | Path, *, ignore_index: int | None = None) -> "Predictions":
-        """Read predictions from a file.
+    def from_table(
+        cls, table: Any, *, drop: bool = False, ignore_index: int | None = None, of: Any = None, **columns: Any
+    ) -> "Predictions":
+        """Enter from a table: polars, pandas, Arrow, a Hugging Face data set, a mapping of columns, or a file's path.
 
-        .npz, .safetensors, .pt (a dict of tensors): keys `logits` or `probs`, and `labels`; `weights` and `groups` if
-        there. .npy: NAME_logits.npy or NAME_probs.npy, with NAME_labels.npy beside it. .csv, .parquet: one column
-        `label` (or `labels`), columns `logit_0`, `logit_1`, ... or `prob_0`, ...; parquet may instead have a list
-        column `logits` or `probs`.
+        Columns are found by name where they are plain: `label` or `y_true`; `prob_0`, ... or `prob_cat`, ..., `probs`
+        with a list per row, one `prob` or `score` of the positive class; `logit_...` alike; `confidence` and
+        `correct`; `weight`, `group`, `cluster`, `id`. Everything else is said by these roles: `label="answer"`,
+        `probs=["cat", "dog"]`, `probs="p_"` (what the columns begin with), `confidence="stated"`. What was taken
+        stands in `notes`. Rows with a missing value are refused, or left out and counted (`drop`), and so are then
+        confidences outside [0, 1].
+
+        >>> import polars
+        >>> frame = polars.DataFrame({"y_true": ["dog", "cat"], "prob_cat": [0.2, 0.9], "prob_dog": [0.8, 0.1]})
+        >>> p = Predictions.from_table(frame)
+        >>> p.class_names, p.labels, p.notes
+        (('cat', 'dog'), tensor([1, 0]), ("columns: label from 'y_true', probs from 'prob_cat', 'prob_dog'",))
+        """
+        if unknown := sorted(set(columns) - set(ROLES)):
+            raise InputError(f"no role {unknown[0]!r} for a column; there are {', '.join(ROLES)}")
+        if isinstance(table, str | Path):
+            return cls.load(table, drop=drop, ignore_index=ignore_index, of=of, **columns)
+        frame = io.frame_of(table)
+        arrays = arrays_of(frame, io.columns_of(frame, columns), drop=drop)
+        return cls._enter(arrays, ignore_index, of)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        drop: bool = False,
+        ignore_index: int | None = None,
+        of: str | int | None = None,
+        **columns: Any,
+    ) -> "Predictions":
+        """Read predictions from a file, or from the tables of a folder or a pattern such as `part-*.parquet`.
+
+        .npz, .safetensors, .pt (a dict of tensors): keys `logits` or `probs`, and `labels`, or `confidence` and
+        `correct`; `weights`, `clusters` and `groups` if there. .npy: NAME_logits.npy or NAME_probs.npy, with
+        NAME_labels.npy beside it. Tables (.csv with any separator, .tsv, .jsonl, also .gz and .zst; .parquet, .arrow):
+        see `from_table`, whose `columns` and `drop` are meant.
         """
         try:
-            return cls._enter(io.read(path), ignore_index)
+            return cls._enter(io.read(path, columns, drop=drop), ignore_index, of)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
 
     @classmethod
     def load_pieces(
-        cls, path: str | Path, *, rows: int | None = None, ignore_index: int | None = None
+        cls,
+        path: str | Path,
+        *,
+        rows: int | None = None,
+        drop: bool = False,
+        ignore_index: int | None = None,
+        of: str | int | None = None,
+        **columns: Any,
     ) -> Iterator["Predictions"]:
-        """Read a .parquet, .safetensors or .npy file of any size in pieces, each checked at the door.
+        """Read .parquet, .arrow, .safetensors or .npy files of any size in pieces, each checked at the door.
 
         Pieces hold about 64 MB unless `rows` says otherwise. Those in which every position is ignored are left out.
         """
         classes, seen = 0, 0
-        pieces = io.read_pieces(path, rows)
+        pieces = io.read_pieces(path, rows, columns, drop=drop)
         while True:
             try:
                 if (arrays := next(pieces, None)) is None:
@@ -247,7 +404,7 @@ class Predictions:
             if ignore_index is not None and bool((np.asarray(labels) == ignore_index).all()):
                 continue
             try:
-                part = cls._enter(arrays, ignore_index)
+                part = cls._enter(arrays, ignore_index, of)
             except InputError as error:
                 raise InputError(f"{path}, rows {first} .. {seen - 1}: {error}") from None
             if classes not in (0, part.logits.shape[1]):
@@ -258,11 +415,30 @@ class Predictions:
             raise InputError(f"{path}: no examples")
 
     @classmethod
-    def _enter(cls, arrays: Mapping[str, Any], ignore_index: int | None) -> "Predictions":
+    def _enter(cls, arrays: Mapping[str, Any], ignore_index: int | None, of: Any = None) -> "Predictions":
+        """What stands in a file or table, by the way in that it asks for."""
         kind, labels = io.kind_of(arrays)
-        enter: Callable[..., Predictions] = cls if kind == "logits" else cls.from_probs
-        weights, groups = arrays.get("weights"), arrays.get("groups")
-        return enter(arrays[kind], arrays[labels], weights, groups=groups, ignore_index=ignore_index)
+        scores, true = arrays[kind], arrays[labels]
+        more: dict[str, Any] = {"weights": arrays.get("weights"), "clusters": arrays.get("clusters")}
+        more["groups"] = arrays.get("groups")
+        if more["groups"] is not None and "group_names" in arrays:
+            more["groups"] = np.asarray(arrays["group_names"])[np.asarray(more["groups"])]
+        more |= {"ignore_index": ignore_index} if kind != "confidence" else {}
+        shape = np.shape(scores)
+        several = len(shape) == 2 and np.shape(true) == shape and shape[1] > 1 and arrays.get("several", False)
+        if several:
+            weights, names = more["weights"], arrays.get("class_names")
+            made = cls.multilabel(scores, true, weights, names=names, probs=kind == "probs", ignore_index=ignore_index)
+        elif kind == "confidence":
+            made = cls.from_confidence(scores, true, **more)
+        elif kind == "logits" and (len(shape) == 1 or shape[1:] == (1,)):
+            made = cls.from_binary_logits(scores, true, class_names=arrays.get("class_names"), **more)
+        else:
+            enter: Callable[..., Predictions] = cls if kind == "logits" else cls.from_probs
+            one = kind == "probs" and shape[1:] == (1,)
+            made = enter(scores[:, 0] if one else scores, true, class_names=arrays.get("class_names"), **more)
+        made = made if of is None else made.judging(of)
+        return made._with(notes=(*arrays.get("notes", ()), *made.notes))
 
 
 def predictions_of(predictions: Any, labels: Any = None, weights: Any = None) -> Predictions:
@@ -273,7 +449,7 @@ def predictions_of(predictions: Any, labels: Any = None, weights: Any = None) ->
         return predictions
     if labels is None:
         raise InputError("need predictions, or logits with their labels: give Predictions(logits, labels)")
-    return _trusted(*_entered(predictions, labels, weights))
+    return _trusted(**entered(predictions, labels, weights, owned=False))
 
 
 def mapped_logits(calibrator: Map, logits: Tensor) -> Tensor:
@@ -284,25 +460,29 @@ def mapped_logits(calibrator: Map, logits: Tensor) -> Tensor:
         got = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__  # pyright: ignore
         raise InputError(f"{name} must return logits {tuple(logits.shape)}, as it was given, got {got}")
     try:
-        _finite(made)
+        finite(made)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     return made.detach()
 
 
-def load_unlabeled(path: str | Path) -> tuple[Predictions, bool]:
+def load_unlabeled(path: str | Path, **columns: Any) -> tuple[Predictions, bool]:
     """Read a file whose labels may not be known yet, 0 then, and say whether they are. Formats as `load`."""
     try:
-        arrays = dict(io.read(path))
-        known = "labels" in arrays or "label" in arrays
-        if not known:
-            some = next((arrays[kind] for kind in ("logits", "probs") if kind in arrays), np.zeros((0, 2)))
-            shape = np.shape(some)
-            arrays["labels"] = np.zeros(shape[:1] + shape[2:], dtype=np.int64)
-        found = Predictions._enter(arrays, None)  # pyright: ignore[reportPrivateUsage]
+        return unlabeled(io.read(path, columns))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    return found, known
+
+
+def unlabeled(arrays: Mapping[str, Any]) -> tuple[Predictions, bool]:
+    """Enter arrays whose labels may not be known yet, 0 then, and say whether they are."""
+    known = any(name in arrays for name in ("labels", "label", "correct"))
+    if not known:
+        kind = next((kind for kind in ("logits", "probs", "confidence") if kind in arrays), "probs")
+        shape = np.shape(arrays.get(kind, np.zeros((0, 2))))
+        labels = np.zeros(shape[:1] + shape[2:], dtype=np.int64)
+        arrays = dict(arrays) | {"correct" if kind == "confidence" else "labels": labels}
+    return Predictions._enter(arrays, None), known  # pyright: ignore[reportPrivateUsage]
 
 
 def collect(network: nn.Module, batches: Iterable[Any], *, device: torch.device | str | None = None) -> Predictions:
@@ -326,195 +506,12 @@ def collect(network: nn.Module, batches: Iterable[Any], *, device: torch.device 
     return Predictions(torch.cat(logits), torch.cat(labels))
 
 
-# The door
-
-REAL = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
-MOST = 2.0**53  # examples, above which counts are no whole numbers
-FEW = 2  # rows with shares in them from which sums of 1 are no accident
+PARTS = tuple(field.name for field in fields(Predictions))
+ROWS = ("logits", "labels", "weights", "clusters", "groups")  # of the parts, those with one entry per example
 
 
-def _trusted(logits: Tensor, labels: Tensor, weights: Tensor | None, groups: Tensor | None, of: Of) -> Predictions:
+def _trusted(**parts: Any) -> Predictions:
     """Predictions of what was checked before."""
     made = object.__new__(Predictions)
-    made._set(logits, labels, weights, groups, of)  # pyright: ignore[reportPrivateUsage]
+    made.__dict__.update(parts)
     return made
-
-
-def _entered(
-    logits: Any,
-    labels: Any,
-    weights: Any = None,
-    *,
-    of: Any = "top",
-    groups: Any = None,
-    ignore_index: int | None = None,
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Of]:
-    """Check what predictions are made of, at the door."""
-    logits, labels = _tensor(logits, "logits"), _whole(_tensor(labels, "labels"))
-    weights = None if weights is None else _tensor(weights, "weights").double()
-    groups = None if groups is None else _codes(groups)
-    logits, labels, (weights, groups) = _rows(logits, labels, {"weights": weights, "groups": groups})
-    if ignore_index is not None:
-        keep = labels != ignore_index
-        logits, labels = logits[keep], labels[keep]
-        weights, groups = (None if part is None else part[keep] for part in (weights, groups))
-    _check(logits, labels, weights)
-    return logits, labels, weights, groups, _event(of, logits.shape[1])
-
-
-def _own(part: Tensor, given: Any) -> Tensor:
-    """Return a tensor that shares no memory with the caller's."""
-    if not isinstance(given, Tensor):
-        return part
-    shared = part.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()
-    return part.clone() if shared else part
-
-
-def _tensor(value: Any, name: str) -> Tensor:
-    if isinstance(value, Tensor):
-        plain = value.layout == torch.strided and not (value.is_nested or value.is_meta or value.is_quantized)
-        odd = (value.is_floating_point() and value.dtype not in REAL) or value.is_complex()
-        if not plain or odd:
-            kind = str(value.dtype if plain else "meta" if value.is_meta else value.layout).removeprefix("torch.")
-            raise InputError(f"{name} must be a plain tensor of numbers, got a {kind} one; convert it first")
-        return value.detach()
-    try:
-        array = np.asarray(value)
-        found = torch.from_numpy(np.ascontiguousarray(array).copy())
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{name} must be an array of numbers, got {type(value).__name__}: {reason}") from None
-    return _tensor(found, name)
-
-
-def _codes(groups: Any) -> Tensor:
-    """Number the groups, whatever they are called."""
-    if isinstance(groups, Tensor):
-        return _tensor(groups, "groups").unique(return_inverse=True)[1]
-    try:
-        named = np.asarray(groups)
-        return torch.from_numpy(np.unique(named, return_inverse=True)[1].reshape(named.shape))
-    except (TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"groups must be an array of names or numbers: {reason}") from None
-
-
-def _event(of: Any, k: int) -> Of:
-    if of in ("top", "classes") or (isinstance(of, int) and not isinstance(of, bool) and 0 <= of < k):
-        return of
-    raise InputError(f"of must be 'top', 'classes' or the index of one of {k} classes, got {of!r}")
-
-
-def _whole(labels: Tensor) -> Tensor:
-    if labels.is_floating_point() and not bool((labels == labels.round()).all()):
-        raise InputError(f"labels must be whole numbers (class indices), got {labels.dtype} with fractions or NaN")
-    return labels.long()
-
-
-def _rows(
-    logits: Tensor, labels: Tensor, more: Mapping[str, Tensor | None]
-) -> tuple[Tensor, Tensor, list[Tensor | None]]:
-    shape = (logits.shape[0], *logits.shape[2:]) if logits.ndim else ()
-    got = f"got {tuple(logits.shape)} and {tuple(labels.shape)}"
-    if logits.ndim < 2:
-        raise InputError(
-            f"need logits (n, k) and labels (n,), {got}; a single logit s of a binary classifier is the pair [0, s]"
-        )
-    if labels.shape == logits.shape and logits.ndim == 2:
-        raise InputError(f"need class indices as labels (n,), {got}; for one-hot labels use labels.argmax(-1)")
-    if tuple(labels.shape) != shape:
-        raise InputError(f"need logits (n, k) and labels (n,), {got}")
-    for name, part in more.items():
-        if part is not None and tuple(part.shape) != shape:
-            one = name.removesuffix("s")
-            raise InputError(f"need one {one} per label, got {name} {tuple(part.shape)}, labels {tuple(labels.shape)}")
-    parts = list(more.values())
-    if logits.ndim > 2:
-        logits = logits.movedim(1, -1).flatten(0, -2)
-        labels = labels.flatten()
-        parts = [None if part is None else part.flatten() for part in parts]
-    return logits, labels, parts
-
-
-def _check(logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
-    n, k = logits.shape
-    if n == 0:
-        raise InputError("no examples: logits and labels are empty")
-    if k < 2:
-        raise InputError("need at least 2 classes, got 1; a single logit s of a binary classifier is the pair [0, s]")
-    if not logits.is_floating_point():
-        raise InputError(f"logits must be floating point, got {logits.dtype}; are logits and labels swapped?")
-    low, high = (int(end) for end in labels.aminmax())
-    if low < 0 or high >= k:
-        hint = "are they 1-based? then subtract 1" if low >= 1 and high == k else "negative ones need ignore_index"
-        hint = hint if high == k or low < 0 else "are there classes without a column?"
-        raise InputError(f"labels must lie in [0, {k}), got {low} .. {high}; {hint}")
-    _finite(logits)
-    if _like_probabilities(logits):
-        raise InputError(
-            f"logits look like probabilities (all {n} rows are non-negative and sum to 1); "
-            "use Predictions.from_probs, or the key 'probs' in a file"
-        )
-    if weights is not None:
-        _check_weights(weights)
-
-
-def _finite(logits: Tensor) -> None:
-    """Refuse NaN, +inf, and rows without any probability; all of them survive a sum: one cheap pass finds them."""
-    if bool(logits.sum(dtype=torch.float64 if logits.dtype == torch.float64 else torch.float32).isfinite()):
-        return
-    n = len(logits)
-    if logits.isnan().any():
-        raise InputError(f"{_nan_rows(logits)} of {n} rows of logits contain NaN; drop or repair them first")
-    if logits.isposinf().any():
-        raise InputError(
-            f"{int(logits.isposinf().any(1).sum())} of {n} rows of logits contain +inf; only -inf "
-            "(probability 0) has a meaning"
-        )
-    if bool(logits.isneginf().all(1).any()):
-        raise InputError("a row of logits is -inf everywhere: no class has any probability")
-
-
-def _like_probabilities(logits: Tensor) -> bool:
-    """Whether all rows are non-negative and sum to 1, and enough of them are not one-hot to be no accident."""
-    if not _sum_to_one(logits[:32]) or not _sum_to_one(logits):
-        return False
-    return int(((logits > 0) & (logits < 1)).any(1).sum()) >= FEW
-
-
-def _sum_to_one(rows: Tensor) -> bool:
-    return bool((rows >= 0).all()) and bool(((rows.double().sum(1) - 1).abs() < 1e-3).all())
-
-
-def _check_weights(weights: Tensor) -> None:
-    total = float(weights.sum())
-    if not bool((weights >= 0).all()) or not 0 < total <= MOST:
-        raise InputError(f"weights must be non-negative, finite, not all zero and at most {MOST:.0e} together")
-    if total < 1 + 1e-3 and int((weights > 0).sum()) > 1:
-        raise InputError(
-            f"weights say how often an example counts, but all {len(weights)} together count as {total:.4g}; "
-            "multiply normalized ones by the number of examples"
-        )
-
-
-def _log_probs(probs: Any) -> Tensor:
-    p = _tensor(probs, "probs")
-    narrow = p.dtype in (torch.float16, torch.bfloat16)
-    p = p.double()
-    if p.ndim == 1:
-        p = torch.stack([1 - p, p], dim=-1)
-    if p.ndim < 2 or not p.numel():
-        raise InputError(f"need probs (n, k), or (n,) for the probability of class 1 of 2, got {tuple(p.shape)}")
-    if p.isnan().any():
-        raise InputError(f"{_nan_rows(p)} of {len(p)} rows of probs contain NaN; drop or repair them first")
-    total = p.sum(1)
-    if bool((p < 0).any()) or bool(((total - 1).abs() > (2e-2 if narrow else 1e-3)).any()):
-        raise InputError(
-            f"rows of probs must be non-negative and sum to 1, got minimum {p.min():.4g} and sums "
-            f"{total.min():.4g} .. {total.max():.4g}; if these are logits, say logits"
-        )
-    return p.log()
-
-
-def _nan_rows(x: Tensor) -> int:
-    return int(x.isnan().flatten(1).any(1).sum())

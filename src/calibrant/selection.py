@@ -59,8 +59,8 @@ def _refined(p: Predictions, folds: int) -> Predictions:
 
 
 def _gathered(p: Predictions) -> Predictions:
-    """Return equal examples as one with a weight, so that a weight is as good as copies; groups keep them together."""
-    if p.groups is not None:
+    """Return equal examples as one with a weight, as good as copies; those in clusters stay as they are."""
+    if p.clusters is not None:
         return p
     weights = torch.ones(len(p), dtype=torch.float64) if p.weights is None else p.weights
     keys = torch.cat([p.logits, p.labels[:, None].double()], 1)[weights > 0]

@@ -104,7 +104,7 @@ def weighted(name: str, n: int, k: int, seed: int) -> tuple[Predictions, Predict
     data = draw(n, k, seed, scale=1.5)
     weights = torch.randint(0, 4, (n,), generator=torch.Generator().manual_seed(seed)).double()
     rows = torch.arange(n).repeat_interleave(weights.long())
-    copies = Predictions(data.logits[rows], data.labels[rows], groups=rows)
+    copies = Predictions(data.logits[rows], data.labels[rows], clusters=rows)
     return Predictions(data.logits, data.labels, weights), copies
 
 

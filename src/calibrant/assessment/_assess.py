@@ -19,7 +19,6 @@ from calibrant.metrics import Summary
 from calibrant.predictions import Of, Predictions
 from calibrant.types import InputError
 
-METRICS = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece")
 FOLDS = 5
 
 
@@ -69,7 +68,7 @@ def assess(
     val: Predictions,
     test: Predictions | Iterable[Predictions] | str | Path | None = None,
     calibrators: Sequence[Any] | None = None,
-    metrics: Sequence[str] = METRICS,
+    metrics: Sequence[str] | None = None,
     *,
     choose: str | None = None,
     folds: int = FOLDS,
@@ -84,6 +83,8 @@ def assess(
     - `calibrators`: texts such as "Temperature", the path of a saved one (.safetensors), classes with a `fit`, or
       fitted ones, which stay as they are. Left out: Identity, Temperature, StructuredMatrix, HistogramBinning and
       Auto; beyond 1000 classes StructuredVector instead of StructuredMatrix.
+    - `metrics`: by which calibrators are compared. Left out: what suits the event that is judged, for classes accuracy,
+      nll, brier, ece, adaptive_ece and classwise_ece.
     - `choose`: the calibrator to choose, instead.
     - `of`: what is judged. "top", that the predicted class is right, or a class's index; if left out, what the
       predictions say, and of two classes the probability of class 1.
@@ -98,9 +99,10 @@ def assess(
     ('Temperature', 3)
     """
     tell = progress or _silent
-    shown = [catalog.METRICS.brief(text) for text in texts(metrics)]
     of = event_of(test if isinstance(test, Predictions) else val, of)
     val = val.judging(of)
+    judged_by = event(of, val.k, val.class_names)
+    shown = [catalog.METRICS.brief(text) for text in texts(judged_by.shown if metrics is None else metrics)]
     candidates, choose = candidates_of(usual(val.k) if calibrators is None else calibrators, choose)
     guard = Guard(val, candidates)
     if test is None:
@@ -109,7 +111,7 @@ def assess(
         guard.look(test)
         guard.told()
     if test is not None and not isinstance(test, Predictions):
-        shown = [name for name in shown if name != "classwise_ece"]
+        shown = [name for name in shown if metrics is not None or name not in ("classwise_ece", "auroc")]
         measure(Summary.empty(of=of).add(val[:1]), metrics=shown)  # what a summary cannot tell is refused now
     fitted = {c.name: c.fit(val, tell) for c in candidates}
     held_out = {} if choose or test is None else _held_out(candidates, fitted, val, folds, tell)
@@ -127,7 +129,7 @@ def assess(
         fitted=fitted,
         chosen=chosen,
         held_out=held_out,
-        changes=judged.changes(chosen, event(of, val.k).paired),
+        changes=judged.changes(chosen, judged_by.paired),
         mistakes=judged.mistakes(chosen),
         how=_how(val, test, judged, folds) + guard.told(),
         fitted_on=val,
@@ -141,7 +143,7 @@ def _held_out(
     candidates: Sequence[Candidate], fitted: Mapping[str, Any], val: Predictions, folds: int, tell: Progress
 ) -> dict[str, float]:
     """NLL on held-out folds of the fitting data; nan where there are too few, or where none is honest."""
-    most = len(val) if val.groups is None else len(val.groups.unique())
+    most = len(val) if val.clusters is None else len(val.clusters.unique())
     if most < 2:
         return {}
     digest, found = val.digest, dict[str, float]()

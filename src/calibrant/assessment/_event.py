@@ -1,10 +1,10 @@
-"""What is judged, in words: that the predicted class is right, or that one class is the true one."""
+"""What is judged, in words: that the predicted class, or an answer, is right, or that one class is the true one."""
 
 from dataclasses import dataclass, field, replace
 
 from calibrant import metrics
 from calibrant.metrics import About
-from calibrant.predictions import Of, Predictions
+from calibrant.predictions import CORRECTNESS, Of, Predictions
 from calibrant.types import InputError
 
 SCORES = ("accuracy", "nll", "brier")
@@ -26,8 +26,10 @@ class Event:
     outcome: str  # what predictions then were
     probabilities: str
     against: str  # heading of the diagrams
+    among: str  # what there are many of
     rows: tuple[str, ...]  # of the table, in the order in which they should be read
     paired: tuple[str, ...]  # metrics whose change is tested; quick to measure again and again
+    shown: tuple[str, ...] = (*SCORES, "ece", "adaptive_ece", "classwise_ece")  # by which calibrators are compared
     own: dict[str, About] = field(default_factory=dict[str, About])  # where a metric's own words do not fit
 
     def about(self, name: str) -> About:
@@ -59,16 +61,33 @@ TOP = Event(
     outcome="right",
     probabilities="confidences",
     against="Confidence against accuracy",
+    among="examples",
     rows=(*SCORES, *ERRORS, "smooth_ece", "classwise_ece", "confident_share", "confident_accuracy", "aurc"),
     paired=(*PAIRED, "aurc"),
 )
 
 
-def event(of: Of, k: int) -> Event:
-    """The words for what predictions of k classes are judged by."""
+CONFIDENCE = replace(  # of answers, without classes
+    TOP,
+    of=1,
+    judged="that the answer is right",
+    outcome="right",
+    among="answers",
+    rows=("nll", "event_brier", *ERRORS, "smooth_ece", "confident_share", "confident_accuracy", "auroc", "aurc"),
+    paired=("nll", "event_brier", *PAIRED[3:], "auroc", "aurc"),
+    shown=("nll", "event_brier", "ece", "adaptive_ece", "auroc"),
+)
+
+
+def event(of: Of, k: int, names: tuple[str, ...] | None = None) -> Event:
+    """The words for what predictions of k classes, of these names, are judged by."""
+    among = f"examples of {k} classes"
+    if names == CORRECTNESS and of == 1:
+        return CONFIDENCE
     if of == "top":
-        return TOP if k > 2 else replace(TOP, rows=_without(TOP.rows, "classwise_ece"))
-    name, gap = f"class {of}", metrics.about("signed_gap")
+        return replace(TOP, among=among, rows=TOP.rows if k > 2 else _without(TOP.rows, "classwise_ece"))
+    name = names[of] if names and isinstance(of, int) else f"class {of}"
+    gap = metrics.about("signed_gap")
     return Event(
         of=of,
         judged=f"the probability of {name}",
@@ -80,6 +99,7 @@ def event(of: Of, k: int) -> Event:
         outcome=f"of {name}",
         probabilities="probabilities",
         against="Probability against frequency",
+        among=among,
         rows=(*SCORES, *ERRORS, "smooth_ece", "auroc" if k == 2 else "classwise_ece"),
         paired=(*PAIRED, *(("auroc",) if k == 2 else ())),
         own={

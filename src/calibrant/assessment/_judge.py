@@ -17,7 +17,7 @@ from calibrant.types import InputError, Map
 
 GROUPS = 50  # of the jackknife
 MISTAKES = 20
-MEANS = ("accuracy", "nll", "brier", "signed_gap")  # whose change is tested without a second pass
+MEANS = ("accuracy", "nll", "brier", "event_brier", "signed_gap")  # whose change is tested without a second pass
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ class Pieces:
         if len(self.before) < 2:
             return None
         before, after, sums = self.before, self.after[name], self._sums[name].tolist()
-        rows = [difference_of_means(m, before[m], after[m], part) for m, part in zip(MEANS, sums, strict=True)]
+        pairs = [(m, part) for m, part in zip(MEANS, sums, strict=True) if m in paired]
+        rows = [difference_of_means(m, before[m], after[m], part) for m, part in pairs]
         return Comparison(len(before), 0.90, tuple(rows))
 
     def mistakes(self, name: str) -> tuple[Mistake, ...]:

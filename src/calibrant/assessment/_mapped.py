@@ -8,7 +8,7 @@ from torch import Tensor
 
 from calibrant import _softmax
 from calibrant._softmax import Outcomes, Visit
-from calibrant.predictions import Predictions, mapped_logits
+from calibrant.predictions import PARTS, Predictions, mapped_logits
 from calibrant.types import Map
 
 _ELEMENTS = 1 << 22  # of a block: 32 MB in float64
@@ -24,8 +24,7 @@ class Mapped(Predictions):
     by: Map
 
     def __init__(self, source: Predictions, by: Map) -> None:
-        self.__dict__.update(source=source, by=by, labels=source.labels, weights=source.weights)
-        self.__dict__.update(groups=source.groups, of=source.of)
+        self.__dict__.update({name: getattr(source, name) for name in PARTS if name != "logits"}, source=source, by=by)
 
     @property
     def logits(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]

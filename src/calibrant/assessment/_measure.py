@@ -120,7 +120,7 @@ def texts(names: Sequence[str] | None) -> list[str]:
 def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float, fit: Any) -> Measurement:
     k = p.k
     cells = _cells(p, bins)
-    judged = event(p.of, k)
+    judged = event(p.of, k, p.class_names)
     rows: list[Row] = []
     for method in _methods(judged, more):
         if method.text == "classwise_ece":
@@ -140,6 +140,7 @@ def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float,
         level=level,
         rows=_finished(rows, judged, more),
         event=judged,
+        names=p.class_names,
         happened=metrics.wilson(float(total) / mass, mass, level),
         ties=events.ties,
         table=events.equal_width(bins),
@@ -169,7 +170,7 @@ PARTS_OF = ("refinement", "calibration_loss")
 def _of_summary(summary: Summary, more: list[Method], of: Of | None, bins: int | None, level: float) -> Measurement:
     if of not in (None, summary.of):
         raise InputError(f"this summary judges {summary.of!r}, not {of!r}: make it with Summary.empty(of={of!r})")
-    bins, judged = bins or summary.bins, event(summary.of, summary.k)
+    bins, judged = bins or summary.bins, event(summary.of, summary.k, summary.class_names)
     known = [name for name in judged.rows if name not in UNKNOWN]
     rows = [_row_of_summary(m, summary, level) for m in _methods(judged, more) if m.text in known or m in more]
     return Measurement(
@@ -179,6 +180,7 @@ def _of_summary(summary: Summary, more: list[Method], of: Of | None, bins: int |
         level=level,
         rows=_finished(rows, judged, more),
         event=judged,
+        names=summary.class_names,
         happened=metrics.wilson(summary.total("happened") / summary.mass, summary.mass, level),
         ties=summary.ties,
         table=summary.equal_width(bins),

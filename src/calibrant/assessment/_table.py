@@ -54,6 +54,7 @@ class Table:
     level: float  # of the intervals
     rows: tuple[Row, ...]
     event: Event  # what is judged
+    names: tuple[str, ...] | None  # of the classes
     happened: Interval  # how often it happened
     ties: Ties  # examples sorted by confidence: what curves are drawn from
     table: Bins  # the bins behind ECE
@@ -68,6 +69,10 @@ class Table:
     def said(self) -> float:
         """How often it should have happened, by what was said."""
         return self.happened.value + self["signed_gap"].value
+
+    def name_of(self, index: int) -> str:
+        """What a class is called."""
+        return str(index) if self.names is None else self.names[index]
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -104,6 +109,7 @@ class Table:
     def json(self) -> str:
         """Return all numbers as JSON text; null for what there is not, "inf" for infinity."""
         content = {"n": self.n, "k": self.k, "judged": self.event.judged, "bins": self.bins, "level": self.level}
+        content |= {} if self.names is None else {"classes": self.names}
         return json.dumps(strict(content | {"results": self.records()}), indent=1, allow_nan=False) + "\n"
 
 

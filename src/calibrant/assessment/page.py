@@ -44,7 +44,7 @@ def measurement_page(measured: Table, more: Mapping[str, str]) -> str:
         *_classes(tables),
         *_coverage({"": measured}),
     ]
-    lead = f"{measured.n:,} examples of {measured.k} classes, as they are: nothing was fitted. {_judged(measured)}"
+    lead = f"{measured.n:,} {measured.event.among}, as they are: nothing was fitted. {_judged(measured)}"
     tiles = _tiles(measured, measured, measured["nll"].interval)
     return page(headline(measured), lead.strip(), sections, _facts(more), kicker=KICKER, tiles=tiles)
 
@@ -65,7 +65,7 @@ def assessment_page(found: Findings, more: Mapping[str, str], saved: str | Path 
         *([Section("Confident mistakes", _mistakes(found))] if found.mistakes else []),
         Section("Use the calibrator", _use(found, saved, "command" in more)),
     ]
-    lead = f"{before.n:,} examples of {before.k} classes. {found.how} {_judged(before)}"
+    lead = f"{before.n:,} {before.event.among}. {found.how} {_judged(before)}"
     tiles = _tiles(before, after, f"by {found.chosen}" if after is not before else "")
     return page(headline(before), lead.strip(), sections, _facts(more), kicker=KICKER, tiles=tiles)
 
@@ -214,7 +214,12 @@ def _classes(tables: Tables) -> list[Section]:
     head = ["class", "examples", "is", "said to be", "right if predicted", "said if predicted", "ECE (%)"]
     rows: list[list[str]] = []
     for j in before.worst_first.tolist():
-        row = [f"{j}", f"{int(before.count[j]):,}", _share(before.frequency[j]), _share(before.forecast[j])]
+        row = [
+            next(iter(tables.values())).name_of(j),
+            f"{int(before.count[j]):,}",
+            _share(before.frequency[j]),
+            _share(before.forecast[j]),
+        ]
         row += [_share(before.precision[j]), _share(before.confidence[j])]
         rows.append(row + [f"{100 * float(each.ece[j]):.2f}" for each in known])
     head += ["ECE after (%)"] if len(known) > 1 else []
@@ -249,10 +254,16 @@ def _coverage(tables: Tables) -> list[Section]:
 
 
 def _mistakes(found: Findings) -> str:
-    pair = found.chosen != "Identity"
+    pair, name = found.chosen != "Identity", found.before.name_of
     head = ["row", "true class", "predicted", "said", *([f"after {found.chosen}"] if pair else [])]
     rows = [
-        [f"{m.row}", f"{m.label}", f"{m.predicted}", _sure(m.before), *([_sure(m.after)] if pair else [])]
+        [
+            f"{m.row}",
+            name(m.label),
+            name(m.predicted),
+            _sure(m.before),
+            *([_sure(m.after)] if pair else []),
+        ]
         for m in found.mistakes
     ]
     note = (

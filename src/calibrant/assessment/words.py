@@ -104,7 +104,10 @@ def remedy(found: Findings) -> str:
     why = ", which has the lowest NLL on held-out folds of the fitting data" if found.held_out else ""
     nll, ece = (tuple(table[m].text for table in (found.before, found.after)) for m in ("nll", "ece"))
     moved = f"NLL from {nll[0]} to {nll[1]} and ECE from {ece[0]} % to {ece[1]} %"
-    same = "may change predictions" if found.changes is None else _accuracy(found.changes["accuracy"])
+    accuracy = next((row for row in found.changes or () if row.name == "accuracy"), None)
+    if accuracy is None and found.changes is not None:
+        return f"{found.chosen}{why}. It takes {moved}."
+    same = "may change predictions" if accuracy is None else _accuracy(accuracy)
     return f"{found.chosen}{why}. It takes {moved}, and {same}."
 
 
@@ -129,7 +132,7 @@ def split(found: Findings) -> list[Difference]:
     """Return the changes of NLL and Brier that divide them into refinement and calibration; none without a map."""
     if found.chosen == "Identity" or found.changes is None:
         return []
-    rows = (found.changes[name] for name in ("nll", "brier"))
+    rows = (row for row in found.changes if row.name in ("nll", "brier", "event_brier"))
     return [row for row in rows if all(map(math.isfinite, (row.difference, row.low, row.high)))]
 
 

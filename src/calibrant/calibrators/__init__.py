@@ -25,6 +25,7 @@ from calibrant.calibrators import (
 )
 from calibrant.calibrators._affine import *
 from calibrant.calibrators._affine import WIDEST
+from calibrant.calibrators._apply import classes_of
 from calibrant.calibrators._auto import *
 from calibrant.calibrators._binary import *
 from calibrant.calibrators._binning import *
@@ -45,6 +46,7 @@ register = CALIBRATORS.register
 __all__ = [
     "WIDEST",
     "calibrate",
+    "classes_of",
     "cross_fit",
     "fit",
     "fitted_on",

@@ -202,7 +202,7 @@ def _families(p: Predictions, folds: int, accuracy_preserving: bool) -> tuple[li
         if p.mass < family.needs(k):
             left_out.append(f"{of}, needs {family.needs(k)}")
         elif units(p) < folds:
-            left_out.append(f"{family.name}: {folds} folds need as many rows or groups, there are {units(p)}")
+            left_out.append(f"{family.name}: {folds} folds need as many rows or clusters, there are {units(p)}")
         elif family.takes_too_long(n, k):
             left_out.append(f"{of} take too long")
         else:

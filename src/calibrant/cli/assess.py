@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calibrant.cli._columns import with_columns
 from calibrant.cli._common import With, command, include, out, say, status, write
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ Metrics = Annotated[list[str] | None, typer.Option("--metric", "-m", help="May b
 Of = Annotated[
     str | None,
     typer.Option(
-        help="What is judged: top, the predicted class, or a class's index; default: 1 of two classes, else top."
+        help="What is judged: top, the predicted class, or a class, by index or name; default: 1 of two, else top."
     ),
 ]
 Ignore = Annotated[int | None, typer.Option("--ignore-index", help="Leave out positions with this label.")]
@@ -31,15 +32,18 @@ Stream = Annotated[
 Memory = Annotated[
     float | None, typer.Option(min=0, help="GB that the judged file may take; default: a fourth of what is free.")
 ]
+Drop = Annotated[
+    bool, typer.Option("--drop", help="Leave out rows of a table with missing values, or confidences outside [0, 1].")
+]
 Html = Annotated[Path | None, typer.Option(help="Write a report here.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write all numbers here; - is standard output.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("assess")(assess_)
-    app.command("measure")(measure_)
-    app.command("apply")(apply_)
+    app.command("assess")(with_columns(assess_))
+    app.command("measure")(with_columns(measure_))
+    app.command("apply")(with_columns(apply_))
 
 
 def assess_(
@@ -64,12 +68,16 @@ def assess_(
     stream: Stream = None,
     memory: Memory = None,
     ignore: Ignore = None,
+    drop: Drop = False,
     with_: With = None,
+    *,
+    columns: dict[str, Any],
 ) -> None:
     """Fit calibrators on VAL, judge them on TEST.
 
-    Files: .npz, .safetensors, .pt with keys logits or probs, and labels; NAME_logits.npy with NAME_labels.npy; .csv
-    or .parquet with columns label and logit_0, logit_1, ... or prob_0, ...
+    Files: .npz, .safetensors, .pt with keys logits or probs, and labels, or confidence and correct; NAME_logits.npy
+    with NAME_labels.npy; tables (.csv, .tsv, .jsonl, .parquet, .arrow, packed with .gz or .zst, a folder of them, or
+    a pattern in quotes) with columns label and prob_cat, prob_dog, ..., logit_..., or confidence and correct.
     """
     import calibrant
     from calibrant import assessment
@@ -86,19 +94,21 @@ def assess_(
             "fitting and judging on the same data is refused, since it flatters every calibrator; give a second file "
             "to judge on, or cross-fit this one with --cv 5 (calibrant measure looks at one file as it is)"
         )
-    val = calibrant.Predictions.load(file[0], ignore_index=ignore)
+    how: dict[str, Any] = {"ignore_index": ignore, "drop": drop, **columns}
+    val = calibrant.Predictions.load(file[0], **how)
     maps = len(calibrator or assessment.CALIBRATORS) + 1
-    pieces = _in_pieces(file[1], stream, ignore, memory, maps) if len(file) == 2 else None
-    test = None if len(file) == 1 else pieces or calibrant.Predictions.load(file[1], ignore_index=ignore)
+    pieces = _in_pieces(file[1], stream, how, memory, maps) if len(file) == 2 else None
+    test = None if len(file) == 1 else pieces or calibrant.Predictions.load(file[1], **how)
+    _told({file[0]: val} | ({file[1]: test} if isinstance(test, calibrant.Predictions) else {}), json_)
     with status() as progress:
         found = calibrant.assess(
             val,
             test,
             calibrator or None,
-            metric or assessment.METRICS,
+            metric or None,
             choose=choose,
             folds=cv or 5,
-            of=_event(of),
+            of=_event(of, val),
             progress=progress,
         )
     facts = {"fitted on" if test is not None else "cross-fitted on": _fact(file[0], val)}
@@ -123,7 +133,10 @@ def measure_(
     stream: Stream = None,
     memory: Memory = None,
     ignore: Ignore = None,
+    drop: Drop = False,
     with_: With = None,
+    *,
+    columns: dict[str, Any],
 ) -> None:
     """Measure the predictions of one file as they are: nothing is fitted.
 
@@ -137,15 +150,17 @@ def measure_(
     calibrate = None if calibrator is None else saved(calibrator)
     with status() as progress:
         progress("measuring")
-        pieces = _in_pieces(file, stream, ignore, memory, 1)
+        how: dict[str, Any] = {"ignore_index": ignore, "drop": drop, **columns}
+        pieces = _in_pieces(file, stream, how, memory, 1)
         if pieces is not None:
             judged: Any = summary_of(pieces, calibrate, of=_event(of), bins=bins or 15)
             fact = f"{file}: {len(judged):,} examples, in pieces"
         else:
-            judged = calibrant.Predictions.load(file, ignore_index=ignore)
+            judged = calibrant.Predictions.load(file, **how)
+            _told({file: judged}, json_)
             fact = _fact(file, judged)
             judged = judged if calibrate is None else calibrate(judged)
-        measured = calibrant.measure(judged, metrics=metric, of=_event(of), bins=bins)
+        measured = calibrant.measure(judged, metrics=metric, of=_event(of, judged), bins=bins)
     facts = {"command": command(), "measured": fact} | ({"calibrated by": str(calibrator)} if calibrator else {})
     _give(measured, json_, html and (html, measured.html(facts)))
 
@@ -153,28 +168,26 @@ def measure_(
 def apply_(
     calibrator: Annotated[Path, typer.Argument(help="A calibrator that assess saved.")],
     file: Annotated[Path, typer.Argument(help="Predictions; labels are not needed.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write calibrated logits (.npz).")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Where to write: .npz, .safetensors; .csv, .parquet, ... of a table.")
+    ],
+    drop: Drop = False,
     with_: With = None,
+    *,
+    columns: dict[str, Any],
 ) -> None:
-    """Calibrate predictions with a saved calibrator."""
-    import numpy as np
+    """Calibrate predictions with a saved calibrator.
 
-    from calibrant import calibrators
-    from calibrant.io import atomic_write
-    from calibrant.predictions import load_unlabeled
-    from calibrant.types import InputError
+    Of arrays, calibrated logits are written. A table keeps its columns and rows, and gains calibrated_... with the
+    probability of each class and, of classes, `predicted`.
+    """
+    from calibrant.assessment import apply_to_file
+    from calibrant.calibrators import load
 
     include(with_)
-    if output.suffix != ".npz":
-        raise InputError(f"calibrated predictions are written as .npz, got {output}")
     _writable(output, inputs=[calibrator, file, *(with_ or [])])
-    fitted = calibrators.load(calibrator)
-    p, labeled = load_unlabeled(file)
-    calibrated = p.double().mapped(fitted)
-    arrays = {"logits": calibrated.logits.numpy()} | ({"labels": p.labels.numpy()} if labeled else {})
-    with atomic_write(output) as draft:
-        np.savez_compressed(draft, **arrays)  # pyright: ignore[reportArgumentType]
-    say(f"wrote {output}: calibrated logits of {len(p):,} examples")
+    count, what = apply_to_file(load(calibrator), file, output, drop=drop, **columns)
+    say(f"wrote {output}: calibrated {what} of {count:,} examples")
 
 
 def _give(found: Any, json_: Path | None, page: tuple[Path, str] | None) -> None:
@@ -208,11 +221,21 @@ def _writable(*paths: Path | None, inputs: Iterable[str | Path | None]) -> None:
         writable(path)
 
 
-def _event(of: str | None) -> Any:
+def _told(files: "dict[Path, Predictions]", json_: Path | None) -> None:
+    """Say what was noticed at the door, once for what is the same of several files."""
+    notes: dict[str, list[str]] = {}
+    for path, p in files.items():
+        for note in p.notes:
+            notes.setdefault(note, []).append(str(path))
+    for note, paths in notes.items():
+        _note(f"{' and '.join(paths)}: {note}", json_)
+
+
+def _event(of: str | None, p: Any = None) -> Any:
     """A class index where it is one."""
     from calibrant.types import InputError
 
-    if of is None or of in ("top", "classes"):
+    if of is None or of in ("top", "classes") or of in (getattr(p, "class_names", None) or ()):
         return of
     if not of.removeprefix("-").isdigit():
         raise InputError(f'--of is "top" or the index of a class, got {of!r}')
@@ -224,16 +247,16 @@ def _fact(path: Path, p: Any) -> str:
 
 
 def _in_pieces(
-    path: Path, stream: bool | None, ignore: int | None, memory: float | None, maps: int
+    path: Path, stream: bool | None, how: dict[str, Any], memory: float | None, maps: int
 ) -> "Iterable[Predictions] | None":
     """Return the pieces of a file that is read so: when asked for, or when it would take more memory than it may."""
     from calibrant import Predictions, io
 
-    if stream is None and path.is_file() and path.stat().st_size and path.suffix in io.PIECES:
-        file = io.pieces_of(path)
+    if stream is None and io.in_pieces(path):
+        file = io.pieces_of(path, {role: how[role] for role in how if role not in ("ignore_index", "drop")})
         needed = 8 * file.rows * (file.width + COLUMNS * maps)
         stream = needed > (_free() / 4 if memory is None else 1e9 * memory)
-    return Predictions.load_pieces(path, ignore_index=ignore) if stream else None
+    return Predictions.load_pieces(path, **how) if stream else None
 
 
 def _free() -> float:

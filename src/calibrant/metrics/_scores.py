@@ -18,6 +18,7 @@ __all__ = [
     "confident_share",
     "entropy",
     "error",
+    "event_brier",
     "nll",
     "signed_gap",
 ]
@@ -130,6 +131,28 @@ def brier(p: Predictions) -> Scalar:
     tensor(0.5000, dtype=torch.float64)
     """
     return mean(p.outcomes.brier, p.weights)
+
+
+def _event_brier(events: Events) -> PerExample:
+    return (events.confidence - events.happened).square()
+
+
+@metric(
+    "Brier score of the event",
+    short="Brier",
+    meaning="squared distance of what is said from what happens, 0 to 1",
+    takes="events",
+    each=_event_brier,
+)
+def event_brier(events: Events) -> Scalar:
+    r"""Mean Brier score of the judged event, $(c - 1[happened])^2$, in [0, 1]: the one of binary forecasts.
+
+    Half of `brier` for two classes. scikit-learn's `brier_score_loss`.
+
+    >>> event_brier(Predictions.from_confidence([0.9, 0.2], [1, 1]))
+    tensor(0.3250, dtype=torch.float64)
+    """
+    return mean(_event_brier(events), events.weights)
 
 
 @metric(

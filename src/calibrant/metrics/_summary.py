@@ -26,9 +26,14 @@ SURE = 0.99
 
 _FEATURES = (  # what is summed over the examples of every bin; all but the first count an example by its weight
     *("rows", "mass", "correct", "happened", "gap", "gap_square", "variance", "nll", "nll_square", "infinite"),
-    *("brier", "brier_square", "sure", "sure_happened"),
+    *("brier", "brier_square", "sure", "sure_happened", "gap_square_square"),
 )
-_MEANS = {"nll": "nll", "brier": "brier", "signed_gap": "gap"}  # metrics whose interval is that of a mean
+_MEANS = {
+    "nll": "nll",
+    "brier": "brier",
+    "event_brier": "gap_square",
+    "signed_gap": "gap",
+}  # metrics whose interval is that of a mean
 _SHARES = {  # metrics that are one sum as a share of another
     "accuracy": ("correct", "mass"),
     "confident_share": ("sure", "mass"),
@@ -61,6 +66,7 @@ class Summary:
     sums: Tensor  # (3 f b) int64, over bins of equal width, in words of 26 bits, the lowest first
     cells: Tensor = field(repr=False)  # (2 3 g) int64: mass, what happened, confidence by log-odds, words of 36 bits
     of: Of = "top"  # the event that is judged
+    class_names: tuple[str, ...] | None = None
 
     @classmethod
     def empty(cls, k: int = 0, *, bins: int = 15, of: Of = "top", device: torch.device | str = "cpu") -> "Summary":
@@ -101,7 +107,7 @@ class Summary:
             part = p[i : i + _ROWS]
             sums = _carry(sums + _sums(part, self.bins).to(sums.device), _WORD)
             _count(cells, part)
-        return Summary(k, self.bins, sums, _countable(cells), self.of)
+        return Summary(k, self.bins, sums, _countable(cells), self.of, self.class_names or p.class_names)
 
     def __add__(self, other: "Summary") -> "Summary":
         """Both together."""
@@ -112,7 +118,7 @@ class Summary:
             )
         sums = _carry(self.sums + other.sums.to(self.sums.device), _WORD)
         cells = _countable(self.cells + other.cells.to(self.sums.device))
-        return Summary(max(self.k, other.k), self.bins, sums, cells, self.of)
+        return Summary(max(self.k, other.k), self.bins, sums, cells, self.of, self.class_names or other.class_names)
 
     def __radd__(self, other: int) -> "Summary":
         """Let `sum(summaries)` start from 0."""
@@ -202,7 +208,7 @@ def _sums(p: Predictions, bins: int) -> Tensor:
     coarse = 2.0 ** (_COARSE - _UNIT)
     sure, ones = (c >= SURE).double(), torch.ones_like(c)
     rows = [ones, outcomes.correct, a, u, u.square(), c * (1 - c), nll, nll.square() * coarse]
-    rows += [infinite.double(), brier, brier.square(), sure, sure * a]
+    rows += [infinite.double(), brier, brier.square(), sure, sure * a, u.square().square()]
     values = torch.stack(rows)
     values = torch.cat([ones[None], values if events.weights is None else values * events.weights])
     units = values.mul_(2.0**_UNIT).round_()

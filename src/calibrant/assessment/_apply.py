@@ -1,0 +1,95 @@
+"""Calibrating a file by a fitted map: arrays become arrays, and a table keeps all its columns and rows."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant import io
+from calibrant._columns import Columns, arrays_of
+from calibrant.calibrators import classes_of
+from calibrant.predictions import Predictions, load_unlabeled, unlabeled
+from calibrant.types import InputError
+
+ROW = "row of the table"
+
+
+def apply_to_file(
+    calibrator: Any, path: str | Path, output: str | Path, *, drop: bool = False, **columns: Any
+) -> tuple[int, str]:
+    """Calibrate the predictions of a file, labeled or not; say of how many what was written.
+
+    A table (see `Predictions.from_table` for `columns`) becomes a table: every row and column as it was, and
+    `calibrated_...` columns with the probability of each class, or the one that there was, and of classes `predicted`.
+    With `drop`, rows in which something is missing get none. Other files become .npz, .safetensors or a table with
+    calibrated logits, and the labels if there are any.
+
+    Raises `InputError` as `Predictions.load` does.
+    """
+    if io.is_table(path) and io.is_table(output):
+        return _table(calibrator, path, output, drop, columns)
+    p, labeled = load_unlabeled(path, **columns)
+    made = p.double().mapped(calibrator)
+    arrays = {"logits": made.logits.contiguous()} | ({"labels": p.labels} if labeled else {})
+    io.write(output, arrays, {} if p.class_names is None else {"class_names": p.class_names})
+    return len(p), "logits"
+
+
+def _table(calibrator: Any, path: str | Path, output: str | Path, drop: bool, said: dict[str, Any]) -> tuple[int, str]:
+    import polars
+
+    try:
+        frame = io.table(path)
+        columns = io.columns_of(frame, said)
+        made = calibrated(calibrator, frame, columns, drop=drop)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    if twice := sorted(set(made.columns) & set(frame.columns)):
+        raise InputError(f"{path} has a column {twice[0]!r} already: rename it, or give a table without it")
+    with io.atomic_write(output) as draft:
+        io.write_table(draft, polars.concat([frame, made], how="horizontal"))
+    return int(made[:, 0].is_not_null().sum()), "probabilities"
+
+
+def calibrated(calibrator: Any, frame: Any, columns: Columns, *, drop: bool = False) -> Any:
+    """Return the new columns for every row of a frame; null where a row was left out."""
+    import polars
+
+    wanted = replace(columns, label=None, labels=(), correct=None, weight=None, cluster=None, id=ROW)
+    arrays = arrays_of(frame.with_row_index(ROW), wanted, drop=drop)
+    rows = arrays.pop("ids")
+    single = len(columns.scores) > 2 and classes_of(calibrator) == 2
+    if single:  # several labels per example, each of them a yes or no
+        names = columns.names or tuple(map(str, range(len(columns.scores))))
+        new = {
+            f"calibrated_prob_{name}": each for name, each in zip(names, _each(calibrator, arrays, names), strict=True)
+        }
+    else:
+        new = _new(calibrator, unlabeled(arrays)[0])
+    short = polars.DataFrame(
+        {ROW: rows} | {name: part if isinstance(part, list) else part.numpy() for name, part in new.items()}
+    )
+    whole = polars.DataFrame({ROW: range(len(frame))}, schema={ROW: rows.dtype})
+    return whole.join(short, on=ROW, how="left", maintain_order="left").drop(ROW)
+
+
+def _new(calibrator: Any, p: Predictions) -> dict[str, Any]:
+    """The calibrated probabilities by the names of their columns."""
+    probs = p.double().mapped(calibrator).logits.softmax(1)
+    if p.of == 1:
+        return {"calibrated_confidence" if p.class_names else "calibrated_prob": probs[:, 1]}
+    names = p.class_names or tuple(map(str, range(p.k)))
+    predicted = probs.argmax(1)
+    said = predicted if p.class_names is None else [names[i] for i in predicted.tolist()]
+    return {f"calibrated_prob_{name}": probs[:, i] for i, name in enumerate(names)} | {"predicted": said}
+
+
+def _each(calibrator: Any, arrays: dict[str, Any], names: tuple[str, ...]) -> list[Tensor]:
+    """The calibrated probability of each label, one after the other."""
+    kind = "probs" if "probs" in arrays else "logits"
+    scores = torch.as_tensor(arrays[kind])
+    p = Predictions.multilabel(scores, torch.zeros_like(scores), names=names, probs=kind == "probs")
+    probs = p.double().mapped(calibrator).logits.softmax(1)[:, 1]
+    return list(probs.view(scores.shape).T)

@@ -71,7 +71,8 @@ class Columns:
                 free.remove(name)
                 found.append(role)
         scores = _scores(columns, roles, free, set(nested), found)
-        return _checked(columns, roles, scores, tuple(found))
+        prefix = next((roles[kind] for kind in WHOLE if isinstance(roles.get(kind), str)), "")
+        return _checked(columns, roles, scores, prefix, tuple(found))
 
     @property
     def text(self) -> str:
@@ -204,9 +205,7 @@ def _scores(
     many = [way for way in ways if len(way[1]) > 1] or lists or ways
     if len(many) > 1:
         shown = " or ".join(f"{kind} in {_some(names)}" for kind, names in many)
-        raise InputError(
-            f"found {shown}; say which: probs=... or logits=... (on the command line, --probs or --logits)"
-        )
+        raise InputError(f"found {shown}; say which: probs= or logits= (on the command line, --probs or --logits)")
     if many:
         found.append(many[0][0])
         return many[0]
@@ -218,7 +217,11 @@ def _any_scores(free: Sequence[str]) -> bool:
 
 
 def _checked(
-    columns: Sequence[str], roles: Mapping[str, Any], scores: tuple[str, tuple[str, ...]], found: tuple[str, ...]
+    columns: Sequence[str],
+    roles: Mapping[str, Any],
+    scores: tuple[str, tuple[str, ...]],
+    prefix: str,
+    found: tuple[str, ...],
 ) -> Columns:
     kind, names = scores
     there = {role: roles.get(role) for role in SINGLE}
@@ -232,7 +235,7 @@ def _checked(
         there |= {"confidence": None, "correct": None}
     elif there["correct"] is None and there["label"] is not None:
         there |= {"correct": there["label"], "label": None}
-    suffixes = _suffixes(names)
+    suffixes = _suffixes(names, prefix)
     labels = _several(columns, names, suffixes) if there["label"] is None else ()
     if suffixes is not None and not labels:
         names, suffixes = _ordered(names, suffixes)
@@ -241,13 +244,12 @@ def _checked(
     return Columns(**there, labels=labels, kind=kind, scores=names, names=suffixes, unused=unused, found=found)
 
 
-def _suffixes(names: tuple[str, ...]) -> tuple[str, ...] | None:
-    """What the columns of classes are called after what they have in common."""
+def _suffixes(names: tuple[str, ...], said: str) -> tuple[str, ...] | None:
+    """What the columns of classes are called after what they begin with."""
     if len(names) < 2:
         return None
-    common = next(
-        (prefix for prefixes in PREFIXES.values() for prefix in prefixes if all(_after(n, prefix) for n in names)), ""
-    )
+    known = [said, *(prefix for prefixes in PREFIXES.values() for prefix in prefixes)]
+    common = next((prefix for prefix in known if prefix and all(_after(name, prefix) for name in names)), "")
     return tuple(name[len(common) :] for name in names)
 
 

@@ -35,7 +35,7 @@ def atomic_write(path: str | Path) -> Generator[Path, None, None]:
     """
     path = Path(path)
     writable(path)
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=_suffix(path), dir=path.parent)
     os.close(handle)
     draft = Path(name)
     try:
@@ -404,7 +404,7 @@ def _parquet(path: Path) -> Any:
 def _arrow(path: Path) -> Any:
     import polars
 
-    with path.open("rb") as file:
+    with path.open("rb", buffering=0) as file:  # polars reads from where the system is, not Python's buffer
         starts = file.read(6)
         file.seek(0)
         return polars.read_ipc(file) if starts == b"ARROW1" else polars.read_ipc_stream(file)

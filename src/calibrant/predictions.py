@@ -88,7 +88,7 @@ class Predictions:
 
     @classmethod
     def from_probs(cls, probs: Any, labels: Any, weights: Any = None, **more: Any) -> "Predictions":
-        """Enter from probabilities (n, k), rows summing to 1, or (n,) for the probability of class 1 of 2.
+        """Enter from probabilities (n, k), rows summing to 1, or (n,) for that of class 1 of 2, which then is judged.
 
         log p is as good a logit as any; it is taken in float64. Rows that were rounded to 3 decimals or more need not
         sum to 1 beyond that. `more`: `of`, `clusters`, `groups`, `class_names`, `ignore_index`.
@@ -97,7 +97,8 @@ class Predictions:
         tensor([[0.2500, 0.7500]], dtype=torch.float64)
         """
         logits, notes = log_probs(probs)
-        return _trusted(**entered(logits, labels, weights, notes=notes, **more))
+        of = "top" if np.ndim(probs) != 1 else 1
+        return _trusted(**entered(logits, labels, weights, notes=notes, **{"of": of} | more))
 
     @classmethod
     def from_confidence(cls, confidence: Any, correct: Any, weights: Any = None, **more: Any) -> "Predictions":

@@ -1,0 +1,298 @@
+"""Tables as people have them: each gives what the same data gives as arrays, or one line with the way out."""
+
+import gzip
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars
+import pytest
+import torch
+
+from calibrant import InputError, Predictions
+
+N = 12
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(size=(N, 3)).round(4)
+PROBS = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
+Y = RNG.integers(0, 3, N)
+NAMES = np.array(["cat", "dog", "emu"])
+C = RNG.random(N).round(3)
+HIT = RNG.integers(0, 2, N)
+W = RNG.integers(1, 4, N).astype(float)
+GROUPS = np.array(["north", "south"])[RNG.integers(0, 2, N)]
+TAGS = RNG.integers(0, 2, (N, 3))  # several labels per example
+SIGMOID = 1 / (1 + np.exp(-LOGITS))
+
+
+def by_class(prefix: str, values: np.ndarray, names: Any = range(3)) -> dict[str, Any]:
+    return {f"{prefix}{name}": values[:, i] for i, name in enumerate(names)}
+
+
+def three() -> Predictions:
+    return Predictions.from_probs(PROBS, Y)
+
+
+def named() -> Predictions:
+    return Predictions.from_probs(PROBS, Y, class_names=NAMES)
+
+
+def raw() -> Predictions:
+    return Predictions(LOGITS, Y)
+
+
+def stated() -> Predictions:
+    return Predictions.from_confidence(C, HIT)
+
+
+def binary() -> Predictions:
+    return Predictions.from_probs(C, HIT, of=1)
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str  # of the file
+    columns: dict[str, Any]
+    expected: Callable[[], Predictions] | str  # or what the error says
+    said: dict[str, Any] = field(default_factory=dict[str, Any])
+    write: Callable[[polars.DataFrame, Path], Any] | None = None
+
+
+def csv(separator: str = ",", **more: Any) -> Callable[[polars.DataFrame, Path], Any]:
+    return lambda frame, path: frame.write_csv(path, separator=separator, **more)
+
+
+def packed(frame: polars.DataFrame, path: Path) -> None:
+    path.write_bytes(gzip.compress(frame.write_csv().encode()))
+
+
+def zstd(frame: polars.DataFrame, path: Path) -> None:
+    frame.write_csv(path, compression="zstd", check_extension=False)
+
+
+def packed_lines(frame: polars.DataFrame, path: Path) -> None:
+    path.write_bytes(gzip.compress(frame.write_ndjson().encode()))
+
+
+def folder(frame: polars.DataFrame, path: Path) -> None:
+    path.mkdir()
+    frame[:5].write_parquet(path / "part-0.parquet")
+    frame[5:].write_parquet(path / "part-1.parquet")
+
+
+def pattern(frame: polars.DataFrame, path: Path) -> None:
+    for i in range(2):
+        frame[6 * i : 6 * i + 6].write_csv(path.with_name(f"part-{i}.csv"))
+
+
+def stream(frame: polars.DataFrame, path: Path) -> None:
+    frame.write_ipc_stream(path)
+
+
+def european(frame: polars.DataFrame, path: Path) -> None:
+    frame.write_csv(path, separator=";", decimal_comma=True)
+
+
+def byte_order_mark(frame: polars.DataFrame, path: Path) -> None:
+    path.write_bytes(b"\xef\xbb\xbf" + frame.write_csv().encode())
+
+
+PROB, LOGIT = by_class("prob_", PROBS), by_class("logit_", LOGITS)
+CASES = (
+    # the library's own
+    Case("own.csv", {"label": Y, **LOGIT}, raw),
+    Case("own.parquet", {**PROB, "label": Y}, three),
+    Case("lists.parquet", {"labels": Y, "probs": PROBS.tolist()}, three),
+    Case("lists.jsonl", {"label": Y, "logits": LOGITS.tolist()}, raw),
+    # formats
+    Case("a.tsv", {"label": Y, **PROB}, three, write=csv("\t")),
+    Case("semicolon.csv", {"label": Y, **PROB}, three, write=csv(";")),
+    Case("european.csv", {"label": Y, **PROB}, three, write=european),
+    Case("pipe.txt", {"label": Y, **PROB}, three, write=csv("|")),
+    Case("marked.csv", {"label": Y, **PROB}, three, write=byte_order_mark),
+    Case("a.csv.gz", {"label": Y, **PROB}, three, write=packed),
+    Case("a.csv.zst", {"label": Y, **PROB}, three, write=zstd),
+    Case("a.jsonl.gz", {"label": Y, **PROB}, three, write=packed_lines),
+    Case("a.arrow", {"label": Y, **PROB}, three),
+    Case("stream.arrow", {"label": Y, **PROB}, three, write=stream),
+    Case("parts", {"label": Y, **PROB}, three, write=folder),
+    Case("part-*.csv", {"label": Y, **PROB}, three, write=pattern),
+    # names of columns
+    Case("y_true.csv", {"y_true": Y, **PROB}, three),
+    Case("target.csv", {"target": Y, **by_class("p_", PROBS)}, three),
+    Case("Capital.csv", {"Label": Y, **by_class("Prob_", PROBS)}, three),
+    Case("shuffled.csv", {**dict(reversed(PROB.items())), "label": Y}, three),
+    Case("many.csv", {"label": Y, **by_class("proba_", PROBS), "text": ["x"] * N}, three),
+    Case("said.csv", {"answer": Y, **by_class("score.", PROBS)}, three, {"label": "answer", "probs": "score."}),
+    Case("bare.csv", {"y": NAMES[Y], **by_class("", PROBS, NAMES)}, named, {"probs": list(NAMES)}),
+    Case("weights.csv", {"label": Y, **PROB, "sample_weight": W}, lambda: Predictions.from_probs(PROBS, Y, W)),
+    Case("groups.csv", {"label": Y, **PROB, "site": GROUPS}, three, {"group": "site"}),
+    # labels
+    Case("words.csv", {"label": NAMES[Y], **by_class("prob_", PROBS, NAMES)}, named),
+    Case("words_by_number.csv", {"label": NAMES[Y], **PROB}, named),
+    Case("positions.csv", {"label": Y, **by_class("prob_", PROBS, NAMES)}, named),
+    Case(
+        "from_1.csv",
+        {"label": Y + 1, **by_class("prob_", PROBS, (1, 2, 3))},
+        lambda: Predictions.from_probs(PROBS, Y, class_names=("1", "2", "3")),
+    ),
+    Case("floats.csv", {"label": Y.astype(float), **PROB}, three),
+    # two classes
+    Case("score.csv", {"label": HIT, "score": C}, binary),
+    Case("true.jsonl", {"y_true": HIT.astype(bool), "prob": C}, binary),
+    Case(
+        "yes.csv",
+        {"label": np.array(["no", "yes"])[HIT], "y_prob": C},
+        lambda: Predictions.from_probs(C, HIT, of=1, class_names=("no", "yes")),
+    ),
+    Case("prob_1.csv", {"label": HIT, "prob_1": C}, binary),
+    Case(
+        "margin.csv", {"label": HIT, "logit": LOGITS[:, 0]}, lambda: Predictions.from_binary_logits(LOGITS[:, 0], HIT)
+    ),
+    # confidences
+    Case("stated.csv", {"confidence": C, "correct": HIT}, stated),
+    Case(
+        "judge.jsonl",
+        {"question": ["?"] * N, "verbal": C, "is_correct": HIT.astype(bool)},
+        stated,
+        {"confidence": "verbal"},
+    ),
+    Case("graded.csv", {"conf": C, "label": HIT}, stated),
+    # several labels per example
+    Case(
+        "tags.parquet",
+        {**by_class("prob_", SIGMOID, NAMES), **by_class("label_", TAGS, NAMES)},
+        lambda: Predictions.multilabel(SIGMOID, TAGS, names=NAMES, probs=True),
+    ),
+    # rounding
+    Case(
+        "rounded.csv",
+        {"label": Y, **by_class("prob_", PROBS.round(3))},
+        lambda: Predictions.from_probs(PROBS.round(3), Y),
+    ),
+    # what cannot be known
+    Case("none.csv", {"a": Y, "b": C}, "expected a column of labels with probabilities"),
+    Case("bare_unsaid.csv", {"label": NAMES[Y], **by_class("", PROBS, NAMES)}, "expected a column of labels with prob"),
+    Case("both.csv", {"label": Y, **PROB, **LOGIT}, "say which: probs= or logits="),
+    Case("hole.csv", {"label": Y, "prob_0": C, "prob_2": 1 - C}, "expected columns prob_0 .. prob_1"),
+    Case("two_labels.csv", {"y_true": Y, "target": Y, **PROB}, "say which: label="),
+    Case("missing.csv", {"label": Y, **PROB, "prob_1": [None, *PROBS[1:, 1]]}, "leave such rows out with drop=True"),
+    Case("percent.csv", {"confidence": 100 * C, "correct": HIT}, "are they percentages? then divide by 100"),
+    Case("unknown_word.csv", {"label": ["fox"] * N, **by_class("prob_", PROBS, NAMES)}, "labels 'fox' are no classes"),
+    Case("no_label.csv", {**PROB}, "expected 'labels' and either"),
+    Case("typo.csv", {"label": Y, **PROB}, "no column 'labl' for label", {"label": "labl"}),
+    Case(
+        "unnormalized.csv", {"label": Y, **by_class("prob_", 2 * PROBS)}, "rows of probs must be non-negative and sum"
+    ),
+)
+
+
+def written(case: Case, place: Path) -> Path:
+    frame, path = polars.DataFrame(case.columns), place / case.name
+    write = (
+        case.write
+        or {
+            ".csv": polars.DataFrame.write_csv,
+            ".parquet": polars.DataFrame.write_parquet,
+            ".jsonl": polars.DataFrame.write_ndjson,
+            ".arrow": polars.DataFrame.write_ipc,
+        }[path.suffix]
+    )
+    write(frame, path)
+    return path
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_table_gives_what_its_arrays_give(case, tmp_path):
+    path = written(case, tmp_path)
+    if isinstance(case.expected, str):
+        with pytest.raises(InputError) as caught:
+            Predictions.load(path, **case.said)
+        assert case.expected in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert str(path) in str(caught.value)
+        return
+    found, expected = Predictions.load(path, **case.said), case.expected()
+    torch.testing.assert_close(found.logits.double(), expected.logits.double(), rtol=0, atol=1e-12)
+    for name in ("labels", "weights", "clusters"):
+        one, other = getattr(found, name), getattr(expected, name)
+        assert (one is None) == (other is None)
+        assert one is None or one.tolist() == other.tolist()
+    assert (found.of, found.class_names) == (expected.of, expected.class_names)
+
+
+def test_frames_of_all_kinds_are_tables():
+    pandas, pyarrow, datasets = (pytest.importorskip(name) for name in ("pandas", "pyarrow", "datasets"))
+    columns = {
+        "label": NAMES[Y].tolist(),
+        **{name: values.tolist() for name, values in by_class("prob_", PROBS, NAMES).items()},
+    }
+    frames = {
+        "mapping": columns,
+        "polars": polars.DataFrame(columns),
+        "lazy": polars.LazyFrame(columns),
+        "pandas": pandas.DataFrame(columns, index=range(5, 5 + N)),
+        "categories": pandas.DataFrame(columns).astype({"label": "category"}),
+        "arrow": pyarrow.table(columns),
+        "hub": datasets.Dataset.from_dict(columns),
+    }
+    for kind, frame in frames.items():
+        p = Predictions.from_table(frame)
+        assert torch.equal(p.logits, named().logits), kind
+        assert p.labels.tolist() == Y.tolist(), kind
+        assert p.class_names == tuple(NAMES), kind
+
+
+def test_what_was_taken_and_what_was_not_is_told_once():
+    frame = {"y_true": Y, **PROB, "uid": range(N), "text": ["x"] * N}
+    (note,) = Predictions.from_table(frame).notes
+    assert (
+        note == "columns: label from 'y_true', probs from 'prob_0', 'prob_1', 'prob_2', id from 'uid'; not used: 'text'"
+    )
+    assert Predictions.from_table({"label": Y, **PROB}).notes == ()
+
+
+def test_rows_with_missing_values_are_left_out_and_counted():
+    frame = {"confidence": [0.5, None, 1.2, float("nan"), 0.9], "correct": [1, 1, 0, 0, None]}
+    p = Predictions.from_table(frame, drop=True)
+    assert len(p) == 1
+    assert "left out 3 rows in which 'confidence' is missing or outside [0, 1]" in p.notes
+    assert "left out 1 rows in which 'correct' is missing" in p.notes
+    with pytest.raises(InputError, match="no rows are left"):
+        Predictions.from_table({"confidence": [None, 2.0], "correct": [1, 1]}, drop=True)
+
+
+def test_rounding_is_told_and_no_excuse_for_more():
+    many = np.full((4, 600), 0.002)  # of .00167 each: sums of 1.2
+    assert "rounded to 3 decimals" in Predictions.from_probs(many, [0, 1, 2, 3]).notes[0]
+    with pytest.raises(InputError, match="sum to 1"):
+        Predictions.from_probs(np.full((4, 3), 0.3), [0, 1, 2, 0])
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".csv", ".tsv", ".jsonl", ".parquet", ".arrow", ".csv.gz"])
+def test_names_weights_clusters_and_groups_survive_a_file(tmp_path, suffix):
+    p = Predictions(LOGITS, NAMES[Y], W, class_names=NAMES, groups=GROUPS, clusters=Y)
+    p.save(tmp_path / f"saved{suffix}")
+    back = Predictions.load(tmp_path / f"saved{suffix}")
+    for name in ("logits", "labels", "weights", "clusters", "groups"):
+        assert torch.equal(getattr(back, name), getattr(p, name)), name
+    assert (back.class_names, back.group_names) == (p.class_names, p.group_names)
+
+
+def test_pieces_of_folders_are_the_whole(tmp_path):
+    path = written(Case("parts", {"label": NAMES[Y], **by_class("prob_", PROBS, NAMES)}, "", write=folder), tmp_path)
+    whole, pieces = Predictions.load(path), list(Predictions.load_pieces(path, rows=5))
+    assert [len(piece) for piece in pieces] == [5, 5, 2]
+    assert torch.equal(torch.cat([piece.logits for piece in pieces]), whole.logits)
+    assert torch.equal(torch.cat([piece.labels for piece in pieces]), whole.labels)
+    assert {piece.class_names for piece in pieces} == {tuple(NAMES)}
+
+
+def test_a_file_whose_name_is_a_pattern_is_that_file(tmp_path):
+    polars.DataFrame({"label": [0, 1], "score": [0.1, 0.9]}).write_csv(tmp_path / "a[1].csv")
+    polars.DataFrame({"label": [0, 1, 1], "score": [0.1, 0.9, 0.8]}).write_csv(tmp_path / "a1.csv")
+    assert len(Predictions.load(tmp_path / "a[1].csv")) == 2
+    (tmp_path / "a[1].csv").unlink()
+    assert len(Predictions.load(tmp_path / "a[1].csv")) == 3

@@ -12,7 +12,8 @@ from calibrant._version import __version__
 if TYPE_CHECKING:
     from calibrant import calibrators, catalog, data, losses, metrics, networks, nn, plots, study, theory, types
     from calibrant.assessment import assess, measure
-    from calibrant.predictions import Predictions, collect
+    from calibrant.collecting import collect
+    from calibrant.predictions import Predictions
     from calibrant.types import InputError
 
 __all__ = [
@@ -38,7 +39,7 @@ __all__ = [
 _HOMES = {  # of what is found when it is first asked for; modules are their own
     "InputError": "calibrant.types",
     "Predictions": "calibrant.predictions",
-    "collect": "calibrant.predictions",
+    "collect": "calibrant.collecting",
     "assess": "calibrant.assessment",
     "measure": "calibrant.assessment",
 }

@@ -127,7 +127,16 @@ def _matrix(frame: Any, columns: Columns) -> np.ndarray:
     if len(columns.scores) != 1:
         return frame.select(columns.scores).to_numpy()
     column = frame[columns.scores[0]]
-    return np.array(column.to_list()) if column.dtype.is_nested() else column.to_numpy()
+    return _rows(column) if column.dtype.is_nested() else column.to_numpy()
+
+
+def _rows(column: Any) -> np.ndarray:
+    """Lists as rows; of one length, without a detour over Python's lists."""
+    import polars
+
+    if isinstance(column.dtype, polars.List) and column.dtype.inner.is_numeric() and column.list.len().n_unique() == 1:
+        return column.explode().to_numpy().reshape(len(column), -1)
+    return np.array(column.to_list())
 
 
 def _labels(column: Any, columns: Columns) -> tuple[np.ndarray, tuple[str, ...]]:

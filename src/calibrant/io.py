@@ -449,10 +449,10 @@ def _table_pieces(files: list[Path], said: Said | None, drop: bool) -> Pieces:
         raise InputError(
             "labels without numbers cannot be read in pieces: name the columns, such as prob_cat, prob_dog"
         )
-    width = sum(int(head[name].list.len()[0]) if head[name].dtype.is_nested() else 1 for name in columns.scores or "1")
+    width = sum(int(head[name].list.len()[0]) if head[name].dtype.is_nested() else 1 for name in columns.scores)
     return Pieces(
         n,
-        width,
+        max(1, width),
         lambda rows: arrays_of(lazy.slice(rows.start, rows.stop - rows.start).collect(), columns, drop=drop),
     )
 

@@ -1,7 +1,7 @@
 """What a classifier said and what was true: the one value that everything consumes, checked once at the door."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from calibrant import _rows, _softmax, io
 from calibrant._bins import Events
@@ -18,7 +18,7 @@ from calibrant._door import CORRECTNESS, Of, distinct, entered, event, finite, l
 from calibrant._softmax import Outcomes, Visit
 from calibrant.types import InputError, Map
 
-__all__ = ["CORRECTNESS", "Of", "Predictions", "collect", "load_unlabeled", "mapped_logits", "predictions_of"]
+__all__ = ["CORRECTNESS", "Of", "Predictions", "load_unlabeled", "mapped_logits", "predictions_of"]
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -484,27 +484,6 @@ def unlabeled(arrays: Mapping[str, Any]) -> tuple[Predictions, bool]:
         labels = np.zeros(shape[:1] + shape[2:], dtype=np.int64)
         arrays = dict(arrays) | {"correct" if kind == "confidence" else "labels": labels}
     return Predictions._enter(arrays, None), known  # pyright: ignore[reportPrivateUsage]
-
-
-def collect(network: nn.Module, batches: Iterable[Any], *, device: torch.device | str | None = None) -> Predictions:
-    """Run a network over batches of (inputs, labels) and gather its predictions on the CPU.
-
-    Works for anything that yields pairs, such as a DataLoader. The network is put in evaluation mode meanwhile and
-    given back as it was. `device` defaults to where its first parameter lives.
-    """
-    first = next(network.parameters(), None)
-    where = device if device is not None else ("cpu" if first is None else first.device)
-    was_training = network.training
-    network.eval()
-    try:
-        with torch.no_grad():
-            parts = [(network(inputs.to(where)).float().cpu(), labels.cpu()) for inputs, labels in batches]
-    finally:
-        network.train(was_training)
-    if not parts:
-        raise InputError("no batches to collect predictions from: the iterable was empty (a generator used twice?)")
-    logits, labels = zip(*parts, strict=True)
-    return Predictions(torch.cat(logits), torch.cat(labels))
 
 
 PARTS = tuple(field.name for field in fields(Predictions))

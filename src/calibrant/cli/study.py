@@ -194,7 +194,7 @@ def _show_tables(found: "Result") -> None:
     wide = out.width >= 112
     for t in found.tables:
         table = Rich(title=markup(t.heading), title_justify="left", title_style="bold", **PLAIN)
-        table.add_column("trained with", no_wrap=True)
+        table.add_column(t.side, no_wrap=True)
         for column in t.columns:
             table.add_column(markup(column).replace("(", "\n("), justify="right", no_wrap=True)
         for row in t.rows:

@@ -9,6 +9,7 @@ from matplotlib.ticker import PercentFormatter
 
 from calibrant._bins import Bins
 from calibrant.metrics import Curve, Interval
+from calibrant.predictions import CORRECTNESS, Predictions
 
 __all__ = [
     "confidence_histogram",
@@ -25,12 +26,15 @@ SERIES = (BAR, GAP, "#3ca951", "#efb118", "#a463f2", "#6cc5b0", "#ff8ab7", "#9c6
 COLUMNS = 400  # a curve is drawn with at most about two points for each
 
 
-def reliability(bins: Bins, *, ax: Axes, title: str = "") -> Axes:
+def reliability(bins: Bins | Predictions, *, ax: Axes | None = None, title: str = "") -> Axes:
     """Draw a reliability diagram: accuracy per bin against the diagonal, the gap to the mean confidence in red.
 
-    Empty bins stay empty; a bar's shade says how many examples it holds (Wang et al. 2021, Figure 2).
+    Of predictions, it is drawn in 15 bins of the event that they say is judged. Without `ax`, into pyplot's current
+    axes. Empty bins stay empty; a bar's shade says how many examples it holds (Wang et al. 2021, Figure 2).
     """
-    numbers = _numpy(bins)
+    judged = bins if isinstance(bins, Predictions) else None
+    numbers = _numpy(bins if judged is None else judged.events.equal_width(15))
+    ax = _axes() if ax is None else ax
     left, width = numbers["edges"][:-1], np.diff(numbers["edges"])
     full = numbers["count"] > 0
     shade = 0.25 + 0.75 * np.sqrt(numbers["weight"] / numbers["weight"].max())
@@ -40,7 +44,17 @@ def reliability(bins: Bins, *, ax: Axes, title: str = "") -> Axes:
         ax.bar(x, accuracy, w, align="edge", color=BAR, alpha=alpha, edgecolor=PAPER, linewidth=0.6)
         low, high = sorted((accuracy, confidence))
         ax.bar(x, high - low, w, low, align="edge", color=GAP, alpha=0.35, hatch="////", edgecolor=GAP, linewidth=0.4)
-    return _unit_square(ax, title)
+    _unit_square(ax, title)
+    if judged is not None and isinstance(judged.of, int) and judged.class_names != CORRECTNESS:
+        name = f"class {judged.of}" if judged.class_names is None else judged.class_names[judged.of]
+        ax.set(xlabel=f"probability of {name}", ylabel=f"frequency of {name}")
+    return ax
+
+
+def _axes() -> Axes:
+    from matplotlib import pyplot
+
+    return pyplot.gca()
 
 
 def reliability_curve(curve: Curve, *, ax: Axes, title: str = "") -> Axes:

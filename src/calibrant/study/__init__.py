@@ -6,10 +6,11 @@ the networks learned.
 
 from calibrant.study.config import Grid, Run, Study
 from calibrant.study.front import draw, measure, run, status
+from calibrant.study.models import Model
 from calibrant.study.progress import Progress
 from calibrant.study.recipe import RECIPES, Recipe
 from calibrant.study.results import Result, Status
 from calibrant.study.store import Store
 
-__all__ = ["RECIPES", "Grid", "Progress", "Recipe", "Result", "Run", "Status", "Store", "Study"]
+__all__ = ["RECIPES", "Grid", "Model", "Progress", "Recipe", "Result", "Run", "Status", "Store", "Study"]
 __all__ += ["draw", "measure", "run", "status"]

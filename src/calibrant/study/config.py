@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 from calibrant import catalog
 from calibrant.catalog import Method
 from calibrant.study.methods import LISTS, Methods, corrupts, method
+from calibrant.study.models import Model
 from calibrant.study.recipe import RECIPES
 from calibrant.study.recipe import Recipe as Recipe
 from calibrant.types import InputError
@@ -149,11 +150,12 @@ class Study:
     published: str  # the paper whose numbers stand beside ours
     beside: Setting | None  # which of them, where the paper trained something else
     with_: tuple[str, ...]  # files and packages of one's own methods
+    models: tuple[Model, ...]  # trained elsewhere
 
     def __init__(
         self,
         name: str,
-        grids: Iterable[Grid],
+        grids: Iterable[Grid] = (),
         calibrators: Iterable[Text] = ("Identity", "Temperature"),
         metrics: Iterable[Text] = ("error", "nll", "brier", "ece", "adaptive_ece"),
         detection: Iterable[Text] = ("max_probability",),
@@ -161,11 +163,14 @@ class Study:
         published: str = "",
         beside: Setting | None = None,
         with_: Iterable[str] = (),
+        models: Iterable[Model] = (),
     ) -> None:
+        _set(self, models=tuple(models))
         _set(self, name=name, grids=tuple(grids), title=title, published=published, beside=beside, with_=tuple(with_))
         _set(self, calibrators=calibrators, metrics=metrics, detection=detection)
-        if not self.grids:
-            raise InputError("a study needs at least one grid")
+        if not self.grids and not self.models:
+            raise InputError("a study needs at least one grid, or models that were trained elsewhere")
+        _differ(self.models)
         _filled(self, "calibrators", "metrics", "detection")
         _single(self, "calibrators", "metrics", "detection")
         _check_name(self.name)
@@ -203,8 +208,10 @@ class Study:
         """Say a method as this study spells it first: 'focal(gamma=3)' may be its 'focal'."""
         return self._spelled.get(method, method.text)
 
-    def names(self, run: Run) -> tuple[str, str, str]:
+    def names(self, run: Run | Model) -> tuple[str, str, str]:
         """Say a run's data set, network and loss as this study spells them, and in what its training differs."""
+        if isinstance(run, Model):
+            return run.names
         return self.label(run.dataset), self.label(run.network), self.label(run.loss) + self._ways[run.recipe]
 
     @cached_property
@@ -259,6 +266,17 @@ def _single(value: Any, *keys: str) -> None:
                 raise InputError(f"{key} lists {' and '.join(spellings)} {count} times; list it once")
 
 
+def _differ(models: tuple[Model, ...]) -> None:
+    """Refuse what would count one model twice."""
+    for what in ("test", "id"):
+        counts = Counter(getattr(model, what) for model in models)
+        for value, count in counts.items():
+            if count > 1 and what == "id":
+                raise InputError(f"models lists {value} {count} times: give each its seed")
+            if count > 1 and len({(m.name, m.data) for m in models if m.test == value}) == 1:
+                raise InputError(f"{value} is given for {count} seeds: each needs predictions of its own")
+
+
 def _check_name(name: str) -> None:
     """Refuse a name that is no name of a folder, as what a study finds is kept in runs/NAME."""
     if name in ("", ".", "..") or len(name) > 200 or not name.isprintable() or any(c in name for c in "/\\:"):
@@ -287,13 +305,20 @@ def _study(table: dict[str, Any], folder: Path) -> Study:
     _known("study", table, [*own, *shared])
     sources = _convert("with", tuple[str, ...], table.pop("with", []), method)
     _check_included(sources, folder)
-    grids = table.pop("grids", [{}])
+    models = _models(table.pop("models", []), folder)
+    grids = table.pop("grids", [] if models and not set(table) & {"datasets", "networks", "losses"} else [{}])
     if not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in grids):  # pyright: ignore
         raise InputError(f"grids must be tables, written [[grids]], got {grids!r}")
     read: Read = cache(method)  # a text is read once, however often it stands there
     common = {key: table.pop(key) for key in list(table) if key in shared}
     made = tuple(build(Grid, common | grid, "study", read) for grid in grids)
-    return build(Study, table, "study", read, grids=made, with_=sources)
+    return build(Study, table, "study", read, grids=made, with_=sources, models=models)
+
+
+def _models(tables: Any, folder: Path) -> tuple[Model, ...]:
+    if not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):  # pyright: ignore
+        raise InputError(f"models must be tables, written [[models]], got {tables!r}")
+    return tuple(build(Model, one, "a model").within(folder) for one in tables)  # pyright: ignore
 
 
 def _check_included(sources: tuple[str, ...], folder: Path) -> None:
@@ -353,6 +378,8 @@ def _convert(key: str, kind: Any, value: Any, read: Read) -> Any:
         return build(nested[0], value, "", read)  # pyright: ignore
     if get_origin(kind) is tuple and isinstance(value, list):
         return tuple(_convert(key, get_args(kind)[0], item, read) for item in value)
+    if get_origin(kind) is Mapping and isinstance(value, dict):
+        return value  # pyright: ignore[reportUnknownVariableType]
     if get_origin(kind) is Literal and value in get_args(kind):
         return value
     options: tuple[Any, ...] = get_args(kind) if isinstance(kind, UnionType) else (kind,)

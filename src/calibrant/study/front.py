@@ -250,12 +250,13 @@ def _result(
     found = list(measured(study, store, jobs or torch.get_num_threads()))
     gone = {run: store.record(run)["facts"]["why"] for run in diverged(study, store)}
     lines = [row for run in gone for row in lost(study, store, run)]
+    trained = [one.run for one in found if isinstance(one.run, Run)]
     if paper is not None:
-        sizes = {one.run.dataset: store.record(one.run)["facts"].get("examples") for one in found}
+        sizes = {run.dataset: store.record(run)["facts"].get("examples") for run in trained}
         paper = replace(
             paper, examples={dataset: (n["train"], n["val"], n["test"]) for dataset, n in sizes.items() if n}
         )
-    versions = Counter(trained_by(run, store) for run in [*(one.run for one in found), *gone])
+    versions = Counter(trained_by(run, store) for run in [*trained, *gone])
     tables = study_tables([row for one in found for row in one.rows] + lines, paper, _mixed(versions))
     result = Result(study, tables, found, {**failed, **gone}, store.root, lines, tuple(said.lines))
     if tables:

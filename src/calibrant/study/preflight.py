@@ -44,7 +44,7 @@ def ready(runs: Sequence[Run], store: Store, data: Data) -> Ready:
         for run in runs
         if run not in store and (lacking := [method for method in run.data if method in why])
     }
-    if len(absent) == len(runs):
+    if runs and len(absent) == len(runs):
         raise InputError("; ".join(dict.fromkeys(absent.values())))
     return Ready([run for run in runs if run not in absent], absent, digests)
 

@@ -23,7 +23,7 @@ def chosen(study: Study, only: str | None = None) -> list[Run]:
     Raises `InputError` if none does.
     """
     runs = [run for run in study.runs() if only is None or any(only in part for part in _words(study, run))]
-    if not runs:
+    if not runs and (only is not None or not study.models):
         raise InputError(f"no run of study {study.name!r} has {only!r} in its data set, network, loss or seed")
     return runs
 

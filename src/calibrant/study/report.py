@@ -23,7 +23,7 @@ from calibrant.html import (
     typeset,
 )
 from calibrant.metrics import About
-from calibrant.study.config import Recipe, Study
+from calibrant.study.config import Recipe, Run, Study
 from calibrant.study.drawing import Drawing
 from calibrant.study.learning import drawings
 from calibrant.study.rows import Measured, shown
@@ -51,7 +51,8 @@ def study_report(
     study: Study, tables: Sequence[Table], measured: Sequence[Measured], store: Store, command: str
 ) -> str:
     """Return a study's HTML report: what was found, the tables, reliability diagrams before and after."""
-    seconds = sum(store.record(one.run)["facts"]["seconds"] for one in measured)
+    trained = [one.run for one in measured if isinstance(one.run, Run)]
+    seconds = sum(store.record(run)["facts"]["seconds"] for run in trained)
     curves, bars = _diagrams(study, measured)
     sections = [
         Section("Results", result_tables(study, tables)),
@@ -63,21 +64,19 @@ def study_report(
         sections.append(Section("Against a parameter", f'<div class="figures wide">{swept}</div>{SWEPT_READING}'))
     if learned := _learned(study, store):
         sections.append(Section("How they learned", learned))
-    ran = {
-        "study": f"{study.name}: {len(measured)} networks, {seconds / 60:.1f} minutes of training",
-        **_recipes(study, measured),
-    }
+    ran = {"study": f"{study.name}: {len(trained)} networks, {seconds / 60:.1f} minutes of training"}
+    ran |= _recipes(study, trained) if trained else {"study": f"{study.name}: {len(measured)} sets of predictions"}
     return page(
         study.title or study.name, finding(tables), sections, ran | facts(command), kicker="A calibration study"
     )
 
 
-def _recipes(study: Study, measured: Sequence[Measured]) -> dict[str, str]:
+def _recipes(study: Study, runs: Sequence[Run]) -> dict[str, str]:
     """Say each recipe that trained, and what: all of the first, of the others what differs from it."""
     trained: dict[Recipe, dict[str, None]] = {}
-    for one in measured:
-        dataset, network, loss = study.names(one.run)
-        trained.setdefault(one.run.recipe, {})[f"{loss} of {network} on {dataset}"] = None
+    for run in runs:
+        dataset, network, loss = study.names(run)
+        trained.setdefault(run.recipe, {})[f"{loss} of {network} on {dataset}"] = None
     first = vars(next(iter(trained)))
     told = {"recipe": ", ".join(f"{key} {value}" for key, value in first.items() if key != "averaged")}
     for i, (recipe, what) in enumerate(list(trained.items())[1:], 2):
@@ -130,7 +129,8 @@ def _ways(table: Table, rows: Sequence[tuple[str, ...]]) -> list[str]:
         ("underconfident", [f"{row[2]} (T = {t:.2f})" for row, t in at.items() if t < 0.95]),
     ):
         if names:
-            sentences.append(f"Networks trained with {listed(names)} came out {way}.")
+            who = "Networks trained with " if table.trained_here else ""
+            sentences.append(f"{who}{listed(names)} came out {way}.")
     return sentences
 
 
@@ -142,7 +142,7 @@ def family(text: str) -> str:
 def _study_table(t: Table) -> str:
     rows = [[t.name(row), *(_beside(t.cells[row, c], t.about) for c in t.columns)] for row in t.rows]
     best = [[t.cells[row, c].best for c in t.columns] for row in t.rows]
-    made = table(["trained with", *t.columns], rows, best=best, caption=t.heading)
+    made = table([t.side, *t.columns], rows, best=best, caption=t.heading)
     notes = "".join(f'<p class="note">{typeset(note)}</p>' for note in t.own_notes)
     return f"<h3>{typeset(t.heading)}</h3>{made}{notes}"
 

@@ -5,7 +5,7 @@ import os
 import pickle
 import signal
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -20,6 +20,7 @@ from calibrant.catalog import Method
 from calibrant.predictions import Predictions
 from calibrant.study.config import Run, Study
 from calibrant.study.methods import Methods, corrupts
+from calibrant.study.models import Model
 from calibrant.study.store import Store
 from calibrant.study.tables import LEARNED
 from calibrant.types import InputError
@@ -39,7 +40,7 @@ class Measured:
     every shift, by each of the study's scores for detection.
     """
 
-    run: Run
+    run: Run | Model
     rows: list[Row]
     before: Events  # on the test set, as the network said it
     after: Events  # and as `shown(study)` makes of it
@@ -51,10 +52,14 @@ def shown(study: Study) -> Method:
 
 
 def measured(study: Study, store: Store, jobs: int = 1) -> Iterator[Measured]:
-    """Measure every finished run of a study.
+    """Measure every model and every finished run of a study.
 
-    With several jobs a long work is shared among as many processes: the same rows in the same order.
+    Models that were trained elsewhere come first. With several jobs a long work is shared among as many processes: the
+    same rows in the same order.
     """
+    for model in study.models:
+        val, test = model.predictions()
+        yield _judged(study, model, val.double(), test.double(), {})
     runs, began = [run for run in study.runs() if store.state(run) == "done"], time.monotonic()
     for done, run in enumerate(runs, 1):
         yield _measured(study, store, run)
@@ -87,7 +92,7 @@ def lost(study: Study, store: Store, run: Run) -> Iterator[Row]:
             yield from (more | {"metric": metric.text, "value": math.nan} for metric in wanted)
 
 
-def _where(study: Study, run: Run) -> Row:
+def _where(study: Study, run: Run | Model) -> Row:
     dataset, network, loss = study.names(run)
     return {"run": run.id, "dataset": dataset, "network": network, "loss": loss, "seed": run.seed, "diverged": 0}
 
@@ -126,6 +131,12 @@ def _one_thread_each() -> Generator[None]:
 def _measured(study: Study, store: Store, run: Run) -> Measured:
     val, test = store.get(run, "val").double(), store.get(run, "test").double()
     shifts = {shift: store.get(run, f"shift{i}").double() for i, shift in enumerate(run.shifts)}
+    return _judged(study, run, val, test, shifts)
+
+
+def _judged(
+    study: Study, run: Run | Model, val: Predictions, test: Predictions, shifts: Mapping[Method, Predictions]
+) -> Measured:
     dataset, network, loss = study.names(run)
     where = _where(study, run)
     made: list[Row] = []

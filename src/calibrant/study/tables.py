@@ -11,6 +11,7 @@ from typing import Any
 from calibrant import metrics
 from calibrant._text import latex, markdown, visible
 from calibrant.metrics import About
+from calibrant.study.models import MODELS
 
 LEVEL = 0.05  # of the t-tests
 LEARNED = "learned_"  # begins the columns of a row that hold what a calibrator reports besides its temperature
@@ -119,6 +120,16 @@ class Table:
             for row, cell in reversed(first.items())
         ]
         return f"Networks that diverged, and are left out: {', '.join(counts)}." if counts else ""
+
+    @property
+    def trained_here(self) -> bool:
+        """Whether its rows are networks that a study trained, by their losses; else models, by their names."""
+        return not all(row[1] == MODELS for row in self.rows)
+
+    @property
+    def side(self) -> str:
+        """What the column of the rows' names is called."""
+        return "trained with" if self.trained_here else "model"
 
     def name(self, row: tuple[str, ...]) -> str:
         """Name a row by the parts that differ between rows; the loss always stands."""

@@ -1,0 +1,226 @@
+"""Running a network over batches, and gathering what it says."""
+
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any, overload
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.io import atomic_write
+from calibrant.predictions import Predictions
+from calibrant.types import InputError
+
+LABELS = ("labels", "label", "targets", "target", "y")  # of a batch that is a mapping
+
+Unpack = Callable[[Any], tuple[Any, Any]]
+
+
+@overload
+def collect(
+    network: nn.Module,
+    batches: Iterable[Any],
+    *,
+    device: torch.device | str | None = None,
+    unpack: Unpack | None = None,
+    output: str | int | Callable[[Any], Tensor] | None = None,
+    binary: bool = False,
+    ignore_index: int | None = None,
+    progress: bool | None = None,
+    to: None = None,
+) -> Predictions: ...
+
+
+@overload
+def collect(
+    network: nn.Module,
+    batches: Iterable[Any],
+    *,
+    device: torch.device | str | None = None,
+    unpack: Unpack | None = None,
+    output: str | int | Callable[[Any], Tensor] | None = None,
+    binary: bool = False,
+    ignore_index: int | None = None,
+    progress: bool | None = None,
+    to: str | Path,
+) -> Path: ...
+
+
+def collect(
+    network: nn.Module,
+    batches: Iterable[Any],
+    *,
+    device: torch.device | str | None = None,
+    unpack: Unpack | None = None,
+    output: str | int | Callable[[Any], Tensor] | None = None,
+    binary: bool = False,
+    ignore_index: int | None = None,
+    progress: bool | None = None,
+    to: str | Path | None = None,
+) -> Predictions | Path:
+    """Run a network over batches and gather its predictions on the CPU, or in a file where they do not fit.
+
+    Works for anything that yields batches, such as a DataLoader. The network is put in evaluation mode meanwhile and
+    given back as it was.
+
+    - A batch is a pair (inputs, labels), or a mapping with labels (labels, label, targets, target, y) whose other
+      entries are the network's keywords, as in Transformers. Anything else is taken apart by `unpack`, which returns
+      (inputs, labels); inputs that are a mapping become keywords.
+    - `output`: where the logits are in what the network returns: a name, an index or a function; default: the tensor
+      itself, or its `logits`.
+    - `binary`: the network has one logit, (n,) or (n, 1). `ignore_index`: labels of positions that are left out.
+    - `device`: default: where its first parameter lives. `progress`: show it; default: on a terminal.
+    - `to`: a .parquet file to write batch after batch; its path is returned, which `assess` and `measure` read.
+
+    Raises `InputError` where a batch or an output is of no such kind, or there is none.
+    """
+    first = next(network.parameters(), None)
+    where = torch.device(device) if device is not None else torch.device("cpu") if first is None else first.device
+    enter = Predictions.from_binary_logits if binary else Predictions
+    parts = (
+        enter(logits, labels, ignore_index=ignore_index, clusters=_positions(logits, labels))
+        for logits, labels in _run(network, _shown(batches, progress), where, unpack, output)
+        if ignore_index is None or bool((labels != ignore_index).any())
+    )
+    with _evaluating(network):
+        return _gathered(parts) if to is None else _written(parts, Path(to))
+
+
+def _run(
+    network: nn.Module, batches: Iterable[Any], device: torch.device, unpack: Unpack | None, output: Any
+) -> Iterator[tuple[Tensor, Tensor]]:
+    for batch in batches:
+        inputs, labels = (unpack or _unpacked)(batch)
+        inputs = _moved(inputs, device)
+        with torch.no_grad():
+            made = network(**inputs) if isinstance(inputs, Mapping) else network(inputs)
+        yield _logits(made, output).float().cpu(), torch.as_tensor(labels).cpu()
+
+
+def _positions(logits: Tensor, labels: Tensor) -> Tensor | None:
+    """The clusters of a batch: its images or texts, where it has a label at every position."""
+    dense = labels.ndim > 1 and labels.shape[1:].numel() > 1 and logits.ndim > 1
+    return torch.arange(len(labels)) if dense else None
+
+
+def _unpacked(batch: Any) -> tuple[Any, Any]:
+    if isinstance(batch, Mapping):
+        names = [name for name in LABELS if name in batch]
+        if len(names) != 1:
+            raise InputError(
+                f"a batch with {', '.join(map(str, batch))} needs one of {', '.join(LABELS)}; or say "
+                "unpack=lambda batch: (inputs, labels)"
+            )
+        return {name: part for name, part in batch.items() if name != names[0]}, batch[names[0]]
+    if isinstance(batch, tuple | list) and len(batch) == 2:
+        return batch[0], batch[1]
+    got = f"{len(batch)} parts" if isinstance(batch, tuple | list) else type(batch).__name__
+    raise InputError(
+        f"a batch must be a pair (inputs, labels), got {got}; say unpack=lambda batch: (batch[0], batch[1])"
+    )
+
+
+def _moved(inputs: Any, device: torch.device) -> Any:
+    if isinstance(inputs, Mapping):
+        return {name: _moved(part, device) for name, part in inputs.items()}
+    return inputs.to(device) if hasattr(inputs, "to") else inputs
+
+
+def _logits(made: Any, output: Any) -> Tensor:
+    if callable(output):
+        found: Any = output(made)
+    elif output is not None:
+        found = getattr(made, output) if isinstance(output, str) and hasattr(made, output) else made[output]
+    else:
+        found = made if isinstance(made, Tensor) else getattr(made, "logits", None)
+        found = made["logits"] if found is None and isinstance(made, Mapping) and "logits" in made else found
+    if not isinstance(found, Tensor):
+        raise InputError(f"the network returns {type(made).__name__}: say where its logits are, such as output=0")
+    return found
+
+
+@contextmanager
+def _evaluating(network: nn.Module) -> Generator[None]:
+    was_training = network.training
+    network.eval()
+    try:
+        yield
+    finally:
+        network.train(was_training)
+
+
+def _gathered(parts: Iterable[Predictions]) -> Predictions:
+    found = list(_apart(parts))
+    if not found:
+        raise InputError(EMPTY)
+    clusters = None if found[0].clusters is None else torch.cat([p.clusters for p in found if p.clusters is not None])
+    return Predictions(
+        torch.cat([p.logits for p in found]),
+        torch.cat([p.labels for p in found]),
+        of=found[0].of,
+        clusters=None if clusters is None or int(clusters.max()) == 0 else clusters,
+    )
+
+
+EMPTY = "no batches to collect predictions from: the iterable was empty (a generator used twice?)"
+
+
+def _apart(parts: Iterable[Predictions]) -> Iterator[Predictions]:
+    """The same with clusters that are not those of other batches."""
+    start = 0
+    for p in parts:
+        if p.clusters is not None:
+            p = Predictions(p.logits, p.labels, of=p.of, clusters=p.clusters)
+            p.clusters.add_(start)
+            start = int(p.clusters.max()) + 1
+        yield p
+
+
+def _written(parts: Iterable[Predictions], path: Path) -> Path:
+    """Write batch after batch to one file, which is there when all are."""
+    import polars
+    from polars.io.plugins import register_io_source
+
+    if path.suffix != ".parquet":
+        raise InputError(f"predictions are collected to a .parquet file, got {path}")
+    rest = _apart(parts)
+    if (first := next(rest, None)) is None:
+        raise InputError(EMPTY)
+    kind: dict[str, Any] = {"label": polars.Int64, "logits": polars.List(polars.Float32)}
+    kind |= {} if first.clusters is None else {"cluster": polars.Int64}
+    failed: list[BaseException] = []
+
+    def frames(*_: Any) -> Iterator[polars.DataFrame]:
+        try:
+            for p in chain([first], rest):
+                columns = {"label": p.labels.numpy(), "logits": p.logits.numpy()}
+                columns |= {} if p.clusters is None else {"cluster": p.clusters.numpy()}
+                yield polars.DataFrame(columns).cast({"logits": kind["logits"]})
+        except BaseException as error:  # which polars would wrap in one of its own
+            failed.append(error)
+            raise
+
+    with atomic_write(path) as draft:
+        try:
+            register_io_source(io_source=frames, schema=kind).sink_parquet(draft)
+        except BaseException:
+            if failed:
+                raise failed[0] from None
+            raise
+    return path
+
+
+def _shown(batches: Iterable[Any], progress: bool | None) -> Iterator[Any]:
+    """The batches, with a bar that says how many there were."""
+    if not (sys.stderr.isatty() if progress is None else progress):
+        yield from batches
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    total = len(batches) if hasattr(batches, "__len__") else None  # pyright: ignore[reportArgumentType]
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        yield from bar.track(batches, total=total, description="collecting predictions")

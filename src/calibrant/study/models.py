@@ -1,0 +1,57 @@
+"""Models that were trained elsewhere: files of predictions in the place of training."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from calibrant._rows import Overlap, Sketch
+from calibrant.predictions import Predictions
+from calibrant.types import InputError
+
+MODELS = "models"  # stands where a run names its network
+OVERLAP = 0.1  # share of rows beyond chance from which two files are no others
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """Predictions of one model on data to fit calibrators on (`val`) and to judge on (`test`).
+
+    Models of one name and data with several seeds are one row of the tables, tested against the others; `data` says on
+    which they are compared. `columns` and `drop` say how tables are read, see `Predictions.from_table`.
+    """
+
+    name: str
+    val: str
+    test: str
+    seed: int = 0
+    data: str = "these data"
+    columns: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    drop: bool = False
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """What stands for data set, network and loss."""
+        return self.data, MODELS, self.name
+
+    @property
+    def id(self) -> str:
+        """Name and seed."""
+        return f"{self.name}, {self.data}, seed {self.seed}"
+
+    def within(self, folder: Path) -> "Model":
+        """The same with paths that are meant from a folder."""
+        return Model(**vars(self) | {"val": str(folder / self.val), "test": str(folder / self.test)})
+
+    def predictions(self) -> tuple[Predictions, Predictions]:
+        """Load what calibrators are fitted on, and what they are judged on.
+
+        Raises `InputError` where a file cannot be read, or both hold the same examples.
+        """
+        val, test = (Predictions.load(path, drop=self.drop, **self.columns) for path in (self.val, self.test))
+        if val.k != test.k:
+            raise InputError(f"{self.id}: {self.val} has {val.k} classes, {self.test} has {test.k}")
+        overlap = Overlap.between(Sketch.of(test.row_hashes), Sketch.of(val.row_hashes))
+        if overlap.excess > OVERLAP:
+            raise InputError(f"{self.id}: val and test must hold different examples: {overlap.text}")
+        return val, test

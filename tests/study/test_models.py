@@ -1,0 +1,78 @@
+"""Studies of models that were trained elsewhere: files of predictions in the place of training."""
+
+import polars
+import pytest
+import torch
+
+from calibrant import InputError, Predictions, metrics, study
+from calibrant.calibrators import Temperature
+from calibrant.study import Model, Study
+
+
+def predicted(seed: int, by: float) -> Predictions:
+    g = torch.Generator().manual_seed(seed)
+    z = torch.randn(300, 4, generator=g)
+    return Predictions(by * z, torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1))
+
+
+@pytest.fixture
+def place(tmp_path):
+    lines = ['title = "Two models"', 'metrics = ["ece", "nll"]', 'calibrators = ["Identity", "Temperature"]']
+    for name, by in ("plain", 1.0), ("bold", 3.0):
+        for seed in range(3):
+            files = {part: f"{name}{seed}.{part}.parquet" for part in ("val", "test")}
+            for i, file in enumerate(files.values()):
+                predicted(10 * seed + i, by).save(tmp_path / file)
+            lines += ["[[models]]", f'name = "{name}"', f"seed = {seed}"]
+            lines += [f'{part} = "{file}"' for part, file in files.items()]
+    (tmp_path / "two.toml").write_text("\n".join(lines))
+    return tmp_path
+
+
+def test_files_of_predictions_make_a_study(place):
+    found = study.run(place / "two.toml", out=place / "out")
+    ece, nll = found.tables
+    assert [row[2] for row in ece.rows] == ["plain", "bold"]
+    for seed in range(3):
+        val, test = (predicted(10 * seed + i, 3.0) for i in range(2))
+        assert ece.cells[ece.rows[1], "Identity"].values[seed] == pytest.approx(float(metrics.ece(test)), abs=1e-12)
+        after = test.double().mapped(Temperature.fit(val.double()))
+        assert nll.cells[nll.rows[1], "Temperature"].values[seed] == pytest.approx(float(metrics.nll(after)), abs=1e-9)
+    assert ece.cells[ece.rows[1], "Identity"].mark == "▲"  # tested over seeds against the first
+    assert "bold (T = 3" in found.finding
+    assert "trained" not in found.finding
+    page = (place / "out" / "report.html").read_text()
+    assert "6 sets of predictions" in page
+    assert "bold, after Temperature" in page
+    assert "\\begin{tabular}" in (place / "out" / "tables.tex").read_text()
+
+
+def test_columns_are_said_in_the_study(tmp_path):
+    for part in "val", "test":
+        frame = {"stated": [0.9, 0.8, None, 0.3] * 20, "ok": [1, 0, 1, 0] * 20 if part == "val" else [1, 1, 0, 0] * 20}
+        polars.DataFrame(frame).write_csv(tmp_path / f"{part}.csv")
+    model = Model(
+        "judge",
+        str(tmp_path / "val.csv"),
+        str(tmp_path / "test.csv"),
+        columns={"confidence": "stated", "correct": "ok"},
+        drop=True,
+    )
+    found = study.run(Study("judges", calibrators=["Identity"], metrics=["ece"], models=[model]), out=tmp_path / "out")
+    expected = metrics.ece(Predictions.from_confidence([0.9, 0.8, 0.3] * 20, [1, 1, 0] * 20))
+    assert found.rows[0]["value"] == pytest.approx(float(expected), abs=1e-12)
+
+
+def test_what_would_count_twice_is_refused(place):
+    val, test = str(place / "plain0.val.parquet"), str(place / "plain0.test.parquet")
+    with pytest.raises(InputError, match="give each its seed"):
+        Study("s", models=[Model("a", val, test), Model("a", val, val)])
+    with pytest.raises(InputError, match="each needs predictions of its own"):
+        Study("s", models=[Model("a", val, test), Model("a", val, test, seed=1)])
+    with pytest.raises(InputError, match="different examples"):
+        Model("a", val, val).predictions()
+    with pytest.raises(InputError, match="no such file"):
+        study.run(Study("s", models=[Model("a", val, "none.parquet")]), out=place / "out")
+    (place / "typo.toml").write_text('[[models]]\nname = "a"\nvall = "b"\n')
+    with pytest.raises(InputError, match="a model has no key 'vall'; did you mean 'val'"):
+        Study.load(place / "typo.toml")

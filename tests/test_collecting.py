@@ -1,0 +1,86 @@
+"""Running a network over batches of whatever form, in memory or to a file."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from calibrant import InputError, Predictions, assess, collect
+
+G = torch.Generator().manual_seed(0)
+X, Y = torch.randn(20, 3, generator=G), torch.randint(0, 4, (20,), generator=G)
+NETWORK = nn.Linear(3, 4).requires_grad_(False)
+BATCHES = [(X[:12], Y[:12]), (X[12:], Y[12:])]
+
+
+class Named(nn.Module):
+    """One of Transformers' kind."""
+
+    def forward(self, pixels: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
+        return {"loss": torch.zeros(()), "logits": scale * NETWORK(pixels)}
+
+
+def test_mappings_and_outputs_by_name():
+    whole = Predictions(NETWORK(X), Y)
+    named = [{"pixels": x, "labels": y} for x, y in BATCHES]
+    assert torch.equal(collect(Named(), named).logits, whole.logits)
+    twice = [({"pixels": x, "scale": 2.0}, y) for x, y in BATCHES]
+    assert torch.equal(collect(Named(), twice).logits, 2 * whole.logits)
+    triples = [(x, y, "name") for x, y in BATCHES]
+    assert torch.equal(collect(NETWORK, triples, unpack=lambda batch: batch[:2]).logits, whole.logits)
+    pairs = nn.Sequential(NETWORK)
+    pairs.register_forward_hook(lambda module, inputs, made: (made, None))
+    assert torch.equal(collect(pairs, BATCHES, output=0).logits, whole.logits)
+
+
+@pytest.mark.parametrize(
+    ("network", "batches", "message"),
+    [
+        (NETWORK, [(X, Y, 0)], "got 3 parts; say unpack="),
+        (NETWORK, [{"pixels": X}], "needs one of labels, label"),
+        (NETWORK, [X], "got Tensor; say unpack="),
+        (nn.LSTM(3, 4), [(X, Y)], "returns tuple: say where its logits are"),
+    ],
+)
+def test_what_is_no_batch_or_output_shows_the_way_out(network, batches, message):
+    network.train()
+    with pytest.raises(InputError, match=message.replace("(", r"\(")):
+        collect(network, batches)
+    assert network.training
+
+
+def test_one_logit():
+    binary = nn.Linear(3, 1).requires_grad_(False)
+    p = collect(binary, [(X, (Y > 1).float()[:, None])], binary=True)
+    assert torch.equal(p.logits[:, 1], binary(X).squeeze(1))
+    assert (p.of, p.labels.tolist()) == (1, (Y > 1).long().tolist())
+
+
+def test_images_are_clusters_in_memory_and_in_a_file(tmp_path):
+    network = nn.Conv2d(3, 5, 1).requires_grad_(False)
+    images, labels = torch.randn(4, 3, 2, 3, generator=G), torch.randint(0, 5, (4, 2, 3), generator=G)
+    labels[1] = 255
+    labels[0, 0, 0] = 255
+    batches = [(images[i : i + 1], labels[i : i + 1]) for i in range(4)]
+    p = collect(network, batches, ignore_index=255)
+    assert p.clusters.tolist() == [0] * 5 + [1] * 6 + [2] * 6
+    path = collect(network, batches, ignore_index=255, to=tmp_path / "p.parquet")
+    back = Predictions.load(path)
+    assert torch.equal(back.logits, p.logits)
+    assert torch.equal(back.clusters, p.clusters)
+
+
+def test_a_file_is_whole_or_not_there(tmp_path):
+    path = collect(NETWORK, BATCHES, to=tmp_path / "p.parquet")
+    assert torch.equal(Predictions.load(path).logits, NETWORK(X))
+    assert assess(Predictions(NETWORK(X + 1), Y), path, ["Identity", "Temperature"]).before.n == 20
+
+    def broken():
+        yield BATCHES[0]
+        raise OSError("the disk is gone")
+
+    for batches, error, message in (broken(), OSError, "the disk is gone"), (iter(()), InputError, "no batches"):
+        with pytest.raises(error, match=message):
+            collect(NETWORK, batches, to=tmp_path / "other.parquet")
+    assert [file.name for file in tmp_path.iterdir()] == ["p.parquet"]
+    with pytest.raises(InputError, match=r"a \.parquet file"):
+        collect(NETWORK, BATCHES, to=tmp_path / "p.npz")

@@ -137,7 +137,9 @@ def test_bad_shapes_get_one_line(batch):
     logits, labels = batch
     for call in (
         lambda: Criterion("focal")(logits, labels[:7]),
-        lambda: Criterion("focal")(logits, logits.softmax(-1)),
+        lambda: Criterion("focal")(logits, logits.softmax(-1)[:, 1:]),
+        lambda: Criterion("focal")(logits, labels.float()),
+        lambda: Criterion("focal")(logits[:, :1], labels),
         lambda: Criterion("fokal"),
     ):
         with pytest.raises(InputError) as error:
@@ -233,3 +235,33 @@ def test_what_a_calibrator_learned_is_in_buffers_and_moves_with_the_module(name,
         value.mul_(2)
     assert not torch.allclose(module(x).softmax(-1), before.softmax(-1))
     assert module.double()(x.double()).dtype == torch.float64
+
+
+TWO = sorted(n for n in CALIBRATORS if n not in ("Auto", "FocalTemperature"))
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_one_logit_becomes_one_logit(name):
+    g = torch.Generator().manual_seed(0)
+    s = torch.randn(300, generator=g, dtype=torch.float64)
+    pairs = torch.stack([torch.zeros_like(s), 3 * s], 1)
+    calibrator = calibrators.fit(name, Predictions(pairs, (torch.rand(300, generator=g) < s.sigmoid()).long()))
+    expected = calibrator(pairs).softmax(-1)[:, 1]
+    for shape in (300,), (300, 1), (100, 3), (3, 1, 10, 10), (3, 10, 10):
+        after = Calibrated(torch.nn.Identity(), calibrator, binary=True)(3 * s.view(shape))
+        assert after.shape == shape
+        torch.testing.assert_close(after.flatten().sigmoid(), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_soft_labels_of_pixels(pixels):
+    logits, labels = pixels
+    for name in "focal", "mmce":
+        soft = torch.randn(3, 4, 6, 7, generator=torch.Generator().manual_seed(1)).softmax(1)
+        rows, flat = (x.movedim(1, -1).flatten(0, -2) for x in (logits, soft))
+        each = Criterion(name, reduction="none")(logits, soft)
+        assert each.shape == labels.shape
+        assert torch.allclose(each.flatten(), LOSSES.resolve(name)(rows, flat), rtol=1e-5)
+    weight = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    each = LOSSES.resolve("focal")(rows, flat)
+    expected = (flat @ weight * each).sum() / (flat @ weight).sum()
+    assert torch.allclose(Criterion("focal", weight=weight)(logits, soft), expected, rtol=1e-5)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from calibrant import catalog, losses
+from calibrant import catalog, losses, theory
 
+WHOLE = {"dca", "mdca", "mmce", "soft_ece"}  # see the batch as a whole
 ABSOLUTE = {"acls", "logit_norm", "logit_normalized"}  # see the logits themselves, not only their differences
 
 every = pytest.mark.parametrize("name", sorted(catalog.LOSSES))
@@ -142,7 +143,7 @@ import torch
 from calibrant import InputError
 from calibrant.catalog import LOSSES
 for name in LOSSES:
-    for labels in ([0, 1], [0], [[0]] * 12, [0.0] * 12, [0] * 13):
+    for labels in ([0, 1], [0], [[0]] * 12, [0.0] * 12, [0] * 13, [[0.25] * 4], [[0.2] * 5] * 12, [[1, 0, 0, 0]] * 12):
         try:
             LOSSES.resolve(name)(torch.zeros(12, 4), torch.tensor(labels))
         except InputError as error:
@@ -165,3 +166,49 @@ def test_masked_classes_cost_nothing_that_is_infinite(name):
     assert value.isfinite().all()
     assert logits.grad.isfinite().all()
     assert (logits.grad[::2, 3] == 0).all()
+
+
+# Soft labels
+
+
+@every
+@pytest.mark.parametrize("k", [2, 4])
+def test_a_one_hot_soft_label_is_the_label(name, k):
+    logits, labels = batch(k=k)
+    loss, one_hot = make(name), torch.nn.functional.one_hot(labels)
+    hard, soft = (logits.clone().requires_grad_() for _ in range(2))
+    one, same = loss(hard, labels), loss(soft, one_hot.float())
+    assert torch.allclose(one, same, rtol=1e-6, atol=1e-6)
+    one.square().sum().backward()
+    same.square().sum().backward()
+    assert torch.allclose(hard.grad, soft.grad, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [n for n in sorted(catalog.LOSSES) if n not in WHOLE])
+@pytest.mark.parametrize("k", [2, 4])
+def test_of_a_soft_label_it_is_the_mean_over_labels_drawn_from_it(name, k):
+    logits, _ = batch(k=k)
+    truth, _ = batch(k=k, seed=1)
+    truth[::3, 1] = -torch.inf  # a probability of 0
+    expected = theory.conditional_risk(logits, truth, loss=make(name))
+    assert torch.allclose(make(name)(logits, truth.softmax(-1)), expected, rtol=1e-9)
+
+
+@every
+def test_the_gradient_is_the_derivative_with_soft_labels(name):
+    logits, _ = batch(n=6)
+    labels = batch(n=6, seed=1)[0].softmax(-1)
+    if name == "bsce_gra":
+        pytest.skip("the weight is detached")
+    assert torch.autograd.gradcheck(lambda z: make(name)(z, labels), logits.requires_grad_())
+
+
+@every
+def test_classes_that_soft_labels_rule_out_may_be_masked(name):
+    logits, _ = batch()
+    logits[::2, 3] = -torch.inf
+    labels = batch(seed=1)[0].masked_fill(logits.isneginf(), -torch.inf).softmax(-1)
+    value = make(name)(logits.requires_grad_(), labels)
+    value.sum().backward()
+    assert value.isfinite().all()
+    assert logits.grad.isfinite().all()

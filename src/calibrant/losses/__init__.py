@@ -1,4 +1,8 @@
-"""Losses: (logits, labels) -> one number per example. `register` enrolls one of your own."""
+"""Losses: (logits, labels) -> one number per example. `register` enrolls one of your own.
+
+Labels are class indices (n), or soft labels (n k), which say how probable each class is: the loss is then the mean over
+labels drawn from them, and penalties on the batch see the mean correctness. One logit per event: `nn.Criterion`.
+"""
 
 from calibrant.catalog import LOSSES
 from calibrant.losses import _adaptive, _batch, _focal, _penalties, _proper

@@ -4,6 +4,7 @@ import io
 
 import pytest
 import torch
+from told import told
 from torch.nn import functional as F
 
 from calibrant import InputError, Predictions, calibrators, losses
@@ -50,26 +51,28 @@ def test_cross_entropy_is_torchs(batch, pixels, reduction, weighted, ignore_inde
 def test_every_loss_takes_pixels_and_ignores_what_it_should(name, pixels):
     logits, labels = pixels
     ours = logits.clone().requires_grad_()
-    value = Criterion(name)(ours, labels)
+    value = Criterion(told(name, 4))(ours, labels)
     value.backward()
     used = labels != -100
     rows = logits.movedim(1, -1)[used]
-    by_hand = Criterion(name, reduction="mean")(rows, labels[used])
+    by_hand = Criterion(told(name, 4), reduction="mean")(rows, labels[used])
     assert value.item() == pytest.approx(by_hand.item(), rel=1e-5)
     assert (ours.grad.movedim(1, -1)[~used] == 0).all()
     assert (ours.grad.movedim(1, -1)[used] != 0).any()
     noise = torch.where(used[:, None], logits, 50 * torch.randn(logits.shape))
-    assert Criterion(name)(noise, labels).item() == pytest.approx(value.item(), rel=1e-5)
+    assert Criterion(told(name, 4))(noise, labels).item() == pytest.approx(value.item(), rel=1e-5)
 
 
 @every
 def test_the_mean_divides_by_examples_not_by_entries(name, batch):
     """kornia's focal loss divides by n k."""
     logits, labels = batch
-    each = Criterion(name, reduction="none")(logits, labels)
+    each = Criterion(told(name, 5), reduction="none")(logits, labels)
     assert each.shape == labels.shape
-    assert Criterion(name)(logits, labels).item() == pytest.approx(float(each.sum()) / 40, rel=1e-5)
-    assert Criterion(name, reduction="sum")(logits, labels).item() == pytest.approx(float(each.sum()), rel=1e-5)
+    assert Criterion(told(name, 5))(logits, labels).item() == pytest.approx(float(each.sum()) / 40, rel=1e-5)
+    assert Criterion(told(name, 5), reduction="sum")(logits, labels).item() == pytest.approx(
+        float(each.sum()), rel=1e-5
+    )
 
 
 def test_focal_at_gamma_0_has_the_mean_of_cross_entropy(batch):
@@ -80,9 +83,9 @@ def test_focal_at_gamma_0_has_the_mean_of_cross_entropy(batch):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_computed_in_float32(name, batch, dtype):
     logits, labels = batch[0].to(dtype).requires_grad_(), batch[1]
-    value = Criterion(name)(logits, labels)
+    value = Criterion(told(name, 5))(logits, labels)
     exact = batch[0].to(dtype).float().requires_grad_()
-    expected = Criterion(name)(exact, labels)
+    expected = Criterion(told(name, 5))(exact, labels)
     assert value.dtype == torch.float32
     assert torch.equal(value, expected)
     value.backward()
@@ -95,9 +98,9 @@ def test_half_precision_is_computed_in_float32(name, batch, dtype):
 def test_autocast_changes_nothing(name, batch):
     z = batch[0].clone().requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        value = Criterion(name)(z, batch[1])
+        value = Criterion(told(name, 5))(z, batch[1])
     value.backward()
-    assert value.item() == pytest.approx(Criterion(name)(*batch).item(), rel=2e-2)
+    assert value.item() == pytest.approx(Criterion(told(name, 5))(*batch).item(), rel=2e-2)
     assert z.grad.isfinite().all()
 
 

@@ -20,7 +20,7 @@ PerExample = Float[Tensor, "n"]
 PerBin = Float[Tensor, "b"]
 Scalar = Float[Tensor, ""]
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # (n k), (n) or soft (n k) -> (n), differentiable; may take weights=
+Loss = Callable[[Tensor, Tensor], Tensor]  # (n k), (n) or soft (n k) -> (n), differentiable; may take weights=, counts=
 Map = Callable[[Tensor], Tensor]  # logits to better logits, (n k) -> (n k)
 
 

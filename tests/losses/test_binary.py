@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
+from told import told
 from torch.nn import functional as F
 
 from calibrant import InputError, losses
@@ -109,11 +110,11 @@ def test_binary_mmce(events):
 @every
 def test_every_loss_is_that_of_two_classes(name, events):
     s, y = events
-    value = Criterion(name, binary=True, reduction="none")(s, y)
+    value = Criterion(told(name, 2), binary=True, reduction="none")(s, y)
     low = -s / 2 if name in ABSOLUTE else torch.zeros_like(s)
     pair = torch.stack([low, low + s], 1)
-    assert torch.allclose(value, LOSSES.resolve(name)(pair, y), rtol=1e-9)
-    both = Criterion(name, binary=True), Criterion(name)
+    assert torch.allclose(value, told(name, 2)(pair, y), rtol=1e-9)
+    both = Criterion(told(name, 2), binary=True), Criterion(told(name, 2))
     ours, theirs = slope(both[0], s, y), slope(both[1], pair, y)
     assert torch.allclose(ours, theirs[:, 1], rtol=1e-7, atol=1e-12) or name in ABSOLUTE
     assert torch.allclose(slope(both[0], s, y.double()), ours, rtol=1e-7, atol=1e-12)
@@ -122,7 +123,7 @@ def test_every_loss_is_that_of_two_classes(name, events):
 @every
 def test_what_happened_and_what_did_not_are_alike(name, events):
     s, y = events
-    criterion = Criterion(name, binary=True, reduction="none")
+    criterion = Criterion(told(name, 2, even=True), binary=True, reduction="none")
     assert torch.allclose(criterion(s, y), criterion(-s, 1 - y), rtol=1e-9)
 
 
@@ -130,7 +131,7 @@ def test_what_happened_and_what_did_not_are_alike(name, events):
 def test_it_is_finite_at_saturation(name):
     s = torch.tensor([0.0, 100.0, -100.0, 1e4, -1e4, 1e4], requires_grad=True)
     for y in torch.tensor([0, 1, 0, 1, 0, 0]), torch.tensor([1.0, 0.0, 0.5, 1.0, 0.0, 0.1]):
-        value = Criterion(name, binary=True, alpha=0.25)(s, y)
+        value = Criterion(told(name, 2), binary=True, alpha=0.25)(s, y)
         (slope,) = torch.autograd.grad(value, s)
         assert value.isfinite()
         assert slope.isfinite().all()
@@ -147,9 +148,9 @@ def test_any_shape_with_a_label_for_each_logit(name, logits, labels, events):
     y = y.where(torch.arange(40) % 7 > 0, -1)
     ours = s.reshape(logits).clone().requires_grad_()
     for targets in y, y.double():
-        each = Criterion(name, binary=True, reduction="none", ignore_index=-1)(ours, targets.reshape(labels))
-        value = Criterion(name, binary=True, alpha=0.25, ignore_index=-1)(ours, targets.reshape(labels))
-        expected = Criterion(name, binary=True, alpha=0.25)(s[y >= 0], targets[y >= 0])
+        each = Criterion(told(name, 2), binary=True, reduction="none", ignore_index=-1)(ours, targets.reshape(labels))
+        value = Criterion(told(name, 2), binary=True, alpha=0.25, ignore_index=-1)(ours, targets.reshape(labels))
+        expected = Criterion(told(name, 2), binary=True, alpha=0.25)(s[y >= 0], targets[y >= 0])
         assert each.shape == labels
         assert (each.flatten()[y < 0] == 0).all()
         assert value.item() == pytest.approx(expected.item(), rel=1e-9)

@@ -31,7 +31,7 @@ def class_balanced(
     beta: Part = 0.9999,
     gamma: NonNegative = 0.0,
 ) -> PerExample:
-    r"""Class-balanced loss, $w_y L(z, y)$ with $w_k \propto (1 - \beta) / (1 - \beta^{n_k})$ (Cui et al. 2019).
+    r"""Class-balanced loss, $w_y L(z, y)$, $w_k \propto (1 - \beta) / (1 - \beta^{n_k})$ (Cui et al. 2019).
 
     $(1 - \beta^n) / (1 - \beta)$ is the effective number of n examples: how many of $1 / (1 - \beta)$ prototypes n
     draws are expected to see. The weights have the mean 1 over the classes that were seen, as in the paper. beta = 0
@@ -61,12 +61,12 @@ def logit_adjusted(
     tau: NonNegative = 1.0,
     gamma: NonNegative = 0.0,
 ) -> PerExample:
-    r"""Logit-adjusted loss, the loss of $z + \tau \log \pi$, $\pi_k = n_k / n$ (Menon et al. 2021, eq. 10).
+    r"""Logit-adjusted loss, $-\log \frac{\pi_y^\tau e^{z_y}}{\sum_k \pi_k^\tau e^{z_k}}$ (Menon et al. 2021, eq. 10).
 
-    Cross-entropy of the adjusted logits, or focal loss of gamma. At tau = 1, the paper's choice, cross-entropy is
-    minimized by logits whose softmax is the truth for classes that are equally frequent, $p(y | x) / \pi_y$ normalized,
-    and whose largest class attains the least balanced error. Where classes come as in training, $z + \tau \log \pi$
-    is what is calibrated. Cross-entropy, or focal loss, at tau = 0.
+    $\pi_k$ is the share of class k in training; with gamma it is the focal loss of these probabilities. At tau = 1, the
+    paper's choice, cross-entropy is minimized by logits whose softmax is the truth for classes that are equally
+    frequent, $p(y | x) / \pi_y$ normalized, and whose largest class attains the least balanced error. Where classes
+    come as in training, $z + \tau \log \pi$ is what is calibrated. Cross-entropy, or focal loss, at tau = 0.
 
     >>> logit_adjusted(torch.zeros(2, 2), torch.tensor([0, 1]), counts=(3.0, 1.0))  # log 4/3, log 4
     tensor([0.2877, 1.3863])
@@ -79,9 +79,9 @@ def logit_adjusted(
 def balanced_softmax(
     logits: Logits, labels: Targets, *, counts: Counts | None = None, gamma: NonNegative = 0.0
 ) -> PerExample:
-    r"""Balanced softmax, $-\log \frac{n_y e^{z_y}}{\sum_k n_k e^{z_k}}$ (Ren et al. 2020), or focal loss of these p.
+    r"""Balanced softmax, $-\log \frac{n_y e^{z_y}}{\sum_k n_k e^{z_k}}$ (Ren et al. 2020).
 
-    It is `logit_adjusted` with tau = 1, found independently.
+    It is `logit_adjusted` with tau = 1, found independently; with gamma the focal loss of these probabilities.
 
     >>> balanced_softmax(torch.zeros(2, 2), torch.tensor([0, 1]), counts=(3.0, 1.0))  # log 4/3, log 4
     tensor([0.2877, 1.3863])

@@ -76,10 +76,11 @@ class Criterion(nn.Module):
         rows, targets, shape = (_two_classes if self.binary else _by_class)(logits, labels)
         rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
         targets = targets.to(rows) if targets.is_floating_point() else targets.long()
-        used = torch.ones_like(rows[:, 0], dtype=torch.bool)
         if targets.ndim == 1:
             used = targets != self.ignore_index
             targets = targets.where(used, 0)
+        else:
+            used = torch.ones_like(rows[:, 0], dtype=torch.bool)
         if not self._looked and not torch.compiler.is_compiling():
             _look(targets, rows.shape[1], self.binary, self.ignore_index)
             self._looked = True
@@ -123,9 +124,11 @@ def _by_class(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, torch.Siz
     shape = logits.shape[:1] + logits.shape[2:]
     soft = labels.is_floating_point()
     if logits.ndim < 2 or labels.shape != (logits.shape if soft else shape):
+        several = labels.shape == logits.shape
+        way_out = "; labels.float() if one-hot, binary=True if several are true at once" if several else ""
         raise InputError(
-            "need logits (n, k, ...) and class indices (n, ...) or soft labels (n, k, ...), got "
-            f"{tuple(logits.shape)} and {tuple(labels.shape)} of {labels.dtype}"
+            "need logits (n, k, ...) and class indices (n, ...) or floating soft labels (n, k, ...), got "
+            f"{tuple(logits.shape)} and {tuple(labels.shape)} of {labels.dtype}{way_out}"
         )
     if logits.shape[1] == 1:
         raise InputError(f"one class leaves nothing to learn, got logits {tuple(logits.shape)}; say binary=True")
@@ -141,7 +144,7 @@ def _two_classes(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, torch.
     if labels.shape not in (logits.shape, logits.shape[:1] + logits.shape[2:] if logits.shape[1:2] == (1,) else None):
         raise InputError(
             "binary needs one logit for each label, (n, ...) and (n, ...) or (n, 1, ...) and (n, ...), got "
-            f"{tuple(logits.shape)} and {tuple(labels.shape)}"
+            f"{tuple(logits.shape)} and {tuple(labels.shape)}; logits of two classes need no binary"
         )
     half = logits.flatten() / 2  # and its negative: neither class is special to a loss that sees the logits themselves
     return torch.stack([-half, half], -1), labels.flatten(), labels.shape

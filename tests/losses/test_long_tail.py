@@ -126,7 +126,7 @@ def fitted(loss, x, y):
         weight = torch.tensor(flat).view(3, 3).requires_grad_()
         value = loss(inputs @ weight, y).mean()
         (slope,) = torch.autograd.grad(value, weight)
-        return float(value), slope.flatten().numpy()
+        return value.item(), slope.flatten().numpy()
 
     best = torch.tensor(minimize(value_and_slope, np.zeros(9), jac=True, method="L-BFGS-B").x).view(3, 3)
     return lambda x: torch.cat([x, torch.ones_like(x[:, :1])], 1) @ best

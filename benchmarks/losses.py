@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
 from calibrant import losses
+from calibrant.catalog import LOSSES
 from calibrant.nn import Criterion
 
 SHAPES = (8192, 10), (8192, 1000), (2048, 32000)
@@ -63,8 +64,10 @@ def table(n: int, k: int, repeats: int, device: str) -> list[tuple[str, float, f
     g = torch.Generator().manual_seed(0)
     logits = (3 * torch.randn(n, k, generator=g)).to(device).requires_grad_()
     labels = torch.randint(k, (n,), generator=g).to(device)
-    names = [*losses.__all__, "cross_entropy(smoothing=0.05)"]
-    criteria: dict[str, Callable[[Tensor, Tensor], Tensor]] = OTHERS | {name: Criterion(name) for name in names}
+    names = [*LOSSES, "cross_entropy(smoothing=0.05)"]
+    criteria: dict[str, Callable[[Tensor, Tensor], Tensor]] = OTHERS | {
+        name: Criterion(losses.for_counts(LOSSES.resolve(name), labels.bincount(minlength=k))) for name in names
+    }
 
     def step(criterion: Callable[[Tensor, Tensor], Tensor]) -> None:
         logits.grad = None

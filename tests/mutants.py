@@ -71,6 +71,7 @@ def metric(name: str, way: str, neighbor: str) -> None:
 def loss(name: str, way: str, neighbor: str) -> None:
     """A loss wherever it is bound, or the call of one with state."""
     from calibrant.catalog import LOSSES
+    from calibrant.losses import for_counts
 
     def constant(*args: Any, **kwargs: Any) -> torch.Tensor:
         logits = next(a for a in args if isinstance(a, torch.Tensor))
@@ -78,7 +79,8 @@ def loss(name: str, way: str, neighbor: str) -> None:
 
     def beside(*args: Any, **kwargs: Any) -> torch.Tensor:
         logits, labels = [a for a in args if isinstance(a, torch.Tensor)][:2]
-        return LOSSES.resolve(neighbor)(logits, labels)
+        counts = torch.ones(logits.shape[1])
+        return for_counts(LOSSES.resolve(neighbor), counts)(logits, labels)
 
     found, put = LOSSES[name], replacement(way, constant, beside)
     if isinstance(found, type):

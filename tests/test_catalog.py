@@ -148,3 +148,19 @@ def _python(program: str, *paths: Path) -> subprocess.CompletedProcess[str]:
     source = Path(catalog.__file__).parents[1]
     path = ":".join(map(str, [source, *paths]))
     return subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": path}, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("focal(alpha=0.25)", "nn.Criterion('focal', binary=True, alpha=0.25)"),
+        ("focal(weight=1)", "nn.Criterion('focal', weight=torch.tensor([...]))"),
+        ("brier(reduction='sum')", "nn.Criterion('brier', reduction='sum')"),
+        ("cross_entropy(label_smoothing=0.1)", "cross_entropy(smoothing=0.1)"),
+    ],
+)
+def test_what_others_say_to_a_loss_is_shown_its_place(text, says):
+    with pytest.raises(InputError) as error:
+        LOSSES.resolve(text)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)

@@ -4,6 +4,7 @@ import io
 
 import pytest
 import torch
+from told import told
 from torch.nn import functional as F
 
 from calibrant import InputError, Predictions, calibrators, losses
@@ -50,26 +51,28 @@ def test_cross_entropy_is_torchs(batch, pixels, reduction, weighted, ignore_inde
 def test_every_loss_takes_pixels_and_ignores_what_it_should(name, pixels):
     logits, labels = pixels
     ours = logits.clone().requires_grad_()
-    value = Criterion(name)(ours, labels)
+    value = Criterion(told(name, 4))(ours, labels)
     value.backward()
     used = labels != -100
     rows = logits.movedim(1, -1)[used]
-    by_hand = Criterion(name, reduction="mean")(rows, labels[used])
+    by_hand = Criterion(told(name, 4), reduction="mean")(rows, labels[used])
     assert value.item() == pytest.approx(by_hand.item(), rel=1e-5)
     assert (ours.grad.movedim(1, -1)[~used] == 0).all()
     assert (ours.grad.movedim(1, -1)[used] != 0).any()
     noise = torch.where(used[:, None], logits, 50 * torch.randn(logits.shape))
-    assert Criterion(name)(noise, labels).item() == pytest.approx(value.item(), rel=1e-5)
+    assert Criterion(told(name, 4))(noise, labels).item() == pytest.approx(value.item(), rel=1e-5)
 
 
 @every
 def test_the_mean_divides_by_examples_not_by_entries(name, batch):
     """kornia's focal loss divides by n k."""
     logits, labels = batch
-    each = Criterion(name, reduction="none")(logits, labels)
+    each = Criterion(told(name, 5), reduction="none")(logits, labels)
     assert each.shape == labels.shape
-    assert Criterion(name)(logits, labels).item() == pytest.approx(float(each.sum()) / 40, rel=1e-5)
-    assert Criterion(name, reduction="sum")(logits, labels).item() == pytest.approx(float(each.sum()), rel=1e-5)
+    assert Criterion(told(name, 5))(logits, labels).item() == pytest.approx(float(each.sum()) / 40, rel=1e-5)
+    assert Criterion(told(name, 5), reduction="sum")(logits, labels).item() == pytest.approx(
+        float(each.sum()), rel=1e-5
+    )
 
 
 def test_focal_at_gamma_0_has_the_mean_of_cross_entropy(batch):
@@ -80,9 +83,9 @@ def test_focal_at_gamma_0_has_the_mean_of_cross_entropy(batch):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_computed_in_float32(name, batch, dtype):
     logits, labels = batch[0].to(dtype).requires_grad_(), batch[1]
-    value = Criterion(name)(logits, labels)
+    value = Criterion(told(name, 5))(logits, labels)
     exact = batch[0].to(dtype).float().requires_grad_()
-    expected = Criterion(name)(exact, labels)
+    expected = Criterion(told(name, 5))(exact, labels)
     assert value.dtype == torch.float32
     assert torch.equal(value, expected)
     value.backward()
@@ -95,9 +98,9 @@ def test_half_precision_is_computed_in_float32(name, batch, dtype):
 def test_autocast_changes_nothing(name, batch):
     z = batch[0].clone().requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        value = Criterion(name)(z, batch[1])
+        value = Criterion(told(name, 5))(z, batch[1])
     value.backward()
-    assert value.item() == pytest.approx(Criterion(name)(*batch).item(), rel=2e-2)
+    assert value.item() == pytest.approx(Criterion(told(name, 5))(*batch).item(), rel=2e-2)
     assert z.grad.isfinite().all()
 
 
@@ -137,7 +140,9 @@ def test_bad_shapes_get_one_line(batch):
     logits, labels = batch
     for call in (
         lambda: Criterion("focal")(logits, labels[:7]),
-        lambda: Criterion("focal")(logits, logits.softmax(-1)),
+        lambda: Criterion("focal")(logits, logits.softmax(-1)[:, 1:]),
+        lambda: Criterion("focal")(logits, labels.float()),
+        lambda: Criterion("focal")(logits[:, :1], labels),
         lambda: Criterion("fokal"),
     ):
         with pytest.raises(InputError) as error:
@@ -233,3 +238,33 @@ def test_what_a_calibrator_learned_is_in_buffers_and_moves_with_the_module(name,
         value.mul_(2)
     assert not torch.allclose(module(x).softmax(-1), before.softmax(-1))
     assert module.double()(x.double()).dtype == torch.float64
+
+
+TWO = sorted(n for n in CALIBRATORS if n not in ("Auto", "FocalTemperature"))
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_one_logit_becomes_one_logit(name):
+    g = torch.Generator().manual_seed(0)
+    s = torch.randn(300, generator=g, dtype=torch.float64)
+    pairs = torch.stack([torch.zeros_like(s), 3 * s], 1)
+    calibrator = calibrators.fit(name, Predictions(pairs, (torch.rand(300, generator=g) < s.sigmoid()).long()))
+    expected = calibrator(pairs).softmax(-1)[:, 1]
+    for shape in (300,), (300, 1), (100, 3), (3, 1, 10, 10), (3, 10, 10):
+        after = Calibrated(torch.nn.Identity(), calibrator, binary=True)(3 * s.view(shape))
+        assert after.shape == shape
+        torch.testing.assert_close(after.flatten().sigmoid(), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_soft_labels_of_pixels(pixels):
+    logits, labels = pixels
+    for name in "focal", "mmce":
+        soft = torch.randn(3, 4, 6, 7, generator=torch.Generator().manual_seed(1)).softmax(1)
+        rows, flat = (x.movedim(1, -1).flatten(0, -2) for x in (logits, soft))
+        each = Criterion(name, reduction="none")(logits, soft)
+        assert each.shape == labels.shape
+        assert torch.allclose(each.flatten(), LOSSES.resolve(name)(rows, flat), rtol=1e-5)
+    weight = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    each = LOSSES.resolve("focal")(rows, flat)
+    expected = (flat @ weight * each).sum() / (flat @ weight).sum()
+    assert torch.allclose(Criterion("focal", weight=weight)(logits, soft), expected, rtol=1e-5)

@@ -35,10 +35,12 @@ class Registry(Mapping[str, Callable[..., Any]]):
         *,
         more: tuple[str, ...] = (),
         a_class_is: Literal["made", "fitted", "kept"] = "kept",
+        elsewhere: Mapping[str, str] | None = None,
     ) -> None:
         self.kind = kind  # in the plural: "losses"
         self.home, self.more = home, more  # the modules whose import fills it
         self.a_class_is = a_class_is  # made with its hyperparameters, replaced by its `fit`, or kept as it is
+        self.elsewhere = elsewhere or {}  # what is looked for in a method, and where it is
         self._methods: dict[str, Callable[..., Any]] = {}
 
     def register(self, method: M, name: str | None = None) -> M:
@@ -129,7 +131,7 @@ class Method:
         self.function: Callable[..., Any] = target
         if registry.a_class_is == "fitted":
             self.function = getattr(target, "fit", target)
-        self.settings = checked(self.function, settings, name)
+        self.settings = checked(self.function, settings, name, registry.elsewhere)
 
     @property
     def text(self) -> str:
@@ -172,7 +174,20 @@ def _again(kind: str, text: str) -> Method:
     return REGISTRIES[kind].method(text)
 
 
-LOSSES = Registry("losses", "calibrant.losses", a_class_is="made")
+LOSSES = Registry(
+    "losses",
+    "calibrant.losses",
+    a_class_is="made",
+    elsewhere={
+        "alpha": "nn.Criterion({name!r}, binary=True, alpha=0.25) weighs the events of single logits, "
+        "nn.Criterion({name!r}, weight=...) classes, and class_balanced(gamma=2) classes by their counts",
+        "weight": "nn.Criterion({name!r}, weight=torch.tensor([...])), or class_balanced, which counts",
+        "reduction": "nn.Criterion({name!r}, reduction='sum')",
+        "ignore_index": "nn.Criterion({name!r}, ignore_index=255)",
+        "binary": "nn.Criterion({name!r}, binary=True)",
+        "label_smoothing": "cross_entropy(smoothing=0.1)",
+    },
+)
 METRICS = Registry("metrics", "calibrant.metrics", more=("calibrant.selection",))
 CALIBRATORS = Registry("calibrators", "calibrant.calibrators", a_class_is="fitted")
 DATA_SETS = Registry("data", "calibrant.data")
@@ -300,16 +315,20 @@ def _parse(text: str) -> tuple[str, dict[str, Any]]:
 _WORD = 1 << 63  # whole numbers that every library takes lie below
 
 
-def checked(method: Callable[..., Any], settings: Mapping[str, Any], name: str = "") -> dict[str, Any]:
+def checked(
+    method: Callable[..., Any], settings: Mapping[str, Any], name: str = "", elsewhere: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Return the hyperparameters in the method's own order and types, each held against its annotation.
 
     A `Literal` has its words, `Annotated[float, Range(...)]` its range; 3 and 3.0 are one number where the method
-    wants a float. Raises `InputError` for a name, type, word or number that it does not take.
+    wants a float. Raises `InputError` for a name, type, word or number that it does not take; `elsewhere` says of
+    names where they do belong.
     """
     name = name or getattr(method, "__name__", "it")
     known = _parameters(method)
     for key in settings.keys() - known.keys():
-        raise InputError(f"{name} has no {key!r}; it has {', '.join(known) or 'no parameters'}")
+        hint = f"; see {elsewhere[key].format(name=name)}" if elsewhere and key in elsewhere else ""
+        raise InputError(f"{name} has no {key!r}; it has {', '.join(known) or 'no parameters'}{hint}")
     hints = _hints(method)
     made: dict[str, Any] = {}
     for key, parameter in known.items():

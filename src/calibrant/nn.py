@@ -16,12 +16,20 @@ from calibrant.types import Calibrator, InputError, Loss, StatefulLoss
 class Criterion(nn.Module):
     """A loss as torch trains with it: `Criterion("focal(gamma=3)")(logits, labels).backward()`.
 
-    Takes logits (n, k) or (n, k, d1, ...) with labels (n) or (n, d1, ...). `reduction`, `ignore_index` and class
+    Takes logits (n, k) or (n, k, d1, ...) with labels (n) or (n, d1, ...), or with soft labels, floating and of the
+    shape of the logits, whose loss is the mean over labels drawn from them. `reduction`, `ignore_index` and class
     `weight` mean what they mean in `torch.nn.functional.cross_entropy`: the weighted mean divides by the sum of the
     weights of the examples' classes, and ignored positions count nowhere, in penalties on the whole batch neither.
     With one difference: a class weight multiplies an example's whole loss, label smoothing included, where torch
     weighs every class's term of the smoothed sum by its own weight, so that its minimizer is no longer the smoothed
-    target. Logits in float16 or bfloat16 are computed in float32.
+    target. A soft label weighs what its classes weigh on average. Logits in float16 or bfloat16 are computed in
+    float32.
+
+    With `binary`, each logit s is an event of its own, with P(y = 1) = 1 / (1 + exp(-s)), and labels are 0 or 1, or
+    that probability: logits (n) or (n, 1, d1, ...) with labels (n) or (n, d1, ...), and several labels per example as
+    logits and labels (n, m). Every loss is then that of the two logits -s/2 and s/2: focal is the sigmoid focal loss.
+    `alpha` multiplies the loss of events that happen, and 1 - `alpha` that of the others, as in Lin et al. (2017);
+    means divide by the number of events, not by their weight.
 
     A loss is the text of one here or any callable (n k), (n) -> (n); one with a parameter `weights`, because it sees
     the batch as a whole, is told what each row counts. A loss with state is advanced by `after_epoch`, and its state
@@ -30,6 +38,8 @@ class Criterion(nn.Module):
     >>> criterion = Criterion("focal(gamma=2)", ignore_index=-1)
     >>> criterion(torch.zeros(3, 2), torch.tensor([0, 1, -1]))
     tensor(0.1733)
+    >>> Criterion("focal(gamma=2)", binary=True, alpha=0.25)(torch.zeros(4), torch.tensor([0.0, 0.0, 0.0, 1.0]))
+    tensor(0.1083)
     """
 
     weight: Tensor | None
@@ -41,33 +51,48 @@ class Criterion(nn.Module):
         reduction: Literal["mean", "sum", "none"] = "mean",
         weight: Tensor | None = None,
         ignore_index: int = -100,
+        binary: bool = False,
+        alpha: float | None = None,
     ) -> None:
         super().__init__()
         if reduction not in ("mean", "sum", "none"):
             raise InputError(f"reduction must be mean, sum or none, got {reduction!r}")
+        if alpha is not None and not (binary and 0 <= alpha <= 1):
+            raise InputError(
+                f"alpha weighs events that happen, from 0 to 1, where binary=True, got {alpha} and binary={binary}; "
+                "classes have weight=torch.tensor([...])"
+            )
         self.loss: Loss = LOSSES.resolve(loss) if isinstance(loss, str) else loss
         self.reduction = reduction
         self.ignore_index = ignore_index
+        self.binary = binary
+        self.alpha = alpha
         self.register_buffer("weight", weight)
         self._couples = "weights" in inspect.signature(self.loss).parameters  # it penalizes the batch as a whole
+        self._looked = False  # at the values of labels, which on a GPU is worth one wait and no more
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the reduced loss, or one number per position with reduction "none"."""
-        if labels.shape != logits.shape[:1] + logits.shape[2:] or labels.is_floating_point():
-            raise InputError(
-                f"need logits (n, k, ...) and class indices as labels (n, ...), got {tuple(logits.shape)} and "
-                f"{tuple(labels.shape)} of {labels.dtype}"
-            )
-        rows = logits if logits.ndim == 2 else logits.movedim(1, -1).flatten(0, -2)
+        rows, targets, shape = (_two_classes if self.binary else _by_class)(logits, labels)
         rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
-        flat = labels.flatten()
-        used = flat != self.ignore_index
-        safe = flat.where(used, 0)
-        mass = used.to(rows.dtype) if self.weight is None else self.weight.to(rows)[safe] * used
-        values = self.loss(rows, safe, weights=mass) if self._couples else self.loss(rows, safe)  # pyright: ignore
-        values = values.where(used, 0) * mass
+        targets = targets.to(rows) if targets.is_floating_point() else targets.long()
+        if targets.ndim == 1:
+            used = targets != self.ignore_index
+            targets = targets.where(used, 0)
+        else:
+            used = torch.ones_like(rows[:, 0], dtype=torch.bool)
+        if not self._looked and not torch.compiler.is_compiling():
+            _look(targets, rows.shape[1], self.binary, self.ignore_index)
+            self._looked = True
+        factor = 1.0 if self.alpha is None else 1 - self.alpha + (2 * self.alpha - 1) * targets.to(rows)
+        if self.binary and targets.is_floating_point():
+            targets = torch.stack([1 - targets, targets], -1)
+        mass = used.to(rows) if self.weight is None else _weight(self.weight.to(rows), targets) * used
+        count = mass * factor
+        values = self.loss(rows, targets, weights=count) if self._couples else self.loss(rows, targets)  # pyright: ignore
+        values = values.where(used, 0) * count
         if self.reduction == "none":
-            return values.view(labels.shape)
+            return values.view(shape)
         return values.sum() if self.reduction == "sum" else values.sum() / mass.sum()
 
     def after_epoch(self, epoch: int, val: Predictions | None = None) -> None:
@@ -94,17 +119,81 @@ class Criterion(nn.Module):
         missing += [key for key, name in keys.items() if name not in saved]
 
 
+def _by_class(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
+    """Rows (n, k), their labels (n) or soft labels (n, k), and the shape of positions."""
+    shape = logits.shape[:1] + logits.shape[2:]
+    soft = labels.is_floating_point()
+    if logits.ndim < 2 or labels.shape != (logits.shape if soft else shape):
+        several = labels.shape == logits.shape
+        way_out = "; labels.float() if one-hot, binary=True if several are true at once" if several else ""
+        raise InputError(
+            "need logits (n, k, ...) and class indices (n, ...) or floating soft labels (n, k, ...), got "
+            f"{tuple(logits.shape)} and {tuple(labels.shape)} of {labels.dtype}{way_out}"
+        )
+    if logits.shape[1] == 1:
+        raise InputError(f"one class leaves nothing to learn, got logits {tuple(logits.shape)}; say binary=True")
+    return _rows(logits), _rows(labels) if soft else labels.flatten(), shape
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x if x.ndim == 2 else x.movedim(1, -1).flatten(0, -2)
+
+
+def _two_classes(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
+    """Two logits for each event (n, 2), whether it happened (n) as a class or a probability, and their shape."""
+    if labels.shape not in (logits.shape, logits.shape[:1] + logits.shape[2:] if logits.shape[1:2] == (1,) else None):
+        raise InputError(
+            "binary needs one logit for each label, (n, ...) and (n, ...) or (n, 1, ...) and (n, ...), got "
+            f"{tuple(logits.shape)} and {tuple(labels.shape)}; logits of two classes need no binary"
+        )
+    half = logits.flatten() / 2  # and its negative: neither class is special to a loss that sees the logits themselves
+    return torch.stack([-half, half], -1), labels.flatten(), labels.shape
+
+
+def _look(targets: Tensor, k: int, binary: bool, ignore_index: int) -> None:
+    """Refuse labels that mean something else; inside vmap, where values cannot be looked at, they are trusted."""
+    soft = targets.is_floating_point()
+    try:
+        low, high = (0.0, 0.0) if targets.numel() == 0 else (float(x) for x in targets.aminmax())
+        whole = binary or not soft or float((targets.sum(-1) - 1).abs().max()) < 1e-2
+    except RuntimeError:
+        return
+    most = 1 if binary or soft else k - 1
+    if not 0 <= low <= high <= most:
+        what = "labels" if not soft else "probabilities as labels" if binary else "soft labels"
+        raise InputError(
+            f"{what} must lie in 0 .. {most}, got {low:g} .. {high:g}; what to leave out is ignore_index={ignore_index}"
+        )
+    if not whole:
+        raise InputError("soft labels must sum to 1 over the classes; for several labels per example say binary=True")
+
+
+def _weight(weight: Tensor, targets: Tensor) -> Tensor:
+    """What the class of each example weighs; of a soft label, the mean."""
+    return targets.to(weight) @ weight if targets.is_floating_point() else weight[targets]
+
+
 class Calibrated(nn.Module):
     """A network followed by a fitted calibrator; what it learned is kept in buffers and moves with the module.
 
     Logits (n, k, d1, ...), such as those of segmentation, are calibrated along axis 1. A calibrator of your own is
     any class of the shape `types.Calibrator`; its tensors are buffers too, those of calibrators inside it included.
+
+    With `binary`, the network answers with one logit s for each event, in any shape, and the calibrator is of two
+    classes, fitted on `Predictions.from_binary_logits`: s becomes the difference of the two logits that it makes of
+    (0, s), so that P(y = 1) stays 1 / (1 + exp(-s)).
+
+    >>> warm = calibrators.Temperature(torch.tensor(2.0))
+    >>> Calibrated(torch.nn.Identity(), warm, binary=True)(torch.tensor([[3.0], [-1.0]]))
+    tensor([[ 1.5000],
+            [-0.5000]])
     """
 
-    def __init__(self, network: nn.Module, calibrator: Calibrator) -> None:
+    def __init__(self, network: nn.Module, calibrator: Calibrator, *, binary: bool = False) -> None:
         super().__init__()
         self.network = network
         self.calibrator = calibrator
+        self.binary = binary
         self._plan = self._adopted(calibrator, "")
 
     def _adopted(self, value: Any, name: str) -> "Plan":
@@ -119,6 +208,10 @@ class Calibrated(nn.Module):
         """Return calibrated logits of the network's inputs."""
         logits = self.network(*inputs, **kwargs)
         calibrator = _renewed(self.calibrator, self._plan, dict(self.named_buffers(recurse=False)))
+        if self.binary:
+            flat = logits.flatten()
+            zero, one = calibrator(torch.stack([torch.zeros_like(flat), flat], -1)).unbind(-1)
+            return (one - zero).view(logits.shape)
         if logits.ndim == 2:
             return calibrator(logits)
         dense = logits.movedim(1, -1)

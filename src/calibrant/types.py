@@ -14,11 +14,13 @@ from torch import Tensor
 
 Logits = Float[Tensor, "n k"]  # any unnormalized log-probabilities, log p included
 Labels = Int[Tensor, "n"]  # true classes, 0 .. k-1
+SoftLabels = Float[Tensor, "n k"]  # how probable every class is
+Targets = Labels | SoftLabels
 PerExample = Float[Tensor, "n"]
 PerBin = Float[Tensor, "b"]
 Scalar = Float[Tensor, ""]
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # (n k), (n) -> (n), differentiable; may take weights=
+Loss = Callable[[Tensor, Tensor], Tensor]  # (n k), (n) or soft (n k) -> (n), differentiable; may take weights=, counts=
 Map = Callable[[Tensor], Tensor]  # logits to better logits, (n k) -> (n k)
 
 

@@ -6,16 +6,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from told import told
 
-from calibrant import catalog, losses
+from calibrant import catalog, losses, theory
 
+WHOLE = {"dca", "mdca", "mmce", "soft_ece"}  # see the batch as a whole
 ABSOLUTE = {"acls", "logit_norm", "logit_normalized"}  # see the logits themselves, not only their differences
 
 every = pytest.mark.parametrize("name", sorted(catalog.LOSSES))
 
 
-def make(name):
-    return catalog.LOSSES.resolve(name)
+def make(name, k=4, **options):
+    return told(name, k, **options)
 
 
 def batch(n=12, k=4, scale=2.0, seed=0, dtype=torch.float64):
@@ -41,7 +43,7 @@ def test_value_and_gradient_are_finite_at_saturation(name, scale, sign, right):
     logits = torch.zeros(len(labels), 3)
     logits[:, 0] = sign * scale
     logits.requires_grad_()
-    value = make(name)(logits, labels)
+    value = make(name, 3)(logits, labels)
     value.sum().backward()
     assert value.isfinite().all()
     assert logits.grad.isfinite().all()
@@ -68,7 +70,7 @@ def test_rows_can_come_in_any_order(name):
 def test_classes_can_come_in_any_order(name):
     logits, labels = batch()
     order = torch.tensor([2, 0, 3, 1])
-    loss = make(name)
+    loss = make(name, even=True)
     assert torch.allclose(loss(logits, labels), loss(logits[:, order], order.argsort()[labels]), rtol=1e-12)
 
 
@@ -82,7 +84,7 @@ def test_a_constant_added_to_all_logits_changes_nothing(name):
 @every
 def test_float32_agrees_with_float64(name):
     logits, labels = batch(n=50, k=10, scale=4.0)
-    loss = make(name)
+    loss = make(name, 10)
     exact = loss(logits, labels)
     assert torch.allclose(loss(logits.float(), labels).double(), exact, rtol=2e-4, atol=1e-5)
 
@@ -99,7 +101,7 @@ def test_a_step_downhill_lowers_the_batch_mean(name):
 @every
 def test_its_canonical_text_means_the_same(name):
     logits, labels = batch()
-    again = catalog.LOSSES.resolve(catalog.LOSSES.canonical(name))
+    again = make(catalog.LOSSES.canonical(name))
     assert torch.equal(make(name)(logits, labels), again(logits, labels))
 
 
@@ -109,7 +111,7 @@ from calibrant import catalog, losses, nn
 
 torch.set_num_threads(1)
 for name in {names}:
-    loss = catalog.LOSSES.resolve(name)
+    loss = losses.for_counts(catalog.LOSSES.resolve(name), torch.arange(1, 6))
     z = torch.randn(16, 5, generator=torch.Generator().manual_seed(0))
     y = torch.arange(16) % 5
     for f in (lambda z: loss(z, y).mean(), lambda z: nn.Criterion(loss, ignore_index=2)(z, y)):
@@ -139,12 +141,12 @@ def test_other_than_one_class_index_per_row_is_refused():
     """In a process of its own, where no shapes are checked but by the losses themselves."""
     code = """
 import torch
-from calibrant import InputError
+from calibrant import InputError, losses
 from calibrant.catalog import LOSSES
 for name in LOSSES:
-    for labels in ([0, 1], [0], [[0]] * 12, [0.0] * 12, [0] * 13):
+    for labels in ([0, 1], [0], [[0]] * 12, [0.0] * 12, [0] * 13, [[0.25] * 4], [[0.2] * 5] * 12, [[1, 0, 0, 0]] * 12):
         try:
-            LOSSES.resolve(name)(torch.zeros(12, 4), torch.tensor(labels))
+            losses.for_counts(LOSSES.resolve(name), torch.ones(4))(torch.zeros(12, 4), torch.tensor(labels))
         except InputError as error:
             assert "need one class index" in str(error), (name, error)
         else:
@@ -165,3 +167,49 @@ def test_masked_classes_cost_nothing_that_is_infinite(name):
     assert value.isfinite().all()
     assert logits.grad.isfinite().all()
     assert (logits.grad[::2, 3] == 0).all()
+
+
+# Soft labels
+
+
+@every
+@pytest.mark.parametrize("k", [2, 4])
+def test_a_one_hot_soft_label_is_the_label(name, k):
+    logits, labels = batch(k=k)
+    loss, one_hot = make(name, k), torch.nn.functional.one_hot(labels)
+    hard, soft = (logits.clone().requires_grad_() for _ in range(2))
+    one, same = loss(hard, labels), loss(soft, one_hot.float())
+    assert torch.allclose(one, same, rtol=1e-6, atol=1e-6)
+    one.square().sum().backward()
+    same.square().sum().backward()
+    assert torch.allclose(hard.grad, soft.grad, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [n for n in sorted(catalog.LOSSES) if n not in WHOLE])
+@pytest.mark.parametrize("k", [2, 4])
+def test_of_a_soft_label_it_is_the_mean_over_labels_drawn_from_it(name, k):
+    logits, _ = batch(k=k)
+    truth, _ = batch(k=k, seed=1)
+    truth[::3, 1] = -torch.inf  # a probability of 0
+    expected = theory.conditional_risk(logits, truth, loss=make(name, k))
+    assert torch.allclose(make(name, k)(logits, truth.softmax(-1)), expected, rtol=1e-9)
+
+
+@every
+def test_the_gradient_is_the_derivative_with_soft_labels(name):
+    logits, _ = batch(n=6)
+    labels = batch(n=6, seed=1)[0].softmax(-1)
+    if name == "bsce_gra":
+        pytest.skip("the weight is detached")
+    assert torch.autograd.gradcheck(lambda z: make(name)(z, labels), logits.requires_grad_())
+
+
+@every
+def test_classes_that_soft_labels_rule_out_may_be_masked(name):
+    logits, _ = batch()
+    logits[::2, 3] = -torch.inf
+    labels = batch(seed=1)[0].masked_fill(logits.isneginf(), -torch.inf).softmax(-1)
+    value = make(name)(logits.requires_grad_(), labels)
+    value.sum().backward()
+    assert value.isfinite().all()
+    assert logits.grad.isfinite().all()

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -66,6 +68,21 @@ def test_the_sum_over_a_batch_is_the_mean_at_a_larger_rate():
     list(train(one, SPLITS, losses.cross_entropy, plain))
     list(train(other, SPLITS, losses.cross_entropy, summed))
     torch.testing.assert_close(weights(one), weights(other), rtol=1e-3, atol=1e-4)
+
+
+def test_a_loss_for_long_tails_is_told_what_training_has():
+    brief = Recipe(epochs=1, batch_size=20)
+    few = replace(SPLITS, train=SPLITS.train[torch.arange(60)[SPLITS.train.labels != 3]])  # a class it never sees
+    one, same, other = network(), network(), network()
+    (epoch,) = list(train(one, few, catalog.LOSSES.resolve("balanced_softmax(gamma=1)"), brief))
+    counts = [int((few.train.labels == k).sum()) for k in range(10)]
+    assert counts[3] == 0
+    assert epoch.loss.keywords["counts"].tolist() == counts
+    said = catalog.LOSSES.resolve(f"balanced_softmax(gamma=1, counts={tuple(counts)})")
+    list(train(same, few, said, brief))
+    list(train(other, few, catalog.LOSSES.resolve("focal(gamma=1)"), brief))
+    assert torch.equal(weights(one), weights(same))
+    assert not torch.equal(weights(one), weights(other))
 
 
 def test_clipping_bounds_a_step():

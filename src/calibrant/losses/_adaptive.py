@@ -15,9 +15,9 @@ from torch import Tensor
 from calibrant._bins import Bins, equal_width_edges, mukhoti_edges
 from calibrant.catalog import LOSSES
 from calibrant.losses._focal import focal, power
-from calibrant.losses._likelihood import smoothed_log_likelihood
+from calibrant.losses._likelihood import expected
 from calibrant.predictions import Predictions
-from calibrant.types import Count, InputError, Labels, Logits, NonNegative, PerExample, StatefulLoss
+from calibrant.types import Count, InputError, Logits, NonNegative, PerExample, StatefulLoss, Targets
 
 __all__ = ["AdaFocal", "Scheduled"]
 
@@ -60,7 +60,7 @@ class Scheduled:
         starts = [math.floor(share * self.epochs + 1e-9) for share in self.shares]
         return self.gammas[sum(self.epoch >= start for start in starts)]
 
-    def __call__(self, logits: Logits, labels: Labels) -> PerExample:
+    def __call__(self, logits: Logits, labels: Targets) -> PerExample:
         """Return focal loss at the present gamma."""
         return focal(logits, labels, gamma=self.gamma)
 
@@ -138,17 +138,20 @@ class AdaFocal:
         for field, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, field.name, value)
 
-    def gamma_of(self, p: PerExample) -> PerExample:
-        """Gamma of examples whose true class has probability p."""
+    def gamma_of(self, p: Tensor) -> Tensor:
+        """Gamma of examples whose true class has probability p, elementwise."""
         inner = self.edges[1:-1].to(p.device)
         return self.gamma.to(p)[torch.bucketize(p.double(), inner, right=True)]
 
-    def __call__(self, logits: Logits, labels: Labels) -> PerExample:
+    def __call__(self, logits: Logits, labels: Targets) -> PerExample:
         """Return the focal, or inverse focal, loss at each example's own gamma."""
-        log_p = smoothed_log_likelihood(logits, labels)
-        gamma = self.gamma_of(log_p.detach().exp())
-        base = torch.where(gamma > 0, -log_p.expm1(), 1 + log_p.exp())
-        return -power(base, gamma.abs()) * log_p
+
+        def of(log_p: Tensor) -> Tensor:
+            gamma = self.gamma_of(log_p.detach().exp())
+            base = torch.where(gamma > 0, -log_p.expm1(), 1 + log_p.exp())
+            return -power(base, gamma.abs()) * log_p
+
+        return expected(logits, labels, of)
 
     def after_epoch(self, epoch: int, val: Predictions | None = None) -> "AdaFocal":
         """Return the loss of the next epoch: less confident where validation is overconfident, and conversely."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from calibrant.catalog import LOSSES
 from calibrant.losses._focal import focal, power
 from calibrant.losses._likelihood import check_labels, smoothed_log_likelihood
-from calibrant.types import Count, Labels, Logits, Norm, PerExample, Scalar, Width
+from calibrant.types import Count, Logits, Norm, PerExample, Scalar, Targets, Width
 
 __all__ = ["dca", "mdca", "mmce", "soft_ece"]
 
@@ -20,7 +20,7 @@ __all__ = ["dca", "mdca", "mmce", "soft_ece"]
 @LOSSES.register
 def mmce(
     logits: Logits,
-    labels: Labels,
+    labels: Targets,
     *,
     strength: float = 2.0,
     form: Literal["weighted", "plain"] = "weighted",
@@ -64,7 +64,7 @@ def mmce(
 
 
 @LOSSES.register
-def dca(logits: Logits, labels: Labels, *, strength: float = 1.0, weights: PerExample | None = None) -> PerExample:
+def dca(logits: Logits, labels: Targets, *, strength: float = 1.0, weights: PerExample | None = None) -> PerExample:
     r"""Cross-entropy plus the difference between confidence and accuracy of the batch (Liang et al. 2020).
 
     $|\bar r - \bar c|$ of the top label. strength = 1 is used in the code of Hebbalaguppe et al. (2022).
@@ -79,7 +79,7 @@ def dca(logits: Logits, labels: Labels, *, strength: float = 1.0, weights: PerEx
 @LOSSES.register
 def mdca(
     logits: Logits,
-    labels: Labels,
+    labels: Targets,
     *,
     strength: float = 1.0,
     gamma: float = 0.0,
@@ -96,14 +96,17 @@ def mdca(
     check_labels(logits, labels)
     p = logits.softmax(-1)
     share = torch.full_like(p[:, 0], 1 / len(p)) if weights is None else (weights / weights.sum()).to(p)
-    frequency = torch.zeros_like(p[0]).index_add(0, labels, share)
+    if labels.is_floating_point():
+        frequency = share @ labels.to(p)
+    else:
+        frequency = torch.zeros_like(p[0]).index_add(0, labels, share)
     return focal(logits, labels, gamma=gamma) + strength * (share @ p - frequency).abs().mean()
 
 
 @LOSSES.register
 def soft_ece(
     logits: Logits,
-    labels: Labels,
+    labels: Targets,
     *,
     strength: float = 1.0,
     bins: Count = 15,
@@ -129,15 +132,20 @@ def soft_ece(
     return _plus(logits, labels, strength, power((size * power(gap, norm)).sum(), 1 / norm))
 
 
-def _confidence(logits: Logits, labels: Labels, weights: PerExample | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Probability of the predicted class, with its gradient; whether it is right; what it counts; all in float64."""
+def _confidence(logits: Logits, labels: Targets, weights: PerExample | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Probability of the predicted class, with its gradient; whether it is right; what it counts; all in float64.
+
+    Under a soft label the prediction is right by the share that it gives to it.
+    """
     check_labels(logits, labels)
     predicted = logits.argmax(-1)
     r = smoothed_log_likelihood(logits, predicted).double().exp()
-    return r, (predicted == labels).to(r), torch.ones_like(r) if weights is None else weights.to(r)
+    soft = labels.is_floating_point()
+    right = labels.gather(-1, predicted[:, None]).squeeze(-1) if soft else predicted == labels
+    return r, right.to(r), torch.ones_like(r) if weights is None else weights.to(r)
 
 
-def _plus(logits: Logits, labels: Labels, strength: float, penalty: Scalar) -> PerExample:
+def _plus(logits: Logits, labels: Targets, strength: float, penalty: Scalar) -> PerExample:
     return strength * penalty.to(logits.dtype) - smoothed_log_likelihood(logits, labels)
 
 

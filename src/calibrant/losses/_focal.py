@@ -1,12 +1,14 @@
 """The focal family: cross-entropy, weighted by how wrong the model still is."""
 
+import math
+
 import torch
 from torch import Tensor
 
 from calibrant.catalog import LOSSES
-from calibrant.losses._likelihood import check_labels, miss, smoothed_log_likelihood
+from calibrant.losses._likelihood import check_labels, expected, miss
 from calibrant.losses._proper import brier
-from calibrant.types import InputError, Labels, Logits, PerExample
+from calibrant.types import InputError, Logits, Norm, PerExample, Targets
 
 __all__ = ["bsce_gra", "dual_focal", "flsd", "focal", "focal_calibration", "inverse_focal", "poly1"]
 
@@ -14,13 +16,18 @@ INVERSE_GAMMA_LIMIT = 3.591121476668622  # 1 / W_0(1/e)
 
 
 def power(base: Tensor, gamma: float | Tensor) -> Tensor:
-    """Return base ** gamma for base >= 0, with a finite gradient at base = 0 for gamma < 1 as well."""
+    """Return base ** gamma for base >= 0, with a finite gradient at base = 0 for gamma < 1 as well.
+
+    One gamma per example serves every class of a base (n k).
+    """
+    if isinstance(gamma, Tensor) and gamma.ndim < base.ndim:
+        gamma = gamma.unsqueeze(-1)
     return base.clamp_min(torch.finfo(base.dtype).tiny) ** gamma
 
 
 @LOSSES.register
 def focal(
-    logits: Logits, labels: Labels, *, gamma: float | PerExample = 3.0, detach_weight: bool = False
+    logits: Logits, labels: Targets, *, gamma: float | PerExample = 3.0, detach_weight: bool = False
 ) -> PerExample:
     r"""Focal loss, $-(1 - p_y)^\gamma \log p_y$ (Lin et al. 2017, eq. 4).
 
@@ -28,22 +35,29 @@ def focal(
     it calibrates a model that overfits. Its gradient is $g(p_y, \gamma) = (1-p_y)^\gamma - \gamma p_y
     (1-p_y)^{\gamma-1} \log p_y$ times that of cross-entropy (Mukhoti et al. 2020, proposition 1). gamma is a number
     or one number per example, not negative. `detach_weight` keeps the gradient from flowing through
-    $(1 - p_y)^\gamma$, as in the code of Wang et al. (2021): the factor is then $(1 - p_y)^\gamma$ alone.
+    $(1 - p_y)^\gamma$, as in the code of Wang et al. (2021): the factor is then $(1 - p_y)^\gamma$ alone. Of a soft
+    label it is the expectation, $-\sum_k t_k (1 - p_k)^\gamma \log p_k$, whose minimizer is that of the hard labels
+    it stands for; quality focal loss (Li et al. 2020), minimized by t, is another loss.
+
+    The sigmoid focal loss of one logit, with alpha, is `nn.Criterion("focal", binary=True, alpha=0.25)`.
 
     >>> focal(torch.zeros(1, 2), torch.tensor([0]), gamma=2.0)
     tensor([0.1733])
     """
     if isinstance(gamma, float | int) and gamma < 0:
         raise InputError(f"focal needs gamma >= 0, got {gamma}; the opposite weighting is inverse_focal")
-    log_p = smoothed_log_likelihood(logits, labels)
-    weight = power(-log_p.expm1(), gamma)
-    return -(weight.detach() if detach_weight else weight) * log_p
+
+    def of(log_p: Tensor) -> Tensor:
+        weight = power(-log_p.expm1(), gamma)
+        return -(weight.detach() if detach_weight else weight) * log_p
+
+    return expected(logits, labels, of)
 
 
 @LOSSES.register
 def flsd(
     logits: Logits,
-    labels: Labels,
+    labels: Targets,
     *,
     thresholds: tuple[float, ...] = (0.2,),
     gammas: tuple[float, ...] = (5.0, 3.0),
@@ -62,15 +76,18 @@ def flsd(
         raise InputError(
             f"flsd needs increasing thresholds and one gamma more than thresholds, got {thresholds} and {gammas}"
         )
-    log_p = smoothed_log_likelihood(logits, labels)
-    p = log_p.detach().exp()
-    index = torch.bucketize(p, p.new_tensor(thresholds), right=True)
-    return -power(-log_p.expm1(), p.new_tensor(gammas)[index]) * log_p
+
+    def of(log_p: Tensor) -> Tensor:
+        p = log_p.detach().exp()
+        index = torch.bucketize(p, p.new_tensor(thresholds), right=True)
+        return -power(-log_p.expm1(), p.new_tensor(gammas)[index]) * log_p
+
+    return expected(logits, labels, of)
 
 
 @LOSSES.register
 def inverse_focal(
-    logits: Logits, labels: Labels, *, gamma: float | PerExample = 2.0, detach_weight: bool = False
+    logits: Logits, labels: Targets, *, gamma: float | PerExample = 2.0, detach_weight: bool = False
 ) -> PerExample:
     r"""Inverse focal loss, $-(1 + p_y)^\gamma \log p_y$ (Wang et al. 2021, eq. 4).
 
@@ -88,13 +105,16 @@ def inverse_focal(
             f"inverse_focal needs 0 <= gamma < 3.5911 (1 / W(1/e)), got {gamma}; at larger ones lowering the true "
             "class's probability around 0.28 lowers the loss"
         )
-    log_p = smoothed_log_likelihood(logits, labels)
-    weight = (1 + log_p.exp()) ** gamma
-    return -(weight.detach() if detach_weight else weight) * log_p
+
+    def of(log_p: Tensor) -> Tensor:
+        weight = power(1 + log_p.exp(), gamma)
+        return -(weight.detach() if detach_weight else weight) * log_p
+
+    return expected(logits, labels, of)
 
 
 @LOSSES.register
-def dual_focal(logits: Logits, labels: Labels, *, gamma: float = 5.0) -> PerExample:
+def dual_focal(logits: Logits, labels: Targets, *, gamma: float = 5.0) -> PerExample:
     r"""Dual focal loss, $-(1 - p_y + p_j)^\gamma \log p_y$ (Tao et al. 2023, eq. 5).
 
     p_j is the largest probability strictly below p_y, 0 if there is none; with p_j = 0 this is focal loss, and with
@@ -106,14 +126,23 @@ def dual_focal(logits: Logits, labels: Labels, *, gamma: float = 5.0) -> PerExam
     """
     check_labels(logits, labels)
     p = logits.softmax(-1)
-    p_y = p.gather(-1, labels[:, None])  # from the softmax it is compared with, so that a tie is a tie
-    runner_up = p.where(p < p_y, 0.0).amax(-1)
-    log_p = smoothed_log_likelihood(logits, labels)
-    return -power(-log_p.expm1() + runner_up, gamma) * log_p
+    if labels.is_floating_point():
+        runner_up = _next_below(p)
+    else:
+        p_y = p.gather(-1, labels[:, None])  # from the softmax it is compared with, so that a tie is a tie
+        runner_up = p.where(p < p_y, 0.0).amax(-1)
+    return expected(logits, labels, lambda log_p: -power(-log_p.expm1() + runner_up, gamma) * log_p)
+
+
+def _next_below(p: Tensor) -> Tensor:
+    """Return for every number the largest strictly below it in its row, 0 where there is none."""
+    ranked = p.sort(-1).values
+    equal_from = torch.searchsorted(ranked.detach(), p.detach())
+    return torch.cat([torch.zeros_like(p[:, :1]), ranked], -1).gather(-1, equal_from)
 
 
 @LOSSES.register
-def bsce_gra(logits: Logits, labels: Labels, *, gamma: float = 1.0, norm: float = 1.0) -> PerExample:
+def bsce_gra(logits: Logits, labels: Targets, *, gamma: float = 1.0, norm: Norm = 1.0) -> PerExample:
     r"""BSCE-GRA, cross-entropy weighted by uncertainty, $-\lVert e_y - p \rVert_q^\gamma \log p_y$ (Lin et al. 2025).
 
     No gradient flows through the weight, so the gradient of cross-entropy is multiplied by the uncertainty
@@ -123,13 +152,27 @@ def bsce_gra(logits: Logits, labels: Labels, *, gamma: float = 1.0, norm: float 
     >>> bsce_gra(torch.zeros(1, 2), torch.tensor([0]))
     tensor([0.6931])
     """
+    check_labels(logits, labels)
     with torch.no_grad():
-        weight = torch.linalg.vector_norm(miss(logits, labels), norm, -1) ** gamma
-    return -weight * smoothed_log_likelihood(logits, labels)
+        if labels.is_floating_point():
+            weight = _misses(logits, norm) ** gamma
+        else:
+            weight = torch.linalg.vector_norm(miss(logits, labels), norm, -1) ** gamma
+    return expected(logits, labels, lambda log_p: -weight * log_p)
+
+
+def _misses(logits: Logits, norm: float) -> Tensor:
+    r"""Return $\lVert e_k - p \rVert_q$ of every class; by the largest difference, $1 - p_k$, at q = infinity."""
+    p = logits.double().softmax(-1)
+    if norm == math.inf:
+        return (1 - p).to(logits)
+    powers = p**norm
+    rest = (powers.sum(-1, keepdim=True) - powers).clamp_min(0)
+    return ((rest + (1 - p).clamp_min(0) ** norm) ** (1 / norm)).to(logits)
 
 
 @LOSSES.register
-def poly1(logits: Logits, labels: Labels, *, epsilon: float = 2.0) -> PerExample:
+def poly1(logits: Logits, labels: Targets, *, epsilon: float = 2.0) -> PerExample:
     r"""Poly-1 loss, $-\log p_y + \epsilon (1 - p_y)$ (Leng et al. 2022), epsilon >= -1.
 
     Cross-entropy whose first Taylor coefficient in 1 - p_y is 1 + epsilon; 2 is the paper's choice for ImageNet
@@ -140,12 +183,11 @@ def poly1(logits: Logits, labels: Labels, *, epsilon: float = 2.0) -> PerExample
     """
     if epsilon < -1:
         raise InputError(f"poly1 needs epsilon >= -1, got {epsilon}; below, a small error lowers the loss")
-    log_p = smoothed_log_likelihood(logits, labels)
-    return -log_p - epsilon * log_p.expm1()
+    return expected(logits, labels, lambda log_p: -log_p - epsilon * log_p.expm1())
 
 
 @LOSSES.register
-def focal_calibration(logits: Logits, labels: Labels, *, gamma: float = 3.0, strength: float = 0.5) -> PerExample:
+def focal_calibration(logits: Logits, labels: Targets, *, gamma: float = 3.0, strength: float = 0.5) -> PerExample:
     r"""Focal calibration loss, focal loss plus `strength` times the Brier score (Liang et al. 2024).
 
     The Brier score $\lVert p - e_y \rVert^2$ is proper and pulls the underconfident minimizer of focal loss back. Focal

@@ -1,18 +1,25 @@
-"""Log-likelihood and Brier score with their backward written by hand: what most losses here are functions of."""
+"""Log-likelihood and Brier score with their backward written by hand: what most losses here are functions of.
 
+Of a soft label, which says how probable each class is, the loss is the mean over labels drawn from it.
+"""
+
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
-from calibrant.types import InputError, Labels, Logits, PerExample
+from calibrant.types import InputError, Labels, Logits, PerExample, SoftLabels, Targets
 
 
-def check_labels(logits: Logits, labels: Labels) -> None:
-    """Refuse anything but one class index per row: fewer would be spread over the rows, or leave rows out."""
-    if labels.shape != logits.shape[:-1] or labels.is_floating_point():
-        got = f"{tuple(labels.shape)} of {labels.dtype} for logits {tuple(logits.shape)}"
-        raise InputError(f"need one class index (int64) as label per row of logits, got {got}")
+def check_labels(logits: Logits, labels: Targets) -> None:
+    """Refuse anything but one label per row: fewer would be spread over the rows, or leave rows out."""
+    if labels.shape != (logits.shape if labels.is_floating_point() else logits.shape[:-1]):
+        raise InputError(
+            "need one class index (int64) as label per row of logits, or soft labels of their shape and a floating "
+            f"dtype, got {tuple(labels.shape)} of {labels.dtype} for logits {tuple(logits.shape)}"
+        )
 
 
 class _ExpectedLogLikelihood(torch.autograd.Function):
@@ -47,10 +54,39 @@ class _ExpectedLogLikelihood(torch.autograd.Function):
         return back.scatter_add_(-1, labels[:, None], (1 - ctx.epsilon) * gradient), None, None
 
 
-def smoothed_log_likelihood(logits: Logits, labels: Labels, smoothing: float = 0.0) -> PerExample:
+def smoothed_log_likelihood(logits: Logits, labels: Targets, smoothing: float = 0.0) -> PerExample:
     r"""Return $\log p_y$, or its expectation under the smoothed target $(1-\epsilon) e_y + \epsilon / k$."""
     check_labels(logits, labels)
+    if labels.is_floating_point():
+        smoothed = (1 - smoothing) * labels + smoothing / logits.shape[-1] if smoothing else labels
+        return _mean_over(smoothed, logits, lambda log_p: log_p)
+    if logits.shape[-1] == 2 and not smoothing:
+        return _of_two(logits, labels)
     return _ExpectedLogLikelihood.apply(logits, labels, smoothing)  # pyright: ignore[reportReturnType]
+
+
+def expected(logits: Logits, labels: Targets, value: Callable[[Tensor], Tensor]) -> PerExample:
+    r"""Return value(log p_y), or for soft labels t its expectation $\sum_k t_k\, value(\log p_k)$.
+
+    `value` is called once, with (n) or (n k), and works elementwise.
+    """
+    check_labels(logits, labels)
+    if labels.is_floating_point():
+        return _mean_over(labels, logits, value)
+    return value(smoothed_log_likelihood(logits, labels))
+
+
+def _of_two(logits: Logits, labels: Labels) -> PerExample:
+    """The same of two classes, whose softmax is a sigmoid: half the time where there are many rows, such as pixels."""
+    own, other = logits.gather(-1, torch.stack([labels, 1 - labels], -1)).unbind(-1)
+    return logsigmoid(own - other)
+
+
+def _mean_over(labels: SoftLabels, logits: Logits, value: Callable[[Tensor], Tensor]) -> PerExample:
+    target = labels.to(logits)
+    two = logits.shape[-1] == 2
+    log_p = logsigmoid(logits - logits.flip(-1)) if two else logits.log_softmax(-1)
+    return (target * value(log_p.masked_fill(target == 0, 0.0))).sum(-1)  # the impossible costs 0, whatever its loss
 
 
 class _Brier(torch.autograd.Function):
@@ -80,9 +116,12 @@ class _Brier(torch.autograd.Function):
         return back.sub_(p.mul_(back.sum(-1, keepdim=True))).mul_(gradient), None
 
 
-def brier_score(logits: Logits, labels: Labels) -> PerExample:
-    r"""Return $\lVert p - e_y \rVert^2$."""
+def brier_score(logits: Logits, labels: Targets) -> PerExample:
+    r"""Return $\lVert p - e_y \rVert^2$, of soft labels $\lVert p - t \rVert^2 + 1 - \lVert t \rVert^2$."""
     check_labels(logits, labels)
+    if labels.is_floating_point():
+        target = labels.to(logits)
+        return (logits.softmax(-1) - target).square().sum(-1) + (target * (1 - target)).sum(-1)
     return _Brier.apply(logits, labels)  # pyright: ignore[reportReturnType]
 
 

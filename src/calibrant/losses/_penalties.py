@@ -8,13 +8,13 @@ from torch import Tensor
 
 from calibrant.catalog import LOSSES
 from calibrant.losses._likelihood import smoothed_log_likelihood
-from calibrant.types import InputError, Labels, Logits, NonNegative, Norm, PerExample, Width
+from calibrant.types import InputError, Logits, NonNegative, Norm, PerExample, Targets, Width
 
 __all__ = ["acls", "entropy_regularized", "logit_norm", "logit_normalized", "margin_smoothing"]
 
 
 @LOSSES.register
-def entropy_regularized(logits: Logits, labels: Labels, *, strength: float = 0.1) -> PerExample:
+def entropy_regularized(logits: Logits, labels: Targets, *, strength: float = 0.1) -> PerExample:
     r"""Entropy regularization, $-\log p_y - \alpha H(p)$ (Pereyra et al. 2017).
 
     $H(p) = -\sum_k p_k \log p_k$, in nats. Also called confidence penalty. Cross-entropy at strength 0; a lower bound
@@ -30,7 +30,7 @@ def entropy_regularized(logits: Logits, labels: Labels, *, strength: float = 0.1
 
 
 @LOSSES.register
-def logit_norm(logits: Logits, labels: Labels, *, strength: float = 0.01, p: Norm = 1.0) -> PerExample:
+def logit_norm(logits: Logits, labels: Targets, *, strength: float = 0.01, p: Norm = 1.0) -> PerExample:
     r"""Norm of the logits as a penalty, $-\log p_y + \alpha \lVert z \rVert_p$ (Joo & Chung 2020; Wang et al. 2021).
 
     The norm sums over classes and is not divided by their number. p = 1 and 0.01 (0.05 on CIFAR-10) are the values
@@ -45,7 +45,7 @@ def logit_norm(logits: Logits, labels: Labels, *, strength: float = 0.01, p: Nor
 
 
 @LOSSES.register
-def logit_normalized(logits: Logits, labels: Labels, *, temperature: Width = 0.04) -> PerExample:
+def logit_normalized(logits: Logits, labels: Targets, *, temperature: Width = 0.04) -> PerExample:
     r"""LogitNorm, the cross-entropy of normalized logits, $z / (\tau \lVert z \rVert_2)$ (Wei et al. 2022).
 
     Training cannot lower it by scaling the logits up, so their norm is left free. The network is used with
@@ -63,7 +63,7 @@ def logit_normalized(logits: Logits, labels: Labels, *, temperature: Width = 0.0
 
 @LOSSES.register
 def margin_smoothing(
-    logits: Logits, labels: Labels, *, strength: float = 0.1, margin: NonNegative = 10.0
+    logits: Logits, labels: Targets, *, strength: float = 0.1, margin: NonNegative = 10.0
 ) -> PerExample:
     r"""Margin-based label smoothing (Liu et al. 2022), with the values of their code.
 
@@ -80,7 +80,7 @@ def margin_smoothing(
 @LOSSES.register
 def acls(
     logits: Logits,
-    labels: Labels,
+    labels: Targets,
     *,
     strength: float = 0.1,
     top: float = 1.0,

@@ -4,7 +4,7 @@ from typing import Literal
 
 from calibrant.catalog import LOSSES
 from calibrant.losses._likelihood import brier_score, smoothed_log_likelihood
-from calibrant.types import InputError, Labels, Logits, PerExample
+from calibrant.types import InputError, Logits, PerExample, Targets
 
 __all__ = ["brier", "cross_entropy"]
 
@@ -12,7 +12,7 @@ __all__ = ["brier", "cross_entropy"]
 @LOSSES.register
 def cross_entropy(
     logits: Logits,
-    labels: Labels,
+    labels: Targets,
     *,
     smoothing: float = 0.0,
     off_target: Literal["k", "k-1"] = "k",
@@ -34,7 +34,7 @@ def cross_entropy(
 
 
 @LOSSES.register
-def brier(logits: Logits, labels: Labels) -> PerExample:
+def brier(logits: Logits, labels: Targets) -> PerExample:
     r"""Brier score, $\lVert p - e_y \rVert^2$, summed over classes (Brier 1950). In [0, 2]; proper.
 
     >>> brier(torch.zeros(1, 2), torch.tensor([0]))

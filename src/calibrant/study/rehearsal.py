@@ -32,7 +32,8 @@ def rehearse(study: Study, runs: Sequence[Run], k: int) -> None:
     own = own_methods(study, runs)
     for loss, epochs in {run.loss: run.recipe.epochs for run in runs if run.loss in own}.items():
         with _tried(loss, k):
-            _differentiate(losses.for_epochs(copy.deepcopy(loss.bound), epochs), p)
+            told = losses.for_epochs(copy.deepcopy(loss.bound), epochs)
+            _differentiate(losses.for_counts(told, p.labels.bincount(minlength=k)), p)
     p = p.double()
     for calibrator in filter(own.__contains__, study.calibrators):
         with _tried(calibrator, k):

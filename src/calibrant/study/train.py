@@ -80,7 +80,8 @@ def train(
     plain = optimizers(network, recipe)
     first = [optimizer.param_groups[0]["lr"] for optimizer in plain]
     state = _State(network, plain, checkpoint)
-    start, loss = state.resume(losses.for_epochs(loss, recipe.epochs))
+    counts = splits.train.labels.bincount(minlength=len(splits.classes))
+    start, loss = state.resume(losses.for_counts(losses.for_epochs(loss, recipe.epochs), counts))
     whole: Any = torch.compile(network) if recipe.compile else network
     model, *wrapped = fabric.setup(whole, *plain)
     examples = splits.train.to(fabric.device)

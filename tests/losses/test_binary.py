@@ -1,0 +1,229 @@
+"""One logit per event: against the formulas of others, written here again, and against two classes."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize_scalar
+from told import told
+from torch.nn import functional as F
+
+from calibrant import InputError, losses
+from calibrant.catalog import LOSSES
+from calibrant.nn import Criterion
+
+every = pytest.mark.parametrize("name", sorted(LOSSES))
+ABSOLUTE = {"acls", "logit_norm", "logit_normalized"}  # see the logits themselves, not only their differences
+
+
+@pytest.fixture
+def events():
+    g = torch.Generator().manual_seed(0)
+    s = 3 * torch.randn(60, dtype=torch.float64, generator=g)
+    return s, (torch.rand(60, generator=g) < 0.3).long()
+
+
+def sigmoid_focal(s, t, alpha, gamma):
+    """The formula of torchvision and kornia, by hand, for targets that are 0 or 1."""
+    p = 1 / (1 + np.exp(-s))
+    happened, not_happened = -((1 - p) ** gamma) * np.log(p), -(p**gamma) * np.log(1 - p)
+    return alpha * t * happened + (1 - alpha) * (1 - t) * not_happened
+
+
+def slope(criterion, s, y):
+    z = s.clone().requires_grad_()
+    criterion(z, y).sum().backward()
+    return z.grad
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.25, 0.7, 1.0])
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0, 5.0])
+def test_it_is_the_sigmoid_focal_loss_with_alpha(events, alpha, gamma):
+    s, y = events
+    expected = sigmoid_focal(s.numpy(), y.numpy(), alpha, gamma)
+    text = f"focal(gamma={gamma})"
+    for targets in y, y.double(), y.bool(), y.to(torch.uint8):
+        each = Criterion(text, binary=True, alpha=alpha, reduction="none")(s, targets)
+        np.testing.assert_allclose(each, expected, rtol=1e-10, atol=1e-15)
+    assert Criterion(text, binary=True, alpha=alpha)(s, y).item() == pytest.approx(expected.mean(), rel=1e-10)
+    total = Criterion(text, binary=True, alpha=alpha, reduction="sum")(s, y)
+    assert total.item() == pytest.approx(expected.sum(), rel=1e-10)
+
+
+def test_values_one_can_look_up():
+    """By hand: s = log 3 is p = 3/4; alpha (1 - p)^2 log 1/p = .25 / 16 log 4/3, and .75 * 9/16 * log 4."""
+    criterion = Criterion("focal(gamma=2)", binary=True, alpha=0.25, reduction="none")
+    value = criterion(torch.tensor([math.log(3)] * 2), torch.tensor([1.0, 0.0]))
+    assert value.tolist() == pytest.approx([0.25 / 16 * math.log(4 / 3), 0.75 * 9 / 16 * math.log(4)], rel=1e-6)
+
+
+def test_limit_cases(events):
+    s, y = events
+    bce = F.binary_cross_entropy_with_logits(s, y.double(), reduction="none")
+    for text in "cross_entropy", "focal(gamma=0)":
+        assert torch.allclose(Criterion(text, binary=True, reduction="none")(s, y), bce, rtol=1e-12)
+        tilted = Criterion(text, binary=True, alpha=0.8, reduction="none")(s, y)
+        assert torch.allclose(tilted, (0.2 + 0.6 * y.double()) * bce, rtol=1e-12)
+    half, plain = (Criterion("focal", binary=True, alpha=alpha)(s, y) for alpha in (0.5, None))
+    assert half.item() == pytest.approx(float(plain) / 2, rel=1e-12)
+    pos_weight = F.binary_cross_entropy_with_logits(s, y.double(), pos_weight=torch.tensor(4.0), reduction="none")
+    assert torch.allclose(5 * tilted, pos_weight, rtol=1e-12)
+
+
+def test_its_gradient_is_that_of_the_plain_formula(events):
+    s, y = events
+    ours = slope(Criterion("focal(gamma=2)", binary=True, alpha=0.25, reduction="sum"), s, y)
+    z = s.clone().requires_grad_()
+    p = z.sigmoid()
+    ce = F.binary_cross_entropy_with_logits(z, y.double(), reduction="none")
+    p_y = p * y + (1 - p) * (1 - y)
+    ((0.25 * y + 0.75 * (1 - y)) * ce * (1 - p_y) ** 2).sum().backward()
+    assert torch.allclose(ours, z.grad, rtol=1e-9, atol=1e-13)
+
+
+def test_probabilities_as_labels_are_mixed(events):
+    s, _ = events
+    t = torch.linspace(0, 1, 60, dtype=torch.float64)
+    bce = F.binary_cross_entropy_with_logits(s, t, reduction="none")
+    assert torch.allclose(Criterion("cross_entropy", binary=True, reduction="none")(s, t), bce, rtol=1e-12)
+    mixed = t.numpy() * sigmoid_focal(s.numpy(), 1, 0.5, 2) + (1 - t.numpy()) * sigmoid_focal(s.numpy(), 0, 0.5, 2)
+    value = Criterion("focal(gamma=2)", binary=True, reduction="none")(s, t)
+    np.testing.assert_allclose(value, 2 * mixed, rtol=1e-10)
+
+
+def test_binary_mmce(events):
+    s, y = events
+    p = s.sigmoid().numpy()
+    r, c = np.maximum(p, 1 - p), (p > 0.5) == y.numpy()
+    m, n = c.sum(), (~c).sum()
+    square = 0.0
+    for i in range(60):
+        for j in range(60):
+            v, w = ((1 - r[k]) / m if c[k] else -r[k] / n for k in (i, j))
+            square += v * w * np.exp(-abs(r[i] - r[j]) / 0.4)
+    bce = F.binary_cross_entropy_with_logits(s, y.double())
+    value = Criterion("mmce(strength=3, normalization='paper')", binary=True)(s, y)
+    assert value.item() == pytest.approx(float(bce) + 3 * math.sqrt(square + 1e-10), rel=1e-10)
+
+
+@every
+def test_every_loss_is_that_of_two_classes(name, events):
+    s, y = events
+    value = Criterion(told(name, 2), binary=True, reduction="none")(s, y)
+    low = -s / 2 if name in ABSOLUTE else torch.zeros_like(s)
+    pair = torch.stack([low, low + s], 1)
+    assert torch.allclose(value, told(name, 2)(pair, y), rtol=1e-9)
+    both = Criterion(told(name, 2), binary=True), Criterion(told(name, 2))
+    ours, theirs = slope(both[0], s, y), slope(both[1], pair, y)
+    assert torch.allclose(ours, theirs[:, 1], rtol=1e-7, atol=1e-12) or name in ABSOLUTE
+    assert torch.allclose(slope(both[0], s, y.double()), ours, rtol=1e-7, atol=1e-12)
+
+
+@every
+def test_what_happened_and_what_did_not_are_alike(name, events):
+    s, y = events
+    criterion = Criterion(told(name, 2, even=True), binary=True, reduction="none")
+    assert torch.allclose(criterion(s, y), criterion(-s, 1 - y), rtol=1e-9)
+
+
+@every
+def test_it_is_finite_at_saturation(name):
+    s = torch.tensor([0.0, 100.0, -100.0, 1e4, -1e4, 1e4], requires_grad=True)
+    for y in torch.tensor([0, 1, 0, 1, 0, 0]), torch.tensor([1.0, 0.0, 0.5, 1.0, 0.0, 0.1]):
+        value = Criterion(told(name, 2), binary=True, alpha=0.25)(s, y)
+        (slope,) = torch.autograd.grad(value, s)
+        assert value.isfinite()
+        assert slope.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "logits", "labels"),
+    [(name, (2, 1, 4, 5), (2, 4, 5)) for name in LOSSES]
+    + [("focal", logits, (40,)) for logits in ((40,), (40, 1))]
+    + [(name, shape, shape) for name in ("focal", "mmce") for shape in ((40, 1), (8, 5), (2, 4, 5))],
+)
+def test_any_shape_with_a_label_for_each_logit(name, logits, labels, events):
+    s, y = (x[:40] for x in events)
+    y = y.where(torch.arange(40) % 7 > 0, -1)
+    ours = s.reshape(logits).clone().requires_grad_()
+    for targets in y, y.double():
+        each = Criterion(told(name, 2), binary=True, reduction="none", ignore_index=-1)(ours, targets.reshape(labels))
+        value = Criterion(told(name, 2), binary=True, alpha=0.25, ignore_index=-1)(ours, targets.reshape(labels))
+        expected = Criterion(told(name, 2), binary=True, alpha=0.25)(s[y >= 0], targets[y >= 0])
+        assert each.shape == labels
+        assert (each.flatten()[y < 0] == 0).all()
+        assert value.item() == pytest.approx(expected.item(), rel=1e-9)
+        (gradient,) = torch.autograd.grad(value, ours)
+        assert (gradient.flatten()[y < 0] == 0).all()
+
+
+def test_class_weights_divide_by_what_they_weigh_and_alpha_does_not(events):
+    s, y = events
+    each = Criterion("focal", binary=True, reduction="none")(s, y)
+    weight = 1 + 2.0 * y.double()
+    weighed = Criterion("focal", binary=True, weight=torch.tensor([1.0, 3.0]))(s, y)
+    assert weighed.item() == pytest.approx(float((weight * each).sum() / weight.sum()), rel=1e-9)
+    assert Criterion("focal", binary=True, alpha=0.75)(s, y).item() == pytest.approx(
+        float((weight * each).mean() / 4), rel=1e-9
+    )
+
+
+def test_alpha_moves_the_minimum_by_its_odds():
+    """With the truth .2, cross-entropy of alpha .25 is best where the odds are (.25 .2) / (.75 .8) = 1 / 12."""
+    y = torch.tensor([1.0] * 2 + [0.0] * 8)
+
+    def mean(s):
+        return float(Criterion("cross_entropy", binary=True, alpha=0.25)(torch.full((10,), s), y))
+
+    best = minimize_scalar(mean, bounds=(-6, 2), method="bounded", options={"xatol": 1e-8})
+    assert best.x == pytest.approx(-math.log(12), abs=1e-2)
+
+
+def test_the_best_logit_is_underconfident():
+    """80 of 100 events under focal loss of gamma 2: .6266 (Komisarenko & Kull 2024, introduction)."""
+    y = torch.tensor([1] * 80 + [0] * 20)
+
+    def mean(s):
+        return float(Criterion("focal(gamma=2)", binary=True)(torch.full((100,), s, dtype=torch.float64), y))
+
+    best = minimize_scalar(mean, bounds=(-6, 6), method="bounded", options={"xatol": 1e-9})
+    assert 1 / (1 + math.exp(-best.x)) == pytest.approx(0.626614827, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda s, y: Criterion("focal", alpha=0.25), "binary=True"),
+        (lambda s, y: Criterion("focal", binary=True, alpha=1.5), "from 0 to 1"),
+        (lambda s, y: Criterion("focal", binary=True)(torch.zeros(60, 2), y), "one logit for each label"),
+        (lambda s, y: Criterion("focal")(torch.zeros(60, 2), torch.ones(60, 2).long()), "several are true at once"),
+        (lambda s, y: Criterion("focal", binary=True)(s, 2 * y), r"labels must lie in 0 \.\. 1, got 0 \.\. 2"),
+        (lambda s, y: Criterion("focal", binary=True)(s, y - 0.5), "probabilities as labels"),
+        (lambda s, y: Criterion("focal")(s[:, None], y), "binary=True"),
+        (lambda s, y: Criterion("focal")(torch.zeros(60, 4), y + 3), "ignore_index=-100"),
+        (lambda s, y: Criterion("focal")(torch.zeros(60, 3), torch.ones(60, 3)), "several labels per example"),
+    ],
+)
+def test_what_means_something_else_gets_one_line(call, says, events):
+    with pytest.raises(InputError, match=says) as error:
+        call(*events)
+    assert "\n" not in str(error.value)
+
+
+def test_gradients_per_example_by_torch_func(events):
+    s, y = events
+    criterion = Criterion("focal", binary=True)
+    each = torch.func.vmap(torch.func.grad(lambda a, b: criterion(a[None], b[None])))(s, y)
+    assert torch.allclose(each / 60, slope(criterion, s, y), rtol=1e-12)
+
+
+def test_the_loss_of_an_epoch_learns_from_two_classes(events):
+    from calibrant import Predictions
+
+    s, y = events
+    criterion = Criterion("AdaFocal(bins=3)", binary=True)
+    before = criterion(s, y)
+    criterion.after_epoch(0, Predictions(torch.stack([0 * s, s], 1), y))
+    assert criterion(s, y) != before
+    assert not torch.equal(criterion.loss.gamma, losses.AdaFocal(bins=3).gamma)

@@ -1,0 +1,27 @@
+"""The page on losses runs, and speaks of losses that there are."""
+
+import re
+from pathlib import Path
+
+import torch
+
+from calibrant.catalog import LOSSES
+
+PAGE = (Path(__file__).parents[2] / "docs" / "losses.md").read_text()
+
+
+def test_what_the_page_shows_runs():
+    names: dict = {}
+    torch.manual_seed(0)
+    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        exec(block, names)  # our own page
+    assert names["s"].grad.isfinite().all()
+    assert names["logits"].grad.isfinite().all()
+
+
+def test_its_losses_are_known():
+    texts = re.findall(r'Criterion\("([^"]+)"', PAGE) + re.findall(r"^\| `(\w+\([^`]*\))`", PAGE, re.MULTILINE)
+    texts += re.findall(r'"([^"]+)"', re.search(r"losses = \[(.*)\]", PAGE)[1])
+    assert len(texts) > 9
+    for text in texts:
+        LOSSES.method(text)

@@ -1,5 +1,6 @@
 """Reading: parquet or JSON lines of a local folder or of the hub, or an original archive; decoded once and cached."""
 
+import glob
 import hashlib
 import json
 import os
@@ -175,7 +176,7 @@ def _opened(source: Source, original: Original | None, files: Files | None) -> T
                 if parts[0].suffix == ".jsonl":
                     tables[key] = json_lines(parts)
                     continue
-                where = {"train": [str(part) for part in parts]}
+                where = {"train": [glob.escape(str(part)) for part in parts]}
                 tables[key] = datasets.load_dataset("parquet", data_files=where, streaming=True)["train"]
             return tables
     try:

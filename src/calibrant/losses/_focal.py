@@ -1,5 +1,7 @@
 """The focal family: cross-entropy, weighted by how wrong the model still is."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -33,7 +35,7 @@ def focal(
     >>> focal(torch.zeros(1, 2), torch.tensor([0]), gamma=2.0)
     tensor([0.1733])
     """
-    if isinstance(gamma, float | int) and gamma < 0:
+    if isinstance(gamma, float | int) and not 0 <= gamma < math.inf:
         raise InputError(f"focal needs gamma >= 0, got {gamma}; the opposite weighting is inverse_focal")
     log_p = smoothed_log_likelihood(logits, labels)
     weight = power(-log_p.expm1(), gamma)
@@ -138,7 +140,7 @@ def poly1(logits: Logits, labels: Labels, *, epsilon: float = 2.0) -> PerExample
     >>> poly1(torch.zeros(1, 2), torch.tensor([0]), epsilon=1.0)
     tensor([1.1931])
     """
-    if epsilon < -1:
+    if not -1 <= epsilon < math.inf:
         raise InputError(f"poly1 needs epsilon >= -1, got {epsilon}; below, a small error lowers the loss")
     log_p = smoothed_log_likelihood(logits, labels)
     return -log_p - epsilon * log_p.expm1()

@@ -131,6 +131,24 @@ def test_without_a_network_the_hub_costs_one_line_and_little_time(own_cache, mon
     assert constants.HF_HUB_OFFLINE is False
 
 
+def test_what_comes_from_the_hub_says_at_which_commit(small_data, own_cache, monkeypatch):
+    import datasets
+
+    def from_hub(name, *_, revision=None):
+        files = {key: str(small_data / "cifar10" / f"{key}.parquet") for key in ("train", "test")}
+        tables = {key: load("parquet", data_files={"train": files[key]})["train"] for key in files}
+        url = f"hf://datasets/{name}@{'0123456789' * 4}/plain_text/train-00000-of-00001.parquet"
+        for table in tables.values():
+            table.info.download_checksums = {url: {"num_bytes": 1, "checksum": None}}
+        return tables
+
+    load = datasets.load_dataset
+    monkeypatch.setattr(datasets, "load_dataset", from_hub)
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: io.BytesIO())
+    monkeypatch.delenv("CALIBRANT_DATA", raising=False)
+    assert data.cifar10(val=10).facts["source"] == f"hub uoft-cs/cifar10 at {'0123456789' * 4}"
+
+
 def test_the_environment_names_the_folder(small_data, monkeypatch):
     monkeypatch.setenv("CALIBRANT_DATA", str(small_data))
     assert len(data.cifar10(val=10).train) == 50

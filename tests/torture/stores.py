@@ -284,6 +284,8 @@ def _work(out: Path, what: Study, engine: str) -> None:
         run(out, what, engine)
     except KeyboardInterrupt:
         sys.exit(130)
+    except InputError:  # Ray does not start on a machine that is too busy
+        sys.exit(2)
 
 
 @contextmanager

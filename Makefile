@@ -2,6 +2,8 @@
 # make test   the test suite
 # make check  all that CI runs
 # make torture  senseless keywords, broken files, flipped bits, full disks and kills, thousands of each
+# make lock   the hashes of all that calibrant[train] needs but torch, into requirements.lock; make lock-check downloads and
+#             compares them; make sbom writes the bill of materials of a release, out/calibrant.cdx.json
 # make mutants  breaks every loss, metric and calibrator in three ways, and prints what no test catches
 # make bench  calibrant against its peers, minutes; make bench-full waits for all of them and rewrites docs/benchmarks.md
 PYTHON ?= python3
@@ -10,7 +12,7 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check lint types layers test-slow test-other test-large torture mutants bench bench-full clean
+.PHONY: demo test check lint types layers test-slow test-other test-large torture mutants lock lock-check sbom bench bench-full clean
 
 demo: .venv/train.done
 	$(BIN)/calibrant demo
@@ -52,6 +54,31 @@ bench-full: .venv-bench/done
 	.venv-bench/bin/python benchmarks/install.py constraints.txt
 	touch $@
 
+# torch is chosen apart, a CPU or a CUDA build of another index; all else has one version, with the hashes of all its files
+LOCK := .venv-lock/bin/uv pip compile pyproject.toml --extra train --constraint constraints.txt --universal \
+  --generate-hashes --no-annotate --quiet --no-header
+
+lock: .venv-lock/done
+	echo torch > .venv-lock/apart
+	$(LOCK) --excludes .venv-lock/apart --upgrade --output-file requirements.lock
+
+lock-check: .venv-lock/done
+	.venv-lock/bin/python -m pip download --quiet --no-deps --require-hashes --only-binary :all: \
+	  --requirement requirements.lock --dest .venv-lock/files
+	rm -r .venv-lock/files
+
+sbom: .venv-lock/done
+	mkdir -p out
+	sed "s/^dynamic = .*/version = $$(sed -n 's/__version__ = //p' src/calibrant/_version.py)/" pyproject.toml > out/pyproject.toml
+	(grep ^torch== constraints.txt; cat requirements.lock) | .venv-lock/bin/cyclonedx-py requirements \
+	  --pyproject out/pyproject.toml --mc-type library --output-reproducible --output-file out/calibrant.cdx.json -
+	rm out/pyproject.toml
+
+.venv-lock/done:
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.9 cyclonedx-bom==7.5.0
+	touch $@
+
 lint: .venv/dev.done
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -79,4 +106,4 @@ layers: .venv/dev.done
 	touch $@ .venv/train.done
 
 clean:
-	rm -rf .venv .venv-bench runs out
+	rm -rf .venv .venv-bench .venv-lock runs out

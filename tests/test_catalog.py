@@ -164,3 +164,28 @@ def test_what_others_say_to_a_loss_is_shown_its_place(text, says):
         LOSSES.resolve(text)
     assert says in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["data", "corruptions"])
+def test_data_and_corruptions_have_ranges(kind):
+    """No number of theirs may be negative, a fraction of a whole one, or without end, and no other may be told late."""
+    for name, method in REGISTRIES[kind].items():
+        if not method.__module__.startswith("calibrant."):
+            continue
+        for key, default in catalog.hyperparameters(method).items():
+            bad = [-1] if isinstance(default, int | float) and not isinstance(default, bool) else []
+            bad += [2.5] if type(default) is int else []
+            bad += [0, 6] if key == "severity" else [2**32] if key == "seed" else []
+            for value in bad:
+                with pytest.raises(InputError, match=f"^{name}: {key} must be "):
+                    REGISTRIES[kind].method(f"{name}({key}={value})")
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("text", ["focal(gamma)", "inverse_focal(gamma)", "poly1(epsilon)", "AdaFocal(rate)"])
+def test_losses_called_directly_refuse_what_is_no_number(text, bad, honest):
+    name, key = text.rstrip(")").split("(")
+    loss = LOSSES[name]
+    data = () if isinstance(loss, type) else (honest.logits, honest.labels)
+    with pytest.raises(InputError, match=f"{name}.*{key}"):
+        loss(*data, **{key: bad})

@@ -7,7 +7,8 @@ import torch
 
 from calibrant import InputError, Predictions, assess
 from calibrant._rows import MOST, Overlap, Sketch, hashes
-from calibrant.calibrators import Temperature, calibrate
+from calibrant.assessment import saved
+from calibrant.calibrators import Temperature, calibrate, origin, save
 
 
 def drawn(n: int, seed: int, k: int = 3) -> Predictions:
@@ -50,6 +51,31 @@ def test_rows_of_the_fitting_data_are_refused(leak):
     with pytest.raises(InputError, match=r"same data is refused.* % of the judged rows are among the fitted") as error:
         assess(VAL, LEAKS[leak], ["Temperature"])
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("leak", LEAKS)
+def test_a_saved_calibrator_knows_the_rows_it_was_fitted_on(leak, tmp_path):
+    path = tmp_path / "t.safetensors"
+    save(Temperature.fit(VAL), path, fitted_on=VAL)
+    with pytest.raises(InputError, match=r"fitted on (some of )?these very predictions") as error:
+        assess(OTHER, LEAKS[leak], [path])
+    assert "\n" not in str(error.value)
+    with pytest.raises(InputError, match=r"fitted on (some of )?these very predictions"):
+        saved(path)(LEAKS[leak])
+    assert assess(OTHER, drawn(400, 9), [path]).chosen == str(path)
+
+
+def test_what_a_file_knows_of_many_rows_is_small(tmp_path):
+    many, path = drawn(40_000, 5), tmp_path / "t.safetensors"
+    save(Temperature.fit(many), path, fitted_on=many)
+    assert path.stat().st_size < 16_000
+    rows = origin(path).rows
+    assert rows is not None
+    assert rows.n == 40_000
+    assert 256 < len(rows.held) <= 1024
+    with pytest.raises(InputError, match="some of these very predictions: 100 % of the judged rows"):
+        saved(path)(many[5000:7000])
+    saved(path)(drawn(40_000, 6))
 
 
 @pytest.mark.parametrize("leak", LEAKS)

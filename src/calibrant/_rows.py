@@ -1,5 +1,6 @@
 """Rows known by 64-bit hashes: which examples two sets share, whatever their order, and how many would by chance."""
 
+import base64
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,6 +63,27 @@ class Sketch:
     def at(self, level: int) -> "Sketch":
         """The same, thinned to another level at or above its own."""
         return Sketch(self.n, _ending(self.held, level), level)
+
+    def within(self, most: int) -> "Sketch":
+        """The same, thinned until it holds no more than `most` hashes."""
+        found = self
+        while len(found.held) > most:
+            found = found.at(found.level + 1)
+        return found
+
+    @property
+    def text(self) -> str:
+        """All of it in one word, for a file: what `read` reads."""
+        return f"{self.n}:{self.level}:{base64.b64encode(self.held.astype('<u8').tobytes()).decode()}"
+
+    @classmethod
+    def read(cls, text: str) -> "Sketch":
+        """Of its text. Raises `ValueError` if that is none."""
+        n, level, held = text.split(":")
+        found = np.frombuffer(base64.b64decode(held, validate=True), dtype="<u8").astype(np.uint64)
+        if not (0 <= int(level) < 64 and len(found) <= int(n)):
+            raise ValueError(text)
+        return cls(int(n), np.sort(found), int(level))
 
     @property
     def repeated(self) -> float:

@@ -1,4 +1,4 @@
-"""The few ways anything is fitted: a safeguarded Halley root, L-BFGS, EM weights, a grid. Everything in float64."""
+"""The few ways anything is fitted: Halley root, Newton, L-BFGS, EM weights, a grid. Everything in float64."""
 
 import math
 from collections.abc import Callable, Generator, Sequence
@@ -206,6 +206,45 @@ def minimize(
     if lower is not None:  # at a bound only the pull inward counts
         gradient = np.where(result.x <= lower.numpy(), np.minimum(gradient, 0), gradient)
     return Minimum(torch.from_numpy(result.x), float(result.fun), float(np.abs(gradient).max()), int(result.nfev))
+
+
+def newton(
+    f: Callable[[Tensor], tuple[float, Tensor, Tensor]],
+    start: Tensor,
+    *,
+    lower: Tensor,
+    steps: int = 100,
+    tolerance: float = 1e-9,
+) -> Minimum:
+    """Minimize a smooth convex f of few numbers, which returns (value, gradient, Hessian), above `lower`.
+
+    Each step goes to the least value of the quadratic model within the bounds, and is halved until f falls.
+    """
+    from scipy.optimize import lsq_linear
+
+    x, evaluations = start.double().maximum(lower), 1
+    value, gradient, hessian = f(x)
+    for _ in range(steps):
+        pull = torch.where(x <= lower, gradient.clamp_max(0), gradient)  # at a bound only the pull inward counts
+        if float(pull.abs().max()) <= tolerance:
+            break
+        floor = 1e-12 * float(hessian.diagonal().max()) + 1e-300
+        root = torch.linalg.cholesky(hessian + floor * torch.eye(len(x), dtype=torch.float64))
+        aim = -torch.linalg.solve_triangular(root, gradient[:, None], upper=False).squeeze(1)
+        room = np.minimum((lower - x).numpy(), -1e-300)
+        step = torch.from_numpy(lsq_linear(root.mT.numpy(), aim.numpy(), (room, np.inf), method="bvls").x)
+        length, slope = 1.0, float(gradient @ step)
+        while length > 1e-9:
+            then = (x + length * step).maximum(lower)
+            found, evaluations = f(then), evaluations + 1
+            if found[0] <= value + 1e-4 * length * slope + 1e-15 * abs(value):
+                break
+            length /= 2
+        else:
+            break  # nothing is left to gain
+        x, (value, gradient, hessian) = then, found
+    pull = torch.where(x <= lower, gradient.clamp_max(0), gradient)
+    return Minimum(x, value, float(pull.abs().max()), evaluations)
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,8 @@ Norm = Annotated[float, Range(least=1, most=math.inf)]
 NonNegative = Annotated[float, Range(least=0)]
 Share = Annotated[float, Range(above=0, below=1)]
 Part = Annotated[float, Range(least=0, below=1)]
+Seed = Annotated[int, Range(least=0, most=2**32 - 1)]  # that every generator of random numbers takes
+Severity = Annotated[int, Range(least=1, most=5)]  # of a corruption
 
 # What fitted maps hold: shapes and values, held against what a file says
 

@@ -97,13 +97,13 @@ def test_a_temperature_that_is_worse_does_not_say_converged(monkeypatch):
     assert Temperature.fit(data).certificate.status == "not converged"
 
 
-@pytest.mark.parametrize("name", ["_affine", "_binary", "_monotone"])
-def test_a_broken_search_is_not_certified(monkeypatch, name):
+@pytest.mark.parametrize(
+    ("name", "search"), [("_affine", "minimize"), ("_binary", "minimize"), ("_monotone", "newton")]
+)
+def test_a_broken_search_is_not_certified(monkeypatch, name, search):
     """It ends far from any optimum, and says that the gradient is 0."""
     data, _ = forest(wrong=0)
     family = getattr(calibrators, name)
-    monkeypatch.setattr(
-        family, "minimize", lambda f, x, **_: Minimum(torch.linspace(-9, 9, len(x)).double(), 0.0, 0.0, 1)
-    )
+    monkeypatch.setattr(family, search, lambda f, x, **_: Minimum(torch.linspace(-9, 9, len(x)).double(), 0.0, 0.0, 1))
     cls = {"_affine": "Vector", "_binary": "Platt", "_monotone": "Monotone"}[name]
     assert calibrators.fit(cls, data).certificate.status == "not converged"

@@ -9,6 +9,7 @@ import torch
 from scipy import optimize
 
 from calibrant import InputError, Predictions, metrics
+from calibrant._solve import newton
 from calibrant.calibrators import (
     Beta,
     BiasCorrectedTemperature,
@@ -433,6 +434,35 @@ def test_monotone_map_has_the_optimum_of_its_definition():
     found = optimize.minimize(loss, np.ones(3), method="SLSQP", bounds=[(1e-3, None)] * 3, options={"ftol": 1e-14})
     assert loss(fitted.slopes.numpy()) <= found.fun + 1e-9
     assert np.allclose(fitted.slopes, found.x, atol=1e-3)
+
+
+def test_newton_finds_the_least_value_within_bounds_in_a_few_steps():
+    g = torch.Generator().manual_seed(0)
+    a, b = torch.randn(40, 4, dtype=torch.float64, generator=g), torch.randn(4, dtype=torch.float64, generator=g)
+
+    def f(x):  # softplus of lines, and a square
+        s = (a @ x).sigmoid()
+        value = torch.nn.functional.softplus(a @ x).sum() + (x - b).square().sum()
+        return float(value), a.mT @ s + 2 * (x - b), (a.mT * (s * (1 - s))) @ a + 2 * torch.eye(4, dtype=torch.float64)
+
+    for low in (-10.0, 0.0):
+        lower = torch.full((4,), low, dtype=torch.float64)
+        found = newton(f, torch.full((4,), 30.0), lower=lower)
+        best = optimize.minimize(lambda x: f(torch.from_numpy(x))[0], np.ones(4), bounds=[(low, None)] * 4)
+        assert found.value <= best.fun + 1e-12
+        assert found.gradient < 1e-9
+        assert found.evaluations < 20
+        assert bool((found.x >= lower).all())
+
+
+@pytest.mark.slow
+def test_monotone_map_takes_few_passes_over_many_classes():
+    g = torch.Generator().manual_seed(0)
+    z = 2 * torch.randn(200, 10_000, generator=g)
+    data = Predictions(1.5 * z, torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1))
+    certificate = Monotone.fit(data).certificate
+    assert certificate.status == "converged"
+    assert certificate.iterations < 12
 
 
 def test_monotone_map_costs_little_where_temperature_is_the_truth_and_gains_where_it_is_not():

@@ -65,6 +65,7 @@ def test_shape_type_and_normalization(name, k, dtype):
     after = fitted(fresh.logits.to(dtype))
     assert after.shape == fresh.logits.shape
     assert after.dtype == dtype
+    assert torch.equal(fitted(fresh.logits.to(dtype).requires_grad_()).detach(), after)
     assert torch.allclose(after.softmax(-1).sum(-1), torch.ones(7, dtype=dtype))
     one_by_one = torch.cat([fitted(row[None].to(dtype)) for row in fresh.logits])
     assert torch.allclose(one_by_one.softmax(-1), after.softmax(-1), atol=1e-5)

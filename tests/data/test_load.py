@@ -11,6 +11,7 @@ import tarfile
 import time
 
 import numpy as np
+import polars
 import pytest
 import torch
 from PIL import Image
@@ -60,8 +61,6 @@ def test_a_truncated_parquet(tmp_path, own_cache):
 
 
 def test_an_image_of_another_size_or_not_an_image(tmp_path, own_cache):
-    import polars
-
     folder = write_images(tmp_path / "svhn", {"train": 20, "test": 10}, size=40, classes=10)
     one_line(lambda: data.svhn(tmp_path), "train, row 0", "expected an image of 32 x 32, got 40 x 40")
     write_images(tmp_path / "svhn", {"train": 20, "test": 10}, size=32, classes=10)
@@ -74,8 +73,6 @@ def test_an_image_of_another_size_or_not_an_image(tmp_path, own_cache):
 
 @pytest.mark.parametrize("label", [10, -1])
 def test_labels_out_of_range(tmp_path, own_cache, label):
-    import polars
-
     folder = write_images(tmp_path / "svhn", {"train": 20, "test": 10}, size=32, classes=10)
     frame = polars.read_parquet(folder / "train.parquet").with_row_index()
     frame = frame.with_columns(label=polars.when(polars.col("index") == 4).then(label).otherwise("label"))
@@ -85,8 +82,6 @@ def test_labels_out_of_range(tmp_path, own_cache, label):
 
 @pytest.mark.parametrize("tree", ["", "(3 (2 so)", "(7 (2 so) (2 good))", "(3 (2 a) (2 b) (2 c))", "so good", None])
 def test_what_is_not_a_tree(tmp_path, own_cache, tree):
-    import polars
-
     (tmp_path / "sst5").mkdir()
     for name in "train", "validation", "test":
         trees = polars.Series("tree", ["(3 (2 so) (4 good))", tree], dtype=polars.String)
@@ -136,14 +131,30 @@ def test_without_a_network_the_hub_costs_one_line_and_little_time(own_cache, mon
     assert constants.HF_HUB_OFFLINE is False
 
 
+def test_what_comes_from_the_hub_says_at_which_commit(small_data, own_cache, monkeypatch):
+    import datasets
+
+    def from_hub(name, *_, revision=None):
+        files = {key: str(small_data / "cifar10" / f"{key}.parquet") for key in ("train", "test")}
+        tables = {key: load("parquet", data_files={"train": files[key]})["train"] for key in files}
+        url = f"hf://datasets/{name}@{'0123456789' * 4}/plain_text/train-00000-of-00001.parquet"
+        for table in tables.values():
+            table.info.download_checksums = {url: {"num_bytes": 1, "checksum": None}}
+        return tables
+
+    load = datasets.load_dataset
+    monkeypatch.setattr(datasets, "load_dataset", from_hub)
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: io.BytesIO())
+    monkeypatch.delenv("CALIBRANT_DATA", raising=False)
+    assert data.cifar10(val=10).facts["source"] == f"hub uoft-cs/cifar10 at {'0123456789' * 4}"
+
+
 def test_the_environment_names_the_folder(small_data, monkeypatch):
     monkeypatch.setenv("CALIBRANT_DATA", str(small_data))
     assert len(data.cifar10(val=10).train) == 50
 
 
 def test_shards_are_read_in_order(tmp_path, own_cache):
-    import polars
-
     folder = write_images(tmp_path / "svhn", {"train": 20, "test": 10}, size=32, classes=10)
     whole = data.svhn(tmp_path, val=5)
     frame = polars.read_parquet(folder / "train.parquet")
@@ -154,6 +165,15 @@ def test_shards_are_read_in_order(tmp_path, own_cache):
     parts = data.svhn(tmp_path, val=5)
     assert torch.equal(whole.train.inputs, parts.train.inputs)
     assert torch.equal(whole.val.labels, parts.val.labels)
+
+
+def test_glob_characters_in_a_folder_are_its_name(tmp_path, own_cache):
+    for name in "d1", "d[1]", "d*":
+        write_images(tmp_path / name / "svhn", {"train": 20, "test": 10}, size=32, classes=10)
+        table = polars.read_parquet(tmp_path / name / "svhn" / "train.parquet", glob=False)
+        labels = polars.repeat(len(name), len(table), eager=True, dtype=polars.Int64)
+        table.with_columns(label=labels).write_parquet(tmp_path / name / "svhn" / "train.parquet")
+        assert data.svhn(tmp_path / name, val=5).train.labels.tolist() == [len(name)] * 15
 
 
 def test_a_changed_file_is_read_again(tmp_path, own_cache):
@@ -223,8 +243,6 @@ def test_a_cache_that_cannot_be_written_costs_only_the_cache(tmp_path, monkeypat
 
 
 def pixels_of(folder, name, column="image"):
-    import polars
-
     rows = polars.read_parquet(folder / f"{name}.parquet")
     return np.stack([np.asarray(Image.open(io.BytesIO(one["bytes"]))) for one in rows[column]])
 

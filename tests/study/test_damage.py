@@ -377,6 +377,34 @@ def test_glob_characters_in_a_folder_are_its_name(tmp_path):
     assert all(path.parent == tmp_path / "f[1]" for path in drawn)
 
 
+def test_every_command_of_studies_takes_a_folder_with_glob_characters(tmp_path):
+    def said(*words):
+        done = CliRunner().invoke(study_app, [*map(str, words)])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    def table(folder):
+        return (folder / "rows.csv").read_text()
+
+    for name, loss in ("br1", "brier"), ("br[1]", "focal"), ("b*", "focal(gamma=1)"):
+        (tmp_path / f"{name}.toml").write_text(
+            f'losses = ["{loss}"]\nmetrics = ["error"]\nnetworks = ["{NETWORK}"]\ndatasets = ["{DATA}"]\n'
+            "recipe = {epochs = 1, batch_size = 20, milestones = []}\n"
+        )
+        said("run", tmp_path / f"{name}.toml", "--out", tmp_path / name)
+    study, out = tmp_path / "br[1].toml", tmp_path / "br[1]"
+    assert [len(list((tmp_path / name / "runs").iterdir())) for name in ("br1", "br[1]", "b*")] == [1, 1, 1]
+    first = table(out)
+    assert "all 1 runs are done" in said("status", study, "--out", out)
+    said("run", study, "--out", out)
+    assert table(out) == first
+    said("measure", study, "--out", out, "-c", "Vector")
+    assert "Vector" in table(out)
+    said("run", study, "--out", tmp_path / "m[1]", "--mirror", f"file://{out}")
+    assert table(tmp_path / "m[1]") == first
+    assert "Vector" not in table(tmp_path / "br1")
+
+
 @pytest.mark.parametrize("name", ["../../up", "/tmp/up", "..", ".", "", "a/b", "a\\b", "c:up", "a\nb", "x" * 300])
 def test_a_study_writes_nowhere_but_in_its_folder(name):
     with pytest.raises(InputError, match="a study's name must be the plain name of a folder") as caught:

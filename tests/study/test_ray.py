@@ -70,6 +70,17 @@ def test_killed_workers_nodes_and_drivers_change_nothing(tiny, tmp_path, cluster
     assert_frame_equal(rows(tiny, folder), untouched, check_exact=True)
 
 
+def test_a_cluster_that_does_not_start_is_told_of(tmp_path, monkeypatch):
+    ray = pytest.importorskip("ray", reason="ray is not installed")
+
+    def slow(*_, **__):
+        raise Exception("The current node timed out\nduring startup.")
+
+    monkeypatch.setattr(ray, "init", slow)
+    with pytest.raises(InputError, match=r"Ray does not start \(Exception: The current node timed out during startup"):
+        list(Ray()(lambda run: iter(()), [], Store(tmp_path)))
+
+
 def test_a_cluster_that_is_not_there_is_told_of(tmp_path):
     pytest.importorskip("ray", reason="ray is not installed")
     with pytest.raises(InputError, match=r"no Ray cluster answers at 127\.0\.0\.1:9: Connection refused"):

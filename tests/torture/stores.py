@@ -1,7 +1,7 @@
 """Campaigns against the store of a study: each takes a seed and a share of its full size, and counts what came of it.
 
-A trial is refused if what is damaged is named in one line and not read; it is recovered if the study, started again,
-gives the very rows it gives when nobody disturbs it.
+A trial is refused if what is damaged is named in one line, and what is told of all else is what was told before; it is
+recovered if the study, started again, gives the very rows it gives when nobody disturbs it.
 """
 
 import json
@@ -16,11 +16,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
 from torture.campaign import Counts
 
 from calibrant import InputError
@@ -31,7 +33,9 @@ from calibrant.study.rows import rows
 
 RECIPE = Recipe(epochs=3, batch_size=20, milestones=())
 DATA, NETWORK = "blobs(train=40, val=20, test=20)", "mlp(features=2, hidden=())"
+WAYS = signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP
 PATIENCE = 120.0  # seconds after which who has not ended is stuck
+AGAIN = 4  # of so many damaged runs, one is trained again
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["torture.stores", "calibrant.study.train", "filelock", "polars", "scipy.optimize"])
 
@@ -41,23 +45,43 @@ def study(losses: tuple[str, ...] = ("focal", "AdaFocal"), seeds: int = 1) -> St
     return Study("small", (grid,), ("Identity",), ("error", "ece"))
 
 
-def run(out: Path, what: Study) -> None:
-    """Run a study without the page, which takes longer to draw than all the rest."""
+@contextmanager
+def brisk() -> Iterator[None]:
+    """Let studies save a checkpoint at every epoch, and do without the page, which takes longer than all the rest."""
     page, report.study_report = report.study_report, lambda *_: "no page"
-    checkpoint.SECONDS, before = 0.0, checkpoint.SECONDS
+    pause, checkpoint.SECONDS = checkpoint.SECONDS, 0.0
     try:
-        studies.run(what, out=out)
+        yield
     finally:
-        report.study_report, checkpoint.SECONDS = page, before
+        report.study_report, checkpoint.SECONDS = page, pause
 
 
-def seen(what: Study, folder: Path) -> str:
-    """Return all that anybody reads of a store: rows, histories without times, what is said of the runs."""
+def run(out: Path, what: Study, engine: str = "local") -> None:
+    """Run a study."""
+    with brisk():
+        studies.run(what, out=out, engine=engine)
+
+
+def seen(what: Study, folder: Path) -> dict[str, str]:
+    """Return all that anybody reads of the runs of a store: rows, histories without times, what is said of them."""
     store = Store(folder)
-    runs = [one for one in what.runs() if one in store]
-    histories = [store.history(one).drop("seconds").to_dicts() for one in runs]
-    facts = [{**store.record(one)["facts"], "seconds": 0} for one in runs]
-    return json.dumps([list(rows(what, store)), histories, facts], default=str)
+    told = {one.id: [store.history(one).drop("seconds").to_dicts()] for one in what.runs() if one in store}
+    for one in what.runs():
+        if one.id in told:
+            told[one.id].append({**store.record(one)["facts"], "seconds": 0})
+    for row in rows(what, store):
+        told[row["run"]].append(row)
+    return {name: json.dumps(parts, default=str) for name, parts in told.items()}
+
+
+def measured(what: Study, folder: Path) -> tuple[dict[str, str], set[str]]:
+    """Return the rows that whoever measures a store is given of every run, and the runs that are named as damaged."""
+    told: dict[str, list[Any]] = {}
+    with brisk():
+        found = studies.measure(what, out=folder, jobs=1)
+    for row in found.rows:
+        told.setdefault(row["run"], []).append(row)
+    return {name: json.dumps(parts) for name, parts in told.items()}, {one.id for one in found.failed}
 
 
 @contextmanager
@@ -67,19 +91,19 @@ def scratch() -> Iterator[Path]:
 
 
 @contextmanager
-def finished(what: Study) -> Iterator[tuple[Path, str]]:
+def finished(what: Study) -> Iterator[tuple[Path, dict[str, str]]]:
     """Give a store where a study is done, and what is seen of it."""
     with scratch() as folder:
         run(folder / "store", what)
         yield folder / "store", seen(what, folder / "store")
 
 
-def attempt(act: Callable[[], Any]) -> Counts:
-    """Do something that may be refused."""
+def attempt(act: Callable[[], Any], naming: str = "") -> Counts:
+    """Do something that may be refused, in one line that names what it is about."""
     try:
         act()
     except (InputError, OSError) as error:
-        return Counts(refused=1) if "\n" not in str(error) else Counts(traceback=1)
+        return Counts(refused=1) if "\n" not in str(error) and naming in str(error) else Counts(traceback=1)
     except Exception:
         return Counts(traceback=1)
     return Counts()
@@ -92,36 +116,48 @@ def _harm_runs(seed: int, trials: int, harm: Callable[[random.Random, bytes], by
     """Damage a file of a run, look, mend by running the study again now and then, and put it back as it was."""
     dice, what, total = random.Random(seed), study(), Counts()
     with finished(what) as (folder, before):
-        whole = folder.with_name("whole")
+        whole, numbers = folder.with_name("whole"), measured(what, folder)[0]
         shutil.copytree(folder, whole)
         files = sorted(path.relative_to(folder) for path in folder.glob("runs/*/*"))
         sizes = [(folder / file).stat().st_size for file in files]
         for trial in range(trials):
             (file,) = dice.choices(files, sizes if trial % 2 else None)
             (folder / file).write_bytes(harm(dice, (folder / file).read_bytes()))
-            total += Counts(tried=1) + _looked_at(what, folder, before, again=trial % 20 == 0)
-            for name in "runs", "damaged":
-                shutil.rmtree(folder / name, ignore_errors=True)
+            name = file.parent.name.partition(".")[0]
+            came = _looked_at(what, folder, before, numbers, name)
+            if came == Counts(refused=1) and trial % AGAIN == 0:
+                came = _run_again(what, folder, before)
+            total += Counts(tried=1) + came
+            for part in "runs", "damaged":
+                shutil.rmtree(folder / part, ignore_errors=True)
             shutil.copytree(whole / "runs", folder / "runs")
     return total
 
 
-def _looked_at(what: Study, folder: Path, before: str, again: bool) -> Counts:
-    """Say what came of damage: who reads must be refused, or see what was there before; who mends must say it."""
-    found = ""
+def _looked_at(what: Study, folder: Path, before: dict[str, str], numbers: dict[str, str], name: str) -> Counts:
+    """Say what came of damage to the run called `name`.
 
-    def read() -> None:
-        nonlocal found
-        found = seen(what, folder)
-
-    came = attempt(read)
-    missing = came == Counts() and found != before and any(one not in Store(folder) for one in what.runs())
-    if came == Counts() and not missing:
+    Who reads sees what was there before, or is refused in a line that names the run. Who measures is told of it too,
+    and gets the same numbers of all else.
+    """
+    found: dict[str, str] = {}
+    rest = {one: text for one, text in before.items() if one != name}
+    came = attempt(lambda: found.update(seen(what, folder)), name)
+    if came.traceback:
+        return came
+    if not came.refused and found not in (before, rest):
+        return Counts(silent=1)
+    told: list[tuple[dict[str, str], set[str]]] = []
+    again = attempt(lambda: told.append(measured(what, folder)))
+    if again != Counts():
+        return Counts(traceback=again.traceback, stuck=again.refused)
+    without = {one: text for one, text in numbers.items() if one != name}
+    if told == [(numbers, set())]:
         return Counts(recovered=1) if found == before else Counts(silent=1)
-    if came.traceback or not Store(folder).mend(what.runs()):
-        return Counts(traceback=came.traceback, silent=1 - came.traceback)
-    if not again:
-        return Counts(refused=1)
+    return Counts(refused=1) if told == [(without, {name})] else Counts(silent=1)
+
+
+def _run_again(what: Study, folder: Path, before: dict[str, str]) -> Counts:
     came = attempt(lambda: run(folder, what))
     if came == Counts():
         return Counts(recovered=1) if seen(what, folder) == before else Counts(silent=1)
@@ -166,14 +202,10 @@ def harmed_checkpoints(seed: int, share: float) -> Counts:
             at = dice.randrange(len(content))
             content[at] ^= 1 << dice.randrange(8)
             path.write_bytes(content if trial % 3 else content[:at])
-            came = attempt(lambda: run(folder / "store", what))
-            if came == Counts():
-                same = seen(what, folder / "store") == before
-                told = any((folder / "store").glob("damaged/*"))
-                came = Counts(recovered=1) if same and told else Counts(silent=1)
-            total += Counts(tried=1, recovered=came.recovered, silent=came.silent) + Counts(
-                traceback=came.traceback, stuck=came.refused
-            )
+            came = _run_again(what, folder / "store", before)
+            if came.recovered and not any((folder / "store").glob("damaged/*")):
+                came = Counts(silent=1)
+            total += Counts(tried=1) + came
             shutil.rmtree(folder / "store")
     return total
 
@@ -205,7 +237,7 @@ def full_disks(seed: int, share: float) -> Counts:
     return total
 
 
-def _lifted(came: Counts, what: Study, folder: Path, before: str) -> Counts:
+def _lifted(came: Counts, what: Study, folder: Path, before: dict[str, str]) -> Counts:
     after = attempt(lambda: run(folder, what))
     if after == Counts():
         same = seen(what, folder) == before and not [p for p in (folder / "drafts").iterdir() if p.is_dir()]
@@ -245,13 +277,15 @@ def _small(folder: Path, size: int) -> Iterator[Path | None]:
 # Processes
 
 
-def _work(out: Path, what: Study) -> None:
+def _work(out: Path, what: Study, engine: str) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        run(out, what)
+        run(out, what, engine)
     except KeyboardInterrupt:
         sys.exit(130)
+    except InputError:  # Ray does not start on a machine that is too busy
+        sys.exit(2)
 
 
 @contextmanager
@@ -270,18 +304,42 @@ def kills(seed: int, share: float) -> Counts:
     """Kill, end, interrupt or stop one of one, two or three processes at any moment; 40 at full size.
 
     The others end by themselves, and the study is started again: as nobody had disturbed it. A process that is only
-    stopped keeps its run: the others wait for it, and go on when it is killed.
+    stopped keeps its run: the others wait for it, and go on when it is killed. One that had ended before it was struck
+    counts apart, and another is struck in its place.
     """
     dice, what, total = random.Random(seed), study(("focal", "AdaFocal", "brier"), 2), Counts()
-    ways = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP]
     with finished(what) as (_, before), scratch() as folder, _importable():
-        for trial in range(max(4, round(40 * share))):
-            total += _killed(dice, what, folder / str(trial), before, ways[trial % 4], 1 + trial // 4 % 3)
+        while total.tried < max(4, round(40 * share)) and total.missed < 400:
+            trial = total.tried
+            out = folder / str(trial + total.missed)
+            total += _killed(dice, what, out, before, WAYS[trial % 4], 1 + trial // 4 % 3)
     return total
 
 
-def _killed(dice: random.Random, what: Study, out: Path, before: str, how: int, count: int) -> Counts:
-    processes = [PROCESSES.Process(target=_work, args=(out, what)) for _ in range(count)]
+def kills_on_ray(seed: int, share: float) -> Counts:
+    """The same with a process that has its networks trained by Ray: it is struck, or one of Ray's workers; 8."""
+    if find_spec("ray") is None:
+        pytest.skip("ray is not installed")
+    dice, what, total = random.Random(seed), study(("focal", "AdaFocal", "brier"), 2), Counts()
+    with finished(what) as (_, before), scratch() as folder, _importable():
+        while total.tried < max(2, round(8 * share)) and total.missed < 80:
+            trial = total.tried
+            out = folder / str(trial + total.missed)
+            total += _killed(dice, what, out, before, WAYS[trial // 2 % 4], 1, "ray", worker=trial % 2 == 1)
+    return total
+
+
+def _killed(
+    dice: random.Random,
+    what: Study,
+    out: Path,
+    before: dict[str, str],
+    how: int,
+    count: int,
+    engine: str = "local",
+    worker: bool = False,
+) -> Counts:
+    processes = [PROCESSES.Process(target=_work, args=(out, what, engine)) for _ in range(count)]
     for process in processes:
         process.start()
     deadline = time.monotonic() + PATIENCE
@@ -289,27 +347,59 @@ def _killed(dice: random.Random, what: Study, out: Path, before: str, how: int, 
         time.sleep(0.001)
     time.sleep(dice.uniform(0, 0.5))
     victim = dice.choice(processes)
-    if victim.is_alive():
-        os.kill(int(victim.pid or 0), how)
-    if how == signal.SIGSTOP:
-        time.sleep(0.2)
-        victim.kill()
+    struck = _strike(_worker(out) if worker else int(victim.pid or 0), how)
     for process in processes:
         process.join(max(0.0, deadline - time.monotonic()))
     stuck = [process for process in processes if process.is_alive()]
     for process in stuck:
         process.kill()
         process.join()
-    others = [process for process in processes if process is not victim]
+    others = processes if worker else [process for process in processes if process is not victim]
     came = attempt(lambda: run(out, what))
     same = came == Counts() and seen(what, out) == before and len(list((out / "runs").iterdir())) == 6
-    return Counts(
-        tried=1,
-        recovered=same and not stuck,
+    bad = Counts(
         silent=came == Counts() and not same,
         traceback=came.traceback + sum(process.exitcode == 1 for process in others),
         stuck=len(stuck) + came.refused,
     )
+    return bad + (Counts(tried=1, recovered=bad == Counts()) if struck else Counts(missed=1))
+
+
+def _worker(out: Path) -> int:
+    """Return a process that works on a run of a store; 0 if there is none."""
+    for path in out.glob("claims/*.who"):
+        with suppress(OSError, ValueError):
+            return int(json.loads(path.read_text())["pid"])
+    return 0
+
+
+def _strike(pid: int, how: int) -> bool:
+    """Stop a process, so that it cannot end meanwhile, and send it a signal; says whether it still lived."""
+    if pid == 0:
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGSTOP)
+        deadline = time.monotonic() + 5
+        while (state := _state(pid)) not in "TZX" and time.monotonic() < deadline:
+            time.sleep(0.001)
+        if state == "T":
+            if how == signal.SIGSTOP:
+                time.sleep(0.2)
+                how = signal.SIGKILL
+            os.kill(pid, how)
+            os.kill(pid, signal.SIGCONT)
+            return True
+    return False
+
+
+def _state(pid: int) -> str:
+    """Return how a process stands: T is stopped, Z has ended, X is gone; taken to be stopped where nothing tells."""
+    if not Path("/proc/self/stat").is_file():
+        return "T"
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
 
 
 CAMPAIGNS: dict[str, Callable[[int, float], Counts]] = {
@@ -318,4 +408,5 @@ CAMPAIGNS: dict[str, Callable[[int, float], Counts]] = {
     "damaged checkpoints": harmed_checkpoints,
     "full disks": full_disks,
     "killed and stopped processes": kills,
+    "killed and stopped processes of Ray": kills_on_ray,
 }

@@ -9,7 +9,7 @@ from calibrant import calibrators as _calibrators
 from calibrant import catalog, io
 from calibrant import metrics as _metrics
 from calibrant._rows import Overlap, Sketch
-from calibrant.assessment._candidates import Candidate, Progress, candidates_of, usual
+from calibrant.assessment._candidates import REFUSED, Candidate, Progress, candidates_of, usual
 from calibrant.assessment._event import event, event_of
 from calibrant.assessment._judge import Pieces, Whole, in_pieces
 from calibrant.assessment._measure import Measurement, measure, texts
@@ -146,10 +146,10 @@ def _held_out(
     most = len(val) if val.clusters is None else len(val.clusters.unique())
     if most < 2:
         return {}
-    digest, found = val.digest, dict[str, float]()
+    found = dict[str, float]()
     for c in candidates:
         own = [nll for nll in getattr(fitted[c.name], "held_out", ()) if math.isfinite(nll)]
-        if c.ready is not None and digest in c.learned_from:
+        if c.ready is not None and c.knows(val):
             found[c.name] = math.nan
         elif own and c.ready is None and val.weights is None:  # one that knows its members' own is no worse than they
             found[c.name] = min(own)
@@ -194,9 +194,6 @@ def _told(pieces: Iterable[Predictions], guard: "Guard", tell: Progress) -> Iter
         seen += len(part)
 
 
-REFUSED = 0.1  # share of rows beyond chance from which two sets are no others
-
-
 class Guard:
     """Watches that no calibrator is judged on what it was fitted on."""
 
@@ -207,7 +204,7 @@ class Guard:
     def refuse(self, part: Predictions) -> None:
         """Refuse data that a ready calibrator was fitted on."""
         for c in self.candidates:
-            c.refuse(part.digest)
+            c.refuse(part)
 
     def look(self, part: Predictions) -> None:
         """Look at data to be judged, or at a piece of it."""
@@ -227,6 +224,9 @@ class Guard:
                 "give other data to judge on, or cross-fit: leave out the second (on the command line, one file and "
                 "--cv 5)"
             )
+        for said in (c.knows_rows(self.judged) for c in self.candidates):
+            if said:
+                raise InputError(f"{said}; judge it on others")
         return f" {overlap.text[0].upper()}{overlap.text[1:]}." if overlap.excess else ""
 
 

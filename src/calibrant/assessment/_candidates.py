@@ -7,11 +7,13 @@ from typing import Any
 
 from calibrant import calibrators as calibrators_
 from calibrant import catalog
+from calibrant._rows import Overlap, Sketch
 from calibrant.assessment._judge import mapped
 from calibrant.predictions import Predictions
 from calibrant.types import Calibrator, InputError
 
 CALIBRATORS = ("Identity", "Temperature", "StructuredMatrix", "HistogramBinning", "Auto")
+REFUSED = 0.1  # share of rows beyond chance from which two sets are no others
 Progress = Callable[[str], object]  # told what is being done
 
 
@@ -23,13 +25,15 @@ class Candidate:
     source: Any
     ready: Any = None
     learned_from: frozenset[str] = frozenset()  # digests of the predictions that a ready one was fitted on
+    rows: Sketch | None = None  # of them, where its file has one
 
     @classmethod
     def of(cls, calibrator: Any) -> "Candidate":
         """A text, a file, a class or function that fits, or a fitted calibrator."""
         if isinstance(calibrator, Path) or (isinstance(calibrator, str) and calibrator.endswith(".safetensors")):
-            digests = calibrators_.origin(calibrator).fitted_on
-            return cls(str(calibrator), None, calibrators_.load(calibrator), frozenset(digests))
+            origin = calibrators_.origin(calibrator)
+            ready = calibrators_.load(calibrator)
+            return cls(str(calibrator), None, ready, frozenset(origin.fitted_on), origin.rows)
         if isinstance(calibrator, str):
             method = catalog.CALIBRATORS.method(calibrator)
             return cls(method.text, method)
@@ -39,7 +43,7 @@ class Candidate:
 
     def apply(self, p: Predictions) -> Predictions:
         """What a ready one makes of predictions that are to be judged."""
-        self.refuse(p.digest)
+        self.refuse(p)
         return mapped(p.double(), self.ready)
 
     def fit(self, p: Predictions, tell: Progress) -> Any:
@@ -49,10 +53,22 @@ class Candidate:
         tell(f"fitting {self.name} to {len(p):,} examples")
         return calibrators_.fit(self.source, p)
 
-    def refuse(self, digest: str) -> None:
+    def knows(self, p: Predictions) -> str:
+        """Say so if it was fitted on these predictions, or on too many of them; else nothing."""
+        if p.digest in self.learned_from:
+            return f"{self.name} was fitted on these very predictions ({p.digest})"
+        return "" if self.rows is None else self.knows_rows(Sketch.of(p.row_hashes))
+
+    def knows_rows(self, judged: Sketch) -> str:
+        """The same of rows."""
+        if self.rows is None or (overlap := Overlap.between(judged, self.rows)).excess <= REFUSED:
+            return ""
+        return f"{self.name} was fitted on some of these very predictions: {overlap.text}"
+
+    def refuse(self, p: Predictions) -> None:
         """Refuse to be judged on what it was fitted on."""
-        if digest in self.learned_from:
-            raise InputError(f"{self.name} was fitted on these very predictions ({digest}); judge it on others")
+        if said := self.knows(p):
+            raise InputError(f"{said}; judge it on others")
 
     def out_of_fold(self, p: Predictions, fitted: Any, folds: int, tell: Progress) -> Predictions:
         """What it makes of predictions that it was not fitted on: fold by fold, if it learns anything at all."""

@@ -16,6 +16,7 @@ from jaxtyping import jaxtyped
 from torch import Tensor
 
 from calibrant import io
+from calibrant._rows import Sketch
 from calibrant._solve import Certificate
 from calibrant.calibrators._apply import classes_of
 from calibrant.calibrators._auto import Candidate
@@ -25,8 +26,9 @@ from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
 from calibrant.types import Calibrator, InputError, Range
 
-FORMAT, VERSION = "calibrant.calibrator", 2
-KEYS = ("format", "version", "calibrant", "fitted_on", "calibrator", "sha256")
+FORMAT, VERSION = "calibrant.calibrator", 3
+KEYS = {"format", "version", "calibrant", "fitted_on", "rows", "calibrator"}
+ROWS = 1024  # hashes of the fitting data that a file holds at most: 11 kB
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Origin:
     fitted_on: tuple[str, ...]  # digests of the predictions it was fitted on
     calibrant: str  # version that wrote the file
     version: int  # of the format
+    rows: Sketch | None = None  # of the predictions it was fitted on, where they were named when it was saved
 
 
 def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None = None) -> None:
@@ -46,7 +49,8 @@ def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None 
 
     Tensors are stored as tensors, everything else (numbers, texts, tuples, other calibrators, the certificate) as
     JSON in the file's metadata. The digests of the predictions it was fitted on are there too, in its certificates,
-    so that `calibrate` still refuses to judge it on them; `fitted_on` names more, for `origin` to tell.
+    so that `calibrate` still refuses to judge it on them. `fitted_on` names more, for `origin` to tell, and leaves
+    hashes of up to 1024 of their rows, by which a part of them, or more than them, is known again.
 
     Raises `InputError` for a field that cannot be stored.
     """
@@ -57,6 +61,7 @@ def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None 
         "version": str(VERSION),
         "calibrant": sys.modules["calibrant"].__version__,
         "fitted_on": " ".join(sorted(_digests(calibrator) | ({fitted_on.digest} if fitted_on else set()))),
+        "rows": Sketch.of(fitted_on.row_hashes).within(ROWS).text if fitted_on else "",
         "calibrator": json.dumps(tree, sort_keys=True, allow_nan=False),
     }
     from safetensors import SafetensorError
@@ -99,9 +104,10 @@ def origin(path: str | Path) -> Origin:
     meta, _ = _read(Path(path))
     try:
         name = _description(meta)["class"]
+        rows = Sketch.read(meta["rows"]) if meta.get("rows") else None
     except (ValueError, RecursionError):
         raise InputError(f"{path}: the description of the calibrator is malformed; save it again") from None
-    return Origin(name, tuple(meta["fitted_on"].split()), meta["calibrant"], int(meta["version"]))
+    return Origin(name, tuple(meta["fitted_on"].split()), meta["calibrant"], int(meta["version"]), rows)
 
 
 def _description(meta: Mapping[str, str]) -> dict[str, Any]:
@@ -263,7 +269,7 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
             f"up to {VERSION}; upgrade calibrant"
         )
     sealed = meta.pop("sha256", "")
-    if not meta.keys() == set(KEYS) - {"sha256"} or sealed != _checksum(meta, tensors):
+    if meta.keys() != (KEYS if int(version) > 2 else KEYS - {"rows"}) or sealed != _checksum(meta, tensors):
         raise InputError(f"{path}: the checksum does not match, the file was damaged or changed; save it again")
     return meta, tensors
 

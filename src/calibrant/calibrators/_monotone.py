@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._solve import Certificate, Minimum, few_threads, minimize, summed
+from calibrant._solve import Certificate, Minimum, few_threads, newton, summed
 from calibrant.calibrators._apply import certified, its_classes, keeping
 from calibrant.calibrators._fit import certify, fits
 from calibrant.calibrators._scaling import nll_temperature
@@ -70,7 +70,7 @@ class Monotone:
         v = -(logits.double() / self.temperature).log_softmax(-1)
         total = v * self.slopes[-1]  # linear beyond the last knot; below it, what the pieces differ by is added
         for knot, change in zip(self.knots[1:], self.slopes[:-1] - self.slopes[1:], strict=True):
-            total = total + change * v.clamp_max(knot)
+            total.addcmul_(v.clamp_max(knot), change)
         return (-total).to(logits.dtype)
 
 
@@ -102,37 +102,31 @@ def _slopes(v: Predictions, knots: Tensor, smoothness: float, start: Monotone | 
     v_y = v.logits.gather(1, v.labels[:, None]).squeeze(1)
     parts = [v_y.clamp(a, b) - a for a, b in spans]
     label_part = torch.stack([x.mean() if v.weights is None else (x * v.weights).sum() / n for x in parts])
-    weights = () if v.weights is None else (v.weights[:, None],)
+    weights = () if v.weights is None else (v.weights,)
+    steps = torch.eye(pieces, dtype=torch.float64).diff(dim=0)
+    rough = steps.mT @ steps  # theta' rough theta is the sum of squared differences
 
-    def f(theta: Tensor) -> tuple[float, Tensor]:
-        th = theta.tolist()
-
+    def f(theta: Tensor) -> tuple[float, Tensor, Tensor]:
         def part(v: Tensor, *weights: Tensor) -> Tensor:
-            lengths = [v.clamp(a, b).sub_(a) for a, b in spans]
-            s = lengths[0] * -th[0]
-            for length, slope in zip(lengths[1:], th[1:], strict=True):
-                s.add_(length, alpha=-slope)
-            top = s.amax(-1, keepdim=True)
-            e = s.sub_(top).exp_()
-            norm = e.sum(-1, keepdim=True)
-            e.div_(norm)
-            norm.log_()
-            for w in weights:
-                e, norm, top = e.mul_(w), norm.mul_(w), top.mul_(w)
-            pull = [torch.dot(e.view(-1), length.view(-1)) for length in lengths]
-            return torch.stack([norm.sum() + top.sum(), *pull])
+            lengths = torch.stack([v.clamp(a, b).sub_(a) for a, b in spans])  # (J rows k)
+            flat = lengths.view(pieces, -1)
+            s = (theta @ flat).view_as(v).neg_()
+            norm = s.logsumexp(1)
+            e = s.sub_(norm[:, None]).exp_()
+            mean = (lengths * e).sum(2)  # (J rows)
+            often = weights[0] if weights else torch.ones_like(norm)
+            square = (flat * e.mul_(often[:, None]).view(-1)) @ flat.mT
+            return torch.cat([often @ norm[:, None], mean @ often, (square - (often * mean) @ mean.mT).view(-1)])
 
         sums = summed(part, v.logits, *weights) / n
-        difference = theta.diff()
-        value = sums[0] + theta @ label_part + smoothness / n * difference.square().sum()
-        bend = torch.zeros_like(theta)
-        bend[1:] += difference
-        bend[:-1] -= difference
-        return float(value), label_part - sums[1:] + 2 * smoothness / n * bend
+        mean, bend = sums[1 : pieces + 1], sums[pieces + 1 :].view(pieces, pieces)
+        penalty = smoothness / n * rough
+        value = sums[0] + theta @ label_part + theta @ penalty @ theta
+        return float(value), label_part - mean + 2 * penalty @ theta, bend + 2 * penalty
 
     at = torch.ones(pieces, dtype=torch.float64)
     if start is not None and len(start.slopes) == pieces:
         at = start.slopes
     lower = torch.full((pieces,), STEEPEST, dtype=torch.float64)
     with few_threads(v.logits.numel()):
-        return minimize(f, at, lower=lower, tolerance=1e-8)
+        return newton(f, at, lower=lower, tolerance=1e-8)

@@ -1,8 +1,10 @@
 """Reading: parquet or JSON lines of a local folder or of the hub, or an original archive; decoded once and cached."""
 
+import glob
 import hashlib
 import json
 import os
+import re
 import time
 import urllib.error
 import urllib.request
@@ -59,8 +61,9 @@ def load(source: Source, root: Path | None, convert: Callable[..., Converted], *
     key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:24]
 
     def build() -> Converted:
-        tensors, facts = convert(_opened(source, original, files), **settings)
-        where = f"hub {source.hub}" if root is None else f"folder {root.name}"
+        tables = _opened(source, original, files)
+        tensors, facts = convert(tables, **settings)
+        where = f"hub {source.hub}{_commit(tables)}" if root is None else f"folder {root.name}"
         where += f", {original.said}" if original else ""
         return tensors, {"source": where} | facts
 
@@ -175,7 +178,7 @@ def _opened(source: Source, original: Original | None, files: Files | None) -> T
                 if parts[0].suffix == ".jsonl":
                     tables[key] = json_lines(parts)
                     continue
-                where = {"train": [str(part) for part in parts]}
+                where = {"train": [glob.escape(str(part)) for part in parts]}
                 tables[key] = datasets.load_dataset("parquet", data_files=where, streaming=True)["train"]
             return tables
     try:
@@ -188,6 +191,15 @@ def _opened(source: Source, original: Original | None, files: Files | None) -> T
             f"folder that holds {source.folders[0]}/{source.splits[0][0]}.parquet: --data DIR or CALIBRANT_DATA"
         ) from None
     return {names[0]: next(tables[name] for name in names if name in tables) for names in source.splits}
+
+
+def _commit(tables: Tables) -> str:
+    """Say at which commit of the hub the files of tables lie, where they tell."""
+    for table in tables.values():
+        for url in getattr(getattr(table, "info", None), "download_checksums", None) or ():
+            if found := re.search("@([0-9a-f]{40})/", str(url)):
+                return f" at {found[1]}"
+    return ""
 
 
 @contextmanager

@@ -13,13 +13,13 @@ from calibrant.data._filters import checked, clouds, dragged, enlarged, pixels, 
 from calibrant.data._liquid import shine
 from calibrant.data._load import data_root, reading
 from calibrant.data._originals import SUFFIXES
-from calibrant.types import InputError
+from calibrant.types import InputError, Seed, Severity
 
 __all__ = ["fog", "frost", "snow", "spatter"]
 
 
 @CORRUPTIONS.register
-def fog(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
+def fog(images: Tensor, *, severity: Severity = 5, seed: Seed = 0) -> Tensor:
     """Add c = 0.2 .. 1.5 times fractal clouds, and darken the whole so that the brightest value could stay."""
     amount, decay = [(0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75)][checked(severity) - 1]
     x, (height, width) = unit(images), images.shape[2:]
@@ -30,7 +30,7 @@ def fog(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
 
 
 @CORRUPTIONS.register
-def snow(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
+def snow(images: Tensor, *, severity: Severity = 5, seed: Seed = 0) -> Tensor:
     """Whiten the image, and let flakes fall through it: the brightest spots of noise, enlarged and dragged downward."""
     mean, deviation, size, least, radius, sigma, kept = [
         (0.1, 0.2, 1.0, 0.6, 8, 3.0, 0.95),
@@ -51,7 +51,7 @@ def snow(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
 
 
 @CORRUPTIONS.register
-def frost(images: Tensor, *, textures: str = "frost", severity: int = 5, seed: int = 0) -> Tensor:
+def frost(images: Tensor, *, textures: str = "frost", severity: Severity = 5, seed: Seed = 0) -> Tensor:
     """Lay a photograph of frost on each image: one of a folder, shrunk to a fifth, cut out at random.
 
     `textures` is that folder, as given or in the data folder; the benchmark's own has six, of which it uses five.
@@ -90,7 +90,7 @@ def _textures(name: str, height: int, width: int) -> list[Tensor]:
 
 
 @CORRUPTIONS.register
-def spatter(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
+def spatter(images: Tensor, *, severity: Severity = 5, seed: Seed = 0) -> Tensor:
     """Splash water (severity 1 to 3) or mud on the lens, where blurred noise is thickest."""
     mean, deviation, sigma, least, amount, mud = [
         (0.62, 0.1, 0.7, 0.7, 0.5, False),

@@ -1,14 +1,16 @@
 """A mixture of Gaussians whose true class probabilities are known: true calibration errors can be computed."""
 
+import math
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from calibrant.catalog import DATA_SETS
 from calibrant.data._splits import Split, Splits
-from calibrant.types import InputError
+from calibrant.types import Count, InputError, Positive, Range, Seed
 
 __all__ = ["blobs"]
 
@@ -17,13 +19,13 @@ __all__ = ["blobs"]
 def blobs(
     root: Path | None = None,
     *,
-    classes: int = 3,
-    features: int = 2,
-    spread: float = 1.0,
-    train: int = 2000,
-    val: int = 1000,
-    test: int = 10_000,
-    seed: int = 0,
+    classes: Annotated[Count, Range(least=2)] = 3,
+    features: Count = 2,
+    spread: Positive = 1.0,
+    train: Count = 2000,
+    val: Count = 1000,
+    test: Count = 10_000,
+    seed: Seed = 0,
 ) -> Splits:
     r"""Draw y uniformly and x ~ N(mu_y, spread^2 I), with centers mu_k ~ N(0, I) fixed by `seed`.
 
@@ -33,7 +35,7 @@ def blobs(
     >>> data.posterior(data.test.inputs).exp().sum().round(decimals=9)
     tensor(10., dtype=torch.float64)
     """
-    if not (classes >= 2 and features >= 1 and spread > 0 and min(train, val, test) > 0):
+    if not (classes >= 2 and features >= 1 and 0 < spread < math.inf and min(train, val, test) > 0):
         raise InputError("blobs: needs classes >= 2, features >= 1, spread > 0 and examples in every split")
     generator = torch.Generator().manual_seed(seed)
     centers = torch.randn(classes, features, generator=generator)

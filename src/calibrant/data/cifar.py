@@ -8,7 +8,7 @@ from calibrant.data._images import CIFAR, IMAGENET, convert_images, image_splits
 from calibrant.data._load import Source, load
 from calibrant.data._originals import Files, Named, Original, Rows, first, pickled
 from calibrant.data._splits import Split, Splits, shuffled
-from calibrant.types import InputError
+from calibrant.types import Count, InputError, Seed
 
 __all__ = ["cifar10", "cifar100"]
 
@@ -27,10 +27,10 @@ _SEEDS = {"mukhoti": 1, "wang": 101}
 def cifar10(
     root: Path | None = None,
     *,
-    train: int | None = None,
-    val: int = 5000,
+    train: Count | None = None,
+    val: Count = 5000,
     protocol: Protocol = "mukhoti",
-    seed: int | None = None,
+    seed: Seed | None = None,
     augment: bool = True,
 ) -> Splits:
     """CIFAR-10: 45,000 / 5,000 / 10,000 images of 10 classes, split and standardized as a paper's authors do.
@@ -51,10 +51,10 @@ def cifar10(
 def cifar100(
     root: Path | None = None,
     *,
-    train: int | None = None,
-    val: int = 5000,
+    train: Count | None = None,
+    val: Count = 5000,
     protocol: Protocol = "mukhoti",
-    seed: int | None = None,
+    seed: Seed | None = None,
     augment: bool = True,
 ) -> Splits:
     """CIFAR-100: as `cifar10`, with the 100 fine classes."""

@@ -15,6 +15,7 @@ from torch.nn.functional import conv2d, grid_sample, interpolate, pad
 from calibrant.catalog import CORRUPTIONS
 from calibrant.data._filters import at, box, checked, dragged, enlarged, pixels, places, smooth, taken, unit
 from calibrant.data._weather import fog, frost, snow, spatter
+from calibrant.types import Seed, Severity
 
 __all__ = [
     "brightness",
@@ -40,21 +41,21 @@ __all__ = [
 
 
 @CORRUPTIONS.register
-def gaussian_noise(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
+def gaussian_noise(images: Tensor, *, severity: Severity = 5, seed: Seed = 0) -> Tensor:
     """Add N(0, c^2) to pixels in [0, 1], c = 0.04 .. 0.10. Severity 5 is AdaFocal's out-of-distribution set."""
     x, noise = unit(images), _noise(images, seed)
     return pixels(x + at(severity, 0.04, 0.06, 0.08, 0.09, 0.10) * noise)
 
 
 @CORRUPTIONS.register
-def speckle_noise(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
+def speckle_noise(images: Tensor, *, severity: Severity = 5, seed: Seed = 0) -> Tensor:
     """Multiply pixels by 1 + N(0, c^2), c = 0.06 .. 0.2."""
     x, noise = unit(images), _noise(images, seed)
     return pixels(x + x * at(severity, 0.06, 0.1, 0.12, 0.16, 0.2) * noise)
 
 
 @CORRUPTIONS.register
-def shot_noise(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
+def shot_noise(images: Tensor, *, severity: Severity = 5, seed: Seed = 0) -> Tensor:
     """Draw every pixel x from Poisson(c x) / c, c = 500 .. 50 photons."""
     photons = at(severity, 500.0, 250.0, 100.0, 75.0, 50.0)
     generator = torch.Generator(images.device).manual_seed(seed)
@@ -62,7 +63,7 @@ def shot_noise(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
 
 
 @CORRUPTIONS.register
-def impulse_noise(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
+def impulse_noise(images: Tensor, *, severity: Severity = 5, seed: Seed = 0) -> Tensor:
     """Set a share c = 0.01 .. 0.07 of all values to black or white, half each."""
     share = at(severity, 0.01, 0.02, 0.03, 0.05, 0.07)
     generator = torch.Generator(images.device).manual_seed(seed)
@@ -71,7 +72,7 @@ def impulse_noise(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor
 
 
 @CORRUPTIONS.register
-def contrast(images: Tensor, *, severity: int = 5) -> Tensor:
+def contrast(images: Tensor, *, severity: Severity = 5) -> Tensor:
     """Pull pixels toward the mean of their channel and image, keeping a share c = 0.75 .. 0.15 of the distance."""
     x = unit(images)
     mean = x.mean((2, 3), keepdim=True)
@@ -79,7 +80,7 @@ def contrast(images: Tensor, *, severity: int = 5) -> Tensor:
 
 
 @CORRUPTIONS.register
-def brightness(images: Tensor, *, severity: int = 5) -> Tensor:
+def brightness(images: Tensor, *, severity: Severity = 5) -> Tensor:
     """Add c = 0.05 .. 0.3 to the value of each pixel's color (HSV)."""
     x = unit(images)
     value = x.amax(1, keepdim=True)
@@ -88,7 +89,7 @@ def brightness(images: Tensor, *, severity: int = 5) -> Tensor:
 
 
 @CORRUPTIONS.register
-def saturate(images: Tensor, *, severity: int = 5) -> Tensor:
+def saturate(images: Tensor, *, severity: Severity = 5) -> Tensor:
     """Change the saturation s of each pixel's color (HSV) to a s + b, from (0.3, 0) to (2.5, 0.2).
 
     A gray pixel has no hue; as in HSV's usual convention it is taken as red.
@@ -105,13 +106,13 @@ def saturate(images: Tensor, *, severity: int = 5) -> Tensor:
 
 
 @CORRUPTIONS.register
-def gaussian_blur(images: Tensor, *, severity: int = 5) -> Tensor:
+def gaussian_blur(images: Tensor, *, severity: Severity = 5) -> Tensor:
     """Blur with a Gaussian of 0.4 .. 1 pixels, cut at 4 deviations, the nearest pixel continued outside."""
     return pixels(smooth(unit(images), at(severity, 0.4, 0.6, 0.7, 0.8, 1.0)))
 
 
 @CORRUPTIONS.register
-def defocus_blur(images: Tensor, *, severity: int = 5) -> Tensor:
+def defocus_blur(images: Tensor, *, severity: Severity = 5) -> Tensor:
     """Blur with a disk of radius 0.3 .. 1.5 pixels, its rim softened by a Gaussian; mirrored at the edges."""
     radius, rim = [(0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1)][checked(severity) - 1]
     place = torch.arange(-2.0, 3.0, device=images.device)
@@ -124,7 +125,7 @@ def defocus_blur(images: Tensor, *, severity: int = 5) -> Tensor:
 
 
 @CORRUPTIONS.register
-def glass_blur(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
+def glass_blur(images: Tensor, *, severity: Severity = 5, seed: Seed = 0) -> Tensor:
     """Blur a little, replace every pixel by itself or one above or left of it, once or twice, and blur again.
 
     The benchmark means to exchange the two pixels, but its assignment copies one of them.
@@ -142,7 +143,7 @@ def glass_blur(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
 
 
 @CORRUPTIONS.register
-def motion_blur(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
+def motion_blur(images: Tensor, *, severity: Severity = 5, seed: Seed = 0) -> Tensor:
     """Blur along half a Gaussian of 1 .. 2.5 pixels, for every image in a direction within 45 degrees of the right."""
     radius, sigma = [(6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5)][checked(severity) - 1]
     generator = torch.Generator(images.device).manual_seed(seed)
@@ -151,7 +152,7 @@ def motion_blur(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
 
 
 @CORRUPTIONS.register
-def zoom_blur(images: Tensor, *, severity: int = 5) -> Tensor:
+def zoom_blur(images: Tensor, *, severity: Severity = 5) -> Tensor:
     """Average the image with itself enlarged by 0 %, 1 %, .. up to 5 .. 25 %."""
     x = unit(images)
     factors = np.arange(1, at(severity, 1.06, 1.11, 1.16, 1.21, 1.26), 0.01).tolist()
@@ -162,7 +163,7 @@ def zoom_blur(images: Tensor, *, severity: int = 5) -> Tensor:
 
 
 @CORRUPTIONS.register
-def elastic_transform(images: Tensor, *, severity: int = 5, seed: int = 0) -> Tensor:
+def elastic_transform(images: Tensor, *, severity: Severity = 5, seed: Seed = 0) -> Tensor:
     """Move three points by up to 8 .. 3 % of the side, the image with them, then every pixel by smooth noise."""
     n, _, height, width = images.shape
     amount, sigma, jitter = (
@@ -193,7 +194,7 @@ def elastic_transform(images: Tensor, *, severity: int = 5, seed: int = 0) -> Te
 
 
 @CORRUPTIONS.register
-def pixelate(images: Tensor, *, severity: int = 5) -> Tensor:
+def pixelate(images: Tensor, *, severity: Severity = 5) -> Tensor:
     """Shrink to a share c = 0.95 .. 0.65 of the side by averaging boxes, and back; rounded after every pass."""
     x, (height, width) = 255 * unit(images).double(), images.shape[2:]
     share = at(severity, 0.95, 0.9, 0.85, 0.75, 0.65)
@@ -205,7 +206,7 @@ def pixelate(images: Tensor, *, severity: int = 5) -> Tensor:
 
 
 @CORRUPTIONS.register
-def jpeg_compression(images: Tensor, *, severity: int = 5) -> Tensor:
+def jpeg_compression(images: Tensor, *, severity: Severity = 5) -> Tensor:
     """Compress by JPEG at quality 80 .. 40."""
     from PIL import Image
 

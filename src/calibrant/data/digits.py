@@ -8,13 +8,13 @@ from torch import Tensor
 
 from calibrant.catalog import DATA_SETS
 from calibrant.data._splits import Split, Splits
-from calibrant.types import InputError
+from calibrant.types import Count, InputError, Seed
 
 __all__ = ["digits"]
 
 
 @DATA_SETS.register
-def digits(root: Path | None = None, *, train: int = 300, val: int = 300, seed: int = 0) -> Splits:
+def digits(root: Path | None = None, *, train: Count = 300, val: Count = 300, seed: Seed = 0) -> Splits:
     """Load the digits of Alpaydin & Kaynak (1998) as scikit-learn bundles them; 10 classes, pixels 0 .. 16.
 
     `train` and `val` examples are drawn by `seed`, the rest is the test set. `root` is not used: nothing is read

@@ -15,13 +15,13 @@ from calibrant.data._images import IMAGENET, image_splits
 from calibrant.data._load import VERSION, Converted, cached, data_root, reading
 from calibrant.data._originals import SUFFIXES, class_folders, first
 from calibrant.data._splits import Split, Splits
-from calibrant.types import InputError
+from calibrant.types import Count, InputError, Seed
 
 __all__ = ["imagenet"]
 
 
 @DATA_SETS.register
-def imagenet(root: Path | None = None, *, size: int = 64, seed: int = 1) -> Splits:
+def imagenet(root: Path | None = None, *, size: Count = 64, seed: Seed = 1) -> Splits:
     """ImageNet from ROOT/imagenet/train/CLASS/*.JPEG and .../val/CLASS/*.JPEG; classes are the sorted folder names.
 
     The 50,000 validation images may lie flat in val, as they come, if one of the lists of their classes lies beside

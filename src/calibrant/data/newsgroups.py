@@ -13,7 +13,7 @@ from calibrant.data._load import Converted, Source, Tables, column, data_root, l
 from calibrant.data._originals import Files, Original, Rows, first
 from calibrant.data._splits import Split, Splits, shuffled
 from calibrant.data._text import padded, vectors_path, vocabulary, word_vectors, words_of
-from calibrant.types import InputError
+from calibrant.types import Count, InputError, Seed
 
 __all__ = ["newsgroups"]
 
@@ -27,12 +27,12 @@ def newsgroups(
     root: Path | None = None,
     *,
     protocol: Literal["mukhoti", "bydate"] = "mukhoti",
-    val: int = 900,
-    seed: int = 1,
+    val: Count = 900,
+    seed: Seed = 1,
     vectors: str | None = None,
-    dimension: int = 100,
+    dimension: Count = 100,
     tokenizer: str | None = None,
-    length: int = LENGTH,
+    length: Count = LENGTH,
 ) -> Splits:
     """20 Newsgroups as Mukhoti et al. (2020) prepare it, or split by date.
 

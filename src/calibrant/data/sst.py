@@ -13,7 +13,7 @@ from calibrant.data._load import Converted, Source, Tables, column, data_root, l
 from calibrant.data._originals import Files, Original, Rows
 from calibrant.data._splits import Split, Splits
 from calibrant.data._text import vectors_path, word_vectors
-from calibrant.types import InputError
+from calibrant.types import Count, InputError, Seed
 
 __all__ = ["sst"]
 
@@ -60,9 +60,9 @@ def sst(
     *,
     classes: Literal[2, 5] = 2,
     vectors: str | None = None,
-    dimension: int = 300,
+    dimension: Count = 300,
     lookup: Literal["all", "mukhoti"] = "all",
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> Splits:
     """SST, binary (6,920 / 872 / 1,821 trees, no neutral roots; Mukhoti et al. 2020), or the 5 classes of all 11,855.
 

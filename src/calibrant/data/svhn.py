@@ -7,12 +7,13 @@ from calibrant.data._images import CIFAR, convert_images, image_splits
 from calibrant.data._load import Source, load
 from calibrant.data._originals import Files, Original, Rows
 from calibrant.data._splits import Split, Splits, shuffled
+from calibrant.types import Count, Seed
 
 __all__ = ["svhn"]
 
 
 @DATA_SETS.register
-def svhn(root: Path | None = None, *, val: int | None = None, seed: int = 1) -> Splits:
+def svhn(root: Path | None = None, *, val: Count | None = None, seed: Seed = 1) -> Splits:
     """SVHN as Mukhoti et al. (2020) load it: a tenth of the rows validate, CIFAR-10's statistics, no augmentation.
 
     The first `val` (by default a tenth, rounded down) of the rows shuffled with `seed` validate. Used for training by

@@ -10,13 +10,13 @@ from calibrant.data._images import IMAGENET, convert_images, image_splits
 from calibrant.data._load import Source, load
 from calibrant.data._originals import Files, Named, Original, Rows, class_folders, first
 from calibrant.data._splits import Split, Splits
-from calibrant.types import InputError
+from calibrant.types import InputError, Share
 
 __all__ = ["tiny_imagenet"]
 
 
 @DATA_SETS.register
-def tiny_imagenet(root: Path | None = None, *, val: float = 0.1) -> Splits:
+def tiny_imagenet(root: Path | None = None, *, val: Share = 0.1) -> Splits:
     """Tiny-ImageNet: 90,000 / 10,000 / 10,000 images, with the official validation set as the test set.
 
     In every class the images numbered 0 .. 449 train and 450 .. 499 validate (`val` = 0.1; as AdaFocal's code and

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from calibrant import catalog
 from calibrant._bins import Bins, equal_width_edges, mukhoti_edges
 from calibrant.catalog import LOSSES
 from calibrant.losses._focal import focal, power
@@ -130,6 +131,8 @@ class AdaFocal:
         lowest: float = -2.0,
         highest: float = 20.0,
     ) -> None:
+        numbers = {"rate": rate, "start": start, "switch": switch, "lowest": lowest, "highest": highest}
+        catalog.checked(AdaFocal, {"bins": bins, **numbers})
         if lowest <= -3.5911:
             raise InputError(f"AdaFocal needs lowest > -3.5911, the limit of inverse_focal, got {lowest}")
         edges = equal_width_edges(bins) if edges is None else edges

@@ -44,7 +44,7 @@ def focal(
     >>> focal(torch.zeros(1, 2), torch.tensor([0]), gamma=2.0)
     tensor([0.1733])
     """
-    if isinstance(gamma, float | int) and gamma < 0:
+    if isinstance(gamma, float | int) and not 0 <= gamma < math.inf:
         raise InputError(f"focal needs gamma >= 0, got {gamma}; the opposite weighting is inverse_focal")
 
     def of(log_p: Tensor) -> Tensor:
@@ -181,7 +181,7 @@ def poly1(logits: Logits, labels: Targets, *, epsilon: float = 2.0) -> PerExampl
     >>> poly1(torch.zeros(1, 2), torch.tensor([0]), epsilon=1.0)
     tensor([1.1931])
     """
-    if epsilon < -1:
+    if not -1 <= epsilon < math.inf:
         raise InputError(f"poly1 needs epsilon >= -1, got {epsilon}; below, a small error lowers the loss")
     return expected(logits, labels, lambda log_p: -log_p - epsilon * log_p.expm1())
 

@@ -102,15 +102,18 @@ class Ray:
     gpus: float | None = None  # for each run; None: a whole one where there are any
 
     def __call__(self, work: Work, runs: Iterable[Run], store: Store) -> Iterator[Event]:
-        """Tell what happens to the runs, wherever it happens. Raises `InputError` if the cluster is not there."""
+        """Tell what happens to the runs, wherever it happens.
+
+        Raises `InputError` if the cluster is not there, or does not start.
+        """
         try:
             ray: Any = import_module("ray")
         except ImportError:
             raise InputError("the Ray engine needs ray: pip install 'calibrant[ray]'") from None
         _reach(self.address)
         own: dict[str, Any] = {} if self.address else {"object_store_memory": OBJECTS, "include_dashboard": False}
-        ray.init(self.address or "local", logging_level="ERROR", log_to_driver=False, **own)
         try:
+            _begin(ray, self.address or "local", **own)
             yield from self._followed(ray, work, runs, store)
         finally:
             ray.shutdown()  # and with it all that this process started
@@ -142,6 +145,16 @@ class Ray:
                     streams[start(*_packed(work, run, store))] = run
                 else:
                     yield Event("failed", run, {"error": f"its process died {DEATHS} times: {error}"})
+
+
+def _begin(ray: Any, address: str, **own: Any) -> None:
+    try:
+        ray.init(address, logging_level="ERROR", log_to_driver=False, **own)
+    except Exception as error:  # of any type: a slow machine's is a plain one
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"Ray does not start ({type(error).__name__}: {reason}); try again, or train without"
+        ) from None
 
 
 def _reach(address: str | None) -> None:

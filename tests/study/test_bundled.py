@@ -115,6 +115,16 @@ def test_ways_to_train_one_loss_are_told_apart_where_there_are_several():
     assert all(one.names(run)[2] == one.label(run.loss) for run in one.runs())
 
 
+def test_the_runs_of_wang_draw_a_split_each_where_their_code_does():
+    """Wang et al. (2021), code: RandomState(seed), 101 in the commands of its page."""
+    for path in (path for path in FILES if path.stem.startswith("wang_2021")):
+        runs = list(Study.load(path).runs())
+        assert {run.seed for run in runs} <= {101, 102, 103, 104, 105}
+        for run in runs:
+            own = run.examples.settings.get("seed")
+            assert own == (None if run.dataset.name == "newsgroups" else run.seed)
+
+
 def test_validation_sizes_learn_from_the_same_images():
     """Wang et al. (2021), Figure 3: what is held out differs in size alone."""
     study = Study.load(FOLDER / "wang_2021_validation_size.toml")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Generator, Tensor
 
 Logits = Float[Tensor, "n k"]  # any unnormalized log-probabilities, log p included
 Labels = Int[Tensor, "n"]  # true classes, 0 .. k-1
@@ -69,6 +69,19 @@ class StatefulLoss(Protocol):
         ...
 
 
+@runtime_checkable
+class MixingLoss(Protocol):
+    """A loss that mixes training batches before the network sees them; called like any other, it mixes nothing."""
+
+    def __call__(self, logits: Logits, labels: Labels, /) -> PerExample:
+        """Return the loss of every example."""
+        ...
+
+    def mixed(self, inputs: Tensor, labels: Labels, /, *, generator: Generator | None = None) -> Any:
+        """Return a batch of which the network sees `inputs`, and whose `loss(loss, logits)` is that of each of them."""
+        ...
+
+
 @dataclass(frozen=True)
 class Range:
     """Where a number must lie; `above` and `below` are open ends, `least` and `most` closed ones.
@@ -103,6 +116,7 @@ Width = Annotated[float, Range(least=1e-6)]  # of a kernel, or a temperature ins
 Norm = Annotated[float, Range(least=1, most=math.inf)]
 NonNegative = Annotated[float, Range(least=0)]
 Share = Annotated[float, Range(above=0, below=1)]
+Smoothing = Annotated[float, Range(below=1)]
 Part = Annotated[float, Range(least=0, below=1)]
 
 # What fitted maps hold: shapes and values, held against what a file says

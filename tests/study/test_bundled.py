@@ -21,7 +21,7 @@ RUNS = {  # data sets and networks, losses, seeds
     "komisarenko_2024": 3 * 8 * 5,
     "wang_2021": 4 * 4 * 5,
     "wang_2021_coefficients": 4 * 16 * 5,
-    "wang_2021_inverse": 4 * 7 * 5,
+    "wang_2021_inverse": 4 * 9 * 5,
     "wang_2021_resnet110": 2 * 4 * 5,
     "wang_2021_validation_size": 2 * 5 * 4 * 5,
     "wang_2021_training_size": 5 * (25 + 10 + 5),

@@ -39,6 +39,33 @@ def test_the_seed_decides_everything():
     assert not torch.equal(results[0], results[2])
 
 
+def test_mixed_copies_of_the_batches_are_trained_on_too():
+    """One epoch is one loop of two batches with the clean examples before the mixed ones."""
+    recipe = Recipe(epochs=1, batch_size=30, momentum=0.0, weight_decay=0.0, learning_rate=0.05)
+    seen, ours, other = [], network(), network()
+    mixup = catalog.LOSSES.resolve("RegMixup(loss='focal', alpha=2, strength=0.5)")
+    ours.register_forward_pre_hook(lambda net, inputs: seen.append(inputs[0]) if net.training else None)
+    (epoch,) = train(ours, SPLITS, mixup, recipe)
+    assert [len(inputs) for inputs in seen] == [60, 60]
+    generator = torch.Generator().manual_seed(hash((0, 1, 2)))
+    other.train()
+    total, images = 0.0, SPLITS.prepare(SPLITS.train.inputs)
+    for inputs in seen:
+        rows = [int((images == image).flatten(1).all(1).nonzero()[0]) for image in inputs[:30]]
+        labels = SPLITS.train.labels[rows]
+        batch = mixup.mixed(inputs[:30], labels, generator=generator)
+        assert torch.equal(batch.inputs, inputs)
+        values = batch.loss(losses.focal, other(inputs))
+        other.zero_grad()
+        values.mean().backward()
+        with torch.no_grad():
+            for p in other.parameters():
+                p -= 0.05 * p.grad
+        total += float(values.detach().sum())
+    torch.testing.assert_close(weights(ours), weights(other))
+    assert epoch.train_loss == pytest.approx(total / 120)
+
+
 @pytest.mark.parametrize("loss", ["focal", "AdaFocal", "Scheduled"])
 def test_an_interrupted_training_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, loss):
     monkeypatch.setattr(checkpoint, "SECONDS", 0.0)

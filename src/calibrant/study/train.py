@@ -17,7 +17,7 @@ from calibrant.selection import refinement_nll
 from calibrant.study.checkpoint import Checkpoint
 from calibrant.study.digests import Damaged
 from calibrant.study.recipe import Recipe
-from calibrant.types import InputError, Loss, StatefulLoss
+from calibrant.types import InputError, Loss, MixingLoss, StatefulLoss
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +92,10 @@ def train(
         torch.manual_seed(hash((seed, number)))  # whole numbers hash alike everywhere
         model.train()
         total, used = torch.zeros((), device=fabric.device), 0
+        mixing = torch.Generator().manual_seed(hash((seed, number, 2)))
         for inputs, labels, count in _batches(examples, splits, recipe, hash((seed, number, 1))):
-            values = _per_example(loss, model(inputs).float(), labels)
+            values = _values(loss, model, inputs, labels, mixing)
+            count = count * len(values) // len(labels)  # mixed examples count beside the clean ones
             for optimizer in wrapped:
                 optimizer.zero_grad()
             fabric.backward(values.sum() if recipe.reduction == "sum" else values.sum() / count)
@@ -129,6 +131,14 @@ def _fabric(precision: str) -> Fabric:
         return Fabric(accelerator="auto", devices=1, precision=precision)  # pyright: ignore[reportArgumentType]
     finally:
         log.setLevel(before)
+
+
+def _values(loss: Loss, model: nn.Module, inputs: Any, labels: Tensor, generator: torch.Generator) -> Tensor:
+    """Return the loss of every output of a batch, mixed first if the loss is one that mixes."""
+    if not isinstance(loss, MixingLoss):
+        return _per_example(loss, model(inputs).float(), labels)
+    batch = loss.mixed(inputs, labels, generator=generator)
+    return batch.loss(loss, model(batch.inputs).float())
 
 
 def _per_example(loss: Loss, logits: Tensor, labels: Tensor) -> Tensor:

@@ -70,6 +70,23 @@ class StatefulLoss(Protocol):
 
 
 @runtime_checkable
+class UpdatedLoss(Protocol):
+    """A loss that may want to see validation predictions within an epoch."""
+
+    def __call__(self, logits: Logits, labels: Labels, /) -> PerExample:
+        """Return the loss of every example."""
+        ...
+
+    def due(self, batch: int, /) -> bool:
+        """Say whether it does after a batch of the epoch, counted from 0."""
+        ...
+
+    def updated(self, val: Any, /) -> "UpdatedLoss":
+        """Return the loss of the next batch, given the validation `Predictions`."""
+        ...
+
+
+@runtime_checkable
 class MixingLoss(Protocol):
     """A loss that mixes training batches before the network sees them; called like any other, it mixes nothing."""
 

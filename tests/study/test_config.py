@@ -71,12 +71,12 @@ def test_spelling_does_not_change_the_identity():
 
 IDS = {  # of the first run, and of all of them together: those that folders of finished runs have
     ("quickstart", None): ("f5f3645a0c4c", "e37c1b8c702d"),
-    ("losses", None): ("a905fd5358ee", "549b063c3568"),
+    ("losses", None): ("a905fd5358ee", "1e40b4b62207"),
     ("mukhoti_2020", None): ("99d8d35aab17-fffdcb", "48219459a0f3"),
     ("mukhoti_2020", "small"): ("da01cbb25be7-f69440", "93af179c5c67"),
-    ("komisarenko_2024", None): ("263860404fcf", "8ec5a75e2431"),
+    ("komisarenko_2024", None): ("263860404fcf", "57e00a5e6043"),
     ("wang_2021_training_size", None): ("d1ae82bb91f7", "b6042cd0ba21"),
-    ("adafocal_2022", None): ("10106288eec7-6c4f84", "69fc6fbe0030"),
+    ("adafocal_2022", None): ("10106288eec7-6c4f84", "16dfb9111f3b"),
 }
 
 

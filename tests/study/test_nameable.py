@@ -29,7 +29,12 @@ def trained(folder, text):
 
 
 def test_objectives(tmp_path):
-    losses = ["flsd_continuous", "RegMixup", "RegMixup(loss='AdaFocal', alpha=2)", "cross_entropy(smoothing=-0.05)"]
+    losses = [
+        "flsd_continuous",
+        "RegMixup",
+        "RegMixup(loss='AdaFocal(every=1)', alpha=2)",
+        "cross_entropy(smoothing=-0.05)",
+    ]
     rows = trained(tmp_path, STUDY.format(losses=losses)).to_polars()
     assert rows["loss"].to_list() == losses
     assert rows["value"].is_finite().all()

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from calibrant import catalog, losses
+from calibrant import Predictions, catalog, losses
 from calibrant.data import digits
 from calibrant.study import Recipe, checkpoint
 from calibrant.study.checkpoint import Checkpoint
@@ -37,6 +37,22 @@ def test_the_seed_decides_everything():
         results.append(weights(net))
     assert torch.equal(results[0], results[1])
     assert not torch.equal(results[0], results[2])
+
+
+def test_adafocal_may_see_validation_within_an_epoch():
+    """After the batches numbered 2 and 4 of 6, counted from 0, and not after the epoch; as its authors' code does."""
+    net, seen, training = network(), [], []
+    net.register_forward_hook(lambda net, _, logits: (training if net.training else seen).append(logits.detach()))
+    recipe = Recipe(epochs=2, batch_size=10, milestones=(), learning_rate=0.05)
+    loss = catalog.LOSSES.resolve("AdaFocal(bins=3, every=2)")
+    epochs = list(train(net, SPLITS, loss, recipe))
+    assert (len(training), len(seen)) == (12, 2 * 3)
+    for epoch, views in zip(epochs, (seen[:2], seen[3:5])):
+        for logits in views:
+            loss = loss.updated(Predictions(logits, SPLITS.val.labels))
+        torch.testing.assert_close(epoch.loss.gamma, loss.gamma)
+    assert not torch.equal(epochs[0].loss.gamma, epochs[1].loss.gamma)
+    assert loss.after_epoch(0, None) is loss
 
 
 def test_mixed_copies_of_the_batches_are_trained_on_too():

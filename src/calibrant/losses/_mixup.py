@@ -11,7 +11,17 @@ from torch import Generator, Tensor
 from calibrant.catalog import LOSSES
 from calibrant.losses._adaptive import for_epochs, restored, state
 from calibrant.predictions import Predictions
-from calibrant.types import InputError, Labels, Logits, Loss, NonNegative, PerExample, Positive, StatefulLoss
+from calibrant.types import (
+    InputError,
+    Labels,
+    Logits,
+    Loss,
+    NonNegative,
+    PerExample,
+    Positive,
+    StatefulLoss,
+    UpdatedLoss,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +97,16 @@ class RegMixup:
         """Return the same with the next epoch's L, if that changes."""
         inner = self._inner
         return replace(self, loss=inner.after_epoch(epoch, val)) if isinstance(inner, StatefulLoss) else self
+
+    def due(self, batch: int) -> bool:
+        """Say whether L changes after a batch of an epoch, counted from 0."""
+        inner = self._inner
+        return isinstance(inner, UpdatedLoss) and inner.due(batch)
+
+    def updated(self, val: Predictions) -> "RegMixup":
+        """Return the same with L changed by validation."""
+        inner = self._inner
+        return replace(self, loss=inner.updated(val)) if isinstance(inner, UpdatedLoss) else self
 
     def for_epochs(self, epochs: int) -> "RegMixup":
         """Return the same with L told how many epochs there will be."""

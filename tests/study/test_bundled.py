@@ -27,6 +27,8 @@ RUNS = {  # data sets and networks, losses, seeds
     "wang_2021_training_size": 5 * (25 + 10 + 5),
     "loss_survey": 3 * 4,
     "refinement": 3 * 3 * 5,
+    "adafocal_2022_bert": 6,
+    "adafocal_2022_imagenet": 5,
     "adafocal_2022": 9 + 2 * 7 + 5 * 6 + 6 + 6,
 }
 

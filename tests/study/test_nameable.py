@@ -1,8 +1,11 @@
 """What a study file can name besides the usual, each trained for an epoch on next to nothing."""
 
+import sys
+
 import pytest
 
-from calibrant import study
+from calibrant import InputError, study
+from calibrant.study import Study
 
 STUDY = """
 datasets = ["blobs(train=60, val=40, test=50)"]
@@ -14,16 +17,34 @@ traces = ["gammas"]
 recipe = {{epochs = 1, batch_size = 20, milestones = []}}
 """
 
+BERT = """
+datasets = ["newsgroups(tokenizer='{0}', length=16, val=30)"]
+networks = ["bert(checkpoint='{0}')"]
+losses = ["AdaFocal"]
+calibrators = ["Identity"]
+metrics = ["error"]
+recipe = {{epochs = 1, batch_size = 64, optimizer = "adamw", learning_rate = 2e-5, clip = 1.0, milestones = []}}
+"""
+
+IMAGENET = """
+datasets = ["imagenet(size=32, stream=True, crop='resized')"]
+networks = ["resnet50_imagenet(width=4)"]
+losses = ["AdaFocal"]
+calibrators = ["Identity"]
+metrics = ["error"]
+recipe = {epochs = 1, batch_size = 6, milestones = []}
+"""
+
 
 @pytest.fixture(autouse=True)
 def no_page(monkeypatch):
     monkeypatch.setattr("calibrant.study.report.study_report", lambda *_: "no page")
 
 
-def trained(folder, text):
+def trained(folder, text, data=None):
     """Write a study, run it, and return the result, of which nothing failed."""
     (folder / "study.toml").write_text(text)
-    result = study.run(folder / "study.toml", out=folder / "out")
+    result = study.run(folder / "study.toml", out=folder / "out", data=data)
     assert not result.failed
     return result
 
@@ -38,3 +59,38 @@ def test_objectives(tmp_path):
     rows = trained(tmp_path, STUDY.format(losses=losses)).to_polars()
     assert rows["loss"].to_list() == losses
     assert rows["value"].is_finite().all()
+
+
+@pytest.fixture
+def tiny_bert(tmp_path):
+    """A checkpoint of random weights with its tokenizer, as Transformers saves them."""
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+
+    folder = tmp_path / "tiny-bert"
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "word", *(f"##{d}" for d in range(10))]
+    BertTokenizerFast(vocab={w: i for i, w in enumerate(words)}).save_pretrained(folder)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertForSequenceClassification(BertConfig(vocab_size=16, num_labels=20, **sizes)).save_pretrained(folder)
+    return folder
+
+
+def test_bert_on_subwords(tmp_path, small_data, tiny_bert):
+    result = trained(tmp_path, BERT.format(tiny_bert), small_data)
+    ((run,), (one,)) = Study.load(tmp_path / "study.toml").runs(), result.measured
+    assert run.dataset.settings["tokenizer"] == run.network.settings["checkpoint"] == str(tiny_bert)
+    assert one.rows[0]["value"] <= 1
+
+
+def test_what_bert_lacks_is_said_in_a_line(tmp_path, small_data, tiny_bert, monkeypatch):
+    for module in "data.newsgroups", "networks.bert":
+        monkeypatch.setattr(sys.modules[f"calibrant.{module}"], "reachable", lambda: False)
+    away = BERT.format("nobody-has-this/bert")
+    with pytest.raises(InputError, match=r"cannot load tokenizer 'nobody-has-this/bert' .*; give the folder of one"):
+        trained(tmp_path, away, small_data)
+    away = away.replace("nobody-has-this/bert", str(tiny_bert), 1)
+    with pytest.raises(InputError, match=r"cannot load 'nobody-has-this/bert' .*; give the folder of a checkpoint"):
+        trained(tmp_path, away, small_data)
+
+
+def test_imagenet_from_its_files(tmp_path, small_data):
+    assert trained(tmp_path, IMAGENET, small_data).to_polars()["value"].is_finite().all()

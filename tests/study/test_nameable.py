@@ -3,9 +3,10 @@
 import sys
 
 import pytest
+import torch
 
 from calibrant import InputError, study
-from calibrant.study import Study
+from calibrant.study import Store, Study
 
 STUDY = """
 datasets = ["blobs(train=60, val=40, test=50)"]
@@ -24,6 +25,15 @@ losses = ["AdaFocal"]
 calibrators = ["Identity"]
 metrics = ["error"]
 recipe = {{epochs = 1, batch_size = 64, optimizer = "adamw", learning_rate = 2e-5, clip = 1.0, milestones = []}}
+"""
+
+SST = """
+datasets = ["sst(classes={0}, dimension=8)"]
+networks = ["tree_lstm(memory=8)"]
+losses = ["cross_entropy"]
+calibrators = ["Identity"]
+metrics = ["error"]
+recipe = {{epochs = 1, batch_size = 3, milestones = []}}
 """
 
 IMAGENET = """
@@ -90,6 +100,24 @@ def test_what_bert_lacks_is_said_in_a_line(tmp_path, small_data, tiny_bert, monk
     away = away.replace("nobody-has-this/bert", str(tiny_bert), 1)
     with pytest.raises(InputError, match=r"cannot load 'nobody-has-this/bert' .*; give the folder of a checkpoint"):
         trained(tmp_path, away, small_data)
+
+
+def test_sentiment_with_confidences_that_are_not_normalized(tmp_path, small_data):
+    """The network has three outputs in both, and learns the same; three classes keep what two would divide by."""
+    found = {}
+    for classes in 2, 3:
+        (tmp_path / str(classes)).mkdir()
+        result = trained(tmp_path / str(classes), SST.format(classes), small_data)
+        (run,) = result.study.runs()
+        found[classes] = Store(tmp_path / str(classes) / "out").get(run, "test")
+    two, three = found[2], found[3]
+    assert torch.equal(two.logits, three.logits[:, [0, 2]])
+    assert torch.equal(2 * two.labels, three.labels)
+    theirs = three.logits.softmax(1)[:, [0, 2]].amax(1)  # the third set aside after softmax
+    likely = three.predicted != 1
+    assert likely.any()
+    torch.testing.assert_close(three.events.confidence[likely].float(), theirs[likely])
+    assert (two.events.confidence[likely] > three.events.confidence[likely]).all()
 
 
 def test_imagenet_from_its_files(tmp_path, small_data):

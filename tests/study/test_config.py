@@ -71,7 +71,7 @@ def test_spelling_does_not_change_the_identity():
 
 IDS = {  # of the first run, and of all of them together: those that folders of finished runs have
     ("quickstart", None): ("f5f3645a0c4c", "e37c1b8c702d"),
-    ("losses", None): ("a905fd5358ee", "1e40b4b62207"),
+    ("losses", None): ("a905fd5358ee", "448080d64509"),
     ("mukhoti_2020", None): ("99d8d35aab17-fffdcb", "48219459a0f3"),
     ("mukhoti_2020", "small"): ("da01cbb25be7-f69440", "93af179c5c67"),
     ("komisarenko_2024", None): ("263860404fcf", "57e00a5e6043"),

@@ -143,6 +143,14 @@ class Method:
         """Defaults spelled out."""
         return spell(self.name, hyperparameters(self.function) | self.settings)
 
+    def having(self, **settings: Any) -> "Method":
+        """Return the same method with other hyperparameters.
+
+        >>> LOSSES.method("focal").having(gamma=2)
+        Method(losses: focal(gamma=2))
+        """
+        return Method(self.registry, self.name, self.target, {**self.settings, **settings})
+
     @cached_property
     def bound(self) -> Callable[..., Any]:
         """The function of data alone."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Generator, Tensor
 
 Logits = Float[Tensor, "n k"]  # any unnormalized log-probabilities, log p included
 Labels = Int[Tensor, "n"]  # true classes, 0 .. k-1
@@ -71,6 +71,36 @@ class StatefulLoss(Protocol):
         ...
 
 
+@runtime_checkable
+class UpdatedLoss(Protocol):
+    """A loss that may want to see validation predictions within an epoch."""
+
+    def __call__(self, logits: Logits, labels: Labels, /) -> PerExample:
+        """Return the loss of every example."""
+        ...
+
+    def due(self, batch: int, /) -> bool:
+        """Say whether it does after a batch of the epoch, counted from 0."""
+        ...
+
+    def updated(self, val: Any, /) -> "UpdatedLoss":
+        """Return the loss of the next batch, given the validation `Predictions`."""
+        ...
+
+
+@runtime_checkable
+class MixingLoss(Protocol):
+    """A loss that mixes training batches before the network sees them; called like any other, it mixes nothing."""
+
+    def __call__(self, logits: Logits, labels: Labels, /) -> PerExample:
+        """Return the loss of every example."""
+        ...
+
+    def mixed(self, inputs: Tensor, labels: Labels, /, *, generator: Generator | None = None) -> Any:
+        """Return a batch of which the network sees `inputs`, and whose `loss(loss, logits)` is that of each of them."""
+        ...
+
+
 @dataclass(frozen=True)
 class Range:
     """Where a number must lie; `above` and `below` are open ends, `least` and `most` closed ones.
@@ -105,6 +135,7 @@ Width = Annotated[float, Range(least=1e-6)]  # of a kernel, or a temperature ins
 Norm = Annotated[float, Range(least=1, most=math.inf)]
 NonNegative = Annotated[float, Range(least=0)]
 Share = Annotated[float, Range(above=0, below=1)]
+Smoothing = Annotated[float, Range(below=1)]
 Part = Annotated[float, Range(least=0, below=1)]
 Seed = Annotated[int, Range(least=0, most=2**32 - 1)]  # that every generator of random numbers takes
 Severity = Annotated[int, Range(least=1, most=5)]  # of a corruption

@@ -45,7 +45,7 @@ def inputs(name, small_data, n=3):
         return data.sst(small_data).train.inputs[:n]
     if name in TEXT | {"bert"}:
         return torch.randint(1, 50, (n, 40), generator=g)
-    size = 64 if name == "resnet50_tiny_imagenet" else 32
+    size = 64 if name in ("resnet50_imagenet", "resnet50_tiny_imagenet") else 32
     return torch.randn(n, 3, size, size, generator=g)
 
 

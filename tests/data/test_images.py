@@ -10,6 +10,7 @@ spatter (at most 0.02 %). Snow and motion blur were not run beside ImageMagick.
 import colorsys
 import hashlib
 import heapq
+import shutil
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from scipy import ndimage, stats
 from calibrant import data
 from calibrant.data import _liquid, _weather, corruptions
 from calibrant.data._filters import clouds, dragged
-from calibrant.data._images import crop_and_flip, standardize
+from calibrant.data._images import crop_and_flip, resized_crop_and_flip, standardize
 from calibrant.data.tiny_imagenet import held_out
 from calibrant.types import InputError
 
@@ -418,3 +419,47 @@ def test_contrast_by_hand_and_what_does_not_change():
 
 def test_images_of_another_size_can_be_shifted_data():
     assert corruptions.resized(torch.zeros(2, 3, 64, 64, dtype=torch.uint8), 32).shape == (2, 3, 32, 32)
+
+
+def test_streamed_images_are_those_that_would_be_kept(small_data):
+    kept, streamed = (data.imagenet(small_data, size=32, stream=stream) for stream in (False, True))
+    for name in "train", "val", "test":
+        one, other = getattr(kept, name), getattr(streamed, name)
+        assert torch.equal(one.labels, other.labels)
+        assert torch.equal(one.inputs, other.inputs.pixels())
+        assert torch.equal(kept.prepare(one.inputs[1:3]), streamed.prepare(other.inputs[1:3]))
+    rows = torch.tensor([4, 0, 9])
+    assert torch.equal(kept.train[rows].inputs, streamed.train[rows].inputs.pixels())
+    assert torch.equal(
+        kept.train.inputs[kept.train.labels == 1], streamed.train[kept.train.labels == 1].inputs.pixels()
+    )
+
+
+def test_streamed_images_are_known_by_their_files(small_data, tmp_path):
+    shutil.copytree(small_data / "imagenet", tmp_path / "imagenet")
+    here, there = (data.imagenet(root, size=32, stream=True).train.inputs for root in (small_data, tmp_path))
+    assert here.digest == there.digest
+    (tmp_path / "imagenet/train/n01/n01_0.JPEG").write_bytes(b"another")
+    assert here.digest != there.digest
+    with pytest.raises(InputError, match=r"n01_0\.JPEG: cannot be read"):
+        there.pixels()
+
+
+def test_resized_crops_are_parts_of_the_image_at_its_scale():
+    """On a ramp along each axis, a crop is a ramp again, whose slope is the share of the side it shows."""
+    n, size = 2000, 16
+    ramp = (torch.arange(size) + 0.5) / size
+    images = torch.stack([ramp.expand(size, size), ramp[:, None].expand(size, size)]).expand(n, 2, size, size)
+    made = resized_crop_and_flip(images, torch.Generator().manual_seed(0))
+    inner = made[:, :, 4:12, 4:12]
+    width = (inner[:, 0, 0, -1] - inner[:, 0, 0, 0]) * size / 7
+    height = (inner[:, 1, -1, 0] - inner[:, 1, 0, 0]) * size / 7
+    assert (made >= 0.5 / size - 1e-6).all()
+    assert (made <= 1 - 0.5 / size + 1e-6).all()
+    assert 0.45 < (width < 0).double().mean() < 0.55  # mirrored
+    assert (height > 0).all()
+    whole = (width.abs() < 0.999) & (height < 0.999)  # not cut
+    area, aspect = (width.abs() * height)[whole], (width.abs() / height)[whole]
+    assert area.min() == pytest.approx(0.08, abs=0.01)
+    assert aspect.min() == pytest.approx(3 / 4, abs=0.01)
+    assert aspect.max() == pytest.approx(4 / 3, abs=0.01)

@@ -144,6 +144,32 @@ def test_flsd_is_focal_with_a_gamma_for_every_example(batch):
     assert torch.equal(losses.flsd(logits, labels), losses.focal(logits, labels, gamma=gamma))
 
 
+def root_of_the_factor(p, low, high):
+    """The gamma in [low, high] where g(p, gamma) is 1, or the nearer end."""
+    if g(p, low) <= 1 or g(p, high) >= 1:
+        return low if g(p, low) <= 1 else high
+    return brentq(lambda gamma: np.log(g(p, gamma)), low, high)
+
+
+@pytest.mark.parametrize(("low", "high"), [(3.0, 5.0), (0.5, 20.0), (2.0, 2.0)])
+def test_continuous_flsd_takes_the_gamma_at_which_the_factor_is_1(low, high):
+    p = np.array([1e-9, 0.02, 0.05, 0.19, 0.1968, 0.197, 0.2, 0.22, 0.25, 0.2526, 0.3, 0.5, 0.9, 0.999])
+    gamma = np.array([root_of_the_factor(one, low, high) for one in p])
+    logits = torch.tensor(np.stack([np.log(p), np.log1p(-p)], 1))
+    labels = torch.zeros(len(p), dtype=torch.int64)
+    value = losses.flsd_continuous(logits, labels, low=low, high=high)
+    np.testing.assert_allclose(value, -((1 - p) ** gamma) * np.log(p), rtol=1e-9)
+    by_example = losses.focal(logits, labels, gamma=torch.tensor(gamma))
+    torch.testing.assert_close(value, by_example, rtol=1e-9, atol=0.0)
+    slopes = [
+        gradient(losses.flsd_continuous, logits, labels),
+        gradient(losses.flsd_continuous, logits.float(), labels),
+    ]
+    torch.testing.assert_close(slopes[1].double(), slopes[0], rtol=1e-4, atol=1e-6)
+    with pytest.raises(InputError, match=r"low <= high, got 5\.0 and 3\.0"):
+        losses.flsd_continuous(logits, labels, low=5.0, high=3.0)
+
+
 def test_a_probability_on_the_threshold_belongs_above():
     logits = torch.zeros(1, 5, dtype=torch.float64)  # p_y = 0.2 up to rounding, moved onto it below
     p_y = float(smoothed_log_likelihood(logits, torch.tensor([0])).exp())

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from calibrant import InputError, losses
+from calibrant import InputError, catalog, losses
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def numbers(logits, labels):
 # Proper
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.05, 0.3])
+@pytest.mark.parametrize("smoothing", [0.0, 0.05, 0.3, -0.01, -0.5])
 def test_label_smoothing_in_both_conventions(batch, smoothing):
     _, y, p, _ = numbers(*batch)
     one = np.eye(5)[y]
@@ -42,9 +42,18 @@ def test_label_smoothing_in_both_conventions(batch, smoothing):
     ):
         value = losses.cross_entropy(*batch, smoothing=smoothing, off_target=off_target)
         np.testing.assert_allclose(value, -(target * np.log(p)).sum(1), rtol=1e-11)
-    theirs = F.cross_entropy(*batch, reduction="none", label_smoothing=smoothing)
-    assert torch.allclose(losses.cross_entropy(*batch, smoothing=smoothing), theirs, rtol=1e-12)
-    with pytest.raises(InputError, match=r"smoothing must lie in \[0, 1\), got 1"):
+    if smoothing >= 0:
+        theirs = F.cross_entropy(*batch, reduction="none", label_smoothing=smoothing)
+        assert torch.allclose(losses.cross_entropy(*batch, smoothing=smoothing), theirs, rtol=1e-12)
+    logits = batch[0][:5].clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: losses.cross_entropy(z, batch[1][:5], smoothing=smoothing), logits)
+
+
+def test_what_is_no_smoothing_is_refused_by_name_and_by_value(batch):
+    for text in "cross_entropy(smoothing=1)", "cross_entropy(smoothing=1.5)":
+        with pytest.raises(InputError, match="smoothing must be a number below 1"):
+            catalog.LOSSES.method(text)
+    with pytest.raises(InputError, match="smoothing must be finite and below 1, got 1"):
         losses.cross_entropy(*batch, smoothing=1.0)
 
 

@@ -53,6 +53,7 @@ def test_parameters_are_as_many_as_published_in_millions():
             "WRN-16-4, ibid.; it counts two layers more": (networks.wide_resnet(10, depth=14, widen=4), 2.8),
             "DenseNet-BC (100, 12), Huang et al. 2017, table 2": (networks.densenet(10, blocks=(16, 16, 16)), 0.8),
             "DenseNet-BC (190, 40), ibid.": (networks.densenet(10, blocks=(31, 31, 31), growth=40), 25.6),
+            "ResNet-50, torchvision 0.20": (networks.resnet50_imagenet(), 25.557032),
             "BERT base, Devlin et al. 2019": (bert_base(), 110),
         }
     for source, (network, millions) in sizes.items():

@@ -16,17 +16,19 @@ FOLDER = Path(calibrant.__file__).parent / "studies"
 FILES = sorted(FOLDER.glob("*.toml"))
 RUNS = {  # data sets and networks, losses, seeds
     "quickstart": 1 * 5 * 3,
-    "losses": 1 * 25 * 3,
+    "losses": 1 * 27 * 3,
     "mukhoti_2020": 10 * 10 + 10 + 6,  # the later version: label smoothing everywhere, Tiny-ImageNet
     "komisarenko_2024": 3 * 8 * 5,
     "wang_2021": 4 * 4 * 5,
     "wang_2021_coefficients": 4 * 16 * 5,
-    "wang_2021_inverse": 4 * 7 * 5,
+    "wang_2021_inverse": 4 * 9 * 5,
     "wang_2021_resnet110": 2 * 4 * 5,
     "wang_2021_validation_size": 2 * 5 * 4 * 5,
     "wang_2021_training_size": 5 * (25 + 10 + 5),
     "loss_survey": 3 * 4,
     "refinement": 3 * 3 * 5,
+    "adafocal_2022_bert": 6,
+    "adafocal_2022_imagenet": 5,
     "adafocal_2022": 9 + 2 * 7 + 5 * 6 + 6 + 6,
 }
 
@@ -113,6 +115,16 @@ def test_ways_to_train_one_loss_are_told_apart_where_there_are_several():
     assert "cross_entropy, weight_decay=0.005, choose=refinement" in names
     one = Study.load(FOLDER / "mukhoti_2020.toml")
     assert all(one.names(run)[2] == one.label(run.loss) for run in one.runs())
+
+
+def test_the_runs_of_wang_draw_a_split_each_where_their_code_does():
+    """Wang et al. (2021), code: RandomState(seed), 101 in the commands of its page."""
+    for path in (path for path in FILES if path.stem.startswith("wang_2021")):
+        runs = list(Study.load(path).runs())
+        assert {run.seed for run in runs} <= {101, 102, 103, 104, 105}
+        for run in runs:
+            own = run.examples.settings.get("seed")
+            assert own == (None if run.dataset.name == "newsgroups" else run.seed)
 
 
 def test_validation_sizes_learn_from_the_same_images():

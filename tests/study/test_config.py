@@ -71,12 +71,12 @@ def test_spelling_does_not_change_the_identity():
 
 IDS = {  # of the first run, and of all of them together: those that folders of finished runs have
     ("quickstart", None): ("f5f3645a0c4c", "e37c1b8c702d"),
-    ("losses", None): ("a905fd5358ee", "549b063c3568"),
+    ("losses", None): ("a905fd5358ee", "448080d64509"),
     ("mukhoti_2020", None): ("99d8d35aab17-fffdcb", "48219459a0f3"),
     ("mukhoti_2020", "small"): ("da01cbb25be7-f69440", "93af179c5c67"),
-    ("komisarenko_2024", None): ("263860404fcf", "8ec5a75e2431"),
-    ("wang_2021_training_size", None): ("2c760f35d945", "a8f459364867"),
-    ("adafocal_2022", None): ("10106288eec7-6c4f84", "69fc6fbe0030"),
+    ("komisarenko_2024", None): ("263860404fcf", "57e00a5e6043"),
+    ("wang_2021_training_size", None): ("d1ae82bb91f7", "b6042cd0ba21"),
+    ("adafocal_2022", None): ("10106288eec7-6c4f84", "16dfb9111f3b"),
 }
 
 
@@ -174,6 +174,26 @@ def test_what_matters_changes_the_identity():
     assert len({run.id for run in [base, *others]}) == 8
 
 
+def test_a_split_that_follows_the_seed_is_another_training_under_the_same_name():
+    each = Study("x", (Grid(**GRID, seeds=(1, 2), split="seed"),))
+    fixed = Study("x", (Grid(**GRID, seeds=(1, 2)),))
+    assert [run.examples.text for run in each.runs()] == ["digits(seed=1)", "digits(seed=2)"]
+    assert {each.names(run) for run in each.runs()} == {("digits", "resnet8", "focal")}
+    assert not {run.training for run in each.runs()} & {run.training for run in fixed.runs()}
+    assert next(each.runs()).id == Run("digits(seed=1)", "resnet8", "focal", 1, Recipe()).id
+    both = Study("x", each.grids + fixed.grids)
+    assert {both.names(run)[2] for run in both.runs()} == {"focal, split=seed", "focal, split=fixed"}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [("tiny_imagenet", "tiny_imagenet has no seed that"), ("digits(seed=3)", r"digits\(seed=3\) names its seed")],
+)
+def test_a_split_that_cannot_follow_the_seed_is_refused(dataset, message):
+    with pytest.raises(InputError, match=message):
+        Grid(**GRID | {"datasets": (dataset,)}, split="seed")
+
+
 def test_a_label_is_what_the_study_says():
     study = Study("x", (Grid(**GRID | {"losses": ("focal( gamma = 3.0 )",)}),))
     assert study.label(next(study.runs()).loss) == "focal(gamma=3)"
@@ -196,6 +216,7 @@ def test_a_label_is_what_the_study_says():
         ("[recipe]\nepochs = 0", "epochs >= 1"),
         ('[recipe]\nreduction = "max"', "reduction must be Literal['mean', 'sum'], got 'max'"),
         ("datasets = [", "not valid TOML"),
+        (f'{LISTS}split = "seeds"', "split must be Literal['fixed', 'seed'], got 'seeds'"),
         ("grids = 3", "grids must be tables, written [[grids]], got 3"),
         ("grids = []", "at least one grid"),
         ('losses = ["focal"]\n[[grids]]\ndatasets = ["digits"]', "study needs 'networks'"),

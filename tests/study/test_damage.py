@@ -39,7 +39,7 @@ def no_page(request, monkeypatch):
 
 
 def small(losses=("focal", "brier"), *, data=(DATA,), name="small", recipe=RECIPE, **more):
-    grid = {key: more.pop(key) for key in ("seeds", "shifts", "traces", "networks") if key in more}
+    grid = {key: more.pop(key) for key in ("seeds", "shifts", "split", "traces", "networks") if key in more}
     grids = (Grid(data, grid.pop("networks", (NETWORK,)), losses, recipe=recipe, **grid),)
     return Study(name, grids, **{"calibrators": ("Identity",), "metrics": ("error", "ece"), **more})
 
@@ -356,11 +356,23 @@ def test_the_studies_of_one_paper_share_theirs():
     runs = [run for name in names for run in Study.load(name).runs()]
 
     def learned(run):
-        name, settings = store_module._but_sizes(run.dataset)
+        name, settings = store_module._but_sizes(run.examples)
         return name, str(settings), run.dataset.settings.get("train") or 45_000
 
     trainings = {(learned(run), run.network, run.loss, run.seed, run.recipe) for run in runs}
-    assert (len(runs), len(trainings)) == (940, 587)
+    assert (len(runs), len(trainings)) == (980, 627)
+
+
+def test_splits_that_follow_the_seed_are_drawn_trained_and_shared(tmp_path):
+    study = small(("brier",), seeds=(1, 2), split="seed")
+    found, *_ = events(study, tmp_path / "out")
+    (first, second), store = study.runs(), Store(tmp_path / "out")
+    theirs = [blobs(train=60, val=40, test=50, seed=seed).val.labels for seed in (1, 2)]
+    assert torch.equal(store.get(first, "val").labels, theirs[0])
+    assert torch.equal(store.get(second, "val").labels, theirs[1])
+    assert {row["dataset"] for row in found.rows} == {DATA}
+    named = small(("brier",), data=(DATA.replace("50)", "50, seed=2)"),), seeds=(2,))
+    assert counted(named, tmp_path / "out")[1] == 0
 
 
 def test_glob_characters_in_a_folder_are_its_name(tmp_path):

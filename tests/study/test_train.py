@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from calibrant import catalog, losses
+from calibrant import Predictions, catalog, losses
 from calibrant.data import digits
 from calibrant.study import Recipe, checkpoint
 from calibrant.study.checkpoint import Checkpoint
@@ -39,6 +39,49 @@ def test_the_seed_decides_everything():
         results.append(weights(net))
     assert torch.equal(results[0], results[1])
     assert not torch.equal(results[0], results[2])
+
+
+def test_adafocal_may_see_validation_within_an_epoch():
+    """After the batches numbered 2 and 4 of 6, counted from 0, and not after the epoch; as its authors' code does."""
+    net, seen, training = network(), [], []
+    net.register_forward_hook(lambda net, _, logits: (training if net.training else seen).append(logits.detach()))
+    recipe = Recipe(epochs=2, batch_size=10, milestones=(), learning_rate=0.05)
+    loss = catalog.LOSSES.resolve("AdaFocal(bins=3, every=2)")
+    epochs = list(train(net, SPLITS, loss, recipe))
+    assert (len(training), len(seen)) == (12, 2 * 3)
+    for epoch, views in zip(epochs, (seen[:2], seen[3:5])):
+        for logits in views:
+            loss = loss.updated(Predictions(logits, SPLITS.val.labels))
+        torch.testing.assert_close(epoch.loss.gamma, loss.gamma)
+    assert not torch.equal(epochs[0].loss.gamma, epochs[1].loss.gamma)
+    assert loss.after_epoch(0, None) is loss
+
+
+def test_mixed_copies_of_the_batches_are_trained_on_too():
+    """One epoch is one loop of two batches with the clean examples before the mixed ones."""
+    recipe = Recipe(epochs=1, batch_size=30, momentum=0.0, weight_decay=0.0, learning_rate=0.05)
+    seen, ours, other = [], network(), network()
+    mixup = catalog.LOSSES.resolve("RegMixup(loss='focal', alpha=2, strength=0.5)")
+    ours.register_forward_pre_hook(lambda net, inputs: seen.append(inputs[0]) if net.training else None)
+    (epoch,) = train(ours, SPLITS, mixup, recipe)
+    assert [len(inputs) for inputs in seen] == [60, 60]
+    generator = torch.Generator().manual_seed(hash((0, 1, 2)))
+    other.train()
+    total, images = 0.0, SPLITS.prepare(SPLITS.train.inputs)
+    for inputs in seen:
+        rows = [int((images == image).flatten(1).all(1).nonzero()[0]) for image in inputs[:30]]
+        labels = SPLITS.train.labels[rows]
+        batch = mixup.mixed(inputs[:30], labels, generator=generator)
+        assert torch.equal(batch.inputs, inputs)
+        values = batch.loss(losses.focal, other(inputs))
+        other.zero_grad()
+        values.mean().backward()
+        with torch.no_grad():
+            for p in other.parameters():
+                p -= 0.05 * p.grad
+        total += float(values.detach().sum())
+    torch.testing.assert_close(weights(ours), weights(other))
+    assert epoch.train_loss == pytest.approx(total / 120)
 
 
 @pytest.mark.parametrize("loss", ["focal", "AdaFocal", "Scheduled"])

@@ -1,6 +1,7 @@
 """Images: bytes to uint8 tensors, standardization, and the papers' augmentation as one batched tensor function."""
 
 import io
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Generator, Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import affine_grid, grid_sample, pad
 
 from calibrant.data._load import Converted, Tables, column, labels_of, reading
 from calibrant.data._originals import Rows
@@ -66,6 +67,23 @@ def standardize(mean: Sequence[float], deviation: Sequence[float]) -> Callable[[
 def crop_and_flip(padding: int, mean: Sequence[float], deviation: Sequence[float]) -> Callable[..., Tensor]:
     """Return the papers' augmentation of standardized images: pad with black, crop at random, mirror half of them."""
     return partial(_crop_and_flip, padding=padding, black=tuple(-m / d for m, d in zip(mean, deviation)))
+
+
+def resized_crop_and_flip(images: Tensor, generator: Generator) -> Tensor:
+    """Scale parts of images to the whole, 8 to 100 % of the area at aspects of 3/4 to 4/3, and mirror half of them.
+
+    Inception's augmentation (Szegedy et al. 2015). What would be wider or higher than the image is cut to it.
+    """
+    n = len(images)
+    area, aspect, x, y, flip = torch.rand(5, n, generator=generator, device=generator.device).to(images)
+    aspect = (math.log(3 / 4) + aspect * math.log(16 / 9)).exp()
+    area = 0.08 + 0.92 * area
+    width, height = (area * aspect).sqrt().clamp_max(1), (area / aspect).sqrt().clamp_max(1)
+    zero = torch.zeros_like(area)
+    across = torch.stack([torch.where(flip < 0.5, -width, width), zero, (2 * x - 1) * (1 - width)], 1)
+    down = torch.stack([zero, height, (2 * y - 1) * (1 - height)], 1)
+    where = affine_grid(torch.stack([across, down], 1), list(images.shape), align_corners=False)
+    return grid_sample(images, where, padding_mode="border", align_corners=False)
 
 
 def image_splits(

@@ -6,8 +6,6 @@ import json
 import os
 import re
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from calibrant._hub import reachable
 from calibrant.data import _originals
 from calibrant.data._originals import Files, Original, json_lines
 from calibrant.io import atomic_write
@@ -204,18 +203,11 @@ def _commit(tables: Tables) -> str:
 
 @contextmanager
 def _offline_if_unreachable() -> Generator[None]:
-    """Ask the hub once; if it does not answer, use only what is cached instead of retrying for half a minute."""
+    """If the hub does not answer, use only what is cached."""
     from datasets import config
     from huggingface_hub import constants
 
-    request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
-    try:
-        urllib.request.urlopen(request, timeout=5).close()  # honors proxies; HTTP errors are an answer
-        unreachable = False
-    except urllib.error.HTTPError:
-        unreachable = False
-    except OSError:
-        unreachable = True
+    unreachable = not reachable()
     homes = (constants, "HF_HUB_OFFLINE"), (config, "HF_HUB_OFFLINE")
     before = [getattr(home, name) for home, name in homes]
     for (home, name), value in zip(homes, before, strict=True):

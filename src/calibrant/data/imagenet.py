@@ -1,17 +1,22 @@
-"""ImageNet (ILSVRC 2012) from a folder of image files, shrunk to one size and kept as uint8."""
+"""ImageNet (ILSVRC 2012) from a folder of image files, shrunk to one size: kept as uint8, or read batch by batch."""
 
 import hashlib
 import json
+import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from calibrant.catalog import DATA_SETS
-from calibrant.data._images import IMAGENET, image_splits
+from calibrant.data._images import IMAGENET, image_splits, resized_crop_and_flip
 from calibrant.data._load import VERSION, Converted, cached, data_root, reading
 from calibrant.data._originals import SUFFIXES, class_folders, first
 from calibrant.data._splits import Split, Splits
@@ -21,15 +26,25 @@ __all__ = ["imagenet"]
 
 
 @DATA_SETS.register
-def imagenet(root: Path | None = None, *, size: Count = 64, seed: Seed = 1) -> Splits:
+def imagenet(
+    root: Path | None = None,
+    *,
+    size: Count = 64,
+    seed: Seed = 1,
+    stream: bool = False,
+    crop: Literal["padded", "resized"] = "padded",
+) -> Splits:
     """ImageNet from ROOT/imagenet/train/CLASS/*.JPEG and .../val/CLASS/*.JPEG; classes are the sorted folder names.
 
     The 50,000 validation images may lie flat in val, as they come, if one of the lists of their classes lies beside
     it: LOC_val_solution.csv, imagenet_2012_validation_synset_labels.txt, or the development kit's folder.
     Every image is scaled so that its shorter side is `size` and cropped at the center. The official validation set is
     shuffled with `seed`: the first half tests, the second validates (as AdaFocal's code). The pixels are mapped from
-    the cache, not held in memory: 12 kB an image at size 64 (16 GB in all), 150 kB at 224 (193 GB). Training images
-    are cropped after padding by size/16 and mirrored. Raises `InputError` for missing folders and unreadable images.
+    the cache, not held in memory: 12 kB an image at size 64 (16 GB in all). With `stream` nothing is kept: every batch
+    is decoded from its files, by all cores, which at 224 pixels is what one wants (150 kB an image, 193 GB in all).
+    Training images are cropped after padding by size/16 and mirrored, or with `crop="resized"` mirrored parts of them,
+    8 to 100 % of the area at aspects of 3/4 to 4/3, are scaled to the whole (Szegedy et al. 2015), as is usual at 224.
+    Raises `InputError` for missing folders and unreadable images.
     """
     folder = (data_root(root) or Path()) / "imagenet"
     train = _labeled(folder / "train")
@@ -38,23 +53,77 @@ def imagenet(root: Path | None = None, *, size: Count = 64, seed: Seed = 1) -> S
     if unknown := set(files["val"].values()) - set(classes):
         raise InputError(f"{folder / 'val'}: classes without training images: {', '.join(sorted(unknown)[:5])}")
     number = {one: i for i, one in enumerate(classes)}
-    stamps = [(str(f), one, f.stat().st_size, f.stat().st_mtime_ns) for name in files for f, one in files[name].items()]
+    labels = {name: torch.tensor([number[one] for one in paths.values()]) for name, paths in files.items()}
+    if stream:
+        images: Mapping[str, Any] = {name: ImageFiles.of(list(paths), size) for name, paths in files.items()}
+    else:
+        images = _cached({name: list(paths) for name, paths in files.items()}, size)
+    facts = {"source": "folder imagenet", "classes": classes, "size": size, "crop": crop}
+    official = Split(images["val"], labels["val"])
+    order = np.random.RandomState(seed).permutation(len(official))
+    half = len(order) // 2
+    made = image_splits(
+        Split(images["train"], labels["train"]),
+        official[order[half:]],
+        official[order[:half]],
+        facts,
+        IMAGENET,
+        padding=size // 16,
+    )
+    made = made if crop == "padded" else replace(made, augment=resized_crop_and_flip)
+    return replace(made, prepare=partial(_decoded, then=made.prepare)) if stream else made
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFiles:
+    """Images that stay in their files until a batch of them is decoded."""
+
+    paths: np.ndarray  # of paths, as texts
+    size: int
+    device: Any = None  # where their pixels go
+
+    @classmethod
+    def of(cls, paths: Sequence[Path], size: int) -> "ImageFiles":
+        """Name the files of images to be scaled to one size."""
+        return cls(np.array([str(path) for path in paths], dtype=object), size)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, rows: Any) -> "ImageFiles":
+        """Some of the images, by slice, mask or indices."""
+        rows = rows.cpu().numpy() if isinstance(rows, Tensor) else rows
+        return replace(self, paths=self.paths[rows])
+
+    def to(self, device: Any) -> "ImageFiles":
+        """The same images, whose pixels go to a device."""
+        return replace(self, device=device)
+
+    def pixels(self) -> Tensor:
+        """Decode them all: (n 3 size size) uint8."""
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            decoded = list(pool.map(partial(_shrunk, size=self.size), self.paths))
+        return torch.from_numpy(np.stack(decoded)).permute(0, 3, 1, 2).contiguous().to(self.device)
+
+    @property
+    def digest(self) -> list[Any]:
+        """What they are known by: their class and name, and how large the files are."""
+        return [self.size, [("/".join(Path(p).parts[-2:]), os.path.getsize(p)) for p in self.paths]]  # noqa: PTH202
+
+
+def _decoded(images: ImageFiles, *, then: Callable[[Tensor], Tensor]) -> Tensor:
+    return then(images.pixels())
+
+
+def _cached(files: Mapping[str, list[Path]], size: int) -> Mapping[str, Tensor]:
+    stamps = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for name in files for f in files[name]]
     key = hashlib.sha256(json.dumps([VERSION, size, stamps]).encode()).hexdigest()[:24]
     with tempfile.TemporaryDirectory() as scratch:  # pixels grow in a mapped file, not in memory
 
         def build() -> Converted:
-            tensors: dict[str, Tensor] = {}
-            for name, paths in files.items():
-                tensors[f"{name}.images"] = _pixels(list(paths), size, Path(scratch) / name)
-                tensors[f"{name}.labels"] = torch.tensor([number[one] for one in paths.values()])
-            return tensors, {"source": "folder imagenet", "classes": classes, "size": size}
+            return {name: _pixels(paths, size, Path(scratch) / name) for name, paths in files.items()}, {}
 
-        tensors, facts = cached(f"imagenet-{key}", build)
-    official = Split(tensors["val.images"], tensors["val.labels"])
-    order = np.random.RandomState(seed).permutation(len(official))
-    half = len(order) // 2
-    train = Split(tensors["train.images"], tensors["train.labels"])
-    return image_splits(train, official[order[half:]], official[order[:half]], facts, IMAGENET, padding=size // 16)
+        return cached(f"imagenet-{key}", build)[0]
 
 
 def _labeled(folder: Path) -> dict[Path, str]:
@@ -107,16 +176,13 @@ def _noted(place: Path) -> dict[str, list[str]]:
 def _pixels(paths: list[Path], size: int, scratch: Path) -> Tensor:
     shape = (len(paths), 3, size, size)
     pixels = torch.from_file(str(scratch), shared=True, size=int(np.prod(shape)), dtype=torch.uint8).view(shape)
-    for row, image in enumerate(_shrunk(paths, size)):
-        pixels[row] = torch.from_numpy(image).permute(2, 0, 1)
+    for row, path in enumerate(paths):
+        pixels[row] = torch.from_numpy(_shrunk(path, size)).permute(2, 0, 1)
     return pixels
 
 
-def _shrunk(paths: list[Path], size: int) -> Iterator[np.ndarray]:
+def _shrunk(path: Path | str, size: int) -> np.ndarray:
     from PIL import Image, ImageOps
 
-    for path in paths:
-        with reading(str(path)), Image.open(path) as image:
-            fitted = ImageOps.fit(image.convert("RGB"), (size, size), Image.Resampling.BILINEAR)
-            pixels = np.array(fitted)
-        yield pixels
+    with reading(str(path)), Image.open(path) as image:
+        return np.array(ImageOps.fit(image.convert("RGB"), (size, size), Image.Resampling.BILINEAR))

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant._hub import reachable
 from calibrant.catalog import DATA_SETS
 from calibrant.data._load import Converted, Source, Tables, column, data_root, labels_of, load, reading
 from calibrant.data._originals import Files, Original, Rows, first
@@ -130,10 +131,18 @@ def _body(text: str) -> str:
 
 
 def _subwords(texts: list[str], name: str, length: int) -> Tensor:
-    with reading(f"tokenizer {name}"):
+    try:
         from transformers import AutoTokenizer
 
-        encode = AutoTokenizer.from_pretrained(name)
+        encode = AutoTokenizer.from_pretrained(name, local_files_only=Path(name).is_dir() or not reachable())
+    except ImportError as error:
+        raise InputError(f"subwords need {error.name}: pip install 'calibrant[text]'") from None
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise InputError(
+            f"cannot load tokenizer {name!r} ({reason}); give the folder of one if there is no network"
+        ) from None
+    with reading(f"tokenizer {name}"):
         longest = min(length, 512)
         found = encode(texts, truncation=True, max_length=longest, padding="max_length", return_tensors="pt")
         return found["input_ids"].int()

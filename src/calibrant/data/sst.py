@@ -58,7 +58,7 @@ class Trees:
 def sst(
     root: Path | None = None,
     *,
-    classes: Literal[2, 5] = 2,
+    classes: Literal[2, 3, 5] = 2,
     vectors: str | None = None,
     dimension: Count = 300,
     lookup: Literal["all", "mukhoti"] = "all",
@@ -67,19 +67,21 @@ def sst(
     """SST, binary (6,920 / 872 / 1,821 trees, no neutral roots; Mukhoti et al. 2020), or the 5 classes of all 11,855.
 
     Inputs are `Trees`; split labels are the roots'. `targets` gives the labels of every node of a training batch:
-    negative, neutral, positive for 2 classes (neutral nodes inside train a third output), 0 .. 4 for 5. Words keep
+    negative, neutral, positive for 2 and 3 classes (neutral nodes train the third output), 0 .. 4 for 5. Words keep
     their case and are numbered over all three splits as in the code of Mukhoti et al. (2020); `vectors` names a GloVe
     file of `dimension` numbers a word (words not in it are drawn from N(-0.05, 0.05^2)); without it vectors are random,
     as facts say. With `lookup="mukhoti"` the first word of the file is drawn, too, as in their code, which takes its
     index of 0 for missing; in GloVe's files that is a comma or "the". Reads only the trees: a column `tree` or
     `ptb_tree`, or the original train.txt, dev.txt and test.txt. Raises `InputError` for what is not a tree.
 
-    Confidences are those given that a sentence is not neutral. The authors' code leaves them unnormalized (the third
-    probability is set aside after softmax), so that its ECE is of lower confidences than these.
+    With 2 classes confidences are those given that a sentence is not neutral. The authors' code leaves them
+    unnormalized (the third probability is set aside after softmax), so that its ECE is of lower confidences. These are
+    to be had with `classes=3`: the same trees, and neutral as a class that no root has. Where neutral is the likeliest,
+    it is the prediction here, and the likelier of the others there.
     """
-    if classes not in (2, 5):
-        raise InputError(f"sst: classes must be 2 or 5, got {classes}")
-    folders = ("sst5", "sst", "sst2") if classes == 2 else ("sst5", "sst")
+    if classes not in (2, 3, 5):
+        raise InputError(f"sst: classes must be 2, 3 or 5, got {classes}")
+    folders = ("sst5", "sst") if classes == 5 else ("sst5", "sst", "sst2")
     splits = (("train",), ("validation", "dev"), ("test",))
     source = Source(folders, "stanfordnlp/sst", splits, "ptb", "refs/convert/parquet", (_TREES,))
     tensors, facts = load(source, root, _convert)
@@ -93,8 +95,8 @@ def sst(
         skip_first=lookup == "mukhoti",
         seed=seed,
     )
-    names = ("negative", "positive") if classes == 2 else _FIVE
-    targets = _three if classes == 2 else _five
+    names = {2: ("negative", "positive"), 3: ("negative", "neutral", "positive"), 5: _FIVE}[classes]
+    targets = _five if classes == 5 else _three
     train, val, test = parts
     return Splits(train, val, test, names, targets=targets, vectors=start, facts=facts | said)
 
@@ -105,7 +107,7 @@ def _split(tensors: dict[str, Tensor], name: str, classes: int) -> Split:
     if classes == 5:
         return Split(trees, root)
     judged = root != 2
-    return Split(trees[judged], (root[judged] > 2).long())
+    return Split(trees[judged], (root[judged] > 2).long() * (classes - 1))
 
 
 def _three(trees: Trees, labels: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ any loss, with or without state.
 import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -102,6 +102,10 @@ class AdaFocal:
     lambda is `rate`. It starts with gamma = `start` in equal-width bins, so the first epoch is focal loss with
     gamma = 1. The defaults are the paper's. `edges` (b + 1) and `gamma` (b), both float64, are its whole state.
 
+    `scheme="equal_width"` keeps the bins of equal width it starts with. With `every`, gammas change within an epoch
+    and not after it, as the authors' code does on demand: after the batches numbered `every`, 2 `every`, ..., counted
+    from 0 in every epoch, each time by all of validation. Trainers that do not validate there leave them alone.
+
     >>> loss = AdaFocal(bins=2)
     >>> # all wrong; of the confidences .731 .881 .953 .982 the lowest is left out, the first bin has the next two
     >>> overconfident = Predictions([[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [4.0, 0.0]], [1, 1, 1, 1])
@@ -118,6 +122,8 @@ class AdaFocal:
     switch: NonNegative = 0.2
     lowest: float = -2.0
     highest: float = 20.0
+    scheme: Literal["equal_mass", "equal_width"] = "equal_mass"
+    every: Count | None = None
 
     def __init__(
         self,
@@ -130,6 +136,8 @@ class AdaFocal:
         switch: NonNegative = 0.2,
         lowest: float = -2.0,
         highest: float = 20.0,
+        scheme: Literal["equal_mass", "equal_width"] = "equal_mass",
+        every: Count | None = None,
     ) -> None:
         numbers = {"rate": rate, "start": start, "switch": switch, "lowest": lowest, "highest": highest}
         catalog.checked(AdaFocal, {"bins": bins, **numbers})
@@ -137,7 +145,7 @@ class AdaFocal:
             raise InputError(f"AdaFocal needs lowest > -3.5911, the limit of inverse_focal, got {lowest}")
         edges = equal_width_edges(bins) if edges is None else edges
         gamma = torch.full((bins,), start, dtype=torch.float64) if gamma is None else gamma
-        values = (edges, gamma, bins, rate, start, switch, lowest, highest)
+        values = (edges, gamma, bins, rate, start, switch, lowest, highest, scheme, every)
         for field, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, field.name, value)
 
@@ -158,11 +166,23 @@ class AdaFocal:
 
     def after_epoch(self, epoch: int, val: Predictions | None = None) -> "AdaFocal":
         """Return the loss of the next epoch: less confident where validation is overconfident, and conversely."""
+        if self.every is not None:
+            return self
         if val is None:
             raise InputError("AdaFocal needs validation predictions after every epoch, got none")
+        return self.updated(val)
+
+    def due(self, batch: int) -> bool:
+        """Say whether gammas change after a batch of an epoch, counted from 0."""
+        return self.every is not None and batch > 0 and batch % self.every == 0
+
+    def updated(self, val: Predictions) -> "AdaFocal":
+        """Return the loss whose gammas have been moved by the calibration error of validation."""
         top = val.judging("top").events
         confidence, correct, weights = top.confidence.to(self.edges), top.happened.to(self.edges), top.weights
-        edges = mukhoti_edges(confidence, len(self.gamma), weights).to(self.edges)
+        edges = self.edges
+        if self.scheme == "equal_mass":
+            edges = mukhoti_edges(confidence, len(self.gamma), weights).to(edges)
         excess = -Bins.between(edges, confidence, correct, weights).gap
         sign = torch.where(self.gamma > 0, 1.0, -1.0).to(edges)
         gamma = self.gamma * (sign * self.rate * excess).exp()

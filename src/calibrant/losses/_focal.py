@@ -8,9 +8,9 @@ from torch import Tensor
 from calibrant.catalog import LOSSES
 from calibrant.losses._likelihood import check_labels, expected, miss
 from calibrant.losses._proper import brier
-from calibrant.types import InputError, Logits, Norm, PerExample, Targets
+from calibrant.types import InputError, Logits, Norm, PerExample, Positive, Targets
 
-__all__ = ["bsce_gra", "dual_focal", "flsd", "focal", "focal_calibration", "inverse_focal", "poly1"]
+__all__ = ["bsce_gra", "dual_focal", "flsd", "flsd_continuous", "focal", "focal_calibration", "inverse_focal", "poly1"]
 
 INVERSE_GAMMA_LIMIT = 3.591121476668622  # 1 / W_0(1/e)
 
@@ -83,6 +83,46 @@ def flsd(
         return -power(-log_p.expm1(), p.new_tensor(gammas)[index]) * log_p
 
     return expected(logits, labels, of)
+
+
+@LOSSES.register
+def flsd_continuous(logits: Logits, labels: Targets, *, low: Positive = 3.0, high: Positive = 5.0) -> PerExample:
+    r"""FLSD without its rounding: focal loss with $\gamma^*(p_y)$ kept in [low, high] (Mukhoti et al. 2020, prop. 2).
+
+    $\gamma^*(p)$ is where $g(p, \gamma) = 1$; the paper rounds it to steps, `flsd`. 5 below p_y = 0.1968, then falling,
+    3 from 0.2526 on; `theory.sample_dependent_gamma` is the policy alone. Focal loss where low = high. No gradient
+    flows through the choice of gamma.
+
+    >>> flsd_continuous(torch.zeros(1, 5), torch.tensor([0]))  # .8 ** 4.8506 * log 5
+    tensor([0.5453])
+    """
+    if low > high:
+        raise InputError(f"flsd_continuous needs low <= high, got {low} and {high}")
+
+    def of(log_p: Tensor) -> Tensor:
+        gamma = _unit_ratio_gamma(log_p.detach().double().exp(), low, high).to(log_p)
+        return -power(-log_p.expm1(), gamma) * log_p
+
+    return expected(logits, labels, of)
+
+
+def _unit_ratio_gamma(p: Tensor, low: float, high: float) -> Tensor:
+    r"""Return the root in [low, high] of $\log g = \gamma \log(1-p) + \log(1 + \gamma r)$, or the nearer end.
+
+    r is $-p \log p / (1-p)$. The function is concave in gamma, 0 at 0 and positive up to its root: from the right of it
+    Newton's steps only come closer, in 8 to the last digits if `high` is at most 20.
+    """
+    slope = torch.log1p(-p)
+    r = torch.where(p < 1, torch.special.entr(p) / (1 - p), 1.0)
+
+    def log_ratio(gamma: Tensor) -> Tensor:
+        return gamma * slope + torch.log1p(gamma * r)
+
+    least, most = torch.full_like(p, low), torch.full_like(p, high)
+    gamma = most
+    for _ in range(10):
+        gamma = gamma - log_ratio(gamma) / (slope + r / (1 + gamma * r))
+    return torch.where(log_ratio(most) >= 0, most, torch.where(log_ratio(least) <= 0, least, gamma))
 
 
 @LOSSES.register

@@ -1,12 +1,27 @@
-"""RegMixup: mixed examples beside the clean ones, as a transform of batches."""
+"""RegMixup: mixed examples beside the clean ones."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from calibrant.types import InputError, Labels, Logits, Loss, PerExample
+from calibrant.catalog import LOSSES
+from calibrant.losses._adaptive import for_epochs, restored, state
+from calibrant.predictions import Predictions
+from calibrant.types import (
+    InputError,
+    Labels,
+    Logits,
+    Loss,
+    NonNegative,
+    PerExample,
+    Positive,
+    StatefulLoss,
+    UpdatedLoss,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,26 +44,45 @@ class Mixed:
         return torch.cat([loss(clean, self.first[:n]), self.strength * between])
 
 
-@dataclass(frozen=True)
+@LOSSES.register
+@dataclass(frozen=True, eq=False)
 class RegMixup:
     r"""Train on every batch and on a mixed copy of it, $L(x, y) + \eta L(\tilde x, \tilde y)$ (Pinto et al. 2022).
 
     $\tilde x = \lambda x + (1 - \lambda) x'$ with x' the batch in another order and one $\lambda \sim Beta(\alpha,
     \alpha)$ per batch; its loss is lambda times that of y plus 1 - lambda times that of y', which for cross-entropy
-    is the loss of the mixed target. The large alpha = 20 of the authors' code mixes about half and half; eta is
-    `strength`. The mean over the 2n losses is half the paper's sum of two means, as in the authors' code. Unlike
-    plain mixup it also trains on clean examples, which keeps their confidence up.
+    is the loss of the mixed target. L is any `loss`, by name or as a function. The large alpha = 20 of the authors'
+    code mixes about half and half; eta is `strength`. The mean over the 2n losses is half the paper's sum of two means,
+    as in the authors' code. Unlike plain mixup it also trains on clean examples, which keeps their confidence up.
+
+    A study mixes the batches of a run with this loss. Elsewhere `mixed` does; of logits and labels alone, which nobody
+    has mixed, this is L.
 
     >>> from calibrant.losses import cross_entropy
-    >>> batch = RegMixup()(torch.zeros(2, 3), torch.tensor([0, 1]))
+    >>> batch = RegMixup().mixed(torch.zeros(2, 3), torch.tensor([0, 1]))
     >>> batch.inputs.shape, batch.loss(cross_entropy, torch.zeros(4, 2))
     (torch.Size([4, 3]), tensor([0.6931, 0.6931, 0.6931, 0.6931]))
     """
 
-    alpha: float = 20.0
-    strength: float = 1.0
+    _: KW_ONLY
+    loss: str | Loss = "cross_entropy"
+    alpha: Positive = 20.0
+    strength: NonNegative = 1.0
 
-    def __call__(self, inputs: Tensor, labels: Labels, *, generator: Generator | None = None) -> Mixed:
+    def __post_init__(self) -> None:
+        if isinstance(self.loss, str):
+            object.__setattr__(self, "loss", LOSSES.resolve(self.loss))
+
+    def __call__(self, logits: Logits, labels: Labels) -> PerExample:
+        """Return the loss of examples as they are."""
+        return self._inner(logits, labels)
+
+    @property
+    def _inner(self) -> Loss:
+        assert not isinstance(self.loss, str)  # it was resolved
+        return self.loss
+
+    def mixed(self, inputs: Tensor, labels: Labels, *, generator: Generator | None = None) -> Mixed:
         """Return the batch with its mixed copy behind it. `generator`, on the CPU, makes it repeatable."""
         if not inputs.is_floating_point():
             raise InputError(f"can only mix floating point inputs, got {inputs.dtype}; mix embeddings, not token ids")
@@ -58,3 +92,30 @@ class RegMixup:
         mixed = share * inputs + (1 - share) * inputs[order]
         both, other = torch.cat([labels, labels]), torch.cat([labels, labels[order]])
         return Mixed(torch.cat([inputs, mixed]), both, other, share, self.strength)
+
+    def after_epoch(self, epoch: int, val: Predictions | None = None) -> "RegMixup":
+        """Return the same with the next epoch's L, if that changes."""
+        inner = self._inner
+        return replace(self, loss=inner.after_epoch(epoch, val)) if isinstance(inner, StatefulLoss) else self
+
+    def due(self, batch: int) -> bool:
+        """Say whether L changes after a batch of an epoch, counted from 0."""
+        inner = self._inner
+        return isinstance(inner, UpdatedLoss) and inner.due(batch)
+
+    def updated(self, val: Predictions) -> "RegMixup":
+        """Return the same with L changed by validation."""
+        inner = self._inner
+        return replace(self, loss=inner.updated(val)) if isinstance(inner, UpdatedLoss) else self
+
+    def for_epochs(self, epochs: int) -> "RegMixup":
+        """Return the same with L told how many epochs there will be."""
+        return replace(self, loss=for_epochs(self._inner, epochs))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what L has learned so far."""
+        return state(self._inner)
+
+    def with_state_dict(self, saved: Mapping[str, Any]) -> "RegMixup":
+        """Return the same with what L had learned."""
+        return replace(self, loss=restored(self._inner, saved))

@@ -18,7 +18,8 @@ def entropy_regularized(logits: Logits, labels: Targets, *, strength: float = 0.
     r"""Entropy regularization, $-\log p_y - \alpha H(p)$ (Pereyra et al. 2017).
 
     $H(p) = -\sum_k p_k \log p_k$, in nats. Also called confidence penalty. Cross-entropy at strength 0; a lower bound
-    of focal loss with gamma = strength. The default 0.1 is the smallest value in common use.
+    of focal loss with gamma = strength. The default 0.1 is the smallest value in common use; a negative one rewards
+    confidence.
 
     >>> entropy_regularized(torch.zeros(1, 2), torch.tensor([0]), strength=0.5)  # log 2 - log 2 / 2
     tensor([0.3466])
@@ -34,7 +35,8 @@ def logit_norm(logits: Logits, labels: Targets, *, strength: float = 0.01, p: No
     r"""Norm of the logits as a penalty, $-\log p_y + \alpha \lVert z \rVert_p$ (Joo & Chung 2020; Wang et al. 2021).
 
     The norm sums over classes and is not divided by their number. p = 1 and 0.01 (0.05 on CIFAR-10) are the values
-    of Wang et al.; p >= 1. Not invariant to adding a constant to all logits. Cross-entropy at strength 0.
+    of Wang et al.; p >= 1. Not invariant to adding a constant to all logits. Cross-entropy at strength 0. A negative
+    strength rewards large logits, and the loss has no lower bound (ibid., section 5: training fails soon).
 
     >>> logit_norm(torch.ones(1, 2), torch.tensor([0]), strength=0.1)
     tensor([0.8931])

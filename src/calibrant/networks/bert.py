@@ -1,7 +1,10 @@
 """BERT (Devlin et al. 2019) by Transformers, for documents of subword ids."""
 
+from pathlib import Path
+
 from torch import Tensor, nn
 
+from calibrant._hub import reachable
 from calibrant.catalog import NETWORKS
 from calibrant.types import InputError
 
@@ -27,11 +30,14 @@ def bert(classes: int, *, checkpoint: str = "bert-base-uncased", pretrained: boo
     """
     try:
         from transformers import AutoConfig, AutoModelForSequenceClassification
-
-        config = AutoConfig.from_pretrained(checkpoint, num_labels=classes)
+    except ImportError as error:
+        raise InputError(f"bert needs {error.name}: pip install 'calibrant[text]'") from None
+    here = {"local_files_only": Path(checkpoint).is_dir() or not reachable()}
+    try:
+        config = AutoConfig.from_pretrained(checkpoint, num_labels=classes, **here)
         make = AutoModelForSequenceClassification
-        body = make.from_pretrained(checkpoint, config=config) if pretrained else make.from_config(config)
-    except (OSError, ValueError, ImportError) as error:
+        body = make.from_pretrained(checkpoint, config=config, **here) if pretrained else make.from_config(config)
+    except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:160]
         raise InputError(
             f"cannot load {checkpoint!r} ({reason}); give the folder of a checkpoint if there is no network"

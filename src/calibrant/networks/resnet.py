@@ -3,8 +3,10 @@
 `resnet8` .. `resnet110` are the thin ones of He et al. (2016, section 4.2): three stages of 16/32/64 channels.
 `resnet18` .. `resnet152` and `resnet110_bottleneck` are the ImageNet architectures (ibid., table 1) with a 3x3 stem for
 small images: four stages of 64/128/256/512 channels; Mukhoti et al. (2020), AdaFocal and Komisarenko & Kull (2024)
-train these.
+train these. `resnet50_imagenet` has the stem of the original.
 """
+
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, pad, relu
@@ -20,6 +22,7 @@ __all__ = [
     "resnet34",
     "resnet44",
     "resnet50",
+    "resnet50_imagenet",
     "resnet50_tiny_imagenet",
     "resnet56",
     "resnet101",
@@ -104,8 +107,17 @@ def _thin(classes: int, blocks: int, channels: int, width: int) -> nn.Module:
     return network
 
 
-def _wide(classes: int, blocks: tuple[int, ...], channels: int, width: int, *, deep: bool, grid: int = 1) -> nn.Module:
-    layers: list[nn.Module] = [convolution(channels, width, 3), nn.ReLU()]
+def _wide(
+    classes: int,
+    blocks: tuple[int, ...],
+    channels: int,
+    width: int,
+    *,
+    deep: bool,
+    grid: int = 1,
+    stem: Sequence[nn.Module] | None = None,
+) -> nn.Module:
+    layers: list[nn.Module] = [convolution(channels, width, 3), nn.ReLU()] if stem is None else list(stem)
     inputs = width
     for stage, count in enumerate(blocks):
         outputs = width * 2**stage * (4 if deep else 1)
@@ -191,3 +203,14 @@ def resnet152(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Mod
 def resnet50_tiny_imagenet(classes: int = 200, *, channels: Count = 3, width: Count = 64) -> nn.Module:
     """ResNet-50 for images of 64 x 64 (Mukhoti et al. 2020, code): pooled to 2 x 2, then linear; He fan-out."""
     return he_fan_out(_wide(classes, (3, 4, 6, 3), channels, width, deep=True, grid=2))
+
+
+@NETWORKS.register
+def resnet50_imagenet(classes: int = 1000, *, channels: Count = 3, width: Count = 64) -> nn.Module:
+    """ResNet-50 as on ImageNet (He et al. 2016, table 1): 7x7 stem of stride 2, max-pool; 25.6 M parameters.
+
+    Stages halve the image in a 3x3 convolution, as has become usual; He fan-out. For images of 32 x 32 or more, of
+    which its stages see a quarter of the width that those of `resnet50` see.
+    """
+    stem = convolution(channels, width, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+    return he_fan_out(_wide(classes, (3, 4, 6, 3), channels, width, deep=True, stem=stem))

@@ -91,6 +91,6 @@ def tree_lstm(
     has them: `start`, `word`, `left`, `right`, `height`. In training it returns logits for every node, with dropout
     before the last layer; in evaluation for the roots. With 2 classes the nodes' logits are for negative, neutral and
     positive, and the roots' are the outer two of these: the probabilities given that the sentence is not neutral.
-    (The code of Mukhoti et al. (2020) leaves these two probabilities unnormalized.)
+    (The code of Mukhoti et al. (2020) leaves these two probabilities unnormalized; so they are with 3 classes.)
     """
     return _TreeLSTM(classes, embedding(vectors, words=words, dimension=dimension, frozen=False), memory, dropout)

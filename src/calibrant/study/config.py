@@ -24,6 +24,7 @@ from calibrant.types import InputError
 
 Text = str | Method
 Read = Callable[[str, Any], Method]
+Splitting = Literal["fixed", "seed"]  # one split for all seeds, or one that each seed draws
 STANDARD = Recipe()
 WATCHED = "shifts", "traces"  # what a run may keep more of than a study asks for
 
@@ -36,13 +37,14 @@ class Run:
     spelled. A finished run serves every study that trains the same and watches no more.
     """
 
-    dataset: Method
+    dataset: Method  # as the study names it
     network: Method
     loss: Method
     seed: int
     recipe: Recipe
     shifts: Methods  # further test sets to predict: corruptions of the test set, or other data sets
     traces: Methods  # what to watch in every epoch
+    split: Splitting
 
     def __init__(
         self,
@@ -53,14 +55,21 @@ class Run:
         recipe: Recipe,
         shifts: Iterable[Text] = (),
         traces: Iterable[Text] = (),
+        split: Splitting = "fixed",
     ) -> None:
         _set(self, datasets=dataset, networks=network, losses=loss, shifts=shifts, traces=traces)
-        _set(self, seed=seed, recipe=recipe.of(self.loss.name))
+        _set(self, seed=seed, recipe=recipe.of(self.loss.name), split=split)
+
+    @property
+    def examples(self) -> Method:
+        """The data set as this run divides it: with the run's own seed, if the split follows that."""
+        return self.dataset if self.split == "fixed" else self.dataset.having(seed=self.seed)
 
     @property
     def trained(self) -> dict[str, Any]:
         """What is trained, in plain texts and numbers, every default spelled out."""
-        one = {key: getattr(self, key).canonical for key in ("dataset", "network", "loss")}
+        methods = {"dataset": self.examples, "network": self.network, "loss": self.loss}
+        one = {key: method.canonical for key, method in methods.items()}
         recipe = {key: value for key, value in asdict(self.recipe).items() if key != "averaged"}  # decided by the loss
         return {**one, "seed": self.seed, "recipe": recipe}
 
@@ -72,7 +81,7 @@ class Run:
     @property
     def data(self) -> Methods:
         """The data sets that must be at hand: that to train on, and those it is shifted to."""
-        return self.dataset, *(shift for shift in self.shifts if not corrupts(shift))
+        return self.examples, *(shift for shift in self.shifts if not corrupts(shift))
 
     @property
     def spelled(self) -> dict[str, Any]:
@@ -92,7 +101,10 @@ class Run:
 
 @dataclass(frozen=True, init=False)
 class Grid:
-    """Every loss on every network on every data set with every seed, trained by one recipe."""
+    """Every loss on every network on every data set with every seed, trained by one recipe.
+
+    With `split="seed"` the `seed` of each data set, which says who validates, is the run's own.
+    """
 
     datasets: Methods
     networks: Methods
@@ -101,6 +113,7 @@ class Grid:
     recipe: Recipe
     shifts: Methods
     traces: Methods
+    split: Splitting
 
     def __init__(
         self,
@@ -111,16 +124,19 @@ class Grid:
         recipe: Recipe = STANDARD,
         shifts: Iterable[Text] = (),
         traces: Iterable[Text] = (),
+        split: Splitting = "fixed",
     ) -> None:
         _set(self, datasets=datasets, networks=networks, losses=losses, shifts=shifts, traces=traces)
-        _set(self, seeds=tuple(seeds), recipe=recipe)
+        _set(self, seeds=tuple(seeds), recipe=recipe, split=split)
         _filled(self, "datasets", "networks", "losses", "seeds")
         _single(self, "datasets", "networks", "losses", "seeds", *WATCHED)
+        if split == "seed":
+            _check_seeded(self.datasets)
 
     def runs(self) -> Iterator[Run]:
         """Every network of the grid, seeds innermost."""
         for dataset, network, loss, seed in itertools.product(self.datasets, self.networks, self.losses, self.seeds):
-            yield Run(dataset, network, loss, seed, self.recipe, self.shifts, self.traces)
+            yield Run(dataset, network, loss, seed, self.recipe, self.shifts, self.traces, self.split)
 
 
 @dataclass(frozen=True, init=False)
@@ -212,18 +228,22 @@ class Study:
         """Say a run's data set, network and loss as this study spells them, and in what its training differs."""
         if isinstance(run, Model):
             return run.names
-        return self.label(run.dataset), self.label(run.network), self.label(run.loss) + self._ways[run.recipe]
+        way = self._ways[run.recipe, run.split]
+        return self.label(run.dataset), self.label(run.network), self.label(run.loss) + way
 
     @cached_property
-    def _ways(self) -> dict[Recipe, str]:
-        """What tells each recipe from the others that train the same loss, on the same network and data."""
-        recipes: dict[tuple[Method, ...], dict[Recipe, None]] = {}
+    def _ways(self) -> dict[tuple[Recipe, Splitting], str]:
+        """What tells each way to train from the others of the same loss, on the same network and data."""
+        ways: dict[tuple[Method, ...], dict[tuple[Recipe, Splitting], dict[str, Any]]] = {}
         for run in self.runs():
-            recipes.setdefault((run.dataset, run.network, run.loss), {})[run.recipe] = None
-        groups = [list(group) for group in recipes.values()]
-        keys = [f.name for f in fields(Recipe) if any(len({getattr(r, f.name) for r in g}) > 1 for g in groups)]
+            way = asdict(run.recipe) | {"split": run.split}
+            ways.setdefault((run.dataset, run.network, run.loss), {})[run.recipe, run.split] = way
+        groups = [list(group.values()) for group in ways.values()]
+        apart = {key for group in groups for key in group[0] if len({way[key] for way in group}) > 1}
         return {
-            recipe: "".join(f", {key}={getattr(recipe, key)}" for key in keys) for group in groups for recipe in group
+            which: "".join(f", {key}={value}" for key, value in way.items() if key in apart)
+            for group in ways.values()
+            for which, way in group.items()
         }
 
     @cached_property
@@ -275,6 +295,15 @@ def _differ(models: tuple[Model, ...]) -> None:
                 raise InputError(f"models lists {value} {count} times: give each its seed")
             if count > 1 and len({(m.name, m.data) for m in models if m.test == value}) == 1:
                 raise InputError(f"{value} is given for {count} seeds: each needs predictions of its own")
+
+
+def _check_seeded(datasets: Methods) -> None:
+    """Refuse data sets whose split no seed draws, or that say by which one."""
+    for dataset in datasets:
+        if "seed" not in catalog.hyperparameters(dataset.function):
+            raise InputError(f"{dataset.name} has no seed that a split could follow; leave out split = 'seed'")
+        if "seed" in dataset.settings:
+            raise InputError(f"{dataset} names its seed, and split = 'seed' takes each run's: leave out one of them")
 
 
 def _check_name(name: str) -> None:

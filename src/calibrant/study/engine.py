@@ -241,12 +241,12 @@ def execute(run: Run, store: Store, data: Data | None = None) -> Iterator[Event]
     """
     data = data or Data()
     store = _known(run, store, data)
-    splits = data.splits(run.dataset)
+    splits = data.splits(run.examples)
     numbers = splits.train.inputs[:1].numel() if isinstance(splits.train.inputs, torch.Tensor) else SMALL
     with few_threads(run.recipe.batch_size * numbers, enough=SMALL):
-        shifts = data.shifted(run.dataset, run.shifts)
+        shifts = data.shifted(run.examples, run.shifts)
         try:
-            yield from _execute(run, store, splits, shifts, data.digest(run.dataset).learned)
+            yield from _execute(run, store, splits, shifts, data.digest(run.examples).learned)
         except OSError as error:  # of a full disk, whichever file was written
             error.filename = error.filename or str(store.root)
             raise
@@ -305,7 +305,7 @@ def _judged(run: Run, store: Store, splits: Splits, sets: dict[str, Split], kin:
     network.load_state_dict(load(content(folder, record, NETWORK)))
     kept = _predicted(placed(network, run.recipe), splits, sets)
     rows = store.rows(folder, record)
-    if record["run"]["dataset"] != run.dataset.canonical:  # they were validated elsewhere
+    if record["run"]["dataset"] != run.examples.canonical:  # they were validated elsewhere
         rows = [{key: value for key, value in row.items() if not key.startswith("val_")} for row in rows]
     facts = record["facts"] | _facts(splits, network) | {"versions": record["facts"]["versions"]}
     facts |= {"seconds": time.monotonic() - began, "network of": folder.name}

@@ -229,7 +229,7 @@ def _rehearse(study: Study, runs: Sequence[Run], store: Store, data: Data) -> No
     """Try one's own methods on the classes of the first data set that is to be trained on."""
     missing = [run for run in runs if run not in store]
     if missing and own_methods(study, missing):
-        rehearse(study, missing, len(data.splits(missing[0].dataset).classes))
+        rehearse(study, missing, len(data.splits(missing[0].examples).classes))
 
 
 def _result(

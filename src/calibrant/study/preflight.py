@@ -58,8 +58,8 @@ def _wanted(runs: Iterable[Run], store: Store, data: Data) -> dict[Method, list[
         for method in run.data:
             if missing or named or not method.target.__module__.startswith("calibrant."):
                 found.setdefault(method, [])
-        if missing and run.network not in found[run.dataset]:
-            found[run.dataset].append(run.network)
+        if missing and run.network not in found[run.examples]:
+            found[run.examples].append(run.network)
     return found
 
 

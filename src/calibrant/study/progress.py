@@ -65,7 +65,7 @@ def tried(run: Run, data: Data) -> Trial:
     """Train on batches that grow to the recipe's own or until one takes a while. Nothing is kept."""
     from calibrant.study.train import train as training
 
-    splits = data.splits(run.dataset)
+    splits = data.splits(run.examples)
     network = made_for(splits, run.network)
     recipe = replace(run.recipe, epochs=1, warmup=0, compile=False, drop_last=False)
     most, n = min(run.recipe.batch_size, len(splits.train)), 2  # of a single one some networks cannot learn

@@ -142,7 +142,7 @@ class Store:
                 theirs = record["facts"].get("versions", {}).get("calibrant", "")
                 if minor(theirs) != minor(__version__) or NETWORK not in record["files"]:
                     continue
-                same = record["data"].get(run.dataset.canonical, "") == self.data.get(run.dataset)
+                same = record["data"].get(run.examples.canonical, "") == self.data.get(run.examples)
                 if record["learned"] == learned and _akin(record["run"], run, same):
                     content(folder, record, NETWORK)
                     return folder, record
@@ -166,7 +166,7 @@ class Store:
             with suppress(Damaged):
                 record = opened(folder)
                 if self._serves(record, run):
-                    found.setdefault(record["data"].get(run.dataset.canonical, ""), (folder, record))
+                    found.setdefault(record["data"].get(run.examples.canonical, ""), (folder, record))
         return found
 
     def _find(self, run: Run) -> Found | None:
@@ -195,7 +195,7 @@ class Store:
 
     def _begun(self, run: Run) -> Path | None:
         exact = self.root / "partial" / self.name(run)
-        if exact.is_dir() or run.dataset in self.data:
+        if exact.is_dir() or run.examples in self.data:
             return exact if exact.is_dir() else None
         return next((f for f in (self.root / "partial").iterdir() if f.name.partition(".")[0] == run.id), None)
 
@@ -397,8 +397,8 @@ def _akin(kept: Mapping[str, Any], run: Run, same: bool) -> bool:
         return set(run.watched["traces"]) <= set(kept["traces"])
     told = run.recipe.choose != "last" or isinstance(run.loss.bound, StatefulLoss)  # by the validation examples
     other = method("datasets", kept["dataset"])
-    own = not run.dataset.target.__module__.startswith("calibrant.")
-    return not (told or own or run.traces) and _but_sizes(other) == _but_sizes(run.dataset)
+    own = not run.examples.target.__module__.startswith("calibrant.")
+    return not (told or own or run.traces) and _but_sizes(other) == _but_sizes(run.examples)
 
 
 def _but_sizes(dataset: Method) -> tuple[str, dict[str, Any]]:

@@ -17,7 +17,7 @@ from calibrant.selection import refinement_nll
 from calibrant.study.checkpoint import Checkpoint
 from calibrant.study.digests import Damaged
 from calibrant.study.recipe import Recipe
-from calibrant.types import InputError, Loss, StatefulLoss
+from calibrant.types import InputError, Loss, MixingLoss, StatefulLoss, UpdatedLoss
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class Epoch:
 
     number: int
     network: nn.Module
-    loss: Loss  # the loss that trained this epoch
+    loss: Loss  # the loss that trained this epoch, as it was at its end
     train_loss: float  # its mean over the training examples that were used
     learning_rate: float
     val: Predictions
@@ -93,8 +93,10 @@ def train(
         torch.manual_seed(hash((seed, number)))  # whole numbers hash alike everywhere
         model.train()
         total, used = torch.zeros((), device=fabric.device), 0
-        for inputs, labels, count in _batches(examples, splits, recipe, hash((seed, number, 1))):
-            values = _per_example(loss, model(inputs).float(), labels)
+        mixing = torch.Generator().manual_seed(hash((seed, number, 2)))
+        for batch, (inputs, labels, count) in enumerate(_batches(examples, splits, recipe, hash((seed, number, 1)))):
+            values = _values(loss, model, inputs, labels, mixing)
+            count = count * len(values) // len(labels)  # mixed examples count beside the clean ones
             for optimizer in wrapped:
                 optimizer.zero_grad()
             fabric.backward(values.sum() if recipe.reduction == "sum" else values.sum() / count)
@@ -104,6 +106,9 @@ def train(
                 optimizer.step()
             total += values.detach().sum()
             used += count
+            if isinstance(loss, UpdatedLoss) and loss.due(batch):
+                loss = loss.updated(predict(model, splits.val, splits.prepare, device=fabric.device))
+                model.train()
         val = predict(model, splits.val, splits.prepare, device=fabric.device)
         best = state.best(number, network, val, recipe.choose)
         mean, seconds = float(total) / used, time.monotonic() - began
@@ -130,6 +135,14 @@ def _fabric(precision: str) -> Fabric:
         return Fabric(accelerator="auto", devices=1, precision=precision)  # pyright: ignore[reportArgumentType]
     finally:
         log.setLevel(before)
+
+
+def _values(loss: Loss, model: nn.Module, inputs: Any, labels: Tensor, generator: torch.Generator) -> Tensor:
+    """Return the loss of every output of a batch, mixed first if the loss is one that mixes."""
+    if not isinstance(loss, MixingLoss):
+        return _per_example(loss, model(inputs).float(), labels)
+    batch = loss.mixed(inputs, labels, generator=generator)
+    return batch.loss(loss, model(batch.inputs).float())
 
 
 def _per_example(loss: Loss, logits: Tensor, labels: Tensor) -> Tensor:

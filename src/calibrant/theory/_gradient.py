@@ -87,8 +87,8 @@ def sample_dependent_gamma(p: Tensor | float, *, low: float = 3.0, high: float =
 
     The gamma of every example is the one whose gradient ratio is 1 at its present p_y, but never outside [low, high].
     FLSD-53 is its rounding to a step: 5 below p_y = 0.2 and 3 above, where this is 5 up to 0.1968, falls, and is 3
-    from 0.2526 on. Use as `losses.focal(logits, labels, gamma=sample_dependent_gamma(p_y))`; no gradient flows
-    through the choice. Elementwise; needs 0 < low <= high.
+    from 0.2526 on. `losses.flsd_continuous` trains with it, which is `losses.focal(..., gamma=this(p_y))`; no gradient
+    flows through the choice. Elementwise; needs 0 < low <= high.
 
     >>> sample_dependent_gamma(torch.tensor([0.1, 0.2, 0.9]))
     tensor([5.0000, 4.8506, 3.0000])

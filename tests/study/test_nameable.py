@@ -1,0 +1,124 @@
+"""What a study file can name besides the usual, each trained for an epoch on next to nothing."""
+
+import sys
+
+import pytest
+import torch
+
+from calibrant import InputError, study
+from calibrant.study import Store, Study
+
+STUDY = """
+datasets = ["blobs(train=60, val=40, test=50)"]
+networks = ["mlp(features=2, hidden=())"]
+losses = {losses}
+calibrators = ["Identity"]
+metrics = ["error"]
+traces = ["gammas"]
+recipe = {{epochs = 1, batch_size = 20, milestones = []}}
+"""
+
+BERT = """
+datasets = ["newsgroups(tokenizer='{0}', length=16, val=30)"]
+networks = ["bert(checkpoint='{0}')"]
+losses = ["AdaFocal"]
+calibrators = ["Identity"]
+metrics = ["error"]
+recipe = {{epochs = 1, batch_size = 64, optimizer = "adamw", learning_rate = 2e-5, clip = 1.0, milestones = []}}
+"""
+
+SST = """
+datasets = ["sst(classes={0}, dimension=8)"]
+networks = ["tree_lstm(memory=8)"]
+losses = ["cross_entropy"]
+calibrators = ["Identity"]
+metrics = ["error"]
+recipe = {{epochs = 1, batch_size = 3, milestones = []}}
+"""
+
+IMAGENET = """
+datasets = ["imagenet(size=32, stream=True, crop='resized')"]
+networks = ["resnet50_imagenet(width=4)"]
+losses = ["AdaFocal"]
+calibrators = ["Identity"]
+metrics = ["error"]
+recipe = {epochs = 1, batch_size = 6, milestones = []}
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_page(monkeypatch):
+    monkeypatch.setattr("calibrant.study.report.study_report", lambda *_: "no page")
+
+
+def trained(folder, text, data=None):
+    """Write a study, run it, and return the result, of which nothing failed."""
+    (folder / "study.toml").write_text(text)
+    result = study.run(folder / "study.toml", out=folder / "out", data=data)
+    assert not result.failed
+    return result
+
+
+def test_objectives(tmp_path):
+    losses = [
+        "flsd_continuous",
+        "RegMixup",
+        "RegMixup(loss='AdaFocal(every=1)', alpha=2)",
+        "cross_entropy(smoothing=-0.05)",
+    ]
+    rows = trained(tmp_path, STUDY.format(losses=losses)).to_polars()
+    assert rows["loss"].to_list() == losses
+    assert rows["value"].is_finite().all()
+
+
+@pytest.fixture
+def tiny_bert(tmp_path):
+    """A checkpoint of random weights with its tokenizer, as Transformers saves them."""
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+
+    folder = tmp_path / "tiny-bert"
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "word", *(f"##{d}" for d in range(10))]
+    BertTokenizerFast(vocab={w: i for i, w in enumerate(words)}).save_pretrained(folder)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertForSequenceClassification(BertConfig(vocab_size=16, num_labels=20, **sizes)).save_pretrained(folder)
+    return folder
+
+
+def test_bert_on_subwords(tmp_path, small_data, tiny_bert):
+    result = trained(tmp_path, BERT.format(tiny_bert), small_data)
+    ((run,), (one,)) = Study.load(tmp_path / "study.toml").runs(), result.measured
+    assert run.dataset.settings["tokenizer"] == run.network.settings["checkpoint"] == str(tiny_bert)
+    assert one.rows[0]["value"] <= 1
+
+
+def test_what_bert_lacks_is_said_in_a_line(tmp_path, small_data, tiny_bert, monkeypatch):
+    for module in "data.newsgroups", "networks.bert":
+        monkeypatch.setattr(sys.modules[f"calibrant.{module}"], "reachable", lambda: False)
+    away = BERT.format("nobody-has-this/bert")
+    with pytest.raises(InputError, match=r"cannot load tokenizer 'nobody-has-this/bert' .*; give the folder of one"):
+        trained(tmp_path, away, small_data)
+    away = away.replace("nobody-has-this/bert", str(tiny_bert), 1)
+    with pytest.raises(InputError, match=r"cannot load 'nobody-has-this/bert' .*; give the folder of a checkpoint"):
+        trained(tmp_path, away, small_data)
+
+
+def test_sentiment_with_confidences_that_are_not_normalized(tmp_path, small_data):
+    """The network has three outputs in both, and learns the same; three classes keep what two would divide by."""
+    found = {}
+    for classes in 2, 3:
+        (tmp_path / str(classes)).mkdir()
+        result = trained(tmp_path / str(classes), SST.format(classes), small_data)
+        (run,) = result.study.runs()
+        found[classes] = Store(tmp_path / str(classes) / "out").get(run, "test")
+    two, three = found[2], found[3]
+    assert torch.equal(two.logits, three.logits[:, [0, 2]])
+    assert torch.equal(2 * two.labels, three.labels)
+    theirs = three.logits.softmax(1)[:, [0, 2]].amax(1)  # the third set aside after softmax
+    likely = three.predicted != 1
+    assert likely.any()
+    torch.testing.assert_close(three.events.confidence[likely].float(), theirs[likely])
+    assert (two.events.confidence[likely] > three.events.confidence[likely]).all()
+
+
+def test_imagenet_from_its_files(tmp_path, small_data):
+    assert trained(tmp_path, IMAGENET, small_data).to_polars()["value"].is_finite().all()

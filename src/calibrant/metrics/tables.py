@@ -1,17 +1,18 @@
 """Tables behind the numbers: the bins of an error, and what is known of every class."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from calibrant._bins import Bins
+from calibrant._bins import Bins, Ties
 from calibrant.metrics._binned import ClassCells
 from calibrant.metrics._moments import Edges, bin_table
 from calibrant.predictions import Predictions, predictions_of
 
-__all__ = ["ClassCells", "Classes", "bins", "classes", "classes_of"]
+__all__ = ["ClassCells", "Classes", "Thresholds", "bins", "classes", "classes_of", "thresholds", "thresholds_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +55,50 @@ def classes(predictions: Any, labels: Any = None, weights: Any = None, *, bins: 
     cells = ClassCells(p, bins)
     p.survey(cells.add)
     return classes_of(p, cells)
+
+
+@dataclass(frozen=True, eq=False)
+class Thresholds:
+    """What acting on probabilities from a threshold on amounts to, as tensors with one entry per threshold."""
+
+    threshold: Tensor
+    share: Tensor  # of the examples whose probability is at least the threshold
+    precision: Tensor  # how often the event happened among them; nan of none
+    recall: Tensor  # share of the events that are among them; nan where none happened
+    specificity: Tensor  # share of the others that are below; nan where all happened
+    said: Tensor  # how often it should have happened among them, by what was said; nan of none
+
+
+def thresholds(
+    predictions: Any, labels: Any = None, weights: Any = None, *, at: Sequence[float] = (0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
+) -> Thresholds:
+    """Return what becomes of the judged event where one acts on probabilities of at least a threshold.
+
+    >>> found = thresholds(Predictions.from_confidence([0.9, 0.6, 0.2], [1, 0, 0]), at=[0.5])
+    >>> [round(float(x), 2) for x in (found.share, found.precision, found.recall, found.specificity)]
+    [0.67, 0.5, 1.0, 0.5]
+    """
+    return thresholds_of(predictions_of(predictions, labels, weights).events.ties, at)
+
+
+def thresholds_of(ties: Ties, at: Sequence[float]) -> Thresholds:
+    """The same from sorted events."""
+    cut = torch.tensor(list(at), dtype=torch.float64, device=ties.value.device)
+    first = torch.searchsorted(ties.value, cut)
+
+    def above(values: Tensor) -> Tensor:
+        return torch.cat([values.flip(0).cumsum(0).flip(0), values.new_zeros(1)])[first]
+
+    mass, hits, said = above(ties.mass), above(ties.correct), above(ties.mass * ties.value)
+    total, positive = ties.mass.sum(), ties.correct.sum()
+    return Thresholds(
+        threshold=cut,
+        share=mass / total,
+        precision=hits / mass,
+        recall=hits / positive,
+        specificity=1 - (mass - hits) / (total - positive),
+        said=said / mass,
+    )
 
 
 def classes_of(p: Predictions, cells: ClassCells) -> Classes:

@@ -11,7 +11,7 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from calibrant import calibrators, catalog
+from calibrant import calibrators, catalog, metrics
 from calibrant.predictions import Predictions
 
 __all__ = ["CalibratedClassifier", "ReliabilityDisplay", "predictions", "scorer"]
@@ -92,8 +92,7 @@ def scorer(metric: str) -> Callable[..., float]:
 
         GridSearchCV(model, grid, scoring=scorer("smooth_ece"))
     """
-    method = catalog.METRICS.method(metric)
-    return _Scorer(method.text)
+    return _Scorer(catalog.METRICS.method(metric).text)
 
 
 class _Scorer:
@@ -103,9 +102,8 @@ class _Scorer:
         self.metric = metric
 
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
-        metric: Any = catalog.METRICS.resolve(self.metric)
-        value = float(metric(predictions(estimator, X, y, sample_weight)))
-        return value if metric.about.higher_is_better else -value
+        value = float(catalog.METRICS.method(self.metric)(predictions(estimator, X, y, sample_weight)))
+        return value if metrics.about(self.metric).higher_is_better else -value
 
     def __repr__(self) -> str:
         return f"scorer({self.metric!r})"

@@ -44,6 +44,7 @@ class Published:
     exceptions: Mapping[Key, Recipe]  # of a data set, network and loss that were trained otherwise
     examples: Mapping[Method, Sizes]  # as far as the paper says
     runs: int | None  # over which its means are
+    seeded: frozenset[Method] = frozenset()  # data sets whose validation split each seed draws
 
     @classmethod
     def load(cls, name: str) -> "Published":
@@ -65,7 +66,11 @@ class Published:
             }
             examples = {dataset: (n[0], n[1], n[2]) for dataset, n in sizes.items()}
             exceptions = dict(_exceptions(table, read))
-            return cls(table["paper"], dict(_numbers(table, read)), recipes, exceptions, examples, table.get("runs"))
+            seeded = frozenset(
+                read("datasets", of["name"]) for of in table["datasets"].values() if of.get("split") == "seed"
+            )
+            numbers, runs = dict(_numbers(table, read)), table.get("runs")
+            return cls(table["paper"], numbers, recipes, exceptions, examples, runs, seeded)
         except (KeyError, InputError) as error:
             said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
             raise InputError(f"{path}: {said}") from None
@@ -141,9 +146,15 @@ class Beside:
             return [], []
         return [f"{self.published.runs} seeds"], [f"{own} seeds"]
 
+    def _splits(self, theirs: Method, split: str) -> tuple[list[str], list[str]]:
+        """Return how often a validation split is drawn, of either, where it differs."""
+        said = {True: "a split per seed", False: "one split for all seeds"}
+        there, here = theirs in self.published.seeded, split == "seed"
+        return ([], []) if there == here else ([said[there]], [said[here]])
+
     def _differences(self) -> Iterator[str]:
-        places = dict.fromkeys((run.dataset, run.network, run.loss, run.recipe) for run in self.study.runs())
-        for dataset, network, loss, ours_by in places:
+        places = dict.fromkeys((run.dataset, run.network, run.loss, run.recipe, run.split) for run in self.study.runs())
+        for dataset, network, loss, ours_by, split in places:
             theirs = self._place(dataset, network)
             if (known := self.published.recipe(*theirs, loss)) is None:
                 continue
@@ -151,7 +162,8 @@ class Beside:
             elsewhere = theirs != (dataset, network)
             there, here = _apart(known, ours_by)
             place = ([f"{theirs[1]} on {theirs[0]}"], [f"{ours[1]} on {ours[0]}"]) if elsewhere else ([], [])
-            for theirs_too, ours_too in (self._sizes(dataset, theirs[0]), self._seeds(dataset, network)):
+            more = self._sizes(dataset, theirs[0]), self._seeds(dataset, network), self._splits(theirs[0], split)
+            for theirs_too, ours_too in more:
                 there, here = there + theirs_too, here + ours_too
             if there or elsewhere:
                 yield f"published: {', '.join(place[0] + there)}; here: {', '.join(place[1] + here)}"

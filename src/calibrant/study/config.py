@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, cast, get_args, get_origin
 
 from calibrant import catalog
 from calibrant.catalog import Method
@@ -133,6 +133,18 @@ class Setting:
         _set(self, datasets=dataset, networks=network)
 
 
+@dataclass(frozen=True)
+class Exhibit:
+    """A table or figure of a paper, and what makes it: a command, and names of what that writes.
+
+    `study run` writes tables of metrics, `figures` files; a star in their names stands for any text.
+    """
+
+    place: str
+    command: str
+    names: tuple[str, ...]
+
+
 @dataclass(frozen=True, init=False)
 class Study:
     """Grids of runs, and the calibrators and metrics to apply to each.
@@ -149,6 +161,7 @@ class Study:
     published: str  # the paper whose numbers stand beside ours
     beside: Setting | None  # which of them, where the paper trained something else
     with_: tuple[str, ...]  # files and packages of one's own methods
+    drawn: tuple[Exhibit, ...]  # where the paper's tables and figures come from
 
     def __init__(
         self,
@@ -161,8 +174,10 @@ class Study:
         published: str = "",
         beside: Setting | None = None,
         with_: Iterable[str] = (),
+        drawn: Iterable[Exhibit] = (),
     ) -> None:
         _set(self, name=name, grids=tuple(grids), title=title, published=published, beside=beside, with_=tuple(with_))
+        _set(self, drawn=tuple(drawn))
         _set(self, calibrators=calibrators, metrics=metrics, detection=detection)
         if not self.grids:
             raise InputError("a study needs at least one grid")
@@ -189,6 +204,8 @@ class Study:
             scales = table.pop("scales", {})
             if scale is not None and scale not in scales:
                 raise InputError(f"no scale {scale!r}; it has {', '.join(scales) or 'none'}")
+            if scale is not None:
+                table.pop("drawn", None)  # is said of the whole study
             name = path.stem if scale is None else f"{path.stem}-{scale}"
             table = {"name": name} | table | (scales[scale] if scale is not None else {})
             return _study(table, path.parent)
@@ -287,13 +304,24 @@ def _study(table: dict[str, Any], folder: Path) -> Study:
     _known("study", table, [*own, *shared])
     sources = _convert("with", tuple[str, ...], table.pop("with", []), method)
     _check_included(sources, folder)
+    drawn = tuple(_exhibits(table.pop("drawn", {})))
     grids = table.pop("grids", [{}])
     if not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in grids):  # pyright: ignore
         raise InputError(f"grids must be tables, written [[grids]], got {grids!r}")
     read: Read = cache(method)  # a text is read once, however often it stands there
     common = {key: table.pop(key) for key in list(table) if key in shared}
     made = tuple(build(Grid, common | grid, "study", read) for grid in grids)
-    return build(Study, table, "study", read, grids=made, with_=sources)
+    return build(Study, table, "study", read, grids=made, with_=sources, drawn=drawn)
+
+
+def _exhibits(table: Any) -> Iterator[Exhibit]:
+    if not isinstance(table, dict):
+        raise InputError(f"drawn must be tables, written [drawn.'COMMAND'], got {table!r}")
+    for command, places in cast(dict[str, Any], table).items():
+        if not isinstance(places, dict):
+            raise InputError(f"drawn.{command!r} must be a table of places, got {places!r}")
+        for place, names in cast(dict[str, Any], places).items():
+            yield Exhibit(place, command, _convert(f"drawn.{place!r}", tuple[str, ...], names, method))
 
 
 def _check_included(sources: tuple[str, ...], folder: Path) -> None:

@@ -26,12 +26,14 @@ MAPS = (0.5, 3.0)
 def focal(folder: Path) -> list[Path]:
     """Draw the theory of focal loss; returns the files written.
 
-    Figure 4(a) of Mukhoti et al. (2020), figures 1 to 7 of Komisarenko & Kull (2024), and what the focal map does to
-    a network trained with focal loss where the truth is known. About a minute on one core.
+    Figure 4(a) of Mukhoti et al. (2020), figure 6(a) of Wang et al. (2021) and figures 1 to 7 of Komisarenko & Kull
+    (2024), and what the focal map does to a network trained with focal loss where the truth is known. About a minute on
+    one core.
     """
     folder.mkdir(parents=True, exist_ok=True)
     drawn = (
         _gradient_ratio,
+        _inverse,
         _proper_part,
         _binary_temperature,
         _bounds,
@@ -53,6 +55,21 @@ def _gradient_ratio(folder: Path) -> list[Path]:
     plots.family(curves, ax=ax, xlabel="probability of the true class, $p$", ylabel="gradient ratio $g(p, γ)$")
     ax.set(xlim=(0, 1), ylim=(0, None))
     return save_figure(folder, "mukhoti_4a_gradient_ratio", figure, _long({"": curves}))
+
+
+def _inverse(folder: Path) -> list[Path]:
+    p = torch.linspace(0.005, 0.995, 397, dtype=torch.float64)
+    z, y = _two(p), torch.zeros(len(p), dtype=torch.int64)
+    curves = {f"focal, γ = {gamma:g}": (p, losses.focal(z, y, gamma=gamma)) for gamma in (3.0, 2.0, 1.0)}
+    curves["cross-entropy"] = p, losses.cross_entropy(z, y)
+    curves |= {
+        f"inverse focal, γ = {gamma:g}": (p, losses.inverse_focal(z, y, gamma=gamma)) for gamma in (1.0, 2.0, 3.0)
+    }
+    figure = new_figure(4.6, 3.2)
+    ax = figure.subplots()
+    plots.family(curves, ax=ax, xlabel="probability of the true class, $p$", ylabel="loss, nats")
+    ax.set(xlim=(0, 1), ylim=(0, 5))
+    return save_figure(folder, "wang_6a_losses", figure, _long({"": curves}))
 
 
 def _proper_part(folder: Path) -> list[Path]:

@@ -18,7 +18,7 @@ from calibrant import InputError, Predictions, catalog
 from calibrant import study as studies
 from calibrant.cli.study import study_app
 from calibrant.data import Split, Splits, blobs
-from calibrant.study import Grid, Recipe, Run, Store, Study, preflight
+from calibrant.study import Grid, Recipe, Run, Store, Study, front, preflight
 from calibrant.study.digests import data_digest, opened, sealed
 from calibrant.study.engine import Data, Event, execute, local
 
@@ -506,6 +506,19 @@ def test_what_lacks_its_data_is_told_by_the_command(tmp_path):
     assert real.exit_code == 1
     assert "failed: svhn, " in real.output
     assert "error (%)" in real.output
+
+
+def test_a_dry_run_tells_how_all_stands_where_nothing_can_run_and_ends_soon(tmp_path, monkeypatch):
+    alone = Study("x", [Grid(("svhn",), (NETWORK,), ("focal",), (0,), RECIPE)])
+    dry = studies.status(alone, out=tmp_path / "out", data=tmp_path, estimate=True)
+    assert str(dry).splitlines()[0].startswith("no data")
+    assert "nothing can be trained" in str(dry)
+    with pytest.raises(InputError, match=r"no folder .*svhn"):
+        studies.run(alone, out=tmp_path / "out", data=tmp_path)
+    grids = [Grid((DATA, GRIDS[2][0]), (NETWORK,), ("focal",), (0,), RECIPE)]
+    monkeypatch.setattr(front, "TRYING", 0.0)  # all but the first are too late
+    dry = studies.status(Study("y", grids), out=tmp_path / "out", estimate=True)
+    assert len(dry.trials) == 1
 
 
 def test_finished_runs_need_no_data(tmp_path, monkeypatch):

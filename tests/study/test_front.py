@@ -174,7 +174,7 @@ def test_a_study_from_python_is_trained_once_and_measured_as_often_as_one_likes(
     assert found.folder == tmp_path / "out"
     assert found.report == tmp_path / "out" / "report.html"
     assert "calibrant.study.run" in found.report.read_text()
-    for part in ("ece (%)", "focal", "Temperature", "the lowest ece (%)", str(found.report)):
+    for part in ("ece (%)", "focal", "Temperature", "the lowest ECE in %", str(found.report)):
         assert part in str(found)
     assert_frame_equal(polars.read_csv(tmp_path / "out" / "rows.csv")["value"].to_frame(), found.to_polars()[["value"]])
 

@@ -7,7 +7,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from calibrant.study import Grid, Store, Study
-from calibrant.study.learning import draw, drawings
+from calibrant.study.figures import draw
+from calibrant.study.learning import drawings
 
 STUDY = Study("x", (Grid(("digits",), ("resnet8",), ("cross_entropy", "AdaFocal"), seeds=(0, 1)),))
 
@@ -95,5 +96,5 @@ def test_a_reliability_diagram_holds_the_examples_of_all_seeds(store):
 
 def test_they_are_written_with_their_numbers(store, tmp_path):
     paths = draw(STUDY, store, tmp_path / "figures")
-    assert len(paths) == 3 * 14
+    assert len(paths) == 3 * (14 + 4)  # and diagrams of either loss before and after a temperature
     assert all(path.stat().st_size for path in paths)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load
 
 from calibrant import InputError, Predictions
 from calibrant.study import Recipe, Run, Store
@@ -126,3 +127,12 @@ def test_others_can_read_what_is_kept_as_far_as_the_umask_lets_them(tmp_path):
     folder = store.folder(RUN)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o750
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o640}
+
+
+def test_weights_are_kept_in_whatever_order_they_lie_in_memory(tmp_path):
+    """Convolutions trained with channels_last are not contiguous, and safetensors takes no others."""
+    store, weight = Store(tmp_path), torch.arange(120.0).view(2, 3, 4, 5)
+    moved = weight.to(memory_format=torch.channels_last)
+    store.put(RUN, {"test": PREDICTIONS}, {"seconds": 1.5}, network={"weight": moved})
+    kept = load((tmp_path / "runs" / RUN.id / "network.safetensors").read_bytes())
+    assert torch.equal(kept["weight"], weight)

@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 
 from calibrant import Predictions, metrics
 from calibrant.study import Grid, Store, Study
-from calibrant.study.learning import draw, rocs
+from calibrant.study.figures import draw
+from calibrant.study.judging import rocs
 from calibrant.study.sweeps import sweeps
 
 SMOOTHED = ("cross_entropy", "cross_entropy(smoothing=0.05)", "cross_entropy(smoothing=0.1)")
@@ -45,11 +46,11 @@ def test_losses_against_their_strength():
         d.title: d
         for d in sweeps(one, rows_of(one, lambda run, *_: run.loss.settings.get("smoothing", 0.0) + run.seed))
     }
-    title = "ece against smoothing of cross_entropy, Identity"
+    title = "ECE in % against smoothing of cross_entropy, Identity"
     assert set(made) == {
         *(
-            f"{m} against smoothing of cross_entropy, {c}"
-            for m in ("ece", "accuracy")
+            f"{m} in % against smoothing of cross_entropy, {c}"
+            for m in ("ECE", "accuracy")
             for c in ("Identity", "Temperature")
         ),
         "temperature against smoothing of cross_entropy, Temperature",
@@ -58,9 +59,9 @@ def test_losses_against_their_strength():
     assert set(lines) == {"resnet8 on digits", "resnet8 on cifar10"}
     x, y = lines["resnet8 on digits"]
     assert x == [0, 0.05, 0.1]
-    assert y == pytest.approx([0.5, 0.55, 0.6])
+    assert y == pytest.approx([50, 55, 60])
     assert len(made[title].numbers) == 2 * 3 * 2
-    assert "resnet8 on digits 0.5 at 0 to 0.6 at 0.1" in made[title].words
+    assert "resnet8 on digits 50.00 at 0 to 60.00 at 0.1" in made[title].words
     assert (
         drawn(made["temperature against smoothing of cross_entropy, Temperature"])["resnet8 on digits"][1] == [2.5] * 3
     )
@@ -69,9 +70,9 @@ def test_losses_against_their_strength():
 def test_inverse_focal_loss_goes_on_where_focal_loss_ends():
     one = study(Grid(("digits",), ("resnet8",), ("cross_entropy", *FOCAL)), calibrators=("Identity",))
     made = {d.title: d for d in sweeps(one, rows_of(one, lambda run, *_: run.loss.settings.get("gamma", 0.0)))}
-    x, y = drawn(made["ece against gamma of focal, Identity"])["resnet8 on digits"]
+    x, y = drawn(made["ECE in % against gamma of focal, Identity"])["resnet8 on digits"]
     assert x == [-3, -1, 0, 1, 2]
-    assert y == [3, 1, 0, 1, 2]
+    assert y == [300, 100, 0, 100, 200]
 
 
 def test_sizes_of_data_and_the_best_strength_at_each():
@@ -84,8 +85,8 @@ def test_sizes_of_data_and_the_best_strength_at_each():
         return away if metric.name == "ece" else 1 - away
 
     made = {d.title: d for d in sweeps(one, rows_of(one, value))}
-    x, y = drawn(made["ece against train of cifar10, resnet8, Identity"])["cross_entropy"]
-    assert (x, y) == ([100, 200, 400], pytest.approx([0.1, 0.05, 0]))
+    x, y = drawn(made["ECE in % against train of cifar10, resnet8, Identity"])["cross_entropy"]
+    assert (x, y) == ([100, 200, 400], pytest.approx([10, 5, 0]))
     for metric in "ece", "accuracy":
         title = f"best smoothing of cross_entropy by {metric} against train of cifar10, resnet8, Identity"
         assert drawn(made[title])["cross_entropy"] == ([100, 200, 400], [0.1, 0.05, 0])
@@ -97,7 +98,7 @@ def test_parameters_of_a_calibrator_with_the_temperature():
     made = {d.title: d for d in sweeps(one, rows_of(one, lambda run, calibrator, _: calibrator.settings["gamma"]))}
     lines = drawn(made["temperature against gamma of FocalTemperature, digits, resnet8"])
     assert lines == {"focal": ([-0.5, 0.5, 5], [2, 2, 2]), "brier": ([-0.5, 0.5, 5], [2, 2, 2])}
-    assert drawn(made["ece against gamma of FocalTemperature, digits, resnet8"])["focal"][1] == [-0.5, 0.5, 5]
+    assert drawn(made["ECE in % against gamma of FocalTemperature, digits, resnet8"])["focal"][1] == [-50, 50, 500]
 
 
 def test_two_points_are_no_sweep():

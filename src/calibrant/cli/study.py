@@ -135,11 +135,18 @@ def figures(
     out_: OUT = None,
     scale: SCALE = None,
     with_: WITH = None,
+    list_: Annotated[
+        bool, typer.Option("--list", help="Only list the paper's tables and figures, and what makes each.")
+    ] = False,
 ) -> None:
     """Draw the figures of the papers, each with the numbers behind it: of their theory, or of a study that ran."""
     from calibrant.io import writable
     from calibrant.study import draw
     from calibrant.types import InputError
+
+    if list_:
+        _list_exhibits(what)
+        return
 
     with out.status("drawing"):
         if what == "focal":
@@ -153,6 +160,21 @@ def figures(
         raise InputError(f"nothing to draw: no run of study {what!r} is done in {out_ or 'runs'}")
     names = ", ".join(p.name for p in paths if p.suffix == ".svg")
     out.print(visible(f"wrote {len(paths)} files to {folder}: {names}"), markup=False)
+
+
+def _list_exhibits(study: str) -> None:
+    from calibrant.study import Study
+    from calibrant.types import InputError
+
+    exhibits = Study.load(study).drawn
+    if not exhibits:
+        raise InputError(f"study {study!r} does not say what its figures are of")
+    table = Rich(**PLAIN)
+    for column in "of the paper", "command", "tables by metric, or files":
+        table.add_column(column)
+    for one in exhibits:
+        table.add_row(*map(markup, (one.place, one.command, ", ".join(one.names))))
+    out.print(table)
 
 
 @contextmanager

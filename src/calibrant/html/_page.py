@@ -62,7 +62,7 @@ def page(
 
 def typeset(text: str) -> Markup:
     """Return text for a page: escaped, percent signs kept with their numbers, minus signs for hyphens before them."""
-    text = re.sub(r"(?<=\d) (?=%)|(?<=\bp) (?=[<=])|(?<=\bp [<=]) (?=\d)", "\N{NO-BREAK SPACE}", text)
+    text = re.sub(r"(?<=\d) (?=%)|(?<=\b[pT]) (?=[<=])|(?<=\b[pT] [<=]) (?=\d)", "\N{NO-BREAK SPACE}", text)
     return escape(re.sub(r"(?<![\w-])-(?=[\d.]|inf)", "\N{MINUS SIGN}", text))
 
 
@@ -74,21 +74,26 @@ def table(
     marked: Sequence[bool] = (),
     labels: int = 1,
     caption: str = "table",
+    named: bool = False,
+    groups: Mapping[int, str] | None = None,
 ) -> str:
     """Return an HTML table; the first `labels` cells of a row are its headings, cells marked best are bold.
 
-    Rows that are marked stand out. Cells are text, or `Markup`.
+    Rows that are marked stand out. Cells are text, or `Markup`. Where rows are `named` by long texts, these are broken.
+    `groups` are headings by the row that they stand above.
     """
     top = "".join(f'<th scope="col">{_cell(cell).replace("(", Markup("<wbr>("))}</th>' for cell in head)
     body = ""
     for i, row in enumerate(rows):
+        if groups and i in groups:
+            body += f'<tr class="group"><th scope="rowgroup" colspan="{len(head)}">{_cell(groups[i])}</th></tr>'
         cells = "".join(f'<th scope="row">{_cell(cell)}</th>' for cell in row[:labels])
         for j, cell in enumerate(row[labels:]):
             strong = bool(best) and best[i][j]
             cells += f"<td>{'<strong>' if strong else ''}{_cell(cell)}{'</strong>' if strong else ''}</td>"
         body += f'<tr class="marked">{cells}</tr>' if marked and marked[i] else f"<tr>{cells}</tr>"
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">'
+        f'<div class="scroll{" named" if named else ""}" tabindex="0" role="region" aria-label="{escape(caption)}">'
         f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 

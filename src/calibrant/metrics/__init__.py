@@ -13,6 +13,7 @@ from calibrant.metrics import curves as curves
 from calibrant.metrics import ood as ood
 from calibrant.metrics import tables as tables
 from calibrant.metrics._about import about
+from calibrant.metrics._about import in_words as in_words
 from calibrant.metrics._binned import *
 from calibrant.metrics._compare import Comparison, Difference, compare, difference_of_means
 from calibrant.metrics._corp import *

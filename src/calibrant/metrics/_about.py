@@ -16,3 +16,13 @@ def about(name: str) -> About:
         return ood.ABOUT[family]
     known = METRICS.get(family)
     return known.about if isinstance(known, Metric) else About(family)
+
+
+def in_words(text: str) -> str:
+    """Say a metric's text in words, with its settings and its unit.
+
+    >>> in_words("ece(bins=10)"), in_words("nll")
+    ('ECE (bins=10) in %', 'negative log-likelihood')
+    """
+    known, settings = about(text), text.partition("(")[2]
+    return known.title + (f" ({settings}" if settings else "") + (" in %" if known.percent else "")

@@ -178,7 +178,7 @@ def _confident_interval(events: Events, *, level: float, above: Share = 0.99) ->
 
 
 @metric(
-    "confidence of at least 99 %",
+    "highly confident predictions",
     unit="share",
     higher_is_better=None,
     short="at least 99 % confident",
@@ -201,7 +201,7 @@ def _confident_accuracy_interval(events: Events, *, level: float, above: Share =
 
 
 @metric(
-    "accuracy of those",
+    "accuracy of highly confident predictions",
     unit="share",
     higher_is_better=True,
     meaning="how many of those are right",

@@ -23,6 +23,7 @@ __all__ = [
 
 BAR, GAP, LINE, PAPER = "#4269d0", "#ff725c", "#6b7280", "#ffffff"
 SERIES = (BAR, GAP, "#3ca951", "#efb118", "#a463f2", "#6cc5b0", "#ff8ab7", "#9c6b4e")
+STYLES = "-", (0, (4, 1.5)), (0, (1, 1))  # of as many lines as there are colors, of the next ones, and so on
 COLUMNS = 400  # a curve is drawn with at most about two points for each
 
 
@@ -96,14 +97,16 @@ def curves(
     A line is an array (epochs,) or (runs, epochs); nan leaves a gap (Mukhoti et al. 2020, Figures 1 and 3; Wang et al.
     2021, Figures 1, 3, 4 and 6).
     """
-    for (name, values), color in zip(lines.items(), _colors(lines), strict=True):
+    for i, ((name, values), color) in enumerate(zip(lines.items(), _colors(lines), strict=True)):
         runs = np.atleast_2d(np.asarray(values, dtype=float))
         at = range(1, runs.shape[1] + 1) if x is None else x
         known = ~np.isnan(runs).all(0)
         mean, low, high = (np.full(runs.shape[1], np.nan) for _ in range(3))
         for line, reduce in (mean, np.nanmean), (low, np.nanmin), (high, np.nanmax):
             line[known] = reduce(runs[:, known], axis=0)
-        ax.plot(at, mean, color=color, linewidth=1.6, label=name, marker="o" if len(mean) < 12 else "", markersize=3.5)
+        dots = {"marker": "o" if len(mean) < 12 else "", "markersize": 3.5}
+        style = STYLES[i // len(SERIES) % len(STYLES)]
+        ax.plot(at, mean, color=color, linewidth=1.6, linestyle=style, label=name, **dots)
         if len(runs) > 1:
             ax.fill_between(at, low, high, color=color, alpha=0.2, linewidth=0)
     ax.set(xlabel=xlabel, ylabel=ylabel)

@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, cast, get_args, get_origin
 
 from calibrant import catalog
 from calibrant.catalog import Method
@@ -150,6 +150,18 @@ class Setting:
         _set(self, datasets=dataset, networks=network)
 
 
+@dataclass(frozen=True)
+class Exhibit:
+    """A table or figure of a paper, and what makes it: a command, and names of what that writes.
+
+    `study run` writes tables of metrics, `figures` files; a star in their names stands for any text.
+    """
+
+    place: str
+    command: str
+    names: tuple[str, ...]
+
+
 @dataclass(frozen=True, init=False)
 class Study:
     """Grids of runs, and the calibrators and metrics to apply to each.
@@ -167,6 +179,7 @@ class Study:
     beside: Setting | None  # which of them, where the paper trained something else
     with_: tuple[str, ...]  # files and packages of one's own methods
     models: tuple[Model, ...]  # trained elsewhere
+    drawn: tuple[Exhibit, ...]  # where the paper's tables and figures come from
 
     def __init__(
         self,
@@ -180,9 +193,11 @@ class Study:
         beside: Setting | None = None,
         with_: Iterable[str] = (),
         models: Iterable[Model] = (),
+        drawn: Iterable[Exhibit] = (),
     ) -> None:
         _set(self, models=tuple(models))
         _set(self, name=name, grids=tuple(grids), title=title, published=published, beside=beside, with_=tuple(with_))
+        _set(self, drawn=tuple(drawn))
         _set(self, calibrators=calibrators, metrics=metrics, detection=detection)
         if not self.grids and not self.models:
             raise InputError("a study needs at least one grid, or models that were trained elsewhere")
@@ -210,6 +225,8 @@ class Study:
             scales = table.pop("scales", {})
             if scale is not None and scale not in scales:
                 raise InputError(f"no scale {scale!r}; it has {', '.join(scales) or 'none'}")
+            if scale is not None:
+                table.pop("drawn", None)  # is said of the whole study
             name = path.stem if scale is None else f"{path.stem}-{scale}"
             table = {"name": name} | table | (scales[scale] if scale is not None else {})
             return _study(table, path.parent)
@@ -336,18 +353,29 @@ def _study(table: dict[str, Any], folder: Path) -> Study:
     _check_included(sources, folder)
     models = _models(table.pop("models", []), folder)
     grids = table.pop("grids", [] if models and not set(table) & {"datasets", "networks", "losses"} else [{}])
+    drawn = tuple(_exhibits(table.pop("drawn", {})))
     if not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in grids):  # pyright: ignore
         raise InputError(f"grids must be tables, written [[grids]], got {grids!r}")
     read: Read = cache(method)  # a text is read once, however often it stands there
     common = {key: table.pop(key) for key in list(table) if key in shared}
     made = tuple(build(Grid, common | grid, "study", read) for grid in grids)
-    return build(Study, table, "study", read, grids=made, with_=sources, models=models)
+    return build(Study, table, "study", read, grids=made, with_=sources, models=models, drawn=drawn)
 
 
 def _models(tables: Any, folder: Path) -> tuple[Model, ...]:
     if not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):  # pyright: ignore
         raise InputError(f"models must be tables, written [[models]], got {tables!r}")
     return tuple(build(Model, one, "a model").within(folder) for one in tables)  # pyright: ignore
+
+
+def _exhibits(table: Any) -> Iterator[Exhibit]:
+    if not isinstance(table, dict):
+        raise InputError(f"drawn must be tables, written [drawn.'COMMAND'], got {table!r}")
+    for command, places in cast(dict[str, Any], table).items():
+        if not isinstance(places, dict):
+            raise InputError(f"drawn.{command!r} must be a table of places, got {places!r}")
+        for place, names in cast(dict[str, Any], places).items():
+            yield Exhibit(place, command, _convert(f"drawn.{place!r}", tuple[str, ...], names, method))
 
 
 def _check_included(sources: tuple[str, ...], folder: Path) -> None:

@@ -1,12 +1,15 @@
 """A figure with its numbers and its words, before it is ink."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
 
-__all__ = ["Drawing", "slug"]
+__all__ = ["Drawing", "legend", "slug"]
+
+INSIDE = 4  # lines that are named inside a picture; more are named below it
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,5 +25,19 @@ class Drawing:
 
 
 def slug(text: str) -> str:
-    """Return a text as part of the name of a file."""
-    return "".join(c if c.isalnum() else "_" for c in text).strip("_")
+    """Return a text as part of the name of a file.
+
+    >>> slug("focal(gamma=3, detach_weight=True)")
+    'focal_gamma_3_detach_weight_True'
+    """
+    return re.sub(r"[\W_]+", "_", text).strip("_")
+
+
+def legend(ax: Axes) -> None:
+    """Name the lines in small letters, below the picture where they are many."""
+    handles, names = ax.get_legend_handles_labels()
+    if len(names) < 2:
+        return
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 1 if max(map(len, names)) > 30 else 2}
+    where: dict[str, Any] = below if len(names) > INSIDE else {}
+    ax.legend(handles, names, frameon=False, fontsize=6.5, handlelength=2, labelspacing=0.25, **where)

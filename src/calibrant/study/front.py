@@ -1,6 +1,7 @@
 """The front door: run a study, measure what is stored again, ask how it stands. The command line calls these."""
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ from calibrant.study.store import Store
 from calibrant.study.track import tracking
 from calibrant.types import InputError
 
+TRYING = 10.0  # seconds after which a dry run tries no more batches
 Tell = Callable[[Progress], object]
 AnyStudy = str | Path | Study
 
@@ -69,6 +71,8 @@ def run(
         said(f"{_what(found, run)} is damaged: {why}; it is trained again")
     said(*store.share(runs))
     known = ready(runs, store, source)
+    if not known.runs and not found.models:
+        raise InputError("; ".join(dict.fromkeys(known.absent.values())))
     store = store.knowing(known.digests)
     if not mix_versions:
         check_versions(known.runs, store)
@@ -132,8 +136,8 @@ def status(
 ) -> Status:
     """Say how the runs of a study stand and how long the rest takes.
 
-    With `estimate` the data sets are looked for and single batches trained, to say what can run and how long it takes.
-    The rest is as in `run`.
+    With `estimate` the data sets are looked for and single batches trained, to say what can run and how long it takes;
+    after some seconds no more kinds of networks are tried. The rest is as in `run`.
     """
     found, store, _ = _opened(study, out, mirror, scale, with_)
     runs, source = chosen(found, only), Data(None if data is None else Path(data))
@@ -142,7 +146,10 @@ def status(
     if estimate:
         known = ready(runs, store, source)
         absent, store = dict(known.absent), store.knowing(known.digests)
+        began = time.monotonic()
         for one in untimed(list(known.runs), store):
+            if trials and time.monotonic() - began > TRYING:
+                break
             where, what, _ = found.names(one)
             if progress is not None:
                 progress(Progress(f"timing {what} on {where}"))
@@ -164,12 +171,12 @@ def draw(
 
     Returns the files written to `folder`, none if nothing is done; the rest is as in `run`.
     """
-    from calibrant.study import learning
+    from calibrant.study import figures
 
     found, store, _ = _opened(study, out, None, scale, with_)
     store.share(found.runs())
     writable(Path(folder) / "figure.svg")
-    return learning.draw(found, store, Path(folder))
+    return figures.draw(found, store, Path(folder))
 
 
 def _opened(

@@ -1,34 +1,27 @@
 """How the networks of a study learned: figures over epochs from the runs' histories, as numbers and as ink."""
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, groupby
-from pathlib import Path
+from itertools import groupby
 from typing import Any
 
 import numpy as np
-import polars
 import torch
 from matplotlib.axes import Axes
 
-from calibrant import calibrators, catalog, metrics, plots
+from calibrant import catalog, metrics, plots
 from calibrant._bins import Bins
-from calibrant.figures import new_figure, save_figure
-from calibrant.predictions import Predictions
 from calibrant.study.config import Study
-from calibrant.study.drawing import Drawing, slug
-from calibrant.study.rows import rows as measured_rows
-from calibrant.study.rows import shown
+from calibrant.study.drawing import Drawing, legend, slug
 from calibrant.study.store import Store
-from calibrant.study.sweeps import sweeps
 
-__all__ = ["draw", "drawings", "rocs"]
+__all__ = ["drawings"]
 
 Rows = Sequence[Mapping[str, Any]]  # the epochs of one run
 Histories = Mapping[str, Sequence[Rows]]  # loss -> runs
 
+MANY = 10  # lines that one picture can hold
 SPLITS = {"train": "training data", "val": "validation", "test": "test"}
 COLUMNS = {
     "loss": "loss",
@@ -75,22 +68,6 @@ def drawings(study: Study, store: Store) -> Iterator[Drawing]:
             )
 
 
-def draw(study: Study, store: Store, folder: Path) -> list[Path]:
-    """Draw how the finished networks of a study learned, and what came of its parameters and shifts.
-
-    Returns the files written, none if nothing is done.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    paths: list[Path] = []
-    swept = sweeps(study, measured_rows(study, store))
-    for drawing in chain(drawings(study, store), swept, rocs(study, store)):
-        figure = new_figure(4.6, 3.2)
-        drawing.draw(figure.subplots())
-        figure.suptitle(textwrap.fill(drawing.title, 64), fontsize=9)
-        paths += save_figure(folder, drawing.name, figure, polars.DataFrame(drawing.numbers))
-    return paths
-
-
 def _main(drawing: Drawing) -> bool:
     return not drawing.name.startswith(("train_", "val_bin_gaps", "reliability")) and not drawing.name.endswith(
         ("_correct", "_wrong")
@@ -102,9 +79,9 @@ def _drawings(histories: Histories) -> Iterator[Drawing]:
     for column in columns:
         split, _, what = column.partition("_")
         if split in SPLITS and (said := _said(what)):
-            yield _curves(slug(column), f"{said}, {SPLITS[split]}", _lines(histories, column))
+            yield from _parted(slug(column), f"{said}, {SPLITS[split]}", _lines(histories, column))
         elif column == "last_layer_norm":
-            yield _curves(column, "norm of the last layer's weights", _lines(histories, column))
+            yield from _parted(column, "norm of the last layer's weights", _lines(histories, column))
         elif what == "bin_gaps":
             yield from _gaps(histories, column, SPLITS[split])
         elif what == "reliability_count":
@@ -121,7 +98,7 @@ def _said(what: str) -> str:
     """Say what a column of a split holds, "" if it is no number."""
     if what in COLUMNS:
         return COLUMNS[what]
-    return metrics.about(what).title if what.partition("(")[0] in catalog.METRICS else ""
+    return metrics.in_words(what).removesuffix(" in %") if what.partition("(")[0] in catalog.METRICS else ""
 
 
 def _lines(histories: Histories, column: str, item: int | None = None) -> dict[str, np.ndarray]:
@@ -139,6 +116,22 @@ def _lines(histories: Histories, column: str, item: int | None = None) -> dict[s
 def _number(value: Any, item: int | None) -> float:
     value = value if item is None or value is None else value[min(item, len(value) - 1)]
     return np.nan if value is None else float(value)
+
+
+def _parted(name: str, title: str, lines: Mapping[str, np.ndarray]) -> Iterator[Drawing]:
+    """Yield one drawing of few lines, or of many one for every kind of loss, each beside the first loss of all."""
+    kinds: dict[str, list[str]] = {}
+    for line in lines if len(lines) > MANY else ():
+        kinds.setdefault(line.partition("(")[0], []).append(line)
+    if not any(len(kind) > 2 for kind in kinds.values()):
+        yield _curves(name, title, lines)
+        return
+    first, parts = next(iter(lines)), {kind: some for kind, some in kinds.items() if len(some) > 2}
+    if rest := [line for kind, some in kinds.items() if kind not in parts for line in some]:
+        parts["the rest"] = rest
+    for kind, some in parts.items():
+        chosen = {line: lines[line] for line in dict.fromkeys([first, *some])}
+        yield _curves(f"{name}_{slug(kind)}", f"{title}, {kind}", chosen)
 
 
 def _curves(name: str, title: str, lines: Mapping[str, np.ndarray]) -> Drawing:
@@ -159,12 +152,7 @@ def _draw_curves(lines: Mapping[str, np.ndarray], ax: Axes) -> None:
         for name, values in lines.items()
     }
     plots.curves(filled, ax=ax)
-    _small_legend(ax)
-
-
-def _small_legend(ax: Axes) -> None:
-    if ax.get_legend() is not None:
-        ax.legend(frameon=False, fontsize=6.5, handlelength=1.4, labelspacing=0.25)
+    legend(ax)
 
 
 def _gaps(histories: Histories, column: str, split: str) -> Iterator[Drawing]:
@@ -259,7 +247,7 @@ def _histograms(name: str, title: str, groups: Mapping[str, Sequence[tuple[Any, 
 
     def draw(ax: Axes) -> None:
         plots.histograms(values, ax=ax, xlabel=xlabel)
-        _small_legend(ax)
+        legend(ax)
 
     return Drawing(name, title, f"Histograms of the {title}. Medians: {medians}.", draw, numbers)
 
@@ -268,45 +256,3 @@ def _spread(counts: Sequence[int], edges: Sequence[float]) -> np.ndarray:
     """Return values with this histogram: those of a bin evenly spaced inside it."""
     inside = [np.linspace(low, high, n + 2)[1:-1] for n, low, high in zip(counts, edges[:-1], edges[1:], strict=True)]
     return np.concatenate(inside)
-
-
-def rocs(study: Study, store: Store) -> Iterator[Drawing]:
-    """Yield how well each loss tells every shift from the test set: ROC curves of all seeds, before and after scaling.
-
-    (Ghosh et al. 2022, on out-of-distribution detection.) A curve per loss, by the study's first score.
-    """
-    score, after = study.detection[0], shown(study)
-    groups: dict[tuple[str, ...], dict[str, list[tuple[Predictions, Predictions]]]] = {}
-    for run in (run for run in study.runs() if run in store):
-        val, test = store.get(run, "val").double(), store.get(run, "test").double()
-        dataset, network, loss = study.names(run)
-        for i, shift in enumerate(run.shifts):
-            outside = store.get(run, f"shift{i}").double()
-            for calibrator in dict.fromkeys((study.calibrators[0], after)):
-                fitted: Any = calibrators.fit(calibrator, val)
-                key = study.label(shift), calibrator.text, network, dataset
-                groups.setdefault(key, {}).setdefault(loss, []).append((test.mapped(fitted), outside.mapped(fitted)))
-    for (shift, calibrator, network, dataset), found in groups.items():
-        lines = {loss: _roc(pairs, score) for loss, pairs in found.items()}
-        title = f"{dataset} told from {shift} by {score}, {network}, {calibrator}"
-        numbers = [
-            {"line": loss, "passing_outside": x, "passing_inside": y}
-            for loss, line in lines.items()
-            for x, y in zip(*line, strict=True)
-        ]
-        words = "; ".join(f"{loss} {np.trapezoid(y, x):.3f}" for loss, (x, y) in lines.items())
-        ink = partial(_draw_rocs, lines)
-        yield Drawing(slug(f"roc_{title}"), title, f"ROC curves, {title}. Area below: {words}.", ink, numbers)
-
-
-def _roc(pairs: Sequence[tuple[Predictions, Predictions]], score: Any, points: int = 200) -> tuple[Any, Any]:
-    """Return the mean ROC curve over seeds, read at `points` shares of what is outside."""
-    at = np.linspace(0, 1, points + 1)
-    curves = (metrics.ood.roc(inside, outside, score=score) for inside, outside in pairs)
-    return at, np.mean([np.interp(at, curve.x.numpy(), curve.y.numpy()) for curve in curves], axis=0)
-
-
-def _draw_rocs(lines: Mapping[str, tuple[Any, Any]], ax: Axes) -> None:
-    guide = {"_chance": ([0, 1], [0, 1])}
-    plots.family(guide | dict(lines), ax=ax, xlabel="shifted examples that pass", ylabel="test examples that pass")
-    _small_legend(ax)

@@ -26,7 +26,7 @@ def ready(runs: Sequence[Run], store: Store, data: Data) -> Ready:
     """Load every data set that is to be trained on, and say which are not at hand.
 
     Those of finished runs are looked at too, where a folder of data is named: it may hold other data by now. Raises
-    `InputError` if a network does not take its data, or if nothing is finished and nothing can be trained.
+    `InputError` if a network does not take its data.
     """
     digests, why = dict[Method, str](), dict[Method, str]()
     for method, networks in _wanted(runs, store, data).items():
@@ -44,8 +44,6 @@ def ready(runs: Sequence[Run], store: Store, data: Data) -> Ready:
         for run in runs
         if run not in store and (lacking := [method for method in run.data if method in why])
     }
-    if runs and len(absent) == len(runs):
-        raise InputError("; ".join(dict.fromkeys(absent.values())))
     return Ready([run for run in runs if run not in absent], absent, digests)
 
 

@@ -3,10 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import torch
 from markupsafe import Markup
 
-from calibrant._bins import Events
 from calibrant.html import (
     BAR_READING,
     CURVE_READING,
@@ -22,18 +20,19 @@ from calibrant.html import (
     table,
     typeset,
 )
-from calibrant.metrics import About
+from calibrant.metrics import About, in_words
 from calibrant.study.config import Recipe, Run, Study
 from calibrant.study.drawing import Drawing
 from calibrant.study.learning import drawings
-from calibrant.study.rows import Measured, shown
+from calibrant.study.rows import Measured, pooled, shown
 from calibrant.study.store import Store
 from calibrant.study.sweeps import sweeps
 from calibrant.study.tables import Cell, Table
 
 BINS = 15
 SMALL = 2.6  # inches, where there are many
-SAID = 4  # places whose finding is said at the top
+SAID = 4  # places, or losses, or metrics, that are told one by one
+LONG = 12  # rows of a table from which not all metrics stand open
 
 SHIFT_READING = (
     '<p class="note">The networks and calibrators of above on other test sets: corrupted images, whose labels still '
@@ -88,7 +87,11 @@ def _recipes(study: Study, runs: Sequence[Run]) -> dict[str, str]:
 
 def result_tables(study: Study, tables: Sequence[Table]) -> str:
     """Return the tables of a study without those of its shifts, and what stands in them."""
-    return "".join(_study_table(t) for t in tables if not t.shift) + _legend(study, tables)
+    made = [(_study_table(t), len(t.rows)) for t in tables if not t.shift]
+    first = SAID if any(rows > LONG for _, rows in made) else len(made)
+    rest = "".join(table for table, _ in made[first:])
+    more = folded("The other metrics", rest) if rest else ""
+    return "".join(table for table, _ in made[:first]) + more + _legend(study, tables)
 
 
 def finding(made: Sequence[Table]) -> str:
@@ -100,7 +103,7 @@ def finding(made: Sequence[Table]) -> str:
     told = (" ".join(_finding(table, [row for row in table.rows if row[:2] == place])) for place in places[:SAID])
     parts = [f"{network} on {dataset}: {words}" for (dataset, network), words in zip(places, told)]
     more = f"So it goes on for {len(places) - SAID} more, in the tables." if len(places) > SAID else ""
-    return " ".join([*parts, more]).strip()
+    return "\n".join([*parts, more]).strip()
 
 
 def _finding(table: Table, rows: Sequence[tuple[str, ...]]) -> list[str]:
@@ -115,22 +118,28 @@ def _finding(table: Table, rows: Sequence[tuple[str, ...]]) -> list[str]:
                 by = "" if column == "Identity" else f" followed by {column}"
                 most = "highest" if table.about.higher_is_better else "lowest"
                 value = replace(cell, mark="").text(table.about)
-                sentences.append(f"{label}, {row[2]}{by} has the {most} {table.about.heading(table.metric)}: {value}.")
+                sentences.append(f"{label}, {row[2]}{by} has the {most} {in_words(table.metric)}: {value}.")
                 break
     return sentences
 
 
 def _ways(table: Table, rows: Sequence[tuple[str, ...]]) -> list[str]:
     scaled = next((c for c in table.columns if family(c) == "Temperature"), None)
-    at = {row: table.cells[row, scaled].temperature for row in rows} if scaled else {}
+    at = {row[2]: table.cells[row, scaled].temperature for row in rows} if scaled else {}
     sentences: list[str] = []
-    for way, names in (
-        ("overconfident", [f"{row[2]} (T = {t:.2f})" for row, t in at.items() if t > 1.05]),
-        ("underconfident", [f"{row[2]} (T = {t:.2f})" for row, t in at.items() if t < 0.95]),
+    for way, found in (
+        ("overconfident", {loss: t for loss, t in at.items() if t > 1.05}),
+        ("underconfident", {loss: t for loss, t in at.items() if t < 0.95}),
     ):
-        if names:
-            who = "Networks trained with " if table.trained_here else ""
-            sentences.append(f"{who}{listed(names)} came out {way}.")
+        who = "Networks trained with " if table.trained_here else ""
+        if len(found) > SAID:
+            least, most = min(found, key=found.__getitem__), max(found, key=found.__getitem__)
+            which = f"{len(found)} of {len(at)} {'losses' if who else 'models'}"
+            reach = f": temperatures from {found[least]:.2f} ({least}) to {found[most]:.2f} ({most})"
+            sentences.append(f"{who}{which} came out {way}{reach}.")
+        elif found:
+            names = listed([f"{loss} (T = {t:.2f})" for loss, t in found.items()])
+            sentences.append(f"{who}{names} came out {way}.")
     return sentences
 
 
@@ -140,19 +149,26 @@ def family(text: str) -> str:
 
 
 def _study_table(t: Table) -> str:
-    rows = [[t.name(row), *(_beside(t.cells[row, c], t.about) for c in t.columns)] for row in t.rows]
+    places = [f"{network} on {dataset}" for dataset, network, _ in t.rows]
+    several = len(set(places)) > 1
+    groups = {i: place for i, place in enumerate(places) if several and (i == 0 or place != places[i - 1])}
+    rows = [[row[2], *(_beside(t.cells[row, c], t.about) for c in t.columns)] for row in t.rows]
     best = [[t.cells[row, c].best for c in t.columns] for row in t.rows]
-    made = table([t.side, *t.columns], rows, best=best, caption=t.heading)
+    made = table([t.side, *t.columns], rows, best=best, caption=t.heading, named=True, groups=groups)
     notes = "".join(f'<p class="note">{typeset(note)}</p>' for note in t.own_notes)
-    return f"<h3>{typeset(t.heading)}</h3>{made}{notes}"
+    words = in_words(t.metric)
+    words = words[:1].upper() + words[1:] + (f" on {t.shift}" if t.shift else "")
+    return f"<h3>{typeset(words)}<code>{typeset(t.metric)}</code></h3>{made}{notes}"
 
 
 def _beside(cell: Cell, about: About) -> str:
-    """Return our number and, small below it, the paper's."""
-    ours = typeset(cell.text(about))
-    if cell.printed is None:
-        return ours
-    return ours + Markup("<small>paper ") + typeset(cell.printed.text(about)) + Markup("</small>")
+    """Return our number and, small below it, what the calibrator learned and the paper's number."""
+    value, opening, learned = cell.text(about).partition(" (")
+    learned, _, mark = learned.rpartition(")")
+    ours = typeset("\N{EN DASH}" if value == "nan" else value + mark)
+    small = [f"({learned})"] if opening else []
+    small += [f"paper {cell.printed.text(about)}"] if cell.printed else []
+    return ours + Markup("".join(f"<small>{typeset(line)}</small>" for line in small))
 
 
 def _legend(study: Study, made: Sequence[Table]) -> str:
@@ -208,15 +224,11 @@ def _diagrams(study: Study, measured: Sequence[Measured]) -> tuple[str, str]:
 def _diagrams_of(groups: Mapping[str, Sequence[Measured]], after: str, where: str) -> tuple[str, str]:
     curves = bars = ""
     for loss, runs in groups.items():
-        pooled = {"before": _pooled([one.before for one in runs])}
-        pooled |= {f"after {after}": _pooled([one.after for one in runs])} if after != "Identity" else {}
-        for when, events in pooled.items():
+        events_of = {"before": pooled([one.before for one in runs])}
+        events_of |= {f"after {after}": pooled([one.after for one in runs])} if after != "Identity" else {}
+        for when, events in events_of.items():
             bins = events.equal_width(BINS)
             note = f"ECE {percent(float((bins.weight * bins.gap.abs()).sum()))}"
             curves += curve_diagram(f"{loss}{where}, {when}", events.ties, bins, note, SMALL)
-            bars += bar_diagram(f"{loss}{where}, {when}", bins, note, SMALL)
+            bars += bar_diagram(f"{loss}{where}, {when}, in bars", bins, note, SMALL)
     return curves, bars
-
-
-def _pooled(parts: Sequence[Events]) -> Events:
-    return Events(*(torch.cat([getattr(part, name) for part in parts]) for name in ("confidence", "happened")))

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from typing import Any
 
+import torch
+
 from calibrant import calibrators, catalog, metrics
 from calibrant._bins import Events
 from calibrant._solve import few_threads
@@ -197,6 +199,11 @@ def reported(fitted: object) -> dict[str, float]:
         with suppress(TypeError, ValueError, RuntimeError):  # one's own may be several
             found[name] = float(getattr(fitted, name, math.nan))
     return found
+
+
+def pooled(parts: Sequence[Events]) -> Events:
+    """Return the events of several runs together."""
+    return Events(*(torch.cat([getattr(part, name) for part in parts]) for name in ("confidence", "happened")))
 
 
 def _plain(events: Events) -> Events:

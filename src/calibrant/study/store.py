@@ -253,7 +253,8 @@ class Store:
             for split, p in splits.items()
         }
         if network and all(isinstance(value, torch.Tensor) for value in network.values()):
-            files[NETWORK] = save({key: value.detach().cpu().clone() for key, value in network.items()})
+            plain = torch.contiguous_format  # others are not taken
+            files[NETWORK] = save({k: v.detach().cpu().clone(memory_format=plain) for k, v in network.items()})
         epochs = io.BytesIO()
         polars.DataFrame(list(history), infer_schema_length=None).write_parquet(epochs)
         files["history.parquet"] = epochs.getvalue()

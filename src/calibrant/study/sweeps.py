@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from calibrant import metrics, plots
 from calibrant.catalog import Method, hyperparameters
 from calibrant.study.config import Study
-from calibrant.study.drawing import Drawing, slug
+from calibrant.study.drawing import Drawing, legend, slug
 
 __all__ = ["sweeps"]
 
@@ -94,7 +94,7 @@ def _drawn(
             lines.setdefault(line_of(row), {}).setdefault(x, []).append(float(row["value"]))
         lines = {name: points for name, points in lines.items() if len(points) >= FEWEST}
         if lines:
-            yield _drawing(metric, family, ", ".join(where), lines)
+            yield _drawing(metric, metrics.in_words(metric), family, ", ".join(where), lines)
 
 
 def _best(rows: Rows, sizes: Family, losses: Family) -> Iterator[Drawing]:
@@ -114,36 +114,39 @@ def _best(rows: Rows, sizes: Family, losses: Family) -> Iterator[Drawing]:
         if all(points.values()) and len(points) >= FEWEST:
             family = Family(sizes.name, sizes.parameter, {})
             what = f"best {losses.parameter} of {losses.name} by {metric}"
-            yield _drawing(what, family, f"{network}, {calibrator}", {losses.name: points})
+            yield _drawing(what, what, family, f"{network}, {calibrator}", {losses.name: points})
 
 
-def _drawing(metric: str, family: Family, where: str, lines: Mapping[str, Mapping[float, Sequence[float]]]) -> Drawing:
+def _drawing(
+    metric: str, words: str, family: Family, where: str, lines: Mapping[str, Mapping[float, Sequence[float]]]
+) -> Drawing:
+    about = metrics.about(metric)
+    unit = 100 if about.percent else 1
     xs = sorted({x for points in lines.values() for x in points})
     most = max(len(values) for points in lines.values() for values in points.values())
     arrays = {
-        name: np.array([[*points.get(x, []), *[math.nan] * most][:most] for x in xs]).T
+        name: unit * np.array([[*points.get(x, []), *[math.nan] * most][:most] for x in xs]).T
         for name, points in lines.items()
     }
-    title = f"{metric} against {family.parameter} of {family.name}, {where}"
+    title = f"{words} against {family.parameter} of {family.name}, {where}"
     numbers = [
         {"line": name, family.parameter: x, "run": run, "value": value}
         for name, points in lines.items()
         for x in sorted(points)
         for run, value in enumerate(points[x])
     ]
-    ends = "; ".join(f"{name} {_range(points)}" for name, points in lines.items())
-    ink = partial(_ink, arrays, xs, family.parameter, metric)
+    ends = "; ".join(f"{name} {_range(points, about.text)}" for name, points in lines.items())
+    ink = partial(_ink, arrays, xs, family.parameter, words)
     return Drawing(
         slug(f"sweep_{metric}_{family.name}_{family.parameter}_{where}"), title, f"{title}: {ends}.", ink, numbers
     )
 
 
-def _range(points: Mapping[float, Sequence[float]]) -> str:
-    first, last = min(points), max(points)
-    return f"{np.mean(points[first]):.4g} at {first:g} to {np.mean(points[last]):.4g} at {last:g}"
+def _range(points: Mapping[float, Sequence[float]], text: Callable[[float], str]) -> str:
+    ends = min(points), max(points)
+    return " to ".join(f"{text(float(np.mean(points[x])))} at {x:g}" for x in ends)
 
 
 def _ink(arrays: Mapping[str, np.ndarray], xs: Sequence[float], xlabel: str, ylabel: str, ax: Axes) -> None:
     plots.curves(arrays, ax=ax, x=xs, xlabel=xlabel, ylabel=ylabel)
-    if ax.get_legend() is not None:
-        ax.legend(frameon=False, fontsize=6.5, handlelength=1.4, labelspacing=0.25)
+    legend(ax)

@@ -1,0 +1,40 @@
+"""All figures of a study, drawn to files."""
+
+import textwrap
+from itertools import chain
+from pathlib import Path
+
+import polars
+
+from calibrant.figures import new_figure, save_figure
+from calibrant.study.config import Study
+from calibrant.study.drawing import INSIDE, Drawing
+from calibrant.study.judging import diagrams, rocs
+from calibrant.study.learning import drawings
+from calibrant.study.rows import measured
+from calibrant.study.store import Store
+from calibrant.study.sweeps import sweeps
+
+__all__ = ["draw"]
+
+
+def draw(study: Study, store: Store, folder: Path) -> list[Path]:
+    """Draw how the finished networks of a study learned, what they say, and what came of its parameters and shifts.
+
+    Returns the files written, none if nothing is done.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    found = list(measured(study, store))
+    swept = sweeps(study, (row for one in found for row in one.rows))
+    made = chain(drawings(study, store), diagrams(study, found), swept, rocs(study, store))
+    return [path for drawing in made for path in _written(folder, drawing)]
+
+
+def _written(folder: Path, drawing: Drawing) -> list[Path]:
+    figure = new_figure(4.6, 3.2)
+    ax = figure.subplots()
+    drawing.draw(ax)
+    if (names := ax.get_legend()) is not None and len(names.get_texts()) > INSIDE:
+        figure.set_figheight(3.2 + 0.1 * len(names.get_texts()))
+    figure.suptitle(textwrap.fill(drawing.title, 64), fontsize=9)
+    return save_figure(folder, drawing.name, figure, polars.DataFrame(drawing.numbers))

@@ -1,0 +1,145 @@
+"""Every table and figure that a bundled study names is made by the command that it names."""
+
+import shlex
+from dataclasses import replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from small_data import write_images, write_text
+
+import calibrant
+from calibrant import InputError, figures, study
+from calibrant.cli import app
+from calibrant.study import Grid, Study
+from calibrant.study.config import Exhibit
+
+BUNDLED = sorted(path.stem for path in (Path(calibrant.__file__).parent / "studies").glob("*.toml"))
+IMAGES = "cifar10", "cifar100", "svhn"
+
+
+def parsed(command: str) -> dict[str, Any]:
+    """Read a command as the command line does; return its parameters, and its own name as `command`."""
+    program, *words = shlex.split(command)
+    assert program == "calibrant"
+    found: Any = typer.main.get_command(app)
+    while hasattr(found, "commands"):
+        name, *words = words
+        found = found.commands[name]
+    return found.make_context("calibrant", words).params | {"command": found.name}
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_every_study_says_what_makes_its_tables_and_figures(name):
+    exhibits = Study.load(name).drawn
+    assert exhibits
+    assert len({(one.place, one.command) for one in exhibits}) == len(exhibits)
+    for one in exhibits:
+        assert one.names
+        given = parsed(one.command)
+        about = given.get("study") or given.get("what") or "quickstart"
+        assert about in (name, "focal")
+
+
+def test_a_command_that_there_is_not_is_no_command():
+    with pytest.raises(Exception, match="No such option"):
+        parsed("calibrant figures mukhoti_2020 --draw")
+
+
+def test_what_is_drawn_is_read_from_the_file(tmp_path):
+    text = 'datasets = ["digits"]\nnetworks = ["resnet8"]\nlosses = ["focal"]\n[drawn.{}]\n"Table 1" = {}\n'
+    path = tmp_path / "mine.toml"
+    path.write_text(text.format('"calibrant study run mine"', '["ece"]'))
+    assert Study.load(path).drawn == (Exhibit("Table 1", "calibrant study run mine", ("ece",)),)
+    path.write_text(text.format('"calibrant study run mine"', "3"))
+    with pytest.raises(InputError, match="Table 1"):
+        Study.load(path)
+    path.write_text(text.replace("[drawn.{}]\n", "[drawn]\n").format("3"))
+    with pytest.raises(InputError, match="drawn"):
+        Study.load(path)
+
+
+# The walk
+
+
+@pytest.fixture(scope="module")
+def tiny_data(tmp_path_factory, data_cache):
+    root = tmp_path_factory.mktemp("tiny")
+    write_images(root / "cifar10", {"train": 128, "test": 40}, size=32, classes=10, image="img")
+    write_images(root / "cifar100", {"train": 128, "test": 40}, size=32, classes=100, image="img", label="fine_label")
+    write_images(root / "svhn", {"train": 128, "test": 40}, size=32, classes=10)
+    write_images(root / "tiny-imagenet", {"train": 400, "validation": 40}, size=64, classes=200)
+    write_text(root)
+    for name, width in ("glove.6B.100d.txt", 100), ("glove.840B.300d.txt", 300):
+        lines = (f"word{i} {' '.join([str(i % 7 - 3)] * width)}" for i in range(20))
+        (root / name).write_text("\n".join(["the" + " 0.5" * width, *lines, "good" + " 0.1" * width]) + "\n")
+    return root
+
+
+@pytest.fixture(scope="module")
+def theory(tmp_path_factory):
+    """The names of the figures of the theory."""
+    paths = figures.focal(tmp_path_factory.mktemp("theory"))
+    assert all(path.stat().st_size for path in paths)
+    return {path.stem for path in paths}
+
+
+def dataset(method) -> str:
+    """At most 64 images to train on; sizes that a study compares stay apart."""
+    settings = dict(method.settings)
+    if method.name in ("cifar10", "cifar100"):
+        train, val = settings.get("train"), settings.get("val")
+        settings["train"] = 64 if train is None or val else 8 + train // 1000
+        settings["val"] = 20 if val is None else 10 + val // 100
+    elif method.name == "svhn":
+        settings["val"] = 64
+    elif method.name == "newsgroups":
+        settings["val"] = 40
+    return calibrant.catalog.spell(method.name, settings)
+
+
+def tiny(name: str) -> Study:
+    """The study with one epoch, one seed, small networks and small data, but all of its methods."""
+    whole = Study.load(name)
+    grids: list[Grid] = []
+    for grid in whole.grids:
+        images = grid.datasets[0].name in (*IMAGES, "tiny_imagenet")
+        small = [f"resnet8(width={2 + i})" for i, _ in enumerate(grid.networks)]
+        recipe = replace(grid.recipe, epochs=1, batch_size=32, milestones=(), warmup=0, channels_last=False)
+        traces = [
+            f"{t.name}(epochs=(1,))" if "epochs" in t.settings or t.name in ("gradients", "reliability") else t
+            for t in grid.traces
+        ]
+        shifts = [dataset(s) if s.name in IMAGES else s for s in grid.shifts]
+        datasets = [dataset(d) for d in grid.datasets]
+        grids.append(
+            Grid(datasets, small if images else grid.networks, grid.losses, grid.seeds[:1], recipe, shifts, traces)
+        )
+    return Study(name, grids, whole.calibrators, whole.metrics, whole.detection, whole.title)
+
+
+def first_epoch(name: str) -> str:
+    """A figure of a certain epoch is one of the first here."""
+    head, _, rest = name.partition("_")
+    number, *more = rest.split("_", 1)
+    if head == "gradient":
+        return "gradient_norms_1"
+    return "_".join([head, "1", *more]) if head == "reliability" and number.isdigit() else name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUNDLED)
+def test_every_exhibit_is_made_at_tiny_scale(name, tiny_data, theory, tmp_path):
+    result = study.run(tiny(name), out=tmp_path / "runs", data=tiny_data)
+    assert not result.failed
+    drawn = study.draw(tiny(name), tmp_path / "figures", out=tmp_path / "runs")
+    assert all(path.stat().st_size for path in drawn)
+    metrics = {table.metric for table in result.tables}
+    for one in Study.load(name).drawn:
+        given = parsed(one.command)
+        made = metrics if given["command"] != "figures" else {path.stem for path in drawn}
+        made = theory if given.get("what") == "focal" else made
+        for wanted in map(first_epoch, one.names):
+            assert any(fnmatch(file, wanted) for file in made), f"{one.place}: no {wanted} among {sorted(made)}"

@@ -274,8 +274,8 @@ class Predictions:
         if isinstance(self.of, int):
             known = self.__dict__.get("outcomes")
             said = _softmax.one_class(self.logits, self.of) if known is None else known.probability
-            return Events(said, (self.labels == self.of).double(), self.weights)
-        return Events(*self._top_label, self.weights)
+            return Events(said, (self.labels == self.of).double(), self.weights, self.clusters)
+        return Events(*self._top_label, self.weights, self.clusters)
 
     @property
     def _top_label(self) -> tuple[Tensor, Tensor]:

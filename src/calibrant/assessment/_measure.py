@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from calibrant import calibrators, metrics
+from calibrant._folds import units
 from calibrant.assessment._event import Event, event, event_of
 from calibrant.assessment._plain import written
 from calibrant.assessment._table import Row, Table
@@ -131,8 +132,7 @@ def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float,
         if method.text == "nll" and fit is not None:
             parts = metrics.split(p, fit=partial(calibrators.fit, fit), level=level)
             rows += [_of_interval(name, i) for name, i in zip(PARTS_OF, (parts.refinement, parts.calibration))]
-    events, mass = p.events, p.mass
-    total = events.happened.sum() if p.weights is None else (events.happened * p.weights).sum()
+    events = p.events
     return Measurement(
         n=len(p),
         k=k,
@@ -141,10 +141,11 @@ def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float,
         rows=_finished(rows, judged, more),
         event=judged,
         names=p.class_names,
-        happened=metrics.wilson(float(total) / mass, mass, level),
+        happened=metrics.share_interval(events.happened, p.weights, level, p.clusters),
         ties=events.ties,
         table=events.equal_width(bins),
         classes_=lambda: classes_of(p, cells()),
+        clusters="" if p.clusters is None else f"{units(p):,} cluster{'s' * (units(p) != 1)}",
     )
 
 
@@ -181,10 +182,11 @@ def _of_summary(summary: Summary, more: list[Method], of: Of | None, bins: int |
         rows=_finished(rows, judged, more),
         event=judged,
         names=summary.class_names,
-        happened=metrics.wilson(summary.total("happened") / summary.mass, summary.mass, level),
+        happened=summary.interval("happened", level),
         ties=summary.ties,
         table=summary.equal_width(bins),
         classes_=None,
+        clusters="clusters" if summary.clustered else "",
     )
 
 

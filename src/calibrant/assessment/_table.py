@@ -59,6 +59,12 @@ class Table:
     ties: Ties  # examples sorted by confidence: what curves are drawn from
     table: Bins  # the bins behind ECE
     classes_: Callable[[], Classes] | None = field(repr=False)
+    clusters: str = ""  # such as "50 clusters", where examples depend on each other
+
+    @property
+    def among(self) -> str:
+        """What there are n of."""
+        return self.event.among + (f" in {self.clusters}" if self.clusters else "")
 
     @cached_property
     def classes(self) -> Classes | None:
@@ -109,6 +115,7 @@ class Table:
     def json(self) -> str:
         """Return all numbers as JSON text; null for what there is not, "inf" for infinity."""
         content = {"n": self.n, "k": self.k, "judged": self.event.judged, "bins": self.bins, "level": self.level}
+        content |= {"clusters": self.clusters} if self.clusters else {}
         content |= {} if self.names is None else {"classes": self.names}
         return json.dumps(strict(content | {"results": self.records()}), indent=1, allow_nan=False) + "\n"
 

@@ -54,7 +54,7 @@ def plain_text(value: Any) -> str:
 def _numbers(tables: Mapping[str, Measured]) -> Table:
     first = next(iter(tables.values()))
     body = Table(**PLAIN, padding=(0, 1, 0, 0))
-    body.add_column(markup(f"{first.n:,} {first.event.among}"))
+    body.add_column(markup(f"{first.n:,} {first.among}"))
     for name, table in tables.items():
         body.add_column(markup(name), justify="right", no_wrap=True)
         body.add_column(f"{words.at(table.level)} interval", style="dim", no_wrap=True)
@@ -90,4 +90,5 @@ def _answer(question: str, answer: str) -> Any:
 def _judged(table: Measured) -> str:
     way = "" if table.event.of == "top" else '; of="top" (--of top) judges whether the predicted class is right'
     two = table.k == 2 and table.event.among != "answers"
-    return f"[dim]Judged: {markup(table.event.judged)}{way if two else ''}.[/dim]"
+    counted = f" {words.DEPENDENT}" if table.clusters else ""
+    return f"[dim]Judged: {markup(table.event.judged)}{way if two else ''}.{counted}[/dim]"

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from calibrant.assessment._table import Findings, Row, Table
 from calibrant.assessment.words import (
+    DEPENDENT,
     Answer,
     answers,
     at,
@@ -44,7 +45,7 @@ def measurement_page(measured: Table, more: Mapping[str, str]) -> str:
         *_classes(tables),
         *_coverage({"": measured}),
     ]
-    lead = f"{measured.n:,} {measured.event.among}, as they are: nothing was fitted. {_judged(measured)}"
+    lead = f"{measured.n:,} {measured.among}, as they are: nothing was fitted. {_judged(measured)}"
     tiles = _tiles(measured, measured, measured["nll"].interval)
     return page(headline(measured), lead.strip(), sections, _facts(more), kicker=KICKER, tiles=tiles)
 
@@ -65,7 +66,7 @@ def assessment_page(found: Findings, more: Mapping[str, str], saved: str | Path 
         *([Section("Confident mistakes", _mistakes(found))] if found.mistakes else []),
         Section("Use the calibrator", _use(found, saved, "command" in more)),
     ]
-    lead = f"{before.n:,} {before.event.among}. {found.how} {_judged(before)}"
+    lead = f"{before.n:,} {before.among}. {found.how} {_judged(before)}"
     tiles = _tiles(before, after, f"by {found.chosen}" if after is not before else "")
     return page(headline(before), lead.strip(), sections, _facts(more), kicker=KICKER, tiles=tiles)
 
@@ -93,7 +94,8 @@ def _facts(more: Mapping[str, str]) -> dict[str, str]:
 
 
 def _judged(measured: Table) -> str:
-    return "" if measured.event.of == "top" else f"Judged is {measured.event.judged}."
+    counted = f" {DEPENDENT}" if measured.clusters else ""
+    return ("" if measured.event.of == "top" else f"Judged is {measured.event.judged}.") + counted
 
 
 def _capital(text: str) -> str:

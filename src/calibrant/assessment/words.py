@@ -10,6 +10,8 @@ from calibrant.metrics import About, Difference
 SURE, LIKELY = 0.01, 0.05  # p-values below which a calibrated model is ruled out, or unlikely
 VAGUE = 0.1  # error that cannot be ruled out, above which the examples are too few
 
+DEPENDENT = "Intervals and tests let the examples of a cluster depend on each other in any way."
+
 Answer = tuple[str, str]  # question, answer
 
 

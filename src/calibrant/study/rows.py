@@ -190,4 +190,4 @@ def reported(fitted: object) -> dict[str, float]:
 
 def _plain(events: Events) -> Events:
     """Return the events in memory of their own, without what was computed from them."""
-    return Events(events.confidence.clone(), events.happened.clone(), events.weights)
+    return Events(events.confidence.clone(), events.happened.clone(), events.weights, events.clusters)

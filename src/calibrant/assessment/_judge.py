@@ -12,8 +12,7 @@ from calibrant._folds import units
 from calibrant.assessment._mapped import Mapped
 from calibrant.calibrators import Identity
 from calibrant.catalog import METRICS
-from calibrant.metrics import Comparison, Difference, Metric, Summary
-from calibrant.metrics import difference_of_cluster_means, difference_of_means
+from calibrant.metrics import Comparison, Difference, Metric, Summary, difference_of_cluster_means, difference_of_means
 from calibrant.predictions import Of, Predictions
 from calibrant.types import InputError, Map
 

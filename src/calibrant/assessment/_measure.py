@@ -16,7 +16,7 @@ from calibrant.assessment._plain import written
 from calibrant.assessment._table import Row, Table
 from calibrant.catalog import METRICS, Method
 from calibrant.io import csv_text
-from calibrant.metrics import Interval, Metric, Summary
+from calibrant.metrics import Interval, Metric, Summary, tables
 from calibrant.metrics.tables import ClassCells, classes_of
 from calibrant.predictions import Of, Predictions
 from calibrant.types import InputError
@@ -77,7 +77,7 @@ def measure(
 
     The row `noise_floor` holds the mean and the central interval of the ECE of a perfectly calibrated model with
     these confidences: an ECE below its `high` is no sign of miscalibration. A `Summary` knows all rows but the
-    class-wise error, and has bins and event of its own.
+    class-wise error and the groups, and has bins and event of its own. Predictions with groups have a table of them.
 
     >>> p = Predictions(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40))
     >>> table = measure(p)
@@ -145,6 +145,7 @@ def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float,
         ties=events.ties,
         table=events.equal_width(bins),
         classes_=lambda: classes_of(p, cells()),
+        groups_=lambda: tables.groups(p, bins=bins, level=level),
         clusters="" if p.clusters is None else f"{units(p):,} cluster{'s' * (units(p) != 1)}",
     )
 

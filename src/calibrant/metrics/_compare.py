@@ -10,7 +10,7 @@ import torch
 from calibrant import catalog
 from calibrant.metrics._jackknife import Jackknife
 from calibrant.metrics._metric import Metric
-from calibrant.metrics._results import mean_interval, quantile, student
+from calibrant.metrics._results import cluster_error, mean_interval, quantile, student, totals
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
@@ -71,7 +71,7 @@ def compare(
     differences; every other metric, `ece(bins=10)` and one's own included, that of the jackknife which leaves out
     one of `groups` random groups at a time (Student's t with groups - 1 degrees of freedom). A resample with
     repetitions would inflate what is measured: a repeated example agrees with itself. Clusters are left out as a whole,
-    and the interval of a mean is theirs (Student's t with a degree of freedom less than there are clusters). The difference of two biased
+    and the interval of a mean is then theirs, with Student's t. The difference of two biased
     metrics has the difference of their biases in it.
 
     Raises `InputError` where labels, weights, clusters or what is judged differ.
@@ -109,8 +109,9 @@ def _difference(
         if first.clusters is None:
             p = _normal_p(pair.value, (pair.high - pair.value) / quantile(level))
         else:
-            degrees = len(first.clusters.unique()) - 1
-            p = _student_p(pair.value, (pair.high - pair.value) / student(level, degrees), degrees)
+            w = torch.ones_like(values[0]) if first.weights is None else first.weights
+            parts = (totals(each, first.clusters) for each in (w, w * (values[1] - values[0])))
+            p = _student_p(*cluster_error(*parts))
         return Difference(method.text, one, two, pair.value, pair.low, pair.high, p)
 
     def measured(view: Any) -> float:
@@ -135,7 +136,7 @@ def _student(name: str, a: float, b: float, error: float, degrees: int, level: f
     return Difference(name, a, b, b - a, b - a - half, b - a + half, _student_p(b - a, error, degrees))
 
 
-def _student_p(value: float, error: float, degrees: int) -> float:
+def _student_p(value: float, error: float, degrees: float) -> float:
     if error == 0 or math.isnan(error):
         return float(value == 0)
     from scipy.special import stdtr  # slow to import
@@ -168,11 +169,11 @@ def difference_of_cluster_means(
     From sums over the clusters: 1, n, s, n^2, n s, s^2 of their masses n and sums s of differences.
     """
     clusters, n, s, n_square, product, s_square = sums
-    mean, degrees = s / n, round(clusters) - 1
-    if degrees < 1:
+    mean, degrees = s / n, n**2 / n_square - 1
+    if clusters < 2:
         return Difference(name, first, second, mean, -math.inf, math.inf, 1.0)
     square = max(s_square - 2 * mean * product + mean**2 * n_square, 0.0) / n**2
-    error = math.sqrt(square * clusters / degrees)
+    error = math.sqrt(square * clusters / (clusters - 1))
     half = student(level, degrees) * error
     return Difference(name, first, second, mean, mean - half, mean + half, _student_p(mean, error, degrees))
 

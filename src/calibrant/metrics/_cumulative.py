@@ -126,7 +126,7 @@ def _path_test(ties: Ties, size: Callable[[Tensor], Tensor], sf: Callable[[float
     """Test how far the path goes; that of dependent examples goes no less far by chance than of independent ones."""
     statistic = float(size(cumulative(ties)))
     p = _p_value(statistic, ties, sf)
-    if ties.clusters is not None and 0 < p:
+    if ties.clusters is not None and p > 0:
         p = max(p, signed_p_value(ties.clusters, lambda gaps: size(_path(gaps))))
     return Evidence(statistic, p)
 

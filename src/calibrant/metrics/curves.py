@@ -23,7 +23,8 @@ def corp(
     """The CORP reliability curve: confidence against its isotonic recalibration (Dimitriadis et al. 2021).
 
     The band is where the curve of a perfectly calibrated model lies: correctness is drawn `draws` times from the
-    confidences (`draws=0` leaves the band out), of examples in clusters by the signs of what these are off. Its points beyond the band are evidence of miscalibration there.
+    confidences, or of examples in clusters the signs of what these are off (`draws=0` leaves the band out). Its points
+    beyond the band are evidence of miscalibration there.
 
     >>> curve = corp(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]), draws=0)
     >>> curve.x, curve.y

@@ -13,6 +13,41 @@ from calibrant.types import PerBin, PerExample
 _FINE = 10  # bits of the mantissa that tell cells apart: 1,024 cells for every factor of two in the odds
 _FIRST = (1023 - 40) << _FINE  # odds of a miss below 2^-40 share the first cell
 CELLS = 60 << _FINE  # up to odds of 2^20
+JOINED = 512  # clusters, and places of confidence, that are told apart where their sums are kept together
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterSums:
+    """What every cluster adds to every place of confidence: all that is needed to know how dependent events vary.
+
+    More than 512 clusters are joined, evenly, into as many: sums of clusters vary as their clusters do.
+    """
+
+    value: Tensor  # (g) float64, mean confidence of a place
+    mass: Tensor  # (m g) float64
+    gap: Tensor  # (m g) float64: what happened minus what was said
+
+    @classmethod
+    def of(cls, clusters: Tensor, place: Tensor, places: int, mass: Tensor, said: Tensor, gap: Tensor) -> "ClusterSums":
+        """Of events, each with its cluster and its place; places without mass are left out."""
+        kinds = min(int(clusters.max()) + 1, JOINED)
+        index = (clusters % kinds) * places + place
+
+        def total(values: Tensor) -> Tensor:
+            return bin_sums(index, values, kinds * places).view(kinds, places)
+
+        n = total(mass)
+        there = n.sum(0) > 0
+        value = bin_sums(place, mass * said, places)[there] / n.sum(0)[there]
+        return cls(value, n[:, there], total(gap)[:, there])
+
+    def equal_mass(self, bins: int) -> "ClusterSums":
+        """The same by bins of equal mass, between whose ends a place is divided."""
+        n = self.mass.sum(0)
+        rows = _between(torch.cat([n[None], (n * self.value)[None], self.mass, self.gap]), _cuts(bins, n))
+        rows = rows[:, rows[0] > 0]
+        mass, gap = rows[2:].chunk(2)
+        return ClusterSums(rows[1] / rows[0], mass, gap)
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,13 +57,21 @@ class Ties:
     value: Tensor  # (g) float64, distinct confidences
     mass: Tensor  # (g) float64, > 0: number of examples, each counted as often as its weight says
     correct: Tensor  # (g) float64, the mass for which the event happened
+    clusters: ClusterSums | None = None  # of examples that depend on each other, in 512 places of equal mass
 
     @classmethod
-    def of(cls, confidence: PerExample, happened: PerExample, weights: PerExample | None = None) -> "Ties":
+    def of(
+        cls,
+        confidence: PerExample,
+        happened: PerExample,
+        weights: PerExample | None = None,
+        clusters: Tensor | None = None,
+    ) -> "Ties":
         """Sort and group; examples of weight 0 are left out."""
         if weights is not None:
             keep = weights > 0
             confidence, happened, weights = confidence[keep], happened[keep], weights[keep].to(confidence)
+            clusters = None if clusters is None else clusters[keep]
         order = confidence.argsort(stable=True)
         value, index, count = confidence[order].unique_consecutive(return_inverse=True, return_counts=True)
         happened, w = happened[order], None if weights is None else weights[order]
@@ -38,7 +81,19 @@ class Ties:
             zero = torch.zeros_like(value)
             hits = zero.index_add(0, index, hits)
             mass = mass if w is None else zero.index_add(0, index, w)
-        return cls(value, mass, hits)
+        if clusters is None:
+            return cls(value, mass, hits)
+        c, counts = confidence[order], torch.ones_like(happened) if w is None else w
+        place = cls(value, mass, hits).places(JOINED)[index]
+        sums = ClusterSums.of(clusters[order], place, JOINED, counts, c, counts * (happened - c))
+        return cls(value, mass, hits, sums)
+
+    def places(self, most: int) -> Tensor:
+        """The place of every group among `most` of nearly equal mass, or one for each where there are no more."""
+        if len(self.value) <= most:
+            return torch.arange(len(self.value), device=self.value.device)
+        share = (self.mass.cumsum(0) - self.mass / 2) / self.mass.sum()
+        return (share * most).long()
 
     @property
     def accuracy(self) -> Tensor:
@@ -63,19 +118,20 @@ class Events:
     confidence: PerExample
     happened: PerExample
     weights: PerExample | None = None
+    clusters: Tensor | None = None  # (n) int64, of examples that may depend on each other
 
     def __len__(self) -> int:
         return len(self.confidence)
 
     def __getitem__(self, rows: Any) -> "Events":
         """Of some of the rows."""
-        weights = None if self.weights is None else self.weights[rows]
-        return Events(self.confidence[rows], self.happened[rows], weights)
+        more = (None if part is None else part[rows] for part in (self.weights, self.clusters))
+        return Events(self.confidence[rows], self.happened[rows], *more)
 
     @cached_property
     def ties(self) -> Ties:
         """The events, sorted and grouped once for all that needs it."""
-        return Ties.of(self.confidence, self.happened, self.weights)
+        return Ties.of(self.confidence, self.happened, self.weights, self.clusters)
 
     def moments(self, bins: int) -> "Moments":
         """Sums over bins of equal width, made once."""
@@ -92,7 +148,11 @@ class Events:
             return bin_sums(index, values if w is None else w * values, bins)
 
         mass = torch.bincount(index, minlength=bins).double() if w is None else bin_sums(index, w, bins)
-        return Moments(mass, total(u), total(u.square()), total(c * (1 - c)))
+        sums = None
+        if self.clusters is not None:
+            often = torch.ones_like(c) if w is None else w.to(c)
+            sums = ClusterSums.of(self.clusters, index, bins, often, c, -often * u)
+        return Moments(mass, total(u), total(u.square()), total(c * (1 - c)), sums)
 
     def equal_width(self, bins: int) -> "Bins":
         """Bins of equal width."""
@@ -107,6 +167,7 @@ class Moments:
     gap: PerBin
     gap_square: PerBin
     variance: PerBin  # of the number of events, if every confidence is true
+    clusters: ClusterSums | None = None  # in the bins that are not empty
 
 
 @runtime_checkable

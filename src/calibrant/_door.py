@@ -180,7 +180,7 @@ def _rows(
         raise InputError(f"need logits (n, k) and labels (n,), {got}")
     parts = {name: _spread(name, part, shape) for name, part in more.items()}
     if logits.ndim > 2:
-        if parts.get("clusters") is None and len(logits) > 1:
+        if parts.get("clusters") is None:
             parts["clusters"] = _spread("clusters", torch.arange(len(logits), device=logits.device), shape)
         logits = logits.movedim(1, -1).flatten(0, -2)
         labels = labels.flatten()

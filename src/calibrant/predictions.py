@@ -243,9 +243,18 @@ class Predictions:
     def mapped(self, calibrator: Map) -> "Predictions":
         """The same examples with the logits that a map makes of theirs.
 
+        A map that has a method `by_group(logits, groups, group_names)` is given the groups as well, if there are any.
+
         Raises `InputError` if it makes something else of them than as many logits.
         """
-        return self._with(logits=mapped_logits(calibrator, self.logits))
+        logits = mapped_logits(calibrator, self.logits, self.groups, self.group_names)
+        unknown = getattr(calibrator, "unknown", None)
+        if unknown is None or self.groups is None or self.group_names is None:
+            return self._with(logits=logits)
+        new = unknown(tuple(self.group_names[i] for i in self.groups.unique().tolist()))
+        name = type(calibrator).__name__
+        noted = (f"{name} was not fitted on the groups {', '.join(new)}: they get the map of all",) if new else ()
+        return self._with(logits=logits, notes=(*self.notes, *noted))
 
     # What everything is a function of: made once, when it is first asked for
 
@@ -275,8 +284,8 @@ class Predictions:
         if isinstance(self.of, int):
             known = self.__dict__.get("outcomes")
             said = _softmax.one_class(self.logits, self.of) if known is None else known.probability
-            return Events(said, (self.labels == self.of).double(), self.weights)
-        return Events(*self._top_label, self.weights)
+            return Events(said, (self.labels == self.of).double(), self.weights, self.clusters)
+        return Events(*self._top_label, self.weights, self.clusters)
 
     @property
     def _top_label(self) -> tuple[Tensor, Tensor]:
@@ -453,9 +462,11 @@ def predictions_of(predictions: Any, labels: Any = None, weights: Any = None) ->
     return _trusted(**entered(predictions, labels, weights, owned=False))
 
 
-def mapped_logits(calibrator: Map, logits: Tensor) -> Tensor:
+def mapped_logits(
+    calibrator: Map, logits: Tensor, groups: Tensor | None = None, group_names: tuple[str, ...] | None = None
+) -> Tensor:
     """What a map makes of logits; raises `InputError` unless they are as many, with some probability in every row."""
-    made = calibrator(logits)
+    made = by_group(calibrator, logits, groups, group_names)
     name = getattr(calibrator, "__name__", type(calibrator).__name__)
     if not isinstance(made, Tensor) or made.shape != logits.shape:  # pyright: ignore
         got = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__  # pyright: ignore
@@ -465,6 +476,12 @@ def mapped_logits(calibrator: Map, logits: Tensor) -> Tensor:
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     return made.detach()
+
+
+def by_group(calibrator: Map, logits: Tensor, groups: Tensor | None, group_names: tuple[str, ...] | None) -> Tensor:
+    """Apply a map to logits, with their groups if there are any and it asks for them."""
+    asks = getattr(calibrator, "by_group", None)
+    return calibrator(logits) if asks is None or groups is None else asks(logits, groups, group_names)
 
 
 def load_unlabeled(path: str | Path, **columns: Any) -> tuple[Predictions, bool]:

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from calibrant import metrics
+from calibrant._folds import units
 from calibrant.assessment._mapped import Mapped
 from calibrant.calibrators import Identity
 from calibrant.catalog import METRICS
-from calibrant.metrics import Comparison, Metric, Summary, difference_of_means
+from calibrant.metrics import Comparison, Difference, Metric, Summary, difference_of_cluster_means, difference_of_means
 from calibrant.predictions import Of, Predictions
 from calibrant.types import InputError, Map
 
@@ -44,8 +45,8 @@ class Whole:
         return cls(p, {name: p if isinstance(each, Identity) else Mapped(p, each) for name, each in maps.items()})
 
     def changes(self, name: str, paired: tuple[str, ...]) -> Comparison | None:
-        """Test the change of some metrics on the same examples; None for a single one."""
-        n = len(self.before)
+        """Test the change of some metrics on the same examples; None for a single one, or a single cluster."""
+        n = units(self.before)
         if n < 2:
             return None
         return metrics.compare(self.before, self.after[name], names=paired, groups=min(GROUPS, n))
@@ -63,13 +64,13 @@ class Pieces:
     of: Of
     before: Summary = field(init=False)
     after: dict[str, Summary] = field(init=False)
-    _sums: dict[str, Tensor] = field(init=False)  # w, w d, w d^2 of the differences of MEANS
+    _sums: dict[str, Tensor] = field(init=False)  # of the differences d of MEANS: w, w d, w d^2, and as `_sums` says
     _worst: dict[str, list[Mistake]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.before = Summary.empty(of=self.of)
         self.after = dict.fromkeys(self.maps, self.before)
-        self._sums = {name: torch.zeros(len(MEANS), 3, dtype=torch.float64) for name in self.maps}
+        self._sums = {name: torch.zeros(len(MEANS), 9, dtype=torch.float64) for name in self.maps}
         self._worst = {name: [] for name in self.maps}
 
     def add(self, part: Predictions) -> None:
@@ -90,7 +91,14 @@ class Pieces:
             return None
         before, after, sums = self.before, self.after[name], self._sums[name].tolist()
         pairs = [(m, part) for m, part in zip(MEANS, sums, strict=True) if m in paired]
-        rows = [difference_of_means(m, before[m], after[m], part) for m, part in pairs]
+        dependent = before.clustered
+
+        def row(m: str, part: list[float]) -> Difference:
+            if dependent:
+                return difference_of_cluster_means(m, before[m], after[m], part[3:])
+            return difference_of_means(m, before[m], after[m], part[:3])
+
+        rows = [row(m, part) for m, part in pairs]
         return Comparison(len(before), 0.90, tuple(rows))
 
     def mistakes(self, name: str) -> tuple[Mistake, ...]:
@@ -139,6 +147,7 @@ def _with(summary: Summary, part: Predictions) -> Summary:
 
 
 def _sums(before: Predictions, after: Predictions) -> Tensor:
+    """Per mean: w, w d, w d^2; and over clusters 1, n, s, n^2, n s, s^2 of their masses n and sums s of w d."""
     w = torch.ones_like(before.outcomes.correct) if before.weights is None else before.weights
     rows: list[Tensor] = []
     for name in MEANS:
@@ -146,5 +155,11 @@ def _sums(before: Predictions, after: Predictions) -> Tensor:
         assert isinstance(metric, Metric)
         assert metric.each is not None
         d = metric.each(metric.view(after)) - metric.each(metric.view(before))
-        rows.append(torch.stack([w.sum(), (w * d).sum(), (w * d * d).sum()]))
+        sums = [w.sum(), (w * d).sum(), (w * d * d).sum()]
+        if before.clusters is None:
+            sums += [torch.zeros_like(sums[0])] * 6
+        else:
+            n, s = (torch.bincount(before.clusters, v) for v in (w, w * d))
+            sums += [(n > 0).sum(), n.sum(), s.sum(), n.square().sum(), (n * s).sum(), s.square().sum()]
+        rows.append(torch.stack([part.double() for part in sums]))
     return torch.stack(rows)

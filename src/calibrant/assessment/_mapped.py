@@ -63,9 +63,11 @@ class Mapped(Predictions):
 
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
         size = max(1, _ELEMENTS // self.k)
+        groups, names = self.source.groups, self.source.group_names
         for first in range(0, len(self), size):
             rows = slice(first, min(first + size, len(self)))
-            yield rows, mapped_logits(self.by, self.source.logits[rows].double())
+            of_rows = None if groups is None else groups[rows]
+            yield rows, mapped_logits(self.by, self.source.logits[rows].double(), of_rows, names)
 
 
 def _from(first: int, visit: Visit) -> Visit:

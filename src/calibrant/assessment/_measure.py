@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from calibrant import calibrators, metrics
+from calibrant._folds import units
 from calibrant.assessment._event import Event, event, event_of
 from calibrant.assessment._plain import written
 from calibrant.assessment._table import Row, Table
 from calibrant.catalog import METRICS, Method
 from calibrant.io import csv_text
-from calibrant.metrics import Interval, Metric, Summary
+from calibrant.metrics import Interval, Metric, Summary, tables
 from calibrant.metrics.tables import ClassCells, classes_of
 from calibrant.predictions import Of, Predictions
 from calibrant.types import InputError
@@ -76,7 +77,7 @@ def measure(
 
     The row `noise_floor` holds the mean and the central interval of the ECE of a perfectly calibrated model with
     these confidences: an ECE below its `high` is no sign of miscalibration. A `Summary` knows all rows but the
-    class-wise error, and has bins and event of its own.
+    class-wise error and the groups, and has bins and event of its own. Predictions with groups have a table of them.
 
     >>> p = Predictions(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40))
     >>> table = measure(p)
@@ -131,8 +132,7 @@ def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float,
         if method.text == "nll" and fit is not None:
             parts = metrics.split(p, fit=partial(calibrators.fit, fit), level=level)
             rows += [_of_interval(name, i) for name, i in zip(PARTS_OF, (parts.refinement, parts.calibration))]
-    events, mass = p.events, p.mass
-    total = events.happened.sum() if p.weights is None else (events.happened * p.weights).sum()
+    events = p.events
     return Measurement(
         n=len(p),
         k=k,
@@ -141,10 +141,12 @@ def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float,
         rows=_finished(rows, judged, more),
         event=judged,
         names=p.class_names,
-        happened=metrics.wilson(float(total) / mass, mass, level),
+        happened=metrics.share_interval(events.happened, p.weights, level, p.clusters),
         ties=events.ties,
         table=events.equal_width(bins),
         classes_=lambda: classes_of(p, cells()),
+        groups_=lambda: tables.groups(p, bins=bins, level=level),
+        clusters="" if p.clusters is None else f"{units(p):,} cluster{'s' * (units(p) != 1)}",
     )
 
 
@@ -181,10 +183,11 @@ def _of_summary(summary: Summary, more: list[Method], of: Of | None, bins: int |
         rows=_finished(rows, judged, more),
         event=judged,
         names=summary.class_names,
-        happened=metrics.wilson(summary.total("happened") / summary.mass, summary.mass, level),
+        happened=summary.interval("happened", level),
         ties=summary.ties,
         table=summary.equal_width(bins),
         classes_=None,
+        clusters="clusters" if summary.clustered else "",
     )
 
 

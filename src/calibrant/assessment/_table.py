@@ -12,7 +12,7 @@ from calibrant.assessment._event import Event
 from calibrant.assessment._judge import Mistake
 from calibrant.assessment._plain import learned, strict
 from calibrant.metrics import About, Comparison, Interval
-from calibrant.metrics.tables import Classes
+from calibrant.metrics.tables import Classes, Groups
 from calibrant.predictions import Predictions
 
 
@@ -59,11 +59,23 @@ class Table:
     ties: Ties  # examples sorted by confidence: what curves are drawn from
     table: Bins  # the bins behind ECE
     classes_: Callable[[], Classes] | None = field(repr=False)
+    groups_: Callable[[], Groups | None] | None = field(default=None, repr=False)
+    clusters: str = ""  # such as "50 clusters", where examples depend on each other
+
+    @property
+    def among(self) -> str:
+        """What there are n of."""
+        return self.event.among + (f" in {self.clusters}" if self.clusters else "")
 
     @cached_property
     def classes(self) -> Classes | None:
         """What is known of every class; nothing of a summary's."""
         return None if self.classes_ is None else self.classes_()
+
+    @cached_property
+    def groups(self) -> Groups | None:
+        """What is known of every group; nothing without groups, and of a summary's."""
+        return None if self.groups_ is None else self.groups_()
 
     @property
     def said(self) -> float:
@@ -94,11 +106,31 @@ class Table:
         raise KeyError(f"no row {name!r}; there are {', '.join(row.name for row in self.rows)}")
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a row {"metric", "title", "value", "low", "high", "p_value", "note"} per number; nan where none is."""
+        """Return a row {"metric", "title", "value", "low", "high", "p_value", "note"} per number; nan where none is.
+
+        Where there are groups, each row has its "group", "" for all examples, and those of the groups follow.
+        """
         keys = ("value", "low", "high", "p_value", "note")
-        return [
+        rows = [
             {"metric": row.name, "title": row.about.title} | {key: getattr(row, key) for key in keys} for row in self
         ]
+        return rows if self.groups is None else [row | {"group": ""} for row in rows] + self._by_group(self.groups)
+
+    def _by_group(self, groups: Groups) -> list[dict[str, Any]]:
+        """Return the rows of every group."""
+        none = {"low": math.nan, "high": math.nan, "p_value": math.nan, "note": ""}
+        rows: list[dict[str, Any]] = []
+        for record in groups.records():
+            values: dict[str, dict[str, float]] = {
+                "signed_gap": {"value": record["gap"], "low": record["low"], "high": record["high"]},
+                "ece": {"value": record["ece"]},
+                "noise_floor": {"value": record["floor"], "high": record["floor_high"]},
+                "nll": {"value": record["nll"]},
+            }
+            for name, value in values.items():
+                title = {"metric": name, "title": self.event.about(name).title}
+                rows.append({**title, **none, **value, "group": record["group"]})
+        return rows
 
     def to_polars(self) -> Any:
         """Return the records as a polars frame."""
@@ -109,8 +141,11 @@ class Table:
     def json(self) -> str:
         """Return all numbers as JSON text; null for what there is not, "inf" for infinity."""
         content = {"n": self.n, "k": self.k, "judged": self.event.judged, "bins": self.bins, "level": self.level}
+        content |= {"clusters": self.clusters} if self.clusters else {}
         content |= {} if self.names is None else {"classes": self.names}
-        return json.dumps(strict(content | {"results": self.records()}), indent=1, allow_nan=False) + "\n"
+        content |= {} if self.groups is None else {"groups": self.groups.records()}
+        results = [row for row in self.records() if not row.get("group")]
+        return json.dumps(strict(content | {"results": results}), indent=1, allow_nan=False) + "\n"
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,4 +210,6 @@ class Findings:
             "held_out_nll": self.held_out,
             "changes": [asdict(row) for row in self.changes or ()],
         }
+        by_group = {name: table.groups.records() for name, table in self.tables.items() if table.groups is not None}
+        content |= {"groups": by_group} if by_group else {}
         return json.dumps(strict(content), indent=1, allow_nan=False) + "\n"

@@ -15,6 +15,7 @@ from calibrant.assessment._table import Findings
 from calibrant.assessment._table import Table as Measured
 
 PLAIN: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "dim"}
+SHOWN = 15  # groups before the rest is left to the page
 WIDTH = 120  # of lines that no terminal breaks
 
 
@@ -23,6 +24,7 @@ def measurement_text(table: Measured) -> Group:
     return Group(
         _numbers({"value": table}),
         Text(),
+        *_groups({"": table}),
         f"[bold]{markup(words.headline(table))}[/bold]",
         *(_answer(*answer) for answer in words.first_answers(table)),
         _judged(table),
@@ -36,6 +38,7 @@ def assessment_text(found: Findings) -> Group:
         _numbers(tables),
         Text(),
         *((_ranking(found), Text()) if len(found.tables) > 1 else ()),
+        *_groups(tables),
         f"[bold]{markup(words.headline(found.before))}[/bold]",
         *(_answer(*answer) for answer in words.answers(found)),
         f"[dim]{markup(found.how)}[/dim]",
@@ -54,7 +57,7 @@ def plain_text(value: Any) -> str:
 def _numbers(tables: Mapping[str, Measured]) -> Table:
     first = next(iter(tables.values()))
     body = Table(**PLAIN, padding=(0, 1, 0, 0))
-    body.add_column(markup(f"{first.n:,} {first.event.among}"))
+    body.add_column(markup(f"{first.n:,} {first.among}"))
     for name, table in tables.items():
         body.add_column(markup(name), justify="right", no_wrap=True)
         body.add_column(f"{words.at(table.level)} interval", style="dim", no_wrap=True)
@@ -67,6 +70,25 @@ def _numbers(tables: Mapping[str, Measured]) -> Table:
             cells += [table[row.name].text, words.evidence(table[row.name])] if row.name in table else ["–", ""]
         body.add_row(markup(row.title), *map(markup, cells), *([markup(row.note)] if notes else []))
     return body
+
+
+def _groups(tables: Mapping[str, Measured]) -> list[Any]:
+    """The groups, worst first, and what they are together."""
+    shown: list[Any] = []
+    for name, table in tables.items():
+        if table.groups is None:
+            continue
+        rows = words.group_rows(table)
+        if (more := len(rows) - 2 - SHOWN) > 0:
+            rows = [*rows[:SHOWN], [f"({more} more)", *[""] * (len(rows[0]) - 1)], *rows[-2:]]
+        body = Table(**PLAIN)
+        body.add_column(markup(f"group {name}".strip()))
+        for heading in words.GROUP_HEAD[1:]:
+            body.add_column(markup(heading), justify="right", no_wrap=True)
+        for row in rows:
+            body.add_row(*map(markup, row))
+        shown += [body, Text()]
+    return shown
 
 
 def _ranking(found: Findings) -> Table:
@@ -90,4 +112,5 @@ def _answer(question: str, answer: str) -> Any:
 def _judged(table: Measured) -> str:
     way = "" if table.event.of == "top" else '; of="top" (--of top) judges whether the predicted class is right'
     two = table.k == 2 and table.event.among != "answers"
-    return f"[dim]Judged: {markup(table.event.judged)}{way if two else ''}.[/dim]"
+    counted = f" {words.DEPENDENT}" if table.clusters else ""
+    return f"[dim]Judged: {markup(table.event.judged)}{way if two else ''}.{counted}[/dim]"

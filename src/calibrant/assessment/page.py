@@ -10,6 +10,8 @@ from torch import Tensor
 
 from calibrant.assessment._table import Findings, Row, Table
 from calibrant.assessment.words import (
+    DEPENDENT,
+    GROUP_HEAD,
     Answer,
     answers,
     at,
@@ -17,6 +19,7 @@ from calibrant.assessment.words import (
     cost,
     evidence,
     first_answers,
+    group_rows,
     headings,
     headline,
     p_text,
@@ -41,10 +44,11 @@ def measurement_page(measured: Table, more: Mapping[str, str]) -> str:
         Section("The answer", _answers(first_answers(measured))),
         Section(measured.event.against, _diagrams({"As they are": measured})),
         Section("The numbers", _numbers(tables, {})),
+        *_groups(tables),
         *_classes(tables),
         *_coverage({"": measured}),
     ]
-    lead = f"{measured.n:,} {measured.event.among}, as they are: nothing was fitted. {_judged(measured)}"
+    lead = f"{measured.n:,} {measured.among}, as they are: nothing was fitted. {_judged(measured)}"
     tiles = _tiles(measured, measured, measured["nll"].interval)
     return page(headline(measured), lead.strip(), sections, _facts(more), kicker=KICKER, tiles=tiles)
 
@@ -60,12 +64,13 @@ def assessment_page(found: Findings, more: Mapping[str, str], saved: str | Path 
         *([Section("What it costs, and what is left", _split(found))] if split(found) else []),
         Section("The numbers", _numbers(tables, changes)),
         Section("Every calibrator", _ranking(found)),
+        *_groups(tables),
         *_classes(tables),
         *_coverage({name.partition(" ")[0]: each for name, each in tables.items()}),
         *([Section("Confident mistakes", _mistakes(found))] if found.mistakes else []),
         Section("Use the calibrator", _use(found, saved, "command" in more)),
     ]
-    lead = f"{before.n:,} {before.event.among}. {found.how} {_judged(before)}"
+    lead = f"{before.n:,} {before.among}. {found.how} {_judged(before)}"
     tiles = _tiles(before, after, f"by {found.chosen}" if after is not before else "")
     return page(headline(before), lead.strip(), sections, _facts(more), kicker=KICKER, tiles=tiles)
 
@@ -93,7 +98,8 @@ def _facts(more: Mapping[str, str]) -> dict[str, str]:
 
 
 def _judged(measured: Table) -> str:
-    return "" if measured.event.of == "top" else f"Judged is {measured.event.judged}."
+    counted = f" {DEPENDENT}" if measured.clusters else ""
+    return ("" if measured.event.of == "top" else f"Judged is {measured.event.judged}.") + counted
 
 
 def _capital(text: str) -> str:
@@ -230,6 +236,27 @@ def _classes(tables: Tables) -> list[Section]:
         "confidence among the examples for which it is predicted.</p>"
     )
     return [Section("Classes, worst first", _long(head, rows, "classes, worst first", "classes") + note)]
+
+
+def _groups(tables: Tables) -> list[Section]:
+    """What is known of every group, before and after."""
+    known = {name: each for name, each in tables.items() if each.groups is not None}
+    if not known:
+        return []
+    body = ""
+    for name, each in known.items():
+        rows = group_rows(each)
+        title = f"<h3>{typeset(_capital(name))}</h3>" if len(known) > 1 else ""
+        caption = f"groups {name}, worst first" if len(known) > 1 else "groups, worst first"
+        together = table(list(GROUP_HEAD), rows[-2:], caption="groups together")
+        body += title + _long(list(GROUP_HEAD), rows[:-2], caption, "groups") + together
+    first = next(iter(known.values()))
+    note = (
+        f"The gap is what is said minus what happens; its {at(first.level)} intervals hold for all groups together, "
+        'and groups whose gap is furthest beyond chance come first. "By chance": the ECE that a calibrated model with '
+        f"these {first.event.probabilities} shows, on average and at the {50 * (1 + first.level):g} % quantile."
+    )
+    return [Section("Groups, worst first", f'{body}<p class="note">{typeset(note)}</p>')]
 
 
 def _coverage(tables: Tables) -> list[Section]:

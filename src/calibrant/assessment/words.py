@@ -6,9 +6,13 @@ from itertools import starmap
 
 from calibrant.assessment._table import Findings, Row, Table
 from calibrant.metrics import About, Difference
+from calibrant.metrics.tables import Groups
 
 SURE, LIKELY = 0.01, 0.05  # p-values below which a calibrated model is ruled out, or unlikely
+MOST_GROUPS = 3  # that a sentence names
 VAGUE = 0.1  # error that cannot be ruled out, above which the examples are too few
+
+DEPENDENT = "Intervals and tests let the examples of a cluster depend on each other in any way."
 
 Answer = tuple[str, str]  # question, answer
 
@@ -16,6 +20,9 @@ Answer = tuple[str, str]  # question, answer
 def headline(table: Table) -> str:
     """Say in a few words whether, and which way, the predictions are off."""
     if not table["kuiper"].p_value < LIKELY:
+        off = 0 if table.groups is None else int((table.groups.beyond > 0).sum())
+        if table.groups is not None and off:
+            return f"No sign of miscalibration on the whole, but in {off} of {len(table.groups.names)} groups"
         return "No sign of miscalibration" + (", but too few examples to tell" if unseen(table) > VAGUE else "")
     way = direction(table)
     if not way:
@@ -31,17 +38,21 @@ def verdict(found: Findings) -> str:
 
 def first_answers(table: Table) -> list[Answer]:
     """Answer what one wants to know first of a model's probabilities."""
-    return [("Is it calibrated?", calibrated(table)), ("Which way is it off?", which_way(table))]
+    told = [("Is it calibrated?", calibrated(table)), ("Which way is it off?", which_way(table))]
+    return told if table.groups is None else [*told, ("And in every group?", by_group(table, table.groups))]
 
 
 def answers(found: Findings) -> list[Answer]:
     """Answer, in this order, what one wants to know of a model's probabilities, and of what was done to them."""
-    return [
-        *first_answers(found.before),
-        ("What fixes it?", remedy(found)),
+    told = [*first_answers(found.before), ("What fixes it?", remedy(found))]
+    if found.chosen == "Identity":
+        return told
+    after = found.after
+    told += [
         ("Is the difference real?", difference(found)),
-        ("Is it calibrated then?", calibrated(found.after, found.before)),
-    ][: 3 if found.chosen == "Identity" else 5]
+        ("Is it calibrated then?", calibrated(after, found.before)),
+    ]
+    return told if after.groups is None else [*told, ("And in every group then?", by_group(after, after.groups))]
 
 
 def calibrated(table: Table, before: Table | None = None) -> str:
@@ -92,6 +103,69 @@ def which_way(table: Table) -> str:
         f"{text} {table.event.probabilities.capitalize()} of {low:.0f} to {high:.0f} % ({held} of the examples) "
         f"account for {100 * float(shares[worst]):.1f} of the {100 * float(shares.sum()):.1f} points of ECE."
     )
+
+
+def by_group(table: Table, groups: Groups) -> str:
+    """Say in how many groups the gap is beyond chance, and in which most."""
+    many, level = len(groups.names), f"{at(groups.level)} intervals that hold for all of them together"
+    off = [i for i in groups.worst_first if float(groups.beyond[i]) > 0]
+    if not off:
+        return f"In none of {many} groups is the gap beyond chance ({level})."
+    shown = [
+        f"{groups.names[i]} ({table.event.direction(*(float(end[i]) for end in (groups.low, groups.high)))} by "
+        f"{100 * abs(float(groups.gap[i])):.1f} points)"
+        for i in off[:MOST_GROUPS]
+    ]
+    more = len(off) - len(shown)
+    named = listed([*shown, f"{more} more"] if more else shown)
+    return f"In {len(off)} of {many} groups the gap is beyond chance: {named} ({level})."
+
+
+def group_rows(table: Table) -> list[list[str]]:
+    """Write a row per group, worst first, then the mean over groups and what all examples together give."""
+    groups = table.groups
+    assert groups is not None
+
+    def row(name: str, count: str, values: Sequence[float], room: str, floor: str) -> list[str]:
+        said, happened, gap, ece, nll = values
+        return [
+            name,
+            count,
+            *(percent(share, 1) for share in (said, happened)),
+            f"{100 * gap:+z.1f}",
+            room,
+            f"{100 * ece:.2f}",
+            floor,
+            f"{nll:.4f}",
+        ]
+
+    rows = [
+        row(
+            r["group"],
+            f"{r['count']:,.6g}" if r["count"] % 1 else f"{int(r['count']):,}",
+            [r[name] for name in ("said", "happened", "gap", "ece", "nll")],
+            f"[{100 * r['low']:+z.1f}, {100 * r['high']:+z.1f}]",
+            f"{100 * r['floor']:.2f}, up to {100 * r['floor_high']:.2f}",
+        )
+        for r in groups.records()
+    ]
+    means = [groups.macro(name) for name in ("said", "happened", "gap", "ece", "nll")]
+    gap, ece, floor = table["signed_gap"], table["ece"], table["noise_floor"]
+    pooled = [table.said, table.happened.value, gap.value, ece.value, table["nll"].value]
+    return [
+        *rows,
+        row("mean over groups", "", means, "", f"{100 * groups.macro('floor'):.2f}"),
+        row(
+            "all together",
+            f"{table.n:,}",
+            pooled,
+            f"[{100 * gap.low:+z.1f}, {100 * gap.high:+z.1f}]",
+            f"{100 * floor.value:.2f}, up to {100 * floor.high:.2f}",
+        ),
+    ]
+
+
+GROUP_HEAD = ("group", "examples", "said", "happened", "gap (points)", "interval", "ECE (%)", "by chance", "NLL")
 
 
 def remedy(found: Findings) -> str:

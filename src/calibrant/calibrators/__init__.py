@@ -17,6 +17,7 @@ from calibrant.calibrators import (
     _compose,
     _ensemble,
     _focal,
+    _groups,
     _isotonic,
     _monotone,
     _scaling,
@@ -35,6 +36,7 @@ from calibrant.calibrators._ensemble import *
 from calibrant.calibrators._files import load, origin, save
 from calibrant.calibrators._fit import fit
 from calibrant.calibrators._focal import *
+from calibrant.calibrators._groups import *
 from calibrant.calibrators._isotonic import *
 from calibrant.calibrators._monotone import *
 from calibrant.calibrators._scaling import *
@@ -64,6 +66,7 @@ __all__ += _binning.__all__
 __all__ += _compose.__all__
 __all__ += _ensemble.__all__
 __all__ += _focal.__all__
+__all__ += _groups.__all__
 __all__ += _isotonic.__all__
 __all__ += _monotone.__all__
 __all__ += _scaling.__all__

@@ -6,13 +6,14 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from calibrant._folds import cross_fitted
 from calibrant._solve import Certificate
-from calibrant.calibrators._apply import classes_of, its_classes, keeping_if, keeps_predictions
+from calibrant.calibrators._apply import classes_of, its_classes, keeping_if, keeps_predictions, with_predictions
 from calibrant.calibrators._fit import certify, fits, fitting, takes
 from calibrant.catalog import CALIBRATORS
-from calibrant.predictions import Predictions
+from calibrant.predictions import Predictions, by_group
 from calibrant.types import Calibrator, InputError, Logits
 
 __all__ = ["Chain"]
@@ -54,6 +55,13 @@ class Chain:
     def __call__(self, logits: Logits) -> Logits:
         """Return second(first(z))."""
         return self.second(self.first(logits.double())).to(logits.dtype)
+
+    def by_group(self, logits: Logits, groups: Tensor, names: tuple[str, ...]) -> Logits:
+        """Return the same, with the groups for whichever asks for them."""
+        z = by_group(self.first, logits.double(), groups, names)
+        new = by_group(self.second, z, groups, names).to(logits.dtype)
+        keeps = keeps_predictions(self.first) and keeps_predictions(self.second)
+        return with_predictions(new, logits) if keeps else new
 
 
 def _begin(calibrator: str, p: Predictions, start: Any) -> Any:

@@ -126,7 +126,8 @@ def _tried(calibrator: Any) -> Any:
     try:
         k = classes_of(calibrator) or 3
         logits = torch.linspace(-9, 9, 3, dtype=torch.float64)[:, None] * torch.arange(k, dtype=torch.float64) / k
-        Predictions(logits, torch.zeros(3, dtype=torch.int64)).mapped(calibrator)
+        groups = getattr(calibrator, "names", ()) or ("",)
+        Predictions(logits, torch.zeros(3, dtype=torch.int64), groups=[groups[0], groups[-1], ""]).mapped(calibrator)
     except Exception as error:  # whatever goes wrong inside, the file is to blame
         reason = " ".join(str(error).split())[:120]
         raise InputError(f"what it holds makes no {name} ({reason}); the file was not written by save") from None

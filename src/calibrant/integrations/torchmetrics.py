@@ -15,7 +15,7 @@ __all__ = ["Calibration"]
 class Calibration(Metric):
     """A `metrics.Summary` as a `torchmetrics.Metric`: `update(logits, labels)`, `compute()` of the named values.
 
-    The state is 1.5 MB of integers whatever was seen; processes synchronize by adding it up, so that the result is
+    The state is 3.3 MB of integers whatever was seen; processes synchronize by adding it up, so that the result is
     the same to the last bit for any number of them and any split of the batches. `compute` returns a dictionary of
     the metrics that are named; `calibrant.measure(metric.summary)` has all of them with their intervals. Logits may
     have shape (n, k, d1, ...); labels of `ignore_index` are left out. `of` is the event that is judged.
@@ -44,6 +44,10 @@ class Calibration(Metric):
         empty = Summary.empty(bins=bins, of=of)
         self.add_state("sums", empty.sums, dist_reduce_fx="sum")  # words of 26 bits: any number of processes
         self.add_state("cells", empty.cells, dist_reduce_fx="sum")
+        none = torch.zeros(3, len(empty.sums[0]), Summary.SLOTS, bins, dtype=torch.int64)
+        self.add_state(
+            "slots", none, dist_reduce_fx="sum"
+        )  # of examples in clusters, such as the positions of an image
         self.add_state("classes", torch.tensor(0), dist_reduce_fx="max")
 
     def update(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
@@ -61,9 +65,11 @@ class Calibration(Metric):
     def summary(self) -> Summary:
         """The state as a summary."""
         state: Any = self
-        seen = Summary(int(state.classes), self.bins, state.sums, state.cells, self.of)
+        slots = state.slots if bool(state.slots.any()) else None
+        seen = Summary(int(state.classes), self.bins, state.sums, state.cells, self.of, slots=slots)
         return seen + Summary.empty(bins=self.bins, of=self.of, device=self.device)
 
     def _keep(self, summary: Summary) -> None:
         self.sums, self.cells = summary.sums, summary.cells
+        self.slots = torch.zeros_like(self.slots) if summary.slots is None else summary.slots
         self.classes = torch.tensor(summary.k, device=self.device)

@@ -15,12 +15,12 @@ from calibrant.metrics import tables as tables
 from calibrant.metrics._about import about
 from calibrant.metrics._about import in_words as in_words
 from calibrant.metrics._binned import *
-from calibrant.metrics._compare import Comparison, Difference, compare, difference_of_means
+from calibrant.metrics._compare import Comparison, Difference, compare, difference_of_cluster_means, difference_of_means
 from calibrant.metrics._corp import *
 from calibrant.metrics._cumulative import *
 from calibrant.metrics._metric import About, Metric, metric
 from calibrant.metrics._ranking import *
-from calibrant.metrics._results import Curve, Evidence, Interval, wilson
+from calibrant.metrics._results import Curve, Evidence, Interval, share_interval, wilson
 from calibrant.metrics._scores import *
 from calibrant.metrics._smooth import *
 from calibrant.metrics._split import Split, split
@@ -28,8 +28,19 @@ from calibrant.metrics._summary import Summary
 from calibrant.metrics._two_sample import two_sample
 
 __all__ = ["About", "Comparison", "Curve", "Difference", "Evidence", "Interval", "Metric", "Split", "Summary"]
-__all__ += ["about", "compare", "curves", "difference_of_means", "metric", "ood", "split", "tables", "two_sample"]
-__all__ += ["wilson"]
+__all__ += [
+    "about",
+    "compare",
+    "curves",
+    "difference_of_cluster_means",
+    "difference_of_means",
+    "metric",
+    "ood",
+    "split",
+    "tables",
+    "two_sample",
+]
+__all__ += ["share_interval", "wilson"]
 __all__ += _binned.__all__
 __all__ += _corp.__all__
 __all__ += _cumulative.__all__

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from calibrant._bins import Bins, Judged, equal_width_edges, equal_width_index, mukhoti_edges
 from calibrant._softmax import softmax_chunks
+from calibrant.metrics._clusters import cluster_noise
 from calibrant.metrics._metric import metric
 from calibrant.metrics._moments import Edges, bin_table, noise, norm_of, squared_error
 from calibrant.metrics._results import Interval, signed_root
@@ -115,7 +116,8 @@ def debiased_l2(events: Judged, *, bins: Count = 15, squared: bool = False) -> S
     root is printed with that sign. `squared` gives the square itself. A bin with a single example says nothing.
 
     The interval is valid at 0 and away from it: the normal one of the U-statistic, with Hoeffding's variance in each
-    bin plus that of the bins' shares, cut to [0, inf), in roots.
+    bin plus that of the bins' shares, cut to [0, inf), in roots. Of examples in clusters only pairs of different ones
+    count, and the interval is the clusters' jackknife.
 
     >>> debiased_l2(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))  # pairs: 3 of 1/4, 3 of -1/4
     tensor(0., dtype=torch.float64)
@@ -129,11 +131,16 @@ def debiased_l2(events: Judged, *, bins: Count = 15, squared: bool = False) -> S
 
 def _floor(events: Judged, *, level: float, bins: Count = 15) -> Interval:
     moments = events.moments(bins)
+    if moments.clusters is not None:
+        return cluster_noise(moments.clusters, moments.variance[moments.mass > 0], level)
     return noise(moments.variance.sqrt() / moments.mass.sum(), level)
 
 
 def _adaptive_floor(events: Judged, *, level: float, bins: Count = 15) -> Interval:
     ties = events.ties
+    if ties.clusters is not None:
+        sums = ties.clusters.equal_mass(bins)
+        return cluster_noise(sums, (sums.mass * sums.value * (1 - sums.value)).sum(0), level)
     return noise(Bins.equal_mass_variance(bins, ties).sqrt() / ties.mass.sum(), level)
 
 
@@ -150,7 +157,7 @@ def noise_floor(events: Judged, *, bins: Count = 15) -> Scalar:
 
     $\sqrt{2/\pi} \sum_b \sqrt{\sum_{i \in b} c_i (1 - c_i)} / n$: the gap of a bin is nearly normal. Its interval is
     the central one of that ECE: at level 0.90 `high` is the 95 % quantile, below which an ECE is no sign of
-    miscalibration.
+    miscalibration. Where examples depend on each other within clusters, the gaps vary as those of the clusters do.
 
     >>> noise_floor(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64))  # sqrt(2 / pi) sqrt(100 / 4) / 100
     tensor(0.0399, dtype=torch.float64)

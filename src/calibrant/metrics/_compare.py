@@ -10,7 +10,7 @@ import torch
 from calibrant import catalog
 from calibrant.metrics._jackknife import Jackknife
 from calibrant.metrics._metric import Metric
-from calibrant.metrics._results import mean_interval, quantile
+from calibrant.metrics._results import cluster_error, mean_interval, quantile, student, totals
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
@@ -70,10 +70,11 @@ def compare(
     difference. Means over examples (accuracy, nll, brier, signed_gap) have the normal interval of the paired
     differences; every other metric, `ece(bins=10)` and one's own included, that of the jackknife which leaves out
     one of `groups` random groups at a time (Student's t with groups - 1 degrees of freedom). A resample with
-    repetitions would inflate what is measured: a repeated example agrees with itself. The difference of two biased
+    repetitions would inflate what is measured: a repeated example agrees with itself. Clusters are left out as a whole,
+    and the interval of a mean is then theirs, with Student's t. The difference of two biased
     metrics has the difference of their biases in it.
 
-    Raises `InputError` where labels, weights or what is judged differ.
+    Raises `InputError` where labels, weights, clusters or what is judged differ.
 
     >>> z = torch.tensor([[0.0, 1.0], [0.0, -1.0]]).repeat(50, 1)
     >>> p = Predictions(z, torch.tensor([1, 0]).repeat(50))
@@ -82,11 +83,16 @@ def compare(
     """
     _same_examples(first, second)
     n = len(first)
+    unit, many = (None, n) if first.clusters is None else _numbered(first.clusters)
     if not 2 <= groups <= n:
         raise InputError(f"groups must lie in [2, {n}], the number of examples, got {groups}")
+    if many < 2:
+        raise InputError("all examples are of one cluster: what differs by chance between clusters cannot be told")
+    groups = min(groups, many)
     methods = [catalog.METRICS.method(name) for name in names]
-    fold = torch.arange(n) % groups
-    fold = fold[torch.randperm(n, generator=torch.Generator().manual_seed(seed))].to(first.labels.device)
+    fold = torch.arange(many) % groups
+    fold = fold[torch.randperm(many, generator=torch.Generator().manual_seed(seed))].to(first.labels.device)
+    fold = fold if unit is None else fold[unit]
     return Comparison(n, level, tuple(_difference(m, first, second, fold, groups, level) for m in methods))
 
 
@@ -98,10 +104,15 @@ def _difference(
     a, b = metric.view(first), metric.view(second)
     if metric.each is not None and not method.settings:
         values = [metric.each(view) for view in (a, b)]
-        pair = mean_interval(values[1] - values[0], first.weights, level)
+        pair = mean_interval(values[1] - values[0], first.weights, level, first.clusters)
         one, two = (mean_interval(v, first.weights, level).value for v in values)
-        error = (pair.high - pair.value) / quantile(level)
-        return Difference(method.text, one, two, pair.value, pair.low, pair.high, _normal_p(pair.value, error))
+        if first.clusters is None:
+            p = _normal_p(pair.value, (pair.high - pair.value) / quantile(level))
+        else:
+            w = torch.ones_like(values[0]) if first.weights is None else first.weights
+            parts = (totals(each, first.clusters) for each in (w, w * (values[1] - values[0])))
+            p = _student_p(*cluster_error(*parts))
+        return Difference(method.text, one, two, pair.value, pair.low, pair.high, p)
 
     def measured(view: Any) -> float:
         return float(metric.of_view(view, **method.settings))
@@ -121,11 +132,16 @@ def _less_one(metric: Metric[...], view: Any, fold: torch.Tensor, groups: int) -
 
 
 def _student(name: str, a: float, b: float, error: float, degrees: int, level: float) -> Difference:
-    from scipy.stats import t  # slow to import
+    half = student(level, degrees) * error
+    return Difference(name, a, b, b - a, b - a - half, b - a + half, _student_p(b - a, error, degrees))
 
-    half = float(t.ppf((1 + level) / 2, degrees)) * error
-    p = 2 * float(t.sf(abs(b - a) / error, degrees)) if error > 0 else float(a == b)
-    return Difference(name, a, b, b - a, b - a - half, b - a + half, p)
+
+def _student_p(value: float, error: float, degrees: float) -> float:
+    if error == 0 or math.isnan(error):
+        return float(value == 0)
+    from scipy.special import stdtr  # slow to import
+
+    return 2 * float(stdtr(degrees, -abs(value) / error))
 
 
 def _normal_p(value: float, error: float) -> float:
@@ -145,6 +161,28 @@ def difference_of_means(
     return Difference(name, first, second, mean, mean - half, mean + half, _normal_p(mean, error))
 
 
+def difference_of_cluster_means(
+    name: str, first: float, second: float, sums: Sequence[float], level: float = 0.90
+) -> Difference:
+    """The same of examples that depend on each other within clusters.
+
+    From sums over the clusters: 1, n, s, n^2, n s, s^2 of their masses n and sums s of differences.
+    """
+    clusters, n, s, n_square, product, s_square = sums
+    mean, degrees = s / n, n**2 / n_square - 1
+    if clusters < 2:
+        return Difference(name, first, second, mean, -math.inf, math.inf, 1.0)
+    square = max(s_square - 2 * mean * product + mean**2 * n_square, 0.0) / n**2
+    error = math.sqrt(square * clusters / (clusters - 1))
+    half = student(level, degrees) * error
+    return Difference(name, first, second, mean, mean - half, mean + half, _student_p(mean, error, degrees))
+
+
+def _numbered(clusters: torch.Tensor) -> tuple[torch.Tensor, int]:
+    kinds, unit = clusters.unique(return_inverse=True)
+    return unit, len(kinds)
+
+
 def _same_examples(first: Predictions, second: Predictions) -> None:
     if len(first) != len(second) or not bool((first.labels == second.labels).all()):
         raise InputError(
@@ -154,5 +192,8 @@ def _same_examples(first: Predictions, second: Predictions) -> None:
     a, b = first.weights, second.weights
     if (a is None) != (b is None) or (a is not None and b is not None and not bool((a == b).all())):
         raise InputError("can only compare predictions with the same weights")
+    a, b = first.clusters, second.clusters
+    if (a is None) != (b is None) or (a is not None and b is not None and not bool((a == b).all())):
+        raise InputError("can only compare predictions with the same clusters")
     if first.of != second.of:
         raise InputError(f"can only compare what is judged of the same event, got {first.of!r} and {second.of!r}")

@@ -6,7 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from calibrant._bins import Judged, Ties
+from calibrant._bins import ClusterSums, Judged, Ties
+from calibrant.metrics._clusters import signed_p_value
 from calibrant.metrics._metric import metric
 from calibrant.metrics._results import Evidence
 from calibrant.types import Count, Scalar, Width
@@ -15,8 +16,7 @@ __all__ = ["ks", "kuiper", "mmce", "skce"]
 
 
 def _kuiper_test(events: Judged) -> Evidence:
-    statistic = float(kuiper_of(events.ties))
-    return Evidence(statistic, _p_value(statistic, events.ties, range_sf))
+    return _path_test(events.ties, _range, range_sf)
 
 
 @metric(
@@ -34,7 +34,8 @@ def kuiper(events: Judged) -> Scalar:
     times the share of examples there: the cutoff calibration error (Rossellini et al. 2025).
 
     Its test takes the range of a Brownian motion, the law of a calibrated model with many examples: no bins and no
-    simulation. It errs to the safe side for few examples and for ties.
+    simulation. It errs to the safe side for few examples and for ties. Where examples depend on each other within
+    clusters, the path varies as those of the clusters do: their signs are drawn (a wild bootstrap, read at 512 places).
 
     >>> kuiper(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)
@@ -45,8 +46,7 @@ def kuiper(events: Judged) -> Scalar:
 
 
 def _ks_test(events: Judged) -> Evidence:
-    statistic = float(ks_of(events.ties))
-    return Evidence(statistic, _p_value(statistic, events.ties, sup_sf))
+    return _path_test(events.ties, _largest, sup_sf)
 
 
 @metric(
@@ -71,6 +71,9 @@ def ks(events: Judged) -> Scalar:
 
 def _skce_test(events: Judged, *, width: Width = 0.4, draws: Count = 999, seed: int = 0) -> Evidence:
     ties = events.ties
+    if (sums := ties.clusters) is not None:
+        p = signed_p_value(sums, lambda gaps: kernel_sum(sums, gaps, width))
+        return Evidence(float(skce_of(ties, width)), p)
     generator = torch.Generator(device=ties.value.device).manual_seed(seed)
     observed = kernel_sum(ties, ties.gap, width) - own_pairs(ties)
     exceeded = 0
@@ -89,7 +92,8 @@ def skce(events: Judged, *, width: Width = 0.4) -> Scalar:
     negative; 0 for a single example, which has no pair.
 
     Its test draws correctness anew from the confidences, `draws` times by `seed`: the p-value is exact for any number
-    of examples, in steps of 1 / (draws + 1).
+    of examples, in steps of 1 / (draws + 1). Of examples in clusters only pairs of different ones count, at 512 places,
+    and the test draws the clusters' signs.
 
     >>> skce(torch.zeros(2, 2), torch.tensor([0, 1]))  # u = 1/2 and -1/2, kernel 1
     tensor(-0.2500, dtype=torch.float64)
@@ -118,6 +122,15 @@ def draw(ties: Ties, generator: torch.Generator) -> Ties:
     return Ties(ties.value, ties.mass, torch.binomial(count, ties.value, generator=generator) * ties.mass / count)
 
 
+def _path_test(ties: Ties, size: Callable[[Tensor], Tensor], sf: Callable[[float], float]) -> Evidence:
+    """Test how far the path goes; that of dependent examples goes no less far by chance than of independent ones."""
+    statistic = float(size(cumulative(ties)))
+    p = _p_value(statistic, ties, sf)
+    if ties.clusters is not None and p > 0:
+        p = max(p, signed_p_value(ties.clusters, lambda gaps: size(_path(gaps))))
+    return Evidence(statistic, p)
+
+
 def _p_value(statistic: float, ties: Ties, sf: Callable[[float], float]) -> float:
     sigma = math.sqrt(float(ties.variance.sum())) / float(ties.mass.sum())
     if sigma == 0:  # every confidence is 0 or 1: one miss is a contradiction
@@ -127,22 +140,33 @@ def _p_value(statistic: float, ties: Ties, sf: Callable[[float], float]) -> floa
 
 def cumulative(ties: Ties) -> Tensor:
     """C_0 .. C_g: the running sum of correctness minus confidence, per unit of mass."""
-    steps = ties.gap / ties.mass.sum()
-    return torch.cat([steps.new_zeros(1), steps.cumsum(0)])
+    return _path(ties.gap / ties.mass.sum())
+
+
+def _path(steps: Tensor) -> Tensor:
+    """Running sums from 0, of one row or of several."""
+    return torch.cat([steps.new_zeros(*steps.shape[:-1], 1), steps.cumsum(-1)], -1)
+
+
+def _range(path: Tensor) -> Tensor:
+    return path.amax(-1) - path.amin(-1)
+
+
+def _largest(path: Tensor) -> Tensor:
+    return path.abs().amax(-1)
 
 
 def kuiper_of(ties: Ties) -> Scalar:
     """Range of the running sum."""
-    c = cumulative(ties)
-    return c.max() - c.min()
+    return _range(cumulative(ties))
 
 
 def ks_of(ties: Ties) -> Scalar:
     """Largest absolute value of the running sum."""
-    return cumulative(ties).abs().max()
+    return _largest(cumulative(ties))
 
 
-def kernel_sum(ties: Ties, steps: Tensor, width: float) -> Tensor:
+def kernel_sum(ties: Ties | ClusterSums, steps: Tensor, width: float) -> Tensor:
     r"""$\sum_{gh} s_g s_h e^{-|v_g - v_h| / w}$ over groups, by one running sum.
 
     `steps` may hold several rows. Confidences lie in [0, 1], so that exponents stay below 1 / width.
@@ -161,6 +185,10 @@ def own_pairs(ties: Ties) -> Tensor:
 def skce_of(ties: Ties, width: float) -> Scalar:
     """The unbiased estimator on sorted examples."""
     n = ties.mass.sum()
+    if (sums := ties.clusters) is not None:
+        pairs = n.square() - sums.mass.sum(1).square().sum()
+        across = kernel_sum(sums, sums.gap.sum(0), width) - kernel_sum(sums, sums.gap, width).sum()
+        return across / pairs if float(pairs) > 1e-9 * float(n) ** 2 else n.new_zeros(())
     if float(n) <= 1:
         return n.new_zeros(())
     return (kernel_sum(ties, ties.gap, width) - own_pairs(ties)) / (n * (n - 1))

@@ -134,7 +134,7 @@ class Metric(Generic[P]):
         if self.each is None or settings:
             only = " with these settings" if settings and self.each else ""
             raise InputError(f"{self.__name__} has no interval{only}; metrics.compare gives that of a difference")
-        return mean_interval(self.each(view), view.weights, level)
+        return mean_interval(self.each(view), view.weights, level, view.clusters)
 
     def test(self, predictions: Any, labels: Any = None, weights: Any = None, **settings: Any) -> Evidence:
         """The number, and how often a perfectly calibrated model would show one as large.

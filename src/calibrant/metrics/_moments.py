@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from calibrant._bins import Bins, Judged, Moments
+from calibrant.metrics._clusters import squared_error_of_clusters
 from calibrant.metrics._results import Interval, quantile
 
 Edges = Literal["equal_width", "equal_mass"]
@@ -16,8 +17,11 @@ def squared_error(moments: Moments, level: float) -> Interval:
     r"""Unbiased estimate of the squared error of norm 2, and its interval within $[0, \infty)$.
 
     In a bin, mu^2 is estimated by the mean of u_i u_j over pairs i != j. Hoeffding's decomposition of this
-    U-statistic gives a variance that is right both where mu = 0, at rate 1/n, and where it is not.
+    U-statistic gives a variance that is right both where mu = 0, at rate 1/n, and where it is not. Of examples in
+    clusters, only pairs of different clusters count.
     """
+    if moments.clusters is not None:
+        return squared_error_of_clusters(moments.clusters, level)
     n = moments.mass
     some = n > 1 + 1e-9  # at least two examples
     if not bool(some.any()):

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from calibrant._bins import Events
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -50,13 +52,22 @@ def quantile(level: float) -> float:
     return float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)))
 
 
-def mean_interval(values: Tensor, weights: Tensor | None, level: float) -> Interval:
+def student(level: float, degrees: float) -> float:
+    """Quantile of Student's t of a two-sided interval: 1.677 for 0.90 and 49 degrees of freedom."""
+    from scipy.special import stdtrit  # slow to import
+
+    return float(stdtrit(degrees, (1 + level) / 2))
+
+
+def mean_interval(values: Tensor, weights: Tensor | None, level: float, clusters: Tensor | None = None) -> Interval:
     """Normal interval of a mean over independent examples, each counted as often as its weight says.
 
-    Unbounded for a single example.
+    With `clusters` only these are independent: see `mean_of_clusters`. Unbounded for a single example, or cluster.
     """
     v = values.double()
     w = torch.ones_like(v) if weights is None else weights.to(v)
+    if clusters is not None:
+        return mean_of_clusters(totals(w, clusters), totals(w * v, clusters), level)
     n = float(w.sum())
     mean = float((w * v).sum()) / n
     if n <= 1 or not math.isfinite(mean):
@@ -67,17 +78,97 @@ def mean_interval(values: Tensor, weights: Tensor | None, level: float) -> Inter
 
 def wilson(p: float, n: float, level: float) -> Interval:
     """Wilson's score interval of a share p of n (1927), which holds near 0 and 1 too."""
-    z = quantile(level)
+    return _score_interval(p, n, level, quantile(level))
+
+
+def _score_interval(p: float, n: float, level: float, z: float) -> Interval:
     center, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return Interval(p, max(0.0, (center - half) / (1 + z * z / n)), min(1.0, (center + half) / (1 + z * z / n)), level)
 
 
-def share_interval(hits: Tensor, weights: Tensor | None, level: float) -> Interval:
-    """Return a share with Wilson's interval."""
+def share_interval(hits: Tensor, weights: Tensor | None, level: float, clusters: Tensor | None = None) -> Interval:
+    """Return a share with Wilson's interval, of dependent examples that of `share_of_clusters`."""
     hits = hits.double()
     w = torch.ones_like(hits) if weights is None else weights.to(hits)
     n = float(w.sum())
+    if clusters is not None and n:
+        return share_of_clusters(totals(w, clusters), totals(w * hits, clusters), level)
     return wilson(float((w * hits).sum()) / n, n, level) if n else Interval(math.nan, 0.0, 1.0, level)
+
+
+# Clusters, by their totals
+
+
+def totals(values: Tensor, clusters: Tensor) -> Tensor:
+    """Sum of the values over every cluster; 0 for a number that is none."""
+    return torch.bincount(clusters, values.double())
+
+
+def mean_of_clusters(mass: Tensor, total: Tensor, level: float) -> Interval:
+    """Interval of a mean over examples that depend on each other within clusters, from the clusters' totals.
+
+    See `cluster_error`. Unbounded for a single cluster.
+    """
+    mean, error, degrees = cluster_error(mass, total)
+    if degrees <= 0 or not math.isfinite(mean):
+        return Interval(mean, -math.inf, math.inf, level)
+    half = student(level, degrees) * error
+    return Interval(mean, mean - half, mean + half, level)
+
+
+def share_of_clusters(mass: Tensor, total: Tensor, level: float) -> Interval:
+    """Wilson's interval for as many examples as would tell the share that surely, were they independent.
+
+    That is what there are, divided by the design effect, with Student's t for the normal quantile (Korn & Graubard
+    1998). A share of 0 or 1, which does not say how alike the examples of a cluster are, counts clusters.
+    """
+    p, error, degrees = cluster_error(mass, total)
+    if degrees <= 0:
+        return Interval(p, 0.0, 1.0, level)
+    n = degrees + 1
+    if 0 < p < 1:
+        n = min(float(mass.sum()), p * (1 - p) / max(error**2, 1e-300))
+    return _score_interval(p, n, level, student(level, degrees))
+
+
+def cluster_error(mass: Tensor, total: Tensor) -> tuple[float, float, float]:
+    r"""Mean, its standard error by the jackknife over clusters, and the degrees of freedom.
+
+    Without cluster g of mass n_g and sum s_g the mean moves by $(s_g - \bar x n_g) / (n - n_g)$. There is one degree
+    less than the $n^2 / \sum n_g^2$ clusters of equal mass that would tell as much (Kish 1965).
+    """
+    mass, total = mass[mass > 0], total[mass > 0]
+    n, clusters = mass.sum(), len(mass)
+    mean = total.sum() / n
+    if clusters < 2:
+        return float(mean), math.inf, 0.0
+    moved = (total - mean * mass) / (n - mass)
+    error = math.sqrt(float(moved.square().sum()) * (clusters - 1) / clusters)
+    return float(mean), error, float(n**2 / mass.square().sum()) - 1
+
+
+def gap_interval(events: Events, level: float) -> Interval:
+    """Mean of what is said minus how often it happened, with an interval that holds near 0 and 1 and for few examples.
+
+    Wilson's for how often it happened, of as many examples as would tell a share as surely as the gap is told: by its
+    variance between examples, or clusters, and no less than that of true confidences.
+    """
+    c, u = events.confidence.double(), events.confidence - events.happened
+    w = torch.ones_like(c) if events.weights is None else events.weights.to(c)
+    n, said = float(w.sum()), float((w * c).sum() / w.sum())
+    if events.clusters is None:
+        gap, least, z = float((w * u).sum()) / n, n, quantile(level)
+        square = float((w * (u - gap).square()).sum()) / (n * max(n - 1, 1.0))
+    else:
+        mass = totals(w, events.clusters)
+        gap, error, degrees = cluster_error(mass, totals(w * u, events.clusters))
+        if degrees <= 0:
+            return Interval(gap, said - 1, said, level)
+        square, least, z = error**2, degrees + 1, student(level, degrees)
+    p = min(max(said - gap, 0.0), 1.0)
+    square = max(square, float((w * c * (1 - c)).sum()) / n**2, 1e-300)
+    happened = _score_interval(p, p * (1 - p) / square if 1e-12 < p < 1 - 1e-12 else least, level, z)
+    return Interval(gap, said - happened.high, said - happened.low, level)
 
 
 def signed_root(x: float) -> float:

@@ -37,7 +37,7 @@ def _correct(p: Predictions) -> PerExample:
 
 
 def _accuracy_interval(p: Predictions, *, level: float) -> Interval:
-    return share_interval(p.correct, p.weights, level)
+    return share_interval(p.correct, p.weights, level, p.clusters)
 
 
 @metric(
@@ -67,7 +67,7 @@ def _wrong(p: Predictions) -> PerExample:
 
 
 def _error_interval(p: Predictions, *, level: float) -> Interval:
-    return share_interval(1 - p.correct, p.weights, level)
+    return share_interval(1 - p.correct, p.weights, level, p.clusters)
 
 
 @metric(
@@ -174,7 +174,7 @@ def entropy(p: Predictions, *, among: Among = "all") -> Scalar:
 
 
 def _confident_interval(events: Events, *, level: float, above: Share = 0.99) -> Interval:
-    return share_interval(events.confidence >= above, events.weights, level)
+    return share_interval(events.confidence >= above, events.weights, level, events.clusters)
 
 
 @metric(
@@ -197,7 +197,7 @@ def confident_share(events: Events, *, above: Share = 0.99) -> Scalar:
 
 def _confident_accuracy_interval(events: Events, *, level: float, above: Share = 0.99) -> Interval:
     sure = events[events.confidence >= above]
-    return share_interval(sure.happened, sure.weights, level)
+    return share_interval(sure.happened, sure.weights, level, sure.clusters)
 
 
 @metric(

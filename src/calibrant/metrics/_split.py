@@ -46,5 +46,5 @@ def split(
     each = (nll if score == "nll" else brier).each
     assert each is not None
     stated, repaired = each(p), each(cross_fitted(fit, p, folds=folds, seed=seed))
-    parts = (mean_interval(values, p.weights, level) for values in (stated, repaired, stated - repaired))
+    parts = (mean_interval(values, p.weights, level, p.clusters) for values in (stated, repaired, stated - repaired))
     return Split(*parts)

@@ -5,14 +5,15 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._bins import CELLS, Bins, Moments, Ties, equal_width_edges, equal_width_index, odds_cell
+from calibrant._bins import CELLS, Bins, ClusterSums, Moments, Ties, equal_width_edges, equal_width_index, odds_cell
 from calibrant.catalog import METRICS
-from calibrant.metrics._results import Interval, quantile, wilson
+from calibrant.metrics._results import Interval, mean_of_clusters, quantile, share_of_clusters, wilson
 from calibrant.predictions import Of, Predictions, predictions_of
 from calibrant.types import InputError
 
@@ -38,6 +39,7 @@ _SHARES = {  # metrics that are one sum as a share of another
     "accuracy": ("correct", "mass"),
     "confident_share": ("sure", "mass"),
     "confident_accuracy": ("sure_happened", "sure"),
+    "happened": ("happened", "mass"),  # how often what is judged did
 }
 
 
@@ -53,6 +55,10 @@ class Summary:
     the mass of the heaviest cell times the number of bin ends that it can be met at, 2 (b - 1) for AdaECE, 2 for
     Kuiper, and far less as a rule. Weights are at most 2^20. NLLs above 65,536 count as that.
 
+    Examples that depend on each other in clusters are summed up in 64 sets of whole clusters as well (350 KB), drawn by
+    the clusters' own rows: what varies between these sets gives intervals and tests that hold, with 63 degrees of
+    freedom. A cluster must come whole in one batch, as the positions of an image do; one that is cut counts as two.
+
     It is read like predictions: `summary["ece"]` is a value, `summary.interval("nll")` one with its interval, and
     `calibrant.measure(summary)` the whole table.
 
@@ -61,12 +67,15 @@ class Summary:
     (0.25, 0.25)
     """
 
+    SLOTS: ClassVar[int] = 64  # sets that clusters are joined in
+
     k: int  # number of classes, 0 before the first batch
     bins: int
     sums: Tensor  # (3 f b) int64, over bins of equal width, in words of 26 bits, the lowest first
     cells: Tensor = field(repr=False)  # (2 3 g) int64: mass, what happened, confidence by log-odds, words of 36 bits
     of: Of = "top"  # the event that is judged
     class_names: tuple[str, ...] | None = None
+    slots: Tensor | None = field(default=None, repr=False)  # (3 f m b) int64: `sums` of every set of clusters
 
     @classmethod
     def empty(cls, k: int = 0, *, bins: int = 15, of: Of = "top", device: torch.device | str = "cpu") -> "Summary":
@@ -102,12 +111,20 @@ class Summary:
             raise InputError(
                 f"weights are at most {HEAVIEST:,}, got {float(p.weights.max()):.4g}; divide them by their mean"
             )
-        sums, cells = self.sums.clone(), self.cells.clone()
+        if len(self) and (self.slots is None) != (p.clusters is None):
+            raise InputError("some batches have clusters and some have none: give clusters with all of them, or none")
+        sums, cells, slots = self.sums.clone(), self.cells.clone(), self.slots
+        slot = None if p.clusters is None else _slot(p)
         for i in range(0, len(p), _ROWS):
             part = p[i : i + _ROWS]
-            sums = _carry(sums + _sums(part, self.bins).to(sums.device), _WORD)
+            words, index = _words(part, self.bins)
+            sums = _carry(sums + _binned(words, index, self.bins).to(sums.device), _WORD)
+            if slot is not None:
+                index = index + slot[i : i + _ROWS] * self.bins
+                new = _binned(words, index, self.SLOTS * self.bins).view(3, -1, self.SLOTS, self.bins).to(sums.device)
+                slots = _carry(new if slots is None else slots + new, _WORD)
             _count(cells, part)
-        return Summary(k, self.bins, sums, _countable(cells), self.of, self.class_names or p.class_names)
+        return Summary(k, self.bins, sums, _countable(cells), self.of, self.class_names or p.class_names, slots)
 
     def __add__(self, other: "Summary") -> "Summary":
         """Both together."""
@@ -116,9 +133,15 @@ class Summary:
                 f"cannot merge summaries of {self.k} classes in {self.bins} bins and {other.k} in {other.bins}, of "
                 f"{self.of!r} and {other.of!r}"
             )
+        slots = self.slots if other.slots is None else other.slots.to(self.sums.device)
+        if self.slots is not None and other.slots is not None:
+            slots = _carry(self.slots + other.slots.to(self.sums.device), _WORD)
+        elif len(self) and len(other) and slots is not None:
+            raise InputError("cannot merge a summary of predictions in clusters with one of predictions without")
         sums = _carry(self.sums + other.sums.to(self.sums.device), _WORD)
         cells = _countable(self.cells + other.cells.to(self.sums.device))
-        return Summary(max(self.k, other.k), self.bins, sums, cells, self.of, self.class_names or other.class_names)
+        names = self.class_names or other.class_names
+        return Summary(max(self.k, other.k), self.bins, sums, cells, self.of, names, slots)
 
     def __radd__(self, other: int) -> "Summary":
         """Let `sum(summaries)` start from 0."""
@@ -131,6 +154,11 @@ class Summary:
     def mass(self) -> float:
         """How many examples there are, each counted as often as its weight says."""
         return self.total("mass")
+
+    @property
+    def clustered(self) -> bool:
+        """Whether the examples depend on each other in clusters."""
+        return self.slots is not None
 
     def __getitem__(self, name: str) -> float:
         """The value of a metric by name: "nll", "ece", "adaptive_ece", "kuiper", "smooth_ece" ..."""
@@ -145,6 +173,9 @@ class Summary:
         """A metric by name with the interval that holds the truth with probability `level`."""
         if name in _SHARES:
             hits, n = map(self.total, _SHARES[name])
+            if self.slots is not None and n:
+                hit, mass = (self._per_slot(part).sum(1) for part in _SHARES[name])
+                return share_of_clusters(mass, hit, level)
             return wilson(hits / n, n, level) if n else Interval(math.nan, 0.0, 1.0, level)
         if name in _MEANS:
             return self._mean(_MEANS[name], level)
@@ -155,6 +186,8 @@ class Summary:
         mean = self.total(name) / n
         if name == "nll" and self.total("infinite") > 0:
             return Interval(math.inf, -math.inf, math.inf, level)
+        if self.slots is not None:
+            return mean_of_clusters(self._per_slot("mass").sum(1), self._per_slot(name).sum(1), level)
         if n <= 1:
             return Interval(mean, -math.inf, math.inf, level)
         variance = max(self.total(f"{name}_square") - n * mean**2, 0.0) / (n - 1)
@@ -163,10 +196,21 @@ class Summary:
 
     def per_bin(self, name: str) -> Tensor:
         """Sums of one feature over the bins, in float64 on the CPU."""
-        i = _FEATURES.index(name)
-        unit = _COARSE if name == "nll_square" else _UNIT
-        sums = ((w << 2 * _WORD) + (v << _WORD) + u for u, v, w in zip(*self.sums[:, i].tolist(), strict=True))
-        return torch.tensor([x / 2**unit for x in sums], dtype=torch.float64)
+        return _number(self.sums[:, _FEATURES.index(name)], name)
+
+    def _per_slot(self, name: str) -> Tensor:
+        """The same for every set of clusters (m b)."""
+        assert self.slots is not None
+        return _number(self.slots[:, _FEATURES.index(name)].flatten(1), name).view(self.SLOTS, self.bins)
+
+    @cached_property
+    def _clusters(self) -> ClusterSums | None:
+        """What the sets of clusters add to the bins that are not empty."""
+        if self.slots is None:
+            return None
+        some = self.per_bin("mass") > 0
+        mass, happened, gap = (self.per_bin(name)[some] for name in ("mass", "happened", "gap"))
+        return ClusterSums((happened + gap) / mass, self._per_slot("mass")[:, some], -self._per_slot("gap")[:, some])
 
     def total(self, name: str) -> float:
         """Sum of one feature over all examples."""
@@ -180,12 +224,13 @@ class Summary:
         low, high = self.cells.cpu().double()
         cells = low * 2.0**-_UNIT + high * 2.0 ** (_HALF - _UNIT)
         mass, happened, confidence = cells[:, cells[0] > 0].flip(1)
-        return Ties(confidence / mass, mass, happened)
+        return Ties(confidence / mass, mass, happened, self._clusters)
 
     def moments(self, bins: int) -> Moments:
         """The moments of the bins of equal width."""
         self._has(bins)
-        return Moments(*(self.per_bin(name) for name in ("mass", "gap", "gap_square", "variance")))
+        parts = (self.per_bin(name) for name in ("mass", "gap", "gap_square", "variance"))
+        return Moments(*parts, self._clusters)
 
     def equal_width(self, bins: int) -> Bins:
         """The bins of equal width."""
@@ -198,8 +243,24 @@ class Summary:
             raise InputError(f"this summary was made with {self.bins} bins, not {bins}")
 
 
-def _sums(p: Predictions, bins: int) -> Tensor:
-    """Integer sums of the features over bins of equal width, in three words (3 f b)."""
+def _number(words: Tensor, name: str) -> Tensor:
+    """What three words (3 b) say of one feature, in float64 on the CPU."""
+    unit = _COARSE if name == "nll_square" else _UNIT
+    sums = ((w << 2 * _WORD) + (v << _WORD) + u for u, v, w in zip(*words.tolist(), strict=True))
+    return torch.tensor([x / 2**unit for x in sums], dtype=torch.float64)
+
+
+def _slot(p: Predictions) -> Tensor:
+    """The set that every row's cluster belongs to: the sum of the hashes of its rows, whatever their order."""
+    assert p.clusters is not None
+    hashes = torch.from_numpy(p.row_hashes.view(np.int64)).to(p.clusters.device)
+    total = torch.zeros(int(p.clusters.max()) + 1, dtype=torch.int64, device=p.clusters.device)
+    total.index_add_(0, p.clusters, hashes)
+    return ((total >> 16) % Summary.SLOTS)[p.clusters]
+
+
+def _words(p: Predictions, bins: int) -> tuple[Tensor, Tensor]:
+    """The features of every row in integers, in three words (3 f n), and its bin of equal width."""
     outcomes, events = p.outcomes, p.events
     c, a = events.confidence, events.happened
     u, nll, brier = c - a, 0.0 - outcomes.log_likelihood, outcomes.brier
@@ -216,9 +277,13 @@ def _sums(p: Predictions, bins: int) -> Tensor:
     units = units.sub_(upper * 2.0 ** (2 * _WORD))
     middle = (units * 2.0**-_WORD).floor_()
     words = torch.cat([units.sub_(middle * 2.0**_WORD), middle, upper])  # whose sums float64 holds exactly
-    index = equal_width_index(bins, c)
-    slots = torch.arange(len(words), device=c.device)[:, None] * bins + index
-    return torch.bincount(slots.flatten(), words.flatten(), minlength=len(words) * bins).long().view(3, -1, bins)
+    return words, equal_width_index(bins, c)
+
+
+def _binned(words: Tensor, index: Tensor, bins: int) -> Tensor:
+    """Integer sums over bins (3 f b)."""
+    place = torch.arange(len(words), device=index.device)[:, None] * bins + index
+    return torch.bincount(place.flatten(), words.flatten(), minlength=len(words) * bins).long().view(3, -1, bins)
 
 
 def _count(cells: Tensor, p: Predictions) -> None:

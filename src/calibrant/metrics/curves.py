@@ -1,11 +1,12 @@
 """Curves: predictions, or (logits, labels) -> `Curve`."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from calibrant._bins import Ties
+from calibrant._bins import ClusterSums, Ties
 from calibrant.metrics import _corp, _ranking
 from calibrant.metrics._cumulative import draw
 from calibrant.metrics._results import Curve
@@ -22,7 +23,8 @@ def corp(
     """The CORP reliability curve: confidence against its isotonic recalibration (Dimitriadis et al. 2021).
 
     The band is where the curve of a perfectly calibrated model lies: correctness is drawn `draws` times from the
-    confidences (`draws=0` leaves the band out). Its points beyond the band are evidence of miscalibration there.
+    confidences, or of examples in clusters the signs of what these are off (`draws=0` leaves the band out). Its points
+    beyond the band are evidence of miscalibration there.
 
     >>> curve = corp(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]), draws=0)
     >>> curve.x, curve.y
@@ -54,22 +56,35 @@ def corp_of(ties: Ties, level: float, draws: int, seed: int) -> Curve:
     if draws == 0:
         return Curve(ties.value, y, weight=weight)
     generator = torch.Generator(device=ties.value.device).manual_seed(seed)
-    fits = [_corp.isotonic(draw(ties, generator)) for _ in range(draws)]
+    if ties.clusters is None:
+        fits = [_corp.isotonic(draw(ties, generator)) for _ in range(draws)]
+    else:
+        fits = list(_of_clusters(ties, ties.clusters, draws, generator))
     tail = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64, device=ties.value.device)
     low, high = torch.stack(fits).quantile(tail, dim=0)
     return Curve(ties.value, y, low, high, weight)
+
+
+def _of_clusters(ties: Ties, sums: ClusterSums, draws: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Curves of a calibrated model whose clusters vary as these do: signs are drawn for what they are off."""
+    mass = sums.mass.sum(0)
+    off = sums.gap - sums.mass * (sums.gap.sum(0) / mass)
+    place = torch.searchsorted(sums.value.contiguous(), ties.value.contiguous()).clamp_max_(len(mass) - 1)
+    for _ in range(draws):
+        signs = torch.randint(0, 2, (len(off),), generator=generator, device=off.device).to(off) * 2 - 1
+        share = (sums.value + signs @ off / mass).clamp(0, 1)
+        yield _corp.isotonic(Ties(sums.value, mass, share * mass))[place]
 
 
 def merged(ties: Ties, most: int) -> Ties:
     """Neighbors merged into at most `most` groups of nearly equal mass."""
     if len(ties.value) <= most:
         return ties
-    share = (ties.mass.cumsum(0) - ties.mass / 2) / ties.mass.sum()
-    _, index = (share * most).long().unique_consecutive(return_inverse=True)
+    _, index = ties.places(most).unique_consecutive(return_inverse=True)
 
     def total(values: Tensor) -> Tensor:
         return torch.zeros(int(index[-1]) + 1, dtype=values.dtype, device=values.device).index_add(0, index, values)
 
     mass = total(ties.mass)
     value = total(ties.mass * ties.value) / mass
-    return Ties(value, mass, total(ties.correct))
+    return Ties(value, mass, total(ties.correct), ties.clusters)

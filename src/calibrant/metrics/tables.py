@@ -1,4 +1,4 @@
-"""Tables behind the numbers: the bins of an error, and what is known of every class."""
+"""Tables behind the numbers: the bins of an error, and what is known of every class and every group."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,12 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant._bins import Bins, Ties
+from calibrant._bins import Bins, Events, Ties
+from calibrant.metrics import _binned
 from calibrant.metrics._binned import ClassCells
 from calibrant.metrics._moments import Edges, bin_table
+from calibrant.metrics._results import gap_interval
+from calibrant.metrics._scores import mean
 from calibrant.predictions import Predictions, predictions_of
 
-__all__ = ["ClassCells", "Classes", "Thresholds", "bins", "classes", "classes_of", "thresholds", "thresholds_of"]
+__all__ = ["ClassCells", "Classes", "Groups", "Thresholds", "bins", "classes", "classes_of", "groups", "thresholds"]
+__all__ += ["thresholds_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +36,86 @@ class Classes:
     def worst_first(self) -> Tensor:
         """Class indices by decreasing calibration error."""
         return self.ece.argsort(descending=True, stable=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """One row per group, as tensors of length g, of what is judged."""
+
+    names: tuple[str, ...]
+    level: float  # with which the intervals of all gaps hold together
+    count: Tensor  # examples, each counted as often as its weight says
+    said: Tensor  # mean of what is said
+    happened: Tensor  # how often it happened
+    low: Tensor  # simultaneous interval of the gap
+    high: Tensor
+    ece: Tensor
+    floor: Tensor  # ECE of a calibrated model with these confidences: its mean,
+    floor_high: Tensor  # and the upper end of its central interval
+    nll: Tensor
+
+    @property
+    def gap(self) -> Tensor:
+        """What is said minus what happens: above 0 where too much is said."""
+        return self.said - self.happened
+
+    @property
+    def beyond(self) -> Tensor:
+        """How far the interval of the gap lies from 0: 0 where chance explains the gap."""
+        return torch.maximum(self.low, -self.high).clamp_min(0)
+
+    @property
+    def worst_first(self) -> list[int]:
+        """Groups by how far their gap is beyond chance, then by its size."""
+        keys = zip(self.beyond.tolist(), self.gap.abs().tolist(), strict=True)
+        return [i for i, _ in sorted(enumerate(keys), key=lambda pair: pair[1], reverse=True)]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a row per group, worst first."""
+        columns = ("count", "said", "happened", "gap", "low", "high", "ece", "floor", "floor_high", "nll")
+        lists = {name: getattr(self, name).tolist() for name in columns}
+        return [
+            {"group": self.names[i]} | {name: values[i] for name, values in lists.items()} for i in self.worst_first
+        ]
+
+    def macro(self, name: str) -> float:
+        """Mean over the groups, each counted once, of a column such as "ece"."""
+        return float(getattr(self, name).mean())
+
+
+def groups(p: Predictions, *, bins: int = 15, level: float = 0.90) -> Groups | None:
+    """What is known of every group; nothing where the predictions have none, and groups without examples are left out.
+
+    The intervals of the gaps hold all together with probability `level` (Bonferroni), cluster by cluster where there
+    are clusters.
+
+    >>> p = Predictions([[0.0, 0.0]] * 8, [0, 0, 0, 1] * 2, of=1, groups=["a"] * 4 + ["b"] * 4)
+    >>> table = groups(p)
+    >>> table.gap, table.ece
+    (tensor([0.2500, 0.2500], dtype=torch.float64), tensor([0.2500, 0.2500], dtype=torch.float64))
+    """
+    if p.groups is None or p.group_names is None:
+        return None
+    events, loss = p.events, 0.0 - p.log_likelihood
+    order = p.groups.argsort(stable=True)
+    parts = order.split(torch.bincount(p.groups, minlength=len(p.group_names)).tolist())
+    there = [(name, rows) for name, rows in zip(p.group_names, parts, strict=True) if _mass(p, rows) > 0]
+    each = 1 - (1 - level) / len(there)
+    rows = [_group(events[i], loss[i], bins, level, each) for _, i in there]
+    columns = torch.tensor(rows, dtype=torch.float64).T
+    return Groups(tuple(name for name, _ in there), level, *columns)
+
+
+def _mass(p: Predictions, rows: Tensor) -> float:
+    return float(len(rows) if p.weights is None else p.weights[rows].sum())
+
+
+def _group(events: Events, loss: Tensor, bins: int, level: float, each: float) -> list[float]:
+    gap, said = gap_interval(events, each), float(mean(events.confidence, events.weights))
+    mass = float(len(events) if events.weights is None else events.weights.sum())
+    floor = _binned.noise_floor.interval_of(events, level=level, bins=bins)
+    ece, nll = float(_binned.ece.function(events, bins=bins)), float(mean(loss, events.weights))
+    return [mass, said, said - gap.value, gap.low, gap.high, ece, floor.value, floor.high, nll]
 
 
 def bins(

@@ -208,4 +208,4 @@ def pooled(parts: Sequence[Events]) -> Events:
 
 def _plain(events: Events) -> Events:
     """Return the events in memory of their own, without what was computed from them."""
-    return Events(events.confidence.clone(), events.happened.clone(), events.weights)
+    return Events(events.confidence.clone(), events.happened.clone(), events.weights, events.clusters)

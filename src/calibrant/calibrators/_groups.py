@@ -1,0 +1,209 @@
+"""Groups that are miscalibrated in their own ways: a map of all, and corrections that small groups borrow."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from calibrant._folds import cross_fitted, units
+from calibrant._solve import Certificate, few_threads, mixture
+from calibrant.calibrators._affine import FLOOR, BiasCorrectedTemperature
+from calibrant.calibrators._apply import its_classes
+from calibrant.calibrators._compose import Chain
+from calibrant.calibrators._fit import certify, fits, fitting
+from calibrant.catalog import CALIBRATORS
+from calibrant.predictions import Predictions
+from calibrant.types import FINITE, InputError, Logits, Points, Range
+
+__all__ = ["GroupCalibrated"]
+
+SPREADS = (1e-4, 0.1, 0.25, 0.6, 1.5)  # standard deviations of slopes and of biases between groups; the first is none
+WIDEST = 64  # classes up to which groups have biases
+FLATTEST = 0.01  # slope
+FOLDS = 5
+ELEMENTS = 1 << 22  # of a block
+
+Biases = Annotated[Float[Tensor, "m k"], FINITE]
+Slopes = Annotated[Points, Range(above=0)]
+
+
+@CALIBRATORS.register
+@dataclass(frozen=True, eq=False)
+class GroupCalibrated:
+    r"""One calibrator for all, and for every group what it differs by: $a_g \log p + b_g$ of the calibrated p.
+
+    How much groups differ is learned from them (partial pooling by empirical Bayes): slopes and biases are normal
+    around 1 and 0, with standard deviations whose mixture over a grid has the greatest likelihood (Laplace's
+    approximation), one imaginary group without any difference included; every group then gets its posterior mean. A
+    group of few examples stays at what all have in common, one that is far off is believed.
+
+    It maps predictions with groups (`predictions.mapped`, `calibrate`, `assess`, `cross_fit`): of bare logits it cannot
+    know the group, and refuses them; `of_group(name)` is the map of one group. A group that it was not fitted on gets
+    what all have in common. Without groups that is all there is. For several labels per example the label is the group.
+
+    >>> number = lambda *x: torch.tensor(x, dtype=torch.float64)
+    >>> from calibrant.calibrators import Identity
+    >>> fitted = GroupCalibrated(Identity(), ("a",), number(2.0), number([0.0, 1.0]))
+    >>> Predictions([[0.0, 1.0], [0.0, 1.0]], [0, 1], groups=["a", "new"]).mapped(fitted).logits
+    tensor([[0., 3.],
+            [0., 1.]])
+    """
+
+    pooled: Any  # the fitted calibrator of all
+    names: tuple[str, ...]  # of the groups
+    slopes: Slopes  # (m) float64
+    biases: Biases  # (m k) float64
+    certificate: Certificate | None = None
+
+    @classmethod
+    @fits
+    def fit(cls, p: Predictions, *, calibrator: str = "") -> "GroupCalibrated":
+        """Fit `calibrator` to all (left out: Platt for 2 classes, BiasCorrectedTemperature for more), then the groups.
+
+        The groups correct what the calibrator makes of examples that it was not fitted on, if there are enough.
+        """
+        fit = fitting(CALIBRATORS.method(calibrator or ("Platt" if p.k == 2 else "BiasCorrectedTemperature")))
+        p = p.double()
+        pooled = fit(p)
+        names, groups = _present(p)
+        if not names:
+            made = cls(pooled, (), torch.ones(0, dtype=torch.float64), torch.zeros(0, p.k, dtype=torch.float64))
+        else:
+            honest = cross_fitted(fit, p, folds=FOLDS) if units(p) >= 2 * FOLDS else p.mapped(pooled)
+            theta = _posterior_means(honest, [groups == i for i in range(len(names))])
+            slopes = (1 + theta[:, 0]).clamp_min(FLATTEST)
+            biases = torch.zeros(len(names), p.k, dtype=torch.float64)
+            biases[:, : theta.shape[1] - 1] = theta[:, 1:]
+            made = cls(pooled, names, slopes, biases)
+        done = getattr(pooled, "certificate", None)
+        return certify(made, p, "converged" if done is None else done.status, slack=1.0)
+
+    @its_classes(lambda self: self.biases.shape[1])
+    def __call__(self, logits: Logits) -> Logits:
+        """Return what the map of all makes of them, where there are no groups; else refuse."""
+        if self.names:
+            raise InputError(
+                "GroupCalibrated needs to know the groups: map predictions that have groups=, or take one group's map, "
+                f"of_group({self.names[0]!r})"
+            )
+        return self.pooled(logits)
+
+    def by_group(self, logits: Logits, groups: Tensor, names: tuple[str, ...]) -> Logits:
+        """Map rows, each with the index of its group's name."""
+        if logits.shape[1] != self.biases.shape[1]:
+            raise InputError(f"GroupCalibrated was fitted on {self.biases.shape[1]} classes, got {logits.shape[1]}")
+        place = {name: i for i, name in enumerate(self.names)}
+        at = torch.tensor([place.get(name, len(place)) for name in names], device=logits.device)[groups]
+        slopes = torch.cat([self.slopes, self.slopes.new_ones(1)]).to(logits.device)
+        biases = torch.cat([self.biases, self.biases.new_zeros(1, logits.shape[1])]).to(logits.device)
+        return (self.pooled(logits.double()) * slopes[at, None] + biases[at]).to(logits.dtype)
+
+    def of_group(self, name: str) -> Chain:
+        """Return the map of one group, for bare logits.
+
+        Raises `InputError` if it was fitted on no such group.
+        """
+        if name not in self.names:
+            raise InputError(f"no group {name!r}; there are {', '.join(map(repr, self.names[:20])) or 'none'}")
+        i = self.names.index(name)
+        return Chain(self.pooled, BiasCorrectedTemperature(1 / self.slopes[i], self.biases[i]))
+
+    def unknown(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Of groups by name, those that it was not fitted on."""
+        return tuple(name for name in names if name not in self.names) if self.names else ()
+
+
+def _present(p: Predictions) -> tuple[tuple[str, ...], Tensor]:
+    """Names of the groups that have examples, and which of them each example belongs to."""
+    if p.groups is None or p.group_names is None:
+        return (), torch.zeros(len(p), dtype=torch.int64)
+    kinds, index = p.groups.unique(return_inverse=True)
+    return tuple(p.group_names[i] for i in kinds.tolist()), index
+
+
+def _posterior_means(p: Predictions, groups: list[Tensor]) -> Tensor:
+    """What slope and biases of every group differ by (m, 1 + k)."""
+    biases = p.k <= WIDEST
+    pairs = [(a, b) for a in SPREADS for b in (SPREADS if biases else SPREADS[:1])]
+    size = p.k if biases else 0
+    spread = torch.tensor([[a] + [b] * size for a, b in pairs], dtype=torch.float64)
+    precision = spread**-2
+    found = [_of_group(p[rows], precision) for rows in groups]
+    modes, evidence = (torch.stack(parts) for parts in zip(*found, strict=True))  # (m c d), (m c)
+    likelihood = (evidence - evidence.amax(1, keepdim=True)).exp()
+    alike = torch.zeros(1, len(pairs), dtype=torch.float64)
+    alike[0, 0] = 1
+    shares = mixture(torch.cat([likelihood, alike])).shares
+    posterior = likelihood * shares
+    posterior = posterior / posterior.sum(1, keepdim=True)
+    return (posterior[:, :, None] * modes).sum(1)
+
+
+def _of_group(p: Predictions, precision: Tensor) -> tuple[Tensor, Tensor]:
+    """The most probable differences (c d) of a group for priors of these precisions (c d), and log evidence (c)."""
+    x = p.logits.log_softmax(-1).clamp_min(FLOOR)
+    weights = torch.ones(len(p), dtype=torch.float64) if p.weights is None else p.weights
+    weights = weights / _design_effect(x, p)
+    step = max(1, ELEMENTS // x.numel())
+    with few_threads(x.numel() * min(step, len(precision))):
+        parts = [_modes(x, p.labels, weights, prior) for prior in precision.split(step)]
+    modes, evidence = (torch.cat(each) for each in zip(*parts, strict=True))
+    return modes, evidence
+
+
+def _design_effect(x: Tensor, p: Predictions) -> float:
+    """By how much the examples of clusters count too much, if they depend on each other."""
+    if p.clusters is None:
+        return 1.0
+    off = torch.nn.functional.one_hot(p.labels, p.k) - x.exp()
+    off = off if p.weights is None else off * p.weights[:, None]
+    index = p.clusters.unique(return_inverse=True)[1]
+    sums = torch.zeros(int(index.max()) + 1, p.k, dtype=torch.float64).index_add_(0, index, off)
+    return max(1.0, float(sums.square().sum() / off.square().sum().clamp_min(1e-300)))
+
+
+def _modes(x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
+    """Newton's method for all priors at once, with steps that are halved where they lead down; it is concave."""
+    count, size = precision.shape
+    theta = torch.zeros(count, size, dtype=torch.float64)
+    value, gradient, hessian = _climb(theta, x, y, w, precision)
+    for _ in range(100):
+        step = torch.linalg.solve(hessian, gradient)
+        if float((step * gradient).sum(1).max()) < 1e-9:
+            break
+        for _ in range(30):
+            new = _climb(theta + step, x, y, w, precision)
+            worse = ~(new[0] >= value - 1e-12 * (1 + value.abs()))
+            if not bool(worse.any()):
+                break
+            step = step * torch.where(worse, 0.5, 1.0)[:, None]
+        theta = theta + step
+        value, gradient, hessian = new
+    evidence = value + (precision.log().sum(1) - torch.linalg.slogdet(hessian)[1]) / 2
+    return theta, evidence
+
+
+def _climb(theta: Tensor, x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Log posterior, its gradient, and minus its Hessian, of every row of theta."""
+    bias = theta[:, None, 1:] if theta.shape[1] > 1 else 0.0
+    log_p = ((1 + theta[:, :1, None]) * x + bias).log_softmax(-1)  # (c n k)
+    p = log_p.exp()
+    value = (log_p[:, torch.arange(len(y)), y] * w).sum(1) - (precision * theta.square()).sum(1) / 2
+    mean = (p * x).sum(-1)
+    by_slope = ((x[torch.arange(len(y)), y] - mean) * w).sum(1, keepdim=True)
+    centered = x - mean[..., None]
+    curve = ((p * centered.square()).sum(-1) * w).sum(1)
+    if theta.shape[1] == 1:
+        hessian = curve[:, None, None]
+        gradient = by_slope
+    else:
+        happened = torch.zeros(x.shape[1], dtype=torch.float64).index_add_(0, y, w)
+        pw = p * w[:, None]
+        gradient = torch.cat([by_slope, happened - pw.sum(1)], 1)
+        cross = (pw * centered).sum(1)
+        both = torch.diag_embed(pw.sum(1)) - pw.mT @ p
+        top = torch.cat([curve[:, None], cross], 1)[:, None]
+        hessian = torch.cat([top, torch.cat([cross[:, :, None], both], 2)], 1)
+    return value, gradient - precision * theta, hessian + torch.diag_embed(precision)

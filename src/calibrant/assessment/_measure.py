@@ -245,6 +245,8 @@ def _finished(rows: list[Row], judged: Event, more: list[Method]) -> tuple[Row, 
 def _note(row: Row, known: dict[str, Row], judged: Event) -> str:
     if row.name == "signed_gap":
         return judged.direction(row.low, row.high).removeprefix("is ") or "no direction beyond chance"
+    if row.name == "nll" and math.isinf(row.value):
+        return "a probability of 0 came true"
     if row.name in FLOORS:
         return "above its noise floor" if row.value > known[FLOORS[row.name]].high else "within its noise floor"
     return row.note

@@ -40,8 +40,9 @@ class Row:
 
     @property
     def interval(self) -> str:
-        """The interval in its unit; nothing where there is none."""
-        return "" if math.isnan(self.low) else f"[{self.about.text(self.low)}, {self.about.text(self.high)}]"
+        """The interval in its unit; nothing where there is none, or it holds every number."""
+        unbounded = math.isnan(self.low) or (math.isinf(self.low) and math.isinf(self.high))
+        return "" if unbounded else f"[{self.about.text(self.low)}, {self.about.text(self.high)}]"
 
 
 @dataclass(frozen=True, eq=False)

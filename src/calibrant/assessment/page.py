@@ -29,8 +29,10 @@ from calibrant.assessment.words import (
 from calibrant.html import Section, bar_diagram, curve_diagram, facts, figure, folded, page, readings, table, typeset
 from calibrant.metrics import About, Curve, Difference
 from calibrant.metrics.curves import risk_coverage_of
+from calibrant.metrics.tables import thresholds_of
 from calibrant.plots import risk_coverage
 
+CUTS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # thresholds
 SHOWN = 15  # rows of the tables of classes and mistakes before the rest is folded away
 KICKER = "Are these probabilities true?"
 
@@ -47,6 +49,7 @@ def measurement_page(measured: Table, more: Mapping[str, str]) -> str:
         *_groups(tables),
         *_classes(tables),
         *_coverage({"": measured}),
+        *_thresholds(measured, ""),
     ]
     lead = f"{measured.n:,} {measured.among}, as they are: nothing was fitted. {_judged(measured)}"
     tiles = _tiles(measured, measured, measured["nll"].interval)
@@ -67,6 +70,7 @@ def assessment_page(found: Findings, more: Mapping[str, str], saved: str | Path 
         *_groups(tables),
         *_classes(tables),
         *_coverage({name.partition(" ")[0]: each for name, each in tables.items()}),
+        *_thresholds(after, "" if after is before else f", after {found.chosen}"),
         *([Section("Confident mistakes", _mistakes(found))] if found.mistakes else []),
         Section("Use the calibrator", _use(found, saved, "command" in more)),
     ]
@@ -278,6 +282,29 @@ def _coverage(tables: Tables) -> list[Section]:
         sure, right = first["confident_share"].value, first["confident_accuracy"].value
         text += f" Confidences of 99 % and more: {percent(sure, 1)} of the examples, {percent(right)} of them right."
     return [Section("Acting only when sure", f"<p>{typeset(text)}</p>{picture}")]
+
+
+def _thresholds(measured: Table, after: str) -> list[Section]:
+    """What acting on probabilities from a threshold on amounts to, where a probability of one event is judged."""
+    if measured.event.of == "top":
+        return []
+    found = thresholds_of(measured.ties, CUTS)
+    head = [
+        "from",
+        "share of examples",
+        "said",
+        measured.event.happened,
+        "share of all events found",
+        "of others spared",
+    ]
+    columns = found.threshold, found.share, found.said, found.precision, found.recall, found.specificity
+    rows = [[percent(float(first), 0), *map(_share, more)] for first, *more in zip(*columns, strict=True)]
+    note = (
+        f'<p class="note">If one acts on {escape(measured.event.probabilities)} of at least so much{escape(after)}: on '
+        "how many, how often it should and does turn out so (precision), which share of all that turn out so is found "
+        "(recall, sensitivity), and which share of the others is spared (specificity).</p>"
+    )
+    return [Section("Acting from a threshold on", table(head, rows, caption="thresholds") + note)]
 
 
 def _mistakes(found: Findings) -> str:

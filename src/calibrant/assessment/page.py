@@ -31,6 +31,7 @@ from calibrant.metrics import About, Curve, Difference
 from calibrant.metrics.curves import risk_coverage_of
 from calibrant.metrics.tables import thresholds_of
 from calibrant.plots import risk_coverage
+from calibrant.predictions import CORRECTNESS
 
 CUTS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # thresholds
 SHOWN = 15  # rows of the tables of classes and mistakes before the rest is folded away
@@ -218,7 +219,7 @@ def _ranking(found: Findings) -> str:
 
 def _classes(tables: Tables) -> list[Section]:
     known = [each.classes for each in tables.values() if each.classes is not None]
-    if not known:
+    if not known or next(iter(tables.values())).names == CORRECTNESS:
         return []
     before = known[0]
     head = ["class", "examples", "is", "said to be", "right if predicted", "said if predicted", "ECE (%)"]

@@ -11,7 +11,7 @@ import polars
 import pytest
 import torch
 
-from calibrant import InputError, Predictions
+from calibrant import InputError, Predictions, metrics
 
 N = 12
 RNG = np.random.default_rng(0)
@@ -296,3 +296,10 @@ def test_a_file_whose_name_is_a_pattern_is_that_file(tmp_path):
     assert len(Predictions.load(tmp_path / "a[1].csv")) == 2
     (tmp_path / "a[1].csv").unlink()
     assert len(Predictions.load(tmp_path / "a[1].csv")) == 3
+
+
+def test_a_summary_of_a_file_judges_what_the_file_says(tmp_path):
+    polars.DataFrame({"stated": C, "correct": HIT}).write_parquet(tmp_path / "stated.parquet")
+    summary = metrics.Summary.from_file(tmp_path / "stated.parquet", confidence="stated")
+    assert (summary.of, summary.class_names) == (1, ("wrong", "correct"))
+    assert summary["ece"] == pytest.approx(float(metrics.ece(stated())), abs=1e-12)

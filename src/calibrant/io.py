@@ -269,7 +269,7 @@ def in_pieces(path: str | Path) -> bool:
 
 def pieces_of(path: str | Path, said: Said | None = None, *, drop: bool = False) -> Pieces:
     """Open a .parquet, .arrow, .safetensors or .npy file, or tables of a folder, to read some rows at a time."""
-    if (suffix := _suffix(path)) in PIECES:
+    if (suffix := _suffix(path)) in ARRAYS:
         path = Path(path)
         _there(path, PIECES)
         return _telling(path, lambda: PIECES[suffix](path))

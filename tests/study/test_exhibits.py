@@ -17,6 +17,7 @@ from calibrant.study import Grid, Study
 from calibrant.study.config import Exhibit
 
 BUNDLED = sorted(path.stem for path in (Path(calibrant.__file__).parent / "studies").glob("*.toml"))
+WALKED = [name for name in BUNDLED if name not in ("adafocal_2022_bert", "adafocal_2022_imagenet")]  # of adafocal_2022
 IMAGES = "cifar10", "cifar100", "svhn"
 
 
@@ -130,7 +131,7 @@ def first_epoch(name: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BUNDLED)
+@pytest.mark.parametrize("name", WALKED)
 def test_every_exhibit_is_made_at_tiny_scale(name, tiny_data, theory, tmp_path):
     result = study.run(tiny(name), out=tmp_path / "runs", data=tiny_data)
     assert not result.failed

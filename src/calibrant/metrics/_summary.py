@@ -90,15 +90,17 @@ class Summary:
 
     @classmethod
     def from_file(
-        cls, path: str | Path, *, bins: int = 15, of: Of = "top", ignore_index: int | None = None
+        cls, path: str | Path, *, bins: int = 15, of: Of | None = None, ignore_index: int | None = None, **columns: Any
     ) -> "Summary":
-        """Of a file of any size (.parquet, .safetensors, .npy), read in pieces that are checked like `Predictions`.
+        """Of files of any size (.parquet, .arrow, .safetensors, .npy), read in pieces checked like `Predictions`.
 
-        Raises `InputError` as `Predictions.load` does, and for formats that can only be read whole.
+        Judged is what they say, such as the confidence of answers, unless `of` says otherwise; `columns` are those of
+        `Predictions.load`. Raises `InputError` as it does, and for formats that can only be read whole.
         """
-        summary = cls.empty(bins=bins, of=of)
-        for part in Predictions.load_pieces(path, ignore_index=ignore_index):
-            summary = summary.add(part)
+        summary: Summary | None = None
+        for part in Predictions.load_pieces(path, ignore_index=ignore_index, **columns):
+            summary = (summary or cls.empty(bins=bins, of=part.of if of is None else of)).add(part)
+        assert summary is not None  # a file without examples is refused
         return summary
 
     def add(self, predictions: Any, labels: Any = None, weights: Any = None) -> "Summary":

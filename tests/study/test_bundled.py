@@ -147,7 +147,9 @@ def test_the_sizes_of_real_sets_are_as_the_study_says(shared):
 
 def test_the_page_on_studies_is_true(tmp_path):
     text = (Path(__file__).parents[2] / "docs" / "studies.md").read_text()
-    study, _, published = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    study, *others, published = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "models.toml").write_text(next(other for other in others if "[[models]]" in other))
+    assert [model.id for model in Study.load(tmp_path / "models.toml").models] == ["resnet50, ImageNet, seed 0"]
     (tmp_path / "study.toml").write_text(study)
     (tmp_path / "published.toml").write_text(published.replace('= "mine"', '= "focal"'))
     assert len(list(Study.load(tmp_path / "study.toml").runs())) == 18

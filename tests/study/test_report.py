@@ -90,7 +90,7 @@ def test_tables_of_several_places_have_headings_for_them(measurements):
 
 
 def test_every_recipe_is_said(measurements):
-    told = report._recipes(STUDY, measurements[1])
+    told = report._recipes(STUDY, [one.run for one in measurements[1]])
     assert "epochs 9" in told["recipe"]
     kinds = "6 kinds of networks, such as cross_entropy of resnet8 on cifar10"
     assert told == {"recipe": told["recipe"], "recipe 2": f"epochs 4: {kinds}"}

@@ -202,8 +202,8 @@ IMPOSSIBLE = "every true class has probability 0"  # then no temperature is best
 REFUSED = {  # every other calibrator gives a map in every case
     ("impossible labels", name): IMPOSSIBLE
     for name in (
-        *("Auto", "BiasCorrectedTemperature", "Chain", "EnsembleTemperature", "Matrix", "Monotone", "ScalingBinning"),
-        *("SmoothedTemperature", "StructuredMatrix", "StructuredVector", "Temperature", "Vector"),
+        *("Auto", "BiasCorrectedTemperature", "Chain", "EnsembleTemperature", "GroupCalibrated", "Matrix", "Monotone"),
+        *("ScalingBinning", "SmoothedTemperature", "StructuredMatrix", "StructuredVector", "Temperature", "Vector"),
     )
 }
 

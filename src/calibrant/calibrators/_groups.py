@@ -78,7 +78,7 @@ class GroupCalibrated:
             biases[:, : theta.shape[1] - 1] = theta[:, 1:]
             made = cls(pooled, names, slopes, biases)
         done = getattr(pooled, "certificate", None)
-        return certify(made, p, "converged" if done is None else done.status, slack=1.0)
+        return certify(made, p, "converged" if done is None else done.status, slack=2 / p.mass)
 
     @its_classes(lambda self: self.biases.shape[1])
     def __call__(self, logits: Logits) -> Logits:
@@ -173,12 +173,10 @@ def _modes(x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tuple[Tensor, 
         step = torch.linalg.solve(hessian, gradient)
         if float((step * gradient).sum(1).max()) < 1e-9:
             break
-        for _ in range(30):
-            new = _climb(theta + step, x, y, w, precision)
-            worse = ~(new[0] >= value - 1e-12 * (1 + value.abs()))
-            if not bool(worse.any()):
-                break
+        new = _climb(theta + step, x, y, w, precision)
+        while bool((worse := new[0] < value - 1e-12 * (1 + value.abs())).any()):
             step = step * torch.where(worse, 0.5, 1.0)[:, None]
+            new = _climb(theta + step, x, y, w, precision)
         theta = theta + step
         value, gradient, hessian = new
     evidence = value + (precision.log().sum(1) - torch.linalg.slogdet(hessian)[1]) / 2

@@ -136,7 +136,7 @@ def _student(name: str, a: float, b: float, error: float, degrees: int, level: f
     return Difference(name, a, b, b - a, b - a - half, b - a + half, _student_p(b - a, error, degrees))
 
 
-def _student_p(value: float, error: float, degrees: float) -> float:
+def _student_p(value: float, error: float, degrees: float | int) -> float:
     if error == 0 or math.isnan(error):
         return float(value == 0)
     from scipy.special import stdtr  # slow to import

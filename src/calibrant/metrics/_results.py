@@ -52,7 +52,7 @@ def quantile(level: float) -> float:
     return float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)))
 
 
-def student(level: float, degrees: float) -> float:
+def student(level: float, degrees: float | int) -> float:
     """Quantile of Student's t of a two-sided interval: 1.677 for 0.90 and 49 degrees of freedom."""
     from scipy.special import stdtrit  # slow to import
 

@@ -231,8 +231,8 @@ class Summary:
     def moments(self, bins: int) -> Moments:
         """The moments of the bins of equal width."""
         self._has(bins)
-        parts = (self.per_bin(name) for name in ("mass", "gap", "gap_square", "variance"))
-        return Moments(*parts, self._clusters)
+        mass, gap, square, variance = (self.per_bin(name) for name in ("mass", "gap", "gap_square", "variance"))
+        return Moments(mass, gap, square, variance, self._clusters)
 
     def equal_width(self, bins: int) -> Bins:
         """The bins of equal width."""

@@ -1,0 +1,204 @@
+"""Maps by group: what they promise, and what they gain and cost where the truth is known."""
+
+import pytest
+import torch
+
+from calibrant import InputError, Predictions, assess, calibrators, metrics
+from calibrant.calibrators import BiasCorrectedTemperature, Chain, GroupCalibrated, Identity, Platt, Temperature
+
+F = torch.float64
+
+
+def setting(name: str, g: torch.Generator) -> tuple[list[int], torch.Tensor, torch.Tensor]:
+    """Sizes of the groups, and by what slope and shift the truth of each differs from what is said."""
+
+    def normal(m: int) -> torch.Tensor:
+        return torch.randn(m, generator=g, dtype=F)
+
+    def of(sizes: list[int], slope: float, shift: float) -> tuple[list[int], torch.Tensor, torch.Tensor]:
+        m = len(sizes)
+        return sizes, (slope * normal(m)).exp(), shift * normal(m)
+
+    if name == "one deviating":
+        sizes, slopes, shifts = of([200] * 10, 0, 0)
+        shifts[3] = 1.5
+        return sizes, slopes, shifts
+    return {
+        "alike": lambda: of([200] * 10, 0, 0),
+        "three alike": lambda: of([200] * 3, 0, 0),
+        "shifts": lambda: of([200] * 10, 0, 0.8),
+        "slopes": lambda: of([200] * 10, 0.6, 0),
+        "both": lambda: of([200] * 10, 0.4, 0.7),
+        "slight shifts": lambda: of([200] * 10, 0, 0.15),
+        "two": lambda: ([200, 200], torch.ones(2, dtype=F), torch.tensor([-0.7, 0.7], dtype=F)),
+        "rare alike": lambda: of([500] * 4 + [20] * 10, 0, 0),
+        "rare": lambda: of([500] * 4 + [20] * 10, 0, 0.7),
+        "many": lambda: of([100] * 60, 0, 0.3),
+        "many small alike": lambda: of([30] * 60, 0, 0),
+        "large": lambda: of([2000] * 5, 0, 0.5),
+    }[name]()
+
+
+SETTINGS = ["alike", "three alike", "one deviating", "shifts", "slopes", "both", "slight shifts", "two"]
+SETTINGS += ["rare alike", "rare", "many", "many small alike", "large"]
+HALVED = ["one deviating", "shifts", "slopes", "both", "two", "large"]  # 200 per group, or more
+
+
+def drawn(sizes, slopes, shifts, g) -> tuple[Predictions, torch.Tensor]:
+    """Two classes, one and a half times too sure on the whole."""
+    group = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    odds = 1.5 * torch.randn(len(group), generator=g, dtype=F) - 0.3
+    said = 1.5 * (odds - shifts[group]) / slopes[group]
+    true = odds.sigmoid()
+    logits = torch.stack([torch.zeros_like(said), said], 1)
+    return Predictions(logits, torch.bernoulli(true, generator=g).long(), of=1, groups=group), true
+
+
+def risk(p: Predictions, true: torch.Tensor) -> float:
+    """NLL on the known truth."""
+    log_p = p.logits.log_softmax(1)
+    return -float((true * log_p[:, 1] + (1 - true) * log_p[:, 0]).mean())
+
+
+def worst(p: Predictions, true: torch.Tensor) -> float:
+    """The largest mean distance from the truth of any group."""
+    off = (p.logits.softmax(1)[:, 1] - true).abs()
+    assert p.groups is not None
+    return max(float(off[p.groups == i].mean()) for i in p.groups.unique())
+
+
+def trial(name: str, g: torch.Generator) -> tuple[float, float, float]:
+    """What NLL rises by, and the error of the worst group of the pooled map and by group."""
+    sizes, slopes, shifts = setting(name, g)
+    val, _ = drawn(sizes, slopes, shifts, g)
+    test, true = drawn([3 * size for size in sizes], slopes, shifts, g)
+    pooled, by_group = test.mapped(Platt.fit(val)), test.mapped(GroupCalibrated.fit(val))
+    return risk(by_group, true) - risk(pooled, true), worst(pooled, true), worst(by_group, true)
+
+
+def test_one_deviating_group_is_found_and_groups_alike_stay_together():
+    g = torch.Generator().manual_seed(2)
+    rise, before, after = trial("one deviating", g)
+    assert rise < -0.005
+    assert after < before / 2
+    assert trial("alike", g)[0] < 0.002
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SETTINGS)
+def test_worst_groups_gain_and_nobody_loses(name):
+    g = torch.Generator().manual_seed(5)
+    rise, before, after = (sum(column) / 10 for column in zip(*(trial(name, g) for _ in range(10)), strict=True))
+    print(f"{name}: NLL {rise:+.5f}, worst group {before:.4f} -> {after:.4f}")
+    assert rise < 0.002
+    if name in HALVED:
+        assert after < before / 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spread", [0.0, 0.7])
+def test_labels_of_an_example_share_what_they_have_in_common(spread):
+    """Twelve labels, of which half are rare; one calibrator for all, or one by label."""
+    g, m, rises, errors = torch.Generator().manual_seed(9), 12, [], []
+    for _ in range(5):
+        base = torch.where(torch.arange(m) < 6, 0.0, -3.0) + torch.zeros(m, dtype=F)
+        shift = spread * torch.randn(m, generator=g, dtype=F)
+        made = []
+        for n in (200, 2000):
+            odds = base + torch.randn(n, 1, generator=g, dtype=F) + torch.randn(n, m, generator=g, dtype=F)
+            happened = torch.bernoulli(odds.sigmoid(), generator=g)
+            made.append((Predictions.multilabel(1.4 * (odds - shift), happened), odds.sigmoid().flatten()))
+        (val, _), (test, true) = made
+        pooled, each = test.mapped(Platt.fit(val)), test.mapped(GroupCalibrated.fit(val))
+        rises.append(risk(each, true) - risk(pooled, true))
+        errors.append((worst(pooled, true), worst(each, true)))
+    print(spread, sum(rises) / 5, [sum(column) / 5 for column in zip(*errors, strict=True)])
+    assert sum(rises) / 5 < 0.002
+    if spread:
+        assert sum(after for _, after in errors) < sum(before for before, _ in errors) / 2
+
+
+def several(n: int, g: torch.Generator, k: int = 4) -> Predictions:
+    """Classes whose frequencies differ by group from what is said."""
+    z = 2 * torch.randn(n, k, dtype=F, generator=g)
+    group = torch.arange(n) % 5
+    shift = torch.zeros(5, k, dtype=F)
+    shift[0, 1], shift[1, 2] = 1.5, -1.5
+    labels = torch.multinomial((z + shift[group]).softmax(1), 1, generator=g).squeeze(1)
+    return Predictions(1.5 * z, labels, groups=[f"ward {i}" for i in group.tolist()])
+
+
+def test_several_classes_have_a_bias_by_group():
+    g = torch.Generator().manual_seed(3)
+    val, test = several(1500, g), several(5000, g)
+    pooled, fitted = BiasCorrectedTemperature.fit(val), GroupCalibrated.fit(val)
+    gain = float(metrics.nll(test.mapped(pooled)) - metrics.nll(test.mapped(fitted)))
+    assert gain > 0.01
+    assert float(fitted.biases[0, 1] - fitted.biases[0, 3]) == pytest.approx(1.5, abs=0.5)
+    assert float(fitted.biases[3].abs().max()) < 0.4
+
+
+@pytest.fixture(scope="module")
+def wards() -> tuple[Predictions, GroupCalibrated]:
+    p = several(600, torch.Generator().manual_seed(4))
+    return p, GroupCalibrated.fit(p)
+
+
+def test_groups_are_known_by_name_whatever_their_order(wards):
+    p, fitted = wards
+    some = Predictions(p.logits[:4], p.labels[:4], groups=["ward 3", "ward 0", "elsewhere", "ward 1"])
+    made = some.mapped(fitted)
+    for i, name in enumerate(["ward 3", "ward 0", None, "ward 1"]):
+        one = fitted.pooled if name is None else fitted.of_group(name)
+        torch.testing.assert_close(made.logits[i : i + 1].softmax(1), one(p.logits[i : i + 1]).softmax(1))
+    assert made.notes == ("GroupCalibrated was not fitted on the groups elsewhere: they get the map of all",)
+    assert not p.mapped(fitted).notes
+    with pytest.raises(InputError, match="no group 'elsewhere'"):
+        fitted.of_group("elsewhere")
+
+
+def test_bare_logits_are_refused(wards):
+    p, fitted = wards
+    for data in (p.logits, torch.zeros(2, 4)):
+        with pytest.raises(InputError, match=r"^[^\n]*needs to know the groups[^\n]*of_group\('ward 0'\)[^\n]*$"):
+            fitted(data)
+    with pytest.raises(InputError, match="needs to know the groups"):
+        Predictions(p.logits, p.labels).mapped(fitted)
+
+
+def test_without_groups_it_is_the_map_of_all():
+    p = several(300, torch.Generator().manual_seed(6))
+    bare = Predictions(p.logits, p.labels)
+    fitted = GroupCalibrated.fit(bare, calibrator="Temperature")
+    torch.testing.assert_close(fitted(bare.logits), Temperature.fit(bare)(bare.logits))
+
+
+def test_it_is_saved_chained_crossfitted_and_assessed(wards, tmp_path):
+    p, fitted = wards
+    calibrators.save(fitted, tmp_path / "g.safetensors")
+    loaded = calibrators.load(tmp_path / "g.safetensors")
+    assert torch.equal(p.mapped(loaded).logits, p.mapped(fitted).logits)
+    chained = p.mapped(Chain(Identity(), fitted))
+    torch.testing.assert_close(chained.logits, p.mapped(fitted).logits)
+    other = several(500, torch.Generator().manual_seed(7))
+    found = assess(p, other, ["Identity", "GroupCalibrated"], choose="GroupCalibrated")
+    direct = float(metrics.nll(other.mapped(fitted)))
+    assert found.tables["GroupCalibrated"]["nll"].value == pytest.approx(direct, rel=1e-9)
+    assert "ward 0" in found.html()
+    with pytest.raises(InputError, match="fitted on these very"):
+        calibrators.calibrate(fitted, p)
+
+
+def test_weights_are_copies():
+    p = several(300, torch.Generator().manual_seed(8))
+    w = torch.arange(300) % 3
+    weighted = Predictions(p.logits, p.labels, w, groups=p.groups)
+    assert p.groups is not None
+    rows = torch.arange(300).repeat_interleave(w)
+    copied = Predictions(p.logits[rows], p.labels[rows], groups=p.groups[rows], clusters=rows)
+    one, other = (
+        GroupCalibrated.fit(q, calibrator="Identity")
+        for q in (weighted, Predictions(copied.logits, copied.labels, groups=copied.groups))
+    )
+    torch.testing.assert_close(one.biases, other.biases, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(one.slopes, other.slopes, atol=1e-6, rtol=1e-6)

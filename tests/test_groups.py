@@ -1,0 +1,116 @@
+"""The table of groups: by hand, in every output, and its intervals where the truth is known."""
+
+import json
+
+import pytest
+import torch
+
+from calibrant import Predictions, assess, measure, metrics
+from calibrant.metrics.tables import groups
+
+F = torch.float64
+
+
+def drawn(sizes: list[int], spread: float, g: torch.Generator, each: int = 1) -> tuple[Predictions, torch.Tensor]:
+    """Two classes; groups differ in how often class 1 is true. Also the true gap of every group."""
+    group = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    n = len(group)
+    said = 2 * torch.randn(n, generator=g, dtype=F) + 1
+    true = (said + spread * torch.randn(len(sizes), generator=g, dtype=F)[group]).sigmoid()
+    happened = torch.bernoulli(true, generator=g).long()
+    rows = torch.arange(n).repeat(each)
+    p = Predictions(torch.stack([0 * said, said], 1)[rows], happened[rows], of=1, groups=group[rows])
+    p = p if each == 1 else Predictions(p.logits, p.labels, of=1, groups=p.groups, clusters=rows)
+    gaps = torch.stack([(said.sigmoid() - true)[group == i].mean() for i in range(len(sizes))])
+    return p, gaps
+
+
+@pytest.fixture(scope="module")
+def shop() -> Predictions:
+    p, _ = drawn([300, 150, 200], 0.0, torch.Generator().manual_seed(0))
+    assert p.groups is not None
+    z = p.logits.clone()
+    z[p.groups == 1, 1] += 1.5
+    names = ["north", "<b>south</b>", "[red]west"]
+    return Predictions(z, p.labels, of=1, groups=[names[i] for i in p.groups.tolist()])
+
+
+def test_every_row_is_the_metric_s(shop):
+    table = groups(shop)
+    assert table is not None
+    assert table.names == ("<b>south</b>", "[red]west", "north")
+    for i, name in enumerate(table.names):
+        part = shop.of_group(name)
+        assert float(table.count[i]) == len(part)
+        assert float(table.gap[i]) == pytest.approx(float(metrics.signed_gap(part)), abs=1e-12)
+        assert float(table.ece[i]) == pytest.approx(float(metrics.ece(part)), abs=1e-12)
+        assert float(table.nll[i]) == pytest.approx(float(metrics.nll(part)), abs=1e-12)
+        floor = metrics.noise_floor.interval(part)
+        assert (float(table.floor[i]), float(table.floor_high[i])) == pytest.approx((floor.value, floor.high))
+    assert table.macro("ece") == pytest.approx(sum(table.ece.tolist()) / 3)
+    pooled = float((table.count * table.gap).sum() / table.count.sum())
+    assert pooled == pytest.approx(measure(shop)["signed_gap"].value, abs=1e-12)
+    assert table.names[table.worst_first[0]] == "<b>south</b>"
+
+
+def test_print_page_and_numbers_show_every_group(shop, tmp_path):
+    table = measure(shop)
+    text, page = str(table), table.html()
+    assert "In 1 of 3 groups the gap is beyond chance: <b>south</b> (overestimates class 1 by" in text
+    assert "mean over groups" in text
+    assert "[red]west" in text
+    assert "<b>south</b>" not in page
+    assert "&lt;b&gt;south&lt;/b&gt;" in page
+    assert "Groups, worst first" in page
+    content = json.loads(table.json())
+    assert content["groups"][0]["group"] == "<b>south</b>"
+    assert len(content["results"]) == len(table)
+    frame = table.to_polars()
+    assert set(frame["group"]) == {"", "north", "<b>south</b>", "[red]west"}
+    assert len(frame) == len(table) + 3 * 4
+    assert "group" not in measure(Predictions(shop.logits, shop.labels, of=1)).to_polars().columns
+
+
+def test_assess_shows_groups_before_and_after(shop, tmp_path):
+    half = torch.arange(len(shop)) % 2 == 0
+    found = assess(shop[half], shop[~half], ["Identity", "GroupCalibrated"])
+    assert found.chosen == "GroupCalibrated"
+    text = str(found)
+    assert "group before" in text
+    assert "group after" in text
+    assert "And in every group then? In none of 3 groups" in text
+    assert "&lt;b&gt;south" in found.html()
+    assert set(json.loads(found.json())["groups"]) == {"Identity", "GroupCalibrated"}
+
+
+def test_few_and_weightless_examples_have_an_honest_row():
+    p = Predictions([[0.0, 3.0]] * 6, [1] * 6, [1, 1, 1, 1, 0, 1], of=1, groups=["a"] * 4 + ["b", "c"])
+    table = groups(p)
+    assert table is not None
+    assert table.names == ("a", "c")
+    assert bool((table.low < 0).all())
+    assert bool((table.high > 0).all())
+    assert bool(torch.isfinite(table.low).all())
+
+
+def coverage(times: int, g: torch.Generator, each: int = 1) -> float:
+    held = 0
+    for _ in range(times):
+        sizes = torch.randint(15, 300, (12,), generator=g).tolist()
+        p, gaps = drawn(sizes, 0.6, g, each)
+        table = groups(p)
+        assert table is not None
+        truth = gaps[[int(name) for name in table.names]]
+        held += bool(((truth >= table.low) & (truth <= table.high)).all())
+    return held / times
+
+
+def test_intervals_hold_together():
+    assert coverage(6, torch.Generator().manual_seed(1)) >= 0.6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("each", [1, 5])
+def test_intervals_hold_together_as_often_as_said(each):
+    """Of independent examples, and of copies in clusters."""
+    assert 0.88 <= coverage(200, torch.Generator().manual_seed(2), each) <= 0.999

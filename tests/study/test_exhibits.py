@@ -94,8 +94,8 @@ def dataset(method) -> str:
         train, val = settings.get("train"), settings.get("val")
         settings["train"] = 64 if train is None or val else 8 + train // 1000
         settings["val"] = 20 if val is None else 10 + val // 100
-    elif method.name == "svhn":
-        settings["val"] = 64
+    elif method.name in ("svhn", "tiny_imagenet"):
+        settings["val"] = 64 if method.name == "svhn" else 0.5
     elif method.name == "newsgroups":
         settings["val"] = 40
     return calibrant.catalog.spell(method.name, settings)
@@ -107,7 +107,8 @@ def tiny(name: str) -> Study:
     grids: list[Grid] = []
     for grid in whole.grids:
         images = grid.datasets[0].name in (*IMAGES, "tiny_imagenet")
-        small = [f"resnet8(width={2 + i})" for i, _ in enumerate(grid.networks)]
+        some = grid.networks if grid.traces else grid.networks[:1]  # curves of several networks are drawn apart
+        small = [f"resnet8(width={2 + i})" for i, _ in enumerate(some)]
         recipe = replace(grid.recipe, epochs=1, batch_size=32, milestones=(), warmup=0, channels_last=False)
         traces = [
             f"{t.name}(epochs=(1,))" if "epochs" in t.settings or t.name in ("gradients", "reliability") else t

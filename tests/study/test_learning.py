@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from calibrant.study import Grid, Store, Study
 from calibrant.study.figures import draw
-from calibrant.study.learning import drawings
+from calibrant.study.learning import _parted, drawings
 
 STUDY = Study("x", (Grid(("digits",), ("resnet8",), ("cross_entropy", "AdaFocal"), seeds=(0, 1)),))
 
@@ -81,7 +81,7 @@ def test_histograms_hold_the_examples_of_all_seeds(store):
     groups = {row["group"]: 0 for row in made["learned_AdaFocal"].numbers}
     for row in made["learned_AdaFocal"].numbers:
         groups[row["group"]] += row["count"]
-    assert groups == {"epochs 1 to 1": 4, "epochs 2 to 2": 2, "never": 2}
+    assert groups == {"epoch 1": 4, "epoch 2": 2, "never": 2}
 
 
 def test_a_reliability_diagram_holds_the_examples_of_all_seeds(store):
@@ -98,3 +98,19 @@ def test_they_are_written_with_their_numbers(store, tmp_path):
     paths = draw(STUDY, store, tmp_path / "figures")
     assert len(paths) == 3 * (14 + 4)  # and diagrams of either loss before and after a temperature
     assert all(path.stat().st_size for path in paths)
+
+
+def test_many_losses_are_drawn_by_kind_beside_the_first():
+    smoothed = [f"cross_entropy(smoothing={i / 100})" for i in range(1, 6)]
+    lines = {
+        name: np.ones((1, 3))
+        for name in ("cross_entropy", *smoothed, *(f"focal(gamma={i})" for i in range(5)), "brier")
+    }
+    made = {d.name: {row["line"] for row in d.numbers} for d in _parted("val_ece", "ECE", lines)}
+    assert made == {
+        "val_ece_cross_entropy": {"cross_entropy", *smoothed},
+        "val_ece_focal": {"cross_entropy", *(f"focal(gamma={i})" for i in range(5))},
+        "val_ece_the_rest": {"cross_entropy", "brier"},
+    }
+    few = dict(list(lines.items())[:10])
+    assert [d.name for d in _parted("val_ece", "ECE", few)] == ["val_ece"]

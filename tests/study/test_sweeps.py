@@ -87,7 +87,7 @@ def test_sizes_of_data_and_the_best_strength_at_each():
     made = {d.title: d for d in sweeps(one, rows_of(one, value))}
     x, y = drawn(made["ECE in % against train of cifar10, resnet8, Identity"])["cross_entropy"]
     assert (x, y) == ([100, 200, 400], pytest.approx([10, 5, 0]))
-    for metric in "ece", "accuracy":
+    for metric in "ECE", "accuracy":
         title = f"best smoothing of cross_entropy by {metric} against train of cifar10, resnet8, Identity"
         assert drawn(made[title])["cross_entropy"] == ([100, 200, 400], [0.1, 0.05, 0])
 

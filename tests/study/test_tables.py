@@ -70,7 +70,7 @@ def test_a_metric_of_ones_own_prints_as_it_is_declared_in_every_form(forgotten):
     assert r"b & \textbf{75.00}" in table.latex()
     assert str(table).splitlines() == ["top2 (%)  Identity", "a            25.00", "b          *75.00*"]
     assert "<strong>75.00</strong>" in report._study_table(table) or "best" in report._study_table(table)
-    assert "highest top2 (%): 75.00" in report.finding([table])
+    assert "highest top-2 accuracy in %: 75.00" in report.finding([table])
 
 
 def test_cells_are_tested_against_the_first_row_over_seeds():

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from calibrant._bins import Bins
 from calibrant.metrics import Curve, Interval
@@ -109,6 +109,8 @@ def curves(
         ax.plot(at, mean, color=color, linewidth=1.6, linestyle=style, label=name, **dots)
         if len(runs) > 1:
             ax.fill_between(at, low, high, color=color, alpha=0.2, linewidth=0)
+    if x is None:
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set(xlabel=xlabel, ylabel=ylabel)
     return _legend(_tidy(ax, title), lines)
 

@@ -27,10 +27,10 @@ class Drawing:
 def slug(text: str) -> str:
     """Return a text as part of the name of a file.
 
-    >>> slug("focal(gamma=3, detach_weight=True)")
-    'focal_gamma_3_detach_weight_True'
+    >>> slug("focal(gamma=3)"), slug("FocalTemperature(gamma=-0.5)")
+    ('focal_gamma_3', 'FocalTemperature_gamma_minus_0_5')
     """
-    return re.sub(r"[\W_]+", "_", text).strip("_")
+    return re.sub(r"[\W_]+", "_", text.replace("=-", "=minus ")).strip("_")
 
 
 def legend(ax: Axes) -> None:

@@ -224,7 +224,10 @@ def _learned(histories: Histories) -> Iterator[Drawing]:
                 continue
             starts = [int(np.ceil(start)) for start in row["learned_spans"]]
             ends = [*(start - 1 for start in starts[1:]), int(row["epoch"])]
-            names = [f"epochs {start} to {end}" for start, end in zip(starts, ends, strict=True)]
+            names = [
+                f"epochs {start} to {end}" if end > start else f"epoch {start}"
+                for start, end in zip(starts, ends, strict=True)
+            ]
             for name, counts in zip([*names, "never"], row["learned_counts"], strict=True):
                 groups.setdefault(name, []).append((counts, row["learned_edges"]))
         if groups:

@@ -1,6 +1,7 @@
 """A metric against a parameter of the loss, the data set or the calibrator: the papers' sweeps, from a study's rows."""
 
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -114,7 +115,8 @@ def _best(rows: Rows, sizes: Family, losses: Family) -> Iterator[Drawing]:
         if all(points.values()) and len(points) >= FEWEST:
             family = Family(sizes.name, sizes.parameter, {})
             what = f"best {losses.parameter} of {losses.name} by {metric}"
-            yield _drawing(what, what, family, f"{network}, {calibrator}", {losses.name: points})
+            words = f"best {losses.parameter} of {losses.name} by {metrics.in_words(metric).removesuffix(' in %')}"
+            yield _drawing(what, words, family, f"{network}, {calibrator}", {losses.name: points})
 
 
 def _drawing(
@@ -148,5 +150,5 @@ def _range(points: Mapping[float, Sequence[float]], text: Callable[[float], str]
 
 
 def _ink(arrays: Mapping[str, np.ndarray], xs: Sequence[float], xlabel: str, ylabel: str, ax: Axes) -> None:
-    plots.curves(arrays, ax=ax, x=xs, xlabel=xlabel, ylabel=ylabel)
+    plots.curves(arrays, ax=ax, x=xs, xlabel=xlabel, ylabel=textwrap.fill(ylabel, 32))
     legend(ax)

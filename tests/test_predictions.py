@@ -185,7 +185,7 @@ def _bad_files(folder):
         ("no_labels.safetensors", "expected 'labels'"),
         ("code.pt", "not a readable .pt file"),
         ("gap.csv", "expected columns logit_0 .. logit_1"),
-        ("words.csv", "logits must be"),
+        ("words.csv", "column 'logit_0' must hold numbers"),
     ],
 )
 def test_bad_files_are_told_of_in_one_line(tmp_path, name, message):

@@ -1,12 +1,16 @@
 """What stands in a table: which columns are labels, probabilities, weights, groups, found by name or as said."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from calibrant._door import binary_names
 from calibrant.types import InputError
+
+BEYOND = ("Int128", "UInt128")  # kinds of numbers that numpy has not
+TEXTS = ("String", "Categorical", "Enum")
 
 SINGLE = {  # the names by which a column of this role is known
     "label": (
@@ -29,8 +33,8 @@ PREFIXES = {
     "logits": ("logit_", "logits_", "z_"),
 }
 OF_LABEL = ("label_", "target_", "y_", "y_true_", "true_")  # columns of several labels per example
-POSITIVE = ("1", "positive", "pos", "true", "yes")
 ROLES = (*SINGLE, *WHOLE)
+CALIBRATED = "calibrated_"  # stands before what is written of calibrated scores
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Columns:
     kind: str = ""  # what the scores are: probs or logits
     scores: tuple[str, ...] = ()  # one column of lists or of a binary classifier's number, or one per class
     names: tuple[str, ...] | None = None  # of the classes, where the columns carry them
+    positive: str | None = None  # the class that the one column of scores is named after
     unused: tuple[str, ...] = ()
     found: tuple[str, ...] = field(default=())  # roles that were not said, but found by name
 
@@ -104,63 +109,132 @@ def arrays_of(frame: Any, columns: Columns, *, drop: bool = False) -> dict[str, 
         arrays["notes"] = (f"columns: {columns.text}", *notes)
     for role in ("weight", "group", "cluster"):
         if (name := getattr(columns, role)) is not None:
-            arrays[f"{role}s"] = _values(frame[name])
+            arrays[f"{role}s"] = _numbers(frame[name]).to_numpy() if role == "weight" else _values(frame[name])
     if columns.id is not None:
         arrays["ids"] = frame[columns.id]
     if columns.confidence is not None:
-        arrays |= {"confidence": _values(frame[columns.confidence])}
-        arrays |= {} if columns.correct is None else {"correct": _values(frame[columns.correct])}
-        return arrays
+        both = {role: getattr(columns, role) for role in ("confidence", "correct")}
+        return arrays | {role: _numbers(frame[name]).to_numpy() for role, name in both.items() if name is not None}
     arrays[columns.kind] = _matrix(frame, columns)
+    names = columns.names
     if columns.labels:
-        arrays |= {"labels": frame.select(columns.labels).to_numpy(), "several": True}
+        arrays |= {"labels": frame.select([_numbers(frame[name]) for name in columns.labels]).to_numpy()}
+        arrays["several"] = True
     elif columns.label is not None:
-        arrays["labels"], more = _labels(frame[columns.label], columns)
+        one = arrays[columns.kind].ndim == 1
+        arrays["labels"], names, more = _labels(frame[columns.label], columns, one)
         arrays["several"] = arrays["labels"].ndim > 1
         arrays["notes"] += more
-    if columns.names is not None:
-        arrays["class_names"] = columns.names
+    if names is not None:
+        arrays["class_names"] = names
     return arrays
 
 
 def _matrix(frame: Any, columns: Columns) -> np.ndarray:
-    if len(columns.scores) != 1:
-        return frame.select(columns.scores).to_numpy()
-    column = frame[columns.scores[0]]
-    return _rows(column) if column.dtype.is_nested() else column.to_numpy()
+    if len(columns.scores) == 1:
+        column = frame[columns.scores[0]]
+        return _rows(column) if column.dtype.is_nested() else _numbers(column).to_numpy()
+    return frame.select([_numbers(frame[name]) for name in columns.scores]).to_numpy()
 
 
 def _rows(column: Any) -> np.ndarray:
     """Lists as rows; of one length, without a detour over Python's lists."""
     import polars
 
-    if isinstance(column.dtype, polars.List) and column.dtype.inner.is_numeric() and column.list.len().n_unique() == 1:
-        return column.explode().to_numpy().reshape(len(column), -1)
-    return np.array(column.to_list())
+    if isinstance(column.dtype, polars.Array):
+        column = column.arr.to_list()
+    inner = getattr(column.dtype, "inner", None)
+    if inner is None:
+        raise InputError(f"column {column.name!r} holds {column.dtype}, expected numbers or lists of numbers")
+    low, high = column.list.len().min(), column.list.len().max()
+    if low != high or high == 0:
+        raise InputError(f"lists in column {column.name!r} have {low} to {high} entries; expected one for every class")
+    if inner.is_nested():
+        return _made(column.name, lambda: np.array(column.to_list(), dtype=float))
+    return _numbers(column.explode()).to_numpy().reshape(len(column), -1)
 
 
-def _labels(column: Any, columns: Columns) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Labels as numbers, or as names of classes where the columns carry names."""
-    values = np.array(column.to_list()) if column.dtype.is_nested() else _values(column)
+def _numbers(column: Any) -> Any:
+    """A column as numbers that numpy has, whatever it came as."""
+    import polars
+
+    kind = column.dtype
+    if kind == polars.Boolean:
+        return column.cast(polars.Int64)
+    if kind.is_float() or (kind.is_integer() and str(kind) not in BEYOND):
+        return column
+    if kind.is_numeric():
+        return column.cast(polars.Float64)
+    if str(kind.base_type()) not in TEXTS:
+        raise InputError(f"column {column.name!r} holds {kind}, expected numbers")
+    texts = column.cast(polars.String).str.strip_chars()
+    found = texts.str.to_lowercase().replace({"true": "1", "false": "0"}).cast(polars.Float64, strict=False)
+    odd = texts.filter(found.is_null() & texts.is_not_null())
+    if len(odd):
+        raise InputError(
+            f"column {column.name!r} must hold numbers, but {len(odd)} entries are none, such as {odd[0]!r}"
+        )
+    return found
+
+
+def _labels(column: Any, columns: Columns, one: bool) -> tuple[np.ndarray, tuple[str, ...] | None, tuple[str, ...]]:
+    """Labels as numbers or as names of classes, the classes' names, and what is to be said of them."""
+    import polars
+
+    if column.dtype.is_nested():
+        return _rows(column), columns.names, ()
+    values = _values(column)
+    if one:
+        return *_yes_or_no(values, columns.positive), ()
     if columns.names is None or values.dtype.kind == "U":
-        return values, ()
-    texts = {str(int(value)) for value in np.unique(values) if float(value).is_integer()}
-    if texts <= set(columns.names):
-        return values.astype(np.int64).astype(str), ()
-    return values, ("labels are numbers: each is taken for the position of its class among the columns, from 0",)
+        return values, columns.names, ()
+    if column.dtype == polars.Boolean:  # false and true are no positions
+        named = {name.lower(): name for name in columns.names}
+        if not {"false", "true"} <= named.keys():
+            raise InputError(f"labels are true or false, but the columns' classes are {_some(columns.names)}")
+        return np.array([named["false"], named["true"]])[values], columns.names, ()
+    if any(name.isdigit() for name in columns.names):
+        return _whole_texts(values), columns.names, ()
+    said = "labels are numbers: each is taken for the position of its class among the columns, from 0"
+    return values, columns.names, (said,)
+
+
+def _yes_or_no(values: np.ndarray, positive: str | None) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """Labels of one score, that of the class its column is named after, as 0 and 1, with the names of the two."""
+    if values.dtype.kind != "U":
+        if positive is None or not positive.isdigit() or (positive == "1" and set(np.unique(values)) <= {0, 1}):
+            return values, None
+        values = _whole_texts(values)
+    names = binary_names(np.unique(values).tolist(), positive)
+    return (values == names[1]).astype(np.int64), names
+
+
+def _whole_texts(values: np.ndarray) -> np.ndarray:
+    """Whole numbers as texts; as they are where some are not whole, which is refused later."""
+    with np.errstate(invalid="ignore"):
+        numbers = values.astype(np.int64)
+    return numbers.astype(str) if bool((numbers == values).all()) else values
 
 
 def _values(column: Any) -> np.ndarray:
     """A column as numbers, or as texts; texts of whole numbers stay texts."""
     import polars
 
-    if column.dtype == polars.Boolean:
-        return column.cast(polars.Int64).to_numpy()
-    if column.dtype.is_numeric():
-        return column.to_numpy()
-    if column.dtype.is_nested():
-        return np.array(column.to_list())
-    return np.array(column.cast(polars.String).to_list(), dtype=str)
+    if str(column.dtype) in BEYOND:
+        small = column.cast(polars.Int64, strict=False)
+        column = small if small.null_count() == column.null_count() else column.cast(polars.String)
+    if column.dtype.is_numeric() or column.dtype == polars.Boolean:
+        return _numbers(column).to_numpy()
+    return _made(column.name, lambda: np.array(column.cast(polars.String).to_list(), dtype=str))
+
+
+def _made(name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
+    """Return what is made of a column; raises `InputError` where its kind has no such thing."""
+    try:
+        return make()
+    except Exception as error:  # of polars or numpy
+        reason = " ".join(str(error).split())[:120]
+        raise InputError(f"column {name!r} holds neither numbers nor names ({reason})") from None
 
 
 def _usable(frame: Any, columns: Columns, drop: bool) -> tuple[Any, tuple[str, ...]]:
@@ -245,21 +319,36 @@ def _checked(
     elif there["correct"] is None and there["label"] is not None:
         there |= {"correct": there["label"], "label": None}
     suffixes = _suffixes(names, prefix)
+    positive = _class_of(names[0], prefix) if len(names) == 1 else None
     labels = _several(columns, names, suffixes) if there["label"] is None else ()
     if suffixes is not None and not labels:
         names, suffixes = _ordered(names, suffixes)
     taken = {*names, *labels, *(value for value in there.values() if isinstance(value, str))}
+    if twice := [name for name in columns if name in taken and f"{name}_duplicated_0" in columns]:  # so polars says it
+        raise InputError(f"two columns are called {twice[0]!r}: rename one of them")
     unused = tuple(name for name in columns if name not in taken)
-    return Columns(**there, labels=labels, kind=kind, scores=names, names=suffixes, unused=unused, found=found)
+    scores_ = {"kind": kind, "scores": names, "names": suffixes, "positive": positive}
+    return Columns(**there, **scores_, labels=labels, unused=unused, found=found)
 
 
 def _suffixes(names: tuple[str, ...], said: str) -> tuple[str, ...] | None:
     """What the columns of classes are called after what they begin with."""
     if len(names) < 2:
         return None
-    known = [said, *(prefix for prefixes in PREFIXES.values() for prefix in prefixes)]
-    common = next((prefix for prefix in known if prefix and all(_after(name, prefix) for name in names)), "")
+    common = next((prefix for prefix in _prefixes(said) if all(_after(name, prefix) for name in names)), "")
     return tuple(name[len(common) :] for name in names)
+
+
+def _class_of(name: str, said: str) -> str | None:
+    """The class that a column is named after, as it stands or calibrated; None where its name is none of a class."""
+    whole = any(name.lower().removeprefix(CALIBRATED) in names for names in WHOLE.values())
+    return None if whole else next((after for prefix in _prefixes(said) if (after := _after(name, prefix))), None)
+
+
+def _prefixes(said: str) -> list[str]:
+    """What columns of classes may begin with: as was said, or as is usual, calibrated or not."""
+    usual = [prefix for prefixes in PREFIXES.values() for prefix in prefixes]
+    return [prefix for prefix in (said, *usual, *(CALIBRATED + prefix for prefix in usual)) if prefix]
 
 
 def _ordered(names: tuple[str, ...], suffixes: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...] | None]:

@@ -14,6 +14,7 @@ Of = Literal["top", "classes"] | int  # the event that is judged
 REAL = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 MOST = 2.0**53  # examples, above which counts are no whole numbers
 FEW = 2  # rows with shares in them from which sums of 1 are no accident
+POSITIVE = ("1", "positive", "pos", "true", "yes")
 CORRECTNESS = ("wrong", "correct")  # the two classes of a confidence, of which the second is judged
 
 
@@ -79,6 +80,8 @@ def tensor(value: Any, name: str) -> Tensor:
         array = np.asarray(value)
         found = torch.from_numpy(np.ascontiguousarray(array).copy())
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        if _texts(value):
+            raise InputError(f"{name} must be an array of numbers, got texts") from None
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{name} must be an array of numbers, got {type(value).__name__}: {reason}") from None
     return tensor(found, name)
@@ -114,18 +117,51 @@ def _label_indices(labels: Any, names: tuple[str, ...] | None, logits: Tensor) -
         return whole(tensor(labels, "labels")), names
     kinds, index = np.unique(array.astype(str), return_inverse=True)
     found = tuple(map(str, kinds.tolist()))
+    if names is None and all(name.isdigit() for name in found) and found != tuple(sorted(found, key=int)):
+        raise InputError(f"labels {some(found)} are numbers as texts: make them numbers, or give class_names=[...]")
     k = logits.shape[1] if logits.ndim > 1 else 0
     if names is None:
         if len(found) != k:
             raise InputError(
-                f"labels name {len(found)} classes ({_some(found)}), logits have {k} columns; say which column is "
+                f"labels name {len(found)} classes ({some(found)}), logits have {k} columns; say which column is "
                 "which: class_names=[...]"
             )
         names = found
     if missing := [name for name in found if name not in names]:
-        raise InputError(f"labels {_some(missing)} are no classes; there are {_some(names)}")
+        raise InputError(f"labels {some(missing)} are no classes; there are {some(names)}")
     place = torch.tensor([names.index(name) for name in found])
     return place[torch.from_numpy(index.reshape(array.shape))], names
+
+
+def binary_names(kinds: Sequence[str], positive: str | None = None) -> tuple[str, str]:
+    """Return the names of two classes, last that of which there is a score: `positive`, or a word such as yes.
+
+    Raises `InputError` where it cannot be told.
+    """
+    words = [kind for kind in kinds if kind.strip().lower() in POSITIVE]
+    if positive not in kinds and len(words) == 1:
+        positive = words[0]
+    others = [kind for kind in kinds if kind != positive]
+    if len(others) > 1 or positive is None:
+        raise InputError(
+            f"cannot tell which class the one score is of, labels are {some(kinds)}: make them 0 and 1, or name the "
+            "class (a column prob_NAME, class_names=[other, NAME])"
+        )
+    return (others or [f"not {positive}"])[0], positive
+
+
+def binary_labels(labels: Any, names: Any) -> tuple[Any, Any]:
+    """Labels of one score, and the names of the two classes; those of texts stand in the order of `binary_names`."""
+    if names is None and _texts(labels):
+        names = binary_names(np.unique(np.asarray(labels).astype(str)).tolist())
+    return labels, names
+
+
+def indices(labels: Any, names: tuple[str, ...] | None) -> Tensor:
+    """Return labels as numbers: where they are texts, the places of their names."""
+    if names is None or not _texts(labels):
+        return tensor(labels, "labels")
+    return _label_indices(labels, distinct(names, "class_names"), torch.zeros(0, len(names)))[0]
 
 
 def _texts(labels: Any) -> bool:
@@ -138,7 +174,8 @@ def _texts(labels: Any) -> bool:
     return array.dtype.kind in "US"
 
 
-def _some(names: Sequence[str], most: int = 6) -> str:
+def some(names: Sequence[str], most: int = 6) -> str:
+    """Return the first of some names, as a text."""
     shown = ", ".join(map(repr, names[:most]))
     return shown if len(names) <= most else f"{shown}, ... ({len(names)})"
 
@@ -149,7 +186,7 @@ def event(of: Any, k: int, names: tuple[str, ...] | None = None) -> Of:
         return of
     if names is not None and of in names:
         return names.index(of)
-    named = "" if names is None else f" ({_some(names)})"
+    named = "" if names is None else f" ({some(names)})"
     raise InputError(f"of must be 'top', 'classes' or the index of one of {k} classes{named}, got {of!r}")
 
 

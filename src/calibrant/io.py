@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -200,9 +201,15 @@ def table(path: str | Path) -> Any:
     import polars
 
     frames = [_telling(file, lambda file=file: TABLES[_suffix(file)](file)) for file in files_of(path)]
-    if len({tuple(frame.columns) for frame in frames}) > 1:
-        raise InputError("the files of a folder or pattern must have the same columns in the same order")
-    return polars.concat(frames, how="vertical_relaxed") if len(frames) > 1 else frames[0]
+    return polars.concat(_alike(frames), how="vertical_relaxed") if len(frames) > 1 else frames[0]
+
+
+def _alike(frames: list[Any]) -> list[Any]:
+    """Frames with their columns in the order of the first; raises `InputError` where they have others."""
+    columns = [frame.collect_schema().names() for frame in frames]
+    if len({frozenset(names) for names in columns}) > 1:
+        raise InputError("the files of a folder or pattern must have the same columns")
+    return [frame.select(columns[0]) for frame in frames]
 
 
 def files_of(path: str | Path) -> list[Path]:
@@ -210,8 +217,12 @@ def files_of(path: str | Path) -> list[Path]:
     path = Path(path)
     if path.is_dir():
         found = sorted(file for file in path.iterdir() if _suffix(file) in TABLES and file.name[0] not in "._")
-        if kinds := {_suffix(file) for file in found}:
-            found = [file for file in found if _suffix(file) == min(kinds, key=list(TABLES).index)]
+        kinds = {_suffix(file) for file in found}
+        if len(kinds) > 1:
+            raise InputError(
+                f"tables of several formats in this folder ({', '.join(sorted(kinds))}); give a pattern, "
+                f"such as '*{min(kinds)}'"
+            )
         if not found:
             raise InputError(f"no table in this folder; expected files {', '.join(TABLES)}")
     elif not path.exists() and any(mark in path.name for mark in "*?["):
@@ -334,7 +345,8 @@ def _telling(path: Path, reader: Callable[[], Any]) -> Any:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of polars, no Exception
             raise
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"not a readable {_suffix(path)} file ({type(error).__name__}: {reason})") from None
+        kind = f"{_suffix(path)} file".strip() if path.is_file() else "table"
+        raise InputError(f"not a readable {kind} ({type(error).__name__}: {reason})") from None
 
 
 def _npz(path: Path) -> Arrays:
@@ -380,13 +392,14 @@ def _csv(path: Path) -> Any:
 
     whole_lines: dict[str, Any] = {"separator": "\x01", "quote_char": None, "has_header": False, "n_rows": 1}
     first = str(polars.read_csv(path, glob=False, **whole_lines).item())
-    separator = max(",;\t|", key=first.count)
+    separator = max(",;\t|", key=re.sub('"[^"]*"', "", first).count)
     more: dict[str, Any] = {"separator": separator, "infer_schema_length": None, "glob": False}  # numbers may end late
     frame = polars.read_csv(path, **more)
     commas = separator == ";" and any(
         kind == polars.String and frame[name].str.contains(r"^-?\d+,\d+$").any() for name, kind in frame.schema.items()
     )
-    return polars.read_csv(path, decimal_comma=True, **more) if commas else frame
+    frame = polars.read_csv(path, decimal_comma=True, **more) if commas else frame
+    return frame.rename(str.strip) if len({*map(str.strip, frame.columns)}) == frame.width else frame
 
 
 def _jsonl(path: Path) -> Any:
@@ -441,20 +454,23 @@ def _table_pieces(files: list[Path], said: Said | None, drop: bool) -> Pieces:
     import polars
 
     scans = [_TABLE_PIECES[_suffix(file)](file) for file in files]
-    lazy = polars.concat(scans, how="vertical_relaxed") if len(scans) > 1 else scans[0]
+    lazy = polars.concat(_alike(scans), how="vertical_relaxed") if len(scans) > 1 else scans[0]
     n = int(lazy.select(polars.len()).collect().item())
     head = lazy.head(1).collect()
     columns = columns_of(head, said)
-    if columns.labels or (columns.names is None and columns.label and head[columns.label].dtype == polars.String):
-        raise InputError(
-            "labels without numbers cannot be read in pieces: name the columns, such as prob_cat, prob_dog"
-        )
-    width = sum(int(head[name].list.len()[0]) if head[name].dtype.is_nested() else 1 for name in columns.scores)
-    return Pieces(
-        n,
-        max(1, width),
-        lambda rows: arrays_of(lazy.slice(rows.start, rows.stop - rows.start).collect(), columns, drop=drop),
-    )
+    label = None if columns.label is None else head[columns.label].dtype
+    texts = label is not None and not (label.is_numeric() or label.is_nested() or label == polars.Boolean)
+
+    def piece(rows: slice) -> Arrays:
+        if columns.labels or (columns.names is None and (texts or columns.positive not in (None, "1"))):
+            raise InputError(
+                "these labels cannot be read in pieces: make them numbers, from 0, or name all columns, such as "
+                "prob_cat, prob_dog"
+            )
+        return arrays_of(lazy.slice(rows.start, rows.stop - rows.start).collect(), columns, drop=drop)
+
+    lists = [head[name].to_list()[0] for name in columns.scores if n and head[name].dtype.is_nested()]
+    return Pieces(n, sum(map(len, filter(None, lists))) or max(1, len(columns.scores)), piece)
 
 
 def _scan_parquet(path: Path) -> Any:

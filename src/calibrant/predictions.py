@@ -14,7 +14,20 @@ from torch import Tensor
 from calibrant import _rows, _softmax, io
 from calibrant._bins import Events
 from calibrant._columns import ROLES, arrays_of
-from calibrant._door import CORRECTNESS, Of, distinct, entered, event, finite, log_probs, tensor, whole
+from calibrant._door import (
+    CORRECTNESS,
+    Of,
+    binary_labels,
+    distinct,
+    entered,
+    event,
+    finite,
+    indices,
+    log_probs,
+    some,
+    tensor,
+    whole,
+)
 from calibrant._softmax import Outcomes, Visit
 from calibrant.types import InputError, Map
 
@@ -98,6 +111,8 @@ class Predictions:
         """
         logits, notes = log_probs(probs)
         of = "top" if np.ndim(probs) != 1 else 1
+        if of == 1:
+            labels, more["class_names"] = binary_labels(labels, more.get("class_names"))
         return _trusted(**entered(logits, labels, weights, notes=notes, **{"of": of} | more))
 
     @classmethod
@@ -134,7 +149,8 @@ class Predictions:
         tensor([[ 0.,  2.],
                 [ 0., -1.]])
         """
-        s, y = tensor(logits, "logits"), tensor(labels, "labels")
+        labels, names = binary_labels(labels, more.pop("class_names", None))
+        s, y = tensor(logits, "logits"), indices(labels, names)
         s = s.float() if s.dtype == torch.float64 and isinstance(logits, list) else s
         s = s.squeeze(1) if s.ndim > 1 and s.shape[1] == 1 and (s.ndim == y.ndim + 1 or s.shape == y.shape) else s
         y = y.squeeze(1) if y.ndim == s.ndim + 1 and y.shape[1] == 1 else y
@@ -145,7 +161,7 @@ class Predictions:
             pair = torch.stack([torch.where(positive, -torch.inf, 0.0).to(s), torch.where(positive, 0.0, s)], 1)
         else:
             pair = torch.stack([torch.zeros_like(s), s], 1)
-        return cls(pair, y, weights, **{"of": 1} | more)
+        return cls(pair, y, weights, class_names=names, **{"of": 1} | more)
 
     @classmethod
     def multilabel(
@@ -227,6 +243,19 @@ class Predictions:
         if "outcomes" in self.__dict__ and not isinstance(same.of, int):
             same.__dict__["outcomes"] = self.outcomes
         return same
+
+    def in_order(self, names: tuple[str, ...] | None) -> "Predictions":
+        """The same with the classes in the order of these names; as it is where either has no names.
+
+        Raises `InputError` where the classes are others.
+        """
+        if names is None or self.class_names is None or names == self.class_names:
+            return self
+        if set(names) != set(self.class_names):
+            raise InputError(f"expected the classes {some(names)}, got {some(self.class_names)}")
+        place = torch.tensor([self.class_names.index(name) for name in names], device=self.labels.device)
+        of = names.index(self.class_names[self.of]) if isinstance(self.of, int) else self.of
+        return self._with(logits=self.logits[:, place], labels=place.argsort()[self.labels], of=of, class_names=names)
 
     def of_group(self, name: str) -> "Predictions":
         """The examples of one group, by its name."""

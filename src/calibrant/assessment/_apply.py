@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from calibrant import io
-from calibrant._columns import Columns, arrays_of
+from calibrant._columns import CALIBRATED, Columns, arrays_of
 from calibrant.calibrators import classes_of
-from calibrant.predictions import Predictions, load_unlabeled, unlabeled
+from calibrant.predictions import CORRECTNESS, Predictions, load_unlabeled, unlabeled
 from calibrant.types import InputError
 
 ROW = "row of the table"
@@ -60,14 +60,13 @@ def calibrated(calibrator: Any, frame: Any, columns: Columns, *, drop: bool = Fa
     wanted = replace(columns, label=None, labels=(), correct=None, weight=None, cluster=None, id=ROW)
     arrays = arrays_of(frame.with_row_index(ROW), wanted, drop=drop)
     rows = arrays.pop("ids")
-    single = len(columns.scores) > 2 and classes_of(calibrator) == 2
-    if single:  # several labels per example, each of them a yes or no
+    several = bool(columns.labels) or (len(columns.scores) > 2 and classes_of(calibrator) == 2)
+    if several:  # labels per example, each of them a yes or no
         names = columns.names or tuple(map(str, range(len(columns.scores))))
-        new = {
-            f"calibrated_prob_{name}": each for name, each in zip(names, _each(calibrator, arrays, names), strict=True)
-        }
+        each = _each(calibrator, arrays, names)
+        new = {f"{CALIBRATED}prob_{name}": part for name, part in zip(names, each, strict=True)}
     else:
-        new = _new(calibrator, unlabeled(arrays)[0])
+        new = _new(calibrator, unlabeled(arrays)[0], columns.positive)
     short = polars.DataFrame(
         {ROW: rows} | {name: part if isinstance(part, list) else part.numpy() for name, part in new.items()}
     )
@@ -75,15 +74,16 @@ def calibrated(calibrator: Any, frame: Any, columns: Columns, *, drop: bool = Fa
     return whole.join(short, on=ROW, how="left", maintain_order="left").drop(ROW)
 
 
-def _new(calibrator: Any, p: Predictions) -> dict[str, Any]:
+def _new(calibrator: Any, p: Predictions, positive: str | None) -> dict[str, Any]:
     """The calibrated probabilities by the names of their columns."""
     probs = p.double().mapped(calibrator).logits.softmax(1)
     if p.of == 1:
-        return {"calibrated_confidence" if p.class_names else "calibrated_prob": probs[:, 1]}
+        name = "confidence" if p.class_names == CORRECTNESS else f"prob_{positive}" if positive else "prob"
+        return {f"{CALIBRATED}{name}": probs[:, 1]}
     names = p.class_names or tuple(map(str, range(p.k)))
     predicted = probs.argmax(1)
     said = predicted if p.class_names is None else [names[i] for i in predicted.tolist()]
-    return {f"calibrated_prob_{name}": probs[:, i] for i, name in enumerate(names)} | {"predicted": said}
+    return {f"{CALIBRATED}prob_{name}": probs[:, i] for i, name in enumerate(names)} | {"predicted": said}
 
 
 def _each(calibrator: Any, arrays: dict[str, Any], names: tuple[str, ...]) -> list[Tensor]:

@@ -111,3 +111,15 @@ def test_probabilities_of_classes_are_said_to_be_some():
     assert [float(v) for v in metric.compute().values()] == pytest.approx([expected["nll"], expected["ece"]], abs=1e-6)
     with pytest.raises(InputError, match="one probability per label"):
         Calibration(binary=True, probs=True).update(torch.rand(4, 2), torch.tensor([0, 1, 1, 0]))
+
+
+def test_any_number_of_bins_is_read_again():
+    p, metric = draw(), Calibration("ece", "mce", "adaptive_ece", bins=10)
+    metric.update(p.logits, p.labels)
+    said = {name: float(value) for name, value in metric.compute().items()}
+    assert said["ece"] == pytest.approx(float(metrics.ece(p, bins=10)))
+    assert said["mce"] == pytest.approx(float(metrics.mce(p, bins=10)))
+    assert said["adaptive_ece"] == pytest.approx(float(metrics.adaptive_ece(p, bins=10)), abs=1e-3)
+    table = measure(metric.summary)
+    assert table.bins == 10
+    assert table["noise_floor"].value == pytest.approx(measure(p, bins=10)["noise_floor"].value)

@@ -112,3 +112,38 @@ def test_adafocal_without_validation_is_told_so(tmp_path):
     )
     with pytest.raises(InputError, match="needs validation predictions"):
         trainer.fit(Network("AdaFocal"), loader(1))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (4,)])
+def test_every_logit_may_be_an_event_of_its_own(shape, tmp_path):
+    class Binary(Network):
+        def __init__(self):
+            super().__init__("AdaFocal(bins=5)")
+            self.body = torch.nn.Linear(6, 4 if shape == (4,) else 1)
+            self.criterion = Criterion("AdaFocal(bins=5)", binary=True, alpha=0.4, ignore_index=-1)
+
+        def said(self, batch):
+            x, y = batch
+            logits = self.body(x).view(-1, *shape)
+            labels = (x[:, :4] > 0.3).long() if shape == (4,) else (y > 0).long()
+            return {"logits": logits, "labels": labels.where(x[:, 0].view(-1, *[1] * (labels.ndim - 1)) < 1.5, -1)}
+
+        def training_step(self, batch, index):
+            return self.criterion(*self.said(batch).values())
+
+        def validation_step(self, batch, index):
+            return self.said(batch)
+
+    callback = Calibration(["ece", "auroc"], binary=True, ignore_index=-1)
+    network = Binary()
+    options = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = lightning.Trainer(max_epochs=1, default_root_dir=tmp_path, callbacks=[callback], **options)
+    trainer.fit(network, loader(1), loader(2))
+    parts = [network.said(batch) for batch in loader(2)]
+    logits, labels = (torch.cat([part[name] for part in parts]) for name in ("logits", "labels"))
+    used = labels != -1
+    val = Predictions.from_binary_logits(logits.view(labels.shape)[used], labels[used])
+    assert trainer.callback_metrics["val_ece"].item() == pytest.approx(float(metrics.ece(val)))
+    assert trainer.callback_metrics["val_auroc"].item() == pytest.approx(float(metrics.auroc(val)))
+    expected = losses.AdaFocal(bins=5).after_epoch(0, val)
+    assert torch.allclose(network.criterion.loss.gamma, expected.gamma, rtol=1e-5)

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 from torch import multiprocessing
 
-from calibrant import measure, metrics
+from calibrant import InputError, measure, metrics
 from calibrant.metrics import Summary
 from calibrant.predictions import Predictions
 
@@ -88,3 +88,38 @@ def test_two_processes_agree_with_one_to_the_last_bit(tmp_path):
     for _, values, seen in found:
         assert values == {name: expected[name] for name in NAMES}
         assert seen in (700, 2300)  # unsynchronized again after compute
+
+
+def test_one_logit_or_probability_for_each_label():
+    g = torch.Generator().manual_seed(0)
+    s = 2 * torch.randn(400, generator=g)
+    y = (torch.rand(400, generator=g) < 0.6).long()
+    y[:9] = -100
+    expected = float(metrics.ece(Predictions.from_binary_logits(s[9:], y[9:])))
+    for scores, probs in (s, False), (s.double().sigmoid(), True):
+        for shape in (400,), (400, 1), (4, 1, 10, 10):
+            metric = Calibration("ece", binary=True, probs=probs)
+            metric.update(scores.view(shape), y.view(shape if shape != (4, 1, 10, 10) else (4, 10, 10)).squeeze())
+            assert float(metric.compute()["ece"]) == pytest.approx(expected, abs=1e-7)
+            assert metric.summary.of == 1
+
+
+def test_probabilities_of_classes_are_said_to_be_some():
+    p, metric = draw(), Calibration("nll", "ece", probs=True)
+    metric.update(p.logits.softmax(-1), p.labels)
+    expected = Summary.empty().add(p)
+    assert [float(v) for v in metric.compute().values()] == pytest.approx([expected["nll"], expected["ece"]], abs=1e-6)
+    with pytest.raises(InputError, match="one probability per label"):
+        Calibration(binary=True, probs=True).update(torch.rand(4, 2), torch.tensor([0, 1, 1, 0]))
+
+
+def test_any_number_of_bins_is_read_again():
+    p, metric = draw(), Calibration("ece", "mce", "adaptive_ece", bins=10)
+    metric.update(p.logits, p.labels)
+    said = {name: float(value) for name, value in metric.compute().items()}
+    assert said["ece"] == pytest.approx(float(metrics.ece(p, bins=10)))
+    assert said["mce"] == pytest.approx(float(metrics.mce(p, bins=10)))
+    assert said["adaptive_ece"] == pytest.approx(float(metrics.adaptive_ece(p, bins=10)), abs=1e-3)
+    table = measure(metric.summary)
+    assert table.bins == 10
+    assert table["noise_floor"].value == pytest.approx(measure(p, bins=10)["noise_floor"].value)

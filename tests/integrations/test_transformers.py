@@ -17,6 +17,7 @@ from transformers import (
 
 from calibrant import InputError, Predictions, losses, metrics
 from calibrant.integrations.transformers import Calibration
+from calibrant.nn import Criterion
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers and accelerate
 
@@ -48,7 +49,7 @@ def network(kind=BertForSequenceClassification):
     return kind(config)
 
 
-def trainer(calibration, folder, epochs, *, tokens=False, **options):
+def trainer(calibration, folder, epochs, *, tokens=False, model=None, **options):
     args = TrainingArguments(
         output_dir=str(folder),
         num_train_epochs=epochs,
@@ -64,7 +65,7 @@ def trainer(calibration, folder, epochs, *, tokens=False, **options):
         **{"eval_strategy": "epoch", "logging_strategy": "no"} | options,
     )
     return Trainer(
-        model=network(BertForTokenClassification if tokens else BertForSequenceClassification),
+        model=model or network(BertForTokenClassification if tokens else BertForSequenceClassification),
         args=args,
         train_dataset=examples(1, tokens=tokens),
         eval_dataset=examples(2, tokens=tokens),
@@ -139,3 +140,53 @@ def test_adafocal_without_evaluation_is_told_so(tmp_path):
     run = trainer(Calibration("AdaFocal"), tmp_path, 1, eval_strategy="no")
     with pytest.raises(InputError, match="needs validation predictions"):
         run.train()
+
+
+def test_one_logit_is_trained_and_judged_as_an_event(tmp_path):
+    calibration = Calibration("focal(gamma=2)", ["auroc", "ece"], binary=True, alpha=0.25)
+    run = trainer(calibration, tmp_path, 2, model=network_of_one())
+    for data in run.train_dataset, run.eval_dataset:
+        for example in data:
+            example["labels"] = (example["labels"] > 0).float()
+    before = run.evaluate()["eval_loss"]
+    run.train()
+    out = run.predict(run.eval_dataset)
+    val = Predictions.from_binary_logits(out.predictions, out.label_ids)
+    assert out.metrics["test_ece"] == pytest.approx(float(metrics.ece(val)), rel=1e-5)
+    assert out.metrics["test_loss"] < before
+    assert out.metrics["test_auroc"] > 0.6
+
+
+def network_of_one():
+    config = network().config
+    config.num_labels = 1
+    return BertForSequenceClassification(config)
+
+
+@pytest.mark.parametrize("shape", [(6, 1), (6, 5), (6, 7, 1)])
+def test_binary_losses_are_those_of_the_criterion(shape):
+    g = torch.Generator().manual_seed(0)
+    logits = torch.randn(shape, generator=g)
+    labels = torch.randint(2, shape, generator=g)
+    labels = labels.squeeze(-1) if shape[-1] == 1 else labels
+    labels.view(-1)[::3] = -1
+    calibration = Calibration("focal", ["ece"], binary=True, alpha=0.3, ignore_index=-1)
+    expected = Criterion("focal", binary=True, alpha=0.3, ignore_index=-1)(logits.view(labels.shape), labels)
+    assert torch.allclose(calibration.compute_loss({"logits": logits}, labels), expected)
+    items = (labels != -100).sum()  # as the Trainer counts them
+    assert torch.allclose(calibration.compute_loss({"logits": logits}, labels, items), expected)
+    judged = calibration.compute_metrics(EvalPrediction(predictions=logits.numpy(), label_ids=labels.numpy()))
+    used = labels != -1
+    val = Predictions.from_binary_logits(logits.view(labels.shape)[used], labels[used])
+    assert judged["ece"] == pytest.approx(float(metrics.ece(val)))
+
+
+def test_pixels_have_their_classes_first_and_some_left_out():
+    logits = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    labels = torch.randint(3, (2, 4, 4), generator=torch.Generator().manual_seed(0))
+    labels[0, :2] = 255
+    calibration = Calibration("cross_entropy", ["nll"], ignore_index=255)
+    expected = torch.nn.functional.cross_entropy(logits, labels, ignore_index=255)
+    assert torch.allclose(calibration.compute_loss((logits,), labels), expected)
+    judged = calibration.compute_metrics(EvalPrediction(predictions=logits.numpy(), label_ids=labels.numpy()))
+    assert judged["nll"] == pytest.approx(float(expected), rel=1e-5)

@@ -1,6 +1,7 @@
 """Lightning: a callback that logs calibration metrics of every validation, and advances losses with state."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,13 +24,24 @@ class Calibration(Callback):
     The module keeps its loss as a submodule, `self.criterion = Criterion("AdaFocal")`, so that checkpoints hold its
     state, and returns `{"logits": ..., "labels": ...}` from `validation_step`. Metrics are names as in a study file;
     "ece" is logged as "val_ece" and can be monitored. They and the losses see all predictions of the first
-    validation loader at once, of all processes together; labels of -100 are left out.
+    validation loader at once, of all processes together; labels of `ignore_index` are left out.
+
+    `binary` says, as it does to `Criterion`, that every logit is an event of its own: (n), (n, 1), (n, 1, h, w), or
+    (n, m) for m labels per example, with labels 0 or 1. What is judged is then how probable the events were said to be.
 
     A loss with state is advanced once an epoch, when training on it ends, by the last validation within it.
     """
 
-    def __init__(self, metrics: Sequence[str] = ("accuracy", "nll", "ece"), *, prefix: str = "val_") -> None:
+    def __init__(
+        self,
+        metrics: Sequence[str] = ("accuracy", "nll", "ece"),
+        *,
+        prefix: str = "val_",
+        binary: bool = False,
+        ignore_index: int = -100,
+    ) -> None:
         self.metrics = {f"{prefix}{method}": method for method in map(METRICS.method, metrics)}
+        self.enter = partial(Predictions.from_binary_logits if binary else Predictions, ignore_index=ignore_index)
         self._parts: list[tuple[Tensor, Tensor]] = []
         self._val: Predictions | None = None
 
@@ -72,7 +84,7 @@ class Calibration(Callback):
             dist.all_gather_object(everyone, parts)
             parts = [part for rank in everyone for part in rank]
         logits, labels = zip(*parts, strict=True)
-        self._val = Predictions(torch.cat(logits), torch.cat(labels), ignore_index=-100)
+        self._val = self.enter(torch.cat(logits), torch.cat(labels))
         pl_module.log_dict({name: metric(self._val).float() for name, metric in self.metrics.items()})
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

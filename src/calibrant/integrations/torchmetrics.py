@@ -8,6 +8,7 @@ from torchmetrics import Metric
 
 from calibrant.metrics import Summary
 from calibrant.predictions import Of, Predictions
+from calibrant.types import InputError
 
 __all__ = ["Calibration"]
 
@@ -20,10 +21,16 @@ class Calibration(Metric):
     the metrics that are named; `calibrant.measure(metric.summary)` has all of them with their intervals. Logits may
     have shape (n, k, d1, ...); labels of `ignore_index` are left out. `of` is the event that is judged.
 
+    `binary` says that there is one logit for each label, of whatever shape, whose class 1 is judged unless `of` says
+    otherwise; `probs`, that probabilities are given instead of logits. With both, a confidence and whether it was right
+    are given as language models and detectors have them.
+
     >>> metric = Calibration("accuracy", "ece")
     >>> metric.update(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     >>> metric.compute()
     {'accuracy': tensor(0.7500, dtype=torch.float64), 'ece': tensor(0.2500, dtype=torch.float64)}
+    >>> Calibration("ece", binary=True, probs=True)(torch.full((4,), 0.5), torch.tensor([0, 0, 0, 1]))
+    {'ece': tensor(0.2500, dtype=torch.float64)}
     """
 
     full_state_update = False
@@ -33,15 +40,17 @@ class Calibration(Metric):
         self,
         *names: str,
         bins: int = 15,
-        of: Of = "top",
+        of: Of | None = None,
         ignore_index: int | None = -100,
+        binary: bool = False,
+        probs: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.names = names or ("accuracy", "nll", "brier", "ece", "adaptive_ece", "kuiper", "smooth_ece")
-        self.bins, self.ignore_index = bins, ignore_index
-        self.of: Of = of
-        empty = Summary.empty(bins=bins, of=of)
+        self.bins, self.ignore_index, self.binary, self.probs = bins, ignore_index, binary, probs
+        self.of: Of = (1 if binary else "top") if of is None else of
+        empty = Summary.empty(bins=bins, of=self.of)
         self.add_state("sums", empty.sums, dist_reduce_fx="sum")  # words of 26 bits: any number of processes
         self.add_state("cells", empty.cells, dist_reduce_fx="sum")
         none = torch.zeros(3, len(empty.sums[0]), Summary.SLOTS, bins, dtype=torch.int64)
@@ -54,7 +63,18 @@ class Calibration(Metric):
         """Add one batch, checked as `Predictions` checks it."""
         if self.ignore_index is not None and bool((labels == self.ignore_index).all()):
             return
-        self._keep(self.summary.add(Predictions(logits, labels, weights, ignore_index=self.ignore_index)))
+        self._keep(self.summary.add(self._entered(logits, labels, weights)))
+
+    def _entered(self, scores: Tensor, labels: Tensor, weights: Tensor | None) -> Predictions:
+        if not self.probs:
+            enter = Predictions.from_binary_logits if self.binary else Predictions
+            return enter(scores, labels, weights, ignore_index=self.ignore_index)
+        if self.binary:
+            if scores.numel() != labels.numel():
+                raise InputError(f"need one probability per label, got {tuple(scores.shape)} and {tuple(labels.shape)}")
+            scores, labels = scores.flatten(), labels.flatten()
+            weights = None if weights is None else weights.flatten()
+        return Predictions.from_probs(scores, labels, weights, ignore_index=self.ignore_index)
 
     def compute(self) -> dict[str, Tensor]:
         """The named values, over all processes."""

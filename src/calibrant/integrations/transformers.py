@@ -20,7 +20,7 @@ KEY = "calibrant"  # of the loss's state in trainer_state.json
 
 
 class Calibration(TrainerCallback):
-    """A loss, the metrics that judge it and the callback that advances it, for sequence and token classification.
+    """A loss, the metrics that judge it and the callback that advances it, for texts, tokens and pixels.
 
         calibration = Calibration("AdaFocal")
         trainer = Trainer(
@@ -30,7 +30,9 @@ class Calibration(TrainerCallback):
             callbacks=[calibration],
         )
 
-    Labels of -100 are ignored. Metrics are names as in a study file. A loss with state is advanced once an epoch by
+    `weight`, `binary`, `alpha` and `ignore_index` are those of `Criterion`. With `binary`, every logit is an event of
+    its own, as with `num_labels=1`, or with several labels per text; what is judged is how probable the events were
+    said to be. Metrics are names as in a study file. A loss with state is advanced once an epoch by
     the evaluation at its end (`eval_strategy="epoch"`, or the last one within it), and its state is kept in the
     `trainer_state.json` of checkpoints, from where `train(resume_from_checkpoint=...)` takes it up.
     """
@@ -41,27 +43,44 @@ class Calibration(TrainerCallback):
         metrics: Sequence[str] = ("accuracy", "nll", "ece"),
         *,
         weight: Tensor | None = None,
+        binary: bool = False,
+        alpha: float | None = None,
+        ignore_index: int = -100,
     ) -> None:
-        self.criterion = Criterion(loss, weight=weight)
+        self.criterion = Criterion(loss, weight=weight, binary=binary, alpha=alpha, ignore_index=ignore_index)
         self.metrics = {str(method): method for method in map(METRICS.method, metrics)}
         self._val: Predictions | None = None
         self._waiting = False  # for the evaluation at the end of an epoch
 
     def compute_loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """Return the mean loss, or, told the number of items of all accumulated batches, the sum divided by it."""
-        logits = outputs["logits"] if "logits" in outputs else outputs[0]
-        logits = logits if logits.ndim == 2 else logits.movedim(-1, 1)
+        """Return the mean loss, or, told the number of items of all accumulated batches, the sum divided by it.
+
+        The Trainer counts as items all labels but -100, of which those of another `ignore_index` are taken off here, in
+        the proportion of this batch.
+        """
+        logits = self._by_class(outputs["logits"] if "logits" in outputs else outputs[0], labels.ndim)
         criterion = self.criterion.to(logits.device)
         criterion.reduction = "mean" if num_items_in_batch is None else "sum"
-        return criterion(logits, labels) / (1 if num_items_in_batch is None else num_items_in_batch)
+        loss = criterion(logits, labels)
+        if num_items_in_batch is None:
+            return loss
+        used, counted = ((labels != left_out).sum().clamp_min(1) for left_out in (criterion.ignore_index, -100))
+        return loss / num_items_in_batch * (counted / used)
 
     def compute_metrics(self, evaluation: EvalPrediction) -> dict[str, float]:
         """Return the metrics by name, and keep the predictions for the loss."""
         logits: Any = evaluation.predictions
-        logits = logits[0] if isinstance(logits, tuple) else logits
-        logits = logits if logits.ndim == 2 else np.moveaxis(logits, -1, 1)
-        self._val = Predictions(logits, evaluation.label_ids, ignore_index=-100)
+        logits, labels = torch.as_tensor(logits[0] if isinstance(logits, tuple) else logits), evaluation.label_ids
+        enter = Predictions.from_binary_logits if self.criterion.binary else Predictions
+        left_out = self.criterion.ignore_index
+        self._val = enter(self._by_class(logits, np.ndim(labels)), labels, ignore_index=left_out)
         return {name: float(metric(self._val)) for name, metric in self.metrics.items()}
+
+    def _by_class(self, logits: Tensor, ndim: int) -> Tensor:
+        """Classes along axis 1, where tokens have them last; one logit per label as the labels are."""
+        if self.criterion.binary:
+            return logits.squeeze(-1) if logits.ndim > ndim else logits
+        return logits.movedim(-1, 1) if logits.ndim == 3 else logits
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

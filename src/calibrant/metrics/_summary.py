@@ -1,5 +1,6 @@
 """A summary of any number of predictions in a fixed 3 MB: add batches, merge in any order, read at the end."""
 
+import inspect
 import math
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -168,7 +169,7 @@ class Summary:
             return self.interval(name).value
         metric: Any = METRICS[name]
         if metric.of_sums:
-            return float(metric.function(self))
+            return float(metric.function(self, **self._settings(name)))
         raise InputError(f"{name} needs every prediction, not a summary of them; measure them in memory")
 
     def interval(self, name: str, level: float = 0.90) -> Interval:
@@ -181,7 +182,12 @@ class Summary:
             return wilson(hits / n, n, level) if n else Interval(math.nan, 0.0, 1.0, level)
         if name in _MEANS:
             return self._mean(_MEANS[name], level)
-        return METRICS[name].interval_of(self, level=level)  # pyright: ignore[reportFunctionMemberAccess]
+        settings = self._settings(name)
+        return METRICS[name].interval_of(self, level=level, **settings)  # pyright: ignore[reportFunctionMemberAccess]
+
+    def _settings(self, name: str) -> dict[str, int]:
+        """A metric of bins has as many as the summary."""
+        return {"bins": self.bins} if "bins" in inspect.signature(METRICS[name]).parameters else {}
 
     def _mean(self, name: str, level: float) -> Interval:
         n = self.mass

@@ -1,0 +1,59 @@
+"""The module as Hugging Face evaluate uses it: made, loaded by its path, combined, fed batch by batch."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("evaluate", reason="Hugging Face evaluate is not installed")
+import evaluate
+
+from calibrant import InputError, Predictions, metrics
+from calibrant.integrations.evaluate import Calibration
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of evaluate, about datasets
+
+
+def draw(k, n=300):
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.standard_normal((n, k))
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    return logits, probs, rng.integers(0, k, n)
+
+
+def test_probabilities_of_classes_at_once_and_in_batches():
+    _, probs, labels = draw(4)
+    p = Predictions.from_probs(probs, labels)
+    expected = {"nll": float(metrics.nll(p)), "ece(bins=10)": float(metrics.ece(p, bins=10))}
+    module, names = Calibration(), ("nll", "ece(bins=10)")
+    assert module.compute(predictions=probs, references=labels, metrics=names) == pytest.approx(expected)
+    for i in range(0, 300, 70):
+        module.add_batch(predictions=probs[i : i + 70], references=labels[i : i + 70])
+    assert module.compute(metrics=names) == pytest.approx(expected)
+
+
+def test_one_probability_is_that_of_class_1_and_logits_are_told_so():
+    logits, probs, labels = draw(2)
+    of_1 = Predictions.from_probs(probs[:, 1], labels)
+    got = Calibration().compute(predictions=probs[:, 1].tolist(), references=labels.tolist())
+    assert got["ece"] == pytest.approx(float(metrics.ece(of_1)))
+    assert got["ece"] != pytest.approx(float(metrics.ece(of_1.judging("top"))), abs=1e-3)
+    s = logits[:, 1] - logits[:, 0]
+    assert Calibration().compute(predictions=s, references=labels, logits=True) == pytest.approx(got)
+    top = Calibration().compute(predictions=logits, references=labels, logits=True, of="top")
+    assert top["ece"] == pytest.approx(float(metrics.ece(of_1.judging("top"))))
+
+
+def test_it_is_loaded_by_its_path_and_combined(tmp_path, monkeypatch):
+    from calibrant.integrations import evaluate as ours
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    _, probs, labels = draw(3)
+    loaded = evaluate.load(ours.__file__, cache_dir=str(tmp_path))
+    got = loaded.compute(predictions=probs, references=labels, metrics=["brier"])
+    assert got == pytest.approx({"brier": float(metrics.brier(Predictions.from_probs(probs, labels)))})
+    both = evaluate.combine([loaded]).compute(predictions=probs, references=labels)
+    assert set(both) == {"accuracy", "nll", "ece"}
+
+
+def test_what_is_no_probability_is_refused():
+    with pytest.raises(InputError, match="sum to 1"):
+        Calibration().compute(predictions=[[0.5, 0.9]], references=[0])

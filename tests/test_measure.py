@@ -94,7 +94,13 @@ def test_a_single_example_can_be_measured(k):
 def test_the_table_prints_and_finds_its_rows():
     table = measure(draw(300, 3, sharpened=3.0))
     text = str(table)
-    for part in ("300 examples of 3 classes", "overconfident", "above its noise floor", "p < 0.0001", "Overconfident by"):
+    for part in (
+        "300 examples of 3 classes",
+        "overconfident",
+        "above its noise floor",
+        "p < 0.0001",
+        "Overconfident by",
+    ):
         assert part in text, part
     assert "ece" in table
     assert "none" not in table

@@ -18,6 +18,7 @@ from calibrant.study.config import Exhibit
 
 BUNDLED = sorted(path.stem for path in (Path(calibrant.__file__).parent / "studies").glob("*.toml"))
 WALKED = [name for name in BUNDLED if name not in ("adafocal_2022_bert", "adafocal_2022_imagenet")]  # of adafocal_2022
+QUICK = "quickstart", "adafocal_2022"  # the others take minutes each
 IMAGES = "cifar10", "cifar100", "svhn"
 
 
@@ -131,8 +132,9 @@ def first_epoch(name: str) -> str:
     return "_".join([head, "1", *more]) if head == "reliability" and number.isdigit() else name
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", WALKED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in QUICK else pytest.mark.large) for n in WALKED]
+)
 def test_every_exhibit_is_made_at_tiny_scale(name, tiny_data, theory, tmp_path):
     result = study.run(tiny(name), out=tmp_path / "runs", data=tiny_data)
     assert not result.failed

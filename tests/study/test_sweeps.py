@@ -101,6 +101,12 @@ def test_parameters_of_a_calibrator_with_the_temperature():
     assert drawn(made["ECE in % against gamma of FocalTemperature, digits, resnet8"])["focal"][1] == [-50, 50, 500]
 
 
+def test_what_is_nowhere_known_is_not_drawn():
+    one = study(Grid(("digits",), ("resnet8",), SMOOTHED), calibrators=("Identity",))
+    rows = rows_of(one, lambda run, _, metric: math.nan if metric.name == "accuracy" else 0.5)
+    assert [d.title for d in sweeps(one, rows)] == ["ECE in % against smoothing of cross_entropy, Identity"]
+
+
 def test_two_points_are_no_sweep():
     one = study(Grid(("digits",), ("resnet8",), SMOOTHED[:2]))
     assert not list(sweeps(one, rows_of(one, lambda *_: 1.0)))

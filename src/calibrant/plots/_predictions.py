@@ -104,7 +104,7 @@ def curves(
         mean, low, high = (np.full(runs.shape[1], np.nan) for _ in range(3))
         for line, reduce in (mean, np.nanmean), (low, np.nanmin), (high, np.nanmax):
             line[known] = reduce(runs[:, known], axis=0)
-        dots = {"marker": "o" if len(mean) < 12 else "", "markersize": 3.5}
+        dots: dict[str, Any] = {"marker": "o" if len(mean) < 12 else "", "markersize": 3.5}
         style = STYLES[i // len(SERIES) % len(STYLES)]
         ax.plot(at, mean, color=color, linewidth=1.6, linestyle=style, label=name, **dots)
         if len(runs) > 1:

@@ -1,6 +1,6 @@
 """The report of a study: the pieces of a page, made of numbers that exist already."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from markupsafe import Markup
@@ -45,6 +45,8 @@ LEARNED_READING = (
     "of all seeds.</p>"
 )
 
+LESS = "On the training data, by correct and wrong predictions, and by bin of confidence"
+
 
 def study_report(
     study: Study, tables: Sequence[Table], measured: Sequence[Measured], store: Store, command: str
@@ -59,9 +61,10 @@ def study_report(
     ]
     if shifted := [t for t in tables if t.shift]:
         sections.append(Section("Under shift", SHIFT_READING + _shifted(shifted)))
-    if swept := "".join(map(_drawn, sweeps(study, (row for one in measured for row in one.rows)))):
-        sections.append(Section("Against a parameter", f'<div class="figures wide">{swept}</div>{SWEPT_READING}'))
-    if learned := _learned(study, store):
+    swept = sweeps(study, (row for one in measured for row in one.rows))
+    if against := _figures(swept, SWEPT_READING, "The other metrics"):
+        sections.append(Section("Against a parameter", against))
+    if learned := _figures(drawings(study, store), LEARNED_READING, LESS):
         sections.append(Section("How they learned", learned))
     ran = {"study": f"{study.name}: {len(trained)} networks, {seconds / 60:.1f} minutes of training"}
     ran |= _recipes(study, trained) if trained else {"study": f"{study.name}: {len(measured)} sets of predictions"}
@@ -134,7 +137,11 @@ def _ways(table: Table, rows: Sequence[tuple[str, ...]]) -> list[str]:
         who = "Networks trained with " if table.trained_here else ""
         if len(found) > SAID:
             least, most = min(found, key=found.__getitem__), max(found, key=found.__getitem__)
+<<<<<<< HEAD
             which = f"{len(found)} of {len(at)} {'losses' if who else 'models'}"
+=======
+            which = f"{'all' if len(found) == len(at) else f'{len(found)} of'} {len(at)} losses"
+>>>>>>> 1c48b7f2428797b0773cead12e3fa92bfe32abda
             reach = f": temperatures from {found[least]:.2f} ({least}) to {found[most]:.2f} ({most})"
             sentences.append(f"{who}{which} came out {way}{reach}.")
         elif found:
@@ -193,11 +200,11 @@ def _shifted(made: Sequence[Table]) -> str:
     return body
 
 
-def _learned(study: Study, store: Store) -> str:
-    shown = [(drawing.main, _drawn(drawing)) for drawing in drawings(study, store)]
+def _figures(made: Iterable[Drawing], reading: str, rest: str) -> str:
+    """Return the main drawings with what is to be said of them, and the others folded; "" if there are none."""
+    shown = [(drawing.main, _drawn(drawing)) for drawing in made]
     first, more = ("".join(part for main, part in shown if main is wanted) for wanted in (True, False))
-    rest = "On the training data, by correct and wrong predictions, and by bin of confidence"
-    return (f'<div class="figures wide">{first}</div>{LEARNED_READING}' if first else "") + (
+    return (f'<div class="figures wide">{first}</div>{reading}' if first else "") + (
         folded(rest, f'<div class="figures wide">{more}</div>') if more else ""
     )
 

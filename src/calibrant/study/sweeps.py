@@ -19,6 +19,7 @@ __all__ = ["sweeps"]
 
 Rows = Sequence[Mapping[str, Any]]
 FEWEST = 3  # values of a parameter that make a line
+MAIN = "ece", "temperature"  # metrics for every reader
 MIRRORED = {"inverse_focal": "focal"}  # inverse focal loss goes on where focal loss ends: gamma below 0
 
 
@@ -92,7 +93,8 @@ def _drawn(
         lines: dict[str, dict[float, list[float]]] = {}
         for row in found:
             x = family.values[row[axis]]
-            lines.setdefault(line_of(row), {}).setdefault(x, []).append(float(row["value"]))
+            if not math.isnan(row["value"]):
+                lines.setdefault(line_of(row), {}).setdefault(x, []).append(float(row["value"]))
         lines = {name: points for name, points in lines.items() if len(points) >= FEWEST}
         if lines:
             yield _drawing(metric, metrics.in_words(metric), family, ", ".join(where), lines)
@@ -139,9 +141,9 @@ def _drawing(
     ]
     ends = "; ".join(f"{name} {_range(points, about.text)}" for name, points in lines.items())
     ink = partial(_ink, arrays, xs, family.parameter, words)
-    return Drawing(
-        slug(f"sweep_{metric}_{family.name}_{family.parameter}_{where}"), title, f"{title}: {ends}.", ink, numbers
-    )
+    name = slug(f"sweep_{metric}_{family.name}_{family.parameter}_{where}")
+    main = metric.partition("(")[0] in MAIN or metric.startswith("best ")
+    return Drawing(name, title, f"{title}: {ends}.", ink, numbers, main)
 
 
 def _range(points: Mapping[float, Sequence[float]], text: Callable[[float], str]) -> str:

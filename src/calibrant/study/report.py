@@ -137,11 +137,8 @@ def _ways(table: Table, rows: Sequence[tuple[str, ...]]) -> list[str]:
         who = "Networks trained with " if table.trained_here else ""
         if len(found) > SAID:
             least, most = min(found, key=found.__getitem__), max(found, key=found.__getitem__)
-<<<<<<< HEAD
-            which = f"{len(found)} of {len(at)} {'losses' if who else 'models'}"
-=======
-            which = f"{'all' if len(found) == len(at) else f'{len(found)} of'} {len(at)} losses"
->>>>>>> 1c48b7f2428797b0773cead12e3fa92bfe32abda
+            kind, some = "losses" if who else "models", "all" if len(found) == len(at) else f"{len(found)} of"
+            which = f"{some} {len(at)} {kind}"
             reach = f": temperatures from {found[least]:.2f} ({least}) to {found[most]:.2f} ({most})"
             sentences.append(f"{who}{which} came out {way}{reach}.")
         elif found:

@@ -94,7 +94,7 @@ class Summary:
 
     def add(self, predictions: Any, labels: Any = None, weights: Any = None) -> "Summary":
         """The summary with one more batch."""
-        p = predictions_of(predictions, labels, weights).judging(self.of)
+        p = predictions_of(predictions, labels, weights).in_order(self.class_names).judging(self.of)
         k = p.k
         if self.k not in (0, k):
             raise InputError(f"expected logits of {self.k} classes as in the batches before, got {k}")
@@ -116,6 +116,8 @@ class Summary:
                 f"cannot merge summaries of {self.k} classes in {self.bins} bins and {other.k} in {other.bins}, of "
                 f"{self.of!r} and {other.of!r}"
             )
+        if self.class_names and other.class_names and self.class_names != other.class_names:
+            raise InputError(f"cannot merge summaries of classes {self.class_names} and {other.class_names}")
         sums = _carry(self.sums + other.sums.to(self.sums.device), _WORD)
         cells = _countable(self.cells + other.cells.to(self.sums.device))
         return Summary(max(self.k, other.k), self.bins, sums, cells, self.of, self.class_names or other.class_names)

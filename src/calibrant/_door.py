@@ -151,17 +151,11 @@ def binary_names(kinds: Sequence[str], positive: str | None = None) -> tuple[str
 
 
 def binary_labels(labels: Any, names: Any) -> tuple[Any, Any]:
-    """Labels of one score, and the names of the two classes; those of texts stand in the order of `binary_names`."""
-    if names is None and _texts(labels):
-        names = binary_names(np.unique(np.asarray(labels).astype(str)).tolist())
-    return labels, names
-
-
-def indices(labels: Any, names: tuple[str, ...] | None) -> Tensor:
-    """Return labels as numbers: where they are texts, the places of their names."""
-    if names is None or not _texts(labels):
-        return tensor(labels, "labels")
-    return _label_indices(labels, distinct(names, "class_names"), torch.zeros(0, len(names)))[0]
+    """Labels of one score and the names of the two classes; texts become 0 and 1, by their names or `binary_names`."""
+    if not _texts(labels):
+        return labels, names
+    called = binary_names(np.unique(np.asarray(labels).astype(str)).tolist()) if names is None else names
+    return _label_indices(labels, distinct(called, "class_names"), torch.zeros(0, 2))
 
 
 def _texts(labels: Any) -> bool:

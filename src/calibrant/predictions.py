@@ -22,7 +22,6 @@ from calibrant._door import (
     entered,
     event,
     finite,
-    indices,
     log_probs,
     some,
     tensor,
@@ -150,7 +149,7 @@ class Predictions:
                 [ 0., -1.]])
         """
         labels, names = binary_labels(labels, more.pop("class_names", None))
-        s, y = tensor(logits, "logits"), indices(labels, names)
+        s, y = tensor(logits, "logits"), tensor(labels, "labels")
         s = s.float() if s.dtype == torch.float64 and isinstance(logits, list) else s
         s = s.squeeze(1) if s.ndim > 1 and s.shape[1] == 1 and (s.ndim == y.ndim + 1 or s.shape == y.shape) else s
         y = y.squeeze(1) if y.ndim == s.ndim + 1 and y.shape[1] == 1 else y

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from calibrant import io
 from calibrant._columns import CALIBRATED, Columns, arrays_of
+from calibrant.assessment._candidates import Candidate
 from calibrant.calibrators import classes_of
 from calibrant.predictions import CORRECTNESS, Predictions, load_unlabeled, unlabeled
 from calibrant.types import InputError
@@ -17,7 +18,12 @@ ROW = "row of the table"
 
 
 def apply_to_file(
-    calibrator: Any, path: str | Path, output: str | Path, *, drop: bool = False, **columns: Any
+    calibrator: Any,
+    path: str | Path,
+    output: str | Path,
+    *,
+    drop: bool = False,
+    **columns: Any,
 ) -> tuple[int, str]:
     """Calibrate the predictions of a file, labeled or not; say of how many what was written.
 
@@ -26,18 +32,26 @@ def apply_to_file(
     With `drop`, rows in which something is missing get none. Other files become .npz, .safetensors or a table with
     calibrated logits, and the labels if there are any.
 
+    A `calibrator` that is the path of a saved one knows the names of its classes: columns in another order are mapped
+    as what they are called.
+
     Raises `InputError` as `Predictions.load` does.
     """
     if io.is_table(path) and io.is_table(output):
-        return _table(calibrator, path, output, drop, columns)
+        return _table(Candidate.of(calibrator), path, output, drop, columns)
     p, labeled = load_unlabeled(path, **columns)
-    made = p.double().mapped(calibrator)
+    try:
+        made = Candidate.of(calibrator).calibrated(p)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     arrays = {"logits": made.logits.contiguous()} | ({"labels": p.labels} if labeled else {})
     io.write(output, arrays, {} if p.class_names is None else {"class_names": p.class_names})
     return len(p), "logits"
 
 
-def _table(calibrator: Any, path: str | Path, output: str | Path, drop: bool, said: dict[str, Any]) -> tuple[int, str]:
+def _table(
+    calibrator: Candidate, path: str | Path, output: str | Path, drop: bool, said: dict[str, Any]
+) -> tuple[int, str]:
     import polars
 
     try:
@@ -53,14 +67,14 @@ def _table(calibrator: Any, path: str | Path, output: str | Path, drop: bool, sa
     return int(made[:, 0].is_not_null().sum()), "probabilities"
 
 
-def calibrated(calibrator: Any, frame: Any, columns: Columns, *, drop: bool = False) -> Any:
+def calibrated(calibrator: Candidate, frame: Any, columns: Columns, *, drop: bool = False) -> Any:
     """Return the new columns for every row of a frame; null where a row was left out."""
     import polars
 
     wanted = replace(columns, label=None, labels=(), correct=None, weight=None, cluster=None, id=ROW)
     arrays = arrays_of(frame.with_row_index(ROW), wanted, drop=drop)
     rows = arrays.pop("ids")
-    several = bool(columns.labels) or (len(columns.scores) > 2 and classes_of(calibrator) == 2)
+    several = bool(columns.labels) or (len(columns.scores) > 2 and classes_of(calibrator.ready) == 2)
     if several:  # labels per example, each of them a yes or no
         names = columns.names or tuple(map(str, range(len(columns.scores))))
         each = _each(calibrator, arrays, names)
@@ -74,9 +88,9 @@ def calibrated(calibrator: Any, frame: Any, columns: Columns, *, drop: bool = Fa
     return whole.join(short, on=ROW, how="left", maintain_order="left").drop(ROW)
 
 
-def _new(calibrator: Any, p: Predictions, positive: str | None) -> dict[str, Any]:
+def _new(calibrator: Candidate, p: Predictions, positive: str | None) -> dict[str, Any]:
     """The calibrated probabilities by the names of their columns."""
-    probs = p.double().mapped(calibrator).logits.softmax(1)
+    probs = calibrator.calibrated(p).logits.softmax(1)
     if p.of == 1:
         name = "confidence" if p.class_names == CORRECTNESS else f"prob_{positive}" if positive else "prob"
         return {f"{CALIBRATED}{name}": probs[:, 1]}
@@ -86,10 +100,10 @@ def _new(calibrator: Any, p: Predictions, positive: str | None) -> dict[str, Any
     return {f"{CALIBRATED}prob_{name}": probs[:, i] for i, name in enumerate(names)} | {"predicted": said}
 
 
-def _each(calibrator: Any, arrays: dict[str, Any], names: tuple[str, ...]) -> list[Tensor]:
+def _each(calibrator: Candidate, arrays: dict[str, Any], names: tuple[str, ...]) -> list[Tensor]:
     """The calibrated probability of each label, one after the other."""
     kind = "probs" if "probs" in arrays else "logits"
     scores = torch.as_tensor(arrays[kind])
     p = Predictions.multilabel(scores, torch.zeros_like(scores), names=names, probs=kind == "probs")
-    probs = p.double().mapped(calibrator).logits.softmax(1)[:, 1]
+    probs = calibrator.calibrated(p).logits.softmax(1)[:, 1]
     return list(probs.view(scores.shape).T)

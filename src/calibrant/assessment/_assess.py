@@ -72,7 +72,7 @@ def assess(
     *,
     choose: str | None = None,
     folds: int = FOLDS,
-    of: Of | None = None,
+    of: str | int | None = None,
     progress: Progress | None = None,
 ) -> Assessment:
     """Fit calibrators on `val`, judge them on `test`, and choose the one that predicts held-out folds of `val` best.
@@ -80,14 +80,15 @@ def assess(
     - `test`: other predictions. Left out, every example of `val` is judged by calibrators fitted on the other folds.
       The path of a .parquet, .safetensors or .npy file, or an iterable of predictions, is read in pieces of which
       only summaries are kept; what needs all predictions at once, the classes and their error, is left out then.
+    - Where both have names for their classes, these must be the same, and are put in one order.
     - `calibrators`: texts such as "Temperature", the path of a saved one (.safetensors), classes with a `fit`, or
       fitted ones, which stay as they are. Left out: Identity, Temperature, StructuredMatrix, HistogramBinning and
       Auto; beyond 1000 classes StructuredVector instead of StructuredMatrix.
     - `metrics`: by which calibrators are compared. Left out: what suits the event that is judged, for classes accuracy,
       nll, brier, ece, adaptive_ece and classwise_ece.
     - `choose`: the calibrator to choose, instead.
-    - `of`: what is judged. "top", that the predicted class is right, or a class's index; if left out, what the
-      predictions say, and of two classes the probability of class 1.
+    - `of`: what is judged. "top", that the predicted class is right, or a class, by index or name; if left out, what
+      the predictions say, and of two classes the probability of class 1.
 
     Raises `InputError` where a calibrator would be judged on the very predictions that it was fitted on.
 
@@ -99,11 +100,14 @@ def assess(
     ('Temperature', 3)
     """
     tell = progress or _silent
+    candidates, choose = candidates_of(usual(val.k) if calibrators is None else calibrators, choose)
+    for c in candidates:
+        val = c.ordered(val)
+    test = test.in_order(val.class_names) if isinstance(test, Predictions) else test
     of = event_of(test if isinstance(test, Predictions) else val, of)
     val = val.judging(of)
     judged_by = event(of, val.k, val.class_names)
     shown = [catalog.METRICS.brief(text) for text in texts(judged_by.shown if metrics is None else metrics)]
-    candidates, choose = candidates_of(usual(val.k) if calibrators is None else calibrators, choose)
     guard = Guard(val, candidates)
     if test is None:
         guard.refuse(val)
@@ -189,6 +193,7 @@ def _told(pieces: Iterable[Predictions], guard: "Guard", tell: Progress) -> Iter
     seen = 0
     for part in pieces:
         tell(f"judging, {seen:,} examples done")
+        part = part.in_order(guard.val.class_names)
         guard.look(part)
         yield part
         seen += len(part)
@@ -210,6 +215,8 @@ class Guard:
         """Look at data to be judged, or at a piece of it."""
         if self.val.k != part.k:
             raise InputError(f"fitting and judging data must have the same classes, got {self.val.k} and {part.k}")
+        if any(c.class_names not in (None, part.class_names) for c in self.candidates if part.class_names):
+            raise InputError("saved calibrators know the classes in different orders: assess them one by one")
         self.refuse(part)
         self.judged = Sketch.of(part.row_hashes) if self.judged is None else self.judged.add(part.row_hashes)
 

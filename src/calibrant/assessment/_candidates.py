@@ -26,6 +26,7 @@ class Candidate:
     ready: Any = None
     learned_from: frozenset[str] = frozenset()  # digests of the predictions that a ready one was fitted on
     rows: Sketch | None = None  # of them, where its file has one
+    class_names: tuple[str, ...] | None = None  # of them, likewise
 
     @classmethod
     def of(cls, calibrator: Any) -> "Candidate":
@@ -33,7 +34,8 @@ class Candidate:
         if isinstance(calibrator, Path) or (isinstance(calibrator, str) and calibrator.endswith(".safetensors")):
             origin = calibrators_.origin(calibrator)
             ready = calibrators_.load(calibrator)
-            return cls(str(calibrator), None, ready, frozenset(origin.fitted_on), origin.rows)
+            more = frozenset(origin.fitted_on), origin.rows, origin.class_names
+            return cls(str(calibrator), None, ready, *more)
         if isinstance(calibrator, str):
             method = catalog.CALIBRATORS.method(calibrator)
             return cls(method.text, method)
@@ -43,8 +45,19 @@ class Candidate:
 
     def apply(self, p: Predictions) -> Predictions:
         """What a ready one makes of predictions that are to be judged."""
-        self.refuse(p)
-        return mapped(p.double(), self.ready)
+        self.refuse(self.ordered(p))
+        return self.calibrated(p)
+
+    def calibrated(self, p: Predictions) -> Predictions:
+        """What a ready one makes of any predictions."""
+        return mapped(self.ordered(p).double(), self.ready).in_order(p.class_names)
+
+    def ordered(self, p: Predictions) -> Predictions:
+        """Predictions with their classes in the order in which a ready one knows them."""
+        try:
+            return p.in_order(self.class_names)
+        except InputError as error:
+            raise InputError(f"{self.name} was fitted on other classes: {error}") from None
 
     def fit(self, p: Predictions, tell: Progress) -> Any:
         """Fit it, unless it is."""

@@ -111,7 +111,7 @@ def event(of: Of, k: int, names: tuple[str, ...] | None = None) -> Event:
     )
 
 
-def event_of(p: Predictions, of: Of | None) -> Of:
+def event_of(p: Predictions, of: str | int | None) -> Of:
     """Decide what is judged: as asked, else as the predictions say, else of two classes the probability of class 1."""
     k = p.k
     chosen = p.judging(of).of if of is not None else 1 if p.of == "top" and k == 2 else p.of

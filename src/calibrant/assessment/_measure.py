@@ -18,7 +18,7 @@ from calibrant.catalog import METRICS, Method
 from calibrant.io import csv_text
 from calibrant.metrics import Interval, Metric, Summary, tables
 from calibrant.metrics.tables import ClassCells, classes_of
-from calibrant.predictions import Of, Predictions
+from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
 BINS = 15
@@ -63,7 +63,7 @@ def measure(
     predictions: Predictions | Summary,
     *,
     metrics: Sequence[str] | None = None,
-    of: Of | None = None,
+    of: str | int | None = None,
     bins: int | None = None,
     level: float = 0.90,
     fit: Any = None,
@@ -71,8 +71,8 @@ def measure(
     """Everything one should know of some predictions: scores, direction, errors with floors, intervals and p-values.
 
     `metrics` are added to the rows of the table, by name or text such as "ece(bins=10)". `of` says what is judged:
-    "top", that the predicted class is right, or a class's index; if left out, what the predictions say, and of two
-    classes the probability of class 1. `fit` (a calibrator, such as "Auto") adds the cross-fitted division of NLL
+    "top", that the predicted class is right, or a class, by index or name; if left out, what the predictions say, and
+    of two classes the probability of class 1. `fit` (a calibrator, such as "Auto") adds the cross-fitted division of NLL
     into refinement and calibration. All else comes from one pass over the logits and one sort.
 
     The row `noise_floor` holds the mean and the central interval of the ECE of a perfectly calibrated model with
@@ -98,7 +98,7 @@ def summary_of(
     pieces: Iterable[Predictions],
     calibrate: Callable[[Predictions], Predictions] | None = None,
     *,
-    of: Of | None = None,
+    of: str | int | None = None,
     bins: int = BINS,
 ) -> Summary:
     """Sum up predictions that come in pieces, calibrated first if need be, for `measure`; `of` means what it does."""
@@ -169,8 +169,10 @@ def _cells_of_two(p: Predictions, bins: int) -> ClassCells:
 PARTS_OF = ("refinement", "calibration_loss")
 
 
-def _of_summary(summary: Summary, more: list[Method], of: Of | None, bins: int | None, level: float) -> Measurement:
-    if of not in (None, summary.of):
+def _of_summary(
+    summary: Summary, more: list[Method], of: str | int | None, bins: int | None, level: float
+) -> Measurement:
+    if of not in (None, summary.of) and of != _named(summary):
         raise InputError(f"this summary judges {summary.of!r}, not {of!r}: make it with Summary.empty(of={of!r})")
     bins, judged = bins or summary.bins, event(summary.of, summary.k, summary.class_names)
     known = [name for name in judged.rows if name not in UNKNOWN]
@@ -189,6 +191,11 @@ def _of_summary(summary: Summary, more: list[Method], of: Of | None, bins: int |
         classes_=None,
         clusters="clusters" if summary.clustered else "",
     )
+
+
+def _named(summary: Summary) -> str | None:
+    """The class that is judged, by its name."""
+    return summary.class_names[summary.of] if summary.class_names and isinstance(summary.of, int) else None
 
 
 UNKNOWN = ("classwise_ece", "auroc")  # to a summary, among the rows that are there unless others are asked for

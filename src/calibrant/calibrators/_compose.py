@@ -98,6 +98,7 @@ def pool(*members: Predictions) -> Predictions:
     if not members:
         raise InputError("nothing to pool: give the predictions of at least one member")
     first = members[0]
+    members = tuple(member.in_order(first.class_names) for member in members)
     for member in members[1:]:
         if member.logits.shape != first.logits.shape or not torch.equal(member.labels, first.labels):
             raise InputError("the members must predict the same examples in the same order; their labels differ")

@@ -26,8 +26,9 @@ from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
 from calibrant.types import Calibrator, InputError, Range
 
-FORMAT, VERSION = "calibrant.calibrator", 3
-KEYS = {"format", "version", "calibrant", "fitted_on", "rows", "calibrator"}
+FORMAT, VERSION = "calibrant.calibrator", 4
+KEYS = {"format", "version", "calibrant", "fitted_on", "calibrator"}
+SINCE = {"rows": 3, "class_names": 4}  # keys that came later, and with which version
 ROWS = 1024  # hashes of the fitting data that a file holds at most: 11 kB
 
 
@@ -40,6 +41,7 @@ class Origin:
     calibrant: str  # version that wrote the file
     version: int  # of the format
     rows: Sketch | None = None  # of the predictions it was fitted on, where they were named when it was saved
+    class_names: tuple[str, ...] | None = None  # of these predictions, in the order of their columns
 
 
 def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None = None) -> None:
@@ -49,8 +51,9 @@ def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None 
 
     Tensors are stored as tensors, everything else (numbers, texts, tuples, other calibrators, the certificate) as
     JSON in the file's metadata. The digests of the predictions it was fitted on are there too, in its certificates,
-    so that `calibrate` still refuses to judge it on them. `fitted_on` names more, for `origin` to tell, and leaves
-    hashes of up to 1024 of their rows, by which a part of them, or more than them, is known again.
+    so that `calibrate` still refuses to judge it on them. `fitted_on` names more, for `origin` to tell: it leaves
+    hashes of up to 1024 of their rows, by which a part of them, or more than them, is known again, and the names of
+    their classes, so that other classes, or these in another order, are.
 
     Raises `InputError` for a field that cannot be stored.
     """
@@ -62,6 +65,7 @@ def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None 
         "calibrant": sys.modules["calibrant"].__version__,
         "fitted_on": " ".join(sorted(_digests(calibrator) | ({fitted_on.digest} if fitted_on else set()))),
         "rows": Sketch.of(fitted_on.row_hashes).within(ROWS).text if fitted_on else "",
+        "class_names": json.dumps(fitted_on.class_names) if fitted_on and fitted_on.class_names else "",
         "calibrator": json.dumps(tree, sort_keys=True, allow_nan=False),
     }
     from safetensors import SafetensorError
@@ -105,9 +109,10 @@ def origin(path: str | Path) -> Origin:
     try:
         name = _description(meta)["class"]
         rows = Sketch.read(meta["rows"]) if meta.get("rows") else None
-    except (ValueError, RecursionError):
+        names = tuple(map(str, json.loads(meta["class_names"]))) if meta.get("class_names") else None
+    except (TypeError, ValueError, RecursionError):
         raise InputError(f"{path}: the description of the calibrator is malformed; save it again") from None
-    return Origin(name, tuple(meta["fitted_on"].split()), meta["calibrant"], int(meta["version"]), rows)
+    return Origin(name, tuple(meta["fitted_on"].split()), meta["calibrant"], int(meta["version"]), rows, names)
 
 
 def _description(meta: Mapping[str, str]) -> dict[str, Any]:
@@ -270,7 +275,8 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
             f"up to {VERSION}; upgrade calibrant"
         )
     sealed = meta.pop("sha256", "")
-    if meta.keys() != (KEYS if int(version) > 2 else KEYS - {"rows"}) or sealed != _checksum(meta, tensors):
+    keys = KEYS | {key for key, first in SINCE.items() if int(version) >= first}
+    if meta.keys() != keys or sealed != _checksum(meta, tensors):
         raise InputError(f"{path}: the checksum does not match, the file was damaged or changed; save it again")
     return meta, tensors
 

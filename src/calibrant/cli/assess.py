@@ -182,11 +182,10 @@ def apply_(
     probability of each class and, of classes, `predicted`.
     """
     from calibrant.assessment import apply_to_file
-    from calibrant.calibrators import load
 
     include(with_)
     _writable(output, inputs=[calibrator, file, *(with_ or [])])
-    count, what = apply_to_file(load(calibrator), file, output, drop=drop, **columns)
+    count, what = apply_to_file(calibrator, file, output, drop=drop, **columns)
     say(f"wrote {output}: calibrated {what} of {count:,} examples")
 
 
@@ -232,14 +231,10 @@ def _told(files: "dict[Path, Predictions]", json_: Path | None) -> None:
 
 
 def _event(of: str | None, p: Any = None) -> Any:
-    """A class index where it is one."""
-    from calibrant.types import InputError
-
+    """What is judged: a word, a class by its name, or else by its index."""
     if of is None or of in ("top", "classes") or of in (getattr(p, "class_names", None) or ()):
         return of
-    if not of.removeprefix("-").isdigit():
-        raise InputError(f'--of is "top" or the index of a class, got {of!r}')
-    return int(of)
+    return int(of) if of.removeprefix("-").isdigit() else of
 
 
 def _fact(path: Path, p: Any) -> str:

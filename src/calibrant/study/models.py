@@ -49,6 +49,10 @@ class Model:
         Raises `InputError` where a file cannot be read, or both hold the same examples.
         """
         val, test = (Predictions.load(path, drop=self.drop, **self.columns) for path in (self.val, self.test))
+        try:
+            test = test.in_order(val.class_names)
+        except InputError as error:
+            raise InputError(f"{self.id}: {self.test}: {error}") from None
         if val.k != test.k:
             raise InputError(f"{self.id}: {self.val} has {val.k} classes, {self.test} has {test.k}")
         overlap = Overlap.between(Sketch.of(test.row_hashes), Sketch.of(val.row_hashes))

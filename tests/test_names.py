@@ -1,0 +1,209 @@
+"""Classes go by their names: no order of columns, and no guess, exchanges them."""
+
+import json
+
+import numpy as np
+import polars
+import pytest
+import torch
+
+from calibrant import InputError, Predictions, assess, calibrators, metrics
+from calibrant.assessment import apply_to_file, saved
+
+GENERATOR = np.random.default_rng(3)
+N, NAMES = 300, ("cat", "dog", "eel")
+LOGITS = GENERATOR.normal(size=(N, 3)) * 2
+TRUTH = np.exp(LOGITS + [0.0, 1.5, -1.0])  # dog is said too rarely
+TRUTH /= TRUTH.sum(1, keepdims=True)
+Y = np.array([GENERATOR.choice(3, p=row) for row in TRUTH])
+TURNED = [2, 0, 1]
+
+
+def straight(rows=slice(None)):
+    return Predictions(LOGITS[rows], Y[rows], class_names=NAMES)
+
+
+def turned(rows=slice(None)):
+    """The same, with the classes in another order."""
+    names = [NAMES[i] for i in TURNED]
+    return Predictions(LOGITS[rows][:, TURNED], np.array(NAMES)[Y[rows]], class_names=names)
+
+
+def frame(p, kind="logit_"):
+    return polars.DataFrame({f"{kind}{name}": p.logits[:, i].numpy() for i, name in enumerate(p.class_names)})
+
+
+VAL, TEST = slice(0, 150), slice(150, N)
+BIAS = "Vector"
+
+
+def test_the_order_of_classes_changes_nothing():
+    p, q = straight(), turned().in_order(NAMES)
+    assert torch.equal(p.logits, q.logits)
+    assert torch.equal(p.labels, q.labels)
+    assert turned().judging("dog").in_order(NAMES).of == 1
+    assert straight().in_order(None) is not None
+    with pytest.raises(InputError, match="expected the classes 'cat', 'fox', got"):
+        p.in_order(("cat", "fox"))
+
+
+def test_val_and_test_in_different_orders_are_assessed_alike():
+    one = assess(straight(VAL), straight(TEST), [BIAS], of="dog")
+    other = assess(straight(VAL), turned(TEST), [BIAS], of="dog")
+    pieces = assess(straight(VAL), iter([turned(TEST)]), [BIAS], of="dog")
+    for found in (other, pieces):
+        assert found.after["nll"].value == pytest.approx(one.after["nll"].value, rel=1e-9)
+        assert found.after["ece"].value == pytest.approx(one.after["ece"].value, rel=1e-9)
+    with pytest.raises(InputError, match="expected the classes"):
+        assess(straight(VAL), Predictions(LOGITS[TEST], Y[TEST], class_names=("cat", "dog", "fox")), [BIAS])
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "saved.safetensors"
+    assess(straight(VAL), straight(TEST), [BIAS]).save(path)
+    return path
+
+
+def test_a_saved_calibrator_knows_its_classes_by_name(file):
+    assert calibrators.origin(file).class_names == NAMES
+    expected = straight(TEST).double().mapped(calibrators.load(file))
+    made = saved(file)(turned(TEST))
+    assert made.class_names == turned().class_names
+    torch.testing.assert_close(made.in_order(NAMES).logits, expected.logits)
+    again = assess(turned(TEST), turned(slice(0, 50)).in_order(None), ["Identity"])  # without it, as they came
+    assert again.before.names == turned().class_names
+    with pytest.raises(InputError, match="was fitted on other classes: expected the classes 'cat', 'dog', 'eel'"):
+        saved(file)(Predictions(LOGITS, Y, class_names=("a", "b", "c")))
+
+
+def test_a_table_is_calibrated_by_the_names_of_its_columns(file, tmp_path):
+    expected = straight(TEST).double().mapped(calibrators.load(file)).logits.softmax(1)
+    frame(turned(TEST)).write_csv(tmp_path / "turned.csv")
+    apply_to_file(file, tmp_path / "turned.csv", tmp_path / "out.csv")
+    out = polars.read_csv(tmp_path / "out.csv")
+    for i, name in enumerate(NAMES):
+        assert out[f"calibrated_prob_{name}"].to_numpy() == pytest.approx(expected[:, i].numpy(), abs=1e-12)
+    assert out["predicted"].to_list() == [NAMES[i] for i in expected.argmax(1).tolist()]
+
+
+def test_a_saved_calibrator_is_assessed_by_names(file):
+    one = assess(straight(TEST), None, [str(file)])
+    other = assess(turned(TEST), None, [str(file)])
+    assert other.after["nll"].value == pytest.approx(one.after["nll"].value, rel=1e-9)
+
+
+def test_summaries_and_ensembles_go_by_names():
+    summary = metrics.Summary.empty(of=1).add(straight(VAL)).add(turned(TEST))
+    whole = metrics.Summary.empty(of=1).add(straight())
+    assert summary["ece"] == pytest.approx(whole["ece"])
+    assert summary["nll"] == pytest.approx(whole["nll"])
+    with pytest.raises(InputError, match="cannot merge summaries of classes"):
+        metrics.Summary.from_predictions(straight()) + metrics.Summary.from_predictions(turned())
+    torch.testing.assert_close(calibrators.pool(straight(), turned()).logits, straight().double().logits.log_softmax(1))
+
+
+# Labels and the one score of two classes
+
+SCORE = np.array([0.9, 0.2, 0.7, 0.1])
+FRAUD = np.array(["fraud", "legit", "fraud", "legit"])
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"label": FRAUD, "prob_fraud": SCORE},
+        {"label": FRAUD, "prob_legit": 1 - SCORE},
+        {"label": [1, 0, 1, 0], "prob_1": SCORE},
+        {"label": [1, 0, 1, 0], "prob_0": 1 - SCORE},
+        {"label": [2, 1, 2, 1], "prob_2": SCORE},
+        {"label": [True, False, True, False], "prob_true": SCORE, "prob_false": 1 - SCORE},
+        {"label": ["yes", "no", "yes", "no"], "prob": SCORE},
+        {"label": FRAUD, "logit_fraud": np.log(SCORE / (1 - SCORE))},
+    ],
+    ids=lambda columns: "-".join(columns),
+)
+def test_a_score_is_of_the_class_it_is_named_after(columns):
+    p = Predictions.from_table(polars.DataFrame(columns))
+    assert p.log_likelihood.exp().numpy() == pytest.approx([0.9, 0.8, 0.7, 0.9], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"label": FRAUD, "prob": SCORE}, "cannot tell which class the one score is of"),
+        ({"label": [True, False] * 2, "prob_dog": SCORE, "prob_cat": 1 - SCORE}, "labels are true or false, but"),
+        ({"label": [0, 1, 0, 1], "prob_1": SCORE, "prob_2": 1 - SCORE}, "labels '0' are no classes; there are"),
+        ({"label": ["0", "1"] * 2, "prob_0": ["x", "0.5"] * 2, "prob_1": SCORE}, "2 entries are none, such as 'x'"),
+        ({"label": [0] * 4, "probs": [[0.5, 0.5]] * 3 + [[1.0]]}, "have 1 to 2 entries"),
+        ({"label": [{"a": 1}] * 4, "prob_0": SCORE, "prob_1": 1 - SCORE}, "column 'label' holds Struct"),
+    ],
+)
+def test_what_cannot_be_told_is_no_guess(columns, message):
+    with pytest.raises(InputError, match=message):
+        Predictions.from_table(polars.DataFrame(columns))
+
+
+def test_texts_for_arrays():
+    with pytest.raises(InputError, match="cannot tell which class"):
+        Predictions.from_probs(SCORE, FRAUD)
+    named = Predictions.from_probs(SCORE, FRAUD, class_names=["legit", "fraud"])
+    assert named.labels.tolist() == [1, 0, 1, 0]
+    z = np.log(SCORE / (1 - SCORE))
+    assert Predictions.from_binary_logits(z, FRAUD, class_names=["legit", "fraud"]).labels.tolist() == [1, 0, 1, 0]
+    with pytest.raises(InputError, match="are numbers as texts"):  # "10" before "2"
+        Predictions(np.zeros((11, 11)), [str(i) for i in range(11)])
+
+
+@pytest.mark.parametrize("kind", [polars.Decimal(10, 6), polars.Float32, polars.String])
+def test_numbers_of_any_kind_are_numbers(kind):
+    columns = {"label": [1, 0, 1, 0], "prob_0": 1 - SCORE, "prob_1": SCORE}
+    table = polars.DataFrame(columns).with_columns(polars.col("prob_0", "prob_1").cast(kind))
+    assert Predictions.from_table(table).logits.exp()[:, 1].numpy() == pytest.approx(SCORE, abs=1e-6)
+
+
+def test_several_labels_are_calibrated_each_by_itself(tmp_path):
+    table = polars.DataFrame({"label_a": [0, 1], "label_b": [1, 1], "logit_a": [0.0, 2.0], "logit_b": [1.0, -1.0]})
+    table.write_csv(tmp_path / "tags.csv")
+    apply_to_file(calibrators.Temperature(torch.tensor(2.0)), tmp_path / "tags.csv", tmp_path / "out.csv")
+    made = polars.read_csv(tmp_path / "out.csv")["calibrated_prob_a"].to_numpy()
+    assert made == pytest.approx(1 / (1 + np.exp([-0.0, -1.0])))
+
+
+# Files
+
+
+def test_columns_of_one_name_are_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("label,logit_0,logit_1,logit_1\n0,1,2,3\n1,2,3,4\n")
+    with pytest.raises(InputError, match="two columns are called 'logit_1'"):
+        Predictions.load(tmp_path / "a.csv")
+
+
+def test_a_folder_of_several_formats_is_refused(tmp_path):
+    table = polars.DataFrame({"label": [0, 1], "prob_0": [0.1, 0.2], "prob_1": [0.9, 0.8]})
+    table.write_csv(tmp_path / "a.csv")
+    table.write_parquet(tmp_path / "b.parquet")
+    with pytest.raises(InputError, match=r"several formats in this folder \(.csv, .parquet\)"):
+        Predictions.load(tmp_path)
+
+
+def test_files_with_columns_in_another_order_go_together(tmp_path):
+    table = polars.DataFrame({"label": [0, 1], "prob_0": [0.1, 0.2], "prob_1": [0.9, 0.8]})
+    table.write_parquet(tmp_path / "a.parquet")
+    table.select("prob_1", "label", "prob_0").write_parquet(tmp_path / "b.parquet")
+    whole = Predictions.load(tmp_path)
+    assert whole.log_likelihood.exp().numpy() == pytest.approx([0.1, 0.8, 0.1, 0.8])
+    (piece,) = Predictions.load_pieces(tmp_path)
+    assert torch.equal(piece.logits, whole.logits)
+
+
+def test_quoted_names_may_hold_separators(tmp_path):
+    (tmp_path / "a.csv").write_text('"label"; "prob_a, b";"prob_c, d"\n"a, b";0,6;0,4\n"c, d";0,3;0,7\n')
+    assert Predictions.load(tmp_path / "a.csv").log_likelihood.exp().numpy() == pytest.approx([0.6, 0.7])
+
+
+def test_the_names_are_in_the_file(file):
+    from safetensors import safe_open
+
+    with safe_open(file, "pt") as opened:
+        assert tuple(json.loads(opened.metadata()["class_names"])) == NAMES

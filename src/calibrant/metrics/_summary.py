@@ -136,16 +136,13 @@ class Summary:
                 f"cannot merge summaries of {self.k} classes in {self.bins} bins and {other.k} in {other.bins}, of "
                 f"{self.of!r} and {other.of!r}"
             )
-<<<<<<< HEAD
         slots = self.slots if other.slots is None else other.slots.to(self.sums.device)
         if self.slots is not None and other.slots is not None:
             slots = _carry(self.slots + other.slots.to(self.sums.device), _WORD)
         elif len(self) and len(other) and slots is not None:
             raise InputError("cannot merge a summary of predictions in clusters with one of predictions without")
-=======
         if self.class_names and other.class_names and self.class_names != other.class_names:
             raise InputError(f"cannot merge summaries of classes {self.class_names} and {other.class_names}")
->>>>>>> bb7b275ba528713e74668d531f909cff65dfa6d8
         sums = _carry(self.sums + other.sums.to(self.sums.device), _WORD)
         cells = _countable(self.cells + other.cells.to(self.sums.device))
         names = self.class_names or other.class_names

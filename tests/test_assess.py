@@ -237,11 +237,11 @@ def test_held_out_likelihoods_count_the_weights():
 @pytest.fixture
 def passes(monkeypatch):
     """Rows sent through softmax, outside of what calibrators do themselves, and through the check at the door."""
-    from calibrant import _softmax, predictions
+    from calibrant import _door, _softmax, predictions
     from calibrant.assessment import _mapped
 
     counts, inside = {"softmax": 0, "door": 0}, [0]
-    centered, check = _softmax._centered, predictions._check
+    centered, check = _softmax._centered, _door._check
 
     def counting(logits):
         counts["softmax"] += 0 if inside[0] else len(logits)
@@ -271,7 +271,7 @@ def passes(monkeypatch):
         return called
 
     monkeypatch.setattr(_softmax, "_centered", counting)
-    monkeypatch.setattr(predictions, "_check", checking)
+    monkeypatch.setattr(_door, "_check", checking)
     for module in predictions, _mapped:
         monkeypatch.setattr(module, "mapped_logits", quiet(module.mapped_logits))
     monkeypatch.setattr(calibrators, "fit", quiet(calibrators.fit))

@@ -71,8 +71,8 @@ def measure(
 
     `metrics` are added to the rows of the table, by name or text such as "ece(bins=10)". `of` says what is judged:
     "top", that the predicted class is right, or a class, by index or name; if left out, what the predictions say, and
-    of two classes the probability of class 1. `fit` (a calibrator, such as "Auto") adds the cross-fitted division of NLL
-    into refinement and calibration. All else comes from one pass over the logits and one sort.
+    of two classes the probability of class 1. `fit` (a calibrator, such as "Auto") adds the cross-fitted division of
+    NLL into refinement and calibration. All else comes from one pass over the logits and one sort.
 
     The row `noise_floor` holds the mean and the central interval of the ECE of a perfectly calibrated model with
     these confidences: an ECE below its `high` is no sign of miscalibration. A `Summary` knows all rows but the

@@ -307,7 +307,7 @@ def _checked(
     found: tuple[str, ...],
 ) -> Columns:
     kind, names = scores
-    there = {role: roles.get(role) for role in SINGLE}
+    there: dict[str, Any] = {role: roles.get(role) for role in SINGLE}
     if not kind and there["confidence"] is None:
         raise InputError(
             "expected a column of labels with probabilities (prob_0, prob_1, ... or prob_cat, ...), logits (logit_0, "
@@ -327,8 +327,8 @@ def _checked(
     if twice := [name for name in columns if name in taken and f"{name}_duplicated_0" in columns]:  # so polars says it
         raise InputError(f"two columns are called {twice[0]!r}: rename one of them")
     unused = tuple(name for name in columns if name not in taken)
-    scores_ = {"kind": kind, "scores": names, "names": suffixes, "positive": positive}
-    return Columns(**there, **scores_, labels=labels, unused=unused, found=found)
+    there |= {"kind": kind, "scores": names, "names": suffixes, "positive": positive}
+    return Columns(**there, labels=labels, unused=unused, found=found)
 
 
 def _suffixes(names: tuple[str, ...], said: str) -> tuple[str, ...] | None:

@@ -40,7 +40,8 @@ class Predictions:
     Takes anything array-like: torch, numpy, jax, nested lists. Logits are any unnormalized log-probabilities; -inf is
     allowed and means probability 0. Segmentation and token predictions of shape (n, k, d1, ...) with labels
     (n, d1, ...) become one row per position; positions labeled `ignore_index` are left out. Labels may be names, of
-    `class_names` or, without them, of the columns in alphabetical order, as scikit-learn has them.
+    `class_names` or, without them, of the columns in alphabetical order, as scikit-learn has them; labels that are
+    numbers are the places of the classes among the columns, from 0, whatever the classes are called.
 
     What people have instead of logits of classes enters by name: `from_probs`, `from_confidence`,
     `from_binary_logits`, `multilabel`, and by `from_table` and `load` what stands in tables and files.
@@ -109,10 +110,10 @@ class Predictions:
         tensor([[0.2500, 0.7500]], dtype=torch.float64)
         """
         logits, notes = log_probs(probs)
-        of = "top" if np.ndim(probs) != 1 else 1
-        if of == 1:
-            labels, more["class_names"] = binary_labels(labels, more.get("class_names"))
-        return _trusted(**entered(logits, labels, weights, notes=notes, **{"of": of} | more))
+        if np.ndim(probs) == 1:
+            labels, names = binary_labels(labels, more.get("class_names"))
+            more = {"of": 1} | more | {"class_names": names}
+        return _trusted(**entered(logits, labels, weights, notes=notes, **more))
 
     @classmethod
     def from_confidence(cls, confidence: Any, correct: Any, weights: Any = None, **more: Any) -> "Predictions":
@@ -374,9 +375,9 @@ class Predictions:
         Columns are found by name where they are plain: `label` or `y_true`; `prob_0`, ... or `prob_cat`, ..., `probs`
         with a list per row, one `prob` or `score` of the positive class; `logit_...` alike; `confidence` and
         `correct`; `weight`, `group`, `cluster`, `id`. Everything else is said by these roles: `label="answer"`,
-        `probs=["cat", "dog"]`, `probs="p_"` (what the columns begin with), `confidence="stated"`. What was taken
-        stands in `notes`. Rows with a missing value are refused, or left out and counted (`drop`), and so are then
-        confidences outside [0, 1].
+        `probs=["cat", "dog"]`, `probs="p_"` (what the columns begin with), `confidence="stated"`. A single column such
+        as `prob_fraud` is the probability of that class, of whatever labels. What was taken stands in `notes`. Rows
+        with a missing value are refused, or left out and counted (`drop`), and so are then confidences outside [0, 1].
 
         >>> import polars
         >>> frame = polars.DataFrame({"y_true": ["dog", "cat"], "prob_cat": [0.2, 0.9], "prob_dog": [0.8, 0.1]})

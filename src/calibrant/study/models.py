@@ -1,7 +1,7 @@
 """Models that were trained elsewhere: files of predictions in the place of training."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ class Model:
 
     def within(self, folder: Path) -> "Model":
         """The same with paths that are meant from a folder."""
-        return Model(**vars(self) | {"val": str(folder / self.val), "test": str(folder / self.test)})
+        return replace(self, val=str(folder / self.val), test=str(folder / self.test))
 
     def predictions(self) -> tuple[Predictions, Predictions]:
         """Load what calibrators are fitted on, and what they are judged on.

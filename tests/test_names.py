@@ -13,7 +13,7 @@ from calibrant.assessment import apply_to_file, saved
 GENERATOR = np.random.default_rng(3)
 N, NAMES = 300, ("cat", "dog", "eel")
 LOGITS = GENERATOR.normal(size=(N, 3)) * 2
-TRUTH = np.exp(LOGITS + [0.0, 1.5, -1.0])  # dog is said too rarely
+TRUTH = np.exp(LOGITS + np.array([0.0, 1.5, -1.0]))  # dog is said too rarely
 TRUTH /= TRUTH.sum(1, keepdims=True)
 Y = np.array([GENERATOR.choice(3, p=row) for row in TRUTH])
 TURNED = [2, 0, 1]

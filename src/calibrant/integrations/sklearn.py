@@ -56,8 +56,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return self
 
     def _out_of_fold(self, model: Any, x: Any, labels: Any, given: dict[str, Any]) -> tuple[str, np.ndarray]:
-        folds = max(2, min(self.cv, int(np.bincount(labels).min())))
-        split = StratifiedKFold(folds, shuffle=True, random_state=0)
+        split = self.cv  # folds of one's own, as scikit-learn takes them
+        if isinstance(self.cv, int):
+            folds = max(2, min(self.cv, int(np.bincount(labels).min())))
+            split = StratifiedKFold(folds, shuffle=True, random_state=0)
         method = _method(model)
         return method, cross_val_predict(model, x, labels, cv=split, method=method, params=given or None)
 
@@ -103,9 +105,9 @@ class _Scorer:
         self.metric = metric
 
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
-        metric: Any = catalog.METRICS.resolve(self.metric)
-        value = float(metric(predictions(estimator, X, y, sample_weight)))
-        return value if metric.about.higher_is_better else -value
+        method: Any = catalog.METRICS.method(self.metric)
+        value = float(method(predictions(estimator, X, y, sample_weight)))
+        return value if method.target.about.higher_is_better else -value
 
     def __repr__(self) -> str:
         return f"scorer({self.metric!r})"

@@ -308,7 +308,7 @@ def _inputs(folder):
         ("assess good.npz other.npz --save c.pkl", "saved as .safetensors"),
         ("apply fake.safetensors good.npz -o out.npz", "fake.safetensors"),
         ("measure good.npz -c fake.safetensors", "fake.safetensors"),
-        ("measure good.npz --of maybe", 'of must be 'top', 'classes' or the index of one of 3 classes, got 'maybe''),
+        ("measure good.npz --of maybe", "of must be 'top', 'classes' or the index of one of 3 classes, got 'maybe'"),
         ("measure good.npz --of 3", "of must be"),
         ("measure good.npz -m eec", "did you mean 'ece'?"),
         ("measure good.npz --stream", "cannot be read in pieces"),

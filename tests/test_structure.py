@@ -10,7 +10,9 @@ FILES = {
     ".".join(("calibrant", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
     for path in ROOT.rglob("*.py")
 }
-SHARED = {f"calibrant._{name}" for name in ("bins", "folds", "hub", "rows", "softmax", "solve", "text", "version")}
+SHARED = {
+    f"calibrant._{name}" for name in ("bins", "columns", "folds", "hub", "rows", "softmax", "solve", "text", "version")
+}
 
 
 def imports(name: str) -> set[str]:

@@ -61,7 +61,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             folds = max(2, min(self.cv, int(np.bincount(labels).min())))
             split = StratifiedKFold(folds, shuffle=True, random_state=0)
         method = _method(model)
-        return method, cross_val_predict(model, x, labels, cv=split, method=method, params=given or None)
+        return method, np.asarray(cross_val_predict(model, x, labels, cv=split, method=method, params=given or None))
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return calibrated probabilities."""

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from calibrant import Predictions, assess, measure, metrics
-from calibrant.assessment import CALIBRATORS, METRICS
+from calibrant.assessment import CALIBRATORS
+from calibrant.assessment._event import TOP
 from calibrant.cli import assess as assess_commands
 from calibrant.cli import main
 
@@ -253,7 +254,7 @@ def test_list_shows_entry_points_and_those_that_fail(monkeypatch):
 
 def test_what_help_calls_the_default_is_the_default():
     assert assess_commands.CALIBRATORS.split(", ") == list(CALIBRATORS)
-    assert assess_commands.METRICS.split(", ") == list(METRICS)
+    assert assess_commands.METRICS.split(", ") == list(TOP.shown)
 
 
 def test_refusals_reach_the_shell(files):
@@ -307,7 +308,7 @@ def _inputs(folder):
         ("assess good.npz other.npz --save c.pkl", "saved as .safetensors"),
         ("apply fake.safetensors good.npz -o out.npz", "fake.safetensors"),
         ("measure good.npz -c fake.safetensors", "fake.safetensors"),
-        ("measure good.npz --of maybe", '--of is "top" or the index of a class'),
+        ("measure good.npz --of maybe", "of must be 'top', 'classes' or the index of one of 3 classes, got 'maybe'"),
         ("measure good.npz --of 3", "of must be"),
         ("measure good.npz -m eec", "did you mean 'ece'?"),
         ("measure good.npz --stream", "cannot be read in pieces"),

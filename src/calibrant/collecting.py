@@ -172,11 +172,11 @@ def _apart(parts: Iterable[Predictions]) -> Iterator[Predictions]:
     """The same with clusters that are not those of other batches."""
     start = 0
     for p in parts:
-        if p.clusters is not None:
-            p = Predictions(p.logits, p.labels, of=p.of, clusters=p.clusters)
-            p.clusters.add_(start)
-            start = int(p.clusters.max()) + 1
-        yield p
+        if p.clusters is None:
+            yield p
+            continue
+        yield Predictions(p.logits, p.labels, of=p.of, clusters=p.clusters + start)
+        start += int(p.clusters.max()) + 1
 
 
 def _written(parts: Iterable[Predictions], path: Path) -> Path:

@@ -284,6 +284,8 @@ def pieces_of(path: str | Path, said: Said | None = None, *, drop: bool = False)
         path = Path(path)
         _there(path, PIECES)
         return _telling(path, lambda: PIECES[suffix](path))
+    if suffix in ARRAYS:
+        _there(Path(path), PIECES | _TABLE_PIECES)
     files = files_of(path)
     if (suffix := _suffix(files[0])) not in _TABLE_PIECES:
         _there(files[0], PIECES | _TABLE_PIECES)

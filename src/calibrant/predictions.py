@@ -182,7 +182,7 @@ class Predictions:
 
         >>> p = Predictions.multilabel([[2.0, -1.0], [0.5, 3.0]], [[1, 0], [0, 1]], names=["fever", "cough"])
         >>> p, p.group_names
-        (Predictions(n=4, k=2, float32, 2 groups, 2 clusters, of=1), ('fever', 'cough'))
+        (Predictions(n=4, k=2, float64, 2 groups, 2 clusters, of=1), ('fever', 'cough'))
         """
         s, y = tensor(scores, "scores"), tensor(targets, "targets")
         if s.ndim != 2 or s.shape != y.shape:

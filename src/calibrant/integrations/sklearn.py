@@ -9,7 +9,11 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_sample_weight,  # pyright: ignore[reportPrivateUsage]  scikit-learn's own way for estimators
+    check_is_fitted,
+    validate_data,
+)
 
 from calibrant import calibrators, catalog, metrics
 from calibrant.predictions import Predictions
@@ -56,10 +60,12 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return self
 
     def _out_of_fold(self, model: Any, x: Any, labels: Any, given: dict[str, Any]) -> tuple[str, np.ndarray]:
-        folds = max(2, min(self.cv, int(np.bincount(labels).min())))
-        split = StratifiedKFold(folds, shuffle=True, random_state=0)
+        split = self.cv  # folds of one's own, as scikit-learn takes them
+        if isinstance(self.cv, int):
+            folds = max(2, min(self.cv, int(np.bincount(labels).min())))
+            split = StratifiedKFold(folds, shuffle=True, random_state=0)
         method = _method(model)
-        return method, cross_val_predict(model, x, labels, cv=split, method=method, params=given or None)
+        return method, np.asarray(cross_val_predict(model, x, labels, cv=split, method=method, params=given or None))
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return calibrated probabilities."""

@@ -34,7 +34,7 @@ def reliability(bins: Bins | Predictions, *, ax: Axes | None = None, title: str 
     axes. Empty bins stay empty; a bar's shade says how many examples it holds (Wang et al. 2021, Figure 2).
     """
     judged = bins if isinstance(bins, Predictions) else None
-    numbers = _numpy(bins if judged is None else judged.events.equal_width(15))
+    numbers = _numpy(bins.events.equal_width(15) if isinstance(bins, Predictions) else bins)
     ax = _axes() if ax is None else ax
     left, width = numbers["edges"][:-1], np.diff(numbers["edges"])
     full = numbers["count"] > 0

@@ -199,7 +199,7 @@ def test_of_a_soft_label_it_is_the_mean_over_labels_drawn_from_it(name, k):
 def test_the_gradient_is_the_derivative_with_soft_labels(name):
     logits, _ = batch(n=6)
     labels = batch(n=6, seed=1)[0].softmax(-1)
-    if name == "bsce_gra":
+    if name in ("bsce_gra", "flsd_continuous"):
         pytest.skip("the weight is detached")
     assert torch.autograd.gradcheck(lambda z: make(name)(z, labels), logits.requires_grad_())
 

@@ -46,9 +46,8 @@ class GroupCalibrated:
     >>> number = lambda *x: torch.tensor(x, dtype=torch.float64)
     >>> from calibrant.calibrators import Identity
     >>> fitted = GroupCalibrated(Identity(), ("a",), number(2.0), number([0.0, 1.0]))
-    >>> Predictions([[0.0, 1.0], [0.0, 1.0]], [0, 1], groups=["a", "new"]).mapped(fitted).logits
-    tensor([[0., 3.],
-            [0., 1.]])
+    >>> Predictions([[0.0, 1.0], [0.0, 1.0]], [0, 1], groups=["a", "new"]).mapped(fitted).logits.tolist()
+    [[0.0, 3.0], [0.0, 1.0]]
     """
 
     pooled: Any  # the fitted calibrator of all

@@ -49,9 +49,19 @@ class Section:
 
 
 def page(
-    title: str, lead: str, sections: Sequence[Section], facts: Mapping[str, str], *, kicker: str = "", tiles: str = ""
+    title: str,
+    lead: str | Sequence[str],
+    sections: Sequence[Section],
+    facts: Mapping[str, str],
+    *,
+    kicker: str = "",
+    tiles: str = "",
 ) -> str:
-    """Return the whole HTML page: the answer as its title, and `facts` on how everything was computed at its end."""
+    """Return the whole HTML page: the answer as its title, and `facts` on how everything was computed at its end.
+
+    `lead` is a paragraph, or several.
+    """
+    lead = [lead] if isinstance(lead, str) else lead
     style = Markup(files("calibrant.html").joinpath("style.css").read_text())
     parts = [(section.heading, Markup(section.body)) for section in sections]
     made = _template().render(

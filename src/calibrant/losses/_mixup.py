@@ -20,6 +20,7 @@ from calibrant.types import (
     PerExample,
     Positive,
     StatefulLoss,
+    Targets,
     UpdatedLoss,
 )
 
@@ -65,15 +66,17 @@ class RegMixup:
     """
 
     _: KW_ONLY
-    loss: str | Loss = "cross_entropy"
+    loss: Any = "cross_entropy"  # text or Loss
     alpha: Positive = 20.0
     strength: NonNegative = 1.0
 
     def __post_init__(self) -> None:
         if isinstance(self.loss, str):
             object.__setattr__(self, "loss", LOSSES.resolve(self.loss))
+        elif not callable(self.loss):
+            raise InputError(f"RegMixup: loss must be the text of a loss or a function, got {self.loss!r}")
 
-    def __call__(self, logits: Logits, labels: Labels) -> PerExample:
+    def __call__(self, logits: Logits, labels: Targets) -> PerExample:
         """Return the loss of examples as they are."""
         return self._inner(logits, labels)
 

@@ -69,7 +69,7 @@ def study_report(
     ran = {"study": f"{study.name}: {len(trained)} networks, {seconds / 60:.1f} minutes of training"}
     ran |= _recipes(study, trained) if trained else {"study": f"{study.name}: {len(measured)} sets of predictions"}
     return page(
-        study.title or study.name, finding(tables), sections, ran | facts(command), kicker="A calibration study"
+        study.title or study.name, findings(tables), sections, ran | facts(command), kicker="A calibration study"
     )
 
 
@@ -98,15 +98,19 @@ def result_tables(study: Study, tables: Sequence[Table]) -> str:
 
 
 def finding(made: Sequence[Table]) -> str:
+    """Say in words what a study found, a line for each place."""
+    return "\n".join(findings(made))
+
+
+def findings(made: Sequence[Table]) -> list[str]:
     """Say in words what a study found, place by place: who is over- and underconfident, and what is best."""
     table = next((t for t in made if family(t.metric) == "ece" and not t.shift), made[0])
     places = list(dict.fromkeys(row[:2] for row in table.rows))
     if len(places) == 1:
-        return " ".join(_finding(table, table.rows))
+        return [" ".join(_finding(table, table.rows))]
     told = (" ".join(_finding(table, [row for row in table.rows if row[:2] == place])) for place in places[:SAID])
     parts = [f"{network} on {dataset}: {words}" for (dataset, network), words in zip(places, told)]
-    more = f"So it goes on for {len(places) - SAID} more, in the tables." if len(places) > SAID else ""
-    return "\n".join([*parts, more]).strip()
+    return [*parts, *([f"So it goes on for {len(places) - SAID} more, in the tables."] if len(places) > SAID else [])]
 
 
 def _finding(table: Table, rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -392,6 +392,8 @@ def _refusal(value: Any, hint: Any) -> str:
         return "" if value is None else "None"
     if origin in (tuple, Sequence):
         return _refused_items(value, origin, arguments)
+    if origin is Callable:
+        return "" if callable(value) else "a function"
     if isinstance(hint, type):
         return "" if isinstance(value, hint) else f"a {hint.__name__}"
     return ""

@@ -66,15 +66,13 @@ class RegMixup:
     """
 
     _: KW_ONLY
-    loss: Any = "cross_entropy"  # text or Loss
+    loss: str | Loss = "cross_entropy"
     alpha: Positive = 20.0
     strength: NonNegative = 1.0
 
     def __post_init__(self) -> None:
         if isinstance(self.loss, str):
             object.__setattr__(self, "loss", LOSSES.resolve(self.loss))
-        elif not callable(self.loss):
-            raise InputError(f"RegMixup: loss must be the text of a loss or a function, got {self.loss!r}")
 
     def __call__(self, logits: Logits, labels: Targets) -> PerExample:
         """Return the loss of examples as they are."""

@@ -12,7 +12,7 @@ from calibrant import metrics
 PAGE = (Path(__file__).parents[1] / "docs" / "forecasts.md").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.filterwarnings("ignore")  # of scikit-learn
 def test_every_example_runs_and_shows_what_it_says(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -109,7 +109,7 @@ def test_intervals_hold_together():
     assert coverage(6, torch.Generator().manual_seed(1)) >= 0.6
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize("each", [1, 5])
 def test_intervals_hold_together_as_often_as_said(each):
     """Of independent examples, and of copies in clusters."""

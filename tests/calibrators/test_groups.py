@@ -84,7 +84,7 @@ def test_one_deviating_group_is_found_and_groups_alike_stay_together():
     assert trial("alike", g)[0] < 0.002
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize("name", SETTINGS)
 def test_worst_groups_gain_and_nobody_loses(name):
     g = torch.Generator().manual_seed(5)
@@ -95,7 +95,7 @@ def test_worst_groups_gain_and_nobody_loses(name):
         assert after < before / 2
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize("spread", [0.0, 0.7])
 def test_labels_of_an_example_share_what_they_have_in_common(spread):
     """Twelve labels, of which half are rare; one calibrator for all, or one by label."""

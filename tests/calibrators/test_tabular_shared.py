@@ -42,7 +42,7 @@ def of_file(path) -> dict[str, float]:
 
 
 @pytest.mark.shared
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.filterwarnings("ignore")  # of scikit-learn
 def test_log_loss_is_no_worse_than_the_best_of_scikit_learn(shared):
     torch.manual_seed(0)

@@ -140,7 +140,7 @@ def test_clusters_cover_where_independent_examples_do_not():
     assert rejected[0] <= 3 < 10 <= rejected[1]
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize("shift", [0.0, 0.5])
 def test_coverage_and_size_with_fifty_clusters_of_a_hundred(shift):
     g, times = torch.Generator().manual_seed(11), 200

@@ -52,7 +52,7 @@ def test_torch_distributed(tmp_path):
         p.join(timeout=60)
 
 
-@pytest.mark.slow
+@pytest.mark.large  # starts a cluster of its own, which another beside it may keep from starting
 @pytest.mark.filterwarnings("ignore")  # of Ray and pandas
 def test_ray_data():
     ray = pytest.importorskip("ray", reason="ray is not installed")

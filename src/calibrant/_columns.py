@@ -1,7 +1,7 @@
 """What stands in a table: which columns are labels, probabilities, weights, groups, found by name or as said."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,6 @@ class Columns:
     names: tuple[str, ...] | None = None  # of the classes, where the columns carry them
     positive: str | None = None  # the class that the one column of scores is named after
     unused: tuple[str, ...] = ()
-    found: tuple[str, ...] = field(default=())  # roles that were not said, but found by name
 
     @classmethod
     def of(cls, columns: Sequence[str], said: Mapping[str, Any], nested: Iterable[str] = ()) -> "Columns":
@@ -69,15 +68,13 @@ class Columns:
                     raise InputError(f"no column {name!r} for {role}; there are {_some(columns)}")
         used = {name for value in roles.values() for name in ([value] if isinstance(value, str) else value)}
         free = [name for name in columns if name not in used]
-        found: list[str] = []
         for role, names in SINGLE.items():
             if role not in roles and (name := _one_of(free, names, role)) is not None:
                 roles[role] = name
                 free.remove(name)
-                found.append(role)
-        scores = _scores(columns, roles, free, set(nested), found)
+        scores = _scores(columns, roles, free, set(nested))
         prefix = next((roles[kind] for kind in WHOLE if isinstance(roles.get(kind), str)), "")
-        return _checked(columns, roles, scores, prefix, tuple(found))
+        return _checked(columns, roles, scores, prefix)
 
     @property
     def text(self) -> str:
@@ -267,7 +264,7 @@ def _usable(frame: Any, columns: Columns, drop: bool) -> tuple[Any, tuple[str, .
 
 
 def _scores(
-    columns: Sequence[str], roles: Mapping[str, Any], free: list[str], nested: set[str], found: list[str]
+    columns: Sequence[str], roles: Mapping[str, Any], free: list[str], nested: set[str]
 ) -> tuple[str, tuple[str, ...]]:
     """Say what the scores are, and their columns; what was said goes first."""
     said = [kind for kind in WHOLE if kind in roles]
@@ -289,10 +286,7 @@ def _scores(
     if len(many) > 1:
         shown = " or ".join(f"{kind} in {_some(names)}" for kind, names in many)
         raise InputError(f"found {shown}; say which: probs= or logits= (on the command line, --probs or --logits)")
-    if many:
-        found.append(many[0][0])
-        return many[0]
-    return "", ()
+    return many[0] if many else ("", ())
 
 
 def _any_scores(free: Sequence[str]) -> bool:
@@ -304,7 +298,6 @@ def _checked(
     roles: Mapping[str, Any],
     scores: tuple[str, tuple[str, ...]],
     prefix: str,
-    found: tuple[str, ...],
 ) -> Columns:
     kind, names = scores
     there: dict[str, Any] = {role: roles.get(role) for role in SINGLE}
@@ -328,7 +321,7 @@ def _checked(
         raise InputError(f"two columns are called {twice[0]!r}: rename one of them")
     unused = tuple(name for name in columns if name not in taken)
     there |= {"kind": kind, "scores": names, "names": suffixes, "positive": positive}
-    return Columns(**there, labels=labels, unused=unused, found=found)
+    return Columns(**there, labels=labels, unused=unused)
 
 
 def _suffixes(names: tuple[str, ...], said: str) -> tuple[str, ...] | None:

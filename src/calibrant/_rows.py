@@ -95,6 +95,9 @@ class Sketch:
         return float(twice.mean()) if len(twice) else 0.0
 
 
+REFUSED = 0.1  # share of rows beyond chance from which two sets are no others
+
+
 @dataclass(frozen=True)
 class Overlap:
     """How many rows of two sets are the other's too, and how many would be if both were drawn from one source.
@@ -119,6 +122,11 @@ class Overlap:
         errors = tuple(_error(share, e, a, b) for share, e, (a, b) in zip(shares, expected, pairs, strict=True))
         same = one.n == other.n and len(np.unique(one.held)) >= DISTINCT and np.array_equal(one.held, other.held)
         return cls(shares, expected, errors, same)  # pyright: ignore[reportArgumentType]
+
+    @property
+    def too_large(self) -> bool:
+        """Whether two sets share so many rows beyond chance that one is no other data than the other."""
+        return self.excess > REFUSED
 
     @property
     def text(self) -> str:

@@ -156,11 +156,12 @@ def _gathered(parts: Iterable[Predictions]) -> Predictions:
     found = list(_apart(parts))
     if not found:
         raise InputError(EMPTY)
-    clusters = None if found[0].clusters is None else torch.cat([p.clusters for p in found if p.clusters is not None])
+    images = [codes for _, codes in found if codes is not None]
+    clusters = torch.cat(images) if images else None
     return Predictions(
-        torch.cat([p.logits for p in found]),
-        torch.cat([p.labels for p in found]),
-        of=found[0].of,
+        torch.cat([p.logits for p, _ in found]),
+        torch.cat([p.labels for p, _ in found]),
+        of=found[0][0].of,
         clusters=None if clusters is None or int(clusters.max()) == 0 else clusters,
     )
 
@@ -168,15 +169,12 @@ def _gathered(parts: Iterable[Predictions]) -> Predictions:
 EMPTY = "no batches to collect predictions from: the iterable was empty (a generator used twice?)"
 
 
-def _apart(parts: Iterable[Predictions]) -> Iterator[Predictions]:
-    """The same with clusters that are not those of other batches."""
+def _apart(parts: Iterable[Predictions]) -> Iterator[tuple[Predictions, Tensor | None]]:
+    """Each batch with its clusters, numbered so that they are not those of other batches."""
     start = 0
     for p in parts:
-        if p.clusters is None:
-            yield p
-            continue
-        yield Predictions(p.logits, p.labels, of=p.of, clusters=p.clusters + start)
-        start += int(p.clusters.max()) + 1
+        yield p, None if p.clusters is None else p.clusters + start
+        start += 0 if p.clusters is None else int(p.clusters.max()) + 1
 
 
 def _written(parts: Iterable[Predictions], path: Path) -> Path:
@@ -190,14 +188,14 @@ def _written(parts: Iterable[Predictions], path: Path) -> Path:
     if (first := next(rest, None)) is None:
         raise InputError(EMPTY)
     kind: dict[str, Any] = {"label": polars.Int64, "logits": polars.List(polars.Float32)}
-    kind |= {} if first.clusters is None else {"cluster": polars.Int64}
+    kind |= {} if first[1] is None else {"cluster": polars.Int64}
     failed: list[BaseException] = []
 
     def frames(*_: Any) -> Iterator[polars.DataFrame]:
         try:
-            for p in chain([first], rest):
+            for p, codes in chain([first], rest):
                 columns = {"label": p.labels.numpy(), "logits": p.logits.numpy()}
-                columns |= {} if p.clusters is None else {"cluster": p.clusters.numpy()}
+                columns |= {} if codes is None else {"cluster": codes.numpy()}
                 yield polars.DataFrame(columns).cast({"logits": kind["logits"]})
         except BaseException as error:  # which polars would wrap in one of its own
             failed.append(error)

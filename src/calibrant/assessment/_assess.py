@@ -9,7 +9,7 @@ from calibrant import calibrators as _calibrators
 from calibrant import catalog, io
 from calibrant import metrics as _metrics
 from calibrant._rows import Overlap, Sketch
-from calibrant.assessment._candidates import REFUSED, Candidate, Progress, candidates_of, usual
+from calibrant.assessment._candidates import Candidate, Progress, candidates_of, usual
 from calibrant.assessment._event import event, event_of
 from calibrant.assessment._judge import Pieces, Whole, in_pieces
 from calibrant.assessment._measure import Measurement, measure, texts
@@ -225,7 +225,7 @@ class Guard:
         if self.judged is None:
             return ""
         overlap = Overlap.between(self.judged, Sketch.of(self.val.row_hashes))
-        if overlap.excess > REFUSED:
+        if overlap.too_large:
             raise InputError(
                 f"fitting and judging on the same data is refused, since it flatters every calibrator: {overlap.text}; "
                 "give other data to judge on, or cross-fit: leave out the second (on the command line, one file and "

@@ -13,7 +13,6 @@ from calibrant.predictions import Predictions
 from calibrant.types import Calibrator, InputError
 
 CALIBRATORS = ("Identity", "Temperature", "StructuredMatrix", "HistogramBinning", "Auto")
-REFUSED = 0.1  # share of rows beyond chance from which two sets are no others
 Progress = Callable[[str], object]  # told what is being done
 
 
@@ -74,7 +73,7 @@ class Candidate:
 
     def knows_rows(self, judged: Sketch) -> str:
         """The same of rows."""
-        if self.rows is None or (overlap := Overlap.between(judged, self.rows)).excess <= REFUSED:
+        if self.rows is None or not (overlap := Overlap.between(judged, self.rows)).too_large:
             return ""
         return f"{self.name} was fitted on some of these very predictions: {overlap.text}"
 

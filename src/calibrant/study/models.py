@@ -10,7 +10,6 @@ from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
 MODELS = "models"  # stands where a run names its network
-OVERLAP = 0.1  # share of rows beyond chance from which two files are no others
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +55,6 @@ class Model:
         if val.k != test.k:
             raise InputError(f"{self.id}: {self.val} has {val.k} classes, {self.test} has {test.k}")
         overlap = Overlap.between(Sketch.of(test.row_hashes), Sketch.of(val.row_hashes))
-        if overlap.excess > OVERLAP:
+        if overlap.too_large:
             raise InputError(f"{self.id}: val and test must hold different examples: {overlap.text}")
         return val, test

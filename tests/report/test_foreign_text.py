@@ -1,10 +1,13 @@
 """What people wrote reaches pages, tables, spreadsheets and terminals as text, whatever it says."""
 
 import csv
+import hashlib
 import io
+import json
 import re
 import shutil
 import subprocess
+from base64 import b64encode
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -17,7 +20,7 @@ from rich.console import Console
 from calibrant import Predictions, assess
 from calibrant._text import cell, latex, markdown, markup, visible
 from calibrant.assessment import Assessment
-from calibrant.html import Section, figure, page, table
+from calibrant.html import Mark, Section, data, figure, numbers, page, table
 from calibrant.io import csv_text
 from calibrant.study.report import _study_table
 from calibrant.study.tables import Cell, Table
@@ -62,8 +65,12 @@ class Parsed(HTMLParser):
 def whole_page(text: str) -> str:
     """A page in which a text stands wherever people's texts stand."""
     body = table([text, text], [[text, text]], caption=text)
-    picture = figure(lambda drawing: drawing.add_subplot().set(title=text, xlabel=text), text, caption=text)
-    return page(text, text, [Section(text, body + picture)], {text: text}, kicker=text)
+    marks = [Mark(0.5, 0.5, text)]
+    picture = figure(
+        lambda drawing: drawing.add_subplot().set(title=text, xlabel=text), text, caption=text, marks=marks
+    )
+    held = numbers("classes", {"words": {text: text}, "rows": [[text]]})
+    return page(text, text, [Section(text, body + picture + held)], {text: text}, kicker=text)
 
 
 def study_table(text: str) -> Table:
@@ -81,11 +88,26 @@ def test_a_page_holds_text_as_text(text):
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069]", whole_page(text))
 
 
+@pytest.mark.parametrize("text", HOSTILE)
+def test_numbers_and_words_for_the_script_are_data_and_can_be_seen(text):
+    """Nothing in them ends the element or opens another, and no character of theirs is hidden, once they are read."""
+    held = re.fullmatch(r'<script type="application/json">(.*)</script>', data({text: [text, 0.5]}), re.DOTALL)[1]
+    assert not set(held) & set("<>&\u2028\u2029")
+    assert json.loads(held) == {visible(text): [visible(text), 0.5]}
+    (in_page,) = re.findall(
+        r'data-kind="classes" hidden><script type="application/json">(.*?)</script>', whole_page(text)
+    )
+    assert json.loads(in_page)["rows"] == [[visible(text)]]
+
+
 def test_a_page_allows_nothing_but_itself():
-    policies = [a["content"] for tag, a in Parsed(whole_page("x")).tags if a.get("http-equiv")]
-    assert len(policies) == 1
-    assert policies[0].startswith("default-src 'none'")
-    assert "script" not in policies[0]
+    made = whole_page("x")
+    (policy,) = [a["content"] for tag, a in Parsed(made).tags if a.get("http-equiv")]
+    (script,) = re.findall(r"<script>(.*?)</script>", made, re.DOTALL)
+    own = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy.startswith(f"default-src 'none'; script-src 'sha256-{own}'; ")
+    assert "unsafe-eval" not in policy
+    assert policy.count("unsafe-inline") == policy.count("style-src 'unsafe-inline'") == 1
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -101,12 +123,13 @@ def test_a_metric_is_never_markup(monkeypatch):
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on the path (Debian: apt-get install chromium)")
 def test_nothing_of_it_runs_in_a_browser(tmp_path):
     path = tmp_path / "all.html"
-    path.write_text("".join(whole_page(text) for text in HOSTILE), encoding="utf-8")
+    pages = [re.sub("<script>.*?</script>", "", whole_page(text), flags=re.DOTALL) for text in HOSTILE]
+    path.write_text("".join(pages), encoding="utf-8")  # without our own script, under whose hash all else is refused
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={tmp_path}/user"]
     command = [BROWSER, *flags, "--virtual-time-budget=2000", "--dump-dom", path.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert "<title>run</title>" not in done.stdout
-    assert "<script" not in done.stdout
+    assert set(re.findall("<script.*?>", done.stdout)) == {'<script type="application/json">'}
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -129,6 +129,17 @@ def worst(p: Predictions, most: int = MISTAKES) -> Tensor:
     return wrong[torch.from_numpy(np.lexsort(keys)[:most]).to(wrong.device)]
 
 
+def mistakes_of(p: Predictions, classes: list[int], most: int) -> dict[int, tuple[Mistake, ...]]:
+    """The most confident mistakes with each of some classes: taken for another, or another taken for it."""
+    rows, predicted = worst(p, len(p)), p.predicted
+    found: dict[int, tuple[Mistake, ...]] = {}
+    for j in classes:
+        own = rows[((p.labels[rows] == j) | (predicted[rows] == j)).nonzero().squeeze(1)[:most]]
+        columns = own, p.labels[own], predicted[own], p.outcomes.confidence[own], p.outcomes.confidence[own]
+        found[j] = tuple(Mistake(*row) for row in zip(*(column.tolist() for column in columns), strict=True))
+    return found
+
+
 def mistakes(before: Predictions, after: Predictions, rows: Tensor) -> list[Mistake]:
     """Wrong predictions before and after a map, which keeps their odds against its own prediction."""
     if not len(rows):

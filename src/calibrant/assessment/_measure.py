@@ -12,7 +12,9 @@ import torch
 from calibrant import calibrators, metrics
 from calibrant._folds import units
 from calibrant.assessment._event import Event, event, event_of
+from calibrant.assessment._judge import mistakes_of
 from calibrant.assessment._plain import written
+from calibrant.assessment._scaled import scaled
 from calibrant.assessment._table import Row, Table
 from calibrant.catalog import METRICS, Method
 from calibrant.io import csv_text
@@ -146,6 +148,8 @@ def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float,
         table=events.equal_width(bins),
         classes_=lambda: classes_of(p, cells()),
         groups_=lambda: tables.groups(p, bins=bins, level=level),
+        scaled_=lambda temperatures: scaled(p, temperatures, bins, level),
+        mistakes_=lambda chosen, most: mistakes_of(p, chosen, most),
         clusters="" if p.clusters is None else f"{units(p):,} cluster{'s' * (units(p) != 1)}",
     )
 

@@ -11,6 +11,7 @@ from calibrant._bins import Bins, Ties
 from calibrant.assessment._event import Event
 from calibrant.assessment._judge import Mistake
 from calibrant.assessment._plain import learned, strict
+from calibrant.assessment._scaled import Scaled, grid
 from calibrant.metrics import About, Comparison, Interval
 from calibrant.metrics.tables import Classes, Groups
 from calibrant.predictions import Predictions
@@ -61,6 +62,8 @@ class Table:
     table: Bins  # the bins behind ECE
     classes_: Callable[[], Classes] | None = field(repr=False)
     groups_: Callable[[], Groups | None] | None = field(default=None, repr=False)
+    scaled_: Callable[[list[float]], tuple[Scaled, ...]] | None = field(default=None, repr=False)
+    mistakes_: Callable[[list[int], int], dict[int, tuple[Mistake, ...]]] | None = field(default=None, repr=False)
     clusters: str = ""  # such as "50 clusters", where examples depend on each other
 
     @property
@@ -77,6 +80,14 @@ class Table:
     def groups(self) -> Groups | None:
         """What is known of every group; nothing without groups, and of a summary's."""
         return None if self.groups_ is None else self.groups_()
+
+    def scaled(self, most: int) -> tuple[Scaled, ...]:
+        """What temperatures make of the predictions, in passes over `most` logits together; nothing of a summary's."""
+        return () if self.scaled_ is None else self.scaled_(grid(self.n * self.k, most))
+
+    def mistakes_of(self, classes: list[int], most: int) -> dict[int, tuple[Mistake, ...]]:
+        """The most confident mistakes with each of some classes, taken for another or another for it."""
+        return {} if self.mistakes_ is None else self.mistakes_(classes, most)
 
     @property
     def said(self) -> float:

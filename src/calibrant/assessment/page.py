@@ -8,6 +8,7 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from calibrant.assessment._controls import classes, temperature_alone, temperature_of, threshold
 from calibrant.assessment._table import Findings, Row, Table
 from calibrant.assessment.words import (
     DEPENDENT,
@@ -45,12 +46,12 @@ def measurement_page(measured: Table, more: Mapping[str, str]) -> str:
     tables = {"value": measured}
     sections = [
         Section("The answer", _answers(first_answers(measured))),
-        Section(measured.event.against, _diagrams({"As they are": measured})),
+        Section(measured.event.against, _diagrams({"As they are": measured}) + temperature_alone(measured)),
         Section("The numbers", _numbers(tables, {})),
         *_groups(tables),
         *_classes(tables),
-        *_coverage({"": measured}),
-        *_thresholds(measured, ""),
+        *_coverage({"as they are": measured}),
+        *_thresholds({"as they are": measured}),
     ]
     lead = f"{measured.n:,} {measured.among}, as they are: nothing was fitted. {_judged(measured)}"
     tiles = _tiles(measured, measured, measured["nll"].interval)
@@ -64,14 +65,17 @@ def assessment_page(found: Findings, more: Mapping[str, str], saved: str | Path 
     changes = {row.name: row for row in found.changes or ()}
     sections = [
         Section("The answer", _answers(answers(found))),
-        Section(before.event.against, _diagrams({_capital(name): each for name, each in tables.items()})),
+        Section(
+            before.event.against,
+            _diagrams({_capital(name): each for name, each in tables.items()}) + temperature_of(found),
+        ),
         *([Section("What it costs, and what is left", _split(found))] if split(found) else []),
         Section("The numbers", _numbers(tables, changes)),
         Section("Every calibrator", _ranking(found)),
         *_groups(tables),
         *_classes(tables),
-        *_coverage({name.partition(" ")[0]: each for name, each in tables.items()}),
-        *_thresholds(after, "" if after is before else f", after {found.chosen}"),
+        *_coverage(tables),
+        *_thresholds(tables),
         *([Section("Confident mistakes", _mistakes(found))] if found.mistakes else []),
         Section("Use the calibrator", _use(found, saved, "command" in more)),
     ]
@@ -147,7 +151,7 @@ def _diagrams(tables: Tables) -> str:
     for name, each in tables.items():
         note = f"ECE {percent(each['ece'].value)}, Kuiper {p_text(each['kuiper'].p_value)}"
         curves += curve_diagram(name, each.ties, each.table, note, words=words)
-        bars += bar_diagram(name, each.table, note, words=words)
+        bars += bar_diagram(name, each.table, note, words=words, level=None if each.clusters else each.level)
     if len(tables) == 1:
         return f'<div class="pair">{curves}{bars}</div>{curve_reading}{bar_reading}'
     classical = folded("The same in classical bars", f'<div class="pair">{bars}</div>{bar_reading}')
@@ -234,13 +238,13 @@ def _classes(tables: Tables) -> list[Section]:
         row += [_share(before.precision[j]), _share(before.confidence[j])]
         rows.append(row + [f"{100 * float(each.ece[j]):.2f}" for each in known])
     head += ["ECE after (%)"] if len(known) > 1 else []
-    bins = next(iter(tables.values())).bins
+    bins, more = next(iter(tables.values())).bins, classes(tables, known)
     note = (
         f'<p class="note">ECE of the class\'s own probability as a forecast of the label, in {bins} bins. "Is" and '
         '"said to be": its frequency, and the mean probability it is given; "if predicted": its accuracy and mean '
         "confidence among the examples for which it is predicted.</p>"
     )
-    return [Section("Classes, worst first", _long(head, rows, "classes, worst first", "classes") + note)]
+    return [Section("Classes, worst first", _long(head, rows, "classes, worst first", "classes") + more + note)]
 
 
 def _groups(tables: Tables) -> list[Section]:
@@ -269,7 +273,7 @@ def _coverage(tables: Tables) -> list[Section]:
     first = next(iter(tables.values()))
     if "aurc" not in first:
         return []
-    curves = {name: risk_coverage_of(each.ties) for name, each in tables.items()}
+    curves = {name.partition(" ")[0]: risk_coverage_of(each.ties) for name, each in tables.items()}
     risks = next(iter(curves.values()))
     points = ", ".join(f"{percent(_risk(risks, c))} at {percent(c, 0)}" for c in (0.5, 0.8, 0.9, 1.0))
 
@@ -282,13 +286,15 @@ def _coverage(tables: Tables) -> list[Section]:
     if "confident_accuracy" in first:
         sure, right = first["confident_share"].value, first["confident_accuracy"].value
         text += f" Confidences of 99 % and more: {percent(sure, 1)} of the examples, {percent(right)} of them right."
-    return [Section("Acting only when sure", f"<p>{typeset(text)}</p>{picture}")]
+    return [Section("Acting only when sure", f"<p>{typeset(text)}</p>{picture}{threshold(_called(tables))}")]
 
 
-def _thresholds(measured: Table, after: str) -> list[Section]:
+def _thresholds(tables: Tables) -> list[Section]:
     """What acting on probabilities from a threshold on amounts to, where a probability of one event is judged."""
+    name, measured = list(tables.items())[-1]
     if measured.event.of == "top":
         return []
+    after = f", {name}" if len(tables) > 1 else ""
     found = thresholds_of(measured.ties, CUTS)
     head = [
         "from",
@@ -305,7 +311,13 @@ def _thresholds(measured: Table, after: str) -> list[Section]:
         "how many, how often it should and does turn out so (precision), which share of all that turn out so is found "
         "(recall, sensitivity), and which share of the others is spared (specificity).</p>"
     )
-    return [Section("Acting from a threshold on", table(head, rows, caption="thresholds") + note)]
+    more = "" if "aurc" in measured else threshold(_called(tables))
+    return [Section("Acting from a threshold on", table(head, rows, caption="thresholds") + note + more)]
+
+
+def _called(tables: Tables) -> Tables:
+    """What is judged last first, since that is what one would use."""
+    return {name: table for name, table in reversed(tables.items())}
 
 
 def _mistakes(found: Findings) -> str:
@@ -351,9 +363,10 @@ def _use(found: Findings, saved: str | Path | None, shell: bool) -> str:
 
 def _long(head: list[str], rows: list[list[str]], caption: str, what: str) -> str:
     body = table(head, rows[:SHOWN], caption=caption)
-    if len(rows) > SHOWN:
-        body += folded(f"{len(rows) - SHOWN} more {what}", table(head, rows[SHOWN:], caption=f"more {caption}"))
-    return body
+    if len(rows) <= SHOWN:
+        return body
+    rest = folded(f"{len(rows) - SHOWN} more {what}", table(head, rows[SHOWN:], caption=f"more {caption}"))
+    return f'<div class="long">{body}{rest}</div>'
 
 
 def _cell(row: Row) -> Markup:

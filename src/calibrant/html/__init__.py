@@ -1,7 +1,8 @@
 """Pages: one self-contained HTML file that opens offline; numbers in, ink out."""
 
 from calibrant.html._diagrams import BAR_READING, CURVE_READING, bar_diagram, curve_diagram, facts, readings
-from calibrant.html._page import Section, figure, folded, listed, page, percent, table, typeset
+from calibrant.html._figure import Mark, figure
+from calibrant.html._page import Section, data, folded, listed, numbers, page, percent, table, typeset
 
-__all__ = ["BAR_READING", "CURVE_READING", "Section", "bar_diagram", "curve_diagram", "facts", "figure", "folded"]
-__all__ += ["listed", "page", "percent", "readings", "table", "typeset"]
+__all__ = ["BAR_READING", "CURVE_READING", "Mark", "Section", "bar_diagram", "curve_diagram", "data", "facts"]
+__all__ += ["figure", "folded", "listed", "numbers", "page", "percent", "readings", "table", "typeset"]

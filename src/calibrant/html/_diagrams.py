@@ -1,6 +1,7 @@
 """Diagrams for a page: numbers in, pictures with their words out, and what made them."""
 
 import platform
+from itertools import pairwise
 from datetime import UTC, datetime
 
 import torch
@@ -9,7 +10,9 @@ from matplotlib.figure import Figure
 
 from calibrant._bins import Bins, Ties
 from calibrant._version import __version__
-from calibrant.html._page import figure, percent, typeset
+from calibrant.html._figure import Mark, figure
+from calibrant.html._page import percent, typeset
+from calibrant.metrics import Curve, wilson
 from calibrant.metrics.curves import corp_of
 from calibrant.plots import confidence_histogram, reliability, reliability_curve
 
@@ -53,17 +56,78 @@ def curve_diagram(
         _in_words(f"Reliability curve of {title}", bins, words),
         caption=_caption(title, note),
         size=(width, 1.25 * width),
+        marks=[*_steps(curve, float(ties.mass.sum()), words), *_bars(bins, words)],
     )
 
 
-def bar_diagram(title: str, bins: Bins, note: str = "", width: float = 4.0, words: tuple[str, str, str] = TOP) -> str:
-    """Return a classical reliability diagram of bars."""
+def bar_diagram(
+    title: str,
+    bins: Bins,
+    note: str = "",
+    width: float = 4.0,
+    words: tuple[str, str, str] = TOP,
+    level: float | None = 0.90,
+) -> str:
+    """Return a classical reliability diagram of bars; their intervals are of independent examples, or left out."""
     told = _in_words(f"Reliability diagram of {title}", bins, words)
 
     def draw(drawing: Figure) -> None:
         reliability(bins, ax=drawing.add_subplot()).set(xlabel=words[0], ylabel=words[1])
 
-    return figure(draw, told, caption=_caption(title, note), size=(width, width))
+    return figure(draw, told, caption=_caption(title, note), size=(width, width), marks=_bins(bins, words, level))
+
+
+def _steps(curve: Curve, mass: float, words: tuple[str, str, str]) -> list[Mark]:
+    """A mark for every step of a curve: from where to where, how high, of how many, and where chance alone would lie."""
+    assert curve.low is not None
+    assert curve.high is not None
+    assert curve.weight is not None
+    ends = [0, *((curve.y.diff() > 0).nonzero().squeeze(1) + 1).tolist(), len(curve.y)]
+    marks: list[Mark] = []
+    for first, end in pairwise(ends):
+        weight = curve.weight[first:end]
+        low, high = (float((edge[first:end] * weight).sum() / weight.sum()) for edge in (curve.low, curve.high))
+        x0, x1, y = float(curve.x[first]), float(curve.x[end - 1]), float(curve.y[first])
+        text = (
+            f"{words[0]} {_span(x0, x1)}: {words[2]} {percent(y, 1)} of {mass * float(weight.sum()):,.0f}; "
+            f"by chance {_span(low, high)}"
+        )
+        marks.append(Mark((x0 + x1) / 2, y, text))
+    return marks
+
+
+def _bars(bins: Bins, words: tuple[str, str, str]) -> list[Mark]:
+    """A mark for every bar of a histogram, below the curve."""
+    return [
+        Mark(x, y, f"{words[0]} {span}: {count:,} examples, {percent(y, 1)} of all", 1)
+        for x, span, y, count in zip(*_centers(bins), bins.weight.tolist(), bins.count.tolist(), strict=True)
+        if count
+    ]
+
+
+def _bins(bins: Bins, words: tuple[str, str, str], level: float | None) -> list[Mark]:
+    """A mark for every bar of a reliability diagram, with its interval."""
+    columns = bins.accuracy.tolist(), bins.confidence.tolist(), bins.count.tolist()
+    marks: list[Mark] = []
+    for x, span, accuracy, said, count in zip(*_centers(bins), *columns, strict=True):
+        if count:
+            text = f"{words[0]} {span}: {words[2]} {percent(accuracy, 1)}"
+            if level is not None:
+                found = wilson(accuracy, float(count), level)
+                text += f", {100 * level:g} % interval {_span(found.low, found.high)}"
+            marks.append(Mark(x, accuracy, f"{text}; said {percent(said, 1)}; {count:,} examples"))
+    return marks
+
+
+def _centers(bins: Bins) -> tuple[list[float], list[str]]:
+    """The middle of every bin, and from where to where it goes."""
+    edges = bins.edges.tolist()
+    return [(a + b) / 2 for a, b in pairwise(edges)], [f"{100 * a:.0f} to {100 * b:.0f} %" for a, b in pairwise(edges)]
+
+
+def _span(low: float, high: float) -> str:
+    first, last = f"{100 * low:.1f}", f"{100 * high:.1f}"
+    return f"{last} %" if first == last else f"{first} to {last} %"
 
 
 def facts(command: str) -> dict[str, str]:

@@ -1,9 +1,13 @@
-"""A page is a title, an opening and sections; everything it shows is inside it, and it asks the network for nothing."""
+"""A page is a title, an opening and sections; everything it shows is inside it, and it asks the network for nothing.
 
-import io
+It is complete without its script, which only adds to what stands there: sorting, searching, hovering, sliders.
+"""
+
+import hashlib
+import json
 import re
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -11,33 +15,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
-from matplotlib.figure import Figure
 
 from calibrant._text import visible
-from calibrant.plots import BAR, GAP, LINE, PAPER
-
-INK = "#123457"
-COLORS = {  # drawn in these, shown in the page's own colors, light or dark
-    INK: "currentColor",
-    BAR: "var(--blue)",
-    GAP: "var(--red)",
-    LINE: "var(--soft)",
-    PAPER: "var(--paper)",
-}
-_SETTINGS: Any = {
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
-    "svg.fonttype": "none",
-    "text.parse_math": False,  # titles are what people wrote
-    "svg.hashsalt": "calibrant",
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "axes.linewidth": 0.7,
-    "xtick.major.width": 0.7,
-    "ytick.major.width": 0.7,
-    "hatch.linewidth": 0.5,
-    "savefig.bbox": "tight",
-    "savefig.pad_inches": 0.03,
-}
 
 
 @dataclass(frozen=True)
@@ -62,12 +41,45 @@ def page(
     `lead` is a paragraph, or several.
     """
     lead = [lead] if isinstance(lead, str) else lead
-    style = Markup(files("calibrant.html").joinpath("style.css").read_text())
+    script = _file("script.js")
     parts = [(section.heading, Markup(section.body)) for section in sections]
     made = _template().render(
-        title=title, lead=lead, sections=parts, facts=facts, style=style, kicker=kicker, tiles=Markup(tiles)
+        title=title,
+        lead=lead,
+        sections=parts,
+        facts=facts,
+        style=_file("style.css"),
+        script=script,
+        digest=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        kicker=kicker,
+        tiles=Markup(tiles),
     )
     return visible(made, but="\n\t")
+
+
+def numbers(kind: str, content: Any) -> str:
+    """Return numbers for the page's script, which makes of them what `kind` says; without it, nothing is seen."""
+    return f'<div class="play" data-kind="{kind}" hidden>{data(content)}</div>'
+
+
+def data(content: Any) -> str:
+    r"""Return JSON that no browser takes for anything else, and in which whatever cannot be seen is spelled out.
+
+    >>> print(data(["</script>&"]))
+    <script type="application/json">["\u003c/script\u003e\u0026"]</script>
+    """
+    text = json.dumps(_shown(content), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for mark in "<>&":
+        text = text.replace(mark, f"\\u{ord(mark):04x}")
+    return f'<script type="application/json">{text}</script>'
+
+
+def _shown(content: Any) -> Any:
+    if isinstance(content, str):
+        return visible(content)
+    if isinstance(content, Mapping):
+        return {visible(key): _shown(value) for key, value in content.items()}
+    return [_shown(value) for value in content] if isinstance(content, list | tuple) else content
 
 
 def typeset(text: str) -> Markup:
@@ -112,33 +124,14 @@ def _cell(cell: str) -> Markup:
     return cell if isinstance(cell, Markup) else typeset(cell)
 
 
-def figure(
-    draw: Callable[[Figure], Any], alternative: str, *, caption: str = "", size: tuple[float, float] = (3.0, 3.0)
-) -> str:
-    """Return a figure as inline SVG with a caption; `alternative` says in words what it shows."""
-    import matplotlib as mpl
-
-    with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # the font that shows the text is the reader's
-        drawing = Figure(figsize=size, layout="compressed")
-        draw(drawing)
-        file = io.StringIO()
-        drawing.savefig(file, format="svg", transparent=True, metadata={"Date": None})
-    svg = file.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r'(<g) id="[^"]*"|<metadata>.*?</metadata>\s*|<title>.*?</title>\s*', r"\1", svg, flags=re.DOTALL)
-    svg = re.sub(r" xmlns(:xlink)?=\"[^\"]*\"", "", svg).replace("xlink:href", "href")
-    svg = re.sub(r"font: ([^\"';]*?px) [^;\"]*", r"font: \1 system-ui, sans-serif", svg)
-    for drawn, shown in COLORS.items():
-        svg = svg.replace(drawn, shown)
-    opening, _, rest = svg.partition(">")
-    words = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    return f'<figure>{words}{opening} role="img" aria-label="{escape(alternative)}">{rest}</figure>'
-
-
 def folded(summary: str, body: str) -> str:
     """Return a part that opens at a click or by the keyboard, and always in print."""
     return f"<details><summary>{escape(summary)}</summary>{body}</details>"
+
+
+@cache
+def _file(name: str) -> Markup:
+    return Markup(files("calibrant.html").joinpath(name).read_text("utf-8"))
 
 
 @cache

@@ -1,5 +1,6 @@
 """Tables behind the numbers: the bins of an error, and what is known of every class and every group."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from calibrant._bins import Bins, Events, Ties
 from calibrant.metrics import _binned
 from calibrant.metrics._binned import ClassCells
 from calibrant.metrics._moments import Edges, bin_table
-from calibrant.metrics._results import gap_interval
+from calibrant.metrics._results import Interval, gap_interval, share_of_clusters, wilson
 from calibrant.metrics._scores import mean
 from calibrant.predictions import Predictions, predictions_of
 
@@ -21,7 +22,7 @@ __all__ += ["thresholds_of"]
 
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """One row per class, as tensors of length k."""
+    """One row per class, as tensors of length k, and the bins behind its error."""
 
     frequency: Tensor  # share of the examples whose label it is
     forecast: Tensor  # mean probability it is given
@@ -31,6 +32,7 @@ class Classes:
     precision: Tensor  # accuracy among the examples for which it is predicted; nan without any
     confidence: Tensor  # mean confidence where it is predicted; nan nowhere
     ece: Tensor  # calibration error of its probability as a forecast of the label
+    cells: Tensor  # (k b 3) by bin of that probability, shares of all: how many, what was said, what happened
 
     @property
     def worst_first(self) -> Tensor:
@@ -151,21 +153,31 @@ class Thresholds:
     recall: Tensor  # share of the events that are among them; nan where none happened
     specificity: Tensor  # share of the others that are below; nan where all happened
     said: Tensor  # how often it should have happened among them, by what was said; nan of none
+    low: Tensor  # interval of the precision
+    high: Tensor
 
 
 def thresholds(
-    predictions: Any, labels: Any = None, weights: Any = None, *, at: Sequence[float] = (0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
+    predictions: Any,
+    labels: Any = None,
+    weights: Any = None,
+    *,
+    at: Sequence[float] = (0.1, 0.2, 0.3, 0.5, 0.7, 0.9),
+    level: float = 0.90,
 ) -> Thresholds:
     """Return what becomes of the judged event where one acts on probabilities of at least a threshold.
+
+    The intervals, Wilson's, hold the precision with probability `level`, each by itself; of examples in clusters those
+    of `metrics.share_interval`.
 
     >>> found = thresholds(Predictions.from_confidence([0.9, 0.6, 0.2], [1, 0, 0]), at=[0.5])
     >>> [round(float(x), 2) for x in (found.share, found.precision, found.recall, found.specificity)]
     [0.67, 0.5, 1.0, 0.5]
     """
-    return thresholds_of(predictions_of(predictions, labels, weights).events.ties, at)
+    return thresholds_of(predictions_of(predictions, labels, weights).events.ties, at, level)
 
 
-def thresholds_of(ties: Ties, at: Sequence[float]) -> Thresholds:
+def thresholds_of(ties: Ties, at: Sequence[float], level: float = 0.90) -> Thresholds:
     """The same from sorted events."""
     cut = torch.tensor(list(at), dtype=torch.float64, device=ties.value.device)
     first = torch.searchsorted(ties.value, cut)
@@ -175,6 +187,7 @@ def thresholds_of(ties: Ties, at: Sequence[float]) -> Thresholds:
 
     mass, hits, said = above(ties.mass), above(ties.correct), above(ties.mass * ties.value)
     total, positive = ties.mass.sum(), ties.correct.sum()
+    rooms = [_room(ties, *row, level) for row in zip(cut.tolist(), hits.tolist(), mass.tolist(), strict=True)]
     return Thresholds(
         threshold=cut,
         share=mass / total,
@@ -182,7 +195,21 @@ def thresholds_of(ties: Ties, at: Sequence[float]) -> Thresholds:
         recall=hits / positive,
         specificity=1 - (mass - hits) / (total - positive),
         said=said / mass,
+        low=cut.new_tensor([room.low for room in rooms]),
+        high=cut.new_tensor([room.high for room in rooms]),
     )
+
+
+def _room(ties: Ties, cut: float, hits: float, mass: float, level: float) -> Interval:
+    """Interval of how often the event happens at and above a threshold."""
+    if not mass:
+        return Interval(math.nan, 0.0, 1.0, level)
+    if ties.clusters is None:
+        return wilson(hits / mass, mass, level)
+    sums = ties.clusters
+    there = sums.value >= cut
+    each = sums.mass[:, there]
+    return share_of_clusters(each.sum(1), (each * sums.value[there] + sums.gap[:, there]).sum(1), level)
 
 
 def classes_of(p: Predictions, cells: ClassCells) -> Classes:
@@ -204,4 +231,5 @@ def classes_of(p: Predictions, cells: ClassCells) -> Classes:
         precision=total(predicted, w * outcomes.correct) / by_prediction,
         confidence=total(predicted, w * outcomes.confidence) / by_prediction,
         ece=cells.ece,
+        cells=shares,
     )

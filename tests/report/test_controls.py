@@ -1,0 +1,338 @@
+"""The report driven in a real browser: what moves shows the metrics' own numbers, and nobody is left out."""
+
+import csv
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calibrant import Predictions, assess, calibrators, measure, metrics
+from calibrant.assessment import Assessment
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+NAMES = ["<b>cat</b>", "a dog & co", "</script><img src=x onerror=document.title='run'>", "\u202efrog", "=1+1", "bird"]
+
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on the path (Debian: apt-get install chromium)")
+
+
+def drawn(n: int, seed: int, k: int, **more: Any) -> Predictions:
+    """Predictions twice too sure."""
+    g = torch.Generator().manual_seed(seed)
+    z = 2 * torch.randn(n, k, generator=g, dtype=torch.float64)
+    return Predictions(2 * z, torch.multinomial(z.softmax(-1), 1, generator=g).squeeze(1), **more)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    before = dict(os.environ)
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
+        yield opened
+        opened.close()
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture(scope="module")
+def judged() -> Predictions:
+    groups = [["north", "south </script>"][i % 2] for i in range(800)]
+    return drawn(800, 1, 6, class_names=NAMES, groups=groups)
+
+
+@pytest.fixture(scope="module")
+def found(judged) -> Assessment:
+    return assess(drawn(800, 0, 6, class_names=NAMES), judged, ("Identity", "Temperature"))
+
+
+@pytest.fixture(scope="module")
+def report(found, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    found.save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def risk(tmp_path_factory) -> tuple[Path, Predictions]:
+    """The page on the probability of class 1 of two."""
+    path, p = tmp_path_factory.mktemp("risk") / "risk.html", drawn(800, 2, 2)
+    measure(p).save(path)
+    return path, p
+
+
+@pytest.fixture
+def visit(browser) -> Iterator[Any]:
+    """Open a page that is watched: it must not complain, nor ask for anything."""
+    seen: list[str] = []
+    contexts: list[Any] = []
+
+    def open_(path: Path, width: int = 1280, **more: Any) -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 900}, accept_downloads=True, **more)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: seen.append(message.text))
+        page.on("pageerror", lambda error: seen.append(str(error)))
+        page.on("request", lambda request: None if request.url == path.as_uri() else seen.append(request.url))
+        page.goto(path.as_uri())
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert [line for line in seen if not line.startswith(("data:", "blob:"))] == []
+
+
+def tiles(part: Any) -> dict[str, str]:
+    """What the tiles of a part of the page say, by what they are called."""
+    names, values = part.locator("dt").all_inner_texts(), part.locator("dd").all_inner_texts()
+    return dict(zip(names, values, strict=True))
+
+
+def slide(part: Any, to: int) -> None:
+    part.locator("input[type=range]").evaluate(
+        "(slider, to) => { slider.value = to; slider.dispatchEvent(new Event('input')) }", to
+    )
+
+
+def test_the_slider_shows_the_metrics_at_its_temperature(visit, report, judged):
+    part = visit(report).locator(".play[data-kind=temperature]")
+    slider = part.locator("input[type=range]")
+    for place in 0, 17, 24, 33, 60:
+        slide(part, place)
+        t = 2 ** ((place - 24) / 12)
+        made = judged.mapped(calibrators.Temperature(torch.tensor(t, dtype=torch.float64)))
+        floor, shown = metrics.noise_floor.interval(made), tiles(part)
+        assert slider.get_attribute("aria-valuetext") == f"T = {t:.2f}"
+        assert shown["NLL"].strip() == metrics.about("nll").text(float(metrics.nll(made)))
+        assert shown["ECE"].split("\n")[0] == f"{100 * float(metrics.ece(made)):.2f} %"
+        assert f"by chance {100 * floor.value:.2f} %, up to {100 * floor.high:.2f} %" in shown["ECE"]
+        assert shown["Says, on average"].strip() == f"{100 * float(made.events.confidence.mean()):.1f} %"
+
+
+def test_the_slider_moves_by_keys_and_the_curve_with_it(visit, report):
+    part = visit(report).locator(".play[data-kind=temperature]")
+    before = part.locator("svg circle").evaluate_all("all => all.map(one => one.getAttribute('cy'))")
+    part.locator("input[type=range]").focus()
+    part.page.keyboard.press("ArrowRight")
+    part.page.keyboard.press("ArrowRight")
+    assert part.locator("output").inner_text() == f"T = {2 ** (2 / 12):.2f}"
+    assert part.locator("svg circle").evaluate_all("all => all.map(one => one.getAttribute('cy'))") != before
+
+
+def test_dots_and_their_words_are_the_bins_with_their_intervals(visit, report, judged):
+    page = visit(report)
+    part = page.locator(".play[data-kind=temperature]")
+    bins = metrics.tables.bins(judged)
+    last = int(bins.count.nonzero()[-1])
+    part.locator("svg").focus()
+    page.keyboard.press("End")
+    words = page.locator("[role=status].unseen").inner_text()
+    room = metrics.wilson(float(bins.accuracy[last]), float(bins.count[last]), 0.90)
+    assert f"right {100 * float(bins.accuracy[last]):.1f} %" in words
+    assert f"90 % interval {100 * room.low:.1f} to {100 * room.high:.1f} %" in words
+    assert f"{int(bins.count[last])} examples" in words
+
+
+def test_the_switch_shows_every_calibrator(visit, report, found):
+    part = visit(report).locator(".play[data-kind=temperature]")
+    assert part.locator("option").all_inner_texts() == ["a temperature, by hand", "as they came", "Temperature"]
+    part.locator("select").select_option("Temperature")
+    assert part.locator("input[type=range]").is_disabled()
+    assert tiles(part)["NLL"].strip() == found.after["nll"].text
+    assert tiles(part)["ECE"].startswith(f"{found.after['ece'].text} %")
+
+
+def test_acting_from_a_threshold_on_and_its_cost(visit, report, judged):
+    part = visit(report).locator(".play[data-kind=threshold]")
+    part.locator("select").select_option("before")
+    part.locator("input[type=number]").nth(0).fill("5")
+    part.locator("input[type=number]").nth(1).fill("0.5")
+    for c in 0.0, 0.5, 0.93, 0.99:
+        slide(part, round(100 * c))
+        acted = judged.events.confidence >= c
+        share, wrong = float(acted.double().mean()), float(1 - judged.events.happened[acted].mean())
+        room, shown = metrics.wilson(1 - wrong, float(acted.sum()), 0.90), tiles(part)
+        assert shown["acted on"].split("\n")[0] == f"{100 * share:.2f} %"
+        assert shown["error among them"] == (
+            f"{100 * wrong:.2f} %\n{100 * (1 - room.high):.2f} to {100 * (1 - room.low):.2f} % with 90 %"
+        )
+        assert float(shown["expected cost"].split("\n")[0]) == pytest.approx(
+            5 * share * wrong + 0.5 * (1 - share), abs=6e-5
+        )
+
+
+def test_the_cheapest_threshold_of_an_alarm(visit, risk):
+    path, p = risk
+    part = visit(path).locator(".play[data-kind=threshold]")
+    part.locator("input[type=number]").nth(0).fill("1")
+    part.locator("input[type=number]").nth(1).fill("4")
+    said, true = p.events.confidence, p.events.happened
+    grid = [i / 100 for i in range(100)]
+
+    def cost(c: float) -> float:
+        acted = said >= c
+        return float((acted * (1 - true) + 4 * ~acted * true).mean())
+
+    best = min(grid, key=cost)
+    advice = part.locator("p[role=status]").inner_text()
+    assert advice.endswith(f"{100 * best:.0f} %: {cost(best):.4f} per example.")
+
+
+def test_classes_are_sorted_searched_and_opened(visit, report, found, judged):
+    page = visit(report)
+    part = page.locator("section", has=page.locator("h2", has_text="Classes, worst first"))
+    rows = part.locator("tbody tr")
+    shown = [name.encode("unicode_escape").decode() if "\u202e" in name else name for name in NAMES]
+    worst = [shown[j] for j in found.before.classes.worst_first.tolist()]
+    assert rows.locator("th").all_inner_texts() == worst
+    part.get_by_role("button", name="examples").click()
+    assert part.locator("th[aria-sort=descending]").count() == 1
+    counts = [int(text.replace(",", "")) for text in rows.locator("td:nth-child(2)").all_inner_texts()]
+    assert counts == sorted(torch.bincount(judged.labels, minlength=6).tolist(), reverse=True)
+    part.get_by_role("button", name="examples").click()
+    part.get_by_role("button", name="examples").click()
+    assert rows.locator("th").all_inner_texts() == worst
+    opens = part.get_by_role("button", name="bird", exact=True)
+    opens.click()
+    assert opens.get_attribute("aria-expanded") == "true"
+    detail = part.locator("tr.detail")
+    mistakes = (judged.predicted != judged.labels) & ((judged.labels == 5) | (judged.predicted == 5))
+    likely = judged.outcomes.confidence.masked_fill(~mistakes, 0).argsort(descending=True)[:5].tolist()
+    assert detail.locator("tbody td:first-child").all_inner_texts() == [str(i) for i in likely]
+    happened = metrics.tables.bins(judged.judging(5))
+    assert detail.locator("svg polyline").count() == 2
+    detail.locator("svg").focus()
+    page.keyboard.press("End")
+    words = page.locator("[role=status].unseen").inner_text()
+    last = int(happened.count.nonzero()[-1])
+    assert f"{int(happened.count[last])} examples" in words or "after" in words
+    opens.click()
+    assert detail.count() == 0
+
+
+def test_tables_are_searched(visit, tmp_path):
+    path = tmp_path / "many.html"
+    measure(drawn(600, 3, 30, class_names=[f"kind {i}" for i in range(30)])).save(path)
+    page = visit(path)
+    part = page.locator("section", has=page.locator("h2", has_text="Classes, worst first"))
+    rows = part.locator("tbody tr:visible")
+    assert rows.count() == 15
+    part.get_by_role("button", name="Show all 30").click()
+    assert rows.count() == 30
+    part.get_by_role("searchbox").fill("kind 2")
+    assert rows.count() == 11
+    assert part.locator("details").count() == 0
+
+
+def test_tables_and_figures_are_saved(visit, report, found, tmp_path):
+    page = visit(report)
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="Download classes, worst first as CSV").click()
+    waiting.value.save_as(tmp_path / "classes.csv")
+    rows = list(csv.reader((tmp_path / "classes.csv").open(encoding="utf-8", newline="")))
+    assert len(rows) == 7
+    assert rows[0][:2] == ["class", "examples"]
+    assert {row[0] for row in rows[1:]} >= {"<b>cat</b>", "'=1+1", "bird"}
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="Download all numbers, before and after as CSV").click()
+    waiting.value.save_as(tmp_path / "numbers.csv")
+    numbers = list(csv.reader((tmp_path / "numbers.csv").open(encoding="utf-8", newline="")))
+    ece = next(row for row in numbers if row[0].startswith("ECE"))
+    assert found.before["ece"].text in ece
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name=re.compile("Download Reliability curve of Before")).click()
+    waiting.value.save_as(tmp_path / "curve.svg")
+    svg = (tmp_path / "curve.svg").read_text(encoding="utf-8")
+    assert svg.startswith("<svg")
+    assert "var(" not in svg
+    assert "currentColor" not in svg
+
+
+def test_the_pointer_is_told_what_lies_under_it(visit, report, judged):
+    page = visit(report)
+    figure = page.locator("figure", has_text="Before").first
+    figure.scroll_into_view_if_needed()
+    box = figure.locator("svg").bounding_box()
+    page.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 0.4 * box["height"])
+    words = page.locator(".tip").inner_text()
+    assert re.match(r"confidence [\d.]+( to [\d.]+)? %: right [\d.]+ % of [\d,]+; by chance [\d.]+", words)
+    page.mouse.move(2, 2)
+    assert page.locator(".tip").is_hidden()
+
+
+def test_the_code_is_copied(visit, report):
+    page = visit(report, permissions=["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy").click()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.startswith("from calibrant import calibrators\n")
+    assert len(copied.splitlines()) == 3
+
+
+def test_the_contents_follow(visit, report):
+    page = visit(report)
+    links = page.locator("nav.contents a")
+    assert links.all_inner_texts() == page.locator("h2").all_inner_texts()
+    links.filter(has_text="Every calibrator").click()
+    page.wait_for_function("document.querySelector('.contents [aria-current]')?.textContent === 'Every calibrator'")
+
+
+def test_hostile_names_stay_text(visit, report):
+    page = visit(report)
+    for name in page.locator(".opens").all():
+        name.click()
+    assert page.title() != "run"
+    assert page.locator("main img, main b").count() == 0
+    assert page.locator("tr.detail").count() == 6
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "light"), (1280, "dark"), (400, "dark")])
+def test_no_violation_of_accessibility(visit, report, width, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+    page = visit(report, width, color_scheme=scheme, bypass_csp=True)  # axe itself is a script
+    page.locator(".opens").first.click()
+    for details in page.locator("summary").all():
+        details.click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    broken = axe.Axe().run(page).response["violations"]
+    assert [(rule["id"], [node["html"][:200] for node in rule["nodes"]]) for rule in broken] == []
+
+
+def test_the_page_is_complete_without_the_script(visit, report):
+    bare = visit(report, java_script_enabled=False)
+    assert bare.locator(".play:visible, .tools:visible, button:visible").count() == 0
+    alive = visit(report)
+    texts = [
+        page.locator("section p:not(.play *), section dd:not(.play *)").all_inner_texts() for page in (bare, alive)
+    ]
+    assert texts[0] == texts[1]
+
+
+def test_print_shows_all_rows_and_no_controls(visit, tmp_path):
+    path = tmp_path / "many.html"
+    measure(drawn(300, 3, 30)).save(path)
+    page = visit(path)
+    page.emulate_media(media="print")
+    assert page.locator("tbody tr:visible").count() >= 30
+    assert page.locator("button:visible, input:visible, .play:visible, nav:visible").count() == 0
+
+
+def test_a_policy_that_is_broken_is_seen(browser, report, tmp_path):
+    """The check can fail: a script that is not ours is refused, with a message."""
+    path = tmp_path / "changed.html"
+    path.write_text(report.read_text().replace('"use strict";', '"use strict"; document.title = "run";'))
+    page, seen = browser.new_page(), []
+    page.on("console", lambda message: seen.append(message.text))
+    page.goto(path.as_uri())
+    assert page.title() != "run"
+    assert any("Content Security Policy" in text for text in seen)
+    page.close()
+
+
+def test_the_page_is_as_heavy_for_any_number_of_rows(tmp_path):
+    sizes = [len(measure(drawn(n, 4, 3)).html()) for n in (2_000, 40_000)]
+    assert max(sizes) < 1.15 * min(sizes)

@@ -18,7 +18,10 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 NAMES = ["<b>cat</b>", "a dog & co", "</script><img src=x onerror=document.title='run'>", "\u202efrog", "=1+1", "bird"]
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on the path (Debian: apt-get install chromium)")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None, reason="no Chromium on the path (Debian: apt-get install chromium)"),
+]
 
 
 def drawn(n: int, seed: int, k: int, **more: Any) -> Predictions:
@@ -171,7 +174,7 @@ def test_the_cheapest_threshold_of_an_alarm(visit, risk):
     part = visit(path).locator(".play[data-kind=threshold]")
     part.locator("input[type=number]").nth(0).fill("1")
     part.locator("input[type=number]").nth(1).fill("4")
-    said, true = p.events.confidence, p.events.happened
+    said, true = p.judging(1).events.confidence, p.labels.double()
     grid = [i / 100 for i in range(100)]
 
     def cost(c: float) -> float:
@@ -234,14 +237,14 @@ def test_tables_and_figures_are_saved(visit, report, found, tmp_path):
     with page.expect_download() as waiting:
         page.get_by_role("button", name="Download classes, worst first as CSV").click()
     waiting.value.save_as(tmp_path / "classes.csv")
-    rows = list(csv.reader((tmp_path / "classes.csv").open(encoding="utf-8", newline="")))
+    rows = list(csv.reader((tmp_path / "classes.csv").read_text(encoding="utf-8").splitlines()))
     assert len(rows) == 7
     assert rows[0][:2] == ["class", "examples"]
     assert {row[0] for row in rows[1:]} >= {"<b>cat</b>", "'=1+1", "bird"}
     with page.expect_download() as waiting:
         page.get_by_role("button", name="Download all numbers, before and after as CSV").click()
     waiting.value.save_as(tmp_path / "numbers.csv")
-    numbers = list(csv.reader((tmp_path / "numbers.csv").open(encoding="utf-8", newline="")))
+    numbers = list(csv.reader((tmp_path / "numbers.csv").read_text(encoding="utf-8").splitlines()))
     ece = next(row for row in numbers if row[0].startswith("ECE"))
     assert found.before["ece"].text in ece
     with page.expect_download() as waiting:
@@ -318,7 +321,7 @@ def test_print_shows_all_rows_and_no_controls(visit, tmp_path):
     page = visit(path)
     page.emulate_media(media="print")
     assert page.locator("tbody tr:visible").count() >= 30
-    assert page.locator("button:visible, input:visible, .play:visible, nav:visible").count() == 0
+    assert page.locator(".tools:visible, .turn:visible, input:visible, .play:visible, nav:visible").count() == 0
 
 
 def test_a_policy_that_is_broken_is_seen(browser, report, tmp_path):

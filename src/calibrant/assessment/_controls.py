@@ -109,12 +109,10 @@ def _by_chance(mean: float, high: float) -> str:
 
 
 def _cells(bins: Bins) -> list[list[int]]:
-    """The bins that hold anything: which, how many, what was said and what happened, in 1/10000."""
+    """The bins that hold anything: which, how many, what was said and what happened, in millionths."""
     columns = bins.count.tolist(), bins.confidence.tolist(), bins.accuracy.tolist()
     return [
-        [i, n, round(1e4 * said), round(1e4 * happened)]
-        for i, (n, said, happened) in enumerate(zip(*columns, strict=True))
-        if n
+        [i, n, _whole(said), _whole(happened)] for i, (n, said, happened) in enumerate(zip(*columns, strict=True)) if n
     ]
 
 
@@ -125,7 +123,6 @@ def threshold(tables: Mapping[str, Table]) -> str:
     thing = event.said
     words = {
         "said": thing,
-        "level": at(first.level),
         "slider": f"Act on a {thing} of at least",
         "tiles": ["acted on", "error among them" if top else "false alarms among them", "expected cost"],
         "share": "of all examples",
@@ -149,10 +146,20 @@ def threshold(tables: Mapping[str, Table]) -> str:
     return numbers("threshold", content)
 
 
-def _thresholds(table: Table) -> list[list[float | None]]:
+def _thresholds(table: Table) -> list[list[Any]]:
+    """Per threshold: itself, the shares acted on and found, how often that is right, and the same as it is shown."""
     found = thresholds_of(table.ties, THRESHOLDS, table.level)
-    columns = found.threshold, found.share, found.precision, found.low, found.high, found.recall
-    return [[_rounded(x) for x in row] for row in zip(*(column.tolist() for column in columns), strict=True)]
+    columns = found.threshold, found.share, found.precision, found.recall, found.low, found.high
+    return [
+        [c, *map(_rounded, (share, precision, recall)), percent(share), *_error(precision, low, high, table)]
+        for c, share, precision, recall, low, high in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+
+
+def _error(precision: float, low: float, high: float, table: Table) -> tuple[str, str]:
+    if math.isnan(precision):
+        return "\N{EN DASH}", ""
+    return percent(1 - precision), f"{100 * (1 - high):.2f} to {percent(1 - low)} with {at(table.level)}"
 
 
 def _rounded(x: float) -> float | None:
@@ -186,10 +193,11 @@ def classes(tables: Mapping[str, Table], known: Sequence[Classes]) -> str:
 
 
 def _class_cells(cells: Tensor, n: int) -> list[list[int]]:
-    found: list[list[int]] = []
-    for i, (share, said, happened) in enumerate(cells.tolist()):
-        if (count := round(n * share)) > 0:
-            found.append(
-                [i, count, round(1e4 * min(1.0, said / share)), round(1e4 * max(0.0, min(1.0, happened / share)))]
-            )
-    return found
+    """The same of a class, by bin of its probability; rounding errors of sums must not leave what is a share."""
+    share, said, happened = cells.T
+    parts = zip((n * share).round().tolist(), (said / share).tolist(), (happened / share).tolist(), strict=True)
+    return [[i, int(count), _whole(c), _whole(a)] for i, (count, c, a) in enumerate(parts) if count > 0]
+
+
+def _whole(share: float) -> int:
+    return round(1e6 * min(1.0, max(0.0, share)))

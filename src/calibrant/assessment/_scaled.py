@@ -1,4 +1,4 @@
-"""What dividing the logits by a temperature does, on a grid of temperatures: the metrics themselves, at each of them."""
+"""What dividing the logits by a temperature does: the metrics themselves, at each of a grid of temperatures."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ class Scaled:
 
 
 def grid(elements: int, most: int) -> list[float]:
-    """Temperatures evenly apart in their logarithm, 1 among them: 61 of them, or 31, or 16; none where all cost too much.
+    """Temperatures evenly apart in their logarithm, 1 among them: 61, or 31, or 16; none where all cost too much.
 
     `elements` are the logits of one pass, `most` those of all passes together.
 

@@ -257,7 +257,7 @@ def _groups(tables: Tables) -> list[Section]:
         rows = group_rows(each)
         title = f"<h3>{typeset(_capital(name))}</h3>" if len(known) > 1 else ""
         caption = f"groups {name}, worst first" if len(known) > 1 else "groups, worst first"
-        together = table(list(GROUP_HEAD), rows[-2:], caption="groups together")
+        together = table(list(GROUP_HEAD), rows[-2:], caption=caption.replace("worst first", "together"))
         body += title + _long(list(GROUP_HEAD), rows[:-2], caption, "groups") + together
     first = next(iter(known.values()))
     note = (
@@ -317,7 +317,7 @@ def _thresholds(tables: Tables) -> list[Section]:
 
 def _called(tables: Tables) -> Tables:
     """What is judged last first, since that is what one would use."""
-    return {name: table for name, table in reversed(tables.items())}
+    return dict(reversed(tables.items()))
 
 
 def _mistakes(found: Findings) -> str:

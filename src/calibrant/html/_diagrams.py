@@ -1,8 +1,8 @@
 """Diagrams for a page: numbers in, pictures with their words out, and what made them."""
 
 import platform
-from itertools import pairwise
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import torch
 from markupsafe import Markup
@@ -78,7 +78,7 @@ def bar_diagram(
 
 
 def _steps(curve: Curve, mass: float, words: tuple[str, str, str]) -> list[Mark]:
-    """A mark for every step of a curve: from where to where, how high, of how many, and where chance alone would lie."""
+    """A mark for every step of a curve: from where to where, how high, of how many, and where chance would lie."""
     assert curve.low is not None
     assert curve.high is not None
     assert curve.weight is not None

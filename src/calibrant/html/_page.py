@@ -104,7 +104,7 @@ def table(
     Rows that are marked stand out. Cells are text, or `Markup`. Where rows are `named` by long texts, these are broken.
     `groups` are headings by the row that they stand above.
     """
-    top = "".join(f'<th scope="col">{_cell(cell).replace("(", Markup("<wbr>("))}</th>' for cell in head)
+    top = "".join(_head(cell) for cell in head)
     body = ""
     for i, row in enumerate(rows):
         if groups and i in groups:
@@ -118,6 +118,10 @@ def table(
         f'<div class="scroll{" named" if named else ""}" tabindex="0" role="region" aria-label="{escape(caption)}">'
         f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
     )
+
+
+def _head(cell: str) -> str:
+    return f'<th scope="col">{_cell(cell).replace("(", Markup("<wbr>("))}</th>' if cell else "<td></td>"
 
 
 def _cell(cell: str) -> Markup:

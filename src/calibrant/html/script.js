@@ -235,7 +235,7 @@
   const saver = (svg, name) => make("div", { class: "tools" }, button("SVG",
     () => download(`${slug(name)}.svg`, "image/svg+xml", drawn(svg)), { "aria-label": `Download ${name} as SVG` }));
 
-  // A reliability diagram of cells [bin, examples, mean of what was said, how often it happened], shares in 1/10000.
+  // A reliability diagram of cells [bin, examples, mean of what was said, how often it happened], shares in millionths.
   const LEFT = 44, TOP = 8, SIDE = 280, GAP = 14, LOW = 48;
   const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
   const count = (n) => n.toLocaleString("en-US");
@@ -270,7 +270,7 @@
     layers.forEach(({ name, cells }, i) => {
       const color = i === layers.length - 1 ? "var(--blue)" : "var(--soft)", total = cells.reduce((sum, cell) => sum + cell[1], 0);
       const most = Math.max(...cells.map((cell) => cell[1]));
-      const points = cells.map(([bin, n, c, a]) => ({ bin, n, c: c / 1e4, a: a / 1e4 }));
+      const points = cells.map(([bin, n, c, a]) => ({ bin, n, c: c / 1e6, a: a / 1e6 }));
       parts.push(ink("polyline", { points: points.map(({ c, a }) => `${x(c)},${y(a)}`).join(" "), fill: "none", stroke: color, "stroke-width": 1.5 }));
       for (const { bin, n, c, a } of points) {
         let words_ = `${layers.length > 1 ? `${name}: ` : ""}${words.said} ${(100 * bin / words.bins).toFixed(0)} to ${(100 * (bin + 1) / words.bins).toFixed(0)} %: ${words.outcome} ${percent(a)}`;
@@ -351,23 +351,18 @@
       const slider = make("input", { type: "range", min: 0, max: steps.length - 1, step: 1, value: start });
       const shown = make("output"), advice = make("p", { class: "note", role: "status" });
       const costs = words.costs.map((label, i) => [label, make("input", { type: "number", min: 0, step: "any", value: i ? 1 : 10 })]);
-      const price = ([, share, precision, , , recall]) => {
+      const price = ([, share, precision, recall]) => {
         const [wrong, left] = costs.map(([, input]) => Math.max(0, Number(input.value) || 0));
         const acted = share ? share * (1 - precision) : 0;
         return wrong * acted + left * (base === null ? 1 - share : base * (1 - recall));
       };
       const update = () => {
-        const rows = tables[Number(choose.value)].rows, row = rows[slider.value], [c, share, precision, low, high] = row;
+        const rows = tables[Number(choose.value)].rows, row = rows[slider.value], [c, , , , acted, error, room] = row;
         const best = rows.reduce((least, other) => (price(other) < price(least) - 1e-12 ? other : least), rows[0]);
         const name = `${words.said} from ${percent(c, c > 0.99 && c < 1 ? 2 : 0)}`;
         shown.textContent = name;
         slider.setAttribute("aria-valuetext", name);
-        const some = precision !== null;
-        tell([
-          [percent(share, 2), words.share],
-          [some ? percent(1 - precision, 2) : "\u2013", some && low !== null ? `${(100 * (1 - high)).toFixed(2)} to ${percent(1 - low, 2)} with ${words.level}` : ""],
-          [price(row).toFixed(4), words.each],
-        ]);
+        tell([[acted, words.share], [error, room], [price(row).toFixed(4), words.each]]);
         advice.textContent = `${words.cheapest} ${percent(best[0], best[0] > 0.99 && best[0] < 1 ? 2 : 0)}: ${price(best).toFixed(4)} ${words.each}.`;
       };
       const controls = make("div", { class: "controls" }, ...(tables.length > 1 ? [labeled("Predictions", choose)] : []),

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import math
+import re
 import sys
 import types
 import typing
@@ -20,6 +21,8 @@ from calibrant.types import InputError, Range
 
 M = TypeVar("M", bound=Callable[..., Any])
 DATA = ("predictions", "logits", "labels", "weights", "warm_start", "level")  # arguments, never configuration
+
+PHRASE = re.compile(r"(?:(?! \(|[,:;$]|\.(?:\s|$)).)*")  # of a docstring, that names
 
 
 class Registry(Mapping[str, Callable[..., Any]]):
@@ -118,6 +121,16 @@ class Registry(Mapping[str, Callable[..., Any]]):
         'focal(gamma=3)'
         """
         return self.method(text).text
+
+    def called(self, text: str) -> str:
+        """Name a method in words, by the phrase that its docstring begins with; "" of what has none, or is not known.
+
+        >>> LOSSES.called("focal(gamma=3)"), LOSSES.called("mine")
+        ('Focal loss', '')
+        """
+        method = self.get(text.partition("(")[0])
+        first = (inspect.getdoc(method) or "").partition("\n")[0] if method is not None else ""
+        return PHRASE.match(first)[0].strip() if first else ""  # pyright: ignore[reportOptionalSubscript]
 
 
 class Method:

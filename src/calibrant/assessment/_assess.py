@@ -11,15 +11,16 @@ from calibrant import metrics as _metrics
 from calibrant._rows import Overlap, Sketch
 from calibrant.assessment._candidates import Candidate, Progress, candidates_of, usual
 from calibrant.assessment._event import event, event_of
-from calibrant.assessment._judge import Pieces, Whole, in_pieces
+from calibrant.assessment._judge import Pieces, Whole, in_pieces, mapped
 from calibrant.assessment._measure import Measurement, measure, texts
 from calibrant.assessment._plain import written
 from calibrant.assessment._table import Findings
-from calibrant.metrics import Summary
+from calibrant.metrics import Comparison, Summary
 from calibrant.predictions import Of, Predictions
 from calibrant.types import InputError
 
 FOLDS = 5
+KEEPING = "Auto(accuracy_preserving=True)"  # what is shown beside an Auto that costs accuracy
 
 
 class Assessment(Findings):
@@ -126,6 +127,16 @@ def assess(
         held_out = {name: table["nll"].value for name, table in tables.items()}
     chosen = choose or _least(held_out) or candidates[0].name
     same = next((name for name, p in judged.after.items() if p is judged.before), None)
+    changes = judged.changes(chosen, judged_by.paired)
+    keeping = None
+    if KEEPING in tables and _costs_accuracy(changes):
+        keeping = KEEPING
+    elif chosen == "Auto" and isinstance(judged, Whole) and _costs_accuracy(changes):
+        c = Candidate.of(KEEPING)
+        fitted[c.name] = keeper = c.fit(val, tell)
+        made = c.out_of_fold(val.double(), keeper, folds, tell) if test is None else mapped(judged.before, keeper)
+        tables[c.name], keeping = measure(made, metrics=shown, of=of), c.name
+        held_out |= _held_out([c], fitted, val, folds, tell) if held_out else {}
     return Assessment(
         before=tables[same] if same else measure(judged.before, metrics=shown, of=of),
         tables=tables,
@@ -133,11 +144,17 @@ def assess(
         fitted=fitted,
         chosen=chosen,
         held_out=held_out,
-        changes=judged.changes(chosen, judged_by.paired),
+        changes=changes,
         mistakes=judged.mistakes(chosen),
         how=_how(val, test, judged, folds) + guard.told(),
         fitted_on=val,
+        keeping=keeping,
     )
+
+
+def _costs_accuracy(changes: Comparison | None) -> bool:
+    """Whether accuracy falls beyond chance."""
+    return any(row.name == "accuracy" and row.high < 0 for row in changes or ())
 
 
 # The choice

@@ -174,6 +174,7 @@ class Findings:
     mistakes: tuple[Mistake, ...]  # the most confident first
     how: str  # on which data who did what
     fitted_on: Predictions
+    keeping: str | None = None  # what keeps every prediction, where the chosen one costs accuracy beyond chance
 
     @property
     def best(self) -> Any:
@@ -221,6 +222,7 @@ class Findings:
             "parameters": self.parameters(),
             "held_out_nll": self.held_out,
             "changes": [asdict(row) for row in self.changes or ()],
+            **({} if self.keeping is None else {"accuracy_preserving": self.keeping}),
         }
         by_group = {name: table.groups.records() for name, table in self.tables.items() if table.groups is not None}
         content |= {"groups": by_group} if by_group else {}

@@ -1,6 +1,7 @@
 """The report on somebody's own predictions: read from top to bottom it answers whether they can be believed."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from calibrant import metrics
+from calibrant.assessment import plainly
 from calibrant.assessment._controls import classes, temperature_alone, temperature_of, threshold
 from calibrant.assessment._table import Findings, Row, Table
 from calibrant.assessment.words import (
@@ -27,7 +30,21 @@ from calibrant.assessment.words import (
     percent,
     split,
 )
-from calibrant.html import Section, bar_diagram, curve_diagram, facts, figure, folded, page, readings, table, typeset
+from calibrant.catalog import CALIBRATORS
+from calibrant.html import (
+    Section,
+    bar_diagram,
+    both,
+    curve_diagram,
+    facts,
+    figure,
+    folded,
+    page,
+    readings,
+    table,
+    term,
+    typeset,
+)
 from calibrant.metrics import About, Curve, Difference
 from calibrant.metrics.curves import risk_coverage_of
 from calibrant.metrics.tables import thresholds_of
@@ -37,6 +54,17 @@ from calibrant.predictions import CORRECTNESS
 CUTS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # thresholds
 SHOWN = 15  # rows of the tables of classes and mistakes before the rest is folded away
 KICKER = "Are these probabilities true?"
+INFINITE = "what came true was given the probability 0, and a single such example makes the mean infinite"
+TERMS = {  # what is explained where it is met, and by which metric
+    "adaptive ECE": "adaptive_ece",
+    "class-wise ECE": "classwise_ece",
+    "ECE": "ece",
+    "NLL": "nll",
+    "Kuiper": "kuiper",
+    "Brier": "brier",
+    "AUROC": "auroc",
+    "AURC": "aurc",
+}
 
 Tables = Mapping[str, Table]  # by what was done to the predictions: one, or before and after
 
@@ -45,7 +73,7 @@ def measurement_page(measured: Table, more: Mapping[str, str]) -> str:
     """Return the HTML report on predictions as they are."""
     tables = {"value": measured}
     sections = [
-        Section("The answer", _answers(first_answers(measured))),
+        Section("The answer", _answers(first_answers(measured), plainly.first_answers(measured))),
         Section(measured.event.against, _diagrams({"As they are": measured}) + temperature_alone(measured)),
         Section("The numbers", _numbers(tables, {})),
         *_groups(tables),
@@ -64,7 +92,7 @@ def assessment_page(found: Findings, more: Mapping[str, str], saved: str | Path 
     tables = {"before": before} | ({} if found.chosen == "Identity" else {f"after {found.chosen}": after})
     changes = {row.name: row for row in found.changes or ()}
     sections = [
-        Section("The answer", _answers(answers(found))),
+        Section("The answer", _answers(answers(found), plainly.answers(found))),
         Section(
             before.event.against,
             _diagrams({_capital(name): each for name, each in tables.items()}) + temperature_of(found),
@@ -127,19 +155,22 @@ def _tiles(before: Table, after: Table, by: str) -> str:
         "NLL": (_moved(before["nll"].value, after["nll"].value, 3), by),
     }
     shown = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{typeset(big)}<small>{typeset(small)}</small></dd></div>"
+        f"<div><dt>{explained(name)}</dt><dd>{typeset(big)}<small>{typeset(small)}</small></dd></div>"
         for name, (big, small) in tiles.items()
     )
     return f'<dl class="tiles">{shown}</dl>'
 
 
 def _moved(before: float, after: float, digits: int) -> str:
-    first, last = f"{before:.{digits}f}", f"{after:.{digits}f}"
+    first, last = (About("").text(value, digits) for value in (before, after))
     return first if first == last else f"{first} → {last}"
 
 
-def _answers(told: Sequence[Answer]) -> str:
-    parts = "".join(f"<dt>{escape(question)}</dt><dd>{typeset(text)}</dd>" for question, text in told)
+def _answers(told: Sequence[Answer], plain: Sequence[str]) -> str:
+    parts = "".join(
+        f"<dt>{escape(question)}</dt><dd>{both(explained(text), typeset(simply))}</dd>"
+        for (question, text), simply in zip(told, plain, strict=True)
+    )
     return f'<dl class="answers">{parts}</dl>'
 
 
@@ -190,7 +221,7 @@ def _numbers(tables: Tables, changes: Mapping[str, Difference]) -> str:
         if pair:
             told = None if change is None else (change.difference, change.low, change.high)
             cells.append("" if told is None else _change(row.about, *told, sign=True))
-        rows.append([_two_lines(row.title, row.about.meaning), *cells])
+        rows.append([_what(row), *cells])
     head = ["", *tables, *(["change"] if pair else [])]
     note = f"In brackets: {at(first.level)} intervals."
     if pair:
@@ -200,15 +231,23 @@ def _numbers(tables: Tables, changes: Mapping[str, Difference]) -> str:
     return table(head, rows, caption=caption) + f'<p class="note">{typeset(note)}</p>'
 
 
+def _what(row: Row) -> Markup:
+    """Name a number: in the field's words with what they mean, or in plain words with the field's."""
+    exact, about = _two_lines(row.title, row.about.meaning), row.about
+    plain = about.heading(about.plain[:1].upper() + about.plain[1:])
+    return both(exact, _two_lines(plain, row.title)) if about.plain else exact
+
+
 def _ranking(found: Findings) -> str:
     held, tables = found.held_out, list(found.tables.values())
     lowest = min((nll for nll in held.values() if not math.isnan(nll)), default=math.nan)
-    head = ["calibrator", *(["held-out NLL"] if held else []), *headings(found.after, found.shown)]
+    names = [explained(text) for text in headings(found.after, found.shown)]
+    head = ["calibrator", *([explained("held-out NLL")] if held else []), *names]
     rows: list[list[str]] = []
     bold: list[list[bool]] = []
     for (name, each), good in zip(found.tables.items(), best(tables, found.shown), strict=True):
-        first = [("–" if math.isnan(held[name]) else f"{held[name]:.4f}")] if held else []
-        rows.append([name, *first, *(each[m].text for m in found.shown)])
+        first = [_value(found.after["nll"].about, held[name])] if held else []
+        rows.append([named(name), *first, *(_value(each[m].about, each[m].value) for m in found.shown)])
         bold.append([*([held[name] == lowest] if held else []), *good])
     why = (
         "The chosen one is marked: it has the lowest NLL on held-out folds of the fitting data. The other columns are "
@@ -218,7 +257,32 @@ def _ranking(found: Findings) -> str:
     )
     marked = [name == found.chosen for name in found.tables]
     body = table(head, rows, best=bold, marked=marked, caption="every calibrator")
-    return f'{body}<p class="note">{why}. The best value of a column is bold.</p>'
+    infinite = f" inf: {INFINITE}." if any(math.isinf(row.value) for each in tables for row in each) else ""
+    return f'{body}<p class="note">{why}. The best value of a column is bold.{infinite}</p>'
+
+
+def _value(about: About, value: float) -> Markup:
+    """Write a value; an infinite one says why it is."""
+    if math.isnan(value):
+        return Markup("–")
+    return term(about.text(value), INFINITE if math.isinf(value) else "")
+
+
+def named(calibrator: str) -> Markup:
+    """Name a calibrator in words, its code beside."""
+    called = CALIBRATORS.called(calibrator)
+    return typeset(called) + Markup(" <code>{}</code>").format(typeset(calibrator)) if called else typeset(calibrator)
+
+
+def explained(text: str) -> Markup:
+    """Return text whose abbreviations and names of tests say what they mean: each where it is first met."""
+    parts, met = re.split(rf"\b({'|'.join(TERMS)})\b", text), set[str]()
+    made = Markup("")
+    for i, part in enumerate(parts):
+        about = metrics.about(TERMS[part]) if i % 2 and part not in met else None
+        made += typeset(part) if about is None else term(part, f"{about.title}: {about.plain}; {about.meaning}")
+        met |= {part} if i % 2 else set()
+    return made
 
 
 def _classes(tables: Tables) -> list[Section]:
@@ -317,7 +381,7 @@ def _thresholds(tables: Tables) -> list[Section]:
 
 def _called(tables: Tables) -> Tables:
     """What is judged last first, since that is what one would use."""
-    return dict(reversed(tables.items()))
+    return dict(list(tables.items())[::-1])
 
 
 def _mistakes(found: Findings) -> str:
@@ -371,7 +435,8 @@ def _long(head: list[str], rows: list[list[str]], caption: str, what: str) -> st
 
 def _cell(row: Row) -> Markup:
     """A value with what says how surely it is known: its interval, its p-value, or how it compares."""
-    return _two_lines(row.text, evidence(row) or (row.note if row.name in ("ece", "adaptive_ece") else ""))
+    note = row.note if row.name in ("ece", "adaptive_ece") or math.isinf(row.value) else ""
+    return _two_lines(row.text, evidence(row) or note)
 
 
 def _change(about: About, value: float, low: float, high: float, *, sign: bool = False) -> Markup:

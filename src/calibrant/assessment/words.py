@@ -136,7 +136,7 @@ def group_rows(table: Table) -> list[list[str]]:
             room,
             f"{100 * ece:.2f}",
             floor,
-            f"{nll:.4f}",
+            table["nll"].about.text(nll),
         ]
 
     rows = [
@@ -182,7 +182,16 @@ def remedy(found: Findings) -> str:
     if accuracy is None and found.changes is not None:
         return f"{found.chosen}{why}. It takes {moved}."
     same = "may change predictions" if accuracy is None else _accuracy(accuracy)
-    return f"{found.chosen}{why}. It takes {moved}, and {same}."
+    return f"{found.chosen}{why}. It takes {moved}, and {same}.{_keeping(found)}"
+
+
+def _keeping(found: Findings) -> str:
+    """Name what keeps every prediction, where the chosen one costs accuracy beyond chance."""
+    if found.keeping is None:
+        return ""
+    table = found.tables[found.keeping]
+    reached = f"with an NLL of {table['nll'].text} and an ECE of {table['ece'].text} %"
+    return f" That is a loss beyond chance: {found.keeping} keeps every prediction, {reached}."
 
 
 def difference(found: Findings) -> str:
@@ -191,11 +200,12 @@ def difference(found: Findings) -> str:
     if nll is None or found.changes is None or not math.isfinite(nll.difference) or not math.isfinite(nll.low):
         return "It cannot be tested on these examples."
     word, level = "falls" if nll.difference < 0 else "rises", at(found.changes.level)
-    low, high = sorted((abs(nll.low), abs(nll.high)))
-    by = f"on the same examples NLL {word} by {abs(nll.difference):.4f}"
+    write = found.before["nll"].about.text
+    low, high = map(write, sorted((abs(nll.low), abs(nll.high))))
+    by = f"on the same examples NLL {word} by {write(abs(nll.difference))}"
     if nll.low > 0 or nll.high < 0:
         sure = "Yes" if nll.difference < 0 else "Yes, but for the worse"
-        return f"{sure}: {by} ({low:.4f} to {high:.4f} with {level}; {p_text(nll.p_value)})."
+        return f"{sure}: {by} ({low} to {high} with {level}; {p_text(nll.p_value)})."
     return (
         f"Not beyond chance: {by}, and the {level} interval of the change, {nll.low:+.4f} to {nll.high:+.4f}, holds 0 "
         f"({p_text(nll.p_value)})."

@@ -30,7 +30,7 @@ GRIDS = {  # temperatures of the papers' searches, in their order
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Identity:
-    """Leave the logits alone, of whatever classes: the baseline of every table."""
+    """No calibration: leave the logits alone, of whatever classes; the baseline of every table."""
 
     @classmethod
     @fits

@@ -1,6 +1,7 @@
 """Figures for a page: ink as inline SVG in the page's own colors, and marks that say what lies under the pointer."""
 
 import io
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -119,12 +120,11 @@ def _points(drawing: Figure) -> Iterator[Mark]:
         lines = ax.get_lines()
         named = [line for line in lines if not str(line.get_label()).startswith("_")]
         for line in named:
-            x, y = (np.asarray(values, dtype=float) for values in (line.get_xdata(), line.get_ydata()))
             name = f"{line.get_label()}: " if len(named) > 1 else ""
-            keep = np.unique(np.linspace(0, len(x) - 1, min(len(x), POINTS)).round().astype(int)) if len(x) else []
-            for j in keep:
-                if np.isfinite(x[j]) and np.isfinite(y[j]):
-                    yield Mark(x[j], y[j], f"{name}{_said(ax.xaxis, x[j])}, {_said(ax.yaxis, y[j])}", i)
+            x, y = (np.asarray(values, dtype=float).tolist() for values in (line.get_xdata(), line.get_ydata()))
+            known = [(a, b) for a, b in zip(x, y, strict=True) if math.isfinite(a) and math.isfinite(b)]
+            for a, b in known[:: max(1, math.ceil(len(known) / POINTS))]:
+                yield Mark(a, b, f"{name}{_said(ax.xaxis, a)}, {_said(ax.yaxis, b)}", i)
 
 
 def _said(axis: Axis, value: float) -> str:

@@ -57,6 +57,16 @@ def page(
     return visible(made, but="\n\t")
 
 
+def term(shown: str, meaning: str) -> Markup:
+    """Return words that say what they mean when they are pointed at."""
+    return Markup('<abbr title="{}">{}</abbr>').format(meaning, typeset(shown)) if meaning else typeset(shown)
+
+
+def both(exact: Markup, plain: Markup) -> Markup:
+    """Return what is shown, and what instead to who asks for plain words."""
+    return Markup('<span class="exact">{}</span><span class="plain">{}</span>').format(exact, plain)
+
+
 def numbers(kind: str, content: Any) -> str:
     """Return numbers for the page's script, which makes of them what `kind` says; without it, nothing is seen."""
     return f'<div class="play" data-kind="{kind}" hidden>{data(content)}</div>'

@@ -72,17 +72,17 @@
     }, []);
   }
 
+  // Terms say what they mean to the pointer and to the keyboard; inside a button it is the button that is reached.
   function terms() {
     for (const term of all("abbr[title]")) {
-      const words = term.title;
+      const words = term.title, host = term.closest("button") || term;
       const show = () => {
         const box = term.getBoundingClientRect();
         say(words, box.left, box.top);
       };
       term.removeAttribute("title");
-      fill(term, { tabindex: "0", "data-words": words, pointerenter: show, pointerleave: hush, focus: show, blur: hush }, [
-        make("span", { class: "unseen" }, ` (${words})`),
-      ]);
+      fill(term, { pointerenter: show, pointerleave: hush }, [make("span", { class: "unseen" }, ` (${words})`)]);
+      fill(host, { tabindex: "0", blur: hush, focus: () => { if (host.matches(":focus-visible")) show(); } }, []);
     }
   }
 

@@ -24,6 +24,7 @@ __all__ += ["sweep_ece"]
     "ECE",
     unit="share",
     meaning="bins of equal width; biased upward, so read it against its floor",
+    plain="typical gap between what is said and what happens",
     takes="events",
 )
 def ece(events: Judged, *, bins: Count = 15, norm: Norm = 1.0, edges: Edges = "equal_width") -> Scalar:
@@ -44,6 +45,7 @@ def ece(events: Judged, *, bins: Count = 15, norm: Norm = 1.0, edges: Edges = "e
     "adaptive ECE",
     unit="share",
     meaning="bins of equal numbers of examples, ties averaged",
+    plain="the same gap, over portions of equally many examples",
     takes="events",
 )
 def adaptive_ece(events: Judged, *, bins: Count = 15, edges: Literal["equal_mass", "mukhoti"] = "equal_mass") -> Scalar:
@@ -62,7 +64,13 @@ def adaptive_ece(events: Judged, *, bins: Count = 15, edges: Literal["equal_mass
     return _mean_gap(Bins.between(cuts, ties.value, ties.accuracy, ties.mass))
 
 
-@metric("MCE", unit="share", meaning="the largest gap of any bin, often decided by few examples", takes="events")
+@metric(
+    "MCE",
+    unit="share",
+    meaning="the largest gap of any bin, often decided by few examples",
+    takes="events",
+    plain="largest gap of any portion of the examples",
+)
 def mce(events: Judged, *, bins: Count = 15) -> Scalar:
     r"""Maximum calibration error, $\max_b |acc_b - conf_b|$ over non-empty bins (Guo et al. 2017, eq. 5).
 
@@ -79,6 +87,7 @@ def mce(events: Judged, *, bins: Count = 15) -> Scalar:
     "class-wise ECE",
     unit="share",
     meaning="every class's probability against its frequency, mean over classes",
+    plain="typical gap of every class's own probability",
     takes="predictions",
 )
 def classwise_ece(p: Predictions, *, bins: Count = 15, reduction: Literal["mean", "sum"] = "mean") -> Scalar:
@@ -105,6 +114,7 @@ def _squared_interval(events: Judged, *, level: float, bins: Count = 15) -> Inte
     "debiased L2 error",
     unit="share",
     meaning="without the bias of ECE, so it may come out negative",
+    plain="typical gap without what chance adds to it, large ones counting more",
     takes="events",
     interval=_squared_interval,
 )
@@ -149,6 +159,7 @@ def _adaptive_floor(events: Judged, *, level: float, bins: Count = 15) -> Interv
     unit="share",
     higher_is_better=None,
     meaning="ECE of a calibrated model with these confidences: mean, central 90 %",
+    plain="gap that even true probabilities show by chance",
     takes="events",
     interval=_floor,
 )
@@ -172,6 +183,7 @@ def noise_floor(events: Judged, *, bins: Count = 15) -> Scalar:
     unit="share",
     higher_is_better=None,
     meaning="the same for adaptive ECE",
+    plain="what of that other gap is chance",
     takes="events",
     interval=_adaptive_floor,
 )
@@ -188,6 +200,7 @@ def adaptive_noise_floor(events: Judged, *, bins: Count = 15) -> Scalar:
     "ECE-sweep",
     unit="share",
     meaning="as many bins of equal mass as leave their accuracies increasing",
+    plain="typical gap, over as many portions as the data bear",
     takes="events",
 )
 def sweep_ece(events: Judged, *, norm: Norm = 1.0) -> Scalar:

@@ -23,6 +23,7 @@ def _kuiper_test(events: Judged) -> Evidence:
     "Kuiper error",
     unit="share",
     meaning="largest mean gap over any range of confidences, no bins; p is the chance of as much if calibrated",
+    plain="largest gap that builds up over any range of what is said",
     takes="events",
     test=_kuiper_test,
 )
@@ -53,6 +54,7 @@ def _ks_test(events: Judged) -> Evidence:
     "Kolmogorov-Smirnov error",
     unit="share",
     meaning="largest mean gap over confidences up to any value, no bins",
+    plain="largest gap that builds up from the lowest probability on",
     takes="events",
     test=_ks_test,
 )

@@ -19,6 +19,7 @@ from calibrant.types import InputError, PerExample
 P = ParamSpec("P")
 Unit = Literal["share", "nats", ""]
 Takes = Literal["arrays", "predictions", "events"]
+LARGE = 1e7  # from which on a number is written with an exponent
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class About:
     higher_is_better: bool | None = False  # None: neither, such as a difference whose best is 0
     meaning: str = ""  # one line
     short: str = ""  # the title of a column
+    plain: str = ""  # what it is, for who is not in the field
 
     @property
     def percent(self) -> bool:
@@ -40,9 +42,16 @@ class About:
         """Name it, or `name`, with the unit it is shown in."""
         return (name or self.short or self.title) + (" (%)" if self.percent else "")
 
-    def text(self, value: float) -> str:
-        """Write a value in the unit it is shown in."""
-        return f"{100 * value:z.2f}" if self.percent else f"{value:z.4f}"
+    def text(self, value: float, digits: int | None = None) -> str:
+        """Write a value in the unit it is shown in, with 2 digits of a percentage and 4 of others, or so many.
+
+        >>> About("x").text(0.5), About("x", "share").text(0.5), About("x").text(1e296)
+        ('0.5000', '50.00', '1e296')
+        """
+        shown = 100 * value if self.percent else value
+        if LARGE <= abs(shown) < math.inf:
+            return f"{shown:.3g}".replace("e+", "e")
+        return f"{shown:z.{(2 if self.percent else 4) if digits is None else digits}f}"
 
     def best(self, values: list[float]) -> float:
         """Return the best of some values; nan of none, and where no direction is better."""
@@ -166,6 +175,7 @@ def metric(
     higher_is_better: bool | None = False,
     meaning: str = "",
     short: str = "",
+    plain: str = "",
     takes: Takes = "arrays",
     each: Callable[[Any], PerExample] | None = None,
     interval: Callable[..., Interval] | None = None,
@@ -177,6 +187,8 @@ def metric(
         def top3(logits, labels):
             return (logits.topk(3).indices == labels[:, None]).any(1).double().mean()
 
+    `meaning` is for who knows the field, `plain` a phrase for who does not.
+
     `takes`: "arrays", a function of (logits, labels) and, if it has that parameter, `weights`; "predictions", of
     `Predictions`; "events", of their `events`, so that it judges whatever the predictions say is to be judged. One
     whose parameter is annotated `Judged` needs them only sorted or binned, and works on a `Summary`, too.
@@ -185,7 +197,7 @@ def metric(
     """
 
     def declare(function: Callable[Concatenate[Any, P], Tensor]) -> Metric[P]:
-        about = About(title, unit, higher_is_better, meaning, short)
+        about = About(title, unit, higher_is_better, meaning, short, plain)
         return catalog.METRICS.register(Metric(function, about, takes, each, interval, test))
 
     return declare

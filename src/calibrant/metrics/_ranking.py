@@ -34,6 +34,7 @@ def _placements(p: Predictions) -> PerExample:
     "AUROC",
     higher_is_better=True,
     meaning="how often a positive outranks a negative",
+    plain="how often what came true is ranked above what did not",
     takes="predictions",
     each=_placements,
 )
@@ -58,6 +59,7 @@ def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") 
     unit="share",
     short="AURC",
     meaning="mean error of the most confident over all coverages; lower is better",
+    plain="error that is left when only the surest are acted on",
     takes="events",
 )
 def aurc(events: Judged) -> Scalar:

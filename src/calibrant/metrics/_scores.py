@@ -45,6 +45,7 @@ def _accuracy_interval(p: Predictions, *, level: float) -> Interval:
     unit="share",
     higher_is_better=True,
     meaning="share of predictions that are right",
+    plain="how often the prediction is right",
     takes="predictions",
     each=_correct,
     interval=_accuracy_interval,
@@ -74,6 +75,7 @@ def _error_interval(p: Predictions, *, level: float) -> Interval:
     "error",
     unit="share",
     meaning="share of predictions that are wrong",
+    plain="how often the prediction is wrong",
     takes="predictions",
     each=_wrong,
     interval=_error_interval,
@@ -96,6 +98,7 @@ def _nll(p: Predictions) -> PerExample:
     unit="nats",
     short="NLL",
     meaning="mean −log p of the true class, in nats; lower is better",
+    plain="surprise at the truth, large where what came true was called unlikely",
     takes="predictions",
     each=_nll,
 )
@@ -121,6 +124,7 @@ def _brier(p: Predictions) -> PerExample:
     "Brier score",
     short="Brier",
     meaning="squared distance of the probabilities from the truth, 0 to 2",
+    plain="distance of the probabilities from what came true",
     takes="predictions",
     each=_brier,
 )
@@ -141,6 +145,7 @@ def _event_brier(events: Events) -> PerExample:
     "Brier score of the event",
     short="Brier",
     meaning="squared distance of what is said from what happens, 0 to 1",
+    plain="distance of what is said from what happens",
     takes="events",
     each=_event_brier,
 )
@@ -183,6 +188,7 @@ def _confident_interval(events: Events, *, level: float, above: Share = 0.99) ->
     higher_is_better=None,
     short="at least 99 % confident",
     meaning="how many predictions are that sure",
+    plain="how many predictions claim to be all but certain",
     takes="events",
     interval=_confident_interval,
 )
@@ -205,6 +211,7 @@ def _confident_accuracy_interval(events: Events, *, level: float, above: Share =
     unit="share",
     higher_is_better=True,
     meaning="how many of those are right",
+    plain="how often those are right",
     takes="events",
     interval=_confident_accuracy_interval,
 )
@@ -227,6 +234,7 @@ def _gap(events: Events) -> PerExample:
     unit="share",
     higher_is_better=None,
     meaning="above 0: overconfident on the whole",
+    plain="what is said minus what happens, on average",
     takes="events",
     each=_gap,
 )

@@ -12,7 +12,13 @@ __all__ = ["smooth_ece"]
 _GRID = 1 << 14
 
 
-@metric("smooth ECE", unit="share", meaning="smoothed over confidences, no bins", takes="events")
+@metric(
+    "smooth ECE",
+    unit="share",
+    meaning="smoothed over confidences, no bins",
+    takes="events",
+    plain="typical gap, without dividing the examples into portions",
+)
 def smooth_ece(events: Judged) -> Scalar:
     r"""Smooth ECE, the error seen through a window as wide as the error itself (Blasiok & Nakkiran 2024).
 

@@ -1,0 +1,100 @@
+"""The same answers for people who are not in the field: no test, no interval, no abbreviation."""
+
+import math
+
+from calibrant.assessment._table import Findings, Table
+from calibrant.assessment.words import LIKELY, MOST_GROUPS, listed, unseen
+from calibrant.catalog import CALIBRATORS
+
+
+def first_answers(table: Table) -> list[str]:
+    """Answer, in the order of `words.first_answers`."""
+    told = [_calibrated(table), _which_way(table)]
+    return told if table.groups is None else [*told, _by_group(table)]
+
+
+def answers(found: Findings) -> list[str]:
+    """Answer, in the order of `words.answers`."""
+    told = [*first_answers(found.before), _remedy(found)]
+    if found.chosen == "Identity":
+        return told
+    told += [_difference(found), _calibrated(found.after)]
+    return told if found.after.groups is None else [*told, _by_group(found.after)]
+
+
+def name(calibrator: str) -> str:
+    """Name a calibrator in words, with its code; the code alone of what has none."""
+    called = CALIBRATORS.called(calibrator)
+    return f"{called[0].lower()}{called[1:]} ({calibrator})" if called else calibrator
+
+
+def _calibrated(table: Table) -> str:
+    gap, luck = _points(table["ece"].value), _points(table["noise_floor"].high)
+    many = f"{table.n:,} {table.event.among.partition(' ')[0]}"
+    if table["kuiper"].p_value < LIKELY:
+        return (
+            f"No. What it says and what happens are typically {gap} points apart, and that is no accident of these "
+            f"{many}. (Luck alone could make it look up to {luck} apart.)"
+        )
+    hidden = f"An error of up to {_points(unseen(table))} points could still hide."
+    return f"As far as {many} can tell, yes: what differs can be luck. {hidden}"
+
+
+def _which_way(table: Table) -> str:
+    outcome = table.event.outcome
+    said, came = f"{100 * table.said:.1f}", f"{100 * table.happened.value:.1f}"
+    facts = f"out of 100 it expects {said} to be {outcome}, and {came} are"
+    gap = table["signed_gap"]
+    if gap.low > 0 or gap.high < 0:
+        return f"It promises too {'much' if gap.low > 0 else 'little'}: {facts}."
+    return f"Neither clearly too much nor too little: {facts}."
+
+
+def _by_group(table: Table) -> str:
+    groups = table.groups
+    assert groups is not None
+    off = [i for i in groups.worst_first if float(groups.beyond[i]) > 0]
+    if not off:
+        return f"In none of {len(groups.names)} groups is it off by more than luck explains."
+    shown = [
+        f"{groups.names[i]} (it promises {_points(abs(float(groups.gap[i])))} points too "
+        f"{'much' if float(groups.gap[i]) > 0 else 'little'})"
+        for i in off[:MOST_GROUPS]
+    ]
+    more = [f"{len(off) - MOST_GROUPS} more"] if len(off) > MOST_GROUPS else []
+    return f"In {len(off)} of {len(groups.names)} groups it is off by more than luck: {listed([*shown, *more])}."
+
+
+def _remedy(found: Findings) -> str:
+    if found.chosen == "Identity":
+        return "Nothing that was tried does better on examples it had not seen."
+    first, last = (_points(table["ece"].value) for table in (found.before, found.after))
+    why = ": of all that was tried, it is surprised least by examples it has not seen" if found.held_out else ""
+    called = name(found.chosen)
+    apart = f"What it says and what happens are then {last} points apart, instead of {first}."
+    return f"{called[0].upper()}{called[1:]}{why}. {apart}{_predictions(found)}"
+
+
+def _predictions(found: Findings) -> str:
+    """Say what becomes of the predictions themselves."""
+    change = next((row for row in found.changes or () if row.name == "accuracy"), None)
+    if change is None:
+        return ""
+    if change.low == change.high == 0:
+        return " The predictions themselves stay as they are."
+    more = round(10_000 * change.difference)
+    moved = f"{abs(more)} {'more' if more > 0 else 'fewer'} are right" if more else "about as many are right"
+    return f" It also changes some predictions: of 10,000, {moved}."
+
+
+def _difference(found: Findings) -> str:
+    nll = None if found.changes is None else found.changes["nll"]
+    if nll is None or not math.isfinite(nll.low):
+        return "That cannot be told from these examples."
+    if nll.high < 0:
+        return "Yes: so clear an improvement, on the very same examples, is not luck."
+    return "Yes, but for the worse." if nll.low > 0 else "It may be luck."
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:.1f}"

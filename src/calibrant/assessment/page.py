@@ -32,9 +32,11 @@ from calibrant.assessment.words import (
 )
 from calibrant.catalog import CALIBRATORS
 from calibrant.html import (
+    INFINITE,
     Section,
     bar_diagram,
     both,
+    coded,
     curve_diagram,
     facts,
     figure,
@@ -54,7 +56,6 @@ from calibrant.predictions import CORRECTNESS
 CUTS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # thresholds
 SHOWN = 15  # rows of the tables of classes and mistakes before the rest is folded away
 KICKER = "Are these probabilities true?"
-INFINITE = "what came true was given the probability 0, and a single such example makes the mean infinite"
 TERMS = {  # what is explained where it is met, and by which metric
     "adaptive ECE": "adaptive_ece",
     "class-wise ECE": "classwise_ece",
@@ -247,7 +248,13 @@ def _ranking(found: Findings) -> str:
     bold: list[list[bool]] = []
     for (name, each), good in zip(found.tables.items(), best(tables, found.shown), strict=True):
         first = [_value(found.after["nll"].about, held[name])] if held else []
-        rows.append([named(name), *first, *(_value(each[m].about, each[m].value) for m in found.shown)])
+        rows.append(
+            [
+                coded(CALIBRATORS.called(name), name),
+                *first,
+                *(_value(each[m].about, each[m].value) for m in found.shown),
+            ]
+        )
         bold.append([*([held[name] == lowest] if held else []), *good])
     why = (
         "The chosen one is marked: it has the lowest NLL on held-out folds of the fitting data. The other columns are "
@@ -266,12 +273,6 @@ def _value(about: About, value: float) -> Markup:
     if math.isnan(value):
         return Markup("–")
     return term(about.text(value), INFINITE if math.isinf(value) else "")
-
-
-def named(calibrator: str) -> Markup:
-    """Name a calibrator in words, its code beside."""
-    called = CALIBRATORS.called(calibrator)
-    return typeset(called) + Markup(" <code>{}</code>").format(typeset(calibrator)) if called else typeset(calibrator)
 
 
 def explained(text: str) -> Markup:

@@ -231,7 +231,7 @@ def _show_tables(found: "Result") -> None:
         out.print(f"[dim]{spread}, temperature in brackets, best in bold[/dim]")
         notes = dict.fromkeys(t.tested for t in found.tables if t.tested)
         out.print(*(f"[dim]{note}[/dim]" for note in notes), "", sep="\n")
-        out.print(visible(found.finding), markup=False)
+        out.print(visible(found.finding, but="\n"), markup=False)
 
 
 def _show_status(found: "Status") -> None:

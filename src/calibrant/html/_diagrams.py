@@ -17,6 +17,7 @@ from calibrant.metrics.curves import corp_of
 from calibrant.plots import confidence_histogram, reliability, reliability_curve
 
 DRAWS = 200
+INFINITE = "what came true was given the probability 0, and a single such example makes the mean infinite"
 TOP = ("confidence", "accuracy", "right")  # what is said, how often it happens, and that it did
 
 

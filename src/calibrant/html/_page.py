@@ -62,6 +62,12 @@ def term(shown: str, meaning: str) -> Markup:
     return Markup('<abbr title="{}">{}</abbr>').format(meaning, typeset(shown)) if meaning else typeset(shown)
 
 
+def coded(words: str, code: str) -> Markup:
+    """Return a method's name in words with its code beside; the code alone where there are no words."""
+    shown = typeset(code).replace("(", Markup("<wbr>("))
+    return Markup("{} <code>{}</code>").format(typeset(words), shown) if words else shown
+
+
 def both(exact: Markup, plain: Markup) -> Markup:
     """Return what is shown, and what instead to who asks for plain words."""
     return Markup('<span class="exact">{}</span><span class="plain">{}</span>').format(exact, plain)
@@ -131,7 +137,9 @@ def table(
 
 
 def _head(cell: str) -> str:
-    return f'<th scope="col">{_cell(cell).replace("(", Markup("<wbr>("))}</th>' if cell else "<td></td>"
+    if not cell:
+        return "<td></td>"
+    return f'<th scope="col">{cell if isinstance(cell, Markup) else typeset(cell).replace("(", Markup("<wbr>("))}</th>'
 
 
 def _cell(cell: str) -> Markup:

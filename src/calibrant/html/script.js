@@ -101,7 +101,7 @@
     const copy = cell.cloneNode(true);
     const small = all("small", copy).map((part) => { part.remove(); return tidy(part.textContent); }).join(" ");
     all(".unseen, .plain", copy).forEach((part) => part.remove());
-    return [tidy(copy.textContent), small];
+    return [tidy((copy.querySelector("code") || copy).textContent), small];
   }
   const tidy = (text) => text.replace(/\u00a0/g, " ").replace(/\u2212/g, "-").replace(/\s+/g, " ").trim();
   const bare = (text) => (/^-?[\d,]+(\.\d+)?$/.test(text) ? text.replace(/,/g, "") : text);
@@ -158,7 +158,7 @@
       all("[aria-expanded=true]", body).forEach((one) => one.setAttribute("aria-expanded", "false"));
       let count = 0;
       for (const row of order) {
-        const fits = row.matches(".group") || said(row.cells[0])[0].toLowerCase().includes(wanted);
+        const fits = row.matches(".group") || row.cells[0].textContent.toLowerCase().includes(wanted);
         row.hidden = !fits || (!everything && !wanted && count >= shown);
         if (fits) count += 1;
       }

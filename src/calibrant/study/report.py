@@ -1,15 +1,19 @@
 """The report of a study: the pieces of a page, made of numbers that exist already."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from markupsafe import Markup
 
+from calibrant.catalog import CALIBRATORS, LOSSES
 from calibrant.html import (
     BAR_READING,
     CURVE_READING,
+    INFINITE,
     Section,
     bar_diagram,
+    coded,
     curve_diagram,
     facts,
     figure,
@@ -18,6 +22,7 @@ from calibrant.html import (
     page,
     percent,
     table,
+    term,
     typeset,
 )
 from calibrant.metrics import About, in_words
@@ -56,9 +61,12 @@ def study_report(
     seconds = sum(store.record(run)["facts"]["seconds"] for run in trained)
     curves, bars = _diagrams(study, measured)
     sections = [
-        Section("Results", result_tables(study, tables)),
+        Section("Results", _other_places(tables) + result_tables(study, tables)),
         Section("Confidence against accuracy", curves + CURVE_READING + folded("The same in classical bars", bars)),
     ]
+    if len({row[:2] for row in tables[0].rows}) > 1:
+        told = _first_of(tables)
+        sections.insert(1, Section("Networks side by side", "".join(side_by_side(t) for t in told)))
     if shifted := [t for t in tables if t.shift]:
         sections.append(Section("Under shift", SHIFT_READING + _shifted(shifted)))
     swept = sweeps(study, (row for one in measured for row in one.rows))
@@ -71,6 +79,13 @@ def study_report(
     return page(
         study.title or study.name, findings(tables), sections, ran | facts(command), kicker="A calibration study"
     )
+
+
+def _other_places(tables: Sequence[Table]) -> str:
+    """What was found where the opening does not say it."""
+    rest = by_place(_judged_by(tables))[SAID:]
+    told = "".join(f"<dt>{typeset(place)}</dt><dd>{typeset(words)}</dd>" for place, words in rest)
+    return folded(f"What was found in {len(rest)} more places", f'<dl class="answers">{told}</dl>') if rest else ""
 
 
 def _recipes(study: Study, runs: Sequence[Run]) -> dict[str, str]:
@@ -97,20 +112,37 @@ def result_tables(study: Study, tables: Sequence[Table]) -> str:
     return "".join(table for table, _ in made[:first]) + more + _legend(study, tables)
 
 
+def _first_of(tables: Sequence[Table]) -> list[Table]:
+    """The tables of the first metric, of NLL and of ECE: how good the networks are, and how true."""
+    here = [t for t in tables if not t.shift]
+    named = [t for t in here if family(t.metric) in ("nll", "ece")]
+    return list({t.metric: t for t in (here[0], *named)}.values())
+
+
 def finding(made: Sequence[Table]) -> str:
     """Say in words what a study found, a line for each place."""
     return "\n".join(findings(made))
 
 
+def _judged_by(made: Sequence[Table]) -> Table:
+    return next((t for t in made if family(t.metric) == "ece" and not t.shift), made[0])
+
+
 def findings(made: Sequence[Table]) -> list[str]:
     """Say in words what a study found, place by place: who is over- and underconfident, and what is best."""
-    table = next((t for t in made if family(t.metric) == "ece" and not t.shift), made[0])
+    table = _judged_by(made)
     places = list(dict.fromkeys(row[:2] for row in table.rows))
     if len(places) == 1:
         return [" ".join(_finding(table, table.rows))]
-    told = (" ".join(_finding(table, [row for row in table.rows if row[:2] == place])) for place in places[:SAID])
-    parts = [f"{network} on {dataset}: {words}" for (dataset, network), words in zip(places, told)]
-    return [*parts, *([f"So it goes on for {len(places) - SAID} more, in the tables."] if len(places) > SAID else [])]
+    parts = [f"{place}: {words}" for place, words in by_place(table)[:SAID]]
+    return [*parts, *([f"So it goes on for {len(places) - SAID} more, place by place."] if len(places) > SAID else [])]
+
+
+def by_place(table: Table) -> list[tuple[str, str]]:
+    """Say of every place what was found there."""
+    places = dict.fromkeys(row[:2] for row in table.rows)
+    told = (" ".join(_finding(table, [row for row in table.rows if row[:2] == place])) for place in places)
+    return [(f"{network} on {dataset}", words) for (dataset, network), words in zip(places, told, strict=True)]
 
 
 def _finding(table: Table, rows: Sequence[tuple[str, ...]]) -> list[str]:
@@ -160,9 +192,13 @@ def _study_table(t: Table) -> str:
     places = [f"{network} on {dataset}" for dataset, network, _ in t.rows]
     several = len(set(places)) > 1
     groups = {i: place for i, place in enumerate(places) if several and (i == 0 or place != places[i - 1])}
-    rows = [[row[2], *(_beside(t.cells[row, c], t.about) for c in t.columns)] for row in t.rows]
+    rows = [
+        [coded(LOSSES.called(row[2]), row[2]), *(_beside(t.cells[row, c], t.about) for c in t.columns)]
+        for row in t.rows
+    ]
     best = [[t.cells[row, c].best for c in t.columns] for row in t.rows]
-    made = table([t.side, *t.columns], rows, best=best, caption=t.heading, named=True, groups=groups)
+    head = [t.side, *(coded(CALIBRATORS.called(c), c) for c in t.columns)]
+    made = table(head, rows, best=best, caption=t.heading, named=True, groups=groups)
     notes = "".join(f'<p class="note">{typeset(note)}</p>' for note in t.own_notes)
     words = in_words(t.metric)
     words = words[:1].upper() + words[1:] + (f" on {t.shift}" if t.shift else "")
@@ -173,10 +209,49 @@ def _beside(cell: Cell, about: About) -> str:
     """Return our number and, small below it, what the calibrator learned and the paper's number."""
     value, opening, learned = cell.text(about).partition(" (")
     learned, _, mark = learned.rpartition(")")
-    ours = typeset("\N{EN DASH}" if value == "nan" else value + mark)
+    ours = _kept_together("\N{EN DASH}" if value == "nan" else value + mark)
     small = [f"({learned})"] if opening else []
     small += [f"paper {cell.printed.text(about)}"] if cell.printed else []
     return ours + Markup("".join(f"<small>{typeset(line)}</small>" for line in small))
+
+
+def _kept_together(value: str) -> Markup:
+    """Let a line end before the deviation, and nowhere else."""
+    if value == "inf":
+        return term(value, INFINITE)
+    mean, sign, rest = value.partition(" ± ")
+    parts = [mean, f"± {rest}"] if sign else [value]
+    return Markup(" ").join(Markup("<span>{}</span>").format(typeset(part)) for part in parts)
+
+
+def side_by_side(t: Table) -> str:
+    """Return a table of the losses against the networks: without a calibrator and, small below it, with the best."""
+    places = list(dict.fromkeys(row[:2] for row in t.rows))
+    names = list(dict.fromkeys(row[2] for row in t.rows))
+    raw = "Identity" if "Identity" in t.columns else t.columns[0]
+    rows: list[list[str]] = []
+    best: list[list[bool]] = []
+    for name in names:
+        cells = [_with_best(t, (*place, name), raw) for place in places]
+        rows.append([coded(LOSSES.called(name), name), *(cell for cell, _ in cells)])
+        best.append([there for _, there in cells])
+    head = [t.side, *(f"{network} on {dataset}" for dataset, network in places)]
+    made = table(head, rows, best=best, caption=f"{t.heading}, side by side", named=True)
+    note = "Without a calibrator and, below, with the best of them; bold is the best of a column."
+    return f'<h3>{typeset(in_words(t.metric))}<code>{typeset(t.metric)}</code></h3>{made}<p class="note">{note}</p>'
+
+
+def _with_best(t: Table, row: tuple[str, ...], raw: str) -> tuple[str, bool]:
+    """A cell of the losses against the networks, and whether it is the best without a calibrator."""
+    if (row, raw) not in t.cells:
+        return "\N{EN DASH}", False
+    known = {column: t.cells[row, column] for column in t.columns}
+    least = t.about.best([cell.mean for cell in known.values()])
+    by = next((column for column, cell in known.items() if cell.mean == least), raw)
+    there = t.about.best([cell.mean for (r, c), cell in t.cells.items() if c == raw and r[:2] == row[:2]])
+    ours = _kept_together(replace(known[raw], mark="", temperature=math.nan, learned={}).text(t.about))
+    below = f"{t.about.text(known[by].mean)} by {by}" if by != raw else "the best as it is"
+    return ours + Markup("<small>{}</small>").format(typeset(below)), known[raw].mean == there
 
 
 def _legend(study: Study, made: Sequence[Table]) -> str:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from calibrant import Predictions
+from calibrant.html import typeset
 from calibrant.study import Grid, Recipe, Store, Study, report
 from calibrant.study.report import finding, study_report
 from calibrant.study.rows import measured
@@ -60,6 +61,50 @@ def test_every_place_has_a_finding_of_its_own(measurements):
         here = said.partition(f"{row[1]} on {row[0]}: ")[2].partition("Without a calibrator, ")[2]
         lowest = min((r for r in ece.rows if r[:2] == row[:2]), key=lambda r: ece.cells[r, "Identity"].mean)
         assert here.startswith(f"{lowest[2]} has the lowest")
+
+
+def test_findings_are_printed_line_by_line(measurements, capsys):
+    from calibrant.cli import study as commands
+
+    class Shown:
+        tables, spread, finding = (), "", "one on a: this.\nanother on b: that."
+
+    Shown.tables = measurements[0][:1]
+    commands._show_tables(Shown)
+    assert capsys.readouterr().out.endswith("one on a: this.\nanother on b: that.\n")
+
+
+def test_places_beyond_the_first_few_have_their_findings_too(measurements, monkeypatch):
+    monkeypatch.setattr(report, "SAID", 2)
+    made = measurements[0]
+    assert report.findings(made)[-1] == "So it goes on for 2 more, place by place."
+    told = report._other_places(made)
+    ece = next(t for t in made if t.metric == "ece")
+    for place, words in report.by_place(ece)[2:]:
+        assert f"<dt>{place}</dt><dd>{typeset(words)}</dd>" in told
+    assert "resnet8 on digits" not in told
+
+
+def test_networks_stand_side_by_side(measurements):
+    ece = next(t for t in measurements[0] if t.metric == "ece")
+    made = report.side_by_side(ece)
+    head = re.findall(r'<th scope="col">(.*?)</th>', made)
+    assert head == [
+        "trained with",
+        *(f"resnet8 on {name}" for name in ("digits", "svhn", "cifar10")),
+        "resnet20 on cifar10",
+    ]
+    rows = re.findall(r"<tr><th.*?</tr>", made.partition("<tbody>")[2])
+    assert [re.search("<code>(.*?)</code>", row)[1] for row in rows] == list(LOSSES)
+    for row, loss in zip(rows, LOSSES, strict=True):
+        cells = re.findall("<td>(.*?)</td>", row)
+        for cell, place in zip(cells, dict.fromkeys(row[:2] for row in ece.rows), strict=True):
+            mine = {column: ece.cells[(*place, loss), column] for column in ece.columns}
+            assert ece.about.text(mine["Identity"].mean) in cell
+            least = min(c.mean for c in mine.values())
+            assert ece.about.text(least) in cell
+            lowest = min(ece.cells[(*place, other), "Identity"].mean for other in LOSSES)
+            assert ("<strong>" in cell) == (mine["Identity"].mean == lowest)
 
 
 def test_many_losses_are_told_by_the_range_of_their_temperatures(measurements):

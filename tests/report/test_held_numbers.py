@@ -1,0 +1,192 @@
+"""What a page holds for its script, and its words for who is not in the field, without any browser."""
+
+import json
+import math
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from calibrant import Predictions, assess, calibrators, measure, metrics
+from calibrant.assessment import _controls, plainly, words
+from calibrant.assessment._assess import KEEPING
+from calibrant.assessment._scaled import grid
+from calibrant.assessment.page import explained
+from calibrant.catalog import CALIBRATORS, LOSSES, METRICS
+from calibrant.html import INFINITE
+from calibrant.metrics import Metric, Summary
+
+
+def drawn(n: int, seed: int, k: int = 3, by: float = 2.0, shift: float = 0.0, **more: Any) -> Predictions:
+    """Predictions `by` times too sure; `shift` makes class 0 likelier than the logits say."""
+    g = torch.Generator().manual_seed(seed)
+    z = 1.5 * torch.randn(n, k, generator=g, dtype=torch.float64)
+    true = z + shift * torch.nn.functional.one_hot(torch.tensor(0), k)
+    return Predictions(by * z, torch.multinomial(true.softmax(-1), 1, generator=g).squeeze(1), **more)
+
+
+def held(html: str) -> Any:
+    """The numbers of the one control that a text holds."""
+    (text,) = re.findall(r'<script type="application/json">(.*?)</script>', html)
+    return json.loads(text)
+
+
+@pytest.mark.parametrize(("of", "weighted"), [("top", False), (1, True)])
+def test_every_step_of_the_temperature_is_the_metric_there(of, weighted):
+    w = torch.arange(200) % 3 if weighted else None
+    p = drawn(200, 0, weights=w)
+    shown = held(_controls.temperature_alone(measure(p, of=of)))
+    assert len(shown["steps"]) == 61
+    assert shown["steps"][shown["one"]]["name"] == "T = 1.00"
+    for i in (0, 20, 24, 37, 60):
+        t = 2 ** ((i - 24) / 12)
+        made, step = (
+            p.mapped(calibrators.Temperature(torch.tensor(t, dtype=torch.float64))).judging(of),
+            shown["steps"][i],
+        )
+        (ece, chance), (nll, _), (said, _), (happened, _) = step["tiles"]
+        floor, bins = metrics.noise_floor.interval(made), metrics.tables.bins(made)
+        assert ece == f"{100 * float(metrics.ece(made)):.2f} %"
+        assert chance == f"by chance {100 * floor.value:.2f} %, up to {100 * floor.high:.2f} %"
+        assert nll == f"{float(metrics.nll(made)):.4f}"
+        full = bins.count > 0
+        assert [cell[0] for cell in step["cells"]] == full.nonzero().squeeze(1).tolist()
+        assert [cell[1] for cell in step["cells"]] == bins.count[full].tolist()
+        assert [cell[3] / 1e6 for cell in step["cells"]] == pytest.approx(bins.accuracy[full].tolist(), abs=6e-7)
+        assert float(said.split()[0]) - float(happened.split()[0]) == pytest.approx(
+            100 * float(metrics.signed_gap(made)), abs=0.11
+        )
+
+
+def test_fewer_temperatures_of_more_logits_and_none_of_too_many():
+    assert [len(grid(n, 10**6)) for n in (1_000, 20_000, 50_000, 100_000)] == [61, 31, 16, 0]
+    assert all(1.0 in grid(n, 10**6) for n in (1_000, 20_000, 50_000))
+
+
+def test_of_predictions_in_pieces_there_is_a_switch_and_no_slider():
+    p = drawn(300, 0)
+    assert _controls.temperature_alone(measure(Summary.from_predictions(p))) == ""
+    found = assess(p[:150], [p[150:200], p[200:]], ("Identity", "Temperature"))
+    shown = held(_controls.temperature_of(found))
+    assert shown["steps"] == []
+    assert [one["name"] for one in shown["maps"]] == ["as they came", "Temperature"]
+    assert "read in pieces" in shown["note"]
+
+
+def test_the_page_holds_as_much_of_any_number_of_rows():
+    def size(n: int) -> int:
+        measured = measure(drawn(n, 1))
+        parts = _controls.temperature_alone(measured), _controls.threshold({"": measured})
+        return sum(map(len, parts)) + len(_controls.classes({"": measured}, [measured.classes]))
+
+    assert size(4_000) < 1.2 * size(1_000)
+
+
+def test_thresholds_have_the_intervals_of_shares():
+    p = drawn(500, 2)
+    said, right = p.events.confidence, p.events.happened
+    found = metrics.tables.thresholds(p, at=[0.0, 0.7, 0.999999], level=0.8)
+    for i, c in enumerate((0.0, 0.7)):
+        there = right[said >= c]
+        room = metrics.wilson(float(there.mean()), float(len(there)), 0.8)
+        assert (float(found.low[i]), float(found.high[i])) == pytest.approx((room.low, room.high))
+    assert (float(found.low[2]), float(found.high[2])) == (0.0, 1.0)
+    clusters = torch.arange(500) // 5
+    whole = metrics.tables.thresholds(drawn(500, 2, clusters=clusters), at=[0.0])
+    room = metrics.share_interval(right, None, 0.90, clusters)
+    assert (float(whole.low[0]), float(whole.high[0])) == pytest.approx((room.low, room.high), abs=1e-3)
+    assert float(whole.high[0] - whole.low[0]) != pytest.approx(float(found.high[0] - found.low[0]), abs=1e-6)
+
+
+def test_cells_of_classes_are_the_bins_of_their_probabilities():
+    p = drawn(400, 3)
+    found = metrics.tables.classes(p, bins=10)
+    for j in range(3):
+        bins = metrics.tables.bins(p.judging(j), bins=10)
+        torch.testing.assert_close(found.cells[j, :, 0], bins.weight)
+        torch.testing.assert_close(found.cells[j, :, 2], (bins.weight * bins.accuracy).nan_to_num(0.0))
+        assert float(found.cells[j, :, 1:].diff(dim=1).abs().sum()) == pytest.approx(float(found.ece[j]))
+
+
+def test_a_class_is_told_its_most_confident_mistakes():
+    p = drawn(300, 4)
+    told = measure(p).mistakes_of([2], 4)[2]
+    wrong = (p.predicted != p.labels) & ((p.labels == 2) | (p.predicted == 2))
+    said = p.outcomes.confidence.masked_fill(~wrong, 0)
+    assert [m.row for m in told] == said.argsort(descending=True)[:4].tolist()
+    assert [m.before for m in told] == said.sort(descending=True).values[:4].tolist()
+
+
+def test_where_auto_costs_accuracy_beyond_chance_what_keeps_it_is_shown_beside():
+    val, test = drawn(2000, 5, shift=1.5), drawn(2000, 6)
+    found = assess(val, test, ("Identity", "Temperature", "Auto"), choose="Auto")
+    assert found.changes["accuracy"].high < 0
+    assert found.keeping == KEEPING
+    assert found.tables[KEEPING]["accuracy"].value == found.before["accuracy"].value
+    own = calibrators.Auto.fit(val, accuracy_preserving=True)
+    expected = float(metrics.nll(test.double().mapped(own)))
+    assert found.tables[KEEPING]["nll"].value == pytest.approx(expected)
+    assert f"{KEEPING} keeps every prediction, with an NLL of {expected:.4f}" in words.remedy(found)
+    assert json.loads(found.json())["accuracy_preserving"] == KEEPING
+    same = assess(drawn(1000, 7), test, ("Identity", "Auto"), choose="Auto")
+    assert same.keeping is None
+    assert KEEPING not in same.tables
+    assert KEEPING not in words.remedy(same)
+
+
+@pytest.mark.parametrize(("by", "chosen"), [(2.0, None), (1.0, "Temperature"), (1.0, "Identity")])
+def test_plain_answers_stand_beside_the_exact_ones_and_have_no_jargon(by, chosen):
+    groups = [["a", "b"][i % 2] for i in range(1000)]
+    found = assess(
+        drawn(1000, 8, by=by), drawn(1000, 9, by=by, groups=groups), ("Identity", "Temperature"), choose=chosen
+    )
+    exact, plain = words.answers(found), plainly.answers(found)
+    assert len(exact) == len(plain)
+    assert all(text and text[0].isupper() and text[-1] in ".)" for text in plain)
+    assert not re.search(r"ECE|NLL|Kuiper|interval|quantile|p [=<]|nan|likelihood", " ".join(plain))
+    gap = f"{100 * found.before['ece'].value:.1f} points apart"
+    assert (gap in plain[0]) == exact[0][1].startswith(("No:", "Probably not:"))
+    assert f"{100 * found.before.happened.value:.1f} are" in plain[1]
+
+
+def test_terms_say_what_they_mean_where_they_are_first_met():
+    made = explained("its ECE <b> and NLL, then ECE")
+    assert made.count("<abbr") == 2
+    assert made.endswith("then ECE")
+    assert "&lt;b&gt;" in made
+    assert 'title="ECE: typical gap between what is said and what happens; bins of equal width' in made
+    shown = [m for name in ("ece", "nll", "kuiper", "brier", "accuracy") if isinstance(m := METRICS[name], Metric)]
+    assert all(m.about.plain for m in shown)
+
+
+def test_infinity_is_explained():
+    p = Predictions([[0.0, -torch.inf], [0.0, 1.0], [1.0, 0.0]] * 10, [1, 1, 0] * 10)
+    found = assess(p, p[[0, 1, 2, 3]], ("Identity", "Temperature"))
+    assert math.isinf(found.before["nll"].value)
+    page = found.html()
+    assert "a probability of 0 came true" in page
+    assert f"inf: {INFINITE}." in page
+    assert f'<abbr title="{INFINITE}">inf</abbr>' in page
+
+
+def test_methods_are_called_by_their_docstrings():
+    assert CALIBRATORS.called("Temperature(criterion='ece')") == "Temperature scaling"
+    assert CALIBRATORS.called("Identity") == "No calibration"
+    assert LOSSES.called("focal(gamma=3)") == "Focal loss"
+    assert LOSSES.called("mine.loss") == CALIBRATORS.called("a.safetensors") == ""
+    assert all(registry.called(name) for registry in (CALIBRATORS, LOSSES) for name in registry)
+
+
+@pytest.mark.parametrize(("name", "value", "text"), [("nll", 1e296, "1e296"), ("ece", 0.1234, "12.34")])
+def test_no_number_is_longer_than_its_column(name, value, text):
+    assert metrics.about(name).text(value) == text
+    assert metrics.about(name).text(-1.5e300) in ("-1.5e300", "-1.5e302")
+    assert max(len(metrics.about(name).text(sign * 10.0**e)) for e in range(-12, 300, 7) for sign in (-1, 1)) <= 13
+
+
+def test_a_metric_of_ones_own_that_explodes_keeps_its_column():
+    z = torch.tensor([[0.0, -1e300], [0.0, 1.0], [1.0, 0.0]] * 10, dtype=torch.float64)
+    measured = measure(Predictions(z, [1, 1, 0] * 10), of="top")
+    assert max(map(len, str(measured).splitlines())) <= 120
+    assert "e299" in str(measured)

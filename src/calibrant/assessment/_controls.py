@@ -37,7 +37,8 @@ def _temperature(before: Table, maps: Mapping[str, Table], fitted: Mapping[str, 
     if not steps and len(maps) < 2:
         return ""
     places = [step.temperature for step in steps]
-    stops = {_nearest(places, t): f"{name}: {t:.2f}" for name, t in fitted.items()} if places else {}
+    inside = {name: t for name, t in fitted.items() if places and places[0] <= t <= places[-1]}
+    stops = {_nearest(places, t): f"{name}: {t:.2f}" for name, t in inside.items()}
     one = _nearest(places, 1.0) if places else 0
     stops = {one: "as they came: T = 1"} | stops
     content = {

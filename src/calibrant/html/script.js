@@ -76,13 +76,14 @@
   function terms() {
     for (const term of all("abbr[title]")) {
       const words = term.title, host = term.closest("button") || term;
-      const show = () => {
+      const show = (aloud) => {
         const box = term.getBoundingClientRect();
         say(words, box.left, box.top);
+        if (aloud) status.textContent = words;
       };
       term.removeAttribute("title");
-      fill(term, { pointerenter: show, pointerleave: hush }, [make("span", { class: "unseen" }, ` (${words})`)]);
-      fill(host, { tabindex: "0", blur: hush, focus: () => { if (host.matches(":focus-visible")) show(); } }, []);
+      fill(term, { pointerenter: () => show(false), pointerleave: hush }, []);
+      fill(host, { tabindex: "0", blur: hush, focus: () => { if (host.matches(":focus-visible")) show(true); } }, []);
     }
   }
 

@@ -11,8 +11,8 @@ import torch
 from calibrant import Predictions, assess, calibrators, measure, metrics
 from calibrant.assessment import _controls, plainly, words
 from calibrant.assessment._assess import KEEPING
+from calibrant.assessment._cells import explained
 from calibrant.assessment._scaled import grid
-from calibrant.assessment.page import explained
 from calibrant.catalog import CALIBRATORS, LOSSES, METRICS
 from calibrant.html import INFINITE
 from calibrant.metrics import Metric, Summary

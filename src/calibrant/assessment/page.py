@@ -1,18 +1,24 @@
 """The report on somebody's own predictions: read from top to bottom it answers whether they can be believed."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from markupsafe import Markup, escape
+from markupsafe import escape
 from matplotlib.figure import Figure
-from torch import Tensor
 
-from calibrant import metrics
 from calibrant.assessment import plainly
+from calibrant.assessment._cells import (
+    change_cell,
+    explained,
+    name_cell,
+    row_cell,
+    share_text,
+    sure_text,
+    value_cell,
+)
 from calibrant.assessment._controls import classes, temperature_alone, temperature_of, threshold
-from calibrant.assessment._table import Findings, Row, Table
+from calibrant.assessment._table import Findings, Table
 from calibrant.assessment.words import (
     DEPENDENT,
     GROUP_HEAD,
@@ -21,7 +27,6 @@ from calibrant.assessment.words import (
     at,
     best,
     cost,
-    evidence,
     first_answers,
     group_rows,
     headings,
@@ -44,7 +49,6 @@ from calibrant.html import (
     page,
     readings,
     table,
-    term,
     typeset,
 )
 from calibrant.metrics import About, Curve, Difference
@@ -56,16 +60,6 @@ from calibrant.predictions import CORRECTNESS
 CUTS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # thresholds
 SHOWN = 15  # rows of the tables of classes and mistakes before the rest is folded away
 KICKER = "Are these probabilities true?"
-TERMS = {  # what is explained where it is met, and by which metric
-    "adaptive ECE": "adaptive_ece",
-    "class-wise ECE": "classwise_ece",
-    "ECE": "ece",
-    "NLL": "nll",
-    "Kuiper": "kuiper",
-    "Brier": "brier",
-    "AUROC": "auroc",
-    "AURC": "aurc",
-}
 
 Tables = Mapping[str, Table]  # by what was done to the predictions: one, or before and after
 
@@ -195,9 +189,9 @@ def _split(found: Findings) -> str:
     rows = [
         [
             found.before[part.name].about.heading(),
-            _cell(found.before[part.name]),
-            _cell(found.after[part.name]),
-            _change(found.before[part.name].about, -part.difference, -part.high, -part.low),
+            row_cell(found.before[part.name]),
+            row_cell(found.after[part.name]),
+            change_cell(found.before[part.name].about, -part.difference, -part.high, -part.low),
             percent(-part.difference / part.first, 1),
         ]
         for part in split(found)
@@ -217,12 +211,12 @@ def _numbers(tables: Tables, changes: Mapping[str, Difference]) -> str:
     first, pair = next(iter(tables.values())), len(tables) > 1
     rows: list[list[str]] = []
     for row in first:
-        cells = [_cell(each[row.name]) if row.name in each else "–" for each in tables.values()]
+        cells = [row_cell(each[row.name]) if row.name in each else "–" for each in tables.values()]
         change = changes.get(row.name)
         if pair:
             told = None if change is None else (change.difference, change.low, change.high)
-            cells.append("" if told is None else _change(row.about, *told, sign=True))
-        rows.append([_what(row), *cells])
+            cells.append("" if told is None else change_cell(row.about, *told, sign=True))
+        rows.append([name_cell(row), *cells])
     head = ["", *tables, *(["change"] if pair else [])]
     note = f"In brackets: {at(first.level)} intervals."
     if pair:
@@ -230,13 +224,6 @@ def _numbers(tables: Tables, changes: Mapping[str, Difference]) -> str:
         note += "comparing the two intervals."
     caption = "all numbers, before and after" if pair else "all numbers"
     return table(head, rows, caption=caption) + f'<p class="note">{typeset(note)}</p>'
-
-
-def _what(row: Row) -> Markup:
-    """Name a number: in the field's words with what they mean, or in plain words with the field's."""
-    exact, about = _two_lines(row.title, row.about.meaning), row.about
-    plain = about.heading(about.plain[:1].upper() + about.plain[1:])
-    return both(exact, _two_lines(plain, row.title)) if about.plain else exact
 
 
 def _ranking(found: Findings) -> str:
@@ -247,12 +234,12 @@ def _ranking(found: Findings) -> str:
     rows: list[list[str]] = []
     bold: list[list[bool]] = []
     for (name, each), good in zip(found.tables.items(), best(tables, found.shown), strict=True):
-        first = [_value(found.after["nll"].about, held[name])] if held else []
+        first = [value_cell(found.after["nll"].about, held[name])] if held else []
         rows.append(
             [
                 coded(CALIBRATORS.called(name), name),
                 *first,
-                *(_value(each[m].about, each[m].value) for m in found.shown),
+                *(value_cell(each[m].about, each[m].value) for m in found.shown),
             ]
         )
         bold.append([*([held[name] == lowest] if held else []), *good])
@@ -268,24 +255,6 @@ def _ranking(found: Findings) -> str:
     return f'{body}<p class="note">{why}. The best value of a column is bold.{infinite}</p>'
 
 
-def _value(about: About, value: float) -> Markup:
-    """Write a value; an infinite one says why it is."""
-    if math.isnan(value):
-        return Markup("–")
-    return term(about.text(value), INFINITE if math.isinf(value) else "")
-
-
-def explained(text: str) -> Markup:
-    """Return text whose abbreviations and names of tests say what they mean: each where it is first met."""
-    parts, met = re.split(rf"\b({'|'.join(TERMS)})\b", text), set[str]()
-    made = Markup("")
-    for i, part in enumerate(parts):
-        about = metrics.about(TERMS[part]) if i % 2 and part not in met else None
-        made += typeset(part) if about is None else term(part, f"{about.title}: {about.plain}; {about.meaning}")
-        met |= {part} if i % 2 else set()
-    return made
-
-
 def _classes(tables: Tables) -> list[Section]:
     known = [each.classes for each in tables.values() if each.classes is not None]
     if not known or next(iter(tables.values())).names == CORRECTNESS:
@@ -297,10 +266,10 @@ def _classes(tables: Tables) -> list[Section]:
         row = [
             next(iter(tables.values())).name_of(j),
             f"{int(before.count[j]):,}",
-            _share(before.frequency[j]),
-            _share(before.forecast[j]),
+            share_text(before.frequency[j]),
+            share_text(before.forecast[j]),
         ]
-        row += [_share(before.precision[j]), _share(before.confidence[j])]
+        row += [share_text(before.precision[j]), share_text(before.confidence[j])]
         rows.append(row + [f"{100 * float(each.ece[j]):.2f}" for each in known])
     head += ["ECE after (%)"] if len(known) > 1 else []
     bins, more = next(iter(tables.values())).bins, classes(tables, known)
@@ -370,7 +339,7 @@ def _thresholds(tables: Tables) -> list[Section]:
         "of others spared",
     ]
     columns = found.threshold, found.share, found.said, found.precision, found.recall, found.specificity
-    rows = [[percent(float(first), 0), *map(_share, more)] for first, *more in zip(*columns, strict=True)]
+    rows = [[percent(float(first), 0), *map(share_text, more)] for first, *more in zip(*columns, strict=True)]
     note = (
         f'<p class="note">If one acts on {escape(measured.event.probabilities)} of at least so much{escape(after)}: on '
         "how many, how often it should and does turn out so (precision), which share of all that turn out so is found "
@@ -393,8 +362,8 @@ def _mistakes(found: Findings) -> str:
             f"{m.row}",
             name(m.label),
             name(m.predicted),
-            _sure(m.before),
-            *([_sure(m.after)] if pair else []),
+            sure_text(m.before),
+            *([sure_text(m.after)] if pair else []),
         ]
         for m in found.mistakes
     ]
@@ -432,32 +401,6 @@ def _long(head: list[str], rows: list[list[str]], caption: str, what: str) -> st
         return body
     rest = folded(f"{len(rows) - SHOWN} more {what}", table(head, rows[SHOWN:], caption=f"more {caption}"))
     return f'<div class="long">{body}{rest}</div>'
-
-
-def _cell(row: Row) -> Markup:
-    """A value with what says how surely it is known: its interval, its p-value, or how it compares."""
-    note = row.note if row.name in ("ece", "adaptive_ece") or math.isinf(row.value) else ""
-    return _two_lines(row.text, evidence(row) or note)
-
-
-def _change(about: About, value: float, low: float, high: float, *, sign: bool = False) -> Markup:
-    plus = "+" if sign and value > 0 else ""
-    return _two_lines(plus + about.text(value), f"[{about.text(low)}, {about.text(high)}]")
-
-
-def _two_lines(large: str, small: str) -> Markup:
-    return typeset(large) + Markup("<small>") + typeset(small) + Markup("</small>")
-
-
-def _share(x: Tensor) -> str:
-    value = float(x)
-    return "–" if math.isnan(value) else f"{100 * value:.1f} %"
-
-
-def _sure(p: float) -> str:
-    """Write a probability with as many digits as keep it from reading as certainty."""
-    digits = 2 if p < 0.999 or p >= 1 else math.ceil(-math.log10(1 - p)) - 1
-    return f"{100 * p:.{digits}f} %"
 
 
 def _risk(curve: Curve, share: float) -> float:

@@ -89,7 +89,10 @@
 
   // Files
 
-  const slug = (text) => text.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 60) || "page";
+  const slug = (text) => {
+    const short = text.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 60);
+    return short.replace(/^-|-$/g, "") || "page";
+  };
 
   function download(name, kind, text) {
     const url = URL.createObjectURL(new Blob([text], { type: kind }));
@@ -140,67 +143,80 @@
     return found ? Number(found[1]) : NaN;
   }
 
-  function enrich(scroll) {
-    const long = scroll.parentElement.matches(".long") ? scroll.parentElement : null;
-    const table = scroll.querySelector("table"), body = table.tBodies[0], head = [...table.tHead.rows[0].cells];
-    const shown = body.rows.length;
-    if (long) {
-      all("details tbody tr", long).forEach((row) => body.append(row));
-      all("details", long).forEach((part) => part.remove());
+  // A table's rows in some order, those that fit a search, and at first no more than stand there without the script.
+  class Rows {
+    constructor(table, first) {
+      this.body = table.tBodies[0];
+      this.rows = this.order = [...this.body.rows];
+      this.first = first;
+      this.everything = this.rows.length <= first;
+      this.wanted = "";
     }
-    const rows = [...body.rows], name = scroll.getAttribute("aria-label");
-    const tools = make("div", { class: "tools" });
-    let everything = !long || rows.length <= shown, wanted = "";
-
-    const close = () => all("tr.detail", body).forEach((row) => row.remove());
-    const place = (order) => {
-      close();
-      body.append(...order);
-      all("[aria-expanded=true]", body).forEach((one) => one.setAttribute("aria-expanded", "false"));
+    get data() { return this.order.filter((row) => !row.matches(".group")); }
+    place() {
+      all("tr.detail", this.body).forEach((row) => row.remove());
+      all("[aria-expanded=true]", this.body).forEach((one) => one.setAttribute("aria-expanded", "false"));
+      this.body.append(...this.order);
       let count = 0;
-      for (const row of order) {
-        const fits = row.matches(".group") || row.cells[0].textContent.toLowerCase().includes(wanted);
-        row.hidden = !fits || (!everything && !wanted && count >= shown);
+      for (const row of this.order) {
+        const fits = row.matches(".group") || row.cells[0].textContent.toLowerCase().includes(this.wanted);
+        row.hidden = !fits || (!this.everything && !this.wanted && count >= this.first);
         if (fits) count += 1;
       }
-    };
-    let order = rows;
+    }
+  }
 
-    if (rows.length > 2 && said(head[0])[0]) {
-      head.forEach((cell, j) => {
-        const label = make("button", { type: "button", class: "sort" });
-        label.append(...cell.childNodes);
-        cell.append(label);
-        const values = rows.filter((row) => !row.matches(".group")).map((row) => said(row.cells[j])[0]);
-        const known = values.filter((text) => text && text !== "\u2013");
-        const numeric = known.length > 0 && known.every((text) => !Number.isNaN(number(text)));
-        label.addEventListener("click", () => {
-          const way = cell.getAttribute("aria-sort"), [first, last] = numeric ? ["descending", "ascending"] : ["ascending", "descending"];
-          const next = way === first ? last : way === last ? null : first;
-          head.forEach((other) => other.removeAttribute("aria-sort"));
-          if (next) cell.setAttribute("aria-sort", next);
-          order = next ? sorted(rows, j, numeric, next === "descending" ? -1 : 1) : rows;
-          place(order);
-        });
-      });
+  function enrich(scroll) {
+    const long = scroll.closest(".long"), table = scroll.querySelector("table"), first = table.tBodies[0].rows.length;
+    if (long) {
+      all("details tbody tr", long).forEach((row) => table.tBodies[0].append(row));
+      all("details", long).forEach((part) => part.remove());
     }
-    if (rows.length > 8) {
-      const search = make("input", { type: "search", placeholder: "search", "aria-label": `Search ${name}` });
-      search.addEventListener("input", () => { wanted = search.value.trim().toLowerCase(); place(order); });
-      tools.append(search);
-    }
-    if (!everything) {
-      const more = button(`Show all ${rows.length}`, () => {
-        everything = !everything;
-        more.textContent = everything ? `Show ${shown}` : `Show all ${rows.length}`;
-        place(order);
-      });
-      tools.append(more);
-    }
-    tools.append(button("CSV", () => download(`${slug(name)}.csv`, "text/csv", csv(head, order.filter((row) => !row.matches(".group")).map((row) => [...row.cells]))),
-      { "aria-label": `Download ${name} as CSV` }));
-    if (rows.length > 8) scroll.before(tools); else scroll.after(tools);
-    place(order);
+    const rows = new Rows(table, first), head = [...table.tHead.rows[0].cells];
+    const name = scroll.getAttribute("aria-label");
+    const tools = make("div", { class: "tools" }), searched = rows.rows.length > 8;
+    if (rows.rows.length > 2 && said(head[0])[0]) head.forEach((cell, j) => sortable(rows, head, cell, j));
+    if (searched) tools.append(searcher(rows, name));
+    if (!rows.everything) tools.append(opener(rows));
+    const save = () => download(`${slug(name)}.csv`, "text/csv", csv(head, rows.data.map((row) => [...row.cells])));
+    tools.append(button("CSV", save, { "aria-label": `Download ${name} as CSV` }));
+    if (searched) scroll.before(tools); else scroll.after(tools);
+    rows.place();
+  }
+
+  // A heading sorts, then the other way round, then as it was.
+  function sortable(rows, head, cell, j) {
+    const label = make("button", { type: "button", class: "sort" });
+    label.append(...cell.childNodes);
+    cell.append(label);
+    const known = rows.data.map((row) => said(row.cells[j])[0]).filter((text) => text && text !== "\u2013");
+    const numeric = known.length > 0 && known.every((text) => !Number.isNaN(number(text)));
+    const ways = numeric ? ["descending", "ascending"] : ["ascending", "descending"];
+    label.addEventListener("click", () => {
+      const next = ways[ways.indexOf(cell.getAttribute("aria-sort")) + 1];
+      head.forEach((other) => other.removeAttribute("aria-sort"));
+      if (next) cell.setAttribute("aria-sort", next);
+      rows.order = next ? sorted(rows.rows, j, numeric, next === "descending" ? -1 : 1) : rows.rows;
+      rows.place();
+    });
+  }
+
+  function searcher(rows, name) {
+    const search = make("input", { type: "search", placeholder: "search", "aria-label": `Search ${name}` });
+    search.addEventListener("input", () => {
+      rows.wanted = search.value.trim().toLowerCase();
+      rows.place();
+    });
+    return search;
+  }
+
+  function opener(rows) {
+    const more = button(`Show all ${rows.rows.length}`, () => {
+      rows.everything = !rows.everything;
+      more.textContent = rows.everything ? `Show ${rows.first}` : `Show all ${rows.rows.length}`;
+      rows.place();
+    });
+    return more;
   }
 
   function sorted(rows, column, numeric, sign) {
@@ -236,60 +252,71 @@
   const saver = (svg, name) => make("div", { class: "tools" }, button("SVG",
     () => download(`${slug(name)}.svg`, "image/svg+xml", drawn(svg)), { "aria-label": `Download ${name} as SVG` }));
 
-  // A reliability diagram of cells [bin, examples, mean of what was said, how often it happened], shares in millionths.
-  const LEFT = 44, TOP = 8, SIDE = 280, GAP = 14, LOW = 48;
+  // A reliability diagram of layers of cells [bin, examples, mean of what was said, how often it happened], shares in
+  // millionths; the last layer is the one that is looked at.
+  const LEFT = 44, TOP = 8, SIDE = 280, FLOOR = TOP + SIDE + 62, LOW = 48;
   const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
-  const count = (n) => n.toLocaleString("en-US");
+  const across = (share) => LEFT + SIDE * share, up = (share) => TOP + SIDE * (1 - share);
 
   function wilson(p, n, z) {
-    const middle = p + z * z / (2 * n), half = z * Math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)), all_ = 1 + z * z / n;
-    return [Math.max(0, (middle - half) / all_), Math.min(1, (middle + half) / all_)];
+    const middle = p + z * z / (2 * n), half = z * Math.sqrt(p * (1 - p) / n + z * z / (4 * n * n));
+    return [Math.max(0, (middle - half) / (1 + z * z / n)), Math.min(1, (middle + half) / (1 + z * z / n))];
   }
 
   function diagram(label) {
-    const svg = ink("svg", { viewBox: `0 0 ${LEFT + SIDE + 20} ${TOP + SIDE + GAP + LOW + 36}`, role: "img", class: "diagram", "aria-label": label });
+    const viewBox = `0 0 ${LEFT + SIDE + 20} ${FLOOR + 36}`;
+    const svg = ink("svg", { viewBox, role: "img", class: "diagram", "aria-label": label });
     let marks = [];
     follow(svg, () => marks);
-    return { svg, draw: (layers, words) => { marks = redraw(svg, layers, words); } };
+    const draw = (layers, words) => {
+      const last = layers.length - 1;
+      const made = layers.map((one, i) => layer(one, words, i === last, last > 0));
+      svg.replaceChildren(...frame(words), ...made.flatMap(([parts]) => parts));
+      marks = made.flatMap(([, some]) => some).sort((one, other) => one[0] - other[0]);
+    };
+    return { svg, draw };
   }
 
-  function redraw(svg, layers, words) {
-    const x = (share) => LEFT + SIDE * share, y = (share) => TOP + SIDE * (1 - share), floor = TOP + SIDE + GAP + LOW;
-    const text = (content, at, more = {}) => ink("text", { x: at[0], y: at[1], "font-size": 10, fill: "currentColor", "text-anchor": "middle", ...more }, content);
-    const line = (from, to, more = {}) => ink("line", { x1: from[0], y1: from[1], x2: to[0], y2: to[1], stroke: "var(--soft)", ...more });
-    const parts = [
+  const line = (from, to, more) => ink("line", { x1: from[0], y1: from[1], x2: to[0], y2: to[1], ...more });
+  const text = (words, at, more = {}) => ink("text",
+    { x: at[0], y: at[1], "font-size": 10, fill: "currentColor", "text-anchor": "middle", ...more }, words);
+
+  function frame(words) {
+    const soft = { stroke: "var(--soft)" }, ticks = [0, 0.2, 0.4, 0.6, 0.8, 1];
+    return [
       ink("rect", { x: LEFT, y: TOP, width: SIDE, height: SIDE, fill: "none", stroke: "var(--line)" }),
-      line([x(0), y(0)], [x(1), y(1)], { "stroke-dasharray": "4 3" }),
-      line([LEFT, floor], [LEFT + SIDE, floor]),
-      text(words.said, [LEFT + SIDE / 2, floor + 30]),
+      line([across(0), up(0)], [across(1), up(1)], { ...soft, "stroke-dasharray": "4 3" }),
+      line([LEFT, FLOOR], [LEFT + SIDE, FLOOR], soft),
+      text(words.said, [LEFT + SIDE / 2, FLOOR + 30]),
       text(words.happened, [0, 0], { transform: `translate(10 ${TOP + SIDE / 2}) rotate(-90)` }),
+      ...ticks.map((share) => text(`${100 * share}%`, [across(share), FLOOR + 14])),
+      ...ticks.map((share) => text(`${100 * share}%`, [LEFT - 5, up(share) + 3], { "text-anchor": "end" })),
     ];
-    for (const share of [0, 0.2, 0.4, 0.6, 0.8, 1]) {
-      parts.push(text(`${100 * share}%`, [x(share), floor + 14]), text(`${100 * share}%`, [LEFT - 5, y(share) + 3], { "text-anchor": "end" }));
-    }
-    const marks = [];
-    layers.forEach(({ name, cells }, i) => {
-      const color = i === layers.length - 1 ? "var(--blue)" : "var(--soft)", total = cells.reduce((sum, cell) => sum + cell[1], 0);
-      const most = Math.max(...cells.map((cell) => cell[1]));
-      const points = cells.map(([bin, n, c, a]) => ({ bin, n, c: c / 1e6, a: a / 1e6 }));
-      parts.push(ink("polyline", { points: points.map(({ c, a }) => `${x(c)},${y(a)}`).join(" "), fill: "none", stroke: color, "stroke-width": 1.5 }));
-      for (const { bin, n, c, a } of points) {
-        let words_ = `${layers.length > 1 ? `${name}: ` : ""}${words.said} ${(100 * bin / words.bins).toFixed(0)} to ${(100 * (bin + 1) / words.bins).toFixed(0)} %: ${words.outcome} ${percent(a)}`;
-        if (words.z) {
-          const [low, high] = wilson(a, n, words.z);
-          parts.push(line([x(c), y(low)], [x(c), y(high)], { stroke: color, "stroke-width": 1.2, opacity: 0.7 }));
-          words_ += `, ${words.level} interval ${(100 * low).toFixed(1)} to ${percent(high)}`;
-        }
-        parts.push(ink("circle", { cx: x(c), cy: y(a), r: 2 + 3.5 * Math.sqrt(n / total), fill: color, opacity: i === layers.length - 1 ? 1 : 0.6 }));
-        if (i === layers.length - 1) {
-          const tall = LOW * n / most;
-          parts.push(ink("rect", { x: x(bin / words.bins) + 0.5, y: floor - tall, width: SIDE / words.bins - 1, height: tall, fill: color }));
-        }
-        marks.push([x(c), y(a), `${words_}; said ${percent(c)}; ${count(n)} examples`]);
+  }
+
+  // Returns the ink of a layer and its marks.
+  function layer({ name, cells }, words, main, named) {
+    const color = main ? "var(--blue)" : "var(--soft)", most = Math.max(...cells.map(([, n]) => n));
+    const total = cells.reduce((sum, [, n]) => sum + n, 0), marks = [], path = [], parts = [];
+    for (const [bin, n, c, a] of cells) {
+      const x = across(c / 1e6), y = up(a / 1e6), [from, to] = [bin, bin + 1].map((end) => end / words.bins);
+      const room = words.z ? wilson(a / 1e6, n, words.z) : null;
+      if (room) parts.push(line([x, up(room[0])], [x, up(room[1])], { stroke: color, opacity: 0.7 }));
+      parts.push(ink("circle", { cx: x, cy: y, r: 2 + 3.5 * Math.sqrt(n / total), fill: color }));
+      if (main) {
+        const height = LOW * n / most, width = SIDE / words.bins - 1;
+        parts.push(ink("rect", { x: across(from) + 0.5, y: FLOOR - height, width, height, fill: color }));
       }
-    });
-    svg.replaceChildren(...parts);
-    return marks.sort((one, other) => one[0] - other[0]);
+      path.push(`${x},${y}`);
+      marks.push([x, y, [
+        `${named ? `${name}: ` : ""}${words.said} ${(100 * from).toFixed(0)} to ${percent(to, 0)}`,
+        `: ${words.outcome} ${percent(a / 1e6)}`,
+        room ? `, ${words.level} interval ${(100 * room[0]).toFixed(1)} to ${percent(room[1])}` : "",
+        `; said ${percent(c / 1e6)}; ${n.toLocaleString("en-US")} examples`,
+      ].join("")]);
+    }
+    parts.unshift(ink("polyline", { points: path.join(" "), fill: "none", stroke: color, "stroke-width": 1.5 }));
+    return [parts, marks];
   }
 
   // Readings: a list of tiles whose texts change
@@ -301,101 +328,106 @@
       list.append(make("div", {}, make("dt", {}, name), make("dd", {}, large, small)));
       return [large, small];
     });
-    const tell = (texts) => texts.forEach(([large, small], i) => {
+    const show = (texts) => texts.forEach(([large, small], i) => {
       cells[i][0].textContent = large;
       cells[i][1].textContent = small || "";
     });
-    return [list, tell];
+    return [list, show];
   }
+
+  const choice = (names) => make("select", {}, ...names.map(([value, name]) => make("option", { value }, name)));
+  const range = (steps, value) => make("input", { type: "range", min: 0, max: Math.max(0, steps - 1), step: 1, value });
+  const tell = (slider, output, words) => {
+    output.textContent = words;
+    slider.setAttribute("aria-valuetext", words);
+  };
 
   const widgets = {
     // What a temperature turned by hand, or another calibrator, makes of the predictions
     temperature(place, { words, heading, note, steps, one, maps, tiles }) {
-      const chart = diagram(`Reliability diagram, redrawn by the controls beside it`);
-      const [list, tell] = readings(tiles);
-      const choose = make("select");
-      if (steps.length) choose.append(make("option", { value: "-1" }, "a temperature, by hand"));
-      maps.forEach(({ name }, i) => choose.append(make("option", { value: i }, name)));
-      const slider = make("input", { type: "range", min: 0, max: Math.max(0, steps.length - 1), step: 1, value: one });
-      const shown = make("output");
-      const before = steps.length ? steps[one] : maps[0];
+      const chart = diagram("Reliability diagram, redrawn by the controls beside it"), [list, show] = readings(tiles);
+      const byHand = steps.length ? [[-1, "a temperature, by hand"]] : [];
+      const choose = choice([...byHand, ...maps.map(({ name }, i) => [i, name])]);
+      const slider = range(steps.length, one), output = make("output"), before = steps.length ? steps[one] : maps[0];
       const update = () => {
         const by = Number(choose.value), found = by < 0 ? steps[slider.value] : maps[by];
         slider.disabled = by >= 0;
-        shown.textContent = by < 0 ? found.name : "";
-        slider.setAttribute("aria-valuetext", by < 0 ? found.name : "not used");
-        tell(found.tiles);
-        chart.draw(found === before ? [{ name: found.name, cells: found.cells }] : [{ name: "as they came", cells: before.cells }, { name: found.name, cells: found.cells }], words);
+        tell(slider, output, by < 0 ? found.name : "");
+        show(found.tiles);
+        const came = found === before ? [] : [{ name: "as they came", cells: before.cells }];
+        chart.draw([...came, { name: found.name, cells: found.cells }], words);
       };
-      const go = (index) => () => { choose.value = "-1"; slider.value = index; update(); };
+      const stop = (index) => () => {
+        choose.value = "-1";
+        slider.value = index;
+        update();
+      };
+      const stops = steps.flatMap((step, i) => (step.stop ? [button(step.stop, stop(i))] : []));
       const controls = make("div", { class: "controls" }, labeled("Calibrator", choose));
       if (steps.length) {
-        controls.append(labeled("Temperature T", slider), shown);
-        const stops = make("div", { class: "tools" });
-        steps.forEach(({ stop }, i) => { if (stop) stops.append(button(stop, go(i))); });
-        controls.append(stops);
+        controls.append(labeled("Temperature T", slider), output, make("div", { class: "tools" }, ...stops));
       }
       choose.addEventListener("change", update);
       slider.addEventListener("input", update);
+      const picture = make("figure", {}, chart.svg, saver(chart.svg, "Reliability diagram"));
       place.append(make("h3", {}, heading), make("p", { class: "note" }, note),
-        make("div", { class: "pair" }, make("figure", {}, chart.svg, saver(chart.svg, "Reliability diagram")), make("div", {}, controls, list)));
+        make("div", { class: "pair" }, picture, make("div", {}, controls, list)));
       update();
     },
 
-    // Acting from a threshold on, and what that costs
+    // Acting from a threshold on, and what that costs. Rows are [threshold, share acted on, how often that is right,
+    // share of all events found, and as they are shown: the first, the error, its interval].
     threshold(place, { heading, note, tables, base, words }) {
-      const [list, tell] = readings(words.tiles);
-      const choose = make("select");
-      tables.forEach(({ name }, i) => choose.append(make("option", { value: i }, name)));
-      const steps = tables[0].rows.map((row) => row[0]);
-      const start = steps.findIndex((c) => c >= 0.9);
-      const slider = make("input", { type: "range", min: 0, max: steps.length - 1, step: 1, value: start });
-      const shown = make("output"), advice = make("p", { class: "note", role: "status" });
-      const costs = words.costs.map((label, i) => [label, make("input", { type: "number", min: 0, step: "any", value: i ? 1 : 10 })]);
-      const price = ([, share, precision, recall]) => {
-        const [wrong, left] = costs.map(([, input]) => Math.max(0, Number(input.value) || 0));
-        const acted = share ? share * (1 - precision) : 0;
-        return wrong * acted + left * (base === null ? 1 - share : base * (1 - recall));
+      const [list, show] = readings(words.tiles), choose = choice(tables.map(({ name }, i) => [i, name]));
+      const steps = tables[0].rows.map(([c]) => c), output = make("output");
+      const slider = range(steps.length, steps.findIndex((c) => c >= 0.9));
+      const advice = make("p", { class: "note", role: "status" });
+      const costs = [10, 1].map((value) => make("input", { type: "number", min: 0, step: "any", value }));
+      const at = (c) => percent(c, c > 0.99 ? 2 : 0);
+      const price = ([, share, right, found]) => {
+        const [wrong, left] = costs.map((input) => Math.max(0, Number(input.value) || 0));
+        return wrong * (share ? share * (1 - right) : 0) + left * (base === null ? 1 - share : base * (1 - found));
       };
       const update = () => {
-        const rows = tables[Number(choose.value)].rows, row = rows[slider.value], [c, , , , acted, error, room] = row;
-        const best = rows.reduce((least, other) => (price(other) < price(least) - 1e-12 ? other : least), rows[0]);
-        const name = `${words.said} from ${percent(c, c > 0.99 && c < 1 ? 2 : 0)}`;
-        shown.textContent = name;
-        slider.setAttribute("aria-valuetext", name);
-        tell([[acted, words.share], [error, room], [price(row).toFixed(4), words.each]]);
-        advice.textContent = `${words.cheapest} ${percent(best[0], best[0] > 0.99 && best[0] < 1 ? 2 : 0)}: ${price(best).toFixed(4)} ${words.each}.`;
+        const { rows } = tables[Number(choose.value)], [c, , , , acted, error, room] = rows[slider.value];
+        const best = rows.reduce((least, row) => (price(row) < price(least) - 1e-12 ? row : least));
+        tell(slider, output, `${words.said} from ${at(c)}`);
+        show([[acted, words.share], [error, room], [price(rows[slider.value]).toFixed(4), words.each]]);
+        advice.textContent = `${words.cheapest} ${at(best[0])}: ${price(best).toFixed(4)} ${words.each}.`;
       };
-      const controls = make("div", { class: "controls" }, ...(tables.length > 1 ? [labeled("Predictions", choose)] : []),
-        labeled(words.slider, slider), shown, ...costs.map(([label, input]) => labeled(label, input)));
-      [choose, slider, ...costs.map(([, input]) => input)].forEach((control) => control.addEventListener("input", update));
+      const several = tables.length > 1 ? [labeled("Predictions", choose)] : [];
+      const controls = make("div", { class: "controls" }, ...several,
+        labeled(words.slider, slider), output, ...costs.map((input, i) => labeled(words.costs[i], input)));
+      [choose, slider, ...costs].forEach((control) => control.addEventListener("input", update));
       place.append(make("h3", {}, heading), make("p", { class: "note" }, note), controls, list, advice);
       update();
     },
 
     // A class opens its curve and its most confident mistakes
     classes(place, { words, names, rows, head }) {
-      const table = place.closest("section").querySelector("table"), width = table.tHead.rows[0].cells.length;
-      [...table.tBodies[0].rows].slice(0, rows.length).forEach((row, i) => {
-        const cell = row.cells[0], name = cell.textContent;
-        const open = button(name, () => {
-          const closed = open.getAttribute("aria-expanded") === "false";
-          open.setAttribute("aria-expanded", String(closed));
-          if (closed) row.after(detail(name, rows[i])); else row.nextElementSibling.remove();
-        }, { class: "opens", "aria-expanded": "false" });
-        cell.replaceChildren(open);
-      });
+      const table = place.closest("section").querySelector("table"), colspan = table.tHead.rows[0].cells.length;
+      const row = (tag, texts, more = {}) => make("tr", {}, ...texts.map((words_) => make(tag, more, words_)));
       const detail = (name, { layers, mistakes }) => {
         const chart = diagram(`Reliability diagram of ${name}`);
         chart.draw(layers.map((cells, i) => ({ name: names[i], cells })), words);
         const list = make("table", {}, make("caption", {}, mistakes.length ? words.mistakes : words.none));
         if (mistakes.length) {
-          list.append(make("thead", {}, make("tr", {}, ...head.map((text) => make("th", { scope: "col" }, text)))),
-            make("tbody", {}, ...mistakes.map((cells) => make("tr", {}, ...cells.map((text) => make("td", {}, text))))));
+          list.append(make("thead", {}, row("th", head, { scope: "col" })),
+            make("tbody", {}, ...mistakes.map((cells) => row("td", cells))));
         }
-        const inside = make("div", { class: "pair" }, make("figure", {}, make("figcaption", {}, name), chart.svg, saver(chart.svg, name)), make("div", {}, list));
-        return make("tr", { class: "detail" }, make("td", { colspan: width }, inside));
+        const picture = make("figure", {}, make("figcaption", {}, name), chart.svg, saver(chart.svg, name));
+        const inside = make("div", { class: "pair" }, picture, make("div", {}, list));
+        return make("tr", { class: "detail" }, make("td", { colspan }, inside));
       };
+      [...table.tBodies[0].rows].slice(0, rows.length).forEach((line_, i) => {
+        const cell = line_.cells[0], name = cell.textContent;
+        const open = button(name, () => {
+          const closed = open.getAttribute("aria-expanded") === "false";
+          open.setAttribute("aria-expanded", String(closed));
+          if (closed) line_.after(detail(name, rows[i])); else line_.nextElementSibling.remove();
+        }, { class: "opens", "aria-expanded": "false" });
+        cell.replaceChildren(open);
+      });
     },
   };
 

@@ -495,6 +495,7 @@ def test_ones_own_metric_ranks_as_it_was_declared(tmp_path):
             "higher_is_better": True,
             "meaning": "the label is among two",
             "short": "",
+            "plain": "",
         }
         best = max(values["two_best"] for values in found.values.values())
         assert f"<strong>{100 * best:.2f}</strong>" in found.html()

@@ -220,8 +220,9 @@ def _kept_together(value: str) -> Markup:
     if value == "inf":
         return term(value, INFINITE)
     mean, sign, rest = value.partition(" ± ")
-    parts = [mean, f"± {rest}"] if sign else [value]
-    return Markup(" ").join(Markup("<span>{}</span>").format(typeset(part)) for part in parts)
+    if not sign:
+        return typeset(value)
+    return Markup("<span>{}</span> <span>{}</span>").format(typeset(mean), typeset(f"± {rest}"))
 
 
 def side_by_side(t: Table) -> str:

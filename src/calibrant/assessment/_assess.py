@@ -127,6 +127,7 @@ def assess(
         held_out = {name: table["nll"].value for name, table in tables.items()}
     chosen = choose or _least(held_out) or candidates[0].name
     same = next((name for name, p in judged.after.items() if p is judged.before), None)
+    before = tables[same] if same else measure(judged.before, metrics=shown, of=of)
     changes = judged.changes(chosen, judged_by.paired)
     keeping = None
     if KEEPING in tables and _costs_accuracy(changes):
@@ -138,7 +139,7 @@ def assess(
         tables[c.name], keeping = measure(made, metrics=shown, of=of), c.name
         held_out |= _held_out([c], fitted, val, folds, tell) if held_out else {}
     return Assessment(
-        before=tables[same] if same else measure(judged.before, metrics=shown, of=of),
+        before=before,
         tables=tables,
         shown=tuple(shown),
         fitted=fitted,

@@ -5,6 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from calibrant import calibrators as _calibrators
 from calibrant import catalog, io
 from calibrant import metrics as _metrics
@@ -14,9 +17,10 @@ from calibrant.assessment._event import event, event_of
 from calibrant.assessment._judge import Pieces, Whole, in_pieces
 from calibrant.assessment._measure import Measurement, measure, texts
 from calibrant.assessment._plain import written
+from calibrant.assessment._shift import counts_of, shift
 from calibrant.assessment._table import Findings
 from calibrant.metrics import Summary
-from calibrant.predictions import Of, Predictions
+from calibrant.predictions import CORRECTNESS, Of, Predictions
 from calibrant.types import InputError
 
 FOLDS = 5
@@ -152,11 +156,11 @@ def _held_out(
         return {}
     found = dict[str, float]()
     for c in candidates:
-        own = [nll for nll in getattr(fitted[c.name], "held_out", ()) if math.isfinite(nll)]
+        own = getattr(fitted[c.name], "out_of_fold", math.nan)
         if c.ready is not None and c.knows(val):
             found[c.name] = math.nan
-        elif own and c.ready is None and val.weights is None:  # one that knows its members' own is no worse than they
-            found[c.name] = min(own)
+        elif math.isfinite(own) and c.ready is None:  # one that has held out examples itself
+            found[c.name] = own
         else:
             found[c.name] = float(_metrics.nll(c.out_of_fold(val.double(), fitted[c.name], min(folds, most), tell)))
     return found
@@ -200,11 +204,12 @@ def _told(pieces: Iterable[Predictions], guard: "Guard", tell: Progress) -> Iter
 
 
 class Guard:
-    """Watches that no calibrator is judged on what it was fitted on."""
+    """Watches that no calibrator is judged on what it was fitted on, and whether the classes are as frequent."""
 
     def __init__(self, val: Predictions, candidates: Sequence[Candidate]) -> None:
         self.val, self.candidates = val, candidates
         self.judged: Sketch | None = None  # of the rows that were looked at
+        self.counts: Tensor = torch.zeros(val.k, dtype=torch.float64)  # of their classes
 
     def refuse(self, part: Predictions) -> None:
         """Refuse data that a ready calibrator was fitted on."""
@@ -219,6 +224,7 @@ class Guard:
             raise InputError("saved calibrators know the classes in different orders: assess them one by one")
         self.refuse(part)
         self.judged = Sketch.of(part.row_hashes) if self.judged is None else self.judged.add(part.row_hashes)
+        self.counts += counts_of(part)
 
     def told(self) -> str:
         """Say how many rows are the fitting data's too, if they are more than by chance; refuse too many."""
@@ -234,7 +240,9 @@ class Guard:
         for said in (c.knows_rows(self.judged) for c in self.candidates):
             if said:
                 raise InputError(f"{said}; judge it on others")
-        return f" {overlap.text[0].upper()}{overlap.text[1:]}." if overlap.excess else ""
+        said = f" {overlap.text[0].upper()}{overlap.text[1:]}." if overlap.excess else ""
+        alike = self.val.clusters is not None or self.val.class_names == CORRECTNESS
+        return said if alike else said + shift(counts_of(self.val), self.counts, self.val.class_names)
 
 
 def _how(val: Predictions, test: Any, judged: Whole | Pieces, folds: int) -> str:

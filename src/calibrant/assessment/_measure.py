@@ -77,7 +77,7 @@ def measure(
 
     The row `noise_floor` holds the mean and the central interval of the ECE of a perfectly calibrated model with
     these confidences: an ECE below its `high` is no sign of miscalibration. A `Summary` knows all rows but the
-    class-wise error and the groups, and has bins and event of its own. Predictions with groups have a table of them.
+    class-wise error, and has bins and event of its own. Predictions with groups have a table of them.
 
     >>> p = Predictions(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40))
     >>> table = measure(p)
@@ -189,6 +189,7 @@ def _of_summary(
         ties=summary.ties,
         table=summary.equal_width(bins),
         classes_=None,
+        groups_=lambda: tables.groups(summary, bins=bins, level=level),
         clusters="clusters" if summary.clustered else "",
     )
 

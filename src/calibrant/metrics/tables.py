@@ -1,7 +1,8 @@
 """Tables behind the numbers: the bins of an error, and what is known of every class and every group."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from calibrant.metrics._binned import ClassCells
 from calibrant.metrics._moments import Edges, bin_table
 from calibrant.metrics._results import gap_interval
 from calibrant.metrics._scores import mean
+from calibrant.metrics._summary import Summary
+from calibrant.metrics._sums import Group
 from calibrant.predictions import Predictions, predictions_of
 
 __all__ = ["ClassCells", "Classes", "Groups", "Thresholds", "bins", "classes", "classes_of", "groups", "thresholds"]
@@ -83,8 +86,8 @@ class Groups:
         return float(getattr(self, name).mean())
 
 
-def groups(p: Predictions, *, bins: int = 15, level: float = 0.90) -> Groups | None:
-    """What is known of every group; nothing where the predictions have none, and groups without examples are left out.
+def groups(p: Predictions | Summary, *, bins: int = 15, level: float = 0.90) -> Groups | None:
+    """What is known of every group; nothing where there are none, and groups without examples are left out.
 
     The intervals of the gaps hold all together with probability `level` (Bonferroni), cluster by cluster where there
     are clusters.
@@ -94,16 +97,27 @@ def groups(p: Predictions, *, bins: int = 15, level: float = 0.90) -> Groups | N
     >>> table.gap, table.ece
     (tensor([0.2500, 0.2500], dtype=torch.float64), tensor([0.2500, 0.2500], dtype=torch.float64))
     """
+    if isinstance(p, Summary):
+        there = [] if p.groups is None else [(name, group) for name, group in p.groups if group.mass > 0]
+        return _table([(name, partial(_group_of_sums, group)) for name, group in there], bins, level)
     if p.groups is None or p.group_names is None:
         return None
     events, loss = p.events, 0.0 - p.log_likelihood
     order = p.groups.argsort(stable=True)
     parts = order.split(torch.bincount(p.groups, minlength=len(p.group_names)).tolist())
     there = [(name, rows) for name, rows in zip(p.group_names, parts, strict=True) if _mass(p, rows) > 0]
-    each = 1 - (1 - level) / len(there)
-    rows = [_group(events[i], loss[i], bins, level, each) for _, i in there]
-    columns = torch.tensor(rows, dtype=torch.float64).T
-    return Groups(tuple(name for name, _ in there), level, *columns)
+    return _table([(name, partial(_group, events[rows], loss[rows])) for name, rows in there], bins, level)
+
+
+def _table(
+    groups: list[tuple[str, Callable[[int, float, float], list[float]]]], bins: int, level: float
+) -> Groups | None:
+    """Make a row of every group; their gaps' intervals hold together."""
+    if not groups:
+        return None
+    each = 1 - (1 - level) / len(groups)
+    columns = torch.tensor([row(bins, level, each) for _, row in groups], dtype=torch.float64).T
+    return Groups(tuple(name for name, _ in groups), level, *columns)
 
 
 def _mass(p: Predictions, rows: Tensor) -> float:
@@ -116,6 +130,13 @@ def _group(events: Events, loss: Tensor, bins: int, level: float, each: float) -
     floor = _binned.noise_floor.interval_of(events, level=level, bins=bins)
     ece, nll = float(_binned.ece.function(events, bins=bins)), float(mean(loss, events.weights))
     return [mass, said, said - gap.value, gap.low, gap.high, ece, floor.value, floor.high, nll]
+
+
+def _group_of_sums(group: Group, bins: int, level: float, each: float) -> list[float]:
+    gap, happened = group.gap_interval(each), group.mean("happened")
+    floor = _binned.noise_floor.interval_of(group, level=level, bins=bins)
+    ece, nll = float(_binned.ece.function(group, bins=bins)), group.mean("nll")
+    return [group.mass, happened + gap.value, happened, gap.low, gap.high, ece, floor.value, floor.high, nll]
 
 
 def bins(

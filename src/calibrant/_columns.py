@@ -111,6 +111,7 @@ def arrays_of(frame: Any, columns: Columns, *, drop: bool = False) -> dict[str, 
         arrays["ids"] = frame[columns.id]
     if columns.confidence is not None:
         both = {role: getattr(columns, role) for role in ("confidence", "correct")}
+        arrays |= {"judged": "matched"} if str(columns.correct).lower() == "matched" else {}
         return arrays | {role: _numbers(frame[name]).to_numpy() for role, name in both.items() if name is not None}
     arrays[columns.kind] = _matrix(frame, columns)
     names = columns.names

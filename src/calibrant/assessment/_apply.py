@@ -11,7 +11,7 @@ from calibrant import io
 from calibrant._columns import CALIBRATED, Columns, arrays_of
 from calibrant.assessment._candidates import Candidate
 from calibrant.calibrators import classes_of
-from calibrant.predictions import CORRECTNESS, Predictions, load_unlabeled, unlabeled
+from calibrant.predictions import KINDS, Predictions, load_unlabeled, unlabeled
 from calibrant.types import InputError
 
 ROW = "row of the table"
@@ -92,7 +92,7 @@ def _new(calibrator: Candidate, p: Predictions, positive: str | None) -> dict[st
     """The calibrated probabilities by the names of their columns."""
     probs = calibrator.calibrated(p).logits.softmax(1)
     if p.of == 1:
-        name = "confidence" if p.class_names == CORRECTNESS else f"prob_{positive}" if positive else "prob"
+        name = "confidence" if p.class_names in KINDS else f"prob_{positive}" if positive else "prob"
         return {f"{CALIBRATED}{name}": probs[:, 1]}
     names = p.class_names or tuple(map(str, range(p.k)))
     predicted = probs.argmax(1)

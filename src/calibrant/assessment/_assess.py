@@ -135,7 +135,7 @@ def assess(
         held_out=held_out,
         changes=judged.changes(chosen, judged_by.paired),
         mistakes=judged.mistakes(chosen),
-        how=_how(val, test, judged, folds) + guard.told(),
+        how=_how(val, test, judged, folds, judged_by.one) + guard.told(),
         fitted_on=val,
     )
 
@@ -237,14 +237,14 @@ class Guard:
         return f" {overlap.text[0].upper()}{overlap.text[1:]}." if overlap.excess else ""
 
 
-def _how(val: Predictions, test: Any, judged: Whole | Pieces, folds: int) -> str:
+def _how(val: Predictions, test: Any, judged: Whole | Pieces, folds: int, one: str) -> str:
     if test is None:
         return (
-            f"Cross-fitted in {folds} folds: each of the {len(val):,} examples was judged by calibrators fitted on "
+            f"Cross-fitted in {folds} folds: each of the {len(val):,} {one}s was judged by calibrators fitted on "
             "the other folds; what is saved was fitted on all."
         )
     read = ", read in pieces" if isinstance(judged, Pieces) else ""
-    return f"Fitted on {len(val):,} examples, judged on {len(judged.before):,} others{read}."
+    return f"Fitted on {len(val):,} {one}s, judged on {len(judged.before):,} others{read}."
 
 
 def _silent(what: str) -> None:

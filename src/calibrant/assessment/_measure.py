@@ -146,7 +146,7 @@ def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float,
         table=events.equal_width(bins),
         classes_=lambda: classes_of(p, cells()),
         groups_=lambda: tables.groups(p, bins=bins, level=level),
-        clusters="" if p.clusters is None else f"{units(p):,} cluster{'s' * (units(p) != 1)}",
+        clusters="" if p.clusters is None else f"{units(p):,} {judged.cluster}{'s' * (units(p) != 1)}",
     )
 
 
@@ -190,7 +190,7 @@ def _of_summary(
         table=summary.equal_width(bins),
         classes_=None,
         groups_=lambda: tables.groups(summary, bins=bins, level=level),
-        clusters="clusters" if summary.clustered else "",
+        clusters=f"{judged.cluster}s" if summary.clustered else "",
     )
 
 

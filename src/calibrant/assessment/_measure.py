@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from calibrant import calibrators, metrics
 from calibrant._folds import units
@@ -129,6 +130,10 @@ def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float,
             rows.append(Row(method.text, float(each.mean()), note=f"worst class {100 * float(each.max()):.2f} %"))
         else:
             rows.append(_row(method, _metric(method).view(p), bins, level))
+        if method.text == "nll" and math.isinf(rows[-1].value):
+            rows[-1] = replace(
+                rows[-1], note=_impossible(_count(p.log_likelihood.isneginf(), p.weights), p.mass, judged)
+            )
         if method.text == "nll" and fit is not None:
             parts = metrics.split(p, fit=partial(calibrators.fit, fit), level=level)
             rows += [_of_interval(name, i) for name, i in zip(PARTS_OF, (parts.refinement, parts.calibration))]
@@ -177,6 +182,8 @@ def _of_summary(
     bins, judged = bins or summary.bins, event(summary.of, summary.k, summary.class_names)
     known = [name for name in judged.rows if name not in UNKNOWN]
     rows = [_row_of_summary(m, summary, level) for m in _methods(judged, more) if m.text in known or m in more]
+    never = _impossible(summary.total("infinite"), summary.mass, judged)
+    rows = [replace(row, note=never) if row.name == "nll" and math.isinf(row.value) else row for row in rows]
     return Measurement(
         n=len(summary),
         k=summary.k,
@@ -192,6 +199,15 @@ def _of_summary(
         groups_=lambda: tables.groups(summary, bins=bins, level=level),
         clusters=f"{judged.cluster}s" if summary.clustered else "",
     )
+
+
+def _impossible(count: float, mass: float, judged: Event) -> str:
+    """Say of how many rows what was said to be impossible came true."""
+    return f"a probability of 0 came true for {count:,.6g} of {mass:,.6g} {judged.one}s"
+
+
+def _count(rows: Tensor, weights: Tensor | None) -> float:
+    return float(rows.sum() if weights is None else weights[rows].sum())
 
 
 def _named(summary: Summary) -> str | None:
@@ -253,8 +269,6 @@ def _finished(rows: list[Row], judged: Event, more: list[Method]) -> tuple[Row, 
 def _note(row: Row, known: dict[str, Row], judged: Event) -> str:
     if row.name == "signed_gap":
         return judged.direction(row.low, row.high).removeprefix("is ") or "no direction beyond chance"
-    if row.name == "nll" and math.isinf(row.value):
-        return "a probability of 0 came true"
     if row.name in FLOORS:
         return "above its noise floor" if row.value > known[FLOORS[row.name]].high else "within its noise floor"
     return row.note

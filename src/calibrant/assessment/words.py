@@ -202,28 +202,35 @@ def remedy(found: Findings) -> str:
 
 
 def difference(found: Findings) -> str:
-    """Test the change of NLL on the same examples."""
-    nll = None if found.changes is None else found.changes["nll"]
-    if nll is None or found.changes is None or not math.isfinite(nll.difference) or not math.isfinite(nll.low):
-        return f"It cannot be tested on these {found.after.event.one}s."
-    word, level = "falls" if nll.difference < 0 else "rises", at(found.changes.level)
-    low, high = sorted((abs(nll.low), abs(nll.high)))
-    by = f"on the same {found.after.event.one}s NLL {word} by {abs(nll.difference):.4f}"
-    if nll.low > 0 or nll.high < 0:
-        sure = "Yes" if nll.difference < 0 else "Yes, but for the worse"
-        return f"{sure}: {by} ({low:.4f} to {high:.4f} with {level}; {p_text(nll.p_value)})."
-    return (
-        f"Not beyond chance: {by}, and the {level} interval of the change, {nll.low:+.4f} to {nll.high:+.4f}, holds 0 "
-        f"({p_text(nll.p_value)})."
-    )
+    """Test the change of NLL on the same examples, of Brier where NLL is infinite."""
+    one, tested = found.after.event.one, scores(found)
+    if not tested or found.changes is None:
+        return f"It cannot be tested on these {one}s."
+    change, level = tested[0], at(found.changes.level)
+    about = found.before[change.name].about
+    never = next((table["nll"].note for table in (found.before, found.after) if math.isinf(table["nll"].value)), "")
+    name = f"the {about.title}" if never else "NLL"
+    word = "falls" if change.difference < 0 else "rises"
+    low, high = sorted((abs(change.low), abs(change.high)))
+    by = f"on the same {one}s {name} {word} by {about.text(abs(change.difference))}"
+    if change.low > 0 or change.high < 0:
+        sure = "Yes" if change.difference < 0 else "Yes, but for the worse"
+        told = f"{sure}: {by} ({about.text(low)} to {about.text(high)} with {level}; {p_text(change.p_value)})."
+    else:
+        room = f"{change.low:+.4f} to {change.high:+.4f}, holds 0 ({p_text(change.p_value)})"
+        told = f"Not beyond chance: {by}, and the {level} interval of the change, {room}."
+    return f"{told} NLL cannot be tested: {never}." if never else told
+
+
+def scores(found: Findings) -> list[Difference]:
+    """Return the changes of NLL and Brier that are known."""
+    rows = [row for row in found.changes or () if row.name in ("nll", "brier", "event_brier")]
+    return [row for row in rows if all(map(math.isfinite, (row.difference, row.low, row.high)))]
 
 
 def split(found: Findings) -> list[Difference]:
     """Return the changes of NLL and Brier that divide them into refinement and calibration; none without a map."""
-    if found.chosen == "Identity" or found.changes is None:
-        return []
-    rows = (row for row in found.changes if row.name in ("nll", "brier", "event_brier"))
-    return [row for row in rows if all(map(math.isfinite, (row.difference, row.low, row.high)))]
+    return [] if found.chosen == "Identity" else scores(found)
 
 
 def cost(found: Findings) -> str:

@@ -186,8 +186,3 @@ def gap_interval_of(
     error = max(error, variance / n**2, 1e-300)
     happened = _score_interval(p, p * (1 - p) / error if 1e-12 < p < 1 - 1e-12 else least, level, z)
     return Interval(mean, said - happened.high, said - happened.low, level)
-
-
-def signed_root(x: float) -> float:
-    """Return the root of |x|, with the sign of x."""
-    return math.copysign(math.sqrt(abs(x)), x)

@@ -171,10 +171,10 @@ def _texts(labels: Any) -> bool:
     return array.dtype.kind in "US"
 
 
-def some(names: Sequence[str], most: int = 6) -> str:
+def some(names: Sequence[str], most: int = 8) -> str:
     """Return the first of some names, as a text."""
     shown = ", ".join(map(repr, names[:most]))
-    return shown if len(names) <= most else f"{shown}, ... ({len(names)})"
+    return shown if len(names) <= most else f"{shown}, ... ({len(names)} in all)"
 
 
 def event(of: Any, k: int, names: tuple[str, ...] | None = None) -> Of:

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._columns import Columns, arrays_of
+from calibrant._arrays import arrays_of
+from calibrant._columns import Columns
 from calibrant._text import cell
 from calibrant.types import InputError
 

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from calibrant import _rows, _softmax, io
+from calibrant._arrays import arrays_of
 from calibrant._bins import Events
-from calibrant._columns import ROLES, arrays_of
+from calibrant._columns import ROLES
 from calibrant._door import (
     CORRECTNESS,
     KINDS,

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from calibrant import io
-from calibrant._columns import CALIBRATED, Columns, arrays_of
+from calibrant._arrays import arrays_of
+from calibrant._columns import CALIBRATED, Columns
 from calibrant.assessment._candidates import Candidate
 from calibrant.calibrators import classes_of
 from calibrant.predictions import KINDS, PRESENCE, Predictions, load_unlabeled, unlabeled

@@ -70,7 +70,7 @@ class Table:
 
     @cached_property
     def classes(self) -> Classes | None:
-        """What is known of every class; nothing of a summary's."""
+        """What is known of every class; nothing of a summary that was not made by class."""
         return None if self.classes_ is None else self.classes_()
 
     @cached_property

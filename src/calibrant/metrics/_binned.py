@@ -241,16 +241,16 @@ class ClassCells:
             total += torch.bincount(index, values, minlength=len(total))
 
     @property
-    def shares(self) -> Tensor:
-        """Shares of all examples (k, b, 3): how many, what was said, what happened."""
+    def sums(self) -> Tensor:
+        """Sums over the examples (k, b, 3): how many, what was said, what happened."""
         table = self._sums.view(3, -1, self.bins).clone()
         table[:, :, 0] += self._totals - table.sum(2)
-        return (table / self._w.sum()).permute(1, 2, 0)
+        return table.permute(1, 2, 0)
 
     @property
     def ece(self) -> Tensor:
         """Calibration error of every class (k)."""
-        return self.shares[:, :, 1:].diff(dim=2).abs().sum((1, 2))
+        return self.sums[:, :, 1:].diff(dim=2).abs().sum((1, 2)) / self._w.sum()
 
 
 def _mean_gap(bins: Bins) -> Scalar:

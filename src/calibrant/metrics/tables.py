@@ -10,7 +10,7 @@ from torch import Tensor
 
 from calibrant._bins import Bins, Events, Ties
 from calibrant.metrics import _binned
-from calibrant.metrics._binned import ClassCells
+from calibrant.metrics._class_sums import Classes, ClassSums, class_cells
 from calibrant.metrics._moments import Edges, bin_table
 from calibrant.metrics._results import gap_interval
 from calibrant.metrics._scores import mean
@@ -18,27 +18,8 @@ from calibrant.metrics._summary import Summary
 from calibrant.metrics._sums import Group
 from calibrant.predictions import Predictions, predictions_of
 
-__all__ = ["ClassCells", "Classes", "Groups", "Thresholds", "bins", "classes", "classes_of", "groups", "thresholds"]
+__all__ = ["ClassSums", "Classes", "Groups", "Thresholds", "bins", "class_cells", "classes", "groups", "thresholds"]
 __all__ += ["thresholds_of"]
-
-
-@dataclass(frozen=True, eq=False)
-class Classes:
-    """One row per class, as tensors of length k."""
-
-    frequency: Tensor  # share of the examples whose label it is
-    forecast: Tensor  # mean probability it is given
-    count: Tensor  # examples whose label it is
-    predicted: Tensor  # examples for which it is predicted
-    recall: Tensor  # accuracy among the examples whose label it is; nan without any
-    precision: Tensor  # accuracy among the examples for which it is predicted; nan without any
-    confidence: Tensor  # mean confidence where it is predicted; nan nowhere
-    ece: Tensor  # calibration error of its probability as a forecast of the label
-
-    @property
-    def worst_first(self) -> Tensor:
-        """Class indices by decreasing calibration error."""
-        return self.ece.argsort(descending=True, stable=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,9 +138,7 @@ def classes(predictions: Any, labels: Any = None, weights: Any = None, *, bins: 
     tensor([0.2500, 0.2500], dtype=torch.float64)
     """
     p = predictions_of(predictions, labels, weights)
-    cells = ClassCells(p, bins)
-    p.survey(cells.add)
-    return classes_of(p, cells)
+    return ClassSums.of(p, class_cells(p, bins)()).table
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,26 +182,4 @@ def thresholds_of(ties: Ties, at: Sequence[float]) -> Thresholds:
         recall=hits / positive,
         specificity=1 - (mass - hits) / (total - positive),
         said=said / mass,
-    )
-
-
-def classes_of(p: Predictions, cells: ClassCells) -> Classes:
-    """The same from cells that were shown all rows."""
-    k, predicted, outcomes = p.k, p.predicted, p.outcomes
-    w = torch.ones_like(outcomes.confidence) if p.weights is None else p.weights
-    shares = cells.shares
-
-    def total(index: Tensor, values: Tensor | None) -> Tensor:
-        return torch.bincount(index, values, minlength=k)
-
-    by_label, by_prediction = total(p.labels, w), total(predicted, w)
-    return Classes(
-        frequency=shares[:, :, 2].sum(1),
-        forecast=shares[:, :, 1].sum(1),
-        count=by_label.round().long(),
-        predicted=by_prediction.round().long(),
-        recall=total(p.labels, w * outcomes.correct) / by_label,
-        precision=total(predicted, w * outcomes.correct) / by_prediction,
-        confidence=total(predicted, w * outcomes.confidence) / by_prediction,
-        ece=cells.ece,
     )

@@ -83,7 +83,7 @@ def assess(
 
     - `test`: other predictions. Left out, every example of `val` is judged by calibrators fitted on the other folds.
       The path of a .parquet, .safetensors or .npy file, or an iterable of predictions, is read in pieces of which
-      only summaries are kept; what needs all predictions at once, the classes and their error, is left out then.
+      only summaries are kept; what needs all predictions at once, such as AUROC, is left out then.
     - Where both have names for their classes, these must be the same, and are put in one order.
     - `calibrators`: texts such as "Temperature", the path of a saved one (.safetensors), classes with a `fit`, or
       fitted ones, which stay as they are. Left out: Identity, Temperature, StructuredMatrix, HistogramBinning and
@@ -119,8 +119,10 @@ def assess(
         guard.look(test)
         guard.told()
     if test is not None and not isinstance(test, Predictions):
-        shown = [name for name in shown if metrics is not None or name not in ("classwise_ece", "auroc")]
-        measure(Summary.empty(of=of).add(val[:1]), metrics=shown)  # what a summary cannot tell is refused now
+        never = ("auroc",) if val.k <= Summary.CLASSES else ("classwise_ece", "auroc")
+        shown = [name for name in shown if metrics is not None or name not in never]
+        first = Summary.empty(of=of, by_class=True).add(val[:1])
+        measure(first, metrics=shown)  # what a summary cannot tell is refused now
     fitted = {c.name: c.fit(val, tell) for c in candidates}
     held_out = {} if choose or test is None else _held_out(candidates, fitted, val, folds, tell)
     judged = _judged(val, test, guard, fitted, folds, of, tell)
@@ -139,7 +141,7 @@ def assess(
         held_out=held_out,
         changes=judged.changes(chosen, judged_by.paired),
         mistakes=judged.mistakes(chosen),
-        how=_how(val, test, judged, folds) + guard.told(),
+        how=_how(val, test, judged, folds, judged_by.one) + guard.told(),
         fitted_on=val,
     )
 
@@ -245,14 +247,14 @@ class Guard:
         return said if alike else said + shift(counts_of(self.val), self.counts, self.val.class_names)
 
 
-def _how(val: Predictions, test: Any, judged: Whole | Pieces, folds: int) -> str:
+def _how(val: Predictions, test: Any, judged: Whole | Pieces, folds: int, one: str) -> str:
     if test is None:
         return (
-            f"Cross-fitted in {folds} folds: each of the {len(val):,} examples was judged by calibrators fitted on "
+            f"Cross-fitted in {folds} folds: each of the {len(val):,} {one}s was judged by calibrators fitted on "
             "the other folds; what is saved was fitted on all."
         )
     read = ", read in pieces" if isinstance(judged, Pieces) else ""
-    return f"Fitted on {len(val):,} examples, judged on {len(judged.before):,} others{read}."
+    return f"Fitted on {len(val):,} {one}s, judged on {len(judged.before):,} others{read}."
 
 
 def _silent(what: str) -> None:

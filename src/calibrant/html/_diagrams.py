@@ -14,20 +14,22 @@ from calibrant.metrics.curves import corp_of
 from calibrant.plots import confidence_histogram, reliability, reliability_curve
 
 DRAWS = 200
-TOP = ("confidence", "accuracy", "right")  # what is said, how often it happens, and that it did
+Words = tuple[str, str, str, str]
+TOP: Words = ("confidence", "accuracy", "right", "examples")  # what is said, how often it happens, that it did; of whom
 
 
-def readings(said: str = TOP[0], outcome: str = TOP[2]) -> tuple[str, str]:
+def readings(words: Words = TOP) -> tuple[str, str]:
     """Say how a reliability curve, and how a diagram of bars, is read."""
+    said, _, outcome, many = words
     curve = (
         f'<p class="note">The line shows how often predictions of a given {said} were {outcome} (isotonic regression, '
         f"so that no bins are chosen); on the dashed diagonal they would be exactly right. The gray band is where the "
         "line of a calibrated model lies 90 % of the time: only where the line leaves it, in red, is evidence. Below: "
-        "how the examples are spread.</p>"
+        f"how the {many} are spread.</p>"
     )
     bars = (
         f'<p class="note">Bars show how often the predictions of a bin were {outcome}. The red part is the gap to the '
-        f"mean {said} of the bin; fainter bars hold fewer examples.</p>"
+        f"mean {said} of the bin; fainter bars hold fewer {many}.</p>"
     )
     return curve, bars
 
@@ -35,9 +37,7 @@ def readings(said: str = TOP[0], outcome: str = TOP[2]) -> tuple[str, str]:
 CURVE_READING, BAR_READING = readings()
 
 
-def curve_diagram(
-    title: str, ties: Ties, bins: Bins, note: str = "", width: float = 4.0, words: tuple[str, str, str] = TOP
-) -> str:
+def curve_diagram(title: str, ties: Ties, bins: Bins, note: str = "", width: float = 4.0, words: Words = TOP) -> str:
     """Return a CORP reliability curve with its band, above the histogram of what was said."""
     curve = corp_of(ties, 0.90, DRAWS, 0)
 
@@ -46,7 +46,7 @@ def curve_diagram(
         reliability_curve(curve, ax=upper)
         confidence_histogram(bins, ax=lower)
         upper.set(xlabel="", ylabel=words[1])
-        lower.set(xlabel=words[0], ylabel="examples")
+        lower.set(xlabel=words[0], ylabel=words[3])
 
     return figure(
         draw,
@@ -56,7 +56,7 @@ def curve_diagram(
     )
 
 
-def bar_diagram(title: str, bins: Bins, note: str = "", width: float = 4.0, words: tuple[str, str, str] = TOP) -> str:
+def bar_diagram(title: str, bins: Bins, note: str = "", width: float = 4.0, words: Words = TOP) -> str:
     """Return a classical reliability diagram of bars."""
     told = _in_words(f"Reliability diagram of {title}", bins, words)
 
@@ -75,12 +75,12 @@ def facts(command: str) -> dict[str, str]:
     }
 
 
-def _in_words(what: str, bins: Bins, words: tuple[str, str, str]) -> str:
-    said, happened, outcome = words
+def _in_words(what: str, bins: Bins, words: Words) -> str:
+    said, happened, outcome, many = words
     full = bins.count > 0
     parts = [
         f"{100 * float(low):.0f} to {100 * float(high):.0f} %: {outcome} {percent(float(accuracy), 1)}, "
-        f"said {percent(float(confidence), 1)}, {int(count):,} examples"
+        f"said {percent(float(confidence), 1)}, {int(count):,} {many}"
         for low, high, accuracy, confidence, count in zip(
             bins.edges[:-1][full],
             bins.edges[1:][full],

@@ -22,7 +22,7 @@ from calibrant.calibrators import (
     fitted_on,
     pool,
 )
-from calibrant.calibrators._auto import CAUTION, FAMILIES, _believed, _weighed
+from calibrant.calibrators._auto import BELIEF, CAUTION, FAMILIES, _believed, _odds_weighed, _weighed
 from calibrant.calibrators._fit import fitting
 
 
@@ -198,22 +198,26 @@ def test_auto_is_never_much_worse_than_its_best_member(kind):
     assert nll(Auto.fit(data), fresh) < best + 0.005
 
 
-def test_the_weights_are_those_of_a_general_solver():
+@pytest.mark.parametrize("k", [2, 3])
+def test_the_weights_are_those_of_a_general_solver(k):
     rng = np.random.default_rng(0)
-    z = rng.normal(0, 2, (200, 3, 4))
-    held = torch.from_numpy(z - np.log(np.exp(z).sum(1, keepdims=True)))
-    p = Predictions(torch.zeros(200, 3), rng.integers(0, 3, 200), weights=rng.integers(1, 4, 200).astype(float))
-    prior = torch.tensor([0.4, 0.3, 0.3, 0.0], dtype=torch.float64)
+    held = torch.from_numpy(rng.normal(0.5, 1.5, (200, 4)) - (k > 2) * 3)
+    p = Predictions(torch.zeros(200, k), rng.integers(0, k, 200), weights=rng.integers(1, 4, 200).astype(float))
+    prior = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
+    often = p.weights.numpy()
 
     def objective(w):
-        mixed = (held.numpy() * w).sum(2)
-        each = np.log(np.exp(mixed).sum(1)) - mixed[np.arange(200), p.labels.numpy()]
-        return np.average(each, weights=p.weights.numpy()) + CAUTION / p.mass * ((w - prior.numpy()) ** 2).sum()
+        if k == 2:
+            return often @ np.logaddexp(0, -held.numpy() @ w) + CAUTION * ((w - prior.numpy()) ** 2).sum()
+        return -often @ np.log(np.exp(held.numpy()) @ w) - BELIEF * prior.numpy() @ np.log(w)
 
-    found = _weighed(held, p, prior)
-    plain = optimize.minimize(objective, np.full(4, 0.25), bounds=[(0, None)] * 4, options={"ftol": 1e-14})
-    assert np.allclose(found.x, plain.x, atol=1e-4)
-    assert objective(found.x.numpy()) <= plain.fun + 1e-9
+    found = (_odds_weighed if k == 2 else _weighed)(held, p, prior).x
+    one = {"type": "eq", "fun": lambda w: w.sum() - 1}
+    plain = optimize.minimize(
+        objective, np.full(4, 0.25), bounds=[(1e-9, None)] * 4, constraints=[one] * (k > 2), options={"ftol": 1e-14}
+    )
+    assert np.allclose(found, plain.x, atol=2e-3)
+    assert objective(found.numpy()) <= plain.fun + 1e-4
 
 
 def test_what_cannot_be_told_apart_has_its_share_and_what_lies_behind_has_none():
@@ -226,15 +230,21 @@ def test_what_cannot_be_told_apart_has_its_share_and_what_lies_behind_has_none()
     weights = _believed([*trusted[:3], bold[0]], log_p, Predictions(torch.zeros(400, 2), [0] * 400))
     assert weights.sum().item() == pytest.approx(1)
     ratios = weights / weights[0]
-    assert ratios.tolist() == pytest.approx([1, np.exp(-0.5), np.exp(-5), np.exp(-3)], rel=1e-6)
+    assert ratios.tolist() == pytest.approx([1, np.exp(-0.5), np.exp(-5), np.exp(-1)], rel=1e-6)
 
 
-def test_auto_is_the_weighted_sum_of_the_logs_of_its_members():
-    data = distorted(300, 4, 0, shift=np.array([0.5, 0, 0, -0.5]))
+@pytest.mark.parametrize("k", [2, 4])
+def test_auto_is_the_mixture_of_its_members(k):
+    data = distorted(300, k, 0, shift=np.linspace(0.5, -0.5, k))
     stack = Auto.fit(data)
-    parts = zip(stack.weights, stack.members, strict=True)
-    total = sum(w * member(data.logits).log_softmax(-1) for w, member in parts)
-    assert torch.allclose(stack(data.logits), total)
+    logs = [member(data.logits).log_softmax(-1) for member in stack.members]
+    if k == 2:
+        odds = sum(w * (one[:, 1] - one[:, 0]) for w, one in zip(stack.weights, logs, strict=True))
+        torch.testing.assert_close(stack(data.logits).softmax(-1)[:, 1], odds.sigmoid())
+    else:
+        mean = sum(w * one.exp() for w, one in zip(stack.weights, logs, strict=True))
+        torch.testing.assert_close(stack(data.logits), mean.log())
+        assert stack.weights.sum().item() == pytest.approx(1)
     assert bool((stack.weights > 0).all())
     assert len(stack.members) == len(stack.weights) == len(stack.names)
 
@@ -300,12 +310,13 @@ def test_auto_leaves_out_members_for_which_the_data_are_too_few_and_says_so():
     assert small.left_out == (
         "Monotone then StructuredMatrix: 60 examples of 80 classes, needs 128",
         "Vector(ridge=0.1): 60 examples of 80 classes, needs 80",
+        "Vector: 60 examples of 80 classes, needs 80",
         "Matrix(ridge=0.1): 60 examples of 80 classes, needs 128",
     )
     assert "left out: Vector" in str(small)
     tiny = Auto.fit(distorted(3, 4, 0))
     assert tiny.names == ("as it is", "SmoothedTemperature")
-    assert len(tiny.left_out) == 4
+    assert len(tiny.left_out) == 5
 
 
 def test_accuracy_preserving_auto_keeps_every_prediction():

@@ -1,4 +1,4 @@
-"""No choosing: a geometric mixture of families, weighted by what each predicts of data it has not seen."""
+"""No choosing: a mixture of the best families, weighted by what each predicts of data it has not seen."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from calibrant._folds import split_folds, units
-from calibrant._solve import Certificate, Minimum, few_threads, newton, summed
+from calibrant._solve import Certificate, Minimum, few_threads, mixture, newton
 from calibrant.calibrators._affine import Matrix, Vector
 from calibrant.calibrators._apply import certified, its_classes, keeping_if, keeps_predictions
 from calibrant.calibrators._binary import Beta, Platt, Quadratic
@@ -28,10 +29,10 @@ FEWEST = 20  # examples below which nothing is held out
 WORK = 2e9  # n k^2 above which no matrix is tried: minutes in all
 NEGLIGIBLE = 1e-3  # weight below which a member is not carried along
 LIGHT = 0.1  # of the penalties of Berta et al. (2025): what is too weak for the data gets no weight
-CAUTION = 40.0  # of the weights, times their squared distance from the prior ones over n
-HANDICAP = 3.0  # standard errors that a family with little penalty has to be better than the others
-WEIGHED = 1 << 25  # numbers, 256 MiB, from which the weights are found at most
-DEEPEST = -1e4  # log p is cut here
+BELIEF = 5.0  # examples that what is believed of each member by itself counts for
+CAUTION = 40.0  # the same of two classes, of the squared distance of the weights from it
+HANDICAP = 1.0  # standard errors that a family with little penalty has to be better than the others
+FARTHEST = 1e4  # log-odds are cut here
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ FAMILIES = (
         classes="more",
     ),
     Family(f"Vector(ridge={LIGHT})", partial(Vector.fit, ridge=LIGHT), learns="vector", trusted=False, classes="more"),
+    Family("Vector", Vector.fit, learns="vector", trusted=False, classes="more"),
     Family(f"Matrix(ridge={LIGHT})", partial(Matrix.fit, ridge=LIGHT), learns="matrix", trusted=False, classes="more"),
 )
 
@@ -104,29 +106,29 @@ class Candidate:
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Auto:
-    r"""Out-of-fold stack of the best families, $\sum_m w_m \log p_m$: nothing to choose, and made not to hurt.
+    r"""Out-of-fold stack of the best families: nothing to choose, and made not to hurt.
 
     The members go from no change at all to a matrix: the probabilities as they are and SmoothedTemperature; of two
     classes StructuredVector, StructuredMatrix, Platt, Beta and Quadratic; of more Monotone, Monotone then
-    StructuredMatrix, and Vector and Matrix with little penalty; with `accuracy_preserving=True` only those that keep
-    every prediction. Each predicts every example from a fit to the other folds, and the weights $w \ge 0$ minimize
-    the mean NLL of the mixture of these predictions $+ \frac{40}{n} \lVert w - w^0 \rVert^2$, a convex problem; the
-    members are then fitted to all examples. $w^0_m \propto \exp(-d_m / s_m)$ is what one would believe of each by
-    itself: $d_m$ is the mean out-of-fold NLL by which it lies behind the best and $s_m$ the standard error of that,
-    and the two with little penalty begin three standard errors behind. Few examples hardly move w from there, many
-    take the best of all.
+    StructuredMatrix, and Vector and Matrix with little penalty and Vector with none; with `accuracy_preserving=True`
+    only those that keep every prediction. Each predicts every example from a fit to the other folds, and weights are
+    found for which a mixture of these predictions has the least NLL; the members are then fitted to all examples. Of
+    more than two classes it is $\sum_m w_m p_m$, with w on the simplex, and of two the log-odds are mixed, $\sum_m w_m
+    s_m$, $w \ge 0$, which may go beyond each of them. Both are convex problems.
 
-    Caution stands in four places. Temperatures are robust and near 1 where little is known: one example that was
-    called impossible carries none of them away. What cannot be told apart from the best, the probabilities as they
-    are perhaps, has its share. The mixture is geometric, so that members that disagree leave what they have in common.
-    And with its penalty the out-of-fold NLL is never above that of any choice of weights, all on the probabilities as
-    they are among them: at most $40 \lVert w^0 - e \rVert^2 / n \le 80/n$ nats above theirs, which are smoothed by one
-    uniform example in n, at most $\log(1 + 1/n)$ more.
+    Caution stands in three places. Temperatures are robust and near 1 where little is known: one example that was
+    called impossible carries none of them away. What one would believe of each member by itself, $w^0_m \propto
+    \exp(-d_m / s_m)$, counts as a few examples do, with $d_m$ the mean out-of-fold NLL by which it lies behind the
+    best and $s_m$ the standard error of that (the last three begin one behind): what cannot be told apart
+    from the best, the probabilities as they are perhaps, has its share. It adds $-5 \sum_m w^0_m \log w_m$ to the log
+    loss of more than two classes, and $40 \lVert w - w^0 \rVert^2$ to that of two. And since all weight on one member
+    is among the choices, for two classes the out-of-fold NLL is at most 80/n above that of the probabilities as they
+    are, which are smoothed by one uniform example in n, at most $\log(1 + 1/n)$ more.
 
     A member for which the data are too few is left out, as is a matrix that would take minutes (always so above 562
     classes), and `left_out` says why; one of weight below .001 is not carried along. `print` shows the weights, the
-    out-of-fold NLL behind them, and what the data cannot tell. (Stacking: Wolpert 1992; geometric mixtures: Genest &
-    Zidek 1986; the penalties of the members: Berta et al. 2025.)
+    out-of-fold NLL behind them, and what the data cannot tell. (Stacking: Wolpert 1992, van der Laan et al. 2007;
+    mixtures of log-odds: Genest & Zidek 1986; penalties of the members: Berta et al. 2025.)
     """
 
     candidates: tuple[Candidate, ...]  # all that were tried
@@ -147,7 +149,7 @@ class Auto:
 
     @property
     def weights(self) -> Tensor:
-        """Of the members: (members) float64, above 0; their sum is free, it acts as one over a temperature."""
+        """Of the members: (members) float64, above 0; of more than two classes their sum is 1."""
         return torch.tensor([one.weight for one in self.candidates if one.weight > 0], dtype=torch.float64)
 
     @property
@@ -176,16 +178,19 @@ class Auto:
     @classmethod
     def _fit(cls, p: Predictions, folds: int, accuracy_preserving: bool) -> "Auto":
         families, left_out = _families(p, folds, accuracy_preserving)
-        found = Minimum(torch.ones(len(families), dtype=torch.float64) / len(families), math.nan, 0.0, 0)
-        gain, error, held_out, fitted = math.nan, math.nan, [math.nan] * len(families), dict[str, Any]()
+        m = len(families)
+        weights, status = torch.full((m,), 1 / m, dtype=torch.float64), Minimum(torch.empty(0), math.nan, 0.0, 0)
+        gain, error, held_out, fitted = math.nan, math.nan, [math.nan] * m, dict[str, Any]()
         if units(p) >= folds and p.mass >= FEWEST:
-            held, judged, fitted = _held(families, p, folds)
-            each = held.gather(1, judged.labels[:, None, None].expand(-1, 1, len(families))).squeeze(1)
-            held_out = (-_mean(each, judged)).tolist()
-            found = _weighed(held, judged, _believed(families, each, judged))
-            mixed = (held @ found.x).log_softmax(1).gather(1, judged.labels[:, None])
-            gain, error = (float(x) for x in _gains(mixed - each[:, :1], judged))
-        weights = found.x.where(found.x >= NEGLIGIBLE, 0.0)
+            held, fitted = _held(families, p, folds)
+            each = logsigmoid(held) if p.k == 2 else held
+            held_out = (-_mean(each, p)).tolist()
+            believed = _believed(families, each, p)
+            status = _odds_weighed(held, p, believed) if p.k == 2 else _weighed(held, p, believed)
+            weights = status.x.where(status.x >= NEGLIGIBLE, 0.0)
+            mixed = logsigmoid(held @ weights) if p.k == 2 else (held + weights.log()).logsumexp(1)
+            gain, error = (float(x) for x in _gains(mixed - each[:, 0], p))
+        weights = weights if p.k == 2 else weights / weights.sum()
         kept = [family for family, weight in zip(families, weights.tolist(), strict=True) if weight > 0]
         fitted = _fitted(kept, p, fitted)
         names = [family.name for family in families]
@@ -193,17 +198,19 @@ class Auto:
         candidates = tuple(map(Candidate, names, weights.tolist(), held_out, members))
         stack = cls(candidates, gain, error, tuple(left_out))
         slack = least_cost(p) + 2 * CAUTION / p.mass
-        return certify(stack, p, "converged", gradient=found.gradient, iterations=found.evaluations, slack=slack)
+        return certify(stack, p, "converged", gradient=status.gradient, iterations=status.evaluations, slack=slack)
 
     @its_classes(certified)
     @keeping_if(lambda self: all(map(keeps_predictions, self.members)))
     def __call__(self, logits: Logits) -> Logits:
-        """Return the weighted sum of the logs of the members' probabilities."""
+        """Return the log of the weighted mean of the members' probabilities; of two classes, the mixed log-odds."""
         z = logits.double()
-        total = torch.zeros_like(z)
-        for member, weight in zip(self.members, self.weights.tolist(), strict=True):
-            total.add_(member(z).log_softmax(-1), alpha=weight)
-        return total.to(logits.dtype)
+        weights = self.weights.to(z.device)
+        if z.shape[-1] == 2:
+            half = sum(w * _log_odds(member(z)) for member, w in zip(self.members, weights, strict=True)) / 2
+            return torch.stack([-half, half], -1).to(logits.dtype)
+        log_p = torch.stack([member(z).log_softmax(-1) for member in self.members])
+        return (log_p + weights.log()[:, None, None]).logsumexp(0).to(logits.dtype)
 
     def __str__(self) -> str:
         lines = ["Auto: weight, out-of-fold NLL"]
@@ -233,46 +240,49 @@ def _believed(families: Sequence[Family], log_p: Tensor, p: Predictions) -> Tens
     return weights / weights.sum()
 
 
-def _held(families: Sequence[Family], p: Predictions, folds: int) -> tuple[Tensor, Predictions, dict[str, Any]]:
-    """Log-probabilities (n k m) of examples under fits to the other folds, these examples, and the last fits.
+def _log_odds(logits: Tensor) -> Tensor:
+    """Of class 1 of two, cut where a class is impossible."""
+    z = logits.double().log_softmax(-1).clamp_min(-FARTHEST)
+    return z[..., 1] - z[..., 0]
 
-    Where there are very many, they are evenly drawn from each fold.
-    """
-    every = -(-p.logits.numel() * len(families) // WEIGHED)
-    fitted, held, which = dict[str, Any](), list[Tensor](), list[Tensor]()
+
+def _held(families: Sequence[Family], p: Predictions, folds: int) -> tuple[Tensor, dict[str, Any]]:
+    """What fits to the other folds say of every label, (n m), and the last fits: log p, or of two classes log-odds."""
+    held, fitted = torch.empty(len(p), len(families), dtype=torch.float64), dict[str, Any]()
     for rest, inside in split_folds(p, folds):
-        fitted = _fitted(families, rest, fitted)
-        rows = inside.nonzero().squeeze(1)[::every]
-        logits = p.logits[rows]
-        held.append(torch.stack([fitted[one.name](logits).log_softmax(-1) for one in families], 2).clamp_min(DEEPEST))
-        which.append(rows)
-    return torch.cat(held), p[torch.cat(which)], fitted
+        fitted, out = _fitted(families, rest, fitted), p[inside]
+        after = [out.mapped(fitted[family.name]) for family in families]
+        if p.k == 2:
+            told = [_log_odds(one.logits) * (2 * out.labels - 1) for one in after]
+        else:
+            told = [one.log_likelihood for one in after]
+        held[inside] = torch.stack(told, 1)
+    return held, fitted
 
 
-def _weighed(held: Tensor, p: Predictions, prior: Tensor) -> Minimum:
-    """Minimize the mean NLL of the geometric mixture, and the penalty: smooth and convex in few numbers."""
-    m = held.shape[2]
-    parts = held - held.gather(1, p.labels[:, None, None].expand(-1, 1, m))
-    weights = () if p.weights is None else (p.weights,)
+def _weighed(held: Tensor, p: Predictions, believed: Tensor) -> Minimum:
+    """Maximize the likelihood of the mixture, what is believed of each counting as examples that only it predicts."""
+    m = len(believed)
+    often = torch.ones(len(held), dtype=torch.float64) if p.weights is None else p.weights
+    likelihoods = (held - held.amax(1, keepdim=True)).exp()
+    rows = torch.cat([likelihoods, torch.eye(m, dtype=torch.float64)])
+    found = mixture(rows, torch.cat([often, BELIEF * believed]))
+    return Minimum(found.shares, math.nan, found.gap, found.steps)
+
+
+def _odds_weighed(held: Tensor, p: Predictions, believed: Tensor) -> Minimum:
+    """Minimize the mean NLL of mixed log-odds, and the penalty: a logistic regression with nonnegative weights."""
+    often = torch.ones(len(held), dtype=torch.float64) if p.weights is None else p.weights
+    often, penalty = often / p.mass, CAUTION / p.mass
 
     def f(w: Tensor) -> tuple[float, Tensor, Tensor]:
-        def part(x: Tensor, *weights: Tensor) -> Tensor:
-            s = x @ w
-            norm = s.logsumexp(1)
-            q = (s - norm[:, None]).exp()
-            often = weights[0] if weights else torch.ones_like(norm)
-            mean = (q[:, :, None] * x).sum(1)
-            flat = (x * (q * often[:, None]).sqrt()[:, :, None]).view(-1, m)
-            square = flat.mT @ flat - (often[:, None] * mean).mT @ mean
-            return torch.cat([(often @ norm).view(1), often @ mean, square.view(-1)])
+        s, away = held @ w, w - believed
+        wrong = (-s).sigmoid() * often
+        value = -float(often @ logsigmoid(s)) + penalty * float(away @ away)
+        bend = (held * (wrong * s.sigmoid())[:, None]).mT @ held
+        return value, 2 * penalty * away - wrong @ held, bend + 2 * penalty * torch.eye(len(w), dtype=torch.float64)
 
-        sums = summed(part, parts, *weights) / p.mass
-        away, penalty = w - prior, CAUTION / p.mass
-        value = float(sums[0] + penalty * away @ away)
-        bend = sums[m + 1 :].view(m, m) + 2 * penalty * torch.eye(m, dtype=torch.float64)
-        return value, sums[1 : m + 1] + 2 * penalty * away, bend
-
-    return newton(f, prior, lower=torch.zeros(m, dtype=torch.float64), tolerance=1e-8)
+    return newton(f, believed, lower=torch.zeros_like(believed), tolerance=1e-8)
 
 
 def _gains(each: Tensor, p: Predictions) -> tuple[Tensor, Tensor]:

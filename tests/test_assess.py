@@ -132,7 +132,7 @@ def test_an_honest_model_is_left_nearly_alone():
 def test_auto_is_scored_by_its_own_held_out_folds():
     val = sharp(400, 0)
     found = assess(val, sharp(200, 1), ("Identity", "Auto"))
-    assert found.held_out["Auto"] == min(found.fitted["Auto"].held_out)
+    assert found.held_out["Auto"] == found.fitted["Auto"].out_of_fold < min(found.fitted["Auto"].held_out) + 0.01
     honest = metrics.nll(calibrators.cross_fit("Auto", val))
     assert found.held_out["Auto"] == pytest.approx(float(honest), abs=0.01)
 
@@ -398,11 +398,11 @@ def test_pieces_tell_the_same_as_the_whole():
         for a, b in zip(vars(one).values(), vars(other).values(), strict=True):
             assert a == (pytest.approx(b, abs=1e-7) if isinstance(b, float) else b)
     for row in whole.after:
-        if row.name != "classwise_ece":
-            assert parts.after[row.name].value == pytest.approx(row.value, abs=2e-3), row.name
-            assert parts.after[row.name].low == pytest.approx(row.low, abs=2e-3, nan_ok=True), row.name
-    assert "classwise_ece" not in parts.values["Identity"]
-    assert parts.after.classes is None
+        assert parts.after[row.name].value == pytest.approx(row.value, abs=2e-3), row.name
+        assert parts.after[row.name].low == pytest.approx(row.low, abs=2e-3, nan_ok=True), row.name
+    assert parts.values["Identity"]["classwise_ece"] == pytest.approx(whole.values["Identity"]["classwise_ece"])
+    for name, column in vars(whole.after.classes).items():
+        torch.testing.assert_close(getattr(parts.after.classes, name), column, rtol=1e-12, atol=1e-12)
 
 
 def test_weighted_pieces_tell_the_same_change():
@@ -507,3 +507,18 @@ def test_ones_own_metric_ranks_as_it_was_declared(tmp_path):
         assert json.loads((tmp_path / "r.json").read_text())["chosen"] == found.chosen
     finally:
         del catalog.METRICS._methods["two_best"]
+
+
+def test_other_class_shares_are_told():
+    g = torch.Generator().manual_seed(0)
+    z = torch.randn(6000, 3, generator=g)
+    y = torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1)
+    p = Predictions(z, y, class_names=("cat", "dog", "eel"))
+    fewer = p[2000:][(y[2000:] != 1) | (torch.rand(4000, generator=g) < 0.2)]
+    for test in (fewer, [fewer[:1000], fewer[1000:]]):
+        how = assess(p[:2000], test, ["Identity", "Temperature"]).how
+        assert "(class 'dog': 3" in how
+        assert "PriorShift" in how
+    assert "PriorShift" not in assess(p[:2000], p[2000:], ["Identity", "Temperature"]).how
+    correct = Predictions.from_confidence(torch.rand(900, generator=g), torch.arange(900) < 300)
+    assert "PriorShift" not in assess(correct[:400], correct[400:], ["Identity", "Platt"]).how

@@ -23,6 +23,19 @@ def calibrant(*arguments, cwd=None):
     return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False, cwd=cwd)
 
 
+def close(text, expected):
+    """What a text of JSON says is approximately what the other does: a process may add in another order."""
+    return _close(json.loads(text), json.loads(expected))
+
+
+def _close(one, other):
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_close(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_close, one, other))
+    return one == (pytest.approx(other, rel=1e-6, abs=1e-9, nan_ok=True) if isinstance(other, float) else other)
+
+
 @pytest.fixture
 def refused(monkeypatch, capsys):
     """Run a command, in this process, that must be refused: exit status 2 and one line, which is returned."""
@@ -100,16 +113,16 @@ def test_measure_is_the_function_s_table(files, tmp_path):
         assert row.title in done.stdout
         assert row.text in done.stdout
     assert "Overconfident by" in done.stdout
-    assert (tmp_path / "m.json").read_text() == expected.json()
+    assert close((tmp_path / "m.json").read_text(), expected.json())
     assert "nothing was fitted" in (tmp_path / "m.html").read_text()
 
 
 def test_json_goes_to_standard_output_alone(files, tmp_path):
     done = calibrant("measure", files[1], "--json", "-", "--html", tmp_path / "m.html")
-    assert done.stdout == measure(Predictions.load(files[1])).json()
+    assert close(done.stdout, measure(Predictions.load(files[1])).json())
     done = calibrant("assess", *files, "-c", "Temperature", "--json", "-", "--save", tmp_path / "c.safetensors")
     expected = assess(*map(Predictions.load, files), ["Temperature"])
-    assert json.loads(done.stdout) == json.loads(expected.json())
+    assert close(done.stdout, expected.json())
     assert not (tmp_path / "-").exists()
     assert (tmp_path / "c.safetensors").is_file()
 
@@ -135,7 +148,7 @@ def test_what_is_judged_and_what_is_ignored_is_said_by_options(tmp_path):
     p = Predictions(z, y)[torch.arange(400) % 4 > 0]
     for options, of in ([], 1), (["--of", "top"], "top"), (["--of", "0"], 0):
         done = calibrant("measure", tmp_path / "p.npz", "--ignore-index", 255, *options, "--json", "-")
-        assert done.stdout == measure(p, of=of).json(), done.stderr
+        assert close(done.stdout, measure(p, of=of).json()), done.stderr
 
 
 def test_a_file_can_be_read_in_pieces(files, tmp_path):
@@ -143,13 +156,13 @@ def test_a_file_can_be_read_in_pieces(files, tmp_path):
     Predictions.load(files[1]).save(big)
     done = calibrant("assess", files[0], big, "--stream", "-c", "Temperature", "--json", "-")
     expected = assess(Predictions.load(files[0]), big, ["Temperature"])
-    assert json.loads(done.stdout) == json.loads(expected.json())
+    assert close(done.stdout, expected.json())
     done = calibrant("measure", big, "--stream", "--json", "-")
-    assert "classwise_ece" not in done.stdout
+    assert "classwise_ece" in done.stdout
     assert json.loads(done.stdout)["n"] == 1000
-    done = calibrant("measure", big, "--memory", 1e-6, "--json", "-")
-    assert "classwise_ece" not in done.stdout
-    assert "classwise_ece" in calibrant("measure", big, "--memory", 1, "--json", "-").stdout
+    for memory, streamed in ((1e-6, True), (1, False)):
+        calibrant("measure", big, "--memory", memory, "--html", tmp_path / "m.html")
+        assert ("1,000 examples, in pieces" in (tmp_path / "m.html").read_text()) == streamed
 
 
 MINE = """

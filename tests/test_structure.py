@@ -12,7 +12,7 @@ FILES = {
 }
 SHARED = {
     f"calibrant._{name}"
-    for name in ("bins", "columns", "door", "folds", "hub", "rows", "softmax", "solve", "text", "version")
+    for name in ("arrays", "bins", "columns", "door", "folds", "hub", "rows", "softmax", "solve", "text", "version")
 }
 
 

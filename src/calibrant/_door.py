@@ -15,7 +15,10 @@ REAL = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 MOST = 2.0**53  # examples, above which counts are no whole numbers
 FEW = 2  # rows with shares in them from which sums of 1 are no accident
 POSITIVE = ("1", "positive", "pos", "true", "yes")
-CORRECTNESS = ("wrong", "correct")  # the two classes of a confidence, of which the second is judged
+CORRECTNESS = ("wrong", "correct")  # the two classes of a confidence, of which the second is judged,
+MATCHES = ("unmatched", "matched")  # of that of a detection,
+PRESENCE = ("absent", "present")  # and of one of several labels
+KINDS = (CORRECTNESS, MATCHES, PRESENCE)
 
 
 def entered(
@@ -168,10 +171,10 @@ def _texts(labels: Any) -> bool:
     return array.dtype.kind in "US"
 
 
-def some(names: Sequence[str], most: int = 6) -> str:
+def some(names: Sequence[str], most: int = 8) -> str:
     """Return the first of some names, as a text."""
     shown = ", ".join(map(repr, names[:most]))
-    return shown if len(names) <= most else f"{shown}, ... ({len(names)})"
+    return shown if len(names) <= most else f"{shown}, ... ({len(names)} in all)"
 
 
 def event(of: Any, k: int, names: tuple[str, ...] | None = None) -> Of:

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._columns import Columns, arrays_of
+from calibrant._arrays import arrays_of
+from calibrant._columns import Columns
 from calibrant._text import cell
 from calibrant.types import InputError
 
@@ -310,7 +311,7 @@ def kind_of(names: Mapping[str, Any] | set[str]) -> tuple[str, str]:
     kinds = [kind for kind in ("logits", "probs") if kind in names]
     labels = [name for name in ("labels", "label") if name in names]
     if len(kinds) != 1 or len(labels) != 1:
-        got = ", ".join(map(repr, sorted({*names} - {*NAMED, "ids", "notes", "several"}))) or "nothing"
+        got = ", ".join(map(repr, sorted({*names} - {*NAMED, "ids", "notes", "several", "judged"}))) or "nothing"
         raise InputError(f"expected 'labels' and either 'logits' or 'probs', or 'confidence' and 'correct', got {got}")
     return kinds[0], labels[0]
 

@@ -12,10 +12,14 @@ import torch
 from torch import Tensor
 
 from calibrant import _rows, _softmax, io
+from calibrant._arrays import arrays_of
 from calibrant._bins import Events
-from calibrant._columns import ROLES, arrays_of
+from calibrant._columns import ROLES
 from calibrant._door import (
     CORRECTNESS,
+    KINDS,
+    MATCHES,
+    PRESENCE,
     Of,
     binary_labels,
     distinct,
@@ -30,7 +34,17 @@ from calibrant._door import (
 from calibrant._softmax import Outcomes, Visit
 from calibrant.types import InputError, Map
 
-__all__ = ["CORRECTNESS", "Of", "Predictions", "load_unlabeled", "mapped_logits", "predictions_of"]
+__all__ = [
+    "CORRECTNESS",
+    "KINDS",
+    "MATCHES",
+    "PRESENCE",
+    "Of",
+    "Predictions",
+    "load_unlabeled",
+    "mapped_logits",
+    "predictions_of",
+]
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -116,11 +130,14 @@ class Predictions:
         return _trusted(**entered(logits, labels, weights, notes=notes, **more))
 
     @classmethod
-    def from_confidence(cls, confidence: Any, correct: Any, weights: Any = None, **more: Any) -> "Predictions":
+    def from_confidence(
+        cls, confidence: Any, correct: Any, weights: Any = None, *, of: str = "correct", **more: Any
+    ) -> "Predictions":
         """Enter from how sure an answer was said to be (n,), in [0, 1], and whether it was right, (n,) 0 or 1.
 
         As language models, judges, detectors and retrieval have it. Two classes, wrong and correct, of which the
-        second is judged: a confidence below a half is what it says, and stays there. `more`: `clusters`, `groups`.
+        second is judged: a confidence below a half is what it says, and stays there. Of detections, say `of="matched"`.
+        `more`: `clusters`, `groups`.
 
         >>> p = Predictions.from_confidence([0.9, 0.2], [1, 0])
         >>> p, p.events.confidence
@@ -136,7 +153,10 @@ class Predictions:
             raise InputError(f"confidences must lie in [0, 1], got {c.min():.4g} .. {c.max():.4g}{hint}")
         if len(y) and not 0 <= int(y.min()) <= int(y.max()) <= 1:
             raise InputError(f"correct must be 0 or 1, got {int(y.min())} .. {int(y.max())}")
-        return cls.from_probs(c, y, weights, of=1, class_names=CORRECTNESS, **more)
+        named = next((names for names in (CORRECTNESS, MATCHES) if names[1] == of), None)
+        if named is None:
+            raise InputError(f'a confidence is that an answer is "correct" or a detection "matched", got of={of!r}')
+        return cls.from_probs(c, y, weights, of=1, class_names=named, **more)
 
     @classmethod
     def from_binary_logits(cls, logits: Any, labels: Any, weights: Any = None, **more: Any) -> "Predictions":
@@ -182,7 +202,7 @@ class Predictions:
 
         >>> p = Predictions.multilabel([[2.0, -1.0], [0.5, 3.0]], [[1, 0], [0, 1]], names=["fever", "cough"])
         >>> p, p.group_names
-        (Predictions(n=4, k=2, float64, 2 groups, 2 clusters, of=1), ('fever', 'cough'))
+        (Predictions(n=4, k=2, float64, 2 groups, 2 clusters, of='present'), ('fever', 'cough'))
         """
         s, y = tensor(scores, "scores"), tensor(targets, "targets")
         if s.ndim != 2 or s.shape != y.shape:
@@ -198,7 +218,7 @@ class Predictions:
             raise InputError(f"need one weight per example or target, got {tuple(w.shape)}")
         w = None if w is None else (w[of_row] if w.ndim == 1 else w[known])
         enter = cls.from_probs if probs else cls.from_binary_logits
-        made = enter(s[known], y[known], w, of=1, clusters=of_row)
+        made = enter(s[known], y[known], w, of=1, clusters=of_row, class_names=PRESENCE)
         return made._with(groups=of_label, group_names=called)
 
     def __len__(self) -> int:
@@ -250,6 +270,8 @@ class Predictions:
         Raises `InputError` where the classes are others.
         """
         if names is None or self.class_names is None or names == self.class_names:
+            return self
+        if {names, self.class_names} <= {*KINDS}:  # a yes or no, whatever it is called
             return self
         if set(names) != set(self.class_names):
             raise InputError(f"expected the classes {some(names)}, got {some(self.class_names)}")
@@ -469,7 +491,7 @@ class Predictions:
             weights, names = more["weights"], arrays.get("class_names")
             made = cls.multilabel(scores, true, weights, names=names, probs=kind == "probs", ignore_index=ignore_index)
         elif kind == "confidence":
-            made = cls.from_confidence(scores, true, **more)
+            made = cls.from_confidence(scores, true, of=arrays.get("judged", "correct"), **more)
         elif kind == "logits" and (len(shape) == 1 or shape[1:] == (1,)):
             made = cls.from_binary_logits(scores, true, class_names=arrays.get("class_names"), **more)
         else:

@@ -22,7 +22,8 @@ from calibrant.calibrators import (
     fitted_on,
     pool,
 )
-from calibrant.calibrators._auto import _cautious, _gain
+from calibrant.calibrators._auto import BELIEF, CAUTION, FAMILIES, _believed, _odds_weighed, _weighed
+from calibrant.calibrators._fit import fitting
 
 
 def distorted(n, k, seed, scale=1.0, shift=0.0, bend=1.0):
@@ -170,17 +171,17 @@ def test_mixture_recovers_the_shares_it_was_drawn_with():
 
 
 def test_auto_takes_the_member_that_is_true():
-    """Where classes are mixed, the matrix; where the map is bent, the monotone one; else a temperature."""
+    """Where classes are mixed, the structured ones; where the map is bent, the monotone one."""
     rng = np.random.default_rng(0)
     bent, fresh = distorted(3000, 6, 0, bend=1.6), distorted(5000, 6, 1, bend=1.6)
     stack = Auto.fit(bent)
-    share = {one.name: one.share for one in stack.candidates}
-    assert share["Monotone"] + share["Monotone then StructuredMatrix"] > 0.6
+    weight = {one.name: one.weight for one in stack.candidates}
+    assert weight["Monotone"] + weight["Monotone then StructuredMatrix"] > 0.6
     assert nll(stack, fresh) < nll(SmoothedTemperature.fit(bent), fresh) - 0.005
     scale = np.exp(rng.normal(0, 0.3, 6))
     stack = Auto.fit(distorted(1500, 6, 2, scale, rng.normal(0, 0.6, 6)))
-    share = {one.name: one.share for one in stack.candidates}
-    assert share["SmoothedTemperature"] + share["Monotone"] < 0.2
+    weight = {one.name: one.weight for one in stack.candidates}
+    assert weight["as it is"] + weight["SmoothedTemperature"] + weight["Monotone"] < 0.2
 
 
 @pytest.mark.parametrize("kind", ["temperature", "class-wise", "bent"])
@@ -197,58 +198,131 @@ def test_auto_is_never_much_worse_than_its_best_member(kind):
     assert nll(Auto.fit(data), fresh) < best + 0.005
 
 
-def test_a_gain_that_may_be_luck_is_not_believed():
-    """At least two standard errors for the whole mixture, at most one for temperature alone."""
+@pytest.mark.parametrize("k", [2, 3])
+def test_the_weights_are_those_of_a_general_solver(k):
+    rng = np.random.default_rng(0)
+    held = torch.from_numpy(rng.normal(0.5, 1.5, (200, 4)) - (k > 2) * 3)
+    p = Predictions(torch.zeros(200, k), rng.integers(0, k, 200), weights=rng.integers(1, 4, 200).astype(float))
+    prior = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
+    often = p.weights.numpy()
+
+    def objective(w):
+        if k == 2:
+            return often @ np.logaddexp(0, -held.numpy() @ w) + CAUTION * ((w - prior.numpy()) ** 2).sum()
+        return -often @ np.log(np.exp(held.numpy()) @ w) - BELIEF * prior.numpy() @ np.log(w)
+
+    found = (_odds_weighed if k == 2 else _weighed)(held, p, prior).x
+    one = {"type": "eq", "fun": lambda w: w.sum() - 1}
+    plain = optimize.minimize(
+        objective, np.full(4, 0.25), bounds=[(1e-9, None)] * 4, constraints=[one] * (k > 2), options={"ftol": 1e-14}
+    )
+    assert np.allclose(found, plain.x, atol=2e-3)
+    assert objective(found.numpy()) <= plain.fun + 1e-4
+
+
+def test_what_cannot_be_told_apart_has_its_share_and_what_lies_behind_has_none():
+    """One that is worse by half of its standard error, one by five; of two as good, little penalty counts for less."""
     g = torch.Generator().manual_seed(0)
-    wanted = torch.tensor([0.2, 0.8], dtype=torch.float64)
-    base = -torch.rand(400, 1, dtype=torch.float64, generator=g)
     noise = torch.randn(400, dtype=torch.float64, generator=g)
-    noise = (noise - noise.mean()) / noise.std()
-    for errors, least, most in [(-1.0, 1.0, 1.0), (0.7, 1.0, 1.0), (1.5, 0.4, 0.8), (4.0, 0.2, 0.3)]:
-        held = torch.cat([base, base + 0.01 * (errors / 20 + noise)[:, None]], 1)
-        gain, error = _gain(wanted, held, Predictions(torch.zeros(400, 2), [0] * 400))
-        weights = _cautious(wanted, gain, error)
-        assert least - 1e-9 <= weights[0] <= most
-        assert weights.sum().item() == pytest.approx(1)
-        assert gain / error == pytest.approx(errors, abs=0.2)
+    noise = 20 * (noise - noise.mean()) / noise.std(correction=1)  # whose mean has a standard error of 1
+    log_p = torch.stack([0 * noise, noise - 0.5, noise - 5, noise], 1)
+    trusted, bold = ([family for family in FAMILIES if family.trusted is is_] for is_ in (True, False))
+    weights = _believed([*trusted[:3], bold[0]], log_p, Predictions(torch.zeros(400, 2), [0] * 400))
+    assert weights.sum().item() == pytest.approx(1)
+    ratios = weights / weights[0]
+    assert ratios.tolist() == pytest.approx([1, np.exp(-0.5), np.exp(-5), np.exp(-1)], rel=1e-6)
 
 
-def test_auto_is_the_log_of_the_weighted_mean_of_its_members():
-    data = distorted(300, 4, 0, shift=np.array([0.5, 0, 0, -0.5]))
+@pytest.mark.parametrize("k", [2, 4])
+def test_auto_is_the_mixture_of_its_members(k):
+    data = distorted(300, k, 0, shift=np.linspace(0.5, -0.5, k))
     stack = Auto.fit(data)
-    mean = sum(w * member(data.logits).softmax(-1) for w, member in zip(stack.weights, stack.members, strict=True))
-    assert torch.allclose(stack(data.logits), mean.log())
-    assert stack.weights.sum().item() == pytest.approx(1)
+    logs = [member(data.logits).log_softmax(-1) for member in stack.members]
+    if k == 2:
+        odds = sum(w * (one[:, 1] - one[:, 0]) for w, one in zip(stack.weights, logs, strict=True))
+        torch.testing.assert_close(stack(data.logits).softmax(-1)[:, 1], odds.sigmoid())
+    else:
+        mean = sum(w * one.exp() for w, one in zip(stack.weights, logs, strict=True))
+        torch.testing.assert_close(stack(data.logits), mean.log())
+        assert stack.weights.sum().item() == pytest.approx(1)
+    assert bool((stack.weights > 0).all())
     assert len(stack.members) == len(stack.weights) == len(stack.names)
+
+
+@pytest.mark.parametrize("k", [2, 5])
+def test_what_is_calibrated_already_is_hardly_touched(k):
+    """Six small sets: on average it costs less than half of what the least cautious of its members do."""
+    plain = "Beta" if k == 2 else "Matrix(ridge=0.1)"
+    costs = {Auto.fit: [], fitting(plain): []}
+    for seed in range(6):
+        data, fresh = distorted(80, k, 2 * seed, scale=0.5), distorted(4000, k, 2 * seed + 1, scale=0.5)
+        for fit, each in costs.items():
+            each.append(nll(fit(data), fresh) - float(metrics.nll(fresh)))
+    ours, theirs = map(np.mean, costs.values())
+    assert ours < theirs / 2
+    assert ours < 0.02
+
+
+def test_one_impossible_example_carries_nothing_away():
+    data, fresh = distorted(80, 3, 0, scale=0.5), distorted(4000, 3, 1, scale=0.5)
+    hopeless = torch.where(torch.arange(3) == (data.labels[0] + 1) % 3, 40.0, 0.0).double()
+    spoiled = Predictions(torch.cat([data.logits, hopeless[None]]), torch.cat([data.labels, data.labels[:1]]))
+    cost = {fit: nll(fit(spoiled), fresh) - float(metrics.nll(fresh)) for fit in (Temperature.fit, Auto.fit, robust)}
+    assert cost[Temperature.fit] > 0.05
+    assert cost[Auto.fit] < cost[Temperature.fit] / 2
+    assert cost[robust] < cost[Temperature.fit] / 2
+
+
+def robust(p):
+    return SmoothedTemperature.fit(p, robust=True)
+
+
+def test_a_robust_temperature_is_the_most_probable_one():
+    data = distorted(60, 3, 5, scale=1.5)
+    weighted = Predictions(data.logits, data.labels, weights=torch.arange(60).remainder(3).double() + 1)
+    for p in (data, weighted):
+        fitted = robust(p)
+        t = float(fitted.temperature)
+        cost = {
+            at: float(metrics.nll(p.mapped(SmoothedTemperature(torch.tensor(at).double(), fitted.count)))) * p.mass
+            + np.log(at) ** 2 / (2 * 0.5**2)
+            for at in (0.98 * t, t, 1.02 * t)
+        }
+        assert min(cost, key=cost.__getitem__) == t
+    copies = data[torch.arange(60).repeat_interleave(torch.arange(60).remainder(3) + 1)]
+    assert t == pytest.approx(float(robust(copies).temperature), rel=1e-6)
 
 
 def test_auto_tells_its_weights_and_why():
     text = str(Auto.fit(distorted(200, 4, 0)))
     assert "out-of-fold NLL" in text
-    for name in ("SmoothedTemperature", "Vector(ridge=0.1)", "Matrix(ridge=0.1)", "Monotone"):
+    for name in ("as it is", "SmoothedTemperature", "Vector(ridge=0.1)", "Matrix(ridge=0.1)", "Monotone"):
         assert name in text
     assert "converged" in text
+    assert "nats out of fold" in text
+    assert "cannot tell" in str(Auto.fit(distorted(60, 3, 2, scale=0.5)))
+    assert "too few examples to hold any out" in str(Auto.fit(distorted(6, 3, 2)))
 
 
 def test_auto_leaves_out_members_for_which_the_data_are_too_few_and_says_so():
     small = Auto.fit(distorted(60, 80, 0))
-    assert tuple(one.name for one in small.candidates) == ("SmoothedTemperature", "Monotone")
+    assert tuple(one.name for one in small.candidates) == ("as it is", "SmoothedTemperature", "Monotone")
     assert small.left_out == (
+        "Monotone then StructuredMatrix: 60 examples of 80 classes, needs 128",
         "Vector(ridge=0.1): 60 examples of 80 classes, needs 80",
         "Vector: 60 examples of 80 classes, needs 80",
         "Matrix(ridge=0.1): 60 examples of 80 classes, needs 128",
-        "Monotone then StructuredMatrix: 60 examples of 80 classes, needs 128",
     )
     assert "left out: Vector" in str(small)
     tiny = Auto.fit(distorted(3, 4, 0))
-    assert tiny.names == ("SmoothedTemperature",)
+    assert tiny.names == ("as it is", "SmoothedTemperature")
     assert len(tiny.left_out) == 5
 
 
 def test_accuracy_preserving_auto_keeps_every_prediction():
     data = distorted(500, 5, 0, shift=np.array([3.0, 0, 0, 0, -3.0]))
     kept, free = Auto.fit(data, accuracy_preserving=True), Auto.fit(data)
-    assert {one.name for one in kept.candidates} == {"SmoothedTemperature", "Monotone"}
+    assert {one.name for one in kept.candidates} == {"as it is", "SmoothedTemperature", "Monotone"}
     assert torch.equal(kept(data.logits).argsort(-1), data.logits.argsort(-1))
     assert not kept.certificate.accuracy_changed
     assert free.certificate.accuracy_after > kept.certificate.accuracy_after

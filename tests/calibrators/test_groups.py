@@ -5,6 +5,7 @@ import torch
 
 from calibrant import InputError, Predictions, assess, calibrators, metrics
 from calibrant.calibrators import BiasCorrectedTemperature, Chain, GroupCalibrated, Identity, Platt, Temperature
+from calibrant.calibrators._groups import ALIKE, APART, COMMON, _weights
 
 F = torch.float64
 
@@ -202,3 +203,25 @@ def test_weights_are_copies():
     )
     torch.testing.assert_close(one.biases, other.biases, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(one.slopes, other.slopes, atol=1e-6, rtol=1e-6)
+
+
+def test_spreads_are_averaged_over_all_that_groups_could_have_in_common():
+    """By every way in which each of three groups could have come from one of two priors, written out."""
+    likelihood = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.6, 1.0], [0.3, 0.3, 0.9]], dtype=F)
+    models = [(ALIKE + COMMON / 3 if i == 0 else COMMON / 3, 0.0, i, i) for i in range(3)]
+    rest = (1 - ALIKE - COMMON) / (9 * len(APART))
+    models += [(rest, share, i, j) for share in APART for i in range(3) for j in range(3)]
+    expected, total = torch.zeros(3, 3, dtype=F), 0.0
+    for prior, share, i, j in models:
+        each = (1 - share) * likelihood[:, i] + share * likelihood[:, j]
+        weight = prior * float(each.prod())
+        total += weight
+        expected[:, i] += weight * (1 - share) * likelihood[:, i] / each
+        expected[:, j] += weight * share * likelihood[:, j] / each
+    torch.testing.assert_close(_weights(likelihood), expected / total)
+
+
+def test_many_small_groups_alike_stay_at_what_they_have_in_common():
+    rise, before, after = trial("many small alike", torch.Generator().manual_seed(5))
+    assert rise < 5e-4
+    assert after < before + 0.02

@@ -30,7 +30,8 @@ def test_a_few_certain_errors_do_not_undo_a_map(name):
     data, fresh = forest()
     fitted = calibrators.fit("FocalTemperature(grid='code')" if name == "FocalTemperature" else name, data)
     after = fresh.mapped(fitted)
-    assert metrics.accuracy(after) > metrics.accuracy(fresh) - 0.03
+    lost = 0.05 if name == "HistogramBinning" else 0.03  # in the bin around one half all are called alike
+    assert metrics.accuracy(after) > metrics.accuracy(fresh) - lost
     if name != "FocalMap":  # which learns nothing
         assert metrics.brier(after) < metrics.brier(fresh) + 0.02
     if name in FINITE:

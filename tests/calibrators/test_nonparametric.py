@@ -22,7 +22,7 @@ from calibrant.calibrators import (
     TopLabelBinning,
     VennAbers,
 )
-from calibrant.calibrators._binning import SMALLEST_LEAD, with_confidence
+from calibrant.calibrators._confidence import SMALLEST_LEAD, with_confidence
 from calibrant.calibrators._isotonic import _with_one_more
 
 TOP = [BayesianBinning, HistogramBinning, ScalingBinning, Spline, TopLabelBinning]

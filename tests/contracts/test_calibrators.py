@@ -12,6 +12,7 @@ UNLEARNED = {"FocalMap", "Identity"}  # they take nothing from the data
 BINARY = {"Beta", "Platt", "Quadratic"}
 QUICK = {  # the same methods, with less work
     "Auto": "Auto(folds=3)",
+    "PriorShift": "PriorShift(calibrator='Temperature')",
     "FocalTemperature": f"FocalTemperature(grid=((-0.5, 0.0, 1.0, 3.0), {tuple(i / 16 for i in range(4, 80))}))",
 }
 

@@ -359,3 +359,13 @@ def test_gradients_per_example_by_torch_func(batch, loss):
 
     each = torch.func.vmap(torch.func.grad(one))(logits, labels)
     assert torch.allclose(each, gradient(loss, logits, labels), rtol=1e-12)
+
+
+def test_alpha_given_to_the_function_says_where_it_belongs():
+    z, y = torch.zeros(2, 2), torch.tensor([0, 1])
+    with pytest.raises(
+        InputError, match=r"^focal has no 'alpha'[^\n]*nn.Criterion\('focal', binary=True, alpha=0.25\)"
+    ):
+        losses.focal(z, y, alpha=0.25)
+    with pytest.raises(InputError, match="focal has no 'gama'; it has gamma, detach_weight"):
+        losses.focal(z, y, gama=2.0)

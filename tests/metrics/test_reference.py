@@ -205,7 +205,7 @@ def test_debiased_square_by_all_pairs(crooked):
             pairs = np.outer(u, u)
             total += len(u) / len(c) * (pairs.sum() - np.trace(pairs)) / (len(u) * (len(u) - 1))
     assert float(metrics.debiased_l2(crooked, squared=True)) == pytest.approx(total, rel=1e-9)
-    assert float(metrics.debiased_l2(crooked)) == pytest.approx(math.copysign(abs(total) ** 0.5, total), rel=1e-9)
+    assert float(metrics.debiased_l2(crooked)) == pytest.approx(max(total, 0.0) ** 0.5, rel=1e-9)
 
 
 def test_sweep_by_a_plain_loop(crooked):
@@ -353,3 +353,31 @@ def test_deposit_keeps_the_mass():
     ties = Events(torch.rand(99, dtype=torch.float64, generator=g), torch.ones(99, dtype=torch.float64)).ties
     grid = _smooth.deposit(ties, 64)
     assert float(grid.sum()) == pytest.approx(float((ties.correct - ties.value).mean()))
+
+
+@pytest.mark.parametrize("width", [1e-5, 1e-3, 0.0014, 0.4])
+def test_a_kernel_of_any_width_is_the_sum_over_all_pairs(crooked, width):
+    some = crooked[:300]
+    c, a = events(some)
+    u = c - a
+    pairs = np.outer(u, u) * np.exp(-np.abs(c[:, None] - c) / width)
+    off = (pairs.sum() - np.trace(pairs)) / (300 * 299)
+    assert float(metrics.skce(some, width=width)) == pytest.approx(off, rel=1e-9, abs=1e-15)
+    assert float(metrics.mmce(some, width=width)) == pytest.approx(pairs.sum() ** 0.5 / 300, rel=1e-9)
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_the_debiased_error_lies_in_its_interval_where_its_square_is_negative(clustered):
+    """As in uncertainty-calibration, whose root of a negative square is 0."""
+    negative = 0
+    for seed in range(12):
+        g = torch.Generator().manual_seed(seed)
+        s = torch.randn(200, generator=g, dtype=torch.float64)
+        y = torch.bernoulli(s.sigmoid(), generator=g).long()
+        p = Predictions.from_binary_logits(s, y, clusters=torch.arange(200) // 4 if clustered else None)
+        found = metrics.debiased_l2.interval(p)
+        square = float(metrics.debiased_l2(p, squared=True))
+        negative += square < 0
+        assert found.low <= found.value <= found.high
+        assert found.value == pytest.approx(max(square, 0.0) ** 0.5)
+    assert 2 < negative < 12

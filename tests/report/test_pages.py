@@ -283,7 +283,7 @@ def test_predictions_in_pieces_make_a_report_too():
     found = assess(drawn(1500, 0, 2.0), [test[:600], test[600:]], FAST)
     shown = Parsed(found.html()).text
     assert "read in pieces" in shown
-    assert "Classes, worst first" not in shown
+    assert "Classes, worst first" in shown
     assert number("ece", float(metrics.ece(test))) in shown
     assert "nan" not in shown
 

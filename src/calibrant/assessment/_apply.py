@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from calibrant import io
-from calibrant._columns import CALIBRATED, Columns, arrays_of
+from calibrant._arrays import arrays_of
+from calibrant._columns import CALIBRATED, Columns
 from calibrant.assessment._candidates import Candidate
 from calibrant.calibrators import classes_of
-from calibrant.predictions import CORRECTNESS, Predictions, load_unlabeled, unlabeled
+from calibrant.predictions import KINDS, PRESENCE, Predictions, load_unlabeled, unlabeled
 from calibrant.types import InputError
 
 ROW = "row of the table"
@@ -28,7 +29,8 @@ def apply_to_file(
     """Calibrate the predictions of a file, labeled or not; say of how many what was written.
 
     A table (see `Predictions.from_table` for `columns`) becomes a table: every row and column as it was, and
-    `calibrated_...` columns with the probability of each class, or the one that there was, and of classes `predicted`.
+    `calibrated_...` columns with the probability of each class, or the one that there was, and of classes `predicted`,
+    or `calibrated_predicted` where it has such a column.
     With `drop`, rows in which something is missing get none. Other files become .npz, .safetensors or a table with
     calibrated logits, and the labels if there are any.
 
@@ -60,6 +62,8 @@ def _table(
         made = calibrated(calibrator, frame, columns, drop=drop)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+    if "predicted" in frame.columns and "predicted" in made.columns:
+        made = made.rename({"predicted": f"{CALIBRATED}predicted"})
     if twice := sorted(set(made.columns) & set(frame.columns)):
         raise InputError(f"{path} has a column {twice[0]!r} already: rename it, or give a table without it")
     with io.atomic_write(output) as draft:
@@ -74,8 +78,7 @@ def calibrated(calibrator: Candidate, frame: Any, columns: Columns, *, drop: boo
     wanted = replace(columns, label=None, labels=(), correct=None, weight=None, cluster=None, id=ROW)
     arrays = arrays_of(frame.with_row_index(ROW), wanted, drop=drop)
     rows = arrays.pop("ids")
-    several = bool(columns.labels) or (len(columns.scores) > 2 and classes_of(calibrator.ready) == 2)
-    if several:  # labels per example, each of them a yes or no
+    if _several(calibrator, columns):
         names = columns.names or tuple(map(str, range(len(columns.scores))))
         each = _each(calibrator, arrays, names)
         new = {f"{CALIBRATED}prob_{name}": part for name, part in zip(names, each, strict=True)}
@@ -88,11 +91,20 @@ def calibrated(calibrator: Candidate, frame: Any, columns: Columns, *, drop: boo
     return whole.join(short, on=ROW, how="left", maintain_order="left").drop(ROW)
 
 
+def _several(calibrator: Candidate, columns: Columns) -> bool:
+    """Whether scores are of labels of which each is a yes or no: as the table says, or what the map was fitted on."""
+    if columns.labels or (len(columns.scores) > 2 and classes_of(calibrator.ready) == 2):
+        return True
+    names = columns.names or ()
+    of_groups = set(names) <= set(getattr(calibrator.ready, "names", ()))
+    return len(names) == 2 and names != PRESENCE and (calibrator.class_names == PRESENCE or of_groups)
+
+
 def _new(calibrator: Candidate, p: Predictions, positive: str | None) -> dict[str, Any]:
     """The calibrated probabilities by the names of their columns."""
     probs = calibrator.calibrated(p).logits.softmax(1)
     if p.of == 1:
-        name = "confidence" if p.class_names == CORRECTNESS else f"prob_{positive}" if positive else "prob"
+        name = "confidence" if p.class_names in KINDS else f"prob_{positive}" if positive else "prob"
         return {f"{CALIBRATED}{name}": probs[:, 1]}
     names = p.class_names or tuple(map(str, range(p.k)))
     predicted = probs.argmax(1)

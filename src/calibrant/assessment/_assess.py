@@ -5,6 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from calibrant import calibrators as _calibrators
 from calibrant import catalog, io
 from calibrant import metrics as _metrics
@@ -14,9 +17,10 @@ from calibrant.assessment._event import event, event_of
 from calibrant.assessment._judge import Pieces, Whole, in_pieces, mapped
 from calibrant.assessment._measure import Measurement, measure, texts
 from calibrant.assessment._plain import written
+from calibrant.assessment._shift import counts_of, shift
 from calibrant.assessment._table import Findings
 from calibrant.metrics import Comparison, Summary
-from calibrant.predictions import Of, Predictions
+from calibrant.predictions import CORRECTNESS, Of, Predictions
 from calibrant.types import InputError
 
 FOLDS = 5
@@ -80,7 +84,7 @@ def assess(
 
     - `test`: other predictions. Left out, every example of `val` is judged by calibrators fitted on the other folds.
       The path of a .parquet, .safetensors or .npy file, or an iterable of predictions, is read in pieces of which
-      only summaries are kept; what needs all predictions at once, the classes and their error, is left out then.
+      only summaries are kept; what needs all predictions at once, such as AUROC, is left out then.
     - Where both have names for their classes, these must be the same, and are put in one order.
     - `calibrators`: texts such as "Temperature", the path of a saved one (.safetensors), classes with a `fit`, or
       fitted ones, which stay as they are. Left out: Identity, Temperature, StructuredMatrix, HistogramBinning and
@@ -116,8 +120,10 @@ def assess(
         guard.look(test)
         guard.told()
     if test is not None and not isinstance(test, Predictions):
-        shown = [name for name in shown if metrics is not None or name not in ("classwise_ece", "auroc")]
-        measure(Summary.empty(of=of).add(val[:1]), metrics=shown)  # what a summary cannot tell is refused now
+        never = ("auroc",) if val.k <= Summary.CLASSES else ("classwise_ece", "auroc")
+        shown = [name for name in shown if metrics is not None or name not in never]
+        first = Summary.empty(of=of, by_class=True).add(val[:1])
+        measure(first, metrics=shown)  # what a summary cannot tell is refused now
     fitted = {c.name: c.fit(val, tell) for c in candidates}
     held_out = {} if choose or test is None else _held_out(candidates, fitted, val, folds, tell)
     judged = _judged(val, test, guard, fitted, folds, of, tell)
@@ -147,7 +153,7 @@ def assess(
         held_out=held_out,
         changes=changes,
         mistakes=judged.mistakes(chosen),
-        how=_how(val, test, judged, folds) + guard.told(),
+        how=_how(val, test, judged, folds, judged_by.one) + guard.told(),
         fitted_on=val,
         keeping=keeping,
     )
@@ -170,11 +176,11 @@ def _held_out(
         return {}
     found = dict[str, float]()
     for c in candidates:
-        own = [nll for nll in getattr(fitted[c.name], "held_out", ()) if math.isfinite(nll)]
+        own = getattr(fitted[c.name], "out_of_fold", math.nan)
         if c.ready is not None and c.knows(val):
             found[c.name] = math.nan
-        elif own and c.ready is None and val.weights is None:  # one that knows its members' own is no worse than they
-            found[c.name] = min(own)
+        elif math.isfinite(own) and c.ready is None:  # one that has held out examples itself
+            found[c.name] = own
         else:
             found[c.name] = float(_metrics.nll(c.out_of_fold(val.double(), fitted[c.name], min(folds, most), tell)))
     return found
@@ -218,11 +224,12 @@ def _told(pieces: Iterable[Predictions], guard: "Guard", tell: Progress) -> Iter
 
 
 class Guard:
-    """Watches that no calibrator is judged on what it was fitted on."""
+    """Watches that no calibrator is judged on what it was fitted on, and whether the classes are as frequent."""
 
     def __init__(self, val: Predictions, candidates: Sequence[Candidate]) -> None:
         self.val, self.candidates = val, candidates
         self.judged: Sketch | None = None  # of the rows that were looked at
+        self.counts: Tensor = torch.zeros(val.k, dtype=torch.float64)  # of their classes
 
     def refuse(self, part: Predictions) -> None:
         """Refuse data that a ready calibrator was fitted on."""
@@ -237,6 +244,7 @@ class Guard:
             raise InputError("saved calibrators know the classes in different orders: assess them one by one")
         self.refuse(part)
         self.judged = Sketch.of(part.row_hashes) if self.judged is None else self.judged.add(part.row_hashes)
+        self.counts += counts_of(part)
 
     def told(self) -> str:
         """Say how many rows are the fitting data's too, if they are more than by chance; refuse too many."""
@@ -252,17 +260,19 @@ class Guard:
         for said in (c.knows_rows(self.judged) for c in self.candidates):
             if said:
                 raise InputError(f"{said}; judge it on others")
-        return f" {overlap.text[0].upper()}{overlap.text[1:]}." if overlap.excess else ""
+        said = f" {overlap.text[0].upper()}{overlap.text[1:]}." if overlap.excess else ""
+        alike = self.val.clusters is not None or self.val.class_names == CORRECTNESS
+        return said if alike else said + shift(counts_of(self.val), self.counts, self.val.class_names)
 
 
-def _how(val: Predictions, test: Any, judged: Whole | Pieces, folds: int) -> str:
+def _how(val: Predictions, test: Any, judged: Whole | Pieces, folds: int, one: str) -> str:
     if test is None:
         return (
-            f"Cross-fitted in {folds} folds: each of the {len(val):,} examples was judged by calibrators fitted on "
+            f"Cross-fitted in {folds} folds: each of the {len(val):,} {one}s was judged by calibrators fitted on "
             "the other folds; what is saved was fitted on all."
         )
     read = ", read in pieces" if isinstance(judged, Pieces) else ""
-    return f"Fitted on {len(val):,} examples, judged on {len(judged.before):,} others{read}."
+    return f"Fitted on {len(val):,} {one}s, judged on {len(judged.before):,} others{read}."
 
 
 def _silent(what: str) -> None:

@@ -58,14 +58,15 @@ def _nearest(places: Sequence[float], t: float) -> int:
 
 
 def _note(before: Table, by_hand: bool, switch: bool) -> str:
+    many = f"{before.event.one}s"
     parts = [
         "Dividing the logits by a temperature T above 1 makes every probability more modest, below 1 bolder. Every "
-        f"number is that of all {before.n:,} judged examples at that T."
+        f"number is that of all {before.n:,} judged {many} at that T."
         if by_hand
         else "A temperature by hand would need the predictions again: these were read in pieces, or are too many."
     ]
     parts += ["Or look at what a calibrator makes of them."] if switch else []
-    parts += ["What looks best here was chosen on the examples that judge it: trust the calibrators, fitted on others."]
+    parts += [f"What looks best here was chosen on the {many} that judge it: trust the calibrators, fitted on others."]
     return " ".join(parts) + " Dots are bins, as large as they are full; the gray line is what came in."
 
 
@@ -76,6 +77,7 @@ def _words(table: Table) -> dict[str, Any]:
         "said": event.said,
         "happened": event.happened,
         "outcome": event.outcome,
+        "many": f"{event.one}s",
         "bins": table.bins,
         "z": z,
         "level": at(table.level),
@@ -120,16 +122,16 @@ def _cells(bins: Bins) -> list[list[int]]:
 def threshold(tables: Mapping[str, Table]) -> str:
     """A slider for the threshold from which on one acts, and what that costs."""
     first = next(iter(tables.values()))
-    event, top = first.event, first.event.of == "top" or first.event.among.startswith("answers")
+    event, top = first.event, "aurc" in first.event.rows
     thing = event.said
     words = {
         "said": thing,
         "slider": f"Act on a {thing} of at least",
         "tiles": ["acted on", "error among them" if top else "false alarms among them", "expected cost"],
-        "share": "of all examples",
-        "each": "per example",
+        "share": f"of all {event.one}s",
+        "each": f"per {event.one}",
         "costs": ["cost of a mistake", "cost of not acting"] if top else ["cost of a false alarm", "cost of a miss"],
-        "cheapest": "On these examples it is cheapest to act from",
+        "cheapest": f"On these {event.one}s it is cheapest to act from",
     }
     note = (
         "Costs are in any unit: what acting wrongly costs, and what it costs not to act, such as asking a person."

@@ -1,10 +1,10 @@
-"""What is judged, in words: that the predicted class, or an answer, is right, or that one class is the true one."""
+"""What is judged, in words: that the predicted class, or an answer, is right, a label holds, or a class is true."""
 
 from dataclasses import dataclass, field, replace
 
 from calibrant import metrics
 from calibrant.metrics import About
-from calibrant.predictions import CORRECTNESS, Of, Predictions
+from calibrant.predictions import CORRECTNESS, MATCHES, PRESENCE, Of, Predictions
 from calibrant.types import InputError
 
 SCORES = ("accuracy", "nll", "brier")
@@ -30,6 +30,10 @@ class Event:
     rows: tuple[str, ...]  # of the table, in the order in which they should be read
     paired: tuple[str, ...]  # metrics whose change is tested; quick to measure again and again
     shown: tuple[str, ...] = (*SCORES, "ece", "adaptive_ece", "classwise_ece")  # by which calibrators are compared
+    one: str = "example"  # what a row is,
+    cluster: str = "cluster"  # what rows that depend on each other are of,
+    group: str = "group"  # and what they are told apart by
+    instead: str = ""  # what else could be judged
     own: dict[str, About] = field(default_factory=dict[str, About])  # where a metric's own words do not fit
 
     def about(self, name: str) -> About:
@@ -73,20 +77,38 @@ CONFIDENCE = replace(  # of answers, without classes
     judged="that the answer is right",
     outcome="right",
     among="answers",
+    one="answer",
     rows=("nll", "event_brier", *ERRORS, "smooth_ece", "confident_share", "confident_accuracy", "auroc", "aurc"),
     paired=("nll", "event_brier", *PAIRED[3:], "auroc", "aurc"),
     shown=("nll", "event_brier", "ece", "adaptive_ece", "auroc"),
 )
 
 
+DETECTION = replace(
+    CONFIDENCE,
+    judged="that a detection is matched",
+    verb="is matched",
+    happened="precision",
+    outcome="matched",
+    against="Confidence against precision",
+    among="detections",
+    one="detection",
+)
+
+
 def event(of: Of, k: int, names: tuple[str, ...] | None = None) -> Event:
     """The words for what predictions of k classes, of these names, are judged by."""
-    among = f"examples of {k} classes"
-    if names == CORRECTNESS and of == 1:
-        return CONFIDENCE
+    if of == 1 and names in (CORRECTNESS, MATCHES):
+        return CONFIDENCE if names == CORRECTNESS else DETECTION
+    if of == 1 and names == PRESENCE:
+        return _of_labels()
     if of == "top":
-        return replace(TOP, among=among, rows=TOP.rows if k > 2 else _without(TOP.rows, "classwise_ece"))
-    name = names[of] if names and isinstance(of, int) else f"class {of}"
+        rows = TOP.rows if k > 2 else _without(TOP.rows, "classwise_ece")
+        return replace(TOP, among=f"examples of {k} classes", rows=rows)
+    return _of_class(of, k, names[of] if names and isinstance(of, int) else f"class {of}")
+
+
+def _of_class(of: Of, k: int, name: str) -> Event:
     gap = metrics.about("signed_gap")
     return Event(
         of=of,
@@ -99,15 +121,34 @@ def event(of: Of, k: int, names: tuple[str, ...] | None = None) -> Event:
         outcome=f"of {name}",
         probabilities="probabilities",
         against="Probability against frequency",
-        among=among,
+        among=f"examples of {k} classes",
         rows=(*SCORES, *ERRORS, "smooth_ece", "auroc" if k == 2 else "classwise_ece"),
         paired=(*PAIRED, *(("auroc",) if k == 2 else ())),
+        instead='; of="top" (--of top) judges whether the predicted class is right' if k == 2 else "",
         own={
             "signed_gap": replace(
                 gap, title="probability minus frequency", meaning=f"above 0: {name} is overestimated"
             ),
             **{row: _of_probabilities(row) for row in ("noise_floor", "kuiper", "smooth_ece")},
         },
+    )
+
+
+def _of_labels() -> Event:
+    """Of several labels per example, each of which holds or not."""
+    return replace(
+        _of_class(1, 2, "labels"),
+        judged="that a label holds",
+        verb="a label holds",
+        said="probability",
+        happened="frequency",
+        outcome="true",
+        among="labels",
+        one="label",
+        cluster="example",
+        group="label",
+        shown=(*SCORES, "ece", "adaptive_ece"),
+        instead="",
     )
 
 

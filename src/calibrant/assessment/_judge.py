@@ -68,7 +68,7 @@ class Pieces:
     _worst: dict[str, list[Mistake]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.before = Summary.empty(of=self.of)
+        self.before = Summary.empty(of=self.of, by_class=True)
         self.after = dict.fromkeys(self.maps, self.before)
         self._sums = {name: torch.zeros(len(MEANS), 9, dtype=torch.float64) for name in self.maps}
         self._worst = {name: [] for name in self.maps}
@@ -153,7 +153,8 @@ def mistakes(before: Predictions, after: Predictions, rows: Tensor) -> list[Mist
 
 
 def _with(summary: Summary, part: Predictions) -> Summary:
-    part.outcomes  # noqa: B018  made once, here, for the slices that the summary takes and for what follows
+    if part.k > Summary.CLASSES:
+        part.outcomes  # noqa: B018  made once, here, for the slices that the summary takes and for what follows
     return summary.add(part)
 
 

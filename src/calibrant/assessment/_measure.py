@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from calibrant import calibrators, metrics
 from calibrant._folds import units
@@ -19,7 +19,7 @@ from calibrant.assessment._table import Row, Table
 from calibrant.catalog import METRICS, Method
 from calibrant.io import csv_text
 from calibrant.metrics import Interval, Metric, Summary, tables
-from calibrant.metrics.tables import ClassCells, classes_of
+from calibrant.metrics.tables import ClassSums, class_cells
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
@@ -79,7 +79,8 @@ def measure(
 
     The row `noise_floor` holds the mean and the central interval of the ECE of a perfectly calibrated model with
     these confidences: an ECE below its `high` is no sign of miscalibration. A `Summary` knows all rows but the
-    class-wise error and the groups, and has bins and event of its own. Predictions with groups have a table of them.
+    class-wise error, unless it was made `by_class`, and has bins and event of its own. Predictions with groups have a
+    table of them.
 
     >>> p = Predictions(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40))
     >>> table = measure(p)
@@ -107,7 +108,7 @@ def summary_of(
     summary: Summary | None = None
     for part in pieces:
         made = part if calibrate is None else calibrate(part)
-        summary = summary or Summary.empty(of=event_of(part, of), bins=bins)
+        summary = summary or Summary.empty(of=event_of(part, of), bins=bins, by_class=True)
         made = made.judging(summary.of)
         summary = summary.add(made)
     if summary is None:
@@ -122,15 +123,18 @@ def texts(names: Sequence[str] | None) -> list[str]:
 
 def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float, fit: Any) -> Measurement:
     k = p.k
-    cells = _cells(p, bins)
+    cells = class_cells(p, bins)
     judged = event(p.of, k, p.class_names)
     rows: list[Row] = []
     for method in _methods(judged, more):
         if method.text == "classwise_ece":
-            each = cells().ece
-            rows.append(Row(method.text, float(each.mean()), note=f"worst class {100 * float(each.max()):.2f} %"))
+            rows.append(_of_classes(cells().ece))
         else:
             rows.append(_row(method, _metric(method).view(p), bins, level))
+        if method.text == "nll" and math.isinf(rows[-1].value):
+            rows[-1] = replace(
+                rows[-1], note=_impossible(_count(p.log_likelihood.isneginf(), p.weights), p.mass, judged)
+            )
         if method.text == "nll" and fit is not None:
             parts = metrics.split(p, fit=partial(calibrators.fit, fit), level=level)
             rows += [_of_interval(name, i) for name, i in zip(PARTS_OF, (parts.refinement, parts.calibration))]
@@ -146,28 +150,12 @@ def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float,
         happened=metrics.share_interval(events.happened, p.weights, level, p.clusters),
         ties=events.ties,
         table=events.equal_width(bins),
-        classes_=lambda: classes_of(p, cells()),
+        classes_=lambda: ClassSums.of(p, cells()).table,
         groups_=lambda: tables.groups(p, bins=bins, level=level),
         scaled_=lambda temperatures: scaled(p, temperatures, bins, level),
         mistakes_=lambda chosen, most: mistakes_of(p, chosen, most),
-        clusters="" if p.clusters is None else f"{units(p):,} cluster{'s' * (units(p) != 1)}",
+        clusters="" if p.clusters is None else f"{units(p):,} {judged.cluster}{'s' * (units(p) != 1)}",
     )
-
-
-def _cells(p: Predictions, bins: int) -> Callable[[], ClassCells]:
-    """Make the outcomes by one pass, and on it the classes' cells; those of two follow from one, if they are wanted."""
-    cells = ClassCells(p, bins)
-    if p.k > 2:
-        p.survey(cells.add)
-        return lambda: cells
-    p.survey()
-    return partial(_cells_of_two, p, bins)
-
-
-def _cells_of_two(p: Predictions, bins: int) -> ClassCells:
-    cells, said = ClassCells(p, bins), p.judging(1).events.confidence
-    cells.add(slice(None), torch.stack([1 - said, said], 1))
-    return cells
 
 
 PARTS_OF = ("refinement", "calibration_loss")
@@ -179,8 +167,11 @@ def _of_summary(
     if of not in (None, summary.of) and of != _named(summary):
         raise InputError(f"this summary judges {summary.of!r}, not {of!r}: make it with Summary.empty(of={of!r})")
     bins, judged = bins or summary.bins, event(summary.of, summary.k, summary.class_names)
-    known = [name for name in judged.rows if name not in UNKNOWN]
+    classes = summary.classes
+    known = [name for name in judged.rows if name not in UNKNOWN or (name == "classwise_ece" and classes is not None)]
     rows = [_row_of_summary(m, summary, level) for m in _methods(judged, more) if m.text in known or m in more]
+    never = _impossible(summary.total("infinite"), summary.mass, judged)
+    rows = [replace(row, note=never) if row.name == "nll" and math.isinf(row.value) else row for row in rows]
     return Measurement(
         n=len(summary),
         k=summary.k,
@@ -192,9 +183,19 @@ def _of_summary(
         happened=summary.interval("happened", level),
         ties=summary.ties,
         table=summary.equal_width(bins),
-        classes_=None,
-        clusters="clusters" if summary.clustered else "",
+        classes_=None if classes is None else lambda: classes.table,
+        groups_=lambda: tables.groups(summary, bins=bins, level=level),
+        clusters=f"{judged.cluster}s" if summary.clustered else "",
     )
+
+
+def _impossible(count: float, mass: float, judged: Event) -> str:
+    """Say of how many rows what was said to be impossible came true."""
+    return f"a probability of 0 came true for {count:,.6g} of {mass:,.6g} {judged.one}s"
+
+
+def _count(rows: Tensor, weights: Tensor | None) -> float:
+    return float(rows.sum() if weights is None else weights[rows].sum())
 
 
 def _named(summary: Summary) -> str | None:
@@ -231,6 +232,8 @@ def _row(method: Method, view: Any, bins: int, level: float) -> Row:
 
 def _row_of_summary(method: Method, summary: Summary, level: float) -> Row:
     metric = _metric(method)
+    if method.text == "classwise_ece" and summary.classes is not None:
+        return _of_classes(summary.classes.ece)
     if method.settings:
         raise InputError(f"{method.text} needs every prediction, not a summary of them; measure them in memory")
     if metric.has_interval:
@@ -240,6 +243,10 @@ def _row_of_summary(method: Method, summary: Summary, level: float) -> Row:
         summary[method.text],
         p_value=metric.test_of(summary).p_value if metric.has_test else math.nan,
     )
+
+
+def _of_classes(each: Tensor) -> Row:
+    return Row("classwise_ece", float(each.mean()), note=f"worst class {100 * float(each.max()):.2f} %")
 
 
 def _of_interval(name: str, interval: Interval) -> Row:
@@ -256,8 +263,6 @@ def _finished(rows: list[Row], judged: Event, more: list[Method]) -> tuple[Row, 
 def _note(row: Row, known: dict[str, Row], judged: Event) -> str:
     if row.name == "signed_gap":
         return judged.direction(row.low, row.high).removeprefix("is ") or "no direction beyond chance"
-    if row.name == "nll" and math.isinf(row.value):
-        return "a probability of 0 came true"
     if row.name in FLOORS:
         return "above its noise floor" if row.value > known[FLOORS[row.name]].high else "within its noise floor"
     return row.note

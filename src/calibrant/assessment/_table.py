@@ -73,12 +73,12 @@ class Table:
 
     @cached_property
     def classes(self) -> Classes | None:
-        """What is known of every class; nothing of a summary's."""
+        """What is known of every class; nothing of a summary that was not made by class."""
         return None if self.classes_ is None else self.classes_()
 
     @cached_property
     def groups(self) -> Groups | None:
-        """What is known of every group; nothing without groups, and of a summary's."""
+        """What is known of every group; nothing without groups."""
         return None if self.groups_ is None else self.groups_()
 
     def scaled(self, most: int) -> tuple[Scaled, ...]:
@@ -192,12 +192,15 @@ class Findings:
         return {name: {m: table[m].value for m in self.shown} for name, table in self.tables.items()}
 
     def records(self) -> list[dict[str, Any]]:
-        """Return one row {"calibrator", "metric", "value", "low", "high", "p_value"} per number; nan where none is."""
-        keys = ("value", "low", "high", "p_value")
+        """Return one row {"calibrator", "metric", "value", "low", "high", "p_value"} per number; nan where none is.
+
+        Where there are groups, each row has its "group", "" for all examples, as those of `Table.records`.
+        """
+        keys = ("metric", "value", "low", "high", "p_value", "group")
         return [
-            {"calibrator": name, "metric": row.name} | {key: getattr(row, key) for key in keys}
+            {"calibrator": name} | {key: row[key] for key in keys if key in row}
             for name, table in self.tables.items()
-            for row in table
+            for row in table.records()
         ]
 
     def to_polars(self) -> Any:
@@ -218,7 +221,7 @@ class Findings:
             "judged": self.before.event.judged,
             "how": self.how,
             "metrics": {name: asdict(row.about) for name, row in rows.items()},
-            "results": self.records(),
+            "results": [row for row in self.records() if not row.get("group")],
             "parameters": self.parameters(),
             "held_out_nll": self.held_out,
             "changes": [asdict(row) for row in self.changes or ()],

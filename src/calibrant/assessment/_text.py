@@ -82,8 +82,9 @@ def _groups(tables: Mapping[str, Measured]) -> list[Any]:
         if (more := len(rows) - 2 - SHOWN) > 0:
             rows = [*rows[:SHOWN], [f"({more} more)", *[""] * (len(rows[0]) - 1)], *rows[-2:]]
         body = Table(**PLAIN)
-        body.add_column(markup(f"group {name}".strip()))
-        for heading in words.GROUP_HEAD[1:]:
+        first, *rest = words.group_head(table.event)
+        body.add_column(markup(f"{first} {name}".strip()))
+        for heading in rest:
             body.add_column(markup(heading), justify="right", no_wrap=True)
         for row in rows:
             body.add_row(*map(markup, row))
@@ -110,7 +111,5 @@ def _answer(question: str, answer: str) -> Any:
 
 
 def _judged(table: Measured) -> str:
-    way = "" if table.event.of == "top" else '; of="top" (--of top) judges whether the predicted class is right'
-    two = table.k == 2 and table.event.among != "answers"
-    counted = f" {words.DEPENDENT}" if table.clusters else ""
-    return f"[dim]Judged: {markup(table.event.judged)}{way if two else ''}.{counted}[/dim]"
+    counted = f" {words.dependent(table)}" if table.clusters else ""
+    return f"[dim]Judged: {markup(table.event.judged)}{table.event.instead}.{counted}[/dim]"

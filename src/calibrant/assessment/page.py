@@ -20,14 +20,14 @@ from calibrant.assessment._cells import (
 from calibrant.assessment._controls import classes, temperature_alone, temperature_of, threshold
 from calibrant.assessment._table import Findings, Table
 from calibrant.assessment.words import (
-    DEPENDENT,
-    GROUP_HEAD,
     Answer,
     answers,
     at,
     best,
     cost,
+    dependent,
     first_answers,
+    group_head,
     group_rows,
     headings,
     headline,
@@ -55,7 +55,7 @@ from calibrant.metrics import About, Curve, Difference
 from calibrant.metrics.curves import risk_coverage_of
 from calibrant.metrics.tables import thresholds_of
 from calibrant.plots import risk_coverage
-from calibrant.predictions import CORRECTNESS
+from calibrant.predictions import KINDS
 
 CUTS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # thresholds
 SHOWN = 15  # rows of the tables of classes and mistakes before the rest is folded away
@@ -130,7 +130,7 @@ def _facts(more: Mapping[str, str]) -> dict[str, str]:
 
 
 def _judged(measured: Table) -> str:
-    counted = f" {DEPENDENT}" if measured.clusters else ""
+    counted = f" {dependent(measured)}" if measured.clusters else ""
     return ("" if measured.event.of == "top" else f"Judged is {measured.event.judged}.") + counted
 
 
@@ -171,8 +171,8 @@ def _answers(told: Sequence[Answer], plain: Sequence[str]) -> str:
 
 def _diagrams(tables: Tables) -> str:
     event = next(iter(tables.values())).event
-    words = event.said, event.happened, event.outcome
-    curve_reading, bar_reading = readings(event.said, event.outcome)
+    words = event.said, event.happened, event.outcome, f"{event.one}s"
+    curve_reading, bar_reading = readings(words)
     curves = bars = ""
     for name, each in tables.items():
         note = f"ECE {percent(each['ece'].value)}, Kuiper {p_text(each['kuiper'].p_value)}"
@@ -257,7 +257,7 @@ def _ranking(found: Findings) -> str:
 
 def _classes(tables: Tables) -> list[Section]:
     known = [each.classes for each in tables.values() if each.classes is not None]
-    if not known or next(iter(tables.values())).names == CORRECTNESS:
+    if not known or next(iter(tables.values())).names in KINDS:
         return []
     before = known[0]
     head = ["class", "examples", "is", "said to be", "right if predicted", "said if predicted", "ECE (%)"]
@@ -286,20 +286,21 @@ def _groups(tables: Tables) -> list[Section]:
     known = {name: each for name, each in tables.items() if each.groups is not None}
     if not known:
         return []
-    body = ""
+    body, event = "", next(iter(known.values())).event
+    head, many = group_head(event), f"{event.group}s"
     for name, each in known.items():
         rows = group_rows(each)
         title = f"<h3>{typeset(_capital(name))}</h3>" if len(known) > 1 else ""
-        caption = f"groups {name}, worst first" if len(known) > 1 else "groups, worst first"
-        together = table(list(GROUP_HEAD), rows[-2:], caption=caption.replace("worst first", "together"))
-        body += title + _long(list(GROUP_HEAD), rows[:-2], caption, "groups") + together
+        caption = f"{many} {name}, worst first" if len(known) > 1 else f"{many}, worst first"
+        together = table(head, rows[-2:], caption=caption.replace("worst first", "together"))
+        body += title + _long(head, rows[:-2], caption, many) + together
     first = next(iter(known.values()))
     note = (
-        f"The gap is what is said minus what happens; its {at(first.level)} intervals hold for all groups together, "
-        'and groups whose gap is furthest beyond chance come first. "By chance": the ECE that a calibrated model with '
+        f"The gap is what is said minus what happens; its {at(first.level)} intervals hold for all {many} together, "
+        f'and {many} whose gap is furthest beyond chance come first. "By chance": the ECE that a calibrated model with '
         f"these {first.event.probabilities} shows, on average and at the {50 * (1 + first.level):g} % quantile."
     )
-    return [Section("Groups, worst first", f'{body}<p class="note">{typeset(note)}</p>')]
+    return [Section(f"{_capital(many)}, worst first", f'{body}<p class="note">{typeset(note)}</p>')]
 
 
 def _coverage(tables: Tables) -> list[Section]:
@@ -316,10 +317,11 @@ def _coverage(tables: Tables) -> list[Section]:
 
     name = " before" if len(tables) > 1 else ""
     picture = figure(draw, f"Risk-coverage curve. Error{name}, by coverage: {points}.", size=(4.6, 2.9))
-    text = f"If only the most confident predictions are acted on, the error is {points} of the examples."
+    text = f"If only the most confident predictions are acted on, the error is {points} of the {first.event.one}s."
     if "confident_accuracy" in first:
         sure, right = first["confident_share"].value, first["confident_accuracy"].value
-        text += f" Confidences of 99 % and more: {percent(sure, 1)} of the examples, {percent(right)} of them right."
+        text += f" Confidences of 99 % and more: {percent(sure, 1)} of the {first.event.one}s, {percent(right)} of them "
+        text += f"{first.event.outcome}."
     return [Section("Acting only when sure", f"<p>{typeset(text)}</p>{picture}{threshold(_called(tables))}")]
 
 
@@ -332,7 +334,7 @@ def _thresholds(tables: Tables) -> list[Section]:
     found = thresholds_of(measured.ties, CUTS)
     head = [
         "from",
-        "share of examples",
+        f"share of {measured.event.one}s",
         "said",
         measured.event.happened,
         "share of all events found",

@@ -1,9 +1,7 @@
 """The same answers for people who are not in the field: no test, no interval, no abbreviation."""
 
-import math
-
 from calibrant.assessment._table import Findings, Table
-from calibrant.assessment.words import LIKELY, MOST_GROUPS, listed, unseen
+from calibrant.assessment.words import LIKELY, MOST_GROUPS, listed, scores, unseen
 from calibrant.catalog import CALIBRATORS
 
 
@@ -30,7 +28,7 @@ def name(calibrator: str) -> str:
 
 def _calibrated(table: Table) -> str:
     gap, luck = _points(table["ece"].value), _points(table["noise_floor"].high)
-    many = f"{table.n:,} {table.event.among.partition(' ')[0]}"
+    many = f"{table.n:,} {table.event.one}{'s' * (table.n != 1)}"
     if table["kuiper"].p_value < LIKELY:
         return (
             f"No. What it says and what happens are typically {gap} points apart, and that is no accident of these "
@@ -53,23 +51,24 @@ def _which_way(table: Table) -> str:
 def _by_group(table: Table) -> str:
     groups = table.groups
     assert groups is not None
+    many = f"{len(groups.names)} {table.event.group}s"
     off = [i for i in groups.worst_first if float(groups.beyond[i]) > 0]
     if not off:
-        return f"In none of {len(groups.names)} groups is it off by more than luck explains."
+        return f"In none of {many} is it off by more than luck explains."
     shown = [
         f"{groups.names[i]} (it promises {_points(abs(float(groups.gap[i])))} points too "
         f"{'much' if float(groups.gap[i]) > 0 else 'little'})"
         for i in off[:MOST_GROUPS]
     ]
     more = [f"{len(off) - MOST_GROUPS} more"] if len(off) > MOST_GROUPS else []
-    return f"In {len(off)} of {len(groups.names)} groups it is off by more than luck: {listed([*shown, *more])}."
+    return f"In {len(off)} of {many} it is off by more than luck: {listed([*shown, *more])}."
 
 
 def _remedy(found: Findings) -> str:
     if found.chosen == "Identity":
-        return "Nothing that was tried does better on examples it had not seen."
+        return f"Nothing that was tried does better on {found.after.event.one}s it had not seen."
     first, last = (_points(table["ece"].value) for table in (found.before, found.after))
-    why = ": of all that was tried, it is surprised least by examples it has not seen" if found.held_out else ""
+    why = f": of all that was tried, it is surprised least by {found.after.event.one}s it has not seen" if found.held_out else ""
     called = name(found.chosen)
     apart = f"What it says and what happens are then {last} points apart, instead of {first}."
     return f"{called[0].upper()}{called[1:]}{why}. {apart}{_predictions(found)}"
@@ -88,12 +87,12 @@ def _predictions(found: Findings) -> str:
 
 
 def _difference(found: Findings) -> str:
-    nll = None if found.changes is None else found.changes["nll"]
-    if nll is None or not math.isfinite(nll.low):
-        return "That cannot be told from these examples."
-    if nll.high < 0:
-        return "Yes: so clear an improvement, on the very same examples, is not luck."
-    return "Yes, but for the worse." if nll.low > 0 else "It may be luck."
+    one, tested = found.after.event.one, scores(found)
+    if not tested:
+        return f"That cannot be told from these {one}s."
+    if tested[0].high < 0:
+        return f"Yes: so clear an improvement, on the very same {one}s, is not luck."
+    return "Yes, but for the worse." if tested[0].low > 0 else "It may be luck."
 
 
 def _points(share: float) -> str:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from itertools import starmap
 
+from calibrant.assessment._event import Event
 from calibrant.assessment._table import Findings, Row, Table
 from calibrant.metrics import About, Difference
 from calibrant.metrics.tables import Groups
@@ -11,8 +12,6 @@ from calibrant.metrics.tables import Groups
 SURE, LIKELY = 0.01, 0.05  # p-values below which a calibrated model is ruled out, or unlikely
 MOST_GROUPS = 3  # that a sentence names
 VAGUE = 0.1  # error that cannot be ruled out, above which the examples are too few
-
-DEPENDENT = "Intervals and tests let the examples of a cluster depend on each other in any way."
 
 Answer = tuple[str, str]  # question, answer
 
@@ -22,8 +21,10 @@ def headline(table: Table) -> str:
     if not table["kuiper"].p_value < LIKELY:
         off = 0 if table.groups is None else int((table.groups.beyond > 0).sum())
         if table.groups is not None and off:
-            return f"No sign of miscalibration on the whole, but in {off} of {len(table.groups.names)} groups"
-        return "No sign of miscalibration" + (", but too few examples to tell" if unseen(table) > VAGUE else "")
+            many = f"{len(table.groups.names)} {table.event.group}s"
+            return f"No sign of miscalibration on the whole, but in {off} of {many}"
+        few = f", but too few {table.event.one}s to tell"
+        return "No sign of miscalibration" + (few if unseen(table) > VAGUE else "")
     way = direction(table)
     if not way:
         return "Miscalibrated, in no certain direction"
@@ -39,7 +40,9 @@ def verdict(found: Findings) -> str:
 def first_answers(table: Table) -> list[Answer]:
     """Answer what one wants to know first of a model's probabilities."""
     told = [("Is it calibrated?", calibrated(table)), ("Which way is it off?", which_way(table))]
-    return told if table.groups is None else [*told, ("And in every group?", by_group(table, table.groups))]
+    if table.groups is None:
+        return told
+    return [*told, (f"And in every {table.event.group}?", by_group(table, table.groups))]
 
 
 def answers(found: Findings) -> list[Answer]:
@@ -52,7 +55,9 @@ def answers(found: Findings) -> list[Answer]:
         ("Is the difference real?", difference(found)),
         ("Is it calibrated then?", calibrated(after, found.before)),
     ]
-    return told if after.groups is None else [*told, ("And in every group then?", by_group(after, after.groups))]
+    if after.groups is None:
+        return told
+    return [*told, (f"And in every {after.event.group} then?", by_group(after, after.groups))]
 
 
 def calibrated(table: Table, before: Table | None = None) -> str:
@@ -69,7 +74,7 @@ def calibrated(table: Table, before: Table | None = None) -> str:
         if before is not None and ece.value < before["ece"].value:
             sure = "Better, but not perfectly" if p < SURE else "Better, but probably not perfectly"
         return f"{sure}: the Kuiper test rejects it ({p_text(p)}), {against}."
-    many = f"{table.n:,} example{'s' * (table.n != 1)}"
+    many = f"{table.n:,} {table.event.one}{'s' * (table.n != 1)}"
     missed = f"With {many}, an error of up to {percent(unseen(table), 1)} cannot be ruled out."
     return f"Nothing says it is not: the Kuiper test finds no error ({p_text(p)}), {against}. {missed}"
 
@@ -98,19 +103,20 @@ def which_way(table: Table) -> str:
     shares = table.table.weight * table.table.gap.abs()
     worst = int(shares.argmax())
     low, high = (100 * float(edge) for edge in table.table.edges[worst : worst + 2])
-    held = percent(float(table.table.weight[worst]), 0)
+    held = f"{percent(float(table.table.weight[worst]), 0)} of the {table.event.one}s"
     return (
-        f"{text} {table.event.probabilities.capitalize()} of {low:.0f} to {high:.0f} % ({held} of the examples) "
+        f"{text} {table.event.probabilities.capitalize()} of {low:.0f} to {high:.0f} % ({held}) "
         f"account for {100 * float(shares[worst]):.1f} of the {100 * float(shares.sum()):.1f} points of ECE."
     )
 
 
 def by_group(table: Table, groups: Groups) -> str:
     """Say in how many groups the gap is beyond chance, and in which most."""
-    many, level = len(groups.names), f"{at(groups.level)} intervals that hold for all of them together"
+    many = f"{len(groups.names)} {table.event.group}s"
+    level = f"{at(groups.level)} intervals that hold for all of them together"
     off = [i for i in groups.worst_first if float(groups.beyond[i]) > 0]
     if not off:
-        return f"In none of {many} groups is the gap beyond chance ({level})."
+        return f"In none of {many} is the gap beyond chance ({level})."
     shown = [
         f"{groups.names[i]} ({table.event.direction(*(float(end[i]) for end in (groups.low, groups.high)))} by "
         f"{100 * abs(float(groups.gap[i])):.1f} points)"
@@ -118,7 +124,7 @@ def by_group(table: Table, groups: Groups) -> str:
     ]
     more = len(off) - len(shown)
     named = listed([*shown, f"{more} more"] if more else shown)
-    return f"In {len(off)} of {many} groups the gap is beyond chance: {named} ({level})."
+    return f"In {len(off)} of {many} the gap is beyond chance: {named} ({level})."
 
 
 def group_rows(table: Table) -> list[list[str]]:
@@ -154,7 +160,7 @@ def group_rows(table: Table) -> list[list[str]]:
     pooled = [table.said, table.happened.value, gap.value, ece.value, table["nll"].value]
     return [
         *rows,
-        row("mean over groups", "", means, "", f"{100 * groups.macro('floor'):.2f}"),
+        row(f"mean over {table.event.group}s", "", means, "", f"{100 * groups.macro('floor'):.2f}"),
         row(
             "all together",
             f"{table.n:,}",
@@ -165,7 +171,17 @@ def group_rows(table: Table) -> list[list[str]]:
     ]
 
 
-GROUP_HEAD = ("group", "examples", "said", "happened", "gap (points)", "interval", "ECE (%)", "by chance", "NLL")
+def group_head(event: Event) -> list[str]:
+    """Name the columns of these rows."""
+    numbers = ["said", "happened", "gap (points)", "interval", "ECE (%)", "by chance", "NLL"]
+    return [event.group, "examples" if event.group == event.one else f"{event.one}s", *numbers]
+
+
+def dependent(table: Table) -> str:
+    """Say what the clusters are for."""
+    cluster = table.event.cluster
+    a = "an" if cluster[0] in "aeiou" else "a"
+    return f"Intervals and tests let the {table.event.one}s of {a} {cluster} depend on each other in any way."
 
 
 def remedy(found: Findings) -> str:
@@ -195,29 +211,35 @@ def _keeping(found: Findings) -> str:
 
 
 def difference(found: Findings) -> str:
-    """Test the change of NLL on the same examples."""
-    nll = None if found.changes is None else found.changes["nll"]
-    if nll is None or found.changes is None or not math.isfinite(nll.difference) or not math.isfinite(nll.low):
-        return "It cannot be tested on these examples."
-    word, level = "falls" if nll.difference < 0 else "rises", at(found.changes.level)
-    write = found.before["nll"].about.text
-    low, high = map(write, sorted((abs(nll.low), abs(nll.high))))
-    by = f"on the same examples NLL {word} by {write(abs(nll.difference))}"
-    if nll.low > 0 or nll.high < 0:
-        sure = "Yes" if nll.difference < 0 else "Yes, but for the worse"
-        return f"{sure}: {by} ({low} to {high} with {level}; {p_text(nll.p_value)})."
-    return (
-        f"Not beyond chance: {by}, and the {level} interval of the change, {nll.low:+.4f} to {nll.high:+.4f}, holds 0 "
-        f"({p_text(nll.p_value)})."
-    )
+    """Test the change of NLL on the same examples, of Brier where NLL is infinite."""
+    one, tested = found.after.event.one, scores(found)
+    if not tested or found.changes is None:
+        return f"It cannot be tested on these {one}s."
+    change, level = tested[0], at(found.changes.level)
+    about = found.before[change.name].about
+    never = next((table["nll"].note for table in (found.before, found.after) if math.isinf(table["nll"].value)), "")
+    name = f"the {about.title}" if never else "NLL"
+    word = "falls" if change.difference < 0 else "rises"
+    low, high = sorted((abs(change.low), abs(change.high)))
+    by = f"on the same {one}s {name} {word} by {about.text(abs(change.difference))}"
+    if change.low > 0 or change.high < 0:
+        sure = "Yes" if change.difference < 0 else "Yes, but for the worse"
+        told = f"{sure}: {by} ({about.text(low)} to {about.text(high)} with {level}; {p_text(change.p_value)})."
+    else:
+        room = f"{change.low:+.4f} to {change.high:+.4f}, holds 0 ({p_text(change.p_value)})"
+        told = f"Not beyond chance: {by}, and the {level} interval of the change, {room}."
+    return f"{told} NLL cannot be tested: {never}." if never else told
+
+
+def scores(found: Findings) -> list[Difference]:
+    """Return the changes of NLL and Brier that are known."""
+    rows = [row for row in found.changes or () if row.name in ("nll", "brier", "event_brier")]
+    return [row for row in rows if all(map(math.isfinite, (row.difference, row.low, row.high)))]
 
 
 def split(found: Findings) -> list[Difference]:
     """Return the changes of NLL and Brier that divide them into refinement and calibration; none without a map."""
-    if found.chosen == "Identity" or found.changes is None:
-        return []
-    rows = (row for row in found.changes if row.name in ("nll", "brier", "event_brier"))
-    return [row for row in rows if all(map(math.isfinite, (row.difference, row.low, row.high)))]
+    return [] if found.chosen == "Identity" else scores(found)
 
 
 def cost(found: Findings) -> str:

@@ -20,6 +20,7 @@ from calibrant.calibrators import (
     _groups,
     _isotonic,
     _monotone,
+    _prior,
     _scaling,
     _spline,
     _structured,
@@ -39,6 +40,7 @@ from calibrant.calibrators._focal import *
 from calibrant.calibrators._groups import *
 from calibrant.calibrators._isotonic import *
 from calibrant.calibrators._monotone import *
+from calibrant.calibrators._prior import *
 from calibrant.calibrators._scaling import *
 from calibrant.calibrators._spline import *
 from calibrant.calibrators._structured import *
@@ -69,6 +71,7 @@ __all__ += _focal.__all__
 __all__ += _groups.__all__
 __all__ += _isotonic.__all__
 __all__ += _monotone.__all__
+__all__ += _prior.__all__
 __all__ += _scaling.__all__
 __all__ += _spline.__all__
 __all__ += _structured.__all__

@@ -8,15 +8,17 @@ from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from calibrant._folds import split_folds, units
-from calibrant._solve import Certificate, Mixture, few_threads, mixture
+from calibrant._solve import Certificate, Minimum, few_threads, mixture, newton
 from calibrant.calibrators._affine import Matrix, Vector
 from calibrant.calibrators._apply import certified, its_classes, keeping_if, keeps_predictions
+from calibrant.calibrators._binary import Beta, Platt, Quadratic
 from calibrant.calibrators._compose import Chain
 from calibrant.calibrators._fit import certify, fits
 from calibrant.calibrators._monotone import Monotone
-from calibrant.calibrators._structured import SmoothedTemperature, StructuredMatrix, least_cost
+from calibrant.calibrators._structured import SmoothedTemperature, StructuredMatrix, StructuredVector, least_cost
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
 from calibrant.types import Logits, Range
@@ -27,6 +29,10 @@ FEWEST = 20  # examples below which nothing is held out
 WORK = 2e9  # n k^2 above which no matrix is tried: minutes in all
 NEGLIGIBLE = 1e-3  # weight below which a member is not carried along
 LIGHT = 0.1  # of the penalties of Berta et al. (2025): what is too weak for the data gets no weight
+BELIEF = 5.0  # examples that what is believed of each member by itself counts for
+CAUTION = 40.0  # the same of two classes, of the squared distance of the weights from it
+HANDICAP = 1.0  # standard errors that a family with little penalty has to be better than the others
+FARTHEST = 1e4  # log-odds are cut here
 
 
 @dataclass(frozen=True)
@@ -36,85 +42,125 @@ class Family:
     name: str
     fit: Callable[..., Any]  # (predictions, warm_start=a fit to begin from or None) -> calibrator
     keeps_predictions: bool = False
-    learns: Literal["few", "vector", "matrix"] = "few"  # numbers
+    learns: Literal["nothing", "few", "vector", "matrix"] = "few"  # numbers
     after: str = ""  # the family it is fitted on top of
+    trusted: bool = True  # before anything is known: its penalties make it safe for few examples
+    classes: Literal["", "two", "more"] = ""  # that it is for
+
+    def suits(self, k: int) -> bool:
+        """Whether it is for k classes."""
+        return not self.classes or (self.classes == "two") == (k == 2)
 
     def needs(self, k: int) -> int:
         """Fewest examples of k classes that it is tried on."""
-        return max(FEWEST, {"few": 0, "vector": k, "matrix": k * k // 50}[self.learns])
+        return max(FEWEST, {"nothing": 0, "few": 0, "vector": k, "matrix": k * k // 50}[self.learns])
 
     def takes_too_long(self, n: int, k: int) -> bool:
         """Whether n rows of k classes are minutes of work."""
         return self.learns == "matrix" and n * k * k > WORK
 
 
-def _temperature(p: Predictions, *, warm_start: Any) -> SmoothedTemperature:
-    return SmoothedTemperature.fit(p)
+def _as_it_is(p: Predictions) -> SmoothedTemperature:
+    one = torch.ones((), dtype=torch.float64)
+    return SmoothedTemperature(one, p.mass * one)
 
 
+def _cold(fit: Callable[[Predictions], Any]) -> Callable[..., Any]:
+    """A fit that needs nothing to begin from."""
+    return lambda p, warm_start: fit(p)
+
+
+AS_IT_IS = "as it is"
 FAMILIES = (
-    Family("SmoothedTemperature", _temperature, keeps_predictions=True),
-    Family("Monotone", Monotone.fit, keeps_predictions=True),
-    Family(f"Vector(ridge={LIGHT})", partial(Vector.fit, ridge=LIGHT), learns="vector"),
-    Family("Vector", Vector.fit, learns="vector"),
-    Family(f"Matrix(ridge={LIGHT})", partial(Matrix.fit, ridge=LIGHT), learns="matrix"),
-    Family("Monotone then StructuredMatrix", StructuredMatrix.fit, learns="matrix", after="Monotone"),
+    Family(AS_IT_IS, _cold(_as_it_is), keeps_predictions=True, learns="nothing"),
+    Family("SmoothedTemperature", _cold(partial(SmoothedTemperature.fit, robust=True)), keeps_predictions=True),
+    Family("Monotone", Monotone.fit, keeps_predictions=True, classes="more"),
+    Family("StructuredVector", partial(StructuredVector.fit, robust=True), learns="vector", classes="two"),
+    Family("StructuredMatrix", partial(StructuredMatrix.fit, robust=True), learns="matrix", classes="two"),
+    Family("Platt", _cold(Platt.fit), classes="two"),
+    Family("Beta", _cold(Beta.fit), classes="two"),
+    Family("Quadratic", _cold(Quadratic.fit), classes="two"),
+    Family(
+        "Monotone then StructuredMatrix",
+        partial(StructuredMatrix.fit, robust=True),
+        learns="matrix",
+        after="Monotone",
+        classes="more",
+    ),
+    Family(f"Vector(ridge={LIGHT})", partial(Vector.fit, ridge=LIGHT), learns="vector", trusted=False, classes="more"),
+    Family("Vector", Vector.fit, learns="vector", trusted=False, classes="more"),
+    Family(f"Matrix(ridge={LIGHT})", partial(Matrix.fit, ridge=LIGHT), learns="matrix", trusted=False, classes="more"),
 )
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A family that was tried: its share of the mixture, and what it predicts of data it has not seen."""
+    """A family that was tried: its weight, and what it predicts of data it has not seen."""
 
     name: str
-    share: float
+    weight: float
     held_out: float  # out-of-fold NLL, nan without folds
-    fitted: Any = None  # to all examples; None without a share
+    fitted: Any = None  # to all examples; None without a weight
 
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Auto:
-    r"""Out-of-fold stack of the best families, $\log \sum_m w_m p_m$: nothing to choose.
+    r"""Out-of-fold stack of the best families: nothing to choose, and made not to hurt.
 
-    The members are SmoothedTemperature, Vector with little penalty and with none, Matrix with little, Monotone, and
-    Monotone then StructuredMatrix; with `accuracy_preserving=True` only SmoothedTemperature and Monotone, which keep
-    every prediction. Each member predicts every example from a fit to the other folds; the weights maximize the
-    likelihood of the mixture of these predictions (concave: EM finds the one maximum), and the members are then fitted
-    to all examples. The mixture's out-of-fold gain over SmoothedTemperature alone must be told from luck: below one
-    standard error temperature gets all the weight, above two the mixture stands as it is, in between both share.
+    The members go from no change at all to a matrix: the probabilities as they are and SmoothedTemperature; of two
+    classes StructuredVector, StructuredMatrix, Platt, Beta and Quadratic; of more Monotone, Monotone then
+    StructuredMatrix, and Vector and Matrix with little penalty and Vector with none; with `accuracy_preserving=True`
+    only those that keep every prediction. Each predicts every example from a fit to the other folds, and weights are
+    found for which a mixture of these predictions has the least NLL; the members are then fitted to all examples. Of
+    more than two classes it is $\sum_m w_m p_m$, with w on the simplex, and of two the log-odds are mixed, $\sum_m w_m
+    s_m$, $w \ge 0$, which may go beyond each of them. Both are convex problems.
+
+    Caution stands in three places. Temperatures are robust and near 1 where little is known: one example that was
+    called impossible carries none of them away. What one would believe of each member by itself, $w^0_m \propto
+    \exp(-d_m / s_m)$, counts as a few examples do, with $d_m$ the mean out-of-fold NLL by which it lies behind the
+    best and $s_m$ the standard error of that (the last three begin one behind): what cannot be told apart
+    from the best, the probabilities as they are perhaps, has its share. It adds $-5 \sum_m w^0_m \log w_m$ to the log
+    loss of more than two classes, and $40 \lVert w - w^0 \rVert^2$ to that of two. And since all weight on one member
+    is among the choices, for two classes the out-of-fold NLL is at most 80/n above that of the probabilities as they
+    are, which are smoothed by one uniform example in n, at most $\log(1 + 1/n)$ more.
 
     A member for which the data are too few is left out, as is a matrix that would take minutes (always so above 562
-    classes), and `left_out` says why; one of weight below .001 is not carried along. Seldom much worse than its best
-    member, often better than all (Wolpert 1992; van der Laan et al. 2007), as long as the data to come are like those
-    it was fitted on. `print` shows the weights and the out-of-fold NLL behind them.
+    classes), and `left_out` says why; one of weight below .001 is not carried along. `print` shows the weights, the
+    out-of-fold NLL behind them, and what the data cannot tell. (Stacking: Wolpert 1992, van der Laan et al. 2007;
+    mixtures of log-odds: Genest & Zidek 1986; penalties of the members: Berta et al. 2025.)
     """
 
     candidates: tuple[Candidate, ...]  # all that were tried
-    gain: float = math.nan  # of the mixture over its first candidate, out of fold, in nats
+    gain: float = math.nan  # of the mixture over the probabilities as they are, out of fold, in nats
     gain_error: float = math.nan  # one standard error of it
     left_out: tuple[str, ...] = ()  # who was not tried, and why
     certificate: Certificate | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the members: the candidates that have a share."""
-        return tuple(one.name for one in self.candidates if one.share > 0)
+        """Of the members: the candidates that have a weight."""
+        return tuple(one.name for one in self.candidates if one.weight > 0)
 
     @property
     def members(self) -> tuple[Any, ...]:
         """The fitted calibrators that are mixed."""
-        return tuple(one.fitted for one in self.candidates if one.share > 0)
+        return tuple(one.fitted for one in self.candidates if one.weight > 0)
 
     @property
     def weights(self) -> Tensor:
-        """Shares of the members: (members) float64, on the simplex."""
-        return torch.tensor([one.share for one in self.candidates if one.share > 0], dtype=torch.float64)
+        """Of the members: (members) float64, above 0; of more than two classes their sum is 1."""
+        return torch.tensor([one.weight for one in self.candidates if one.weight > 0], dtype=torch.float64)
 
     @property
     def held_out(self) -> tuple[float, ...]:
         """Out-of-fold NLL of every candidate."""
         return tuple(one.held_out for one in self.candidates)
+
+    @property
+    def out_of_fold(self) -> float:
+        """NLL of the mixture of what the candidates predicted of data they had not seen; nan without folds."""
+        return self.candidates[0].held_out - self.gain
 
     @classmethod
     @fits
@@ -132,59 +178,118 @@ class Auto:
     @classmethod
     def _fit(cls, p: Predictions, folds: int, accuracy_preserving: bool) -> "Auto":
         families, left_out = _families(p, folds, accuracy_preserving)
-        names = [family.name for family in families]
-        found = Mixture(torch.ones(1, dtype=torch.float64), 0.0, 0)
-        gain, error, held_out, fitted = math.nan, math.nan, [math.nan] * len(names), dict[str, Any]()
-        if len(names) > 1:
-            held = torch.empty(len(p), len(names), dtype=torch.float64)
-            for rest, inside in split_folds(p, folds):
-                fitted, out = _fitted(families, rest, fitted), p[inside]
-                held[inside] = torch.stack([out.mapped(fitted[name]).log_likelihood for name in names], 1)
-            found = mixture(held.exp(), p.weights)
-            gain, error = _gain(found.shares, held, p)
-            held_out = (-_mean(held, p)).tolist()
-        shares = _cautious(found.shares, gain, error)
-        shares = shares.where(shares >= NEGLIGIBLE, 0.0)
-        shares = shares / shares.sum()
-        kept = [family for family, share in zip(families, shares.tolist(), strict=True) if share > 0]
+        m = len(families)
+        weights, status = torch.full((m,), 1 / m, dtype=torch.float64), Minimum(torch.empty(0), math.nan, 0.0, 0)
+        gain, error, held_out, fitted = math.nan, math.nan, [math.nan] * m, dict[str, Any]()
+        if units(p) >= folds and p.mass >= FEWEST:
+            held, fitted = _held(families, p, folds)
+            each = logsigmoid(held) if p.k == 2 else held
+            held_out = (-_mean(each, p)).tolist()
+            believed = _believed(families, each, p)
+            status = _odds_weighed(held, p, believed) if p.k == 2 else _weighed(held, p, believed)
+            weights = status.x.where(status.x >= NEGLIGIBLE, 0.0)
+            mixed = logsigmoid(held @ weights) if p.k == 2 else (held + weights.log()).logsumexp(1)
+            gain, error = (float(x) for x in _gains(mixed - each[:, 0], p))
+        weights = weights if p.k == 2 else weights / weights.sum()
+        kept = [family for family, weight in zip(families, weights.tolist(), strict=True) if weight > 0]
         fitted = _fitted(kept, p, fitted)
-        members = [fitted[name] if share > 0 else None for name, share in zip(names, shares.tolist(), strict=True)]
-        candidates = tuple(map(Candidate, names, shares.tolist(), held_out, members))
+        names = [family.name for family in families]
+        members = [fitted.get(name) if weight > 0 else None for name, weight in zip(names, weights, strict=True)]
+        candidates = tuple(map(Candidate, names, weights.tolist(), held_out, members))
         stack = cls(candidates, gain, error, tuple(left_out))
-        return certify(stack, p, "converged", gradient=found.gap, iterations=found.steps, slack=least_cost(p))
+        slack = least_cost(p) + 2 * CAUTION / p.mass
+        return certify(stack, p, "converged", gradient=status.gradient, iterations=status.evaluations, slack=slack)
 
     @its_classes(certified)
     @keeping_if(lambda self: all(map(keeps_predictions, self.members)))
     def __call__(self, logits: Logits) -> Logits:
-        """Return the log of the weighted mean of the members' probabilities."""
+        """Return the log of the weighted mean of the members' probabilities; of two classes, the mixed log-odds."""
         z = logits.double()
+        weights = self.weights.to(z.device)
+        if z.shape[-1] == 2:
+            half = sum(w * _log_odds(member(z)) for member, w in zip(self.members, weights, strict=True)) / 2
+            return torch.stack([-half, half], -1).to(logits.dtype)
         log_p = torch.stack([member(z).log_softmax(-1) for member in self.members])
-        return (log_p + self.weights.to(z.device).log()[:, None, None]).logsumexp(0).to(logits.dtype)
+        return (log_p + weights.log()[:, None, None]).logsumexp(0).to(logits.dtype)
 
     def __str__(self) -> str:
         lines = ["Auto: weight, out-of-fold NLL"]
-        lines += [f"  {one.share:5.3f}  {one.held_out:.4f}  {one.name}" for one in self.candidates]
-        if len(self.candidates) > 1:
-            first = self.candidates[0].name
-            lines.append(f"  gain over {first} {self.gain:.4f} +- {self.gain_error:.4f} nats out of fold")
+        lines += [f"  {one.weight:5.3f}  {one.held_out:.4f}  {one.name}" for one in self.candidates]
+        lines.append(f"  {self._told}")
         lines += [f"  left out: {reason}" for reason in self.left_out]
         return "\n".join([*lines, f"  {self.certificate}"])
 
+    @property
+    def _told(self) -> str:
+        """What the data say about whether to calibrate at all."""
+        if math.isnan(self.gain):
+            return "too few examples to hold any out: the weights are those that were thought best before"
+        luck = abs(self.gain) < 2 * self.gain_error
+        told = "the data cannot tell whether calibrating helps: " if luck else ""
+        return f"{told}gain over the probabilities {AS_IT_IS} {self.gain:.4f} +- {self.gain_error:.4f} nats out of fold"
 
-def _gain(shares: Tensor, held: Tensor, p: Predictions) -> tuple[float, float]:
-    """Return how much the mixture gains over its first member, in nats, and the standard error of that."""
-    gains = (held + shares.log()).logsumexp(1) - held[:, 0]
-    mean = _mean(gains, p)
-    spread = _mean((gains - mean).square(), p) * p.mass / max(p.mass - 1, 1.0)
-    return float(mean), float((spread / p.mass).sqrt())
+
+def _believed(families: Sequence[Family], log_p: Tensor, p: Predictions) -> Tensor:
+    """The weights before they are weighed together: by how many standard errors each lies behind the best of all."""
+    trusted = torch.tensor([family.trusted for family in families])
+    best = _mean(log_p, p).where(trusted, -torch.inf).argmax()
+    behind, error = _gains(log_p[:, best, None] - log_p, p)
+    ahead = -behind / error.clamp_min(1e-12) - HANDICAP * (~trusted).double()
+    weights = ahead.clamp_max(50.0).exp()
+    weights[best] = 1
+    return weights / weights.sum()
 
 
-def _cautious(shares: Tensor, gain: float, error: float) -> Tensor:
-    """Return the shares, drawn towards the first member as far as their gain over it may be luck."""
-    trust = min(1.0, max(0.0, gain / error - 1)) if error > 0 else 0.0
-    first = torch.zeros_like(shares)
-    first[0] = 1
-    return trust * shares + (1 - trust) * first
+def _log_odds(logits: Tensor) -> Tensor:
+    """Of class 1 of two, cut where a class is impossible."""
+    z = logits.double().log_softmax(-1).clamp_min(-FARTHEST)
+    return z[..., 1] - z[..., 0]
+
+
+def _held(families: Sequence[Family], p: Predictions, folds: int) -> tuple[Tensor, dict[str, Any]]:
+    """What fits to the other folds say of every label, (n m), and the last fits: log p, or of two classes log-odds."""
+    held, fitted = torch.empty(len(p), len(families), dtype=torch.float64), dict[str, Any]()
+    for rest, inside in split_folds(p, folds):
+        fitted, out = _fitted(families, rest, fitted), p[inside]
+        after = [out.mapped(fitted[family.name]) for family in families]
+        if p.k == 2:
+            told = [_log_odds(one.logits) * (2 * out.labels - 1) for one in after]
+        else:
+            told = [one.log_likelihood for one in after]
+        held[inside] = torch.stack(told, 1)
+    return held, fitted
+
+
+def _weighed(held: Tensor, p: Predictions, believed: Tensor) -> Minimum:
+    """Maximize the likelihood of the mixture, what is believed of each counting as examples that only it predicts."""
+    m = len(believed)
+    often = torch.ones(len(held), dtype=torch.float64) if p.weights is None else p.weights
+    likelihoods = (held - held.amax(1, keepdim=True)).exp()
+    rows = torch.cat([likelihoods, torch.eye(m, dtype=torch.float64)])
+    found = mixture(rows, torch.cat([often, BELIEF * believed]))
+    return Minimum(found.shares, math.nan, found.gap, found.steps)
+
+
+def _odds_weighed(held: Tensor, p: Predictions, believed: Tensor) -> Minimum:
+    """Minimize the mean NLL of mixed log-odds, and the penalty: a logistic regression with nonnegative weights."""
+    often = torch.ones(len(held), dtype=torch.float64) if p.weights is None else p.weights
+    often, penalty = often / p.mass, CAUTION / p.mass
+
+    def f(w: Tensor) -> tuple[float, Tensor, Tensor]:
+        s, away = held @ w, w - believed
+        wrong = (-s).sigmoid() * often
+        value = -float(often @ logsigmoid(s)) + penalty * float(away @ away)
+        bend = (held * (wrong * s.sigmoid())[:, None]).mT @ held
+        return value, 2 * penalty * away - wrong @ held, bend + 2 * penalty * torch.eye(len(w), dtype=torch.float64)
+
+    return newton(f, believed, lower=torch.zeros_like(believed), tolerance=1e-8)
+
+
+def _gains(each: Tensor, p: Predictions) -> tuple[Tensor, Tensor]:
+    """Means of what examples gain, (n m) -> (m), and their standard errors."""
+    mean = _mean(each, p)
+    spread = _mean((each - mean).square(), p) * p.mass / max(p.mass - 1, 1.0)
+    return mean, (spread / p.mass).sqrt()
 
 
 def _mean(values: Tensor, p: Predictions) -> Tensor:
@@ -194,12 +299,14 @@ def _mean(values: Tensor, p: Predictions) -> Tensor:
 def _families(p: Predictions, folds: int, accuracy_preserving: bool) -> tuple[list[Family], list[str]]:
     """Return who is tried on these examples, and who is not and why."""
     n, k = p.logits.shape
-    tried, left_out = [FAMILIES[0]], list[str]()
-    for family in FAMILIES[1:]:
+    tried, left_out = list[Family](), list[str]()
+    for family in FAMILIES:
         of = f"{family.name}: {p.mass:.6g} examples of {k} classes"
-        if accuracy_preserving and not family.keeps_predictions:
+        if not family.suits(k) or (accuracy_preserving and not family.keeps_predictions):
             continue
-        if p.mass < family.needs(k):
+        if family.name in (one.name for one in FAMILIES[:2]):
+            tried.append(family)
+        elif p.mass < family.needs(k):
             left_out.append(f"{of}, needs {family.needs(k)}")
         elif units(p) < folds:
             left_out.append(f"{family.name}: {folds} folds need as many rows or clusters, there are {units(p)}")

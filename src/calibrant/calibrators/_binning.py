@@ -1,4 +1,7 @@
-"""Binning: the confidence becomes what was observed in its bin on validation."""
+"""Binning: the confidence becomes what was observed in its bin on validation.
+
+Of two classes of which one is judged, such as that an answer is correct, what is binned is that one's probability.
+"""
 
 import math
 from dataclasses import dataclass
@@ -9,19 +12,18 @@ import torch
 from torch import Tensor
 
 from calibrant._bins import Bins, Events, assign
-from calibrant._softmax import top_label
 from calibrant._solve import Certificate
-from calibrant.calibrators._apply import certified, its_classes
+from calibrant.calibrators._apply import its_classes
+from calibrant.calibrators._binary import Platt
+from calibrant.calibrators._confidence import Binned, binned, classes_binned, confidence, with_confidence
 from calibrant.calibrators._fit import certify, fits
 from calibrant.calibrators._isotonic import interpolated
 from calibrant.calibrators._scaling import Temperature
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
-from calibrant.types import Count, Logits, PerBin, PerExample, Points, Range, Starts
+from calibrant.types import Count, Logits, PerBin, Points, Range, Starts
 
 __all__ = ["BayesianBinning", "HistogramBinning", "ScalingBinning", "TopLabelBinning"]
-
-SMALLEST_LEAD = 1e-6  # of the predicted class over any other, relative; more where numbers are coarser
 
 
 @CALIBRATORS.register
@@ -30,10 +32,11 @@ class HistogramBinning:
     """Histogram binning (Zadrozny & Elkan 2001), pooled on the top label (Wang et al. 2021, section 4).
 
     The confidence becomes the validation accuracy of its bin; the other classes share the rest in proportion, none
-    above it, so that predictions stay (unless right no more often than 1/k). An empty bin keeps the confidence. For the
-    number of classes it was fitted on, as are all that speak of a confidence.
-    Returns log p; a bin that was always right says probability 1, so that one later mistake in it costs an infinite
-    NLL.
+    above it, so that predictions stay (unless right no more often than 1/k). Of two classes of which predictions say
+    which is judged (`of=1`, as those `from_confidence`), its probability is binned, from 0 to 1, and becomes its
+    frequency, as in the first of these papers. An empty bin keeps the confidence. For the number of classes it was
+    fitted on, as are all that speak of a confidence. Returns log p; a bin that was always right says probability 1,
+    so that one later mistake in it costs an infinite NLL.
 
     >>> z = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0], [2.0, 0.0]])
     >>> HistogramBinning.fit(z, torch.tensor([0, 0, 0, 1]))(z[:1]).exp()
@@ -42,6 +45,7 @@ class HistogramBinning:
 
     edges: Points  # (b + 1)
     accuracy: PerBin  # nan where the bin was empty
+    of: Binned = "top"
     certificate: Certificate | None = None
 
     @classmethod
@@ -50,14 +54,15 @@ class HistogramBinning:
         cls, p: Predictions, *, bins: Count = 15, scheme: Literal["equal_width", "equal_mass"] = "equal_width"
     ) -> "HistogramBinning":
         """Measure the accuracy of every bin of the confidence."""
-        events = p.judging("top").events
+        of = binned(p)
+        events = p.judging(of).events
         found = _equal_mass(bins, events) if scheme == "equal_mass" else events.equal_width(bins)
-        return certify(cls(found.edges, found.accuracy), p, "closed form", criterion=f"ece(bins={bins})")
+        return certify(cls(found.edges, found.accuracy, of), p, "closed form", criterion=f"ece(bins={bins})")
 
-    @its_classes(certified)
+    @its_classes(classes_binned)
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
-        return with_confidence(logits, _look_up(self.edges, self.accuracy, _confidence(logits)))
+        return with_confidence(logits, _look_up(self.edges, self.accuracy, confidence(logits, self.of)), self.of)
 
 
 @CALIBRATORS.register
@@ -67,25 +72,28 @@ class TopLabelBinning:
 
     Uniform-mass bins of `points` examples on the log-odds of the top label; the examples that serve as bin edges are
     left out of the bins' means, so that what lies between two edges is an independent sample. Classes predicted
-    fewer than `points` times share one set of bins.
+    fewer than `points` times share one set of bins. Where one of two classes is judged there is one set, on its
+    log-odds, which is uniform-mass binning of a yes or no (Gupta & Ramdas 2021).
     """
 
     group: Starts  # (k) int64: the row of bins of a predicted class; 0 is the shared one
     edges: Tensor  # (groups, b - 1) inner edges in log-odds, padded with +inf
     accuracy: Tensor  # (groups, b), nan where there was no example
     count: Tensor  # (groups, b) int64: examples behind each accuracy
+    of: Binned = "top"
     certificate: Certificate | None = None
 
     @classmethod
     @fits
     def fit(cls, p: Predictions, *, points: Annotated[int, Range(least=2, most=1_000_000)] = 50) -> "TopLabelBinning":
         """Measure the accuracy of every bin of every predicted class; a bin of one example knows nothing."""
-        score, predicted = _log_odds(p.logits), p.logits.argmax(-1)
-        correct = (predicted == p.labels).double()
+        of = binned(p)
+        at = _binned_class(p.logits, of)
+        score, correct = _log_odds(p.logits, at), (at == p.labels).double()
         often = torch.ones_like(score) if p.weights is None else p.weights
-        usual = torch.bincount(predicted, often, minlength=p.logits.shape[1]) >= points
+        usual = (torch.bincount(at, often, minlength=p.k) >= points) & (of == "top")
         group = torch.where(usual, usual.cumsum(0), 0)
-        members = _members(group[predicted], group)
+        members = _members(group[at], group)
         rows = [_uniform_mass(score[mine], correct[mine], often[mine], points) for mine in members]
         width = max(len(means) for _, means, _ in rows)
 
@@ -98,6 +106,7 @@ class TopLabelBinning:
             padded(list(edges), width - 1, math.inf),
             padded(list(means), width, math.nan),
             padded(list(counts), width, 0),
+            of,
         )
         return certify(fitted, p, "closed form", criterion="ece(bins=15)")
 
@@ -123,9 +132,10 @@ class TopLabelBinning:
     @its_classes(lambda self: len(self.group))
     def __call__(self, logits: Logits) -> Logits:
         """Return log p; a confidence stays as it is where there are no bins to look it up in."""
-        row = self.group[logits.argmax(-1)]
-        index = torch.searchsorted(self.edges[row], _log_odds(logits)[:, None]).squeeze(1)
-        return with_confidence(logits, _or_else(self.accuracy[row, index], _confidence(logits)))
+        at = _binned_class(logits, self.of)
+        row = self.group[at]
+        index = torch.searchsorted(self.edges[row], _log_odds(logits, at)[:, None]).squeeze(1)
+        return with_confidence(logits, _or_else(self.accuracy[row, index], confidence(logits, self.of)), self.of)
 
 
 @CALIBRATORS.register
@@ -133,35 +143,41 @@ class TopLabelBinning:
 class ScalingBinning:
     """Scaling-binning (Kumar, Liang & Ma 2019, section 4): temperature, then the mean confidence of its bin.
 
+    Of two classes of which one is judged: Platt scaling, as in the paper, then the mean probability of its bin.
+
     Binning the output of a smooth map, rather than the labels, needs far fewer examples; and what takes few values
     can be verified, so that its calibration error is measurable. All three steps use the same examples, as the
     authors' library does.
     """
 
-    scaler: Temperature
+    scaler: Temperature | Platt
     edges: Points  # (b + 1) of the scaled confidence
     value: PerBin  # nan where the bin was empty
+    of: Binned = "top"
     certificate: Certificate | None = None
 
     @classmethod
     @fits
     def fit(cls, p: Predictions, *, bins: Count = 15) -> "ScalingBinning":
         """Fit the temperature by NLL, and average its confidence over bins of equal numbers of examples."""
-        scaler = Temperature.fit(p)
-        found = _equal_mass(bins, p.mapped(scaler).judging("top").events)
-        return certify(cls(scaler, found.edges, found.confidence), p, "closed form", criterion=f"ece(bins={bins})")
+        of = binned(p)
+        scaler = Temperature.fit(p) if of == "top" else Platt.fit(p)
+        found = _equal_mass(bins, p.mapped(scaler).judging(of).events)
+        return certify(cls(scaler, found.edges, found.confidence, of), p, "closed form", criterion=f"ece(bins={bins})")
 
-    @its_classes(certified)
+    @its_classes(classes_binned)
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         scaled = self.scaler(logits)
-        return with_confidence(scaled, _look_up(self.edges, self.value, _confidence(scaled))).to(logits.dtype)
+        new = _look_up(self.edges, self.value, confidence(scaled, self.of))
+        return with_confidence(scaled, new, self.of).to(logits.dtype)
 
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class BayesianBinning:
-    r"""Bayesian binning into quantiles (Naeini, Cooper & Hauskrecht 2015), on the top label.
+    r"""Bayesian binning into quantiles (Naeini, Cooper & Hauskrecht 2015), on the top label, or of two classes on
+    the one that is judged.
 
     The confidence becomes the average over equal-mass binnings with B bins, B from $n^{1/3}/10$ to $10 n^{1/3}$, of
     the posterior mean of its bin, $(m_b + 2 p_b / B) / (n_b + 2 / B)$ with m_b of n_b examples right and p_b the
@@ -171,13 +187,15 @@ class BayesianBinning:
 
     edges: Points  # (s + 1): all the binnings' edges together
     value: PerBin  # (s): the average in each
+    of: Binned = "top"
     certificate: Certificate | None = None
 
     @classmethod
     @fits
     def fit(cls, p: Predictions) -> "BayesianBinning":
         """Average over all binnings."""
-        events, n = p.judging("top").events, p.mass
+        of = binned(p)
+        events, n = p.judging(of).events, p.mass
         root = n ** (1 / 3)
         last = max(1, min(math.floor(n), math.floor(10 * root)))
         models = [_beta_binning(b, events, n) for b in range(max(1, math.floor(root / 10)), last + 1)]
@@ -187,58 +205,25 @@ class BayesianBinning:
         value = torch.zeros_like(middle)
         for share, (inner, means, _) in zip(weight, models, strict=True):
             value += share * means[assign(inner, middle).clamp(0, len(means) - 1)]
-        return certify(cls(edges, value), p, "closed form", criterion="ece(bins=15)")
+        return certify(cls(edges, value, of), p, "closed form", criterion="ece(bins=15)")
 
-    @its_classes(certified)
+    @its_classes(classes_binned)
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
-        return with_confidence(logits, _look_up(self.edges, self.value, _confidence(logits)))
+        return with_confidence(logits, _look_up(self.edges, self.value, confidence(logits, self.of)), self.of)
 
 
-def with_confidence(logits: Logits, confidence: PerExample) -> Logits:
-    """Give the predicted class a new probability; the others share the rest.
-
-    They keep their proportions, but none gets as much as the predicted class, which therefore stays predicted: the
-    surplus goes to those below. Only a probability of 1/k or less, or too few possible classes, give it away.
-    """
-    log_p = logits.double().log_softmax(-1)
-    top = torch.zeros_like(log_p, dtype=torch.bool).scatter_(-1, logits.argmax(-1, keepdim=True), True)
-    rest = log_p.masked_fill(top, -torch.inf)
-    log_rest = rest.logsumexp(-1, keepdim=True)  # log(1 - confidence), accurate near 1
-    share = torch.where(log_rest.isneginf(), -math.log(log_p.shape[-1] - 1), rest - log_rest)
-    others = ((-confidence).log1p()[:, None] + share).masked_fill(top, -torch.inf)
-    lead = max(SMALLEST_LEAD, 8 * torch.finfo(logits.dtype).eps)
-    limit = confidence.log() + math.log1p(-lead)
-    above = others.amax(-1) > limit
-    if bool(above.any()):
-        others[above] = _below(others[above], limit[above, None])
-    return torch.where(top, confidence.log()[:, None], others).to(logits.dtype)
+def _binned_class(logits: Tensor, of: Binned) -> Tensor:
+    """The class of every row whose probability is binned."""
+    top = logits.argmax(-1)
+    return top if of == "top" else torch.full_like(top, of)
 
 
-def _below(log_p: Tensor, log_limit: Tensor) -> Tensor:
-    """Lower what lies above the limit of its row to it, and raise the rest in proportion; rows keep their sums.
-
-    Rows without room for that stay as they are.
-    """
-    limit, s = log_limit.exp(), log_p.exp().sort(-1, descending=True).values
-    tail = s.flip(-1).cumsum(-1).flip(-1)  # what the m-th largest and all below it have
-    left = tail[:, :1] - limit * torch.arange(s.shape[-1], device=s.device)  # for them if m are at the limit
-    factor = left / tail
-    fits = (factor * s <= limit) & (left >= 0)
-    raised = log_p + factor.gather(-1, fits.int().argmax(-1, keepdim=True)).log()
-    return torch.where(fits.any(-1, keepdim=True), raised.minimum(log_limit), log_p)
-
-
-def _confidence(logits: Tensor) -> Tensor:
-    return top_label(logits, logits.argmax(-1))[0]  # the very numbers the bins were made of
-
-
-def _log_odds(logits: Tensor) -> Tensor:
-    """Return log(c / (1 - c)) of the confidence c, which does not tie where c rounds to 1."""
+def _log_odds(logits: Tensor, at: Tensor) -> Tensor:
+    """Return log(c / (1 - c)) of one class's probability c in every row, which does not tie where c rounds to 1."""
     z = logits.double()
-    top, predicted = z.max(-1)
-    rest = z.scatter(-1, predicted[:, None], -torch.inf)
-    return top - rest.logsumexp(-1)
+    rest = z.scatter(-1, at[:, None], -torch.inf)
+    return z.gather(-1, at[:, None]).squeeze(-1) - rest.logsumexp(-1)
 
 
 def _look_up(edges: Tensor, value: Tensor, confidence: Tensor) -> Tensor:

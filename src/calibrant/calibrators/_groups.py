@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from calibrant._folds import cross_fitted, units
-from calibrant._solve import Certificate, few_threads, mixture
+from calibrant._solve import Certificate, few_threads
 from calibrant.calibrators._affine import FLOOR, BiasCorrectedTemperature
 from calibrant.calibrators._apply import its_classes
 from calibrant.calibrators._compose import Chain
@@ -21,6 +21,8 @@ __all__ = ["GroupCalibrated"]
 
 SPREADS = (1e-4, 0.1, 0.25, 0.6, 1.5)  # standard deviations of slopes and of biases between groups; the first is none
 WIDEST = 64  # classes up to which groups have biases
+ALIKE, COMMON = 0.2, 0.2  # prior that no group differs, and that all differ by the same standard deviations
+APART = (0.05, 0.1, 0.2, 0.4)  # shares of groups that stand apart from the others, of the rest of the prior
 FLATTEST = 0.01  # slope
 FOLDS = 5
 ELEMENTS = 1 << 22  # of a block
@@ -34,10 +36,11 @@ Slopes = Annotated[Points, Range(above=0)]
 class GroupCalibrated:
     r"""One calibrator for all, and for every group what it differs by: $a_g \log p + b_g$ of the calibrated p.
 
-    How much groups differ is learned from them (partial pooling by empirical Bayes): slopes and biases are normal
-    around 1 and 0, with standard deviations whose mixture over a grid has the greatest likelihood (Laplace's
-    approximation), one imaginary group without any difference included; every group then gets its posterior mean. A
-    group of few examples stays at what all have in common, one that is far off is believed.
+    How much groups differ is learned from them (partial pooling by hierarchical Bayes): slopes and biases are normal
+    around 1 and 0, with standard deviations of their own on a grid for most groups and for a share of them that stand
+    apart. All such pairs and shares are averaged by their marginal likelihood (Laplace's approximation), a fifth of the
+    prior being that no group differs; every group gets its posterior mean. A group of few examples stays at what all
+    have in common, one that is far off is believed.
 
     It maps predictions with groups (`predictions.mapped`, `calibrate`, `assess`, `cross_fit`): of bare logits it cannot
     know the group, and refuses them; `of_group(name)` is the map of one group. A group that it was not fitted on gets
@@ -131,13 +134,23 @@ def _posterior_means(p: Predictions, groups: list[Tensor]) -> Tensor:
     precision = spread**-2
     found = [_of_group(p[rows], precision) for rows in groups]
     modes, evidence = (torch.stack(parts) for parts in zip(*found, strict=True))  # (m c d), (m c)
-    likelihood = (evidence - evidence.amax(1, keepdim=True)).exp()
-    alike = torch.zeros(1, len(pairs), dtype=torch.float64)
-    alike[0, 0] = 1
-    shares = mixture(torch.cat([likelihood, alike])).shares
-    posterior = likelihood * shares
-    posterior = posterior / posterior.sum(1, keepdim=True)
-    return (posterior[:, :, None] * modes).sum(1)
+    return (_weights((evidence - evidence.amax(1, keepdim=True)).exp())[:, :, None] * modes).sum(1)
+
+
+def _weights(likelihood: Tensor) -> Tensor:
+    """How probable each prior (c) is for each group (m), averaged over what could be common to the groups."""
+    c = likelihood.shape[1]
+    prior = torch.full((c,), COMMON / c, dtype=torch.float64)
+    prior[0] += ALIKE  # the first is that of no difference
+    rest = (1 - prior.sum()) / (len(APART) * c * c)
+    mixed = [torch.lerp(likelihood[:, :, None], likelihood[:, None], share) for share in APART]  # (m c c)
+    logs = [likelihood.log().sum(0) + prior.log(), *((part.log().sum(0) + rest.log()).flatten() for part in mixed)]
+    common, *apart = torch.cat(logs).softmax(0).split([c] + [c * c] * len(APART))
+    weights = common.expand_as(likelihood).clone()
+    for share, part, p in zip(APART, mixed, apart, strict=True):
+        of_pair = p.view(c, c) / part
+        weights += likelihood * ((1 - share) * of_pair.sum(2) + share * of_pair.sum(1))
+    return weights
 
 
 def _of_group(p: Predictions, precision: Tensor) -> tuple[Tensor, Tensor]:

@@ -67,7 +67,8 @@ class SharedIsotonic:
 
     Fitted to all n k pairs (p_ij, 1[y_i = j]); $\epsilon p$ is added, so that the curve rises strictly and no
     prediction changes; where rounding would, the predicted class stays one step of it ahead. For the number of classes
-    it was fitted on, since a curve of probabilities among few says nothing of many. Returns log p.
+    it was fitted on, since a curve of probabilities among few says nothing of many. Of two classes the curve treats
+    both alike, as a temperature does: what is said too high of one, it does not move. Returns log p.
     """
 
     p: Shares  # fitted points

@@ -6,10 +6,9 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from calibrant._softmax import top_label
 from calibrant._solve import Certificate
-from calibrant.calibrators._apply import certified, its_classes
-from calibrant.calibrators._binning import with_confidence
+from calibrant.calibrators._apply import its_classes
+from calibrant.calibrators._confidence import Binned, binned, classes_binned, confidence, with_confidence
 from calibrant.calibrators._fit import certify, fits
 from calibrant.calibrators._isotonic import interpolated
 from calibrant.catalog import CALIBRATORS
@@ -22,7 +21,7 @@ __all__ = ["Spline"]
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Spline:
-    r"""Spline calibration of the top label (Gupta et al. 2021, section 4).
+    r"""Spline calibration of the top label (Gupta et al. 2021, section 4), or of two classes of the one judged.
 
     With the examples sorted by confidence, a natural cubic spline h with evenly spaced knots is fitted by least
     squares to the cumulative accuracy $\frac1n \sum_{j \le i} 1[\hat y_j = y_j]$ at i/n; the new confidence is its
@@ -32,13 +31,15 @@ class Spline:
 
     confidence: Points  # (m) distinct fitted confidences, rising
     value: Shares  # (m) what each becomes
+    of: Binned = "top"
     certificate: Certificate | None = None
 
     @classmethod
     @fits
     def fit(cls, p: Predictions, *, knots: Annotated[int, Range(least=2, most=1000)] = 6) -> "Spline":
         """Fit the spline to the cumulative accuracy."""
-        ties, n = p.judging("top").events.ties, p.mass
+        of = binned(p)
+        ties, n = p.judging(of).events.ties, p.mass
         end = ties.mass.cumsum(0) / n  # rank of the last example of every tie
         at = torch.cat([end.new_zeros(1), end])
         curve = torch.cat([end.new_zeros(1), ties.correct.cumsum(0) / n])
@@ -48,13 +49,13 @@ class Spline:
         middle = end - (ties.mass - 1).clamp_min(0) / (2 * n)  # of the tie's ranks
         _, slope = _natural(middle, knots)
         new = (slope @ weights).squeeze(1).clamp(1 / (n + 2), 1 - 1 / (n + 2))
-        return certify(cls(ties.value, new), p, "closed form", criterion="ece(bins=15)")
+        return certify(cls(ties.value, new, of), p, "closed form", criterion="ece(bins=15)")
 
-    @its_classes(certified)
+    @its_classes(classes_binned)
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
-        confidence, _ = top_label(logits, logits.argmax(-1))
-        return with_confidence(logits, interpolated(self.confidence, self.value, confidence))
+        said = confidence(logits, self.of)
+        return with_confidence(logits, interpolated(self.confidence, self.value, said), self.of)
 
 
 def _natural(x: Tensor, knots: int) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from calibrant._solve import Certificate
 from calibrant.calibrators._affine import Affine, affine, fit_affine, narrow_enough, shrinkage
 from calibrant.calibrators._apply import its_classes, keeping
 from calibrant.calibrators._fit import certify, fits
-from calibrant.calibrators._scaling import nll_temperature
+from calibrant.calibrators._scaling import Found, nll_temperature
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
 from calibrant.types import ByClass, Logits, PerClass, PositiveNumber
@@ -22,6 +22,7 @@ from calibrant.types import ByClass, Logits, PerClass, PositiveNumber
 __all__ = ["SmoothedTemperature", "StructuredMatrix", "StructuredVector"]
 
 S = TypeVar("S")
+SPREAD = 0.5  # standard deviation of log T, of networks and models as they come
 
 
 def smoothed(logits: Tensor, temperature: Tensor, count: Tensor) -> Tensor:
@@ -51,9 +52,13 @@ class SmoothedTemperature:
 
     @classmethod
     @fits
-    def fit(cls, p: Predictions) -> "SmoothedTemperature":
-        """Find T by NLL."""
-        found = nll_temperature(p)
+    def fit(cls, p: Predictions, *, robust: bool = False) -> "SmoothedTemperature":
+        """Find T by NLL.
+
+        `robust`: by the NLL of the smoothed p, to which one error adds no more than log(k (n + 1)), and a normal prior
+        of log T around 0 with a standard deviation of 1/2.
+        """
+        found = _temperature(p, robust)
         fitted = cls(_number(found.temperature), _number(p.mass))
         return certify(fitted, p, found.status, gradient=found.gradient, iterations=found.iterations,
             standard_error=found.standard_error, slack=least_cost(p),
@@ -86,17 +91,22 @@ class StructuredVector:
     @classmethod
     @fits
     def fit(
-        cls, p: Predictions, *, warm_start: "StructuredVector | None" = None, refit_temperature: bool = False
+        cls,
+        p: Predictions,
+        *,
+        warm_start: "StructuredVector | None" = None,
+        refit_temperature: bool = False,
+        robust: bool = False,
     ) -> "StructuredVector":
         """Find v and c; `warm_start` is a fit to begin from, such as one on nearly the same data.
 
-        The folds of `refit_temperature` keep rows of one group together; copies of a row count as one row of that
-        weight where they share a group.
+        `robust` as in `SmoothedTemperature`. The folds of `refit_temperature` keep rows of one group together; copies
+        of a row count as one row of that weight where they share a group.
         """
         k = p.logits.shape[1]
         guess = None if warm_start is None else Affine(1 + warm_start.scale, warm_start.bias)
         ridge = k / p.mass
-        return _fit(cls, p, torch.ones(k, dtype=torch.float64), ridge, ridge, guess, refit_temperature)
+        return _fit(cls, p, torch.ones(k, dtype=torch.float64), ridge, ridge, guess, refit_temperature, robust)
 
     @its_classes(lambda self: len(self.bias))
     def __call__(self, logits: Logits) -> Logits:
@@ -125,14 +135,22 @@ class StructuredMatrix:
     @classmethod
     @fits
     def fit(
-        cls, p: Predictions, *, warm_start: "StructuredMatrix | None" = None, refit_temperature: bool = False
+        cls,
+        p: Predictions,
+        *,
+        warm_start: "StructuredMatrix | None" = None,
+        refit_temperature: bool = False,
+        robust: bool = False,
     ) -> "StructuredMatrix":
-        """Find M and c; `warm_start` is a fit to begin from. Raises `InputError` above 1000 classes."""
+        """Find M and c; `warm_start` is a fit to begin from, `robust` as in `SmoothedTemperature`.
+
+        Raises `InputError` above 1000 classes.
+        """
         k = p.logits.shape[1]
         narrow_enough(k, cls.__name__)
         eye = torch.eye(k, dtype=torch.float64)
         guess = None if warm_start is None else Affine(eye + warm_start.weight, warm_start.bias)
-        return _fit(cls, p, eye, *shrinkage(p.mass, k), guess, refit_temperature)
+        return _fit(cls, p, eye, *shrinkage(p.mass, k), guess, refit_temperature, robust)
 
     @its_classes(lambda self: len(self.bias))
     def __call__(self, logits: Logits) -> Logits:
@@ -150,6 +168,37 @@ def least_cost(p: Predictions) -> float:
     return math.log1p(1 / p.mass)
 
 
+def _temperature(p: Predictions, robust: bool) -> Found:
+    """Return the temperature of least NLL, of the smoothed probabilities if it is to be robust."""
+    found = nll_temperature(p)
+    return _robust(p, found) if robust else found
+
+
+def _robust(p: Predictions, found: Found) -> Found:
+    r"""Go on to the T of least NLL of $(n p + 1/k) / (n + 1)$ and of a normal prior of log T, by EM.
+
+    Each example counts as far as its label is p's and not the uniform part's: one that p calls impossible hardly does,
+    and cannot carry T away. The prior keeps T from calling all errors such.
+    """
+    z, index = p.logits.double(), p.labels[:, None]
+    z = (z - z.amax(1, keepdim=True)).clamp_min(-1e300)
+    z_y = z.gather(1, index).squeeze(1)
+    often = torch.ones_like(z_y) if p.weights is None else p.weights
+    u, smoothing, step, passes = -math.log(found.temperature), math.log(p.mass * p.k), math.inf, 0
+    while abs(step) > 1e-7 and passes < 100:
+        b = math.exp(u)
+        log_p = (b * z).log_softmax(1)
+        q = log_p.exp()
+        mean = (q * z).sum(1)
+        counts = often * (log_p.gather(1, index).squeeze(1) + smoothing).sigmoid()
+        slope = b * float(counts @ (mean - z_y))
+        bend = slope + b * b * float(counts @ ((q * z.square()).sum(1) - mean.square()))
+        step = -(slope + u / SPREAD**2) / max(bend + 1 / SPREAD**2, 1e-3)
+        step = max(-1.0, min(1.0, step))
+        u, passes = u + step, passes + 1
+    return replace(found, temperature=math.exp(-u), iterations=found.iterations + passes)
+
+
 def _fit(
     cls: Callable[..., S],
     p: Predictions,
@@ -158,9 +207,10 @@ def _fit(
     ridge_bias: float,
     guess: Affine | None,
     refit_temperature: bool,
+    robust: bool,
 ) -> S:
     """Smooth, find the change of the identity and the intercepts, and put a temperature on top if asked."""
-    base = _number(nll_temperature(p).temperature), _number(p.mass)
+    base = _number(_temperature(p, robust).temperature), _number(p.mass)
     found = fit_affine(p.mapped(lambda z: smoothed(z, *base)), identity, ridge, ridge_bias, guess)
     fitted: Any = cls(*base, found.weight - identity, found.bias, _number(1.0))
     if refit_temperature:

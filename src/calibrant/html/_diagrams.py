@@ -18,20 +18,22 @@ from calibrant.plots import confidence_histogram, reliability, reliability_curve
 
 DRAWS = 200
 INFINITE = "what came true was given the probability 0, and a single such example makes the mean infinite"
-TOP = ("confidence", "accuracy", "right")  # what is said, how often it happens, and that it did
+Words = tuple[str, str, str, str]
+TOP: Words = ("confidence", "accuracy", "right", "examples")  # what is said, how often it happens, that it did; of whom
 
 
-def readings(said: str = TOP[0], outcome: str = TOP[2]) -> tuple[str, str]:
+def readings(words: Words = TOP) -> tuple[str, str]:
     """Say how a reliability curve, and how a diagram of bars, is read."""
+    said, _, outcome, many = words
     curve = (
         f'<p class="note">The line shows how often predictions of a given {said} were {outcome} (isotonic regression, '
         f"so that no bins are chosen); on the dashed diagonal they would be exactly right. The gray band is where the "
         "line of a calibrated model lies 90 % of the time: only where the line leaves it, in red, is evidence. Below: "
-        "how the examples are spread.</p>"
+        f"how the {many} are spread.</p>"
     )
     bars = (
         f'<p class="note">Bars show how often the predictions of a bin were {outcome}. The red part is the gap to the '
-        f"mean {said} of the bin; fainter bars hold fewer examples.</p>"
+        f"mean {said} of the bin; fainter bars hold fewer {many}.</p>"
     )
     return curve, bars
 
@@ -39,9 +41,7 @@ def readings(said: str = TOP[0], outcome: str = TOP[2]) -> tuple[str, str]:
 CURVE_READING, BAR_READING = readings()
 
 
-def curve_diagram(
-    title: str, ties: Ties, bins: Bins, note: str = "", width: float = 4.0, words: tuple[str, str, str] = TOP
-) -> str:
+def curve_diagram(title: str, ties: Ties, bins: Bins, note: str = "", width: float = 4.0, words: Words = TOP) -> str:
     """Return a CORP reliability curve with its band, above the histogram of what was said."""
     curve = corp_of(ties, 0.90, DRAWS, 0)
 
@@ -50,7 +50,7 @@ def curve_diagram(
         reliability_curve(curve, ax=upper)
         confidence_histogram(bins, ax=lower)
         upper.set(xlabel="", ylabel=words[1])
-        lower.set(xlabel=words[0], ylabel="examples")
+        lower.set(xlabel=words[0], ylabel=words[3])
 
     return figure(
         draw,
@@ -66,7 +66,7 @@ def bar_diagram(
     bins: Bins,
     note: str = "",
     width: float = 4.0,
-    words: tuple[str, str, str] = TOP,
+    words: Words = TOP,
     level: float | None = 0.90,
 ) -> str:
     """Return a classical reliability diagram of bars; their intervals are of independent examples, or left out."""
@@ -78,7 +78,7 @@ def bar_diagram(
     return figure(draw, told, caption=_caption(title, note), size=(width, width), marks=_bins(bins, words, level))
 
 
-def _steps(curve: Curve, mass: float, words: tuple[str, str, str]) -> list[Mark]:
+def _steps(curve: Curve, mass: float, words: Words) -> list[Mark]:
     """A mark for every step of a curve: from where to where, how high, of how many, and where chance would lie."""
     assert curve.low is not None
     assert curve.high is not None
@@ -97,16 +97,16 @@ def _steps(curve: Curve, mass: float, words: tuple[str, str, str]) -> list[Mark]
     return marks
 
 
-def _bars(bins: Bins, words: tuple[str, str, str]) -> list[Mark]:
+def _bars(bins: Bins, words: Words) -> list[Mark]:
     """A mark for every bar of a histogram, below the curve."""
     return [
-        Mark(x, y, f"{words[0]} {span}: {count:,} examples, {percent(y, 1)} of all", 1)
+        Mark(x, y, f"{words[0]} {span}: {count:,} {words[3]}, {percent(y, 1)} of all", 1)
         for x, span, y, count in zip(*_centers(bins), bins.weight.tolist(), bins.count.tolist(), strict=True)
         if count
     ]
 
 
-def _bins(bins: Bins, words: tuple[str, str, str], level: float | None) -> list[Mark]:
+def _bins(bins: Bins, words: Words, level: float | None) -> list[Mark]:
     """A mark for every bar of a reliability diagram, with its interval."""
     columns = bins.accuracy.tolist(), bins.confidence.tolist(), bins.count.tolist()
     marks: list[Mark] = []
@@ -116,7 +116,7 @@ def _bins(bins: Bins, words: tuple[str, str, str], level: float | None) -> list[
             if level is not None:
                 found = wilson(accuracy, float(count), level)
                 text += f", {100 * level:g} % interval {_span(found.low, found.high)}"
-            marks.append(Mark(x, accuracy, f"{text}; said {percent(said, 1)}; {count:,} examples"))
+            marks.append(Mark(x, accuracy, f"{text}; said {percent(said, 1)}; {count:,} {words[3]}"))
     return marks
 
 
@@ -140,12 +140,12 @@ def facts(command: str) -> dict[str, str]:
     }
 
 
-def _in_words(what: str, bins: Bins, words: tuple[str, str, str]) -> str:
-    said, happened, outcome = words
+def _in_words(what: str, bins: Bins, words: Words) -> str:
+    said, happened, outcome, many = words
     full = bins.count > 0
     parts = [
         f"{100 * float(low):.0f} to {100 * float(high):.0f} %: {outcome} {percent(float(accuracy), 1)}, "
-        f"said {percent(float(confidence), 1)}, {int(count):,} examples"
+        f"said {percent(float(confidence), 1)}, {int(count):,} {many}"
         for low, high, accuracy, confidence, count in zip(
             bins.edges[:-1][full],
             bins.edges[1:][full],

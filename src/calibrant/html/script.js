@@ -312,7 +312,7 @@
         `${named ? `${name}: ` : ""}${words.said} ${(100 * from).toFixed(0)} to ${percent(to, 0)}`,
         `: ${words.outcome} ${percent(a / 1e6)}`,
         room ? `, ${words.level} interval ${(100 * room[0]).toFixed(1)} to ${percent(room[1])}` : "",
-        `; said ${percent(c / 1e6)}; ${n.toLocaleString("en-US")} examples`,
+        `; said ${percent(c / 1e6)}; ${n.toLocaleString("en-US")} ${words.many}`,
       ].join("")]);
     }
     parts.unshift(ink("polyline", { points: path.join(" "), fill: "none", stroke: color, "stroke-width": 1.5 }));

@@ -87,8 +87,9 @@ def predictions(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> Pr
     Of a classifier without probabilities, its decision function.
     """
     names = [str(name) for name in estimator.classes_]
-    p = _entered(_scores(estimator, X), _indices(np.asarray(y), np.asarray(estimator.classes_)), sample_weight, names)
-    return p.judging(1) if p.k == 2 else p
+    return _entered(
+        _scores(estimator, X), _indices(np.asarray(y), np.asarray(estimator.classes_)), sample_weight, names
+    )
 
 
 def scorer(metric: str) -> Callable[..., float]:
@@ -163,13 +164,18 @@ def _scores(model: Any, x: Any) -> tuple[str, np.ndarray]:
 
 
 def _entered(scores: tuple[str, np.ndarray], labels: Any, weights: Any = None, names: Any = None) -> Predictions:
-    """Probabilities as they are; scores of a decision function as logits, one of two classes or one per class."""
+    """Probabilities as they are; scores of a decision function as logits, one of two classes or one per class.
+
+    Of two classes the second is judged.
+    """
     method, values = scores
     if method == "predict_proba":
-        return Predictions.from_probs(values, labels, weights, class_names=names)
-    if values.ndim == 1:
-        return Predictions.from_binary_logits(values, labels, weights, class_names=names, of="top")
-    return Predictions(values, labels, weights, class_names=names)
+        p = Predictions.from_probs(values, labels, weights, class_names=names)
+    elif values.ndim == 1:
+        p = Predictions.from_binary_logits(values, labels, weights, class_names=names)
+    else:
+        p = Predictions(values, labels, weights, class_names=names)
+    return p.judging(1) if p.k == 2 else p
 
 
 def _indices(y: np.ndarray, classes: np.ndarray) -> np.ndarray:

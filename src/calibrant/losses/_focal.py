@@ -1,11 +1,12 @@
 """The focal family: cross-entropy, weighted by how wrong the model still is."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from calibrant.catalog import LOSSES
+from calibrant.catalog import LOSSES, checked
 from calibrant.losses._likelihood import check_labels, expected, miss
 from calibrant.losses._proper import brier
 from calibrant.types import InputError, Logits, Norm, PerExample, Positive, Targets
@@ -27,7 +28,7 @@ def power(base: Tensor, gamma: float | Tensor) -> Tensor:
 
 @LOSSES.register
 def focal(
-    logits: Logits, labels: Targets, *, gamma: float | PerExample = 3.0, detach_weight: bool = False
+    logits: Logits, labels: Targets, *, gamma: float | PerExample = 3.0, detach_weight: bool = False, **elsewhere: Any
 ) -> PerExample:
     r"""Focal loss, $-(1 - p_y)^\gamma \log p_y$ (Lin et al. 2017, eq. 4).
 
@@ -44,6 +45,7 @@ def focal(
     >>> focal(torch.zeros(1, 2), torch.tensor([0]), gamma=2.0)
     tensor([0.1733])
     """
+    checked(focal, elsewhere, elsewhere=LOSSES.elsewhere)  # says of alpha where it belongs
     if isinstance(gamma, float | int) and not 0 <= gamma < math.inf:
         raise InputError(f"focal needs gamma >= 0, got {gamma}; the opposite weighting is inverse_focal")
 

@@ -12,7 +12,7 @@ from calibrant._softmax import softmax_chunks
 from calibrant.metrics._clusters import cluster_noise
 from calibrant.metrics._metric import metric
 from calibrant.metrics._moments import Edges, bin_table, noise, norm_of, squared_error
-from calibrant.metrics._results import Interval, signed_root
+from calibrant.metrics._results import Interval
 from calibrant.predictions import Predictions
 from calibrant.types import Count, Norm, PerExample, Scalar
 
@@ -107,23 +107,25 @@ def classwise_ece(p: Predictions, *, bins: Count = 15, reduction: Literal["mean"
 
 def _squared_interval(events: Judged, *, level: float, bins: Count = 15) -> Interval:
     square = squared_error(events.moments(bins), level)
-    return Interval(signed_root(square.value), math.sqrt(square.low), math.sqrt(square.high), level)
+    value = math.sqrt(max(square.value, 0.0))
+    return Interval(value, min(value, math.sqrt(square.low)), math.sqrt(square.high), level)
 
 
 @metric(
     "debiased L2 error",
     unit="share",
-    meaning="without the bias of ECE, so it may come out negative",
+    meaning="without the bias of ECE: 0 where chance explains all",
     plain="typical gap without what chance adds to it, large ones counting more",
     takes="events",
     interval=_squared_interval,
 )
 def debiased_l2(events: Judged, *, bins: Count = 15, squared: bool = False) -> Scalar:
-    r"""Calibration error of norm 2 without the bias of ECE: the signed root of an unbiased estimate of its square.
+    r"""Calibration error of norm 2 without the bias of ECE: the root of an unbiased estimate of its square.
 
     The square is $\sum_b w_b \,\mathrm{mean}_{i \ne j} u_i u_j$ over pairs in a bin of equal width, u = confidence -
-    correct (Broecker 2012; Lee et al. 2023). Its mean is 0 for a calibrated model, so it can be negative; then its
-    root is printed with that sign. `squared` gives the square itself. A bin with a single example says nothing.
+    correct (Broecker 2012; Lee et al. 2023). Its mean is 0 for a calibrated model, so it can be negative; then 0 is
+    returned for its root, as in the library of Kumar, Liang & Ma (2019). `squared` gives the square itself, without
+    bias and with its sign. A bin with a single example says nothing.
 
     The interval is valid at 0 and away from it: the normal one of the U-statistic, with Hoeffding's variance in each
     bin plus that of the bins' shares, cut to [0, inf), in roots. Of examples in clusters only pairs of different ones
@@ -136,7 +138,7 @@ def debiased_l2(events: Judged, *, bins: Count = 15, squared: bool = False) -> S
     """
     moments = events.moments(bins)
     value = squared_error(moments, 0.9).value
-    return moments.mass.new_tensor(value if squared else signed_root(value))
+    return moments.mass.new_tensor(value if squared else math.sqrt(max(value, 0.0)))
 
 
 def _floor(events: Judged, *, level: float, bins: Count = 15) -> Interval:
@@ -252,16 +254,16 @@ class ClassCells:
             total += torch.bincount(index, values, minlength=len(total))
 
     @property
-    def shares(self) -> Tensor:
-        """Shares of all examples (k, b, 3): how many, what was said, what happened."""
+    def sums(self) -> Tensor:
+        """Sums over the examples (k, b, 3): how many, what was said, what happened."""
         table = self._sums.view(3, -1, self.bins).clone()
         table[:, :, 0] += self._totals - table.sum(2)
-        return (table / self._w.sum()).permute(1, 2, 0)
+        return table.permute(1, 2, 0)
 
     @property
     def ece(self) -> Tensor:
         """Calibration error of every class (k)."""
-        return self.shares[:, :, 1:].diff(dim=2).abs().sum((1, 2))
+        return self.sums[:, :, 1:].diff(dim=2).abs().sum((1, 2)) / self._w.sum()
 
 
 def _mean_gap(bins: Bins) -> Scalar:

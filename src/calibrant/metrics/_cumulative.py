@@ -171,11 +171,18 @@ def ks_of(ties: Ties) -> Scalar:
 def kernel_sum(ties: Ties | ClusterSums, steps: Tensor, width: float) -> Tensor:
     r"""$\sum_{gh} s_g s_h e^{-|v_g - v_h| / w}$ over groups, by one running sum.
 
-    `steps` may hold several rows. Confidences lie in [0, 1], so that exponents stay below 1 / width.
+    `steps` may hold several rows. What lies far apart is summed in blocks, so that no exponential overflows.
     """
-    growth = ((ties.value - ties.value[0]) / width).exp()
-    before = (steps * growth).cumsum(-1) - steps * growth
-    return steps.square().sum(-1) + 2 * (steps / growth * before).sum(-1)
+    block = ((ties.value - ties.value[0]) / (500 * width)).long()
+    sizes = block.unique_consecutive(return_counts=True)[1].tolist()
+    total, reached, last = steps.square().sum(-1), steps.new_zeros(*steps.shape[:-1], 1), ties.value[0]
+    for v, s in zip(ties.value.split(sizes), steps.split(sizes, -1), strict=True):
+        growth = ((v - v[0]) / width).exp()
+        reached = reached * ((last - v[0]) / width).exp()  # what the blocks before add up to here
+        sums = (s * growth).cumsum(-1) + reached
+        total = total + 2 * (s / growth * (sums - s * growth)).sum(-1)
+        reached, last = sums[..., -1:] / growth[-1], v[-1]
+    return total
 
 
 def own_pairs(ties: Ties) -> Tensor:

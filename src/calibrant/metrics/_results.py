@@ -1,6 +1,7 @@
 """What is more than one number: an interval, the evidence of a test, a curve."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -155,22 +156,33 @@ def gap_interval(events: Events, level: float) -> Interval:
     """
     c, u = events.confidence.double(), events.confidence - events.happened
     w = torch.ones_like(c) if events.weights is None else events.weights.to(c)
-    n, said = float(w.sum()), float((w * c).sum() / w.sum())
-    if events.clusters is None:
-        gap, least, z = float((w * u).sum()) / n, n, quantile(level)
-        square = float((w * (u - gap).square()).sum()) / (n * max(n - 1, 1.0))
+    each = (w, w * c, w * u, w * u.square(), w * c * (1 - c))
+    n, said, gap, square, variance = (float(part.sum()) for part in each)
+    by_cluster = None if events.clusters is None else [totals(part, events.clusters) for part in (w, w * u)]
+    return gap_interval_of(n, said / n, gap, square, variance, level, by_cluster)
+
+
+def gap_interval_of(
+    n: float,
+    said: float,
+    gap: float,
+    square: float,
+    variance: float,
+    level: float,
+    by_cluster: Sequence[Tensor] | None = None,
+) -> Interval:
+    """The same from the mean of what is said and sums over n examples: of gaps, their squares, and what is expected
+    of these; `by_cluster` are the masses and gaps of clusters.
+    """
+    if by_cluster is None:
+        mean, least, z = gap / n, n, quantile(level)
+        error = max(square - gap * gap / n, 0.0) / (n * max(n - 1, 1.0))
     else:
-        mass = totals(w, events.clusters)
-        gap, error, degrees = cluster_error(mass, totals(w * u, events.clusters))
+        mean, deviation, degrees = cluster_error(*by_cluster)
         if degrees <= 0:
-            return Interval(gap, said - 1, said, level)
-        square, least, z = error**2, degrees + 1, student(level, degrees)
-    p = min(max(said - gap, 0.0), 1.0)
-    square = max(square, float((w * c * (1 - c)).sum()) / n**2, 1e-300)
-    happened = _score_interval(p, p * (1 - p) / square if 1e-12 < p < 1 - 1e-12 else least, level, z)
-    return Interval(gap, said - happened.high, said - happened.low, level)
-
-
-def signed_root(x: float) -> float:
-    """Return the root of |x|, with the sign of x."""
-    return math.copysign(math.sqrt(abs(x)), x)
+            return Interval(mean, said - 1, said, level)
+        error, least, z = deviation**2, degrees + 1, student(level, degrees)
+    p = min(max(said - mean, 0.0), 1.0)
+    error = max(error, variance / n**2, 1e-300)
+    happened = _score_interval(p, p * (1 - p) / error if 1e-12 < p < 1 - 1e-12 else least, level, z)
+    return Interval(mean, said - happened.high, said - happened.low, level)

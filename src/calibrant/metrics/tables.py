@@ -1,8 +1,9 @@
 """Tables behind the numbers: the bins of an error, and what is known of every class and every group."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,34 +11,16 @@ from torch import Tensor
 
 from calibrant._bins import Bins, Events, Ties
 from calibrant.metrics import _binned
-from calibrant.metrics._binned import ClassCells
+from calibrant.metrics._class_sums import Classes, ClassSums, class_cells
 from calibrant.metrics._moments import Edges, bin_table
 from calibrant.metrics._results import Interval, gap_interval, share_of_clusters, wilson
 from calibrant.metrics._scores import mean
+from calibrant.metrics._summary import Summary
+from calibrant.metrics._sums import Group
 from calibrant.predictions import Predictions, predictions_of
 
-__all__ = ["ClassCells", "Classes", "Groups", "Thresholds", "bins", "classes", "classes_of", "groups", "thresholds"]
+__all__ = ["ClassSums", "Classes", "Groups", "Thresholds", "bins", "class_cells", "classes", "groups", "thresholds"]
 __all__ += ["thresholds_of"]
-
-
-@dataclass(frozen=True, eq=False)
-class Classes:
-    """One row per class, as tensors of length k, and the bins behind its error."""
-
-    frequency: Tensor  # share of the examples whose label it is
-    forecast: Tensor  # mean probability it is given
-    count: Tensor  # examples whose label it is
-    predicted: Tensor  # examples for which it is predicted
-    recall: Tensor  # accuracy among the examples whose label it is; nan without any
-    precision: Tensor  # accuracy among the examples for which it is predicted; nan without any
-    confidence: Tensor  # mean confidence where it is predicted; nan nowhere
-    ece: Tensor  # calibration error of its probability as a forecast of the label
-    cells: Tensor  # (k b 3) by bin of that probability, shares of all: how many, what was said, what happened
-
-    @property
-    def worst_first(self) -> Tensor:
-        """Class indices by decreasing calibration error."""
-        return self.ece.argsort(descending=True, stable=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +68,8 @@ class Groups:
         return float(getattr(self, name).mean())
 
 
-def groups(p: Predictions, *, bins: int = 15, level: float = 0.90) -> Groups | None:
-    """What is known of every group; nothing where the predictions have none, and groups without examples are left out.
+def groups(p: Predictions | Summary, *, bins: int = 15, level: float = 0.90) -> Groups | None:
+    """What is known of every group; nothing where there are none, and groups without examples are left out.
 
     The intervals of the gaps hold all together with probability `level` (Bonferroni), cluster by cluster where there
     are clusters.
@@ -96,16 +79,27 @@ def groups(p: Predictions, *, bins: int = 15, level: float = 0.90) -> Groups | N
     >>> table.gap, table.ece
     (tensor([0.2500, 0.2500], dtype=torch.float64), tensor([0.2500, 0.2500], dtype=torch.float64))
     """
+    if isinstance(p, Summary):
+        there = [] if p.groups is None else [(name, group) for name, group in p.groups if group.mass > 0]
+        return _table([(name, partial(_group_of_sums, group)) for name, group in there], bins, level)
     if p.groups is None or p.group_names is None:
         return None
     events, loss = p.events, 0.0 - p.log_likelihood
     order = p.groups.argsort(stable=True)
     parts = order.split(torch.bincount(p.groups, minlength=len(p.group_names)).tolist())
     there = [(name, rows) for name, rows in zip(p.group_names, parts, strict=True) if _mass(p, rows) > 0]
-    each = 1 - (1 - level) / len(there)
-    rows = [_group(events[i], loss[i], bins, level, each) for _, i in there]
-    columns = torch.tensor(rows, dtype=torch.float64).T
-    return Groups(tuple(name for name, _ in there), level, *columns)
+    return _table([(name, partial(_group, events[rows], loss[rows])) for name, rows in there], bins, level)
+
+
+def _table(
+    groups: list[tuple[str, Callable[[int, float, float], list[float]]]], bins: int, level: float
+) -> Groups | None:
+    """Make a row of every group; their gaps' intervals hold together."""
+    if not groups:
+        return None
+    each = 1 - (1 - level) / len(groups)
+    columns = torch.tensor([row(bins, level, each) for _, row in groups], dtype=torch.float64).T
+    return Groups(tuple(name for name, _ in groups), level, *columns)
 
 
 def _mass(p: Predictions, rows: Tensor) -> float:
@@ -118,6 +112,13 @@ def _group(events: Events, loss: Tensor, bins: int, level: float, each: float) -
     floor = _binned.noise_floor.interval_of(events, level=level, bins=bins)
     ece, nll = float(_binned.ece.function(events, bins=bins)), float(mean(loss, events.weights))
     return [mass, said, said - gap.value, gap.low, gap.high, ece, floor.value, floor.high, nll]
+
+
+def _group_of_sums(group: Group, bins: int, level: float, each: float) -> list[float]:
+    gap, happened = group.gap_interval(each), group.mean("happened")
+    floor = _binned.noise_floor.interval_of(group, level=level, bins=bins)
+    ece, nll = float(_binned.ece.function(group, bins=bins)), group.mean("nll")
+    return [group.mass, happened + gap.value, happened, gap.low, gap.high, ece, floor.value, floor.high, nll]
 
 
 def bins(
@@ -138,9 +139,7 @@ def classes(predictions: Any, labels: Any = None, weights: Any = None, *, bins: 
     tensor([0.2500, 0.2500], dtype=torch.float64)
     """
     p = predictions_of(predictions, labels, weights)
-    cells = ClassCells(p, bins)
-    p.survey(cells.add)
-    return classes_of(p, cells)
+    return ClassSums.of(p, class_cells(p, bins)()).table
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,26 +209,3 @@ def _room(ties: Ties, cut: float, hits: float, mass: float, level: float) -> Int
     there = sums.value >= cut
     each = sums.mass[:, there]
     return share_of_clusters(each.sum(1), (each * sums.value[there] + sums.gap[:, there]).sum(1), level)
-
-
-def classes_of(p: Predictions, cells: ClassCells) -> Classes:
-    """The same from cells that were shown all rows."""
-    k, predicted, outcomes = p.k, p.predicted, p.outcomes
-    w = torch.ones_like(outcomes.confidence) if p.weights is None else p.weights
-    shares = cells.shares
-
-    def total(index: Tensor, values: Tensor | None) -> Tensor:
-        return torch.bincount(index, values, minlength=k)
-
-    by_label, by_prediction = total(p.labels, w), total(predicted, w)
-    return Classes(
-        frequency=shares[:, :, 2].sum(1),
-        forecast=shares[:, :, 1].sum(1),
-        count=by_label.round().long(),
-        predicted=by_prediction.round().long(),
-        recall=total(p.labels, w * outcomes.correct) / by_label,
-        precision=total(predicted, w * outcomes.correct) / by_prediction,
-        confidence=total(predicted, w * outcomes.confidence) / by_prediction,
-        ece=cells.ece,
-        cells=shares,
-    )

@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from calibrant._bins import Bins
 from calibrant.metrics import Curve, Interval
-from calibrant.predictions import CORRECTNESS, Predictions
+from calibrant.predictions import KINDS, Predictions
 
 __all__ = [
     "confidence_histogram",
@@ -46,7 +46,7 @@ def reliability(bins: Bins | Predictions, *, ax: Axes | None = None, title: str 
         low, high = sorted((accuracy, confidence))
         ax.bar(x, high - low, w, low, align="edge", color=GAP, alpha=0.35, hatch="////", edgecolor=GAP, linewidth=0.4)
     _unit_square(ax, title)
-    if judged is not None and isinstance(judged.of, int) and judged.class_names != CORRECTNESS:
+    if judged is not None and isinstance(judged.of, int) and judged.class_names not in KINDS:
         name = f"class {judged.of}" if judged.class_names is None else judged.class_names[judged.of]
         ax.set(xlabel=f"probability of {name}", ylabel=f"frequency of {name}")
     return ax

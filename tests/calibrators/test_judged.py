@@ -1,0 +1,117 @@
+"""Binning where one of two classes is judged: its probability is binned from 0 to 1, confidences below a half too."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from netcal.binning import HistogramBinning as NetcalBinning
+
+from calibrant import InputError, Predictions, assess, calibrators
+from calibrant.calibrators import HistogramBinning, Platt, ScalingBinning, TopLabelBinning, load, save
+from calibrant.calibrators._apply import classes_of, keeps_predictions
+
+FULL = ["TopLabelBinning(points=200)", "Spline(knots=12)"]  # bins of many examples, and a spline that bends enough
+WAYS = ["confidence", "logit", "probs", "confidence", "logit"]
+BINNING = ["BayesianBinning", "HistogramBinning", "ScalingBinning", "Spline", "TopLabelBinning"]
+
+
+def shifted(n: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Scores a point of log-odds too high, whether it happened, and the true probability."""
+    g = torch.Generator().manual_seed(seed)
+    s = 2 * torch.randn(n, generator=g, dtype=torch.float64) - 1
+    true = (s - 1).sigmoid()
+    return s, torch.bernoulli(true, generator=g).long(), true
+
+
+def entered(way: str, s: torch.Tensor, y: torch.Tensor) -> Predictions:
+    if way == "confidence":
+        return Predictions.from_confidence(s.sigmoid(), y)
+    return Predictions.from_binary_logits(s, y) if way == "logit" else Predictions.from_probs(s.sigmoid(), y)
+
+
+@pytest.mark.parametrize(("name", "way"), list(zip([*BINNING[:3], *FULL], WAYS)))
+def test_every_stated_probability_becomes_the_true_one_on_both_sides_of_a_half(name, way):
+    s, y, _ = shifted(5_000)
+    fresh, happened, true = shifted(5_000, seed=1)
+    after = entered(way, fresh, happened).mapped(calibrators.fit(name, entered(way, s, y))).events.confidence
+    for side in (fresh.sigmoid() < 0.5, fresh.sigmoid() > 0.5):
+        assert float((fresh.sigmoid() - true)[side].abs().mean()) > 0.07
+        assert float((after - true)[side].abs().mean()) < 0.06
+        assert abs(float((after - true)[side].mean())) < 0.03
+
+
+@pytest.mark.parametrize("bins", [10, 15])
+def test_histogram_binning_is_netcals_of_a_yes_or_no(bins):
+    s, y, _ = shifted(3000)
+    c = s.sigmoid()
+    theirs = NetcalBinning(bins)
+    theirs.fit(c[:2000].numpy(), y[:2000].numpy())
+    p = Predictions.from_confidence(c, y)
+    ours = p[2000:].mapped(HistogramBinning.fit(p[:2000], bins=bins)).events.confidence
+    np.testing.assert_allclose(ours, theirs.transform(c[2000:].numpy()), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", BINNING)
+def test_which_of_the_two_classes_is_judged_makes_no_difference(name):
+    s, y, _ = shifted(400)
+    p = Predictions.from_binary_logits(s, y)
+    turned = Predictions(p.logits.flip(1), 1 - y, of=0)
+    one, other = (calibrators.fit(name, q) for q in (p, turned))
+    assert (one.of, other.of) == (1, 0)
+    torch.testing.assert_close(other(turned.logits).flip(1).exp(), one(p.logits).exp())
+
+
+def test_scaling_binning_scales_by_platt():
+    s, y, _ = shifted(1500)
+    p = Predictions.from_confidence(s.sigmoid(), y)
+    fitted = ScalingBinning.fit(p, bins=10)
+    scaled = Platt.fit(p)(p.logits).softmax(1)[:, 1]
+    order = scaled.argsort()
+    expected = torch.empty_like(scaled)
+    for part in np.array_split(order.numpy(), 10):
+        expected[part] = scaled[part].mean()
+    torch.testing.assert_close(p.mapped(fitted).events.confidence, expected)
+
+
+def test_uniform_mass_bins_leave_their_edges_out():
+    """Gupta & Ramdas 2021, algorithm 1, by hand: 11 scores, two bins, the sixth is the edge."""
+    s = torch.arange(-5.0, 6.0).double()
+    y = torch.tensor([0, 0, 1, 0, 0, 1, 1, 1, 0, 1, 1])
+    p = Predictions.from_binary_logits(s, y)
+    fitted = TopLabelBinning.fit(p, points=5)
+    assert fitted.group.tolist() == [0, 0]
+    torch.testing.assert_close(fitted.accuracy, torch.tensor([[1 / 5, 4 / 5]]).double())
+    said = p.mapped(fitted).events.confidence
+    torch.testing.assert_close(said, torch.tensor([0.2] * 6 + [0.8] * 5).double())
+
+
+@pytest.mark.parametrize("name", BINNING)
+def test_a_saved_one_knows_what_it_binned(name, tmp_path):
+    s, y, _ = shifted(500)
+    p = Predictions.from_confidence(s.sigmoid(), y)
+    fitted = calibrators.fit(name, p)
+    save(fitted, tmp_path / "c.safetensors")
+    back = load(tmp_path / "c.safetensors")
+    assert back.of == fitted.of == 1
+    assert torch.equal(back(p.logits), fitted(p.logits))
+    assert calibrators.fit(name, p.judging("top")).of == "top"
+    assert not keeps_predictions(back)
+    bare = replace(back, certificate=None)
+    assert classes_of(bare) == 2
+    with pytest.raises(InputError, match=f"{name} was fitted on 2 classes, got logits of 3"):
+        bare(torch.zeros(1, 3))
+
+
+def test_of_many_classes_the_top_label_is_binned_whatever_is_judged():
+    g = torch.Generator().manual_seed(0)
+    p = Predictions(torch.randn(300, 3, generator=g), torch.randint(0, 3, (300,), generator=g), of=1)
+    assert [calibrators.fit(name, p).of for name in BINNING] == ["top"] * 5
+
+
+def test_in_an_assessment_it_repairs_confidences_below_a_half():
+    s, y, _ = shifted(1600)
+    p = Predictions.from_confidence(s.sigmoid(), y)
+    found = assess(p[:800], p[800:], ["HistogramBinning"])
+    assert found.after["kuiper"].p_value > 1e-4 > found.before["kuiper"].p_value
+    assert found.after["ece"].value < 0.5 * found.before["ece"].value

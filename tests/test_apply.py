@@ -1,0 +1,56 @@
+"""Calibrating tables without labels: what two columns of scores are, and which columns are written."""
+
+from pathlib import Path
+
+import polars
+import pytest
+import torch
+
+from calibrant import Predictions, calibrators
+from calibrant.assessment import apply_to_file
+
+
+@pytest.fixture(scope="module")
+def labels() -> Predictions:
+    g = torch.Generator().manual_seed(0)
+    z = torch.randn(100, 2, generator=g, dtype=torch.float64)
+    return Predictions.multilabel(2 * z + 1, torch.bernoulli(z.sigmoid(), generator=g), names=["fever", "cough"])
+
+
+def table(path: Path) -> tuple[Path, torch.Tensor]:
+    scores = torch.tensor([[0.5, -1.0], [2.0, 3.0]], dtype=torch.float64)
+    polars.DataFrame({"logit_fever": scores[:, 0].numpy(), "logit_cough": scores[:, 1].numpy()}).write_csv(path)
+    return path, scores
+
+
+@pytest.mark.parametrize("name", ["Platt", "GroupCalibrated"])
+def test_two_columns_of_a_map_of_labels_are_two_labels(labels, name, tmp_path):
+    fitted = calibrators.fit(name, labels)
+    calibrators.save(fitted, tmp_path / "c.safetensors", fitted_on=labels)
+    path, scores = table(tmp_path / "new.csv")
+    apply_to_file(str(tmp_path / "c.safetensors"), path, tmp_path / "out.csv")
+    out = polars.read_csv(tmp_path / "out.csv")
+    assert out.columns[2:] == ["calibrated_prob_fever", "calibrated_prob_cough"]
+    p = Predictions.multilabel(scores, torch.zeros(2, 2), names=["fever", "cough"]).mapped(fitted)
+    expected = p.logits.softmax(1)[:, 1].view(2, 2)
+    torch.testing.assert_close(torch.tensor(out[:, 2:].rows(), dtype=torch.float64), expected)
+
+
+def test_two_columns_of_a_map_of_classes_are_two_classes(labels, tmp_path):
+    p = Predictions(labels.logits, labels.labels, class_names=["fever", "cough"])
+    calibrators.save(calibrators.fit("Platt", p), tmp_path / "c.safetensors", fitted_on=p)
+    path, _ = table(tmp_path / "new.csv")
+    apply_to_file(str(tmp_path / "c.safetensors"), path, tmp_path / "out.csv")
+    out = polars.read_csv(tmp_path / "out.csv")
+    assert out.columns[2:] == ["calibrated_prob_fever", "calibrated_prob_cough", "predicted"]
+    assert (out["calibrated_prob_fever"] + out["calibrated_prob_cough"]).to_list() == pytest.approx([1, 1])
+
+
+def test_a_column_of_predictions_stays_as_it_is(labels, tmp_path):
+    p = Predictions(labels.logits, labels.labels, class_names=["fever", "cough"])
+    path, _ = table(tmp_path / "new.csv")
+    polars.read_csv(path).with_columns(predicted=polars.Series(["fever", "x"])).write_csv(path)
+    apply_to_file(calibrators.fit("Temperature", p), path, tmp_path / "out.csv")
+    out = polars.read_csv(tmp_path / "out.csv")
+    assert out["predicted"].to_list() == ["fever", "x"]
+    assert out["calibrated_predicted"].to_list() == ["fever", "cough"]

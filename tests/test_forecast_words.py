@@ -1,0 +1,90 @@
+"""The words that speak of a kind of forecast: labels of examples, detections, answers, examples of classes."""
+
+import re
+
+import numpy as np
+import polars
+import pytest
+import torch
+
+from calibrant import InputError, Predictions, assess, calibrators, measure
+from calibrant.assessment import apply_to_file
+from calibrant.predictions import MATCHES, PRESENCE
+
+
+@pytest.fixture(scope="module")
+def labels() -> Predictions:
+    g = torch.Generator().manual_seed(0)
+    true = torch.randn(200, 3, generator=g)
+    said = 2 * true + torch.tensor([0.0, 1.5, 0.0])
+    return Predictions.multilabel(said, torch.bernoulli(true.sigmoid(), generator=g), names=["fever", "cough", "rash"])
+
+
+def detections(n: int = 400, **more) -> Predictions:
+    g = torch.Generator().manual_seed(1)
+    c = torch.rand(n, generator=g)
+    return Predictions.from_confidence(c, torch.bernoulli(c**2, generator=g), of="matched", **more)
+
+
+def words(page: str) -> str:
+    text = re.sub(r"<(style|script).*?</\1>", " ", page, flags=re.DOTALL)
+    return " ".join(re.sub(r"<[^>]+>", " ", text).split())
+
+
+def test_of_several_labels_a_report_speaks_of_labels_and_examples(labels):
+    found = assess(labels[:300], labels[300:], ["Identity", "Platt"])
+    for text in (str(measure(labels)), str(found), words(found.html())):
+        assert "Judged: that a label holds" in text or "Judged is that a label holds." in text
+        assert "let the labels of an example depend on each other" in " ".join(text.split())
+        assert "class 1" not in text
+        assert not re.search(r"\b(clusters?|groups?)\b", text)
+    text = str(measure(labels))
+    assert text.startswith("600 labels in 200 examples")
+    assert "Overestimates labels by" in text
+    assert "In 1 of 3 labels the gap is beyond chance: cough" in " ".join(text.split())
+    assert "Labels, worst first" in words(found.html())
+    assert "Classes, worst first" not in words(found.html())
+
+
+def test_detections_are_matched_or_not():
+    p = detections(clusters=torch.arange(400) // 4)
+    text, page = str(measure(p)), words(measure(p).html())
+    assert text.startswith("400 detections in 100 clusters")
+    assert "% on average and is matched" in " ".join(text.split())
+    assert "Confidence against precision" in page
+    assert "answers" not in text + page
+    assert "answers" in str(measure(Predictions.from_confidence(p.events.confidence, p.labels)))
+    with pytest.raises(InputError, match=r'"correct" or a detection "matched", got of=\'found\''):
+        Predictions.from_confidence([0.5], [1], of="found")
+
+
+def test_a_table_with_a_column_matched_is_one_of_detections(tmp_path):
+    p = detections(60)
+    frame = polars.DataFrame({"confidence": p.events.confidence.numpy(), "matched": p.labels.numpy()})
+    made = Predictions.from_table(frame)
+    assert made.class_names == MATCHES
+    assert torch.allclose(made.logits, p.logits)
+    assert Predictions.from_table(frame.rename({"matched": "is_correct"})).class_names == ("wrong", "correct")
+    calibrators.save(calibrators.fit("Platt", made), tmp_path / "c.safetensors", fitted_on=made)
+    frame.select("confidence").write_csv(tmp_path / "new.csv")
+    apply_to_file(str(tmp_path / "c.safetensors"), tmp_path / "new.csv", tmp_path / "out.csv")
+    assert polars.read_csv(tmp_path / "out.csv").columns == ["confidence", "calibrated_confidence"]
+
+
+@pytest.mark.parametrize("name", ["l.npz", "l.parquet"])
+def test_labels_stay_labels_in_files_and_summaries(labels, name, tmp_path):
+    labels.save(tmp_path / name)
+    back = Predictions.load(tmp_path / name)
+    assert back.class_names == labels.class_names == PRESENCE
+    assert str(measure(back)) == str(measure(labels))
+    from calibrant.metrics import Summary
+
+    text = str(measure(Summary.from_predictions(back.judging(1))))
+    assert text.startswith("600 labels in examples")
+    assert "In 1 of 3 labels" in " ".join(text.split())
+
+
+def test_a_calibrator_of_answers_goes_to_detections_too(tmp_path):
+    p = detections(100)
+    answers = Predictions.from_confidence(p.events.confidence, p.labels)
+    assert np.array_equal(p.in_order(answers.class_names).logits, p.logits)

@@ -190,3 +190,42 @@ def test_a_metric_of_ones_own_that_explodes_keeps_its_column():
     measured = measure(Predictions(z, [1, 1, 0] * 10), of="top")
     assert max(map(len, str(measured).splitlines())) <= 120
     assert "e299" in str(measured)
+
+
+def test_the_classes_of_pieces_open_their_curves_and_say_nothing_of_mistakes():
+    p = drawn(400, 10, k=4)
+    whole = measure(p)
+    pieces = measure(Summary.empty(of="top", by_class=True).add(p[:150]).add(p[150:]))
+    alone, told = (held(_controls.classes({"value": table}, [table.classes])) for table in (pieces, whole))
+    assert [row["layers"] for row in alone["rows"]] == [row["layers"] for row in told["rows"]]
+    assert all(row["mistakes"] is None for row in alone["rows"])
+    assert any(row["mistakes"] for row in told["rows"])
+
+
+def test_the_controls_and_plain_answers_speak_of_answers_and_labels_as_what_they_are():
+    g = torch.Generator().manual_seed(11)
+    said = torch.rand(400, generator=g, dtype=torch.float64)
+    right = (torch.rand(400, generator=g, dtype=torch.float64) < said**2).long()
+    answers_, labels = (
+        Predictions.from_confidence(said, right),
+        Predictions.multilabel(torch.randn(200, 3, generator=g), torch.randint(0, 2, (200, 3), generator=g)),
+    )
+    for p, one, tile in ((answers_, "answer", "error among them"), (labels, "label", "false alarms among them")):
+        table = measure(p)
+        shown = held(_controls.threshold({"value": table}))
+        assert shown["words"]["each"] == f"per {one}"
+        assert shown["words"]["tiles"][1] == tile
+        assert held(_controls.temperature_alone(table))["words"]["many"] == f"{one}s"
+        assert f"{one}s" in plainly.first_answers(table)[0]
+        assert not re.search("examples|groups", " ".join(plainly.first_answers(table)))
+
+
+def test_brier_decides_in_plain_words_too_where_nll_is_infinite():
+    z = drawn(1000, 12).logits.clone()
+    z[0] = torch.tensor([0.0, -torch.inf, 0.0])
+    labels = drawn(1000, 12).labels.clone()
+    labels[0] = 1
+    found = assess(drawn(1000, 13), Predictions(z, labels), ("Identity", "Temperature"), choose="Temperature")
+    assert math.isinf(found.before["nll"].value)
+    assert words.difference(found).startswith("Yes: on the same examples the Brier")
+    assert plainly.answers(found)[3].startswith("Yes: so clear an improvement")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from calibrant._bins import Bins
+from calibrant.assessment._judge import Mistake
 from calibrant.assessment._scaled import Scaled
 from calibrant.assessment._table import Findings, Table
 from calibrant.assessment.words import at, percent
@@ -177,10 +178,7 @@ def classes(tables: Mapping[str, Table], known: Sequence[Classes]) -> str:
     rows = [
         {
             "layers": [_class_cells(each.cells[j], first.n) for each in known],
-            "mistakes": [
-                [str(m.row), first.name_of(m.label), first.name_of(m.predicted), percent(m.before)]
-                for m in mistakes.get(j, ())
-            ],
+            "mistakes": None if mistakes is None else [_mistake(first, m) for m in mistakes.get(j, ())],
         }
         for j in chosen
     ]
@@ -189,10 +187,14 @@ def classes(tables: Mapping[str, Table], known: Sequence[Classes]) -> str:
         "happened": "its frequency",
         "outcome": "true",
         "mistakes": "Its most confident mistakes",
-        "none": "No example of it, or predicted to be of it, is mistaken.",
+        "none": f"No {first.event.one} of it, or predicted to be of it, is mistaken.",
     }
     head = ["row", "true class", "predicted", "said"]
     return numbers("classes", {"words": words, "names": list(tables), "rows": rows, "head": head})
+
+
+def _mistake(table: Table, m: Mistake) -> list[str]:
+    return [str(m.row), table.name_of(m.label), table.name_of(m.predicted), percent(m.before)]
 
 
 def _class_cells(cells: Tensor, n: int) -> list[list[int]]:

@@ -85,9 +85,9 @@ class Table:
         """What temperatures make of the predictions, in passes over `most` logits together; nothing of a summary's."""
         return () if self.scaled_ is None else self.scaled_(grid(self.n * self.k, most))
 
-    def mistakes_of(self, classes: list[int], most: int) -> dict[int, tuple[Mistake, ...]]:
-        """The most confident mistakes with each of some classes, taken for another or another for it."""
-        return {} if self.mistakes_ is None else self.mistakes_(classes, most)
+    def mistakes_of(self, classes: list[int], most: int) -> dict[int, tuple[Mistake, ...]] | None:
+        """The most confident mistakes with each of some classes, taken for another or another for it; not of pieces."""
+        return None if self.mistakes_ is None else self.mistakes_(classes, most)
 
     @property
     def said(self) -> float:

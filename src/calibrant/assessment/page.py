@@ -320,8 +320,8 @@ def _coverage(tables: Tables) -> list[Section]:
     text = f"If only the most confident predictions are acted on, the error is {points} of the {first.event.one}s."
     if "confident_accuracy" in first:
         sure, right = first["confident_share"].value, first["confident_accuracy"].value
-        text += f" Confidences of 99 % and more: {percent(sure, 1)} of the {first.event.one}s, {percent(right)} of them "
-        text += f"{first.event.outcome}."
+        who, came = f"{percent(sure, 1)} of the {first.event.one}s", f"{percent(right)} of them {first.event.outcome}"
+        text += f" Confidences of 99 % and more: {who}, {came}."
     return [Section("Acting only when sure", f"<p>{typeset(text)}</p>{picture}{threshold(_called(tables))}")]
 
 

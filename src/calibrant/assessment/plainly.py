@@ -68,7 +68,8 @@ def _remedy(found: Findings) -> str:
     if found.chosen == "Identity":
         return f"Nothing that was tried does better on {found.after.event.one}s it had not seen."
     first, last = (_points(table["ece"].value) for table in (found.before, found.after))
-    why = f": of all that was tried, it is surprised least by {found.after.event.one}s it has not seen" if found.held_out else ""
+    new = f"{found.after.event.one}s it has not seen"
+    why = f": of all that was tried, it is surprised least by {new}" if found.held_out else ""
     called = name(found.chosen)
     apart = f"What it says and what happens are then {last} points apart, instead of {first}."
     return f"{called[0].upper()}{called[1:]}{why}. {apart}{_predictions(found)}"

@@ -34,7 +34,7 @@ Slopes = Annotated[Points, Range(above=0)]
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class GroupCalibrated:
-    r"""One calibrator for all, and for every group what it differs by: $a_g \log p + b_g$ of the calibrated p.
+    r"""One calibrator with a correction for every group: $a_g \log p + b_g$ of the calibrated p.
 
     How much groups differ is learned from them (partial pooling by hierarchical Bayes): slopes and biases are normal
     around 1 and 0, with standard deviations of their own on a grid for most groups and for a share of them that stand

@@ -410,13 +410,13 @@
       const detail = (name, { layers, mistakes }) => {
         const chart = diagram(`Reliability diagram of ${name}`);
         chart.draw(layers.map((cells, i) => ({ name: names[i], cells })), words);
-        const list = make("table", {}, make("caption", {}, mistakes.length ? words.mistakes : words.none));
-        if (mistakes.length) {
+        const list = make("table", {}, make("caption", {}, mistakes?.length ? words.mistakes : words.none));
+        if (mistakes?.length) {
           list.append(make("thead", {}, row("th", head, { scope: "col" })),
             make("tbody", {}, ...mistakes.map((cells) => row("td", cells))));
         }
         const picture = make("figure", {}, make("figcaption", {}, name), chart.svg, saver(chart.svg, name));
-        const inside = make("div", { class: "pair" }, picture, make("div", {}, list));
+        const inside = make("div", { class: "pair" }, picture, ...(mistakes ? [make("div", {}, list)] : []));
         return make("tr", { class: "detail" }, make("td", { colspan }, inside));
       };
       [...table.tBodies[0].rows].slice(0, rows.length).forEach((line_, i) => {

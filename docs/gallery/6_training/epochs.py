@@ -1,0 +1,30 @@
+"""
+Which epoch to keep
+===================
+
+A small network overfits: its NLL rises while what a temperature leaves of it still falls (Berta et al. 2025).
+"""
+
+import torch
+from matplotlib import pyplot
+
+from calibrant import Predictions, data, metrics, networks, plots
+from calibrant.nn import Criterion
+from calibrant.selection import refinement_nll
+
+digits = data.digits(train=100, val=600)
+x, y = digits.prepare(digits.train.inputs), digits.train.labels
+torch.manual_seed(0)
+network = networks.mlp(10, hidden=(64,))
+criterion, step = Criterion("cross_entropy"), torch.optim.Adam(network.parameters(), 0.01)
+nll, refined = [], []
+for _ in range(30):
+    step.zero_grad()
+    criterion(network(x), y).backward()
+    step.step()
+    with torch.no_grad():
+        val = Predictions(network(digits.prepare(digits.val.inputs)), digits.val.labels)
+    nll.append(float(metrics.nll(val)))
+    refined.append(float(refinement_nll(val, folds=1)))
+figure, ax = pyplot.subplots(figsize=(5.2, 3.4))
+plots.curves({"NLL": nll, "NLL after a temperature": refined}, ax=ax, ylabel="validation")

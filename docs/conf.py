@@ -23,7 +23,7 @@ version = release = __version__
 extensions = ["extension.mathml", "myst_parser", "sphinx_copybutton", "sphinx_design", "sphinx_gallery.gen_gallery"]
 exclude_patterns = ["extension", "gallery", "tutorials", "**/README.rst", "auto_*/**/*.py", "auto_*/**/*.ipynb"]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
-suppress_warnings = ["config.cache"]  # of the gallery's settings, which hold functions
+suppress_warnings = ["config.cache", "sphinx_gallery.config", "ref.python"]  # as we mean it
 default_role = "literal"
 maximum_signature_line_length = 90
 toc_object_entries_show_parents = "hide"

@@ -1,4 +1,4 @@
-"""What a wheel without extras must do, run by `make dist` in an environment of its own: assess a small file, and apply."""
+"""What a wheel without extras must do, run by `make dist` in an environment of its own: assess a file, apply it."""
 
 import json
 import subprocess
@@ -18,8 +18,8 @@ calibrant = Path(sys.executable).parent / "calibrant"
 for command in (
     "--version",
     "assess val.npz test.npz --html wheel.html --json wheel.json --save wheel.safetensors",
-    "apply wheel.safetensors test.npz -o calibrated.csv",
-    "measure calibrated.csv",
+    "apply wheel.safetensors test.npz -o calibrated.npz",
+    "measure calibrated.npz",
     "list calibrators",
 ):
     print(f"$ calibrant {command}", flush=True)

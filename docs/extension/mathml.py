@@ -3,7 +3,7 @@
 from typing import Any
 
 from docutils import nodes
-from docutils.utils.math import MathError, wrap_math_code
+from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.util import logging
@@ -19,15 +19,22 @@ def set_inline(self: Any, node: nodes.math) -> None:
 def set_block(self: Any, node: nodes.math_block) -> None:
     """Write a formula that stands alone."""
     self.body.append('<div class="math">')
-    _write(self, node, wrap_math_code(node.astext(), as_block=True), display=True)
-    self.body.append("</div>\n")
+    _write(self, node, node.astext(), display=True)
+
+
+SPELLED = {r"\dots": r"\ldots", r"\Big(": "(", r"\Big)": ")", r"\!": ""}  # what the converter does not know
 
 
 def _write(self: Any, node: nodes.Node, text: str, *, display: bool) -> None:
+    for word, known in SPELLED.items():
+        text = text.replace(word, known)
+    text = f"{{}}{text}" if text.startswith(("_", "^")) else text  # an index of the word before
     try:
         self.body.append(tex2mathml(text, as_block=display))
-    except MathError as error:
+    except (MathError, LookupError, AttributeError) as error:
         LOG.warning("formula %r: %s", text, error, location=node)
+    if display:
+        self.body.append("</div>\n")
     raise nodes.SkipNode
 
 

@@ -32,7 +32,8 @@ def _table(text: str) -> str:
     kept = [head.index(column) for column in COLUMNS]
     chosen = {row[0].strip("*"): row for row in rows}
     others = [name for name in chosen if not name.startswith("calibrant, ")][:1]  # the best of all others
-    names = sorted([f"calibrant, {name}" for name in SHOWN] + others, key=list(chosen).index)
+    ours = [name for name in chosen if name.removeprefix("calibrant, ") in SHOWN]
+    names = sorted(ours + others, key=list(chosen).index)
     out = ["| " + " | ".join(COLUMNS) + " |", "|" + " :-- |" + " --: |" * (len(COLUMNS) - 1)]
     for name in names:
         cells = [chosen[name][i] for i in kept]

@@ -4,6 +4,7 @@
 """
 
 import ast
+import copy
 import importlib
 import pkgutil
 import re
@@ -30,7 +31,7 @@ class Page:
 
 
 PAGES = {
-    "predictions": Page("Predictions", ("predictions",), "Everything starts here; see also [tables](../tables.md)."),
+    "predictions": Page("Predictions", ("predictions",), "Everything starts here; see also [tables](../../tables.md)."),
     "collecting": Page("Collecting", ("collecting",), "From a network and its batches to predictions."),
     "assessment": Page(
         "Assessment", ("assessment",), "`calibrant.assess` and `calibrant.measure`, and what they return."
@@ -39,22 +40,26 @@ PAGES = {
         "Calibrators",
         ("calibrators",),
         "Each is fitted by `.fit(predictions)` and is then a frozen map from logits to better logits. "
-        "[Which one?](../howto/choose_a_calibrator.md) [Where does it run?](../howto/deploy.md)",
+        "[Which one?](../../howto/choose_a_calibrator.md) [Where does it run?](../../howto/deploy.md)",
     ),
     "metrics": Page(
         "Metrics",
         ("metrics", "metrics.curves", "metrics.tables", "metrics.ood"),
-        "Conventions, and where others differ: [metrics](../metrics.md). [Which one?](../howto/choose_a_metric.md)",
+        "Conventions, and where others differ: [metrics](../../metrics.md). [Which one?](../../howto/choose_a_metric.md)",
     ),
-    "losses": Page("Losses", ("losses",), "In a training loop: `calibrant.nn.Criterion`, and [losses](../losses.md)."),
+    "losses": Page(
+        "Losses", ("losses",), "In a training loop: `calibrant.nn.Criterion`, and [losses](../../losses.md)."
+    ),
     "training": Page("Training", ("nn",), "A loss as torch trains with it, and a network with its calibrator."),
     "selection": Page("Selection", ("selection",), "Which epoch to keep."),
     "networks": Page("Networks", ("networks",), "By name in studies, as `resnet20` or `mlp(features=30)`."),
     "data": Page("Data", ("data", "data.corruptions"), "By name in studies, as `digits(train=100, val=300)`."),
-    "study": Page("Studies", ("study",), "What stands in a study's file: [studies](../studies.md)."),
-    "theory": Page("Theory", ("theory",), "What it is for: [what focal loss does](../theory.md)."),
+    "study": Page("Studies", ("study",), "What stands in a study's file: [studies](../../studies.md)."),
+    "theory": Page("Theory", ("theory",), "What it is for: [what focal loss does](../../theory.md)."),
     "plots": Page(
-        "Plots", ("plots", "figures"), "Numbers in, ink out. All of them at work: [gallery](../auto_gallery/index)."
+        "Plots",
+        ("plots", "figures"),
+        "Numbers in, ink out. All of them at work: [gallery](../../auto_gallery/index.rst).",
     ),
     "integrations": Page(
         "Integrations",
@@ -73,9 +78,10 @@ PAGES = {
     "files": Page(
         "Files and pages",
         ("io", "html"),
-        "What reads and writes. The formats: [file formats](../reference/formats.md).",
+        "What reads and writes. The formats: [file formats](../formats.md).",
     ),
 }
+MODULE = re.compile(r"^calibrant\.(?:(?:metrics\.(?:curves|tables|ood)|data\.corruptions|integrations\.\w+|\w+)\.)")
 PRIVATE = {"cli", "studies"}  # the command line has a page of its own; studies are files
 
 
@@ -88,13 +94,12 @@ def public_modules() -> set[str]:
 @cache
 def names_of(module: str) -> list[str]:
     """Return the public names of a module: `__all__`, or what its file defines."""
-    tree = _tree(module)
-    said = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "__all__"]
-    if said and (made := _imported(module)) is not None:
+    body = _tree(module).body
+    if any(isinstance(node, ast.AugAssign) and getattr(node.target, "id", "") == "__all__" for node in body):
+        made = importlib.import_module(f"calibrant.{module}")  # put together from its parts
         return [name for name in made.__all__ if not isinstance(getattr(made, name), ModuleType)]
-    if said:
-        return [name for node in tree.body if isinstance(node, ast.Assign) for name in _all_of(node)]
-    return [name for node in tree.body for name in _defined(node) if not name.startswith("_")]
+    said = [name for node in body if isinstance(node, ast.Assign) for name in _all_of(node)]
+    return said or [name for node in body for name in _defined(node) if not name.startswith("_")]
 
 
 def pages() -> dict[str, str]:
@@ -127,15 +132,18 @@ def _path(module: str) -> Path:
 
 
 @cache
+def _source(module: str) -> str:
+    return _path(module).read_text()
+
+
+@cache
 def _tree(module: str) -> ast.Module:
-    return ast.parse(_path(module).read_text())
+    return ast.parse(_source(module))
 
 
-def _imported(module: str) -> Any:
-    try:
-        return importlib.import_module(f"calibrant.{module}")
-    except ImportError:  # a framework that is not installed: its thin file says all that is needed
-        return None
+@cache
+def _gallery() -> dict[Path, str]:
+    return {path.relative_to(GALLERY): path.read_text() for path in sorted(GALLERY.rglob("*.py"))}
 
 
 def _all_of(node: ast.Assign) -> list[str]:
@@ -159,6 +167,7 @@ def _entries(module: str) -> list[tuple[str, str, ast.stmt | None]]:
     return [(name, *_found(module, name)) for name in dict.fromkeys(names_of(module))]
 
 
+@cache
 def _found(module: str, name: str) -> tuple[str, ast.stmt | None]:
     """Return the file that defines a name, following its imports, and the definition."""
     tree = _tree(module)
@@ -208,15 +217,20 @@ def _entry(full: str, name: str, home: str, node: ast.stmt | None) -> Iterator[s
 def _function(where: str, node: ast.FunctionDef) -> list[str]:
     body = [_markdown(ast.get_docstring(node) or "")]
     module, _, name = where.rpartition(".")
-    about = getattr(getattr(_imported(module.removeprefix("calibrant.")), name, None), "about", None)
-    if about is not None and hasattr(about, "higher_is_better"):
+    if module in ("calibrant.metrics", "calibrant.selection"):
         metric = getattr(importlib.import_module(module), name)
-        better = {True: "higher is better", False: "lower is better", None: "neither direction is better"}
-        has = [word for word, there in (("an interval", metric.has_interval), ("a test", metric.has_test)) if there]
-        facts = [about.title, {"share": "a share", "": "a number"}.get(about.unit, about.unit)]
-        facts += [better[about.higher_is_better], *([f"has {' and '.join(has)}"] if has else [])]
-        body.append(f"*{'; '.join(facts)}.* {_markdown(about.meaning[:1].upper() + about.meaning[1:] + '.')}")
+        body += [_declared(metric)] if hasattr(metric, "has_interval") else []
     return body
+
+
+def _declared(metric: Any) -> str:
+    """Say what a metric's declaration does: title, unit, direction, what it has, and its meaning."""
+    about = metric.about
+    better = {True: "higher is better", False: "lower is better", None: "neither direction is better"}
+    has = [word for word, there in (("an interval", metric.has_interval), ("a test", metric.has_test)) if there]
+    facts = [about.title, {"share": "a share", "": "a number"}.get(about.unit, about.unit)]
+    facts += [better[about.higher_is_better], *([f"has {' and '.join(has)}"] if has else [])]
+    return f"*{'; '.join(facts)}.* {_markdown(about.meaning[:1].upper() + about.meaning[1:] + '.')}"
 
 
 def _class(where: str, home: str, node: ast.ClassDef) -> Iterator[str]:
@@ -228,7 +242,7 @@ def _class(where: str, home: str, node: ast.ClassDef) -> Iterator[str]:
     for member in _members(home, node):
         kinds = {getattr(d, "id", getattr(d, "attr", "")) for d in member.decorator_list}
         kind = "property" if kinds & {"property", "cached_property"} else "method"
-        option = "\n:classmethod:\n" if "classmethod" in kinds else ""
+        option = ":classmethod:\n\n" if "classmethod" in kinds else ""
         sign = "" if kind == "property" else _signature(member, bound="staticmethod" not in kinds)
         text = _markdown(ast.get_docstring(member) or "")
         body.append("\n".join(_block(kind, f"{where}.{member.name}{sign}", [option + text], fence="::::")))
@@ -256,7 +270,7 @@ def _members(home: str, node: ast.ClassDef, seen: frozenset[str] = frozenset()) 
 
 def _fields(home: str, node: ast.ClassDef) -> list[str]:
     """Return a line for every field that is set when one is made, with the comment beside it."""
-    lines = _path(home).read_text().splitlines()
+    lines = _source(home).splitlines()
     decorated = any("dataclass" in ast.dump(decorator) for decorator in node.decorator_list)
     found: list[str] = []
     for part in node.body if decorated else ():
@@ -270,12 +284,16 @@ def _fields(home: str, node: ast.ClassDef) -> list[str]:
 
 
 def _signature(node: ast.FunctionDef, *, bound: bool = False) -> str:
-    """Return the signature as its source has it; a metric's and a fit's `p` is what callers give: predictions."""
-    args = ast.parse(ast.unparse(node.args).join(("lambda: 0\ndef f(", "): 0"))).body[1].args  # type: ignore[attr-defined]
+    """Return the signature as its source has it; of a metric and a fit as it is called: with predictions, or arrays."""
+    args = copy.deepcopy(node.args)
     if bound:
         (args.posonlyargs or args.args).pop(0)
+    said = ast.unparse(args)
+    if {"metric", "fits"} & {ast.unparse(decorator).split("(")[0] for decorator in node.decorator_list}:
+        args.args, args.posonlyargs, args.defaults = [], [], []
+        said = f"predictions, labels=None, weights=None, {ast.unparse(args)}".removesuffix(", ")
     returns = "" if node.returns is None or node.name == "__init__" else f" -> {ast.unparse(node.returns)}"
-    return f"({ast.unparse(args)}){returns}".replace("\n", " ")
+    return f"({said}){returns}".replace("\n", " ")
 
 
 def _value(home: str, node: ast.stmt | None, name: str) -> str:
@@ -283,8 +301,9 @@ def _value(home: str, node: ast.stmt | None, name: str) -> str:
         return "Enroll a function or class under its own name or another; usable as a decorator."
     if node is None:
         return ""
-    source = (ast.get_source_segment(_path(home).read_text(), node) or "").strip()
-    line = _path(home).read_text().splitlines()[(node.end_lineno or 1) - 1]
+    lines = _source(home).splitlines()
+    source = "\n".join(lines[node.lineno - 1 : node.end_lineno]).partition("  # ")[0].strip()
+    line = lines[(node.end_lineno or 1) - 1]
     _, _, comment = line.partition("  # ")
     short = source if len(source) < 300 else f"{source[:200]} ..."
     return f"```python\n{short}\n```\n" + (f"\n{_markdown(comment)}\n" if comment else "")
@@ -294,15 +313,15 @@ def _pictures(full: str, name: str) -> list[str]:
     """Return the gallery's figures that use a name."""
     short = f"{full.removeprefix('calibrant.')}.{name}"
     used = re.compile(rf"(?<![\w.]){re.escape(short)}\b|import [\w, ]*\b{re.escape(name)}\b")
-    text = {path: path.read_text() for path in sorted(GALLERY.glob("*.py"))}
-    files = [path for path, code in text.items() if used.search(code)][:4]
+    files = [path for path, code in _gallery().items() if used.search(code)][:4]
     if not files:
         return []
-    listed = "\n".join(f"../gallery/{path.name}" for path in files)
-    return [f"::::{{minigallery}}\n{listed}\n::::"]
+    listed = "\n".join(f"   gallery/{path}" for path in files)
+    return [f"```{{eval-rst}}\n.. minigallery::\n\n{listed}\n```"]
 
 
 def _block(kind: str, head: str, body: list[str], fence: str = ":::::") -> list[str]:
+    head = MODULE.sub("", head)
     return [f"{fence}{{py:{kind}}} {head}", "\n\n".join(part for part in body if part), fence, ""]
 
 

@@ -14,7 +14,7 @@ from calibrant.calibrators import Temperature
 from calibrant.nn import Criterion
 from calibrant.selection import refinement_nll
 
-digits = data.digits(train=120, val=600)
+digits = data.digits(train=100, val=600)
 x, y = digits.prepare(digits.train.inputs), digits.train.labels
 
 
@@ -32,14 +32,14 @@ def said(network, split):
 # ``torch.nn.functional.cross_entropy`` takes, segmentation's shapes, ``weight`` and ``ignore_index`` included.
 
 
-def trained(loss, epochs=40):
+def trained(loss, epochs=80):
     """Train, and return the network with what it said of the validation set in every epoch."""
     torch.manual_seed(0)
-    network = networks.mlp(10, hidden=(128,))
-    criterion, step = Criterion(loss), torch.optim.Adam(network.parameters(), 0.005)
+    network = networks.mlp(10)
+    criterion, step = Criterion(loss), torch.optim.Adam(network.parameters(), 0.003)
     history = []
     for epoch in range(epochs):
-        for rows in torch.randperm(len(y)).split(32):
+        for rows in torch.randperm(len(y)).split(50):
             step.zero_grad()
             criterion(network(x[rows]), y[rows]).backward()
             step.step()

@@ -22,10 +22,10 @@ metrics = ["error", "nll", "ece"]
 seeds = [0, 1, 2]
 
 [recipe]
-epochs = 30
+epochs = 20
 batch_size = 32
 learning_rate = 0.05
-milestones = [20]
+milestones = [15]
 """)
 
 # %%
@@ -59,8 +59,7 @@ print((folder / "runs" / "tables.tex").read_text()[:1600])
 # A row per network, calibrator and metric, for whatever else one would like to know.
 
 frame = result.to_polars()
-print(frame.columns)
-print(frame.head(4))
+print(frame.select("loss", "seed", "calibrator", "metric", "value").head(6))
 
 # %%
 # Measured again

@@ -19,7 +19,7 @@ z, y = torch.stack([p, 1 - p], 1).log(), torch.zeros(300, dtype=torch.int64)
 # 1. It pushes less where the model is sure
 # -----------------------------------------
 #
-# Its gradient is that of cross-entropy times :math:`g(p, \\gamma)`: above 1 below a threshold, below 1 beyond it. A
+# Its gradient is that of cross-entropy times :math:`g(p, \gamma)`: above 1 below a threshold, below 1 beyond it. A
 # network trained by it stops early to raise what is already high (Mukhoti et al. 2020).
 
 figure, ax = pyplot.subplots(figsize=(5.4, 3.4))

@@ -45,7 +45,8 @@ PAGES = {
     "metrics": Page(
         "Metrics",
         ("metrics", "metrics.curves", "metrics.tables", "metrics.ood"),
-        "Conventions, and where others differ: [metrics](../../metrics.md). [Which one?](../../howto/choose_a_metric.md)",
+        "Conventions, and where others differ: [metrics](../../metrics.md). "
+        "[Which one?](../../howto/choose_a_metric.md)",
     ),
     "losses": Page(
         "Losses", ("losses",), "In a training loop: `calibrant.nn.Criterion`, and [losses](../../losses.md)."
@@ -82,6 +83,66 @@ PAGES = {
     ),
 }
 MODULE = re.compile(r"^calibrant\.(?:(?:metrics\.(?:curves|tables|ood)|data\.corruptions|integrations\.\w+|\w+)\.)")
+HEADINGS = {  # of files whose docstring does not begin with a few words, in the order in which they are to be read
+    "metrics._scores": "Scores",
+    "metrics._binned": "Errors over bins",
+    "metrics._cumulative": "Errors without bins, and tests",
+    "metrics._smooth": "Smooth error",
+    "metrics._corp": "A score taken apart",
+    "metrics._ranking": "Ranking",
+    "metrics._compare": "Two models",
+    "metrics._two_sample": "Two ways to train, over seeds",
+    "metrics._split": "Refinement and calibration",
+    "metrics._summary": "More data than memory",
+    "metrics._metric": "What a metric is",
+    "metrics._about": "What to say of a number",
+    "metrics._results": "Intervals, evidence, curves",
+    "losses._proper": "Proper losses",
+    "losses._focal": "The focal family",
+    "losses._adaptive": "Losses that change between epochs",
+    "losses._batch": "Penalties on the calibration of the batch",
+    "losses._penalties": "Penalties on confidence",
+    "losses._long_tail": "Long tails",
+    "losses._mixup": "Mixed examples",
+    "calibrators._auto": "No choosing",
+    "calibrators._scaling": "Scaling",
+    "calibrators._affine": "Affine maps",
+    "calibrators._structured": "Structured scaling",
+    "calibrators._ensemble": "A mixture with the raw prediction",
+    "calibrators._monotone": "One increasing map",
+    "calibrators._focal": "The focal map",
+    "calibrators._binary": "Two classes",
+    "calibrators._binning": "Binning",
+    "calibrators._isotonic": "Isotonic",
+    "calibrators._spline": "Splines",
+    "calibrators._groups": "Groups",
+    "calibrators._compose": "Calibrators of calibrators",
+    "calibrators._apply": "Classes",
+    "calibrators._fit": "Fitting by name",
+    "calibrators._files": "Files",
+    "assessment._measure": "Measuring",
+    "assessment._assess": "Assessing",
+    "assessment._table": "Rows",
+    "assessment._judge": "Mistakes",
+    "assessment._event": "What is judged",
+    "assessment._candidates": "What is assessed",
+    "assessment._apply": "Files",
+    "theory._gradient": "The gradient",
+    "theory._map": "The focal map",
+    "theory._risk": "What focal loss asks for",
+    "theory._temperature": "The nearest temperature",
+    "plots._predictions": "Predictions",
+    "plots._theory": "Theory",
+    "html._page": "Pages",
+    "html._diagrams": "Diagrams",
+    "study.front": "Running",
+    "study.results": "Results",
+    "study.config": "What a study is",
+    "study.models": "Models trained elsewhere",
+    "study.recipe": "Recipes",
+    "study.store": "Where runs rest",
+    "study.progress": "Progress",
+}
 PRIVATE = {"cli", "studies"}  # the command line has a page of its own; studies are files
 
 
@@ -188,16 +249,20 @@ def _found(module: str, name: str) -> tuple[str, ast.stmt | None]:
     return module, None
 
 
-def _order(home: str, module: str) -> tuple[bool, str]:
-    return home != module and not home.startswith(module), "" if home == module else home
+def _order(home: str, module: str) -> tuple[int, str]:
+    """Where the names of a file stand on the page: after the module's own, as the headings do."""
+    if home == module or not home.startswith(f"{module}."):
+        return (-1 if home == module else len(HEADINGS) + 1), home
+    known = list(HEADINGS)
+    return (known.index(home) if home in known else len(known)), home
 
 
 def _heading(home: str, module: str) -> str:
-    """Return what the names of a file have in common: the first words of its docstring."""
+    """What the names of a file have in common: its heading, or the first words of its docstring."""
     if home == module or not home.startswith(f"{module}."):
         return "" if home == module else "More"
     first = (ast.get_docstring(_tree(home)) or "").split("\n")[0].rstrip(".")
-    return _markdown(first.split(": ")[0].split(", and ")[0])
+    return HEADINGS.get(home) or _markdown(re.split(r": | \(", first)[0])
 
 
 # Writing an entry

@@ -84,13 +84,19 @@ GIVEN = {
     "docs/studies.md": on_studies,
     "docs/theory.md": lambda: {"theory": theory, "logits": logits(20, 0)[0], "labels": logits(20, 0)[1]},
 }
-SLOW = {"README.md", "docs/howto/your_own.md", "docs/howto/deploy.md"}  # train, assess by Auto, export to ONNX
+QUICK = {
+    "docs/metrics.md",
+    "docs/theory.md",
+    "docs/howto/choose_a_metric.md",
+    "docs/howto/ray.md",
+    "docs/reference/formats.md",
+}
 
 
 @pytest.fixture
 def registries():
     """The methods that pages register are theirs alone."""
-    kept = {registry: dict(registry._methods) for registry in catalog.REGISTRIES.values()}
+    kept = {registry: dict(registry.items()) for registry in catalog.REGISTRIES.values()}  # filled by being asked
     yield
     for registry, methods in kept.items():
         registry._methods.clear()
@@ -100,7 +106,7 @@ def registries():
 @pytest.mark.usefixtures("registries")
 @pytest.mark.filterwarnings("ignore")  # of onnx and scikit-learn
 @pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=pytest.mark.slow if page in SLOW else ()) for page in WITH_CODE]
+    "page", [pytest.param(page, marks=() if page in QUICK else pytest.mark.slow) for page in WITH_CODE]
 )
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -123,6 +129,7 @@ def test_the_studies_of_the_readme_and_the_pages_are_read(tmp_path):
 # Names
 
 SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+importlib.import_module("calibrant.selection")  # whose metrics are among those of calibrant.metrics from then on
 MODULES = "metrics|losses|calibrators|networks|data|theory|plots|study|nn|selection|types|catalog|figures"
 NAME = re.compile(rf"(?<![\w.\"'/:])(?:calibrant\.)?((?:{MODULES})(?:\.[A-Za-z_]\w*)+|(?<=calibrant\.)[A-Za-z_]\w*)")
 ELSEWHERE = re.compile(r"(?<![\w.])((?:netcal|torchmetrics|sklearn)(?:\.[A-Za-z_]\w*)+)")

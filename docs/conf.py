@@ -11,7 +11,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
 
-from extension import commands, measured, reference  # noqa: E402
+from extension import checked, commands, measured, reference  # noqa: E402
 
 from calibrant import __version__  # noqa: E402
 
@@ -114,3 +114,4 @@ def setup(app: Any) -> None:
     """Write the pages that come from the sources, before any is read."""
     app.connect("builder-inited", _write_pages, priority=1)
     app.connect("source-read", _home)
+    app.connect("build-finished", checked.look)

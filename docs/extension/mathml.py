@@ -18,11 +18,17 @@ def set_inline(self: Any, node: nodes.math) -> None:
 
 def set_block(self: Any, node: nodes.math_block) -> None:
     """Write a formula that stands alone."""
-    self.body.append('<div class="math">')
+    self.body.append('<div class="formula">')
     _write(self, node, node.astext(), display=True)
 
 
-SPELLED = {r"\dots": r"\ldots", r"\Big(": "(", r"\Big)": ")", r"\!": ""}  # what the converter does not know
+SPELLED = {  # what the converter does not know, and the space after a function's name
+    r"\dots": r"\ldots",
+    r"\Big(": "(",
+    r"\Big)": ")",
+    r"\!": "",
+    r"\log ": r"\log\, ",
+}
 
 
 def _write(self: Any, node: nodes.Node, text: str, *, display: bool) -> None:

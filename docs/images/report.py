@@ -29,6 +29,6 @@ with torch.no_grad():
 folder = Path(tempfile.mkdtemp())
 calibrant.assess(val, test).save(folder / "report.html")
 browser = shutil.which("chromium") or shutil.which("chromium-browser") or "google-chrome"
-options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1100,1180"]
+options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1100,1420"]
 to = f"--screenshot={HERE / 'report.png'}"
 subprocess.run([browser, *options, to, (folder / "report.html").as_uri()], check=True, capture_output=True)

@@ -81,3 +81,26 @@ def test_scripts_are_short_and_say_what_they_show(path):
 def test_the_gallery_has_enough():
     assert len([path for path in SCRIPTS if "gallery" in path.parts]) >= 25
     assert len([path for path in SCRIPTS if "tutorials" in path.parts]) >= 9
+
+
+# The built pages
+
+
+def test_faults_of_built_pages_are_noticed(tmp_path, monkeypatch):
+    pytest.importorskip("sphinx", reason="sphinx is not installed")
+    monkeypatch.syspath_prepend(str(DOCS))
+    from extension import checked
+
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "index.html").write_text('<h1 id="here">B</h1><a href="../a.html">back</a>')
+    fine = '<a href="b/#here">b</a><a href="#there">a</a><p id="there"><img src="x.png" alt="a curve"></p>'
+    (tmp_path / "a.html").write_text(fine)
+    assert list(checked.faults(tmp_path)) == []
+    (tmp_path / "a.html").write_text(
+        fine + '<a href="b/index.html#nowhere">b</a><a href="c.html">c</a><img src="y.png" alt="">'
+        '<script src="https://example.org/x.js"></script>'
+    )
+    found = "\n".join(checked.faults(tmp_path))
+    for fault in ("#nowhere has no such place", "c.html leads nowhere", "y.png without words", "x.js is fetched"):
+        assert fault in found
+    assert len(found.splitlines()) == 4

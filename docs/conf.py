@@ -25,6 +25,7 @@ exclude_patterns = ["extension", "gallery", "tutorials", "**/README.rst", "auto_
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 suppress_warnings = ["config.cache", "sphinx_gallery.config", "ref.python"]  # as we mean it
 default_role = "literal"
+smartquotes = False  # settings are quoted as they are typed
 maximum_signature_line_length = 90
 toc_object_entries_show_parents = "hide"
 python_use_unqualified_type_names = True

@@ -9,7 +9,8 @@ ROOT = Path(__file__).parents[1]
 
 def blocks(page: str, language: str = "python") -> list[str]:
     """Return the blocks of a page of the repository, such as docs/losses.md."""
-    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    fences = re.findall(r"^```([^\n]*)\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    return [block for said, block in fences if said.strip() == language]
 
 
 def run(page: str, **given: Any) -> dict[str, Any]:

@@ -13,13 +13,13 @@ from calibrant import Predictions, metrics, plots
 
 g = torch.Generator().manual_seed(0)
 patient = torch.arange(50).repeat_interleave(40)
-truth = torch.randn(2000, 2, generator=g) + 1.2 * torch.randn(50, 2, generator=g)[patient]
-luck = torch.rand(50, generator=g)[patient] * 0.7 + 0.3 * torch.rand(2000, generator=g)  # shared within a patient
-labels = (luck < truth.softmax(1)[:, 1]).long()
+share = 0.5 + 0.5 * torch.rand(50, generator=g)  # how often the classifier is right, patient by patient
+labels = (torch.rand(2000, generator=g) < share[patient]).long()
+logits = torch.tensor([0.0, 1.1]).repeat(2000, 1)  # it says class 1 with 75 %, always
 
 rows = {}
 for name, clusters in (("rows taken as independent", None), ("patients as clusters", patient)):
-    p = Predictions(truth, labels, clusters=clusters)
+    p = Predictions(logits, labels, clusters=clusters)
     rows[f"accuracy, {name}"] = metrics.accuracy.interval(p)
 figure, ax = pyplot.subplots(figsize=(6.5, 1.9))
-plots.intervals(rows, ax=ax, reference=float(metrics.accuracy(truth, labels)), xlabel="90 % interval")
+plots.intervals(rows, ax=ax, reference=0.75, xlabel="90 % interval; dashed: the truth")

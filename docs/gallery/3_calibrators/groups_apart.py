@@ -12,7 +12,7 @@ from calibrant import Predictions, metrics, plots
 from calibrant.calibrators import GroupCalibrated, Platt
 
 g = torch.Generator().manual_seed(0)
-sizes = {"a": 4000, "b": 4000, "c": 2000, "d": 600, "e": 60}
+sizes = {"a": 4000, "b": 4000, "c": 2000, "d": 800, "e": 400}
 names = [name for name, n in sizes.items() for _ in range(n)]
 shift = {"a": 0.0, "b": 0.9, "c": -0.9, "d": 0.8, "e": -0.8}
 s = 1.5 * torch.randn(len(names), generator=g)

@@ -17,8 +17,8 @@ p = Predictions(1.5 * truth + torch.tensor([1.0, 0.0, 0.0, 0.0, -1.0]), labels)
 test = p[3000:]
 
 sizes = [50, 100, 200, 500, 1000, 3000]
-names = ("Temperature", "Vector", "StructuredMatrix", "Dirichlet")
+names = ("Temperature", "Vector", "StructuredMatrix", "Isotonic")
 lines = {name: [float(metrics.nll(test.mapped(calibrators.fit(name, p[:n])))) for n in sizes] for name in names}
 figure, ax = pyplot.subplots(figsize=(5, 3.4))
 plots.curves(lines, ax=ax, x=sizes, xlabel="examples to fit on", ylabel="NLL")
-ax.set_xscale("log")
+ax.set(xscale="log", ylim=(1.1, 1.7))

@@ -357,7 +357,9 @@ def _signature(node: ast.FunctionDef, *, bound: bool = False) -> str:
     if {"metric", "fits"} & {ast.unparse(decorator).split("(")[0] for decorator in node.decorator_list}:
         args.args, args.posonlyargs, args.defaults = [], [], []
         said = f"predictions, labels=None, weights=None, {ast.unparse(args)}".removesuffix(", ")
-    returns = "" if node.returns is None or node.name == "__init__" else f" -> {ast.unparse(node.returns)}"
+    made = "" if node.returns is None or node.name == "__init__" else ast.unparse(node.returns)
+    made = made.strip("'") if isinstance(node.returns, ast.Constant) else made  # a class that is not yet defined
+    returns = f" -> {made}" if made else ""
     return f"({said}){returns}".replace("\n", " ")
 
 

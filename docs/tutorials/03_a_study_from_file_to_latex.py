@@ -9,7 +9,10 @@ paper.
 import tempfile
 from pathlib import Path
 
-from calibrant import study
+import polars
+from matplotlib import pyplot
+
+from calibrant import plots, study
 
 folder = Path(tempfile.mkdtemp())
 (folder / "mine.toml").write_text("""
@@ -60,6 +63,17 @@ print((folder / "runs" / "tables.tex").read_text()[:1600])
 
 frame = result.to_polars()
 print(frame.select("loss", "seed", "calibrator", "metric", "value").head(6))
+
+# %%
+# Such as a figure: the mean over seeds, and the range from least to most.
+
+calibrators = ["Identity", "Temperature", "HistogramBinning"]
+wide = frame.filter(polars.col("metric") == "ece").pivot("calibrator", index=["loss", "seed"], values="value")
+lines = {
+    loss: 100 * rows.select(calibrators).to_numpy() for (loss,), rows in wide.group_by("loss", maintain_order=True)
+}
+figure, ax = pyplot.subplots(figsize=(5.6, 3.4))
+plots.curves(lines, ax=ax, x=calibrators, xlabel="", ylabel="ECE (%)")
 
 # %%
 # Measured again

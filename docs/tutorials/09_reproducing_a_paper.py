@@ -9,7 +9,10 @@ losses on a small problem beside the printed numbers.
 import tempfile
 from pathlib import Path
 
-from calibrant import study
+import polars
+from matplotlib import pyplot
+
+from calibrant import plots, study
 from calibrant.study import Study
 
 mukhoti = Study.load("mukhoti_2020")
@@ -55,6 +58,16 @@ milestones = [30]
 """)
 result = study.run(folder / "digits.toml", out=folder / "runs")
 print(result)
+
+# %%
+# The same as a figure, before and after a temperature:
+
+frame = result.to_polars().filter(polars.col("metric") == "ece")
+wide = frame.pivot("calibrator", index=["loss", "seed"], values="value")
+both = ["Identity", "Temperature(criterion='ece')"]
+lines = {loss: 100 * rows.select(both).to_numpy() for (loss,), rows in wide.group_by("loss", maintain_order=True)}
+figure, ax = pyplot.subplots(figsize=(5.6, 3.4))
+plots.curves(lines, ax=ax, x=["as trained", "after a temperature"], xlabel="", ylabel="ECE (%)")
 
 # %%
 # A paper of your own is a file of the same kind, in the paper's own words: :doc:`/studies`.

@@ -1,10 +1,13 @@
 # make demo   train, calibrate and compare networks on real data; prints where the report lies
 # make test   the test suite
 # make check  all that CI runs
+# make docs   the site, into out/docs/index.html; runs every tutorial and every picture of the gallery, and takes warnings
+#             for errors; a copy of what it needs is installed once
 # make torture  senseless keywords, broken files, flipped bits, full disks and kills, thousands of each
 # make lock   the hashes of all that calibrant[train] needs but torch, into requirements.lock; make lock-check downloads and
 #             compares them; make sbom writes the bill of materials of a release, out/calibrant.cdx.json
 # make mutants  breaks every loss, metric and calibrator in three ways, and prints what no test catches
+# make dist   wheel and source archive in dist/, checked, and tried in an environment without extras
 # make bench  calibrant against its peers, minutes; make bench-full waits for all of them and rewrites docs/benchmarks.md
 PYTHON ?= python3
 # Which build of torch: a CPU or CUDA build is chosen here, see the README
@@ -12,7 +15,7 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check lint types layers test-slow test-other test-large torture mutants lock lock-check sbom bench bench-full clean
+.PHONY: demo test check docs dist spelling lint types layers test-slow test-other test-large torture mutants lock lock-check sbom bench bench-full clean
 
 demo: .venv/train.done
 	$(BIN)/calibrant demo
@@ -39,13 +42,28 @@ test-large: .venv/dev.done
 mutants: .venv/dev.done
 	$(BIN)/python tests/mutants.py
 
-check: lint types layers test test-other test-slow demo
+check: lint spelling types layers test test-other test-slow docs demo
+
+docs: .venv/dev.done
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore::DeprecationWarning -m sphinx -W --keep-going -q -b html docs out/docs
+	@echo "out/docs/index.html: $$(find out/docs -name '*.html' | wc -l) pages, $$(ls out/docs/_images | wc -l) figures"
 
 bench: .venv-bench/done
 	.venv-bench/bin/python -m benchmarks --size quick --out out
 
 bench-full: .venv-bench/done
 	.venv-bench/bin/python -m benchmarks --size full --out docs
+
+# the wheel and the source archive, checked, and the wheel tried in an environment of its own, without any extra
+dist: .venv/bin/python
+	$(PIP) build==1.6.1 twine==7.0.0
+	rm -rf dist .venv-dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+	$(PYTHON) -m venv .venv-dist
+	.venv-dist/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	.venv-dist/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
+	mkdir -p out && cd out && ../.venv-dist/bin/python ../tests/small_wheel.py
 
 .venv-bench/done: pyproject.toml constraints.txt benchmarks/peers.txt
 	$(PYTHON) -m venv .venv-bench
@@ -83,6 +101,9 @@ lint: .venv/dev.done
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+spelling: .venv/dev.done
+	$(BIN)/codespell
+
 types: .venv/dev.done
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
@@ -106,4 +127,4 @@ layers: .venv/dev.done
 	touch $@ .venv/train.done
 
 clean:
-	rm -rf .venv .venv-bench .venv-lock runs out
+	rm -rf .venv .venv-bench .venv-dist .venv-lock dist runs out docs/auto_* docs/reference/api docs/reference/command_line.md docs/sg_*

@@ -6,7 +6,7 @@ from small_data import data_cache, small_data, textures  # noqa: F401
 
 from calibrant import Predictions
 
-collect_ignore = ["own", "mutants.py"]  # what tests run, not tests
+collect_ignore = ["own", "mutants.py", "small_wheel.py"]  # what tests run, not tests
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 

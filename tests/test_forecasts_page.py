@@ -1,24 +1,18 @@
 """The page of examples runs, and what it says of its own data is so."""
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 from netcal.metrics import ECE
+from shown import run
 
 from calibrant import metrics
-
-PAGE = (Path(__file__).parents[1] / "docs" / "forecasts.md").read_text()
 
 
 @pytest.mark.large
 @pytest.mark.filterwarnings("ignore")  # of scikit-learn
 def test_every_example_runs_and_shows_what_it_says(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    names: dict = {}
-    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
-        exec(block, names)  # our own page
+    names = run("docs/forecasts.md")
     reports = sorted(path.stem for path in tmp_path.glob("reports/*.html"))
     assert reports == ["answers", "detections", "pixels", "risk", "several_labels"]
     assert all("<svg" in (tmp_path / "reports" / f"{name}.html").read_text() for name in reports)

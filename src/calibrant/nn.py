@@ -207,7 +207,9 @@ class Calibrated(nn.Module):
     def forward(self, *inputs: Any, **kwargs: Any) -> Tensor:
         """Return calibrated logits of the network's inputs."""
         logits = self.network(*inputs, **kwargs)
-        calibrator = _renewed(self.calibrator, self._plan, dict(self.named_buffers(recurse=False)))
+        calibrator = _renewed(
+            self.calibrator, self._plan, dict(self.named_buffers(recurse=False, remove_duplicate=False))
+        )
         if self.binary:
             flat = logits.flatten()
             zero, one = calibrator(torch.stack([torch.zeros_like(flat), flat], -1)).unbind(-1)

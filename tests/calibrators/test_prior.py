@@ -25,7 +25,7 @@ def nll(fitted, p):
 def test_given_shares_are_bayes_rule():
     p, fresh = drawn(4000, SHARES, 0), drawn(4000, [1 / 3] * 3, 1)
     shifted = PriorShift.fit(p, calibrator="Temperature")
-    old = torch.bincount(p.labels) / len(p)
+    old = (torch.bincount(p.labels).double() + 1 / 3) / (len(p) + 1)
     probs = p.mapped(Temperature.fit(p)).logits.softmax(1) / 3 / old
     torch.testing.assert_close(p.mapped(shifted).logits.softmax(1), probs / probs.sum(1, keepdim=True))
     assert nll(shifted, fresh) < nll(Temperature.fit(p), fresh) - 0.1
@@ -87,9 +87,10 @@ def test_what_cannot_be_used_is_refused(how, message):
         PriorShift.fit(drawn(100, SHARES, 0), **how)
 
 
-def test_a_class_without_examples_has_no_old_share():
-    with pytest.raises(InputError, match="there are none of 2"):
-        PriorShift.fit(Predictions(torch.zeros(4, 3), [0, 1, 0, 1]))
+def test_a_class_without_examples_counts_for_a_third_of_one():
+    shifted = PriorShift.fit(Predictions(torch.zeros(4, 3), [0, 1, 0, 1]), calibrator="Identity")
+    expected = (torch.tensor([2, 2, 0]).double() + 1 / 3) / 5 * 3
+    torch.testing.assert_close(shifted.shift, -expected.log())
 
 
 @pytest.mark.shared

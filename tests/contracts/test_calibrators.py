@@ -204,7 +204,15 @@ REFUSED = {  # every other calibrator gives a map in every case
     ("impossible labels", name): IMPOSSIBLE
     for name in (
         *("Auto", "BiasCorrectedTemperature", "Chain", "EnsembleTemperature", "GroupCalibrated", "Matrix", "Monotone"),
-        *("ScalingBinning", "SmoothedTemperature", "StructuredMatrix", "StructuredVector", "Temperature", "Vector"),
+        *(
+            "PriorShift",
+            "ScalingBinning",
+            "SmoothedTemperature",
+            "StructuredMatrix",
+            "StructuredVector",
+            "Temperature",
+            "Vector",
+        ),
     )
 }
 

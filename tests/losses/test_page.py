@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import torch
+from shown import run
 
 from calibrant.catalog import LOSSES
 
@@ -11,10 +12,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "losses.md").read_text()
 
 
 def test_what_the_page_shows_runs():
-    names: dict = {}
     torch.manual_seed(0)
-    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
-        exec(block, names)  # our own page
+    names = run("docs/losses.md")
     assert names["s"].grad.isfinite().all()
     assert names["logits"].grad.isfinite().all()
 

@@ -1,22 +1,15 @@
 """The page on reductions runs, and every engine gives the state of one process to the last bit."""
 
-import re
-from pathlib import Path
-
 import pytest
 import torch
 import torch.distributed as dist
+from shown import run
 from torch import multiprocessing
-
-PAGE = (Path(__file__).parents[2] / "docs" / "more_than_memory.md").read_text()
 
 
 def shown() -> dict:
     """Everything that the page defines."""
-    names: dict = {"__name__": "shown"}
-    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
-        exec(block, names)  # our own page
-    return names
+    return run("docs/more_than_memory.md")
 
 
 def same(one, other) -> bool:

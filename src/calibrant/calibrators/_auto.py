@@ -207,7 +207,7 @@ class Auto:
         z = logits.double()
         weights = self.weights.to(z.device)
         if z.shape[-1] == 2:
-            half = sum(w * _log_odds(member(z)) for member, w in zip(self.members, weights, strict=True)) / 2
+            half = torch.stack([_log_odds(member(z)) for member in self.members], -1) @ weights / 2
             return torch.stack([-half, half], -1).to(logits.dtype)
         log_p = torch.stack([member(z).log_softmax(-1) for member in self.members])
         return (log_p + weights.log()[:, None, None]).logsumexp(0).to(logits.dtype)

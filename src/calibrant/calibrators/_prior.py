@@ -24,7 +24,8 @@ __all__ = ["PriorShift"]
 class PriorShift:
     r"""Correction for other class shares (prior shift), $\log p_j + \log(w'_j / w_j)$ (Saerens et al. 2002, eq. 2.4).
 
-    p is what the calibrator makes of the logits and w are the shares of the labels it was fitted on. The new shares w'
+    p is what the calibrator makes of the logits and w are the shares of the labels it was fitted on (and of one example
+    that is a little of each, so that none is 0). The new shares w'
     are given as `prior`, or estimated from `unlabeled` examples: those of greatest likelihood, by EM on the
     probabilities of `BiasCorrectedTemperature` (Alexandari et al. 2020). Both sets are samples, so that alike sources
     have a likelihood ratio statistic of about $c = (k - 1)(1 + n'/n)$; an estimate with a statistic of g is drawn back
@@ -57,7 +58,7 @@ class PriorShift:
         examples to estimate the shares from: logits (n, k), predictions or the path of a file of them, whose labels,
         if it has any, are not looked at.
 
-        Raises `InputError` where a class has no share, or no example among the labels.
+        Raises `InputError` where a class has no share.
         """
         old = _shares(p)
         new = _given(prior, p.k) if unlabeled is None else _estimated(p.double(), old, _examples(unlabeled, p))
@@ -71,13 +72,8 @@ class PriorShift:
 
 
 def _shares(p: Predictions) -> Tensor:
-    """Of the labels: (k) float64."""
-    count = torch.bincount(p.labels, p.weights, minlength=p.k).double()
-    if not bool((count > 0).all()):
-        raise InputError(
-            f"PriorShift needs examples of every class, there are none of {_listed(count == 0, p.class_names)}; "
-            "fit on data that have some"
-        )
+    """Of the labels and one example that is a little of each, so that none is 0: (k) float64."""
+    count = torch.bincount(p.labels, p.weights, minlength=p.k).double() + 1 / p.k
     return count / count.sum()
 
 
@@ -114,8 +110,3 @@ def _estimated(p: Predictions, old: Tensor, unlabeled: Predictions) -> Tensor:
     new = trust * found.shares * (old / source) + (1 - trust) * old
     new = unlabeled.mass * new / new.sum() + old  # and one example as before: no class is impossible
     return new / new.sum()
-
-
-def _listed(which: Tensor, names: tuple[str, ...] | None) -> str:
-    some = [str(i) if names is None else repr(names[i]) for i in which.nonzero().flatten().tolist()]
-    return ", ".join(some[:6]) + (f" ({len(some)} in all)" if len(some) > 6 else "")

@@ -1,0 +1,21 @@
+"""
+Class by class
+==============
+
+The top label may be calibrated while single classes are not: here one is said too often, another too rarely.
+"""
+
+import torch
+from matplotlib import pyplot
+
+from calibrant import Predictions, metrics, plots
+
+g = torch.Generator().manual_seed(0)
+truth = 1.5 * torch.randn(6000, 3, generator=g)
+labels = torch.multinomial(truth.softmax(1), 1, generator=g).squeeze(1)
+p = Predictions(truth + torch.tensor([0.9, 0.0, -0.9]), labels, class_names=["cat", "dog", "fox"])
+
+figure, axes = pyplot.subplots(1, 3, figsize=(9, 3.4))
+for ax, name in zip(axes, p.class_names, strict=True):
+    one = p.judging(name)
+    plots.reliability(one, ax=ax, title=f"{name}: ECE {100 * float(metrics.ece(one)):.1f} %")

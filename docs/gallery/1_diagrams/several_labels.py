@@ -1,0 +1,23 @@
+"""
+Several labels per example
+==========================
+
+Each label is an event of its own. Pooled, what one says too much another may say too little.
+"""
+
+import numpy as np
+from matplotlib import pyplot
+
+from calibrant import Predictions, metrics, plots
+
+rng = np.random.default_rng(0)
+truth = 1.2 * rng.standard_normal((2000, 3)) - np.array([0.0, 0.5, 1.0])
+targets = (rng.random(truth.shape) < 1 / (1 + np.exp(-truth))).astype(int)
+scores = truth * np.array([1.0, 2.5, 1.0]) + np.array([0.0, 0.0, 1.0])
+p = Predictions.multilabel(scores, targets, names=["fever", "cough", "rash"])
+
+figure, axes = pyplot.subplots(1, 4, figsize=(12, 3.3))
+plots.reliability(p, ax=axes[0], title=f"pooled: ECE {100 * float(metrics.ece(p)):.1f} %")
+for ax, name in zip(axes[1:], p.group_names, strict=True):
+    one = p.of_group(name)
+    plots.reliability(one, ax=ax, title=f"{name}: ECE {100 * float(metrics.ece(one)):.1f} %")

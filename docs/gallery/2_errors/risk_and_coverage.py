@@ -1,0 +1,23 @@
+"""
+Acting only when sure
+=====================
+
+The error among the most confident predictions, against how many they are. Calibration does not change the order; a
+better model does.
+"""
+
+import torch
+from matplotlib import pyplot
+
+from calibrant import Predictions, metrics, plots
+
+g = torch.Generator().manual_seed(0)
+truth = 1.5 * torch.randn(3000, 5, generator=g)
+labels = torch.multinomial(truth.softmax(1), 1, generator=g).squeeze(1)
+models = {
+    "knows the truth": Predictions(truth, labels),
+    "a noisy copy": Predictions(truth + torch.randn(3000, 5, generator=g), labels),
+}
+lines = {f"{name}: AURC {float(metrics.aurc(p)):.3f}": metrics.curves.risk_coverage(p) for name, p in models.items()}
+figure, ax = pyplot.subplots(figsize=(5, 3.4))
+plots.risk_coverage(lines, ax=ax)

@@ -1,0 +1,24 @@
+"""
+Label smoothing has a favorite confidence
+=========================================
+
+Cross-entropy falls forever as the true class's probability grows; smoothed, it has a minimum below 1, and poly-1 only
+changes the slope.
+"""
+
+import torch
+from matplotlib import pyplot
+
+from calibrant import losses, plots
+
+s = torch.linspace(-2, 9, 300, dtype=torch.float64)
+logits = torch.stack([s, *[torch.zeros_like(s)] * 9], 1)  # ten classes, the true one ahead by s
+labels = torch.zeros(300, dtype=torch.int64)
+curves = {
+    "cross-entropy": (s, losses.cross_entropy(logits, labels)),
+    "smoothing 0.05": (s, losses.cross_entropy(logits, labels, smoothing=0.05)),
+    "smoothing 0.1": (s, losses.cross_entropy(logits, labels, smoothing=0.1)),
+    "poly-1": (s, losses.poly1(logits, labels)),
+}
+figure, ax = pyplot.subplots(figsize=(5.2, 3.4))
+plots.family(curves, ax=ax, xlabel="lead of the true class's logit", ylabel="loss, nats")

@@ -1,0 +1,32 @@
+"""
+Which epoch to keep
+===================
+
+A small network overfits: its NLL rises because confidence runs away, and what a temperature leaves of it does not
+(Berta et al. 2025).
+"""
+
+import torch
+from matplotlib import pyplot
+
+from calibrant import Predictions, data, metrics, networks, plots
+from calibrant.nn import Criterion
+from calibrant.selection import refinement_nll
+
+digits = data.digits(train=100, val=400)
+x, y = digits.prepare(digits.train.inputs), digits.train.labels
+torch.manual_seed(0)
+network = networks.mlp(10, hidden=(128, 128))
+criterion, step = Criterion("cross_entropy"), torch.optim.Adam(network.parameters(), 0.003)
+nll, refined = [], []
+for _ in range(12):
+    for _ in range(8):
+        step.zero_grad()
+        criterion(network(x), y).backward()
+        step.step()
+    with torch.no_grad():
+        val = Predictions(network(digits.prepare(digits.val.inputs)), digits.val.labels)
+    nll.append(float(metrics.nll(val)))
+    refined.append(float(refinement_nll(val, folds=1)))
+figure, ax = pyplot.subplots(figsize=(5.2, 3.4))
+plots.curves({"NLL": nll, "NLL after a temperature": refined}, ax=ax, x=range(8, 97, 8), ylabel="validation")

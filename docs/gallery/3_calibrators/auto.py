@@ -2,7 +2,7 @@
 What Auto weighs
 ================
 
-Each family's share of the mixture, by what it predicts of held-out folds.
+Each family's weight in the mixture, by what it predicts of held-out folds.
 """
 
 import torch
@@ -16,9 +16,9 @@ truth = 1.5 * torch.randn(800, 4, generator=g)
 labels = torch.multinomial(truth.softmax(1), 1, generator=g).squeeze(1)
 auto = Auto.fit(Predictions(1.8 * truth + torch.tensor([0.8, 0.0, 0.0, -0.8]), labels), folds=3)
 
-figure, ax = pyplot.subplots(figsize=(7, 2.8))
+figure, ax = pyplot.subplots(figsize=(7, 3.4))
 names = [f"{one.name}\nheld-out NLL {one.held_out:.4f}" for one in auto.candidates]
-ax.barh(names, [one.share for one in auto.candidates])
+ax.barh(names, [one.weight for one in auto.candidates])
 ax.invert_yaxis()
 ax.tick_params(axis="y", labelsize=7)
-ax.set(xlabel="share of the mixture", xlim=(0, 1))
+ax.set(xlabel="weight in the mixture", xlim=(0, 1))

@@ -32,7 +32,7 @@ LIGHT = 0.1  # of the penalties of Berta et al. (2025): what is too weak for the
 BELIEF = 5.0  # examples that what is believed of each member by itself counts for
 CAUTION = 40.0  # the same of two classes, of the squared distance of the weights from it
 HANDICAP = 1.0  # standard errors that a family with little penalty has to be better than the others
-FARTHEST = 1e4  # log-odds are cut here
+FARTHEST = 1e4  # log-odds, and log p of what members call impossible, are cut here
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ def _held(families: Sequence[Family], p: Predictions, folds: int) -> tuple[Tenso
         if p.k == 2:
             told = [_log_odds(one.logits) * (2 * out.labels - 1) for one in after]
         else:
-            told = [one.log_likelihood for one in after]
+            told = [one.log_likelihood.clamp_min(-FARTHEST) for one in after]
         held[inside] = torch.stack(told, 1)
     return held, fitted
 

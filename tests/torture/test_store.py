@@ -9,7 +9,7 @@ def when(name):
     return pytest.param(name, marks=pytest.mark.large if "Ray" in name else pytest.mark.slow)
 
 
-@pytest.mark.parametrize("name", map(when, CAMPAIGNS))
+@pytest.mark.parametrize("name", [when(name) for name in CAMPAIGNS])
 def test_a_tenth_of_every_campaign(name):
     assert CAMPAIGNS[name](1, 0.1).good
 

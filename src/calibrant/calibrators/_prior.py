@@ -105,7 +105,6 @@ def _estimated(p: Predictions, old: Tensor, unlabeled: Predictions) -> Tensor:
     each = (ratios @ found.shares).log()
     gain = float(each.sum() if unlabeled.weights is None else unlabeled.weights @ each)
     luck = (p.k - 1) * (1 + unlabeled.mass / p.mass)  # both sets are samples
-    print(luck, 2 * gain)
     trust = max(0.0, 1 - luck / (2 * gain)) if gain > 0 else 0.0
     new = trust * found.shares * (old / source) + (1 - trust) * old
     new = unlabeled.mass * new / new.sum() + old  # and one example as before: no class is impossible

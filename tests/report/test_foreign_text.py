@@ -168,6 +168,7 @@ def test_latex_compiles(tmp_path):
     )
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout[-2000:]
+    assert "(/etc/passwd" not in done.stdout, "the compiler names each file it reads"
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -5,13 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import polars
 import torch
 from torch import Tensor
 
 from calibrant import Predictions
 
-REAL = Path(__file__).resolve().parents[2] / "shared" / "logits"
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+REAL = SHARED / "logits"
 SIZES = (300, 1000, 5000)
+LEAST = 1e-7  # of a probability: forests and people say 0 of what then happens
 
 
 def draw(n: int, k: int, *, temperature: float = 1.0, spread: float = 2.0, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -60,6 +63,37 @@ def real(sizes: tuple[int, ...] = SIZES) -> Iterator[Problem]:
         for n in sizes:
             if n <= len(fit):
                 yield Problem(name, n, fit[order[:n]], test)
+
+
+def tabular(seeds: int = 3) -> Iterator[Problem]:
+    """Models of tables on some splits of each data set: log-probabilities, none below that of 1e-7."""
+    for path in sorted((SHARED / "tabular").glob("*.npz")):
+        name, model, seed = path.stem.rsplit(".", 2)
+        if int(seed) < seeds:
+            with np.load(path) as file:
+                parts = [_log_probs(file[f"{part}_probs"], file[f"{part}_labels"]) for part in ("val", "test")]
+            yield Problem(f"table: {name}, {model} #{seed}", len(parts[0]), *parts)
+
+
+def stated(every: int = 1, sizes: tuple[int, ...] = (50, 100, 500), repeats: int = 2) -> Iterator[Problem]:
+    """What language models said of their answers, and 3,000 others to judge by; only where both answers are drawn."""
+    for path in sorted((SHARED / "language_models").glob("*.parquet"))[::every]:
+        said = polars.read_parquet(path, columns=["verbal", "correct"]).filter(polars.col("verbal").is_between(0, 1))
+        confidence, correct = said["verbal"].to_numpy(), said["correct"].to_numpy()
+        for n in sizes if len(said) >= 3500 else ():
+            for repeat in range(repeats):
+                order = np.random.default_rng([repeat, n]).permutation(len(said))
+                fit, test = (
+                    _log_probs(np.stack([1 - confidence[rows], confidence[rows]], 1), correct[rows])
+                    for rows in (order[:n], order[n : n + 3000])
+                )
+                if len(fit.labels.unique()) == 2:
+                    yield Problem(f"stated: {path.stem} #{repeat}", n, fit, test)
+
+
+def _log_probs(probs: np.ndarray, labels: np.ndarray) -> Predictions:
+    p = np.clip(probs.astype(np.float64), LEAST, 1)
+    return Predictions(np.log(p / p.sum(1, keepdims=True)), labels.astype(np.int64))
 
 
 KINDS = {  # how the logits of the true probabilities are spoilt

@@ -43,7 +43,7 @@ def run(size: Size) -> Iterator[Row]:
     """Every calibrator on every problem."""
     spent: dict[tuple[str, int], float] = {}
     for problem in _problems(size):
-        yield from _judged(problem, _fits(size), spent)
+        yield from judged(problem, contenders(size, MAIN), spent)
 
 
 def _problems(size: Size) -> Iterator[Problem]:
@@ -54,14 +54,15 @@ def _problems(size: Size) -> Iterator[Problem]:
     yield from simulated(repeats=5 if size.full else 1)
 
 
-def _fits(size: Size) -> dict[str, Fit]:
-    names = [*MAIN, *(name for name in CALIBRATORS if name not in MAIN and name != "Chain")]
-    names = names if size.full else MAIN
+def contenders(size: Size, main: list[str]) -> dict[str, Fit]:
+    """Ours, the main ones or all, and theirs."""
+    names = [*main, *(name for name in CALIBRATORS if name not in main and name != "Chain")] if size.full else main
     ours: dict[str, Fit] = {f"{US}, {name}": CALIBRATORS.resolve(name) for name in names}
     return ours | {who: fit for who, fit in able("calibrator").items() if size.full or who.startswith(QUICK)}
 
 
-def _judged(problem: Problem, fits: dict[str, Fit], spent: dict[tuple[str, int], float]) -> Iterator[Row]:
+def judged(problem: Problem, fits: dict[str, Fit], spent: dict[tuple[str, int], float]) -> Iterator[Row]:
+    """A row for each contender on one problem; `spent` holds what each took, who took too long is not asked again."""
     z, y = problem.fit.logits, problem.fit.labels
     shown, labels = problem.test.logits.double(), problem.test.labels
     k = z.shape[1]
@@ -99,7 +100,7 @@ def _measured(log_p: Tensor, labels: Tensor) -> Row:
     names = "brier", "ece", "noise_floor", "accuracy"
     if bool(log_p.isnan().any()):
         return dict.fromkeys(names, math.nan)
-    p = Predictions(log_p, labels)
+    p = Predictions(log_p, labels, of=1 if log_p.shape[1] == 2 else "top")
     return {name: float(METRICS[name](p)) for name in names}
 
 
@@ -127,7 +128,7 @@ def _summary(rows: list[Row]) -> str:
     table = {(row["problem"], row["n"], row["who"]): row for row in rows if "nll" in row}
     everyone = list(dict.fromkeys(row["who"] for row in rows))
     everywhere = [who for who in everyone if all((*at, who) in table for at in problems)]
-    won = {n: _win_rates([at for at in problems if n in (0, at[1])], everywhere, table) for n in (0, 300, 1000, 5000)}
+    won = {n: win_rates([at for at in problems if n in (0, at[1])], everywhere, table) for n in (0, 300, 1000, 5000)}
     lines: list[list[object]] = []
     for who in sorted(everywhere, key=lambda who: -won[0][who]):
         own = [table[*at, who] for at in problems]
@@ -156,7 +157,8 @@ def _summary(rows: list[Row]) -> str:
     return said + "\n\n" + markdown(head, lines)
 
 
-def _win_rates(problems: list[tuple[str, int]], everyone: list[str], table: dict[tuple, Row]) -> dict[str, float]:
+def win_rates(problems: list[tuple[str, int]], everyone: list[str], table: dict[tuple, Row]) -> dict[str, float]:
+    """Return the share of comparisons that each wins, pair by pair, ties by half."""
     points = dict.fromkeys(everyone, 0.0)
     for at in problems:
         for a, b in combinations(everyone, 2):

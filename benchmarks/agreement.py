@@ -1,4 +1,4 @@
-"""Part 2: agreement: the same number from everyone on the same predictions, the reason of every difference beyond 1e-6.
+"""Part 3: agreement: the same number from everyone on the same predictions, the reason of every difference beyond 1e-6.
 
 "exact" is the textbook answer in plain numpy and float64. The second table holds predictions on which somebody's answer
 is wrong, not only rounded or defined otherwise, beside what we return.

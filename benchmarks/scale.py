@@ -1,4 +1,4 @@
-"""Part 5: scale: time and memory of the default metrics as examples and classes grow, with the fitted exponents.
+"""Part 6: scale: time and memory of the default metrics as examples and classes grow, with the fitted exponents.
 
 Every size is drawn in batches and summarized, or given whole where it fits. The exponent is the slope of log time over
 log size, of the sizes that take more than 5 ms; 1 is proportional.

@@ -1,4 +1,4 @@
-"""Part 3: speed: ratios within one run; every result is checked against a textbook answer in the same run.
+"""Part 4: speed: ratios within one run; every result is checked against a textbook answer in the same run.
 
 Everyone starts from logits. "of floor" is the time over that of `softmax` and `max` of the same tensor; "extra MB" the
 most memory that a call held beyond what was there before; the value of a fit is its NLL on other examples.

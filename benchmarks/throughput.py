@@ -1,4 +1,4 @@
-"""Part 4: training: our loop, and our focal loss, against a bare torch loop of the same network, epochs in turn.
+"""Part 5: training: our loop, and our focal loss, against a bare torch loop of the same network, epochs in turn.
 
 The bare loop has the same start, order, optimizer and precision, so that its training loss with the same
 criterion must be ours: the table shows that of the last epoch. Validation is of two images.

@@ -1,12 +1,16 @@
 """The benchmark command runs, writes its page, and what it measures of ours is right."""
 
 import csv
+import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from calibrant.calibrators import Temperature
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,7 +22,7 @@ def test_the_command_writes_every_part_and_ours_is_right(tmp_path):
     subprocess.run(command, cwd=ROOT, env=environment, check=True)
     page = (tmp_path / "benchmarks.md").read_text()
     titles = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
-    assert titles == ["Accuracy of calibration", "Agreement", "Speed", "Training", "Scale"]
+    assert titles == ["Accuracy of calibration", "Who hurts", "Agreement", "Speed", "Training", "Scale"]
     assert "| mapie | not installed |" in page or "| mapie | 1" in page
     speed = [row for row in rows(tmp_path, "speed") if row["who"] == "calibrant"]
     assert [row["task"] for row in speed if row["right"] == "False" or row.get("note")] == []
@@ -28,6 +32,39 @@ def test_the_command_writes_every_part_and_ours_is_right(tmp_path):
     training = [row for row in rows(tmp_path, "throughput") if row["who"] == "calibrant train"]
     assert max(float(row["off"]) for row in training) < 1e-5
     assert max(float(row["off"]) for row in rows(tmp_path, "scale") if row["off"]) < 1e-6
+
+
+@pytest.mark.parametrize("shape", ["(n,)", "(n, 1)", "(n, 2)", "(n, 4)"])
+def test_calarena_takes_it(shape):
+    """Its harness makes one, fits it to arrays and asks for probabilities of every class; forests say 0 and 1."""
+    calarena = importlib.import_module("benchmarks.calarena")
+    rng = np.random.default_rng(0)
+    true = rng.dirichlet([0.4] * (4 if "4" in shape else 2), 400)
+    y = np.minimum((true.cumsum(1) < rng.random((400, 1))).sum(1), true.shape[1] - 1)
+    said = true**2 / (true**2).sum(1, keepdims=True)
+    said[said < 0.01] = 0
+    said /= said.sum(1, keepdims=True)
+    shown = {"(n,)": said[:, 1], "(n, 1)": said[:, 1:2]}.get(shape, said)
+    make = (
+        calarena.CUSTOM_CALIBRATORS["Calibrant-Auto"] if shape == "(n,)" else lambda: calarena.PostHoc(Temperature.fit)
+    )
+    cal = make()
+    cal.fit(shown[:200], y[:200])
+    made = cal.predict_proba(shown[200:])
+    assert made.shape == (200, true.shape[1])
+    np.testing.assert_allclose(made.sum(1), 1, atol=1e-12)
+    before, after = (-np.log(p[np.arange(200), y[200:]].clip(1e-7)).mean() for p in (said[200:], made))
+    assert after < before
+
+
+@pytest.mark.shared
+def test_tables_and_stated_confidences_are_read(shared):
+    problems = importlib.import_module("benchmarks._problems")
+    table = next(problems.tabular())
+    assert table.fit.logits.exp().sum(1).sub(1).abs().max() < 1e-12
+    assert table.fit.log_likelihood.min() > -17
+    told = next(problems.stated(sizes=(50,)))
+    assert (len(told.fit), len(told.test), told.fit.k) == (50, 3000, 2)
 
 
 def rows(folder: Path, part: str) -> list[dict[str, str]]:

@@ -32,6 +32,7 @@ LIGHT = 0.1  # of the penalties of Berta et al. (2025): what is too weak for the
 BELIEF = 5.0  # examples that what is believed of each member by itself counts for
 CAUTION = 40.0  # the same of two classes, of the squared distance of the weights from it
 HANDICAP = 1.0  # standard errors that a family with little penalty has to be better than the others
+NUMBER = 450.0  # examples of two classes from which that is enough: sqrt(450 / n) of them
 FARTHEST = 1e4  # log-odds, and log p of what members call impossible, are cut here
 
 
@@ -77,9 +78,9 @@ FAMILIES = (
     Family("Monotone", Monotone.fit, keeps_predictions=True, classes="more"),
     Family("StructuredVector", partial(StructuredVector.fit, robust=True), learns="vector", classes="two"),
     Family("StructuredMatrix", partial(StructuredMatrix.fit, robust=True), learns="matrix", classes="two"),
-    Family("Platt", _cold(Platt.fit), classes="two"),
-    Family("Beta", _cold(Beta.fit), classes="two"),
-    Family("Quadratic", _cold(Quadratic.fit), classes="two"),
+    Family("Platt", _cold(Platt.fit), trusted=False, classes="two"),
+    Family("Beta", _cold(Beta.fit), trusted=False, classes="two"),
+    Family("Quadratic", _cold(Quadratic.fit), trusted=False, classes="two"),
     Family(
         "Monotone then StructuredMatrix",
         partial(StructuredMatrix.fit, robust=True),
@@ -119,11 +120,12 @@ class Auto:
     Caution stands in three places. Temperatures are robust and near 1 where little is known: one example that was
     called impossible carries none of them away. What one would believe of each member by itself, $w^0_m \propto
     \exp(-d_m / s_m)$, counts as a few examples do, with $d_m$ the mean out-of-fold NLL by which it lies behind the
-    best and $s_m$ the standard error of that (the last three begin one behind): what cannot be told apart
-    from the best, the probabilities as they are perhaps, has its share. It adds $-5 \sum_m w^0_m \log w_m$ to the log
-    loss of more than two classes, and $40 \lVert w - w^0 \rVert^2$ to that of two. And since all weight on one member
-    is among the choices, for two classes the out-of-fold NLL is at most 80/n above that of the probabilities as they
-    are, which are smoothed by one uniform example in n, at most $\log(1 + 1/n)$ more.
+    best and $s_m$ the standard error of that: what cannot be told apart from the best, the probabilities as they are
+    perhaps, has its share. The last three of either list, which have little penalty or none, begin one behind, of two
+    classes $\sqrt{450 / n}$. It adds $-5 \sum_m w^0_m \log w_m$ to the log loss of more than two classes, and
+    $40 \lVert w - w^0 \rVert^2$ to that of two. And since all weight on one member is among the choices, for two
+    classes the out-of-fold NLL is at most 80/n above that of the probabilities as they are, which are smoothed by one
+    uniform example in n, at most $\log(1 + 1/n)$ more.
 
     A member for which the data are too few is left out, as is a matrix that would take minutes (always so above 562
     classes), and `left_out` says why; one of weight below .001 is not carried along. `print` shows the weights, the
@@ -234,7 +236,8 @@ def _believed(families: Sequence[Family], log_p: Tensor, p: Predictions) -> Tens
     trusted = torch.tensor([family.trusted for family in families])
     best = _mean(log_p, p).where(trusted, -torch.inf).argmax()
     behind, error = _gains(log_p[:, best, None] - log_p, p)
-    ahead = -behind / error.clamp_min(1e-12) - HANDICAP * (~trusted).double()
+    handicap = HANDICAP if p.k > 2 else math.sqrt(NUMBER / p.mass)
+    ahead = -behind / error.clamp_min(1e-12) - handicap * (~trusted).double()
     weights = ahead.clamp_max(50.0).exp()
     weights[best] = 1
     return weights / weights.sum()

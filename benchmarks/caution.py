@@ -1,0 +1,98 @@
+"""Part 2: who hurts: where few examples, or models of another kind, make a calibrator worse than none.
+
+Models of tables, what language models say of their own answers, and simulated predictions of 50 and 100 examples.
+Hurt is who has a log loss more than .001 nats above that of the probabilities as they came; splits and draws of one
+model are averaged first. Probabilities below 1e-7 count as that for all.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from benchmarks._harness import US, Row, Size, markdown
+from benchmarks._problems import REAL, Problem, simulated, stated, tabular
+from benchmarks.accuracy import contenders, judged, win_rates
+
+TITLE = "Who hurts"
+AS_THEY_CAME = f"{US}, Identity"
+MAIN = ["Auto", "Identity", "Temperature", "SmoothedTemperature", "StructuredVector", "StructuredMatrix", "Monotone"]
+MAIN += ["Vector", "Isotonic", "HistogramBinning", "Platt", "Beta", "Quadratic"]
+
+
+def run(size: Size) -> Iterator[Row]:
+    """Every calibrator on every problem, the smallest first."""
+    spent: dict[tuple[str, int], float] = {}
+    for problem in sorted(_problems(size), key=lambda problem: problem.n):
+        yield from judged(problem, contenders(size, MAIN), spent)
+
+
+def _problems(size: Size) -> Iterator[Problem]:
+    if size.name == "tiny":
+        yield from list(simulated((50,), 1, shown=1000))[:1]
+        return
+    yield from tabular(3 if size.full else 1)
+    yield from stated(2 if size.full else 10, repeats=2 if size.full else 1)
+    yield from simulated((50, 100), 3 if size.full else 1)
+
+
+def page(rows: list[Row]) -> str:
+    """A table for each kind of problem, and for each number of examples where that is the question."""
+    sections: dict[str, list[Row]] = {}
+    for row in rows:
+        kind = row["problem"].split(":")[0]
+        if kind == "table":
+            title = "Models of tables, two classes" if row["k"] == 2 else "Models of tables, more classes"
+        else:
+            title = f"{KINDS[kind]}, n = {row['n']:.0f}"
+        sections.setdefault(title, []).append(row)
+    text = [] if any("table" in title for title in sections) else [f"There were no files ({REAL.parent.name}/tabular)."]
+    for title in sorted(sections, key=_order):
+        text += [f"### {title}", "", _table(sections[title]), ""]
+    return "\n".join(text)
+
+
+KINDS = {"stated": "Stated confidences of language models", "simulated": "Simulated predictions"}
+
+
+def _order(title: str) -> tuple[int, int]:
+    kinds = ["Models", *KINDS.values()]
+    number = title.rsplit(" ", 1)[-1]
+    return next(i for i, kind in enumerate(kinds) if title.startswith(kind)), int(number) if number.isdigit() else 0
+
+
+def _table(rows: list[Row]) -> str:
+    """A line for each calibrator that took every problem: means over pairs of data and model."""
+    each: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        each.setdefault((row["problem"].split(" #")[0], row["who"]), []).append(row)
+    at = list(dict.fromkeys(name for name, _ in each))
+    everyone = [
+        who
+        for who in dict.fromkeys(row["who"] for row in rows)
+        if all("nll" in row for name in at for row in each.get((name, who), [{}]))
+    ]
+    numbers = ("nll", "ece", "seconds")
+    mean = {(name, 0, who): _means(each[name, who], numbers) for name in at for who in everyone}
+    wins = win_rates([(name, 0) for name in at], everyone, mean)
+    lines: list[list[object]] = []
+    for who in sorted(everyone, key=lambda who: -wins[who]):
+        own = {key: np.array([mean[name, 0, who][key] for name in at]) for key in numbers}
+        worse = own["nll"] - np.array([mean[name, 0, AS_THEY_CAME]["nll"] for name in at])
+        lines.append(
+            [
+                f"**{who}**" if who.startswith(US) else who,
+                f"{wins[who]:.3f}",
+                f"{own['nll'].mean():.4f}",
+                f"{100 * (worse > 1e-3).mean():.1f}",
+                f"{100 * (worse > 1e-2).mean():.1f}",
+                f"{worse.max():+.4f}",
+                f"{100 * own['ece'].mean():.2f}",
+                f"{1e3 * np.median(own['seconds']):,.0f}",
+            ]
+        )
+    head = ["calibrator", "wins", "log loss", "hurt % by .001", "by .01", "worst", "ECE15 %", "fit ms"]
+    return f"{len(at)} pairs.\n\n" + markdown(head, lines)
+
+
+def _means(rows: list[Row], numbers: tuple[str, ...]) -> Row:
+    return {key: float(np.mean([row[key] for row in rows])) for key in numbers}

@@ -174,7 +174,7 @@ CASES = (
     ),
     # what cannot be known
     Case("none.csv", {"a": Y, "b": C}, "expected a column of labels with probabilities"),
-    Case("bare_unsaid.csv", {"label": NAMES[Y], **by_class("", PROBS, NAMES)}, "expected a column of labels with prob"),
+    Case("bare_unsaid.csv", {"label": NAMES[Y], **by_class("", PROBS, NAMES)}, "then --probs cat,dog,emu"),
     Case("both.csv", {"label": Y, **PROB, **LOGIT}, "say which: probs= or logits="),
     Case("hole.csv", {"label": Y, "prob_0": C, "prob_2": 1 - C}, "expected columns prob_0 .. prob_1"),
     Case("two_labels.csv", {"y_true": Y, "target": Y, **PROB}, "say which: label="),

@@ -29,6 +29,7 @@ PREFIXES = {
 }
 OF_LABEL = ("label_", "target_", "y_", "y_true_", "true_")  # columns of several labels per example
 ROLES = (*SINGLE, *WHOLE)
+SHOWN = 10  # columns that are named one by one
 CALIBRATED = "calibrated_"  # stands before what is written of calibrated scores
 
 
@@ -129,10 +130,12 @@ def _checked(
     kind, names = scores
     there: dict[str, Any] = {role: roles.get(role) for role in SINGLE}
     if not kind and there["confidence"] is None:
+        free = [name for name in columns if name not in there.values()]
+        such = f"; {some(free)} hold probabilities? then --probs {','.join(free)}" if 1 < len(free) <= SHOWN else ""
         raise InputError(
             "expected a column of labels with probabilities (prob_0, prob_1, ... or prob_cat, ...), logits (logit_0, "
             f"...) or a confidence with whether it was correct; got columns {some(columns)}. Say which is which: "
-            "label=, probs=, logits=, confidence=, correct= (on the command line, --label and so on)"
+            f"label=, probs=, logits=, confidence=, correct= (on the command line, --label and so on{such})"
         )
     if kind:
         there |= {"confidence": None, "correct": None}

@@ -14,7 +14,22 @@ from calibrant.study.engine import Data, Engine, Event, execute, local, made_for
 from calibrant.study.store import Store
 from calibrant.types import InputError
 
+FEWEST = 2  # examples of a batch: of a single one some networks cannot learn
 PATIENCE = 0.5  # seconds of a batch after which no larger one is tried
+
+
+def in_words(seconds: float) -> str:
+    """Say how long something takes, as one does.
+
+    >>> in_words(40.0), in_words(600.0), in_words(18000.0), in_words(1e6)
+    ('less than a minute', 'about 10 minutes', 'about 5.0 hours', 'about 12 days')
+    """
+    minutes = seconds / 60
+    if minutes < 1:
+        return "less than a minute"
+    if minutes <= 90:
+        return f"about {minutes:.0f} minutes"
+    return f"about {minutes / 60:.1f} hours" if minutes < 100 * 60 else f"about {minutes / 1440:,.0f} days"
 
 
 def chosen(study: Study, only: str | None = None) -> list[Run]:
@@ -62,19 +77,22 @@ class Trial:
 
 
 def tried(run: Run, data: Data) -> Trial:
-    """Train on batches that grow to the recipe's own or until one takes a while. Nothing is kept."""
+    """Train on batches that grow to the recipe's own or until one takes a while. Nothing is kept.
+
+    The first, of which much is spent on beginning at all, tells nothing unless there is no other.
+    """
     from calibrant.study.train import train as training
 
     splits = data.splits(run.examples)
     network = made_for(splits, run.network)
     recipe = replace(run.recipe, epochs=1, warmup=0, compile=False, drop_last=False)
-    most, n = min(run.recipe.batch_size, len(splits.train)), 2  # of a single one some networks cannot learn
+    most, n = min(run.recipe.batch_size, len(splits.train)), FEWEST
     while True:
         n = min(n, most)
         val = splits.val[: -(-n * len(splits.val) // len(splits.train))]
         few = replace(splits, train=splits.train[:n], val=val)
         seconds = next(training(network, few, losses.cross_entropy, recipe)).seconds
-        if seconds > PATIENCE or n == most:
+        if (seconds > PATIENCE and n > FEWEST) or n == most:
             parameters = sum(p.numel() for p in network.parameters())
             return Trial(len(splits.train), parameters, seconds * len(splits.train) / n)
         n *= 4

@@ -9,7 +9,7 @@ from typing import Any
 from calibrant.catalog import Method
 from calibrant.io import atomic_write, csv_text, writable
 from calibrant.study.config import Run, Study
-from calibrant.study.progress import Trial
+from calibrant.study.progress import Trial, in_words
 from calibrant.study.rows import Measured, Row
 from calibrant.study.tables import Table
 
@@ -154,9 +154,7 @@ class Status:
         """What is left, and how long it takes, in words."""
         if not self.left:
             return f"all {len(self.runs)} runs are done" if not self.absent else "nothing can be trained"
-        minutes = self.seconds / 60
-        words = f"about {minutes / 60:.1f} hours" if minutes > 90 else f"about {minutes:.0f} minutes"
-        wait = "" if math.isnan(minutes) else f", {words if minutes >= 1 else 'less than a minute'}"
+        wait = "" if math.isnan(self.seconds) else f", {in_words(self.seconds)}"
         from_batches = ", estimated from single batches" if self.trials else ""
         return f"{len(self.left)} of {len(self.runs)} runs to train{wait}{from_batches}"
 
@@ -167,7 +165,7 @@ class Status:
         for run, trial in self.trials.items():
             where, what, _ = self.study.names(run)
             size = f"{trial.examples:,} examples, {trial.parameters:,} parameters"
-            lines.append(f"{what} on {where}: {size}, about {trial.seconds:.3g} s an epoch")
+            lines.append(f"{what} on {where}: {size}, an epoch {in_words(trial.seconds)}")
         return [*lines, *(f"cannot run: {line}" for line in alike(self.study, self.absent))]
 
     def __str__(self) -> str:

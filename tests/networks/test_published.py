@@ -1,7 +1,6 @@
 """The networks are the published ones: parameter counts, the recursion of the Tree-LSTM, and that they learn."""
 
 import random
-
 import sys
 
 import pytest

@@ -7,10 +7,11 @@ Fitted on at most 10,000 examples and judged on n others, each size in a process
 
 import argparse
 import os
-import resource
 import subprocess
 import sys
 import time
+
+from benchmarks._harness import resident
 
 SIZES = "10000x10,100000x10,1000000x10,5000000x10,2000x100,2000x1000,2000x10000,2000x50000"
 
@@ -31,13 +32,10 @@ def one(n: int, k: int) -> None:
             z[part], y[part] = 1.5 * some, torch.multinomial(some.softmax(1), 1, generator=g).squeeze(1)
         return Predictions(z, y)
 
-    def peak() -> float:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
     val, test = draw(min(n, 10_000)), draw(n)
-    before, began = peak(), time.process_time()
+    before, began = resident("VmHWM"), time.process_time()
     found = assess(val, test)
-    print(time.process_time() - began, before, peak(), found.chosen)
+    print(time.process_time() - began, before, resident("VmHWM"), found.chosen)
 
 
 def main() -> None:

@@ -1,18 +1,18 @@
 """A hundred million predictions through `metrics.Summary`: time, and the memory that it needed.
 
-    python benchmarks/stream.py [--n 100000000] [--k 10] [--processes 2]
+    python -m benchmarks.stream [--n 100000000] [--k 10] [--processes 2]
 
 Every process draws its share in batches and summarizes it; the summaries are merged and read. The time of drawing is
 printed apart. Memory is the largest resident set of any process.
 """
 
 import argparse
-import resource
 import time
 
 import torch
 from torch import multiprocessing
 
+from benchmarks._harness import resident
 from calibrant import measure
 from calibrant.metrics import Summary
 
@@ -32,12 +32,7 @@ def share(rank: int, batches: int, k: int, queue) -> None:
         summary = summary.add(logits, labels)
         drawing, adding = drawing + drawn - start, adding + time.perf_counter() - drawn
     state = [x.numpy() for x in (summary.sums, summary.cells)]
-    queue.put((summary.k, state, drawing, adding, memory()))
-
-
-def memory() -> float:
-    """Largest resident set so far, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    queue.put((summary.k, state, drawing, adding, resident("VmHWM")))
 
 
 def main() -> None:

@@ -305,7 +305,7 @@ def test_what_a_map_makes_is_made_anew_and_never_kept(monkeypatch):
     p, q = sharp(300, 0), sharp(200, 1)
     fitted = calibrators.StructuredMatrix.fit(p)
     whole = q.double().mapped(fitted)
-    monkeypatch.setattr("calibrant.assessment._mapped._ELEMENTS", 40)
+    monkeypatch.setattr("calibrant.assessment._mapped.BLOCK", 40)
     later = Mapped(q, fitted)
     assert "logits" not in vars(later)
     for name in "logits", "predicted", "correct", "log_likelihood":

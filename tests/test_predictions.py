@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from calibrant import InputError, Predictions, _softmax, collect, metrics
+from calibrant import InputError, Predictions, _softmax, collect, metrics, predictions
 from calibrant._folds import folds_of
-from calibrant.calibrators import Temperature
+from calibrant.calibrators import Temperature, fit
 from calibrant.catalog import METRICS
 from calibrant.cli import app
 from calibrant.io import apart
@@ -430,3 +430,22 @@ def test_a_command_leaves_its_inputs_alone(tmp_path, option):
     done = CliRunner().invoke(app, ["measure", str(path), option, str(path)])
     assert isinstance(done.exception, InputError)
     assert path.read_bytes() == before
+
+
+def test_a_map_is_given_some_rows_at_a_time_and_makes_the_same(monkeypatch):
+    g = torch.Generator().manual_seed(0)
+    z = 2 * torch.randn(50, 4, generator=g, dtype=torch.float64)
+    p = Predictions(z, torch.arange(50) % 4, groups=["a", "b"] * 25)
+    fitted = fit("GroupCalibrated(calibrator='Temperature')", p)
+    whole, seen = p.mapped(fitted).logits, list[int]()
+
+    def halved(logits: torch.Tensor) -> torch.Tensor:
+        seen.append(len(logits))
+        return logits / 2
+
+    monkeypatch.setattr(predictions, "BLOCK", 40)
+    assert torch.equal(p.mapped(halved).logits, z / 2)
+    assert seen == [10] * 5
+    torch.testing.assert_close(p.mapped(fitted).logits, whole)
+    with pytest.raises(InputError, match="must return logits"):
+        p.mapped(lambda logits: logits[:1])

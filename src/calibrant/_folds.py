@@ -56,4 +56,4 @@ def cross_fitted(fit: Fit, p: Predictions, *, folds: int = 5, seed: int = 0) -> 
     out = torch.empty_like(p.logits)
     for rest, inside in split_folds(p, folds, seed):
         out[inside] = p[inside].mapped(fit(rest)).logits.to(out.dtype)
-    return p.mapped(lambda _: out)
+    return p.having(out)

@@ -14,6 +14,7 @@ LATEX = {
     "]": "{]}",
     "*": "{*}",
 } | {mark: f"\\{mark}" for mark in "%_#&${}"}
+JOINED = re.compile(r"(?<=[-'`?!,])(?=[-'`,])")  # inside --, '' and what else LaTeX sets as one character
 MARKDOWN = re.compile(r"[\\`*\[\]<>&|~!$@]|(?<!\w)_|_(?!\w)|(?<=:)/(?=/)|(?<=www)\.")
 FORMULA = re.compile(r"\s*[=+\-@]")
 NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?(inf|nan)\s*", re.IGNORECASE)
@@ -45,7 +46,7 @@ def latex(text: str) -> str:
     >>> print(latex(r"50 % of {x_1}"))
     50 \% of \{x\_1\}
     """
-    return "".join(LATEX.get(mark, mark) for mark in visible(text))
+    return JOINED.sub("{}", "".join(LATEX.get(mark, mark) for mark in visible(text)))
 
 
 def markdown(text: str) -> str:

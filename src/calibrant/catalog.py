@@ -153,8 +153,9 @@ class Method:
 
     @cached_property
     def canonical(self) -> str:
-        """Defaults spelled out."""
-        return spell(self.name, hyperparameters(self.function) | self.settings)
+        """Defaults spelled out, but for a `revision` of None: where data come from is not what they are."""
+        every = hyperparameters(self.function) | self.settings
+        return spell(self.name, {key: value for key, value in every.items() if (key, value) != ("revision", None)})
 
     def having(self, **settings: Any) -> "Method":
         """Return the same method with other hyperparameters.

@@ -298,14 +298,18 @@ class Predictions:
 
         Raises `InputError` if it makes something else of them than as many logits.
         """
-        logits = mapped_logits(calibrator, self.logits, self.groups, self.group_names)
+        same = self.having(mapped_logits(calibrator, self.logits, self.groups, self.group_names))
         unknown = getattr(calibrator, "unknown", None)
         if unknown is None or self.groups is None or self.group_names is None:
-            return self._with(logits=logits)
+            return same
         new = unknown(tuple(self.group_names[i] for i in self.groups.unique().tolist()))
         name = type(calibrator).__name__
         noted = (f"{name} was not fitted on the groups {', '.join(new)}: they get the map of all",) if new else ()
-        return self._with(logits=logits, notes=(*self.notes, *noted))
+        return same._with(notes=(*self.notes, *noted))
+
+    def having(self, logits: Tensor) -> "Predictions":
+        """The same examples with other logits."""
+        return self._with(logits=logits)
 
     # What everything is a function of: made once, when it is first asked for
 
@@ -516,7 +520,25 @@ def predictions_of(predictions: Any, labels: Any = None, weights: Any = None) ->
 def mapped_logits(
     calibrator: Map, logits: Tensor, groups: Tensor | None = None, group_names: tuple[str, ...] | None = None
 ) -> Tensor:
-    """What a map makes of logits; raises `InputError` unless they are as many, with some probability in every row."""
+    """What a map makes of logits, some rows at a time: what it needs on the way is so much of a block.
+
+    Raises `InputError` unless they are as many, with some probability in every row.
+    """
+    n, k = logits.shape
+    size = max(1, BLOCK // max(1, k))
+    if n <= size:
+        return _mapped(calibrator, logits, groups, group_names)
+    out: Tensor | None = None
+    for first in range(0, n, size):
+        rows = slice(first, first + size)
+        made = _mapped(calibrator, logits[rows], None if groups is None else groups[rows], group_names)
+        out = torch.empty((n, k), dtype=made.dtype, device=made.device) if out is None else out
+        out[rows] = made
+    assert out is not None
+    return out
+
+
+def _mapped(calibrator: Map, logits: Tensor, groups: Tensor | None, group_names: tuple[str, ...] | None) -> Tensor:
     made = by_group(calibrator, logits, groups, group_names)
     name = getattr(calibrator, "__name__", type(calibrator).__name__)
     if not isinstance(made, Tensor) or made.shape != logits.shape:  # pyright: ignore
@@ -554,6 +576,7 @@ def unlabeled(arrays: Mapping[str, Any]) -> tuple[Predictions, bool]:
     return Predictions._enter(arrays, None), known  # pyright: ignore[reportPrivateUsage]
 
 
+BLOCK = 1 << 22  # logits that a map is given at a time: 32 MB in float64
 PARTS = tuple(field.name for field in fields(Predictions))
 ROWS = ("logits", "labels", "weights", "clusters", "groups")  # of the parts, those with one entry per example
 

@@ -25,7 +25,7 @@ from calibrant.calibrators import (
     Temperature,
     Vector,
 )
-from calibrant.calibrators._affine import fit_affine
+from calibrant.calibrators._affine import _coordinates, _curved, fit_affine
 from calibrant.calibrators._scaling import nll_temperature
 
 
@@ -554,3 +554,20 @@ def test_ensemble_temperature_by_brier_is_no_worse_in_brier_than_by_nll():
     by_brier, by_nll = (EnsembleTemperature.fit(data, criterion=c).certificate for c in ("brier", "nll"))
     assert by_brier.after <= float(metrics.brier(EnsembleTemperature.fit(data)(data.logits), data.labels)) + 1e-9
     assert by_nll.nll_after <= by_brier.nll_after + 1e-9
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (3, 3)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_curvature_of_all_rows_is_the_sum_over_blocks_of_them(shape, weighted, monkeypatch):
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(50, 3, generator=g, dtype=torch.float64)
+    often = 1 + torch.rand(50, 1, generator=g, dtype=torch.float64) if weighted else None
+    ridge = torch.full(shape, 0.1, dtype=torch.float64)
+    whole = _coordinates(x, ridge, 0.2, often)
+    monkeypatch.setattr("calibrant.calibrators._affine.BLOCK", 30)
+    monkeypatch.setattr(
+        "calibrant.calibrators._affine._curved", lambda x, *rest: counted.append(len(x)) or _curved(x, *rest)
+    )
+    counted = []
+    torch.testing.assert_close(_coordinates(x, ridge, 0.2, often), whole)
+    assert counted == [10] * 5

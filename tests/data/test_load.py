@@ -18,6 +18,7 @@ from PIL import Image
 from small_data import write_images
 
 from calibrant import data
+from calibrant.catalog import DATA_SETS
 from calibrant.data._load import cached
 from calibrant.types import InputError
 
@@ -134,7 +135,10 @@ def test_without_a_network_the_hub_costs_one_line_and_little_time(own_cache, mon
 def test_what_comes_from_the_hub_says_at_which_commit(small_data, own_cache, monkeypatch):
     import datasets
 
+    asked = []
+
     def from_hub(name, *_, revision=None):
+        asked.append(revision)
         files = {key: str(small_data / "cifar10" / f"{key}.parquet") for key in ("train", "test")}
         tables = {key: load("parquet", data_files={"train": files[key]})["train"] for key in files}
         url = f"hf://datasets/{name}@{'0123456789' * 4}/plain_text/train-00000-of-00001.parquet"
@@ -146,7 +150,41 @@ def test_what_comes_from_the_hub_says_at_which_commit(small_data, own_cache, mon
     monkeypatch.setattr(datasets, "load_dataset", from_hub)
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: io.BytesIO())
     monkeypatch.delenv("CALIBRANT_DATA", raising=False)
-    assert data.cifar10(val=10).facts["source"] == f"hub uoft-cs/cifar10 at {'0123456789' * 4}"
+    commit = "0123456789" * 4
+    here = f"hub uoft-cs/cifar10 at {commit}"
+    assert data.cifar10(val=10).facts["source"] == f"{here}, the newest then; revision='{commit}' is it for good"
+    assert asked == [None]
+    assert data.cifar10(val=10, revision=commit).facts["source"] == here
+    assert data.cifar10(val=10, revision="v1").facts["source"] == f"{here}, revision v1"
+    assert asked == [None, commit, "v1"]
+
+
+def test_every_data_set_of_the_hub_takes_a_commit_of_it_and_no_folder_beside(tmp_path, own_cache, monkeypatch):
+    import datasets
+
+    asked = {}
+
+    def from_hub(name, *_, revision=None):
+        asked[name] = revision
+        raise OSError("not today")
+
+    monkeypatch.setattr(datasets, "load_dataset", from_hub)
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: io.BytesIO())
+    monkeypatch.delenv("CALIBRANT_DATA", raising=False)
+    for made in (data.cifar10, data.cifar100, data.svhn, data.tiny_imagenet, data.newsgroups, data.sst):
+        one_line(lambda made=made: made(revision="abc"), "not today")
+        one_line(lambda made=made: made(tmp_path, revision="abc"), "revision='abc'", str(tmp_path), "leave one out")
+    assert len(asked) == 6
+    assert set(asked.values()) == {"abc"}
+    one_line(data.sst, "not today")
+    assert asked["stanfordnlp/sst"] == "refs/convert/parquet"
+
+
+def test_where_data_come_from_is_not_what_they_are():
+    plain = DATA_SETS.method("svhn")
+    assert "revision" not in plain.canonical
+    assert plain == DATA_SETS.method("svhn(revision=None)")
+    assert "revision='abc'" in DATA_SETS.canonical("svhn(revision='abc')")
 
 
 def test_the_environment_names_the_folder(small_data, monkeypatch):
@@ -200,6 +238,7 @@ def test_the_cache_gives_back_what_was_built(own_cache):
 
 KILLED_WHILE_WRITING = """
 import os, signal, torch, safetensors.torch
+from calibrant.catalog import DATA_SETS
 from calibrant.data._load import cached
 whole = safetensors.torch.save_file
 def half(tensors, path, **kwargs):

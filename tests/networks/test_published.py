@@ -1,6 +1,7 @@
 """The networks are the published ones: parameter counts, the recursion of the Tree-LSTM, and that they learn."""
 
 import random
+import sys
 
 import pytest
 import torch
@@ -75,6 +76,24 @@ def test_a_checkpoint_that_is_not_there_is_one_clear_line(tmp_path):
     with pytest.raises(InputError, match="cannot load") as caught:
         networks.bert(2, checkpoint=str(tmp_path / "nowhere"))
     assert "\n" not in str(caught.value)
+
+
+def test_a_checkpoint_of_the_hub_is_asked_for_by_commit_and_a_folder_is_not(tmp_path, monkeypatch):
+    import transformers
+
+    asked = []
+
+    def from_hub(name, *, revision, **_):
+        asked.append((name, revision))
+        raise OSError("not today")
+
+    monkeypatch.setattr(sys.modules["calibrant.networks.bert"], "reachable", lambda: True)
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", from_hub)
+    with pytest.raises(InputError, match="not today"):
+        networks.bert(2, checkpoint="somebody/bert", revision="abc")
+    assert asked == [("somebody/bert", "abc")]
+    with pytest.raises(InputError, match="is a folder; leave revision out"):
+        networks.bert(2, checkpoint=str(tmp_path), revision="abc")
 
 
 def recursive(network, trees, node):

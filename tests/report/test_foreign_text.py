@@ -10,6 +10,7 @@ import subprocess
 from base64 import b64encode
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import polars
 import pytest
@@ -17,11 +18,14 @@ import torch
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from calibrant import Predictions, assess
+from calibrant import Predictions, assess, study
 from calibrant._text import cell, latex, markdown, markup, visible
 from calibrant.assessment import Assessment
+from calibrant.catalog import METRICS
 from calibrant.html import Mark, Section, data, figure, numbers, page, table
 from calibrant.io import csv_text
+from calibrant.metrics import metric
+from calibrant.study import Model, Study, report
 from calibrant.study.report import _study_table
 from calibrant.study.tables import Cell, Table
 
@@ -149,26 +153,70 @@ def test_latex_has_no_command_of_theirs(text):
     made = study_table(text).latex()
     assert made.isprintable() or set(made) - {"\n"} <= {c for c in made if c.isprintable()}
     commands = set(re.findall(r"\\[a-zA-Z]+", made.replace(r"\\ ", " ").replace("\\\\\n", "\n")))
-    ours = "begin end toprule midrule bottomrule quad textbf textit multicolumn footnotesize pm"
+    ours = "begin end toprule midrule bottomrule quad textbf textit footnotesize pm"
+    ours += " centering caption resizebox ifdim width linewidth else fi par smallskip parbox"
     ours += " textbackslash textasciitilde textasciicircum textbar textless textgreater"
     assert commands <= {f"\\{word}" for word in ours.split()}
-    bare = re.sub(r"\\[{}\\%_#&$]", "", made)
+    bare = re.sub(r"\\[{}\\%_#&$]", "", made.replace(r"\ifdim\width>", "").replace("{!}{%", "{!}{"))
     assert bare.count("{") == bare.count("}")
     assert bare.count("&") == 2  # of the head and the row
     assert not re.search(r"[%#~^|<>_]", bare)
 
 
+def compiled(body: str, folder: Path) -> str:
+    """Let LaTeX set tables; return what it says, which names each file it reads and each line that is too long."""
+    head = r"\documentclass{article}\usepackage{booktabs,amssymb,graphicx}\begin{document}"
+    (folder / "t.tex").write_text(f"{head}\n{body}\n\\end{{document}}", encoding="utf-8")
+    options = [] if "tectonic" in str(LATEX) else ["-interaction=nonstopmode", "-halt-on-error"]
+    done = subprocess.run(
+        [str(LATEX), *options, "t.tex"], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "(/etc/passwd" not in done.stdout
+    return done.stdout
+
+
 @pytest.mark.skipif(LATEX is None, reason="no LaTeX compiler on the path")
 def test_latex_compiles(tmp_path):
-    body = "\n\n".join(study_table(text).latex() for text in HOSTILE)
-    head = r"\documentclass{article}\usepackage{booktabs,amssymb}\begin{document}"
-    (tmp_path / "t.tex").write_text(f"{head}\n{body}\n\\end{{document}}", encoding="utf-8")
-    command = (
-        [LATEX, "t.tex"] if "tectonic" in LATEX else [LATEX, "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
-    )
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout[-2000:]
-    assert "(/etc/passwd" not in done.stdout, "the compiler names each file it reads"
+    compiled("\n\n".join(study_table(text).latex() for text in HOSTILE), tmp_path)
+
+
+@pytest.fixture(scope="module")
+def hostile_study(tmp_path_factory):
+    """The folder of a study whose models, data and settings of a metric have hostile names, with two seeds."""
+    folder = tmp_path_factory.mktemp("hostile")
+
+    def predicted(seed: int) -> str:
+        g = torch.Generator().manual_seed(seed)
+        z = torch.randn(30, 3, generator=g)
+        Predictions(z, torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1)).save(folder / f"{seed}.npz")
+        return str(folder / f"{seed}.npz")
+
+    pairs = enumerate([(text, seed) for text in HOSTILE for seed in range(2)])
+    models = [Model(text, predicted(2 * i), predicted(2 * i + 1), seed, text) for i, (text, seed) in pairs]
+    measured = ("ece", *(f"noted(note={text!r})" for text in HOSTILE[3:5]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(METRICS, "_methods", {name: METRICS[name] for name in METRICS})
+        patch.setattr(report, "study_report", lambda *_: "no page")
+
+        @metric("noted")
+        def noted(logits, labels, *, note: str = ""):
+            return logits.mean()
+
+        study.run(Study("s", calibrators=("Identity", "Temperature"), metrics=measured, models=models), out=folder)
+    return folder
+
+
+def test_latex_of_a_study_says_what_it_needs_and_what_a_cell_holds(hostile_study):
+    text = (hostile_study / "tables.tex").read_text(encoding="utf-8")
+    assert text.startswith(r"% \usepackage{booktabs, amssymb, graphicx}")
+    assert text.count(r"\begin{table}") == text.count(r"\caption{") == text.count(r"\end{table}") == 3
+    assert r"\caption{ECE in \%; mean $\pm$ standard deviation over seeds; temperature in brackets" in text
+
+
+@pytest.mark.skipif(LATEX is None, reason="no LaTeX compiler on the path")
+def test_latex_of_a_study_compiles_and_no_table_is_wider_than_a_line(hostile_study):
+    assert "Overfull" not in compiled((hostile_study / "tables.tex").read_text(encoding="utf-8"), hostile_study)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -211,4 +259,5 @@ def test_a_calibrator_may_be_called_anything(text):
 def test_names_of_methods_read_as_they_are_written():
     assert markdown("label_smoothing(epsilon=0.05)") == "label_smoothing(epsilon=0.05)"
     assert latex("focal(gamma=3)") == "focal(gamma=3)"
+    assert latex("a--b-c, f(x='') ?`") == "a-{}-b-c, f(x='{}') ?{}`"  # no dash, no quotation marks, nothing turned
     assert visible("Gruß ± 日本 – 5 %") == "Gruß ± 日本 – 5 %"

@@ -89,6 +89,7 @@ def test_bert_on_subwords(tmp_path, small_data, tiny_bert):
     ((run,), (one,)) = Study.load(tmp_path / "study.toml").runs(), result.measured
     assert run.dataset.settings["tokenizer"] == run.network.settings["checkpoint"] == str(tiny_bert)
     assert one.rows[0]["value"] <= 1
+    assert Store(tmp_path / "out").record(run)["facts"]["network"] == str(tiny_bert)  # where its weights are from
 
 
 def test_what_bert_lacks_is_said_in_a_line(tmp_path, small_data, tiny_bert, monkeypatch):

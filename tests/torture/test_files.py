@@ -22,13 +22,13 @@ from typer.testing import CliRunner
 
 from calibrant import InputError, Predictions, calibrators
 from calibrant.calibrators._files import _checksum
+from calibrant.catalog import CALIBRATORS
 from calibrant.cli import app
 
 FORMATS = [".npz", ".npy", ".safetensors", ".pt", ".csv", ".parquet"]
 FILES, SEALED = 5000, 1000
-NAMES = ["Temperature", "Vector", "StructuredMatrix", "Isotonic", "SharedIsotonic", "VennAbers", "HistogramBinning"]
-NAMES += ["TopLabelBinning", "ScalingBinning", "BayesianBinning", "Spline", "Monotone", "EnsembleTemperature", "Auto"]
-NAMES += ["Matrix", "Dirichlet", "SmoothedTemperature", "FocalMap", "BiasCorrectedTemperature", "Chain"]
+CHEAP = {"Auto": "Auto(folds=2)", "Chain": "Chain(first='Temperature', second='Vector')"}
+CHEAP |= {"PriorShift": "PriorShift(calibrator='Vector')", "GroupCalibrated": "GroupCalibrated(calibrator='Vector')"}
 LONGEST = 60  # seconds, after which something is stuck
 PRINTED = 5  # failures
 
@@ -269,26 +269,38 @@ def calibrated(path: Path, p: Predictions, fails: list[str]) -> Counts:
     return Counts(tried=1, recovered=int(sound), silent=int(not sound))
 
 
-def sealed(seed: int, share: float, folder: Path) -> Counts:
-    """Change what saved calibrators hold, seal them as a forger would, and apply them."""
-    r, counts, fails = random.Random(seed), Counts(), list[str]()
-    data, fresh = drawn(80, 3, 0), drawn(30, 3, 1).double()
-    held: list[tuple[dict[str, str], dict[str, torch.Tensor]]] = []
-    for name in NAMES:
-        path = folder / "good.safetensors"
-        text = {"Auto": "Auto(folds=2)", "Chain": "Chain(first='Temperature', second='Vector')"}.get(name, name)
-        calibrators.save(calibrators.fit(text, data), path)
-        with safe_open(path, "pt") as file:
-            meta = dict(file.metadata())
-            held.append((meta, {key: file.get_tensor(key) for key in file.keys()}))  # noqa: SIM118
+def groups(p: Predictions) -> Predictions:
+    """Predictions whose every other example is of another group, with names of their classes."""
+    names = [f"class {j}" for j in range(p.k)]
+    return Predictions(p.logits, p.labels, groups=["a", "b"] * (len(p) // 2), class_names=names)
+
+
+def fitted(name: str, path: Path) -> tuple[dict[str, str], dict[str, torch.Tensor], Predictions]:
+    """Return what the file of a calibrator holds, and predictions that it can be applied to."""
+    k = 2 if name in ("Beta", "Platt", "Quadratic") else 3
+    data, fresh = groups(drawn(80, k, 0)), groups(drawn(30, k, 1).double())
+    calibrators.save(calibrators.fit(CHEAP.get(name, name), data), path, fitted_on=data)
+    with safe_open(path, "pt") as file:
+        meta = dict(file.metadata())
         del meta["sha256"]
+        return meta, {key: file.get_tensor(key) for key in file.keys()}, fresh  # noqa: SIM118
+
+
+def sealed(seed: int, share: float, folder: Path) -> Counts:
+    """Change what saved calibrators of every kind hold, seal them as a forger would, and apply them."""
+    r, counts, fails = random.Random(seed), Counts(), list[str]()
+    held = [fitted(name, folder / "good.safetensors") for name in CALIBRATORS]
     for _ in range(round(share * SEALED)):
-        meta, tensors = (dict(part) for part in r.choice(held))
+        first, kept, fresh = r.choice(held)
+        meta, tensors = dict(first), dict(kept)
         if tensors and r.random() < 0.6:
             key = r.choice(list(tensors))
             tensors[key] = changed_tensor(tensors[key], r)
         elif r.random() < 0.2:
             meta["version"] = r.choice(["0", "-1", "9" * 5000, "²", "", "1.5"])
+        elif r.random() < 0.3:
+            key = r.choice(["rows", "class_names", "fitted_on"])
+            meta[key] = r.choice(["", "x", "[]", "[1]", "{}", "null", '["a","a","b"]', "0" * 9999, meta[key][:-1]])
         else:
             meta["calibrator"] = json.dumps(changed_tree(json.loads(meta["calibrator"]), r))
         path = folder / "sealed.safetensors"

@@ -8,10 +8,8 @@ from torch import Tensor
 
 from calibrant import _softmax
 from calibrant._softmax import Outcomes, Visit
-from calibrant.predictions import PARTS, Predictions, mapped_logits
+from calibrant.predictions import BLOCK, PARTS, Predictions, mapped_logits
 from calibrant.types import Map
-
-_ELEMENTS = 1 << 22  # of a block: 32 MB in float64
 
 
 class Mapped(Predictions):
@@ -62,7 +60,7 @@ class Mapped(Predictions):
         return Outcomes.joined(parts)
 
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        size = max(1, _ELEMENTS // self.k)
+        size = max(1, BLOCK // self.k)
         groups, names = self.source.groups, self.source.group_names
         for first in range(0, len(self), size):
             rows = slice(first, min(first + size, len(self)))

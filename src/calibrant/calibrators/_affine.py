@@ -15,7 +15,7 @@ from calibrant.calibrators._apply import its_classes
 from calibrant.calibrators._fit import certify, fits, impossible
 from calibrant.calibrators._scaling import nll_temperature
 from calibrant.catalog import CALIBRATORS
-from calibrant.predictions import Predictions
+from calibrant.predictions import BLOCK, Predictions
 from calibrant.types import ByClass, InputError, Logits, NonNegative, PerClass, Positive, PositiveNumber
 
 __all__ = ["BiasCorrectedTemperature", "Dirichlet", "Matrix", "Vector"]
@@ -101,8 +101,9 @@ def fit_affine(
         each = torch.full_like(norm, 1 / n) if often is None else often / n
         r = e.div_(norm.mul_(n) if often is None else norm / each)
         r.scatter_add_(1, index, -each)
-        by_w = r.mT @ x if w.ndim == 2 else (r * x).sum(0) if w.ndim else (r * x).sum()
-        by = packed(by_w + 2 * ridge * change, r.sum(0) + 2 * ridge_bias * c)
+        by_c = r.sum(0)
+        by_w = r.mT @ x if w.ndim == 2 else r.mul_(x).sum(0) if w.ndim else r.mul_(x).sum()
+        by = packed(by_w + 2 * ridge * change, by_c + 2 * ridge_bias * c)
         return float(value), ((by * scale).unsqueeze(1) @ inverse.mT).flatten()
 
     at = torch.zeros(scale.numel(), dtype=torch.float64)
@@ -122,22 +123,13 @@ def _coordinates(x: Tensor, ridge: Tensor, ridge_bias: float, often: Tensor | No
     exact for the two of a diagonal w, an average over classes for a matrix. A number w has a row to itself.
     """
     n, k = x.shape
-    p = x.softmax(-1)
-    noise = p * (1 - p) / n if often is None else p * (1 - p) * (often / n)
+    each = torch.full((n, 1), 1 / n, dtype=torch.float64) if often is None else often / n
+    size = max(1, BLOCK // k)
+    parts = [_curved(*rows, ridge.ndim) for rows in zip(x.split(size), each.split(size), strict=True)]
+    hessian, curve = (torch.stack(part).sum(0) for part in zip(*parts, strict=True))
     if ridge.ndim == 0:
-        bend = (p * x.square()).sum(-1) - (p * x).sum(-1).square()
-        curve = bend.mean() if often is None else (often[:, 0] * bend).mean()
-        scale = torch.cat([curve.view(1) + 2 * ridge, noise.sum(0) + 2 * ridge_bias])[:, None]
+        scale = torch.cat([curve + 2 * ridge, hessian + 2 * ridge_bias])[:, None]
         return scale.clamp_min(1e-12).rsqrt(), torch.ones(1, 1, dtype=torch.float64)
-    if ridge.ndim == 1:
-        moment = noise * x
-        cross = moment.sum(0)
-        hessian = torch.stack([(moment * x).sum(0), cross, cross, noise.sum(0)], -1).view(k, 2, 2)
-        curve = hessian.diagonal(dim1=1, dim2=2)
-    else:
-        features = torch.cat([x, torch.ones(n, 1, dtype=torch.float64)], 1)
-        hessian = (features * noise.sum(1, keepdim=True)).mT @ features  # of all classes together
-        curve = noise.mT @ features.square()
     penalty = torch.cat([ridge.reshape(k, -1), torch.full((k, 1), ridge_bias, dtype=torch.float64)], 1)
     scale = (curve + 2 * penalty).clamp_min(FLATTEST).rsqrt()
     share = curve.sqrt() * scale  # of the curvature, what the data bring
@@ -147,6 +139,23 @@ def _coordinates(x: Tensor, ridge: Tensor, ridge_bias: float, often: Tensor | No
     # an average is not to be trusted where it says that nothing varies
     correlation.diagonal(dim1=-2, dim2=-1).fill_(1.1 if ridge.ndim == 2 else 1 + 1e-9)
     return scale, torch.linalg.cholesky(correlation)
+
+
+def _curved(x: Tensor, each: Tensor, kind: int) -> tuple[Tensor, Tensor]:
+    """What rows x, each of a weight, add to the Hessian of every class and to its diagonal."""
+    p = x.softmax(-1)
+    if kind == 0:
+        bend = (p * x.square()).sum(-1) - (p * x).sum(-1).square()
+        return (p * (1 - p) * each).sum(0), each.mT @ bend
+    noise = p.mul_(1 - p).mul_(each)
+    if kind == 1:
+        moment = noise * x
+        cross = moment.sum(0)
+        hessian = torch.stack([(moment.mul_(x)).sum(0), cross, cross, noise.sum(0)], -1).view(-1, 2, 2)
+        return hessian, hessian.diagonal(dim1=1, dim2=2)
+    features = torch.cat([x, torch.ones(len(x), 1, dtype=torch.float64)], 1)
+    of_all = (features * noise.sum(1, keepdim=True)).mT @ features  # of all classes together
+    return of_all, noise.mT @ features.square()
 
 
 def shrinkage(n: float, k: int, strength: float = 1.0) -> tuple[Tensor, float]:

@@ -254,7 +254,7 @@ def _held(families: Sequence[Family], p: Predictions, folds: int) -> tuple[Tenso
     held, fitted = torch.empty(len(p), len(families), dtype=torch.float64), dict[str, Any]()
     for rest, inside in split_folds(p, folds):
         fitted, out = _fitted(families, rest, fitted), p[inside]
-        after = [out.mapped(fitted[family.name]) for family in families]
+        after = (out.mapped(fitted[family.name]) for family in families)
         if p.k == 2:
             told = [_log_odds(one.logits) * (2 * out.labels - 1) for one in after]
         else:

@@ -104,7 +104,7 @@ def pool(*members: Predictions) -> Predictions:
             raise InputError("the members must predict the same examples in the same order; their labels differ")
     stack = torch.stack([member.logits.double().log_softmax(-1) for member in members])
     mean = stack.logsumexp(0) - torch.log(torch.tensor(len(members), dtype=torch.float64))
-    return first.mapped(lambda _: mean)
+    return first.having(mean)
 
 
 def fitted_on(calibrator: object) -> set[str]:

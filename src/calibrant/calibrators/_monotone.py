@@ -56,7 +56,8 @@ class Monotone:
         """Find the slopes; `warm_start` is a fit to begin from, `smoothness` multiplies the penalty."""
         unit = nll_temperature(p).unit
         possible = ~p.logits.gather(1, p.labels[:, None]).squeeze(1).isneginf()
-        v = p.mapped(lambda z: -(z.double() / unit).log_softmax(-1).clamp_min(-DEEPEST))[possible]
+        v = p.mapped(lambda z: -(z.double() / unit).log_softmax(-1).clamp_min(-DEEPEST))
+        v = v if bool(possible.all()) else v[possible]
         knots = _knots(v, pieces)
         found = _slopes(v, knots, smoothness, warm_start)
         status = "at bound" if bool((found.x <= STEEPEST).any()) else "converged"

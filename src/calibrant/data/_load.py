@@ -36,13 +36,14 @@ class Source:
     hub: str
     splits: tuple[tuple[str, ...], ...] = (("train",), ("test",))  # each with the names it goes by
     config: str | None = None
-    revision: str | None = None
+    revision: str | None = None  # a commit of the hub that was asked for
     originals: tuple[Original, ...] = ()  # looked for in the folders and in the root itself
+    otherwise: str | None = None  # the branch of the hub to read where no commit was asked for
 
     @property
     def key(self) -> list[Any]:
         """What tells its tables from another's."""
-        return [self.folders, self.hub, self.splits, self.config, self.revision]
+        return [self.folders, self.hub, self.splits, self.config, self.revision or self.otherwise]
 
 
 def load(source: Source, root: Path | None, convert: Callable[..., Converted], **settings: Any) -> Converted:
@@ -52,6 +53,10 @@ def load(source: Source, root: Path | None, convert: Callable[..., Converted], *
     files' names, sizes and times, the conversion and its settings. Raises `InputError` if nothing can be read.
     """
     root = data_root(root)
+    if root is not None and source.revision is not None:
+        raise InputError(
+            f"revision={source.revision!r} is of the hub's {source.hub}, but {root} is read; leave one out"
+        )
     original, files = (None, None) if root is None else _found(source, root)
     stamps = files and {
         key: [(str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns) for f in files[key]] for key in files
@@ -62,7 +67,7 @@ def load(source: Source, root: Path | None, convert: Callable[..., Converted], *
     def build() -> Converted:
         tables = _opened(source, original, files)
         tensors, facts = convert(tables, **settings)
-        where = f"hub {source.hub}{_commit(tables)}" if root is None else f"folder {root.name}"
+        where = _said(source, tables) if root is None else f"folder {root.name}"
         where += f", {original.said}" if original else ""
         return tensors, {"source": where} | facts
 
@@ -182,7 +187,7 @@ def _opened(source: Source, original: Original | None, files: Files | None) -> T
             return tables
     try:
         with _offline_if_unreachable():
-            tables = datasets.load_dataset(source.hub, source.config, revision=source.revision)
+            tables = datasets.load_dataset(source.hub, source.config, revision=source.revision or source.otherwise)
     except Exception as error:
         reason = " ".join(str(error).split())[:160]
         raise InputError(
@@ -192,13 +197,15 @@ def _opened(source: Source, original: Original | None, files: Files | None) -> T
     return {names[0]: next(tables[name] for name in names if name in tables) for names in source.splits}
 
 
-def _commit(tables: Tables) -> str:
-    """Say at which commit of the hub the files of tables lie, where they tell."""
-    for table in tables.values():
-        for url in getattr(getattr(table, "info", None), "download_checksums", None) or ():
-            if found := re.search("@([0-9a-f]{40})/", str(url)):
-                return f" at {found[1]}"
-    return ""
+def _said(source: Source, tables: Tables) -> str:
+    """Say where on the hub tables lie, at which commit, where they tell, and whether that is the one asked for."""
+    infos = [getattr(table, "info", None) for table in tables.values()]
+    urls = [url for info in infos for url in getattr(info, "download_checksums", None) or ()]
+    commit = next((found[1] for url in urls if (found := re.search("@([0-9a-f]{40})/", str(url)))), "")
+    at = f" at {commit}" if commit else ""
+    if source.revision is None:
+        return f"hub {source.hub}{at}, the newest then" + (f"; revision={commit!r} is it for good" if commit else "")
+    return f"hub {source.hub}{at}" + ("" if source.revision == commit else f", revision {source.revision}")
 
 
 @contextmanager

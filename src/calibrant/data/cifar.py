@@ -32,6 +32,7 @@ def cifar10(
     protocol: Protocol = "mukhoti",
     seed: Seed | None = None,
     augment: bool = True,
+    revision: str | None = None,
 ) -> Splits:
     """CIFAR-10: 45,000 / 5,000 / 10,000 images of 10 classes, split and standardized as a paper's authors do.
 
@@ -41,9 +42,10 @@ def cifar10(
     same kind. Rows are counted in the order of the files, which for the authors is the official one. `train` keeps the
     first so many of the shuffled training examples (Wang et al. 2021, Figure 1d), None all. Training batches are
     cropped after padding by 4 and mirrored, unless `augment` is off. Raises `InputError` for what cannot be read, for
-    a `val` that leaves nothing to train on, and for a `train` that is not there.
+    a `val` that leaves nothing to train on, and for a `train` that is not there. `revision` is a commit of the hub's
+    copy, which is read where no folder is given.
     """
-    source = Source(("cifar10",), "uoft-cs/cifar10", originals=(_CIFAR10,))
+    source = Source(("cifar10",), "uoft-cs/cifar10", revision=revision, originals=(_CIFAR10,))
     return _cifar(source, root, ("label",), 10, train, val, protocol, seed, augment)
 
 
@@ -56,9 +58,10 @@ def cifar100(
     protocol: Protocol = "mukhoti",
     seed: Seed | None = None,
     augment: bool = True,
+    revision: str | None = None,
 ) -> Splits:
     """CIFAR-100: as `cifar10`, with the 100 fine classes."""
-    source = Source(("cifar100",), "uoft-cs/cifar100", originals=(_CIFAR100,))
+    source = Source(("cifar100",), "uoft-cs/cifar100", revision=revision, originals=(_CIFAR100,))
     return _cifar(source, root, ("fine_label",), 100, train, val, protocol, seed, augment)
 
 

@@ -34,6 +34,7 @@ def newsgroups(
     dimension: Count = 100,
     tokenizer: str | None = None,
     length: Count = LENGTH,
+    revision: str | None = None,
 ) -> Splits:
     """20 Newsgroups as Mukhoti et al. (2020) prepare it, or split by date.
 
@@ -45,14 +46,15 @@ def newsgroups(
     There are several collections. The paper's numbers are of the original one, 19,997 messages (15,098 / 900 / 3,999),
     read from the folder `20_newsgroups` where the data folder has it. The "by date" one has 18,846 (14,177 / 900 /
     3,769), read from `20news-bydate-train` and `-test` or parquet files. The hub's copy of that has lost headers,
-    signatures and quotations, so that it is harder. The record says which it was, and whether headers were cut.
+    signatures and quotations, so that it is harder; `revision` is a commit of it. The record says which it was, and
+    whether headers were cut.
 
     `vectors` names a GloVe file of `dimension` numbers a word, found as given or in the data folder; without one the
     vectors are random, and the record says so. `tokenizer` names a Transformers tokenizer (`bert-base-uncased`, or its
     folder) whose ids, at most 512 or `length` of them, replace the words. Raises `InputError` for what cannot be read.
     """
     folders = "20newsgroups-raw", "20newsgroups", "newsgroups"
-    source = Source(folders, "SetFit/20_newsgroups", originals=(_ORIGINAL, _BY_DATE))
+    source = Source(folders, "SetFit/20_newsgroups", revision=revision, originals=(_ORIGINAL, _BY_DATE))
     settings: dict[str, Any] = {"length": length, "tokenizer": tokenizer}
     tensors, facts = load(source, root, _convert, **settings)
     parts = {name: Split(tensors[f"{name}.tokens"], tensors[f"{name}.labels"]) for name in ("train", "test")}

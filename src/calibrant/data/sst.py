@@ -63,6 +63,7 @@ def sst(
     dimension: Count = 300,
     lookup: Literal["all", "mukhoti"] = "all",
     seed: Seed = 0,
+    revision: str | None = None,
 ) -> Splits:
     """SST, binary (6,920 / 872 / 1,821 trees, no neutral roots; Mukhoti et al. 2020), or the 5 classes of all 11,855.
 
@@ -73,6 +74,7 @@ def sst(
     as facts say. With `lookup="mukhoti"` the first word of the file is drawn, too, as in their code, which takes its
     index of 0 for missing; in GloVe's files that is a comma or "the". Reads only the trees: a column `tree` or
     `ptb_tree`, or the original train.txt, dev.txt and test.txt. Raises `InputError` for what is not a tree.
+    `revision` is a commit of the hub's copy, which is read where no folder is given.
 
     With 2 classes confidences are those given that a sentence is not neutral. The authors' code leaves them
     unnormalized (the third probability is set aside after softmax), so that its ECE is of lower confidences. These are
@@ -83,7 +85,7 @@ def sst(
         raise InputError(f"sst: classes must be 2, 3 or 5, got {classes}")
     folders = ("sst5", "sst") if classes == 5 else ("sst5", "sst", "sst2")
     splits = (("train",), ("validation", "dev"), ("test",))
-    source = Source(folders, "stanfordnlp/sst", splits, "ptb", "refs/convert/parquet", (_TREES,))
+    source = Source(folders, "stanfordnlp/sst", splits, "ptb", revision, (_TREES,), otherwise="refs/convert/parquet")
     tensors, facts = load(source, root, _convert)
     parts = [_split(tensors, names[0], classes) for names in source.splits]
     words = facts.pop("words")

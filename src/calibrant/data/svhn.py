@@ -13,13 +13,14 @@ __all__ = ["svhn"]
 
 
 @DATA_SETS.register
-def svhn(root: Path | None = None, *, val: Count | None = None, seed: Seed = 1) -> Splits:
+def svhn(root: Path | None = None, *, val: Count | None = None, seed: Seed = 1, revision: str | None = None) -> Splits:
     """SVHN as Mukhoti et al. (2020) load it: a tenth of the rows validate, CIFAR-10's statistics, no augmentation.
 
     The first `val` (by default a tenth, rounded down) of the rows shuffled with `seed` validate. Used for training by
-    Wang et al. (2021) and as out-of-distribution data for CIFAR-10 by Mukhoti et al. (2020) and AdaFocal.
+    Wang et al. (2021) and as out-of-distribution data for CIFAR-10 by Mukhoti et al. (2020) and AdaFocal. `revision` is
+    a commit of the hub's copy, which is read where no folder is given.
     """
-    source = Source(("svhn",), "ufldl-stanford/svhn", config="cropped_digits", originals=(_MAT,))
+    source = Source(("svhn",), "ufldl-stanford/svhn", config="cropped_digits", revision=revision, originals=(_MAT,))
     tensors, facts = load(source, root, convert_images, image=("image",), label=("label",), size=32, classes=10)
     everything = Split(tensors["train.images"], tensors["train.labels"])
     held = len(everything) // 10 if val is None else val

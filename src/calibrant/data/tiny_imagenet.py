@@ -16,18 +16,21 @@ __all__ = ["tiny_imagenet"]
 
 
 @DATA_SETS.register
-def tiny_imagenet(root: Path | None = None, *, val: Share = 0.1) -> Splits:
+def tiny_imagenet(root: Path | None = None, *, val: Share = 0.1, revision: str | None = None) -> Splits:
     """Tiny-ImageNet: 90,000 / 10,000 / 10,000 images, with the official validation set as the test set.
 
     In every class the images numbered 0 .. 449 train and 450 .. 499 validate (`val` = 0.1; as AdaFocal's code and
     Komisarenko & Kull 2024), by the number in the file's name; where files have no such names, by the order of the
     rows. The code of Mukhoti et al. (2020) instead validates and tests on the same official validation set. ImageNet's
-    pixel statistics; training images of 64 pixels are cropped after padding by 4 and mirrored.
+    pixel statistics; training images of 64 pixels are cropped after padding by 4 and mirrored. `revision` is a commit
+    of the hub's copy, which is read where no folder is given.
     """
     if not 0 < val < 1:
         raise InputError(f"tiny_imagenet: val is the share of every class, between 0 and 1, got {val}")
     splits = (("train",), ("validation", "valid"))
-    source = Source(("tiny-imagenet", "tiny_imagenet"), "zh-plus/tiny-imagenet", splits, originals=(_FOLDERS,))
+    source = Source(
+        ("tiny-imagenet", "tiny_imagenet"), "zh-plus/tiny-imagenet", splits, revision=revision, originals=(_FOLDERS,)
+    )
     tensors, facts = load(source, root, convert_images, image=("image",), label=("label",), size=64, classes=200)
     everything = Split(tensors["train.images"], tensors["train.labels"])
     held = held_out(everything.labels, tensors["train.numbers"], val)

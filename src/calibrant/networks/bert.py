@@ -12,27 +12,31 @@ __all__ = ["bert"]
 
 
 class _Bert(nn.Module):
-    def __init__(self, body: nn.Module, padding: int) -> None:
+    def __init__(self, body: nn.Module, padding: int, origin: str) -> None:
         super().__init__()
-        self.body, self.padding = body, padding
+        self.body, self.padding, self.origin = body, padding, origin
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.body(tokens, attention_mask=(tokens != self.padding).long()).logits
 
 
 @NETWORKS.register
-def bert(classes: int, *, checkpoint: str = "bert-base-uncased", pretrained: bool = True) -> nn.Module:
+def bert(
+    classes: int, *, checkpoint: str = "bert-base-uncased", pretrained: bool = True, revision: str | None = None
+) -> nn.Module:
     """A BERT-like classifier from the hub or a local folder; `pretrained=False` takes its architecture only.
 
     Token ids as `calibrant.data.newsgroups(tokenizer=...)` makes them; the padding id of the checkpoint is masked.
     AdaFocal trains `bert-base-uncased` on 20 Newsgroups; 109 M parameters. Raises `InputError` if the checkpoint cannot
-    be loaded.
+    be loaded. `revision` is a commit of the hub's, and may not be said of a folder.
     """
+    if revision is not None and Path(checkpoint).is_dir():
+        raise InputError(f"revision={revision!r} is of the hub, but {checkpoint} is a folder; leave revision out")
     try:
         from transformers import AutoConfig, AutoModelForSequenceClassification
     except ImportError as error:
         raise InputError(f"bert needs {error.name}: pip install 'calibrant[text]'") from None
-    here = {"local_files_only": Path(checkpoint).is_dir() or not reachable()}
+    here = {"local_files_only": Path(checkpoint).is_dir() or not reachable(), "revision": revision}
     try:
         config = AutoConfig.from_pretrained(checkpoint, num_labels=classes, **here)
         make = AutoModelForSequenceClassification
@@ -42,4 +46,5 @@ def bert(classes: int, *, checkpoint: str = "bert-base-uncased", pretrained: boo
         raise InputError(
             f"cannot load {checkpoint!r} ({reason}); give the folder of a checkpoint if there is no network"
         ) from None
-    return _Bert(body, config.pad_token_id or 0)
+    commit = getattr(config, "_commit_hash", None)
+    return _Bert(body, config.pad_token_id or 0, checkpoint + (f" at {commit}" if commit else ""))

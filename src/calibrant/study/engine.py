@@ -321,7 +321,8 @@ def _predicted(network: nn.Module, splits: Splits, sets: dict[str, Split]) -> di
 
 
 def _facts(splits: Splits, network: nn.Module) -> dict[str, Any]:
-    return {
+    origin = getattr(network, "origin", None)  # of weights that were trained before
+    return ({"network": origin} if isinstance(origin, str) else {}) | {
         "classes": list(splits.classes),
         "data": dict(splits.facts),
         "examples": {name: len(getattr(splits, name)) for name in ("train", "val", "test")},

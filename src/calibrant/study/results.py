@@ -11,7 +11,7 @@ from calibrant.io import atomic_write, csv_text, writable
 from calibrant.study.config import Run, Study
 from calibrant.study.progress import Trial, in_words
 from calibrant.study.rows import Measured, Row
-from calibrant.study.tables import Table
+from calibrant.study.tables import PACKAGES, Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class Result:
             draft.write_text(csv_text(frame), encoding="utf-8")
         texts = {
             "tables.md": "\n".join(table.markdown() for table in self.tables),
-            "tables.tex": "\n".join(table.latex() for table in self.tables),
+            "tables.tex": "\n".join([PACKAGES, *(table.latex() for table in self.tables)]),
             "report.html": page,
         }
         for name, text in texts.items():

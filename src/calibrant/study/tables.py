@@ -10,11 +10,12 @@ from typing import Any
 
 from calibrant import metrics
 from calibrant._text import latex, markdown, visible
-from calibrant.metrics import About
+from calibrant.metrics import About, in_words
 from calibrant.study.models import MODELS
 
 LEVEL = 0.05  # of the t-tests
 LEARNED = "learned_"  # begins the columns of a row that hold what a calibrator reports besides its temperature
+PACKAGES = "% \\usepackage{booktabs, amssymb, graphicx}; names in other scripts than Latin want LuaLaTeX or XeLaTeX\n"
 MARKS = {"▲": r"$\blacktriangle$", "▼": r"$\blacktriangledown$", "△": r"$\vartriangle$", "▽": r"$\triangledown$"}
 
 
@@ -90,6 +91,16 @@ class Table:
         return self.about.heading(self.metric) + (f" on {self.shift}" if self.shift else "")
 
     @property
+    def caption(self) -> str:
+        """Say what a cell holds."""
+        several = any(len(cell.values) > 1 for cell in self.cells.values())
+        brackets = any(not math.isnan(cell.temperature) for cell in self.cells.values())
+        said = in_words(self.metric) + (f" on {self.shift}" if self.shift else "")
+        said += "; mean ± standard deviation over seeds" if several else ""
+        said += "; temperature in brackets" if brackets else ""
+        return f"{said[:1].upper()}{said[1:]}{'; best in bold' if any(c.best for c in self.cells.values()) else ''}."
+
+    @property
     def tested(self) -> str:
         """Explain the marks of significance, where there are any."""
         if not any(cell.mark for cell in self.cells.values()):
@@ -155,10 +166,11 @@ class Table:
         return "\n".join(lines) + "\n" + "".join(f"\n{markdown(note)}\n" for note in self.notes)
 
     def latex(self) -> str:
-        """Write the table as a LaTeX tabular with booktabs rules (and amssymb's triangles), the best cell bold."""
+        """Write the table for LaTeX, no wider than a line, with booktabs rules, the best cell bold; see `PACKAGES`."""
         lines = [rf"\begin{{tabular}}{{l{'r' * len(self.columns)}}}", r"\toprule"]
-        lines.append(" & ".join(map(_escaped, [self.heading, *self.columns])) + r" \\ \midrule")
-        for row in self.rows:
+        lines.append(" & ".join(map(_escaped, [self.heading, *self.columns])) + r" \\")
+        for row, above in zip(self.rows, (None, *self.rows), strict=False):
+            lines += [r"\midrule"] if above is None or above[:2] != row[:2] else []
             cells = [self.cells[row, column] for column in self.columns]
             texts = [_escaped(c.text(self.about)) for c in cells]
             bold = [rf"\textbf{{{text}}}" if c.best else text for text, c in zip(texts, cells, strict=True)]
@@ -166,8 +178,10 @@ class Table:
             if printed := self.printed(row):
                 italic = [rf"\textit{{{_escaped(text)}}}" if text else "" for text in ["paper", *printed]]
                 lines.append(r"\quad " + " & ".join(italic) + r" \\")
-        notes = [rf"\multicolumn{{{1 + len(self.columns)}}}{{l}}{{\footnotesize {_escaped(n)}}} \\" for n in self.notes]
-        return "\n".join([*lines, r"\bottomrule", *notes, r"\end{tabular}"]) + "\n"
+        fitting = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+        notes = [rf"\par\smallskip\parbox{{\linewidth}}{{\footnotesize {_escaped(note)}}}" for note in self.notes]
+        float_ = [r"\begin{table}[htbp]", r"\centering", rf"\caption{{{_escaped(self.caption)}}}\smallskip", fitting]
+        return "\n".join([*float_, *lines, r"\bottomrule", r"\end{tabular}}", *notes, r"\end{table}"]) + "\n"
 
     def __str__(self) -> str:
         """Write the table as plain text, the best cell between stars."""

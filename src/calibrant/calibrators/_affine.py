@@ -26,8 +26,9 @@ RIDGE = 1e-6  # keeps the optimum of an unpenalized map unique and finite, at no
 PATH = tuple(10.0**power for power in range(5, -8, -1))  # penalties that cross-validation tries, until two are worse
 WIDEST = 1000  # classes up to which a full matrix is fitted
 FLATTEST = 1e-3  # curvature below which a coordinate is stretched no further: the first step would lead too far
-SMALL = 512  # numbers up to which the Hessian itself is worth having
+SMALL = 256  # numbers up to which their Hessian itself is worth having
 CONVERGED = 1e-5  # largest entry of the scaled gradient at an optimum: about 1e-10 nats are left to gain
+EXACT = 1e-6  # at which a search ends
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,13 @@ def fit_affine(
     ridge: Tensor | float,
     ridge_bias: float,
     start: Affine | None = None,
-    tolerance: float = 1e-6,
+    tolerance: float = EXACT,
 ) -> Affine:
     r"""Minimize mean NLL of softmax(w x + c) $+ \sum r (w - w_0)^2 + r_c \lVert c \rVert^2$, with w_0 the identity.
 
-    x are the logits of the predictions. L-BFGS in coordinates in which the Hessian at the identity is nearly the unit
-    matrix: log-probabilities pull together, and a half to a quarter of the steps are enough. A fit to begin from lends
-    its coordinates and what it knows of the curvature. float64; at most 1000 steps, 300 where a pass is long.
+    x are the logits of the predictions. L-BFGS in coordinates in which the Hessian at the start is the unit matrix, or
+    nearly so: log-probabilities pull together, and a quarter of the steps and less are enough. A fit to begin from
+    lends its coordinates and what it knows of the curvature. float64; at most 1000 steps, 300 where a pass is long.
     """
     x, index = p.logits, p.labels[:, None]
     n, k = x.shape
@@ -124,11 +125,6 @@ class Frame:
     root: Tensor  # (d d) or (blocks d d)
     inverse: Tensor  # of the root
 
-    @property
-    def exact(self) -> bool:
-        """Whether all classes are in one block."""
-        return len(self.scale) == 1
-
     def outside(self, t: Tensor) -> Tensor:
         """The changes at t."""
         return (t.view(len(self.scale), 1, -1) @ self.inverse).squeeze(1) * self.scale
@@ -147,21 +143,16 @@ def _frame(
 ) -> tuple[Frame, Memory | None]:
     """Coordinates for a search, and what is known of the curvature in them.
 
-    A fit to begin from is near the optimum: the Hessian there, where it is small, is the best frame, and serves for
-    all fits nearby.
+    Where it is small, the Hessian at the start is the best frame, and serves for all fits nearby.
     """
-    if start is not None and start.frame is not None and (start.frame.exact or not _small(identity)):
+    if start is not None and start.frame is not None:
         return start.frame, start.memory
-    if start is not None and _small(identity):
-        scale, root = _exact_coordinates(x, start, ridge, ridge_bias, often)
+    if identity.ndim and identity.numel() + len(identity) <= SMALL:
+        at = Affine(identity, torch.zeros(len(identity), dtype=torch.float64)) if start is None else start
+        scale, root = _exact_coordinates(x, at, ridge, ridge_bias, often)
     else:
         scale, root = _coordinates(x, ridge, ridge_bias, often)
     return Frame(scale, root, torch.linalg.inv(root)), None
-
-
-def _small(identity: Tensor) -> bool:
-    """Whether the Hessian costs no more than some ten passes."""
-    return identity.ndim > 0 and identity.numel() + len(identity) <= SMALL
 
 
 def _exact_coordinates(
@@ -252,9 +243,9 @@ def _floor(below: Tensor) -> float:
     A probability of exactly 0 is taken for the smallest one that is not, if that is more than exp(-87): a forest's 0
     means that none of its trees said so, and one such label at -87 would undo the map for all the others.
     """
-    usual = below[below.isfinite() & (below < 0)]
     if not bool(below.isneginf().any()):
         return FLOOR
+    usual = below[below.isfinite() & (below < 0)]
     return max(FLOOR, float(usual.min())) if len(usual) else -1.0
 
 
@@ -422,32 +413,39 @@ class Dirichlet:
         return affine(_log_p(logits, self.floor), self.weight, self.bias).to(logits.dtype)
 
 
-def vector(p: Predictions, at: Found, start: Affine | None = None, *, ridge: float = 0.0) -> Solution[Vector]:
+def vector(
+    p: Predictions, at: Found, start: Affine | None = None, *, ridge: float = 0.0, tolerance: float = EXACT
+) -> Solution[Vector]:
     """Find a `Vector`, given the temperature of least NLL."""
     unit, floor = at.unit, _floor_under_top(p, at.unit)
     strength = ridge * p.k / p.mass + RIDGE
     ones = torch.ones(p.k, dtype=torch.float64)
-    found = fit_affine(p.mapped(lambda z: _unit(z, unit, floor)), ones, strength, strength, start)
+    found = fit_affine(p.mapped(lambda z: _unit(z, unit, floor)), ones, strength, strength, start, tolerance)
     return _solution(Vector(unit, found.weight, found.bias, floor), found)
 
 
 def matrix(
-    p: Predictions, at: Found, start: Affine | None = None, *, penalty: float | None = None, ridge: float | None = None
+    p: Predictions,
+    at: Found,
+    start: Affine | None = None,
+    *,
+    penalty: float | None = None,
+    ridge: float | None = None,
+    tolerance: float = EXACT,
 ) -> Solution[Matrix]:
     """Find a `Matrix`, given the temperature of least NLL."""
     unit, floor = at.unit, _floor_under_top(p, at.unit)
     x = p.mapped(lambda z: _centered(z, unit, floor))
-    found, strength = _odir(x, penalty, start) if ridge is None else (_ridged(x, ridge, start), ridge)
+    if ridge is None:
+        found, strength = _odir(x, penalty, start)
+    else:
+        eye, strength = torch.eye(p.k, dtype=torch.float64), ridge
+        found = fit_affine(x, eye, *shrinkage(p.mass, p.k, ridge), start, tolerance)
     return _solution(Matrix(unit, found.weight, found.bias, strength, floor), found)
 
 
 def _solution(fitted: C, found: Affine) -> Solution[C]:
     return Solution(fitted, found.status, found.gradient, found.iterations, clips=True, search=found)
-
-
-def _ridged(x: Predictions, strength: float, start: Affine | None) -> Affine:
-    k = x.logits.shape[1]
-    return fit_affine(x, torch.eye(k, dtype=torch.float64), *shrinkage(x.mass, k, strength), start)
 
 
 def _odir(x: Predictions, penalty: float | None, start: Affine | None = None) -> tuple[Affine, float]:
@@ -460,7 +458,7 @@ def _odir(x: Predictions, penalty: float | None, start: Affine | None = None) ->
         return fit_affine(x, eye, ridge, strength / k, start, tolerance)
 
     penalty = _strength(x, fit) if penalty is None else penalty
-    return fit(x, penalty, start, 1e-6), penalty
+    return fit(x, penalty, start, EXACT), penalty
 
 
 def _strength(x: Predictions, fit: Callable[[Predictions, float, Affine | None, float], Affine]) -> float:

@@ -11,7 +11,7 @@ from torch.nn.functional import logsigmoid
 
 from calibrant._folds import split_folds, units
 from calibrant._solve import Certificate, Minimum, few_threads, mixture, newton
-from calibrant.calibrators._affine import matrix, vector
+from calibrant.calibrators._affine import CONVERGED, EXACT, matrix, vector
 from calibrant.calibrators._apply import certified, its_classes, keeping_if, keeps_predictions
 from calibrant.calibrators._binary import beta, platt, quadratic
 from calibrant.calibrators._compose import Chain
@@ -75,7 +75,12 @@ AS_IT_IS = "as it is"
 FAMILIES = (
     Family(AS_IT_IS, _as_it_is, keeps_predictions=True, learns="nothing"),
     Family("SmoothedTemperature", lambda x, _: smoothed_temperature(x, robust=True), keeps_predictions=True),
-    Family("Monotone", lambda x, start: monotone(x.p, x.plain, start), keeps_predictions=True, classes="more"),
+    Family(
+        "Monotone",
+        lambda x, start: monotone(x.p, x.plain, start, tolerance=0.01 * x.tolerance),
+        keeps_predictions=True,
+        classes="more",
+    ),
     Family(
         "StructuredVector",
         lambda x, start: structured_vector(x, start, robust=True),
@@ -100,15 +105,21 @@ FAMILIES = (
     ),
     Family(
         f"Vector(ridge={LIGHT})",
-        lambda x, start: vector(x.p, x.plain, start, ridge=LIGHT),
+        lambda x, start: vector(x.p, x.plain, start, ridge=LIGHT, tolerance=x.tolerance),
         learns="vector",
         trusted=False,
         classes="more",
     ),
-    Family("Vector", lambda x, start: vector(x.p, x.plain, start), learns="vector", trusted=False, classes="more"),
+    Family(
+        "Vector",
+        lambda x, start: vector(x.p, x.plain, start, tolerance=x.tolerance),
+        learns="vector",
+        trusted=False,
+        classes="more",
+    ),
     Family(
         f"Matrix(ridge={LIGHT})",
-        lambda x, start: matrix(x.p, x.plain, start, ridge=LIGHT),
+        lambda x, start: matrix(x.p, x.plain, start, ridge=LIGHT, tolerance=x.tolerance),
         learns="matrix",
         trusted=False,
         classes="more",
@@ -124,9 +135,11 @@ class Fitted:
     solutions: dict[str, Solution[Any]]
 
     @classmethod
-    def to(cls, families: Sequence[Family], p: Predictions, before: "Fitted | None") -> "Fitted":
+    def to(
+        cls, families: Sequence[Family], p: Predictions, before: "Fitted | None", tolerance: float = EXACT
+    ) -> "Fitted":
         """Fit each, beginning from an earlier fit where there is one."""
-        made = cls({"": Scaled(p, None if before is None else before.data[""])}, {})
+        made = cls({"": Scaled(p, None if before is None else before.data[""], tolerance)}, {})
         for family in families:
             made._add(family, before)
         return made
@@ -137,7 +150,8 @@ class Fitted:
             self._add(next(one for one in FAMILIES if one.name == family.after), before)
         if family.after not in self.data:
             x = self.data[""].p.mapped(self.solutions[family.after].map)
-            self.data[family.after] = Scaled(x, None if before is None else before.data.get(family.after))
+            near = None if before is None else before.data.get(family.after)
+            self.data[family.after] = Scaled(x, near, self.data[""].tolerance)
         earlier = None if before is None else before.solutions.get(family.name)
         self.solutions[family.name] = family.fit(self.data[family.after], None if earlier is None else earlier.search)
 
@@ -306,11 +320,11 @@ def _log_odds(logits: Tensor) -> Tensor:
     return z[..., 1] - z[..., 0]
 
 
-def _held(families: Sequence[Family], p: Predictions, folds: int) -> "tuple[Tensor, Fitted]":
+def _held(families: Sequence[Family], p: Predictions, folds: int) -> tuple[Tensor, Fitted | None]:
     """What fits to the other folds say of every label, (n m), and the last fits: log p, or of two classes log-odds."""
     held, fitted = torch.empty(len(p), len(families), dtype=torch.float64), None
     for rest, inside in split_folds(p, folds):
-        fitted, out = Fitted.to(families, rest, fitted), p[inside]
+        fitted, out = Fitted.to(families, rest, fitted, CONVERGED), p[inside]
         held[inside] = torch.stack([_told(after) for after in fitted.applied(families, out)], 1)
     return held, fitted
 

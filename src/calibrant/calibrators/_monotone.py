@@ -70,13 +70,19 @@ class Monotone:
 
 
 def monotone(
-    p: Predictions, at: Found, start: Tensor | None = None, *, pieces: int = 8, smoothness: float = 1.0
+    p: Predictions,
+    at: Found,
+    start: Tensor | None = None,
+    *,
+    pieces: int = 8,
+    smoothness: float = 1.0,
+    tolerance: float = 1e-8,
 ) -> Solution[Monotone]:
     """Find the map, given the temperature of least NLL and slopes to begin from."""
     unit = at.unit
     v = of_possible(p).mapped(lambda z: -(z.double() / unit).log_softmax(-1).clamp_min(-DEEPEST))
     knots = _knots(v, pieces)
-    found = _slopes(v, knots, smoothness, start)
+    found = _slopes(v, knots, smoothness, start, tolerance)
     status = "at bound" if bool((found.x <= STEEPEST).any()) else "converged"
     return Solution(Monotone(unit, knots, found.x), status, found.gradient, found.evaluations, search=found.x)
 
@@ -102,7 +108,7 @@ def _quantiles(values: Tensor, often: Tensor | None, shares: np.ndarray) -> np.n
     return np.interp(shares * (end[-1] - 1), place, x.numpy().repeat(2))
 
 
-def _slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor | None) -> Minimum:
+def _slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor | None, tolerance: float) -> Minimum:
     r"""Newton's method; a pass adds up, of every row and piece, odds that lie there and how far they lie in it.
 
     The part of a v in piece l is its whole width where v lies in a higher one, and 0 where it lies in a lower one: of
@@ -125,10 +131,15 @@ def _slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor | No
             flat = index.view(-1)
             s = torch.addcmul(below[flat].view_as(past), theta[flat].view_as(past), past)
             e = s.mul_(-LOG2_E).exp2_()
-            here, far, farther = (
-                past.new_zeros(len(past), pieces).scatter_add_(1, index, x)
-                for x in (e.clone(), e.mul_(past).clone(), e.mul_(past))
-            )
+
+            def added() -> Tensor:
+                return past.new_zeros(len(past), pieces).scatter_add_(1, index, e)
+
+            here = added()
+            e.mul_(past)
+            far = added()
+            e.mul_(past)
+            farther = added()
             norm = here.sum(1)
             higher = here.sum(1, keepdim=True) - here.cumsum(1)
             mean = (far + width * higher) / norm[:, None]
@@ -150,7 +161,7 @@ def _slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor | No
         at = start
     lower = torch.full((pieces,), STEEPEST, dtype=torch.float64)
     with few_threads(v.logits.numel()):
-        return newton(f, at, lower=lower, tolerance=1e-8)
+        return newton(f, at, lower=lower, tolerance=tolerance)
 
 
 def _parts(v: Tensor, knots: Tensor) -> Tensor:

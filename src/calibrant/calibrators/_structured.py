@@ -12,7 +12,7 @@ from torch import Tensor
 from calibrant._folds import cross_fitted, units
 from calibrant._softmax import LOG2_E
 from calibrant._solve import Certificate, summed
-from calibrant.calibrators._affine import Affine, affine, fit_affine, narrow_enough, shrinkage
+from calibrant.calibrators._affine import EXACT, Affine, affine, fit_affine, narrow_enough, shrinkage
 from calibrant.calibrators._apply import its_classes, keeping
 from calibrant.calibrators._fit import Solution, fits
 from calibrant.calibrators._scaling import Found, nll_temperature, of_possible
@@ -168,6 +168,7 @@ class Scaled:
 
     p: Predictions
     near: "Scaled | None" = None  # data nearby, whose temperatures are begun from
+    tolerance: float = EXACT  # at which fits to them end
 
     @cached_property
     def plain(self) -> Found:
@@ -215,7 +216,7 @@ def _structured(
 ) -> Solution[S]:
     """Smooth, and find the change of the identity and the intercepts."""
     base = _number(x.temperature(robust).temperature), _number(x.p.mass)
-    found = fit_affine(x.p.mapped(lambda z: smoothed(z, *base)), identity, ridge, ridge_bias, start)
+    found = fit_affine(x.p.mapped(lambda z: smoothed(z, *base)), identity, ridge, ridge_bias, start, x.tolerance)
     fitted = cls(*base, found.weight - identity, found.bias, _number(1.0))
     facts = found.status, found.gradient, found.iterations
     return Solution(fitted, *facts, slack=least_cost(x.p), search=found)

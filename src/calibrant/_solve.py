@@ -173,39 +173,110 @@ class Minimum:
     value: float
     gradient: float  # largest absolute entry of the projected gradient
     evaluations: int
+    memory: "Memory | None" = None  # of the curvature there: a search nearby may begin with it
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """The last steps and what each changed in the gradient, scaled to a product of 1: the curvature L-BFGS knows."""
+
+    steps: np.ndarray  # (m d)
+    changes: np.ndarray  # (m d)
+    products: np.ndarray  # (m m) of each step with each change
+    squares: np.ndarray  # (m m) of the changes among each other
+
+    @classmethod
+    def of(cls, step: np.ndarray, change: np.ndarray, before: "Memory | None", most: int = 20) -> "Memory":
+        """Add a pair, and forget the first where they are too many."""
+        scale = float(step @ change) ** -0.5
+        s, y = scale * step, scale * change
+        if before is None:
+            return cls(s[None], y[None], np.ones((1, 1)), np.full((1, 1), float(y @ y)))
+        kept = slice(1 if len(before.steps) == most else 0, None)
+        steps, changes = (
+            np.concatenate([old[kept], new[None]]) for old, new in ((before.steps, s), (before.changes, y))
+        )
+        m = len(steps)
+        products, squares = np.empty((2, m, m))
+        products[:-1, :-1], squares[:-1, :-1] = before.products[kept, kept], before.squares[kept, kept]
+        products[-1], products[:, -1] = changes @ s, steps @ y
+        squares[-1] = squares[:, -1] = changes @ y
+        return cls(steps, changes, products, squares)
+
+    def downhill(self, gradient: np.ndarray) -> np.ndarray:
+        """Return minus the inverse Hessian times the gradient (Byrd, Nocedal & Schnabel 1994, eq. 3.1)."""
+        scale = 1 / float(self.squares[-1, -1])
+        upper = np.triu(self.products)
+        a = np.linalg.solve(upper, self.steps @ gradient)
+        middle = a + scale * (self.squares @ a - self.changes @ gradient)
+        b = np.linalg.solve(upper.T, middle)
+        return scale * (a @ self.changes - gradient) - b @ self.steps
 
 
 def minimize(
     f: Callable[[Tensor], tuple[float, Tensor]],
     start: Tensor,
     *,
-    lower: Tensor | None = None,
     steps: int = 1000,
     tolerance: float = 1e-9,
+    memory: Memory | None = None,
 ) -> Minimum:
-    """Minimize a smooth f, which returns (value, gradient), by L-BFGS; float64 vectors in and out.
+    """Minimize a smooth convex f, which returns (value, gradient), by L-BFGS; float64 vectors in and out.
 
-    `lower` bounds the solution from below, entry by entry; -inf leaves an entry free.
+    Begin with coordinates in which the Hessian is near the unit matrix, or with the memory of a search nearby.
     """
+    x = start.double().numpy()
+    value, gradient, evaluations = *_numbers(f, x), 1
+    for _ in range(steps):
+        if not np.abs(gradient).max() > tolerance:
+            break
+        step = -gradient if memory is None else memory.downhill(gradient)
+        slope = float(gradient @ step)
+        if not slope < 0:
+            memory, step, slope = None, -gradient, -float(gradient @ gradient)
+        found = _along(f, x, value, step, slope)
+        evaluations += found.evaluations
+        if found.length == 0:
+            break  # nothing is left to gain
+        way, change = found.length * step, found.gradient - gradient
+        if float(change @ way) > 1e-10 * float(change @ change):
+            memory = Memory.of(way, change, memory)
+        x, value, gradient = x + way, found.value, found.gradient
+    return Minimum(torch.from_numpy(x), value, float(np.abs(gradient).max()), evaluations, memory)
 
-    from scipy.optimize import minimize as scipy_minimize  # slow to import, and only fits need it
 
-    def numpy(x: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = f(torch.from_numpy(x))
-        return value, gradient.numpy()
+@dataclass(frozen=True, eq=False)
+class _Way:
+    """How far a search along a line went, and what f is there."""
 
-    result = scipy_minimize(
-        numpy,
-        start.double().numpy(),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=None if lower is None else [(float(low), None) for low in lower],
-        options={"maxiter": steps, "maxfun": 2 * steps, "ftol": 1e-15, "gtol": tolerance, "maxcor": 20},
-    )
-    gradient = result.jac
-    if lower is not None:  # at a bound only the pull inward counts
-        gradient = np.where(result.x <= lower.numpy(), np.minimum(gradient, 0), gradient)
-    return Minimum(torch.from_numpy(result.x), float(result.fun), float(np.abs(gradient).max()), int(result.nfev))
+    length: float  # 0 where f falls nowhere
+    value: float
+    gradient: np.ndarray
+    evaluations: int
+
+
+def _along(
+    f: Callable[[Tensor], tuple[float, Tensor]], x: np.ndarray, value: float, step: np.ndarray, slope: float
+) -> _Way:
+    """Go along a step until f has fallen, and its slope has risen (Wolfe's conditions); the whole step comes first."""
+    length, shortest, longest, evaluations = 1.0, 0.0, math.inf, 0
+    while length > 1e-12 and evaluations < 100:
+        after, gradient = _numbers(f, x + length * step)
+        evaluations += 1
+        if not after <= value + 1e-4 * length * slope + 1e-14 * (1 + abs(value)):
+            longest, curve = length, after - value - length * slope
+            aim = -slope * length**2 / (2 * curve) if curve < math.inf else 0.0
+            length = min(max(aim, shortest + 0.1 * (longest - shortest)), (shortest + longest) / 2)
+        elif float(gradient @ step) < 0.9 * slope:
+            shortest, length = length, min(4 * length, (length + longest) / 2)
+        else:
+            return _Way(length, after, gradient, evaluations)
+    return _Way(0.0, value, step, evaluations)
+
+
+def _numbers(f: Callable[[Tensor], tuple[float, Tensor]], x: np.ndarray) -> tuple[float, np.ndarray]:
+    value, gradient = f(torch.from_numpy(x))
+    return value, gradient.numpy()
 
 
 def newton(
@@ -220,8 +291,6 @@ def newton(
 
     Each step goes to the least value of the quadratic model within the bounds, and is halved until f falls.
     """
-    from scipy.optimize import lsq_linear
-
     x, evaluations = start.double().maximum(lower), 1
     value, gradient, hessian = f(x)
     for _ in range(steps):
@@ -230,9 +299,9 @@ def newton(
             break
         floor = 1e-12 * float(hessian.diagonal().max()) + 1e-300
         root = torch.linalg.cholesky(hessian + floor * torch.eye(len(x), dtype=torch.float64))
-        aim = -torch.linalg.solve_triangular(root, gradient[:, None], upper=False).squeeze(1)
-        room = np.minimum((lower - x).numpy(), -1e-300)
-        step = torch.from_numpy(lsq_linear(root.mT.numpy(), aim.numpy(), (room, np.inf), method="bvls").x)
+        step = -torch.cholesky_solve(gradient[:, None], root).squeeze(1)
+        if not bool((x + step >= lower).all()):
+            step = _bounded_step(root, gradient, lower - x)
         length, slope = 1.0, float(gradient @ step)
         while length > 1e-9:
             then = (x + length * step).maximum(lower)
@@ -245,6 +314,15 @@ def newton(
         x, (value, gradient, hessian) = then, found
     pull = torch.where(x <= lower, gradient.clamp_max(0), gradient)
     return Minimum(x, value, float(pull.abs().max()), evaluations)
+
+
+def _bounded_step(root: Tensor, gradient: Tensor, room: Tensor) -> Tensor:
+    """Least value of a quadratic model, by the Cholesky root of its Hessian, in steps of no less than the room."""
+    from scipy.optimize import lsq_linear  # slow to import, and few fits need it
+
+    aim = -torch.linalg.solve_triangular(root, gradient[:, None], upper=False).squeeze(1)
+    least = np.minimum(room.numpy(), -1e-300)
+    return torch.from_numpy(lsq_linear(root.mT.numpy(), aim.numpy(), (least, np.inf), method="bvls").x)
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from calibrant._folds import split_folds, units
 from calibrant._softmax import LOG2_E
-from calibrant._solve import Certificate, Status, few_threads, minimize
+from calibrant._solve import Certificate, Memory, Status, few_threads, minimize, summed
 from calibrant.calibrators._apply import its_classes
-from calibrant.calibrators._fit import certify, fits, impossible
-from calibrant.calibrators._scaling import nll_temperature
+from calibrant.calibrators._fit import Solution, fits
+from calibrant.calibrators._scaling import Found, nll_temperature, of_possible
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import BLOCK, Predictions
 from calibrant.types import ByClass, InputError, Logits, NonNegative, PerClass, Positive, PositiveNumber
@@ -26,7 +26,9 @@ RIDGE = 1e-6  # keeps the optimum of an unpenalized map unique and finite, at no
 PATH = tuple(10.0**power for power in range(5, -8, -1))  # penalties that cross-validation tries, until two are worse
 WIDEST = 1000  # classes up to which a full matrix is fitted
 FLATTEST = 1e-3  # curvature below which a coordinate is stretched no further: the first step would lead too far
+SMALL = 256  # numbers up to which their Hessian itself is worth having
 CONVERGED = 1e-5  # largest entry of the scaled gradient at an optimum: about 1e-10 nats are left to gain
+EXACT = 1e-6  # at which a search ends
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Affine:
     bias: Tensor  # (k)
     gradient: float = math.nan
     iterations: int = 0
+    frame: "Frame | None" = None  # the coordinates of the search
+    memory: Memory | None = None  # of the curvature, in these
 
     @property
     def status(self) -> Status:
@@ -59,24 +63,23 @@ def fit_affine(
     ridge: Tensor | float,
     ridge_bias: float,
     start: Affine | None = None,
-    tolerance: float = 1e-6,
+    tolerance: float = EXACT,
 ) -> Affine:
     r"""Minimize mean NLL of softmax(w x + c) $+ \sum r (w - w_0)^2 + r_c \lVert c \rVert^2$, with w_0 the identity.
 
-    x are the logits of the predictions. L-BFGS in coordinates in which the Hessian at the identity is nearly the unit
-    matrix: log-probabilities pull together, and a half to a quarter of the steps are enough. float64; at most 1000
-    steps, 300 where a pass is long.
+    x are the logits of the predictions. L-BFGS in coordinates in which the Hessian at the start is the unit matrix, or
+    nearly so: log-probabilities pull together, and a quarter of the steps and less are enough. A fit to begin from
+    lends its coordinates and what it knows of the curvature. float64; at most 1000 steps, 300 where a pass is long.
     """
     x, index = p.logits, p.labels[:, None]
     n, k = x.shape
     often = None if p.weights is None else p.weights[:, None] * (n / p.mass)  # how often a row counts, 1 on average
     shape = identity.shape
     ridge = torch.as_tensor(ridge, dtype=torch.float64).expand(shape)
-    scale, root = _coordinates(x, ridge, ridge_bias, often)
-    inverse = torch.linalg.inv(root)
+    frame, memory = _frame(x, identity, ridge, ridge_bias, often, start)
 
     def unpack(t: Tensor) -> tuple[Tensor, Tensor]:
-        by_class = (t.view(len(scale), 1, -1) @ inverse).squeeze(1) * scale
+        by_class = frame.outside(t).view(k if identity.ndim else k + 1, -1)
         change, c = (by_class[:, :-1], by_class[:, -1]) if identity.ndim else (by_class[0], by_class[1:, 0])
         return change.reshape(shape), c
 
@@ -103,16 +106,77 @@ def fit_affine(
         r.scatter_add_(1, index, -each)
         by_c = r.sum(0)
         by_w = r.mT @ x if w.ndim == 2 else r.mul_(x).sum(0) if w.ndim else r.mul_(x).sum()
-        by = packed(by_w + 2 * ridge * change, by_c + 2 * ridge_bias * c)
-        return float(value), ((by * scale).unsqueeze(1) @ inverse.mT).flatten()
+        return float(value), frame.slope(packed(by_w + 2 * ridge * change, by_c + 2 * ridge_bias * c))
 
-    at = torch.zeros(scale.numel(), dtype=torch.float64)
+    at = torch.zeros(frame.scale.numel(), dtype=torch.float64)
     if start is not None:
-        at = ((packed(start.weight - identity, start.bias) / scale).unsqueeze(1) @ root).flatten()
+        at = frame.inside(packed(start.weight - identity, start.bias))
     with few_threads(n * k):
-        found = minimize(f, at, steps=1000 if n * k < 1_000_000 else 300, tolerance=tolerance)
+        steps = 1000 if n * k < 1_000_000 else 300
+        found = minimize(f, at, steps=steps, tolerance=tolerance, memory=memory)
     change, c = unpack(found.x)
-    return Affine(identity + change, c.clone(), found.gradient, found.evaluations)
+    return Affine(identity + change, c.clone(), found.gradient, found.evaluations, frame, found.memory)
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """Coordinates t of the changes of w and c: (t @ root^-1) * scale, in one or more blocks, each with its row."""
+
+    scale: Tensor  # (blocks d)
+    root: Tensor  # (d d) or (blocks d d)
+    inverse: Tensor  # of the root
+
+    def outside(self, t: Tensor) -> Tensor:
+        """The changes at t."""
+        return (t.view(len(self.scale), 1, -1) @ self.inverse).squeeze(1) * self.scale
+
+    def inside(self, changes: Tensor) -> Tensor:
+        """The t of changes."""
+        return ((changes.reshape(self.scale.shape) / self.scale).unsqueeze(1) @ self.root).flatten()
+
+    def slope(self, gradient: Tensor) -> Tensor:
+        """The gradient in t, from that in the changes."""
+        return ((gradient.reshape(self.scale.shape) * self.scale).unsqueeze(1) @ self.inverse.mT).flatten()
+
+
+def _frame(
+    x: Tensor, identity: Tensor, ridge: Tensor, ridge_bias: float, often: Tensor | None, start: Affine | None
+) -> tuple[Frame, Memory | None]:
+    """Coordinates for a search, and what is known of the curvature in them.
+
+    Where it is small, the Hessian at the start is the best frame, and serves for all fits nearby.
+    """
+    if start is not None and start.frame is not None:
+        return start.frame, start.memory
+    if identity.ndim and identity.numel() + len(identity) <= SMALL:
+        at = Affine(identity, torch.zeros(len(identity), dtype=torch.float64)) if start is None else start
+        scale, root = _exact_coordinates(x, at, ridge, ridge_bias, often)
+    else:
+        scale, root = _coordinates(x, ridge, ridge_bias, often)
+    return Frame(scale, root, torch.linalg.inv(root)), None
+
+
+def _exact_coordinates(
+    x: Tensor, at: Affine, ridge: Tensor, ridge_bias: float, often: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Coordinates in which the penalized Hessian at a fit is the unit matrix, all classes in one block."""
+    n, k = x.shape
+
+    def part(x: Tensor, *often: Tensor) -> Tensor:
+        p, one = at(x).softmax(-1), torch.ones_like(x)
+        features = torch.cat([x, one[:, :1]], 1)[:, None] if ridge.ndim == 2 else torch.stack([x, one], 2)
+        moment = p[:, :, None] * features  # (rows k m)
+        counted = moment * often[0][:, :, None] if often else moment
+        flat = counted.flatten(1).mT
+        if ridge.ndim == 2:
+            own = (flat @ features[:, 0]).view(k, k + 1, k + 1)
+        else:
+            own = (counted[:, :, :, None] * features[:, :, None]).sum(0)
+        return torch.block_diag(*own) - flat @ moment.flatten(1)
+
+    penalty = torch.cat([ridge.reshape(k, -1), torch.full((k, 1), ridge_bias, dtype=torch.float64)], 1)
+    hessian = summed(part, x, *([] if often is None else [often])) / n + (2 * penalty.flatten()).diag()
+    return torch.ones(1, penalty.numel(), dtype=torch.float64), torch.linalg.cholesky(hessian)
 
 
 def _coordinates(x: Tensor, ridge: Tensor, ridge_bias: float, often: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -188,9 +252,9 @@ def _floor(below: Tensor) -> float:
     A probability of exactly 0 is taken for the smallest one that is not, if that is more than exp(-87): a forest's 0
     means that none of its trees said so, and one such label at -87 would undo the map for all the others.
     """
-    usual = below[below.isfinite() & (below < 0)]
     if not bool(below.isneginf().any()):
         return FLOOR
+    usual = below[below.isfinite() & (below < 0)]
     return max(FLOOR, float(usual.min())) if len(usual) else -1.0
 
 
@@ -228,11 +292,10 @@ class BiasCorrectedTemperature:
         """Find T and c of least NLL."""
         unit = nll_temperature(p).unit
         one = torch.ones((), dtype=torch.float64)
-        possible = ~p.logits.gather(1, p.labels[:, None]).squeeze(1).isneginf()
-        found = fit_affine(p[possible].mapped(lambda z: _unit(z, unit)), one, RIDGE, RIDGE)
+        found = fit_affine(of_possible(p).mapped(lambda z: _unit(z, unit)), one, RIDGE, RIDGE)
         status = found.status if found.weight > 0 else "at bound"
         fitted = cls(unit / found.weight.clamp_min(1e-6), found.bias)
-        return certify(fitted, p, status, gradient=found.gradient, iterations=found.iterations)
+        return Solution(fitted, status, found.gradient, found.iterations).certified(p)
 
     @its_classes(lambda self: len(self.bias))
     def __call__(self, logits: Logits) -> Logits:
@@ -266,13 +329,8 @@ class Vector:
     @fits
     def fit(cls, p: Predictions, *, warm_start: "Vector | None" = None, ridge: NonNegative = 0.0) -> "Vector":
         """Find v and c of least NLL; `warm_start` is a fit to begin from."""
-        k = p.logits.shape[1]
-        unit = nll_temperature(p).unit
         guess = None if warm_start is None else Affine(warm_start.scale, warm_start.bias)
-        strength = ridge * k / p.mass + RIDGE
-        ones, floor = torch.ones(k, dtype=torch.float64), _floor_under_top(p, unit)
-        found = fit_affine(p.mapped(lambda z: _unit(z, unit, floor)), ones, strength, strength, guess)
-        return _certified(cls(unit, found.weight, found.bias, floor), p, found)
+        return vector(p, nll_temperature(p), guess, ridge=ridge).certified(p)
 
     @its_classes(lambda self: len(self.bias))
     def __call__(self, logits: Logits) -> Logits:
@@ -321,12 +379,8 @@ class Matrix:
         narrow_enough(p.logits.shape[1], cls.__name__)
         if penalty is not None and ridge is not None:
             raise InputError(f"Matrix takes a penalty or a ridge, got {penalty:g} and {ridge:g}; leave one out")
-        unit = nll_temperature(p).unit
         guess = None if warm_start is None else Affine(warm_start.weight, warm_start.bias)
-        floor = _floor_under_top(p, unit)
-        x = p.mapped(lambda z: _centered(z, unit, floor))
-        found, strength = _odir(x, penalty, guess) if ridge is None else (_ridged(x, ridge, guess), ridge)
-        return _certified(cls(unit, found.weight, found.bias, strength, floor), p, found)
+        return matrix(p, nll_temperature(p), guess, penalty=penalty, ridge=ridge).certified(p)
 
     @its_classes(lambda self: len(self.bias))
     def __call__(self, logits: Logits) -> Logits:
@@ -360,7 +414,7 @@ class Dirichlet:
         narrow_enough(p.logits.shape[1], cls.__name__)
         floor = _floor(p.logits.double().log_softmax(-1))
         found, penalty = _odir(p.mapped(lambda z: _log_p(z, floor)), penalty)
-        return _certified(cls(found.weight, found.bias, penalty, floor), p, found)
+        return _solution(cls(found.weight, found.bias, penalty, floor), found).certified(p)
 
     @its_classes(lambda self: len(self.bias))
     def __call__(self, logits: Logits) -> Logits:
@@ -368,13 +422,39 @@ class Dirichlet:
         return affine(_log_p(logits, self.floor), self.weight, self.bias).to(logits.dtype)
 
 
-def _certified(fitted: C, p: Predictions, found: Affine) -> C:
-    return certify(fitted, p, found.status, gradient=found.gradient, iterations=found.iterations, clipped=impossible(p))
+def vector(
+    p: Predictions, at: Found, start: Affine | None = None, *, ridge: float = 0.0, tolerance: float = EXACT
+) -> Solution[Vector]:
+    """Find a `Vector`, given the temperature of least NLL."""
+    unit, floor = at.unit, _floor_under_top(p, at.unit)
+    strength = ridge * p.k / p.mass + RIDGE
+    ones = torch.ones(p.k, dtype=torch.float64)
+    found = fit_affine(p.mapped(lambda z: _unit(z, unit, floor)), ones, strength, strength, start, tolerance)
+    return _solution(Vector(unit, found.weight, found.bias, floor), found)
 
 
-def _ridged(x: Predictions, strength: float, start: Affine | None) -> Affine:
-    k = x.logits.shape[1]
-    return fit_affine(x, torch.eye(k, dtype=torch.float64), *shrinkage(x.mass, k, strength), start)
+def matrix(
+    p: Predictions,
+    at: Found,
+    start: Affine | None = None,
+    *,
+    penalty: float | None = None,
+    ridge: float | None = None,
+    tolerance: float = EXACT,
+) -> Solution[Matrix]:
+    """Find a `Matrix`, given the temperature of least NLL."""
+    unit, floor = at.unit, _floor_under_top(p, at.unit)
+    x = p.mapped(lambda z: _centered(z, unit, floor))
+    if ridge is None:
+        found, strength = _odir(x, penalty, start)
+    else:
+        eye, strength = torch.eye(p.k, dtype=torch.float64), ridge
+        found = fit_affine(x, eye, *shrinkage(p.mass, p.k, ridge), start, tolerance)
+    return _solution(Matrix(unit, found.weight, found.bias, strength, floor), found)
+
+
+def _solution(fitted: C, found: Affine) -> Solution[C]:
+    return Solution(fitted, found.status, found.gradient, found.iterations, clips=True, search=found)
 
 
 def _odir(x: Predictions, penalty: float | None, start: Affine | None = None) -> tuple[Affine, float]:
@@ -387,7 +467,7 @@ def _odir(x: Predictions, penalty: float | None, start: Affine | None = None) ->
         return fit_affine(x, eye, ridge, strength / k, start, tolerance)
 
     penalty = _strength(x, fit) if penalty is None else penalty
-    return fit(x, penalty, start, 1e-6), penalty
+    return fit(x, penalty, start, EXACT), penalty
 
 
 def _strength(x: Predictions, fit: Callable[[Predictions, float, Affine | None, float], Affine]) -> float:

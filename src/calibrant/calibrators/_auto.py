@@ -1,9 +1,8 @@
 """No choosing: a mixture of the best families, weighted by what each predicts of data it has not seen."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
@@ -12,13 +11,20 @@ from torch.nn.functional import logsigmoid
 
 from calibrant._folds import split_folds, units
 from calibrant._solve import Certificate, Minimum, few_threads, mixture, newton
-from calibrant.calibrators._affine import Matrix, Vector
+from calibrant.calibrators._affine import CONVERGED, EXACT, matrix, vector
 from calibrant.calibrators._apply import certified, its_classes, keeping_if, keeps_predictions
-from calibrant.calibrators._binary import Beta, Platt, Quadratic
+from calibrant.calibrators._binary import beta, platt, quadratic
 from calibrant.calibrators._compose import Chain
-from calibrant.calibrators._fit import certify, fits
-from calibrant.calibrators._monotone import Monotone
-from calibrant.calibrators._structured import SmoothedTemperature, StructuredMatrix, StructuredVector, least_cost
+from calibrant.calibrators._fit import Solution, certify, fits
+from calibrant.calibrators._monotone import monotone
+from calibrant.calibrators._structured import (
+    Scaled,
+    SmoothedTemperature,
+    least_cost,
+    smoothed_temperature,
+    structured_matrix,
+    structured_vector,
+)
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
 from calibrant.types import Logits, Range
@@ -41,7 +47,7 @@ class Family:
     """A family that may become a member, and what it needs."""
 
     name: str
-    fit: Callable[..., Any]  # (predictions, warm_start=a fit to begin from or None) -> calibrator
+    fit: Callable[[Scaled, Any], Solution[Any]]  # also given the search of an earlier fit to begin from, or None
     keeps_predictions: bool = False
     learns: Literal["nothing", "few", "vector", "matrix"] = "few"  # numbers
     after: str = ""  # the family it is fitted on top of
@@ -61,37 +67,105 @@ class Family:
         return self.learns == "matrix" and n * k * k > WORK
 
 
-def _as_it_is(p: Predictions) -> SmoothedTemperature:
+def _as_it_is(x: Scaled, _: Any) -> Solution[Any]:
     one = torch.ones((), dtype=torch.float64)
-    return SmoothedTemperature(one, p.mass * one)
-
-
-def _cold(fit: Callable[[Predictions], Any]) -> Callable[..., Any]:
-    """A fit that needs nothing to begin from."""
-    return lambda p, warm_start: fit(p)
+    return Solution(SmoothedTemperature(one, x.p.mass * one), "closed form", slack=least_cost(x.p))
 
 
 AS_IT_IS = "as it is"
 FAMILIES = (
-    Family(AS_IT_IS, _cold(_as_it_is), keeps_predictions=True, learns="nothing"),
-    Family("SmoothedTemperature", _cold(partial(SmoothedTemperature.fit, robust=True)), keeps_predictions=True),
-    Family("Monotone", Monotone.fit, keeps_predictions=True, classes="more"),
-    Family("StructuredVector", partial(StructuredVector.fit, robust=True), learns="vector", classes="two"),
-    Family("StructuredMatrix", partial(StructuredMatrix.fit, robust=True), learns="matrix", classes="two"),
-    Family("Platt", _cold(Platt.fit), trusted=False, classes="two"),
-    Family("Beta", _cold(Beta.fit), trusted=False, classes="two"),
-    Family("Quadratic", _cold(Quadratic.fit), trusted=False, classes="two"),
+    Family(AS_IT_IS, _as_it_is, keeps_predictions=True, learns="nothing"),
+    Family("SmoothedTemperature", lambda x, _: smoothed_temperature(x, robust=True), keeps_predictions=True),
+    Family(
+        "Monotone",
+        lambda x, start: monotone(x.p, x.plain, start, tolerance=0.01 * x.tolerance),
+        keeps_predictions=True,
+        classes="more",
+    ),
+    Family(
+        "StructuredVector",
+        lambda x, start: structured_vector(x, start, robust=True),
+        learns="vector",
+        classes="two",
+    ),
+    Family(
+        "StructuredMatrix",
+        lambda x, start: structured_matrix(x, start, robust=True),
+        learns="matrix",
+        classes="two",
+    ),
+    Family("Platt", lambda x, start: platt(x.p, start), trusted=False, classes="two"),
+    Family("Beta", lambda x, start: beta(x.p, start), trusted=False, classes="two"),
+    Family("Quadratic", lambda x, start: quadratic(x.p, start), trusted=False, classes="two"),
     Family(
         "Monotone then StructuredMatrix",
-        partial(StructuredMatrix.fit, robust=True),
+        lambda x, start: structured_matrix(x, start, robust=True),
         learns="matrix",
         after="Monotone",
         classes="more",
     ),
-    Family(f"Vector(ridge={LIGHT})", partial(Vector.fit, ridge=LIGHT), learns="vector", trusted=False, classes="more"),
-    Family("Vector", Vector.fit, learns="vector", trusted=False, classes="more"),
-    Family(f"Matrix(ridge={LIGHT})", partial(Matrix.fit, ridge=LIGHT), learns="matrix", trusted=False, classes="more"),
+    Family(
+        f"Vector(ridge={LIGHT})",
+        lambda x, start: vector(x.p, x.plain, start, ridge=LIGHT, tolerance=x.tolerance),
+        learns="vector",
+        trusted=False,
+        classes="more",
+    ),
+    Family(
+        "Vector",
+        lambda x, start: vector(x.p, x.plain, start, tolerance=x.tolerance),
+        learns="vector",
+        trusted=False,
+        classes="more",
+    ),
+    Family(
+        f"Matrix(ridge={LIGHT})",
+        lambda x, start: matrix(x.p, x.plain, start, ridge=LIGHT, tolerance=x.tolerance),
+        learns="matrix",
+        trusted=False,
+        classes="more",
+    ),
 )
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """Families fitted to the same data, and all that fits to data nearby may begin from."""
+
+    data: dict[str, Scaled]  # as they came, "", and as the map of a family leaves them
+    solutions: dict[str, Solution[Any]]
+
+    @classmethod
+    def to(
+        cls, families: Sequence[Family], p: Predictions, before: "Fitted | None", tolerance: float = EXACT
+    ) -> "Fitted":
+        """Fit each, beginning from an earlier fit where there is one."""
+        made = cls({"": Scaled(p, None if before is None else before.data[""], tolerance)}, {})
+        for family in families:
+            made._add(family, before)
+        return made
+
+    def _add(self, family: Family, before: "Fitted | None") -> None:
+        """Fit one more, first what it is fitted on top of."""
+        if family.after and family.after not in self.solutions:
+            self._add(next(one for one in FAMILIES if one.name == family.after), before)
+        if family.after not in self.data:
+            x = self.data[""].p.mapped(self.solutions[family.after].map)
+            near = None if before is None else before.data.get(family.after)
+            self.data[family.after] = Scaled(x, near, self.data[""].tolerance)
+        earlier = None if before is None else before.solutions.get(family.name)
+        self.solutions[family.name] = family.fit(self.data[family.after], None if earlier is None else earlier.search)
+
+    def applied(self, families: Sequence[Family], p: Predictions) -> Iterator[Predictions]:
+        """Map other predictions by each, one after the other."""
+        below = {name: p.mapped(self.solutions[name].map) if name else p for name in self.data}
+        mapped = {name: x for name, x in below.items() if name}
+        return (mapped.get(one.name) or below[one.after].mapped(self.solutions[one.name].map) for one in families)
+
+    def map(self, family: Family) -> Any:
+        """The map of a family, after that which it is fitted on top of."""
+        last = self.solutions[family.name].certified(self.data[family.after].p)
+        return Chain(self.solutions[family.after].certified(self.data[""].p), last) if family.after else last
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,9 +256,9 @@ class Auto:
         families, left_out = _families(p, folds, accuracy_preserving)
         m = len(families)
         weights, status = torch.full((m,), 1 / m, dtype=torch.float64), Minimum(torch.empty(0), math.nan, 0.0, 0)
-        gain, error, held_out, fitted = math.nan, math.nan, [math.nan] * m, dict[str, Any]()
+        gain, error, held_out, last = math.nan, math.nan, [math.nan] * m, None
         if units(p) >= folds and p.mass >= FEWEST:
-            held, fitted = _held(families, p, folds)
+            held, last = _held(families, p, folds)
             each = logsigmoid(held) if p.k == 2 else held
             held_out = (-_mean(each, p)).tolist()
             believed = _believed(families, each, p)
@@ -194,9 +268,9 @@ class Auto:
             gain, error = (float(x) for x in _gains(mixed - each[:, 0], p))
         weights = weights if p.k == 2 else weights / weights.sum()
         kept = [family for family, weight in zip(families, weights.tolist(), strict=True) if weight > 0]
-        fitted = _fitted(kept, p, fitted)
+        fitted = Fitted.to(kept, p, last)
         names = [family.name for family in families]
-        members = [fitted.get(name) if weight > 0 else None for name, weight in zip(names, weights, strict=True)]
+        members = [fitted.map(family) if family in kept else None for family in families]
         candidates = tuple(map(Candidate, names, weights.tolist(), held_out, members))
         stack = cls(candidates, gain, error, tuple(left_out))
         slack = least_cost(p) + 2 * CAUTION / p.mass
@@ -249,18 +323,20 @@ def _log_odds(logits: Tensor) -> Tensor:
     return z[..., 1] - z[..., 0]
 
 
-def _held(families: Sequence[Family], p: Predictions, folds: int) -> tuple[Tensor, dict[str, Any]]:
+def _held(families: Sequence[Family], p: Predictions, folds: int) -> tuple[Tensor, Fitted | None]:
     """What fits to the other folds say of every label, (n m), and the last fits: log p, or of two classes log-odds."""
-    held, fitted = torch.empty(len(p), len(families), dtype=torch.float64), dict[str, Any]()
+    held, fitted = torch.empty(len(p), len(families), dtype=torch.float64), None
     for rest, inside in split_folds(p, folds):
-        fitted, out = _fitted(families, rest, fitted), p[inside]
-        after = (out.mapped(fitted[family.name]) for family in families)
-        if p.k == 2:
-            told = [_log_odds(one.logits) * (2 * out.labels - 1) for one in after]
-        else:
-            told = [one.log_likelihood.clamp_min(-FARTHEST) for one in after]
-        held[inside] = torch.stack(told, 1)
+        fitted, out = Fitted.to(families, rest, fitted, CONVERGED), p[inside]
+        held[inside] = torch.stack([_told(after) for after in fitted.applied(families, out)], 1)
     return held, fitted
+
+
+def _told(p: Predictions) -> Tensor:
+    """What predictions say of every label."""
+    if p.k == 2:
+        return _log_odds(p.logits) * (2 * p.labels - 1)
+    return p.log_likelihood.clamp_min(-FARTHEST)
 
 
 def _weighed(held: Tensor, p: Predictions, believed: Tensor) -> Minimum:
@@ -318,18 +394,3 @@ def _families(p: Predictions, folds: int, accuracy_preserving: bool) -> tuple[li
         else:
             tried.append(family)
     return tried, left_out
-
-
-def _fitted(families: Sequence[Family], p: Predictions, start: Mapping[str, Any]) -> dict[str, Any]:
-    """Fit the families, each beginning from an earlier fit where there is one."""
-    made: dict[str, Any] = {}
-    for family in families:
-        before = start.get(family.name)
-        if not family.after:
-            made[family.name] = family.fit(p, warm_start=before)
-            continue
-        below = [one for one in FAMILIES if one.name == family.after]
-        first = made.get(family.after) or _fitted(below, p, start)[family.after]
-        second = family.fit(p.mapped(first), warm_start=None if before is None else before.second)
-        made[family.name] = Chain(first, second)
-    return made

@@ -7,10 +7,10 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from calibrant._solve import Certificate, Minimum, minimize
+from calibrant._solve import Certificate, Minimum, newton
 from calibrant.calibrators._affine import FLOOR, RIDGE
 from calibrant.calibrators._apply import its_classes
-from calibrant.calibrators._fit import certify, fits, impossible
+from calibrant.calibrators._fit import Solution, fits
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
 from calibrant.types import InputError, Logits, Number, Points, PositiveNumber
@@ -48,12 +48,7 @@ class Platt:
     @fits
     def fit(cls, p: Predictions, *, monotone: bool = True) -> "Platt":
         """Find a and b."""
-        limit = _limit(_score(p.logits, "Platt"))
-        s = _score(p.logits, "Platt", limit)
-        unit = _unit(s, p)
-        found = _logistic((s / unit)[:, None], _platt_targets(p), p, monotone)
-        a, b = found.x
-        return _certified(cls(a / unit, b, limit), p, found, monotone, slack=2 / p.mass)
+        return platt(p, monotone=monotone).certified(p)
 
     @its_classes(lambda _: 2)
     def __call__(self, logits: Logits) -> Logits:
@@ -86,11 +81,7 @@ class Beta:
     @fits
     def fit(cls, p: Predictions, *, monotone: bool = True) -> "Beta":
         """Find a, b and c of least NLL."""
-        limit = _limit(_score(p.logits, "Beta"))
-        features = _log_odds_parts(_score(p.logits, "Beta", limit))
-        found = _logistic(features, p.labels.double(), p, monotone)
-        a, b, c = found.x
-        return _certified(cls(a, b, c, limit), p, found, monotone)
+        return beta(p, monotone=monotone).certified(p)
 
     @its_classes(lambda _: 2)
     def __call__(self, logits: Logits) -> Logits:
@@ -124,20 +115,44 @@ class Quadratic:
     @fits
     def fit(cls, p: Predictions, *, monotone: bool = True) -> "Quadratic":
         """Find the parabola of least NLL."""
-        limit = _limit(_score(p.logits, "Quadratic"))
-        s = _score(p.logits, "Quadratic", limit)
-        unit = _unit(s, p)
-        ends = torch.stack([s.min(), s.max()])
-        features = _parabola(s, ends) / unit
-        center = _mean(features, p)
-        found = _logistic(features - center, p.labels.double(), p, monotone)
-        slopes, c = found.x[:2], found.x[2]
-        return _certified(cls(ends, slopes / unit, c - slopes @ center, limit), p, found, monotone)
+        return quadratic(p, monotone=monotone).certified(p)
 
     @its_classes(lambda _: 2)
     def __call__(self, logits: Logits) -> Logits:
         """Return the two logits, half the new score either way."""
         return _pair(_parabola(_score(logits, "Quadratic", self.limit), self.ends) @ self.slopes + self.bias, logits)
+
+
+def platt(p: Predictions, start: Tensor | None = None, *, monotone: bool = True) -> Solution[Platt]:
+    """Find a and b, from a solution to begin with."""
+    limit = _limit(_score(p.logits, "Platt"))
+    s = _score(p.logits, "Platt", limit)
+    unit = _unit(s, p)
+    found = _logistic((s / unit)[:, None], _platt_targets(p), p, monotone, start)
+    a, b = found.x
+    return _solution(Platt(a / unit, b, limit), found, monotone, slack=2 / p.mass)
+
+
+def beta(p: Predictions, start: Tensor | None = None, *, monotone: bool = True) -> Solution[Beta]:
+    """Find a, b and c of least NLL, from a solution to begin with."""
+    limit = _limit(_score(p.logits, "Beta"))
+    features = _log_odds_parts(_score(p.logits, "Beta", limit))
+    found = _logistic(features, p.labels.double(), p, monotone, start)
+    a, b, c = found.x
+    return _solution(Beta(a, b, c, limit), found, monotone)
+
+
+def quadratic(p: Predictions, start: Tensor | None = None, *, monotone: bool = True) -> Solution[Quadratic]:
+    """Find the parabola of least NLL, from a solution to begin with."""
+    limit = _limit(_score(p.logits, "Quadratic"))
+    s = _score(p.logits, "Quadratic", limit)
+    unit = _unit(s, p)
+    ends = torch.stack([s.min(), s.max()])
+    features = _parabola(s, ends) / unit
+    center = _mean(features, p)
+    found = _logistic(features - center, p.labels.double(), p, monotone, start)
+    slopes, c = found.x[:2], found.x[2]
+    return _solution(Quadratic(ends, slopes / unit, c - slopes @ center, limit), found, monotone)
 
 
 def _score(logits: Tensor, name: str, limit: Tensor = UNLIMITED) -> Tensor:
@@ -194,28 +209,30 @@ def _platt_targets(p: Predictions) -> Tensor:
     return torch.where(p.labels == 1, (ones + 1) / (ones + 2), 1 / (p.mass - ones + 2))
 
 
-def _logistic(features: Tensor, targets: Tensor, p: Predictions, monotone: bool) -> Minimum:
+def _logistic(
+    features: Tensor, targets: Tensor, p: Predictions, monotone: bool, start: Tensor | None = None
+) -> Minimum:
     """Minimize the cross-entropy of sigmoid(features @ w + c); with `monotone` all of w is nonnegative."""
     n, m = features.shape
     x = torch.cat([features, torch.ones(n, 1, dtype=torch.float64)], 1)
-    ridge = torch.full((m + 1,), RIDGE, dtype=torch.float64)
+    ridge = 2 * RIDGE * torch.eye(m + 1, dtype=torch.float64)
+    each = torch.full((n,), 1 / p.mass, dtype=torch.float64) if p.weights is None else p.weights / p.mass
 
-    def f(w: Tensor) -> tuple[float, Tensor]:
+    def f(w: Tensor) -> tuple[float, Tensor, Tensor]:
         s = x @ w
-        loss = torch.nn.functional.softplus(s) - targets * s
-        off = s.sigmoid() - targets
-        gradient = x.mT @ (off if p.weights is None else off * p.weights) / p.mass
-        return float(_mean(loss, p) + (ridge * w.square()).sum()), gradient + 2 * ridge * w
+        loss = torch.nn.functional.softplus(s, threshold=40.0) - targets * s
+        q = s.sigmoid()
+        gradient, hessian = (each * (q - targets)) @ x, (x.mT * (each * q * (1 - q))) @ x
+        return float(each @ loss) + RIDGE * float(w @ w), gradient + ridge @ w, hessian + ridge
 
-    start = torch.ones(m + 1, dtype=torch.float64)
-    start[m] = 0
+    if start is None:
+        start = torch.ones(m + 1, dtype=torch.float64)
+        start[m] = 0
     lower = torch.full((m + 1,), 0.0 if monotone else -torch.inf, dtype=torch.float64)
     lower[m] = -torch.inf
-    return minimize(f, start, lower=lower, tolerance=1e-8)
+    return newton(f, start, lower=lower, tolerance=1e-8)
 
 
-def _certified(fitted: C, p: Predictions, found: Minimum, monotone: bool, slack: float = 0.0) -> C:
+def _solution(fitted: C, found: Minimum, monotone: bool, slack: float = 0.0) -> Solution[C]:
     status = "at bound" if monotone and bool((found.x[:-1] <= 0).any()) else "converged"
-    return certify(
-        fitted, p, status, gradient=found.gradient, iterations=found.evaluations, clipped=impossible(p), slack=slack
-    )
+    return Solution(fitted, status, found.gradient, found.evaluations, slack=slack, clips=True, search=found.x)

@@ -3,9 +3,9 @@
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from torch import Tensor
 
@@ -18,6 +18,33 @@ from calibrant.types import InputError
 
 C = TypeVar("C")
 P = ParamSpec("P")
+
+
+@dataclass(frozen=True)
+class Solution(Generic[C]):
+    """A fitted map and how its search ended: a fit, all but the look back at the data."""
+
+    map: C
+    status: Status
+    gradient: float = math.nan
+    iterations: int = 1
+    standard_error: float = math.nan
+    slack: float = 0.0  # by which it may be worse than the identity
+    clips: bool = False  # whether probabilities of 0 are taken for tiny ones, and counted
+    search: Any = None  # what a search nearby may begin with
+
+    def certified(self, p: Predictions) -> C:
+        """The map with its certificate."""
+        return certify(
+            self.map,
+            p,
+            self.status,
+            gradient=self.gradient,
+            iterations=self.iterations,
+            standard_error=self.standard_error,
+            slack=self.slack,
+            clipped=impossible(p) if self.clips else 0,
+        )
 
 
 def fits(method: Callable[Concatenate[Any, Predictions, P], C]) -> Callable[..., C]:

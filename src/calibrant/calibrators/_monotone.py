@@ -7,10 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant._softmax import LOG2_E
 from calibrant._solve import Certificate, Minimum, few_threads, newton, summed
 from calibrant.calibrators._apply import certified, its_classes, keeping
-from calibrant.calibrators._fit import certify, fits
-from calibrant.calibrators._scaling import nll_temperature
+from calibrant.calibrators._fit import Solution, fits
+from calibrant.calibrators._scaling import Found, nll_temperature, of_possible
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
 from calibrant.types import Count, Logits, NonNegative, Points, PositiveNumber, Range
@@ -54,15 +55,8 @@ class Monotone:
         smoothness: NonNegative = 1.0,
     ) -> "Monotone":
         """Find the slopes; `warm_start` is a fit to begin from, `smoothness` multiplies the penalty."""
-        unit = nll_temperature(p).unit
-        possible = ~p.logits.gather(1, p.labels[:, None]).squeeze(1).isneginf()
-        v = p.mapped(lambda z: -(z.double() / unit).log_softmax(-1).clamp_min(-DEEPEST))
-        v = v if bool(possible.all()) else v[possible]
-        knots = _knots(v, pieces)
-        found = _slopes(v, knots, smoothness, warm_start)
-        status = "at bound" if bool((found.x <= STEEPEST).any()) else "converged"
-        fitted = cls(unit, knots, found.x)
-        return certify(fitted, p, status, gradient=found.gradient, iterations=found.evaluations)
+        guess = None if warm_start is None else warm_start.slopes
+        return monotone(p, nll_temperature(p), guess, pieces=pieces, smoothness=smoothness).certified(p)
 
     @its_classes(certified)
     @keeping
@@ -73,6 +67,24 @@ class Monotone:
         for knot, change in zip(self.knots[1:], self.slopes[:-1] - self.slopes[1:], strict=True):
             total.addcmul_(v.clamp_max(knot), change)
         return (-total).to(logits.dtype)
+
+
+def monotone(
+    p: Predictions,
+    at: Found,
+    start: Tensor | None = None,
+    *,
+    pieces: int = 8,
+    smoothness: float = 1.0,
+    tolerance: float = 1e-8,
+) -> Solution[Monotone]:
+    """Find the map, given the temperature of least NLL and slopes to begin from."""
+    unit = at.unit
+    v = of_possible(p).mapped(lambda z: -(z.double() / unit).log_softmax(-1).clamp_min(-DEEPEST))
+    knots = _knots(v, pieces)
+    found = _slopes(v, knots, smoothness, start, tolerance)
+    status = "at bound" if bool((found.x <= STEEPEST).any()) else "converged"
+    return Solution(Monotone(unit, knots, found.x), status, found.gradient, found.evaluations, search=found.x)
 
 
 def _knots(v: Predictions, pieces: int) -> Tensor:
@@ -96,38 +108,67 @@ def _quantiles(values: Tensor, often: Tensor | None, shares: np.ndarray) -> np.n
     return np.interp(shares * (end[-1] - 1), place, x.numpy().repeat(2))
 
 
-def _slopes(v: Predictions, knots: Tensor, smoothness: float, start: Monotone | None) -> Minimum:
+def _slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor | None, tolerance: float) -> Minimum:
+    r"""Newton's method; a pass adds up, of every row and piece, odds that lie there and how far they lie in it.
+
+    The part of a v in piece l is its whole width where v lies in a higher one, and 0 where it lies in a lower one: of
+    every element only the piece that it lies in is looked at.
+    """
     n, pieces = v.mass, len(knots)
-    ends = [*knots[1:].tolist(), torch.inf]
-    spans = list(zip(knots.tolist(), ends, strict=True))
-    v_y = v.logits.gather(1, v.labels[:, None]).squeeze(1)
-    parts = [v_y.clamp(a, b) - a for a, b in spans]
-    label_part = torch.stack([x.mean() if v.weights is None else (x * v.weights).sum() / n for x in parts])
+    width = torch.cat([knots.diff(), knots.new_zeros(1)])
+    inside = torch.bucketize(v.logits, knots[1:]).to(torch.uint8 if pieces < 256 else torch.int64)
+    past = v.logits - knots[inside.long()]
+    label_part = _mean(_parts(v.logits.gather(1, v.labels[:, None]).squeeze(1), knots), v)
     weights = () if v.weights is None else (v.weights,)
     steps = torch.eye(pieces, dtype=torch.float64).diff(dim=0)
-    rough = steps.mT @ steps  # theta' rough theta is the sum of squared differences
+    penalty = smoothness / n * steps.mT @ steps  # theta' penalty theta is that of the squared differences
 
     def f(theta: Tensor) -> tuple[float, Tensor, Tensor]:
-        def part(v: Tensor, *weights: Tensor) -> Tensor:
-            lengths = torch.stack([v.clamp(a, b).sub_(a) for a, b in spans])  # (J rows k)
-            flat = lengths.view(pieces, -1)
-            s = (theta @ flat).view_as(v).neg_()
-            norm = s.logsumexp(1)
-            e = s.sub_(norm[:, None]).exp_()
-            mean = (lengths * e).sum(2)  # (J rows)
-            often = weights[0] if weights else torch.ones_like(norm)
-            square = (flat * e.mul_(often[:, None]).view(-1)) @ flat.mT
-            return torch.cat([often @ norm[:, None], mean @ often, (square - (often * mean) @ mean.mT).view(-1)])
+        below = torch.cat([theta.new_zeros(1), (theta * width)[:-1].cumsum(0)])
 
-        sums = summed(part, v.logits, *weights) / n
-        mean, bend = sums[1 : pieces + 1], sums[pieces + 1 :].view(pieces, pieces)
-        penalty = smoothness / n * rough
+        def part(past: Tensor, inside: Tensor, *weights: Tensor) -> Tensor:
+            index = inside.long()
+            flat = index.view(-1)
+            s = torch.addcmul(below[flat].view_as(past), theta[flat].view_as(past), past)
+            e = s.mul_(-LOG2_E).exp2_()
+
+            def added() -> Tensor:
+                return past.new_zeros(len(past), pieces).scatter_add_(1, index, e)
+
+            here = added()
+            e.mul_(past)
+            far = added()
+            e.mul_(past)
+            farther = added()
+            norm = here.sum(1)
+            higher = here.sum(1, keepdim=True) - here.cumsum(1)
+            mean = (far + width * higher) / norm[:, None]
+            own = (farther + width.square() * higher) / norm[:, None]
+            often = weights[0] if weights else torch.ones_like(norm)
+            return torch.cat(
+                [often @ norm.log()[:, None], often @ mean, often @ own, ((often * mean.mT) @ mean).view(-1)]
+            )
+
+        sums = summed(part, past, inside, *weights) / n
+        mean, own, mixed = sums[1 : pieces + 1], sums[pieces + 1 : 2 * pieces + 1], sums[2 * pieces + 1 :]
+        square = (width[:, None] * mean).triu(1)
+        square = square + square.mT + own.diag() - mixed.view(pieces, pieces)
         value = sums[0] + theta @ label_part + theta @ penalty @ theta
-        return float(value), label_part - mean + 2 * penalty @ theta, bend + 2 * penalty
+        return float(value), label_part - mean + 2 * penalty @ theta, square + 2 * penalty
 
     at = torch.ones(pieces, dtype=torch.float64)
-    if start is not None and len(start.slopes) == pieces:
-        at = start.slopes
+    if start is not None and len(start) == pieces:
+        at = start
     lower = torch.full((pieces,), STEEPEST, dtype=torch.float64)
     with few_threads(v.logits.numel()):
-        return newton(f, at, lower=lower, tolerance=1e-8)
+        return newton(f, at, lower=lower, tolerance=tolerance)
+
+
+def _parts(v: Tensor, knots: Tensor) -> Tensor:
+    """Return how much of every v lies in each piece, (n J)."""
+    ends = torch.cat([knots[1:], knots.new_full((1,), torch.inf)])
+    return v[:, None].clamp(knots, ends) - knots
+
+
+def _mean(values: Tensor, p: Predictions) -> Tensor:
+    return values.mean(0) if p.weights is None else p.weights @ values / p.mass

@@ -159,17 +159,14 @@ class Along(Curve):
         return self.value + self.slope * s + self.bend * s**2 / 2
 
 
-def nll_temperature(p: Predictions) -> Found:
-    """Solve for the T of least NLL by Halley's method in u = log(1/T).
+def nll_temperature(p: Predictions, near: "Found | None" = None) -> Found:
+    """Solve for the T of least NLL by Halley's method in u = log(1/T), from that of data nearby if there is one.
 
     Large data are approached by a sixteenth of the rows, then by all rows in single precision, so that one or two
     passes over everything need double precision. Examples whose true class has probability 0 lose infinitely at every
     T and say nothing about it: they are left out.
     """
-    possible = ~p.logits.gather(1, p.labels[:, None]).squeeze(1).isneginf()
-    if not bool(possible.any()):
-        raise InputError("every true class has probability 0 (logit -inf): no temperature changes that")
-    p = p if bool(possible.all()) else p[possible]
+    p = of_possible(p)
     typical = _spread(p[:: max(1, p.logits.numel() >> 15)])
     center = -math.log(typical)
 
@@ -179,7 +176,9 @@ def nll_temperature(p: Predictions) -> Found:
         )
 
     start, passes = center + 2.0, 0  # logits spread over some seven temperatures
-    if p.logits.numel() >= 1 << 18:
+    if near is not None and near.status == "converged":
+        start = -math.log(near.temperature)
+    elif p.logits.numel() >= 1 << 18:
         start = search(p[::16], start, torch.float32, 0.1).x
         single = search(p, start, torch.float32, 0.06)
         start, passes = single.x, single.iterations
@@ -199,6 +198,14 @@ def nll_temperature(p: Predictions) -> Found:
         before=last.before,
         right=right if p.weights is not None else float(round(right)),
     )
+
+
+def of_possible(p: Predictions) -> Predictions:
+    """The examples whose true class has a probability above 0. Raises `InputError` if there are none."""
+    possible = ~p.logits.gather(1, p.labels[:, None]).squeeze(1).isneginf()
+    if not bool(possible.any()):
+        raise InputError("every true class has probability 0 (logit -inf): no temperature changes that")
+    return p if bool(possible.all()) else p[possible]
 
 
 def _spread(p: Predictions) -> float:

@@ -3,25 +3,26 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from calibrant._folds import cross_fitted, units
-from calibrant._solve import Certificate
-from calibrant.calibrators._affine import Affine, affine, fit_affine, narrow_enough, shrinkage
+from calibrant._softmax import LOG2_E
+from calibrant._solve import Certificate, summed
+from calibrant.calibrators._affine import EXACT, Affine, affine, fit_affine, narrow_enough, shrinkage
 from calibrant.calibrators._apply import its_classes, keeping
-from calibrant.calibrators._fit import certify, fits
-from calibrant.calibrators._scaling import Found, nll_temperature
+from calibrant.calibrators._fit import Solution, fits
+from calibrant.calibrators._scaling import Found, nll_temperature, of_possible
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
 from calibrant.types import ByClass, Logits, PerClass, PositiveNumber
 
 __all__ = ["SmoothedTemperature", "StructuredMatrix", "StructuredVector"]
 
-S = TypeVar("S")
+S = TypeVar("S", "StructuredVector", "StructuredMatrix")
 SPREAD = 0.5  # standard deviation of log T, of networks and models as they come
 
 
@@ -58,11 +59,7 @@ class SmoothedTemperature:
         `robust`: by the NLL of the smoothed p, to which one error adds no more than log(k (n + 1)), and a normal prior
         of log T around 0 with a standard deviation of 1/2.
         """
-        found = _temperature(p, robust)
-        fitted = cls(_number(found.temperature), _number(p.mass))
-        return certify(fitted, p, found.status, gradient=found.gradient, iterations=found.iterations,
-            standard_error=found.standard_error, slack=least_cost(p),
-        )  # fmt: skip
+        return smoothed_temperature(Scaled(p), robust=robust).certified(p)
 
     @keeping
     def __call__(self, logits: Logits) -> Logits:
@@ -103,10 +100,8 @@ class StructuredVector:
         `robust` as in `SmoothedTemperature`. The folds of `refit_temperature` keep rows of one group together; copies
         of a row count as one row of that weight where they share a group.
         """
-        k = p.logits.shape[1]
         guess = None if warm_start is None else Affine(1 + warm_start.scale, warm_start.bias)
-        ridge = k / p.mass
-        return _fit(cls, p, torch.ones(k, dtype=torch.float64), ridge, ridge, guess, refit_temperature, robust)
+        return _fit(structured_vector, p, guess, refit_temperature, robust)
 
     @its_classes(lambda self: len(self.bias))
     def __call__(self, logits: Logits) -> Logits:
@@ -146,11 +141,10 @@ class StructuredMatrix:
 
         Raises `InputError` above 1000 classes.
         """
-        k = p.logits.shape[1]
-        narrow_enough(k, cls.__name__)
-        eye = torch.eye(k, dtype=torch.float64)
+        narrow_enough(p.k, cls.__name__)
+        eye = torch.eye(p.k, dtype=torch.float64)
         guess = None if warm_start is None else Affine(eye + warm_start.weight, warm_start.bias)
-        return _fit(cls, p, eye, *shrinkage(p.mass, k), guess, refit_temperature, robust)
+        return _fit(structured_matrix, p, guess, refit_temperature, robust)
 
     @its_classes(lambda self: len(self.bias))
     def __call__(self, logits: Logits) -> Logits:
@@ -168,54 +162,109 @@ def least_cost(p: Predictions) -> float:
     return math.log1p(1 / p.mass)
 
 
-def _temperature(p: Predictions, robust: bool) -> Found:
-    """Return the temperature of least NLL, of the smoothed probabilities if it is to be robust."""
-    found = nll_temperature(p)
-    return _robust(p, found) if robust else found
+@dataclass(frozen=True, eq=False)
+class Scaled:
+    """Predictions with what several families begin from, found once, when it is first asked for."""
+
+    p: Predictions
+    near: "Scaled | None" = None  # data nearby, whose temperatures are begun from
+    tolerance: float = EXACT  # at which fits to them end
+
+    @cached_property
+    def plain(self) -> Found:
+        """The temperature of least NLL."""
+        return nll_temperature(self.p, None if self.near is None else self.near.plain)
+
+    @cached_property
+    def robust(self) -> Found:
+        """The robust one."""
+        return _robust(self.p, self.plain, self.plain if self.near is None else self.near.robust)
+
+    def temperature(self, robust: bool) -> Found:
+        """Either of them."""
+        return self.robust if robust else self.plain
 
 
-def _robust(p: Predictions, found: Found) -> Found:
+def smoothed_temperature(x: Scaled, *, robust: bool) -> Solution[SmoothedTemperature]:
+    """Find T by NLL."""
+    found, p = x.temperature(robust), x.p
+    fitted = SmoothedTemperature(_number(found.temperature), _number(p.mass))
+    facts = found.status, found.gradient, found.iterations, found.standard_error
+    return Solution(fitted, *facts, slack=least_cost(p))
+
+
+def structured_vector(x: Scaled, start: Affine | None = None, *, robust: bool) -> Solution[StructuredVector]:
+    """Find v and c."""
+    ridge, ones = x.p.k / x.p.mass, torch.ones(x.p.k, dtype=torch.float64)
+    return _structured(StructuredVector, x, ones, ridge, ridge, start, robust)
+
+
+def structured_matrix(x: Scaled, start: Affine | None = None, *, robust: bool) -> Solution[StructuredMatrix]:
+    """Find M and c."""
+    eye, shrinking = torch.eye(x.p.k, dtype=torch.float64), shrinkage(x.p.mass, x.p.k)
+    return _structured(StructuredMatrix, x, eye, *shrinking, start, robust)
+
+
+def _structured(
+    cls: type[S],
+    x: Scaled,
+    identity: Tensor,
+    ridge: Tensor | float,
+    ridge_bias: float,
+    start: Affine | None,
+    robust: bool,
+) -> Solution[S]:
+    """Smooth, and find the change of the identity and the intercepts."""
+    base = _number(x.temperature(robust).temperature), _number(x.p.mass)
+    found = fit_affine(x.p.mapped(lambda z: smoothed(z, *base)), identity, ridge, ridge_bias, start, x.tolerance)
+    fitted = cls(*base, found.weight - identity, found.bias, _number(1.0))
+    facts = found.status, found.gradient, found.iterations
+    return Solution(fitted, *facts, slack=least_cost(x.p), search=found)
+
+
+def _robust(p: Predictions, found: Found, near: Found) -> Found:
     r"""Go on to the T of least NLL of $(n p + 1/k) / (n + 1)$ and of a normal prior of log T, by EM.
 
     Each example counts as far as its label is p's and not the uniform part's: one that p calls impossible hardly does,
-    and cannot carry T away. The prior keeps T from calling all errors such.
+    and cannot carry T away. The prior keeps T from calling all errors such. Begins at the temperature that is near.
     """
-    z, index = p.logits.double(), p.labels[:, None]
-    z = (z - z.amax(1, keepdim=True)).clamp_min(-1e300)
-    z_y = z.gather(1, index).squeeze(1)
-    often = torch.ones_like(z_y) if p.weights is None else p.weights
-    u, smoothing, step, passes = -math.log(found.temperature), math.log(p.mass * p.k), math.inf, 0
+    p = of_possible(p)
+    u, smoothing, step, passes = -math.log(near.temperature), math.log(p.mass * p.k), math.inf, 0
+    weights = () if p.weights is None else (p.weights,)
     while abs(step) > 1e-7 and passes < 100:
-        b = math.exp(u)
-        log_p = (b * z).log_softmax(1)
-        q = log_p.exp()
-        mean = (q * z).sum(1)
-        counts = often * (log_p.gather(1, index).squeeze(1) + smoothing).sigmoid()
-        slope = b * float(counts @ (mean - z_y))
-        bend = slope + b * b * float(counts @ ((q * z.square()).sum(1) - mean.square()))
-        step = -(slope + u / SPREAD**2) / max(bend + 1 / SPREAD**2, 1e-3)
+        slope, bend, falls = summed(partial(_along, math.exp(u), smoothing), p.logits, p.labels, *weights).tolist()
+        slope, bend = slope + u / SPREAD**2, bend + 1 / SPREAD**2
+        step = -slope / max(bend, 1e-3)
+        if abs(step) < 0.1:  # so near, by the whole second derivative, in which the counts fall too
+            step = -slope / max(bend - falls, bend / 4, 1e-3)
         step = max(-1.0, min(1.0, step))
         u, passes = u + step, passes + 1
     return replace(found, temperature=math.exp(-u), iterations=found.iterations + passes)
 
 
+def _along(b: float, smoothing: float, z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
+    """First derivative in log b of what every example loses, the part of the second by p, and that by the counts."""
+    margin = z.double()
+    margin = (margin - margin.amax(1, keepdim=True)).clamp_min_(-1e300)
+    of_label = b * margin.gather(1, y[:, None]).squeeze(1)
+    e = margin.mul(b * LOG2_E).exp2_()
+    norm, mean, square = e.sum(1), e.mul_(margin).sum(1), e.mul_(margin).sum(1)
+    mean, square = mean / norm, square / norm
+    share = (of_label - norm.log() + smoothing).sigmoid()
+    counts = share * weights[0] if weights else share
+    first = b * mean - of_label
+    second = first + b * b * (square - mean.square())
+    return torch.stack([counts @ first, counts @ second, (counts * (1 - share)) @ first.square()])
+
+
 def _fit(
-    cls: Callable[..., S],
-    p: Predictions,
-    identity: Tensor,
-    ridge: Tensor | float,
-    ridge_bias: float,
-    guess: Affine | None,
-    refit_temperature: bool,
-    robust: bool,
+    find: Callable[..., Solution[S]], p: Predictions, guess: Affine | None, refit_temperature: bool, robust: bool
 ) -> S:
-    """Smooth, find the change of the identity and the intercepts, and put a temperature on top if asked."""
-    base = _number(_temperature(p, robust).temperature), _number(p.mass)
-    found = fit_affine(p.mapped(lambda z: smoothed(z, *base)), identity, ridge, ridge_bias, guess)
-    fitted: Any = cls(*base, found.weight - identity, found.bias, _number(1.0))
+    """Fit, and put a temperature on top if asked."""
+    found = find(Scaled(p), guess, robust=robust)
     if refit_temperature:
-        fitted = replace(fitted, final=_out_of_fold_temperature(fitted, p))
-    return certify(fitted, p, found.status, gradient=found.gradient, iterations=found.iterations, slack=least_cost(p))
+        found = replace(found, map=replace(found.map, final=_out_of_fold_temperature(found.map, p)))
+    return found.certified(p)
 
 
 def _out_of_fold_temperature(start: Any, p: Predictions) -> Tensor:

@@ -220,17 +220,18 @@ def test_the_weights_are_those_of_a_general_solver(k):
     assert objective(found.numpy()) <= plain.fun + 1e-4
 
 
-def test_what_cannot_be_told_apart_has_its_share_and_what_lies_behind_has_none():
+@pytest.mark.parametrize(("k", "behind"), [(2, np.sqrt(450 / 400)), (3, 1.0)])
+def test_what_cannot_be_told_apart_has_its_share_and_what_lies_behind_has_none(k, behind):
     """One that is worse by half of its standard error, one by five; of two as good, little penalty counts for less."""
     g = torch.Generator().manual_seed(0)
     noise = torch.randn(400, dtype=torch.float64, generator=g)
     noise = 20 * (noise - noise.mean()) / noise.std(correction=1)  # whose mean has a standard error of 1
     log_p = torch.stack([0 * noise, noise - 0.5, noise - 5, noise], 1)
     trusted, bold = ([family for family in FAMILIES if family.trusted is is_] for is_ in (True, False))
-    weights = _believed([*trusted[:3], bold[0]], log_p, Predictions(torch.zeros(400, 2), [0] * 400))
+    weights = _believed([*trusted[:3], bold[0]], log_p, Predictions(torch.zeros(400, k), [0] * 400))
     assert weights.sum().item() == pytest.approx(1)
     ratios = weights / weights[0]
-    assert ratios.tolist() == pytest.approx([1, np.exp(-0.5), np.exp(-5), np.exp(-1)], rel=1e-6)
+    assert ratios.tolist() == pytest.approx([1, np.exp(-0.5), np.exp(-5), np.exp(-behind)], rel=1e-6)
 
 
 @pytest.mark.parametrize("k", [2, 4])

@@ -466,27 +466,30 @@ def _odir(x: Predictions, penalty: float | None, start: Affine | None = None) ->
         ridge = (strength / (k * (k - 1))) * (1 - eye) + RIDGE * 1e-3 * eye
         return fit_affine(x, eye, ridge, strength / k, start, tolerance)
 
-    penalty = _strength(x, fit) if penalty is None else penalty
+    if penalty is None:
+        penalty, known = _strength(x, fit)
+        start = start or known
     return fit(x, penalty, start, EXACT), penalty
 
 
-def _strength(x: Predictions, fit: Callable[[Predictions, float, Affine | None, float], Affine]) -> float:
-    """Choose the penalty by cross-validated NLL, from the strongest down."""
+def _strength(
+    x: Predictions, fit: Callable[[Predictions, float, Affine | None, float], Affine]
+) -> tuple[float, Affine | None]:
+    """Choose the penalty by cross-validated NLL, from the strongest down; and a fit with it, to begin from."""
     folds = min(3, units(x))
     if folds < 2:
-        return PATH[0]
-    best, least, worse = PATH[0], math.inf, 0
-    found: list[Affine | None] = [None] * folds
+        return PATH[0], None
+    parts = [(rest, x[inside]) for rest, inside in split_folds(x, folds)]
+    best, known, least, worse, one = PATH[0], None, math.inf, 0, None
     for strength in PATH:
-        loss = 0.0
-        for i, (rest, inside) in enumerate(split_folds(x, folds)):  # each starts from the stronger one before it
-            one = found[i] = fit(rest, strength, found[i], 1e-5)
-            held = x[inside].mapped(one)
-            loss -= float(_total(held.log_likelihood, held.weights))
-        best, least, worse = (strength, loss, 0) if loss < least else (best, least, worse + 1)
+        loss, one = 0.0, None if one is None else Affine(one.weight, one.bias)  # the curvature is another
+        for rest, held in parts:  # each starts from the one before it, of the stronger penalty or of another fold
+            one = fit(rest, strength, one, CONVERGED)
+            loss -= float(_total(held.mapped(one).log_likelihood, held.weights))
+        best, known, least, worse = (strength, one, loss, 0) if loss < least else (best, known, least, worse + 1)
         if worse == 2:  # weaker ones only overfit more, at ever more steps
             break
-    return best
+    return best, known
 
 
 def _total(values: Tensor, weights: Tensor | None) -> Tensor:

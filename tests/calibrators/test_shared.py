@@ -1,0 +1,179 @@
+"""What fits to nearly the same data share changes nothing in where they end: each against its simple version."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize
+from torch.autograd.functional import hessian
+
+from calibrant import Predictions, metrics
+from calibrant._folds import cross_fitted
+from calibrant._solve import Memory, Minimum, minimize
+from calibrant.calibrators import (
+    Auto,
+    Beta,
+    Chain,
+    Matrix,
+    Monotone,
+    Platt,
+    Quadratic,
+    SmoothedTemperature,
+    StructuredMatrix,
+    StructuredVector,
+    Vector,
+    _monotone,
+)
+from calibrant.calibrators._affine import Affine, Frame, _exact_coordinates, fit_affine
+
+
+def draw(n: int, k: int, seed: int = 0, *, weighted: bool = False) -> Predictions:
+    g = torch.Generator().manual_seed(seed)
+    z = 2 * torch.randn(n, k, dtype=torch.float64, generator=g)
+    y = torch.multinomial(z.softmax(-1), 1, generator=g).squeeze(1)
+    weights = torch.randint(1, 4, (n,), generator=g).double() if weighted else None
+    return Predictions(1.6 * z + torch.linspace(-0.5, 0.5, k), y, weights)
+
+
+def chained(p: Predictions) -> Chain:
+    first = Monotone.fit(p)
+    return Chain(first, StructuredMatrix.fit(p.mapped(first), robust=True))
+
+
+ALONE = {
+    "SmoothedTemperature": partial(SmoothedTemperature.fit, robust=True),
+    "StructuredVector": partial(StructuredVector.fit, robust=True),
+    "StructuredMatrix": partial(StructuredMatrix.fit, robust=True),
+    "Platt": Platt.fit,
+    "Beta": Beta.fit,
+    "Quadratic": Quadratic.fit,
+    "Monotone": Monotone.fit,
+    "Monotone then StructuredMatrix": chained,
+    "Vector(ridge=0.1)": partial(Vector.fit, ridge=0.1),
+    "Vector": Vector.fit,
+    "Matrix(ridge=0.1)": partial(Matrix.fit, ridge=0.1),
+}
+
+
+@pytest.mark.parametrize(("k", "weighted"), [(2, False), (4, True)])
+def test_members_of_auto_are_what_each_would_be_if_fitted_alone(k, weighted):
+    p, fresh = draw(120, k, weighted=weighted), draw(50, k, 1).logits
+    stack = Auto.fit(p, folds=2)
+    assert len(stack.candidates) == 7
+    for one in stack.candidates[1:]:
+        alone = float(metrics.nll(cross_fitted(ALONE[one.name], p, folds=2)))
+        assert one.held_out == pytest.approx(alone, abs=1e-5)
+        if one.fitted is not None:
+            expected = ALONE[one.name](p)(fresh).log_softmax(-1)
+            torch.testing.assert_close(one.fitted(fresh).log_softmax(-1), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_pass_of_monotone_is_the_plain_formula(monkeypatch, weighted):
+    """The NLL of -sum_j theta_j [min(v, e_j+1) - e_j]_+, its slope and its bend, at slopes that are no solution."""
+    p, seen = draw(300, 5, weighted=weighted), []
+
+    def search(f, start, **_):
+        seen.append(f)
+        return Minimum(start, 0.0, 0.0, 1)
+
+    monkeypatch.setattr(_monotone, "newton", search)
+    fitted = Monotone.fit(p)
+    v = -(p.logits / fitted.temperature).log_softmax(-1)
+    ends = torch.cat([fitted.knots[1:], torch.tensor([torch.inf], dtype=torch.float64)])
+    lengths = v[:, :, None].clamp(fitted.knots, ends) - fitted.knots
+    often = torch.ones(300, dtype=torch.float64) if p.weights is None else p.weights
+
+    def plain(theta):
+        log_p = -(lengths @ theta)
+        loss = often @ torch.nn.functional.cross_entropy(log_p, p.labels, reduction="none")
+        return (loss + theta.diff().square().sum()) / p.mass
+
+    theta = torch.linspace(0.3, 2.0, len(fitted.knots), dtype=torch.float64).requires_grad_()
+    value, slope, bend = seen[0](theta.detach())
+    expected = plain(theta)
+    assert value == pytest.approx(expected.item(), abs=1e-12)
+    torch.testing.assert_close(slope, torch.autograd.grad(expected, theta)[0], rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(bend, hessian(plain, theta.detach()), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_in_exact_coordinates_the_hessian_is_the_unit_matrix(full, weighted):
+    k, n, ridge, ridge_bias = 4, 150, 0.02, 0.03
+    p = draw(n, k, weighted=weighted)
+    often = torch.ones(n, 1, dtype=torch.float64) if p.weights is None else p.weights[:, None] * (n / p.mass)
+    shape = (k, k) if full else (k,)
+    g = torch.Generator().manual_seed(3)
+    w, c = (
+        0.3 * torch.randn(shape, dtype=torch.float64, generator=g),
+        0.3 * torch.randn(k, dtype=torch.float64, generator=g),
+    )
+    ridges = torch.full(shape, ridge, dtype=torch.float64)
+    given = None if p.weights is None else often
+    scale, root = _exact_coordinates(p.logits, Affine(w, c), ridges, ridge_bias, given)
+    frame = Frame(scale, root, torch.linalg.inv(root))
+
+    def loss(t):
+        change = frame.outside(t).view(k, -1)
+        v, b = change[:, :-1].reshape(shape), change[:, -1]
+        s = (p.logits @ v.mT if full else p.logits * v) + b
+        each = torch.nn.functional.cross_entropy(s, p.labels, reduction="none")
+        return (often[:, 0] * each).mean() + ridge * v.square().sum() + ridge_bias * b.square().sum()
+
+    t = frame.inside(torch.cat([w.reshape(k, -1), c[:, None]], 1))
+    found = hessian(loss, t)
+    torch.testing.assert_close(found, torch.eye(len(t), dtype=torch.float64), rtol=0, atol=1e-8)
+
+
+def rosy(x):
+    """A convex function whose curvature differs a hundredfold between its axes and changes along them."""
+    stretch = torch.logspace(0, 2, len(x), dtype=torch.float64)
+    s = stretch * (x - 1)
+    return float((s.exp() - s).clamp_max(1e300).sum() + (stretch * x.square()).sum()), stretch * (
+        s.exp() - 1
+    ) + 2 * stretch * x
+
+
+def test_the_search_for_a_minimum_ends_where_a_general_one_does():
+    start = torch.linspace(-1, 1, 6, dtype=torch.float64)
+    found = minimize(rosy, start, tolerance=1e-9)
+    best = optimize.minimize(
+        lambda x: rosy(torch.from_numpy(x))[0], start.numpy(), method="BFGS", options={"gtol": 1e-6}
+    )
+    assert found.gradient <= 1e-9
+    assert found.value <= best.fun + 1e-9
+    assert np.allclose(found.x, best.x, atol=1e-4)
+    again = minimize(rosy, found.x + 0.01, tolerance=1e-9, memory=found.memory)
+    assert torch.allclose(again.x, found.x, atol=1e-8)
+    assert again.evaluations < found.evaluations
+
+
+def test_what_is_remembered_is_the_curvature_of_a_quadratic():
+    """After as many steps as there are numbers, apart from each other, the inverse Hessian is known."""
+    g = np.random.default_rng(0)
+    root = g.normal(size=(5, 5))
+    bend, memory = root @ root.T + np.eye(5), None
+    directions = np.linalg.eigh(bend)[1].T  # conjugate to each other
+    for step in directions:
+        memory = Memory.of(3 * step, 3 * bend @ step, memory)
+    gradient = g.normal(size=5)
+    assert np.allclose(memory.downhill(gradient), -np.linalg.solve(bend, gradient))
+    assert len(Memory.of(directions[0], bend @ directions[0], memory, most=5).steps) == 5
+
+
+def test_a_fit_from_another_fit_ends_where_a_cold_one_does():
+    """Its coordinates and its curvature are those of other data, and still lead to the one optimum."""
+    for k in (4, 20):  # with the Hessian itself, and without it
+        p, eye = draw(400, k), torch.eye(k, dtype=torch.float64)
+        other = fit_affine(p[:300], eye, 0.01, 0.01)
+        warm, cold = fit_affine(p, eye, 0.01, 0.01, other), fit_affine(p, eye, 0.01, 0.01)
+        torch.testing.assert_close(warm(p.logits).log_softmax(-1), cold(p.logits).log_softmax(-1), rtol=0, atol=1e-3)
+        value = [
+            float(metrics.nll(p.mapped(one)))
+            + 0.01 * float((one.weight - eye).square().sum() + one.bias.square().sum())
+            for one in (warm, cold)
+        ]
+        assert value[0] == pytest.approx(value[1], abs=1e-8)
+        assert warm.status == "converged"

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from calibrant._bins import Bins, Judged, equal_width_edges, equal_width_index, mukhoti_edges
+from calibrant._fast import kernels
 from calibrant._softmax import softmax_chunks
 from calibrant.metrics._clusters import cluster_noise
 from calibrant.metrics._metric import metric
@@ -246,6 +247,10 @@ class ClassCells:
         """Take in the probabilities (rows, k) of some rows."""
         w = self._w[rows]
         self._totals[1] += w @ probs
+        if (fast := kernels(probs)) and probs.T.is_contiguous():
+            by_class, edges = probs.T.numpy(), equal_width_edges(self.bins).numpy()
+            fast.cells(by_class, self.labels[rows].numpy(), w.numpy(), edges, self._sums.numpy())
+            return
         row, column = (probs > self._lowest).nonzero(as_tuple=True)
         high, weight = probs[row, column], w[row]
         index = column * self.bins + equal_width_index(self.bins, high)

@@ -1,0 +1,29 @@
+"""The one place that decides whether compiled kernels work, or torch."""
+
+import importlib
+import importlib.util
+from functools import cache
+from typing import Any
+
+from torch import Tensor
+
+
+def kernels(x: Tensor) -> Any:
+    """Return the compiled kernels, `calibrant._compiled`, or None where torch does the work: on other devices than the
+    processor, and without numba (`calibrant[fast]`), switched off by its own NUMBA_DISABLE_JIT=1.
+
+    A process takes one way for all sizes, so that summaries of any sharding agree to the last bit.
+    """
+    return _found() if x.device.type == "cpu" else None
+
+
+@cache
+def _found() -> Any:
+    if importlib.util.find_spec("numba") is None:
+        return None
+    try:
+        import numba  # pyright: ignore[reportMissingImports]
+
+        return None if numba.config.DISABLE_JIT else importlib.import_module("calibrant._compiled")
+    except (ImportError, RuntimeError):  # one that is broken, or finds no folder for what it has compiled
+        return None

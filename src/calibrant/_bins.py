@@ -45,7 +45,7 @@ class ClusterSums:
     def equal_mass(self, bins: int) -> "ClusterSums":
         """The same by bins of equal mass, between whose ends a place is divided."""
         n = self.mass.sum(0)
-        sums = _running(torch.cat([n[None], (n * self.value)[None], self.mass, self.gap]))
+        sums = _running(n, n * self.value, *self.mass, *self.gap)
         rows = _between(sums, _cuts(bins, sums[0, -1], _whole(n)))
         rows = rows[:, rows[0] > 0]
         mass, gap = rows[2:].chunk(2)
@@ -103,7 +103,7 @@ class Ties:
     @cached_property
     def running(self) -> Tensor:
         """Running sums from 0 (3 g+1): the mass, what was said, what happened."""
-        return _running(torch.stack([self.mass, self.mass * self.value, self.correct]))
+        return _running(self.mass, self.mass * self.value, self.correct)
 
     def cuts(self, bins: int) -> Tensor:
         """Cumulative mass at the ends of bins of equal mass."""
@@ -125,12 +125,12 @@ class Ties:
         """Share of every group for which the event happened."""
         return self.correct / self.mass
 
-    @property
+    @cached_property
     def gap(self) -> Tensor:
         """Sum over every group of what happened minus what was said."""
         return self.correct - self.mass * self.value
 
-    @property
+    @cached_property
     def variance(self) -> Tensor:
         """Variance of `gap` in every group if every confidence is true."""
         return self.mass * self.value * (1 - self.value)
@@ -318,7 +318,7 @@ class Bins:
     @staticmethod
     def equal_mass_variance(bins: int, ties: Ties) -> Tensor:
         """Per bin of equal mass, the variance of its number of events if every confidence is true."""
-        return _between(torch.stack([ties.running[0], _running(ties.variance[None])[0]]), ties.cuts(bins))[1]
+        return _between(torch.stack([ties.running[0], _running(ties.variance)[0]]), ties.cuts(bins))[1]
 
     @classmethod
     def _of(cls, edges: Tensor, index: Tensor, confidence: Tensor, correct: Tensor, weights: Tensor | None) -> "Bins":
@@ -429,9 +429,12 @@ def _cuts(bins: int, total: Tensor, whole: bool) -> Tensor:
     return (index * small + index.clamp_max(larger)).double()
 
 
-def _running(parts: Tensor) -> Tensor:
-    """Running sums of every row, from 0."""
-    return torch.cat([parts.new_zeros(len(parts), 1), parts.cumsum(1)], 1)
+def _running(*parts: Tensor) -> Tensor:
+    """Running sums of every part, from 0."""
+    sums = parts[0].new_zeros(len(parts), len(parts[0]) + 1)
+    for row, part in zip(sums, parts, strict=True):
+        torch.cumsum(part, 0, out=row[1:])
+    return sums
 
 
 def _between(running: Tensor, cuts: Tensor) -> Tensor:

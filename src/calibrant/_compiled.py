@@ -110,8 +110,8 @@ def _fold(x, s):
 
 @_compile
 @no_type_check
-def narrow(z, y, index, confidence, right, log_p, brier, entropy, chosen, p):
-    """Few classes: what `_softmax.Rows` says of the rows of z (n, k), and all probabilities p (k, n)."""
+def narrow(z, y, index, confidence, right, log_p, brier, entropy, chosen, logs, p):
+    """Few classes: what `_softmax.Rows` says of the rows of z (n, k), and all p or log p (k, n)."""
     n, k = z.shape
     m, most, place = np.zeros((k, _W), z.dtype), np.zeros(_W, z.dtype), np.zeros(_W, z.dtype)
     classes = np.arange(k).astype(z.dtype)
@@ -133,7 +133,7 @@ def narrow(z, y, index, confidence, right, log_p, brier, entropy, chosen, p):
                 odds[j, i] = _exp(np.float64(m[j, i]) - np.float64(most[i]))
         _tree(odds, s)
         total[:] = s[0]
-        if len(log_p) or len(entropy):
+        if len(log_p) or len(entropy) or logs:
             for i in range(_W):
                 log[i] = _log(total[i])
         if len(confidence):
@@ -171,14 +171,15 @@ def narrow(z, y, index, confidence, right, log_p, brier, entropy, chosen, p):
         if p.shape[1]:
             for j in range(k):
                 for i in range(_W):
-                    x[j, i] = odds[j, i] / total[i]
+                    d = np.float64(m[j, i]) - np.float64(most[i]) - log[i]
+                    x[j, i] = d if logs else odds[j, i] / total[i]
             p[:, first:end] = x[:, :rows]
 
 
 @_compile
 @no_type_check
-def wide(z, y, index, confidence, right, log_p, brier, entropy, chosen, p):
-    """Many classes: the same, one row at a time, and p (n, k)."""
+def wide(z, y, index, confidence, right, log_p, brier, entropy, chosen, logs, p):
+    """Many classes: the same, one row at a time, and p or log p (n, k)."""
     n, k = z.shape
     lanes, d, odds, s = np.zeros(_W, z.dtype), np.zeros(k), np.zeros(k), np.zeros(k)
     for i in range(n):
@@ -213,7 +214,7 @@ def wide(z, y, index, confidence, right, log_p, brier, entropy, chosen, p):
             chosen[i] = odds[index] / total
         if p.shape[0]:
             for j in range(k):
-                p[i, j] = odds[j] / total
+                p[i, j] = d[j] - _log(total) if logs else odds[j] / total
         if len(entropy):
             for j in range(k):
                 d[j] = odds[j] * d[j] if odds[j] > 0 else 0.0
@@ -292,15 +293,61 @@ def cells(p, y, w, edges, above):
     """Of the probabilities of all classes (k, n), per class and bin above the first: mass, what was said, happened."""
     bins = len(edges) - 1
     k, n = p.shape
-    high = np.empty(n + 1, np.int64)
+    high = np.empty(n + 1, np.uint64)
+    c = np.empty(n + 1)
+    index = np.empty(n + 1, np.uint64)
     for j in range(k):
-        found = 0
+        found = np.uint64(0)
         for i in range(n):  # without a branch, which nobody could foretell
             high[found] = i
-            found += p[j, i] > edges[1]
+            c[found] = p[j, i]
+            found += np.uint64(p[j, i] > edges[1])
+        _bins(c[:found], edges, index)
         for h in range(found):
-            i = np.uint64(high[h])
-            index = np.uint64(j * bins + _bin(p[j, i], edges))
-            above[0, index] += w[i]
-            above[1, index] += w[i] * p[j, i]
-            above[2, index] += w[i] * (y[i] == j)
+            i = high[h]
+            b = np.uint64(j * bins) + index[h]
+            above[0, b] += w[i]
+            above[1, b] += w[i] * c[h]
+            above[2, b] += w[i] * (y[i] == j)
+
+
+@_compile
+@no_type_check
+def keys(log_p, y, packed):
+    """Pack how small every log p <= 0 (k, n) is, and in the last bit whether the class is the true one."""
+    k, n = log_p.shape
+    for j in range(k):
+        for i in range(n):
+            packed[j, i] = (np.float64(-log_p[j, i] + 0.0).view(np.uint64) << np.uint64(1)) | np.uint64(y[i] == j)
+
+
+@_compile
+@no_type_check
+def area(packed):
+    """Area under the ROC curve of sorted `keys`, ties counting half; nan where there is but one kind."""
+    twice, before, hits, misses, last = 0, 0, 0, 0, np.uint64(0)
+    for key in packed:
+        if key >> np.uint64(1) != last:
+            twice += misses * (2 * before + hits)
+            before += hits
+            hits, misses, last = 0, 0, key >> np.uint64(1)
+        hit = np.int64(key & np.uint64(1))
+        hits += hit
+        misses += 1 - hit
+    twice += misses * (2 * before + hits)
+    before += hits
+    pairs = before * (len(packed) - before)
+    return twice / (2.0 * pairs) if pairs else np.nan
+
+
+@_compile
+@no_type_check
+def deposit(value, gap, grid):
+    """Spread every gap over the two nearest cells of a grid on [0, 1]."""
+    cells = len(grid)
+    for i in range(len(value)):
+        x = value[i] * cells + 0.5
+        right = np.int64(x)
+        part = x - right
+        grid[min(max(right - 1, 0), cells - 1)] += gap[i] * (1 - part)
+        grid[min(max(right, 0), cells - 1)] += gap[i] * part

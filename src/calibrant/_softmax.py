@@ -41,8 +41,9 @@ class Rows:
         *wanted: str,
         index: int | None = None,
         visit: "Visit | None" = None,
+        logs: bool = False,
     ) -> "Rows":
-        """One pass, in one call unless the rows must be converted or are shown to `visit`."""
+        """One pass, in one call unless the rows must be converted or are shown to `visit`, or their `logs` are."""
         z, (n, k) = logits.detach(), logits.shape
         y = torch.zeros(n, dtype=torch.int64) if labels is None else labels.contiguous()
         wanted = wanted if index is None else (*wanted, "chosen")
@@ -57,7 +58,7 @@ class Rows:
             m = rows.stop - first if visit else 0
             part = (z[rows] if plain else z[rows].float()).contiguous()
             shown = p[: m * k].view((k, m) if d == 0 else (m, k))
-            work(part.numpy(), y[rows].numpy(), index or 0, *(x[rows] for x in out), shown.numpy())
+            work(part.numpy(), y[rows].numpy(), index or 0, *(x[rows] for x in out), logs, shown.numpy())
             if visit:
                 visit(rows, shown if d == 1 else shown.T)
         return made

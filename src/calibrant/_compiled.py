@@ -170,10 +170,13 @@ def narrow(z, y, index, confidence, right, log_p, brier, entropy, chosen, logs, 
                 chosen[first + i] = odds[index, i] / total[i]
         if p.shape[1]:
             for j in range(k):
-                for i in range(_W):
-                    d = np.float64(m[j, i]) - np.float64(most[i]) - log[i]
-                    x[j, i] = d if logs else odds[j, i] / total[i]
-            p[:, first:end] = x[:, :rows]
+                shown = p[j, first:end]
+                if logs:
+                    for i in range(rows):
+                        shown[i] = np.float64(m[j, i]) - np.float64(most[i]) - log[i]
+                else:
+                    for i in range(rows):
+                        shown[i] = odds[j, i] / total[i]
 
 
 @_compile

@@ -18,6 +18,7 @@ from calibrant._fast import kernels
 from calibrant.types import Labels, Logits, PerExample
 
 _CHUNK = 1 << 18  # elements of a chunk in float64: 2 MB, which a core's cache holds
+_SHOWN = 1 << 17  # and of one that a compiled pass shows
 LOG2_E = 1 / math.log(2)  # e^x = 2^(x log2 e): torch's exp2 takes half the time of its exp
 
 
@@ -51,7 +52,7 @@ class Rows:
         out = [getattr(made, f.name).numpy() for f in fields(cls)]
         d, work = (0, fast.narrow) if k < fast.WIDE else (1, fast.wide)
         plain = z.dtype in (torch.float32, torch.float64)
-        size = n if visit is None and plain and z.is_contiguous() else max(1, _CHUNK // k)
+        size = n if visit is None and plain and z.is_contiguous() else max(1, _SHOWN // k)
         p = torch.empty(min(size, n) * k if visit else 0, dtype=torch.float64)
         for first in range(0, n, size):
             rows = slice(first, min(first + size, n))
@@ -185,7 +186,7 @@ def is_predicted(margin: Tensor, total: Tensor, logits: Logits, labels: Labels) 
 def softmax_chunks(logits: Logits) -> Iterator[tuple[slice, Tensor]]:
     """Probabilities in float64 by chunks that stay in cache: (rows, (rows, k) probabilities)."""
     if fast := kernels(logits):
-        for part in torch.arange(len(logits)).split(max(1, _CHUNK // logits.shape[1])):
+        for part in torch.arange(len(logits)).split(max(1, _SHOWN // logits.shape[1])):
             rows, shown = slice(int(part[0]), int(part[-1]) + 1), list[Tensor]()
             Rows.of(fast, logits[rows], None, visit=lambda _, p, shown=shown: shown.append(p))
             yield rows, shown[0]

@@ -236,7 +236,8 @@ class ClassCells:
         n, k = len(p), p.k
         zeros = partial(torch.zeros, dtype=torch.float64, device=p.labels.device)
         self.bins, self.labels = bins, p.labels
-        self._lowest = float(equal_width_edges(bins)[1])
+        self._edges = equal_width_edges(bins).numpy()
+        self._lowest = float(self._edges[1])
         self._w: PerExample = zeros(n) + 1 if p.weights is None else p.weights
         self._sums = zeros(3, k * bins)
         self._totals = zeros(3, k)  # over all bins
@@ -248,8 +249,7 @@ class ClassCells:
         w = self._w[rows]
         self._totals[1] += w @ probs
         if (fast := kernels(probs)) and probs.T.is_contiguous():
-            by_class, edges = probs.T.numpy(), equal_width_edges(self.bins).numpy()
-            fast.cells(by_class, self.labels[rows].numpy(), w.numpy(), edges, self._sums.numpy())
+            fast.cells(probs.T.numpy(), self.labels[rows].numpy(), w.numpy(), self._edges, self._sums.numpy())
             return
         row, column = (probs > self._lowest).nonzero(as_tuple=True)
         high, weight = probs[row, column], w[row]

@@ -1,7 +1,6 @@
 """The one place that decides whether compiled kernels work, or torch."""
 
 import importlib
-import importlib.util
 from functools import cache
 from typing import Any
 
@@ -19,11 +18,9 @@ def kernels(x: Tensor) -> Any:
 
 @cache
 def _found() -> Any:
-    if importlib.util.find_spec("numba") is None:
-        return None
     try:
         import numba  # pyright: ignore[reportMissingImports]
 
         return None if numba.config.DISABLE_JIT else importlib.import_module("calibrant._compiled")
-    except (ImportError, RuntimeError):  # one that is broken, or finds no folder for what it has compiled
+    except (ImportError, RuntimeError):  # none, a broken one, or one without a folder for what it compiles
         return None

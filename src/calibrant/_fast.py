@@ -19,8 +19,7 @@ def kernels(x: Tensor) -> Any:
 @cache
 def _found() -> Any:
     try:
-        import numba  # pyright: ignore[reportMissingImports]
-
-        return None if numba.config.DISABLE_JIT else importlib.import_module("calibrant._compiled")
+        config: Any = importlib.import_module("numba").config
+        return None if config.DISABLE_JIT else importlib.import_module("calibrant._compiled")
     except (ImportError, RuntimeError):  # none, a broken one, or one without a folder for what it compiles
         return None

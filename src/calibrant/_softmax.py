@@ -120,7 +120,9 @@ def outcomes(logits: Logits, labels: Labels, *, index: int | None = None, visit:
     """Pass over the logits once; on the way note the probability of class `index`, and show all to `visit`."""
     if fast := kernels(logits):
         found = Rows.of(fast, logits, labels, *_OUTCOMES, index=index, visit=visit)
-        return Outcomes(*(getattr(found, name) for name in _OUTCOMES), None if index is None else found.chosen)
+        return Outcomes(
+            found.confidence, found.right, found.log_likelihood, found.brier, None if index is None else found.chosen
+        )
     out = torch.empty(4, len(labels), dtype=torch.float64, device=logits.device)
     chosen = None if index is None else torch.empty_like(out[0])
     for rows, right, of_label, odds, total, d in _against(logits, labels):

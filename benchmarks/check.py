@@ -62,7 +62,7 @@ def of_metrics(rounds: int) -> dict[str, float]:
         tasks: dict[str, Callable[[], Any]] = {BASE: lambda z=z: z.softmax(1).max(1)}
         for name in METRICS:
             if k < 100 or name not in SLOW:
-                tasks[name] = lambda z=z, y=y, metric=getattr(metrics, name): metric(z, y)
+                tasks[name] = lambda z=z, y=y, name=name: getattr(metrics, name)(z, y)
         tasks["measure"] = lambda z=z, y=y: measure(Predictions(z, y))
         tasks["Summary"] = lambda z=z, y=y: metrics.Summary.empty().add(z, y)
         for work in tasks.values():

@@ -8,14 +8,15 @@
 #             compares them; make sbom writes the bill of materials of a release, out/calibrant.cdx.json
 # make mutants  breaks every loss, metric and calibrator in three ways, and prints what no test catches
 # make dist   wheel and source archive in dist/, checked, and tried in an environment without extras
-# make bench  calibrant against its peers, minutes; make bench-full waits for all of them and rewrites docs/benchmarks.md
+# make bench  calibrant against its peers, minutes; make bench-full waits for all of them and rewrites docs/benchmarks.md;
+#             make bench-check holds our own speed, as ratios in one run, to that of benchmarks/ratios.json
 PYTHON ?= python3
 # Which build of torch: a CPU or CUDA build is chosen here, see the README
 TORCH ?= torch==2.13.0
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check docs dist spelling lint types layers test-slow test-other test-large torture mutants lock lock-check sbom bench bench-full clean
+.PHONY: demo test check docs dist spelling lint types layers test-slow test-other test-large torture mutants lock lock-check sbom bench bench-check bench-full clean
 
 demo: .venv/train.done
 	$(BIN)/calibrant demo
@@ -26,9 +27,10 @@ test: .venv/dev.done
 test-slow: .venv/dev.done
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "slow and not torture" tests
 
-# the numerical tests with the plainest instructions: none may hang on one processor's last bit
+# the numerical tests with the plainest instructions, and without compiled kernels: none may hang on one processor's
+# last bit
 test-other: .venv/dev.done
-	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not large and not torture" \
+	NUMBA_DISABLE_JIT=1 ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not large and not torture" \
 	  tests/calibrators tests/contracts tests/losses tests/metrics tests/theory tests/test_bins.py tests/test_nn.py \
 	  tests/test_assess.py tests/test_measure.py tests/test_predictions.py tests/test_selection.py
 
@@ -50,6 +52,10 @@ docs: .venv/dev.done
 
 bench: .venv-bench/done
 	.venv-bench/bin/python -m benchmarks --size quick --out out
+
+# ratios in one run, held to those of benchmarks/ratios.json; BENCH=--write keeps the new ones
+bench-check: .venv/dev.done
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.check $(BENCH)
 
 bench-full: .venv-bench/done
 	.venv-bench/bin/python -m benchmarks --size full --out docs

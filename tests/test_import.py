@@ -5,7 +5,7 @@ import sys
 import pytest
 
 HEAVY = ["matplotlib", "polars", "sklearn", "lightning", "lightning_fabric", "ray", "transformers", "datasets"]
-HEAVY += ["scipy", "typer", "rich", "jinja2"]
+HEAVY += ["scipy", "typer", "rich", "jinja2", "numba"]
 
 
 def loaded(code: str, *arguments: str) -> set[str]:

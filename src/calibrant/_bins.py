@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant._fast import kernels
 from calibrant.types import PerBin, PerExample
 
 _FINE = 10  # bits of the mantissa that tell cells apart: 1,024 cells for every factor of two in the odds
@@ -44,7 +45,8 @@ class ClusterSums:
     def equal_mass(self, bins: int) -> "ClusterSums":
         """The same by bins of equal mass, between whose ends a place is divided."""
         n = self.mass.sum(0)
-        rows = _between(torch.cat([n[None], (n * self.value)[None], self.mass, self.gap]), _cuts(bins, n))
+        sums = _running(n, n * self.value, *self.mass, *self.gap)
+        rows = _between(sums, _cuts(bins, sums[0, -1], _whole(n)))
         rows = rows[:, rows[0] > 0]
         mass, gap = rows[2:].chunk(2)
         return ClusterSums(rows[1] / rows[0], mass, gap)
@@ -72,6 +74,8 @@ class Ties:
             keep = weights > 0
             confidence, happened, weights = confidence[keep], happened[keep], weights[keep].to(confidence)
             clusters = None if clusters is None else clusters[keep]
+        if weights is None and clusters is None and _packs(confidence, happened):
+            return cls._of_sorted(*_sorted(confidence, happened))
         order = confidence.argsort(stable=True)
         value, index, count = confidence[order].unique_consecutive(return_inverse=True, return_counts=True)
         happened, w = happened[order], None if weights is None else weights[order]
@@ -88,6 +92,27 @@ class Ties:
         sums = ClusterSums.of(clusters[order], place, JOINED, counts, c, counts * (happened - c))
         return cls(value, mass, hits, sums)
 
+    @classmethod
+    def _of_sorted(cls, value: Tensor, happened: Tensor) -> "Ties":
+        """Group what is in order, and counts once each."""
+        if bool((value[1:] != value[:-1]).all()):
+            return cls(value, torch.ones_like(value), happened)
+        value, index, count = value.unique_consecutive(return_inverse=True, return_counts=True)
+        return cls(value, count.double(), torch.zeros_like(value).index_add_(0, index, happened))
+
+    @cached_property
+    def running(self) -> Tensor:
+        """Running sums from 0 (3 g+1): the mass, what was said, what happened."""
+        return _running(self.mass, self.mass * self.value, self.correct)
+
+    def cuts(self, bins: int) -> Tensor:
+        """Cumulative mass at the ends of bins of equal mass."""
+        return _cuts(bins, self.running[0, -1], self._whole)
+
+    @cached_property
+    def _whole(self) -> bool:
+        return _whole(self.mass)
+
     def places(self, most: int) -> Tensor:
         """The place of every group among `most` of nearly equal mass, or one for each where there are no more."""
         if len(self.value) <= most:
@@ -100,12 +125,12 @@ class Ties:
         """Share of every group for which the event happened."""
         return self.correct / self.mass
 
-    @property
+    @cached_property
     def gap(self) -> Tensor:
         """Sum over every group of what happened minus what was said."""
         return self.correct - self.mass * self.value
 
-    @property
+    @cached_property
     def variance(self) -> Tensor:
         """Variance of `gap` in every group if every confidence is true."""
         return self.mass * self.value * (1 - self.value)
@@ -141,22 +166,43 @@ class Events:
         return known[bins]
 
     def _sums(self, bins: int) -> "Moments":
-        c, w = self.confidence, self.weights
-        index, u = equal_width_index(bins, c), c - self.happened
-
-        def total(values: Tensor) -> Tensor:
-            return bin_sums(index, values if w is None else w * values, bins)
-
-        mass = torch.bincount(index, minlength=bins).double() if w is None else bin_sums(index, w, bins)
+        mass, _, _, gap, gap_square, variance = self._totals(bins, 6)
         sums = None
         if self.clusters is not None:
+            c, w = self.confidence, self.weights
             often = torch.ones_like(c) if w is None else w.to(c)
-            sums = ClusterSums.of(self.clusters, index, bins, often, c, -often * u)
-        return Moments(mass, total(u), total(u.square()), total(c * (1 - c)), sums)
+            index = equal_width_index(bins, c)
+            sums = ClusterSums.of(self.clusters, index, bins, often, c, often * (self.happened - c))
+        return Moments(mass, gap, gap_square, variance, sums)
 
     def equal_width(self, bins: int) -> "Bins":
         """Bins of equal width."""
-        return Bins.equal_width(bins, self.confidence, self.happened, self.weights)
+        mass, said, came = self._totals(bins, 3)
+        edges = equal_width_edges(bins).to(mass.device)
+        return Bins(edges, mass / mass.sum(), said / mass, came / mass, mass.round().long())
+
+    def _totals(self, bins: int, parts: int) -> Tensor:
+        """Per bin of equal width (6 b): mass, sums of c, of what happened, of u = c - happened, u^2 and c (1 - c).
+
+        Of the first parts only, where no more was asked for so far.
+        """
+        known: dict[int, Tensor] = self.__dict__.setdefault("_known", {})
+        if bins not in known or len(known[bins]) < parts:
+            known[bins] = self._added_up(bins, parts)
+        return known[bins][:parts]
+
+    def _added_up(self, bins: int, parts: int) -> Tensor:
+        c, a = self.confidence.double(), self.happened.double()
+        w = None if self.weights is None else self.weights.double()
+        if fast := kernels(c):
+            found = torch.zeros(parts, bins, dtype=torch.float64)
+            columns = (c, a, c[:0] if w is None else w)
+            fast.sums(*(x.contiguous().numpy() for x in columns), equal_width_edges(bins).numpy(), found.numpy())
+            return found
+        index, u = equal_width_index(bins, c), c - a
+        mass = torch.bincount(index, minlength=bins).double() if w is None else bin_sums(index, w, bins)
+        more = () if parts == 3 else (u, u.square(), c * (1 - c))
+        return torch.stack([mass, *(bin_sums(index, x if w is None else w * x, bins) for x in (c, a, *more))])
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,14 +293,12 @@ class Bins:
         what happened, so that a bin edge inside a tie does not depend on the row order. With fewer examples than bins
         the last bins are empty. Where weights are not whole numbers, all bins have the same mass.
         """
-        sums = torch.stack([ties.mass, ties.mass * ties.value, ties.correct])
-        cuts = _cuts(bins, ties.mass)
+        sums, cuts = ties.running, ties.cuts(bins)
         mass, confidence, correct = _between(sums, cuts)
-        cumulative = ties.mass.cumsum(0)
-        last = torch.searchsorted(cumulative, cuts).clamp_max_(len(cumulative) - 1)
+        last = (torch.searchsorted(sums[0], cuts) - 1).clamp_(0, len(ties.value) - 1)
         return cls(
             edges=ties.value[last],
-            weight=mass / cumulative[-1],
+            weight=mass / sums[0, -1],
             confidence=confidence / mass,
             accuracy=correct / mass,
             count=mass.round().long(),
@@ -274,7 +318,7 @@ class Bins:
     @staticmethod
     def equal_mass_variance(bins: int, ties: Ties) -> Tensor:
         """Per bin of equal mass, the variance of its number of events if every confidence is true."""
-        return _between(torch.stack([ties.mass, ties.variance]), _cuts(bins, ties.mass))[1]
+        return _between(torch.stack([ties.running[0], _running(ties.variance)[0]]), ties.cuts(bins))[1]
 
     @classmethod
     def _of(cls, edges: Tensor, index: Tensor, confidence: Tensor, correct: Tensor, weights: Tensor | None) -> "Bins":
@@ -348,20 +392,54 @@ def mukhoti_edges(confidence: PerExample, bins: int, weights: PerExample | None 
     return torch.from_numpy(edges).to(confidence.device)
 
 
-def _cuts(bins: int, mass: Tensor) -> Tensor:
-    """Cumulative mass at the b + 1 ends of bins of equal mass."""
-    total = mass.sum()
-    if bool((mass != mass.round()).any()):
-        return torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=mass.device) * total
+def _packs(score: Tensor, happened: Tensor) -> bool:
+    """Whether scores and what happened can be sorted as one 64-bit number each."""
+    plain = score.device.type == "cpu" and score.dtype == torch.float64
+    return plain and bool(((happened == 0) | (happened == 1)).all())
+
+
+def _sorted(score: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores in increasing order, each with what happened, 0 or 1.
+
+    The bits of a positive number order as it does, and leave one free: sorting keys takes a tenth of the time of
+    sorting an index and looking up by it.
+    """
+    bits = score.abs().contiguous().numpy().view(np.uint64)
+    keys = (bits << np.uint64(1)) | happened.numpy().astype(np.uint64)
+    below = (score < 0).numpy()
+    low, high = (keys[below], keys[~below]) if below.any() else (keys[:0], keys)
+    low.sort()
+    high.sort()
+    keys = np.concatenate([low[::-1], high]) if len(low) else high
+    value = torch.from_numpy((keys >> np.uint64(1)).view(np.float64))
+    value[: len(low)].neg_()
+    return value, torch.from_numpy((keys & np.uint64(1)).astype(np.float64))
+
+
+def _whole(mass: Tensor) -> bool:
+    return not bool((mass != mass.round()).any())
+
+
+def _cuts(bins: int, total: Tensor, whole: bool) -> Tensor:
+    """Cumulative mass at the b + 1 ends of bins of equal mass, whole numbers where all masses are."""
+    if not whole:
+        return torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=total.device) * total
     small, larger = divmod(int(total), bins)
-    index = torch.arange(bins + 1, device=mass.device)
+    index = torch.arange(bins + 1, device=total.device)
     return (index * small + index.clamp_max(larger)).double()
 
 
-def _between(parts: Tensor, cuts: Tensor) -> Tensor:
-    """Sums of the rows of `parts` between cuts of its first row, the mass; groups are divided where a cut falls."""
-    cumulative = torch.cat([parts.new_zeros(len(parts), 1), parts.cumsum(1)], 1)
-    right = torch.searchsorted(cumulative[0].contiguous(), cuts).clamp_(1, parts.shape[1])
-    low, high = cumulative[:, right - 1], cumulative[:, right]
+def _running(*parts: Tensor) -> Tensor:
+    """Running sums of every part, from 0."""
+    sums = parts[0].new_zeros(len(parts), len(parts[0]) + 1)
+    for row, part in zip(sums, parts, strict=True):
+        torch.cumsum(part, 0, out=row[1:])
+    return sums
+
+
+def _between(running: Tensor, cuts: Tensor) -> Tensor:
+    """Sums of every row between cuts of the first, the mass; groups are divided where a cut falls."""
+    right = torch.searchsorted(running[0], cuts).clamp_(1, running.shape[1] - 1)
+    low, high = running[:, right - 1], running[:, right]
     share = (cuts - low[0]) / (high[0] - low[0])
     return (low + (high - low) * share.clamp(0, 1)).diff(dim=1)

@@ -2,7 +2,8 @@
 
 Every sum over classes is a fixed tree of additions, and a chunk is filled up to whole vectors (a processor's vector
 unit and its scalar one may differ in the last bit of an exponential), so that a row's numbers do not depend on which
-rows stand beside it: summaries of any sharding agree to the last bit.
+rows stand beside it: summaries of any sharding agree to the last bit. Where there are compiled kernels (`_fast`), one
+pass of theirs takes the place of the chunks, to rounding.
 """
 
 import math
@@ -13,14 +14,61 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrant._fast import kernels
 from calibrant.types import Labels, Logits, PerExample
 
 _CHUNK = 1 << 18  # elements of a chunk in float64: 2 MB, which a core's cache holds
+_SHOWN = 1 << 17  # and of one that a compiled pass shows
 LOG2_E = 1 / math.log(2)  # e^x = 2^(x log2 e): torch's exp2 takes half the time of its exp
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What a compiled pass says of every row, in float64; of length 0 what it was not asked for."""
+
+    confidence: Tensor
+    right: Tensor  # 1 where the label is the first class that attains the maximum, else 0
+    log_likelihood: Tensor
+    brier: Tensor
+    entropy: Tensor
+    chosen: Tensor  # probability of one class
+
+    @classmethod
+    def of(
+        cls,
+        fast: Any,
+        logits: Logits,
+        labels: Labels | None,
+        *wanted: str,
+        index: int | None = None,
+        visit: "Visit | None" = None,
+        logs: bool = False,
+    ) -> "Rows":
+        """One pass, in one call unless the rows must be converted or are shown to `visit`, or their `logs` are."""
+        z, (n, k) = logits.detach(), logits.shape
+        y = torch.zeros(n, dtype=torch.int64) if labels is None else labels.contiguous()
+        wanted = wanted if index is None else (*wanted, "chosen")
+        made = cls(*(torch.empty(n if f.name in wanted else 0, dtype=torch.float64) for f in fields(cls)))
+        out = [getattr(made, f.name).numpy() for f in fields(cls)]
+        d, work = (0, fast.narrow) if k < fast.WIDE else (1, fast.wide)
+        plain = z.dtype in (torch.float32, torch.float64)
+        size = n if visit is None and plain and z.is_contiguous() else max(1, _SHOWN // k)
+        p = torch.empty(min(size, n) * k if visit else 0, dtype=torch.float64)
+        for first in range(0, n, size):
+            rows = slice(first, min(first + size, n))
+            m = rows.stop - first if visit else 0
+            part = (z[rows] if plain else z[rows].float()).contiguous()
+            shown = p[: m * k].view((k, m) if d == 0 else (m, k))
+            work(part.numpy(), y[rows].numpy(), index or 0, *(x[rows] for x in out), logs, shown.numpy())
+            if visit:
+                visit(rows, shown if d == 1 else shown.T)
+        return made
 
 
 def log_likelihood(logits: Logits, labels: Labels) -> PerExample:
     """log p_y, the log-probability given to the true class, in float64."""
+    if fast := kernels(logits):
+        return Rows.of(fast, logits, labels, "log_likelihood").log_likelihood
     out = torch.empty(len(labels), dtype=torch.float64, device=logits.device)
     for rows, margin, d in _centered(logits.detach()):
         m = rows.stop - rows.start
@@ -31,6 +79,8 @@ def log_likelihood(logits: Logits, labels: Labels) -> PerExample:
 
 def entropies(logits: Logits) -> PerExample:
     r"""$-\sum_j p_j \log p_j$ of every example, in float64."""
+    if fast := kernels(logits):
+        return Rows.of(fast, logits, None, "entropy").entropy
     out = torch.empty(len(logits), dtype=torch.float64, device=logits.device)
     for rows, margin, d in _centered(logits.detach()):
         odds = (margin * LOG2_E).exp2_()
@@ -62,11 +112,17 @@ class Outcomes:
         return cls(*(None if column[0] is None else torch.cat(column) for column in columns))  # pyright: ignore
 
 
+_OUTCOMES = ("confidence", "right", "log_likelihood", "brier")
 Visit = Callable[[slice, Tensor], None]  # told rows and their probabilities (rows, k)
 
 
 def outcomes(logits: Logits, labels: Labels, *, index: int | None = None, visit: Visit | None = None) -> Outcomes:
     """Pass over the logits once; on the way note the probability of class `index`, and show all to `visit`."""
+    if fast := kernels(logits):
+        found = Rows.of(fast, logits, labels, *_OUTCOMES, index=index, visit=visit)
+        return Outcomes(
+            found.confidence, found.right, found.log_likelihood, found.brier, None if index is None else found.chosen
+        )
     out = torch.empty(4, len(labels), dtype=torch.float64, device=logits.device)
     chosen = None if index is None else torch.empty_like(out[0])
     for rows, right, of_label, odds, total, d in _against(logits, labels):
@@ -89,6 +145,9 @@ def top_label(logits: Logits, labels: Labels) -> tuple[PerExample, PerExample]:
 
     The prediction is the lowest index that attains the maximum.
     """
+    if fast := kernels(logits):
+        found = Rows.of(fast, logits, labels, "confidence", "right")
+        return found.confidence, found.right
     confidence, correct = torch.empty(2, len(labels), dtype=torch.float64, device=logits.device)
     for rows, right, _, _, total, _ in _against(logits, labels):
         confidence[rows] = 1 / total[: len(right)]
@@ -128,6 +187,12 @@ def is_predicted(margin: Tensor, total: Tensor, logits: Logits, labels: Labels) 
 
 def softmax_chunks(logits: Logits) -> Iterator[tuple[slice, Tensor]]:
     """Probabilities in float64 by chunks that stay in cache: (rows, (rows, k) probabilities)."""
+    if fast := kernels(logits):
+        for part in torch.arange(len(logits)).split(max(1, _SHOWN // logits.shape[1])):
+            rows, shown = slice(int(part[0]), int(part[-1]) + 1), list[Tensor]()
+            Rows.of(fast, logits[rows], None, visit=lambda _, p, shown=shown: shown.append(p))
+            yield rows, shown[0]
+        return
     for rows, margin, d in _centered(logits.detach()):
         odds = margin.mul_(LOG2_E).exp2_()
         p = odds.div_(_tree_sum(odds, d).unsqueeze(d))
@@ -169,6 +234,8 @@ def _tree_sum(x: Tensor, d: int) -> Tensor:
 
 def one_class(logits: Logits, index: int) -> PerExample:
     """Return the probability of one class, in float64, as `outcomes` has it."""
+    if fast := kernels(logits):
+        return Rows.of(fast, logits, None, index=index).chosen
     out = torch.empty(len(logits), dtype=torch.float64, device=logits.device)
     for rows, margin, d in _centered(logits.detach()):
         odds = margin.mul_(LOG2_E).exp2_()

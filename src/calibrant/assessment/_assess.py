@@ -12,6 +12,7 @@ from calibrant import calibrators as _calibrators
 from calibrant import catalog, io
 from calibrant import metrics as _metrics
 from calibrant._rows import Overlap, Sketch
+from calibrant._threads import threads_for
 from calibrant.assessment._candidates import Candidate, Progress, candidates_of, usual
 from calibrant.assessment._event import event, event_of
 from calibrant.assessment._judge import Pieces, Whole, in_pieces, mapped
@@ -104,7 +105,21 @@ def assess(
     >>> found.chosen, round(float(found.best.temperature))
     ('Temperature', 3)
     """
-    tell = progress or _silent
+    rows = [p.logits.numel() for p in (val, test) if isinstance(p, Predictions)]
+    with threads_for(sum(rows)):
+        return _assessed(val, test, calibrators, metrics, choose, folds, of, progress or _silent)
+
+
+def _assessed(
+    val: Predictions,
+    test: Predictions | Iterable[Predictions] | str | Path | None,
+    calibrators: Sequence[Any] | None,
+    metrics: Sequence[str] | None,
+    choose: str | None,
+    folds: int,
+    of: str | int | None,
+    tell: Progress,
+) -> Assessment:
     candidates, choose = candidates_of(usual(val.k) if calibrators is None else calibrators, choose)
     for c in candidates:
         val = c.ordered(val)

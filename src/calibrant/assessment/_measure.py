@@ -11,6 +11,7 @@ from torch import Tensor
 
 from calibrant import calibrators, metrics
 from calibrant._folds import units
+from calibrant._threads import threads_for
 from calibrant.assessment._event import Event, event, event_of
 from calibrant.assessment._judge import mistakes_of
 from calibrant.assessment._plain import written
@@ -94,7 +95,8 @@ def measure(
         if fit is not None:
             raise InputError("a summary cannot be fitted to: measure predictions in memory, or leave out `fit`")
         return _of_summary(predictions, more, of, bins, level)
-    return _of_predictions(predictions.judging(event_of(predictions, of)), more, bins or BINS, level, fit)
+    with threads_for(predictions.logits.numel()):
+        return _of_predictions(predictions.judging(event_of(predictions, of)), more, bins or BINS, level, fit)
 
 
 def summary_of(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from calibrant._bins import Bins, Judged, equal_width_edges, equal_width_index, mukhoti_edges
+from calibrant._fast import kernels
 from calibrant._softmax import softmax_chunks
 from calibrant.metrics._clusters import cluster_noise
 from calibrant.metrics._metric import metric
@@ -235,7 +236,8 @@ class ClassCells:
         n, k = len(p), p.k
         zeros = partial(torch.zeros, dtype=torch.float64, device=p.labels.device)
         self.bins, self.labels = bins, p.labels
-        self._lowest = float(equal_width_edges(bins)[1])
+        self._edges = equal_width_edges(bins).numpy()
+        self._lowest = float(self._edges[1])
         self._w: PerExample = zeros(n) + 1 if p.weights is None else p.weights
         self._sums = zeros(3, k * bins)
         self._totals = zeros(3, k)  # over all bins
@@ -246,6 +248,9 @@ class ClassCells:
         """Take in the probabilities (rows, k) of some rows."""
         w = self._w[rows]
         self._totals[1] += w @ probs
+        if (fast := kernels(probs)) and probs.T.is_contiguous():
+            fast.cells(probs.T.numpy(), self.labels[rows].numpy(), w.numpy(), self._edges, self._sums.numpy())
+            return
         row, column = (probs > self._lowest).nonzero(as_tuple=True)
         high, weight = probs[row, column], w[row]
         index = column * self.bins + equal_width_index(self.bins, high)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from calibrant import catalog
 from calibrant._bins import Events, Judged
+from calibrant._threads import threads_for
 from calibrant.metrics._results import Evidence, Interval, mean_interval
 from calibrant.predictions import Predictions, predictions_of
 from calibrant.types import InputError, PerExample
@@ -93,10 +94,11 @@ class Metric(Generic[P]):
         self, predictions: Any, labels: Any = None, weights: Any = None, *args: P.args, **settings: P.kwargs
     ) -> Tensor:
         p, chosen = predictions_of(predictions, labels, weights), self._checked(settings)
-        if self.takes == "events" and p.of == "classes":
-            parts = [self.function(p.judging(j).events, **chosen) for j in range(p.k)]
-            return torch.stack(parts).mean()
-        return self.of_view(self.view(p), **chosen)
+        with threads_for(p.logits.numel()):
+            if self.takes == "events" and p.of == "classes":
+                parts = [self.function(p.judging(j).events, **chosen) for j in range(p.k)]
+                return torch.stack(parts).mean()
+            return self.of_view(self.view(p), **chosen)
 
     def view(self, p: Predictions) -> Predictions | Events:
         """What of the predictions the metric is a function of."""
@@ -132,7 +134,9 @@ class Metric(Generic[P]):
 
         Raises `InputError` if the metric has none.
         """
-        return self.interval_of(self.view(predictions_of(predictions, labels, weights)), level=level, **settings)
+        p = predictions_of(predictions, labels, weights)
+        with threads_for(p.logits.numel()):
+            return self.interval_of(self.view(p), level=level, **settings)
 
     def interval_of(self, view: Any, *, level: float, **settings: Any) -> Interval:
         """The interval from what `view` gave."""
@@ -150,7 +154,9 @@ class Metric(Generic[P]):
 
         Raises `InputError` if the metric has no test.
         """
-        return self.test_of(self.view(predictions_of(predictions, labels, weights)), **settings)
+        p = predictions_of(predictions, labels, weights)
+        with threads_for(p.logits.numel()):
+            return self.test_of(self.view(p), **settings)
 
     def test_of(self, view: Any, **settings: Any) -> Evidence:
         """The test from what `view` gave."""

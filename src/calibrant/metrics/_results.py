@@ -66,14 +66,22 @@ def mean_interval(values: Tensor, weights: Tensor | None, level: float, clusters
     With `clusters` only these are independent: see `mean_of_clusters`. Unbounded for a single example, or cluster.
     """
     v = values.double()
+    if weights is None and clusters is None:
+        n, mean, square = float(len(v)), float(v.mean()), float(v.var(correction=0)) * len(v)
+        return _normal_interval(n, mean, square, level)
     w = torch.ones_like(v) if weights is None else weights.to(v)
     if clusters is not None:
         return mean_of_clusters(totals(w, clusters), totals(w * v, clusters), level)
     n = float(w.sum())
     mean = float((w * v).sum()) / n
+    return _normal_interval(n, mean, float((w * (v - mean).square()).sum()), level)
+
+
+def _normal_interval(n: float, mean: float, square: float, level: float) -> Interval:
+    """From the sum of squared distances to the mean."""
     if n <= 1 or not math.isfinite(mean):
         return Interval(mean, -math.inf, math.inf, level)
-    half = quantile(level) * math.sqrt(float((w * (v - mean).square()).sum()) / (n * (n - 1)))
+    half = quantile(level) * math.sqrt(square / (n * (n - 1)))
     return Interval(mean, mean - half, mean + half, level)
 
 
@@ -90,6 +98,8 @@ def _score_interval(p: float, n: float, level: float, z: float) -> Interval:
 def share_interval(hits: Tensor, weights: Tensor | None, level: float, clusters: Tensor | None = None) -> Interval:
     """Return a share with Wilson's interval, of dependent examples that of `share_of_clusters`."""
     hits = hits.double()
+    if weights is None and clusters is None and len(hits):
+        return wilson(float(hits.mean()), float(len(hits)), level)
     w = torch.ones_like(hits) if weights is None else weights.to(hits)
     n = float(w.sum())
     if clusters is not None and n:

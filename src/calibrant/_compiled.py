@@ -1,0 +1,356 @@
+"""Kernels compiled by numba: one pass over the rows for what takes torch a dozen; `_fast.kernels` says when.
+
+They return nothing and fill arrays; outputs of length 0 are not wanted. The plain lines they are held to stand where
+they are called. Compiled on first use, in seconds, and kept on disk by numba, for one processor and version each. Loops
+run over whole blocks of rows, or over the classes of one row, so that no number depends on the rows beside it.
+"""
+
+import math
+from typing import Any, no_type_check
+
+import numpy as np
+from numba import njit  # pyright: ignore
+
+WIDE = 128  # classes from which on one row fills the vector units, and blocks of rows would not stay in cache
+_W = 64  # rows of a block
+_BLOCK = 1 << 20  # rows summed up at a time: a hundred million addends still agree to 13 digits
+_ROUND = 1.5 * 2.0**52  # added and subtracted, it leaves the nearest whole number
+_LOG2_E = 1 / math.log(2)
+# 2^f on [-1/2, 1/2]: interpolated at Chebyshev's nodes, relative error 4e-18 before rounding, exactly 1 at 0
+_C = (
+    1.0, 0.6931471805599453, 0.24022650695910158, 0.055504108664821625, 0.009618129107587256, 0.001333355814640647,
+    0.00015403530463724353, 1.5252733841556773e-05, 1.3215432535912375e-06, 1.0178057087733941e-07,
+    7.074194297288521e-09, 4.4558179083360645e-10,
+)  # fmt: skip
+
+# 2 (atanh(s) / s - 1) / s^2 in powers of s^2, for log m = 2 atanh(s) with s = (m - 1) / (m + 1), m in [.7, 1.42]
+_L = (
+    0.666666666666667, 0.39999999999899505, 0.28571428625975487, 0.2222221113479508, 0.18182889125261723,
+    0.15331721600556042, 0.14616449685043406,
+)  # fmt: skip
+_ROOT_HALF = 0x3FE6A09E667F3BCD  # the bits of sqrt(1/2)
+_LN_2 = math.log(2)
+
+_compile: Any = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+_inside: Any = njit(cache=True, error_model="numpy", fastmath={"contract"})
+
+
+@_inside
+@no_type_check
+def _exp(x):
+    """e^x of x <= 0, and 0 below e^-707."""
+    x = x * _LOG2_E
+    live = x if x > -1020.0 else -1020.0
+    t = live + _ROUND
+    f = live - (t - _ROUND)
+    f2 = f * f
+    f4 = f2 * f2
+    high = (_C[11] * f + _C[10]) * f2 + (_C[9] * f + _C[8])
+    middle = (_C[7] * f + _C[6]) * f2 + (_C[5] * f + _C[4])
+    low = (_C[3] * f + _C[2]) * f2 + (_C[1] * f + _C[0])
+    p = (high * f4 + middle) * f4 + low
+    scale = np.int64((np.float64(t).view(np.int64) << 52) + (1023 << 52)).view(np.float64)
+    return p * scale if x > -1020.0 else 0.0
+
+
+@_inside
+@no_type_check
+def _log(x):
+    """log x of finite x >= 1."""
+    bits = np.float64(x).view(np.int64)
+    exponent = (bits - _ROOT_HALF) >> 52
+    m = np.int64(bits - (exponent << 52)).view(np.float64)
+    s = (m - 1.0) / (m + 1.0)
+    w = s * s
+    q = ((_L[6] * w + _L[5]) * w + _L[4]) * w + _L[3]
+    q = ((q * w + _L[2]) * w + _L[1]) * w + _L[0]
+    return np.float64(exponent) * _LN_2 + (2.0 * s + s * w * q)
+
+
+@_inside
+@no_type_check
+def _tree(x, s):
+    """Fold the rows of x into the first of s, in the order of `_softmax._tree_sum`."""
+    size = x.shape[0]
+    half = size // 2
+    for j in range(half):
+        for i in range(_W):
+            s[j, i] = x[j, i] + x[half + j, i]
+    if size % 2:
+        for i in range(_W):
+            s[0, i] += x[size - 1, i]
+    while half > 1:
+        size, half = half, half // 2
+        for j in range(half):
+            for i in range(_W):
+                s[j, i] += s[half + j, i]
+        if size % 2:
+            for i in range(_W):
+                s[0, i] += s[size - 1, i]
+
+
+@_inside
+@no_type_check
+def _fold(x, s):
+    """Fold the entries of x into the first of s, in the same order."""
+    size = x.shape[0]
+    half = size // 2
+    for j in range(half):
+        s[j] = x[j] + x[half + j]
+    if size % 2:
+        s[0] += x[size - 1]
+    while half > 1:
+        size, half = half, half // 2
+        for j in range(half):
+            s[j] += s[half + j]
+        if size % 2:
+            s[0] += s[size - 1]
+    return s[0]
+
+
+@_compile
+@no_type_check
+def narrow(z, y, index, confidence, right, log_p, brier, entropy, chosen, logs, p):
+    """Few classes: what `_softmax.Rows` says of the rows of z (n, k), and all p or log p (k, n)."""
+    n, k = z.shape
+    m, most, place = np.zeros((k, _W), z.dtype), np.zeros(_W, z.dtype), np.zeros(_W, z.dtype)
+    classes = np.arange(k).astype(z.dtype)
+    odds, s, x = np.zeros((k, _W)), np.zeros((k, _W)), np.zeros((k, _W))
+    total, log = np.ones(_W), np.zeros(_W)
+    for first in range(0, n, _W):
+        end = min(first + _W, n)
+        rows = end - first  # of the last block, the others hold what they held
+        for i in range(rows):
+            top = z[first + i, 0]
+            m[0, i] = top
+            for j in range(1, k):
+                v = z[first + i, j]
+                m[j, i] = v
+                top = v if v > top else top
+            most[i] = top
+        for j in range(k):
+            for i in range(_W):
+                odds[j, i] = _exp(np.float64(m[j, i]) - np.float64(most[i]))
+        _tree(odds, s)
+        total[:] = s[0]
+        if len(log_p) or len(entropy) or logs:
+            for i in range(_W):
+                log[i] = _log(total[i])
+        if len(confidence):
+            for i in range(_W):
+                s[0, i] = 1.0 / total[i]
+            confidence[first:end] = s[0, :rows]
+        if len(right):
+            for j in range(k - 1, -1, -1):
+                for i in range(_W):
+                    place[i] = classes[j] if m[j, i] == most[i] else place[i]
+            for i in range(rows):
+                right[first + i] = np.float64(place[i] == y[first + i])
+        if len(log_p):
+            for i in range(rows):
+                log_p[first + i] = np.float64(m[y[first + i], i]) - np.float64(most[i]) - log[i]
+        if len(brier):
+            for j in range(k):
+                for i in range(_W):
+                    x[j, i] = odds[j, i] * odds[j, i]
+            _tree(x, s)
+            for i in range(rows):
+                score = s[0, i] / (total[i] * total[i]) - 2.0 * (odds[y[first + i], i] / total[i]) + 1.0
+                brier[first + i] = score if score > 0 else 0.0
+        if len(entropy):
+            for j in range(k):
+                for i in range(_W):
+                    d = np.float64(m[j, i]) - np.float64(most[i])
+                    x[j, i] = odds[j, i] * d if odds[j, i] > 0 else 0.0
+            _tree(x, s)
+            for i in range(rows):
+                entropy[first + i] = log[i] - s[0, i] / total[i]
+        if len(chosen):
+            for i in range(rows):
+                chosen[first + i] = odds[index, i] / total[i]
+        if p.shape[1]:
+            for j in range(k):
+                shown = p[j, first:end]
+                if logs:
+                    for i in range(rows):
+                        shown[i] = np.float64(m[j, i]) - np.float64(most[i]) - log[i]
+                else:
+                    for i in range(rows):
+                        shown[i] = odds[j, i] / total[i]
+
+
+@_compile
+@no_type_check
+def wide(z, y, index, confidence, right, log_p, brier, entropy, chosen, logs, p):
+    """Many classes: the same, one row at a time, and p or log p (n, k)."""
+    n, k = z.shape
+    lanes, d, odds, s = np.zeros(_W, z.dtype), np.zeros(k), np.zeros(k), np.zeros(k)
+    for i in range(n):
+        row = z[i]
+        lanes[:] = row[:_W]
+        for first in range(_W, k - _W + 1, _W):
+            part = row[first : first + _W]
+            for l in range(_W):  # noqa: E741
+                lanes[l] = part[l] if part[l] > lanes[l] else lanes[l]
+        top = lanes[0]
+        for l in range(_W):  # noqa: E741
+            top = lanes[l] if lanes[l] > top else top
+        for j in range(k - k % _W, k):
+            top = row[j] if row[j] > top else top
+        for j in range(k):
+            d[j] = np.float64(row[j]) - np.float64(top)
+        for j in range(k):
+            odds[j] = _exp(d[j])
+        total = _fold(odds, s)
+        p_y = odds[y[i]] / total
+        if len(confidence):
+            confidence[i] = 1.0 / total
+        if len(right):
+            hit = row[y[i]] == top
+            if hit and total >= 2:
+                for j in range(y[i]):
+                    hit = hit and row[j] < top
+            right[i] = np.float64(hit)
+        if len(log_p):
+            log_p[i] = d[y[i]] - _log(total)
+        if len(chosen):
+            chosen[i] = odds[index] / total
+        if p.shape[0]:
+            for j in range(k):
+                p[i, j] = d[j] - _log(total) if logs else odds[j] / total
+        if len(entropy):
+            for j in range(k):
+                d[j] = odds[j] * d[j] if odds[j] > 0 else 0.0
+            entropy[i] = _log(total) - _fold(d, s) / total
+        if len(brier):
+            for j in range(k):
+                odds[j] = odds[j] * odds[j]
+            score = _fold(odds, s) / (total * total) - 2.0 * p_y + 1.0
+            brier[i] = score if score > 0 else 0.0
+
+
+@_inside
+@no_type_check
+def _bin(c, edges):
+    """As `_bins.equal_width_index` has it."""
+    bins = len(edges) - 1
+    place = c * bins
+    index = np.int64(place)
+    if abs(place - ((place + _ROUND) - _ROUND)) <= 1e-6:
+        index = np.searchsorted(edges, c) - 1
+    return min(max(index, 0), bins - 1)
+
+
+@_inside
+@no_type_check
+def _bins(c, edges, index):
+    """The same of a block; the search near an edge is left out where nothing is near."""
+    bins = len(edges) - 1
+    near = 0.0
+    for i in range(len(c)):
+        place = c[i] * bins
+        whole = (place + _ROUND) - _ROUND
+        near = near if abs(place - whole) > 1e-6 else 1.0
+        below = whole - 1.0 if whole >= place else whole
+        below = below if below > 0.0 else 0.0
+        below = below if below < bins - 1.0 else bins - 1.0
+        index[i] = np.float64(below + _ROUND).view(np.int64) & 0xFFFFF
+    if near > 0:
+        for i in range(len(c)):
+            index[i] = _bin(c[i], edges)
+
+
+@_compile
+@no_type_check
+def sums(c, happened, w, edges, total):
+    """Per bin of equal width: the mass, sums of c and of what happened; then, if wanted, u, u^2, c (1 - c), u = c - a.
+
+    Four rows that follow each other are summed up apart: an addition need not wait for the one before.
+    """
+    bins = len(edges) - 1
+    index = np.zeros(_W, np.uint64)
+    block = np.zeros((4 * bins, len(total)))
+    for first in range(0, len(c), _W):
+        end = min(first + _W, len(c))
+        _bins(c[first:end], edges, index)
+        for i in range(end - first):
+            said, came, mass = c[first + i], happened[first + i], w[first + i] if len(w) else 1.0
+            b = np.uint64(4) * index[i] + np.uint64(i & 3)
+            block[b, 0] += mass
+            block[b, 1] += mass * said
+            block[b, 2] += mass * came
+            if len(total) > 3:
+                u = said - came
+                block[b, 3] += mass * u
+                block[b, 4] += mass * (u * u)
+                block[b, 5] += mass * (said * (1 - said))
+        if end % _BLOCK == 0 or end == len(c):
+            for b in range(4 * bins):
+                total[:, b // 4] += block[b]
+            block[:] = 0.0
+
+
+@_compile
+@no_type_check
+def cells(p, y, w, edges, above):
+    """Of the probabilities of all classes (k, n), per class and bin above the first: mass, what was said, happened."""
+    bins = len(edges) - 1
+    k, n = p.shape
+    high = np.empty(n + 1, np.uint64)
+    c = np.empty(n + 1)
+    index = np.empty(n + 1, np.uint64)
+    for j in range(k):
+        found = np.uint64(0)
+        for i in range(n):  # without a branch, which nobody could foretell
+            high[found] = i
+            c[found] = p[j, i]
+            found += np.uint64(p[j, i] > edges[1])
+        _bins(c[:found], edges, index)
+        for h in range(found):
+            i = high[h]
+            b = np.uint64(j * bins) + index[h]
+            above[0, b] += w[i]
+            above[1, b] += w[i] * c[h]
+            above[2, b] += w[i] * (y[i] == j)
+
+
+@_compile
+@no_type_check
+def keys(log_p, y, packed):
+    """Pack how small every log p <= 0 (k, n) is, and in the last bit whether the class is the true one."""
+    k, n = log_p.shape
+    for j in range(k):
+        for i in range(n):
+            packed[j, i] = (np.float64(-log_p[j, i] + 0.0).view(np.uint64) << np.uint64(1)) | np.uint64(y[i] == j)
+
+
+@_compile
+@no_type_check
+def area(packed):
+    """Area under the ROC curve of sorted `keys`, ties counting half; nan where there is but one kind."""
+    twice, before, hits, misses, last = 0, 0, 0, 0, np.uint64(0)
+    for key in packed:
+        if key >> np.uint64(1) != last:
+            twice += misses * (2 * before + hits)
+            before += hits
+            hits, misses, last = 0, 0, key >> np.uint64(1)
+        hit = np.int64(key & np.uint64(1))
+        hits += hit
+        misses += 1 - hit
+    twice += misses * (2 * before + hits)
+    before += hits
+    pairs = before * (len(packed) - before)
+    return twice / (2.0 * pairs) if pairs else np.nan
+
+
+@_compile
+@no_type_check
+def deposit(value, gap, grid):
+    """Spread every gap over the two nearest cells of a grid on [0, 1]."""
+    cells = len(grid)
+    for i in range(len(value)):
+        x = value[i] * cells + 0.5
+        right = np.int64(x)
+        part = x - right
+        grid[min(max(right - 1, 0), cells - 1)] += gap[i] * (1 - part)
+        grid[min(max(right, 0), cells - 1)] += gap[i] * part

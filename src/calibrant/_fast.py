@@ -1,0 +1,25 @@
+"""The one place that decides whether compiled kernels work, or torch."""
+
+import importlib
+from functools import cache
+from typing import Any
+
+from torch import Tensor
+
+
+def kernels(x: Tensor) -> Any:
+    """Return the compiled kernels, `calibrant._compiled`, or None where torch does the work: on other devices than the
+    processor, and without numba (`calibrant[fast]`), switched off by its own NUMBA_DISABLE_JIT=1.
+
+    A process takes one way for all sizes, so that summaries of any sharding agree to the last bit.
+    """
+    return _found() if x.device.type == "cpu" else None
+
+
+@cache
+def _found() -> Any:
+    try:
+        config: Any = importlib.import_module("numba").config
+        return None if config.DISABLE_JIT else importlib.import_module("calibrant._compiled")
+    except (ImportError, RuntimeError):  # none, a broken one, or one without a folder for what it compiles
+        return None

@@ -1,0 +1,102 @@
+"""The compiled kernels say what torch says, to rounding, and of every row the same whatever stands beside it."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant import Predictions, _fast, _softmax, measure, metrics
+from calibrant._bins import Events
+
+needs_numba = pytest.mark.skipif(_fast._found() is None, reason="numba is not installed, or switched off")
+
+
+def plainly(monkeypatch) -> None:
+    monkeypatch.setattr(_fast, "_found", lambda: None)
+
+
+def draw(n: int, k: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits with ties for the maximum, impossible classes and certain ones."""
+    g = torch.Generator().manual_seed(0)
+    z = (4 * torch.randn(n, k, generator=g)).to(dtype)
+    y = torch.multinomial(z.float().softmax(1), 1, generator=g).squeeze(1)
+    z[: n // 20, -1] = -torch.inf
+    z[n // 20 : n // 10, 0] = z[n // 20 : n // 10].amax(1)
+    z[n // 10 : n // 8] *= 100
+    return z, y
+
+
+@needs_numba
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("k", [2, 3, 10, 127, 128, 300])
+def test_a_compiled_pass_is_the_plain_one_to_rounding(monkeypatch, k, dtype):
+    z, y = draw(700, k, dtype)
+
+    def found() -> list[torch.Tensor]:
+        seen = _softmax.outcomes(z, y, index=k - 1)
+        shown = torch.cat([p.clone() for _, p in _softmax.softmax_chunks(z)])
+        each = [seen.confidence, seen.log_likelihood, seen.brier, seen.probability, _softmax.entropies(z), shown]
+        return [seen.correct, *each, _softmax.log_likelihood(z, y), _softmax.one_class(z, k - 1)]
+
+    fast = found()
+    plainly(monkeypatch)
+    for ours, plain in zip(fast, found(), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-13, atol=1e-14)
+    assert torch.equal(fast[0], (z.argmax(1) == y).double())
+
+
+@needs_numba
+def test_rows_laid_out_otherwise_are_the_same_rows():
+    z, y = draw(500, 7)
+    turned = z.T.contiguous().T
+    assert not turned.is_contiguous()
+    for ours, theirs in zip(_softmax.top_label(z, y), _softmax.top_label(turned, y), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@needs_numba
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("k", [2, 5, 150])
+def test_every_number_of_the_report_agrees(monkeypatch, k, weighted):
+    z, y = draw(3000, k)
+    w = torch.rand(3000, generator=torch.Generator().manual_seed(1)).double() + 0.5 if weighted else None
+    more = ["sweep_ece", "auroc", "auroc(of='correctness')", "entropy", "mce", "mmce"]
+    fast = measure(Predictions(z, y, w), metrics=more)
+    plainly(monkeypatch)
+    plain = measure(Predictions(z, y, w), metrics=more)
+    assert [row.name for row in fast.rows] == [row.name for row in plain.rows]
+    for ours, theirs in zip(fast.rows, plain.rows, strict=True):
+        for part in ("value", "low", "high", "p_value"):
+            same = pytest.approx(getattr(theirs, part), rel=1e-9, abs=1e-12, nan_ok=True)
+            assert getattr(ours, part) == same, (ours.name, part)
+
+
+@needs_numba
+@pytest.mark.parametrize("bins", [1, 7, 10, 15, 100])
+def test_confidences_at_the_edges_fall_into_the_same_bins(monkeypatch, bins):
+    edges = np.linspace(0, 1, bins + 1)
+    c = torch.from_numpy(np.concatenate([edges, np.nextafter(edges, 0), np.nextafter(edges, 1).clip(0, 1)]))
+    events = (c, (torch.arange(len(c)) % 2).double(), torch.arange(len(c)).double())
+    fast = Events(*events).moments(bins), Events(*events).equal_width(bins)
+    plainly(monkeypatch)
+    plain = Events(*events).moments(bins), Events(*events).equal_width(bins)
+    assert torch.equal(fast[0].mass, plain[0].mass)
+    torch.testing.assert_close(fast[0].gap_square, plain[0].gap_square, rtol=1e-13, atol=1e-15)
+    assert torch.equal(fast[1].count, plain[1].count)
+
+
+def test_without_numba_torch_does_the_work(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    assert _fast._found.__wrapped__() is None
+
+
+def test_packed_sorting_is_sorting():
+    g = torch.Generator().manual_seed(0)
+    score = torch.randn(1000, generator=g).double().mul(8).round().div(8)
+    score[:3] = torch.tensor([-torch.inf, -0.0, 0.0])
+    positive = torch.rand(1000, generator=g) < score.sigmoid()
+    ties = metrics._ranking.Ties.of(score, positive.double())
+    weighted = metrics._ranking.Ties.of(score, positive.double(), torch.ones(1000).double())
+    for part in ("value", "mass", "correct"):
+        assert torch.equal(getattr(ties, part), getattr(weighted, part))

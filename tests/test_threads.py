@@ -1,0 +1,70 @@
+"""How many threads work is decided once, at the door."""
+
+import os
+
+import pytest
+import torch
+
+from calibrant import Predictions, assess, measure, metrics
+from calibrant._threads import ENOUGH, threads_for
+from calibrant.cli import LARGE, _threads
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What torch was told, in a process of two threads."""
+    told, now = list[int](), [2]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: now[0])
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: told.append(n) or now.__setitem__(0, n))
+    return told
+
+
+def draw(n: int) -> Predictions:
+    g = torch.Generator().manual_seed(0)
+    z = torch.randn(n, 3, generator=g)
+    return Predictions(2 * z, torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1))
+
+
+def test_few_numbers_are_worked_on_in_one_thread_and_many_in_all(asked):
+    with threads_for(ENOUGH):
+        assert torch.get_num_threads() == 2
+    with threads_for(ENOUGH - 1), threads_for(10):
+        assert torch.get_num_threads() == 1
+    assert asked == [1, 2]
+
+
+@pytest.mark.parametrize("call", [metrics.ece, metrics.nll.interval, metrics.kuiper.test, metrics.sweep_ece, measure])
+def test_a_public_call_decides_once(asked, call):
+    call(draw(200))
+    assert asked == [1, 2]
+
+
+def test_an_assessment_leaves_the_threads_as_they_were(asked):
+    p = draw(200)
+    assess(p[:100], p[100:], ["Identity", "Temperature"])
+    assert asked[0] == 1
+    assert asked[-1] == 2
+    assert set(asked[:-1]) == {1}
+
+
+def test_a_command_decides_by_its_files_where_the_user_has_not(tmp_path, monkeypatch):
+    small, large = tmp_path / "small.npz", tmp_path / "large.npz"
+    small.write_bytes(b"0")
+    with large.open("wb") as file:
+        file.truncate(int(LARGE))  # a hole, which takes no room
+    for arguments, before, after in (
+        (["assess", str(small), str(small), "--metric", "nll"], None, "1"),
+        (["assess", str(small), str(large)], None, None),
+        (["measure", str(tmp_path)], None, None),
+        (["assess", str(small)], "3", "3"),
+        (["study", "run", str(small)], None, None),
+        (["--help"], None, None),
+    ):
+        monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        if before is not None:
+            monkeypatch.setenv("OMP_NUM_THREADS", before)
+        _threads(arguments)
+        assert os.environ.get("OMP_NUM_THREADS") == after, arguments
+        assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

@@ -1,5 +1,7 @@
 """Chains, cross-fitting, pooling, the guard against in-sample judging, and Auto."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -336,3 +338,13 @@ def test_auto_beats_every_member_on_real_predictions(shared):
     test = Predictions.load(shared / "logits/kull_cifar10_resnet110_ce.test.npz")
     members = (SmoothedTemperature, StructuredVector, StructuredMatrix, Vector, Monotone, Chain)
     assert nll(Auto.fit(val), test) < min(nll(member.fit(val), test) for member in members)
+
+
+def test_auto_says_what_it_chose_what_it_refused_and_what_cannot_be_told():
+    told = str(Auto.fit(distorted(300, 4, 0, shift=np.linspace(1, -1, 4))))
+    assert re.search(r"most weight: .*, (the best by itself|\d\.\d{4} behind .*, the best by itself)", told)
+    assert re.search(r"gain of the mixture over .*: 0\.\d{4} ± 0\.\d{4} nats, more than luck", told)
+    few = Auto.fit(distorted(60, 3, 0))
+    assert ("which the data cannot tell from luck" in str(few)) == (abs(few.gain) < 2 * few.gain_error)
+    assert ("no weight: " in str(few)) == any(one.weight == 0 for one in few.candidates)
+    assert "too few examples to hold any out" in str(Auto.fit(distorted(12, 3, 0)))

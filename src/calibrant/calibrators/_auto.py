@@ -203,8 +203,8 @@ class Auto:
 
     A member for which the data are too few is left out, as is a matrix that would take minutes (always so above 562
     classes), and `left_out` says why; one of weight below .001 is not carried along. `print` shows the weights, the
-    out-of-fold NLL behind them, and what the data cannot tell. (Stacking: Wolpert 1992, van der Laan et al. 2007;
-    mixtures of log-odds: Genest & Zidek 1986; penalties of the members: Berta et al. 2025.)
+    out-of-fold NLL behind them, what was refused, and what the data cannot tell. (Stacking: Wolpert 1992, van der Laan
+    et al. 2007; mixtures of log-odds: Genest & Zidek 1986; penalties of the members: Berta et al. 2025.)
     """
 
     candidates: tuple[Candidate, ...]  # all that were tried
@@ -289,20 +289,29 @@ class Auto:
         return (log_p + weights.log()[:, None, None]).logsumexp(0).to(logits.dtype)
 
     def __str__(self) -> str:
-        lines = ["Auto: weight, out-of-fold NLL"]
+        lines = ["Auto: weight, NLL on examples not fitted to"]
         lines += [f"  {one.weight:5.3f}  {one.held_out:.4f}  {one.name}" for one in self.candidates]
-        lines.append(f"  {self._told}")
+        lines += [f"  {line}" for line in self._told]
         lines += [f"  left out: {reason}" for reason in self.left_out]
         return "\n".join([*lines, f"  {self.certificate}"])
 
     @property
-    def _told(self) -> str:
-        """What the data say about whether to calibrate at all."""
+    def _told(self) -> list[str]:
+        """What was chosen and why, what was refused, and what the data cannot tell."""
         if math.isnan(self.gain):
-            return "too few examples to hold any out: the weights are those that were thought best before"
+            return ["too few examples to hold any out: all have the same weight"]
+        first = max(self.candidates, key=lambda one: one.weight)
+        best = min(self.candidates, key=lambda one: one.held_out)
+        behind = first.held_out - best.held_out
+        why = "the best by itself" if first is best else f"{behind:.4f} behind {best.name}, the best by itself"
+        refused = ", ".join(one.name for one in self.candidates if one.weight == 0)
         luck = abs(self.gain) < 2 * self.gain_error
-        told = "the data cannot tell whether calibrating helps: " if luck else ""
-        return f"{told}gain over the probabilities {AS_IT_IS} {self.gain:.4f} +- {self.gain_error:.4f} nats out of fold"
+        return [
+            f"most weight: {first.name}, {why}",
+            *([f"no weight: {refused}, which add nothing to the others"] if refused else []),
+            f"gain of the mixture over the probabilities as they are: {self.gain:.4f} ± {self.gain_error:.4f} nats, "
+            + ("which the data cannot tell from luck" if luck else "more than luck"),
+        ]
 
 
 def _believed(families: Sequence[Family], log_p: Tensor, p: Predictions) -> Tensor:

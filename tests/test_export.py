@@ -1,6 +1,7 @@
 """`nn.Calibrated` compiled, exported and run by onnxruntime, for every parametric calibrator."""
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from calibrant import Predictions, calibrators
 from calibrant.catalog import CALIBRATORS
 from calibrant.nn import Calibrated
 
@@ -17,23 +17,14 @@ PARAMETRIC = sorted(
     - {"BayesianBinning", "HistogramBinning", "Isotonic", "ScalingBinning", "SharedIsotonic", "Spline"}
     - {"TopLabelBinning", "VennAbers"}
 )
-BINARY = {"Beta", "Platt", "Quadratic"}
-TEXT = {"FocalTemperature": "FocalTemperature(criterion='nll', grid='code', search='line')", "Auto": "Auto(folds=2)"}
+PAGE = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "extension" / "exports.py"))  # tries the same
 
 
 def build(name: str) -> Calibrated:
     """Return a small network with a calibrator fitted to drawn predictions."""
-    k = 2 if name in BINARY else 3
-    g = torch.Generator().manual_seed(0)
-    z = torch.randn(300, k, generator=g)
-    data = Predictions(3 * z, torch.multinomial(z.softmax(-1), 1, generator=g).squeeze(1))
-    if name == "Chain":
-        first = calibrators.Temperature.fit(data)
-        fitted = calibrators.Chain(first, calibrators.Vector.fit(first(data.logits), data.labels))
-    else:
-        fitted = calibrators.fit(TEXT.get(name, name), data)
+    fitted = PAGE["fitted"](name)
     torch.manual_seed(0)
-    return Calibrated(torch.nn.Linear(5, k), fitted).eval()
+    return Calibrated(torch.nn.Linear(5, 2 if name in PAGE["BINARY"] else 3), fitted).eval()
 
 
 @pytest.fixture(scope="module", params=PARAMETRIC)

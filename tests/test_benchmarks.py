@@ -15,6 +15,14 @@ from calibrant.calibrators import Temperature
 ROOT = Path(__file__).parents[1]
 
 
+def test_a_row_fails_that_loses_more_than_a_third():
+    code = "from benchmarks.check import RATIOS, lost; import json; assert json.loads(RATIOS.read_text())['plain']; "
+    code += "print(lost({'a': 1.3, 'b': 1.4, 'c': 9.0}, {'a': 1.0, 'b': 1.0}))"
+    environment = os.environ | {"PYTHONPATH": "src"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stdout == "['b: 1.40, was 1.00']\n", done.stderr
+
+
 @pytest.mark.slow
 def test_the_command_writes_every_part_and_ours_is_right(tmp_path):
     environment = os.environ | {"PYTHONPATH": "src", "OMP_NUM_THREADS": "1"}

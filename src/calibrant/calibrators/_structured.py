@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from calibrant._folds import cross_fitted, units
-from calibrant._solve import Certificate
+from calibrant._solve import Certificate, summed
 from calibrant.calibrators._affine import Affine, affine, fit_affine, narrow_enough, shrinkage
 from calibrant.calibrators._apply import its_classes, keeping
 from calibrant.calibrators._fit import certify, fits
@@ -180,19 +180,25 @@ def _robust(p: Predictions, found: Found) -> Found:
     Each example counts as far as its label is p's and not the uniform part's: one that p calls impossible hardly does,
     and cannot carry T away. The prior keeps T from calling all errors such.
     """
-    z, index = p.logits.double(), p.labels[:, None]
-    z = (z - z.amax(1, keepdim=True)).clamp_min(-1e300)
-    z_y = z.gather(1, index).squeeze(1)
-    often = torch.ones_like(z_y) if p.weights is None else p.weights
     u, smoothing, step, passes = -math.log(found.temperature), math.log(p.mass * p.k), math.inf, 0
+    weights = () if p.weights is None else (p.weights,)
+
+    def part(z: Tensor, y: Tensor, *often: Tensor) -> Tensor:
+        z = z.double() - z.amax(1, keepdim=True)
+        z.clamp_min_(-1e300)
+        log_p = (math.exp(u) * z).log_softmax(1)
+        likely = (log_p.gather(1, y[:, None]).squeeze(1) + smoothing).sigmoid()
+        counts = likely * often[0] if often else likely
+        moment = log_p.exp_().mul_(z)
+        mean = moment.sum(1)
+        z_y = z.gather(1, y[:, None]).squeeze(1)
+        return torch.stack([counts @ (mean - z_y), counts @ (moment.mul_(z).sum(1) - mean.square())])
+
     while abs(step) > 1e-7 and passes < 100:
         b = math.exp(u)
-        log_p = (b * z).log_softmax(1)
-        q = log_p.exp()
-        mean = (q * z).sum(1)
-        counts = often * (log_p.gather(1, index).squeeze(1) + smoothing).sigmoid()
-        slope = b * float(counts @ (mean - z_y))
-        bend = slope + b * b * float(counts @ ((q * z.square()).sum(1) - mean.square()))
+        first, second = summed(part, p.logits, p.labels, *weights).tolist()
+        slope = b * first
+        bend = slope + b * b * second
         step = -(slope + u / SPREAD**2) / max(bend + 1 / SPREAD**2, 1e-3)
         step = max(-1.0, min(1.0, step))
         u, passes = u + step, passes + 1

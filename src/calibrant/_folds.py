@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from calibrant.predictions import Predictions
+from calibrant.predictions import BLOCK, Predictions
 from calibrant.types import InputError, Map
 
 Fit = Callable[[Predictions], Map]
@@ -24,10 +24,7 @@ def folds_of(p: Predictions, folds: int, seed: int = 0) -> Tensor:
         raise InputError(f"folds must lie in 2 .. {n}, the number of {what}, got {folds}")
     logits, labels = p.logits, p.labels
     along = torch.randn(logits.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    z = logits.double()
-    below = z - z.amax(1, keepdim=True)
-    below = below.nan_to_num(neginf=float(below[below.isfinite()].min()) - 1)  # of impossible classes
-    order = (below @ along.to(logits.device)).argsort(stable=True)
+    order = _along(logits, along.to(logits.device)).argsort(stable=True)
     order = order[labels[order].argsort(stable=True)]
     place = torch.empty_like(labels)
     place[order] = torch.arange(len(labels), device=labels.device)
@@ -36,6 +33,17 @@ def folds_of(p: Predictions, folds: int, seed: int = 0) -> Tensor:
         first = first.scatter_reduce(0, p.clusters.unique(return_inverse=True)[1], place, "amin")
         place = first.argsort().argsort()[p.clusters.unique(return_inverse=True)[1]]
     return place % folds
+
+
+def _along(logits: Tensor, direction: Tensor) -> Tensor:
+    """Combine logits less the top of their row, some rows at a time; impossible classes lie just below all others."""
+    blocks = logits.split(max(1, BLOCK // logits.shape[1]))
+
+    def below(z: Tensor) -> Tensor:
+        return z.double() - z.double().amax(1, keepdim=True)
+
+    lowest = min(float(part[part.isfinite()].min()) for part in map(below, blocks)) - 1
+    return torch.cat([part.nan_to_num_(neginf=lowest) @ direction for part in map(below, blocks)])
 
 
 def units(p: Predictions) -> int:

@@ -571,3 +571,11 @@ def test_the_curvature_of_all_rows_is_the_sum_over_blocks_of_them(shape, weighte
     counted = []
     torch.testing.assert_close(_coordinates(x, ridge, 0.2, often), whole)
     assert counted == [10] * 5
+
+
+def test_an_impossible_class_carries_no_robust_temperature_away():
+    p, _ = dirichlet(500, 4, scale=2.0)
+    masked = p.logits.clone()
+    masked[0, (p.labels[0] + 1) % 4] = -torch.inf
+    without, robust = SmoothedTemperature.fit(p, robust=True), SmoothedTemperature.fit(p.having(masked), robust=True)
+    assert float(robust.temperature) == pytest.approx(float(without.temperature), rel=0.05)

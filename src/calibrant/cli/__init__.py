@@ -56,8 +56,8 @@ def _threads(arguments: list[str]) -> None:
     Small files are worked on in one: on a quiet machine that is as fast, beside other work several times faster. Where
     there are more threads, those that wait sleep.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if arguments[:1] and arguments[0] in FEW:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         files = (Path(argument) for argument in arguments[1:])
         if sum(_size(file) for file in files) < LARGE:
             os.environ.setdefault("OMP_NUM_THREADS", "1")

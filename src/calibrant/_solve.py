@@ -297,8 +297,7 @@ def newton(
         pull = torch.where(x <= lower, gradient.clamp_max(0), gradient)  # at a bound only the pull inward counts
         if float(pull.abs().max()) <= tolerance:
             break
-        floor = 1e-12 * float(hessian.diagonal().max()) + 1e-300
-        root = torch.linalg.cholesky(hessian + floor * torch.eye(len(x), dtype=torch.float64))
+        root = _positive_root(hessian)
         step = -torch.cholesky_solve(gradient[:, None], root).squeeze(1)
         if not bool((x + step >= lower).all()):
             step = _bounded_step(root, gradient, lower - x)
@@ -314,6 +313,16 @@ def newton(
         x, (value, gradient, hessian) = then, found
     pull = torch.where(x <= lower, gradient.clamp_max(0), gradient)
     return Minimum(x, value, float(pull.abs().max()), evaluations)
+
+
+def _positive_root(hessian: Tensor) -> Tensor:
+    """Cholesky root of a Hessian that is positive but for rounding, with as little added as is needed."""
+    floor, unit = 1e-12 * float(hessian.diagonal().max()) + 1e-300, torch.eye(len(hessian), dtype=torch.float64)
+    for power in range(5):
+        root, failed = torch.linalg.cholesky_ex(hessian + 100**power * floor * unit)
+        if not int(failed):
+            return root
+    return torch.linalg.cholesky(hessian)
 
 
 def _bounded_step(root: Tensor, gradient: Tensor, room: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from calibrant.catalog import CALIBRATORS
 UNLEARNED = {"FocalMap", "Identity"}  # they take nothing from the data
 BINARY = {"Beta", "Platt", "Quadratic"}
 QUICK = {  # the same methods, with less work
-    "Auto": "Auto(folds=3)",
+    "Auto": "Auto(folds=2)",
     "PriorShift": "PriorShift(calibrator='Temperature')",
     "FocalTemperature": f"FocalTemperature(grid=((-0.5, 0.0, 1.0, 3.0), {tuple(i / 16 for i in range(4, 80))}))",
 }

@@ -159,7 +159,10 @@ def _frame(
 def _exact_coordinates(
     x: Tensor, at: Affine, ridge: Tensor, ridge_bias: float, often: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Coordinates in which the penalized Hessian at a fit is the unit matrix, all classes in one block."""
+    """Coordinates in which the penalized Hessian at a fit is the unit matrix, all classes in one block.
+
+    Where it is all but flat, as where every probability is 0 or 1, they are stretched no further.
+    """
     n, k = x.shape
 
     def part(x: Tensor, *often: Tensor) -> Tensor:
@@ -176,6 +179,7 @@ def _exact_coordinates(
 
     penalty = torch.cat([ridge.reshape(k, -1), torch.full((k, 1), ridge_bias, dtype=torch.float64)], 1)
     hessian = summed(part, x, *([] if often is None else [often])) / n + (2 * penalty.flatten()).diag()
+    hessian.diagonal().clamp_(min=FLATTEST)
     return torch.ones(1, penalty.numel(), dtype=torch.float64), torch.linalg.cholesky(hessian)
 
 

@@ -130,7 +130,8 @@ def _slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor | No
             index = inside.long()
             flat = index.view(-1)
             s = torch.addcmul(below[flat].view_as(past), theta[flat].view_as(past), past)
-            e = s.mul_(-LOG2_E).exp2_()
+            least = s.amin(1, keepdim=True)
+            e = s.sub_(least).mul_(-LOG2_E).exp2_()
 
             def added() -> Tensor:
                 return past.new_zeros(len(past), pieces).scatter_add_(1, index, e)
@@ -141,12 +142,12 @@ def _slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor | No
             e.mul_(past)
             farther = added()
             norm = here.sum(1)
-            higher = here.sum(1, keepdim=True) - here.cumsum(1)
+            higher = torch.nn.functional.pad(here[:, 1:].flip(1).cumsum(1).flip(1), (0, 1))
             mean = (far + width * higher) / norm[:, None]
             own = (farther + width.square() * higher) / norm[:, None]
             often = weights[0] if weights else torch.ones_like(norm)
             return torch.cat(
-                [often @ norm.log()[:, None], often @ mean, often @ own, ((often * mean.mT) @ mean).view(-1)]
+                [often @ (norm.log()[:, None] - least), often @ mean, often @ own, ((often * mean.mT) @ mean).view(-1)]
             )
 
         sums = summed(part, past, inside, *weights) / n

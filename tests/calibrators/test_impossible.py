@@ -98,9 +98,7 @@ def test_a_temperature_that_is_worse_does_not_say_converged(monkeypatch):
     assert Temperature.fit(data).certificate.status == "not converged"
 
 
-@pytest.mark.parametrize(
-    ("name", "search"), [("_affine", "minimize"), ("_binary", "newton"), ("_monotone", "newton")]
-)
+@pytest.mark.parametrize(("name", "search"), [("_affine", "minimize"), ("_binary", "newton"), ("_monotone", "newton")])
 def test_a_broken_search_is_not_certified(monkeypatch, name, search):
     """It ends far from any optimum, and says that the gradient is 0."""
     data, _ = forest(wrong=0)

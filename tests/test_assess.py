@@ -241,11 +241,16 @@ def passes(monkeypatch):
     from calibrant.assessment import _mapped
 
     counts, inside = {"softmax": 0, "door": 0}, [0]
-    centered, check = _softmax._centered, _door._check
+    centered, kernels, check = _softmax._centered, _softmax.kernels, _door._check
 
     def counting(logits):
         counts["softmax"] += 0 if inside[0] else len(logits)
         return centered(logits)
+
+    def compiled(logits):
+        found = kernels(logits)
+        counts["softmax"] += 0 if inside[0] or found is None else len(logits)
+        return found
 
     def checking(logits, labels, weights):
         counts["door"] += len(logits)
@@ -271,6 +276,7 @@ def passes(monkeypatch):
         return called
 
     monkeypatch.setattr(_softmax, "_centered", counting)
+    monkeypatch.setattr(_softmax, "kernels", compiled)
     monkeypatch.setattr(_door, "_check", checking)
     for module in predictions, _mapped:
         monkeypatch.setattr(module, "mapped_logits", quiet(module.mapped_logits))

@@ -6,6 +6,7 @@ from dataclasses import astuple, replace
 
 import pytest
 import torch
+from passes import tell_of_passes
 
 from calibrant import InputError, Predictions, assess, calibrators, catalog, losses, measure, metrics
 from calibrant.assessment import CALIBRATORS
@@ -237,20 +238,14 @@ def test_held_out_likelihoods_count_the_weights():
 @pytest.fixture
 def passes(monkeypatch):
     """Rows sent through softmax, outside of what calibrators do themselves, and through the check at the door."""
-    from calibrant import _door, _softmax, predictions
+    from calibrant import _door, predictions
     from calibrant.assessment import _mapped
 
     counts, inside = {"softmax": 0, "door": 0}, [0]
-    centered, kernels, check = _softmax._centered, _softmax.kernels, _door._check
+    check = _door._check
 
-    def counting(logits):
-        counts["softmax"] += 0 if inside[0] else len(logits)
-        return centered(logits)
-
-    def compiled(logits):
-        found = kernels(logits)
-        counts["softmax"] += 0 if inside[0] or found is None else len(logits)
-        return found
+    def counting(rows):
+        counts["softmax"] += 0 if inside[0] else rows
 
     def checking(logits, labels, weights):
         counts["door"] += len(logits)
@@ -275,8 +270,7 @@ def passes(monkeypatch):
 
         return called
 
-    monkeypatch.setattr(_softmax, "_centered", counting)
-    monkeypatch.setattr(_softmax, "kernels", compiled)
+    tell_of_passes(monkeypatch, counting)
     monkeypatch.setattr(_door, "_check", checking)
     for module in predictions, _mapped:
         monkeypatch.setattr(module, "mapped_logits", quiet(module.mapped_logits))

@@ -6,9 +6,10 @@ from dataclasses import replace
 import polars
 import pytest
 import torch
+from passes import tell_of_passes
 from polars.testing import assert_frame_equal
 
-from calibrant import InputError, Predictions, _softmax, catalog, metrics
+from calibrant import InputError, Predictions, catalog, metrics
 from calibrant.study import Store, Study
 from calibrant.study import rows as module
 from calibrant.study.config import Grid
@@ -60,13 +61,7 @@ def test_every_row_passes_once_through_softmax_for_each_calibrator(tmp_path, hon
     study = Study("x", (Grid(("digits",), ("resnet8",), ("focal",)),), names, judged)
     store, run, test, passed = Store(tmp_path), next(study.runs()), honest[:1001], []
     store.put(run, {"val": honest, "test": test}, {})
-    whole = _softmax._centered
-
-    def counted(logits):
-        passed.append(len(logits))
-        return whole(logits)
-
-    monkeypatch.setattr(_softmax, "_centered", counted)
+    tell_of_passes(monkeypatch, passed.append)
     found = {(row["calibrator"], row["metric"]): row["value"] for row in rows(study, store)}
     assert passed.count(1001) == len(names) + 1  # and once before
     for metric in judged:

@@ -12,7 +12,21 @@ FILES = {
 }
 SHARED = {
     f"calibrant._{name}"
-    for name in ("arrays", "bins", "columns", "door", "folds", "hub", "rows", "softmax", "solve", "text", "version")
+    for name in [
+        "arrays",
+        "bins",
+        "columns",
+        "door",
+        "fast",
+        "folds",
+        "hub",
+        "rows",
+        "softmax",
+        "solve",
+        "text",
+        "threads",
+        "version",
+    ]
 }
 
 

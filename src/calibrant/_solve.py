@@ -1,9 +1,8 @@
 """The few ways anything is fitted: Halley root, Newton, L-BFGS, EM weights, a grid. Everything in float64."""
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Generic, Literal, TypeVar
 
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant._threads import threads_for
 from calibrant.types import Range
 
 T = TypeVar("T")
@@ -135,24 +135,13 @@ def summed(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 << 17) -
     rows = max(1, elements // arrays[0][0].numel())
     chunks = list(zip(*(array.split(rows) for array in arrays), strict=True))
     threads = min(torch.get_num_threads(), len(chunks) // 16)
-    with few_threads(elements):
+    with threads_for(elements):
         if threads < 2:
             parts = [f(*chunk) for chunk in chunks]
         else:
             with ThreadPoolExecutor(threads) as pool:
                 parts = list(pool.map(lambda chunk: f(*chunk), chunks))
     return torch.stack(parts).sum(0)
-
-
-@contextmanager
-def few_threads(elements: int, enough: int = 4_000_000) -> Generator[None]:
-    """Work on small tensors in one thread: handing each operation to several costs more than it saves."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if elements < enough else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def first_minimum(f: Callable[[T], float], grid: Sequence[T]) -> tuple[T, float]:

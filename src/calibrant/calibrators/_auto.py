@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from calibrant._folds import split_folds, units
-from calibrant._solve import Certificate, Minimum, few_threads, mixture, newton
+from calibrant._solve import Certificate, Minimum, mixture, newton
+from calibrant._threads import threads_for
 from calibrant.calibrators._affine import CONVERGED, EXACT, matrix, vector
 from calibrant.calibrators._apply import certified, its_classes, keeping_if, keeps_predictions
 from calibrant.calibrators._binary import beta, platt, quadratic
@@ -248,7 +249,7 @@ class Auto:
         Folds keep rows of one group together; copies of a row count as one row of that weight where they share a
         group.
         """
-        with few_threads(p.logits.numel()):
+        with threads_for(p.logits.numel()):
             return cls._fit(p.double(), folds, accuracy_preserving)
 
     @classmethod

@@ -8,7 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from calibrant._folds import cross_fitted, units
-from calibrant._solve import Certificate, few_threads
+from calibrant._solve import Certificate
+from calibrant._threads import threads_for
 from calibrant.calibrators._affine import FLOOR, BiasCorrectedTemperature
 from calibrant.calibrators._apply import its_classes
 from calibrant.calibrators._compose import Chain
@@ -159,7 +160,7 @@ def _of_group(p: Predictions, precision: Tensor) -> tuple[Tensor, Tensor]:
     weights = torch.ones(len(p), dtype=torch.float64) if p.weights is None else p.weights
     weights = weights / _design_effect(x, p)
     step = max(1, ELEMENTS // x.numel())
-    with few_threads(x.numel() * min(step, len(precision))):
+    with threads_for(x.numel() * min(step, len(precision))):
         parts = [_modes(x, p.labels, weights, prior) for prior in precision.split(step)]
     modes, evidence = (torch.cat(each) for each in zip(*parts, strict=True))
     return modes, evidence

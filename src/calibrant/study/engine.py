@@ -17,7 +17,7 @@ from safetensors.torch import load
 from torch import nn
 
 from calibrant import __version__, catalog, metrics
-from calibrant._solve import few_threads
+from calibrant._threads import threads_for
 from calibrant.catalog import Method
 from calibrant.data import Split, Splits
 from calibrant.predictions import Predictions
@@ -243,7 +243,7 @@ def execute(run: Run, store: Store, data: Data | None = None) -> Iterator[Event]
     store = _known(run, store, data)
     splits = data.splits(run.examples)
     numbers = splits.train.inputs[:1].numel() if isinstance(splits.train.inputs, torch.Tensor) else SMALL
-    with few_threads(run.recipe.batch_size * numbers, enough=SMALL):
+    with threads_for(run.recipe.batch_size * numbers, enough=SMALL):
         shifts = data.shifted(run.examples, run.shifts)
         try:
             yield from _execute(run, store, splits, shifts, data.digest(run.examples).learned)

@@ -17,7 +17,7 @@ import torch
 
 from calibrant import calibrators, catalog, metrics
 from calibrant._bins import Events
-from calibrant._solve import few_threads
+from calibrant._threads import threads_for
 from calibrant.catalog import Method
 from calibrant.predictions import Predictions
 from calibrant.study.config import Run, Study
@@ -143,7 +143,7 @@ def _judged(
     where = _where(study, run)
     made: list[Row] = []
     after: Events | None = None
-    with few_threads(max(val.logits.numel(), test.logits.numel())):
+    with threads_for(max(val.logits.numel(), test.logits.numel())):
         for calibrator in study.calibrators:
             with _said_of(f"{calibrator} on {dataset}, {network}, {loss}, seed {run.seed}"):
                 fitted: Any = calibrators.fit(calibrator, val)

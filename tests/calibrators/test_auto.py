@@ -297,13 +297,15 @@ def test_a_robust_temperature_is_the_most_probable_one():
 
 
 def test_auto_tells_its_weights_and_why():
-    text = str(Auto.fit(distorted(200, 4, 0)))
-    assert "out-of-fold NLL" in text
+    told = str(Auto.fit(distorted(300, 4, 0, shift=np.linspace(1, -1, 4))))
     for name in ("as it is", "SmoothedTemperature", "Vector(ridge=0.1)", "Matrix(ridge=0.1)", "Monotone"):
-        assert name in text
-    assert "converged" in text
-    assert "nats out of fold" in text
-    assert "cannot tell" in str(Auto.fit(distorted(60, 3, 2, scale=0.5)))
+        assert name in told
+    assert "converged" in told
+    assert re.search(r"most weight: .*, (the best by itself|\d\.\d{4} behind .*, the best by itself)", told)
+    assert re.search(r"gain of the mixture over .*: 0\.\d{4} ± 0\.\d{4} nats, more than luck", told)
+    few = Auto.fit(distorted(60, 3, 2, scale=0.5))
+    assert "which the data cannot tell from luck" in str(few)
+    assert ("no weight: " in str(few)) == any(one.weight == 0 for one in few.candidates)
     assert "too few examples to hold any out" in str(Auto.fit(distorted(6, 3, 2)))
 
 
@@ -338,13 +340,3 @@ def test_auto_beats_every_member_on_real_predictions(shared):
     test = Predictions.load(shared / "logits/kull_cifar10_resnet110_ce.test.npz")
     members = (SmoothedTemperature, StructuredVector, StructuredMatrix, Vector, Monotone, Chain)
     assert nll(Auto.fit(val), test) < min(nll(member.fit(val), test) for member in members)
-
-
-def test_auto_says_what_it_chose_what_it_refused_and_what_cannot_be_told():
-    told = str(Auto.fit(distorted(300, 4, 0, shift=np.linspace(1, -1, 4))))
-    assert re.search(r"most weight: .*, (the best by itself|\d\.\d{4} behind .*, the best by itself)", told)
-    assert re.search(r"gain of the mixture over .*: 0\.\d{4} ± 0\.\d{4} nats, more than luck", told)
-    few = Auto.fit(distorted(60, 3, 0))
-    assert ("which the data cannot tell from luck" in str(few)) == (abs(few.gain) < 2 * few.gain_error)
-    assert ("no weight: " in str(few)) == any(one.weight == 0 for one in few.candidates)
-    assert "too few examples to hold any out" in str(Auto.fit(distorted(12, 3, 0)))

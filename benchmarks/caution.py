@@ -6,6 +6,7 @@ model are averaged first. Probabilities below 1e-7 count as that for all.
 """
 
 from collections.abc import Iterator
+from importlib.metadata import version
 
 import numpy as np
 
@@ -23,7 +24,7 @@ def run(size: Size) -> Iterator[Row]:
     """Every calibrator on every problem, the smallest first."""
     spent: dict[tuple[str, int], float] = {}
     for problem in sorted(_problems(size), key=lambda problem: problem.n):
-        yield from judged(problem, contenders(size, MAIN), spent)
+        yield from (row | {"version": version(US)} for row in judged(problem, contenders(size, MAIN), spent))
 
 
 def _problems(size: Size) -> Iterator[Problem]:
@@ -45,7 +46,15 @@ def page(rows: list[Row]) -> str:
         else:
             title = f"{KINDS[kind]}, n = {row['n']:.0f}"
         sections.setdefault(title, []).append(row)
-    text = [] if any("table" in title for title in sections) else [f"There were no files ({REAL.parent.name}/tabular)."]
+    measured = {str(row["version"]) for row in rows}
+    draws = len({row["problem"].rpartition(" #")[2] for row in rows})
+    text = [
+        f"Of calibrant {', '.join(sorted(measured))}; splits or draws of each: {'one' if draws == 1 else draws}.",
+        "",
+    ]
+    text += (
+        [] if any("table" in title for title in sections) else [f"There were no files ({REAL.parent.name}/tabular)."]
+    )
     for title in sorted(sections, key=_order):
         text += [f"### {title}", "", _table(sections[title]), ""]
     return "\n".join(text)
@@ -82,16 +91,20 @@ def _table(rows: list[Row]) -> str:
             [
                 f"**{who}**" if who.startswith(US) else who,
                 f"{wins[who]:.3f}",
-                f"{own['nll'].mean():.4f}",
+                _nats(own["nll"].mean()),
                 f"{100 * (worse > 1e-3).mean():.1f}",
                 f"{100 * (worse > 1e-2).mean():.1f}",
-                f"{worse.max():+.4f}",
+                _nats(worse.max(), "+"),
                 f"{100 * own['ece'].mean():.2f}",
                 f"{1e3 * np.median(own['seconds']):,.0f}",
             ]
         )
     head = ["calibrator", "wins", "log loss", "hurt % by .001", "by .01", "worst", "ECE15 %", "fit ms"]
-    return f"{len(at)} pairs.\n\n" + markdown(head, lines)
+    return f"{len(at)} pairs; who failed on one of them is left out.\n\n" + markdown(head, lines)
+
+
+def _nats(x: float, sign: str = "") -> str:
+    return f"{x:{sign}.4f}" if abs(x) < 1e4 else f"{x:{sign}.0e}"
 
 
 def _means(rows: list[Row], numbers: tuple[str, ...]) -> Row:

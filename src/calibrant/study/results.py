@@ -165,7 +165,7 @@ class Status:
         for run, trial in self.trials.items():
             where, what, _ = self.study.names(run)
             size = f"{trial.examples:,} examples, {trial.parameters:,} parameters"
-            lines.append(f"{what} on {where}: {size}, an epoch {in_words(trial.seconds)}")
+            lines.append(f"{what} on {where}: {size}, an epoch takes {in_words(trial.seconds)}")
         return [*lines, *(f"cannot run: {line}" for line in alike(self.study, self.absent))]
 
     def __str__(self) -> str:

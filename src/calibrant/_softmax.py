@@ -188,8 +188,9 @@ def is_predicted(margin: Tensor, total: Tensor, logits: Logits, labels: Labels) 
 def softmax_chunks(logits: Logits) -> Iterator[tuple[slice, Tensor]]:
     """Probabilities in float64 by chunks that stay in cache: (rows, (rows, k) probabilities)."""
     if fast := kernels(logits):
-        for part in torch.arange(len(logits)).split(max(1, _SHOWN // logits.shape[1])):
-            rows, shown = slice(int(part[0]), int(part[-1]) + 1), list[Tensor]()
+        n, size = len(logits), max(1, _SHOWN // logits.shape[1])
+        for first in range(0, n, size):
+            rows, shown = slice(first, min(first + size, n)), list[Tensor]()
             Rows.of(fast, logits[rows], None, visit=lambda _, p, shown=shown: shown.append(p))
             yield rows, shown[0]
         return

@@ -1,7 +1,7 @@
 """The same answers for people who are not in the field: no test, no interval, no abbreviation."""
 
 from calibrant.assessment._table import Findings, Table
-from calibrant.assessment.words import LIKELY, MOST_GROUPS, listed, scores, unseen
+from calibrant.assessment.words import LIKELY, scores, those_off, unseen
 from calibrant.catalog import CALIBRATORS
 
 
@@ -52,16 +52,15 @@ def _by_group(table: Table) -> str:
     groups = table.groups
     assert groups is not None
     many = f"{len(groups.names)} {table.event.group}s"
-    off = [i for i in groups.worst_first if float(groups.beyond[i]) > 0]
+
+    def said(i: int) -> str:
+        gap = float(groups.gap[i])
+        return f"{groups.names[i]} (it promises {_points(abs(gap))} points too {'much' if gap > 0 else 'little'})"
+
+    off, named = those_off(groups, said)
     if not off:
         return f"In none of {many} is it off by more than luck explains."
-    shown = [
-        f"{groups.names[i]} (it promises {_points(abs(float(groups.gap[i])))} points too "
-        f"{'much' if float(groups.gap[i]) > 0 else 'little'})"
-        for i in off[:MOST_GROUPS]
-    ]
-    more = [f"{len(off) - MOST_GROUPS} more"] if len(off) > MOST_GROUPS else []
-    return f"In {len(off)} of {many} it is off by more than luck: {listed([*shown, *more])}."
+    return f"In {off} of {many} it is off by more than luck: {named}."
 
 
 def _remedy(found: Findings) -> str:

@@ -1,7 +1,7 @@
 """The answers in words, each with its evidence; the report, the notebook and the command line say the same."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import starmap
 
 from calibrant.assessment._event import Event
@@ -114,17 +114,22 @@ def by_group(table: Table, groups: Groups) -> str:
     """Say in how many groups the gap is beyond chance, and in which most."""
     many = f"{len(groups.names)} {table.event.group}s"
     level = f"{at(groups.level)} intervals that hold for all of them together"
-    off = [i for i in groups.worst_first if float(groups.beyond[i]) > 0]
+
+    def said(i: int) -> str:
+        way = table.event.direction(float(groups.low[i]), float(groups.high[i]))
+        return f"{groups.names[i]} ({way} by {100 * abs(float(groups.gap[i])):.1f} points)"
+
+    off, named = those_off(groups, said)
     if not off:
         return f"In none of {many} is the gap beyond chance ({level})."
-    shown = [
-        f"{groups.names[i]} ({table.event.direction(*(float(end[i]) for end in (groups.low, groups.high)))} by "
-        f"{100 * abs(float(groups.gap[i])):.1f} points)"
-        for i in off[:MOST_GROUPS]
-    ]
-    more = len(off) - len(shown)
-    named = listed([*shown, f"{more} more"] if more else shown)
-    return f"In {len(off)} of {many} the gap is beyond chance: {named} ({level})."
+    return f"In {off} of {many} the gap is beyond chance: {named} ({level})."
+
+
+def those_off(groups: Groups, said: Callable[[int], str]) -> tuple[int, str]:
+    """In how many groups the gap is beyond chance, and the worst of them, each as `said` has it."""
+    off = [i for i in groups.worst_first if float(groups.beyond[i]) > 0]
+    more = [f"{len(off) - MOST_GROUPS} more"] if len(off) > MOST_GROUPS else []
+    return len(off), listed([*map(said, off[:MOST_GROUPS]), *more]) if off else ""
 
 
 def group_rows(table: Table) -> list[list[str]]:

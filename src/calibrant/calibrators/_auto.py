@@ -16,7 +16,7 @@ from calibrant.calibrators._affine import CONVERGED, EXACT, matrix, vector
 from calibrant.calibrators._apply import certified, its_classes, keeping_if, keeps_predictions
 from calibrant.calibrators._binary import beta, platt, quadratic
 from calibrant.calibrators._compose import Chain
-from calibrant.calibrators._fit import Solution, certify, fits
+from calibrant.calibrators._fit import Solution, certify, fits, mean_of
 from calibrant.calibrators._monotone import monotone
 from calibrant.calibrators._structured import (
     Scaled,
@@ -39,7 +39,7 @@ LIGHT = 0.1  # of the penalties of Berta et al. (2025): what is too weak for the
 BELIEF = 5.0  # examples that what is believed of each member by itself counts for
 CAUTION = 40.0  # the same of two classes, of the squared distance of the weights from it
 HANDICAP = 1.0  # standard errors that a family with little penalty has to be better than the others
-NUMBER = 450.0  # examples of two classes from which that is enough: sqrt(450 / n) of them
+ENOUGH = 450.0  # examples of two classes from which that is enough: sqrt(450 / n) of them
 FARTHEST = 1e4  # log-odds, and log p of what members call impossible, are cut here
 
 
@@ -256,15 +256,15 @@ class Auto:
     def _fit(cls, p: Predictions, folds: int, accuracy_preserving: bool) -> "Auto":
         families, left_out = _families(p, folds, accuracy_preserving)
         m = len(families)
-        weights, status = torch.full((m,), 1 / m, dtype=torch.float64), Minimum(torch.empty(0), math.nan, 0.0, 0)
+        weights, found = torch.full((m,), 1 / m, dtype=torch.float64), Minimum(torch.empty(0), math.nan, 0.0, 0)
         gain, error, held_out, last = math.nan, math.nan, [math.nan] * m, None
         if units(p) >= folds and p.mass >= FEWEST:
             held, last = _held(families, p, folds)
             each = logsigmoid(held) if p.k == 2 else held
-            held_out = (-_mean(each, p)).tolist()
+            held_out = (-mean_of(each, p)).tolist()
             believed = _believed(families, each, p)
-            status = _odds_weighed(held, p, believed) if p.k == 2 else _weighed(held, p, believed)
-            weights = status.x.where(status.x >= NEGLIGIBLE, 0.0)
+            found = _odds_weighed(held, p, believed) if p.k == 2 else _weighed(held, p, believed)
+            weights = found.x.where(found.x >= NEGLIGIBLE, 0.0)
             mixed = logsigmoid(held @ weights) if p.k == 2 else (held + weights.log()).logsumexp(1)
             gain, error = (float(x) for x in _gains(mixed - each[:, 0], p))
         weights = weights if p.k == 2 else weights / weights.sum()
@@ -275,7 +275,7 @@ class Auto:
         candidates = tuple(map(Candidate, names, weights.tolist(), held_out, members))
         stack = cls(candidates, gain, error, tuple(left_out))
         slack = least_cost(p) + 2 * CAUTION / p.mass
-        return certify(stack, p, "converged", gradient=status.gradient, iterations=status.evaluations, slack=slack)
+        return certify(stack, p, "converged", gradient=found.gradient, iterations=found.evaluations, slack=slack)
 
     @its_classes(certified)
     @keeping_if(lambda self: all(map(keeps_predictions, self.members)))
@@ -318,9 +318,9 @@ class Auto:
 def _believed(families: Sequence[Family], log_p: Tensor, p: Predictions) -> Tensor:
     """The weights before they are weighed together: by how many standard errors each lies behind the best of all."""
     trusted = torch.tensor([family.trusted for family in families])
-    best = _mean(log_p, p).where(trusted, -torch.inf).argmax()
+    best = mean_of(log_p, p).where(trusted, -torch.inf).argmax()
     behind, error = _gains(log_p[:, best, None] - log_p, p)
-    handicap = HANDICAP if p.k > 2 else math.sqrt(NUMBER / p.mass)
+    handicap = HANDICAP if p.k > 2 else math.sqrt(ENOUGH / p.mass)
     ahead = -behind / error.clamp_min(1e-12) - handicap * (~trusted).double()
     weights = ahead.clamp_max(50.0).exp()
     weights[best] = 1
@@ -376,13 +376,9 @@ def _odds_weighed(held: Tensor, p: Predictions, believed: Tensor) -> Minimum:
 
 def _gains(each: Tensor, p: Predictions) -> tuple[Tensor, Tensor]:
     """Means of what examples gain, (n m) -> (m), and their standard errors."""
-    mean = _mean(each, p)
-    spread = _mean((each - mean).square(), p) * p.mass / max(p.mass - 1, 1.0)
+    mean = mean_of(each, p)
+    spread = mean_of((each - mean).square(), p) * p.mass / max(p.mass - 1, 1.0)
     return mean, (spread / p.mass).sqrt()
-
-
-def _mean(values: Tensor, p: Predictions) -> Tensor:
-    return values.mean(0) if p.weights is None else p.weights @ values / p.mass
 
 
 def _families(p: Predictions, folds: int, accuracy_preserving: bool) -> tuple[list[Family], list[str]]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from calibrant._solve import Certificate, Minimum, newton
 from calibrant.calibrators._affine import FLOOR, RIDGE
 from calibrant.calibrators._apply import its_classes
-from calibrant.calibrators._fit import Solution, fits
+from calibrant.calibrators._fit import Solution, fits, mean_of
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
 from calibrant.types import InputError, Logits, Number, Points, PositiveNumber
@@ -149,7 +149,7 @@ def quadratic(p: Predictions, start: Tensor | None = None, *, monotone: bool = T
     unit = _unit(s, p)
     ends = torch.stack([s.min(), s.max()])
     features = _parabola(s, ends) / unit
-    center = _mean(features, p)
+    center = mean_of(features, p)
     found = _logistic(features - center, p.labels.double(), p, monotone, start)
     slopes, c = found.x[:2], found.x[2]
     return _solution(Quadratic(ends, slopes / unit, c - slopes @ center, limit), found, monotone)
@@ -176,13 +176,8 @@ def _limit(s: Tensor) -> Tensor:
 
 def _unit(s: Tensor, p: Predictions) -> Tensor:
     """Return the root mean square score, or 1."""
-    unit = _mean(s.square(), p).sqrt()
+    unit = mean_of(s.square(), p).sqrt()
     return unit if 0 < float(unit) < math.inf else torch.ones_like(unit)
-
-
-def _mean(values: Tensor, p: Predictions) -> Tensor:
-    """Mean over examples, each counted as often as its weight says."""
-    return values.mean(0) if p.weights is None else p.weights @ values / p.mass
 
 
 def _pair(s: Tensor, like: Tensor) -> Tensor:
@@ -205,7 +200,7 @@ def _parabola(s: Tensor, ends: Tensor) -> Tensor:
 
 
 def _platt_targets(p: Predictions) -> Tensor:
-    ones = _mean(p.labels.double(), p) * p.mass
+    ones = mean_of(p.labels.double(), p) * p.mass
     return torch.where(p.labels == 1, (ones + 1) / (ones + 2), 1 / (p.mass - ones + 2))
 
 

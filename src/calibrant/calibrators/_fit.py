@@ -172,6 +172,11 @@ def impossible(p: Predictions) -> int:
     return int(rows.sum()) if p.weights is None else round(float(p.weights[rows].sum()))
 
 
+def mean_of(values: Tensor, p: Predictions) -> Tensor:
+    """Mean of values (n, ...) over examples, each counted as often as its weight says."""
+    return values.mean(0) if p.weights is None else p.weights @ values / p.mass
+
+
 def _mean(values: Tensor, weights: Tensor | None) -> float:
     return float(values.mean() if weights is None else (weights * values).sum() / weights.sum())
 

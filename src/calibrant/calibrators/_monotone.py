@@ -11,7 +11,7 @@ from calibrant._softmax import LOG2_E
 from calibrant._solve import Certificate, Minimum, newton, summed
 from calibrant._threads import threads_for
 from calibrant.calibrators._apply import certified, its_classes, keeping
-from calibrant.calibrators._fit import Solution, fits
+from calibrant.calibrators._fit import Solution, fits, mean_of
 from calibrant.calibrators._scaling import Found, nll_temperature, of_possible
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
@@ -119,7 +119,7 @@ def _slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor | No
     width = torch.cat([knots.diff(), knots.new_zeros(1)])
     inside = torch.bucketize(v.logits, knots[1:]).to(torch.uint8 if pieces < 256 else torch.int64)
     past = v.logits - knots[inside.long()]
-    label_part = _mean(_parts(v.logits.gather(1, v.labels[:, None]).squeeze(1), knots), v)
+    label_part = mean_of(_parts(v.logits.gather(1, v.labels[:, None]).squeeze(1), knots), v)
     weights = () if v.weights is None else (v.weights,)
     steps = torch.eye(pieces, dtype=torch.float64).diff(dim=0)
     penalty = smoothness / n * steps.mT @ steps  # theta' penalty theta is that of the squared differences
@@ -170,7 +170,3 @@ def _parts(v: Tensor, knots: Tensor) -> Tensor:
     """Return how much of every v lies in each piece, (n J)."""
     ends = torch.cat([knots[1:], knots.new_full((1,), torch.inf)])
     return v[:, None].clamp(knots, ends) - knots
-
-
-def _mean(values: Tensor, p: Predictions) -> Tensor:
-    return values.mean(0) if p.weights is None else p.weights @ values / p.mass

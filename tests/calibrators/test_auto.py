@@ -1,6 +1,8 @@
 """Chains, cross-fitting, pooling, the guard against in-sample judging, and Auto."""
 
+import gc
 import re
+import types
 
 import numpy as np
 import pytest
@@ -24,7 +26,7 @@ from calibrant.calibrators import (
     fitted_on,
     pool,
 )
-from calibrant.calibrators._auto import BELIEF, CAUTION, FAMILIES, _believed, _odds_weighed, _weighed
+from calibrant.calibrators._auto import BELIEF, CAUTION, FAMILIES, _believed, _held, _odds_weighed, _weighed
 from calibrant.calibrators._fit import fitting
 
 
@@ -294,6 +296,29 @@ def test_a_robust_temperature_is_the_most_probable_one():
         assert min(cost, key=cost.__getitem__) == t
     copies = data[torch.arange(60).repeat_interleave(torch.arange(60).remainder(3) + 1)]
     assert t == pytest.approx(float(robust(copies).temperature), rel=1e-6)
+
+
+def tensors_in(found):
+    """All tensors that are kept as long as something is."""
+    seen, stack, kept = set(), [found], []
+    while stack:
+        one = stack.pop()
+        if id(one) in seen or isinstance(one, type | types.ModuleType | types.FunctionType):
+            continue
+        seen.add(id(one))
+        kept += [one] if isinstance(one, torch.Tensor) else []
+        stack += gc.get_referents(one)
+    return kept
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_what_the_next_fold_begins_from_keeps_no_data(k):
+    data = distorted(400, k, 0, shift=0.2)
+    held, near = _held([family for family in FAMILIES if family.suits(k)], data.double(), 5)
+    kept = tensors_in(near)
+    assert held.shape[0] == 400
+    assert kept
+    assert max(t.numel() for t in kept) < 320  # rows of a fold: data has no smaller tensor
 
 
 def test_auto_tells_its_weights_and_why():

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import torch
@@ -18,6 +18,7 @@ from calibrant.calibrators._binary import beta, platt, quadratic
 from calibrant.calibrators._compose import Chain
 from calibrant.calibrators._fit import Solution, certify, fits, mean_of
 from calibrant.calibrators._monotone import monotone
+from calibrant.calibrators._scaling import Found
 from calibrant.calibrators._structured import (
     Scaled,
     SmoothedTemperature,
@@ -129,33 +130,45 @@ FAMILIES = (
 )
 
 
+@dataclass(frozen=True)
+class Nearby:
+    """What fits to some data found that fits to data nearby may begin from; it holds no data."""
+
+    temperatures: dict[str, dict[str, Found]] = field(default_factory=dict[str, dict[str, Found]])  # as `Fitted.data`
+    searches: dict[str, Any] = field(default_factory=dict[str, Any])  # by family
+
+
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """Families fitted to the same data, and all that fits to data nearby may begin from."""
+    """Families fitted to the same data."""
 
     data: dict[str, Scaled]  # as they came, "", and as the map of a family leaves them
     solutions: dict[str, Solution[Any]]
 
     @classmethod
-    def to(
-        cls, families: Sequence[Family], p: Predictions, before: "Fitted | None", tolerance: float = EXACT
-    ) -> "Fitted":
-        """Fit each, beginning from an earlier fit where there is one."""
-        made = cls({"": Scaled(p, None if before is None else before.data[""], tolerance)}, {})
+    def to(cls, families: Sequence[Family], p: Predictions, near: Nearby, tolerance: float = EXACT) -> "Fitted":
+        """Fit each, beginning from what was found on data nearby."""
+        made = cls({"": Scaled(p, near.temperatures.get("", {}), tolerance)}, {})
         for family in families:
-            made._add(family, before)
+            made._add(family, near)
         return made
 
-    def _add(self, family: Family, before: "Fitted | None") -> None:
+    def _add(self, family: Family, near: Nearby) -> None:
         """Fit one more, first what it is fitted on top of."""
         if family.after and family.after not in self.solutions:
-            self._add(next(one for one in FAMILIES if one.name == family.after), before)
+            self._add(next(one for one in FAMILIES if one.name == family.after), near)
         if family.after not in self.data:
             x = self.data[""].p.mapped(self.solutions[family.after].map)
-            near = None if before is None else before.data.get(family.after)
-            self.data[family.after] = Scaled(x, near, self.data[""].tolerance)
-        earlier = None if before is None else before.solutions.get(family.name)
-        self.solutions[family.name] = family.fit(self.data[family.after], None if earlier is None else earlier.search)
+            self.data[family.after] = Scaled(x, near.temperatures.get(family.after, {}), self.data[""].tolerance)
+        self.solutions[family.name] = family.fit(self.data[family.after], near.searches.get(family.name))
+
+    @property
+    def nearby(self) -> Nearby:
+        """What a fit to data nearby may begin from."""
+        return Nearby(
+            {name: x.temperatures for name, x in self.data.items()},
+            {name: found.search for name, found in self.solutions.items()},
+        )
 
     def applied(self, families: Sequence[Family], p: Predictions) -> Iterator[Predictions]:
         """Map other predictions by each, one after the other."""
@@ -257,9 +270,9 @@ class Auto:
         families, left_out = _families(p, folds, accuracy_preserving)
         m = len(families)
         weights, found = torch.full((m,), 1 / m, dtype=torch.float64), Minimum(torch.empty(0), math.nan, 0.0, 0)
-        gain, error, held_out, last = math.nan, math.nan, [math.nan] * m, None
+        gain, error, held_out, near = math.nan, math.nan, [math.nan] * m, Nearby()
         if units(p) >= folds and p.mass >= FEWEST:
-            held, last = _held(families, p, folds)
+            held, near = _held(families, p, folds)
             each = logsigmoid(held) if p.k == 2 else held
             held_out = (-mean_of(each, p)).tolist()
             believed = _believed(families, each, p)
@@ -269,7 +282,7 @@ class Auto:
             gain, error = (float(x) for x in _gains(mixed - each[:, 0], p))
         weights = weights if p.k == 2 else weights / weights.sum()
         kept = [family for family, weight in zip(families, weights.tolist(), strict=True) if weight > 0]
-        fitted = Fitted.to(kept, p, last)
+        fitted = Fitted.to(kept, p, near)
         names = [family.name for family in families]
         members = [fitted.map(family) if family in kept else None for family in families]
         candidates = tuple(map(Candidate, names, weights.tolist(), held_out, members))
@@ -333,13 +346,14 @@ def _log_odds(logits: Tensor) -> Tensor:
     return z[..., 1] - z[..., 0]
 
 
-def _held(families: Sequence[Family], p: Predictions, folds: int) -> tuple[Tensor, Fitted | None]:
-    """What fits to the other folds say of every label, (n m), and the last fits: log p, or of two classes log-odds."""
-    held, fitted = torch.empty(len(p), len(families), dtype=torch.float64), None
+def _held(families: Sequence[Family], p: Predictions, folds: int) -> tuple[Tensor, Nearby]:
+    """What fits to the other folds say of every label, (n m), log p or of two classes log-odds; and what they found."""
+    held, near = torch.empty(len(p), len(families), dtype=torch.float64), Nearby()
     for rest, inside in split_folds(p, folds):
-        fitted, out = Fitted.to(families, rest, fitted, CONVERGED), p[inside]
+        fitted, out = Fitted.to(families, rest, near, CONVERGED), p[inside]
         held[inside] = torch.stack([_told(after) for after in fitted.applied(families, out)], 1)
-    return held, fitted
+        near = fitted.nearby
+    return held, near
 
 
 def _told(p: Predictions) -> Tensor:

@@ -14,7 +14,7 @@ from calibrant.calibrators._apply import certified, its_classes, keeping
 from calibrant.calibrators._fit import Solution, fits, mean_of
 from calibrant.calibrators._scaling import Found, nll_temperature, of_possible
 from calibrant.catalog import CALIBRATORS
-from calibrant.predictions import Predictions
+from calibrant.predictions import BLOCK, Predictions
 from calibrant.types import Count, Logits, NonNegative, Points, PositiveNumber, Range
 
 __all__ = ["Monotone"]
@@ -117,9 +117,8 @@ def _slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor | No
     """
     n, pieces = v.mass, len(knots)
     width = torch.cat([knots.diff(), knots.new_zeros(1)])
-    inside = torch.bucketize(v.logits, knots[1:]).to(torch.uint8 if pieces < 256 else torch.int64)
-    past = v.logits - knots[inside.long()]
     label_part = mean_of(_parts(v.logits.gather(1, v.labels[:, None]).squeeze(1), knots), v)
+    inside, past = _placed(v.logits, knots)
     weights = () if v.weights is None else (v.weights,)
     steps = torch.eye(pieces, dtype=torch.float64).diff(dim=0)
     penalty = smoothness / n * steps.mT @ steps  # theta' penalty theta is that of the squared differences
@@ -164,6 +163,16 @@ def _slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor | No
     lower = torch.full((pieces,), STEEPEST, dtype=torch.float64)
     with threads_for(v.logits.numel()):
         return newton(f, at, lower=lower, tolerance=tolerance)
+
+
+def _placed(v: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:
+    """Which piece each element lies in, and how far: v itself, overwritten some rows at a time."""
+    inside = torch.empty(v.shape, dtype=torch.uint8 if len(knots) < 256 else torch.int64, device=v.device)
+    rows = max(1, BLOCK // v.shape[1])
+    for far, piece in zip(v.split(rows), inside.split(rows), strict=True):
+        piece.copy_(torch.bucketize(far, knots[1:]))
+        far -= knots[piece.long()]
+    return inside, v
 
 
 def _parts(v: Tensor, knots: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Structured scaling: affine maps of smoothed log-probabilities whose penalties shrink as the data grow."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -167,18 +167,23 @@ class Scaled:
     """Predictions with what several families begin from, found once, when it is first asked for."""
 
     p: Predictions
-    near: "Scaled | None" = None  # data nearby, whose temperatures are begun from
+    near: Mapping[str, Found] = field(default_factory=dict[str, Found])  # temperatures of data nearby, to begin from
     tolerance: float = EXACT  # at which fits to them end
 
     @cached_property
     def plain(self) -> Found:
         """The temperature of least NLL."""
-        return nll_temperature(self.p, None if self.near is None else self.near.plain)
+        return nll_temperature(self.p, self.near.get("plain"))
 
     @cached_property
     def robust(self) -> Found:
         """The robust one."""
-        return _robust(self.p, self.plain, self.plain if self.near is None else self.near.robust)
+        return _robust(self.p, self.plain, self.near.get("robust", self.plain))
+
+    @property
+    def temperatures(self) -> dict[str, Found]:
+        """Those that were found so far, by name."""
+        return {name: found for name, found in vars(self).items() if isinstance(found, Found)}
 
     def temperature(self, robust: bool) -> Found:
         """Either of them."""

@@ -224,18 +224,44 @@ def test_the_weights_are_those_of_a_general_solver(k):
     assert objective(found.numpy()) <= plain.fun + 1e-4
 
 
-@pytest.mark.parametrize(("k", "behind"), [(2, np.sqrt(450 / 400)), (3, 1.0)])
+@pytest.mark.parametrize(("k", "behind"), [(2, np.sqrt(1000 / 400)), (3, 3.0)])
 def test_what_cannot_be_told_apart_has_its_share_and_what_lies_behind_has_none(k, behind):
     """One that is worse by half of its standard error, one by five; of two as good, little penalty counts for less."""
     g = torch.Generator().manual_seed(0)
     noise = torch.randn(400, dtype=torch.float64, generator=g)
     noise = 20 * (noise - noise.mean()) / noise.std(correction=1)  # whose mean has a standard error of 1
     log_p = torch.stack([0 * noise, noise - 0.5, noise - 5, noise], 1)
-    trusted, bold = ([family for family in FAMILIES if family.trusted is is_] for is_ in (True, False))
-    weights = _believed([*trusted[:3], bold[0]], log_p, Predictions(torch.zeros(400, k), [0] * 400))
+    safe = [family for family in FAMILIES if family.handicap == 0]
+    bold = max((family for family in FAMILIES if family.suits(k)), key=lambda family: family.handicap)
+    weights = _believed([*safe[:3], bold], log_p, Predictions(torch.zeros(400, k), [0] * 400))
     assert weights.sum().item() == pytest.approx(1)
     ratios = weights / weights[0]
-    assert ratios.tolist() == pytest.approx([1, np.exp(-0.5), np.exp(-5), np.exp(-behind)], rel=1e-6)
+    assert ratios.tolist() == pytest.approx([1, np.exp(-0.5), np.exp(-5), np.exp(-behind)], rel=1e-4)
+
+
+def test_a_standard_error_is_never_less_than_by_one_example_yet_unseen():
+    """In 50 examples of which each says the same, 0.02 nats are what one of a nat would undo."""
+    safe = [family for family in FAMILIES if family.handicap == 0][:2]
+    log_p = torch.tensor([[0.0, -0.02]], dtype=torch.float64).expand(50, 2)
+    weights = _believed(safe, log_p, Predictions(torch.zeros(50, 3), [0] * 50))
+    assert float(weights[1] / weights[0]) == pytest.approx(np.exp(-1), rel=1e-6)
+
+
+def test_beyond_the_log_odds_fitted_on_no_slope_is_steeper_than_one():
+    """Labels that follow twice the log-odds; where nothing was seen, nobody says that they still do."""
+    g = torch.Generator().manual_seed(0)
+    s = 2 * torch.randn(400, dtype=torch.float64, generator=g).clamp(-1, 1)
+    labels = (torch.rand(400, dtype=torch.float64, generator=g) < (2 * s).sigmoid()).long()
+    stack = Auto.fit(Predictions(torch.stack([-s / 2, s / 2], 1), labels))
+    at = torch.linspace(-5, 5, 101, dtype=torch.float64)
+    after = stack(torch.stack([-at / 2, at / 2], 1))
+    slopes = (after[:, 1] - after[:, 0]).diff() / at.diff()
+    inside = (at[:-1] > -1.95) & (at[1:] < 1.95)
+    assert stack.ends == pytest.approx((-2, 2))
+    assert float(slopes[inside].mean()) > 1.5
+    assert float(slopes[at[:-1] >= 2].max()) <= 1 + 1e-9
+    assert float(slopes[at[1:] <= -2].max()) <= 1 + 1e-9
+    assert float(slopes.min()) >= 0
 
 
 @pytest.mark.parametrize("k", [2, 4])

@@ -39,8 +39,8 @@ NEGLIGIBLE = 1e-3  # weight below which a member is not carried along
 LIGHT = 0.1  # of the penalties of Berta et al. (2025): what is too weak for the data gets no weight
 BELIEF = 5.0  # examples that what is believed of each member by itself counts for
 CAUTION = 40.0  # the same of two classes, of the squared distance of the weights from it
-HANDICAP = 1.0  # standard errors that a family with little penalty has to be better than the others
-ENOUGH = 450.0  # examples of two classes from which that is enough: sqrt(450 / n) of them
+ENOUGH = 1000.0  # examples of two classes from which a handicap is as it is written: it grows by sqrt(1000 / n)
+UNSEEN = 1.0  # nats by which the next example may gain or lose: no standard error is less than by one such in n
 FARTHEST = 1e4  # log-odds, and log p of what members call impossible, are cut here
 
 
@@ -53,7 +53,7 @@ class Family:
     keeps_predictions: bool = False
     learns: Literal["nothing", "few", "vector", "matrix"] = "few"  # numbers
     after: str = ""  # the family it is fitted on top of
-    trusted: bool = True  # before anything is known: its penalties make it safe for few examples
+    handicap: float = 0.0  # standard errors that it begins behind: what its penalties let it overfit
     classes: Literal["", "two", "more"] = ""  # that it is for
 
     def suits(self, k: int) -> bool:
@@ -96,35 +96,36 @@ FAMILIES = (
         learns="matrix",
         classes="two",
     ),
-    Family("Platt", lambda x, start: platt(x.p, start), trusted=False, classes="two"),
-    Family("Beta", lambda x, start: beta(x.p, start), trusted=False, classes="two"),
-    Family("Quadratic", lambda x, start: quadratic(x.p, start), trusted=False, classes="two"),
+    Family("Platt", lambda x, start: platt(x.p, start), handicap=1.0, classes="two"),
+    Family("Beta", lambda x, start: beta(x.p, start), handicap=1.0, classes="two"),
+    Family("Quadratic", lambda x, start: quadratic(x.p, start), handicap=1.0, classes="two"),
     Family(
         "Monotone then StructuredMatrix",
         lambda x, start: structured_matrix(x, start, robust=True),
         learns="matrix",
         after="Monotone",
+        handicap=1.0,
         classes="more",
     ),
     Family(
         f"Vector(ridge={LIGHT})",
         lambda x, start: vector(x.p, x.plain, start, ridge=LIGHT, tolerance=x.tolerance),
         learns="vector",
-        trusted=False,
+        handicap=3.0,
         classes="more",
     ),
     Family(
         "Vector",
         lambda x, start: vector(x.p, x.plain, start, tolerance=x.tolerance),
         learns="vector",
-        trusted=False,
+        handicap=3.0,
         classes="more",
     ),
     Family(
         f"Matrix(ridge={LIGHT})",
         lambda x, start: matrix(x.p, x.plain, start, ridge=LIGHT, tolerance=x.tolerance),
         learns="matrix",
-        trusted=False,
+        handicap=3.0,
         classes="more",
     ),
 )
@@ -205,15 +206,17 @@ class Auto:
     more than two classes it is $\sum_m w_m p_m$, with w on the simplex, and of two the log-odds are mixed, $\sum_m w_m
     s_m$, $w \ge 0$, which may go beyond each of them. Both are convex problems.
 
-    Caution stands in three places. Temperatures are robust and near 1 where little is known: one example that was
+    Caution stands in four places. Temperatures are robust and near 1 where little is known: one example that was
     called impossible carries none of them away. What one would believe of each member by itself, $w^0_m \propto
-    \exp(-d_m / s_m)$, counts as a few examples do, with $d_m$ the mean out-of-fold NLL by which it lies behind the
-    best and $s_m$ the standard error of that: what cannot be told apart from the best, the probabilities as they are
-    perhaps, has its share. The last three of either list, which have little penalty or none, begin one behind, of two
-    classes $\sqrt{450 / n}$. It adds $-5 \sum_m w^0_m \log w_m$ to the log loss of more than two classes, and
-    $40 \lVert w - w^0 \rVert^2$ to that of two. And since all weight on one member is among the choices, for two
+    \exp(-d_m / s_m - h_m)$, counts as a few examples do, with $d_m$ the mean out-of-fold NLL by which it lies behind
+    the best of those without a handicap and $s_m^2$ the squared standard error of that, plus $1/n^2$ for an example
+    yet unseen: what cannot be told apart from the best, the probabilities as they are perhaps, has its share. The
+    handicap $h_m$ is what can overfit: 1 for Monotone then StructuredMatrix, 3 for Vector and Matrix, and $\sqrt{1000
+    / n}$ for Platt, Beta and Quadratic. It adds $-5 \sum_m w^0_m \log w_m$ to the log loss of more than two classes,
+    and $40 \lVert w - w^0 \rVert^2$ to that of two. Since all weight on one member is among the choices, for two
     classes the out-of-fold NLL is at most 80/n above that of the probabilities as they are, which are smoothed by one
-    uniform example in n, at most $\log(1 + 1/n)$ more.
+    uniform example in n, at most $\log(1 + 1/n)$ more. And of two classes, log-odds beyond all that it was fitted on
+    move on by no more than they did before: no slope found there is steeper than 1.
 
     A member for which the data are too few is left out, as is a matrix that would take minutes (always so above 562
     classes), and `left_out` says why; one of weight below .001 is not carried along. `print` shows the weights, the
@@ -225,6 +228,7 @@ class Auto:
     gain: float = math.nan  # of the mixture over the probabilities as they are, out of fold, in nats
     gain_error: float = math.nan  # one standard error of it
     left_out: tuple[str, ...] = ()  # who was not tried, and why
+    ends: tuple[float, float] = (-FARTHEST, FARTHEST)  # of two classes, least and greatest log-odds fitted on, and 0
     certificate: Certificate | None = None
 
     @property
@@ -286,7 +290,7 @@ class Auto:
         names = [family.name for family in families]
         members = [fitted.map(family) if family in kept else None for family in families]
         candidates = tuple(map(Candidate, names, weights.tolist(), held_out, members))
-        stack = cls(candidates, gain, error, tuple(left_out))
+        stack = cls(candidates, gain, error, tuple(left_out), _ends(p) if p.k == 2 else cls.ends)
         slack = least_cost(p) + 2 * CAUTION / p.mass
         return certify(stack, p, "converged", gradient=found.gradient, iterations=found.evaluations, slack=slack)
 
@@ -295,12 +299,25 @@ class Auto:
     def __call__(self, logits: Logits) -> Logits:
         """Return the log of the weighted mean of the members' probabilities; of two classes, the mixed log-odds."""
         z = logits.double()
-        weights = self.weights.to(z.device)
         if z.shape[-1] == 2:
-            half = torch.stack([_log_odds(member(z)) for member in self.members], -1) @ weights / 2
+            half = self._odds(z) / 2
             return torch.stack([-half, half], -1).to(logits.dtype)
         log_p = torch.stack([member(z).log_softmax(-1) for member in self.members])
-        return (log_p + weights.log()[:, None, None]).logsumexp(0).to(logits.dtype)
+        return (log_p + self.weights.to(z.device).log()[:, None, None]).logsumexp(0).to(logits.dtype)
+
+    def _odds(self, z: Tensor) -> Tensor:
+        """Mixed log-odds of two classes, which beyond the ends go on with a slope of no more than 1."""
+        ends = z.new_tensor([[-end / 2, end / 2] for end in self.ends])
+        before, mixed = _log_odds(z), self._mixed(z)
+        low, high = self._mixed(ends)
+        beyond = before - before.clamp(*self.ends)
+        end = torch.where(beyond < 0, low, high)
+        moved = (mixed - end).maximum(beyond.clamp_max(0)).minimum(beyond.clamp_min(0))
+        return torch.where(beyond == 0, mixed, end + moved)
+
+    def _mixed(self, z: Tensor) -> Tensor:
+        """The log-odds of the members, mixed."""
+        return torch.stack([_log_odds(member(z)) for member in self.members], -1) @ self.weights.to(z.device)
 
     def __str__(self) -> str:
         lines = ["Auto: weight, NLL on examples not fitted to"]
@@ -330,20 +347,24 @@ class Auto:
 
 def _believed(families: Sequence[Family], log_p: Tensor, p: Predictions) -> Tensor:
     """The weights before they are weighed together: by how many standard errors each lies behind the best of all."""
-    trusted = torch.tensor([family.trusted for family in families])
-    best = mean_of(log_p, p).where(trusted, -torch.inf).argmax()
-    behind, error = _gains(log_p[:, best, None] - log_p, p)
-    handicap = HANDICAP if p.k > 2 else math.sqrt(ENOUGH / p.mass)
-    ahead = -behind / error.clamp_min(1e-12) - handicap * (~trusted).double()
-    weights = ahead.clamp_max(50.0).exp()
-    weights[best] = 1
-    return weights / weights.sum()
+    handicap = torch.tensor([family.handicap for family in families], dtype=torch.float64)
+    best = mean_of(log_p, p).where(handicap == 0, -torch.inf).argmax()
+    ahead, error = _gains(log_p - log_p[:, best, None], p)
+    if p.k == 2:
+        handicap = handicap * math.sqrt(ENOUGH / p.mass)
+    return (ahead / (error.square() + (UNSEEN / p.mass) ** 2).sqrt() - handicap).clamp_max(50.0).softmax(0)
 
 
 def _log_odds(logits: Tensor) -> Tensor:
     """Of class 1 of two, cut where a class is impossible."""
     z = logits.double().log_softmax(-1).clamp_min(-FARTHEST)
     return z[..., 1] - z[..., 0]
+
+
+def _ends(p: Predictions) -> tuple[float, float]:
+    """Least and greatest log-odds of class 1, and 0."""
+    s = _log_odds(p.logits)
+    return min(float(s.min()), 0.0), max(float(s.max()), 0.0)
 
 
 def _held(families: Sequence[Family], p: Predictions, folds: int) -> tuple[Tensor, Nearby]:

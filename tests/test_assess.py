@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from dataclasses import astuple, replace
 
 import pytest
@@ -522,3 +524,27 @@ def test_other_class_shares_are_told():
     assert "PriorShift" not in assess(p[:2000], p[2000:], ["Identity", "Temperature"]).how
     correct = Predictions.from_confidence(torch.rand(900, generator=g), torch.arange(900) < 300)
     assert "PriorShift" not in assess(correct[:400], correct[400:], ["Identity", "Platt"]).how
+
+
+WIDE = """
+import torch
+from calibrant import Predictions, assess
+
+def most():
+    return next(int(line.split()[1]) / 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+
+n, k, g = 500, 20_000, torch.Generator().manual_seed(0)
+val, test = (Predictions(torch.randn(n, k, generator=g), torch.randint(0, k, (n,), generator=g)) for _ in "ab")
+assess(val[:20], test[:20], ["Auto"])  # imports
+before = most()
+assess(val, test, ["Auto"])
+print((most() - before) / (n * k * 8 / 2**20))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process took at most is read from Linux's /proc")
+def test_many_classes_take_the_memory_of_a_few_copies_of_the_logits():
+    """Seven in float64, of which two are blocks; a copy more of every fold would make it ten."""
+    done = subprocess.run([sys.executable, "-c", WIDE], check=True, capture_output=True, text=True)
+    assert float(done.stdout) < 8.8

@@ -8,7 +8,7 @@ import torch
 
 from calibrant import Predictions, _fast, _rows, _softmax, measure, metrics
 from calibrant._bins import Events
-from calibrant.calibrators import Temperature, _scaling
+from calibrant.calibrators import Temperature, _grid, _scaling
 
 needs_numba = pytest.mark.skipif(_fast._found() is None, reason="numba is not installed, or switched off")
 
@@ -108,6 +108,22 @@ def test_a_compiled_pass_of_the_temperature_is_the_plain_one(monkeypatch, k, dty
     for i, (ours, plain) in enumerate(zip(fast, found(), strict=True)):
         near = 1e-11 if i % 2 == 0 else 1e-4
         torch.testing.assert_close(ours, plain, rtol=near, atol=near * float(plain.abs().max()) / 10)
+
+
+@needs_numba
+@pytest.mark.parametrize("k", [2, 10, 129])
+def test_compiled_confidences_of_a_grid_are_the_plain_ones(monkeypatch, k):
+    z, y = draw(700, k)
+    top = z.argmax(1, keepdim=True)
+    d = (z.double() - z.double().gather(1, top)).clamp_min(-1e300)
+    y = y.where(d.gather(1, y[:, None]).squeeze(1) > -1e300, top.squeeze(1))
+
+    def found() -> torch.Tensor:
+        return torch.stack([_grid._loss(d, top, b, (0.0,), label) for b in (1e-3, 0.7, 40.0) for label in (None, y)])
+
+    fast = found()
+    plainly(monkeypatch)
+    torch.testing.assert_close(fast, found(), rtol=1e-13, atol=1e-14)
 
 
 @needs_numba

@@ -466,3 +466,15 @@ def hashes(z, y, keys, found):
         for j in range(words):
             total += pairs[j] * keys[j]
         found[i] = total
+
+
+@_loosely
+@no_type_check
+def log_sums(d, b, out):
+    """log of the sum of e^(b d) over every row of d (n, k), whose largest is 0."""
+    n, k = d.shape
+    for i in range(n):
+        total = 0.0
+        for j in range(k):
+            total += _exp(d[i, j] * b)
+        out[i] = math.log(total)

@@ -74,6 +74,22 @@ def test_every_number_of_the_report_agrees(monkeypatch, k, weighted):
 
 
 @needs_numba
+@pytest.mark.parametrize("of", ["top", 1])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_compiled_summary_is_the_plain_one_to_the_last_bit(monkeypatch, weighted, of):
+    z, y = draw(2500, 4)
+    y[:5] = 3  # of which some are impossible
+    z[5, 1:] = -200.0
+    w = torch.rand(2500, generator=torch.Generator().manual_seed(1)).double() * 2000 if weighted else None
+    p = Predictions(z, y, w, of=of)
+    fast = metrics.Summary.empty(of=of).add(p) + metrics.Summary.empty(of=of).add(p[:77])
+    monkeypatch.setattr(metrics._summary, "kernels", lambda x: None)  # where the rows' own numbers are the same
+    plain = metrics.Summary.empty(of=of).add(p) + metrics.Summary.empty(of=of).add(p[:77])
+    assert torch.equal(fast.sums, plain.sums)
+    assert torch.equal(fast.cells, plain.cells)
+
+
+@needs_numba
 @pytest.mark.parametrize("bins", [1, 7, 10, 15, 100])
 def test_confidences_at_the_edges_fall_into_the_same_bins(monkeypatch, bins):
     edges = np.linspace(0, 1, bins + 1)

@@ -478,3 +478,75 @@ def log_sums(d, b, out):
         for j in range(k):
             total += _exp(d[i, j] * b)
         out[i] = math.log(total)
+
+
+_UNIT, _HALF = 2.0**52, 2.0**36  # as `_sums` and `_summary` count
+_FEW = 1024  # rows whose parts below 2^52 an integer holds
+
+
+@_inside
+@no_type_check
+def _put(value, place, low, high):
+    """Add a number in units of 2^-52, as so many whole ones and a rest."""
+    units = np.rint(value * _UNIT)
+    whole = np.floor(units * (1.0 / _UNIT))
+    low[place] += np.int64(units - whole * _UNIT)
+    high[place] += np.int64(whole)
+
+
+@_inside
+@no_type_check
+def _put_cell(value, i, place, cells):
+    units = np.rint(value * _UNIT)
+    upper = np.floor(units * (1.0 / _HALF))
+    cells[0, i, place] += np.int64(units - upper * _HALF)
+    cells[1, i, place] += np.int64(upper)
+
+
+@_compile
+@no_type_check
+def summed(c, a, right, log_p, brier, w, edges, sure, first_cell, sums, cells):
+    """Add rows to the sums (3, f, b) and cells (2, 3, g) of a summary, as `words_of` and `_count` do."""
+    bins, features = len(edges) - 1, sums.shape[1]
+    low, high = np.zeros((bins, features), np.int64), np.zeros((bins, features), np.int64)
+    index = np.zeros(_W, np.uint64)
+    for first in range(0, len(c), _W):
+        end = min(first + _W, len(c))
+        _bins(c[first:end], edges, index)
+        for i in range(first, end):
+            said, came, mass = c[i], a[i], w[i] if len(w) else 1.0
+            u, nll, score = said - came, 0.0 - log_p[i], brier[i]
+            square = u * u
+            infinite = np.float64(nll == np.inf)
+            nll = 0.0 if infinite else min(nll, 65536.0)
+            certain = np.float64(said >= sure)
+            b = index[i - first]
+            lows, highs = low[b], high[b]
+            _put(1.0, 0, lows, highs)
+            _put(mass, 1, lows, highs)
+            _put(right[i] * mass, 2, lows, highs)
+            _put(came * mass, 3, lows, highs)
+            _put(u * mass, 4, lows, highs)
+            _put(square * mass, 5, lows, highs)
+            _put(said * (1 - said) * mass, 6, lows, highs)
+            _put(nll * mass, 7, lows, highs)
+            _put(nll * nll * (1.0 / 4096) * mass, 8, lows, highs)
+            _put(infinite * mass, 9, lows, highs)
+            _put(score * mass, 10, lows, highs)
+            _put(score * score * mass, 11, lows, highs)
+            _put(certain * mass, 12, lows, highs)
+            _put(certain * came * mass, 13, lows, highs)
+            _put(square * square * mass, 14, lows, highs)
+            odds = max(1.0 / said - 1.0, 0.0)
+            place = (np.float64(odds).view(np.int64) >> 42) - first_cell
+            place = min(max(place, 0), cells.shape[2] - 1)
+            _put_cell(mass, 0, place, cells)
+            _put_cell(mass * came, 1, place, cells)
+            _put_cell(mass * said, 2, place, cells)
+        if end % _FEW == 0 or end == len(c):
+            for b in range(bins):
+                for f in range(features):
+                    sums[0, f, b] += low[b, f] & 0x3FFFFFF
+                    sums[1, f, b] += low[b, f] >> 26
+                    sums[2, f, b] += high[b, f]
+                    low[b, f] = high[b, f] = 0

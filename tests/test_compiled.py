@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from calibrant import Predictions, _fast, _rows, _softmax, measure, metrics
-from calibrant._bins import Events
+from calibrant._bins import Events, Ties
 from calibrant.calibrators import Temperature, _grid, _scaling
 
 needs_numba = pytest.mark.skipif(_fast._found() is None, reason="numba is not installed, or switched off")
@@ -87,6 +87,15 @@ def test_a_compiled_summary_is_the_plain_one_to_the_last_bit(monkeypatch, weight
     plain = metrics.Summary.empty(of=of).add(p) + metrics.Summary.empty(of=of).add(p[:77])
     assert torch.equal(fast.sums, plain.sums)
     assert torch.equal(fast.cells, plain.cells)
+
+
+@needs_numba
+def test_a_compiled_risk_is_the_plain_one(monkeypatch):
+    g = torch.Generator().manual_seed(0)
+    events = torch.rand(999, generator=g).double(), (torch.rand(999, generator=g) < 0.7).double()
+    fast = metrics._ranking.aurc_of(Ties.of(*events))
+    monkeypatch.setattr(metrics._ranking, "kernels", lambda x: None)
+    assert float(fast) == pytest.approx(float(metrics._ranking.aurc_of(Ties.of(*events))), rel=1e-12)
 
 
 @needs_numba

@@ -433,7 +433,10 @@ def _running(*parts: Tensor) -> Tensor:
     """Running sums of every part, from 0."""
     sums = parts[0].new_zeros(len(parts), len(parts[0]) + 1)
     for row, part in zip(sums, parts, strict=True):
-        torch.cumsum(part, 0, out=row[1:])
+        if part.device.type == "cpu":  # numpy takes half the time for the same additions
+            np.cumsum(part.numpy(), out=row[1:].numpy())
+        else:
+            torch.cumsum(part, 0, out=row[1:])
     return sums
 
 

@@ -337,12 +337,15 @@ def cells(p, y, w, edges, above):
 
 @_compile
 @no_type_check
-def keys(log_p, y, packed):
-    """Pack how small every log p <= 0 (k, n) is, and in the last bit whether the class is the true one."""
+def keys(log_p, y, first, packed):
+    """Pack how small every log p <= 0 (k, n) is, and in the last bit whether the class is the true one; from `first`
+    on of the rows of `packed`.
+    """
     k, n = log_p.shape
     for j in range(k):
+        row, said = packed[j, first : first + n], log_p[j]
         for i in range(n):
-            packed[j, i] = (np.float64(-log_p[j, i] + 0.0).view(np.uint64) << np.uint64(1)) | np.uint64(y[i] == j)
+            row[i] = (np.float64(-said[i] + 0.0).view(np.uint64) << np.uint64(1)) | np.uint64(y[i] == j)
 
 
 @_compile
@@ -550,3 +553,15 @@ def summed(c, a, right, log_p, brier, w, edges, sure, first_cell, sums, cells):
                     sums[1, f, b] += low[b, f] >> 26
                     sums[2, f, b] += high[b, f]
                     low[b, f] = high[b, f] = 0
+
+
+@_compile
+@no_type_check
+def risk(correct):
+    """Mean over m of the error of the m last."""
+    wrong, total = 0.0, 0.0
+    n = len(correct)
+    for m in range(1, n + 1):
+        wrong += 1.0 - correct[n - m]
+        total += wrong / m
+    return total / n

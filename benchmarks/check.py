@@ -1,8 +1,8 @@
 """Hold our own speed to committed ratios: every row against `softmax` and `max` of the same tensor, in one run.
 
-    python -m benchmarks.check [--write] [--only metrics,neighbor] [--rounds 7]
+    python -m benchmarks.check [--write] [--only metrics,fits,neighbor] [--rounds 7]
 
-Beside each row stands what the machine could do: the time in which it reads the logits once and takes as many
+Beside each metric stands what the machine could do: the time in which it reads the logits once and takes as many
 exponentials, both measured here. A row fails if its ratio is a third above that of `ratios.json`, which knows two, with
 compiled kernels (`calibrant[fast]`) and without; `--write` replaces those of the way that is measured. The last row is
 the time of `calibrant assess` beside a busy process over that alone, the least of three each.
@@ -24,8 +24,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch starts its threads
 
 import torch
 
-from benchmarks._problems import draw
+from benchmarks._problems import draw, workload
 from calibrant import Predictions, _fast, measure, metrics
+from calibrant.calibrators import Temperature
 
 RATIOS = Path(__file__).with_name("ratios.json")
 LOSS = 4 / 3
@@ -33,6 +34,7 @@ SHAPES = ((1_000_000, 10), (20_000, 1000))
 METRICS = ("ece", "adaptive_ece", "sweep_ece", "nll", "brier", "entropy", "auroc", "smooth_ece")
 SLOW = ("auroc",)  # a sort for every class: measured with few classes only
 BASE = "softmax + max"
+GRID = [i / 100 for i in range(1, 1001)]
 
 
 def limit(z: torch.Tensor) -> float:
@@ -80,6 +82,28 @@ def of_metrics(rounds: int) -> dict[str, float]:
     return found
 
 
+def of_fits(rounds: int) -> dict[str, float]:
+    """Ratios of the searches for a temperature: by NLL, and by ECE among a thousand."""
+    few, many = draw(5000, 100, temperature=1.5), draw(50_000, 1000, temperature=1.5)
+    mixed = workload(5000, 100)
+    tasks: dict[str, tuple[torch.Tensor, Callable[[], Any]]] = {
+        "temperature (5,000, 100)": (few[0], lambda: Temperature.fit(*few)),
+        "temperature (50,000, 1000)": (many[0], lambda: Temperature.fit(*many)),
+        "best of 1000 temperatures (5,000, 100)": (
+            mixed[0],
+            lambda: Temperature.fit(*mixed, criterion="ece", grid=GRID),
+        ),
+    }
+    found: dict[str, float] = {}
+    print(f"\n{'':40}{'of ' + BASE:>20}")
+    for name, (z, work) in tasks.items():
+        work()
+        pairs = [(seconds(lambda z=z: z.softmax(1).max(1)), seconds(work)) for _ in range(rounds)]
+        found[name] = statistics.median(took / base for base, took in pairs)
+        print(f"{name:40}{found[name]:>20.2f}", flush=True)
+    return found
+
+
 def of_neighbor() -> dict[str, float]:
     """Ratio of the time that `calibrant assess` takes beside a busy process to the time alone."""
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
@@ -108,7 +132,7 @@ def of_neighbor() -> dict[str, float]:
     return {"assess beside a busy process": ratio}
 
 
-PARTS = {"metrics": of_metrics, "neighbor": lambda rounds: of_neighbor()}
+PARTS = {"metrics": of_metrics, "fits": of_fits, "neighbor": lambda rounds: of_neighbor()}
 
 
 def lost(found: dict[str, float], known: dict[str, float]) -> list[str]:

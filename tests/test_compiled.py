@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant import Predictions, _fast, _softmax, measure, metrics
-from calibrant._bins import Events
+from calibrant import Predictions, _fast, _rows, _softmax, measure, metrics
+from calibrant._bins import Events, Ties
+from calibrant.calibrators import Temperature, _grid, _scaling
 
 needs_numba = pytest.mark.skipif(_fast._found() is None, reason="numba is not installed, or switched off")
 
@@ -73,6 +74,31 @@ def test_every_number_of_the_report_agrees(monkeypatch, k, weighted):
 
 
 @needs_numba
+@pytest.mark.parametrize("of", ["top", 1])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_compiled_summary_is_the_plain_one_to_the_last_bit(monkeypatch, weighted, of):
+    z, y = draw(2500, 4)
+    y[:5] = 3  # of which some are impossible
+    z[5, 1:] = -200.0
+    w = torch.rand(2500, generator=torch.Generator().manual_seed(1)).double() * 2000 if weighted else None
+    p = Predictions(z, y, w, of=of)
+    fast = metrics.Summary.empty(of=of).add(p) + metrics.Summary.empty(of=of).add(p[:77])
+    monkeypatch.setattr(metrics._summary, "kernels", lambda x: None)  # where the rows' own numbers are the same
+    plain = metrics.Summary.empty(of=of).add(p) + metrics.Summary.empty(of=of).add(p[:77])
+    assert torch.equal(fast.sums, plain.sums)
+    assert torch.equal(fast.cells, plain.cells)
+
+
+@needs_numba
+def test_a_compiled_risk_is_the_plain_one(monkeypatch):
+    g = torch.Generator().manual_seed(0)
+    events = torch.rand(999, generator=g).double(), (torch.rand(999, generator=g) < 0.7).double()
+    fast = metrics._ranking.aurc_of(Ties.of(*events))
+    monkeypatch.setattr(metrics._ranking, "kernels", lambda x: None)
+    assert float(fast) == pytest.approx(float(metrics._ranking.aurc_of(Ties.of(*events))), rel=1e-12)
+
+
+@needs_numba
 @pytest.mark.parametrize("bins", [1, 7, 10, 15, 100])
 def test_confidences_at_the_edges_fall_into_the_same_bins(monkeypatch, bins):
     edges = np.linspace(0, 1, bins + 1)
@@ -84,6 +110,74 @@ def test_confidences_at_the_edges_fall_into_the_same_bins(monkeypatch, bins):
     assert torch.equal(fast[0].mass, plain[0].mass)
     torch.testing.assert_close(fast[0].gap_square, plain[0].gap_square, rtol=1e-13, atol=1e-15)
     assert torch.equal(fast[1].count, plain[1].count)
+
+
+@needs_numba
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("k", [2, 10, 129])
+def test_a_compiled_pass_of_the_temperature_is_the_plain_one(monkeypatch, k, dtype, weighted):
+    z, y = draw(700, k, dtype)
+    z[::9] = 0.0  # ties
+    p = _scaling.of_possible(
+        Predictions(z, y, torch.arange(700) % 5 + 0.5 if weighted else None),
+    )
+
+    def found() -> list[torch.Tensor]:
+        at = [(b, single) for b in (1e-3, 0.7, 30.0) for single in (torch.float64, torch.float32)]
+        each = (_scaling._nll_along(p, b, single) for b, single in at)
+        return [torch.tensor([*vars(one).values()][: 8 if i % 2 == 0 else 6]) for i, one in enumerate(each)]
+
+    fast = found()
+    plainly(monkeypatch)
+    for i, (ours, plain) in enumerate(zip(fast, found(), strict=True)):
+        near = 1e-11 if i % 2 == 0 else 1e-4
+        torch.testing.assert_close(ours, plain, rtol=near, atol=near * float(plain.abs().max()) / 10)
+
+
+@needs_numba
+@pytest.mark.parametrize("k", [2, 10, 129])
+def test_compiled_confidences_of_a_grid_are_the_plain_ones(monkeypatch, k):
+    z, y = draw(700, k)
+    top = z.argmax(1, keepdim=True)
+    d = (z.double() - z.double().gather(1, top)).clamp_min(-1e300)
+    y = y.where(d.gather(1, y[:, None]).squeeze(1) > -1e300, top.squeeze(1))
+
+    def found() -> torch.Tensor:
+        return torch.stack([_grid._loss(d, top, b, (0.0,), label) for b in (1e-3, 0.7, 40.0) for label in (None, y)])
+
+    fast = found()
+    plainly(monkeypatch)
+    torch.testing.assert_close(fast, found(), rtol=1e-13, atol=1e-14)
+
+
+@needs_numba
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+@pytest.mark.parametrize("n", [500, 30_000])
+def test_a_compiled_fit_ends_where_the_plain_one_does(monkeypatch, n, scale):
+    g = torch.Generator().manual_seed(1)
+    z = 2 * torch.randn(n, 10, generator=g)
+    y = torch.multinomial((z / 1.7).softmax(1), 1, generator=g).squeeze(1)
+    fast = Temperature.fit(scale * z, y)
+    plainly(monkeypatch)
+    plain = Temperature.fit(scale * z, y)
+    assert float(fast.temperature) == pytest.approx(float(plain.temperature), rel=1e-9)
+    ours, theirs = fast.certificate, plain.certificate
+    assert ours.status == theirs.status == "converged"
+    assert (ours.data, ours.accuracy_before) == (theirs.data, theirs.accuracy_before)
+    for name in ("nll_before", "nll_after", "standard_error"):
+        assert getattr(ours, name) == pytest.approx(getattr(theirs, name), rel=1e-6), name
+
+
+@needs_numba
+@pytest.mark.parametrize("k", [2, 3, 130])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_compiled_hashes_of_rows_are_those_of_torch(monkeypatch, k, dtype):
+    z, y = draw(700, k, dtype)
+    z[5] = -0.0
+    fast = _rows.hashes(z, y)
+    plainly(monkeypatch)
+    assert np.array_equal(fast, _rows.hashes(z, y))
 
 
 def test_without_numba_torch_does_the_work(monkeypatch):

@@ -31,8 +31,18 @@ _L = (
 _ROOT_HALF = 0x3FE6A09E667F3BCD  # the bits of sqrt(1/2)
 _LN_2 = math.log(2)
 
+# the same in single precision: relative error 2e-7, exactly 1 at 0
+_D0, _D1, _D2, _D3, _D4, _D5 = map(
+    np.float32,
+    (1.0, 0.6931471805599451, 0.24022349038020377, 0.05550381013797239, 0.009666368515384414, 0.0013381302536962971),
+)
+_LEAST = np.float32(-126.0)  # binary exponent below which a single number is taken for 0
+_ROUND_SINGLE = np.float32(1.5 * 2.0**23)
+
 _compile: Any = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 _inside: Any = njit(cache=True, error_model="numpy", fastmath={"contract"})
+# sums in whatever order is fastest: where nothing is held to the last bit
+_loosely: Any = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nnan", "nsz"})
 
 
 @_inside
@@ -51,6 +61,17 @@ def _exp(x):
     p = (high * f4 + middle) * f4 + low
     scale = np.int64((np.float64(t).view(np.int64) << 52) + (1023 << 52)).view(np.float64)
     return p * scale if x > -1020.0 else 0.0
+
+
+@_inside
+@no_type_check
+def _exp2_single(x):
+    """2^x of x <= 0 in single precision, and 0 from 2^-126 on."""
+    t = x + _ROUND_SINGLE
+    f = x - (t - _ROUND_SINGLE)
+    p = ((((_D5 * f + _D4) * f + _D3) * f + _D2) * f + _D1) * f + _D0
+    scale = np.int32((np.float32(t).view(np.int32) << np.int32(23)) + np.int32(127 << 23)).view(np.float32)
+    return p * scale if x > _LEAST else np.float32(0.0)
 
 
 @_inside
@@ -316,12 +337,15 @@ def cells(p, y, w, edges, above):
 
 @_compile
 @no_type_check
-def keys(log_p, y, packed):
-    """Pack how small every log p <= 0 (k, n) is, and in the last bit whether the class is the true one."""
+def keys(log_p, y, first, packed):
+    """Pack how small every log p <= 0 (k, n) is, and in the last bit whether the class is the true one; from `first`
+    on of the rows of `packed`.
+    """
     k, n = log_p.shape
     for j in range(k):
+        row, said = packed[j, first : first + n], log_p[j]
         for i in range(n):
-            packed[j, i] = (np.float64(-log_p[j, i] + 0.0).view(np.uint64) << np.uint64(1)) | np.uint64(y[i] == j)
+            row[i] = (np.float64(-said[i] + 0.0).view(np.uint64) << np.uint64(1)) | np.uint64(y[i] == j)
 
 
 @_compile
@@ -354,3 +378,190 @@ def deposit(value, gap, grid):
         part = x - right
         grid[min(max(right - 1, 0), cells - 1)] += gap[i] * (1 - part)
         grid[min(max(right, 0), cells - 1)] += gap[i] * part
+
+
+@_loosely
+@no_type_check
+def along(z, y, w, b, out):
+    """Sums of w times what `_scaling` needs of softmax(b z): the NLL, its first three derivatives in b times b, b^2 and
+    b^3, the square of the first, the NLL of z itself, and whether the prediction is right.
+    """
+    n, k = z.shape
+    for i in range(n):
+        row = z[i]
+        top = row[0]
+        for j in range(k):
+            top = row[j] if row[j] > top else top
+        norm, m1, m2, m3, total = 0.0, 0.0, 0.0, 0.0, 0.0
+        for j in range(k):
+            d = np.float64(row[j]) - np.float64(top)
+            t = d * b
+            t = t if t > -1000.0 else -1000.0
+            e = _exp(t)
+            norm += e
+            e *= t
+            m1 += e
+            e *= t
+            m2 += e
+            m3 += e * t
+            total += _exp(d)
+        m1, m2, m3 = m1 / norm, m2 / norm, m3 / norm
+        d_y = np.float64(row[y[i]]) - np.float64(top)
+        hit = row[y[i]] == top
+        if hit and total >= 2:
+            for j in range(y[i]):
+                hit = hit and row[j] < top
+        mass, first = w[i] if len(w) else 1.0, m1 - b * d_y
+        out[0] += mass * (math.log(norm) - b * d_y)
+        out[1] += mass * first
+        out[2] += mass * (m2 - m1 * m1)
+        out[3] += mass * (m3 - 3 * m1 * m2 + 2 * m1 * m1 * m1)
+        out[4] += mass * (first * first)
+        out[5] += mass * (math.log(total) - d_y)
+        out[6] += mass * np.float64(hit)
+
+
+@_loosely
+@no_type_check
+def along_singly(z, y, w, scale, out):
+    """The first five of `along` by exponentials of single precision; scale is b log2 e in the type of z."""
+    n, k = z.shape
+    for i in range(n):
+        row = z[i]
+        top = row[0]
+        for j in range(k):
+            top = row[j] if row[j] > top else top
+        zero = np.float32(0.0)
+        norm, s1, s2, s3 = zero, zero, zero, zero
+        for j in range(k):
+            t = np.float32((row[j] - top) * scale)
+            t = t if t > _LEAST else _LEAST
+            e = _exp2_single(t)
+            norm += e
+            e *= t
+            s1 += e
+            e *= t
+            s2 += e
+            s3 += e * t
+        total = np.float64(norm)
+        m1, m2, m3 = s1 * (_LN_2 / total), s2 * (_LN_2 * _LN_2 / total), s3 * (_LN_2 * _LN_2 * _LN_2 / total)
+        b_y = np.float64(row[y[i]] - top) * np.float64(scale) * _LN_2
+        mass, first = w[i] if len(w) else 1.0, m1 - b_y
+        out[0] += mass * (math.log(total) - b_y)
+        out[1] += mass * first
+        out[2] += mass * (m2 - m1 * m1)
+        out[3] += mass * (m3 - 3 * m1 * m2 + 2 * m1 * m1 * m1)
+        out[4] += mass * (first * first)
+
+
+@_compile
+@no_type_check
+def hashes(z, y, keys, found):
+    """As `_rows.hashes` has it, before the bits are mixed: what every row of z (n, k) and its label add up to."""
+    n, k = z.shape
+    words = len(keys) - 1
+    row = np.zeros(2 * words, np.float32)
+    for i in range(n):
+        for j in range(k):
+            row[j] = np.float32(z[i, j]) + np.float32(0.0)  # -0 is 0
+        total = np.uint64(y[i]) * keys[words]
+        pairs = row.view(np.uint64)
+        for j in range(words):
+            total += pairs[j] * keys[j]
+        found[i] = total
+
+
+@_loosely
+@no_type_check
+def log_sums(d, b, out):
+    """log of the sum of e^(b d) over every row of d (n, k), whose largest is 0."""
+    n, k = d.shape
+    for i in range(n):
+        total = 0.0
+        for j in range(k):
+            total += _exp(d[i, j] * b)
+        out[i] = math.log(total)
+
+
+_UNIT, _HALF = 2.0**52, 2.0**36  # as `_sums` and `_summary` count
+_FEW = 1024  # rows whose parts below 2^52 an integer holds
+
+
+@_inside
+@no_type_check
+def _put(value, place, low, high):
+    """Add a number in units of 2^-52, as so many whole ones and a rest."""
+    units = np.rint(value * _UNIT)
+    whole = np.floor(units * (1.0 / _UNIT))
+    low[place] += np.int64(units - whole * _UNIT)
+    high[place] += np.int64(whole)
+
+
+@_inside
+@no_type_check
+def _put_cell(value, i, place, cells):
+    units = np.rint(value * _UNIT)
+    upper = np.floor(units * (1.0 / _HALF))
+    cells[0, i, place] += np.int64(units - upper * _HALF)
+    cells[1, i, place] += np.int64(upper)
+
+
+@_compile
+@no_type_check
+def summed(c, a, right, log_p, brier, w, edges, sure, first_cell, sums, cells):
+    """Add rows to the sums (3, f, b) and cells (2, 3, g) of a summary, as `words_of` and `_count` do."""
+    bins, features = len(edges) - 1, sums.shape[1]
+    low, high = np.zeros((bins, features), np.int64), np.zeros((bins, features), np.int64)
+    index = np.zeros(_W, np.uint64)
+    for first in range(0, len(c), _W):
+        end = min(first + _W, len(c))
+        _bins(c[first:end], edges, index)
+        for i in range(first, end):
+            said, came, mass = c[i], a[i], w[i] if len(w) else 1.0
+            u, nll, score = said - came, 0.0 - log_p[i], brier[i]
+            square = u * u
+            infinite = np.float64(nll == np.inf)
+            nll = 0.0 if infinite else min(nll, 65536.0)
+            certain = np.float64(said >= sure)
+            b = index[i - first]
+            lows, highs = low[b], high[b]
+            _put(1.0, 0, lows, highs)
+            _put(mass, 1, lows, highs)
+            _put(right[i] * mass, 2, lows, highs)
+            _put(came * mass, 3, lows, highs)
+            _put(u * mass, 4, lows, highs)
+            _put(square * mass, 5, lows, highs)
+            _put(said * (1 - said) * mass, 6, lows, highs)
+            _put(nll * mass, 7, lows, highs)
+            _put(nll * nll * (1.0 / 4096) * mass, 8, lows, highs)
+            _put(infinite * mass, 9, lows, highs)
+            _put(score * mass, 10, lows, highs)
+            _put(score * score * mass, 11, lows, highs)
+            _put(certain * mass, 12, lows, highs)
+            _put(certain * came * mass, 13, lows, highs)
+            _put(square * square * mass, 14, lows, highs)
+            odds = max(1.0 / said - 1.0, 0.0)
+            place = (np.float64(odds).view(np.int64) >> 42) - first_cell
+            place = min(max(place, 0), cells.shape[2] - 1)
+            _put_cell(mass, 0, place, cells)
+            _put_cell(mass * came, 1, place, cells)
+            _put_cell(mass * said, 2, place, cells)
+        if end % _FEW == 0 or end == len(c):
+            for b in range(bins):
+                for f in range(features):
+                    sums[0, f, b] += low[b, f] & 0x3FFFFFF
+                    sums[1, f, b] += low[b, f] >> 26
+                    sums[2, f, b] += high[b, f]
+                    low[b, f] = high[b, f] = 0
+
+
+@_compile
+@no_type_check
+def risk(correct):
+    """Mean over m of the error of the m last."""
+    wrong, total = 0.0, 0.0
+    n = len(correct)
+    for m in range(1, n + 1):
+        wrong += 1.0 - correct[n - m]
+        total += wrong / m
+    return total / n

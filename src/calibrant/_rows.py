@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant._fast import kernels
+
 MOST = 1 << 20  # hashes that a sketch holds
 DISTINCT = 10  # rows from which two sets of the same counts are no accident
 _CHUNK = 1 << 18  # elements hashed at a time, to stay in cache
@@ -18,6 +20,12 @@ def hashes(logits: Tensor, labels: Tensor) -> np.ndarray:
     words = (k + 1) // 2
     keys = torch.from_numpy(np.random.default_rng(0).integers(0, 2**63, words + 1, dtype=np.int64) | 1)
     found = np.empty(n, dtype=np.uint64)
+    if fast := kernels(logits):
+        z = logits.detach()
+        z = z if z.dtype in (torch.float32, torch.float64) else z.float()
+        odd = keys.numpy().view(np.uint64)
+        fast.hashes(z.contiguous().numpy(), labels.contiguous().numpy(), odd, found)
+        return _mixed(found)
     size = max(1, _CHUNK // k)
     for first in range(0, n, size):
         rows = slice(first, min(first + size, n))

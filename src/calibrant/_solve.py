@@ -133,6 +133,9 @@ def summed(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 << 17) -
     works alone. The order of summation is fixed.
     """
     rows = max(1, elements // arrays[0][0].numel())
+    if arrays[0].shape[0] <= rows:
+        with threads_for(elements):
+            return f(*arrays)
     chunks = list(zip(*(array.split(rows) for array in arrays), strict=True))
     threads = min(torch.get_num_threads(), len(chunks) // 16)
     with threads_for(elements):

@@ -423,6 +423,8 @@ def _floated(value: Any, hint: Any) -> Any:
         return value if int in taken or not taken else _floated(value, taken[0])
     if origin in (tuple, Sequence) and isinstance(value, tuple | list) and not _refusal(value, hint):
         items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
+        if _plain_floats(items, arguments):
+            return tuple(items)
         each = arguments if origin is tuple and Ellipsis not in arguments else arguments[:1] * len(items)
         return tuple(_floated(item, part) for item, part in zip(items, each))
     return float(value) if hint is float and type(value) is int and abs(value) < _WORD else value
@@ -438,6 +440,8 @@ def _refused_items(value: Any, origin: Any, arguments: tuple[Any, ...]) -> str:
     if not isinstance(value, tuple | list):
         return "a tuple"
     items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
+    if _plain_floats(items, arguments):
+        return ""
     if origin is tuple and Ellipsis not in arguments:
         if len(items) != len(arguments):
             return f"a tuple of {len(arguments)}"
@@ -446,6 +450,12 @@ def _refused_items(value: Any, origin: Any, arguments: tuple[Any, ...]) -> str:
         pairs = [(item, arguments[0]) for item in items]
     refused = [wanted for wanted in (_refusal(item, hint) for item, hint in pairs) if wanted]
     return f"a tuple, each {refused[0]}" if refused else ""
+
+
+def _plain_floats(items: list[Any], hints: tuple[Any, ...]) -> bool:
+    """Whether items, any number of them, are plain floats where such are asked for: a grid may hold thousands."""
+    any_number = hints in ((float,), (float, Ellipsis))
+    return any_number and set(map(type, items)) == {float} and all(map(math.isfinite, items))
 
 
 def _like(default: Any, value: Any) -> Any:

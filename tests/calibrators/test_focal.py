@@ -8,7 +8,7 @@ import torch
 
 from calibrant import InputError, Predictions, catalog, theory
 from calibrant._solve import first_minimum
-from calibrant.calibrators import FocalMap, FocalTemperature, Temperature
+from calibrant.calibrators import FocalMap, FocalTemperature, Temperature, _grid
 from calibrant.calibrators._focal import GRIDS
 from calibrant.calibrators._grid import Best, _bounded, _loss, search
 
@@ -97,12 +97,26 @@ def test_the_search_is_the_plain_loop_on_many_problems(k):
             assert search(data, criterion, [((0.0,), ts)]) == expected
 
 
-def test_interpolated_errors_are_nearly_all_within_1e_8():
+def test_interpolated_errors_are_nearly_all_within_1e_8(monkeypatch):
+    monkeypatch.setattr(_grid, "FEW", len(WANG))  # too few to leave any out
     data = problem(200, 100, 0)
     values, _ = plain(data, "ece", [0.0], WANG)
     low, high = _bounded(data, catalog.METRICS.method("ece"), [((0.0,), WANG)])
     assert ((high - low) < 1e-8).double().mean() > 0.99
     assert ((low + high) / 2 - torch.tensor(values, dtype=torch.float64)).abs().median() < 1e-9
+
+
+@pytest.mark.parametrize(("n", "k"), [(200, 3), (100, 70)])
+def test_a_few_looks_leave_a_stretch_of_the_grid(monkeypatch, n, k):
+    """Confidences fall with T, so that the mean gap, which no error is below, tells where the minimum is not."""
+    looks: list[float] = []
+    loss = _grid._loss
+    monkeypatch.setattr(_grid, "_loss", lambda d, top, b, gammas: (looks.append(b), loss(d, top, b, gammas))[1])
+    data = problem(n, k, 2)
+    ts = WANG[::-4]
+    found = search(data, "ece", [((0.0,), ts)])
+    assert len(looks) < len(ts) / 3
+    assert found == plain(data, "ece", [0.0], ts)[1]
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,7 @@ def texts(names: Sequence[str] | None) -> list[str]:
 def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float, fit: Any) -> Measurement:
     k = p.k
     cells = class_cells(p, bins)
+    p.events.moments(bins)  # of which all sums over bins are a part: one pass makes them
     judged = event(p.of, k, p.class_names)
     rows: list[Row] = []
     for method in _methods(judged, more):

@@ -1,35 +1,39 @@
 r"""The first minimum of a criterion over a grid of temperatures, or of (gamma, T): exact, and far faster.
 
-A metric of the top label sees a temperature only through the confidences $c_i = \exp(-L_i)$. With many classes each
-row's L is interpolated in u = log(1/T), in which it is analytic whatever the scale of the logits, so that a grid of a
-thousand temperatures costs about a hundred evaluations. Every point of the grid then gets a lower and an upper bound
-of the criterion that allow for the error of the confidences: only examples next to a bin edge, or tied across one,
-can make a difference. All points that could be the minimum are computed by the metric itself, so that the answer is
-that of the plain loop.
+A metric of the top label sees a temperature only through the confidences $c_i = \exp(-L_i)$. All of them fall with T,
+and an error over bins is at least |mean confidence - accuracy|: a few looks leave a stretch of the grid that could hold
+the minimum. With many classes each row's L is interpolated there in u = log(1/T), in which it is analytic whatever the
+scale of the logits. Every point then gets a lower and an upper bound of the criterion that allow for the error of the
+confidences: only examples next to a bin edge, or tied across one, can make a difference. All points that could be the
+minimum are computed by the metric itself, so that the answer is that of the plain loop.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from calibrant import catalog, theory
+from calibrant._fast import kernels
 from calibrant._softmax import LOG2_E
 from calibrant._solve import first_minimum
 from calibrant.predictions import Predictions
 
 Block = tuple[Sequence[float], Sequence[float]]  # gammas, and temperatures for each of them
-Bounds = Callable[[Tensor, Tensor, Tensor | None, float], tuple[Tensor, Tensor]]
+Bounds = partial[tuple[Tensor, Tensor]]  # of confidences, what happened, weights, and the confidences' error
 
 CHUNK = 1 << 17  # elements worked on at a time, to stay in cache
 BATCH = 1 << 18  # confidences worked on at a time
 ROUNDING, SMOOTH = 1e-13, 1e-9  # error of a confidence, computed and interpolated
+FEW = 16  # temperatures that are not worth a search
 PANEL = 1.75  # width in log T of one piece of the interpolant
-DEGREES = (16, 32, 64, 128)  # of the interpolant of a row, the first that is enough
+DEGREES = (8, 16, 32, 64, 128)  # of the interpolant of a row, the first that is enough
 
 
 @dataclass(frozen=True)
@@ -82,15 +86,60 @@ def _bounds_of_block(
         return _smooth(d, top, p, gammas, ts) if possible else (low.flatten(), high.flatten())
     bounds = _binned(metric, p)
     if bounds is not None:
-        correct = (top.squeeze(1) == p.labels).double()
-        for where, loss, error in _losses(d, top, gammas, ts):
-            c = loss.clamp_min_(0).mul_(-LOG2_E).exp2_()  # (g, m, n)
-            found = bounds(c.flatten(0, 1), correct, p.weights, error)
-            low[:, where], high[:, where] = (bound.view(c.shape[:2]) for bound in found)
+        correct, places = (top.squeeze(1) == p.labels).double(), torch.arange(len(ts))
+        if not any(gammas) and len(ts) > FEW and bounds.keywords.get("boundaries") is not _mukhoti:
+            least, places = _stretch(d, top, correct, p.weights, bounds, ts)
+            low[:] = least
+        for where, loss, error in _losses(d, top, gammas, [ts[i] for i in places.tolist()]):
+            found = bounds(_confidence(loss).flatten(0, 1), correct, p.weights, error)
+            low[:, places[where]], high[:, places[where]] = (bound.view(loss.shape[:2]) for bound in found)
     return low.flatten(), high.flatten()
 
 
+# Where on the grid the minimum could be
+
+
+def _stretch(
+    d: Tensor, top: Tensor, correct: Tensor, weights: Tensor | None, bounds: Bounds, ts: Sequence[float]
+) -> tuple[Tensor, Tensor]:
+    """Lower bounds of an error over bins on the whole grid, and the places in it where the error could be least.
+
+    The gap, mean confidence - accuracy, falls with T. Where it is beyond the least error seen, no error is as small:
+    the ends of that stretch are sought until FEW places are left between two looks.
+    """
+    order = torch.tensor(ts, dtype=torch.float64).argsort(stable=True)
+    gaps: dict[int, float] = {}
+    most = level = math.inf
+    last = len(ts) - 1
+    new = {0, *(round(last ** (i / 4)) for i in range(5))}  # papers' grids lie evenly in T
+    while new:
+        for place in new:
+            c = _confidence(_loss(d, top, 1 / ts[int(order[place])], (0.0,)))
+            gaps[place] = float(_mean(c - correct, weights))
+            most = min(most, float(bounds(c, correct, weights, ROUNDING)[1]))
+        level = most + SMOOTH
+        between = [(i, j, aim) for i, j in pairwise(sorted(gaps)) for aim in (level, 0.0, -level)]
+        new = {_crossing(i, j, gaps[i], gaps[j], aim) for i, j, aim in between if gaps[i] > aim >= gaps[j]} - {-1}
+    known = torch.tensor(sorted(gaps))
+    gap, place = torch.tensor([gaps[i] for i in known.tolist()], dtype=torch.float64), torch.arange(len(ts))
+    after = gap[torch.searchsorted(known, place)]
+    before = gap[torch.searchsorted(known, place, right=True) - 1]
+    bound = torch.maximum(after, -before)
+    low = torch.empty_like(bound).index_copy_(0, order, bound - 10 * ROUNDING)
+    return low, order[bound <= level].sort().values
+
+
+def _crossing(i: int, j: int, above: float, below: float, aim: float) -> int:
+    """Where between two places a falling gap may cross what is aimed at; -1 if they are near enough."""
+    share = (above - aim) / (above - below)
+    return -1 if j - i <= FEW else i + round((j - i) * min(max(share, 0.1), 0.9))
+
+
 # Confidences on a grid
+
+
+def _confidence(loss: Tensor) -> Tensor:
+    return loss.clamp_min(0).mul_(-LOG2_E).exp2_()
 
 
 def _losses(
@@ -100,7 +149,7 @@ def _losses(
     u = -torch.tensor(ts, dtype=torch.float64).log()
     n, k = d.shape
     size = max(1, BATCH // (n * len(gammas)))
-    if k < 64 or len(ts) < 300:
+    if k < 64 or len(ts) < 40:
         for where in torch.arange(len(ts)).split(size):
             yield where, torch.stack([_loss(d, top, math.exp(v), gammas) for v in u[where].tolist()], 1), ROUNDING
         return
@@ -127,7 +176,7 @@ def _interpolant(
             seen = torch.cat([torch.stack([values[..., :-1], seen], -1).flatten(-2), values[..., -1:]], -1)
         values = seen
         coefficients = values @ _transform(degree)
-        rough = (coefficients[..., -degree // 8 :].abs().amax(-1) > SMOOTH / 100).any(0)
+        rough = (coefficients[..., -max(2, degree // 8) :].abs().amax(-1) > SMOOTH / 100).any(0)
         pieces.append((rows[~rough], coefficients[:, ~rough]))
         rows, values = rows[rough], values[:, rough]
         rest = d[rows], top[rows]
@@ -156,10 +205,19 @@ def _interpolant(
 
 def _loss(d: Tensor, top: Tensor, b: float, gammas: Sequence[float], label: Tensor | None = None) -> Tensor:
     """-log p of the top class, or of the label, by focal_map(b z, gamma) for every gamma (g, n); d = z - max z."""
+    if (fast := kernels(d)) and not any(gammas):
+        return _compiled_loss(fast, d, b, label).expand(len(gammas), -1)
     rows = max(1, CHUNK // d.shape[1])
     labels = [None] * math.ceil(len(d) / rows) if label is None else label[:, None].split(rows)
     chunks = zip(d.split(rows), top.split(rows), labels, strict=True)
     return torch.cat([_loss_of_rows(x, index, b, gammas, y) for x, index, y in chunks], -1)
+
+
+def _compiled_loss(fast: Any, d: Tensor, b: float, label: Tensor | None) -> Tensor:
+    """The same of no gamma by one compiled pass."""
+    out = torch.empty(len(d), dtype=torch.float64)
+    fast.log_sums(d.contiguous().numpy(), b, out.numpy())
+    return out if label is None else out.sub_(b * d.gather(1, label[:, None]).squeeze(1))
 
 
 def _loss_of_rows(d: Tensor, top: Tensor, b: float, gammas: Sequence[float], label: Tensor | None) -> Tensor:

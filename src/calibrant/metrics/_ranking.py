@@ -64,7 +64,7 @@ def _areas(fast: Any, p: Predictions) -> list[float]:
     packed = np.empty((p.k, len(p)), dtype=np.uint64)
 
     def pack(rows: slice, log_p: Tensor) -> None:
-        fast.keys(log_p.T.numpy(), p.labels[rows].numpy(), packed[:, rows])
+        fast.keys(log_p.T.numpy(), p.labels[rows].contiguous().numpy(), rows.start, packed)
 
     Rows.of(fast, p.logits, None, visit=pack, logs=True)
     packed.sort(axis=1)
@@ -114,8 +114,11 @@ def placements(score: PerExample, positive: PerExample, weights: PerExample | No
 
 def aurc_of(ties: Ties) -> Scalar:
     """Area under the risk-coverage curve of sorted examples."""
+    alone = bool((ties.mass == 1).all())
+    if alone and (fast := kernels(ties.correct)):
+        return torch.tensor(fast.risk(ties.correct.contiguous().numpy()), dtype=torch.float64)
     mass, wrong = ties.mass.flip(0), (ties.mass - ties.correct).flip(0)
-    if bool((mass == 1).all()):
+    if alone:
         return (wrong.cumsum(0) / mass.cumsum(0)).mean()
     # One by one, a tie's m examples alike: sum over j of (E + j e) / (N + j), in closed form by digamma.
     before, error = mass.cumsum(0) - mass, wrong / mass

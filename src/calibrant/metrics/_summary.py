@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from calibrant._bins import CELLS, Ties, odds_cell
+from calibrant._bins import CELLS, FIRST_CELL, Ties, equal_width_edges, odds_cell
+from calibrant._fast import kernels
 from calibrant.catalog import METRICS
 from calibrant.metrics._class_sums import ClassSums, class_cells
 from calibrant.metrics._sums import (
@@ -18,6 +19,7 @@ from calibrant.metrics._sums import (
     MEANS,
     ROWS,
     SHARES,
+    SURE,
     UNIT,
     WORD,
     GroupSums,
@@ -30,6 +32,8 @@ from calibrant.metrics._sums import (
 )
 from calibrant.predictions import Of, Predictions, predictions_of
 from calibrant.types import InputError
+
+PIECE = 1 << 18  # rows that a compiled pass adds at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +127,9 @@ class Summary(Sums):
         if self.by_class and k <= self.CLASSES:
             new = ClassSums.of(p, class_cells(p, self.bins)())
             classes = new if classes is None else classes + new
-        for i in range(0, len(p), ROWS):
+        plain = p.groups is None and p.clusters is None
+        fast = kernels(p.logits) if plain and self.sums.device.type == "cpu" else None
+        for i in range(0, len(p) if fast is None else 0, ROWS):
             part = p[i : i + ROWS]
             words, index = words_of(part, self.bins)
             sums = carry(sums + binned(words, index, self.bins).to(sums.device), WORD)
@@ -135,6 +141,9 @@ class Summary(Sums):
                 new = binned(words, index, self.SLOTS * self.bins).view(3, -1, self.SLOTS, self.bins).to(sums.device)
                 slots = merged(slots, carry(new, WORD))
             _count(cells, part)
+        for i in range(0, len(p) if fast is not None else 0, PIECE):
+            _compiled_add(fast, p[i : i + PIECE], sums, cells)
+            sums, cells = carry(sums, WORD), carry(cells, HALF)
         names = self.class_names or p.class_names
         return Summary(k, self.bins, sums, _countable(cells), self.of, names, slots, groups, classes, self.by_class)
 
@@ -192,6 +201,16 @@ class Summary(Sums):
         cells = low * 2.0**-UNIT + high * 2.0 ** (HALF - UNIT)
         mass, happened, confidence = cells[:, cells[0] > 0].flip(1)
         return Ties(confidence / mass, mass, happened, self._clusters)
+
+
+def _compiled_add(fast: Any, p: Predictions, sums: Tensor, cells: Tensor) -> None:
+    """Add what `words_of` and `_count` say of rows, by one compiled pass."""
+    outcomes, events = p.outcomes, p.events
+    weights = torch.empty(0) if p.weights is None else p.weights
+    rows = (events.confidence, events.happened, outcomes.correct, outcomes.log_likelihood, outcomes.brier, weights)
+    edges = equal_width_edges(sums.shape[2])
+    columns = (part.double().contiguous().numpy() for part in (*rows, edges))
+    fast.summed(*columns, SURE, FIRST_CELL, sums.numpy(), cells.numpy())
 
 
 def _count(cells: Tensor, p: Predictions) -> None:

@@ -1,5 +1,6 @@
 """A figure with its numbers and its words, before it is ink."""
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from matplotlib.axes import Axes
 __all__ = ["Drawing", "legend", "slug"]
 
 INSIDE = 4  # lines that are named inside a picture; more are named below it
+LETTERS = 6.5  # points
+BELOW = 32  # points from an axis to what stands below its numbers and its name
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,10 +37,15 @@ def slug(text: str) -> str:
 
 
 def legend(ax: Axes) -> None:
-    """Name the lines in small letters, below the picture where they are many."""
+    """Name the lines in small letters; where they are many, below the picture, which grows by as much."""
     handles, names = ax.get_legend_handles_labels()
     if len(names) < 2:
         return
-    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 1 if max(map(len, names)) > 30 else 2}
-    where: dict[str, Any] = below if len(names) > INSIDE else {}
-    ax.legend(handles, names, frameon=False, fontsize=6.5, handlelength=2, labelspacing=0.25, **where)
+    where: dict[str, Any] = {}
+    if len(names) > INSIDE:
+        columns = 1 if max(map(len, names)) > 30 else 2
+        where = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": BELOW / LETTERS, "ncols": columns}
+        figure = ax.get_figure(root=True)
+        assert figure is not None
+        figure.set_figheight(figure.get_figheight() + 1.35 * LETTERS / 72 * math.ceil(len(names) / columns))
+    ax.legend(handles, names, frameon=False, fontsize=LETTERS, handlelength=2, labelspacing=0.25, **where)

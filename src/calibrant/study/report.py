@@ -92,7 +92,7 @@ def _recipes(study: Study, runs: Sequence[Run]) -> dict[str, str]:
     """Say each recipe that trained, and what: all of the first, of the others what differs from it."""
     trained: dict[Recipe, dict[str, None]] = {}
     for run in runs:
-        dataset, network, loss = study.names(run)
+        loss, network, dataset = map(study.label, (run.loss, run.network, run.dataset))
         trained.setdefault(run.recipe, {})[f"{loss} of {network} on {dataset}"] = None
     first = vars(next(iter(trained)))
     told = {"recipe": ", ".join(f"{key} {value}" for key, value in first.items() if key != "averaged")}
@@ -173,10 +173,10 @@ def _ways(table: Table, rows: Sequence[tuple[str, ...]]) -> list[str]:
         who = "Networks trained with " if table.trained_here else ""
         if len(found) > SAID:
             least, most = min(found, key=found.__getitem__), max(found, key=found.__getitem__)
-            kind, some = "losses" if who else "models", "all" if len(found) == len(at) else f"{len(found)} of"
-            which = f"{some} {len(at)} {kind}"
-            reach = f": temperatures from {found[least]:.2f} ({least}) to {found[most]:.2f} ({most})"
-            sentences.append(f"{who}{which} came out {way}{reach}.")
+            some = f"{'All' if len(found) == len(at) else f'{len(found)} of'} {len(at)}"
+            left = f"ways to train left networks {way}" if who else f"models came out {way}"
+            reach = f"temperatures from {found[least]:.2f} ({least}) to {found[most]:.2f} ({most})"
+            sentences.append(f"{some} {left}: {reach}.")
         elif found:
             names = listed([f"{loss} (T = {t:.2f})" for loss, t in found.items()])
             sentences.append(f"{who}{names} came out {way}.")

@@ -1,11 +1,12 @@
 """The report of a study: the pieces of a page, made of numbers that exist already."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from markupsafe import Markup
 
+from calibrant._bins import Bins, Events
 from calibrant.catalog import CALIBRATORS, LOSSES
 from calibrant.html import (
     BAR_READING,
@@ -37,6 +38,7 @@ from calibrant.study.tables import Cell, Table
 BINS = 15
 SMALL = 2.6  # inches, where there are many
 SAID = 4  # places, or losses, or metrics, that are told one by one
+MANY = 30  # pairs of curves, before and after, of which all are not drawn once more as bars
 LONG = 12  # rows of a table from which not all metrics stand open
 
 SHIFT_READING = (
@@ -62,7 +64,7 @@ def study_report(
     curves, bars = _diagrams(study, measured)
     sections = [
         Section("Results", _other_places(tables) + result_tables(study, tables)),
-        Section("Confidence against accuracy", curves + CURVE_READING + folded("The same in classical bars", bars)),
+        Section("Confidence against accuracy", curves + CURVE_READING + bars),
     ]
     if len({row[:2] for row in tables[0].rows}) > 1:
         told = _first_of(tables)
@@ -83,7 +85,8 @@ def study_report(
 
 def _other_places(tables: Sequence[Table]) -> str:
     """What was found where the opening does not say it."""
-    rest = by_place(_judged_by(tables))[SAID:]
+    rest = by_place(_judged_by(tables))
+    rest = rest[_first(len(rest)) :]
     told = "".join(f"<dt>{typeset(place)}</dt><dd>{typeset(words)}</dd>" for place, words in rest)
     return folded(f"What was found in {len(rest)} more places", f'<dl class="answers">{told}</dl>') if rest else ""
 
@@ -134,8 +137,14 @@ def findings(made: Sequence[Table]) -> list[str]:
     places = list(dict.fromkeys(row[:2] for row in table.rows))
     if len(places) == 1:
         return [" ".join(_finding(table, table.rows))]
-    parts = [f"{place}: {words}" for place, words in by_place(table)[:SAID]]
-    return [*parts, *([f"So it goes on for {len(places) - SAID} more, place by place."] if len(places) > SAID else [])]
+    first, left = _first(len(places)), len(places) - _first(len(places))
+    parts = [f"{place}: {words}" for place, words in by_place(table)[:first]]
+    return [*parts, f"So it goes on for {left} more, place by place."] if left else parts
+
+
+def _first(places: int) -> int:
+    """How many are told one by one: `SAID`, and not all but one."""
+    return SAID if places > SAID + 1 else places
 
 
 def by_place(table: Table) -> list[tuple[str, str]]:
@@ -175,8 +184,9 @@ def _ways(table: Table, rows: Sequence[tuple[str, ...]]) -> list[str]:
             least, most = min(found, key=found.__getitem__), max(found, key=found.__getitem__)
             some = f"{'All' if len(found) == len(at) else f'{len(found)} of'} {len(at)}"
             left = f"ways to train left networks {way}" if who else f"models came out {way}"
-            reach = f"temperatures from {found[least]:.2f} ({least}) to {found[most]:.2f} ({most})"
-            sentences.append(f"{some} {left}: {reach}.")
+            low, high = f"{found[least]:.2f}", f"{found[most]:.2f}"
+            reach = f"s from {low} ({least}) to {high} ({most})" if low != high else f" {low}"
+            sentences.append(f"{some} {left}: temperature{reach}.")
         elif found:
             names = listed([f"{loss} (T = {t:.2f})" for loss, t in found.items()])
             sentences.append(f"{who}{names} came out {way}.")
@@ -291,28 +301,32 @@ def _drawn(drawing: Drawing) -> str:
 
 
 def _diagrams(study: Study, measured: Sequence[Measured]) -> tuple[str, str]:
-    """Draw the events of all seeds together, before and after a calibrator."""
+    """Draw the events of all seeds together, before and after a calibrator; in bars, too, unless they are many."""
     places: dict[str, dict[str, list[Measured]]] = {}
     for one in measured:
         dataset, network, loss = study.names(one.run)
         places.setdefault(f"{network} on {dataset}", {}).setdefault(loss, []).append(one)
-    curves, bars = "", ""
+    curves, bars, many = "", "", sum(map(len, places.values())) > MANY
     for i, (place, groups) in enumerate(places.items()):
-        some_curves, some_bars = _diagrams_of(groups, shown(study).text, f", {place}" if len(places) > 1 else "")
-        made = f'<div class="figures">{some_curves}</div>'
+        parts = list(_events(groups, shown(study).text, f", {place}" if len(places) > 1 else ""))
+        made = "".join(curve_diagram(title, events.ties, bins, _ece(bins), SMALL) for title, events, bins in parts)
+        made = f'<div class="figures">{made}</div>'
         curves += made if i < SAID else folded(place, made)
-        bars += some_bars
-    return curves, f'<div class="figures">{bars + BAR_READING}</div>'
+        if not many:
+            bars += "".join(bar_diagram(f"{title}, in bars", bins, _ece(bins), SMALL) for title, _, bins in parts)
+    if many:
+        return curves, f'<p class="note"><code>calibrant figures {typeset(study.name)}</code> draws classical bars.</p>'
+    return curves, folded("The same in classical bars", f'<div class="figures">{bars + BAR_READING}</div>')
 
 
-def _diagrams_of(groups: Mapping[str, Sequence[Measured]], after: str, where: str) -> tuple[str, str]:
-    curves = bars = ""
+def _events(groups: Mapping[str, Sequence[Measured]], after: str, where: str) -> Iterator[tuple[str, Events, Bins]]:
+    """Yield the events of every loss before and after a calibrator, with a title and in bins."""
     for loss, runs in groups.items():
-        events_of = {"before": pooled([one.before for one in runs])}
-        events_of |= {f"after {after}": pooled([one.after for one in runs])} if after != "Identity" else {}
-        for when, events in events_of.items():
-            bins = events.equal_width(BINS)
-            note = f"ECE {percent(float((bins.weight * bins.gap.abs()).sum()))}"
-            curves += curve_diagram(f"{loss}{where}, {when}", events.ties, bins, note, SMALL)
-            bars += bar_diagram(f"{loss}{where}, {when}, in bars", bins, note, SMALL)
-    return curves, bars
+        parts = {"before": pooled([one.before for one in runs])}
+        parts |= {f"after {after}": pooled([one.after for one in runs])} if after != "Identity" else {}
+        for when, events in parts.items():
+            yield f"{loss}{where}, {when}", events, events.equal_width(BINS)
+
+
+def _ece(bins: Bins) -> str:
+    return f"ECE {percent(float((bins.weight * bins.gap.abs()).sum()))}"

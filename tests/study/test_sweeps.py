@@ -121,7 +121,8 @@ def test_roc_curves_lie_over_the_areas_that_are_measured(tmp_path, honest):
     made = {d.title: d for d in rocs(one, store)}
     assert len(made) == 2  # before and after scaling
     drawing = made["digits told from gaussian_noise by max_logit, resnet8, Identity"]
-    x, y = (np.array(part) for part in drawn(drawing)["cross_entropy"])
+    lines = {name.partition(" ")[2]: line for name, line in drawn(drawing).items()}  # the area is written before it
+    x, y = (np.array(part) for part in lines["cross_entropy"])
     area = metrics.ood.detection(honest, outside, score=metrics.ood.max_logit).auroc
     assert np.trapezoid(y, x) == pytest.approx(area, abs=0.01)
     assert f"cross_entropy {np.trapezoid(y, x):.3f}" in drawing.words

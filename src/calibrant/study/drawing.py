@@ -36,7 +36,7 @@ def slug(text: str) -> str:
     return re.sub(r"[\W_]+", "_", text.replace("=-", "=minus ")).strip("_")
 
 
-def legend(ax: Axes) -> None:
+def legend(ax: Axes, title: str | None = None) -> None:
     """Name the lines in small letters; where they are many, below the picture, which grows by as much."""
     handles, names = ax.get_legend_handles_labels()
     if len(names) < 2:
@@ -47,5 +47,7 @@ def legend(ax: Axes) -> None:
         where = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": BELOW / LETTERS, "ncols": columns}
         figure = ax.get_figure(root=True)
         assert figure is not None
-        figure.set_figheight(figure.get_figheight() + 1.35 * LETTERS / 72 * math.ceil(len(names) / columns))
-    ax.legend(handles, names, frameon=False, fontsize=LETTERS, handlelength=2, labelspacing=0.25, **where)
+        lines = math.ceil(len(names) / columns) + bool(title)
+        figure.set_figheight(figure.get_figheight() + 1.35 * LETTERS / 72 * lines)
+    small: dict[str, Any] = {"fontsize": LETTERS, "title_fontsize": LETTERS, "handlelength": 2, "labelspacing": 0.25}
+    ax.legend(handles, names, title=title, alignment="left", frameon=False, **small, **where)

@@ -175,7 +175,7 @@ def test_a_study_from_python_is_trained_once_and_measured_as_often_as_one_likes(
     assert {t.metric for t in found.tables} == {"error", "ece", "brier"}
     assert found.folder == tmp_path / "out"
     assert found.report == tmp_path / "out" / "report.html"
-    assert "calibrant.study.run" in found.report.read_text()
+    assert "calibrant.study.run(Study(" in found.report.read_text()
     for part in ("ece (%)", "focal", "Temperature", "the lowest ECE in %", str(found.report)):
         assert part in str(found)
     assert_frame_equal(polars.read_csv(tmp_path / "out" / "rows.csv")["value"].to_frame(), found.to_polars()[["value"]])

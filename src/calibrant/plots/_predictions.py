@@ -110,7 +110,7 @@ def curves(
         if len(runs) > 1:
             ax.fill_between(at, low, high, color=color, alpha=0.2, linewidth=0)
     if x is None:
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     ax.set(xlabel=xlabel, ylabel=ylabel)
     return _legend(_tidy(ax, title), lines)
 

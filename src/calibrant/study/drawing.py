@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 __all__ = ["Drawing", "legend", "slug"]
 
 INSIDE = 4  # lines that are named inside a picture; more are named below it
+LONG = 30  # letters of a name that has a line of its own, below the picture
 LETTERS = 6.5  # points
 BELOW = 32  # points from an axis to what stands below its numbers and its name
 
@@ -37,13 +38,13 @@ def slug(text: str) -> str:
 
 
 def legend(ax: Axes, title: str | None = None) -> None:
-    """Name the lines in small letters; where they are many, below the picture, which grows by as much."""
+    """Name the lines in small letters; below the picture, which grows by as much, where they are many or long."""
     handles, names = ax.get_legend_handles_labels()
     if len(names) < 2:
         return
     where: dict[str, Any] = {}
-    if len(names) > INSIDE:
-        columns = 1 if max(map(len, names)) > 30 else 2
+    if (long := max(map(len, names)) > LONG) or len(names) > INSIDE:
+        columns = 1 if long else 2
         where = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": BELOW / LETTERS, "ncols": columns}
         figure = ax.get_figure(root=True)
         assert figure is not None

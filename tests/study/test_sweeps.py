@@ -141,3 +141,10 @@ def test_a_roc_curve_is_that_of_scikit_learn():
     x, y, _ = roc_curve([1] * 50 + [0] * 70, score, drop_intermediate=False)
     np.testing.assert_allclose(curve.x, x)
     np.testing.assert_allclose(curve.y, y)
+
+
+def test_what_a_study_judges_by_is_for_every_reader():
+    one = Study("x", (Grid(("digits",), ("resnet8",), SMOOTHED),), ("Temperature",), ("nll", "adaptive_ece"))
+    main = {d.title: d.main for d in sweeps(one, rows_of(one, lambda *_: 0.5))}
+    assert sorted(main.values()) == [False, True, True]
+    assert not main["negative log-likelihood against smoothing of cross_entropy, Temperature"]

@@ -33,7 +33,7 @@ from calibrant.study.learning import drawings
 from calibrant.study.rows import Measured, pooled, shown
 from calibrant.study.store import Store
 from calibrant.study.sweeps import sweeps
-from calibrant.study.tables import Cell, Table
+from calibrant.study.tables import Cell, Table, central
 
 BINS = 15
 SMALL = 2.6  # inches, where there are many
@@ -118,8 +118,8 @@ def result_tables(study: Study, tables: Sequence[Table]) -> str:
 def _first_of(tables: Sequence[Table]) -> list[Table]:
     """The tables of the first metric, of NLL and of ECE: how good the networks are, and how true."""
     here = [t for t in tables if not t.shift]
-    named = [t for t in here if family(t.metric) in ("nll", "ece")]
-    return list({t.metric: t for t in (here[0], *named)}.values())
+    named = [t for t in here if family(t.metric) == "nll"]
+    return list({t.metric: t for t in (here[0], *named, _judged_by(tables))}.values())
 
 
 def finding(made: Sequence[Table]) -> str:
@@ -128,7 +128,8 @@ def finding(made: Sequence[Table]) -> str:
 
 
 def _judged_by(made: Sequence[Table]) -> Table:
-    return next((t for t in made if family(t.metric) == "ece" and not t.shift), made[0])
+    here = {t.metric: t for t in made if not t.shift}
+    return here[central(here)] if here else made[0]
 
 
 def findings(made: Sequence[Table]) -> list[str]:

@@ -259,6 +259,16 @@ def tables(
     return result
 
 
+def central(metrics: Iterable[str]) -> str:
+    """Return what a study judges calibration by: ECE, else another kind of it, else the first metric.
+
+    >>> central(["error", "adaptive_ece(bins=10)", "ece"]), central(["error", "adaptive_ece(bins=10)"])
+    ('ece', 'adaptive_ece(bins=10)')
+    """
+    names = {metric: metric.partition("(")[0] for metric in metrics}
+    return min(names, key=lambda metric: (names[metric] != "ece", not names[metric].endswith("ece")))
+
+
 def _together(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Return the different rows in their order, those of one data set and network together."""
     places: dict[tuple[str, ...], dict[tuple[str, ...], None]] = {}

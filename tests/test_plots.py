@@ -100,7 +100,7 @@ def test_epochs_are_whole_also_where_there_is_one(ax):
 
 def test_thirty_lines_are_told_apart(ax):
     plots.curves({f"loss {i}": [1.0, 2.0] for i in range(30)}, ax=ax)
-    assert len({(line.get_color(), line._dash_pattern) for line in ax.lines}) == 30
+    assert len({(line.get_color(), str(line._dash_pattern)) for line in ax.lines}) == 30
 
 
 def test_histograms_share_their_bins(ax):

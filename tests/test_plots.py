@@ -92,6 +92,17 @@ def test_curves_show_mean_and_range_over_runs(ax):
     assert {(1.0, 1.0), (1.0, 3.0), (2.0, 0.0), (2.0, 5.0)} <= {(float(x), float(y)) for x, y in corners}
 
 
+def test_epochs_are_whole_also_where_there_is_one(ax):
+    plots.curves({"focal": [1.0]}, ax=ax)
+    low, high = ax.get_xlim()
+    assert [tick for tick in ax.get_xticks() if low <= tick <= high] == [1]
+
+
+def test_thirty_lines_are_told_apart(ax):
+    plots.curves({f"loss {i}": [1.0, 2.0] for i in range(30)}, ax=ax)
+    assert len({(line.get_color(), str(line._dash_pattern)) for line in ax.lines}) == 30
+
+
 def test_histograms_share_their_bins(ax):
     plots.histograms({"early": torch.linspace(0, 1, 300), "late": torch.linspace(1, 4, 10)}, ax=ax, bins=8)
     outlines = [patch.get_path().vertices for patch in ax.patches]

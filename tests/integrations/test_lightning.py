@@ -53,7 +53,7 @@ def fit(loss, folder, epochs, resume=None, callback=None):
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[callback or Calibration(["accuracy", "ece(bins=10)"])],
+        callbacks=[callback or Calibration(["accuracy", "ece(bins=10)", "refinement_nll"])],
     )
     trainer.fit(network, loader(1), loader(2), ckpt_path=resume)
     return network, trainer
@@ -86,6 +86,8 @@ def test_the_loss_is_advanced_by_all_validation_predictions_of_the_epoch(tmp_pat
     assert torch.allclose(network.criterion.loss.gamma, expected.gamma, rtol=1e-5)
     assert trainer.callback_metrics["val_accuracy"].item() == pytest.approx(float(metrics.accuracy(val)))
     assert trainer.callback_metrics["val_ece(bins=10)"].item() == pytest.approx(float(metrics.ece(val, bins=10)))
+    left = float(metrics.refinement_nll(val))
+    assert trainer.callback_metrics["val_refinement_nll"].item() == pytest.approx(left, rel=1e-3)
 
 
 def test_scheduled_learns_the_number_of_epochs(tmp_path):

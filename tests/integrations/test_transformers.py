@@ -93,7 +93,7 @@ def test_two_epochs_resumed_after_the_first(loss, tmp_path):
 
 
 def test_the_loss_is_advanced_by_the_evaluation_of_the_epoch(tmp_path):
-    calibration = Calibration("AdaFocal(bins=5)")
+    calibration = Calibration("AdaFocal(bins=5)", metrics=("ece", "refinement_nll"))
     run = trainer(calibration, tmp_path, 1)
     run.train()
     after = calibration.criterion.loss.gamma.clone()
@@ -103,6 +103,7 @@ def test_the_loss_is_advanced_by_the_evaluation_of_the_epoch(tmp_path):
     assert torch.allclose(losses.AdaFocal(bins=5).after_epoch(0, val).gamma, after, rtol=1e-5)
     logged = [entry for entry in run.state.log_history if "eval_ece" in entry][-1]
     assert logged["eval_ece"] == pytest.approx(float(metrics.ece(val)))
+    assert logged["eval_refinement_nll"] == pytest.approx(float(metrics.refinement_nll(val)), rel=1e-3)
 
 
 def test_tokens_are_classified_and_padding_ignored(tmp_path):

@@ -112,7 +112,7 @@ def test_ways_to_train_one_loss_are_told_apart_where_there_are_several():
     several = Study.load(FOLDER / "refinement.toml")
     names = {several.names(run)[2] for run in several.runs()}
     assert len(names) == 9
-    assert "cross_entropy, weight_decay=0.005, choose=refinement" in names
+    assert "cross_entropy with weight_decay=0.005, choose=refinement" in names
     one = Study.load(FOLDER / "mukhoti_2020.toml")
     assert all(one.names(run)[2] == one.label(run.loss) for run in one.runs())
 

@@ -15,6 +15,8 @@ from calibrant import study as studies
 from calibrant.cli.study import study_app
 from calibrant.study import Grid, Recipe, Result, Store, Study
 from calibrant.study import rows as rows_module
+from calibrant.study.engine import Data, Event
+from calibrant.study.progress import train_all
 
 MINE = '''
 import torch
@@ -173,7 +175,7 @@ def test_a_study_from_python_is_trained_once_and_measured_as_often_as_one_likes(
     assert {t.metric for t in found.tables} == {"error", "ece", "brier"}
     assert found.folder == tmp_path / "out"
     assert found.report == tmp_path / "out" / "report.html"
-    assert "calibrant.study.run" in found.report.read_text()
+    assert "calibrant.study.run(Study(" in found.report.read_text()
     for part in ("ece (%)", "focal", "Temperature", "the lowest ECE in %", str(found.report)):
         assert part in str(found)
     assert_frame_equal(polars.read_csv(tmp_path / "out" / "rows.csv")["value"].to_frame(), found.to_polars()[["value"]])
@@ -309,6 +311,24 @@ def test_a_network_that_diverges_stops_no_other(tmp_path):
     assert why.startswith("diverged at epoch 1: what the network returns cannot be used: 40 of 40 rows of logits")
     assert {row["loss"] for row in found.rows if not row["diverged"]} == {"focal"}
     assert {row["diverged"] for row in found.rows if row["loss"] == "brier"} == {1}
+
+
+def test_every_run_is_told_by_what_differs_from_the_others(tmp_path):
+    def at_once(_, runs, store):
+        return (Event("done", run, {"seconds": 1.0}) for run in runs)
+
+    one = Grid(("digits",), ("resnet8",), ("focal",), (0,), Recipe())
+    for other, told in (
+        (replace(one, seeds=(1,)), ["focal, seed 0", "focal, seed 1"]),
+        (
+            replace(one, recipe=Recipe(choose="accuracy")),
+            ["focal with choose=last, seed 0", "focal with choose=accuracy, seed 0"],
+        ),
+        (replace(one, datasets=("svhn",)), ["digits, focal, seed 0", "svhn, focal, seed 0"]),
+    ):
+        study = Study("x", (one, other))
+        steps = train_all(study, list(study.runs()), Store(tmp_path), Data(None), at_once)
+        assert [step.text for step in steps] == [f"done {words}, 1 s" for words in told]
 
 
 def test_the_command_names_the_run_that_failed_and_why(tmp_path, broken):

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from calibrant import plots
 from calibrant.study import Grid, Store, Study
+from calibrant.study.drawing import legend
 from calibrant.study.figures import draw
 from calibrant.study.learning import _parted, drawings
 
@@ -114,3 +116,19 @@ def test_many_losses_are_drawn_by_kind_beside_the_first():
     }
     few = dict(list(lines.items())[:10])
     assert [d.name for d in _parted("val_ece", "ECE", few)] == ["val_ece"]
+
+
+def test_many_names_stand_below_the_axis_and_its_name():
+    """A picture grows by its names: neither are they drawn over the axis, nor do they take its room."""
+    for n, name in (2, "short "), (2, "a long name of a line " * 2), (5, "short "), (25, "a long name of a line " * 2):
+        figure = Figure(figsize=(4.2, 2.9), layout="compressed")
+        ax = figure.subplots()
+        plots.curves({f"{name}{i}": [1.0, 2.0, 3.0] for i in range(n)}, ax=ax)
+        legend(ax)
+        figure.draw_without_rendering()
+        found = ax.get_legend()
+        assert found is not None
+        names, axis = found.get_window_extent(), ax.xaxis.get_tightbbox()
+        assert axis is not None
+        assert (names.y1 <= axis.y0) == (n > 2 or len(name) > 30)
+        assert ax.get_window_extent().height / figure.dpi > 1.9

@@ -8,6 +8,8 @@ from calibrant import InputError, Predictions, metrics, study
 from calibrant.calibrators import Temperature
 from calibrant.study import Model, Study
 
+NAMES = "plain", "masked"
+
 
 def predicted(seed: int, by: float) -> Predictions:
     g = torch.Generator().manual_seed(seed)
@@ -61,6 +63,28 @@ def test_columns_are_said_in_the_study(tmp_path):
     found = study.run(Study("judges", calibrators=["Identity"], metrics=["ece"], models=[model]), out=tmp_path / "out")
     expected = metrics.ece(Predictions.from_confidence([0.9, 0.8, 0.3] * 20, [1, 1, 0] * 20))
     assert found.rows[0]["value"] == pytest.approx(float(expected), abs=1e-12)
+
+
+@pytest.mark.slow  # of drawing
+def test_a_class_that_cannot_be_changes_nothing_from_the_file_to_the_figures(tmp_path):
+    for seed, part in enumerate(("val", "test")):
+        p = predicted(seed, 3.0)
+        masked = torch.full((300, 5), -torch.inf)
+        masked[:, [0, 1, 3, 4]] = p.logits  # as the neutral class of sentences that are not
+        p.save(tmp_path / f"plain.{part}.npz")
+        Predictions(masked, torch.tensor([0, 1, 3, 4])[p.labels]).save(tmp_path / f"masked.{part}.npz")
+    models = [Model(name, *(str(tmp_path / f"{name}.{part}.npz") for part in ("val", "test"))) for name in NAMES]
+    scaled = "Temperature", "Temperature(criterion='ece')", "FocalTemperature(criterion='nll')"
+    judged = "error", "nll", "ece", "adaptive_ece(edges='mukhoti')", "mce", "brier"
+    one = Study("masked", calibrators=("Identity", *scaled), metrics=judged, models=models)
+    for table in study.run(one, out=tmp_path / "out").tables:
+        for column in table.columns:
+            plain, other = (table.cells[row, column].mean for row in table.rows)
+            assert other == pytest.approx(plain, abs=1e-4), (table.metric, column)
+    drawn = study.draw(one, tmp_path / "figures", out=tmp_path / "out")
+    assert drawn
+    assert all(path.stat().st_size for path in drawn)
+    assert "masked, after Temperature" in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_what_would_count_twice_is_refused(place):

@@ -65,6 +65,7 @@ def test_objectives(tmp_path):
         "RegMixup",
         "RegMixup(loss='AdaFocal(every=1)', alpha=2)",
         "cross_entropy(smoothing=-0.05)",
+        "logit_norm(strength=-0.001)",
     ]
     rows = trained(tmp_path, STUDY.format(losses=losses)).to_polars()
     assert rows["loss"].to_list() == losses

@@ -231,3 +231,13 @@ def test_the_same_setting_is_what_it_says():
     (note,) = tables(rows(study(GRID)), unknown.printed, unknown.note)[0].notes
     assert note.endswith("; the same recipe; data are not compared.")
     assert "same setting" not in note
+
+
+def test_what_is_judged_otherwise_is_said():
+    """The authors' confidences of SST are those of two classes beside a third that is set aside."""
+    sst = Grid(("sst(vectors='glove.840B.300d.txt', lookup='mukhoti')",), ("tree_lstm",), ("cross_entropy",))
+    (note,) = beside(study(replace(sst, recipe=RECIPES["mukhoti_sst"])), (6920, 872, 1821)).notes
+    assert note.endswith(
+        "; published: confidences not normalized over the two classes; "
+        "here: confidences given that a sentence is not neutral."
+    )

@@ -50,6 +50,15 @@ def test_every_caption_is_unique(measurements):
     assert len(set(captions)) == len(captions)
 
 
+@pytest.mark.slow  # of drawing
+def test_many_diagrams_are_not_drawn_twice(measurements, monkeypatch):
+    monkeypatch.setattr(report, "MANY", 11)
+    curves, bars = report._diagrams(STUDY, measurements[1])
+    assert curves.count("<figure") == 2 * 12
+    assert "<figure" not in bars
+    assert "calibrant figures x" in bars
+
+
 def test_every_place_has_a_finding_of_its_own(measurements):
     made = measurements[0]
     said = finding(made)
@@ -75,8 +84,11 @@ def test_findings_are_printed_line_by_line(measurements, capsys):
 
 
 def test_places_beyond_the_first_few_have_their_findings_too(measurements, monkeypatch):
-    monkeypatch.setattr(report, "SAID", 2)
     made = measurements[0]
+    monkeypatch.setattr(report, "SAID", 3)
+    assert len(report.findings(made)) == 4  # all: one that is left is told, too
+    assert report._other_places(made) == ""
+    monkeypatch.setattr(report, "SAID", 2)
     assert report.findings(made)[-1] == "So it goes on for 2 more, place by place."
     told = report._other_places(made)
     ece = next(t for t in made if t.metric == "ece")
@@ -121,7 +133,10 @@ def test_many_losses_are_told_by_the_range_of_their_temperatures(measurements):
             for c in table.columns
         },
     )
-    assert "all 10 losses came out overconfident: temperatures from 1.10 (loss0) to 2.00 (loss9)." in finding([many])
+    said = "All 10 ways to train left networks overconfident: temperatures from 1.10 (loss0) to 2.00 (loss9)."
+    assert finding([many]).startswith(said)
+    same = replace(many, cells={key: replace(cell, temperature=2.0) for key, cell in many.cells.items()})
+    assert finding([same]).startswith("All 10 ways to train left networks overconfident: temperature 2.00.")
     few = replace(many, rows=tuple(rows[:2]))
     assert "loss0 (T = 1.10) and loss1 (T = 1.20) came out overconfident." in finding([few])
 

@@ -121,7 +121,8 @@ def test_roc_curves_lie_over_the_areas_that_are_measured(tmp_path, honest):
     made = {d.title: d for d in rocs(one, store)}
     assert len(made) == 2  # before and after scaling
     drawing = made["digits told from gaussian_noise by max_logit, resnet8, Identity"]
-    x, y = (np.array(part) for part in drawn(drawing)["cross_entropy"])
+    lines = {name.partition(" ")[2]: line for name, line in drawn(drawing).items()}  # the area is written before it
+    x, y = (np.array(part) for part in lines["cross_entropy"])
     area = metrics.ood.detection(honest, outside, score=metrics.ood.max_logit).auroc
     assert np.trapezoid(y, x) == pytest.approx(area, abs=0.01)
     assert f"cross_entropy {np.trapezoid(y, x):.3f}" in drawing.words
@@ -140,3 +141,10 @@ def test_a_roc_curve_is_that_of_scikit_learn():
     x, y, _ = roc_curve([1] * 50 + [0] * 70, score, drop_intermediate=False)
     np.testing.assert_allclose(curve.x, x)
     np.testing.assert_allclose(curve.y, y)
+
+
+def test_what_a_study_judges_by_is_for_every_reader():
+    one = Study("x", (Grid(("digits",), ("resnet8",), SMOOTHED),), ("Temperature",), ("nll", "adaptive_ece"))
+    main = {d.title: d.main for d in sweeps(one, rows_of(one, lambda *_: 0.5))}
+    assert sorted(main.values()) == [False, True, True]
+    assert not main["negative log-likelihood against smoothing of cross_entropy, Temperature"]

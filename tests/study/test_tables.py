@@ -52,6 +52,12 @@ def test_the_best_is_the_lowest_unless_higher_is_better():
     assert nll.cells[("digits", "resnet8", "focal"), "Identity"].text(nll.about) == "inf"
 
 
+def test_rows_of_one_place_stand_together_whatever_grid_they_are_of():
+    places = [("digits", "focal"), ("svhn", "focal"), ("digits", "brier"), ("svhn", "brier")]
+    (table,) = tables([row(loss, 0, "Identity", 0.1) | {"dataset": dataset} for dataset, loss in places])
+    assert [(dataset, loss) for dataset, _, loss in table.rows] == [places[0], places[2], places[1], places[3]]
+
+
 def test_nothing_is_best_where_no_direction_is_better():
     (gap,) = tables([row(loss, 0, "Identity", v, metric="signed_gap") for loss, v in (("a", -0.2), ("b", 0.1))])
     assert gap.heading == "signed_gap (%)"

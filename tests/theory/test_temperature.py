@@ -1,4 +1,6 @@
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -107,6 +109,20 @@ def test_lines_through_the_nearest_temperatures():
         assert max(deviation for _, deviation in nearest) == pytest.approx(most, rel=0.02)
         paper = (0.95, 0.85) if classes == 2 else (0.64, 0.91)
         assert np.abs(np.polyval(paper, gammas) - [1 / t for t, _ in nearest]).max() < 0.2
+
+
+@pytest.mark.slow
+def test_the_table_of_the_page_is_what_is_computed():
+    page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text()
+    table = page.partition("**The nearest temperature**")[2].partition("- *Paper")[0]
+    rows = [re.split(r" *\| *", line.strip("| ")) for line in table.splitlines() if re.match(r"\| [^|-]", line)]
+    (_, *gammas), *found = rows
+    assert [row[0] for row in found] == ["1/T, two classes", "deviation", "1/T, three classes", "deviation"]
+    for classes, slopes, deviations in (2, *found[:2]), (3, *found[2:]):
+        for gamma, slope, deviation in zip(gammas, slopes[1:], deviations[1:], strict=True):
+            t, error = theory.nearest_temperature(float(gamma), classes)
+            assert abs(1 / t - float(slope)) <= 0.6 * 10.0 ** -len(slope.partition(".")[2])
+            assert error == pytest.approx(float(deviation), rel=0.05)
 
 
 def test_negative_gammas_are_no_temperatures():

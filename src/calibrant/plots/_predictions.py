@@ -23,7 +23,8 @@ __all__ = [
 
 BAR, GAP, LINE, PAPER = "#4269d0", "#ff725c", "#6b7280", "#ffffff"
 SERIES = (BAR, GAP, "#3ca951", "#efb118", "#a463f2", "#6cc5b0", "#ff8ab7", "#9c6b4e")
-STYLES = "-", (0, (4, 1.5)), (0, (1, 1))  # of as many lines as there are colors, of the next ones, and so on
+DASHES = (0, (4, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5))
+STYLES = "-", *DASHES  # of as many lines as there are colors, of the next ones, and so on
 COLUMNS = 400  # a curve is drawn with at most about two points for each
 
 
@@ -110,7 +111,7 @@ def curves(
         if len(runs) > 1:
             ax.fill_between(at, low, high, color=color, alpha=0.2, linewidth=0)
     if x is None:
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     ax.set(xlabel=xlabel, ylabel=ylabel)
     return _legend(_tidy(ax, title), lines)
 

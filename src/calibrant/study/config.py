@@ -257,11 +257,12 @@ class Study:
             ways.setdefault((run.dataset, run.network, run.loss), {})[run.recipe, run.split] = way
         groups = [list(group.values()) for group in ways.values()]
         apart = {key for group in groups for key in group[0] if len({way[key] for way in group}) > 1}
-        return {
-            which: "".join(f", {key}={value}" for key, value in way.items() if key in apart)
+        told = {
+            which: ", ".join(f"{key}={value}" for key, value in way.items() if key in apart)
             for group in ways.values()
             for which, way in group.items()
         }
+        return {which: f" with {words}" if words else "" for which, words in told.items()}
 
     @cached_property
     def _spelled(self) -> dict[Method, str]:

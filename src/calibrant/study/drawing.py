@@ -1,5 +1,6 @@
 """A figure with its numbers and its words, before it is ink."""
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,9 @@ from matplotlib.axes import Axes
 __all__ = ["Drawing", "legend", "slug"]
 
 INSIDE = 4  # lines that are named inside a picture; more are named below it
+LONG = 30  # letters of a name that has a line of its own, below the picture
+LETTERS = 6.5  # points
+BELOW = 32  # points from an axis to what stands below its numbers and its name
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,11 +37,18 @@ def slug(text: str) -> str:
     return re.sub(r"[\W_]+", "_", text.replace("=-", "=minus ")).strip("_")
 
 
-def legend(ax: Axes) -> None:
-    """Name the lines in small letters, below the picture where they are many."""
+def legend(ax: Axes, title: str | None = None) -> None:
+    """Name the lines in small letters; below the picture, which grows by as much, where they are many or long."""
     handles, names = ax.get_legend_handles_labels()
     if len(names) < 2:
         return
-    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 1 if max(map(len, names)) > 30 else 2}
-    where: dict[str, Any] = below if len(names) > INSIDE else {}
-    ax.legend(handles, names, frameon=False, fontsize=6.5, handlelength=2, labelspacing=0.25, **where)
+    where: dict[str, Any] = {}
+    if (long := max(map(len, names)) > LONG) or len(names) > INSIDE:
+        columns = 1 if long else 2
+        where = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": BELOW / LETTERS, "ncols": columns}
+        figure = ax.get_figure(root=True)
+        assert figure is not None
+        lines = math.ceil(len(names) / columns) + bool(title)
+        figure.set_figheight(figure.get_figheight() + 1.35 * LETTERS / 72 * lines)
+    small: dict[str, Any] = {"fontsize": LETTERS, "title_fontsize": LETTERS, "handlelength": 2, "labelspacing": 0.25}
+    ax.legend(handles, names, title=title, alignment="left", frameon=False, **small, **where)

@@ -8,7 +8,7 @@ import polars
 
 from calibrant.figures import new_figure, save_figure
 from calibrant.study.config import Study
-from calibrant.study.drawing import INSIDE, Drawing
+from calibrant.study.drawing import Drawing
 from calibrant.study.judging import diagrams, rocs
 from calibrant.study.learning import drawings
 from calibrant.study.rows import measured
@@ -32,9 +32,6 @@ def draw(study: Study, store: Store, folder: Path) -> list[Path]:
 
 def _written(folder: Path, drawing: Drawing) -> list[Path]:
     figure = new_figure(4.6, 3.2)
-    ax = figure.subplots()
-    drawing.draw(ax)
-    if (names := ax.get_legend()) is not None and len(names.get_texts()) > INSIDE:
-        figure.set_figheight(3.2 + 0.1 * len(names.get_texts()))
+    drawing.draw(figure.subplots())
     figure.suptitle(textwrap.fill(drawing.title, 64), fontsize=9)
     return save_figure(folder, drawing.name, figure, polars.DataFrame(drawing.numbers))

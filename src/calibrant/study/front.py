@@ -84,7 +84,7 @@ def run(
                 failed[step.event.run] = first_line(step.event.facts["error"])
             if progress is not None:
                 progress(step)
-    made = command or f"calibrant.study.run({str(study)!r})"
+    made = command or _called("run", study)
     return _result(found, store, paper, failed, None, said, made)
 
 
@@ -111,12 +111,12 @@ def measure(
     _include(with_)
     loaded = replace(_loaded(study, scale), **{key: value for key, value in changes.items() if value})
     found, store, paper = _opened(loaded, out, mirror)
-    made, said, runs = f"calibrant.study.measure({str(study)!r})", _Said(progress), list(found.runs())
+    said, runs = _Said(progress), list(found.runs())
     damaged = {run: f"it is damaged: {why}; run the study again" for run, why in store.mend(runs).items()}
     said(*store.share(runs))
     if data is not None:
         store = store.knowing(ready(runs, store, Data(Path(data))).digests)
-    result = _result(found, store, paper, damaged, jobs, said, command or made)
+    result = _result(found, store, paper, damaged, jobs, said, command or _called("measure", study))
     if not result.tables:
         raise InputError(f"nothing to measure: no run of study {found.name!r} is done in {store.root}")
     return result
@@ -205,6 +205,11 @@ class _Said:
                 self.lines.append(line)
                 if self.progress is not None:
                     self.progress(Progress(line, note=True))
+
+
+def _called(verb: str, study: AnyStudy) -> str:
+    """Say what was called in Python, of a study without a file by its name alone."""
+    return f"calibrant.study.{verb}({f'Study({study.name!r}, ...)' if isinstance(study, Study) else repr(str(study))})"
 
 
 def _what(study: Study, run: Run) -> str:

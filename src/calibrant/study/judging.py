@@ -81,8 +81,9 @@ def rocs(study: Study, store: Store) -> Iterator[Drawing]:
             for loss, line in lines.items()
             for x, y in zip(*line, strict=True)
         ]
-        words = "; ".join(f"{loss} {np.trapezoid(y, x):.3f}" for loss, (x, y) in lines.items())
-        ink = partial(_draw_rocs, lines)
+        areas = {loss: f"{np.trapezoid(y, x):.3f}" for loss, (x, y) in lines.items()}
+        words = "; ".join(f"{loss} {area}" for loss, area in areas.items())
+        ink = partial(_draw_rocs, {f"{areas[loss]} {loss}": line for loss, line in lines.items()})
         yield Drawing(slug(f"roc_{title}"), title, f"ROC curves, {title}. Area below: {words}.", ink, numbers)
 
 
@@ -96,4 +97,4 @@ def _roc(pairs: Sequence[tuple[Predictions, Predictions]], score: Any, points: i
 def _draw_rocs(lines: Mapping[str, tuple[Any, Any]], ax: Axes) -> None:
     guide = {"_chance": ([0, 1], [0, 1])}
     plots.family(guide | dict(lines), ax=ax, xlabel="shifted examples that pass", ylabel="test examples that pass")
-    legend(ax)
+    legend(ax, "area below")

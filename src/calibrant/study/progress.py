@@ -1,10 +1,11 @@
 """Training all that is missing of a study: which runs, how far it is, how long it takes."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from itertools import compress
 from statistics import mean
 
 from calibrant import losses
@@ -153,10 +154,11 @@ def train_all(
     left = {run: run.recipe.epochs for run in runs}
     total = sum(left.values())
     clock, speeds = Clock(), dict[Run, float]()  # images a second of the runs that are trained now
+    told = _told(study, runs)
     for event in engine(partial(execute, store=store, data=data), runs, store):
         run, facts = event.run, event.facts
         if event.kind == "said":
-            yield Progress(_said(study, event), total - sum(left.values()), total, event=event)
+            yield Progress(_said(told[run], event), total - sum(left.values()), total, event=event)
             continue
         if watch is not None:
             watch(event)
@@ -170,14 +172,19 @@ def train_all(
         if event.kind == "failed" and run not in store:  # a network that diverged is kept
             (store.partial(run) / "error.txt").write_text(facts["error"])
         more = ", ".join(_more(len(runs), left, speeds, clock))
-        yield Progress(_said(study, event), total - sum(left.values()), total, more, event)
+        yield Progress(_said(told[run], event), total - sum(left.values()), total, more, event)
 
 
-def _said(study: Study, event: Event) -> str:
-    run = event.run
-    what = f"{study.label(run.loss)}, seed {run.seed}"
+def _told(study: Study, runs: Sequence[Run]) -> dict[Run, str]:
+    """Name every run by its loss and seed, and by its data set and network where there are several."""
+    names = {run: study.names(run) for run in runs}
+    several = [len(set(parts)) > 1 for parts in list(zip(*names.values(), strict=True))[:2]]
+    return {run: ", ".join([*compress(parts, [*several, True]), f"seed {run.seed}"]) for run, parts in names.items()}
+
+
+def _said(what: str, event: Event) -> str:
     if event.kind == "epoch":
-        return f"{what}, epoch {event.facts['epoch']} of {run.recipe.epochs}"
+        return f"{what}, epoch {event.facts['epoch']} of {event.run.recipe.epochs}"
     if event.kind == "done":
         return f"done {what}, {event.facts['seconds']:.0f} s"
     if event.kind == "said":

@@ -45,6 +45,7 @@ class Published:
     examples: Mapping[Method, Sizes]  # as far as the paper says
     runs: int | None  # over which its means are
     seeded: frozenset[Method] = frozenset()  # data sets whose validation split each seed draws
+    judged: Mapping[Method, tuple[str, str]] = field(default_factory=dict[Method, tuple[str, str]])  # there, and here
 
     @classmethod
     def load(cls, name: str) -> "Published":
@@ -60,17 +61,15 @@ class Published:
             raise InputError(f"{path} is not valid TOML: {error}") from None
         try:
             read: Read = cache(method)  # a text is read once, however many numbers are of it
-            recipes = {read("datasets", of["name"]): RECIPES[of["recipe"]] for of in table["datasets"].values()}
-            sizes = {
-                read("datasets", of["name"]): of["examples"] for of in table["datasets"].values() if "examples" in of
-            }
+            sets = {read("datasets", of["name"]): of for of in table["datasets"].values()}
+            recipes = {dataset: RECIPES[of["recipe"]] for dataset, of in sets.items()}
+            sizes = {dataset: of["examples"] for dataset, of in sets.items() if "examples" in of}
             examples = {dataset: (n[0], n[1], n[2]) for dataset, n in sizes.items()}
             exceptions = dict(_exceptions(table, read))
-            seeded = frozenset(
-                read("datasets", of["name"]) for of in table["datasets"].values() if of.get("split") == "seed"
-            )
+            seeded = frozenset(dataset for dataset, of in sets.items() if of.get("split") == "seed")
+            judged = {dataset: (of["judged"][0], of["judged"][1]) for dataset, of in sets.items() if "judged" in of}
             numbers, runs = dict(_numbers(table, read)), table.get("runs")
-            return cls(table["paper"], numbers, recipes, exceptions, examples, runs, seeded)
+            return cls(table["paper"], numbers, recipes, exceptions, examples, runs, seeded, judged)
         except (KeyError, InputError) as error:
             said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
             raise InputError(f"{path}: {said}") from None
@@ -152,6 +151,11 @@ class Beside:
         there, here = theirs in self.published.seeded, split == "seed"
         return ([], []) if there == here else ([said[there]], [said[here]])
 
+    def _judged(self, theirs: Method) -> tuple[list[str], list[str]]:
+        """Return on what the numbers are computed, of either, where it differs."""
+        there, here = self.published.judged.get(theirs, ("", ""))
+        return ([there], [here]) if there else ([], [])
+
     def _differences(self) -> Iterator[str]:
         places = dict.fromkeys((run.dataset, run.network, run.loss, run.recipe, run.split) for run in self.study.runs())
         for dataset, network, loss, ours_by, split in places:
@@ -163,7 +167,7 @@ class Beside:
             there, here = _apart(known, ours_by)
             place = ([f"{theirs[1]} on {theirs[0]}"], [f"{ours[1]} on {ours[0]}"]) if elsewhere else ([], [])
             more = self._sizes(dataset, theirs[0]), self._seeds(dataset, network), self._splits(theirs[0], split)
-            for theirs_too, ours_too in more:
+            for theirs_too, ours_too in (*more, self._judged(theirs[0])):
                 there, here = there + theirs_too, here + ours_too
             if there or elsewhere:
                 yield f"published: {', '.join(place[0] + there)}; here: {', '.join(place[1] + here)}"

@@ -1,11 +1,12 @@
 """The report of a study: the pieces of a page, made of numbers that exist already."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from markupsafe import Markup
 
+from calibrant._bins import Bins, Events
 from calibrant.catalog import CALIBRATORS, LOSSES
 from calibrant.html import (
     BAR_READING,
@@ -32,11 +33,12 @@ from calibrant.study.learning import drawings
 from calibrant.study.rows import Measured, pooled, shown
 from calibrant.study.store import Store
 from calibrant.study.sweeps import sweeps
-from calibrant.study.tables import Cell, Table
+from calibrant.study.tables import Cell, Table, central
 
 BINS = 15
 SMALL = 2.6  # inches, where there are many
 SAID = 4  # places, or losses, or metrics, that are told one by one
+MANY = 30  # pairs of curves, before and after, of which all are not drawn once more as bars
 LONG = 12  # rows of a table from which not all metrics stand open
 
 SHIFT_READING = (
@@ -62,7 +64,7 @@ def study_report(
     curves, bars = _diagrams(study, measured)
     sections = [
         Section("Results", _other_places(tables) + result_tables(study, tables)),
-        Section("Confidence against accuracy", curves + CURVE_READING + folded("The same in classical bars", bars)),
+        Section("Confidence against accuracy", curves + CURVE_READING + bars),
     ]
     if len({row[:2] for row in tables[0].rows}) > 1:
         told = _first_of(tables)
@@ -83,7 +85,8 @@ def study_report(
 
 def _other_places(tables: Sequence[Table]) -> str:
     """What was found where the opening does not say it."""
-    rest = by_place(_judged_by(tables))[SAID:]
+    rest = by_place(_judged_by(tables))
+    rest = rest[_first(len(rest)) :]
     told = "".join(f"<dt>{typeset(place)}</dt><dd>{typeset(words)}</dd>" for place, words in rest)
     return folded(f"What was found in {len(rest)} more places", f'<dl class="answers">{told}</dl>') if rest else ""
 
@@ -92,7 +95,7 @@ def _recipes(study: Study, runs: Sequence[Run]) -> dict[str, str]:
     """Say each recipe that trained, and what: all of the first, of the others what differs from it."""
     trained: dict[Recipe, dict[str, None]] = {}
     for run in runs:
-        dataset, network, loss = study.names(run)
+        loss, network, dataset = map(study.label, (run.loss, run.network, run.dataset))
         trained.setdefault(run.recipe, {})[f"{loss} of {network} on {dataset}"] = None
     first = vars(next(iter(trained)))
     told = {"recipe": ", ".join(f"{key} {value}" for key, value in first.items() if key != "averaged")}
@@ -115,8 +118,8 @@ def result_tables(study: Study, tables: Sequence[Table]) -> str:
 def _first_of(tables: Sequence[Table]) -> list[Table]:
     """The tables of the first metric, of NLL and of ECE: how good the networks are, and how true."""
     here = [t for t in tables if not t.shift]
-    named = [t for t in here if family(t.metric) in ("nll", "ece")]
-    return list({t.metric: t for t in (here[0], *named)}.values())
+    named = [t for t in here if family(t.metric) == "nll"]
+    return list({t.metric: t for t in (here[0], *named, _judged_by(tables))}.values())
 
 
 def finding(made: Sequence[Table]) -> str:
@@ -125,7 +128,8 @@ def finding(made: Sequence[Table]) -> str:
 
 
 def _judged_by(made: Sequence[Table]) -> Table:
-    return next((t for t in made if family(t.metric) == "ece" and not t.shift), made[0])
+    here = {t.metric: t for t in made if not t.shift}
+    return here[central(here)] if here else made[0]
 
 
 def findings(made: Sequence[Table]) -> list[str]:
@@ -134,8 +138,14 @@ def findings(made: Sequence[Table]) -> list[str]:
     places = list(dict.fromkeys(row[:2] for row in table.rows))
     if len(places) == 1:
         return [" ".join(_finding(table, table.rows))]
-    parts = [f"{place}: {words}" for place, words in by_place(table)[:SAID]]
-    return [*parts, *([f"So it goes on for {len(places) - SAID} more, place by place."] if len(places) > SAID else [])]
+    first, left = _first(len(places)), len(places) - _first(len(places))
+    parts = [f"{place}: {words}" for place, words in by_place(table)[:first]]
+    return [*parts, f"So it goes on for {left} more, place by place."] if left else parts
+
+
+def _first(places: int) -> int:
+    """How many are told one by one: `SAID`, and not all but one."""
+    return SAID if places > SAID + 1 else places
 
 
 def by_place(table: Table) -> list[tuple[str, str]]:
@@ -173,10 +183,11 @@ def _ways(table: Table, rows: Sequence[tuple[str, ...]]) -> list[str]:
         who = "Networks trained with " if table.trained_here else ""
         if len(found) > SAID:
             least, most = min(found, key=found.__getitem__), max(found, key=found.__getitem__)
-            kind, some = "losses" if who else "models", "all" if len(found) == len(at) else f"{len(found)} of"
-            which = f"{some} {len(at)} {kind}"
-            reach = f": temperatures from {found[least]:.2f} ({least}) to {found[most]:.2f} ({most})"
-            sentences.append(f"{who}{which} came out {way}{reach}.")
+            some = f"{'All' if len(found) == len(at) else f'{len(found)} of'} {len(at)}"
+            left = f"ways to train left networks {way}" if who else f"models came out {way}"
+            low, high = f"{found[least]:.2f}", f"{found[most]:.2f}"
+            reach = f"s from {low} ({least}) to {high} ({most})" if low != high else f" {low}"
+            sentences.append(f"{some} {left}: temperature{reach}.")
         elif found:
             names = listed([f"{loss} (T = {t:.2f})" for loss, t in found.items()])
             sentences.append(f"{who}{names} came out {way}.")
@@ -291,28 +302,32 @@ def _drawn(drawing: Drawing) -> str:
 
 
 def _diagrams(study: Study, measured: Sequence[Measured]) -> tuple[str, str]:
-    """Draw the events of all seeds together, before and after a calibrator."""
+    """Draw the events of all seeds together, before and after a calibrator; in bars, too, unless they are many."""
     places: dict[str, dict[str, list[Measured]]] = {}
     for one in measured:
         dataset, network, loss = study.names(one.run)
         places.setdefault(f"{network} on {dataset}", {}).setdefault(loss, []).append(one)
-    curves, bars = "", ""
+    curves, bars, many = "", "", sum(map(len, places.values())) > MANY
     for i, (place, groups) in enumerate(places.items()):
-        some_curves, some_bars = _diagrams_of(groups, shown(study).text, f", {place}" if len(places) > 1 else "")
-        made = f'<div class="figures">{some_curves}</div>'
+        parts = list(_events(groups, shown(study).text, f", {place}" if len(places) > 1 else ""))
+        made = "".join(curve_diagram(title, events.ties, bins, _ece(bins), SMALL) for title, events, bins in parts)
+        made = f'<div class="figures">{made}</div>'
         curves += made if i < SAID else folded(place, made)
-        bars += some_bars
-    return curves, f'<div class="figures">{bars + BAR_READING}</div>'
+        if not many:
+            bars += "".join(bar_diagram(f"{title}, in bars", bins, _ece(bins), SMALL) for title, _, bins in parts)
+    if many:
+        return curves, f'<p class="note"><code>calibrant figures {typeset(study.name)}</code> draws classical bars.</p>'
+    return curves, folded("The same in classical bars", f'<div class="figures">{bars + BAR_READING}</div>')
 
 
-def _diagrams_of(groups: Mapping[str, Sequence[Measured]], after: str, where: str) -> tuple[str, str]:
-    curves = bars = ""
+def _events(groups: Mapping[str, Sequence[Measured]], after: str, where: str) -> Iterator[tuple[str, Events, Bins]]:
+    """Yield the events of every loss before and after a calibrator, with a title and in bins."""
     for loss, runs in groups.items():
-        events_of = {"before": pooled([one.before for one in runs])}
-        events_of |= {f"after {after}": pooled([one.after for one in runs])} if after != "Identity" else {}
-        for when, events in events_of.items():
-            bins = events.equal_width(BINS)
-            note = f"ECE {percent(float((bins.weight * bins.gap.abs()).sum()))}"
-            curves += curve_diagram(f"{loss}{where}, {when}", events.ties, bins, note, SMALL)
-            bars += bar_diagram(f"{loss}{where}, {when}, in bars", bins, note, SMALL)
-    return curves, bars
+        parts = {"before": pooled([one.before for one in runs])}
+        parts |= {f"after {after}": pooled([one.after for one in runs])} if after != "Identity" else {}
+        for when, events in parts.items():
+            yield f"{loss}{where}, {when}", events, events.equal_width(BINS)
+
+
+def _ece(bins: Bins) -> str:
+    return f"ECE {percent(float((bins.weight * bins.gap.abs()).sum()))}"

@@ -2,8 +2,8 @@
 
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,12 +14,12 @@ from calibrant import metrics, plots
 from calibrant.catalog import Method, hyperparameters
 from calibrant.study.config import Study
 from calibrant.study.drawing import Drawing, legend, slug
+from calibrant.study.tables import central
 
 __all__ = ["sweeps"]
 
 Rows = Sequence[Mapping[str, Any]]
 FEWEST = 3  # values of a parameter that make a line
-MAIN = "ece", "temperature"  # metrics for every reader
 MIRRORED = {"inverse_focal": "focal"}  # inverse focal loss goes on where focal loss ends: gamma below 0
 
 
@@ -46,17 +46,18 @@ def sweeps(study: Study, rows: Iterable[Mapping[str, Any]]) -> Iterator[Drawing]
         for row in known
         if row["metric"] == known[0]["metric"] and not math.isnan(row["temperature"])
     ]
+    main = {central(metric.text for metric in study.metrics), "temperature"}
     runs = list(study.runs())
     losses = _families({study.label(run.loss): run.loss for run in runs})
     sets = _families({study.label(run.dataset): run.dataset for run in runs})
     for family in losses:
-        yield from _drawn(known, "loss", family, ("calibrator",), _place)
+        yield from _drawn(known, "loss", family, ("calibrator",), _place, main)
     for family in sets:
-        yield from _drawn(known, "dataset", family, ("network", "calibrator"), lambda row: row["loss"])
+        yield from _drawn(known, "dataset", family, ("network", "calibrator"), lambda row: row["loss"], main)
         for loss in losses:
             yield from _best(known, family, loss)
     for family in _families({c.text: c for c in study.calibrators}):
-        yield from _drawn(known, "calibrator", family, ("dataset", "network"), lambda row: row["loss"])
+        yield from _drawn(known, "calibrator", family, ("dataset", "network"), lambda row: row["loss"], main)
 
 
 def _place(row: Mapping[str, Any]) -> str:
@@ -83,7 +84,12 @@ def _families(methods: Mapping[str, Method]) -> list[Family]:
 
 
 def _drawn(
-    rows: Rows, axis: str, family: Family, apart: tuple[str, ...], line_of: Callable[[Mapping[str, Any]], str]
+    rows: Rows,
+    axis: str,
+    family: Family,
+    apart: tuple[str, ...],
+    line_of: Callable[[Mapping[str, Any]], str],
+    main: Collection[str],
 ) -> Iterator[Drawing]:
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -97,7 +103,8 @@ def _drawn(
                 lines.setdefault(line_of(row), {}).setdefault(x, []).append(float(row["value"]))
         lines = {name: points for name, points in lines.items() if len(points) >= FEWEST}
         if lines:
-            yield _drawing(metric, metrics.in_words(metric), family, ", ".join(where), lines)
+            made = _drawing(metric, metrics.in_words(metric), family, ", ".join(where), lines)
+            yield replace(made, main=metric in main)
 
 
 def _best(rows: Rows, sizes: Family, losses: Family) -> Iterator[Drawing]:
@@ -142,8 +149,7 @@ def _drawing(
     ends = "; ".join(f"{name} {_range(points, about.text)}" for name, points in lines.items())
     ink = partial(_ink, arrays, xs, family.parameter, words)
     name = slug(f"sweep_{metric}_{family.name}_{family.parameter}_{where}")
-    main = metric.partition("(")[0] in MAIN or metric.startswith("best ")
-    return Drawing(name, title, f"{title}: {ends}.", ink, numbers, main)
+    return Drawing(name, title, f"{title}: {ends}.", ink, numbers)
 
 
 def _range(points: Mapping[float, Sequence[float]], text: Callable[[float], str]) -> str:

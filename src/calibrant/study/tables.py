@@ -251,12 +251,30 @@ def tables(
         groups.setdefault((row["shift"], row["metric"]), {}).setdefault(key, []).append(row)
     result: list[Table] = []
     for (shift, metric), chosen in groups.items():
-        names = tuple(dict.fromkeys(where for where, _ in chosen))
+        names = tuple(_together(where for where, _ in chosen))
         columns = tuple(dict.fromkeys(calibrator for _, calibrator in chosen))
         cells = _mark({key: _cell(found, printed(found[0])) for key, found in chosen.items()}, metric)
         found = [cell.printed for cell in cells.values() if cell.printed]
         result.append(Table(metric, names, columns, cells, note(found) if found else "", shift))
     return result
+
+
+def central(metrics: Iterable[str]) -> str:
+    """Return what a study judges calibration by: ECE, else another kind of it, else the first metric.
+
+    >>> central(["error", "adaptive_ece(bins=10)", "ece"]), central(["error", "adaptive_ece(bins=10)"])
+    ('ece', 'adaptive_ece(bins=10)')
+    """
+    names = {metric: metric.partition("(")[0] for metric in metrics}
+    return min(names, key=lambda metric: (names[metric] != "ece", not names[metric].endswith("ece")))
+
+
+def _together(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return the different rows in their order, those of one data set and network together."""
+    places: dict[tuple[str, ...], dict[tuple[str, ...], None]] = {}
+    for row in rows:
+        places.setdefault(row[:2], {})[row] = None
+    return [row for place in places.values() for row in place]
 
 
 def _cell(rows: list[Mapping[str, Any]], printed: Printed | None) -> Cell:

@@ -1,5 +1,6 @@
 """The compiled kernels say what torch says, to rounding, and of every row the same whatever stands beside it."""
 
+import subprocess
 import sys
 
 import numpy as np
@@ -194,3 +195,34 @@ def test_packed_sorting_is_sorting():
     weighted = metrics._ranking.Ties.of(score, positive.double(), torch.ones(1000).double())
     for part in ("value", "mass", "correct"):
         assert torch.equal(getattr(ties, part), getattr(weighted, part))
+
+
+INTERRUPTED = """
+import signal, sys, time, torch
+from calibrant import Predictions, calibrators
+
+def over(*_):
+    raise KeyboardInterrupt
+
+p = Predictions(torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]), [0, 1, 1])
+signal.signal(signal.SIGALRM, over)
+signal.setitimer(signal.ITIMER_REAL, float(sys.argv[1]))
+try:
+    calibrators.Temperature.fit(p)
+    time.sleep(2)
+except KeyboardInterrupt:
+    print("interrupted")
+print(float(calibrators.Temperature.fit(p).temperature))
+"""
+
+
+@needs_numba
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", ["0.05", "0.2", "0.4", "0.7"])
+def test_an_interrupt_while_kernels_are_loaded_breaks_nothing(seconds):
+    """Numba reads what it knows on first use, and never again where that is cut short."""
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED, seconds], capture_output=True, text=True, check=True)
+    said, number = done.stdout.split()
+    p = Predictions(torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]), [0, 1, 1])
+    assert said == "interrupted"
+    assert float(number) == pytest.approx(float(Temperature.fit(p).temperature), rel=1e-9)

@@ -1,6 +1,7 @@
 """The one place that decides whether compiled kernels work, or torch."""
 
 import importlib
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -19,7 +20,19 @@ def kernels(x: Tensor) -> Any:
 @cache
 def _found() -> Any:
     try:
-        config: Any = importlib.import_module("numba").config
-        return None if config.DISABLE_JIT else importlib.import_module("calibrant._compiled")
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(_loaded).result()
     except (ImportError, RuntimeError):  # none, a broken one, or one without a folder for what it compiles
         return None
+
+
+def _loaded() -> Any:
+    """Load numba and the kernels: in a thread of its own, since an interrupt half way would break it for good."""
+    config: Any = importlib.import_module("numba").config
+    if config.DISABLE_JIT:
+        return None
+    found = importlib.import_module("calibrant._compiled")
+    target: Any = importlib.import_module("numba.core.registry").cpu_target
+    target.typing_context.refresh()
+    target.target_context.refresh()
+    return found

@@ -289,7 +289,7 @@ def newton(
         pull = torch.where(x <= lower, gradient.clamp_max(0), gradient)  # at a bound only the pull inward counts
         if float(pull.abs().max()) <= tolerance:
             break
-        root = _positive_root(hessian)
+        root = positive_root(hessian)
         step = -torch.cholesky_solve(gradient[:, None], root).squeeze(1)
         if not bool((x + step >= lower).all()):
             step = _bounded_step(root, gradient, lower - x)
@@ -307,7 +307,7 @@ def newton(
     return Minimum(x, value, float(pull.abs().max()), evaluations)
 
 
-def _positive_root(hessian: Tensor) -> Tensor:
+def positive_root(hessian: Tensor) -> Tensor:
     """Cholesky root of a Hessian that is positive but for rounding, with as little added as is needed."""
     floor, unit = 1e-12 * float(hessian.diagonal().max()) + 1e-300, torch.eye(len(hessian), dtype=torch.float64)
     for power in range(5):

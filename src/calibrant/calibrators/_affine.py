@@ -10,7 +10,7 @@ from torch import Tensor
 
 from calibrant._folds import split_folds, units
 from calibrant._softmax import LOG2_E
-from calibrant._solve import Certificate, Memory, Status, minimize, summed
+from calibrant._solve import Certificate, Memory, Status, minimize, positive_root, summed
 from calibrant._threads import threads_for
 from calibrant.calibrators._apply import its_classes
 from calibrant.calibrators._fit import Solution, fits
@@ -181,7 +181,7 @@ def _exact_coordinates(
     penalty = torch.cat([ridge.reshape(k, -1), torch.full((k, 1), ridge_bias, dtype=torch.float64)], 1)
     hessian = summed(part, x, *([] if often is None else [often])) / n + (2 * penalty.flatten()).diag()
     hessian.diagonal().clamp_(min=FLATTEST)
-    return torch.ones(1, penalty.numel(), dtype=torch.float64), torch.linalg.cholesky(hessian)
+    return torch.ones(1, penalty.numel(), dtype=torch.float64), positive_root(hessian)
 
 
 def _coordinates(x: Tensor, ridge: Tensor, ridge_bias: float, often: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -182,7 +182,7 @@ def test_a_split_that_follows_the_seed_is_another_training_under_the_same_name()
     assert not {run.training for run in each.runs()} & {run.training for run in fixed.runs()}
     assert next(each.runs()).id == Run("digits(seed=1)", "resnet8", "focal", 1, Recipe()).id
     both = Study("x", each.grids + fixed.grids)
-    assert {both.names(run)[2] for run in both.runs()} == {"focal, split=seed", "focal, split=fixed"}
+    assert {both.names(run)[2] for run in both.runs()} == {"focal with split=seed", "focal with split=fixed"}
 
 
 @pytest.mark.parametrize(

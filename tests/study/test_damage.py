@@ -212,9 +212,9 @@ def test_a_network_that_diverged_is_kept_shown_and_not_trained_again(tmp_path, p
         table = found.tables[0]
         values = {row[2]: cell.values for (row, _), cell in table.cells.items()}
         assert {name: len(known) for name, known in values.items()} == {
-            "brier, learning_rate=1e+38": 0,
-            "brier, learning_rate=0.1": 1,
-            "focal, learning_rate=1e+38": 0,
+            "brier with learning_rate=1e+38": 0,
+            "brier with learning_rate=0.1": 1,
+            "focal with learning_rate=1e+38": 0,
         }
         assert {cell.text(table.about) for cell in table.cells.values() if not cell.values} == {"diverged"}
         note = "Networks that diverged, and are left out: 2 of 2 of brier, learning_rate=1e+38, 1 of 1 of focal, "

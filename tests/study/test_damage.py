@@ -217,7 +217,7 @@ def test_a_network_that_diverged_is_kept_shown_and_not_trained_again(tmp_path, p
             "focal with learning_rate=1e+38": 0,
         }
         assert {cell.text(table.about) for cell in table.cells.values() if not cell.values} == {"diverged"}
-        note = "Networks that diverged, and are left out: 2 of 2 of brier with learning_rate=1e+38, 1 of 1 of focal with "
+        note = "Networks that diverged, and are left out: 2 of 2 of brier with learning_rate=1e+38, 1 of 1 of focal "
         for text in (table.markdown(), str(found), found.report.read_text()):
             assert note in text
         assert found.spread == "one seed"

@@ -382,6 +382,27 @@ def deposit(value, gap, grid):
 
 @_loosely
 @no_type_check
+def _top(row):
+    top = row[0]
+    for j in range(len(row)):
+        top = row[j] if row[j] > top else top
+    return top
+
+
+@_loosely
+@no_type_check
+def _put_moments(mass, norm, b_y, m1, m2, m3, out):
+    """Add a row's NLL, its derivatives by the moments of b z, and the square of the first; b_y is b z of the label."""
+    first = m1 - b_y
+    out[0] += mass * (math.log(norm) - b_y)
+    out[1] += mass * first
+    out[2] += mass * (m2 - m1 * m1)
+    out[3] += mass * (m3 - 3 * m1 * m2 + 2 * m1 * m1 * m1)
+    out[4] += mass * (first * first)
+
+
+@_loosely
+@no_type_check
 def along(z, y, w, b, out):
     """Sums of w times what `_scaling` needs of softmax(b z): the NLL, its first three derivatives in b times b, b^2 and
     b^3, the square of the first, the NLL of z itself, and whether the prediction is right.
@@ -389,9 +410,7 @@ def along(z, y, w, b, out):
     n, k = z.shape
     for i in range(n):
         row = z[i]
-        top = row[0]
-        for j in range(k):
-            top = row[j] if row[j] > top else top
+        top = _top(row)
         norm, m1, m2, m3, total = 0.0, 0.0, 0.0, 0.0, 0.0
         for j in range(k):
             d = np.float64(row[j]) - np.float64(top)
@@ -411,12 +430,8 @@ def along(z, y, w, b, out):
         if hit and total >= 2:
             for j in range(y[i]):
                 hit = hit and row[j] < top
-        mass, first = w[i] if len(w) else 1.0, m1 - b * d_y
-        out[0] += mass * (math.log(norm) - b * d_y)
-        out[1] += mass * first
-        out[2] += mass * (m2 - m1 * m1)
-        out[3] += mass * (m3 - 3 * m1 * m2 + 2 * m1 * m1 * m1)
-        out[4] += mass * (first * first)
+        mass = w[i] if len(w) else 1.0
+        _put_moments(mass, norm, b * d_y, m1, m2, m3, out)
         out[5] += mass * (math.log(total) - d_y)
         out[6] += mass * np.float64(hit)
 
@@ -428,9 +443,7 @@ def along_singly(z, y, w, scale, out):
     n, k = z.shape
     for i in range(n):
         row = z[i]
-        top = row[0]
-        for j in range(k):
-            top = row[j] if row[j] > top else top
+        top = _top(row)
         zero = np.float32(0.0)
         norm, s1, s2, s3 = zero, zero, zero, zero
         for j in range(k):
@@ -446,12 +459,7 @@ def along_singly(z, y, w, scale, out):
         total = np.float64(norm)
         m1, m2, m3 = s1 * (_LN_2 / total), s2 * (_LN_2 * _LN_2 / total), s3 * (_LN_2 * _LN_2 * _LN_2 / total)
         b_y = np.float64(row[y[i]] - top) * np.float64(scale) * _LN_2
-        mass, first = w[i] if len(w) else 1.0, m1 - b_y
-        out[0] += mass * (math.log(total) - b_y)
-        out[1] += mass * first
-        out[2] += mass * (m2 - m1 * m1)
-        out[3] += mass * (m3 - 3 * m1 * m2 + 2 * m1 * m1 * m1)
-        out[4] += mass * (first * first)
+        _put_moments(w[i] if len(w) else 1.0, total, b_y, m1, m2, m3, out)
 
 
 @_compile

@@ -129,8 +129,13 @@ class Summary(Sums):
             classes = new if classes is None else classes + new
         plain = p.groups is None and p.clusters is None
         fast = kernels(p.logits) if plain and self.sums.device.type == "cpu" else None
-        for i in range(0, len(p) if fast is None else 0, ROWS):
-            part = p[i : i + ROWS]
+        size = ROWS if fast is None else PIECE
+        for i in range(0, len(p), size):
+            part = p[i : i + size]
+            if fast is not None:
+                _compiled_add(fast, part, sums, cells)
+                sums, cells = carry(sums, WORD), carry(cells, HALF)
+                continue
             words, index = words_of(part, self.bins)
             sums = carry(sums + binned(words, index, self.bins).to(sums.device), WORD)
             if p.groups is not None:
@@ -141,9 +146,6 @@ class Summary(Sums):
                 new = binned(words, index, self.SLOTS * self.bins).view(3, -1, self.SLOTS, self.bins).to(sums.device)
                 slots = merged(slots, carry(new, WORD))
             _count(cells, part)
-        for i in range(0, len(p) if fast is not None else 0, PIECE):
-            _compiled_add(fast, p[i : i + PIECE], sums, cells)
-            sums, cells = carry(sums, WORD), carry(cells, HALF)
         names = self.class_names or p.class_names
         return Summary(k, self.bins, sums, _countable(cells), self.of, names, slots, groups, classes, self.by_class)
 

@@ -25,7 +25,7 @@ from calibrant.calibrators import (
     Vector,
     _monotone,
 )
-from calibrant.calibrators._affine import Affine, Frame, _exact_coordinates, fit_affine
+from calibrant.calibrators._affine import NEARLY, Affine, Frame, _exact_coordinates, fit_affine
 
 
 def draw(n: int, k: int, seed: int = 0, *, weighted: bool = False) -> Predictions:
@@ -63,7 +63,7 @@ def test_members_of_auto_are_what_each_would_be_if_fitted_alone(k, weighted):
     assert len(stack.candidates) == 7
     for one in stack.candidates[1:]:
         alone = float(metrics.nll(cross_fitted(ALONE[one.name], p, folds=2)))
-        assert one.held_out == pytest.approx(alone, abs=1e-5)
+        assert one.held_out == pytest.approx(alone, abs=1e-4)
         if one.fitted is not None:
             expected = ALONE[one.name](p)(fresh).log_softmax(-1)
             torch.testing.assert_close(one.fitted(fresh).log_softmax(-1), expected, rtol=0, atol=1e-4)
@@ -161,6 +161,23 @@ def test_what_is_remembered_is_the_curvature_of_a_quadratic():
     gradient = g.normal(size=5)
     assert np.allclose(memory.downhill(gradient), -np.linalg.solve(bend, gradient))
     assert len(Memory.of(directions[0], bend @ directions[0], memory, most=5).steps) == 5
+
+
+@pytest.mark.parametrize(("k", "weighted"), [(4, False), (20, False), (20, True)])
+def test_a_fit_that_is_only_weighed_is_as_good(k: int, weighted: bool):
+    """Ended early, and of many numbers in single precision, it lacks 1e-6 nats or so, in fewer passes."""
+    p, eye = draw(400, k), torch.eye(k, dtype=torch.float64)
+    weights = torch.rand(len(p), generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.1
+    p = Predictions(p.logits, p.labels, weights=weights if weighted else None)
+    exact, nearly = fit_affine(p, eye, 0.01, 0.01), fit_affine(p, eye, 0.01, 0.01, tolerance=NEARLY)
+    assert nearly.weight.dtype == nearly.bias.dtype == torch.float64
+    assert exact.gradient < nearly.gradient < NEARLY
+    assert nearly.iterations < exact.iterations
+    value = [
+        float(metrics.nll(p.mapped(one))) + 0.01 * float((one.weight - eye).square().sum() + one.bias.square().sum())
+        for one in (exact, nearly)
+    ]
+    assert value[1] == pytest.approx(value[0], abs=1e-5)
 
 
 def test_a_fit_from_another_fit_ends_where_a_cold_one_does():

@@ -30,6 +30,7 @@ FLATTEST = 1e-3  # curvature below which a coordinate is stretched no further: t
 SMALL = 256  # numbers up to which their Hessian itself is worth having
 CONVERGED = 1e-5  # largest entry of the scaled gradient at an optimum: about 1e-10 nats are left to gain
 EXACT = 1e-6  # at which a search ends
+NEARLY = 1e-4  # at which one ends whose result is only weighed: about 1e-6 nats are left; single precision is enough
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,16 @@ def fit_affine(
 
     x are the logits of the predictions. L-BFGS in coordinates in which the Hessian at the start is the unit matrix, or
     nearly so: log-probabilities pull together, and a quarter of the steps and less are enough. A fit to begin from
-    lends its coordinates and what it knows of the curvature. float64; at most 1000 steps, 300 where a pass is long.
+    lends its coordinates and what it knows of the curvature. float64, but for the rows of a large matrix that is needed
+    nearly only; at most 1000 steps, 300 where a pass is long.
     """
-    x, index = p.logits, p.labels[:, None]
-    n, k = x.shape
+    n, k = p.logits.shape
     often = None if p.weights is None else p.weights[:, None] * (n / p.mass)  # how often a row counts, 1 on average
     shape = identity.shape
     ridge = torch.as_tensor(ridge, dtype=torch.float64).expand(shape)
-    frame, memory = _frame(x, identity, ridge, ridge_bias, often, start)
+    frame, memory = _frame(p.logits, identity, ridge, ridge_bias, often, start)
+    single = tolerance >= NEARLY and identity.ndim == 2 and identity.numel() > SMALL
+    x, index = p.logits.to(torch.float32 if single else torch.float64), p.labels[:, None]
 
     def unpack(t: Tensor) -> tuple[Tensor, Tensor]:
         by_class = frame.outside(t).view(k if identity.ndim else k + 1, -1)
@@ -88,21 +91,21 @@ def fit_affine(
         return torch.cat([w.view(k, -1), c[:, None]], 1) if identity.ndim else torch.cat([w.view(1), c])[:, None]
 
     def total(rows: Tensor) -> Tensor:
-        return rows.sum() if often is None else (often * rows).sum()
+        return rows.sum(dtype=torch.float64) if often is None else (often * rows).sum()
 
-    space = torch.empty(n, k, dtype=torch.float64)
+    space = torch.empty_like(x)
 
     def f(t: Tensor) -> tuple[float, Tensor]:
         change, c = unpack(t)
-        w = identity + change
-        s = torch.addmm(c, x, w.mT, out=space) if w.ndim == 2 else torch.addcmul(c, x, w, out=space)
+        w, b = (identity + change).to(x.dtype), c.to(x.dtype)
+        s = torch.addmm(b, x, w.mT, out=space) if w.ndim == 2 else torch.addcmul(b, x, w, out=space)
         top = s.amax(-1, keepdim=True)
         s_y = total(s.gather(1, index))
         e = s.sub_(top).mul_(LOG2_E).exp2_()
         norm = e.sum(-1, keepdim=True)
         mean = (total(norm.log()) + total(top) - s_y) / n
         value = mean + (ridge * change.square()).sum() + ridge_bias * c.square().sum()
-        each = torch.full_like(norm, 1 / n) if often is None else often / n
+        each = torch.full_like(norm, 1 / n) if often is None else (often / n).to(x.dtype)
         r = e.div_(norm.mul_(n) if often is None else norm / each)
         r.scatter_add_(1, index, -each)
         by_c = r.sum(0)

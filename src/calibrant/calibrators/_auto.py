@@ -12,7 +12,7 @@ from torch.nn.functional import logsigmoid
 from calibrant._folds import split_folds, units
 from calibrant._solve import Certificate, Minimum, mixture, newton
 from calibrant._threads import threads_for
-from calibrant.calibrators._affine import CONVERGED, EXACT, matrix, vector
+from calibrant.calibrators._affine import EXACT, NEARLY, matrix, vector
 from calibrant.calibrators._apply import certified, its_classes, keeping_if, keeps_predictions
 from calibrant.calibrators._binary import beta, platt, quadratic
 from calibrant.calibrators._compose import Chain
@@ -371,7 +371,7 @@ def _held(families: Sequence[Family], p: Predictions, folds: int) -> tuple[Tenso
     """What fits to the other folds say of every label, (n m), log p or of two classes log-odds; and what they found."""
     held, near = torch.empty(len(p), len(families), dtype=torch.float64), Nearby()
     for rest, inside in split_folds(p, folds):
-        fitted, out = Fitted.to(families, rest, near, CONVERGED), p[inside]
+        fitted, out = Fitted.to(families, rest, near, NEARLY), p[inside]
         held[inside] = torch.stack([_told(after) for after in fitted.applied(families, out)], 1)
         near = fitted.nearby
     return held, near

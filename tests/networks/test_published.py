@@ -20,6 +20,7 @@ COUNTS = [  # network, arguments, classes, parameters besides word vectors, whos
     ("resnet44", {}, 10, 658_586, HE),
     ("resnet56", {}, 10, 853_018, HE),
     ("resnet110", {}, 10, 1_727_962, HE),
+    ("resnet9", {}, 10, 6_568_000 + 5_130, "Page 2018 with the bias of the last layer, as usually reimplemented"),
     ("resnet18", {}, 10, 11_173_962, KUANGLIU),
     ("resnet34", {}, 10, 21_282_122, KUANGLIU),
     ("resnet50", {}, 10, 23_520_842, KUANGLIU),

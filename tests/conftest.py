@@ -10,6 +10,11 @@ collect_ignore = ["own", "mutants.py", "small_wheel.py"]  # what tests run, not 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Where the tests of other devices work: on one that is pretended, or with `--device cuda` on a real one."""
+    parser.addoption("--device", choices=("pretended", "cuda"), default="pretended")
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of real predictions and data sets beside the checkout, or a skip with the reason."""

@@ -26,13 +26,13 @@ def hashes(logits: Tensor, labels: Tensor) -> np.ndarray:
         odd = keys.numpy().view(np.uint64)
         fast.hashes(z.contiguous().numpy(), labels.contiguous().numpy(), odd, found)
         return _mixed(found)
-    size = max(1, _CHUNK // k)
+    size, keys = max(1, _CHUNK // k if logits.device.type == "cpu" else 1 << 24), keys.to(logits.device)
     for first in range(0, n, size):
         rows = slice(first, min(first + size, n))
-        values = torch.zeros(rows.stop - first, 2 * words)
+        values = logits.new_zeros(rows.stop - first, 2 * words, dtype=torch.float32)
         values[:, :k] = logits[rows].detach() + 0.0  # -0 is 0
-        total = labels[rows].cpu().long() * keys[words] + (values.view(torch.int64) * keys[:words]).sum(1)
-        found[rows] = _mixed(total.numpy().view(np.uint64))
+        total = labels[rows].long() * keys[words] + (values.view(torch.int64) * keys[:words]).sum(1)
+        found[rows] = _mixed(total.cpu().numpy().view(np.uint64))
     return found
 
 

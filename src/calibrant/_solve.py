@@ -351,17 +351,17 @@ def mixture(
     top = a.amax(1, keepdim=True)
     possible = top[:, 0] > 0
     a = (a / top)[possible]
-    w = torch.full((likelihoods.shape[1],), 1 / likelihoods.shape[1], dtype=torch.float64)
+    w = a.new_full((likelihoods.shape[1],), 1 / likelihoods.shape[1])
     if not len(a):
-        return Mixture(w, 0.0, 0)
-    count = torch.ones(len(a), dtype=torch.float64) if weights is None else weights[possible]
+        return Mixture(w.cpu(), 0.0, 0)
+    count = a.new_ones(len(a)) if weights is None else weights[possible]
     mass = float(count.sum())
     gap, reach, mixed = math.inf, 1.0, a @ w
     for step in range(1, steps + 1):
         gain = a.mT @ (count / mixed) / mass
         gap = float(gain.max()) - 1
         if gap <= tolerance:
-            return Mixture(w, max(gap, 0.0), step)
+            return Mixture(w.cpu(), max(gap, 0.0), step)
         longer = w * gain**reach
         longer /= longer.sum()
         then = a @ longer
@@ -369,4 +369,4 @@ def mixture(
             reach = 1.0
             continue
         w, mixed, reach = longer, then, min(1.6 * reach, 1e4)
-    return Mixture(w, gap, steps)
+    return Mixture(w.cpu(), gap, steps)

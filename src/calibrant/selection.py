@@ -62,7 +62,7 @@ def _gathered(p: Predictions) -> Predictions:
     """Return equal examples as one with a weight, as good as copies; those in clusters stay as they are."""
     if p.clusters is not None:
         return p
-    weights = torch.ones(len(p), dtype=torch.float64) if p.weights is None else p.weights
+    weights = torch.ones_like(p.labels, dtype=torch.float64) if p.weights is None else p.weights
     keys = torch.cat([p.logits, p.labels[:, None].double()], 1)[weights > 0]
     kinds, kind = keys.unique(dim=0, return_inverse=True)
     mass = torch.zeros(len(kinds), dtype=torch.float64, device=keys.device).index_add_(0, kind, weights[weights > 0])

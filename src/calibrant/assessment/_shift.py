@@ -11,7 +11,7 @@ SMALL = 0.02  # total variation below which nothing is told
 
 def counts_of(p: Predictions) -> Tensor:
     """How often each class is the label: (k) float64."""
-    return torch.bincount(p.labels, p.weights, minlength=p.k).double()
+    return torch.bincount(p.labels, p.weights, minlength=p.k).double().cpu()
 
 
 def shift(fitted: Tensor, judged: Tensor, names: tuple[str, ...] | None) -> str:

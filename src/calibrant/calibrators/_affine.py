@@ -56,6 +56,7 @@ class Affine:
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return w x + c for rows x; w may be a number, a diagonal or a matrix."""
+    weight, bias = weight.to(x.device), bias.to(x.device)
     return (x @ weight.mT if weight.ndim == 2 else x * weight) + bias
 
 
@@ -72,7 +73,8 @@ def fit_affine(
     x are the logits of the predictions. L-BFGS in coordinates in which the Hessian at the start is the unit matrix, or
     nearly so: log-probabilities pull together, and a quarter of the steps and less are enough. A fit to begin from
     lends its coordinates and what it knows of the curvature. float64, but for the rows of a large matrix that is needed
-    nearly only; at most 1000 steps, 300 where a pass is long.
+    nearly only; at most 1000 steps, 300 where a pass is long. A pass is made where the logits are, the search on the
+    processor.
     """
     n, k = p.logits.shape
     often = None if p.weights is None else p.weights[:, None] * (n / p.mass)  # how often a row counts, 1 on average
@@ -97,7 +99,7 @@ def fit_affine(
 
     def f(t: Tensor) -> tuple[float, Tensor]:
         change, c = unpack(t)
-        w, b = (identity + change).to(x.dtype), c.to(x.dtype)
+        w, b = (identity + change).to(x), c.to(x)
         s = torch.addmm(b, x, w.mT, out=space) if w.ndim == 2 else torch.addcmul(b, x, w, out=space)
         top = s.amax(-1, keepdim=True)
         s_y = total(s.gather(1, index))
@@ -110,7 +112,7 @@ def fit_affine(
         r.scatter_add_(1, index, -each)
         by_c = r.sum(0)
         by_w = r.mT @ x if w.ndim == 2 else r.mul_(x).sum(0) if w.ndim else r.mul_(x).sum()
-        return float(value), frame.slope(packed(by_w + 2 * ridge * change, by_c + 2 * ridge_bias * c))
+        return float(value), frame.slope(packed(by_w.cpu() + 2 * ridge * change, by_c.cpu() + 2 * ridge_bias * c))
 
     at = torch.zeros(frame.scale.numel(), dtype=torch.float64)
     if start is not None:
@@ -182,7 +184,7 @@ def _exact_coordinates(
         return torch.block_diag(*own) - flat @ moment.flatten(1)
 
     penalty = torch.cat([ridge.reshape(k, -1), torch.full((k, 1), ridge_bias, dtype=torch.float64)], 1)
-    hessian = summed(part, x, *([] if often is None else [often])) / n + (2 * penalty.flatten()).diag()
+    hessian = summed(part, x, *([] if often is None else [often])).cpu() / n + (2 * penalty.flatten()).diag()
     hessian.diagonal().clamp_(min=FLATTEST)
     return torch.ones(1, penalty.numel(), dtype=torch.float64), positive_root(hessian)
 
@@ -195,10 +197,10 @@ def _coordinates(x: Tensor, ridge: Tensor, ridge_bias: float, often: Tensor | No
     exact for the two of a diagonal w, an average over classes for a matrix. A number w has a row to itself.
     """
     n, k = x.shape
-    each = torch.full((n, 1), 1 / n, dtype=torch.float64) if often is None else often / n
+    each = x.new_full((n, 1), 1 / n, dtype=torch.float64) if often is None else often / n
     size = max(1, BLOCK // k)
     parts = [_curved(*rows, ridge.ndim) for rows in zip(x.split(size), each.split(size), strict=True)]
-    hessian, curve = (torch.stack(part).sum(0) for part in zip(*parts, strict=True))
+    hessian, curve = (torch.stack(part).sum(0).cpu() for part in zip(*parts, strict=True))
     if ridge.ndim == 0:
         scale = torch.cat([curve + 2 * ridge, hessian + 2 * ridge_bias])[:, None]
         return scale.clamp_min(1e-12).rsqrt(), torch.ones(1, 1, dtype=torch.float64)
@@ -225,7 +227,7 @@ def _curved(x: Tensor, each: Tensor, kind: int) -> tuple[Tensor, Tensor]:
         cross = moment.sum(0)
         hessian = torch.stack([(moment.mul_(x)).sum(0), cross, cross, noise.sum(0)], -1).view(-1, 2, 2)
         return hessian, hessian.diagonal(dim1=1, dim2=2)
-    features = torch.cat([x, torch.ones(len(x), 1, dtype=torch.float64)], 1)
+    features = torch.cat([x, x.new_ones(len(x), 1)], 1)
     of_all = (features * noise.sum(1, keepdim=True)).mT @ features  # of all classes together
     return of_all, noise.mT @ features.square()
 

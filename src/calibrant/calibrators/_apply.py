@@ -1,6 +1,11 @@
-"""What fitted maps promise when they are applied: for how many classes, and that predictions stay."""
+"""What fitted maps promise when they are applied: for how many classes, and that predictions stay.
+
+What was learned is kept on the processor, and goes where the logits are.
+"""
 
 from collections.abc import Callable
+from copy import copy
+from dataclasses import fields, is_dataclass
 from functools import wraps
 from typing import Any
 
@@ -10,6 +15,30 @@ from torch import Tensor
 from calibrant.types import InputError
 
 Call = Callable[[Any, Tensor], Any]
+
+
+def moved(part: Any, device: torch.device | str) -> Any:
+    """A fitted map, or a tuple of some, with all that it learned on a device; itself where it is there already."""
+    if isinstance(part, Tensor):
+        return part.to(device)
+    if type(part) is tuple:
+        there = tuple(moved(one, device) for one in part)
+        return part if all(a is b for a, b in zip(part, there, strict=True)) else there
+    if not is_dataclass(part) or isinstance(part, type):
+        return part
+    old = {field.name: getattr(part, field.name) for field in fields(part)}
+    new = {name: moved(value, device) for name, value in old.items()}
+    if all(new[name] is value for name, value in old.items()):
+        return part
+    there = copy(part)
+    for name, value in new.items():
+        object.__setattr__(there, name, value)
+    return there
+
+
+def _with(part: Any, logits: Tensor) -> Any:
+    """The map where the logits are."""
+    return part if logits.device.type == "cpu" else moved(part, logits.device)
 
 
 def its_classes(known: Callable[[Any], int]) -> Callable[[Call], Call]:
@@ -22,7 +51,7 @@ def its_classes(known: Callable[[Any], int]) -> Callable[[Call], Call]:
             if k not in (0, got):
                 name = type(self).__name__
                 raise InputError(f"{name} was fitted on {k} classes, got logits of {got}; fit one on such as these")
-            return call(self, logits)
+            return call(_with(self, logits), logits)
 
         checked.classes = known  # pyright: ignore[reportAttributeAccessIssue]
         return checked
@@ -46,7 +75,7 @@ def keeping_if(keeps: Callable[[Any], bool]) -> Callable[[Call], Call]:
     def declare(call: Call) -> Call:
         @wraps(call)
         def kept(self: Any, logits: Tensor) -> Tensor:
-            new = call(self, logits).to(logits.dtype)
+            new = call(_with(self, logits), logits).to(logits.dtype)
             return with_predictions(new, logits) if keeps(self) else new
 
         kept.keeps_predictions = keeps  # pyright: ignore[reportAttributeAccessIssue]

@@ -282,7 +282,8 @@ class Auto:
             believed = _believed(families, each, p)
             found = _odds_weighed(held, p, believed) if p.k == 2 else _weighed(held, p, believed)
             weights = found.x.where(found.x >= NEGLIGIBLE, 0.0)
-            mixed = logsigmoid(held @ weights) if p.k == 2 else (held + weights.log()).logsumexp(1)
+            shares = weights.to(held)
+            mixed = logsigmoid(held @ shares) if p.k == 2 else (held + shares.log()).logsumexp(1)
             gain, error = (float(x) for x in _gains(mixed - each[:, 0], p))
         weights = weights if p.k == 2 else weights / weights.sum()
         kept = [family for family, weight in zip(families, weights.tolist(), strict=True) if weight > 0]
@@ -347,12 +348,12 @@ class Auto:
 
 def _believed(families: Sequence[Family], log_p: Tensor, p: Predictions) -> Tensor:
     """The weights before they are weighed together: by how many standard errors each lies behind the best of all."""
-    handicap = torch.tensor([family.handicap for family in families], dtype=torch.float64)
+    handicap = log_p.new_tensor([family.handicap for family in families])
     best = mean_of(log_p, p).where(handicap == 0, -torch.inf).argmax()
     ahead, error = _gains(log_p - log_p[:, best, None], p)
     if p.k == 2:
         handicap = handicap * math.sqrt(ENOUGH / p.mass)
-    return (ahead / (error.square() + (UNSEEN / p.mass) ** 2).sqrt() - handicap).clamp_max(50.0).softmax(0)
+    return (ahead / (error.square() + (UNSEEN / p.mass) ** 2).sqrt() - handicap).clamp_max(50.0).softmax(0).cpu()
 
 
 def _log_odds(logits: Tensor) -> Tensor:
@@ -369,7 +370,7 @@ def _ends(p: Predictions) -> tuple[float, float]:
 
 def _held(families: Sequence[Family], p: Predictions, folds: int) -> tuple[Tensor, Nearby]:
     """What fits to the other folds say of every label, (n m), log p or of two classes log-odds; and what they found."""
-    held, near = torch.empty(len(p), len(families), dtype=torch.float64), Nearby()
+    held, near = p.logits.new_empty(len(p), len(families), dtype=torch.float64), Nearby()
     for rest, inside in split_folds(p, folds):
         fitted, out = Fitted.to(families, rest, near, NEARLY), p[inside]
         held[inside] = torch.stack([_told(after) for after in fitted.applied(families, out)], 1)
@@ -387,24 +388,25 @@ def _told(p: Predictions) -> Tensor:
 def _weighed(held: Tensor, p: Predictions, believed: Tensor) -> Minimum:
     """Maximize the likelihood of the mixture, what is believed of each counting as examples that only it predicts."""
     m = len(believed)
-    often = torch.ones(len(held), dtype=torch.float64) if p.weights is None else p.weights
+    often = held.new_ones(len(held)) if p.weights is None else p.weights
     likelihoods = (held - held.amax(1, keepdim=True)).exp()
-    rows = torch.cat([likelihoods, torch.eye(m, dtype=torch.float64)])
-    found = mixture(rows, torch.cat([often, BELIEF * believed]))
+    rows = torch.cat([likelihoods, torch.eye(m).to(likelihoods)])
+    found = mixture(rows, torch.cat([often, BELIEF * believed.to(often)]))
     return Minimum(found.shares, math.nan, found.gap, found.steps)
 
 
 def _odds_weighed(held: Tensor, p: Predictions, believed: Tensor) -> Minimum:
     """Minimize the mean NLL of mixed log-odds, and the penalty: a logistic regression with nonnegative weights."""
-    often = torch.ones(len(held), dtype=torch.float64) if p.weights is None else p.weights
+    often = held.new_ones(len(held)) if p.weights is None else p.weights
     often, penalty = often / p.mass, CAUTION / p.mass
 
     def f(w: Tensor) -> tuple[float, Tensor, Tensor]:
-        s, away = held @ w, w - believed
+        s, away = held @ w.to(held), w - believed
         wrong = (-s).sigmoid() * often
         value = -float(often @ logsigmoid(s)) + penalty * float(away @ away)
-        bend = (held * (wrong * s.sigmoid())[:, None]).mT @ held
-        return value, 2 * penalty * away - wrong @ held, bend + 2 * penalty * torch.eye(len(w), dtype=torch.float64)
+        bend = ((held * (wrong * s.sigmoid())[:, None]).mT @ held).cpu()
+        slope = (wrong @ held).cpu()
+        return value, 2 * penalty * away - slope, bend + 2 * penalty * torch.eye(len(w), dtype=torch.float64)
 
     return newton(f, believed, lower=torch.zeros_like(believed), tolerance=1e-8)
 

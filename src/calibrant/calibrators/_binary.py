@@ -152,7 +152,7 @@ def quadratic(p: Predictions, start: Tensor | None = None, *, monotone: bool = T
     center = mean_of(features, p)
     found = _logistic(features - center, p.labels.double(), p, monotone, start)
     slopes, c = found.x[:2], found.x[2]
-    return _solution(Quadratic(ends, slopes / unit, c - slopes @ center, limit), found, monotone)
+    return _solution(Quadratic(ends, slopes / unit.cpu(), c - slopes @ center.cpu(), limit), found, monotone)
 
 
 def _score(logits: Tensor, name: str, limit: Tensor = UNLIMITED) -> Tensor:
@@ -209,16 +209,16 @@ def _logistic(
 ) -> Minimum:
     """Minimize the cross-entropy of sigmoid(features @ w + c); with `monotone` all of w is nonnegative."""
     n, m = features.shape
-    x = torch.cat([features, torch.ones(n, 1, dtype=torch.float64)], 1)
+    x = torch.cat([features, features.new_ones(n, 1)], 1)
     ridge = 2 * RIDGE * torch.eye(m + 1, dtype=torch.float64)
-    each = torch.full((n,), 1 / p.mass, dtype=torch.float64) if p.weights is None else p.weights / p.mass
+    each = features.new_full((n,), 1 / p.mass) if p.weights is None else p.weights / p.mass
 
     def f(w: Tensor) -> tuple[float, Tensor, Tensor]:
-        s = x @ w
+        s = x @ w.to(x.device)
         loss = torch.nn.functional.softplus(s, threshold=40.0) - targets * s
         q = s.sigmoid()
         gradient, hessian = (each * (q - targets)) @ x, (x.mT * (each * q * (1 - q))) @ x
-        return float(each @ loss) + RIDGE * float(w @ w), gradient + ridge @ w, hessian + ridge
+        return float(each @ loss) + RIDGE * float(w @ w), gradient.cpu() + ridge @ w, hessian.cpu() + ridge
 
     if start is None:
         start = torch.ones(m + 1, dtype=torch.float64)

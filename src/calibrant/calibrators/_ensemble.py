@@ -93,10 +93,10 @@ def _brier_temperature(p: Predictions, spread: float) -> tuple[float, int, Liter
 def _brier_weights(parts: list[Tensor], p: Predictions) -> Mixture:
     """Minimize a quadratic over the simplex exactly: the best of its faces' own minima."""
     truth = torch.nn.functional.one_hot(p.labels, parts[0].shape[1]).double()
-    often = torch.ones(1, dtype=torch.float64) if p.weights is None else p.weights
+    often = parts[0].new_ones(1) if p.weights is None else p.weights
     counted, n = [part * often[:, None] for part in parts], p.mass
-    q = torch.stack([torch.stack([(a * b).sum() / n for b in parts]) for a in counted])
-    linear = torch.stack([(a * truth).sum() / n for a in counted])
+    q = torch.stack([torch.stack([(a * b).sum() / n for b in parts]) for a in counted]).cpu()
+    linear = torch.stack([(a * truth).sum() / n for a in counted]).cpu()
     best, lowest = torch.zeros(3, dtype=torch.float64), math.inf
     for size in (1, 2, 3):
         for face in combinations(range(3), size):

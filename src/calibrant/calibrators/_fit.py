@@ -12,6 +12,7 @@ from torch import Tensor
 from calibrant import catalog
 from calibrant._folds import Fit
 from calibrant._solve import Certificate, Status
+from calibrant.calibrators._apply import moved
 from calibrant.metrics import nll
 from calibrant.predictions import Predictions, predictions_of
 from calibrant.types import InputError
@@ -61,6 +62,7 @@ def fits(method: Callable[Concatenate[Any, Predictions, P], C]) -> Callable[...,
         if given.weights is not None and not bool((given.weights > 0).all()):
             p = given[given.weights > 0]
         fitted = method(cls, p, **begin, **catalog.checked(method, settings, cls.__name__))  # pyright: ignore
+        fitted = fitted if given.logits.device.type == "cpu" else moved(fitted, "cpu")
         return fitted if p is given else _fitted_on(fitted, given)
 
     fit.takes_predictions = True  # pyright: ignore[reportAttributeAccessIssue]

@@ -92,7 +92,7 @@ def _bounds_of_block(
             low[:] = least
         for where, loss, error in _losses(d, top, gammas, [ts[i] for i in places.tolist()]):
             found = bounds(_confidence(loss).flatten(0, 1), correct, p.weights, error)
-            low[:, places[where]], high[:, places[where]] = (bound.view(loss.shape[:2]) for bound in found)
+            low[:, places[where]], high[:, places[where]] = (bound.view(loss.shape[:2]).cpu() for bound in found)
     return low.flatten(), high.flatten()
 
 

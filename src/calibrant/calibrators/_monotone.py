@@ -115,15 +115,17 @@ def _slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor | No
     The part of a v in piece l is its whole width where v lies in a higher one, and 0 where it lies in a lower one: of
     every element only the piece that it lies in is looked at.
     """
-    n, pieces = v.mass, len(knots)
+    n, pieces, where = v.mass, len(knots), v.logits.device
+    knots = knots.to(where)
     width = torch.cat([knots.diff(), knots.new_zeros(1)])
-    label_part = mean_of(_parts(v.logits.gather(1, v.labels[:, None]).squeeze(1), knots), v)
+    label_part = mean_of(_parts(v.logits.gather(1, v.labels[:, None]).squeeze(1), knots), v).cpu()
     inside, past = _placed(v.logits, knots)
     weights = () if v.weights is None else (v.weights,)
     steps = torch.eye(pieces, dtype=torch.float64).diff(dim=0)
     penalty = smoothness / n * steps.mT @ steps  # theta' penalty theta is that of the squared differences
 
-    def f(theta: Tensor) -> tuple[float, Tensor, Tensor]:
+    def f(slopes: Tensor) -> tuple[float, Tensor, Tensor]:
+        theta = slopes.to(where)
         below = torch.cat([theta.new_zeros(1), (theta * width)[:-1].cumsum(0)])
 
         def part(past: Tensor, inside: Tensor, *weights: Tensor) -> Tensor:
@@ -150,12 +152,12 @@ def _slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor | No
                 [often @ (norm.log()[:, None] - least), often @ mean, often @ own, ((often * mean.mT) @ mean).view(-1)]
             )
 
-        sums = summed(part, past, inside, *weights) / n
+        sums = summed(part, past, inside, *weights).cpu() / n
         mean, own, mixed = sums[1 : pieces + 1], sums[pieces + 1 : 2 * pieces + 1], sums[2 * pieces + 1 :]
-        square = (width[:, None] * mean).triu(1)
+        square = (width.cpu()[:, None] * mean).triu(1)
         square = square + square.mT + own.diag() - mixed.view(pieces, pieces)
-        value = sums[0] + theta @ label_part + theta @ penalty @ theta
-        return float(value), label_part - mean + 2 * penalty @ theta, square + 2 * penalty
+        value = sums[0] + slopes @ label_part + slopes @ penalty @ slopes
+        return float(value), label_part - mean + 2 * penalty @ slopes, square + 2 * penalty
 
     at = torch.ones(pieces, dtype=torch.float64)
     if start is not None and len(start) == pieces:

@@ -74,7 +74,7 @@ class PriorShift:
 def _shares(p: Predictions) -> Tensor:
     """Of the labels and one example that is a little of each, so that none is 0: (k) float64."""
     count = torch.bincount(p.labels, p.weights, minlength=p.k).double() + 1 / p.k
-    return count / count.sum()
+    return (count / count.sum()).cpu()
 
 
 def _given(prior: Literal["uniform"] | tuple[float, ...], k: int) -> Tensor:
@@ -99,10 +99,11 @@ def _estimated(p: Predictions, old: Tensor, unlabeled: Predictions) -> Tensor:
     """The shares that make the unlabeled examples likeliest, drawn to the old ones as far as luck would do."""
     fitted = BiasCorrectedTemperature.fit(p)
     said = p.mapped(fitted).logits.softmax(-1)
-    source = said.mean(0) if p.weights is None else p.weights @ said / p.mass
-    ratios = unlabeled.mapped(fitted).logits.softmax(-1) / source
+    source = (said.mean(0) if p.weights is None else p.weights @ said / p.mass).cpu()
+    after = unlabeled.mapped(fitted).logits.softmax(-1)
+    ratios = after / source.to(after)
     found = mixture(ratios, unlabeled.weights)
-    each = (ratios @ found.shares).log()
+    each = (ratios @ found.shares.to(after)).log()
     gain = float(each.sum() if unlabeled.weights is None else unlabeled.weights @ each)
     luck = (p.k - 1) * (1 + unlabeled.mass / p.mass)  # both sets are samples
     trust = max(0.0, 1 - luck / (2 * gain)) if gain > 0 else 0.0

@@ -14,6 +14,7 @@ from told import told
 from torch import Tensor
 
 from calibrant import Predictions, assess, calibrators, measure, metrics
+from calibrant._solve import summed
 from calibrant.catalog import CALIBRATORS, LOSSES, METRICS
 
 BINARY = {"Beta", "Platt", "Quadratic"}
@@ -182,6 +183,19 @@ def test_two_models_are_compared_elsewhere(place):
     other = Predictions(1.3 * one.logits, one.labels)
     made = metrics.compare(place.predictions(one), place.predictions(other))
     assert str(made) == str(metrics.compare(one, other))
+
+
+def test_a_sum_over_rows_is_made_in_few_steps_there(place):
+    """Each of which is a dozen calls that wait for the card: what fits a cache here would not keep it busy."""
+    x, sizes = torch.ones(20_000, 100), []
+
+    def total(rows: Tensor) -> Tensor:
+        sizes.append(len(rows))
+        return rows.sum(0)
+
+    assert float(summed(total, x)[0]) == float(summed(total, place.take(x))[0]) == 20_000
+    assert len(sizes) == 16 + 1
+    assert sizes[-1] == 20_000
 
 
 def test_a_calibrator_fitted_here_works_there(place):

@@ -24,6 +24,17 @@ def test_a_row_fails_that_loses_more_than_a_third():
 
 
 @pytest.mark.slow
+def test_the_table_of_devices_is_rehearsed_on_the_processor():
+    environment = os.environ | {"PYTHONPATH": "src", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--shapes", "500x4,20x32000", "--rounds", "1"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = [line.split("|")[1:3] for line in done.stdout.splitlines()[2:]]
+    assert [shape.strip() for shape, _ in found] == ["500 x 4"] * 10 + ["20 x 32,000"] * 7
+    assert not any("off" in name for _, name in found)
+
+
+@pytest.mark.slow
 def test_the_command_writes_every_part_and_ours_is_right(tmp_path):
     environment = os.environ | {"PYTHONPATH": "src", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "benchmarks", "--size", "tiny", "--out", str(tmp_path)]

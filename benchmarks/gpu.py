@@ -1,0 +1,99 @@
+"""The same work on the processor and on a GPU: seconds of both, and how many times as fast the GPU is.
+
+    python -m benchmarks.gpu [--device cuda] [--shapes 1000000x10,1000000x1000,100000x128000] [--rounds 3]
+
+Medians, after one call that warms up; the card is waited for. Logits are bfloat16 from 32,000 classes on. Numbers must
+agree, or the row says by how much they do not. What a device cannot hold is left out with its reason. Losses are
+measured by `benchmarks/losses.py`, on either device. `--device cpu` rehearses.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from calibrant import Predictions, calibrators, measure, metrics
+
+SHAPES = "1000000x10,1000000x1000,100000x128000"
+VOCABULARY = 32_000  # classes from which on logits come in half precision, and nothing is learned of each class
+MATRIX = 1000  # classes up to which a matrix is
+
+
+def tasks(k: int) -> dict[str, Callable[[Predictions], float]]:
+    """What is done with predictions of k classes, each ending in one number."""
+    found: dict[str, Callable[[Predictions], float]] = {
+        "nll": lambda p: float(metrics.nll(p)),
+        "ece": lambda p: float(metrics.ece(p)),
+        "sweep_ece": lambda p: float(metrics.sweep_ece(p)),
+        "measure": lambda p: measure(p)["ece"].value,
+        "Summary": lambda p: metrics.Summary.empty().add(p)["nll"],
+        "Temperature": lambda p: float(calibrators.Temperature.fit(p).temperature),
+        "SmoothedTemperature": lambda p: float(calibrators.SmoothedTemperature.fit(p, robust=True).temperature),
+    }
+    if k < VOCABULARY:
+        found["StructuredVector"] = lambda p: calibrators.StructuredVector.fit(p).certificate.after  # pyright: ignore
+    if k < MATRIX:
+        found["auroc"] = lambda p: float(metrics.auroc(p))
+        found["Auto"] = lambda p: calibrators.Auto.fit(p).certificate.after  # pyright: ignore
+    return found
+
+
+def draw(n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Overconfident logits, drawn on the processor, and labels."""
+    g = torch.Generator().manual_seed(0)
+    z = torch.empty(n, k, dtype=torch.bfloat16 if k >= VOCABULARY else torch.float32)
+    y = torch.randint(0, k, (n,), generator=g)
+    for part, own in zip(z.split(max(1, (1 << 24) // k)), y.split(max(1, (1 << 24) // k)), strict=True):
+        part.copy_(2 * torch.randn(part.shape, generator=g))
+        part[torch.arange(len(own)), own] += 6
+    return z, y
+
+
+def seconds(work: Callable[[], float], device: str, rounds: int) -> tuple[float, float]:
+    """Median time, and the number that came out."""
+    took, value = list[float](), work()
+    for _ in range(rounds):
+        began = time.perf_counter()
+        value = work()
+        if device != "cpu":
+            torch.cuda.synchronize()
+        took.append(time.perf_counter() - began)
+    return statistics.median(took), value
+
+
+def row(n: int, k: int, name: str, device: str, rounds: int) -> str:
+    """A line of the table."""
+    z, y = draw(n, k)
+    found = list[tuple[float, float]]()
+    for where in ("cpu", device):
+        there = z.to(where), y.to(where)
+        try:
+            found.append(seconds(lambda there=there: tasks(k)[name](Predictions(*there)), where, rounds))
+        except RuntimeError as error:  # no memory
+            return f"| {n:,} x {k:,} | {name} | {where}: {' '.join(str(error).split())[:80]} | | |"
+    (slow, expected), (fast, value) = found
+    off = abs(value - expected) / max(abs(expected), 1e-12)
+    agrees = "" if off < 1e-6 else f" (off by {off:.0e})"
+    return f"| {n:,} x {k:,} | {name}{agrees} | {slow:.3f} | {fast:.3f} | {slow / fast:.1f} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--shapes", default=SHAPES)
+    parser.add_argument("--rounds", type=int, default=3)
+    chosen = parser.parse_args()
+    if chosen.device != "cpu" and not torch.cuda.is_available():
+        parser.error("there is no GPU here; --device cpu rehearses")
+    print(f"| examples x classes | what | processor s | {chosen.device} s | times as fast |")
+    print("| :-- | :-- | --: | --: | --: |")
+    for shape in chosen.shapes.split(","):
+        n, k = map(int, shape.split("x"))
+        for name in tasks(k):
+            print(row(n, k, name, chosen.device, chosen.rounds), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -129,29 +129,55 @@ def _fold(x, s):
     return s[0]
 
 
+@_inside
+@no_type_check
+def _load(block, m, most):
+    """Turn rows (r, k) into the first columns of m (k, _W), and find the largest of each."""
+    rows, k = block.shape
+    for j in range(k):
+        for i in range(rows):
+            m[j, i] = block[i, j]
+    most[:] = m[0]
+    for j in range(1, k):
+        for i in range(_W):
+            most[i] = m[j, i] if m[j, i] > most[i] else most[i]
+
+
+@_inside
+@no_type_check
+def _odds(m, most, odds):
+    """Exponentials of what is left below the largest, in double precision."""
+    for j in range(len(m)):
+        for i in range(_W):
+            odds[j, i] = _exp(np.float64(m[j, i]) - np.float64(most[i]))
+
+
+@_inside
+@no_type_check
+def _hits(m, most, place, y, right):
+    """Whether the label is the first class that attains the maximum."""
+    k = len(m)
+    for above in range(k):
+        j = k - 1 - above
+        for i in range(_W):
+            place[i] = np.int32(j) if m[j, i] == most[i] else place[i]
+    for i in range(len(right)):
+        right[i] = 1.0 if np.int64(place[i]) == y[i] else 0.0
+
+
 @_compile
 @no_type_check
 def narrow(z, y, index, confidence, right, log_p, brier, entropy, chosen, logs, p):
     """Few classes: what `_softmax.Rows` says of the rows of z (n, k), and all p or log p (k, n)."""
     n, k = z.shape
-    m, most, place = np.zeros((k, _W), z.dtype), np.zeros(_W, z.dtype), np.zeros(_W, z.dtype)
-    classes = np.arange(k).astype(z.dtype)
+    m, most, place = np.zeros((k, _W), z.dtype), np.zeros(_W, z.dtype), np.zeros(_W, np.int32)
     odds, s, x = np.zeros((k, _W)), np.zeros((k, _W)), np.zeros((k, _W))
     total, log = np.ones(_W), np.zeros(_W)
     for first in range(0, n, _W):
         end = min(first + _W, n)
         rows = end - first  # of the last block, the others hold what they held
-        for i in range(rows):
-            top = z[first + i, 0]
-            m[0, i] = top
-            for j in range(1, k):
-                v = z[first + i, j]
-                m[j, i] = v
-                top = v if v > top else top
-            most[i] = top
-        for j in range(k):
-            for i in range(_W):
-                odds[j, i] = _exp(np.float64(m[j, i]) - np.float64(most[i]))
+        _load(z[first:end], m, most)
+        _odds(m, most, odds)
         _tree(odds, s)
         total[:] = s[0]
         if len(log_p) or len(entropy) or logs:
@@ -162,11 +188,7 @@ def narrow(z, y, index, confidence, right, log_p, brier, entropy, chosen, logs, 
                 s[0, i] = 1.0 / total[i]
             confidence[first:end] = s[0, :rows]
         if len(right):
-            for j in range(k - 1, -1, -1):
-                for i in range(_W):
-                    place[i] = classes[j] if m[j, i] == most[i] else place[i]
-            for i in range(rows):
-                right[first + i] = np.float64(place[i] == y[first + i])
+            _hits(m, most, place, y[first:end], right[first:end])
         if len(log_p):
             for i in range(rows):
                 log_p[first + i] = np.float64(m[y[first + i], i]) - np.float64(most[i]) - log[i]

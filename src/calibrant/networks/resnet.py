@@ -168,7 +168,8 @@ def resnet110(classes: int, *, channels: Count = 3, width: Count = 16) -> nn.Mod
 def resnet9(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
     """ResNet-9, whose blocks keep their size and which pools between them (Page 2018, DAWNBench); 6.6 M parameters.
 
-    It pools before it normalizes, as Jordan (2024, arXiv:2404.00498) does: there is less to normalize.
+    Its logits are an eighth of what the last layer says, so that they begin small. It pools before it normalizes, as
+    Jordan (2024, arXiv:2404.00498) does: there is less to normalize.
     """
 
     def layer(inputs: int, outputs: int) -> nn.Sequential:
@@ -183,7 +184,19 @@ def resnet9(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Modul
 
     first = layer(channels, width), pooled(width, 2 * width), block(2 * width)
     last = pooled(2 * width, 4 * width), pooled(4 * width, 8 * width), block(8 * width)
-    return nn.Sequential(*first, *last, nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(8 * width, classes))
+    head = nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(8 * width, classes), _Scaled(1 / 8)
+    return nn.Sequential(*first, *last, *head)
+
+
+class _Scaled(nn.Module):
+    """Multiplies by a constant, which training does not change."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * x
 
 
 class _Added(nn.Module):

@@ -16,6 +16,7 @@ from calibrant.study.store import Store
 from calibrant.types import InputError
 
 FEWEST = 2  # examples of a batch: of a single one some networks cannot learn
+TIMES = 2  # that each is tried
 PATIENCE = 0.5  # seconds of a batch after which no larger one is tried
 
 
@@ -80,7 +81,8 @@ class Trial:
 def tried(run: Run, data: Data) -> Trial:
     """Train on batches that grow to the recipe's own or until one takes a while. Nothing is kept.
 
-    The first, of which much is spent on beginning at all, tells nothing unless there is no other.
+    Each size is tried twice, since the first time much is spent on choosing how to compute it, and the smallest tells
+    nothing unless there is no other.
     """
     from calibrant.study.train import train as training
 
@@ -92,7 +94,7 @@ def tried(run: Run, data: Data) -> Trial:
         n = min(n, most)
         val = splits.val[: -(-n * len(splits.val) // len(splits.train))]
         few = replace(splits, train=splits.train[:n], val=val)
-        seconds = next(training(network, few, losses.cross_entropy, recipe)).seconds
+        seconds = min(next(training(network, few, losses.cross_entropy, recipe)).seconds for _ in range(TIMES))
         if (seconds > PATIENCE and n > FEWEST) or n == most:
             parameters = sum(p.numel() for p in network.parameters())
             return Trial(len(splits.train), parameters, seconds * len(splits.train) / n)

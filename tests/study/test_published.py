@@ -226,7 +226,7 @@ def test_the_same_setting_is_what_it_says():
     (note,) = beside(study(GRID), (2500, 500, 10000)).notes
     assert "published: 45,000 / 5,000 / 10,000 examples; here: 2,500 / 500 / 10,000 examples." in note
     (note,) = beside(study(replace(GRID, seeds=(1, 2)))).notes[1:] or beside(study(replace(GRID, seeds=(1, 2)))).notes
-    assert "published: 1 seeds; here: 2 seeds." in note
+    assert "published: 1 seed; here: 2 seeds." in note
     unknown = Beside(Published.load("mukhoti_2020"), study(GRID))
     (note,) = tables(rows(study(GRID)), unknown.printed, unknown.note)[0].notes
     assert note.endswith("; the same recipe; data are not compared.")

@@ -143,7 +143,8 @@ class Beside:
         own = len({run.seed for run in self.study.runs() if (run.dataset, run.network) == (dataset, network)})
         if self.published.runs in (None, own):
             return [], []
-        return [f"{self.published.runs} seeds"], [f"{own} seeds"]
+        said = [f"{n} seed" if n == 1 else f"{n} seeds" for n in (self.published.runs, own)]
+        return said[:1], said[1:]
 
     def _splits(self, theirs: Method, split: str) -> tuple[list[str], list[str]]:
         """Return how often a validation split is drawn, of either, where it differs."""

@@ -1,4 +1,4 @@
-"""The one place that decides whether compiled kernels work, or torch."""
+"""The one place that decides whether compiled kernels work, or torch, and on how much at a time."""
 
 import importlib
 from concurrent.futures import ThreadPoolExecutor
@@ -6,6 +6,8 @@ from functools import cache
 from typing import Any
 
 from torch import Tensor
+
+LARGE = 1 << 24  # elements that a GPU is given at a time: 128 MB in float64
 
 
 def kernels(x: Tensor) -> Any:
@@ -15,6 +17,11 @@ def kernels(x: Tensor) -> Any:
     A process takes one way for all sizes, so that summaries of any sharding agree to the last bit.
     """
     return _found() if x.device.type == "cpu" else None
+
+
+def at_a_time(x: Tensor, cached: int) -> int:
+    """Return how many elements to work on at a time: what stays in cache here, and on a GPU what keeps it busy."""
+    return cached if x.device.type == "cpu" else max(cached, LARGE)
 
 
 @cache

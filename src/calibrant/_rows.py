@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._fast import kernels
+from calibrant._fast import at_a_time, kernels
 
 MOST = 1 << 20  # hashes that a sketch holds
 DISTINCT = 10  # rows from which two sets of the same counts are no accident
@@ -26,7 +26,7 @@ def hashes(logits: Tensor, labels: Tensor) -> np.ndarray:
         odd = keys.numpy().view(np.uint64)
         fast.hashes(z.contiguous().numpy(), labels.contiguous().numpy(), odd, found)
         return _mixed(found)
-    size, keys = max(1, _CHUNK // k if logits.device.type == "cpu" else 1 << 24), keys.to(logits.device)
+    size, keys = max(1, at_a_time(logits, _CHUNK) // k), keys.to(logits.device)
     for first in range(0, n, size):
         rows = slice(first, min(first + size, n))
         values = logits.new_zeros(rows.stop - first, 2 * words, dtype=torch.float32)

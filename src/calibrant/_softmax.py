@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant._fast import kernels
+from calibrant._fast import at_a_time, kernels
 from calibrant.types import Labels, Logits, PerExample
 
 _CHUNK = 1 << 18  # elements of a chunk in float64: 2 MB, which a core's cache holds
@@ -209,7 +209,7 @@ def _centered(logits: Logits) -> Iterator[tuple[slice, Tensor, int]]:
     """
     n, k = logits.shape
     d, whole = (0, 64) if k < 128 else (1, 16)
-    size = max(1, (_CHUNK if logits.device.type == "cpu" else 1 << 24) // k // whole) * whole
+    size = max(1, at_a_time(logits, _CHUNK) // k // whole) * whole
     rows_of = min(size, -(-n // whole) * whole)
     buffer = torch.empty(rows_of * k, dtype=torch.float64, device=logits.device)
     for first in range(0, n, size):

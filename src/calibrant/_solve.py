@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant._fast import at_a_time
 from calibrant._threads import threads_for
 from calibrant.types import Range
 
 T = TypeVar("T")
-LARGE = 1 << 24  # elements that a GPU is given at a time: 128 MB in float64
 Status = Literal["converged", "at bound", "separable", "not converged", "grid", "closed form"]
 
 
@@ -133,7 +133,7 @@ def summed(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 << 17) -
     Chunks stay in cache and, where they are many, are shared among as many threads as torch may use, each of which
     works alone. On a GPU they are as large as they may be. The order of summation is fixed.
     """
-    elements = elements if arrays[0].device.type == "cpu" else max(elements, LARGE)
+    elements = at_a_time(arrays[0], elements)
     rows = max(1, elements // arrays[0][0].numel())
     if arrays[0].shape[0] <= rows:
         with threads_for(elements):

@@ -100,6 +100,35 @@ def test_a_compiled_risk_is_the_plain_one(monkeypatch):
 
 
 @needs_numba
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("k", [2, 10, 127])
+def test_sums_of_the_predicted_class_need_no_events_and_are_theirs_to_the_last_bit(k, dtype, weighted):
+    z, y = draw(1000, k, dtype)
+    w = torch.arange(len(z)) % 5 + 0.5 if weighted else None
+    p, whole = Predictions(z, y, w), Predictions(z, y, w).events
+    for bins in (15, 1):
+        assert torch.equal(metrics.ece(p, bins=bins), metrics.ece.function(whole, bins=bins))
+        assert ("events" in p.__dict__) == (bins == 1)  # a second question is worth them
+    for metric in (metrics.noise_floor, metrics.debiased_l2, metrics.mce, metrics.sweep_ece):
+        assert torch.equal(metric(Predictions(z, y, w)), metric.function(whole)), metric.__name__
+
+
+@needs_numba
+def test_the_same_sums_are_made_once_and_more_of_them_when_they_are_wanted(monkeypatch):
+    z, y = draw(500, 4)
+    p = Predictions(z, y)
+    metrics.noise_floor(p)
+    monkeypatch.setattr(_fast._found(), "top_sums", None)
+    metrics.mce(p), metrics.ece(p)
+    assert "events" not in p.__dict__
+    again = Predictions(z, y)
+    again.outcomes  # noqa: B018
+    metrics.ece(again)  # what one pass has said needs no other
+    assert isinstance(again.judged, Events)
+
+
+@needs_numba
 @pytest.mark.parametrize("bins", [1, 7, 10, 15, 100])
 def test_confidences_at_the_edges_fall_into_the_same_bins(monkeypatch, bins):
     edges = np.linspace(0, 1, bins + 1)

@@ -1,8 +1,9 @@
 """The one place that bins: events, sorted into ties or bins, hold what was said against what happened."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -136,8 +137,25 @@ class Ties:
         return self.mass * self.value * (1 - self.value)
 
 
+class Judged:
+    """What calibration metrics need of events, whether every one of them is known or only their sums."""
+
+    @cached_property
+    def ties(self) -> Ties:
+        """Sorted and grouped by confidence."""
+        raise NotImplementedError
+
+    def moments(self, bins: int) -> "Moments":
+        """Sums over bins of equal width."""
+        raise NotImplementedError
+
+    def equal_width(self, bins: int) -> "Bins":
+        """Bins of equal width."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, eq=False)
-class Events:
+class Events(Judged):
     """One event per example: the probability it was given, whether it happened, and how often it counts."""
 
     confidence: PerExample
@@ -166,22 +184,19 @@ class Events:
         return known[bins]
 
     def _sums(self, bins: int) -> "Moments":
-        mass, _, _, gap, gap_square, variance = self._totals(bins, 6)
         sums = None
         if self.clusters is not None:
             c, w = self.confidence, self.weights
             often = torch.ones_like(c) if w is None else w.to(c)
             index = equal_width_index(bins, c)
             sums = ClusterSums.of(self.clusters, index, bins, often, c, often * (self.happened - c))
-        return Moments(mass, gap, gap_square, variance, sums)
+        return Moments.of(self.totals(bins, 6), sums)
 
     def equal_width(self, bins: int) -> "Bins":
         """Bins of equal width."""
-        mass, said, came = self._totals(bins, 3)
-        edges = equal_width_edges(bins).to(mass.device)
-        return Bins(edges, mass / mass.sum(), said / mass, came / mass, mass.round().long())
+        return Bins.of_totals(self.totals(bins, 3))
 
-    def _totals(self, bins: int, parts: int) -> Tensor:
+    def totals(self, bins: int, parts: int) -> Tensor:
         """Per bin of equal width (6 b): mass, sums of c, of what happened, of u = c - happened, u^2 and c (1 - c).
 
         Of the first parts only, where no more was asked for so far.
@@ -215,23 +230,55 @@ class Moments:
     variance: PerBin  # of the number of events, if every confidence is true
     clusters: ClusterSums | None = None  # in the bins that are not empty
 
+    @classmethod
+    def of(cls, totals: Tensor, clusters: ClusterSums | None = None) -> "Moments":
+        """Of `Events.totals`."""
+        mass, _, _, gap, gap_square, variance = totals
+        return cls(mass, gap, gap_square, variance, clusters)
 
-@runtime_checkable
-class Judged(Protocol):
-    """What calibration metrics need of events, whether every one of them is known or only their sums."""
 
-    @property
-    def ties(self) -> Any:
-        """`Ties`: sorted and grouped by confidence."""
-        ...
+@dataclass(frozen=True, eq=False)
+class Unmade(Judged):
+    """Events of the predicted class that are not made while all that is asked for are sums over one number of bins.
+
+    These one pass over the logits adds up, to the last bit as they are of the events.
+    """
+
+    logits: Tensor
+    labels: Tensor
+    weights: PerExample | None
+    made: Callable[[], Events]
+    known: dict[int, Tensor]  # `Events.totals`
+
+    @staticmethod
+    def possible(logits: Tensor) -> bool:
+        """Whether there is such a pass."""
+        plain = logits.dtype in (torch.float32, torch.float64) and logits.is_contiguous()
+        fast = kernels(logits) if plain else None
+        return fast is not None and logits.shape[1] < fast.WIDE
+
+    @cached_property
+    def ties(self) -> Ties:
+        """Sorted and grouped by confidence."""
+        return self.made().ties
 
     def moments(self, bins: int) -> Moments:
         """Sums over bins of equal width."""
-        ...
+        return Moments.of(self._totals(bins, 6))
 
     def equal_width(self, bins: int) -> "Bins":
         """Bins of equal width."""
-        ...
+        return Bins.of_totals(self._totals(bins, 3))
+
+    def _totals(self, bins: int, parts: int) -> Tensor:
+        if not self.known:
+            w = self.logits.new_zeros(0) if self.weights is None else self.weights
+            found = self.known[bins] = torch.zeros(parts, bins, dtype=torch.float64)
+            columns = (self.logits.detach(), self.labels.contiguous(), w.double().contiguous())
+            edges = equal_width_edges(bins).numpy()
+            kernels(found).top_sums(*(x.numpy() for x in columns), edges, found.numpy())
+        found = self.known.get(bins)
+        return self.made().totals(bins, parts) if found is None or len(found) < parts else found[:parts]
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,6 +350,13 @@ class Bins:
             accuracy=correct / mass,
             count=mass.round().long(),
         )
+
+    @classmethod
+    def of_totals(cls, totals: Tensor) -> "Bins":
+        """Bins of equal width, of the first three of `Events.totals`."""
+        mass, said, came = totals
+        edges = equal_width_edges(len(mass)).to(mass.device)
+        return cls(edges, mass / mass.sum(), said / mass, came / mass, mass.round().long())
 
     @classmethod
     def of_sums(cls, edges: Tensor, mass: PerBin, happened: PerBin, gap: PerBin) -> "Bins":

@@ -303,34 +303,67 @@ def _bins(c, edges, index):
             index[i] = _bin(c[i], edges)
 
 
+@_inside
+@no_type_check
+def _add(c, happened, w, edges, index, block):
+    """Add a block of rows to the sums of `sums`; four rows that follow each other are summed up apart: an addition need
+    not wait for the one before.
+    """
+    _bins(c, edges, index)
+    for i in range(len(c)):
+        said, came, mass = c[i], happened[i], w[i] if len(w) else 1.0
+        b = np.uint64(4) * index[i] + np.uint64(i & 3)
+        block[b, 0] += mass
+        block[b, 1] += mass * said
+        block[b, 2] += mass * came
+        if block.shape[1] > 3:
+            u = said - came
+            block[b, 3] += mass * u
+            block[b, 4] += mass * (u * u)
+            block[b, 5] += mass * (said * (1 - said))
+
+
+@_inside
+@no_type_check
+def _close(block, total):
+    """Add the sums of many rows to those of all."""
+    for b in range(len(block)):
+        total[:, b // 4] += block[b]
+    block[:] = 0.0
+
+
 @_compile
 @no_type_check
 def sums(c, happened, w, edges, total):
-    """Per bin of equal width: the mass, sums of c and of what happened; then, if wanted, u, u^2, c (1 - c), u = c - a.
-
-    Four rows that follow each other are summed up apart: an addition need not wait for the one before.
-    """
-    bins = len(edges) - 1
-    index = np.zeros(_W, np.uint64)
-    block = np.zeros((4 * bins, len(total)))
+    """Per bin of equal width: mass, sums of c and of what happened; then of u = c - a, u^2 and c (1 - c), if wanted."""
+    index, block = np.zeros(_W, np.uint64), np.zeros((4 * (len(edges) - 1), len(total)))
     for first in range(0, len(c), _W):
         end = min(first + _W, len(c))
-        _bins(c[first:end], edges, index)
-        for i in range(end - first):
-            said, came, mass = c[first + i], happened[first + i], w[first + i] if len(w) else 1.0
-            b = np.uint64(4) * index[i] + np.uint64(i & 3)
-            block[b, 0] += mass
-            block[b, 1] += mass * said
-            block[b, 2] += mass * came
-            if len(total) > 3:
-                u = said - came
-                block[b, 3] += mass * u
-                block[b, 4] += mass * (u * u)
-                block[b, 5] += mass * (said * (1 - said))
+        _add(c[first:end], happened[first:end], w[first:end], edges, index, block)
         if end % _BLOCK == 0 or end == len(c):
-            for b in range(4 * bins):
-                total[:, b // 4] += block[b]
-            block[:] = 0.0
+            _close(block, total)
+
+
+@_compile
+@no_type_check
+def top_sums(z, y, w, edges, total):
+    """The `sums` of what `narrow` says of the predicted class, nothing of which is kept."""
+    n, k = z.shape
+    m, most, place = np.zeros((k, _W), z.dtype), np.zeros(_W, z.dtype), np.zeros(_W, np.int32)
+    odds, s, c, right = np.zeros((k, _W)), np.zeros((k, _W)), np.zeros(_W), np.zeros(_W)
+    index, block = np.zeros(_W, np.uint64), np.zeros((4 * (len(edges) - 1), len(total)))
+    for first in range(0, n, _W):
+        end = min(first + _W, n)
+        rows = end - first
+        _load(z[first:end], m, most)
+        _odds(m, most, odds)
+        _tree(odds, s)
+        for i in range(_W):
+            c[i] = 1.0 / s[0, i]
+        _hits(m, most, place, y[first:end], right[:rows])
+        _add(c[:rows], right[:rows], w[first:end], edges, index, block)
+        if end % _BLOCK == 0 or end == n:
+            _close(block, total)
 
 
 @_compile

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from calibrant import _rows, _softmax, io
 from calibrant._arrays import arrays_of
-from calibrant._bins import Events
+from calibrant._bins import Events, Judged, Unmade
 from calibrant._columns import ROLES
 from calibrant._door import (
     CORRECTNESS,
@@ -341,6 +341,16 @@ class Predictions:
             said = _softmax.one_class(self.logits, self.of) if known is None else known.probability
             return Events(said, (self.labels == self.of).double(), self.weights, self.clusters)
         return Events(*self._top_label, self.weights, self.clusters)
+
+    @property
+    def judged(self) -> Judged:
+        """The events, or what stands for them where no more of them is needed than sums, such as those of bins."""
+        if self.of != "top" or self.clusters is not None or {"events", "outcomes"} & self.__dict__.keys():
+            return self.events
+        if not Unmade.possible(self.logits):
+            return self.events
+        known = self.__dict__.setdefault("_known", {})
+        return Unmade(self.logits, self.labels, self.weights, lambda: self.events, known)
 
     @property
     def _top_label(self) -> tuple[Tensor, Tensor]:

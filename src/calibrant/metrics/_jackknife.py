@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from calibrant._bins import CELLS, Bins, Events, Moments, Ties, equal_width_edges, equal_width_index, odds_cell
+from calibrant._bins import CELLS, Bins, Events, Judged, Moments, Ties, equal_width_edges, equal_width_index, odds_cell
 
 MOST = CELLS  # distinct confidences up to which each keeps its own place
 
@@ -58,8 +58,8 @@ class Jackknife:
 
 
 @dataclass(frozen=True, eq=False)
-class Without:
-    """What is judged when one group is left out; it is read like events."""
+class Without(Judged):
+    """What is judged when one group is left out."""
 
     all: Jackknife
     left_out: int

@@ -98,7 +98,7 @@ class Metric(Generic[P]):
             if self.takes == "events" and p.of == "classes":
                 parts = [self.function(p.judging(j).events, **chosen) for j in range(p.k)]
                 return torch.stack(parts).mean()
-            return self.of_view(self.view(p), **chosen)
+            return self.of_view(p.judged if self.of_sums else self.view(p), **chosen)
 
     def view(self, p: Predictions) -> Predictions | Events:
         """What of the predictions the metric is a function of."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._bins import Bins, ClusterSums, Moments, Ties, equal_width_edges, equal_width_index
+from calibrant._bins import Bins, ClusterSums, Judged, Moments, Ties, equal_width_edges, equal_width_index
 from calibrant.catalog import METRICS
 from calibrant.metrics._results import Interval, gap_interval_of, mean_of_clusters, quantile, share_of_clusters, wilson
 from calibrant.predictions import Predictions
@@ -44,7 +44,7 @@ SHARES = {  # metrics that are one sum as a share of another
 }
 
 
-class Sums:
+class Sums(Judged):
     """What is read from sums over bins of equal width, and over bins of sets of clusters."""
 
     SLOTS: ClassVar[int] = 64  # sets that clusters are joined in

@@ -34,6 +34,28 @@ def test_the_table_of_devices_is_rehearsed_on_the_processor():
     assert not any("off" in name for _, name in found)
 
 
+def test_the_mean_over_draws_says_who_is_hurt():
+    """A model said 90 % of what is right half of the time, another what was true: one gains, the other is hurt by some
+    draws of 20 examples, and 400 draws of that would tell.
+    """
+    problems, stated = importlib.import_module("benchmarks._problems"), importlib.import_module("benchmarks.stated")
+    rng, drawn = np.random.default_rng(0), []
+    for name, right in ("boastful", 0.5), ("honest", 0.9):
+        for draw in range(4):
+            parts = [rng.random(n) < right for n in (20, 2000)]
+            parts[0][:2] = True, False
+            predictions = [problems._log_probs(np.tile([0.1, 0.9], (len(y), 1)), y) for y in parts]
+            drawn.append(problems.Problem(f"stated: {name} #{draw}", 20, *predictions))
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in stated.table(drawn).splitlines()]
+    found = dict(zip(lines[0], lines[2], strict=True))
+    assert (found["n"], found["models"], found["draws of each"]) == ("20", "2", "4")
+    log_loss = {p: -p * np.log(0.9) - (1 - p) * np.log(0.1) for p in (0.5, 0.9)}
+    assert float(found["as they came"]) == pytest.approx(np.mean(list(log_loss.values())), abs=0.03)
+    assert float(found["Auto"]) < float(found["as they came"]) - 0.15
+    assert lines[2][8] in {"0.0 %", "50.0 %"}
+    assert float(lines[2][9]) <= float(lines[2][11]) < 0.5  # the worst mean is no worse than the worst draw
+
+
 @pytest.mark.slow
 def test_the_command_writes_every_part_and_ours_is_right(tmp_path):
     environment = os.environ | {"PYTHONPATH": "src", "OMP_NUM_THREADS": "1"}

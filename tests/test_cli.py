@@ -275,6 +275,13 @@ def test_refusals_reach_the_shell(files):
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
+def test_garbage_is_looked_for_again_once_all_is_loaded():
+    code = "import gc, sys; from calibrant.cli._common import load; load(); n = gc.get_freeze_count(); load(); "
+    code += "print(gc.isenabled(), n > 100_000, gc.get_freeze_count() <= n, 'calibrant.assessment' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.stdout == "True True True True\n", done.stderr
+
+
 def test_version_and_help():
     assert calibrant("--version").stdout.startswith("calibrant ")
     assert "assess" in calibrant("--help").stdout

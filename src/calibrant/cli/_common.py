@@ -1,5 +1,6 @@
 """What commands share: options, the console, and writing what they made."""
 
+import gc
 import shlex
 import sys
 from collections.abc import Callable, Generator, Iterable
@@ -20,6 +21,25 @@ With = Annotated[
     list[str] | None,
     typer.Option("--with", help="A file (mine.py) or package of your own methods, to be imported first."),
 ]
+
+
+def load() -> None:
+    """Load what works on predictions, once. None of it is garbage: not to look for any, here and at the end, saves as
+    much time as measuring a small file takes.
+    """
+    if "torch" in sys.modules:
+        return
+    gc.disable()
+    try:
+        import torch
+
+        from calibrant import assessment  # noqa: F401  # pyright: ignore[reportUnusedImport]
+        from calibrant._fast import kernels
+
+        kernels(torch.empty(0))
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def include(sources: Iterable[str] | None) -> None:

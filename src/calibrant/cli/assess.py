@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calibrant.cli._columns import with_columns
-from calibrant.cli._common import With, command, include, out, say, status, write
+from calibrant.cli._common import With, command, include, load, out, say, status, write
 
 if TYPE_CHECKING:
     from calibrant import Predictions
@@ -79,6 +79,7 @@ def assess_(
     with NAME_labels.npy; tables (.csv, .tsv, .jsonl, .parquet, .arrow, packed with .gz or .zst, a folder of them, or
     a pattern in quotes) with columns label and prob_cat, prob_dog, ..., logit_..., or confidence and correct.
     """
+    load()
     import calibrant
     from calibrant import assessment
     from calibrant.types import InputError
@@ -142,6 +143,7 @@ def measure_(
 
     The formats of files are those of `calibrant assess`.
     """
+    load()
     import calibrant
     from calibrant.assessment import saved, summary_of
 
@@ -181,6 +183,7 @@ def apply_(
     Of arrays, calibrated logits are written. A table keeps its columns and rows, and gains calibrated_... with the
     probability of each class and, of classes, `predicted`.
     """
+    load()
     from calibrant.assessment import apply_to_file
 
     include(with_)

@@ -9,7 +9,7 @@ import torch
 
 from calibrant import Predictions, _fast, _rows, _softmax, measure, metrics
 from calibrant._bins import Events, Ties
-from calibrant.calibrators import Temperature, _grid, _scaling
+from calibrant.calibrators import Temperature, _grid, _isotonic, _scaling
 
 needs_numba = pytest.mark.skipif(_fast._found() is None, reason="numba is not installed, or switched off")
 
@@ -88,6 +88,17 @@ def test_a_compiled_summary_is_the_plain_one_to_the_last_bit(monkeypatch, weight
     plain = metrics.Summary.empty(of=of).add(p) + metrics.Summary.empty(of=of).add(p[:77])
     assert torch.equal(fast.sums, plain.sums)
     assert torch.equal(fast.cells, plain.cells)
+
+
+@needs_numba
+@pytest.mark.parametrize("n", [1, 2, 50, 1000])
+def test_a_compiled_sweep_of_venn_abers_is_the_plain_one(monkeypatch, n):
+    rng = np.random.default_rng(n)
+    weight = rng.integers(1, 6, n) * rng.choice([1.0, 0.3], n)
+    mean = rng.binomial(5, np.linspace(0.1, 0.9, n)) / 5
+    fast = _isotonic._with_one_more(mean, weight)
+    monkeypatch.setattr(_isotonic, "kernels", lambda x: None)
+    np.testing.assert_allclose(fast, _isotonic._with_one_more(mean, weight), rtol=1e-12)
 
 
 @needs_numba

@@ -86,3 +86,19 @@ def test_onnxruntime_gives_the_same_probabilities(module, inputs, tmp_path):
     for x in inputs, 20 * inputs[:3]:
         (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
         torch.testing.assert_close(probs(found), probs(module(x).detach()), rtol=0, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_step_function_is_exported_with_what_mixes_it(tmp_path):
+    """Of two classes, Auto mixes VennAbers with the others where there is a step, at odds of e here."""
+    g = torch.Generator().manual_seed(0)
+    s = 3 * torch.randn(2000, generator=g)
+    y = torch.where(s.abs() < 1, torch.randint(0, 2, (2000,), generator=g), (s > 0).long())
+    z = torch.stack([-s / 2, s / 2], 1)
+    stack = CALIBRATORS.resolve("Auto")(z, y)
+    assert "VennAbers" in stack.names
+    for fitted in stack, CALIBRATORS.resolve("VennAbers")(z, y):
+        module = Calibrated(torch.nn.Linear(5, 2), fitted).eval()
+        x = 3 * torch.randn(7, 5, generator=g)
+        assert PAGE["_exported"](module, x)
+        assert PAGE["_onnx"](module, x, tmp_path / "model.onnx")

@@ -422,6 +422,40 @@ def area(packed):
     return twice / (2.0 * pairs) if pairs else np.nan
 
 
+@_inside
+@no_type_check
+def _turn(ax, ay, bx, by, cx, cy):
+    return (bx - ax) * (cy - by) - (by - ay) * (cx - bx)
+
+
+@_compile
+@no_type_check
+def one_more(w, s, found):
+    """As `calibrators._isotonic._with_one_more` has it."""
+    n = len(w)
+    cx, cy = np.empty(n + 2), np.empty(n + 2)  # corners
+    cx[0], cy[0], top = -1.0, -1.0, 1
+    x, y = 0.0, 0.0
+    for i in range(n + 1):
+        if i:
+            x, y = x + w[i - 1], y + s[i - 1]
+        while top > 1 and _turn(cx[top - 2], cy[top - 2], cx[top - 1], cy[top - 1], x, y) <= 0:
+            top -= 1
+        cx[top], cy[top], top = x, y, top + 1
+    cx[:top], cy[:top] = cx[:top][::-1].copy(), cy[:top][::-1].copy()
+    px, py = -1.0, -1.0
+    for i in range(n):
+        x0, y0, x1, y1 = cx[top - 1], cy[top - 1], cx[top - 2], cy[top - 2]
+        found[i] = (y1 - y0) / (x1 - x0)
+        px, py = px + w[i], py + s[i]
+        if (py - y0) * (x1 - x0) >= (y1 - y0) * (px - x0):
+            continue
+        top -= 1
+        while top > 1 and _turn(px, py, cx[top - 1], cy[top - 1], cx[top - 2], cy[top - 2]) <= 0:
+            top -= 1
+        cx[top], cy[top], top = px, py, top + 1
+
+
 @_compile
 @no_type_check
 def deposit(value, gap, grid):

@@ -23,6 +23,7 @@ from calibrant.calibrators import (
     StructuredMatrix,
     StructuredVector,
     Vector,
+    VennAbers,
     _monotone,
 )
 from calibrant.calibrators._affine import NEARLY, Affine, Frame, _exact_coordinates, fit_affine
@@ -48,6 +49,7 @@ ALONE = {
     "Platt": Platt.fit,
     "Beta": Beta.fit,
     "Quadratic": Quadratic.fit,
+    "VennAbers": VennAbers.fit,
     "Monotone": Monotone.fit,
     "Monotone then StructuredMatrix": chained,
     "Vector(ridge=0.1)": partial(Vector.fit, ridge=0.1),
@@ -60,7 +62,7 @@ ALONE = {
 def test_members_of_auto_are_what_each_would_be_if_fitted_alone(k, weighted):
     p, fresh = draw(120, k, weighted=weighted), draw(50, k, 1).logits
     stack = Auto.fit(p, folds=2)
-    assert len(stack.candidates) == 7
+    assert len(stack.candidates) == (8 if k == 2 else 7)
     for one in stack.candidates[1:]:
         alone = float(metrics.nll(cross_fitted(ALONE[one.name], p, folds=2)))
         assert one.held_out == pytest.approx(alone, abs=1e-4)

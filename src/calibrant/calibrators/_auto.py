@@ -17,6 +17,7 @@ from calibrant.calibrators._apply import certified, its_classes, keeping_if, kee
 from calibrant.calibrators._binary import beta, platt, quadratic
 from calibrant.calibrators._compose import Chain
 from calibrant.calibrators._fit import Solution, certify, fits, mean_of
+from calibrant.calibrators._isotonic import venn_abers
 from calibrant.calibrators._monotone import monotone
 from calibrant.calibrators._scaling import Found
 from calibrant.calibrators._structured import (
@@ -99,6 +100,7 @@ FAMILIES = (
     Family("Platt", lambda x, start: platt(x.p, start), handicap=1.0, classes="two"),
     Family("Beta", lambda x, start: beta(x.p, start), handicap=1.0, classes="two"),
     Family("Quadratic", lambda x, start: quadratic(x.p, start), handicap=1.0, classes="two"),
+    Family("VennAbers", lambda x, _: venn_abers(x.p), handicap=math.inf, classes="two"),
     Family(
         "Monotone then StructuredMatrix",
         lambda x, start: structured_matrix(x, start, robust=True),
@@ -199,24 +201,25 @@ class Auto:
     r"""Out-of-fold stack of the best families: nothing to choose, and made not to hurt.
 
     The members go from no change at all to a matrix: the probabilities as they are and SmoothedTemperature; of two
-    classes StructuredVector, StructuredMatrix, Platt, Beta and Quadratic; of more Monotone, Monotone then
+    classes StructuredVector, StructuredMatrix, Platt, Beta, Quadratic and VennAbers; of more Monotone, Monotone then
     StructuredMatrix, and Vector and Matrix with little penalty and Vector with none; with `accuracy_preserving=True`
     only those that keep every prediction. Each predicts every example from a fit to the other folds, and weights are
     found for which a mixture of these predictions has the least NLL; the members are then fitted to all examples. Of
     more than two classes it is $\sum_m w_m p_m$, with w on the simplex, and of two the log-odds are mixed, $\sum_m w_m
     s_m$, $w \ge 0$, which may go beyond each of them. Both are convex problems.
 
-    Caution stands in four places. Temperatures are robust and near 1 where little is known: one example that was
-    called impossible carries none of them away. What one would believe of each member by itself, $w^0_m \propto
-    \exp(-d_m / s_m - h_m)$, counts as a few examples do, with $d_m$ the mean out-of-fold NLL by which it lies behind
-    the best of those without a handicap and $s_m^2$ the squared standard error of that, plus $1/n^2$ for an example
-    yet unseen: what cannot be told apart from the best, the probabilities as they are perhaps, has its share. The
-    handicap $h_m$ is what can overfit: 1 for Monotone then StructuredMatrix, 3 for Vector and Matrix, and $\sqrt{1000
-    / n}$ for Platt, Beta and Quadratic. It adds $-5 \sum_m w^0_m \log w_m$ to the log loss of more than two classes,
-    and $40 \lVert w - w^0 \rVert^2$ to that of two. Since all weight on one member is among the choices, for two
-    classes the out-of-fold NLL is at most 80/n above that of the probabilities as they are, which are smoothed by one
-    uniform example in n, at most $\log(1 + 1/n)$ more. And of two classes, log-odds beyond all that it was fitted on
-    move on by no more than they did before: no slope found there is steeper than 1.
+    Caution stands in four places. Temperatures are robust and near 1 where little is known: one example that was called
+    impossible carries none of them away. What one would believe of each member by itself, $w^0_m \propto \exp(-d_m /
+    s_m - h_m)$, counts as a few examples do, with $d_m$ the mean out-of-fold NLL by which it lies behind the best of
+    those without a handicap and $s_m^2$ the squared standard error of that, plus $1/n^2$ for an example yet unseen:
+    what cannot be told apart from the best, the probabilities as they are perhaps, has its share. The handicap $h_m$ is
+    what can overfit: 1 for Monotone then StructuredMatrix, 3 for Vector and Matrix, $\sqrt{1000 / n}$ for Platt, Beta
+    and Quadratic; nothing is believed of VennAbers, which assumes no shape, but what the other folds' examples show. It
+    adds $-5 \sum_m w^0_m \log w_m$ to the log loss of more than two classes, and $40 \lVert w - w^0 \rVert^2$ to that
+    of two. Since all weight on one member is among the choices, for two classes the out-of-fold NLL is at most 80/n
+    above that of the probabilities as they are, which are smoothed by one uniform example in n, at most $\log(1 + 1/n)$
+    more. And of two classes, log-odds beyond all that it was fitted on move on by no more than they did before: no
+    slope found there is steeper than 1.
 
     A member for which the data are too few is left out, as is a matrix that would take minutes (always so above 562
     classes), and `left_out` says why; one of weight below .001 is not carried along. `print` shows the weights, the

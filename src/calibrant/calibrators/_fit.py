@@ -33,6 +33,7 @@ class Solution(Generic[C]):
     slack: float = 0.0  # by which it may be worse than the identity
     clips: bool = False  # whether probabilities of 0 are taken for tiny ones, and counted
     search: Any = None  # what a search nearby may begin with
+    criterion: str = "nll"  # what it made least
 
     def certified(self, p: Predictions) -> C:
         """The map with its certificate."""
@@ -40,6 +41,7 @@ class Solution(Generic[C]):
             self.map,
             p,
             self.status,
+            criterion=self.criterion,
             gradient=self.gradient,
             iterations=self.iterations,
             standard_error=self.standard_error,

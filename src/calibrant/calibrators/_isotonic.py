@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from calibrant._bins import Ties
+from calibrant._fast import kernels
 from calibrant._solve import Certificate
 from calibrant.calibrators._apply import certified, its_classes, keeping
-from calibrant.calibrators._fit import certify, fits
+from calibrant.calibrators._fit import Solution, certify, fits
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
 from calibrant.types import Logits, Positive, Range, Shares, Starts
@@ -115,15 +116,7 @@ class VennAbers:
     @fits
     def fit(cls, p: Predictions) -> "VennAbers":
         """Find p0 and p1 for every possible new probability, in one sort and two sweeps for each class."""
-        points: list[tuple[Tensor, ...]] = []
-        for j, p_j in enumerate(p.logits.double().softmax(-1).T):
-            x, mean, weight = _ties(p_j, (p.labels == j).double(), p.weights)
-            high = _with_one_more(mean, weight)
-            low = 1 - _with_one_more(1 - mean[::-1], weight[::-1])[::-1]
-            points.append(tuple(torch.from_numpy(v.copy()).to(p_j) for v in (x, low, high)))
-        x, low, high = (torch.cat(part) for part in zip(*points, strict=True))
-        fitted = cls(x, low, high, _starts([len(part[0]) for part in points], x))
-        return certify(fitted, p, "closed form", criterion="brier")
+        return venn_abers(p).certified(p)
 
     @its_classes(lambda self: len(self.start) - 1)
     def interval(self, logits: Logits) -> tuple[Logits, Logits]:
@@ -135,8 +128,8 @@ class VennAbers:
             x, p_j = self.p[a:b], p_j.contiguous()
             below = torch.cat([x.new_zeros(1), self.low[a:b]])
             above = torch.cat([self.high[a:b], x.new_ones(1)])
-            lows.append(below[torch.searchsorted(x, p_j, right=True)])
-            highs.append(above[torch.searchsorted(x, p_j)])
+            lows.append(below[_rank(x, p_j, right=True)])
+            highs.append(above[_rank(x, p_j)])
         return torch.stack(lows, 1), torch.stack(highs, 1)
 
     @its_classes(lambda self: len(self.start) - 1)
@@ -144,6 +137,26 @@ class VennAbers:
         """Return log p."""
         low, high = self.interval(logits)
         return _log_shares(high / (1 - low + high)).to(logits.dtype)
+
+
+def venn_abers(p: Predictions) -> Solution[VennAbers]:
+    """Fit to predictions; one class after the other."""
+    points: list[tuple[Tensor, ...]] = []
+    for j, p_j in enumerate(p.logits.double().softmax(-1).T):
+        x, mean, weight = _ties(p_j, (p.labels == j).double(), p.weights)
+        high = _with_one_more(mean, weight)
+        low = 1 - _with_one_more(1 - mean[::-1], weight[::-1])[::-1]
+        points.append(tuple(torch.from_numpy(v.copy()).to(p_j) for v in (x, low, high)))
+    x, low, high = (torch.cat(part) for part in zip(*points, strict=True))
+    fitted = VennAbers(x, low, high, _starts([len(part[0]) for part in points], x))
+    return Solution(fitted, "closed form", criterion="brier")
+
+
+def _rank(x: Tensor, at: Tensor, *, right: bool = False) -> Tensor:
+    """How many of the rising x lie below, or with `right` at or below; counted one by one where no runtime searches."""
+    if torch.compiler.is_exporting():
+        return (x <= at[:, None] if right else x < at[:, None]).sum(1)
+    return torch.searchsorted(x, at, right=right)
 
 
 def interpolated(x: Tensor, value: Tensor, at: Tensor) -> Tensor:
@@ -187,6 +200,10 @@ def _with_one_more(mean: np.ndarray, weight: np.ndarray) -> np.ndarray:
     The fit is the slope of the greatest convex minorant of the cumulative sums; moving the added example up by one
     point changes a single corner of the diagram, so that the whole sweep costs no more than one fit.
     """
+    if fast := kernels(torch.empty(0)):
+        found = np.empty(len(weight))
+        fast.one_more(np.ascontiguousarray(weight), mean * weight, found)
+        return found
     w, s = weight.tolist(), (mean * weight).tolist()
     px, py = -1.0, -1.0  # the point before the added example; it ends at the origin
     corners = [(px, py)]  # of the minorant, from right to left once reversed

@@ -97,7 +97,7 @@ def test_a_step_function_is_exported_with_what_mixes_it(tmp_path):
     z = torch.stack([-s / 2, s / 2], 1)
     stack = CALIBRATORS.resolve("Auto")(z, y)
     assert "VennAbers" in stack.names
-    for fitted in stack, CALIBRATORS.resolve("VennAbers")(z, y):
+    for fitted in stack, *(CALIBRATORS.resolve(name)(z, y) for name in ("VennAbers", "SharedIsotonic")):
         module = Calibrated(torch.nn.Linear(5, 2), fitted).eval()
         x = 3 * torch.randn(7, 5, generator=g)
         assert PAGE["_exported"](module, x)

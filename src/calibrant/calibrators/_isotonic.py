@@ -154,8 +154,8 @@ def venn_abers(p: Predictions) -> Solution[VennAbers]:
 
 def _rank(x: Tensor, at: Tensor, *, right: bool = False) -> Tensor:
     """How many of the rising x lie below, or with `right` at or below; counted one by one where no runtime searches."""
-    if torch.compiler.is_exporting():
-        return (x <= at[:, None] if right else x < at[:, None]).sum(1)
+    if torch.onnx.is_in_onnx_export():
+        return (x <= at[..., None] if right else x < at[..., None]).sum(-1)
     return torch.searchsorted(x, at, right=right)
 
 
@@ -163,7 +163,7 @@ def interpolated(x: Tensor, value: Tensor, at: Tensor) -> Tensor:
     """Piecewise linear through (x, value), constant beyond; x rises strictly."""
     if len(x) == 1:
         return value.expand_as(at)
-    right = torch.searchsorted(x, at.contiguous()).clamp(1, len(x) - 1)
+    right = _rank(x, at.contiguous()).clamp(1, len(x) - 1)
     t = ((at - x[right - 1]) / (x[right] - x[right - 1])).clamp(0, 1)
     return torch.lerp(value[right - 1], value[right], t)
 

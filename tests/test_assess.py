@@ -552,3 +552,20 @@ def test_many_classes_take_the_memory_of_a_few_copies_of_the_logits():
         [sys.executable, "-c", WIDE], check=True, capture_output=True, text=True, env=os.environ | plain
     )
     assert float(done.stdout) < 7.5
+
+
+def test_who_says_0_is_not_chosen_by_luck():
+    """Of stated confidences, all of 40 % happened to be wrong: a bin says 0, and NLL is finite until one is right."""
+    g = torch.Generator().manual_seed(0)
+
+    def draw(n, least):
+        said = torch.tensor([0.4, 0.6, 0.9])[torch.randint(0, 3, (n,), generator=g)]
+        true = torch.where(said == 0.4, least, torch.where(said == 0.6, 0.95, 0.5))
+        return Predictions.from_confidence(said, (torch.rand(n, generator=g) < true).long())
+
+    val = draw(600, 0.0)
+    assert math.isfinite(metrics.nll(calibrators.cross_fit("HistogramBinning", val)))  # and less than that of any other
+    found = assess(val, draw(2000, 0.01), ["Identity", "StructuredMatrix", "HistogramBinning"])
+    assert found.held_out["HistogramBinning"] == math.inf
+    assert found.chosen == "StructuredMatrix"
+    assert math.isfinite(found.values["StructuredMatrix"]["nll"])

@@ -185,7 +185,10 @@ def _costs_accuracy(changes: Comparison | None) -> bool:
 def _held_out(
     candidates: Sequence[Candidate], fitted: Mapping[str, Any], val: Predictions, folds: int, tell: Progress
 ) -> dict[str, float]:
-    """NLL on held-out folds of the fitting data; nan where there are too few, or where none is honest."""
+    """NLL on held-out folds of the fitting data; nan where there are too few, or where none is honest.
+
+    Infinite is that of who newly calls a class impossible, though it may not have come true yet: some day it will.
+    """
     most = len(val) if val.clusters is None else len(val.clusters.unique())
     if most < 2:
         return {}
@@ -197,7 +200,9 @@ def _held_out(
         elif math.isfinite(own) and c.ready is None:  # one that has held out examples itself
             found[c.name] = own
         else:
-            found[c.name] = float(_metrics.nll(c.out_of_fold(val.double(), fitted[c.name], min(folds, most), tell)))
+            after = c.out_of_fold(val.double(), fitted[c.name], min(folds, most), tell)
+            impossible = bool((after.logits.isneginf() & ~val.logits.isneginf()).any())
+            found[c.name] = math.inf if impossible else float(_metrics.nll(after))
     return found
 
 

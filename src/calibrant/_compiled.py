@@ -9,7 +9,9 @@ import math
 from typing import Any, no_type_check
 
 import numpy as np
+from llvmlite import ir
 from numba import njit  # pyright: ignore
+from numba.extending import intrinsic  # pyright: ignore
 
 WIDE = 128  # classes from which on one row fills the vector units, and blocks of rows would not stay in cache
 _W = 64  # rows of a block
@@ -47,20 +49,22 @@ _loosely: Any = njit(cache=True, nogil=True, error_model="numpy", fastmath={"con
 
 @_inside
 @no_type_check
+def _exp2(x):
+    """2^x of x in [-1020, 0]."""
+    t = x + _ROUND
+    f = x - (t - _ROUND)
+    p = ((((_C[11] * f + _C[10]) * f + _C[9]) * f + _C[8]) * f + _C[7]) * f + _C[6]
+    p = (((((p * f + _C[5]) * f + _C[4]) * f + _C[3]) * f + _C[2]) * f + _C[1]) * f + _C[0]
+    return p * np.int64((np.float64(t).view(np.int64) << 52) + (1023 << 52)).view(np.float64)
+
+
+@_inside
+@no_type_check
 def _exp(x):
     """e^x of x <= 0, and 0 below e^-707."""
     x = x * _LOG2_E
-    live = x if x > -1020.0 else -1020.0
-    t = live + _ROUND
-    f = live - (t - _ROUND)
-    f2 = f * f
-    f4 = f2 * f2
-    high = (_C[11] * f + _C[10]) * f2 + (_C[9] * f + _C[8])
-    middle = (_C[7] * f + _C[6]) * f2 + (_C[5] * f + _C[4])
-    low = (_C[3] * f + _C[2]) * f2 + (_C[1] * f + _C[0])
-    p = (high * f4 + middle) * f4 + low
-    scale = np.int64((np.float64(t).view(np.int64) << 52) + (1023 << 52)).view(np.float64)
-    return p * scale if x > -1020.0 else 0.0
+    e = _exp2(x if x > -1020.0 else -1020.0)
+    return e if x > -1020.0 else 0.0
 
 
 @_inside
@@ -86,6 +90,28 @@ def _log(x):
     q = ((_L[6] * w + _L[5]) * w + _L[4]) * w + _L[3]
     q = ((q * w + _L[2]) * w + _L[1]) * w + _L[0]
     return np.float64(exponent) * _LN_2 + (2.0 * s + s * w * q)
+
+
+@intrinsic
+@no_type_check
+def _larger(_, x, y):
+    """The larger of two numbers, neither of them nan: of a whole row in vectors, which a comparison is not."""
+
+    def made(context: Any, builder: Any, signature: Any, numbers: Any) -> Any:
+        kind = numbers[0].type
+        larger = builder.module.declare_intrinsic("llvm.maxnum", [kind], ir.FunctionType(kind, [kind, kind]))
+        return builder.call(larger, numbers, fastmath=("nnan", "nsz"))
+
+    return x(x, x), made
+
+
+@_inside
+@no_type_check
+def _top(row):
+    top = row[0]
+    for j in range(len(row)):
+        top = _larger(top, row[j])
+    return top
 
 
 @_inside
@@ -140,7 +166,7 @@ def _load(block, m, most):
     most[:] = m[0]
     for j in range(1, k):
         for i in range(_W):
-            most[i] = m[j, i] if m[j, i] > most[i] else most[i]
+            most[i] = _larger(most[i], m[j, i])
 
 
 @_inside
@@ -227,19 +253,10 @@ def narrow(z, y, index, confidence, right, log_p, brier, entropy, chosen, logs, 
 def wide(z, y, index, confidence, right, log_p, brier, entropy, chosen, logs, p):
     """Many classes: the same, one row at a time, and p or log p (n, k)."""
     n, k = z.shape
-    lanes, d, odds, s = np.zeros(_W, z.dtype), np.zeros(k), np.zeros(k), np.zeros(k)
+    d, odds, s = np.zeros(k), np.zeros(k), np.zeros(k)
     for i in range(n):
         row = z[i]
-        lanes[:] = row[:_W]
-        for first in range(_W, k - _W + 1, _W):
-            part = row[first : first + _W]
-            for l in range(_W):  # noqa: E741
-                lanes[l] = part[l] if part[l] > lanes[l] else lanes[l]
-        top = lanes[0]
-        for l in range(_W):  # noqa: E741
-            top = lanes[l] if lanes[l] > top else top
-        for j in range(k - k % _W, k):
-            top = row[j] if row[j] > top else top
+        top = _top(row)
         for j in range(k):
             d[j] = np.float64(row[j]) - np.float64(top)
         for j in range(k):
@@ -471,17 +488,10 @@ def deposit(value, gap, grid):
 
 @_loosely
 @no_type_check
-def _top(row):
-    top = row[0]
-    for j in range(len(row)):
-        top = row[j] if row[j] > top else top
-    return top
-
-
-@_loosely
-@no_type_check
-def _put_moments(mass, norm, b_y, m1, m2, m3, out):
-    """Add a row's NLL, its derivatives by the moments of b z, and the square of the first; b_y is b z of the label."""
+def _put_moments(mass, norm, s1, s2, s3, t_y, out):
+    """Add a row's NLL, its derivatives and the square of the first, of the sums of 2^t, t 2^t, t^2 2^t and t^3 2^t."""
+    m1, m2, m3 = s1 * (_LN_2 / norm), s2 * (_LN_2 * _LN_2 / norm), s3 * (_LN_2 * _LN_2 * _LN_2 / norm)
+    b_y = t_y * _LN_2
     first = m1 - b_y
     out[0] += mass * (math.log(norm) - b_y)
     out[1] += mass * first
@@ -492,35 +502,33 @@ def _put_moments(mass, norm, b_y, m1, m2, m3, out):
 
 @_loosely
 @no_type_check
-def along(z, y, w, b, out):
+def along(z, y, w, scale, out):
     """Sums of w times what `_scaling` needs of softmax(b z): the NLL, its first three derivatives in b times b, b^2 and
-    b^3, the square of the first, the NLL of z itself, and whether the prediction is right.
+    b^3, the square of the first, the NLL of z itself, and whether the prediction is right; scale is b log2 e.
     """
     n, k = z.shape
     for i in range(n):
         row = z[i]
         top = _top(row)
-        norm, m1, m2, m3, total = 0.0, 0.0, 0.0, 0.0, 0.0
+        norm, s1, s2, s3, total = 0.0, 0.0, 0.0, 0.0, 0.0
         for j in range(k):
             d = np.float64(row[j]) - np.float64(top)
-            t = d * b
-            t = t if t > -1000.0 else -1000.0
-            e = _exp(t)
+            t = _larger(d * scale, -1020.0)
+            e = _exp2(t)
             norm += e
             e *= t
-            m1 += e
+            s1 += e
             e *= t
-            m2 += e
-            m3 += e * t
-            total += _exp(d)
-        m1, m2, m3 = m1 / norm, m2 / norm, m3 / norm
+            s2 += e
+            s3 += e * t
+            total += _exp2(_larger(d * _LOG2_E, -1020.0))
         d_y = np.float64(row[y[i]]) - np.float64(top)
         hit = row[y[i]] == top
         if hit and total >= 2:
             for j in range(y[i]):
                 hit = hit and row[j] < top
         mass = w[i] if len(w) else 1.0
-        _put_moments(mass, norm, b * d_y, m1, m2, m3, out)
+        _put_moments(mass, norm, s1, s2, s3, d_y * scale, out)
         out[5] += mass * (math.log(total) - d_y)
         out[6] += mass * np.float64(hit)
 
@@ -536,8 +544,7 @@ def along_singly(z, y, w, scale, out):
         zero = np.float32(0.0)
         norm, s1, s2, s3 = zero, zero, zero, zero
         for j in range(k):
-            t = np.float32((row[j] - top) * scale)
-            t = t if t > _LEAST else _LEAST
+            t = _larger(np.float32((row[j] - top) * scale), _LEAST)
             e = _exp2_single(t)
             norm += e
             e *= t
@@ -545,10 +552,8 @@ def along_singly(z, y, w, scale, out):
             e *= t
             s2 += e
             s3 += e * t
-        total = np.float64(norm)
-        m1, m2, m3 = s1 * (_LN_2 / total), s2 * (_LN_2 * _LN_2 / total), s3 * (_LN_2 * _LN_2 * _LN_2 / total)
-        b_y = np.float64(row[y[i]] - top) * np.float64(scale) * _LN_2
-        _put_moments(w[i] if len(w) else 1.0, total, b_y, m1, m2, m3, out)
+        t_y = np.float64(row[y[i]] - top) * np.float64(scale)
+        _put_moments(w[i] if len(w) else 1.0, np.float64(norm), s1, s2, s3, t_y, out)
 
 
 @_compile
@@ -558,11 +563,12 @@ def hashes(z, y, keys, found):
     n, k = z.shape
     words = len(keys) - 1
     row = np.zeros(2 * words, np.float32)
+    pairs = row.view(np.uint64)
     for i in range(n):
+        given = z[i]
         for j in range(k):
-            row[j] = np.float32(z[i, j]) + np.float32(0.0)  # -0 is 0
+            row[j] = np.float32(given[j]) + np.float32(0.0)  # -0 is 0
         total = np.uint64(y[i]) * keys[words]
-        pairs = row.view(np.uint64)
         for j in range(words):
             total += pairs[j] * keys[j]
         found[i] = total
@@ -573,10 +579,12 @@ def hashes(z, y, keys, found):
 def log_sums(d, b, out):
     """log of the sum of e^(b d) over every row of d (n, k), whose largest is 0."""
     n, k = d.shape
+    scale = b * _LOG2_E
     for i in range(n):
+        row = d[i]
         total = 0.0
         for j in range(k):
-            total += _exp(d[i, j] * b)
+            total += _exp2(_larger(row[j] * scale, -1020.0))
         out[i] = math.log(total)
 
 

@@ -214,10 +214,11 @@ def _spread(p: Predictions) -> float:
     """Return the root mean square distance of a finite logit from the top one of its row."""
     z = p.logits.double()
     gap = z - z.amax(-1, keepdim=True)
-    square, finite = gap.nan_to_num_(neginf=0.0).square_(), z.isfinite()
+    possible = gap != -torch.inf
+    square = gap.masked_fill_(~possible, 0.0).square_()
     if p.weights is not None:
-        square, finite = square * p.weights[:, None], finite * p.weights[:, None]
-    return float((square.sum() / finite.sum()).sqrt()) or 1.0
+        square, possible = square * p.weights[:, None], possible * p.weights[:, None]
+    return float((square.sum() / possible.sum()).sqrt()) or 1.0
 
 
 def _nll_along(p: Predictions, b: float, dtype: torch.dtype) -> Along:
@@ -258,7 +259,7 @@ def _compiled_along(fast: Any, p: Predictions, b: float, dtype: torch.dtype) -> 
         out = torch.zeros(7, dtype=torch.float64)
         rows, columns = z.contiguous().numpy(), (y.contiguous().numpy(), w.contiguous().numpy())
         if double or b > 1e30:  # where single numbers may end
-            fast.along(rows, *columns, b, out.numpy())
+            fast.along(rows, *columns, b * LOG2_E, out.numpy())
         else:
             fast.along_singly(rows, *columns, rows.dtype.type(b * LOG2_E), out.numpy())
         return out[: len(units)]

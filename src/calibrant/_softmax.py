@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from calibrant._fast import at_a_time, kernels
+from calibrant._threads import threads_for
 from calibrant.types import Labels, Logits, PerExample
 
 _CHUNK = 1 << 18  # elements of a chunk in float64: 2 MB, which a core's cache holds
@@ -54,14 +55,15 @@ class Rows:
         plain = z.dtype in (torch.float32, torch.float64)
         size = n if visit is None and plain and z.is_contiguous() else max(1, _SHOWN // k)
         p = torch.empty(min(size, n) * k if visit else 0, dtype=torch.float64)
-        for first in range(0, n, size):
-            rows = slice(first, min(first + size, n))
-            m = rows.stop - first if visit else 0
-            part = (z[rows] if plain else z[rows].float()).contiguous()
-            shown = p[: m * k].view((k, m) if d == 0 else (m, k))
-            work(part.numpy(), y[rows].numpy(), index or 0, *(x[rows] for x in out), logs, shown.numpy())
-            if visit:
-                visit(rows, shown if d == 1 else shown.T)
+        with threads_for(p.numel()):
+            for first in range(0, n, size):
+                rows = slice(first, min(first + size, n))
+                m = rows.stop - first if visit else 0
+                part = (z[rows] if plain else z[rows].float()).contiguous()
+                shown = p[: m * k].view((k, m) if d == 0 else (m, k))
+                work(part.numpy(), y[rows].numpy(), index or 0, *(x[rows] for x in out), logs, shown.numpy())
+                if visit:
+                    visit(rows, shown if d == 1 else shown.T)
         return made
 
 

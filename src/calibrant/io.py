@@ -6,8 +6,10 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -296,12 +298,16 @@ def pieces_of(path: str | Path, said: Said | None = None, *, drop: bool = False)
 def read_pieces(
     path: str | Path, rows: int | None = None, said: Said | None = None, *, drop: bool = False
 ) -> Iterator[Arrays]:
-    """Read the arrays of files in pieces of `rows` examples, or of about 64 MB."""
+    """Read the arrays of files in pieces of `rows` examples, or of about 64 MB; the next while one is worked on."""
     file = pieces_of(path, said, drop=drop)
     size = rows or max(1, _BYTES // (8 * max(1, file.width)))
-    for first in range(0, file.rows, size):
-        some = slice(first, min(first + size, file.rows))
-        yield _telling(Path(path), lambda some=some: file.read(some))
+    pieces = [slice(first, min(first + size, file.rows)) for first in range(0, file.rows, size)]
+    with ThreadPoolExecutor(1) as reader:
+        coming = None
+        for some, following in zip_longest(pieces, pieces[1:]):
+            ready = coming or reader.submit(file.read, some)
+            coming = following and reader.submit(file.read, following)
+            yield _telling(Path(path), ready.result)
 
 
 def kind_of(names: Mapping[str, Any] | set[str]) -> tuple[str, str]:
@@ -457,9 +463,13 @@ def _table_pieces(files: list[Path], said: Said | None, drop: bool) -> Pieces:
     import polars
 
     scans = [_TABLE_PIECES[_suffix(file)](file) for file in files]
-    lazy = polars.concat(_alike(scans), how="vertical_relaxed") if len(scans) > 1 else scans[0]
-    n = int(lazy.select(polars.len()).collect().item())
-    head = lazy.head(1).collect()
+    if len(scans) > 1:
+        scans = _alike(scans)
+        kinds = polars.concat(scans, how="vertical_relaxed").collect_schema()
+        scans = [scan.cast(dict(kinds)) for scan in scans]
+    ends = np.cumsum([int(count.item()) for count in polars.collect_all([scan.select(polars.len()) for scan in scans])])
+    n = int(ends[-1])
+    head = polars.concat([scan.head(1) for scan in scans]).head(1).collect()
     columns = columns_of(head, said)
     label = None if columns.label is None else head[columns.label].dtype
     texts = label is not None and not (label.is_numeric() or label.is_nested() or label == polars.Boolean)
@@ -470,7 +480,10 @@ def _table_pieces(files: list[Path], said: Said | None, drop: bool) -> Pieces:
                 "these labels cannot be read in pieces: make them numbers, from 0, or name all columns, such as "
                 "prob_cat, prob_dog"
             )
-        return arrays_of(lazy.slice(rows.start, rows.stop - rows.start).collect(), columns, drop=drop)
+        first, last = np.searchsorted(ends, [rows.start, rows.stop - 1], side="right")  # only files with these rows
+        before = int(ends[first - 1]) if first else 0
+        some = polars.concat(scans[first : last + 1]).slice(rows.start - before, rows.stop - rows.start)
+        return arrays_of(some.collect(), columns, drop=drop)
 
     lists = [head[name].to_list()[0] for name in columns.scores if n and head[name].dtype.is_nested()]
     return Pieces(n, sum(map(len, filter(None, lists))) or max(1, len(columns.scores)), piece)

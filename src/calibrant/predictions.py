@@ -361,7 +361,12 @@ class Predictions:
     @property
     def predicted(self) -> Tensor:
         """The predicted class of every example, the lowest index that attains the maximum: (n) int64."""
-        return self.logits.argmax(1)
+        if "outcomes" not in self.__dict__:
+            return self.logits.argmax(1)
+        found, wrong = self.labels.clone(), (self.outcomes.correct == 0).nonzero().squeeze(1)
+        if len(wrong):  # of the others it is the label
+            found[wrong] = self[wrong].logits.argmax(1)
+        return found
 
     @property
     def correct(self) -> Tensor:

@@ -105,7 +105,7 @@ def assess(
     >>> found.chosen, round(float(found.best.temperature))
     ('Temperature', 3)
     """
-    rows = [p.logits.numel() for p in (val, test) if isinstance(p, Predictions)]
+    rows = [len(p) * p.k for p in (val, test) if isinstance(p, Predictions)]
     with threads_for(sum(rows)):
         return _assessed(val, test, calibrators, metrics, choose, folds, of, progress or _silent)
 

@@ -34,11 +34,6 @@ class Mapped(Predictions):
         """Number of classes."""
         return self.source.k
 
-    @property
-    def predicted(self) -> Tensor:
-        """The predicted class of every example."""
-        return torch.cat([made.argmax(1) for _, made in self._blocks()])
-
     def __getitem__(self, rows: Any) -> Predictions:
         """Some of the rows, as predictions that keep their logits."""
         return self.source[rows].double().mapped(self.by)

@@ -95,7 +95,7 @@ def measure(
         if fit is not None:
             raise InputError("a summary cannot be fitted to: measure predictions in memory, or leave out `fit`")
         return _of_summary(predictions, more, of, bins, level)
-    with threads_for(predictions.logits.numel()):
+    with threads_for(len(predictions) * predictions.k):
         return _of_predictions(predictions.judging(event_of(predictions, of)), more, bins or BINS, level, fit)
 
 

@@ -94,7 +94,7 @@ class Metric(Generic[P]):
         self, predictions: Any, labels: Any = None, weights: Any = None, *args: P.args, **settings: P.kwargs
     ) -> Tensor:
         p, chosen = predictions_of(predictions, labels, weights), self._checked(settings)
-        with threads_for(p.logits.numel()):
+        with threads_for(len(p) * p.k):
             if self.takes == "events" and p.of == "classes":
                 parts = [self.function(p.judging(j).events, **chosen) for j in range(p.k)]
                 return torch.stack(parts).mean()
@@ -135,7 +135,7 @@ class Metric(Generic[P]):
         Raises `InputError` if the metric has none.
         """
         p = predictions_of(predictions, labels, weights)
-        with threads_for(p.logits.numel()):
+        with threads_for(len(p) * p.k):
             return self.interval_of(self.view(p), level=level, **settings)
 
     def interval_of(self, view: Any, *, level: float, **settings: Any) -> Interval:
@@ -155,7 +155,7 @@ class Metric(Generic[P]):
         Raises `InputError` if the metric has no test.
         """
         p = predictions_of(predictions, labels, weights)
-        with threads_for(p.logits.numel()):
+        with threads_for(len(p) * p.k):
             return self.test_of(self.view(p), **settings)
 
     def test_of(self, view: Any, **settings: Any) -> Evidence:

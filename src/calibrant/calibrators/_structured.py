@@ -28,9 +28,8 @@ SPREAD = 0.5  # standard deviation of log T, of networks and models as they come
 
 def smoothed(logits: Tensor, temperature: Tensor, count: Tensor) -> Tensor:
     """Return log((n p + 1/k) / (n + 1)) with p = softmax(z / T), in float64; finite whatever the logits."""
-    log_p = (logits.double() / temperature).log_softmax(-1)
-    one = (-torch.log1p(count) - math.log(logits.shape[-1])).to(log_p.device)
-    return torch.logaddexp(log_p - torch.log1p(1 / count), one.expand_as(log_p))
+    n, p = float(count), (logits.double() / temperature).softmax(-1)
+    return p.mul_(n / (n + 1)).add_(1 / ((n + 1) * logits.shape[-1])).log_()
 
 
 @CALIBRATORS.register

@@ -1,10 +1,12 @@
 """Smooth calibration error: gaps seen through a Gaussian window whose width equals the answer."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from calibrant._bins import Judged, Ties
 from calibrant._fast import kernels
+from calibrant._solve import Curve, increasing_root
 from calibrant.metrics._metric import metric
 from calibrant.types import Scalar
 
@@ -36,21 +38,25 @@ def smooth_ece(events: Judged) -> Scalar:
 
 def smooth_ece_of(ties: Ties) -> Scalar:
     """Smooth ECE of sorted and grouped examples."""
-    import numpy as np
     from scipy.fft import dct, idct  # slow to import
-    from scipy.optimize import brentq
 
     wave = np.asarray(dct(deposit(ties, _GRID).cpu().numpy(), type=2))
     rate = -0.5 * (np.pi * np.arange(_GRID)) ** 2
 
-    def smoothed(s: float) -> float:
-        live = min(_GRID, int(9 / (np.pi * max(s, 1e-9))) + 2)  # beyond, the factor is below e^-40
-        damped = np.zeros(_GRID)
-        damped[:live] = wave[:live] * np.exp(rate[:live] * s * s)
-        return float(np.abs(np.asarray(idct(damped, type=2))).sum())
+    def gaps(waves: np.ndarray) -> np.ndarray:
+        return np.asarray(idct(waves, type=2))
 
-    at_zero = smoothed(0.0)
-    value = 0.0 if at_zero == 0 else brentq(lambda s: smoothed(s) - s, 0.0, max(1.0, at_zero), xtol=1e-9)
+    def beyond(s: float) -> Curve:
+        """By how much a width is more than the error seen through it, and how fast that grows."""
+        live = min(_GRID, int(9 / (np.pi * max(s, 1e-9))) + 2)  # beyond, the factor is below e^-40
+        damped, falling = np.zeros((2, _GRID))
+        damped[:live] = wave[:live] * np.exp(rate[:live] * s * s)
+        falling[:live] = 2 * s * rate[:live] * damped[:live]
+        gap = gaps(damped)
+        return Curve(s - float(np.abs(gap).sum()), 1 - float(np.sign(gap) @ gaps(falling)), 0.0)
+
+    most = float(np.abs(gaps(wave)).sum())
+    value = increasing_root(beyond, most / 8, 0.0, max(1.0, most), 1e-9).x if most else 0.0
     return torch.tensor(value, dtype=torch.float64, device=ties.value.device)
 
 

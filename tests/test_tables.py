@@ -290,6 +290,19 @@ def test_pieces_of_folders_are_the_whole(tmp_path):
     assert {piece.class_names for piece in pieces} == {tuple(NAMES)}
 
 
+@pytest.mark.parametrize("rows", [1, 4, 5, 100])
+def test_pieces_across_files_of_other_kinds_of_numbers_are_the_whole(tmp_path, rows):
+    for i, (n, kind) in enumerate([(3, polars.Int32), (4, polars.Float32), (1, polars.Float64), (4, polars.Int64)]):
+        numbers = polars.Series(range(n), dtype=kind)
+        frame = polars.DataFrame({"label": [i % 2] * n, "logit_0": numbers, "logit_1": -numbers})
+        frame.write_parquet(tmp_path / f"{i}.parquet")
+    whole, pieces = Predictions.load(tmp_path), list(Predictions.load_pieces(tmp_path, rows=rows))
+    assert [len(piece) for piece in pieces] == [min(rows, 12 - first) for first in range(0, 12, rows)]
+    assert torch.equal(torch.cat([piece.logits for piece in pieces]), whole.logits)
+    assert torch.equal(torch.cat([piece.labels for piece in pieces]), whole.labels)
+    assert {piece.logits.dtype for piece in pieces} == {whole.logits.dtype}
+
+
 def test_a_file_whose_name_is_a_pattern_is_that_file(tmp_path):
     polars.DataFrame({"label": [0, 1], "score": [0.1, 0.9]}).write_csv(tmp_path / "a[1].csv")
     polars.DataFrame({"label": [0, 1, 1], "score": [0.1, 0.9, 0.8]}).write_csv(tmp_path / "a1.csv")

@@ -1,13 +1,14 @@
 """Summaries: the same bits for any sharding and order, and the exact values within stated bounds."""
 
 import math
+import threading
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
-from calibrant import InputError, Predictions, metrics
+from calibrant import InputError, Predictions, io, metrics
 from calibrant.assessment import measure
 from calibrant.metrics import Summary
 
@@ -163,6 +164,37 @@ def test_files_are_read_in_pieces(tmp_path, name, rows):
     assert bool((torch.cat([part.logits for part in parts]) == p.logits).all())
     assert bool((torch.cat([part.labels for part in parts]) == p.labels).all())
     assert same(Summary.from_file(tmp_path / name), Summary.from_predictions(p))
+
+
+def test_the_classes_of_a_file_are_summed_up_if_asked_for(tmp_path):
+    p = draw(100, 5)
+    p.save(tmp_path / "p.parquet")
+    found = Summary.from_file(tmp_path / "p.parquet", by_class=True)
+    assert same(found, Summary.from_predictions(p, by_class=True))
+    assert found.classes is not None
+    assert torch.allclose(found.classes.ece, measure(p).classes.ece, rtol=0, atol=1e-12)
+    assert Summary.from_file(tmp_path / "p.parquet").classes is None
+
+
+def test_the_next_piece_is_read_while_one_is_worked_on_and_fails_when_it_is_due(monkeypatch):
+    read, started = [], threading.Event()
+
+    def piece(rows):
+        if rows.start == 4:
+            raise OSError("the disk is gone")
+        if rows.start == 2:
+            started.set()
+        read.append(rows)
+        return {"logits": torch.zeros(2, 3).numpy(), "labels": [0, 1]}
+
+    monkeypatch.setattr(io, "pieces_of", lambda *_, **__: io.Pieces(6, 3, piece))
+    pieces = Predictions.load_pieces("any.npy", rows=2)
+    assert len(next(pieces)) == 2
+    assert started.wait(10)  # nobody has asked for it yet
+    assert len(next(pieces)) == 2
+    with pytest.raises(InputError, match=r"any\.npy: .*the disk is gone"):
+        next(pieces)
+    assert read == [slice(0, 2), slice(2, 4)]
 
 
 def test_weights_probs_and_positions_of_files(tmp_path):

@@ -90,13 +90,20 @@ class Summary(Sums):
         return cls(k, bins, zeros(3, len(FEATURES), bins), zeros(2, 3, CELLS), of, by_class=by_class)
 
     @classmethod
-    def from_predictions(cls, predictions: Predictions, *, bins: int = 15) -> "Summary":
+    def from_predictions(cls, predictions: Predictions, *, bins: int = 15, by_class: bool = False) -> "Summary":
         """Of predictions that are in memory, and of the event that they say is judged."""
-        return cls.empty(bins=bins, of=predictions.of).add(predictions)
+        return cls.empty(bins=bins, of=predictions.of, by_class=by_class).add(predictions)
 
     @classmethod
     def from_file(
-        cls, path: str | Path, *, bins: int = 15, of: Of | None = None, ignore_index: int | None = None, **columns: Any
+        cls,
+        path: str | Path,
+        *,
+        bins: int = 15,
+        of: Of | None = None,
+        by_class: bool = False,
+        ignore_index: int | None = None,
+        **columns: Any,
     ) -> "Summary":
         """Of files of any size (.parquet, .arrow, .safetensors, .npy), read in pieces checked like `Predictions`.
 
@@ -105,7 +112,8 @@ class Summary(Sums):
         """
         summary: Summary | None = None
         for part in Predictions.load_pieces(path, ignore_index=ignore_index, **columns):
-            summary = (summary or cls.empty(bins=bins, of=part.of if of is None else of)).add(part)
+            summary = summary or cls.empty(bins=bins, of=part.of if of is None else of, by_class=by_class)
+            summary = summary.add(part)
         assert summary is not None  # a file without examples is refused
         return summary
 

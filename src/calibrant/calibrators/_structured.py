@@ -28,8 +28,9 @@ SPREAD = 0.5  # standard deviation of log T, of networks and models as they come
 
 def smoothed(logits: Tensor, temperature: Tensor, count: Tensor) -> Tensor:
     """Return log((n p + 1/k) / (n + 1)) with p = softmax(z / T), in float64; finite whatever the logits."""
-    n, p = float(count), (logits.double() / temperature).softmax(-1)
-    return p.mul_(n / (n + 1)).add_(1 / ((n + 1) * logits.shape[-1])).log_()
+    p = (logits.double() / temperature).softmax(-1)
+    one = 1 / (count + 1).to(p.device)
+    return p.mul_(1 - one).add_(one / logits.shape[-1]).log_()
 
 
 @CALIBRATORS.register

@@ -469,7 +469,7 @@ def _table_pieces(files: list[Path], said: Said | None, drop: bool) -> Pieces:
         scans = [scan.cast(dict(kinds)) for scan in scans]
     ends = np.cumsum([int(count.item()) for count in polars.collect_all([scan.select(polars.len()) for scan in scans])])
     n = int(ends[-1])
-    head = polars.concat([scan.head(1) for scan in scans]).head(1).collect()
+    head = polars.concat(scans).head(1).collect()
     columns = columns_of(head, said)
     label = None if columns.label is None else head[columns.label].dtype
     texts = label is not None and not (label.is_numeric() or label.is_nested() or label == polars.Boolean)

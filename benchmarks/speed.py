@@ -4,6 +4,7 @@ Everyone starts from logits. "of floor" is the time over that of `softmax` and `
 most memory that a call held beyond what was there before; the value of a fit is its NLL on other examples.
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -214,12 +215,13 @@ def _imports(size: Size) -> Iterator[Row]:
         "int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]) / 1024)"
     )
     repeats = 1 + int(size.seconds > 0) * 2
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     seconds: dict[str, tuple[float, float]] = {}
     for _ in range(repeats):
         for who, modules in MODULES.items():
             said = subprocess.run(
                 [sys.executable, "-W", "ignore", "-c", code.format("import " + ", ".join(modules))],
-                capture_output=True, text=True, check=False,
+                capture_output=True, text=True, check=False, env=environment,
             )  # fmt: skip
             if said.returncode == 0:
                 took, mb = map(float, said.stdout.split()[-2:])

@@ -199,13 +199,15 @@ def narrow(z, y, index, confidence, right, log_p, brier, entropy, chosen, logs, 
     m, most, place = np.zeros((k, _W), z.dtype), np.zeros(_W, z.dtype), np.zeros(_W, np.int32)
     odds, s, x = np.zeros((k, _W)), np.zeros((k, _W)), np.zeros((k, _W))
     total, log = np.ones(_W), np.zeros(_W)
+    said = len(confidence) + len(log_p) + len(brier) + len(entropy) + len(chosen) + p.shape[1]
     for first in range(0, n, _W):
         end = min(first + _W, n)
         rows = end - first  # of the last block, the others hold what they held
         _load(z[first:end], m, most)
-        _odds(m, most, odds)
-        _tree(odds, s)
-        total[:] = s[0]
+        if said:  # more than who is right
+            _odds(m, most, odds)
+            _tree(odds, s)
+            total[:] = s[0]
         if len(log_p) or len(entropy) or logs:
             for i in range(_W):
                 log[i] = _log(total[i])
@@ -254,9 +256,17 @@ def wide(z, y, index, confidence, right, log_p, brier, entropy, chosen, logs, p)
     """Many classes: the same, one row at a time, and p or log p (n, k)."""
     n, k = z.shape
     d, odds, s = np.zeros(k), np.zeros(k), np.zeros(k)
+    said = len(confidence) + len(log_p) + len(brier) + len(entropy) + len(chosen) + p.shape[0]
     for i in range(n):
         row = z[i]
         top = _top(row)
+        if len(right):
+            hit = row[y[i]] == top
+            if hit and y[i]:
+                hit = _top(row[: y[i]]) < top
+            right[i] = np.float64(hit)
+        if not said:
+            continue
         for j in range(k):
             d[j] = np.float64(row[j]) - np.float64(top)
         for j in range(k):
@@ -265,12 +275,6 @@ def wide(z, y, index, confidence, right, log_p, brier, entropy, chosen, logs, p)
         p_y = odds[y[i]] / total
         if len(confidence):
             confidence[i] = 1.0 / total
-        if len(right):
-            hit = row[y[i]] == top
-            if hit and total >= 2:
-                for j in range(y[i]):
-                    hit = hit and row[j] < top
-            right[i] = np.float64(hit)
         if len(log_p):
             log_p[i] = d[y[i]] - _log(total)
         if len(chosen):
@@ -525,8 +529,7 @@ def along(z, y, w, scale, out):
         d_y = np.float64(row[y[i]]) - np.float64(top)
         hit = row[y[i]] == top
         if hit and total >= 2:
-            for j in range(y[i]):
-                hit = hit and row[j] < top
+            hit = not y[i] or _top(row[: y[i]]) < top
         mass = w[i] if len(w) else 1.0
         _put_moments(mass, norm, s1, s2, s3, d_y * scale, out)
         out[5] += mass * (math.log(total) - d_y)

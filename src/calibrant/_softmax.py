@@ -157,6 +157,13 @@ def top_label(logits: Logits, labels: Labels) -> tuple[PerExample, PerExample]:
     return confidence, correct
 
 
+def correct(logits: Logits, labels: Labels) -> PerExample:
+    """Whether the predicted class is right: 1 or 0, in float64."""
+    if fast := kernels(logits):
+        return Rows.of(fast, logits, labels, "right").right
+    return (logits.argmax(1) == labels).double()
+
+
 def _against(logits: Logits, labels: Labels) -> Iterator[tuple[slice, Tensor, Tensor, Tensor, Tensor, int]]:
     """Chunks held against their labels: rows, whether the prediction is right, the label's margin, odds, their sum.
 

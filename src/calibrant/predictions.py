@@ -373,7 +373,7 @@ class Predictions:
         """Whether the predicted class is right: (n) float64, 0 or 1."""
         if "outcomes" in self.__dict__:
             return self.outcomes.correct
-        return (self.predicted == self.labels).double()
+        return _softmax.correct(self.logits, self.labels)
 
     @property
     def log_likelihood(self) -> Tensor:

@@ -310,16 +310,16 @@ def _bin(c, edges):
 def _bins(c, edges, index):
     """The same of a block; the search near an edge is left out where nothing is near."""
     bins = len(edges) - 1
-    near = 0.0
+    closest = -1.0  # to an edge, the distance less than 0
     for i in range(len(c)):
         place = c[i] * bins
         whole = (place + _ROUND) - _ROUND
-        near = near if abs(place - whole) > 1e-6 else 1.0
+        closest = _larger(closest, -abs(place - whole))
         below = whole - 1.0 if whole >= place else whole
         below = below if below > 0.0 else 0.0
         below = below if below < bins - 1.0 else bins - 1.0
         index[i] = np.float64(below + _ROUND).view(np.int64) & 0xFFFFF
-    if near > 0:
+    if closest >= -1e-6:
         for i in range(len(c)):
             index[i] = _bin(c[i], edges)
 

@@ -42,6 +42,25 @@ def nll(fitted, predictions) -> float:
     return float(metrics.nll(fitted(predictions.logits), predictions.labels))
 
 
+@pytest.mark.parametrize(
+    "fit",
+    [
+        Temperature,
+        EnsembleTemperature,
+        SmoothedTemperature,
+        StructuredVector,
+        StructuredMatrix,
+        Vector,
+        Matrix,
+        Monotone,
+    ],
+)
+def test_gradients_pass_through_what_was_fitted(fit):
+    data, _ = dirichlet(200, 4, slope=1.7)
+    fitted, z = fit.fit(data), data.logits[:5].clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: fitted(z).log_softmax(-1), z)
+
+
 # Temperature
 
 

@@ -30,7 +30,7 @@ def smoothed(logits: Tensor, temperature: Tensor, count: Tensor) -> Tensor:
     """Return log((n p + 1/k) / (n + 1)) with p = softmax(z / T), in float64; finite whatever the logits."""
     p = (logits.double() / temperature).softmax(-1)
     one = 1 / (count + 1).to(p.device)
-    return p.mul_(1 - one).add_(one / logits.shape[-1]).log_()
+    return (p * (1 - one)).add_(one / logits.shape[-1]).log()  # a softmax or a logarithm in place has no gradient
 
 
 @CALIBRATORS.register

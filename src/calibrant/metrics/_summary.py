@@ -107,8 +107,9 @@ class Summary(Sums):
     ) -> "Summary":
         """Of files of any size (.parquet, .arrow, .safetensors, .npy), read in pieces checked like `Predictions`.
 
-        Judged is what they say, such as the confidence of answers, unless `of` says otherwise; `columns` are those of
-        `Predictions.load`. Raises `InputError` as it does, and for formats that can only be read whole.
+        Judged is what they say, such as the confidence of answers, unless `of` says otherwise; `by_class` sums up every
+        class too, of at most 1000; `columns` are those of `Predictions.load`. Raises `InputError` as it does, and for
+        formats that can only be read whole.
         """
         summary: Summary | None = None
         for part in Predictions.load_pieces(path, ignore_index=ignore_index, **columns):

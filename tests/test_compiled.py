@@ -29,6 +29,18 @@ def draw(n: int, k: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tens
     return z, y
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("k", [2, 3, 127, 128, 129, 300])
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 400])
+def test_who_is_right_is_who_says_the_first_of_the_largest(n, k, dtype):
+    g = torch.Generator().manual_seed(n)
+    z, y = torch.randint(-2, 2, (n, k), generator=g).to(dtype), torch.randint(min(k, 4), (n,), generator=g)
+    z[::3] *= -1  # zeros of both signs are one number
+    z[1::5, -1] = -torch.inf
+    for rows in z, z.T.contiguous().T:  # also where they do not stand in one piece
+        assert torch.equal(_softmax.correct(rows, y), (z.argmax(1) == y).double())
+
+
 @needs_numba
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("k", [2, 3, 10, 127, 128, 300])

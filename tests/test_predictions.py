@@ -73,6 +73,12 @@ def test_takes_anything_array_like(convert):
     assert p.labels.dtype == torch.int64
 
 
+def test_a_single_number_is_one_of_one_row():
+    assert Predictions([[0.0, 1.0]], 1).labels.tolist() == [1]
+    assert Predictions([[0.0, 1.0]], [1], 2.0).weights.tolist() == [2.0]
+    assert len(Predictions.from_confidence(0.9, 1)) == len(Predictions.from_binary_logits(np.array(2.0), 1)) == 1
+
+
 def test_keeps_impossible_classes_and_certain_ones():
     p = Predictions.from_probs([[1.0, 0.0], [0.5, 0.5]], [0, 1])
     assert p.logits.softmax(-1).tolist() == [[1.0, 0.0], [0.5, 0.5]]

@@ -303,6 +303,15 @@ def test_pieces_across_files_of_other_kinds_of_numbers_are_the_whole(tmp_path, r
     assert {piece.logits.dtype for piece in pieces} == {whole.logits.dtype}
 
 
+def test_files_without_rows_are_passed_over(tmp_path):
+    for i, n in enumerate([0, 3, 0, 0, 2, 0]):
+        frame = polars.DataFrame({"label": [1] * n, "logit_0": [0.5] * n, "logit_1": [float(i)] * n})
+        kinds = {"label": polars.Int64, "logit_0": polars.Float64, "logit_1": polars.Float64}
+        frame.cast(kinds).write_parquet(tmp_path / f"{i}.parquet")
+    pieces = list(Predictions.load_pieces(tmp_path, rows=2))
+    assert [piece.logits[:, 1].tolist() for piece in pieces] == [[1.0, 1.0], [1.0, 4.0], [4.0]]
+
+
 def test_a_file_whose_name_is_a_pattern_is_that_file(tmp_path):
     polars.DataFrame({"label": [0, 1], "score": [0.1, 0.9]}).write_csv(tmp_path / "a[1].csv")
     polars.DataFrame({"label": [0, 1, 1], "score": [0.1, 0.9, 0.8]}).write_csv(tmp_path / "a1.csv")

@@ -81,7 +81,7 @@ def tensor(value: Any, name: str) -> Tensor:
         return value.detach()
     try:
         array = np.asarray(value)
-        found = torch.from_numpy(np.array(array, order="C"))
+        found = torch.from_numpy(np.array(array, order="C", ndmin=1))
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         if _texts(value):
             raise InputError(f"{name} must be an array of numbers, got texts") from None

@@ -55,7 +55,7 @@ class Rows:
         plain = z.dtype in (torch.float32, torch.float64)
         size = n if visit is None and plain and z.is_contiguous() else max(1, _SHOWN // k)
         p = torch.empty(min(size, n) * k if visit else 0, dtype=torch.float64)
-        with threads_for(p.numel()):
+        with threads_for(_SHOWN):  # a cacheful at a time
             for first in range(0, n, size):
                 rows = slice(first, min(first + size, n))
                 m = rows.stop - first if visit else 0

@@ -9,7 +9,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -301,13 +300,14 @@ def read_pieces(
     """Read the arrays of files in pieces of `rows` examples, or of about 64 MB; the next while one is worked on."""
     file = pieces_of(path, said, drop=drop)
     size = rows or max(1, _BYTES // (8 * max(1, file.width)))
-    pieces = [slice(first, min(first + size, file.rows)) for first in range(0, file.rows, size)]
     with ThreadPoolExecutor(1) as reader:
         coming = None
-        for some, following in zip_longest(pieces, pieces[1:]):
-            ready = coming or reader.submit(file.read, some)
-            coming = following and reader.submit(file.read, following)
-            yield _telling(Path(path), ready.result)
+        for first in range(0, file.rows, size):
+            ready, coming = coming, reader.submit(file.read, slice(first, min(first + size, file.rows)))
+            if ready is not None:
+                yield _telling(Path(path), ready.result)
+        if coming is not None:
+            yield _telling(Path(path), coming.result)
 
 
 def kind_of(names: Mapping[str, Any] | set[str]) -> tuple[str, str]:

@@ -361,12 +361,7 @@ class Predictions:
     @property
     def predicted(self) -> Tensor:
         """The predicted class of every example, the lowest index that attains the maximum: (n) int64."""
-        if "outcomes" not in self.__dict__:
-            return self.logits.argmax(1)
-        found, wrong = self.labels.clone(), (self.outcomes.correct == 0).nonzero().squeeze(1)
-        if len(wrong):  # of the others it is the label
-            found[wrong] = self[wrong].logits.argmax(1)
-        return found
+        return self.logits.argmax(1)
 
     @property
     def correct(self) -> Tensor:
@@ -469,7 +464,8 @@ class Predictions:
     ) -> Iterator["Predictions"]:
         """Read .parquet, .arrow, .safetensors or .npy files of any size in pieces, each checked at the door.
 
-        Pieces hold about 64 MB unless `rows` says otherwise. Those in which every position is ignored are left out.
+        Pieces hold about 64 MB unless `rows` says otherwise; the next is read while one is worked on. Those in which
+        every position is ignored are left out.
         """
         classes, seen = 0, 0
         pieces = io.read_pieces(path, rows, columns, drop=drop)

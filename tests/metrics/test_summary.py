@@ -197,6 +197,17 @@ def test_the_next_piece_is_read_while_one_is_worked_on_and_fails_when_it_is_due(
     assert read == [slice(0, 2), slice(2, 4)]
 
 
+def test_pieces_that_nobody_wants_any_more_leave_no_thread(monkeypatch):
+    monkeypatch.setattr(
+        io, "pieces_of", lambda *_, **__: io.Pieces(6, 3, lambda rows: {"logits": np.zeros((2, 3)), "labels": [0, 1]})
+    )
+    before = threading.active_count()
+    pieces = Predictions.load_pieces("any.npy", rows=2)
+    next(pieces)
+    pieces.close()
+    assert threading.active_count() == before
+
+
 def test_weights_probs_and_positions_of_files(tmp_path):
     p = draw(50, 5, weighted=True)
     p.save(tmp_path / "p.parquet")

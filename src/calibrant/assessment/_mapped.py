@@ -20,6 +20,7 @@ class Mapped(Predictions):
 
     source: Predictions
     by: Map
+    _predicted: Tensor
 
     def __init__(self, source: Predictions, by: Map) -> None:
         self.__dict__.update({name: getattr(source, name) for name in PARTS if name != "logits"}, source=source, by=by)
@@ -33,6 +34,17 @@ class Mapped(Predictions):
     def k(self) -> int:
         """Number of classes."""
         return self.source.k
+
+    @property
+    def predicted(self) -> Tensor:
+        """The predicted class of every example, noted when the outcomes are made."""
+        _ = self.outcomes
+        return self._predicted
+
+    @property
+    def correct(self) -> Tensor:
+        """Whether the predicted class is right."""
+        return self.outcomes.correct
 
     def __getitem__(self, rows: Any) -> Predictions:
         """Some of the rows, as predictions that keep their logits."""
@@ -49,9 +61,12 @@ class Mapped(Predictions):
     def _passed(self, visit: Visit | None) -> Outcomes:
         index = self.of if isinstance(self.of, int) else None
         parts: list[Outcomes] = []
+        predicted: list[Tensor] = []
         for rows, made in self._blocks():
             shown = None if visit is None else _from(rows.start, visit)
             parts.append(_softmax.outcomes(made, self.labels[rows], index=index, visit=shown))
+            predicted.append(made.argmax(1))
+        self.__dict__["_predicted"] = torch.cat(predicted)
         return Outcomes.joined(parts)
 
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:

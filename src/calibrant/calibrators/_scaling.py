@@ -258,7 +258,7 @@ def _compiled_along(fast: Any, p: Predictions, b: float, dtype: torch.dtype) -> 
         w = weights[0].double() if weights else torch.empty(0, dtype=torch.float64)
         out = torch.zeros(7, dtype=torch.float64)
         rows, columns = z.contiguous().numpy(), (y.contiguous().numpy(), w.contiguous().numpy())
-        if double or b > 1e30:  # where single numbers may end
+        if double or not 1e-30 < b < 1e30:  # where single numbers may end
             fast.along(rows, *columns, b * LOG2_E, out.numpy())
         else:
             fast.along_singly(rows, *columns, rows.dtype.type(b * LOG2_E), out.numpy())

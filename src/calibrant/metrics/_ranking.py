@@ -53,7 +53,7 @@ def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") 
     """
     if of == "correctness":
         return auroc_of(p.judging("top").events.ties)
-    if (fast := kernels(p.logits)) and p.weights is None and 2 < p.k < fast.WIDE:
+    if (fast := kernels(p.labels)) and p.weights is None and 2 < p.k < fast.WIDE:
         return torch.tensor(_areas(fast, p), dtype=torch.float64).nanmean()
     each = [auroc_of(Ties.of(score, positive.double(), p.weights)) for score, positive in _forecasts(p)]
     return torch.stack(each).nanmean()

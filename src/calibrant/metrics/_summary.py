@@ -91,7 +91,9 @@ class Summary(Sums):
 
     @classmethod
     def from_predictions(cls, predictions: Predictions, *, bins: int = 15, by_class: bool = False) -> "Summary":
-        """Of predictions that are in memory, and of the event that they say is judged."""
+        """Of predictions that are in memory, of the event that they say is judged, and `by_class` of every class too,
+        of at most 1000.
+        """
         return cls.empty(bins=bins, of=predictions.of, by_class=by_class).add(predictions)
 
     @classmethod

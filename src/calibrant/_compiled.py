@@ -199,12 +199,12 @@ def narrow(z, y, index, confidence, right, log_p, brier, entropy, chosen, logs, 
     m, most, place = np.zeros((k, _W), z.dtype), np.zeros(_W, z.dtype), np.zeros(_W, np.int32)
     odds, s, x = np.zeros((k, _W)), np.zeros((k, _W)), np.zeros((k, _W))
     total, log = np.ones(_W), np.zeros(_W)
-    said = len(confidence) + len(log_p) + len(brier) + len(entropy) + len(chosen) + p.shape[1]
+    wanted = len(confidence) + len(log_p) + len(brier) + len(entropy) + len(chosen) + p.size
     for first in range(0, n, _W):
         end = min(first + _W, n)
         rows = end - first  # of the last block, the others hold what they held
         _load(z[first:end], m, most)
-        if said:  # more than who is right
+        if wanted:  # more than who is right
             _odds(m, most, odds)
             _tree(odds, s)
             total[:] = s[0]
@@ -256,7 +256,7 @@ def wide(z, y, index, confidence, right, log_p, brier, entropy, chosen, logs, p)
     """Many classes: the same, one row at a time, and p or log p (n, k)."""
     n, k = z.shape
     d, odds, s = np.zeros(k), np.zeros(k), np.zeros(k)
-    said = len(confidence) + len(log_p) + len(brier) + len(entropy) + len(chosen) + p.shape[0]
+    wanted = len(confidence) + len(log_p) + len(brier) + len(entropy) + len(chosen) + p.size
     for i in range(n):
         row = z[i]
         top = _top(row)
@@ -265,7 +265,7 @@ def wide(z, y, index, confidence, right, log_p, brier, entropy, chosen, logs, p)
             if hit and y[i]:
                 hit = _top(row[: y[i]]) < top
             right[i] = np.float64(hit)
-        if not said:
+        if not wanted:
             continue
         for j in range(k):
             d[j] = np.float64(row[j]) - np.float64(top)

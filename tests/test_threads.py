@@ -1,12 +1,22 @@
 """How many threads work is decided once, at the door."""
 
 import os
+from functools import partial
 
 import pytest
 import torch
 
 from calibrant import Predictions, assess, measure, metrics
 from calibrant._threads import ENOUGH, threads_for
+from calibrant.calibrators import (
+    Auto,
+    FocalTemperature,
+    HistogramBinning,
+    Isotonic,
+    Spline,
+    StructuredMatrix,
+    Temperature,
+)
 from calibrant.cli import LARGE, _threads
 
 
@@ -33,14 +43,30 @@ def test_few_numbers_are_worked_on_in_one_thread_and_many_in_all(asked):
     assert asked == [1, 2]
 
 
-@pytest.mark.parametrize("call", [metrics.ece, metrics.nll.interval, metrics.kuiper.test, metrics.sweep_ece, measure])
+CALLS = [
+    *(metrics.ece, metrics.nll.interval, metrics.kuiper.test, metrics.sweep_ece, measure),
+    *(metrics.tables.bins, metrics.tables.classes, metrics.tables.thresholds),
+    *(metrics.curves.corp, metrics.curves.risk_coverage, metrics.Summary.from_predictions),
+    partial(metrics.split, fit=Temperature.fit),
+    lambda p: metrics.compare(p, p),
+    lambda p: p.mapped(lambda z: 2 * z),
+    lambda p: Predictions(p.logits, p.labels),
+    *(calibrator.fit for calibrator in (Temperature, HistogramBinning, Isotonic, Spline, StructuredMatrix, Auto)),
+    partial(FocalTemperature.fit, grid=([0.0, 1.0], [0.5, 1.0, 2.0])),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
 def test_a_public_call_decides_once(asked, call):
-    call(draw(200))
+    p = draw(200)
+    asked.clear()
+    call(p)
     assert asked == [1, 2]
 
 
 def test_an_assessment_leaves_the_threads_as_they_were(asked):
     p = draw(200)
+    asked.clear()
     assess(p[:100], p[100:], ["Identity", "Temperature"])
     assert asked[0] == 1
     assert asked[-1] == 2

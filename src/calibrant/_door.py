@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant._threads import threads_for
 from calibrant.types import InputError
 
 Of = Literal["top", "classes"] | int  # the event that is judged
@@ -36,30 +37,32 @@ def entered(
 ) -> dict[str, Any]:
     """Check what predictions are made of, and return it by name; `owned` parts share no memory with the given."""
     z = tensor(logits, "logits")
-    names = None if class_names is None else distinct(class_names, "class_names")
-    y, names = _label_indices(labels, names, z)
-    parts: dict[str, Tensor | None] = {
-        "weights": None if weights is None else tensor(weights, "weights").double(),
-        "clusters": None if clusters is None else codes(clusters, "clusters")[0],
-    }
-    parts["groups"], group_names = (None, None) if groups is None else codes(groups, "groups")
-    z, y, parts = _rows(z, y, parts)
-    if ignore_index is not None:
-        keep = y != ignore_index
-        z, y = z[keep], y[keep]
-        parts = {name: None if part is None else part[keep] for name, part in parts.items()}
-    _check(z, y, parts["weights"])
-    if names is not None and len(names) != z.shape[1]:
-        raise InputError(f"need one name per class, got {len(names)} class_names and {z.shape[1]} columns of logits")
-    given = {"logits": logits, "labels": labels, "weights": weights} if owned else {}
-    made = {"logits": z, "labels": y, **parts}
-    return {
-        **{name: own(part, given.get(name)) for name, part in made.items()},
-        "of": event(of, z.shape[1], names),
-        "class_names": names,
-        "group_names": group_names,
-        "notes": notes,
-    }
+    with threads_for(z.numel()):
+        names = None if class_names is None else distinct(class_names, "class_names")
+        y, names = _label_indices(labels, names, z)
+        parts: dict[str, Tensor | None] = {
+            "weights": None if weights is None else tensor(weights, "weights").double(),
+            "clusters": None if clusters is None else codes(clusters, "clusters")[0],
+        }
+        parts["groups"], group_names = (None, None) if groups is None else codes(groups, "groups")
+        z, y, parts = _rows(z, y, parts)
+        if ignore_index is not None:
+            keep = y != ignore_index
+            z, y = z[keep], y[keep]
+            parts = {name: None if part is None else part[keep] for name, part in parts.items()}
+        _check(z, y, parts["weights"])
+        k = z.shape[1]
+        if names is not None and len(names) != k:
+            raise InputError(f"need one name per class, got {len(names)} class_names and {k} columns of logits")
+        given = {"logits": logits, "labels": labels, "weights": weights} if owned else {}
+        made = {"logits": z, "labels": y, **parts}
+        return {
+            **{name: own(part, given.get(name)) for name, part in made.items()},
+            "of": event(of, k, names),
+            "class_names": names,
+            "group_names": group_names,
+            "notes": notes,
+        }
 
 
 def own(part: Tensor | None, given: Any) -> Tensor | None:
@@ -298,6 +301,11 @@ def _check_weights(weights: Tensor) -> None:
 def log_probs(probs: Any) -> tuple[Tensor, tuple[str, ...]]:
     """Return log p in float64, and what is to be said of them: that they are rounded."""
     p = tensor(probs, "probs")
+    with threads_for(p.numel()):
+        return _log_probs(p)
+
+
+def _log_probs(p: Tensor) -> tuple[Tensor, tuple[str, ...]]:
     narrow = p.dtype in (torch.float16, torch.bfloat16)
     p = p.double()
     if p.ndim == 1:

@@ -2,6 +2,7 @@
 
 import base64
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ def hashes(logits: Tensor, labels: Tensor) -> np.ndarray:
     r"""Return a hash of every row: $\sum_j a_j w_j + a y$, mixed, of the words w of two float32 with odd a."""
     n, k = logits.shape
     words = (k + 1) // 2
-    keys = torch.from_numpy(np.random.default_rng(0).integers(0, 2**63, words + 1, dtype=np.int64) | 1)
+    keys = _keys(words + 1)
     found = np.empty(n, dtype=np.uint64)
     if fast := kernels(logits):
         z = logits.detach()
@@ -34,6 +35,12 @@ def hashes(logits: Tensor, labels: Tensor) -> np.ndarray:
         total = labels[rows].long() * keys[words] + (values.view(torch.int64) * keys[:words]).sum(1)
         found[rows] = _mixed(total.cpu().numpy().view(np.uint64))
     return found
+
+
+@cache
+def _keys(words: int) -> Tensor:
+    """Odd numbers, the same ones always."""
+    return torch.from_numpy(np.random.default_rng(0).integers(0, 2**63, words, dtype=np.int64) | 1)
 
 
 def _mixed(x: np.ndarray) -> np.ndarray:

@@ -182,10 +182,10 @@ class Memory:
     @classmethod
     def of(cls, step: np.ndarray, change: np.ndarray, before: "Memory | None", most: int = 20) -> "Memory":
         """Add a pair, and forget the first where they are too many."""
-        scale = float(step @ change) ** -0.5
+        scale = _dot(step, change) ** -0.5
         s, y = scale * step, scale * change
         if before is None:
-            return cls(s[None], y[None], np.ones((1, 1)), np.full((1, 1), float(y @ y)))
+            return cls(s[None], y[None], np.ones((1, 1)), np.full((1, 1), _dot(y, y)))
         kept = slice(1 if len(before.steps) == most else 0, None)
         steps, changes = (
             np.concatenate([old[kept], new[None]]) for old, new in ((before.steps, s), (before.changes, y))
@@ -193,18 +193,18 @@ class Memory:
         m = len(steps)
         products, squares = np.empty((2, m, m))
         products[:-1, :-1], squares[:-1, :-1] = before.products[kept, kept], before.squares[kept, kept]
-        products[-1], products[:, -1] = changes @ s, steps @ y
-        squares[-1] = squares[:, -1] = changes @ y
+        products[-1], products[:, -1] = _times(changes, s), _times(steps, y)
+        squares[-1] = squares[:, -1] = _times(changes, y)
         return cls(steps, changes, products, squares)
 
     def downhill(self, gradient: np.ndarray) -> np.ndarray:
         """Return minus the inverse Hessian times the gradient (Byrd, Nocedal & Schnabel 1994, eq. 3.1)."""
         scale = 1 / float(self.squares[-1, -1])
         upper = np.triu(self.products)
-        a = np.linalg.solve(upper, self.steps @ gradient)
-        middle = a + scale * (self.squares @ a - self.changes @ gradient)
+        a = np.linalg.solve(upper, _times(self.steps, gradient))
+        middle = a + scale * (self.squares @ a - _times(self.changes, gradient))
         b = np.linalg.solve(upper.T, middle)
-        return scale * (a @ self.changes - gradient) - b @ self.steps
+        return scale * (_times(self.changes.T, a) - gradient) - _times(self.steps.T, b)
 
 
 def minimize(
@@ -225,15 +225,15 @@ def minimize(
         if not np.abs(gradient).max() > tolerance:
             break
         step = -gradient if memory is None else memory.downhill(gradient)
-        slope = float(gradient @ step)
+        slope = _dot(gradient, step)
         if not slope < 0:
-            memory, step, slope = None, -gradient, -float(gradient @ gradient)
+            memory, step, slope = None, -gradient, -_dot(gradient, gradient)
         found = _along(f, x, value, step, slope)
         evaluations += found.evaluations
         if found.length == 0:
             break  # nothing is left to gain
         way, change = found.length * step, found.gradient - gradient
-        if float(change @ way) > 1e-10 * float(change @ change):
+        if _dot(change, way) > 1e-10 * _dot(change, change):
             memory = Memory.of(way, change, memory)
         x, value, gradient = x + way, found.value, found.gradient
     return Minimum(torch.from_numpy(x), value, float(np.abs(gradient).max()), evaluations, memory)
@@ -261,11 +261,20 @@ def _along(
             longest, curve = length, after - value - length * slope
             aim = -slope * length**2 / (2 * curve) if curve < math.inf else 0.0
             length = min(max(aim, shortest + 0.1 * (longest - shortest)), (shortest + longest) / 2)
-        elif float(gradient @ step) < 0.9 * slope:
+        elif _dot(gradient, step) < 0.9 * slope:
             shortest, length = length, min(4 * length, (length + longest) / 2)
         else:
             return _Way(length, after, gradient, evaluations)
     return _Way(0.0, value, step, evaluations)
+
+
+def _times(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """Their product by torch, whose threads are decided at the door; numpy's library takes all there are."""
+    return (torch.from_numpy(matrix) @ torch.from_numpy(vector)).numpy()
+
+
+def _dot(one: np.ndarray, other: np.ndarray) -> float:
+    return float(torch.dot(torch.from_numpy(one), torch.from_numpy(other)))
 
 
 def _numbers(f: Callable[[Tensor], tuple[float, Tensor]], x: np.ndarray) -> tuple[float, np.ndarray]:

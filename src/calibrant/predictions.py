@@ -1,7 +1,8 @@
 """What a classifier said and what was true: the one value that everything consumes, checked once at the door."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +33,7 @@ from calibrant._door import (
     whole,
 )
 from calibrant._softmax import Outcomes, Visit
+from calibrant._threads import threads_for
 from calibrant.types import InputError, Map
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "PRESENCE",
     "Of",
     "Predictions",
+    "entering",
     "load_unlabeled",
     "mapped_logits",
     "predictions_of",
@@ -528,6 +531,14 @@ def predictions_of(predictions: Any, labels: Any = None, weights: Any = None) ->
     return _trusted(**entered(predictions, labels, weights, owned=False))
 
 
+@contextmanager
+def entering(predictions: Any, labels: Any = None, weights: Any = None) -> Generator[Predictions]:
+    """Enter `predictions_of` at the door of a public call, where it is decided in how many threads it works."""
+    p = predictions_of(predictions, labels, weights)
+    with threads_for(len(p) * p.k):
+        yield p
+
+
 def mapped_logits(
     calibrator: Map, logits: Tensor, groups: Tensor | None = None, group_names: tuple[str, ...] | None = None
 ) -> Tensor:
@@ -537,16 +548,17 @@ def mapped_logits(
     """
     n, k = logits.shape
     size = max(1, BLOCK // max(1, k))
-    if n <= size:
-        return _mapped(calibrator, logits, groups, group_names)
-    out: Tensor | None = None
-    for first in range(0, n, size):
-        rows = slice(first, first + size)
-        made = _mapped(calibrator, logits[rows], None if groups is None else groups[rows], group_names)
-        out = torch.empty((n, k), dtype=made.dtype, device=made.device) if out is None else out
-        out[rows] = made
-    assert out is not None
-    return out
+    with threads_for(n * k):
+        if n <= size:
+            return _mapped(calibrator, logits, groups, group_names)
+        out: Tensor | None = None
+        for first in range(0, n, size):
+            rows = slice(first, first + size)
+            made = _mapped(calibrator, logits[rows], None if groups is None else groups[rows], group_names)
+            out = torch.empty((n, k), dtype=made.dtype, device=made.device) if out is None else out
+            out[rows] = made
+        assert out is not None
+        return out
 
 
 def _mapped(calibrator: Map, logits: Tensor, groups: Tensor | None, group_names: tuple[str, ...] | None) -> Tensor:

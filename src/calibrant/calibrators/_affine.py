@@ -11,7 +11,6 @@ from torch import Tensor
 from calibrant._folds import split_folds, units
 from calibrant._softmax import LOG2_E
 from calibrant._solve import Certificate, Memory, Status, minimize, positive_root, summed
-from calibrant._threads import threads_for
 from calibrant.calibrators._apply import its_classes
 from calibrant.calibrators._fit import Solution, fits
 from calibrant.calibrators._scaling import Found, nll_temperature, of_possible
@@ -117,9 +116,8 @@ def fit_affine(
     at = torch.zeros(frame.scale.numel(), dtype=torch.float64)
     if start is not None:
         at = frame.inside(packed(start.weight - identity, start.bias))
-    with threads_for(n * k):
-        steps = 1000 if n * k < 1_000_000 else 300
-        found = minimize(f, at, steps=steps, tolerance=tolerance, memory=memory)
+    steps = 1000 if n * k < 1_000_000 else 300
+    found = minimize(f, at, steps=steps, tolerance=tolerance, memory=memory)
     change, c = unpack(found.x)
     return Affine(identity + change, c.clone(), found.gradient, found.evaluations, frame, found.memory)
 

@@ -11,7 +11,6 @@ from torch.nn.functional import logsigmoid
 
 from calibrant._folds import split_folds, units
 from calibrant._solve import Certificate, Minimum, mixture, newton
-from calibrant._threads import threads_for
 from calibrant.calibrators._affine import EXACT, NEARLY, matrix, vector
 from calibrant.calibrators._apply import certified, its_classes, keeping_if, keeps_predictions
 from calibrant.calibrators._binary import beta, platt, quadratic
@@ -269,11 +268,7 @@ class Auto:
         Folds keep rows of one group together; copies of a row count as one row of that weight where they share a
         group.
         """
-        with threads_for(p.logits.numel()):
-            return cls._fit(p.double(), folds, accuracy_preserving)
-
-    @classmethod
-    def _fit(cls, p: Predictions, folds: int, accuracy_preserving: bool) -> "Auto":
+        p = p.double()
         families, left_out = _families(p, folds, accuracy_preserving)
         m = len(families)
         weights, found = torch.full((m,), 1 / m, dtype=torch.float64), Minimum(torch.empty(0), math.nan, 0.0, 0)

@@ -14,7 +14,7 @@ from calibrant._folds import Fit
 from calibrant._solve import Certificate, Status
 from calibrant.calibrators._apply import moved
 from calibrant.metrics import nll
-from calibrant.predictions import Predictions, predictions_of
+from calibrant.predictions import Predictions, entering, predictions_of
 from calibrant.types import InputError
 
 C = TypeVar("C")
@@ -59,13 +59,14 @@ def fits(method: Callable[Concatenate[Any, Predictions, P], C]) -> Callable[...,
 
     @wraps(method)
     def fit(cls: Any, predictions: Any, labels: Any = None, weights: Any = None, **settings: Any) -> C:
-        given = p = predictions_of(predictions, labels, weights)
-        begin = {key: settings.pop(key) for key in ("warm_start",) if key in settings}
-        if given.weights is not None and not bool((given.weights > 0).all()):
-            p = given[given.weights > 0]
-        fitted = method(cls, p, **begin, **catalog.checked(method, settings, cls.__name__))  # pyright: ignore
-        fitted = fitted if given.logits.device.type == "cpu" else moved(fitted, "cpu")
-        return fitted if p is given else _fitted_on(fitted, given)
+        with entering(predictions, labels, weights) as given:
+            p = given
+            begin = {key: settings.pop(key) for key in ("warm_start",) if key in settings}
+            if given.weights is not None and not bool((given.weights > 0).all()):
+                p = given[given.weights > 0]
+            fitted = method(cls, p, **begin, **catalog.checked(method, settings, cls.__name__))  # pyright: ignore
+            fitted = fitted if given.logits.device.type == "cpu" else moved(fitted, "cpu")
+            return fitted if p is given else _fitted_on(fitted, given)
 
     fit.takes_predictions = True  # pyright: ignore[reportAttributeAccessIssue]
     fit.__signature__ = _signature(method)  # pyright: ignore[reportAttributeAccessIssue]

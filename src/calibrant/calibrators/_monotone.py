@@ -9,7 +9,6 @@ from torch import Tensor
 
 from calibrant._softmax import LOG2_E
 from calibrant._solve import Certificate, Minimum, newton, summed
-from calibrant._threads import threads_for
 from calibrant.calibrators._apply import certified, its_classes, keeping
 from calibrant.calibrators._fit import Solution, fits, mean_of
 from calibrant.calibrators._scaling import Found, nll_temperature, of_possible
@@ -163,8 +162,7 @@ def _slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor | No
     if start is not None and len(start) == pieces:
         at = start
     lower = torch.full((pieces,), STEEPEST, dtype=torch.float64)
-    with threads_for(v.logits.numel()):
-        return newton(f, at, lower=lower, tolerance=tolerance)
+    return newton(f, at, lower=lower, tolerance=tolerance)
 
 
 def _placed(v: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:

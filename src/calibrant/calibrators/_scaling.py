@@ -214,8 +214,8 @@ def _spread(p: Predictions) -> float:
     """Return the root mean square distance of a finite logit from the top one of its row."""
     z = p.logits.double()
     gap = z - z.amax(-1, keepdim=True)
-    possible = gap != -torch.inf
-    square = gap.masked_fill_(~possible, 0.0).square_()
+    possible = ~gap.isneginf()
+    square = gap.nan_to_num_(neginf=0.0).square_()
     if p.weights is not None:
         square, possible = square * p.weights[:, None], possible * p.weights[:, None]
     return float((square.sum() / possible.sum()).sqrt()) or 1.0

@@ -11,7 +11,7 @@ from calibrant import catalog
 from calibrant.metrics._jackknife import Jackknife
 from calibrant.metrics._metric import Metric
 from calibrant.metrics._results import cluster_error, mean_interval, quantile, student, totals
-from calibrant.predictions import Predictions
+from calibrant.predictions import Predictions, entering
 from calibrant.types import InputError
 
 NAMES = ("accuracy", "nll", "brier", "signed_gap", "ece", "adaptive_ece", "debiased_l2", "kuiper", "smooth_ece", "aurc")
@@ -93,7 +93,8 @@ def compare(
     fold = torch.arange(many) % groups
     fold = fold[torch.randperm(many, generator=torch.Generator().manual_seed(seed))].to(first.labels.device)
     fold = fold if unit is None else fold[unit]
-    return Comparison(n, level, tuple(_difference(m, first, second, fold, groups, level) for m in methods))
+    with entering(first):
+        return Comparison(n, level, tuple(_difference(m, first, second, fold, groups, level) for m in methods))
 
 
 def _difference(

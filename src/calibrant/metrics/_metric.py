@@ -12,9 +12,8 @@ from torch import Tensor
 
 from calibrant import catalog
 from calibrant._bins import Events, Judged
-from calibrant._threads import threads_for
 from calibrant.metrics._results import Evidence, Interval, mean_interval
-from calibrant.predictions import Predictions, predictions_of
+from calibrant.predictions import Predictions, entering
 from calibrant.types import InputError, PerExample
 
 P = ParamSpec("P")
@@ -93,8 +92,8 @@ class Metric(Generic[P]):
     def __call__(
         self, predictions: Any, labels: Any = None, weights: Any = None, *args: P.args, **settings: P.kwargs
     ) -> Tensor:
-        p, chosen = predictions_of(predictions, labels, weights), self._checked(settings)
-        with threads_for(len(p) * p.k):
+        with entering(predictions, labels, weights) as p:
+            chosen = self._checked(settings)
             if self.takes == "events" and p.of == "classes":
                 parts = [self.function(p.judging(j).events, **chosen) for j in range(p.k)]
                 return torch.stack(parts).mean()
@@ -134,8 +133,7 @@ class Metric(Generic[P]):
 
         Raises `InputError` if the metric has none.
         """
-        p = predictions_of(predictions, labels, weights)
-        with threads_for(len(p) * p.k):
+        with entering(predictions, labels, weights) as p:
             return self.interval_of(self.view(p), level=level, **settings)
 
     def interval_of(self, view: Any, *, level: float, **settings: Any) -> Interval:
@@ -154,8 +152,7 @@ class Metric(Generic[P]):
 
         Raises `InputError` if the metric has no test.
         """
-        p = predictions_of(predictions, labels, weights)
-        with threads_for(len(p) * p.k):
+        with entering(predictions, labels, weights) as p:
             return self.test_of(self.view(p), **settings)
 
     def test_of(self, view: Any, **settings: Any) -> Evidence:

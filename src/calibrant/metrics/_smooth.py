@@ -53,7 +53,7 @@ def smooth_ece_of(ties: Ties) -> Scalar:
         damped[:live] = wave[:live] * np.exp(rate[:live] * s * s)
         falling[:live] = 2 * s * rate[:live] * damped[:live]
         gap = gaps(damped)
-        return Curve(s - float(np.abs(gap).sum()), 1 - float(np.sign(gap) @ gaps(falling)), 0.0)
+        return Curve(s - float(np.abs(gap).sum()), 1 - float((np.sign(gap) * gaps(falling)).sum()), 0.0)
 
     most = float(np.abs(gaps(wave)).sum())
     value = increasing_root(beyond, most / 8, 0.0, max(1.0, most), 1e-9).x if most else 0.0

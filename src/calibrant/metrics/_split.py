@@ -6,7 +6,7 @@ from typing import Any, Literal
 from calibrant._folds import Fit, cross_fitted
 from calibrant.metrics._results import Interval, mean_interval
 from calibrant.metrics._scores import brier, nll
-from calibrant.predictions import predictions_of
+from calibrant.predictions import entering
 
 __all__ = ["Split", "split"]
 
@@ -42,9 +42,10 @@ def split(
     >>> round(split(z, torch.ones(10, dtype=torch.int64), fit=halve).refinement.value, 4)  # log(1 + 1/e)
     0.3133
     """
-    p = predictions_of(predictions, labels, weights).double()
     each = (nll if score == "nll" else brier).each
     assert each is not None
-    stated, repaired = each(p), each(cross_fitted(fit, p, folds=folds, seed=seed))
-    parts = (mean_interval(values, p.weights, level, p.clusters) for values in (stated, repaired, stated - repaired))
-    return Split(*parts)
+    with entering(predictions, labels, weights) as given:
+        p = given.double()
+        stated, repaired = each(p), each(cross_fitted(fit, p, folds=folds, seed=seed))
+        gained = stated - repaired
+        return Split(*(mean_interval(values, p.weights, level, p.clusters) for values in (stated, repaired, gained)))

@@ -30,7 +30,7 @@ from calibrant.metrics._sums import (
     slot_of,
     words_of,
 )
-from calibrant.predictions import Of, Predictions, predictions_of
+from calibrant.predictions import Of, Predictions, entering
 from calibrant.types import InputError
 
 PIECE = 1 << 18  # rows that a compiled pass adds at a time
@@ -122,7 +122,10 @@ class Summary(Sums):
 
     def add(self, predictions: Any, labels: Any = None, weights: Any = None) -> "Summary":
         """The summary with one more batch."""
-        p = predictions_of(predictions, labels, weights).in_order(self.class_names).judging(self.of)
+        with entering(predictions, labels, weights) as p:
+            return self._with(p.in_order(self.class_names).judging(self.of))
+
+    def _with(self, p: Predictions) -> "Summary":
         k = p.k
         if self.k not in (0, k):
             raise InputError(f"expected logits of {self.k} classes as in the batches before, got {k}")

@@ -10,7 +10,7 @@ from calibrant._bins import ClusterSums, Ties
 from calibrant.metrics import _corp, _ranking
 from calibrant.metrics._cumulative import draw
 from calibrant.metrics._results import Curve
-from calibrant.predictions import predictions_of
+from calibrant.predictions import entering
 
 __all__ = ["corp", "risk_coverage"]
 
@@ -30,7 +30,8 @@ def corp(
     >>> curve.x, curve.y
     (tensor([0.5000], dtype=torch.float64), tensor([0.7500], dtype=torch.float64))
     """
-    return corp_of(predictions_of(predictions, labels, weights).events.ties, level, draws, seed)
+    with entering(predictions, labels, weights) as p:
+        return corp_of(p.events.ties, level, draws, seed)
 
 
 def risk_coverage(predictions: Any, labels: Any = None, weights: Any = None) -> Curve:
@@ -40,7 +41,8 @@ def risk_coverage(predictions: Any, labels: Any = None, weights: Any = None) -> 
     >>> curve.x, curve.y
     (tensor([0.5000, 1.0000], dtype=torch.float64), tensor([0.0000, 0.5000], dtype=torch.float64))
     """
-    return risk_coverage_of(predictions_of(predictions, labels, weights).events.ties)
+    with entering(predictions, labels, weights) as p:
+        return risk_coverage_of(p.events.ties)
 
 
 def risk_coverage_of(ties: Ties) -> Curve:

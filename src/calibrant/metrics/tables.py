@@ -17,7 +17,7 @@ from calibrant.metrics._results import Interval, gap_interval, share_of_clusters
 from calibrant.metrics._scores import mean
 from calibrant.metrics._summary import Summary
 from calibrant.metrics._sums import Group
-from calibrant.predictions import Predictions, predictions_of
+from calibrant.predictions import Predictions, entering
 
 __all__ = ["ClassSums", "Classes", "Groups", "Thresholds", "bins", "class_cells", "classes", "groups", "thresholds"]
 __all__ += ["thresholds_of"]
@@ -129,7 +129,8 @@ def bins(
     >>> bins(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]), bins=2).count
     tensor([4, 0])
     """
-    return bin_table(predictions_of(predictions, labels, weights).events, bins, edges)
+    with entering(predictions, labels, weights) as p:
+        return bin_table(p.events, bins, edges)
 
 
 def classes(predictions: Any, labels: Any = None, weights: Any = None, *, bins: int = 15) -> Classes:
@@ -138,8 +139,8 @@ def classes(predictions: Any, labels: Any = None, weights: Any = None, *, bins: 
     >>> classes(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])).ece
     tensor([0.2500, 0.2500], dtype=torch.float64)
     """
-    p = predictions_of(predictions, labels, weights)
-    return ClassSums.of(p, class_cells(p, bins)()).table
+    with entering(predictions, labels, weights) as p:
+        return ClassSums.of(p, class_cells(p, bins)()).table
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +174,8 @@ def thresholds(
     >>> [round(float(x), 2) for x in (found.share, found.precision, found.recall, found.specificity)]
     [0.67, 0.5, 1.0, 0.5]
     """
-    return thresholds_of(predictions_of(predictions, labels, weights).events.ties, at, level)
+    with entering(predictions, labels, weights) as p:
+        return thresholds_of(p.events.ties, at, level)
 
 
 def thresholds_of(ties: Ties, at: Sequence[float], level: float = 0.90) -> Thresholds:

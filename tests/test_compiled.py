@@ -168,7 +168,7 @@ def test_confidences_at_the_edges_fall_into_the_same_bins(monkeypatch, bins):
 @needs_numba
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("k", [2, 10, 129])
+@pytest.mark.parametrize("k", [2, 10, 127, 128])
 def test_a_compiled_pass_of_the_temperature_is_the_plain_one(monkeypatch, k, dtype, weighted):
     z, y = draw(700, k, dtype)
     z[::9] = 0.0  # ties
@@ -189,19 +189,22 @@ def test_a_compiled_pass_of_the_temperature_is_the_plain_one(monkeypatch, k, dty
 
 
 @needs_numba
-@pytest.mark.parametrize("k", [2, 10, 129])
+@pytest.mark.parametrize("k", [2, 10, 127, 128])
 def test_compiled_confidences_of_a_grid_are_the_plain_ones(monkeypatch, k):
     z, y = draw(700, k)
     top = z.argmax(1, keepdim=True)
     d = (z.double() - z.double().gather(1, top)).clamp_min(-1e300)
     y = y.where(d.gather(1, y[:, None]).squeeze(1) > -1e300, top.squeeze(1))
 
-    def found() -> torch.Tensor:
-        return torch.stack([_grid._loss(d, top, b, (0.0,), label) for b in (1e-3, 0.7, 40.0) for label in (None, y)])
+    def found(gammas: tuple[float, ...]) -> torch.Tensor:
+        each = [_grid._loss(d, top, b, gammas, label) for b in (1e-3, 0.7, 40.0) for label in (None, y)]
+        return torch.stack([*each, _grid._loss(-700 * (top != torch.arange(k)).double(), top, 1.2, gammas, y)])
 
-    fast = found()
+    of_focal = (-0.75, 0.0, 0.3, 5.0)
+    fast = found((0.0,)), found(of_focal)
     plainly(monkeypatch)
-    torch.testing.assert_close(fast, found(), rtol=1e-13, atol=1e-14)
+    torch.testing.assert_close(fast[0], found((0.0,)), rtol=1e-13, atol=1e-14)
+    torch.testing.assert_close(fast[1], found(of_focal), rtol=1e-12, atol=1e-13)
 
 
 @needs_numba

@@ -452,22 +452,32 @@ def _packs(score: Tensor, happened: Tensor) -> bool:
     return plain and bool(((happened == 0) | (happened == 1)).all())
 
 
-def _sorted(score: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores in increasing order, each with what happened, 0 or 1.
+def packed(value: Tensor, happened: Tensor) -> np.ndarray:
+    """Numbers without their signs, each with a 0 or 1, as integers in the same order.
 
     The bits of a positive number order as it does, and leave one free: sorting keys takes a tenth of the time of
     sorting an index and looking up by it.
     """
-    bits = score.abs().contiguous().numpy().view(np.uint64)
-    keys = (bits << np.uint64(1)) | happened.numpy().astype(np.uint64)
-    below = (score < 0).numpy()
+    bits = value.contiguous().numpy().view(np.uint64)
+    return (bits << np.uint64(1)) | happened.numpy().astype(np.uint64)
+
+
+def unpacked(keys: np.ndarray) -> tuple[Tensor, Tensor]:
+    """What was `packed`."""
+    value, happened = (keys >> np.uint64(1)).view(np.float64), (keys & np.uint64(1)).astype(np.float64)
+    return torch.from_numpy(value), torch.from_numpy(happened)
+
+
+def _sorted(score: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores in increasing order, each with what happened, 0 or 1."""
+    keys, below = packed(score, happened), (score < 0).numpy()
     low, high = (keys[below], keys[~below]) if below.any() else (keys[:0], keys)
     low.sort()
     high.sort()
     keys = np.concatenate([low[::-1], high]) if len(low) else high
-    value = torch.from_numpy((keys >> np.uint64(1)).view(np.float64))
+    value, happened = unpacked(keys)
     value[: len(low)].neg_()
-    return value, torch.from_numpy((keys & np.uint64(1)).astype(np.float64))
+    return value, happened
 
 
 def _whole(mass: Tensor) -> bool:

@@ -697,6 +697,92 @@ def log_sums(d, b, out):
         out[i] = math.log(total)
 
 
+@_inside
+@no_type_check
+def _log_others(row, top, b):
+    """log of the sum of e^(b d) over all classes but one, however small."""
+    most, total = -np.inf, 0.0
+    for j in range(len(row)):
+        if j != top:
+            most = max(most, row[j])
+    for j in range(len(row)):
+        if j != top:
+            total += math.exp(b * (row[j] - most))
+    return b * most + math.log(total)
+
+
+@_inside
+@no_type_check
+def _focal_parts(block, top, b, q, o, r, t):
+    """Of rows d, whose largest is 0, the columns of softmax(b d) = q without the top class, -log2(1 - q), and
+    -q log q / (1 - q); and the odds t of the others.
+    """
+    _long_vectors()
+    k, width = q.shape
+    for j in range(k):
+        for i in range(len(block)):
+            r[j, i] = b * block[i, j]
+        for i in range(width):
+            q[j, i] = _exp(r[j, i])
+    for i in range(len(block)):
+        q[top[i], i] = 0.0
+    t[:] = 0.0
+    for j in range(k):
+        for i in range(width):
+            t[i] += q[j, i]
+    for j in range(k):
+        for i in range(width):
+            share = q[j, i] / (1.0 + t[i])
+            q[j, i] = share
+            o[j, i] = -_LOG2_E * _log(1.0 - share)
+            r[j, i] = share * (_log(1.0 + t[i]) - r[j, i]) / (1.0 - share)
+
+
+@_inside
+@no_type_check
+def _focal_sums(gamma, q, o, r, others):
+    """Sums of q / g(q) over the columns."""
+    _long_vectors()
+    k, width = q.shape
+    others[:] = 0.0
+    for j in range(k):
+        for i in range(width):
+            others[i] += q[j, i] * _exp2(gamma * o[j, i]) / (1.0 + gamma * r[j, i])
+
+
+@_compile
+@no_type_check
+def focal_losses(d, top, y, b, gammas, out):
+    """-log p of the top class, or of those in y if there are any, by `theory.focal_map` of b d for every gamma (g, n);
+    the largest of every row of d (n, k) is 0.
+    """
+    n, k = d.shape
+    width = _W if k < WIDE else 8
+    q, o, r = np.zeros((k, width)), np.zeros((k, width)), np.zeros((k, width))
+    t, others = np.zeros(width), np.zeros(width)
+    for first in range(0, n, width):
+        end = min(first + width, n)
+        block = d[first:end]
+        _focal_parts(block, top[first:end], b, q, o, r, t)
+        for g in range(len(gammas)):
+            _focal_sums(gammas[g], q, o, r, others)
+            out[g, first:end] = others[: end - first]
+        for i in range(end - first):
+            some, best, label = max(t[i], 1e-300), top[first + i], y[first + i] if len(y) else top[first + i]
+            far = len(y) and some < 1e-290
+            log_top = (_log_others(block[i], best, b) if far else math.log(some)) - math.log1p(t[i])  # log(1 - q)
+            r_top = math.log1p(some) / some
+            for g in range(len(gammas)):
+                gamma, odds = gammas[g], out[g, first + i] * (1.0 + t[i])
+                if gamma != 0.0 and odds > 0.0:
+                    odds *= math.exp(gamma * log_top) * (1.0 + gamma * r_top)
+                loss = math.log1p(odds) - b * block[i, label]
+                if label != best:
+                    loss += math.log1p(gamma * r[label, i]) - math.log1p(gamma * r_top)
+                    loss -= gamma * (_LN_2 * o[label, i] + log_top)
+                out[g, first + i] = loss
+
+
 _UNIT, _HALF = 2.0**52, 2.0**36  # as `_sums` and `_summary` count
 _FEW = 1024  # rows whose parts below 2^52 an integer holds
 

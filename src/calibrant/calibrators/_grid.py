@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from calibrant import catalog, theory
+from calibrant._bins import packed, unpacked
 from calibrant._fast import kernels
 from calibrant._softmax import LOG2_E
 from calibrant._solve import first_minimum
@@ -205,19 +206,27 @@ def _interpolant(
 
 def _loss(d: Tensor, top: Tensor, b: float, gammas: Sequence[float], label: Tensor | None = None) -> Tensor:
     """-log p of the top class, or of the label, by focal_map(b z, gamma) for every gamma (g, n); d = z - max z."""
-    if (fast := kernels(d)) and not any(gammas):
-        return _compiled_loss(fast, d, b, label).expand(len(gammas), -1)
+    if fast := kernels(d):
+        return _compiled_loss(fast, d, top, b, gammas, label)
     rows = max(1, CHUNK // d.shape[1])
     labels = [None] * math.ceil(len(d) / rows) if label is None else label[:, None].split(rows)
     chunks = zip(d.split(rows), top.split(rows), labels, strict=True)
     return torch.cat([_loss_of_rows(x, index, b, gammas, y) for x, index, y in chunks], -1)
 
 
-def _compiled_loss(fast: Any, d: Tensor, b: float, label: Tensor | None) -> Tensor:
-    """The same of no gamma by one compiled pass."""
-    out = torch.empty(len(d), dtype=torch.float64)
-    fast.log_sums(d.contiguous().numpy(), b, out.numpy())
-    return out if label is None else out.sub_(b * d.gather(1, label[:, None]).squeeze(1))
+def _compiled_loss(
+    fast: Any, d: Tensor, top: Tensor, b: float, gammas: Sequence[float], label: Tensor | None
+) -> Tensor:
+    """The same by one compiled pass."""
+    out = torch.empty(len(gammas), len(d), dtype=torch.float64)
+    if any(gammas):
+        y = torch.empty(0, dtype=torch.int64) if label is None else label
+        rows, classes = d.contiguous().numpy(), (top.flatten().numpy(), y.contiguous().numpy())
+        fast.focal_losses(rows, *classes, b, np.array(gammas, dtype=np.float64), out.numpy())
+        return out
+    fast.log_sums(d.contiguous().numpy(), b, out[0].numpy())
+    out = out[:1] if label is None else out[:1] - b * d.gather(1, label[:, None]).T
+    return out.expand(len(gammas), -1)
 
 
 def _loss_of_rows(d: Tensor, top: Tensor, b: float, gammas: Sequence[float], label: Tensor | None) -> Tensor:
@@ -346,8 +355,14 @@ def _equal_mass(
     """
     m, n = c.shape
     at = torch.from_numpy(boundaries(n, bins)).to(c.device)
-    c, order = c.sort(-1)
-    gap = c - correct[order]
+    if c.device.type == "cpu":
+        keys = packed(c, correct)
+        keys.sort(axis=-1)
+        c, happened = unpacked(keys)
+    else:
+        c, order = c.sort(-1)
+        happened = correct[order]
+    gap = c - happened
     total = torch.cat([gap.new_zeros(m, 1), gap.cumsum(1)], 1)[:, at].diff(dim=1)
     inner = at[(at > 0) & (at < n)]
     tied = (c[:, inner] - c[:, inner - 1]) <= 2 * error

@@ -4,8 +4,8 @@
 
 Beside each metric stands what the machine could do: the time in which it reads the logits once and takes as many
 exponentials, both measured here. A row fails if its ratio is a third above that of `ratios.json`, which knows two, with
-compiled kernels (`calibrant[fast]`) and without; `--write` replaces those of the way that is measured. The last row is
-the time of `calibrant assess` beside a busy process over that alone, the least of three each.
+compiled kernels (`calibrant[fast]`) and without; `--write` replaces those of the way that is measured. The last rows
+are the time of `calibrant assess`, and of fits, beside a busy process over that alone, the least of three each.
 """
 
 import argparse
@@ -26,7 +26,7 @@ import torch
 
 from benchmarks._problems import draw, workload
 from calibrant import Predictions, _fast, measure, metrics
-from calibrant.calibrators import Temperature
+from calibrant.calibrators import FocalTemperature, Temperature
 
 RATIOS = Path(__file__).with_name("ratios.json")
 LOSS = 4 / 3
@@ -35,6 +35,15 @@ METRICS = ("ece", "adaptive_ece", "sweep_ece", "nll", "brier", "entropy", "auroc
 SLOW = ("auroc",)  # a sort for every class: measured with few classes only
 BASE = "softmax + max"
 GRID = [i / 100 for i in range(1, 1001)]
+FITS = """
+import sys
+from calibrant import Predictions
+from calibrant.calibrators import HistogramBinning, Isotonic, Spline, StructuredMatrix, Temperature
+p = Predictions.load(sys.argv[1])
+for _ in range(10):
+    for calibrator in HistogramBinning, Isotonic, Spline, StructuredMatrix, Temperature:
+        calibrator.fit(p.logits, p.labels)
+"""
 
 
 def limit(z: torch.Tensor) -> float:
@@ -83,7 +92,7 @@ def of_metrics(rounds: int) -> dict[str, float]:
 
 
 def of_fits(rounds: int) -> dict[str, float]:
-    """Ratios of the searches for a temperature: by NLL, and by ECE among a thousand."""
+    """Ratios of the searches for a temperature: by NLL, by ECE among a thousand, and focal ones by adaptive ECE."""
     few, many = draw(5000, 100, temperature=1.5), draw(50_000, 1000, temperature=1.5)
     mixed = workload(5000, 100)
     tasks: dict[str, tuple[torch.Tensor, Callable[[], Any]]] = {
@@ -93,43 +102,48 @@ def of_fits(rounds: int) -> dict[str, float]:
             mixed[0],
             lambda: Temperature.fit(*mixed, criterion="ece", grid=GRID),
         ),
+        "best of 4500 focal temperatures (5,000, 100)": (few[0], lambda: FocalTemperature.fit(*few)),
     }
     found: dict[str, float] = {}
-    print(f"\n{'':40}{'of ' + BASE:>20}")
+    print(f"\n{'':46}{'of ' + BASE:>20}")
     for name, (z, work) in tasks.items():
         work()
         pairs = [(seconds(lambda z=z: z.softmax(1).max(1)), seconds(work)) for _ in range(rounds)]
         found[name] = statistics.median(took / base for base, took in pairs)
-        print(f"{name:40}{found[name]:>20.2f}", flush=True)
+        print(f"{name:46}{found[name]:>20.2f}", flush=True)
     return found
 
 
 def of_neighbor() -> dict[str, float]:
-    """Ratio of the time that `calibrant assess` takes beside a busy process to the time alone."""
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    """Ratios of the time that work takes beside a busy process to the time alone: a command, and fits in a process."""
     with tempfile.TemporaryDirectory() as folder:
         files = [str(Path(folder) / name) for name in ("val.npz", "test.npz")]
         for seed, (file, n) in enumerate(zip(files, (5000, 10_000))):
             Predictions(*draw(n, 100, temperature=1.5, seed=seed)).save(file)
+        works = {"assess": ["-m", "calibrant", "assess", *files], "fits": ["-c", FITS, files[0]]}
+        return {f"{name} beside a busy process": _beside(name, work) for name, work in works.items()}
 
-        def once() -> float:
-            began = time.perf_counter()
-            command = [sys.executable, "-m", "calibrant", "assess", *files]
-            subprocess.run(command, check=True, capture_output=True, env=environment)
-            return time.perf_counter() - began
 
-        alone, beside = [once()], list[float]()
-        for _ in range(3):
-            alone.append(once())
-            busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-            try:
-                beside.append(once())
-            finally:
-                busy.kill()
-                busy.wait()
+def _beside(name: str, work: list[str]) -> float:
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+
+    def once() -> float:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, *work], check=True, capture_output=True, env=environment)
+        return time.perf_counter() - began
+
+    alone, beside = [once()], list[float]()
+    for _ in range(3):
+        alone.append(once())
+        busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        try:
+            beside.append(once())
+        finally:
+            busy.kill()
+            busy.wait()
     ratio = min(beside) / min(alone)
-    print(f"\nassess (5,000 + 10,000, 100): {min(alone):.1f} s alone, {ratio:.2f} of it beside a busy process")
-    return {"assess beside a busy process": ratio}
+    print(f"\n{name}: {min(alone):.1f} s alone, {ratio:.2f} of it beside a busy process", flush=True)
+    return ratio
 
 
 PARTS = {"metrics": of_metrics, "fits": of_fits, "neighbor": lambda rounds: of_neighbor()}

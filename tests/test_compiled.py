@@ -87,6 +87,18 @@ def test_every_number_of_the_report_agrees(monkeypatch, k, weighted):
 
 
 @needs_numba
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("k", [2, 5, 150])
+def test_compiled_cells_of_the_classes_are_the_plain_ones(monkeypatch, k, weighted):
+    z, y = draw(700, k)
+    w = torch.arange(700) % 5 + 0.5 if weighted else None
+    fast = metrics.tables.class_cells(Predictions(z, y, w), 10)().sums
+    plainly(monkeypatch)
+    plain = metrics.tables.class_cells(Predictions(z, y, w), 10)().sums
+    torch.testing.assert_close(fast, plain, rtol=1e-12, atol=1e-10)
+
+
+@needs_numba
 @pytest.mark.parametrize("of", ["top", 1])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_compiled_summary_is_the_plain_one_to_the_last_bit(monkeypatch, weighted, of):

@@ -429,6 +429,28 @@ def cells(p, y, w, edges, above):
 
 @_compile
 @no_type_check
+def cells_by_row(p, y, w, edges, above):
+    """The same of many classes (n, k)."""
+    bins = len(edges) - 1
+    n, k = p.shape
+    high, c, index = np.empty(k + 1, np.uint64), np.empty(k + 1), np.empty(k + 1, np.uint64)
+    for i in range(n):
+        found = np.uint64(0)
+        for j in range(k):
+            high[found] = j
+            c[found] = p[i, j]
+            found += np.uint64(p[i, j] > edges[1])
+        _bins(c[:found], edges, index)
+        for h in range(found):
+            j = high[h]
+            b = j * np.uint64(bins) + index[h]
+            above[0, b] += w[i]
+            above[1, b] += w[i] * c[h]
+            above[2, b] += w[i] * (y[i] == j)
+
+
+@_compile
+@no_type_check
 def keys(log_p, y, first, packed):
     """Pack how small every log p <= 0 (k, n) is, and in the last bit whether the class is the true one; from `first`
     on of the rows of `packed`.

@@ -248,8 +248,10 @@ class ClassCells:
         """Take in the probabilities (rows, k) of some rows."""
         w = self._w[rows]
         self._totals[1] += w @ probs
-        if (fast := kernels(probs)) and probs.T.is_contiguous():
-            fast.cells(probs.T.numpy(), self.labels[rows].numpy(), w.numpy(), self._edges, self._sums.numpy())
+        if fast := kernels(probs):
+            across = probs.T.is_contiguous()
+            work, p = (fast.cells, probs.T) if across else (fast.cells_by_row, probs.contiguous())
+            work(p.numpy(), self.labels[rows].numpy(), w.numpy(), self._edges, self._sums.numpy())
             return
         row, column = (probs > self._lowest).nonzero(as_tuple=True)
         high, weight = probs[row, column], w[row]

@@ -334,6 +334,14 @@ def test_tables_of_what_a_map_makes_map_every_row_once():
     assert sum(rows) == 2000
 
 
+def test_of_two_classes_a_map_is_asked_once_for_every_row_whatever_is_measured():
+    p, rows = Predictions.from_binary_logits(torch.linspace(-3, 3, 500), torch.arange(500) % 3 // 2), []
+    halve = lambda z: rows.append(len(z)) or z / 2  # noqa: E731
+    found = assess(p[:100], p[100:], [lambda logits, labels: halve])
+    assert found.tables["<lambda>"]["auroc"].value == pytest.approx(float(metrics.auroc(p[100:])))
+    assert sum(rows) == 100 + 400 + 20  # held out by folds, judged, and the worst mistakes that are shown
+
+
 def test_beyond_a_thousand_classes_nothing_is_refused_that_nobody_asked_for():
     g = torch.Generator().manual_seed(0)
     p = Predictions(2 * torch.randn(80, 1001, generator=g), torch.randint(1001, (80,), generator=g))

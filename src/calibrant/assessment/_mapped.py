@@ -15,19 +15,23 @@ from calibrant.types import Map
 class Mapped(Predictions):
     """What a map makes of predictions, in float64, with no more than some rows of its logits in memory at a time.
 
-    `logits` are there for whoever asks, and are not kept.
+    `logits` are there for whoever asks, and are not kept; those of two classes are, which take no more than the outcomes.
     """
 
     source: Predictions
     by: Map
     _predicted: Tensor
+    _pairs: Tensor  # logits of two classes
 
     def __init__(self, source: Predictions, by: Map) -> None:
         self.__dict__.update({name: getattr(source, name) for name in PARTS if name != "logits"}, source=source, by=by)
 
     @property
     def logits(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """All of them, made now: (n k) float64."""
+        """All of them, (n k) float64; of many classes made now."""
+        if self.k == 2:
+            _ = self.outcomes
+            return self._pairs
         return torch.cat([made for _, made in self._blocks()])
 
     @property
@@ -62,11 +66,16 @@ class Mapped(Predictions):
         index = self.of if isinstance(self.of, int) else None
         parts: list[Outcomes] = []
         predicted: list[Tensor] = []
+        pairs: list[Tensor] = []
         for rows, made in self._blocks():
             shown = None if visit is None else _from(rows.start, visit)
             parts.append(_softmax.outcomes(made, self.labels[rows], index=index, visit=shown))
             predicted.append(made.argmax(1))
+            if self.k == 2:
+                pairs.append(made)
         self.__dict__["_predicted"] = torch.cat(predicted)
+        if pairs:
+            self.__dict__["_pairs"] = torch.cat(pairs)
         return Outcomes.joined(parts)
 
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:

@@ -15,7 +15,7 @@ from calibrant.types import Map
 class Mapped(Predictions):
     """What a map makes of predictions, in float64, with no more than some rows of its logits in memory at a time.
 
-    `logits` are there for whoever asks, and are not kept; those of two classes are, which take no more than the outcomes.
+    `logits` are there for whoever asks, and are not kept; of two classes they are, and take no more than the outcomes.
     """
 
     source: Predictions

@@ -9,7 +9,7 @@ import torch
 
 from calibrant import Predictions, _fast, _rows, _softmax, measure, metrics
 from calibrant._bins import Events, Ties
-from calibrant.calibrators import Temperature, _grid, _isotonic, _scaling
+from calibrant.calibrators import FocalTemperature, Temperature, _grid, _isotonic, _scaling
 
 needs_numba = pytest.mark.skipif(_fast._found() is None, reason="numba is not installed, or switched off")
 
@@ -212,11 +212,29 @@ def test_compiled_confidences_of_a_grid_are_the_plain_ones(monkeypatch, k):
         each = [_grid._loss(d, top, b, gammas, label) for b in (1e-3, 0.7, 40.0) for label in (None, y)]
         return torch.stack([*each, _grid._loss(-700 * (top != torch.arange(k)).double(), top, 1.2, gammas, y)])
 
-    of_focal = (-0.75, 0.0, 0.3, 5.0)
+    of_focal = (-0.75, 0.0, 0.3, 5.0, 1000.0)
     fast = found((0.0,)), found(of_focal)
     plainly(monkeypatch)
     torch.testing.assert_close(fast[0], found((0.0,)), rtol=1e-13, atol=1e-14)
-    torch.testing.assert_close(fast[1], found(of_focal), rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(fast[1][:, :4], found(of_focal)[:, :4], rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(fast[1][:, 4], found(of_focal)[:, 4], rtol=1e-11, atol=1e-12)
+
+
+@needs_numba
+@pytest.mark.parametrize("criterion", ["nll", "ece", "adaptive_ece"])
+@pytest.mark.parametrize("k", [3, 130])
+def test_a_compiled_focal_search_ends_where_the_plain_one_does(monkeypatch, k, criterion):
+    g = torch.Generator().manual_seed(2)
+    z = 2 * torch.randn(700, k, generator=g)
+    y = torch.multinomial((z / 1.4).softmax(1), 1, generator=g).squeeze(1)
+    z[:20, 1:] = -torch.inf
+    y[:20] = 0
+    grid = [-0.5, 0.0, 1.0], [i / 20 for i in range(10, 60)] + [1e-9]
+    fast = FocalTemperature.fit(z, y, criterion=criterion, grid=grid)
+    plainly(monkeypatch)
+    plain = FocalTemperature.fit(z, y, criterion=criterion, grid=grid)
+    assert (fast.temperature, fast.gamma) == (plain.temperature, plain.gamma)
+    assert fast.certificate.after == pytest.approx(plain.certificate.after, rel=1e-9)
 
 
 @needs_numba

@@ -16,6 +16,7 @@ from calibrant.calibrators import (
     Spline,
     StructuredMatrix,
     Temperature,
+    fit,
 )
 from calibrant.cli import LARGE, _threads
 
@@ -51,6 +52,14 @@ CALLS = [
     lambda p: metrics.compare(p, p),
     lambda p: p.mapped(lambda z: 2 * z),
     lambda p: Predictions(p.logits, p.labels),
+    lambda p: Predictions.from_probs(torch.ones(200, 2) / 2, p.labels % 2),
+    lambda p: Predictions.from_confidence(torch.linspace(0, 1, 200), p.labels % 2),
+    lambda p: Predictions.from_binary_logits(p.logits[:, 0], p.labels % 2),
+    lambda p: Predictions.multilabel(p.logits, p.logits > 0),
+    lambda p: metrics.ece(p.logits, p.labels),
+    lambda p: metrics.tables.groups(p._with(groups=p.labels, group_names=("a", "b", "c"))),
+    lambda p: Temperature.fit(p.logits, p.labels),
+    lambda p: fit("Temperature", p.logits, p.labels),
     *(calibrator.fit for calibrator in (Temperature, HistogramBinning, Isotonic, Spline, StructuredMatrix, Auto)),
     partial(FocalTemperature.fit, grid=([0.0, 1.0], [0.5, 1.0, 2.0])),
 ]

@@ -50,7 +50,7 @@ _loosely: Any = njit(cache=True, nogil=True, error_model="numpy", fastmath={"con
 @_inside
 @no_type_check
 def _exp2(x):
-    """2^x of x in [-1020, 0]."""
+    """2^x of x in [-1020, 1020]."""
     t = x + _ROUND
     f = x - (t - _ROUND)
     p = ((((_C[11] * f + _C[10]) * f + _C[9]) * f + _C[8]) * f + _C[7]) * f + _C[6]
@@ -81,7 +81,7 @@ def _exp2_single(x):
 @_inside
 @no_type_check
 def _log(x):
-    """log x of finite x >= 1."""
+    """log x of normal x > 0."""
     bits = np.float64(x).view(np.int64)
     exponent = (bits - _ROOT_HALF) >> 52
     m = np.int64(bits - (exponent << 52)).view(np.float64)
@@ -743,7 +743,7 @@ def _focal_parts(block, top, b, q, o, r, t):
     k, width = q.shape
     for j in range(k):
         for i in range(len(block)):
-            r[j, i] = b * block[i, j]
+            r[j, i] = _larger(b * block[i, j], -1e300)
         for i in range(width):
             q[j, i] = _exp(r[j, i])
     for i in range(len(block)):

@@ -1,5 +1,6 @@
 """The door: what predictions are made of, checked once, with one line that shows the way out."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -71,6 +72,14 @@ def own(part: Tensor | None, given: Any) -> Tensor | None:
         return part
     shared = part.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()
     return part.clone() if shared else part
+
+
+def numbers(given: Any) -> int:
+    """How many numbers an array holds; what is none, or none yet, counts as few."""
+    try:
+        return int(math.prod(given.shape))
+    except (AttributeError, TypeError, RuntimeError):
+        return 0
 
 
 def tensor(value: Any, name: str) -> Tensor:
@@ -301,11 +310,6 @@ def _check_weights(weights: Tensor) -> None:
 def log_probs(probs: Any) -> tuple[Tensor, tuple[str, ...]]:
     """Return log p in float64, and what is to be said of them: that they are rounded."""
     p = tensor(probs, "probs")
-    with threads_for(p.numel()):
-        return _log_probs(p)
-
-
-def _log_probs(p: Tensor) -> tuple[Tensor, tuple[str, ...]]:
     narrow = p.dtype in (torch.float16, torch.bfloat16)
     p = p.double()
     if p.ndim == 1:

@@ -2,7 +2,7 @@
 
 import base64
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ def hashes(logits: Tensor, labels: Tensor) -> np.ndarray:
     return found
 
 
-@cache
+@lru_cache(8)
 def _keys(words: int) -> Tensor:
     """Odd numbers, the same ones always."""
     return torch.from_numpy(np.random.default_rng(0).integers(0, 2**63, words, dtype=np.int64) | 1)

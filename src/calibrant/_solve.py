@@ -127,26 +127,27 @@ def _halley(at: Curve) -> float:
     return newton / max(0.5, min(2.0, 1 + newton * at.bend / (2 * at.slope)))
 
 
-def summed(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 << 17) -> Tensor:
-    """Sum f over chunks of the rows of `arrays`, the first of which has `elements` elements per chunk.
+def in_chunks(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 << 17) -> list[Tensor]:
+    """What f makes of chunks of the rows of `arrays`, the first of which has `elements` elements per chunk, in order.
 
     Chunks stay in cache and, where they are many, are shared among as many threads as torch may use, each of which
-    works alone. On a GPU they are as large as they may be. The order of summation is fixed.
+    works alone. On a GPU they are as large as they may be.
     """
     elements = at_a_time(arrays[0], elements)
     rows = max(1, elements // arrays[0][0].numel())
-    if arrays[0].shape[0] <= rows:
-        with threads_for(elements):
-            return f(*arrays)
     chunks = list(zip(*(array.split(rows) for array in arrays), strict=True))
     threads = min(torch.get_num_threads(), len(chunks) // 16)
     with threads_for(elements):
         if threads < 2:
-            parts = [f(*chunk) for chunk in chunks]
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                parts = list(pool.map(lambda chunk: f(*chunk), chunks))
-    return torch.stack(parts).sum(0)
+            return [f(*chunk) for chunk in chunks]
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(lambda chunk: f(*chunk), chunks))
+
+
+def summed(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 << 17) -> Tensor:
+    """The sum of what f makes of `in_chunks`, in a fixed order."""
+    parts = in_chunks(f, *arrays, elements=elements)
+    return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
 
 def first_minimum(f: Callable[[T], float], grid: Sequence[T]) -> tuple[T, float]:
@@ -269,7 +270,7 @@ def _along(
 
 
 def _times(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
-    """Their product by torch, whose threads are decided at the door; numpy's library takes all there are."""
+    """The product with a long vector by torch, whose threads are decided at the door; numpy's take all there are."""
     return (torch.from_numpy(matrix) @ torch.from_numpy(vector)).numpy()
 
 

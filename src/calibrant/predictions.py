@@ -28,6 +28,7 @@ from calibrant._door import (
     event,
     finite,
     log_probs,
+    numbers,
     some,
     tensor,
     whole,
@@ -126,11 +127,12 @@ class Predictions:
         >>> Predictions.from_probs([[0.25, 0.75]], [1]).logits.exp()
         tensor([[0.2500, 0.7500]], dtype=torch.float64)
         """
-        logits, notes = log_probs(probs)
-        if np.ndim(probs) == 1:
-            labels, names = binary_labels(labels, more.get("class_names"))
-            more = {"of": 1} | more | {"class_names": names}
-        return _trusted(**entered(logits, labels, weights, notes=notes, **more))
+        with threads_for(numbers(probs)):
+            logits, notes = log_probs(probs)
+            if np.ndim(probs) == 1:
+                labels, names = binary_labels(labels, more.get("class_names"))
+                more = {"of": 1} | more | {"class_names": names}
+            return _trusted(**entered(logits, labels, weights, notes=notes, **more))
 
     @classmethod
     def from_confidence(
@@ -146,20 +148,23 @@ class Predictions:
         >>> p, p.events.confidence
         (Predictions(n=2, k=2, float64, of='correct'), tensor([0.9000, 0.2000], dtype=torch.float64))
         """
-        c, y = tensor(confidence, "confidence").double(), whole(tensor(correct, "correct"))
-        if c.ndim != 1:
-            raise InputError(f"need one confidence per example, (n,), got {tuple(c.shape)}")
-        if c.isnan().any():
-            raise InputError(f"{int(c.isnan().sum())} of {len(c)} confidences are NaN; drop those examples first")
-        if len(c) and not 0 <= float(c.min()) <= float(c.max()) <= 1:
-            hint = "; are they percentages? then divide by 100" if 1 < float(c.max()) <= 100 and c.min() >= 0 else ""
-            raise InputError(f"confidences must lie in [0, 1], got {c.min():.4g} .. {c.max():.4g}{hint}")
-        if len(y) and not 0 <= int(y.min()) <= int(y.max()) <= 1:
-            raise InputError(f"correct must be 0 or 1, got {int(y.min())} .. {int(y.max())}")
-        named = next((names for names in (CORRECTNESS, MATCHES) if names[1] == of), None)
-        if named is None:
-            raise InputError(f'a confidence is that an answer is "correct" or a detection "matched", got of={of!r}')
-        return cls.from_probs(c, y, weights, of=1, class_names=named, **more)
+        with threads_for(numbers(confidence)):
+            c, y = tensor(confidence, "confidence").double(), whole(tensor(correct, "correct"))
+            if c.ndim != 1:
+                raise InputError(f"need one confidence per example, (n,), got {tuple(c.shape)}")
+            if c.isnan().any():
+                raise InputError(f"{int(c.isnan().sum())} of {len(c)} confidences are NaN; drop those examples first")
+            if len(c) and not 0 <= float(c.min()) <= float(c.max()) <= 1:
+                hint = (
+                    "; are they percentages? then divide by 100" if 1 < float(c.max()) <= 100 and c.min() >= 0 else ""
+                )
+                raise InputError(f"confidences must lie in [0, 1], got {c.min():.4g} .. {c.max():.4g}{hint}")
+            if len(y) and not 0 <= int(y.min()) <= int(y.max()) <= 1:
+                raise InputError(f"correct must be 0 or 1, got {int(y.min())} .. {int(y.max())}")
+            named = next((names for names in (CORRECTNESS, MATCHES) if names[1] == of), None)
+            if named is None:
+                raise InputError(f'a confidence is that an answer is "correct" or a detection "matched", got of={of!r}')
+            return cls.from_probs(c, y, weights, of=1, class_names=named, **more)
 
     @classmethod
     def from_binary_logits(cls, logits: Any, labels: Any, weights: Any = None, **more: Any) -> "Predictions":
@@ -172,19 +177,20 @@ class Predictions:
         tensor([[ 0.,  2.],
                 [ 0., -1.]])
         """
-        labels, names = binary_labels(labels, more.pop("class_names", None))
-        s, y = tensor(logits, "logits"), tensor(labels, "labels")
-        s = s.float() if s.dtype == torch.float64 and isinstance(logits, list) else s
-        s = s.squeeze(1) if s.ndim > 1 and s.shape[1] == 1 and (s.ndim == y.ndim + 1 or s.shape == y.shape) else s
-        y = y.squeeze(1) if y.ndim == s.ndim + 1 and y.shape[1] == 1 else y
-        if s.ndim < 1 or s.shape != y.shape:
-            raise InputError(f"need one logit per label, (n,) or (n, 1), got {tuple(s.shape)} and {tuple(y.shape)}")
-        if bool(s.isinf().any()):  # certain either way: 0 against -inf
-            positive = s.isposinf()
-            pair = torch.stack([torch.where(positive, -torch.inf, 0.0).to(s), torch.where(positive, 0.0, s)], 1)
-        else:
-            pair = torch.stack([torch.zeros_like(s), s], 1)
-        return cls(pair, y, weights, class_names=names, **{"of": 1} | more)
+        with threads_for(numbers(logits)):
+            labels, names = binary_labels(labels, more.pop("class_names", None))
+            s, y = tensor(logits, "logits"), tensor(labels, "labels")
+            s = s.float() if s.dtype == torch.float64 and isinstance(logits, list) else s
+            s = s.squeeze(1) if s.ndim > 1 and s.shape[1] == 1 and (s.ndim == y.ndim + 1 or s.shape == y.shape) else s
+            y = y.squeeze(1) if y.ndim == s.ndim + 1 and y.shape[1] == 1 else y
+            if s.ndim < 1 or s.shape != y.shape:
+                raise InputError(f"need one logit per label, (n,) or (n, 1), got {tuple(s.shape)} and {tuple(y.shape)}")
+            if bool(s.isinf().any()):  # certain either way: 0 against -inf
+                positive = s.isposinf()
+                pair = torch.stack([torch.where(positive, -torch.inf, 0.0).to(s), torch.where(positive, 0.0, s)], 1)
+            else:
+                pair = torch.stack([torch.zeros_like(s), s], 1)
+            return cls(pair, y, weights, class_names=names, **{"of": 1} | more)
 
     @classmethod
     def multilabel(
@@ -207,22 +213,23 @@ class Predictions:
         >>> p, p.group_names
         (Predictions(n=4, k=2, float64, 2 groups, 2 clusters, of='present'), ('fever', 'cough'))
         """
-        s, y = tensor(scores, "scores"), tensor(targets, "targets")
-        if s.ndim != 2 or s.shape != y.shape:
-            raise InputError(f"need scores and targets (n, labels), got {tuple(s.shape)} and {tuple(y.shape)}")
-        n, labels = s.shape
-        called = tuple(map(str, range(labels))) if names is None else distinct(names, "names")
-        if len(called) != labels:
-            raise InputError(f"need one name per label, got {len(called)} names and {labels} columns of scores")
-        known = ~y.double().isnan() if ignore_index is None else ~(y.double().isnan() | (y == ignore_index))
-        of_row, of_label = known.nonzero(as_tuple=True)
-        w = None if weights is None else tensor(weights, "weights")
-        if w is not None and tuple(w.shape) not in ((n,), (n, labels)):
-            raise InputError(f"need one weight per example or target, got {tuple(w.shape)}")
-        w = None if w is None else (w[of_row] if w.ndim == 1 else w[known])
-        enter = cls.from_probs if probs else cls.from_binary_logits
-        made = enter(s[known], y[known], w, of=1, clusters=of_row, class_names=PRESENCE)
-        return made._with(groups=of_label, group_names=called)
+        with threads_for(numbers(scores)):
+            s, y = tensor(scores, "scores"), tensor(targets, "targets")
+            if s.ndim != 2 or s.shape != y.shape:
+                raise InputError(f"need scores and targets (n, labels), got {tuple(s.shape)} and {tuple(y.shape)}")
+            n, labels = s.shape
+            called = tuple(map(str, range(labels))) if names is None else distinct(names, "names")
+            if len(called) != labels:
+                raise InputError(f"need one name per label, got {len(called)} names and {labels} columns of scores")
+            known = ~y.double().isnan() if ignore_index is None else ~(y.double().isnan() | (y == ignore_index))
+            of_row, of_label = known.nonzero(as_tuple=True)
+            w = None if weights is None else tensor(weights, "weights")
+            if w is not None and tuple(w.shape) not in ((n,), (n, labels)):
+                raise InputError(f"need one weight per example or target, got {tuple(w.shape)}")
+            w = None if w is None else (w[of_row] if w.ndim == 1 else w[known])
+            enter = cls.from_probs if probs else cls.from_binary_logits
+            made = enter(s[known], y[known], w, of=1, clusters=of_row, class_names=PRESENCE)
+            return made._with(groups=of_label, group_names=called)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -534,9 +541,9 @@ def predictions_of(predictions: Any, labels: Any = None, weights: Any = None) ->
 @contextmanager
 def entering(predictions: Any, labels: Any = None, weights: Any = None) -> Generator[Predictions]:
     """Enter `predictions_of` at the door of a public call, where it is decided in how many threads it works."""
-    p = predictions_of(predictions, labels, weights)
-    with threads_for(len(p) * p.k):
-        yield p
+    known = isinstance(predictions, Predictions)
+    with threads_for(len(predictions) * predictions.k if known else numbers(predictions)):
+        yield predictions_of(predictions, labels, weights)
 
 
 def mapped_logits(

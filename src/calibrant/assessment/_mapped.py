@@ -21,7 +21,7 @@ class Mapped(Predictions):
     source: Predictions
     by: Map
     _predicted: Tensor
-    _pairs: Tensor  # logits of two classes
+    _pairs: Tensor | None = None  # the logits of two classes, once they are made
 
     def __init__(self, source: Predictions, by: Map) -> None:
         self.__dict__.update({name: getattr(source, name) for name in PARTS if name != "logits"}, source=source, by=by)
@@ -31,8 +31,7 @@ class Mapped(Predictions):
         """All of them, (n k) float64; of many classes made now."""
         if self.k == 2:
             _ = self.outcomes
-            return self._pairs
-        return torch.cat([made for _, made in self._blocks()])
+        return torch.cat([made for _, made in self._blocks()]) if self._pairs is None else self._pairs
 
     @property
     def k(self) -> int:
@@ -56,7 +55,11 @@ class Mapped(Predictions):
 
     def judging(self, of: str | int) -> Predictions:
         """The same, with another event to be judged."""
-        return self if of == self.of else Mapped(self.source.judging(of), self.by)
+        if of == self.of:
+            return self
+        other = Mapped(self.source.judging(of), self.by)
+        other.__dict__["_pairs"] = self._pairs
+        return other
 
     def double(self) -> Predictions:
         """Itself."""
@@ -79,12 +82,14 @@ class Mapped(Predictions):
         return Outcomes.joined(parts)
 
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        size = max(1, BLOCK // self.k)
-        groups, names = self.source.groups, self.source.group_names
+        size, source, pairs = max(1, BLOCK // self.k), self.source, self._pairs
         for first in range(0, len(self), size):
             rows = slice(first, min(first + size, len(self)))
-            of_rows = None if groups is None else groups[rows]
-            yield rows, mapped_logits(self.by, self.source.logits[rows].double(), of_rows, names)
+            if pairs is not None:
+                yield rows, pairs[rows]
+                continue
+            groups = None if source.groups is None else source.groups[rows]
+            yield rows, mapped_logits(self.by, source.logits[rows].double(), groups, source.group_names)
 
 
 def _from(first: int, visit: Visit) -> Visit:

@@ -29,7 +29,7 @@ FLATTEST = 1e-3  # curvature below which a coordinate is stretched no further: t
 SMALL = 256  # numbers up to which their Hessian itself is worth having
 CONVERGED = 1e-5  # largest entry of the scaled gradient at an optimum: about 1e-10 nats are left to gain
 EXACT = 1e-6  # at which a search ends
-NEARLY = 1e-4  # at which one ends whose result is only weighed: about 1e-6 nats are left; single precision is enough
+NEARLY = 1e-4  # at which one ends that is only compared: about 1e-6 nats are left; single precision is enough
 
 
 @dataclass(frozen=True)
@@ -492,7 +492,7 @@ def _strength(
     for strength in PATH:
         loss, one = 0.0, None if one is None else Affine(one.weight, one.bias)  # the curvature is another
         for rest, held in parts:  # each starts from the one before it, of the stronger penalty or of another fold
-            one = fit(rest, strength, one, CONVERGED)
+            one = fit(rest, strength, one, NEARLY)
             loss -= float(_total(held.mapped(one).log_likelihood, held.weights))
         best, known, least, worse = (strength, one, loss, 0) if loss < least else (best, known, least, worse + 1)
         if worse == 2:  # weaker ones only overfit more, at ever more steps

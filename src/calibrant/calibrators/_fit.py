@@ -14,7 +14,7 @@ from calibrant._folds import Fit
 from calibrant._solve import Certificate, Status
 from calibrant.calibrators._apply import moved
 from calibrant.metrics import nll
-from calibrant.predictions import Predictions, entering, predictions_of
+from calibrant.predictions import Predictions, entering
 from calibrant.types import InputError
 
 C = TypeVar("C")
@@ -100,7 +100,8 @@ def fit(calibrator: Any, predictions: Any, labels: Any = None, weights: Any = No
     >>> fit("Temperature", torch.eye(2), torch.tensor([0, 1])).certificate.status
     'separable'
     """
-    return fitting(calibrator)(predictions_of(predictions, labels, weights).double())
+    with entering(predictions, labels, weights) as p:
+        return fitting(calibrator)(p.double())
 
 
 def _fit_plainly(function: Callable[..., Any], name: str, p: Predictions, **begin: Any) -> Any:

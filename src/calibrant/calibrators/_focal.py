@@ -133,6 +133,8 @@ def _lists(grid: str | tuple[Sequence[float], Sequence[float]]) -> tuple[list[fl
             raise InputError(f"no grid {grid!r}; there are {', '.join(GRIDS)}, or give (gammas, temperatures)")
         return GRIDS[grid]
     gammas, ts = ([float(x) for x in values] for values in grid)
-    if not gammas or not ts or min(gammas) <= -1 or min(ts) <= 0:
-        raise InputError("a grid must hold gammas above -1 and temperatures above 0, at least one of each")
+    if not gammas or not ts or min(gammas) <= -1 or max(gammas) > 1000 or min(ts) <= 0:
+        raise InputError(
+            "a grid must hold gammas above -1 and at most 1000 and temperatures above 0, at least one of each"
+        )
     return gammas, ts

@@ -23,7 +23,7 @@ from calibrant import catalog, theory
 from calibrant._bins import packed, unpacked
 from calibrant._fast import kernels
 from calibrant._softmax import LOG2_E
-from calibrant._solve import first_minimum
+from calibrant._solve import first_minimum, in_chunks
 from calibrant.predictions import Predictions
 
 Block = tuple[Sequence[float], Sequence[float]]  # gammas, and temperatures for each of them
@@ -206,16 +206,13 @@ def _interpolant(
 
 def _loss(d: Tensor, top: Tensor, b: float, gammas: Sequence[float], label: Tensor | None = None) -> Tensor:
     """-log p of the top class, or of the label, by focal_map(b z, gamma) for every gamma (g, n); d = z - max z."""
-    if fast := kernels(d):
-        return _compiled_loss(fast, d, top, b, gammas, label)
-    rows = max(1, CHUNK // d.shape[1])
-    labels = [None] * math.ceil(len(d) / rows) if label is None else label[:, None].split(rows)
-    chunks = zip(d.split(rows), top.split(rows), labels, strict=True)
-    return torch.cat([_loss_of_rows(x, index, b, gammas, y) for x, index, y in chunks], -1)
+    part = _loss_of_rows if (fast := kernels(d)) is None else partial(_compiled_loss, fast)
+    labels = () if label is None else (label,)
+    return torch.cat(in_chunks(partial(part, b, gammas), d, top, *labels, elements=CHUNK), -1)
 
 
 def _compiled_loss(
-    fast: Any, d: Tensor, top: Tensor, b: float, gammas: Sequence[float], label: Tensor | None
+    fast: Any, b: float, gammas: Sequence[float], d: Tensor, top: Tensor, label: Tensor | None = None
 ) -> Tensor:
     """The same by one compiled pass."""
     out = torch.empty(len(gammas), len(d), dtype=torch.float64)
@@ -229,12 +226,13 @@ def _compiled_loss(
     return out.expand(len(gammas), -1)
 
 
-def _loss_of_rows(d: Tensor, top: Tensor, b: float, gammas: Sequence[float], label: Tensor | None) -> Tensor:
+def _loss_of_rows(b: float, gammas: Sequence[float], d: Tensor, top: Tensor, label: Tensor | None = None) -> Tensor:
+    label = None if label is None else label[:, None]
     e = (b * LOG2_E * d).exp2_().scatter_(1, top, 0.0)
     extra = 0 if label is None else -b * d.gather(1, label).squeeze(1)
     if not any(gammas):
         return e.sum(1).log1p().add(extra).expand(len(gammas), -1)
-    s = b * d
+    s = (b * d).clamp_min_(-1e300)
     t = e.sum(1)
     norm = t.log1p()
     q = e / (1 + t)[:, None]  # of the other classes, at most 1/2

@@ -81,19 +81,19 @@ def compare(
     >>> compare(p, Predictions(2 * z, p.labels), names=["accuracy"])["accuracy"].difference
     0.0
     """
-    _same_examples(first, second)
-    n = len(first)
-    unit, many = (None, n) if first.clusters is None else _numbered(first.clusters)
-    if not 2 <= groups <= n:
-        raise InputError(f"groups must lie in [2, {n}], the number of examples, got {groups}")
-    if many < 2:
-        raise InputError("all examples are of one cluster: what differs by chance between clusters cannot be told")
-    groups = min(groups, many)
-    methods = [catalog.METRICS.method(name) for name in names]
-    fold = torch.arange(many) % groups
-    fold = fold[torch.randperm(many, generator=torch.Generator().manual_seed(seed))].to(first.labels.device)
-    fold = fold if unit is None else fold[unit]
     with entering(first):
+        _same_examples(first, second)
+        n = len(first)
+        unit, many = (None, n) if first.clusters is None else _numbered(first.clusters)
+        if not 2 <= groups <= n:
+            raise InputError(f"groups must lie in [2, {n}], the number of examples, got {groups}")
+        if many < 2:
+            raise InputError("all examples are of one cluster: what differs by chance between clusters cannot be told")
+        groups = min(groups, many)
+        methods = [catalog.METRICS.method(name) for name in names]
+        fold = torch.arange(many) % groups
+        fold = fold[torch.randperm(many, generator=torch.Generator().manual_seed(seed))].to(first.labels.device)
+        fold = fold if unit is None else fold[unit]
         return Comparison(n, level, tuple(_difference(m, first, second, fold, groups, level) for m in methods))
 
 

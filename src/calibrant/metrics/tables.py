@@ -84,11 +84,12 @@ def groups(p: Predictions | Summary, *, bins: int = 15, level: float = 0.90) -> 
         return _table([(name, partial(_group_of_sums, group)) for name, group in there], bins, level)
     if p.groups is None or p.group_names is None:
         return None
-    events, loss = p.events, 0.0 - p.log_likelihood
-    order = p.groups.argsort(stable=True)
-    parts = order.split(torch.bincount(p.groups, minlength=len(p.group_names)).tolist())
-    there = [(name, rows) for name, rows in zip(p.group_names, parts, strict=True) if _mass(p, rows) > 0]
-    return _table([(name, partial(_group, events[rows], loss[rows])) for name, rows in there], bins, level)
+    with entering(p):
+        events, loss = p.events, 0.0 - p.log_likelihood
+        order = p.groups.argsort(stable=True)
+        parts = order.split(torch.bincount(p.groups, minlength=len(p.group_names)).tolist())
+        there = [(name, rows) for name, rows in zip(p.group_names, parts, strict=True) if _mass(p, rows) > 0]
+        return _table([(name, partial(_group, events[rows], loss[rows])) for name, rows in there], bins, level)
 
 
 def _table(

@@ -21,7 +21,7 @@ import torch
 from benchmarks import _harness as harness
 from benchmarks import _peers as peers
 
-PARTS = ("accuracy", "caution", "agreement", "speed", "throughput", "scale")
+PARTS = ("accuracy", "caution", "agreement", "speed", "throughput", "scale", "limits")
 
 
 def environment() -> list[harness.Row]:

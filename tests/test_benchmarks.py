@@ -63,7 +63,7 @@ def test_the_command_writes_every_part_and_ours_is_right(tmp_path):
     subprocess.run(command, cwd=ROOT, env=environment, check=True)
     page = (tmp_path / "benchmarks.md").read_text()
     titles = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
-    assert titles == ["Accuracy of calibration", "Who hurts", "Agreement", "Speed", "Training", "Scale"]
+    assert titles == ["Accuracy of calibration", "Who hurts", "Agreement", "Speed", "Training", "Scale", "Limits"]
     assert "| mapie | not installed |" in page or "| mapie | 1" in page
     speed = [row for row in rows(tmp_path, "speed") if row["who"] == "calibrant"]
     assert [row["task"] for row in speed if row["right"] == "False" or row.get("note")] == []

@@ -1,0 +1,143 @@
+"""Part 7: limits: our own time over that of `softmax` and `max` of the same tensor, and over what the machine can do.
+
+The limit is the time in which the logits are read once and as many exponentials taken, of float64 that stay in cache,
+both measured in the same run. The last rows are work beside a busy process over the same alone, the least of three
+each: a command, and fits in a process that may use all threads.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks._harness import Row, Size, clock, markdown
+from benchmarks._problems import draw, workload
+from calibrant import Predictions, measure, metrics
+from calibrant.calibrators import FocalTemperature, Temperature
+
+TITLE = "Limits"
+SHAPES = ((1_000_000, 10), (20_000, 1000))
+METRICS = ("ece", "adaptive_ece", "sweep_ece", "nll", "brier", "entropy", "auroc", "smooth_ece")
+SLOW = ("auroc",)  # a sort for every class: measured with few classes only
+GRID = [i / 100 for i in range(1, 1001)]
+FITS = """
+import sys
+from calibrant import Predictions
+from calibrant.calibrators import HistogramBinning, Isotonic, Spline, StructuredMatrix, Temperature
+p = Predictions.load(sys.argv[1])
+for _ in range(10):
+    for calibrator in HistogramBinning, Isotonic, Spline, StructuredMatrix, Temperature:
+        calibrator.fit(p.logits, p.labels)
+"""
+
+
+def run(size: Size) -> Iterator[Row]:
+    """All of them."""
+    rounds = 1 if size.shrink > 1 else 7
+    for part in PARTS.values():
+        yield from part(rounds, size.shrink)
+
+
+def of_metrics(rounds: int, shrink: int = 1) -> Iterator[Row]:
+    """Metrics and the whole report."""
+    for n, k in SHAPES:
+        z, y = draw(n // shrink, k)
+        names = [name for name in METRICS if k < 100 or name not in SLOW]
+        works: dict[str, Callable[[], Any]] = {name: partial(getattr(metrics, name), z, y) for name in names}
+        works["measure"] = lambda z=z, y=y: measure(Predictions(z, y))
+        works["Summary"] = lambda z=z, y=y: metrics.Summary.empty().add(z, y)
+        yield from _held(z, {f"{name} ({n:,}, {k})": work for name, work in works.items()}, rounds)
+
+
+def of_fits(rounds: int, shrink: int = 1) -> Iterator[Row]:
+    """The searches for a temperature: by NLL, by ECE among a thousand, and focal ones by adaptive ECE."""
+    few, many = (draw(n // shrink, k, temperature=1.5) for n, k in ((5000, 100), (50_000, 1000)))
+    mixed = workload(5000 // shrink, 100)
+    by_ece = partial(Temperature.fit, *mixed, criterion="ece", grid=GRID)
+    yield from _held(few[0], {"temperature (5,000, 100)": lambda: Temperature.fit(*few)}, rounds)
+    yield from _held(many[0], {"temperature (50,000, 1000)": lambda: Temperature.fit(*many)}, rounds)
+    yield from _held(mixed[0], {"best of 1000 temperatures (5,000, 100)": by_ece}, rounds)
+    focal = {"best of 4500 focal temperatures (5,000, 100)": lambda: FocalTemperature.fit(*few)}
+    yield from _held(few[0], focal, rounds)
+
+
+def of_neighbor(_: int, shrink: int = 1) -> Iterator[Row]:
+    """Work beside a busy process."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [str(Path(folder) / name) for name in ("val.npz", "test.npz")]
+        for seed, (file, n) in enumerate(zip(files, (5000, 10_000), strict=True)):
+            Predictions(*draw(n // shrink, 100, temperature=1.5, seed=seed)).save(file)
+        yield _beside("assess", ["-m", "calibrant", "assess", *files])
+        yield _beside("fits", ["-c", FITS, files[0]])
+
+
+PARTS = {"metrics": of_metrics, "fits": of_fits, "neighbor": of_neighbor}
+
+
+def _held(z: Tensor, works: dict[str, Callable[[], Any]], rounds: int) -> Iterator[Row]:
+    """Medians of the ratios of each round, in which all run in turn."""
+    base, least = (lambda: z.softmax(1).max(1)), _limit(z)
+    for work in (base, *works.values()):
+        work()  # compiled, and warm
+    times = [(_seconds(base), {task: _seconds(work) for task, work in works.items()}) for _ in range(rounds)]
+    for task in works:
+        took = statistics.median(each[task] for _, each in times)
+        ratio = statistics.median(each[task] / of for of, each in times)
+        yield {"task": task, "ms": 1e3 * took, "ratio": ratio, "limit_ms": 1e3 * least, "of_limit": took / least}
+
+
+def _limit(z: Tensor) -> float:
+    block = torch.full((1 << 14,), -1.0, dtype=torch.float64)
+    out = torch.empty_like(block)
+
+    def exponentials() -> None:
+        for _ in range(max(1, z.numel() // len(block))):
+            torch.exp2(block, out=out)
+
+    return min(_seconds(z.sum) for _ in range(3)) + min(_seconds(exponentials) for _ in range(3))
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    began = clock()
+    work()
+    return clock() - began
+
+
+def _beside(name: str, work: list[str]) -> Row:
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+
+    def once() -> float:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, *work], check=True, capture_output=True, env=environment)
+        return time.perf_counter() - began
+
+    alone, beside = [once()], list[float]()
+    for _ in range(3):
+        alone.append(once())
+        busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        try:
+            beside.append(once())
+        finally:
+            busy.kill()
+            busy.wait()
+    return {"task": f"{name} beside a busy process", "ms": 1e3 * min(beside), "ratio": min(beside) / min(alone)}
+
+
+def line(row: Row) -> list[str]:
+    """A row as it is shown."""
+    limit = (f"{row['limit_ms']:,.1f}", f"{row['of_limit']:.1f}") if "limit_ms" in row else ("", "")
+    return [row["task"], f"{row['ms']:,.1f}", f"{row['ratio']:.2f}", *limit]
+
+
+def page(rows: list[Row]) -> str:
+    """One table."""
+    return markdown(["", "ms", "ratio", "limit, ms", "of the limit"], [line(row) for row in rows])

@@ -305,6 +305,9 @@ def _parameters(method: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in DATA}
 
 
+_known = functools.lru_cache(maxsize=1024)(_parameters)
+
+
 def _literal(value: Any) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
@@ -347,7 +350,7 @@ def checked(
     names where they do belong.
     """
     name = name or getattr(method, "__name__", "it")
-    known = _parameters(method)
+    known = _known(method)
     for key in settings.keys() - known.keys():
         hint = f"; see {elsewhere[key].format(name=name)}" if elsewhere and key in elsewhere else ""
         raise InputError(f"{name} has no {key!r}; it has {', '.join(known) or 'no parameters'}{hint}")

@@ -99,7 +99,7 @@ class FocalTemperature:
         best T for the smallest and for the largest gamma, then m points on the straight line between the two. A given
         `gamma` leaves only the temperature to be found (as in their Figure 8).
 
-        Raises `InputError` for an unknown grid, temperatures not above 0 or gammas not above -1.
+        Raises `InputError` for an unknown grid, temperatures not above 0, and gammas not above -1 or above 1000.
         """
         gammas, ts = _lists(grid)
         gammas = gammas if gamma is None else [gamma]

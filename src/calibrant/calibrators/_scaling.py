@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -147,8 +148,8 @@ class Along(Curve):
     """The slope of the NLL of b z in u = log b at one b, whose root is sought, and what one pass yields besides."""
 
     nll: float
-    curvature: float  # second derivative in b
-    variance: float  # of an example's derivative in b
+    curvature: float  # second derivative in b, times b^2
+    variance: float  # of an example's derivative in b, times b^2
     before: float = math.nan  # NLL of z itself; known in double precision
     right: float = math.nan  # share of right predictions; likewise
 
@@ -169,7 +170,7 @@ def nll_temperature(p: Predictions, near: "Found | None" = None) -> Found:
     T and say nothing about it: they are left out.
     """
     p = of_possible(p)
-    typical = _spread(p[:: max(1, p.logits.numel() >> 15)])
+    typical = _spread(p[:: max(1, p.logits.numel() >> 13)])
     center = -math.log(typical)
 
     def search(p: Predictions, start: float, dtype: torch.dtype, tolerance: float) -> Root[Along]:
@@ -194,7 +195,7 @@ def nll_temperature(p: Predictions, near: "Found | None" = None) -> Found:
         status="converged" if root.inside else ("separable" if root.x > center else "at bound"),
         gradient=abs(last.slope_at_distance(root.step)),
         iterations=passes + root.iterations,
-        standard_error=t * t * math.sqrt(last.variance / p.mass) / last.curvature if known else math.nan,
+        standard_error=t * math.sqrt(last.variance / p.mass) / last.curvature if known else math.nan,
         spread=typical,
         used=len(p),
         before=last.before,
@@ -204,10 +205,13 @@ def nll_temperature(p: Predictions, near: "Found | None" = None) -> Found:
 
 def of_possible(p: Predictions) -> Predictions:
     """The examples whose true class has a probability above 0. Raises `InputError` if there are none."""
-    possible = ~p.logits.gather(1, p.labels[:, None]).squeeze(1).isneginf()
+    z_y = p.logits.gather(1, p.labels[:, None]).squeeze(1)
+    if z_y.min() > -torch.inf:
+        return p
+    possible = z_y > -torch.inf
     if not bool(possible.any()):
         raise InputError("every true class has probability 0 (logit -inf): no temperature changes that")
-    return p if bool(possible.all()) else p[possible]
+    return p[possible]
 
 
 def _spread(p: Predictions) -> float:
@@ -222,17 +226,17 @@ def _spread(p: Predictions) -> float:
 
 
 def _nll_along(p: Predictions, b: float, dtype: torch.dtype) -> Along:
-    """The NLL of b z with its derivatives, the cumulants of z under softmax(b z), less z_y in the first."""
+    """The NLL of b z with its derivatives, the cumulants of b z under softmax(b z), less b z_y in the first."""
     lowest = -1e300 if dtype == torch.float64 else -1e37
 
-    def part(z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
+    def plain(z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
         margin = z.to(torch.promote_types(z.dtype, dtype), copy=True)
         margin = margin.sub_(margin.amax(-1, keepdim=True)).clamp_min_(lowest).to(dtype)
         e = margin.mul(b * LOG2_E).exp2_()
         powers = [e.sum(-1), *(e.mul_(margin).sum(-1) for _ in range(3))]
         norm, m1, m2, m3, z_y = torch.stack([*powers, margin.gather(-1, y[:, None]).squeeze(-1)]).double()
-        m1, m2, m3 = m1 / norm, m2 / norm, m3 / norm
-        first = m1 - z_y
+        m1, m2, m3 = b * (m1 / norm), b * (b * (m2 / norm)), b * (b * (b * (m3 / norm)))
+        first = m1 - b * z_y
         parts = [norm.log() - b * z_y, first, m2 - m1**2, m3 - 3 * m1 * m2 + 2 * m1**3, first**2]
         if dtype == torch.float64:
             total = margin.mul_(LOG2_E).exp2_().sum(-1)
@@ -241,28 +245,22 @@ def _nll_along(p: Predictions, b: float, dtype: torch.dtype) -> Along:
         return each @ weights[0] if weights else each.sum(1)
 
     weights = () if p.weights is None else (p.weights,)
-    fast = kernels(p.logits)
-    sums = summed(part, p.logits, p.labels, *weights) if fast is None else _compiled_along(fast, p, b, dtype)
+    if fast := kernels(p.logits):
+        part, elements = partial(_compiled_along, fast, b, dtype), 1 << 20
+    else:
+        part, elements = plain, 1 << 17
+    sums = summed(part, p.logits, p.labels, *weights, elements=elements)
     nll, first, second, third, square, *rest = (sums / p.mass).tolist()
-    slope, bend = b * (first + b * second), b * (first + b * (3 * second + b * third))
-    return Along(b * first, slope, bend, nll, second, square - first * first, *rest)
+    return Along(first, first + second, first + 3 * second + third, nll, second, square - first * first, *rest)
 
 
-def _compiled_along(fast: Any, p: Predictions, b: float, dtype: torch.dtype) -> Tensor:
+def _compiled_along(fast: Any, b: float, dtype: torch.dtype, z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
     """The same sums by one compiled pass."""
-    double = dtype == torch.float64
-    units = torch.tensor([1.0, b, b * b, b**3, b * b, 1.0, 1.0][: 7 if double else 5], dtype=torch.float64)
-
-    def part(z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
-        z = z if z.dtype in (torch.float32, torch.float64) else z.float()
-        w = weights[0].double() if weights else torch.empty(0, dtype=torch.float64)
-        out = torch.zeros(7, dtype=torch.float64)
-        rows, columns = z.contiguous().numpy(), (y.contiguous().numpy(), w.contiguous().numpy())
-        if double or not 1e-30 < b < 1e30:  # where single numbers may end
-            fast.along(rows, *columns, b * LOG2_E, out.numpy())
-        else:
-            fast.along_singly(rows, *columns, rows.dtype.type(b * LOG2_E), out.numpy())
-        return out[: len(units)]
-
-    weights = () if p.weights is None else (p.weights,)
-    return summed(part, p.logits, p.labels, *weights, elements=1 << 20) / units
+    z = z if z.dtype in (torch.float32, torch.float64) else z.float()
+    w = weights[0].double().contiguous().numpy() if weights else np.empty(0)
+    rows, labels, out = z.contiguous().numpy(), y.contiguous().numpy(), np.zeros(7)
+    if dtype == torch.float64 or not 1e-30 < b < 1e30:  # where single numbers may end
+        fast.along(rows, labels, w, b * LOG2_E, out)
+    else:
+        fast.along_singly(rows, labels, w, rows.dtype.type(b * LOG2_E), out)
+    return torch.from_numpy(out if dtype == torch.float64 else out[:5])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrant._bins import Bins, Events, Ties, assign, equal_width_edges, equal_width_index
-from calibrant._softmax import one_class, outcomes, softmax_chunks, top_label
+from calibrant._softmax import one_class, outcomes, show_probabilities, top_label
 
 F = torch.float64
 
@@ -26,13 +26,14 @@ def test_one_pass_agrees_with_softmax_in_float64(k, dtype):
     labels = torch.randint(0, k, (1500,), generator=g)
     z = logits.double()
     p, hot = z.softmax(-1), torch.nn.functional.one_hot(labels, k)
-    seen = outcomes(logits, labels)
+    seen, shown = outcomes(logits, labels), list[torch.Tensor]()
+    show_probabilities(logits, lambda _, chunk: shown.append(chunk.clone()))
     for ours, theirs in (
         (seen.confidence, p.amax(-1)),
         (seen.log_likelihood, z.log_softmax(-1).gather(1, labels[:, None]).squeeze(1)),
         (seen.brier, (p - hot).square().sum(-1)),
         (one_class(logits, k - 1), p[:, k - 1]),
-        (torch.cat([chunk.clone() for _, chunk in softmax_chunks(logits)]), p),
+        (torch.cat(shown), p),
     ):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
     assert bool((seen.correct == (logits.argmax(-1) == labels)).all())

@@ -49,8 +49,10 @@ def test_a_compiled_pass_is_the_plain_one_to_rounding(monkeypatch, k, dtype):
 
     def found() -> list[torch.Tensor]:
         seen = _softmax.outcomes(z, y, index=k - 1)
-        shown = torch.cat([p.clone() for _, p in _softmax.softmax_chunks(z)])
-        each = [seen.confidence, seen.log_likelihood, seen.brier, seen.probability, _softmax.entropies(z), shown]
+        shown = list[torch.Tensor]()
+        _softmax.show_probabilities(z, lambda _, p: shown.append(p.clone()))
+        each = [seen.confidence, seen.log_likelihood, seen.brier, seen.probability, _softmax.entropies(z)]
+        each.append(torch.cat(shown))
         return [seen.correct, *each, _softmax.log_likelihood(z, y), _softmax.one_class(z, k - 1)]
 
     fast = found()

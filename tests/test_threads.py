@@ -1,13 +1,17 @@
 """How many threads work is decided once, at the door."""
 
 import os
+import threading
+import time
 from functools import partial
 
 import pytest
 import torch
+from torch import Tensor
 
 from calibrant import Predictions, assess, measure, metrics
-from calibrant._threads import ENOUGH, threads_for
+from calibrant._softmax import entropies, outcomes
+from calibrant._threads import ENOUGH, PIECE, shared, threads_for
 from calibrant.calibrators import (
     Auto,
     FocalTemperature,
@@ -42,6 +46,77 @@ def test_few_numbers_are_worked_on_in_one_thread_and_many_in_all(asked):
     with threads_for(ENOUGH - 1), threads_for(10):
         assert torch.get_num_threads() == 1
     assert asked == [1, 2]
+
+
+def test_many_pieces_are_shared_and_come_in_order():
+    workers = set[int]()
+    meeting = threading.Barrier(2, timeout=30)
+
+    def work(i: int) -> int:
+        if i < 2:
+            meeting.wait()  # for another thread
+        assert torch.get_num_threads() == 1
+        workers.add(threading.get_ident())
+        return i * i
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert shared(work, range(100), PIECE) == [i * i for i in range(100)]
+        assert len(workers) == 2
+        assert torch.get_num_threads() == 2
+        assert shared(lambda _: threading.get_ident(), range(100), ENOUGH // 200) == [threading.get_ident()] * 100
+        assert shared(lambda _: threading.get_ident(), range(3), ENOUGH) == [threading.get_ident()] * 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_what_fails_in_a_thread_fails_for_all_and_no_more_is_begun():
+    begun = list[int]()
+    mine = threading.get_ident()
+    other = threading.Event()
+
+    def work(i: int) -> None:
+        begun.append(i)
+        if threading.get_ident() != mine:
+            other.set()
+            raise IndexError("of my own")
+        assert other.wait(30)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(IndexError, match="of my own"):
+            shared(work, range(100), PIECE)
+        assert torch.get_num_threads() == 2
+        begun.clear()
+        with pytest.raises(ZeroDivisionError):
+            shared(lambda i: begun.append(i) or time.sleep(0.01) or 1 // (i - 1), range(10_000), PIECE)
+        assert len(begun) < 10_000
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("n", "k"), [(500_000, 9), (30_000, 150)])
+def test_two_threads_find_what_one_does_to_the_last_bit(n, k):
+    g = torch.Generator().manual_seed(0)
+    z = torch.randn(n, k, generator=g)
+    y = torch.randint(k, (n,), generator=g)
+
+    def found() -> list[Tensor]:
+        rows = outcomes(z, y)
+        each = (rows.confidence, rows.correct, rows.log_likelihood, rows.brier, entropies(z))
+        events = metrics.ece(z, y), metrics.sweep_ece(z, y), Temperature.fit(z, y).temperature
+        return [*each, *events, *([metrics.auroc(z, y)] if k < 100 else [])]
+
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = found()
+        torch.set_num_threads(2)
+        assert all(torch.equal(a, b) for a, b in zip(alone, found(), strict=True))
+    finally:
+        torch.set_num_threads(before)
 
 
 CALLS = [

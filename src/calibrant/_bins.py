@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from calibrant._fast import kernels
+from calibrant._threads import shared
 from calibrant.types import PerBin, PerExample
 
 _FINE = 10  # bits of the mantissa that tell cells apart: 1,024 cells for every factor of two in the odds
 FIRST_CELL = (1023 - 40) << _FINE  # odds of a miss below 2^-40 share the first cell
 CELLS = 60 << _FINE  # up to odds of 2^20
+_ROWS = 1 << 15  # summed up at a time, at least
 JOINED = 512  # clusters, and places of confidence, that are told apart where their sums are kept together
 
 
@@ -210,10 +212,7 @@ class Events(Judged):
         c, a = self.confidence.double(), self.happened.double()
         w = None if self.weights is None else self.weights.double()
         if fast := kernels(c):
-            found = torch.zeros(parts, bins, dtype=torch.float64)
-            columns = (c, a, c[:0] if w is None else w)
-            fast.sums(*(x.contiguous().numpy() for x in columns), equal_width_edges(bins).numpy(), found.numpy())
-            return found
+            return _summed(fast.sums, c, a, w, bins, parts)
         index, u = equal_width_index(bins, c), c - a
         mass = torch.bincount(index, minlength=bins).double() if w is None else bin_sums(index, w, bins)
         more = () if parts == 3 else (u, u.square(), c * (1 - c))
@@ -272,13 +271,26 @@ class Unmade(Judged):
 
     def _totals(self, bins: int, parts: int) -> Tensor:
         if not self.known:
-            w = self.logits.new_zeros(0) if self.weights is None else self.weights
-            found = self.known[bins] = torch.zeros(parts, bins, dtype=torch.float64)
-            columns = (self.logits.detach(), self.labels.contiguous(), w.double().contiguous())
-            edges = equal_width_edges(bins).numpy()
-            kernels(found).top_sums(*(x.numpy() for x in columns), edges, found.numpy())
+            w = None if self.weights is None else self.weights.double()
+            z = self.logits.detach()
+            self.known[bins] = _summed(kernels(z).top_sums, z, self.labels, w, bins, parts)
         found = self.known.get(bins)
         return self.made().totals(bins, parts) if found is None or len(found) < parts else found[:parts]
+
+
+def _summed(work: Any, x: Tensor, y: Tensor, w: Tensor | None, bins: int, parts: int) -> Tensor:
+    """What a compiled pass sums up, bin by bin: many rows at a time, and their sums in order."""
+    edges, size = equal_width_edges(bins).numpy(), max(_ROWS, 64 * bins)
+    w = x.new_zeros(0, dtype=torch.float64) if w is None else w
+    given, happened, mass = (part.contiguous().numpy() for part in (x, y, w))
+    found = np.zeros((-(-len(x) // size), parts, bins))
+
+    def added(i: int) -> None:
+        rows = slice(i * size, (i + 1) * size)
+        work(given[rows], happened[rows], mass[rows], edges, found[i])
+
+    shared(added, range(len(found)), size * x[:1].numel())
+    return torch.from_numpy(found.sum(0))
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,6 @@ from numba.extending import intrinsic  # pyright: ignore
 
 WIDE = 128  # classes from which on one row fills the vector units, and blocks of rows would not stay in cache
 _W = 64  # rows of a block
-_BLOCK = 1 << 20  # rows summed up at a time: a hundred million addends still agree to 13 digits
 _ROUND = 1.5 * 2.0**52  # added and subtracted, it leaves the nearest whole number
 _LOG2_E = 1 / math.log(2)
 # 2^f on [-1/2, 1/2]: interpolated at Chebyshev's nodes, relative error 4e-18 before rounding, exactly 1 at 0
@@ -365,10 +364,9 @@ def _add(c, happened, w, edges, index, block):
 @_inside
 @no_type_check
 def _close(block, total):
-    """Add the sums of many rows to those of all."""
+    """Put together the four sums of every bin."""
     for b in range(len(block)):
         total[:, b // 4] += block[b]
-    block[:] = 0.0
 
 
 @_compile
@@ -379,8 +377,7 @@ def sums(c, happened, w, edges, total):
     for first in range(0, len(c), _W):
         end = min(first + _W, len(c))
         _add(c[first:end], happened[first:end], w[first:end], edges, index, block)
-        if end % _BLOCK == 0 or end == len(c):
-            _close(block, total)
+    _close(block, total)
 
 
 @_compile
@@ -401,8 +398,7 @@ def top_sums(z, y, w, edges, total):
             c[i] = 1.0 / s[0, i]
         _hits(m, most, place, y[first:end], right[:rows])
         _add(c[:rows], right[:rows], w[first:end], edges, index, block)
-        if end % _BLOCK == 0 or end == n:
-            _close(block, total)
+    _close(block, total)
 
 
 @_compile
@@ -453,13 +449,11 @@ def cells_by_row(p, y, w, edges, above):
 
 @_compile
 @no_type_check
-def keys(log_p, y, first, packed):
-    """Pack how small every log p <= 0 (k, n) is, and in the last bit whether the class is the true one; from `first`
-    on of the rows of `packed`.
-    """
+def keys(log_p, y, packed):
+    """Pack how small every log p <= 0 (k, n) is, and in the last bit whether the class is the true one."""
     k, n = log_p.shape
     for j in range(k):
-        row, said = packed[j, first : first + n], log_p[j]
+        row, said = packed[j], log_p[j]
         for i in range(n):
             row[i] = (np.float64(-said[i] + 0.0).view(np.uint64) << np.uint64(1)) | np.uint64(y[i] == j)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from calibrant._fast import at_a_time, kernels
-from calibrant._threads import threads_for
+from calibrant._threads import PIECE, shared, threads_for
 from calibrant.types import Labels, Logits, PerExample
 
 _CHUNK = 1 << 18  # elements of a chunk in float64: 2 MB, which a core's cache holds
@@ -45,7 +45,7 @@ class Rows:
         visit: "Visit | None" = None,
         logs: bool = False,
     ) -> "Rows":
-        """One pass, in one call unless the rows must be converted or are shown to `visit`, or their `logs` are."""
+        """One pass; `visit` is shown all rows in order, or their `logs` are."""
         z, (n, k) = logits.detach(), logits.shape
         y = torch.zeros(n, dtype=torch.int64) if labels is None else labels.contiguous()
         wanted = wanted if index is None else (*wanted, "chosen")
@@ -53,17 +53,24 @@ class Rows:
         out = [getattr(made, f.name).numpy() for f in fields(cls)]
         d, work = (0, fast.narrow) if k < fast.WIDE else (1, fast.wide)
         plain = z.dtype in (torch.float32, torch.float64)
-        size = n if visit is None and plain and z.is_contiguous() else max(1, _SHOWN // k)
+        size = max(1, (_SHOWN if visit else PIECE) // k)
         p = torch.empty(min(size, n) * k if visit else 0, dtype=torch.float64)
+
+        def passed(first: int) -> None:
+            rows = slice(first, min(first + size, n))
+            m = rows.stop - first if visit else 0
+            part = (z[rows] if plain else z[rows].float()).contiguous()
+            shown = p[: m * k].view((k, m) if d == 0 else (m, k))
+            work(part.numpy(), y[rows].numpy(), index or 0, *(x[rows] for x in out), logs, shown.numpy())
+            if visit:
+                visit(rows, shown if d == 1 else shown.T)
+
+        if visit is None:
+            shared(passed, range(0, n, size), size * k)
+            return made
         with threads_for(_SHOWN):  # a cacheful at a time
             for first in range(0, n, size):
-                rows = slice(first, min(first + size, n))
-                m = rows.stop - first if visit else 0
-                part = (z[rows] if plain else z[rows].float()).contiguous()
-                shown = p[: m * k].view((k, m) if d == 0 else (m, k))
-                work(part.numpy(), y[rows].numpy(), index or 0, *(x[rows] for x in out), logs, shown.numpy())
-                if visit:
-                    visit(rows, shown if d == 1 else shown.T)
+                passed(first)
         return made
 
 
@@ -194,20 +201,16 @@ def is_predicted(margin: Tensor, total: Tensor, logits: Logits, labels: Labels) 
     return right
 
 
-def softmax_chunks(logits: Logits) -> Iterator[tuple[slice, Tensor]]:
-    """Probabilities in float64 by chunks that stay in cache: (rows, (rows, k) probabilities)."""
+def show_probabilities(logits: Logits, visit: Visit) -> None:
+    """Show all probabilities in float64 by chunks that stay in cache, which `visit` may not keep."""
     if fast := kernels(logits):
-        n, size = len(logits), max(1, _SHOWN // logits.shape[1])
-        for first in range(0, n, size):
-            rows, shown = slice(first, min(first + size, n)), list[Tensor]()
-            Rows.of(fast, logits[rows], None, visit=lambda _, p, shown=shown: shown.append(p))
-            yield rows, shown[0]
+        Rows.of(fast, logits, None, visit=visit)
         return
     for rows, margin, d in _centered(logits.detach()):
         odds = margin.mul_(LOG2_E).exp2_()
         p = odds.div_(_tree_sum(odds, d).unsqueeze(d))
         m = rows.stop - rows.start
-        yield rows, (p[:m] if d == 1 else p.T[:m])
+        visit(rows, p[:m] if d == 1 else p.T[:m])
 
 
 def _centered(logits: Logits) -> Iterator[tuple[slice, Tensor, int]]:

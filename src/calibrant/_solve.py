@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, Generic, Literal, TypeVar
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from calibrant._fast import at_a_time
-from calibrant._threads import threads_for
+from calibrant._threads import shared
 from calibrant.types import Range
 
 T = TypeVar("T")
@@ -135,13 +134,7 @@ def in_chunks(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 << 17
     """
     elements = at_a_time(arrays[0], elements)
     rows = max(1, elements // arrays[0][0].numel())
-    chunks = list(zip(*(array.split(rows) for array in arrays), strict=True))
-    threads = min(torch.get_num_threads(), len(chunks) // 16)
-    with threads_for(elements):
-        if threads < 2:
-            return [f(*chunk) for chunk in chunks]
-        with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(lambda chunk: f(*chunk), chunks))
+    return shared(lambda chunk: f(*chunk), list(zip(*(array.split(rows) for array in arrays), strict=True)), elements)
 
 
 def summed(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 << 17) -> Tensor:

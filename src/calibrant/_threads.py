@@ -1,11 +1,19 @@
 """How many threads a public call works in: decided once, at its door, by the size of the work."""
 
-from collections.abc import Generator
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 
 ENOUGH = 4_000_000  # numbers from which on several threads may pay
+PIECE = 1 << 19  # and of a piece of what a compiled pass goes through
+_EACH = 4  # pieces that a thread is worth
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @contextmanager
@@ -24,3 +32,34 @@ def threads_for(elements: int, enough: int = ENOUGH) -> Generator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def shared(f: Callable[[T], R], pieces: Sequence[T], elements: int) -> list[R]:
+    """What f makes of pieces of work, of up to so many numbers each, in order.
+
+    Many are shared among as many threads as torch may use, each of which works alone and takes the next piece when it
+    is done with one: beside other work none waits for long.
+    """
+    threads = min(torch.get_num_threads(), len(pieces) // _EACH) if elements * len(pieces) >= ENOUGH else 1
+    with threads_for(elements):
+        if threads < 2:
+            return [f(piece) for piece in pieces]
+        left, made = deque(enumerate(pieces)), dict[int, R]()
+
+        def work() -> None:
+            while True:
+                try:
+                    i, piece = left.popleft()
+                except IndexError:  # none is left
+                    return
+                made[i] = f(piece)
+
+        with ThreadPoolExecutor(threads - 1) as pool:
+            try:
+                others = [pool.submit(work) for _ in range(threads - 1)]
+                work()
+                for other in others:
+                    other.result()
+            finally:
+                left.clear()
+        return [made[i] for i in range(len(pieces))]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from calibrant._bins import Bins, Judged, equal_width_edges, equal_width_index, mukhoti_edges
 from calibrant._fast import kernels
-from calibrant._softmax import softmax_chunks
+from calibrant._softmax import show_probabilities
 from calibrant.metrics._clusters import cluster_noise
 from calibrant.metrics._metric import metric
 from calibrant.metrics._moments import Edges, bin_table, noise, norm_of, squared_error
@@ -100,8 +100,7 @@ def classwise_ece(p: Predictions, *, bins: Count = 15, reduction: Literal["mean"
     tensor(0.2500, dtype=torch.float64)
     """
     cells = ClassCells(p, bins)
-    for rows, probs in softmax_chunks(p.logits):
-        cells.add(rows, probs)
+    show_probabilities(p.logits, cells.add)
     per_class = cells.ece
     return per_class.mean() if reduction == "mean" else per_class.sum()
 

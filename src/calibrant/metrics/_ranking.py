@@ -10,6 +10,7 @@ from torch import Tensor
 from calibrant._bins import Judged, Ties
 from calibrant._fast import kernels
 from calibrant._softmax import Rows
+from calibrant._threads import PIECE, shared
 from calibrant.metrics._metric import metric
 from calibrant.predictions import Predictions
 from calibrant.types import PerExample, Scalar
@@ -61,14 +62,23 @@ def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") 
 
 def _areas(fast: Any, p: Predictions) -> list[float]:
     """Every class's area: of one against the rest, from a sort of numbers that hold the score and what was true."""
-    packed = np.empty((p.k, len(p)), dtype=np.uint64)
+    n, labels, size = len(p), p.labels.contiguous().numpy(), max(1, PIECE // p.k)
+    packed = np.empty((p.k, n), dtype=np.uint64)
 
-    def pack(rows: slice, log_p: Tensor) -> None:
-        fast.keys(log_p.T.numpy(), p.labels[rows].contiguous().numpy(), rows.start, packed)
+    def pack(first: int) -> None:
+        y, place = labels[first:], packed[:, first:]
+        Rows.of(
+            *(fast, p.logits[first : first + size], None),
+            visit=lambda rows, log_p: fast.keys(log_p.T.numpy(), y[rows], place[:, rows]),
+            logs=True,
+        )
 
-    Rows.of(fast, p.logits, None, visit=pack, logs=True)
-    packed.sort(axis=1)
-    return [fast.area(row) for row in packed]
+    def area(row: np.ndarray) -> float:
+        row.sort()
+        return fast.area(row)
+
+    shared(pack, range(0, n, size), PIECE)
+    return shared(area, list(packed), n)
 
 
 @metric(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrant._bins import Bins, Events, Ties, assign, equal_width_edges, equal_width_index
-from calibrant._softmax import one_class, outcomes, show_probabilities, top_label
+from calibrant._softmax import Told, one_class, outcomes, show_probabilities, top_label
 
 F = torch.float64
 
@@ -27,7 +27,7 @@ def test_one_pass_agrees_with_softmax_in_float64(k, dtype):
     z = logits.double()
     p, hot = z.softmax(-1), torch.nn.functional.one_hot(labels, k)
     seen, shown = outcomes(logits, labels), list[torch.Tensor]()
-    show_probabilities(logits, lambda _, chunk: shown.append(chunk.clone()))
+    show_probabilities(logits, Told(lambda _, chunk: shown.append(chunk.clone())))
     for ours, theirs in (
         (seen.confidence, p.amax(-1)),
         (seen.log_likelihood, z.log_softmax(-1).gather(1, labels[:, None]).squeeze(1)),

@@ -11,11 +11,11 @@ from calibrant import Predictions, _fast, _rows, _softmax, measure, metrics
 from calibrant._bins import Events, Ties
 from calibrant.calibrators import FocalTemperature, Temperature, _grid, _isotonic, _scaling
 
-needs_numba = pytest.mark.skipif(_fast._found() is None, reason="numba is not installed, or switched off")
+needs_numba = pytest.mark.skipif(_fast.compiled() is None, reason="numba is not installed, or switched off")
 
 
 def plainly(monkeypatch) -> None:
-    monkeypatch.setattr(_fast, "_found", lambda: None)
+    monkeypatch.setattr(_fast, "compiled", lambda: None)
 
 
 def draw(n: int, k: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
@@ -50,7 +50,7 @@ def test_a_compiled_pass_is_the_plain_one_to_rounding(monkeypatch, k, dtype):
     def found() -> list[torch.Tensor]:
         seen = _softmax.outcomes(z, y, index=k - 1)
         shown = list[torch.Tensor]()
-        _softmax.show_probabilities(z, lambda _, p: shown.append(p.clone()))
+        _softmax.show_probabilities(z, _softmax.Told(lambda _, p: shown.append(p.clone())))
         each = [seen.confidence, seen.log_likelihood, seen.brier, seen.probability, _softmax.entropies(z)]
         each.append(torch.cat(shown))
         return [seen.correct, *each, _softmax.log_likelihood(z, y), _softmax.one_class(z, k - 1)]
@@ -90,14 +90,16 @@ def test_every_number_of_the_report_agrees(monkeypatch, k, weighted):
 
 @needs_numba
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("k", [2, 5, 150])
-def test_compiled_cells_of_the_classes_are_the_plain_ones(monkeypatch, k, weighted):
-    z, y = draw(700, k)
-    w = torch.arange(700) % 5 + 0.5 if weighted else None
+@pytest.mark.parametrize(("n", "k"), [(700, 2), (700, 5), (250_000, 5), (700, 150), (4000, 150)])  # one piece and three
+def test_compiled_cells_of_the_classes_are_the_plain_ones(monkeypatch, n, k, weighted):
+    z, y = draw(n, k)
+    w = torch.arange(n) % 5 + 0.5 if weighted else None
     fast = metrics.tables.class_cells(Predictions(z, y, w), 10)().sums
     plainly(monkeypatch)
     plain = metrics.tables.class_cells(Predictions(z, y, w), 10)().sums
-    torch.testing.assert_close(fast, plain, rtol=1e-12, atol=1e-10)
+    torch.testing.assert_close(fast, plain, rtol=1e-11, atol=1e-10)
+    p = plain.sum((0, 1))
+    assert p[0] == pytest.approx(k * float(p[2]))  # every example counts in every class, and happens in one
 
 
 @needs_numba
@@ -156,7 +158,7 @@ def test_the_same_sums_are_made_once_and_more_of_them_when_they_are_wanted(monke
     z, y = draw(500, 4)
     p = Predictions(z, y)
     metrics.noise_floor(p)
-    monkeypatch.setattr(_fast._found(), "top_sums", None)
+    monkeypatch.setattr(_fast.compiled(), "top_sums", None)
     metrics.mce(p), metrics.ece(p)
     assert "events" not in p.__dict__
     again = Predictions(z, y)
@@ -270,7 +272,7 @@ def test_compiled_hashes_of_rows_are_those_of_torch(monkeypatch, k, dtype):
 
 def test_without_numba_torch_does_the_work(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
-    assert _fast._found.__wrapped__() is None
+    assert _fast.compiled.__wrapped__() is None
 
 
 def test_packed_sorting_is_sorting():

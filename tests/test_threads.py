@@ -1,5 +1,6 @@
 """How many threads work is decided once, at the door."""
 
+import math
 import os
 import threading
 import time
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from calibrant import Predictions, assess, measure, metrics
+from calibrant._fast import kernels
 from calibrant._softmax import entropies, outcomes
 from calibrant._threads import ENOUGH, PIECE, shared, threads_for
 from calibrant.calibrators import (
@@ -46,6 +48,33 @@ def test_few_numbers_are_worked_on_in_one_thread_and_many_in_all(asked):
     with threads_for(ENOUGH - 1), threads_for(10):
         assert torch.get_num_threads() == 1
     assert asked == [1, 2]
+
+
+def test_pieces_are_shared_where_torch_itself_is_told_to_work_in_one_thread():
+    workers = list[set[int]]()
+
+    def work(_: int) -> None:
+        assert torch.get_num_threads() == 1
+        workers[-1].add(threading.get_ident())
+        time.sleep(0.001)
+
+    def found(elements: int, *, in_pieces: bool) -> tuple[int, int]:
+        workers.append(set())
+        with threads_for(elements, in_pieces=in_pieces):
+            shared(work, range(100), PIECE)
+            return torch.get_num_threads(), len(workers[-1])
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert found(ENOUGH, in_pieces=True) == (1, 2)
+        assert found(ENOUGH, in_pieces=False) == (2, 2)
+        assert found(ENOUGH - 1, in_pieces=True) == (1, 1)
+        with threads_for(10):
+            assert found(ENOUGH, in_pieces=True) == (1, 1)  # decided further out
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_many_pieces_are_shared_and_come_in_order():
@@ -106,8 +135,10 @@ def test_two_threads_find_what_one_does_to_the_last_bit(n, k):
     def found() -> list[Tensor]:
         rows = outcomes(z, y)
         each = (rows.confidence, rows.correct, rows.log_likelihood, rows.brier, entropies(z))
-        events = metrics.ece(z, y), metrics.sweep_ece(z, y), Temperature.fit(z, y).temperature
-        return [*each, *events, *([metrics.auroc(z, y)] if k < 100 else [])]
+        events = metrics.sweep_ece(z, y), metrics.classwise_ece(z, y), Temperature.fit(z, y).temperature
+        said = [x for row in measure(Predictions(z, y)).rows for x in (row.value, row.low, row.high, row.p_value)]
+        table = torch.tensor([math.nan if x is None else x for x in said], dtype=torch.float64).nan_to_num(-1.0)
+        return [*each, *events, table, *([metrics.auroc(z, y)] if k < 100 else [])]
 
     before = torch.get_num_threads()
     try:
@@ -138,6 +169,15 @@ CALLS = [
     *(calibrator.fit for calibrator in (Temperature, HistogramBinning, Isotonic, Spline, StructuredMatrix, Auto)),
     partial(FocalTemperature.fit, grid=([0.0, 1.0], [0.5, 1.0, 2.0])),
 ]
+
+
+@pytest.mark.skipif(kernels(torch.zeros(1)) is None, reason="without compiled passes torch's threads share the work")
+@pytest.mark.parametrize("call", [metrics.ece, measure, metrics.tables.classes, metrics.nll.interval])
+def test_what_is_measured_leaves_many_numbers_to_shared_pieces(asked, call):
+    p = draw(ENOUGH // 3 + 1)
+    asked.clear()
+    call(p)
+    assert asked == [1, 2]
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._threads import threads_for
+from calibrant._threads import PIECE, shared, threads_for
 from calibrant.types import InputError
 
 Of = Literal["top", "classes"] | int  # the event that is judged
@@ -70,8 +70,18 @@ def own(part: Tensor | None, given: Any) -> Tensor | None:
     """Return a tensor that shares no memory with the caller's."""
     if part is None or not isinstance(given, Tensor):
         return part
-    shared = part.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()
-    return part.clone() if shared else part
+    if part.untyped_storage().data_ptr() != given.untyped_storage().data_ptr():
+        return part
+    copy = torch.empty_like(part)
+    shared(lambda rows: copy[rows].copy_(part[rows]), *_pieces(part))
+    return copy
+
+
+def _pieces(x: Tensor) -> tuple[list[slice], int]:
+    """Rows to work on at a time, and how many numbers that is."""
+    n = len(x)
+    size = max(1, PIECE * n // max(1, x.numel())) if x.device.type == "cpu" else n
+    return [slice(first, first + size) for first in range(0, n, size)], size * x[:1].numel()
 
 
 def numbers(given: Any) -> int:
@@ -271,7 +281,8 @@ def _check(logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
 
 def finite(logits: Tensor) -> None:
     """Refuse NaN, +inf, and rows without any probability; all of them survive a sum: one cheap pass finds them."""
-    if bool(logits.sum(dtype=torch.float64 if logits.dtype == torch.float64 else torch.float32).isfinite()):
+    exact = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    if bool(torch.stack(shared(lambda rows: logits[rows].sum(dtype=exact), *_pieces(logits))).sum().isfinite()):
         return
     n = len(logits)
     if logits.isnan().any():

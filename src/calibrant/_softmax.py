@@ -9,13 +9,13 @@ pass of theirs takes the place of the chunks, to rounding.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from calibrant._fast import at_a_time, kernels
-from calibrant._threads import PIECE, shared, threads_for
+from calibrant._threads import PIECE, shared
 from calibrant.types import Labels, Logits, PerExample
 
 _CHUNK = 1 << 18  # elements of a chunk in float64: 2 MB, which a core's cache holds
@@ -42,10 +42,10 @@ class Rows:
         labels: Labels | None,
         *wanted: str,
         index: int | None = None,
-        visit: "Visit | None" = None,
+        show: "Show | None" = None,
         logs: bool = False,
     ) -> "Rows":
-        """One pass; `visit` is shown all rows in order, or their `logs` are."""
+        """One pass; `show` is shown all probabilities, or their `logs`."""
         z, (n, k) = logits.detach(), logits.shape
         y = torch.zeros(n, dtype=torch.int64) if labels is None else labels.contiguous()
         wanted = wanted if index is None else (*wanted, "chosen")
@@ -53,24 +53,24 @@ class Rows:
         out = [getattr(made, f.name).numpy() for f in fields(cls)]
         d, work = (0, fast.narrow) if k < fast.WIDE else (1, fast.wide)
         plain = z.dtype in (torch.float32, torch.float64)
-        size = max(1, (_SHOWN if visit else PIECE) // k)
-        p = torch.empty(min(size, n) * k if visit else 0, dtype=torch.float64)
+        each = max(1, PIECE // k, show.rows if show else 0)
+        size = max(1, _SHOWN // k) if show else each
+        pieces = [(first, show.part() if show else None) for first in range(0, n, each)]
 
-        def passed(first: int) -> None:
-            rows = slice(first, min(first + size, n))
-            m = rows.stop - first if visit else 0
-            part = (z[rows] if plain else z[rows].float()).contiguous()
-            shown = p[: m * k].view((k, m) if d == 0 else (m, k))
-            work(part.numpy(), y[rows].numpy(), index or 0, *(x[rows] for x in out), logs, shown.numpy())
-            if visit:
-                visit(rows, shown if d == 1 else shown.T)
+        def passed(piece: "tuple[int, Visit | None]") -> None:
+            begin, visit = piece
+            end = min(begin + each, n)
+            p = torch.empty(min(size, end - begin) * k if visit else 0, dtype=torch.float64)
+            for first in range(begin, end, size):
+                rows = slice(first, min(first + size, end))
+                m = rows.stop - first if visit else 0
+                part = (z[rows] if plain else z[rows].float()).contiguous()
+                shown = p[: m * k].view((k, m) if d == 0 else (m, k))
+                work(part.numpy(), y[rows].numpy(), index or 0, *(x[rows] for x in out), logs, shown.numpy())
+                if visit:
+                    visit(rows, shown if d == 1 else shown.T)
 
-        if visit is None:
-            shared(passed, range(0, n, size), size * k)
-            return made
-        with threads_for(_SHOWN):  # a cacheful at a time
-            for first in range(0, n, size):
-                passed(first)
+        shared(passed, pieces, each * k)
         return made
 
 
@@ -122,18 +122,45 @@ class Outcomes:
 
 
 _OUTCOMES = ("confidence", "right", "log_likelihood", "brier")
-Visit = Callable[[slice, Tensor], None]  # told rows and their probabilities (rows, k)
+Visit = Callable[[slice, Tensor], None]  # told rows and their probabilities (rows, k), which it may not keep
 
 
-def outcomes(logits: Logits, labels: Labels, *, index: int | None = None, visit: Visit | None = None) -> Outcomes:
-    """Pass over the logits once; on the way note the probability of class `index`, and show all to `visit`."""
+@runtime_checkable
+class Show(Protocol):
+    """Somebody to whom all probabilities are shown on the way, in pieces of many rows, each in a thread of its own."""
+
+    @property
+    def rows(self) -> int:
+        """How many a piece has, at least."""
+        ...
+
+    def part(self) -> Visit:
+        """Who is told of the next piece, some rows at a time."""
+        ...
+
+
+@dataclass(frozen=True)
+class Told:
+    """One who is told of all pieces, and keeps nothing in common for them."""
+
+    visit: Visit
+    rows: int = 1
+
+    def part(self) -> Visit:
+        """The same for every piece."""
+        return self.visit
+
+
+def outcomes(logits: Logits, labels: Labels, *, index: int | None = None, show: Show | None = None) -> Outcomes:
+    """Pass over the logits once; on the way note the probability of class `index`, and show all to `show`."""
     if fast := kernels(logits):
-        found = Rows.of(fast, logits, labels, *_OUTCOMES, index=index, visit=visit)
+        found = Rows.of(fast, logits, labels, *_OUTCOMES, index=index, show=show)
         return Outcomes(
             found.confidence, found.right, found.log_likelihood, found.brier, None if index is None else found.chosen
         )
     out = torch.empty(4, len(labels), dtype=torch.float64, device=logits.device)
     chosen = None if index is None else torch.empty_like(out[0])
+    visit = show.part() if show else None
     for rows, right, of_label, odds, total, d in _against(logits, labels):
         m = rows.stop - rows.start
         p_y = of_label.exp() / total
@@ -201,11 +228,12 @@ def is_predicted(margin: Tensor, total: Tensor, logits: Logits, labels: Labels) 
     return right
 
 
-def show_probabilities(logits: Logits, visit: Visit) -> None:
-    """Show all probabilities in float64 by chunks that stay in cache, which `visit` may not keep."""
+def show_probabilities(logits: Logits, show: Show) -> None:
+    """Show all probabilities in float64 by chunks that stay in cache."""
     if fast := kernels(logits):
-        Rows.of(fast, logits, None, visit=visit)
+        Rows.of(fast, logits, None, show=show)
         return
+    visit = show.part()
     for rows, margin, d in _centered(logits.detach()):
         odds = margin.mul_(LOG2_E).exp2_()
         p = odds.div_(_tree_sum(odds, d).unsqueeze(d))

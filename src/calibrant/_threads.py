@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 import torch
@@ -12,36 +13,42 @@ ENOUGH = 4_000_000  # numbers from which on several threads may pay
 PIECE = 1 << 19  # and of a piece of what a compiled pass goes through
 _EACH = 4  # pieces that a thread is worth
 
+_granted: ContextVar[int] = ContextVar("granted", default=0)  # threads to what is shared; 0: as many as torch has
+
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 @contextmanager
-def threads_for(elements: int, enough: int = ENOUGH) -> Generator[None]:
-    """Work on few numbers in one thread, on many in as many as torch has.
+def threads_for(elements: int, enough: int = ENOUGH, *, in_pieces: bool = False) -> Generator[None]:
+    """Work on few numbers in one thread, on many in as many as torch has; `in_pieces`, by what is `shared` alone.
 
-    An operation on a cacheful of numbers takes less time than handing it to a second thread, which waits, spinning, for
-    a core that is busy: beside other work such a call takes several times as long.
+    Torch hands every operation to all of its threads, which wait for each other, spinning: one on a cacheful of numbers
+    takes less time than handing it over, and beside other work a call takes several times as long.
     """
     before = torch.get_num_threads()
-    if before == 1 or elements >= enough:
-        yield
-        return
-    torch.set_num_threads(1)
+    granted = (_granted.get() or before) if elements >= enough else 1
+    told = 1 if in_pieces or granted == 1 else before
+    reset = _granted.set(granted)
+    if told != before:
+        torch.set_num_threads(told)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        if told != before:
+            torch.set_num_threads(before)
+        _granted.reset(reset)
 
 
 def shared(f: Callable[[T], R], pieces: Sequence[T], elements: int) -> list[R]:
     """What f makes of pieces of work, of up to so many numbers each, in order.
 
-    Many are shared among as many threads as torch may use, each of which works alone and takes the next piece when it
-    is done with one: beside other work none waits for long.
+    Many are shared among as many threads as are granted, each of which works alone and takes the next piece when it is
+    done with one: beside other work none waits for long.
     """
-    threads = min(torch.get_num_threads(), len(pieces) // _EACH) if elements * len(pieces) >= ENOUGH else 1
-    with threads_for(elements):
+    granted = _granted.get() or torch.get_num_threads()
+    threads = min(granted, len(pieces) // _EACH) if elements * len(pieces) >= ENOUGH else 1
+    with threads_for(0):
         if threads < 2:
             return [f(piece) for piece in pieces]
         left, made = deque(enumerate(pieces)), dict[int, R]()

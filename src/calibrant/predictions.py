@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import _rows, _softmax, io
+from calibrant import _fast, _rows, _softmax, io
 from calibrant._arrays import arrays_of
 from calibrant._bins import Events, Judged, Unmade
 from calibrant._columns import ROLES
@@ -33,7 +33,7 @@ from calibrant._door import (
     tensor,
     whole,
 )
-from calibrant._softmax import Outcomes, Visit
+from calibrant._softmax import Outcomes, Show
 from calibrant._threads import threads_for
 from calibrant.types import InputError, Map
 
@@ -328,15 +328,15 @@ class Predictions:
         """Confidence, correctness, log-likelihood and Brier score of every example, by one pass over the logits."""
         return self._passed(None)
 
-    def survey(self, visit: Visit | None = None) -> Outcomes:
-        """The outcomes, shown on the way (rows, probabilities) to `visit`: one pass for both."""
-        if visit is not None:
-            self.__dict__["outcomes"] = self._passed(visit)
+    def survey(self, show: Show | None = None) -> Outcomes:
+        """The outcomes; all probabilities are shown on the way: one pass for both."""
+        if show is not None:
+            self.__dict__["outcomes"] = self._passed(show)
         return self.outcomes
 
-    def _passed(self, visit: Visit | None) -> Outcomes:
+    def _passed(self, show: Show | None) -> Outcomes:
         index = self.of if isinstance(self.of, int) else None
-        return _softmax.outcomes(self.logits, self.labels, index=index, visit=visit)
+        return _softmax.outcomes(self.logits, self.labels, index=index, show=show)
 
     @cached_property
     def events(self) -> Events:
@@ -539,10 +539,17 @@ def predictions_of(predictions: Any, labels: Any = None, weights: Any = None) ->
 
 
 @contextmanager
-def entering(predictions: Any, labels: Any = None, weights: Any = None) -> Generator[Predictions]:
-    """Enter `predictions_of` at the door of a public call, where it is decided in how many threads it works."""
+def entering(
+    predictions: Any, labels: Any = None, weights: Any = None, *, in_pieces: bool = True
+) -> Generator[Predictions]:
+    """Enter `predictions_of` at the door of a public call, where it is decided in how many threads it works.
+
+    What is measured goes through the compiled passes, whose pieces are shared, and else works on single columns; what
+    multiplies large matrices leaves them to torch's threads.
+    """
     known = isinstance(predictions, Predictions)
-    with threads_for(len(predictions) * predictions.k if known else numbers(predictions)):
+    elements = len(predictions) * predictions.k if known else numbers(predictions)
+    with threads_for(elements, in_pieces=in_pieces and _fast.compiled() is not None):
         yield predictions_of(predictions, labels, weights)
 
 

@@ -1,13 +1,14 @@
 """Predictions whose logits nobody keeps: a map makes them anew, a few rows at a time, whenever they are passed over."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from calibrant import _softmax
-from calibrant._softmax import Outcomes, Visit
+from calibrant._softmax import Outcomes, Show, Told, Visit
 from calibrant.predictions import BLOCK, PARTS, Predictions, mapped_logits
 from calibrant.types import Map
 
@@ -65,14 +66,16 @@ class Mapped(Predictions):
         """Itself."""
         return self
 
-    def _passed(self, visit: Visit | None) -> Outcomes:
+    def _passed(self, show: Show | None) -> Outcomes:
         index = self.of if isinstance(self.of, int) else None
         parts: list[Outcomes] = []
         predicted: list[Tensor] = []
         pairs: list[Tensor] = []
+        if show is not None and BLOCK // self.k < show.rows:  # a block is less than a piece
+            show = Told(show.part(), show.rows)
         for rows, made in self._blocks():
-            shown = None if visit is None else _from(rows.start, visit)
-            parts.append(_softmax.outcomes(made, self.labels[rows], index=index, visit=shown))
+            shown = None if show is None else _Beyond(rows.start, show)
+            parts.append(_softmax.outcomes(made, self.labels[rows], index=index, show=shown))
             predicted.append(made.argmax(1))
             if self.k == 2:
                 pairs.append(made)
@@ -92,6 +95,17 @@ class Mapped(Predictions):
             yield rows, mapped_logits(self.by, source.logits[rows].double(), groups, source.group_names)
 
 
-def _from(first: int, visit: Visit) -> Visit:
+@dataclass(frozen=True)
+class _Beyond:
     """Tell of rows counted from the beginning what is told of a block."""
-    return lambda rows, probs: visit(slice(first + rows.start, first + rows.stop), probs)
+
+    first: int
+    show: Show
+
+    @property
+    def rows(self) -> int:
+        return self.show.rows
+
+    def part(self) -> Visit:
+        visit = self.show.part()
+        return lambda rows, probs: visit(slice(self.first + rows.start, self.first + rows.stop), probs)

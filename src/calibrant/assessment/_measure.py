@@ -11,7 +11,6 @@ from torch import Tensor
 
 from calibrant import calibrators, metrics
 from calibrant._folds import units
-from calibrant._threads import threads_for
 from calibrant.assessment._event import Event, event, event_of
 from calibrant.assessment._judge import mistakes_of
 from calibrant.assessment._plain import written
@@ -21,7 +20,7 @@ from calibrant.catalog import METRICS, Method
 from calibrant.io import csv_text
 from calibrant.metrics import Interval, Metric, Summary, tables
 from calibrant.metrics.tables import ClassSums, class_cells
-from calibrant.predictions import Predictions
+from calibrant.predictions import Predictions, entering
 from calibrant.types import InputError
 
 BINS = 15
@@ -95,8 +94,8 @@ def measure(
         if fit is not None:
             raise InputError("a summary cannot be fitted to: measure predictions in memory, or leave out `fit`")
         return _of_summary(predictions, more, of, bins, level)
-    with threads_for(len(predictions) * predictions.k):
-        return _of_predictions(predictions.judging(event_of(predictions, of)), more, bins or BINS, level, fit)
+    with entering(predictions) as p:
+        return _of_predictions(p.judging(event_of(p, of)), more, bins or BINS, level, fit)
 
 
 def summary_of(

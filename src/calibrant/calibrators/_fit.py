@@ -59,7 +59,7 @@ def fits(method: Callable[Concatenate[Any, Predictions, P], C]) -> Callable[...,
 
     @wraps(method)
     def fit(cls: Any, predictions: Any, labels: Any = None, weights: Any = None, **settings: Any) -> C:
-        with entering(predictions, labels, weights) as given:
+        with entering(predictions, labels, weights, in_pieces=False) as given:
             p = given
             begin = {key: settings.pop(key) for key in ("warm_start",) if key in settings}
             if given.weights is not None and not bool((given.weights > 0).all()):
@@ -100,7 +100,7 @@ def fit(calibrator: Any, predictions: Any, labels: Any = None, weights: Any = No
     >>> fit("Temperature", torch.eye(2), torch.tensor([0, 1])).certificate.status
     'separable'
     """
-    with entering(predictions, labels, weights) as p:
+    with entering(predictions, labels, weights, in_pieces=False) as p:
         return fitting(calibrator)(p.double())
 
 

@@ -1,7 +1,7 @@
 """Binned calibration errors: a norm of accuracy minus confidence over bins."""
 
 import math
-from functools import partial
+from functools import cached_property, partial
 from typing import Literal
 
 import torch
@@ -9,13 +9,13 @@ from torch import Tensor
 
 from calibrant._bins import Bins, Judged, equal_width_edges, equal_width_index, mukhoti_edges
 from calibrant._fast import kernels
-from calibrant._softmax import show_probabilities
+from calibrant._softmax import Visit, show_probabilities
 from calibrant.metrics._clusters import cluster_noise
 from calibrant.metrics._metric import metric
 from calibrant.metrics._moments import Edges, bin_table, noise, norm_of, squared_error
 from calibrant.metrics._results import Interval
 from calibrant.predictions import Predictions
-from calibrant.types import Count, Norm, PerExample, Scalar
+from calibrant.types import Count, Norm, Scalar
 
 __all__ = ["adaptive_ece", "adaptive_noise_floor", "classwise_ece", "debiased_l2", "ece", "mce", "noise_floor"]
 __all__ += ["sweep_ece"]
@@ -100,7 +100,7 @@ def classwise_ece(p: Predictions, *, bins: Count = 15, reduction: Literal["mean"
     tensor(0.2500, dtype=torch.float64)
     """
     cells = ClassCells(p, bins)
-    show_probabilities(p.logits, cells.add)
+    show_probabilities(p.logits, cells)
     per_class = cells.ece
     return per_class.mean() if reduction == "mean" else per_class.sum()
 
@@ -232,44 +232,54 @@ class ClassCells:
     """
 
     def __init__(self, p: Predictions, bins: int = 15) -> None:
-        n, k = len(p), p.k
-        zeros = partial(torch.zeros, dtype=torch.float64, device=p.labels.device)
-        self.bins, self.labels = bins, p.labels
-        self._edges = equal_width_edges(bins).numpy()
-        self._lowest = float(self._edges[1])
-        self._w: PerExample = zeros(n) + 1 if p.weights is None else p.weights
-        self._sums = zeros(3, k * bins)
-        self._totals = zeros(3, k)  # over all bins
-        self._totals[0] = self._w.sum()
-        self._totals[2].index_add_(0, p.labels, self._w)
+        self.bins, self.labels, self.weights = bins, p.labels, p.weights
+        self.rows = 128 * bins  # of so many the probabilities take much more room than the sums
+        self._k, self._edges = p.k, equal_width_edges(bins).numpy()
+        self._parts: list[tuple[Tensor, Tensor]] = []  # what was said (k), and the sums above the first bin (3 k*b)
 
-    def add(self, rows: slice, probs: Tensor) -> None:
-        """Take in the probabilities (rows, k) of some rows."""
-        w = self._w[rows]
-        self._totals[1] += w @ probs
+    def part(self) -> Visit:
+        """Who takes in the probabilities (rows, k) of some rows, in sums of its own."""
+        zeros = partial(torch.zeros, dtype=torch.float64, device=self.labels.device)
+        sums = zeros(self._k), zeros(3, self._k * self.bins)
+        self._parts.append(sums)
+        return partial(self._add, *sums)
+
+    def _add(self, said: Tensor, above: Tensor, rows: slice, probs: Tensor) -> None:
+        y = self.labels[rows]
+        w = torch.ones_like(y, dtype=torch.float64) if self.weights is None else self.weights[rows]
+        said += (probs if self.weights is None else probs * w[:, None]).sum(0)  # by BLAS, bits differ among threads
         if fast := kernels(probs):
             across = probs.T.is_contiguous()
             work, p = (fast.cells, probs.T) if across else (fast.cells_by_row, probs.contiguous())
-            work(p.numpy(), self.labels[rows].numpy(), w.numpy(), self._edges, self._sums.numpy())
+            work(p.numpy(), y.numpy(), w.numpy(), self._edges, above.numpy())
             return
-        row, column = (probs > self._lowest).nonzero(as_tuple=True)
+        row, column = (probs > float(self._edges[1])).nonzero(as_tuple=True)
         high, weight = probs[row, column], w[row]
         index = column * self.bins + equal_width_index(self.bins, high)
-        hit = weight * (self.labels[rows][row] == column)
-        for total, values in zip(self._sums, (weight, weight * high, hit)):
+        hit = weight * (y[row] == column)
+        for total, values in zip(above, (weight, weight * high, hit)):
             total += torch.bincount(index, values, minlength=len(total))
 
-    @property
+    @cached_property
     def sums(self) -> Tensor:
         """Sums over the examples (k, b, 3): how many, what was said, what happened."""
-        table = self._sums.view(3, -1, self.bins).clone()
-        table[:, :, 0] += self._totals - table.sum(2)
+        (said, above), *others = self._parts
+        for more_said, more_above in others:
+            said += more_said
+            above += more_above
+        del self._parts[1:]
+        table = above.view(3, -1, self.bins).clone()
+        table[:, :, 0] += torch.stack([self._happened.sum().expand(self._k), said, self._happened]) - table.sum(2)
         return table.permute(1, 2, 0)
+
+    @cached_property
+    def _happened(self) -> Tensor:
+        return torch.bincount(self.labels, self.weights, minlength=self._k).double()
 
     @property
     def ece(self) -> Tensor:
         """Calibration error of every class (k)."""
-        return self.sums[:, :, 1:].diff(dim=2).abs().sum((1, 2)) / self._w.sum()
+        return self.sums[:, :, 1:].diff(dim=2).abs().sum((1, 2)) / self._happened.sum()
 
 
 def _mean_gap(bins: Bins) -> Scalar:

@@ -81,7 +81,7 @@ def class_cells(p: Predictions, bins: int) -> Callable[[], ClassCells]:
     """Make the outcomes by one pass, and on it the classes' cells; those of two follow from one, if they are wanted."""
     cells = ClassCells(p, bins)
     if p.k > 2:
-        p.survey(cells.add)
+        p.survey(cells)
         return lambda: cells
     p.survey()
     return partial(_cells_of_two, p, bins)
@@ -89,5 +89,5 @@ def class_cells(p: Predictions, bins: int) -> Callable[[], ClassCells]:
 
 def _cells_of_two(p: Predictions, bins: int) -> ClassCells:
     cells, said = ClassCells(p, bins), p.judging(1).events.confidence
-    cells.add(slice(None), torch.stack([1 - said, said], 1))
+    cells.part()(slice(None), torch.stack([1 - said, said], 1))
     return cells

@@ -142,12 +142,15 @@ def _p_value(statistic: float, ties: Ties, sf: Callable[[float], float]) -> floa
 
 def cumulative(ties: Ties) -> Tensor:
     """C_0 .. C_g: the running sum of correctness minus confidence, per unit of mass."""
-    return _path(ties.gap / ties.mass.sum())
+    return _path(ties.gap).div_(ties.mass.sum())
 
 
 def _path(steps: Tensor) -> Tensor:
     """Running sums from 0, of one row or of several."""
-    return torch.cat([steps.new_zeros(*steps.shape[:-1], 1), steps.cumsum(-1)], -1)
+    path = steps.new_empty(*steps.shape[:-1], steps.shape[-1] + 1)
+    path[..., 0] = 0
+    torch.cumsum(steps, -1, out=path[..., 1:])
+    return path
 
 
 def _range(path: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from calibrant._bins import Judged, Ties
 from calibrant._fast import kernels
-from calibrant._softmax import Rows
-from calibrant._threads import PIECE, shared
+from calibrant._softmax import Rows, Told
+from calibrant._threads import shared
 from calibrant.metrics._metric import metric
 from calibrant.predictions import Predictions
 from calibrant.types import PerExample, Scalar
@@ -62,23 +62,17 @@ def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") 
 
 def _areas(fast: Any, p: Predictions) -> list[float]:
     """Every class's area: of one against the rest, from a sort of numbers that hold the score and what was true."""
-    n, labels, size = len(p), p.labels.contiguous().numpy(), max(1, PIECE // p.k)
-    packed = np.empty((p.k, n), dtype=np.uint64)
+    labels, packed = p.labels.contiguous().numpy(), np.empty((p.k, len(p)), dtype=np.uint64)
 
-    def pack(first: int) -> None:
-        y, place = labels[first:], packed[:, first:]
-        Rows.of(
-            *(fast, p.logits[first : first + size], None),
-            visit=lambda rows, log_p: fast.keys(log_p.T.numpy(), y[rows], place[:, rows]),
-            logs=True,
-        )
+    def pack(rows: slice, log_p: Tensor) -> None:
+        fast.keys(log_p.T.numpy(), labels[rows], packed[:, rows])
 
     def area(row: np.ndarray) -> float:
         row.sort()
         return fast.area(row)
 
-    shared(pack, range(0, n, size), PIECE)
-    return shared(area, list(packed), n)
+    Rows.of(fast, p.logits, None, show=Told(pack), logs=True)
+    return shared(area, list(packed), len(p))
 
 
 @metric(

@@ -62,14 +62,14 @@ def smooth_ece_of(ties: Ties) -> Scalar:
 
 def deposit(ties: Ties, cells: int) -> Tensor:
     """Spread each group's gap, as a share of the mass, over the two nearest cells of a grid on [0, 1]."""
-    gap = ties.gap / ties.mass.sum()
+    gap, mass = ties.gap, ties.mass.sum()
     if fast := kernels(gap):
         grid = gap.new_zeros(cells)
         fast.deposit(ties.value.contiguous().numpy(), gap.numpy(), grid.numpy())
-        return grid
+        return grid / mass
     x = ties.value * cells - 0.5
     left = x.floor()
     part = x - left
     index = left.long()
     grid = torch.bincount(index.clamp(0, cells - 1), gap * (1 - part), minlength=cells)
-    return grid + torch.bincount((index + 1).clamp(0, cells - 1), gap * part, minlength=cells)
+    return (grid + torch.bincount((index + 1).clamp(0, cells - 1), gap * part, minlength=cells)) / mass

@@ -2,7 +2,7 @@
 
 The limit is the time in which the logits are read once and as many exponentials taken, of float64 that stay in cache,
 both measured in the same run. The last rows are work beside a busy process over the same alone, the least of three
-each: a command, and fits in a process that may use all threads.
+each: a command, and fits and measures in a process that may use all threads.
 """
 
 import os
@@ -37,6 +37,13 @@ p = Predictions.load(sys.argv[1])
 for _ in range(10):
     for calibrator in HistogramBinning, Isotonic, Spline, StructuredMatrix, Temperature:
         calibrator.fit(p.logits, p.labels)
+"""
+MEASURES = """
+import sys
+from calibrant import Predictions, measure
+p = Predictions.load(sys.argv[1])
+for _ in range(30):
+    measure(Predictions(p.logits, p.labels))
 """
 
 
@@ -78,6 +85,8 @@ def of_neighbor(_: int, shrink: int = 1) -> Iterator[Row]:
             Predictions(*draw(n // shrink, 100, temperature=1.5, seed=seed)).save(file)
         yield _beside("assess", ["-m", "calibrant", "assess", *files])
         yield _beside("fits", ["-c", FITS, files[0]])
+        Predictions(*draw(1_000_000 // shrink, 10)).save(files[0])
+        yield _beside("measure (1,000,000, 10)", ["-c", MEASURES, files[0]])
 
 
 PARTS = {"metrics": of_metrics, "fits": of_fits, "neighbor": of_neighbor}

@@ -11,11 +11,11 @@ from calibrant import Predictions, _fast, _rows, _softmax, measure, metrics
 from calibrant._bins import Events, Ties
 from calibrant.calibrators import FocalTemperature, Temperature, _grid, _isotonic, _scaling
 
-needs_numba = pytest.mark.skipif(_fast.compiled() is None, reason="numba is not installed, or switched off")
+needs_numba = pytest.mark.skipif(_fast._found() is None, reason="numba is not installed, or switched off")
 
 
 def plainly(monkeypatch) -> None:
-    monkeypatch.setattr(_fast, "compiled", lambda: None)
+    monkeypatch.setattr(_fast, "_found", lambda: None)
 
 
 def draw(n: int, k: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
@@ -158,7 +158,7 @@ def test_the_same_sums_are_made_once_and_more_of_them_when_they_are_wanted(monke
     z, y = draw(500, 4)
     p = Predictions(z, y)
     metrics.noise_floor(p)
-    monkeypatch.setattr(_fast.compiled(), "top_sums", None)
+    monkeypatch.setattr(_fast._found(), "top_sums", None)
     metrics.mce(p), metrics.ece(p)
     assert "events" not in p.__dict__
     again = Predictions(z, y)
@@ -272,7 +272,7 @@ def test_compiled_hashes_of_rows_are_those_of_torch(monkeypatch, k, dtype):
 
 def test_without_numba_torch_does_the_work(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
-    assert _fast.compiled.__wrapped__() is None
+    assert _fast._found.__wrapped__() is None
 
 
 def test_packed_sorting_is_sorting():

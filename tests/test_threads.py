@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from calibrant import Predictions, assess, measure, metrics
-from calibrant._fast import kernels
 from calibrant._softmax import entropies, outcomes
 from calibrant._threads import ENOUGH, PIECE, shared, threads_for
 from calibrant.calibrators import (
@@ -171,7 +170,6 @@ CALLS = [
 ]
 
 
-@pytest.mark.skipif(kernels(torch.zeros(1)) is None, reason="without compiled passes torch's threads share the work")
 @pytest.mark.parametrize("call", [metrics.ece, measure, metrics.tables.classes, metrics.nll.interval])
 def test_what_is_measured_leaves_many_numbers_to_shared_pieces(asked, call):
     p = draw(ENOUGH // 3 + 1)

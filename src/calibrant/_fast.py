@@ -16,7 +16,7 @@ def kernels(x: Tensor) -> Any:
 
     A process takes one way for all sizes, so that summaries of any sharding agree to the last bit.
     """
-    return compiled() if x.device.type == "cpu" else None
+    return _found() if x.device.type == "cpu" else None
 
 
 def at_a_time(x: Tensor, cached: int) -> int:
@@ -25,8 +25,7 @@ def at_a_time(x: Tensor, cached: int) -> int:
 
 
 @cache
-def compiled() -> Any:
-    """Return the compiled kernels for what lies on the processor, or None."""
+def _found() -> Any:
     try:
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(_loaded).result()

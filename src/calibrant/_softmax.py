@@ -20,6 +20,7 @@ from calibrant.types import Labels, Logits, PerExample
 
 _CHUNK = 1 << 18  # elements of a chunk in float64: 2 MB, which a core's cache holds
 _SHOWN = 1 << 17  # and of one that a compiled pass shows
+Chunk = Callable[[slice, Tensor, int], None]  # works on rows less their maximum, and the dimension of the classes
 LOG2_E = 1 / math.log(2)  # e^x = 2^(x log2 e): torch's exp2 takes half the time of its exp
 
 
@@ -79,10 +80,13 @@ def log_likelihood(logits: Logits, labels: Labels) -> PerExample:
     if fast := kernels(logits):
         return Rows.of(fast, logits, labels, "log_likelihood").log_likelihood
     out = torch.empty(len(labels), dtype=torch.float64, device=logits.device)
-    for rows, margin, d in _centered(logits.detach()):
+
+    def work(rows: slice, margin: Tensor, d: int) -> None:
         m = rows.stop - rows.start
         of_label = margin.narrow(1 - d, 0, m).gather(d, labels[rows].unsqueeze(d)).squeeze(d)
         out[rows] = of_label - _tree_sum(margin.mul_(LOG2_E).exp2_(), d).log()[:m]
+
+    _by_chunks(lambda: work, logits)
     return out
 
 
@@ -91,11 +95,14 @@ def entropies(logits: Logits) -> PerExample:
     if fast := kernels(logits):
         return Rows.of(fast, logits, None, "entropy").entropy
     out = torch.empty(len(logits), dtype=torch.float64, device=logits.device)
-    for rows, margin, d in _centered(logits.detach()):
+
+    def work(rows: slice, margin: Tensor, d: int) -> None:
         odds = (margin * LOG2_E).exp2_()
         total = _tree_sum(odds, d)
         entropy = total.log() - _tree_sum(odds.mul_(margin).nan_to_num_(nan=0.0), d) / total  # 0 log 0 = 0
         out[rows] = entropy[: rows.stop - rows.start]
+
+    _by_chunks(lambda: work, logits)
     return out
 
 
@@ -160,19 +167,27 @@ def outcomes(logits: Logits, labels: Labels, *, index: int | None = None, show: 
         )
     out = torch.empty(4, len(labels), dtype=torch.float64, device=logits.device)
     chosen = None if index is None else torch.empty_like(out[0])
-    visit = show.part() if show else None
-    for rows, right, of_label, odds, total, d in _against(logits, labels):
-        m = rows.stop - rows.start
-        p_y = of_label.exp() / total
-        if chosen is not None:
-            chosen[rows] = (odds.select(d, index or 0) / total)[:m]
-        if visit is not None:
-            p = odds / total.unsqueeze(d)
-            visit(rows, p[:m] if d == 1 else p.T[:m])
-        out[0, rows] = (1 / total)[:m]
-        out[1, rows] = right.double()
-        out[2, rows] = (of_label - total.log())[:m]
-        out[3, rows] = (_tree_sum(odds.square_(), d) / total.square() - 2 * p_y + 1).clamp_min(0)[:m]
+
+    def begun() -> Chunk:
+        visit = show.part() if show else None
+
+        def work(rows: slice, margin: Tensor, d: int) -> None:
+            right, of_label, odds, total = _against(logits[rows], labels[rows], margin, d)
+            m = rows.stop - rows.start
+            p_y = of_label.exp() / total
+            if chosen is not None:
+                chosen[rows] = (odds.select(d, index or 0) / total)[:m]
+            if visit is not None:
+                p = odds / total.unsqueeze(d)
+                visit(rows, p[:m] if d == 1 else p.T[:m])
+            out[0, rows] = (1 / total)[:m]
+            out[1, rows] = right.double()
+            out[2, rows] = (of_label - total.log())[:m]
+            out[3, rows] = (_tree_sum(odds.square_(), d) / total.square() - 2 * p_y + 1).clamp_min(0)[:m]
+
+        return work
+
+    _by_chunks(begun, logits, show.rows if show else 1)
     return Outcomes(*out, chosen)  # pyright: ignore[reportCallIssue]
 
 
@@ -185,9 +200,13 @@ def top_label(logits: Logits, labels: Labels) -> tuple[PerExample, PerExample]:
         found = Rows.of(fast, logits, labels, "confidence", "right")
         return found.confidence, found.right
     confidence, correct = torch.empty(2, len(labels), dtype=torch.float64, device=logits.device)
-    for rows, right, _, _, total, _ in _against(logits, labels):
+
+    def work(rows: slice, margin: Tensor, d: int) -> None:
+        right, _, _, total = _against(logits[rows], labels[rows], margin, d)
         confidence[rows] = 1 / total[: len(right)]
         correct[rows] = right.double()
+
+    _by_chunks(lambda: work, logits)
     return confidence, correct
 
 
@@ -198,22 +217,18 @@ def correct(logits: Logits, labels: Labels) -> PerExample:
     return (logits.argmax(1) == labels).double()
 
 
-def _against(logits: Logits, labels: Labels) -> Iterator[tuple[slice, Tensor, Tensor, Tensor, Tensor, int]]:
-    """Chunks held against their labels: rows, whether the prediction is right, the label's margin, odds, their sum.
+def _against(logits: Logits, labels: Labels, margin: Tensor, d: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A chunk held against its labels: whether the prediction is right, the label's margin, odds, their sum.
 
-    All but the first two are those of the chunk as it was filled up.
+    All but the first are those of the chunk as it was filled up.
     """
-    logits = logits.detach()
-    for rows, margin, d in _centered(logits):
-        y = labels[rows]
-        m = len(y)
-        filled = y.new_zeros(margin.shape[1 - d])
-        filled[:m] = y
-        of_label = margin.gather(d, filled.unsqueeze(d)).squeeze(d)
-        odds = margin.mul_(LOG2_E).exp2_()
-        total = _tree_sum(odds, d)
-        right = is_predicted(of_label[:m], total[:m], logits[rows], y)
-        yield rows, right, of_label, odds, total, d
+    m = len(labels)
+    filled = labels.new_zeros(margin.shape[1 - d])
+    filled[:m] = labels
+    of_label = margin.gather(d, filled.unsqueeze(d)).squeeze(d)
+    odds = margin.mul_(LOG2_E).exp2_()
+    total = _tree_sum(odds, d)
+    return is_predicted(of_label[:m], total[:m], logits.detach(), labels), of_label, odds, total
 
 
 def is_predicted(margin: Tensor, total: Tensor, logits: Logits, labels: Labels) -> Tensor:
@@ -233,12 +248,33 @@ def show_probabilities(logits: Logits, show: Show) -> None:
     if fast := kernels(logits):
         Rows.of(fast, logits, None, show=show)
         return
-    visit = show.part()
-    for rows, margin, d in _centered(logits.detach()):
-        odds = margin.mul_(LOG2_E).exp2_()
-        p = odds.div_(_tree_sum(odds, d).unsqueeze(d))
-        m = rows.stop - rows.start
-        visit(rows, p[:m] if d == 1 else p.T[:m])
+
+    def begun() -> Chunk:
+        visit = show.part()
+
+        def work(rows: slice, margin: Tensor, d: int) -> None:
+            odds = margin.mul_(LOG2_E).exp2_()
+            p = odds.div_(_tree_sum(odds, d).unsqueeze(d))
+            m = rows.stop - rows.start
+            visit(rows, p[:m] if d == 1 else p.T[:m])
+
+        return work
+
+    _by_chunks(begun, logits, show.rows)
+
+
+def _by_chunks(begun: Callable[[], Chunk], logits: Logits, least: int = 1) -> None:
+    """Work through the chunks of all logits; what is `begun` for a piece, of so many rows at least, works alone."""
+    n, k = logits.shape
+    each = max(at_a_time(logits, PIECE) // k, least, 1)
+
+    def passed(piece: tuple[int, Chunk]) -> None:
+        begin, work = piece
+        for rows, margin, d in _centered(logits[begin : begin + each].detach()):
+            work(slice(begin + rows.start, begin + rows.stop), margin, d)
+
+    elements = each * k if logits.device.type == "cpu" else 0  # elsewhere nobody shares
+    shared(passed, [(first, begun()) for first in range(0, n, each)], elements)
 
 
 def _centered(logits: Logits) -> Iterator[tuple[slice, Tensor, int]]:
@@ -278,7 +314,10 @@ def one_class(logits: Logits, index: int) -> PerExample:
     if fast := kernels(logits):
         return Rows.of(fast, logits, None, index=index).chosen
     out = torch.empty(len(logits), dtype=torch.float64, device=logits.device)
-    for rows, margin, d in _centered(logits.detach()):
+
+    def work(rows: slice, margin: Tensor, d: int) -> None:
         odds = margin.mul_(LOG2_E).exp2_()
         out[rows] = (odds.select(d, index) / _tree_sum(odds, d))[: rows.stop - rows.start]
+
+    _by_chunks(lambda: work, logits)
     return out

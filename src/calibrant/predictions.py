@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import _fast, _rows, _softmax, io
+from calibrant import _rows, _softmax, io
 from calibrant._arrays import arrays_of
 from calibrant._bins import Events, Judged, Unmade
 from calibrant._columns import ROLES
@@ -544,12 +544,12 @@ def entering(
 ) -> Generator[Predictions]:
     """Enter `predictions_of` at the door of a public call, where it is decided in how many threads it works.
 
-    What is measured goes through the compiled passes, whose pieces are shared, and else works on single columns; what
-    multiplies large matrices leaves them to torch's threads.
+    What is measured passes over the rows, in pieces that are shared, and else works on single columns; what multiplies
+    large matrices leaves them to torch's threads.
     """
     known = isinstance(predictions, Predictions)
     elements = len(predictions) * predictions.k if known else numbers(predictions)
-    with threads_for(elements, in_pieces=in_pieces and _fast.compiled() is not None):
+    with threads_for(elements, in_pieces=in_pieces):
         yield predictions_of(predictions, labels, weights)
 
 

@@ -56,8 +56,13 @@ def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") 
         return auroc_of(p.judging("top").events.ties)
     if (fast := kernels(p.labels)) and p.weights is None and 2 < p.k < fast.WIDE:
         return torch.tensor(_areas(fast, p), dtype=torch.float64).nanmean()
-    each = [auroc_of(Ties.of(score, positive.double(), p.weights)) for score, positive in _forecasts(p)]
-    return torch.stack(each).nanmean()
+
+    def area(forecast: tuple[Tensor, Tensor]) -> Tensor:
+        score, positive = forecast
+        return auroc_of(Ties.of(score, positive.double(), p.weights))
+
+    alone = p.labels.device.type != "cpu"
+    return torch.stack(shared(area, list(_forecasts(p)), 0 if alone else len(p))).nanmean()
 
 
 def _areas(fast: Any, p: Predictions) -> list[float]:

@@ -71,6 +71,10 @@ def test_pieces_are_shared_where_torch_itself_is_told_to_work_in_one_thread():
         assert found(ENOUGH - 1, in_pieces=True) == (1, 1)
         with threads_for(10):
             assert found(ENOUGH, in_pieces=True) == (1, 1)  # decided further out
+        with threads_for(ENOUGH, in_pieces=True):
+            assert found(ENOUGH, in_pieces=False) == (2, 2)  # a fit, or a map, of what is measured
+            assert found(ENOUGH - 1, in_pieces=False) == (1, 1)
+            assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -145,6 +149,21 @@ def test_two_threads_find_what_one_does_to_the_last_bit(n, k):
         alone = found()
         torch.set_num_threads(2)
         assert all(torch.equal(a, b) for a, b in zip(alone, found(), strict=True))
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_many_rows_enter_and_are_measured_in_inference_mode(mode):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        p = draw(ENOUGH // 2)
+        expected = [float(metrics.nll(p)), float(metrics.classwise_ece(p))]
+        with mode():
+            again = Predictions(p.logits, p.labels)
+            assert [float(metrics.nll(again)), float(metrics.classwise_ece(again))] == expected
+            assert [float(metrics.nll(p)), float(metrics.classwise_ece(p))] == expected
     finally:
         torch.set_num_threads(before)
 

@@ -38,7 +38,7 @@ def entered(
 ) -> dict[str, Any]:
     """Check what predictions are made of, and return it by name; `owned` parts share no memory with the given."""
     z = tensor(logits, "logits")
-    with threads_for(z.numel()):
+    with threads_for(z.numel(), in_pieces=True):
         names = None if class_names is None else distinct(class_names, "class_names")
         y, names = _label_indices(labels, names, z)
         parts: dict[str, Tensor | None] = {
@@ -80,7 +80,7 @@ def own(part: Tensor | None, given: Any) -> Tensor | None:
 def _pieces(x: Tensor) -> tuple[list[slice], int]:
     """Rows to work on at a time, and how many numbers that is."""
     n = len(x)
-    size = max(1, PIECE * n // max(1, x.numel())) if x.device.type == "cpu" else n
+    size = max(1, PIECE * n // max(1, x.numel()) if x.device.type == "cpu" else n)
     return [slice(first, first + size) for first in range(0, n, size)], size * x[:1].numel()
 
 
@@ -282,7 +282,8 @@ def _check(logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
 def finite(logits: Tensor) -> None:
     """Refuse NaN, +inf, and rows without any probability; all of them survive a sum: one cheap pass finds them."""
     exact = torch.float64 if logits.dtype == torch.float64 else torch.float32
-    if bool(torch.stack(shared(lambda rows: logits[rows].sum(dtype=exact), *_pieces(logits))).sum().isfinite()):
+    sums = shared(lambda rows: logits[rows].sum(dtype=exact), *_pieces(logits))
+    if not sums or bool(torch.stack(sums).sum().isfinite()):
         return
     n = len(logits)
     if logits.isnan().any():

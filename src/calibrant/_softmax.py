@@ -266,7 +266,8 @@ def show_probabilities(logits: Logits, show: Show) -> None:
 def _by_chunks(begun: Callable[[], Chunk], logits: Logits, least: int = 1) -> None:
     """Work through the chunks of all logits; what is `begun` for a piece, of so many rows at least, works alone."""
     n, k = logits.shape
-    each = max(at_a_time(logits, PIECE) // k, least, 1)
+    whole = _layout(k)[1]
+    each = -(-max(at_a_time(logits, PIECE) // k, least, 1) // whole) * whole
 
     def passed(piece: tuple[int, Chunk]) -> None:
         begin, work = piece
@@ -284,7 +285,7 @@ def _centered(logits: Logits) -> Iterator[tuple[slice, Tensor, int]]:
     many classes; the last is filled up with zeros. The buffer is reused: take what you need.
     """
     n, k = logits.shape
-    d, whole = (0, 64) if k < 128 else (1, 16)
+    d, whole = _layout(k)
     size = max(1, at_a_time(logits, _CHUNK) // k // whole) * whole
     rows_of = min(size, -(-n // whole) * whole)
     buffer = torch.empty(rows_of * k, dtype=torch.float64, device=logits.device)
@@ -297,6 +298,11 @@ def _centered(logits: Logits) -> Iterator[tuple[slice, Tensor, int]]:
             margin.narrow(1 - d, m, filled - m).zero_()
         margin.narrow(1 - d, 0, m).copy_(logits[rows] if d == 1 else logits[rows].T)
         yield rows, margin.sub_(margin.amax(d, keepdim=True)), d
+
+
+def _layout(k: int) -> tuple[int, int]:
+    """The dimension that holds k classes, and of what number of rows a chunk has a multiple."""
+    return (0, 64) if k < 128 else (1, 16)
 
 
 def _tree_sum(x: Tensor, d: int) -> Tensor:

@@ -26,10 +26,10 @@ def threads_for(elements: int, enough: int = ENOUGH, *, in_pieces: bool = False)
     Torch hands every operation to all of its threads, which wait for each other, spinning: one on a cacheful of numbers
     takes less time than handing it over, and beside other work a call takes several times as long.
     """
-    before = torch.get_num_threads()
-    granted = (_granted.get() or before) if elements >= enough else 1
-    told = 1 if in_pieces or granted == 1 else before
-    reset = _granted.set(granted)
+    before, further_out = torch.get_num_threads(), _granted.get()
+    granted = (further_out or before) if elements >= enough else 1
+    told = 1 if in_pieces else granted
+    _granted.set(granted)
     if told != before:
         torch.set_num_threads(told)
     try:
@@ -37,7 +37,7 @@ def threads_for(elements: int, enough: int = ENOUGH, *, in_pieces: bool = False)
     finally:
         if told != before:
             torch.set_num_threads(before)
-        _granted.reset(reset)
+        _granted.set(further_out)
 
 
 def shared(f: Callable[[T], R], pieces: Sequence[T], elements: int) -> list[R]:
@@ -52,14 +52,16 @@ def shared(f: Callable[[T], R], pieces: Sequence[T], elements: int) -> list[R]:
         if threads < 2:
             return [f(piece) for piece in pieces]
         left, made = deque(enumerate(pieces)), dict[int, R]()
+        graph, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
         def work() -> None:
-            while True:
-                try:
-                    i, piece = left.popleft()
-                except IndexError:  # none is left
-                    return
-                made[i] = f(piece)
+            with torch.inference_mode(inference), torch.set_grad_enabled(graph):  # each thread has its own
+                while True:
+                    try:
+                        i, piece = left.popleft()
+                    except IndexError:  # none is left
+                        return
+                    made[i] = f(piece)
 
         with ThreadPoolExecutor(threads - 1) as pool:
             try:

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 
 ENOUGH = 4_000_000  # numbers from which on several threads may pay
-PIECE = 1 << 19  # and of a piece of what a compiled pass goes through
+PIECE = 1 << 19  # and of a piece of what is passed over
 _EACH = 4  # pieces that a thread is worth
 
 _granted: ContextVar[int] = ContextVar("granted", default=0)  # threads to what is shared; 0: as many as torch has

@@ -247,7 +247,8 @@ class ClassCells:
     def _add(self, said: Tensor, above: Tensor, rows: slice, probs: Tensor) -> None:
         y = self.labels[rows]
         w = torch.ones_like(y, dtype=torch.float64) if self.weights is None else self.weights[rows]
-        said += (probs if self.weights is None else probs * w[:, None]).sum(0)  # by BLAS, bits differ among threads
+        # not by BLAS, whose last bit may differ from thread to thread
+        said += (probs if self.weights is None else probs * w[:, None]).sum(0)
         if fast := kernels(probs):
             across = probs.T.is_contiguous()
             work, p = (fast.cells, probs.T) if across else (fast.cells_by_row, probs.contiguous())

@@ -25,7 +25,15 @@ Map = Callable[[Tensor], Tensor]  # logits to better logits, (n k) -> (n k)
 
 
 class InputError(ValueError):
-    """Input that cannot be used. The message is one line: got, expected, way out."""
+    """Input that cannot be used.
+
+    The message is one line: "Expected X, got Y. Try Z." `code` is a short, stable word for the kind of refusal, such
+    as "weights_sum"; tests and programs compare it instead of the message.
+    """
+
+    def __init__(self, message: str = "", *, code: str = "input") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @runtime_checkable

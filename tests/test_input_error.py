@@ -1,0 +1,16 @@
+import copy
+import pickle
+
+import pytest
+
+from calibrant.types import InputError
+
+
+def test_code_defaults_to_input():
+    assert InputError("Expected labels, got nothing.").code == "input"
+
+
+@pytest.mark.parametrize("clone", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
+def test_message_and_code_survive_copies_between_processes(clone):
+    error = clone(InputError("Expected 2 columns, got 3.", code="columns"))
+    assert (str(error), error.code) == ("Expected 2 columns, got 3.", "columns")

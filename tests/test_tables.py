@@ -325,3 +325,27 @@ def test_a_summary_of_a_file_judges_what_the_file_says(tmp_path):
     summary = metrics.Summary.from_file(tmp_path / "stated.parquet", confidence="stated")
     assert (summary.of, summary.class_names) == (1, ("wrong", "correct"))
     assert summary["ece"] == pytest.approx(float(metrics.ece(stated())), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ({"prob": "score"}, "unknown_option"),
+        ({"percents": True}, "unknown_option"),
+        ({"percent": "yes"}, "option_value"),
+        ({"labels_from": 1.5}, "option_value"),
+        ({"na": [1]}, "option_value"),
+        ({"encoding": 8}, "option_value"),
+    ],
+)
+def test_unknown_reading_options_and_values_are_refused(given, code, tmp_path):
+    path = tmp_path / "a.parquet"
+    polars.DataFrame({"label": HIT, "score": C}).write_parquet(path)
+    for read in (Predictions.load, Predictions.from_table, lambda *a, **b: list(Predictions.load_pieces(*a, **b))):
+        with pytest.raises(InputError) as caught:
+            read(path, **given)
+        assert caught.value.code == code
+
+
+def test_options_that_are_none_count_as_absent():
+    assert Predictions.from_table({"label": HIT, "score": C}, label=None, positive=None, na=None).of == 1

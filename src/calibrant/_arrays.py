@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._columns import SINGLE, Columns
+from calibrant._columns import SINGLE, Columns, TableOptions
 from calibrant._door import binary_names, some
 from calibrant.types import InputError
 
@@ -13,12 +13,13 @@ BEYOND = ("Int128", "UInt128")  # kinds of numbers that numpy has not
 TEXTS = ("String", "Categorical", "Enum")
 
 
-def arrays_of(frame: Any, columns: Columns, *, drop: bool = False) -> dict[str, Any]:
+def arrays_of(frame: Any, columns: Columns, options: TableOptions | None = None) -> dict[str, Any]:
     """Return the arrays of a polars frame, by the names under which predictions enter.
 
-    Raises `InputError` where values are missing, unless the rows may be left out (`drop`).
+    Raises `InputError` where values are missing, unless the rows may be left out (`options.drop`).
     """
-    frame, notes = _usable(frame, columns, drop)
+    options = options or TableOptions()
+    frame, notes = _usable(frame, columns, options.drop)
     arrays: dict[str, Any] = {"notes": notes}
     if not columns.plain:
         arrays["notes"] = (f"columns: {columns.text}", *notes)

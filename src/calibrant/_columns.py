@@ -1,7 +1,7 @@
 """Which columns of a table are labels, probabilities, weights, groups: found by name, or as was said."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from calibrant._door import some
@@ -34,6 +34,65 @@ CALIBRATED = "calibrated_"  # stands before what is written of calibrated scores
 
 
 @dataclass(frozen=True)
+class TableOptions:
+    """Options for reading a table: which column plays which role, and what its cells mean.
+
+    `columns` maps roles such as "label" to the name of a column. `positive` is the name of the positive class where
+    there is a single score, `labels_from` the number of the first class. `percent` says that numbers lie in 0 .. 100,
+    `normalize` divides rows of rounded probabilities by their sum, `drop` leaves out rows with missing values, `na`
+    lists further words for a missing value, and `encoding` is that of a text file.
+    """
+
+    columns: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    positive: str | None = None
+    labels_from: int | None = None
+    percent: bool = False
+    normalize: bool = False
+    drop: bool = False
+    na: tuple[str, ...] = ()
+    encoding: str | None = None
+
+    @classmethod
+    def of(cls, given: "Mapping[str, Any] | TableOptions | None" = None) -> "TableOptions":
+        """Build options from keywords, roles of columns among them; keywords that are None count as absent.
+
+        Raises `InputError` for unknown keywords and for values of the wrong kind.
+        """
+        if isinstance(given, TableOptions):
+            return given
+        used = {name: value for name, value in (given or {}).items() if value is not None}
+        known = tuple(option.name for option in fields(cls) if option.name != "columns")
+        if unknown := [name for name in used if name not in known and name not in ROLES]:
+            raise InputError(
+                f"unknown option {unknown[0]!r} for reading a table; expected one of {', '.join((*ROLES, *known))}",
+                code="unknown_option",
+            )
+        options = {name: _option_value(name, value) for name, value in used.items() if name in known}
+        return cls(columns={role: used[role] for role in ROLES if role in used}, **options)
+
+
+OPTION_TYPES: dict[str, tuple[Any, str]] = {
+    "positive": (str, "a name"),
+    "labels_from": (int, "a whole number"),
+    "na": (tuple, "words"),
+    "encoding": (str, "a name"),
+}
+
+
+def _option_value(name: str, value: Any) -> Any:
+    """Return the value of a reading option in its type; raises `InputError` where it has another."""
+    if name == "na":
+        value = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else value
+    elif name == "positive" and isinstance(value, int | float):
+        value = str(value)
+    kind, wanted = OPTION_TYPES.get(name, (bool, "True or False"))
+    whole = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+    if not whole or (name == "na" and not all(isinstance(word, str) for word in value)):
+        raise InputError(f"expected {wanted} for {name}, got {value!r}", code="option_value")
+    return value
+
+
+@dataclass(frozen=True)
 class Columns:
     """Which column is what."""
 
@@ -52,12 +111,12 @@ class Columns:
     unused: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, columns: Sequence[str], said: Mapping[str, Any], nested: Iterable[str] = ()) -> "Columns":
-        """Find out from the names of the columns; `said` gives some by role, `nested` those that hold lists.
+    def of(cls, columns: Sequence[str], options: TableOptions | None = None, nested: Iterable[str] = ()) -> "Columns":
+        """Find the role of each column by its name; `options` may give some, `nested` are those that hold lists.
 
-        Raises `InputError` where a column that was said is missing, or what is there is not enough.
+        Raises `InputError` where a given column is missing, or what is there is not enough.
         """
-        roles: dict[str, Any] = {role: value for role, value in said.items() if value is not None}
+        roles: dict[str, Any] = dict((options or TableOptions()).columns)
         for role, value in roles.items():
             for name in [value] if isinstance(value, str) else value:
                 if name not in columns and not (role in PREFIXES and _starting(columns, name)):

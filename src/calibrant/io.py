@@ -17,13 +17,12 @@ import torch
 from torch import Tensor
 
 from calibrant._arrays import arrays_of
-from calibrant._columns import Columns
+from calibrant._columns import Columns, TableOptions
 from calibrant._text import cell
 from calibrant.types import InputError
 
 _BYTES = 64 << 20  # of numbers in float64 in one piece
 Arrays = Mapping[str, Any]  # by name: logits or probs, labels, weights, clusters, groups, names
-Said = Mapping[str, Any]  # columns of a table by role: label, probs, logits, confidence, correct, group, weight, id
 
 
 # Writing
@@ -177,20 +176,22 @@ WRITTEN: dict[str, Callable[[Any, Path], None] | None] = {
 # Reading
 
 
-def read(path: str | Path, said: Said | None = None, *, drop: bool = False) -> Arrays:
+def read(path: str | Path, options: TableOptions | None = None) -> Arrays:
     """Read the arrays of a file whole, or of all tables of a folder or pattern.
 
-    `said` names columns of a table by role; `drop` leaves out its rows in which something is missing. Raises
-    `InputError` with the reason if there is nothing to read.
+    `options` say how tables are read. Raises `InputError` with the reason if there is nothing to read.
     """
+    options = options or TableOptions()
     if (suffix := _suffix(path)) in ARRAYS:
         path = Path(path)
         _there(path, ARRAYS)
-        if said:
-            raise InputError(f"a {suffix} file has arrays, no columns: leave out {', '.join(said)}")
+        if options.columns:
+            raise InputError(
+                f"a {suffix} file has arrays, no columns: leave out {', '.join(options.columns)}", code="no_columns"
+            )
         return _telling(path, lambda: ARRAYS[suffix](path))
-    frame = table(path)
-    return arrays_of(frame, columns_of(frame, said), drop=drop)
+    frame = table(path, options)
+    return arrays_of(frame, columns_of(frame, options), options)
 
 
 def is_table(path: str | Path) -> bool:
@@ -198,7 +199,7 @@ def is_table(path: str | Path) -> bool:
     return _suffix(path) in TABLES or Path(path).is_dir()
 
 
-def table(path: str | Path) -> Any:
+def table(path: str | Path, options: TableOptions | None = None) -> Any:
     """Read a table as a polars frame: a file, or all files of a folder or of a pattern such as `part-*.parquet`."""
     import polars
 
@@ -238,10 +239,10 @@ def files_of(path: str | Path) -> list[Path]:
     return found
 
 
-def columns_of(frame: Any, said: Said | None = None) -> Columns:
-    """Find out which column of a frame is what."""
+def columns_of(frame: Any, options: TableOptions | None = None) -> Columns:
+    """Find the role of each column of a frame."""
     nested = [name for name, kind in frame.schema.items() if kind.is_nested()]
-    return Columns.of(frame.columns, said or {}, nested)
+    return Columns.of(frame.columns, options, nested)
 
 
 def frame_of(table: Any) -> Any:
@@ -280,7 +281,7 @@ def in_pieces(path: str | Path) -> bool:
         return False
 
 
-def pieces_of(path: str | Path, said: Said | None = None, *, drop: bool = False) -> Pieces:
+def pieces_of(path: str | Path, options: TableOptions | None = None) -> Pieces:
     """Open a .parquet, .arrow, .safetensors or .npy file, or tables of a folder, to read some rows at a time."""
     if (suffix := _suffix(path)) in ARRAYS:
         path = Path(path)
@@ -291,14 +292,12 @@ def pieces_of(path: str | Path, said: Said | None = None, *, drop: bool = False)
     files = files_of(path)
     if (suffix := _suffix(files[0])) not in _TABLE_PIECES:
         _there(files[0], PIECES | _TABLE_PIECES)
-    return _telling(Path(path), lambda: _table_pieces(files, said, drop))
+    return _telling(Path(path), lambda: _table_pieces(files, options))
 
 
-def read_pieces(
-    path: str | Path, rows: int | None = None, said: Said | None = None, *, drop: bool = False
-) -> Iterator[Arrays]:
+def read_pieces(path: str | Path, rows: int | None = None, options: TableOptions | None = None) -> Iterator[Arrays]:
     """Read the arrays of files in pieces of `rows` examples, or of about 64 MB; the next while one is worked on."""
-    file = pieces_of(path, said, drop=drop)
+    file = pieces_of(path, options)
     size = rows or max(1, _BYTES // (8 * max(1, file.width)))
     with ThreadPoolExecutor(1) as reader:
         coming = None
@@ -459,7 +458,7 @@ def _safetensors_pieces(path: Path) -> Pieces:
     return Pieces(shape[0], width, lambda rows: {name: view[rows.start : rows.stop] for name, view in views.items()})
 
 
-def _table_pieces(files: list[Path], said: Said | None, drop: bool) -> Pieces:
+def _table_pieces(files: list[Path], options: TableOptions | None) -> Pieces:
     import polars
 
     scans = [_TABLE_PIECES[_suffix(file)](file) for file in files]
@@ -470,7 +469,7 @@ def _table_pieces(files: list[Path], said: Said | None, drop: bool) -> Pieces:
     ends = np.cumsum([int(count.item()) for count in polars.collect_all([scan.select(polars.len()) for scan in scans])])
     n = int(ends[-1])
     head = polars.concat(scans).head(1).collect()
-    columns = columns_of(head, said)
+    columns = columns_of(head, options)
     label = None if columns.label is None else head[columns.label].dtype
     texts = label is not None and not (label.is_numeric() or label.is_nested() or label == polars.Boolean)
 
@@ -483,7 +482,7 @@ def _table_pieces(files: list[Path], said: Said | None, drop: bool) -> Pieces:
         first, last = np.searchsorted(ends, [rows.start, rows.stop - 1], side="right")  # only files with these rows
         before = int(ends[first - 1]) if first else 0
         some = polars.concat(scans[first : last + 1]).slice(rows.start - before, rows.stop - rows.start)
-        return arrays_of(some.collect(), columns, drop=drop)
+        return arrays_of(some.collect(), columns, options)
 
     lists = [head[name].to_list()[0] for name in columns.scores if n and head[name].dtype.is_nested()]
     return Pieces(n, sum(map(len, filter(None, lists))) or max(1, len(columns.scores)), piece)

@@ -15,7 +15,7 @@ from torch import Tensor
 from calibrant import _rows, _softmax, io
 from calibrant._arrays import arrays_of
 from calibrant._bins import Events, Judged, Unmade
-from calibrant._columns import ROLES
+from calibrant._columns import TableOptions
 from calibrant._door import (
     CORRECTNESS,
     KINDS,
@@ -414,7 +414,7 @@ class Predictions:
 
     @classmethod
     def from_table(
-        cls, table: Any, *, drop: bool = False, ignore_index: int | None = None, of: Any = None, **columns: Any
+        cls, table: Any, *, ignore_index: int | None = None, of: Any = None, **options: Any
     ) -> "Predictions":
         """Enter from a table: polars, pandas, Arrow, a Hugging Face data set, a mapping of columns, or a file's path.
 
@@ -431,12 +431,11 @@ class Predictions:
         >>> p.class_names, p.labels, p.notes
         (('cat', 'dog'), tensor([1, 0]), ("columns: label from 'y_true', probs from 'prob_cat', 'prob_dog'",))
         """
-        if unknown := sorted(set(columns) - set(ROLES)):
-            raise InputError(f"no role {unknown[0]!r} for a column; there are {', '.join(ROLES)}")
         if isinstance(table, str | Path):
-            return cls.load(table, drop=drop, ignore_index=ignore_index, of=of, **columns)
+            return cls.load(table, ignore_index=ignore_index, of=of, **options)
+        reading = TableOptions.of(options)
         frame = io.frame_of(table)
-        arrays = arrays_of(frame, io.columns_of(frame, columns), drop=drop)
+        arrays = arrays_of(frame, io.columns_of(frame, reading), reading)
         return cls._enter(arrays, ignore_index, of)
 
     @classmethod
@@ -444,20 +443,20 @@ class Predictions:
         cls,
         path: str | Path,
         *,
-        drop: bool = False,
         ignore_index: int | None = None,
         of: str | int | None = None,
-        **columns: Any,
+        **options: Any,
     ) -> "Predictions":
         """Read predictions from a file, or from the tables of a folder or a pattern such as `part-*.parquet`.
 
         .npz, .safetensors, .pt (a dict of tensors): keys `logits` or `probs`, and `labels`, or `confidence` and
         `correct`; `weights`, `clusters` and `groups` if there. .npy: NAME_logits.npy or NAME_probs.npy, with
         NAME_labels.npy beside it. Tables (.csv with any separator, .tsv, .jsonl, also .gz and .zst; .parquet, .arrow):
-        see `from_table`, whose `columns` and `drop` are meant.
+        see `from_table`, which has the same `options`.
         """
+        reading = TableOptions.of(options)
         try:
-            return cls._enter(io.read(path, columns, drop=drop), ignore_index, of)
+            return cls._enter(io.read(path, reading), ignore_index, of)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
 
@@ -467,10 +466,9 @@ class Predictions:
         path: str | Path,
         *,
         rows: int | None = None,
-        drop: bool = False,
         ignore_index: int | None = None,
         of: str | int | None = None,
-        **columns: Any,
+        **options: Any,
     ) -> Iterator["Predictions"]:
         """Read .parquet, .arrow, .safetensors or .npy files of any size in pieces, each checked at the door.
 
@@ -478,7 +476,7 @@ class Predictions:
         every position is ignored are left out.
         """
         classes, seen = 0, 0
-        pieces = io.read_pieces(path, rows, columns, drop=drop)
+        pieces = io.read_pieces(path, rows, TableOptions.of(options))
         while True:
             try:
                 if (arrays := next(pieces, None)) is None:
@@ -594,10 +592,11 @@ def by_group(calibrator: Map, logits: Tensor, groups: Tensor | None, group_names
     return calibrator(logits) if asks is None or groups is None else asks(logits, groups, group_names)
 
 
-def load_unlabeled(path: str | Path, **columns: Any) -> tuple[Predictions, bool]:
+def load_unlabeled(path: str | Path, **options: Any) -> tuple[Predictions, bool]:
     """Read a file whose labels may not be known yet, 0 then, and say whether they are. Formats as `load`."""
+    reading = TableOptions.of(options)
     try:
-        return unlabeled(io.read(path, columns))
+        return unlabeled(io.read(path, reading))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from calibrant import io
 from calibrant._arrays import arrays_of
-from calibrant._columns import CALIBRATED, Columns
+from calibrant._columns import CALIBRATED, Columns, TableOptions
 from calibrant.assessment._candidates import Candidate
 from calibrant.calibrators import classes_of
 from calibrant.predictions import KINDS, PRESENCE, Predictions, load_unlabeled, unlabeled
@@ -22,13 +22,11 @@ def apply_to_file(
     calibrator: Any,
     path: str | Path,
     output: str | Path,
-    *,
-    drop: bool = False,
-    **columns: Any,
+    **options: Any,
 ) -> tuple[int, str]:
     """Calibrate the predictions of a file, labeled or not; say of how many what was written.
 
-    A table (see `Predictions.from_table` for `columns`) becomes a table: every row and column as it was, and
+    A table (see `Predictions.from_table` for `options`) becomes a table: every row and column as it was, and
     `calibrated_...` columns with the probability of each class, or the one that there was, and of classes `predicted`,
     or `calibrated_predicted` where it has such a column.
     With `drop`, rows in which something is missing get none. Other files become .npz, .safetensors or a table with
@@ -40,8 +38,8 @@ def apply_to_file(
     Raises `InputError` as `Predictions.load` does.
     """
     if io.is_table(path) and io.is_table(output):
-        return _table(Candidate.of(calibrator), path, output, drop, columns)
-    p, labeled = load_unlabeled(path, **columns)
+        return _table(Candidate.of(calibrator), path, output, TableOptions.of(options))
+    p, labeled = load_unlabeled(path, **options)
     try:
         made = Candidate.of(calibrator).calibrated(p)
     except InputError as error:
@@ -51,15 +49,13 @@ def apply_to_file(
     return len(p), "logits"
 
 
-def _table(
-    calibrator: Candidate, path: str | Path, output: str | Path, drop: bool, said: dict[str, Any]
-) -> tuple[int, str]:
+def _table(calibrator: Candidate, path: str | Path, output: str | Path, options: TableOptions) -> tuple[int, str]:
     import polars
 
     try:
-        frame = io.table(path)
-        columns = io.columns_of(frame, said)
-        made = calibrated(calibrator, frame, columns, drop=drop)
+        frame = io.table(path, options)
+        columns = io.columns_of(frame, options)
+        made = calibrated(calibrator, frame, columns, options)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     if "predicted" in frame.columns and "predicted" in made.columns:
@@ -71,12 +67,12 @@ def _table(
     return int(made[:, 0].is_not_null().sum()), "probabilities"
 
 
-def calibrated(calibrator: Candidate, frame: Any, columns: Columns, *, drop: bool = False) -> Any:
+def calibrated(calibrator: Candidate, frame: Any, columns: Columns, options: TableOptions | None = None) -> Any:
     """Return the new columns for every row of a frame; null where a row was left out."""
     import polars
 
     wanted = replace(columns, label=None, labels=(), correct=None, weight=None, cluster=None, id=ROW)
-    arrays = arrays_of(frame.with_row_index(ROW), wanted, drop=drop)
+    arrays = arrays_of(frame.with_row_index(ROW), wanted, options)
     rows = arrays.pop("ids")
     if _several(calibrator, columns):
         names = columns.names or tuple(map(str, range(len(columns.scores))))

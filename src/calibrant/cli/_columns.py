@@ -1,4 +1,4 @@
-"""Options that say which column of a table is what."""
+"""Options that say how a table is read: which column plays which role, and what its cells mean."""
 
 import inspect
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-HELP = {
+ROLES = {
     "label": "Column of the true labels; default: label, y_true, ...",
     "probs": "Column(s) of probabilities, a,b,c or what they begin with; default: prob_..., probs, score.",
     "logits": "Column(s) of logits; default: logit_..., logits.",
@@ -18,21 +18,33 @@ HELP = {
     "cluster": "Column of examples that belong together; default: cluster.",
     "id": "Column that names the rows.",
 }
+READING: dict[str, tuple[Any, str]] = {
+    "positive": (str | None, "Name of the positive class, of a single score."),
+    "labels_from": (int | None, "Number of the first class, such as 1; default: 0."),
+    "percent": (bool | None, "Numbers are percentages, 0 to 100."),
+    "normalize": (bool | None, "Divide rows of rounded probabilities by their sum."),
+    "drop": (bool | None, "Leave out rows with missing values, or confidences outside [0, 1]."),
+    "na": (list[str] | None, "Word for a missing value. Repeatable."),
+    "encoding": (str | None, "Encoding of a text file, such as cp1252; default: UTF-8."),
+}
 PANEL = "Columns of tables"
 
 
 def with_columns(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command these options; it gets those that were used as one mapping, `columns`, by role."""
+    """Give a command these options; it receives those that were used as one mapping, `options`."""
 
     @wraps(function)
     def run(**given: Any) -> None:
-        said = {role: given.pop(role) for role in HELP}
-        function(**given, columns={role: _names(role, value) for role, value in said.items() if value is not None})
+        used = {name: given.pop(name) for name in (*ROLES, *READING)}
+        used = {name: value for name, value in used.items() if value not in (None, False, [])}
+        options = {name: _columns(name, value) if name in ROLES else value for name, value in used.items()}
+        function(**given, options=options)
 
     own = inspect.signature(function)
-    kept = [p for p in own.parameters.values() if p.name != "columns"]
+    kept = [p for p in own.parameters.values() if p.name != "options"]
     more = [
-        inspect.Parameter(role, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(role)) for role in HELP
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(name, kind, text))
+        for name, (kind, text) in ({role: (str | None, text) for role, text in ROLES.items()} | READING).items()
     ]
     kept = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in kept]
     run.__signature__ = own.replace(parameters=[*kept, *more])  # pyright: ignore[reportAttributeAccessIssue]
@@ -40,10 +52,10 @@ def with_columns(function: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _option(role: str) -> Any:
-    return Annotated[str | None, typer.Option(f"--{role}", help=HELP[role], rich_help_panel=PANEL)]
+def _option(name: str, kind: Any, text: str) -> Any:
+    return Annotated[kind, typer.Option(f"--{name.replace('_', '-')}", help=text, rich_help_panel=PANEL)]
 
 
-def _names(role: str, value: str) -> Any:
+def _columns(role: str, value: str) -> Any:
     """One column, or those between commas where there may be several."""
     return value.split(",") if role in ("probs", "logits") and "," in value else value

@@ -32,9 +32,6 @@ Stream = Annotated[
 Memory = Annotated[
     float | None, typer.Option(min=0, help="GB that the judged file may take; default: a fourth of what is free.")
 ]
-Drop = Annotated[
-    bool, typer.Option("--drop", help="Leave out rows of a table with missing values, or confidences outside [0, 1].")
-]
 Html = Annotated[Path | None, typer.Option(help="Write a report here.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write all numbers here; - is standard output.")]
 
@@ -68,10 +65,9 @@ def assess_(
     stream: Stream = None,
     memory: Memory = None,
     ignore: Ignore = None,
-    drop: Drop = False,
     with_: With = None,
     *,
-    columns: dict[str, Any],
+    options: dict[str, Any],
 ) -> None:
     """Fit calibrators on VAL, judge them on TEST.
 
@@ -95,7 +91,7 @@ def assess_(
             "fitting and judging on the same data is refused, since it flatters every calibrator; give a second file "
             "to judge on, or cross-fit this one with --cv 5 (calibrant measure looks at one file as it is)"
         )
-    how: dict[str, Any] = {"ignore_index": ignore, "drop": drop, **columns}
+    how: dict[str, Any] = {"ignore_index": ignore, **options}
     val = calibrant.Predictions.load(file[0], **how)
     maps = len(calibrator or assessment.CALIBRATORS) + 1
     pieces = _in_pieces(file[1], stream, how, memory, maps) if len(file) == 2 else None
@@ -134,10 +130,9 @@ def measure_(
     stream: Stream = None,
     memory: Memory = None,
     ignore: Ignore = None,
-    drop: Drop = False,
     with_: With = None,
     *,
-    columns: dict[str, Any],
+    options: dict[str, Any],
 ) -> None:
     """Measure the predictions of one file as they are: nothing is fitted.
 
@@ -152,7 +147,7 @@ def measure_(
     calibrate = None if calibrator is None else saved(calibrator)
     with status() as progress:
         progress("measuring")
-        how: dict[str, Any] = {"ignore_index": ignore, "drop": drop, **columns}
+        how: dict[str, Any] = {"ignore_index": ignore, **options}
         pieces = _in_pieces(file, stream, how, memory, 1)
         if pieces is not None:
             judged: Any = summary_of(pieces, calibrate, of=_event(of), bins=bins or 15)
@@ -173,10 +168,9 @@ def apply_(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Where to write: .npz, .safetensors; .csv, .parquet, ... of a table.")
     ],
-    drop: Drop = False,
     with_: With = None,
     *,
-    columns: dict[str, Any],
+    options: dict[str, Any],
 ) -> None:
     """Calibrate predictions with a saved calibrator.
 
@@ -188,7 +182,7 @@ def apply_(
 
     include(with_)
     _writable(output, inputs=[calibrator, file, *(with_ or [])])
-    count, what = apply_to_file(calibrator, file, output, drop=drop, **columns)
+    count, what = apply_to_file(calibrator, file, output, **options)
     say(f"wrote {output}: calibrated {what} of {count:,} examples")
 
 
@@ -249,9 +243,10 @@ def _in_pieces(
 ) -> "Iterable[Predictions] | None":
     """Return the pieces of a file that is read so: when asked for, or when it would take more memory than it may."""
     from calibrant import Predictions, io
+    from calibrant._columns import TableOptions
 
     if stream is None and io.in_pieces(path):
-        file = io.pieces_of(path, {role: how[role] for role in how if role not in ("ignore_index", "drop")})
+        file = io.pieces_of(path, TableOptions.of({name: how[name] for name in how if name != "ignore_index"}))
         needed = 8 * file.rows * (file.width + COLUMNS * maps)
         stream = needed > (_free() / 4 if memory is None else 1e9 * memory)
     return Predictions.load_pieces(path, **how) if stream else None

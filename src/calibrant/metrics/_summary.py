@@ -105,16 +105,16 @@ class Summary(Sums):
         of: Of | None = None,
         by_class: bool = False,
         ignore_index: int | None = None,
-        **columns: Any,
+        **options: Any,
     ) -> "Summary":
         """Of files of any size (.parquet, .arrow, .safetensors, .npy), read in pieces checked like `Predictions`.
 
         Judged is what they say, such as the confidence of answers, unless `of` says otherwise; `by_class` sums up every
-        class too, of at most 1000; `columns` are those of `Predictions.load`. Raises `InputError` as it does, and for
+        class too, of at most 1000; `options` are those of `Predictions.load`. Raises `InputError` as it does, and for
         formats that can only be read whole.
         """
         summary: Summary | None = None
-        for part in Predictions.load_pieces(path, ignore_index=ignore_index, **columns):
+        for part in Predictions.load_pieces(path, ignore_index=ignore_index, **options):
             summary = summary or cls.empty(bins=bins, of=part.of if of is None else of, by_class=by_class)
             summary = summary.add(part)
         assert summary is not None  # a file without examples is refused

@@ -303,6 +303,42 @@ def test_clusters_are_never_divided_between_folds():
         folds_of(p, 41)
 
 
+def _permuted(p: Predictions, rows: torch.Tensor, classes: torch.Tensor) -> Predictions:
+    """The same predictions with rows and class columns in another order."""
+    parts = [None if part is None else part[rows] for part in (p.weights, p.clusters)]
+    return Predictions(p.logits[rows][:, classes], classes.argsort()[p.labels[rows]], parts[0], clusters=parts[1])
+
+
+@pytest.mark.parametrize("k", [2, 3, 40])
+@pytest.mark.parametrize("kind", ["plain", "rounded", "repeated", "impossible", "weighted", "clustered"])
+def test_folds_do_not_depend_on_the_order_of_rows_or_classes(k, kind):
+    g = torch.Generator().manual_seed(k)
+    logits, labels = torch.randn(300, k, dtype=torch.float64, generator=g), torch.randint(0, k, (300,), generator=g)
+    weights = clusters = None
+    if kind == "rounded":
+        logits = logits.softmax(1).mul(20).round().add(1).log()
+    if kind in ("repeated", "weighted", "clustered"):
+        logits, labels = logits[:60].repeat(5, 1), labels[:60].repeat(5)
+    if kind == "impossible":
+        logits = logits.masked_fill(logits < logits.amax(1, keepdim=True) - 2, -torch.inf)
+    if kind == "weighted":
+        weights = torch.randint(1, 4, (300,), generator=g)
+    if kind == "clustered":
+        clusters = torch.randint(0, 50, (300,), generator=g)
+    p = Predictions(logits, labels, weights, clusters=clusters)
+    rows, classes = torch.randperm(300, generator=g), torch.randperm(k, generator=g)
+    ours, theirs = folds_of(p, 5)[rows], folds_of(_permuted(p, rows, classes), 5)
+    content = torch.cat([logits - logits.amax(1, keepdim=True), labels[:, None]], 1)[rows]
+    if weights is not None:
+        content = torch.cat([content, weights[rows, None]], 1)
+    if clusters is not None:
+        assert torch.equal(ours, theirs)
+        return
+    same = content.unique(dim=0, return_inverse=True)[1]  # equal rows may change places
+    for fold in range(5):
+        assert torch.equal(same[ours == fold].sort().values, same[theirs == fold].sort().values)
+
+
 @pytest.mark.parametrize("name", ["test[1].parquet", "q*.parquet", "test[1].csv", "t?.csv"])
 def test_a_file_is_read_by_its_very_name(tmp_path, name):
     other = name.replace("[1]", "1").replace("*", "x").replace("?", "x")

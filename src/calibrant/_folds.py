@@ -12,38 +12,54 @@ Fit = Callable[[Predictions], Map]
 
 
 def folds_of(p: Predictions, folds: int, seed: int = 0) -> Tensor:
-    """Assign every example to a fold 0 .. folds-1: evenly within every class, whatever the order of the examples.
+    """Assign every example to a fold 0 .. folds-1: evenly within every class, whatever the order of rows and classes.
 
-    Those of a class are dealt out in the order of a random combination of their logits, drawn by the seed, so that
-    each fold holds the like of every other. An example goes into a fold with its whole weight, and a cluster with all
-    of its examples. Raises `InputError` where there are fewer examples, or clusters, than folds.
+    Examples of a class are dealt out in the order of a random combination of their logits, drawn by the seed, so that
+    each fold holds similar ones. An example goes into a fold with its whole weight, and a cluster with all of its
+    examples. Raises `InputError` if there are fewer examples, or clusters, than folds.
     """
     n = units(p)
     if not 2 <= folds <= n:
         what = "examples" if p.clusters is None else "clusters"
-        raise InputError(f"folds must lie in 2 .. {n}, the number of {what}, got {folds}")
-    logits, labels = p.logits, p.labels
-    along = torch.randn(logits.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    order = _along(logits, along.to(logits.device)).argsort(stable=True)
-    order = order[labels[order].argsort(stable=True)]
+        raise InputError(f"folds must lie in 2 .. {n}, the number of {what}, got {folds}", code="folds_range")
+    labels = p.labels
+    rank = _class_ranks(p)
+    directions = torch.randn(p.k, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    order = torch.arange(len(p), device=labels.device)
+    position = _project(p.logits, directions.to(rank.device)[rank])
+    ties = (part for part in (p.clusters, p.groups, p.weights) if part is not None)  # between equal rows
+    for key in (*ties, position, rank[labels]):
+        order = order[key[order].argsort(stable=True)]
     place = torch.empty_like(labels)
     place[order] = torch.arange(len(labels), device=labels.device)
     if p.clusters is not None:  # a cluster stands where its first example does
-        first = torch.full((n,), len(p), device=labels.device)
-        first = first.scatter_reduce(0, p.clusters.unique(return_inverse=True)[1], place, "amin")
-        place = first.argsort().argsort()[p.clusters.unique(return_inverse=True)[1]]
+        index = p.clusters.unique(return_inverse=True)[1]
+        first = torch.full((n,), len(p), device=labels.device).scatter_reduce(0, index, place, "amin")
+        place = first.argsort().argsort()[index]
     return place % folds
 
 
-def _along(logits: Tensor, direction: Tensor) -> Tensor:
-    """Combine logits less the top of their row, some rows at a time; impossible classes lie just below all others."""
-    blocks = logits.split(max(1, BLOCK // logits.shape[1]))
+def _blocks(logits: Tensor) -> Iterator[Tensor]:
+    """Yield float64 logits less the maximum of their row, in blocks of rows."""
+    for block in logits.split(max(1, BLOCK // logits.shape[1])):
+        yield block.double() - block.double().amax(1, keepdim=True)
 
-    def below(z: Tensor) -> Tensor:
-        return z.double() - z.double().amax(1, keepdim=True)
 
-    lowest = min(float(part[part.isfinite()].min()) for part in map(below, blocks)) - 1
-    return torch.cat([part.nan_to_num_(neginf=lowest) @ direction for part in map(below, blocks)])
+def _class_ranks(p: Predictions) -> Tensor:
+    """Rank the classes by their probabilities and labels, so that their order among the columns does not matter."""
+    totals = torch.zeros(p.k, dtype=torch.float64, device=p.logits.device)
+    for z, y in zip(_blocks(p.logits), p.labels.split(max(1, BLOCK // p.k)), strict=True):
+        share = z.softmax(1).pow_(1.5)  # a power that sums of rounded probabilities rarely tie in
+        totals += share.sum(0)
+        totals.index_add_(0, y, share.gather(1, y[:, None]).squeeze(1) + 1)
+    return totals.argsort(stable=True).argsort()
+
+
+def _project(logits: Tensor, direction: Tensor) -> Tensor:
+    """Combine the logits of every row; impossible classes lie just below all others."""
+    lowest = min(float(z[z.isfinite()].min()) for z in _blocks(logits)) - 1
+    # Not a matrix product, in which equal rows differ in the last bit by their place
+    return torch.cat([(z.nan_to_num_(neginf=lowest) * direction).sum(1) for z in _blocks(logits)])
 
 
 def units(p: Predictions) -> int:

@@ -3,16 +3,17 @@
 import math
 import os
 import threading
-import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 
-from calibrant import Predictions, assess, measure, metrics
+from calibrant import Predictions, _threads, assess, cli, measure, metrics
 from calibrant._softmax import entropies, outcomes
-from calibrant._threads import ENOUGH, PIECE, shared, threads_for
+from calibrant._threads import ENOUGH, PIECE, map_chunks, threads_for
 from calibrant.calibrators import (
     Auto,
     FocalTemperature,
@@ -23,7 +24,6 @@ from calibrant.calibrators import (
     Temperature,
     fit,
 )
-from calibrant.cli import LARGE, _threads
 
 
 @pytest.fixture
@@ -50,30 +50,30 @@ def test_few_numbers_are_worked_on_in_one_thread_and_many_in_all(asked):
 
 
 def test_pieces_are_shared_where_torch_itself_is_told_to_work_in_one_thread():
-    workers = list[set[int]]()
+    def found(elements: int, *, in_pieces: bool, workers: int) -> tuple[int, int]:
+        meeting, identities = threading.Barrier(workers, timeout=60), set[int]()
 
-    def work(_: int) -> None:
-        assert torch.get_num_threads() == 1
-        workers[-1].add(threading.get_ident())
-        time.sleep(0.001)
+        def work(i: int) -> None:
+            if i < workers:
+                meeting.wait()  # every expected worker takes one of the first chunks
+            assert torch.get_num_threads() == 1
+            identities.add(threading.get_ident())
 
-    def found(elements: int, *, in_pieces: bool) -> tuple[int, int]:
-        workers.append(set())
         with threads_for(elements, in_pieces=in_pieces):
-            shared(work, range(100), PIECE)
-            return torch.get_num_threads(), len(workers[-1])
+            map_chunks(work, range(100), PIECE)
+            return torch.get_num_threads(), len(identities)
 
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert found(ENOUGH, in_pieces=True) == (1, 2)
-        assert found(ENOUGH, in_pieces=False) == (2, 2)
-        assert found(ENOUGH - 1, in_pieces=True) == (1, 1)
+        assert found(ENOUGH, in_pieces=True, workers=2) == (1, 2)
+        assert found(ENOUGH, in_pieces=False, workers=2) == (2, 2)
+        assert found(ENOUGH - 1, in_pieces=True, workers=1) == (1, 1)
         with threads_for(10):
-            assert found(ENOUGH, in_pieces=True) == (1, 1)  # decided further out
+            assert found(ENOUGH, in_pieces=True, workers=1) == (1, 1)  # decided further out
         with threads_for(ENOUGH, in_pieces=True):
-            assert found(ENOUGH, in_pieces=False) == (2, 2)  # a fit, or a map, of what is measured
-            assert found(ENOUGH - 1, in_pieces=False) == (1, 1)
+            assert found(ENOUGH, in_pieces=False, workers=2) == (2, 2)  # a fit, or a map, of what is measured
+            assert found(ENOUGH - 1, in_pieces=False, workers=1) == (1, 1)
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
     finally:
@@ -82,7 +82,7 @@ def test_pieces_are_shared_where_torch_itself_is_told_to_work_in_one_thread():
 
 def test_many_pieces_are_shared_and_come_in_order():
     workers = set[int]()
-    meeting = threading.Barrier(2, timeout=30)
+    meeting = threading.Barrier(2, timeout=60)
 
     def work(i: int) -> int:
         if i < 2:
@@ -94,39 +94,99 @@ def test_many_pieces_are_shared_and_come_in_order():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert shared(work, range(100), PIECE) == [i * i for i in range(100)]
+        assert map_chunks(work, range(100), PIECE) == [i * i for i in range(100)]
         assert len(workers) == 2
         assert torch.get_num_threads() == 2
-        assert shared(lambda _: threading.get_ident(), range(100), ENOUGH // 200) == [threading.get_ident()] * 100
-        assert shared(lambda _: threading.get_ident(), range(3), ENOUGH) == [threading.get_ident()] * 3
+        assert map_chunks(lambda _: threading.get_ident(), range(100), ENOUGH // 200) == [threading.get_ident()] * 100
+        assert map_chunks(lambda _: threading.get_ident(), range(3), ENOUGH) == [threading.get_ident()] * 3
     finally:
         torch.set_num_threads(before)
 
 
-def test_what_fails_in_a_thread_fails_for_all_and_no_more_is_begun():
-    begun = list[int]()
-    mine = threading.get_ident()
-    other = threading.Event()
+@pytest.fixture
+def other_thread(monkeypatch):
+    """The futures of the second of two threads, which begins chunk 0 before the caller begins chunk 1."""
+    futures, begun, leaving = list[Future](), threading.Event(), threading.Event()
 
-    def work(i: int) -> None:
-        begun.append(i)
-        if threading.get_ident() != mine:
-            other.set()
-            raise IndexError("of my own")
-        assert other.wait(30)
+    class Pool(ThreadPoolExecutor):
+        def submit(self, work):
+            futures.append(super().submit(work))
+            assert begun.wait(60)
+            return futures[-1]
 
+        def shutdown(self, wait=True, **options):
+            leaving.set()
+            super().shutdown(wait, **options)
+
+    monkeypatch.setattr(_threads, "ThreadPoolExecutor", Pool)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    try:
-        with pytest.raises(IndexError, match="of my own"):
-            shared(work, range(100), PIECE)
-        assert torch.get_num_threads() == 2
-        begun.clear()
-        with pytest.raises(ZeroDivisionError):
-            shared(lambda i: begun.append(i) or time.sleep(0.01) or 1 // (i - 1), range(10_000), PIECE)
-        assert len(begun) < 10_000
-    finally:
-        torch.set_num_threads(before)
+    yield SimpleNamespace(futures=futures, begun=begun, leaving=leaving)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, IndexError, SystemExit])
+def test_worker_exception_cancels_remaining_chunks(other_thread, error):
+    chunks, caller = list[int](), threading.get_ident()
+
+    def work(i: int) -> None:
+        chunks.append(i)
+        if threading.get_ident() == caller:
+            assert wait(other_thread.futures, timeout=60).done
+        else:
+            other_thread.begun.set()
+            raise error
+
+    with pytest.raises(error):
+        map_chunks(work, range(100), PIECE)
+    assert 0 in chunks
+    assert len(chunks) <= 2
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, IndexError, KeyboardInterrupt])
+def test_exception_of_the_caller_cancels_remaining_chunks(other_thread, error):
+    chunks = list[int]()
+
+    def work(i: int) -> None:
+        chunks.append(i)
+        if i == 1:
+            raise error
+        other_thread.begun.set()
+        assert other_thread.leaving.wait(60)
+
+    with pytest.raises(error):
+        map_chunks(work, range(100), PIECE)
+    assert chunks == [0, 1]
+
+
+def test_first_failure_in_the_order_of_chunks_is_raised(other_thread):
+    def work(i: int) -> None:
+        if i == 0:
+            other_thread.begun.set()
+            assert second_failed.wait(60)
+            raise ZeroDivisionError
+        second_failed.set()
+        raise IndexError
+
+    second_failed = threading.Event()
+    with pytest.raises(ZeroDivisionError):
+        map_chunks(work, range(100), PIECE)
+
+
+def test_interrupt_comes_before_any_failure(other_thread):
+    def work(i: int) -> None:
+        if i == 0:
+            other_thread.begun.set()
+            assert second_begun.wait(60)
+            raise ZeroDivisionError
+        second_begun.set()
+        assert wait(other_thread.futures, timeout=60).done
+        raise KeyboardInterrupt
+
+    second_begun = threading.Event()
+    with pytest.raises(KeyboardInterrupt):
+        map_chunks(work, range(100), PIECE)
 
 
 @pytest.mark.parametrize(("n", "k"), [(500_000, 9), (30_000, 150)])
@@ -218,7 +278,7 @@ def test_a_command_decides_by_its_files_where_the_user_has_not(tmp_path, monkeyp
     small, large = tmp_path / "small.npz", tmp_path / "large.npz"
     small.write_bytes(b"0")
     with large.open("wb") as file:
-        file.truncate(int(LARGE))  # a hole, which takes no room
+        file.truncate(int(cli.LARGE))  # a hole, which takes no room
     for arguments, before, after in (
         (["assess", str(small), str(small), "--metric", "nll"], None, "1"),
         (["assess", str(small), str(large)], None, None),
@@ -231,7 +291,7 @@ def test_a_command_decides_by_its_files_where_the_user_has_not(tmp_path, monkeyp
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
         if before is not None:
             monkeypatch.setenv("OMP_NUM_THREADS", before)
-        _threads(arguments)
+        cli._threads(arguments)
         assert os.environ.get("OMP_NUM_THREADS") == after, arguments
         assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

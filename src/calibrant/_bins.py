@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from calibrant._fast import kernels
-from calibrant._threads import shared
+from calibrant._threads import map_chunks
 from calibrant.types import PerBin, PerExample
 
 _FINE = 10  # bits of the mantissa that tell cells apart: 1,024 cells for every factor of two in the odds
@@ -290,7 +290,7 @@ def _summed(work: Any, x: Tensor, y: Tensor, w: Tensor | None, bins: int, parts:
         rows = slice(i * size, (i + 1) * size)
         work(given[rows], happened[rows], mass[rows], edges, found[i])
 
-    shared(added, range(len(found)), size * x[:1].numel())
+    map_chunks(added, range(len(found)), size * x[:1].numel())
     return torch.from_numpy(found.sum(0))
 
 

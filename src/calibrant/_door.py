@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._threads import PIECE, shared, threads_for
+from calibrant._threads import PIECE, map_chunks, threads_for
 from calibrant.types import InputError
 
 Of = Literal["top", "classes"] | int  # the event that is judged
@@ -73,7 +73,7 @@ def own(part: Tensor | None, given: Any) -> Tensor | None:
     if part.untyped_storage().data_ptr() != given.untyped_storage().data_ptr():
         return part
     copy = torch.empty_like(part)
-    shared(lambda rows: copy[rows].copy_(part[rows]), *_pieces(part))
+    map_chunks(lambda rows: copy[rows].copy_(part[rows]), *_pieces(part))
     return copy
 
 
@@ -282,7 +282,7 @@ def _check(logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
 def finite(logits: Tensor) -> None:
     """Refuse NaN, +inf, and rows without any probability; all of them survive a sum: one cheap pass finds them."""
     exact = torch.float64 if logits.dtype == torch.float64 else torch.float32
-    sums = shared(lambda rows: logits[rows].sum(dtype=exact), *_pieces(logits))
+    sums = map_chunks(lambda rows: logits[rows].sum(dtype=exact), *_pieces(logits))
     if not sums or bool(torch.stack(sums).sum().isfinite()):
         return
     n = len(logits)

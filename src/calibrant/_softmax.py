@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from calibrant._fast import at_a_time, kernels
-from calibrant._threads import PIECE, shared
+from calibrant._threads import PIECE, map_chunks
 from calibrant.types import Labels, Logits, PerExample
 
 _CHUNK = 1 << 18  # elements of a chunk in float64: 2 MB, which a core's cache holds
@@ -71,7 +71,7 @@ class Rows:
                 if visit:
                     visit(rows, shown if d == 1 else shown.T)
 
-        shared(passed, pieces, each * k)
+        map_chunks(passed, pieces, each * k)
         return made
 
 
@@ -275,7 +275,7 @@ def _by_chunks(begun: Callable[[], Chunk], logits: Logits, least: int = 1) -> No
             work(slice(begin + rows.start, begin + rows.stop), margin, d)
 
     elements = each * k if logits.device.type == "cpu" else 0  # elsewhere nobody shares
-    shared(passed, [(first, begun()) for first in range(0, n, each)], elements)
+    map_chunks(passed, [(first, begun()) for first in range(0, n, each)], elements)
 
 
 def _centered(logits: Logits) -> Iterator[tuple[slice, Tensor, int]]:

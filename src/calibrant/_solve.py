@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from calibrant._fast import at_a_time
-from calibrant._threads import shared
+from calibrant._threads import map_chunks
 from calibrant.types import Range
 
 T = TypeVar("T")
@@ -134,7 +134,9 @@ def in_chunks(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 << 17
     """
     elements = at_a_time(arrays[0], elements)
     rows = max(1, elements // arrays[0][0].numel())
-    return shared(lambda chunk: f(*chunk), list(zip(*(array.split(rows) for array in arrays), strict=True)), elements)
+    return map_chunks(
+        lambda chunk: f(*chunk), list(zip(*(array.split(rows) for array in arrays), strict=True)), elements
+    )
 
 
 def summed(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 << 17) -> Tensor:

@@ -40,35 +40,45 @@ def threads_for(elements: int, enough: int = ENOUGH, *, in_pieces: bool = False)
         _granted.set(further_out)
 
 
-def shared(f: Callable[[T], R], pieces: Sequence[T], elements: int) -> list[R]:
-    """What f makes of pieces of work, of up to so many numbers each, in order.
+def map_chunks(f: Callable[[T], R], chunks: Sequence[T], elements: int) -> list[R]:
+    """Map `f` over chunks of at most `elements` numbers each, preserving order.
 
-    Many are shared among as many threads as are granted, each of which works alone and takes the next piece when it is
-    done with one: beside other work none waits for long.
+    Large work is shared among the granted threads: each takes the next chunk when it has finished one, so that other
+    load on the machine delays none of them for long. After a failure no further chunk begins, and the failure of the
+    first chunk is raised, as in one thread.
     """
     granted = _granted.get() or torch.get_num_threads()
-    threads = min(granted, len(pieces) // _EACH) if elements * len(pieces) >= ENOUGH else 1
+    threads = min(granted, len(chunks) // _EACH) if elements * len(chunks) >= ENOUGH else 1
     with threads_for(0):
         if threads < 2:
-            return [f(piece) for piece in pieces]
-        left, made = deque(enumerate(pieces)), dict[int, R]()
+            return [f(chunk) for chunk in chunks]
+        remaining, results, failures = deque(enumerate(chunks)), dict[int, R](), dict[int, Exception]()
         graph, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
         def work() -> None:
-            with torch.inference_mode(inference), torch.set_grad_enabled(graph):  # each thread has its own
+            with torch.inference_mode(inference), torch.set_grad_enabled(graph):  # both are set per thread
                 while True:
                     try:
-                        i, piece = left.popleft()
-                    except IndexError:  # none is left
+                        i, chunk = remaining.popleft()
+                    except IndexError:  # none remain
                         return
-                    made[i] = f(piece)
+                    try:
+                        results[i] = f(chunk)
+                    except BaseException as failure:
+                        remaining.clear()
+                        if not isinstance(failure, Exception):  # an interrupt, which comes before any failure
+                            raise
+                        failures[i] = failure
+                        return
 
         with ThreadPoolExecutor(threads - 1) as pool:
             try:
                 others = [pool.submit(work) for _ in range(threads - 1)]
                 work()
-                for other in others:
-                    other.result()
             finally:
-                left.clear()
-        return [made[i] for i in range(len(pieces))]
+                remaining.clear()  # after an interrupt between chunks
+        for other in others:
+            other.result()
+        if failures:
+            raise failures.pop(min(failures))
+        return [results[i] for i in range(len(chunks))]

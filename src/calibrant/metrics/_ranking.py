@@ -10,7 +10,7 @@ from torch import Tensor
 from calibrant._bins import Judged, Ties
 from calibrant._fast import kernels
 from calibrant._softmax import Rows, Told
-from calibrant._threads import shared
+from calibrant._threads import map_chunks
 from calibrant.metrics._metric import metric
 from calibrant.predictions import Predictions
 from calibrant.types import PerExample, Scalar
@@ -62,7 +62,7 @@ def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") 
         return auroc_of(Ties.of(score, positive.double(), p.weights))
 
     alone = p.labels.device.type != "cpu"
-    return torch.stack(shared(area, list(_forecasts(p)), 0 if alone else len(p))).nanmean()
+    return torch.stack(map_chunks(area, list(_forecasts(p)), 0 if alone else len(p))).nanmean()
 
 
 def _areas(fast: Any, p: Predictions) -> list[float]:
@@ -77,7 +77,7 @@ def _areas(fast: Any, p: Predictions) -> list[float]:
         return fast.area(row)
 
     Rows.of(fast, p.logits, None, show=Told(pack), logs=True)
-    return shared(area, list(packed), len(p))
+    return map_chunks(area, list(packed), len(p))
 
 
 @metric(

@@ -11,7 +11,7 @@ import polars
 import pytest
 import torch
 
-from calibrant import InputError, Predictions, metrics
+from calibrant import InputError, Predictions, io, metrics
 
 N = 12
 RNG = np.random.default_rng(0)
@@ -288,6 +288,23 @@ def test_pieces_of_folders_are_the_whole(tmp_path):
     assert torch.equal(torch.cat([piece.logits for piece in pieces]), whole.logits)
     assert torch.equal(torch.cat([piece.labels for piece in pieces]), whole.labels)
     assert {piece.class_names for piece in pieces} == {tuple(NAMES)}
+
+
+def test_nothing_is_read_after_a_piece_that_cannot_be(monkeypatch):
+    begun = list[int]()
+
+    def read(rows: slice) -> dict[str, torch.Tensor]:
+        begun.append(rows.start)
+        if rows.start == 2:
+            raise ValueError("damaged")
+        return {"labels": torch.arange(rows.start, rows.stop)}
+
+    monkeypatch.setattr(io, "pieces_of", lambda *_: io.Pieces(9, 1, read))
+    pieces = io.read_pieces("x.npy", rows=2)
+    assert next(pieces)["labels"].tolist() == [0, 1]
+    with pytest.raises(InputError):
+        next(pieces)
+    assert begun == [0, 2]
 
 
 @pytest.mark.parametrize("rows", [1, 4, 5, 100])

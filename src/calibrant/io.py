@@ -6,7 +6,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -299,14 +299,17 @@ def read_pieces(path: str | Path, rows: int | None = None, options: TableOptions
     """Read the arrays of files in pieces of `rows` examples, or of about 64 MB; the next while one is worked on."""
     file = pieces_of(path, options)
     size = rows or max(1, _BYTES // (8 * max(1, file.width)))
+    slices = iter([slice(first, min(first + size, file.rows)) for first in range(0, file.rows, size)])
     with ThreadPoolExecutor(1) as reader:
-        coming = None
-        for first in range(0, file.rows, size):
-            ready, coming = coming, reader.submit(file.read, slice(first, min(first + size, file.rows)))
-            if ready is not None:
-                yield _telling(Path(path), ready.result)
-        if coming is not None:
-            yield _telling(Path(path), coming.result)
+
+        def read_next() -> Future[Arrays] | None:
+            return next((reader.submit(file.read, rows) for rows in slices), None)
+
+        pending = read_next()
+        while pending is not None:
+            arrays = _telling(Path(path), pending.result)
+            pending = read_next()  # only now: after a failure nothing more is read
+            yield arrays
 
 
 def kind_of(names: Mapping[str, Any] | set[str]) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """Measuring in several processes."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import polars
@@ -66,6 +67,27 @@ def test_every_row_passes_once_through_softmax_for_each_calibrator(tmp_path, hon
     assert passed.count(1001) == len(names) + 1  # and once before
     for metric in judged:
         assert found["Identity", metric] == pytest.approx(float(getattr(metrics, metric)(test)), rel=1e-12), metric
+
+
+def test_no_run_is_begun_after_one_that_fails(filled, monkeypatch):
+    begun = list[bytes]()
+
+    def work(packed: bytes) -> bytes:
+        begun.append(packed)
+        if len(begun) == 2:
+            raise InputError("cannot be measured")
+        return packed
+
+    pool = ThreadPoolExecutor(1)
+    monkeypatch.setattr(module, "ProcessPoolExecutor", lambda *_: pool)
+    monkeypatch.setattr(module, "_elsewhere", work)
+    study, store = filled
+    results = module._in_processes(study, store, list(study.runs()), 2)
+    next(results)
+    pool.shutdown()  # waits for all that are queued
+    assert len(begun) == 2
+    with pytest.raises(InputError):
+        next(results)
 
 
 @pytest.mark.slow

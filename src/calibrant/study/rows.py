@@ -6,7 +6,7 @@ import pickle
 import signal
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -103,10 +103,31 @@ def _in_processes(study: Study, store: Store, runs: Sequence[Run], jobs: int) ->
     start = get_context("spawn"), _begin, (list(catalog.INCLUDED),)
     packed = [pickle.dumps((study, store, run)) for run in runs]  # for whoever has included one's own methods
     with _one_thread_each(), ProcessPoolExecutor(min(jobs, len(runs)), *start) as pool:
+        futures = [pool.submit(_elsewhere, each) for each in packed]
+
+        def cancel_after_failure(done: Future[bytes]) -> None:
+            failure = None if done.cancelled() else done.exception()
+            if failure is not None and not isinstance(failure, BrokenProcessPool):  # which ends all of them itself
+                _cancel(futures)
+
+        for future in futures:
+            future.add_done_callback(cancel_after_failure)
+        futures.reverse()
         try:
-            yield from map(pickle.loads, pool.map(_elsewhere, packed))
+            while futures:
+                yield pickle.loads(futures.pop().result())  # popped: results that were consumed take no memory
         except BrokenProcessPool:
-            raise InputError("a process that measures was killed, perhaps for its memory; use fewer --jobs") from None
+            raise InputError(
+                "a process that measures was killed, perhaps for its memory; use fewer --jobs", code="process_killed"
+            ) from None
+        except BaseException:
+            _cancel(futures)
+            raise
+
+
+def _cancel(futures: Sequence[Future[bytes]]) -> None:
+    for future in list(futures):
+        future.cancel()
 
 
 def _begin(sources: list[str]) -> None:

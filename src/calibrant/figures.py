@@ -1,7 +1,7 @@
 """The theory of focal loss as the papers draw it: each figure as SVG and PNG, with the numbers behind it as CSV."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from calibrant import losses, plots, theory
 from calibrant.data import blobs
 from calibrant.types import Loss
 
-__all__ = ["focal", "new_figure", "save_figure", "trained_on_blobs"]
+__all__ = ["figure_files", "focal", "new_figure", "save_figure", "trained_on_blobs"]
 
 Curves = Mapping[str, tuple[Any, Any]]
 TRUTH = (0.55, 0.3, 0.15)  # Komisarenko & Kull (2024), figure 4
@@ -286,11 +286,16 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
+def figure_files(folder: Path, name: str) -> list[Path]:
+    """Return the files of a figure: two pictures and its numbers."""
+    return [folder / f"{name}.{kind}" for kind in ("svg", "png", "csv")]
+
+
 def save_figure(folder: Path, name: str, figure: Figure, numbers: pl.DataFrame) -> list[Path]:
     """Write a figure twice, the same bytes every time, and its numbers."""
-    paths: Sequence[Path] = [folder / f"{name}.{kind}" for kind in ("svg", "png", "csv")]
+    paths = figure_files(folder, name)
     with rc_context({"svg.hashsalt": name}):
         figure.savefig(paths[0], metadata={"Date": None})
     figure.savefig(paths[1], dpi=200)
     numbers.write_csv(paths[2], float_precision=math.ceil(-math.log10(1e-10)))
-    return list(paths)
+    return paths

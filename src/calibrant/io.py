@@ -1,10 +1,14 @@
 """Files: every reader, whole or in pieces, every writer, and writing so that a kill leaves the old file or the new."""
 
+import fnmatch
 import gzip
 import json
 import os
 import re
+import signal
+import sys
 import tempfile
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -37,15 +41,37 @@ def atomic_write(path: str | Path) -> Generator[Path, None, None]:
     """
     path = Path(path)
     writable(path)
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=_suffix(path), dir=path.parent)
-    os.close(handle)
-    draft = Path(name)
+    with _ending_on_signals():
+        handle, name = tempfile.mkstemp(prefix=f".{path.stem[:50]}-", suffix=_suffix(path), dir=path.parent)
+        os.close(handle)
+        draft = Path(name)
+        try:
+            yield draft
+            readable_by_others(draft)
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def _ending_on_signals() -> Generator[None, None, None]:
+    """Turn signals that would end the process at once into `SystemExit`, so that drafts are removed first."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ending = [each for each in (signal.SIGTERM, getattr(signal, "SIGHUP", None)) if each is not None]
+    replaced = [each for each in ending if signal.getsignal(each) is signal.SIG_DFL]
+    for each in replaced:
+        signal.signal(each, _end)
     try:
-        yield draft
-        readable_by_others(draft)
-        draft.replace(path)
+        yield
     finally:
-        draft.unlink(missing_ok=True)
+        for each in replaced:
+            signal.signal(each, signal.SIG_DFL)
+
+
+def _end(number: int, _: object) -> None:
+    sys.exit(128 + number)
 
 
 def writable(path: str | Path) -> Path:
@@ -66,29 +92,67 @@ def writable(path: str | Path) -> Path:
 
 
 def apart(outputs: Iterable[str | Path | None], inputs: Iterable[str | Path | None]) -> None:
-    """Make sure that nothing is written over what is read, nor over what else is written.
+    """Make sure that no output replaces an input or another output, or would be read with the inputs next time.
 
-    Raises `InputError` otherwise.
+    Inputs may be files, folders of tables and patterns. Raises `InputError` otherwise.
     """
-    read = [place for path in inputs if path is not None for place in (Path(path), *_labels_beside(Path(path)))]
+    sources = [Path(path) for path in inputs if path is not None]
+    read = [file for source in sources for file in _read_with(source)]
     written: list[Path] = []
     for path in map(Path, filter(None, outputs)):
-        if any(_one_file(path, other) for other in read):
-            raise InputError(f"cannot write {path}: this command reads it; choose another name")
-        if any(_one_file(path, other) for other in written):
-            raise InputError(f"cannot write {path} twice; choose another name for one of them")
+        if any(_same_file(path, file) for file in read):
+            raise InputError(f"cannot write {path}: this command reads it; choose another name", code="output_is_input")
+        if source := next((source for source in sources if _would_be_read(path, source)), None):
+            raise InputError(
+                f"cannot write {path}: {source} would include it the next time; choose another folder or name",
+                code="output_among_inputs",
+            )
+        if any(_same_file(path, other) for other in written):
+            raise InputError(f"cannot write {path} twice; choose another name for one of them", code="output_twice")
         written.append(path)
 
 
-def _one_file(one: Path, other: Path) -> bool:
+def _read_with(source: Path) -> list[Path]:
+    """Return every file that a command reads when it is given `source`: a file, folder, pattern or Python package."""
+    if source.is_dir():
+        return [file for file in source.iterdir() if _suffix(file) in TABLES]
+    if _is_pattern(source):
+        return _matches(source)
+    return [source, *_labels_beside(source)]
+
+
+def _would_be_read(path: Path, source: Path) -> bool:
+    """Whether a new file at `path` would be one of the tables of a folder or pattern."""
+    if source.is_dir():
+        return _same_file(path.parent, source) and _is_visible_table(path)
+    if not _is_pattern(source) or not _same_file(path.parent, source.parent):
+        return False
+    name, pattern = path.name, source.name
+    if _ignores_case(source.parent):
+        name, pattern = name.casefold(), pattern.casefold()
+    return fnmatch.fnmatchcase(name, pattern) and _is_visible(path, source)
+
+
+def _same_file(one: Path, other: Path) -> bool:
     try:
         return one.samefile(other)
-    except OSError:  # one of them is not there
-        return one.resolve() == other.resolve()
+    except OSError:  # one of them does not exist
+        one, other = one.resolve(), other.resolve()
+        return one == other or (str(one).casefold() == str(other).casefold() and _ignores_case(one.parent))
+
+
+def _ignores_case(folder: Path) -> bool:
+    """Whether names that differ in case only are one file in the nearest folder that exists."""
+    folder = next((each for each in (folder, *folder.parents) if each.is_dir()), Path()).resolve()
+    try:
+        return folder.with_name(folder.name.swapcase()).samefile(folder)
+    except (OSError, ValueError):
+        return False
 
 
 def _labels_beside(path: Path) -> list[Path]:
-    return [_beside(path)[1]] if path.suffix == ".npy" and path.stem.endswith(("logits", "probs")) else []
+    """Return the files of labels that are read with a .npy file of logits or probs."""
+    return [_beside(path)[1]] if _suffix(path) == ".npy" and path.stem.endswith(("logits", "probs")) else []
 
 
 def readable_by_others(path: Path) -> None:
@@ -219,24 +283,43 @@ def files_of(path: str | Path) -> list[Path]:
     """Return the tables behind a path: itself, those of a folder, or those of a pattern where no such file is."""
     path = Path(path)
     if path.is_dir():
-        found = sorted(file for file in path.iterdir() if _suffix(file) in TABLES and file.name[0] not in "._")
+        found = sorted(filter(_is_visible_table, path.iterdir()))
         kinds = {_suffix(file) for file in found}
         if len(kinds) > 1:
             raise InputError(
                 f"tables of several formats in this folder ({', '.join(sorted(kinds))}); give a pattern, "
-                f"such as '*{min(kinds)}'"
+                f"such as '*{min(kinds)}'",
+                code="several_formats",
             )
         if not found:
-            raise InputError(f"no table in this folder; expected files {', '.join(TABLES)}")
-    elif not path.exists() and any(mark in path.name for mark in "*?["):
-        found = sorted(path.parent.glob(path.name))
+            raise InputError(f"no table in this folder; expected files {', '.join(TABLES)}", code="no_table")
+    elif _is_pattern(path):
+        found = _matches(path)
         if not found:
-            raise InputError("no file matches this pattern")
+            raise InputError("no file matches this pattern", code="no_match")
     else:
         found = [path]
     for file in found:
         _there(file, ARRAYS | TABLES)
     return found
+
+
+def _is_pattern(path: Path) -> bool:
+    """Whether a path stands for all files that match it; a file of that very name comes first."""
+    return not path.exists() and any(mark in path.name for mark in "*?[")
+
+
+def _matches(pattern: Path) -> list[Path]:
+    return sorted(file for file in pattern.parent.glob(pattern.name) if _is_visible(file, pattern))
+
+
+def _is_visible_table(path: Path) -> bool:
+    return _suffix(path) in TABLES and path.name[0] not in "._"
+
+
+def _is_visible(path: Path, pattern: Path) -> bool:
+    """Whether a file is not hidden, as drafts of interrupted writes are, or hidden ones are asked for."""
+    return pattern.name.startswith(".") or not path.name.startswith(".")
 
 
 def columns_of(frame: Any, options: TableOptions | None = None) -> Columns:

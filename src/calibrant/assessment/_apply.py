@@ -37,6 +37,7 @@ def apply_to_file(
 
     Raises `InputError` as `Predictions.load` does.
     """
+    io.apart([output], [path, calibrator if isinstance(calibrator, str | Path) else None])
     if io.is_table(path) and io.is_table(output):
         return _table(Candidate.of(calibrator), path, output, TableOptions.of(options))
     p, labeled = load_unlabeled(path, **options)

@@ -49,6 +49,16 @@ def include(sources: Iterable[str] | None) -> None:
     catalog.include(sources or ())
 
 
+def source_files(sources: Iterable[str] | None) -> list[Path]:
+    """Return the Python files of the user's own methods, once they are imported."""
+    files = [Path(source) for source in sources or ()]
+    modules = [sys.modules[source] for source in sources or () if source in sys.modules]
+    for module in modules:
+        files += [Path(module.__file__)] if module.__file__ else []
+        files += [file for folder in getattr(module, "__path__", ()) for file in Path(folder).rglob("*.py")]
+    return files
+
+
 @contextmanager
 def status() -> Generator[Callable[[str], object], None, None]:
     """Say what is being done while it is being done, on a terminal."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calibrant.cli._columns import with_columns
-from calibrant.cli._common import With, command, include, load, out, say, status, write
+from calibrant.cli._common import With, command, include, load, out, say, source_files, status, write
 
 if TYPE_CHECKING:
     from calibrant import Predictions
@@ -81,7 +81,7 @@ def assess_(
     from calibrant.types import InputError
 
     include(with_)
-    _writable(html, json_, save, inputs=[*file, *(calibrator or []), *(with_ or [])])
+    _writable(html, json_, save, inputs=[*file, *(calibrator or []), *source_files(with_)])
     if save is not None and save.suffix != ".safetensors":
         raise InputError(f"a calibrator is saved as .safetensors, got {save}")
     if len(file) > 2 or (len(file) == 2 and cv is not None):
@@ -143,7 +143,7 @@ def measure_(
     from calibrant.assessment import saved, summary_of
 
     include(with_)
-    _writable(html, json_, inputs=[file, calibrator, *(with_ or [])])
+    _writable(html, json_, inputs=[file, calibrator, *source_files(with_)])
     calibrate = None if calibrator is None else saved(calibrator)
     with status() as progress:
         progress("measuring")
@@ -181,7 +181,7 @@ def apply_(
     from calibrant.assessment import apply_to_file
 
     include(with_)
-    _writable(output, inputs=[calibrator, file, *(with_ or [])])
+    _writable(output, inputs=[calibrator, file, *source_files(with_)])
     count, what = apply_to_file(calibrator, file, output, **options)
     say(f"wrote {output}: calibrated {what} of {count:,} examples")
 

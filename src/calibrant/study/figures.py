@@ -1,12 +1,14 @@
 """All figures of a study, drawn to files."""
 
 import textwrap
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
 import polars
 
-from calibrant.figures import new_figure, save_figure
+from calibrant import io
+from calibrant.figures import figure_files, new_figure, save_figure
 from calibrant.study.config import Study
 from calibrant.study.drawing import Drawing
 from calibrant.study.judging import diagrams, rocs
@@ -18,15 +20,17 @@ from calibrant.study.sweeps import sweeps
 __all__ = ["draw"]
 
 
-def draw(study: Study, store: Store, folder: Path) -> list[Path]:
+def draw(study: Study, store: Store, folder: Path, inputs: Sequence[str | Path] = ()) -> list[Path]:
     """Draw how the finished networks of a study learned, what they say, and what came of its parameters and shifts.
 
-    Returns the files written, none if nothing is done.
+    Returns the files written, none if nothing is done. Raises `InputError` where one would replace one of `inputs`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     found = list(measured(study, store))
     swept = sweeps(study, (row for one in found for row in one.rows))
-    made = chain(drawings(study, store), diagrams(study, found), swept, rocs(study, store))
+    made = list(chain(drawings(study, store), diagrams(study, found), swept, rocs(study, store)))
+    for drawing in made:
+        io.apart(figure_files(folder, drawing.name), inputs)
     return [path for drawing in made for path in _written(folder, drawing)]
 
 

@@ -11,14 +11,14 @@ import torch
 
 from calibrant import catalog
 from calibrant.catalog import Method
-from calibrant.io import writable
+from calibrant.io import apart, writable
 from calibrant.study.config import Run, Study
 from calibrant.study.engine import Data, Engine, Ray, local
 from calibrant.study.preflight import check_versions, ready, trained_by
 from calibrant.study.progress import Progress, Trial, chosen, first_line, seconds_left, train_all, tried, untimed
 from calibrant.study.published import Beside, paper_of, study_tables
 from calibrant.study.rehearsal import own_methods, rehearse
-from calibrant.study.results import Result, Standing, Status
+from calibrant.study.results import RESULT_FILES, Result, Standing, Status
 from calibrant.study.rows import diverged, lost, measured
 from calibrant.study.store import Store
 from calibrant.study.track import tracking
@@ -65,6 +65,7 @@ def run(
     """
     trains = _engine(engine, address, gpus)
     found, store, paper = _opened(study, out, mirror, scale, with_)
+    _keep_inputs(found, study, with_, store)
     runs, source = chosen(found, only), Data(None if data is None else Path(data))
     said = _Said(progress)
     for run, why in store.mend(runs).items():
@@ -111,6 +112,7 @@ def measure(
     _include(with_)
     loaded = replace(_loaded(study, scale), **{key: value for key, value in changes.items() if value})
     found, store, paper = _opened(loaded, out, mirror)
+    _keep_inputs(found, study, with_, store)
     said, runs = _Said(progress), list(found.runs())
     damaged = {run: f"it is damaged: {why}; run the study again" for run, why in store.mend(runs).items()}
     said(*store.share(runs))
@@ -176,7 +178,7 @@ def draw(
     found, store, _ = _opened(study, out, None, scale, with_)
     store.share(found.runs())
     writable(Path(folder) / "figure.svg")
-    return figures.draw(found, store, Path(folder))
+    return figures.draw(found, store, Path(folder), inputs=_inputs(found, study, with_))
 
 
 def _opened(
@@ -191,6 +193,18 @@ def _opened(
     folder = (Path("runs") / found.name).absolute()
     beside = sorted(p.parent for p in folder.parent.glob("*/runs") if p.is_dir() and p.parent != folder)
     return found, Store(folder, mirror, tuple(beside)), paper
+
+
+def _keep_inputs(found: Study, study: AnyStudy, with_: Sequence[str], store: Store) -> None:
+    """Raise `InputError` where tables or report would replace a file that the study reads."""
+    apart([store.root / name for name in RESULT_FILES], _inputs(found, study, with_))
+
+
+def _inputs(found: Study, study: AnyStudy, with_: Sequence[str]) -> list[str | Path]:
+    """Return the files a study reads: its own, those of methods, and those of models trained elsewhere."""
+    own = [] if isinstance(study, Study) else [study]
+    sources = (with_,) if isinstance(with_, str) else with_
+    return [*own, *sources, *found.with_, *(path for model in found.models for path in (model.val, model.test))]
 
 
 class _Said:

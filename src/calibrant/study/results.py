@@ -13,6 +13,8 @@ from calibrant.study.progress import Trial, in_words
 from calibrant.study.rows import Measured, Row
 from calibrant.study.tables import PACKAGES, Table
 
+RESULT_FILES = ("rows.csv", "tables.csv", "tables.md", "tables.tex", "report.html")
+
 
 @dataclass(frozen=True, eq=False)
 class Result:
@@ -74,7 +76,7 @@ class Result:
         return result_tables(self.study, self.tables)
 
     def write(self, page: str) -> None:
-        """Write tables, rows and the report's page to the folder."""
+        """Write tables, rows and the report's page to the folder: `RESULT_FILES`."""
         import polars
 
         writable(self.folder / "report.html")

@@ -1,0 +1,201 @@
+"""Outputs of every command: none replaces a file that is read, or joins the files that are read next time."""
+
+import hashlib
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from calibrant import InputError, Predictions, calibrators, io
+from calibrant.assessment import apply_to_file
+from calibrant.cli import app
+from calibrant.study import run
+
+CODES = {"output_is_input", "output_among_inputs"}
+
+
+def predictions(seed: int = 0) -> Predictions:
+    g = torch.Generator().manual_seed(seed)
+    z = 2 * torch.randn(40, 3, generator=g)
+    return Predictions(z, torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1))
+
+
+@pytest.fixture
+def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an input of every kind, and the working folder beside it."""
+    folder = tmp_path / "in"
+    (folder / "parts").mkdir(parents=True)
+    (folder / "sub").mkdir()
+    p = predictions()
+    p.save(folder / "v.csv")
+    p.save(folder / "v.npz")
+    for i in (1, 2):
+        predictions(i).save(folder / "parts" / f"p{i}.csv")
+    torch.save({"logits": p.logits, "labels": p.labels}, folder / "v.pt")
+    np.save(folder / "v_logits.npy", p.logits.numpy())
+    np.save(folder / "v_labels.npy", p.labels.numpy())
+    calibrators.save(calibrators.fit("Temperature", predictions(5)), folder / "t.safetensors")
+    (folder / "mine.py").write_text("x = 1\n")
+    (folder / "linked").symlink_to(folder / "parts", target_is_directory=True)
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def digests(folder: Path) -> dict[str, str]:
+    found = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+
+
+READ: dict[str, tuple[str, str]] = {  # what is given, and which of the files it reads is the output
+    "table": ("in/v.csv", "in/v.csv"),
+    "arrays": ("in/v.npz", "in/v.npz"),
+    "labels beside": ("in/v_logits.npy", "in/v_labels.npy"),
+    "folder": ("in/parts", "in/parts/p1.csv"),
+    "linked folder": ("in/linked", "in/parts/p1.csv"),
+    "pattern": ("in/parts/p*.csv", "in/parts/p2.csv"),
+    "new in folder": ("in/parts", "in/parts/new.csv"),
+    "new in pattern": ("in/parts/p*.csv", "in/parts/p3.csv"),
+}
+COMMANDS: dict[str, Callable[[str, str], list[str]]] = {
+    "measure --json": lambda given, out: ["measure", given, "--json", out],
+    "measure --html": lambda given, out: ["measure", given, "--html", out],
+    "assess --json": lambda given, out: ["assess", given, "in/v.npz", "-c", "Temperature", "--json", out],
+    "assess --html": lambda given, out: ["assess", "in/v.pt", given, "-c", "Temperature", "--html", out],
+    "assess --save": lambda given, out: ["assess", given, "in/v.pt", "--save", out],
+    "apply -o": lambda given, out: ["apply", "in/t.safetensors", given, "-o", out],
+}
+SPELLINGS: dict[str, Callable[[Path], Path]] = {
+    "as it is": lambda path: path,
+    "absolute": lambda path: path.absolute(),
+    "dots": lambda path: path.parent / ".." / path.parent.name / path.name,
+    "linked": lambda path: linked(path, os.symlink),
+    "hard link": lambda path: linked(path, os.link),
+}
+
+
+def linked(path: Path, link: Callable[[Path, Path], None]) -> Path:
+    other = Path(f"another{path.suffix}")
+    if path.exists():
+        link(path.absolute(), other)
+        return other
+    return Path("in/linked") / path.name  # a new file, in the folder under its other name
+
+
+def refusal(command: list[str]) -> str:
+    done = CliRunner().invoke(app, command)
+    assert isinstance(done.exception, InputError), (command, done.exception, done.output)
+    return done.exception.code
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_output_replaces_an_input(inputs, command, spelling):
+    before = digests(inputs)
+    for given, out in READ.values():
+        path = SPELLINGS[spelling](Path(out))
+        assert refusal(COMMANDS[command](given, str(path))) in CODES, (command, given, path)
+        for other in Path().glob("another*"):
+            other.unlink()
+    assert digests(inputs) == before
+
+
+def test_no_output_replaces_a_calibrator_or_own_methods(inputs):
+    before = digests(inputs)
+    for out, spelling in itertools.product(("in/t.safetensors", "in/mine.py"), SPELLINGS):
+        path = str(SPELLINGS[spelling](Path(out)))
+        more = ["--with", "in/mine.py"]
+        assert refusal(["measure", "in/v.csv", "-c", "in/t.safetensors", "--json", path, *more]) in CODES
+        assert refusal(["assess", "in/v.csv", "in/v.pt", "-c", "in/t.safetensors", "--save", path, *more]) in CODES
+        assert refusal(["apply", "in/t.safetensors", "in/v.csv", "-o", path, *more]) in CODES
+        for other in Path().glob("another*"):
+            other.unlink()
+    assert digests(inputs) == before
+
+
+def test_apply_from_python_replaces_nothing_either(inputs):
+    with pytest.raises(InputError) as raised:
+        apply_to_file("in/t.safetensors", "in/parts", "in/parts/new.csv")
+    assert raised.value.code == "output_among_inputs"
+
+
+def test_other_files_may_be_written_beside_inputs(inputs):
+    io.apart(["in/parts/report.html", "in/parts/numbers.json"], ["in/parts"])
+    io.apart(["in/parts/q3.csv", "in/p3.csv"], ["in/parts/p*.csv"])
+    io.apart(["in/parts/sub/new.csv"], ["in/parts"])
+
+
+def test_names_that_differ_in_case_are_one_file_where_the_system_has_it_so(inputs, monkeypatch):
+    io.apart(["in/parts/P9.CSV"], ["in/parts/p*.csv"])
+    io.apart(["a.json", "A.json"], [])
+    monkeypatch.setattr(io, "_ignores_case", lambda folder: True)
+    for outputs, read in ((["in/parts/P9.CSV"], "in/parts/p*.csv"), (["a.json", "A.json"], "in/v.csv")):
+        with pytest.raises(InputError):
+            io.apart(outputs, [read])
+
+
+def test_patterns_leave_hidden_files_alone(inputs):
+    (inputs / "parts" / ".p0-draft.csv").write_text("half of a tab")
+    assert [path.name for path in io.files_of("in/parts/*.csv")] == ["p1.csv", "p2.csv"]
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "tables.csv", "report.html", "tables.md"])
+def test_a_study_replaces_no_file_that_it_reads(tmp_path, name):
+    predictions(1).save(tmp_path / "val.csv")
+    target = tmp_path / name
+    target.write_bytes((tmp_path / "val.csv").read_bytes())
+    text = f'[[models]]\nname = "a"\nval = "val.csv"\ntest = "{name}"\n'
+    (tmp_path / "s.toml").write_text(text)
+    before = digests(tmp_path)
+    with pytest.raises(InputError) as raised:
+        run(tmp_path / "s.toml", out=tmp_path)
+    assert raised.value.code in CODES
+    assert before.items() <= digests(tmp_path).items()
+
+
+def test_an_ended_process_leaves_no_draft(tmp_path):
+    code = """
+import os, signal, sys
+from calibrant.io import atomic_write
+for name in sys.argv[2:]:
+    if os.fork() == 0:
+        with atomic_write(sys.argv[1]) as draft:
+            draft.write_text("half")
+            os.kill(os.getpid(), getattr(signal, name))
+    assert os.wait()[1] != 0
+"""
+    target = tmp_path / "a.csv"
+    target.write_text("old")
+    subprocess.run([sys.executable, "-c", code, str(target), "SIGTERM", "SIGHUP", "SIGINT"], check=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
+    assert target.read_text() == "old"
+
+
+def test_handlers_of_signals_are_restored_after_a_write(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    with io.atomic_write(tmp_path / "a.txt") as draft:
+        draft.write_text("new")
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "a.csv"
+    polars.DataFrame({"a": [1]}).write_csv(path)
+    with pytest.raises(RuntimeError):
+        half_written(path)
+    assert path.read_text() == "a\n1\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def half_written(path: Path) -> None:
+    with io.atomic_write(path) as draft:
+        draft.write_text("half")
+        raise RuntimeError

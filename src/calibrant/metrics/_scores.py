@@ -7,7 +7,7 @@ from torch import Tensor
 from calibrant._bins import Events
 from calibrant._softmax import entropies
 from calibrant.metrics._metric import metric
-from calibrant.metrics._results import Interval, share_interval
+from calibrant.metrics._results import Interval, gap_interval, share_interval
 from calibrant.predictions import Predictions
 from calibrant.types import PerExample, Scalar, Share
 
@@ -229,6 +229,10 @@ def _gap(events: Events) -> PerExample:
     return events.confidence - events.happened
 
 
+def _gap_interval(events: Events, *, level: float) -> Interval:
+    return gap_interval(events, level)
+
+
 @metric(
     "confidence minus accuracy",
     unit="share",
@@ -237,14 +241,18 @@ def _gap(events: Events) -> PerExample:
     plain="what is said minus what happens, on average",
     takes="events",
     each=_gap,
+    interval=_gap_interval,
 )
 def signed_gap(events: Events) -> Scalar:
     """Mean confidence minus accuracy: positive if overconfident, negative if underconfident.
 
+    The interval is Wilson's (1927) for the accuracy, with the effective sample size that the variance of the gap
+    implies: it does not collapse when all examples are right, and it holds for 20 examples.
+
     >>> signed_gap(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(-0.2500, dtype=torch.float64)
     >>> print(signed_gap.interval(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])))
-    -0.2500 [-0.6612, 0.1612]
+    -0.2500 [-0.4523, 0.1894]
     """
     return mean(_gap(events), events.weights)
 

@@ -67,6 +67,8 @@ class Sums(Judged):
                 hit, mass = (self._per_slot(part).sum(1) for part in SHARES[name])
                 return share_of_clusters(mass, hit, level)
             return wilson(hits / n, n, level) if n else Interval(math.nan, 0.0, 1.0, level)
+        if name == "signed_gap":
+            return self.gap_interval(level)
         if name in MEANS:
             return self._mean(MEANS[name], level)
         settings = self._settings(name)

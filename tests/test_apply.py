@@ -6,7 +6,7 @@ import polars
 import pytest
 import torch
 
-from calibrant import Predictions, calibrators
+from calibrant import InputError, Predictions, calibrators
 from calibrant.assessment import apply_to_file
 
 
@@ -54,3 +54,28 @@ def test_a_column_of_predictions_stays_as_it_is(labels, tmp_path):
     out = polars.read_csv(tmp_path / "out.csv")
     assert out["predicted"].to_list() == ["fever", "x"]
     assert out["calibrated_predicted"].to_list() == ["fever", "cough"]
+
+
+@pytest.mark.parametrize("kind", ["prob", "logit"])
+@pytest.mark.parametrize("named", [False, True])
+def test_a_table_of_ten_classes_is_refused_by_a_map_of_two(kind, named, tmp_path):
+    g = torch.Generator().manual_seed(1)
+    z = torch.randn(50, 2, generator=g, dtype=torch.float64)
+    p = Predictions(z, torch.randint(0, 2, (50,), generator=g), class_names=["no", "yes"] if named else None)
+    calibrators.save(calibrators.fit("Platt", p), tmp_path / "c.safetensors", fitted_on=p)
+    scores = torch.randn(20, 10, generator=g, dtype=torch.float64)
+    scores = scores.softmax(1) if kind == "prob" else scores
+    frame = polars.DataFrame({f"{kind}_{i}": column.numpy() for i, column in enumerate(scores.T)})
+    frame.write_csv(tmp_path / "new.csv")
+    with pytest.raises(InputError) as error:
+        apply_to_file(str(tmp_path / "c.safetensors"), tmp_path / "new.csv", tmp_path / "out.csv")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_columns_that_do_not_sum_to_1_are_several_labels(tmp_path):
+    p = Predictions.from_binary_logits([1.0, -1.0, 2.0, -2.0], [1, 0, 0, 1])
+    probs = polars.DataFrame({f"prob_{name}": [0.5, 0.9] for name in ("a", "b", "c")})
+    probs.write_csv(tmp_path / "new.csv")
+    apply_to_file(calibrators.fit("Platt", p), tmp_path / "new.csv", tmp_path / "out.csv")
+    assert polars.read_csv(tmp_path / "out.csv").columns[3:] == [f"calibrated_prob_{name}" for name in ("a", "b", "c")]

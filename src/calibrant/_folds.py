@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from calibrant._masks import without_masks
 from calibrant.predictions import BLOCK, Predictions
 from calibrant.types import InputError, Map
 
@@ -22,7 +23,7 @@ def folds_of(p: Predictions, folds: int, seed: int = 0) -> Tensor:
     if not 2 <= folds <= n:
         what = "examples" if p.clusters is None else "clusters"
         raise InputError(f"folds must lie in 2 .. {n}, the number of {what}, got {folds}", code="folds_range")
-    labels = p.labels
+    p, labels = without_masks(p), p.labels
     rank = _class_ranks(p)
     directions = torch.randn(p.k, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     order = torch.arange(len(p), device=labels.device)

@@ -15,6 +15,9 @@ from calibrant.types import Range
 
 T = TypeVar("T")
 Status = Literal["converged", "at bound", "separable", "not converged", "grid", "closed form"]
+SEVERITY: dict[Status, int] = {
+    "closed form": 0, "grid": 0, "converged": 0, "separable": 1, "at bound": 2, "not converged": 3
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,11 @@ class Certificate:
         if self.clipped:
             parts.append(f"probability 0 clipped in {self.clipped} examples")
         return ", ".join([*parts, f"{self.iterations} passes"])
+
+
+def worst_status(*statuses: Status) -> Status:
+    """Return the least reassuring of statuses, the first of equals."""
+    return max(statuses, key=lambda status: SEVERITY[status])
 
 
 @dataclass(frozen=True)
@@ -340,6 +348,11 @@ class Mixture:
     shares: Tensor  # on the simplex
     gap: float  # bounds what is left to gain per example; 0 at the maximum
     steps: int
+
+    @property
+    def status(self) -> Status:
+        """Whether what is left to gain is negligible."""
+        return "converged" if self.gap <= 1e-6 else "not converged"
 
 
 def mixture(

@@ -23,7 +23,6 @@ KEEPERS = [
     "Auto(accuracy_preserving=True)",
 ]
 TOP = ["HistogramBinning", "TopLabelBinning", "ScalingBinning", "BayesianBinning", "Spline"]
-ANY = {"EnsembleTemperature", "FocalMap", "FocalTemperature", "Identity", "SmoothedTemperature", "Temperature"}
 BINARY = {"Beta", "Platt", "Quadratic"}
 QUICK = {"Auto": "Auto(folds=2)", "FocalTemperature": KEEPERS[5]}
 
@@ -94,22 +93,25 @@ def test_other_classes_are_refused_in_one_line(name, tmp_path):
     back = load(tmp_path / "c.safetensors")
     for other in (2, 3, 7, 40):
         logits = drawn(5, other, 1).logits
-        if name in ANY or other == k:
+        if name == "Identity" or other == k:
             assert fitted(logits).shape == back(logits).shape == logits.shape
             continue
         for map_ in (fitted, back):
-            with pytest.raises(InputError, match=rf"on {k} classes, got logits of {other}|for 2 classes, got") as error:
+            with pytest.raises(InputError, match=r"^[^\n]*$") as error:
                 map_(logits)
-            assert "\n" not in str(error.value)
+            assert error.value.code == "num_classes"
 
 
 def test_a_chain_refuses_by_its_members():
     data = drawn(300, 4)
     chain = Chain(Temperature.fit(data), Monotone.fit(data))
     assert classes_of(chain) == 4
-    with pytest.raises(InputError, match="Chain was fitted on 4 classes, got logits of 3"):
+    with pytest.raises(InputError, match="Chain") as error:
         chain(drawn(5, 3).logits)
-    assert classes_of(Chain(Temperature.fit(data), Temperature.fit(data))) == 0
+    assert error.value.code == "num_classes"
+    by_hand = Temperature(torch.tensor(1.5))
+    assert classes_of(Chain(by_hand, Temperature.fit(data))) == 4
+    assert classes_of(Chain(by_hand, by_hand)) == 0
 
 
 def test_without_a_certificate_a_curve_knows_no_classes():

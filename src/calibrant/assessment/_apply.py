@@ -75,7 +75,7 @@ def calibrated(calibrator: Candidate, frame: Any, columns: Columns, options: Tab
     wanted = replace(columns, label=None, labels=(), correct=None, weight=None, cluster=None, id=ROW)
     arrays = arrays_of(frame.with_row_index(ROW), wanted, options)
     rows = arrays.pop("ids")
-    if _several(calibrator, columns):
+    if _several(calibrator, columns, arrays):
         names = columns.names or tuple(map(str, range(len(columns.scores))))
         each = _each(calibrator, arrays, names)
         new = {f"{CALIBRATED}prob_{name}": part for name, part in zip(names, each, strict=True)}
@@ -88,13 +88,27 @@ def calibrated(calibrator: Candidate, frame: Any, columns: Columns, options: Tab
     return whole.join(short, on=ROW, how="left", maintain_order="left").drop(ROW)
 
 
-def _several(calibrator: Candidate, columns: Columns) -> bool:
-    """Whether scores are of labels of which each is a yes or no: as the table says, or what the map was fitted on."""
-    if columns.labels or (len(columns.scores) > 2 and classes_of(calibrator.ready) == 2):
+def _several(calibrator: Candidate, columns: Columns, arrays: dict[str, Any]) -> bool:
+    """Return whether each column of scores is a label of its own, present or absent.
+
+    It is if the table has a column of labels for each, or the calibrator was fitted on such labels or on groups of
+    these names. If nothing is known of its classes, probabilities that do not sum to 1 are of several labels.
+    """
+    if columns.labels:
         return True
     names = columns.names or ()
-    of_groups = set(names) <= set(getattr(calibrator.ready, "names", ()))
-    return len(names) == 2 and names != PRESENCE and (calibrator.class_names == PRESENCE or of_groups)
+    of_groups = bool(names) and set(names) <= set(getattr(calibrator.ready, "names", ()))
+    if names == PRESENCE or len(columns.scores) < 2 or classes_of(calibrator.ready) not in (0, 2):
+        return False
+    if calibrator.class_names == PRESENCE or of_groups:
+        return True
+    unknown = calibrator.class_names is None and classes_of(calibrator.ready) == 2 and len(columns.scores) > 2
+    return unknown and "probs" in arrays and not _sums_to_one(torch.as_tensor(arrays["probs"]))
+
+
+def _sums_to_one(probs: Tensor) -> bool:
+    """Return whether most rows of probabilities sum to 1 up to rounding, as those of classes do."""
+    return bool(((probs.double().sum(1) - 1).abs() < 0.02).double().mean() > 0.5)
 
 
 def _new(calibrator: Candidate, p: Predictions, positive: str | None) -> dict[str, Any]:

@@ -4,9 +4,9 @@
 applies one to predictions that are to be judged and refuses those it was fitted on, `fit` fits one by name,
 `cross_fit` calibrates without losing data, `pool` averages the members of an ensemble.
 
-A fitted map knows how many classes it was fitted on and refuses others with an `InputError`. Those that learn only
-about the scale of the logits go to any number: Identity, Temperature, SmoothedTemperature, EnsembleTemperature,
-FocalMap and FocalTemperature. Where one is said to keep every prediction, it does so in every precision.
+A fitted map knows how many classes it was fitted on and refuses others with an `InputError`. Identity, and maps made by
+hand such as `Temperature(torch.tensor(1.5))`, take any number. Where one is said to keep every prediction, it does so
+in every precision.
 """
 
 from calibrant.calibrators import (

@@ -386,7 +386,10 @@ class Matrix:
         """
         narrow_enough(p.logits.shape[1], cls.__name__)
         if penalty is not None and ridge is not None:
-            raise InputError(f"Matrix takes a penalty or a ridge, got {penalty:g} and {ridge:g}; leave one out")
+            raise InputError(
+                f"Matrix takes a penalty or a ridge, got {penalty:g} and {ridge:g}; leave one out",
+                code="conflicting_settings",
+            )
         guess = None if warm_start is None else Affine(warm_start.weight, warm_start.bias)
         return matrix(p, nll_temperature(p), guess, penalty=penalty, ridge=ridge).certified(p)
 

@@ -50,7 +50,8 @@ def its_classes(known: Callable[[Any], int]) -> Callable[[Call], Call]:
             k, got = known(self), logits.shape[-1]
             if k not in (0, got):
                 name = type(self).__name__
-                raise InputError(f"{name} was fitted on {k} classes, got logits of {got}; fit one on such as these")
+                way = "fit one on predictions of these classes"
+                raise InputError(f"{name} was fitted on {k} classes, got logits of {got}; {way}", code="num_classes")
             return call(_with(self, logits), logits)
 
         checked.classes = known  # pyright: ignore[reportAttributeAccessIssue]
@@ -60,7 +61,7 @@ def its_classes(known: Callable[[Any], int]) -> Callable[[Call], Call]:
 
 
 def certified(calibrator: Any) -> int:
-    """How many classes the certificate speaks of, 0 if there is none."""
+    """Return the number of classes that a calibrator's certificate names, 0 if unknown."""
     return 0 if calibrator.certificate is None else calibrator.certificate.classes
 
 

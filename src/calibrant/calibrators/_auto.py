@@ -35,6 +35,7 @@ __all__ = ["Auto"]
 
 FEWEST = 20  # examples below which nothing is held out
 WORK = 2e9  # n k^2 above which no matrix is tried: minutes in all
+SETTLED = 1e-5  # gradient of the weights at which their search has converged
 NEGLIGIBLE = 1e-3  # weight below which a member is not carried along
 LIGHT = 0.1  # of the penalties of Berta et al. (2025): what is too weak for the data gets no weight
 BELIEF = 5.0  # examples that what is believed of each member by itself counts for
@@ -291,7 +292,8 @@ class Auto:
         candidates = tuple(map(Candidate, names, weights.tolist(), held_out, members))
         stack = cls(candidates, gain, error, tuple(left_out), _ends(p) if p.k == 2 else cls.ends)
         slack = least_cost(p) + 2 * CAUTION / p.mass
-        return certify(stack, p, "converged", gradient=found.gradient, iterations=found.evaluations, slack=slack)
+        status = "converged" if found.gradient <= SETTLED else "not converged"
+        return certify(stack, p, status, gradient=found.gradient, iterations=found.evaluations, slack=slack)
 
     @its_classes(certified)
     @keeping_if(lambda self: all(map(keeps_predictions, self.members)))

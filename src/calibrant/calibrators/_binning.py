@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from calibrant._bins import Bins, Events, assign
-from calibrant._solve import Certificate
+from calibrant._solve import Certificate, worst_status
 from calibrant.calibrators._apply import its_classes
 from calibrant.calibrators._binary import Platt
 from calibrant.calibrators._confidence import Binned, binned, classes_binned, confidence, with_confidence
-from calibrant.calibrators._fit import certify, fits
+from calibrant.calibrators._fit import certify, fits, status_of
 from calibrant.calibrators._isotonic import interpolated
 from calibrant.calibrators._scaling import Temperature
 from calibrant.catalog import CALIBRATORS
@@ -163,7 +163,8 @@ class ScalingBinning:
         of = binned(p)
         scaler = Temperature.fit(p) if of == "top" else Platt.fit(p)
         found = _equal_mass(bins, p.mapped(scaler).judging(of).events)
-        return certify(cls(scaler, found.edges, found.confidence, of), p, "closed form", criterion=f"ece(bins={bins})")
+        status = worst_status("closed form", status_of(scaler))
+        return certify(cls(scaler, found.edges, found.confidence, of), p, status, criterion=f"ece(bins={bins})")
 
     @its_classes(classes_binned)
     def __call__(self, logits: Logits) -> Logits:
@@ -256,6 +257,9 @@ def _uniform_mass(score: Tensor, correct: Tensor, often: Tensor, points: int) ->
     right = _up_to(end, (often * correct)[order].cumsum(0), between).diff(dim=1).squeeze(1)
     counts = between.to(end).clamp_max(n).diff(dim=1).squeeze(1)
     edges = s[torch.searchsorted(end, torch.tensor(rank[1:-1], device=s.device).to(end))]
+    finite = s[s.isfinite()]
+    if len(finite):  # an edge of -inf, as impossible classes have, lies above their finite masks too
+        edges = edges.clamp_min(float(finite[0]) - 1)
     return edges, right / counts, counts.long()
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from calibrant._folds import cross_fitted
-from calibrant._solve import Certificate
+from calibrant._solve import Certificate, worst_status
 from calibrant.calibrators._apply import classes_of, its_classes, keeping_if, keeps_predictions, with_predictions
-from calibrant.calibrators._fit import certify, fits, fitting, takes
+from calibrant.calibrators._fit import certify, fits, fitting, status_of, takes
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions, by_group
 from calibrant.types import Calibrator, InputError, Logits
@@ -48,7 +48,8 @@ class Chain:
         one = _begin(first, p, None if warm_start is None else warm_start.first)
         two = _begin(second, p.double().mapped(one), None if warm_start is None else warm_start.second)
         done = getattr(two, "certificate", None) or Certificate("nll", math.nan, math.nan, "closed form")
-        return certify(cls(one, two), p, done.status, gradient=done.gradient, iterations=done.iterations)
+        status = worst_status(done.status, status_of(one))
+        return certify(cls(one, two), p, status, gradient=done.gradient, iterations=done.iterations)
 
     @its_classes(lambda self: classes_of(self.first) or classes_of(self.second))
     @keeping_if(lambda self: keeps_predictions(self.first) and keeps_predictions(self.second))

@@ -44,7 +44,7 @@ def with_confidence(logits: Logits, confidence: PerExample, of: Binned = "top") 
     top = torch.zeros_like(log_p, dtype=torch.bool).scatter_(-1, logits.argmax(-1, keepdim=True), True)
     rest = log_p.masked_fill(top, -torch.inf)
     log_rest = rest.logsumexp(-1, keepdim=True)  # log(1 - confidence), accurate near 1
-    share = torch.where(log_rest.isneginf(), -math.log(log_p.shape[-1] - 1), rest - log_rest)
+    share = torch.where(log_rest.isneginf(), -math.log(log_p.shape[-1] - 1), rest.log_softmax(-1))
     others = ((-confidence).log1p()[:, None] + share).masked_fill(top, -torch.inf)
     lead = max(SMALLEST_LEAD, 8 * torch.finfo(logits.dtype).eps)
     limit = confidence.log() + math.log1p(-lead)

@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant._solve import Certificate, Mixture, mixture
-from calibrant.calibrators._apply import keeping
+from calibrant._solve import Certificate, Mixture, mixture, worst_status
+from calibrant.calibrators._apply import certified, its_classes, keeping
 from calibrant.calibrators._fit import certify, fits
 from calibrant.calibrators._scaling import nll_temperature
 from calibrant.catalog import CALIBRATORS
@@ -26,8 +26,7 @@ class EnsembleTemperature:
 
     $p^{(T)} = \mathrm{softmax}(z / T)$ and w on the simplex: keeps every prediction. `criterion="nll"` takes the T
     of least NLL, then the weights of least NLL by EM; "brier", the authors' choice, the T and then the weights of
-    least Brier score, exactly. Weights 1, 0, 0 are temperature scaling. Goes to any number of
-    classes.
+    least Brier score, exactly. Weights 1, 0, 0 are temperature scaling.
 
     >>> number = lambda x: torch.tensor(x, dtype=torch.float64)
     >>> EnsembleTemperature(number(1.0), number([0.5, 0.0, 0.5]))(torch.tensor([[0.0, -torch.inf]])).exp()
@@ -46,15 +45,17 @@ class EnsembleTemperature:
         t, steps, status = found.temperature, found.iterations, found.status
         if criterion == "brier":
             t, steps, status = _brier_temperature(p.double(), found.spread)
-        parts = _parts(p.logits.double(), torch.tensor(t))
+        parts = _parts(p.logits.double(), torch.tensor(t, dtype=torch.float64))
         if criterion == "nll":
             index = p.labels[:, None]
             best = mixture(torch.cat([part.gather(1, index) for part in parts], 1), p.weights)
         else:
             best = _brier_weights(parts, p)
+        status = worst_status(status, best.status)
         fitted = cls(torch.tensor(t, dtype=torch.float64), best.shares)
         return certify(fitted, p, status, criterion=criterion, gradient=best.gap, iterations=steps + best.steps)
 
+    @its_classes(certified)
     @keeping
     def __call__(self, logits: Logits) -> Logits:
         """Return log p of the mixture."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from calibrant import catalog
 from calibrant._folds import Fit
+from calibrant._masks import without_masks
 from calibrant._solve import Certificate, Status
 from calibrant.calibrators._apply import moved
 from calibrant.metrics import nll
@@ -54,7 +55,7 @@ def fits(method: Callable[Concatenate[Any, Predictions, P], C]) -> Callable[...,
     """Make a fit to predictions one to predictions, or to logits with labels and, if there are any, weights.
 
     Hyperparameters are keywords, checked by name, type and range; `warm_start` is a fit to begin from, where there is
-    such a thing. Examples of weight 0 are left out here, once for all.
+    such a thing. Examples of weight 0 are left out, and masks become -inf (`_masks`), here, once for all.
     """
 
     @wraps(method)
@@ -64,6 +65,7 @@ def fits(method: Callable[Concatenate[Any, Predictions, P], C]) -> Callable[...,
             begin = {key: settings.pop(key) for key in ("warm_start",) if key in settings}
             if given.weights is not None and not bool((given.weights > 0).all()):
                 p = given[given.weights > 0]
+            p = without_masks(p)
             fitted = method(cls, p, **begin, **catalog.checked(method, settings, cls.__name__))  # pyright: ignore
             fitted = fitted if given.logits.device.type == "cpu" else moved(fitted, "cpu")
             return fitted if p is given else _fitted_on(fitted, given)
@@ -161,6 +163,12 @@ def certify(
         classes=p.logits.shape[1],
     )
     return replace(apply, certificate=certificate)
+
+
+def status_of(fitted: Any) -> Status:
+    """Return how the fit of a calibrator ended, "closed form" if it has no certificate."""
+    certificate = getattr(fitted, "certificate", None)
+    return "closed form" if certificate is None else certificate.status
 
 
 ROUNDING = 1e-9  # by which rounding may leave a map worse than the identity

@@ -10,7 +10,7 @@ import torch
 
 from calibrant import theory
 from calibrant._solve import Certificate
-from calibrant.calibrators._apply import keeping
+from calibrant.calibrators._apply import certified, its_classes, keeping
 from calibrant.calibrators._fit import certify, fits
 from calibrant.calibrators._grid import Best
 from calibrant.calibrators._grid import search as search_grid
@@ -35,8 +35,7 @@ class FocalMap:
     r"""The focal calibration map, $p_j \propto q_j / g(q_j, \gamma)$ (Komisarenko & Kull 2024, eq. 1).
 
     What turns the minimizer of focal loss with this gamma into the true probabilities, before any validation data
-    are seen. Keeps every prediction; sharpens for gamma > 0; the identity at gamma = 0. Goes to any
-    number of classes. See `theory.focal_map`.
+    are seen. Keeps every prediction; sharpens for gamma > 0; the identity at gamma = 0. See `theory.focal_map`.
 
     >>> FocalMap(2.0)(torch.tensor([[0.626614827, 0.373385173]]).log()).exp()
     tensor([[0.8000, 0.2000]])
@@ -53,6 +52,7 @@ class FocalMap:
         """Take gamma as given, most often the one trained with; only the certificate looks at the data."""
         return certify(cls(gamma), p, "closed form", criterion="nll")
 
+    @its_classes(certified)
     @keeping
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
@@ -64,7 +64,7 @@ class FocalMap:
 class FocalTemperature:
     r"""Focal temperature scaling (Komisarenko & Kull 2024, section 4.2): softmax(z / T), then the focal map.
 
-    Temperature scaling at gamma = 0. Keeps every prediction. Goes to any number of classes. With two classes and
+    Temperature scaling at gamma = 0. Keeps every prediction. With two classes and
     gamma >= 0 it is within 0.0012 of a temperature and adds nothing (with gamma = -0.5 within 0.014); with many classes
     it moves the top probability against the others.
 
@@ -99,9 +99,13 @@ class FocalTemperature:
         best T for the smallest and for the largest gamma, then m points on the straight line between the two. A given
         `gamma` leaves only the temperature to be found (as in their Figure 8).
 
-        Raises `InputError` for an unknown grid, temperatures not above 0, and gammas not above -1 or above 1000.
+        Raises `InputError` for an unknown grid, a gamma that a given grid does not have, temperatures not above 0,
+        and gammas not above -1 or above 1000.
         """
         gammas, ts = _lists(grid)
+        if gamma is not None and not isinstance(grid, str) and gamma not in gammas:
+            message = f"expected gamma={gamma:g} among the gammas of the grid, got {gammas[:5]}; leave one out"
+            raise InputError(message, code="conflicting_settings")
         gammas = gammas if gamma is None else [gamma]
         found = search_grid(p, criterion, [(gammas, ts)]) if search == "full" else _on_line(p, criterion, gammas, ts)
         t, best_gamma = torch.tensor([found.temperature, found.gamma], dtype=torch.float64)
@@ -111,6 +115,7 @@ class FocalTemperature:
         status = "at bound" if on_edge else "grid"
         return certify(cls(t, best_gamma), p, status, criterion=criterion, iterations=passes)
 
+    @its_classes(certified)
     @keeping
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""

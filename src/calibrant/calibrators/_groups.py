@@ -96,7 +96,8 @@ class GroupCalibrated:
     def by_group(self, logits: Logits, groups: Tensor, names: tuple[str, ...]) -> Logits:
         """Map rows, each with the index of its group's name."""
         if logits.shape[1] != self.biases.shape[1]:
-            raise InputError(f"GroupCalibrated was fitted on {self.biases.shape[1]} classes, got {logits.shape[1]}")
+            known, got = self.biases.shape[1], logits.shape[1]
+            raise InputError(f"GroupCalibrated was fitted on {known} classes, got logits of {got}", code="num_classes")
         place = {name: i for i, name in enumerate(self.names)}
         at = torch.tensor([place.get(name, len(place)) for name in names], device=logits.device)[groups]
         slopes = torch.cat([self.slopes, self.slopes.new_ones(1)]).to(logits.device)

@@ -7,10 +7,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from calibrant._solve import Certificate, mixture
+from calibrant._solve import Certificate, mixture, worst_status
 from calibrant.calibrators._affine import BiasCorrectedTemperature
 from calibrant.calibrators._apply import classes_of, its_classes
-from calibrant.calibrators._fit import certify, fits, fitting
+from calibrant.calibrators._fit import certify, fits, fitting, status_of
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions, load_unlabeled
 from calibrant.predictions import unlabeled as entered
@@ -49,21 +49,28 @@ class PriorShift:
         p: Predictions,
         *,
         calibrator: str = "Auto",
-        prior: Literal["uniform"] | tuple[float, ...] = "uniform",
+        prior: Literal["uniform"] | tuple[float, ...] | None = None,
         unlabeled: str | Path | Tensor | Predictions | None = None,
     ) -> "PriorShift":
         """Fit a calibrator by name, and take it to other class shares.
 
-        `prior`: all classes alike, or one number per class (they are divided by their sum). `unlabeled`: instead of it,
+        `prior`: "uniform" (the default), or one number per class (they are divided by their sum). `unlabeled`: instead,
         examples to estimate the shares from: logits (n, k), predictions or the path of a file of them, whose labels,
         if it has any, are not looked at.
 
-        Raises `InputError` where a class has no share.
+        Raises `InputError` where a class has no share, and for both `prior` and `unlabeled`.
         """
+        if prior is not None and unlabeled is not None:
+            message = "PriorShift takes a prior or unlabeled examples to estimate it from, got both; leave one out"
+            raise InputError(message, code="conflicting_settings")
         old = _shares(p)
-        new = _given(prior, p.k) if unlabeled is None else _estimated(p.double(), old, _examples(unlabeled, p))
+        new = (
+            _given(prior or "uniform", p.k)
+            if unlabeled is None
+            else _estimated(p.double(), old, _examples(unlabeled, p))
+        )
         inner = fitting(CALIBRATORS.method(calibrator))(p)
-        return certify(cls(inner, (new / old).log()), p, "closed form")
+        return certify(cls(inner, (new / old).log()), p, worst_status("closed form", status_of(inner)))
 
     @its_classes(lambda self: classes_of(self.calibrator) or len(self.shift))
     def __call__(self, logits: Logits) -> Logits:

@@ -13,7 +13,7 @@ from torch import Tensor
 from calibrant._fast import kernels
 from calibrant._softmax import LOG2_E, is_predicted
 from calibrant._solve import Certificate, Curve, Root, Status, increasing_root, summed
-from calibrant.calibrators._apply import keeping
+from calibrant.calibrators._apply import certified, its_classes, keeping
 from calibrant.calibrators._fit import certify, fits, honest
 from calibrant.calibrators._grid import search
 from calibrant.catalog import CALIBRATORS
@@ -49,7 +49,9 @@ class Identity:
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Temperature:
-    r"""Temperature scaling, $z / T$ (Guo et al. 2017, eq. 9). Keeps every prediction. Goes to any number of classes.
+    r"""Temperature scaling, $z / T$ (Guo et al. 2017, eq. 9). Keeps every prediction.
+
+    A fitted one is for as many classes as it was fitted on, one made by hand for any number.
 
     >>> Temperature(torch.tensor(2.0))(torch.tensor([[4.0, 0.0]]))
     tensor([[2., 0.]])
@@ -60,18 +62,19 @@ class Temperature:
 
     @classmethod
     @fits
-    def fit(cls, p: Predictions, *, criterion: str = "nll", grid: str | Sequence[float] = "mukhoti") -> "Temperature":
+    def fit(cls, p: Predictions, *, criterion: str = "nll", grid: str | Sequence[float] | None = None) -> "Temperature":
         """Find T on validation predictions.
 
-        `criterion="nll"` is solved exactly: the NLL is convex in 1/T, so Halley's method in log(1/T) ends at its one
-        minimum, in 2 to 8 passes; the certificate says "separable" (every example already right, T -> 0) or "at
-        bound" (worse than uniform, T -> infinity) where there is none. Any other criterion is the text of a metric,
-        such as "ece" or "adaptive_ece(edges='mukhoti')", and takes the first strict minimum over `grid`: a sequence
-        of temperatures, or the search of a paper by name: "mukhoti", "wang", "komisarenko", "komisarenko_code".
+        `criterion="nll"` without a grid is solved exactly: the NLL is convex in 1/T, so Halley's method in log(1/T)
+        ends at its one minimum, in 2 to 8 passes; the certificate says "separable" (every example already right,
+        T -> 0) or "at bound" (worse than uniform, T -> infinity) where there is none. Any other criterion is the text
+        of a metric, such as "ece" or "adaptive_ece(edges='mukhoti')". It, and "nll" with a grid, takes the first
+        strict minimum over `grid`: a sequence of temperatures, or the search of a paper by name: "mukhoti" (the
+        default), "wang", "komisarenko", "komisarenko_code".
         """
-        if criterion == "nll":
+        if criterion == "nll" and grid is None:
             return cls._by_nll(p)
-        ts = temperatures(grid)
+        ts = temperatures("mukhoti" if grid is None else grid)
         t = search(p, criterion, [((0.0,), ts)]).temperature
         status = "at bound" if t in (min(ts), max(ts)) else "grid"
         fitted = cls(torch.tensor(t, dtype=torch.float64))
@@ -100,6 +103,7 @@ class Temperature:
         )
         return cls(torch.tensor(found.temperature, dtype=torch.float64), certificate)
 
+    @its_classes(certified)
     @keeping
     def __call__(self, logits: Logits) -> Logits:
         """Return z / T."""
@@ -215,14 +219,19 @@ def of_possible(p: Predictions) -> Predictions:
 
 
 def _spread(p: Predictions) -> float:
-    """Return the root mean square distance of a finite logit from the top one of its row."""
+    """Return the median positive distance of a finite logit from the top one of its row; a few outliers cannot own it.
+
+    Weights count as copies. Returns 1 if there are no such distances.
+    """
     z = p.logits.double()
-    gap = z - z.amax(-1, keepdim=True)
-    possible = ~gap.isneginf()
-    square = gap.nan_to_num_(neginf=0.0).square_()
-    if p.weights is not None:
-        square, possible = square * p.weights[:, None], possible * p.weights[:, None]
-    return float((square.sum() / possible.sum()).sqrt()) or 1.0
+    gap = z.amax(-1, keepdim=True) - z
+    positive = (gap > 0) & gap.isfinite()
+    weights = torch.ones_like(gap) if p.weights is None else p.weights[:, None].expand_as(gap)
+    values, order = gap[positive].sort()
+    if not len(values):
+        return 1.0
+    total = weights[positive][order].cumsum(0)
+    return float(values[torch.searchsorted(total, total[-1] / 2)])
 
 
 def _nll_along(p: Predictions, b: float, dtype: torch.dtype) -> Along:

@@ -13,7 +13,7 @@ from calibrant._folds import cross_fitted, units
 from calibrant._softmax import LOG2_E
 from calibrant._solve import Certificate, summed
 from calibrant.calibrators._affine import EXACT, Affine, affine, fit_affine, narrow_enough, shrinkage
-from calibrant.calibrators._apply import its_classes, keeping
+from calibrant.calibrators._apply import certified, its_classes, keeping
 from calibrant.calibrators._fit import Solution, fits
 from calibrant.calibrators._scaling import Found, nll_temperature, of_possible
 from calibrant.catalog import CALIBRATORS
@@ -40,7 +40,7 @@ class SmoothedTemperature:
 
     p = softmax(z / T), with the T of least NLL on n examples (ts-mix of probmetrics). Keeps every prediction, and no
     error costs more than $\log(k (n+1))$: where every example was right, T -> 0 and this adds 1/k to the count of
-    every class, as Krichevsky & Trofimov (1981) do for two. Goes to any number of classes.
+    every class, as Krichevsky & Trofimov (1981) do for two.
 
     >>> one = torch.ones((), dtype=torch.float64)
     >>> SmoothedTemperature(one, one)(torch.tensor([[0.0, -torch.inf]])).exp()
@@ -61,6 +61,7 @@ class SmoothedTemperature:
         """
         return smoothed_temperature(Scaled(p), robust=robust).certified(p)
 
+    @its_classes(certified)
     @keeping
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
@@ -268,14 +269,14 @@ def _fit(
     """Fit, and put a temperature on top if asked."""
     found = find(Scaled(p), guess, robust=robust)
     if refit_temperature:
-        found = replace(found, map=replace(found.map, final=_out_of_fold_temperature(found.map, p)))
+        found = replace(found, map=replace(found.map, final=_out_of_fold_temperature(found.map, p, robust)))
     return found.certified(p)
 
 
-def _out_of_fold_temperature(start: Any, p: Predictions) -> Tensor:
+def _out_of_fold_temperature(start: Any, p: Predictions, robust: bool) -> Tensor:
     """Find the temperature that the map still needs on examples it was not fitted on."""
     if units(p) < 2:
         return _number(1.0)
-    fit = partial(type(start).fit, warm_start=start)
+    fit = partial(type(start).fit, warm_start=start, robust=robust)
     found = nll_temperature(cross_fitted(fit, p.double(), folds=min(5, units(p))))
     return _number(found.temperature if found.status == "converged" else 1.0)

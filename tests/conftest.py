@@ -1,3 +1,5 @@
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,14 @@ def shared() -> Path:
     if not (SHARED / "logits").is_dir():
         pytest.skip(f"real predictions and data sets are not at {SHARED}")
     return SHARED
+
+
+@pytest.fixture
+def closed_port() -> Iterator[str]:
+    """An address, HOST:PORT, that refuses connections: it is taken, and nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield "{}:{}".format(*taken.getsockname())
 
 
 @pytest.fixture(params=[2, 10])

@@ -190,7 +190,7 @@ def test_the_next_piece_is_read_while_one_is_worked_on_and_fails_when_it_is_due(
     monkeypatch.setattr(io, "pieces_of", lambda *_, **__: io.Pieces(6, 3, piece))
     pieces = Predictions.load_pieces("any.npy", rows=2)
     assert len(next(pieces)) == 2
-    assert started.wait(10)  # nobody has asked for it yet
+    assert started.wait(60)  # nobody has asked for it yet
     assert len(next(pieces)) == 2
     with pytest.raises(InputError, match=r"any\.npy: .*the disk is gone"):
         next(pieces)
@@ -198,14 +198,18 @@ def test_the_next_piece_is_read_while_one_is_worked_on_and_fails_when_it_is_due(
 
 
 def test_pieces_that_nobody_wants_any_more_leave_no_thread(monkeypatch):
-    monkeypatch.setattr(
-        io, "pieces_of", lambda *_, **__: io.Pieces(6, 3, lambda rows: {"logits": np.zeros((2, 3)), "labels": [0, 1]})
-    )
-    before = threading.active_count()
+    readers = set[threading.Thread]()
+
+    def piece(_):
+        readers.add(threading.current_thread())
+        return {"logits": np.zeros((2, 3)), "labels": [0, 1]}
+
+    monkeypatch.setattr(io, "pieces_of", lambda *_, **__: io.Pieces(6, 3, piece))
     pieces = Predictions.load_pieces("any.npy", rows=2)
     next(pieces)
     pieces.close()
-    assert threading.active_count() == before
+    assert len(readers) == 1
+    assert not readers.pop().is_alive()
 
 
 def test_weights_probs_and_positions_of_files(tmp_path):

@@ -30,7 +30,7 @@ def visit(file: Path, folder: Path, *flags: str) -> Visit:
     log = folder / "net.json"
     command = [BROWSER, *FLAGS, *flags, f"--user-data-dir={folder}/user", f"--log-net-log={log}"]
     command += ["--enable-logging=stderr", "--dump-dom", file.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     asked = [event.get("params", {}) for event in json.loads(log.read_text())["events"]]
     requests = [p["url"] for p in asked if "url" in p and p.get("initiator", "not an origin") != "not an origin"]
     console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]

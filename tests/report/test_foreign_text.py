@@ -131,7 +131,7 @@ def test_nothing_of_it_runs_in_a_browser(tmp_path):
     path.write_text("".join(pages), encoding="utf-8")  # without our own script, under whose hash all else is refused
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={tmp_path}/user"]
     command = [BROWSER, *flags, "--virtual-time-budget=2000", "--dump-dom", path.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     assert "<title>run</title>" not in done.stdout
     assert set(re.findall("<script.*?>", done.stdout)) == {'<script type="application/json">'}
 

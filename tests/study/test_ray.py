@@ -81,7 +81,7 @@ def test_a_cluster_that_does_not_start_is_told_of(tmp_path, monkeypatch):
         list(Ray()(lambda run: iter(()), [], Store(tmp_path)))
 
 
-def test_a_cluster_that_is_not_there_is_told_of(tmp_path):
+def test_a_cluster_that_is_not_there_is_told_of(tmp_path, closed_port):
     pytest.importorskip("ray", reason="ray is not installed")
-    with pytest.raises(InputError, match=r"no Ray cluster answers at 127\.0\.0\.1:9: Connection refused"):
-        list(Ray("127.0.0.1:9")(lambda run: iter(()), [], Store(tmp_path)))
+    with pytest.raises(InputError, match=f"no Ray cluster answers at {closed_port}: Connection refused"):
+        list(Ray(closed_port)(lambda run: iter(()), [], Store(tmp_path)))

@@ -1,5 +1,6 @@
 """Real processes, really killed: the study goes on, nothing finished is lost or done again."""
 
+import re
 import resource
 import shutil
 import signal
@@ -36,10 +37,8 @@ def test_killed_again_and_again_it_ends_the_same(tiny, tmp_path, untouched, halt
         known = len(done(folder))
         halt(known + 2)  # so that three times there is somebody to kill
         process = start(tiny, folder)
-        deadline = time.monotonic() + 120
-        while len(done(folder)) == known and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.005)  # until one more run is finished, then somewhere in the next
-        time.sleep(pause)
+        wait(lambda known=known, process=process: len(done(folder)) > known or process.poll() is not None)
+        time.sleep(pause)  # somewhere in the next run
         process.send_signal(signal.SIGKILL)
         process.communicate()
         kills += process.returncode == -signal.SIGKILL
@@ -126,12 +125,12 @@ def test_what_is_stored_can_be_seen_and_measured_again(tiny, tmp_path):
 
     dry = calibrant("run", "--dry-run").stdout
     assert "resnet8(channels=1, width=4) on digits(train=60, val=100): 60 examples, 4,934 parameters" in dry
-    assert "an epoch takes less than a minute" in dry
-    assert "8 of 8 runs to train, less than a minute, estimated from single batches" in dry
+    assert "an epoch takes " in dry
+    assert re.search("8 of 8 runs to train, .*, estimated from single batches", dry)
     assert calibrant("run", "--only", "focal").returncode == 0
     text = calibrant("status").stdout
     assert (text.count("done "), text.count("missing ")) == (4, 4)
-    assert "4 of 8 runs to train, less than a minute" in text
+    assert "4 of 8 runs to train, " in text
     again = calibrant("measure", "-c", "Identity", "-m", "mce")
     assert again.returncode == 0, again.stderr
     assert "mce (%)" in again.stdout

@@ -34,7 +34,7 @@ from calibrant.study.rows import rows
 RECIPE = Recipe(epochs=3, batch_size=20, milestones=())
 DATA, NETWORK = "blobs(train=40, val=20, test=20)", "mlp(features=2, hidden=())"
 WAYS = signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP
-PATIENCE = 120.0  # seconds after which who has not ended is stuck
+PATIENCE = 600.0  # seconds after which who has not ended is stuck
 AGAIN = 4  # of so many damaged runs, one is trained again
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["torture.stores", "calibrant.study.train", "filelock", "polars", "scipy.optimize"])

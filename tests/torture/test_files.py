@@ -29,7 +29,7 @@ FORMATS = [".npz", ".npy", ".safetensors", ".pt", ".csv", ".parquet"]
 FILES, SEALED = 5000, 1000
 CHEAP = {"Auto": "Auto(folds=2)", "Chain": "Chain(first='Temperature', second='Vector')"}
 CHEAP |= {"PriorShift": "PriorShift(calibrator='Vector')", "GroupCalibrated": "GroupCalibrated(calibrator='Vector')"}
-LONGEST = 60  # seconds, after which something is stuck
+LONGEST = 300  # seconds, after which something is stuck
 PRINTED = 5  # failures
 
 

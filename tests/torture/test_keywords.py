@@ -17,7 +17,7 @@ from calibrant.catalog import REGISTRIES, hyperparameters, spell
 WORDS = ("average", "correct", "equal-mass", "", "0.5", "<script>", "None")
 NUMBERS = (math.nan, math.inf, -math.inf, -1, 0, -1e-300, 1e-300, 0.5, 1.5, 2, 7, 1e9, 1e308, 2**31, 2**63, 10**400)
 OTHERS = (None, True, False, (), (0.0,), (1, 2), (-1.0, 1.0), (math.nan, 1.0), ("a",), b"x", 1j, {}, {"a": 1}, [[]])
-SECONDS = 20
+SECONDS = 300
 
 
 def data(k: int = 3) -> Predictions:

@@ -105,6 +105,14 @@ def test_one_file_is_cross_fitted_on_request(files):
     assert "Cross-fitted in 4 folds" in " ".join(done.stdout.split())
 
 
+def test_one_file_is_cross_fitted_in_five_folds_by_default(files, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["calibrant", "assess", str(files[0]), "-c", "Identity", "-c", "Temperature"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert "Cross-fitted in 5 folds" in " ".join(capsys.readouterr().out.split())
+
+
 def test_measure_is_the_function_s_table(files, tmp_path):
     done = calibrant("measure", files[1], "-m", "mce", "--html", tmp_path / "m.html", "--json", tmp_path / "m.json")
     assert done.returncode == 0, done.stderr
@@ -271,7 +279,7 @@ def test_what_help_calls_the_default_is_the_default():
 
 
 def test_refusals_reach_the_shell(files):
-    done = calibrant("assess", files[0])
+    done = calibrant("assess", files[0], "--cv", 5000)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
@@ -319,7 +327,6 @@ def _inputs(folder):
         ("assess good.npz none.npz", "no such file"),
         ("assess good.npz wide.npz", "the same classes, got 3 and 6"),
         ("assess good.npz good.npz", "fitting and judging on the same data is refused"),
-        ("assess good.npz", "--cv 5"),
         ("assess good.npz --cv 100", "folds must lie in 2 .. 20"),
         ("assess good.npz other.npz -c Temprature", "did you mean 'Temperature'?"),
         ("assess good.npz other.npz -c Temperature(grd=1)", "Temperature has no 'grd'; it has criterion"),

@@ -131,7 +131,7 @@ def test_a_score_is_of_the_class_it_is_named_after(columns):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"label": FRAUD, "prob": SCORE}, "cannot tell which class the one score is of"),
+        ({"label": FRAUD, "prob": SCORE}, "the single score is the probability of"),
         ({"label": [True, False] * 2, "prob_dog": SCORE, "prob_cat": 1 - SCORE}, "labels are true or false, but"),
         ({"label": [0, 1, 0, 1], "prob_1": SCORE, "prob_2": 1 - SCORE}, "labels '0' are no classes; there are"),
         ({"label": ["0", "1"] * 2, "prob_0": ["x", "0.5"] * 2, "prob_1": SCORE}, "2 entries are none, such as 'x'"),
@@ -145,14 +145,14 @@ def test_what_cannot_be_told_is_no_guess(columns, message):
 
 
 def test_texts_for_arrays():
-    with pytest.raises(InputError, match="cannot tell which class"):
+    with pytest.raises(InputError) as caught:
         Predictions.from_probs(SCORE, FRAUD)
+    assert caught.value.code == "ambiguous_positive"
     named = Predictions.from_probs(SCORE, FRAUD, class_names=["legit", "fraud"])
     assert named.labels.tolist() == [1, 0, 1, 0]
     z = np.log(SCORE / (1 - SCORE))
     assert Predictions.from_binary_logits(z, FRAUD, class_names=["legit", "fraud"]).labels.tolist() == [1, 0, 1, 0]
-    with pytest.raises(InputError, match="are numbers as texts"):  # "10" before "2"
-        Predictions(np.zeros((11, 11)), [str(i) for i in range(11)])
+    assert Predictions(np.zeros((11, 11)), [str(i) for i in range(11)]).labels.tolist() == list(range(11))
 
 
 @pytest.mark.parametrize("kind", [polars.Decimal(10, 6), polars.Float32, polars.String])
@@ -207,3 +207,69 @@ def test_the_names_are_in_the_file(file):
 
     with safe_open(file, "pt") as opened:
         assert tuple(json.loads(opened.metadata()["class_names"])) == NAMES
+
+
+# Labels and class names that are numbers
+
+
+@pytest.mark.parametrize("labels", [np.array([2.0, 3.0, 1.0, 4.0]), ["2", "3", "1", "4"], ["2.0", "3.0", "1.0", "4"]])
+def test_labels_match_numeric_class_names_by_value(labels):
+    assert Predictions(np.eye(4), labels, class_names=("4.0", "2.0", "3.0", "1.0")).labels.tolist() == [1, 2, 3, 0]
+
+
+def test_labels_that_may_be_positions_or_names_are_refused():
+    with pytest.raises(InputError) as caught:
+        Predictions(np.eye(3), [1, 2, 0], class_names=("1", "2", "0"))
+    assert caught.value.code == "ambiguous_labels"
+    assert Predictions(np.eye(3), torch.tensor([1, 2, 0]), class_names=("1", "2", "0")).labels.tolist() == [1, 2, 0]
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("names", [("1.0", "2.0", "0.0"), ("2", "0", "1"), ("-1", "1", "0"), ("10", "9", "1e3")])
+def test_numeric_class_names_survive_a_file(tmp_path, suffix, names):
+    p = Predictions(LOGITS, torch.tensor(Y), class_names=names)
+    p.save(tmp_path / f"a{suffix}")
+    back = Predictions.load(tmp_path / f"a{suffix}")
+    assert back.log_likelihood.numpy() == pytest.approx(p.log_likelihood.numpy())
+
+
+def test_signs_are_two_classes_and_never_ignored_positions():
+    for enter, scores in ((Predictions.from_probs, SCORE), (Predictions.from_binary_logits, SCORE - 0.5)):
+        assert enter(scores, [1, -1, 1, -1]).labels.tolist() == [1, 0, 1, 0]
+    assert Predictions(np.stack([0 * SCORE, SCORE], 1), [1, -1, 1, -1]).labels.tolist() == [1, 0, 1, 0]
+    ignored = Predictions.from_probs(SCORE, [1, -1, 1, -1], ignore_index=-1)
+    assert ignored.labels.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("digit", ["²", "٣", "９"])
+def test_digits_beyond_ascii_are_names(digit, tmp_path):
+    names = (digit, "a")
+    p = Predictions(LOGITS[:4, :2], [digit, "a", "a", digit], class_names=names)
+    assert p.labels.tolist() == [0, 1, 1, 0]
+    p.save(tmp_path / "a.csv")
+    assert Predictions.load(tmp_path / "a.csv").class_names == names
+    assert Predictions(LOGITS[:2, :2], [digit, "a"]).k == 2
+    columns = {f"prob_{digit}": [0.9, 0.1], "prob_" + "9" * 5000: [0.1, 0.9]}
+    assert Predictions.from_table({"label": [digit, "9" * 5000], **columns}).labels.tolist() == [0, 1]
+
+
+def test_words_for_numbered_columns_are_noted_with_their_columns():
+    p = Predictions(LOGITS[:2, :2], ["malignant", "benign"])
+    (note,) = p.notes
+    assert "benign is column 0" in note
+    assert "malignant is column 1" in note
+
+
+@pytest.mark.parametrize("labels", [np.array(["2024-01-01", "2024-01-02"], "datetime64[D]")])
+def test_dates_are_no_labels(labels):
+    with pytest.raises(InputError) as caught:
+        Predictions(LOGITS[:2, :2], labels)
+    assert caught.value.code == "label_kind"
+
+
+def test_class_names_match_but_for_case_and_blanks():
+    p = Predictions(LOGITS[:3], ["Cat", "new york", "DOG"], class_names=["cat", "dog", "New_York"])
+    assert p.labels.tolist() == [0, 2, 1]
+    with pytest.raises(InputError) as caught:
+        Predictions(LOGITS[:3], ["Cat", "cat", "x"], class_names=["CAT", "dog", "x"])
+    assert caught.value.code == "unknown_label"

@@ -190,7 +190,7 @@ def _bad_files(folder):
         ("alone_logits.npy", "expected 'labels'"),
         ("no_labels.safetensors", "expected 'labels'"),
         ("code.pt", "not a readable .pt file"),
-        ("gap.csv", "expected columns logit_0 .. logit_1"),
+        ("gap.csv", "expected a column of every class"),
         ("words.csv", "column 'logit_0' must hold numbers"),
     ],
 )

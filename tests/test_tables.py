@@ -127,7 +127,12 @@ CASES = (
     Case("many.csv", {"label": Y, **by_class("proba_", PROBS), "text": ["x"] * N}, three),
     Case("said.csv", {"answer": Y, **by_class("score.", PROBS)}, three, {"label": "answer", "probs": "score."}),
     Case("bare.csv", {"y": NAMES[Y], **by_class("", PROBS, NAMES)}, named, {"probs": list(NAMES)}),
-    Case("weights.csv", {"label": Y, **PROB, "sample_weight": W}, lambda: Predictions.from_probs(PROBS, Y, W)),
+    Case(
+        "weights.csv",
+        {"label": Y, **PROB, "sample_weight": W},
+        lambda: Predictions.from_probs(PROBS, Y, W),
+        {"weight": "sample_weight"},
+    ),
     Case("groups.csv", {"label": Y, **PROB, "site": GROUPS}, three, {"group": "site"}),
     # labels
     Case("words.csv", {"label": NAMES[Y], **by_class("prob_", PROBS, NAMES)}, named),
@@ -159,7 +164,7 @@ CASES = (
         stated,
         {"confidence": "verbal"},
     ),
-    Case("graded.csv", {"conf": C, "label": HIT}, stated),
+    Case("graded.csv", {"conf": C, "label": HIT}, stated, {"correct": "label"}),
     # several labels per example
     Case(
         "tags.parquet",
@@ -174,14 +179,15 @@ CASES = (
     ),
     # what cannot be known
     Case("none.csv", {"a": Y, "b": C}, "expected a column of labels with probabilities"),
-    Case("bare_unsaid.csv", {"label": NAMES[Y], **by_class("", PROBS, NAMES)}, "then --probs cat,dog,emu"),
+    Case("bare_unsaid.csv", {"label": NAMES[Y], **by_class("", PROBS, NAMES)}, named),
     Case("both.csv", {"label": Y, **PROB, **LOGIT}, "say which: probs= or logits="),
-    Case("hole.csv", {"label": Y, "prob_0": C, "prob_2": 1 - C}, "expected columns prob_0 .. prob_1"),
-    Case("two_labels.csv", {"y_true": Y, "target": Y, **PROB}, "say which: label="),
+    Case("hole.csv", {"label": Y, "prob_0": C, "prob_2": 1 - C}, "labels '1' are no classes"),
+    Case("two_labels.csv", {"y_true": Y, "target": Y[::-1], **PROB}, "could each be the label"),
+    Case("same_labels.csv", {"y_true": Y, "target": NAMES[Y], **PROB}, three),
     Case("missing.csv", {"label": Y, **PROB, "prob_1": [None, *PROBS[1:, 1]]}, "leave such rows out with drop=True"),
-    Case("percent.csv", {"confidence": 100 * C, "correct": HIT}, "are they percentages? then divide by 100"),
+    Case("percent.csv", {"confidence": 100 * C, "correct": HIT}, "are they percentages? Try percent=True"),
     Case("unknown_word.csv", {"label": ["fox"] * N, **by_class("prob_", PROBS, NAMES)}, "labels 'fox' are no classes"),
-    Case("no_label.csv", {**PROB}, "expected 'labels' and either"),
+    Case("no_label.csv", {**PROB}, "expected a column of true labels"),
     Case("typo.csv", {"label": Y, **PROB}, "no column 'labl' for label", {"label": "labl"}),
     Case(
         "unnormalized.csv", {"label": Y, **by_class("prob_", 2 * PROBS)}, "rows of probs must be non-negative and sum"
@@ -248,20 +254,21 @@ def test_frames_of_all_kinds_are_tables():
 def test_what_was_taken_and_what_was_not_is_told_once():
     frame = {"y_true": Y, **PROB, "uid": range(N), "text": ["x"] * N}
     (note,) = Predictions.from_table(frame).notes
-    assert (
-        note == "columns: label from 'y_true', probs from 'prob_0', 'prob_1', 'prob_2', id from 'uid'; not used: 'text'"
-    )
-    assert Predictions.from_table({"label": Y, **PROB}).notes == ()
+    roles = "label from 'y_true', probs from 'prob_0', 'prob_1', 'prob_2', id from 'uid'; not used: 'text'"
+    assert note == f"read {N} rows: {roles}"
+    assert len(Predictions.from_table({"label": Y, **PROB}).notes) == 1
 
 
 def test_rows_with_missing_values_are_left_out_and_counted():
-    frame = {"confidence": [0.5, None, 1.2, float("nan"), 0.9], "correct": [1, 1, 0, 0, None]}
+    frame = {"confidence": [0.5, None, 1.2, float("nan"), 0.9, *[0.7] * 5], "correct": [1, 1, 0, 0, None, *[1] * 5]}
     p = Predictions.from_table(frame, drop=True)
-    assert len(p) == 1
-    assert "left out 3 rows in which 'confidence' is missing or outside [0, 1]" in p.notes
-    assert "left out 1 rows in which 'correct' is missing" in p.notes
-    with pytest.raises(InputError, match="no rows are left"):
-        Predictions.from_table({"confidence": [None, 2.0], "correct": [1, 1]}, drop=True)
+    assert len(p) == 6
+    (note,) = p.notes
+    assert "left out 3 rows in which 'confidence' is missing or outside [0, 1]" in note
+    assert "left out 1 rows in which 'correct' is missing" in note
+    with pytest.raises(InputError) as caught:
+        Predictions.from_table({"confidence": [None, 1.2], "correct": [1, 1]}, drop=True)
+    assert caught.value.code == "drop_most"
 
 
 def test_rounding_is_told_and_no_excuse_for_more():

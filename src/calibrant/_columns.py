@@ -1,35 +1,96 @@
-"""Which columns of a table are labels, probabilities, weights, groups: found by name, or as was said."""
+"""Find which columns of a table may play which role, by their names or as given."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from calibrant._door import some
+from calibrant._text import plain_number
 from calibrant.types import InputError
 
-SINGLE = {  # the names by which a column of this role is known
+SINGLE = {  # names of columns by role, compared by letters and digits alone
     "label": (
-        *("label", "labels", "y_true", "y", "target", "targets", "true_label", "true_class", "ground_truth", "truth"),
-        *("gold", "actual", "class"),
+        *("label", "labels", "y_true", "true_label", "true_labels", "true_class", "label_true", "ground_truth"),
+        *("target", "targets", "y", "truth", "gold", "gold_label", "gt", "gt_label", "y_test", "actual_label"),
+        *("actual_class", "class_label", "class_true", "target_label", "true_y", "y_actual", "true_answer"),
     ),
-    "correct": ("correct", "is_correct", "correctness", "matched"),
-    "confidence": ("confidence", "confidences", "conf"),
-    "weight": ("weight", "weights", "sample_weight", "sample_weights"),
+    "predicted": (
+        *("y_pred", "pred", "preds", "prediction", "predictions", "predicted", "predicted_label", "pred_label"),
+        *("predicted_class", "pred_class", "prediction_label", "label_pred", "label_predicted", "predicted_labels"),
+        *("y_hat", "predict", "class_pred", "class_predicted", "y_predicted", "predicted_answer", "pred_answer"),
+        *("model_prediction", "guess", "pred_y", "top1"),
+    ),
+    "correct": (
+        *("correct", "is_correct", "was_correct", "correctness", "answer_correct", "answered_correctly", "matched"),
+        *("is_right", "was_right", "right", "is_match", "hit", "exact_match", "prediction_correct"),
+    ),
+    "confidence": (
+        *("confidence", "confidences", "conf", "confs", "confidence_score", "stated_confidence", "verbal_confidence"),
+        *("model_confidence", "pred_confidence", "pred_conf", "prediction_confidence", "predicted_confidence"),
+        *("max_prob", "prob_max", "max_probability", "max_proba", "top_prob", "top1_prob", "top_probability", "msp"),
+        *("prob_pred", "prob_predicted", "certainty", "conf_score", "answer_confidence", "max_softmax"),
+    ),
+    "weight": ("weight", "weights", "sample_weight", "sample_weights", "case_weight", "obs_weight"),
     "group": ("group", "groups"),
     "cluster": ("cluster", "clusters"),
     "id": ("id", "ids", "row_id", "example_id", "sample_id", "uid", "idx", "index"),
 }
+WEAK_LABELS = (  # taken where no other column is one of labels
+    *(
+        "class",
+        "actual",
+        "actuals",
+        "outcome",
+        "true",
+        "expected",
+        "expected_label",
+        "reference",
+        "observed",
+        "answer_key",
+    ),
+    *("gold_answer", "correct_answer", "category", "response", "event"),
+)
 WHOLE = {  # a list per row, or the one number of a binary classifier
-    "probs": ("probs", "prob", "probabilities", "probability", "proba", "y_prob", "y_proba", "y_score", "score", "p"),
-    "logits": ("logits", "logit", "margin", "decision_function", "log_odds"),
+    "probs": (
+        *("probs", "prob", "probabilities", "probability", "proba", "probas", "y_prob", "y_proba", "y_probs"),
+        *("y_score", "y_scores", "score", "scores", "p", "y_pred_proba", "y_pred_prob", "y_pred_probs", "pred_prob"),
+        *("pred_probs", "pred_proba", "pred_probability", "predicted_prob", "predicted_proba"),
+        *("predicted_probability", "predicted_probabilities", "prediction_probability", "prediction_prob", "p_hat"),
+        *("pred_score", "predicted_score", "prediction_score", "model_score", "risk", "risk_score", "predict_proba"),
+        *("class_probabilities", "class_probs", "softmax", "p_pred", "prob_score"),
+    ),
+    "logits": ("logits", "logit", "margin", "decision_function", "log_odds", "raw_logit", "raw_logits", "y_logit"),
 }
-PREFIXES = {
-    "probs": ("prob_", "probs_", "proba_", "probability_", "p_"),
-    "logits": ("logit_", "logits_", "z_"),
+PREFIXES = {  # what columns of one class each begin with
+    "probs": (
+        *("prob", "probs", "proba", "probas", "probability", "probabilities", "p", "y_prob", "y_proba", "y_probs"),
+        *("y_pred_proba", "y_pred_prob", "pred_prob", "pred_probs", "pred_proba", "predicted_prob", "softmax"),
+        *("predicted_proba", "predicted_probability", "prediction_prob", "class_prob", "p_class"),
+    ),
+    "logits": ("logit", "logits", "z", "y_logit", "raw_logit", "log_odds"),
+}
+WEAK_PREFIXES = (
+    "score",
+    "scores",
+    "y_score",
+    "confidence",
+    "conf",
+    "pred",
+    "y_pred",
+    "output",
+    "out",
+    "class",
+    "y_hat",
+)
+LETTERS = ("p", "z")  # prefixes that other things begin with as well
+NO_CLASSES = {  # ends of columns such as prob_max or p_value
+    *("max", "min", "sum", "pred", "predicted", "top", "top1", "entropy", "margin", "std", "mean", "var", "value"),
+    *("val", "values", "adj", "score", "threshold", "gap", "diff"),
 }
 OF_LABEL = ("label_", "target_", "y_", "y_true_", "true_")  # columns of several labels per example
 ROLES = (*SINGLE, *WHOLE)
-SHOWN = 10  # columns that are named one by one
+MAX_NAMED_COLUMNS = 10  # columns that are named one by one
 CALIBRATED = "calibrated_"  # stands before what is written of calibrated scores
 
 
@@ -51,6 +112,7 @@ class TableOptions:
     drop: bool = False
     na: tuple[str, ...] = ()
     encoding: str | None = None
+    ignore_index: int | None = None  # label of positions that are left out
 
     @classmethod
     def of(cls, given: "Mapping[str, Any] | TableOptions | None" = None) -> "TableOptions":
@@ -74,30 +136,33 @@ class TableOptions:
 OPTION_TYPES: dict[str, tuple[Any, str]] = {
     "positive": (str, "a name"),
     "labels_from": (int, "a whole number"),
-    "na": (tuple, "words"),
+    "ignore_index": (int, "a whole number"),
+    "na": (str, "words"),
     "encoding": (str, "a name"),
 }
 
 
 def _option_value(name: str, value: Any) -> Any:
     """Return the value of a reading option in its type; raises `InputError` where it has another."""
-    if name == "na":
-        value = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else value
-    elif name == "positive" and isinstance(value, int | float):
-        value = str(value)
+    if name == "na" and not isinstance(value, str):
+        words: tuple[Any, ...] = tuple(value) if isinstance(value, Iterable) else (value,)
+    else:
+        words = (value,)
+    if name == "positive" and isinstance(value, int | float):
+        words = (str(value),)
     kind, wanted = OPTION_TYPES.get(name, (bool, "True or False"))
-    whole = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-    if not whole or (name == "na" and not all(isinstance(word, str) for word in value)):
+    if any(not isinstance(word, kind) or (kind is not bool and isinstance(word, bool)) for word in words):
         raise InputError(f"expected {wanted} for {name}, got {value!r}", code="option_value")
-    return value
+    return words if name == "na" else words[0]
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which column is what."""
+    """The role of each column of a table."""
 
     label: str | None = None
     labels: tuple[str, ...] = ()  # of several labels per example, in the order of `scores`
+    predicted: str | None = None  # beside a confidence, without `correct`
     correct: str | None = None
     confidence: str | None = None
     weight: str | None = None
@@ -109,164 +174,163 @@ class Columns:
     names: tuple[str, ...] | None = None  # of the classes, where the columns carry them
     positive: str | None = None  # the class that the one column of scores is named after
     unused: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, columns: Sequence[str], options: TableOptions | None = None, nested: Iterable[str] = ()) -> "Columns":
-        """Find the role of each column by its name; `options` may give some, `nested` are those that hold lists.
-
-        Raises `InputError` where a given column is missing, or what is there is not enough.
-        """
-        roles: dict[str, Any] = dict((options or TableOptions()).columns)
-        for role, value in roles.items():
-            for name in [value] if isinstance(value, str) else value:
-                if name not in columns and not (role in PREFIXES and _starting(columns, name)):
-                    raise InputError(f"no column {name!r} for {role}; there are {some(columns)}")
-        used = {name for value in roles.values() for name in ([value] if isinstance(value, str) else value)}
-        free = [name for name in columns if name not in used]
-        for role, names in SINGLE.items():
-            if role not in roles and (name := _one_of(free, names, role)) is not None:
-                roles[role] = name
-                free.remove(name)
-        scores = _scores(columns, roles, free, set(nested))
-        prefix = next((roles[kind] for kind in WHOLE if isinstance(roles.get(kind), str)), "")
-        return _checked(columns, roles, scores, prefix)
+    given: frozenset[str] = frozenset()  # roles that the caller gave
+    notes: tuple[str, ...] = ()  # how columns with more than one reading were read
 
     @property
     def text(self) -> str:
-        """Say what was taken for what, and what was not used."""
+        """Return which column plays which role, and which have none."""
         parts = [f"{role} from {getattr(self, role)!r}" for role in SINGLE if getattr(self, role) is not None]
         if self.labels:
             parts.insert(0, f"labels from {some(self.labels)}")
         if self.scores:
-            parts.insert(1, f"{self.kind} from {some(self.scores)}")
-        return "; ".join([", ".join(parts), *([f"not used: {some(self.unused)}"] if self.unused else [])])
+            parts.insert(int(bool(self.labels or self.label)), f"{self.kind} from {some(self.scores)}")
+        unused = [f"not used: {some(self.unused)}"] if self.unused else []
+        return "; ".join([", ".join(parts), *self.notes, *unused])
 
     @property
-    def plain(self) -> bool:
-        """Whether all is as the library itself writes it: nothing needs to be said."""
-        own = {"label": ("label", "labels"), "weight": ("weight", "weights"), "group": ("group", "groups")}
-        own |= {"cluster": ("cluster", "clusters"), "correct": ("correct",), "confidence": ("confidence",)}
-        same = all(getattr(self, role) in (None, *names) for role, names in own.items())
-        return same and not self.unused and self.id is None and not self.labels
+    def used(self) -> list[str]:
+        """Return the columns that have a role."""
+        single = [getattr(self, role) for role in SINGLE]
+        return [name for name in (*single, *self.labels, *self.scores) if name is not None]
 
 
-def _scores(
-    columns: Sequence[str], roles: Mapping[str, Any], free: list[str], nested: set[str]
-) -> tuple[str, tuple[str, ...]]:
-    """Say what the scores are, and their columns; what was said goes first."""
-    said = [kind for kind in WHOLE if kind in roles]
-    if len(said) > 1:
-        raise InputError("give probs or logits, not both")
-    if said:
-        value = roles[said[0]]
-        if not isinstance(value, str):
-            return said[0], tuple(value)
-        return said[0], (value,) if value in columns else tuple(_starting(columns, value))
-    if "confidence" in roles and "correct" in roles and not _any_scores(free):
-        return "", ()
-    ways: list[tuple[str, tuple[str, ...]]] = []
-    for kind in WHOLE:
-        ways += [(kind, tuple(begun)) for prefix in PREFIXES[kind] if (begun := _starting(free, prefix))]
-        ways += [(kind, (name,)) for name in free if name.lower() in WHOLE[kind]]
-    lists = [way for way in ways if way[1][0] in nested]
-    many = [way for way in ways if len(way[1]) > 1] or lists or ways
-    if len(many) > 1:
-        shown = " or ".join(f"{kind} in {some(names)}" for kind, names in many)
-        raise InputError(f"found {shown}; say which: probs= or logits= (on the command line, --probs or --logits)")
-    return many[0] if many else ("", ())
+@dataclass(frozen=True)
+class ScoreColumns:
+    """Columns that hold scores by their names: one per class, one of lists, or one number of a binary classifier."""
+
+    kind: str  # probs or logits
+    columns: tuple[str, ...]
+    names: tuple[str, ...] = ()  # of the classes, one per column; none where the columns carry none
+    weak: bool = False  # the name alone does not tell that these are scores
 
 
-def _any_scores(free: Sequence[str]) -> bool:
-    return any(_starting(free, prefix) for prefixes in PREFIXES.values() for prefix in prefixes)
+def key_of(name: str) -> str:
+    """Return the letters and digits of a column's name in lower case, by which roles are found."""
+    return re.sub(r"[\W_]+", "", name).lower()
 
 
-def _checked(
-    columns: Sequence[str],
-    roles: Mapping[str, Any],
-    scores: tuple[str, tuple[str, ...]],
-    prefix: str,
-) -> Columns:
-    kind, names = scores
-    there: dict[str, Any] = {role: roles.get(role) for role in SINGLE}
-    if not kind and there["confidence"] is None:
-        free = [name for name in columns if name not in there.values()]
-        such = f"; {some(free)} hold probabilities? then --probs {','.join(free)}" if 1 < len(free) <= SHOWN else ""
-        raise InputError(
-            "expected a column of labels with probabilities (prob_0, prob_1, ... or prob_cat, ...), logits (logit_0, "
-            f"...) or a confidence with whether it was correct; got columns {some(columns)}. Say which is which: "
-            f"label=, probs=, logits=, confidence=, correct= (on the command line, --label and so on{such})"
-        )
-    if kind:
-        there |= {"confidence": None, "correct": None}
-    elif there["correct"] is None and there["label"] is not None:
-        there |= {"correct": there["label"], "label": None}
-    suffixes = _suffixes(names, prefix)
-    positive = _class_of(names[0], prefix) if len(names) == 1 else None
-    labels = _several(columns, names, suffixes) if there["label"] is None else ()
-    if suffixes is not None and not labels:
-        names, suffixes = _ordered(names, suffixes)
-    taken = {*names, *labels, *(value for value in there.values() if isinstance(value, str))}
-    if twice := [name for name in columns if name in taken and f"{name}_duplicated_0" in columns]:  # so polars says it
-        raise InputError(f"two columns are called {twice[0]!r}: rename one of them")
-    unused = tuple(name for name in columns if name not in taken)
-    there |= {"kind": kind, "scores": names, "names": suffixes, "positive": positive}
-    return Columns(**there, labels=labels, unused=unused)
+KEYS = {role: {key_of(name): None for name in names} for role, names in SINGLE.items()}
+WEAK_KEYS = {key_of(name): None for name in WEAK_LABELS}
+WHOLE_KEYS = {kind: {key_of(name) for name in names} for kind, names in WHOLE.items()}
 
 
-def _suffixes(names: tuple[str, ...], said: str) -> tuple[str, ...] | None:
-    """What the columns of classes are called after what they begin with."""
-    if len(names) < 2:
-        return None
-    common = next((prefix for prefix in _prefixes(said) if all(_after(name, prefix) for name in names)), "")
-    return tuple(name[len(common) :] for name in names)
+def is_index(name: str) -> bool:
+    """Whether a column is the index that pandas writes."""
+    return (
+        not name.strip()
+        or re.fullmatch(r"unnamed: \d+(\.\d+)?|level_\d+|__index_level_\d+__", name.lower()) is not None
+    )
 
 
-def _class_of(name: str, said: str) -> str | None:
-    """The class that a column is named after, as it stands or calibrated; None where its name is none of a class."""
-    whole = any(name.lower().removeprefix(CALIBRATED) in names for names in WHOLE.values())
-    return None if whole else next((after for prefix in _prefixes(said) if (after := _after(name, prefix))), None)
+def candidates(role: str, free: Iterable[str]) -> list[str]:
+    """Return the columns whose names tell a role, the usual name first."""
+    order = list(KEYS[role])
+    found = [name for name in free if key_of(name) in KEYS[role]]
+    return sorted(found, key=lambda name: order.index(key_of(name)))
 
 
-def _prefixes(said: str) -> list[str]:
-    """What columns of classes may begin with: as was said, or as is usual, calibrated or not."""
-    usual = [prefix for prefixes in PREFIXES.values() for prefix in prefixes]
-    return [prefix for prefix in (said, *usual, *(CALIBRATED + prefix for prefix in usual)) if prefix]
+def weak_labels(free: Iterable[str]) -> list[str]:
+    """Return the columns that may hold labels where no other does."""
+    return [name for name in free if key_of(name) in WEAK_KEYS]
 
 
-def _ordered(names: tuple[str, ...], suffixes: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """Numbered classes in the order of their numbers; those numbered 0 .. k-1 need no names."""
-    if not all(suffix.isdigit() for suffix in suffixes):
-        return names, suffixes
-    pairs = sorted(zip(suffixes, names, strict=True), key=lambda pair: int(pair[0]))
-    numbers = tuple(str(int(suffix)) for suffix, _ in pairs)
-    if numbers[0] == "0" and numbers[-1] != str(len(numbers) - 1):
-        common = names[0][: len(names[0]) - len(suffixes[0])]
-        raise InputError(f"expected columns {common}0 .. {common}{len(names) - 1}, got {some(sorted(names))}")
-    if len(set(numbers)) < len(numbers):
-        raise InputError(f"two columns are of one class: {some(names)}")
-    ordered = tuple(name for _, name in pairs)
-    return ordered, None if numbers == tuple(map(str, range(len(numbers)))) else numbers
+def single_scores(free: Sequence[str]) -> list[ScoreColumns]:
+    """Return the columns that may hold a list of scores per row, or a single score."""
+    found = [ScoreColumns(kind, (name,)) for kind in WHOLE for name in free if key_of(name) in WHOLE_KEYS[kind]]
+    known = {group.columns[0] for group in found}
+    for kind, prefixes in PREFIXES.items():
+        for prefix in prefixes:
+            group = [(name, after) for name in free if name not in known and (after := suffix_of(name, prefix))]
+            if len(group) == 1 and group[0][1].lower() not in NO_CLASSES:
+                found.append(ScoreColumns(kind, (group[0][0],), (group[0][1],), weak=prefix in LETTERS))
+                known.add(group[0][0])
+    return found
 
 
-def _several(columns: Sequence[str], names: tuple[str, ...], suffixes: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The columns of several labels per example, one beside each score; none where they are not all there."""
-    for prefix in OF_LABEL:
-        wanted = tuple(prefix + suffix for suffix in suffixes or ())
-        if wanted and set(wanted) <= set(columns) - set(names):
-            return wanted
-    return ()
+def class_columns(free: Sequence[str], labels: Iterable[str] = ()) -> list[ScoreColumns]:
+    """Return the groups of columns with a score of one class each; `labels` are words known to be classes."""
+    classes = {label.lower() for label in labels}
+    found: list[ScoreColumns] = []
+    ways = [(kind, prefix, False) for kind, prefixes in PREFIXES.items() for prefix in prefixes]
+    for kind, prefix, weak in [*ways, *(("probs", prefix, True) for prefix in WEAK_PREFIXES)]:
+        group = [(name, after) for name in free if (after := suffix_of(name, prefix))]
+        if kept := [pair for pair in group if pair[1].lower() not in NO_CLASSES - classes]:
+            group = kept
+        numbered = [pair for pair in group if plain_number(pair[1]) is not None]
+        group = numbered if weak and not {after.lower() for _, after in group} <= classes else group
+        if len(group) > 1 and not any({*next(zip(*group))} & {*other.columns} for other in found):
+            columns, names = zip(*group, strict=True)
+            found.append(ScoreColumns(kind, columns, names, weak))
+    return found
 
 
-def _one_of(free: Sequence[str], names: Sequence[str], role: str) -> str | None:
-    there = [name for wanted in names for name in free if name.lower() == wanted]
-    if role == "label" and len(there) > 1 and there[0].lower() not in ("label", "labels"):
-        raise InputError(f"both {there[0]!r} and {there[1]!r} could be the label; say which: label= (or --label)")
-    return there[0] if there else None
+def bare_classes(free: Sequence[str], labels: Sequence[str]) -> Iterator[ScoreColumns]:
+    """Yield the groups of columns named by their class alone, or by class and "prob" after it."""
+    for end in ("_prob", "_proba", "_probability", " prob", "_p", ""):
+        group = [name for name in free if name.lower().endswith(end) and len(name) > len(end)]
+        stems = {name: name[: len(name) - len(end)] for name in group}
+        words = {label.lower() for label in labels}
+        matched = [name for name in group if stems[name].lower() in words or plain_number(stems[name]) is not None]
+        if end and len(matched) < 2:
+            matched = [name for name in group if key_of(name) not in KEYS["confidence"]]
+        if len(matched) > 1:
+            yield ScoreColumns("probs", tuple(matched), tuple(stems[name] for name in matched), weak=True)
 
 
-def _starting(columns: Sequence[str], prefix: str) -> list[str]:
-    return [name for name in columns if _after(name, prefix)]
+def suffix_of(name: str, prefix: str) -> str:
+    """Return what follows a prefix in the name of a column, such as "cat" in prob_cat, p(cat), prob cat; "" if none."""
+    if not name.lower().startswith(prefix):
+        return ""
+    rest = name[len(prefix) :]
+    if rest.startswith("_"):
+        return rest[1:]
+    if rest.isascii() and rest.isdigit():
+        return rest
+    if found := re.fullmatch(r"\s*[(\[]\s*(?:(?:y|class|label)\s*={1,2}\s*)?(.+?)\s*[)\]]", rest):
+        return found[1]
+    if prefix not in LETTERS and (found := re.fullmatch(r"[\s.:\-]\s*(\S.*)", rest)):
+        return found[1].strip()
+    return ""
 
 
-def _after(name: str, prefix: str) -> str:
-    return name[len(prefix) :] if name.lower().startswith(prefix.lower()) else ""
+def given_scores(columns: Sequence[str], kind: str, value: Any) -> ScoreColumns:
+    """Return the score columns that the caller gave: by name, or by what they begin with.
+
+    Raises `InputError` if there are none.
+    """
+    if not isinstance(value, str):
+        return ScoreColumns(kind, tuple(value), _class_names(tuple(value)))
+    if value in columns:
+        return ScoreColumns(kind, (value,), _class_names((value,)))
+    found = tuple(name for name in columns if name.lower().startswith(value.lower()) and len(name) > len(value))
+    return ScoreColumns(kind, found, tuple(name[len(value) :] for name in found))
+
+
+def _class_names(columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what given columns call their classes after a usual prefix, or their whole names; () if they call none."""
+    plain = [CALIBRATED + prefix for prefixes in PREFIXES.values() for prefix in prefixes]
+    for prefix in [*(prefix for prefixes in PREFIXES.values() for prefix in prefixes), *plain]:
+        names = tuple(suffix_of(name, prefix) for name in columns)
+        if all(names):
+            whole = key_of(columns[0].lower().removeprefix(CALIBRATED))
+            return () if len(columns) == 1 and any(whole in keys for keys in WHOLE_KEYS.values()) else names
+    return columns if len(columns) > 1 else ()
+
+
+def ordered(group: ScoreColumns) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+    """Return class columns in the order of their numbers if they are numbered, and the names of the classes.
+
+    Classes numbered 0 .. k-1 need no names. Raises `InputError` where one is there twice.
+    """
+    numbers = [plain_number(name) for name in group.names]
+    if None in numbers or not numbers:
+        return group.columns, group.names or None
+    order = sorted(range(len(numbers)), key=lambda i: numbers[i] or 0.0)
+    values = [numbers[i] or 0.0 for i in order]
+    columns = tuple(group.columns[i] for i in order)
+    if len(set(values)) < len(values):
+        raise InputError(f"two columns are of one class: {some(columns)}", code="class_twice")
+    if values == list(range(len(values))):
+        return columns, None
+    return columns, tuple(f"{value:.15g}" for value in values)

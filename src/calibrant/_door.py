@@ -1,13 +1,16 @@
 """The door: what predictions are made of, checked once, with one line that shows the way out."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, timedelta
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant._text import plain_number
 from calibrant._threads import PIECE, map_chunks, threads_for
 from calibrant.types import InputError
 
@@ -16,7 +19,18 @@ Of = Literal["top", "classes"] | int  # the event that is judged
 REAL = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 MOST = 2.0**53  # examples, above which counts are no whole numbers
 FEW = 2  # rows with shares in them from which sums of 1 are no accident
-POSITIVE = ("1", "positive", "pos", "true", "yes")
+POSITIVE: dict[str, tuple[str, ...]] = {  # words for the positive class, with what must stand beside them, if anything
+    "positive": (),
+    "pos": (),
+    "true": (),
+    "yes": (),
+    "1": ("0", "-1"),
+    "+1": ("0", "-1"),
+    "1.0": ("0.0", "-1.0"),
+    "y": ("n",),
+    "t": ("f",),
+    "+": ("-",),
+}
 CORRECTNESS = ("wrong", "correct")  # the two classes of a confidence, of which the second is judged,
 MATCHES = ("unmatched", "matched")  # of that of a detection,
 PRESENCE = ("absent", "present")  # and of one of several labels
@@ -40,7 +54,7 @@ def entered(
     z = tensor(logits, "logits")
     with threads_for(z.numel(), in_pieces=True):
         names = None if class_names is None else distinct(class_names, "class_names")
-        y, names = _label_indices(labels, names, z)
+        y, names, noted = _label_indices(labels, names, z, ignore_index)
         parts: dict[str, Tensor | None] = {
             "weights": None if weights is None else tensor(weights, "weights").double(),
             "clusters": None if clusters is None else codes(clusters, "clusters")[0],
@@ -62,7 +76,7 @@ def entered(
             "of": event(of, k, names),
             "class_names": names,
             "group_names": group_names,
-            "notes": notes,
+            "notes": (*notes, *noted),
         }
 
 
@@ -135,52 +149,174 @@ def distinct(names: Any, what: str) -> tuple[str, ...]:
     return texts
 
 
-def _label_indices(labels: Any, names: tuple[str, ...] | None, logits: Tensor) -> tuple[Tensor, tuple[str, ...] | None]:
-    """Return labels as class indices; those that are texts stand for the class of that name."""
+Matched = tuple[Tensor, tuple[str, ...] | None, tuple[str, ...]]  # class indices, names of the classes, notes
+
+
+def _label_indices(
+    labels: Any, names: tuple[str, ...] | None, logits: Tensor, ignore_index: int | None = None
+) -> Matched:
+    """Return labels as class indices; texts stand for the class of that name, numbers for positions."""
+    k = logits.shape[1] if logits.ndim > 1 else 0
     array = labels if isinstance(labels, Tensor) else np.asarray(labels) if _texts(labels) else None
     if array is None or isinstance(array, Tensor):
-        return whole(tensor(labels, "labels")), names
+        _refuse_dates(labels)
+        return _numeric_indices(tensor(labels, "labels"), names, k, ignore_index, isinstance(labels, Tensor))
     kinds, index = np.unique(array.astype(str), return_inverse=True)
     found = tuple(map(str, kinds.tolist()))
-    if names is None and all(name.isdigit() for name in found) and found != tuple(sorted(found, key=int)):
-        raise InputError(f"labels {some(found)} are numbers as texts: make them numbers, or give class_names=[...]")
-    k = logits.shape[1] if logits.ndim > 1 else 0
+    numbers = [plain_number(name) for name in found]
+    if names is None and found and None not in numbers:
+        values = torch.tensor(numbers, dtype=torch.float64)[torch.from_numpy(index.reshape(array.shape))]
+        return _numeric_indices(values, None, k, ignore_index, False)
+    notes: tuple[str, ...] = ()
     if names is None:
         if len(found) != k:
             raise InputError(
                 f"labels name {len(found)} classes ({some(found)}), logits have {k} columns; say which column is "
-                "which: class_names=[...]"
+                "which: class_names=[...]",
+                code="class_count",
             )
         names = found
-    if missing := [name for name in found if name not in names]:
-        raise InputError(f"labels {some(missing)} are no classes; there are {some(names)}")
-    place = torch.tensor([names.index(name) for name in found])
-    return place[torch.from_numpy(index.reshape(array.shape))], names
+        columns = some([f"{name} is column {i}" for i, name in enumerate(names)]).replace("'", "")
+        notes = (f"labels are words, taken for the columns in alphabetical order: {columns}",)
+    place = torch.tensor([names.index(name) for name in match_names(found, names)])
+    return place[torch.from_numpy(index.reshape(array.shape))], names, notes
 
 
-def binary_names(kinds: Sequence[str], positive: str | None = None) -> tuple[str, str]:
-    """Return the names of two classes, last that of which there is a score: `positive`, or a word such as yes.
+def _refuse_dates(labels: Any) -> None:
+    """Raise `InputError` if labels are dates or times."""
+    kind = getattr(getattr(labels, "dtype", None), "kind", None)
+    values = np.asarray(labels, dtype=object).ravel()[:1] if isinstance(labels, Sequence) else []
+    if (isinstance(kind, str) and kind in "mM") or any(isinstance(x, date | timedelta | np.datetime64) for x in values):
+        raise InputError("expected classes as labels, got dates or times. Try another column.", code="label_kind")
 
-    Raises `InputError` where it cannot be told.
+
+def match_names(found: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the class name that each label means: the same text, the same number, or the same but for case and blanks.
+
+    Raises `InputError` for labels without a class.
     """
-    words = [kind for kind in kinds if kind.strip().lower() in POSITIVE]
-    if positive not in kinds and len(words) == 1:
-        positive = words[0]
+    by_text = {name: name for name in names}
+    by_value = _unique_keys(names, plain_number)
+    by_word = _unique_keys(names, _folded)
+    words = _unique_keys(found, _folded)
+    matched: dict[str, str] = {}
+    for label in found:
+        name = by_text.get(label, by_value.get(plain_number(label)))
+        if name is None and _folded(label) in words:
+            name = by_word.get(_folded(label))
+        if name is not None:
+            matched[label] = name
+    if missing := [label for label in found if label not in matched]:
+        raise InputError(f"labels {some(missing)} are no classes; there are {some(names)}", code="unknown_label")
+    return [matched[label] for label in found]
+
+
+def _unique_keys(names: Sequence[str], key: Callable[[str], Any]) -> dict[Any, str]:
+    """Return names by a key, without those that share it or have none."""
+    keys = [key(name) for name in names]
+    counts = Counter(keys)
+    return {k: name for k, name in zip(keys, names, strict=True) if k is not None and counts[k] == 1}
+
+
+def _folded(name: str) -> str:
+    return "".join(mark for mark in name.casefold() if mark.isalnum()) or name
+
+
+def _numeric_indices(
+    labels: Tensor, names: tuple[str, ...] | None, k: int, ignore_index: int | None, by_position: bool
+) -> Matched:
+    """Return numeric labels as class indices: positions, or values of class names that are numbers.
+
+    Raises `InputError` where both are possible, unless tensors (`by_position`) show that positions are meant.
+    """
+    numbers = [plain_number(name) for name in names or ()]
+    if not numbers or None in numbers or numbers == list(range(k)) or not labels.numel():
+        return _signs_as_classes(whole(labels), names, k, ignore_index)
+    kept = labels if ignore_index is None else labels[labels != ignore_index]
+    kinds = kept.unique().tolist()
+    positions = all(0 <= kind < k and kind == int(kind) for kind in kinds)
+    if not set(kinds) <= set(numbers) or (positions and by_position):
+        return whole(labels), names, ()
+    if positions:
+        raise InputError(
+            f"labels {some([f'{kind:g}' for kind in kinds])} may be positions of classes or their names "
+            f"{some(names or ())}. Try labels as texts for names, or leave out class_names for positions.",
+            code="ambiguous_labels",
+        )
+    place = {number: i for i, number in enumerate(numbers)}
+    flat = [place.get(value, value) for value in labels.flatten().tolist()]
+    return whole(torch.tensor(flat, device=labels.device).reshape(labels.shape)), names, ()
+
+
+def _signs_as_classes(labels: Tensor, names: tuple[str, ...] | None, k: int, ignore_index: int | None) -> Matched:
+    """Return labels -1 and +1 of two classes as 0 and 1; others as they are."""
+    signs = k == 2 and ignore_index != -1 and bool(labels.numel()) and int(labels.min()) == -1
+    if not signs or int(labels.max()) != 1 or bool((labels == 0).any()):
+        return labels, names, ()
+    return (labels > 0).long(), names, ("labels -1 and +1 are read as the first and the second class",)
+
+
+def binary_names(kinds: Sequence[str], positive: str | None = None, *, given: bool = False) -> tuple[str, str]:
+    """Return the names of two classes, last that of which there is a score.
+
+    That is `positive`, such as the name of a column, or else the word of the two that means yes; a `given` one must be
+    among the labels. Raises `InputError` where the positive class is ambiguous.
+    """
+    same = [kind for kind in kinds if positive is not None and same_name(kind, positive)]
+    if given and not same and len(kinds) > 1:
+        raise InputError(f"expected a positive class among {some(kinds)}, got {positive!r}", code="positive_class")
+    word = positive_word(kinds)
+    positive = same[0] if same else positive if word is None else word
     others = [kind for kind in kinds if kind != positive]
     if len(others) > 1 or positive is None:
         raise InputError(
-            f"cannot tell which class the one score is of, labels are {some(kinds)}: make them 0 and 1, or name the "
-            "class (a column prob_NAME, class_names=[other, NAME])"
+            f"cannot tell which of the labels {some(kinds)} the single score is the probability of. Try "
+            f'positive="{kinds[-1]}" (on the command line, --positive "{kinds[-1]}") for tables, '
+            "class_names=[other, positive] for arrays",
+            code="ambiguous_positive",
         )
     return (others or [f"not {positive}"])[0], positive
 
 
-def binary_labels(labels: Any, names: Any) -> tuple[Any, Any]:
-    """Labels of one score and the names of the two classes; texts become 0 and 1, by their names or `binary_names`."""
+def positive_word(kinds: Sequence[str]) -> str | None:
+    """Return the one of at most two labels that means yes, such as "positive", or "1" beside "0"; None if none does."""
+    words = [kind.strip().lower() for kind in kinds]
+    positive = [i for i, word in enumerate(words) if word in POSITIVE]
+    if len(positive) != 1:
+        return None
+    others = [word for i, word in enumerate(words) if i not in positive]
+    pairs = POSITIVE[words[positive[0]]]
+    return kinds[positive[0]] if not pairs or all(word in pairs for word in others) else None
+
+
+def same_name(one: str, other: str) -> bool:
+    """Whether two names of a class mean the same: as texts, as numbers, or but for case and blanks."""
+    if one == other:
+        return True
+    numbers = plain_number(one), plain_number(other)
+    return numbers[0] == numbers[1] if None not in numbers else _folded(one) == _folded(other)
+
+
+def binary_labels(
+    labels: Any, names: Any, positive: str | None = None, ignore_index: int | None = None
+) -> tuple[Any, Any]:
+    """Return labels of a single score as 0 and 1 where they are texts or -1 and +1, and the names of the classes.
+
+    `positive` is the label whose probability the score is.
+    """
+    if positive is not None and names is None and not _texts(labels):
+        labels = as_texts(tensor(labels, "labels"))
     if not _texts(labels):
         return labels, names
-    called = binary_names(np.unique(np.asarray(labels).astype(str)).tolist()) if names is None else names
-    return _label_indices(labels, distinct(called, "class_names"), torch.zeros(0, 2))
+    kinds = np.unique(np.asarray(labels).astype(str)).tolist()
+    called = binary_names(kinds, positive, given=positive is not None) if names is None else names
+    return _label_indices(labels, distinct(called, "class_names"), torch.zeros(0, 2), ignore_index)[:2]
+
+
+def as_texts(numbers: Tensor) -> np.ndarray:
+    """Return numbers as texts, whole ones without decimals."""
+    kinds, index = numbers.unique(return_inverse=True)
+    return np.array([f"{kind:.15g}" for kind in kinds.tolist()])[index.cpu().numpy()]
 
 
 def _texts(labels: Any) -> bool:
@@ -335,13 +471,34 @@ def log_probs(probs: Any) -> tuple[Tensor, tuple[str, ...]]:
     if bool((p < 0).any()) or off > (2e-2 if narrow else 1e-3):
         digits = None if bool((p < 0).any()) else _rounded(p, off)
         if digits is None:
-            raise InputError(
-                f"rows of probs must be non-negative and sum to 1, got minimum {p.min():.4g} and sums "
-                f"{total.min():.4g} .. {total.max():.4g}; if these are logits, say logits"
-            )
+            raise _sums_error(p, total)
         said = f"probabilities are rounded to {digits} decimals: rows sum to {total.min():.4g} .. {total.max():.4g}"
         return p.log(), (f"{said}, and are divided by it",)
     return p.log(), ()
+
+
+def _sums_error(p: Tensor, total: Tensor) -> InputError:
+    """Return the refusal of rows that are no probabilities, with the most likely cause first."""
+    low, high, least, most = (float(x) for x in (total.min(), total.max(), p.min(), p.max()))
+    if p.shape[1] == 2 and most > 2 and 1 - 1e-6 < low <= high < 1 + 1e-6 and 0 <= float(p[:, 1].min()) <= most <= 100:
+        text = f"probabilities must lie in [0, 1], got {p[:, 1].min():.4g} .. {most:.4g}"  # of a single score
+        return InputError(f"{text}; are they percentages? Try dividing by 100", code="percent")
+    text = f"rows of probs must be non-negative and sum to 1, got minimum {least:.4g} and sums {low:.4g} .. {high:.4g}"
+    if least >= 0 and most > 1 and low >= 97 and high <= 103:
+        why = "are they percentages? Try percent=True (on the command line, --percent) for files, p / 100 for arrays"
+        return InputError(f"{text}; {why}", code="percent")
+    if least < 0 or most > 1:
+        return InputError(f"{text}; if these are logits, give them as logits", code="not_probabilities")
+    if p.shape[1] == 1:
+        why = "for one probability per position, flatten both: from_probs(p.flatten(), labels.flatten())"
+        return InputError(f"{text}, of a single class; {why}", code="single_column")
+    if low >= 0.97 and high <= 1.03:
+        why = "if they are rounded, try normalize=True (on the command line, --normalize) for files, p / p.sum(1) for"
+        return InputError(f"{text}; {why} arrays", code="rounded_sums")
+    if high <= 1 + 1e-3:
+        return InputError(f"{text}; is the column of a class missing?", code="class_missing")
+    why = "if each column is a yes or no of its own, try Predictions.multilabel(..., probs=True)"
+    return InputError(f"{text}; {why}", code="not_probabilities")
 
 
 def _rounded(p: Tensor, off: float) -> int | None:

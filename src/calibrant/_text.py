@@ -17,7 +17,28 @@ LATEX = {
 JOINED = re.compile(r"(?<=[-'`?!,])(?=[-'`,])")  # inside --, '' and what else LaTeX sets as one character
 MARKDOWN = re.compile(r"[\\`*\[\]<>&|~!$@]|(?<!\w)_|_(?!\w)|(?<=:)/(?=/)|(?<=www)\.")
 FORMULA = re.compile(r"\s*[=+\-@]")
+PLAIN_NUMBER = re.compile(r"[+-]?[0-9]{1,15}(\.[0-9]{0,15})?([eE][+-]?[0-9]{1,2})?")  # longer ones are names
 NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?(inf|nan)\s*", re.IGNORECASE)
+
+
+def plain_integer(text: str) -> int | None:
+    """Return the integer that a text spells in ASCII digits, or None.
+
+    >>> plain_integer("10"), plain_integer("-1"), plain_integer("²"), plain_integer("1.0")
+    (10, -1, None, None)
+    """
+    text = text.strip()
+    return int(text) if PLAIN_NUMBER.fullmatch(text) and text.lstrip("+-").isdigit() else None
+
+
+def plain_number(text: str) -> float | None:
+    """Return the number that a text spells in ASCII digits, with or without decimals or exponent, or None.
+
+    >>> plain_number("1.0"), plain_number("-1"), plain_number("٣"), plain_number("1e3")
+    (1.0, -1.0, None, 1000.0)
+    """
+    text = text.strip()
+    return float(text) if PLAIN_NUMBER.fullmatch(text) else None
 
 
 def visible(text: str, *, but: str = "") -> str:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._arrays import arrays_of
+from calibrant._arrays import arrays_of, check_weights, with_options
 from calibrant._columns import Columns, TableOptions
+from calibrant._readings import columns_of, require_labels
 from calibrant._text import cell
 from calibrant.types import InputError
 
@@ -240,10 +241,11 @@ WRITTEN: dict[str, Callable[[Any, Path], None] | None] = {
 # Reading
 
 
-def read(path: str | Path, options: TableOptions | None = None) -> Arrays:
+def read(path: str | Path, options: TableOptions | None = None, *, labeled: bool = True) -> Arrays:
     """Read the arrays of a file whole, or of all tables of a folder or pattern.
 
-    `options` say how tables are read. Raises `InputError` with the reason if there is nothing to read.
+    `options` say how tables are read; `labeled` tables must have labels. Raises `InputError` with the reason if there
+    is nothing to read.
     """
     options = options or TableOptions()
     if (suffix := _suffix(path)) in ARRAYS:
@@ -253,9 +255,12 @@ def read(path: str | Path, options: TableOptions | None = None) -> Arrays:
             raise InputError(
                 f"a {suffix} file has arrays, no columns: leave out {', '.join(options.columns)}", code="no_columns"
             )
-        return _telling(path, lambda: ARRAYS[suffix](path))
+        return with_options(_telling(path, lambda: ARRAYS[suffix](path)), options)
     frame = table(path, options)
-    return arrays_of(frame, columns_of(frame, options), options)
+    columns = columns_of(frame, options)
+    if labeled:
+        require_labels(columns, frame)
+    return arrays_of(frame, columns, options)
 
 
 def is_table(path: str | Path) -> bool:
@@ -322,12 +327,6 @@ def _is_visible(path: Path, pattern: Path) -> bool:
     return pattern.name.startswith(".") or not path.name.startswith(".")
 
 
-def columns_of(frame: Any, options: TableOptions | None = None) -> Columns:
-    """Find the role of each column of a frame."""
-    nested = [name for name, kind in frame.schema.items() if kind.is_nested()]
-    return Columns.of(frame.columns, options, nested)
-
-
 def frame_of(table: Any) -> Any:
     """Return a polars frame of a table: polars, pandas, Arrow, a Hugging Face data set, or a mapping of columns."""
     import polars
@@ -354,6 +353,7 @@ class Pieces:
     rows: int
     width: int  # numbers in a row
     read: Callable[[slice], Arrays]
+    notes: tuple[str, ...] = ()  # which column plays which role
 
 
 def in_pieces(path: str | Path) -> bool:
@@ -366,10 +366,12 @@ def in_pieces(path: str | Path) -> bool:
 
 def pieces_of(path: str | Path, options: TableOptions | None = None) -> Pieces:
     """Open a .parquet, .arrow, .safetensors or .npy file, or tables of a folder, to read some rows at a time."""
+    options = options or TableOptions()
     if (suffix := _suffix(path)) in ARRAYS:
         path = Path(path)
         _there(path, PIECES)
-        return _telling(path, lambda: PIECES[suffix](path))
+        whole = _telling(path, lambda: PIECES[suffix](path))
+        return replace(whole, read=lambda rows: with_options(whole.read(rows), options))
     if suffix in ARRAYS:
         _there(Path(path), PIECES | _TABLE_PIECES)
     files = files_of(path)
@@ -544,7 +546,7 @@ def _safetensors_pieces(path: Path) -> Pieces:
     return Pieces(shape[0], width, lambda rows: {name: view[rows.start : rows.stop] for name, view in views.items()})
 
 
-def _table_pieces(files: list[Path], options: TableOptions | None) -> Pieces:
+def _table_pieces(files: list[Path], options: TableOptions) -> Pieces:
     import polars
 
     scans = [_TABLE_PIECES[_suffix(file)](file) for file in files]
@@ -555,23 +557,37 @@ def _table_pieces(files: list[Path], options: TableOptions | None) -> Pieces:
     ends = np.cumsum([int(count.item()) for count in polars.collect_all([scan.select(polars.len()) for scan in scans])])
     n = int(ends[-1])
     head = polars.concat(scans).head(1).collect()
-    columns = columns_of(head, options)
-    label = None if columns.label is None else head[columns.label].dtype
-    texts = label is not None and not (label.is_numeric() or label.is_nested() or label == polars.Boolean)
+    columns = columns_of(head, options, whole=False)
+    notes = [f"read {n:,} rows in pieces: {columns.text}"]
+    if columns.weight is not None:
+        weights = polars.concat(scans).select(polars.col(columns.weight).cast(polars.Float64).sum()).collect()
+        notes.append(check_weights(columns, float(weights.item()), n))
 
     def piece(rows: slice) -> Arrays:
-        if columns.labels or (columns.names is None and (texts or columns.positive not in (None, "1"))):
-            raise InputError(
-                "these labels cannot be read in pieces: make them numbers, from 0, or name all columns, such as "
-                "prob_cat, prob_dog"
-            )
+        _check_readable_in_pieces(columns, head, options)
         first, last = np.searchsorted(ends, [rows.start, rows.stop - 1], side="right")  # only files with these rows
         before = int(ends[first - 1]) if first else 0
         some = polars.concat(scans[first : last + 1]).slice(rows.start - before, rows.stop - rows.start)
-        return arrays_of(some.collect(), columns, options)
+        return arrays_of(some.collect(), columns, options, whole=False)
 
     lists = [head[name].to_list()[0] for name in columns.scores if n and head[name].dtype.is_nested()]
-    return Pieces(n, sum(map(len, filter(None, lists))) or max(1, len(columns.scores)), piece)
+    return Pieces(n, sum(map(len, filter(None, lists))) or max(1, len(columns.scores)), piece, ("; ".join(notes),))
+
+
+def _check_readable_in_pieces(columns: Columns, head: Any, options: TableOptions) -> None:
+    """Raise `InputError` where labels need the whole table: words whose columns are not named, or several labels."""
+    import polars
+
+    require_labels(columns, head)
+    label = None if columns.label is None else head[columns.label].dtype
+    texts = label is not None and not (label.is_numeric() or label.is_nested() or label == polars.Boolean)
+    unnamed = columns.names is None and columns.kind and options.positive is None
+    if columns.labels or (unnamed and (texts or columns.positive not in (None, "1"))):
+        raise InputError(
+            "these labels cannot be read in pieces: make them numbers, from 0, or name all columns, such as "
+            "prob_cat, prob_dog",
+            code="whole_only",
+        )
 
 
 def _scan_parquet(path: Path) -> Any:

@@ -33,6 +33,7 @@ from calibrant._door import (
     tensor,
     whole,
 )
+from calibrant._readings import columns_of, require_labels
 from calibrant._softmax import Outcomes, Show
 from calibrant._threads import threads_for
 from calibrant.types import InputError, Map
@@ -130,7 +131,7 @@ class Predictions:
         with threads_for(numbers(probs)):
             logits, notes = log_probs(probs)
             if np.ndim(probs) == 1:
-                labels, names = binary_labels(labels, more.get("class_names"))
+                labels, names = binary_labels(labels, more.get("class_names"), ignore_index=more.get("ignore_index"))
                 more = {"of": 1} | more | {"class_names": names}
             return _trusted(**entered(logits, labels, weights, notes=notes, **more))
 
@@ -178,7 +179,7 @@ class Predictions:
                 [ 0., -1.]])
         """
         with threads_for(numbers(logits)):
-            labels, names = binary_labels(labels, more.pop("class_names", None))
+            labels, names = binary_labels(labels, more.pop("class_names", None), ignore_index=more.get("ignore_index"))
             s, y = tensor(logits, "logits"), tensor(labels, "labels")
             s = s.float() if s.dtype == torch.float64 and isinstance(logits, list) else s
             s = s.squeeze(1) if s.ndim > 1 and s.shape[1] == 1 and (s.ndim == y.ndim + 1 or s.shape == y.shape) else s
@@ -433,10 +434,11 @@ class Predictions:
         """
         if isinstance(table, str | Path):
             return cls.load(table, ignore_index=ignore_index, of=of, **options)
-        reading = TableOptions.of(options)
+        reading = TableOptions.of({**options, "ignore_index": ignore_index})
         frame = io.frame_of(table)
-        arrays = arrays_of(frame, io.columns_of(frame, reading), reading)
-        return cls._enter(arrays, ignore_index, of)
+        columns = columns_of(frame, reading)
+        require_labels(columns, frame)
+        return cls._enter(arrays_of(frame, columns, reading), ignore_index, of)
 
     @classmethod
     def load(
@@ -454,11 +456,11 @@ class Predictions:
         NAME_labels.npy beside it. Tables (.csv with any separator, .tsv, .jsonl, also .gz and .zst; .parquet, .arrow):
         see `from_table`, which has the same `options`.
         """
-        reading = TableOptions.of(options)
+        reading = TableOptions.of({**options, "ignore_index": ignore_index})
         try:
             return cls._enter(io.read(path, reading), ignore_index, of)
         except InputError as error:
-            raise InputError(f"{path}: {error}") from None
+            raise InputError(f"{path}: {error}", code=error.code) from None
 
     @classmethod
     def load_pieces(
@@ -476,21 +478,21 @@ class Predictions:
         every position is ignored are left out.
         """
         classes, seen = 0, 0
-        pieces = io.read_pieces(path, rows, TableOptions.of(options))
+        pieces = io.read_pieces(path, rows, TableOptions.of({**options, "ignore_index": ignore_index}))
         while True:
             try:
                 if (arrays := next(pieces, None)) is None:
                     break
                 labels = arrays[io.kind_of(arrays)[1]]
             except InputError as error:
-                raise InputError(f"{path}: {error}") from None
+                raise InputError(f"{path}: {error}", code=error.code) from None
             first, seen = seen, seen + len(labels)
             if ignore_index is not None and bool((np.asarray(labels) == ignore_index).all()):
                 continue
             try:
                 part = cls._enter(arrays, ignore_index, of)
             except InputError as error:
-                raise InputError(f"{path}, rows {first} .. {seen - 1}: {error}") from None
+                raise InputError(f"{path}, rows {first} .. {seen - 1}: {error}", code=error.code) from None
             if classes not in (0, part.logits.shape[1]):
                 raise InputError(f"{path}: rows of {classes} classes are followed by rows of {part.logits.shape[1]}")
             classes = part.logits.shape[1]
@@ -503,6 +505,8 @@ class Predictions:
         """What stands in a file or table, by the way in that it asks for."""
         kind, labels = io.kind_of(arrays)
         scores, true = arrays[kind], arrays[labels]
+        if "class_names" in arrays and np.asarray(true).dtype.kind in "iu":
+            true = tensor(true, "labels")  # positions, whatever the classes are called
         more: dict[str, Any] = {"weights": arrays.get("weights"), "clusters": arrays.get("clusters")}
         more["groups"] = arrays.get("groups")
         if more["groups"] is not None and "group_names" in arrays:
@@ -582,7 +586,7 @@ def _mapped(calibrator: Map, logits: Tensor, groups: Tensor | None, group_names:
     try:
         finite(made)
     except InputError as error:
-        raise InputError(f"{name}: {error}") from None
+        raise InputError(f"{name}: {error}", code=error.code) from None
     return made.detach()
 
 
@@ -596,9 +600,9 @@ def load_unlabeled(path: str | Path, **options: Any) -> tuple[Predictions, bool]
     """Read a file whose labels may not be known yet, 0 then, and say whether they are. Formats as `load`."""
     reading = TableOptions.of(options)
     try:
-        return unlabeled(io.read(path, reading))
+        return unlabeled(io.read(path, reading, labeled=False))
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{path}: {error}", code=error.code) from None
 
 
 def unlabeled(arrays: Mapping[str, Any]) -> tuple[Predictions, bool]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from calibrant import io
 from calibrant._arrays import arrays_of
 from calibrant._columns import CALIBRATED, Columns, TableOptions
+from calibrant._readings import columns_of
 from calibrant.assessment._candidates import Candidate
 from calibrant.calibrators import classes_of
 from calibrant.predictions import KINDS, PRESENCE, Predictions, load_unlabeled, unlabeled
@@ -44,7 +45,7 @@ def apply_to_file(
     try:
         made = Candidate.of(calibrator).calibrated(p)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{path}: {error}", code=error.code) from None
     arrays = {"logits": made.logits.contiguous()} | ({"labels": p.labels} if labeled else {})
     io.write(output, arrays, {} if p.class_names is None else {"class_names": p.class_names})
     return len(p), "logits"
@@ -55,10 +56,10 @@ def _table(calibrator: Candidate, path: str | Path, output: str | Path, options:
 
     try:
         frame = io.table(path, options)
-        columns = io.columns_of(frame, options)
+        columns = columns_of(frame, options)
         made = calibrated(calibrator, frame, columns, options)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{path}: {error}", code=error.code) from None
     if "predicted" in frame.columns and "predicted" in made.columns:
         made = made.rename({"predicted": f"{CALIBRATED}predicted"})
     if twice := sorted(set(made.columns) & set(frame.columns)):
@@ -72,7 +73,7 @@ def calibrated(calibrator: Candidate, frame: Any, columns: Columns, options: Tab
     """Return the new columns for every row of a frame; null where a row was left out."""
     import polars
 
-    wanted = replace(columns, label=None, labels=(), correct=None, weight=None, cluster=None, id=ROW)
+    wanted = replace(columns, label=None, labels=(), predicted=None, correct=None, weight=None, cluster=None, id=ROW)
     arrays = arrays_of(frame.with_row_index(ROW), wanted, options)
     rows = arrays.pop("ids")
     if _several(calibrator, columns, arrays):

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calibrant._text import markup, plain_integer
 from calibrant.cli._columns import with_columns
-from calibrant.cli._common import With, command, include, load, out, say, source_files, status, write
+from calibrant.cli._common import PLAIN, With, command, include, load, out, say, source_files, status, write
 
 if TYPE_CHECKING:
     from calibrant import Predictions
@@ -32,6 +33,9 @@ Stream = Annotated[
 Memory = Annotated[
     float | None, typer.Option(min=0, help="GB that the judged file may take; default: a fourth of what is free.")
 ]
+ShowColumns = Annotated[
+    bool, typer.Option("--columns", help="Show the role of each column of the table, and stop.", show_default=False)
+]
 Html = Annotated[Path | None, typer.Option(help="Write a report here.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write all numbers here; - is standard output.")]
 
@@ -54,7 +58,7 @@ def assess_(
     metric: Annotated[
         list[str] | None, typer.Option("--metric", "-m", help="May be given again.", show_default=METRICS)
     ] = None,
-    cv: Annotated[int | None, typer.Option(help="Cross-fit one file in so many folds.")] = None,
+    cv: Annotated[int | None, typer.Option(help="Cross-fit one file in so many folds; default: 5.")] = None,
     choose: Annotated[
         str | None, typer.Option(help="Which calibrator to save; default: lowest cross-fitted NLL.")
     ] = None,
@@ -65,11 +69,12 @@ def assess_(
     stream: Stream = None,
     memory: Memory = None,
     ignore: Ignore = None,
+    columns: ShowColumns = False,
     with_: With = None,
     *,
     options: dict[str, Any],
 ) -> None:
-    """Fit calibrators on VAL, judge them on TEST.
+    """Fit calibrators on VAL, judge them on TEST; a single file is cross-fitted in 5 folds.
 
     Files: .npz, .safetensors, .pt with keys logits or probs, and labels, or confidence and correct; NAME_logits.npy
     with NAME_labels.npy; tables (.csv, .tsv, .jsonl, .parquet, .arrow, packed with .gz or .zst, a folder of them, or
@@ -80,21 +85,19 @@ def assess_(
     from calibrant import assessment
     from calibrant.types import InputError
 
+    if columns:
+        _show_columns(file, options, ignore)
+        return
     include(with_)
     _writable(html, json_, save, inputs=[*file, *(calibrator or []), *source_files(with_)])
     if save is not None and save.suffix != ".safetensors":
         raise InputError(f"a calibrator is saved as .safetensors, got {save}")
     if len(file) > 2 or (len(file) == 2 and cv is not None):
         raise InputError(f"expected two files, or one with --cv, got {len(file)} files{' and --cv' if cv else ''}")
-    if len(file) == 1 and cv is None:
-        raise InputError(
-            "fitting and judging on the same data is refused, since it flatters every calibrator; give a second file "
-            "to judge on, or cross-fit this one with --cv 5 (calibrant measure looks at one file as it is)"
-        )
     how: dict[str, Any] = {"ignore_index": ignore, **options}
     val = calibrant.Predictions.load(file[0], **how)
     maps = len(calibrator or assessment.CALIBRATORS) + 1
-    pieces = _in_pieces(file[1], stream, how, memory, maps) if len(file) == 2 else None
+    pieces = _in_pieces(file[1], stream, how, memory, maps, json_) if len(file) == 2 else None
     test = None if len(file) == 1 else pieces or calibrant.Predictions.load(file[1], **how)
     _told({file[0]: val} | ({file[1]: test} if isinstance(test, calibrant.Predictions) else {}), json_)
     with status() as progress:
@@ -130,6 +133,7 @@ def measure_(
     stream: Stream = None,
     memory: Memory = None,
     ignore: Ignore = None,
+    columns: ShowColumns = False,
     with_: With = None,
     *,
     options: dict[str, Any],
@@ -142,13 +146,16 @@ def measure_(
     import calibrant
     from calibrant.assessment import saved, summary_of
 
+    if columns:
+        _show_columns([file], options, ignore)
+        return
     include(with_)
     _writable(html, json_, inputs=[file, calibrator, *source_files(with_)])
     calibrate = None if calibrator is None else saved(calibrator)
     with status() as progress:
         progress("measuring")
         how: dict[str, Any] = {"ignore_index": ignore, **options}
-        pieces = _in_pieces(file, stream, how, memory, 1)
+        pieces = _in_pieces(file, stream, how, memory, 1, json_)
         if pieces is not None:
             judged: Any = summary_of(pieces, calibrate, of=_event(of), bins=bins or 15)
             fact = f"{file}: {len(judged):,} examples, in pieces"
@@ -166,8 +173,10 @@ def apply_(
     calibrator: Annotated[Path, typer.Argument(help="A calibrator that assess saved.")],
     file: Annotated[Path, typer.Argument(help="Predictions; labels are not needed.")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Where to write: .npz, .safetensors; .csv, .parquet, ... of a table.")
-    ],
+        Path | None,
+        typer.Option("--output", "-o", help="Where to write: .npz, .safetensors; .csv, .parquet, ... of a table."),
+    ] = None,
+    columns: ShowColumns = False,
     with_: With = None,
     *,
     options: dict[str, Any],
@@ -179,7 +188,13 @@ def apply_(
     """
     load()
     from calibrant.assessment import apply_to_file
+    from calibrant.types import InputError
 
+    if columns:
+        _show_columns([file], options)
+        return
+    if output is None:
+        raise InputError("expected a file to write to. Try --output calibrated.csv.", code="no_output")
     include(with_)
     _writable(output, inputs=[calibrator, file, *source_files(with_)])
     count, what = apply_to_file(calibrator, file, output, **options)
@@ -231,7 +246,8 @@ def _event(of: str | None, p: Any = None) -> Any:
     """What is judged: a word, a class by its name, or else by its index."""
     if of is None or of in ("top", "classes") or of in (getattr(p, "class_names", None) or ()):
         return of
-    return int(of) if of.removeprefix("-").isdigit() else of
+    index = plain_integer(of)
+    return of if index is None else index
 
 
 def _fact(path: Path, p: Any) -> str:
@@ -239,17 +255,51 @@ def _fact(path: Path, p: Any) -> str:
 
 
 def _in_pieces(
-    path: Path, stream: bool | None, how: dict[str, Any], memory: float | None, maps: int
+    path: Path, stream: bool | None, how: dict[str, Any], memory: float | None, maps: int, json_: Path | None
 ) -> "Iterable[Predictions] | None":
     """Return the pieces of a file that is read so: when asked for, or when it would take more memory than it may."""
     from calibrant import Predictions, io
     from calibrant._columns import TableOptions
+    from calibrant.types import InputError
 
-    if stream is None and io.in_pieces(path):
-        file = io.pieces_of(path, TableOptions.of({name: how[name] for name in how if name != "ignore_index"}))
-        needed = 8 * file.rows * (file.width + COLUMNS * maps)
-        stream = needed > (_free() / 4 if memory is None else 1e9 * memory)
-    return Predictions.load_pieces(path, **how) if stream else None
+    if stream is False or (stream is None and not io.in_pieces(path)):
+        return None
+    try:
+        file = io.pieces_of(path, TableOptions.of(how))
+    except InputError:
+        if stream is None:  # columns whose role only the whole table shows
+            return None
+        return Predictions.load_pieces(path, **how)
+    needed = 8 * file.rows * (file.width + COLUMNS * maps)
+    if stream is None and needed <= (_free() / 4 if memory is None else 1e9 * memory):
+        return None
+    for note in file.notes:
+        _note(f"{path}: {note}", json_)
+    return Predictions.load_pieces(path, **how)
+
+
+def _show_columns(files: list[Path], options: dict[str, Any], ignore: int | None = None) -> None:
+    """Print the role of each column of tables."""
+    from rich.table import Table
+
+    from calibrant import io
+    from calibrant._columns import TableOptions
+    from calibrant._readings import columns_of, roles_of
+
+    reading = TableOptions.of({**options, "ignore_index": ignore})
+    for path in files:
+        if not io.is_table(path):
+            say(f"{path}: arrays, no columns")
+            continue
+        frame = io.table(path, reading)
+        columns = columns_of(frame, reading)
+        shown = Table("column", "role", **PLAIN)
+        for name, role in roles_of(columns, frame.columns):
+            shown.add_row(markup(name), markup(role))
+        say(f"{path}: {len(frame):,} rows")
+        out.print(shown)
+        for note in columns.notes:
+            say(note)
 
 
 def _free() -> float:

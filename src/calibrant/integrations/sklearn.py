@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
@@ -141,7 +142,7 @@ class ReliabilityDisplay:
         names = [str(kind) for kind in kinds]
         columns = np.shape(y_prob)[1] if np.ndim(y_prob) > 1 else 2
         more = {"class_names": names} if columns == len(names) else {}
-        values = labels if columns == len(names) else y_true
+        values = torch.from_numpy(labels) if columns == len(names) else y_true
         return cls(Predictions.from_probs(y_prob, values, sample_weight, **more), name).plot(ax)
 
     def plot(self, ax: Any = None) -> "ReliabilityDisplay":
@@ -169,6 +170,7 @@ def _entered(scores: tuple[str, np.ndarray], labels: Any, weights: Any = None, n
     Of two classes the second is judged.
     """
     method, values = scores
+    labels = torch.as_tensor(labels)  # positions, whatever the classes are called
     if method == "predict_proba":
         p = Predictions.from_probs(values, labels, weights, class_names=names)
     elif values.ndim == 1:

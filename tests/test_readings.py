@@ -1,0 +1,375 @@
+"""What each column of a table means: read right and noted, or refused with a code."""
+
+from typing import Any
+
+import numpy as np
+import polars
+import pytest
+
+from calibrant import InputError, Predictions
+
+N = 40
+RNG = np.random.default_rng(7)
+P = RNG.uniform(0.02, 0.98, N).round(3)
+Y = (RNG.random(N) < P).astype(int)
+GUESS = (P > 0.5).astype(int)
+TOP = np.maximum(P, 1 - P)
+ROWS = RNG.dirichlet(np.ones(3), N)
+Y3 = np.array([RNG.choice(3, p=row) for row in ROWS])
+GUESS3 = ROWS.argmax(1)
+WORDS = np.array(["cat", "dog", "emu"])
+PAIR = np.array(["benign", "malignant"])
+CLASSES = {f"prob_{i}": ROWS[:, i] for i in range(3)}
+NAMED = {f"prob_{name}": ROWS[:, i] for i, name in enumerate(WORDS)}
+
+
+def read(columns: dict[str, Any], **options: Any) -> Predictions:
+    return Predictions.from_table(polars.DataFrame(columns), **options)
+
+
+def refused(columns: dict[str, Any], **options: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        read(columns, **options)
+    assert "\n" not in str(caught.value)
+    assert caught.value.code != "input"
+    return caught.value.code
+
+
+def is_answers(p: Predictions, confidence: np.ndarray, correct: np.ndarray) -> bool:
+    same = p.logits[:, 1].exp().numpy() == pytest.approx(confidence, abs=1e-9)
+    return p.class_names == ("wrong", "correct") and same and p.labels.tolist() == list(correct)
+
+
+def is_binary(p: Predictions, positive: np.ndarray, labels: np.ndarray) -> bool:
+    same = p.logits.softmax(1)[:, 1].numpy() == pytest.approx(positive, abs=1e-6)
+    return p.of == 1 and p.class_names != ("wrong", "correct") and same and p.labels.tolist() == list(labels)
+
+
+def is_classes(p: Predictions, labels: np.ndarray = Y3) -> bool:
+    same = p.logits.softmax(1).numpy() == pytest.approx(ROWS, abs=1e-6)
+    return bool(same) and p.labels.tolist() == list(labels)
+
+
+# Weights
+
+
+@pytest.mark.parametrize("weight", [RNG.uniform(40, 110, N), np.full(N, 1 / N), RNG.normal(size=N), np.full(N, 2.0)])
+def test_weights_found_by_name_must_sum_to_about_the_number_of_rows(weight, tmp_path):
+    columns = {"label": Y, "score": P, "weight": weight}
+    assert refused(columns) == "weights_sum"
+    polars.DataFrame(columns).write_parquet(tmp_path / "a.parquet")
+    with pytest.raises(InputError) as caught:
+        list(Predictions.load_pieces(tmp_path / "a.parquet"))
+    assert caught.value.code == "weights_sum"
+
+
+def test_named_weights_may_sum_to_anything_and_the_sum_is_noted():
+    weight = np.full(N, 3.0)
+    for p in (
+        read({"label": Y, "score": P, "kg": weight}, weight="kg"),
+        read({"label": Y, "score": P, "weight": weight}, weight="weight"),
+    ):
+        assert p.weights is not None
+        assert f"sum to {3 * N} for {N} rows" in p.notes[0]
+    balanced = np.where(Y == 1, N / 2 / Y.sum(), N / 2 / (N - Y.sum()))
+    assert read({"label": Y, "score": P, "sample_weight": balanced}).weights is not None
+
+
+# Predicted labels
+
+
+@pytest.mark.parametrize(
+    "predicted", ["y_pred", "pred", "prediction", "predicted", "predicted_label", "Predicted Class", "yhat"]
+)
+@pytest.mark.parametrize("label", ["y_true", "label", "target", "Ground Truth", "y"])
+def test_predictions_beside_a_confidence_say_what_was_right(label, predicted):
+    assert is_answers(read({label: Y3, predicted: GUESS3, "confidence": ROWS.max(1)}), ROWS.max(1), Y3 == GUESS3)
+    words = {label: WORDS[Y3], predicted: WORDS[GUESS3], "conf": ROWS.max(1)}
+    assert is_answers(read(words), ROWS.max(1), Y3 == GUESS3)
+    floats = {label: Y3.astype(float), predicted: GUESS3, "confidence": ROWS.max(1)}
+    assert is_answers(read(floats), ROWS.max(1), Y3 == GUESS3)
+
+
+@pytest.mark.parametrize("name", ["prob", "score", "probability", "y_prob", "p"])
+def test_a_probability_beside_predictions_is_what_its_values_show(name):
+    assert is_answers(read({"y_true": Y, "y_pred": GUESS, name: TOP}), TOP, Y == GUESS)
+    assert is_binary(read({"y_true": Y, "y_pred": GUESS, name: P}), P, Y)
+    assert is_answers(read({"y_true": Y3, "y_pred": GUESS3, name: ROWS.max(1)}), ROWS.max(1), Y3 == GUESS3)
+    words = read({"y_true": PAIR[Y], "y_pred": PAIR[GUESS], name: P})
+    assert is_binary(words, P, Y)
+    assert words.class_names == ("benign", "malignant")
+    assert is_binary(read({"y_true": PAIR[1 - Y], "y_pred": PAIR[1 - GUESS], name: P}), P, Y)
+
+
+def test_a_number_that_may_be_either_beside_predictions_is_refused():
+    noise = np.where(np.arange(N) % 7 == 0, 1 - GUESS, GUESS)
+    assert refused({"y_true": Y, "y_pred": noise, "prob": P}) == "ambiguous_reading"
+    assert refused({"y_true": Y, "y_pred": 1 - GUESS, "prob": P}) == "ambiguous_reading"
+    assert refused({"y_true": Y, "y_pred": np.zeros(N, int), "prob": TOP}) == "ambiguous_reading"
+    assert refused({"y_true": Y, "y_pred": (TOP > 0.8).astype(int), "prob": TOP}) == "ambiguous_reading"
+    assert refused({"y_true": Y, "y_pred": GUESS, "confidence": P}) == "ambiguous_reading"
+    assert is_binary(read({"y_true": Y, "y_pred": noise, "prob": P}, probs="prob"), P, Y)
+    assert is_answers(read({"y_true": Y, "y_pred": noise, "prob": P}, confidence="prob"), P, noise == Y)
+    assert is_answers(read({"y_true": Y, "y_pred": GUESS, "confidence": P}, confidence="confidence"), P, Y == GUESS)
+
+
+def test_class_columns_come_before_predictions():
+    p = read({"label": Y3, "y_pred": GUESS3, **CLASSES})
+    assert is_classes(p)
+    assert "not used: 'y_pred'" in p.notes[0]
+
+
+def test_fractions_called_predictions_are_probabilities():
+    assert is_binary(read({"y_true": Y, "y_pred": P}), P, Y)
+
+
+def test_a_label_is_never_whether_the_answer_was_right():
+    for label in ("label", "y_true", "target", "class", "outcome"):
+        assert refused({label: Y, "confidence": P}) == "no_correct"
+    assert is_answers(read({"label": Y, "confidence": P}, correct="label"), P, Y)
+    assert refused({"confidence": P, "y_true": Y3}) == "no_correct"
+
+
+def test_labels_and_predictions_of_other_classes_are_refused():
+    assert refused({"y_true": Y3, "y_pred": WORDS[GUESS3], "confidence": ROWS.max(1)}) == "predicted_labels"
+    assert refused({"y_true": Y3, "y_pred": GUESS3 + 1, "confidence": ROWS.max(1)}) == "predicted_labels"
+    truth = {"y_true": Y, "y_pred": GUESS.astype(bool), "confidence": TOP}
+    assert is_answers(read(truth), TOP, Y == GUESS)
+
+
+def test_a_probability_beside_correct_is_a_confidence():
+    assert is_answers(read({"prob": P, "correct": Y}), P, Y)
+    assert is_answers(
+        read({"label": WORDS[Y3], "prob": ROWS.max(1), "correct": Y3 == GUESS3}), ROWS.max(1), Y3 == GUESS3
+    )
+    assert is_binary(read({"label": Y, "prob": P, "correct": Y == GUESS}), P, Y)
+    assert refused({"label": Y, "prob": P, "correct": 1 - GUESS}) == "ambiguous_reading"
+
+
+def test_a_probability_beside_a_confidence():
+    assert is_binary(read({"label": Y, "prob": P, "confidence": TOP}), P, Y)
+    assert refused({"label": Y, "prob": P, "confidence": P[::-1]}) == "ambiguous_reading"
+    assert is_answers(read({"confidence": P, "correct": Y, "prob": P[::-1]}), P, Y)
+
+
+def test_a_probability_that_is_never_below_one_half_is_no_probability_of_a_rare_class():
+    rare = (np.arange(N) % 3 == 0).astype(int)
+    assert refused({"label": rare, "prob": TOP}) == "ambiguous_reading"
+    assert is_binary(read({"label": rare, "prob": TOP}, probs="prob"), TOP, rare)
+
+
+# Which columns
+
+
+@pytest.mark.parametrize(
+    ("columns", "code"),
+    [
+        ({"label": Y, "target": Y[::-1], "score": P}, "ambiguous_columns"),
+        ({"label": Y, "prob": P, "proba": P[::-1]}, "ambiguous_columns"),
+        ({"label": Y, "score": P, "weight": np.ones(N), "sample_weight": np.ones(N) + 0.1}, "ambiguous_columns"),
+        ({"label": Y}, "no_scores"),
+        ({"score": P}, "no_labels"),
+        ({**CLASSES}, "no_labels"),
+        ({"correct": Y}, "no_scores"),
+        ({"y_true": Y, "y_pred": GUESS}, "no_scores"),
+        ({"label": Y3, "prob": P}, "many_classes"),
+        ({"label": Y, "age": P, "height": P}, "no_scores"),
+    ],
+)
+def test_columns_with_more_than_one_reading_or_none_are_refused(columns, code):
+    assert refused(columns) == code
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"Label": Y3, **{f"Prob {i}": ROWS[:, i] for i in range(3)}},
+        {" label ": Y3, **{f"prob{i}": ROWS[:, i] for i in range(3)}},
+        {"\ufefflabel": Y3, **{f"P({i})": ROWS[:, i] for i in range(3)}},
+        {"Unnamed: 0": range(N), "class": Y3, **{str(i): ROWS[:, i] for i in range(3)}},
+        {"": range(N), "y": Y3, **{f"y_proba_{i}": ROWS[:, i] for i in range(3)}},
+        {"label": Y3.astype(float), **{f"prob_{i}.0": ROWS[:, i] for i in (2, 0, 1)}},
+        {"label": Y3.astype(str), **CLASSES},
+        {"label": Y3, **{f"prob_class_{i}": ROWS[:, i] for i in range(3)}},
+        {"label": Y3, **{f"class_{i}_prob": ROWS[:, i] for i in range(3)}},
+        {"label": Y3, "target": WORDS[Y3], **CLASSES},
+        {"label": Y3, **CLASSES, "prob_max": ROWS.max(1), "confidence": ROWS.max(1), "correct": Y3 == GUESS3},
+        {"label": Y3, **CLASSES, "p_value": P, "z_score": P, "x": P},
+        {"label": Y3, "score_0": ROWS[:, 0], "score_1": ROWS[:, 1], "score_2": ROWS[:, 2]},
+        {"label": WORDS[Y3], **{name: ROWS[:, i] for i, name in enumerate(WORDS)}, "age": P},
+        {"label": WORDS[Y3], **{f"{name}_prob": ROWS[:, i] for i, name in enumerate(WORDS)}},
+        {"label": np.char.upper(WORDS)[Y3], **NAMED},
+    ],
+    ids=lambda columns: "-".join(columns),
+)
+def test_columns_that_a_person_understands_are_read(columns):
+    assert is_classes(read(columns))
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"label": Y.astype(bool), "score": P},
+        {"label": Y.astype(float), "Risk Score": P},
+        {"label": np.array(["n", "y"])[Y], "prob": P},
+        {"label": np.array(["False", "True"])[Y], "prob": P},
+        {"label": np.array(["neg", "pos"])[Y], "p": P},
+        {"label": Y.astype(str), "prob": P},
+        {"label": 2 * Y - 1, "prob": P},
+        {"outcome": Y, "prob_positive": P},
+        {"label": Y, "prob_negative": 1 - P},
+        {"label": Y, "prob_no": 1 - P},
+        {"truth": Y, "p1": P},
+        {"label": 2 * Y - 1, "prob_0": 1 - P, "prob_1": P},
+        {"label": 2 * Y - 1, "margin": np.log(P / (1 - P))},
+        {"label": Y, "prob": P, "score": P},
+    ],
+    ids=lambda columns: "-".join(columns),
+)
+def test_binary_tables_that_a_person_understands_are_read(columns):
+    p = read(columns)
+    positive = p.logits.softmax(1)[:, 1].numpy()
+    if positive == pytest.approx(1 - P, abs=1e-6):
+        assert p.labels.tolist() == list(1 - Y)
+    else:
+        assert positive == pytest.approx(P, abs=1e-6)
+        assert p.labels.tolist() == list(Y)
+
+
+# Labels
+
+
+def test_words_for_numbered_columns_are_noted():
+    p = read({"label": PAIR[Y], "prob_0": 1 - P, "prob_1": P})
+    assert p.labels.tolist() == list(Y)
+    assert any("benign is column 0" in note and "malignant is column 1" in note for note in p.notes)
+
+
+@pytest.mark.parametrize(
+    ("columns", "code"),
+    [
+        ({"label": Y3 + 1, **NAMED}, "labels_from"),
+        ({"label": Y3 + 1, **CLASSES}, "labels_from"),
+        ({"label": 10 * Y3, **NAMED}, "unknown_label"),
+        ({"label": Y3, "prob_1": ROWS[:, 0], "prob_2": ROWS[:, 1], "prob_3": ROWS[:, 2]}, "unknown_label"),
+        ({"label": Y + 1, "score": P}, "positive_class"),
+        ({"label": PAIR[Y], "score": P}, "ambiguous_positive"),
+        ({"label": np.array(["1", "2"])[Y], "score": P}, "positive_class"),
+        ({"label": np.full(N, np.datetime64("2024-01-01T00:00", "ms")), **CLASSES}, "label_kind"),
+        ({"label": polars.Series([0] * N).cast(polars.Date), "score": P}, "label_kind"),
+    ],
+)
+def test_labels_that_may_be_misread_are_refused(columns, code):
+    assert refused(columns) == code
+
+
+def test_labels_counted_from_one():
+    for columns in (CLASSES, NAMED):
+        assert is_classes(read({"label": Y3 + 1, **columns}, labels_from=1))
+    assert is_binary(read({"label": Y + 1, "score": P}, labels_from=1), P, Y)
+    assert refused({"label": Y3, **CLASSES}, labels_from=1) == "labels_from"
+
+
+def test_the_positive_class_of_a_single_score():
+    for labels, positive in ((PAIR[Y], "malignant"), (Y + 1, "2"), (2 * Y - 1, "1"), (np.array([7, 3])[Y], 3)):
+        assert is_binary(read({"label": labels, "score": P}, positive=positive), P, Y)
+    assert is_binary(read({"label": Y, "score": 1 - P}, positive="0"), 1 - P, 1 - Y)
+    assert refused({"label": PAIR[Y], "score": P}, positive="cat") == "positive_class"
+    assert refused({"label": Y3, **CLASSES}, positive="1") == "positive_class"
+
+
+def test_positions_that_are_ignored_are_no_class():
+    labels = np.where(np.arange(N) % 5 == 0, -1, Y)
+    assert len(read({"label": labels, "score": P}, ignore_index=-1)) == int((labels >= 0).sum())
+    assert len(read({"label": np.where(labels < 0, 255, labels), "score": P}, ignore_index=255)) == int(
+        (labels >= 0).sum()
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("No", "Yes"),
+        ("n", "Y"),
+        ("FALSE", "true"),
+        ("f", "T"),
+        ("wrong", "Right"),
+        ("0.0", "1.0"),
+        ("incorrect", "Correct"),
+    ],
+)
+def test_words_for_correct(words):
+    assert is_answers(read({"confidence": P, "correct": np.array(words)[Y]}), P, Y)
+
+
+# Percentages, rounding, missing values
+
+
+def test_cells_with_a_percent_sign_are_percentages():
+    for form in ("{:.1f}%", "{:.1f} %"):
+        cells = [form.format(100 * p) for p in P]
+        assert is_binary(read({"label": Y, "score": cells}), P, Y)
+        assert is_binary(read({"label": Y, "score": [cell.replace(".", ",") for cell in cells]}, percent=True), P, Y)
+    assert refused({"label": Y, "score": [*cells[:-1], "0.5"]}) == "percent_mixed"
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_numbers_from_0_to_100_ask_for_percent(drop):
+    for columns in (
+        {"confidence": 100 * P, "correct": Y},
+        {"label": Y, "score": 100 * P},
+        {"label": Y3, **{name: 100 * part for name, part in CLASSES.items()}},
+    ):
+        assert refused(columns, drop=drop) == "percent"
+        assert read(columns, drop=drop, percent=True).logits.exp().max() <= 1
+
+
+def test_rows_rounded_to_two_decimals_are_normalized_on_request():
+    rounded = {name: part.round(2) for name, part in CLASSES.items()}
+    rounded["prob_0"] = rounded["prob_0"] + 0.01
+    assert refused({"label": Y3, **rounded}) == "rounded_sums"
+    p = read({"label": Y3, **rounded}, normalize=True)
+    assert p.logits.exp().sum(1).numpy() == pytest.approx(np.ones(N))
+    assert (
+        refused({"label": Y3, **{name: 0.8 * part for name, part in CLASSES.items()}}, normalize=True)
+        == "normalize_range"
+    )
+
+
+def test_refusals_of_probabilities_name_the_likely_cause():
+    assert refused({"label": np.minimum(Y3, 1), "prob_0": ROWS[:, 0], "prob_1": ROWS[:, 1]}) == "class_missing"
+    assert refused({"label": Y3, **{name: 9 * part - 4 for name, part in CLASSES.items()}}) == "not_probabilities"
+    for probs, labels, code in (
+        (np.full((2, 1, 3, 3), 0.3), np.zeros((2, 3, 3), int), "single_column"),
+        (100 * ROWS, Y3, "percent"),
+        (100 * P, Y, "percent"),
+    ):
+        with pytest.raises(InputError) as caught:
+            Predictions.from_probs(probs, labels)
+        assert caught.value.code == code
+
+
+def test_dropping_most_rows_is_refused():
+    half = [None if i % 5 else float(p) for i, p in enumerate(P)]
+    assert refused({"confidence": half, "correct": Y}, drop=True) == "drop_most"
+
+
+def test_repeated_names_of_rows_are_noted():
+    (note,) = read({"id": np.arange(N) // 2, "label": Y, "score": P}).notes
+    assert "cluster='id'" in note
+    (note,) = read({"patient_id": np.arange(N) // 2, "label": Y, "score": P}).notes
+    assert "cluster='patient_id'" in note
+    assert "cluster=" not in read({"id": np.arange(N), "label": Y, "score": P}).notes[0]
+
+
+def test_options_hold_for_array_files(tmp_path):
+    np.savez(tmp_path / "a.npz", probs=100 * P, labels=Y + 1)
+    assert is_binary(Predictions.load(tmp_path / "a.npz", percent=True, labels_from=1), P, Y)
+    assert is_binary(Predictions.load(tmp_path / "a.npz", percent=True, positive="2"), P, Y)
+
+
+def test_columns_named_after_long_or_foreign_digits_are_names():
+    for a, b in (("²", "a"), ("٣", "b"), ("9" * 5000, "c")):
+        p = read({"label": np.array([a, b])[Y], f"prob_{a}": 1 - P, f"prob_{b}": P})
+        assert p.labels.tolist() == list(Y)
+        assert p.class_names == (a, b)

@@ -21,8 +21,11 @@ TRUTH_WORDS = {
 NEGATIVE_WORDS = ("negative", "neg", "false", "no", "n", "f")
 WEIGHT_TOLERANCE = 0.2  # of the number of rows, by which weights that were found by name may sum to something else
 ROUNDED_SUMS = (0.97, 1.03)  # of rows of probabilities that are rounded to two decimals
+RANGE_TOLERANCE = 1e-6  # by which rounding may take probabilities out of [0, 1]
 MIN_TOP_CLASS = 20  # rows from which probabilities that are never below one half raise a doubt
 MAX_POSITIVE_SHARE = 0.65  # of labels, below which they do
+MISSING_LABELS = {"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "-", "?"}
+DATES = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}([./])\d{1,2}\2\d{4}( .*)?", re.ASCII)
 Labels = tuple[np.ndarray, tuple[str, ...] | None, tuple[str, ...]]  # labels, names of the classes, notes
 
 
@@ -82,6 +85,8 @@ def _answers(
 def _check_predicted(columns: Columns, truth: np.ndarray, guess: np.ndarray) -> None:
     """Raise `InputError` where labels and predictions are not of the same classes."""
     labels, guesses = np.unique(truth).tolist(), np.unique(guess).tolist()
+    _check_missing_words(str(columns.label), labels, guesses)
+    _check_missing_words(str(columns.predicted), guesses, labels)
     numbers = [[plain_number(kind) for kind in kinds] for kinds in (labels, guesses)]
     shifted = (
         None not in numbers[0] + numbers[1]
@@ -99,9 +104,21 @@ def _check_predicted(columns: Columns, truth: np.ndarray, guess: np.ndarray) -> 
         )
 
 
+def _check_missing_words(name: str, labels: list[str], others: list[str]) -> None:
+    """Raise `InputError` for labels such as "NA" that do not occur among the others: they may be missing values."""
+    if words := [word for word in labels if word.strip().lower() in MISSING_LABELS and word not in others]:
+        raise InputError(
+            f"expected a class in every row of {name!r}, got {words[0]!r}. If it is a missing value, try "
+            f"na=[{words[0]!r}] with drop=True (on the command line, --na {words[0]} --drop).",
+            code="missing_word",
+        )
+
+
 def _scored(frame: Any, columns: Columns, options: TableOptions, whole: bool) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return probabilities or logits with the labels beside them."""
     scores = _matrix(frame, columns, options)
+    if scores.ndim == 1 and columns.kind == "probs":
+        _check_range(scores, columns.scores[0])
     arrays: dict[str, Any] = {columns.kind: scores}
     names, notes = columns.names, ()
     if columns.labels:
@@ -197,6 +214,17 @@ def _check_percent(frame: Any, columns: Columns, options: TableOptions) -> None:
         "percentages? Try percent=True (on the command line, --percent).",
         code="percent",
     )
+
+
+def _check_range(probs: np.ndarray, name: str) -> None:
+    """Raise `InputError` where a single score is no probability."""
+    low, high = float(probs.min()), float(probs.max())
+    if low < -RANGE_TOLERANCE or high > 1 + RANGE_TOLERANCE:
+        raise InputError(
+            f"expected probabilities in [0, 1] in {name!r}, got {low:.4g} .. {high:.4g}. If these are logits, try "
+            f"logits={name!r} (on the command line, --logits {name}).",
+            code="probability_range",
+        )
 
 
 def _check_top_class(probs: np.ndarray, labels: np.ndarray, columns: Columns, options: TableOptions) -> None:
@@ -361,7 +389,9 @@ def _made(name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
 
 def _labels(column: Any, columns: Columns, options: TableOptions, scores: np.ndarray, whole: bool) -> Labels:
     """Return labels as numbers or as names of classes, the names of the classes, and notes on how they were read."""
-    if column.dtype.is_temporal():
+    texts = str(column.dtype.base_type()) in TEXTS
+    dates = texts and (columns.names is None or len(columns.scores) == 1) and all(map(DATES.fullmatch, column.unique()))
+    if column.dtype.is_temporal() or dates:
         raise InputError(
             f"expected classes in {column.name!r}, got dates or times. Try label= with another column (on the command "
             "line, --label NAME).",

@@ -280,6 +280,7 @@ def bare_classes(free: Sequence[str], labels: Sequence[str]) -> Iterator[ScoreCo
 
 def suffix_of(name: str, prefix: str) -> str:
     """Return what follows a prefix in the name of a column, such as "cat" in prob_cat, p(cat), prob cat; "" if none."""
+    name = name.lstrip()
     if not name.lower().startswith(prefix):
         return ""
     rest = name[len(prefix) :]
@@ -303,8 +304,9 @@ def given_scores(columns: Sequence[str], kind: str, value: Any) -> ScoreColumns:
         return ScoreColumns(kind, tuple(value), _class_names(tuple(value)))
     if value in columns:
         return ScoreColumns(kind, (value,), _class_names((value,)))
-    found = tuple(name for name in columns if name.lower().startswith(value.lower()) and len(name) > len(value))
-    return ScoreColumns(kind, found, tuple(name[len(value) :] for name in found))
+    begun = {name: name.lstrip() for name in columns if name.lstrip().lower().startswith(value.lower())}
+    found = {name: rest for name, plain in begun.items() if (rest := plain[len(value) :])}
+    return ScoreColumns(kind, tuple(found), tuple(found.values()))
 
 
 def _class_names(columns: tuple[str, ...]) -> tuple[str, ...]:

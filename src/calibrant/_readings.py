@@ -1,7 +1,7 @@
 """Decide which column of a table plays which role: by name, and by value where names have more than one reading."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,17 @@ def columns_of(frame: Any, options: TableOptions | None = None, *, whole: bool =
 
     Raises `InputError` where a given column is missing, or columns have more than one reading.
     """
-    return _Search(frame, options or TableOptions(), whole).columns()
+    options = options or TableOptions()
+    given = {role: _resolved(value, frame.columns) for role, value in options.columns.items()}
+    return _Search(frame, replace(options, columns=given), whole).columns()
+
+
+def _resolved(given: Any, columns: Sequence[str]) -> Any:
+    """Return given names as the table has them, where they differ in capitals and blanks around them alone."""
+    if not isinstance(given, str):
+        return tuple(_resolved(name, columns) for name in given)
+    alike = [name for name in columns if name.strip().lower() == given.strip().lower()]
+    return alike[0] if given not in columns and len(alike) == 1 else given
 
 
 @dataclass
@@ -112,7 +122,8 @@ class _Search:
     def _by_name(self, role: str) -> str | None:
         found = candidates(role, self.free)
         if role == "label":
-            found = self._can_be_labels(found) or self._can_be_labels(weak_labels(self.free))
+            found, weak = self._can_be_labels(found), self._can_be_labels(weak_labels(self.free))
+            found = [*found, *(name for name in weak if self._of_classes(name, found[0]))] if found else weak
         if role == "predicted":
             found = [name for name in found if not self._has_fractions(name)]
         if role in ("predicted", "correct", "confidence"):
@@ -123,6 +134,13 @@ class _Search:
         """Leave out columns of fractions, dates and lists where others remain."""
         fit = [n for n in names if not (self._has_fractions(n) or self._nested(n) or self.frame[n].dtype.is_temporal())]
         return fit or names
+
+    def _of_classes(self, name: str, label: str) -> bool:
+        """Whether a column holds classes of the label only, and so may be the label as well."""
+        if not self.whole or self._nested(name) or self._nested(label):
+            return False
+        values, classes = ({*np.unique(keys_of(self.frame[each].drop_nulls()))} for each in (name, label))
+        return len(values) > 1 and values <= classes
 
     def _same(self, role: str, names: list[str]) -> str | None:
         """Return the first of several columns that say the same; raises `InputError` where they do not."""
@@ -418,15 +436,18 @@ def _check_given(columns: Sequence[str], given: Mapping[str, Any]) -> None:
 
 def suffix_or_rest(name: str, prefix: str) -> str:
     """Return what follows a given prefix in the name of a column."""
-    return name[len(prefix) :] if name.lower().startswith(prefix.lower()) else suffix_of(name, prefix)
+    plain = name.lstrip()
+    return plain[len(prefix) :] if plain.lower().startswith(prefix.lower()) else suffix_of(name, prefix)
 
 
 def _several(columns: Sequence[str], scores: ScoreColumns) -> tuple[str, ...]:
     """Return the columns of several labels per example, one beside each score; none where they are not all there."""
+    free = [name for name in columns if name not in scores.columns]
     for prefix in OF_LABEL:
-        wanted = tuple(prefix + name for name in scores.names)
-        if wanted and set(wanted) <= set(columns) - set(scores.columns):
-            return wanted
+        begun = {name: name.lstrip() for name in free if name.lstrip().lower().startswith(prefix)}
+        found = {plain[len(prefix) :]: name for name, plain in begun.items()}
+        if scores.names and set(scores.names) <= found.keys():
+            return tuple(found[name] for name in scores.names)
     return ()
 
 

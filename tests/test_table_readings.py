@@ -1,0 +1,88 @@
+"""Columns whose names or values have more than one reading: read as a person would, or refused with a code."""
+
+import numpy as np
+import pytest
+
+from calibrant import InputError, Predictions
+
+N = 40
+RNG = np.random.default_rng(0)
+P = RNG.dirichlet(np.ones(3), N)
+Y = RNG.permutation(np.arange(N) % 3)
+WORDS = np.array(["ant", "bee", "cat"])
+BINARY = RNG.permutation(np.arange(N) % 2)
+CONFIDENCE = RNG.uniform(0.4, 1, N)
+
+
+def by_class(prefix: str) -> dict[str, np.ndarray]:
+    return {f"{prefix}{j}": P[:, j] for j in range(3)}
+
+
+def refusal(table: dict[str, object], **options: object) -> str:
+    with pytest.raises(InputError) as caught:
+        Predictions.from_table(table, **options)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+    return caught.value.code
+
+
+@pytest.mark.parametrize("prefix", [" prob_", "PROB_", " Prob_"])
+def test_blanks_and_capitals_of_column_names_do_not_matter(prefix: str) -> None:
+    p = Predictions.from_table({" Label": Y, **by_class(prefix)})
+    np.testing.assert_allclose(p.logits.softmax(1).numpy(), P)
+    assert p.labels.tolist() == Y.tolist()
+
+
+def test_given_names_match_in_other_capitals_and_without_blanks() -> None:
+    table = {" Species": Y, " Out_0": P[:, 0], " Out_1": P[:, 1], " Out_2": P[:, 2]}
+    p = Predictions.from_table(table, label="species", probs="out_")
+    np.testing.assert_allclose(p.logits.softmax(1).numpy(), P)
+
+
+@pytest.mark.parametrize("prefixes", [("PROB_", "LABEL_"), (" prob_", " label_"), ("Prob_", "Label_")])
+def test_several_labels_are_found_in_any_capitals(prefixes: tuple[str, str]) -> None:
+    scores, labels = RNG.random((2, N)), RNG.integers(0, 2, (2, N))
+    columns = [(prefix, values) for prefix, values in zip(prefixes, (scores, labels), strict=True)]
+    table = {f"{prefix}{name}": values[j] for prefix, values in columns for j, name in enumerate(("fever", "rash"))}
+    p = Predictions.from_table(table)
+    assert len(p) == 2 * N
+    assert p.group_names == ("fever", "rash")
+
+
+@pytest.mark.parametrize("word", ["-", "NA", "?", "None"])
+@pytest.mark.parametrize("role", ["label", "predicted"])
+def test_missing_word_beside_predictions_is_refused_instead_of_counted_as_wrong(word: str, role: str) -> None:
+    columns = {"label": WORDS[Y].astype("U4"), "predicted": WORDS[Y].astype("U4")}
+    columns[role][:3] = word
+    assert refusal({**columns, "confidence": CONFIDENCE}) == "missing_word"
+
+
+def test_word_for_missing_values_that_is_predicted_too_is_a_class() -> None:
+    words = np.array(["None", "scratch", "dent"])
+    table = {"label": words[Y], "predicted": words[np.roll(Y, 1)], "confidence": CONFIDENCE}
+    p = Predictions.from_table(table)
+    assert p.labels.tolist() == (np.roll(Y, 1) == Y).astype(int).tolist()
+
+
+@pytest.mark.parametrize("other", ["class", "actual", "outcome"])
+def test_two_columns_of_the_same_classes_are_ambiguous(other: str) -> None:
+    assert refusal({"label": Y, other: np.roll(Y, 1), **by_class("prob_")}) == "ambiguous_columns"
+    p = Predictions.from_table({"label": Y, other: np.roll(Y, 1), **by_class("prob_")}, label=other)
+    assert p.labels.tolist() == np.roll(Y, 1).tolist()
+
+
+def test_feature_with_other_values_is_no_second_label() -> None:
+    p = Predictions.from_table({"label": Y, "class": Y + 1, **by_class("prob_")})
+    assert p.labels.tolist() == Y.tolist()
+
+
+@pytest.mark.parametrize("text", ["2024-01-1{}", "2024-01-1{} 12:00:00", "1{}/02/2024", "1{}.02.2024"])
+def test_dates_as_words_beside_numbered_columns_are_refused(text: str) -> None:
+    assert refusal({"label": [text.format(j) for j in Y], **by_class("prob_")}) == "label_kind"
+    assert refusal({"label": [text.format(j) for j in BINARY], "prob": CONFIDENCE}) == "label_kind"
+
+
+def test_single_score_outside_the_unit_interval_is_refused_and_read_as_logit_when_given() -> None:
+    z = RNG.normal(size=N)
+    assert refusal({"label": BINARY, "score": z}) == "probability_range"
+    p = Predictions.from_table({"label": BINARY, "score": z}, logits="score")
+    np.testing.assert_allclose(p.logits[:, 1].numpy(), z, rtol=1e-6)

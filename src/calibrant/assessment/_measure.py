@@ -19,7 +19,7 @@ from calibrant.assessment._table import Row, Table
 from calibrant.catalog import METRICS, Method
 from calibrant.io import csv_text
 from calibrant.metrics import Interval, Metric, Summary, tables
-from calibrant.metrics.tables import ClassSums, class_cells
+from calibrant.metrics.tables import Classes, ClassSums, class_cells
 from calibrant.predictions import Predictions, entering
 from calibrant.types import InputError
 
@@ -152,12 +152,16 @@ def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float,
         happened=metrics.share_interval(events.happened, p.weights, level, p.clusters),
         ties=events.ties,
         table=events.equal_width(bins),
-        classes_=lambda: ClassSums.of(p, cells()).table,
-        groups_=lambda: tables.groups(p, bins=bins, level=level),
-        scaled_=lambda temperatures: scaled(p, temperatures, bins, level),
-        mistakes_=lambda chosen, most: mistakes_of(p, chosen, most),
+        classes_=partial(_class_table, p, cells),  # partials, which are pickled
+        groups_=partial(tables.groups, p, bins=bins, level=level),
+        scaled_=partial(scaled, p, bins=bins, level=level),
+        mistakes_=partial(mistakes_of, p),
         clusters="" if p.clusters is None else f"{units(p):,} {judged.cluster}{'s' * (units(p) != 1)}",
     )
+
+
+def _class_table(p: Predictions, cells: Callable[[], Any]) -> Classes:
+    return ClassSums.of(p, cells()).table
 
 
 PARTS_OF = ("refinement", "calibration_loss")
@@ -185,8 +189,8 @@ def _of_summary(
         happened=summary.interval("happened", level),
         ties=summary.ties,
         table=summary.equal_width(bins),
-        classes_=None if classes is None else lambda: classes.table,
-        groups_=lambda: tables.groups(summary, bins=bins, level=level),
+        classes_=None if classes is None else partial(getattr, classes, "table"),
+        groups_=partial(tables.groups, summary, bins=bins, level=level),
         clusters=f"{judged.cluster}s" if summary.clustered else "",
     )
 

@@ -82,9 +82,13 @@ def class_cells(p: Predictions, bins: int) -> Callable[[], ClassCells]:
     cells = ClassCells(p, bins)
     if p.k > 2:
         p.survey(cells)
-        return lambda: cells
+        return partial(_finished, cells)
     p.survey()
     return partial(_cells_of_two, p, bins)
+
+
+def _finished(cells: ClassCells) -> ClassCells:
+    return cells
 
 
 def _cells_of_two(p: Predictions, bins: int) -> ClassCells:

@@ -1,0 +1,97 @@
+"""Predictions, results and what they consist of are pickled, copied, and come back from a pool of processes."""
+
+import copy
+import pickle
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+import torch
+
+import calibrant
+from calibrant import Predictions, assess, calibrators, measure, metrics
+from calibrant.metrics import Summary
+
+CALIBRATORS = ("Identity", "Temperature", "HistogramBinning", "Auto(accuracy_preserving=True)")
+
+
+def draw(k: int = 3, **more: object) -> Predictions:
+    g = torch.Generator().manual_seed(0)
+    z = 2 * torch.randn(240, k, generator=g)
+    y = torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1)
+    return Predictions(z, y, groups=torch.arange(240) % 3, **more)
+
+
+def copies(value):
+    yield pickle.loads(pickle.dumps(value))
+    yield copy.deepcopy(value)
+
+
+def contents(value):
+    """Everything that a result shows, as text."""
+    tables = [value.before, *value.tables.values()] if hasattr(value, "tables") else [value]
+    mistakes = [table.mistakes_of([0, 1], 5) for table in tables]
+    classes = [None if table.classes is None else table.classes.ece.tolist() for table in tables]
+    return [value.json(), str(value), mistakes, classes, [table.scaled(2 * table.n * table.k) for table in tables]]
+
+
+MEASURED = {
+    "classes": lambda: measure(draw()),
+    "two classes": lambda: measure(draw(2)),
+    "clusters and weights": lambda: measure(draw(weights=torch.ones(240), clusters=torch.arange(240) // 4)),
+    "a summary": lambda: measure(Summary.from_predictions(draw(), by_class=True)),
+    "a summary without classes": lambda: measure(Summary.from_predictions(draw())),
+    "confidences": lambda: measure(Predictions.from_confidence(torch.linspace(0.1, 0.9, 40), torch.arange(40) % 2)),
+    "labels": lambda: measure(Predictions.multilabel(draw().logits, draw().logits > 0.5)),
+    "an assessment": lambda: assess(draw()[:120], draw()[120:], CALIBRATORS),
+    "a cross-fitted assessment": lambda: assess(draw(), None, ("Temperature",), folds=2),
+    "an assessment of pieces": lambda: assess(draw()[:120], iter([draw()[120:200], draw()[200:]]), ("Temperature",)),
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_results_are_pickled_and_copied_whole(name):
+    result = MEASURED[name]()
+    early = list(copies(result))  # before anything is computed on demand, and after
+    shown = str(contents(result))
+    for copied in (early[0], [*copies(result)][1]):
+        assert type(copied) is type(result)
+        assert str(contents(copied)) == shown
+
+
+PARTS = {
+    "predictions": draw,
+    "a summary": lambda: Summary.from_predictions(draw(), by_class=True),
+    "an interval": lambda: metrics.nll.interval(draw()),
+    "a test": lambda: metrics.kuiper.test(draw()),
+    "a metric": lambda: metrics.ece,
+    "a comparison": lambda: metrics.compare(draw(), draw()),
+    "parts of nll": lambda: metrics.split(draw(), fit=calibrators.Temperature.fit),
+    "bins": lambda: metrics.tables.bins(draw()),
+    "classes": lambda: metrics.tables.classes(draw()),
+    "groups": lambda: metrics.tables.groups(draw()),
+    "thresholds": lambda: metrics.tables.thresholds(draw(2)),
+    "a curve": lambda: metrics.curves.corp(draw()),
+    "coverage": lambda: metrics.curves.risk_coverage(draw()),
+    "detection": lambda: metrics.ood.detection(draw(), draw()),
+    "an error": lambda: calibrant.InputError("Expected 2, got 3.", code="number"),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_results_are_pickled_and_copied_whole(name):
+    value = PARTS[name]()
+    for copied in copies(value):
+        assert type(copied) is type(value)
+        assert str(copied) == str(value)
+        assert getattr(copied, "code", None) == getattr(value, "code", None)
+
+
+@pytest.mark.slow
+def test_results_come_back_from_a_pool_of_processes():
+    p = draw()
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        measured = pool.submit(measure, p)
+        assessed = pool.submit(assess, p[:120], p[120:], ("Identity", "Temperature"))
+        assert contents(measured.result())[0] == measure(p).json()
+        assert assessed.result().chosen == assess(p[:120], p[120:], ("Identity", "Temperature")).chosen

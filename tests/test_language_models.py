@@ -7,7 +7,7 @@ import polars
 import pytest
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
-from calibrant import Predictions, measure
+from calibrant import InputError, Predictions, measure
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "language_models"
 FILES = sorted(FOLDER.glob("*.parquet")) if FOLDER.is_dir() else []
@@ -26,6 +26,11 @@ def test_stated_confidences_are_read_measured_and_shown(path):
     if frame["verbal"].is_null().all():
         pytest.skip("this model stated none")
     used = frame.filter(polars.col("verbal").is_between(0, 1) & polars.col("verbal").is_not_nan())
+    if len(used) < len(frame) / 2:
+        with pytest.raises(InputError) as caught:
+            stated(path)
+        assert caught.value.code == "drop_most"
+        return
     p = stated(path)
     assert len(p) == len(used)
     assert p.group_names == tuple(sorted(used["category"].unique()))

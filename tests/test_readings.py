@@ -373,3 +373,70 @@ def test_columns_named_after_long_or_foreign_digits_are_names():
         p = read({"label": np.array([a, b])[Y], f"prob_{a}": 1 - P, f"prob_{b}": P})
         assert p.labels.tolist() == list(Y)
         assert p.class_names == (a, b)
+
+
+# Tables of other tools
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"truth": WORDS[Y3], ".pred_class": WORDS[GUESS3], **{f".pred_{w}": ROWS[:, i] for i, w in enumerate(WORDS)}},
+        {"obs": WORDS[Y3], "pred": WORDS[GUESS3], **{w: ROWS[:, i] for i, w in enumerate(WORDS)}},
+        {"class": WORDS[Y3], "p": WORDS[GUESS3], **{f"P (class={w})": ROWS[:, i] for i, w in enumerate(WORDS)}},
+        {"Label": WORDS[Y3], **{f'Scored Probabilities for Class "{w}"': ROWS[:, i] for i, w in enumerate(WORDS)}},
+        {
+            "label": WORDS[Y3],
+            "predicted_label": WORDS[GUESS3],
+            **{f"{w}_score": ROWS[:, i] for i, w in enumerate(WORDS)},
+        },
+        {"TARGET": Y3, **{f"P_TARGET{i}": ROWS[:, i] for i in (2, 0, 1)}},
+        {"label": Y3, "probs": [str(row) for row in ROWS.tolist()]},
+        {"label": Y3, **CLASSES, **{f"logit_{i}": np.log(ROWS[:, i]) + 1 for i in range(3)}},
+        {**CLASSES, **{f"label_{i}": (Y3 == i).astype(int) for i in range(3)}},
+        {"iris": WORDS[Y3], **NAMED},
+    ],
+    ids=lambda columns: "-".join(columns),
+)
+def test_tables_of_other_tools_are_read(columns):
+    p = read(columns)
+    order = [2, 0, 1] if p.class_names == ("TARGET2", "TARGET0", "TARGET1") else [0, 1, 2]
+    assert p.logits.softmax(1).numpy() == pytest.approx(ROWS[:, order], abs=1e-6)
+    assert [order[label] for label in p.labels.tolist()] == list(Y3)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"died": Y, "risk": P},
+        {"label": PAIR[Y], "malignant": P},
+        {"label": PAIR[Y], "malignant_prob": P},
+        {"label": Y, "fraud_probability": P},
+        {"Label": Y, "Scored Labels": GUESS, "Scored Probabilities": P},
+        {"label": Y, "prob_mean": P, "prob_std": P / 10},
+    ],
+    ids=lambda columns: "-".join(columns),
+)
+def test_single_scores_of_other_tools_are_read(columns):
+    assert is_binary(read(columns), P, Y)
+
+
+def test_answers_of_other_tools_are_read():
+    right = Y3 == GUESS3
+    assert is_answers(read({"gold": WORDS[Y3], "answer": WORDS[GUESS3], "confidence": ROWS.max(1)}), ROWS.max(1), right)
+    assert is_answers(read({"answer": WORDS[Y3], "prediction": WORDS[GUESS3], "conf": ROWS.max(1)}), ROWS.max(1), right)
+    assert is_answers(read({"confidence": P, "score": Y}), P, Y)
+    assert is_answers(read({"confidence": P, "grade": np.array(["incorrect", "correct"])[Y]}), P, Y)
+    assert refused({"confidence_pct": 100 * P, "correct": Y}) == "percent"
+
+
+def test_columns_of_classes_that_do_not_sum_to_one_are_refused():
+    assert refused({"label": Y3, "0": ROWS[:, 0] * 5, "1": ROWS[:, 1], "2": ROWS[:, 2]}) == "ambiguous_columns"
+    assert is_classes(read({"label": Y3, **{str(i): np.log(ROWS[:, i]) for i in range(3)}}, logits=["0", "1", "2"]))
+
+
+def test_several_labels_may_be_called_as_their_classes():
+    tags = {word: RNG.integers(0, 2, N) for word in WORDS}
+    p = read({**NAMED, **tags})
+    assert p.group_names == tuple(WORDS)
+    assert len(p) == 3 * N

@@ -123,7 +123,11 @@ def _scored(frame: Any, columns: Columns, options: TableOptions, whole: bool) ->
     names, notes = columns.names, ()
     if columns.labels:
         labels = frame.select([numbers_of(frame[name], words=True) for name in columns.labels]).to_numpy()
-        arrays |= {"labels": labels, "several": True}
+        if columns.kind == "probs" and _is_one_hot(labels) and bool((abs(scores.sum(1) - 1) < 0.01).all()):
+            arrays |= {"labels": labels.argmax(1), "several": False}
+            notes = ("exactly one label holds in every row: they are classes",)
+        else:
+            arrays |= {"labels": labels, "several": True}
     elif columns.label is not None:
         labels, names, notes = _labels(frame[columns.label], columns, options, scores, whole)
         arrays |= {"labels": labels, "several": labels.ndim > 1}
@@ -140,7 +144,18 @@ def _scored(frame: Any, columns: Columns, options: TableOptions, whole: bool) ->
     return arrays, notes
 
 
+def _is_one_hot(labels: np.ndarray) -> bool:
+    return bool(np.isin(labels, (0, 1)).all()) and bool((labels.sum(1) == 1).all())
+
+
 # Scores
+
+
+def is_list(column: Any) -> bool:
+    """Whether a column holds lists, or texts of lists such as "[0.1, 0.9]"."""
+    if column.dtype.is_nested():
+        return True
+    return str(column.dtype) == "String" and len(column) > 0 and bool(column.str.contains(r"^\s*\[").all())
 
 
 def _matrix(frame: Any, columns: Columns, options: TableOptions) -> np.ndarray:
@@ -149,7 +164,7 @@ def _matrix(frame: Any, columns: Columns, options: TableOptions) -> np.ndarray:
 
     if len(columns.scores) == 1:
         column = frame[columns.scores[0]]
-        if not column.dtype.is_nested():
+        if not is_list(column):
             return read(column)
         rows = _rows(column)
         values = rows / 100 if options.percent and columns.kind == "probs" else rows
@@ -199,7 +214,7 @@ def _check_no_class_is_missing(scores: np.ndarray, columns: Columns) -> None:
 def _check_percent(frame: Any, columns: Columns, options: TableOptions) -> None:
     """Raise `InputError` where probabilities or confidences seem to be percentages, also where rows may be dropped."""
     names = (*columns.scores, *([columns.confidence] if columns.confidence else []))
-    if options.percent or not len(frame) or any(frame[name].dtype.is_nested() for name in names):
+    if options.percent or not len(frame) or any(is_list(frame[name]) for name in names):
         return
     values = np.stack([probabilities_of(frame[name], options) for name in names]) if names else np.zeros((0, 0))
     values = values[:, ~np.isnan(values).any(0)]
@@ -231,7 +246,7 @@ def _check_top_class(probs: np.ndarray, labels: np.ndarray, columns: Columns, op
     """Raise `InputError` where a number found by name is never below one half, but the labels often are negative."""
     if "probs" in columns.given or options.positive is not None or columns.positive is not None:
         return
-    if labels.dtype.kind not in "iufb" or len(probs) < MIN_TOP_CLASS or probs.min() < 0.5:
+    if labels.dtype.kind not in "iufb" or len(probs) < MIN_TOP_CLASS or not 0.5 <= probs.min() <= probs.max() <= 1:
         return
     if not set(np.unique(labels).tolist()) <= {0, 1, -1} or (labels > 0).mean() >= MAX_POSITIVE_SHARE:
         return
@@ -250,6 +265,8 @@ def _rows(column: Any) -> np.ndarray:
 
     if isinstance(column.dtype, polars.Array):
         column = column.arr.to_list()
+    elif not column.dtype.is_nested():
+        column = column.str.extract_all(r"[^\[\]\s,;]+")
     inner = getattr(column.dtype, "inner", None)
     if inner is None:
         raise InputError(f"column {column.name!r} holds {column.dtype}, expected numbers or lists of numbers")

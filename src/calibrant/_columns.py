@@ -1,7 +1,7 @@
 """Find which columns of a table may play which role, by their names or as given."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -19,11 +19,12 @@ SINGLE = {  # names of columns by role, compared by letters and digits alone
         *("y_pred", "pred", "preds", "prediction", "predictions", "predicted", "predicted_label", "pred_label"),
         *("predicted_class", "pred_class", "prediction_label", "label_pred", "label_predicted", "predicted_labels"),
         *("y_hat", "predict", "class_pred", "class_predicted", "y_predicted", "predicted_answer", "pred_answer"),
-        *("model_prediction", "guess", "pred_y", "top1"),
+        *("model_prediction", "guess", "pred_y", "top1", "scored_labels"),
     ),
     "correct": (
         *("correct", "is_correct", "was_correct", "correctness", "answer_correct", "answered_correctly", "matched"),
         *("is_right", "was_right", "right", "is_match", "hit", "exact_match", "prediction_correct"),
+        *("acc", "accuracy", "grade", "graded", "judgment", "judgement", "verdict"),
     ),
     "confidence": (
         *("confidence", "confidences", "conf", "confs", "confidence_score", "stated_confidence", "verbal_confidence"),
@@ -37,20 +38,10 @@ SINGLE = {  # names of columns by role, compared by letters and digits alone
     "id": ("id", "ids", "row_id", "example_id", "sample_id", "uid", "idx", "index"),
 }
 WEAK_LABELS = (  # taken where no other column is one of labels
-    *(
-        "class",
-        "actual",
-        "actuals",
-        "outcome",
-        "true",
-        "expected",
-        "expected_label",
-        "reference",
-        "observed",
-        "answer_key",
-    ),
-    *("gold_answer", "correct_answer", "category", "response", "event"),
+    *("class", "actual", "actuals", "outcome", "true", "expected", "expected_label", "reference", "observed", "obs"),
+    *("answer_key", "gold_answer", "correct_answer", "category", "event", "answer"),
 )
+WEAK_PREDICTED = ("answer", "response", "model_answer", "model_response", "output", "choice", "completion")
 WHOLE = {  # a list per row, or the one number of a binary classifier
     "probs": (
         *("probs", "prob", "probabilities", "probability", "proba", "probas", "y_prob", "y_proba", "y_probs"),
@@ -59,6 +50,7 @@ WHOLE = {  # a list per row, or the one number of a binary classifier
         *("predicted_probability", "predicted_probabilities", "prediction_probability", "prediction_prob", "p_hat"),
         *("pred_score", "predicted_score", "prediction_score", "model_score", "risk", "risk_score", "predict_proba"),
         *("class_probabilities", "class_probs", "softmax", "p_pred", "prob_score"),
+        *("forecast", "forecast_prob", "predicted_risk", "prob_mean", "mean_prob", "scored_probabilities"),
     ),
     "logits": ("logits", "logit", "margin", "decision_function", "log_odds", "raw_logit", "raw_logits", "y_logit"),
 }
@@ -70,18 +62,9 @@ PREFIXES = {  # what columns of one class each begin with
     ),
     "logits": ("logit", "logits", "z", "y_logit", "raw_logit", "log_odds"),
 }
-WEAK_PREFIXES = (
-    "score",
-    "scores",
-    "y_score",
-    "confidence",
-    "conf",
-    "pred",
-    "y_pred",
-    "output",
-    "out",
-    "class",
-    "y_hat",
+WEAK_PREFIXES = (  # of columns whose rows must sum to 1
+    *("prediction_score", "pred_score", "y_score", "score", "scores", "confidence", "conf", "pred", "y_pred"),
+    *("output", "out", "class", "y_hat"),
 )
 LETTERS = ("p", "z")  # prefixes that other things begin with as well
 NO_CLASSES = {  # ends of columns such as prob_max or p_value
@@ -89,6 +72,7 @@ NO_CLASSES = {  # ends of columns such as prob_max or p_value
     *("val", "values", "adj", "score", "threshold", "gap", "diff"),
 }
 OF_LABEL = ("label_", "target_", "y_", "y_true_", "true_")  # columns of several labels per example
+MAX_AFFIXED_LABELS = 1000
 ROLES = (*SINGLE, *WHOLE)
 MAX_NAMED_COLUMNS = 10  # columns that are named one by one
 CALIBRATED = "calibrated_"  # stands before what is written of calibrated scores
@@ -211,7 +195,10 @@ def key_of(name: str) -> str:
 
 
 KEYS = {role: {key_of(name): None for name in names} for role, names in SINGLE.items()}
-WEAK_KEYS = {key_of(name): None for name in WEAK_LABELS}
+WEAK_KEYS = {
+    "label": {key_of(name) for name in WEAK_LABELS},
+    "predicted": {key_of(name) for name in WEAK_PREDICTED},
+}
 WHOLE_KEYS = {kind: {key_of(name) for name in names} for kind, names in WHOLE.items()}
 
 
@@ -226,18 +213,28 @@ def is_index(name: str) -> bool:
 def candidates(role: str, free: Iterable[str]) -> list[str]:
     """Return the columns whose names tell a role, the usual name first."""
     order = list(KEYS[role])
-    found = [name for name in free if key_of(name) in KEYS[role]]
-    return sorted(found, key=lambda name: order.index(key_of(name)))
+    keys = {name: without_percent(key_of(name)) if role == "confidence" else key_of(name) for name in free}
+    return sorted((name for name in keys if keys[name] in KEYS[role]), key=lambda name: order.index(keys[name]))
 
 
-def weak_labels(free: Iterable[str]) -> list[str]:
-    """Return the columns that may hold labels where no other does."""
-    return [name for name in free if key_of(name) in WEAK_KEYS]
+def without_percent(key: str) -> str:
+    """Return the key of a column without "percent" at its end."""
+    return re.sub(r"(pct|percent|percentage)$", "", key)
+
+
+def weak_candidates(role: str, free: Iterable[str]) -> list[str]:
+    """Return the columns that may hold labels, or predictions, where no other does."""
+    return [name for name in free if key_of(name) in WEAK_KEYS[role]]
 
 
 def single_scores(free: Sequence[str]) -> list[ScoreColumns]:
     """Return the columns that may hold a list of scores per row, or a single score."""
-    found = [ScoreColumns(kind, (name,)) for kind in WHOLE for name in free if key_of(name) in WHOLE_KEYS[kind]]
+    found = [
+        ScoreColumns(kind, (name,))
+        for kind in WHOLE
+        for name in free
+        if without_percent(key_of(name)) in WHOLE_KEYS[kind]
+    ]
     known = {group.columns[0] for group in found}
     for kind, prefixes in PREFIXES.items():
         for prefix in prefixes:
@@ -255,27 +252,45 @@ def class_columns(free: Sequence[str], labels: Iterable[str] = ()) -> list[Score
     ways = [(kind, prefix, False) for kind, prefixes in PREFIXES.items() for prefix in prefixes]
     for kind, prefix, weak in [*ways, *(("probs", prefix, True) for prefix in WEAK_PREFIXES)]:
         group = [(name, after) for name in free if (after := suffix_of(name, prefix))]
-        if kept := [pair for pair in group if pair[1].lower() not in NO_CLASSES - classes]:
-            group = kept
-        numbered = [pair for pair in group if plain_number(pair[1]) is not None]
-        group = numbered if weak and not {after.lower() for _, after in group} <= classes else group
+        group = [pair for pair in group if pair[1].lower() not in NO_CLASSES - classes]
+        if weak:
+            group = [pair for pair in group if pair[1].lower() in classes or plain_number(pair[1]) is not None]
         if len(group) > 1 and not any({*next(zip(*group))} & {*other.columns} for other in found):
             columns, names = zip(*group, strict=True)
             found.append(ScoreColumns(kind, columns, names, weak))
     return found
 
 
-def bare_classes(free: Sequence[str], labels: Sequence[str]) -> Iterator[ScoreColumns]:
-    """Yield the groups of columns named by their class alone, or by class and "prob" after it."""
-    for end in ("_prob", "_proba", "_probability", " prob", "_p", ""):
-        group = [name for name in free if name.lower().endswith(end) and len(name) > len(end)]
-        stems = {name: name[: len(name) - len(end)] for name in group}
-        words = {label.lower() for label in labels}
-        matched = [name for name in group if stems[name].lower() in words or plain_number(stems[name]) is not None]
-        if end and len(matched) < 2:
-            matched = [name for name in group if key_of(name) not in KEYS["confidence"]]
-        if len(matched) > 1:
-            yield ScoreColumns("probs", tuple(matched), tuple(stems[name] for name in matched), weak=True)
+def affixed_classes(free: Sequence[str], labels: Sequence[str]) -> list[ScoreColumns]:
+    """Return the columns that are named by a label, or a number, with the same text before and after it, if any.
+
+    Such as cat and dog, cat_score and dog_score, or Forest (cat) and Forest (dog).
+    """
+    groups: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    words = sorted(filter(None, labels), key=len, reverse=True)[:MAX_AFFIXED_LABELS]
+    pattern = re.compile("|".join([*map(re.escape, words), r"[0-9]+"]), re.IGNORECASE)
+    for name in free:
+        for found in pattern.finditer(name):
+            before, after = name[: found.start()], name[found.end() :]
+            if not (before[-1:].isalnum() or after[:1].isalnum()):
+                groups.setdefault((before, after), []).append((name, found[0]))
+    return [
+        ScoreColumns("probs", tuple(name for name, _ in group), tuple(label for _, label in group), weak=True)
+        for group in groups.values()
+        if len(group) > 1
+    ]
+
+
+def named_after_a_class(free: Sequence[str], labels: Sequence[str]) -> list[ScoreColumns]:
+    """Return the columns that hold the score of one class by their names, such as spam or spam_probability."""
+    words = {label.lower() for label in labels}
+    found: list[ScoreColumns] = []
+    for name in free:
+        match = re.fullmatch(r"(.+?)[_\s.\-](?:prob|proba|probability)", name, re.IGNORECASE)
+        stem = match[1] if match else name
+        if stem.lower() in words or (match and stem.lower() not in NO_CLASSES):
+            found.append(ScoreColumns("probs", (name,), (stem,), weak=True))
+    return found
 
 
 def suffix_of(name: str, prefix: str) -> str:

@@ -1,12 +1,13 @@
 """Decide which column of a table plays which role: by name, and by value where names have more than one reading."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from calibrant._arrays import keys_of, numbers_of, probabilities_of
+from calibrant._arrays import is_list, keys_of, numbers_of, probabilities_of
 from calibrant._columns import (
     MAX_NAMED_COLUMNS,
     OF_LABEL,
@@ -15,15 +16,17 @@ from calibrant._columns import (
     Columns,
     ScoreColumns,
     TableOptions,
-    bare_classes,
+    affixed_classes,
     candidates,
     class_columns,
     given_scores,
     is_index,
+    key_of,
+    named_after_a_class,
     ordered,
     single_scores,
     suffix_of,
-    weak_labels,
+    weak_candidates,
 )
 from calibrant._door import positive_word, some
 from calibrant.types import InputError
@@ -85,12 +88,37 @@ class _Search:
         columns, names = ordered(scores)
         one = len(columns) == 1 and not self._nested(columns[0])
         if one:
+            if not self._has_label():
+                self._only_other_column(scores)
             positive = self.positive or (scores.names[0] if scores.names else None)
             return self._built(scores.kind, columns, None, positive)
-        labels = _several(self.frame.columns, scores) if "label" not in self.given and not self._has_label() else ()
+        labels = () if self._has_label() else self._several(scores)
+        if not labels and not self._has_label():
+            self._only_other_column(scores)
         if labels:
             return self._built(scores.kind, scores.columns, scores.names, None, labels)
         return self._built(scores.kind, columns, names, None)
+
+    def _several(self, scores: ScoreColumns) -> tuple[str, ...]:
+        """Return the columns of several labels per example, called as with a prefix or as the classes alone."""
+        found = _several(self.frame.columns, scores)
+        bare = tuple(scores.names)
+        if found or not self.whole or not bare or not set(bare) <= set(self.free) - set(scores.columns):
+            return found
+        kinds = [set(self.frame[name].drop_nulls().unique().to_list()) for name in bare]
+        return bare if all(each <= {0, 1} for each in kinds) else ()
+
+    def _only_other_column(self, scores: ScoreColumns) -> None:
+        """Take the only other column of a table for the label if it holds classes."""
+        others = [name for name in self.free if name not in scores.columns]
+        if not self.whole or len(others) != 1 or self._nested(others[0]) or self._has_fractions(others[0]):
+            return
+        kinds = np.unique(keys_of(self.frame[others[0]].drop_nulls())).tolist()
+        names = {name.lower() for name in scores.names}
+        binary = len(kinds) == 2 and positive_word(kinds) is not None and len(scores.columns) < 3
+        if binary or (names and {kind.lower() for kind in kinds} <= names):
+            self.roles["label"] = others[0]
+            self.notes.append(f"label is the only other column, {others[0]!r}")
 
     def _has_label(self) -> bool:
         return "label" in self.roles
@@ -122,13 +150,25 @@ class _Search:
     def _by_name(self, role: str) -> str | None:
         found = candidates(role, self.free)
         if role == "label":
-            found, weak = self._can_be_labels(found), self._can_be_labels(weak_labels(self.free))
+            found, weak = self._can_be_labels(found), self._weak_labels()
             found = [*found, *(name for name in weak if self._of_classes(name, found[0]))] if found else weak
         if role == "predicted":
-            found = [name for name in found if not self._has_fractions(name)]
+            found = [name for name in found if not self._has_fractions(name)] or self._weak_predicted()
         if role in ("predicted", "correct", "confidence"):
             found = [name for name in found if not self._nested(name)]
         return found[0] if (len(found) < 2 and found) or (role == "id" and found) else self._same(role, found)
+
+    def _weak_labels(self) -> list[str]:
+        """Return columns such as `class`; `answer` only beside predictions."""
+        found = self._can_be_labels(weak_candidates("label", self.free))
+        predicted = candidates("predicted", self.free)
+        return [name for name in found if key_of(name) != "answer" or predicted]
+
+    def _weak_predicted(self) -> list[str]:
+        """Return columns such as `answer` that hold nothing but labels."""
+        words = set(self._label_words())
+        found = [name for name in weak_candidates("predicted", self.free) if words and not self._nested(name)]
+        return [name for name in found if {*np.unique(keys_of(self.frame[name].drop_nulls())).tolist()} <= words]
 
     def _can_be_labels(self, names: list[str]) -> list[str]:
         """Leave out columns of fractions, dates and lists where others remain."""
@@ -147,12 +187,13 @@ class _Search:
         if not names:
             return None
         first, *others = names
+        likely = next((name for name in names if re.search("true|truth|gold|actual", key_of(name))), first)
         if self.whole and all(self._alike(role, first, other) for other in others):
             return first
         option = role.replace("_", "-")
         raise InputError(
-            f"columns {some(names)} could each be the {role}. Try {role}={first!r} (on the command line, "
-            f"--{option} {first})",
+            f"columns {some(names)} could each be the {role}. Try {role}={likely!r} (on the command line, "
+            f"--{option} {likely})",
             code="ambiguous_columns",
         )
 
@@ -167,7 +208,7 @@ class _Search:
         return column.dtype.is_float() and bool((column != column.round(0)).any())
 
     def _nested(self, name: str) -> bool:
-        return self.frame[name].dtype.is_nested()
+        return is_list(self.frame[name])
 
     # Scores
 
@@ -186,8 +227,10 @@ class _Search:
         if (group := self._class_columns()) is not None:
             return group
         singles = self._singles()
-        if not singles and "confidence" not in self.roles and (group := self._bare_classes()) is not None:
-            return group
+        if not singles and "confidence" not in self.roles and self.whole:
+            if (group := self._bare_classes()) is not None:
+                return group
+            singles = self._named_after_a_class()
         return self._single(singles)
 
     def _confidence_given(self) -> None:
@@ -207,6 +250,9 @@ class _Search:
             sure = [group for group in groups if self._sums_to_one(group.columns)]
         if answers and not self._any_labels(sure):
             return None
+        if len(sure) == 2 and self._agree(*sure):
+            self.notes.append("probabilities and logits agree; the logits are read")
+            return next(group for group in sure if group.kind == "logits")
         if len(sure) > 1:
             shown = " or ".join(f"{group.kind} in {some(group.columns)}" for group in sure)
             raise InputError(
@@ -215,17 +261,23 @@ class _Search:
             )
         return sure[0] if sure else None
 
+    def _agree(self, one: ScoreColumns, other: ScoreColumns) -> bool:
+        """Whether one group holds the probabilities of the other's logits."""
+        if not self.whole or {one.kind, other.kind} != {*WHOLE} or one.names != other.names or not one.names:
+            return False
+        logits, probs = (one, other) if one.kind == "logits" else (other, one)
+        z = np.stack([numbers_of(self.frame[name]).to_numpy() for name in logits.columns], 1).astype(float)
+        p = np.stack([probabilities_of(self.frame[name], self.options) for name in probs.columns], 1)
+        shifted = np.exp(z - z.max(1, keepdims=True))
+        return bool((abs(shifted / shifted.sum(1, keepdims=True) - p) < 1e-2).all())
+
     def _any_labels(self, groups: Sequence[ScoreColumns]) -> bool:
         return any(_several(self.frame.columns, group) for group in groups)
 
     def _bare_classes(self) -> ScoreColumns | None:
         """Return columns named after their class alone, which rows of probabilities show."""
-        if not self.whole:
-            return None
-        for group in bare_classes(self.free, self._label_words()):
-            if self._sums_to_one(group.columns):
-                return group
-        return None
+        groups = affixed_classes(self.free, self._label_words())
+        return next((group for group in groups if self._sums_to_one(group.columns)), None)
 
     def _label_words(self) -> list[str]:
         """Return the labels where they are words, or numbers as such."""
@@ -258,6 +310,19 @@ class _Search:
         floats = [name for name in candidates("predicted", self.free) if self._has_fractions(name)]
         return found or [ScoreColumns("probs", (name,)) for name in floats]
 
+    def _named_after_a_class(self) -> list[ScoreColumns]:
+        """Return the column that is named after a class, such as spam; raises `InputError` for more than one."""
+        named = named_after_a_class(self.free, self._label_words())
+        found = [group for group in named if self.frame[group.columns[0]].dtype.is_float()]
+        if len(found) > 1:
+            names = [group.columns[0] for group in found]
+            raise InputError(
+                f"expected probabilities of the classes in {some(names)}, but rows do not sum to 1. If they are "
+                f"logits, try logits= with these columns (on the command line, --logits {','.join(names[:8])}).",
+                code="ambiguous_columns",
+            )
+        return found
+
     def _single(self, singles: list[ScoreColumns]) -> ScoreColumns | None:
         """Return the single score, or None where it is a confidence, which then has its role."""
         if "confidence" in self.roles and "correct" in self.roles:
@@ -274,6 +339,9 @@ class _Search:
             if self._is_top_of(name, score.kind):
                 return score
             if compared and self._equal(name, self.roles["confidence"]):
+                return None
+            if not self._has_label() and set(np.unique(self._values(name)).tolist()) <= {0, 1}:
+                self.roles["correct"] = name
                 return None
             raise _ambiguous(name, f"{self.roles['confidence']!r} holds other confidences")
         if score.kind == "logits" or self.options.positive is not None:
@@ -343,7 +411,7 @@ class _Search:
         if below:
             if len(above) <= 1 and len(below) == 1 and not above & below:
                 (positive,) = above or {kind for kind in kinds if kind not in below} or {None}
-                return self._positive(name, positive, word)
+                return self._positive(name, None if positive is None else str(positive), word)
             if (positive := _separated(p, guess, MIN_SEPARATED)) is not None:
                 return self._positive(name, positive, word)
             raise _ambiguous(name, "it is below 1/2 for some predictions of each class")

@@ -419,18 +419,31 @@ class Predictions:
     ) -> "Predictions":
         """Enter from a table: polars, pandas, Arrow, a Hugging Face data set, a mapping of columns, or a file's path.
 
-        Columns are found by name where they are plain: `label` or `y_true`; `prob_0`, ... or `prob_cat`, ..., `probs`
-        with a list per row, one `prob` or `score` of the positive class; `logit_...` alike; `confidence` and
-        `correct`; `weight`, `group`, `cluster`, `id`. Everything else is said by these roles: `label="answer"`,
+        Columns are found by name: `label` or `y_true`; `prob_0`, ... or `prob_cat`, ..., `probs` with a list per row,
+        one `prob` or `score` of the positive class; `logit_...` alike; `confidence` with `correct`, or with `y_pred`
+        and a label; `weight`, `group`, `cluster`, `id`. Other names are given by role: `label="answer"`,
         `probs=["cat", "dog"]`, `probs="p_"` (what the columns begin with), `confidence="stated"`. A single column such
-        as `prob_fraud` is the probability of that class, of whatever labels. What was taken stands in `notes`. Rows
-        with a missing value are refused, or left out and counted (`drop`), and so are then confidences outside [0, 1].
+        as `prob_fraud` is the probability of that class, of whatever labels. `notes` say which column played which
+        role. Where columns have more than one reading, the values decide, or the table is refused.
+
+        Args:
+            table: The table, or the path of one.
+            ignore_index: Label of positions that are left out.
+            of: Event to evaluate.
+            **options: Roles of columns, and how cells are read: `positive`, the name of the positive class of a single
+                score; `labels_from=1` for labels counted from 1; `percent` for numbers 0 .. 100; `normalize` divides
+                rows of rounded probabilities, which sum to .97 .. 1.03, by their sum; `drop` leaves out rows with a
+                missing value, or a confidence outside [0, 1], but no more than half of all; `na`, further words for a
+                missing value; `encoding` of a text file.
+
+        Raises:
+            InputError: If columns are missing or ambiguous, or their cells cannot be what they were taken for.
 
         >>> import polars
         >>> frame = polars.DataFrame({"y_true": ["dog", "cat"], "prob_cat": [0.2, 0.9], "prob_dog": [0.8, 0.1]})
         >>> p = Predictions.from_table(frame)
         >>> p.class_names, p.labels, p.notes
-        (('cat', 'dog'), tensor([1, 0]), ("columns: label from 'y_true', probs from 'prob_cat', 'prob_dog'",))
+        (('cat', 'dog'), tensor([1, 0]), ("read 2 rows: label from 'y_true', probs from 'prob_cat', 'prob_dog'",))
         """
         if isinstance(table, str | Path):
             return cls.load(table, ignore_index=ignore_index, of=of, **options)

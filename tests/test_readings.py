@@ -393,7 +393,7 @@ def test_columns_named_after_long_or_foreign_digits_are_names():
         {"TARGET": Y3, **{f"P_TARGET{i}": ROWS[:, i] for i in (2, 0, 1)}},
         {"label": Y3, "probs": [str(row) for row in ROWS.tolist()]},
         {"label": Y3, **CLASSES, **{f"logit_{i}": np.log(ROWS[:, i]) + 1 for i in range(3)}},
-        {**CLASSES, **{f"label_{i}": (Y3 == i).astype(int) for i in range(3)}},
+        {**CLASSES, **{f"label_{i}": (i == Y3).astype(int) for i in range(3)}},
         {"iris": WORDS[Y3], **NAMED},
     ],
     ids=lambda columns: "-".join(columns),

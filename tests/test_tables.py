@@ -180,7 +180,8 @@ CASES = (
     # what cannot be known
     Case("none.csv", {"a": Y, "b": C}, "expected a column of labels with probabilities"),
     Case("bare_unsaid.csv", {"label": NAMES[Y], **by_class("", PROBS, NAMES)}, named),
-    Case("both.csv", {"label": Y, **PROB, **LOGIT}, "say which: probs= or logits="),
+    Case("both.csv", {"label": Y, **PROB, **LOGIT}, raw),
+    Case("differ.csv", {"label": Y, **PROB, **by_class("logit_", LOGITS[::-1])}, "say which: probs= or logits="),
     Case("hole.csv", {"label": Y, "prob_0": C, "prob_2": 1 - C}, "labels '1' are no classes"),
     Case("two_labels.csv", {"y_true": Y, "target": Y[::-1], **PROB}, "could each be the label"),
     Case("same_labels.csv", {"y_true": Y, "target": NAMES[Y], **PROB}, three),

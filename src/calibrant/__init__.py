@@ -5,11 +5,13 @@ calibrator a function from logits to better logits. `measure` looks at predictio
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
 from calibrant._version import __version__
 
+TYPE_CHECKING = False  # not imported: `python -m calibrant` would look for `typing` in the current folder
 if TYPE_CHECKING:
+    from typing import Any
+
     from calibrant import calibrators, catalog, data, losses, metrics, networks, nn, plots, study, theory, types
     from calibrant.assessment import assess, measure
     from calibrant.collecting import collect
@@ -45,7 +47,7 @@ _HOMES = {  # of what is found when it is first asked for; modules are their own
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name not in __all__:
         raise AttributeError(f"module 'calibrant' has no attribute {name!r}")
     if name not in _HOMES:

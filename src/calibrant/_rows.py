@@ -86,6 +86,9 @@ class Sketch:
             found = found.at(found.level + 1)
         return found
 
+    def __repr__(self) -> str:
+        return f"Sketch({self.n:,} rows, {len(self.held):,} hashes)"
+
     @property
     def text(self) -> str:
         """All of it in one word, for a file: what `read` reads."""

@@ -61,6 +61,16 @@ def _spelled(mark: str) -> str:
     return ascii(mark)[1:-1]
 
 
+def shorten(value: object, limit: int = 80) -> str:
+    """Return the `repr` of what somebody wrote, cut in the middle where it is long: messages stay one readable line.
+
+    >>> shorten("focal"), len(shorten("x" * 5000))
+    ("'focal'", 80)
+    """
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 23]}...{text[-20:]}"
+
+
 def latex(text: str) -> str:
     r"""Return text that LaTeX sets as it stands.
 

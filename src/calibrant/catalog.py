@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import math
+import os
 import re
 import sys
 import types
@@ -13,11 +14,14 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property, partial
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
-from calibrant.types import InputError, Range
+from calibrant._source import code_digest, defined_twice, unwrapped
+from calibrant._text import shorten
+from calibrant.types import InputError, MethodOf, Range
 
 M = TypeVar("M", bound=Callable[..., Any])
 DATA = ("predictions", "logits", "labels", "weights", "warm_start", "level")  # arguments, never configuration
@@ -45,24 +49,63 @@ class Registry(Mapping[str, Callable[..., Any]]):
         self.a_class_is = a_class_is  # made with its hyperparameters, replaced by its `fit`, or kept as it is
         self.elsewhere = elsewhere or {}  # what is looked for in a method, and where it is
         self._methods: dict[str, Callable[..., Any]] = {}
+        self._codes: dict[str, str] = {}
 
-    def register(self, method: M, name: str | None = None) -> M:
+    @overload
+    def register(self, method: M, name: str | None = None, *, revision: int = 1) -> M: ...
+    @overload
+    def register(self, method: None = None, name: str | None = None, *, revision: int = 1) -> Callable[[M], M]: ...
+    def register(self, method: Any = None, name: str | None = None, *, revision: int = 1) -> Any:
         """Enroll a function or class under its own name or another; usable as a decorator.
+
+        Raise `revision` whenever the results of a built-in method change: networks that were trained by another
+        revision are trained again. The user's own methods are known by a digest of their code instead.
 
         Raises `InputError` if another method has the name.
         """
-        name = name or method.__name__
+        if method is None:
+            return lambda method: self.register(method, name, revision=revision)
+        name = name or str(method.__name__)
         known = self._methods.get(name)
-        if known is not None and not _same(known, method):
-            raise InputError(f"two {self.kind} are called {name!r}: {_place(known)} and {_place(method)}; rename one")
+        if known is not None and known is not method:
+            if not _same(known, method):
+                raise self._taken(name, known, _place(method))
+            if _place(known) == _place(method) and defined_twice(method):
+                raise self._taken(name, known, "another definition in the same file")
         self._methods[name] = method
+        built_in = is_built_in(method)
+        self._codes[name] = (f"revision {revision}" if revision > 1 else "") if built_in else code_digest(method)
         return method
+
+    def _taken(self, name: str, known: Callable[..., Any], other: str) -> InputError:
+        text = f"two {self.kind} are called {name!r}: {_place(known)} and {other}; rename one"
+        return InputError(text, code="name_taken")
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         self._fill()
-        if name not in self._methods and name in self._entries:
-            self.register(self._entries[name].load(), name)
+        if name in self._entries and name not in self._loaded:
+            self._load(name)
         return self._methods[name]
+
+    def _load(self, name: str) -> None:
+        """Import a method that a package enrolls. Raises `InputError` if that fails, or another has the name."""
+        entry = self._entries[name]
+        package = entry.dist.name if entry.dist is not None else entry.value
+        try:
+            method = entry.load()
+        except Exception as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            raise InputError(f"{name} of package {package} cannot be imported ({reason})", code="entry_point") from None
+        known = self._methods.get(name)
+        if known is not None and not _same(known, method):
+            raise self._taken(name, known, f"{entry.value} of package {package}")
+        self.register(method, name)
+        self._loaded.add(name)
+
+    def code(self, name: str) -> str:
+        """Return by what the code of a method is known: "" for the first revision of a built-in one."""
+        self[name]
+        return self._codes[name]
 
     def __iter__(self) -> Iterator[str]:
         self._fill()
@@ -82,6 +125,10 @@ class Registry(Mapping[str, Callable[..., Any]]):
             importlib.import_module(home)
 
     @cached_property
+    def _loaded(self) -> set[str]:
+        return set()
+
+    @cached_property
     def _entries(self) -> dict[str, EntryPoint]:
         return {entry.name: entry for entry in entry_points(group=f"calibrant.{self.kind.replace(' ', '_')}")}
 
@@ -99,7 +146,8 @@ class Registry(Mapping[str, Callable[..., Any]]):
         try:
             target = self[name]
         except KeyError:
-            raise InputError(f"no {name!r} among {self.kind}; {suggest(name, self)}") from None
+            hint = suggest(name, self)
+            raise InputError(f"no {shorten(name)} among {self.kind}; {hint}", code="unknown_method") from None
         return Method(self, name, target, settings)
 
     def resolve(self, text: str) -> Callable[..., Any]:
@@ -156,6 +204,14 @@ class Method:
         """Defaults spelled out, but for a `revision` of None: where data come from is not what they are."""
         every = hyperparameters(self.function) | self.settings
         return spell(self.name, {key: value for key, value in every.items() if (key, value) != ("revision", None)})
+
+    @cached_property
+    def code(self) -> str:
+        """By what its code is known, and that of the methods it names; "" for built-in ones of the first revision."""
+        hints = _hints(self.function)
+        every = hyperparameters(self.function) | self.settings
+        inner = [method.code for key, value in every.items() for method in nested_methods(value, hints.get(key))]
+        return ", ".join(filter(None, [self.registry.code(self.name), *inner]))
 
     def having(self, **settings: Any) -> "Method":
         """Return the same method with other hyperparameters.
@@ -229,8 +285,10 @@ REGISTRIES: dict[str, Registry] = {
 def include(sources: Iterable[str]) -> None:
     """Import Python files (`mine.py`) or packages (`mypackage`), whose methods register themselves.
 
-    Runs them, as `python mine.py` would: name only what you trust. The same source is imported once. Raises
-    `InputError` if there is no such file or package, or if it fails.
+    Runs them, as `python mine.py` would: name only what you trust. The same source is imported once. They find modules
+    in the folder of a file, and packages in the current folder, after all that is installed, so that none of these can
+    stand for another. The current folder stays what it was. Raises `InputError` if there is no such file or package, or
+    if it fails.
     """
     for source in sources:
         path = Path(source)
@@ -239,7 +297,10 @@ def include(sources: Iterable[str]) -> None:
         if place in INCLUDED:
             continue
         if source.endswith(".py") and not path.is_file():
-            raise InputError(f"--with {source}: no such file")
+            raise InputError(f"--with {_cut(source)}: no such file", code="no_file")
+        here, folder = Path.cwd(), str(path.resolve().parent if source.endswith(".py") else Path.cwd())
+        if folder not in sys.path:
+            sys.path.append(folder)
         try:
             if source.endswith(".py"):
                 _import_file(name, path)
@@ -247,10 +308,23 @@ def include(sources: Iterable[str]) -> None:
                 importlib.import_module(name)
         except InputError:
             raise
-        except Exception as error:
-            reason = " ".join(str(error).split())[:200]
-            raise InputError(f"--with {source}: it cannot be imported ({type(error).__name__}: {reason})") from None
+        except (Exception, SystemExit) as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            raise InputError(f"--with {_cut(source)}: it cannot be imported ({reason})", code="import") from None
+        finally:
+            os.chdir(here)
         INCLUDED.append(place)
+
+
+def _cut(source: str) -> str:
+    return shorten(source, 200)[1:-1]
+
+
+class _Uncached(SourceFileLoader):
+    """Compiles what stands in the file: cached bytecode may be that of a version of the same size and second."""
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 INCLUDED: list[str] = []  # for processes that start later, which include the same
@@ -262,7 +336,7 @@ def _import_file(name: str, path: Path) -> None:
         return
     if name in sys.modules:
         raise InputError(f"--with {path}: a module {name!r} exists already; rename the file")
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=_Uncached(name, str(path.resolve())))
     if spec is None or spec.loader is None:
         raise InputError(f"--with {path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
@@ -318,7 +392,7 @@ def _literal(value: Any) -> str:
 
 
 def _parse(text: str) -> tuple[str, dict[str, Any]]:
-    problem = InputError(f"expected name or name(key=value, ...), got {text!r}")
+    problem = InputError(f"expected name or name(key=value, ...), got {shorten(text)}", code="method_text")
     try:
         match ast.parse(text.strip(), mode="eval").body:
             case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords):
@@ -353,18 +427,23 @@ def checked(
     known = _known(method)
     for key in settings.keys() - known.keys():
         hint = f"; see {elsewhere[key].format(name=name)}" if elsewhere and key in elsewhere else ""
-        raise InputError(f"{name} has no {key!r}; it has {', '.join(known) or 'no parameters'}{hint}")
+        there = ", ".join(known) or "no parameters"
+        raise InputError(f"{name} has no {shorten(key)}; it has {there}{hint}", code="unknown_setting")
     hints = _hints(method)
     made: dict[str, Any] = {}
     for key, parameter in known.items():
         if key in settings:
             value = _like(parameter.default, settings[key])
             value = _floated(value, hints.get(key))
-            if key in hints and (wanted := _refusal(value, hints[key])):
-                raise InputError(f"{name}: {key} must be {wanted}, got {_short(value)}")
+            if key in hints and (wanted := refusal(value, hints[key])):
+                raise InputError(f"{name}: {key} must be {wanted}, got {shorten(value)}", code="setting_range")
+            try:
+                nested_methods(value, hints.get(key))
+            except InputError as error:
+                raise InputError(f"{name}: {key}: {error}", code=error.code) from None
             made[key] = value
         elif parameter.default is parameter.empty:
-            raise InputError(f"{name} needs {key}, which has no default: say {name}({key}=...)")
+            raise InputError(f"{name} needs {key}, which has no default: say {name}({key}=...)", code="missing_setting")
     return made
 
 
@@ -378,20 +457,37 @@ def _hints(method: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def _refusal(value: Any, hint: Any) -> str:
+def nested_methods(value: Any, hint: Any) -> list["Method"]:
+    """Return the methods that a hyperparameter names, where its annotation says that it does (`MethodOf`).
+
+    Raises `InputError` for a name that there is not.
+    """
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Annotated:
+        kinds = [extra.kind for extra in arguments[1:] if isinstance(extra, MethodOf)]
+        if kinds and value and isinstance(value, str):
+            return [REGISTRIES[kinds[0]].method(value)]
+        return nested_methods(value, arguments[0])
+    if isinstance(value, tuple | list):
+        items = [item for item in value if isinstance(item, str | tuple | list)]
+        return [method for item in items for part in arguments for method in nested_methods(item, part)]
+    return [method for part in arguments for method in nested_methods(value, part)]
+
+
+def refusal(value: Any, hint: Any) -> str:
     """Say what a value of this annotation would be, or nothing if this is one; what cannot be judged passes."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         ranges = [extra for extra in arguments[1:] if isinstance(extra, Range)]
         infinite = value == math.inf and any(each.most == math.inf for each in ranges)
-        wanted = "" if infinite else _refusal(value, arguments[0])
+        wanted = "" if infinite else refusal(value, arguments[0])
         if not wanted and isinstance(value, int | float) and any(value not in each for each in ranges):
             wanted = "a number " + " and ".join(map(str, ranges))
         return wanted
     if origin is Literal:
         return "" if value in arguments else " or ".join(map(repr, arguments))
     if origin in (types.UnionType, typing.Union):
-        refusals = [_refusal(value, part) for part in arguments]
+        refusals = [refusal(value, part) for part in arguments]
         return "" if "" in refusals else " or ".join(dict.fromkeys(refusals))
     if hint is bool:
         return "" if isinstance(value, bool) else "True or False"
@@ -422,20 +518,15 @@ def _floated(value: Any, hint: Any) -> Any:
     if origin is typing.Annotated:
         return _floated(value, arguments[0])
     if origin in (types.UnionType, typing.Union):
-        taken = [part for part in arguments if _refusal(value, part) == ""]
+        taken = [part for part in arguments if refusal(value, part) == ""]
         return value if int in taken or not taken else _floated(value, taken[0])
-    if origin in (tuple, Sequence) and isinstance(value, tuple | list) and not _refusal(value, hint):
+    if origin in (tuple, Sequence) and isinstance(value, tuple | list) and not refusal(value, hint):
         items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
         if _plain_floats(items, arguments):
             return tuple(items)
         each = arguments if origin is tuple and Ellipsis not in arguments else arguments[:1] * len(items)
         return tuple(_floated(item, part) for item, part in zip(items, each))
     return float(value) if hint is float and type(value) is int and abs(value) < _WORD else value
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _refused_items(value: Any, origin: Any, arguments: tuple[Any, ...]) -> str:
@@ -451,7 +542,7 @@ def _refused_items(value: Any, origin: Any, arguments: tuple[Any, ...]) -> str:
         pairs = list(zip(items, arguments))
     else:
         pairs = [(item, arguments[0]) for item in items]
-    refused = [wanted for wanted in (_refusal(item, hint) for item, hint in pairs) if wanted]
+    refused = [wanted for wanted in (refusal(item, hint) for item, hint in pairs) if wanted]
     return f"a tuple, each {refused[0]}" if refused else ""
 
 
@@ -469,6 +560,11 @@ def _like(default: Any, value: Any) -> Any:
         first = default[0] if default else None  # pyright: ignore[reportUnknownVariableType]
         return tuple(_like(first, item) for item in value)  # pyright: ignore[reportUnknownArgumentType]
     return value
+
+
+def is_built_in(method: Callable[..., Any]) -> bool:
+    """Say whether a method is of this package."""
+    return unwrapped(method).__module__.startswith("calibrant.")
 
 
 def _same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:

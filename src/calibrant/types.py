@@ -7,7 +7,7 @@ A method of one's own is any function or class of these shapes. Put its registry
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
@@ -135,8 +135,19 @@ class Range:
         return " and ".join(f"{word} {end:g}" for word, end in ends.items() if end not in (None, math.inf))
 
 
+@dataclass(frozen=True)
+class MethodOf:
+    """Mark a text as the name of a method: `Annotated[str, MethodOf("calibrators")]`, checked as soon as it is read."""
+
+    kind: str  # of a registry
+
+
 # Hyperparameters, checked by these wherever a method is named or called
 
+CalibratorText = Annotated[str, MethodOf("calibrators")]
+LossText = Annotated[str, MethodOf("losses")]
+MetricText = Annotated[str, MethodOf("metrics")]
+TemperatureGrid = Literal["mukhoti", "wang", "komisarenko", "komisarenko_code"]
 Count = Annotated[int, Range(least=1, most=1_000_000)]
 Positive = Annotated[float, Range(above=0)]
 Width = Annotated[float, Range(least=1e-6)]  # of a kernel, or a temperature inside an exponential

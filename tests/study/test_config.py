@@ -96,8 +96,9 @@ def test_a_text_is_read_once_however_often_it_stands_there(monkeypatch):
     monkeypatch.setattr(catalog.Registry, "method", noted)
     runs = list(Study.load("wang_2021").runs())  # losses stand in every grid
     assert all(run.id for run in runs)
-    assert ("losses", "cross_entropy") in read
-    assert len(read) == len(set(read))
+    texts = [text for kind, text in read if kind == "losses"]
+    assert "cross_entropy" in texts
+    assert len(texts) == len(set(texts))
 
 
 def test_runs_travel_between_processes():
@@ -213,7 +214,7 @@ def test_a_label_is_what_the_study_says():
         ("[recipe]\nepoch = 3", "recipe has no key 'epoch'; did you mean 'epochs'?"),
         ('[recipe]\nepochs = "3"', "epochs must be int, got '3'"),
         ("[recipe]\nepochs = true", "epochs must be int, got True"),
-        ("[recipe]\nepochs = 0", "epochs >= 1"),
+        ("[recipe]\nepochs = 0", "at least 1"),
         ('[recipe]\nreduction = "max"', "reduction must be Literal['mean', 'sum'], got 'max'"),
         ("datasets = [", "not valid TOML"),
         (f'{LISTS}split = "seeds"', "split must be Literal['fixed', 'seed'], got 'seeds'"),

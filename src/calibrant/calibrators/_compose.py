@@ -14,7 +14,7 @@ from calibrant.calibrators._apply import classes_of, its_classes, keeping_if, ke
 from calibrant.calibrators._fit import certify, fits, fitting, status_of, takes
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions, by_group
-from calibrant.types import Calibrator, InputError, Logits
+from calibrant.types import Calibrator, CalibratorText, InputError, Logits
 
 __all__ = ["Chain"]
 
@@ -41,8 +41,8 @@ class Chain:
         p: Predictions,
         *,
         warm_start: "Chain | None" = None,
-        first: str = "Monotone",
-        second: str = "StructuredMatrix",
+        first: CalibratorText = "Monotone",
+        second: CalibratorText = "StructuredMatrix",
     ) -> "Chain":
         """Fit the first by name, and the second to what it makes of the logits; `warm_start` is a fit to begin from."""
         one = _begin(first, p, None if warm_start is None else warm_start.first)

@@ -17,7 +17,7 @@ from calibrant.calibrators._grid import search as search_grid
 from calibrant.calibrators._scaling import temperatures
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
-from calibrant.types import InputError, Logits, PositiveNumber, Range, Scalar
+from calibrant.types import InputError, Logits, MetricText, Positive, PositiveNumber, Range, Scalar
 
 __all__ = ["FocalMap", "FocalTemperature"]
 
@@ -84,8 +84,8 @@ class FocalTemperature:
         cls,
         p: Predictions,
         *,
-        criterion: str = "adaptive_ece",
-        grid: str | tuple[Sequence[float], Sequence[float]] = "text",
+        criterion: MetricText = "adaptive_ece",
+        grid: Literal["text", "code"] | tuple[Sequence[Gamma], Sequence[Positive]] = "text",
         search: Literal["full", "line"] = "full",
         gamma: Gamma | None = None,
     ) -> "FocalTemperature":

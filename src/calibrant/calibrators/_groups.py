@@ -1,7 +1,7 @@
 """Groups that are miscalibrated in their own ways: a map of all, and corrections that small groups borrow."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -16,7 +16,7 @@ from calibrant.calibrators._compose import Chain
 from calibrant.calibrators._fit import certify, fits, fitting
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
-from calibrant.types import FINITE, InputError, Logits, Points, Range
+from calibrant.types import FINITE, CalibratorText, InputError, Logits, Points, Range
 
 __all__ = ["GroupCalibrated"]
 
@@ -62,7 +62,7 @@ class GroupCalibrated:
 
     @classmethod
     @fits
-    def fit(cls, p: Predictions, *, calibrator: str = "") -> "GroupCalibrated":
+    def fit(cls, p: Predictions, *, calibrator: Literal[""] | CalibratorText = "") -> "GroupCalibrated":
         """Fit `calibrator` to all (left out: Platt for 2 classes, BiasCorrectedTemperature for more), then the groups.
 
         The groups correct what the calibrator makes of examples that it was not fitted on, if there are enough.

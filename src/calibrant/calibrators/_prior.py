@@ -14,7 +14,7 @@ from calibrant.calibrators._fit import certify, fits, fitting, status_of
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions, load_unlabeled
 from calibrant.predictions import unlabeled as entered
-from calibrant.types import InputError, Logits, PerClass
+from calibrant.types import CalibratorText, InputError, Logits, PerClass
 
 __all__ = ["PriorShift"]
 
@@ -48,7 +48,7 @@ class PriorShift:
         cls,
         p: Predictions,
         *,
-        calibrator: str = "Auto",
+        calibrator: CalibratorText = "Auto",
         prior: Literal["uniform"] | tuple[float, ...] | None = None,
         unlabeled: str | Path | Tensor | Predictions | None = None,
     ) -> "PriorShift":

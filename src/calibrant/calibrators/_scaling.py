@@ -18,7 +18,7 @@ from calibrant.calibrators._fit import certify, fits, honest
 from calibrant.calibrators._grid import search
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
-from calibrant.types import InputError, Logits, PositiveNumber
+from calibrant.types import InputError, Logits, MetricText, Positive, PositiveNumber, TemperatureGrid
 
 __all__ = ["Identity", "Temperature"]
 
@@ -62,7 +62,9 @@ class Temperature:
 
     @classmethod
     @fits
-    def fit(cls, p: Predictions, *, criterion: str = "nll", grid: str | Sequence[float] | None = None) -> "Temperature":
+    def fit(
+        cls, p: Predictions, *, criterion: MetricText = "nll", grid: TemperatureGrid | Sequence[Positive] | None = None
+    ) -> "Temperature":
         """Find T on validation predictions.
 
         `criterion="nll"` without a grid is solved exactly: the NLL is convex in 1/T, so Halley's method in log(1/T)

@@ -1,6 +1,7 @@
 """Studies on the command line: run, status, measure, and the demo and figures that are made of them."""
 
 import math
+import os
 import shlex
 import sys
 from collections.abc import Callable, Generator
@@ -52,7 +53,7 @@ def study_run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be trained.")] = False,
     engine: Annotated[str, typer.Option(help="Where networks are trained: local (in this process) or ray.")] = "local",
     address: Annotated[
-        str | None, typer.Option(help="The Ray cluster; default: one of this machine.", envvar="RAY_ADDRESS")
+        str | None, typer.Option(help="The Ray cluster; default: RAY_ADDRESS, else one of this machine.")
     ] = None,
     gpus: Annotated[
         float | None, typer.Option(min=0, help="GPUs per network on Ray; with 0.25, four networks share one.")
@@ -71,7 +72,8 @@ def study_run(
         if dry_run:
             found = status(study, **where, with_=with_ or (), estimate=True, progress=progress)
         else:
-            how: dict[str, Any] = {"engine": engine, "address": address if engine == "ray" else None, "gpus": gpus}
+            address = address or (os.environ.get("RAY_ADDRESS") if engine == "ray" else None)
+            how: dict[str, Any] = {"engine": engine, "address": address, "gpus": gpus}
             more: dict[str, Any] = {"track": track, "mix_versions": mix, "with_": with_ or (), "command": _command()}
             found = run(study, **where, **how, **more, progress=progress)
     _show(found)

@@ -7,7 +7,7 @@ any loss, with or without state.
 import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields, replace
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,11 +18,12 @@ from calibrant.catalog import LOSSES
 from calibrant.losses._focal import focal, power
 from calibrant.losses._likelihood import expected
 from calibrant.predictions import Predictions
-from calibrant.types import Count, InputError, Logits, NonNegative, PerExample, StatefulLoss, Targets
+from calibrant.types import Count, InputError, Logits, NonNegative, PerExample, Range, StatefulLoss, Targets
 
 __all__ = ["AdaFocal", "Scheduled"]
 
 Some = TypeVar("Some")
+ClosedShare = Annotated[float, Range(least=0, most=1)]
 
 
 @LOSSES.register
@@ -43,14 +44,15 @@ class Scheduled:
 
     epoch: int = 0
     _: KW_ONLY
-    gammas: tuple[float, ...] = (5.0, 3.0, 2.0)
-    shares: tuple[float, ...] = (2 / 7, 5 / 7)
-    epochs: int | None = None
+    gammas: tuple[NonNegative, ...] = (5.0, 3.0, 2.0)
+    shares: tuple[ClosedShare, ...] = (2 / 7, 5 / 7)
+    epochs: Count | None = None
 
     def __post_init__(self) -> None:
         if len(self.gammas) != len(self.shares) + 1 or list(self.shares) != sorted(self.shares):
             raise InputError(
-                f"Scheduled needs increasing shares and one gamma more, got {self.shares} and {self.gammas}"
+                f"Scheduled needs increasing shares and one gamma more, got {self.shares} and {self.gammas}",
+                code="schedule",
             )
 
     @property
@@ -117,7 +119,7 @@ class AdaFocal:
     gamma: Tensor
     _: KW_ONLY
     bins: Count = 15
-    rate: float = 1.0
+    rate: NonNegative = 1.0
     start: float = 1.0
     switch: NonNegative = 0.2
     lowest: float = -2.0
@@ -131,7 +133,7 @@ class AdaFocal:
         gamma: Tensor | None = None,
         *,
         bins: Count = 15,
-        rate: float = 1.0,
+        rate: NonNegative = 1.0,
         start: float = 1.0,
         switch: NonNegative = 0.2,
         lowest: float = -2.0,
@@ -142,7 +144,15 @@ class AdaFocal:
         numbers = {"rate": rate, "start": start, "switch": switch, "lowest": lowest, "highest": highest}
         catalog.checked(AdaFocal, {"bins": bins, **numbers})
         if lowest <= -3.5911:
-            raise InputError(f"AdaFocal needs lowest > -3.5911, the limit of inverse_focal, got {lowest}")
+            raise InputError(
+                f"AdaFocal needs lowest > -3.5911, the limit of inverse_focal, got {lowest}", code="adafocal_limits"
+            )
+        if not lowest < highest or not lowest <= start <= highest:
+            raise InputError(
+                f"Expected lowest < highest and start between them, got lowest={lowest}, start={start}, "
+                f"highest={highest}. Try AdaFocal(lowest=-2, start=1, highest=20), the defaults.",
+                code="adafocal_limits",
+            )
         edges = equal_width_edges(bins) if edges is None else edges
         gamma = torch.full((bins,), start, dtype=torch.float64) if gamma is None else gamma
         values = (edges, gamma, bins, rate, start, switch, lowest, highest, scheme, every)

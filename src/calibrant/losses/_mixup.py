@@ -10,12 +10,14 @@ from torch import Generator, Tensor
 
 from calibrant.catalog import LOSSES
 from calibrant.losses._adaptive import for_epochs, restored, state
+from calibrant.losses._long_tail import for_counts
 from calibrant.predictions import Predictions
 from calibrant.types import (
     InputError,
     Labels,
     Logits,
     Loss,
+    LossText,
     NonNegative,
     PerExample,
     Positive,
@@ -66,7 +68,7 @@ class RegMixup:
     """
 
     _: KW_ONLY
-    loss: str | Loss = "cross_entropy"
+    loss: LossText | Loss = "cross_entropy"
     alpha: Positive = 20.0
     strength: NonNegative = 1.0
 
@@ -112,6 +114,10 @@ class RegMixup:
     def for_epochs(self, epochs: int) -> "RegMixup":
         """Return the same with L told how many epochs there will be."""
         return replace(self, loss=for_epochs(self._inner, epochs))
+
+    def for_counts(self, counts: Tensor) -> "RegMixup":
+        """Return the same with L told how often training has each class."""
+        return replace(self, loss=for_counts(self._inner, counts))
 
     def state_dict(self) -> dict[str, Any]:
         """Return what L has learned so far."""

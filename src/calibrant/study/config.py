@@ -12,9 +12,10 @@ from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, cast, get_args, get_origin
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from calibrant import catalog
+from calibrant._text import shorten
 from calibrant.catalog import Method
 from calibrant.study.methods import LISTS, Methods, corrupts, method
 from calibrant.study.models import Model
@@ -33,8 +34,9 @@ WATCHED = "shifts", "traces"  # what a run may keep more of than a study asks fo
 class Run:
     """One network to train, and what to watch and keep of it.
 
-    `training` names what is trained, `id` also what is watched: equal texts have equal ids, on any machine and however
-    spelled. A finished run serves every study that trains the same and watches no more.
+    `training` names what is trained, `id` also what is watched and by which code: equal texts and code have equal ids,
+    on any machine and however spelled. A finished run serves every study that trains the same by the same code and
+    watches no more.
     """
 
     dataset: Method  # as the study names it
@@ -45,6 +47,7 @@ class Run:
     shifts: Methods  # further test sets to predict: corruptions of the test set, or other data sets
     traces: Methods  # what to watch in every epoch
     split: Splitting
+    code: tuple[tuple[str, str], ...]  # of its methods, where there is any to know: the text of each, and its code
 
     def __init__(
         self,
@@ -58,7 +61,19 @@ class Run:
         split: Splitting = "fixed",
     ) -> None:
         _set(self, datasets=dataset, networks=network, losses=loss, shifts=shifts, traces=traces)
+        _check_seed(seed)
         _set(self, seed=seed, recipe=recipe.of(self.loss.name), split=split)
+        _set(self, code=self.present_code)
+
+    @property
+    def methods(self) -> Methods:
+        """All the methods that its results depend on."""
+        return self.examples, self.network, self.loss, *self.shifts, *self.traces
+
+    @property
+    def present_code(self) -> tuple[tuple[str, str], ...]:
+        """The code of its methods in this process, which may differ from that of the process that began the study."""
+        return tuple(sorted({method.canonical: method.code for method in self.methods if method.code}.items()))
 
     @property
     def examples(self) -> Method:
@@ -86,7 +101,7 @@ class Run:
     @property
     def spelled(self) -> dict[str, Any]:
         """All of it."""
-        return {**self.trained, **self.watched}
+        return {**self.trained, **self.watched} | ({"code": dict(self.code)} if self.code else {})
 
     @cached_property
     def training(self) -> str:
@@ -95,8 +110,9 @@ class Run:
 
     @cached_property
     def id(self) -> str:
-        """The training, and six hex digits of what is watched, if anything is."""
-        return f"{self.training}-{_hex(self.watched, 6)}" if self.shifts or self.traces else self.training
+        """The training, and six hex digits each of what is watched and of the code, where there is any to tell."""
+        watched = f"-{_hex(self.watched, 6)}" if self.shifts or self.traces else ""
+        return f"{self.training}{watched}{f'_{_hex(self.code, 6)}' if self.code else ''}"
 
 
 @dataclass(frozen=True, init=False)
@@ -129,9 +145,11 @@ class Grid:
         _set(self, datasets=datasets, networks=networks, losses=losses, shifts=shifts, traces=traces)
         _set(self, seeds=tuple(seeds), recipe=recipe, split=split)
         _filled(self, "datasets", "networks", "losses", "seeds")
+        for seed in self.seeds:
+            _check_seed(seed)
         _single(self, "datasets", "networks", "losses", "seeds", *WATCHED)
         if split == "seed":
-            _check_seeded(self.datasets)
+            _check_seeded(self.datasets, self.seeds)
 
     def runs(self) -> Iterator[Run]:
         """Every network of the grid, seeds innermost."""
@@ -220,18 +238,20 @@ class Study:
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"cannot read study {path}: {getattr(error, 'strerror', None) or error}") from None
         except tomllib.TOMLDecodeError as error:
-            raise InputError(f"{path} is not valid TOML: {error}") from None
+            raise InputError(f"{path} is not valid TOML: {error}", code="toml") from None
+        except RecursionError:
+            raise InputError(f"{path} is nested too deeply; a study needs four levels at most", code="toml") from None
         try:
-            scales = table.pop("scales", {})
+            scales = _scales(table.pop("scales", {}))
             if scale is not None and scale not in scales:
-                raise InputError(f"no scale {scale!r}; it has {', '.join(scales) or 'none'}")
+                raise InputError(f"no scale {shorten(scale)}; it has {', '.join(scales) or 'none'}", code="scale")
             if scale is not None:
                 table.pop("drawn", None)  # is said of the whole study
             name = path.stem if scale is None else f"{path.stem}-{scale}"
             table = {"name": name} | table | (scales[scale] if scale is not None else {})
             return _study(table, path.parent)
         except InputError as error:
-            raise InputError(f"{path}: {error}") from None
+            raise InputError(f"{path}: {error}", code=error.code) from None
 
     def runs(self) -> Iterator[Run]:
         """Every network of every grid, once."""
@@ -315,19 +335,29 @@ def _differ(models: tuple[Model, ...]) -> None:
                 raise InputError(f"{value} is given for {count} seeds: each needs predictions of its own")
 
 
-def _check_seeded(datasets: Methods) -> None:
+def _check_seed(seed: object) -> None:
+    """Refuse seeds that torch does not take."""
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**64:
+        raise InputError(f"a seed must be a whole number from 0 to 2**64 - 1, got {shorten(seed)}", code="seed")
+
+
+def _check_seeded(datasets: Methods, seeds: Iterable[int]) -> None:
     """Refuse data sets whose split no seed draws, or that say by which one."""
     for dataset in datasets:
         if "seed" not in catalog.hyperparameters(dataset.function):
             raise InputError(f"{dataset.name} has no seed that a split could follow; leave out split = 'seed'")
         if "seed" in dataset.settings:
             raise InputError(f"{dataset} names its seed, and split = 'seed' takes each run's: leave out one of them")
+        for seed in seeds:
+            dataset.having(seed=seed)  # which refuses those that the data set does not take
 
 
 def _check_name(name: str) -> None:
     """Refuse a name that is no name of a folder, as what a study finds is kept in runs/NAME."""
     if name in ("", ".", "..") or len(name) > 200 or not name.isprintable() or any(c in name for c in "/\\:"):
-        raise InputError(f"a study's name must be the plain name of a folder, without / \\ and :, got {name!r}")
+        raise InputError(
+            f"a study's name must be the plain name of a folder, without / \\ and :, got {shorten(name)}", code="name"
+        )
 
 
 def _hex(value: Any, digits: int) -> str:
@@ -343,7 +373,7 @@ def _path(study: str | Path) -> Path:
     folder = Path(str(files("calibrant") / "studies"))
     if not (folder / f"{study}.toml").is_file():
         there = ", ".join(sorted(path.stem for path in folder.glob("*.toml")))
-        raise InputError(f"no study {str(study)!r}; give a .toml file, or one of the bundled studies: {there}")
+        raise InputError(f"no study {shorten(str(study))}; give a .toml file, or one of the bundled studies: {there}")
     return folder / f"{study}.toml"
 
 
@@ -356,25 +386,34 @@ def _study(table: dict[str, Any], folder: Path) -> Study:
     grids = table.pop("grids", [] if models and not set(table) & {"datasets", "networks", "losses"} else [{}])
     drawn = tuple(_exhibits(table.pop("drawn", {})))
     if not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in grids):  # pyright: ignore
-        raise InputError(f"grids must be tables, written [[grids]], got {grids!r}")
+        raise InputError(f"grids must be tables, written [[grids]], got {shorten(grids)}")
     read: Read = cache(method)  # a text is read once, however often it stands there
     common = {key: table.pop(key) for key in list(table) if key in shared}
     made = tuple(build(Grid, common | grid, "study", read) for grid in grids)
     return build(Study, table, "study", read, grids=made, with_=sources, models=models, drawn=drawn)
 
 
+def _scales(tables: Any) -> dict[str, dict[str, Any]]:
+    if not isinstance(tables, dict):
+        raise InputError(f"scales must be tables, written [scales.NAME], got {shorten(tables)}", code="scales")
+    for name, table in cast(dict[str, Any], tables).items():
+        if not isinstance(table, dict):
+            raise InputError(f"scale {name!r} must be a table, [scales.{name}], got {shorten(table)}", code="scales")
+    return cast(dict[str, dict[str, Any]], tables)
+
+
 def _models(tables: Any, folder: Path) -> tuple[Model, ...]:
     if not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):  # pyright: ignore
-        raise InputError(f"models must be tables, written [[models]], got {tables!r}")
+        raise InputError(f"models must be tables, written [[models]], got {shorten(tables)}")
     return tuple(build(Model, one, "a model").within(folder) for one in tables)  # pyright: ignore
 
 
 def _exhibits(table: Any) -> Iterator[Exhibit]:
     if not isinstance(table, dict):
-        raise InputError(f"drawn must be tables, written [drawn.'COMMAND'], got {table!r}")
+        raise InputError(f"drawn must be tables, written [drawn.'COMMAND'], got {shorten(table)}")
     for command, places in cast(dict[str, Any], table).items():
         if not isinstance(places, dict):
-            raise InputError(f"drawn.{command!r} must be a table of places, got {places!r}")
+            raise InputError(f"drawn.{shorten(command)} must be a table of places, got {shorten(places)}")
         for place, names in cast(dict[str, Any], places).items():
             yield Exhibit(place, command, _convert(f"drawn.{place!r}", tuple[str, ...], names, method))
 
@@ -401,8 +440,9 @@ def recipe(value: str | Mapping[str, Any]) -> Recipe:
     table = {"like": value} if isinstance(value, str) else dict(value)
     if (name := table.pop("like", None)) is None:
         return build(Recipe, table)
-    if name not in RECIPES:
-        raise InputError(f"no recipe {name!r}; {catalog.suggest(str(name), RECIPES)}")
+    if not isinstance(name, str) or name not in RECIPES:
+        hint = catalog.suggest(str(name), RECIPES)
+        raise InputError(f"no recipe {shorten(name)}; {hint}", code="unknown_recipe")
     changes = build(Recipe, table)  # checks keys and types
     start = RECIPES[name].scaled(changes.epochs) if "epochs" in table else RECIPES[name]
     return replace(start, **{key: getattr(changes, key) for key in table})
@@ -413,7 +453,7 @@ def build(cls: type[Any], table: Mapping[str, Any], name: str = "", read: Read =
 
     `name` is what messages call it, `more` are values that need no check.
     """
-    known, name = {f.name: f.type for f in fields(cls)}, name or cls.__name__.lower()
+    known, name = _field_types(cls), name or cls.__name__.lower()
     _known(name, table, known)
     values = {key: _convert(key, known[key], value, read) for key, value in table.items()} | more
     for key, parameter in inspect.signature(cls).parameters.items():
@@ -422,9 +462,16 @@ def build(cls: type[Any], table: Mapping[str, Any], name: str = "", read: Read =
     return cls(**values)
 
 
+@cache
+def _field_types(cls: type[Any]) -> dict[str, Any]:
+    """Return the types of a dataclass's fields, without the ranges that the class itself checks."""
+    hints = get_type_hints(cls)
+    return {field.name: hints[field.name] for field in fields(cls)}
+
+
 def _known(name: str, table: Iterable[str], known: Iterable[str]) -> None:
     for key in set(table) - set(known):
-        raise InputError(f"{name} has no key {key!r}; {catalog.suggest(key, known)}")
+        raise InputError(f"{name} has no key {shorten(key)}; {catalog.suggest(key, known)}", code="unknown_key")
 
 
 def _convert(key: str, kind: Any, value: Any, read: Read) -> Any:
@@ -440,12 +487,12 @@ def _convert(key: str, kind: Any, value: Any, read: Read) -> Any:
         return value  # pyright: ignore[reportUnknownVariableType]
     if get_origin(kind) is Literal and value in get_args(kind):
         return value
-    options: tuple[Any, ...] = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    options: tuple[Any, ...] = get_args(kind) if get_origin(kind) in (UnionType, Union) else (kind,)
     if float in options and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if any(isinstance(o, type) and isinstance(value, o) and isinstance(value, bool) == (o is bool) for o in options):
         return value
-    raise InputError(f"{key} must be {_expected(kind)}, got {value!r}")
+    raise InputError(f"{key} must be {_expected(kind)}, got {shorten(value)}", code="type_of_key")
 
 
 def _expected(kind: Any) -> str:

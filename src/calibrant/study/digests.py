@@ -17,7 +17,7 @@ from calibrant.types import InputError
 RECORD = "run.json"
 KEYS = "id", "run", "data", "learned", "facts", "files"
 NETWORK = "network.safetensors"
-LOST = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO}  # what cannot be read for these reasons is damaged
+LOST = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO, errno.ELOOP}  # what fails by these is damaged
 LARGE = 1 << 30  # bytes of a tensor from which only evenly spaced rows of about so many are looked at
 
 
@@ -82,6 +82,8 @@ def problem(folder: Path, name: str = "") -> str:
 
 def _read(path: Path) -> bytes:
     try:
+        if path.exists() and not path.is_file():  # nor a pipe, which one would wait for
+            raise Damaged(f"{path.name} is not a file")
         return path.read_bytes()
     except OSError as error:
         if error.errno not in LOST:

@@ -1,8 +1,10 @@
 """Engines run the networks of a study, here or elsewhere, and tell what happens as it happens."""
 
 import copy
+import os
 import pickle
 import socket
+import sys
 import time
 import traceback
 from collections import Counter
@@ -148,13 +150,17 @@ class Ray:
 
 
 def _begin(ray: Any, address: str, **own: Any) -> None:
+    here = Path.cwd()
     try:
+        os.chdir(Path(__file__).parents[2])  # workers look for modules where a driver starts
         ray.init(address, logging_level="ERROR", log_to_driver=False, **own)
     except Exception as error:  # of any type: a slow machine's is a plain one
         reason = " ".join(str(error).split())[:200]
         raise InputError(
             f"Ray does not start ({type(error).__name__}: {reason}); try again, or train without"
         ) from None
+    finally:
+        os.chdir(here)
 
 
 def _reach(address: str | None) -> None:
@@ -167,12 +173,13 @@ def _reach(address: str | None) -> None:
         raise InputError(f"no Ray cluster answers at {address}: {error.strerror or error}") from None
 
 
-def _packed(work: Work, run: Run, store: Store) -> tuple[list[str], bytes]:
+def _packed(work: Work, run: Run, store: Store) -> tuple[list[str], list[str], bytes]:
     """Wrap up what another process is to do: it must include one's own methods before it can unwrap it."""
-    return list(catalog.INCLUDED), pickle.dumps((work, run, store))
+    return list(catalog.INCLUDED), list(filter(None, sys.path)), pickle.dumps((work, run, store))
 
 
-def _elsewhere(sources: list[str], packed: bytes) -> Iterator[Event]:
+def _elsewhere(sources: list[str], path: list[str], packed: bytes) -> Iterator[Event]:
+    sys.path += [folder for folder in path if folder not in sys.path]
     catalog.include(sources)
     work, run, store = pickle.loads(packed)
     yield from local(work, [run], store)
@@ -239,6 +246,8 @@ def execute(run: Run, store: Store, data: Data | None = None) -> Iterator[Event]
 
     Batches of few numbers are worked on in one thread, which is faster, and much faster beside other work.
     """
+    if run.code != run.present_code:
+        raise InputError("its code has changed since the study was started; start it again", code="code_changed")
     data = data or Data()
     store = _known(run, store, data)
     splits = data.splits(run.examples)
@@ -291,6 +300,8 @@ def _trained(
     except FloatingPointError as error:  # kept too: it would diverge again
         kept, at = dict[str, Predictions](), min(len(checkpoint.rows) + 1, run.recipe.epochs)
         facts |= {"diverged": at, "why": f"diverged at epoch {at}: {error}"}
+    if nonfinite := [count for row in checkpoint.rows if (count := row.get("nonfinite_losses"))]:
+        facts |= {"nonfinite": {"losses": sum(nonfinite), "epochs": len(nonfinite)}}
     facts |= {"seconds": time.monotonic() - began}
     store.put(run, kept, facts, checkpoint.rows, learned=learned, network=network.state_dict() if kept else {})
     yield Event("done", run, facts) if kept else Event("failed", run, {"error": facts["why"]})
@@ -348,6 +359,7 @@ def _row(epoch: "Epoch", splits: Splits, run: Run, past: list[dict[str, Any]]) -
     row = {
         "epoch": epoch.number,
         "train_loss": epoch.train_loss,
+        "nonfinite_losses": epoch.nonfinite_losses,
         "learning_rate": epoch.learning_rate,
         "val_error": float(metrics.error(epoch.val)),
         "val_nll": float(metrics.nll(epoch.val)),

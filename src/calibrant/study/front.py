@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from calibrant import catalog
+from calibrant._text import shorten
 from calibrant.catalog import Method
 from calibrant.io import apart, writable
 from calibrant.study.config import Run, Study
@@ -69,7 +71,7 @@ def run(
     runs, source = chosen(found, only), Data(None if data is None else Path(data))
     said = _Said(progress)
     for run, why in store.mend(runs).items():
-        said(f"{_what(found, run)} is damaged: {why}; it is trained again")
+        said(f"{_what(found, run)} is damaged: {why}; {'another is whole' if run in store else 'it is trained again'}")
     said(*store.share(runs))
     known = ready(runs, store, source)
     if not known.runs and not found.models:
@@ -78,6 +80,9 @@ def run(
     if not mix_versions:
         check_versions(known.runs, store)
     _rehearse(found, known.runs, store, source)
+    for one in known.runs:
+        if one not in store and (other := store.other_code(one)):
+            said(f"{_what(found, one)} {other}: it is trained anew")
     failed = dict(known.absent)
     with tracking(track, found, store.root) as watch:
         for step in train_all(found, list(known.runs), store, source, trains, watch):
@@ -114,7 +119,8 @@ def measure(
     found, store, paper = _opened(loaded, out, mirror)
     _keep_inputs(found, study, with_, store)
     said, runs = _Said(progress), list(found.runs())
-    damaged = {run: f"it is damaged: {why}; run the study again" for run, why in store.mend(runs).items()}
+    mended = {run: why for run, why in store.mend(runs).items() if run not in store}
+    damaged = {run: f"it is damaged: {why}; run the study again" for run, why in mended.items()}
     said(*store.share(runs))
     if data is not None:
         store = store.knowing(ready(runs, store, Data(Path(data))).digests)
@@ -245,9 +251,9 @@ def _loaded(study: AnyStudy, scale: str | None) -> Study:
 def _engine(name: str, address: str | None, gpus: float | None) -> Engine:
     engines: dict[str, Engine] = {"local": local, "ray": Ray(address, gpus)}
     if name not in engines:
-        raise InputError(f"no engine {name!r}; there are {', '.join(engines)}")
+        raise InputError(f"no engine {shorten(name)}; {catalog.suggest(name, engines)}", code="unknown_engine")
     if name == "local" and (address is not None or gpus is not None):
-        raise InputError("address and gpus are of a Ray cluster: say engine 'ray' too")
+        raise InputError("address and gpus are of a Ray cluster: say engine 'ray' too", code="needs_ray")
     return engines[name]
 
 
@@ -282,12 +288,21 @@ def _result(
         paper = replace(
             paper, examples={dataset: (n["train"], n["val"], n["test"]) for dataset, n in sizes.items() if n}
         )
+    said(*(line for run in trained if (line := _nonfinite(study, run, store.record(run)["facts"]))))
     versions = Counter(trained_by(run, store) for run in [*trained, *gone])
     tables = study_tables([row for one in found for row in one.rows] + lines, paper, _mixed(versions))
     result = Result(study, tables, found, {**failed, **gone}, store.root, lines, tuple(said.lines))
     if tables:
         result.write(study_report(result.study, result.tables, result.measured, store, command))
     return result
+
+
+def _nonfinite(study: Study, run: Run, facts: Mapping[str, Any]) -> str:
+    """Say how many training losses of a run were not finite, if any were."""
+    if (found := facts.get("nonfinite")) is None:
+        return ""
+    losses, epochs = found["losses"], found["epochs"]
+    return f"{_what(study, run)}: {losses:,} training losses in {epochs} of {run.recipe.epochs} epochs are not finite"
 
 
 def _mixed(versions: Mapping[str, int]) -> str:
@@ -304,4 +319,4 @@ def _standing(run: Run, store: Store, absent: Mapping[Run, str]) -> Standing:
         facts = store.record(run)["facts"]
         return Standing(run, state, facts["seconds"], facts.get("why", ""))
     error = store.partial(run) / "error.txt" if state == "failed" else None
-    return Standing(run, state, math.nan, first_line(error.read_text()) if error else "")
+    return Standing(run, state, math.nan, first_line(error.read_text(errors="replace")) if error else "")

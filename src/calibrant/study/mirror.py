@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from calibrant.study.digests import RECORD
+from calibrant.study.digests import LOST, RECORD, Damaged
 from calibrant.types import InputError
 
 
@@ -40,20 +40,29 @@ class Mirror:
         files, root = self._home
         with self._telling():
             files.makedirs(f"{root}/runs/{folder.name}", exist_ok=True)
-            for path in sorted(folder.iterdir(), key=lambda path: path.name == RECORD):
+            inside = [path for path in folder.iterdir() if path.is_file()]
+            for path in sorted(inside, key=lambda path: path.name == RECORD):
                 files.put_file(str(path), f"{root}/runs/{folder.name}/{path.name}")
 
     def fetch(self, name: str, folder: Path) -> None:
-        """Copy a run from there into an empty folder."""
+        """Copy the files of a run from there into an empty folder. Raises `Damaged` if one of them cannot be read."""
         files, root = self._home
         with self._telling():
             for path in files.ls(f"{root}/runs/{name}", detail=False):
-                files.get_file(path, str(folder / path.rpartition("/")[2]))
+                try:
+                    if files.isfile(path):
+                        files.get_file(path, str(folder / path.rpartition("/")[2]))
+                except OSError as error:
+                    if error.errno not in LOST:
+                        raise
+                    raise Damaged(f"{path.rpartition('/')[2]} cannot be read ({error.strerror})") from None
 
     @contextmanager
     def _telling(self) -> Generator[None]:
         try:
             yield
+        except Damaged:
+            raise
         except (OSError, ValueError, ImportError) as error:
             said = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise MirrorError(f"cannot reach the mirror {self.url}: {said}; finished runs are kept here") from None

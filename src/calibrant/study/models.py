@@ -5,7 +5,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from calibrant import catalog
+from calibrant._columns import ROLES
 from calibrant._rows import Overlap, Sketch
+from calibrant._text import shorten
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
@@ -27,6 +30,12 @@ class Model:
     data: str = "these data"
     columns: Mapping[str, Any] = field(default_factory=dict[str, Any])
     drop: bool = False
+
+    def __post_init__(self) -> None:
+        for role in self.columns:
+            if role not in ROLES:
+                hint = catalog.suggest(role, ROLES)
+                raise InputError(f"a model has no column {shorten(role)}; {hint}", code="unknown_column")
 
     @property
     def names(self) -> tuple[str, str, str]:

@@ -9,6 +9,7 @@ from itertools import compress
 from statistics import mean
 
 from calibrant import losses
+from calibrant._text import shorten
 from calibrant.catalog import Method
 from calibrant.study.config import Run, Study
 from calibrant.study.engine import Data, Engine, Event, execute, local, made_for
@@ -41,7 +42,7 @@ def chosen(study: Study, only: str | None = None) -> list[Run]:
     """
     runs = [run for run in study.runs() if only is None or any(only in part for part in _words(study, run))]
     if not runs and (only is not None or not study.models):
-        raise InputError(f"no run of study {study.name!r} has {only!r} in its data set, network, loss or seed")
+        raise InputError(f"no run of study {study.name!r} has {shorten(only)} in its data set, network, loss or seed")
     return runs
 
 

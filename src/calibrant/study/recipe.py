@@ -1,12 +1,17 @@
 """How a network is trained, and the papers' ways by name."""
 
 import math
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Annotated, Any, Literal, get_type_hints
 
-from calibrant.types import InputError
+from calibrant import catalog
+from calibrant._text import shorten
+from calibrant.types import Count, InputError, NonNegative, Part, Positive, Range
 
 __all__ = ["RECIPES", "Recipe"]
+
+Precision = Literal["32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true", "64-true"]
 
 
 @dataclass(frozen=True)
@@ -24,35 +29,49 @@ class Recipe:
     `RECIPES` holds the papers' recipes by name.
     """
 
-    epochs: int = 350
-    batch_size: int = 128
+    epochs: Count = 350
+    batch_size: Count = 128
     drop_last: bool = False  # leave out the rest of an epoch that fills no batch
     optimizer: Literal["sgd", "adam", "adamw", "adagrad"] = "sgd"
-    learning_rate: float = 0.1
-    vectors_learning_rate: float | None = None  # of word vectors, then trained by SGD without momentum or weight decay
+    learning_rate: Positive = 0.1
+    vectors_learning_rate: Positive | None = None  # of word vectors, then by SGD without momentum or weight decay
     schedule: Literal["step", "cosine"] = "step"
-    milestones: tuple[int, ...] = (150, 250)  # of "step": epochs after which the learning rate is multiplied by `decay`
-    decay: float = 0.1
-    warmup: int = 0  # epochs over which the learning rate rises to its first value
-    momentum: float = 0.9  # of sgd
-    weight_decay: float = 5e-4
+    milestones: tuple[Count, ...] = (
+        150,
+        250,
+    )  # of "step": epochs after which the rate is multiplied by `decay`
+    decay: Annotated[float, Range(above=0, most=1)] = 0.1
+    warmup: Annotated[int, Range(least=0)] = 0  # epochs over which the learning rate rises to its first value
+    momentum: Part = 0.9  # of sgd
+    weight_decay: NonNegative = 5e-4
     decayed: Literal["all", "weights"] = "all"  # "weights" spares biases and normalization
     reduction: Literal["mean", "sum"] = "mean"  # of the loss over a batch
     averaged: tuple[str, ...] = ()  # losses of which the mean is taken all the same
-    clip: float | None = None  # largest norm of the gradient
+    clip: Positive | None = None  # largest norm of the gradient
     choose: Literal["last", "accuracy", "refinement"] = "last"  # which epoch's weights are kept
-    precision: str = "32-true"  # as Lightning Fabric names them, such as bf16-mixed; of validation in training, too
+    precision: Precision = "32-true"  # as Lightning Fabric names it; of validation in training, too
     channels_last: bool = False  # memory layout of convolutions: faster in bfloat16
     compile: bool = False
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch_size < 1 or self.learning_rate <= 0:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if wanted := catalog.refusal(value, _hints()[field.name]):
+                raise InputError(
+                    f"recipe: {field.name} must be {wanted}, got {shorten(value)}", code=f"recipe_{field.name}"
+                )
+        if list(self.milestones) != sorted(set(self.milestones)):
             raise InputError(
-                "a recipe needs epochs >= 1, batch_size >= 1 and learning_rate > 0, got "
-                f"{self.epochs}, {self.batch_size} and {self.learning_rate}"
+                f"recipe: milestones must increase, got {shorten(self.milestones)}", code="recipe_milestones"
             )
-        if not 0 <= self.warmup < self.epochs:
-            raise InputError(f"warmup must be at least 0 and less than epochs, got {self.warmup} of {self.epochs}")
+        if self.warmup >= self.epochs:
+            raise InputError(
+                f"recipe: warmup must be less than epochs, got {self.warmup} of {self.epochs}", code="recipe_warmup"
+            )
+        for name in self.averaged:
+            if name not in catalog.LOSSES:
+                hint = catalog.suggest(name, catalog.LOSSES)
+                raise InputError(f"recipe: averaged names no loss {shorten(name)}; {hint}", code="recipe_averaged")
 
     def of(self, loss: str) -> "Recipe":
         """Return the recipe as it trains a loss of this name: with its own reduction.
@@ -83,8 +102,13 @@ class Recipe:
         (15, 22)
         """
         share = epochs / self.epochs
-        milestones = tuple(max(1, round(share * milestone)) for milestone in self.milestones)
-        return replace(self, epochs=epochs, milestones=milestones, warmup=round(share * self.warmup))
+        milestones = dict.fromkeys(max(1, round(share * milestone)) for milestone in self.milestones)
+        return replace(self, epochs=epochs, milestones=tuple(milestones), warmup=round(share * self.warmup))
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    return get_type_hints(Recipe, include_extras=True)
 
 
 RECIPES = {

@@ -1,17 +1,23 @@
 """What came of a study: its tables, rows and report, and how its runs stand."""
 
 import math
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from calibrant.catalog import Method
-from calibrant.io import atomic_write, csv_text, writable
+from calibrant.io import csv_text, readable_by_others, writable
 from calibrant.study.config import Run, Study
 from calibrant.study.progress import Trial, in_words
 from calibrant.study.rows import Measured, Row
 from calibrant.study.tables import PACKAGES, Table
+from calibrant.types import InputError
+
+DRAFTS = ".results-*", ".report-*.html", ".rows-*.csv", ".tables-*.*"  # that a killed process may leave
+PATIENCE = 60.0  # seconds to wait for another process that writes its results
 
 RESULT_FILES = ("rows.csv", "tables.csv", "tables.md", "tables.tex", "report.html")
 
@@ -76,24 +82,60 @@ class Result:
         return result_tables(self.study, self.tables)
 
     def write(self, page: str) -> None:
-        """Write tables, rows and the report's page to the folder: `RESULT_FILES`."""
+        """Write tables, rows and the report's page to the folder, as one set: `RESULT_FILES`."""
         import polars
 
-        writable(self.folder / "report.html")
-        with atomic_write(self.folder / "rows.csv") as draft:
-            draft.write_text(csv_text(self.to_polars()), encoding="utf-8")
-        with atomic_write(self.folder / "tables.csv") as draft:
-            records = [record for table in self.tables for record in table.records()]
-            frame = polars.DataFrame(records, infer_schema_length=None)
-            draft.write_text(csv_text(frame), encoding="utf-8")
-        texts = {
-            "tables.md": "\n".join(table.markdown() for table in self.tables),
-            "tables.tex": "\n".join([PACKAGES, *(table.latex() for table in self.tables)]),
-            "report.html": page,
-        }
-        for name, text in texts.items():
-            with atomic_write(self.folder / name) as draft:
-                draft.write_text(text, encoding="utf-8")
+        records = [record for table in self.tables for record in table.records()]
+        write_set(
+            self.folder,
+            {
+                "rows.csv": csv_text(self.to_polars()),
+                "tables.csv": csv_text(polars.DataFrame(records, infer_schema_length=None)),
+                "tables.md": "\n".join(table.markdown() for table in self.tables),
+                "tables.tex": "\n".join([PACKAGES, *(table.latex() for table in self.tables)]),
+                "report.html": page,
+            },
+        )
+
+
+def write_set(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write files that belong together, so that no kill and no full disk leaves some of one set beside some of another.
+
+    All are written aside first; then the old ones are removed, and the new ones take their places. Drafts that killed
+    processes left are removed.
+    """
+    from filelock import FileLock, Timeout
+
+    for name in texts:
+        writable(folder / name)
+    try:
+        with FileLock(folder / ".results.lock", timeout=PATIENCE):
+            for draft in (path for pattern in DRAFTS for path in folder.glob(pattern)):
+                remove(draft)
+            aside = Path(tempfile.mkdtemp(prefix=".results-", dir=folder))
+            try:
+                for name, text in texts.items():
+                    (aside / name).write_text(text, encoding="utf-8")
+                    readable_by_others(aside / name)
+                for name in texts:
+                    remove(folder / name)
+                for name in texts:
+                    (aside / name).replace(folder / name)
+            finally:
+                remove(aside)
+    except Timeout:
+        raise InputError(f"another process writes its results to {folder}; try again when it is done") from None
+    except OSError as error:
+        error.filename = str(folder)
+        raise
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with all that is in it; nothing if it is not there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def alike(study: Study, runs: Mapping[Run, str]) -> list[str]:

@@ -84,9 +84,14 @@ class Store:
         return self.root / "runs" / self.name(run) if found is None else found[0]
 
     def partial(self, run: Run) -> Path:
-        """Return the folder where an unfinished run may leave what it needs to go on."""
+        """Return the folder where an unfinished run may leave what it needs to go on; what else is there is moved."""
         folder = self._begun(run) or self.root / "partial" / self.name(run)
+        if not folder.is_dir() and os.path.lexists(folder):
+            self.set_aside(folder)
         folder.mkdir(exist_ok=True)
+        for path in folder.iterdir():
+            if not path.is_file():
+                self.set_aside(path)
         return folder
 
     def state(self, run: Run) -> str:
@@ -184,9 +189,22 @@ class Store:
         kept, known = record["run"], {m.canonical: self.data[m] for m in run.data if m in self.data}
         return (
             all(kept.get(key) == value for key, value in json.loads(json.dumps(run.trained)).items())
+            and not _other_code(kept, run.methods)
             and all(set(run.watched[key]) <= set(kept.get(key, ())) for key in WATCHED)
             and all(record["data"].get(name, known[name]) == known[name] for name in known)
         )
+
+    def other_code(self, run: Run) -> str:
+        """Say what was done of a missing run by other code of its methods; "" if nothing was."""
+        for folder in self._trained(run):
+            with suppress(Damaged):
+                if other := _other_code(opened(folder)["run"], run.methods):
+                    return f"was trained by other code of {', '.join(other)}"
+        plain = run.id.partition("_")[0]
+        ids = {path.name.partition(".")[0] for path in (self.root / "partial").iterdir()}
+        if any(name != run.id and name.partition("_")[0] == plain for name in ids):
+            return "was begun by other code of its methods"
+        return ""
 
     def _finished(self, run: Run) -> Found:
         if (found := self._find(run)) is None:
@@ -207,7 +225,10 @@ class Store:
 
         The operating system frees the claim of a process that dies, however it dies. Until then `holder` names it.
         """
-        with _locked(self.root / "claims" / self.name(run)) as ours:
+        lock = self.root / "claims" / self.name(run)
+        if not lock.is_file() and os.path.lexists(lock):
+            self.set_aside(lock)
+        with _locked(lock) as ours:
             who = self._who(run)
             if ours:
                 with suppress(OSError):  # a full disk: it only helps who waits
@@ -314,22 +335,31 @@ class Store:
     def mend(self, runs: Iterable[Run]) -> dict[Run, str]:
         """Read all that is kept of these runs, and set aside what is damaged; says what was wrong.
 
-        What somebody works on is left to them.
+        What somebody works on is left to them, and so are whole copies of runs that are in their place, too.
         """
         found: dict[Run, str] = {}
         for run in runs:
             for folder in self._trained(run):
-                if why := problem(folder):
+                if not self._is_copy(folder) and (why := problem(folder)):
                     with _locked(self.root / "claims" / folder.name) as ours:
                         if ours and problem(folder):
                             found[run] = f"{why}; set aside in {self.set_aside(folder)}"
         return found
 
+    def _is_copy(self, folder: Path) -> bool:
+        """Say whether a folder holds the record of a run that is in its place."""
+        with suppress(OSError, ValueError, RecursionError, KeyError, TypeError):
+            if not (folder / RECORD).is_file():
+                return False
+            name = json.loads((folder / RECORD).read_text())["id"]
+            return name != folder.name and Path(name).name == name and not _unreadable(self.root / "runs" / name)
+        return False
+
     def set_aside(self, path: Path) -> Path:
         """Move what is damaged out of the way, into damaged/; returns where it lies now."""
         (self.root / "damaged").mkdir(exist_ok=True)
         names = (f"{path.name}{f'-{i}' if i else ''}" for i in range(1_000_000))
-        place = next(p for name in names if not (p := self.root / "damaged" / name).exists())
+        place = next(p for name in names if not os.path.lexists(p := self.root / "damaged" / name))
         with suppress(FileNotFoundError):  # somebody else did
             path.rename(place)
         return place
@@ -386,6 +416,16 @@ class Store:
                     yield f"run {name} of {mirror.url} is refused: {error}"
 
 
+def _other_code(kept: Mapping[str, Any], methods: Iterable[Method]) -> list[str]:
+    """Return which methods' code is not that by which a run was trained.
+
+    Runs of versions that did not record it were trained by the first revision of built-in methods, and by unknown code
+    of the user's own.
+    """
+    code = kept.get("code", {})
+    return [str(method) for method in methods if code.get(method.canonical, "") != method.code]
+
+
 def _akin(kept: Mapping[str, Any], run: Run, same: bool) -> bool:
     """Say whether a network that was kept is the one that a run would train, if both learn from the same examples.
 
@@ -393,6 +433,10 @@ def _akin(kept: Mapping[str, Any], run: Run, same: bool) -> bool:
     """
     wanted = json.loads(json.dumps(run.trained))
     if any(kept[key] != wanted[key] for key in ("network", "loss", "seed", "recipe")):
+        return False
+    if _other_code(kept, (run.network, run.loss, *run.traces)):
+        return False
+    if kept.get("code", {}).get(kept["dataset"], "") != run.examples.code:
         return False
     if same:
         return set(run.watched["traces"]) <= set(kept["traces"])

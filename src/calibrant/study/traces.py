@@ -20,7 +20,7 @@ from calibrant.calibrators import Temperature
 from calibrant.catalog import METRICS, TRACES
 from calibrant.data import Splits
 from calibrant.predictions import Predictions
-from calibrant.types import Count, InputError
+from calibrant.types import Count, InputError, MetricText, TemperatureGrid
 
 if TYPE_CHECKING:
     from calibrant.study.train import Epoch
@@ -77,7 +77,7 @@ def scores(watched: Watched, *, split: SplitName = "val") -> Row:
 
 
 @TRACES.register
-def calibration(watched: Watched, *, split: SplitName = "val", grid: str = "wang") -> Row:
+def calibration(watched: Watched, *, split: SplitName = "val", grid: TemperatureGrid = "wang") -> Row:
     """ECE before and after the temperature that is best for it on the same split (Wang et al. 2021, Figure 4).
 
     `grid` holds the temperatures that are tried, by name as in `Temperature`; of a coarser one more is left.
@@ -97,7 +97,7 @@ def values(
     watched: Watched,
     *,
     split: SplitName = "val",
-    metrics: tuple[str, ...] = ("error", "adaptive_ece(edges='mukhoti')"),
+    metrics: tuple[MetricText, ...] = ("error", "adaptive_ece(edges='mukhoti')"),
 ) -> Row:
     """Any metrics by name, such as AdaFocal's (Ghosh et al. 2022): the test error and ECE over bins of equal mass.
 

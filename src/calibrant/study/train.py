@@ -1,6 +1,7 @@
 """The training loop: a generator of epochs, so that watching is a for loop."""
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ class Epoch:
     network: nn.Module
     loss: Loss  # the loss that trained this epoch, as it was at its end
     train_loss: float  # its mean over the training examples that were used
+    nonfinite_losses: int  # losses of this epoch that are nan or infinite
     learning_rate: float
     val: Predictions
     seconds: float
@@ -90,11 +92,12 @@ def train(
         for optimizer, at_first in zip(plain, first, strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = at_first * rate
-        torch.manual_seed(hash((seed, number)))  # whole numbers hash alike everywhere
+        torch.manual_seed(mix_seed(seed, number))
         model.train()
-        total, used = torch.zeros((), device=fabric.device), 0
-        mixing = torch.Generator().manual_seed(hash((seed, number, 2)))
-        for batch, (inputs, labels, count) in enumerate(_batches(examples, splits, recipe, hash((seed, number, 1)))):
+        total, used, losses_seen = torch.zeros((), device=fabric.device), 0, 0
+        nonfinite = torch.zeros((), dtype=torch.long, device=fabric.device)
+        mixing = torch.Generator().manual_seed(mix_seed(seed, number, 2))
+        for batch, (inputs, labels, count) in enumerate(_batches(examples, splits, recipe, mix_seed(seed, number, 1))):
             values = _values(loss, model, inputs, labels, mixing)
             count = count * len(values) // len(labels)  # mixed examples count beside the clean ones
             for optimizer in wrapped:
@@ -105,18 +108,33 @@ def train(
             for optimizer in wrapped:
                 optimizer.step()
             total += values.detach().sum()
+            nonfinite += (~values.detach().isfinite()).sum()
+            losses_seen += values.numel()
             used += count
             if isinstance(loss, UpdatedLoss) and loss.due(batch):
                 loss = loss.updated(predict(model, splits.val, splits.prepare, device=fabric.device))
                 model.train()
+        if int(nonfinite) == losses_seen:
+            raise FloatingPointError("no training loss is finite")
         val = predict(model, splits.val, splits.prepare, device=fabric.device)
         best = state.best(number, network, val, recipe.choose)
         mean, seconds = float(total) / used, time.monotonic() - began
-        yield Epoch(number, network, loss, mean, recipe.learning_rate * rate, val, seconds, best)
+        yield Epoch(number, network, loss, mean, int(nonfinite), recipe.learning_rate * rate, val, seconds, best)
         if isinstance(loss, StatefulLoss):
             loss = loss.after_epoch(number - 1, val)
         state.keep(number, loss)
     state.restore_best(network)
+
+
+def mix_seed(seed: int, *parts: int) -> int:
+    """Return a seed of its own for a part of a training.
+
+    Whole numbers hash alike in every process, but those from `sys.hash_info.modulus` on like smaller ones.
+
+    >>> mix_seed(0, 1) != mix_seed(sys.hash_info.modulus, 1)
+    True
+    """
+    return hash((seed, *parts)) if seed < sys.hash_info.modulus else hash((*divmod(seed, 2**32), *parts))
 
 
 def placed(network: nn.Module, recipe: Recipe) -> nn.Module:

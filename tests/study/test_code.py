@@ -1,0 +1,299 @@
+"""A run knows the code of its methods: changed code trains anew and says so; comments do not count."""
+
+import json
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import calibrant.study.checkpoint as checkpoint_module
+from calibrant import InputError, catalog
+from calibrant import study as studies
+from calibrant._source import code_digest
+from calibrant.study import Store, Study
+from calibrant.study.digests import opened, sealed
+from calibrant.study.engine import Data, execute
+
+OWN = """
+import torch
+from calibrant import losses
+from own_helpers_here import scale
+
+FACTOR = 1.0
+
+@losses.register
+def scaled(logits, labels):
+    return FACTOR * scale(torch.nn.functional.cross_entropy(logits, labels, reduction="none"))
+
+@losses.register
+def another(logits, labels):
+    return logits.logsumexp(-1) - logits.gather(1, labels[:, None]).squeeze(1)
+"""
+HELPERS = "def scale(x):\n    return 2 * x\n"
+STUDY = """
+with = ["own_loss_here.py"]
+datasets = ["blobs(train=60, val=40, test=50)"]
+networks = ["mlp(features=2, hidden=())"]
+losses = ["scaled", "focal"]
+calibrators = ["Identity"]
+metrics = ["error", "nll"]
+recipe = {epochs = 3, batch_size = 20, milestones = []}
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_page(monkeypatch):
+    monkeypatch.setattr("calibrant.study.report.study_report", lambda *_: "no page")
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch, forgotten):
+    """Run a study of one's own loss in `tmp_path`, as a new process would; returns the result and what happened."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def run(own=OWN, helpers=HELPERS, out="out"):
+        forget()
+        (tmp_path / "own_loss_here.py").write_text(own)
+        (tmp_path / "own_helpers_here.py").write_text(helpers)
+        (tmp_path / "study.toml").write_text(STUDY)
+        steps = []
+        found = studies.run(
+            tmp_path / "study.toml",
+            out=tmp_path / out,
+            with_=[str(tmp_path / "own_loss_here.py")],
+            progress=steps.append,
+        )
+        assert not found.failed
+        seen = {step.event.run.loss.name: step.event.kind for step in steps if step.event if step.event.kind != "epoch"}
+        return found, seen, [step.text for step in steps if step.note]
+
+    return run
+
+
+def forget():
+    """Forget the user's modules, as a new process does."""
+    for name in "own_loss_here", "own_helpers_here":
+        sys.modules.pop(name, None)
+    for name in "scaled", "another":
+        catalog.LOSSES._methods.pop(name, None)
+    catalog.INCLUDED[:] = [place for place in catalog.INCLUDED if "own_loss_here" not in place]
+
+
+def values(found):
+    return {row["loss"]: row["value"] for row in found.rows if row["metric"] == "nll"}
+
+
+@pytest.mark.parametrize(
+    ("own", "helpers"),
+    [
+        (OWN.replace("return FACTOR *", "return -FACTOR *"), HELPERS),
+        (OWN.replace("FACTOR = 1.0", "FACTOR = 0.1"), HELPERS),
+        (OWN, HELPERS.replace("2 * x", "0.5 * x")),
+    ],
+    ids=["loss", "constant", "helper"],
+)
+def test_changed_code_trains_anew_and_says_so(project, own, helpers):
+    first, seen, lines = project()
+    assert (seen, lines) == ({"scaled": "done", "focal": "done"}, [])
+    second, seen, lines = project(own, helpers)
+    assert seen == {"scaled": "done", "focal": "found"}
+    assert len(lines) == 1
+    assert "scaled" in lines[0]
+    assert second.notes == tuple(lines)
+    assert values(second)["scaled"] != values(first)["scaled"]
+    again, seen, lines = project()  # the first network is still there
+    assert (seen, lines) == ({"scaled": "found", "focal": "found"}, [])
+    assert values(again) == values(first)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        '"""A docstring."""\n# a comment\n' + OWN.replace("labels):\n", 'labels):\n    """Words."""  # more\n\n', 1),
+        OWN + "\n@losses.register\ndef a_third(logits, labels):\n    return another(logits, labels)\n",
+        OWN.replace("logits.logsumexp(-1)", "2 * logits.logsumexp(-1)"),
+    ],
+    ids=["comments", "further loss", "other loss"],
+)
+def test_what_a_loss_does_not_use_changes_nothing(project, own):
+    project()
+    _, seen, lines = project(own)
+    catalog.LOSSES._methods.pop("a_third", None)
+    assert (seen, lines) == ({"scaled": "found", "focal": "found"}, [])
+
+
+def test_studies_of_different_code_in_one_folder_share_no_network(project, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first, _, _ = project(out="runs/first")
+    monkeypatch.setattr("calibrant.study.front._opened", opened_beside(tmp_path, "second"))
+    second, seen, _ = project(OWN.replace("FACTOR = 1.0", "FACTOR = -1.0"), out="runs/second")
+    assert seen["scaled"] == "done"
+    assert seen["focal"] == "found"
+    assert values(second)["scaled"] != values(first)["scaled"]
+
+
+def opened_beside(root, name):
+    """Open the store of a study beside the others in runs/."""
+    from calibrant.study import front
+
+    plain = front._opened
+
+    def opened(study, out, mirror, scale=None, with_=()):
+        found, _, paper = plain(study, out, mirror, scale, with_)
+        return found, Store(root / "runs" / name, None, (root / "runs" / "first",)), paper
+
+    return opened
+
+
+def test_a_checkpoint_of_other_code_is_not_resumed(project, tmp_path, monkeypatch):
+    whole, *_ = project(OWN.replace("FACTOR = 1.0", "FACTOR = 3.0"), out="whole")
+    interrupt(tmp_path, monkeypatch)
+    found, seen, lines = project(OWN.replace("FACTOR = 1.0", "FACTOR = 3.0"))
+    assert seen["scaled"] == "done"
+    assert len(lines) == 1
+    assert values(found) == values(whole)
+
+
+def interrupt(tmp_path, monkeypatch):
+    """Stop the run of one's own loss, as it is in OWN, in its second epoch."""
+    monkeypatch.setattr(checkpoint_module, "SECONDS", 0.0)
+    forget()
+    (tmp_path / "own_loss_here.py").write_text(OWN)
+    catalog.include([str(tmp_path / "own_loss_here.py")])
+    run = next(Study.load(tmp_path / "study.toml").runs())
+    store = Store(tmp_path / "out").knowing({run.dataset: Data().digest(run.dataset).whole})
+    going = execute(run, store)
+    assert [next(going).facts["epoch"] for _ in range(2)] == [1, 2]
+    going.close()
+    assert (store.partial(run) / "checkpoint.pt").is_file()
+
+
+def test_runs_of_before_codes_were_recorded_serve_only_built_in_methods(project, tmp_path):
+    """A run of version 0.2.0 has no code in its record, nor in its name."""
+    project()
+    for folder in (tmp_path / "out" / "runs").iterdir():
+        record = opened(folder)
+        record["run"].pop("code", None)
+        name = record["id"].partition("_")[0] + "." + record["id"].rpartition(".")[2]
+        (folder / "run.json").write_text(sealed(record | {"id": name}))
+        folder.rename(folder.with_name(name))
+    _, seen, lines = project()
+    assert seen == {"scaled": "done", "focal": "found"}
+    assert len(lines) == 1
+
+
+def test_code_that_changes_while_a_study_runs_trains_nothing(project, tmp_path):
+    project()
+    run = next(Study.load(tmp_path / "study.toml").runs())
+    object.__setattr__(run, "code", (("scaled", "0" * 16),))
+    with pytest.raises(InputError) as caught:
+        next(execute(run, Store(tmp_path / "out")))
+    assert caught.value.code == "code_changed"
+
+
+def test_another_revision_of_a_built_in_method_is_another_run(tmp_path, monkeypatch):
+    (tmp_path / "study.toml").write_text(STUDY.replace('with = ["own_loss_here.py"]', "").replace('"scaled", ', ""))
+    study = Study.load(tmp_path / "study.toml")
+    before = next(study.runs())
+    assert before.code == ()
+    monkeypatch.setitem(catalog.LOSSES._codes, "focal", "revision 2")
+    for text in "focal", "RegMixup(loss='focal')":
+        (tmp_path / "study.toml").write_text((tmp_path / "study.toml").read_text().replace('"focal"', f'"{text}"'))
+        after = next(Study.load(tmp_path / "study.toml").runs())
+        assert [code for _, code in after.code] == ["revision 2"]
+        assert after.id != before.id
+
+
+def test_a_digest_follows_packages_and_late_imports(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / "own_package_here"
+    (package / "deep").mkdir(parents=True)
+    files = {
+        "__init__.py": "",
+        "parts.py": "from . import numbers_here\ndef part(x):\n    return numbers_here.N * x\n",
+        "numbers_here.py": "N = 1\n",
+        "deep/late.py": "K = 1\n",
+        "main.py": """
+            import numpy as np
+            from .parts import part
+            def method(logits, labels):
+                from own_package_here.deep.late import K
+                return K * part(np.sum(logits))
+        """,
+    }
+    seen = set()
+    changes = [
+        {},
+        {"numbers_here.py": "N = 2\n"},
+        {"deep/late.py": "K = 2\n"},
+        {"parts.py": "def part(x):\n    return x\n"},
+    ]
+    for change in changes:
+        for name, text in (files | change).items():
+            (package / name).write_text(textwrap.dedent(text))
+        from importlib import import_module
+
+        seen.add(code_digest(import_module("own_package_here.main").method))
+        for name in [name for name in sys.modules if name.startswith("own_package_here")]:
+            del sys.modules[name]
+    assert len(seen) == len(changes)
+
+
+def test_a_second_method_of_one_name_in_one_file_is_refused(tmp_path, forgotten):
+    path = tmp_path / "own_twice_here.py"
+    one = "@losses.register\ndef twice_here(logits, labels):\n    return {} * logits.sum(1)\n"
+    path.write_text("from calibrant import losses\n" + one.format(1) + one.format(2))
+    with pytest.raises(InputError) as caught:
+        catalog.include([str(path)])
+    assert caught.value.code == "name_taken"
+
+
+def test_the_code_of_a_run_is_in_its_record(project, tmp_path):
+    project()
+    kept = [json.loads((f / "run.json").read_text())["run"] for f in (tmp_path / "out" / "runs").iterdir()]
+    codes = {run["loss"]: run.get("code", {}) for run in kept}
+    assert set(codes["scaled"]) == {"scaled"}
+    assert next(code for loss, code in codes.items() if loss.startswith("focal")) == {}
+
+
+def test_code_that_changes_folder_or_exits_moves_nothing(tmp_path, monkeypatch, forgotten):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_moving_here.py").write_text("import os\nos.chdir('/')\n")
+    (tmp_path / "own_exit_here.py").write_text("import sys\nsys.exit(3)\n")
+    catalog.include(["own_moving_here.py"])
+    assert Path.cwd() == tmp_path
+    with pytest.raises(InputError) as caught:
+        catalog.include(["own_exit_here.py"])
+    assert caught.value.code == "import"
+
+
+def test_a_file_in_the_folder_of_ones_own_code_stands_for_no_module(tmp_path, monkeypatch, forgotten):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "polars.py").write_text("raise RuntimeError('of the folder')\n")
+    (tmp_path / "own_beside_here.py").write_text("K = 1\n")
+    (tmp_path / "own_importing_here.py").write_text("import polars\nfrom own_beside_here import K\n")
+    catalog.include([str(tmp_path / "own_importing_here.py")])
+
+
+class Entry:
+    def __init__(self, value, load):
+        self.value, self.load, self.dist = value, load, None
+
+
+@pytest.mark.parametrize(("name", "code"), [("focal", "name_taken"), ("broken_here", "entry_point")])
+def test_entry_points_that_are_broken_or_take_a_name_are_refused(monkeypatch, forgotten, name, code):
+    def other(logits, labels):
+        return logits.sum(1)
+
+    def fails():
+        raise ImportError("no such thing\nat all")
+
+    load = fails if name == "broken_here" else lambda: other
+    monkeypatch.setitem(catalog.LOSSES.__dict__, "_entries", {name: Entry("some.package:loss", load)})
+    monkeypatch.setitem(catalog.LOSSES.__dict__, "_loaded", set())
+    with pytest.raises(InputError) as caught:
+        catalog.LOSSES.method(name)
+    assert caught.value.code == code
+    assert "\n" not in str(caught.value)
+    assert catalog.LOSSES.method("brier").name == "brier"

@@ -8,7 +8,9 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-__all__ = ["Drawing", "legend", "slug"]
+from calibrant.study.config import Study
+
+__all__ = ["Drawing", "legend", "numbered", "places", "slug"]
 
 INSIDE = 4  # lines that are named inside a picture; more are named below it
 LONG = 30  # letters of a name that has a line of its own, below the picture
@@ -26,6 +28,21 @@ class Drawing:
     draw: Callable[[Axes], object]
     numbers: Sequence[Mapping[str, Any]]
     main: bool = True  # whether it is for every reader
+
+
+def places(study: Study) -> dict[tuple[str, str], int]:
+    """Number the data sets and networks of a study from 1, whether anything of them is done or not."""
+    found = dict.fromkeys(study.names(one)[:2] for one in (*study.models, *study.runs()))
+    return {place: number for number, place in enumerate(found, 1)}
+
+
+def numbered(name: str, number: int) -> str:
+    """Return the name of a figure of one of a study's places.
+
+    >>> numbered("diagram", 1), numbered("diagram", 2)
+    ('diagram', 'diagram-2')
+    """
+    return name if number == 1 else f"{name}-{number}"
 
 
 def slug(text: str) -> str:

@@ -8,11 +8,11 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from calibrant import calibrators, metrics, plots
-from calibrant._bins import Bins, Events
+from calibrant._bins import Bins
 from calibrant.predictions import Predictions
 from calibrant.study.config import Study
-from calibrant.study.drawing import Drawing, legend, slug
-from calibrant.study.rows import Measured, pooled, shown
+from calibrant.study.drawing import Drawing, legend, numbered, places, slug
+from calibrant.study.rows import Diagram, Measured, diagrams_of, shown
 from calibrant.study.store import Store
 
 __all__ = ["diagrams", "rocs"]
@@ -21,36 +21,35 @@ BINS = 15
 
 
 def diagrams(study: Study, measured: Iterable[Measured]) -> Iterator[Drawing]:
-    """Yield a reliability diagram of every loss, before and after a calibrator (Wang et al. 2021, Figure 2).
+    """Yield reliability diagrams of every loss, before and after each calibrator (Wang et al. 2021, Figure 2).
 
-    It holds the test examples of all seeds.
+    They hold the test examples of all seeds. `diagram_after_LOSS` is of `shown(study)`; the names of others hold the
+    calibrator, too.
     """
-    places: dict[tuple[str, str], dict[str, list[Measured]]] = {}
+    groups: dict[tuple[str, str], dict[str, list[Measured]]] = {}
     for one in measured:
         dataset, network, loss = study.names(one.run)
-        places.setdefault((dataset, network), {}).setdefault(loss, []).append(one)
-    after = shown(study).text
-    for i, ((dataset, network), losses) in enumerate(places.items()):
-        where = f", {network} on {dataset}" if len(places) > 1 else ""
-        for loss, some in losses.items():
-            told = {"before": ("before", pooled([one.before for one in some]))}
-            if after != "Identity":
-                told["after"] = f"after {after}", pooled([one.after for one in some])
-            for when, (words, events) in told.items():
-                name = f"diagram_{when}_{slug(loss)}{f'-{i + 1}' if i else ''}"
-                yield _reliability(name, f"reliability of {loss}{where}, {words}", events)
+        groups.setdefault((dataset, network), {}).setdefault(loss, []).append(one)
+    numbers, first = places(study), shown(study).text
+    for (dataset, network), losses in groups.items():
+        where = f", {network} on {dataset}" if len(numbers) > 1 else ""
+        for loss, runs in losses.items():
+            for diagram in diagrams_of(runs, BINS):
+                when = "after" if diagram.calibrator else "before"
+                which = "" if diagram.calibrator in ("", first) else f"{slug(diagram.calibrator)}_"
+                name = numbered(f"diagram_{when}_{which}{slug(loss)}", numbers[dataset, network])
+                yield _reliability(name, f"reliability of {loss}{where}, {diagram.when}", diagram)
 
 
-def _reliability(name: str, title: str, events: Events) -> Drawing:
-    bins = events.equal_width(BINS)
-    ece = 100 * float((bins.weight * bins.gap.abs()).sum())
+def _reliability(name: str, title: str, diagram: Diagram) -> Drawing:
+    bins = diagram.events.equal_width(BINS)
     numbers = [
         {"from": float(low), "to": float(high), "count": int(n), "confidence": float(said), "accuracy": float(right)}
         for low, high, n, said, right in zip(
             bins.edges[:-1], bins.edges[1:], bins.count, bins.confidence, bins.accuracy, strict=True
         )
     ]
-    return Drawing(name, f"{title}; ECE {ece:.2f} %", f"{title}: ECE {ece:.2f} %.", partial(_bars, bins), numbers)
+    return Drawing(name, f"{title}; {diagram.ece}", f"{title}: {diagram.ece}.", partial(_bars, bins), numbers)
 
 
 def _bars(bins: Bins, ax: Axes) -> None:
@@ -70,7 +69,10 @@ def rocs(study: Study, store: Store) -> Iterator[Drawing]:
         for i, shift in enumerate(run.shifts):
             outside = store.get(run, f"shift{i}").double()
             for calibrator in dict.fromkeys((study.calibrators[0], after)):
-                fitted: Any = calibrators.fit(calibrator, val)
+                try:
+                    fitted: Any = calibrators.fit(calibrator, val)
+                except Exception:
+                    continue
                 key = study.label(shift), calibrator.text, network, dataset
                 groups.setdefault(key, {}).setdefault(loss, []).append((test.mapped(fitted), outside.mapped(fitted)))
     for (shift, calibrator, network, dataset), found in groups.items():

@@ -13,7 +13,8 @@ from matplotlib.axes import Axes
 from calibrant import catalog, metrics, plots
 from calibrant._bins import Bins
 from calibrant.study.config import Study
-from calibrant.study.drawing import Drawing, legend, slug
+from calibrant.study.drawing import Drawing, legend, numbered, places, slug
+from calibrant.study.rows import over_seeds
 from calibrant.study.store import Store
 
 __all__ = ["drawings"]
@@ -50,19 +51,17 @@ def drawings(study: Study, store: Store) -> Iterator[Drawing]:
     norms (Mukhoti et al. 2020, Figure 4) and the maximum logits by learned epoch (Wang et al. 2021, Figure 5).
     """
     done = [run for run in study.runs() if run in store]
-    places = dict.fromkeys((run.dataset, run.network) for run in done)
-    for i, place in enumerate(places):
-        histories: dict[str, list[Rows]] = {}
-        for run in done:
-            if (run.dataset, run.network) == place:
-                histories.setdefault(study.names(run)[2], []).append(store.history(run).to_dicts())
-        where = ""
-        if len(places) > 1:
-            where = f", {study.label(place[1])} on {study.label(place[0])}"
+    found: dict[tuple[str, str], dict[str, list[Rows]]] = {}
+    for run in done:
+        dataset, network, loss = study.names(run)
+        found.setdefault((dataset, network), {}).setdefault(loss, []).append(store.history(run).to_dicts())
+    numbers = places(study)
+    for (dataset, network), histories in found.items():
+        where = f", {network} on {dataset}" if len(numbers) > 1 else ""
         for drawing in _drawings(histories):
             yield replace(
                 drawing,
-                name=f"{drawing.name}{f'-{i + 1}' if i else ''}",
+                name=numbered(drawing.name, numbers[dataset, network]),
                 title=drawing.title + where,
                 main=_main(drawing),
             )
@@ -163,7 +162,7 @@ def _gaps(histories: Histories, column: str, split: str) -> Iterator[Drawing]:
 
 
 def _reliability(histories: Histories, split: str) -> Iterator[Drawing]:
-    """Yield a diagram for every loss and epoch, of the examples of all seeds together."""
+    """Yield a diagram for every loss and epoch, of the examples of all seeds together, with the ECE of each seed."""
     for loss, runs in histories.items():
         found: dict[int, list[np.ndarray]] = {}
         for row in (row for rows in runs for row in rows if row.get(f"{split}_reliability_count")):
@@ -180,7 +179,8 @@ def _reliability(histories: Histories, split: str) -> Iterator[Drawing]:
                 for low, high, n, said, right in zip(edges[:-1], edges[1:], count, *means, strict=True)
             ]
             title = f"reliability on {SPLITS[split]} at epoch {epoch}, {loss}"
-            words = f"Reliability diagram: {title}; ECE {100 * float((bins.weight * bins.gap.abs()).sum()):.2f} %."
+            ece = over_seeds([float(np.nansum(n * abs(said - right)) / n.sum()) for n, said, right in parts])
+            words = f"Reliability diagram: {title}; {ece}."
             yield Drawing(f"reliability_{epoch}_{slug(loss)}", title, words, partial(_diagram, bins), numbers)
 
 

@@ -1,12 +1,11 @@
 """The report of a study: the pieces of a page, made of numbers that exist already."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from markupsafe import Markup
 
-from calibrant._bins import Bins, Events
 from calibrant.catalog import CALIBRATORS, LOSSES
 from calibrant.html import (
     BAR_READING,
@@ -21,7 +20,6 @@ from calibrant.html import (
     folded,
     listed,
     page,
-    percent,
     table,
     term,
     typeset,
@@ -30,7 +28,7 @@ from calibrant.metrics import About, in_words
 from calibrant.study.config import Recipe, Run, Study
 from calibrant.study.drawing import Drawing
 from calibrant.study.learning import drawings
-from calibrant.study.rows import Measured, pooled, shown
+from calibrant.study.rows import Diagram, Measured, diagrams_of, shown
 from calibrant.study.store import Store
 from calibrant.study.sweeps import sweeps
 from calibrant.study.tables import Cell, Table, central
@@ -38,6 +36,7 @@ from calibrant.study.tables import Cell, Table, central
 BINS = 15
 SMALL = 2.6  # inches, where there are many
 SAID = 4  # places, or losses, or metrics, that are told one by one
+MAX_OTHER_DIAGRAMS = 24  # after calibrators beside the one that is drawn first
 MANY = 30  # pairs of curves, before and after, of which all are not drawn once more as bars
 LONG = 12  # rows of a table from which not all metrics stand open
 
@@ -302,32 +301,39 @@ def _drawn(drawing: Drawing) -> str:
 
 
 def _diagrams(study: Study, measured: Sequence[Measured]) -> tuple[str, str]:
-    """Draw the events of all seeds together, before and after a calibrator; in bars, too, unless they are many."""
+    """Draw the events of all seeds together, before and after each calibrator; in bars, too, unless they are many."""
     places: dict[str, dict[str, list[Measured]]] = {}
     for one in measured:
         dataset, network, loss = study.names(one.run)
         places.setdefault(f"{network} on {dataset}", {}).setdefault(loss, []).append(one)
-    curves, bars, many = "", "", sum(map(len, places.values())) > MANY
+    curves, bars, others, many = "", "", 0, sum(map(len, places.values())) > MANY
+    first = shown(study).text
     for i, (place, groups) in enumerate(places.items()):
-        parts = list(_events(groups, shown(study).text, f", {place}" if len(places) > 1 else ""))
-        made = "".join(curve_diagram(title, events.ties, bins, _ece(bins), SMALL) for title, events, bins in parts)
-        made = f'<div class="figures">{made}</div>'
+        where = f", {place}" if len(places) > 1 else ""
+        parts = [(f"{loss}{where}", d) for loss, runs in groups.items() for d in diagrams_of(runs, BINS)]
+        main = [(title, d) for title, d in parts if d.calibrator in ("", first)]
+        made = _curves(main)
         curves += made if i < SAID else folded(place, made)
+        rest = [part for part in parts if part not in main]
+        others += len(rest)
+        if rest and others <= MAX_OTHER_DIAGRAMS:
+            curves += folded(f"After the other calibrators{where}", _curves(rest))
         if not many:
-            bars += "".join(bar_diagram(f"{title}, in bars", bins, _ece(bins), SMALL) for title, _, bins in parts)
+            bars += "".join(
+                bar_diagram(f"{title}, {d.when}, in bars", d.events.equal_width(BINS), d.ece, SMALL)
+                for title, d in main
+            )
+    if others > MAX_OTHER_DIAGRAMS:
+        drawn = f"<code>calibrant figures {typeset(study.name)}</code> draws the diagrams after all calibrators."
+        curves += f'<p class="note">{drawn}</p>'
     if many:
         return curves, f'<p class="note"><code>calibrant figures {typeset(study.name)}</code> draws classical bars.</p>'
     return curves, folded("The same in classical bars", f'<div class="figures">{bars + BAR_READING}</div>')
 
 
-def _events(groups: Mapping[str, Sequence[Measured]], after: str, where: str) -> Iterator[tuple[str, Events, Bins]]:
-    """Yield the events of every loss before and after a calibrator, with a title and in bins."""
-    for loss, runs in groups.items():
-        parts = {"before": pooled([one.before for one in runs])}
-        parts |= {f"after {after}": pooled([one.after for one in runs])} if after != "Identity" else {}
-        for when, events in parts.items():
-            yield f"{loss}{where}, {when}", events, events.equal_width(BINS)
-
-
-def _ece(bins: Bins) -> str:
-    return f"ECE {percent(float((bins.weight * bins.gap.abs()).sum()))}"
+def _curves(parts: Iterable[tuple[str, Diagram]]) -> str:
+    made = "".join(
+        curve_diagram(f"{title}, {d.when}", d.events.ties, d.events.equal_width(BINS), d.ece, SMALL)
+        for title, d in parts
+    )
+    return f'<div class="figures">{made}</div>'

@@ -11,6 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
+from statistics import mean, stdev
 from typing import Any
 
 import torch
@@ -36,20 +37,20 @@ class Measured:
     """What the stored logits of one run gave.
 
     Columns of the rows: run, dataset, network, loss, seed, diverged (the epoch at which the network did, 0 if it did
-    not), calibrator, temperature (nan where there is none), shift (of the test set, "" for none), metric, value;
-    learned_NAME for every other number that a calibrator reports. On a
-    corrupted test set the study's metrics are measured; how well it is told from the test set proper is measured for
-    every shift, by each of the study's scores for detection.
+    not), calibrator, temperature (nan where there is none), shift (of the test set, "" for none), metric, value, reason
+    (why the value is nan: the calibrator or the metric does not suit these data); learned_NAME for every other number
+    that a calibrator reports. On a corrupted test set the study's metrics are measured; how well it is told from the
+    test set proper is measured for every shift, by each of the study's scores for detection.
     """
 
     run: Run | Model
     rows: list[Row]
-    before: Events  # on the test set, as the network said it
-    after: Events  # and as `shown(study)` makes of it
+    before: Events  # on the test set, as the network predicts
+    after: Mapping[str, Events]  # and after each calibrator that could be fitted, but for `Identity`, by its text
 
 
 def shown(study: Study) -> Method:
-    """Return the calibrator whose effect is drawn: a temperature, or the last one."""
+    """Return the calibrator that is drawn first, and in ROC curves: a temperature, or the last one."""
     return next((c for c in study.calibrators if c.name == "Temperature"), study.calibrators[-1])
 
 
@@ -87,7 +88,7 @@ def lost(study: Study, store: Store, run: Run) -> Iterator[Row]:
     """Yield the rows of a network that diverged: their values are nan."""
     where = _where(study, run) | {"diverged": store.record(run)["facts"]["diverged"]}
     for calibrator in study.calibrators:
-        which = {"calibrator": calibrator.text, "temperature": math.nan}
+        which = {"calibrator": calibrator.text, "temperature": math.nan, "reason": ""}
         for shift in (None, *run.shifts):
             more = where | which | {"shift": "" if shift is None else study.label(shift)}
             wanted = study.metrics if shift is None or corrupts(shift) else ()
@@ -102,7 +103,7 @@ def _where(study: Study, run: Run | Model) -> Row:
 def _in_processes(study: Study, store: Store, runs: Sequence[Run], jobs: int) -> Iterator[Measured]:
     start = get_context("spawn"), _begin, (list(catalog.INCLUDED),)
     packed = [pickle.dumps((study, store, run)) for run in runs]  # for whoever has included one's own methods
-    with _one_thread_each(), ProcessPoolExecutor(min(jobs, len(runs)), *start) as pool:
+    with _child_environment(), ProcessPoolExecutor(min(jobs, len(runs)), *start) as pool:
         futures = [pool.submit(_elsewhere, each) for each in packed]
 
         def cancel_after_failure(done: Future[bytes]) -> None:
@@ -140,15 +141,19 @@ def _elsewhere(packed: bytes) -> bytes:
 
 
 @contextmanager
-def _one_thread_each() -> Generator[None]:
-    """Keep the libraries of processes that start meanwhile from competing for the cores."""
-    before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"
+def _child_environment() -> Generator[None]:
+    """Let processes that start meanwhile use one thread each, and import nothing from the current folder."""
+    changes = {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
     try:
         yield
     finally:
-        del os.environ["OMP_NUM_THREADS"]
-        os.environ.update({} if before is None else {"OMP_NUM_THREADS": before})
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _measured(study: Study, store: Store, run: Run) -> Measured:
@@ -160,52 +165,64 @@ def _measured(study: Study, store: Store, run: Run) -> Measured:
 def _judged(
     study: Study, run: Run | Model, val: Predictions, test: Predictions, shifts: Mapping[Method, Predictions]
 ) -> Measured:
-    dataset, network, loss = study.names(run)
-    where = _where(study, run)
     made: list[Row] = []
-    after: Events | None = None
+    after: dict[str, Events] = {}
     with threads_for(max(val.logits.numel(), test.logits.numel())):
         for calibrator in study.calibrators:
-            with _said_of(f"{calibrator} on {dataset}, {network}, {loss}, seed {run.seed}"):
+            which: Row = _where(study, run) | {"calibrator": calibrator.text, "temperature": math.nan}
+            try:
                 fitted: Any = calibrators.fit(calibrator, val)
-                there = test.mapped(fitted)
-                found = {"": _values(there, study.metrics)}
-                for shift, p in shifts.items():
-                    found[study.label(shift)] = _shifted(study, shift, there, p.mapped(fitted))
+                sets = {"": test.mapped(fitted)} | {study.label(shift): p.mapped(fitted) for shift, p in shifts.items()}
+            except Exception as error:  # it may suit other data
+                made += _unsuited(study, run, which | {"reason": f"{calibrator}: {_reason(error)}"})
+                continue
             told = reported(fitted)
-            which = {"calibrator": calibrator.text, "temperature": told.pop("temperature", math.nan)}
+            which |= {"temperature": told.pop("temperature", math.nan)}
             which |= {f"{LEARNED}{name}": value for name, value in told.items()}
+            found = {"": _values(sets[""], study.metrics)}
+            for shift in shifts:
+                name = study.label(shift)
+                found[name] = _shifted(study, shift, sets[""], sets[name])
             for shift, values in found.items():
-                more = where | which | {"shift": shift}
-                made += [more | {"metric": name, "value": value} for name, value in values.items()]
-            if calibrator == shown(study):
-                after = _plain(there.events)
+                more = which | {"shift": shift}
+                made += [more | {"metric": name} | value for name, value in values.items()]
+            if calibrator.name != "Identity":
+                after[calibrator.text] = _plain(sets[""].events)
         before = _plain(test.events)
-    return Measured(run, made, before, after or before)
+    return Measured(run, made, before, after)
 
 
-@contextmanager
-def _said_of(what: str) -> Generator[None]:
-    """Say in one line where one's own calibrator or metric failed."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{what}: {error}") from None
-    except Exception as error:
-        raise InputError(f"{what}: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
+def _unsuited(study: Study, run: Run | Model, which: Row) -> Iterator[Row]:
+    """Yield the rows of a calibrator that cannot be fitted to these data."""
+    for shift in (None, *(run.shifts if isinstance(run, Run) else ())):
+        more = which | {"shift": "" if shift is None else study.label(shift), "value": math.nan}
+        wanted = study.metrics if shift is None or corrupts(shift) else ()
+        yield from (more | {"metric": metric.text} for metric in wanted)
 
 
-def _values(p: Predictions, wanted: Methods) -> dict[str, float]:
+def _reason(error: Exception) -> str:
+    """Say in one line why one's own calibrator or metric failed, or why a method does not suit the data."""
+    kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+    return kind + " ".join(str(error).split())[:200]
+
+
+def _values(p: Predictions, wanted: Methods) -> dict[str, Row]:
     """Measure predictions, which pass through softmax once for all metrics."""
     p.survey()
-    return {metric.text: float(metric(p)) for metric in wanted}
+    found: dict[str, Row] = {}
+    for metric in wanted:
+        try:
+            found[metric.text] = {"value": float(metric(p)), "reason": ""}
+        except Exception as error:  # it may suit other data
+            found[metric.text] = {"value": math.nan, "reason": f"{metric}: {_reason(error)}"}
+    return found
 
 
-def _shifted(study: Study, shift: Method, inside: Predictions, outside: Predictions) -> dict[str, float]:
+def _shifted(study: Study, shift: Method, inside: Predictions, outside: Predictions) -> dict[str, Row]:
     found = _values(outside, study.metrics) if corrupts(shift) else {}
     for score in study.detection:
         detection = metrics.ood.detection(inside, outside, score=score)
-        found |= {f"ood_{name}({score})": value for name, value in asdict(detection).items()}
+        found |= {f"ood_{name}({score})": {"value": value, "reason": ""} for name, value in asdict(detection).items()}
     return found
 
 
@@ -220,6 +237,46 @@ def reported(fitted: object) -> dict[str, float]:
         with suppress(TypeError, ValueError, RuntimeError):  # one's own may be several
             found[name] = float(getattr(fitted, name, math.nan))
     return found
+
+
+def over_seeds(errors: Sequence[float]) -> str:
+    """Say the ECE of the diagrams of several seeds: its mean and deviation over them, and that they are pooled.
+
+    >>> over_seeds([0.02]), over_seeds([0.02, 0.03])
+    ('ECE 2.00 %', 'ECE 2.50 ± 0.71 % over 2 seeds, whose examples are pooled')
+    """
+    if len(errors) == 1:
+        return f"ECE {100 * errors[0]:.2f} %"
+    spread = f"{100 * mean(errors):.2f} ± {100 * stdev(errors):.2f}"
+    return f"ECE {spread} % over {len(errors)} seeds, whose examples are pooled"
+
+
+@dataclass(frozen=True, eq=False)
+class Diagram:
+    """The events of one loss over all seeds, before or after a calibrator."""
+
+    calibrator: str  # "" before any
+    events: Events
+    ece: str  # in words, as the mean over seeds: that of the pooled events would be another number
+
+    @property
+    def when(self) -> str:
+        """Say whether the events are before or after a calibrator."""
+        return f"after {self.calibrator}" if self.calibrator else "before"
+
+
+def diagrams_of(runs: Sequence[Measured], bins: int) -> Iterator[Diagram]:
+    """Yield a diagram of the runs of one loss before any calibrator, and after each."""
+    after = dict.fromkeys(text for one in runs for text in one.after)
+    for calibrator in ("", *after):
+        parts = [one.after.get(calibrator) if calibrator else one.before for one in runs]
+        known = [part for part in parts if part is not None]
+        yield Diagram(calibrator, pooled(known), over_seeds([_binned_error(part, bins) for part in known]))
+
+
+def _binned_error(events: Events, bins: int) -> float:
+    found = events.equal_width(bins)
+    return float((found.weight * found.gap.abs()).nansum())
 
 
 def pooled(parts: Sequence[Events]) -> Events:

@@ -40,7 +40,7 @@ def sweeps(study: Study, rows: Iterable[Mapping[str, Any]]) -> Iterator[Drawing]
     calibrator (Komisarenko & Kull 2024, Figure 8): a line per loss, with the temperature, too. Lines are means over
     seeds, shaded from least to most.
     """
-    known = [dict(row) for row in rows if not row["shift"]]
+    known = [dict(row) for row in rows if not row["shift"] and not row.get("reason")]
     known += [
         row | {"metric": "temperature", "value": row["temperature"]}
         for row in known

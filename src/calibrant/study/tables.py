@@ -2,7 +2,6 @@
 
 import math
 import re
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import mean, stdev
@@ -12,8 +11,8 @@ from calibrant import metrics
 from calibrant._text import latex, markdown, visible
 from calibrant.metrics import About, in_words
 from calibrant.study.models import MODELS
+from calibrant.study.significance import LEVEL, BySeed, holm, letter_groups, paired_p_value, pairwise
 
-LEVEL = 0.05  # of the t-tests
 LEARNED = "learned_"  # begins the columns of a row that hold what a calibrator reports besides its temperature
 PACKAGES = "% \\usepackage{booktabs, amssymb, graphicx}; names in other scripts than Latin want LuaLaTeX or XeLaTeX\n"
 MARKS = {"▲": r"$\blacktriangle$", "▼": r"$\blacktriangledown$", "△": r"$\vartriangle$", "▽": r"$\triangledown$"}
@@ -38,8 +37,9 @@ class Cell:
     """One number of a table: its values over seeds, their mean temperature if any, and what is printed of it.
 
     `learned` holds the means of what else the calibrators report, such as the gamma of `FocalTemperature`.
-    `mark` tells it from the table's reference: higher (▲) or lower (▼) by a t-test over seeds, hollow if not
-    significantly. `diverged` more networks did, and have no value.
+    `mark` tells it from the table's reference: higher (▲) or lower (▼) by a paired t-test over seeds, hollow if not
+    significantly. Cells of a row that share a letter do not differ significantly. `diverged` more networks did, and
+    have no value; neither have those that a method does not suit, for this `reason`.
     """
 
     values: tuple[float, ...]
@@ -48,6 +48,9 @@ class Cell:
     mark: str = ""
     printed: Printed | None = None
     diverged: int = 0
+    seeds: tuple[int, ...] = ()
+    letters: str = ""
+    reason: str = ""
     learned: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
@@ -60,12 +63,17 @@ class Cell:
         """Standard deviation over seeds, nan with one seed."""
         return stdev(self.values) if len(self.values) > 1 and all(map(math.isfinite, self.values)) else math.nan
 
+    @property
+    def by_seed(self) -> BySeed:
+        """The values by their seeds; empty where these are not known."""
+        return dict(zip(self.seeds, self.values, strict=True)) if len(self.seeds) == len(self.values) else {}
+
     def text(self, about: About, *, deviation: bool = True) -> str:
         """Say it as the papers do: '4.35 ± 0.21 (2.50, gamma 0.37)', in percent where the metric is a share."""
         if not self.values:
-            return "diverged"
+            return "n/a" if self.reason else "diverged"
         said = _text(about, self.mean, self.deviation if deviation else math.nan, self.temperature, self.learned)
-        return f"{said} {self.mark}".rstrip()
+        return " ".join(filter(None, [said, self.mark, self.letters]))
 
 
 @dataclass(frozen=True)
@@ -102,15 +110,21 @@ class Table:
 
     @property
     def tested(self) -> str:
-        """Explain the marks of significance, where there are any."""
-        if not any(cell.mark for cell in self.cells.values()):
-            return ""
-        first = {row[2] for row in _references(self.rows).values()}
-        than = first.pop() if len(first) == 1 else "the first row of the same data set and network"
-        return (
-            f"▲ higher and ▼ lower than {than} by a two-sample t-test over seeds at level {LEVEL}; "
-            "△ and ▽ not significantly so."
-        )
+        """Explain the marks and letters of significance, where there are any."""
+        sentences: list[str] = []
+        if any(cell.mark for cell in self.cells.values()):
+            first = {row[2] for row in _references(self.rows).values()}
+            than = first.pop() if len(first) == 1 else "the first row of the same data set and network"
+            sentences.append(
+                f"▲ higher and ▼ lower than {than} by a paired t-test over shared seeds at level {LEVEL}, with Holm's "
+                "correction for the rows of a column; △ and ▽ not significantly so."
+            )
+        if any(cell.letters for cell in self.cells.values()):
+            sentences.append(
+                "Calibrators of a row that share a letter do not differ significantly by paired t-tests over shared "
+                f"seeds at level {LEVEL}, with Holm's correction for the pairs of the row."
+            )
+        return " ".join(sentences)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -119,8 +133,17 @@ class Table:
 
     @property
     def own_notes(self) -> tuple[str, ...]:
-        """On networks that diverged, on the versions that trained, and on the paper's numbers."""
-        return tuple(note for note in (self.lost, self.trained, self.beside) if note)
+        """On networks that diverged, methods that suit no data here, the versions that trained, the paper's numbers."""
+        return tuple(note for note in (self.lost, *self.reasons, self.trained, self.beside) if note)
+
+    @property
+    def reasons(self) -> list[str]:
+        """Say why cells have fewer values than seeds, or none (n/a), and in which rows."""
+        where: dict[str, dict[str, None]] = {}
+        for (row, _), cell in self.cells.items():
+            if cell.reason:
+                where.setdefault(cell.reason, {})[self.name(row)] = None
+        return [f"Not measured (n/a): {reason} ({'; '.join(rows)})." for reason, rows in where.items()]
 
     @property
     def lost(self) -> str:
@@ -214,6 +237,8 @@ class Table:
                 "learned": ", ".join(f"{name} {value}" for name, value in cell.learned.items()),
                 "best": cell.best,
                 "mark": cell.mark,
+                "letters": cell.letters,
+                "reason": cell.reason,
                 "paper_mean": known.mean if known else None,
                 "paper_deviation": known.deviation if known else None,
                 "paper_temperature": known.temperature if known else None,
@@ -235,6 +260,9 @@ def _escaped(text: str) -> str:
     return re.sub(f"[{''.join(MARKS)}]", lambda found: MARKS[found[0]], text)
 
 
+CellKey = tuple[tuple[str, ...], str]  # a row and a column
+
+
 def tables(
     rows: Iterable[Mapping[str, Any]],
     printed: Callable[[Mapping[str, Any]], Printed | None] = lambda row: None,
@@ -242,7 +270,8 @@ def tables(
 ) -> list[Table]:
     """Gather the rows of `measure` in one table per shift and metric; the best cell of a row's neighbors is marked.
 
-    With two seeds or more, a row is tested against the first of the same data set and network. `printed` finds what a
+    With two shared seeds or more, a row is tested against the first of the same data set and network, and the
+    calibrators of a row against each other. `printed` finds what a
     paper has in place of a row, `note` says of what was found where it stands and how its setting differs.
     """
     groups: dict[tuple[str, str], dict[tuple[tuple[str, ...], str], list[Mapping[str, Any]]]] = {}
@@ -278,25 +307,32 @@ def _together(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 
 def _cell(rows: list[Mapping[str, Any]], printed: Printed | None) -> Cell:
-    there = [row for row in rows if not row.get("diverged")]
+    reason = next((row["reason"] for row in rows if row.get("reason")), "")
+    left = [row for row in rows if not row.get("reason")]
+    there = [row for row in left if not row.get("diverged")]
     temperature = mean(row["temperature"] for row in there) if there else math.nan
-    names = [key for key in rows[0] if key.startswith(LEARNED)] if there else []
+    names = [key for key in there[0] if key.startswith(LEARNED)] if there else []
     learned = {name.removeprefix(LEARNED): mean(row[name] for row in there) for name in names}
-    values, diverged = tuple(row["value"] for row in there), len(rows) - len(there)
-    return Cell(values, temperature, printed=printed, diverged=diverged, learned=learned)
+    values, seeds = tuple(row["value"] for row in there), tuple(row["seed"] for row in there)
+    diverged = len(left) - len(there)
+    return Cell(values, temperature, printed=printed, diverged=diverged, seeds=seeds, reason=reason, learned=learned)
 
 
-def _mark(cells: dict[Any, Cell], metric: str) -> dict[Any, Cell]:
+def _mark(cells: dict[CellKey, Cell], metric: str) -> dict[CellKey, Cell]:
     neighbors: dict[tuple[str, ...], list[float]] = {}
     for (where, _), cell in cells.items():
         neighbors.setdefault(where[:2], []).append(cell.mean)
     best = {place: metrics.about(metric).best(values) for place, values in neighbors.items()}
-    first = _references(where for where, _ in cells)
-    marked: dict[Any, Cell] = {}
-    for (where, column), cell in cells.items():
-        mark = _compared(cells.get((first[where[:2]], column)), cell)
-        marked[where, column] = replace(cell, best=cell.mean == best[where[:2]], mark=mark)
-    return marked
+    marks, letters = _row_marks(cells), _calibrator_letters(cells)
+    return {
+        (where, column): replace(
+            cell,
+            best=cell.mean == best[where[:2]],
+            mark=marks.get((where, column), ""),
+            letters=letters.get((where, column), ""),
+        )
+        for (where, column), cell in cells.items()
+    }
 
 
 def _references(rows: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], tuple[str, ...]]:
@@ -307,14 +343,35 @@ def _references(rows: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], tuple[
     return first
 
 
-def _compared(reference: Cell | None, cell: Cell) -> str:
-    """Mark a cell that is higher or lower than the reference, as Wang et al. (2021), Table 2, do."""
-    if reference is None or reference is cell or cell.mean == reference.mean:
-        return ""
-    if math.isnan(reference.deviation) or math.isnan(cell.deviation):
-        return ""
-    with warnings.catch_warnings():  # SciPy warns of equal values, for which p is nan or 0
-        warnings.simplefilter("ignore", RuntimeWarning)
-        significant = metrics.two_sample(reference.values, cell.values).p_value < LEVEL
-    higher = cell.mean > reference.mean
-    return ("▲" if higher else "▼") if significant else ("△" if higher else "▽")
+def _row_marks(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
+    """Mark cells that are higher or lower than the first row of their place and column, as Wang et al. (2021) do.
+
+    The rows that are tested against one reference are corrected for their number.
+    """
+    first = _references(where for where, _ in cells)
+    families: dict[tuple[tuple[str, ...], str], dict[CellKey, float]] = {}
+    for (where, column), cell in cells.items():
+        reference = cells.get((first[where[:2]], column))
+        if reference is not None and reference is not cell and cell.mean != reference.mean:
+            p = paired_p_value(reference.by_seed, cell.by_seed)
+            families.setdefault((where[:2], column), {})[where, column] = p
+    marks: dict[CellKey, str] = {}
+    for (place, column), p_values in families.items():
+        for key, p in holm(p_values).items():
+            if not math.isnan(p):
+                higher = cells[key].mean > cells[first[place], column].mean
+                marks[key] = ("▲" if higher else "▼") if p < LEVEL else ("△" if higher else "▽")
+    return marks
+
+
+def _calibrator_letters(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
+    """Give the calibrators of a row letters, of which those share one that do not differ significantly."""
+    letters: dict[CellKey, str] = {}
+    for where in dict.fromkeys(where for where, _ in cells):
+        values = {column: cell.by_seed for (row, column), cell in cells.items() if row == where}
+        values = {column: seeds for column, seeds in values.items() if len(seeds) > 1}
+        tested = {pair: p for pair, p in pairwise(values).items() if not math.isnan(p)}
+        if tested:
+            different = [pair for pair, p in tested.items() if p < LEVEL]
+            letters |= {(where, column): text for column, text in letter_groups(list(values), different).items()}
+    return letters

@@ -1,0 +1,372 @@
+"""A method, file or folder that does not fit never costs a study; results are written as one set."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from calibrant import InputError, losses
+from calibrant import study as studies
+from calibrant.study import Grid, Recipe, Store, Study, results
+from calibrant.study.rows import Measured, diagrams_of, rows
+from calibrant.study.significance import holm, letter_groups, paired_p_value
+from calibrant.study.tables import tables
+
+RECIPE = Recipe(epochs=2, batch_size=20, milestones=())
+NETWORK = "mlp(features=2, hidden=())"
+TWO, THREE = "blobs(classes=2, train=60, val=40, test=50)", "blobs(classes=3, train=60, val=40, test=50)"
+
+
+def small(*datasets, calibrators=("Identity",), metrics=("error", "ece"), loss=("focal",), **more):
+    return Study("small", (Grid(datasets, (NETWORK,), loss, recipe=RECIPE, **more),), calibrators, metrics)
+
+
+@pytest.fixture(autouse=True)
+def no_page(request, monkeypatch):
+    if "page" not in request.fixturenames:
+        monkeypatch.setattr("calibrant.study.report.study_report", lambda *_: "no page")
+
+
+@pytest.fixture
+def page():
+    """For who looks at the report."""
+
+
+# Methods that do not suit
+
+
+def test_a_calibrator_that_does_not_suit_costs_its_cells(tmp_path):
+    found = studies.run(small(TWO, THREE, calibrators=("Identity", "Platt")), out=tmp_path)
+    assert not found.failed
+    finite = {(row["dataset"], row["calibrator"]): math.isfinite(row["value"]) for row in found.rows}
+    assert finite == {(TWO, "Identity"): True, (TWO, "Platt"): True, (THREE, "Identity"): True, (THREE, "Platt"): False}
+    for table in found.tables:
+        cells = {(row[0], column): cell for (row, column), cell in table.cells.items()}
+        assert cells[THREE, "Platt"].text(table.about) == "n/a"
+        assert "Platt" in cells[THREE, "Platt"].reason
+        assert cells[TWO, "Platt"].reason == ""
+        assert sum("Platt" in note for note in table.notes) == 1
+    assert "n/a" in (tmp_path / "tables.tex").read_text()
+
+
+def test_metrics_and_code_of_ones_own_that_fail_cost_their_cells(tmp_path, forgotten):
+    from calibrant import metrics
+
+    @metrics.metric("fails on larger sets")
+    def fails_here(logits, labels):
+        if len(labels) == 50:
+            raise TypeError("not\nof these")
+        return logits.sum() * 0
+
+    found = studies.run(small(TWO, metrics=("error", "fails_here")), out=tmp_path)
+    values = {row["metric"]: row for row in found.rows}
+    assert math.isfinite(values["error"]["value"])
+    assert math.isnan(values["fails_here"]["value"])
+    assert "TypeError" in values["fails_here"]["reason"]
+
+
+# Losses that are not finite
+
+
+def test_losses_that_are_not_finite_are_counted_and_told(tmp_path, forgotten):
+    @losses.register
+    def sometimes_here(logits, labels):
+        values = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+        return torch.where(torch.arange(len(labels)) == 0, torch.full_like(values, math.inf), values)
+
+    study = small(TWO, loss=("sometimes_here",))
+    found = studies.run(study, out=tmp_path)
+    store, (run,) = Store(tmp_path), study.runs()
+    assert store.history(run)["nonfinite_losses"].to_list() == [3, 3]  # of three batches
+    assert store.record(run)["facts"]["nonfinite"] == {"losses": 6, "epochs": 2}
+    assert sum("not finite" in note for note in found.notes) == 1
+    assert studies.measure(study, out=tmp_path).notes == found.notes
+
+
+def test_a_run_without_a_finite_loss_has_diverged(tmp_path, forgotten):
+    @losses.register
+    def never_here(logits, labels):
+        return (logits * 0).sum(1) + math.nan * torch.ones(len(labels))
+
+    study = small(TWO, loss=("never_here",))
+    found = studies.run(study, out=tmp_path)
+    (run,) = study.runs()
+    assert Store(tmp_path).state(run) == "diverged"
+    assert list(found.failed) == [run]
+
+
+# Damage
+
+
+@pytest.fixture
+def finished(tmp_path):
+    study = small(TWO)
+    studies.run(study, out=tmp_path / "out")
+    (run,) = study.runs()
+    return study, run, tmp_path / "out", next((tmp_path / "out" / "runs").iterdir())
+
+
+def loop(path):
+    path.unlink()
+    path.symlink_to(path)
+
+
+def pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("name", ["run.json", "test.safetensors"])
+@pytest.mark.parametrize("harm", [loop, pipe, folder])
+def test_a_file_that_is_none_is_set_aside(finished, harm, name):
+    study, _, out, there = finished
+    harm(there / name)
+    found = studies.run(study, out=out)
+    assert not found.failed
+    assert len(found.notes) == 1
+    assert os.path.lexists(out / "damaged" / there.name / name)
+
+
+@pytest.mark.parametrize("what", ["partial file", "partial loop", "claim folder", "error folder", "checkpoint folder"])
+def test_what_lies_in_the_place_of_another_kind_stops_no_run(tmp_path, what):
+    study = small(TWO)
+    studies.run(study, out=tmp_path / "other")
+    name = next((tmp_path / "other" / "runs").iterdir()).name
+    Store(tmp_path / "out")
+    partial, claim = tmp_path / "out" / "partial" / name, tmp_path / "out" / "claims" / name
+    if what == "partial file":
+        partial.write_text("x")
+    elif what == "partial loop":
+        partial.symlink_to(partial)
+    elif what == "claim folder":
+        claim.mkdir()
+    else:
+        (partial / {"error folder": "error.txt", "checkpoint folder": "checkpoint.pt"}[what]).mkdir(parents=True)
+    assert not studies.run(study, out=tmp_path / "out").failed
+
+
+def test_an_error_of_other_bytes_is_shown(tmp_path):
+    study = small(TWO)
+    (run,) = study.runs()
+    (Store(tmp_path).partial(run) / "error.txt").write_bytes(b"no \xff\xfe text\nmore")
+    (standing,) = studies.status(study, out=tmp_path).runs
+    assert standing.state == "failed"
+    assert standing.why.startswith("no ")
+
+
+@pytest.mark.parametrize("where", ["mirror", "neighbor"])
+def test_a_folder_or_loop_in_a_run_elsewhere_stops_nothing(finished, tmp_path, monkeypatch, where):
+    study, _, out, there = finished
+    (there / "deep").mkdir()
+    (there / "deep" / "file").write_text("x")
+    (there / "loop").symlink_to(there / "loop")
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    if where == "mirror":
+        found = studies.run(study, out=tmp_path / "new", mirror=f"file://{out}")
+    else:
+        out.rename(tmp_path / "runs" / "other")
+        found = studies.run(study)
+    assert not found.failed
+    if where == "mirror":
+        studies.run(study, out=out, mirror=f"file://{tmp_path}/mirror")
+        assert list((tmp_path / "mirror" / "runs").iterdir())
+
+
+def test_a_copy_of_a_run_is_left_alone(finished):
+    import shutil
+
+    study, _, out, there = finished
+    shutil.copytree(there, there.with_name(f"{there.name}-copy"))
+    steps = []
+    found = studies.run(study, out=out, progress=steps.append)
+    assert found.notes == ()
+    assert [step.event.kind for step in steps if step.event] == ["found"]
+    assert there.with_name(f"{there.name}-copy").is_dir()
+
+
+# Results
+
+
+NAMES = ("rows.csv", "tables.csv", "tables.md", "tables.tex", "report.html")
+
+
+@pytest.mark.parametrize("at", range(12))
+def test_a_kill_while_results_are_written_mixes_nothing(tmp_path, monkeypatch, at):
+    results.write_set(tmp_path, dict.fromkeys(NAMES, "old"))
+    done = []
+
+    def interrupted(plain):
+        def step(*args, **kwargs):
+            done.append(args)
+            if len(done) > at:
+                raise KeyboardInterrupt
+            return plain(*args, **kwargs)
+
+        return step
+
+    with monkeypatch.context() as patch:
+        patch.setattr(results, "remove", interrupted(results.remove))
+        patch.setattr(Path, "replace", interrupted(Path.replace))
+        patch.setattr(Path, "write_text", interrupted(Path.write_text))
+        with pytest.raises(KeyboardInterrupt):
+            results.write_set(tmp_path, dict.fromkeys(NAMES, "new"))
+    assert len({(tmp_path / name).read_text() for name in NAMES if (tmp_path / name).exists()}) <= 1
+    results.write_set(tmp_path, dict.fromkeys(NAMES, "third"))
+    assert {(tmp_path / name).read_text() for name in NAMES} == {"third"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([".results.lock", *NAMES])
+
+
+def test_a_full_disk_leaves_the_old_results(tmp_path, monkeypatch):
+    results.write_set(tmp_path, dict.fromkeys(NAMES, "old"))
+
+    def full(path, text, encoding=None):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(OSError, match="No space"):
+            results.write_set(tmp_path, dict.fromkeys(NAMES, "new"))
+    assert {(tmp_path / name).read_text() for name in NAMES} == {"old"}
+
+
+def test_orphan_drafts_are_removed_at_the_next_start(finished):
+    study, _, out, _ = finished
+    for name in (".report-abc.html", ".rows-abc.csv", ".tables-abc.md"):
+        (out / name).write_text("half")
+    (out / ".results-abc").mkdir()
+    studies.measure(study, out=out)
+    assert not [path.name for path in out.glob(".*-abc*")]
+
+
+# Tests over seeds
+
+
+def test_holm_and_paired_tests_agree_with_scipy():
+    from scipy.stats import ttest_rel
+
+    first, second = {0: 1.0, 1: 2.0, 2: 4.0, 7: 9.0}, {0: 1.5, 1: 2.1, 2: 4.4, 8: 0.0}
+    expected = ttest_rel([1.0, 2.0, 4.0], [1.5, 2.1, 4.4]).pvalue
+    assert paired_p_value(first, second) == pytest.approx(expected)
+    assert math.isnan(paired_p_value({0: 1.0}, {0: 2.0}))
+    assert paired_p_value(first, first) == 1.0
+    assert holm({"a": 0.02, "b": 0.01, "c": math.nan, "d": 0.5})["a"] == pytest.approx(0.04)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_names_share_a_letter_if_and_only_if_they_do_not_differ(seed):
+    g = torch.Generator().manual_seed(seed)
+    names = list("uvwxyz")
+    pairs = [(one, other) for i, one in enumerate(names) for other in names[i + 1 :]]
+    different = [pair for pair in pairs if float(torch.rand((), generator=g)) < 0.5]
+    letters = letter_groups(names, different)
+    for one, other in pairs:
+        assert bool(set(letters[one]) & set(letters[other])) == ((one, other) not in different)
+
+
+def made(loss, seed, calibrator, value):
+    where = {"run": f"{loss}{seed}", "dataset": "d", "network": "n", "loss": loss, "seed": seed, "shift": ""}
+    return where | {"calibrator": calibrator, "temperature": math.nan, "metric": "ece", "value": value}
+
+
+def test_calibrators_and_losses_are_tested_in_pairs_of_seeds():
+    """Seeds differ far more than calibrators: only a paired test sees the difference."""
+    base, noise = [0.10, 0.20, 0.30, 0.40, 0.50], [0.001, -0.001, 0.0005, 0.0, -0.0005]
+    found = [
+        made(loss, seed, calibrator, value + shift + more + wobble * (calibrator != "Identity" or loss == "b"))
+        for seed, (value, wobble) in enumerate(zip(base, noise, strict=True))
+        for loss, shift in (("a", 0.0), ("b", 0.02))
+        for calibrator, more in (("Identity", 0.0), ("Temperature", -0.02), ("Monotone", -0.02 + 3 * wobble))
+    ]
+    (table,) = tables(found)
+    letters = {column: table.cells[("d", "n", "a"), column].letters for column in table.columns}
+    assert not set(letters["Identity"]) & set(letters["Temperature"])
+    assert set(letters["Temperature"]) & set(letters["Monotone"])
+    assert {table.cells[("d", "n", "b"), column].mark for column in table.columns} == {"▲"}
+    for text in (table.markdown(), table.latex(), str(table), table.notes[0]):
+        assert "Holm" in text
+
+
+# Diagrams
+
+
+def test_diagrams_show_every_calibrator_and_the_error_of_the_table(tmp_path):
+    study = small(THREE, calibrators=("Identity", "Temperature", "Monotone"), seeds=(0, 1, 2))
+    found = studies.run(study, out=tmp_path)
+    parts = list(diagrams_of([one for one in found.measured if isinstance(one, Measured)], 15))
+    assert [part.calibrator for part in parts] == ["", "Temperature", "Monotone"]
+    ece = next(table for table in found.tables if table.metric == "ece")
+    (row,) = ece.rows
+    for part in parts:
+        cell = ece.cells[row, part.calibrator or "Identity"]
+        assert f"{100 * cell.mean:.2f} ± {100 * cell.deviation:.2f} %" in part.ece
+        assert len(part.events.confidence) == 150
+    files = {path.stem for path in studies.draw(study, tmp_path / "figures", out=tmp_path)}
+    assert {"diagram_before_focal", "diagram_after_focal", "diagram_after_Monotone_focal"} <= files
+
+
+def test_figures_keep_the_number_of_their_place_while_an_earlier_one_is_missing(tmp_path):
+    study = small(TWO, THREE)
+    studies.run(study, out=tmp_path, only="classes=3")
+    files = {path.stem for path in studies.draw(study, tmp_path / "figures", out=tmp_path)}
+    assert "diagram_before_focal-2" in files
+    assert "diagram_before_focal" not in files
+    assert all(name.endswith("-2") for name in files if name.startswith(("diagram", "val_")))
+
+
+def test_rows_of_diverged_networks_have_a_reason_column_too(tmp_path, forgotten):
+    @losses.register
+    def nan_here(logits, labels):
+        return (logits * 0).sum(1) + math.nan * torch.ones(len(labels))
+
+    study = small(TWO, loss=("focal", "nan_here"))
+    studies.run(study, out=tmp_path)
+    assert len({frozenset(row) for row in rows(study, Store(tmp_path))}) == 1
+
+
+# Processes and options
+
+SPAWNING = """
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from calibrant.study.rows import _child_environment
+
+if __name__ == "__main__":
+    with _child_environment(), ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        print(pool.submit(abs, -3).result())
+"""
+
+
+def test_modules_of_the_current_folder_are_not_imported(tmp_path):
+    names = ("pickle", "socket", "json", "typing", "numpy", "torch", "typer", "polars")
+    for name in names:
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r})\n")
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
+    environment["PYTHONPATH"] = str(Path(studies.__file__).parents[2])
+    script = tmp_path.parent / f"{tmp_path.name}.py"
+    script.write_text(SPAWNING)
+    for command in ([sys.executable, "-m", "calibrant", "--version"], [sys.executable, str(script)]):
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text()
+
+
+def test_options_of_ray_need_ray(tmp_path):
+    for options in ({"address": "1.2.3.4:5"}, {"gpus": 1.0}):
+        with pytest.raises(InputError) as caught:
+            studies.run(small(TWO), out=tmp_path, **options)
+        assert caught.value.code == "needs_ray"
+
+
+def test_the_record_of_a_run_is_json(finished):
+    assert "code" not in json.loads((finished[3] / "run.json").read_text())["run"]

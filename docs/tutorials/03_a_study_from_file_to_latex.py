@@ -40,7 +40,8 @@ print(result)
 
 # %%
 # A cell is the mean over seeds with its standard deviation, the mean temperature in brackets. The triangles compare
-# with the first row by a paired t-test: filled is significant. Calibrators that share a letter do not differ significantly.
+# with the first row by a paired t-test: filled is significant. Calibrators that share a letter do not differ
+# significantly.
 #
 # In words
 # --------

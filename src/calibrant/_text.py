@@ -67,8 +67,12 @@ def shorten(value: object, limit: int = 80) -> str:
     >>> shorten("focal"), len(shorten("x" * 5000))
     ("'focal'", 80)
     """
-    text = repr(value)
-    return text if len(text) <= limit else f"{text[: limit - 23]}...{text[-20:]}"
+    return cut_middle(repr(value), limit)
+
+
+def cut_middle(text: str, limit: int) -> str:
+    """Return a text of at most `limit` characters, with its beginning and its end."""
+    return text if len(text) <= limit else f"{text[: limit - limit // 4 - 3]}...{text[-(limit // 4) :]}"
 
 
 def latex(text: str) -> str:

@@ -105,7 +105,7 @@ class Registry(Mapping[str, Callable[..., Any]]):
     def code(self, name: str) -> str:
         """Return by what the code of a method is known: "" for the first revision of a built-in one."""
         self[name]
-        return self._codes[name]
+        return self._codes.get(name, "")
 
     def __iter__(self) -> Iterator[str]:
         self._fill()

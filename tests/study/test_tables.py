@@ -80,7 +80,7 @@ def test_a_metric_of_ones_own_prints_as_it_is_declared_in_every_form(forgotten):
 
 
 def test_cells_are_tested_against_the_first_row_over_seeds():
-    values = {"cross_entropy": (0.010, 0.011, 0.012), "a": (0.030, 0.031, 0.032), "b": (0.011, 0.012, 0.013)}
+    values = {"cross_entropy": (0.010, 0.011, 0.012), "a": (0.030, 0.031, 0.032), "b": (0.011, 0.013, 0.012)}
     values |= {"c": (0.001, 0.002, 0.001), "d": (0.009, 0.010, 0.012), "e": (0.011, 0.011, 0.011), "one": (0.5,)}
     found = [row(loss, seed, "Identity", v) for loss, vs in values.items() for seed, v in enumerate(vs)]
     (table,) = tables(found)
@@ -89,7 +89,7 @@ def test_cells_are_tested_against_the_first_row_over_seeds():
     assert "| a | 3.10 ± 0.10 ▲ |" in table.markdown()
     assert r"a & 3.10 $\pm$ 0.10 $\blacktriangle$ \\" in table.latex()
     (note,) = table.notes
-    assert note.startswith("▲ higher and ▼ lower than cross_entropy by a two-sample t-test over seeds at level 0.05")
+    assert note.startswith("▲ higher and ▼ lower than cross_entropy by a paired t-test over shared seeds at level 0.05")
     assert note in table.markdown()
     assert tables([r for r in found if r["seed"] == 0])[0].notes == ()  # one seed: nothing to test
     record = next(table.records())

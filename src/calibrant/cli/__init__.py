@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from calibrant._text import visible
+from calibrant._text import cut_middle, visible
 from calibrant._version import __version__
 from calibrant.cli import assess, show, study
 
@@ -24,6 +24,9 @@ app = typer.Typer(
 )
 
 
+MAX_MESSAGE = 1500  # characters of an error that are printed
+
+
 def main() -> None:
     """Run the command line; bad input is one line and exit status 2."""
     _threads(sys.argv[1:])
@@ -34,7 +37,7 @@ def main() -> None:
 
         if not isinstance(error, InputError):
             raise
-        print(f"calibrant: {visible(str(error))}", file=sys.stderr)
+        print(f"calibrant: {visible(cut_middle(str(error), MAX_MESSAGE))}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""

@@ -165,7 +165,7 @@ def _finding(table: Table, rows: Sequence[tuple[str, ...]]) -> list[str]:
             if cell.mean == best:
                 by = "" if column == "Identity" else f" followed by {column}"
                 most = "highest" if table.about.higher_is_better else "lowest"
-                value = replace(cell, mark="").text(table.about)
+                value = replace(cell, mark="", letters="").text(table.about)
                 sentences.append(f"{label}, {row[2]}{by} has the {most} {in_words(table.metric)}: {value}.")
                 break
     return sentences
@@ -260,7 +260,7 @@ def _with_best(t: Table, row: tuple[str, ...], raw: str) -> tuple[str, bool]:
     least = t.about.best([cell.mean for cell in known.values()])
     by = next((column for column, cell in known.items() if cell.mean == least), raw)
     there = t.about.best([cell.mean for (r, c), cell in t.cells.items() if c == raw and r[:2] == row[:2]])
-    ours = _kept_together(replace(known[raw], mark="", temperature=math.nan, learned={}).text(t.about))
+    ours = _kept_together(replace(known[raw], mark="", letters="", temperature=math.nan, learned={}).text(t.about))
     below = f"{t.about.text(known[by].mean)} by {by}" if by != raw else "the best as it is"
     return ours + Markup("<small>{}</small>").format(typeset(below)), known[raw].mean == there
 

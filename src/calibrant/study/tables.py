@@ -119,10 +119,10 @@ class Table:
                 f"▲ higher and ▼ lower than {than} by a paired t-test over shared seeds at level {LEVEL}, with Holm's "
                 "correction for the rows of a column; △ and ▽ not significantly so."
             )
-        if any(cell.letters for cell in self.cells.values()):
+        if any(_calibrator_tests(self.cells).values()):
             sentences.append(
-                "Calibrators of a row that share a letter do not differ significantly by paired t-tests over shared "
-                f"seeds at level {LEVEL}, with Holm's correction for the pairs of the row."
+                "Calibrators of a row that share a letter, or have no letters, do not differ significantly by paired "
+                f"t-tests over shared seeds at level {LEVEL}, with Holm's correction for the pairs of the row."
             )
         return " ".join(sentences)
 
@@ -313,7 +313,7 @@ def _cell(rows: list[Mapping[str, Any]], printed: Printed | None) -> Cell:
     temperature = mean(row["temperature"] for row in there) if there else math.nan
     names = [key for key in there[0] if key.startswith(LEARNED)] if there else []
     learned = {name.removeprefix(LEARNED): mean(row[name] for row in there) for name in names}
-    values, seeds = tuple(row["value"] for row in there), tuple(row["seed"] for row in there)
+    values, seeds = tuple(row["value"] for row in there), tuple(row["seed"] for row in there if "seed" in row)
     diverged = len(left) - len(there)
     return Cell(values, temperature, printed=printed, diverged=diverged, seeds=seeds, reason=reason, learned=learned)
 
@@ -365,13 +365,24 @@ def _row_marks(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
 
 
 def _calibrator_letters(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
-    """Give the calibrators of a row letters, of which those share one that do not differ significantly."""
+    """Give the calibrators of a row letters, of which those share one that do not differ significantly.
+
+    Rows in which none differ have no letters.
+    """
     letters: dict[CellKey, str] = {}
-    for where in dict.fromkeys(where for where, _ in cells):
-        values = {column: cell.by_seed for (row, column), cell in cells.items() if row == where}
-        values = {column: seeds for column, seeds in values.items() if len(seeds) > 1}
-        tested = {pair: p for pair, p in pairwise(values).items() if not math.isnan(p)}
-        if tested:
-            different = [pair for pair, p in tested.items() if p < LEVEL]
-            letters |= {(where, column): text for column, text in letter_groups(list(values), different).items()}
+    for where, p_values in _calibrator_tests(cells).items():
+        different = [pair for pair, p in p_values.items() if p < LEVEL]
+        if different:
+            tested = [column for row, column in cells if row == where and any(column in pair for pair in p_values)]
+            letters |= {(where, column): text for column, text in letter_groups(tested, different).items()}
     return letters
+
+
+def _calibrator_tests(cells: Mapping[CellKey, Cell]) -> dict[tuple[str, ...], dict[tuple[str, str], float]]:
+    """Test the calibrators of each row in pairs; return the corrected p-values of those that share seeds."""
+    rows: dict[tuple[str, ...], dict[str, BySeed]] = {}
+    for (where, column), cell in cells.items():
+        rows.setdefault(where, {})[column] = cell.by_seed
+    return {
+        where: {pair: p for pair, p in pairwise(values).items() if not math.isnan(p)} for where, values in rows.items()
+    }

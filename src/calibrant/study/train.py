@@ -29,11 +29,11 @@ class Epoch:
     network: nn.Module
     loss: Loss  # the loss that trained this epoch, as it was at its end
     train_loss: float  # its mean over the training examples that were used
-    nonfinite_losses: int  # losses of this epoch that are nan or infinite
     learning_rate: float
     val: Predictions
     seconds: float
     best: bool  # whether the network would be kept as it is now, by the recipe's choice of epoch
+    nonfinite_losses: int = 0  # losses of this epoch that are nan or infinite
 
 
 def predict(
@@ -119,7 +119,7 @@ def train(
         val = predict(model, splits.val, splits.prepare, device=fabric.device)
         best = state.best(number, network, val, recipe.choose)
         mean, seconds = float(total) / used, time.monotonic() - began
-        yield Epoch(number, network, loss, mean, int(nonfinite), recipe.learning_rate * rate, val, seconds, best)
+        yield Epoch(number, network, loss, mean, recipe.learning_rate * rate, val, seconds, best, int(nonfinite))
         if isinstance(loss, StatefulLoss):
             loss = loss.after_epoch(number - 1, val)
         state.keep(number, loss)

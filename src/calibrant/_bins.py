@@ -17,6 +17,7 @@ _FINE = 10  # bits of the mantissa that tell cells apart: 1,024 cells for every 
 FIRST_CELL = (1023 - 40) << _FINE  # odds of a miss below 2^-40 share the first cell
 CELLS = 60 << _FINE  # up to odds of 2^20
 _ROWS = 1 << 15  # summed up at a time, at least
+TIE = 2.0**-48  # share up to which numbers are equal but for rounding
 JOINED = 512  # clusters, and places of confidence, that are told apart where their sums are kept together
 
 
@@ -57,7 +58,10 @@ class ClusterSums:
 
 @dataclass(frozen=True, eq=False)
 class Ties:
-    """Examples grouped by exactly equal confidence, in increasing order: all that any row order has in common."""
+    """Examples grouped by equal confidence, but for rounding, in increasing order.
+
+    Neighbors are equal that differ by a share of at most `TIE`: sums over classes in another order differ by as much.
+    """
 
     value: Tensor  # (g) float64, distinct confidences
     mass: Tensor  # (g) float64, > 0: number of examples, each counted as often as its weight says
@@ -80,10 +84,10 @@ class Ties:
         if weights is None and clusters is None and _packs(confidence, happened):
             return cls._of_sorted(*_sorted(confidence, happened))
         order = confidence.argsort(stable=True)
-        value, index, count = confidence[order].unique_consecutive(return_inverse=True, return_counts=True)
         happened, w = happened[order], None if weights is None else weights[order]
+        value, index, mass = _grouped(confidence[order])
         hits = happened if w is None else w * happened
-        mass = count.double() if w is None else w
+        mass = mass if w is None else w
         if len(value) < len(index):
             zero = torch.zeros_like(value)
             hits = zero.index_add(0, index, hits)
@@ -98,10 +102,10 @@ class Ties:
     @classmethod
     def _of_sorted(cls, value: Tensor, happened: Tensor) -> "Ties":
         """Group what is in order, and counts once each."""
-        if bool((value[1:] != value[:-1]).all()):
-            return cls(value, torch.ones_like(value), happened)
-        value, index, count = value.unique_consecutive(return_inverse=True, return_counts=True)
-        return cls(value, count.double(), torch.zeros_like(value).index_add_(0, index, happened))
+        value, index, mass = _grouped(value)
+        if len(value) == len(happened):
+            return cls(value, mass, happened)
+        return cls(value, mass, torch.zeros_like(value).index_add_(0, index, happened))
 
     @cached_property
     def running(self) -> Tensor:
@@ -493,6 +497,16 @@ def _sorted(score: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
     value, happened = unpacked(keys)
     value[: len(low)].neg_()
     return value, happened
+
+
+def _grouped(value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the distinct ones of sorted values, the index of each value among them, and their counts as float64."""
+    size = torch.minimum(value[1:].abs(), value[:-1].abs())  # finite beside an infinite one
+    apart = torch.nn.functional.pad(value.diff() > size.mul_(TIE), (1, 0), value=True)
+    if bool(apart.all()):
+        return value, torch.arange(len(value), device=value.device), torch.ones_like(value)
+    index = apart.cumsum(0) - 1
+    return value[apart], index, torch.bincount(index).double()
 
 
 def _whole(mass: Tensor) -> bool:

@@ -460,14 +460,19 @@ def keys(log_p, y, packed):
 
 @_compile
 @no_type_check
-def area(packed):
-    """Area under the ROC curve of sorted `keys`, ties counting half; nan where there is but one kind."""
-    twice, before, hits, misses, last = 0, 0, 0, 0, np.uint64(0)
+def area(packed, tie):
+    """Area under the ROC curve of sorted `keys`, ties counting half; nan where there is but one kind.
+
+    Neighbors are tied that differ by at most `tie`, or this share of them where they are above 1.
+    """
+    twice, before, hits, misses, last = 0, 0, 0, 0, 0.0
     for key in packed:
-        if key >> np.uint64(1) != last:
+        value = np.int64(key >> np.uint64(1)).view(np.float64)
+        if value - last > tie * max(1.0, last):
             twice += misses * (2 * before + hits)
             before += hits
-            hits, misses, last = 0, 0, key >> np.uint64(1)
+            hits, misses = 0, 0
+        last = value
         hit = np.int64(key & np.uint64(1))
         hits += hit
         misses += 1 - hit

@@ -66,6 +66,45 @@ def test_weights_of_one_change_nothing_and_fractions_are_finite(name):
 
 
 @every
+@pytest.mark.parametrize("k", [2, 3])
+def test_weights_of_one_change_nothing_among_ties(name, k):
+    logits, labels = draw(200, k, decimals=0)
+    metric = catalog.METRICS[name]
+    plain, weighted = Predictions(logits, labels, of=1), Predictions(logits, labels, torch.ones(200), of=1)
+    exact = 0 if name in ("auroc", "accuracy", "error") else 1e-12
+    torch.testing.assert_close(metric(weighted), metric(plain), rtol=exact, atol=exact, equal_nan=True)
+    if metric.has_interval:
+        ours, theirs = metric.interval(weighted), metric.interval(plain)
+        assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), rel=1e-9, abs=1e-12, nan_ok=True)
+
+
+def unique_maximum(logits: torch.Tensor) -> torch.Tensor:
+    """Which rows have one predicted class, whatever the order of the columns."""
+    return (logits == logits.amax(1, keepdim=True)).sum(1) == 1
+
+
+@every
+@pytest.mark.parametrize("k", [2, 5])
+@pytest.mark.parametrize("decimals", [None, 0])
+@pytest.mark.parametrize("of", ["top", 1, "classes"])
+def test_does_not_depend_on_the_order_of_classes(name, k, decimals, of):
+    logits, labels = draw(300, k, seed=k, decimals=decimals)
+    logits, labels = logits[unique_maximum(logits)], labels[unique_maximum(logits)]
+    g = torch.Generator().manual_seed(k)
+    weights = torch.randint(1, 4, labels.shape, generator=g)
+    classes = torch.randperm(k, generator=g)
+    place = classes.argsort()
+    metric = catalog.METRICS[name]
+    for w in (None, weights):
+        ours = Predictions(logits, labels, w, of=of)
+        theirs = Predictions(logits[:, classes], place[labels], w, of=int(place[1]) if of == 1 else of)
+        torch.testing.assert_close(metric(ours), metric(theirs), rtol=1e-9, atol=1e-12, equal_nan=True)
+        if metric.has_interval and of != "classes":
+            a, b = metric.interval(ours), metric.interval(theirs)
+            assert (a.low, a.high) == pytest.approx((b.low, b.high), rel=1e-7, abs=1e-9, nan_ok=True)
+
+
+@every
 def test_weight_zero_leaves_out(name):
     logits, labels = draw(500, 4)
     w = torch.ones(500, dtype=torch.float64)

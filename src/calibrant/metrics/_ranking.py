@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._bins import Judged, Ties
+from calibrant._bins import TIE, Judged, Ties
 from calibrant._fast import kernels
 from calibrant._softmax import Rows, Told
 from calibrant._threads import map_chunks
@@ -23,9 +23,35 @@ def _forecasts(p: Predictions) -> Iterator[tuple[Tensor, Tensor]]:
     if p.k == 2:
         yield p.logits.double().diff(dim=1).squeeze(1), p.labels == 1  # orders as p_1 does, and is not saturated
         return
-    log_p = p.logits.double().log_softmax(-1)
+    log_p = _class_log_probs(p)
     for j in p.labels.unique().tolist():
-        yield log_p[:, j], p.labels == j
+        yield _without_rounding(log_p[j]), p.labels == j
+
+
+def _class_log_probs(p: Predictions) -> Tensor:
+    """Return log p by class (k, n), from the same pass whether examples have weights or not."""
+    fast = kernels(p.labels)
+    if fast is None or p.k >= fast.WIDE:
+        return p.logits.double().log_softmax(-1).T.contiguous()
+    found = torch.empty(p.k, len(p), dtype=torch.float64)
+
+    def keep(rows: slice, log_p: Tensor) -> None:
+        found[:, rows] = log_p.T
+
+    Rows.of(fast, p.logits, None, show=Told(keep), logs=True)
+    return found
+
+
+def _without_rounding(log_p: PerExample) -> PerExample:
+    """Give neighbors that differ by no more than rounding one value, so that the order of the columns breaks no tie.
+
+    Near log 1 that is an absolute difference. `_compiled.area` has the same rule.
+    """
+    value, order = log_p.sort()
+    apart = value.diff() > TIE * value[1:].abs().clamp_min(1)
+    group = torch.nn.functional.pad(apart.cumsum(0), (1, 0))
+    first = torch.nn.functional.pad(apart, (1, 0), value=True)
+    return torch.empty_like(value).scatter_(0, order, value[first][group])
 
 
 def _placements(p: Predictions) -> PerExample:
@@ -74,7 +100,7 @@ def _areas(fast: Any, p: Predictions) -> list[float]:
 
     def area(row: np.ndarray) -> float:
         row.sort()
-        return fast.area(row)
+        return fast.area(row, TIE)
 
     Rows.of(fast, p.logits, None, show=Told(pack), logs=True)
     return map_chunks(area, list(packed), len(p))

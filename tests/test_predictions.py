@@ -55,7 +55,7 @@ def test_turns_away_in_one_line(logits, labels, message):
     [
         ([[0.5, 0.6], [0.5, 0.5]], "sums 1 .. 1.1"),
         ([[-0.1, 1.1], [0.5, 0.5]], "minimum -0.1"),
-        ([[3.0, -1.0], [2.0, 0.0]], "if these are logits, say logits"),
+        ([[3.0, -1.0], [2.0, 0.0]], "if these are logits"),
         ([[float("nan"), 1.0], [0.5, 0.5]], "1 of 2 rows of probs contain NaN"),
     ],
 )
@@ -185,7 +185,7 @@ def _bad_files(folder):
         ("text.doc", "expected one of .npz"),
         ("keys.npz", "or 'confidence' and 'correct', got 'scores'"),
         ("probs_as_logits.npz", "the key 'probs'"),
-        ("logits_as_probs.npz", "if these are logits, say logits"),
+        ("logits_as_probs.npz", "if these are logits"),
         ("pickled.npz", "not a readable .npz file"),
         ("alone_logits.npy", "expected 'labels'"),
         ("no_labels.safetensors", "expected 'labels'"),

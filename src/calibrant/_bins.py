@@ -509,6 +509,13 @@ def _grouped(value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return value[apart], index, torch.bincount(index).double()
 
 
+def distinct_values(value: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the distinct numbers, but for rounding, in increasing order, and the index of each number among them."""
+    ordered, order = value.sort()
+    found, index, _ = _grouped(ordered)
+    return found, torch.empty_like(order).scatter_(0, order, index)
+
+
 def _whole(mass: Tensor) -> bool:
     return not any(bool((some != some.round()).any()) for some in mass.split(_ROWS))
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant._probabilities import RowScores, check_single, decimals_of, logit_pairs, normalized, sums_error
 from calibrant._text import plain_number
 from calibrant._threads import PIECE, map_chunks, threads_for
 from calibrant.types import InputError
@@ -18,7 +19,6 @@ Of = Literal["top", "classes"] | int  # the event that is judged
 
 REAL = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 MOST = 2.0**53  # examples, above which counts are no whole numbers
-FEW = 2  # rows with shares in them from which sums of 1 are no accident
 POSITIVE: dict[str, tuple[str, ...]] = {  # words for the positive class, with what must stand beside them, if anything
     "positive": (),
     "pos": (),
@@ -113,16 +113,20 @@ def tensor(value: Any, name: str) -> Tensor:
         odd = (value.is_floating_point() and value.dtype not in REAL) or value.is_complex()
         if not plain or odd:
             kind = str(value.dtype if plain else "meta" if value.is_meta else value.layout).removeprefix("torch.")
-            raise InputError(f"{name} must be a plain tensor of numbers, got a {kind} one; convert it first")
-        return value.detach()
+            raise InputError(
+                f"{name} must be a plain tensor of numbers, got a {kind} one; convert it first", code="tensor_kind"
+            )
+        return value.detach() if value.ndim else value.detach().reshape(1)
     try:
         array = np.asarray(value)
         found = torch.from_numpy(np.array(array, order="C", ndmin=1))
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         if _texts(value):
-            raise InputError(f"{name} must be an array of numbers, got texts") from None
+            raise InputError(f"{name} must be an array of numbers, got texts", code="not_numbers") from None
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{name} must be an array of numbers, got {type(value).__name__}: {reason}") from None
+        raise InputError(
+            f"{name} must be an array of numbers, got {type(value).__name__}: {reason}", code="not_numbers"
+        ) from None
     return tensor(found, name)
 
 
@@ -130,23 +134,72 @@ def codes(values: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
     """Number groups or clusters in the order of their names or numbers, and return their names."""
     if isinstance(values, Tensor):
         kinds, index = tensor(values, name).unique(return_inverse=True)
+        if kinds.is_floating_point() and bool(kinds.isnan().any()):
+            raise InputError(f"{name} must be names or numbers, got NaN; drop or repair such rows", code="nan")
         return index, tuple(map(str, kinds.tolist()))
     try:
         named = np.asarray(values)
         kinds, index = np.unique(named, return_inverse=True)
-        return torch.from_numpy(index.reshape(named.shape)), tuple(map(str, kinds.tolist()))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{name} must be an array of names or numbers: {reason}") from None
+        raise InputError(f"{name} must be an array of names or numbers: {reason}", code="not_names") from None
+    if kinds.dtype.kind == "c" or bool((kinds != kinds).any()):  # NaN and NaT differ from themselves
+        raise InputError(f"{name} must be names or numbers, got NaN or complex numbers", code="not_names")
+    index = torch.from_numpy(index.reshape(named.shape))
+    return index if index.ndim else index.reshape(1), tuple(map(text_of, kinds.tolist()))
+
+
+def per_row(values: Any, name: str, n: int) -> tuple[Tensor, tuple[str, ...]]:
+    """Number the groups or clusters of n examples, and return their names; raises `InputError` for another shape."""
+    index, names = codes(values, name)
+    if tuple(index.shape) != (n,):
+        raise InputError(f"expected one of {name} per example, ({n},), got {tuple(index.shape)}", code="shape")
+    return index, names
+
+
+def named_groups(groups: Any, names: Any) -> np.ndarray:
+    """Return the name of the group of every example, given indices of names.
+
+    Raises `InputError` unless they are whole numbers from 0 with a name each.
+    """
+    called, index = np.array(distinct(names, "group_names")), tensor(groups, "groups")
+    if index.is_floating_point() or index.dtype == torch.bool:
+        raise InputError(
+            f"expected groups to be indices of group_names, got {index.dtype}. Try whole numbers, or names as groups "
+            "and no group_names.",
+            code="group_index",
+        )
+    low, high = (int(end) for end in index.aminmax()) if index.numel() else (0, -1)
+    if low < 0 or high >= len(called):
+        raise InputError(
+            f"expected groups to be indices of {len(called)} group_names, got {low} .. {high}", code="group_index"
+        )
+    return called[index.cpu().numpy()]
 
 
 def distinct(names: Any, what: str) -> tuple[str, ...]:
-    """Return names as texts; raises `InputError` where two are alike."""
-    texts = tuple(map(str, names))
+    """Return names as texts.
+
+    Raises `InputError` where two are alike, and for values that are no sequence of names.
+    """
+    if isinstance(names, Tensor | np.ndarray):
+        names = names.tolist()
+    listed = isinstance(names, Iterable) and not isinstance(names, str | bytes | set | frozenset | Mapping)
+    found: list[Any] = list(names) if listed else []  # pyright: ignore[reportUnknownArgumentType]
+    if not listed or any(name is None or name != name or np.ndim(name) for name in found):
+        raise InputError(
+            f"expected {what} to be a list of names, got {type(names).__name__}. Try ['cat', 'dog'].", code="names"
+        )
+    texts = tuple(map(text_of, found))
     if len(set(texts)) < len(texts):
-        twice = next(text for text in texts if texts.count(text) > 1)
-        raise InputError(f"{what} must differ, got {twice!r} twice")
+        twice = next(text for text, count in Counter(texts).items() if count > 1)
+        raise InputError(f"{what} must differ, got {twice[:50]!r} twice", code="names_differ")
     return texts
+
+
+def text_of(name: Any) -> str:
+    """Return a name as a text."""
+    return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
 
 
 Matched = tuple[Tensor, tuple[str, ...] | None, tuple[str, ...]]  # class indices, names of the classes, notes
@@ -406,11 +459,7 @@ def _check(logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         hint = hint if high == k or low < 0 else "are there classes without a column?"
         raise InputError(f"labels must lie in [0, {k}), got {low} .. {high}; {hint}")
     finite(logits)
-    if _like_probabilities(logits):
-        raise InputError(
-            f"logits look like probabilities (all {n} rows are non-negative and sum to 1); "
-            "use Predictions.from_probs, or the key 'probs' in a file"
-        )
+    RowScores().add(logits).check()
     if weights is not None:
         _check_weights(weights)
 
@@ -433,17 +482,6 @@ def finite(logits: Tensor) -> None:
         raise InputError("a row of logits is -inf everywhere: no class has any probability")
 
 
-def _like_probabilities(logits: Tensor) -> bool:
-    """Whether all rows are non-negative and sum to 1, and enough of them are not one-hot to be no accident."""
-    if not _sum_to_one(logits[:32]) or not _sum_to_one(logits):
-        return False
-    return int(((logits > 0) & (logits < 1)).any(1).sum()) >= FEW
-
-
-def _sum_to_one(rows: Tensor) -> bool:
-    return bool((rows >= 0).all()) and bool(((rows.double().sum(1) - 1).abs() < 1e-3).all())
-
-
 def _check_weights(weights: Tensor) -> None:
     total = float(weights.sum())
     if not bool((weights >= 0).all()) or not 0 < total <= MOST:
@@ -455,59 +493,39 @@ def _check_weights(weights: Tensor) -> None:
         )
 
 
-def log_probs(probs: Any) -> tuple[Tensor, tuple[str, ...]]:
-    """Return log p in float64, and what is to be said of them: that they are rounded."""
+def log_probs(probs: Any, *, normalize: bool = False) -> tuple[Tensor, tuple[str, ...]]:
+    """Return log p in float64, (n, k, ...), and a note if probabilities are rounded.
+
+    Single probabilities, (n,) or (n, 1, ...), become those of two classes. `normalize` divides rows by their sum.
+    """
     p = tensor(probs, "probs")
     narrow = p.dtype in (torch.float16, torch.bfloat16)
     p = p.double()
-    if p.ndim == 1:
-        p = torch.stack([1 - p, p], dim=-1)
-    if p.ndim < 2 or not p.numel():
-        raise InputError(f"need probs (n, k), or (n,) for the probability of class 1 of 2, got {tuple(p.shape)}")
+    if not p.numel():
+        raise InputError(
+            f"need probs (n, k), or (n,) for the probability of class 1 of 2, got {tuple(p.shape)}", code="shape"
+        )
     if p.isnan().any():
-        raise InputError(f"{_nan_rows(p)} of {len(p)} rows of probs contain NaN; drop or repair them first")
+        raise InputError(f"{_nan_rows(p)} of {len(p)} rows of probs contain NaN; drop or repair them first", code="nan")
+    if is_single(p):
+        check_single(p)
+        return logit_pairs(p), ()
+    if normalize:
+        return normalized(p).log(), ()
     total = p.sum(1)
     off = float((total - 1).abs().max())
-    if bool((p < 0).any()) or off > (2e-2 if narrow else 1e-3):
-        digits = None if bool((p < 0).any()) else _rounded(p, off)
-        if digits is None:
-            raise _sums_error(p, total)
-        said = f"probabilities are rounded to {digits} decimals: rows sum to {total.min():.4g} .. {total.max():.4g}"
-        return p.log(), (f"{said}, and are divided by it",)
-    return p.log(), ()
+    if bool((p >= 0).all()) and off <= (2e-2 if narrow else 1e-3):
+        return p.log(), ()
+    digits = None if bool((p < 0).any()) else decimals_of(p, off)
+    if digits is None:
+        raise sums_error(p)
+    said = f"probabilities are rounded to {digits} decimals: rows sum to {total.min():.4g} .. {total.max():.4g}"
+    return p.log(), (f"{said}, and are divided by it",)
 
 
-def _sums_error(p: Tensor, total: Tensor) -> InputError:
-    """Return the refusal of rows that are no probabilities, with the most likely cause first."""
-    low, high, least, most = (float(x) for x in (total.min(), total.max(), p.min(), p.max()))
-    if p.shape[1] == 2 and most > 2 and 1 - 1e-6 < low <= high < 1 + 1e-6 and 0 <= float(p[:, 1].min()) <= most <= 100:
-        text = f"probabilities must lie in [0, 1], got {p[:, 1].min():.4g} .. {most:.4g}"  # of a single score
-        return InputError(f"{text}; are they percentages? Try dividing by 100", code="percent")
-    text = f"rows of probs must be non-negative and sum to 1, got minimum {least:.4g} and sums {low:.4g} .. {high:.4g}"
-    if least >= 0 and most > 1 and low >= 97 and high <= 103:
-        why = "are they percentages? Try percent=True (on the command line, --percent) for files, p / 100 for arrays"
-        return InputError(f"{text}; {why}", code="percent")
-    if least < 0 or most > 1:
-        return InputError(f"{text}; if these are logits, give them as logits", code="not_probabilities")
-    if p.shape[1] == 1:
-        why = "for one probability per position, flatten both: from_probs(p.flatten(), labels.flatten())"
-        return InputError(f"{text}, of a single class; {why}", code="single_column")
-    if low >= 0.97 and high <= 1.03:
-        why = "if they are rounded, try normalize=True (on the command line, --normalize) for files, p / p.sum(1) for"
-        return InputError(f"{text}; {why} arrays", code="rounded_sums")
-    if high <= 1 + 1e-3:
-        return InputError(f"{text}; is the column of a class missing?", code="class_missing")
-    why = "if each column is a yes or no of its own, try Predictions.multilabel(..., probs=True)"
-    return InputError(f"{text}; {why}", code="not_probabilities")
-
-
-def _rounded(p: Tensor, off: float) -> int | None:
-    """Return to how many decimals, at least 3, probabilities are rounded, where that explains sums that are not 1."""
-    for digits in range(3, 7):
-        scaled = p * 10**digits
-        if bool(((scaled - scaled.round()).abs() < 1e-3).all()):
-            return digits if off <= 0.5 * 10**-digits * p.shape[1] + 1e-9 and bool((p.sum(1) > 0.5).all()) else None
-    return None
+def is_single(scores: Tensor) -> bool:
+    """Whether there is one score per label, and not one per class."""
+    return scores.ndim == 1 or scores.shape[1] == 1
 
 
 def _nan_rows(x: Tensor) -> int:

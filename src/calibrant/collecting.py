@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, overload
@@ -10,6 +11,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
+from calibrant._probabilities import RowScores, SingleScores
 from calibrant.io import atomic_write
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
@@ -28,6 +30,7 @@ def collect(
     unpack: Unpack | None = None,
     output: str | int | Callable[[Any], Tensor] | None = None,
     binary: bool = False,
+    logits: bool = False,
     ignore_index: int | None = None,
     progress: bool | None = None,
     to: None = None,
@@ -43,6 +46,7 @@ def collect(
     unpack: Unpack | None = None,
     output: str | int | Callable[[Any], Tensor] | None = None,
     binary: bool = False,
+    logits: bool = False,
     ignore_index: int | None = None,
     progress: bool | None = None,
     to: str | Path,
@@ -57,6 +61,7 @@ def collect(
     unpack: Unpack | None = None,
     output: str | int | Callable[[Any], Tensor] | None = None,
     binary: bool = False,
+    logits: bool = False,
     ignore_index: int | None = None,
     progress: bool | None = None,
     to: str | Path | None = None,
@@ -71,7 +76,9 @@ def collect(
       (inputs, labels); inputs that are a mapping become keywords.
     - `output`: where the logits are in what the network returns: a name, an index or a function; default: the tensor
       itself, or its `logits`.
-    - `binary`: the network has one logit, (n,) or (n, 1). `ignore_index`: labels of positions that are left out.
+    - `binary`: the network has one logit, (n,) or (n, 1). Where all that were collected lie in [0, 1], as those of a
+      network that ends in a sigmoid, they are refused, unless `logits` says that they are logits all the same.
+    - `ignore_index`: labels of positions that are left out.
     - `device`: default: where its first parameter lives. `progress`: show it; default: on a terminal.
     - `to`: a .parquet file to write batch after batch; its path is returned, which `assess` and `measure` read.
 
@@ -79,14 +86,38 @@ def collect(
     """
     first = next(network.parameters(), None)
     where = torch.device(device) if device is not None else torch.device("cpu") if first is None else first.device
-    enter = Predictions.from_binary_logits if binary else Predictions
+    if logits and not binary:
+        raise InputError("expected logits=True only with binary=True. Try binary=True, or leave it out.", code="logits")
+    enter: Any = partial(Predictions.from_binary_logits, logits=True) if binary else Predictions
+    check = None if logits else _probability_check(binary)
     parts = (
-        enter(logits, labels, ignore_index=ignore_index, clusters=_positions(logits, labels))
-        for logits, labels in _run(network, _shown(batches, progress), where, unpack, output)
+        enter(scores, labels, ignore_index=ignore_index, clusters=_positions(scores, labels))
+        for scores, labels in _run(network, _shown(batches, progress), where, unpack, output)
         if ignore_index is None or bool((labels != ignore_index).any())
     )
     with _evaluating(network):
-        return _gathered(parts) if to is None else _written(parts, Path(to))
+        checked = parts if check is None else _checked(parts, *check)
+        return _gathered(checked) if to is None else _written(checked, Path(to))
+
+
+def _probability_check(binary: bool) -> tuple[Callable[[Predictions], Any], Callable[[], None]]:
+    """Return what adds a batch to the evidence that the network returns probabilities, and what refuses them."""
+    if not binary:
+        rows = RowScores()
+        return lambda p: rows.add(p.logits), rows.check
+    scores = SingleScores()
+    instead = "a network without its last sigmoid (output=lambda p: p.logit() takes it back)"
+    return lambda p: scores.add(p.logits[:, 1]), lambda: scores.check(instead)
+
+
+def _checked(
+    parts: Iterable[Predictions], add: Callable[[Predictions], Any], check: Callable[[], None]
+) -> Iterator[Predictions]:
+    """Yield all batches, then refuse them if all together are evidently probabilities."""
+    for p in parts:
+        add(p)
+        yield p
+    check()
 
 
 def _run(

@@ -27,12 +27,16 @@ from calibrant._door import (
     entered,
     event,
     finite,
+    is_single,
     log_probs,
+    named_groups,
     numbers,
+    per_row,
     some,
     tensor,
     whole,
 )
+from calibrant._probabilities import SingleScores
 from calibrant._readings import columns_of, require_labels
 from calibrant._softmax import Outcomes, Show
 from calibrant._threads import threads_for
@@ -93,6 +97,8 @@ class Predictions:
     class_names: tuple[str, ...] | None
     group_names: tuple[str, ...] | None
     notes: tuple[str, ...]  # what was noticed at the door, such as rounding or the columns of a table
+    row_groups: Tensor | None = None  # (n) int64, indices of `row_group_names`: a second grouping, beside the labels
+    row_group_names: tuple[str, ...] | None = None
 
     def __init__(
         self,
@@ -119,19 +125,24 @@ class Predictions:
         return _trusted(**{name: getattr(self, name) for name in PARTS if name not in changes}, **changes)
 
     @classmethod
-    def from_probs(cls, probs: Any, labels: Any, weights: Any = None, **more: Any) -> "Predictions":
+    def from_probs(
+        cls, probs: Any, labels: Any, weights: Any = None, *, normalize: bool = False, **more: Any
+    ) -> "Predictions":
         """Enter from probabilities (n, k), rows summing to 1, or (n,) for that of class 1 of 2, which then is judged.
 
         log p is as good a logit as any; it is taken in float64. Rows that were rounded to 3 decimals or more need not
-        sum to 1 beyond that. `more`: `of`, `clusters`, `groups`, `class_names`, `ignore_index`.
+        sum to 1 beyond that; `normalize` divides rows by sums from .97 to 1.03. Positions: (n, k, d1, ...), or
+        (n, 1, d1, ...) for that of class 1 of 2. `more`: `of`, `clusters`, `groups`, `class_names`, `ignore_index`.
 
         >>> Predictions.from_probs([[0.25, 0.75]], [1]).logits.exp()
         tensor([[0.2500, 0.7500]], dtype=torch.float64)
         """
         with threads_for(numbers(probs)):
-            logits, notes = log_probs(probs)
-            if np.ndim(probs) == 1:
+            p = tensor(probs, "probs")
+            logits, notes = log_probs(p, normalize=normalize)
+            if is_single(p):
                 labels, names = binary_labels(labels, more.get("class_names"), ignore_index=more.get("ignore_index"))
+                labels = _drop_axis(labels) if np.ndim(labels) == p.ndim > 1 else labels
                 more = {"of": 1} | more | {"class_names": names}
             return _trusted(**entered(logits, labels, weights, notes=notes, **more))
 
@@ -168,24 +179,34 @@ class Predictions:
             return cls.from_probs(c, y, weights, of=1, class_names=named, **more)
 
     @classmethod
-    def from_binary_logits(cls, logits: Any, labels: Any, weights: Any = None, **more: Any) -> "Predictions":
+    def from_binary_logits(
+        cls, scores: Any, labels: Any, weights: Any = None, *, logits: bool = False, **more: Any
+    ) -> "Predictions":
         r"""Enter from the single logit $s$ of a binary network, (n,) or (n, 1), with $P(y = 1) = 1 / (1 + e^{-s})$.
 
         It is the pair [0, s], of which class 1 is judged. With positions: (n, d1, ...) or (n, 1, d1, ...). `more`:
         `of`, `clusters`, `groups`, `class_names`, `ignore_index`.
 
+        Scores that all lie in [0, 1], at least three of them strictly between, are taken for probabilities and refused
+        unless `logits` says that they are logits. Fewer may lie there by chance.
+
         >>> Predictions.from_binary_logits([2.0, -1.0], [1, 0]).logits
         tensor([[ 0.,  2.],
                 [ 0., -1.]])
         """
-        with threads_for(numbers(logits)):
+        with threads_for(numbers(scores)):
             labels, names = binary_labels(labels, more.pop("class_names", None), ignore_index=more.get("ignore_index"))
-            s, y = tensor(logits, "logits"), tensor(labels, "labels")
-            s = s.float() if s.dtype == torch.float64 and isinstance(logits, list) else s
+            s, y = tensor(scores, "logits"), tensor(labels, "labels")
+            s = s.float() if s.dtype == torch.float64 and isinstance(scores, list) else s
             s = s.squeeze(1) if s.ndim > 1 and s.shape[1] == 1 and (s.ndim == y.ndim + 1 or s.shape == y.shape) else s
             y = y.squeeze(1) if y.ndim == s.ndim + 1 and y.shape[1] == 1 else y
             if s.ndim < 1 or s.shape != y.shape:
-                raise InputError(f"need one logit per label, (n,) or (n, 1), got {tuple(s.shape)} and {tuple(y.shape)}")
+                raise InputError(
+                    f"need one logit per label, (n,) or (n, 1), got {tuple(s.shape)} and {tuple(y.shape)}", code="shape"
+                )
+            if not logits:
+                ignored = more.get("ignore_index")
+                SingleScores().add(s if ignored is None else s[y != ignored]).check()
             if bool(s.isinf().any()):  # certain either way: 0 against -inf
                 positive = s.isposinf()
                 pair = torch.stack([torch.where(positive, -torch.inf, 0.0).to(s), torch.where(positive, 0.0, s)], 1)
@@ -201,36 +222,61 @@ class Predictions:
         weights: Any = None,
         *,
         names: Any = None,
+        clusters: Any = None,
+        groups: Any = None,
         probs: bool = False,
+        logits: bool = False,
         ignore_index: int | None = None,
     ) -> "Predictions":
         """Enter several labels per example: scores (n, l), one logit per label, and targets (n, l), 0 or 1.
 
         Every label of every example becomes a row of its own: whether the label holds is judged, its group is the
         label, by `names`, and its cluster the example. Targets that are NaN or `ignore_index` are left out. `probs`
-        says that the scores are probabilities.
+        says that the scores are probabilities; scores that all lie in [0, 1] are refused unless `probs` or `logits`
+        says what they are (see `from_binary_logits`).
+
+        - `weights`: how often each example counts, (n,), or each target, (n, l).
+        - `clusters`: examples that may depend on each other, (n,), such as those of one patient. A cluster holds all
+          labels of its examples.
+        - `groups`: a group per example, (n,), such as a hospital. It is measured beside the labels, as `row_groups`.
 
         >>> p = Predictions.multilabel([[2.0, -1.0], [0.5, 3.0]], [[1, 0], [0, 1]], names=["fever", "cough"])
         >>> p, p.group_names
         (Predictions(n=4, k=2, float64, 2 groups, 2 clusters, of='present'), ('fever', 'cough'))
         """
+        if probs and logits:
+            raise InputError("expected probs or logits to be True, got both. Try one of them.", code="probs_and_logits")
         with threads_for(numbers(scores)):
             s, y = tensor(scores, "scores"), tensor(targets, "targets")
             if s.ndim != 2 or s.shape != y.shape:
-                raise InputError(f"need scores and targets (n, labels), got {tuple(s.shape)} and {tuple(y.shape)}")
+                raise InputError(
+                    f"need scores and targets (n, labels), got {tuple(s.shape)} and {tuple(y.shape)}", code="shape"
+                )
             n, labels = s.shape
             called = tuple(map(str, range(labels))) if names is None else distinct(names, "names")
             if len(called) != labels:
-                raise InputError(f"need one name per label, got {len(called)} names and {labels} columns of scores")
+                raise InputError(
+                    f"need one name per label, got {len(called)} names and {labels} columns of scores", code="names"
+                )
             known = ~y.double().isnan() if ignore_index is None else ~(y.double().isnan() | (y == ignore_index))
             of_row, of_label = known.nonzero(as_tuple=True)
             w = None if weights is None else tensor(weights, "weights")
             if w is not None and tuple(w.shape) not in ((n,), (n, labels)):
-                raise InputError(f"need one weight per example or target, got {tuple(w.shape)}")
+                raise InputError(f"need one weight per example or target, got {tuple(w.shape)}", code="shape")
             w = None if w is None else (w[of_row] if w.ndim == 1 else w[known])
-            enter = cls.from_probs if probs else cls.from_binary_logits
-            made = enter(s[known], y[known], w, of=1, clusters=of_row, class_names=PRESENCE)
-            return made._with(groups=of_label, group_names=called)
+            by_cluster = of_row if clusters is None else per_row(clusters, "clusters", n)[0].to(of_row.device)[of_row]
+            row_groups, row_group_names = (None, None) if groups is None else per_row(groups, "groups", n)
+            if not (probs or logits):
+                SingleScores().add(s[known]).check("probs=True")
+            more: dict[str, Any] = {"of": 1, "clusters": by_cluster, "class_names": PRESENCE}
+            if probs:
+                made = cls.from_probs(s[known], y[known], w, **more)
+            else:
+                made = cls.from_binary_logits(s[known], y[known], w, logits=True, **more)
+            made = made._with(groups=of_label, group_names=called)
+            if row_groups is None:
+                return made
+            return made._with(row_groups=row_groups.to(of_row.device)[of_row], row_group_names=row_group_names)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -248,6 +294,7 @@ class Predictions:
         facts = [f"n={len(self)}", f"k={self.k}", str(self.logits.dtype).removeprefix("torch.")]
         facts += [] if self.weights is None else ["weighted"]
         facts += [] if self.group_names is None else [f"{len(self.group_names)} groups"]
+        facts += [] if self.row_group_names is None else [f"{len(self.row_group_names)} groups of rows"]
         facts += [] if self.clusters is None else [f"{len(self.clusters.unique())} clusters"]
         named = self.class_names[self.of] if isinstance(self.of, int) and self.class_names else self.of
         facts += [] if self.of == "top" else [f"of={named!r}"]
@@ -286,7 +333,8 @@ class Predictions:
             return self
         if set(names) != set(self.class_names):
             raise InputError(f"expected the classes {some(names)}, got {some(self.class_names)}")
-        place = torch.tensor([self.class_names.index(name) for name in names], device=self.labels.device)
+        index = {name: i for i, name in enumerate(self.class_names)}
+        place = torch.tensor([index[name] for name in names], device=self.labels.device)
         of = names.index(self.class_names[self.of]) if isinstance(self.of, int) else self.of
         return self._with(logits=self.logits[:, place], labels=place.argsort()[self.labels], of=of, class_names=names)
 
@@ -523,13 +571,12 @@ class Predictions:
         more: dict[str, Any] = {"weights": arrays.get("weights"), "clusters": arrays.get("clusters")}
         more["groups"] = arrays.get("groups")
         if more["groups"] is not None and "group_names" in arrays:
-            more["groups"] = np.asarray(arrays["group_names"])[np.asarray(more["groups"])]
+            more["groups"] = named_groups(more["groups"], arrays["group_names"])
         more |= {"ignore_index": ignore_index} if kind != "confidence" else {}
         shape = np.shape(scores)
         several = len(shape) == 2 and np.shape(true) == shape and shape[1] > 1 and arrays.get("several", False)
         if several:
-            weights, names = more["weights"], arrays.get("class_names")
-            made = cls.multilabel(scores, true, weights, names=names, probs=kind == "probs", ignore_index=ignore_index)
+            made = cls.multilabel(scores, true, names=arrays.get("class_names"), probs=kind == "probs", **more)
         elif kind == "confidence":
             made = cls.from_confidence(scores, true, of=arrays.get("judged", "correct"), **more)
         elif kind == "logits" and (len(shape) == 1 or shape[1:] == (1,)):
@@ -540,6 +587,12 @@ class Predictions:
             made = enter(scores[:, 0] if one else scores, true, class_names=arrays.get("class_names"), **more)
         made = made if of is None else made.judging(of)
         return made._with(notes=(*arrays.get("notes", ()), *made.notes))
+
+
+def _drop_axis(labels: Any) -> Tensor:
+    """Return labels (n, 1, ...) as (n, ...)."""
+    y = tensor(labels, "labels")
+    return y.squeeze(1)
 
 
 def predictions_of(predictions: Any, labels: Any = None, weights: Any = None) -> Predictions:
@@ -631,7 +684,14 @@ def unlabeled(arrays: Mapping[str, Any]) -> tuple[Predictions, bool]:
 
 BLOCK = 1 << 22  # logits that a map is given at a time: 32 MB in float64
 PARTS = tuple(field.name for field in fields(Predictions))
-ROWS = ("logits", "labels", "weights", "clusters", "groups")  # of the parts, those with one entry per example
+ROWS = (
+    "logits",
+    "labels",
+    "weights",
+    "clusters",
+    "groups",
+    "row_groups",
+)  # of the parts, those with one entry per example
 
 
 def _trusted(**parts: Any) -> Predictions:

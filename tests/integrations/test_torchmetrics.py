@@ -123,3 +123,18 @@ def test_any_number_of_bins_is_read_again():
     table = measure(metric.summary)
     assert table.bins == 10
     assert table["noise_floor"].value == pytest.approx(measure(p, bins=10)["noise_floor"].value)
+
+
+def test_single_probabilities_given_as_logits_are_refused_over_all_updates():
+    p, y = torch.rand(20, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2
+    metric = Calibration("ece", binary=True)
+    for i in range(0, 20, 2):
+        metric.update(p[i : i + 2], y[i : i + 2])
+    with pytest.raises(InputError) as caught:
+        metric.compute()
+    assert caught.value.code == "probs_as_logits"
+    metric.update(torch.tensor([-3.0]), torch.tensor([0]))
+    assert 0 <= float(metric.compute()["ece"]) <= 1
+    metric = Calibration("ece", binary=True, logits=True)
+    metric.update(p, y)
+    assert 0 <= float(metric.compute()["ece"]) <= 1

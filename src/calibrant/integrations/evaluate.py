@@ -1,6 +1,7 @@
 """Hugging Face evaluate: calibration metrics as one of its modules."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import datasets
@@ -48,7 +49,7 @@ class Calibration(evaluate.Metric):  # pyright: ignore[reportUntypedBaseClass]
         scores = np.asarray(predictions)
         enter: Any = Predictions.from_probs
         if logits:
-            enter = Predictions.from_binary_logits if scores.ndim == 1 else Predictions
+            enter = partial(Predictions.from_binary_logits, logits=True) if scores.ndim == 1 else Predictions
         p = enter(scores, np.asarray(references), sample_weight)
         p = p if of is None else p.judging(of)
         return {str(method): float(method(p)) for method in map(METRICS.method, metrics)}

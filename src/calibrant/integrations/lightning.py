@@ -28,6 +28,8 @@ class Calibration(Callback):
 
     `binary` says, as it does to `Criterion`, that every logit is an event of its own: (n), (n, 1), (n, 1, h, w), or
     (n, m) for m labels per example, with labels 0 or 1. What is judged is then how probable the events were said to be.
+    Such scores that all lie in [0, 1] are refused, as those of a module that ends in a sigmoid, unless `logits` says
+    that they are logits.
 
     A loss with state is advanced once an epoch, when training on it ends, by the last validation within it.
     """
@@ -38,10 +40,12 @@ class Calibration(Callback):
         *,
         prefix: str = "val_",
         binary: bool = False,
+        logits: bool = False,
         ignore_index: int = -100,
     ) -> None:
         self.metrics = {f"{prefix}{method}": method for method in map(METRICS.method, metrics)}
-        self.enter = partial(Predictions.from_binary_logits if binary else Predictions, ignore_index=ignore_index)
+        enter = partial(Predictions.from_binary_logits, logits=logits) if binary else Predictions
+        self.enter = partial(enter, ignore_index=ignore_index)
         self._parts: list[tuple[Tensor, Tensor]] = []
         self._val: Predictions | None = None
 

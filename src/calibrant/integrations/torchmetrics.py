@@ -1,11 +1,13 @@
 """torchmetrics: calibration errors in bounded memory, the same on any number of processes."""
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from calibrant._probabilities import SingleScores
 from calibrant.metrics import Summary
 from calibrant.predictions import Of, Predictions
 from calibrant.types import InputError
@@ -23,7 +25,8 @@ class Calibration(Metric):
 
     `binary` says that there is one logit for each label, of whatever shape, whose class 1 is judged unless `of` says
     otherwise; `probs`, that probabilities are given instead of logits. With both, a confidence and whether it was right
-    are given as language models and detectors have them.
+    are given as language models and detectors have them. Where all single scores of all updates lie in [0, 1],
+    `compute` refuses them unless `probs` or `logits` says what they are.
 
     >>> metric = Calibration("accuracy", "ece")
     >>> metric.update(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
@@ -44,12 +47,14 @@ class Calibration(Metric):
         ignore_index: int | None = -100,
         binary: bool = False,
         probs: bool = False,
+        logits: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.names = names or ("accuracy", "nll", "brier", "ece", "adaptive_ece", "kuiper", "smooth_ece")
         self.bins, self.ignore_index, self.binary, self.probs = bins, ignore_index, binary, probs
         self.of: Of = (1 if binary else "top") if of is None else of
+        self._scores = None if probs or logits or not binary else SingleScores()
         empty = Summary.empty(bins=bins, of=self.of)
         self.add_state("sums", empty.sums, dist_reduce_fx="sum")  # words of 26 bits: any number of processes
         self.add_state("cells", empty.cells, dist_reduce_fx="sum")
@@ -67,8 +72,11 @@ class Calibration(Metric):
 
     def _entered(self, scores: Tensor, labels: Tensor, weights: Tensor | None) -> Predictions:
         if not self.probs:
-            enter = Predictions.from_binary_logits if self.binary else Predictions
-            return enter(scores, labels, weights, ignore_index=self.ignore_index)
+            enter = partial(Predictions.from_binary_logits, logits=True) if self.binary else Predictions
+            p = enter(scores, labels, weights, ignore_index=self.ignore_index)
+            if self._scores is not None:
+                self._scores.add(p.logits[:, 1])
+            return p
         if self.binary:
             if scores.numel() != labels.numel():
                 raise InputError(f"need one probability per label, got {tuple(scores.shape)} and {tuple(labels.shape)}")
@@ -78,6 +86,8 @@ class Calibration(Metric):
 
     def compute(self) -> dict[str, Tensor]:
         """The named values, over all processes."""
+        if self._scores is not None:
+            self._scores.check("probs=True")
         summary = self.summary
         return {name: torch.tensor(summary[name], dtype=torch.float64, device=self.device) for name in self.names}
 

@@ -1,6 +1,7 @@
 """Transformers: any loss for the `Trainer`, calibration metrics of every evaluation, and losses with state."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,10 @@ class Calibration(TrainerCallback):
 
     `weight`, `binary`, `alpha` and `ignore_index` are those of `Criterion`. With `binary`, every logit is an event of
     its own, as with `num_labels=1`, or with several labels per text; what is judged is how probable the events were
-    said to be. Metrics are names as in a study file. A loss with state is advanced once an epoch by
-    the evaluation at its end (`eval_strategy="epoch"`, or the last one within it), and its state is kept in the
-    `trainer_state.json` of checkpoints, from where `train(resume_from_checkpoint=...)` takes it up.
+    said to be. Such scores that all lie in [0, 1] are refused as probabilities, unless `logits` is True. Metrics are
+    names as in a study file. A loss with state is advanced once an epoch by the evaluation at its end
+    (`eval_strategy="epoch"`, or the last one within it), and its state is kept in the `trainer_state.json` of
+    checkpoints, from where `train(resume_from_checkpoint=...)` takes it up.
     """
 
     def __init__(
@@ -45,9 +47,11 @@ class Calibration(TrainerCallback):
         weight: Tensor | None = None,
         binary: bool = False,
         alpha: float | None = None,
+        logits: bool = False,
         ignore_index: int = -100,
     ) -> None:
         self.criterion = Criterion(loss, weight=weight, binary=binary, alpha=alpha, ignore_index=ignore_index)
+        self.logits = logits
         self.metrics = {str(method): method for method in map(METRICS.method, metrics)}
         self._val: Predictions | None = None
         self._waiting = False  # for the evaluation at the end of an epoch
@@ -71,7 +75,8 @@ class Calibration(TrainerCallback):
         """Return the metrics by name, and keep the predictions for the loss."""
         logits: Any = evaluation.predictions
         logits, labels = torch.as_tensor(logits[0] if isinstance(logits, tuple) else logits), evaluation.label_ids
-        enter = Predictions.from_binary_logits if self.criterion.binary else Predictions
+        binary = self.criterion.binary
+        enter = partial(Predictions.from_binary_logits, logits=self.logits) if binary else Predictions
         left_out = self.criterion.ignore_index
         self._val = enter(self._by_class(logits, np.ndim(labels)), labels, ignore_index=left_out)
         return {name: float(metric(self._val)) for name, metric in self.metrics.items()}

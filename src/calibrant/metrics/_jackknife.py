@@ -6,7 +6,18 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from calibrant._bins import CELLS, Bins, Events, Judged, Moments, Ties, equal_width_edges, equal_width_index, odds_cell
+from calibrant._bins import (
+    CELLS,
+    Bins,
+    Events,
+    Judged,
+    Moments,
+    Ties,
+    distinct_values,
+    equal_width_edges,
+    equal_width_index,
+    odds_cell,
+)
 
 MOST = CELLS  # distinct confidences up to which each keeps its own place
 
@@ -40,7 +51,7 @@ class Jackknife:
     def cells(self) -> Tensor:
         """By place, in increasing order of confidence: mass, what happened, what was said."""
         c, a = self.events.confidence, self.events.happened
-        value, place = c.unique(return_inverse=True)
+        value, place = distinct_values(c)
         places = len(value)
         if places > MOST:
             place, places = CELLS - 1 - odds_cell(c), CELLS

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._bins import TIE, Judged, Ties
+from calibrant._bins import TIE, Judged, Ties, distinct_values
 from calibrant._fast import kernels
 from calibrant._softmax import Rows, Told
 from calibrant._threads import map_chunks
@@ -138,7 +138,7 @@ def placements(score: PerExample, positive: PerExample, weights: PerExample | No
     Each kind is scaled so that the mean over all examples is the AUROC, and its standard error DeLong's.
     """
     w = torch.ones_like(score) if weights is None else weights.to(score)
-    value, place = score.unique(return_inverse=True)
+    value, place = distinct_values(score)
     hits, misses = (torch.bincount(place, part, minlength=len(value)) for part in (w * positive, w * (1 - positive)))
     below = (misses.cumsum(0) - misses / 2) / misses.sum()
     above = 1 - (hits.cumsum(0) - hits / 2) / hits.sum()

@@ -1,0 +1,138 @@
+"""Single scores per label: logits and probabilities are told apart on every way in."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from calibrant import InputError, Predictions, collect, metrics
+
+G = torch.Generator().manual_seed(0)
+LOGITS = 2 * torch.randn(40, generator=G, dtype=torch.float64)
+PROBS = LOGITS.sigmoid()
+LABELS = torch.bernoulli(PROBS, generator=G).long()
+
+
+def refused(code, function, *args, **more):
+    with pytest.raises(InputError) as caught:
+        function(*args, **more)
+    assert caught.value.code == code
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [(40,), (40, 1), (5, 8), (2, 1, 4, 5)])
+@pytest.mark.parametrize("kind", [torch.tensor, np.array, list])
+def test_single_probabilities_are_refused_as_logits(shape, kind):
+    scores = PROBS.reshape(shape)
+    scores = scores.tolist() if kind is list else kind(scores.numpy())
+    labels = LABELS.reshape(shape)
+    refused("probs_as_logits", Predictions.from_binary_logits, scores, labels)
+    p = Predictions.from_binary_logits(scores, labels, logits=True)
+    assert p.logits[:, 1].tolist() == pytest.approx(PROBS.tolist())
+
+
+@pytest.mark.parametrize("scores", [[0.3], [0.3, 0.9], [0.0, 1.0, 1.0, 0.0], [0.0] * 9, [0.5, 0.5, 0.5, 1.1]])
+def test_few_scores_in_the_unit_interval_may_be_logits(scores):
+    assert len(Predictions.from_binary_logits(scores, [1] * len(scores))) == len(scores)
+
+
+def test_ignored_positions_are_no_evidence():
+    scores, labels = torch.cat([PROBS, torch.tensor([7.0])]), torch.cat([LABELS, torch.tensor([-100])])
+    refused("probs_as_logits", Predictions.from_binary_logits, scores, labels, ignore_index=-100)
+    scores = torch.cat([LOGITS, torch.full((40,), 0.5)])
+    assert len(Predictions.from_binary_logits(scores, torch.cat([LABELS, LABELS]))) == 80
+
+
+def test_multilabel_probabilities_are_refused_as_logits():
+    scores, targets = PROBS.view(10, 4), LABELS.view(10, 4)
+    refused("probs_as_logits", Predictions.multilabel, scores, targets)
+    refused("probs_and_logits", Predictions.multilabel, scores, targets, probs=True, logits=True)
+    assert Predictions.multilabel(scores, targets, logits=True).logits[:, 1].tolist() == PROBS.tolist()
+    assert metrics.nll(Predictions.multilabel(scores, targets, probs=True)) == pytest.approx(
+        float(metrics.nll(Predictions.multilabel(LOGITS.view(10, 4), targets)))
+    )
+
+
+def batches(scores):
+    return [(scores[i : i + 2, None], LABELS[i : i + 2]) for i in range(0, 40, 2)]
+
+
+@pytest.mark.parametrize("to", [None, "found.parquet"])
+def test_collect_decides_on_all_batches(to, tmp_path):
+    where = None if to is None else tmp_path / to
+    refused("probs_as_logits", collect, nn.Identity(), batches(PROBS), binary=True, to=where)
+    refused("logits", collect, nn.Identity(), batches(PROBS), logits=True, to=where)
+    assert list(tmp_path.iterdir()) == []
+    mixed = torch.cat([PROBS[:39], torch.tensor([3.0])])
+    for scores, more in ((PROBS, {"logits": True}), (mixed, {})):
+        found = collect(nn.Identity(), batches(scores), binary=True, to=where, **more)
+        p = found if isinstance(found, Predictions) else Predictions.load(found)
+        assert p.logits[:, 1].tolist() == pytest.approx(scores.tolist())
+
+
+@pytest.mark.parametrize("to", [None, "found.parquet"])
+def test_collect_refuses_probabilities_of_classes_in_batches_of_one(to, tmp_path):
+    rows = torch.randn(6, 3, generator=G).softmax(1)
+    refused(
+        "probs_as_logits",
+        collect,
+        nn.Identity(),
+        [(rows[i : i + 1], torch.tensor([1])) for i in range(6)],
+        to=None if to is None else tmp_path / to,
+    )
+
+
+def test_masks_of_probabilities_enter_as_images():
+    mask, truth = PROBS.view(2, 1, 4, 5), LABELS.view(2, 4, 5)
+    for labels in (truth, truth[:, None]):
+        p = Predictions.from_probs(mask, labels)
+        assert (p.of, p.clusters.tolist()) == (1, [0] * 20 + [1] * 20)
+        assert metrics.nll(p) == pytest.approx(float(metrics.nll(Predictions.from_probs(PROBS, LABELS))))
+    assert metrics.nll(Predictions.from_probs(PROBS[:, None], LABELS)) == pytest.approx(float(metrics.nll(p)))
+    refused("not_probabilities", Predictions.from_probs, LOGITS.view(2, 1, 4, 5), truth)
+
+
+def rows_of(k=4, n=60):
+    return torch.randn(n, k, generator=torch.Generator().manual_seed(k), dtype=torch.float64).softmax(1)
+
+
+@pytest.mark.parametrize(
+    ("made", "code"),
+    [
+        (lambda p: p, "probs_as_logits"),
+        (lambda p: p.half(), "probs_as_logits"),
+        (lambda p: 100 * p, "percentages_as_logits"),
+        (lambda p: (100 * p).round() / 100, "rounded_probs_as_logits"),
+    ],
+)
+def test_probabilities_of_classes_are_refused_as_logits_by_kind(made, code):
+    refused(code, Predictions, made(rows_of()), torch.zeros(60, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    ("made", "code"),
+    [
+        (lambda p: 100 * p, "percent"),
+        (lambda p: (10000 * p).round() / 100, "percent"),
+        (lambda p: (100 * p).round() / 100, "rounded_sums"),
+        (lambda p: p[:, :-1], "class_missing"),
+        (lambda p: 1 - p, "not_probabilities"),
+        (lambda p: p.log(), "not_probabilities"),
+    ],
+)
+def test_a_refusal_of_probabilities_names_the_likely_cause(made, code):
+    refused(code, Predictions.from_probs, made(rows_of()), torch.zeros(60, dtype=torch.int64))
+
+
+def test_rounded_rows_are_divided_by_their_sum_on_request():
+    p = (100 * rows_of()).round() / 100
+    labels = torch.zeros(60, dtype=torch.int64)
+    found = Predictions.from_probs(p, labels, normalize=True).logits.exp()
+    torch.testing.assert_close(found, p / p.sum(1, keepdim=True))
+    refused("class_missing", Predictions.from_probs, p[:, :-1], labels, normalize=True)
+    refused("percent", Predictions.from_probs, 100 * p, labels, normalize=True)
+
+
+@pytest.mark.parametrize(("scale", "code"), [(100, "percent"), (1000, "not_probabilities"), (-1, "not_probabilities")])
+def test_single_probabilities_outside_the_unit_interval(scale, code):
+    refused(code, Predictions.from_probs, scale * PROBS, LABELS)

@@ -190,9 +190,7 @@ CASES = (
     Case("unknown_word.csv", {"label": ["fox"] * N, **by_class("prob_", PROBS, NAMES)}, "labels 'fox' are no classes"),
     Case("no_label.csv", {**PROB}, "expected a column of true labels"),
     Case("typo.csv", {"label": Y, **PROB}, "no column 'labl' for label", {"label": "labl"}),
-    Case(
-        "unnormalized.csv", {"label": Y, **by_class("prob_", 2 * PROBS)}, "rows of probs must be non-negative and sum"
-    ),
+    Case("unnormalized.csv", {"label": Y, **by_class("prob_", 2 * PROBS)}, "rows of probs must be non-negative"),
 )
 
 

@@ -182,8 +182,10 @@ def distinct(names: Any, what: str) -> tuple[str, ...]:
 
     Raises `InputError` where two are alike, and for values that are no sequence of names.
     """
+    if isinstance(names, Tensor):
+        names = tensor(names, what)
     if isinstance(names, Tensor | np.ndarray):
-        names = names.tolist()
+        names = names.tolist() if names.ndim == 1 else None
     listed = isinstance(names, Iterable) and not isinstance(names, str | bytes | set | frozenset | Mapping)
     found: list[Any] = list(names) if listed else []  # pyright: ignore[reportUnknownArgumentType]
     if not listed or any(name is None or name != name or np.ndim(name) for name in found):
@@ -373,6 +375,8 @@ def as_texts(numbers: Tensor) -> np.ndarray:
 
 
 def _texts(labels: Any) -> bool:
+    if isinstance(labels, Tensor):
+        return False
     try:
         array = np.asarray(labels)
     except (TypeError, ValueError):
@@ -529,4 +533,4 @@ def is_single(scores: Tensor) -> bool:
 
 
 def _nan_rows(x: Tensor) -> int:
-    return int(x.isnan().flatten(1).any(1).sum())
+    return int(x.isnan().reshape(len(x), -1).any(1).sum())

@@ -455,6 +455,12 @@ class Predictions:
 
     def save(self, path: str | Path) -> None:
         """Write .npz, .safetensors, .csv, .tsv, .jsonl, .parquet or .arrow, readable by `Predictions.load`."""
+        if self.row_groups is not None:
+            raise InputError(
+                "expected predictions without groups of rows, which files cannot hold. Try saving the scores, targets "
+                "and groups as a table with one row per example.",
+                code="row_groups",
+            )
         arrays: dict[str, Tensor] = {"logits": self.logits.cpu().contiguous(), "labels": self.labels.cpu()}
         more = {name: getattr(self, name) for name in ("weights", "clusters", "groups")}
         arrays |= {name: part.cpu().contiguous() for name, part in more.items() if part is not None}

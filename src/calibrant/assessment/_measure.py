@@ -154,6 +154,7 @@ def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float,
         table=events.equal_width(bins),
         classes_=partial(_class_table, p, cells),  # partials, which are pickled
         groups_=partial(tables.groups, p, bins=bins, level=level),
+        row_groups_=partial(tables.groups, p, bins=bins, level=level, by="row_groups"),
         scaled_=partial(scaled, p, bins=bins, level=level),
         mistakes_=partial(mistakes_of, p),
         clusters="" if p.clusters is None else f"{units(p):,} {judged.cluster}{'s' * (units(p) != 1)}",
@@ -191,6 +192,7 @@ def _of_summary(
         table=summary.equal_width(bins),
         classes_=None if classes is None else partial(getattr, classes, "table"),
         groups_=partial(tables.groups, summary, bins=bins, level=level),
+        row_groups_=partial(tables.groups, summary, bins=bins, level=level, by="row_groups"),
         clusters=f"{judged.cluster}s" if summary.clustered else "",
     )
 

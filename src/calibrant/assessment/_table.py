@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -62,6 +62,7 @@ class Table:
     table: Bins  # the bins behind ECE
     classes_: Callable[[], Classes] | None = field(repr=False)
     groups_: Callable[[], Groups | None] | None = field(default=None, repr=False)
+    row_groups_: Callable[[], Groups | None] | None = field(default=None, repr=False)
     scaled_: Callable[[list[float]], tuple[Scaled, ...]] | None = field(default=None, repr=False)
     mistakes_: Callable[[list[int], int], dict[int, tuple[Mistake, ...]]] | None = field(default=None, repr=False)
     clusters: str = ""  # such as "50 clusters", where examples depend on each other
@@ -80,6 +81,18 @@ class Table:
     def groups(self) -> Groups | None:
         """What is known of every group; nothing without groups."""
         return None if self.groups_ is None else self.groups_()
+
+    @cached_property
+    def row_groups(self) -> Groups | None:
+        """Return the groups of rows that several labels share, beside the groups, which are the labels."""
+        return None if self.row_groups_ is None else self.row_groups_()
+
+    def by_row_group(self) -> "Table | None":
+        """Return the same table with the groups of rows as its groups; None where there are none."""
+        if self.row_groups is None:
+            return None
+        groups = self.row_groups
+        return replace(self, groups_=lambda: groups, row_groups_=None, event=replace(self.event, group="group"))
 
     def scaled(self, most: int) -> tuple[Scaled, ...]:
         """What temperatures make of the predictions, in passes over `most` logits together; nothing of a summary's."""
@@ -120,13 +133,20 @@ class Table:
     def records(self) -> list[dict[str, Any]]:
         """Return a row {"metric", "title", "value", "low", "high", "p_value", "note"} per number; nan where none is.
 
-        Where there are groups, each row has its "group", "" for all examples, and those of the groups follow.
+        Where there are groups, each row has its "group", "" for all examples, and those of the groups follow; groups of
+        rows, beside the labels, alike in "row_group".
         """
         keys = ("value", "low", "high", "p_value", "note")
         rows = [
             {"metric": row.name, "title": row.about.title} | {key: getattr(row, key) for key in keys} for row in self
         ]
-        return rows if self.groups is None else [row | {"group": ""} for row in rows] + self._by_group(self.groups)
+        if self.groups is None:
+            return rows
+        rows = [row | {"group": ""} for row in rows] + self._by_group(self.groups)
+        if self.row_groups is None:
+            return rows
+        more = [row | {"group": "", "row_group": row["group"]} for row in self._by_group(self.row_groups)]
+        return [row | {"row_group": ""} for row in rows] + more
 
     def _by_group(self, groups: Groups) -> list[dict[str, Any]]:
         """Return the rows of every group."""
@@ -156,7 +176,8 @@ class Table:
         content |= {"clusters": self.clusters} if self.clusters else {}
         content |= {} if self.names is None else {"classes": self.names}
         content |= {} if self.groups is None else {"groups": self.groups.records()}
-        results = [row for row in self.records() if not row.get("group")]
+        content |= {} if self.row_groups is None else {"row_groups": self.row_groups.records()}
+        results = [row for row in self.records() if not (row.get("group") or row.get("row_group"))]
         return json.dumps(strict(content | {"results": results}), indent=1, allow_nan=False) + "\n"
 
 
@@ -196,7 +217,7 @@ class Findings:
 
         Where there are groups, each row has its "group", "" for all examples, as those of `Table.records`.
         """
-        keys = ("metric", "value", "low", "high", "p_value", "group")
+        keys = ("metric", "value", "low", "high", "p_value", "group", "row_group")
         return [
             {"calibrator": name} | {key: row[key] for key in keys if key in row}
             for name, table in self.tables.items()
@@ -221,7 +242,7 @@ class Findings:
             "judged": self.before.event.judged,
             "how": self.how,
             "metrics": {name: asdict(row.about) for name, row in rows.items()},
-            "results": [row for row in self.records() if not row.get("group")],
+            "results": [row for row in self.records() if not (row.get("group") or row.get("row_group"))],
             "parameters": self.parameters(),
             "held_out_nll": self.held_out,
             "changes": [asdict(row) for row in self.changes or ()],
@@ -229,4 +250,6 @@ class Findings:
         }
         by_group = {name: table.groups.records() for name, table in self.tables.items() if table.groups is not None}
         content |= {"groups": by_group} if by_group else {}
+        by_row = {name: t.row_groups.records() for name, t in self.tables.items() if t.row_groups is not None}
+        content |= {"row_groups": by_row} if by_row else {}
         return json.dumps(strict(content), indent=1, allow_nan=False) + "\n"

@@ -75,8 +75,9 @@ def _numbers(tables: Mapping[str, Measured]) -> Table:
 def _groups(tables: Mapping[str, Measured]) -> list[Any]:
     """The groups, worst first, and what they are together."""
     shown: list[Any] = []
-    for name, table in tables.items():
-        if table.groups is None:
+    second = [(name, table.by_row_group()) for name, table in tables.items()]
+    for name, table in [*tables.items(), *second]:
+        if table is None or table.groups is None:
             continue
         rows = words.group_rows(table)
         if (more := len(rows) - 2 - SHOWN) > 0:

@@ -282,6 +282,12 @@ def _classes(tables: Tables) -> list[Section]:
 
 
 def _groups(tables: Tables) -> list[Section]:
+    """Return the tables of all groups, and of groups of rows beside those of labels, before and after."""
+    second = {name: each for name, table in tables.items() if (each := table.by_row_group()) is not None}
+    return _groups_of(tables) + _groups_of(second)
+
+
+def _groups_of(tables: Tables) -> list[Section]:
     """What is known of every group, before and after."""
     known = {name: each for name, each in tables.items() if each.groups is not None}
     if not known:

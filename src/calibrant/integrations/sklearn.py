@@ -141,7 +141,7 @@ class ReliabilityDisplay:
         kinds, labels = np.unique(np.asarray(y_true), return_inverse=True)
         names = [str(kind) for kind in kinds]
         columns = np.shape(y_prob)[1] if np.ndim(y_prob) > 1 else 2
-        more = {"class_names": names} if columns == len(names) else {}
+        more: dict[str, Any] = {"class_names": names} if columns == len(names) else {}
         values = torch.from_numpy(labels) if columns == len(names) else y_true
         return cls(Predictions.from_probs(y_prob, values, sample_weight, **more), name).plot(ax)
 

@@ -74,6 +74,7 @@ class Summary(Sums):
     groups: GroupSums | None = field(default=None, repr=False)
     classes: ClassSums | None = field(default=None, repr=False)
     by_class: bool = False  # whether the classes, at most 1000, are summed up too
+    row_groups: GroupSums | None = field(default=None, repr=False)  # the second grouping, of several labels
 
     @classmethod
     def empty(
@@ -133,10 +134,15 @@ class Summary(Sums):
             raise InputError(
                 f"weights are at most {HEAVIEST:,}, got {float(p.weights.max()):.4g}; divide them by their mean"
             )
-        for what, mine, theirs in (("clusters", self.slots, p.clusters), ("groups", self.groups, p.groups)):
+        for what, mine, theirs in (
+            ("clusters", self.slots, p.clusters),
+            ("groups", self.groups, p.groups),
+            ("groups of rows", self.row_groups, p.row_groups),
+        ):
             if len(self) and (mine is None) != (theirs is None):
                 raise InputError(f"some batches have {what} and some have none: give {what} with all of them, or none")
-        sums, cells, slots, groups = self.sums.clone(), self.cells.clone(), self.slots, self.groups
+        sums, cells, slots = self.sums.clone(), self.cells.clone(), self.slots
+        groups, row_groups = self.groups, self.row_groups
         slot, classes = None if p.clusters is None else slot_of(p), self.classes
         if self.by_class and k <= self.CLASSES:
             new = ClassSums.of(p, class_cells(p, self.bins)())
@@ -155,13 +161,17 @@ class Summary(Sums):
             if p.groups is not None:
                 mine = None if slot is None else slot[i : i + ROWS]
                 groups = (groups or GroupSums()).add(part, words, index, mine, self.bins)
+                if p.row_groups is not None:
+                    second = part._with(groups=part.row_groups, group_names=part.row_group_names)  # pyright: ignore[reportPrivateUsage]
+                    row_groups = (row_groups or GroupSums()).add(second, words, index, mine, self.bins)
             if slot is not None:
                 index = index + slot[i : i + ROWS] * self.bins
                 new = binned(words, index, self.SLOTS * self.bins).view(3, -1, self.SLOTS, self.bins).to(sums.device)
                 slots = merged(slots, carry(new, WORD))
             _count(cells, part)
         names = self.class_names or p.class_names
-        return Summary(k, self.bins, sums, _countable(cells), self.of, names, slots, groups, classes, self.by_class)
+        kept = (names, slots, groups, classes, self.by_class, row_groups)
+        return Summary(k, self.bins, sums, _countable(cells), self.of, *kept)
 
     def __add__(self, other: "Summary") -> "Summary":
         """Both together."""
@@ -170,7 +180,7 @@ class Summary(Sums):
                 f"cannot merge summaries of {self.k} classes in {self.bins} bins and {other.k} in {other.bins}, of "
                 f"{self.of!r} and {other.of!r}"
             )
-        called = {"slots": "clusters", "groups": "groups", "classes": "classes"}
+        called = {"slots": "clusters", "groups": "groups", "row_groups": "groups of rows", "classes": "classes"}
         for what in called if len(self) and len(other) else ():
             if (getattr(self, what) is None) != (getattr(other, what) is None):
                 raise InputError(
@@ -180,12 +190,13 @@ class Summary(Sums):
             raise InputError(f"cannot merge summaries of classes {self.class_names} and {other.class_names}")
         sums, slots = merged(self.sums, other.sums), merged(self.slots, other.slots)
         assert sums is not None
-        groups = self.groups + other.groups if self.groups and other.groups else self.groups or other.groups
+        groups, row_groups = _both(self.groups, other.groups), _both(self.row_groups, other.row_groups)
         classes = self.classes + other.classes if self.classes and other.classes else self.classes or other.classes
         by_class = self.by_class or other.by_class
         cells = _countable(self.cells + other.cells.to(self.sums.device))
         names = self.class_names or other.class_names
-        return Summary(max(self.k, other.k), self.bins, sums, cells, self.of, names, slots, groups, classes, by_class)
+        kept = (names, slots, groups, classes, by_class, row_groups)
+        return Summary(max(self.k, other.k), self.bins, sums, cells, self.of, *kept)
 
     def __radd__(self, other: int) -> "Summary":
         """Let `sum(summaries)` start from 0."""
@@ -217,6 +228,10 @@ class Summary(Sums):
         cells = low * 2.0**-UNIT + high * 2.0 ** (HALF - UNIT)
         mass, happened, confidence = cells[:, cells[0] > 0].flip(1)
         return Ties(confidence / mass, mass, happened, self._clusters)
+
+
+def _both(one: GroupSums | None, other: GroupSums | None) -> GroupSums | None:
+    return one + other if one and other else one or other
 
 
 def _compiled_add(fast: Any, p: Predictions, sums: Tensor, cells: Tensor) -> None:

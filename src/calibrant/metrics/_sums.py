@@ -173,7 +173,8 @@ class GroupSums:
         kinds, code = p.groups.unique(return_inverse=True)
         there = [p.group_names[i] for i in kinds.tolist()]
         names, m = tuple(sorted({*self.names, *there})), Sums.SLOTS
-        place = torch.tensor([names.index(name) for name in there], device=code.device)[code]
+        index_of = {name: i for i, name in enumerate(names)}
+        place = torch.tensor([index_of[name] for name in there], device=code.device)[code]
         mine = self.among(names)
         sums = _scattered(mine.sums, words, place * bins + index, (3, len(FEATURES), len(names), bins))
         if slot is None:
@@ -187,7 +188,8 @@ class GroupSums:
         """The same with room for more groups."""
         if names == self.names or self.sums is None:
             return GroupSums(names, self.sums, self.slots)
-        at = torch.tensor([names.index(name) for name in self.names], device=self.sums.device)
+        index_of = {name: i for i, name in enumerate(names)}
+        at = torch.tensor([index_of[name] for name in self.names], device=self.sums.device)
 
         def wide(part: Tensor | None) -> Tensor | None:
             if part is None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -68,11 +68,13 @@ class Groups:
         return float(getattr(self, name).mean())
 
 
-def groups(p: Predictions | Summary, *, bins: int = 15, level: float = 0.90) -> Groups | None:
-    """What is known of every group; nothing where there are none, and groups without examples are left out.
+def groups(
+    p: Predictions | Summary, *, bins: int = 15, level: float = 0.90, by: Literal["groups", "row_groups"] = "groups"
+) -> Groups | None:
+    """Return a row for every group; None where there are no groups, and groups without examples are left out.
 
     The intervals of the gaps hold all together with probability `level` (Bonferroni), cluster by cluster where there
-    are clusters.
+    are clusters. `by` "row_groups" takes the second grouping, that of the rows, of several labels per example.
 
     >>> p = Predictions([[0.0, 0.0]] * 8, [0, 0, 0, 1] * 2, of=1, groups=["a"] * 4 + ["b"] * 4)
     >>> table = groups(p)
@@ -80,15 +82,17 @@ def groups(p: Predictions | Summary, *, bins: int = 15, level: float = 0.90) -> 
     (tensor([0.2500, 0.2500], dtype=torch.float64), tensor([0.2500, 0.2500], dtype=torch.float64))
     """
     if isinstance(p, Summary):
-        there = [] if p.groups is None else [(name, group) for name, group in p.groups if group.mass > 0]
+        sums = p.groups if by == "groups" else p.row_groups
+        there = [] if sums is None else [(name, group) for name, group in sums if group.mass > 0]
         return _table([(name, partial(_group_of_sums, group)) for name, group in there], bins, level)
-    if p.groups is None or p.group_names is None:
+    group, names = (p.groups, p.group_names) if by == "groups" else (p.row_groups, p.row_group_names)
+    if group is None or names is None:
         return None
     with entering(p):
         events, loss = p.events, 0.0 - p.log_likelihood
-        order = p.groups.argsort(stable=True)
-        parts = order.split(torch.bincount(p.groups, minlength=len(p.group_names)).tolist())
-        there = [(name, rows) for name, rows in zip(p.group_names, parts, strict=True) if _mass(p, rows) > 0]
+        order = group.argsort(stable=True)
+        parts = order.split(torch.bincount(group, minlength=len(names)).tolist())
+        there = [(name, rows) for name, rows in zip(names, parts, strict=True) if _mass(p, rows) > 0]
         return _table([(name, partial(_group, events[rows], loss[rows])) for name, rows in there], bins, level)
 
 

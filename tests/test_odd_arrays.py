@@ -1,0 +1,177 @@
+"""Odd but possible arrays: read right, or refused in one line with a code."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant import InputError, Predictions
+from calibrant.metrics import tables
+
+Z = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+Y = torch.tensor([0, 1, 2, 0, 1, 2])
+
+
+def code_of(function, *args, **more):
+    with pytest.raises(InputError) as caught:
+        function(*args, **more)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+    return caught.value.code
+
+
+@pytest.mark.parametrize("name", ["class_names", "group_names"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        *("abc", b"abc", 3, 3.5, None, np.array("abc"), np.array(3), torch.tensor([[3]]), {"a", "b", "c"}),
+        *(dict.fromkeys("abc"), ["a", "b", None], ["a", "b", float("nan")], [["a"], ["b"]], [["a", "b"], "c", "d"]),
+    ],
+)
+def test_names_that_are_no_list_of_names_are_refused(name, names):
+    if name == "class_names":
+        if names is not None:
+            assert code_of(Predictions, Z, Y, class_names=names) == "names"
+    else:
+        arrays = {"logits": Z, "labels": Y, "groups": Y.numpy(), "group_names": names}
+        assert code_of(Predictions._enter, arrays, None) == "names"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        *(("a", "b", "c"), ["a", "b", "c"], np.array(["a", "b", "c"]), np.array([b"a", b"b", b"c"])),
+        *({0: "a", 1: "b", 2: "c"}.values(), np.array(["a", "b", "c"], dtype=object)),
+    ],
+)
+def test_lists_of_names_of_any_kind_are_read(names):
+    assert Predictions(Z, Y, class_names=names).class_names == ("a", "b", "c")
+
+
+def test_names_that_are_alike_are_refused():
+    assert code_of(Predictions, Z, Y, class_names=["a", "b", "a"]) == "names_differ"
+    assert code_of(Predictions, Z, Y, class_names=[1, "1", 2]) == "names_differ"
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        np.array([0, 1, -1, 0, 1, 0]),
+        np.array([0, 1, 2, 0, 1, 0]),
+        np.array([0, 1, 0, 1, 0, 1.0]),
+        np.array([True, False] * 3),
+        np.array(["a"] * 6),
+        torch.tensor([0.0, 1.0] * 3),
+        torch.tensor([True, False] * 3),
+        np.array(["a", 1] * 3, dtype=object),
+    ],
+)
+def test_groups_that_are_no_indices_of_their_names_are_refused(groups):
+    arrays = {"logits": Z, "labels": Y, "groups": groups, "group_names": np.array(["x", "y"])}
+    assert code_of(Predictions._enter, arrays, None) in ("group_index", "not_numbers")
+
+
+def test_indices_of_groups_take_their_names():
+    arrays = {"logits": Z, "labels": Y, "groups": np.array([1, 1, 0, 0, 1, 0], dtype=np.uint8)}
+    p = Predictions._enter(arrays | {"group_names": np.array(["x", "y"])}, None)
+    assert [p.group_names[i] for i in p.groups] == ["y", "y", "x", "x", "y", "x"]
+
+
+ODD = {
+    "nested": lambda: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.strided),
+    "sparse": lambda: torch.eye(6).to_sparse(),
+    "csr": lambda: torch.eye(6).to_sparse_csr(),
+    "quantized": lambda: torch.quantize_per_tensor(torch.zeros(6, 3), 0.1, 0, torch.qint8),
+    "complex": lambda: torch.zeros(6, 3, dtype=torch.complex64),
+    "complex array": lambda: np.zeros(6, dtype=complex),
+    "meta": lambda: torch.zeros(6, 3, device="meta"),
+    "meta vector": lambda: torch.zeros(6, device="meta"),
+    "scalar": lambda: torch.tensor(1.0),
+    "zero-dimensional": lambda: np.array(1),
+    "objects": lambda: np.array([object()] * 6),
+    "mixed": lambda: np.array([1, None, "a", 2, 3, 4], dtype=object),
+    "dates": lambda: np.arange("2024-01-01", "2024-01-07", dtype="datetime64[D]"),
+    "spans": lambda: np.arange(6).astype("timedelta64[D]"),
+    "ragged": lambda: [[1], [2, 3]],
+    "mapping": lambda: {"a": 1},
+    "none": lambda: [None] * 6,
+    "empty": lambda: np.zeros((0, 3)),
+    "nan": lambda: np.full(6, np.nan),
+    "records": lambda: np.zeros(6, dtype=[("a", int), ("b", float)]),
+    "bytes": lambda: b"abc",
+    "huge": lambda: [10**30] * 6,
+    "function": lambda: len,
+}
+PLACES = ("logits", "labels", "weights", "clusters", "groups", "class_names")
+WAYS = {
+    "logits": lambda parts: Predictions(**parts),
+    "probs": lambda parts: Predictions.from_probs(parts.pop("logits"), **parts),
+    "binary": lambda parts: Predictions.from_binary_logits(parts.pop("logits"), **parts),
+    "multilabel": lambda parts: Predictions.multilabel(
+        parts.pop("logits"), parts.pop("labels"), names=parts.pop("class_names", None), **parts
+    ),
+    "confidence": lambda parts: Predictions.from_confidence(parts.pop("logits"), parts.pop("labels"), **parts),
+}
+VALID = {
+    "logits": (Z, Y),
+    "probs": (Z.softmax(1), Y),
+    "binary": (Z[:, 0], Y % 2),
+    "multilabel": (Z, (Z > 0).long()),
+    "confidence": (Z[:, 0].sigmoid(), Y % 2),
+}
+
+
+READ = {"dates", "spans", "records", "objects", "huge"}  # as clusters, groups or names
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("way", sorted(WAYS))
+def test_odd_arrays_are_read_or_refused_in_one_line(way, place):
+    if way == "confidence" and place == "class_names":
+        return
+    for odd, make in ODD.items():
+        scores, labels = VALID[way]
+        message = ""
+        try:
+            WAYS[way]({"logits": scores, "labels": labels, place: make()})
+        except InputError as error:
+            message = str(error)
+        assert "\n" not in message, (odd, message)
+        read = place not in ("logits", "labels", "weights") and odd in READ
+        assert message or read or (way, place, odd) == ("multilabel", "labels", "nan"), odd
+
+
+def test_many_classes_take_linear_time():  # minutes where it is quadratic
+    k = 20_000
+    called = [f"class {i}" for i in range(k)]
+    logits = torch.eye(3, k)
+    p = Predictions(logits, [called[5], called[0], called[k - 1]], class_names=called)
+    assert p.labels.tolist() == [5, 0, k - 1]
+    back = p.in_order(tuple(reversed(called)))
+    assert back.labels.tolist() == [k - 6, k - 1, 0]
+    assert torch.equal(back.logits.flip(1), p.logits)
+    assert code_of(Predictions, logits, [0, 1, 2], class_names=[*called[:-1], called[0]]) == "names_differ"
+
+
+def test_many_groups_and_clusters_take_linear_time():
+    n = 60_000
+    names = [f"group {i % 16_000}" for i in range(n)]
+    p = Predictions(torch.zeros(n, 2), torch.arange(n) % 2, of=1, groups=names, clusters=names)
+    assert len(p.group_names) == 16_000
+    assert len(p.of_group("group 7")) == len(range(7, n, 16_000))
+
+
+@pytest.mark.parametrize("of", ["top", 1, "classes"])
+def test_predictions_are_pickled_and_copied_whole(of):
+    p = Predictions(Z, Y, [1.0] * 6, of=of, clusters=list("aabbcc"), groups=list("xyxyxy"), class_names=list("abc"))
+    if of != "classes":
+        p.events  # noqa: B018  what is cached goes along
+    for same in (pickle.loads(pickle.dumps(p)), copy.deepcopy(p), copy.copy(p)):
+        assert repr(same) == repr(p)
+        assert same.digest == p.digest
+        assert torch.equal(same.groups, p.groups)
+        assert tables.groups(same.judging("top")).names == ("x", "y")
+        assert same[:2].labels.tolist() == p[:2].labels.tolist()

@@ -1,16 +1,19 @@
 """Masks, outliers and scales: fits to them reach the optimum of their family, or their certificates say so."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
+import scipy
 import torch
 
 from calibrant import InputError, Predictions, calibrators, metrics
 from calibrant._folds import cross_fitted
 from calibrant._masks import mask_gap, without_masks
-from calibrant.calibrators import StructuredVector, Temperature, fitted_on
+from calibrant.calibrators import BiasCorrectedTemperature, StructuredVector, Temperature, Vector, fitted_on
 from calibrant.catalog import CALIBRATORS
 from calibrant.selection import refinement_brier, refinement_nll
 
@@ -206,3 +209,205 @@ def test_a_composed_calibrator_has_the_worst_status_of_its_parts():
     assert Temperature.fit(p).certificate.status == "at bound"
     for name in ("ScalingBinning", "PriorShift(calibrator='Temperature')", "Chain(first='Temperature')"):
         assert calibrators.fit(name, p).certificate.status in ("at bound", "not converged")
+
+
+# Extreme inputs against an independent solver
+
+
+def extreme(case: str, k: int, n: int = 600) -> Predictions:
+    """Draw predictions, then change the scale or place of some logits."""
+    z, y = draw(n, k, 12, scale=1.5)
+    kind, _, amount = case.partition(" ")
+    match kind:
+        case "scale":
+            z = float(amount) * z
+        case "column":
+            z[:, 1] *= float(amount)
+        case "offsets":
+            z = z + float(amount) * torch.arange(k)
+        case "outliers":  # that are right
+            z[:5], y[:5] = 0.0, 0
+            z[:5, 1] = float(amount)
+        case _:  # that are wrong
+            z[:5], y[:5] = 0.0, 1
+            z[:5, 1] = float(amount)
+    return Predictions(z, y)
+
+
+def optimum(features: np.ndarray, y: np.ndarray) -> float:
+    """Least mean NLL of softmax(features @ t), features (n k d), by Newton's method with least squares steps."""
+    n, k, d = features.shape
+    features = features - features.mean(1, keepdims=True)
+    spread = np.sqrt((features**2).mean((0, 1)))
+    features = features / np.where(spread > 0, spread, 1)
+    t, truth = np.zeros(d), np.eye(k)[y]
+
+    def f(t: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        u = features @ t
+        p = scipy.special.softmax(u, 1)
+        mean = np.einsum("nk,nkd->nd", p, features)
+        hessian = np.einsum("nkd,nk,nke->de", features, p, features) - mean.T @ mean
+        loss = scipy.special.logsumexp(u, 1) - (u * truth).sum(1)
+        return loss.mean(), np.einsum("nk,nkd->d", p - truth, features) / n, hessian / n
+
+    value, gradient, hessian = f(t)
+    for _ in range(300):
+        step = np.linalg.lstsq(hessian, -gradient, rcond=1e-14)[0]
+        slope, length = float(gradient @ step), 1.0
+        while length > 1e-12 and not f(t + length * step)[0] <= value + 1e-4 * length * slope:
+            length /= 2
+        if slope > -1e-15 or length <= 1e-12:
+            break
+        t = t + length * step
+        value, gradient, hessian = f(t)
+    return value
+
+
+EXTREMES = ("scale 1000", "scale 1e-4", "column 1000", "column 1e-4", "column 1e5", "offsets 30", "offsets 60")
+EXTREMES += ("offsets 90", "offsets 1000", "outliers -300", "errors -30", "errors -100")
+
+
+@pytest.mark.parametrize("case", EXTREMES)
+def test_vector_scaling_of_extreme_logits_is_optimal(case):
+    p = extreme(case, 4)
+    z, eye = p.logits.numpy(), np.eye(4)
+    features = np.concatenate([(z - z.mean(0))[:, :, None] * eye, np.broadcast_to(eye, (len(z), 4, 4))], 2)
+    certificate = Vector.fit(p).certificate
+    assert certificate is not None
+    assert certificate.clean
+    if not case.startswith("errors"):  # lower than 87 temperatures, which the family cuts off
+        assert certificate.after == pytest.approx(optimum(features, p.labels.numpy()), abs=1e-6)
+
+
+@pytest.mark.parametrize("case", EXTREMES)
+def test_bias_corrected_temperature_of_extreme_logits_is_optimal(case):
+    p = extreme(case, 4)
+    z, eye = p.logits.numpy(), np.eye(4)
+    features = np.concatenate([(z - z.mean(0))[:, :, None], np.broadcast_to(eye, (len(z), 4, 4))], 2)
+    certificate = BiasCorrectedTemperature.fit(p).certificate
+    assert certificate is not None
+    if certificate.clean:
+        assert certificate.after == pytest.approx(optimum(features, p.labels.numpy()), abs=1e-6)
+    else:
+        assert case.startswith("errors")
+
+
+@pytest.mark.parametrize("case", [*EXTREMES, "errors -1e4", "errors -65504"])
+def test_temperature_of_extreme_logits_is_optimal(case):
+    p = extreme(case, 4)
+    fitted = Temperature.fit(p)
+
+    def loss(u: float) -> float:
+        return float(metrics.nll(math.exp(-u) * p.logits, p.labels))
+
+    u = np.linspace(-18, 18, 145)
+    best = u[int(np.argmin([loss(x) for x in u]))]
+    least = scipy.optimize.minimize_scalar(loss, bounds=(best - 0.25, best + 0.25), method="bounded").fun
+    assert fitted.certificate is not None
+    if fitted.certificate.status == "converged":
+        assert fitted.certificate.after <= least + 1e-6
+
+
+def binary_features(name: str, fitted) -> Callable[[torch.Tensor], np.ndarray]:
+    """What the family of a fitted map is linear in, written down again."""
+    if name == "Platt":
+        return lambda s: s[:, None].numpy()
+    if name == "Beta":
+        logs = torch.nn.functional.logsigmoid
+        return lambda s: torch.stack([logs(s).clamp_min(-87), -logs(-s).clamp_min(-87)], 1).numpy()
+    low, high = fitted.ends.tolist()
+    twice = 2 * (high - low)
+    return lambda s: torch.stack([s - low - (s - low) ** 2 / twice, (s - low) ** 2 / twice], 1).numpy()
+
+
+def binary_optimum(features: np.ndarray, targets: np.ndarray) -> float:
+    """Least cross-entropy of a logistic regression with nonnegative weights, from several starts and scales."""
+    best = math.inf
+    for spread in (features.std(0), np.median(np.abs(features - np.median(features, 0)), 0)):
+        x = (features - np.median(features, 0)) / np.where(spread > 1e-12 * np.abs(features).max(0), spread, 1)
+        x = np.column_stack([x, np.ones(len(x))])
+        bounds = [(0, None)] * features.shape[1] + [(None, None)]
+
+        def f(w: np.ndarray, x: np.ndarray = x) -> tuple[float, np.ndarray]:
+            u = x @ w
+            return float((np.logaddexp(0, u) - targets * u).mean()), x.T @ (scipy.special.expit(u) - targets) / len(x)
+
+        for start in (0.1, 1.0):
+            options = {"maxiter": 10_000, "maxfun": 20_000, "ftol": 1e-16, "gtol": 1e-12}
+            begin = np.r_[np.full(features.shape[1], start), 0]
+            best = min(best, scipy.optimize.minimize(f, begin, jac=True, bounds=bounds, options=options).fun)
+    return best
+
+
+@pytest.mark.parametrize("case", [*EXTREMES, "outliers -1e4", "outliers -65504", "errors -1e4", "errors -65504"])
+@pytest.mark.parametrize("name", sorted(BINARY))
+def test_binary_families_of_extreme_scores_are_optimal(name, case):
+    p = extreme(case, 2)
+    fitted = CALIBRATORS[name].fit(p)
+    s = (p.logits[:, 1] - p.logits[:, 0]).clamp(-fitted.limit, fitted.limit)
+    y, ones = p.labels.double().numpy(), float(p.labels.sum())
+    if name == "Platt":
+        y = np.where(y == 1, (ones + 1) / (ones + 2), 1 / (len(p) - ones + 2))
+    u = (fitted(p.logits)[:, 1] - fitted(p.logits)[:, 0]).numpy()
+    value = float((np.logaddexp(0, u) - y * u).mean())
+    gap = value - binary_optimum(binary_features(name, fitted)(s), y)
+    assert gap <= 1e-6 or not fitted.certificate.clean
+
+
+@pytest.mark.parametrize("case", ["column 1000", "column 1e-4", "offsets 90", "errors -100"])
+@pytest.mark.parametrize("name", ["Matrix", "Dirichlet", "StructuredMatrix", "StructuredVector"])
+def test_penalized_maps_of_extreme_logits_are_optimal(name, case):
+    """No step of Newton's method, by derivatives of autograd, finds less than the fitted map."""
+    p = extreme(case, 4)
+    settings = {"penalty": 0.1} if name in ("Matrix", "Dirichlet") else {}
+    fitted, eye = CALIBRATORS[name].fit(p, **settings), torch.eye(4, dtype=torch.float64)
+    z, n, k = p.logits, len(p), 4
+    below = (z / fitted.temperature if name == "Matrix" else z).log_softmax(1)
+    if name == "Matrix":
+        x = z / fitted.temperature
+        x = x.maximum(x.amax(1, keepdim=True) - 87)
+        x = x - x.mean(1, keepdim=True)
+    elif name == "Dirichlet":
+        x = below.clamp_min(-87)
+    else:
+        x = (((z / fitted.temperature).softmax(1) * n + 1 / k) / (n + 1)).log()
+    matrix, diagonal = name != "StructuredVector", name.startswith("Structured")
+    change = fitted.scale if not matrix else fitted.weight if diagonal else fitted.weight - eye
+    penalty = eye * k / n + (1 - eye) * k * (k - 1) / n if diagonal else (1 - eye) * 0.1 / (k * (k - 1))
+
+    def objective(t: torch.Tensor) -> torch.Tensor:
+        w, c = t[:-4].view(change.shape), t[-4:]
+        loss = torch.nn.functional.cross_entropy(x @ (eye + (w if matrix else w.diag())).mT + c, p.labels)
+        ridge = (penalty * w.square()).sum() if matrix else k / n * w.square().sum()
+        return loss + ridge + (k / n if diagonal else 0.1 / k) * c.square().sum()
+
+    t = torch.cat([change.flatten(), fitted.bias])
+    value, least = float(objective(t)), math.inf
+    for _ in range(5):
+        gradient = torch.autograd.functional.jacobian(objective, t)
+        hessian = torch.autograd.functional.hessian(objective, t)
+        step = torch.linalg.lstsq(hessian, gradient[:, None], driver="gelsd").solution[:, 0]
+        t = min((t - length * step for length in (1.0, 0.1, 0.01)), key=lambda t: float(objective(t)))
+        least = min(least, float(objective(t)))
+    assert value <= least + 1e-6 or not fitted.certificate.clean
+
+
+def test_cost_of_the_ridge_is_in_the_certificate():
+    """Where a class never occurs, or all examples are right, the likelihood has no maximum and the ridge decides."""
+    z, y = draw(300, 4, 13)
+    for labels in (y % 3, z.argmax(1)):
+        certificate = Vector.fit(z, labels).certificate
+        assert certificate is not None
+        assert certificate.gap > 1e-6
+        assert not certificate.clean
+    certificate = Vector.fit(z, y).certificate
+    assert certificate is not None
+    assert certificate.gap < 1e-9
+    assert certificate.clean
+
+
+def test_gap_of_a_separable_fit_is_what_is_left_of_the_loss():
+    z, _ = draw(300, 4, 14)
+    for name in ("Vector", "BiasCorrectedTemperature"):
+        certificate = CALIBRATORS[name].fit(z, z.argmax(1)).certificate
+        assert certificate.gap == pytest.approx(certificate.after, rel=0.9)

@@ -25,7 +25,7 @@ from calibrant.calibrators import (
     Temperature,
     Vector,
 )
-from calibrant.calibrators._affine import _coordinates, _curved, fit_affine
+from calibrant.calibrators._affine import Affine, _coordinates, _curved, fit_affine
 from calibrant.calibrators._scaling import nll_temperature
 
 
@@ -582,13 +582,14 @@ def test_the_curvature_of_all_rows_is_the_sum_over_blocks_of_them(shape, weighte
     x = torch.randn(50, 3, generator=g, dtype=torch.float64)
     often = 1 + torch.rand(50, 1, generator=g, dtype=torch.float64) if weighted else None
     ridge = torch.full(shape, 0.1, dtype=torch.float64)
-    whole = _coordinates(x, ridge, 0.2, often)
+    at = Affine(torch.eye(3, dtype=torch.float64) if len(shape) == 2 else torch.ones(shape).double(), torch.zeros(3))
+    whole = _coordinates(x, at, ridge, 0.2, often)
     monkeypatch.setattr("calibrant.calibrators._affine.BLOCK", 30)
     monkeypatch.setattr(
         "calibrant.calibrators._affine._curved", lambda x, *rest: counted.append(len(x)) or _curved(x, *rest)
     )
     counted = []
-    torch.testing.assert_close(_coordinates(x, ridge, 0.2, often), whole)
+    torch.testing.assert_close(_coordinates(x, at, ridge, 0.2, often), whole)
     assert counted == [10] * 5
 
 

@@ -10,9 +10,19 @@ from torch import Tensor
 
 from calibrant._folds import split_folds, units
 from calibrant._softmax import LOG2_E
-from calibrant._solve import Certificate, Memory, Status, minimize, positive_root, summed
+from calibrant._solve import (
+    LARGEST_GAP,
+    Certificate,
+    Memory,
+    Status,
+    decrement,
+    minimize,
+    newton_step,
+    positive_root,
+    summed,
+)
 from calibrant.calibrators._apply import its_classes
-from calibrant.calibrators._fit import Solution, fits
+from calibrant.calibrators._fit import Solution, fits, mean_of
 from calibrant.calibrators._scaling import Found, nll_temperature, of_possible
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import BLOCK, Predictions
@@ -29,6 +39,8 @@ FLATTEST = 1e-3  # curvature below which a coordinate is stretched no further: t
 SMALL = 256  # numbers up to which their Hessian itself is worth having
 CONVERGED = 1e-5  # largest entry of the scaled gradient at an optimum: about 1e-10 nats are left to gain
 EXACT = 1e-6  # at which a search ends
+SETTLED = 1e-8  # nats left to gain at which a search ends, and one Newton step remains where the Hessian is known
+ROUND = 60  # steps of a search in one set of coordinates, where the Hessian can give new ones
 NEARLY = 1e-4  # at which one ends that is only compared: about 1e-6 nats are left; single precision is enough
 
 
@@ -42,11 +54,18 @@ class Affine:
     iterations: int = 0
     frame: "Frame | None" = None  # the coordinates of the search
     memory: Memory | None = None  # of the curvature, in these
+    left: float = 0.0  # estimate of what is left to the penalized optimum
+    ridge_cost: float = 0.0  # estimate of what `RIDGE` keeps it above the optimum without
 
     @property
     def status(self) -> Status:
         """Whether the search came to its end: separable data with many classes have an optimum too far away."""
-        return "converged" if self.gradient <= CONVERGED else "not converged"
+        return "converged" if self.gradient <= CONVERGED and self.left <= LARGEST_GAP else "not converged"
+
+    @property
+    def gap(self) -> float:
+        """Estimate of how far the fit lies above the optimum of its family."""
+        return self.left + self.ridge_cost
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return w x + c for rows x."""
@@ -66,60 +85,199 @@ def fit_affine(
     ridge_bias: float,
     start: Affine | None = None,
     tolerance: float = EXACT,
+    *,
+    slight: float = 0.0,
 ) -> Affine:
     r"""Minimize mean NLL of softmax(w x + c) $+ \sum r (w - w_0)^2 + r_c \lVert c \rVert^2$, with w_0 the identity.
 
     x are the logits of the predictions. L-BFGS in coordinates in which the Hessian at the start is the unit matrix, or
     nearly so: log-probabilities pull together, and a quarter of the steps and less are enough. A fit to begin from
-    lends its coordinates and what it knows of the curvature. float64, but for the rows of a large matrix that is needed
-    nearly only; at most 1000 steps, 300 where a pass is long. A pass is made where the logits are, the search on the
-    processor.
+    lends its coordinates and what it knows of the curvature. Where the Hessian at the end is another, the search goes
+    on in its coordinates. float64, but for the rows of a large matrix that is needed nearly only; at most 1000 steps,
+    300 where a pass is long. A pass is made where the logits are, the search on the processor.
+
+    `slight` is a ridge on the diagonal of w, relative to the variance of its column where that is below 1, that keeps
+    the optimum finite; `ridge_cost` says at what cost. Without a `ridge_bias` it is on c too, of centered columns.
     """
-    n, k = p.logits.shape
-    often = None if p.weights is None else p.weights[:, None] * (n / p.mass)  # how often a row counts, 1 on average
-    shape = identity.shape
-    ridge = torch.as_tensor(ridge, dtype=torch.float64).expand(shape)
-    frame, memory = _frame(p.logits, identity, ridge, ridge_bias, often, start)
-    single = tolerance >= NEARLY and identity.ndim == 2 and identity.numel() > SMALL
-    x, index = p.logits.to(torch.float32 if single else torch.float64), p.labels[:, None]
+    problem = _Problem.of(p, identity, ridge, ridge_bias, tolerance, slight)
+    at = problem.packed(torch.zeros_like(identity), torch.zeros_like(problem.center))
+    if start is not None:
+        at = problem.packed(start.weight - identity, start.bias + _at(start.weight - identity, problem.center))
+    if start is None or start.frame is None:
+        frame, memory = problem.frame(at), None
+    else:
+        frame, memory = start.frame, start.memory
+    left, passes = 1000 if p.logits.numel() < 1_000_000 else 300, 0
+    while True:
+        steps = min(left, ROUND) if problem.small and tolerance < NEARLY else left
+        found = minimize(problem.along(frame), frame.inside(at), steps=steps, tolerance=tolerance, memory=memory)
+        at, passes, left, memory = frame.outside(found.x), passes + found.evaluations, left - steps, found.memory
+        if tolerance >= NEARLY:
+            return problem.solution(at, found.gradient, passes, frame, memory)
+        end = problem.end(at)
+        if end.left <= SETTLED or left <= 0:
+            cost = problem.ridge_cost(end.at)
+            return problem.solution(end.at, found.gradient, passes + 1, frame, memory, end.left, cost)
+        frame, memory = problem.frame(at), None
 
-    def unpack(t: Tensor) -> tuple[Tensor, Tensor]:
-        by_class = frame.outside(t).view(k if identity.ndim else k + 1, -1)
-        change, c = (by_class[:, :-1], by_class[:, -1]) if identity.ndim else (by_class[0], by_class[1:, 0])
-        return change.reshape(shape), c
 
-    def packed(w: Tensor, c: Tensor) -> Tensor:
-        return torch.cat([w.view(k, -1), c[:, None]], 1) if identity.ndim else torch.cat([w.view(1), c])[:, None]
+@dataclass(frozen=True, eq=False)
+class _End:
+    """Where a search ended, and an estimate of what is left to gain from there."""
 
-    def total(rows: Tensor) -> Tensor:
-        return rows.sum(dtype=torch.float64) if often is None else (often * rows).sum()
+    at: Tensor
+    left: float
 
-    space = torch.empty_like(x)
 
-    def f(t: Tensor) -> tuple[float, Tensor]:
-        change, c = unpack(t)
-        w, b = (identity + change).to(x), c.to(x)
+@dataclass(frozen=True, eq=False)
+class _Problem:
+    """The penalized NLL of an affine map, as a function of the packed changes of its weights and of its intercepts."""
+
+    logits: Tensor  # (n k) less the center, float64
+    x: Tensor  # (n k) the same in the precision of the passes
+    index: Tensor  # (n 1) labels
+    often: Tensor | None  # (n 1) how often a row counts, 1 on average
+    identity: Tensor
+    ridge: Tensor  # of the shape of the identity, with the slight one
+    ridge_bias: float
+    center: Tensor  # (k) of the columns, or 0
+    slight: Tensor  # of the shape of the identity, the part of the ridge that only keeps the optimum finite
+    slight_bias: float
+
+    @classmethod
+    def of(
+        cls,
+        p: Predictions,
+        identity: Tensor,
+        ridge: Tensor | float,
+        ridge_bias: float,
+        tolerance: float,
+        slight: float,
+    ) -> "_Problem":
+        """Look at the columns, to which the slight ridge is relative."""
+        often = None if p.weights is None else p.weights[:, None] * (len(p) / p.mass)
+        single = tolerance >= NEARLY and identity.ndim == 2 and identity.numel() > SMALL
+        logits, center = p.logits.double(), torch.zeros(p.k, dtype=torch.float64)
+        small, slight_bias = torch.zeros_like(identity), 0.0
+        if slight:
+            mean = mean_of(logits, p)
+            variance = mean_of((logits - mean).square(), p).cpu()
+            size = torch.where(variance > 0, variance, 1.0).clamp_max(1.0)
+            small = slight * (size.diag() if identity.ndim == 2 else size if identity.ndim else size.mean())
+            if ridge_bias == 0:
+                logits, center, slight_bias = logits - mean, mean.cpu(), slight
+        x = logits.to(torch.float32 if single else torch.float64)
+        ridge = torch.as_tensor(ridge, dtype=torch.float64).expand(identity.shape) + small
+        bias = ridge_bias + slight_bias
+        return cls(logits, x, p.labels[:, None], often, identity, ridge, bias, center, small, slight_bias)
+
+    def unpacked(self, at: Tensor) -> tuple[Tensor, Tensor]:
+        """The change of w, and c, of packed numbers."""
+        k = len(self.center)
+        by_class = at.reshape(k if self.identity.ndim else k + 1, -1)
+        change, c = (by_class[:, :-1], by_class[:, -1]) if self.identity.ndim else (by_class[0], by_class[1:, 0])
+        return change.reshape(self.identity.shape), c
+
+    def packed(self, change: Tensor, c: Tensor) -> Tensor:
+        """A row for every class, of its weights and then its intercept; a number w has a row to itself."""
+        k = len(self.center)
+        if self.identity.ndim:
+            return torch.cat([change.reshape(k, -1), c[:, None]], 1)
+        return torch.cat([change.view(1), c])[:, None]
+
+    def total(self, rows: Tensor) -> Tensor:
+        """The sum over rows, each counted as often as its weight says."""
+        return rows.sum(dtype=torch.float64) if self.often is None else (self.often * rows).sum()
+
+    def along(self, frame: "Frame") -> Callable[[Tensor], tuple[float, Tensor]]:
+        """The value and the gradient in the coordinates of a frame."""
+        space = torch.empty_like(self.x)
+
+        def f(t: Tensor) -> tuple[float, Tensor]:
+            value, gradient = self.at(frame.outside(t), space)
+            return value, frame.slope(gradient)
+
+        return f
+
+    def at(self, packed: Tensor, space: Tensor | None = None) -> tuple[float, Tensor]:
+        """The value and the gradient at packed numbers."""
+        x, n = self.x, len(self.x)
+        change, c = self.unpacked(packed)
+        w, b = (self.identity + change).to(x), (c + _at(self.identity, self.center)).to(x)
         s = torch.addmm(b, x, w.mT, out=space) if w.ndim == 2 else torch.addcmul(b, x, w, out=space)
         top = s.amax(-1, keepdim=True)
-        s_y = total(s.gather(1, index))
+        s_y = self.total(s.gather(1, self.index))
         e = s.sub_(top).mul_(LOG2_E).exp2_()
         norm = e.sum(-1, keepdim=True)
-        mean = (total(norm.log()) + total(top) - s_y) / n
-        value = mean + (ridge * change.square()).sum() + ridge_bias * c.square().sum()
-        each = torch.full_like(norm, 1 / n) if often is None else (often / n).to(x.dtype)
-        r = e.div_(norm.mul_(n) if often is None else norm / each)
-        r.scatter_add_(1, index, -each)
-        by_c = r.sum(0)
-        by_w = r.mT @ x if w.ndim == 2 else r.mul_(x).sum(0) if w.ndim else r.mul_(x).sum()
-        return float(value), frame.slope(packed(by_w.cpu() + 2 * ridge * change, by_c.cpu() + 2 * ridge_bias * c))
+        mean = (self.total(norm.log()) + self.total(top) - s_y) / n
+        value = mean + (self.ridge * change.square()).sum() + self.ridge_bias * c.square().sum()
+        each = torch.full_like(norm, 1 / n) if self.often is None else (self.often / n).to(x.dtype)
+        r = e.div_(norm.mul_(n) if self.often is None else norm / each)
+        r.scatter_add_(1, self.index, -each)
+        by_c = r.sum(0).cpu()
+        by_w = (r.mT @ x if w.ndim == 2 else r.mul_(x).sum(0) if w.ndim else r.mul_(x).sum()).cpu()
+        return float(value), self.packed(by_w + 2 * self.ridge * change, by_c + 2 * self.ridge_bias * c)
 
-    at = torch.zeros(frame.scale.numel(), dtype=torch.float64)
-    if start is not None:
-        at = frame.inside(packed(start.weight - identity, start.bias))
-    steps = 1000 if n * k < 1_000_000 else 300
-    found = minimize(f, at, steps=steps, tolerance=tolerance, memory=memory)
-    change, c = unpack(found.x)
-    return Affine(identity + change, c.clone(), found.gradient, found.evaluations, frame, found.memory)
+    @property
+    def small(self) -> bool:
+        """Whether the Hessian itself is worth having."""
+        return self.identity.numel() + len(self.center) <= SMALL
+
+    def map(self, at: Tensor) -> Affine:
+        """The map of packed numbers, for centered columns."""
+        change, c = self.unpacked(at)
+        return Affine(self.identity + change, c + _at(self.identity, self.center))
+
+    def frame(self, at: Tensor) -> "Frame":
+        """Coordinates for a search from here: by the Hessian where it is small."""
+        coordinates = _exact_coordinates if self.small else _coordinates
+        scale, root = coordinates(self.logits, self.map(at), self.ridge, self.ridge_bias, self.often)
+        return Frame(scale, root, torch.linalg.inv(root))
+
+    def end(self, at: Tensor) -> _End:
+        """Take the last step by the Hessian where it is small, and estimate what is left."""
+        value, gradient = self.at(at)
+        if not self.small:
+            return _End(at, float(self.frame(at).slope(gradient).square().sum()) / 2)
+        hessian = _hessian(self.logits, self.map(at), self.ridge, self.ridge_bias, self.often)
+        step = newton_step(gradient.flatten(), hessian)
+        left = max(0.0, -float(gradient.flatten() @ step) / 2)
+        then = at + step.view(at.shape)
+        better = left <= SETTLED and self.at(then)[0] <= value + 1e-14 * (1 + abs(value))
+        return _End(then if better else at, left)
+
+    def ridge_cost(self, at: Tensor) -> float:
+        """Estimate how far the slight ridge keeps the criterion above its least value; at most the criterion itself."""
+        if not bool(self.slight.any()):
+            return 0.0
+        change, c = self.unpacked(at)
+        pull = self.packed(2 * self.slight * change, 2 * self.slight_bias * c)
+        if self.small:
+            without = self.ridge - self.slight, self.ridge_bias - self.slight_bias
+            cost = decrement(pull.flatten(), _hessian(self.logits, self.map(at), *without, self.often))
+        else:
+            cost = float(self.frame(at).slope(pull).square().sum()) / 2
+        return min(cost, self.at(at)[0])
+
+    def solution(
+        self,
+        at: Tensor,
+        gradient: float,
+        passes: int,
+        frame: "Frame",
+        memory: Memory | None,
+        left: float = 0.0,
+        ridge_cost: float = 0.0,
+    ) -> Affine:
+        """The map for columns as they came."""
+        change, c = self.unpacked(at)
+        weight = self.identity + change
+        return Affine(weight, c - _at(change, self.center), gradient, passes, frame, memory, left, ridge_cost)
+
+
+def _at(weight: Tensor, center: Tensor) -> Tensor:
+    """Return w times the center."""
+    return weight @ center if weight.ndim == 2 else weight * center
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,23 +301,6 @@ class Frame:
         return ((gradient.reshape(self.scale.shape) * self.scale).unsqueeze(1) @ self.inverse.mT).flatten()
 
 
-def _frame(
-    x: Tensor, identity: Tensor, ridge: Tensor, ridge_bias: float, often: Tensor | None, start: Affine | None
-) -> tuple[Frame, Memory | None]:
-    """Coordinates for a search, and what is known of the curvature in them.
-
-    Where it is small, the Hessian at the start is the best frame, and serves for all fits nearby.
-    """
-    if start is not None and start.frame is not None:
-        return start.frame, start.memory
-    if identity.ndim and identity.numel() + len(identity) <= SMALL:
-        at = Affine(identity, torch.zeros(len(identity), dtype=torch.float64)) if start is None else start
-        scale, root = _exact_coordinates(x, at, ridge, ridge_bias, often)
-    else:
-        scale, root = _coordinates(x, ridge, ridge_bias, often)
-    return Frame(scale, root, torch.linalg.inv(root)), None
-
-
 def _exact_coordinates(
     x: Tensor, at: Affine, ridge: Tensor, ridge_bias: float, often: Tensor | None
 ) -> tuple[Tensor, Tensor]:
@@ -167,10 +308,23 @@ def _exact_coordinates(
 
     Where it is all but flat, as where every probability is 0 or 1, they are stretched no further.
     """
+    hessian = _hessian(x, at, ridge, ridge_bias, often)
+    square = x.square().mean(0).cpu() if ridge.ndim else x.square().mean().cpu()[None]
+    square = (square.expand(len(ridge), -1) if ridge.ndim == 2 else square[:, None]).clamp_max(1.0)
+    one = torch.ones_like(square[:, :1]) if ridge.ndim else torch.ones(x.shape[1], 1, dtype=square.dtype)
+    natural = torch.cat([square, one], 1 if ridge.ndim else 0).flatten()
+    hessian.diagonal().copy_(hessian.diagonal().maximum(FLATTEST * natural + 1e-300))
+    return torch.ones(1, len(hessian), dtype=torch.float64), positive_root(hessian)
+
+
+def _hessian(x: Tensor, at: Affine, ridge: Tensor, ridge_bias: float, often: Tensor | None) -> Tensor:
+    """Return the penalized Hessian, in the weights and intercept of every class, or a number w and all intercepts."""
     n, k = x.shape
 
     def part(x: Tensor, *often: Tensor) -> Tensor:
         p, one = at(x).softmax(-1), torch.ones_like(x)
+        if not ridge.ndim:
+            return _hessian_of_number(x, p, p * often[0] if often else p)
         features = torch.cat([x, one[:, :1]], 1)[:, None] if ridge.ndim == 2 else torch.stack([x, one], 2)
         moment = p[:, :, None] * features  # (rows k m)
         counted = moment * often[0][:, :, None] if often else moment
@@ -181,14 +335,24 @@ def _exact_coordinates(
             own = (counted[:, :, :, None] * features[:, :, None]).sum(0)
         return torch.block_diag(*own) - flat @ moment.flatten(1)
 
-    penalty = torch.cat([ridge.reshape(k, -1), torch.full((k, 1), ridge_bias, dtype=torch.float64)], 1)
-    hessian = summed(part, x, *([] if often is None else [often])).cpu() / n + (2 * penalty.flatten()).diag()
-    hessian.diagonal().clamp_(min=FLATTEST)
-    return torch.ones(1, penalty.numel(), dtype=torch.float64), positive_root(hessian)
+    bias = torch.full((k, 1), ridge_bias, dtype=torch.float64)
+    penalty = torch.cat([ridge.reshape(k, -1), bias], 1) if ridge.ndim else torch.cat([ridge.view(1, 1), bias])
+    return summed(part, x, *([] if often is None else [often])).cpu() / n + (2 * penalty.flatten()).diag()
 
 
-def _coordinates(x: Tensor, ridge: Tensor, ridge_bias: float, often: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Coordinates t of the change of w and of c in which the penalized Hessian at the identity is nearly the unit.
+def _hessian_of_number(x: Tensor, p: Tensor, counted: Tensor) -> Tensor:
+    """Return the sum of the Hessians of rows in a number w and all intercepts."""
+    centered = x - (p * x).sum(-1, keepdim=True)
+    cross = (counted * centered).sum(0)
+    curve = (counted * centered.square()).sum().view(1)
+    intercepts = counted.sum(0).diag() - counted.mT @ p
+    return torch.cat([torch.cat([curve, cross])[None], torch.cat([cross[:, None], intercepts], 1)])
+
+
+def _coordinates(
+    x: Tensor, at: Affine, ridge: Tensor, ridge_bias: float, often: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Coordinates t of the change of w and of c in which the penalized Hessian at a fit is nearly the unit.
 
     Every class has a row, its weights and then its intercept: (t @ root^-1) * scale. The scale is exact for each of
     them. The root is a Cholesky factor of how they are correlated, the intercept belonging to a feature that is 1:
@@ -197,7 +361,7 @@ def _coordinates(x: Tensor, ridge: Tensor, ridge_bias: float, often: Tensor | No
     n, k = x.shape
     each = x.new_full((n, 1), 1 / n, dtype=torch.float64) if often is None else often / n
     size = max(1, BLOCK // k)
-    parts = [_curved(*rows, ridge.ndim) for rows in zip(x.split(size), each.split(size), strict=True)]
+    parts = [_curved(*rows, at, ridge.ndim) for rows in zip(x.split(size), each.split(size), strict=True)]
     hessian, curve = (torch.stack(part).sum(0).cpu() for part in zip(*parts, strict=True))
     if ridge.ndim == 0:
         scale = torch.cat([curve + 2 * ridge, hessian + 2 * ridge_bias])[:, None]
@@ -213,9 +377,9 @@ def _coordinates(x: Tensor, ridge: Tensor, ridge_bias: float, often: Tensor | No
     return scale, torch.linalg.cholesky(correlation)
 
 
-def _curved(x: Tensor, each: Tensor, kind: int) -> tuple[Tensor, Tensor]:
+def _curved(x: Tensor, each: Tensor, at: Affine, kind: int) -> tuple[Tensor, Tensor]:
     """What rows x, each of a weight, add to the Hessian of every class and to its diagonal."""
-    p = x.softmax(-1)
+    p = at(x).softmax(-1)
     if kind == 0:
         bend = (p * x.square()).sum(-1) - (p * x).sum(-1).square()
         return (p * (1 - p) * each).sum(0), each.mT @ bend
@@ -300,10 +464,10 @@ class BiasCorrectedTemperature:
         """Find T and c of least NLL."""
         unit = nll_temperature(p).unit
         one = torch.ones((), dtype=torch.float64)
-        found = fit_affine(of_possible(p).mapped(lambda z: _unit(z, unit)), one, RIDGE, RIDGE)
+        found = fit_affine(of_possible(p).mapped(lambda z: _unit(z, unit)), one, 0.0, 0.0, slight=RIDGE)
         status = found.status if found.weight > 0 else "at bound"
         fitted = cls(unit / found.weight.clamp_min(1e-6), found.bias)
-        return Solution(fitted, status, found.gradient, found.iterations).certified(p)
+        return Solution(fitted, status, found.gradient, found.iterations, gap=found.gap).certified(p)
 
     @its_classes(lambda self: len(self.bias))
     def __call__(self, logits: Logits) -> Logits:
@@ -319,7 +483,8 @@ class Vector:
     The logits are first brought to unit scale, x = z / T with the T of least NLL: the same family, fitted the same
     whatever the scale of z. x is no lower than 87 below the top of its row, and where there are probabilities of
     exactly 0, no lower than the lowest that are not, which is what they count as.
-    A ridge of 1e-6 on v - 1 and c makes the optimum unique and finite. With many classes it overfits: `ridge` adds
+    A ridge of 1e-6, on columns that are centered and have a variance of at most 1, makes the optimum unique and finite;
+    the certificate says how far it stays above the optimum without. With many classes it overfits: `ridge` adds
     $r \frac{k}{n} (\lVert v - 1 \rVert^2 + \lVert c \rVert^2)$, with r = 1 the penalty of `StructuredVector`.
 
     >>> one = torch.ones((), dtype=torch.float64)
@@ -438,9 +603,10 @@ def vector(
 ) -> Solution[Vector]:
     """Find a `Vector`, given the temperature of least NLL."""
     unit, floor = at.unit, _floor_under_top(p, at.unit)
-    strength = ridge * p.k / p.mass + RIDGE
+    strength = ridge * p.k / p.mass
     ones = torch.ones(p.k, dtype=torch.float64)
-    found = fit_affine(p.mapped(lambda z: _unit(z, unit, floor)), ones, strength, strength, start, tolerance)
+    x = p.mapped(lambda z: _unit(z, unit, floor))
+    found = fit_affine(x, ones, strength, strength, start, tolerance, slight=RIDGE)
     return _solution(Vector(unit, found.weight, found.bias, floor), found)
 
 
@@ -465,7 +631,7 @@ def matrix(
 
 
 def _solution(fitted: C, found: Affine) -> Solution[C]:
-    return Solution(fitted, found.status, found.gradient, found.iterations, clips=True, search=found)
+    return Solution(fitted, found.status, found.gradient, found.iterations, clips=True, search=found, gap=found.gap)
 
 
 def _odir(x: Predictions, penalty: float | None, start: Affine | None = None) -> tuple[Affine, float]:
@@ -474,8 +640,8 @@ def _odir(x: Predictions, penalty: float | None, start: Affine | None = None) ->
     eye = torch.eye(k, dtype=torch.float64)
 
     def fit(x: Predictions, strength: float, start: Affine | None, tolerance: float) -> Affine:
-        ridge = (strength / (k * (k - 1))) * (1 - eye) + RIDGE * 1e-3 * eye
-        return fit_affine(x, eye, ridge, strength / k, start, tolerance)
+        ridge = (strength / (k * (k - 1))) * (1 - eye)
+        return fit_affine(x, eye, ridge, strength / k, start, tolerance, slight=RIDGE * 1e-3)
 
     if penalty is None:
         penalty, known = _strength(x, fit)

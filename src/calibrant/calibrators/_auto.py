@@ -81,7 +81,7 @@ FAMILIES = (
     Family("SmoothedTemperature", lambda x, _: smoothed_temperature(x, robust=True), keeps_predictions=True),
     Family(
         "Monotone",
-        lambda x, start: monotone(x.p, x.plain, start, tolerance=0.01 * x.tolerance),
+        lambda x, start: monotone(x.p, x.plain, start, tolerance=0.01 * x.tolerance**2),
         keeps_predictions=True,
         classes="more",
     ),
@@ -408,7 +408,7 @@ def _odds_weighed(held: Tensor, p: Predictions, believed: Tensor) -> Minimum:
         slope = (wrong @ held).cpu()
         return value, 2 * penalty * away - slope, bend + 2 * penalty * torch.eye(len(w), dtype=torch.float64)
 
-    return newton(f, believed, lower=torch.zeros_like(believed), tolerance=1e-8)
+    return newton(f, believed, lower=torch.zeros_like(believed))
 
 
 def _gains(each: Tensor, p: Predictions) -> tuple[Tensor, Tensor]:

@@ -1,13 +1,12 @@
 """Two classes: logistic regressions on functions of the one score s = z_1 - z_0."""
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
-from calibrant._solve import Certificate, Minimum, newton
+from calibrant._solve import Certificate, Minimum, decrement, newton
 from calibrant.calibrators._affine import FLOOR, RIDGE
 from calibrant.calibrators._apply import its_classes
 from calibrant.calibrators._fit import Solution, fits, mean_of
@@ -128,16 +127,19 @@ def platt(p: Predictions, start: Tensor | None = None, *, monotone: bool = True)
     limit = _limit(_score(p.logits, "Platt"))
     s = _score(p.logits, "Platt", limit)
     unit = _unit(s, p)
-    found = _logistic((s / unit)[:, None], _platt_targets(p), p, monotone, start)
+    problem = _Logistic.of(s[:, None], _platt_targets(p), p, torch.stack([1 / unit, 0 * unit]))
+    found = problem.solve(monotone, start)
     a, b = found.x
-    return _solution(Platt(a / unit, b, limit), found, monotone, slack=2 / p.mass)
+    return _solution(Platt(a, b, limit), found, monotone, slack=2 / p.mass)
 
 
 def beta(p: Predictions, start: Tensor | None = None, *, monotone: bool = True) -> Solution[Beta]:
     """Find a, b and c of least NLL, from a solution to begin with."""
     limit = _limit(_score(p.logits, "Beta"))
-    features = _log_odds_parts(_score(p.logits, "Beta", limit))
-    found = _logistic(features, p.labels.double(), p, monotone, start)
+    s = _score(p.logits, "Beta", limit)
+    unit = _unit(s, p)
+    problem = _Logistic.of(_log_odds_parts(s), p.labels.double(), p, torch.stack([1 / unit, 1 / unit, 0 * unit]))
+    found = problem.solve(monotone, start)
     a, b, c = found.x
     return _solution(Beta(a, b, c, limit), found, monotone)
 
@@ -148,11 +150,9 @@ def quadratic(p: Predictions, start: Tensor | None = None, *, monotone: bool = T
     s = _score(p.logits, "Quadratic", limit)
     unit = _unit(s, p)
     ends = torch.stack([s.min(), s.max()])
-    features = _parabola(s, ends) / unit
-    center = mean_of(features, p)
-    found = _logistic(features - center, p.labels.double(), p, monotone, start)
-    slopes, c = found.x[:2], found.x[2]
-    return _solution(Quadratic(ends, slopes / unit.cpu(), c - slopes @ center.cpu(), limit), found, monotone)
+    reference = torch.stack([1 / unit, 1 / unit, ends[0] / unit])
+    found = _Logistic.of(_parabola(s, ends), p.labels.double(), p, reference).solve(monotone, start)
+    return _solution(Quadratic(ends, found.x[:2], found.x[2], limit), found, monotone)
 
 
 def _score(logits: Tensor, name: str, limit: Tensor = UNLIMITED) -> Tensor:
@@ -175,9 +175,14 @@ def _limit(s: Tensor) -> Tensor:
 
 
 def _unit(s: Tensor, p: Predictions) -> Tensor:
-    """Return the root mean square score, or 1."""
-    unit = mean_of(s.square(), p).sqrt()
-    return unit if 0 < float(unit) < math.inf else torch.ones_like(unit)
+    """Return the median of the positive absolute scores, or 1; a few outliers cannot own it."""
+    size = s.abs()
+    weights = torch.ones_like(s) if p.weights is None else p.weights
+    values, order = size[size > 0].sort()
+    if not len(values):
+        return torch.ones((), dtype=s.dtype, device=s.device)
+    total = weights[size > 0][order].cumsum(0)
+    return values[torch.searchsorted(total, total[-1] / 2)]
 
 
 def _pair(s: Tensor, like: Tensor) -> Tensor:
@@ -204,30 +209,68 @@ def _platt_targets(p: Predictions) -> Tensor:
     return torch.where(p.labels == 1, (ones + 1) / (ones + 2), 1 / (p.mass - ones + 2))
 
 
-def _logistic(
-    features: Tensor, targets: Tensor, p: Predictions, monotone: bool, start: Tensor | None = None
-) -> Minimum:
-    """Minimize the cross-entropy of sigmoid(features @ w + c); with `monotone` all of w is nonnegative."""
-    n, m = features.shape
-    x = torch.cat([features, features.new_ones(n, 1)], 1)
-    ridge = 2 * RIDGE * torch.eye(m + 1, dtype=torch.float64)
-    each = features.new_full((n,), 1 / p.mass) if p.weights is None else p.weights / p.mass
+@dataclass(frozen=True, eq=False)
+class _Logistic:
+    r"""The cross-entropy of sigmoid(features @ w + c), in coordinates that suit it, with a ridge.
 
-    def f(w: Tensor) -> tuple[float, Tensor, Tensor]:
-        s = x @ w.to(x.device)
-        loss = torch.nn.functional.softplus(s, threshold=40.0) - targets * s
+    The ridge is 1e-6 of the mean square log-odds where the reference is uncertain: it does not depend on coordinates,
+    and outliers, of which the reference is certain, have no part in it.
+    """
+
+    x: Tensor  # (n m+1) features less their center, over their scale, and 1
+    targets: Tensor
+    each: Tensor  # (n) weights that sum to 1
+    ridge: Tensor  # (m+1 m+1)
+    to_raw: Tensor  # (m+1 m+1), makes (w, c) of the coordinates
+    reference: Tensor  # (m+1) in the coordinates
+
+    @classmethod
+    def of(cls, features: Tensor, targets: Tensor, p: Predictions, reference: Tensor) -> "_Logistic":
+        """Center and scale the features by the curvature at a reference (w, c) that is not saturated."""
+        n, m = features.shape
+        each = features.new_full((n,), 1 / p.mass) if p.weights is None else p.weights / p.mass
+        q = (features @ reference[:m] + reference[m]).sigmoid()
+        curvature = each * 4 * q * (1 - q)
+        total = curvature.sum().clamp_min(1e-300)
+        center = (curvature @ features) / total
+        spread = ((curvature @ (features - center).square()) / total).sqrt()
+        varies = spread > 1e-12 * center.abs()
+        spread = spread.where(varies, 1.0)
+        x = torch.cat([((features - center) / spread).where(varies, 0.0), features.new_ones(n, 1)], 1)
+        to_raw = torch.eye(m + 1, dtype=torch.float64)
+        to_raw[:m, :m] = (1 / spread).diag().cpu()
+        to_raw[m, :m] = (-center / spread).cpu()
+        inside = torch.linalg.solve(to_raw, reference.cpu())
+        return cls(x, targets, each, (2 * RIDGE * (x.mT * curvature) @ x).cpu(), to_raw, inside)
+
+    def __call__(self, t: Tensor) -> tuple[float, Tensor, Tensor]:
+        """Return the penalized loss, its gradient and its Hessian."""
+        s = self.x @ t.to(self.x.device)
+        loss = torch.nn.functional.softplus(s, threshold=40.0) - self.targets * s
         q = s.sigmoid()
-        gradient, hessian = (each * (q - targets)) @ x, (x.mT * (each * q * (1 - q))) @ x
-        return float(each @ loss) + RIDGE * float(w @ w), gradient.cpu() + ridge @ w, hessian.cpu() + ridge
+        gradient, hessian = (self.each * (q - self.targets)) @ self.x, (self.x.mT * (self.each * q * (1 - q))) @ self.x
+        pull = self.ridge @ t
+        return float(self.each @ loss) + float(t @ pull) / 2, gradient.cpu() + pull, hessian.cpu() + self.ridge
 
-    if start is None:
-        start = torch.ones(m + 1, dtype=torch.float64)
-        start[m] = 0
-    lower = torch.full((m + 1,), 0.0 if monotone else -torch.inf, dtype=torch.float64)
-    lower[m] = -torch.inf
-    return newton(f, start, lower=lower, tolerance=1e-8)
+    def solve(self, monotone: bool, start: Tensor | None) -> Minimum:
+        """Find (w, c); with `monotone` all of w is nonnegative."""
+        m = len(self.ridge) - 1
+        begin = self.reference if start is None else torch.linalg.solve(self.to_raw, start)
+        lower = torch.full((m + 1,), 0.0 if monotone else -torch.inf, dtype=torch.float64)
+        lower[m] = -torch.inf
+        found = newton(self, begin, lower=lower)
+        return replace(found, x=self.to_raw @ found.x, gap=found.gap + self._ridge_cost(found.x, lower))
+
+    def _ridge_cost(self, t: Tensor, lower: Tensor) -> float:
+        """Estimate by how much the ridge keeps the loss above its least value; at most the loss itself."""
+        value, gradient, hessian = self(t)
+        pull = self.ridge @ t
+        free = (t > lower) | (gradient - pull < 0)
+        cost = decrement((gradient - pull)[free], (hessian - self.ridge)[free][:, free])
+        return max(0.0, min(cost, value))
 
 
 def _solution(fitted: C, found: Minimum, monotone: bool, slack: float = 0.0) -> Solution[C]:
     status = "at bound" if monotone and bool((found.x[:-1] <= 0).any()) else "converged"
-    return Solution(fitted, status, found.gradient, found.evaluations, slack=slack, clips=True, search=found.x)
+    facts = found.gradient, found.evaluations
+    return Solution(fitted, status, *facts, slack=slack, clips=True, search=found.x, gap=found.gap)

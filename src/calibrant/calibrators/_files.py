@@ -26,7 +26,7 @@ from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
 from calibrant.types import Calibrator, InputError, Range
 
-FORMAT, VERSION = "calibrant.calibrator", 4
+FORMAT, VERSION = "calibrant.calibrator", 5
 KEYS = {"format", "version", "calibrant", "fitted_on", "calibrator"}
 SINCE = {"rows": 3, "class_names": 4}  # keys that came later, and with which version
 ROWS = 1024  # hashes of the fitting data that a file holds at most: 11 kB

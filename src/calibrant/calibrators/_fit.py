@@ -35,6 +35,7 @@ class Solution(Generic[C]):
     clips: bool = False  # whether probabilities of 0 are taken for tiny ones, and counted
     search: Any = None  # what a search nearby may begin with
     criterion: str = "nll"  # what it made least
+    gap: float = 0.0  # estimate of what is left to the optimum
 
     def certified(self, p: Predictions) -> C:
         """The map with its certificate."""
@@ -48,6 +49,7 @@ class Solution(Generic[C]):
             standard_error=self.standard_error,
             slack=self.slack,
             clipped=impossible(p) if self.clips else 0,
+            gap=self.gap,
         )
 
 
@@ -133,6 +135,7 @@ def certify(
     standard_error: float = math.nan,
     clipped: int = 0,
     slack: float = 0.0,
+    gap: float = 0.0,
 ) -> C:
     """Return the fitted map with its certificate: what it changed, and the digest of the data.
 
@@ -161,6 +164,7 @@ def certify(
         data=p.digest,
         clipped=clipped,
         classes=p.logits.shape[1],
+        gap=gap,
     )
     return replace(apply, certificate=certificate)
 

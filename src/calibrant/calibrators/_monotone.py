@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from calibrant._softmax import LOG2_E
-from calibrant._solve import Certificate, Minimum, newton, summed
+from calibrant._solve import LARGEST_GAP, Certificate, Minimum, newton, summed
 from calibrant.calibrators._apply import certified, its_classes, keeping
 from calibrant.calibrators._fit import Solution, fits, mean_of
 from calibrant.calibrators._scaling import Found, nll_temperature, of_possible
@@ -76,7 +76,7 @@ def monotone(
     *,
     pieces: int = 8,
     smoothness: float = 1.0,
-    tolerance: float = 1e-8,
+    tolerance: float = 1e-14,
 ) -> Solution[Monotone]:
     """Find the map, given the temperature of least NLL and slopes to begin from."""
     unit = at.unit
@@ -84,7 +84,9 @@ def monotone(
     knots = _knots(v, pieces)
     found = _slopes(v, knots, smoothness, start, tolerance)
     status = "at bound" if bool((found.x <= STEEPEST).any()) else "converged"
-    return Solution(Monotone(unit, knots, found.x), status, found.gradient, found.evaluations, search=found.x)
+    status = "not converged" if found.gap > LARGEST_GAP else status
+    fitted = Monotone(unit, knots, found.x)
+    return Solution(fitted, status, found.gradient, found.evaluations, search=found.x, gap=found.gap)
 
 
 def _knots(v: Predictions, pieces: int) -> Tensor:

@@ -225,7 +225,7 @@ def _structured(
     found = fit_affine(x.p.mapped(lambda z: smoothed(z, *base)), identity, ridge, ridge_bias, start, x.tolerance)
     fitted = cls(*base, found.weight - identity, found.bias, _number(1.0))
     facts = found.status, found.gradient, found.iterations
-    return Solution(fitted, *facts, slack=least_cost(x.p), search=found)
+    return Solution(fitted, *facts, slack=least_cost(x.p), search=found, gap=found.gap)
 
 
 def _robust(p: Predictions, found: Found, near: Found) -> Found:

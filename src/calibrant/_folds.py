@@ -49,10 +49,11 @@ def _blocks(logits: Tensor) -> Iterator[Tensor]:
 def _class_ranks(p: Predictions) -> Tensor:
     """Rank the classes by their probabilities and labels, so that their order among the columns does not matter."""
     totals = torch.zeros(p.k, dtype=torch.float64, device=p.logits.device)
-    for z, y in zip(_blocks(p.logits), p.labels.split(max(1, BLOCK // p.k)), strict=True):
+    rows, weights = max(1, BLOCK // p.k), torch.ones_like(totals[:1]).expand(len(p)) if p.weights is None else p.weights
+    for z, y, w in zip(_blocks(p.logits), p.labels.split(rows), weights.split(rows), strict=True):
         share = z.softmax(1).pow_(1.5)  # a power that sums of rounded probabilities rarely tie in
-        totals += share.sum(0)
-        totals.index_add_(0, y, share.gather(1, y[:, None]).squeeze(1) + 1)
+        totals += w @ share
+        totals.index_add_(0, y, w * (share.gather(1, y[:, None]).squeeze(1) + 1))
     return totals.argsort(stable=True).argsort()
 
 

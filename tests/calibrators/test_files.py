@@ -213,8 +213,8 @@ def test_parts_that_do_not_go_together_are_refused(tmp_path, honest):
 
 
 def test_a_later_format_asks_for_an_upgrade(file):
-    resealed(file, version="5")
-    with pytest.raises(InputError, match=r"written in format 5 by calibrant .* upgrade"):
+    resealed(file, version="6")
+    with pytest.raises(InputError, match=r"written in format 6 by calibrant .* upgrade"):
         load(file)
 
 

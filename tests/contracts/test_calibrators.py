@@ -172,6 +172,26 @@ def log_p(fitted, logits):
     return fitted(logits).log_softmax(-1).clamp_min(-1e3)
 
 
+# Order
+
+
+@pytest.mark.parametrize("n_classes", [2, 5, 20])
+def test_order_of_classes_and_rows_does_not_matter(name, n_classes):
+    if name in BINARY and n_classes > 2:
+        return
+    data, g = draw(400, n_classes, 20, scale=1.7), torch.Generator().manual_seed(21)
+    columns = torch.arange(n_classes).roll(1) if n_classes == 2 else torch.randperm(n_classes, generator=g)
+    rows, place = torch.randperm(400, generator=g), columns.argsort()
+    groups = [("a", "b", "c")[i % 3] for i in range(400)] if name == "GroupCalibrated" else None
+    first = Predictions(data.logits, data.labels, groups=groups)
+    moved = Predictions(data.logits[:, columns], place[data.labels], groups=groups)
+    expected = first.mapped(fit(name, first)).logits.softmax(1)
+    permuted = moved.mapped(fit(name, moved)).logits.softmax(1)[:, place]
+    shuffled = first.mapped(fit(name, first[rows])).logits.softmax(1)
+    torch.testing.assert_close(permuted, expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(shuffled, expected, rtol=0, atol=1e-6)
+
+
 # Hard data
 
 

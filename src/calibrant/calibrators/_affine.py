@@ -40,6 +40,7 @@ SMALL = 256  # numbers up to which their Hessian itself is worth having
 CONVERGED = 1e-5  # largest entry of the scaled gradient at an optimum: about 1e-10 nats are left to gain
 EXACT = 1e-6  # at which a search ends
 SETTLED = 1e-8  # nats left to gain at which a search ends, and one Newton step remains where the Hessian is known
+POLISHED = 32  # numbers up to which the last step is taken by fits that are only compared, too
 ROUND = 60  # steps of a search in one set of coordinates, where the Hessian can give new ones
 NEARLY = 1e-4  # at which one ends that is only compared: about 1e-6 nats are left; single precision is enough
 
@@ -112,10 +113,10 @@ def fit_affine(
         steps = min(left, ROUND) if problem.small and tolerance < NEARLY else left
         found = minimize(problem.along(frame), frame.inside(at), steps=steps, tolerance=tolerance, memory=memory)
         at, passes, left, memory = frame.outside(found.x), passes + found.evaluations, left - steps, found.memory
-        if tolerance >= NEARLY:
+        if tolerance >= NEARLY and at.numel() > POLISHED:
             return problem.solution(at, found.gradient, passes, frame, memory)
         end = problem.end(at)
-        if end.left <= SETTLED or left <= 0:
+        if end.left <= SETTLED or left <= 0 or tolerance >= NEARLY:
             cost = problem.ridge_cost(end.at)
             return problem.solution(end.at, found.gradient, passes + 1, frame, memory, end.left, cost)
         frame, memory = problem.frame(at), None

@@ -1,5 +1,7 @@
 """Masks, outliers and scales: fits to them reach the optimum of their family, or their certificates say so."""
 
+import html
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,9 +12,10 @@ import pytest
 import scipy
 import torch
 
-from calibrant import InputError, Predictions, calibrators, metrics
+from calibrant import InputError, Predictions, assess, calibrators, metrics
 from calibrant._folds import cross_fitted
 from calibrant._masks import mask_gap, without_masks
+from calibrant.assessment import words
 from calibrant.calibrators import BiasCorrectedTemperature, StructuredVector, Temperature, Vector, fitted_on
 from calibrant.catalog import CALIBRATORS
 from calibrant.selection import refinement_brier, refinement_nll
@@ -411,3 +414,23 @@ def test_gap_of_a_separable_fit_is_what_is_left_of_the_loss():
     for name in ("Vector", "BiasCorrectedTemperature"):
         certificate = CALIBRATORS[name].fit(z, z.argmax(1)).certificate
         assert certificate.gap == pytest.approx(certificate.after, rel=0.9)
+
+
+# What assess says of certificates
+
+
+def test_assess_shows_certificates_that_are_not_clean(tmp_path):
+    z, y = draw(300, 4, 15)
+    test = Predictions(*draw(300, 4, 16))
+    clean = assess(Predictions(z, y), test, ["Vector", "Temperature"])
+    unclean = assess(Predictions(z, y % 3), test.having(-test.logits), ["Vector", "Temperature"])
+    for found, names in ((clean, set[str]()), (unclean, {"Vector"})):
+        fits = json.loads(found.json())["fits"]
+        assert {name for name, one in fits.items() if not one["clean"]} == names
+        cautions = words.fit_cautions(found)
+        assert len(cautions) == len(names)
+        path = tmp_path / "page.html"
+        found.save(path)
+        for line in cautions:
+            assert line in str(found)
+            assert html.escape(line) in path.read_text()

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from calibrant._bins import Bins, Ties
+from calibrant._solve import Certificate
 from calibrant.assessment._event import Event
 from calibrant.assessment._judge import Mistake
 from calibrant.assessment._plain import learned, strict
@@ -203,6 +204,12 @@ class Findings:
         return self.fitted[self.chosen]
 
     @property
+    def certificates(self) -> dict[str, Certificate]:
+        """Certificates of the fits by calibrator, where they have one."""
+        found = {name: getattr(fitted, "certificate", None) for name, fitted in self.fitted.items()}
+        return {name: one for name, one in found.items() if isinstance(one, Certificate)}
+
+    @property
     def after(self) -> Table:
         """The table of the chosen calibrator."""
         return self.tables[self.chosen]
@@ -244,6 +251,10 @@ class Findings:
             "metrics": {name: asdict(row.about) for name, row in rows.items()},
             "results": [row for row in self.records() if not (row.get("group") or row.get("row_group"))],
             "parameters": self.parameters(),
+            "fits": {
+                name: {"status": one.status, "gap": one.gap, "clean": one.clean}
+                for name, one in self.certificates.items()
+            },
             "held_out_nll": self.held_out,
             "changes": [asdict(row) for row in self.changes or ()],
             **({} if self.keeping is None else {"accuracy_preserving": self.keeping}),

@@ -38,6 +38,7 @@ def assessment_text(found: Findings) -> Group:
         _numbers(tables),
         Text(),
         *((_ranking(found), Text()) if len(found.tables) > 1 else ()),
+        *map(markup, words.fit_cautions(found)),
         *_groups(tables),
         f"[bold]{markup(words.headline(found.before))}[/bold]",
         *(_answer(*answer) for answer in words.answers(found)),

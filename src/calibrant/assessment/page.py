@@ -27,6 +27,7 @@ from calibrant.assessment.words import (
     cost,
     dependent,
     first_answers,
+    fit_cautions,
     group_head,
     group_rows,
     headings,
@@ -252,7 +253,8 @@ def _ranking(found: Findings) -> str:
     marked = [name == found.chosen for name in found.tables]
     body = table(head, rows, best=bold, marked=marked, caption="every calibrator")
     infinite = f" inf: {INFINITE}." if any(math.isinf(row.value) for each in tables for row in each) else ""
-    return f'{body}<p class="note">{why}. The best value of a column is bold.{infinite}</p>'
+    cautions = "".join(f'<p class="note">{escape(line)}</p>' for line in fit_cautions(found))
+    return f'{body}<p class="note">{why}. The best value of a column is bold.{infinite}</p>{cautions}'
 
 
 def _classes(tables: Tables) -> list[Section]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import starmap
 
+from calibrant._solve import Certificate
 from calibrant.assessment._event import Event
 from calibrant.assessment._table import Findings, Row, Table
 from calibrant.metrics import About, Difference
@@ -204,6 +205,24 @@ def remedy(found: Findings) -> str:
         return f"{found.chosen}{why}. It takes {moved}."
     same = "may change predictions" if accuracy is None else _accuracy(accuracy)
     return f"{found.chosen}{why}. It takes {moved}, and {same}.{_keeping(found)}"
+
+
+def fit_cautions(found: Findings) -> list[str]:
+    """Write a sentence for each fit whose certificate does not show that it is the optimum of its family."""
+    return [_caution(name, one) for name, one in found.certificates.items() if not one.clean]
+
+
+def _caution(name: str, certificate: Certificate) -> str:
+    match certificate.status:
+        case "at bound":
+            return f"The fit of {name} ended at a bound of its range."
+        case "separable":
+            return f"The fit of {name} has no finite optimum: every example it was fitted on is already right."
+        case "not converged":
+            return f"The fit of {name} did not converge."
+        case _:
+            unit = " nats" if certificate.criterion == "nll" else ""
+            return f"The fit of {name} is about {certificate.gap:.1g}{unit} above the optimum of its family."
 
 
 def _keeping(found: Findings) -> str:

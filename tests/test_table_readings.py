@@ -1,5 +1,7 @@
 """Columns whose names or values have more than one reading: read as a person would, or refused with a code."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
@@ -18,7 +20,7 @@ def by_class(prefix: str) -> dict[str, np.ndarray]:
     return {f"{prefix}{j}": P[:, j] for j in range(3)}
 
 
-def refusal(table: dict[str, object], **options: object) -> str:
+def refusal(table: Mapping[str, object], **options: object) -> str:
     with pytest.raises(InputError) as caught:
         Predictions.from_table(table, **options)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
@@ -86,3 +88,24 @@ def test_single_score_outside_the_unit_interval_is_refused_and_read_as_logit_whe
     assert refusal({"label": BINARY, "score": z}) == "probability_range"
     p = Predictions.from_table({"label": BINARY, "score": z}, logits="score")
     np.testing.assert_allclose(p.logits[:, 1].numpy(), z, rtol=1e-6)
+
+
+@pytest.mark.parametrize("names", [("min", "max", "gap"), ("pred", "margin", "value"), ("fever", "max", "rash")])
+def test_classes_may_be_called_like_statistics_where_values_show_it(names: tuple[str, ...]) -> None:
+    several = {f"prob_{name}": P[:, j] for j, name in enumerate(names)}
+    labels = {f"label_{name}": RNG.integers(0, 2, N) for name in names}
+    assert Predictions.from_table({**several, **labels}).group_names == names
+
+
+@pytest.mark.parametrize("last", ["max", "value", "gap"])
+def test_class_called_like_a_statistic_that_does_not_occur_is_kept(last: str) -> None:
+    names = ("fever", "rash", last)
+    table = {"label": [names[j] for j in BINARY], **{f"prob_{name}": P[:, j] for j, name in enumerate(names)}}
+    assert Predictions.from_table(table).class_names == names
+
+
+def test_statistics_beside_class_columns_are_no_classes() -> None:
+    p = Predictions.from_table({"label": Y, **by_class("prob_"), "prob_max": P.max(1), "prob_min": P.min(1)})
+    assert p.k == 3
+    table = {"label": BINARY, "prob": CONFIDENCE, "prob_max": CONFIDENCE, "prob_min": 1 - CONFIDENCE}
+    assert refusal(table) in ("ambiguous_reading", "ambiguous_columns")

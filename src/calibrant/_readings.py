@@ -10,6 +10,7 @@ import numpy as np
 from calibrant._arrays import is_list, keys_of, numbers_of, probabilities_of
 from calibrant._columns import (
     MAX_NAMED_COLUMNS,
+    NO_CLASSES,
     OF_LABEL,
     SINGLE,
     WHOLE,
@@ -244,7 +245,7 @@ class _Search:
         """Return the columns with a score of each class, or of a list per row, where there is one such group."""
         answers = {"confidence", "correct"} <= self.roles.keys() and not self._has_label()
         lists = [group for group in single_scores(self.free) if self._nested(group.columns[0])]
-        groups = [*class_columns(self.free, self._label_words()), *lists]
+        groups = [*self._by_class(), *lists]
         sure = [group for group in groups if not group.weak]
         if not sure and self.whole and "confidence" not in self.roles:
             sure = [group for group in groups if self._sums_to_one(group.columns)]
@@ -270,6 +271,22 @@ class _Search:
         p = np.stack([probabilities_of(self.frame[name], self.options) for name in probs.columns], 1)
         shifted = np.exp(z - z.max(1, keepdims=True))
         return bool((abs(shifted / shifted.sum(1, keepdims=True) - p) < 1e-2).all())
+
+    def _by_class(self) -> list[ScoreColumns]:
+        """Return groups of one column per class; prob_max and the like belong to them where the values show it."""
+        words, free = self._label_words(), self.free
+        groups = class_columns(free, words)
+        found = "confidence" in self.roles and "confidence" not in self.given
+        maximum = self.roles["confidence"] if found else None
+        called = [name for name in self.frame.columns if name in free or name == maximum]
+        for full in class_columns(called, [*words, *NO_CLASSES]) if self.whole else []:
+            parts = [group for group in groups if {*group.columns} < {*full.columns}]
+            new = full.columns not in [group.columns for group in groups]
+            if new and (_several(self.frame.columns, full) or (parts and self._sums_to_one(full.columns))):
+                groups = [group for group in groups if group not in parts] + [full]
+                if self.roles.get("confidence") in full.columns:
+                    del self.roles["confidence"]
+        return groups
 
     def _any_labels(self, groups: Sequence[ScoreColumns]) -> bool:
         return any(_several(self.frame.columns, group) for group in groups)

@@ -51,7 +51,7 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    found = sorted(path for path in folder.rglob("*") if path.is_file())
+    found = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from calibrant._columns import Columns, TableOptions
+from calibrant._delimited import UNGROUPED
 from calibrant._door import as_texts, binary_names, positive_word, same_name, some, tensor
 from calibrant._text import plain_number
 from calibrant.types import InputError
@@ -313,7 +314,8 @@ def numbers_of(column: Any, *, words: bool = False) -> Any:
     texts = column.cast(polars.String).str.strip_chars()
     plain = texts.str.to_lowercase()
     plain = plain.replace(TRUTH_WORDS) if words else plain.replace({"true": "1", "false": "0"})
-    if bool(texts.str.contains(",", literal=True).any()) and not bool(texts.str.contains(".", literal=True).any()):
+    commas = bool(texts.str.contains(UNGROUPED).any())  # which are no separators of thousands
+    if commas and not bool(texts.str.contains(".", literal=True).any()):
         plain = plain.str.replace(r"^(-?\d+),(\d+)(\s*%)?$", "$1.$2$3")
     found = _percentages(column.name, plain)
     odd = texts.filter(found.is_null() & texts.is_not_null())

@@ -338,7 +338,7 @@ def _class_names(columns: tuple[str, ...]) -> tuple[str, ...]:
 def ordered(group: ScoreColumns) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
     """Return class columns in the order of their numbers if they are numbered, and the names of the classes.
 
-    Classes numbered 0 .. k-1 need no names. Raises `InputError` where one is there twice.
+    Classes spelled 0 .. k-1 need no names. Raises `InputError` where one is there twice.
     """
     numbers = [plain_number(name) for name in group.names]
     if None in numbers or not numbers:
@@ -348,6 +348,5 @@ def ordered(group: ScoreColumns) -> tuple[tuple[str, ...], tuple[str, ...] | Non
     columns = tuple(group.columns[i] for i in order)
     if len(set(values)) < len(values):
         raise InputError(f"two columns are of one class: {some(columns)}", code="class_twice")
-    if values == list(range(len(values))):
-        return columns, None
-    return columns, tuple(f"{value:.15g}" for value in values)
+    names = tuple(group.names[i] for i in order)
+    return columns, None if names == tuple(map(str, range(len(names)))) else names

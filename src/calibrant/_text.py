@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Iterable
 
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -16,9 +17,11 @@ LATEX = {
 } | {mark: f"\\{mark}" for mark in "%_#&${}"}
 JOINED = re.compile(r"(?<=[-'`?!,])(?=[-'`,])")  # inside --, '' and what else LaTeX sets as one character
 MARKDOWN = re.compile(r"[\\`*\[\]<>&|~!$@]|(?<!\w)_|_(?!\w)|(?<=:)/(?=/)|(?<=www)\.")
-FORMULA = re.compile(r"\s*[=+\-@]")
+FORMULA = re.compile(r"'*\s*[=+\-@＝＋－＠]")
 PLAIN_NUMBER = re.compile(r"[+-]?[0-9]{1,15}(\.[0-9]{0,15})?([eE][+-]?[0-9]{1,2})?")  # longer ones are names
-NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?(inf|nan)\s*", re.IGNORECASE)
+NO_FORMULA = re.compile(  # numbers, also with a decimal comma or a percent sign, and dashes for a missing value
+    r"\s*[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?\s*%?\s*|\s*[+-]?(inf|nan)\s*|\s*--?\s*", re.IGNORECASE
+)
 
 
 def plain_integer(text: str) -> int | None:
@@ -99,8 +102,31 @@ def cell(text: str) -> str:
     >>> cell("=1+1"), cell("-0.5")
     ("'=1+1", '-0.5')
     """
-    text = visible(text)
-    return f"'{text}" if FORMULA.match(text) and not NUMBER.fullmatch(text) else text
+    return formula_safe(visible(text))
+
+
+def formula_safe(text: str) -> str:
+    """Return text with an apostrophe in front if a spreadsheet could take it for a formula; `unprotected` removes it.
+
+    >>> formula_safe("@a"), formula_safe("'=a"), formula_safe("a=1")
+    ("'@a", "''=a", 'a=1')
+    """
+    return f"'{text}" if FORMULA.match(text) and not NO_FORMULA.fullmatch(text) else text
+
+
+def unprotected(texts: Iterable[str]) -> list[str]:
+    """Return the texts of a column without the apostrophes of `formula_safe`.
+
+    Where any text that would need an apostrophe has none, the column was written by others and stays as it is.
+
+    >>> unprotected(["'=a", "b"]), unprotected(["'=a", "=a"])
+    (['=a', 'b'], ["'=a", '=a'])
+    """
+    texts = list(texts)
+    marked = [text.startswith("'") and formula_safe(text[1:]) == text for text in texts]
+    if any(not mark and formula_safe(text) != text for mark, text in zip(marked, texts, strict=True)):
+        return texts
+    return [text[1:] if mark else text for mark, text in zip(marked, texts, strict=True)]
 
 
 def markup(text: str) -> str:

@@ -1,15 +1,12 @@
 """Files: every reader, whole or in pieces, every writer, and writing so that a kill leaves the old file or the new."""
 
 import fnmatch
-import gzip
-import json
 import os
-import re
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,13 +14,35 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from calibrant._arrays import arrays_of, check_weights, with_options
 from calibrant._columns import Columns, TableOptions
+from calibrant._delimited import Dialect, with_missing
+from calibrant._formats import (
+    NAMED,
+    Table,
+    file_arrays,
+    labels_beside,
+    read_arrow,
+    read_jsonl,
+    read_npy,
+    read_npz,
+    read_parquet,
+    read_safetensors,
+    read_text,
+    read_torch,
+    read_workbook,
+    texts_of,
+    write_arrow,
+    write_jsonl,
+    write_npz,
+    write_parquet,
+    write_safetensors,
+    write_text,
+    write_workbook,
+)
 from calibrant._readings import columns_of, require_labels
-from calibrant._text import cell
+from calibrant._text import cell, unprotected
 from calibrant.types import InputError
 
 _BYTES = 64 << 20  # of numbers in float64 in one piece
@@ -119,7 +138,7 @@ def _read_with(source: Path) -> list[Path]:
         return [file for file in source.iterdir() if _suffix(file) in TABLES]
     if _is_pattern(source):
         return _matches(source)
-    return [source, *_labels_beside(source)]
+    return [source, *_labelslabels_beside(source)]
 
 
 def _would_be_read(path: Path, source: Path) -> bool:
@@ -151,9 +170,9 @@ def _ignores_case(folder: Path) -> bool:
         return False
 
 
-def _labels_beside(path: Path) -> list[Path]:
+def _labelslabels_beside(path: Path) -> list[Path]:
     """Return the files of labels that are read with a .npy file of logits or probs."""
-    return [_beside(path)[1]] if _suffix(path) == ".npy" and path.stem.endswith(("logits", "probs")) else []
+    return [labels_beside(path)[1]] if _suffix(path) == ".npy" and path.stem.endswith(("logits", "probs")) else []
 
 
 def readable_by_others(path: Path) -> None:
@@ -179,63 +198,80 @@ def csv_text(frame: Any) -> str:
     return frame.with_columns(safe(frame[name]) for name in texts).write_csv()
 
 
-def write(path: str | Path, arrays: Mapping[str, Tensor], names: Mapping[str, tuple[str, ...]] | None = None) -> None:
-    """Write logits, labels and what else there is as .npz, .safetensors or a table, as `read` finds them.
+def write(
+    path: str | Path,
+    arrays: Mapping[str, Any],
+    names: Mapping[str, Sequence[str]] | None = None,
+    check: Callable[[Path], None] | None = None,
+) -> None:
+    """Write logits, labels and other arrays as .npz, .safetensors or a table, as `read` finds them.
 
-    `names` are those of classes and groups.
+    `names` are those of classes and groups. `check` is called with the finished draft, before it replaces the file;
+    what it raises leaves the old one.
     """
-    suffix = _suffix(path)
-    if suffix not in WRITTEN:
-        raise InputError(f"{path}: can write {', '.join(WRITTEN)}, not {suffix or 'no suffix'!r}")
-    with atomic_write(path) as draft:
-        if suffix == ".npz":
-            texts = {key: np.array(each) for key, each in (names or {}).items()}
-            np.savez_compressed(draft, **{key: value.numpy() for key, value in arrays.items()}, **texts)  # pyright: ignore
-        elif suffix == ".safetensors":
-            from safetensors.torch import save_file
-
-            save_file(dict(arrays), draft, {key: json.dumps(each) for key, each in (names or {}).items()})
+    with _drafted(path) as (draft, writer):
+        format = FORMATS[_suffix(path)]
+        if format.table:
+            writer(_frame(arrays, names or {}, exact=format.text), draft, None)
         else:
-            write_table(draft, _frame(arrays, names or {}))
+            writer(arrays, names or {}, draft)
+        if check is not None:
+            check(draft)
 
 
-def write_table(path: Path, frame: Any) -> None:
-    """Write a polars frame in the format of the path's suffix."""
-    writer = WRITTEN[_suffix(path)]
-    assert writer is not None
-    writer(frame, path)
+def write_table(path: str | Path, frame: Any, dialect: Dialect | None = None) -> None:
+    """Write a polars frame in the format of the path's suffix; `dialect` says how text is spelled."""
+    with _drafted(path) as (draft, writer):
+        writer(frame, draft, dialect)
 
 
-def _frame(arrays: Mapping[str, Tensor], names: Mapping[str, tuple[str, ...]]) -> Any:
+@contextmanager
+def _drafted(path: str | Path) -> Generator[tuple[Path, Callable[..., None]], None, None]:
+    """Give a draft and the writer of its format; errors of libraries become `InputError`, and leave the old file."""
+    writer = writer_of(path)
+    try:
+        with atomic_write(path) as draft:
+            yield draft, writer
+    except (InputError, OSError):
+        raise
+    except Exception as error:  # of any library
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"cannot write {path} ({type(error).__name__}: {reason})", code="not_writable") from None
+
+
+def writer_of(path: str | Path) -> Callable[..., None]:
+    """Return the writer of a path's format; raises `InputError` where it cannot be written."""
+    writers = {suffix: format.write for suffix, format in FORMATS.items() if format.write is not None}
+    if (suffix := _suffix(path)) not in writers:
+        raise InputError(
+            f"cannot write {path}: expected one of {', '.join(writers)}, got {suffix or 'no suffix'!r}", code="suffix"
+        )
+    return writers[suffix]
+
+
+def _frame(arrays: Mapping[str, Any], names: Mapping[str, Sequence[str]], *, exact: bool) -> Any:
+    """Return arrays as columns; `exact` if text must hold the very numbers that float32 logits stand for."""
     import polars
 
     logits, classes = arrays["logits"].numpy(), names.get("class_names")
+    logits = logits.astype(np.float64) if exact else logits
     called = classes or tuple(map(str, range(logits.shape[1])))
     columns: dict[str, Any] = {f"logit_{name}": logits[:, i] for i, name in enumerate(called)}
     if "labels" in arrays:
         labels = arrays["labels"].numpy()
-        columns["label"] = labels if classes is None else np.array(classes)[labels]
+        columns["label"] = labels if classes is None else _named(labels, classes)
     columns |= {name: arrays[name].numpy() for name in ("weights", "clusters") if name in arrays}
     if "groups" in arrays:
-        columns["group"] = np.array(names["group_names"])[arrays["groups"].numpy()]
+        columns["group"] = _named(arrays["groups"].numpy(), names["group_names"])
+    if "ids" in arrays:
+        columns["id"] = arrays["ids"]
     return polars.DataFrame(columns)
 
 
-def _write_csv(frame: Any, path: Path) -> None:
-    text = csv_text(frame)
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+def _named(places: np.ndarray, names: Sequence[str]) -> Any:
+    import polars
 
-
-WRITTEN: dict[str, Callable[[Any, Path], None] | None] = {
-    ".npz": None,
-    ".safetensors": None,
-    ".csv": _write_csv,
-    ".csv.gz": _write_csv,
-    ".tsv": lambda frame, path: frame.write_csv(path, separator="\t"),
-    ".jsonl": lambda frame, path: frame.write_ndjson(path),
-    ".parquet": lambda frame, path: frame.write_parquet(path),
-    ".arrow": lambda frame, path: frame.write_ipc(path),
-}
+    return polars.Series(list(names), dtype=polars.String)[places]
 
 
 # Reading
@@ -248,19 +284,20 @@ def read(path: str | Path, options: TableOptions | None = None, *, labeled: bool
     is nothing to read.
     """
     options = options or TableOptions()
-    if (suffix := _suffix(path)) in ARRAYS:
+    if (suffix := _suffix(path)) in FORMATS and not FORMATS[suffix].table and not Path(path).is_dir():
         path = Path(path)
-        _there(path, ARRAYS)
+        _there(path, FORMATS)
         if options.columns:
             raise InputError(
                 f"a {suffix} file has arrays, no columns: leave out {', '.join(options.columns)}", code="no_columns"
             )
-        return with_options(_telling(path, lambda: ARRAYS[suffix](path)), options)
-    frame = table(path, options)
-    columns = columns_of(frame, options)
+        return with_options(_telling(path, lambda: FORMATS[suffix].read(path)), options)
+    found = table(path, options)
+    columns = columns_of(found.frame, options)
     if labeled:
-        require_labels(columns, frame)
-    return arrays_of(frame, columns, options)
+        require_labels(columns, found.frame)
+    arrays = arrays_of(with_exact_texts(found, columns), columns, options)
+    return arrays | {"notes": (*found.notes, *arrays.get("notes", ()))}
 
 
 def is_table(path: str | Path) -> bool:
@@ -268,12 +305,64 @@ def is_table(path: str | Path) -> bool:
     return _suffix(path) in TABLES or Path(path).is_dir()
 
 
-def table(path: str | Path, options: TableOptions | None = None) -> Any:
-    """Read a table as a polars frame: a file, or all files of a folder or of a pattern such as `part-*.parquet`."""
+def is_delimited(path: str | Path) -> bool:
+    """Whether a path is that of delimited text, such as .csv."""
+    return FORMATS.get(_suffix(path)) is _TEXT
+
+
+def table(path: str | Path, options: TableOptions | None = None) -> Table:
+    """Read a table: a file, or all files of a folder or of a pattern such as `part-*.parquet`."""
     import polars
 
-    frames = [_telling(file, lambda file=file: TABLES[_suffix(file)](file)) for file in files_of(path)]
-    return polars.concat(_alike(frames), how="vertical_relaxed") if len(frames) > 1 else frames[0]
+    options = options or TableOptions()
+    parts = [
+        _telling(file, lambda file=file: FORMATS[_suffix(file)].read(file, options), path) for file in files_of(path)
+    ]
+    frames = [part.frame for part in parts]
+    frame = polars.concat(_alike(frames), how="vertical_relaxed") if len(frames) > 1 else frames[0]
+    notes = dict.fromkeys(note for part in parts for note in part.notes)
+    return Table(with_missing(frame, options.na), tuple(notes), [text for part in parts for text in part.text])
+
+
+def with_exact_texts(found: Table, columns: Columns) -> Any:
+    """Return the frame of a table with labels and groups as they are spelled, where reading numbers would change them.
+
+    Labels that are the very names of classes stay texts, such as 1.0 beside a column prob_1.0, and so do groups such
+    as 007. Apostrophes that protect from formulas are removed.
+    """
+    changed: list[Any] = []
+    if columns.label is not None and columns.names is not None:
+        changed.append(_spelled(found, columns.label, columns.names))
+    changed += [_spelled(found, name, None) for name in (columns.group, columns.id) if name is not None]
+    return found.frame.with_columns(each for each in changed if each is not None)
+
+
+def _spelled(found: Table, name: str, wanted: Sequence[str] | None) -> Any:
+    """Return a column as it is spelled where that tells more, else None; `wanted` are the texts it may hold."""
+    import polars
+
+    column = found.frame[name]
+    spelled = found.texts([name])
+    if spelled is None or not (column.dtype.is_numeric() or column.dtype in (polars.String, polars.Boolean)):
+        return None
+    raw = spelled[name]
+    if wanted is None:  # words for missing values stay missing, unless they are names of classes
+        raw = polars.select(polars.when(column.is_not_null()).then(raw)).to_series()
+    kinds = raw.drop_nulls().unique(maintain_order=True).to_list()
+    plain = unprotected(kinds)
+    if wanted is None:
+        same = column.dtype == polars.String or bool((column.cast(polars.String) == raw).all())
+        chosen = None if same and plain == kinds else plain
+    else:
+        ways = [texts for texts in (plain, kinds, [text.strip() for text in kinds]) if set(texts) <= set(wanted)]
+        if plain != kinds and ways[:2] == [plain, kinds]:
+            raise InputError(
+                f"{name!r} may or may not be protected by apostrophes from being formulas: both {plain[0][:40]!r} and "
+                f"{kinds[0][:40]!r} are classes; use a format other than text",
+                code="ambiguous_apostrophe",
+            )
+        chosen = ways[0] if ways else None
+    return None if chosen is None else raw.replace_strict(kinds, chosen, return_dtype=polars.String).alias(name)
 
 
 def _alike(frames: list[Any]) -> list[Any]:
@@ -305,7 +394,7 @@ def files_of(path: str | Path) -> list[Path]:
     else:
         found = [path]
     for file in found:
-        _there(file, ARRAYS | TABLES)
+        _there(file, FORMATS)
     return found
 
 
@@ -359,25 +448,20 @@ class Pieces:
 def in_pieces(path: str | Path) -> bool:
     """Whether a file, or the files of a folder or pattern, can be read some rows at a time."""
     try:
-        return _suffix(path) in PIECES or _suffix(files_of(path)[0]) in _TABLE_PIECES
+        return _suffix(path) in PIECES or _suffix(files_of(path)[0]) in PIECES
     except InputError:
         return False
 
 
 def pieces_of(path: str | Path, options: TableOptions | None = None) -> Pieces:
     """Open a .parquet, .arrow, .safetensors or .npy file, or tables of a folder, to read some rows at a time."""
-    options = options or TableOptions()
-    if (suffix := _suffix(path)) in ARRAYS:
-        path = Path(path)
-        _there(path, PIECES)
-        whole = _telling(path, lambda: PIECES[suffix](path))
-        return replace(whole, read=lambda rows: with_options(whole.read(rows), options))
-    if suffix in ARRAYS:
-        _there(Path(path), PIECES | _TABLE_PIECES)
-    files = files_of(path)
-    if (suffix := _suffix(files[0])) not in _TABLE_PIECES:
-        _there(files[0], PIECES | _TABLE_PIECES)
-    return _telling(Path(path), lambda: _table_pieces(files, options))
+    path, options = Path(path), options or TableOptions()
+    files = [path] if _suffix(path) in FORMATS and not FORMATS[_suffix(path)].table else files_of(path)
+    _there(files[0], PIECES)
+    if FORMATS[_suffix(files[0])].table:
+        return _telling(path, lambda: _table_pieces(files, options))
+    whole = _telling(path, lambda: PIECES[_suffix(path)](path))
+    return replace(whole, read=lambda rows: with_options(whole.read(rows), options))
 
 
 def read_pieces(path: str | Path, rows: int | None = None, options: TableOptions | None = None) -> Iterator[Arrays]:
@@ -420,110 +504,40 @@ def _suffix(path: str | Path) -> str:
 def _there(path: Path, readers: Mapping[str, Any]) -> None:
     suffix = _suffix(path)
     if suffix not in readers:
-        whole = suffix in ARRAYS or suffix in TABLES
+        whole = suffix in FORMATS
         raise InputError(
             f"cannot be read in pieces; expected one of {', '.join(readers)} (Predictions.load reads it whole)"
             if whole
-            else f"cannot tell the format from {suffix or 'no suffix'!r}; expected one of {', '.join(readers)}"
+            else f"cannot tell the format from {suffix or 'no suffix'!r}; expected one of {', '.join(readers)}",
+            code="pieces" if whole else "suffix",
         )
     if not path.is_file():
-        raise InputError("no such file")
+        raise InputError("no such file", code="no_file")
     if path.stat().st_size == 0:
-        raise InputError("the file is empty (0 bytes)")
+        raise InputError("the file is empty (0 bytes)", code="empty_file")
 
 
-def _telling(path: Path, reader: Callable[[], Any]) -> Any:
+def _telling(path: Path, reader: Callable[[], Any], source: str | Path | None = None) -> Any:
+    """Call a reader, and raise `InputError` for whatever goes wrong; names the file if it is one of a `source`."""
     try:
         return reader()
-    except InputError:
-        raise
+    except InputError as error:
+        if source is None or Path(source) == path:
+            raise
+        raise InputError(f"{path.name}: {error}", code=error.code) from None
     except BaseException as error:  # third-party readers raise anything; the reason matters, their type does not
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of polars, no Exception
             raise
         reason = " ".join(str(error).split())[:200]
         kind = f"{_suffix(path)} file".strip() if path.is_file() else "table"
-        raise InputError(f"not a readable {kind} ({type(error).__name__}: {reason})") from None
-
-
-def _npz(path: Path) -> Arrays:
-    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-        return {key: file[key] for key in file.files}
-
-
-def _npy(path: Path) -> Arrays:
-    kind, beside = _beside(path)
-    labels = {"labels": np.load(beside, allow_pickle=False)} if beside.is_file() else {}
-    return {kind: np.load(path, allow_pickle=False)} | labels
-
-
-def _beside(path: Path) -> tuple[str, Path]:
-    """Return what NAME_logits.npy or NAME_probs.npy holds, and where its labels are."""
-    for kind in "logits", "probs":
-        if path.stem.endswith(kind):
-            return kind, path.with_name(path.stem.removesuffix(kind) + "labels.npy")
-    raise InputError("expected a name that ends in logits.npy or probs.npy, with its labels.npy beside it")
-
-
-def _safetensors(path: Path) -> Arrays:
-    from safetensors import safe_open
-
-    file: Any = safe_open(path, framework="pt")
-    names = {key: tuple(json.loads(text)) for key, text in (file.metadata() or {}).items() if key in NAMED}
-    return {key: file.get_tensor(key) for key in file.keys()} | names  # noqa: SIM118  no mapping
-
-
-def _torch(path: Path) -> Arrays:
-    value = torch.load(path, map_location="cpu", weights_only=True)
-    if not isinstance(value, Mapping):
-        raise InputError(f"expected a dict with 'logits' and 'labels', got {type(value).__name__}")
-    return value  # pyright: ignore[reportUnknownVariableType]
-
-
-# Tables
-
-
-def _csv(path: Path) -> Any:
-    """Text with any separator: the one of , ; tab | that the first line has most often."""
-    import polars
-
-    whole_lines: dict[str, Any] = {"separator": "\x01", "quote_char": None, "has_header": False, "n_rows": 1}
-    first = str(polars.read_csv(path, glob=False, **whole_lines).item())
-    separator = max(",;\t|", key=re.sub('"[^"]*"', "", first).count)
-    more: dict[str, Any] = {"separator": separator, "infer_schema_length": None, "glob": False}  # numbers may end late
-    frame = polars.read_csv(path, **more)
-    commas = separator == ";" and any(
-        kind == polars.String and frame[name].str.contains(r"^-?\d+,\d+$").any() for name, kind in frame.schema.items()
-    )
-    frame = polars.read_csv(path, decimal_comma=True, **more) if commas else frame
-    return frame.rename(str.strip) if len({*map(str.strip, frame.columns)}) == frame.width else frame
-
-
-def _jsonl(path: Path) -> Any:
-    import polars
-
-    return polars.read_ndjson(path, infer_schema_length=None)
-
-
-def _parquet(path: Path) -> Any:
-    import polars
-
-    return polars.read_parquet(path, glob=False)
-
-
-def _arrow(path: Path) -> Any:
-    import polars
-
-    with path.open("rb", buffering=0) as file:  # polars reads from where the system is, not Python's buffer
-        starts = file.read(6)
-        file.seek(0)
-        return polars.read_ipc(file) if starts == b"ARROW1" else polars.read_ipc_stream(file)
+        raise InputError(f"not a readable {kind} ({type(error).__name__}: {reason})", code="unreadable") from None
 
 
 # Pieces
 
 
 def _npy_pieces(path: Path) -> Pieces:
-    kind, beside = _beside(path)
+    kind, beside = labels_beside(path)
     if not beside.is_file():
         raise InputError(f"expected its labels beside it in {beside.name}")
     values, labels = (np.load(file, mmap_mode="r", allow_pickle=False) for file in (path, beside))
@@ -539,17 +553,22 @@ def _safetensors_pieces(path: Path) -> Pieces:
     file: Any = safe_open(path, framework="pt")
     names = set(file.keys())
     kind, of = kind_of(names)
+    texts = {name: texts_of(file)[name] for name in NAMED if name in texts_of(file)}
     views = {name: file.get_slice(name) for name in (kind, of, "weights", "clusters", "groups") if name in names}
     shape = views[kind].get_shape()
     _same_length(shape[0], views[of].get_shape()[0])
     width = int(np.prod(shape[1:]))
-    return Pieces(shape[0], width, lambda rows: {name: view[rows.start : rows.stop] for name, view in views.items()})
+
+    def piece(rows: slice) -> Arrays:
+        return file_arrays({name: view[rows.start : rows.stop] for name, view in views.items()} | texts)
+
+    return Pieces(shape[0], width, piece)
 
 
 def _table_pieces(files: list[Path], options: TableOptions) -> Pieces:
     import polars
 
-    scans = [_TABLE_PIECES[_suffix(file)](file) for file in files]
+    scans = [PIECES[_suffix(file)](file) for file in files]
     if len(scans) > 1:
         scans = _alike(scans)
         kinds = polars.concat(scans, how="vertical_relaxed").collect_schema()
@@ -568,7 +587,7 @@ def _table_pieces(files: list[Path], options: TableOptions) -> Pieces:
         first, last = np.searchsorted(ends, [rows.start, rows.stop - 1], side="right")  # only files with these rows
         before = int(ends[first - 1]) if first else 0
         some = polars.concat(scans[first : last + 1]).slice(rows.start - before, rows.stop - rows.start)
-        return arrays_of(some.collect(), columns, options, whole=False)
+        return arrays_of(with_missing(some.collect(), options.na), columns, options, whole=False)
 
     lists = [head[name].to_list()[0] for name in columns.scores if n and head[name].dtype.is_nested()]
     return Pieces(n, sum(map(len, filter(None, lists))) or max(1, len(columns.scores)), piece, ("; ".join(notes),))
@@ -607,27 +626,32 @@ def _same_length(n: int, m: int) -> None:
         raise InputError(f"expected one label per row, got {n} rows and {m} labels")
 
 
-NAMED = ("class_names", "group_names")
+@dataclass(frozen=True)
+class Format:
+    """How files of a format are read whole, written, and read in pieces; None where they are not."""
+
+    read: Callable[..., Any]  # of arrays: (path) -> arrays by name; of tables: (path, options) -> Table
+    write: Callable[..., None] | None = None  # of arrays: (arrays, names, path); of tables: (frame, path, dialect)
+    pieces: Callable[[Path], Any] | None = None  # of arrays: Pieces; of tables: a lazy frame
+    table: bool = True
+    text: bool = False  # numbers are spelled in decimals
+
+
 COMPRESSED = (".gz", ".zst")
-ARRAYS: dict[str, Callable[[Path], Arrays]] = {
-    ".npz": _npz,
-    ".npy": _npy,
-    ".safetensors": _safetensors,
-    ".pt": _torch,
-    ".pth": _torch,
+_TEXT, _JSON = Format(read_text, write_text, text=True), Format(read_jsonl, write_jsonl, text=True)
+_ARROW = Format(read_arrow, write_arrow, _scan_arrow)
+_TEXTS = {".csv": _TEXT, ".tsv": _TEXT, ".txt": _TEXT, ".jsonl": _JSON, ".ndjson": _JSON}
+FORMATS: dict[str, Format] = {
+    ".npz": Format(read_npz, write_npz, table=False),
+    ".safetensors": Format(read_safetensors, write_safetensors, _safetensors_pieces, table=False),
+    ".npy": Format(read_npy, None, _npy_pieces, table=False),
+    ".pt": Format(read_torch, table=False),
+    ".pth": Format(read_torch, table=False),
+    ".parquet": Format(read_parquet, write_parquet, _scan_parquet),
+    **dict.fromkeys((".arrow", ".feather", ".ipc"), _ARROW),
+    **_TEXTS,
+    ".xlsx": Format(read_workbook, write_workbook, text=True),
+    **{text + packed: format for text, format in _TEXTS.items() for packed in COMPRESSED},
 }
-TEXTS = {".csv": _csv, ".tsv": _csv, ".txt": _csv, ".jsonl": _jsonl, ".ndjson": _jsonl}
-TABLES: dict[str, Callable[[Path], Any]] = {
-    ".parquet": _parquet,
-    **dict.fromkeys((".arrow", ".feather", ".ipc"), _arrow),
-    **TEXTS,
-    **{text + packed: reader for text, reader in TEXTS.items() for packed in COMPRESSED},
-}
-PIECES: dict[str, Callable[[Path], Pieces]] = {
-    ".safetensors": _safetensors_pieces,
-    ".npy": _npy_pieces,
-}
-_TABLE_PIECES: dict[str, Callable[[Path], Any]] = {
-    ".parquet": _scan_parquet,
-    **dict.fromkeys((".arrow", ".feather", ".ipc"), _scan_arrow),
-}
+TABLES = {suffix: format for suffix, format in FORMATS.items() if format.table}
+PIECES = {suffix: format.pieces for suffix, format in FORMATS.items() if format.pieces is not None}

@@ -1,6 +1,7 @@
 """What a classifier said and what was true: the one value that everything consumes, checked once at the door."""
 
 import hashlib
+import re
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -454,18 +455,12 @@ class Predictions:
     # Files
 
     def save(self, path: str | Path) -> None:
-        """Write .npz, .safetensors, .csv, .tsv, .jsonl, .parquet or .arrow, readable by `Predictions.load`."""
-        if self.row_groups is not None:
-            raise InputError(
-                "expected predictions without groups of rows, which files cannot hold. Try saving the scores, targets "
-                "and groups as a table with one row per example.",
-                code="row_groups",
-            )
-        arrays: dict[str, Tensor] = {"logits": self.logits.cpu().contiguous(), "labels": self.labels.cpu()}
-        more = {name: getattr(self, name) for name in ("weights", "clusters", "groups")}
-        arrays |= {name: part.cpu().contiguous() for name, part in more.items() if part is not None}
-        names = {"class_names": self.class_names, "group_names": self.group_names}
-        io.write(path, arrays, {name: each for name, each in names.items() if each is not None})
+        """Write .npz, .safetensors, .csv, .tsv, .jsonl, .parquet, .arrow or .xlsx, which `Predictions.load` reads.
+
+        Text may be packed (.csv.gz, .jsonl.zst). Raises `InputError`, and leaves a file that was there, where a format
+        cannot hold a name of a class or group so that it reads back as it is.
+        """
+        save_predictions(self, path)
 
     @classmethod
     def from_table(
@@ -502,7 +497,7 @@ class Predictions:
         if isinstance(table, str | Path):
             return cls.load(table, ignore_index=ignore_index, of=of, **options)
         reading = TableOptions.of({**options, "ignore_index": ignore_index})
-        frame = io.frame_of(table)
+        frame = io.with_missing(io.frame_of(table), reading.na)
         columns = columns_of(frame, reading)
         require_labels(columns, frame)
         return cls._enter(arrays_of(frame, columns, reading), ignore_index, of)
@@ -668,6 +663,52 @@ def by_group(calibrator: Map, logits: Tensor, groups: Tensor | None, group_names
     return calibrator(logits) if asks is None or groups is None else asks(logits, groups, group_names)
 
 
+def save_predictions(p: Predictions, path: str | Path, *, labeled: bool = True, ids: Any = None) -> None:
+    """Write predictions, with or without their labels and the ids of their rows, as `Predictions.save` does."""
+    if p.row_groups is not None:
+        raise InputError(
+            "expected predictions without groups of rows, which files cannot hold. Try saving the scores, targets and "
+            "groups as a table with one row per example.",
+            code="row_groups",
+        )
+    parts = {name: getattr(p, name) for name in SAVED if labeled or name != "labels"}
+    arrays = {name: part.cpu().contiguous() for name, part in parts.items() if part is not None}
+    names = {"class_names": p.class_names, "group_names": p.group_names}
+    names = {name: each for name, each in names.items() if each is not None}
+    plain = all(PLAIN_NAME.fullmatch(name) for each in names.values() for name in each)
+
+    def check(draft: Path) -> None:
+        try:
+            same = _reads_back(p, load_unlabeled(draft)[0], labeled=labeled)
+        except InputError:
+            same = False
+        if not same:
+            raise InputError(
+                f"cannot write {path}: names of classes or groups would not read back as they are; use another format, "
+                "such as .safetensors or .npz, or plain names",
+                code="not_exact",
+            )
+
+    io.write(path, arrays | ({} if ids is None else {"ids": ids}), names, None if plain else check)
+
+
+def _reads_back(p: Predictions, loaded: Predictions, *, labeled: bool) -> bool:
+    """Whether loaded predictions are the saved ones, with classes in any order: names, numbers and groups."""
+    numbers = tuple(map(str, range(loaded.k)))
+    if p.class_names is not None and loaded.class_names is None and set(p.class_names) == set(numbers):
+        loaded = loaded._with(class_names=numbers)  # pyright: ignore[reportPrivateUsage]
+    if len(loaded) != len(p) or set(loaded.class_names or ()) != set(p.class_names or ()):
+        return False
+    loaded = loaded.in_order(p.class_names)
+    same_groups = _names_of_groups(p) == _names_of_groups(loaded)
+    same_labels = not labeled or torch.equal(loaded.labels, p.labels.cpu())
+    return same_groups and same_labels and torch.equal(loaded.logits.double(), p.logits.cpu().double())
+
+
+def _names_of_groups(p: Predictions) -> list[str]:
+    return [] if p.groups is None or p.group_names is None else [p.group_names[i] for i in p.groups.tolist()]
+
+
 def load_unlabeled(path: str | Path, **options: Any) -> tuple[Predictions, bool]:
     """Read a file whose labels may not be known yet, 0 then, and say whether they are. Formats as `load`."""
     reading = TableOptions.of(options)
@@ -688,6 +729,9 @@ def unlabeled(arrays: Mapping[str, Any]) -> tuple[Predictions, bool]:
     return Predictions._enter(arrays, None), known  # pyright: ignore[reportPrivateUsage]
 
 
+SAVED = ("logits", "labels", "weights", "clusters", "groups")
+ODD_NAMES = "na|nan|null|none|nil|missing|inf|infinity|true|false|.*_duplicated_.*"
+PLAIN_NAME = re.compile(rf"(?!(?i:{ODD_NAMES})$)[^\W\d]\w*([ .-]\w+)*")  # reads back from any format
 BLOCK = 1 << 22  # logits that a map is given at a time: 32 MB in float64
 PARTS = tuple(field.name for field in fields(Predictions))
 ROWS = (

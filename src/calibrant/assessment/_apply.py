@@ -4,16 +4,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from calibrant import io
 from calibrant._arrays import arrays_of
 from calibrant._columns import CALIBRATED, Columns, TableOptions
+from calibrant._delimited import unprotected_frame
 from calibrant._readings import columns_of
 from calibrant.assessment._candidates import Candidate
 from calibrant.calibrators import classes_of
-from calibrant.predictions import KINDS, PRESENCE, Predictions, load_unlabeled, unlabeled
+from calibrant.predictions import KINDS, PRESENCE, Predictions, save_predictions, unlabeled
 from calibrant.types import InputError
 
 ROW = "row of the table"
@@ -39,34 +41,59 @@ def apply_to_file(
     Raises `InputError` as `Predictions.load` does.
     """
     io.apart([output], [path, calibrator if isinstance(calibrator, str | Path) else None])
+    io.writer_of(output)
+    reading = TableOptions.of(options)
     if io.is_table(path) and io.is_table(output):
-        return _table(Candidate.of(calibrator), path, output, TableOptions.of(options))
-    p, labeled = load_unlabeled(path, **options)
+        return _table(Candidate.of(calibrator), path, output, reading)
+    return _arrays(Candidate.of(calibrator), path, output, reading)
+
+
+def _arrays(calibrator: Candidate, path: str | Path, output: str | Path, options: TableOptions) -> tuple[int, str]:
     try:
-        made = Candidate.of(calibrator).calibrated(p)
+        arrays = io.read(path, options, labeled=False)
+        p, labeled = unlabeled(arrays)
+        made = calibrator.calibrated(p)
+        ids = _ids(arrays.get("ids"), len(p))
     except InputError as error:
         raise InputError(f"{path}: {error}", code=error.code) from None
-    arrays = {"logits": made.logits.contiguous()} | ({"labels": p.labels} if labeled else {})
-    io.write(output, arrays, {} if p.class_names is None else {"class_names": p.class_names})
+    save_predictions(made, output, labeled=labeled, ids=ids)
     return len(p), "logits"
+
+
+def _ids(ids: Any, n: int) -> Any:
+    """Return the ids of n rows as an array; raises `InputError` where there are more or fewer."""
+    if ids is None:
+        return None
+    values = np.asarray(ids.to_list() if hasattr(ids, "to_list") else ids)
+    if values.shape != (n,):
+        raise InputError(f"expected {n} ids, one per row, got {values.shape}; leave them out", code="ids_length")
+    return values.astype(str) if values.dtype.kind not in "iu" else values
 
 
 def _table(calibrator: Candidate, path: str | Path, output: str | Path, options: TableOptions) -> tuple[int, str]:
     import polars
 
     try:
-        frame = io.table(path, options)
-        columns = columns_of(frame, options)
-        made = calibrated(calibrator, frame, columns, options)
+        found = io.table(path, options)
+        columns = columns_of(found.frame, options)
+        made = calibrated(calibrator, io.with_exact_texts(found, columns), columns, options)
     except InputError as error:
         raise InputError(f"{path}: {error}", code=error.code) from None
+    frame = _kept(found, output)
     if "predicted" in frame.columns and "predicted" in made.columns:
         made = made.rename({"predicted": f"{CALIBRATED}predicted"})
     if twice := sorted(set(made.columns) & set(frame.columns)):
-        raise InputError(f"{path} has a column {twice[0]!r} already: rename it, or give a table without it")
-    with io.atomic_write(output) as draft:
-        io.write_table(draft, polars.concat([frame, made], how="horizontal"))
+        raise InputError(
+            f"{path} has a column {twice[0]!r} already: rename it, or give a table without it", code="column_exists"
+        )
+    io.write_table(output, polars.concat([frame, made], how="horizontal"), found.dialect)
     return int(made[:, 0].is_not_null().sum()), "probabilities"
+
+
+def _kept(found: io.Table, output: str | Path) -> Any:
+    """Return the columns of a table for the output; from text to text every cell as it is spelled."""
+    spelled = found.texts() if io.is_delimited(output) else None
+    return found.frame if spelled is None else unprotected_frame(spelled)
 
 
 def calibrated(calibrator: Candidate, frame: Any, columns: Columns, options: TableOptions | None = None) -> Any:

@@ -1,0 +1,433 @@
+"""Delimited text: detect encoding, separator and decimal commas; read and write tables without loss."""
+
+import codecs
+import csv
+import gzip
+import io
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from calibrant._text import formula_safe, unprotected
+from calibrant.types import InputError
+
+SEPARATORS = ",;\t|"
+SAMPLE_BYTES, SAMPLE_RECORDS = 1 << 16, 20  # by which the separator is detected
+MAX_SHOWN = 40  # characters of a cell or reason in a message
+MISSING_WORDS = (  # in columns of numbers, in any case
+    *("na", "n/a", "n.a.", "#na", "#n/a", "<na>", "nan", "null", "none", "nil", "missing"),
+    *("-", "--", "?", ".", "#null!", "#div/0!", "#value!", "#ref!", "#name?", "#num!"),
+)
+INTEGER = r"^[+-]?\d+$"
+NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$|^[+-]?(?i:inf|infinity|nan)$"
+PERCENT = r"^[+-]?(\d+\.?\d*|\.\d+)\s*%$"
+COMMA_NUMBER = r"^[+-]?(\d+(,\d*)?|,\d+)([eE][+-]?\d+)?(\s*%)?$"
+UNGROUPED = r"^[+-]?0?,|,(\d{0,2}|\d{4,})(\D|$)"  # a comma that separates no thousands
+SEPARATOR_LINE = re.compile(rb'"?sep=(.)"?\s*', re.IGNORECASE)
+BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a table is spelled in text."""
+
+    separator: str = ","
+    decimal_comma: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class DelimitedText:
+    """A table read from text: typed columns, and on demand the cells as they are spelled."""
+
+    frame: Any
+    notes: tuple[str, ...]
+    dialect: Dialect
+    body: bytes
+
+    def texts(self) -> Any:
+        """Return all cells as they are spelled, as a polars frame of strings."""
+        cells = _cells(self.body, self.dialect.separator, self.frame.width, infer=False)
+        cells.columns = self.frame.columns
+        return cells.head(len(self.frame))
+
+
+def read_delimited(path: Path, encoding: str | None = None, na: Sequence[str] = ()) -> DelimitedText:
+    """Read a delimited text file, compressed or not; `na` are further words for missing values.
+
+    Raises `InputError` for an unknown encoding, and for lines with more or fewer fields than the header.
+    """
+    content, notes = decoded(unpacked(path), encoding)
+    if b"\n" not in content:
+        content = content.replace(b"\r", b"\n")
+    names, separator, body = _header(content, tabs_first=".tsv" in [suffix.lower() for suffix in path.suffixes])
+    rows = _without_blank_lines(body)
+    if not rows.strip():
+        raise InputError("expected rows below the header, got a header only", code="no_rows")
+    try:
+        frame = _cells(rows, separator, len(names))
+        fits = frame.width == len(names) and not frame[:, -1].null_count()
+    except Exception:  # of polars, or quotes that do not match
+        frame, fits = None, False
+    if not fits:
+        _check_fields(body, separator, len(names), content[: len(content) - len(body)].count(b"\n"))
+    if frame is None:
+        raise InputError("quotes in this text do not match; put cells with quotes in quotes", code="quotes")
+    frame.columns = names
+    filled = _without_empty_end(frame)
+    if len(filled) < len(frame):
+        notes = (*notes, f"left out {len(frame) - len(filled)} empty rows at the end")
+    frame, comma = with_numbers(with_missing(unprotected_frame(filled), na), thousands=separator == ",")
+    return DelimitedText(frame, notes, Dialect(separator, comma), rows)
+
+
+# Bytes
+
+
+def unpacked(path: Path) -> bytes:
+    """Return the bytes of a file, unpacked if its suffix is that of a compression."""
+    packed = path.suffix.lower()
+    if packed == ".gz":
+        return gzip.decompress(path.read_bytes())
+    if packed != ".zst":
+        return path.read_bytes()
+    import polars
+
+    whole: dict[str, Any] = {"separator": "\x1f", "quote_char": None, "eol_char": "\x1e", "infer_schema": False}
+    return str(polars.read_csv(path, has_header=False, glob=False, **whole).item()).encode()
+
+
+def pack(text: str, path: Path) -> None:
+    """Write a text in UTF-8, packed if the suffix of the path is that of a compression."""
+    packed = path.suffix.lower()
+    if packed == ".zst":
+        import polars
+
+        how: dict[str, Any] = {"include_header": False, "quote_style": "never", "line_terminator": ""}
+        polars.DataFrame({"text": [text]}).write_csv(path, compression="zstd", check_extension=False, **how)
+    else:
+        path.write_bytes(gzip.compress(text.encode(), mtime=0) if packed == ".gz" else text.encode())
+
+
+def decoded(raw: bytes, encoding: str | None = None) -> tuple[bytes, tuple[str, ...]]:
+    """Return text as UTF-8 without a byte order mark, and a note where it was anything else.
+
+    Raises `InputError` where it is not in the given encoding.
+    """
+    if encoding is not None:
+        try:
+            return raw.decode(encoding).removeprefix("\ufeff").encode(), ()
+        except (LookupError, UnicodeError) as error:
+            code = "unknown_encoding" if isinstance(error, LookupError) else "encoding"
+            raise InputError(
+                f"cannot read this text as {encoding[:MAX_SHOWN]!r}; try another encoding, such as utf-8 or cp1252",
+                code=code,
+            ) from None
+    detected = next((name for mark, name in BYTE_ORDER_MARKS if raw.startswith(mark)), None) or _without_mark(raw)
+    try:
+        return (raw if detected == "utf-8" else raw.decode(detected).removeprefix("\ufeff").encode()), (
+            () if detected == "utf-8" else (f"encoding {detected}, as detected; --encoding (encoding=) sets another",)
+        )
+    except UnicodeError:
+        raise InputError(
+            f"cannot read this text as {detected}; name its encoding (encoding=, or --encoding)", code="encoding"
+        ) from None
+
+
+def _without_mark(raw: bytes) -> str:
+    """Detect the encoding of text without a byte order mark."""
+    sample = raw[:SAMPLE_BYTES]
+    half = max(1, len(sample) // 2)
+    for zeros, name in ((sample[1::2], "utf-16-le"), (sample[::2], "utf-16-be")):
+        if zeros.count(0) > 0.4 * half and sample.count(0) < 0.6 * len(sample):
+            return name
+    for name in ("utf-8", "cp1252"):
+        try:
+            if not raw.isascii():
+                raw.decode(name)
+            return name
+        except UnicodeError:
+            continue
+    return "latin-1"
+
+
+# Structure
+
+
+def _header(content: bytes, *, tabs_first: bool) -> tuple[list[str], str, bytes]:
+    """Return the names of the columns, the separator, and what follows the header."""
+    given, comment, rest = "", b"", content
+    if found := SEPARATOR_LINE.fullmatch(rest.partition(b"\n")[0]):
+        given, rest = found[1].decode(), rest.partition(b"\n")[2]
+    while rest[:1] in (b"#", b"\n", b"\r"):
+        line, _, rest = rest.partition(b"\n")
+        comment = line if line.startswith(b"#") else comment
+    sample = rest[:SAMPLE_BYTES].decode(errors="replace")
+    separator = given or _separator(sample, tabs_first)
+    end = _record_end(rest, separator)
+    header, body = rest[:end].decode(), rest[end:]
+    cells = _fields(header, separator)
+    above = _fields(comment.decode().lstrip("# "), separator)
+    if len(above) == len(cells) > 1 and any(map(_is_number, cells)) and not any(map(_is_number, above)):
+        header, cells, body = comment.decode(), above, rest  # as numpy.savetxt writes it
+    if not any(cell.strip() for cell in cells):
+        raise InputError("expected a header with the names of columns, got none", code="no_header")
+    exact = {cell for cell in cells if '"' + cell.replace('"', '""') + '"' in header}
+    names = [cell.lstrip() if cell in exact else cell.strip() for cell in cells]
+    names = names if len(set(names)) == len(names) else cells
+    return numbered(unprotected(names)), separator, body
+
+
+def _record_end(content: bytes, separator: str) -> int:
+    """Return where the first record ends; line breaks within cells in quotes belong to it."""
+    ends = [0]
+
+    def lines() -> Iterator[str]:
+        while ends[-1] < len(content):
+            ends.append(content.find(b"\n", ends[-1]) + 1 or len(content))
+            yield content[ends[-2] : ends[-1]].decode(errors="replace")
+
+    try:
+        next(csv.reader(lines(), delimiter=separator, skipinitialspace=True), None)
+    except csv.Error:  # beyond the limit of a cell
+        return ends[1]
+    return ends[-1]
+
+
+def _separator(sample: str, tabs_first: bool) -> str:
+    """Return the separator that divides all records of a sample alike, else the most frequent one of the header."""
+    if len(sample) == SAMPLE_BYTES:
+        sample = sample[: sample.rfind("\n") + 1] or sample
+    found = {separator: _width(sample, separator) for separator in SEPARATORS + " "}
+    if tabs_first and found["\t"] > 1:
+        return "\t"
+    if max(found[separator] for separator in SEPARATORS) > 1:
+        return max(SEPARATORS, key=lambda separator: found[separator])
+    header = re.sub('"[^"]*"', "", sample.partition("\n")[0])
+    return " " if found[" "] > 1 else max(SEPARATORS, key=header.count)
+
+
+def _width(sample: str, separator: str) -> int:
+    """Return the number of fields of every record of a sample, 0 if it differs or quotes do not match."""
+    widths: set[int] = set()
+    try:
+        for row, _ in zip(_reader(sample, separator), range(SAMPLE_RECORDS), strict=False):
+            widths |= {len(row)} if row else set()
+    except csv.Error as error:
+        if str(error) != "unexpected end of data":  # which may be due to where the sample ends
+            return 0
+    return widths.pop() if len(widths) == 1 else 0
+
+
+def _reader(text: str, separator: str) -> Iterator[list[str]]:
+    return csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True, skipinitialspace=True)
+
+
+def _fields(line: str, separator: str) -> list[str]:
+    text = io.StringIO(line.rstrip("\r\n"), newline="")
+    return next(csv.reader(text, delimiter=separator, skipinitialspace=True), [])
+
+
+def _is_number(cell: str) -> bool:
+    return re.match(NUMBER, cell.strip()) is not None
+
+
+def numbered(names: list[str]) -> list[str]:
+    """Return names with a mark at those that occur before, as polars has them."""
+    seen: dict[str, int] = {}
+    marked: list[str] = []
+    for name in names:
+        marked.append(f"{name}_duplicated_{seen[name] - 1}" if name in seen else name)
+        seen[name] = seen.get(name, 0) + 1
+    return marked
+
+
+def _without_blank_lines(body: bytes) -> bytes:
+    """Return records without lines of nothing but blanks; those between quotes stay."""
+    body = re.sub(rb"[ \t\r\n]+\Z", b"\n", body) if b'"' not in body[-SAMPLE_BYTES:] else body.rstrip(b"\r\n") + b"\n"
+    if re.search(rb"(\A|\n)[ \t]*\r?\n", body) is None:
+        return body
+    kept, open_quotes = list[bytes](), 0
+    for line in body.split(b"\n"):
+        if open_quotes or line.strip(b" \t\r"):
+            kept.append(line)
+        open_quotes ^= line.count(b'"') & 1
+    return b"\n".join(kept) + b"\n"
+
+
+def _cells(body: bytes, separator: str, width: int, *, infer: bool = True) -> Any:
+    """Return records as a polars frame; raises `InputError` where quotes do not match."""
+    import polars
+
+    how: dict[str, Any] = {"separator": separator, "has_header": False, "glob": False}
+    how |= {"infer_schema_length": None} if infer else {"infer_schema": False}
+    if not _quoted_within(body, separator):
+        return polars.read_csv(body, **how)
+    try:  # polars misreads a quote within a cell, such as 5" pipe
+        rows = list(_reader(body.decode(), separator))
+    except csv.Error:
+        raise InputError("quotes do not match", code="quotes") from None
+    if any(len(row) != width for row in rows):
+        raise InputError("rows differ in length", code="ragged")
+    texts = [[cell or None for cell in column] for column in zip(*rows)]
+    return polars.DataFrame({str(i): polars.Series(column, dtype=polars.String) for i, column in enumerate(texts)})
+
+
+def _quoted_within(body: bytes, separator: str) -> bool:
+    """Whether there are quotes other than those around whole cells, and their pairs within."""
+    if b'"' not in body:
+        return False
+    ends = re.escape(separator).encode()
+    cells = rb'(?:(?<=[%s\n])|\A)"[^"]*+(?:""[^"]*+)*+"(?=[%s\r\n]|\Z)' % (ends, ends)
+    return b'"' in re.sub(cells, b"", body)
+
+
+def _check_fields(body: bytes, separator: str, width: int, lines_above: int) -> None:
+    """Raise `InputError` for the first record with more or fewer fields than the header."""
+    limit = csv.field_size_limit(sys.maxsize)
+    try:
+        reader = csv.reader(io.StringIO(body.decode(), newline=""), delimiter=separator)
+        line = lines_above + 1
+        for row in reader:
+            if len(row) != width and any(cell.strip() for cell in row):
+                raise InputError(
+                    f"line {line}: expected {width} fields as in the header, got {len(row)}; put cells that contain "
+                    f"{'a tab' if separator == chr(9) else repr(separator)} in quotes",
+                    code="ragged",
+                )
+            line = lines_above + reader.line_num + 1
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _without_empty_end(frame: Any) -> Any:
+    """Return a frame without the rows at its end that have no value."""
+    import polars
+
+    if any(value is not None and str(value).strip() for value in frame.row(-1)):
+        return frame
+    texts = frame.select(polars.all().cast(polars.String).str.strip_chars())
+    filled = texts.select(polars.any_horizontal(polars.all().fill_null("") != "")).to_series().arg_true()
+    if not len(filled):
+        raise InputError("expected rows below the header, got empty ones only", code="no_rows")
+    return frame.head(int(filled[-1]) + 1)
+
+
+# Cells
+
+
+def with_numbers(frame: Any, *, thousands: bool = False) -> tuple[Any, bool]:
+    """Return a frame with numbers in place of texts, in columns where all are, and whether there are decimal commas.
+
+    Words such as NA are missing values of a column of numbers; in other columns they are texts. Where commas may
+    separate `thousands`, numbers such as 1,234 stay texts.
+    """
+    import polars
+
+    commas, columns = False, list[Any]()
+    for name, kind in frame.schema.items():
+        column = frame[name]
+        if kind == polars.String:
+            column, comma = _numbers(column, thousands)
+            commas = commas or comma
+        columns.append(column)
+    return frame.with_columns(columns), commas
+
+
+def with_missing(frame: Any, words: Sequence[str] = ()) -> Any:
+    """Return a frame in which `words` are missing values, and so are words such as NA among numbers written as text."""
+    import polars
+
+    numbers = [float(word) for word in words if _is_number(word)]
+    columns: list[Any] = []
+    for name, kind in frame.schema.items():
+        column = frame[name]
+        if kind == polars.String:
+            if words:
+                column = _nulled(column, column.str.strip_chars().is_in([word.strip() for word in words]))
+            texts = column.str.strip_chars()
+            missing = texts.str.to_lowercase().is_in(MISSING_WORDS)
+            rest = texts.filter(~missing.fill_null(True))
+            if missing.any() and len(rest) and rest.str.contains(f"{NUMBER}|{PERCENT}|{COMMA_NUMBER}").all():
+                column = _nulled(column, missing)
+        elif kind.is_numeric() and numbers:
+            column = _nulled(column, column.cast(polars.Float64).is_in(numbers))
+        columns.append(column)
+    return frame.with_columns(columns)
+
+
+def _nulled(column: Any, where: Any) -> Any:
+    import polars
+
+    return polars.select(polars.when(~where.fill_null(False)).then(column)).to_series().alias(column.name)
+
+
+def _numbers(column: Any, thousands: bool) -> tuple[Any, bool]:
+    """Return a column of texts as numbers if all are, missing words aside, and whether they have decimal commas."""
+    import polars
+
+    texts = column.str.strip_chars()
+    texts = _nulled(texts, texts.str.to_lowercase().is_in([*MISSING_WORDS, ""]))
+    known = texts.drop_nulls()
+    if not len(known):
+        return column, False
+    comma = bool(known.str.contains(COMMA_NUMBER).all() and known.str.contains(",", literal=True).any())
+    if comma and thousands and not known.str.contains(UNGROUPED).any():
+        return column, False
+    if comma:
+        texts = texts.str.replace(",", ".", literal=True)
+        known = texts.drop_nulls()
+    if known.str.contains(INTEGER).all():
+        whole = texts.str.strip_prefix("+").cast(polars.Int64, strict=False)
+        return (whole if whole.null_count() == texts.null_count() else column), comma
+    if known.str.contains(NUMBER).all():
+        return texts.cast(polars.Float64, strict=False), comma
+    if known.str.contains(f"{NUMBER}|{PERCENT}").all():
+        return texts, comma
+    return column, False
+
+
+def unprotected_frame(frame: Any) -> Any:
+    """Return a frame with its texts without the apostrophes that protect from formulas."""
+    import polars
+
+    columns: list[Any] = []
+    for name, kind in frame.schema.items():
+        if kind == polars.String and frame[name].str.starts_with("'").any():
+            kinds = frame[name].drop_nulls().unique().to_list()
+            columns.append(frame[name].replace_strict(kinds, unprotected(kinds), return_dtype=polars.String))
+    return frame.with_columns(columns)
+
+
+# Writing
+
+
+def delimited_text(frame: Any, dialect: Dialect) -> str:
+    """Return a frame as text that reads back as it is, and holds nothing that a spreadsheet takes for a formula."""
+    import polars
+
+    columns: list[Any] = []
+    for name, kind in frame.schema.items():
+        if kind.is_nested() or kind in (polars.Binary, polars.Object):
+            raise InputError(
+                f"column {name[:MAX_SHOWN]!r} holds lists, which text cannot; write .parquet or .jsonl", code="nested"
+            )
+        if kind in (polars.String, polars.Categorical, polars.Enum):
+            texts = frame[name].cast(polars.String)
+            columns.append(polars.Series(name, [text and formula_safe(text) for text in texts], polars.String))
+    header = dialect.separator.join(_quoted(formula_safe(name)) for name in frame.columns)
+    how: dict[str, Any] = {"separator": dialect.separator, "decimal_comma": dialect.decimal_comma}
+    return f"{header}\n{frame.with_columns(columns).write_csv(include_header=False, **how)}"
+
+
+def _quoted(name: str) -> str:
+    """Return the name of a column, in quotes where any reader could misread it without."""
+    plain = name and not re.search(r"""[,;|"'#=\s]""", name)
+    return name if plain else '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,258 @@
+"""Readers and writers of single files, by format: arrays by name, and tables as polars frames."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant._columns import TableOptions
+from calibrant._delimited import (
+    DelimitedText,
+    Dialect,
+    decoded,
+    delimited_text,
+    pack,
+    read_delimited,
+    unpacked,
+    with_missing,
+    with_numbers,
+)
+from calibrant._excel import read_excel, write_excel
+from calibrant.types import InputError
+
+SCORES = ("logits", "probs", "confidence")
+NAMED = ("class_names", "group_names")
+ROWS = ("labels", "label", "correct", "weights", "clusters", "groups", "ids")
+ARRAY_KINDS = "biufUS"  # kinds of numpy arrays that a file may hold: numbers and texts
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table that was read, with what there is to report; `text` is what a delimited file was read from."""
+
+    frame: Any
+    notes: tuple[str, ...] = ()
+    text: Sequence[DelimitedText] = ()
+
+    @property
+    def dialect(self) -> Dialect | None:
+        """Separator and decimal sign of the first file, None if it is no delimited text."""
+        return self.text[0].dialect if self.text else None
+
+    def texts(self, columns: Sequence[str] | None = None) -> Any:
+        """Return columns of delimited text as they are spelled; None for other formats. Missing values are null."""
+        import polars
+
+        if not self.text:
+            return None
+        names = self.frame.columns if columns is None else list(columns)
+        return polars.concat([part.texts().select(names) for part in self.text])
+
+
+# Arrays
+
+
+def read_npz(path: Path) -> Mapping[str, Any]:
+    """Read the arrays of a .npz file."""
+    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+        return file_arrays({key: file[key] for key in file.files})
+
+
+def read_npy(path: Path) -> Mapping[str, Any]:
+    """Read a .npy file of logits or probabilities, and the labels beside it if there are any."""
+    kind, beside = labels_beside(path)
+    labels = {"labels": np.load(beside, allow_pickle=False)} if beside.is_file() else {}
+    return file_arrays({kind: np.load(path, allow_pickle=False)} | labels)
+
+
+def labels_beside(path: Path) -> tuple[str, Path]:
+    """Return what NAME_logits.npy or NAME_probs.npy holds, and where its labels are."""
+    for kind in "logits", "probs":
+        if path.stem.endswith(kind):
+            return kind, path.with_name(path.stem.removesuffix(kind) + "labels.npy")
+    raise InputError(
+        "expected a name that ends in logits.npy or probs.npy, with its labels.npy beside it", code="npy_name"
+    )
+
+
+def read_safetensors(path: Path) -> Mapping[str, Any]:
+    """Read the tensors of a .safetensors file, and texts from its metadata."""
+    from safetensors import safe_open
+
+    file: Any = safe_open(path, framework="pt")
+    return file_arrays({key: file.get_tensor(key) for key in file.keys()} | texts_of(file))  # noqa: SIM118
+
+
+def texts_of(file: Any) -> dict[str, Any]:
+    """Return the names and ids that the metadata of an opened .safetensors file holds."""
+    return {key: json.loads(text) for key, text in (file.metadata() or {}).items() if key in (*NAMED, "ids")}
+
+
+def read_torch(path: Path) -> Mapping[str, Any]:
+    """Read a dict of tensors; nothing else is unpickled."""
+    value = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(value, Mapping):
+        raise InputError(f"expected a dict with 'logits' and 'labels', got {type(value).__name__}", code="not_a_dict")
+    return file_arrays(value)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def file_arrays(found: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the arrays of a file that predictions are made of; others are ignored.
+
+    Raises `InputError` for values that are no arrays of numbers or texts with one entry per example.
+    """
+    if not any(name in found for name in SCORES):
+        got = ", ".join(repr(str(key)[:40]) for key in list(found)[:8]) or "nothing"
+        raise InputError(
+            f"expected 'labels' and either 'logits' or 'probs', or 'confidence' and 'correct', got {got}",
+            code="no_scores",
+        )
+    arrays = {name: _array(name, found[name]) for name in (*SCORES, *ROWS) if name in found}
+    names = {name: _names(name, found[name]) for name in NAMED if name in found}
+    if "groups" in arrays and "group_names" in names:
+        _check_groups(arrays["groups"], names["group_names"])
+    return arrays | names
+
+
+def _array(name: str, value: Any) -> Any:
+    if isinstance(value, Tensor):
+        if value.is_nested or value.layout != torch.strided or value.is_quantized or value.is_meta:
+            raise InputError(f"expected a plain tensor {name!r}, got another layout; convert it", code="odd_tensor")
+        value = value.detach()
+    elif isinstance(value, np.ndarray | list | tuple):
+        try:
+            value = np.asarray(value)
+        except ValueError:  # lists of different lengths
+            raise InputError(f"expected an array {name!r}, got lists of different lengths", code="odd_array") from None
+        if value.dtype.kind not in ARRAY_KINDS:
+            raise InputError(f"expected numbers or texts in {name!r}, got {value.dtype}", code="odd_array")
+    else:
+        raise InputError(f"expected an array {name!r}, got {type(value).__name__}", code="odd_array")
+    if not value.ndim:
+        raise InputError(f"expected an array {name!r} with an entry per example, got a single value", code="scalar")
+    return value
+
+
+def _names(name: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, Tensor):
+        value = value.detach().numpy()
+    if isinstance(value, np.ndarray):
+        texts = value.astype(str) if value.dtype.kind == "S" else value
+        value = texts.tolist() if value.ndim == 1 and value.dtype.kind in ARRAY_KINDS else None
+    if not isinstance(value, list | tuple) or not all(isinstance(each, str | int | float) for each in value):
+        raise InputError(f"expected a list of names as {name!r}", code="odd_names")
+    return tuple(map(str, value))
+
+
+def _check_groups(groups: Any, names: Sequence[str]) -> None:
+    """Raise `InputError` unless groups are places in the list of their names."""
+    numbers = np.asarray(groups)
+    if numbers.dtype.kind not in "iu" or (numbers.size and not 0 <= int(numbers.min()) <= numbers.max() < len(names)):
+        raise InputError(
+            f"expected groups to be whole numbers in [0, {len(names)}), the places of their group_names; without "
+            "group_names, groups may be any names or numbers",
+            code="group_range",
+        )
+
+
+def write_npz(arrays: Mapping[str, Any], names: Mapping[str, Sequence[str]], path: Path) -> None:
+    """Write arrays to a .npz file."""
+    values = {key: value.numpy() if isinstance(value, Tensor) else value for key, value in arrays.items()}
+    np.savez_compressed(path, **values, **{key: np.array(each) for key, each in names.items()})  # pyright: ignore
+
+
+def write_safetensors(arrays: Mapping[str, Any], names: Mapping[str, Sequence[str]], path: Path) -> None:
+    """Write arrays to a .safetensors file, texts into its metadata."""
+    from safetensors.torch import save_file
+
+    tensors: dict[str, Tensor] = {}
+    texts = {key: json.dumps(list(each)) for key, each in names.items()}
+    for key, value in arrays.items():
+        if isinstance(value, np.ndarray) and value.dtype.kind in "US":
+            texts[key] = json.dumps(value.tolist())
+        else:
+            tensors[key] = torch.as_tensor(value).contiguous()
+    save_file(tensors, path, texts)
+
+
+# Tables
+
+
+def read_text(path: Path, options: TableOptions) -> Table:
+    """Read delimited text."""
+    read = read_delimited(path, options.encoding, options.na)
+    return Table(read.frame, read.notes, (read,))
+
+
+def read_jsonl(path: Path, options: TableOptions) -> Table:
+    """Read a JSON object per line."""
+    import io
+
+    import polars
+
+    content, notes = decoded(unpacked(path), options.encoding)
+    if not content.strip():
+        raise InputError("expected a JSON object per line, got blank lines only", code="no_rows")
+    return Table(polars.read_ndjson(io.BytesIO(content), infer_schema_length=None), notes)
+
+
+def read_parquet(path: Path, options: TableOptions) -> Table:
+    """Read a Parquet file."""
+    import polars
+
+    return Table(polars.read_parquet(path, glob=False))
+
+
+def read_arrow(path: Path, options: TableOptions) -> Table:
+    """Read an Arrow file or stream."""
+    import polars
+
+    with path.open("rb", buffering=0) as file:  # polars reads from where the system is, not Python's buffer
+        starts = file.read(6)
+        file.seek(0)
+        return Table(polars.read_ipc(file) if starts == b"ARROW1" else polars.read_ipc_stream(file))
+
+
+def read_workbook(path: Path, options: TableOptions) -> Table:
+    """Read the first sheet of an Excel workbook."""
+    frame, notes = read_excel(path)
+    return Table(with_numbers(with_missing(frame, options.na))[0], notes)
+
+
+def write_text(frame: Any, path: Path, dialect: Dialect | None) -> None:
+    """Write delimited text; .tsv has tabs whatever the dialect is."""
+    dialect = dialect or Dialect()
+    separator = "\t" if ".tsv" in [suffix.lower() for suffix in path.suffixes] else dialect.separator
+    pack(delimited_text(frame, Dialect(separator, dialect.decimal_comma)), path)
+
+
+def write_jsonl(frame: Any, path: Path, dialect: Dialect | None) -> None:
+    """Write a JSON object per line; infinite numbers, which JSON lacks, as text."""
+    import polars
+
+    odd = [name for name, kind in frame.schema.items() if kind.is_float() and frame[name].is_infinite().any()]
+    pack(frame.with_columns(polars.col(odd).cast(polars.String)).write_ndjson(), path)
+
+
+def write_workbook(frame: Any, path: Path, dialect: Dialect | None) -> None:
+    """Write the only sheet of an Excel workbook."""
+    write_excel(frame, path)
+
+
+def write_parquet(frame: Any, path: Path, dialect: Dialect | None) -> None:
+    """Write a Parquet file."""
+    frame.write_parquet(path)
+
+
+def write_arrow(frame: Any, path: Path, dialect: Dialect | None) -> None:
+    """Write an Arrow file."""
+    frame.write_ipc(path)
+
+
+TableReader = Callable[[Path, TableOptions], Table]
+TableWriter = Callable[[Any, Path, Dialect | None], None]

@@ -1,0 +1,530 @@
+"""Formats of files: dialects of text, workbooks, odd arrays, and what is saved and loaded again."""
+
+import gzip
+import json
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars
+import pytest
+import torch
+import xlsxwriter
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from calibrant import InputError, Predictions, calibrators, io
+from calibrant._delimited import pack, unpacked
+from calibrant._formats import NAMED, ROWS, SCORES
+from calibrant._text import formula_safe, unprotected
+from calibrant.assessment import apply_to_file
+
+SUFFIXES = [suffix for suffix, format in io.FORMATS.items() if format.write is not None]
+CATS = [("cat", 0.25, 0.75), ("dog", 0.5, 0.5), ("dog", 0.125, 0.875)]
+PLAIN = "label,prob_cat,prob_dog\n" + "".join(f"{a},{b},{c}\n" for a, b, c in CATS)
+
+
+def loaded(text: str | bytes, folder: Path, name: str = "t.csv", **options: Any) -> Predictions:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return Predictions.load(path, **options)
+
+
+def code(call: Callable[[], object]) -> str:
+    with pytest.raises(InputError) as raised:
+        call()
+    assert "\n" not in str(raised.value)
+    return raised.value.code
+
+
+def is_plain(p: Predictions) -> None:
+    assert p.class_names == ("cat", "dog")
+    assert p.labels.tolist() == [0, 1, 1]
+    torch.testing.assert_close(p.logits.exp(), torch.tensor([row[1:] for row in CATS], dtype=torch.float64))
+
+
+# Dialects
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PLAIN,
+        PLAIN.replace(",", ";").replace(".", ","),
+        PLAIN.replace(",", ";"),
+        PLAIN.replace(",", "\t"),
+        PLAIN.replace(",", "|"),
+        PLAIN.replace(",", " "),
+        "sep=;\n" + PLAIN.replace(",", ";").replace(".", ","),
+        '"sep=;"\r\n' + PLAIN.replace(",", ";").replace("\n", "\r\n"),
+        "# made in May\n#\n" + PLAIN,
+        "# label,prob_cat,prob_dog\n" + PLAIN.partition("\n")[2],
+        PLAIN.replace("\n", "\r\n"),
+        PLAIN.replace("\n", "\r"),
+        PLAIN + "\n\n  \n",
+        PLAIN.replace("\n", "\n\n"),
+        PLAIN + ",,\n,,\n",
+        PLAIN.rstrip("\n"),
+        PLAIN.replace(",", " , "),
+        PLAIN.replace(",", ", "),
+        " label ,prob_cat , prob_dog\n" + PLAIN.partition("\n")[2],
+        'label,"prob_cat","prob_dog"\n"cat","0,25","0,75"\n"dog","0,5","0,5"\n"dog","0,125","0,875"\n',
+        "".join(f'{line},"x, ""y""\n\nz"\n' for line in PLAIN.splitlines()),
+        "".join(f'{line},5" pipe\n' for line in PLAIN.splitlines()),
+    ],
+)
+def test_dialects_are_read_alike(tmp_path, text):
+    is_plain(loaded(text, tmp_path))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "cp1252", "latin-1"])
+def test_encodings_are_detected_and_noted(tmp_path, encoding):
+    text = PLAIN.replace("cat", "chät")
+    p = loaded(text.encode(encoding), tmp_path)
+    assert p.class_names == ("chät", "dog")
+    assert sum("encoding" in note for note in p.notes) == 1
+    assert not any("encoding" in note for note in loaded(text, tmp_path).notes)
+
+
+def test_an_encoding_can_be_given(tmp_path):
+    text = PLAIN.replace("cat", "кот").encode("cp1251")
+    assert loaded(text, tmp_path, encoding="cp1251").class_names == ("кот", "dog")
+    assert code(lambda: loaded(text, tmp_path, encoding="utf-8")) == "encoding"
+    assert code(lambda: loaded(text, tmp_path, encoding="no-such")) == "unknown_encoding"
+    assert code(lambda: loaded(text, tmp_path, encoding="rot13")) == "unknown_encoding"
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [("dog,.5", "line 3"), ("dog,.5,.5,.5", "line 3"), ("dog,0,5,0,5", "line 3"), ('dog,.5,".5\n.5",1', "line 3")],
+)
+def test_ragged_lines_are_refused_with_their_number(tmp_path, line, name):
+    text = f"label,prob_cat,prob_dog\n\ncat,.5,.5\n{line}\ncat,.5,.5\n".replace("\n\n", "\n")
+    with pytest.raises(InputError, match=name) as raised:
+        loaded(text, tmp_path)
+    assert raised.value.code == "ragged"
+
+
+def test_lines_are_counted_from_the_top_of_the_file(tmp_path):
+    text = "sep=,\n# by hand\n\n" + PLAIN + "dog,1\n"
+    with pytest.raises(InputError, match="line 8"):
+        loaded(text, tmp_path)
+
+
+@pytest.mark.parametrize("text", ["label,prob_cat,prob_dog\n", "label,prob_cat,prob_dog", "label,prob_0\n\n ,\n,\n"])
+def test_tables_without_rows_are_refused(tmp_path, text):
+    assert code(lambda: loaded(text, tmp_path)) == "no_rows"
+
+
+def test_an_open_quote_swallows_no_rows(tmp_path):
+    text = "label,prob_cat,prob_dog,note\n" + 'cat,.5,.5,"a\n' + "dog,.5,.5,b\n" * 5
+    assert code(lambda: loaded(text, tmp_path)) in ("quotes", "ragged")
+
+
+@pytest.mark.parametrize("word", ["NA", "n/a", "#N/A", "null", "None", "nan", "-", "?", "", "."])
+def test_missing_words_count_as_missing_in_columns_of_numbers(tmp_path, word):
+    text = PLAIN + f"dog,{word},{word}\n"
+    with pytest.raises(InputError, match="1 of 4 rows"):
+        loaded(text, tmp_path)
+    assert len(loaded(text, tmp_path, drop=True)) == 3
+
+
+@pytest.mark.parametrize("word", ["NA", "None", "null", "-", "?"])
+def test_missing_words_are_classes_where_columns_are_called_so(tmp_path, word):
+    p = loaded(PLAIN.replace("cat", word), tmp_path)
+    assert p.class_names == (word, "dog")
+    assert p.labels.tolist() == [0, 1, 1]
+    numbers = PLAIN.replace("cat", word).replace("dog", "7")
+    assert loaded(numbers, tmp_path).labels.tolist() == [0, 1, 1]
+
+
+def test_further_words_are_missing_values_if_named(tmp_path):
+    text = PLAIN + "dog,absent,-99\nabsent,0.5,0.5\n"
+    frame = polars.DataFrame({"y": [0, 1, 1, 0, -99], "prob": [0.1, -99.0, 0.5, 0.2, 0.5]})
+    assert len(loaded(text, tmp_path, na=["absent", "-99"], drop=True)) == 3
+    assert len(Predictions.from_table(frame, label="y", na=["-99"], drop=True)) == 3
+    frame.write_parquet(tmp_path / "t.parquet")
+    assert len(Predictions.load(tmp_path / "t.parquet", label="y", na="-99", drop=True)) == 3
+
+
+def test_commas_of_thousands_are_no_decimal_commas(tmp_path):
+    text = 'label,prob_cat,prob_dog,weight\ncat,.25,.75,"1,234"\ndog,.5,.5,"2,500"\n'
+    with pytest.raises(InputError):
+        loaded(text, tmp_path, weight="weight")
+
+
+@pytest.mark.parametrize("suffix", [".csv.gz", ".tsv.gz", ".txt.gz", ".csv.zst", ".tsv.zst"])
+def test_packed_text_is_read(tmp_path, suffix):
+    text = PLAIN.replace(",", "\t") if ".tsv" in suffix else PLAIN
+    path = tmp_path / f"t{suffix}"
+    pack(text, path)
+    is_plain(Predictions.load(path))
+    if suffix.endswith("gz"):
+        assert gzip.decompress(path.read_bytes()).decode() == text
+
+
+def test_refusals_name_the_file_of_a_folder(tmp_path):
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    (folder / "a.csv").write_text(PLAIN)
+    (folder / "b.csv").write_text(PLAIN + "dog,1\n")
+    with pytest.raises(InputError, match=r"b\.csv") as raised:
+        Predictions.load(folder)
+    assert raised.value.code == "ragged"
+
+
+# Workbooks
+
+
+def workbook(path: Path, rows: list[list[Any]], *others: str) -> Path:
+    book = xlsxwriter.Workbook(path)
+    sheet, percent = book.add_worksheet("first"), book.add_format({"num_format": "0%"})
+    for i, row in enumerate(rows):
+        for j, value in enumerate(row):
+            if isinstance(value, tuple):
+                sheet.write_formula(i, j, value[0], None, value[1])
+            elif isinstance(value, str):
+                sheet.write_string(i, j, value)
+            elif value is not None:
+                sheet.write_number(i, j, value, percent)
+    for name in others:
+        book.add_worksheet(name).write(0, 0, "x")
+    book.close()
+    return path
+
+
+def test_workbooks_are_read(tmp_path):
+    rows: list[list[Any]] = [["label", "prob_cat", "prob_dog"], *map(list, CATS)]
+    is_plain(Predictions.load(workbook(tmp_path / "a.xlsx", rows)))
+    rows[1][2] = ("=1-B2", 0.75)
+    rows[2][1:] = ["0.5", " 0.5 "]
+    p = Predictions.load(workbook(tmp_path / "b.xlsx", rows, "second", "third"))
+    is_plain(p)
+    assert sum("'second', 'third'" in note for note in p.notes) == 1
+
+
+def test_words_among_the_numbers_of_a_workbook_are_not_lost(tmp_path):
+    rows: list[list[Any]] = [["label", "prob_cat", "prob_dog", "group"], *([*row, i] for i, row in enumerate(CATS))]
+    rows[3][3] = "west"
+    p = Predictions.load(workbook(tmp_path / "a.xlsx", rows))
+    assert p.group_names == ("0", "1", "west")
+    rows[3][1] = "NA"
+    with pytest.raises(InputError, match="1 of 3 rows"):
+        Predictions.load(workbook(tmp_path / "b.xlsx", rows))
+    rows[3][1] = "oops"
+    with pytest.raises(InputError, match="oops"):
+        Predictions.load(workbook(tmp_path / "c.xlsx", rows))
+
+
+def test_a_workbook_holds_texts_and_no_formulas(tmp_path):
+    import zipfile
+
+    z = torch.randn(6, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    p = Predictions(z, torch.arange(6) % 2, class_names=["=1+1", "@x"])
+    p.save(tmp_path / "p.xlsx")
+    assert b"<f>" not in zipfile.ZipFile(tmp_path / "p.xlsx").read("xl/worksheets/sheet1.xml")
+    assert Predictions.load(tmp_path / "p.xlsx").class_names == ("=1+1", "@x")
+
+
+def test_a_missing_package_is_one_line_that_names_the_extra(tmp_path, monkeypatch):
+    import sys
+
+    p = loaded(PLAIN, tmp_path)
+    p.save(tmp_path / "p.xlsx")
+    monkeypatch.setitem(sys.modules, "fastexcel", None)
+    monkeypatch.setitem(sys.modules, "xlsxwriter", None)
+    with pytest.raises(InputError, match=r"calibrant\[excel\]") as raised:
+        Predictions.load(tmp_path / "p.xlsx")
+    assert raised.value.code == "missing_package"
+    assert code(lambda: p.save(tmp_path / "q.xlsx")) == "missing_package"
+
+
+# Formulas
+
+
+@pytest.mark.parametrize("text", ["=1", "@a", "+a", "-a", " =a", "\t=a", "\r=a", "'=a", "''=a", "＝a", "-1+1"])
+def test_protection_from_formulas_is_taken_back(text):
+    assert formula_safe(text) == "'" + text
+    assert unprotected([formula_safe(text), "b"]) == [text, "b"]
+
+
+@pytest.mark.parametrize("text", ["-1", "-0,5", "+1.5e3", "-5 %", "-", "--", "a=b", "'a", "", "-inf"])
+def test_numbers_and_dashes_are_not_protected(text):
+    assert formula_safe(text) == text
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".tsv.gz", ".txt.zst"])
+def test_text_files_hold_no_formulas(tmp_path, suffix):
+    frame = polars.DataFrame({"=x": ["=1+1", "a"], "label": ["@b", "-1"], "n": [-1.5, 2.0]})
+    path = tmp_path / f"t{suffix}"
+    io.write_table(path, frame)
+    cells = {cell for row in io.table(path).texts().rows() for cell in row}
+    assert cells == {"'=1+1", "a", "'@b", "-1", "-1.5", "2.0"}
+    assert unpacked(path).startswith(b'"\'=x"')
+    assert io.table(path).frame.columns == frame.columns
+
+
+# Round trips
+
+
+def belonging(p: Predictions) -> dict[str, Any]:
+    groups = None if p.groups is None or p.group_names is None else [p.group_names[i] for i in p.groups]
+    return {"clusters": p.clusters, "groups": groups}
+
+
+def same(p: Predictions, q: Predictions) -> None:
+    if p.class_names is not None and q.class_names is None:  # columns of numbers are in their order, and need no names
+        assert set(p.class_names) == set(map(str, range(p.k)))
+        q = Predictions(q.logits, q.labels, q.weights, class_names=sorted(p.class_names), **belonging(q))
+    q = q.in_order(p.class_names)
+    assert q.class_names == p.class_names
+    assert torch.equal(q.labels, p.labels)
+    assert torch.equal(q.logits.double(), p.logits.double())
+    for name in ("weights", "clusters"):
+        one, other = getattr(p, name), getattr(q, name)
+        assert (one is None) == (other is None)
+        assert one is None or torch.equal(one, other)
+    assert (p.groups is None) == (q.groups is None)
+    if p.groups is not None and q.groups is not None:
+        assert p.group_names is not None
+        assert q.group_names is not None
+        assert [p.group_names[i] for i in p.groups] == [q.group_names[i] for i in q.groups]
+
+
+PIECES = [*"=@+-'\",;\t\n\r #01.abéß日_|%\x00\u202e\ud800²", "10", "NA", "None", "null", "nan", "inf", "true"]
+PIECES += ["sep=;", "=cmd()", "x" * 300]
+NAMES = st.lists(st.sampled_from(PIECES), max_size=4).map("".join)
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> dict[str, Any]:
+    k, n = draw(st.integers(2, 4)), draw(st.integers(4, 8))
+    kind = draw(st.sampled_from([torch.float32, torch.float64]))
+    more: dict[str, Any] = {
+        "shape": (n, k),
+        "kind": kind,
+        "seed": draw(st.integers(0, 99)),
+        "mask": draw(st.booleans()),
+    }
+    if draw(st.booleans()):
+        more["class_names"] = draw(st.lists(NAMES, min_size=k, max_size=k, unique=True))
+    if draw(st.booleans()):
+        more["groups"] = draw(st.lists(NAMES, min_size=n, max_size=n))
+    if draw(st.booleans()):
+        more["clusters"] = [i // 2 for i in range(n)]
+    return more
+
+
+def made(shape: tuple[int, int], kind: torch.dtype, seed: int, mask: bool, **more: Any) -> Predictions:
+    z = 3 * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=kind)
+    z[0, 0] = -math.inf if mask else 0
+    return Predictions(z, torch.arange(shape[0]) % shape[1], **more)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(given_parts=parts(), suffix=st.sampled_from(SUFFIXES))
+def test_saved_predictions_are_loaded_as_they_were_or_refused(tmp_path, given_parts, suffix):
+    p = made(**given_parts)
+    path = tmp_path / f"p{suffix}"
+    path.unlink(missing_ok=True)
+    try:
+        p.save(path)
+    except InputError:
+        assert not path.exists()
+    else:
+        same(p, Predictions.load(path))
+    assert not list(tmp_path.glob(".p*"))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("=x", "@x", "+y"),
+        ('q"u', "a,b", "c;d"),
+        ("é", "日本", "-"),
+        ("'=cmd()", "=cmd()", "b"),
+        ("a'", "a", "'a"),
+        ("NA", "None", "null"),
+        ("1.0 m", "2.0 m", "0.0 m"),
+    ],
+)
+def test_names_that_text_can_hold_are_loaded_as_they_were(tmp_path, names, suffix):
+    z = torch.randn(9, 3, generator=torch.Generator().manual_seed(1))
+    p = Predictions(z, torch.arange(9) % 3, class_names=names, groups=[*names, *names, *names])
+    p.save(tmp_path / f"p{suffix}")
+    same(p, Predictions.load(tmp_path / f"p{suffix}"))
+
+
+@pytest.mark.parametrize("names", [("01", "1", "001"), ("a\0", "a", "b"), ("", "a", "b")])
+def test_names_that_a_table_cannot_hold_are_refused(tmp_path, names):
+    p = Predictions(torch.eye(3), torch.arange(3), class_names=names)
+    assert code(lambda: p.save(tmp_path / "p.csv")) == "not_exact"
+    assert not list(tmp_path.iterdir())
+    p.save(tmp_path / "p.safetensors")
+    same(p, Predictions.load(tmp_path / "p.safetensors"))
+
+
+def test_formats_that_cannot_be_written_are_named_first(tmp_path):
+    p = Predictions(torch.eye(3), torch.arange(3))
+    for name in ("p.doc", "p", "p.npy", "p.pt"):
+        assert code(lambda name=name: p.save(tmp_path / name)) == "suffix"
+
+
+# Odd arrays
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"logits": np.float64(1)}, "scalar"),
+        ({"labels": np.int64(1)}, "scalar"),
+        ({"class_names": np.array("abc")}, "odd_names"),
+        ({"class_names": np.array([["a", "b", "c"]])}, "odd_names"),
+        ({"groups": np.array([0, 1, 2, 7]), "group_names": np.array(["a", "b"])}, "group_range"),
+        ({"groups": np.array([0, 1, -1, 0]), "group_names": np.array(["a", "b"])}, "group_range"),
+        ({"groups": np.array([0.0, 1, 0, 0]), "group_names": np.array(["a", "b"])}, "group_range"),
+        ({"groups": np.array(["a", "b", "a", "a"]), "group_names": np.array(["a", "b"])}, "group_range"),
+        ({"groups": np.array([True, False, True, True]), "group_names": np.array(["a", "b"])}, "group_range"),
+        ({"labels": np.array(["2020-01-01"] * 4, dtype="M8[D]")}, "odd_array"),
+    ],
+)
+def test_odd_arrays_are_refused_in_one_line(tmp_path, more, expected):
+    np.savez(tmp_path / "p.npz", **({"logits": np.zeros((4, 3)) + np.eye(4, 3), "labels": np.arange(4) % 3} | more))
+    assert code(lambda: Predictions.load(tmp_path / "p.npz")) == expected
+
+
+INTERNAL = ["notes", "several", "judged", "percent", "predicted", "of", "kind"]
+
+
+@pytest.mark.parametrize("name", INTERNAL)
+@pytest.mark.parametrize("suffix", [".npz", ".pt", ".safetensors"])
+def test_files_set_nothing_internal(tmp_path, name, suffix):
+    arrays = {"logits": torch.randn(4, 3), "labels": torch.arange(4) % 3, name: torch.ones(4)}
+    path = tmp_path / f"p{suffix}"
+    if suffix == ".npz":
+        np.savez(path, **{key: value.numpy() for key, value in arrays.items()})
+    elif suffix == ".pt":
+        torch.save(arrays, path)
+    else:
+        from safetensors.torch import save_file
+
+        save_file(arrays, path, {"notes": json.dumps(["x"]), "several": "true"})
+    p = Predictions.load(path)
+    assert p.notes == ()
+    assert torch.equal(p.logits, arrays["logits"])
+
+
+ODD: list[Callable[[random.Random], Any]] = [
+    lambda r: np.float32(r.random()),
+    lambda r: np.zeros(0),
+    lambda r: np.full((4, 3), math.nan),
+    lambda r: np.array(["a", "b", "", "c"]),
+    lambda r: np.array([b"a", b"\xff", b"", b"c"]),
+    lambda r: np.array([True, False, True, False]),
+    lambda r: np.arange(4) - 2,
+    lambda r: np.arange(4) * 10**15,
+    lambda r: np.array("abc"),
+    lambda r: np.zeros((4, 3, 2)),
+    lambda r: np.zeros(4, dtype=np.complex64),
+    lambda r: np.zeros(4, dtype="M8[s]"),
+    lambda r: np.zeros(4, dtype="V8"),
+    lambda r: np.array(["a", "a", "b"]),
+    lambda r: np.longdouble([1, 2, 3, 4]),
+    lambda r: np.uint64([2**64 - 1, 1, 2, 3]),
+]
+KEYS = [*SCORES, *ROWS, *NAMED, "notes", "several", "judged"]
+
+
+def test_files_of_odd_arrays_are_read_or_refused_in_one_line(tmp_path):
+    r, refused = random.Random(0), 0
+    for i in range(300):
+        arrays: dict[str, Any] = {"logits": np.eye(4, 3) + 1, "labels": np.arange(4) % 3}
+        arrays |= {r.choice(KEYS): r.choice(ODD)(r) for _ in range(r.choice([1, 1, 2]))}
+        if i % 2:
+            path = tmp_path / "p.npz"
+            np.savez(path, **arrays)
+        else:
+            path = tmp_path / "p.pt"
+            odd = [[1, [2]], {"a": 1}, "x", 3, [torch.zeros(2), torch.zeros(3)], None, torch.zeros(2).to_sparse()]
+            tensors = {key: torch.from_numpy(a) for key, a in arrays.items() if tensorial(a)}
+            torch.save({**tensors, r.choice(KEYS): r.choice(odd)}, path)
+        reason = refusal(path)
+        refused += reason is not None
+        assert "\n" not in (reason or "")
+    assert refused > 100
+
+
+def refusal(path: Path) -> str | None:
+    try:
+        Predictions.load(path)
+    except InputError as error:
+        return str(error)
+    return None
+
+
+def tensorial(array: Any) -> bool:
+    return isinstance(array, np.ndarray) and array.dtype.kind in "bifc" and array.dtype != np.longdouble
+
+
+# Apply
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    z = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+    path = tmp_path_factory.mktemp("c") / "c.safetensors"
+    calibrators.save(calibrators.fit("Temperature", Predictions(z, torch.arange(60) % 2)), path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".csv", ".jsonl.gz", ".parquet", ".xlsx"])
+def test_calibrated_arrays_keep_all_that_belongs_to_their_rows(tmp_path, saved, suffix):
+    z = torch.randn(6, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    arrays = {"logits": z.numpy(), "labels": np.arange(6) % 2, "weights": np.array([1, 2, 0.5, 1, 1, 0.5])}
+    arrays |= {"clusters": np.arange(6) // 2, "groups": np.array([0, 1, 1, 0, 0, 1])}
+    arrays |= {"group_names": np.array(["b", "a"])}
+    arrays |= {"class_names": np.array(["no", "yes"]), "ids": np.array([f"r{i}" for i in range(6)])}
+    np.savez(tmp_path / "in.npz", **arrays)
+    apply_to_file(str(saved), tmp_path / "in.npz", tmp_path / f"out{suffix}")
+    p = Predictions.load(tmp_path / "in.npz")
+    same(p.mapped(calibrators.load(saved)), Predictions.load(tmp_path / f"out{suffix}"))
+    assert list(io.read(tmp_path / f"out{suffix}")["ids"]) == list(arrays["ids"])
+
+
+SPELLED = "id;note;prob_no;prob_yes\n007;=1+1;0,25;0,75\n010;-;0,50;0,5\n011;NA;1e-3;0,999\n"
+
+
+def test_calibrated_text_keeps_separator_decimals_and_spelling(tmp_path, saved):
+    (tmp_path / "in.csv").write_text(SPELLED)
+    apply_to_file(str(saved), tmp_path / "in.csv", tmp_path / "out.csv")
+    out = (tmp_path / "out.csv").read_text().splitlines()
+    assert out[0] == "id;note;prob_no;prob_yes;calibrated_prob_no;calibrated_prob_yes;predicted"
+    assert out[1].startswith("007;'=1+1;0,25;0,75;0,")
+    assert out[2].startswith("010;-;0,50;0,5;0,")
+    assert out[3].startswith("011;NA;1e-3;0,999;")
+    assert "." not in "".join(out)
+
+
+@pytest.mark.parametrize("suffix", [s for s in SUFFIXES if s not in (".npz", ".safetensors")])
+def test_calibrated_tables_keep_rows_and_columns_in_every_format(tmp_path, saved, suffix):
+    (tmp_path / "in.csv").write_text(SPELLED)
+    path = tmp_path / f"out{suffix}"
+    assert apply_to_file(str(saved), tmp_path / "in.csv", path, drop=True)[0] == 3
+    frame = io.table(path).frame
+    assert frame.columns[:4] == ["id", "note", "prob_no", "prob_yes"]
+    assert frame["prob_no"].to_list() == [0.25, 0.5, 0.001]
+    assert frame["note"].to_list() == ["=1+1", "-", "NA"]
+    assert frame["calibrated_prob_no"].null_count() == 0
+
+
+def test_apply_writes_nothing_where_it_refuses(tmp_path, saved):
+    (tmp_path / "in.csv").write_text("prob_no,prob_yes\n.2,.8\n.2,\n")
+    with pytest.raises(InputError):
+        apply_to_file(str(saved), tmp_path / "in.csv", tmp_path / "out.xlsx")
+    (tmp_path / "in.csv").write_text(SPELLED)
+    assert code(lambda: apply_to_file(str(saved), tmp_path / "in.csv", tmp_path / "out.doc", drop=True)) == "suffix"
+    assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]

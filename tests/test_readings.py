@@ -440,3 +440,27 @@ def test_several_labels_may_be_called_as_their_classes():
     p = read({**NAMED, **tags})
     assert p.group_names == tuple(WORDS)
     assert len(p) == 3 * N
+
+
+def test_too_few_rows_show_no_reading():
+    few = {"y_true": [0, 3, 0], "y_pred": [0, 3, 0], "prob": [0.37, 0.72, 0.41]}  # of five classes
+    assert refused(few) == "ambiguous_reading"
+    assert refused({"y_true": [1, 1], "y_pred": [0, 0], "prob": [0.4, 0.3]}) == "ambiguous_reading"
+    low = {"y_true": [1, 1], "y_pred": [0, 0], "prob": [0.97, 0.75], "correct": [0, 0]}
+    assert refused(low) == "ambiguous_reading"
+
+
+def test_values_of_any_kind_are_read_or_refused():
+    generator = np.random.default_rng(3)
+    cells: list[Any] = [0, 1, 0.5, 85.0, "cat", "yes", "85%", "[0.1, 0.9]", None, float("nan"), float("inf"), True]
+    cells += [[0.1], {"a": 1}]
+    names = "label y class y_pred prob score prob_0 prob_1 prob_² correct conf id cat [a".split()
+    codes: set[str] = set()
+    for _ in range(300):
+        chosen = generator.choice(len(names), generator.integers(1, 6), replace=False)
+        columns = {names[i]: [cells[generator.integers(len(cells))]] * 3 for i in chosen}
+        try:
+            read(columns, drop=bool(generator.integers(2)), percent=bool(generator.integers(2)))
+        except InputError as error:
+            codes.add(error.code)
+    assert len(codes) > 5

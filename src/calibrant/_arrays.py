@@ -16,8 +16,8 @@ from calibrant.types import InputError
 BEYOND = ("Int128", "UInt128")  # kinds of numbers that numpy has not
 TEXTS = ("String", "Categorical", "Enum")
 TRUTH_WORDS = {
-    **dict.fromkeys(("true", "yes", "y", "t", "right", "correct", "1", "1.0", "matched"), "1"),
-    **dict.fromkeys(("false", "no", "n", "f", "wrong", "incorrect", "0", "0.0", "unmatched"), "0"),
+    **dict.fromkeys(("true", "yes", "y", "t", "right", "correct", "1", "1.0", "matched", "pass", "passed"), "1"),
+    **dict.fromkeys(("false", "no", "n", "f", "wrong", "incorrect", "0", "0.0", "unmatched", "fail", "failed"), "0"),
 }
 NEGATIVE_WORDS = ("negative", "neg", "false", "no", "n", "f")
 WEIGHT_TOLERANCE = 0.2  # of the number of rows, by which weights that were found by name may sum to something else
@@ -270,10 +270,15 @@ def _rows(column: Any) -> np.ndarray:
         column = column.str.extract_all(r"[^\[\]\s,;]+")
     inner = getattr(column.dtype, "inner", None)
     if inner is None:
-        raise InputError(f"column {column.name!r} holds {column.dtype}, expected numbers or lists of numbers")
+        raise InputError(
+            f"column {column.name!r} holds {column.dtype}, expected numbers or lists of numbers", code="not_numbers"
+        )
     low, high = column.list.len().min(), column.list.len().max()
     if low != high or high == 0:
-        raise InputError(f"lists in column {column.name!r} have {low} to {high} entries; expected one for every class")
+        raise InputError(
+            f"lists in column {column.name!r} have {low} to {high} entries; expected one for every class",
+            code="list_length",
+        )
     if inner.is_nested():
         return _made(column.name, lambda: np.array(column.to_list(), dtype=float))
     return numbers_of(column.explode()).to_numpy().reshape(len(column), -1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._arrays import is_list, keys_of, numbers_of, probabilities_of
+from calibrant._arrays import MIN_TOP_CLASS, is_list, keys_of, numbers_of, probabilities_of
 from calibrant._columns import (
     MAX_NAMED_COLUMNS,
     NO_CLASSES,
@@ -33,6 +33,7 @@ from calibrant._door import positive_word, some
 from calibrant.types import InputError
 
 MIN_SEPARATED = 5  # rows on either side of a threshold that is no accident
+MIN_ROWS, MIN_BELOW = 8, 3  # rows, and rows below one half, from which two classes are no accident
 SUM_TOLERANCE = 0.03
 
 
@@ -102,12 +103,15 @@ class _Search:
 
     def _several(self, scores: ScoreColumns) -> tuple[str, ...]:
         """Return the columns of several labels per example, called as with a prefix or as the classes alone."""
+        import polars
+
         found = _several(self.frame.columns, scores)
         bare = tuple(scores.names)
         if found or not self.whole or not bare or not set(bare) <= set(self.free) - set(scores.columns):
             return found
-        kinds = [set(self.frame[name].drop_nulls().unique().to_list()) for name in bare]
-        return bare if all(each <= {0, 1} for each in kinds) else ()
+        columns = [self.frame[name].drop_nulls() for name in bare]
+        tags = all(column.dtype.is_numeric() or column.dtype == polars.Boolean for column in columns)
+        return bare if tags and all(set(column.unique().to_list()) <= {0, 1} for column in columns) else ()
 
     def _only_other_column(self, scores: ScoreColumns) -> None:
         """Take the only other column of a table for the label if it holds classes."""
@@ -364,10 +368,10 @@ class _Search:
         if score.kind == "logits" or self.options.positive is not None:
             return score
         reading = "probs"
-        if "correct" in self.roles:
-            reading = self._reading_beside_correct(name)
-        elif "predicted" in self.roles:
+        if "predicted" in self.roles:
             reading = self._reading_beside_prediction(name)
+        elif "correct" in self.roles:
+            reading = self._reading_beside_correct(name)
         if reading == "probs":
             return score
         self.roles["confidence"] = name
@@ -420,23 +424,31 @@ class _Search:
         """Return "probs" where a number is the probability of one of two classes, "confidence" where it is that of
         the predicted class; raises `InputError` where it may be either.
         """
-        p, guess, kinds = self._beside(name, "predicted")
+        return self._decide(name, *self._beside(name, "predicted"))
+
+    def _decide(self, name: str, p: np.ndarray, guess: np.ndarray, kinds: list[str]) -> str:
+        """Return the reading of a number beside predictions of the given classes."""
         if len(kinds) > 2:
             return "confidence"
         word = positive_word(kinds)
         above, below = set(guess[p > 0.5]), set(guess[p < 0.5])
-        if below:
-            if len(above) <= 1 and len(below) == 1 and not above & below:
-                (positive,) = above or {kind for kind in kinds if kind not in below} or {None}
-                return self._positive(name, None if positive is None else str(positive), word)
-            if (positive := _separated(p, guess, MIN_SEPARATED)) is not None:
-                return self._positive(name, positive, word)
-            raise _ambiguous(name, "it is below 1/2 for some predictions of each class")
-        alone = above | set(guess)
-        if len(alone) == 1:
-            if word is None or alone == {word}:
-                return "confidence"  # of both readings, which are the same here
-            raise _ambiguous(name, f"only {next(iter(alone))!r} is predicted")
+        if not below:
+            return self._decide_above_half(name, p, guess, word)
+        if len(p) < MIN_ROWS or (p < 0.5).sum() < MIN_BELOW or (not above and (word is None or len(p) < MIN_TOP_CLASS)):
+            raise _ambiguous(name, "too few rows show which")
+        if len(above) <= 1 and len(below) == 1 and not above & below:
+            return self._positive(name, str(next(iter(above), word)), word)
+        if (positive := _separated(p, guess, MIN_SEPARATED)) is not None:
+            return self._positive(name, positive, word)
+        raise _ambiguous(name, "it is below 1/2 for some predictions of each class")
+
+    def _decide_above_half(self, name: str, p: np.ndarray, guess: np.ndarray, word: str | None) -> str:
+        """Return the reading of a number that is never below one half."""
+        predicted = sorted(set(guess))
+        if len(predicted) == 1:
+            if word in (None, predicted[0]):
+                return "confidence"  # both readings are the same here
+            raise _ambiguous(name, f"only {predicted[0]} is predicted")
         positive = _separated(p, guess, 1)
         if positive is not None and word in (None, positive):
             raise _ambiguous(name, "a threshold above 1/2 separates the predictions")
@@ -453,20 +465,16 @@ class _Search:
         return "probs"
 
     def _reading_beside_correct(self, name: str) -> str:
-        """Return what a number beside `correct` is; see `_reading_beside_prediction`."""
+        """Return what a number beside `correct` is; of two classes, labels and `correct` tell what was predicted."""
         if "label" not in self.roles:
             return "confidence"
         p, truth, kinds = self._beside(name, "label")
-        if len(kinds) > 2 or not (p < 0.5).any():
+        if len(kinds) != 2:
             return "confidence"
-        column = self.frame[self.roles["correct"]]
         known = ~np.isnan(self._values(name)) & ~self.frame[self.roles["label"]].is_null().to_numpy()
-        correct = numbers_of(column, words=True).to_numpy()[known]
-        word = positive_word(kinds)
-        for positive in kinds if word is None else [word]:
-            if bool((((truth == positive) == (p > 0.5)) == (correct > 0.5))[p != 0.5].all()):
-                return self._positive(name, positive, word)
-        raise _ambiguous(name, "it is below 1/2 in some rows, and does not agree with the labels")
+        right = numbers_of(self.frame[self.roles["correct"]], words=True).to_numpy()[known] > 0.5
+        other = np.where(truth == kinds[0], kinds[1], kinds[0])
+        return self._decide(name, p, np.where(right, truth, other), kinds)
 
     def _beside(self, name: str, role: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
         """Return a score and the predictions or labels beside it, and all classes that occur."""

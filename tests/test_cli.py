@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import numpy as np
+import polars
 import pytest
 import torch
 
@@ -371,3 +372,41 @@ def test_an_unwritable_folder_is_refused_before_any_work(files, tmp_path, refuse
         (tmp_path / "locked").mkdir(mode=0o500)
         folder = tmp_path / "locked"
     assert "choose another folder" in refused("assess", *files, "--json", f"{folder}/out.json")
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A table of predictions with labels counted from 1, in percent."""
+    generator = np.random.default_rng(0)
+    p = generator.random(60).round(3)
+    y = (generator.random(60) < p).astype(int)
+    path = tmp_path / "table.csv"
+    polars.DataFrame({"truth": y + 1, "score": 100 * p, "guess": 1 + (p > 0.5), "note": ["x"] * 60}).write_csv(path)
+    return path
+
+
+def ran(monkeypatch, capsys, *arguments: object) -> str:
+    """Run a command in this process, which must succeed, and return what it printed."""
+    monkeypatch.setattr(sys, "argv", ["calibrant", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    captured = capsys.readouterr()
+    assert ended.value.code == 0, captured.err
+    return captured.out
+
+
+@pytest.mark.parametrize("command", [("measure",), ("assess",), ("apply", "none.safetensors")])
+def test_columns_are_shown_and_nothing_is_done(table, monkeypatch, capsys, command):
+    shown = ran(monkeypatch, capsys, *command, table, "--columns", "--probs", "score", "--label", "truth")
+    rows = [line.split(maxsplit=1) for line in shown.splitlines()]
+    assert ["truth", "label"] in rows
+    assert ["note", "not used"] in [[part.strip() for part in row] for row in rows]
+
+
+def test_reading_options_reach_the_table(table, monkeypatch, capsys, refused):
+    options = ["--percent", "--probs", "score", "--json", "-", "-m", "accuracy"]
+    one = json.loads(ran(monkeypatch, capsys, "measure", table, *options, "--positive", "2"))
+    other = json.loads(ran(monkeypatch, capsys, "measure", table, *options, "--labels-from", 1))
+    assert one["n"] == other["n"] == 60
+    assert one["metrics"] == other["metrics"]
+    assert refused("measure", table, "--percent")

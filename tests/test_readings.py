@@ -454,7 +454,22 @@ def test_values_of_any_kind_are_read_or_refused():
     generator = np.random.default_rng(3)
     cells: list[Any] = [0, 1, 0.5, 85.0, "cat", "yes", "85%", "[0.1, 0.9]", None, float("nan"), float("inf"), True]
     cells += [[0.1], {"a": 1}]
-    names = "label y class y_pred prob score prob_0 prob_1 prob_² correct conf id cat [a".split()
+    names = [
+        "label",
+        "y",
+        "class",
+        "y_pred",
+        "prob",
+        "score",
+        "prob_0",
+        "prob_1",
+        "prob_²",
+        "correct",
+        "conf",
+        "id",
+        "cat",
+        "[a",
+    ]
     codes: set[str] = set()
     for _ in range(300):
         chosen = generator.choice(len(names), generator.integers(1, 6), replace=False)

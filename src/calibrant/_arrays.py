@@ -30,6 +30,7 @@ DATES = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}([./])\d{1,2}\2\d{4}(
 Labels = tuple[np.ndarray, tuple[str, ...] | None, tuple[str, ...]]  # labels, names of the classes, notes
 
 
+@np.errstate(invalid="ignore", over="ignore")  # infinities are refused later
 def arrays_of(
     frame: Any, columns: Columns, options: TableOptions | None = None, *, whole: bool = True
 ) -> dict[str, Any]:

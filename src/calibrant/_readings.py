@@ -37,6 +37,7 @@ MIN_ROWS, MIN_BELOW = 8, 3  # rows, and rows below one half, from which two clas
 SUM_TOLERANCE = 0.03
 
 
+@np.errstate(invalid="ignore", over="ignore")  # infinities are refused later
 def columns_of(frame: Any, options: TableOptions | None = None, *, whole: bool = True) -> Columns:
     """Find the role of each column of a polars frame.
 

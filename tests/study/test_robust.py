@@ -155,6 +155,16 @@ def test_what_lies_in_the_place_of_another_kind_stops_no_run(tmp_path, what):
     assert not studies.run(study, out=tmp_path / "out").failed
 
 
+def test_damage_is_set_aside_whatever_lies_in_the_place_of_its_lock_and_of_its_new_home(finished):
+    study, _, out, there = finished
+    (there / "run.json").write_text("no record")
+    (out / "claims" / there.name).unlink(missing_ok=True)
+    (out / "claims" / there.name).mkdir()
+    (out / "damaged").write_text("a file")
+    assert not studies.run(study, out=out).failed
+    assert {path.name for path in (out / "damaged-1").iterdir()} == {there.name, f"{there.name}-1"}
+
+
 def test_an_error_of_other_bytes_is_shown(tmp_path):
     study = small(TWO)
     (run,) = study.runs()

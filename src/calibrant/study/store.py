@@ -225,10 +225,7 @@ class Store:
 
         The operating system frees the claim of a process that dies, however it dies. Until then `holder` names it.
         """
-        lock = self.root / "claims" / self.name(run)
-        if not lock.is_file() and os.path.lexists(lock):
-            self.set_aside(lock)
-        with _locked(lock) as ours:
+        with _locked(self._claim_path(self.name(run))) as ours:
             who = self._who(run)
             if ours:
                 with suppress(OSError):  # a full disk: it only helps who waits
@@ -247,6 +244,13 @@ class Store:
             return f"process {said['pid']} on {said['host']}"
         except (OSError, ValueError, KeyError, TypeError):
             return "another process"
+
+    def _claim_path(self, name: str) -> Path:
+        """Return the lock of a run; what else lies in its place is set aside."""
+        path = self.root / "claims" / name
+        if not path.is_file() and os.path.lexists(path):
+            self.set_aside(path)
+        return path
 
     def _who(self, run: Run) -> Path:
         return self.root / "claims" / f"{self.name(run)}.who"
@@ -341,7 +345,7 @@ class Store:
         for run in runs:
             for folder in self._trained(run):
                 if not self._is_copy(folder) and (why := problem(folder)):
-                    with _locked(self.root / "claims" / folder.name) as ours:
+                    with _locked(self._claim_path(folder.name)) as ours:
                         if ours and problem(folder):
                             found[run] = f"{why}; set aside in {self.set_aside(folder)}"
         return found
@@ -357,9 +361,11 @@ class Store:
 
     def set_aside(self, path: Path) -> Path:
         """Move what is damaged out of the way, into damaged/; returns where it lies now."""
-        (self.root / "damaged").mkdir(exist_ok=True)
+        homes = (self.root / f"damaged{f'-{i}' if i else ''}" for i in range(1_000_000))
+        home = next(folder for folder in homes if folder.is_dir() or not os.path.lexists(folder))
+        home.mkdir(exist_ok=True)
         names = (f"{path.name}{f'-{i}' if i else ''}" for i in range(1_000_000))
-        place = next(p for name in names if not os.path.lexists(p := self.root / "damaged" / name))
+        place = next(p for name in names if not os.path.lexists(p := home / name))
         with suppress(FileNotFoundError):  # somebody else did
             path.rename(place)
         return place

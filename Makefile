@@ -3,7 +3,7 @@
 # make check  all that CI runs
 # make docs   the site, into out/docs/index.html; runs every tutorial and every picture of the gallery, and takes warnings
 #             for errors; a copy of what it needs is installed once
-# make torture  senseless keywords, broken files, flipped bits, full disks and kills, thousands of each
+# make torture  senseless keywords, tables of known meaning, broken files, flipped bits, full disks and kills, thousands of each
 # make lock   the hashes of all that calibrant[train] needs but torch, into requirements.lock; make lock-check downloads and
 #             compares them; make sbom writes the bill of materials of a release, out/calibrant.cdx.json
 # make mutants  breaks every loss, metric and calibrator in three ways, and prints what no test catches

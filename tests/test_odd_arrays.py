@@ -150,6 +150,8 @@ def test_many_classes_take_linear_time():  # minutes where it is quadratic
     logits = torch.eye(3, k)
     p = Predictions(logits, [called[5], called[0], called[k - 1]], class_names=called)
     assert p.labels.tolist() == [5, 0, k - 1]
+    every = Predictions(torch.zeros(4000, 4000), called[:4000])
+    assert len(every.class_names) == 4000
     back = p.in_order(tuple(reversed(called)))
     assert back.labels.tolist() == [k - 6, k - 1, 0]
     assert torch.equal(back.logits.flip(1), p.logits)

@@ -1,11 +1,15 @@
 """Single scores per label: logits and probabilities are told apart on every way in."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from calibrant import InputError, Predictions, collect, metrics
+from calibrant.cli import main
+from calibrant.predictions import load_unlabeled
 
 G = torch.Generator().manual_seed(0)
 LOGITS = 2 * torch.randn(40, generator=G, dtype=torch.float64)
@@ -136,3 +140,42 @@ def test_rounded_rows_are_divided_by_their_sum_on_request():
 @pytest.mark.parametrize(("scale", "code"), [(100, "percent"), (1000, "not_probabilities"), (-1, "not_probabilities")])
 def test_single_probabilities_outside_the_unit_interval(scale, code):
     refused(code, Predictions.from_probs, scale * PROBS, LABELS)
+
+
+def written(path, scores):
+    import polars
+
+    polars.DataFrame({"label": LABELS.numpy(), "logit": scores.numpy()}).write_parquet(path)
+    return path
+
+
+def test_files_of_single_probabilities_are_refused_as_logits(tmp_path):
+    path = written(tmp_path / "p.parquet", PROBS)
+    refused("probs_as_logits", Predictions.load, path)
+    assert Predictions.load(path, are_logits=True).logits[:, 1].tolist() == PROBS.tolist()
+    refused("probs_as_logits", load_unlabeled, path)
+    assert len(load_unlabeled(path, are_logits=True)[0]) == 40
+    np.savez(tmp_path / "p.npz", logits=PROBS.numpy(), labels=LABELS.numpy())
+    refused("probs_as_logits", Predictions.load, tmp_path / "p.npz")
+
+
+def test_pieces_of_a_file_are_decided_on_together(tmp_path):
+    path = written(tmp_path / "p.parquet", PROBS)
+    refused("probs_as_logits", lambda: list(Predictions.load_pieces(path, rows=2)))
+    assert sum(len(p) for p in Predictions.load_pieces(path, rows=2, are_logits=True)) == 40
+    path = written(tmp_path / "q.parquet", torch.cat([PROBS[:39], torch.tensor([-2.0])]))
+    assert sum(len(p) for p in Predictions.load_pieces(path, rows=4)) == 40
+
+
+def test_the_command_line_has_a_flag_for_logits_in_the_unit_interval(tmp_path, monkeypatch):
+    path = written(tmp_path / "p.parquet", PROBS)
+    command = ["calibrant", "measure", str(path), "--json", str(tmp_path / "m.json")]
+    monkeypatch.setattr("sys.argv", command)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert not (tmp_path / "m.json").exists()
+    monkeypatch.setattr("sys.argv", [*command, "--are-logits"])
+    with contextlib.suppress(SystemExit):
+        main()
+    assert (tmp_path / "m.json").exists()

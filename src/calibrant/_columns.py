@@ -85,7 +85,8 @@ class TableOptions:
     `columns` maps roles such as "label" to the name of a column. `positive` is the name of the positive class where
     there is a single score, `labels_from` the number of the first class. `percent` says that numbers lie in 0 .. 100,
     `normalize` divides rows of rounded probabilities by their sum, `drop` leaves out rows with missing values, `na`
-    lists further words for a missing value, and `encoding` is that of a text file.
+    lists further words for a missing value, and `encoding` is that of a text file. `are_logits` says that scores of one
+    per label are logits although all of them lie in [0, 1].
     """
 
     columns: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -96,6 +97,7 @@ class TableOptions:
     drop: bool = False
     na: tuple[str, ...] = ()
     encoding: str | None = None
+    are_logits: bool = False
     ignore_index: int | None = None  # label of positions that are left out
 
     @classmethod

@@ -233,7 +233,8 @@ def _label_indices(
         names = found
         columns = some([f"{name} is column {i}" for i, name in enumerate(names)]).replace("'", "")
         notes = (f"labels are words, taken for the columns in alphabetical order: {columns}",)
-    place = torch.tensor([names.index(name) for name in match_names(found, names)])
+    place_of = {name: i for i, name in enumerate(names)}
+    place = torch.tensor([place_of[name] for name in match_names(found, names)])
     return place[torch.from_numpy(index.reshape(array.shape))], names, notes
 
 

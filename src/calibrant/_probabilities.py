@@ -29,12 +29,16 @@ class SingleScores:
         self.inside += 0 if self.outside else int(((scores > 0) & (scores < 1)).sum())
         return self
 
-    def check(self, instead: str = "Predictions.from_probs") -> None:
-        """Raise `InputError` if it is evident."""
-        if not self.outside and self.inside >= MIN_SCORES:
+    def add_pairs(self, logits: Tensor) -> "SingleScores":
+        """Add scores that entered as pairs of logits (n, 2), whose difference they are."""
+        return self.add(logits.diff(dim=1))
+
+    def check(self, instead: str = "Predictions.from_probs", *, least: int = MIN_SCORES) -> None:
+        """Raise `InputError` if it is evident, from at least so many scores."""
+        if not self.outside and self.inside >= least:
             raise InputError(
                 "expected one logit per label, got scores that all lie in [0, 1], as probabilities do. Try "
-                f"{instead}, or logits=True if they are logits all the same.",
+                f"{instead}, or logits=True (for files are_logits=True, --are-logits) if they are logits all the same.",
                 code="probs_as_logits",
             )
 

@@ -107,7 +107,7 @@ def _probability_check(binary: bool) -> tuple[Callable[[Predictions], Any], Call
         return lambda p: rows.add(p.logits), rows.check
     scores = SingleScores()
     instead = "a network without its last sigmoid (output=lambda p: p.logit() takes it back)"
-    return lambda p: scores.add(p.logits[:, 1]), lambda: scores.check(instead)
+    return lambda p: scores.add_pairs(p.logits), lambda: scores.check(instead)
 
 
 def _checked(

@@ -483,7 +483,8 @@ class Predictions:
                 score; `labels_from=1` for labels counted from 1; `percent` for numbers 0 .. 100; `normalize` divides
                 rows of rounded probabilities, which sum to .97 .. 1.03, by their sum; `drop` leaves out rows with a
                 missing value, or a confidence outside [0, 1], but no more than half of all; `na`, further words for a
-                missing value; `encoding` of a text file.
+                missing value; `encoding` of a text file; `are_logits` for single scores that are logits although all
+                of them lie in [0, 1].
 
         Raises:
             InputError: If columns are missing or ambiguous, or their cells cannot be what they were taken for.
@@ -500,7 +501,7 @@ class Predictions:
         frame = io.with_missing(io.frame_of(table), reading.na)
         columns = columns_of(frame, reading)
         require_labels(columns, frame)
-        return cls._enter(arrays_of(frame, columns, reading), ignore_index, of)
+        return cls._enter(arrays_of(frame, columns, reading), ignore_index, of, logits=reading.are_logits)
 
     @classmethod
     def load(
@@ -520,7 +521,7 @@ class Predictions:
         """
         reading = TableOptions.of({**options, "ignore_index": ignore_index})
         try:
-            return cls._enter(io.read(path, reading), ignore_index, of)
+            return cls._enter(io.read(path, reading), ignore_index, of, logits=reading.are_logits)
         except InputError as error:
             raise InputError(f"{path}: {error}", code=error.code) from None
 
@@ -537,10 +538,11 @@ class Predictions:
         """Read .parquet, .arrow, .safetensors or .npy files of any size in pieces, each checked at the door.
 
         Pieces hold about 64 MB unless `rows` says otherwise; the next is read while one is worked on. Those in which
-        every position is ignored are left out.
+        every position is ignored are left out. Whether scores of one per label are probabilities and not logits is
+        decided on a thousand of them, or at the end.
         """
-        classes, seen = 0, 0
-        pieces = io.read_pieces(path, rows, TableOptions.of({**options, "ignore_index": ignore_index}))
+        classes, seen, reading = 0, 0, TableOptions.of({**options, "ignore_index": ignore_index})
+        single, pieces = SingleScores(), io.read_pieces(path, rows, reading)
         while True:
             try:
                 if (arrays := next(pieces, None)) is None:
@@ -552,7 +554,9 @@ class Predictions:
             if ignore_index is not None and bool((np.asarray(labels) == ignore_index).all()):
                 continue
             try:
-                part = cls._enter(arrays, ignore_index, of)
+                part = cls._enter(arrays, ignore_index, of, logits=True)
+                if not reading.are_logits and _single_logits(arrays):
+                    single.add_pairs(part.logits).check("the key 'probs' or --probs", least=ENOUGH_SCORES)
             except InputError as error:
                 raise InputError(f"{path}, rows {first} .. {seen - 1}: {error}", code=error.code) from None
             if classes not in (0, part.logits.shape[1]):
@@ -561,9 +565,12 @@ class Predictions:
             yield part
         if classes == 0:
             raise InputError(f"{path}: no examples")
+        single.check("the key 'probs' or --probs")
 
     @classmethod
-    def _enter(cls, arrays: Mapping[str, Any], ignore_index: int | None, of: Any = None) -> "Predictions":
+    def _enter(
+        cls, arrays: Mapping[str, Any], ignore_index: int | None, of: Any = None, *, logits: bool = False
+    ) -> "Predictions":
         """What stands in a file or table, by the way in that it asks for."""
         kind, labels = io.kind_of(arrays)
         scores, true = arrays[kind], arrays[labels]
@@ -577,17 +584,24 @@ class Predictions:
         shape = np.shape(scores)
         several = len(shape) == 2 and np.shape(true) == shape and shape[1] > 1 and arrays.get("several", False)
         if several:
-            made = cls.multilabel(scores, true, names=arrays.get("class_names"), probs=kind == "probs", **more)
+            more |= {"probs": True} if kind == "probs" else {"logits": logits}
+            made = cls.multilabel(scores, true, names=arrays.get("class_names"), **more)
         elif kind == "confidence":
             made = cls.from_confidence(scores, true, of=arrays.get("judged", "correct"), **more)
         elif kind == "logits" and (len(shape) == 1 or shape[1:] == (1,)):
-            made = cls.from_binary_logits(scores, true, class_names=arrays.get("class_names"), **more)
+            made = cls.from_binary_logits(scores, true, logits=logits, class_names=arrays.get("class_names"), **more)
         else:
             enter: Callable[..., Predictions] = cls if kind == "logits" else cls.from_probs
             one = kind == "probs" and shape[1:] == (1,)
             made = enter(scores[:, 0] if one else scores, true, class_names=arrays.get("class_names"), **more)
         made = made if of is None else made.judging(of)
         return made._with(notes=(*arrays.get("notes", ()), *made.notes))
+
+
+def _single_logits(arrays: Mapping[str, Any]) -> bool:
+    """Whether arrays of a file hold one logit per label."""
+    shape = np.shape(arrays.get("logits", np.zeros((0, 2))))
+    return len(shape) == 1 or shape[1:] == (1,) or bool(arrays.get("several", False))
 
 
 def _drop_axis(labels: Any) -> Tensor:
@@ -713,12 +727,12 @@ def load_unlabeled(path: str | Path, **options: Any) -> tuple[Predictions, bool]
     """Read a file whose labels may not be known yet, 0 then, and say whether they are. Formats as `load`."""
     reading = TableOptions.of(options)
     try:
-        return unlabeled(io.read(path, reading, labeled=False))
+        return unlabeled(io.read(path, reading, labeled=False), are_logits=reading.are_logits)
     except InputError as error:
         raise InputError(f"{path}: {error}", code=error.code) from None
 
 
-def unlabeled(arrays: Mapping[str, Any]) -> tuple[Predictions, bool]:
+def unlabeled(arrays: Mapping[str, Any], *, are_logits: bool = False) -> tuple[Predictions, bool]:
     """Enter arrays whose labels may not be known yet, 0 then, and say whether they are."""
     known = any(name in arrays for name in ("labels", "label", "correct"))
     if not known:
@@ -726,12 +740,13 @@ def unlabeled(arrays: Mapping[str, Any]) -> tuple[Predictions, bool]:
         shape = np.shape(arrays.get(kind, np.zeros((0, 2))))
         labels = np.zeros(shape[:1] + shape[2:], dtype=np.int64)
         arrays = dict(arrays) | {"correct" if kind == "confidence" else "labels": labels}
-    return Predictions._enter(arrays, None), known  # pyright: ignore[reportPrivateUsage]
+    return Predictions._enter(arrays, None, logits=are_logits), known  # pyright: ignore[reportPrivateUsage]
 
 
 SAVED = ("logits", "labels", "weights", "clusters", "groups")
 ODD_NAMES = "na|nan|null|none|nil|missing|inf|infinity|true|false|.*_duplicated_.*"
 PLAIN_NAME = re.compile(rf"(?!(?i:{ODD_NAMES})$)[^\W\d]\w*([ .-]\w+)*")  # reads back from any format
+ENOUGH_SCORES = 1000  # single scores in [0, 1] from which pieces are refused before the last one
 BLOCK = 1 << 22  # logits that a map is given at a time: 32 MB in float64
 PARTS = tuple(field.name for field in fields(Predictions))
 ROWS = (

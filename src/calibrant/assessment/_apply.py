@@ -103,12 +103,13 @@ def calibrated(calibrator: Candidate, frame: Any, columns: Columns, options: Tab
     wanted = replace(columns, label=None, labels=(), predicted=None, correct=None, weight=None, cluster=None, id=ROW)
     arrays = arrays_of(frame.with_row_index(ROW), wanted, options)
     rows = arrays.pop("ids")
+    are_logits = options is not None and options.are_logits
     if _several(calibrator, columns, arrays):
         names = columns.names or tuple(map(str, range(len(columns.scores))))
-        each = _each(calibrator, arrays, names)
+        each = _each(calibrator, arrays, names, are_logits)
         new = {f"{CALIBRATED}prob_{name}": part for name, part in zip(names, each, strict=True)}
     else:
-        new = _new(calibrator, unlabeled(arrays)[0], columns.positive)
+        new = _new(calibrator, unlabeled(arrays, are_logits=are_logits)[0], columns.positive)
     short = polars.DataFrame(
         {ROW: rows} | {name: part if isinstance(part, list) else part.numpy() for name, part in new.items()}
     )
@@ -151,10 +152,11 @@ def _new(calibrator: Candidate, p: Predictions, positive: str | None) -> dict[st
     return {f"{CALIBRATED}prob_{name}": probs[:, i] for i, name in enumerate(names)} | {"predicted": said}
 
 
-def _each(calibrator: Candidate, arrays: dict[str, Any], names: tuple[str, ...]) -> list[Tensor]:
+def _each(calibrator: Candidate, arrays: dict[str, Any], names: tuple[str, ...], are_logits: bool) -> list[Tensor]:
     """The calibrated probability of each label, one after the other."""
-    kind = "probs" if "probs" in arrays else "logits"
-    scores = torch.as_tensor(arrays[kind])
-    p = Predictions.multilabel(scores, torch.zeros_like(scores), names=names, probs=kind == "probs")
+    probable = "probs" in arrays
+    scores = torch.as_tensor(arrays["probs" if probable else "logits"])
+    what = {"probs": True} if probable else {"logits": are_logits}
+    p = Predictions.multilabel(scores, torch.zeros_like(scores), names=names, **what)
     probs = calibrator.calibrated(p).logits.softmax(1)[:, 1]
     return list(probs.view(scores.shape).T)

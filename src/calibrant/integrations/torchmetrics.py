@@ -75,7 +75,7 @@ class Calibration(Metric):
             enter = partial(Predictions.from_binary_logits, logits=True) if self.binary else Predictions
             p = enter(scores, labels, weights, ignore_index=self.ignore_index)
             if self._scores is not None:
-                self._scores.add(p.logits[:, 1])
+                self._scores.add_pairs(p.logits)
             return p
         if self.binary:
             if scores.numel() != labels.numel():

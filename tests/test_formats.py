@@ -495,6 +495,13 @@ def test_calibrated_arrays_keep_all_that_belongs_to_their_rows(tmp_path, saved, 
     assert list(io.read(tmp_path / f"out{suffix}")["ids"]) == list(arrays["ids"])
 
 
+def test_apply_reports_how_the_file_was_read(tmp_path, saved):
+    notes: list[str] = []
+    (tmp_path / "in.csv").write_bytes(SPELLED.encode("utf-16"))
+    apply_to_file(str(saved), tmp_path / "in.csv", tmp_path / "out.csv", on_note=notes.append)
+    assert sum("utf-16" in note for note in notes) == 1
+
+
 SPELLED = "id;note;prob_no;prob_yes\n007;=1+1;0,25;0,75\n010;-;0,50;0,5\n011;NA;1e-3;0,999\n"
 
 

@@ -1,5 +1,6 @@
 """Calibrating a file by a fitted map: arrays become arrays, and a table keeps all its columns and rows."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,15 @@ from calibrant.predictions import KINDS, PRESENCE, Predictions, save_predictions
 from calibrant.types import InputError
 
 ROW = "row of the table"
+Written = tuple[int, str, tuple[str, ...]]  # number of examples, what they became, notes on the reading
 
 
 def apply_to_file(
     calibrator: Any,
     path: str | Path,
     output: str | Path,
+    *,
+    on_note: Callable[[str], object] | None = None,
     **options: Any,
 ) -> tuple[int, str]:
     """Calibrate the predictions of a file, labeled or not; say of how many what was written.
@@ -38,17 +42,23 @@ def apply_to_file(
     A `calibrator` that is the path of a saved one knows the names of its classes: columns in another order are mapped
     as what they are called.
 
-    Raises `InputError` as `Predictions.load` does.
+    `on_note` is called with every note on how the file was read. Raises `InputError` as `Predictions.load` does, and
+    where the output would replace the input.
     """
     io.apart([output], [path, calibrator if isinstance(calibrator, str | Path) else None])
     io.writer_of(output)
     reading = TableOptions.of(options)
     if io.is_table(path) and io.is_table(output):
-        return _table(Candidate.of(calibrator), path, output, reading)
-    return _arrays(Candidate.of(calibrator), path, output, reading)
+        count, what, notes = _table(Candidate.of(calibrator), path, output, reading)
+    else:
+        count, what, notes = _arrays(Candidate.of(calibrator), path, output, reading)
+    if on_note is not None:
+        for note in notes:
+            on_note(note)
+    return count, what
 
 
-def _arrays(calibrator: Candidate, path: str | Path, output: str | Path, options: TableOptions) -> tuple[int, str]:
+def _arrays(calibrator: Candidate, path: str | Path, output: str | Path, options: TableOptions) -> Written:
     try:
         arrays = io.read(path, options, labeled=False)
         p, labeled = unlabeled(arrays)
@@ -57,7 +67,7 @@ def _arrays(calibrator: Candidate, path: str | Path, output: str | Path, options
     except InputError as error:
         raise InputError(f"{path}: {error}", code=error.code) from None
     save_predictions(made, output, labeled=labeled, ids=ids)
-    return len(p), "logits"
+    return len(p), "logits", p.notes
 
 
 def _ids(ids: Any, n: int) -> Any:
@@ -70,7 +80,7 @@ def _ids(ids: Any, n: int) -> Any:
     return values.astype(str) if values.dtype.kind not in "iu" else values
 
 
-def _table(calibrator: Candidate, path: str | Path, output: str | Path, options: TableOptions) -> tuple[int, str]:
+def _table(calibrator: Candidate, path: str | Path, output: str | Path, options: TableOptions) -> Written:
     import polars
 
     try:
@@ -87,7 +97,7 @@ def _table(calibrator: Candidate, path: str | Path, output: str | Path, options:
             f"{path} has a column {twice[0]!r} already: rename it, or give a table without it", code="column_exists"
         )
     io.write_table(output, polars.concat([frame, made], how="horizontal"), found.dialect)
-    return int(made[:, 0].is_not_null().sum()), "probabilities"
+    return int(made[:, 0].is_not_null().sum()), "probabilities", found.notes
 
 
 def _kept(found: io.Table, output: str | Path) -> Any:

@@ -26,7 +26,7 @@ READING: dict[str, tuple[Any, str]] = {
     "normalize": (bool | None, "Divide rows of rounded probabilities, which sum to .97 .. 1.03, by their sum."),
     "drop": (bool | None, "Leave out rows with missing values, or confidences outside [0, 1]."),
     "na": (list[str] | None, "Word for a missing value. Repeatable."),
-    "encoding": (str | None, "Encoding of a text file, such as cp1252; default: UTF-8."),
+    "encoding": (str | None, "Encoding of a text file, such as cp1252; default: detected."),
     "are_logits": (bool | None, "Scores of one per label are logits although all of them lie in [0, 1]."),
 }
 PANEL = "Columns of tables"

@@ -77,8 +77,8 @@ def assess_(
     """Fit calibrators on VAL, judge them on TEST; a single file is cross-fitted in 5 folds.
 
     Files: .npz, .safetensors, .pt with keys logits or probs, and labels, or confidence and correct; NAME_logits.npy
-    with NAME_labels.npy; tables (.csv, .tsv, .jsonl, .parquet, .arrow, packed with .gz or .zst, a folder of them, or
-    a pattern in quotes) with columns label and prob_cat, prob_dog, ..., logit_..., or confidence and correct.
+    with NAME_labels.npy; tables (.csv, .tsv, .jsonl, .parquet, .arrow, .xlsx, also .csv.gz and the like, a folder of
+    them, or a pattern in quotes) with columns label and prob_cat, prob_dog, ..., logit_..., or confidence and correct.
     """
     load()
     import calibrant
@@ -197,7 +197,7 @@ def apply_(
         raise InputError("expected a file to write to. Try --output calibrated.csv.", code="no_output")
     include(with_)
     _writable(output, inputs=[calibrator, file, *source_files(with_)])
-    count, what = apply_to_file(calibrator, file, output, **options)
+    count, what = apply_to_file(calibrator, file, output, on_note=lambda note: say(f"{file}: {note}"), **options)
     say(f"wrote {output}: calibrated {what} of {count:,} examples")
 
 
@@ -291,14 +291,15 @@ def _show_columns(files: list[Path], options: dict[str, Any], ignore: int | None
         if not io.is_table(path):
             say(f"{path}: arrays, no columns")
             continue
-        frame = io.table(path, reading)
+        found = io.table(path, reading)
+        frame = found.frame
         columns = columns_of(frame, reading)
         shown = Table("column", "role", **PLAIN)
         for name, role in roles_of(columns, frame.columns):
             shown.add_row(markup(name), markup(role))
         say(f"{path}: {len(frame):,} rows")
         out.print(shown)
-        for note in columns.notes:
+        for note in (*found.notes, *columns.notes):
             say(note)
 
 

@@ -40,7 +40,7 @@ SMALL = 256  # numbers up to which their Hessian itself is worth having
 CONVERGED = 1e-5  # largest entry of the scaled gradient at an optimum: about 1e-10 nats are left to gain
 EXACT = 1e-6  # at which a search ends
 SETTLED = 1e-8  # nats left to gain at which a search ends, and one Newton step remains where the Hessian is known
-POLISHED = 32  # numbers up to which the last step is taken by fits that are only compared, too
+POLISHED = 16  # numbers up to which the last step is taken by fits that are only compared, too
 ROUND = 60  # steps of a search in one set of coordinates, where the Hessian can give new ones
 NEARLY = 1e-4  # at which one ends that is only compared: about 1e-6 nats are left; single precision is enough
 
@@ -117,8 +117,7 @@ def fit_affine(
             return problem.solution(at, found.gradient, passes, frame, memory)
         end = problem.end(at)
         if end.left <= SETTLED or left <= 0 or tolerance >= NEARLY:
-            cost = problem.ridge_cost(end.at)
-            return problem.solution(end.at, found.gradient, passes + 1, frame, memory, end.left, cost)
+            return problem.solution(end.at, found.gradient, passes + 1, frame, memory, end.left, end.ridge_cost)
         frame, memory = problem.frame(at), None
 
 
@@ -128,6 +127,7 @@ class _End:
 
     at: Tensor
     left: float
+    ridge_cost: float  # estimate of what the slight ridge keeps it above the optimum without
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,29 +236,22 @@ class _Problem:
         return Frame(scale, root, torch.linalg.inv(root))
 
     def end(self, at: Tensor) -> _End:
-        """Take the last step by the Hessian where it is small, and estimate what is left."""
+        """Take the last step by the Hessian where it is small, and estimate what is left and what the ridge costs."""
         value, gradient = self.at(at)
+        change, c = self.unpacked(at)
+        pull = self.packed(2 * self.slight * change, 2 * self.slight_bias * c)
         if not self.small:
-            return _End(at, float(self.frame(at).slope(gradient).square().sum()) / 2)
+            frame = self.frame(at)
+            left, cost = (float(frame.slope(each).square().sum()) / 2 for each in (gradient, pull))
+            return _End(at, left, min(cost, value))
         hessian = _hessian(self.logits, self.map(at), self.ridge, self.ridge_bias, self.often)
         step = newton_step(gradient.flatten(), hessian)
         left = max(0.0, -float(gradient.flatten() @ step) / 2)
+        slight = self.packed(self.slight, torch.full_like(c, self.slight_bias))
+        cost = decrement(pull.flatten(), hessian - (2 * slight.flatten()).diag()) if bool(pull.any()) else 0.0
         then = at + step.view(at.shape)
         better = left <= SETTLED and self.at(then)[0] <= value + 1e-14 * (1 + abs(value))
-        return _End(then if better else at, left)
-
-    def ridge_cost(self, at: Tensor) -> float:
-        """Estimate how far the slight ridge keeps the criterion above its least value; at most the criterion itself."""
-        if not bool(self.slight.any()):
-            return 0.0
-        change, c = self.unpacked(at)
-        pull = self.packed(2 * self.slight * change, 2 * self.slight_bias * c)
-        if self.small:
-            without = self.ridge - self.slight, self.ridge_bias - self.slight_bias
-            cost = decrement(pull.flatten(), _hessian(self.logits, self.map(at), *without, self.often))
-        else:
-            cost = float(self.frame(at).slope(pull).square().sum()) / 2
-        return min(cost, self.at(at)[0])
+        return _End(then if better else at, left, min(cost, value))
 
     def solution(
         self,

@@ -9,7 +9,7 @@ from torch import Tensor
 from calibrant._solve import Certificate, Minimum, decrement, newton
 from calibrant.calibrators._affine import FLOOR, RIDGE
 from calibrant.calibrators._apply import its_classes
-from calibrant.calibrators._fit import Solution, fits, mean_of
+from calibrant.calibrators._fit import Solution, fits, mean_of, median_of
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
 from calibrant.types import InputError, Logits, Number, Points, PositiveNumber
@@ -177,12 +177,7 @@ def _limit(s: Tensor) -> Tensor:
 def _unit(s: Tensor, p: Predictions) -> Tensor:
     """Return the median of the positive absolute scores, or 1; a few outliers cannot own it."""
     size = s.abs()
-    weights = torch.ones_like(s) if p.weights is None else p.weights
-    values, order = size[size > 0].sort()
-    if not len(values):
-        return torch.ones((), dtype=s.dtype, device=s.device)
-    total = weights[size > 0][order].cumsum(0)
-    return values[torch.searchsorted(total, total[-1] / 2)]
+    return median_of(size[size > 0], None if p.weights is None else p.weights[size > 0])
 
 
 def _pair(s: Tensor, like: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
+import torch
 from torch import Tensor
 
 from calibrant import catalog
@@ -193,6 +194,17 @@ def impossible(p: Predictions) -> int:
 def mean_of(values: Tensor, p: Predictions) -> Tensor:
     """Mean of values (n, ...) over examples, each counted as often as its weight says."""
     return values.mean(0) if p.weights is None else p.weights @ values / p.mass
+
+
+def median_of(values: Tensor, weights: Tensor | None) -> Tensor:
+    """Lower median of values (n), each counted as often as its weight says; 1 if there are none."""
+    if not len(values):
+        return values.new_ones(())
+    if weights is None:
+        return values.median()
+    values, order = values.sort()
+    total = weights[order].cumsum(0)
+    return values[torch.searchsorted(total, total[-1] / 2)]
 
 
 def _mean(values: Tensor, weights: Tensor | None) -> float:

@@ -14,7 +14,7 @@ from calibrant._fast import kernels
 from calibrant._softmax import LOG2_E, is_predicted
 from calibrant._solve import Certificate, Curve, Root, Status, increasing_root, summed
 from calibrant.calibrators._apply import certified, its_classes, keeping
-from calibrant.calibrators._fit import certify, fits, honest
+from calibrant.calibrators._fit import certify, fits, honest, median_of
 from calibrant.calibrators._grid import search
 from calibrant.catalog import CALIBRATORS
 from calibrant.predictions import Predictions
@@ -228,12 +228,8 @@ def _spread(p: Predictions) -> float:
     z = p.logits.double()
     gap = z.amax(-1, keepdim=True) - z
     positive = (gap > 0) & gap.isfinite()
-    weights = torch.ones_like(gap) if p.weights is None else p.weights[:, None].expand_as(gap)
-    values, order = gap[positive].sort()
-    if not len(values):
-        return 1.0
-    total = weights[positive][order].cumsum(0)
-    return float(values[torch.searchsorted(total, total[-1] / 2)])
+    weights = None if p.weights is None else p.weights[:, None].expand_as(gap)[positive]
+    return float(median_of(gap[positive], weights))
 
 
 def _nll_along(p: Predictions, b: float, dtype: torch.dtype) -> Along:

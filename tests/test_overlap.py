@@ -105,6 +105,24 @@ def test_few_distinct_rows_are_no_leak_but_the_same_ones_are(trees):
         assert overlap(one, one[torch.arange(299, -1, -1)]).excess == 1
 
 
+@pytest.mark.parametrize("clipped", [(0.4, 0.5), (0.3, 0.7)])
+def test_common_values_are_no_leak_where_one_set_has_more_of_them(clipped):
+    """Probabilities clipped at one end, in one set more often than in the other, as of other labels or another year."""
+
+    def drawn_with(share: float, seed: int) -> Predictions:
+        g = torch.Generator().manual_seed(seed)
+        p = torch.rand(3000, generator=g, dtype=torch.float64)
+        p = torch.where(torch.rand(3000, generator=g) < share, 1e-3, p)
+        return Predictions.from_probs(p, (torch.rand(3000, generator=g) < p).long())
+
+    fitted, judged = (drawn_with(share, seed) for seed, share in enumerate(clipped))
+    found = overlap(judged, fitted)
+    assert found.shares[0] > 0.4
+    assert found.excess == 0
+    leaked = overlap(joined(judged, fitted[:600]), fitted)
+    assert leaked.excess > 0.05
+
+
 @pytest.mark.shared
 def test_honest_tables_pass(shared):
     files = sorted((shared / "tabular").glob("*.npz"))

@@ -103,15 +103,6 @@ class Sketch:
             raise ValueError(text)
         return cls(int(n), np.sort(found), int(level))
 
-    @property
-    def repeated(self) -> float:
-        """Share of the rows that are there more than once."""
-        same = self.held[1:] == self.held[:-1]
-        twice = np.zeros(len(self.held), dtype=bool)
-        twice[1:] |= same
-        twice[:-1] |= same
-        return float(twice.mean()) if len(twice) else 0.0
-
 
 REFUSED = 0.1  # share of rows beyond chance from which two sets are no others
 
@@ -120,8 +111,9 @@ REFUSED = 0.1  # share of rows beyond chance from which two sets are no others
 class Overlap:
     """How many rows of two sets are the other's too, and how many would be if both were drawn from one source.
 
-    A row drawn from the same source is found among n others as often as one of those is there twice: what a set of
-    few distinct rows shares with another honestly, such as a small forest's, is told by what it shares with itself.
+    A row that the other set holds more than once is a common value, such as a clipped probability or one of a small
+    forest: finding it there is no sign of copied data, however often it occurs. Of the rows that the other set holds
+    once, two samples from one source share about as many as that set has rows in pairs (Good 1953).
     """
 
     shares: tuple[float, float]  # of the first set's rows that are in the second, and the other way
@@ -136,7 +128,7 @@ class Overlap:
         one, other = one.at(level), other.at(level)
         pairs = (one, other), (other, one)
         shares = tuple(float(_among(a.held, b.held).mean()) if len(a.held) else 0.0 for a, b in pairs)
-        expected = tuple(b.repeated for _, b in pairs)
+        expected = tuple(_expected(a.held, b.held) for a, b in pairs)
         errors = tuple(_error(share, e, a, b) for share, e, (a, b) in zip(shares, expected, pairs, strict=True))
         same = one.n == other.n and len(np.unique(one.held)) >= DISTINCT and np.array_equal(one.held, other.held)
         return cls(shares, expected, errors, same)  # pyright: ignore[reportArgumentType]
@@ -160,6 +152,16 @@ class Overlap:
         """The larger share beyond chance: 0 where four standard errors explain it."""
         parts = zip(self.shares, self.expected, self.errors, strict=True)
         return 1.0 if self.same else max(0.0, *(s - e if s - e > 4 * error else 0.0 for s, e, error in parts))
+
+
+def _expected(rows: np.ndarray, held: np.ndarray) -> float:
+    """Share of rows that chance alone finds among `held`: those of common values, and new pairs."""
+    if not len(rows):
+        return 0.0
+    values, counts = np.unique(held, return_counts=True)
+    common = float(_among(rows, values[counts > 1]).mean())
+    pairs = 2 * int((counts == 2).sum()) / max(1, len(held))
+    return min(1.0, common + pairs)
 
 
 def _error(share: float, expected: float, a: Sketch, b: Sketch) -> float:

@@ -137,6 +137,10 @@ def codes(values: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
         if kinds.is_floating_point() and bool(kinds.isnan().any()):
             raise InputError(f"{name} must be names or numbers, got NaN; drop or repair such rows", code="nan")
         return index, tuple(map(str, kinds.tolist()))
+    if isinstance(values, list | tuple) and all(type(value) is str for value in values):
+        names = sorted(set(values))  # an array of texts would give every row the room of the longest
+        place = {text: i for i, text in enumerate(names)}
+        return torch.tensor([place[text] for text in values], dtype=torch.int64), tuple(names)
     try:
         named = np.asarray(values)
         kinds, index = np.unique(named, return_inverse=True)

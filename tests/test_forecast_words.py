@@ -35,13 +35,13 @@ def test_of_several_labels_a_report_speaks_of_labels_and_examples(labels):
     found = assess(labels[:300], labels[300:], ["Identity", "Platt"])
     for text in (str(measure(labels)), str(found), words(found.html())):
         assert "Judged: that a label holds" in text or "Judged is that a label holds." in text
-        assert "let the labels of an example depend on each other" in " ".join(text.split())
+        assert "let the label decisions of an example depend on each other" in " ".join(text.split())
         assert "class 1" not in text
         assert not re.search(r"\b(clusters?|groups?)\b", text)
     text = str(measure(labels))
-    assert text.startswith("600 labels in 200 examples")
+    assert text.startswith("600 label decisions in 200 examples")
     assert "Overestimates labels by" in text
-    assert "In 1 of 3 labels the gap is beyond chance: cough" in " ".join(text.split())
+    assert "In 1 of 3 labels the gap is beyond chance: “cough”" in " ".join(text.split())
     assert "Labels, worst first" in words(found.html())
     assert "Classes, worst first" not in words(found.html())
 
@@ -80,7 +80,7 @@ def test_labels_stay_labels_in_files_and_summaries(labels, name, tmp_path):
     from calibrant.metrics import Summary
 
     text = str(measure(Summary.from_predictions(back.judging(1))))
-    assert text.startswith("600 labels in examples")
+    assert text.startswith("600 label decisions in examples")
     assert "In 1 of 3 labels" in " ".join(text.split())
 
 

@@ -56,7 +56,7 @@ def test_every_row_is_the_metric_s(shop):
 def test_print_page_and_numbers_show_every_group(shop, tmp_path):
     table = measure(shop)
     text, page = str(table), table.html()
-    assert "In 1 of 3 groups the gap is beyond chance: <b>south</b> (overestimates class 1 by" in text
+    assert "In 1 of 3 groups the gap is beyond chance: “<b>south</b>” (overestimates class 1 by" in text
     assert "mean over groups" in text
     assert "[red]west" in text
     assert "<b>south</b>" not in page

@@ -33,7 +33,8 @@ def test_the_change_is_tested_by_brier_where_nll_is_infinite(pieces):
     judged = (test[i : i + 200] for i in range(0, 600, 200)) if pieces else test
     found = assess(certain(900), judged, ["Platt"])
     text = " ".join(str(found).split())
-    brier = next(row for row in found.changes or () if row.name == "brier")
-    assert f"Is the difference real? Yes: on the same examples the Brier score falls by {-brier.difference:.4f}" in text
+    brier = next(row for row in found.changes or () if row.name == "event_brier")
+    title = found.before["event_brier"].title
+    assert f"Is the difference real? Yes: on the same examples the {title} falls by {-brier.difference:.4f}" in text
     assert "NLL cannot be tested: a probability of 0 came true for 6 of 600 examples." in text
     assert "cannot be tested on these" not in text

@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Iterable
+from itertools import groupby
 
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -15,6 +16,7 @@ LATEX = {
     "]": "{]}",
     "*": "{*}",
 } | {mark: f"\\{mark}" for mark in "%_#&${}"}
+LATEX_SETS = "±▲▼△▽–—‘’“”…ßæÆœŒøØłŁ"  # beside ASCII and accented letters
 JOINED = re.compile(r"(?<=[-'`?!,])(?=[-'`,])")  # inside --, '' and what else LaTeX sets as one character
 MARKDOWN = re.compile(r"[\\`*\[\]<>&|~!$@]|(?<!\w)_|_(?!\w)|(?<=:)/(?=/)|(?<=www)\.")
 FORMULA = re.compile(r"'*\s*[=+\-@＝＋－＠]")
@@ -22,6 +24,13 @@ PLAIN_NUMBER = re.compile(r"[+-]?[0-9]{1,15}(\.[0-9]{0,15})?([eE][+-]?[0-9]{1,2}
 NO_FORMULA = re.compile(  # numbers, also with a decimal comma or a percent sign, and dashes for a missing value
     r"\s*[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?\s*%?\s*|\s*[+-]?(inf|nan)\s*|\s*--?\s*", re.IGNORECASE
 )
+RIGHT_TO_LEFT = re.compile(
+    r"[{0}](?:[{0}\s]*[{0}])?".format(
+        "\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff"
+    )
+)
+NAME_LENGTH = 100  # characters of a name that are shown
+TEXT_LENGTH = 20_000  # characters of any other text on a page
 
 
 def plain_integer(text: str) -> int | None:
@@ -50,18 +59,38 @@ def visible(text: str, *, but: str = "") -> str:
     >>> visible("a\x1b[31m\u202eb")
     'a\\x1b[31m\\u202eb'
     """
-    return "".join(mark if mark in but or not _hidden(mark) else _spelled(mark) for mark in text)
+    return HIDDEN.sub(lambda found: found[0] if found[0] in but else ascii(found[0])[1:-1], text)
 
 
-def _hidden(mark: str) -> bool:
-    return (not mark.isascii() and unicodedata.category(mark) in HIDDEN) or mark < " " or mark == "\x7f"
+HIDDEN = re.compile(  # categories Cc, Cf, Cs, Zl and Zp, and letters without ink
+    "[\x00-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180e"
+    "\u200b-\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U000110bd"
+    "\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f]"
+)
 
 
-HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+def abbreviate(text: str, limit: int = NAME_LENGTH) -> str:
+    """Return a text's beginning and end, and its length, if it has more than `limit` characters.
+
+    >>> abbreviate("a" * 5_000_000, 12)
+    'aaaaaaaa…aaaa (5,000,000 characters)'
+    """
+    last = limit // 3
+    return text if len(text) <= limit else f"{text[: limit - last]}…{text[-last:]} ({len(text):,} characters)"
 
 
-def _spelled(mark: str) -> str:
-    return ascii(mark)[1:-1]
+def name_text(name: str) -> str:
+    """Return a name as it is shown to people: not too long, and nothing in it hidden."""
+    return visible(abbreviate(name))
+
+
+def isolate(text: str) -> str:
+    r"""Return text in which words written from right to left do not reorder what stands around them.
+
+    >>> isolate("a \u05d0\u05d1 1") == "a \u2068\u05d0\u05d1\u2069 1"
+    True
+    """
+    return RIGHT_TO_LEFT.sub("\u2068\\g<0>\u2069", text)
 
 
 def shorten(value: object, limit: int = 80) -> str:
@@ -84,7 +113,26 @@ def latex(text: str) -> str:
     >>> print(latex(r"50 % of {x_1}"))
     50 \% of \{x\_1\}
     """
-    return JOINED.sub("{}", "".join(LATEX.get(mark, mark) for mark in visible(text)))
+    runs = groupby(visible(text), _every_latex_sets)
+    return "".join(_latex_ascii(marks) if known else _latex_other(marks) for known, marks in runs)
+
+
+def _every_latex_sets(mark: str) -> bool:
+    """Whether pdfLaTeX sets a character without further packages: ASCII, and Latin letters with common accents."""
+    if mark.isascii() or mark in LATEX_SETS:
+        return True
+    base, *accents = unicodedata.normalize("NFD", mark)
+    return mark < "\u0180" and base.isascii() and bool(accents) and "\u0328" not in accents
+
+
+def _latex_ascii(marks: Iterable[str]) -> str:
+    return JOINED.sub("{}", "".join(LATEX.get(mark, mark) for mark in marks))
+
+
+def _latex_other(marks: Iterable[str]) -> str:
+    """Set characters of other scripts in LuaLaTeX and XeLaTeX, their code points in pdfLaTeX, which would stop."""
+    run = "".join(marks)
+    return rf"\ifdefined\Umathcode {run}\else {' '.join(f'U+{ord(mark):04X}' for mark in run)}\fi{{}}"
 
 
 def markdown(text: str) -> str:

@@ -158,7 +158,7 @@ def test_dots_and_their_words_are_the_bins_with_their_intervals(visit, report, j
     page.keyboard.press("End")
     words = page.locator("[role=status].unseen").inner_text()
     room = metrics.wilson(float(bins.accuracy[last]), float(bins.count[last]), 0.90)
-    assert f"right {100 * float(bins.accuracy[last]):.1f} %" in words
+    assert f"accuracy {100 * float(bins.accuracy[last]):.1f} %" in words
     assert f"90 % interval {100 * room.low:.1f} to {100 * room.high:.1f} %" in words
     assert f"{int(bins.count[last])} examples" in words
 
@@ -285,7 +285,7 @@ def test_the_pointer_is_told_what_lies_under_it(visit, report, judged):
     box = figure.locator("svg").bounding_box()
     page.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 0.4 * box["height"])
     words = page.locator(".tip").inner_text()
-    assert re.match(r"confidence [\d.]+( to [\d.]+)? %: right [\d.]+ % of [\d,]+; by chance [\d.]+", words)
+    assert re.match(r"confidence [\d.]+( to [\d.]+)? %: accuracy [\d.]+ % of [\d,]+ examples; by chance [\d.]+", words)
     page.mouse.move(2, 2)
     assert page.locator(".tip").is_hidden()
 

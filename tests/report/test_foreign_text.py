@@ -44,6 +44,7 @@ HOSTILE = [
     "\u202eevil\u202c\u2066\u200b\ufeff\u2028",
     "[/b] [link=file:///etc] [red",
     "$\\frac{$ _a",
+    "\u05d0\u05d1 (\u0645\u0631) \u65e5\u672c \U0001f600 \u0105\u0111 \u00ab\u00e9\u00bb \u03b3",
 ]
 
 
@@ -155,6 +156,7 @@ def test_latex_has_no_command_of_theirs(text):
     commands = set(re.findall(r"\\[a-zA-Z]+", made.replace(r"\\ ", " ").replace("\\\\\n", "\n")))
     ours = "begin end toprule midrule bottomrule quad textbf textit footnotesize pm"
     ours += " centering caption resizebox ifdim width linewidth else fi par smallskip parbox"
+    ours += " ifdefined Umathcode"
     ours += " textbackslash textasciitilde textasciicircum textbar textless textgreater"
     assert commands <= {f"\\{word}" for word in ours.split()}
     bare = re.sub(r"\\[{}\\%_#&$]", "", made.replace(r"\ifdim\width>", "").replace("{!}{%", "{!}{"))

@@ -210,7 +210,10 @@ def test_the_controls_and_plain_answers_speak_of_answers_and_labels_as_what_they
         Predictions.from_confidence(said, right),
         Predictions.multilabel(torch.randn(200, 3, generator=g), torch.randint(0, 2, (200, 3), generator=g)),
     )
-    for p, one, tile in ((answers_, "answer", "error among them"), (labels, "label", "false alarms among them")):
+    for p, one, tile in (
+        (answers_, "answer", "error among them"),
+        (labels, "label decision", "false alarms among them"),
+    ):
         table = measure(p)
         shown = held(_controls.threshold({"value": table}))
         assert shown["words"]["each"] == f"per {one}"

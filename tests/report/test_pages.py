@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 import torch
+from markupsafe import Markup
 
 from calibrant import Predictions, assess, measure, metrics
 from calibrant.assessment import Assessment
@@ -257,7 +258,7 @@ def test_names_from_outside_are_escaped():
     text = found.html({"command": "calibrant '<script>alert(1)</script>'", "<b>": "<i>&"})
     assert "<script>alert" not in text
     assert "&lt;b&gt;" in text
-    assert page("<t>", "<l>", [Section("<h>", "")], {}).count("<t>") == 0
+    assert page("<t>", "<l>", [Section("<h>", Markup())], {}).count("<t>") == 0
 
 
 def test_pieces():
@@ -306,7 +307,7 @@ def test_a_page_on_two_classes_speaks_of_class_1_and_its_probability():
         f"Says, on average {100 * said:.1f} % mean probability of class 1 Class 1 is true {100 * true:.1f} %" in shown
     )
     assert "Judged is the probability of class 1." in shown
-    assert "how often predictions of a given probability of class 1 were of class 1" in shown
+    assert "The line shows the frequency of class 1 at each probability of class 1" in shown
     assert "frequency of class 1" in text
     assert "probability minus frequency (%)" in shown
     for wrong in ("verconfiden", "nderconfiden", "Acting only when sure", "right of the time", "confidence minus"):

@@ -9,7 +9,8 @@ from calibrant.assessment._candidates import CALIBRATORS, saved
 from calibrant.assessment._event import Event
 from calibrant.assessment._judge import Mistake
 from calibrant.assessment._measure import Measurement, measure, summary_of
+from calibrant.assessment._provenance import calibrator_source, data_source
 from calibrant.assessment._table import Row
 
 __all__ = ["CALIBRATORS", "Assessment", "Event", "Measurement", "Mistake", "Row", "apply_to_file", "assess", "measure"]
-__all__ += ["saved", "summary_of"]
+__all__ += ["calibrator_source", "data_source", "saved", "summary_of"]

@@ -9,7 +9,7 @@ from torch import Tensor
 from calibrant import metrics
 from calibrant.assessment._table import Row
 from calibrant.assessment.words import evidence
-from calibrant.html import INFINITE, both, term, typeset
+from calibrant.html import INFINITE, both, joined, render, term, typeset
 from calibrant.metrics import About
 
 TERMS = {  # what is explained where it is met, and by which metric
@@ -18,6 +18,7 @@ TERMS = {  # what is explained where it is met, and by which metric
     "ECE": "ece",
     "NLL": "nll",
     "Kuiper": "kuiper",
+    "event Brier": "event_brier",
     "Brier": "brier",
     "AUROC": "auroc",
     "AURC": "aurc",
@@ -27,19 +28,19 @@ TERMS = {  # what is explained where it is met, and by which metric
 def value_cell(about: About, value: float) -> Markup:
     """Write a value; an infinite one says why it is."""
     if math.isnan(value):
-        return Markup("–")
+        return typeset("–")
     return term(about.text(value), INFINITE if math.isinf(value) else "")
 
 
 def explained(text: str) -> Markup:
     """Return text whose abbreviations and names of tests say what they mean: each where it is first met."""
     parts, met = re.split(rf"\b({'|'.join(TERMS)})\b", text), set[str]()
-    made = Markup("")
+    made: list[Markup] = []
     for i, part in enumerate(parts):
         about = metrics.about(TERMS[part]) if i % 2 and part not in met else None
-        made += typeset(part) if about is None else term(part, f"{about.title}: {about.plain}; {about.meaning}")
+        made.append(typeset(part) if about is None else term(part, f"{about.title}: {about.plain}; {about.meaning}"))
         met |= {part} if i % 2 else set()
-    return made
+    return joined(made)
 
 
 def name_cell(row: Row) -> Markup:
@@ -63,7 +64,7 @@ def change_cell(about: About, value: float, low: float, high: float, *, sign: bo
 
 def two_lines(large: str, small: str) -> Markup:
     """Write one text, and another below it in small letters."""
-    return typeset(large) + Markup("<small>") + typeset(small) + Markup("</small>")
+    return render("{}<small>{}</small>", typeset(large), typeset(small))
 
 
 def share_text(x: Tensor) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from markupsafe import Markup
 from torch import Tensor
 
 from calibrant._bins import Bins
@@ -21,22 +22,22 @@ MISTAKES = 5  # of a class
 FITTED, MEASURED = 10**9, 3 * 10**7  # logits that are passed over for the temperatures, beside fits and alone
 
 
-def temperature_of(found: Findings) -> str:
+def temperature_of(found: Findings) -> Markup:
     """A slider for the temperature, and a switch for the calibrator."""
     fitted = {name: float(c.temperature) for name, c in found.fitted.items() if type(c).__name__ == "Temperature"}
     maps = {"as they came": found.before} | {name: t for name, t in found.tables.items() if name != "Identity"}
     return _temperature(found.before, maps, fitted, FITTED)
 
 
-def temperature_alone(measured: Table) -> str:
+def temperature_alone(measured: Table) -> Markup:
     """A slider for the temperature."""
     return _temperature(measured, {}, {}, MEASURED)
 
 
-def _temperature(before: Table, maps: Mapping[str, Table], fitted: Mapping[str, float], most: int) -> str:
+def _temperature(before: Table, maps: Mapping[str, Table], fitted: Mapping[str, float], most: int) -> Markup:
     steps = before.scaled(most)
     if not steps and len(maps) < 2:
-        return ""
+        return Markup()
     places = [step.temperature for step in steps]
     inside = {name: t for name, t in fitted.items() if places and places[0] <= t <= places[-1]}
     stops = {_nearest(places, t): f"{name}: {t:.2f}" for name, t in inside.items()}
@@ -77,7 +78,6 @@ def _words(table: Table) -> dict[str, Any]:
     return {
         "said": event.said,
         "happened": event.happened,
-        "outcome": event.outcome,
         "many": f"{event.one}s",
         "bins": table.bins,
         "z": z,
@@ -120,7 +120,7 @@ def _cells(bins: Bins) -> list[list[int]]:
     ]
 
 
-def threshold(tables: Mapping[str, Table]) -> str:
+def threshold(tables: Mapping[str, Table]) -> Markup:
     """A slider for the threshold from which on one acts, and what that costs."""
     first = next(iter(tables.values()))
     event, top = first.event, "aurc" in first.event.rows
@@ -170,7 +170,7 @@ def _rounded(x: float) -> float | None:
     return None if math.isnan(x) else round(x, 6)
 
 
-def classes(tables: Mapping[str, Table], known: Sequence[Classes]) -> str:
+def classes(tables: Mapping[str, Table], known: Sequence[Classes]) -> Markup:
     """What a class shows when it is opened: its curve, before and after, and its most confident mistakes."""
     first = next(iter(tables.values()))
     chosen = known[0].worst_first[:CLASSES].tolist()
@@ -185,7 +185,6 @@ def classes(tables: Mapping[str, Table], known: Sequence[Classes]) -> str:
     words = _words(first) | {
         "said": "probability of the class",
         "happened": "its frequency",
-        "outcome": "true",
         "mistakes": "Its most confident mistakes",
         "none": f"No {first.event.one} of it, or predicted to be of it, is mistaken.",
     }

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from calibrant import metrics
+from calibrant._text import name_text
 from calibrant.metrics import About
 from calibrant.predictions import CORRECTNESS, MATCHES, PRESENCE, Of, Predictions
 from calibrant.types import InputError
@@ -43,6 +44,10 @@ class Event:
     def direction(self, low: float, high: float) -> str:
         """Say which way an interval of what is said minus what happens lies; nothing where it holds 0."""
         return self.over if low > 0 else self.under if high < 0 else ""
+
+    def way(self, direction: str | None) -> str:
+        """Say what a model does that says too much ("over") or too little ("under"); nothing of None."""
+        return {"over": self.over, "under": self.under}.get(direction or "", "")
 
 
 PARTS = {  # of the negative log-likelihood
@@ -105,7 +110,12 @@ def event(of: Of, k: int, names: tuple[str, ...] | None = None) -> Event:
     if of == "top":
         rows = TOP.rows if k > 2 else _without(TOP.rows, "classwise_ece")
         return replace(TOP, among=f"examples of {k} classes", rows=rows)
-    return _of_class(of, k, names[of] if names and isinstance(of, int) else f"class {of}")
+    return _of_class(of, k, quoted(names[of]) if names and isinstance(of, int) else f"class {of}")
+
+
+def quoted(name: str) -> str:
+    """Return the name of a class or group as it stands in a sentence."""
+    return f"\N{LEFT DOUBLE QUOTATION MARK}{name_text(name)}\N{RIGHT DOUBLE QUOTATION MARK}"
 
 
 def _of_class(of: Of, k: int, name: str) -> Event:
@@ -118,12 +128,13 @@ def _of_class(of: Of, k: int, name: str) -> Event:
         verb=f"{name} is true",
         said=f"probability of {name}",
         happened=f"frequency of {name}",
-        outcome=f"of {name}",
+        outcome=name,
         probabilities="probabilities",
         against="Probability against frequency",
         among=f"examples of {k} classes",
-        rows=(*SCORES, *ERRORS, "smooth_ece", "auroc" if k == 2 else "classwise_ece"),
-        paired=(*PAIRED, *(("auroc",) if k == 2 else ())),
+        rows=("accuracy", "nll", "event_brier", "brier", *ERRORS, "smooth_ece", "auroc" if k == 2 else "classwise_ece"),
+        paired=("accuracy", "nll", "event_brier", *PAIRED[2:], *(("auroc",) if k == 2 else ())),
+        shown=("accuracy", "nll", "event_brier", "ece", "adaptive_ece", "classwise_ece"),
         instead='; of="top" (--of top) judges whether the predicted class is right' if k == 2 else "",
         own={
             "signed_gap": replace(
@@ -143,11 +154,11 @@ def _of_labels() -> Event:
         said="probability",
         happened="frequency",
         outcome="true",
-        among="labels",
-        one="label",
+        among="label decisions",
+        one="label decision",
         cluster="example",
         group="label",
-        shown=(*SCORES, "ece", "adaptive_ece"),
+        shown=("accuracy", "nll", "event_brier", "ece", "adaptive_ece"),
         instead="",
     )
 

@@ -18,7 +18,7 @@ from calibrant.types import InputError, Map
 
 GROUPS = 50  # of the jackknife
 MISTAKES = 20
-MEANS = ("accuracy", "nll", "brier", "event_brier", "signed_gap")  # whose change is tested without a second pass
+MEANS = ("accuracy", "nll", "event_brier", "brier", "signed_gap")  # whose change is tested without a second pass
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,10 @@ from calibrant._folds import units
 from calibrant.assessment._event import Event, event, event_of
 from calibrant.assessment._judge import mistakes_of
 from calibrant.assessment._plain import written
+from calibrant.assessment._provenance import data_source
 from calibrant.assessment._scaled import scaled
-from calibrant.assessment._table import Row, Table
+from calibrant.assessment._table import Row, Table, Verdict
+from calibrant.assessment._verdict import FLOORS, above_floor, decide, remarks
 from calibrant.catalog import METRICS, Method
 from calibrant.io import csv_text
 from calibrant.metrics import Interval, Metric, Summary, tables
@@ -25,7 +27,6 @@ from calibrant.types import InputError
 
 BINS = 15
 BINNED = ("ece", "noise_floor", "adaptive_ece", "adaptive_noise_floor", "debiased_l2")  # rows with the table's bins
-FLOORS = {"ece": "noise_floor", "adaptive_ece": "adaptive_noise_floor"}
 
 
 class Measurement(Table):
@@ -140,13 +141,13 @@ def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float,
         if method.text == "nll" and fit is not None:
             parts = metrics.split(p, fit=partial(calibrators.fit, fit), level=level)
             rows += [_of_interval(name, i) for name, i in zip(PARTS_OF, (parts.refinement, parts.calibration))]
-    events = p.events
+    events, verdict = p.events, decide(rows)
     return Measurement(
         n=len(p),
         k=k,
         bins=bins,
         level=level,
-        rows=_finished(rows, judged, more),
+        rows=_finished(rows, judged, more, verdict),
         event=judged,
         names=p.class_names,
         happened=metrics.share_interval(events.happened, p.weights, level, p.clusters),
@@ -158,6 +159,9 @@ def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float,
         scaled_=partial(scaled, p, bins=bins, level=level),
         mistakes_=partial(mistakes_of, p),
         clusters="" if p.clusters is None else f"{units(p):,} {judged.cluster}{'s' * (units(p) != 1)}",
+        verdict=verdict,
+        remarks=remarks(len(p), rows),
+        source_=partial(data_source, "measured", p),
     )
 
 
@@ -179,12 +183,13 @@ def _of_summary(
     rows = [_row_of_summary(m, summary, level) for m in _methods(judged, more) if m.text in known or m in more]
     never = _impossible(summary.total("infinite"), summary.mass, judged)
     rows = [replace(row, note=never) if row.name == "nll" and math.isinf(row.value) else row for row in rows]
+    verdict = decide(rows)
     return Measurement(
         n=len(summary),
         k=summary.k,
         bins=bins,
         level=level,
-        rows=_finished(rows, judged, more),
+        rows=_finished(rows, judged, more, verdict),
         event=judged,
         names=summary.class_names,
         happened=summary.interval("happened", level),
@@ -194,6 +199,9 @@ def _of_summary(
         groups_=partial(tables.groups, summary, bins=bins, level=level),
         row_groups_=partial(tables.groups, summary, bins=bins, level=level, by="row_groups"),
         clusters=f"{judged.cluster}s" if summary.clustered else "",
+        verdict=verdict,
+        remarks=remarks(len(summary), rows),
+        source_=partial(data_source, "measured", n=len(summary)),
     )
 
 
@@ -261,16 +269,16 @@ def _of_interval(name: str, interval: Interval) -> Row:
     return Row(name, interval.value, interval.low, interval.high)
 
 
-def _finished(rows: list[Row], judged: Event, more: list[Method]) -> tuple[Row, ...]:
+def _finished(rows: list[Row], judged: Event, more: list[Method], verdict: Verdict) -> tuple[Row, ...]:
     """The rows with their titles and what each says here; without those that have no value, unless asked for."""
-    known, asked = {row.name: row for row in rows}, {method.text for method in more}
+    asked = {method.text for method in more}
     there = (row for row in rows if row.name in asked or not math.isnan(row.value))
-    return tuple(replace(row, about=judged.about(row.name), note=_note(row, known, judged)) for row in there)
+    return tuple(replace(row, about=judged.about(row.name), note=_note(row, rows, judged, verdict)) for row in there)
 
 
-def _note(row: Row, known: dict[str, Row], judged: Event) -> str:
+def _note(row: Row, rows: list[Row], judged: Event, verdict: Verdict) -> str:
     if row.name == "signed_gap":
-        return judged.direction(row.low, row.high).removeprefix("is ") or "no direction beyond chance"
+        return judged.way(verdict.direction).removeprefix("is ") or "no direction beyond chance"
     if row.name in FLOORS:
-        return "above its noise floor" if row.value > known[FLOORS[row.name]].high else "within its noise floor"
+        return "above its noise floor" if above_floor(rows, row.name) else "within its noise floor"
     return row.note

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from calibrant._text import name_text
 from calibrant.predictions import Predictions
 
 LUCK = 1e-3  # probability, by chance alone, of differences that are told
@@ -27,7 +28,7 @@ def shift(fitted: Tensor, judged: Tensor, names: tuple[str, ...] | None) -> str:
     if distance < SMALL or len(a) < 2 or chdtrc(len(a) - 1, statistic) > LUCK:
         return ""
     worst = int((fitted / n - judged / m).abs().argmax())
-    name = worst if names is None else repr(names[worst])
+    name = worst if names is None else repr(name_text(names[worst]))
     return (
         f" The classes are not as frequent in one as in the other: {distance:.0%} of the examples would have to change "
         f"theirs (class {name}: {float(fitted[worst]) / n:.1%} of the fitting data, {float(judged[worst]) / m:.1%} of "

@@ -5,13 +5,15 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from calibrant._bins import Bins, Ties
 from calibrant._solve import Certificate
+from calibrant._text import name_text
 from calibrant.assessment._event import Event
 from calibrant.assessment._judge import Mistake
 from calibrant.assessment._plain import learned, strict
+from calibrant.assessment._provenance import data_source, provenance
 from calibrant.assessment._scaled import Scaled, grid
 from calibrant.metrics import About, Comparison, Interval
 from calibrant.metrics.tables import Classes, Groups
@@ -47,6 +49,27 @@ class Row:
         return "" if unbounded else f"[{self.about.text(self.low)}, {self.about.text(self.high)}]"
 
 
+Status = Literal["miscalibrated", "unclear", "no_evidence"]
+Direction = Literal["over", "under"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether predictions are calibrated, as far as the data tell.
+
+    `miscalibrated`: the Kuiper test rejects calibration. `unclear`: it does not, but ECE lies above its noise floor,
+    or the interval of the signed gap excludes 0. `no_evidence`: neither.
+    """
+
+    status: Status
+    direction: Direction | None = None  # of the mean prediction, where it is certain or, if unclear, likely
+
+    @property
+    def certain(self) -> bool:
+        """Whether the predictions are called miscalibrated."""
+        return self.status == "miscalibrated"
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """What was measured, in the order in which it should be read, and what is behind it: data alone."""
@@ -67,6 +90,9 @@ class Table:
     scaled_: Callable[[list[float]], tuple[Scaled, ...]] | None = field(default=None, repr=False)
     mistakes_: Callable[[list[int], int], dict[int, tuple[Mistake, ...]]] | None = field(default=None, repr=False)
     clusters: str = ""  # such as "50 clusters", where examples depend on each other
+    verdict: Verdict = Verdict("no_evidence")
+    remarks: tuple[str, ...] = ()  # sentences on what looks like a mistake in the data
+    source_: Callable[[], dict[str, Any]] | None = field(default=None, repr=False)  # of the data, for provenance
 
     @property
     def among(self) -> str:
@@ -110,7 +136,7 @@ class Table:
 
     def name_of(self, index: int) -> str:
         """What a class is called."""
-        return str(index) if self.names is None else self.names[index]
+        return str(index) if self.names is None else name_text(self.names[index])
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -171,15 +197,26 @@ class Table:
 
         return polars.DataFrame(self.records())
 
-    def json(self) -> str:
-        """Return all numbers as JSON text; null for what there is not, "inf" for infinity."""
-        content = {"n": self.n, "k": self.k, "judged": self.event.judged, "bins": self.bins, "level": self.level}
+    def json(self, source: Mapping[str, Any] | None = None) -> str:
+        """Return all numbers as JSON text; null for what there is not, "inf" for infinity.
+
+        Its `provenance` holds version, time, and the rows, digest and notes of the data; `source` adds to it.
+        """
+        content: dict[str, Any] = {
+            "n": self.n,
+            "k": self.k,
+            "judged": self.event.judged,
+            "bins": self.bins,
+            "level": self.level,
+        }
         content |= {"clusters": self.clusters} if self.clusters else {}
         content |= {} if self.names is None else {"classes": self.names}
         content |= {} if self.groups is None else {"groups": self.groups.records()}
         content |= {} if self.row_groups is None else {"row_groups": self.row_groups.records()}
-        results = [row for row in self.records() if not (row.get("group") or row.get("row_group"))]
-        return json.dumps(strict(content | {"results": results}), indent=1, allow_nan=False) + "\n"
+        content["results"] = [row for row in self.records() if not (row.get("group") or row.get("row_group"))]
+        content |= {"verdict": asdict(self.verdict), "notes": list(self.remarks)}
+        content["provenance"] = provenance([] if self.source_ is None else [self.source_()], source)
+        return json.dumps(strict(content), indent=1, allow_nan=False) + "\n"
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,6 +245,11 @@ class Findings:
         """Certificates of the fits by calibrator, where they have one."""
         found = {name: getattr(fitted, "certificate", None) for name, fitted in self.fitted.items()}
         return {name: one for name, one in found.items() if isinstance(one, Certificate)}
+
+    @property
+    def chosen_text(self) -> str:
+        """The name of the chosen calibrator as it is shown to people."""
+        return name_text(self.chosen)
 
     @property
     def after(self) -> Table:
@@ -241,10 +283,13 @@ class Findings:
         """Return what every calibrator learned, in plain numbers and lists, with its certificate."""
         return [{"calibrator": name} | learned(fitted) for name, fitted in self.fitted.items()]
 
-    def json(self) -> str:
-        """Return all numbers and fitted parameters as JSON text; null for what there is not, "inf" for infinity."""
+    def json(self, source: Mapping[str, Any] | None = None) -> str:
+        """Return all numbers and fitted parameters as JSON text; null for what there is not, "inf" for infinity.
+
+        Its `provenance` holds version, time, and the rows, digest and notes of the data; `source` adds to it.
+        """
         rows: dict[str, Row] = {row.name: row for table in self.tables.values() for row in table}
-        content = {
+        content: dict[str, Any] = {
             "chosen": self.chosen,
             "judged": self.before.event.judged,
             "how": self.how,
@@ -263,4 +308,8 @@ class Findings:
         content |= {"groups": by_group} if by_group else {}
         by_row = {name: t.row_groups.records() for name, t in self.tables.items() if t.row_groups is not None}
         content |= {"row_groups": by_row} if by_row else {}
+        content |= {"verdict": {"before": asdict(self.before.verdict), "after": asdict(self.after.verdict)}}
+        judged = [] if self.before.source_ is None else [self.before.source_() | {"role": "judged"}]
+        content |= {"notes": list(self.before.remarks)}
+        content["provenance"] = provenance([data_source("fitted", self.fitted_on), *judged], source)
         return json.dumps(strict(content), indent=1, allow_nan=False) + "\n"

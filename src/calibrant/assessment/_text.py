@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from calibrant._text import markup
+from calibrant._text import markup, name_text
 from calibrant.assessment import words
 from calibrant.assessment._table import Findings
 from calibrant.assessment._table import Table as Measured
@@ -27,6 +27,7 @@ def measurement_text(table: Measured) -> Group:
         *_groups({"": table}),
         f"[bold]{markup(words.headline(table))}[/bold]",
         *(_answer(*answer) for answer in words.first_answers(table)),
+        *map(markup, table.remarks),
         _judged(table),
     )
 
@@ -42,6 +43,7 @@ def assessment_text(found: Findings) -> Group:
         *_groups(tables),
         f"[bold]{markup(words.headline(found.before))}[/bold]",
         *(_answer(*answer) for answer in words.answers(found)),
+        *map(markup, found.before.remarks),
         f"[dim]{markup(found.how)}[/dim]",
         _judged(found.before),
     )
@@ -104,7 +106,7 @@ def _ranking(found: Findings) -> Table:
         texts = [markup(table[m].text) for m in found.shown]
         cells = [f"[bold]{text}[/bold]" if b else text for text, b in zip(texts, best, strict=True)]
         mark = " (chosen)" if name == found.chosen else ""
-        body.add_row(markup(name) + mark, *cells)
+        body.add_row(markup(name_text(name)) + mark, *cells)
     return body
 
 

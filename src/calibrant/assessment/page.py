@@ -4,9 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from markupsafe import escape
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from calibrant._text import name_text
 from calibrant.assessment import plainly
 from calibrant.assessment._cells import (
     change_cell,
@@ -15,6 +16,7 @@ from calibrant.assessment._cells import (
     row_cell,
     share_text,
     sure_text,
+    two_lines,
     value_cell,
 )
 from calibrant.assessment._controls import classes, temperature_alone, temperature_of, threshold
@@ -47,8 +49,12 @@ from calibrant.html import (
     facts,
     figure,
     folded,
+    joined,
+    note,
     page,
+    readable,
     readings,
+    render,
     table,
     typeset,
 )
@@ -79,13 +85,14 @@ def measurement_page(measured: Table, more: Mapping[str, str]) -> str:
     ]
     lead = f"{measured.n:,} {measured.among}, as they are: nothing was fitted. {_judged(measured)}"
     tiles = _tiles(measured, measured, measured["nll"].interval)
-    return page(headline(measured), lead.strip(), sections, _facts(more), kicker=KICKER, tiles=tiles)
+    opening = [lead.strip(), *measured.remarks]
+    return page(headline(measured), opening, sections, _facts(more), kicker=KICKER, tiles=tiles)
 
 
 def assessment_page(found: Findings, more: Mapping[str, str], saved: str | Path | None = None) -> str:
     """Return the HTML report of calibrators on somebody's own predictions."""
     before, after = found.before, found.after
-    tables = {"before": before} | ({} if found.chosen == "Identity" else {f"after {found.chosen}": after})
+    tables = _before_and_after(found)
     changes = {row.name: row for row in found.changes or ()}
     sections = [
         Section("The answer", _answers(answers(found), plainly.answers(found))),
@@ -104,8 +111,9 @@ def assessment_page(found: Findings, more: Mapping[str, str], saved: str | Path 
         Section("Use the calibrator", _use(found, saved, "command" in more)),
     ]
     lead = f"{before.n:,} {before.among}. {found.how} {_judged(before)}"
-    tiles = _tiles(before, after, f"by {found.chosen}" if after is not before else "")
-    return page(headline(before), lead.strip(), sections, _facts(more), kicker=KICKER, tiles=tiles)
+    tiles = _tiles(before, after, f"by {found.chosen_text}" if after is not before else "")
+    opening = [lead.strip(), *before.remarks]
+    return page(headline(before), opening, sections, _facts(more), kicker=KICKER, tiles=tiles)
 
 
 def measurement_cell(measured: Table) -> str:
@@ -115,14 +123,23 @@ def measurement_cell(measured: Table) -> str:
 
 def assessment_cell(found: Findings) -> str:
     """Return what a notebook shows."""
-    tables = {"before": found.before} | ({} if found.chosen == "Identity" else {f"after {found.chosen}": found.after})
+    tables = {"before": found.before} | (
+        {} if found.chosen == "Identity" else {f"after {found.chosen_text}": found.after}
+    )
     changes = {row.name: row for row in found.changes or ()}
     return _cell_page(found.before, answers(found), tables, changes)
 
 
+def _before_and_after(found: Findings) -> Tables:
+    after = {} if found.chosen == "Identity" else {f"after {found.chosen_text}": found.after}
+    return {"before": found.before} | after
+
+
 def _cell_page(first: Table, told: Sequence[Answer], tables: Tables, changes: Mapping[str, Difference]) -> str:
-    words = "".join(f"<p><b>{escape(question)}</b> {typeset(text)}</p>" for question, text in told)
-    return f"<h3>{typeset(headline(first))}</h3>{words}{_numbers(tables, changes)}"
+    words = [render("<p><b>{}</b> {}</p>", question, typeset(text)) for question, text in told]
+    words += [render("<p>{}</p>", typeset(remark)) for remark in first.remarks]
+    title = render("<h3>{}</h3>", typeset(headline(first)))
+    return readable(joined([title, *words, _numbers(tables, changes)]))
 
 
 def _facts(more: Mapping[str, str]) -> dict[str, str]:
@@ -139,7 +156,7 @@ def _capital(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def _tiles(before: Table, after: Table, by: str) -> str:
+def _tiles(before: Table, after: Table, by: str) -> Markup:
     chance, happened = f"chance explains up to {percent(after['noise_floor'].high)}", before.happened
     tiles = {
         "Says, on average": (percent(before.said, 1), f"mean {before.event.said}"),
@@ -150,11 +167,11 @@ def _tiles(before: Table, after: Table, by: str) -> str:
         "ECE, in %": (_moved(100 * before["ece"].value, 100 * after["ece"].value, 2), chance),
         "NLL": (_moved(before["nll"].value, after["nll"].value, 3), by),
     }
-    shown = "".join(
-        f"<div><dt>{explained(name)}</dt><dd>{typeset(big)}<small>{typeset(small)}</small></dd></div>"
+    shown = [
+        render("<div><dt>{}</dt><dd>{}</dd></div>", explained(name), two_lines(big, small))
         for name, (big, small) in tiles.items()
-    )
-    return f'<dl class="tiles">{shown}</dl>'
+    ]
+    return render('<dl class="tiles">{}</dl>', joined(shown))
 
 
 def _moved(before: float, after: float, digits: int) -> str:
@@ -162,30 +179,35 @@ def _moved(before: float, after: float, digits: int) -> str:
     return first if first == last else f"{first} → {last}"
 
 
-def _answers(told: Sequence[Answer], plain: Sequence[str]) -> str:
-    parts = "".join(
-        f"<dt>{escape(question)}</dt><dd>{both(explained(text), typeset(simply))}</dd>"
+def _answers(told: Sequence[Answer], plain: Sequence[str]) -> Markup:
+    parts = [
+        render("<dt>{}</dt><dd>{}</dd>", question, both(explained(text), typeset(simply)))
         for (question, text), simply in zip(told, plain, strict=True)
-    )
-    return f'<dl class="answers">{parts}</dl>'
+    ]
+    return render('<dl class="answers">{}</dl>', joined(parts))
 
 
-def _diagrams(tables: Tables) -> str:
+def _diagrams(tables: Tables) -> Markup:
     event = next(iter(tables.values())).event
-    words = event.said, event.happened, event.outcome, f"{event.one}s"
+    words = event.said, event.happened, f"{event.one}s"
     curve_reading, bar_reading = readings(words)
-    curves = bars = ""
+    curves = bars = Markup()
     for name, each in tables.items():
-        note = f"ECE {percent(each['ece'].value)}, Kuiper {p_text(each['kuiper'].p_value)}"
-        curves += curve_diagram(name, each.ties, each.table, note, words=words)
-        bars += bar_diagram(name, each.table, note, words=words, level=None if each.clusters else each.level)
+        error = f"ECE {percent(each['ece'].value)}, Kuiper {p_text(each['kuiper'].p_value)}"
+        curves += curve_diagram(name, each.ties, each.table, error, words=words)
+        bars += bar_diagram(name, each.table, error, words=words, level=None if each.clusters else each.level)
     if len(tables) == 1:
-        return f'<div class="pair">{curves}{bars}</div>{curve_reading}{bar_reading}'
-    classical = folded("The same in classical bars", f'<div class="pair">{bars}</div>{bar_reading}')
-    return f'<div class="pair">{curves}</div>{curve_reading}{classical}'
+        return joined([_pair(curves + bars), curve_reading, bar_reading])
+    classical = folded("The same in classical bars", _pair(bars) + bar_reading)
+    return joined([_pair(curves), curve_reading, classical])
 
 
-def _split(found: Findings) -> str:
+def _pair(figures: Markup) -> Markup:
+    """Place figures side by side."""
+    return render('<div class="pair">{}</div>', figures)
+
+
+def _split(found: Findings) -> Markup:
     """NLL and Brier as refinement + calibration: what the chosen calibrator leaves, and what it takes off."""
     rows = [
         [
@@ -198,16 +220,16 @@ def _split(found: Findings) -> str:
         for part in split(found)
     ]
     head = ["", "score", "refinement", "calibration", "share"]
-    note = typeset(
-        f"The score is the sum of both. Refinement is what {found.chosen} leaves, which has not seen the examples that "
-        "it is judged on; calibration is what it takes off, a lower bound on average (Berta et al. 2025), and its "
+    reading = (
+        f"The score is the sum of both. Refinement is what {found.chosen_text} leaves, which has not seen the examples "
+        "that it is judged on; calibration is what it takes off, a lower bound on average (Berta et al. 2025), and its "
         f"share of the score. In brackets: {at(found.before.level)} intervals."
     )
     body = table(head, rows, caption="refinement and calibration")
-    return f'<p>{typeset(cost(found))}</p>{body}<p class="note">{note}</p>'
+    return joined([render("<p>{}</p>", typeset(cost(found))), body, note(reading)])
 
 
-def _numbers(tables: Tables, changes: Mapping[str, Difference]) -> str:
+def _numbers(tables: Tables, changes: Mapping[str, Difference]) -> Markup:
     """All rows, before and after, with everything that says how surely they are known."""
     first, pair = next(iter(tables.values())), len(tables) > 1
     rows: list[list[str]] = []
@@ -219,15 +241,15 @@ def _numbers(tables: Tables, changes: Mapping[str, Difference]) -> str:
             cells.append("" if told is None else change_cell(row.about, *told, sign=True))
         rows.append([name_cell(row), *cells])
     head = ["", *tables, *(["change"] if pair else [])]
-    note = f"In brackets: {at(first.level)} intervals."
+    reading = f"In brackets: {at(first.level)} intervals."
     if pair:
-        note += " The change is measured on the same examples, which tells much smaller differences from chance than "
-        note += "comparing the two intervals."
+        reading += " The change is measured on the same examples, which tells much smaller differences from chance "
+        reading += "than comparing the two intervals."
     caption = "all numbers, before and after" if pair else "all numbers"
-    return table(head, rows, caption=caption) + f'<p class="note">{typeset(note)}</p>'
+    return table(head, rows, caption=caption) + note(reading)
 
 
-def _ranking(found: Findings) -> str:
+def _ranking(found: Findings) -> Markup:
     held, tables = found.held_out, list(found.tables.values())
     lowest = min((nll for nll in held.values() if not math.isnan(nll)), default=math.nan)
     names = [explained(text) for text in headings(found.after, found.shown)]
@@ -238,7 +260,7 @@ def _ranking(found: Findings) -> str:
         first = [value_cell(found.after["nll"].about, held[name])] if held else []
         rows.append(
             [
-                coded(CALIBRATORS.called(name), name),
+                coded(CALIBRATORS.called(name), name_text(name)),
                 *first,
                 *(value_cell(each[m].about, each[m].value) for m in found.shown),
             ]
@@ -253,8 +275,8 @@ def _ranking(found: Findings) -> str:
     marked = [name == found.chosen for name in found.tables]
     body = table(head, rows, best=bold, marked=marked, caption="every calibrator")
     infinite = f" inf: {INFINITE}." if any(math.isinf(row.value) for each in tables for row in each) else ""
-    cautions = "".join(f'<p class="note">{escape(line)}</p>' for line in fit_cautions(found))
-    return f'{body}<p class="note">{why}. The best value of a column is bold.{infinite}</p>{cautions}'
+    cautions = [note(line) for line in fit_cautions(found)]
+    return joined([body, note(f"{why}. The best value of a column is bold.{infinite}"), *cautions])
 
 
 def _classes(tables: Tables) -> list[Section]:
@@ -275,12 +297,13 @@ def _classes(tables: Tables) -> list[Section]:
         rows.append(row + [f"{100 * float(each.ece[j]):.2f}" for each in known])
     head += ["ECE after (%)"] if len(known) > 1 else []
     bins, more = next(iter(tables.values())).bins, classes(tables, known)
-    note = (
-        f'<p class="note">ECE of the class\'s own probability as a forecast of the label, in {bins} bins. "Is" and '
-        '"said to be": its frequency, and the mean probability it is given; "if predicted": its accuracy and mean '
-        "confidence among the examples for which it is predicted.</p>"
+    reading = (
+        f'ECE of the class\'s own probability as a forecast of the label, in {bins} bins. "Is" and "said to be": its '
+        'frequency, and the mean probability it is given; "if predicted": its accuracy and mean confidence among the '
+        "examples for which it is predicted."
     )
-    return [Section("Classes, worst first", _long(head, rows, "classes, worst first", "classes") + more + note)]
+    body = joined([_long(head, rows, "classes, worst first", "classes"), more, note(reading)])
+    return [Section("Classes, worst first", body)]
 
 
 def _groups(tables: Tables) -> list[Section]:
@@ -294,21 +317,21 @@ def _groups_of(tables: Tables) -> list[Section]:
     known = {name: each for name, each in tables.items() if each.groups is not None}
     if not known:
         return []
-    body, event = "", next(iter(known.values())).event
+    body, event = Markup(), next(iter(known.values())).event
     head, many = group_head(event), f"{event.group}s"
     for name, each in known.items():
         rows = group_rows(each)
-        title = f"<h3>{typeset(_capital(name))}</h3>" if len(known) > 1 else ""
+        title = render("<h3>{}</h3>", typeset(_capital(name))) if len(known) > 1 else Markup()
         caption = f"{many} {name}, worst first" if len(known) > 1 else f"{many}, worst first"
         together = table(head, rows[-2:], caption=caption.replace("worst first", "together"))
         body += title + _long(head, rows[:-2], caption, many) + together
     first = next(iter(known.values()))
-    note = (
+    reading = (
         f"The gap is what is said minus what happens; its {at(first.level)} intervals hold for all {many} together, "
         f'and {many} whose gap is furthest beyond chance come first. "By chance": the ECE that a calibrated model with '
         f"these {first.event.probabilities} shows, on average and at the {50 * (1 + first.level):g} % quantile."
     )
-    return [Section(f"{_capital(many)}, worst first", f'{body}<p class="note">{typeset(note)}</p>')]
+    return [Section(f"{_capital(many)}, worst first", body + note(reading))]
 
 
 def _coverage(tables: Tables) -> list[Section]:
@@ -330,7 +353,8 @@ def _coverage(tables: Tables) -> list[Section]:
         sure, right = first["confident_share"].value, first["confident_accuracy"].value
         who, came = f"{percent(sure, 1)} of the {first.event.one}s", f"{percent(right)} of them {first.event.outcome}"
         text += f" Confidences of 99 % and more: {who}, {came}."
-    return [Section("Acting only when sure", f"<p>{typeset(text)}</p>{picture}{threshold(_called(tables))}")]
+    body = joined([render("<p>{}</p>", typeset(text)), picture, threshold(_called(tables))])
+    return [Section("Acting only when sure", body)]
 
 
 def _thresholds(tables: Tables) -> list[Section]:
@@ -350,13 +374,14 @@ def _thresholds(tables: Tables) -> list[Section]:
     ]
     columns = found.threshold, found.share, found.said, found.precision, found.recall, found.specificity
     rows = [[percent(float(first), 0), *map(share_text, more)] for first, *more in zip(*columns, strict=True)]
-    note = (
-        f'<p class="note">If one acts on {escape(measured.event.probabilities)} of at least so much{escape(after)}: on '
-        "how many, how often it should and does turn out so (precision), which share of all that turn out so is found "
-        "(recall, sensitivity), and which share of the others is spared (specificity).</p>"
+    reading = (
+        f"If one acts on {measured.event.probabilities} of at least so much{after}: on how many, how often it should "
+        "and does turn out so (precision), which share of all that turn out so is found (recall, sensitivity), and "
+        "which share of the others is spared (specificity)."
     )
-    more = "" if "aurc" in measured else threshold(_called(tables))
-    return [Section("Acting from a threshold on", table(head, rows, caption="thresholds") + note + more)]
+    more = Markup() if "aurc" in measured else threshold(_called(tables))
+    body = joined([table(head, rows, caption="thresholds"), note(reading), more])
+    return [Section("Acting from a threshold on", body)]
 
 
 def _called(tables: Tables) -> Tables:
@@ -364,9 +389,9 @@ def _called(tables: Tables) -> Tables:
     return dict(list(tables.items())[::-1])
 
 
-def _mistakes(found: Findings) -> str:
+def _mistakes(found: Findings) -> Markup:
     pair, name = found.chosen != "Identity", found.before.name_of
-    head = ["row", "true class", "predicted", "said", *([f"after {found.chosen}"] if pair else [])]
+    head = ["row", "true class", "predicted", "said", *([f"after {found.chosen_text}"] if pair else [])]
     rows = [
         [
             f"{m.row}",
@@ -377,16 +402,16 @@ def _mistakes(found: Findings) -> str:
         ]
         for m in found.mistakes
     ]
-    note = (
-        '<p class="note">Rows of the judged data, counted from 0: the wrong predictions of the highest confidence. '
-        "Often their labels are wrong, not the model.</p>"
+    reading = (
+        "Rows of the judged data, counted from 0: the wrong predictions of the highest confidence. Often it is the "
+        "recorded class that is wrong, not the model."
     )
-    return _long(head, rows, "confident mistakes", "mistakes") + note
+    return _long(head, rows, "confident mistakes", "mistakes") + note(reading)
 
 
-def _use(found: Findings, saved: str | Path | None, shell: bool) -> str:
+def _use(found: Findings, saved: str | Path | None, shell: bool) -> Markup:
     if found.chosen == "Identity":
-        return "<p>There is nothing to apply: the predictions are best left as they are.</p>"
+        return render("<p>There is nothing to apply: the predictions are best left as they are.</p>")
     path = str(saved or "calibrator.safetensors")
     code = (
         "from calibrant import calibrators\n"
@@ -394,23 +419,22 @@ def _use(found: Findings, saved: str | Path | None, shell: bool) -> str:
         "probs = calibrate(logits).softmax(-1)"
     )
     way = (
-        f"give <code>--save {escape(path)}</code> to the command below"
+        render("give <code>--save {}</code> to the command below", path)
         if shell
-        else (f"say <code>found.save({escape(repr(path))})</code> of what <code>assess</code> returned")
+        else render("say <code>found.save({})</code> of what <code>assess</code> returned", repr(path))
     )
-    how = "" if saved else f"<p>It was not saved: {way}.</p>"
-    return (
-        f"{how}<pre><code>{escape(code)}</code></pre><p>Or for a file of predictions: "
-        f"<code>calibrant apply {escape(path)} new.npz -o calibrated.npz</code></p>"
-    )
+    parts = [] if saved else [render("<p>It was not saved: {}.</p>", way)]
+    parts += [render("<pre><code>{}</code></pre>", code)]
+    file = "<p>Or for a file of predictions: <code>calibrant apply {} new.npz -o calibrated.npz</code></p>"
+    return joined([*parts, render(file, path)])
 
 
-def _long(head: list[str], rows: list[list[str]], caption: str, what: str) -> str:
+def _long(head: list[str], rows: list[list[str]], caption: str, what: str) -> Markup:
     body = table(head, rows[:SHOWN], caption=caption)
     if len(rows) <= SHOWN:
         return body
     rest = folded(f"{len(rows) - SHOWN} more {what}", table(head, rows[SHOWN:], caption=f"more {caption}"))
-    return f'<div class="long">{body}{rest}</div>'
+    return render('<div class="long">{}{}</div>', body, rest)
 
 
 def _risk(curve: Curve, share: float) -> float:

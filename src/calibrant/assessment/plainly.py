@@ -1,7 +1,9 @@
 """The same answers for people who are not in the field: no test, no interval, no abbreviation."""
 
+from calibrant._text import name_text
+from calibrant.assessment._event import quoted
 from calibrant.assessment._table import Findings, Table
-from calibrant.assessment.words import LIKELY, scores, those_off, unseen
+from calibrant.assessment.words import scores, those_off, unseen
 from calibrant.catalog import CALIBRATORS
 
 
@@ -23,16 +25,21 @@ def answers(found: Findings) -> list[str]:
 def name(calibrator: str) -> str:
     """Name a calibrator in words, with its code; the code alone of what has none."""
     called = CALIBRATORS.called(calibrator)
-    return f"{called[0].lower()}{called[1:]} ({calibrator})" if called else calibrator
+    return f"{called[0].lower()}{called[1:]} ({calibrator})" if called else name_text(calibrator)
 
 
 def _calibrated(table: Table) -> str:
     gap, luck = _points(table["ece"].value), _points(table["noise_floor"].high)
     many = f"{table.n:,} {table.event.one}{'s' * (table.n != 1)}"
-    if table["kuiper"].p_value < LIKELY:
+    if table.verdict.certain:
         return (
             f"No. What it says and what happens are typically {gap} points apart, and that is no accident of these "
             f"{many}. (Luck alone could make it look up to {luck} apart.)"
+        )
+    if table.verdict.status == "unclear":
+        return (
+            f"It is unclear: one measure shows more than luck explains, another does not. What it says and what "
+            f"happens are typically {gap} points apart; luck alone explains up to {luck}."
         )
     hidden = f"An error of up to {_points(unseen(table))} points could still hide."
     return f"As far as {many} can tell, yes: what differs can be luck. {hidden}"
@@ -42,10 +49,13 @@ def _which_way(table: Table) -> str:
     outcome = table.event.outcome
     said, came = f"{100 * table.said:.1f}", f"{100 * table.happened.value:.1f}"
     facts = f"out of 100 it expects {said} to be {outcome}, and {came} are"
-    gap = table["signed_gap"]
-    if gap.low > 0 or gap.high < 0:
-        return f"It promises too {'much' if gap.low > 0 else 'little'}: {facts}."
+    if table.verdict.direction:
+        return f"It {'promises' if table.verdict.certain else 'may promise'} {_amount(table)}: {facts}."
     return f"Neither clearly too much nor too little: {facts}."
+
+
+def _amount(table: Table) -> str:
+    return "too much" if table.verdict.direction == "over" else "too little"
 
 
 def _by_group(table: Table) -> str:
@@ -55,7 +65,9 @@ def _by_group(table: Table) -> str:
 
     def said(i: int) -> str:
         gap = float(groups.gap[i])
-        return f"{groups.names[i]} (it promises {_points(abs(gap))} points too {'much' if gap > 0 else 'little'})"
+        return (
+            f"{quoted(groups.names[i])} (it promises {_points(abs(gap))} points too {'much' if gap > 0 else 'little'})"
+        )
 
     off, named = those_off(groups, said)
     if not off:
@@ -71,7 +83,17 @@ def _remedy(found: Findings) -> str:
     why = f": of all that was tried, it is surprised least by {new}" if found.held_out else ""
     called = name(found.chosen)
     apart = f"What it says and what happens are then {last} points apart, instead of {first}."
-    return f"{called[0].upper()}{called[1:]}{why}. {apart}{_predictions(found)}"
+    worse = f" That is worse{_turned(found)}." if found.after["ece"].value > found.before["ece"].value else ""
+    return f"{called[0].upper()}{called[1:]}{why}. {apart}{worse}{_predictions(found)}"
+
+
+def _turned(found: Findings) -> str:
+    """Say so if what was promised too much is then promised too little, or the other way."""
+    before, after = found.before, found.after
+    if not (before.verdict.direction and after.verdict.direction):
+        return ""
+    turned = before.verdict.direction != after.verdict.direction
+    return f": it promised {_amount(before)}, then it promises {_amount(after)}" if turned else ""
 
 
 def _predictions(found: Findings) -> str:

@@ -5,12 +5,13 @@ from collections.abc import Callable, Sequence
 from itertools import starmap
 
 from calibrant._solve import Certificate
-from calibrant.assessment._event import Event
+from calibrant._text import name_text
+from calibrant.assessment._event import Event, quoted
 from calibrant.assessment._table import Findings, Row, Table
 from calibrant.metrics import About, Difference
 from calibrant.metrics.tables import Groups
 
-SURE, LIKELY = 0.01, 0.05  # p-values below which a calibrated model is ruled out, or unlikely
+SURE = 0.01  # p-value below which a calibrated model is ruled out
 MOST_GROUPS = 3  # that a sentence names
 VAGUE = 0.1  # error that cannot be ruled out, above which the examples are too few
 
@@ -19,18 +20,16 @@ Answer = tuple[str, str]  # question, answer
 
 def headline(table: Table) -> str:
     """Say in a few words whether, and which way, the predictions are off."""
-    if not table["kuiper"].p_value < LIKELY:
+    if table.verdict.status == "no_evidence":
         off = 0 if table.groups is None else int((table.groups.beyond > 0).sum())
         if table.groups is not None and off:
             many = f"{len(table.groups.names)} {table.event.group}s"
-            return f"No sign of miscalibration on the whole, but in {off} of {many}"
+            return f"No evidence of miscalibration on the whole, but in {off} of {many}"
         few = f", but too few {table.event.one}s to tell"
-        return "No sign of miscalibration" + (few if unseen(table) > VAGUE else "")
-    way = direction(table)
-    if not way:
-        return "Miscalibrated, in no certain direction"
-    way = way.removeprefix("is ")
-    return f"{way[0].upper()}{way[1:]} by {100 * abs(table['signed_gap'].value):.1f} points"
+        return "No evidence of miscalibration" + (few if unseen(table) > VAGUE else "")
+    way = table.event.way(table.verdict.direction).removeprefix("is ")
+    by = f"{way} by {gap_points(table)} points" if way else "miscalibrated, in no certain direction"
+    return f"{by[0].upper()}{by[1:]}" if table.verdict.certain else f"Possibly {by}"
 
 
 def verdict(found: Findings) -> str:
@@ -66,18 +65,35 @@ def calibrated(table: Table, before: Table | None = None) -> str:
     p, ece, floor = table["kuiper"].p_value, table["ece"], table["noise_floor"]
     above = ece.value > floor.high
     against = (
-        f"{'and' if above == (p < LIKELY) else 'but'} its ECE of {ece.text} % is "
-        f"{'above' if above else 'within'} what a calibrated model shows by chance ({floor.text} % on average, "
-        f"{percent(floor.high)} at the {50 * (1 + table.level):g} % quantile)"
+        f"its ECE of {ece.text} % is {'above' if above else 'within'} what a calibrated model shows by chance "
+        f"({floor.text} % on average, {percent(floor.high)} at the {50 * (1 + table.level):g} % quantile)"
     )
-    if p < LIKELY:
+    if table.verdict.certain:
         sure = "No" if p < SURE else "Probably not"
         if before is not None and ece.value < before["ece"].value:
             sure = "Better, but not perfectly" if p < SURE else "Better, but probably not perfectly"
-        return f"{sure}: the Kuiper test rejects it ({p_text(p)}), {against}."
+        return f"{sure}: the Kuiper test rejects it ({p_text(p)}), {'and' if above else 'but'} {against}."
     many = f"{table.n:,} {table.event.one}{'s' * (table.n != 1)}"
     missed = f"With {many}, an error of up to {percent(unseen(table), 1)} cannot be ruled out."
-    return f"Nothing says it is not: the Kuiper test finds no error ({p_text(p)}), {against}. {missed}"
+    if table.verdict.status == "unclear":
+        more = "" if above else f", but {_doubt(table)}"
+        join = "but" if above else "and"
+        return f"Unclear: the Kuiper test finds no error ({p_text(p)}), {join} {against}{more}. {missed}"
+    return f"No evidence that it is not: the Kuiper test finds no error ({p_text(p)}), and {against}. {missed}"
+
+
+def _doubt(table: Table) -> str:
+    """Say what is beyond chance where neither the Kuiper test nor ECE is."""
+    if not table.verdict.direction:
+        return f"its adaptive ECE of {table['adaptive_ece'].text} % is above"
+    low, high = sorted(abs(100 * end) for end in (table["signed_gap"].low, table["signed_gap"].high))
+    off = f"the mean {table.event.said} is off by {gap_points(table)} points"
+    return f"{off} ({low:.1f} to {high:.1f} with {at(table.level)})"
+
+
+def gap_points(table: Table) -> str:
+    """Write how far what is said on average is from what happens, without its sign."""
+    return f"{100 * abs(table['signed_gap'].value):.1f}"
 
 
 def unseen(table: Table) -> float:
@@ -88,19 +104,19 @@ def unseen(table: Table) -> float:
 
 def which_way(table: Table) -> str:
     """Compare what is said on average with what happens, and name the range of probabilities that costs most."""
-    gap, way = table["signed_gap"], direction(table)
+    gap, way = table["signed_gap"], table.event.way(table.verdict.direction)
     happened = percent(table.happened.value, 1)
     says = f"it says {percent(table.said, 1)} on average and {table.event.verb} {happened} of the time"
     low, high = 100 * gap.low, 100 * gap.high
-    if not table["kuiper"].p_value < LIKELY:
-        return f"No way that could be told from chance: {says}."
+    if table.verdict.status == "no_evidence":
+        return f"No direction beyond chance: {says}."
     if way:
         low, high = sorted((abs(low), abs(high)))
-        apart = f"{100 * abs(gap.value):.1f} points apart ({low:.1f} to {high:.1f} with {at(table.level)})"
-        text = f"It {way}: {says}, {apart}."
+        apart = f"{gap_points(table)} points apart ({low:.1f} to {high:.1f} with {at(table.level)})"
+        text = f"{'It' if table.verdict.certain else 'Perhaps it'} {way}: {says}, {apart}."
     else:
         room = f"{at(table.level)} interval of the difference: {low:.1f} to {high:.1f} points"
-        text = f"Not surely one way: {says}{f' ({room})' if math.isfinite(low) else ''}."
+        text = f"No certain direction: {says}{f' ({room})' if math.isfinite(low) else ''}."
     shares = table.table.weight * table.table.gap.abs()
     worst = int(shares.argmax())
     low, high = (100 * float(edge) for edge in table.table.edges[worst : worst + 2])
@@ -118,7 +134,7 @@ def by_group(table: Table, groups: Groups) -> str:
 
     def said(i: int) -> str:
         way = table.event.direction(float(groups.low[i]), float(groups.high[i]))
-        return f"{groups.names[i]} ({way} by {100 * abs(float(groups.gap[i])):.1f} points)"
+        return f"{quoted(groups.names[i])} ({way} by {100 * abs(float(groups.gap[i])):.1f} points)"
 
     off, named = those_off(groups, said)
     if not off:
@@ -153,7 +169,7 @@ def group_rows(table: Table) -> list[list[str]]:
 
     rows = [
         row(
-            r["group"],
+            name_text(r["group"]),
             f"{r['count']:,.6g}" if r["count"] % 1 else f"{int(r['count']):,}",
             [r[name] for name in ("said", "happened", "gap", "ece", "nll")],
             f"[{100 * r['low']:+z.1f}, {100 * r['high']:+z.1f}]",
@@ -196,15 +212,50 @@ def remedy(found: Findings) -> str:
         others = [name for name in found.tables if name != "Identity"]
         if not others:
             return "No calibrator was fitted."
-        return f"Nothing that was fitted ({listed(others)}) does better on held-out data."
+        return f"Nothing that was fitted ({listed(list(map(name_text, others)))}) does better on held-out data."
     why = ", which has the lowest NLL on held-out folds of the fitting data" if found.held_out else ""
     nll, ece = (tuple(table[m].text for table in (found.before, found.after)) for m in ("nll", "ece"))
     moved = f"NLL from {nll[0]} to {nll[1]} and ECE from {ece[0]} % to {ece[1]} %"
     accuracy = next((row for row in found.changes or () if row.name == "accuracy"), None)
-    if accuracy is None and found.changes is not None:
-        return f"{found.chosen}{why}. It takes {moved}."
-    same = "may change predictions" if accuracy is None else _accuracy(accuracy)
-    return f"{found.chosen}{why}. It takes {moved}, and {same}.{_keeping(found)}"
+    same = "" if accuracy is None and found.changes is not None else f", and {_accuracy(accuracy)}"
+    parts = [f"{found.chosen_text}{why}. It takes {moved}{same}.{_keeping(found)}"]
+    return " ".join([*parts, *turn(found), *setbacks(found)])
+
+
+def turn(found: Findings) -> list[str]:
+    """Say which way the predictions are off before and after, where either is beyond chance."""
+    before, after = found.before, found.after
+    first, last = (table.event.way(table.verdict.direction) for table in (before, after))
+    if not (first or last):
+        return []
+    by = f"{gap_points(after)} points after"
+    if first == last:
+        return [f"It {first} by {gap_points(before)} points before, and by {by}."]
+    off = "is off in no certain direction"
+    start = "The direction turns: it" if first and last else "It"
+    was = f"{first} by {gap_points(before)} points" if first else off
+    return [f"{start} {was} before, and {f'{last} by {by}' if last else f'{off} after'}."]
+
+
+def setbacks(found: Findings) -> list[str]:
+    """Say of ECE and the Brier score that they get worse, where they do, and whether beyond chance."""
+    changes = {row.name: row for row in found.changes or ()}
+    told: list[str] = []
+    brier = "event_brier" if "event_brier" in found.before else "brier"
+    for name, title in (("ece", "ECE"), (brier, "the Brier score")):
+        first, last = found.before[name], found.after[name]
+        if last.value > first.value and last.text != first.text:
+            unit = " %" if first.about.percent else ""
+            tested = _tested(changes.get(name))
+            told.append(f"But {title} gets worse, from {first.text}{unit} to {last.text}{unit}{tested}.")
+    return told
+
+
+def _tested(change: Difference | None) -> str:
+    """Say whether a change is beyond chance, where that is known."""
+    if change is None or not (math.isfinite(change.low) and math.isfinite(change.high)):
+        return ""
+    return ", beyond chance" if change.low > 0 or change.high < 0 else ", perhaps by chance"
 
 
 def fit_cautions(found: Findings) -> list[str]:
@@ -231,7 +282,7 @@ def _keeping(found: Findings) -> str:
         return ""
     table = found.tables[found.keeping]
     reached = f"with an NLL of {table['nll'].text} and an ECE of {table['ece'].text} %"
-    return f" That is a loss beyond chance: {found.keeping} keeps every prediction, {reached}."
+    return f" That is a loss beyond chance: {name_text(found.keeping)} keeps every prediction, {reached}."
 
 
 def difference(found: Findings) -> str:
@@ -262,8 +313,13 @@ def scores(found: Findings) -> list[Difference]:
 
 
 def split(found: Findings) -> list[Difference]:
-    """Return the changes of NLL and Brier that divide them into refinement and calibration; none without a map."""
-    return [] if found.chosen == "Identity" else scores(found)
+    """Return the changes of NLL and Brier that divide them into refinement and calibration; none without a map.
+
+    Where one event is evaluated, the Brier score is that of the event.
+    """
+    rows = [] if found.chosen == "Identity" else scores(found)
+    of_event = any(row.name == "event_brier" for row in rows)
+    return [row for row in rows if not (of_event and row.name == "brier")]
 
 
 def cost(found: Findings) -> str:
@@ -277,18 +333,12 @@ def cost(found: Findings) -> str:
         return f"Recalibration only adds to the {name} of {whole}: here it learned what does not hold."
     return (
         f"Of the {name} of {whole}, {about.text(taken)} ({percent(taken / part.first, 0)}) is the price of "
-        f"miscalibration, which {found.chosen} takes off. The other {about.text(part.second)} only a model that tells "
-        "the classes better apart could lower."
+        f"miscalibration, which {found.chosen_text} takes off. Only a more accurate model could lower the "
+        f"remaining {about.text(part.second)}."
     )
 
 
 # Pieces
-
-
-def direction(table: Table) -> str:
-    """Name the direction of what is said, or nothing where the interval of the gap holds 0."""
-    gap = table["signed_gap"]
-    return table.event.direction(gap.low, gap.high)
 
 
 def evidence(row: Row) -> str:
@@ -336,8 +386,11 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _accuracy(change: Difference) -> str:
+def _accuracy(change: Difference | None) -> str:
+    if change is None:
+        return "may change predictions"
     if change.low == change.high == 0:
         return "keeps the accuracy"
     room = f" ({100 * change.low:+.2f} to {100 * change.high:+.2f})" if math.isfinite(change.low) else ""
-    return f"changes accuracy by {100 * change.difference:+.2f} points{room}"
+    worse = f", which is worse{_tested(change)}" if change.difference < 0 else ""
+    return f"changes accuracy by {100 * change.difference:+.2f} points{room}{worse}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calibrant._text import markup, plain_integer
+from calibrant._text import markup, name_text, plain_integer
 from calibrant.cli._columns import with_columns
 from calibrant.cli._common import PLAIN, With, command, include, load, out, say, source_files, status, write
 
@@ -114,10 +114,17 @@ def assess_(
     facts = {"fitted on" if test is not None else "cross-fitted on": _fact(file[0], val)}
     if test is not None:
         facts["judged on"] = f"{file[1]}: {found.before.n:,} examples, in pieces" if pieces else _fact(file[1], test)
-    _give(found, json_, html and (html, found.html({"command": command()} | facts, save)))
     if save is not None:
         found.save(save)
-        _note(f"wrote {save} ({found.chosen})", json_)
+        _note(f"wrote {save} ({name_text(found.chosen)})", json_)
+    roles = ("fitted", "judged") if len(file) == 2 else ("cross-fitted",)
+    loaded = [val, test if isinstance(test, calibrant.Predictions) else None][: len(file)]
+    files = zip(roles, file, loaded, strict=True)
+    data = [assessment.data_source(role, p, path=path, n=found.before.n) for role, path, p in files]
+    used = {path: "given" for path in calibrator or [] if path.endswith(".safetensors")}
+    used |= {} if save is None else {str(save): "saved"}
+    source = {"data": data, "calibrators": [assessment.calibrator_source(role, path) for path, role in used.items()]}
+    _give(found, json_, html and (html, found.html({"command": command()} | facts, save)), source)
 
 
 def measure_(
@@ -144,7 +151,7 @@ def measure_(
     """
     load()
     import calibrant
-    from calibrant.assessment import saved, summary_of
+    from calibrant.assessment import calibrator_source, data_source, saved, summary_of
 
     if columns:
         _show_columns([file], options, ignore)
@@ -159,14 +166,17 @@ def measure_(
         if pieces is not None:
             judged: Any = summary_of(pieces, calibrate, of=_event(of), bins=bins or 15)
             fact = f"{file}: {len(judged):,} examples, in pieces"
+            data = data_source("measured", path=file, n=len(judged))
         else:
             judged = calibrant.Predictions.load(file, **how)
             _told({file: judged}, json_)
-            fact = _fact(file, judged)
+            fact, data = _fact(file, judged), data_source("measured", judged, path=file)
             judged = judged if calibrate is None else calibrate(judged)
         measured = calibrant.measure(judged, metrics=metric, of=_event(of, judged), bins=bins)
     facts = {"command": command(), "measured": fact} | ({"calibrated by": str(calibrator)} if calibrator else {})
-    _give(measured, json_, html and (html, measured.html(facts)))
+    applied = [] if calibrator is None else [calibrator_source("applied", calibrator)]
+    source = {"data": [data], "calibrators": applied}
+    _give(measured, json_, html and (html, measured.html(facts)), source)
 
 
 def apply_(
@@ -201,10 +211,10 @@ def apply_(
     say(f"wrote {output}: calibrated {what} of {count:,} examples")
 
 
-def _give(found: Any, json_: Path | None, page: tuple[Path, str] | None) -> None:
-    """Print a result, or its JSON alone, and write what was asked for."""
+def _give(found: Any, json_: Path | None, page: tuple[Path, str] | None, source: dict[str, Any]) -> None:
+    """Print a result, or its JSON alone with the `source` of its numbers, and write what was asked for."""
     if str(json_) == "-":
-        print(found.json(), end="")
+        print(found.json(source), end="")
     else:
         out.print(found)
     if page:
@@ -214,7 +224,7 @@ def _give(found: Any, json_: Path | None, page: tuple[Path, str] | None) -> None
             draft.write_text(page[1], encoding="utf-8")
         _note(f"wrote {page[0]}", json_)
     if json_ is not None and str(json_) != "-":
-        write(json_, found.json())
+        write(json_, found.json(source))
 
 
 def _note(text: str, json_: Path | None) -> None:

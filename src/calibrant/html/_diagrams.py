@@ -1,6 +1,7 @@
 """Diagrams for a page: numbers in, pictures with their words out, and what made them."""
 
 import platform
+import textwrap
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -11,37 +12,38 @@ from matplotlib.figure import Figure
 from calibrant._bins import Bins, Ties
 from calibrant._version import __version__
 from calibrant.html._figure import Mark, figure
-from calibrant.html._page import percent, typeset
+from calibrant.html._page import breakable, note, percent, render, typeset
 from calibrant.metrics import Curve, wilson
 from calibrant.metrics.curves import corp_of
 from calibrant.plots import confidence_histogram, reliability, reliability_curve
 
 DRAWS = 200
+LABEL = 44  # characters in a line of an axis label
 INFINITE = "what came true was given the probability 0, and a single such example makes the mean infinite"
-Words = tuple[str, str, str, str]
-TOP: Words = ("confidence", "accuracy", "right", "examples")  # what is said, how often it happens, that it did; of whom
+Words = tuple[str, str, str]  # names of the probability, of how often the event happens, and of the rows
+TOP: Words = ("confidence", "accuracy", "examples")
 
 
-def readings(words: Words = TOP) -> tuple[str, str]:
+def readings(words: Words = TOP) -> tuple[Markup, Markup]:
     """Say how a reliability curve, and how a diagram of bars, is read."""
-    said, _, outcome, many = words
+    probability, frequency, rows = words
     curve = (
-        f'<p class="note">The line shows how often predictions of a given {said} were {outcome} (isotonic regression, '
-        f"so that no bins are chosen); on the dashed diagonal they would be exactly right. The gray band is where the "
-        "line of a calibrated model lies 90 % of the time: only where the line leaves it, in red, is evidence. Below: "
-        f"how the {many} are spread.</p>"
+        f"The line shows the {frequency} at each {probability} (isotonic regression, so that no bins are chosen); a "
+        "calibrated model lies on the dashed diagonal. The gray band is where the line of a calibrated model lies "
+        "90 % of the time: only where the line leaves it, in red, is evidence. The histogram below shows how the "
+        f"{rows} are spread."
     )
     bars = (
-        f'<p class="note">Bars show how often the predictions of a bin were {outcome}. The red part is the gap to the '
-        f"mean {said} of the bin; fainter bars hold fewer {many}.</p>"
+        f"The height of a bar is the {frequency} in its bin. The red part is the gap to the mean {probability} of the "
+        f"bin; fainter bars hold fewer {rows}."
     )
-    return curve, bars
+    return note(curve), note(bars)
 
 
 CURVE_READING, BAR_READING = readings()
 
 
-def curve_diagram(title: str, ties: Ties, bins: Bins, note: str = "", width: float = 4.0, words: Words = TOP) -> str:
+def curve_diagram(title: str, ties: Ties, bins: Bins, note: str = "", width: float = 4.0, words: Words = TOP) -> Markup:
     """Return a CORP reliability curve with its band, above the histogram of what was said."""
     curve = corp_of(ties, 0.90, DRAWS, 0)
 
@@ -49,8 +51,8 @@ def curve_diagram(title: str, ties: Ties, bins: Bins, note: str = "", width: flo
         upper, lower = drawing.subplots(2, 1, height_ratios=[5, 1], sharex=True)
         reliability_curve(curve, ax=upper)
         confidence_histogram(bins, ax=lower)
-        upper.set(xlabel="", ylabel=words[1])
-        lower.set(xlabel=words[0], ylabel=words[3])
+        upper.set(xlabel="", ylabel=_label(words[1]))
+        lower.set(xlabel=_label(words[0]), ylabel=words[2])
 
     return figure(
         draw,
@@ -68,14 +70,19 @@ def bar_diagram(
     width: float = 4.0,
     words: Words = TOP,
     level: float | None = 0.90,
-) -> str:
+) -> Markup:
     """Return a classical reliability diagram of bars; their intervals are of independent examples, or left out."""
     told = _in_words(f"Reliability diagram of {title}", bins, words)
 
     def draw(drawing: Figure) -> None:
-        reliability(bins, ax=drawing.add_subplot()).set(xlabel=words[0], ylabel=words[1])
+        reliability(bins, ax=drawing.add_subplot()).set(xlabel=_label(words[0]), ylabel=_label(words[1]))
 
     return figure(draw, told, caption=_caption(title, note), size=(width, width), marks=_bins(bins, words, level))
+
+
+def _label(text: str) -> str:
+    """Break the label of an axis into at most two lines."""
+    return textwrap.fill(text, LABEL, max_lines=2, placeholder="…")
 
 
 def _steps(curve: Curve, mass: float, words: Words) -> list[Mark]:
@@ -90,7 +97,7 @@ def _steps(curve: Curve, mass: float, words: Words) -> list[Mark]:
         low, high = (float((edge[first:end] * weight).sum() / weight.sum()) for edge in (curve.low, curve.high))
         x0, x1, y = float(curve.x[first]), float(curve.x[end - 1]), float(curve.y[first])
         text = (
-            f"{words[0]} {_span(x0, x1)}: {words[2]} {percent(y, 1)} of {mass * float(weight.sum()):,.0f}; "
+            f"{words[0]} {_span(x0, x1)}: {words[1]} {percent(y, 1)} of {mass * float(weight.sum()):,.0f} {words[2]}; "
             f"by chance {_span(low, high)}"
         )
         marks.append(Mark((x0 + x1) / 2, y, text))
@@ -100,7 +107,7 @@ def _steps(curve: Curve, mass: float, words: Words) -> list[Mark]:
 def _bars(bins: Bins, words: Words) -> list[Mark]:
     """A mark for every bar of a histogram, below the curve."""
     return [
-        Mark(x, y, f"{words[0]} {span}: {count:,} {words[3]}, {percent(y, 1)} of all", 1)
+        Mark(x, y, f"{words[0]} {span}: {count:,} {words[2]}, {percent(y, 1)} of all", 1)
         for x, span, y, count in zip(*_centers(bins), bins.weight.tolist(), bins.count.tolist(), strict=True)
         if count
     ]
@@ -112,11 +119,11 @@ def _bins(bins: Bins, words: Words, level: float | None) -> list[Mark]:
     marks: list[Mark] = []
     for x, span, accuracy, said, count in zip(*_centers(bins), *columns, strict=True):
         if count:
-            text = f"{words[0]} {span}: {words[2]} {percent(accuracy, 1)}"
+            text = f"{words[0]} {span}: {words[1]} {percent(accuracy, 1)}"
             if level is not None:
                 found = wilson(accuracy, float(count), level)
                 text += f", {100 * level:g} % interval {_span(found.low, found.high)}"
-            marks.append(Mark(x, accuracy, f"{text}; said {percent(said, 1)}; {count:,} {words[3]}"))
+            marks.append(Mark(x, accuracy, f"{text}; mean {words[0]} {percent(said, 1)}; {count:,} {words[2]}"))
     return marks
 
 
@@ -141,11 +148,11 @@ def facts(command: str) -> dict[str, str]:
 
 
 def _in_words(what: str, bins: Bins, words: Words) -> str:
-    said, happened, outcome, many = words
+    said, happened, many = words
     full = bins.count > 0
     parts = [
-        f"{100 * float(low):.0f} to {100 * float(high):.0f} %: {outcome} {percent(float(accuracy), 1)}, "
-        f"said {percent(float(confidence), 1)}, {int(count):,} {many}"
+        f"{100 * float(low):.0f} to {100 * float(high):.0f} %: {happened} {percent(float(accuracy), 1)}, "
+        f"mean {said} {percent(float(confidence), 1)}, {int(count):,} {many}"
         for low, high, accuracy, confidence, count in zip(
             bins.edges[:-1][full],
             bins.edges[1:][full],
@@ -161,5 +168,5 @@ def _in_words(what: str, bins: Bins, words: Words) -> str:
 
 
 def _caption(title: str, note: str) -> Markup:
-    words = typeset(title).replace("(", Markup("<wbr>("))
-    return words + (Markup("<small>") + typeset(note) + Markup("</small>") if note else "")
+    words = breakable(title)
+    return words + render("<small>{}</small>", typeset(note)) if note else words

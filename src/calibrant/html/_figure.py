@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from markupsafe import escape
+from markupsafe import Markup
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from calibrant.html._page import data
+from calibrant._text import TEXT_LENGTH, abbreviate
+from calibrant.html._page import data, render, typeset
 from calibrant.plots import BAR, GAP, LINE, PAPER
 
 INK = "#123457"
@@ -59,7 +60,7 @@ def figure(
     caption: str = "",
     size: tuple[float, float] = (3.0, 3.0),
     marks: Sequence[Mark] = (),
-) -> str:
+) -> Markup:
     """Return a figure as inline SVG with a caption; `alternative` says in words what it shows.
 
     `marks` are told under the pointer; without any, the points of the lines that have a name are.
@@ -77,9 +78,14 @@ def figure(
     svg = file.getvalue()
     told = _placed(drawing, svg, marks or list(_points(drawing)))
     opening, _, rest = _in_page(svg).partition(">")
-    words = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    more = data(told) if told else ""
-    return f'<figure>{words}{opening} role="img" aria-label="{escape(alternative)}">{rest}{more}</figure>'
+    return render(
+        '<figure>{}{} role="img" aria-label="{}">{}{}</figure>',
+        render("<figcaption>{}</figcaption>", typeset(caption)) if caption else Markup(),
+        Markup(opening),  # matplotlib escapes the texts that it draws
+        abbreviate(alternative, TEXT_LENGTH),
+        Markup(rest),
+        data(told) if told else Markup(),
+    )
 
 
 def _in_page(svg: str) -> str:

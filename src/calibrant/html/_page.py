@@ -1,5 +1,8 @@
 """A page is a title, an opening and sections; everything it shows is inside it, and it asks the network for nothing.
 
+Everything that builds a page returns `Markup`. Text that is not `Markup` is escaped wherever it is put in, so that a
+piece joined by hand shows its tags instead of running them.
+
 It is complete without its script, which only adds to what stands there: sorting, searching, hovering, sliders.
 """
 
@@ -7,24 +10,24 @@ import hashlib
 import json
 import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, LiteralString
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from calibrant._text import visible
+from calibrant._text import TEXT_LENGTH, abbreviate, isolate, visible
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what stands under it, as HTML."""
+    """A heading with what stands under it."""
 
     heading: str
-    body: str
+    body: Markup
 
 
 def page(
@@ -42,43 +45,71 @@ def page(
     """
     lead = [lead] if isinstance(lead, str) else lead
     script = _file("script.js")
-    parts = [(section.heading, Markup(section.body)) for section in sections]
     made = _template().render(
         title=title,
         lead=lead,
-        sections=parts,
+        sections=[(section.heading, section.body) for section in sections],
         facts=facts,
         style=_file("style.css"),
         script=script,
         digest=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         kicker=kicker,
-        tiles=Markup(tiles),
+        tiles=tiles,
     )
-    return visible(made, but="\n\t")
+    return readable(made)
+
+
+def render(template: LiteralString, *values: str, **named: str) -> Markup:
+    """Return a template of ours filled with values, each escaped unless it is `Markup`.
+
+    >>> render("<b>{}</b>", "<script>")
+    Markup('<b>&lt;script&gt;</b>')
+    """
+    return Markup(template).format(*values, **named)
+
+
+def joined(parts: Iterable[str]) -> Markup:
+    """Return parts one after another, each escaped unless it is `Markup`."""
+    return Markup().join(parts)
+
+
+def readable(made: str) -> str:
+    """Return HTML in which hidden characters can be seen, and words from right to left stay in their place."""
+    return isolate(visible(made, but="\n\t"))
 
 
 def term(shown: str, meaning: str) -> Markup:
     """Return words that say what they mean when they are pointed at."""
-    return Markup('<abbr title="{}">{}</abbr>').format(meaning, typeset(shown)) if meaning else typeset(shown)
+    return render('<abbr title="{}">{}</abbr>', meaning, typeset(shown)) if meaning else typeset(shown)
 
 
 def coded(words: str, code: str) -> Markup:
     """Return a method's name in words with its code beside; the code alone where there are no words."""
-    shown = typeset(code).replace("(", Markup("<wbr>("))
-    return Markup("{} <code>{}</code>").format(typeset(words), shown) if words else shown
+    shown = breakable(code)
+    return render("{} <code>{}</code>", typeset(words), shown) if words else shown
+
+
+def breakable(name: str) -> Markup:
+    """Return a method's name in which a line may end before its arguments."""
+    return typeset(name).replace("(", Markup("<wbr>("))
 
 
 def both(exact: Markup, plain: Markup) -> Markup:
     """Return what is shown, and what instead to who asks for plain words."""
-    return Markup('<span class="exact">{}</span><span class="plain">{}</span>').format(exact, plain)
+    return render('<span class="exact">{}</span><span class="plain">{}</span>', exact, plain)
 
 
-def numbers(kind: str, content: Any) -> str:
+def note(text: str) -> Markup:
+    """Return a remark below what it is about."""
+    return render('<p class="note">{}</p>', typeset(text))
+
+
+def numbers(kind: str, content: Any) -> Markup:
     """Return numbers for the page's script, which makes of them what `kind` says; without it, nothing is seen."""
-    return f'<div class="play" data-kind="{kind}" hidden>{data(content)}</div>'
+    return render('<div class="play" data-kind="{}" hidden>{}</div>', kind, data(content))
 
 
-def data(content: Any) -> str:
+def data(content: Any) -> Markup:
     r"""Return JSON that no browser takes for anything else, and in which whatever cannot be seen is spelled out.
 
     >>> print(data(["</script>&"]))
@@ -87,19 +118,25 @@ def data(content: Any) -> str:
     text = json.dumps(_shown(content), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for mark in "<>&":
         text = text.replace(mark, f"\\u{ord(mark):04x}")
-    return f'<script type="application/json">{text}</script>'
+    return render('<script type="application/json">{}</script>', Markup(text))
 
 
 def _shown(content: Any) -> Any:
     if isinstance(content, str):
-        return visible(content)
+        return visible(abbreviate(content, TEXT_LENGTH))
     if isinstance(content, Mapping):
         return {visible(key): _shown(value) for key, value in content.items()}
     return [_shown(value) for value in content] if isinstance(content, list | tuple) else content
 
 
 def typeset(text: str) -> Markup:
-    """Return text for a page: escaped, percent signs kept with their numbers, minus signs for hyphens before them."""
+    """Return text for a page: escaped, percent signs kept with their numbers, minus signs for hyphens before them.
+
+    `Markup` stays as it is.
+    """
+    if isinstance(text, Markup):
+        return text
+    text = abbreviate(text, TEXT_LENGTH)
     text = re.sub(r"(?<=\d) (?=%)|(?<=\b[pT]) (?=[<=])|(?<=\b[pT] [<=]) (?=\d)", "\N{NO-BREAK SPACE}", text)
     return escape(re.sub(r"(?<![\w-])-(?=[\d.]|inf)", "\N{MINUS SIGN}", text))
 
@@ -114,41 +151,42 @@ def table(
     caption: str = "table",
     named: bool = False,
     groups: Mapping[int, str] | None = None,
-) -> str:
+) -> Markup:
     """Return an HTML table; the first `labels` cells of a row are its headings, cells marked best are bold.
 
     Rows that are marked stand out. Cells are text, or `Markup`. Where rows are `named` by long texts, these are broken.
     `groups` are headings by the row that they stand above.
     """
-    top = "".join(_head(cell) for cell in head)
-    body = ""
+    body: list[Markup] = []
     for i, row in enumerate(rows):
         if groups and i in groups:
-            body += f'<tr class="group"><th scope="rowgroup" colspan="{len(head)}">{_cell(groups[i])}</th></tr>'
-        cells = "".join(f'<th scope="row">{_cell(cell)}</th>' for cell in row[:labels])
+            group = '<tr class="group"><th scope="rowgroup" colspan="{}">{}</th></tr>'
+            body.append(render(group, str(len(head)), typeset(groups[i])))
+        cells = [render('<th scope="row">{}</th>', typeset(cell)) for cell in row[:labels]]
         for j, cell in enumerate(row[labels:]):
             strong = bool(best) and best[i][j]
-            cells += f"<td>{'<strong>' if strong else ''}{_cell(cell)}{'</strong>' if strong else ''}</td>"
-        body += f'<tr class="marked">{cells}</tr>' if marked and marked[i] else f"<tr>{cells}</tr>"
-    return (
-        f'<div class="scroll{" named" if named else ""}" tabindex="0" role="region" aria-label="{escape(caption)}">'
-        f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+            cells.append(render("<td><strong>{}</strong></td>" if strong else "<td>{}</td>", typeset(cell)))
+        line = '<tr class="marked">{}</tr>' if marked and marked[i] else "<tr>{}</tr>"
+        body.append(render(line, joined(cells)))
+    return render(
+        '<div class="{}" tabindex="0" role="region" aria-label="{}">'
+        "<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>",
+        "scroll named" if named else "scroll",
+        abbreviate(caption, TEXT_LENGTH),
+        joined(map(_head, head)),
+        joined(body),
     )
 
 
-def _head(cell: str) -> str:
+def _head(cell: str) -> Markup:
     if not cell:
-        return "<td></td>"
-    return f'<th scope="col">{cell if isinstance(cell, Markup) else typeset(cell).replace("(", Markup("<wbr>("))}</th>'
+        return render("<td></td>")
+    return render('<th scope="col">{}</th>', cell if isinstance(cell, Markup) else breakable(cell))
 
 
-def _cell(cell: str) -> Markup:
-    return cell if isinstance(cell, Markup) else typeset(cell)
-
-
-def folded(summary: str, body: str) -> str:
+def folded(summary: str, body: Markup) -> Markup:
     """Return a part that opens at a click or by the keyboard, and always in print."""
-    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
+    return render("<details><summary>{}</summary>{}</details>", typeset(summary), body)
 
 
 @cache
@@ -156,10 +194,15 @@ def _file(name: str) -> Markup:
     return Markup(files("calibrant.html").joinpath(name).read_text("utf-8"))
 
 
+def _shortened(text: str) -> str:
+    return abbreviate(text, TEXT_LENGTH)
+
+
 @cache
 def _template() -> Any:
     environment = Environment(loader=PackageLoader("calibrant.html", "."), autoescape=True, undefined=StrictUndefined)
     environment.filters["typeset"] = typeset
+    environment.filters["shorten"] = _shortened
     return environment.get_template("page.html.j2")
 
 

@@ -107,7 +107,8 @@
     all(".unseen, .plain", copy).forEach((part) => part.remove());
     return [tidy((copy.querySelector("code") || copy).textContent), small];
   }
-  const tidy = (text) => text.replace(/\u00a0/g, " ").replace(/\u2212/g, "-").replace(/\s+/g, " ").trim();
+  const tidy = (text) => text.replace(/[\u2068\u2069]/g, "").replace(/\u00a0/g, " ").replace(/\u2212/g, "-")
+    .replace(/\s+/g, " ").trim();
   const bare = (text) => (/^-?[\d,]+(\.\d+)?$/.test(text) ? text.replace(/,/g, "") : text);
 
   function csv(head, rows) {
@@ -310,9 +311,9 @@
       path.push(`${x},${y}`);
       marks.push([x, y, [
         `${named ? `${name}: ` : ""}${words.said} ${(100 * from).toFixed(0)} to ${percent(to, 0)}`,
-        `: ${words.outcome} ${percent(a / 1e6)}`,
+        `: ${words.happened} ${percent(a / 1e6)}`,
         room ? `, ${words.level} interval ${(100 * room[0]).toFixed(1)} to ${percent(room[1])}` : "",
-        `; said ${percent(c / 1e6)}; ${n.toLocaleString("en-US")} ${words.many}`,
+        `; mean ${words.said} ${percent(c / 1e6)}; ${n.toLocaleString("en-US")} ${words.many}`,
       ].join("")]);
     }
     parts.unshift(ink("polyline", { points: path.join(" "), fill: "none", stroke: color, "stroke-width": 1.5 }));

@@ -121,9 +121,9 @@ def _brier(p: Predictions) -> PerExample:
 
 
 @metric(
-    "Brier score",
+    "Brier score (sum over classes)",
     short="Brier",
-    meaning="squared distance of the probabilities from the truth, 0 to 2",
+    meaning="squared distance of the probabilities from the truth, added up over the classes, 0 to 2",
     plain="distance of the probabilities from what came true",
     takes="predictions",
     each=_brier,
@@ -143,7 +143,7 @@ def _event_brier(events: Events) -> PerExample:
 
 @metric(
     "Brier score of the event",
-    short="Brier",
+    short="event Brier",
     meaning="squared distance of what is said from what happens, 0 to 1",
     plain="distance of what is said from what happens",
     takes="events",

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from calibrant._bins import Bins
+from calibrant._text import name_text
 from calibrant.metrics import Curve, Interval
 from calibrant.predictions import KINDS, Predictions
 
@@ -48,8 +49,9 @@ def reliability(bins: Bins | Predictions, *, ax: Axes | None = None, title: str 
         ax.bar(x, high - low, w, low, align="edge", color=GAP, alpha=0.35, hatch="////", edgecolor=GAP, linewidth=0.4)
     _unit_square(ax, title)
     if judged is not None and isinstance(judged.of, int) and judged.class_names not in KINDS:
-        name = f"class {judged.of}" if judged.class_names is None else judged.class_names[judged.of]
-        ax.set(xlabel=f"probability of {name}", ylabel=f"frequency of {name}")
+        name = f"class {judged.of}" if judged.class_names is None else name_text(judged.class_names[judged.of])
+        ax.set_xlabel(f"probability of {name}", parse_math=False)
+        ax.set_ylabel(f"frequency of {name}", parse_math=False)
     return ax
 
 
@@ -107,7 +109,7 @@ def curves(
             line[known] = reduce(runs[:, known], axis=0)
         dots: dict[str, Any] = {"marker": "o" if len(mean) < 12 else "", "markersize": 3.5}
         style = STYLES[i // len(SERIES) % len(STYLES)]
-        ax.plot(at, mean, color=color, linewidth=1.6, linestyle=style, label=name, **dots)
+        ax.plot(at, mean, color=color, linewidth=1.6, linestyle=style, label=name_text(name), **dots)
         if len(runs) > 1:
             ax.fill_between(at, low, high, color=color, alpha=0.2, linewidth=0)
     if x is None:
@@ -134,7 +136,7 @@ def histograms(
     for (name, values), color in zip(arrays.items(), _colors(arrays), strict=True):
         share = np.full(len(values), 1 / max(len(values), 1))
         ax.hist(values, edges, weights=share, color=color, alpha=0.35, histtype="stepfilled")
-        ax.hist(values, edges, weights=share, color=color, linewidth=1.2, histtype="step", label=name)
+        ax.hist(values, edges, weights=share, color=color, linewidth=1.2, histtype="step", label=name_text(name))
     ax.set(xlabel=xlabel, ylabel="share of group")
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     return _legend(_tidy(ax, title), arrays)
@@ -144,7 +146,9 @@ def risk_coverage(lines: Mapping[str, Curve], *, ax: Axes, title: str = "") -> A
     """Draw the error of the most confident predictions against the share of all that they are, a line per name."""
     for (name, curve), color in zip(lines.items(), _colors(lines), strict=True):
         x, y, *_ = _thinned(curve.x, curve.y)
-        ax.plot(x, y, color=color, linewidth=1.6, label=name, marker="o" if len(x) < 12 else "", markersize=4)
+        ax.plot(
+            x, y, color=color, linewidth=1.6, label=name_text(name), marker="o" if len(x) < 12 else "", markersize=4
+        )
     ax.set(xlim=(0, 1), xlabel="coverage: share of predictions acted on", ylabel="error among them")
     ax.set_ylim(bottom=0)
     ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
@@ -160,7 +164,9 @@ def intervals(rows: Mapping[str, Interval], *, ax: Axes, reference: float = 0.0,
         ax.plot([row.low, row.high], [i, i], color=color, linewidth=2, solid_capstyle="round")
         ax.plot(row.value, i, "o", color=color, markersize=6)
     ax.axvline(reference, color=LINE, linewidth=1, linestyle=(0, (4, 3)))
-    ax.set_yticks(range(len(rows)), list(rows))
+    ax.set_yticks(range(len(rows)), list(map(name_text, rows)))
+    for label in ax.get_yticklabels():
+        label.set_parse_math(False)
     ax.set(ylim=(len(rows) - 0.5, -0.5), xlabel=xlabel)
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
@@ -194,7 +200,8 @@ def _unit_square(ax: Axes, title: str) -> Axes:
 
 def _legend(ax: Axes, names: Mapping[str, Any]) -> Axes:
     if len(names) > 1:
-        ax.legend(frameon=False, fontsize="small")
+        for text in ax.legend(frameon=False, fontsize="small").get_texts():
+            text.set_parse_math(False)  # a dollar sign in a name is no formula
     return ax
 
 

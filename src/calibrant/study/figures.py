@@ -6,6 +6,7 @@ from itertools import chain
 from pathlib import Path
 
 import polars
+from matplotlib import rc_context
 
 from calibrant import io
 from calibrant.figures import figure_files, new_figure, save_figure
@@ -36,6 +37,7 @@ def draw(study: Study, store: Store, folder: Path, inputs: Sequence[str | Path] 
 
 def _written(folder: Path, drawing: Drawing) -> list[Path]:
     figure = new_figure(4.6, 3.2)
-    drawing.draw(figure.subplots())
-    figure.suptitle(textwrap.fill(drawing.title, 64), fontsize=9)
-    return save_figure(folder, drawing.name, figure, polars.DataFrame(drawing.numbers))
+    with rc_context({"text.parse_math": False}):  # a dollar sign in a name is no formula
+        drawing.draw(figure.subplots())
+        figure.suptitle(textwrap.fill(drawing.title, 64), fontsize=9)
+        return save_figure(folder, drawing.name, figure, polars.DataFrame(drawing.numbers))

@@ -18,8 +18,12 @@ from calibrant.html import (
     facts,
     figure,
     folded,
+    joined,
     listed,
+    note,
     page,
+    readable,
+    render,
     table,
     term,
     typeset,
@@ -40,15 +44,14 @@ MAX_OTHER_DIAGRAMS = 24  # after calibrators beside the one that is drawn first
 MANY = 30  # pairs of curves, before and after, of which all are not drawn once more as bars
 LONG = 12  # rows of a table from which not all metrics stand open
 
-SHIFT_READING = (
-    '<p class="note">The networks and calibrators of above on other test sets: corrupted images, whose labels still '
+SHIFT_READING = note(
+    "The networks and calibrators of above on other test sets: corrupted images, whose labels still "
     "hold, and other data sets, of which one wants to know only that they are foreign. ood_ tells how well a score of "
-    "the logits divides the test set from the shift: AUROC 50 % is chance.</p>"
+    "the logits divides the test set from the shift: AUROC 50 % is chance."
 )
-SWEPT_READING = '<p class="note">Points are means over seeds, shaded from the least to the greatest.</p>'
-LEARNED_READING = (
-    '<p class="note">Curves are means over seeds, shaded from the least to the greatest; histograms hold the examples '
-    "of all seeds.</p>"
+SWEPT_READING = note("Points are means over seeds, shaded from the least to the greatest.")
+LEARNED_READING = note(
+    "Curves are means over seeds, shaded from the least to the greatest; histograms hold the examples of all seeds."
 )
 
 LESS = "On the training data, by correct and wrong predictions, and by bin of confidence"
@@ -67,7 +70,7 @@ def study_report(
     ]
     if len({row[:2] for row in tables[0].rows}) > 1:
         told = _first_of(tables)
-        sections.insert(1, Section("Networks side by side", "".join(side_by_side(t) for t in told)))
+        sections.insert(1, Section("Networks side by side", joined(side_by_side(t) for t in told)))
     if shifted := [t for t in tables if t.shift]:
         sections.append(Section("Under shift", SHIFT_READING + _shifted(shifted)))
     swept = sweeps(study, (row for one in measured for row in one.rows))
@@ -82,12 +85,14 @@ def study_report(
     )
 
 
-def _other_places(tables: Sequence[Table]) -> str:
+def _other_places(tables: Sequence[Table]) -> Markup:
     """What was found where the opening does not say it."""
     rest = by_place(_judged_by(tables))
     rest = rest[_first(len(rest)) :]
-    told = "".join(f"<dt>{typeset(place)}</dt><dd>{typeset(words)}</dd>" for place, words in rest)
-    return folded(f"What was found in {len(rest)} more places", f'<dl class="answers">{told}</dl>') if rest else ""
+    if not rest:
+        return Markup()
+    told = joined(render("<dt>{}</dt><dd>{}</dd>", typeset(place), typeset(words)) for place, words in rest)
+    return folded(f"What was found in {len(rest)} more places", render('<dl class="answers">{}</dl>', told))
 
 
 def _recipes(study: Study, runs: Sequence[Run]) -> dict[str, str]:
@@ -105,13 +110,18 @@ def _recipes(study: Study, runs: Sequence[Run]) -> dict[str, str]:
     return told
 
 
-def result_tables(study: Study, tables: Sequence[Table]) -> str:
+def result_cell(study: Study, tables: Sequence[Table]) -> str:
+    """Return what a notebook shows of a study."""
+    return readable(result_tables(study, tables))
+
+
+def result_tables(study: Study, tables: Sequence[Table]) -> Markup:
     """Return the tables of a study without those of its shifts, and what stands in them."""
     made = [(_study_table(t), len(t.rows)) for t in tables if not t.shift]
     first = SAID if any(rows > LONG for _, rows in made) else len(made)
-    rest = "".join(table for table, _ in made[first:])
-    more = folded("The other metrics", rest) if rest else ""
-    return "".join(table for table, _ in made[:first]) + more + _legend(study, tables)
+    rest = joined(table for table, _ in made[first:])
+    more = folded("The other metrics", rest) if rest else Markup()
+    return joined([*(table for table, _ in made[:first]), more, _legend(study, tables)])
 
 
 def _first_of(tables: Sequence[Table]) -> list[Table]:
@@ -198,7 +208,7 @@ def family(text: str) -> str:
     return text.partition("(")[0]
 
 
-def _study_table(t: Table) -> str:
+def _study_table(t: Table) -> Markup:
     places = [f"{network} on {dataset}" for dataset, network, _ in t.rows]
     several = len(set(places)) > 1
     groups = {i: place for i, place in enumerate(places) if several and (i == 0 or place != places[i - 1])}
@@ -209,20 +219,24 @@ def _study_table(t: Table) -> str:
     best = [[t.cells[row, c].best for c in t.columns] for row in t.rows]
     head = [t.side, *(coded(CALIBRATORS.called(c), c) for c in t.columns)]
     made = table(head, rows, best=best, caption=t.heading, named=True, groups=groups)
-    notes = "".join(f'<p class="note">{typeset(note)}</p>' for note in t.own_notes)
+    notes = joined(map(note, t.own_notes))
     words = in_words(t.metric)
     words = words[:1].upper() + words[1:] + (f" on {t.shift}" if t.shift else "")
-    return f"<h3>{typeset(words)}<code>{typeset(t.metric)}</code></h3>{made}{notes}"
+    return joined([_metric_heading(words, t.metric), made, notes])
 
 
-def _beside(cell: Cell, about: About) -> str:
+def _metric_heading(words: str, metric: str) -> Markup:
+    return render("<h3>{}<code>{}</code></h3>", typeset(words), typeset(metric))
+
+
+def _beside(cell: Cell, about: About) -> Markup:
     """Return our number and, small below it, what the calibrator learned and the paper's number."""
     value, opening, learned = cell.text(about).partition(" (")
     learned, _, mark = learned.rpartition(")")
     ours = _kept_together("\N{EN DASH}" if value == "nan" else value + mark)
     small = [f"({learned})"] if opening else []
     small += [f"paper {cell.printed.text(about)}"] if cell.printed else []
-    return ours + Markup("".join(f"<small>{typeset(line)}</small>" for line in small))
+    return ours + joined(render("<small>{}</small>", typeset(line)) for line in small)
 
 
 def _kept_together(value: str) -> Markup:
@@ -232,10 +246,10 @@ def _kept_together(value: str) -> Markup:
     mean, sign, rest = value.partition(" ± ")
     if not sign:
         return typeset(value)
-    return Markup("<span>{}</span> <span>{}</span>").format(typeset(mean), typeset(f"± {rest}"))
+    return render("<span>{}</span> <span>{}</span>", typeset(mean), typeset(f"± {rest}"))
 
 
-def side_by_side(t: Table) -> str:
+def side_by_side(t: Table) -> Markup:
     """Return a table of the losses against the networks: without a calibrator and, small below it, with the best."""
     places = list(dict.fromkeys(row[:2] for row in t.rows))
     names = list(dict.fromkeys(row[2] for row in t.rows))
@@ -248,8 +262,8 @@ def side_by_side(t: Table) -> str:
         best.append([there for _, there in cells])
     head = [t.side, *(f"{network} on {dataset}" for dataset, network in places)]
     made = table(head, rows, best=best, caption=f"{t.heading}, side by side", named=True)
-    note = "Without a calibrator and, below, with the best of them; bold is the best of a column."
-    return f'<h3>{typeset(in_words(t.metric))}<code>{typeset(t.metric)}</code></h3>{made}<p class="note">{note}</p>'
+    reading = note("Without a calibrator and, below, with the best of them; bold is the best of a column.")
+    return joined([_metric_heading(in_words(t.metric), t.metric), made, reading])
 
 
 def _with_best(t: Table, row: tuple[str, ...], raw: str) -> tuple[str, bool]:
@@ -262,51 +276,52 @@ def _with_best(t: Table, row: tuple[str, ...], raw: str) -> tuple[str, bool]:
     there = t.about.best([cell.mean for (r, c), cell in t.cells.items() if c == raw and r[:2] == row[:2]])
     ours = _kept_together(replace(known[raw], mark="", letters="", temperature=math.nan, learned={}).text(t.about))
     below = f"{t.about.text(known[by].mean)} by {by}" if by != raw else "the best as it is"
-    return ours + Markup("<small>{}</small>").format(typeset(below)), known[raw].mean == there
+    return ours + render("<small>{}</small>", typeset(below)), known[raw].mean == there
 
 
-def _legend(study: Study, made: Sequence[Table]) -> str:
+def _legend(study: Study, made: Sequence[Table]) -> Markup:
     tested = " ".join(dict.fromkeys(t.tested for t in made if t.tested))
     seeds = max((len(cell.values) for t in made for cell in t.cells.values()), default=1)
     words = f"Mean ± standard deviation over {seeds} seeds" if seeds > 1 else "One seed"
-    return (
-        f'<p class="note">{words}, judged on test examples that no fit has seen; in brackets the mean temperature, and '
-        f"what else a calibrator learned; the best of each table is bold. {typeset(tested)}</p>"
+    return note(
+        f"{words}, judged on test examples that no fit has seen; in brackets the mean temperature, and what else a "
+        f"calibrator learned; the best of each table is bold. {tested}"
     )
 
 
-def _shifted(made: Sequence[Table]) -> str:
+def _shifted(made: Sequence[Table]) -> Markup:
     """Return the tables of every shift, the first metric and detection of each open."""
-    body = ""
+    body = Markup()
     for shift in dict.fromkeys(t.shift for t in made):
         here = [t for t in made if t.shift == shift]
         first = {next((t.metric for t in here if family(t.metric) == name), "") for name in ("ece", "ood_auroc")}
-        body += "".join(_study_table(t) for t in here if t.metric in first)
-        rest = "".join(_study_table(t) for t in here if t.metric not in first)
+        body += joined(_study_table(t) for t in here if t.metric in first)
+        rest = joined(_study_table(t) for t in here if t.metric not in first)
         body += folded(f"The other metrics on {shift}", rest)
     return body
 
 
-def _figures(made: Iterable[Drawing], reading: str, rest: str) -> str:
-    """Return the main drawings with what is to be said of them, and the others folded; "" if there are none."""
+def _figures(made: Iterable[Drawing], reading: Markup, rest: str) -> Markup:
+    """Return the main drawings with what is to be said of them, and the others folded; nothing if there are none."""
     shown = [(drawing.main, _drawn(drawing)) for drawing in made]
-    first, more = ("".join(part for main, part in shown if main is wanted) for wanted in (True, False))
-    return (f'<div class="figures wide">{first}</div>{reading}' if first else "") + (
-        folded(rest, f'<div class="figures wide">{more}</div>') if more else ""
-    )
+    first, more = (joined(part for main, part in shown if main is wanted) for wanted in (True, False))
+    grid = '<div class="figures wide">{}</div>'
+    parts = [render(grid, first), reading] if first else []
+    parts += [folded(rest, render(grid, more))] if more else []
+    return joined(parts)
 
 
-def _drawn(drawing: Drawing) -> str:
+def _drawn(drawing: Drawing) -> Markup:
     return figure(lambda f: drawing.draw(f.add_subplot()), drawing.words, caption=drawing.title, size=(4.2, 2.9))
 
 
-def _diagrams(study: Study, measured: Sequence[Measured]) -> tuple[str, str]:
+def _diagrams(study: Study, measured: Sequence[Measured]) -> tuple[Markup, Markup]:
     """Draw the events of all seeds together, before and after each calibrator; in bars, too, unless they are many."""
     places: dict[str, dict[str, list[Measured]]] = {}
     for one in measured:
         dataset, network, loss = study.names(one.run)
         places.setdefault(f"{network} on {dataset}", {}).setdefault(loss, []).append(one)
-    curves, bars, others, many = "", "", 0, sum(map(len, places.values())) > MANY
+    curves, bars, others, many = Markup(), Markup(), 0, sum(map(len, places.values())) > MANY
     first = shown(study).text
     for i, (place, groups) in enumerate(places.items()):
         where = f", {place}" if len(places) > 1 else ""
@@ -319,21 +334,22 @@ def _diagrams(study: Study, measured: Sequence[Measured]) -> tuple[str, str]:
         if rest and others <= MAX_OTHER_DIAGRAMS:
             curves += folded(f"After the other calibrators{where}", _curves(rest))
         if not many:
-            bars += "".join(
+            bars += joined(
                 bar_diagram(f"{title}, {d.when}, in bars", d.events.equal_width(BINS), d.ece, SMALL)
                 for title, d in main
             )
     if others > MAX_OTHER_DIAGRAMS:
-        drawn = f"<code>calibrant figures {typeset(study.name)}</code> draws the diagrams after all calibrators."
-        curves += f'<p class="note">{drawn}</p>'
+        drawn = '<p class="note"><code>calibrant figures {}</code> draws the diagrams after all calibrators.</p>'
+        curves += render(drawn, typeset(study.name))
     if many:
-        return curves, f'<p class="note"><code>calibrant figures {typeset(study.name)}</code> draws classical bars.</p>'
-    return curves, folded("The same in classical bars", f'<div class="figures">{bars + BAR_READING}</div>')
+        reading = '<p class="note"><code>calibrant figures {}</code> draws classical bars.</p>'
+        return curves, render(reading, typeset(study.name))
+    return curves, folded("The same in classical bars", render('<div class="figures">{}</div>', bars + BAR_READING))
 
 
-def _curves(parts: Iterable[tuple[str, Diagram]]) -> str:
-    made = "".join(
+def _curves(parts: Iterable[tuple[str, Diagram]]) -> Markup:
+    made = joined(
         curve_diagram(f"{title}, {d.when}", d.events.ties, d.events.equal_width(BINS), d.ece, SMALL)
         for title, d in parts
     )
-    return f'<div class="figures">{made}</div>'
+    return render('<div class="figures">{}</div>', made)

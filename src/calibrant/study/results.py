@@ -77,9 +77,9 @@ class Result:
         return "\n\n".join(parts)
 
     def _repr_html_(self) -> str:
-        from calibrant.study.report import result_tables
+        from calibrant.study.report import result_cell
 
-        return result_tables(self.study, self.tables)
+        return result_cell(self.study, self.tables)
 
     def write(self, page: str) -> None:
         """Write tables, rows and the report's page to the folder, as one set: `RESULT_FILES`."""

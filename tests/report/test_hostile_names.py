@@ -1,0 +1,142 @@
+"""Hostile names of classes and groups stay text on every page and in every notebook cell."""
+
+import ast
+import re
+import sys
+import unicodedata
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+from markupsafe import Markup
+from matplotlib.figure import Figure
+from torture.hostile_names import names
+
+import calibrant
+from calibrant import Predictions, assess, measure, plots
+from calibrant._text import HIDDEN, abbreviate, isolate, name_text, visible
+from calibrant.assessment._event import event
+from calibrant.html import Section, folded, page, readings, render, table
+
+NAMES = names()
+SOURCE = Path(calibrant.__file__).parent
+
+
+class Tags(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in ("wbr", "text", "g", "tspan"):
+            self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+
+def tags(text: str) -> tuple[list[str], set[str]]:
+    found = Tags(text)
+    return found.tags, found.attributes
+
+
+def drawn(seed: int, k: int, name: str) -> Predictions:
+    """Predictions whose first class and first group have a name."""
+    g = torch.Generator().manual_seed(seed)
+    z = 2 * torch.randn(60, k, generator=g)
+    y = torch.multinomial((z / 2).softmax(1), 1, generator=g).squeeze(1)
+    classes = [name, *(f"c{j}" for j in range(1, k))]
+    return Predictions(z, y, class_names=classes, groups=[name, "other"] * 30)
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_captions_of_an_event_hold_its_name_as_text(kind):
+    judged = event(1, 2, ("no", NAMES[kind]))
+    for reading in readings((judged.said, judged.happened, "examples")):
+        assert tags(reading) == (["p"], {"class"})
+
+
+@pytest.mark.parametrize(("kind", "k"), [("refresh", 2), ("long", 3), ("override", 2)])
+def test_a_measured_page_and_cell_hold_names_as_text(kind, k):
+    found, plain = (measure(drawn(0, k, name), of=0) for name in (NAMES[kind], "plain"))
+    assert tags(found.html()) == tags(plain.html())
+    assert tags(found._repr_html_()) == tags(plain._repr_html_())
+    assert len(found.html()) < 2 * len(plain.html())
+    assert "\x1b" not in str(found)
+
+
+@pytest.mark.parametrize("kind", ["refresh_left", "quotes"])
+def test_an_assessed_page_and_cell_hold_names_as_text(kind):
+    found, plain = (
+        assess(drawn(0, 2, name), drawn(1, 2, name), ["Identity", "Temperature"], of=0)
+        for name in (NAMES[kind], "plain")
+    )
+    assert tags(found.html()) == tags(plain.html())
+    assert tags(found._repr_html_()) == tags(plain._repr_html_())
+
+
+def test_text_is_escaped_unless_it_is_markup():
+    bad = "<meta http-equiv=refresh>"
+    parts = [render("<p>{}</p>", bad), table([bad], [[bad]], caption=bad), folded(bad, render("<i></i>"))]
+    assert all("<meta" not in part and isinstance(part, Markup) for part in parts)
+    clean, dirty = (page(text, text, [Section(text, Markup())], {text: text}, tiles=text) for text in ("x", bad))
+    assert tags(clean) == tags(dirty)
+
+
+def test_markup_is_made_of_literals_alone():
+    """Only two files may call text safe, and only text that they have made so."""
+    calls: set[str] = set()
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            called = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
+            if called == "Markup" and not all(isinstance(argument, ast.Constant) for argument in node.args):
+                calls.add(f"{path.relative_to(SOURCE)}: {ast.unparse(node)}")
+    allowed = {"Markup(template)", "Markup(text)", "Markup(opening)", "Markup(rest)"}
+    assert {call.partition(": ")[2] for call in calls} - allowed == {
+        "Markup(files('calibrant.html').joinpath(name).read_text('utf-8'))"
+    }
+    assert {call.partition(":")[0] for call in calls} == {"html/_page.py", "html/_figure.py"}
+
+
+def test_templates_are_literals():
+    """What is filled is written in the source, never put together from values."""
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "render":
+                assert not any(isinstance(part, ast.JoinedStr | ast.BinOp) for part in ast.walk(node.args[0])), path
+
+
+def test_characters_without_ink_are_spelled_out():
+    marks = [chr(number) for number in range(sys.maxunicode + 1)]
+    hidden = {mark for mark in marks if unicodedata.category(mark) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
+    spelled = set(HIDDEN.findall("".join(marks)))
+    assert hidden <= spelled
+    assert len(spelled - hidden) < 30
+    assert visible("".join(sorted(spelled))).isascii()
+
+
+def test_words_from_right_to_left_are_isolated_on_pages():
+    word = "\u05d0\u05d1\u05d2"
+    text = measure(drawn(0, 2, word), of=0).html()
+    assert word in text
+    assert len(re.findall(f"\u2068{word}\u2069", text)) == text.count(word)
+    assert isolate("abc 12") == "abc 12"
+
+
+def test_long_names_are_shortened_where_they_are_shown():
+    name = "a" * 5_000_000
+    assert len(name_text(name)) < 150
+    assert "5,000,000" in name_text(name)
+    assert abbreviate("b" * 100) == "b" * 100
+    assert len(str(measure(drawn(0, 2, name), of=0))) < 20_000
+
+
+@pytest.mark.parametrize("kind", ["latex", "long", "override"])
+def test_figures_draw_names_as_they_are(kind):
+    name, ax = NAMES[kind], Figure().add_subplot()
+    plots.reliability(drawn(0, 2, name).judging(0), ax=ax)
+    plots.curves({name: [1.0, 2.0], "b": [2.0, 1.0]}, ax=(lines := Figure().add_subplot()))
+    ax.figure.canvas.draw()
+    lines.figure.canvas.draw()
+    assert name_text(name) in ax.get_xlabel()

@@ -1,0 +1,131 @@
+"""One verdict per table, which titles, answers, notes and JSON follow; and answers that name what gets worse."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from calibrant import Predictions, assess, measure, metrics
+from calibrant.assessment import plainly, words
+
+
+def confidences(confidence: float, right: int, n: int) -> Predictions:
+    return Predictions.from_confidence([confidence] * n, [1] * right + [0] * (n - right))
+
+
+def scores(n: int, scale: float, seed: int, shift: float = 0.0) -> Predictions:
+    """Scores of two classes whose logits are `scale` times the true ones, and a shift."""
+    g = torch.Generator().manual_seed(seed)
+    z = torch.randn(n, generator=g, dtype=torch.float64)
+    y = (torch.rand(n, generator=g) < torch.sigmoid(z)).long()
+    return Predictions.from_binary_logits(scale * z + shift, y)
+
+
+SETS = {
+    "all right": confidences(0.9, 50, 50),
+    "as said": confidences(0.9, 45, 50),
+    "often wrong": confidences(0.9, 100, 200),
+    "too sure": scores(2000, 3.0, 0),
+    "calibrated": scores(2000, 1.0, 1),
+    "one way": scores(300, 1.0, 2, shift=0.2),
+    "few": scores(30, 1.5, 3),
+}
+STATUS = {"all right": "unclear", "as said": "no_evidence", "often wrong": "miscalibrated", "too sure": "miscalibrated"}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_nothing_on_a_table_contradicts_its_verdict(name):
+    table = measure(SETS[name])
+    verdict, gap = table.verdict, table["signed_gap"]
+    assert verdict.status == STATUS.get(name, verdict.status)
+    assert (verdict.status == "miscalibrated") == (table["kuiper"].p_value < 0.05)
+    if verdict.status == "no_evidence":
+        assert gap.low <= 0 <= gap.high
+        assert verdict.direction is None
+        assert "above" not in table["ece"].note + table["adaptive_ece"].note
+    assert (verdict.direction is None) == gap.note.startswith("no direction")
+    first = {"miscalibrated": ("No:", "Probably not:"), "unclear": "Unclear:", "no_evidence": "No evidence"}
+    assert words.calibrated(table).startswith(first[verdict.status])
+    assert words.headline(table).startswith("Possibly") == (verdict.status == "unclear")
+    assert words.headline(table).startswith("No evidence") == (verdict.status == "no_evidence")
+    assert len(plainly.first_answers(table)) == 2
+
+
+def test_json_carries_the_verdict():
+    found = measure(SETS["too sure"])
+    assert json.loads(found.json())["verdict"] == {"status": "miscalibrated", "direction": found.verdict.direction}
+    both = assess(SETS["too sure"], SETS["calibrated"], ["Identity", "Temperature"])
+    told = json.loads(both.json())["verdict"]
+    assert told["before"]["status"] == both.before.verdict.status
+    assert told["after"]["status"] == both.after.verdict.status
+
+
+def test_the_answer_names_what_gets_worse_and_a_direction_that_turns():
+    """Fitted on data that say too much, used on data that say what is true with a shift."""
+    found = assess(
+        scores(1000, 3.0, 0, shift=2.0), scores(1000, 1.0, 1, shift=0.4), ["Temperature", "Platt"], choose="Platt"
+    )
+    assert found.after["ece"].value > found.before["ece"].value
+    assert (found.before.verdict.direction, found.after.verdict.direction) == ("over", "under")
+    ece, brier = words.setbacks(found)
+    assert found.before["ece"].text in ece
+    assert found.after["ece"].text in ece
+    assert "beyond chance" in ece
+    assert f"{found.after['event_brier'].value:.4f}" in brier
+    (turn,) = words.turn(found)
+    assert words.gap_points(found.before) in turn
+    assert words.gap_points(found.after) in turn
+    assert turn.index("overestimates") < turn.index("underestimates")
+    assert all(sentence in words.remedy(found) for sentence in (ece, brier, turn))
+    assert "worse" in plainly.answers(found)[2]
+
+
+def test_the_answer_names_no_setback_where_there_is_none():
+    found = assess(scores(2000, 3.0, 0), scores(2000, 3.0, 1), ["Temperature"])
+    assert words.setbacks(found) == []
+    assert "worse" not in words.remedy(found)
+
+
+def test_a_loss_of_accuracy_is_called_worse():
+    found = assess(scores(500, 3.0, 0), scores(500, 3.0, 1), ["Temperature"])
+    rows = {row.name: row for row in found.changes or ()}
+    rows["accuracy"] = replace(rows["accuracy"], difference=-0.02, low=-0.03, high=-0.01)
+    assert found.changes is not None
+    worse = replace(found, changes=replace(found.changes, rows=tuple(rows.values())))
+    assert "which is worse, beyond chance" in words.remedy(worse)
+    rows["accuracy"] = replace(rows["accuracy"], high=0.01)
+    perhaps = replace(found, changes=replace(found.changes, rows=tuple(rows.values())))
+    assert "which is worse, perhaps by chance" in words.remedy(perhaps)
+
+
+@pytest.mark.parametrize(("n", "flip", "remarks"), [(200, True, 1), (200, False, 0), (10, True, 0)])
+def test_swapped_columns_are_remarked_on(n, flip, remarks):
+    y = torch.arange(n) % 2
+    z = torch.where(y == 1, 2.0, -2.0) + 0.1 * torch.arange(n) / n
+    p = Predictions.from_binary_logits(-z if flip else z, y)
+    table = measure(p)
+    assert len(table.remarks) == len(json.loads(table.json())["notes"]) == remarks
+    for text in (str(table).replace("\n", " "), table.html(), table._repr_html_()):
+        assert ("columns swapped" in text) == bool(remarks)
+
+
+def test_the_brier_score_of_one_class_is_the_one_of_scikit_learn():
+    from sklearn.metrics import brier_score_loss
+
+    p = scores(500, 2.0, 0)
+    table = measure(p)
+    expected = brier_score_loss(p.labels.numpy(), p.logits.softmax(1)[:, 1].numpy())
+    assert table["event_brier"].value == pytest.approx(expected)
+    assert table["brier"].value == pytest.approx(2 * expected)
+    assert "sum over classes" in table["brier"].title
+    assert "sum over classes" not in table["event_brier"].title
+    assert metrics.about("event_brier").heading() != metrics.about("brier").heading()
+
+
+def test_rows_of_multilabel_data_are_label_decisions():
+    g = torch.Generator().manual_seed(0)
+    z = torch.randn(100, 3, generator=g)
+    table = measure(Predictions.multilabel(z, (torch.rand(100, 3, generator=g) < z.sigmoid()).long()))
+    assert table.among.startswith("label decisions")
+    assert words.group_head(table.event)[:2] == ["label", "label decisions"]

@@ -1,0 +1,125 @@
+"""Pages with hostile names in a real browser: no request, no navigation, and no script but the page's own.
+
+A seeded part runs with the other tests, everything by `make torture`.
+"""
+
+import random
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+from torture.hostile_names import names
+
+from calibrant import Predictions, assess, measure, study
+from calibrant.study import Model, Study
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+QUICK = 3  # kinds of names in the quick suite
+
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on the path (Debian: apt-get install chromium)")
+
+
+@contextmanager
+def counting() -> Iterator[tuple[int, list[str]]]:
+    """Serve on a port of this machine; yields it, and the paths that are asked for."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_address[1], asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def shown(pages: dict[str, str], folder: Path) -> str:
+    """Open every page in a frame of one page, and return that page's document."""
+    for name, text in pages.items():
+        (folder / f"{name}.html").write_text(text, encoding="utf-8")
+    frames = "".join(f'<iframe src="{name}.html" width="900" height="700"></iframe>' for name in pages)
+    (folder / "all.html").write_text(f"<title>all</title>{frames}")
+    command = [BROWSER, *FLAGS, f"--user-data-dir={folder}/user", "--virtual-time-budget=5000", "--dump-dom"]
+    done = subprocess.run(
+        [*command, (folder / "all.html").as_uri()], capture_output=True, text=True, timeout=300, check=True
+    )
+    return done.stdout
+
+
+def drawn(seed: int, k: int, name: str) -> Predictions:
+    """Predictions whose first class and first group have a name."""
+    g = torch.Generator().manual_seed(seed)
+    z = 2 * torch.randn(60, k, generator=g)
+    y = torch.multinomial((z / 2).softmax(1), 1, generator=g).squeeze(1)
+    classes = [name, *(f"c{j}" for j in range(1, k))]
+    return Predictions(z, y, class_names=classes, groups=[name, "other"] * 30)
+
+
+def pages_of(name: str) -> dict[str, str]:
+    """Pages and notebook cells with a name wherever a name stands."""
+    two, three = (measure(drawn(0, k, name), of=0) for k in (2, 3))
+    found = assess(drawn(0, 2, name), drawn(1, 2, name), ["Identity", "Temperature"], of=0)
+    facts = {"command": f"calibrant measure {name}", "measured": name, name: "x"}
+    return {
+        "two": two.html(facts),
+        "three": three.html(facts),
+        "assessed": found.html(facts, saved=name[:200]),
+        "cell": two._repr_html_(),
+        "cells": found._repr_html_(),
+    }
+
+
+def check(kinds: list[str], folder: Path) -> None:
+    """Open the pages of some kinds of names; they must ask for nothing, and go nowhere."""
+    with counting() as (port, asked):
+        every = names(port)
+        pages = {f"{kind}_{page}": text for kind in kinds for page, text in pages_of(every[kind]).items()}
+        assert "<title>all</title>" in shown(pages, folder)
+    assert asked == []
+
+
+def test_a_page_that_is_not_escaped_is_caught(tmp_path):
+    with counting() as (port, asked):
+        every = names(port)
+        shown({kind: every[kind] for kind in ("refresh_bare", "script", "image")}, tmp_path)
+    assert set(asked) == {"/refresh_bare", "/script", "/image"}
+
+
+def test_some_hostile_names_ask_for_nothing(tmp_path):
+    check(random.Random(0).sample(sorted(names()), QUICK), tmp_path)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("first", range(0, len(names()), 5))
+def test_every_hostile_name_asks_for_nothing(first, tmp_path):
+    check(sorted(names())[first : first + 5], tmp_path)
+
+
+@pytest.mark.torture
+def test_a_study_of_hostile_names_asks_for_nothing(tmp_path):
+    drawn(0, 3, "a").save(tmp_path / "0.npz")
+    drawn(1, 3, "a").save(tmp_path / "1.npz")
+    with counting() as (port, asked):
+        every = {kind: name for kind, name in names(port).items() if kind not in ("escape", "long")}
+        models = [Model(name, str(tmp_path / "0.npz"), str(tmp_path / "1.npz"), 0, name) for name in every.values()]
+        made = Study("s", calibrators=("Identity", "Temperature"), metrics=("ece",), models=models)
+        study.run(made, out=tmp_path)
+        report = next(tmp_path.rglob("report.html")).read_text(encoding="utf-8")
+        assert "<title>all</title>" in shown({"study": report}, tmp_path)
+    assert asked == []

@@ -199,7 +199,7 @@ def test_the_saved_calibrator_is_loaded_by_three_lines(over, tmp_path):
 
 @pytest.mark.parametrize(
     ("by", "way", "first"),
-    [(2.0, "Overconfident by", "No"), (0.5, "Underconfident by", "No"), (1.0, "No sign", "Noth")],
+    [(2.0, "Overconfident by", "No"), (0.5, "Underconfident by", "No"), (1.0, "No evidence", "No evidence")],
 )
 def test_the_verdict_knows_the_truth(by, way, first):
     found, text = reported(by)

@@ -32,7 +32,7 @@ def contents(value):
     tables = [value.before, *value.tables.values()] if hasattr(value, "tables") else [value]
     mistakes = [table.mistakes_of([0, 1], 5) for table in tables]
     classes = [None if table.classes is None else table.classes.ece.tolist() for table in tables]
-    return [value.json(), str(value), mistakes, classes, [table.scaled(2 * table.n * table.k) for table in tables]]
+    return [value.json({"time": "then"}), str(value), mistakes, classes, [table.scaled(2 * table.n * table.k) for table in tables]]
 
 
 MEASURED = {
@@ -93,5 +93,5 @@ def test_results_come_back_from_a_pool_of_processes():
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         measured = pool.submit(measure, p)
         assessed = pool.submit(assess, p[:120], p[120:], ("Identity", "Temperature"))
-        assert contents(measured.result())[0] == measure(p).json()
+        assert contents(measured.result())[0] == measure(p).json({"time": "then"})
         assert assessed.result().chosen == assess(p[:120], p[120:], ("Identity", "Temperature")).chosen

@@ -32,7 +32,13 @@ def contents(value):
     tables = [value.before, *value.tables.values()] if hasattr(value, "tables") else [value]
     mistakes = [table.mistakes_of([0, 1], 5) for table in tables]
     classes = [None if table.classes is None else table.classes.ece.tolist() for table in tables]
-    return [value.json({"time": "then"}), str(value), mistakes, classes, [table.scaled(2 * table.n * table.k) for table in tables]]
+    return [
+        value.json({"time": "then"}),
+        str(value),
+        mistakes,
+        classes,
+        [table.scaled(2 * table.n * table.k) for table in tables],
+    ]
 
 
 MEASURED = {

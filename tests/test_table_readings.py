@@ -1,6 +1,7 @@
 """Columns whose names or values have more than one reading: read as a person would, or refused with a code."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,3 +110,19 @@ def test_statistics_beside_class_columns_are_no_classes() -> None:
     assert p.k == 3
     table = {"label": BINARY, "prob": CONFIDENCE, "prob_max": CONFIDENCE, "prob_min": 1 - CONFIDENCE}
     assert refusal(table) in ("ambiguous_reading", "ambiguous_columns")
+
+
+@pytest.mark.parametrize("word", ["?", "NULL", "nan", "N/A"])
+def test_missing_word_is_named_with_the_options_that_leave_it_out(word: str, tmp_path: Path) -> None:
+    answers = ["yes" if hit else "no" for hit in BINARY]
+    labels = ["True" if hit else "False" for hit in BINARY]
+    for name, values, score in [("correct", answers, "confidence"), ("label", labels, "prob")]:
+        cells = [word, *values[1:]]
+        path = tmp_path / f"{name}.csv"
+        lines = [f"{cell},{c:.3f}" for cell, c in zip(cells, CONFIDENCE, strict=True)]
+        path.write_text("\n".join([f"{name},{score}", *lines]))
+        with pytest.raises(InputError, match="--na"):
+            Predictions.load(path)
+        assert len(Predictions.load(path, na=[word], drop=True)) == N - 1
+    table = {"label": [word, *WORDS[Y][1:]], **{f"prob_{name}": P[:, j] for j, name in enumerate(WORDS)}}
+    assert refusal(table) == "missing_word"

@@ -1,14 +1,14 @@
 """Read the cells of a table's columns, numbers, names, labels and lists, as arrays from which predictions are made."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from calibrant._columns import Columns, TableOptions
-from calibrant._delimited import UNGROUPED
+from calibrant._delimited import MISSING_WORDS, UNGROUPED
 from calibrant._door import as_texts, binary_names, positive_word, same_name, some, tensor
 from calibrant._text import plain_number
 from calibrant.types import InputError
@@ -25,7 +25,6 @@ ROUNDED_SUMS = (0.97, 1.03)  # of rows of probabilities that are rounded to two 
 RANGE_TOLERANCE = 1e-6  # by which rounding may take probabilities out of [0, 1]
 MIN_TOP_CLASS = 20  # rows from which probabilities that are never below one half raise a doubt
 MAX_POSITIVE_SHARE = 0.65  # of labels, below which they do
-MISSING_LABELS = {"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "-", "?"}
 DATES = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}([./])\d{1,2}\2\d{4}( .*)?", re.ASCII)
 Labels = tuple[np.ndarray, tuple[str, ...] | None, tuple[str, ...]]  # labels, names of the classes, notes
 
@@ -108,12 +107,17 @@ def _check_predicted(columns: Columns, truth: np.ndarray, guess: np.ndarray) -> 
 
 def _check_missing_words(name: str, labels: list[str], others: list[str]) -> None:
     """Raise `InputError` for labels such as "NA" that do not occur among the others: they may be missing values."""
-    if words := [word for word in labels if word.strip().lower() in MISSING_LABELS and word not in others]:
-        raise InputError(
-            f"expected a class in every row of {name!r}, got {words[0]!r}. If it is a missing value, try "
-            f"na=[{words[0]!r}] with drop=True (on the command line, --na {words[0]} --drop).",
-            code="missing_word",
-        )
+    if hint := _missing_hint([label for label in labels if label not in others]):
+        raise InputError(f"expected a class in every row of {name!r}{hint}", code="missing_word")
+
+
+def _missing_hint(texts: Iterable[str]) -> str:
+    """Return how to read words such as "NA" as missing values, or nothing where none of the texts is one."""
+    word = next((text for text in texts if text.strip().lower() in ("", *MISSING_WORDS)), None)
+    if word is None:
+        return ""
+    options = f"na=[{word!r}] with drop=True (on the command line, --na {word} --drop)"
+    return f". If {word!r} is a missing value, try {options}."
 
 
 def _scored(frame: Any, columns: Columns, options: TableOptions, whole: bool) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -324,10 +328,11 @@ def numbers_of(column: Any, *, words: bool = False) -> Any:
     if commas and not bool(texts.str.contains(".", literal=True).any()):
         plain = plain.str.replace(r"^(-?\d+),(\d+)(\s*%)?$", "$1.$2$3")
     found = _percentages(column.name, plain)
-    odd = texts.filter(found.is_null() & texts.is_not_null())
+    odd = texts.filter(found.fill_nan(None).is_null() & texts.is_not_null())
     if len(odd):
         raise InputError(
-            f"column {column.name!r} must hold numbers, but {len(odd)} entries are none, such as {odd[0][:60]!r}",
+            f"column {column.name!r} must hold numbers, but {len(odd)} entries are none, such as {odd[0][:60]!r}"
+            f"{_missing_hint(odd.unique().to_list())}",
             code="not_numbers",
         )
     return found
@@ -479,6 +484,10 @@ def _counted_from(values: np.ndarray, options: TableOptions, names: tuple[str, .
 def _named_labels(values: np.ndarray, names: tuple[str, ...]) -> Labels:
     """Return words, or true and false, as names of classes."""
     if values.dtype.kind == "U":
+        if hint := _missing_hint([word for word in np.unique(values).tolist() if word not in names]):
+            raise InputError(
+                f"expected one of the classes {some(names)} in every row of labels{hint}", code="missing_word"
+            )
         return values, names, ()
     by_name = {name.lower(): name for name in names}
     word = positive_word(names)
@@ -567,7 +576,7 @@ def _binary_labels(values: np.ndarray, columns: Columns, options: TableOptions) 
         raise InputError(
             f"expected two classes beside the single score {columns.scores[0]!r}, got {len(texts)} ({some(texts)}). "
             "Try a column of probabilities per class, or confidence= with predicted= if the score is that of the "
-            "predicted class (on the command line, --confidence and --predicted).",
+            f"predicted class (on the command line, --confidence and --predicted){_missing_hint(texts) or '.'}",
             code="many_classes",
         )
     if values.dtype.kind == "U" or options.positive is not None:

@@ -85,6 +85,12 @@ def test_folds_never_divide_a_cluster_of_rows(kind):
     assert all(len(fold[of_row == i].unique()) == 1 for i in range(40))
 
 
+def test_clusters_are_called_examples_only_where_they_are():
+    scores, targets, patient = draw(200, 40)
+    assert measure(Predictions.multilabel(scores, targets)).clusters == "200 examples"
+    assert measure(Predictions.multilabel(scores, targets, clusters=patient)).clusters == "40 clusters"
+
+
 def test_without_clusters_each_row_is_one():
     scores, targets, _ = draw(50)
     assert Predictions.multilabel(scores, targets).clusters.tolist() == torch.arange(50).repeat_interleave(3).tolist()

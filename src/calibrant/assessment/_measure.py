@@ -22,7 +22,7 @@ from calibrant.catalog import METRICS, Method
 from calibrant.io import csv_text
 from calibrant.metrics import Interval, Metric, Summary, tables
 from calibrant.metrics.tables import Classes, ClassSums, class_cells
-from calibrant.predictions import Predictions, entering
+from calibrant.predictions import PRESENCE, Predictions, entering
 from calibrant.types import InputError
 
 BINS = 15
@@ -128,6 +128,7 @@ def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float,
     cells = class_cells(p, bins)
     p.events.moments(bins)  # of which all sums over bins are a part: one pass makes them
     judged = event(p.of, k, p.class_names)
+    judged = replace(judged, cluster="cluster") if _several_rows_in_a_cluster(p) else judged
     rows: list[Row] = []
     for method in _methods(judged, more):
         if method.text == "classwise_ece":
@@ -167,6 +168,14 @@ def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float,
 
 def _class_table(p: Predictions, cells: Callable[[], Any]) -> Classes:
     return ClassSums.of(p, cells()).table
+
+
+def _several_rows_in_a_cluster(p: Predictions) -> bool:
+    """Whether a cluster of several labels per example holds more than one example: it has a label twice."""
+    if p.class_names != PRESENCE or p.clusters is None or p.groups is None or p.group_names is None:
+        return False
+    pairs = p.clusters * len(p.group_names) + p.groups
+    return len(pairs.unique()) < len(pairs)
 
 
 PARTS_OF = ("refinement", "calibration_loss")

@@ -340,7 +340,6 @@ def test_refusals_of_probabilities_name_the_likely_cause():
     assert refused({"label": np.minimum(Y3, 1), "prob_0": ROWS[:, 0], "prob_1": ROWS[:, 1]}) == "class_missing"
     assert refused({"label": Y3, **{name: 9 * part - 4 for name, part in CLASSES.items()}}) == "not_probabilities"
     for probs, labels, code in (
-        (np.full((2, 1, 3, 3), 0.3), np.zeros((2, 3, 3), int), "single_column"),
         (100 * ROWS, Y3, "percent"),
         (100 * P, Y, "percent"),
     ):

@@ -166,6 +166,15 @@ def test_packed_text_is_read(tmp_path, suffix):
         assert gzip.decompress(path.read_bytes()).decode() == text
 
 
+@pytest.mark.parametrize("text", ["", "\ufeff", "\n\n", "# a\n# b\n", "sep=;\n"])
+def test_text_without_a_header_is_refused(tmp_path, text):
+    assert code(lambda: loaded(text, tmp_path)) in ("no_header", "empty_file")
+
+
+def test_zero_bytes_are_refused(tmp_path):
+    assert code(lambda: loaded(PLAIN + "\0\0,.5,.5\n", tmp_path)) == "zero_bytes"
+
+
 def test_refusals_name_the_file_of_a_folder(tmp_path):
     folder = tmp_path / "parts"
     folder.mkdir()

@@ -65,6 +65,8 @@ def read_delimited(path: Path, encoding: str | None = None, na: Sequence[str] = 
     Raises `InputError` for an unknown encoding, and for lines with more or fewer fields than the header.
     """
     content, notes = decoded(unpacked(path), encoding)
+    if b"\0" in content:
+        raise InputError("expected text, got zero bytes; is this another format?", code="zero_bytes")
     if b"\n" not in content:
         content = content.replace(b"\r", b"\n")
     names, separator, body = _header(content, tabs_first=".tsv" in [suffix.lower() for suffix in path.suffixes])
@@ -251,9 +253,10 @@ def numbered(names: list[str]) -> list[str]:
 
 def _without_blank_lines(body: bytes) -> bytes:
     """Return records without lines of nothing but blanks; those between quotes stay."""
-    body = re.sub(rb"[ \t\r\n]+\Z", b"\n", body) if b'"' not in body[-SAMPLE_BYTES:] else body.rstrip(b"\r\n") + b"\n"
-    if re.search(rb"(\A|\n)[ \t]*\r?\n", body) is None:
-        return body
+    body = body.rstrip(b"\r\n") + b"\n"
+    blank_starts = (b"\n", b"\r", b" ", b"\t")
+    if not body.startswith(blank_starts) and not any(b"\n" + start in body for start in blank_starts):
+        return body  # found so much sooner than by a pattern
     kept, open_quotes = list[bytes](), 0
     for line in body.split(b"\n"):
         if open_quotes or line.strip(b" \t\r"):

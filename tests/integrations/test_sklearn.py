@@ -1,18 +1,23 @@
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from sklearn import config_context
 from sklearn.datasets import make_classification
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold, cross_val_score, cross_validate
 from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from calibrant import Predictions, metrics
+from calibrant import InputError, Predictions, metrics
 from calibrant.calibrators import Temperature
-from calibrant.integrations.sklearn import CalibratedClassifier, ReliabilityDisplay, scorer
+from calibrant.integrations.sklearn import CalibratedClassifier, ReliabilityDisplay, predictions, scorer
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -106,3 +111,141 @@ def test_a_display_in_one_line(problem):
     two = ReliabilityDisplay.from_predictions(["no", "yes", "yes"], [0.2, 0.9, 0.4], ax=Figure().add_subplot())
     assert two.ax_.get_xlabel() == "probability of yes"
     assert shown.predictions.class_names == ("ant", "bee", "cow")
+
+
+class Remembers(GaussianNB):
+    """A classifier that notes the rows and weights of every fit."""
+
+    fits = list[tuple]()  # noqa: RUF012
+
+    def fit(self, X, y, sample_weight=None):
+        self.fits.append((X[:, 0].copy(), sample_weight))
+        return super().fit(X, y, sample_weight)
+
+
+@pytest.fixture
+def rows(problem):
+    """Forty groups of fifteen rows whose first feature is the group."""
+    X, y = problem
+    X, groups = X[:600].copy(), np.arange(600) % 40
+    X[:, 0] = groups
+    Remembers.fits.clear()
+    return X, y[:600], np.array([f"patient {group}" for group in groups])
+
+
+@pytest.mark.parametrize("cv", [3, GroupKFold(3)])
+@pytest.mark.parametrize("routing", [False, True])
+def test_groups_are_not_divided_between_folds(rows, cv, routing):
+    X, y, groups = rows
+    with config_context(enable_metadata_routing=routing):
+        CalibratedClassifier(Remembers(), "Temperature", cv=cv).fit(X, y, groups=groups)
+    *folds, last = [set(first.tolist()) for first, _ in Remembers.fits]
+    assert len(last) == 40
+    assert len(folds) == 3
+    assert [len(first) for first, _ in Remembers.fits[:3]] == [15 * len(fold) for fold in folds]
+    assert sum(40 - len(fold) for fold in folds) == 40
+
+
+@pytest.mark.parametrize(
+    ("cv", "groups", "code"),
+    [
+        (StratifiedKFold(3), np.arange(600) % 40, "groups_divided"),
+        (3, np.zeros(600), "one_group"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The groups parameter is ignored")
+def test_folds_that_divide_groups_are_refused(rows, cv, groups, code):
+    with pytest.raises(InputError) as caught:
+        CalibratedClassifier(GaussianNB(), "Temperature", cv=cv).fit(rows[0], rows[1], groups=groups)
+    assert caught.value.code == code
+
+
+def test_outer_folds_pass_groups_on_by_routing(rows):
+    X, y, groups = rows
+    with config_context(enable_metadata_routing=True):
+        model = CalibratedClassifier(Remembers(), "Temperature", cv=2)
+        cross_validate(model, X, y, cv=GroupKFold(2), params={"groups": groups})
+    assert len(Remembers.fits) == 2 * 3
+    assert all(len(first) == 15 * len(set(first.tolist())) for first, _ in Remembers.fits)
+
+
+def test_weights_reach_the_step_of_a_pipeline_that_requests_them(rows):
+    X, y, _ = rows
+    weights = np.arange(600) % 3 + 1.0
+    with config_context(enable_metadata_routing=True):
+        scaler = StandardScaler().set_fit_request(sample_weight=False)
+        model = make_pipeline(scaler, Remembers().set_fit_request(sample_weight=True))
+        routed = CalibratedClassifier(model, "Temperature", cv=2).fit(X, y, sample_weight=weights)
+    assert [len(used) for _, used in Remembers.fits] == [300, 300, 600]
+    model = make_pipeline(StandardScaler(), Remembers())
+    by_name = CalibratedClassifier(model, "Temperature", cv=2)
+    by_name.fit(X, y, sample_weight=weights, remembers__sample_weight=weights)
+    np.testing.assert_array_equal(by_name.predict_proba(X), routed.predict_proba(X))
+
+
+@pytest.mark.parametrize("model", [make_pipeline(StandardScaler(), GaussianNB()), KNeighborsClassifier()])
+def test_weights_that_a_classifier_cannot_take_are_refused(rows, model):
+    with pytest.raises(InputError) as caught:
+        CalibratedClassifier(model, "Temperature").fit(rows[0], rows[1], sample_weight=np.ones(600))
+    assert caught.value.code == "sample_weight"
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (lambda: CalibratedClassifier(GaussianNB(), "sigmoid"), "sklearn_name"),
+        (lambda: CalibratedClassifier(GaussianNB(), "isotonic"), "sklearn_name"),
+        (lambda: CalibratedClassifier(GaussianNB(), method="sigmoid"), "sklearn_name"),
+        (lambda: CalibratedClassifier(GaussianNB(), cv="prefit"), "cv_prefit"),
+        (lambda: scorer("neg_log_loss"), "sklearn_name"),
+    ],
+)
+def test_names_of_scikit_learn_are_refused_with_ours(rows, make, code):
+    with pytest.raises(InputError) as caught:
+        make().fit(rows[0], rows[1])
+    assert caught.value.code == code
+
+
+def test_log_scores_are_clipped_as_by_scikit_learn(problem):
+    X, y = problem
+    model = RandomForestClassifier(5, random_state=0).fit(X[:500], y[:500])
+    assert (model.predict_proba(X[500:]) == 0).any()
+    expected = -log_loss(y[500:], model.predict_proba(X[500:]))
+    assert scorer("nll")(model, X[500:], y[500:]) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("routing", [False, True])
+def test_scorers_take_weights(rows, routing):
+    X, y, _ = rows
+    weights = np.arange(600) % 3 + 1.0
+    with config_context(enable_metadata_routing=routing):
+        if not routing:
+            model = GaussianNB().fit(X, y)
+            expected = -log_loss(y, model.predict_proba(X), sample_weight=weights)
+            assert scorer("nll")(model, X, y, sample_weight=weights) == pytest.approx(expected, rel=1e-9)
+            return
+        model = Remembers().set_fit_request(sample_weight=True)
+        weighted = scorer("nll").set_score_request(sample_weight=True)
+        found = cross_val_score(model, X, y, scoring=weighted, cv=2, params={"sample_weight": weights})
+        plain = scorer("nll").set_score_request(sample_weight=False)
+        assert (found != cross_val_score(model, X, y, scoring=plain, cv=2, params={"sample_weight": weights})).all()
+
+
+def test_the_positive_label_is_the_event(problem):
+    X, y = problem
+    two = np.where(y == "ant", "ill", "well")
+    model = GaussianNB().fit(X, two)
+    ill = predictions(model, X, two, pos_label="ill")
+    assert float(ill.events.happened.mean()) == pytest.approx((two == "ill").mean())
+    assert float(predictions(model, X, two).events.happened.mean()) == pytest.approx((two == "well").mean())
+    probs = model.predict_proba(X)
+    for given in (probs, probs[:, 0]):
+        shown = ReliabilityDisplay.from_predictions(two, given, pos_label="ill", ax=Figure().add_subplot())
+        np.testing.assert_allclose(shown.predictions.events.confidence, ill.events.confidence, atol=1e-12)
+        assert shown.ax_.get_xlabel() == "probability of ill"
+    assert scorer("event_brier", pos_label="ill")(model, X, two) == pytest.approx(
+        scorer("event_brier", pos_label="well")(model, X, two)
+    )
+    with pytest.raises(InputError) as caught:
+        predictions(model, X, two, pos_label="sick")
+    assert caught.value.code == "pos_label"

@@ -1,25 +1,45 @@
 """scikit-learn: any classifier, with calibrated probabilities; scorers and a display of calibration."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold, check_cv, cross_val_predict
+from sklearn.utils.metadata_routing import (
+    MetadataRequest,
+    MetadataRouter,
+    MethodMapping,
+    get_routing_for_object,
+    process_routing,
+)
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_sample_weight,  # pyright: ignore[reportPrivateUsage]  scikit-learn's own way for estimators
+    check_consistent_length,
     check_is_fitted,
+    has_fit_parameter,
     validate_data,
 )
 
 from calibrant import calibrators, catalog, metrics
 from calibrant.predictions import Predictions
+from calibrant.types import InputError
 
 __all__ = ["CalibratedClassifier", "ReliabilityDisplay", "predictions", "scorer"]
+
+
+SKLEARN_CALIBRATORS = {"sigmoid": "Platt", "isotonic": "Isotonic", "temperature": "Temperature"}
+SKLEARN_METRICS = {
+    "neg_log_loss": "nll",
+    "neg_brier_score": "event_brier",
+    "roc_auc": "auroc",
+    "roc_auc_ovr": "auroc",
+}
+LOG_METRICS = ("nll", "refinement_nll")  # infinite where a true class was given probability 0
 
 
 class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
@@ -31,42 +51,107 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     logistic regression. A class with fewer examples than folds lowers the number of folds, to no less than 2.
 
     The logits are log `predict_proba`, or `decision_function` where the classifier has no probabilities. Sample weights
-    go to the classifier, and count in the calibrator, divided by their mean.
+    go to the classifier, and count in the calibrator, divided by their mean. Examples of one group, `fit(X, y,
+    groups=...)`, stay in one fold. With scikit-learn's metadata routing enabled, weights and other arguments of `fit`
+    go to the classifier, or the step of a pipeline, that requests them by `set_fit_request`; groups are requested.
+    `method`, scikit-learn's word for the calibrator, is refused with the name of ours.
     """
 
-    def __init__(self, estimator: Any = None, calibrator: Any = "Auto", *, cv: Any = 5) -> None:
+    __metadata_request__fit = {"groups": True}  # noqa: RUF012  # scikit-learn reads a dict
+
+    def __init__(self, estimator: Any = None, calibrator: Any = "Auto", *, cv: Any = 5, method: Any = None) -> None:
         self.estimator = estimator
         self.calibrator = calibrator
         self.cv = cv
+        self.method = method
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "CalibratedClassifier":
-        """Fit the calibrator on out-of-fold predictions, then the classifier on everything."""
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, **fit_params: Any
+    ) -> "CalibratedClassifier":
+        """Fit the calibrator on out-of-fold predictions, then the classifier on everything.
+
+        Args:
+            X: Features, as the classifier takes them.
+            y: Labels.
+            sample_weight: How much each example counts, in the classifier and in the calibrator.
+            groups: The group of each example, such as a patient; no group is divided between folds.
+            fit_params: Further arguments for the classifier's `fit`.
+
+        Raises:
+            InputError: If folds divide groups, or the classifier takes no sample weights.
+        """
+        _check_settings(self.calibrator, self.cv, self.method)
         frozen = isinstance(self.estimator, FrozenEstimator)
         x, y = (X, np.asarray(y)) if frozen else validate_data(self, X, y)
         check_classification_targets(y)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, x)
+        clusters = None if groups is None else _factorize_groups(groups, y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if frozen:
             self.classes_ = np.asarray(self.estimator.classes_)
             labels = _indices(y, self.classes_)
         if len(self.classes_) < 2:
             raise ValueError("Classifier can't train when only one class is present.")
-        model: Any = LogisticRegression() if self.estimator is None else self.estimator
-        model = model if frozen else clone(model)
-        given = {} if weights is None else {"sample_weight": weights}
-        scores = _scores(model, x) if frozen else self._out_of_fold(model, x, labels, given)
+        model: Any
+        if frozen:
+            model, scores, last = self.estimator, _scores(self.estimator, x), None
+        else:
+            model = clone(self._classifier())
+            scores, last = self._out_of_fold(model, x, labels, weights, groups, clusters, fit_params)
         counted = None if weights is None else weights / weights.mean()
-        self.calibrator_ = calibrators.fit(self.calibrator, _entered(scores, labels, counted))
-        self.estimator_ = model if frozen else model.fit(x, labels, **given)
+        self.calibrator_ = calibrators.fit(self.calibrator, _entered(scores, labels, counted, clusters=clusters))
+        self.estimator_ = model if last is None else model.fit(x, labels, **last)
         return self
 
-    def _out_of_fold(self, model: Any, x: Any, labels: Any, given: dict[str, Any]) -> tuple[str, np.ndarray]:
-        split = self.cv  # folds of one's own, as scikit-learn takes them
-        if isinstance(self.cv, int):
-            folds = max(2, min(self.cv, int(np.bincount(labels).min())))
-            split = StratifiedKFold(folds, shuffle=True, random_state=0)
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Return which arguments of `fit` go to the classifier and to the folds."""
+        router = MetadataRouter(owner=self).add_self_request(self)
+        if not isinstance(self.estimator, FrozenEstimator):
+            to_fit = MethodMapping().add(caller="fit", callee="fit")
+            router.add(estimator=self._classifier(), method_mapping=to_fit)
+        return router.add(splitter=self.cv, method_mapping=MethodMapping().add(caller="fit", callee="split"))
+
+    def _classifier(self) -> Any:
+        if self.estimator is not None:
+            return self.estimator
+        routing = get_config()["enable_metadata_routing"]
+        return LogisticRegression().set_fit_request(sample_weight=True) if routing else LogisticRegression()
+
+    def _out_of_fold(
+        self, model: Any, x: Any, labels: Any, weights: Any, groups: Any, clusters: Any, fit_params: dict[str, Any]
+    ) -> tuple[tuple[str, np.ndarray], dict[str, Any]]:
+        """Return out-of-fold scores, and the arguments with which the classifier is fitted on everything."""
+        given = {"sample_weight": weights, "groups": groups, **fit_params}
+        given = {name: value for name, value in given.items() if value is not None}
+        if get_config()["enable_metadata_routing"]:
+            routed: Any = process_routing(self, "fit", **given)
+            requested = get_routing_for_object(model).consumes("fit", list(given))
+            in_folds, last, to_split = {name: given[name] for name in requested}, routed.estimator.fit, routed.splitter
+            split_params = dict(to_split.split)
+        else:
+            in_folds = last = _fit_arguments(model, weights, fit_params)
+            split_params = {} if groups is None else {"groups": groups}
+        splits = self._splits(x, labels, clusters, split_params)
         method = _method(model)
-        return method, np.asarray(cross_val_predict(model, x, labels, cv=split, method=method, params=given or None))
+        values = cross_val_predict(model, x, labels, cv=splits, method=method, params=in_folds or None)
+        return (method, np.asarray(values)), dict(last)
+
+    def _splits(self, x: Any, labels: Any, clusters: Any, split_params: dict[str, Any]) -> list[Any]:
+        if not isinstance(self.cv, int):  # folds of one's own, as scikit-learn takes them
+            own: Any = check_cv(self.cv, labels, classifier=True)
+            splits = list(own.split(x, labels, **split_params))
+        else:
+            folds = max(2, min(self.cv, int(np.bincount(labels).min())))
+            if clusters is None:
+                return list(StratifiedKFold(folds, shuffle=True, random_state=0).split(x, labels))
+            if clusters.max() == 0:
+                raise InputError("Expected at least 2 groups to make folds of, got 1.", code="one_group")
+            folds = min(folds, int(clusters.max()) + 1)
+            splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=0)
+            splits = list(splitter.split(x, labels, clusters))
+        if clusters is not None:
+            _check_group_folds(splits, labels, clusters, self.cv)
+        return splits
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return calibrated probabilities."""
@@ -82,36 +167,64 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return self.classes_[best]
 
 
-def predictions(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> Predictions:
-    """Return what a fitted classifier says of examples, with its classes' names; of two, the second is judged.
+def predictions(estimator: Any, X: Any, y: Any, sample_weight: Any = None, *, pos_label: Any = None) -> Predictions:
+    """Return what a fitted classifier says of examples, with its classes' names.
 
-    Of a classifier without probabilities, its decision function.
+    Without probabilities, these are the scores of its decision function. The event is `pos_label`, one of the labels;
+    if left out, the second of two classes.
     """
-    names = [str(name) for name in estimator.classes_]
-    return _entered(
-        _scores(estimator, X), _indices(np.asarray(y), np.asarray(estimator.classes_)), sample_weight, names
-    )
+    return _predictions(estimator, _scores(estimator, X), y, sample_weight, pos_label)
 
 
-def scorer(metric: str) -> Callable[..., float]:
+def _predictions(estimator: Any, scores: Any, y: Any, sample_weight: Any, pos_label: Any) -> Predictions:
+    classes = np.asarray(estimator.classes_)
+    labels = _indices(np.asarray(y), classes)
+    made = _entered(scores, labels, sample_weight, [str(name) for name in classes])
+    return made if pos_label is None else made.judging(_positive(pos_label, classes))
+
+
+def scorer(metric: str, *, pos_label: Any = None) -> "_Scorer":
     """Return a metric, such as "ece" or "nll", as a scorer for `cross_val_score` and `GridSearchCV`.
 
-    The greater the better: what is better when less is given its negative, as scikit-learn does.
+    The greater the better: what is better when less is given its negative, as scikit-learn does. The event is
+    `pos_label`; if left out, the second of two classes. For "nll" and "refinement_nll", probabilities are clipped to
+    [eps, 1 - eps] of their type, as scikit-learn's `log_loss` does: random forests give exact zeros.
 
         GridSearchCV(model, grid, scoring=scorer("smooth_ece"))
     """
-    return _Scorer(catalog.METRICS.method(metric).text)
+    if metric in SKLEARN_METRICS:
+        ours = SKLEARN_METRICS[metric]
+        raise InputError(f"Expected a metric of calibrant, got {metric!r}. Try scorer({ours!r}).", code="sklearn_name")
+    return _Scorer(catalog.METRICS.method(metric).text, pos_label)
 
 
 class _Scorer:
     """A metric of a classifier's predictions, the greater the better."""
 
-    def __init__(self, metric: str) -> None:
-        self.metric = metric
+    def __init__(self, metric: str, pos_label: Any = None) -> None:
+        self.metric, self.pos_label = metric, pos_label
+        self._requests: dict[str, Any] = {"sample_weight": None}
 
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
-        value = float(catalog.METRICS.method(self.metric)(predictions(estimator, X, y, sample_weight)))
+        method, values = _scores(estimator, X)
+        if method == "predict_proba" and catalog.METRICS.method(self.metric).name in LOG_METRICS:
+            eps = np.finfo(values.dtype).eps if values.dtype.kind == "f" else np.finfo(np.float64).eps
+            values = values.clip(eps, 1 - eps)
+        p = _predictions(estimator, (method, values), y, sample_weight, self.pos_label)
+        value = float(catalog.METRICS.method(self.metric)(p))
         return value if metrics.about(self.metric).higher_is_better else -value
+
+    def set_score_request(self, *, sample_weight: bool | str | None) -> "_Scorer":
+        """Request sample weights, where scikit-learn's metadata routing is enabled."""
+        self._requests = {"sample_weight": sample_weight}
+        return self
+
+    def get_metadata_routing(self) -> MetadataRequest:
+        """Return which metadata is requested."""
+        requests = MetadataRequest(owner=repr(self))
+        for name, alias in self._requests.items():
+            requests.score.add_request(param=name, alias=alias)
+        return requests
 
     def __repr__(self) -> str:
         return f"scorer({self.metric!r})"
@@ -128,22 +241,48 @@ class ReliabilityDisplay:
 
     @classmethod
     def from_estimator(
-        cls, estimator: Any, X: Any, y: Any, *, sample_weight: Any = None, name: str = "", ax: Any = None
+        cls,
+        estimator: Any,
+        X: Any,
+        y: Any,
+        *,
+        sample_weight: Any = None,
+        pos_label: Any = None,
+        name: str = "",
+        ax: Any = None,
     ) -> "ReliabilityDisplay":
-        """Draw that of a fitted classifier."""
-        return cls(predictions(estimator, X, y, sample_weight), name or type(estimator).__name__).plot(ax)
+        """Draw that of a fitted classifier; the event is `pos_label`, or the second of two classes."""
+        return cls(
+            predictions(estimator, X, y, sample_weight, pos_label=pos_label), name or type(estimator).__name__
+        ).plot(ax)
 
     @classmethod
     def from_predictions(
-        cls, y_true: Any, y_prob: Any, *, sample_weight: Any = None, name: str = "", ax: Any = None
+        cls,
+        y_true: Any,
+        y_prob: Any,
+        *,
+        sample_weight: Any = None,
+        pos_label: Any = None,
+        name: str = "",
+        ax: Any = None,
     ) -> "ReliabilityDisplay":
-        """Draw that of probabilities (n, k), or (n,) of the second class."""
-        kinds, labels = np.unique(np.asarray(y_true), return_inverse=True)
+        """Draw that of probabilities (n, k), or (n,) of `pos_label`, which is the second class if left out."""
+        y = np.asarray(y_true)
+        kinds, labels = np.unique(y, return_inverse=True)
         names = [str(kind) for kind in kinds]
+        if pos_label is not None and np.ndim(y_prob) == 1:
+            index = _positive(pos_label, kinds)
+            other = names[1 - index] if len(names) == 2 else f"not {names[index]}"
+            p = Predictions.from_probs(
+                y_prob, torch.from_numpy(labels == index).long(), sample_weight, class_names=[other, names[index]]
+            )
+            return cls(p, name).plot(ax)
         columns = np.shape(y_prob)[1] if np.ndim(y_prob) > 1 else 2
         more: dict[str, Any] = {"class_names": names} if columns == len(names) else {}
         values = torch.from_numpy(labels) if columns == len(names) else y_true
-        return cls(Predictions.from_probs(y_prob, values, sample_weight, **more), name).plot(ax)
+        p = Predictions.from_probs(y_prob, values, sample_weight, **more)
+        return cls(p if pos_label is None else p.judging(_positive(pos_label, kinds)), name).plot(ax)
 
     def plot(self, ax: Any = None) -> "ReliabilityDisplay":
         """Draw it, into pyplot's current axes if none are given."""
@@ -164,7 +303,9 @@ def _scores(model: Any, x: Any) -> tuple[str, np.ndarray]:
     return _method(model), np.asarray(getattr(model, _method(model))(x))
 
 
-def _entered(scores: tuple[str, np.ndarray], labels: Any, weights: Any = None, names: Any = None) -> Predictions:
+def _entered(
+    scores: tuple[str, np.ndarray], labels: Any, weights: Any = None, names: Any = None, *, clusters: Any = None
+) -> Predictions:
     """Probabilities as they are; scores of a decision function as logits, one of two classes or one per class.
 
     Of two classes the second is judged.
@@ -172,11 +313,11 @@ def _entered(scores: tuple[str, np.ndarray], labels: Any, weights: Any = None, n
     method, values = scores
     labels = torch.as_tensor(labels)  # positions, whatever the classes are called
     if method == "predict_proba":
-        p = Predictions.from_probs(values, labels, weights, class_names=names)
+        p = Predictions.from_probs(values, labels, weights, class_names=names, clusters=clusters)
     elif values.ndim == 1:
-        p = Predictions.from_binary_logits(values, labels, weights, class_names=names)
+        p = Predictions.from_binary_logits(values, labels, weights, class_names=names, clusters=clusters)
     else:
-        p = Predictions(values, labels, weights, class_names=names)
+        p = Predictions(values, labels, weights, class_names=names, clusters=clusters)
     return p.judging(1) if p.k == 2 else p
 
 
@@ -189,3 +330,58 @@ def _indices(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
         unknown = y[classes[found] != y][0]
         raise ValueError(f"label {unknown!r} is none of the classifier's classes {classes.tolist()[:10]}")
     return found
+
+
+def _positive(pos_label: Any, classes: np.ndarray) -> int:
+    found = [i for i, name in enumerate(classes.tolist()) if name == pos_label]
+    if not found:
+        raise InputError(
+            f"Expected pos_label to be one of {classes.tolist()[:10]}, got {str(pos_label)[:50]!r}.", code="pos_label"
+        )
+    return found[0]
+
+
+def _check_settings(calibrator: Any, cv: Any, method: Any) -> None:
+    """Refuse scikit-learn's names, and name ours."""
+    theirs = calibrator if method is None else method
+    if method is not None or (isinstance(theirs, str) and theirs in SKLEARN_CALIBRATORS):
+        ours = SKLEARN_CALIBRATORS.get(str(theirs), "Auto")
+        raise InputError(
+            f"Expected a calibrator of calibrant, got {str(theirs)[:50]!r}. Try CalibratedClassifier(model, {ours!r}).",
+            code="sklearn_name",
+        )
+    if isinstance(cv, str) and cv == "prefit":
+        raise InputError(
+            "Expected folds, got cv='prefit'. Try CalibratedClassifier(FrozenEstimator(model)).", code="cv_prefit"
+        )
+
+
+def _fit_arguments(model: Any, weights: Any, fit_params: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the classifier's `fit` where metadata is not routed."""
+    if weights is None:
+        return dict(fit_params)
+    if has_fit_parameter(model, "sample_weight"):
+        return {**fit_params, "sample_weight": weights}
+    if any(name.endswith("__sample_weight") for name in fit_params):  # those of a pipeline's step
+        return dict(fit_params)
+    raise InputError(
+        f"Expected a classifier whose fit takes sample_weight, got {type(model).__name__}. For a pipeline, try "
+        "sklearn.set_config(enable_metadata_routing=True) and set_fit_request(sample_weight=True) on its step.",
+        code="sample_weight",
+    )
+
+
+def _factorize_groups(groups: Any, y: np.ndarray) -> np.ndarray:
+    check_consistent_length(y, groups)
+    return np.unique(np.asarray(groups), return_inverse=True)[1]
+
+
+def _check_group_folds(splits: list[Any], labels: np.ndarray, clusters: np.ndarray, cv: Any) -> None:
+    for train, test in splits:
+        if np.intersect1d(clusters[train], clusters[test]).size:
+            raise InputError(
+                f"Expected folds that keep groups together, got cv={str(cv)[:80]}. Try cv=5 or GroupKFold().",
+                code="groups_divided",
+            )
+        if len(np.unique(labels[train])) < len(np.unique(labels)):
+            raise InputError("Expected every class in the training part of every fold. Try fewer folds.", code="folds")

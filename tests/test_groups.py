@@ -1,11 +1,14 @@
 """The table of groups: by hand, in every output, and its intervals where the truth is known."""
 
 import json
+import re
+from html import unescape
 
 import pytest
 import torch
 
 from calibrant import Predictions, assess, measure, metrics
+from calibrant.assessment import page
 from calibrant.metrics.tables import groups
 
 F = torch.float64
@@ -69,6 +72,17 @@ def test_print_page_and_numbers_show_every_group(shop, tmp_path):
     assert set(frame["group"]) == {"", "north", "<b>south</b>", "[red]west"}
     assert len(frame) == len(table) + 3 * 4
     assert "group" not in measure(Predictions(shop.logits, shop.labels, of=1)).to_polars().columns
+
+
+def test_page_lists_the_worst_of_many_groups_and_json_all(shop, monkeypatch):
+    monkeypatch.setattr(page, "MAX_ROWS", 2)
+    found = measure(shop)
+    worst = [found.groups.names[i] for i in found.groups.worst_first]
+    assert len(worst) > 2
+    (section,) = re.findall(r"Groups, worst first</h2>(.*?)</section>", found.html(), re.DOTALL)
+    listed = [unescape(name) for name in re.findall(r'<tr><th scope="row">(.*?)</th>', section)]
+    assert listed[:3] == [*worst[:2], "mean over groups"]
+    assert len(json.loads(found.json())["groups"]) == len(worst)
 
 
 def test_assess_shows_groups_before_and_after(shop, tmp_path):

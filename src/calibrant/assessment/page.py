@@ -66,6 +66,7 @@ from calibrant.predictions import KINDS
 
 CUTS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # thresholds
 SHOWN = 15  # rows of the tables of classes and mistakes before the rest is folded away
+MAX_ROWS = 1000  # of classes or groups on the page
 KICKER = "Are these probabilities true?"
 
 Tables = Mapping[str, Table]  # by what was done to the predictions: one, or before and after
@@ -286,7 +287,7 @@ def _classes(tables: Tables) -> list[Section]:
     before = known[0]
     head = ["class", "examples", "is", "said to be", "right if predicted", "said if predicted", "ECE (%)"]
     rows: list[list[str]] = []
-    for j in before.worst_first.tolist():
+    for j in before.worst_first[:MAX_ROWS].tolist():
         row = [
             next(iter(tables.values())).name_of(j),
             f"{int(before.count[j]):,}",
@@ -302,8 +303,8 @@ def _classes(tables: Tables) -> list[Section]:
         'frequency, and the mean probability it is given; "if predicted": its accuracy and mean confidence among the '
         "examples for which it is predicted."
     )
-    body = joined([_long(head, rows, "classes, worst first", "classes"), more, note(reading)])
-    return [Section("Classes, worst first", body)]
+    listed = _long(head, rows, "classes, worst first", "classes") + _listed(len(before.ece), "classes")
+    return [Section("Classes, worst first", joined([listed, more, note(reading)]))]
 
 
 def _groups(tables: Tables) -> list[Section]:
@@ -324,7 +325,10 @@ def _groups_of(tables: Tables) -> list[Section]:
         title = render("<h3>{}</h3>", typeset(_capital(name))) if len(known) > 1 else Markup()
         caption = f"{many} {name}, worst first" if len(known) > 1 else f"{many}, worst first"
         together = table(head, rows[-2:], caption=caption.replace("worst first", "together"))
-        body += title + _long(head, rows[:-2], caption, many) + together
+        listed = _long(head, rows[:-2][:MAX_ROWS], caption, many) + _listed(
+            len(rows) - 2, many, "The JSON file has all."
+        )
+        body += title + listed + together
     first = next(iter(known.values()))
     reading = (
         f"The gap is what is said minus what happens; its {at(first.level)} intervals hold for all {many} together, "
@@ -435,6 +439,13 @@ def _long(head: list[str], rows: list[list[str]], caption: str, what: str) -> Ma
         return body
     rest = folded(f"{len(rows) - SHOWN} more {what}", table(head, rows[SHOWN:], caption=f"more {caption}"))
     return render('<div class="long">{}{}</div>', body, rest)
+
+
+def _listed(total: int, many: str, elsewhere: str = "") -> Markup:
+    """Say that a long table is cut off."""
+    if total <= MAX_ROWS:
+        return Markup()
+    return note(f"The worst {MAX_ROWS:,} of {total:,} {many} are listed. {elsewhere}")
 
 
 def _risk(curve: Curve, share: float) -> float:

@@ -248,7 +248,7 @@ def optimum(features: np.ndarray, y: np.ndarray) -> float:
     def f(t: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         u = features @ t
         p = scipy.special.softmax(u, 1)
-        mean = np.einsum("nk,nkd->nd", p, features)
+        mean = np.einsum("ik,ikd->id", p, features)
         hessian = np.einsum("nkd,nk,nke->de", features, p, features) - mean.T @ mean
         loss = scipy.special.logsumexp(u, 1) - (u * truth).sum(1)
         return loss.mean(), np.einsum("nk,nkd->d", p - truth, features) / n, hessian / n

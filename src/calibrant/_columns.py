@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from calibrant._door import some
-from calibrant._text import plain_number
+from calibrant._text import plain_number, shorten
 from calibrant.types import InputError
 
 SINGLE = {  # names of columns by role, compared by letters and digits alone
@@ -166,7 +166,7 @@ class Columns:
     @property
     def text(self) -> str:
         """Return which column plays which role, and which have none."""
-        parts = [f"{role} from {getattr(self, role)!r}" for role in SINGLE if getattr(self, role) is not None]
+        parts = [f"{role} from {shorten(getattr(self, role))}" for role in SINGLE if getattr(self, role) is not None]
         if self.labels:
             parts.insert(0, f"labels from {some(self.labels)}")
         if self.scores:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from calibrant._probabilities import RowScores, check_single, decimals_of, logit_pairs, normalized, sums_error
-from calibrant._text import plain_number
+from calibrant._text import plain_number, shorten
 from calibrant._threads import PIECE, map_chunks, threads_for
 from calibrant.types import InputError
 
@@ -392,8 +392,8 @@ def _texts(labels: Any) -> bool:
 
 
 def some(names: Sequence[str], most: int = 8) -> str:
-    """Return the first of some names, as a text."""
-    shown = ", ".join(map(repr, names[:most]))
+    """Return the first of some names, each shortened, as a text."""
+    shown = ", ".join(shorten(name) for name in names[:most])
     return shown if len(names) <= most else f"{shown}, ... ({len(names)} in all)"
 
 

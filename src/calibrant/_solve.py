@@ -344,8 +344,14 @@ def newton_step(gradient: Tensor, hessian: Tensor, room: Tensor | None = None) -
 
 
 def decrement(gradient: Tensor, hessian: Tensor) -> float:
-    """Return half of g' H^-1 g: how far a convex function lies above its minimum, by its quadratic model."""
-    return -float(gradient @ newton_step(gradient, hessian)) / 2
+    """Return half of g' H^-1 g: how far a convex function lies above its minimum, by its quadratic model.
+
+    Infinity if the Hessian is not positive, as where a search failed.
+    """
+    try:
+        return -float(gradient @ newton_step(gradient, hessian)) / 2
+    except torch.linalg.LinAlgError:
+        return math.inf
 
 
 def positive_root(hessian: Tensor) -> Tensor:

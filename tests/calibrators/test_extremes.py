@@ -169,7 +169,8 @@ def test_a_mask_on_a_label_gives_a_map_or_one_line(name, value):
     assert not fitted(z).softmax(-1).isnan().any()
     certificate = getattr(fitted, "certificate", None)
     if certificate is not None and certificate.criterion == "nll":
-        assert certificate.after <= certificate.before + 2 / 300 or certificate.status == "not converged"
+        not_optimized = certificate.status in ("closed form", "not converged")
+        assert certificate.after <= certificate.before + 2 / 300 or not_optimized
 
 
 # Settings that contradict each other

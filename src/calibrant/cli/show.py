@@ -45,11 +45,13 @@ def list_(
 
 def entries(registry: Any) -> Iterable[tuple[str, str]]:
     """Return (name with its parameters, first sentence of the docstring with the source) of a registry's methods."""
+    from calibrant.types import InputError
+
     for name in registry:
         try:
             yield described(name, registry[name])
-        except Exception as error:  # of a package that enrolled it
-            yield name, f"cannot be imported ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
+        except InputError as error:  # of a package that enrolled it
+            yield name, str(error)
 
 
 def described(name: str, method: Any) -> tuple[str, str]:

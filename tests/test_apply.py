@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import polars
 import pytest
 import torch
@@ -79,3 +80,15 @@ def test_columns_that_do_not_sum_to_1_are_several_labels(tmp_path):
     probs.write_csv(tmp_path / "new.csv")
     apply_to_file(calibrators.fit("Platt", p), tmp_path / "new.csv", tmp_path / "out.csv")
     assert polars.read_csv(tmp_path / "out.csv").columns[3:] == [f"calibrated_prob_{name}" for name in ("a", "b", "c")]
+
+
+def test_single_logits_in_the_unit_interval_are_applied_from_arrays_when_declared(tmp_path):
+    scores = np.linspace(0.1, 0.9, 9)
+    np.savez(tmp_path / "new.npz", logits=scores)
+    calibrator = calibrators.Temperature(torch.tensor(2.0))
+    with pytest.raises(InputError) as caught:
+        apply_to_file(calibrator, tmp_path / "new.npz", tmp_path / "out.npz")
+    assert caught.value.code == "probs_as_logits"
+    apply_to_file(calibrator, tmp_path / "new.npz", tmp_path / "out.npz", are_logits=True)
+    written = np.load(tmp_path / "out.npz")["logits"]
+    np.testing.assert_allclose(written[:, 1] - written[:, 0], scores / 2)

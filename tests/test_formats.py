@@ -544,3 +544,17 @@ def test_apply_writes_nothing_where_it_refuses(tmp_path, saved):
     (tmp_path / "in.csv").write_text(SPELLED)
     assert code(lambda: apply_to_file(str(saved), tmp_path / "in.csv", tmp_path / "out.doc", drop=True)) == "suffix"
     assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
+
+
+def test_digits_of_other_scripts_are_no_missing_values(tmp_path: Path) -> None:
+    rows = [f"{0.1 * (i % 9):.1f},{i % 2}" for i in range(20)]
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join(["prob,label", *rows, "\u0660.\u0665,1", ""]), encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        Predictions.load(path, drop=True)
+    assert caught.value.code == "not_numbers"
+
+
+def test_folders_without_letters_are_looked_up_by_a_parent(tmp_path: Path) -> None:
+    (tmp_path / "2024").mkdir()
+    assert io._ignores_case(tmp_path / "2024") == io._ignores_case(tmp_path)  # pyright: ignore[reportPrivateUsage]

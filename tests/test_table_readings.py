@@ -126,3 +126,48 @@ def test_missing_word_is_named_with_the_options_that_leave_it_out(word: str, tmp
         assert len(Predictions.load(path, na=[word], drop=True)) == N - 1
     table = {"label": [word, *WORDS[Y][1:]], **{f"prob_{name}": P[:, j] for j, name in enumerate(WORDS)}}
     assert refusal(table) == "missing_word"
+
+
+IGNORED = np.arange(N) < 10
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels"),
+    [
+        ({"prob_no": 1 - P[:, 0], "prob_yes": P[:, 0]}, BINARY),
+        ({"prob_yes": P[:, 0], "prob_no": 1 - P[:, 0]}, BINARY),
+        ({"prob_2": P[:, 0]}, BINARY + 1),
+        ({"prob": P[:, 0]}, 2 * BINARY - 1),
+        ({"prob_c0": P[:, 0], "prob_c2": P[:, 2], "prob_c1": P[:, 1]}, Y),
+        ({"prob_c1": P[:, 0], "prob_c2": P[:, 1], "prob_c3": P[:, 2]}, Y + 1),
+        ({"prob_10": P[:, 0], "prob_30": P[:, 2], "prob_20": P[:, 1]}, 10 * Y + 10),
+    ],
+)
+def test_ignored_rows_are_left_out_and_change_no_other_label(
+    scores: Mapping[str, np.ndarray], labels: np.ndarray
+) -> None:
+    table = {**scores, "label": labels}
+    kept = Predictions.from_table({name: column[~IGNORED] for name, column in table.items()})
+    table["label"] = np.where(IGNORED, -100, labels)
+    p = Predictions.from_table(table, ignore_index=-100)
+    assert p.labels.tolist() == kept.labels.tolist()
+    assert p.class_names == kept.class_names
+    np.testing.assert_array_equal(p.logits.numpy(), kept.logits.numpy())
+
+
+@pytest.mark.parametrize(
+    ("table", "options"),
+    [
+        ({"prob_2": P[:, 0], "label": np.where(IGNORED, 0, BINARY + 1)}, {}),
+        ({**by_class("prob_"), "label": np.where(IGNORED, 0, Y + 1)}, {"labels_from": 1}),
+    ],
+)
+def test_an_ignored_label_that_is_the_position_of_a_class_is_refused(
+    table: Mapping[str, np.ndarray], options: Mapping[str, int]
+) -> None:
+    assert refusal(table, ignore_index=0, **options) == "ignore_index"
+
+
+@pytest.mark.parametrize("given", [{"label": 3}, {"label": ["label"]}, {"probs": [1, 2]}, {"probs": 1}])
+def test_roles_are_given_by_names_of_columns(given: Mapping[str, object]) -> None:
+    assert refusal({"label": Y, **by_class("prob_")}, **given) == "option_value"

@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from calibrant._columns import Columns, TableOptions
 from calibrant._delimited import MISSING_WORDS, UNGROUPED
-from calibrant._door import as_texts, binary_names, positive_word, same_name, some, tensor
+from calibrant._door import as_texts, binary_names, match_names, positive_word, same_name, some, tensor
 from calibrant._text import plain_number
 from calibrant.types import InputError
 
@@ -430,12 +429,12 @@ def _labels(column: Any, columns: Columns, options: TableOptions, scores: np.nda
     if column.dtype.is_nested():
         return _rows(column), columns.names, ()
     values = _number_texts_as_numbers(values_of(column))
+    if scores.ndim == 1 and options.labels_from is None:
+        return _with_ignored(_binary_labels(values, columns, options), values, options)
     k = scores.shape[1] if scores.ndim > 1 else 2
     names = columns.names if scores.ndim > 1 else None
     if options.labels_from is not None:
-        return _counted_from(values, options, names), names, ()
-    if scores.ndim == 1:
-        return _binary_labels(values, columns, options)
+        return _with_ignored((_counted_from(values, options, names), names, ()), values, options)
     kinds = _kinds(values, options)
     numeric = values.dtype.kind in "iuf"
     counted_from_1 = numeric and bool(kinds) and min(kinds) >= 1 and whole
@@ -445,7 +444,7 @@ def _labels(column: Any, columns: Columns, options: TableOptions, scores: np.nda
         return values.astype(np.int64) if values.dtype.kind == "b" else values, None, ()
     if not numeric:
         return _named_labels(values, names)
-    return _numeric_labels(column.name, values, kinds, names, counted_from_1)
+    return _with_ignored(_numeric_labels(column.name, values, kinds, names, counted_from_1), values, options)
 
 
 def _number_texts_as_numbers(values: np.ndarray) -> np.ndarray:
@@ -460,6 +459,31 @@ def _number_texts_as_numbers(values: np.ndarray) -> np.ndarray:
 def _kinds(values: np.ndarray, options: TableOptions) -> list[Any]:
     """Return the labels that occur, without the one that is ignored."""
     return [kind for kind in np.unique(values).tolist() if kind != options.ignore_index]
+
+
+def _with_ignored(labels: Labels, values: np.ndarray, options: TableOptions) -> Labels:
+    """Return labels that were read from numeric values with `ignore_index` in ignored rows, and nowhere else.
+
+    Names become positions where rows are ignored. Raises `InputError` where a class has the position `ignore_index`.
+    """
+    found, names, notes = labels
+    if options.ignore_index is None or values.dtype.kind not in "iuf":
+        return labels
+    ignored = values == options.ignore_index
+    if found.dtype.kind == "U":
+        if not ignored.any():
+            return labels
+        kinds, index = np.unique(found[~ignored], return_inverse=True)
+        places = [(names or ()).index(name) for name in match_names(kinds.tolist(), names or ())]
+        found = np.full(found.shape, options.ignore_index)
+        found[~ignored] = np.array(places, dtype=found.dtype)[index]
+    if (found[~ignored] == options.ignore_index).any():
+        raise InputError(
+            f"expected an ignored label that is no position of a class, got {options.ignore_index}. Try "
+            "ignore_index=-100 with -100 in the rows to ignore.",
+            code="ignore_index",
+        )
+    return np.where(ignored, options.ignore_index, found), names, notes
 
 
 def _counted_from(values: np.ndarray, options: TableOptions, names: tuple[str, ...] | None) -> np.ndarray:
@@ -516,9 +540,7 @@ def _numeric_labels(
         return np.where(values > 0, word, other), names, (note,)
     ends = _numbered_names(names)
     if ends is not None and {*kinds} <= ends.keys():
-        kept = [ends.get(value, value) for value in values.tolist()]
-        if all(isinstance(name, str) for name in kept):
-            return np.array(kept), names, ()
+        return np.array([ends.get(value, str(value)) for value in values.tolist()]), names, ()
     if (
         ends is not None
         and {*kinds} - ends.keys()
@@ -580,18 +602,15 @@ def _binary_labels(values: np.ndarray, columns: Columns, options: TableOptions) 
             code="many_classes",
         )
     if values.dtype.kind == "U" or options.positive is not None:
-        return _two_names(values, texts, positive, options)
+        return _two_names(values, texts, positive, given=options.positive is not None)
     return _two_numbers(values, kinds, columns, options)
 
 
-def _two_names(values: np.ndarray, texts: list[str], positive: str | None, options: TableOptions) -> Labels:
-    names = binary_names(texts, positive, given=options.positive is not None)
+def _two_names(values: np.ndarray, texts: list[str], positive: str | None, *, given: bool) -> Labels:
+    names = binary_names(texts, positive, given=given)
     if values.dtype.kind in "Ub":
         return (values.astype(str) == names[1]).astype(np.int64), names, (_positive_note(names),)
-    hit = (values == float(plain_number(names[1]) or 0)).astype(np.int64)
-    if options.ignore_index is not None:
-        hit = np.where(values == options.ignore_index, values, hit)
-    return hit, names, (_positive_note(names),)
+    return (values == float(plain_number(names[1]) or 0)).astype(np.int64), names, (_positive_note(names),)
 
 
 def _positive_note(names: tuple[str, str]) -> str:
@@ -706,10 +725,11 @@ def with_options(arrays: Mapping[str, Any], options: TableOptions) -> dict[str, 
         return arrays
     values = np.asarray(arrays[label])
     if options.labels_from is not None:
-        return arrays | {label: _counted_from(values, options, None)}
+        counted = _with_ignored((_counted_from(values, options, None), None, ()), values, options)
+        return arrays | {label: counted[0]}
     scores = next(np.asarray(arrays[name]) for name in ("logits", "probs") if name in arrays)
     columns = Columns(kind="probs", scores=("scores",))
     if scores.ndim > 1 and scores.shape[1] > 1:
         raise InputError("expected a single score for positive=, got a column per class", code="positive_class")
-    labels, names, notes = _binary_labels(values, replace(columns, positive=None), options)
+    labels, names, notes = _with_ignored(_binary_labels(values, columns, options), values, options)
     return arrays | {label: labels, "class_names": names, "notes": notes}

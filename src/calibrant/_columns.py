@@ -115,8 +115,19 @@ class TableOptions:
                 f"unknown option {unknown[0]!r} for reading a table; expected one of {', '.join((*ROLES, *known))}",
                 code="unknown_option",
             )
+        for role in (role for role in ROLES if role in used):
+            _check_role(role, used[role])
         options = {name: _option_value(name, value) for name, value in used.items() if name in known}
         return cls(columns={role: used[role] for role in ROLES if role in used}, **options)
+
+
+def _check_role(role: str, given: Any) -> None:
+    """Raise `InputError` unless a role is given the name of a column, or scores the names of several."""
+    several = role in WHOLE and isinstance(given, Iterable)
+    names: tuple[Any, ...] = tuple(given) if several else (given,)  # pyright: ignore[reportUnknownArgumentType]
+    if not all(isinstance(name, str) for name in names):
+        wanted = "the names of columns" if role in WHOLE else "the name of a column"
+        raise InputError(f"expected {wanted} for {role}, got {shorten(given)}", code="option_value")
 
 
 OPTION_TYPES: dict[str, tuple[Any, str]] = {

@@ -21,10 +21,10 @@ MISSING_WORDS = (  # in columns of numbers, in any case
     *("na", "n/a", "n.a.", "#na", "#n/a", "<na>", "nan", "null", "none", "nil", "missing"),
     *("-", "--", "?", ".", "#null!", "#div/0!", "#value!", "#ref!", "#name?", "#num!"),
 )
-INTEGER = r"^[+-]?\d+$"
-NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$|^[+-]?(?i:inf|infinity|nan)$"
-PERCENT = r"^[+-]?(\d+\.?\d*|\.\d+)\s*%$"
-COMMA_NUMBER = r"^[+-]?(\d+(,\d*)?|,\d+)([eE][+-]?\d+)?(\s*%)?$"
+INTEGER = r"^[+-]?[0-9]+$"
+NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?(?i:inf|infinity|nan)$"
+PERCENT = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)\s*%$"
+COMMA_NUMBER = r"^[+-]?([0-9]+(,[0-9]*)?|,[0-9]+)([eE][+-]?[0-9]+)?(\s*%)?$"
 UNGROUPED = r"^[+-]?0?,|,(\d{0,2}|\d{4,})(\D|$)"  # a comma that separates no thousands
 SEPARATOR_LINE = re.compile(rb'"?sep=(.)"?\s*', re.IGNORECASE)
 BYTE_ORDER_MARKS = (
@@ -73,11 +73,8 @@ def read_delimited(path: Path, encoding: str | None = None, na: Sequence[str] = 
     rows = _without_blank_lines(body)
     if not rows.strip():
         raise InputError("expected rows below the header, got a header only", code="no_rows")
-    try:
-        frame = _cells(rows, separator, len(names))
-        fits = frame.width == len(names) and not frame[:, -1].null_count()
-    except Exception:  # of polars, or quotes that do not match
-        frame, fits = None, False
+    frame = _typed_cells(rows, separator, len(names))
+    fits = frame is not None and frame.width == len(names) and not frame[:, -1].null_count()
     if not fits:
         _check_fields(body, separator, len(names), content[: len(content) - len(body)].count(b"\n"))
     if frame is None:
@@ -283,6 +280,16 @@ def _cells(body: bytes, separator: str, width: int, *, infer: bool = True) -> An
     return polars.DataFrame({str(i): polars.Series(column, dtype=polars.String) for i, column in enumerate(texts)})
 
 
+def _typed_cells(body: bytes, separator: str, width: int) -> Any:
+    """Return records as a polars frame, of texts where their types cannot be inferred; None if they cannot be read."""
+    for infer in (True, False):
+        try:
+            return _cells(body, separator, width, infer=infer)
+        except Exception:  # of polars, such as for digits of other scripts, or quotes that do not match
+            continue
+    return None
+
+
 def _quoted_within(body: bytes, separator: str) -> bool:
     """Whether there are quotes other than those around whole cells, and their pairs within."""
     if b'"' not in body:
@@ -294,7 +301,7 @@ def _quoted_within(body: bytes, separator: str) -> bool:
 
 def _check_fields(body: bytes, separator: str, width: int, lines_above: int) -> None:
     """Raise `InputError` for the first record with more or fewer fields than the header."""
-    limit = csv.field_size_limit(sys.maxsize)
+    limit = csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a C long, of 32 bits on Windows
     try:
         reader = csv.reader(io.StringIO(body.decode(), newline=""), delimiter=separator)
         line = lines_above + 1

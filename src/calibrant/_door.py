@@ -310,10 +310,16 @@ def _numeric_indices(
 
 def _signs_as_classes(labels: Tensor, names: tuple[str, ...] | None, k: int, ignore_index: int | None) -> Matched:
     """Return labels -1 and +1 of two classes as 0 and 1; others as they are."""
-    signs = k == 2 and ignore_index != -1 and bool(labels.numel()) and int(labels.min()) == -1
-    if not signs or int(labels.max()) != 1 or bool((labels == 0).any()):
+    ignored = torch.zeros_like(labels, dtype=torch.bool) if ignore_index is None else labels == ignore_index
+    kept = labels[~ignored]
+    signs = k == 2 and bool(kept.numel()) and int(kept.min()) == -1
+    if not signs or int(kept.max()) != 1 or bool((kept == 0).any()) or ignore_index in (0, 1):
         return labels, names, ()
-    return (labels > 0).long(), names, ("labels -1 and +1 are read as the first and the second class",)
+    return (
+        torch.where(ignored, labels, (labels > 0).long()),
+        names,
+        ("labels -1 and +1 are read as the first and the second class",),
+    )
 
 
 def binary_names(kinds: Sequence[str], positive: str | None = None, *, given: bool = False) -> tuple[str, str]:

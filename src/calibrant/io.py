@@ -138,7 +138,7 @@ def _read_with(source: Path) -> list[Path]:
         return [file for file in source.iterdir() if _suffix(file) in TABLES]
     if _is_pattern(source):
         return _matches(source)
-    return [source, *_labelslabels_beside(source)]
+    return [source, *_label_files(source)]
 
 
 def _would_be_read(path: Path, source: Path) -> bool:
@@ -164,13 +164,15 @@ def _same_file(one: Path, other: Path) -> bool:
 def _ignores_case(folder: Path) -> bool:
     """Whether names that differ in case only are one file in the nearest folder that exists."""
     folder = next((each for each in (folder, *folder.parents) if each.is_dir()), Path()).resolve()
+    while folder.name and folder.name == folder.name.swapcase():  # without letters, as 2024
+        folder = folder.parent
     try:
         return folder.with_name(folder.name.swapcase()).samefile(folder)
     except (OSError, ValueError):
         return False
 
 
-def _labelslabels_beside(path: Path) -> list[Path]:
+def _label_files(path: Path) -> list[Path]:
     """Return the files of labels that are read with a .npy file of logits or probs."""
     return [labels_beside(path)[1]] if _suffix(path) == ".npy" and path.stem.endswith(("logits", "probs")) else []
 

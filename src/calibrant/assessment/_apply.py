@@ -61,7 +61,7 @@ def apply_to_file(
 def _arrays(calibrator: Candidate, path: str | Path, output: str | Path, options: TableOptions) -> Written:
     try:
         arrays = io.read(path, options, labeled=False)
-        p, labeled = unlabeled(arrays)
+        p, labeled = unlabeled(arrays, are_logits=options.are_logits)
         made = calibrator.calibrated(p)
         ids = _ids(arrays.get("ids"), len(p))
     except InputError as error:

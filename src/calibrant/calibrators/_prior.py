@@ -65,7 +65,7 @@ class PriorShift:
             raise InputError(message, code="conflicting_settings")
         old = _shares(p)
         new = (
-            _given(prior or "uniform", p.k)
+            _given("uniform" if prior is None else prior, p.k)
             if unlabeled is None
             else _estimated(p.double(), old, _examples(unlabeled, p))
         )

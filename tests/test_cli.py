@@ -437,3 +437,14 @@ def test_reading_options_reach_the_table(table, monkeypatch, capsys):
     other = json.loads(ran(monkeypatch, capsys, "measure", table, *options, "--labels-from", 1))
     assert one["n"] == other["n"] == 60
     assert one["results"] == other["results"]
+
+
+def test_the_command_line_starts_in_a_folder_that_was_removed(tmp_path):
+    code = (
+        "import os, runpy, sys; os.rmdir(os.getcwd()); sys.argv = ['calibrant', '--version']; sys.path.insert(0, '')\n"
+        "runpy.run_module('calibrant', run_name='__main__')"
+    )
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = subprocess.run([sys.executable, "-c", code], cwd=gone, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -286,6 +286,16 @@ def test_positions_that_are_ignored_are_no_class():
     )
 
 
+@pytest.mark.parametrize("ignored", [-1, -100, 255])
+def test_rows_with_an_ignored_label_are_left_out_whatever_the_classes_are_called(ignored):
+    labels = np.where(np.arange(N) % 5 == 0, ignored, Y)
+    kept = labels != ignored
+    for columns in ({"score": P}, {"prob_no": 1 - P, "prob_yes": P}, {"prob_0.0": 1 - P, "prob_1.0": P}):
+        p = read({"label": labels, **columns}, ignore_index=ignored)
+        assert p.labels.tolist() == Y[kept].tolist()
+        assert f"left out {(~kept).sum()} rows" in p.notes[0]
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -44,6 +44,8 @@ def arrays_of(
     if columns.kind != "logits":
         _check_percent(frame, columns, options)
     frame, notes = _usable(frame, columns, options)
+    frame, ignored = _without_ignored(frame, columns, options)
+    notes += ignored if whole else []
     arrays: dict[str, Any] = {}
     if columns.weight is not None:
         arrays["weights"] = numbers_of(frame[columns.weight]).to_numpy()
@@ -61,6 +63,20 @@ def arrays_of(
         more, noted = _scored(frame, columns, options, whole)
     read = f"read {rows:,} rows: {columns.text}"
     return arrays | more | {"notes": ("; ".join([read, *notes, *noted]),)}
+
+
+def _without_ignored(frame: Any, columns: Columns, options: TableOptions) -> tuple[Any, list[str]]:
+    """Return the rows whose label is not ignored, and a note on how many there were, before labels are named."""
+    known = columns.label is not None and columns.confidence is None
+    if options.ignore_index is None or not known or frame[columns.label].dtype.is_nested():
+        return frame, []
+    values = _number_texts_as_numbers(values_of(frame[columns.label]))
+    if values.dtype.kind not in "iuf":
+        return frame, []
+    ignored = values == options.ignore_index
+    if not ignored.any() or ignored.all():  # a piece in which all are ignored is left out as a whole
+        return frame, []
+    return frame.filter(~ignored), [f"left out {int(ignored.sum()):,} rows with label {options.ignore_index}"]
 
 
 def _answers(

@@ -286,6 +286,11 @@ def test_positions_that_are_ignored_are_no_class():
     )
 
 
+def test_an_ignored_label_that_is_a_position_is_refused():
+    columns = {"prob_1": P, "prob_2": 1 - P}
+    assert refused({"label": np.arange(N) % 3, **columns}, ignore_index=0)
+
+
 @pytest.mark.parametrize("ignored", [-1, -100, 255])
 def test_rows_with_an_ignored_label_are_left_out_whatever_the_classes_are_called(ignored):
     labels = np.where(np.arange(N) % 5 == 0, ignored, Y)

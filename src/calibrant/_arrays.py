@@ -71,8 +71,8 @@ def _without_ignored(frame: Any, columns: Columns, options: TableOptions) -> tup
     if options.ignore_index is None or not known or frame[columns.label].dtype.is_nested():
         return frame, []
     values = _number_texts_as_numbers(values_of(frame[columns.label]))
-    if values.dtype.kind not in "iuf":
-        return frame, []
+    if values.dtype.kind not in "iuf" or 0 <= options.ignore_index < max(2, len(columns.scores)):
+        return frame, []  # a position of a class is refused later
     ignored = values == options.ignore_index
     if not ignored.any() or ignored.all():  # a piece in which all are ignored is left out as a whole
         return frame, []

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from numbers import Integral
 from typing import Any
 
 from calibrant._door import some
@@ -147,6 +148,8 @@ def _option_value(name: str, value: Any) -> Any:
         words = (value,)
     if name == "positive" and isinstance(value, int | float):
         words = (str(value),)
+    if name != "positive" and isinstance(value, Integral) and value is not True and value is not False:
+        words = (int(value),)  # of numpy, too
     kind, wanted = OPTION_TYPES.get(name, (bool, "True or False"))
     if any(not isinstance(word, kind) or (kind is not bool and isinstance(word, bool)) for word in words):
         raise InputError(f"expected {wanted} for {name}, got {value!r}", code="option_value")

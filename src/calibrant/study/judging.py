@@ -12,7 +12,7 @@ from calibrant._bins import Bins
 from calibrant.predictions import Predictions
 from calibrant.study.config import Study
 from calibrant.study.drawing import Drawing, legend, numbered, places, slug
-from calibrant.study.rows import Diagram, Measured, diagrams_of, shown
+from calibrant.study.rows import MACHINE_FAILURES, Diagram, Measured, diagrams_of, shown
 from calibrant.study.store import Store
 
 __all__ = ["diagrams", "rocs"]
@@ -71,7 +71,9 @@ def rocs(study: Study, store: Store) -> Iterator[Drawing]:
             for calibrator in dict.fromkeys((study.calibrators[0], after)):
                 try:
                     fitted: Any = calibrators.fit(calibrator, val)
-                except Exception:
+                except MACHINE_FAILURES:
+                    raise
+                except Exception:  # it may suit other data; the tables say why
                     continue
                 key = study.label(shift), calibrator.text, network, dataset
                 groups.setdefault(key, {}).setdefault(loss, []).append((test.mapped(fitted), outside.mapped(fitted)))

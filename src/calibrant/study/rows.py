@@ -29,6 +29,7 @@ from calibrant.study.tables import LEARNED
 from calibrant.types import InputError
 
 WORTH = 10.0  # seconds of work from which it pays to start processes
+MACHINE_FAILURES = (MemoryError, OSError)  # stop a study; other errors cost the cells of one method
 Row = dict[str, Any]
 
 
@@ -173,6 +174,8 @@ def _judged(
             try:
                 fitted: Any = calibrators.fit(calibrator, val)
                 sets = {"": test.mapped(fitted)} | {study.label(shift): p.mapped(fitted) for shift, p in shifts.items()}
+            except MACHINE_FAILURES:
+                raise
             except Exception as error:  # it may suit other data
                 made += _unsuited(study, run, which | {"reason": f"{calibrator}: {_reason(error)}"})
                 continue
@@ -213,6 +216,8 @@ def _values(p: Predictions, wanted: Methods) -> dict[str, Row]:
     for metric in wanted:
         try:
             found[metric.text] = {"value": float(metric(p)), "reason": ""}
+        except MACHINE_FAILURES:
+            raise
         except Exception as error:  # it may suit other data
             found[metric.text] = {"value": math.nan, "reason": f"{metric}: {_reason(error)}"}
     return found

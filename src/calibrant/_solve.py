@@ -350,7 +350,7 @@ def decrement(gradient: Tensor, hessian: Tensor) -> float:
     """
     try:
         return -float(gradient @ newton_step(gradient, hessian)) / 2
-    except torch.linalg.LinAlgError:
+    except RuntimeError:  # of the factorization
         return math.inf
 
 

@@ -66,7 +66,7 @@ def arrays_of(
 
 
 def _without_ignored(frame: Any, columns: Columns, options: TableOptions) -> tuple[Any, list[str]]:
-    """Return the rows whose label is not ignored, and a note on how many there were, before labels are named."""
+    """Drop rows with an ignored label, before labels get names; also return a note with their number."""
     known = columns.label is not None and columns.confidence is None
     if options.ignore_index is None or not known or frame[columns.label].dtype.is_nested():
         return frame, []
@@ -211,9 +211,9 @@ def normalized(probs: np.ndarray) -> np.ndarray:
 
 
 def _check_no_class_is_missing(scores: np.ndarray, columns: Columns) -> None:
-    """Raise `InputError` where the column of a class is missing, as the numbers of the others show.
+    """Raise `InputError` if the numbering of the columns shows that the column of a class is missing.
 
-    Of probabilities whose rows sum to 1, and of columns that the caller gave, none is.
+    No class is missing if the rows sum to 1, or if the caller named the columns.
     """
     numbers = [plain_number(name) for name in columns.names or ()]
     if not numbers or None in numbers or columns.kind in columns.given:

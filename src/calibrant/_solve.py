@@ -344,9 +344,9 @@ def newton_step(gradient: Tensor, hessian: Tensor, room: Tensor | None = None) -
 
 
 def decrement(gradient: Tensor, hessian: Tensor) -> float:
-    """Return half of g' H^-1 g: how far a convex function lies above its minimum, by its quadratic model.
+    """Return half of g' H^-1 g, the quadratic model's estimate of how far a convex function is above its minimum.
 
-    Infinity if the Hessian is not positive, as where a search failed.
+    Return infinity if the Hessian is not positive definite, which a failed search can leave.
     """
     try:
         return -float(gradient @ newton_step(gradient, hessian)) / 2

@@ -88,7 +88,7 @@ def _remedy(found: Findings) -> str:
 
 
 def _turned(found: Findings) -> str:
-    """Say so if what was promised too much is then promised too little, or the other way."""
+    """Return a phrase if calibration turned overconfidence into underconfidence, or the reverse."""
     before, after = found.before, found.after
     if not (before.verdict.direction and after.verdict.direction):
         return ""

@@ -9,7 +9,7 @@ import numpy as np
 from calibrant._columns import Columns, TableOptions
 from calibrant._delimited import MISSING_WORDS, UNGROUPED
 from calibrant._door import as_texts, binary_names, match_names, positive_word, same_name, some, tensor
-from calibrant._text import plain_number
+from calibrant._text import one_line, plain_number
 from calibrant.types import InputError
 
 BEYOND = ("Int128", "UInt128")  # kinds of numbers that numpy has not
@@ -425,7 +425,7 @@ def _made(name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
     try:
         return make()
     except Exception as error:  # of polars or numpy
-        reason = " ".join(str(error).split())[:120]
+        reason = one_line(error)
         raise InputError(f"column {name!r} holds neither numbers nor names ({reason})", code="label_kind") from None
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from calibrant._probabilities import RowScores, check_single, decimals_of, logit_pairs, normalized, sums_error
-from calibrant._text import plain_number, shorten
+from calibrant._text import one_line, plain_number, shorten
 from calibrant._threads import PIECE, map_chunks, threads_for
 from calibrant.types import InputError
 
@@ -123,7 +123,7 @@ def tensor(value: Any, name: str) -> Tensor:
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         if _texts(value):
             raise InputError(f"{name} must be an array of numbers, got texts", code="not_numbers") from None
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error)
         raise InputError(
             f"{name} must be an array of numbers, got {type(value).__name__}: {reason}", code="not_numbers"
         ) from None
@@ -145,7 +145,7 @@ def codes(values: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
         named = np.asarray(values)
         kinds, index = np.unique(named, return_inverse=True)
     except (TypeError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error)
         raise InputError(f"{name} must be an array of names or numbers: {reason}", code="not_names") from None
     if kinds.dtype.kind == "c" or bool((kinds != kinds).any()):  # NaN and NaT differ from themselves
         raise InputError(f"{name} must be names or numbers, got NaN or complex numbers", code="not_names")

@@ -102,6 +102,15 @@ def shorten(value: object, limit: int = 80) -> str:
     return cut_middle(repr(value), limit)
 
 
+def one_line(message: object) -> str:
+    r"""Return a message, such as that of an exception, on one line of at most 200 characters.
+
+    >>> one_line(ValueError("no\n  luck"))
+    'no luck'
+    """
+    return " ".join(str(message).split())[:200]
+
+
 def cut_middle(text: str, limit: int) -> str:
     """Return a text of at most `limit` characters, with its beginning and its end."""
     return text if len(text) <= limit else f"{text[: limit - limit // 4 - 3]}...{text[-(limit // 4) :]}"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
 from calibrant._source import code_digest, defined_twice, unwrapped
-from calibrant._text import shorten
+from calibrant._text import one_line, shorten
 from calibrant.types import InputError, MethodOf, Range
 
 M = TypeVar("M", bound=Callable[..., Any])
@@ -94,7 +94,7 @@ class Registry(Mapping[str, Callable[..., Any]]):
         try:
             method = entry.load()
         except Exception as error:
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            reason = f"{type(error).__name__}: {one_line(error)}"
             raise InputError(f"{name} of package {package} cannot be imported ({reason})", code="entry_point") from None
         known = self._methods.get(name)
         if known is not None and not _same(known, method):
@@ -309,7 +309,7 @@ def include(sources: Iterable[str]) -> None:
         except InputError:
             raise
         except (Exception, SystemExit) as error:
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            reason = f"{type(error).__name__}: {one_line(error)}"
             raise InputError(f"--with {_cut(source)}: it cannot be imported ({reason})", code="import") from None
         finally:
             os.chdir(here)

@@ -42,7 +42,7 @@ from calibrant._formats import (
     write_workbook,
 )
 from calibrant._readings import columns_of, require_labels
-from calibrant._text import cell, unprotected
+from calibrant._text import cell, one_line, unprotected
 from calibrant.types import InputError
 
 _BYTES = 64 << 20  # of numbers in float64 in one piece
@@ -237,7 +237,7 @@ def _drafted(path: str | Path) -> Generator[tuple[Path, Callable[..., None]], No
     except (InputError, OSError):
         raise
     except Exception as error:  # of any library
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error)
         raise InputError(f"cannot write {path} ({type(error).__name__}: {reason})", code="not_writable") from None
 
 
@@ -432,7 +432,7 @@ def frame_of(table: Any) -> Any:
         if isinstance(table, Mapping) or hasattr(table, "__arrow_c_stream__"):
             return polars.DataFrame(table)
     except Exception as error:  # of any library
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error)
         raise InputError(f"not a readable table ({type(error).__name__}: {reason})") from None
     raise InputError(f"expected a polars, pandas or Arrow table, a data set or a path, got {type(table).__name__}")
 
@@ -530,7 +530,7 @@ def _telling(path: Path, reader: Callable[[], Any], source: str | Path | None = 
     except BaseException as error:  # third-party readers raise anything; the reason matters, their type does not
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of polars, no Exception
             raise
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error)
         kind = f"{_suffix(path)} file".strip() if path.is_file() else "table"
         raise InputError(f"not a readable {kind} ({type(error).__name__}: {reason})", code="unreadable") from None
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from calibrant import io
 from calibrant._rows import Sketch
 from calibrant._solve import Certificate
+from calibrant._text import one_line
 from calibrant.calibrators._apply import classes_of
 from calibrant.calibrators._auto import Candidate
 from calibrant.calibrators._compose import fitted_on as _digests
@@ -75,7 +76,7 @@ def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None 
         save_file(tensors, path, meta | {"sha256": _checksum(meta, tensors)})
         io.readable_by_others(Path(path))
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: cannot write the calibrator ({' '.join(str(error).split())[:120]})") from None
+        raise InputError(f"{path}: cannot write the calibrator ({one_line(error)})") from None
 
 
 def load(path: str | Path, *, also: Iterable[type] = ()) -> Any:
@@ -134,7 +135,7 @@ def _tried(calibrator: Any) -> Any:
         groups = getattr(calibrator, "names", ()) or ("",)
         Predictions(logits, torch.zeros(3, dtype=torch.int64), groups=[groups[0], groups[-1], ""]).mapped(calibrator)
     except Exception as error:  # whatever goes wrong inside, the file is to blame
-        reason = " ".join(str(error).split())[:120]
+        reason = one_line(error)
         raise InputError(f"what it holds makes no {name} ({reason}); the file was not written by save") from None
     return calibrator
 
@@ -265,7 +266,7 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
             meta = dict(file.metadata() or {})
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
-        raise InputError(f"{path}: not a safetensors file ({' '.join(str(error).split())[:120]})") from None
+        raise InputError(f"{path}: not a safetensors file ({one_line(error)})") from None
     version = meta.get("version", "")
     if meta.get("format") != FORMAT or not (version.isascii() and version.isdigit() and len(version) < 10):
         raise InputError(f"{path}: a safetensors file, but not a calibrator's; write one with calibrators.save")

@@ -17,6 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from calibrant._hub import reachable
+from calibrant._text import one_line
 from calibrant.data import _originals
 from calibrant.data._originals import Files, Original, json_lines
 from calibrant.io import atomic_write
@@ -135,7 +136,7 @@ def reading(where: str) -> Generator[None]:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        reason = " ".join(str(cause).split())[:200]
+        reason = one_line(cause)
         raise InputError(f"{where}: cannot be read ({type(cause).__name__}: {reason}); fetch it again?") from None
 
 
@@ -189,7 +190,7 @@ def _opened(source: Source, original: Original | None, files: Files | None) -> T
         with _offline_if_unreachable():
             tables = datasets.load_dataset(source.hub, source.config, revision=source.revision or source.otherwise)
     except Exception as error:
-        reason = " ".join(str(error).split())[:160]
+        reason = one_line(error)
         raise InputError(
             f"cannot load {source.hub} from the hub ({type(error).__name__}: {reason}); without a network give a "
             f"folder that holds {source.folders[0]}/{source.splits[0][0]}.parquet: --data DIR or CALIBRANT_DATA"

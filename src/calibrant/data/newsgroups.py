@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from calibrant._hub import reachable
+from calibrant._text import one_line
 from calibrant.catalog import DATA_SETS
 from calibrant.data._load import Converted, Source, Tables, column, data_root, labels_of, load, reading
 from calibrant.data._originals import Files, Original, Rows, first
@@ -140,7 +141,7 @@ def _subwords(texts: list[str], name: str, length: int) -> Tensor:
     except ImportError as error:
         raise InputError(f"subwords need {error.name}: pip install 'calibrant[text]'") from None
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:160]
+        reason = one_line(error)
         raise InputError(
             f"cannot load tokenizer {name!r} ({reason}); give the folder of one if there is no network"
         ) from None

@@ -5,6 +5,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from calibrant._hub import reachable
+from calibrant._text import one_line
 from calibrant.catalog import NETWORKS
 from calibrant.types import InputError
 
@@ -42,7 +43,7 @@ def bert(
         make = AutoModelForSequenceClassification
         body = make.from_pretrained(checkpoint, config=config, **here) if pretrained else make.from_config(config)
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:160]
+        reason = one_line(error)
         raise InputError(
             f"cannot load {checkpoint!r} ({reason}); give the folder of a checkpoint if there is no network"
         ) from None

@@ -19,6 +19,7 @@ from safetensors.torch import load
 from torch import nn
 
 from calibrant import __version__, catalog, metrics
+from calibrant._text import one_line
 from calibrant._threads import threads_for
 from calibrant.catalog import Method
 from calibrant.data import Split, Splits
@@ -88,7 +89,7 @@ def _guarded(work: Work, run: Run) -> Iterator[Event]:
         raise
     except Exception as error:
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-        reason = f"{kind}{' '.join(str(error).split())[:300]}"
+        reason = f"{kind}{one_line(error)}"
         yield Event("failed", run, {"error": f"{reason}\n\n{traceback.format_exc()}"})
 
 
@@ -155,7 +156,7 @@ def _begin(ray: Any, address: str, **own: Any) -> None:
         os.chdir(Path(__file__).parents[2])  # workers look for modules where a driver starts
         ray.init(address, logging_level="ERROR", log_to_driver=False, **own)
     except Exception as error:  # of any type: a slow machine's is a plain one
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error)
         raise InputError(
             f"Ray does not start ({type(error).__name__}: {reason}); try again, or train without"
         ) from None

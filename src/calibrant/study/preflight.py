@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from calibrant import __version__
+from calibrant._text import one_line
 from calibrant.catalog import Method
 from calibrant.study.checkpoint import minor
 from calibrant.study.config import Run
@@ -34,7 +35,7 @@ def ready(runs: Sequence[Run], store: Store, data: Data) -> Ready:
             digests[method] = data.digest(method).whole
         except Exception as error:  # of one's own data set, perhaps
             kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-            why[method] = kind + " ".join(str(error).split())
+            why[method] = kind + one_line(error)
             continue
         for network in networks:
             made_for(data.splits(method), network)

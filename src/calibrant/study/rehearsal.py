@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import torch
 
 from calibrant import calibrators, losses
+from calibrant._text import one_line
 from calibrant.catalog import Method
 from calibrant.predictions import Predictions
 from calibrant.study.config import Run, Study
@@ -59,5 +60,5 @@ def _tried(method: Method, k: int) -> Generator[None]:
         yield
     except Exception as error:
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-        reason = kind + " ".join(str(error).split())[:200]
+        reason = kind + one_line(error)
         raise InputError(f"{method} fails on made-up predictions of {k} classes: {reason}") from error

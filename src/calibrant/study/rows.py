@@ -18,6 +18,7 @@ import torch
 
 from calibrant import calibrators, catalog, metrics
 from calibrant._bins import Events
+from calibrant._text import one_line
 from calibrant._threads import threads_for
 from calibrant.catalog import Method
 from calibrant.predictions import Predictions
@@ -206,7 +207,7 @@ def _unsuited(study: Study, run: Run | Model, which: Row) -> Iterator[Row]:
 def _reason(error: Exception) -> str:
     """Say in one line why one's own calibrator or metric failed, or why a method does not suit the data."""
     kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-    return kind + " ".join(str(error).split())[:200]
+    return kind + one_line(error)
 
 
 def _values(p: Predictions, wanted: Methods) -> dict[str, Row]:

@@ -12,6 +12,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from calibrant import losses, metrics
+from calibrant._text import one_line
 from calibrant.data import Split, Splits
 from calibrant.predictions import Predictions
 from calibrant.selection import refinement_nll
@@ -250,5 +251,5 @@ class _State:
             self.chosen = state["chosen"]
             return state["epoch"] + 1, losses.restored(loss, state["loss"])
         except Exception as error:  # one's own network or loss may have been changed meanwhile
-            reason = " ".join(str(error).split())[:200]
+            reason = one_line(error)
             raise Damaged(f"its checkpoint does not fit ({type(error).__name__}: {reason})") from None

@@ -103,12 +103,12 @@ def shorten(value: object, limit: int = 80) -> str:
 
 
 def one_line(message: object) -> str:
-    r"""Return a message, such as that of an exception, on one line of at most 200 characters.
+    r"""Return a message, such as that of an exception, on one line, cut in the middle beyond 240 characters.
 
     >>> one_line(ValueError("no\n  luck"))
     'no luck'
     """
-    return " ".join(str(message).split())[:200]
+    return cut_middle(" ".join(str(message).split()), 240)
 
 
 def cut_middle(text: str, limit: int) -> str:

@@ -8,13 +8,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-import torch
 from markupsafe import Markup
 from matplotlib.figure import Figure
-from torture.hostile_names import names
+from torture.hostile_names import named_predictions, names
 
 import calibrant
-from calibrant import Predictions, assess, measure, plots
+from calibrant import assess, measure, plots
 from calibrant._text import HIDDEN, abbreviate, isolate, name_text, visible
 from calibrant.assessment._event import event
 from calibrant.html import Section, folded, page, readings, render, table
@@ -41,15 +40,6 @@ def tags(text: str) -> tuple[list[str], set[str]]:
     return found.tags, found.attributes
 
 
-def drawn(seed: int, k: int, name: str) -> Predictions:
-    """Predictions whose first class and first group have a name."""
-    g = torch.Generator().manual_seed(seed)
-    z = 2 * torch.randn(60, k, generator=g)
-    y = torch.multinomial((z / 2).softmax(1), 1, generator=g).squeeze(1)
-    classes = [name, *(f"c{j}" for j in range(1, k))]
-    return Predictions(z, y, class_names=classes, groups=[name, "other"] * 30)
-
-
 @pytest.mark.parametrize("kind", NAMES)
 def test_captions_of_an_event_hold_its_name_as_text(kind):
     judged = event(1, 2, ("no", NAMES[kind]))
@@ -59,7 +49,7 @@ def test_captions_of_an_event_hold_its_name_as_text(kind):
 
 @pytest.mark.parametrize(("kind", "k"), [("refresh", 2), ("long", 3), ("override", 2)])
 def test_a_measured_page_and_cell_hold_names_as_text(kind, k):
-    found, plain = (measure(drawn(0, k, name), of=0) for name in (NAMES[kind], "plain"))
+    found, plain = (measure(named_predictions(0, k, name), of=0) for name in (NAMES[kind], "plain"))
     assert tags(found.html()) == tags(plain.html())
     assert tags(found._repr_html_()) == tags(plain._repr_html_())
     assert len(found.html()) < 2 * len(plain.html())
@@ -69,7 +59,7 @@ def test_a_measured_page_and_cell_hold_names_as_text(kind, k):
 @pytest.mark.parametrize("kind", ["refresh_left", "quotes"])
 def test_an_assessed_page_and_cell_hold_names_as_text(kind):
     found, plain = (
-        assess(drawn(0, 2, name), drawn(1, 2, name), ["Identity", "Temperature"], of=0)
+        assess(named_predictions(0, 2, name), named_predictions(1, 2, name), ["Identity", "Temperature"], of=0)
         for name in (NAMES[kind], "plain")
     )
     assert tags(found.html()) == tags(plain.html())
@@ -118,7 +108,7 @@ def test_characters_without_ink_are_spelled_out():
 
 def test_words_from_right_to_left_are_isolated_on_pages():
     word = "\u05d0\u05d1\u05d2"
-    text = measure(drawn(0, 2, word), of=0).html()
+    text = measure(named_predictions(0, 2, word), of=0).html()
     assert word in text
     assert len(re.findall(f"\u2068{word}\u2069", text)) == text.count(word)
     assert isolate("abc 12") == "abc 12"
@@ -129,13 +119,13 @@ def test_long_names_are_shortened_where_they_are_shown():
     assert len(name_text(name)) < 150
     assert "5,000,000" in name_text(name)
     assert abbreviate("b" * 100) == "b" * 100
-    assert len(str(measure(drawn(0, 2, name), of=0))) < 20_000
+    assert len(str(measure(named_predictions(0, 2, name), of=0))) < 20_000
 
 
 @pytest.mark.parametrize("kind", ["latex", "long", "override"])
 def test_figures_draw_names_as_they_are(kind):
     name, ax = NAMES[kind], Figure().add_subplot()
-    plots.reliability(drawn(0, 2, name).judging(0), ax=ax)
+    plots.reliability(named_predictions(0, 2, name).judging(0), ax=ax)
     plots.curves({name: [1.0, 2.0], "b": [2.0, 1.0]}, ax=(lines := Figure().add_subplot()))
     ax.figure.canvas.draw()
     lines.figure.canvas.draw()

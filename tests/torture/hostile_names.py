@@ -1,5 +1,9 @@
 """Names that try to leave the place where they are shown: markup, formulas, controls, directions, lengths."""
 
+import torch
+
+from calibrant import Predictions
+
 ADDRESS = "http://127.0.0.1:{port}/{kind}"
 MARKUP = {
     "refresh": '<meta http-equiv=refresh content="0;url={url}">',
@@ -62,3 +66,12 @@ def names(port: int = 9) -> dict[str, str]:
         kind: text.format(url=ADDRESS.format(port=port, kind=kind)) if kind != "long" else text
         for kind, text in (MARKUP | PLAIN).items()
     }
+
+
+def named_predictions(seed: int, k: int, name: str) -> Predictions:
+    """Draw predictions whose first class and first group have a name."""
+    g = torch.Generator().manual_seed(seed)
+    z = 2 * torch.randn(60, k, generator=g)
+    y = torch.multinomial((z / 2).softmax(1), 1, generator=g).squeeze(1)
+    classes = [name, *(f"c{j}" for j in range(1, k))]
+    return Predictions(z, y, class_names=classes, groups=[name, "other"] * 30)

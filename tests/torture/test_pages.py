@@ -13,10 +13,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-import torch
-from torture.hostile_names import names
+from torture.hostile_names import named_predictions, names
 
-from calibrant import Predictions, assess, measure, study
+from calibrant import assess, measure, study
 from calibrant.study import Model, Study
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -62,19 +61,10 @@ def shown(pages: dict[str, str], folder: Path) -> str:
     return done.stdout
 
 
-def drawn(seed: int, k: int, name: str) -> Predictions:
-    """Predictions whose first class and first group have a name."""
-    g = torch.Generator().manual_seed(seed)
-    z = 2 * torch.randn(60, k, generator=g)
-    y = torch.multinomial((z / 2).softmax(1), 1, generator=g).squeeze(1)
-    classes = [name, *(f"c{j}" for j in range(1, k))]
-    return Predictions(z, y, class_names=classes, groups=[name, "other"] * 30)
-
-
 def pages_of(name: str) -> dict[str, str]:
     """Pages and notebook cells with a name wherever a name stands."""
-    two, three = (measure(drawn(0, k, name), of=0) for k in (2, 3))
-    found = assess(drawn(0, 2, name), drawn(1, 2, name), ["Identity", "Temperature"], of=0)
+    two, three = (measure(named_predictions(0, k, name), of=0) for k in (2, 3))
+    found = assess(named_predictions(0, 2, name), named_predictions(1, 2, name), ["Identity", "Temperature"], of=0)
     facts = {"command": f"calibrant measure {name}", "measured": name, name: "x"}
     return {
         "two": two.html(facts),
@@ -113,8 +103,8 @@ def test_every_hostile_name_asks_for_nothing(first, tmp_path):
 
 @pytest.mark.torture
 def test_a_study_of_hostile_names_asks_for_nothing(tmp_path):
-    drawn(0, 3, "a").save(tmp_path / "0.npz")
-    drawn(1, 3, "a").save(tmp_path / "1.npz")
+    named_predictions(0, 3, "a").save(tmp_path / "0.npz")
+    named_predictions(1, 3, "a").save(tmp_path / "1.npz")
     with counting() as (port, asked):
         every = {kind: name for kind, name in names(port).items() if kind not in ("escape", "long")}
         models = [Model(name, str(tmp_path / "0.npz"), str(tmp_path / "1.npz"), 0, name) for name in every.values()]

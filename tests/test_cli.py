@@ -1,4 +1,4 @@
-"""The commands as people use them: real processes, what they print, and how they refuse."""
+"""The commands as people use them: what they write and print, in one process and another, and how they refuse."""
 
 import hashlib
 import json
@@ -11,19 +11,20 @@ import numpy as np
 import polars
 import pytest
 import torch
+from commands import run
 
 from calibrant import Predictions, assess, measure, metrics
 from calibrant.assessment import CALIBRATORS
 from calibrant.assessment._event import TOP
 from calibrant.cli import assess as assess_commands
-from calibrant.cli import main
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "120"}
 
 
-def calibrant(*arguments, cwd=None):
+def process(*arguments):
+    """Run a command in a process of its own."""
     command = [sys.executable, "-m", "calibrant", *map(str, arguments)]
-    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False, cwd=cwd)
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
 
 
 def close(text, expected):
@@ -43,22 +44,19 @@ def _close(one, other):
     return one == (pytest.approx(other, rel=1e-6, abs=1e-9, nan_ok=True) if isinstance(other, float) else other)
 
 
-@pytest.fixture
-def refused(monkeypatch, capsys):
-    """Run a command, in this process, that must be refused: exit status 2 and one line, which is returned."""
+def refused(*arguments):
+    """Run a command that must be refused: exit status 2 and one line, which is returned."""
+    done = run(*arguments)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
+    assert done.stderr.startswith("calibrant: ")
+    return done.stderr
 
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["calibrant", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        printed = capsys.readouterr()
-        assert caught.value.code == 2, printed
-        assert printed.out == ""
-        assert printed.err.count("\n") == 1, printed.err
-        assert printed.err.startswith("calibrant: ")
-        return printed.err
 
-    return run
+def succeeded(*arguments):
+    """Run a command that must succeed, and return what it printed."""
+    done = run(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def overconfident(n, seed):
@@ -77,7 +75,7 @@ def files(tmp_path):
 
 def test_from_two_files_to_a_shipped_calibrator(files, tmp_path):
     html, out, saved = tmp_path / "r.html", tmp_path / "out.json", tmp_path / "c.safetensors"
-    done = calibrant(
+    done = process(
         "assess", *files, "-c", "Identity", "-c", "Temperature", "--html", html, "--json", out, "--save", saved
     )
     assert done.returncode == 0, done.stderr
@@ -89,7 +87,7 @@ def test_from_two_files_to_a_shipped_calibrator(files, tmp_path):
     temperature = next(p["temperature"] for p in content["parameters"] if p["calibrator"] == "Temperature")
     assert temperature == pytest.approx(2.5, abs=0.3)
 
-    done = calibrant("apply", saved, files[1], "-o", tmp_path / "calibrated.npz")
+    done = process("apply", saved, files[1], "-o", tmp_path / "calibrated.npz")
     assert done.returncode == 0, done.stderr
     before, after = Predictions.load(files[1]), Predictions.load(tmp_path / "calibrated.npz")
     torch.testing.assert_close(after.logits, before.logits.double() / temperature)
@@ -98,30 +96,25 @@ def test_from_two_files_to_a_shipped_calibrator(files, tmp_path):
 
 
 def test_predictions_without_labels_can_be_calibrated(files, tmp_path):
-    assert calibrant("assess", *files, "-c", "Temperature", "--save", tmp_path / "c.safetensors").returncode == 0
+    assert run("assess", *files, "-c", "Temperature", "--save", tmp_path / "c.safetensors").returncode == 0
     np.savez(tmp_path / "new.npz", logits=np.random.default_rng(0).normal(size=(3, 5)))
-    assert (
-        calibrant("apply", tmp_path / "c.safetensors", tmp_path / "new.npz", "-o", tmp_path / "o.npz").returncode == 0
-    )
+    assert run("apply", tmp_path / "c.safetensors", tmp_path / "new.npz", "-o", tmp_path / "o.npz").returncode == 0
     assert np.load(tmp_path / "o.npz").files == ["logits"]
 
 
 def test_one_file_is_cross_fitted_on_request(files):
-    done = calibrant("assess", files[0], "--cv", 4, "-c", "Identity", "-c", "Temperature")
+    done = run("assess", files[0], "--cv", 4, "-c", "Identity", "-c", "Temperature")
     assert done.returncode == 0, done.stderr
     assert "Cross-fitted in 4 folds" in " ".join(done.stdout.split())
 
 
-def test_one_file_is_cross_fitted_in_five_folds_by_default(files, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["calibrant", "assess", str(files[0]), "-c", "Identity", "-c", "Temperature"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 0
-    assert "Cross-fitted in 5 folds" in " ".join(capsys.readouterr().out.split())
+def test_one_file_is_cross_fitted_in_five_folds_by_default(files):
+    printed = succeeded("assess", files[0], "-c", "Identity", "-c", "Temperature")
+    assert "Cross-fitted in 5 folds" in " ".join(printed.split())
 
 
 def test_measure_is_the_function_s_table(files, tmp_path):
-    done = calibrant("measure", files[1], "-m", "mce", "--html", tmp_path / "m.html", "--json", tmp_path / "m.json")
+    done = run("measure", files[1], "-m", "mce", "--html", tmp_path / "m.html", "--json", tmp_path / "m.json")
     assert done.returncode == 0, done.stderr
     expected = measure(Predictions.load(files[1]), metrics=["mce"])
     for row in expected:
@@ -133,9 +126,9 @@ def test_measure_is_the_function_s_table(files, tmp_path):
 
 
 def test_json_goes_to_standard_output_alone(files, tmp_path):
-    done = calibrant("measure", files[1], "--json", "-", "--html", tmp_path / "m.html")
+    done = process("measure", files[1], "--json", "-", "--html", tmp_path / "m.html")
     assert close(done.stdout, measure(Predictions.load(files[1])).json())
-    done = calibrant("assess", *files, "-c", "Temperature", "--json", "-", "--save", tmp_path / "c.safetensors")
+    done = run("assess", *files, "-c", "Temperature", "--json", "-", "--save", tmp_path / "c.safetensors")
     expected = assess(*map(Predictions.load, files), ["Temperature"])
     assert close(done.stdout, expected.json())
     assert not (tmp_path / "-").exists()
@@ -146,7 +139,7 @@ def test_json_says_where_its_numbers_come_from(files, tmp_path):
     saved, out = tmp_path / "c.safetensors", tmp_path / "a.json"
     lines = ["correct,confidence", *(f"{i % 2},0.{i % 9 + 1}" for i in range(60)), "1,"]
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
-    done = calibrant("assess", *files, "-c", "Temperature", "--save", saved, "--json", out)
+    done = run("assess", *files, "-c", "Temperature", "--save", saved, "--json", out)
     assert done.returncode == 0, done.stderr
     source = json.loads(out.read_text())["provenance"]
     assert [data["path"] for data in source["data"]] == list(map(str, files))
@@ -155,10 +148,10 @@ def test_json_says_where_its_numbers_come_from(files, tmp_path):
     digest = hashlib.sha256(saved.read_bytes()).hexdigest()[:16]
     assert source["calibrators"] == [{"role": "saved", "path": str(saved), "digest": digest}]
     assert datetime.fromisoformat(source["time"]).utcoffset() == timedelta(0)
-    done = calibrant("measure", files[1], "-c", saved, "--json", "-")
+    done = run("measure", files[1], "-c", saved, "--json", "-")
     source = json.loads(done.stdout)["provenance"]
     assert source["calibrators"] == [{"role": "applied", "path": str(saved), "digest": digest}]
-    done = calibrant("measure", tmp_path / "t.csv", "--drop", "--json", "-")
+    done = run("measure", tmp_path / "t.csv", "--drop", "--json", "-")
     (data,) = json.loads(done.stdout)["provenance"]["data"]
     assert data["n"] == 60
     assert any("1" in note and "missing" in note for note in data["notes"])
@@ -166,13 +159,13 @@ def test_json_says_where_its_numbers_come_from(files, tmp_path):
 
 def test_a_saved_calibrator_is_measured_and_assessed(files, tmp_path):
     saved = tmp_path / "c.safetensors"
-    assert calibrant("assess", *files, "-c", "Temperature", "--save", saved).returncode == 0
+    assert run("assess", *files, "-c", "Temperature", "--save", saved).returncode == 0
     expected = assess(*map(Predictions.load, files), ["Temperature"])
-    done = calibrant("measure", files[1], "-c", saved, "--json", "-")
+    done = run("measure", files[1], "-c", saved, "--json", "-")
     found = {row["metric"]: row["value"] for row in json.loads(done.stdout)["results"]}
     assert found["nll"] == pytest.approx(expected.after["nll"].value, rel=1e-12)
     overconfident(500, 2).save(tmp_path / "third.npz")
-    done = calibrant("assess", tmp_path / "third.npz", files[1], "-c", saved, "-c", "Identity", "--json", "-")
+    done = run("assess", tmp_path / "third.npz", files[1], "-c", saved, "-c", "Identity", "--json", "-")
     results = json.loads(done.stdout)["results"]
     (value,) = (r["value"] for r in results if (r["calibrator"], r["metric"]) == (str(saved), "nll"))
     assert value == pytest.approx(expected.after["nll"].value, rel=1e-12)
@@ -184,21 +177,21 @@ def test_what_is_judged_and_what_is_ignored_is_said_by_options(tmp_path):
     np.savez(tmp_path / "p.npz", logits=z, labels=y.where(torch.arange(400) % 4 > 0, 255))
     p = Predictions(z, y)[torch.arange(400) % 4 > 0]
     for options, of in ([], 1), (["--of", "top"], "top"), (["--of", "0"], 0):
-        done = calibrant("measure", tmp_path / "p.npz", "--ignore-index", 255, *options, "--json", "-")
+        done = run("measure", tmp_path / "p.npz", "--ignore-index", 255, *options, "--json", "-")
         assert close(done.stdout, measure(p, of=of).json()), done.stderr
 
 
 def test_a_file_can_be_read_in_pieces(files, tmp_path):
     big = tmp_path / "test.parquet"
     Predictions.load(files[1]).save(big)
-    done = calibrant("assess", files[0], big, "--stream", "-c", "Temperature", "--json", "-")
+    done = run("assess", files[0], big, "--stream", "-c", "Temperature", "--json", "-")
     expected = assess(Predictions.load(files[0]), big, ["Temperature"])
     assert close(done.stdout, expected.json())
-    done = calibrant("measure", big, "--stream", "--json", "-")
+    done = run("measure", big, "--stream", "--json", "-")
     assert "classwise_ece" in done.stdout
     assert json.loads(done.stdout)["n"] == 1000
     for memory, streamed in ((1e-6, True), (1, False)):
-        calibrant("measure", big, "--memory", memory, "--html", tmp_path / "m.html")
+        run("measure", big, "--memory", memory, "--html", tmp_path / "m.html")
         assert ("1,000 examples, in pieces" in (tmp_path / "m.html").read_text()) == streamed
 
 
@@ -235,29 +228,29 @@ class Divided:
 def test_ones_own_file_is_heard_by_every_command(files, tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     own, saved = ("--with", tmp_path / "mine.py"), tmp_path / "c.safetensors"
-    done = calibrant("list", "losses", *own)
+    done = run("list", "losses", *own)
     assert "mine(strength=2)" in done.stdout, done.stderr
     assert "My loss (nobody 2026)." in done.stdout
-    done = calibrant("measure", files[1], "-m", "two_best", *own)
+    done = run("measure", files[1], "-m", "two_best", *own)
     assert "second best (%)" in done.stdout, done.stderr
-    done = calibrant("assess", *files, "-c", "Divided(by=2.5)", "-m", "two_best", "--json", "-", "--save", saved, *own)
+    done = run("assess", *files, "-c", "Divided(by=2.5)", "-m", "two_best", "--json", "-", "--save", saved, *own)
     content = json.loads(done.stdout)
     assert content["chosen"] == "Divided(by=2.5)"
     assert content["parameters"] == [{"calibrator": "Divided(by=2.5)", "by": 2.5}]
     assert content["metrics"]["two_best"]["higher_is_better"] is True
-    done = calibrant("apply", saved, files[1], "-o", tmp_path / "o.npz", *own)
+    done = run("apply", saved, files[1], "-o", tmp_path / "o.npz", *own)
     assert done.returncode == 0, done.stderr
     torch.testing.assert_close(
         Predictions.load(tmp_path / "o.npz").logits, Predictions.load(files[1]).logits.double() / 2.5
     )
-    done = calibrant("apply", saved, files[1], "-o", tmp_path / "o.npz")
+    done = run("apply", saved, files[1], "-o", tmp_path / "o.npz")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    done = calibrant("measure", files[0], "-c", saved, *own)
+    done = run("measure", files[0], "-c", saved, *own)
     assert "was fitted on these very predictions" in done.stderr
 
 
 def test_list_names_everything_with_parameters_and_source():
-    done = calibrant("list")
+    done = run("list")
     assert done.returncode == 0, done.stderr
     for text in (
         "focal(gamma=3",
@@ -308,7 +301,7 @@ def test_what_help_calls_the_default_is_the_default():
 
 
 def test_refusals_reach_the_shell(files):
-    done = calibrant("assess", files[0], "--cv", 5000)
+    done = process("assess", files[0], "--cv", 5000)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
@@ -320,8 +313,8 @@ def test_garbage_is_looked_for_again_once_all_is_loaded():
 
 
 def test_version_and_help():
-    assert calibrant("--version").stdout.startswith("calibrant ")
-    assert "assess" in calibrant("--help").stdout
+    assert process("--version").stdout.startswith("calibrant ")
+    assert "assess" in process("--help").stdout
 
 
 STUDY = 'datasets = ["digits"]\nnetworks = ["resnet8(channels=1)"]\nlosses = [{}]\n{}'
@@ -385,7 +378,7 @@ def _inputs(folder):
         ("list lossess", "no 'lossess' to list"),
     ],
 )
-def test_bad_input_is_one_line_and_status_2(tmp_path, monkeypatch, refused, arguments, message):
+def test_bad_input_is_one_line_and_status_2(tmp_path, monkeypatch, arguments, message):
     _inputs(tmp_path)
     monkeypatch.chdir(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
@@ -393,7 +386,7 @@ def test_bad_input_is_one_line_and_status_2(tmp_path, monkeypatch, refused, argu
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before  # nothing lost, nothing left behind
 
 
-def test_an_unwritable_folder_is_refused_before_any_work(files, tmp_path, refused):
+def test_an_unwritable_folder_is_refused_before_any_work(files, tmp_path):
     if os.geteuid() == 0:
         folder = "/proc/calibrant"  # nobody can write there
     else:
@@ -413,28 +406,18 @@ def table(tmp_path):
     return path
 
 
-def ran(monkeypatch, capsys, *arguments: object) -> str:
-    """Run a command in this process, which must succeed, and return what it printed."""
-    monkeypatch.setattr(sys, "argv", ["calibrant", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    captured = capsys.readouterr()
-    assert ended.value.code == 0, captured.err
-    return captured.out
-
-
 @pytest.mark.parametrize("command", [("measure",), ("assess",), ("apply", "none.safetensors")])
-def test_columns_are_shown_and_nothing_is_done(table, monkeypatch, capsys, command):
-    shown = ran(monkeypatch, capsys, *command, table, "--columns", "--probs", "score", "--label", "truth")
+def test_columns_are_shown_and_nothing_is_done(table, command):
+    shown = succeeded(*command, table, "--columns", "--probs", "score", "--label", "truth")
     rows = [[part.strip() for part in line.split(maxsplit=1)] for line in shown.splitlines()]
     assert ["truth", "label"] in rows
     assert ["note", "not used"] in rows
 
 
-def test_reading_options_reach_the_table(table, monkeypatch, capsys):
+def test_reading_options_reach_the_table(table):
     options = ["--percent", "--probs", "score", "--json", "-", "-m", "accuracy"]
-    one = json.loads(ran(monkeypatch, capsys, "measure", table, *options, "--positive", "2"))
-    other = json.loads(ran(monkeypatch, capsys, "measure", table, *options, "--labels-from", 1))
+    one = json.loads(succeeded("measure", table, *options, "--positive", "2"))
+    other = json.loads(succeeded("measure", table, *options, "--labels-from", 1))
     assert one["n"] == other["n"] == 60
     assert one["results"] == other["results"]
 

@@ -1,10 +1,9 @@
 import math
-import sys
 
 import pytest
+from commands import forgetting
 from processes import ENVIRONMENT, finish, rows, start
 
-from calibrant import catalog
 from calibrant.study import rows as rows_module
 
 TINY = """
@@ -59,13 +58,7 @@ def halt(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def forgotten(monkeypatch, tmp_path):
-    """What a test registers and includes from its folder is forgotten when it ends."""
-    for registry in catalog.REGISTRIES.values():
-        len(registry)  # fills it
-        monkeypatch.setattr(registry, "_methods", dict(registry._methods))
-    monkeypatch.setattr(catalog, "INCLUDED", list(catalog.INCLUDED))
-    yield
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
-            del sys.modules[name]
+def forgotten():
+    """What a test registers and includes is forgotten when it ends."""
+    with forgetting():
+        yield

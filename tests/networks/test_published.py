@@ -1,7 +1,7 @@
 """The networks are the published ones: parameter counts, the recursion of the Tree-LSTM, and that they learn."""
 
+import importlib
 import random
-import sys
 
 import pytest
 import torch
@@ -88,7 +88,7 @@ def test_a_checkpoint_of_the_hub_is_asked_for_by_commit_and_a_folder_is_not(tmp_
         asked.append((name, revision))
         raise OSError("not today")
 
-    monkeypatch.setattr(sys.modules["calibrant.networks.bert"], "reachable", lambda: True)
+    monkeypatch.setattr(importlib.import_module("calibrant.networks.bert"), "reachable", lambda: True)
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", from_hub)
     with pytest.raises(InputError, match="not today"):
         networks.bert(2, checkpoint="somebody/bert", revision="abc")

@@ -1,6 +1,6 @@
 """What a study file can name besides the usual, each trained for an epoch on next to nothing."""
 
-import sys
+import importlib
 
 import pytest
 import torch
@@ -95,7 +95,7 @@ def test_bert_on_subwords(tmp_path, small_data, tiny_bert):
 
 def test_what_bert_lacks_is_said_in_a_line(tmp_path, small_data, tiny_bert, monkeypatch):
     for module in "data.newsgroups", "networks.bert":
-        monkeypatch.setattr(sys.modules[f"calibrant.{module}"], "reachable", lambda: False)
+        monkeypatch.setattr(importlib.import_module(f"calibrant.{module}"), "reachable", lambda: False)
     away = BERT.format("nobody-has-this/bert")
     with pytest.raises(InputError, match=r"cannot load tokenizer 'nobody-has-this/bert' .*; give the folder of one"):
         trained(tmp_path, away, small_data)

@@ -22,7 +22,7 @@ demo: .venv/train.done
 	$(BIN)/calibrant demo
 
 test: .venv/dev.done
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not large and not torture"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not large and not torture"
 
 # the same beside a busy process, which ends with the shell that starts it: no test may depend on how long something
 # takes, or on which thread or process comes first
@@ -31,12 +31,12 @@ test-busy: .venv/dev.done
 	$(MAKE) --no-print-directory test
 
 test-slow: .venv/dev.done
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "slow and not torture" tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "slow and not torture" tests
 
 # the numerical tests with the plainest instructions, and without compiled kernels: none may hang on one processor's
 # last bit
 test-other: .venv/dev.done
-	NUMBA_DISABLE_JIT=1 ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not large and not torture" \
+	NUMBA_DISABLE_JIT=1 ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not large and not torture" \
 	  tests/calibrators tests/contracts tests/losses tests/metrics tests/theory tests/test_bins.py tests/test_nn.py \
 	  tests/test_assess.py tests/test_measure.py tests/test_predictions.py tests/test_selection.py
 

@@ -368,15 +368,15 @@ def test_same_data_other_classes_and_too_many_folds_are_refused():
     val = sharp(50, 0)
     same = Predictions(val.logits.clone(), val.labels.clone())
     with pytest.raises(InputError, match="same data is refused"):
-        assess(val, same)
+        assess(val, same, ("Temperature",))
     with pytest.raises(InputError, match="the same classes, got 4 and 3"):
         assess(val, sharp(50, 0, k=3))
     with pytest.raises(InputError, match=r"folds must lie in 2 \.\. 50, the number of examples, got 51"):
-        assess(val, folds=51)
+        assess(val, calibrators=("Temperature",), folds=51)
     with pytest.raises(InputError, match="same data is refused"):
-        assess(val, [sharp(50, 1), same])
+        assess(val, [sharp(50, 1), same], ("Temperature",))
     with pytest.raises(InputError, match="the iterable was empty"):
-        assess(val, [])
+        assess(val, [], ("Temperature",))
     with pytest.raises(InputError, match="no calibrators to assess"):
         assess(val, sharp(50, 1), [])
 
@@ -517,12 +517,12 @@ def test_ones_own_metric_ranks_as_it_was_declared(tmp_path):
             "plain": "",
         }
         best = max(values["two_best"] for values in found.values.values())
-        assert f"<strong>{100 * best:.2f}</strong>" in found.html()
-        assert "coverage of two (%)" in found.html()
-        assert "the label is among two" in found.html()
         assert "coverage of two (%)" in str(found)
         for name in "r.html", "r.json":
             found.save(tmp_path / name)
+        report = (tmp_path / "r.html").read_text()
+        for text in f"<strong>{100 * best:.2f}</strong>", "coverage of two (%)", "the label is among two":
+            assert text in report
         assert json.loads((tmp_path / "r.json").read_text())["chosen"] == found.chosen
     finally:
         del catalog.METRICS._methods["two_best"]

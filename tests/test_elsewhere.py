@@ -17,6 +17,7 @@ from calibrant import Predictions, assess, calibrators, measure, metrics
 from calibrant._solve import summed
 from calibrant.catalog import CALIBRATORS, LOSSES, METRICS
 
+WEIGHTED = pytest.mark.parametrize("weighted", [pytest.param(False, marks=pytest.mark.slow), True])
 BINARY = {"Beta", "Platt", "Quadratic"}
 QUICK = {  # the same methods, with less work
     "Auto": "Auto(folds=2)",
@@ -94,7 +95,7 @@ def test_the_pretended_device_is_as_strict_as_a_real_one():
         assert fetched == Fetched(4 + 24 + 24, 3)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@WEIGHTED
 @pytest.mark.parametrize("name", sorted(METRICS))
 def test_a_metric_is_the_same_elsewhere(place, name, weighted):
     metric, p, more = METRICS[name], draw(200, weighted=weighted), draw(1000, weighted=weighted)
@@ -113,7 +114,7 @@ def test_an_interval_is_the_same_elsewhere(place, name):
         assert [made.low, made.high] == pytest.approx([aim.low, aim.high], rel=1e-6, abs=1e-9)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@WEIGHTED
 @pytest.mark.parametrize("name", sorted(CALIBRATORS))
 def test_a_calibrator_is_fitted_and_works_elsewhere(place, name, weighted):
     """What it learned is kept on the processor, and goes where the logits are."""

@@ -15,6 +15,7 @@ from calibrant.nn import Calibrated
 STEPS = {"SharedIsotonic", "VennAbers"}  # without slopes
 LOOKED_UP = {"BayesianBinning", "HistogramBinning", "Isotonic", "ScalingBinning", "Spline", "TopLabelBinning"}
 EXPORTED = sorted(set(CALIBRATORS) - LOOKED_UP)
+QUICK = {"GroupCalibrated", "Monotone", "StructuredMatrix", "Temperature", "VennAbers"}  # a map of every kind
 PARAMETRIC = [name for name in EXPORTED if name not in STEPS]
 PAGE = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "extension" / "exports.py"))  # tries the same
 
@@ -26,7 +27,9 @@ def build(name: str) -> Calibrated:
     return Calibrated(torch.nn.Linear(5, 2 if name in PAGE["BINARY"] else 3), fitted).eval()
 
 
-@pytest.fixture(scope="module", params=EXPORTED)
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EXPORTED]
+)
 def module(request) -> Calibrated:
     return build(request.param)
 

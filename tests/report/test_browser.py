@@ -37,13 +37,13 @@ def visit(file: Path, folder: Path, *flags: str) -> Visit:
     return Visit(done.stdout, [url for url in requests if not url.startswith("data:")], console)
 
 
-@pytest.fixture(params=[2, 3])
-def report(request, tmp_path) -> Path:
+@pytest.fixture(scope="module", params=[2, 3])
+def report(request, tmp_path_factory) -> Path:
     g = torch.Generator().manual_seed(0)
     logits = 4 * torch.randn(600, request.param, generator=g)
     both = Predictions(logits, torch.multinomial((logits / 2).softmax(-1), 1, generator=g).squeeze(1))
     found = assess(both[:300], both[300:], ("Identity", "Temperature"))
-    path = tmp_path / "report.html"
+    path = tmp_path_factory.mktemp("report") / "report.html"
     found.save(path)
     return path
 

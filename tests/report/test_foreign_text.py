@@ -10,13 +10,13 @@ import subprocess
 from base64 import b64encode
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 
 import polars
 import pytest
 import torch
 from markdown_it import MarkdownIt
 from rich.console import Console
+from typesetting import LATEX, compile_latex
 
 from calibrant import Predictions, assess, study
 from calibrant._text import cell, isolate, latex, markdown, markup, visible
@@ -30,7 +30,6 @@ from calibrant.study.report import _study_table
 from calibrant.study.tables import Cell, Table
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-LATEX = shutil.which("tectonic") or shutil.which("pdflatex") or shutil.which("lualatex")
 HOSTILE = [
     "<script>document.title='run'</script>",
     "<img src=x onerror=\"document.title='run'\">",
@@ -165,22 +164,9 @@ def test_latex_has_no_command_of_theirs(text):
     assert not re.search(r"[%#~^|<>_]", bare)
 
 
-def compiled(body: str, folder: Path) -> str:
-    """Let LaTeX set tables; return what it says, which names each file it reads and each line that is too long."""
-    head = r"\documentclass{article}\usepackage{booktabs,amssymb,graphicx}\begin{document}"
-    (folder / "t.tex").write_text(f"{head}\n{body}\n\\end{{document}}", encoding="utf-8")
-    options = [] if "tectonic" in str(LATEX) else ["-interaction=nonstopmode", "-halt-on-error"]
-    done = subprocess.run(
-        [str(LATEX), *options, "t.tex"], cwd=folder, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stdout[-2000:]
-    assert "(/etc/passwd" not in done.stdout
-    return done.stdout
-
-
 @pytest.mark.skipif(LATEX is None, reason="no LaTeX compiler on the path")
 def test_latex_compiles(tmp_path):
-    compiled("\n\n".join(study_table(text).latex() for text in HOSTILE), tmp_path)
+    compile_latex("\n\n".join(study_table(text).latex() for text in HOSTILE), tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +204,7 @@ def test_latex_of_a_study_says_what_it_needs_and_what_a_cell_holds(hostile_study
 
 @pytest.mark.skipif(LATEX is None, reason="no LaTeX compiler on the path")
 def test_latex_of_a_study_compiles_and_no_table_is_wider_than_a_line(hostile_study):
-    assert "Overfull" not in compiled((hostile_study / "tables.tex").read_text(encoding="utf-8"), hostile_study)
+    assert "Overfull" not in compile_latex((hostile_study / "tables.tex").read_text(encoding="utf-8"), hostile_study)
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -105,7 +105,7 @@ def test_changes_are_paired(found):
     difference = losses.cross_entropy(after, test.labels) - losses.cross_entropy(test.logits, test.labels)
     nll = found.changes["nll"]
     assert nll.difference == pytest.approx(float(difference.mean()))
-    half = 1.6448536 * float(difference.std()) / math.sqrt(len(test))
+    half = 1.6456164 * float(difference.std()) / math.sqrt(len(test))
     assert (nll.low, nll.high) == pytest.approx((nll.difference - half, nll.difference + half))
     assert nll.high < 0
     assert found.changes["accuracy"].low == found.changes["accuracy"].high == 0

@@ -226,9 +226,10 @@ class Events(Judged):
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Per bin of equal width, with u = confidence - happened: the mass, and sums of u, u^2 and c (1 - c)."""
+    """Per bin of equal width, with u = confidence - happened: the mass, and sums of c, u, u^2 and c (1 - c)."""
 
     mass: PerBin
+    said: PerBin
     gap: PerBin
     gap_square: PerBin
     variance: PerBin  # of the number of events, if every confidence is true
@@ -237,8 +238,8 @@ class Moments:
     @classmethod
     def of(cls, totals: Tensor, clusters: ClusterSums | None = None) -> "Moments":
         """Of `Events.totals`."""
-        mass, _, _, gap, gap_square, variance = totals
-        return cls(mass, gap, gap_square, variance, clusters)
+        mass, said, _, gap, gap_square, variance = totals
+        return cls(mass, said, gap, gap_square, variance, clusters)
 
 
 @dataclass(frozen=True, eq=False)

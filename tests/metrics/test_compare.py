@@ -24,7 +24,7 @@ def test_comparison_of_means_is_the_paired_interval():
     found = compare(p, q, names=["nll", "accuracy", "brier", "signed_gap"])
     each = [-x.logits.double().log_softmax(-1).gather(1, x.labels[:, None]).squeeze(1) for x in (p, q)]
     d = each[1] - each[0]
-    half = 1.6448536 * float(d.std()) / math.sqrt(2000)
+    half = 1.6456164 * float(d.std()) / math.sqrt(2000)
     assert found["nll"].difference == pytest.approx(float(d.mean()))
     assert found["nll"].low == pytest.approx(float(d.mean()) - half, rel=1e-6)
     assert found["accuracy"].difference == 0

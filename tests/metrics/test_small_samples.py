@@ -1,32 +1,120 @@
-"""Intervals of twenty examples, where those of a normal mean collapse."""
+"""Intervals of few examples, where those of a normal mean collapse."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 
 from calibrant import Predictions, metrics
 from calibrant._bins import Events
-from calibrant.metrics._results import gap_interval
+from calibrant.metrics._moments import expected
+from calibrant.metrics._results import SHARE, mean_limits, share_limits, student
+
+MEANS = ("accuracy", "signed_gap", "event_brier", "brier", "nll")
+CONSISTENT = {  # values if 90 % of the answers given at 90 % are right
+    "accuracy": 0.9,
+    "signed_gap": 0.0,
+    "event_brier": 0.09,
+    "brier": 0.18,
+    "nll": -0.9 * math.log(0.9) - 0.1 * math.log(0.1),
+}
 
 
-def test_gap_interval_does_not_collapse_when_all_are_right():
-    answers = Predictions.from_confidence([0.9] * 20, [1] * 20)
-    gap = metrics.signed_gap.interval(answers)
-    assert gap.value == pytest.approx(-0.1)
-    assert gap.low == pytest.approx(-0.1)
-    assert 0 < gap.high < 0.1
+@pytest.fixture
+def all_right() -> Predictions:
+    return Predictions.from_confidence([0.9] * 20, [1] * 20)
 
 
-def test_gap_interval_covers_with_twenty_calibrated_examples():
-    draws, n = 400, 20
-    generator = torch.Generator().manual_seed(0)
-    said = 0.95 + 0.005 * (torch.rand(draws, n, generator=generator, dtype=torch.float64) - 0.5)
-    right = (torch.rand(draws, n, generator=generator, dtype=torch.float64) < said).double()
-    intervals = [gap_interval(Events(c, y), 0.9) for c, y in zip(said, right)]
-    assert sum(0.0 in interval for interval in intervals) / draws > 0.88  # the normal interval of a mean: .63
+@pytest.mark.parametrize("name", MEANS)
+def test_twenty_right_answers_at_ninety_percent_do_not_refute_calibration(all_right, name):
+    found = getattr(metrics, name).interval(all_right)  # all twenty are right 12 % of the time
+    assert found.low <= found.value <= found.high
+    assert CONSISTENT[name] in found
+    assert found.high - found.low > 0.05
 
 
-def test_summary_has_the_gap_interval_of_the_predictions():
-    answers = Predictions.from_confidence([0.9, 0.8] * 10, [1] * 19 + [0])
-    summed = metrics.Summary.from_predictions(answers).interval("signed_gap")
-    whole = metrics.signed_gap.interval(answers)
-    assert [summed.low, summed.high] == pytest.approx([whole.low, whole.high], abs=1e-12)
+@pytest.mark.parametrize("name", MEANS)
+def test_twenty_wrong_answers_at_ninety_percent_do_not_collapse(name):
+    found = getattr(metrics, name).interval(Predictions.from_confidence([0.9] * 20, [0] * 20))
+    assert found.high - found.low > 0.05
+    assert CONSISTENT[name] not in found
+
+
+def test_known_scores_have_no_width():
+    fair = Predictions.from_confidence([0.5] * 20, [1] * 12 + [0] * 8)
+    found = metrics.event_brier.interval(fair)
+    assert (found.low, found.high) == (0.25, 0.25)
+
+
+def test_probabilities_of_one_leave_the_score_unknown():
+    sure = Predictions.from_confidence([1.0] * 20, [1] * 20)
+    assert metrics.event_brier.interval(sure).high > 0.1
+    assert metrics.nll.interval(sure).high > 1
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_one_example_has_the_whole_range(name):
+    found = getattr(metrics, name).interval(Predictions.from_confidence([0.9], [1]))
+    whole = {"accuracy": 1, "signed_gap": 0.9, "event_brier": 0.81, "brier": 1.62, "nll": math.inf}
+    assert found.high == pytest.approx(whole[name])
+
+
+@pytest.mark.parametrize("name", MEANS)
+@pytest.mark.parametrize("clustered", [False, True])
+def test_summary_has_the_intervals_of_the_predictions(name, clustered):
+    g = torch.Generator().manual_seed(0)
+    c = 1 - 0.5 * torch.rand(50, generator=g, dtype=torch.float64) ** 2
+    right = (torch.rand(50, generator=g) < c).long()
+    p = Predictions.from_confidence(c, right)
+    if clustered:  # every cluster in a set of its own, or the summary joins some
+        p = Predictions(p.logits[:8], p.labels[:8], of=1, clusters=range(8))
+    summary = metrics.Summary.from_predictions(p)
+    if clustered and int((summary.slots[0, 1].sum(-1) > 0).sum()) < 8:
+        pytest.skip("two clusters share a set")
+    summed, whole = summary.interval(name), getattr(metrics, name).interval(p)
+    assert [summed.low, summed.high] == pytest.approx([whole.low, whole.high], abs=1e-11 if name == "nll" else 1e-12)
+
+
+def test_share_limits_are_those_of_the_mid_p_rule():
+    low, high = share_limits(0.0, 20.0, 0.05)
+    assert (low, high) == pytest.approx((0, 1 - 0.1 ** (1 / 20)))  # half of (1 - p)^20 is 5 %
+    low, high = share_limits(0.3, 10.0, 0.05)
+
+    def law(i: int, p: float) -> float:
+        return math.comb(10, i) * p**i * (1 - p) ** (10 - i)
+
+    assert law(3, low) / 2 + sum(law(i, low) for i in range(4, 11)) == pytest.approx(0.05)
+    assert law(3, high) / 2 + sum(law(i, high) for i in range(3)) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("n", [5, 20, 100])
+@pytest.mark.parametrize("said", [(0.6, 0.6), (0.95, 0.95), (0.5, 1.0)])
+@pytest.mark.parametrize("shift", [0.0, 0.1])
+def test_intervals_of_scores_cover(n, said, shift):
+    draws, g, t = 500, np.random.default_rng(n), student(0.9, n - 1)
+    c = np.linspace(*said, n)
+    truth = np.clip(c - shift, 0, 1 - 1e-9)
+    right = (g.random((draws, n)) < truth).astype(float)
+    moments = Events(torch.from_numpy(c), torch.zeros(n)).moments(15)
+    scores = {
+        "signed_gap": lambda a: c - a,
+        "event_brier": lambda a: (c - a) ** 2,
+        "nll": lambda a: -np.log(np.clip(np.where(a == 1, c, 1 - c), 1e-9, 1)),
+        "accuracy": lambda a: a + 0 * c,
+    }
+    for name, score in scores.items():
+        mean, values = (truth * score(1) + (1 - truth) * score(0)).mean(), score(right)
+        model = SHARE if name == "accuracy" else expected(name, moments)
+        low, high = mean_limits(n, values.mean(1), values.var(1), model, t)
+        assert ((low <= mean) & (mean <= high)).mean() > 0.85, name  # nominal .9; three standard errors are .04
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_many_examples_have_the_normal_interval(name):
+    g = torch.Generator().manual_seed(0)
+    c = 0.5 + 0.5 * torch.rand(1000, generator=g, dtype=torch.float64)
+    p = Predictions.from_confidence(c, (torch.rand(1000, generator=g) < c).long())
+    metric = getattr(metrics, name)
+    values, found = metric.each(metric.view(p)), metric.interval(p)
+    assert found.high - found.low == pytest.approx(2 * 1.6449 * float(values.std()) / math.sqrt(1000), rel=0.03)

@@ -6,6 +6,7 @@ from calibrant import metrics
 from calibrant._bins import Bins
 from calibrant.assessment._mapped import Mapped
 from calibrant.metrics import Interval
+from calibrant.metrics._scores import mean
 from calibrant.predictions import Predictions
 
 OCTAVES = -2, 2  # the grid goes from 1/4 to 4
@@ -54,5 +55,5 @@ def _at(p: Predictions, t: float, bins: int, level: float) -> Scaled:
         ece=float(metrics.ece.of_view(events, bins=bins)),
         floor=metrics.noise_floor.interval_of(events, level=level, bins=bins),
         nll=float(metrics.nll.of_view(made)),
-        said=float(metrics.share_interval(events.confidence, events.weights, level).value),
+        said=float(mean(events.confidence, events.weights)),
     )

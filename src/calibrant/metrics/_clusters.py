@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from calibrant._bins import ClusterSums
-from calibrant.metrics._results import Interval, mean_of_clusters, student
+from calibrant.metrics._results import Interval, cluster_error, student
 
 DRAWS = 999  # of signs, for a p-value
 MANY = 4096  # of normal numbers, for quantiles
@@ -80,9 +80,8 @@ def squared_error_of_clusters(sums: ClusterSums, level: float) -> Interval:
     at = mean * share.sqrt()
     along = float((each @ at).square().sum() / at.square().sum().clamp_min(1e-300))
     square = product.clamp_min(0)
-    between = mean_of_clusters(mass.sum(1), mass @ square, level)
     t = student(level, m - 1)
-    spread = 2 * float((each.mT @ each).square().sum()) + ((between.high - between.value) / t) ** 2
+    spread = 2 * float((each.mT @ each).square().sum()) + cluster_error(mass.sum(1), mass @ square)[1] ** 2
     center = value + 2 * t**2 * along
     half = t * math.sqrt(max(4 * along * value + 4 * t**2 * along**2 + spread, 0.0))
     return Interval(value, max(center - half, 0.0), max(center + half, 0.0), level)

@@ -10,7 +10,7 @@ import torch
 from calibrant import catalog
 from calibrant.metrics._jackknife import Jackknife
 from calibrant.metrics._metric import Metric
-from calibrant.metrics._results import cluster_error, mean_interval, quantile, student, totals
+from calibrant.metrics._results import Sample, student
 from calibrant.predictions import Predictions, entering
 from calibrant.types import InputError
 
@@ -105,15 +105,9 @@ def _difference(
     a, b = metric.view(first), metric.view(second)
     if metric.each is not None and not method.settings:
         values = [metric.each(view) for view in (a, b)]
-        pair = mean_interval(values[1] - values[0], first.weights, level, first.clusters)
-        one, two = (mean_interval(v, first.weights, level).value for v in values)
-        if first.clusters is None:
-            p = _normal_p(pair.value, (pair.high - pair.value) / quantile(level))
-        else:
-            w = torch.ones_like(values[0]) if first.weights is None else first.weights
-            parts = (totals(each, first.clusters) for each in (w, w * (values[1] - values[0])))
-            p = _student_p(*cluster_error(*parts))
-        return Difference(method.text, one, two, pair.value, pair.low, pair.high, p)
+        one, two = (Sample.of(v, first.weights).mean for v in values)
+        pair = Sample.of(values[1] - values[0], first.weights, first.clusters)
+        return _student(method.text, one, two, pair.error, pair.degrees, level)
 
     def measured(view: Any) -> float:
         return float(metric.of_view(view, **method.settings))
@@ -121,7 +115,7 @@ def _difference(
     pairs = zip(_less_one(metric, a, fold, groups), _less_one(metric, b, fold, groups), strict=True)
     left = [measured(q) - measured(p) for p, q in pairs]
     error = math.sqrt((groups - 1) ** 2 / groups * float(torch.tensor(left, dtype=torch.float64).var()))
-    return _student(method.text, measured(a), measured(b), error, groups - 1, level)
+    return _student(method.text, measured(a), measured(b), error, float(groups - 1), level)
 
 
 def _less_one(metric: Metric[...], view: Any, fold: torch.Tensor, groups: int) -> Iterator[Any]:
@@ -132,23 +126,22 @@ def _less_one(metric: Metric[...], view: Any, fold: torch.Tensor, groups: int) -
     return (view[fold != i] for i in range(groups))
 
 
-def _student(name: str, a: float, b: float, error: float, degrees: int, level: float) -> Difference:
+def _student(name: str, a: float, b: float, error: float, degrees: float, level: float) -> Difference:
     half = student(level, degrees) * error
-    return Difference(name, a, b, b - a, b - a - half, b - a + half, _student_p(b - a, error, degrees))
+    low, high = (b - a - half, b - a + half) if math.isfinite(b - a + half) else (-math.inf, math.inf)
+    return Difference(name, a, b, b - a, low, high, _student_p(b - a, error, degrees))
 
 
-def _student_p(value: float, error: float, degrees: float | int) -> float:
+def _student_p(value: float, error: float, degrees: float) -> float:
+    if not math.isfinite(value):
+        return math.nan
     if error == 0 or math.isnan(error):
         return float(value == 0)
+    if math.isinf(error):
+        return 1.0
     from scipy.special import stdtr  # slow to import
 
     return 2 * float(stdtr(degrees, -abs(value) / error))
-
-
-def _normal_p(value: float, error: float) -> float:
-    if error == 0 or math.isnan(error):
-        return float(value == 0)
-    return math.erfc(abs(value) / error / math.sqrt(2))
 
 
 def difference_of_means(
@@ -158,8 +151,7 @@ def difference_of_means(
     n, wd, wd2 = sums
     mean = wd / n
     error = math.sqrt(max(wd2 - n * mean**2, 0.0) / (n * (n - 1))) if n > 1 else math.inf
-    half = quantile(level) * error
-    return Difference(name, first, second, mean, mean - half, mean + half, _normal_p(mean, error))
+    return _student(name, first, second, error, n - 1, level)
 
 
 def difference_of_cluster_means(

@@ -88,8 +88,8 @@ class Without(Judged):
 
     def moments(self, bins: int) -> Moments:
         """Sums over bins of equal width."""
-        mass, _, gap, gap_square, variance = self._rest(self.all.binned(bins))
-        return Moments(mass, gap, gap_square, variance)
+        mass, happened, gap, gap_square, variance = self._rest(self.all.binned(bins))
+        return Moments(mass, happened + gap, gap, gap_square, variance)
 
     def equal_width(self, bins: int) -> Bins:
         """Bins of equal width."""

@@ -8,9 +8,11 @@ from torch import Tensor
 
 from calibrant._bins import Bins, Judged, Moments
 from calibrant.metrics._clusters import squared_error_of_clusters
-from calibrant.metrics._results import Interval, quantile
+from calibrant.metrics._results import Expected, Interval, quantile
 
 Edges = Literal["equal_width", "equal_mass"]
+BINS = 15  # of the sums that intervals of means need
+EPS = 2.0**-53  # least probability of a miss that float64 tells from 0
 
 
 def squared_error(moments: Moments, level: float) -> Interval:
@@ -38,6 +40,36 @@ def squared_error(moments: Moments, level: float) -> Interval:
     between = ((share * mu.square()).sum() - (share * mu).sum().square()).clamp_min(0) / total
     value, half = float((share * product).sum()), quantile(level) * math.sqrt(float(within + between))
     return Interval(value, max(value - half, 0.0), max(value + half, 0.0), level)
+
+
+def expected(name: str, moments: Moments, k: int = 2) -> Expected:
+    r"""Range of the mean of a score, and its mean and variance if the probabilities c of an event are true.
+
+    `name` is "signed_gap", "event_brier", or "brier" or "nll" of k classes, whose remaining probability is taken to be
+    that of one other class; no example has a lower score than `low` says. From sums over bins: a function of c is
+    that of the bin's mean, which makes the variances no smaller.
+    """
+    n = moments.mass.sum()
+    some = moments.mass > 0
+    mass, c = moments.mass[some], (moments.said / moments.mass)[some].clamp(0, 1)
+    v, b = (moments.variance[some] / mass).clamp(0, 0.25), torch.maximum(c, 1 - c)
+
+    def over(values: Tensor) -> float:
+        return float((mass * values).sum() / n)
+
+    if name == "signed_gap":
+        return Expected(over(c) - 1, over(c), 0.0, over(v))
+    if name == "nll":
+        b, v = b.clamp_max(1 - EPS), v.clamp_min(EPS)
+        log, other = b.log(), (1 - b).log()
+        entropy, variance = -b * log - (1 - b) * other, v * (log - other).square()
+        return Expected(-over(log), math.inf, over(entropy), over(variance))
+    variance = over(v * (1 - 4 * v))
+    if name == "event_brier":
+        return Expected(over(1 - b - v), over(b - v), over(v), variance)
+    assert name == "brier"
+    high = 2 * over((b if k == 2 else 1) - v)
+    return Expected(k / (k - 1) * over(1 - b - v), high, 2 * over(v), 4 * variance)
 
 
 def norm_of(weight: Tensor, gap: Tensor, norm: float) -> Tensor:

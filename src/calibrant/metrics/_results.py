@@ -1,13 +1,15 @@
 """What is more than one number: an interval, the evidence of a test, a curve."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._bins import Events
+PSEUDO = 2  # examples, as true probabilities would give them, that join those of an interval
+EQUAL = 1e-11  # variance that rounding may leave of equal values in a `Summary`
 
 
 @dataclass(frozen=True)
@@ -54,57 +56,150 @@ def quantile(level: float) -> float:
 
 
 def student(level: float, degrees: float | int) -> float:
-    """Quantile of Student's t of a two-sided interval: 1.677 for 0.90 and 49 degrees of freedom."""
+    """Quantile of Student's t of a two-sided interval: 1.677 for 0.90 and 49 degrees of freedom; inf without any."""
+    if degrees <= 0:
+        return math.inf
     from scipy.special import stdtrit  # slow to import
 
     return float(stdtrit(degrees, (1 + level) / 2))
 
 
-def mean_interval(values: Tensor, weights: Tensor | None, level: float, clusters: Tensor | None = None) -> Interval:
-    """Normal interval of a mean over independent examples, each counted as often as its weight says.
-
-    With `clusters` only these are independent: see `mean_of_clusters`. Unbounded for a single example, or cluster.
-    """
-    v = values.double()
-    if weights is None and clusters is None:
-        n, mean, square = float(len(v)), float(v.mean()), float(v.var(correction=0)) * len(v)
-        return _normal_interval(n, mean, square, level)
-    w = torch.ones_like(v) if weights is None else weights.to(v)
-    if clusters is not None:
-        return mean_of_clusters(totals(w, clusters), totals(w * v, clusters), level)
-    n = float(w.sum())
-    mean = float((w * v).sum()) / n
-    return _normal_interval(n, mean, float((w * (v - mean).square()).sum()), level)
-
-
-def _normal_interval(n: float, mean: float, square: float, level: float) -> Interval:
-    """From the sum of squared distances to the mean."""
-    if n <= 1 or not math.isfinite(mean):
-        return Interval(mean, -math.inf, math.inf, level)
-    half = quantile(level) * math.sqrt(square / (n * (n - 1)))
-    return Interval(mean, mean - half, mean + half, level)
-
-
 def wilson(p: float, n: float, level: float) -> Interval:
-    """Wilson's score interval of a share p of n (1927), which holds near 0 and 1 too."""
-    return _score_interval(p, n, level, quantile(level))
-
-
-def _score_interval(p: float, n: float, level: float, z: float) -> Interval:
+    """Wilson's score interval of a share p of n (1927), which scripts of pages compute too."""
+    z = quantile(level)
     center, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return Interval(p, max(0.0, (center - half) / (1 + z * z / n)), min(1.0, (center + half) / (1 + z * z / n)), level)
 
 
+class Expected(NamedTuple):
+    """Range of the mean of a score, and the mean and variance of the score if the probabilities are true."""
+
+    low: float
+    high: float
+    mean: float
+    variance: float
+
+
+SHARE = Expected(0.0, 1.0, 0.5, 0.25)  # of a score of 0 or 1, for which any mean gives the same interval
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Mean of some values, and how surely it is known."""
+
+    n: float  # examples, each counted as often as its weight says
+    mean: float
+    variance: float  # mean squared distance to the mean
+    error: float  # standard error of the mean
+    degrees: float  # of freedom: one less than there are independent examples, or clusters of equal mass
+
+    @classmethod
+    def of(cls, values: Tensor, weights: Tensor | None = None, clusters: Tensor | None = None) -> "Sample":
+        """Sample of independent examples, or of clusters whose examples may depend on each other."""
+        v = values.double()
+        w = torch.ones_like(v) if weights is None else weights.to(v)
+        n = float(w.sum())
+        mean = float((w * v).sum()) / n if n else math.nan
+        parts = None if clusters is None else (totals(w, clusters), totals(w * v, clusters))
+        return cls.of_sums(n, mean, float((w * (v - mean).square()).sum()), parts)
+
+    @classmethod
+    def of_sums(cls, n: float, mean: float, square: float, parts: tuple[Tensor, Tensor] | None = None) -> "Sample":
+        """Sample from the sum of squared distances to the mean; `parts` are the masses and sums of clusters."""
+        variance = max(square, 0.0) / n if n else 0.0
+        if parts is not None and n:
+            _, error, degrees = cluster_error(*parts)
+            return cls(n, mean, variance, error, degrees)
+        return cls(n, mean, variance, math.sqrt(variance / (n - 1)) if n > 1 else math.inf, n - 1)
+
+    @property
+    def size(self) -> float:
+        """Number of independent examples of this variance that tell the mean as surely.
+
+        Equal values do not say how alike the examples of a cluster are: then clusters count.
+        """
+        if self.variance < EQUAL or self.degrees <= 0:
+            return self.degrees + 1
+        return min(self.n, 1 + self.variance / max(self.error**2, 1e-300))
+
+    def normal(self, level: float) -> Interval:
+        """Interval of the mean of values without known bounds, by Student's t."""
+        if self.degrees <= 0 or not math.isfinite(self.mean):
+            return Interval(self.mean, -math.inf, math.inf, level)
+        half = student(level, self.degrees) * self.error
+        return Interval(self.mean, self.mean - half, self.mean + half, level)
+
+    def bounded(self, expected: Expected, level: float) -> Interval:
+        """Interval of the mean of values with known bounds, by `mean_limits`."""
+        if math.isinf(self.mean) or math.isinf(self.variance):
+            return Interval(self.mean, -math.inf, math.inf, level)
+        if self.degrees <= 0 or math.isnan(self.mean):
+            return Interval(self.mean, expected.low, expected.high, level)
+        found = mean_limits(self.size, self.mean, self.variance, expected, student(level, self.degrees))
+        low, high = (float(end) for end in found)
+        return Interval(self.mean, min(low, self.mean), max(high, self.mean), level)
+
+
+def mean_limits(n: Any, mean: Any, variance: Any, expected: Expected, t: Any) -> tuple[Any, Any]:
+    r"""Limits of the mean of n values in a known range, which neither collapse nor leave the range; numbers or arrays.
+
+    A share s has the variance $s (1 - s) / n$. A mean at the share $s = (m - low) / (high - low)$ of its range with
+    the variance $v / n$, on the same scale, is as surely known as a share s of $n r$ examples, where
+    $r = s (1 - s) / v$. Its limits are those of this share by the mid-p rule (Lancaster 1961), at the normal tail of
+    Student's quantile t. For r alone two pseudo-examples with the mean and the variance that true probabilities have
+    join the sample, as two of each kind join a share's in Agresti & Coull (1998): equal values are no certainty.
+
+    Without an upper bound the share becomes a count, and the limits those of a gamma law (Fay & Feuer 1997): a range
+    of a thousand times the mean and what counts as one is as good.
+    """
+    from scipy.special import ndtr  # slow to import
+
+    mixed = n + PSEUDO
+    center = (n * mean + PSEUDO * expected.mean) / mixed
+    spread = (n * variance + PSEUDO * expected.variance + n * PSEUDO / mixed * (mean - expected.mean) ** 2) / mixed
+    low, width = expected.low, expected.high - expected.low
+    above = np.maximum(center - low, 2.0**-53)  # less is rounding
+    width = np.where(np.isinf(width), 1e3 * (above + spread / above), width)
+    known = np.where(width > 0, width, 1.0)  # a width of 0 leaves nothing to be known
+    s, at = (np.clip((x - low) / known, 0.0, 1.0) for x in (mean, center))
+    v = spread / known**2
+    r = np.where(v > 0, at * (1 - at) / np.where(v > 0, v, 1.0), 1.0)
+    least, most = share_limits(s, n * r, ndtr(-t))
+    return low + width * least, low + width * most
+
+
+def share_limits(share: Any, n: Any, tail: Any) -> tuple[Any, Any]:
+    """Mid-p limits of a share of n, neither a whole number: the probabilities p at which half of what is seen and all
+    beyond it have the probability `tail`, by halving; numbers or arrays.
+    """
+    from scipy.special import betainc  # slow to import
+
+    least = 1e-300  # in place of 0, where the function is not defined
+    hits, misses = np.maximum(n * share, least), np.maximum(n * (1 - share), least)
+    low, high = np.array([0.0 * hits, share + 0.0 * hits]), np.array([share + 0.0 * hits, 0.0 * hits + 1])
+    aim = 2 * np.array([tail + 0.0 * hits, 1 - tail + 0.0 * hits])
+    for _ in range(60):
+        p = (low + high) / 2
+        under = betainc(hits, misses + 1, p) + betainc(hits + 1, misses, p) < aim
+        low, high = np.where(under, p, low), np.where(under, high, p)
+    return low[0], high[1]
+
+
+def mean_interval(values: Tensor, weights: Tensor | None, level: float, clusters: Tensor | None = None) -> Interval:
+    """Interval of a mean over independent examples, or clusters, by Student's t; unbounded for a single one."""
+    return Sample.of(values, weights, clusters).normal(level)
+
+
 def share_interval(hits: Tensor, weights: Tensor | None, level: float, clusters: Tensor | None = None) -> Interval:
-    """Return a share with Wilson's interval, of dependent examples that of `share_of_clusters`."""
-    hits = hits.double()
-    if weights is None and clusters is None and len(hits):
-        return wilson(float(hits.mean()), float(len(hits)), level)
-    w = torch.ones_like(hits) if weights is None else weights.to(hits)
-    n = float(w.sum())
-    if clusters is not None and n:
-        return share_of_clusters(totals(w, clusters), totals(w * hits, clusters), level)
-    return wilson(float((w * hits).sum()) / n, n, level) if n else Interval(math.nan, 0.0, 1.0, level)
+    """Interval of the share of hits, 0 or 1, over independent examples, or clusters, by `mean_limits`."""
+    return Sample.of(hits, weights, clusters).bounded(SHARE, level)
+
+
+def share_of_clusters(mass: Tensor, total: Tensor, level: float) -> Interval:
+    """Interval of a share from the clusters' masses and hits."""
+    n = float(mass.sum())
+    p = float(total.sum()) / n
+    return Sample.of_sums(n, p, n * p * (1 - p), (mass, total)).bounded(SHARE, level)
 
 
 # Clusters, by their totals
@@ -113,33 +208,6 @@ def share_interval(hits: Tensor, weights: Tensor | None, level: float, clusters:
 def totals(values: Tensor, clusters: Tensor) -> Tensor:
     """Sum of the values over every cluster; 0 for a number that is none."""
     return torch.bincount(clusters, values.double())
-
-
-def mean_of_clusters(mass: Tensor, total: Tensor, level: float) -> Interval:
-    """Interval of a mean over examples that depend on each other within clusters, from the clusters' totals.
-
-    See `cluster_error`. Unbounded for a single cluster.
-    """
-    mean, error, degrees = cluster_error(mass, total)
-    if degrees <= 0 or not math.isfinite(mean):
-        return Interval(mean, -math.inf, math.inf, level)
-    half = student(level, degrees) * error
-    return Interval(mean, mean - half, mean + half, level)
-
-
-def share_of_clusters(mass: Tensor, total: Tensor, level: float) -> Interval:
-    """Wilson's interval for as many examples as would tell the share that surely, were they independent.
-
-    That is what there are, divided by the design effect, with Student's t for the normal quantile (Korn & Graubard
-    1998). A share of 0 or 1, which does not say how alike the examples of a cluster are, counts clusters.
-    """
-    p, error, degrees = cluster_error(mass, total)
-    if degrees <= 0:
-        return Interval(p, 0.0, 1.0, level)
-    n = degrees + 1
-    if 0 < p < 1:
-        n = min(float(mass.sum()), p * (1 - p) / max(error**2, 1e-300))
-    return _score_interval(p, n, level, student(level, degrees))
 
 
 def cluster_error(mass: Tensor, total: Tensor) -> tuple[float, float, float]:
@@ -156,43 +224,3 @@ def cluster_error(mass: Tensor, total: Tensor) -> tuple[float, float, float]:
     moved = (total - mean * mass) / (n - mass)
     error = math.sqrt(float(moved.square().sum()) * (clusters - 1) / clusters)
     return float(mean), error, float(n**2 / mass.square().sum()) - 1
-
-
-def gap_interval(events: Events, level: float) -> Interval:
-    """Mean of what is said minus how often it happened, with an interval that holds near 0 and 1 and for few examples.
-
-    Wilson's for how often it happened, of as many examples as would tell a share as surely as the gap is told: by its
-    variance between examples, or clusters, and no less than that of true confidences.
-    """
-    c, u = events.confidence.double(), events.confidence - events.happened
-    w = torch.ones_like(c) if events.weights is None else events.weights.to(c)
-    each = (w, w * c, w * u, w * u.square(), w * c * (1 - c))
-    n, said, gap, square, variance = (float(part.sum()) for part in each)
-    by_cluster = None if events.clusters is None else [totals(part, events.clusters) for part in (w, w * u)]
-    return gap_interval_of(n, said / n, gap, square, variance, level, by_cluster)
-
-
-def gap_interval_of(
-    n: float,
-    said: float,
-    gap: float,
-    square: float,
-    variance: float,
-    level: float,
-    by_cluster: Sequence[Tensor] | None = None,
-) -> Interval:
-    """The same from the mean of what is said and sums over n examples: of gaps, their squares, and what is expected
-    of these; `by_cluster` are the masses and gaps of clusters.
-    """
-    if by_cluster is None:
-        mean, least, z = gap / n, n, quantile(level)
-        error = max(square - gap * gap / n, 0.0) / (n * max(n - 1, 1.0))
-    else:
-        mean, deviation, degrees = cluster_error(*by_cluster)
-        if degrees <= 0:
-            return Interval(mean, said - 1, said, level)
-        error, least, z = deviation**2, degrees + 1, student(level, degrees)
-    p = min(max(said - mean, 0.0), 1.0)
-    error = max(error, variance / n**2, 1e-300)
-    happened = _score_interval(p, p * (1 - p) / error if 1e-12 < p < 1 - 1e-12 else least, level, z)
-    return Interval(mean, said - happened.high, said - happened.low, level)

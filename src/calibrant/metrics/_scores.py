@@ -7,7 +7,8 @@ from torch import Tensor
 from calibrant._bins import Events
 from calibrant._softmax import entropies
 from calibrant.metrics._metric import metric
-from calibrant.metrics._results import Interval, gap_interval, share_interval
+from calibrant.metrics._moments import BINS, expected
+from calibrant.metrics._results import Interval, Sample, share_interval
 from calibrant.predictions import Predictions
 from calibrant.types import PerExample, Scalar, Share
 
@@ -53,12 +54,12 @@ def _accuracy_interval(p: Predictions, *, level: float) -> Interval:
 def accuracy(p: Predictions) -> Scalar:
     """Share of examples whose predicted class, the lowest index that attains the maximum, is right.
 
-    Its interval is Wilson's (1927).
+    Its interval is that of `mean_limits`, which for a share is the mid-p interval.
 
     >>> accuracy(torch.eye(2), torch.tensor([0, 0]))
     tensor(0.5000, dtype=torch.float64)
     >>> print(accuracy.interval(torch.eye(2), torch.tensor([0, 0])))
-    0.5000 [0.1209, 0.8791]
+    0.5000 [0.0000, 1.0000]
     """
     return mean(p.correct, p.weights)
 
@@ -93,6 +94,15 @@ def _nll(p: Predictions) -> PerExample:
     return 0.0 - p.log_likelihood
 
 
+def _interval_of_classes(name: str, values: PerExample, p: Predictions, level: float) -> Interval:
+    judged = (p.judging("top") if p.of == "classes" else p).judged
+    return Sample.of(values, p.weights, p.clusters).bounded(expected(name, judged.moments(BINS), p.k), level)
+
+
+def _nll_interval(p: Predictions, *, level: float) -> Interval:
+    return _interval_of_classes("nll", _nll(p), p, level)
+
+
 @metric(
     "negative log-likelihood",
     unit="nats",
@@ -101,12 +111,13 @@ def _nll(p: Predictions) -> PerExample:
     plain="surprise at the truth, large where what came true was called unlikely",
     takes="predictions",
     each=_nll,
+    interval=_nll_interval,
 )
 def nll(p: Predictions, *, among: Among = "all") -> Scalar:
     r"""Mean negative log-likelihood, $-\log p_y$, in nats; of all, correct or wrong predictions.
 
     Mukhoti et al. (2020, Figures 1 and 3) follow it over the epochs for correct and for wrong ones. nan where there
-    are none. Its interval is that of a mean.
+    are none. Its interval is that of `mean_limits`.
 
     >>> nll(torch.zeros(1, 4), torch.tensor([2]))
     tensor(1.3863, dtype=torch.float64)
@@ -120,6 +131,10 @@ def _brier(p: Predictions) -> PerExample:
     return p.outcomes.brier
 
 
+def _brier_interval(p: Predictions, *, level: float) -> Interval:
+    return _interval_of_classes("brier", _brier(p), p, level)
+
+
 @metric(
     "Brier score (sum over classes)",
     short="Brier",
@@ -127,6 +142,7 @@ def _brier(p: Predictions) -> PerExample:
     plain="distance of the probabilities from what came true",
     takes="predictions",
     each=_brier,
+    interval=_brier_interval,
 )
 def brier(p: Predictions) -> Scalar:
     r"""Mean Brier score, $\lVert p - e_y \rVert^2$ summed over classes, in [0, 2] (Brier 1950).
@@ -141,6 +157,14 @@ def _event_brier(events: Events) -> PerExample:
     return (events.confidence - events.happened).square()
 
 
+def _interval_of_events(name: str, values: PerExample, events: Events, level: float) -> Interval:
+    return Sample.of(values, events.weights, events.clusters).bounded(expected(name, events.moments(BINS)), level)
+
+
+def _event_brier_interval(events: Events, *, level: float) -> Interval:
+    return _interval_of_events("event_brier", _event_brier(events), events, level)
+
+
 @metric(
     "Brier score of the event",
     short="event Brier",
@@ -148,6 +172,7 @@ def _event_brier(events: Events) -> PerExample:
     plain="distance of what is said from what happens",
     takes="events",
     each=_event_brier,
+    interval=_event_brier_interval,
 )
 def event_brier(events: Events) -> Scalar:
     r"""Mean Brier score of the judged event, $(c - 1[happened])^2$, in [0, 1]: the one of binary forecasts.
@@ -230,7 +255,7 @@ def _gap(events: Events) -> PerExample:
 
 
 def _gap_interval(events: Events, *, level: float) -> Interval:
-    return gap_interval(events, level)
+    return _interval_of_events("signed_gap", _gap(events), events, level)
 
 
 @metric(
@@ -246,13 +271,12 @@ def _gap_interval(events: Events, *, level: float) -> Interval:
 def signed_gap(events: Events) -> Scalar:
     """Mean confidence minus accuracy: positive if overconfident, negative if underconfident.
 
-    The interval is Wilson's (1927) for the accuracy, with the effective sample size that the variance of the gap
-    implies: it does not collapse when all examples are right, and it holds for 20 examples.
+    Its interval is that of `mean_limits`: it does not collapse when all examples are right, and holds for 5 examples.
 
     >>> signed_gap(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(-0.2500, dtype=torch.float64)
     >>> print(signed_gap.interval(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])))
-    -0.2500 [-0.4523, 0.1894]
+    -0.2500 [-0.4953, 0.3280]
     """
     return mean(_gap(events), events.weights)
 

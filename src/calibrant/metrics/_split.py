@@ -42,10 +42,10 @@ def split(
     >>> round(split(z, torch.ones(10, dtype=torch.int64), fit=halve).refinement.value, 4)  # log(1 + 1/e)
     0.3133
     """
-    each = (nll if score == "nll" else brier).each
-    assert each is not None
+    metric = nll if score == "nll" else brier
+    assert metric.each is not None
     with entering(predictions, labels, weights) as given:
         p = given.double()
-        stated, repaired = each(p), each(cross_fitted(fit, p, folds=folds, seed=seed))
-        gained = stated - repaired
-        return Split(*(mean_interval(values, p.weights, level, p.clusters) for values in (stated, repaired, gained)))
+        repaired = cross_fitted(fit, p, folds=folds, seed=seed)
+        gained = mean_interval(metric.each(p) - metric.each(repaired), p.weights, level, p.clusters)
+        return Split(metric.interval_of(p, level=level), metric.interval_of(repaired, level=level), gained)

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from calibrant._bins import Bins, ClusterSums, Judged, Moments, Ties, equal_width_edges, equal_width_index
 from calibrant.catalog import METRICS
-from calibrant.metrics._results import Interval, gap_interval_of, mean_of_clusters, quantile, share_of_clusters, wilson
+from calibrant.metrics._moments import expected
+from calibrant.metrics._results import SHARE, Interval, Sample
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
@@ -50,6 +51,7 @@ class Sums(Judged):
     SLOTS: ClassVar[int] = 64  # sets that clusters are joined in
     IN_SLOTS: ClassVar[tuple[str, ...]] = FEATURES  # what is summed up of each
 
+    k: int  # number of classes
     bins: int
     sums: Tensor  # (3 f b) int64, over bins of equal width, in words of 26 bits, the lowest first
     slots: Tensor | None  # (3 f m b) int64: `sums` of every set of clusters
@@ -62,44 +64,31 @@ class Sums(Judged):
     def interval(self, name: str, level: float = 0.90) -> Interval:
         """A metric by name with the interval that holds the truth with probability `level`."""
         if name in SHARES:
-            hits, n = map(self.total, SHARES[name])
-            if self.slots is not None and n:
-                hit, mass = (self._per_slot(part).sum(1) for part in SHARES[name])
-                return share_of_clusters(mass, hit, level)
-            return wilson(hits / n, n, level) if n else Interval(math.nan, 0.0, 1.0, level)
-        if name == "signed_gap":
-            return self.gap_interval(level)
+            hits, mass = SHARES[name]
+            return self._sample(hits, hits, mass).bounded(SHARE, level)
         if name in MEANS:
-            return self._mean(MEANS[name], level)
+            sample = self._sample(MEANS[name], f"{MEANS[name]}_square")
+            return sample.bounded(expected(name, self.moments(self.bins), self.k), level)
         settings = self._settings(name)
         return METRICS[name].interval_of(self, level=level, **settings)  # pyright: ignore[reportFunctionMemberAccess]
-
-    def gap_interval(self, level: float) -> Interval:
-        """What is said minus how often it happened, with the interval that the tables of groups have."""
-        n, gap, square, variance = map(self.total, ("mass", "gap", "gap_square", "variance"))
-        by_cluster = None if self.slots is None else [self._per_slot(name).sum(1) for name in ("mass", "gap")]
-        said = (self.total("happened") + gap) / n
-        return gap_interval_of(n, said, gap, square, variance, level, by_cluster)
 
     def _settings(self, name: str) -> dict[str, int]:
         """A metric of bins has as many as the summary."""
         return {"bins": self.bins} if "bins" in inspect.signature(METRICS[name]).parameters else {}
 
-    def _mean(self, name: str, level: float) -> Interval:
-        n, mean = self.mass, self.mean(name)
-        if math.isinf(mean):
-            return Interval(mean, -math.inf, math.inf, level)
+    def _sample(self, name: str, square: str, mass: str = "mass") -> Sample:
+        """Sample of one feature, from its sum and that of its squares, over what counts as `mass`."""
+        n = self.total(mass)
+        mean = self.mean(name, mass)
+        parts = None
         if self.slots is not None:
-            return mean_of_clusters(self._per_slot("mass").sum(1), self._per_slot(name).sum(1), level)
-        if n <= 1:
-            return Interval(mean, -math.inf, math.inf, level)
-        variance = max(self.total(f"{name}_square") - n * mean**2, 0.0) / (n - 1)
-        half = quantile(level) * math.sqrt(variance / n)
-        return Interval(mean, mean - half, mean + half, level)
+            parts = (self._per_slot(mass).sum(1), self._per_slot(name).sum(1))
+        return Sample.of_sums(n, mean, self.total(square) - n * mean**2, parts)
 
-    def mean(self, name: str) -> float:
-        """Mean of one feature over all examples."""
-        return math.inf if name == "nll" and self.total("infinite") > 0 else self.total(name) / self.mass
+    def mean(self, name: str, mass: str = "mass") -> float:
+        """Mean of one feature over all examples, or what counts as `mass`; nan of none."""
+        n = self.total(mass)
+        return math.inf if name == "nll" and self.total("infinite") > 0 else self.total(name) / n if n else math.nan
 
     def per_bin(self, name: str) -> Tensor:
         """Sums of one feature over the bins, in float64 on the CPU."""
@@ -126,8 +115,9 @@ class Sums(Judged):
     def moments(self, bins: int) -> Moments:
         """The moments of the bins of equal width."""
         self._has(bins)
-        mass, gap, square, variance = (self.per_bin(name) for name in ("mass", "gap", "gap_square", "variance"))
-        return Moments(mass, gap, square, variance, self._clusters)
+        names = ("mass", "happened", "gap", "gap_square", "variance")
+        mass, happened, gap, square, variance = map(self.per_bin, names)
+        return Moments(mass, happened + gap, gap, square, variance, self._clusters)
 
     def equal_width(self, bins: int) -> Bins:
         """The bins of equal width."""
@@ -149,6 +139,7 @@ class Group(Sums):
     bins: int
     sums: Tensor  # (3 f b)
     slots: Tensor | None  # (3 3 m b)
+    k: int = 2
 
     @cached_property
     def ties(self) -> Ties:

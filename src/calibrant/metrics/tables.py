@@ -13,8 +13,8 @@ from calibrant._bins import Bins, Events, Ties
 from calibrant.metrics import _binned
 from calibrant.metrics._class_sums import Classes, ClassSums, class_cells
 from calibrant.metrics._moments import Edges, bin_table
-from calibrant.metrics._results import Interval, gap_interval, share_of_clusters, wilson
-from calibrant.metrics._scores import mean
+from calibrant.metrics._results import Interval, share_of_clusters, wilson
+from calibrant.metrics._scores import mean, signed_gap
 from calibrant.metrics._summary import Summary
 from calibrant.metrics._sums import Group
 from calibrant.predictions import Predictions, entering
@@ -112,7 +112,7 @@ def _mass(p: Predictions, rows: Tensor) -> float:
 
 
 def _group(events: Events, loss: Tensor, bins: int, level: float, each: float) -> list[float]:
-    gap, said = gap_interval(events, each), float(mean(events.confidence, events.weights))
+    gap, said = signed_gap.interval_of(events, level=each), float(mean(events.confidence, events.weights))
     mass = float(len(events) if events.weights is None else events.weights.sum())
     floor = _binned.noise_floor.interval_of(events, level=level, bins=bins)
     ece, nll = float(_binned.ece.function(events, bins=bins)), float(mean(loss, events.weights))
@@ -120,7 +120,7 @@ def _group(events: Events, loss: Tensor, bins: int, level: float, each: float) -
 
 
 def _group_of_sums(group: Group, bins: int, level: float, each: float) -> list[float]:
-    gap, happened = group.gap_interval(each), group.mean("happened")
+    gap, happened = group.interval("signed_gap", each), group.mean("happened")
     floor = _binned.noise_floor.interval_of(group, level=level, bins=bins)
     ece, nll = float(_binned.ece.function(group, bins=bins)), group.mean("nll")
     return [group.mass, happened + gap.value, happened, gap.low, gap.high, ece, floor.value, floor.high, nll]

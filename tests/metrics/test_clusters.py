@@ -7,6 +7,7 @@ import torch
 
 from calibrant import InputError, Predictions, measure, metrics
 from calibrant.metrics import Summary, compare
+from calibrant.metrics._results import share_of_clusters
 
 F = torch.float64
 MEANS = ["accuracy", "error", "nll", "brier", "event_brier", "signed_gap", "confident_share", "confident_accuracy"]
@@ -68,6 +69,12 @@ def test_a_share_of_copies_has_the_interval_of_its_originals(few, name):
 def test_a_share_that_is_certain_counts_clusters():
     certain = Predictions([[0.0, 9.0]] * 40, [1] * 40, clusters=[i // 10 for i in range(40)])
     assert metrics.accuracy.interval(certain).low < 0.5 < metrics.accuracy.interval(independent(certain)).low
+
+
+def test_a_share_of_no_clusters_is_unknown():
+    found = share_of_clusters(torch.zeros(5, dtype=F), torch.zeros(5, dtype=F), 0.9)
+    assert math.isnan(found.value)
+    assert (found.low, found.high) == (0, 1)
 
 
 def test_copies_make_no_test_and_no_floor_surer(few):

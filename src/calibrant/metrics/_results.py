@@ -198,7 +198,7 @@ def share_interval(hits: Tensor, weights: Tensor | None, level: float, clusters:
 def share_of_clusters(mass: Tensor, total: Tensor, level: float) -> Interval:
     """Interval of a share from the clusters' masses and hits."""
     n = float(mass.sum())
-    p = float(total.sum()) / n
+    p = float(total.sum()) / n if n else math.nan
     return Sample.of_sums(n, p, n * p * (1 - p), (mass, total)).bounded(SHARE, level)
 
 

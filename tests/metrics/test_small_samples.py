@@ -118,3 +118,52 @@ def test_many_examples_have_the_normal_interval(name):
     metric = getattr(metrics, name)
     values, found = metric.each(metric.view(p)), metric.interval(p)
     assert found.high - found.low == pytest.approx(2 * 1.6449 * float(values.std()) / math.sqrt(1000), rel=0.03)
+
+
+def test_twenty_right_answers_do_not_refute_an_error_of_zero(all_right):
+    found = metrics.debiased_l2.interval(all_right)
+    assert found.value == pytest.approx(0.1)
+    assert found.low == 0
+    assert found.high > found.value
+    summed = metrics.Summary.from_predictions(all_right).interval("debiased_l2")
+    assert [summed.low, summed.high] == pytest.approx([found.low, found.high], abs=1e-12)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.1])
+@pytest.mark.parametrize("n", [20, 100])
+def test_interval_of_the_debiased_error_covers_with_few_examples(n, shift):
+    draws, g = 400, torch.Generator().manual_seed(n)
+    c = torch.full((n,), 0.9, dtype=torch.float64)
+    right = (torch.rand(draws, n, generator=g) < 0.9 - shift).double()
+    found = [metrics.debiased_l2.interval_of(Events(c, row), level=0.9) for row in right]
+    assert sum(interval.low <= shift + 1e-9 <= interval.high + 2e-9 for interval in found) / draws > 0.85
+
+
+def separated(negatives: int, positives: int) -> Predictions:
+    n = negatives + positives
+    scores = torch.arange(n, dtype=torch.float64)
+    return Predictions(torch.stack([0 * scores, scores], 1), (scores >= negatives).long(), of=1)
+
+
+def test_five_separated_examples_leave_the_ranking_open():
+    found = metrics.auroc.interval(separated(3, 2))
+    assert found.value == found.high == 1
+    assert found.low < 0.8  # at an area of .8 the five are separated more than 20 % of the time
+
+
+def test_interval_of_auroc_is_mirrored_and_narrows():
+    few, many = (metrics.auroc.interval(separated(n, n)) for n in (5, 50))
+    assert few.low < many.low < 1
+    p = separated(5, 5)
+    mirrored = metrics.auroc.interval(Predictions(-p.logits, p.labels, of=1))
+    assert [mirrored.low, mirrored.high] == pytest.approx([0, 1 - few.low])
+
+
+def test_interval_of_auroc_covers_with_few_examples():
+    draws, area, g = 300, 0.95, torch.Generator().manual_seed(0)
+    labels = torch.arange(20) % 2
+    gap = math.sqrt(2) * float(torch.special.ndtri(torch.tensor(area, dtype=torch.float64)))
+    scores = torch.randn(draws, 20, generator=g, dtype=torch.float64) + gap * labels
+    logits = torch.stack([torch.zeros_like(scores), scores], -1)
+    held = sum(area in metrics.auroc.interval(Predictions(z, labels, of=1)) for z in logits)
+    assert held / draws > 0.85

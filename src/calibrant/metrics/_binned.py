@@ -127,14 +127,14 @@ def debiased_l2(events: Judged, *, bins: Count = 15, squared: bool = False) -> S
     returned for its root, as in the library of Kumar, Liang & Ma (2019). `squared` gives the square itself, without
     bias and with its sign. A bin with a single example says nothing.
 
-    The interval is valid at 0 and away from it: the normal one of the U-statistic, with Hoeffding's variance in each
-    bin plus that of the bins' shares, cut to [0, inf), in roots. Of examples in clusters only pairs of different ones
-    count, and the interval is the clusters' jackknife.
+    The interval is valid at 0 and away from it: it holds the squares that the U-statistic does not refute, with
+    Hoeffding's variance in each bin for that square plus that of the bins' shares, in roots. Of examples in clusters
+    only pairs of different ones count, and the variance is the clusters'.
 
     >>> debiased_l2(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))  # pairs: 3 of 1/4, 3 of -1/4
     tensor(0., dtype=torch.float64)
     >>> print(debiased_l2.interval(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])))
-    0.0000 [0.0000, 0.4097]
+    0.0000 [0.0000, 1.0000]
     """
     moments = events.moments(bins)
     value = squared_error(moments, 0.9).value

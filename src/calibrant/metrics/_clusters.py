@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from calibrant._bins import ClusterSums
-from calibrant.metrics._results import Interval, cluster_error, student
+from calibrant.metrics._results import Interval, cluster_error, square_interval, student
 
 DRAWS = 999  # of signs, for a p-value
 MANY = 4096  # of normal numbers, for quantiles
@@ -61,9 +61,8 @@ def squared_error_of_clusters(sums: ClusterSums, level: float) -> Interval:
     r"""Unbiased estimate of the squared error of norm 2 from pairs of examples of different clusters.
 
     In a bin, mu^2 is estimated by the mean of u_i u_j over such pairs; a bin with a single cluster says nothing. The
-    interval holds the squares $\theta \ge 0$ with $(\hat\theta - \theta)^2 \le t^2 (4 \lambda \theta + 2\,
-    \mathrm{tr}\, C^2 + v)$: C is the covariance of the bins' weighted gaps between clusters, lambda the variance along
-    them, v what the bins' shares add, t Student's. It is valid at 0 and away from it.
+    interval is `square_interval` with the spread $2\, \mathrm{tr}\, C^2 + v$: C is the covariance of the bins' weighted
+    gaps between clusters, lambda the variance along them, v what the bins' shares add.
     """
     some = sums.mass.sum(1) > 0
     mass, gap = sums.mass[some], sums.gap[some]
@@ -82,6 +81,4 @@ def squared_error_of_clusters(sums: ClusterSums, level: float) -> Interval:
     square = product.clamp_min(0)
     t = student(level, m - 1)
     spread = 2 * float((each.mT @ each).square().sum()) + cluster_error(mass.sum(1), mass @ square)[1] ** 2
-    center = value + 2 * t**2 * along
-    half = t * math.sqrt(max(4 * along * value + 4 * t**2 * along**2 + spread, 0.0))
-    return Interval(value, max(center - half, 0.0), max(center + half, 0.0), level)
+    return square_interval(value, along, spread, t, level)

@@ -1,6 +1,7 @@
 """What follows from sums per bin: a norm of the gaps, an unbiased square of norm 2, and the floor that noise sets."""
 
 import math
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from calibrant._bins import Bins, Judged, Moments
 from calibrant.metrics._clusters import squared_error_of_clusters
-from calibrant.metrics._results import Expected, Interval, quantile
+from calibrant.metrics._results import PSEUDO, Expected, Interval, square_interval, student
 
 Edges = Literal["equal_width", "equal_mass"]
 BINS = 15  # of the sums that intervals of means need
@@ -16,11 +17,13 @@ EPS = 2.0**-53  # least probability of a miss that float64 tells from 0
 
 
 def squared_error(moments: Moments, level: float) -> Interval:
-    r"""Unbiased estimate of the squared error of norm 2, and its interval within $[0, \infty)$.
+    r"""Unbiased estimate of the squared error of norm 2, and its interval within [0, 1].
 
     In a bin, mu^2 is estimated by the mean of u_i u_j over pairs i != j. Hoeffding's decomposition of this
-    U-statistic gives a variance that is right both where mu = 0, at rate 1/n, and where it is not. Of examples in
-    clusters, only pairs of different clusters count.
+    U-statistic gives its variance for any truth $\theta$, as in `square_interval`; pseudo-examples of the variance that
+    true probabilities have join every bin, so that equal values are no certainty. The interval holds 0 where a
+    calibrated model shows as large an estimate by chance. Of examples in clusters, only pairs of different clusters
+    count.
     """
     if moments.clusters is not None:
         return squared_error_of_clusters(moments.clusters, level)
@@ -28,18 +31,20 @@ def squared_error(moments: Moments, level: float) -> Interval:
     some = n > 1 + 1e-9  # at least two examples
     if not bool(some.any()):
         return Interval(0.0, 0.0, 1.0, level)
-    n, gap, gap_square = n[some], moments.gap[some], moments.gap_square[some]
-    total = moments.mass.sum()
-    share = n / total
-    second = gap_square / n
-    product = (gap.square() - gap_square) / (n * (n - 1))
+    n, gap, gap_square, variance = (x[some] for x in (n, moments.gap, moments.gap_square, moments.variance))
+    total = float(moments.mass.sum())
+    share, pairs = n / total, n * (n - 1)
+    second = (gap_square + PSEUDO * variance / n) / (n + PSEUDO)
+    product = (gap.square() - gap_square) / pairs
     mu = product.clamp_min(0)
-    one = (mu * (second - mu)).clamp_min(0)
-    two = (second.square() - mu.square()).clamp_min(0)
-    within = (share.square() * (4 * (n - 2).clamp_min(0) * one + 2 * two) / (n * (n - 1))).sum()
+    noise = (second - mu).clamp_min(0)
+    weight = share * ((gap / n).square() + 1e-12)
     between = ((share * mu.square()).sum() - (share * mu).sum().square()).clamp_min(0) / total
-    value, half = float((share * product).sum()), quantile(level) * math.sqrt(float(within + between))
-    return Interval(value, max(value - half, 0.0), max(value + half, 0.0), level)
+    value, t = float((share * product).sum()), student(level, total - 1)
+    spread = float((2 * (share * noise).square() / pairs).sum() + between)
+    found = square_interval(value, float((weight * noise).sum() / weight.sum()) / total, spread, t, level)
+    by_chance = (2 * (share * torch.maximum(second, variance / n)).square() / pairs).sum().sqrt()
+    return replace(found, low=0.0) if value <= t * float(by_chance) else found
 
 
 def expected(name: str, moments: Moments, k: int = 2) -> Expected:

@@ -1,5 +1,6 @@
 """Ranking: does higher confidence go with being right?"""
 
+import math
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from calibrant._fast import kernels
 from calibrant._softmax import Rows, Told
 from calibrant._threads import map_chunks
 from calibrant.metrics._metric import metric
+from calibrant.metrics._results import PSEUDO, Interval, Sample, student
 from calibrant.predictions import Predictions
 from calibrant.types import PerExample, Scalar
 
@@ -60,6 +62,46 @@ def _placements(p: Predictions) -> PerExample:
     return torch.stack(each).nanmean(0)
 
 
+def _auroc_interval(p: Predictions, *, level: float) -> Interval:
+    sample = Sample.of(_placements(p), p.weights, p.clusters)
+    w = torch.ones_like(p.labels, dtype=torch.float64) if p.weights is None else p.weights.double()
+    count = torch.bincount(p.labels, w, minlength=p.k)
+    count = count[(count > 0) & (count < sample.n)][: 1 if p.k == 2 else None]
+    return area_interval(sample, count, level)
+
+
+def area_interval(sample: Sample, positive: Tensor, level: float) -> Interval:
+    r"""Interval of the AUROC within [0, 1] that does not collapse where the classes are separated.
+
+    It holds the areas A with $(\hat A - A)^2 \le t^2 r V(A)$ (Newcombe 2006): V is the variance of Hanley & McNeil
+    (1982), given how many examples are `positive`, on average over classes; r is DeLong's variance as a share of it,
+    with pseudo-examples of share 1 and half a pair out of order, that count against the rarer of the two kinds.
+    """
+    if sample.degrees <= 0 or math.isnan(sample.mean):
+        return Interval(sample.mean, 0.0, 1.0, level)
+    size, area = sample.size, sample.mean
+    m = positive * size / sample.n
+    pairs, few = m * (size - m), float(torch.minimum(m, size - m).mean())
+
+    def variance(a: float | Tensor) -> float:
+        factor = 1 + (size / 2 - 1) * ((1 - a) / (2 - a) + a / (1 + a))
+        return float((a * (1 - a) / pairs * factor).mean())
+
+    prior = variance((area * pairs + 0.5) / (pairs + 1))
+    ratio = (few * sample.error**2 + PSEUDO * prior) / (few * variance(area) + PSEUDO * prior)
+    t = student(level, min(sample.degrees, few))
+
+    def end(outer: float) -> float:
+        inner = area
+        for _ in range(60):
+            middle = (inner + outer) / 2
+            held = (area - middle) ** 2 <= t**2 * ratio * variance(middle)
+            inner, outer = (middle, outer) if held else (inner, middle)
+        return outer
+
+    return Interval(area, end(0.0), end(1.0), level)
+
+
 @metric(
     "AUROC",
     higher_is_better=True,
@@ -67,16 +109,20 @@ def _placements(p: Predictions) -> PerExample:
     plain="how often what came true is ranked above what did not",
     takes="predictions",
     each=_placements,
+    interval=_auroc_interval,
 )
 def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") -> Scalar:
     """Area under the ROC curve: how often a positive outranks a negative, ties counting half.
 
     "classes": of class 1 for two classes, else the mean over classes of one against the rest; classes that are never
     or always true have none and are left out. "correctness": of the confidence, for telling right from wrong
-    predictions. nan where nothing is left. The interval is that of DeLong et al. (1988).
+    predictions. nan where nothing is left. The interval has the width of DeLong et al. (1988) and does not collapse
+    where the classes are separated: see `area_interval`.
 
     >>> auroc(torch.tensor([[0.0, 1.0], [0.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 0, 1]))
     tensor(1., dtype=torch.float64)
+    >>> print(auroc.interval(torch.tensor([[0.0, x] for x in range(5)]), torch.tensor([0, 0, 0, 1, 1])))
+    1.0000 [0.2652, 1.0000]
     """
     if of == "correctness":
         return auroc_of(p.judging("top").events.ties)

@@ -185,6 +185,17 @@ def share_limits(share: Any, n: Any, tail: Any) -> tuple[Any, Any]:
     return low[0], high[1]
 
 
+def square_interval(value: float, along: float, spread: float, t: float, level: float) -> Interval:
+    r"""Interval of a square $\theta$ in [0, 1] from an unbiased estimate: valid at 0 and away from it.
+
+    It holds those with $(\hat\theta - \theta)^2 \le t^2 (4 \lambda \theta + v)$: lambda is the variance `along` the
+    root, v the `spread` that remains at 0.
+    """
+    center = value + 2 * t**2 * along
+    half = t * math.sqrt(max(4 * along * value + 4 * t**2 * along**2 + spread, 0.0))
+    return Interval(value, max(center - half, 0.0), min(max(center + half, 0.0), 1.0), level)
+
+
 def mean_interval(values: Tensor, weights: Tensor | None, level: float, clusters: Tensor | None = None) -> Interval:
     """Interval of a mean over independent examples, or clusters, by Student's t; unbounded for a single one."""
     return Sample.of(values, weights, clusters).normal(level)

@@ -502,8 +502,9 @@ def _sorted(score: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
 
 def _grouped(value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the distinct ones of sorted values, the index of each value among them, and their counts as float64."""
-    size = torch.minimum(value[1:].abs(), value[:-1].abs())  # finite beside an infinite one
-    apart = torch.nn.functional.pad(value.diff() > size.mul_(TIE), (1, 0), value=True)
+    neighbors = zip(value[:-1].split(_ROWS), value[1:].split(_ROWS), strict=True)  # the smaller one may be finite
+    apart = [high - low > torch.minimum(low.abs(), high.abs()).mul_(TIE) for low, high in neighbors]
+    apart = torch.cat([torch.ones_like(value[:1], dtype=torch.bool), *apart])
     if bool(apart.all()):
         return value, torch.arange(len(value), device=value.device), torch.ones_like(value)
     index = apart.cumsum(0) - 1

@@ -310,13 +310,13 @@ def _numeric_indices(
 
 def _signs_as_classes(labels: Tensor, names: tuple[str, ...] | None, k: int, ignore_index: int | None) -> Matched:
     """Return labels -1 and +1 of two classes as 0 and 1; others as they are."""
-    ignored = torch.zeros_like(labels, dtype=torch.bool) if ignore_index is None else labels == ignore_index
-    kept = labels[~ignored]
-    signs = k == 2 and bool(kept.numel()) and int(kept.min()) == -1
-    if not signs or int(kept.max()) != 1 or bool((kept == 0).any()) or ignore_index in (0, 1):
+    if k != 2 or ignore_index in (0, 1):
+        return labels, names, ()
+    kept = labels if ignore_index is None else labels[labels != ignore_index]
+    if not kept.numel() or int(kept.min()) != -1 or int(kept.max()) != 1 or bool((kept == 0).any()):
         return labels, names, ()
     return (
-        torch.where(ignored, labels, (labels > 0).long()),
+        torch.where(labels.abs() == 1, (labels > 0).long(), labels),
         names,
         ("labels -1 and +1 are read as the first and the second class",),
     )

@@ -180,6 +180,7 @@ class Minimum:
     value: float
     gradient: float  # largest absolute entry of the projected gradient
     evaluations: int
+    derivatives: tuple[Tensor, ...] = ()  # the gradient there and, after Newton's method, the Hessian
     memory: "Memory | None" = None  # of the curvature there: a search nearby may begin with it
     gap: float = 0.0  # estimate of how far the value lies above the least
 
@@ -250,7 +251,8 @@ def minimize(
         if _dot(change, way) > 1e-10 * _dot(change, change):
             memory = Memory.of(way, change, memory)
         x, value, gradient = x + way, found.value, found.gradient
-    return Minimum(torch.from_numpy(x), value, float(np.abs(gradient).max()), evaluations, memory)
+    slope = torch.from_numpy(gradient)
+    return Minimum(torch.from_numpy(x), value, float(np.abs(gradient).max()), evaluations, (slope,), memory)
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,7 +331,7 @@ def newton(
             break  # nothing is left to gain
         x, (value, gradient, hessian) = then, found
     pull = torch.where(x <= lower, gradient.clamp_max(0), gradient)  # at a bound only the pull inward counts
-    return Minimum(x, value, float(pull.abs().max()), evaluations, gap=max(gap, 0.0))
+    return Minimum(x, value, float(pull.abs().max()), evaluations, (gradient, hessian), gap=max(gap, 0.0))
 
 
 def newton_step(gradient: Tensor, hessian: Tensor, room: Tensor | None = None) -> Tensor:

@@ -103,6 +103,11 @@ def test_a_broken_search_is_not_certified(monkeypatch, name, search):
     """It ends far from any optimum, and says that the gradient is 0."""
     data, _ = forest(wrong=0)
     family = getattr(calibrators, name)
-    monkeypatch.setattr(family, search, lambda f, x, **_: Minimum(torch.linspace(-9, 9, len(x)).double(), 0.0, 0.0, 1))
+
+    def broken(f, x, **_):
+        flat = torch.zeros(len(x), dtype=torch.float64), torch.eye(len(x), dtype=torch.float64)
+        return Minimum(torch.linspace(-9, 9, len(x)).double(), 0.0, 0.0, 1, flat)
+
+    monkeypatch.setattr(family, search, broken)
     cls = {"_affine": "Vector", "_binary": "Platt", "_monotone": "Monotone"}[name]
     assert calibrators.fit(cls, data).certificate.status == "not converged"

@@ -115,7 +115,7 @@ def fit_affine(
         at, passes, left, memory = frame.outside(found.x), passes + found.evaluations, left - steps, found.memory
         if tolerance >= NEARLY and at.numel() > POLISHED:
             return problem.solution(at, found.gradient, passes, frame, memory)
-        end = problem.end(at)
+        end = problem.end(at, found.value, frame.gradient(found.derivatives[0]))
         if end.left <= SETTLED or left <= 0 or tolerance >= NEARLY:
             return problem.solution(end.at, found.gradient, passes + 1, frame, memory, end.left, end.ridge_cost)
         frame, memory = problem.frame(at), None
@@ -235,9 +235,8 @@ class _Problem:
         scale, root = coordinates(self.logits, self.map(at), self.ridge, self.ridge_bias, self.often)
         return Frame(scale, root, torch.linalg.inv(root))
 
-    def end(self, at: Tensor) -> _End:
+    def end(self, at: Tensor, value: float, gradient: Tensor) -> _End:
         """Take the last step by the Hessian where it is small, and estimate what is left and what the ridge costs."""
-        value, gradient = self.at(at)
         change, c = self.unpacked(at)
         pull = self.packed(2 * self.slight * change, 2 * self.slight_bias * c)
         if not self.small:
@@ -294,6 +293,10 @@ class Frame:
         """The gradient in t, from that in the changes."""
         return ((gradient.reshape(self.scale.shape) * self.scale).unsqueeze(1) @ self.inverse.mT).flatten()
 
+    def gradient(self, slope: Tensor) -> Tensor:
+        """The gradient in the changes, from that in t."""
+        return (slope.view(len(self.scale), 1, -1) @ self.root.mT).squeeze(1) / self.scale
+
 
 def _exact_coordinates(
     x: Tensor, at: Affine, ridge: Tensor, ridge_bias: float, often: Tensor | None
@@ -316,18 +319,16 @@ def _hessian(x: Tensor, at: Affine, ridge: Tensor, ridge_bias: float, often: Ten
     n, k = x.shape
 
     def part(x: Tensor, *often: Tensor) -> Tensor:
-        p, one = at(x).softmax(-1), torch.ones_like(x)
+        p = at(x).softmax(-1)
         if not ridge.ndim:
             return _hessian_of_number(x, p, p * often[0] if often else p)
-        features = torch.cat([x, one[:, :1]], 1)[:, None] if ridge.ndim == 2 else torch.stack([x, one], 2)
-        moment = p[:, :, None] * features  # (rows k m)
-        counted = moment * often[0][:, :, None] if often else moment
-        flat = counted.flatten(1).mT
-        if ridge.ndim == 2:
-            own = (flat @ features[:, 0]).view(k, k + 1, k + 1)
-        else:
-            own = (counted[:, :, :, None] * features[:, :, None]).sum(0)
-        return torch.block_diag(*own) - flat @ moment.flatten(1)
+        x, p = x.mT.contiguous(), p.mT.contiguous()
+        one = torch.ones_like(x)
+        features = torch.cat([x, one[:1]])[None] if ridge.ndim == 2 else torch.stack([x, one], 1)
+        moment = p[:, None] * features  # (k m rows)
+        counted = moment * often[0].mT if often else moment
+        own = counted @ features.mT
+        return torch.block_diag(*own) - counted.flatten(0, 1) @ moment.flatten(0, 1).mT
 
     bias = torch.full((k, 1), ridge_bias, dtype=torch.float64)
     penalty = torch.cat([ridge.reshape(k, -1), bias], 1) if ridge.ndim else torch.cat([ridge.view(1, 1), bias])

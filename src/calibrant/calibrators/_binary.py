@@ -254,15 +254,15 @@ class _Logistic:
         lower = torch.full((m + 1,), 0.0 if monotone else -torch.inf, dtype=torch.float64)
         lower[m] = -torch.inf
         found = newton(self, begin, lower=lower)
-        return replace(found, x=self.to_raw @ found.x, gap=found.gap + self._ridge_cost(found.x, lower))
+        return replace(found, x=self.to_raw @ found.x, gap=found.gap + self._ridge_cost(found, lower))
 
-    def _ridge_cost(self, t: Tensor, lower: Tensor) -> float:
+    def _ridge_cost(self, found: Minimum, lower: Tensor) -> float:
         """Estimate by how much the ridge keeps the loss above its least value; at most the loss itself."""
-        value, gradient, hessian = self(t)
-        pull = self.ridge @ t
-        free = (t > lower) | (gradient - pull < 0)
-        cost = decrement((gradient - pull)[free], (hessian - self.ridge)[free][:, free])
-        return max(0.0, min(cost, value))
+        gradient, hessian = found.derivatives
+        slope = gradient - self.ridge @ found.x
+        free = (found.x > lower) | (slope < 0)
+        cost = decrement(slope[free], (hessian - self.ridge)[free][:, free])
+        return max(0.0, min(cost, found.value))
 
 
 def _solution(fitted: C, found: Minimum, monotone: bool, slack: float = 0.0) -> Solution[C]:

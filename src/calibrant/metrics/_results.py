@@ -97,6 +97,9 @@ class Sample:
     def of(cls, values: Tensor, weights: Tensor | None = None, clusters: Tensor | None = None) -> "Sample":
         """Sample of independent examples, or of clusters whose examples may depend on each other."""
         v = values.double()
+        if weights is None and clusters is None and len(v):
+            away = v - v.mean()
+            return cls.of_sums(float(len(v)), float(v.mean()), float(away @ away))
         w = torch.ones_like(v) if weights is None else weights.to(v)
         n = float(w.sum())
         mean = float((w * v).sum()) / n if n else math.nan

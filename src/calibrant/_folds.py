@@ -43,15 +43,17 @@ def folds_of(p: Predictions, folds: int, seed: int = 0) -> Tensor:
 def _blocks(logits: Tensor) -> Iterator[Tensor]:
     """Yield float64 logits less the maximum of their row, in blocks of rows."""
     for block in logits.split(max(1, BLOCK // logits.shape[1])):
-        yield block.double() - block.double().amax(1, keepdim=True)
+        z = block.double()
+        yield z - z.amax(1, keepdim=True)
 
 
 def _class_ranks(p: Predictions) -> Tensor:
     """Rank the classes by their probabilities and labels, so that their order among the columns does not matter."""
     totals = torch.zeros(p.k, dtype=torch.float64, device=p.logits.device)
     rows, weights = max(1, BLOCK // p.k), torch.ones_like(totals[:1]).expand(len(p)) if p.weights is None else p.weights
-    for z, y, w in zip(_blocks(p.logits), p.labels.split(rows), weights.split(rows), strict=True):
-        share = z.softmax(1).pow_(1.5)  # a power that sums of rounded probabilities rarely tie in
+    for z, y, w in zip(p.logits.split(rows), p.labels.split(rows), weights.split(rows), strict=True):
+        share = z.double().softmax(1)
+        share *= share.sqrt()  # a power that sums of rounded probabilities rarely tie in
         totals += w @ share
         totals.index_add_(0, y, w * (share.gather(1, y[:, None]).squeeze(1) + 1))
     return totals.argsort(stable=True).argsort()
@@ -59,7 +61,9 @@ def _class_ranks(p: Predictions) -> Tensor:
 
 def _project(logits: Tensor, direction: Tensor) -> Tensor:
     """Combine the logits of every row; impossible classes lie just below all others."""
-    lowest = min(float(z[z.isfinite()].min()) for z in _blocks(logits)) - 1
+    lowest = 0.0
+    if bool(logits.isneginf().any()):
+        lowest = min(float(z[z.isfinite()].min()) for z in _blocks(logits)) - 1
     # Not a matrix product, in which equal rows differ in the last bit by their place
     return torch.cat([(z.nan_to_num_(neginf=lowest) * direction).sum(1) for z in _blocks(logits)])
 

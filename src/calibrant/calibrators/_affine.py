@@ -319,10 +319,10 @@ def _hessian(x: Tensor, at: Affine, ridge: Tensor, ridge_bias: float, often: Ten
     n, k = x.shape
 
     def part(x: Tensor, *often: Tensor) -> Tensor:
-        p = at(x).softmax(-1)
+        p = at(x).mT.contiguous().softmax(0)
         if not ridge.ndim:
-            return _hessian_of_number(x, p, p * often[0] if often else p)
-        x, p = x.mT.contiguous(), p.mT.contiguous()
+            return _hessian_of_number(x, p.mT, p.mT * often[0] if often else p.mT)
+        x = x.mT.contiguous()
         one = torch.ones_like(x)
         features = torch.cat([x, one[:1]])[None] if ridge.ndim == 2 else torch.stack([x, one], 1)
         moment = p[:, None] * features  # (k m rows)

@@ -212,7 +212,7 @@ class _Logistic:
     and outliers, of which the reference is certain, have no part in it.
     """
 
-    x: Tensor  # (n m+1) features less their center, over their scale, and 1
+    x: Tensor  # (m+1 n) features less their center, over their scale, and 1
     targets: Tensor
     each: Tensor  # (n) weights that sum to 1
     ridge: Tensor  # (m+1 m+1)
@@ -231,19 +231,19 @@ class _Logistic:
         spread = ((curvature @ (features - center).square()) / total).sqrt()
         varies = spread > 1e-12 * center.abs()
         spread = spread.where(varies, 1.0)
-        x = torch.cat([((features - center) / spread).where(varies, 0.0), features.new_ones(n, 1)], 1)
+        x = torch.cat([((features - center) / spread).where(varies, 0.0), features.new_ones(n, 1)], 1).mT.contiguous()
         to_raw = torch.eye(m + 1, dtype=torch.float64)
         to_raw[:m, :m] = (1 / spread).diag().cpu()
         to_raw[m, :m] = (-center / spread).cpu()
         inside = torch.linalg.solve(to_raw, reference.cpu())
-        return cls(x, targets, each, (2 * RIDGE * (x.mT * curvature) @ x).cpu(), to_raw, inside)
+        return cls(x, targets, each, (2 * RIDGE * (x * curvature) @ x.mT).cpu(), to_raw, inside)
 
     def __call__(self, t: Tensor) -> tuple[float, Tensor, Tensor]:
         """Return the penalized loss, its gradient and its Hessian."""
-        s = self.x @ t.to(self.x.device)
+        s = t.to(self.x.device) @ self.x
         loss = torch.nn.functional.softplus(s, threshold=40.0) - self.targets * s
         q = s.sigmoid()
-        gradient, hessian = (self.each * (q - self.targets)) @ self.x, (self.x.mT * (self.each * q * (1 - q))) @ self.x
+        gradient, hessian = self.x @ (self.each * (q - self.targets)), (self.x * (self.each * q * (1 - q))) @ self.x.mT
         pull = self.ridge @ t
         return float(self.each @ loss) + float(t @ pull) / 2, gradient.cpu() + pull, hessian.cpu() + self.ridge
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from calibrant import InputError, Predictions, _softmax, collect, metrics, predictions
+from calibrant import InputError, Predictions, _softmax, collect, measure, metrics, predictions
 from calibrant._folds import folds_of
 from calibrant.calibrators import Temperature, fit
 from calibrant.catalog import METRICS
@@ -395,6 +395,21 @@ def test_odd_arrays_are_refused_in_one_line(odd):
         with pytest.raises(InputError) as error:
             enter()
         assert "\n" not in str(error.value)
+
+
+def test_tensors_without_numbers_are_refused_at_every_entrance(tmp_path):
+    z, y = torch.zeros(6, 3, device="meta"), torch.arange(6) % 3
+    torch.save({"logits": z, "labels": y}, tmp_path / "p.pt")
+    for enter, code in (
+        (lambda: metrics.ece(z, y), "tensor_kind"),
+        (lambda: Temperature.fit(z, y), "tensor_kind"),
+        (lambda: metrics.Summary.empty().add(z, y), "tensor_kind"),
+        (lambda: measure(Predictions(z, y)), "tensor_kind"),
+        (lambda: measure(Predictions.load(tmp_path / "p.pt")), "odd_tensor"),
+    ):
+        with pytest.raises(InputError) as error:
+            enter()
+        assert error.value.code == code
 
 
 @pytest.mark.parametrize("weights", [[1.0, math.inf], [1e308, 1e308], [1e308, 0.0], [1e16, 1.0]])

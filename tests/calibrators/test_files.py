@@ -103,6 +103,8 @@ def test_the_file_tells_its_origin(fitted, honest, tmp_path):
     assert (told.calibrator, told.fitted_on, told.calibrant) == ("Temperature", (data.digest,), __version__)
     with pytest.raises(InputError, match="fitted on"):
         calibrators.calibrate(load(tmp_path / "a"), data)
+    save(fitted, tmp_path / "a", fitted_on=data)
+    assert len(repr(origin(tmp_path / "a"))) < 500  # and not a thousand hashes of rows
     save(Identity(), tmp_path / "a")
     assert origin(tmp_path / "a").fitted_on == ()
     assert [p.name for p in tmp_path.iterdir()] == ["a"]  # no half-written file is left

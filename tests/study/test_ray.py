@@ -62,6 +62,7 @@ def test_killed_workers_nodes_and_drivers_change_nothing(tiny, tmp_path, cluster
     halt(9)
     text = finish(driver)
     assert text.count("done ") == 8 - len(kept), text
+    assert "raylet" not in text
     assert kept.items() <= done(folder).items()
     assert_frame_equal(rows(tiny, folder), untouched, check_exact=True)
 

@@ -37,7 +37,12 @@ def moved(part: Any, device: torch.device | str) -> Any:
 
 
 def _with(part: Any, logits: Tensor) -> Any:
-    """The map where the logits are."""
+    """Return the map where the logits are. Raises `InputError` for logits on the meta device, which have no numbers."""
+    if logits.device.type == "meta":
+        raise InputError(
+            "expected logits with numbers, got a tensor on the meta device. Try those of a network on the CPU or a GPU",
+            code="tensor_kind",
+        )
     return part if logits.device.type == "cpu" else moved(part, logits.device)
 
 

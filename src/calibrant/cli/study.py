@@ -65,6 +65,8 @@ def study_run(
     with_: WITH = None,
 ) -> None:
     """Train what is missing of a study, then calibrate, measure and report. Stop and start it as you like."""
+    if engine == "ray":  # whose notices of dead workers only this hides; runs that are lost are told of by us
+        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")
     from calibrant.study import run, status
 
     where: dict[str, Any] = {"out": folder, "data": root, "mirror": mirror, "scale": scale, "only": only}

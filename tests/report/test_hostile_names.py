@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 import unicodedata
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from calibrant import assess, measure, plots
 from calibrant._text import HIDDEN, abbreviate, isolate, name_text, visible
 from calibrant.assessment._event import event
 from calibrant.html import Section, folded, page, readings, render, table
+from calibrant.study import figures as study_figures
+from calibrant.study.drawing import Drawing
 
 NAMES = names()
 SOURCE = Path(calibrant.__file__).parent
@@ -47,23 +50,33 @@ def test_captions_of_an_event_hold_its_name_as_text(kind):
         assert tags(reading) == (["p"], {"class"})
 
 
+@cache
+def measured(k: int, name: str) -> tuple[str, str, str]:
+    """Return the page, the notebook cell and the text of a measurement."""
+    found = measure(named_predictions(0, k, name), of=0)
+    return found.html(), found._repr_html_(), str(found)
+
+
+@cache
+def assessed(name: str) -> tuple[str, str]:
+    """Return the page and the notebook cell of an assessment."""
+    found = assess(named_predictions(0, 2, name), named_predictions(1, 2, name), ["Identity", "Temperature"], of=0)
+    return found.html(), found._repr_html_()
+
+
 @pytest.mark.parametrize(("kind", "k"), [("refresh", 2), ("long", 3), ("override", 2)])
 def test_a_measured_page_and_cell_hold_names_as_text(kind, k):
-    found, plain = (measure(named_predictions(0, k, name), of=0) for name in (NAMES[kind], "plain"))
-    assert tags(found.html()) == tags(plain.html())
-    assert tags(found._repr_html_()) == tags(plain._repr_html_())
-    assert len(found.html()) < 2 * len(plain.html())
-    assert "\x1b" not in str(found)
+    (page, cell, text), (plain_page, plain_cell, _) = measured(k, NAMES[kind]), measured(k, "plain")
+    assert tags(page) == tags(plain_page)
+    assert tags(cell) == tags(plain_cell)
+    assert len(page) < 2 * len(plain_page)
+    assert "\x1b" not in text
 
 
 @pytest.mark.parametrize("kind", ["refresh_left", "quotes"])
 def test_an_assessed_page_and_cell_hold_names_as_text(kind):
-    found, plain = (
-        assess(named_predictions(0, 2, name), named_predictions(1, 2, name), ["Identity", "Temperature"], of=0)
-        for name in (NAMES[kind], "plain")
-    )
-    assert tags(found.html()) == tags(plain.html())
-    assert tags(found._repr_html_()) == tags(plain._repr_html_())
+    for found, plain in zip(assessed(NAMES[kind]), assessed("plain"), strict=True):
+        assert tags(found) == tags(plain)
 
 
 def test_text_is_escaped_unless_it_is_markup():
@@ -112,6 +125,20 @@ def test_words_from_right_to_left_are_isolated_on_pages():
     assert word in text
     assert len(re.findall(f"\u2068{word}\u2069", text)) == text.count(word)
     assert isolate("abc 12") == "abc 12"
+
+
+def test_titles_of_a_study_s_figures_spell_out_what_is_hidden(tmp_path):
+    drawing = Drawing("d", NAMES["override"], "", lambda ax: ax.plot([0, 1]), [{"x": 1}])
+    files = [path.read_text() for path in study_figures._written(tmp_path, drawing) if path.suffix == ".svg"]
+    assert [HIDDEN.sub("", text.replace("\n", "")) == text.replace("\n", "") for text in files] == [True]
+
+
+def test_a_notebook_cell_says_everything_once():
+    """Plain words would stand beside the exact ones: what hides either is the style of a page."""
+    page, cell, _ = measured(2, "plain")
+    assert 'class="plain"' in page
+    assert 'class="plain"' not in cell
+    assert "<small>" in cell
 
 
 def test_long_names_are_shortened_where_they_are_shown():

@@ -103,9 +103,9 @@ def test_every_hostile_name_asks_for_nothing(first, tmp_path):
 
 @pytest.mark.torture
 def test_a_study_of_hostile_names_asks_for_nothing(tmp_path):
-    named_predictions(0, 3, "a").save(tmp_path / "0.npz")
-    named_predictions(1, 3, "a").save(tmp_path / "1.npz")
     with counting() as (port, asked):
+        for seed in (0, 1):
+            named_predictions(seed, 3, names(port)["refresh_left"]).save(tmp_path / f"{seed}.npz")
         every = {kind: name for kind, name in names(port).items() if kind not in ("escape", "long")}
         models = [Model(name, str(tmp_path / "0.npz"), str(tmp_path / "1.npz"), 0, name) for name in every.values()]
         made = Study("s", calibrators=("Identity", "Temperature"), metrics=("ece",), models=models)

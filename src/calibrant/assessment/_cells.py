@@ -43,11 +43,11 @@ def explained(text: str) -> Markup:
     return joined(made)
 
 
-def name_cell(row: Row) -> Markup:
-    """Name a number: in the field's words with what they mean, or in plain words with the field's."""
+def name_cell(row: Row, *, plain_words: bool) -> Markup:
+    """Name a number in the field's words with what they mean; where a page can switch, in plain words too."""
     exact, about = two_lines(row.title, row.about.meaning), row.about
     plain = about.heading(about.plain[:1].upper() + about.plain[1:])
-    return both(exact, two_lines(plain, row.title)) if about.plain else exact
+    return both(exact, two_lines(plain, row.title)) if about.plain and plain_words else exact
 
 
 def row_cell(row: Row) -> Markup:
@@ -64,7 +64,7 @@ def change_cell(about: About, value: float, low: float, high: float, *, sign: bo
 
 def two_lines(large: str, small: str) -> Markup:
     """Write one text, and another below it in small letters."""
-    return render("{}<small>{}</small>", typeset(large), typeset(small))
+    return render("{} <small>{}</small>", typeset(large), typeset(small))
 
 
 def share_text(x: Tensor) -> str:

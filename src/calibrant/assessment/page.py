@@ -140,7 +140,7 @@ def _cell_page(first: Table, told: Sequence[Answer], tables: Tables, changes: Ma
     words = [render("<p><b>{}</b> {}</p>", question, typeset(text)) for question, text in told]
     words += [render("<p>{}</p>", typeset(remark)) for remark in first.remarks]
     title = render("<h3>{}</h3>", typeset(headline(first)))
-    return readable(joined([title, *words, _numbers(tables, changes)]))
+    return readable(joined([title, *words, _numbers(tables, changes, plain_words=False)]))
 
 
 def _facts(more: Mapping[str, str]) -> dict[str, str]:
@@ -230,7 +230,7 @@ def _split(found: Findings) -> Markup:
     return joined([render("<p>{}</p>", typeset(cost(found))), body, note(reading)])
 
 
-def _numbers(tables: Tables, changes: Mapping[str, Difference]) -> Markup:
+def _numbers(tables: Tables, changes: Mapping[str, Difference], *, plain_words: bool = True) -> Markup:
     """All rows, before and after, with everything that says how surely they are known."""
     first, pair = next(iter(tables.values())), len(tables) > 1
     rows: list[list[str]] = []
@@ -240,7 +240,7 @@ def _numbers(tables: Tables, changes: Mapping[str, Difference]) -> Markup:
         if pair:
             told = None if change is None else (change.difference, change.low, change.high)
             cells.append("" if told is None else change_cell(row.about, *told, sign=True))
-        rows.append([name_cell(row), *cells])
+        rows.append([name_cell(row, plain_words=plain_words), *cells])
     head = ["", *tables, *(["change"] if pair else [])]
     reading = f"In brackets: {at(first.level)} intervals."
     if pair:

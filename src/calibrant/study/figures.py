@@ -9,6 +9,7 @@ import polars
 from matplotlib import rc_context
 
 from calibrant import io
+from calibrant._text import visible
 from calibrant.figures import figure_files, new_figure, save_figure
 from calibrant.study.config import Study
 from calibrant.study.drawing import Drawing
@@ -39,5 +40,5 @@ def _written(folder: Path, drawing: Drawing) -> list[Path]:
     figure = new_figure(4.6, 3.2)
     with rc_context({"text.parse_math": False}):  # a dollar sign in a name is no formula
         drawing.draw(figure.subplots())
-        figure.suptitle(textwrap.fill(drawing.title, 64), fontsize=9)
+        figure.suptitle(textwrap.fill(visible(drawing.title), 64), fontsize=9)
         return save_figure(folder, drawing.name, figure, polars.DataFrame(drawing.numbers))

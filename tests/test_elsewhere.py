@@ -23,6 +23,7 @@ QUICK = {  # the same methods, with less work
     "Auto": "Auto(folds=2)",
     "Chain": "Chain(first='Monotone', second='StructuredMatrix')",
     "PriorShift": "PriorShift(calibrator='Temperature')",
+    "Matrix": "Matrix(penalty=1.0)",
     "FocalTemperature": "FocalTemperature(grid=((0.0, 1.0), (0.5, 1.0, 1.5, 2.0)))",
 }
 SORTED = {"discrimination": 16, "miscalibration": 16, "uncertainty": 16}  # bytes a row, for isotonic regression
@@ -134,7 +135,13 @@ def test_a_calibrator_is_fitted_and_works_elsewhere(place, name, weighted):
     torch.testing.assert_close(after, aim, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", sorted(set(CALIBRATORS) - {"FocalTemperature", "Dirichlet", "Matrix"}))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "Auto" else ())
+        for name in sorted(set(CALIBRATORS) - {"FocalTemperature", "Dirichlet", "Matrix"})
+    ],
+)
 def test_of_each_example_a_fit_fetches_a_word(place, name):
     """By which the certificate knows the data; what sorts, fetches what it sorts."""
     if not place.counts:

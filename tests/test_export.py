@@ -90,6 +90,7 @@ def test_onnxruntime_gives_the_same_probabilities(module, inputs, tmp_path):
         torch.testing.assert_close(probs(found), probs(module(x).detach()), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_step_function_is_exported_with_what_mixes_it(tmp_path):
     """Of two classes, Auto mixes VennAbers with the others where there is a step, at odds of e here."""

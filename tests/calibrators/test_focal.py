@@ -51,7 +51,7 @@ def plain(data, criterion, gammas, ts) -> tuple[list[float], Best]:
 @pytest.mark.parametrize(("n", "k"), [(250, 2), (201, 10), pytest.param(150, 80, marks=pytest.mark.slow)])
 def test_the_search_is_the_plain_loop(n, k, kind):
     """Same argmin and value, and every bound right: many criteria, kinds of rows, with and without interpolation."""
-    ts = WANG[3 :: 3 if k == 80 else 15]  # interpolated from 300 on
+    ts = WANG[3 :: 3 if k == 80 else 30]  # interpolated from 300 on
     for seed, criterion in enumerate(CRITERIA if k < 80 else CRITERIA[1::2]):
         data = problem(n, k, seed, kind)
         values, expected = plain(data, criterion, [0.0], ts)
@@ -67,7 +67,7 @@ def test_the_search_with_weights_is_the_plain_loop(n, k, criterion):
     data = problem(n, k, 0)
     weights = 3 * torch.rand(n, generator=torch.Generator().manual_seed(1))
     data = Predictions(data.logits, data.labels, weights)
-    ts = WANG[3 :: 3 if k == 80 else 15]
+    ts = WANG[3 :: 3 if k == 80 else 30]
     values, expected = plain(data, criterion, [0.0], ts)
     assert search(data, criterion, [((0.0,), ts)]) == expected
     assert expected != plain(Predictions(data.logits, data.labels), criterion, [0.0], ts)[1]
@@ -124,7 +124,7 @@ def test_a_few_looks_leave_a_stretch_of_the_grid(monkeypatch, n, k):
     ["ece(norm=2)", "ece(edges='equal_mass')", "mce", "nll(among='wrong')", "nll(among='all')"],
 )
 def test_the_search_heeds_every_setting_of_a_metric(criterion):
-    ts = [i / 20 for i in range(2, 120)]
+    ts = [i / 10 for i in range(1, 60)]
     for seed in range(3):
         data = problem(300, 4, seed)
         assert search(data, criterion, [((0.0,), ts)]) == plain(data, criterion, [0.0], ts)[1]

@@ -91,12 +91,12 @@ def test_rows_of_half_precision_probabilities_are_normalized_by_the_measurement(
 
 
 @pytest.mark.parametrize("name", ["adaptive_ece", "ece", "kuiper", "aurc", "skce"])
-def test_ties_give_one_answer_over_500_shuffles(name):
+def test_ties_give_one_answer_over_100_shuffles(name):
     g = torch.Generator().manual_seed(0)
     logits = (2 * torch.randn(300, 3, dtype=torch.float64, generator=g)).round()
     labels = torch.randint(0, 3, (300,), generator=g)
     values = set()
-    for _ in range(500):
+    for _ in range(100):
         order = torch.randperm(300, generator=g)
         values.add(round(float(getattr(metrics, name)(logits[order], labels[order])), 13))
     assert len(values) <= 2  # a rounding boundary may fall between

@@ -28,11 +28,11 @@ def same(a: Summary, b: Summary) -> bool:
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("k", [2, 10, 150])
-def test_bits_are_the_same_over_100_shardings_and_orders(k, weighted):
+def test_bits_are_the_same_over_20_shardings_and_orders(k, weighted):
     p = draw(9000, k, weighted=weighted)
     whole = Summary.from_predictions(p)
     g = torch.Generator().manual_seed(1)
-    for _ in range(100 if k == 10 else 20):
+    for _ in range(20):
         q = p[torch.randperm(len(p), generator=g)]
         cuts = [0, *sorted(torch.randint(0, len(p), (5,), generator=g).tolist()), len(p)]
         parts = [Summary.from_predictions(q[a:b]) for a, b in pairwise(cuts) if a < b]

@@ -96,6 +96,7 @@ def test_a_reliability_diagram_holds_the_examples_of_all_seeds(store):
     assert "ECE 50.00 ± 35.36 %" in made["reliability_2_AdaFocal"].words
 
 
+@pytest.mark.parametrize("honest", [10], indirect=True)
 def test_they_are_written_with_their_numbers(store, tmp_path):
     paths = draw(STUDY, store, tmp_path / "figures")
     assert len(paths) == 3 * (14 + 4)  # and diagrams of either loss before and after a temperature

@@ -112,6 +112,7 @@ def test_two_points_are_no_sweep():
     assert not list(sweeps(one, rows_of(one, lambda *_: 1.0)))
 
 
+@pytest.mark.parametrize("honest", [10], indirect=True)
 def test_roc_curves_lie_over_the_areas_that_are_measured(tmp_path, honest):
     one = Study("x", (Grid(("digits",), ("resnet8",), SMOOTHED, shifts=("gaussian_noise",)),), detection=("max_logit",))
     store = Store(tmp_path / "store")

@@ -65,7 +65,7 @@ def study_run(
     with_: WITH = None,
 ) -> None:
     """Train what is missing of a study, then calibrate, measure and report. Stop and start it as you like."""
-    if engine == "ray":  # whose notices of dead workers only this hides; runs that are lost are told of by us
+    if engine == "ray":  # hide its notices of dead workers: lost runs are reported by the engine itself
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")
     from calibrant.study import run, status
 

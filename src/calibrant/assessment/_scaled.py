@@ -6,7 +6,6 @@ from calibrant import metrics
 from calibrant._bins import Bins
 from calibrant.assessment._mapped import Mapped
 from calibrant.metrics import Interval
-from calibrant.metrics._scores import mean
 from calibrant.predictions import Predictions
 
 OCTAVES = -2, 2  # the grid goes from 1/4 to 4
@@ -49,11 +48,12 @@ def _at(p: Predictions, t: float, bins: int, level: float) -> Scaled:
     made = p if t == 1 else Mapped(p, lambda logits: logits / t)
     made.outcomes  # noqa: B018  one pass for all that follows
     events = made.events
+    table = events.equal_width(bins)
     return Scaled(
         temperature=t,
-        table=events.equal_width(bins),
+        table=table,
         ece=float(metrics.ece.of_view(events, bins=bins)),
         floor=metrics.noise_floor.interval_of(events, level=level, bins=bins),
         nll=float(metrics.nll.of_view(made)),
-        said=float(mean(events.confidence, events.weights)),
+        said=float((table.weight * table.confidence).nansum()),
     )

@@ -2,6 +2,7 @@
 
 import io
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -28,16 +29,23 @@ def run(*arguments: object, folder: Path | None = None) -> CompletedProcess[str]
 
 @contextmanager
 def forgetting() -> Iterator[None]:
-    """Forget at the end which methods were registered meanwhile, and the files that were included."""
+    """Forget at the end which methods were registered meanwhile, and the files that were included.
+
+    Modules of temporary folders, which an earlier test may have left, are unknown from the beginning.
+    """
+    _forget_temporary_modules()
     with pytest.MonkeyPatch.context() as patch:
         for registry in catalog.REGISTRIES.values():
             len(registry)  # fills it
             patch.setattr(registry, "_methods", dict(registry._methods))
-        before = list(catalog.INCLUDED)
-        patch.setattr(catalog, "INCLUDED", list(before))
+        patch.setattr(catalog, "INCLUDED", list(catalog.INCLUDED))
         patch.setattr(sys, "path", list(sys.path))
         yield
-        folders = tuple(str(Path(place).parent) for place in catalog.INCLUDED if place not in before)
-        for name, module in list(sys.modules.items()):
-            if folders and str(getattr(module, "__file__", None)).startswith(folders):
-                del sys.modules[name]
+    _forget_temporary_modules()
+
+
+def _forget_temporary_modules() -> None:
+    folder = str(Path(tempfile.gettempdir()).resolve())
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(folder):
+            del sys.modules[name]

@@ -167,6 +167,8 @@ import os, signal, sys
 from calibrant.io import atomic_write
 for name in sys.argv[2:]:
     if os.fork() == 0:
+        default = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
+        signal.signal(getattr(signal, name), default)  # a parent such as nohup may ignore it
         with atomic_write(sys.argv[1]) as draft:
             draft.write_text("half")
             os.kill(os.getpid(), getattr(signal, name))

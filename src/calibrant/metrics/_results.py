@@ -98,8 +98,9 @@ class Sample:
         """Sample of independent examples, or of clusters whose examples may depend on each other."""
         v = values.double()
         if weights is None and clusters is None and len(v):
-            away = v - v.mean()
-            return cls.of_sums(float(len(v)), float(v.mean()), float(away @ away))
+            mean = v.mean()
+            away = v - mean
+            return cls.of_sums(float(len(v)), float(mean), float(away @ away))
         w = torch.ones_like(v) if weights is None else weights.to(v)
         n = float(w.sum())
         mean = float((w * v).sum()) / n if n else math.nan
@@ -152,8 +153,8 @@ def mean_limits(n: Any, mean: Any, variance: Any, expected: Expected, t: Any) ->
     Student's quantile t. For r alone two pseudo-examples with the mean and the variance that true probabilities have
     join the sample, as two of each kind join a share's in Agresti & Coull (1998): equal values are no certainty.
 
-    Without an upper bound the share becomes a count, and the limits those of a gamma law (Fay & Feuer 1997): a range
-    of a thousand times the mean and what counts as one is as good.
+    As the upper bound grows, the limits become those of a gamma distribution (Fay & Feuer 1997). An infinite bound is
+    replaced by a finite one that is large enough for that.
     """
     from scipy.special import ndtr  # slow to import
 

@@ -271,7 +271,7 @@ def _gap_interval(events: Events, *, level: float) -> Interval:
 def signed_gap(events: Events) -> Scalar:
     """Mean confidence minus accuracy: positive if overconfident, negative if underconfident.
 
-    Its interval is that of `mean_limits`: it does not collapse when all examples are right, and holds for 5 examples.
+    Its interval is that of `mean_limits`: it does not collapse when all examples are right.
 
     >>> signed_gap(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(-0.2500, dtype=torch.float64)

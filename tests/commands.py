@@ -12,9 +12,16 @@ import pytest
 
 from calibrant import catalog
 from calibrant.cli import main
+from calibrant.types import InputError
 
 
-def run(*arguments: object, folder: Path | None = None) -> CompletedProcess[str]:
+class Finished(CompletedProcess[str]):
+    """A command that ended; `code` is that of the `InputError` it ended with, or None."""
+
+    code: str | None = None
+
+
+def run(*arguments: object, folder: Path | None = None) -> Finished:
     """Run a command line, in a folder, as `subprocess.run` would; the methods that it includes are forgotten."""
     command = ["calibrant", *map(str, arguments)]
     out, err = io.StringIO(), io.StringIO()
@@ -24,7 +31,10 @@ def run(*arguments: object, folder: Path | None = None) -> CompletedProcess[str]
             patch.chdir(folder)
         with pytest.raises(SystemExit) as ended:
             main()
-    return CompletedProcess(command, int(ended.value.code or 0), out.getvalue(), err.getvalue())
+    finished = Finished(command, int(ended.value.code or 0), out.getvalue(), err.getvalue())
+    cause = ended.value.__context__
+    finished.code = cause.code if isinstance(cause, InputError) else None
+    return finished
 
 
 @contextmanager

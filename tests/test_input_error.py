@@ -2,6 +2,7 @@ import copy
 import pickle
 
 import pytest
+from commands import run
 
 from calibrant.types import InputError
 
@@ -14,3 +15,10 @@ def test_code_defaults_to_input():
 def test_message_and_code_survive_copies_between_processes(clone):
     error = clone(InputError("Expected 2 columns, got 3.", code="columns"))
     assert (str(error), error.code) == ("Expected 2 columns, got 3.", "columns")
+
+
+def test_command_reports_the_code_of_its_refusal(tmp_path):
+    path = tmp_path / "answers.csv"
+    path.write_text("")
+    finished = run("measure", path)
+    assert (finished.returncode, finished.code) == (2, "empty_file")

@@ -1,0 +1,17 @@
+"""Assert that input is refused, by the code of the error instead of its text."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from calibrant.types import InputError
+
+
+@contextmanager
+def refused(code: str) -> Iterator[pytest.ExceptionInfo[InputError]]:
+    """Expect an `InputError` with this code and a message of one line; yield its `ExceptionInfo`."""
+    with pytest.raises(InputError) as caught:
+        yield caught
+    assert caught.value.code == code, str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1, str(caught.value)

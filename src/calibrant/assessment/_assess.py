@@ -259,9 +259,14 @@ class Guard:
     def look(self, part: Predictions) -> None:
         """Look at data to be judged, or at a piece of it."""
         if self.val.k != part.k:
-            raise InputError(f"fitting and judging data must have the same classes, got {self.val.k} and {part.k}")
+            raise InputError(
+                f"fitting and judging data must have the same classes, got {self.val.k} and {part.k}",
+                code="num_classes",
+            )
         if any(c.class_names not in (None, part.class_names) for c in self.candidates if part.class_names):
-            raise InputError("saved calibrators know the classes in different orders: assess them one by one")
+            raise InputError(
+                "saved calibrators know the classes in different orders: assess them one by one", code="class_order"
+            )
         self.refuse(part)
         self.judged = Sketch.of(part.row_hashes) if self.judged is None else self.judged.add(part.row_hashes)
         self.counts += counts_of(part)
@@ -275,11 +280,12 @@ class Guard:
             raise InputError(
                 f"fitting and judging on the same data is refused, since it flatters every calibrator: {overlap.text}; "
                 "give other data to judge on, or cross-fit: leave out the second (on the command line, one file and "
-                "--cv 5)"
+                "--cv 5)",
+                code="same_data",
             )
         for said in (c.knows_rows(self.judged) for c in self.candidates):
             if said:
-                raise InputError(f"{said}; judge it on others")
+                raise InputError(f"{said}; judge it on others", code="fitted_on_same")
         said = f" {overlap.text[0].upper()}{overlap.text[1:]}." if overlap.excess else ""
         alike = self.val.clusters is not None or self.val.class_names == CORRECTNESS
         return said if alike else said + shift(counts_of(self.val), self.counts, self.val.class_names)

@@ -56,7 +56,7 @@ class Candidate:
         try:
             return p.in_order(self.class_names)
         except InputError as error:
-            raise InputError(f"{self.name} was fitted on other classes: {error}") from None
+            raise InputError(f"{self.name} was fitted on other classes: {error}", code=error.code) from None
 
     def fit(self, p: Predictions, tell: Progress) -> Any:
         """Fit it, unless it is."""
@@ -80,7 +80,7 @@ class Candidate:
     def refuse(self, p: Predictions) -> None:
         """Refuse to be judged on what it was fitted on."""
         if said := self.knows(p):
-            raise InputError(f"{said}; judge it on others")
+            raise InputError(f"{said}; judge it on others", code="fitted_on_same")
 
     def out_of_fold(self, p: Predictions, fitted: Any, folds: int, tell: Progress) -> Predictions:
         """What it makes of predictions that it was not fitted on: fold by fold, if it learns anything at all."""
@@ -105,7 +105,7 @@ def candidates_of(calibrators: Sequence[Any], choose: str | None) -> tuple[list[
         found, choose = [*found, extra], extra.name
     found = list({c.name: c for c in reversed(found)}.values())[::-1]
     if not found:
-        raise InputError("no calibrators to assess; measure judges predictions as they are")
+        raise InputError("no calibrators to assess; measure judges predictions as they are", code="no_calibrators")
     return found, choose
 
 

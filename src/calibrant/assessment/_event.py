@@ -168,7 +168,9 @@ def event_of(p: Predictions, of: str | int | None) -> Of:
     k = p.k
     chosen = p.judging(of).of if of is not None else 1 if p.of == "top" and k == 2 else p.of
     if chosen == "classes":
-        raise InputError(f'one event is judged at a time: give of="top" or a class, 0 .. {k - 1}')
+        raise InputError(
+            f'one event is judged at a time: give of="top" or a class, 0 .. {k - 1}', code="several_events"
+        )
     return chosen
 
 

@@ -112,7 +112,9 @@ def in_pieces(pieces: Iterable[Predictions], maps: Mapping[str, Map], of: Of) ->
     for part in pieces:
         judged.add(part)
     if len(judged.before) == 0:
-        raise InputError("no predictions to judge: the iterable was empty (a generator used twice?)")
+        raise InputError(
+            "no predictions to judge: the iterable was empty (a generator used twice?)", code="no_predictions"
+        )
     return judged
 
 

@@ -89,11 +89,14 @@ def measure(
     (0.1, 0.0399, 'overestimates class 1')
     """
     if not 0 < level < 1:
-        raise InputError(f"level must lie in (0, 1), got {level}")
+        raise InputError(f"level must lie in (0, 1), got {level}", code="level_range")
     more = [METRICS.method(text) for text in texts(metrics)]
     if isinstance(predictions, Summary):
         if fit is not None:
-            raise InputError("a summary cannot be fitted to: measure predictions in memory, or leave out `fit`")
+            raise InputError(
+                "a summary cannot be fitted to: measure predictions in memory, or leave out `fit`",
+                code="fit_on_summary",
+            )
         return _of_summary(predictions, more, of, bins, level)
     with entering(predictions) as p:
         return _of_predictions(p.judging(event_of(p, of)), more, bins or BINS, level, fit)
@@ -114,7 +117,9 @@ def summary_of(
         made = made.judging(summary.of)
         summary = summary.add(made)
     if summary is None:
-        raise InputError("no predictions to measure: the iterable was empty (a generator used twice?)")
+        raise InputError(
+            "no predictions to measure: the iterable was empty (a generator used twice?)", code="no_predictions"
+        )
     return summary
 
 
@@ -185,7 +190,10 @@ def _of_summary(
     summary: Summary, more: list[Method], of: str | int | None, bins: int | None, level: float
 ) -> Measurement:
     if of not in (None, summary.of) and of != _named(summary):
-        raise InputError(f"this summary judges {summary.of!r}, not {of!r}: make it with Summary.empty(of={of!r})")
+        raise InputError(
+            f"this summary judges {summary.of!r}, not {of!r}: make it with Summary.empty(of={of!r})",
+            code="summary_event",
+        )
     bins, judged = bins or summary.bins, event(summary.of, summary.k, summary.class_names)
     classes = summary.classes
     known = [name for name in judged.rows if name not in UNKNOWN or (name == "classwise_ece" and classes is not None)]
@@ -239,7 +247,9 @@ def _methods(judged: Event, more: list[Method]) -> list[Method]:
 
 def _metric(method: Method) -> Metric[...]:
     if not isinstance(method.target, Metric):
-        raise InputError(f"{method.name} is not declared: put @metrics.metric('its title') above it")
+        raise InputError(
+            f"{method.name} is not declared: put @metrics.metric('its title') above it", code="undeclared_metric"
+        )
     return method.target
 
 
@@ -260,7 +270,9 @@ def _row_of_summary(method: Method, summary: Summary, level: float) -> Row:
     if method.text == "classwise_ece" and summary.classes is not None:
         return _of_classes(summary.classes.ece)
     if method.settings:
-        raise InputError(f"{method.text} needs every prediction, not a summary of them; measure them in memory")
+        raise InputError(
+            f"{method.text} needs every prediction, not a summary of them; measure them in memory", code="summary_only"
+        )
     if metric.has_interval:
         return _of_interval(method.text, summary.interval(method.text, level))
     return Row(

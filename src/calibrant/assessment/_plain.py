@@ -51,6 +51,6 @@ def written(path: str | Path, makers: Mapping[str, Callable[[], str]]) -> None:
     """Write the text that belongs to a path's suffix."""
     path = Path(path)
     if path.suffix not in makers:
-        raise InputError(f"{path}: can write {', '.join(makers)}, not {path.suffix or 'no suffix'!r}")
+        raise InputError(f"{path}: can write {', '.join(makers)}, not {path.suffix or 'no suffix'!r}", code="suffix")
     with io.atomic_write(path) as draft:
         draft.write_text(makers[path.suffix](), encoding="utf-8")

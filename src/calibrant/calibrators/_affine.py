@@ -433,7 +433,10 @@ def _floor_under_top(p: Predictions, unit: Tensor) -> float:
 def narrow_enough(k: int, name: str) -> None:
     """Refuse to learn a matrix of more classes than can be fitted."""
     if k > WIDEST:
-        raise InputError(f"{name} learns {k} x {k} numbers, at most {WIDEST} classes; use StructuredVector for more")
+        raise InputError(
+            f"{name} learns {k} x {k} numbers, at most {WIDEST} classes; use StructuredVector for more",
+            code="many_classes",
+        )
 
 
 @CALIBRATORS.register

@@ -157,7 +157,9 @@ def quadratic(p: Predictions, start: Tensor | None = None, *, monotone: bool = T
 
 def _score(logits: Tensor, name: str, limit: Tensor = UNLIMITED) -> Tensor:
     if logits.shape[1] != 2:
-        raise InputError(f"{name} is for 2 classes, got {logits.shape[1]}; StructuredMatrix is for more")
+        raise InputError(
+            f"{name} is for 2 classes, got {logits.shape[1]}; StructuredMatrix is for more", code="num_classes"
+        )
     z = logits.double()
     return (z[:, 1] - z[:, 0]).clamp(-limit, limit)
 

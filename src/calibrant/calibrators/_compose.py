@@ -97,12 +97,15 @@ def pool(*members: Predictions) -> Predictions:
     tensor([[0.5000, 0.5000]], dtype=torch.float64)
     """
     if not members:
-        raise InputError("nothing to pool: give the predictions of at least one member")
+        raise InputError("nothing to pool: give the predictions of at least one member", code="no_members")
     first = members[0]
     members = tuple(member.in_order(first.class_names) for member in members)
     for member in members[1:]:
         if member.logits.shape != first.logits.shape or not torch.equal(member.labels, first.labels):
-            raise InputError("the members must predict the same examples in the same order; their labels differ")
+            raise InputError(
+                "the members must predict the same examples in the same order; their labels differ",
+                code="different_examples",
+            )
     stack = torch.stack([member.logits.double().log_softmax(-1) for member in members])
     mean = stack.logsumexp(0) - torch.log(torch.tensor(len(members), dtype=torch.float64))
     return first.having(mean)
@@ -138,6 +141,7 @@ def calibrate(calibrator: Calibrator, predictions: Predictions, *, in_sample: bo
     if not in_sample and predictions.digest in fitted_on(calibrator):
         raise InputError(
             f"{type(calibrator).__name__} was fitted on these very predictions ({predictions.digest}); judge it on "
-            "others, use cross_fit, or say in_sample=True"
+            "others, use cross_fit, or say in_sample=True",
+            code="fitted_on_same",
         )
     return predictions.mapped(calibrator)

@@ -76,7 +76,7 @@ def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None 
         save_file(tensors, path, meta | {"sha256": _checksum(meta, tensors)})
         io.readable_by_others(Path(path))
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: cannot write the calibrator ({one_line(error)})") from None
+        raise InputError(f"{path}: cannot write the calibrator ({one_line(error)})", code="not_writable") from None
 
 
 def load(path: str | Path, *, also: Iterable[type] = ()) -> Any:
@@ -99,9 +99,11 @@ def load(path: str | Path, *, also: Iterable[type] = ()) -> Any:
     try:
         return _tried(_decode(_description(meta), tensors, known))
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{path}: {error}", code=error.code) from None
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
-        raise InputError(f"{path}: the description of the calibrator is malformed; save it again") from None
+        raise InputError(
+            f"{path}: the description of the calibrator is malformed; save it again", code="file_content"
+        ) from None
 
 
 def origin(path: str | Path) -> Origin:
@@ -112,7 +114,9 @@ def origin(path: str | Path) -> Origin:
         rows = Sketch.read(meta["rows"]) if meta.get("rows") else None
         names = tuple(map(str, json.loads(meta["class_names"]))) if meta.get("class_names") else None
     except (TypeError, ValueError, RecursionError):
-        raise InputError(f"{path}: the description of the calibrator is malformed; save it again") from None
+        raise InputError(
+            f"{path}: the description of the calibrator is malformed; save it again", code="file_content"
+        ) from None
     return Origin(name, tuple(meta["fitted_on"].split()), meta["calibrant"], int(meta["version"]), rows, names)
 
 
@@ -136,7 +140,9 @@ def _tried(calibrator: Any) -> Any:
         Predictions(logits, torch.zeros(3, dtype=torch.int64), groups=[groups[0], groups[-1], ""]).mapped(calibrator)
     except Exception as error:  # whatever goes wrong inside, the file is to blame
         reason = one_line(error)
-        raise InputError(f"what it holds makes no {name} ({reason}); the file was not written by save") from None
+        raise InputError(
+            f"what it holds makes no {name} ({reason}); the file was not written by save", code="parts_mismatch"
+        ) from None
     return calibrator
 
 
@@ -176,7 +182,8 @@ def _encode(value: Any, where: str, tensors: dict[str, Tensor]) -> Any:
         return {"class": _name(type(value)), "fields": inside}
     raise InputError(
         f"cannot store {where.lstrip('.') or 'this'} of type {type(value).__name__}; a calibrator's fields must be "
-        "tensors, numbers, texts, tuples, calibrators or dataclasses of these"
+        "tensors, numbers, texts, tuples, calibrators or dataclasses of these",
+        code="field_kind",
     )
 
 
@@ -202,19 +209,24 @@ def _build(name: str, values: Mapping[str, Any], known: Mapping[str, type]) -> A
         short = name.rpartition(".")[2]
         own = f"give its class, load(path, also=[{short}]), or register it (on the command line --with its file)"
         way = own if "." in name else "bring it in by --with its file, or upgrade calibrant"
-        raise InputError(f"it holds a {name!r}, which is not known here; {way}")
+        raise InputError(f"it holds a {name!r}, which is not known here; {way}", code="unknown_class")
     if not is_dataclass(cls):
         return _plain(cls, values)
     declared = {f.name: f for f in fields(cls)}
     needed = {f.name for f in declared.values() if f.default is MISSING and f.default_factory is MISSING}
     if not needed <= values.keys() <= declared.keys():
-        raise InputError(f"{name} has the fields {', '.join(declared)}, the file has {', '.join(values) or 'none'}")
+        raise InputError(
+            f"{name} has the fields {', '.join(declared)}, the file has {', '.join(values) or 'none'}",
+            code="field_names",
+        )
     hints = typing.get_type_hints(cls, include_extras=True)
     with jaxtyped("context"):  # k is one number in all fields
         for key, value in values.items():
             if not _fits(value, hints[key]):
                 got = "Tensor of this shape and value" if isinstance(value, Tensor) else type(value).__name__
-                raise InputError(f"{name}.{key} cannot be a {got}; the file was not written by save")
+                raise InputError(
+                    f"{name}.{key} cannot be a {got}; the file was not written by save", code="field_value"
+                )
     return cls(**values)
 
 
@@ -260,25 +272,31 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
-        raise InputError(f"{path}: no such file")
+        raise InputError(f"{path}: no such file", code="no_file")
     try:
         with safe_open(path, "pt") as file:
             meta = dict(file.metadata() or {})
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
-        raise InputError(f"{path}: not a safetensors file ({one_line(error)})") from None
+        raise InputError(f"{path}: not a safetensors file ({one_line(error)})", code="unreadable") from None
     version = meta.get("version", "")
     if meta.get("format") != FORMAT or not (version.isascii() and version.isdigit() and len(version) < 10):
-        raise InputError(f"{path}: a safetensors file, but not a calibrator's; write one with calibrators.save")
+        raise InputError(
+            f"{path}: a safetensors file, but not a calibrator's; write one with calibrators.save",
+            code="not_a_calibrator",
+        )
     if int(version) > VERSION:
         raise InputError(
             f"{path}: written in format {version} by calibrant {meta.get('calibrant')}, this version reads "
-            f"up to {VERSION}; upgrade calibrant"
+            f"up to {VERSION}; upgrade calibrant",
+            code="newer_format",
         )
     sealed = meta.pop("sha256", "")
     keys = KEYS | {key for key, first in SINCE.items() if int(version) >= first}
     if meta.keys() != keys or sealed != _checksum(meta, tensors):
-        raise InputError(f"{path}: the checksum does not match, the file was damaged or changed; save it again")
+        raise InputError(
+            f"{path}: the checksum does not match, the file was damaged or changed; save it again", code="checksum"
+        )
     return meta, tensors
 
 

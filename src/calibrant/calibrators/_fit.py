@@ -115,7 +115,8 @@ def _fit_plainly(function: Callable[..., Any], name: str, p: Predictions, **begi
     if not takes(function, "weights"):
         raise InputError(
             f"{name} takes no weights, but these predictions have some; leave them out, or give its fit a parameter "
-            "weights=None"
+            "weights=None",
+            code="weights_refused",
         )
     return function(p.logits, p.labels, weights=p.weights, **begin)
 

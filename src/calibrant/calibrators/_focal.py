@@ -135,11 +135,14 @@ def _on_line(p: Predictions, criterion: str, gammas: Sequence[float], ts: Sequen
 def _lists(grid: str | tuple[Sequence[float], Sequence[float]]) -> tuple[list[float], list[float]]:
     if isinstance(grid, str):
         if grid not in GRIDS:
-            raise InputError(f"no grid {grid!r}; there are {', '.join(GRIDS)}, or give (gammas, temperatures)")
+            raise InputError(
+                f"no grid {grid!r}; there are {', '.join(GRIDS)}, or give (gammas, temperatures)", code="unknown_grid"
+            )
         return GRIDS[grid]
     gammas, ts = ([float(x) for x in values] for values in grid)
     if not gammas or not ts or min(gammas) <= -1 or max(gammas) > 1000 or min(ts) <= 0:
         raise InputError(
-            "a grid must hold gammas above -1 and at most 1000 and temperatures above 0, at least one of each"
+            "a grid must hold gammas above -1 and at most 1000 and temperatures above 0, at least one of each",
+            code="grid_range",
         )
     return gammas, ts

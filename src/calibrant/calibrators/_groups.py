@@ -89,7 +89,8 @@ class GroupCalibrated:
         if self.names:
             raise InputError(
                 "GroupCalibrated needs to know the groups: map predictions that have groups=, or take one group's map, "
-                f"of_group({self.names[0]!r})"
+                f"of_group({self.names[0]!r})",
+                code="no_groups",
             )
         return self.pooled(logits)
 
@@ -110,7 +111,9 @@ class GroupCalibrated:
         Raises `InputError` if it was fitted on no such group.
         """
         if name not in self.names:
-            raise InputError(f"no group {name!r}; there are {', '.join(map(repr, self.names[:20])) or 'none'}")
+            raise InputError(
+                f"no group {name!r}; there are {', '.join(map(repr, self.names[:20])) or 'none'}", code="unknown_group"
+            )
         i = self.names.index(name)
         return Chain(self.pooled, BiasCorrectedTemperature(1 / self.slopes[i], self.biases[i]))
 

@@ -87,7 +87,7 @@ def _shares(p: Predictions) -> Tensor:
 def _given(prior: Literal["uniform"] | tuple[float, ...], k: int) -> Tensor:
     shares = torch.ones(k, dtype=torch.float64) if prior == "uniform" else torch.tensor(prior, dtype=torch.float64)
     if len(shares) != k or not bool((shares > 0).all() & shares.isfinite().all()):
-        raise InputError(f"prior must be {k} positive numbers, one per class, or 'uniform', got {prior}")
+        raise InputError(f"prior must be {k} positive numbers, one per class, or 'uniform', got {prior}", code="prior")
     return shares / shares.sum()
 
 
@@ -98,7 +98,9 @@ def _examples(given: str | Path | Tensor | Predictions, p: Predictions) -> Predi
     elif not isinstance(given, Predictions):
         given = entered({"logits": given})[0]
     if given.k != p.k:
-        raise InputError(f"PriorShift: unlabeled examples of {given.k} classes, the labeled ones have {p.k}")
+        raise InputError(
+            f"PriorShift: unlabeled examples of {given.k} classes, the labeled ones have {p.k}", code="num_classes"
+        )
     return given.in_order(p.class_names).double()
 
 

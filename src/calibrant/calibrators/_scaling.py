@@ -116,10 +116,13 @@ def temperatures(grid: str | Sequence[float]) -> list[float]:
     """Return a grid of temperatures, given or by the name of its paper."""
     if isinstance(grid, str):
         if grid not in GRIDS:
-            raise InputError(f"no grid {grid!r}; there are {', '.join(GRIDS)}, or give the temperatures themselves")
+            raise InputError(
+                f"no grid {grid!r}; there are {', '.join(GRIDS)}, or give the temperatures themselves",
+                code="unknown_grid",
+            )
         return GRIDS[grid].tolist()
     if not grid or min(grid) <= 0:
-        raise InputError("a grid of temperatures must hold at least one number, all above 0")
+        raise InputError("a grid of temperatures must hold at least one number, all above 0", code="grid_range")
     return list(map(float, grid))
 
 
@@ -216,7 +219,9 @@ def of_possible(p: Predictions) -> Predictions:
         return p
     possible = z_y > -torch.inf
     if not bool(possible.any()):
-        raise InputError("every true class has probability 0 (logit -inf): no temperature changes that")
+        raise InputError(
+            "every true class has probability 0 (logit -inf): no temperature changes that", code="all_impossible"
+        )
     return p[possible]
 
 

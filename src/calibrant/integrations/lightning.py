@@ -74,7 +74,8 @@ class Calibration(Callback):
         if not (isinstance(outputs, Mapping) and {"logits", "labels"} <= outputs.keys()):
             raise InputError(
                 "the Calibration callback needs validation_step to return {'logits': ..., 'labels': ...}, "
-                f"got {type(outputs).__name__}"
+                f"got {type(outputs).__name__}",
+                code="step_output",
             )
         self._parts.append((outputs["logits"].detach().float().cpu(), outputs["labels"].cpu()))
 

@@ -65,6 +65,7 @@ def _entered(predictions: Any, targets: Any) -> Predictions:
     if values.dtype.kind not in "f":
         raise InputError(
             f"need probabilities as predictions, got {values.dtype}: predicted classes; leave out model_type, and let "
-            "the model return predict_proba"
+            "the model return predict_proba",
+            code="predicted_labels",
         )
     return Predictions.from_probs(values, np.asarray(targets))

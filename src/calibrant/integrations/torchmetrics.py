@@ -79,7 +79,9 @@ class Calibration(Metric):
             return p
         if self.binary:
             if scores.numel() != labels.numel():
-                raise InputError(f"need one probability per label, got {tuple(scores.shape)} and {tuple(labels.shape)}")
+                raise InputError(
+                    f"need one probability per label, got {tuple(scores.shape)} and {tuple(labels.shape)}", code="shape"
+                )
             scores, labels = scores.flatten(), labels.flatten()
             weights = None if weights is None else weights.flatten()
         return Predictions.from_probs(scores, labels, weights, ignore_index=self.ignore_index)

@@ -70,7 +70,9 @@ class Scheduled:
     def after_epoch(self, epoch: int, val: Predictions | None = None) -> "Scheduled":
         """Return the loss of the epoch after `epoch` (counted from 0); validation plays no part."""
         if self.epochs is None:
-            raise InputError("Scheduled does not know how many epochs there will be: say Scheduled(epochs=...)")
+            raise InputError(
+                "Scheduled does not know how many epochs there will be: say Scheduled(epochs=...)", code="num_epochs"
+            )
         return replace(self, epoch=epoch + 1)
 
     def for_epochs(self, epochs: int) -> "Scheduled":
@@ -179,7 +181,7 @@ class AdaFocal:
         if self.every is not None:
             return self
         if val is None:
-            raise InputError("AdaFocal needs validation predictions after every epoch, got none")
+            raise InputError("AdaFocal needs validation predictions after every epoch, got none", code="no_validation")
         return self.updated(val)
 
     def due(self, batch: int) -> bool:
@@ -226,7 +228,9 @@ def restored(loss: Some, saved: Mapping[str, Any]) -> Some:
     known = state(loss)
     if set(saved) != set(known):
         name = getattr(loss, "__name__", type(loss).__name__)
-        raise InputError(f"{name} has the state {sorted(known) or 'nothing'}, got {sorted(saved) or 'nothing'}")
+        raise InputError(
+            f"{name} has the state {sorted(known) or 'nothing'}, got {sorted(saved) or 'nothing'}", code="state_keys"
+        )
     return loss.with_state_dict(saved) if known else loss  # pyright: ignore
 
 

@@ -47,7 +47,9 @@ def focal(
     """
     checked(focal, elsewhere, elsewhere=LOSSES.elsewhere)  # says of alpha where it belongs
     if isinstance(gamma, float | int) and not 0 <= gamma < math.inf:
-        raise InputError(f"focal needs gamma >= 0, got {gamma}; the opposite weighting is inverse_focal")
+        raise InputError(
+            f"focal needs gamma >= 0, got {gamma}; the opposite weighting is inverse_focal", code="gamma_range"
+        )
 
     def of(log_p: Tensor) -> Tensor:
         weight = power(-log_p.expm1(), gamma)
@@ -76,7 +78,8 @@ def flsd(
     """
     if len(gammas) != len(thresholds) + 1 or list(thresholds) != sorted(thresholds):
         raise InputError(
-            f"flsd needs increasing thresholds and one gamma more than thresholds, got {thresholds} and {gammas}"
+            f"flsd needs increasing thresholds and one gamma more than thresholds, got {thresholds} and {gammas}",
+            code="schedule",
         )
 
     def of(log_p: Tensor) -> Tensor:
@@ -99,7 +102,7 @@ def flsd_continuous(logits: Logits, labels: Targets, *, low: Positive = 3.0, hig
     tensor([0.5453])
     """
     if low > high:
-        raise InputError(f"flsd_continuous needs low <= high, got {low} and {high}")
+        raise InputError(f"flsd_continuous needs low <= high, got {low} and {high}", code="interval_order")
 
     def of(log_p: Tensor) -> Tensor:
         gamma = _unit_ratio_gamma(log_p.detach().double().exp(), low, high).to(log_p)
@@ -145,7 +148,8 @@ def inverse_focal(
     if isinstance(gamma, float | int) and not 0 <= gamma < INVERSE_GAMMA_LIMIT:
         raise InputError(
             f"inverse_focal needs 0 <= gamma < 3.5911 (1 / W(1/e)), got {gamma}; at larger ones lowering the true "
-            "class's probability around 0.28 lowers the loss"
+            "class's probability around 0.28 lowers the loss",
+            code="gamma_range",
         )
 
     def of(log_p: Tensor) -> Tensor:
@@ -224,7 +228,9 @@ def poly1(logits: Logits, labels: Targets, *, epsilon: float = 2.0) -> PerExampl
     tensor([1.1931])
     """
     if not -1 <= epsilon < math.inf:
-        raise InputError(f"poly1 needs epsilon >= -1, got {epsilon}; below, a small error lowers the loss")
+        raise InputError(
+            f"poly1 needs epsilon >= -1, got {epsilon}; below, a small error lowers the loss", code="epsilon_range"
+        )
     return expected(logits, labels, lambda log_p: -log_p - epsilon * log_p.expm1())
 
 

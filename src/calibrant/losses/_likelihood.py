@@ -18,7 +18,8 @@ def check_labels(logits: Logits, labels: Targets) -> None:
     if labels.shape != (logits.shape if labels.is_floating_point() else logits.shape[:-1]):
         raise InputError(
             "need one class index (int64) as label per row of logits, or soft labels of their shape and a floating "
-            f"dtype, got {tuple(labels.shape)} of {labels.dtype} for logits {tuple(logits.shape)}"
+            f"dtype, got {tuple(labels.shape)} of {labels.dtype} for logits {tuple(logits.shape)}",
+            code="label_kind",
         )
 
 

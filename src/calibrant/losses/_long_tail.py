@@ -93,11 +93,14 @@ def _counts(logits: Logits, counts: Counts | None, name: str) -> Tensor:
     if counts is None:
         raise InputError(
             f"{name} needs to know how often training has each class: say counts=(900, 90, 10) or "
-            "counts=torch.bincount(labels); studies tell it"
+            "counts=torch.bincount(labels); studies tell it",
+            code="no_counts",
         )
     n = torch.as_tensor(counts, dtype=torch.float64, device=logits.device)
     if n.shape != logits.shape[-1:]:
-        raise InputError(f"{name} has counts of {n.numel()} classes, and logits of {logits.shape[-1]}")
+        raise InputError(
+            f"{name} has counts of {n.numel()} classes, and logits of {logits.shape[-1]}", code="num_classes"
+        )
     return n
 
 

@@ -40,7 +40,10 @@ class Mixed:
     def loss(self, loss: Loss, logits: Logits) -> PerExample:
         """Return any loss of the network's logits (2n k): of the clean examples, then of the mixed ones."""
         if len(logits) != len(self.first):
-            raise InputError(f"need the logits of all {len(self.first)} inputs, clean and mixed, got {len(logits)}")
+            raise InputError(
+                f"need the logits of all {len(self.first)} inputs, clean and mixed, got {len(logits)}",
+                code="num_logits",
+            )
         n = len(logits) // 2
         clean, mixed, first, second = logits[:n], logits[n:], self.first[n:], self.second[n:]
         between = self.share * loss(mixed, first) + (1 - self.share) * loss(mixed, second)
@@ -88,7 +91,10 @@ class RegMixup:
     def mixed(self, inputs: Tensor, labels: Labels, *, generator: Generator | None = None) -> Mixed:
         """Return the batch with its mixed copy behind it. `generator`, on the CPU, makes it repeatable."""
         if not inputs.is_floating_point():
-            raise InputError(f"can only mix floating point inputs, got {inputs.dtype}; mix embeddings, not token ids")
+            raise InputError(
+                f"can only mix floating point inputs, got {inputs.dtype}; mix embeddings, not token ids",
+                code="token_ids",
+            )
         order = torch.randperm(len(labels), generator=generator).to(labels.device)
         seed = int(torch.randint(2**62, (), generator=generator))
         share = float(np.random.default_rng(seed).beta(self.alpha, self.alpha))

@@ -42,7 +42,7 @@ def logit_norm(logits: Logits, labels: Targets, *, strength: float = 0.01, p: No
     tensor([0.8931])
     """
     if p < 1:
-        raise InputError(f"logit_norm needs p >= 1, got {p}: it is no norm below")
+        raise InputError(f"logit_norm needs p >= 1, got {p}: it is no norm below", code="norm_range")
     return -smoothed_log_likelihood(logits, labels) + strength * torch.linalg.vector_norm(_possible(logits), p, -1)
 
 

@@ -30,7 +30,7 @@ def cross_entropy(
     tensor([1.3863])
     """
     if not -math.inf < smoothing < 1:
-        raise InputError(f"smoothing must be finite and below 1, got {smoothing}")
+        raise InputError(f"smoothing must be finite and below 1, got {smoothing}", code="smoothing_range")
     k = logits.shape[-1]
     epsilon = smoothing if off_target == "k" else smoothing * k / (k - 1)
     return -smoothed_log_likelihood(logits, labels, epsilon)

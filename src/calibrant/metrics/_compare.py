@@ -86,9 +86,12 @@ def compare(
         n = len(first)
         unit, many = (None, n) if first.clusters is None else _numbered(first.clusters)
         if not 2 <= groups <= n:
-            raise InputError(f"groups must lie in [2, {n}], the number of examples, got {groups}")
+            raise InputError(f"groups must lie in [2, {n}], the number of examples, got {groups}", code="num_groups")
         if many < 2:
-            raise InputError("all examples are of one cluster: what differs by chance between clusters cannot be told")
+            raise InputError(
+                "all examples are of one cluster: what differs by chance between clusters cannot be told",
+                code="one_cluster",
+            )
         groups = min(groups, many)
         methods = [catalog.METRICS.method(name) for name in names]
         fold = torch.arange(many) % groups
@@ -180,13 +183,17 @@ def _same_examples(first: Predictions, second: Predictions) -> None:
     if len(first) != len(second) or not bool((first.labels == second.labels).all()):
         raise InputError(
             f"can only compare predictions of the same examples in the same order, got {len(first)} and {len(second)}"
-            + (" with different labels" if len(first) == len(second) else "")
+            + (" with different labels" if len(first) == len(second) else ""),
+            code="different_examples",
         )
     a, b = first.weights, second.weights
     if (a is None) != (b is None) or (a is not None and b is not None and not bool((a == b).all())):
-        raise InputError("can only compare predictions with the same weights")
+        raise InputError("can only compare predictions with the same weights", code="different_weights")
     a, b = first.clusters, second.clusters
     if (a is None) != (b is None) or (a is not None and b is not None and not bool((a == b).all())):
-        raise InputError("can only compare predictions with the same clusters")
+        raise InputError("can only compare predictions with the same clusters", code="different_clusters")
     if first.of != second.of:
-        raise InputError(f"can only compare what is judged of the same event, got {first.of!r} and {second.of!r}")
+        raise InputError(
+            f"can only compare what is judged of the same event, got {first.of!r} and {second.of!r}",
+            code="different_events",
+        )

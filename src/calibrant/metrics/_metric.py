@@ -112,7 +112,8 @@ class Metric(Generic[P]):
         if not self.weighs:
             raise InputError(
                 f"{self.__name__} takes no weights, but these predictions have some; leave them out, or give the "
-                "metric a parameter weights=None"
+                "metric a parameter weights=None",
+                code="weights_refused",
             )
         return _number(self.function(view.logits, view.labels, weights=view.weights, **settings), self.__name__)
 
@@ -139,12 +140,14 @@ class Metric(Generic[P]):
     def interval_of(self, view: Any, *, level: float, **settings: Any) -> Interval:
         """The interval from what `view` gave."""
         if not 0 < level < 1:
-            raise InputError(f"level must lie in (0, 1), got {level}")
+            raise InputError(f"level must lie in (0, 1), got {level}", code="level_range")
         if self._interval is not None:
             return self._interval(view, level=level, **catalog.checked(self._interval, settings, self.__name__))
         if self.each is None or settings:
             only = " with these settings" if settings and self.each else ""
-            raise InputError(f"{self.__name__} has no interval{only}; metrics.compare gives that of a difference")
+            raise InputError(
+                f"{self.__name__} has no interval{only}; metrics.compare gives that of a difference", code="no_interval"
+            )
         return mean_interval(self.each(view), view.weights, level, view.clusters)
 
     def test(self, predictions: Any, labels: Any = None, weights: Any = None, **settings: Any) -> Evidence:
@@ -158,7 +161,7 @@ class Metric(Generic[P]):
     def test_of(self, view: Any, **settings: Any) -> Evidence:
         """The test from what `view` gave."""
         if self._test is None:
-            raise InputError(f"{self.__name__} is no test statistic; kuiper, ks and skce are")
+            raise InputError(f"{self.__name__} is no test statistic; kuiper, ks and skce are", code="no_test")
         return self._test(view, **catalog.checked(self._test, settings, self.__name__))
 
     def _checked(self, settings: dict[str, Any]) -> dict[str, Any]:
@@ -209,7 +212,9 @@ def metric(
 def _number(value: Any, name: str) -> Tensor:
     value = torch.as_tensor(value, dtype=torch.float64)
     if value.ndim:
-        raise InputError(f"{name} must return one number, got shape {tuple(value.shape)}; take its mean?")
+        raise InputError(
+            f"{name} must return one number, got shape {tuple(value.shape)}; take its mean?", code="not_a_number"
+        )
     return value
 
 

@@ -129,10 +129,13 @@ class Summary(Sums):
     def _with(self, p: Predictions) -> "Summary":
         k = p.k
         if self.k not in (0, k):
-            raise InputError(f"expected logits of {self.k} classes as in the batches before, got {k}")
+            raise InputError(
+                f"expected logits of {self.k} classes as in the batches before, got {k}", code="num_classes"
+            )
         if p.weights is not None and float(p.weights.max()) > HEAVIEST:
             raise InputError(
-                f"weights are at most {HEAVIEST:,}, got {float(p.weights.max()):.4g}; divide them by their mean"
+                f"weights are at most {HEAVIEST:,}, got {float(p.weights.max()):.4g}; divide them by their mean",
+                code="weight_range",
             )
         for what, mine, theirs in (
             ("clusters", self.slots, p.clusters),
@@ -140,7 +143,10 @@ class Summary(Sums):
             ("groups of rows", self.row_groups, p.row_groups),
         ):
             if len(self) and (mine is None) != (theirs is None):
-                raise InputError(f"some batches have {what} and some have none: give {what} with all of them, or none")
+                raise InputError(
+                    f"some batches have {what} and some have none: give {what} with all of them, or none",
+                    code="partly_missing",
+                )
         sums, cells, slots = self.sums.clone(), self.cells.clone(), self.slots
         groups, row_groups = self.groups, self.row_groups
         slot, classes = None if p.clusters is None else slot_of(p), self.classes
@@ -178,16 +184,20 @@ class Summary(Sums):
         if self.bins != other.bins or (self.k != other.k and 0 not in (self.k, other.k)) or self.of != other.of:
             raise InputError(
                 f"cannot merge summaries of {self.k} classes in {self.bins} bins and {other.k} in {other.bins}, of "
-                f"{self.of!r} and {other.of!r}"
+                f"{self.of!r} and {other.of!r}",
+                code="different_summaries",
             )
         called = {"slots": "clusters", "groups": "groups", "row_groups": "groups of rows", "classes": "classes"}
         for what in called if len(self) and len(other) else ():
             if (getattr(self, what) is None) != (getattr(other, what) is None):
                 raise InputError(
-                    f"cannot merge a summary of predictions in {called[what]} with one of predictions without"
+                    f"cannot merge a summary of predictions in {called[what]} with one of predictions without",
+                    code="partly_missing",
                 )
         if self.class_names and other.class_names and self.class_names != other.class_names:
-            raise InputError(f"cannot merge summaries of classes {self.class_names} and {other.class_names}")
+            raise InputError(
+                f"cannot merge summaries of classes {self.class_names} and {other.class_names}", code="class_names"
+            )
         sums, slots = merged(self.sums, other.sums), merged(self.slots, other.slots)
         assert sums is not None
         groups, row_groups = _both(self.groups, other.groups), _both(self.row_groups, other.row_groups)
@@ -217,7 +227,9 @@ class Summary(Sums):
         metric: Any = METRICS[name]
         if metric.of_sums:
             return float(metric.function(self, **self._settings(name)))
-        raise InputError(f"{name} needs every prediction, not a summary of them; measure them in memory")
+        raise InputError(
+            f"{name} needs every prediction, not a summary of them; measure them in memory", code="summary_only"
+        )
 
     # The events, as metrics see them
 
@@ -259,5 +271,8 @@ def _count(cells: Tensor, p: Predictions) -> None:
 
 def _countable(cells: Tensor) -> Tensor:
     if bool((cells[1, 0] >= 1 << 62).any()):
-        raise InputError("more than 7e13 examples in one cell of confidence: read the summary and start another")
+        raise InputError(
+            "more than 7e13 examples in one cell of confidence: read the summary and start another",
+            code="too_many_rows",
+        )
     return carry(cells, HALF)

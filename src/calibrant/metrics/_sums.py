@@ -127,7 +127,7 @@ class Sums(Judged):
 
     def _has(self, bins: int) -> None:
         if bins != self.bins:
-            raise InputError(f"this summary was made with {self.bins} bins, not {bins}")
+            raise InputError(f"this summary was made with {self.bins} bins, not {bins}", code="num_bins")
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,8 @@ def two_sample(first: Sequence[float], second: Sequence[float], *, equal_varianc
     from scipy.stats import ttest_ind  # slow to import
 
     if min(len(first), len(second)) < 2:
-        raise InputError(f"a t-test needs at least 2 values on each side, got {len(first)} and {len(second)}")
+        raise InputError(
+            f"a t-test needs at least 2 values on each side, got {len(first)} and {len(second)}", code="few_values"
+        )
     result: Any = ttest_ind(second, first, equal_var=equal_variance)
     return Evidence(float(result.statistic), float(result.pvalue))

@@ -128,7 +128,9 @@ def _passing(
     """Return which shares of either pass as the threshold falls, and the scores tied."""
     scores = [score(p.logits if isinstance(p, Predictions) else p) for p in (inside, outside)]
     if not all(len(s) and bool((~s.isnan()).all()) for s in scores):
-        raise InputError("need at least one example inside and one outside, and scores that are not NaN")
+        raise InputError(
+            "need at least one example inside and one outside, and scores that are not NaN", code="one_sided"
+        )
     value = torch.cat(scores)
     is_inside = torch.cat([torch.ones_like(scores[0]), torch.zeros_like(scores[1])])
     ties = Ties.of(value, is_inside)

@@ -47,7 +47,9 @@ def gamma_for(p0: Tensor | float) -> Tensor:
     p0 = _double(p0)
     p = p0.detach().cpu().double()
     if not bool(((p > 0) & (p < 1)).all()):
-        raise InputError("p0 must lie in (0, 1): there is no gamma with g(p0, gamma) = 1 at the ends")
+        raise InputError(
+            "p0 must lie in (0, 1): there is no gamma with g(p0, gamma) = 1 at the ends", code="probability_range"
+        )
     log_a, b = torch.log1p(-p), torch.xlogy(p, p)
     ratio = log_a.exp() / b
     argument = -((1 - ratio) * log_a).exp() / b * log_a
@@ -70,7 +72,7 @@ def confidence_threshold(gamma: float) -> float:
     from scipy.optimize import brentq
 
     if not gamma > -1:
-        raise InputError(f"a confidence threshold needs gamma > -1, got {gamma}")
+        raise InputError(f"a confidence threshold needs gamma > -1, got {gamma}", code="gamma_range")
     if gamma == 0:
         return 0.5
     low, high = (0.1 / (1 + gamma), 0.5) if gamma > 0 else (0.5, -math.expm1(-math.log1p(gamma) / gamma))
@@ -94,7 +96,7 @@ def sample_dependent_gamma(p: Tensor | float, *, low: float = 3.0, high: float =
     tensor([5.0000, 4.8506, 3.0000])
     """
     if not 0 < low <= high:
-        raise InputError(f"a policy needs 0 < low <= high, got {low} and {high}")
+        raise InputError(f"a policy needs 0 < low <= high, got {low} and {high}", code="interval_order")
     p = _double(p).detach()
     return gamma_for(p.double().clamp(confidence_threshold(high), confidence_threshold(low))).to(p.dtype)
 

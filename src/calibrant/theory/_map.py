@@ -81,7 +81,9 @@ def _solve(target: Tensor, top: Tensor, gamma: Tensor) -> Tensor:
 
 def _check(gamma: Tensor | float) -> None:
     if not torch.compiler.is_compiling() and not bool((torch.as_tensor(gamma) > -1).all()):
-        raise InputError(f"the focal map needs gamma > -1, got {gamma}; below, its weights are not positive")
+        raise InputError(
+            f"the focal map needs gamma > -1, got {gamma}; below, its weights are not positive", code="gamma_range"
+        )
 
 
 def _log_sigmoid(x: Tensor) -> Tensor:

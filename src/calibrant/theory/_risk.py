@@ -38,7 +38,7 @@ def proper_part(logits: Logits, labels: Labels, *, gamma: Tensor | float = 3.0) 
     tensor([0.0652])
     """
     if not bool((torch.as_tensor(gamma) >= 0).all()):
-        raise InputError(f"the proper part of focal loss needs gamma >= 0, got {gamma}")
+        raise InputError(f"the proper part of focal loss needs gamma >= 0, got {gamma}", code="gamma_range")
     return losses.focal(focal_map_inverse(logits, gamma=gamma), labels, gamma=gamma)
 
 

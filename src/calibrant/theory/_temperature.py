@@ -44,7 +44,7 @@ def temperature_bounds(gamma: float) -> TemperatureBounds:
     from scipy.optimize import minimize_scalar
 
     if not gamma > -1:
-        raise InputError(f"the focal map needs gamma > -1, got {gamma}")
+        raise InputError(f"the focal map needs gamma > -1, got {gamma}", code="gamma_range")
 
     def slope(s: float) -> float:
         mapped = focal_map(torch.tensor([[s, 0.0]], dtype=torch.float64), gamma=gamma)[0]
@@ -75,7 +75,7 @@ def nearest_temperature(gamma: float, classes: int = 2, *, reach: float | None =
     from scipy.optimize import minimize_scalar
 
     if classes < 2:
-        raise InputError(f"a temperature needs at least 2 classes, got {classes}")
+        raise InputError(f"a temperature needs at least 2 classes, got {classes}", code="class_count")
     z = _ordered(classes, reach or (60.0 if classes == 2 else 10.0))
     mapped = focal_map(z, gamma=gamma).exp()
 

@@ -95,7 +95,7 @@ def box(outputs: int, inputs: int, device: torch.device) -> Tensor:
 def checked(severity: int) -> int:
     """Return a severity, 1 .. 5."""
     if severity not in range(1, 6):
-        raise InputError(f"severity must be 1 .. 5, got {severity}")
+        raise InputError(f"severity must be 1 .. 5, got {severity}", code="setting_range")
     return severity
 
 
@@ -107,7 +107,10 @@ def at(severity: int, *values: float) -> float:
 def unit(images: Tensor) -> Tensor:
     """Return raw images as numbers in [0, 1]."""
     if images.dtype != torch.uint8 or images.ndim != 4:
-        raise InputError(f"corruptions take raw images (n, c, h, w) uint8, got {tuple(images.shape)} {images.dtype}")
+        raise InputError(
+            f"corruptions take raw images (n, c, h, w) uint8, got {tuple(images.shape)} {images.dtype}",
+            code="raw_images",
+        )
     return images / 255
 
 

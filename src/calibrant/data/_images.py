@@ -29,7 +29,10 @@ def decode(value: Any, where: str, size: int) -> np.ndarray:
     data: Any = io.BytesIO(value["bytes"]) if value["bytes"] is not None else value["path"]
     with reading(where), Image.open(data) as image:
         if image.size != (size, size):
-            raise InputError(f"{where}: expected an image of {size} x {size}, got {image.size[0]} x {image.size[1]}")
+            raise InputError(
+                f"{where}: expected an image of {size} x {size}, got {image.size[0]} x {image.size[1]}",
+                code="image_size",
+            )
         return np.asarray(image.convert("RGB"))
 
 
@@ -52,7 +55,7 @@ def convert_images(tables: Tables, *, image: Sequence[str], label: Sequence[str]
                     np.stack([decode(v, f"{name}, row {at + i}", size) for i, v in enumerate(batch[picture])])
                 )
         if not labels:
-            raise InputError(f"{name}: no rows")
+            raise InputError(f"{name}: no rows", code="no_rows")
         tensors[f"{name}.images"] = torch.from_numpy(np.concatenate(pixels)).permute(0, 3, 1, 2).contiguous()
         tensors[f"{name}.labels"] = torch.from_numpy(labels_of(labels, name, classes))
         tensors[f"{name}.numbers"] = torch.tensor([_number(path) for path in paths])

@@ -56,7 +56,8 @@ def load(source: Source, root: Path | None, convert: Callable[..., Converted], *
     root = data_root(root)
     if root is not None and source.revision is not None:
         raise InputError(
-            f"revision={source.revision!r} is of the hub's {source.hub}, but {root} is read; leave one out"
+            f"revision={source.revision!r} is of the hub's {source.hub}, but {root} is read; leave one out",
+            code="revision_with_folder",
         )
     original, files = (None, None) if root is None else _found(source, root)
     stamps = files and {
@@ -114,14 +115,19 @@ def column(table: Any, where: str, *names: str) -> str:
     for name in names:
         if name in table.column_names:
             return name
-    raise InputError(f"{where}: expected a column {' or '.join(names)}, got {', '.join(table.column_names)}")
+    raise InputError(
+        f"{where}: expected a column {' or '.join(names)}, got {', '.join(table.column_names)}", code="no_column"
+    )
 
 
 def labels_of(values: Sequence[Any], where: str, classes: int) -> np.ndarray:
     """Check labels: whole numbers in [0, classes)."""
     bad = [row for row, v in enumerate(values) if not isinstance(v, int) or isinstance(v, bool) or not 0 <= v < classes]
     if bad:
-        raise InputError(f"{where}: labels must be whole and in [0, {classes}), got {values[bad[0]]!r} in row {bad[0]}")
+        raise InputError(
+            f"{where}: labels must be whole and in [0, {classes}), got {values[bad[0]]!r} in row {bad[0]}",
+            code="label_range",
+        )
     return np.asarray(values, dtype=np.int64)
 
 
@@ -137,7 +143,9 @@ def reading(where: str) -> Generator[None]:
         while cause.__cause__ is not None:
             cause = cause.__cause__
         reason = one_line(cause)
-        raise InputError(f"{where}: cannot be read ({type(cause).__name__}: {reason}); fetch it again?") from None
+        raise InputError(
+            f"{where}: cannot be read ({type(cause).__name__}: {reason}); fetch it again?", code="unreadable"
+        ) from None
 
 
 def _found(source: Source, root: Path) -> tuple[Original | None, Files]:
@@ -152,11 +160,14 @@ def _found(source: Source, root: Path) -> tuple[Original | None, Files]:
     if folder is None:
         raise InputError(
             f"no folder {root / source.folders[0]}; put the parquet files of {source.hub} there{forms}, "
-            "or give no data folder to load them from the hub"
+            "or give no data folder to load them from the hub",
+            code="no_folder",
         )
     missing = next(name for name, files in tables.items() if not files)
     seen = ", ".join(sorted(f.name for f in folder.iterdir())[:8]) or "nothing"
-    raise InputError(f"{folder}: expected {missing}.parquet or {missing}-*.parquet{forms}, found {seen}")
+    raise InputError(
+        f"{folder}: expected {missing}.parquet or {missing}-*.parquet{forms}, found {seen}", code="missing_split"
+    )
 
 
 def _tables(source: Source, folder: Path | None, names: Sequence[str]) -> list[Path]:
@@ -193,7 +204,8 @@ def _opened(source: Source, original: Original | None, files: Files | None) -> T
         reason = one_line(error)
         raise InputError(
             f"cannot load {source.hub} from the hub ({type(error).__name__}: {reason}); without a network give a "
-            f"folder that holds {source.folders[0]}/{source.splits[0][0]}.parquet: --data DIR or CALIBRANT_DATA"
+            f"folder that holds {source.folders[0]}/{source.splits[0][0]}.parquet: --data DIR or CALIBRANT_DATA",
+            code="hub_unavailable",
         ) from None
     return {names[0]: next(tables[name] for name in names if name in tables) for names in source.splits}
 

@@ -83,7 +83,7 @@ def pickled(path: Path, member: str) -> dict[str, Any]:
         name = next((n for n in archive.getnames() if n.rpartition("/")[2] == member), None)
         file = archive.extractfile(name) if name else None
         if file is None:
-            raise InputError(f"{path}: holds no file {member}")
+            raise InputError(f"{path}: holds no file {member}", code="no_file")
         return _Tables(io.BytesIO(file.read()), encoding="latin-1").load()
 
 
@@ -95,4 +95,4 @@ class _Tables(pickle.Unpickler):
             return super().find_class(module, name)
         if (module, name) == ("_codecs", "encode"):
             return super().find_class(module, name)
-        raise InputError(f"a pickle that wants {module}.{name} is no table of numbers")
+        raise InputError(f"a pickle that wants {module}.{name} is no table of numbers", code="unsafe_pickle")

@@ -48,5 +48,7 @@ class Splits:
 def shuffled(n: int, val: int, seed: int, name: str) -> np.ndarray:
     """Return the rows in numpy's legacy order for a seed, which is what every one of the papers' codes uses."""
     if not 0 < val < n:
-        raise InputError(f"{name} has {n} training examples here, got val={val}; leave some to train on")
+        raise InputError(
+            f"{name} has {n} training examples here, got val={val}; leave some to train on", code="empty_split"
+        )
     return np.random.RandomState(seed).permutation(n)

@@ -76,7 +76,9 @@ def word_vectors(
 
 def _read(path: Path, rows: dict[str, int], dimension: int, skip_first: bool) -> tuple[Tensor, Tensor]:
     if not path.is_file():
-        raise InputError(f"no file of word vectors {path}; leave `vectors` out to start from random ones")
+        raise InputError(
+            f"no file of word vectors {path}; leave `vectors` out to start from random ones", code="no_file"
+        )
     vectors, found = torch.zeros(len(rows), dimension), torch.zeros(len(rows), dtype=torch.bool)
     _check_width(path, dimension)
     skip = skip_first
@@ -87,7 +89,8 @@ def _read(path: Path, rows: dict[str, int], dimension: int, skip_first: bool) ->
                 continue
             if len(parts) != dimension + 1:
                 raise InputError(
-                    f"{path}, line {number}: expected a word and {dimension} numbers, got {len(parts) - 1}"
+                    f"{path}, line {number}: expected a word and {dimension} numbers, got {len(parts) - 1}",
+                    code="vector_length",
                 )
             if (row := rows.get(parts[0])) is not None and not skip:
                 vectors[row] = _vector(parts, f"{path}, line {number}")
@@ -95,7 +98,8 @@ def _read(path: Path, rows: dict[str, int], dimension: int, skip_first: bool) ->
             skip = False
     if not found.any():
         raise InputError(
-            f"{path}: holds none of the {len(rows) - 1} words of this data set; is it in another language?"
+            f"{path}: holds none of the {len(rows) - 1} words of this data set; is it in another language?",
+            code="no_known_words",
         )
     return vectors, found
 
@@ -108,7 +112,8 @@ def _check_width(path: Path, dimension: int) -> None:
     width = max(set(widths), key=widths.count, default=0)  # a few words hold blanks, and numbers after them
     if width not in (0, dimension):
         raise InputError(
-            f"{path}, line 1: expected a word and {dimension} numbers, got {width}; dimension={width} reads this file"
+            f"{path}, line 1: expected a word and {dimension} numbers, got {width}; dimension={width} reads this file",
+            code="vector_length",
         )
 
 
@@ -130,9 +135,9 @@ def _vector(parts: Sequence[str], where: str) -> Tensor:
     try:
         vector = torch.tensor([float(part) for part in parts[1:]])
     except ValueError:
-        raise InputError(f"{where}: not {len(parts) - 1} numbers after {parts[0]!r}") from None
+        raise InputError(f"{where}: not {len(parts) - 1} numbers after {parts[0]!r}", code="not_numbers") from None
     if not vector.isfinite().all():
-        raise InputError(f"{where}: the vector of {parts[0]!r} is not finite; fetch the file again?")
+        raise InputError(f"{where}: the vector of {parts[0]!r} is not finite; fetch the file again?", code="not_finite")
     return vector
 
 

@@ -77,14 +77,18 @@ def _textures(name: str, height: int, width: int) -> list[Tensor]:
     folder = Path(name) if Path(name).is_dir() or root is None else root / name
     paths = sorted(path for path in folder.glob("*") if path.suffix.lower() in SUFFIXES)
     if not paths:
-        raise InputError(f"frost: no photographs in {folder}; name a folder of them, as in frost(textures='DIR')")
+        raise InputError(
+            f"frost: no photographs in {folder}; name a folder of them, as in frost(textures='DIR')", code="no_images"
+        )
     found: list[Tensor] = []
     for path in paths:
         with reading(str(path)), Image.open(path) as image:
             whole = torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)[None] / 255
         size = [round(side / 5) for side in whole.shape[2:]]
         if size[0] <= height or size[1] <= width:
-            raise InputError(f"frost: {path} is too small; it must be above {5 * height} x {5 * width} pixels")
+            raise InputError(
+                f"frost: {path} is too small; it must be above {5 * height} x {5 * width} pixels", code="image_size"
+            )
         found.append((interpolate(whole, size, mode="bilinear")[0] * 255).round() / 255)
     return found
 

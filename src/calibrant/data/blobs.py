@@ -36,7 +36,9 @@ def blobs(
     tensor(10., dtype=torch.float64)
     """
     if not (classes >= 2 and features >= 1 and 0 < spread < math.inf and min(train, val, test) > 0):
-        raise InputError("blobs: needs classes >= 2, features >= 1, spread > 0 and examples in every split")
+        raise InputError(
+            "blobs: needs classes >= 2, features >= 1, spread > 0 and examples in every split", code="setting_range"
+        )
     generator = torch.Generator().manual_seed(seed)
     centers = torch.randn(classes, features, generator=generator)
 

@@ -117,13 +117,15 @@ def _cifar(
 ) -> Splits:
     name = source.folders[0]
     if protocol not in _SEEDS:
-        raise InputError(f"{name}: protocol must be mukhoti or wang, got {protocol!r}")
+        raise InputError(f"{name}: protocol must be mukhoti or wang, got {protocol!r}", code="setting_range")
     tensors, facts = load(source, root, convert_images, image=("img", "image"), label=label, size=32, classes=classes)
     everything = Split(tensors["train.images"], tensors["train.labels"])
     order = shuffled(len(everything), val, _SEEDS[protocol] if seed is None else seed, name)
     chosen = (order[val:], order[:val]) if protocol == "mukhoti" else (order[:-val], order[-val:])
     if train is not None and not 0 < train <= len(chosen[0]):
-        raise InputError(f"{name} has {len(chosen[0])} examples to train on after val={val}, got train={train}")
+        raise InputError(
+            f"{name} has {len(chosen[0])} examples to train on after val={val}, got train={train}", code="empty_split"
+        )
     return image_splits(
         everything[chosen[0][:train]],
         everything[chosen[1]],

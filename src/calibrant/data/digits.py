@@ -24,7 +24,10 @@ def digits(root: Path | None = None, *, train: Count = 300, val: Count = 300, se
 
     images, labels = load_digits(return_X_y=True)
     if not (train > 0 and val > 0 and train + val < len(labels)):
-        raise InputError(f"digits has {len(labels)} examples, got train={train} and val={val}; leave some for test")
+        raise InputError(
+            f"digits has {len(labels)} examples, got train={train} and val={val}; leave some for test",
+            code="empty_split",
+        )
     order = np.random.default_rng(seed).permutation(len(labels))
     x = torch.from_numpy(images[order].astype(np.uint8)).view(-1, 1, 8, 8)
     y = torch.from_numpy(labels[order].astype(np.int64))

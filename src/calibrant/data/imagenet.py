@@ -51,7 +51,9 @@ def imagenet(
     files = {"train": train, "val": _flat(folder) or _labeled(folder / "val")}
     classes = sorted(set(train.values()))
     if unknown := set(files["val"].values()) - set(classes):
-        raise InputError(f"{folder / 'val'}: classes without training images: {', '.join(sorted(unknown)[:5])}")
+        raise InputError(
+            f"{folder / 'val'}: classes without training images: {', '.join(sorted(unknown)[:5])}", code="unknown_label"
+        )
     number = {one: i for i, one in enumerate(classes)}
     labels = {name: torch.tensor([number[one] for one in paths.values()]) for name, paths in files.items()}
     if stream:
@@ -131,7 +133,8 @@ def _labeled(folder: Path) -> dict[Path, str]:
     found = class_folders(folder)
     if not found:
         raise InputError(
-            f"{folder}: expected images in CLASS/NAME.JPEG, found none; give ImageNet's folder by --data DIR"
+            f"{folder}: expected images in CLASS/NAME.JPEG, found none; give ImageNet's folder by --data DIR",
+            code="no_images",
         )
     return found
 
@@ -152,7 +155,8 @@ def _flat(folder: Path) -> dict[Path, str]:
             return {f: noted[f.stem][0] for f in images}
     raise InputError(
         f"{folder / 'val'}: {len(images)} images that are in no folder of their class; put LOC_val_solution.csv, "
-        "imagenet_2012_validation_synset_labels.txt or ILSVRC2012_devkit_t12 beside it"
+        "imagenet_2012_validation_synset_labels.txt or ILSVRC2012_devkit_t12 beside it",
+        code="unsorted_images",
     )
 
 

@@ -65,11 +65,14 @@ def newsgroups(
         shuffled(len(parts["train"]), val, seed, "newsgroups")  # checks val
     elif protocol == "bydate":
         if not len(parts["test"]):
-            raise InputError("newsgroups: the original collection is not divided by date; use protocol='mukhoti'")
+            raise InputError(
+                "newsgroups: the original collection is not divided by date; use protocol='mukhoti'",
+                code="no_date_split",
+            )
         order = shuffled(len(parts["train"]), val, seed, "newsgroups")
         train, held = parts["train"][order[val:]], parts["train"][order[:val]]
     else:
-        raise InputError(f"newsgroups: protocol must be mukhoti or bydate, got {protocol!r}")
+        raise InputError(f"newsgroups: protocol must be mukhoti or bydate, got {protocol!r}", code="setting_range")
     start = None
     words, classes = facts.pop("words"), tuple(facts.pop("classes"))
     if tokenizer is None:
@@ -102,7 +105,7 @@ def _convert(tables: Tables, *, length: int, tokenizer: str | None) -> Converted
             rows = [row for batch in table.iter(batch_size=1000) for row in _rows(batch)]
         labels = labels_of([row[label] for row in rows], name, 20)
         if bad := [i for i, row in enumerate(rows) if not isinstance(row[text], str)]:
-            raise InputError(f"{name}, row {bad[0]}: text is missing")
+            raise InputError(f"{name}, row {bad[0]}: text is missing", code="missing_values")
         tensors[f"{name}.labels"] = torch.from_numpy(labels)
         texts += [_LINE_END.sub("\n", row[text]) for row in rows]
         names |= {int(row[label]): row.get("label_text") or str(row[label]) for row in rows}
@@ -139,11 +142,12 @@ def _subwords(texts: list[str], name: str, length: int) -> Tensor:
 
         encode = AutoTokenizer.from_pretrained(name, local_files_only=Path(name).is_dir() or not reachable())
     except ImportError as error:
-        raise InputError(f"subwords need {error.name}: pip install 'calibrant[text]'") from None
+        raise InputError(f"subwords need {error.name}: pip install 'calibrant[text]'", code="missing_package") from None
     except (OSError, ValueError) as error:
         reason = one_line(error)
         raise InputError(
-            f"cannot load tokenizer {name!r} ({reason}); give the folder of one if there is no network"
+            f"cannot load tokenizer {name!r} ({reason}); give the folder of one if there is no network",
+            code="hub_unavailable",
         ) from None
     with reading(f"tokenizer {name}"):
         longest = min(length, 512)

@@ -82,7 +82,7 @@ def sst(
     it is the prediction here, and the likelier of the others there.
     """
     if classes not in (2, 3, 5):
-        raise InputError(f"sst: classes must be 2, 3 or 5, got {classes}")
+        raise InputError(f"sst: classes must be 2, 3 or 5, got {classes}", code="setting_range")
     folders = ("sst5", "sst") if classes == 5 else ("sst5", "sst", "sst2")
     splits = (("train",), ("validation", "dev"), ("test",))
     source = Source(folders, "stanfordnlp/sst", splits, "ptb", revision, (_TREES,), otherwise="refs/convert/parquet")
@@ -147,7 +147,9 @@ def parse(text: Any, ids: dict[str, int], where: str = "tree") -> list[tuple[int
     >>> parse("(3 (2 so) (4 good))", {"": 0})
     [(1, -1, -1, 0, 2), (2, -1, -1, 0, 4), (0, 0, 1, 1, 3)]
     """
-    problem = InputError(f"{where}: not a binary tree with labels 0 .. 4 at every node: {str(text)[:60]!r}")
+    problem = InputError(
+        f"{where}: not a binary tree with labels 0 .. 4 at every node: {str(text)[:60]!r}", code="not_a_tree"
+    )
     nodes: list[tuple[int, int, int, int, int]] = []
     stack: list[list[Any]] = []  # open brackets: label, then words or node numbers
     for token in _TOKEN.finditer(text if isinstance(text, str) else ""):

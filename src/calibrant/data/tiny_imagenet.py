@@ -26,7 +26,9 @@ def tiny_imagenet(root: Path | None = None, *, val: Share = 0.1, revision: str |
     of the hub's copy, which is read where no folder is given.
     """
     if not 0 < val < 1:
-        raise InputError(f"tiny_imagenet: val is the share of every class, between 0 and 1, got {val}")
+        raise InputError(
+            f"tiny_imagenet: val is the share of every class, between 0 and 1, got {val}", code="setting_range"
+        )
     splits = (("train",), ("validation", "valid"))
     source = Source(
         ("tiny-imagenet", "tiny_imagenet"), "zh-plus/tiny-imagenet", splits, revision=revision, originals=(_FOLDERS,)
@@ -35,7 +37,9 @@ def tiny_imagenet(root: Path | None = None, *, val: Share = 0.1, revision: str |
     everything = Split(tensors["train.images"], tensors["train.labels"])
     held = held_out(everything.labels, tensors["train.numbers"], val)
     if not 0 < int(held.sum()) < len(held):
-        raise InputError(f"tiny_imagenet: val={val} of these {len(held)} training rows leaves an empty split")
+        raise InputError(
+            f"tiny_imagenet: val={val} of these {len(held)} training rows leaves an empty split", code="empty_split"
+        )
     test = Split(tensors["validation.images"], tensors["validation.labels"])
     return image_splits(everything[~held], everything[held], test, facts, IMAGENET, padding=4)
 

@@ -32,11 +32,14 @@ def bert(
     be loaded. `revision` is a commit of the hub's, and may not be said of a folder.
     """
     if revision is not None and Path(checkpoint).is_dir():
-        raise InputError(f"revision={revision!r} is of the hub, but {checkpoint} is a folder; leave revision out")
+        raise InputError(
+            f"revision={revision!r} is of the hub, but {checkpoint} is a folder; leave revision out",
+            code="revision_with_folder",
+        )
     try:
         from transformers import AutoConfig, AutoModelForSequenceClassification
     except ImportError as error:
-        raise InputError(f"bert needs {error.name}: pip install 'calibrant[text]'") from None
+        raise InputError(f"bert needs {error.name}: pip install 'calibrant[text]'", code="missing_package") from None
     here = {"local_files_only": Path(checkpoint).is_dir() or not reachable(), "revision": revision}
     try:
         config = AutoConfig.from_pretrained(checkpoint, num_labels=classes, **here)
@@ -45,7 +48,8 @@ def bert(
     except (OSError, ValueError) as error:
         reason = one_line(error)
         raise InputError(
-            f"cannot load {checkpoint!r} ({reason}); give the folder of a checkpoint if there is no network"
+            f"cannot load {checkpoint!r} ({reason}); give the folder of a checkpoint if there is no network",
+            code="hub_unavailable",
         ) from None
     commit = getattr(config, "_commit_hash", None)
     return _Bert(body, config.pad_token_id or 0, checkpoint + (f" at {commit}" if commit else ""))

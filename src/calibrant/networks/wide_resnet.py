@@ -18,7 +18,10 @@ def wide_resnet(classes: int, *, depth: Count = 26, widen: Count = 10, channels:
     with 36.5 M parameters it is the size of what the paper calls WRN-28-10, counting two more layers.
     """
     if depth < 8 or (depth - 2) % 6 or widen < 1:
-        raise InputError(f"wide_resnet: depth must be 6 n + 2 and widen at least 1, got depth={depth}, widen={widen}")
+        raise InputError(
+            f"wide_resnet: depth must be 6 n + 2 and widen at least 1, got depth={depth}, widen={widen}",
+            code="setting_range",
+        )
     layers: list[nn.Module] = [convolution(channels, 16, 3), nn.ReLU()]
     inputs = 16
     for stage in range(3):

@@ -218,7 +218,7 @@ class Study:
         _set(self, drawn=tuple(drawn))
         _set(self, calibrators=calibrators, metrics=metrics, detection=detection)
         if not self.grids and not self.models:
-            raise InputError("a study needs at least one grid, or models that were trained elsewhere")
+            raise InputError("a study needs at least one grid, or models that were trained elsewhere", code="no_grids")
         _differ(self.models)
         _filled(self, "calibrators", "metrics", "detection")
         _single(self, "calibrators", "metrics", "detection")
@@ -236,7 +236,9 @@ class Study:
         try:
             table = tomllib.loads(path.read_text())
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"cannot read study {path}: {getattr(error, 'strerror', None) or error}") from None
+            raise InputError(
+                f"cannot read study {path}: {getattr(error, 'strerror', None) or error}", code="unreadable"
+            ) from None
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"{path} is not valid TOML: {error}", code="toml") from None
         except RecursionError:
@@ -310,7 +312,7 @@ ALONE = {"datasets": "dataset", "networks": "network", "losses": "loss"}
 def _filled(value: Any, *keys: str) -> None:
     for key in keys:
         if not getattr(value, key):
-            raise InputError(f"a study needs at least one entry in {key}")
+            raise InputError(f"a study needs at least one entry in {key}", code="no_entries")
 
 
 def _single(value: Any, *keys: str) -> None:
@@ -321,7 +323,9 @@ def _single(value: Any, *keys: str) -> None:
         for entry, count in counts.items():
             if count > 1:
                 spellings = dict.fromkeys(str(other) for other in entries if other == entry)
-                raise InputError(f"{key} lists {' and '.join(spellings)} {count} times; list it once")
+                raise InputError(
+                    f"{key} lists {' and '.join(spellings)} {count} times; list it once", code="entry_twice"
+                )
 
 
 def _differ(models: tuple[Model, ...]) -> None:
@@ -330,9 +334,11 @@ def _differ(models: tuple[Model, ...]) -> None:
         counts = Counter(getattr(model, what) for model in models)
         for value, count in counts.items():
             if count > 1 and what == "id":
-                raise InputError(f"models lists {value} {count} times: give each its seed")
+                raise InputError(f"models lists {value} {count} times: give each its seed", code="model_twice")
             if count > 1 and len({(m.name, m.data) for m in models if m.test == value}) == 1:
-                raise InputError(f"{value} is given for {count} seeds: each needs predictions of its own")
+                raise InputError(
+                    f"{value} is given for {count} seeds: each needs predictions of its own", code="predictions_twice"
+                )
 
 
 def _check_seed(seed: object) -> None:
@@ -345,9 +351,14 @@ def _check_seeded(datasets: Methods, seeds: Iterable[int]) -> None:
     """Refuse data sets whose split no seed draws, or that say by which one."""
     for dataset in datasets:
         if "seed" not in catalog.hyperparameters(dataset.function):
-            raise InputError(f"{dataset.name} has no seed that a split could follow; leave out split = 'seed'")
+            raise InputError(
+                f"{dataset.name} has no seed that a split could follow; leave out split = 'seed'", code="no_seed"
+            )
         if "seed" in dataset.settings:
-            raise InputError(f"{dataset} names its seed, and split = 'seed' takes each run's: leave out one of them")
+            raise InputError(
+                f"{dataset} names its seed, and split = 'seed' takes each run's: leave out one of them",
+                code="seed_twice",
+            )
         for seed in seeds:
             dataset.having(seed=seed)  # which refuses those that the data set does not take
 
@@ -373,7 +384,10 @@ def _path(study: str | Path) -> Path:
     folder = Path(str(files("calibrant") / "studies"))
     if not (folder / f"{study}.toml").is_file():
         there = ", ".join(sorted(path.stem for path in folder.glob("*.toml")))
-        raise InputError(f"no study {shorten(str(study))}; give a .toml file, or one of the bundled studies: {there}")
+        raise InputError(
+            f"no study {shorten(str(study))}; give a .toml file, or one of the bundled studies: {there}",
+            code="unknown_study",
+        )
     return folder / f"{study}.toml"
 
 
@@ -386,7 +400,7 @@ def _study(table: dict[str, Any], folder: Path) -> Study:
     grids = table.pop("grids", [] if models and not set(table) & {"datasets", "networks", "losses"} else [{}])
     drawn = tuple(_exhibits(table.pop("drawn", {})))
     if not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in grids):  # pyright: ignore
-        raise InputError(f"grids must be tables, written [[grids]], got {shorten(grids)}")
+        raise InputError(f"grids must be tables, written [[grids]], got {shorten(grids)}", code="type_of_key")
     read: Read = cache(method)  # a text is read once, however often it stands there
     common = {key: table.pop(key) for key in list(table) if key in shared}
     made = tuple(build(Grid, common | grid, "study", read) for grid in grids)
@@ -404,16 +418,18 @@ def _scales(tables: Any) -> dict[str, dict[str, Any]]:
 
 def _models(tables: Any, folder: Path) -> tuple[Model, ...]:
     if not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):  # pyright: ignore
-        raise InputError(f"models must be tables, written [[models]], got {shorten(tables)}")
+        raise InputError(f"models must be tables, written [[models]], got {shorten(tables)}", code="type_of_key")
     return tuple(build(Model, one, "a model").within(folder) for one in tables)  # pyright: ignore
 
 
 def _exhibits(table: Any) -> Iterator[Exhibit]:
     if not isinstance(table, dict):
-        raise InputError(f"drawn must be tables, written [drawn.'COMMAND'], got {shorten(table)}")
+        raise InputError(f"drawn must be tables, written [drawn.'COMMAND'], got {shorten(table)}", code="type_of_key")
     for command, places in cast(dict[str, Any], table).items():
         if not isinstance(places, dict):
-            raise InputError(f"drawn.{shorten(command)} must be a table of places, got {shorten(places)}")
+            raise InputError(
+                f"drawn.{shorten(command)} must be a table of places, got {shorten(places)}", code="type_of_key"
+            )
         for place, names in cast(dict[str, Any], places).items():
             yield Exhibit(place, command, _convert(f"drawn.{place!r}", tuple[str, ...], names, method))
 
@@ -423,7 +439,10 @@ def _check_included(sources: tuple[str, ...], folder: Path) -> None:
     for source in sources:
         place = folder / source if source.endswith(".py") else source
         if (str(place.resolve()) if isinstance(place, Path) else place) not in catalog.INCLUDED:
-            raise InputError(f"its methods need {source}, which runs as a program: allow it by --with {place}")
+            raise InputError(
+                f"its methods need {source}, which runs as a program: allow it by --with {place}",
+                code="code_not_allowed",
+            )
 
 
 def recipe(value: str | Mapping[str, Any]) -> Recipe:
@@ -458,7 +477,7 @@ def build(cls: type[Any], table: Mapping[str, Any], name: str = "", read: Read =
     values = {key: _convert(key, known[key], value, read) for key, value in table.items()} | more
     for key, parameter in inspect.signature(cls).parameters.items():
         if parameter.default is parameter.empty and key not in values:
-            raise InputError(f"{name} needs {key!r}")
+            raise InputError(f"{name} needs {key!r}", code="missing_key")
     return cls(**values)
 
 

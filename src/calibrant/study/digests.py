@@ -22,7 +22,10 @@ LARGE = 1 << 30  # bytes of a tensor from which only evenly spaced rows of about
 
 
 class Damaged(InputError):
-    """What lies in a store is not what was written there."""
+    """A file in a store that is not what was written there."""
+
+    def __init__(self, message: str = "", *, code: str = "damaged") -> None:
+        super().__init__(message, code=code)
 
 
 def digest(content: bytes) -> str:

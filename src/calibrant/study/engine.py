@@ -112,7 +112,7 @@ class Ray:
         try:
             ray: Any = import_module("ray")
         except ImportError:
-            raise InputError("the Ray engine needs ray: pip install 'calibrant[ray]'") from None
+            raise InputError("the Ray engine needs ray: pip install 'calibrant[ray]'", code="missing_package") from None
         _reach(self.address)
         own: dict[str, Any] = {} if self.address else {"object_store_memory": OBJECTS, "include_dashboard": False}
         try:
@@ -125,7 +125,9 @@ class Ray:
         there = ray.cluster_resources().get("GPU", 0)
         gpus = min(1, there) if self.gpus is None else self.gpus
         if gpus > there:
-            raise InputError(f"each run is to have {gpus:g} of a GPU, but the Ray cluster has {there:g}")
+            raise InputError(
+                f"each run is to have {gpus:g} of a GPU, but the Ray cluster has {there:g}", code="ray_gpus"
+            )
         start = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(_elsewhere).remote
         streams, deaths = dict[Any, Run](), Counter[Run]()
         for run in runs:
@@ -158,7 +160,7 @@ def _begin(ray: Any, address: str, **own: Any) -> None:
     except Exception as error:  # of any type: a slow machine's is a plain one
         reason = one_line(error)
         raise InputError(
-            f"Ray does not start ({type(error).__name__}: {reason}); try again, or train without"
+            f"Ray does not start ({type(error).__name__}: {reason}); try again, or train without", code="ray_start"
         ) from None
     finally:
         os.chdir(here)
@@ -171,7 +173,9 @@ def _reach(address: str | None) -> None:
         if port.isdigit():
             socket.create_connection((host, int(port)), timeout=10).close()
     except OSError as error:
-        raise InputError(f"no Ray cluster answers at {address}: {error.strerror or error}") from None
+        raise InputError(
+            f"no Ray cluster answers at {address}: {error.strerror or error}", code="ray_address"
+        ) from None
 
 
 def _packed(work: Work, run: Run, store: Store) -> tuple[list[str], list[str], bytes]:
@@ -206,7 +210,9 @@ class Data:
         if self._splits is None or self._splits[0] != dataset:
             found = dataset(self.root)
             if not isinstance(found, Splits):
-                raise InputError(f"{dataset.name} must return data.Splits, got {type(found).__name__}")
+                raise InputError(
+                    f"{dataset.name} must return data.Splits, got {type(found).__name__}", code="not_splits"
+                )
             self._splits = dataset, found
         return self._splits[1]
 
@@ -234,11 +240,11 @@ def _shift(test: Split, name: str, shift: Method, root: Path | None) -> Split:
     own = test.inputs
     if corrupts(shift):
         if not (isinstance(own, torch.Tensor) and own.dtype == torch.uint8 and own.ndim == 4):
-            raise InputError(f"{shift} corrupts images of bytes, which {name} has not")
+            raise InputError(f"{shift} corrupts images of bytes, which {name} has not", code="shift_images")
         return Split(shift(own), test.labels)
     other = Data(root).splits(shift).test.inputs
     if not isinstance(other, torch.Tensor) or other.shape[1:] != own.shape[1:]:
-        raise InputError(f"{shift} has inputs unlike those of {name}; choose another shift")
+        raise InputError(f"{shift} has inputs unlike those of {name}; choose another shift", code="shift_shape")
     return Split(other, torch.zeros(len(other), dtype=torch.long))
 
 
@@ -267,7 +273,7 @@ def _known(run: Run, store: Store, data: Data) -> Store:
     found = {method: data.digest(method).whole for method in reversed(run.data)}  # the last is kept for the training
     for method, digest in found.items():
         if store.data.get(method, digest) != digest:
-            raise InputError(f"{method} holds other data here than where the study was started")
+            raise InputError(f"{method} holds other data here than where the study was started", code="data_changed")
     return store.knowing(found)
 
 
@@ -379,13 +385,18 @@ def made_for(splits: Splits, network: Method) -> nn.Module:
     """
     made, k = network(*sizes(splits)), len(splits.classes)
     if not isinstance(made, nn.Module):
-        raise InputError(f"{network.name} must be a torch.nn.Module, or return one, got {type(made).__name__}")
+        raise InputError(
+            f"{network.name} must be a torch.nn.Module, or return one, got {type(made).__name__}", code="not_a_network"
+        )
     some = splits.val[:2]
     with torch.no_grad():
         logits = made.eval()(splits.prepare(some.inputs))
     if not isinstance(logits, torch.Tensor) or logits.shape != (len(some), k):
         got = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-        raise InputError(f"{network.name} must return logits {(len(some), k)} for {len(some)} examples, got {got}")
+        raise InputError(
+            f"{network.name} must return logits {(len(some), k)} for {len(some)} examples, got {got}",
+            code="logits_shape",
+        )
     return made
 
 

@@ -75,7 +75,7 @@ def run(
     said(*store.share(runs))
     known = ready(runs, store, source)
     if not known.runs and not found.models:
-        raise InputError("; ".join(dict.fromkeys(known.absent.values())))
+        raise InputError("; ".join(dict.fromkeys(known.absent.values())), code="no_data")
     store = store.knowing(known.digests)
     if not mix_versions:
         check_versions(known.runs, store)
@@ -126,7 +126,9 @@ def measure(
         store = store.knowing(ready(runs, store, Data(Path(data))).digests)
     result = _result(found, store, paper, damaged, jobs, said, command or _called("measure", study))
     if not result.tables:
-        raise InputError(f"nothing to measure: no run of study {found.name!r} is done in {store.root}")
+        raise InputError(
+            f"nothing to measure: no run of study {found.name!r} is done in {store.root}", code="no_finished_run"
+        )
     return result
 
 
@@ -244,7 +246,9 @@ def _loaded(study: AnyStudy, scale: str | None) -> Study:
     if not isinstance(study, Study):
         return Study.load(study, scale)
     if scale is not None:
-        raise InputError(f"scale {scale!r} is of a study file: load it by Study.load(path, {scale!r})")
+        raise InputError(
+            f"scale {scale!r} is of a study file: load it by Study.load(path, {scale!r})", code="scale_without_file"
+        )
     return study
 
 

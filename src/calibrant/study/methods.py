@@ -52,18 +52,22 @@ def _registry(key: str, text: str) -> Registry:
         if name in registry:
             return registry
     hint = catalog.suggest(name, (known for registry in kinds for known in registry))
-    raise InputError(f"no {name!r} among corruptions and data; {hint}")
+    raise InputError(f"no {name!r} among corruptions and data; {hint}", code="unknown_method")
 
 
 def _check_signature(key: str, found: Method) -> None:
     if found.registry is catalog.METRICS and not isinstance(found.target, metrics.Metric):
-        raise InputError(f"{found.name} is no metric yet: declare it by @metrics.metric('its title')")
+        raise InputError(
+            f"{found.name} is no metric yet: declare it by @metrics.metric('its title')", code="undeclared_metric"
+        )
     data = _CALLED_WITH.get(found.registry.kind, ())
     ways = [data, (*data, "vectors")] if found.registry is catalog.NETWORKS else [data]
     signature = inspect.signature(found.bound)
     if data and not any(_binds(signature, way) for way in ways):
         takes = "" if found.registry.kind != "calibrators" else "'s fit"
-        raise InputError(f"{found.name}{takes} must take ({', '.join(data)}) and hyperparameters by keyword")
+        raise InputError(
+            f"{found.name}{takes} must take ({', '.join(data)}) and hyperparameters by keyword", code="signature"
+        )
 
 
 def _binds(signature: inspect.Signature, data: tuple[str, ...]) -> bool:

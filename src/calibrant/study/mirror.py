@@ -12,7 +12,10 @@ from calibrant.types import InputError
 
 
 class MirrorError(InputError):
-    """A mirror cannot be reached."""
+    """A mirror that cannot be reached."""
+
+    def __init__(self, message: str = "", *, code: str = "mirror_unreachable") -> None:
+        super().__init__(message, code=code)
 
 
 @dataclass(frozen=True)

@@ -60,10 +60,10 @@ class Model:
         try:
             test = test.in_order(val.class_names)
         except InputError as error:
-            raise InputError(f"{self.id}: {self.test}: {error}") from None
+            raise InputError(f"{self.id}: {self.test}: {error}", code=error.code) from None
         if val.k != test.k:
-            raise InputError(f"{self.id}: {self.val} has {val.k} classes, {self.test} has {test.k}")
+            raise InputError(f"{self.id}: {self.val} has {val.k} classes, {self.test} has {test.k}", code="num_classes")
         overlap = Overlap.between(Sketch.of(test.row_hashes), Sketch.of(val.row_hashes))
         if overlap.too_large:
-            raise InputError(f"{self.id}: val and test must hold different examples: {overlap.text}")
+            raise InputError(f"{self.id}: val and test must hold different examples: {overlap.text}", code="overlap")
         return val, test

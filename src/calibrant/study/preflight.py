@@ -70,7 +70,8 @@ def check_versions(runs: Iterable[Run], store: Store) -> None:
     if theirs and len(done) < len(runs):
         raise InputError(
             f"{len(theirs)} of the finished runs were trained by calibrant {', '.join(sorted(set(theirs)))}, this is "
-            f"{__version__}: train the rest beside them with --mix-versions, or all of it in another folder with --out"
+            f"{__version__}: train the rest beside them with --mix-versions, or all of it in another folder with --out",
+            code="mixed_versions",
         )
 
 

@@ -42,7 +42,10 @@ def chosen(study: Study, only: str | None = None) -> list[Run]:
     """
     runs = [run for run in study.runs() if only is None or any(only in part for part in _words(study, run))]
     if not runs and (only is not None or not study.models):
-        raise InputError(f"no run of study {study.name!r} has {shorten(only)} in its data set, network, loss or seed")
+        raise InputError(
+            f"no run of study {study.name!r} has {shorten(only)} in its data set, network, loss or seed",
+            code="no_matching_run",
+        )
     return runs
 
 

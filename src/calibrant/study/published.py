@@ -56,9 +56,11 @@ class Published:
             table = tomllib.loads(path.read_text())
         except FileNotFoundError:
             there = sorted(known.stem for known in folder.glob("*.toml"))
-            raise InputError(f"no published numbers {name!r}; {catalog.suggest(name, there)}") from None
+            raise InputError(
+                f"no published numbers {name!r}; {catalog.suggest(name, there)}", code="unknown_name"
+            ) from None
         except tomllib.TOMLDecodeError as error:
-            raise InputError(f"{path} is not valid TOML: {error}") from None
+            raise InputError(f"{path} is not valid TOML: {error}", code="toml") from None
         try:
             read: Read = cache(method)  # a text is read once, however many numbers are of it
             sets = {read("datasets", of["name"]): of for of in table["datasets"].values()}
@@ -72,7 +74,8 @@ class Published:
             return cls(table["paper"], numbers, recipes, exceptions, examples, runs, seeded, judged)
         except (KeyError, InputError) as error:
             said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
-            raise InputError(f"{path}: {said}") from None
+            code = "missing_key" if isinstance(error, KeyError) else error.code
+            raise InputError(f"{path}: {said}", code=code) from None
 
     def recipe(self, dataset: Method, network: Method, loss: Method) -> Recipe | None:
         """Return how the paper trained a network, if that is known."""
@@ -210,11 +213,14 @@ def _numbers(table: Mapping[str, Any], read: Read) -> Iterator[tuple[Key, Printe
             place = table["datasets"][dataset]
             words = {dataset: place["name"]} | table["names"] | place.get("names", {})
             if len(cells) != len(part["losses"]):
-                raise InputError(f"{part['source']}, {dataset}, {network}: a cell for every loss, got {len(cells)}")
+                raise InputError(
+                    f"{part['source']}, {dataset}, {network}: a cell for every loss, got {len(cells)}",
+                    code="row_length",
+                )
             for loss, cell in zip(part["losses"], cells, strict=True):
                 texts = cell.split()
                 if len(texts) != len(part["columns"]):
-                    raise InputError(f"{part['source']}: a number for every column, got {cell!r}")
+                    raise InputError(f"{part['source']}: a number for every column, got {cell!r}", code="cell_length")
                 for column, text in zip(part["columns"], texts, strict=True):
                     if text == "?" or loss not in words:  # not legible, or the paper does not say which loss
                         continue
@@ -226,6 +232,6 @@ def _numbers(table: Mapping[str, Any], read: Read) -> Iterator[tuple[Key, Printe
 
 def _printed(text: str, scale: float, source: str) -> Printed:
     if (match := _CELL.fullmatch(text)) is None:
-        raise InputError(f"{source}: expected a number such as 4.35±0.21(2.50), got {text!r}")
+        raise InputError(f"{source}: expected a number such as 4.35±0.21(2.50), got {text!r}", code="not_numbers")
     value, deviation, temperature = (float(part) if part else math.nan for part in match.groups())
     return Printed(value / scale, deviation / scale, temperature, source)

@@ -49,7 +49,8 @@ def _differentiate(loss: Loss, p: Predictions) -> None:
     values = loss(z, p.labels)
     if values.shape != p.labels.shape:
         raise InputError(
-            f"it must return the loss of every example, {tuple(p.labels.shape)}, got {tuple(values.shape)}"
+            f"it must return the loss of every example, {tuple(p.labels.shape)}, got {tuple(values.shape)}",
+            code="loss_shape",
         )
     values.sum().backward()
 
@@ -61,4 +62,5 @@ def _tried(method: Method, k: int) -> Generator[None]:
     except Exception as error:
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
         reason = kind + one_line(error)
-        raise InputError(f"{method} fails on made-up predictions of {k} classes: {reason}") from error
+        code = error.code if isinstance(error, InputError) else "method_failed"
+        raise InputError(f"{method} fails on made-up predictions of {k} classes: {reason}", code=code) from error

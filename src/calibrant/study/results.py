@@ -124,7 +124,9 @@ def write_set(folder: Path, texts: Mapping[str, str]) -> None:
             finally:
                 remove(aside)
     except Timeout:
-        raise InputError(f"another process writes its results to {folder}; try again when it is done") from None
+        raise InputError(
+            f"another process writes its results to {folder}; try again when it is done", code="folder_in_use"
+        ) from None
     except OSError as error:
         error.filename = str(folder)
         raise

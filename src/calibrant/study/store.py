@@ -61,7 +61,9 @@ class Store:
             with tempfile.NamedTemporaryFile(dir=self.root / "drafts") as new:
                 now = Path(new.name).stat().st_mtime  # by the clock that dates the drafts
         except OSError as error:
-            raise InputError(f"cannot write to {self.root}: {error.strerror}; choose another folder") from None
+            raise InputError(
+                f"cannot write to {self.root}: {error.strerror}; choose another folder", code="not_writable"
+            ) from None
         self._sweep(now)
 
     def knowing(self, data: Mapping[Method, str]) -> "Store":
@@ -181,7 +183,8 @@ class Store:
             names = " and ".join(folder.name for folder, _ in found.values())
             raise InputError(
                 f"{self.root / 'runs'}: {names} are one training on different data; say which is meant by --data DIR, "
-                "or move one away"
+                "or move one away",
+                code="ambiguous_data",
             )
         return next(iter(found.values()), None)
 
@@ -208,7 +211,9 @@ class Store:
 
     def _finished(self, run: Run) -> Found:
         if (found := self._find(run)) is None:
-            raise InputError(f"run {run.id} is not done, or is damaged, in {self.root}: run its study")
+            raise InputError(
+                f"run {run.id} is not done, or is damaged, in {self.root}: run its study", code="unfinished_run"
+            )
         return found
 
     def _begun(self, run: Run) -> Path | None:

@@ -46,7 +46,7 @@ class Watched:
         from calibrant.study.train import predict
 
         if split not in ("train", "val", "test"):
-            raise InputError(f"a trace watches train, val or test, got {split!r}")
+            raise InputError(f"a trace watches train, val or test, got {split!r}", code="option_value")
         if split not in self.seen:
             network, known = self.epoch.network, split == "val"
             device = next(network.parameters()).device
@@ -213,7 +213,7 @@ def last_layer(network: nn.Module) -> nn.Linear:
     """Return the linear layer that makes the logits; raises `InputError` for a network without any."""
     layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
     if not layers:
-        raise InputError(f"{type(network).__name__} has no linear layer to watch")
+        raise InputError(f"{type(network).__name__} has no linear layer to watch", code="no_linear_layer")
     return layers[-1]
 
 

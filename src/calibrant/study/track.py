@@ -33,7 +33,7 @@ def tracking(name: str | None, study: Study, folder: Path) -> Generator[Callable
         yield None
         return
     if name not in TRACKERS:
-        raise InputError(f"no tracker {name!r}; {catalog.suggest(name, TRACKERS)}")
+        raise InputError(f"no tracker {name!r}; {catalog.suggest(name, TRACKERS)}", code="unknown_tracker")
     _client(name)
     pages: dict[Run, Page] = {}
 
@@ -114,4 +114,6 @@ def _client(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        raise InputError(f"tracking by {name} needs its client: pip install 'calibrant[{name}]'") from None
+        raise InputError(
+            f"tracking by {name} needs its client: pip install 'calibrant[{name}]'", code="missing_package"
+        ) from None

@@ -170,7 +170,8 @@ def _per_example(loss: Loss, logits: Tensor, labels: Tensor) -> Tensor:
         plain = getattr(loss, "func", loss)  # a function with its hyperparameters is partial
         name = getattr(plain, "__name__", type(plain).__name__)
         raise InputError(
-            f"{name} must return the loss of every example, {tuple(labels.shape)}, got {tuple(values.shape)}"
+            f"{name} must return the loss of every example, {tuple(labels.shape)}, got {tuple(values.shape)}",
+            code="loss_shape",
         )
     return values
 

@@ -68,7 +68,9 @@ def entered(
         _check(z, y, parts["weights"])
         k = z.shape[1]
         if names is not None and len(names) != k:
-            raise InputError(f"need one name per class, got {len(names)} class_names and {k} columns of logits")
+            raise InputError(
+                f"need one name per class, got {len(names)} class_names and {k} columns of logits", code="names_length"
+            )
         given = {"logits": logits, "labels": labels, "weights": weights} if owned else {}
         made = {"logits": z, "labels": y, **parts}
         return {
@@ -410,13 +412,18 @@ def event(of: Any, k: int, names: tuple[str, ...] | None = None) -> Of:
     if names is not None and of in names:
         return names.index(of)
     named = "" if names is None else f" ({some(names)})"
-    raise InputError(f"of must be 'top', 'classes' or the index of one of {k} classes{named}, got {of!r}")
+    raise InputError(
+        f"of must be 'top', 'classes' or the index of one of {k} classes{named}, got {of!r}", code="unknown_event"
+    )
 
 
 def whole(labels: Tensor) -> Tensor:
     """Return labels as whole numbers."""
     if labels.is_floating_point() and not bool((labels == labels.round()).all()):
-        raise InputError(f"labels must be whole numbers (class indices), got {labels.dtype} with fractions or NaN")
+        raise InputError(
+            f"labels must be whole numbers (class indices), got {labels.dtype} with fractions or NaN",
+            code="label_fractions",
+        )
     return labels.long()
 
 
@@ -429,15 +436,17 @@ def _rows(
     if logits.ndim < 2:
         raise InputError(
             f"need logits (n, k) and labels (n,), {got}; a single logit of a binary classifier enters by "
-            "Predictions.from_binary_logits"
+            "Predictions.from_binary_logits",
+            code="single_logit",
         )
     if labels.shape == logits.shape and logits.ndim == 2:
         raise InputError(
             f"need class indices as labels (n,), {got}; for one-hot labels use labels.argmax(-1), for several labels "
-            "per example Predictions.multilabel"
+            "per example Predictions.multilabel",
+            code="one_hot_labels",
         )
     if tuple(labels.shape) != shape:
-        raise InputError(f"need logits (n, k) and labels (n,), {got}")
+        raise InputError(f"need logits (n, k) and labels (n,), {got}", code="shape")
     parts = {name: _spread(name, part, shape) for name, part in more.items()}
     if logits.ndim > 2:
         if parts.get("clusters") is None:
@@ -454,25 +463,30 @@ def _spread(name: str, part: Tensor | None, shape: tuple[int, ...]) -> Tensor | 
         return part
     if len(shape) > 1 and tuple(part.shape) == shape[:1]:
         return part.view(-1, *[1] * (len(shape) - 1)).expand(shape)
-    raise InputError(f"need one {name.removesuffix('s')} per label, got {name} {tuple(part.shape)}, labels {shape}")
+    raise InputError(
+        f"need one {name.removesuffix('s')} per label, got {name} {tuple(part.shape)}, labels {shape}", code="shape"
+    )
 
 
 def _check(logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
     n, k = logits.shape
     if n == 0:
-        raise InputError("no examples: logits and labels are empty")
+        raise InputError("no examples: logits and labels are empty", code="no_rows")
     if k < 2:
         raise InputError(
             "need at least 2 classes, got 1; a single logit of a binary classifier enters by "
-            "Predictions.from_binary_logits"
+            "Predictions.from_binary_logits",
+            code="one_class",
         )
     if not logits.is_floating_point():
-        raise InputError(f"logits must be floating point, got {logits.dtype}; are logits and labels swapped?")
+        raise InputError(
+            f"logits must be floating point, got {logits.dtype}; are logits and labels swapped?", code="not_floating"
+        )
     low, high = (int(end) for end in labels.aminmax())
     if low < 0 or high >= k:
         hint = "are they 1-based? then subtract 1" if low >= 1 and high == k else "negative ones need ignore_index"
         hint = hint if high == k or low < 0 else "are there classes without a column?"
-        raise InputError(f"labels must lie in [0, {k}), got {low} .. {high}; {hint}")
+        raise InputError(f"labels must lie in [0, {k}), got {low} .. {high}; {hint}", code="label_range")
     finite(logits)
     RowScores().add(logits).check()
     if weights is not None:
@@ -487,24 +501,30 @@ def finite(logits: Tensor) -> None:
         return
     n = len(logits)
     if logits.isnan().any():
-        raise InputError(f"{_nan_rows(logits)} of {n} rows of logits contain NaN; drop or repair them first")
+        raise InputError(
+            f"{_nan_rows(logits)} of {n} rows of logits contain NaN; drop or repair them first", code="nan"
+        )
     if logits.isposinf().any():
         raise InputError(
             f"{int(logits.isposinf().any(1).sum())} of {n} rows of logits contain +inf; only -inf "
-            "(probability 0) has a meaning"
+            "(probability 0) has a meaning",
+            code="infinite",
         )
     if bool(logits.isneginf().all(1).any()):
-        raise InputError("a row of logits is -inf everywhere: no class has any probability")
+        raise InputError("a row of logits is -inf everywhere: no class has any probability", code="impossible_row")
 
 
 def _check_weights(weights: Tensor) -> None:
     total = float(weights.sum())
     if not bool((weights >= 0).all()) or not 0 < total <= MOST:
-        raise InputError(f"weights must be non-negative, finite, not all zero and at most {MOST:.0e} together")
+        raise InputError(
+            f"weights must be non-negative, finite, not all zero and at most {MOST:.0e} together", code="weight_range"
+        )
     if total < 1 + 1e-3 and int((weights > 0).sum()) > 1:
         raise InputError(
             f"weights say how often an example counts, but all {len(weights)} together count as {total:.4g}; "
-            "multiply normalized ones by the number of examples"
+            "multiply normalized ones by the number of examples",
+            code="weights_sum",
         )
 
 

@@ -335,10 +335,10 @@ def _import_file(name: str, path: Path) -> None:
     if known is not None and Path(known).resolve() == path.resolve():
         return
     if name in sys.modules:
-        raise InputError(f"--with {path}: a module {name!r} exists already; rename the file")
+        raise InputError(f"--with {path}: a module {name!r} exists already; rename the file", code="module_exists")
     spec = importlib.util.spec_from_file_location(name, path, loader=_Uncached(name, str(path.resolve())))
     if spec is None or spec.loader is None:
-        raise InputError(f"--with {path}: not a Python file")
+        raise InputError(f"--with {path}: not a Python file", code="not_python")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

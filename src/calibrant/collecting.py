@@ -143,14 +143,16 @@ def _unpacked(batch: Any) -> tuple[Any, Any]:
         if len(names) != 1:
             raise InputError(
                 f"a batch with {', '.join(map(str, batch))} needs one of {', '.join(LABELS)}; or say "
-                "unpack=lambda batch: (inputs, labels)"
+                "unpack=lambda batch: (inputs, labels)",
+                code="batch_keys",
             )
         return {name: part for name, part in batch.items() if name != names[0]}, batch[names[0]]
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return batch[0], batch[1]
     got = f"{len(batch)} parts" if isinstance(batch, tuple | list) else type(batch).__name__
     raise InputError(
-        f"a batch must be a pair (inputs, labels), got {got}; say unpack=lambda batch: (batch[0], batch[1])"
+        f"a batch must be a pair (inputs, labels), got {got}; say unpack=lambda batch: (batch[0], batch[1])",
+        code="batch",
     )
 
 
@@ -169,7 +171,9 @@ def _logits(made: Any, output: Any) -> Tensor:
         found = made if isinstance(made, Tensor) else getattr(made, "logits", None)
         found = made["logits"] if found is None and isinstance(made, Mapping) and "logits" in made else found
     if not isinstance(found, Tensor):
-        raise InputError(f"the network returns {type(made).__name__}: say where its logits are, such as output=0")
+        raise InputError(
+            f"the network returns {type(made).__name__}: say where its logits are, such as output=0", code="no_logits"
+        )
     return found
 
 
@@ -186,7 +190,7 @@ def _evaluating(network: nn.Module) -> Generator[None]:
 def _gathered(parts: Iterable[Predictions]) -> Predictions:
     found = list(_apart(parts))
     if not found:
-        raise InputError(EMPTY)
+        raise InputError(EMPTY, code="no_batches")
     images = [codes for _, codes in found if codes is not None]
     clusters = torch.cat(images) if images else None
     return Predictions(
@@ -214,10 +218,10 @@ def _written(parts: Iterable[Predictions], path: Path) -> Path:
     from polars.io.plugins import register_io_source
 
     if path.suffix != ".parquet":
-        raise InputError(f"predictions are collected to a .parquet file, got {path}")
+        raise InputError(f"predictions are collected to a .parquet file, got {path}", code="suffix")
     rest = _apart(parts)
     if (first := next(rest, None)) is None:
-        raise InputError(EMPTY)
+        raise InputError(EMPTY, code="no_batches")
     kind: dict[str, Any] = {"label": polars.Int64, "logits": polars.List(polars.Float32)}
     kind |= {} if first[1] is None else {"cluster": polars.Int64}
     failed: list[BaseException] = []

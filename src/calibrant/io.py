@@ -101,13 +101,13 @@ def writable(path: str | Path) -> Path:
     """
     path = Path(path)
     if path.is_dir():
-        raise InputError(f"cannot write {path}: it is a folder; give a file name in it")
+        raise InputError(f"cannot write {path}: it is a folder; give a file name in it", code="is_folder")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}; choose another folder") from None
+        raise InputError(f"cannot write {path}: {error.strerror}; choose another folder", code="not_writable") from None
     return path
 
 
@@ -371,7 +371,7 @@ def _alike(frames: list[Any]) -> list[Any]:
     """Frames with their columns in the order of the first; raises `InputError` where they have others."""
     columns = [frame.collect_schema().names() for frame in frames]
     if len({frozenset(names) for names in columns}) > 1:
-        raise InputError("the files of a folder or pattern must have the same columns")
+        raise InputError("the files of a folder or pattern must have the same columns", code="columns_differ")
     return [frame.select(columns[0]) for frame in frames]
 
 
@@ -433,8 +433,10 @@ def frame_of(table: Any) -> Any:
             return polars.DataFrame(table)
     except Exception as error:  # of any library
         reason = one_line(error)
-        raise InputError(f"not a readable table ({type(error).__name__}: {reason})") from None
-    raise InputError(f"expected a polars, pandas or Arrow table, a data set or a path, got {type(table).__name__}")
+        raise InputError(f"not a readable table ({type(error).__name__}: {reason})", code="unreadable") from None
+    raise InputError(
+        f"expected a polars, pandas or Arrow table, a data set or a path, got {type(table).__name__}", code="table_type"
+    )
 
 
 @dataclass(frozen=True)
@@ -491,7 +493,10 @@ def kind_of(names: Mapping[str, Any] | set[str]) -> tuple[str, str]:
     labels = [name for name in ("labels", "label") if name in names]
     if len(kinds) != 1 or len(labels) != 1:
         got = ", ".join(map(repr, sorted({*names} - {*NAMED, "ids", "notes", "several", "judged"}))) or "nothing"
-        raise InputError(f"expected 'labels' and either 'logits' or 'probs', or 'confidence' and 'correct', got {got}")
+        raise InputError(
+            f"expected 'labels' and either 'logits' or 'probs', or 'confidence' and 'correct', got {got}",
+            code="no_scores",
+        )
     return kinds[0], labels[0]
 
 
@@ -541,7 +546,7 @@ def _telling(path: Path, reader: Callable[[], Any], source: str | Path | None = 
 def _npy_pieces(path: Path) -> Pieces:
     kind, beside = labels_beside(path)
     if not beside.is_file():
-        raise InputError(f"expected its labels beside it in {beside.name}")
+        raise InputError(f"expected its labels beside it in {beside.name}", code="no_labels")
     values, labels = (np.load(file, mmap_mode="r", allow_pickle=False) for file in (path, beside))
     _same_length(len(values), len(labels))
     return Pieces(
@@ -625,7 +630,7 @@ def _scan_arrow(path: Path) -> Any:
 
 def _same_length(n: int, m: int) -> None:
     if n != m:
-        raise InputError(f"expected one label per row, got {n} rows and {m} labels")
+        raise InputError(f"expected one label per row, got {n} rows and {m} labels", code="shape")
 
 
 @dataclass(frozen=True)

@@ -56,11 +56,12 @@ class Criterion(nn.Module):
     ) -> None:
         super().__init__()
         if reduction not in ("mean", "sum", "none"):
-            raise InputError(f"reduction must be mean, sum or none, got {reduction!r}")
+            raise InputError(f"reduction must be mean, sum or none, got {reduction!r}", code="option_value")
         if alpha is not None and not (binary and 0 <= alpha <= 1):
             raise InputError(
                 f"alpha weighs events that happen, from 0 to 1, where binary=True, got {alpha} and binary={binary}; "
-                "classes have weight=torch.tensor([...])"
+                "classes have weight=torch.tensor([...])",
+                code="alpha",
             )
         self.loss: Loss = LOSSES.resolve(loss) if isinstance(loss, str) else loss
         self.reduction = reduction
@@ -128,10 +129,13 @@ def _by_class(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, torch.Siz
         way_out = "; labels.float() if one-hot, binary=True if several are true at once" if several else ""
         raise InputError(
             "need logits (n, k, ...) and class indices (n, ...) or floating soft labels (n, k, ...), got "
-            f"{tuple(logits.shape)} and {tuple(labels.shape)} of {labels.dtype}{way_out}"
+            f"{tuple(logits.shape)} and {tuple(labels.shape)} of {labels.dtype}{way_out}",
+            code="shape",
         )
     if logits.shape[1] == 1:
-        raise InputError(f"one class leaves nothing to learn, got logits {tuple(logits.shape)}; say binary=True")
+        raise InputError(
+            f"one class leaves nothing to learn, got logits {tuple(logits.shape)}; say binary=True", code="one_class"
+        )
     return _rows(logits), _rows(labels) if soft else labels.flatten(), shape
 
 
@@ -144,7 +148,8 @@ def _two_classes(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, torch.
     if labels.shape not in (logits.shape, logits.shape[:1] + logits.shape[2:] if logits.shape[1:2] == (1,) else None):
         raise InputError(
             "binary needs one logit for each label, (n, ...) and (n, ...) or (n, 1, ...) and (n, ...), got "
-            f"{tuple(logits.shape)} and {tuple(labels.shape)}; logits of two classes need no binary"
+            f"{tuple(logits.shape)} and {tuple(labels.shape)}; logits of two classes need no binary",
+            code="shape",
         )
     half = logits.flatten() / 2  # and its negative: neither class is special to a loss that sees the logits themselves
     return torch.stack([-half, half], -1), labels.flatten(), labels.shape
@@ -162,10 +167,14 @@ def _look(targets: Tensor, k: int, binary: bool, ignore_index: int) -> None:
     if not 0 <= low <= high <= most:
         what = "labels" if not soft else "probabilities as labels" if binary else "soft labels"
         raise InputError(
-            f"{what} must lie in 0 .. {most}, got {low:g} .. {high:g}; what to leave out is ignore_index={ignore_index}"
+            f"{what} must lie in 0 .. {most}, got {low:g} .. {high:g}; what to leave out is ignore_index={ignore_index}",
+            code="label_range",
         )
     if not whole:
-        raise InputError("soft labels must sum to 1 over the classes; for several labels per example say binary=True")
+        raise InputError(
+            "soft labels must sum to 1 over the classes; for several labels per example say binary=True",
+            code="label_sums",
+        )
 
 
 def _weight(weight: Tensor, targets: Tensor) -> Tensor:

@@ -164,19 +164,27 @@ class Predictions:
         with threads_for(numbers(confidence)):
             c, y = tensor(confidence, "confidence").double(), whole(tensor(correct, "correct"))
             if c.ndim != 1:
-                raise InputError(f"need one confidence per example, (n,), got {tuple(c.shape)}")
+                raise InputError(f"need one confidence per example, (n,), got {tuple(c.shape)}", code="shape")
             if c.isnan().any():
-                raise InputError(f"{int(c.isnan().sum())} of {len(c)} confidences are NaN; drop those examples first")
+                raise InputError(
+                    f"{int(c.isnan().sum())} of {len(c)} confidences are NaN; drop those examples first", code="nan"
+                )
             if len(c) and not 0 <= float(c.min()) <= float(c.max()) <= 1:
                 hint = (
                     "; are they percentages? then divide by 100" if 1 < float(c.max()) <= 100 and c.min() >= 0 else ""
                 )
-                raise InputError(f"confidences must lie in [0, 1], got {c.min():.4g} .. {c.max():.4g}{hint}")
+                raise InputError(
+                    f"confidences must lie in [0, 1], got {c.min():.4g} .. {c.max():.4g}{hint}",
+                    code="percent" if hint else "probability_range",
+                )
             if len(y) and not 0 <= int(y.min()) <= int(y.max()) <= 1:
-                raise InputError(f"correct must be 0 or 1, got {int(y.min())} .. {int(y.max())}")
+                raise InputError(f"correct must be 0 or 1, got {int(y.min())} .. {int(y.max())}", code="label_range")
             named = next((names for names in (CORRECTNESS, MATCHES) if names[1] == of), None)
             if named is None:
-                raise InputError(f'a confidence is that an answer is "correct" or a detection "matched", got of={of!r}')
+                raise InputError(
+                    f'a confidence is that an answer is "correct" or a detection "matched", got of={of!r}',
+                    code="unknown_event",
+                )
             return cls.from_probs(c, y, weights, of=1, class_names=named, **more)
 
     @classmethod
@@ -310,7 +318,7 @@ class Predictions:
             if name in self.__dict__:
                 some.__dict__[name] = self.__dict__[name][rows]
         if not len(some):
-            raise InputError(f"no examples: none of the {len(self)} rows was chosen")
+            raise InputError(f"no examples: none of the {len(self)} rows was chosen", code="no_rows")
         return some
 
     def judging(self, of: str | int) -> "Predictions":
@@ -333,7 +341,7 @@ class Predictions:
         if {names, self.class_names} <= {*KINDS}:  # a yes or no, whatever it is called
             return self
         if set(names) != set(self.class_names):
-            raise InputError(f"expected the classes {some(names)}, got {some(self.class_names)}")
+            raise InputError(f"expected the classes {some(names)}, got {some(self.class_names)}", code="classes_differ")
         index = {name: i for i, name in enumerate(self.class_names)}
         place = torch.tensor([index[name] for name in names], device=self.labels.device)
         of = names.index(self.class_names[self.of]) if isinstance(self.of, int) else self.of
@@ -342,9 +350,11 @@ class Predictions:
     def of_group(self, name: str) -> "Predictions":
         """The examples of one group, by its name."""
         if self.groups is None or self.group_names is None:
-            raise InputError("these predictions have no groups: give groups=, one name per example")
+            raise InputError("these predictions have no groups: give groups=, one name per example", code="no_groups")
         if name not in self.group_names:
-            raise InputError(f"no group {name!r}; there are {', '.join(map(repr, self.group_names[:20]))}")
+            raise InputError(
+                f"no group {name!r}; there are {', '.join(map(repr, self.group_names[:20]))}", code="unknown_group"
+            )
         return self[self.groups == self.group_names.index(name)]
 
     def double(self) -> "Predictions":
@@ -395,7 +405,9 @@ class Predictions:
         Raises `InputError` where every class is judged: take one after the other, `judging(j).events`.
         """
         if self.of == "classes":
-            raise InputError("each class has its own events: take predictions.judging(j).events")
+            raise InputError(
+                "each class has its own events: take predictions.judging(j).events", code="event_per_class"
+            )
         if isinstance(self.of, int):
             known = self.__dict__.get("outcomes")
             said = _softmax.one_class(self.logits, self.of) if known is None else known.probability
@@ -560,11 +572,14 @@ class Predictions:
             except InputError as error:
                 raise InputError(f"{path}, rows {first} .. {seen - 1}: {error}", code=error.code) from None
             if classes not in (0, part.logits.shape[1]):
-                raise InputError(f"{path}: rows of {classes} classes are followed by rows of {part.logits.shape[1]}")
+                raise InputError(
+                    f"{path}: rows of {classes} classes are followed by rows of {part.logits.shape[1]}",
+                    code="num_classes",
+                )
             classes = part.logits.shape[1]
             yield part
         if classes == 0:
-            raise InputError(f"{path}: no examples")
+            raise InputError(f"{path}: no examples", code="no_rows")
         single.check("the key 'probs' or --probs")
 
     @classmethod
@@ -614,10 +629,15 @@ def predictions_of(predictions: Any, labels: Any = None, weights: Any = None) ->
     """Return predictions as they are, or enter logits with their labels and weights."""
     if isinstance(predictions, Predictions):
         if labels is not None or weights is not None:
-            raise InputError("predictions carry their labels and weights: give them alone, or logits with their labels")
+            raise InputError(
+                "predictions carry their labels and weights: give them alone, or logits with their labels",
+                code="labels_twice",
+            )
         return predictions
     if labels is None:
-        raise InputError("need predictions, or logits with their labels: give Predictions(logits, labels)")
+        raise InputError(
+            "need predictions, or logits with their labels: give Predictions(logits, labels)", code="no_labels"
+        )
     return _trusted(**entered(predictions, labels, weights, owned=False))
 
 
@@ -663,7 +683,9 @@ def _mapped(calibrator: Map, logits: Tensor, groups: Tensor | None, group_names:
     name = getattr(calibrator, "__name__", type(calibrator).__name__)
     if not isinstance(made, Tensor) or made.shape != logits.shape:  # pyright: ignore
         got = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__  # pyright: ignore
-        raise InputError(f"{name} must return logits {tuple(logits.shape)}, as it was given, got {got}")
+        raise InputError(
+            f"{name} must return logits {tuple(logits.shape)}, as it was given, got {got}", code="map_shape"
+        )
     try:
         finite(made)
     except InputError as error:

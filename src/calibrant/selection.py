@@ -85,5 +85,5 @@ def refine_then_calibrate(epochs: Iterable[Predictions]) -> tuple[int, Temperatu
         if best is None or value < best[0]:
             best = value, epoch, val
     if best is None:
-        raise InputError("no epochs to choose from: the iterable was empty")
+        raise InputError("no epochs to choose from: the iterable was empty", code="no_epochs")
     return best[1], Temperature.fit(best[2])

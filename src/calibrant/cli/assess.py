@@ -91,9 +91,11 @@ def assess_(
     include(with_)
     _writable(html, json_, save, inputs=[*file, *(calibrator or []), *source_files(with_)])
     if save is not None and save.suffix != ".safetensors":
-        raise InputError(f"a calibrator is saved as .safetensors, got {save}")
+        raise InputError(f"a calibrator is saved as .safetensors, got {save}", code="suffix")
     if len(file) > 2 or (len(file) == 2 and cv is not None):
-        raise InputError(f"expected two files, or one with --cv, got {len(file)} files{' and --cv' if cv else ''}")
+        raise InputError(
+            f"expected two files, or one with --cv, got {len(file)} files{' and --cv' if cv else ''}", code="num_files"
+        )
     how: dict[str, Any] = {"ignore_index": ignore, **options}
     val = calibrant.Predictions.load(file[0], **how)
     maps = len(calibrator or assessment.CALIBRATORS) + 1

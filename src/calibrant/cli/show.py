@@ -31,7 +31,7 @@ def list_(
 
     include(with_)
     if kind is not None and kind not in REGISTRIES:
-        raise InputError(f"no {kind!r} to list; {suggest(kind, REGISTRIES)}")
+        raise InputError(f"no {kind!r} to list; {suggest(kind, REGISTRIES)}", code="unknown_kind")
     for name in REGISTRIES if kind is None else (kind,):
         out.print(f"[bold]{name}[/bold]")
         for method, text in entries(REGISTRIES[name]):

@@ -161,7 +161,7 @@ def figures(
         else:
             paths = draw(what, folder, out=out_, scale=scale, with_=with_ or ())
     if not paths:
-        raise InputError(f"nothing to draw: no run of study {what!r} is done in {out_ or 'runs'}")
+        raise InputError(f"nothing to draw: no run of study {what!r} is done in {out_ or 'runs'}", code="no_runs")
     names = ", ".join(p.name for p in paths if p.suffix == ".svg")
     out.print(visible(f"wrote {len(paths)} files to {folder}: {names}"), markup=False)
 
@@ -172,7 +172,7 @@ def _list_exhibits(study: str) -> None:
 
     exhibits = Study.load(study).drawn
     if not exhibits:
-        raise InputError(f"study {study!r} does not say what its figures are of")
+        raise InputError(f"study {study!r} does not say what its figures are of", code="no_figures")
     table = Rich(**PLAIN)
     for column in "of the paper", "command", "tables by metric, or files":
         table.add_column(column)

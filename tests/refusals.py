@@ -1,7 +1,8 @@
 """Assert that input is refused, by the code of the error instead of its text."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -15,3 +16,11 @@ def refused(code: str) -> Iterator[pytest.ExceptionInfo[InputError]]:
         yield caught
     assert caught.value.code == code, str(caught.value)
     assert len(str(caught.value).splitlines()) == 1, str(caught.value)
+
+
+def code_of(function: Callable[..., object], /, *arguments: Any, **options: Any) -> str:
+    """Call a function that must refuse its input, in a message of one line, and return the code."""
+    with pytest.raises(InputError) as caught:
+        function(*arguments, **options)
+    assert len(str(caught.value).splitlines()) == 1, str(caught.value)
+    return caught.value.code

@@ -1,4 +1,4 @@
-"""The commands as people use them: what they write and print, in one process and another, and how they refuse."""
+"""Command lines: what they print and write, and how they refuse input."""
 
 import hashlib
 import json
@@ -44,10 +44,10 @@ def _close(one, other):
     return one == (pytest.approx(other, rel=1e-6, abs=1e-9, nan_ok=True) if isinstance(other, float) else other)
 
 
-def refused(*arguments):
-    """Run a command that must be refused: exit status 2 and one line, which is returned."""
+def refused(code, *arguments):
+    """Run a command that must be refused with this code, exit status 2 and one line, which is returned."""
     done = run(*arguments)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
+    assert (done.code, done.returncode, done.stdout, done.stderr.count("\n")) == (code, 2, "", 1), done
     assert done.stderr.startswith("calibrant: ")
     return done.stderr
 
@@ -73,7 +73,7 @@ def files(tmp_path):
     return tmp_path / "val.npz", tmp_path / "test.npz"
 
 
-def test_from_two_files_to_a_shipped_calibrator(files, tmp_path):
+def test_assess_saves_a_calibrator_that_apply_uses(files, tmp_path):
     html, out, saved = tmp_path / "r.html", tmp_path / "out.json", tmp_path / "c.safetensors"
     done = process(
         "assess", *files, "-c", "Identity", "-c", "Temperature", "--html", html, "--json", out, "--save", saved
@@ -103,26 +103,25 @@ def test_predictions_without_labels_can_be_calibrated(files, tmp_path):
 
 
 def test_one_file_is_cross_fitted_on_request(files):
-    done = run("assess", files[0], "--cv", 4, "-c", "Identity", "-c", "Temperature")
-    assert done.returncode == 0, done.stderr
-    assert "Cross-fitted in 4 folds" in " ".join(done.stdout.split())
+    printed = succeeded("assess", files[0], "--cv", 4, "-c", "Identity", "-c", "Temperature")
+    assert "4 folds" in " ".join(printed.split())
 
 
 def test_one_file_is_cross_fitted_in_five_folds_by_default(files):
     printed = succeeded("assess", files[0], "-c", "Identity", "-c", "Temperature")
-    assert "Cross-fitted in 5 folds" in " ".join(printed.split())
+    assert "5 folds" in " ".join(printed.split())
 
 
-def test_measure_is_the_function_s_table(files, tmp_path):
+def test_measure_prints_and_writes_the_results_of_the_function(files, tmp_path):
     done = run("measure", files[1], "-m", "mce", "--html", tmp_path / "m.html", "--json", tmp_path / "m.json")
     assert done.returncode == 0, done.stderr
     expected = measure(Predictions.load(files[1]), metrics=["mce"])
     for row in expected:
-        assert row.title in done.stdout
-        assert row.text in done.stdout
-    assert "Overconfident by" in done.stdout
+        for shown in (done.stdout, (tmp_path / "m.html").read_text()):
+            assert row.title in shown
+            assert row.text in shown
+    assert "Overconfident" in done.stdout
     assert close((tmp_path / "m.json").read_text(), expected.json())
-    assert "nothing was fitted" in (tmp_path / "m.html").read_text()
 
 
 def test_json_goes_to_standard_output_alone(files, tmp_path):
@@ -135,7 +134,7 @@ def test_json_goes_to_standard_output_alone(files, tmp_path):
     assert (tmp_path / "c.safetensors").is_file()
 
 
-def test_json_says_where_its_numbers_come_from(files, tmp_path):
+def test_json_lists_data_calibrators_and_time(files, tmp_path):
     saved, out = tmp_path / "c.safetensors", tmp_path / "a.json"
     lines = ["correct,confidence", *(f"{i % 2},0.{i % 9 + 1}" for i in range(60)), "1,"]
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
@@ -171,7 +170,7 @@ def test_a_saved_calibrator_is_measured_and_assessed(files, tmp_path):
     assert value == pytest.approx(expected.after["nll"].value, rel=1e-12)
 
 
-def test_what_is_judged_and_what_is_ignored_is_said_by_options(tmp_path):
+def test_options_select_the_event_and_the_ignored_label(tmp_path):
     g = torch.Generator().manual_seed(0)
     z, y = torch.randn(400, 2, generator=g), torch.randint(2, (400,), generator=g)
     np.savez(tmp_path / "p.npz", logits=z, labels=y.where(torch.arange(400) % 4 > 0, 255))
@@ -181,7 +180,7 @@ def test_what_is_judged_and_what_is_ignored_is_said_by_options(tmp_path):
         assert close(done.stdout, measure(p, of=of).json()), done.stderr
 
 
-def test_a_file_can_be_read_in_pieces(files, tmp_path):
+def test_stream_reads_files_in_pieces(files, tmp_path):
     big = tmp_path / "test.parquet"
     Predictions.load(files[1]).save(big)
     done = run("assess", files[0], big, "--stream", "-c", "Temperature", "--json", "-")
@@ -225,7 +224,7 @@ class Divided:
 """
 
 
-def test_ones_own_file_is_heard_by_every_command(files, tmp_path):
+def test_every_command_includes_methods_of_a_given_file(files, tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     own, saved = ("--with", tmp_path / "mine.py"), tmp_path / "c.safetensors"
     done = run("list", "losses", *own)
@@ -243,10 +242,8 @@ def test_ones_own_file_is_heard_by_every_command(files, tmp_path):
     torch.testing.assert_close(
         Predictions.load(tmp_path / "o.npz").logits, Predictions.load(files[1]).logits.double() / 2.5
     )
-    done = run("apply", saved, files[1], "-o", tmp_path / "o.npz")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    done = run("measure", files[0], "-c", saved, *own)
-    assert "was fitted on these very predictions" in done.stderr
+    refused("unknown_class", "apply", saved, files[1], "-o", tmp_path / "o.npz")
+    refused("fitted_on_same", "measure", files[0], "-c", saved, *own)
 
 
 def test_list_names_everything_with_parameters_and_source():
@@ -291,11 +288,11 @@ def test_list_shows_entry_points_and_those_that_fail(monkeypatch):
     entry = EntryPoint("theirs", "no.such.module:score", "calibrant.scores")
     monkeypatch.setattr(SCORES, "_entries", {"theirs": entry}, raising=False)
     found = dict(show.entries(SCORES))
-    assert "cannot be imported (ModuleNotFoundError: No module named 'no'" in found["theirs"]
+    assert "ModuleNotFoundError" in found["theirs"]
     assert "max_logit" in found
 
 
-def test_what_help_calls_the_default_is_the_default():
+def test_help_shows_the_actual_defaults():
     assert assess_commands.CALIBRATORS.split(", ") == list(CALIBRATORS)
     assert assess_commands.METRICS.split(", ") == list(TOP.shown)
 
@@ -305,7 +302,7 @@ def test_refusals_reach_the_shell(files):
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
-def test_garbage_is_looked_for_again_once_all_is_loaded():
+def test_garbage_collection_resumes_after_imports():
     code = "import gc, sys; from calibrant.cli._common import load; load(); n = gc.get_freeze_count(); load(); "
     code += "print(gc.isenabled(), n > 100_000, gc.get_freeze_count() <= n, 'calibrant.assessment' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
@@ -339,51 +336,51 @@ def _inputs(folder):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "code", "named"),
     [
-        ("assess good.npz short.npz", "need logits (n, k) and labels (n,), got (20, 3) and (5,)"),
-        ("assess one_based.npz good.npz", "are they 1-based?"),
-        ("assess good.npz nan.npz", "contain NaN"),
-        ("assess good.npz probs.npz", "look like probabilities"),
-        ("assess good.npz empty.npz", "the file is empty"),
-        ("assess good.npz none.npz", "no such file"),
-        ("assess good.npz wide.npz", "the same classes, got 3 and 6"),
-        ("assess good.npz good.npz", "fitting and judging on the same data is refused"),
-        ("assess good.npz --cv 100", "folds must lie in 2 .. 20"),
-        ("assess good.npz other.npz -c Temprature", "did you mean 'Temperature'?"),
-        ("assess good.npz other.npz -c Temperature(grd=1)", "Temperature has no 'grd'; it has criterion"),
-        ("assess good.npz other.npz -m eec", "did you mean 'ece'?"),
-        ("assess good.npz other.npz --html file/report.html", "cannot write"),
-        ("assess good.npz other.npz --save c.pkl", "saved as .safetensors"),
-        ("assess good.npz other.npz --json other.npz", "cannot write other.npz: this command reads it"),
-        ("measure good.npz --html good.npz", "cannot write good.npz: this command reads it"),
-        ("apply fake.safetensors good.npz -o good.npz", "cannot write good.npz: this command reads it"),
-        ("apply fake.safetensors good.npz -o out.npz", "fake.safetensors"),
-        ("measure good.npz -c fake.safetensors", "fake.safetensors"),
-        ("measure good.npz --of maybe", "of must be 'top', 'classes' or the index of one of 3 classes, got 'maybe'"),
-        ("measure good.npz --of 3", "of must be"),
-        ("measure good.npz -m eec", "did you mean 'ece'?"),
-        ("measure good.npz --stream", "cannot be read in pieces"),
-        ("measure good.npz --with none.py", "--with none.py: no such file"),
-        ("list --with no_such_package", "it cannot be imported"),
-        ("assess good.npz other.npz -c fake.safetensors", "fake.safetensors"),
-        ("study run key.toml", "study has no key 'epochs'"),
-        ("study run loss.toml", "did you mean 'focal'?"),
-        ("study run parameter.toml", "focal has no 'gama'"),
-        ("study run none.toml", "cannot read study"),
-        ("study run nonsense", "bundled studies: "),
-        ("demo --out file", "choose another folder"),
-        ("figures tocal -o f", "no study 'tocal'; give a .toml file"),
-        ("figures focal -o file/deep", "cannot write"),
-        ("list lossess", "no 'lossess' to list"),
+        ("assess good.npz short.npz", "shape", "(20, 3) and (5,)"),
+        ("assess one_based.npz good.npz", "labels_from", "1 .. 3"),
+        ("assess good.npz nan.npz", "nan", "nan.npz"),
+        ("assess good.npz probs.npz", "probs_as_logits", "probs.npz"),
+        ("assess good.npz empty.npz", "empty_file", "empty.npz"),
+        ("assess good.npz none.npz", "no_file", "none.npz"),
+        ("assess good.npz wide.npz", "num_classes", "3 and 6"),
+        ("assess good.npz good.npz", "same_data", "100 %"),
+        ("assess good.npz --cv 100", "folds_range", "2 .. 20"),
+        ("assess good.npz other.npz -c Temprature", "unknown_method", "'Temperature'"),
+        ("assess good.npz other.npz -c Temperature(grd=1)", "unknown_setting", "'grd'"),
+        ("assess good.npz other.npz -m eec", "unknown_method", "'ece'"),
+        ("assess good.npz other.npz --html file/report.html", "not_writable", "file/report.html"),
+        ("assess good.npz other.npz --save c.pkl", "suffix", "c.pkl"),
+        ("assess good.npz other.npz --json other.npz", "output_is_input", "other.npz"),
+        ("measure good.npz --html good.npz", "output_is_input", "good.npz"),
+        ("apply fake.safetensors good.npz -o good.npz", "output_is_input", "good.npz"),
+        ("apply fake.safetensors good.npz -o out.npz", "unreadable", "fake.safetensors"),
+        ("measure good.npz -c fake.safetensors", "unreadable", "fake.safetensors"),
+        ("measure good.npz --of maybe", "unknown_event", "'maybe'"),
+        ("measure good.npz --of 3", "unknown_event", "3"),
+        ("measure good.npz -m eec", "unknown_method", "'ece'"),
+        ("measure good.npz --stream", "pieces", "good.npz"),
+        ("measure good.npz --with none.py", "no_file", "none.py"),
+        ("list --with no_such_package", "import", "no_such_package"),
+        ("assess good.npz other.npz -c fake.safetensors", "unreadable", "fake.safetensors"),
+        ("study run key.toml", "unknown_key", "'epochs'"),
+        ("study run loss.toml", "unknown_method", "'focal'"),
+        ("study run parameter.toml", "unknown_setting", "'gama'"),
+        ("study run none.toml", "unreadable", "none.toml"),
+        ("study run nonsense", "unknown_study", "'nonsense'"),
+        ("demo --out file", "not_writable", "file"),
+        ("figures tocal -o f", "unknown_study", "'tocal'"),
+        ("figures focal -o file/deep", "not_writable", "file/deep"),
+        ("list lossess", "unknown_kind", "'lossess'"),
     ],
 )
-def test_bad_input_is_one_line_and_status_2(tmp_path, monkeypatch, arguments, message):
+def test_refused_commands_name_the_cause_and_write_nothing(tmp_path, monkeypatch, arguments, code, named):
     _inputs(tmp_path)
     monkeypatch.chdir(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    assert message in refused(*arguments.split())
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before  # nothing lost, nothing left behind
+    assert named in refused(code, *arguments.split())
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_an_unwritable_folder_is_refused_before_any_work(files, tmp_path):
@@ -392,7 +389,7 @@ def test_an_unwritable_folder_is_refused_before_any_work(files, tmp_path):
     else:
         (tmp_path / "locked").mkdir(mode=0o500)
         folder = tmp_path / "locked"
-    assert "choose another folder" in refused("assess", *files, "--json", f"{folder}/out.json")
+    refused("not_writable", "assess", *files, "--json", f"{folder}/out.json")
 
 
 @pytest.fixture
@@ -407,7 +404,7 @@ def table(tmp_path):
 
 
 @pytest.mark.parametrize("command", [("measure",), ("assess",), ("apply", "none.safetensors")])
-def test_columns_are_shown_and_nothing_is_done(table, command):
+def test_columns_option_only_shows_roles_of_columns(table, command):
     shown = succeeded(*command, table, "--columns", "--probs", "score", "--label", "truth")
     rows = [[part.strip() for part in line.split(maxsplit=1)] for line in shown.splitlines()]
     assert ["truth", "label"] in rows

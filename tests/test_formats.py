@@ -15,6 +15,7 @@ import torch
 import xlsxwriter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from refusals import code_of, refused
 
 from calibrant import InputError, Predictions, calibrators, io
 from calibrant._delimited import pack, unpacked
@@ -31,13 +32,6 @@ def loaded(text: str | bytes, folder: Path, name: str = "t.csv", **options: Any)
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return Predictions.load(path, **options)
-
-
-def code(call: Callable[[], object]) -> str:
-    with pytest.raises(InputError) as raised:
-        call()
-    assert "\n" not in str(raised.value)
-    return raised.value.code
 
 
 def is_plain(p: Predictions) -> None:
@@ -92,43 +86,42 @@ def test_encodings_are_detected_and_noted(tmp_path, encoding):
 def test_an_encoding_can_be_given(tmp_path):
     text = PLAIN.replace("cat", "кот").encode("cp1251")
     assert loaded(text, tmp_path, encoding="cp1251").class_names == ("кот", "dog")
-    assert code(lambda: loaded(text, tmp_path, encoding="utf-8")) == "encoding"
-    assert code(lambda: loaded(text, tmp_path, encoding="no-such")) == "unknown_encoding"
-    assert code(lambda: loaded(text, tmp_path, encoding="rot13")) == "unknown_encoding"
+    assert code_of(loaded, text, tmp_path, encoding="utf-8") == "encoding"
+    assert code_of(loaded, text, tmp_path, encoding="no-such") == "unknown_encoding"
+    assert code_of(loaded, text, tmp_path, encoding="rot13") == "unknown_encoding"
 
 
-@pytest.mark.parametrize(
-    ("line", "name"),
-    [("dog,.5", "line 3"), ("dog,.5,.5,.5", "line 3"), ("dog,0,5,0,5", "line 3"), ('dog,.5,".5\n.5",1', "line 3")],
-)
-def test_ragged_lines_are_refused_with_their_number(tmp_path, line, name):
+@pytest.mark.parametrize("line", ["dog,.5", "dog,.5,.5,.5", "dog,0,5,0,5", 'dog,.5,".5\n.5",1'])
+def test_ragged_lines_are_refused_with_their_number(tmp_path, line):
     text = f"label,prob_cat,prob_dog\n\ncat,.5,.5\n{line}\ncat,.5,.5\n".replace("\n\n", "\n")
-    with pytest.raises(InputError, match=name) as raised:
+    with refused("ragged") as caught:
         loaded(text, tmp_path)
-    assert raised.value.code == "ragged"
+    assert "line 3" in str(caught.value)
 
 
 def test_lines_are_counted_from_the_top_of_the_file(tmp_path):
     text = "sep=,\n# by hand\n\n" + PLAIN + "dog,1\n"
-    with pytest.raises(InputError, match="line 8"):
+    with refused("ragged") as caught:
         loaded(text, tmp_path)
+    assert "line 8" in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["label,prob_cat,prob_dog\n", "label,prob_cat,prob_dog", "label,prob_0\n\n ,\n,\n"])
 def test_tables_without_rows_are_refused(tmp_path, text):
-    assert code(lambda: loaded(text, tmp_path)) == "no_rows"
+    assert code_of(loaded, text, tmp_path) == "no_rows"
 
 
-def test_an_open_quote_swallows_no_rows(tmp_path):
+def test_open_quotes_are_refused(tmp_path):
     text = "label,prob_cat,prob_dog,note\n" + 'cat,.5,.5,"a\n' + "dog,.5,.5,b\n" * 5
-    assert code(lambda: loaded(text, tmp_path)) in ("quotes", "ragged")
+    assert code_of(loaded, text, tmp_path) == "quotes"
 
 
 @pytest.mark.parametrize("word", ["NA", "n/a", "#N/A", "null", "None", "nan", "-", "?", "", "."])
 def test_missing_words_count_as_missing_in_columns_of_numbers(tmp_path, word):
     text = PLAIN + f"dog,{word},{word}\n"
-    with pytest.raises(InputError, match="1 of 4 rows"):
+    with refused("missing_values") as caught:
         loaded(text, tmp_path)
+    assert "1 of 4" in str(caught.value)
     assert len(loaded(text, tmp_path, drop=True)) == 3
 
 
@@ -152,8 +145,7 @@ def test_further_words_are_missing_values_if_named(tmp_path):
 
 def test_commas_of_thousands_are_no_decimal_commas(tmp_path):
     text = 'label,prob_cat,prob_dog,weight\ncat,.25,.75,"1,234"\ndog,.5,.5,"2,500"\n'
-    with pytest.raises(InputError):
-        loaded(text, tmp_path, weight="weight")
+    assert code_of(loaded, text, tmp_path, weight="weight") == "not_numbers"
 
 
 @pytest.mark.parametrize("suffix", [".csv.gz", ".tsv.gz", ".txt.gz", ".csv.zst", ".tsv.zst"])
@@ -168,11 +160,11 @@ def test_packed_text_is_read(tmp_path, suffix):
 
 @pytest.mark.parametrize("text", ["", "\ufeff", "\n\n", "# a\n# b\n", "sep=;\n"])
 def test_text_without_a_header_is_refused(tmp_path, text):
-    assert code(lambda: loaded(text, tmp_path)) in ("no_header", "empty_file")
+    assert code_of(loaded, text, tmp_path) == ("no_header" if text else "empty_file")
 
 
 def test_zero_bytes_are_refused(tmp_path):
-    assert code(lambda: loaded(PLAIN + "\0\0,.5,.5\n", tmp_path)) == "zero_bytes"
+    assert code_of(loaded, PLAIN + "\0\0,.5,.5\n", tmp_path) == "zero_bytes"
 
 
 def test_refusals_name_the_file_of_a_folder(tmp_path):
@@ -180,9 +172,9 @@ def test_refusals_name_the_file_of_a_folder(tmp_path):
     folder.mkdir()
     (folder / "a.csv").write_text(PLAIN)
     (folder / "b.csv").write_text(PLAIN + "dog,1\n")
-    with pytest.raises(InputError, match=r"b\.csv") as raised:
+    with refused("ragged") as caught:
         Predictions.load(folder)
-    assert raised.value.code == "ragged"
+    assert "b.csv" in str(caught.value)
 
 
 # Workbooks
@@ -221,11 +213,11 @@ def test_words_among_the_numbers_of_a_workbook_are_not_lost(tmp_path):
     p = Predictions.load(workbook(tmp_path / "a.xlsx", rows))
     assert p.group_names == ("0", "1", "west")
     rows[3][1] = "NA"
-    with pytest.raises(InputError, match="1 of 3 rows"):
-        Predictions.load(workbook(tmp_path / "b.xlsx", rows))
+    assert code_of(Predictions.load, workbook(tmp_path / "b.xlsx", rows)) == "missing_values"
     rows[3][1] = "oops"
-    with pytest.raises(InputError, match="oops"):
+    with refused("not_numbers") as caught:
         Predictions.load(workbook(tmp_path / "c.xlsx", rows))
+    assert "oops" in str(caught.value)
 
 
 def test_a_workbook_holds_texts_and_no_formulas(tmp_path):
@@ -245,10 +237,10 @@ def test_a_missing_package_is_one_line_that_names_the_extra(tmp_path, monkeypatc
     p.save(tmp_path / "p.xlsx")
     monkeypatch.setitem(sys.modules, "fastexcel", None)
     monkeypatch.setitem(sys.modules, "xlsxwriter", None)
-    with pytest.raises(InputError, match=r"calibrant\[excel\]") as raised:
+    with refused("missing_package") as caught:
         Predictions.load(tmp_path / "p.xlsx")
-    assert raised.value.code == "missing_package"
-    assert code(lambda: p.save(tmp_path / "q.xlsx")) == "missing_package"
+    assert "calibrant[excel]" in str(caught.value)
+    assert code_of(p.save, tmp_path / "q.xlsx") == "missing_package"
 
 
 # Formulas
@@ -371,7 +363,7 @@ def test_names_that_text_can_hold_are_loaded_as_they_were(tmp_path, names, suffi
 @pytest.mark.parametrize("names", [("01", "1", "001"), ("a\0", "a", "b"), ("", "a", "b")])
 def test_names_that_a_table_cannot_hold_are_refused(tmp_path, names):
     p = Predictions(torch.eye(3), torch.arange(3), class_names=names)
-    assert code(lambda: p.save(tmp_path / "p.csv")) == "not_exact"
+    assert code_of(p.save, tmp_path / "p.csv") == "not_exact"
     assert not list(tmp_path.iterdir())
     p.save(tmp_path / "p.safetensors")
     same(p, Predictions.load(tmp_path / "p.safetensors"))
@@ -380,7 +372,7 @@ def test_names_that_a_table_cannot_hold_are_refused(tmp_path, names):
 def test_formats_that_cannot_be_written_are_named_first(tmp_path):
     p = Predictions(torch.eye(3), torch.arange(3))
     for name in ("p.doc", "p", "p.npy", "p.pt"):
-        assert code(lambda name=name: p.save(tmp_path / name)) == "suffix"
+        assert code_of(p.save, tmp_path / name) == "suffix"
 
 
 # Odd arrays
@@ -401,9 +393,9 @@ def test_formats_that_cannot_be_written_are_named_first(tmp_path):
         ({"labels": np.array(["2020-01-01"] * 4, dtype="M8[D]")}, "odd_array"),
     ],
 )
-def test_odd_arrays_are_refused_in_one_line(tmp_path, more, expected):
+def test_odd_arrays_are_refused(tmp_path, more, expected):
     np.savez(tmp_path / "p.npz", **({"logits": np.zeros((4, 3)) + np.eye(4, 3), "labels": np.arange(4) % 3} | more))
-    assert code(lambda: Predictions.load(tmp_path / "p.npz")) == expected
+    assert code_of(Predictions.load, tmp_path / "p.npz") == expected
 
 
 INTERNAL = ["notes", "several", "judged", "percent", "predicted", "of", "kind"]
@@ -411,7 +403,7 @@ INTERNAL = ["notes", "several", "judged", "percent", "predicted", "of", "kind"]
 
 @pytest.mark.parametrize("name", INTERNAL)
 @pytest.mark.parametrize("suffix", [".npz", ".pt", ".safetensors"])
-def test_files_set_nothing_internal(tmp_path, name, suffix):
+def test_files_cannot_set_internal_fields(tmp_path, name, suffix):
     arrays = {"logits": torch.randn(4, 3), "labels": torch.arange(4) % 3, name: torch.ones(4)}
     path = tmp_path / f"p{suffix}"
     if suffix == ".npz":
@@ -449,7 +441,7 @@ KEYS = [*SCORES, *ROWS, *NAMED, "notes", "several", "judged"]
 
 
 def test_files_of_odd_arrays_are_read_or_refused_in_one_line(tmp_path):
-    r, refused = random.Random(0), 0
+    r, count = random.Random(0), 0
     for i in range(300):
         arrays: dict[str, Any] = {"logits": np.eye(4, 3) + 1, "labels": np.arange(4) % 3}
         arrays |= {r.choice(KEYS): r.choice(ODD)(r) for _ in range(r.choice([1, 1, 2]))}
@@ -462,9 +454,9 @@ def test_files_of_odd_arrays_are_read_or_refused_in_one_line(tmp_path):
             tensors = {key: torch.from_numpy(a) for key, a in arrays.items() if tensorial(a)}
             torch.save({**tensors, r.choice(KEYS): r.choice(odd)}, path)
         reason = refusal(path)
-        refused += reason is not None
+        count += reason is not None
         assert "\n" not in (reason or "")
-    assert refused > 100
+    assert count > 100
 
 
 def refusal(path: Path) -> str | None:
@@ -539,10 +531,9 @@ def test_calibrated_tables_keep_rows_and_columns_in_every_format(tmp_path, saved
 
 def test_apply_writes_nothing_where_it_refuses(tmp_path, saved):
     (tmp_path / "in.csv").write_text("prob_no,prob_yes\n.2,.8\n.2,\n")
-    with pytest.raises(InputError):
-        apply_to_file(str(saved), tmp_path / "in.csv", tmp_path / "out.xlsx")
+    assert code_of(apply_to_file, str(saved), tmp_path / "in.csv", tmp_path / "out.xlsx") == "missing_values"
     (tmp_path / "in.csv").write_text(SPELLED)
-    assert code(lambda: apply_to_file(str(saved), tmp_path / "in.csv", tmp_path / "out.doc", drop=True)) == "suffix"
+    assert code_of(apply_to_file, str(saved), tmp_path / "in.csv", tmp_path / "out.doc", drop=True) == "suffix"
     assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
 
 
@@ -550,9 +541,7 @@ def test_digits_of_other_scripts_are_no_missing_values(tmp_path: Path) -> None:
     rows = [f"{0.1 * (i % 9):.1f},{i % 2}" for i in range(20)]
     path = tmp_path / "a.csv"
     path.write_text("\n".join(["prob,label", *rows, "\u0660.\u0665,1", ""]), encoding="utf-8")
-    with pytest.raises(InputError) as caught:
-        Predictions.load(path, drop=True)
-    assert caught.value.code == "not_numbers"
+    assert code_of(Predictions.load, path, drop=True) == "not_numbers"
 
 
 def test_folders_without_letters_are_looked_up_by_a_parent(tmp_path: Path) -> None:

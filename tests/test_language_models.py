@@ -1,13 +1,14 @@
-"""What 55 language models said of their own answers: every file to a page with one call."""
+"""Stated confidences of 55 language models: each file is read and measured with one call."""
 
 from pathlib import Path
 
 import numpy as np
 import polars
 import pytest
+from refusals import refused
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
-from calibrant import InputError, Predictions, measure
+from calibrant import Predictions, measure
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "language_models"
 FILES = sorted(FOLDER.glob("*.parquet")) if FOLDER.is_dir() else []
@@ -27,9 +28,8 @@ def test_stated_confidences_are_read_measured_and_shown(path):
         pytest.skip("this model stated none")
     used = frame.filter(polars.col("verbal").is_between(0, 1) & polars.col("verbal").is_not_nan())
     if len(used) < len(frame) / 2:
-        with pytest.raises(InputError) as caught:
+        with refused("drop_most"):
             stated(path)
-        assert caught.value.code == "drop_most"
         return
     p = stated(path)
     assert len(p) == len(used)
@@ -40,6 +40,4 @@ def test_stated_confidences_are_read_measured_and_shown(path):
     assert found["signed_gap"].value == pytest.approx(float(np.mean(c - y)), abs=1e-12)
     if 0 < y.mean() < 1:
         assert found["auroc"].value == pytest.approx(roc_auc_score(y, c), abs=1e-9)
-    page = found.html()
-    assert "answers" in page
-    assert "Is it calibrated?" in page
+    assert "answers" in found.html()

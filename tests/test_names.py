@@ -1,4 +1,4 @@
-"""Classes go by their names: no order of columns, and no guess, exchanges them."""
+"""Classes are matched by name, whatever the order of columns."""
 
 import json
 
@@ -6,8 +6,9 @@ import numpy as np
 import polars
 import pytest
 import torch
+from refusals import code_of, refused
 
-from calibrant import InputError, Predictions, assess, calibrators, metrics
+from calibrant import Predictions, assess, calibrators, metrics
 from calibrant.assessment import apply_to_file, saved
 
 GENERATOR = np.random.default_rng(3)
@@ -37,14 +38,15 @@ VAL, TEST = slice(0, 150), slice(150, N)
 BIAS = "Vector"
 
 
-def test_the_order_of_classes_changes_nothing():
+def test_in_order_moves_logits_labels_and_event():
     p, q = straight(), turned().in_order(NAMES)
     assert torch.equal(p.logits, q.logits)
     assert torch.equal(p.labels, q.labels)
     assert turned().judging("dog").in_order(NAMES).of == 1
     assert straight().in_order(None) is not None
-    with pytest.raises(InputError, match="expected the classes 'cat', 'fox', got"):
+    with refused("class_names") as caught:
         p.in_order(("cat", "fox"))
+    assert "'cat', 'fox'" in str(caught.value)
 
 
 def test_val_and_test_in_different_orders_are_assessed_alike():
@@ -54,7 +56,7 @@ def test_val_and_test_in_different_orders_are_assessed_alike():
     for found in (other, pieces):
         assert found.after["nll"].value == pytest.approx(one.after["nll"].value, rel=1e-9)
         assert found.after["ece"].value == pytest.approx(one.after["ece"].value, rel=1e-9)
-    with pytest.raises(InputError, match="expected the classes"):
+    with refused("class_names"):
         assess(straight(VAL), Predictions(LOGITS[TEST], Y[TEST], class_names=("cat", "dog", "fox")), [BIAS])
 
 
@@ -73,8 +75,9 @@ def test_a_saved_calibrator_knows_its_classes_by_name(file):
     torch.testing.assert_close(made.in_order(NAMES).logits, expected.logits)
     again = assess(turned(TEST), turned(slice(0, 50)).in_order(None), ["Identity"])  # without it, as they came
     assert again.before.names == turned().class_names
-    with pytest.raises(InputError, match="was fitted on other classes: expected the classes 'cat', 'dog', 'eel'"):
+    with refused("class_names") as caught:
         saved(file)(Predictions(LOGITS, Y, class_names=("a", "b", "c")))
+    assert "'cat', 'dog', 'eel'" in str(caught.value)
 
 
 def test_a_table_is_calibrated_by_the_names_of_its_columns(file, tmp_path):
@@ -98,7 +101,7 @@ def test_summaries_and_ensembles_go_by_names():
     whole = metrics.Summary.empty(of=1).add(straight())
     assert summary["ece"] == pytest.approx(whole["ece"])
     assert summary["nll"] == pytest.approx(whole["nll"])
-    with pytest.raises(InputError, match="cannot merge summaries of classes"):
+    with refused("class_names"):
         metrics.Summary.from_predictions(straight()) + metrics.Summary.from_predictions(turned())
     torch.testing.assert_close(calibrators.pool(straight(), turned()).logits, straight().double().logits.log_softmax(1))
 
@@ -129,25 +132,24 @@ def test_a_score_is_of_the_class_it_is_named_after(columns):
 
 
 @pytest.mark.parametrize(
-    ("columns", "message"),
+    ("columns", "code", "named"),
     [
-        ({"label": FRAUD, "prob": SCORE}, "the single score is the probability of"),
-        ({"label": [True, False] * 2, "prob_dog": SCORE, "prob_cat": 1 - SCORE}, "labels are true or false, but"),
-        ({"label": [0, 1, 0, 1], "prob_1": SCORE, "prob_2": 1 - SCORE}, "labels '0' are no classes; there are"),
-        ({"label": ["0", "1"] * 2, "prob_0": ["x", "0.5"] * 2, "prob_1": SCORE}, "2 entries are none, such as 'x'"),
-        ({"label": [0] * 4, "probs": [[0.5, 0.5]] * 3 + [[1.0]]}, "have 1 to 2 entries"),
-        ({"label": [{"a": 1}] * 4, "prob_0": SCORE, "prob_1": 1 - SCORE}, "column 'label' holds Struct"),
+        ({"label": FRAUD, "prob": SCORE}, "ambiguous_positive", "fraud"),
+        ({"label": [True, False] * 2, "prob_dog": SCORE, "prob_cat": 1 - SCORE}, "unknown_label", "'cat'"),
+        ({"label": [0, 1, 0, 1], "prob_1": SCORE, "prob_2": 1 - SCORE}, "unknown_label", "'0'"),
+        ({"label": ["0", "1"] * 2, "prob_0": ["x", "0.5"] * 2, "prob_1": SCORE}, "not_numbers", "2 entries"),
+        ({"label": [0] * 4, "probs": [[0.5, 0.5]] * 3 + [[1.0]]}, "list_length", "1 to 2"),
+        ({"label": [{"a": 1}] * 4, "prob_0": SCORE, "prob_1": 1 - SCORE}, "not_numbers", "Struct"),
     ],
 )
-def test_what_cannot_be_told_is_no_guess(columns, message):
-    with pytest.raises(InputError, match=message):
+def test_labels_and_scores_without_one_reading_are_refused(columns, code, named):
+    with refused(code) as caught:
         Predictions.from_table(polars.DataFrame(columns))
+    assert named in str(caught.value)
 
 
-def test_texts_for_arrays():
-    with pytest.raises(InputError) as caught:
-        Predictions.from_probs(SCORE, FRAUD)
-    assert caught.value.code == "ambiguous_positive"
+def test_text_labels_need_class_names_beside_single_scores():
+    assert code_of(Predictions.from_probs, SCORE, FRAUD) == "ambiguous_positive"
     named = Predictions.from_probs(SCORE, FRAUD, class_names=["legit", "fraud"])
     assert named.labels.tolist() == [1, 0, 1, 0]
     z = np.log(SCORE / (1 - SCORE))
@@ -156,7 +158,7 @@ def test_texts_for_arrays():
 
 
 @pytest.mark.parametrize("kind", [polars.Decimal(10, 6), polars.Float32, polars.String])
-def test_numbers_of_any_kind_are_numbers(kind):
+def test_scores_of_any_numeric_type_are_read(kind):
     columns = {"label": [1, 0, 1, 0], "prob_0": 1 - SCORE, "prob_1": SCORE}
     table = polars.DataFrame(columns).with_columns(polars.col("prob_0", "prob_1").cast(kind))
     assert Predictions.from_table(table).logits.exp()[:, 1].numpy() == pytest.approx(SCORE, abs=1e-6)
@@ -175,19 +177,21 @@ def test_several_labels_are_calibrated_each_by_itself(tmp_path):
 
 def test_columns_of_one_name_are_refused(tmp_path):
     (tmp_path / "a.csv").write_text("label,logit_0,logit_1,logit_1\n0,1,2,3\n1,2,3,4\n")
-    with pytest.raises(InputError, match="two columns are called 'logit_1'"):
+    with refused("column_twice") as caught:
         Predictions.load(tmp_path / "a.csv")
+    assert "'logit_1'" in str(caught.value)
 
 
 def test_a_folder_of_several_formats_is_refused(tmp_path):
     table = polars.DataFrame({"label": [0, 1], "prob_0": [0.1, 0.2], "prob_1": [0.9, 0.8]})
     table.write_csv(tmp_path / "a.csv")
     table.write_parquet(tmp_path / "b.parquet")
-    with pytest.raises(InputError, match=r"several formats in this folder \(.csv, .parquet\)"):
+    with refused("several_formats") as caught:
         Predictions.load(tmp_path)
+    assert ".csv, .parquet" in str(caught.value)
 
 
-def test_files_with_columns_in_another_order_go_together(tmp_path):
+def test_files_of_a_folder_may_order_columns_differently(tmp_path):
     table = polars.DataFrame({"label": [0, 1], "prob_0": [0.1, 0.2], "prob_1": [0.9, 0.8]})
     table.write_parquet(tmp_path / "a.parquet")
     table.select("prob_1", "label", "prob_0").write_parquet(tmp_path / "b.parquet")
@@ -202,7 +206,7 @@ def test_quoted_names_may_hold_separators(tmp_path):
     assert Predictions.load(tmp_path / "a.csv").log_likelihood.exp().numpy() == pytest.approx([0.6, 0.7])
 
 
-def test_the_names_are_in_the_file(file):
+def test_saved_calibrator_stores_class_names(file):
     from safetensors import safe_open
 
     with safe_open(file, "pt") as opened:
@@ -218,9 +222,7 @@ def test_labels_match_numeric_class_names_by_value(labels):
 
 
 def test_labels_that_may_be_positions_or_names_are_refused():
-    with pytest.raises(InputError) as caught:
-        Predictions(np.eye(3), [1, 2, 0], class_names=("1", "2", "0"))
-    assert caught.value.code == "ambiguous_labels"
+    assert code_of(Predictions, np.eye(3), [1, 2, 0], class_names=("1", "2", "0")) == "ambiguous_labels"
     assert Predictions(np.eye(3), torch.tensor([1, 2, 0]), class_names=("1", "2", "0")).labels.tolist() == [1, 2, 0]
 
 
@@ -256,20 +258,15 @@ def test_digits_beyond_ascii_are_names(digit, tmp_path):
 def test_words_for_numbered_columns_are_noted_with_their_columns():
     p = Predictions(LOGITS[:2, :2], ["malignant", "benign"])
     (note,) = p.notes
-    assert "benign is column 0" in note
-    assert "malignant is column 1" in note
+    assert note.index("benign") < note.index("0") < note.index("malignant") < note.index("1")
 
 
 @pytest.mark.parametrize("labels", [np.array(["2024-01-01", "2024-01-02"], "datetime64[D]")])
 def test_dates_are_no_labels(labels):
-    with pytest.raises(InputError) as caught:
-        Predictions(LOGITS[:2, :2], labels)
-    assert caught.value.code == "label_kind"
+    assert code_of(Predictions, LOGITS[:2, :2], labels) == "label_kind"
 
 
 def test_class_names_match_but_for_case_and_blanks():
     p = Predictions(LOGITS[:3], ["Cat", "new york", "DOG"], class_names=["cat", "dog", "New_York"])
     assert p.labels.tolist() == [0, 2, 1]
-    with pytest.raises(InputError) as caught:
-        Predictions(LOGITS[:3], ["Cat", "cat", "x"], class_names=["CAT", "dog", "x"])
-    assert caught.value.code == "unknown_label"
+    assert code_of(Predictions, LOGITS[:3], ["Cat", "cat", "x"], class_names=["CAT", "dog", "x"]) == "unknown_label"

@@ -1,14 +1,13 @@
 """Single scores per label: logits and probabilities are told apart on every way in."""
 
-import contextlib
-
 import numpy as np
 import pytest
 import torch
+from commands import run
+from refusals import code_of
 from torch import nn
 
-from calibrant import InputError, Predictions, collect, metrics
-from calibrant.cli import main
+from calibrant import Predictions, collect, metrics
 from calibrant.predictions import load_unlabeled
 
 G = torch.Generator().manual_seed(0)
@@ -17,20 +16,13 @@ PROBS = LOGITS.sigmoid()
 LABELS = torch.bernoulli(PROBS, generator=G).long()
 
 
-def refused(code, function, *args, **more):
-    with pytest.raises(InputError) as caught:
-        function(*args, **more)
-    assert caught.value.code == code
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize("shape", [(40,), (40, 1), (5, 8), (2, 1, 4, 5)])
 @pytest.mark.parametrize("kind", [torch.tensor, np.array, list])
 def test_single_probabilities_are_refused_as_logits(shape, kind):
     scores = PROBS.reshape(shape)
     scores = scores.tolist() if kind is list else kind(scores.numpy())
     labels = LABELS.reshape(shape)
-    refused("probs_as_logits", Predictions.from_binary_logits, scores, labels)
+    assert code_of(Predictions.from_binary_logits, scores, labels) == "probs_as_logits"
     p = Predictions.from_binary_logits(scores, labels, logits=True)
     assert p.logits[:, 1].tolist() == pytest.approx(PROBS.tolist())
 
@@ -42,15 +34,15 @@ def test_few_scores_in_the_unit_interval_may_be_logits(scores):
 
 def test_ignored_positions_are_no_evidence():
     scores, labels = torch.cat([PROBS, torch.tensor([7.0])]), torch.cat([LABELS, torch.tensor([-100])])
-    refused("probs_as_logits", Predictions.from_binary_logits, scores, labels, ignore_index=-100)
+    assert code_of(Predictions.from_binary_logits, scores, labels, ignore_index=-100) == "probs_as_logits"
     scores = torch.cat([LOGITS, torch.full((40,), 0.5)])
     assert len(Predictions.from_binary_logits(scores, torch.cat([LABELS, LABELS]))) == 80
 
 
 def test_multilabel_probabilities_are_refused_as_logits():
     scores, targets = PROBS.view(10, 4), LABELS.view(10, 4)
-    refused("probs_as_logits", Predictions.multilabel, scores, targets)
-    refused("probs_and_logits", Predictions.multilabel, scores, targets, probs=True, logits=True)
+    assert code_of(Predictions.multilabel, scores, targets) == "probs_as_logits"
+    assert code_of(Predictions.multilabel, scores, targets, probs=True, logits=True) == "probs_and_logits"
     assert Predictions.multilabel(scores, targets, logits=True).logits[:, 1].tolist() == PROBS.tolist()
     assert metrics.nll(Predictions.multilabel(scores, targets, probs=True)) == pytest.approx(
         float(metrics.nll(Predictions.multilabel(LOGITS.view(10, 4), targets)))
@@ -64,8 +56,8 @@ def batches(scores):
 @pytest.mark.parametrize("to", [None, "found.parquet"])
 def test_collect_decides_on_all_batches(to, tmp_path):
     where = None if to is None else tmp_path / to
-    refused("probs_as_logits", collect, nn.Identity(), batches(PROBS), binary=True, to=where)
-    refused("logits", collect, nn.Identity(), batches(PROBS), logits=True, to=where)
+    assert code_of(collect, nn.Identity(), batches(PROBS), binary=True, to=where) == "probs_as_logits"
+    assert code_of(collect, nn.Identity(), batches(PROBS), logits=True, to=where) == "logits"
     assert list(tmp_path.iterdir()) == []
     mixed = torch.cat([PROBS[:39], torch.tensor([3.0])])
     for scores, more in ((PROBS, {"logits": True}), (mixed, {})):
@@ -77,13 +69,8 @@ def test_collect_decides_on_all_batches(to, tmp_path):
 @pytest.mark.parametrize("to", [None, "found.parquet"])
 def test_collect_refuses_probabilities_of_classes_in_batches_of_one(to, tmp_path):
     rows = torch.randn(6, 3, generator=G).softmax(1)
-    refused(
-        "probs_as_logits",
-        collect,
-        nn.Identity(),
-        [(rows[i : i + 1], torch.tensor([1])) for i in range(6)],
-        to=None if to is None else tmp_path / to,
-    )
+    single, where = [(row[None], torch.tensor([1])) for row in rows], None if to is None else tmp_path / to
+    assert code_of(collect, nn.Identity(), single, to=where) == "probs_as_logits"
 
 
 def test_masks_of_probabilities_enter_as_images():
@@ -93,7 +80,7 @@ def test_masks_of_probabilities_enter_as_images():
         assert (p.of, p.clusters.tolist()) == (1, [0] * 20 + [1] * 20)
         assert metrics.nll(p) == pytest.approx(float(metrics.nll(Predictions.from_probs(PROBS, LABELS))))
     assert metrics.nll(Predictions.from_probs(PROBS[:, None], LABELS)) == pytest.approx(float(metrics.nll(p)))
-    refused("not_probabilities", Predictions.from_probs, LOGITS.view(2, 1, 4, 5), truth)
+    assert code_of(Predictions.from_probs, LOGITS.view(2, 1, 4, 5), truth) == "not_probabilities"
 
 
 def rows_of(k=4, n=60):
@@ -110,7 +97,7 @@ def rows_of(k=4, n=60):
     ],
 )
 def test_probabilities_of_classes_are_refused_as_logits_by_kind(made, code):
-    refused(code, Predictions, made(rows_of()), torch.zeros(60, dtype=torch.int64))
+    assert code_of(Predictions, made(rows_of()), torch.zeros(60, dtype=torch.int64)) == code
 
 
 @pytest.mark.parametrize(
@@ -125,7 +112,7 @@ def test_probabilities_of_classes_are_refused_as_logits_by_kind(made, code):
     ],
 )
 def test_a_refusal_of_probabilities_names_the_likely_cause(made, code):
-    refused(code, Predictions.from_probs, made(rows_of()), torch.zeros(60, dtype=torch.int64))
+    assert code_of(Predictions.from_probs, made(rows_of()), torch.zeros(60, dtype=torch.int64)) == code
 
 
 def test_rounded_rows_are_divided_by_their_sum_on_request():
@@ -133,13 +120,13 @@ def test_rounded_rows_are_divided_by_their_sum_on_request():
     labels = torch.zeros(60, dtype=torch.int64)
     found = Predictions.from_probs(p, labels, normalize=True).logits.exp()
     torch.testing.assert_close(found, p / p.sum(1, keepdim=True))
-    refused("class_missing", Predictions.from_probs, p[:, :-1], labels, normalize=True)
-    refused("percent", Predictions.from_probs, 100 * p, labels, normalize=True)
+    assert code_of(Predictions.from_probs, p[:, :-1], labels, normalize=True) == "class_missing"
+    assert code_of(Predictions.from_probs, 100 * p, labels, normalize=True) == "percent"
 
 
 @pytest.mark.parametrize(("scale", "code"), [(100, "percent"), (1000, "not_probabilities"), (-1, "not_probabilities")])
 def test_single_probabilities_outside_the_unit_interval(scale, code):
-    refused(code, Predictions.from_probs, scale * PROBS, LABELS)
+    assert code_of(Predictions.from_probs, scale * PROBS, LABELS) == code
 
 
 def written(path, scores):
@@ -151,31 +138,26 @@ def written(path, scores):
 
 def test_files_of_single_probabilities_are_refused_as_logits(tmp_path):
     path = written(tmp_path / "p.parquet", PROBS)
-    refused("probs_as_logits", Predictions.load, path)
+    assert code_of(Predictions.load, path) == "probs_as_logits"
     assert Predictions.load(path, are_logits=True).logits[:, 1].tolist() == PROBS.tolist()
-    refused("probs_as_logits", load_unlabeled, path)
+    assert code_of(load_unlabeled, path) == "probs_as_logits"
     assert len(load_unlabeled(path, are_logits=True)[0]) == 40
     np.savez(tmp_path / "p.npz", logits=PROBS.numpy(), labels=LABELS.numpy())
-    refused("probs_as_logits", Predictions.load, tmp_path / "p.npz")
+    assert code_of(Predictions.load, tmp_path / "p.npz") == "probs_as_logits"
 
 
 def test_pieces_of_a_file_are_decided_on_together(tmp_path):
     path = written(tmp_path / "p.parquet", PROBS)
-    refused("probs_as_logits", lambda: list(Predictions.load_pieces(path, rows=2)))
+    assert code_of(lambda: list(Predictions.load_pieces(path, rows=2))) == "probs_as_logits"
     assert sum(len(p) for p in Predictions.load_pieces(path, rows=2, are_logits=True)) == 40
     path = written(tmp_path / "q.parquet", torch.cat([PROBS[:39], torch.tensor([-2.0])]))
     assert sum(len(p) for p in Predictions.load_pieces(path, rows=4)) == 40
 
 
-def test_the_command_line_has_a_flag_for_logits_in_the_unit_interval(tmp_path, monkeypatch):
+def test_the_command_line_has_a_flag_for_logits_in_the_unit_interval(tmp_path):
     path = written(tmp_path / "p.parquet", PROBS)
-    command = ["calibrant", "measure", str(path), "--json", str(tmp_path / "m.json")]
-    monkeypatch.setattr("sys.argv", command)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
+    command = ["measure", path, "--json", tmp_path / "m.json"]
+    assert run(*command).code == "probs_as_logits"
     assert not (tmp_path / "m.json").exists()
-    monkeypatch.setattr("sys.argv", [*command, "--are-logits"])
-    with contextlib.suppress(SystemExit):
-        main()
+    assert run(*command, "--are-logits").returncode == 0
     assert (tmp_path / "m.json").exists()

@@ -1,14 +1,15 @@
-"""Refine, then calibrate, where the best epoch is known."""
+"""Selection of the epoch with the least loss after calibration."""
 
 import pytest
 import torch
+from refusals import refused
 
-from calibrant import InputError, Predictions, catalog, metrics
+from calibrant import Predictions, catalog, metrics
 from calibrant.calibrators import Temperature
 from calibrant.selection import refine_then_calibrate, refinement_nll
 
 
-def test_it_is_blind_to_the_scale_of_the_logits(honest):
+def test_refinement_nll_ignores_the_scale_of_logits(honest):
     at_best = metrics.nll(honest)
     for scale in 0.1, 1.0, 7.0:
         value = refinement_nll(scale * honest.logits, honest.labels, folds=1)
@@ -18,7 +19,7 @@ def test_it_is_blind_to_the_scale_of_the_logits(honest):
         assert value.item() == pytest.approx(float(at_best), rel=1e-3)  # honest predictions have T = 1, up to noise
 
 
-def test_it_picks_the_most_refined_epoch_and_not_the_least_nll():
+def test_most_refined_epoch_is_selected_instead_of_the_least_nll():
     """Epochs that know ever more of the truth, with confidence running away."""
     g = torch.Generator().manual_seed(0)
     truth = 2 * torch.randn(5000, 4, dtype=torch.float64, generator=g)
@@ -34,13 +35,13 @@ def test_it_picks_the_most_refined_epoch_and_not_the_least_nll():
     assert float(temperature.temperature) == pytest.approx(6.0, rel=0.05)
 
 
-def test_the_first_of_equals_wins(honest):
+def test_first_of_equal_epochs_is_selected(honest):
     assert refine_then_calibrate([honest, honest])[0] == 0
-    with pytest.raises(InputError, match="no epochs"):
+    with refused("no_epochs"):
         refine_then_calibrate([])
 
 
-def test_it_is_the_score_of_maps_that_were_fitted_on_other_folds(honest):
+def test_refinement_is_the_score_of_cross_fitted_maps(honest):
     p = Predictions(3 * honest.logits, honest.labels).double()
     for name in "nll", "brier":
         expected = metrics.split(p, fit=Temperature.fit, score=name).refinement.value
@@ -60,7 +61,7 @@ def test_a_network_that_knows_nothing_gains_nothing_by_its_own_noise():
     assert crossed < fitted - 0.003
 
 
-def test_they_are_found_by_name():
+def test_refinement_metrics_are_found_by_name():
     assert metrics.refinement_nll is catalog.METRICS["refinement_nll"]
     assert metrics.about("refinement_brier(folds=2)").title == "Brier score after temperature scaling"
     with pytest.raises(AttributeError, match="refinement_nul"):

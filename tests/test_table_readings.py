@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import code_of, refused
 
-from calibrant import InputError, Predictions
+from calibrant import Predictions
 
 N = 40
 RNG = np.random.default_rng(0)
@@ -22,10 +23,7 @@ def by_class(prefix: str) -> dict[str, np.ndarray]:
 
 
 def refusal(table: Mapping[str, object], **options: object) -> str:
-    with pytest.raises(InputError) as caught:
-        Predictions.from_table(table, **options)  # type: ignore[arg-type]
-    assert "\n" not in str(caught.value)
-    return caught.value.code
+    return code_of(Predictions.from_table, table, **options)
 
 
 @pytest.mark.parametrize("prefix", [" prob_", "PROB_", " Prob_"])
@@ -116,13 +114,17 @@ def test_statistics_beside_class_columns_are_no_classes() -> None:
 def test_missing_word_is_named_with_the_options_that_leave_it_out(word: str, tmp_path: Path) -> None:
     answers = ["yes" if hit else "no" for hit in BINARY]
     labels = ["True" if hit else "False" for hit in BINARY]
-    for name, values, score in [("correct", answers, "confidence"), ("label", labels, "prob")]:
+    for name, values, score, code in (
+        ("correct", answers, "confidence", "not_numbers"),
+        ("label", labels, "prob", "many_classes"),
+    ):
         cells = [word, *values[1:]]
         path = tmp_path / f"{name}.csv"
         lines = [f"{cell},{c:.3f}" for cell, c in zip(cells, CONFIDENCE, strict=True)]
         path.write_text("\n".join([f"{name},{score}", *lines]))
-        with pytest.raises(InputError, match="--na"):
+        with refused(code) as caught:
             Predictions.load(path)
+        assert "--na" in str(caught.value)
         assert len(Predictions.load(path, na=[word], drop=True)) == N - 1
     table = {"label": [word, *WORDS[Y][1:]], **{f"prob_{name}": P[:, j] for j, name in enumerate(WORDS)}}
     assert refusal(table) == "missing_word"

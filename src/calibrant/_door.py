@@ -486,7 +486,8 @@ def _check(logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
     if low < 0 or high >= k:
         hint = "are they 1-based? then subtract 1" if low >= 1 and high == k else "negative ones need ignore_index"
         hint = hint if high == k or low < 0 else "are there classes without a column?"
-        raise InputError(f"labels must lie in [0, {k}), got {low} .. {high}; {hint}", code="label_range")
+        code = "labels_from" if low >= 1 and high == k else "label_range" if low >= 0 else "negative_labels"
+        raise InputError(f"labels must lie in [0, {k}), got {low} .. {high}; {hint}", code=code)
     finite(logits)
     RowScores().add(logits).check()
     if weights is not None:

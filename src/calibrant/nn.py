@@ -167,7 +167,8 @@ def _look(targets: Tensor, k: int, binary: bool, ignore_index: int) -> None:
     if not 0 <= low <= high <= most:
         what = "labels" if not soft else "probabilities as labels" if binary else "soft labels"
         raise InputError(
-            f"{what} must lie in 0 .. {most}, got {low:g} .. {high:g}; what to leave out is ignore_index={ignore_index}",
+            f"{what} must lie in 0 .. {most}, got {low:g} .. {high:g}; "
+            f"what to leave out is ignore_index={ignore_index}",
             code="label_range",
         )
     if not whole:

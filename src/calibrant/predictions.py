@@ -341,7 +341,7 @@ class Predictions:
         if {names, self.class_names} <= {*KINDS}:  # a yes or no, whatever it is called
             return self
         if set(names) != set(self.class_names):
-            raise InputError(f"expected the classes {some(names)}, got {some(self.class_names)}", code="classes_differ")
+            raise InputError(f"expected the classes {some(names)}, got {some(self.class_names)}", code="class_names")
         index = {name: i for i, name in enumerate(self.class_names)}
         place = torch.tensor([index[name] for name in names], device=self.labels.device)
         of = names.index(self.class_names[self.of]) if isinstance(self.of, int) else self.of

@@ -161,7 +161,9 @@ def figures(
         else:
             paths = draw(what, folder, out=out_, scale=scale, with_=with_ or ())
     if not paths:
-        raise InputError(f"nothing to draw: no run of study {what!r} is done in {out_ or 'runs'}", code="no_runs")
+        raise InputError(
+            f"nothing to draw: no run of study {what!r} is done in {out_ or 'runs'}", code="no_finished_run"
+        )
     names = ", ".join(p.name for p in paths if p.suffix == ".svg")
     out.print(visible(f"wrote {len(paths)} files to {folder}: {names}"), markup=False)
 

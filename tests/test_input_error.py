@@ -4,17 +4,24 @@ import pickle
 import pytest
 from commands import run
 
+from calibrant.study.mirror import MirrorError
 from calibrant.types import InputError
 
 
-def test_code_defaults_to_input():
-    assert InputError("Expected labels, got nothing.").code == "input"
+def test_code_is_required():
+    with pytest.raises(TypeError, match="code"):
+        InputError("Expected labels, got nothing.")
 
 
-@pytest.mark.parametrize("clone", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
-def test_message_and_code_survive_copies_between_processes(clone):
-    error = clone(InputError("Expected 2 columns, got 3.", code="columns"))
-    assert (str(error), error.code) == ("Expected 2 columns, got 3.", "columns")
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("kind", [InputError, MirrorError])
+def test_message_code_and_notes_survive_copies_between_processes(kind, protocol):
+    error = kind("Expected 2 columns, got 3.", code="columns")
+    error.add_note("in the second file")
+    for clone in (copy.copy(error), copy.deepcopy(error), pickle.loads(pickle.dumps(error, protocol))):
+        assert type(clone) is kind
+        assert (str(clone), clone.code) == ("Expected 2 columns, got 3.", "columns")
+        assert clone.__notes__ == error.__notes__
 
 
 def test_command_reports_the_code_of_its_refusal(tmp_path):

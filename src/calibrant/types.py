@@ -4,6 +4,7 @@ A method of one's own is any function or class of these shapes. Put its registry
 `losses.register`, and every command, study and table knows it by name; `metrics.metric` declares and registers one.
 """
 
+import copyreg
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -31,9 +32,13 @@ class InputError(ValueError):
     as "weights_sum"; tests and programs compare it instead of the message.
     """
 
-    def __init__(self, message: str = "", *, code: str = "input") -> None:
+    def __init__(self, message: str, *, code: str) -> None:
         super().__init__(message)
         self.code = code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy by the message and attributes: the constructor would ask for the code."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # pyright: ignore
 
 
 @runtime_checkable

@@ -75,7 +75,7 @@ def test_no_run_is_begun_after_one_that_fails(filled, monkeypatch):
     def work(packed: bytes) -> bytes:
         begun.append(packed)
         if len(begun) == 2:
-            raise InputError("cannot be measured")
+            raise InputError("cannot be measured", code="unmeasured")
         return packed
 
     pool = ThreadPoolExecutor(1)

@@ -6,9 +6,12 @@ import numpy as np
 import polars
 import pytest
 import torch
+from refusals import refused
+from rendered import assert_rendered
 
-from calibrant import InputError, Predictions, assess, calibrators, measure
+from calibrant import Predictions, assess, calibrators, measure
 from calibrant.assessment import apply_to_file
+from calibrant.assessment.words import dependent
 from calibrant.predictions import MATCHES, PRESENCE
 
 
@@ -31,31 +34,28 @@ def words(page: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", text).split())
 
 
-def test_of_several_labels_a_report_speaks_of_labels_and_examples(labels):
+def test_report_on_multilabel_data_names_labels(labels):
     found = assess(labels[:300], labels[300:], ["Identity", "Platt"])
     page = words(found.html())
     for text in (str(found), page, str(measure(labels))):
-        assert "Judged: that a label holds" in text or "Judged is that a label holds." in text
-        assert "let the label decisions of an example depend on each other" in " ".join(text.split())
+        assert found.before.event.judged in text
+        assert dependent(found.before) in " ".join(text.split())
         assert "class 1" not in text
         assert not re.search(r"\b(clusters?|groups?)\b", text)
-    assert text.startswith("600 label decisions in 200 examples")
-    assert "Overestimates labels by" in text
-    assert "In 1 of 3 labels the gap is beyond chance: “cough”" in " ".join(text.split())
+    assert_rendered("labels_measured", text)
     assert "Labels, worst first" in page
     assert "Classes, worst first" not in page
 
 
-def test_detections_are_matched_or_not():
+def test_report_on_detections_names_matches():
     p = detections(clusters=torch.arange(400) // 4)
     found = measure(p)
     text, page = str(found), words(found.html())
-    assert text.startswith("400 detections in 100 clusters")
-    assert "% on average and is matched" in " ".join(text.split())
-    assert "Confidence against precision" in page
+    assert_rendered("detections_measured", text)
+    assert "precision" in page
     assert "answers" not in text + page
     assert "answers" in str(measure(Predictions.from_confidence(p.events.confidence, p.labels)))
-    with pytest.raises(InputError, match=r'"correct" or a detection "matched", got of=\'found\''):
+    with refused("unknown_event", "found"):
         Predictions.from_confidence([0.5], [1], of="found")
 
 
@@ -80,9 +80,7 @@ def test_labels_stay_labels_in_files_and_summaries(labels, name, tmp_path):
     assert str(measure(back)) == str(measure(labels))
     from calibrant.metrics import Summary
 
-    text = str(measure(Summary.from_predictions(back.judging(1))))
-    assert text.startswith("600 label decisions in examples")
-    assert "In 1 of 3 labels" in " ".join(text.split())
+    assert_rendered("labels_summary", str(measure(Summary.from_predictions(back.judging(1)))))
 
 
 def test_a_calibrator_of_answers_goes_to_detections_too(tmp_path):

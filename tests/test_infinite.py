@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from calibrant import Predictions, assess, measure
+from calibrant.assessment import words
 from calibrant.metrics import Summary
 
 
@@ -18,13 +19,13 @@ def certain(n: int, *, weighted: bool = False) -> Predictions:
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_rows_with_infinite_loss_are_counted(weighted):
+def test_rows_with_infinite_nll_are_counted(weighted):
     p = certain(400, weighted=weighted)
-    said = "for 8 of 800 examples" if weighted else "for 4 of 400 examples"
+    said = "8 of 800" if weighted else "4 of 400"
     for judged in (p, Summary.from_predictions(p.judging(1))):
         row = measure(judged)["nll"]
-        assert row.note == f"a probability of 0 came true {said}"
-        assert said in " ".join(str(measure(judged)).split())
+        assert said in row.note
+        assert row.note in " ".join(str(measure(judged)).split())
 
 
 @pytest.mark.parametrize("pieces", [False, True])
@@ -32,9 +33,7 @@ def test_the_change_is_tested_by_brier_where_nll_is_infinite(pieces):
     test = certain(600)
     judged = (test[i : i + 200] for i in range(0, 600, 200)) if pieces else test
     found = assess(certain(900), judged, ["Platt"])
-    text = " ".join(str(found).split())
     brier = next(row for row in found.changes or () if row.name == "event_brier")
-    title = found.before["event_brier"].title
-    assert f"Is the difference real? Yes: on the same examples the {title} falls by {-brier.difference:.4f}" in text
-    assert "NLL cannot be tested: a probability of 0 came true for 6 of 600 examples." in text
-    assert "cannot be tested on these" not in text
+    title, answer = found.before["event_brier"].title, words.difference(found)
+    assert all(part in answer for part in (title, f"{-brier.difference:.4f}", "6 of 600"))
+    assert answer in " ".join(str(found).split())

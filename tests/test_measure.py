@@ -5,9 +5,11 @@ import math
 
 import pytest
 import torch
+from refusals import refused
+from rendered import assert_rendered
 
 import calibrant
-from calibrant import InputError, Predictions, calibrators, catalog, measure, metrics
+from calibrant import Predictions, calibrators, catalog, measure, metrics
 from calibrant.assessment import saved, summary_of
 from calibrant.calibrators import Temperature
 from calibrant.metrics import Summary
@@ -93,17 +95,9 @@ def test_a_single_example_can_be_measured(k):
     assert "1 example" in str(table)
 
 
-def test_the_table_prints_and_finds_its_rows():
+def test_measurement_prints_and_is_indexed_by_metric():
     table = measure(draw(300, 3, sharpened=3.0))
-    text = str(table)
-    for part in (
-        "300 examples of 3 classes",
-        "overconfident",
-        "above its noise floor",
-        "p < 0.0001",
-        "Overconfident by",
-    ):
-        assert part in text, part
+    assert_rendered("measured_overconfident", str(table))
     assert "ece" in table
     assert "none" not in table
     with pytest.raises(KeyError, match="there are accuracy"):
@@ -112,11 +106,11 @@ def test_the_table_prints_and_finds_its_rows():
     under = measure(draw(3000, 3, sharpened=0.3))
     assert under["signed_gap"].note == "underconfident"
     honest = measure(draw(3000, 3))
-    assert honest["ece"].note == "within its noise floor"
-    assert honest["classwise_ece"].note.startswith("worst class ")
+    assert "within" in honest["ece"].note
+    assert "worst class" in honest["classwise_ece"].note
 
 
-def test_it_is_saved_and_shown_in_every_way(tmp_path):
+def test_measurement_is_saved_in_every_format(tmp_path):
     table = measure(draw(300, 3, sharpened=3.0), metrics=["mce"])
     content = json.loads(table.json())
     assert {r["metric"]: r["value"] for r in content["results"]} == {row.name: row.value for row in table}
@@ -129,32 +123,30 @@ def test_it_is_saved_and_shown_in_every_way(tmp_path):
     assert (tmp_path / "t.csv").read_text() == table.to_polars().write_csv()
     assert "<svg" in (tmp_path / "t.html").read_text()
     assert "MCE (%)" in table._repr_html_()
-    with pytest.raises(InputError, match=r"can write \.html, \.json, \.csv, not '\.xls'"):
+    with refused("suffix", ".xls"):
         table.save(tmp_path / "t.xls")
 
 
 # What is judged
 
 
-def test_of_two_classes_the_probability_of_class_1_is_judged():
-    """Says 63 %, true 51 %: judged by the predicted class, the shift is a third of what it is."""
+def test_binary_event_is_class_1_by_default():
+    """Mean probability 63 %, frequency 51 %: the gap of the top class is only a third of that."""
     p = shifted(4000)
     table, top = measure(p), measure(p, of="top")
     said, true = float(p.logits.softmax(1)[:, 1].mean()), float((p.labels == 1).double().mean())
     assert table["signed_gap"].value == pytest.approx(said - true)
     assert (table.said, table.happened.value) == pytest.approx((said, true))
     text = str(table)
-    assert f"Overestimates class 1 by {100 * (said - true):.1f} points" in text
-    assert f"it says {100 * said:.1f} % on average and class 1 is true {100 * true:.1f} % of the time" in text
+    assert all(f"{100 * share:.1f} " in text for share in (said, true, said - true))
     assert "confiden" not in text
-    assert "Judged: the probability of class 1" in text
+    assert_rendered("measured_class_1", text)
     assert top["signed_gap"].value < 0.5 * table["signed_gap"].value
-    assert "verconfident" in str(top)
-    assert "Underestimates class 0" in str(measure(p, of=0))
+    assert (top.verdict.direction, measure(p, of=0).verdict.direction) == ("over", "under")
     assert str(measure(p.judging(1))) == text
 
 
-def test_more_classes_are_judged_by_the_predicted_one_unless_predictions_say_otherwise():
+def test_multiclass_event_is_the_top_class_unless_predictions_name_another():
     p = draw(2000, 5, sharpened=2)
     assert measure(p).event.of == "top"
     assert measure(p.judging(3)).event.of == 3
@@ -162,9 +154,9 @@ def test_more_classes_are_judged_by_the_predicted_one_unless_predictions_say_oth
     assert measure(p, of=3)["signed_gap"].value == pytest.approx(
         float(p.logits.double().softmax(1)[:, 3].mean() - (p.labels == 3).double().mean())
     )
-    with pytest.raises(InputError, match=r'one event is judged at a time: give of="top" or a class, 0 \.\. 4'):
+    with refused("several_events"):
         measure(p, of="classes")
-    with pytest.raises(InputError, match="of must be"):
+    with refused("unknown_event"):
         measure(p, of=5)
 
 
@@ -184,7 +176,7 @@ def own():
     del catalog.METRICS._methods[name]
 
 
-def test_ones_own_metric_is_a_row_with_its_title_and_unit(own):
+def test_custom_metric_is_a_row_with_its_title_and_unit(own):
     p = draw(200, 4)
     table = measure(p, metrics=[own, f"{own}(among=3)", "ece"])
     assert [row.name for row in table][-2:] == [own, f"{own}(among=3)"]
@@ -193,9 +185,9 @@ def test_ones_own_metric_is_a_row_with_its_title_and_unit(own):
     assert table[own].title == "hits among the first (%)"
     assert table[f"{own}(among=3)"].title == f"{own}(among=3) (%)"
     assert "hits among the first (%)" in str(table)
-    with pytest.raises(InputError, match="near_hit takes no weights"):
+    with refused("weights_refused", "near_hit"):
         measure(Predictions(p.logits, p.labels, torch.ones(200)), metrics=[own])
-    with pytest.raises(InputError, match="did you mean 'near_hit'"):
+    with refused("unknown_method", "'near_hit'"):
         measure(p, metrics="near_hits")
 
 
@@ -216,19 +208,19 @@ def test_a_summary_tells_the_same(k, of):
     assert (table.said, table.happened.low) == pytest.approx((whole.said, whole.happened.low), abs=1e-6)
 
 
-def test_what_a_summary_cannot_tell_is_refused():
+def test_measurements_that_need_every_prediction_are_refused_of_a_summary():
     summary = Summary.empty().add(draw(50, 3))
-    with pytest.raises(InputError, match="classwise_ece needs every prediction"):
+    with refused("summary_only", "classwise_ece"):
         measure(summary, metrics=["classwise_ece"])
-    with pytest.raises(InputError, match=r"ece\(bins=10\) needs every prediction"):
+    with refused("summary_only", "ece(bins=10)"):
         measure(summary, metrics=["ece(bins=10)"])
-    with pytest.raises(InputError, match="this summary judges 'top', not 1"):
+    with refused("summary_event"):
         measure(summary, of=1)
-    with pytest.raises(InputError, match="was made with 15 bins, not 10"):
+    with refused("num_bins"):
         measure(summary, bins=10)
-    with pytest.raises(InputError, match="cannot be fitted to"):
+    with refused("fit_on_summary"):
         measure(summary, fit="Temperature")
-    with pytest.raises(InputError, match="the iterable was empty"):
+    with refused("no_predictions"):
         summary_of([])
 
 
@@ -238,12 +230,12 @@ def test_a_saved_calibrator_refuses_what_it_was_fitted_on(tmp_path):
     calibrate = saved(path)
     made = measure(calibrate(p[150:]))
     assert made["nll"].value == pytest.approx(float(metrics.nll(p[150:].mapped(Temperature.fit(p[:150])))))
-    with pytest.raises(InputError, match="was fitted on these very predictions"):
+    with refused("fitted_on_same"):
         calibrate(p[:150])
 
 
 def test_wrong_levels_and_bins_are_refused():
-    with pytest.raises(InputError, match=r"level must lie in \(0, 1\), got 90.0"):
+    with refused("level_range"):
         measure(draw(20, 3), level=90.0)
     assert measure(draw(200, 3), level=0.5)["nll"].high < measure(draw(200, 3))["nll"].high
     assert "50 % interval" in str(measure(draw(200, 3), level=0.5))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from refusals import refused
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -80,13 +81,13 @@ def test_bins_with_nan_come_back(honest, tmp_path):
     assert same(sparse, load(tmp_path / "h"))
 
 
-def test_nested_calibrators_of_ones_own_come_back(fitted, tmp_path, honest):
+def test_nested_custom_calibrators_round_trip(fitted, tmp_path, honest):
     both = Both(fitted, (Identity(), fitted, Both(fitted, (), "inner")), "outer", count=-1)
     save(both, tmp_path / "b")
     back = load(tmp_path / "b", also=[Both])
     assert same(both, back)
     assert torch.equal(back.members[2](honest.logits), fitted(honest.logits))
-    with pytest.raises(InputError, match=r"not known here; give its class, load\(path, also=\[Both\]\)"):
+    with refused("unknown_class", "also=[Both]"):
         load(tmp_path / "b")
 
 
@@ -101,7 +102,7 @@ def test_the_file_tells_its_origin(fitted, honest, tmp_path):
     told = origin(tmp_path / "a")
     data = Predictions(3 * honest.logits, honest.labels)
     assert (told.calibrator, told.fitted_on, told.calibrant) == ("Temperature", (data.digest,), __version__)
-    with pytest.raises(InputError, match="fitted on"):
+    with refused("fitted_on_same"):
         calibrators.calibrate(load(tmp_path / "a"), data)
     save(fitted, tmp_path / "a", fitted_on=data)
     assert len(repr(origin(tmp_path / "a"))) < 500  # and not a thousand hashes of rows
@@ -140,43 +141,42 @@ def test_other_files_are_refused(tmp_path):
 
     path = tmp_path / "x"
     path.write_bytes(pickle.dumps(Bomb()))
-    with pytest.raises(InputError, match="not a safetensors file"):
+    with refused("unreadable"):
         load(path)
     path.write_bytes(b"")
-    with pytest.raises(InputError, match="not a safetensors file"):
+    with refused("unreadable"):
         load(path)
     save_file({"weight": torch.zeros(3)}, path)
-    with pytest.raises(InputError, match="not a calibrator's"):
+    with refused("not_a_calibrator"):
         load(path)
     Predictions([[0.0, 2.0]], [1]).save(tmp_path / "p.safetensors")
-    with pytest.raises(InputError, match="not a calibrator's"):
+    with refused("not_a_calibrator"):
         load(tmp_path / "p.safetensors")
-    with pytest.raises(InputError, match="no such file"):
+    with refused("no_file"):
         load(tmp_path / "absent")
 
 
 @pytest.mark.parametrize(
-    ("tree", "match"),
+    ("tree", "code"),
     [
-        ({"class": "os.system", "fields": {}}, "'os.system', which is not known here"),
-        ({"class": "TemperatureOfTheFuture", "fields": {}}, "upgrade calibrant"),
-        ({"class": "Temperature", "fields": {"temperature": 2.0}}, "cannot be a float"),
-        ({"class": "Temperature", "fields": {}}, "has the fields temperature, certificate, the file has none"),
-        ({"class": "Temperature", "fields": {"temperature": {"tensor": ".temperature"}, "power": 1}}, "the file has"),
-        ({"class": "Temperature", "fields": {"temperature": {"tensor": "absent"}}}, "malformed"),
-        ({"__reduce__": "os.system"}, "malformed"),
-        ([], "malformed"),
+        ({"class": "os.system", "fields": {}}, "unknown_class"),
+        ({"class": "TemperatureOfTheFuture", "fields": {}}, "unknown_class"),
+        ({"class": "Temperature", "fields": {"temperature": 2.0}}, "field_value"),
+        ({"class": "Temperature", "fields": {}}, "field_names"),
+        ({"class": "Temperature", "fields": {"temperature": {"tensor": ".temperature"}, "power": 1}}, "field_names"),
+        ({"class": "Temperature", "fields": {"temperature": {"tensor": "absent"}}}, "file_content"),
+        ({"__reduce__": "os.system"}, "file_content"),
+        ([], "file_content"),
     ],
 )
-def test_a_forged_description_is_refused(file, tree, match):
+def test_a_forged_description_is_refused(file, tree, code):
     resealed(file, calibrator=json.dumps(tree))
-    with pytest.raises(InputError, match=match) as error:
+    with refused(code):
         load(file)
-    assert "\n" not in str(error.value)
 
 
-def test_what_a_class_declares_is_held_against_the_file(tmp_path, honest):
-    """Every tensor in turn is made nan, -1, empty or of another shape; what cannot be is refused in one line."""
+def test_tensors_unlike_those_a_class_declares_are_refused(tmp_path, honest):
+    """Every tensor in turn is made NaN, empty or of another shape, and the file is refused."""
     k = honest.logits.shape[1]
     for name in ("Vector", "StructuredMatrix", "SharedIsotonic", "Monotone", "EnsembleTemperature"):
         file = tmp_path / name
@@ -189,20 +189,20 @@ def test_what_a_class_declares_is_held_against_the_file(tmp_path, honest):
             for bad in (value * math.nan, value[..., None], value.new_zeros(0), torch.zeros(k + 1).double()):
                 changed = tensors | {key: bad}
                 save_file(changed, file, meta | {"sha256": _checksum(meta, changed)})
-                with pytest.raises(InputError, match=r"not written by save|malformed") as error:
+                with pytest.raises(InputError) as caught:
                     load(file)
-                assert "\n" not in str(error.value)
+                assert caught.value.code in ("field_value", "parts_mismatch", "file_content"), str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "1", '"Temperature"', '{"class": 1}', "[" * 100000])
-def test_a_description_that_is_none_is_refused(file, text):
+def test_a_malformed_description_is_refused(file, text):
     resealed(file, calibrator=text)
     for read in (load, origin):
-        with pytest.raises(InputError, match="malformed"):
+        with refused("file_content"):
             read(file)
 
 
-def test_parts_that_do_not_go_together_are_refused(tmp_path, honest):
+def test_tensors_of_inconsistent_lengths_are_refused(tmp_path, honest):
     save(calibrators.Isotonic.fit(honest[:200]), tmp_path / "i")
     with safe_open(tmp_path / "i", "pt") as f:
         meta, start = f.metadata(), f.get_tensor(".start")
@@ -210,20 +210,20 @@ def test_parts_that_do_not_go_together_are_refused(tmp_path, honest):
     del meta["sha256"]
     changed = tensors | {".start": start[:1]}
     save_file(changed, tmp_path / "i", meta | {"sha256": _checksum(meta, changed)})
-    with pytest.raises(InputError, match="makes no Isotonic"):
+    with refused("parts_mismatch"):
         load(tmp_path / "i")
 
 
 def test_a_later_format_asks_for_an_upgrade(file):
     resealed(file, version="6")
-    with pytest.raises(InputError, match=r"written in format 6 by calibrant .* upgrade"):
+    with refused("newer_format"):
         load(file)
 
 
-def test_what_cannot_be_stored_is_refused(tmp_path):
-    with pytest.raises(InputError, match="cannot store first of type function"):
+def test_fields_and_folders_that_cannot_be_written_are_refused(tmp_path):
+    with refused("field_kind", "first"):
         save(Both(lambda z: z, (), "x"), tmp_path / "x")
-    with pytest.raises(InputError, match="cannot write"):
+    with refused("not_writable"):
         save(Identity(), tmp_path / "no" / "such" / "folder")
 
 

@@ -38,7 +38,7 @@ def test_a_few_certain_errors_do_not_undo_a_map(name):
         assert metrics.nll(after) < metrics.nll(fresh) + 0.06
         assert metrics.nll(data.mapped(fitted)) < 0.52
         assert fitted.certificate.clipped == 5
-        assert "probability 0 clipped in 5 examples" in str(fitted.certificate)
+        assert "5 examples" in str(fitted.certificate)
 
 
 @pytest.mark.parametrize("name", ["Platt", "Quadratic", "Beta", "Vector", "Matrix", "Dirichlet"])

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
-from calibrant import InputError, Predictions, calibrators
+from calibrant import Predictions, calibrators
 from calibrant.calibrators import Chain, Monotone, SharedIsotonic, StructuredMatrix, Temperature, load, save
 from calibrant.calibrators._apply import classes_of, keeps_predictions
 from calibrant.catalog import CALIBRATORS
@@ -84,7 +85,7 @@ def test_no_prediction_of_real_networks_changes(shared, name):
 
 
 @pytest.mark.parametrize("name", sorted(set(CALIBRATORS) - {"Chain"}))
-def test_other_classes_are_refused_in_one_line(name, tmp_path):
+def test_logits_of_other_numbers_of_classes_are_refused(name, tmp_path):
     k = 2 if name in BINARY else 4
     fitted = calibrators.fit(QUICK.get(name, name), drawn(300, k))
     if hasattr(fitted, "certificate"):
@@ -97,18 +98,16 @@ def test_other_classes_are_refused_in_one_line(name, tmp_path):
             assert fitted(logits).shape == back(logits).shape == logits.shape
             continue
         for map_ in (fitted, back):
-            with pytest.raises(InputError, match=r"^[^\n]*$") as error:
+            with refused("num_classes"):
                 map_(logits)
-            assert error.value.code == "num_classes"
 
 
-def test_a_chain_refuses_by_its_members():
+def test_chain_takes_the_number_of_classes_of_its_members():
     data = drawn(300, 4)
     chain = Chain(Temperature.fit(data), Monotone.fit(data))
     assert classes_of(chain) == 4
-    with pytest.raises(InputError, match="Chain") as error:
+    with refused("num_classes", "Chain"):
         chain(drawn(5, 3).logits)
-    assert error.value.code == "num_classes"
     by_hand = Temperature(torch.tensor(1.5))
     assert classes_of(Chain(by_hand, Temperature.fit(data))) == 4
     assert classes_of(Chain(by_hand, by_hand)) == 0

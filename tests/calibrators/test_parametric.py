@@ -6,9 +6,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from scipy import optimize
 
-from calibrant import InputError, Predictions, metrics
+from calibrant import Predictions, metrics
 from calibrant._solve import newton
 from calibrant.calibrators import (
     Beta,
@@ -151,7 +152,7 @@ def test_impossible_labels_are_left_out_of_the_temperature():
     fitted = Temperature.fit(logits, data.labels)
     assert fitted.temperature.item() == pytest.approx(Temperature.fit(data[5:]).temperature.item(), rel=1e-9)
     assert fitted.certificate.after == math.inf
-    with pytest.raises(InputError, match="probability 0"):
+    with refused("all_impossible"):
         Temperature.fit(logits[:5], data.labels[:5])
 
 
@@ -227,13 +228,13 @@ def test_ridges_are_those_of_structured_scaling_on_logits_of_unit_scale(ridge):
     assert torch.allclose(Matrix.fit(data, warm_start=found, ridge=ridge).weight, found.weight, atol=1e-4)
 
 
-def test_a_ridge_that_is_none_is_told_of():
+def test_a_senseless_ridge_is_refused():
     data, _ = dirichlet(50, 3, slope=2.0)
-    with pytest.raises(InputError, match="ridge must be a number at least 0, got -1"):
+    with refused("setting_range"):
         Vector.fit(data, ridge=-1.0)
-    with pytest.raises(InputError, match="ridge must be a number above 0 or None, got 0"):
+    with refused("setting_range"):
         Matrix.fit(data, ridge=0.0)
-    with pytest.raises(InputError, match="leave one out"):
+    with refused("conflicting_settings"):
         Matrix.fit(data, ridge=1.0, penalty=1.0)
 
 
@@ -246,7 +247,7 @@ def test_bias_corrected_temperature_finds_the_truth():
 
 
 @pytest.mark.parametrize("cls", [Matrix, Dirichlet])
-def test_a_heavy_penalty_leaves_only_the_diagonal_and_none_is_refused(cls):
+def test_heavy_penalty_leaves_only_the_diagonal_and_zero_is_refused(cls):
     data, _ = dirichlet(500, 3, slope=2.0, shift=np.array([0.5, 0, -0.5]))
     heavy, light = cls.fit(data, penalty=1e6), cls.fit(data, penalty=1e-3)
     off = ~torch.eye(3, dtype=torch.bool)
@@ -255,9 +256,9 @@ def test_a_heavy_penalty_leaves_only_the_diagonal_and_none_is_refused(cls):
     assert nll(light, data) < nll(heavy, data) - 1e-3
     assert light.certificate.gradient < 1e-5
     assert 1e-7 <= cls.fit(data).penalty <= 1e5
-    with pytest.raises(InputError, match="penalty must be a number above 0 or None, got 0"):
+    with refused("setting_range"):
         cls.fit(data, penalty=0.0)
-    with pytest.raises(InputError, match="StructuredVector"):
+    with refused("many_classes"):
         cls.fit(torch.zeros(2, 1001), torch.zeros(2, dtype=torch.int64))
 
 
@@ -527,8 +528,8 @@ def test_binary_maps_find_the_truth():
 
 
 @pytest.mark.parametrize("cls", [Platt, Beta, Quadratic])
-def test_binary_maps_are_monotone_unless_told_otherwise(cls):
-    """The truth falls and rises: a monotone map must not follow it."""
+def test_binary_maps_are_monotone_by_default(cls):
+    """The true curve falls and rises; a monotone map must not follow it."""
     g = torch.Generator().manual_seed(0)
     s = 3 * torch.randn(2000, dtype=torch.float64, generator=g)
     y = (torch.rand(2000, dtype=torch.float64, generator=g) < (0.4 * s.square() - s - 1).sigmoid()).long()
@@ -540,7 +541,7 @@ def test_binary_maps_are_monotone_unless_told_otherwise(cls):
     if cls is Quadratic:
         assert bool((free(fresh)[:, 1].diff() < -1e-3).any())
         assert bound.certificate.at_bound
-    with pytest.raises(InputError, match="2 classes, got 3"):
+    with refused("num_classes"):
         cls.fit(torch.eye(3) * 2, torch.arange(3))
 
 

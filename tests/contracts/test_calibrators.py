@@ -4,8 +4,9 @@ from functools import cache
 
 import pytest
 import torch
+from refusals import refused
 
-from calibrant import InputError, Predictions, calibrators, metrics
+from calibrant import Predictions, calibrators, metrics
 from calibrant._solve import Certificate
 from calibrant.calibrators import calibrate, fitted_on
 from calibrant.catalog import CALIBRATORS
@@ -74,7 +75,7 @@ def test_shape_type_and_normalization(name, k, dtype):
     assert torch.allclose(one_by_one.softmax(-1), after.softmax(-1), atol=1e-5)
 
 
-def test_certificate_names_its_data_and_judging_on_them_is_refused(name, k):
+def test_certificate_names_its_fitting_data_which_calibrate_refuses(name, k):
     data, fresh = draw(300, k, 6), draw(300, k, 7)
     fitted = fit(name, data)
     if name == "Identity":
@@ -83,7 +84,7 @@ def test_certificate_names_its_data_and_judging_on_them_is_refused(name, k):
     assert data.digest in fitted_on(fitted)
     assert len(calibrate(fitted, fresh)) == 300
     assert len(calibrate(fitted, data, in_sample=True)) == 300
-    with pytest.raises(InputError, match="cross_fit"):
+    with refused("fitted_on_same"):
         calibrate(fitted, data)
     text = str(fitted.certificate)
     assert "\n" not in text
@@ -202,13 +203,11 @@ def fitted_to_few(name: str, k: int):
     return fit(name, draw(80, k, 22))
 
 
-def test_logits_without_numbers_are_refused_in_one_line(name, k):
+def test_meta_tensors_are_refused(name, k):
     if name == "Identity":  # works on no numbers
         return
-    with pytest.raises(InputError) as error:
+    with refused("tensor_kind"):
         fitted_to_few(name, k)(torch.zeros(5, k, device="meta"))
-    assert error.value.code == "tensor_kind"
-    assert "\n" not in str(error.value)
 
 
 def test_fits_do_not_depend_on_the_default_dtype(name, k):
@@ -255,9 +254,8 @@ def hard_case(case: str, k: int) -> Predictions:
 
 CASES = ["class absent", "one example", "two examples", "all correct", "all wrong", "constant logits"]
 CASES += ["impossible classes", "impossible labels", "saturated", "tiny", "two classes"]
-IMPOSSIBLE = "every true class has probability 0"  # then no temperature is best, and these begin with one
-REFUSED = {  # every other calibrator gives a map in every case
-    ("impossible labels", name): IMPOSSIBLE
+REFUSED = {  # these begin with a temperature, and none is best; every other calibrator gives a map in every case
+    ("impossible labels", name): "all_impossible"
     for name in (
         *("Auto", "BiasCorrectedTemperature", "Chain", "EnsembleTemperature", "GroupCalibrated", "Matrix", "Monotone"),
         *(
@@ -274,10 +272,10 @@ REFUSED = {  # every other calibrator gives a map in every case
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_hard_data_give_a_sensible_map_or_the_expected_line(name, k, case):
+def test_hard_data_give_a_sensible_map_or_the_expected_refusal(name, k, case):
     data = hard_case(case, k)
     if (case, name) in REFUSED:
-        with pytest.raises(InputError, match=rf"^[^\n]*{REFUSED[case, name]}[^\n]*$"):
+        with refused(REFUSED[case, name]):
             fit(name, data)
         return
     fitted = fit(name, data)
@@ -290,11 +288,11 @@ def test_hard_data_give_a_sensible_map_or_the_expected_line(name, k, case):
 
 
 @pytest.mark.slow
-def test_thousands_of_classes_give_a_sensible_map_or_one_clear_line(name):
+def test_thousands_of_classes_give_a_sensible_map_or_a_refusal(name):
     """With 300 examples, so that most classes have none."""
     data = draw(300, 5000, 12)
     if name in BINARY | {"Chain", "Dirichlet", "Matrix", "StructuredMatrix"}:
-        with pytest.raises(InputError, match=r"^[^\n]*5000[^\n]*$"):
+        with refused("num_classes" if name in BINARY else "many_classes", "5000"):
             fit(name, data)
         return
     fitted = fit(name, data)

@@ -4,9 +4,9 @@ import json
 
 import pytest
 import torch
+from refusals import refused
 
 from calibrant.catalog import CORRUPTIONS, DATA_SETS
-from calibrant.types import InputError
 
 every = pytest.mark.parametrize("name", DATA_SETS)
 
@@ -81,12 +81,11 @@ def test_some_examples_by_slice_mask_and_indices(name, small_data):
 
 @every
 @pytest.mark.parametrize("bad", [-1, 0, 10**9])
-def test_a_validation_size_that_cannot_be_is_one_clear_line(name, bad, small_data):
+def test_impossible_validation_sizes_are_refused(name, bad, small_data):
     if name in ("sst", "imagenet") or (name == "blobs" and bad > 0):
         pytest.skip("its validation set is fixed, or drawn as large as asked")
-    with pytest.raises(InputError) as caught:
+    with refused("empty_split"):
         DATA_SETS[name](small_data, val=float(bad) if name == "tiny_imagenet" else bad)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
@@ -102,5 +101,5 @@ def test_corruptions_return_as_many_images_and_grow(name, severity, monkeypatch,
     assert changed.dtype == torch.uint8
     assert not torch.equal(changed, images)
     assert torch.equal(changed, corrupt(images, severity=severity))
-    with pytest.raises(InputError, match=r"1 \.\. 5"):
+    with refused("setting_range"):
         corrupt(images, severity=6)

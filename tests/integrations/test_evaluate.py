@@ -5,8 +5,9 @@ import pytest
 
 pytest.importorskip("evaluate", reason="Hugging Face evaluate is not installed")
 import evaluate
+from refusals import refused
 
-from calibrant import InputError, Predictions, metrics
+from calibrant import Predictions, metrics
 from calibrant.integrations.evaluate import Calibration
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of evaluate, about datasets
@@ -54,6 +55,6 @@ def test_it_is_loaded_by_its_path_and_combined(tmp_path, monkeypatch):
     assert set(both) == {"accuracy", "nll", "ece"}
 
 
-def test_what_is_no_probability_is_refused():
-    with pytest.raises(InputError, match="sum to 1"):
+def test_rows_that_do_not_sum_to_1_are_refused():
+    with refused("not_probabilities"):
         Calibration().compute(predictions=[[0.5, 0.9]], references=[0])

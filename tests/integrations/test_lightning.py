@@ -5,9 +5,10 @@ import torch
 
 pytest.importorskip("lightning")
 import lightning
+from refusals import refused
 from torch.utils.data import DataLoader, TensorDataset
 
-from calibrant import InputError, Predictions, losses, metrics
+from calibrant import Predictions, losses, metrics
 from calibrant.integrations.lightning import Calibration
 from calibrant.nn import Criterion
 
@@ -96,7 +97,7 @@ def test_scheduled_learns_the_number_of_epochs(tmp_path):
     assert network.criterion.loss.epochs == 4
 
 
-def test_a_validation_step_that_returns_nothing_is_told_so(tmp_path):
+def test_validation_step_without_logits_is_refused(tmp_path):
     class Silent(Network):
         def validation_step(self, batch, index):
             return None
@@ -104,15 +105,15 @@ def test_a_validation_step_that_returns_nothing_is_told_so(tmp_path):
     trainer = lightning.Trainer(
         max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[Calibration()]
     )
-    with pytest.raises(InputError, match="validation_step to return"):
+    with refused("step_output"):
         trainer.fit(Silent("focal"), loader(1), loader(2))
 
 
-def test_adafocal_without_validation_is_told_so(tmp_path):
+def test_adafocal_without_validation_is_refused(tmp_path):
     trainer = lightning.Trainer(
         max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[Calibration()]
     )
-    with pytest.raises(InputError, match="needs validation predictions"):
+    with refused("no_validation"):
         trainer.fit(Network("AdaFocal"), loader(1))
 
 

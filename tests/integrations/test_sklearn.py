@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from refusals import refused
 from sklearn import config_context
 from sklearn.datasets import make_classification
 from sklearn.ensemble import RandomForestClassifier
@@ -15,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from calibrant import InputError, Predictions, metrics
+from calibrant import Predictions, metrics
 from calibrant.calibrators import Temperature
 from calibrant.integrations.sklearn import CalibratedClassifier, ReliabilityDisplay, predictions, scorer
 
@@ -155,9 +156,8 @@ def test_groups_are_not_divided_between_folds(rows, cv, routing):
 )
 @pytest.mark.filterwarnings("ignore:The groups parameter is ignored")
 def test_folds_that_divide_groups_are_refused(rows, cv, groups, code):
-    with pytest.raises(InputError) as caught:
+    with refused(code):
         CalibratedClassifier(GaussianNB(), "Temperature", cv=cv).fit(rows[0], rows[1], groups=groups)
-    assert caught.value.code == code
 
 
 def test_outer_folds_pass_groups_on_by_routing(rows):
@@ -185,9 +185,8 @@ def test_weights_reach_the_step_of_a_pipeline_that_requests_them(rows):
 
 @pytest.mark.parametrize("model", [make_pipeline(StandardScaler(), GaussianNB()), KNeighborsClassifier()])
 def test_weights_that_a_classifier_cannot_take_are_refused(rows, model):
-    with pytest.raises(InputError) as caught:
+    with refused("sample_weight"):
         CalibratedClassifier(model, "Temperature").fit(rows[0], rows[1], sample_weight=np.ones(600))
-    assert caught.value.code == "sample_weight"
 
 
 @pytest.mark.parametrize(
@@ -201,9 +200,8 @@ def test_weights_that_a_classifier_cannot_take_are_refused(rows, model):
     ],
 )
 def test_names_of_scikit_learn_are_refused_with_ours(rows, make, code):
-    with pytest.raises(InputError) as caught:
+    with refused(code):
         make().fit(rows[0], rows[1])
-    assert caught.value.code == code
 
 
 def test_log_scores_are_clipped_as_by_scikit_learn(problem):
@@ -246,6 +244,5 @@ def test_the_positive_label_is_the_event(problem):
     assert scorer("event_brier", pos_label="ill")(model, X, two) == pytest.approx(
         scorer("event_brier", pos_label="well")(model, X, two)
     )
-    with pytest.raises(InputError) as caught:
+    with refused("pos_label"):
         predictions(model, X, two, pos_label="sick")
-    assert caught.value.code == "pos_label"

@@ -3,9 +3,10 @@
 import pytest
 import torch
 import torch.distributed as dist
+from refusals import refused
 from torch import multiprocessing
 
-from calibrant import InputError, measure, metrics
+from calibrant import measure, metrics
 from calibrant.metrics import Summary
 from calibrant.predictions import Predictions
 
@@ -104,12 +105,12 @@ def test_one_logit_or_probability_for_each_label():
             assert metric.summary.of == 1
 
 
-def test_probabilities_of_classes_are_said_to_be_some():
+def test_probabilities_of_classes_are_declared():
     p, metric = draw(), Calibration("nll", "ece", probs=True)
     metric.update(p.logits.softmax(-1), p.labels)
     expected = Summary.empty().add(p)
     assert [float(v) for v in metric.compute().values()] == pytest.approx([expected["nll"], expected["ece"]], abs=1e-6)
-    with pytest.raises(InputError, match="one probability per label"):
+    with refused("shape"):
         Calibration(binary=True, probs=True).update(torch.rand(4, 2), torch.tensor([0, 1, 1, 0]))
 
 
@@ -130,9 +131,8 @@ def test_single_probabilities_given_as_logits_are_refused_over_all_updates():
     metric = Calibration("ece", binary=True)
     for i in range(0, 20, 2):
         metric.update(p[i : i + 2], y[i : i + 2])
-    with pytest.raises(InputError) as caught:
+    with refused("probs_as_logits"):
         metric.compute()
-    assert caught.value.code == "probs_as_logits"
     metric.update(torch.tensor([-3.0]), torch.tensor([0]))
     assert 0 <= float(metric.compute()["ece"]) <= 1
     metric = Calibration("ece", binary=True, logits=True)

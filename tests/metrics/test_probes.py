@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
+from refusals import refused
 
-from calibrant import InputError, Predictions, metrics
+from calibrant import Predictions, metrics
 from calibrant._bins import Bins, Events, Ties
 from calibrant.metrics import Summary
 
@@ -115,18 +116,18 @@ def test_the_least_confident_example_counts():
 
 def test_probabilities_as_logits_and_logits_as_probabilities_are_refused():
     probs = torch.tensor([[0.2, 0.8], [0.6, 0.4]])
-    with pytest.raises(InputError, match="look like probabilities"):
+    with refused("probs_as_logits"):
         Predictions(probs, [0, 1])
-    with pytest.raises(InputError, match="logits"):
+    with refused("not_probabilities"):
         Predictions.from_probs(torch.tensor([[2.0, -1.0]]), [0])
-    with pytest.raises(InputError, match="sum to 1"):
+    with refused("not_probabilities"):
         Predictions.from_probs(torch.tensor([[1.0, 1.0]]), [0])
 
 
 def test_nan_and_labels_out_of_range_are_refused():
-    with pytest.raises(InputError, match="1 of 2 rows of logits contain NaN"):
+    with refused("nan", "1 of 2"):
         Predictions([[0.0, math.nan], [0.0, 1.0]], [0, 1])
-    with pytest.raises(InputError, match="labels must lie in"):
+    with refused("label_range"):
         Predictions(torch.zeros(1, 5), [7])
 
 

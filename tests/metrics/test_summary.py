@@ -7,8 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
-from calibrant import InputError, Predictions, io, metrics
+from calibrant import Predictions, io, metrics
 from calibrant.assessment import measure
 from calibrant.metrics import Summary
 
@@ -102,27 +103,27 @@ def test_saturated_and_impossible_predictions():
     assert metrics.kuiper.test_of(summary).p_value == 0
 
 
-def test_what_cannot_be_merged_is_refused():
-    with pytest.raises(InputError, match="2 classes"):
+def test_summaries_that_do_not_match_are_not_merged():
+    with refused("different_summaries", "2 classes"):
         Summary.from_predictions(draw(5, 2)) + Summary.from_predictions(draw(5, 3))
-    with pytest.raises(InputError, match="15 bins"):
+    with refused("different_summaries", "15 bins"):
         Summary.empty() + Summary.empty(bins=10)
-    with pytest.raises(InputError, match="expected logits of 2 classes"):
+    with refused("num_classes"):
         Summary.from_predictions(draw(5, 2)).add(draw(5, 3))
-    with pytest.raises(InputError, match="at most 1,048,576"):
+    with refused("weight_range"):
         Summary.empty().add(torch.zeros(5, 2), torch.zeros(5), torch.full((5,), 1e7, dtype=torch.float64))
-    with pytest.raises(InputError, match="of 'top' and 1"):
+    with refused("different_summaries", "'top' and 1"):
         Summary.empty() + Summary.empty(of=1)
-    with pytest.raises(InputError, match="with 15 bins, not 10"):
+    with refused("num_bins"):
         Summary.from_predictions(draw(5, 2)).equal_width(10)
-    with pytest.raises(InputError, match="auroc needs every prediction"):
+    with refused("summary_only", "auroc"):
         Summary.from_predictions(draw(5, 2))["auroc"]
     one = Predictions(torch.zeros(8, 2), torch.zeros(8), torch.full((8,), 2.0**20, dtype=torch.float64))
     many = Summary.from_predictions(one)
     for _ in range(22):
         many = many + many
     assert many.mass == 2.0**45
-    with pytest.raises(InputError, match="7e13"):
+    with refused("too_many_rows"):
         many + many
 
 
@@ -176,7 +177,7 @@ def test_the_classes_of_a_file_are_summed_up_if_asked_for(tmp_path):
     assert Summary.from_file(tmp_path / "p.parquet").classes is None
 
 
-def test_the_next_piece_is_read_while_one_is_worked_on_and_fails_when_it_is_due(monkeypatch):
+def test_next_chunk_is_read_ahead_and_its_error_is_raised_when_due(monkeypatch):
     read, started = [], threading.Event()
 
     def piece(rows):
@@ -192,7 +193,7 @@ def test_the_next_piece_is_read_while_one_is_worked_on_and_fails_when_it_is_due(
     assert len(next(pieces)) == 2
     assert started.wait(60)  # nobody has asked for it yet
     assert len(next(pieces)) == 2
-    with pytest.raises(InputError, match=r"any\.npy: .*the disk is gone"):
+    with refused("unreadable", "any.npy", "the disk is gone"):
         next(pieces)
     assert read == [slice(0, 2), slice(2, 4)]
 
@@ -231,30 +232,30 @@ def test_weights_probs_and_positions_of_files(tmp_path):
     assert len(Summary.from_file(tmp_path / "s_logits.npy", ignore_index=255)) == 80
 
 
-def test_files_are_checked_at_the_door_piece_by_piece(tmp_path):
+def test_files_are_validated_chunk_by_chunk(tmp_path):
     p = draw(30, 3)
     bad = p.logits.clone()
     bad[25, 1] = torch.nan
     np.save(tmp_path / "x_logits.npy", bad.numpy())
     np.save(tmp_path / "x_labels.npy", p.labels.numpy())
-    with pytest.raises(InputError, match=r"rows 20 .. 29: 1 of 10 rows of logits contain NaN"):
+    with refused("nan", "rows 20 .. 29: 1 of 10"):
         list(Predictions.load_pieces(tmp_path / "x_logits.npy", rows=10))
     np.save(tmp_path / "x_labels.npy", p.labels[:20].numpy())
-    with pytest.raises(InputError, match="30 rows and 20 labels"):
+    with refused("shape", "30 rows and 20 labels"):
         Summary.from_file(tmp_path / "x_logits.npy")
     (tmp_path / "x_labels.npy").unlink()
-    with pytest.raises(InputError, match="expected its labels"):
+    with refused("no_labels"):
         Summary.from_file(tmp_path / "x_logits.npy")
-    with pytest.raises(InputError, match="no such file"):
+    with refused("no_file"):
         Summary.from_file(tmp_path / "none.parquet")
-    with pytest.raises(InputError, match="cannot be read in pieces"):
+    with refused("pieces"):
         Summary.from_file(tmp_path / "p.npz")
     for name in "p.parquet", "p.safetensors", "p_logits.npy":
         (tmp_path / name).write_bytes(b"nonsense")
         (tmp_path / "p_labels.npy").write_bytes(b"nonsense")
-        with pytest.raises(InputError, match="not a readable"):
+        with refused("unreadable"):
             Summary.from_file(tmp_path / name)
     np.save(tmp_path / "e_logits.npy", np.zeros((0, 3)))
     np.save(tmp_path / "e_labels.npy", np.zeros(0, dtype=int))
-    with pytest.raises(InputError, match="no examples"):
+    with refused("no_rows"):
         Summary.from_file(tmp_path / "e_logits.npy")

@@ -196,7 +196,7 @@ class Summary(Sums):
                 )
         if self.class_names and other.class_names and self.class_names != other.class_names:
             raise InputError(
-                f"cannot merge summaries of classes {self.class_names} and {other.class_names}", code="class_names"
+                f"cannot merge summaries of classes {self.class_names} and {other.class_names}", code="classes_differ"
             )
         sums, slots = merged(self.sums, other.sums), merged(self.slots, other.slots)
         assert sums is not None

@@ -75,7 +75,7 @@ def nearest_temperature(gamma: float, classes: int = 2, *, reach: float | None =
     from scipy.optimize import minimize_scalar
 
     if classes < 2:
-        raise InputError(f"a temperature needs at least 2 classes, got {classes}", code="class_count")
+        raise InputError(f"a temperature needs at least 2 classes, got {classes}", code="one_class")
     z = _ordered(classes, reach or (60.0 if classes == 2 else 10.0))
     mapped = focal_map(z, gamma=gamma).exp()
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from refusals import refused
 
 from calibrant import InputError, catalog, losses
 from calibrant.catalog import CALIBRATORS, LOSSES, METRICS, REGISTRIES
@@ -41,34 +42,33 @@ def test_a_registry_fills_itself():
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "code", "mentions"),
     [
-        ("foccal", "no 'foccal' among losses; did you mean 'focal'?"),
-        ("adafocal", "did you mean 'AdaFocal'?"),
-        ("zzz", "no 'zzz' among losses; there are "),
-        ("focal(gama=1)", "focal has no 'gama'; it has gamma"),
-        ("focal(gamma=", "expected name or name(key=value, ...)"),
-        ("focal(3)", "expected name or name(key=value, ...)"),
-        ("focal(gamma=print())", "expected name or name(key=value, ...)"),
-        ("focal(gamma=1, gamma=2)", "expected name or name(key=value, ...)"),
-        ("focal(**{'gamma': 3})", "expected name or name(key=value, ...)"),
-        ("focal(gamma='three')", "focal: gamma must be a finite number"),
-        ("cross_entropy(off_target='j')", "off_target must be 'k' or 'k-1', got 'j'"),
-        ("os.system", "expected name or name(key=value, ...)"),
+        ("foccal", "unknown_method", ("'foccal'", "losses", "'focal'")),
+        ("adafocal", "unknown_method", ("'AdaFocal'",)),
+        ("zzz", "unknown_method", ("'zzz'", "brier, ")),
+        ("focal(gama=1)", "unknown_setting", ("'gama'", "gamma")),
+        ("focal(gamma=", "method_text", ()),
+        ("focal(3)", "method_text", ()),
+        ("focal(gamma=print())", "method_text", ()),
+        ("focal(gamma=1, gamma=2)", "method_text", ()),
+        ("focal(**{'gamma': 3})", "method_text", ()),
+        ("focal(gamma='three')", "setting_range", ("focal", "gamma")),
+        ("cross_entropy(off_target='j')", "setting_range", ("off_target", "'k'", "'k-1'", "'j'")),
+        ("os.system", "method_text", ()),
     ],
 )
-def test_mistakes_are_told_of_in_one_line(text, message):
-    with pytest.raises(InputError) as caught:
+def test_texts_of_methods_with_mistakes_are_refused(text, code, mentions):
+    with refused(code) as caught:
         LOSSES.resolve(text)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert [part for part in mentions if part not in str(caught.value)] == []
 
 
 def test_a_name_belongs_to_one_method():
     def focal(logits, labels):
         return logits[:, 0]
 
-    with pytest.raises(InputError, match="two losses are called 'focal'"):
+    with refused("name_taken"):
         LOSSES.register(focal)
     LOSSES.register(losses.focal)  # again is no other
 
@@ -83,8 +83,9 @@ def test_words_types_and_ranges_are_held_against_the_annotations(honest):
         "nll(among='corect')": "'all' or 'correct' or 'wrong'",
         "confident_share(above=1.5)": "above 0 and below 1",
     }.items():
-        with pytest.raises(InputError, match=wanted):
+        with refused("setting_range") as caught:
             METRICS.method(text)
+        assert wanted in str(caught.value)
 
 
 OWN = """
@@ -111,22 +112,21 @@ def test_ones_own_file_is_included_by_name_and_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("source", "text", "message"),
+    ("source", "text", "code", "mention"),
     [
-        ("missing.py", None, "no such file"),
-        ("broken.py", "raise RuntimeError('so it is')", "cannot be imported (RuntimeError: so it is)"),
-        ("no_such_package_at_all", None, "cannot be imported (ModuleNotFoundError"),
-        ("json.py", "x = 1", "a module 'json' exists already"),
+        ("missing.py", None, "no_file", "missing.py"),
+        ("broken.py", "raise RuntimeError('so it is')", "import", "RuntimeError: so it is"),
+        ("no_such_package_at_all", None, "import", "ModuleNotFoundError"),
+        ("json.py", "x = 1", "module_exists", "'json'"),
     ],
 )
-def test_what_cannot_be_included_is_one_line(tmp_path, source, text, message):
+def test_files_that_cannot_be_included_are_refused(tmp_path, source, text, code, mention):
     if text is not None:
         (tmp_path / source).write_text(text)
     place = str(tmp_path / source) if source.endswith(".py") else source
-    with pytest.raises(InputError) as caught:
+    with refused(code) as caught:
         catalog.include([place])
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert mention in str(caught.value)
     assert place not in catalog.INCLUDED
 
 
@@ -159,11 +159,10 @@ def _python(program: str, *paths: Path) -> subprocess.CompletedProcess[str]:
         ("cross_entropy(label_smoothing=0.1)", "cross_entropy(smoothing=0.1)"),
     ],
 )
-def test_what_others_say_to_a_loss_is_shown_its_place(text, says):
-    with pytest.raises(InputError) as error:
+def test_settings_of_other_libraries_are_refused_with_ours(text, says):
+    with refused("unknown_setting") as caught:
         LOSSES.resolve(text)
-    assert says in str(error.value)
-    assert "\n" not in str(error.value)
+    assert says in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["data", "corruptions"])
@@ -177,8 +176,9 @@ def test_data_and_corruptions_have_ranges(kind):
             bad += [2.5] if type(default) is int else []
             bad += [0, 6] if key == "severity" else [2**32] if key == "seed" else []
             for value in bad:
-                with pytest.raises(InputError, match=f"^{name}: {key} must be "):
+                with refused("setting_range") as caught:
                     REGISTRIES[kind].method(f"{name}({key}={value})")
+                assert str(caught.value).startswith(f"{name}: {key} ")
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from refusals import refused
 from scipy import ndimage, stats
 
 from calibrant import data
@@ -23,7 +24,6 @@ from calibrant.data import _liquid, _weather, corruptions
 from calibrant.data._filters import clouds, dragged
 from calibrant.data._images import crop_and_flip, resized_crop_and_flip, standardize
 from calibrant.data.tiny_imagenet import held_out
-from calibrant.types import InputError
 
 
 def one_by_one(image, top, left, mirrored, padding, black):
@@ -373,10 +373,10 @@ def test_frost_lays_a_cut_of_a_photograph_on_the_image(textures, tmp_path):
         changed = corruptions.frost(black + 80, textures=str(flat), severity=severity)
         expected = [kept * 80 + added * level for level in (200, 220, 240)]
         assert changed.double().mean((0, 2, 3)).tolist() == pytest.approx(expected, abs=1)
-    with pytest.raises(InputError, match="no photographs"):
+    with refused("no_images"):
         corruptions.frost(black, textures=str(tmp_path))
     Image.new("RGB", (100, 100)).save(tmp_path / "small.png")
-    with pytest.raises(InputError, match="too small"):
+    with refused("image_size"):
         corruptions.frost(black, textures=str(tmp_path))
 
 
@@ -441,8 +441,9 @@ def test_streamed_images_are_known_by_their_files(small_data, tmp_path):
     assert here.digest == there.digest
     (tmp_path / "imagenet/train/n01/n01_0.JPEG").write_bytes(b"another")
     assert here.digest != there.digest
-    with pytest.raises(InputError, match=r"n01_0\.JPEG: cannot be read"):
+    with refused("unreadable") as caught:
         there.pixels()
+    assert "n01_0.JPEG" in str(caught.value)
 
 
 def test_resized_crops_are_parts_of_the_image_at_its_scale():

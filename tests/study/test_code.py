@@ -6,9 +6,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from refusals import refused
 
 import calibrant.study.checkpoint as checkpoint_module
-from calibrant import InputError, catalog
+from calibrant import catalog
 from calibrant import study as studies
 from calibrant._source import code_digest
 from calibrant.study import Store, Study
@@ -187,9 +188,8 @@ def test_code_that_changes_while_a_study_runs_trains_nothing(project, tmp_path):
     project()
     run = next(Study.load(tmp_path / "study.toml").runs())
     object.__setattr__(run, "code", (("scaled", "0" * 16),))
-    with pytest.raises(InputError) as caught:
+    with refused("code_changed"):
         next(execute(run, Store(tmp_path / "out")))
-    assert caught.value.code == "code_changed"
 
 
 def test_another_revision_of_a_built_in_method_is_another_run(tmp_path, monkeypatch):
@@ -244,9 +244,8 @@ def test_a_second_method_of_one_name_in_one_file_is_refused(tmp_path, forgotten)
     path = tmp_path / "own_twice_here.py"
     one = "@losses.register\ndef twice_here(logits, labels):\n    return {} * logits.sum(1)\n"
     path.write_text("from calibrant import losses\n" + one.format(1) + one.format(2))
-    with pytest.raises(InputError) as caught:
+    with refused("name_taken"):
         catalog.include([str(path)])
-    assert caught.value.code == "name_taken"
 
 
 def test_the_code_of_a_run_is_in_its_record(project, tmp_path):
@@ -263,9 +262,8 @@ def test_code_that_changes_folder_or_exits_moves_nothing(tmp_path, monkeypatch, 
     (tmp_path / "own_exit_here.py").write_text("import sys\nsys.exit(3)\n")
     catalog.include(["own_moving_here.py"])
     assert Path.cwd() == tmp_path
-    with pytest.raises(InputError) as caught:
+    with refused("import"):
         catalog.include(["own_exit_here.py"])
-    assert caught.value.code == "import"
 
 
 def test_a_file_in_the_folder_of_ones_own_code_stands_for_no_module(tmp_path, monkeypatch, forgotten):
@@ -292,8 +290,6 @@ def test_entry_points_that_are_broken_or_take_a_name_are_refused(monkeypatch, fo
     load = fails if name == "broken_here" else lambda: other
     monkeypatch.setitem(catalog.LOSSES.__dict__, "_entries", {name: Entry("some.package:loss", load)})
     monkeypatch.setitem(catalog.LOSSES.__dict__, "_loaded", set())
-    with pytest.raises(InputError) as caught:
+    with refused(code):
         catalog.LOSSES.method(name)
-    assert caught.value.code == code
-    assert "\n" not in str(caught.value)
     assert catalog.LOSSES.method("brier").name == "brier"

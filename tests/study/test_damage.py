@@ -10,11 +10,12 @@ import polars
 import pytest
 import torch
 from polars.testing import assert_frame_equal
+from refusals import refused
 from typer.testing import CliRunner
 
 import calibrant.study.checkpoint as checkpoint_module
 import calibrant.study.store as store_module
-from calibrant import InputError, Predictions, __version__, catalog
+from calibrant import Predictions, __version__, catalog
 from calibrant import study as studies
 from calibrant.cli.study import study_app
 from calibrant.data import Split, Splits, blobs
@@ -111,9 +112,8 @@ def test_what_is_damaged_is_not_read(finished):
     flip(store.folder(run) / "test.safetensors")
     flip(store.folder(run) / "history.parquet")
     for read in (lambda: store.get(run, "test"), lambda: store.history(run)):
-        with pytest.raises(InputError, match="is not what was written; run the study again") as caught:
+        with refused("damaged"):
             read()
-        assert "\n" not in str(caught.value)
     flip(store.folder(run) / "run.json")
     assert store.state(run) == "damaged"
     assert "damaged" in str(studies.status(small(), out=folder))
@@ -241,7 +241,7 @@ def test_runs_on_other_data_are_other_runs(tmp_path, forgotten):
     second, seen, _ = events(study, tmp_path / "out")
     assert seen == [("done", "focal")]
     assert first.to_polars()["value"].to_list() != second.to_polars()["value"].to_list()
-    with pytest.raises(InputError, match="are one training on different data; say which is meant by --data DIR"):
+    with refused("ambiguous_data"):
         studies.measure(study, out=tmp_path / "out")
     drawn["seed"] = 0
     third, seen, _ = events(study, tmp_path / "out")
@@ -287,8 +287,9 @@ def test_a_run_of_another_version_is_mixed_in_only_when_that_is_said(finished, p
     assert [kind for kind, _ in seen] == ["found", "found"]
     assert note in str(alone)
     more = small(("focal", "brier", "mmce"))
-    with pytest.raises(InputError, match=r"2 of the finished runs were trained by calibrant 0\.0\.1, 0\.0\.2, this is"):
+    with refused("mixed_versions") as caught:
         studies.run(more, out=folder)
+    assert "0.0.1, 0.0.2" in str(caught.value)
     found, seen, _ = events(more, folder, mix_versions=True)
     assert [kind for kind, _ in seen] == ["found", "found", "done"]
     for text in (found.tables[0].latex(), found.report.read_text()):
@@ -419,28 +420,28 @@ def test_every_command_of_studies_takes_a_folder_with_glob_characters(tmp_path):
 
 @pytest.mark.parametrize("name", ["../../up", "/tmp/up", "..", ".", "", "a/b", "a\\b", "c:up", "a\nb", "x" * 300])
 def test_a_study_writes_nowhere_but_in_its_folder(name):
-    with pytest.raises(InputError, match="a study's name must be the plain name of a folder") as caught:
+    with refused("name"):
         small(name=name)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("more", "line"),
+    ("more", "mentions"),
     [
-        ({"seeds": (0, 0, 0)}, "seeds lists 0 3 times; list it once"),
-        ({"losses": ("focal", "brier", "focal(gamma=3.0)")}, r"losses lists focal and focal\(gamma=3\) 2 times"),
-        ({"calibrators": ("Temperature",) * 6}, "calibrators lists Temperature 6 times; list it once"),
-        ({"metrics": ("ece", "ece(bins=15)")}, r"metrics lists ece and ece\(bins=15\) 2 times"),
-        ({"data": (DATA, DATA)}, "datasets lists"),
+        ({"seeds": (0, 0, 0)}, ("seeds", "0", "3")),
+        ({"losses": ("focal", "brier", "focal(gamma=3.0)")}, ("losses", "focal", "focal(gamma=3)", "2")),
+        ({"calibrators": ("Temperature",) * 6}, ("calibrators", "Temperature", "6")),
+        ({"metrics": ("ece", "ece(bins=15)")}, ("metrics", "ece", "ece(bins=15)", "2")),
+        ({"data": (DATA, DATA)}, ("datasets", DATA)),
     ],
 )
-def test_a_repeat_is_no_further_evidence(more, line):
-    with pytest.raises(InputError, match=line):
+def test_repeated_entries_are_refused(more, mentions):
+    with refused("entry_twice") as caught:
         small(**more)
+    assert [part for part in mentions if part not in str(caught.value)] == []
 
 
 def test_calibrators_are_not_repeated_when_measuring_either(finished):
-    with pytest.raises(InputError, match="calibrators lists Temperature 2 times"):
+    with refused("entry_twice"):
         studies.measure(small(), out=finished[0], calibrators=["Temperature", "Temperature"])
 
 
@@ -513,8 +514,9 @@ def test_a_dry_run_tells_how_all_stands_where_nothing_can_run_and_ends_soon(tmp_
     dry = studies.status(alone, out=tmp_path / "out", data=tmp_path, estimate=True)
     assert str(dry).splitlines()[0].startswith("no data")
     assert "nothing can be trained" in str(dry)
-    with pytest.raises(InputError, match=r"no folder .*svhn"):
+    with refused("no_data") as caught:
         studies.run(alone, out=tmp_path / "out", data=tmp_path)
+    assert "svhn" in str(caught.value)
     grids = [Grid((DATA, GRIDS[2][0]), (NETWORK,), ("focal",), (0,), RECIPE)]
     monkeypatch.setattr(front, "TRYING", 0.0)  # all but the first are too late
     dry = studies.status(Study("y", grids), out=tmp_path / "out", estimate=True)

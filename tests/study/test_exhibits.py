@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import typer
+from refusals import refused
 from small_data import write_images, write_text
 
 import calibrant
-from calibrant import InputError, figures, study
+from calibrant import figures, study
 from calibrant.cli import app
 from calibrant.study import Grid, Study
 from calibrant.study.config import Exhibit
@@ -47,7 +48,7 @@ def test_every_study_says_what_makes_its_tables_and_figures(name):
 
 
 def test_a_command_that_there_is_not_is_no_command():
-    with pytest.raises(Exception, match="No such option"):
+    with pytest.raises(Exception, match="--draw"):
         parsed("calibrant figures mukhoti_2020 --draw")
 
 
@@ -57,11 +58,13 @@ def test_what_is_drawn_is_read_from_the_file(tmp_path):
     path.write_text(text.format('"calibrant study run mine"', '["ece"]'))
     assert Study.load(path).drawn == (Exhibit("Table 1", "calibrant study run mine", ("ece",)),)
     path.write_text(text.format('"calibrant study run mine"', "3"))
-    with pytest.raises(InputError, match="Table 1"):
+    with refused("type_of_key") as caught:
         Study.load(path)
+    assert "Table 1" in str(caught.value)
     path.write_text(text.replace("[drawn.{}]\n", "[drawn]\n").format("3"))
-    with pytest.raises(InputError, match="drawn"):
+    with refused("type_of_key") as caught:
         Study.load(path)
+    assert "drawn" in str(caught.value)
 
 
 # The walk

@@ -9,9 +9,10 @@ import pytest
 import torch
 from polars.testing import assert_frame_equal
 from processes import finish, start
+from refusals import refused
 from typer.testing import CliRunner
 
-from calibrant import InputError, catalog
+from calibrant import catalog
 from calibrant import study as studies
 from calibrant.cli.study import study_app
 from calibrant.study import Grid, Recipe, Result, Store, Study
@@ -114,8 +115,9 @@ def blobs(losses=("focal",), networks=("mlp(features=2, hidden=())",), **more):
 
 def test_ones_own_methods_go_all_the_way(mine, tmp_path, forgotten):
     source = str(tmp_path / "mine_here.py")
-    with pytest.raises(InputError, match=r"allow it by --with .*mine_here\.py"):
+    with refused("code_not_allowed") as caught:
         studies.run(mine, out=tmp_path / "out")
+    assert "mine_here.py" in str(caught.value)
     found = studies.run(mine, out=tmp_path / "out", with_=[source])
     assert not found.failed
     assert len(found.rows) == 2 * 2 * 2 * 2 * 2
@@ -294,7 +296,7 @@ def test_a_run_that_fails_says_why_in_one_line_and_stops_no_other(tmp_path, brok
 
     alone = studies.run(blobs(networks=("Breaks",)), out=tmp_path / "alone")
     assert (len(alone.failed), alone.report, alone.rows) == (1, None, [])
-    with pytest.raises(InputError, match="nothing to measure: no run of study 'small' is done"):
+    with refused("no_finished_run"):
         studies.measure(blobs(networks=("Breaks",)), out=tmp_path / "alone")
 
 
@@ -343,42 +345,42 @@ def test_the_command_names_the_run_that_failed_and_why(tmp_path, broken):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "code", "mentions"),
     [
-        ({"losses": ("mean_loss",)}, r"mean_loss fails .* of 3 classes: it must return the loss of every example"),
-        ({"calibrators": ("Careless",)}, "Careless fails .* AttributeError: 'Careless' object has no attribute"),
-        ({"metrics": ("vector",)}, "vector fails on made-up predictions of 3 classes: vector must return one number"),
-        ({"networks": ("wide",)}, r"wide must return logits \(2, 3\) for 2 examples, got \(2, 4\)"),
-        ({"networks": ("no_network",)}, "no_network must be a torch.nn.Module, or return one, got int"),
-        ({"published": "mukhoti"}, "no published numbers 'mukhoti'; did you mean 'mukhoti_2020'"),
+        ({"losses": ("mean_loss",)}, "loss_shape", ("mean_loss", "3 classes")),
+        ({"calibrators": ("Careless",)}, "method_failed", ("AttributeError: 'Careless'",)),
+        ({"metrics": ("vector",)}, "not_a_number", ("vector", "3 classes")),
+        ({"networks": ("wide",)}, "logits_shape", ("wide", "(2, 3)", "(2, 4)")),
+        ({"networks": ("no_network",)}, "not_a_network", ("no_network", "int")),
+        ({"published": "mukhoti"}, "unknown_name", ("'mukhoti_2020'",)),
     ],
 )
-def test_what_can_be_known_is_refused_before_training(tmp_path, broken, changes, message):
+def test_broken_methods_are_refused_before_training(tmp_path, broken, changes, code, mentions):
     steps = []
-    with pytest.raises(InputError, match=message) as caught:
+    with refused(code) as caught:
         studies.run(blobs(**changes), out=tmp_path / "out", progress=steps.append)
-    assert "\n" not in str(caught.value)
+    assert [part for part in mentions if part not in str(caught.value)] == []
     assert steps == []
 
 
-def test_a_data_set_must_be_splits(tmp_path, broken):
+def test_data_sets_that_are_not_splits_are_refused(tmp_path, broken):
     study = Study("x", (Grid(("no_splits",), ("resnet8",), ("focal",)),))
-    with pytest.raises(InputError, match=r"no_splits must return data\.Splits, got list"):
+    with refused("not_splits"):
         studies.run(study, out=tmp_path / "out")
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("more", "code"),
     [
-        ({"engine": "rays"}, "did you mean 'ray'"),
-        ({"gpus": 0.25}, "address and gpus are of a Ray cluster: say engine 'ray' too"),
-        ({"scale": "small"}, "scale 'small' is of a study file"),
-        ({"track": "tensorbord"}, "did you mean 'tensorboard'"),
-        ({"only": "resnet"}, "no run of study 'small' has 'resnet'"),
+        ({"engine": "rays"}, "unknown_engine"),
+        ({"gpus": 0.25}, "needs_ray"),
+        ({"scale": "small"}, "scale_without_file"),
+        ({"track": "tensorbord"}, "unknown_tracker"),
+        ({"only": "resnet"}, "no_matching_run"),
     ],
 )
-def test_arguments_that_cannot_be_are_refused(tmp_path, more, message):
-    with pytest.raises(InputError, match=message):
+def test_impossible_arguments_are_refused_before_training(tmp_path, more, code):
+    with refused(code):
         studies.run(blobs(), out=tmp_path / "out", **more)
     assert not list(tmp_path.glob("out/runs/*"))
 

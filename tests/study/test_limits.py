@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from refusals import refused
 
 from calibrant import InputError, losses
 from calibrant.catalog import CALIBRATORS, LOSSES, METRICS, TRACES
@@ -81,18 +82,16 @@ def test_nested_texts_of_the_defaults_and_of_good_names_pass():
     ids=str,
 )
 def test_recipes_refuse_numbers_that_cannot_train(changes):
-    with pytest.raises(InputError) as caught:
+    with refused(f"recipe_{next(iter(changes))}"):
         Recipe(**changes)
-    assert caught.value.code == f"recipe_{next(iter(changes))}"
 
 
 @pytest.mark.parametrize(
     "changes", [{"precision": "31-true"}, {"epochs": 2.5}, {"optimizer": "sdg"}, {"compile": 3}, {"batch_size": True}]
 )
 def test_recipes_refuse_values_of_other_types(changes):
-    with pytest.raises(InputError) as caught:
+    with refused("type_of_key"):
         recipe(changes)
-    assert caught.value.code == "type_of_key"
 
 
 def test_a_scaled_recipe_has_increasing_milestones():
@@ -105,15 +104,13 @@ def test_seeds_that_torch_does_not_take_are_refused(seed):
         lambda: Grid(("blobs",), ("mlp(features=2)",), ("focal",), (seed,)),
         lambda: Run("blobs", "mlp(features=2)", "focal", seed, Recipe()),
     ):
-        with pytest.raises(InputError) as caught:
+        with refused("seed"):
             make()
-        assert caught.value.code == "seed"
 
 
 def test_a_seed_that_no_split_takes_is_refused_when_the_study_is_loaded():
-    with pytest.raises(InputError) as caught:
+    with refused("setting_range"):
         Grid(("blobs",), ("mlp(features=2)",), ("focal",), (2**40,), split="seed")
-    assert caught.value.code == "setting_range"
 
 
 def test_seeds_do_not_share_the_order_of_examples():
@@ -128,9 +125,8 @@ def test_seeds_do_not_share_the_order_of_examples():
     "limits", ["lowest=5, highest=-5", "lowest=1, highest=1", "start=30", "start=-3", "lowest=-4", "highest=0.5"]
 )
 def test_adafocal_needs_its_start_between_its_limits(limits):
-    with pytest.raises(InputError) as caught:
+    with refused("adafocal_limits"):
         LOSSES.resolve(f"AdaFocal({limits})")
-    assert caught.value.code == "adafocal_limits"
 
 
 @pytest.mark.parametrize(
@@ -158,17 +154,14 @@ def test_adafocal_needs_its_start_between_its_limits(limits):
 def test_broken_studies_are_refused_in_one_short_line(tmp_path, text, code):
     parts = (STUDY, text) if text.startswith("[") else (text, STUDY)  # keys stand before tables
     (tmp_path / "study.toml").write_text("\n".join(parts))
-    with pytest.raises(InputError) as caught:
+    with refused(code) as caught:
         Study.load(tmp_path / "study.toml")
-    assert caught.value.code == code
-    assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 1500
 
 
 def test_a_model_refuses_unknown_columns():
-    with pytest.raises(InputError) as caught:
+    with refused("unknown_column"):
         Model("a", "val.csv", "test.csv", columns={"drop": True})
-    assert caught.value.code == "unknown_column"
 
 
 def test_regmixup_passes_class_counts_on():

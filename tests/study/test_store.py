@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from refusals import refused
 from safetensors.torch import load
 
-from calibrant import InputError, Predictions
+from calibrant import Predictions
 from calibrant.study import Recipe, Run, Store
 
 RUN = Run("digits", "resnet8", "focal", 0, Recipe())
@@ -111,9 +112,9 @@ def test_old_drafts_are_swept_and_young_ones_left(tmp_path):
     assert [path.name for path in (tmp_path / "drafts").iterdir()] == ["young"]
 
 
-def test_a_folder_that_cannot_be_written_is_told_of(tmp_path):
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text(json.dumps({}))
-    with pytest.raises(InputError, match="choose another folder"):
+    with refused("not_writable"):
         Store(tmp_path / "file")
 
 

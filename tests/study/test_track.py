@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock, call
 
 import pytest
+from refusals import refused
 
-from calibrant import InputError
 from calibrant.study import Grid, Study
 from calibrant.study.engine import Event
 from calibrant.study.track import tracking
@@ -88,9 +88,11 @@ def test_nothing_is_tracked_unless_asked(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_missing_is_told_of(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="no tracker 'tensorbord'; did you mean 'tensorboard'"):
+def test_unknown_trackers_and_missing_clients_are_refused(tmp_path, monkeypatch):
+    with refused("unknown_tracker") as caught:
         told("tensorbord", tmp_path)
+    assert "'tensorboard'" in str(caught.value)
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    with pytest.raises(InputError, match=r"needs its client: pip install 'calibrant\[mlflow\]'"):
+    with refused("missing_package") as caught:
         told("mlflow", tmp_path)
+    assert "calibrant[mlflow]" in str(caught.value)

@@ -1,7 +1,8 @@
-"""What lies in a store is what was written there; else it is told of, set aside and trained again, and no more."""
+"""Damaged files in a store are reported, set aside and trained again; nothing else is."""
 
 import json
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -75,7 +76,7 @@ def flip(path: Path, at: float = 0.5) -> None:
 
 @pytest.mark.parametrize("file", ["run.json", "val.safetensors", "test.safetensors", "history.parquet"])
 @pytest.mark.parametrize("how", ["flipped", "torn", "gone", "empty"])
-def test_a_damaged_run_is_said_set_aside_and_trained_again(finished, file, how):
+def test_a_damaged_run_is_reported_set_aside_and_trained_again(finished, file, how):
     folder, rows = finished
     run, other = of(folder, "focal"), of(folder, "brier")
     kept = (other / "run.json").stat().st_mtime_ns
@@ -86,9 +87,8 @@ def test_a_damaged_run_is_said_set_aside_and_trained_again(finished, file, how):
     else:
         (run / file).write_bytes((run / file).read_bytes()[: 40 if how == "torn" else 0])
     found, seen, (line,) = events(small(), folder)
-    assert line.startswith(f"{DATA}, {NETWORK}, focal, seed 0 is damaged: {file} ")
-    assert str(folder / "damaged" / run.name) in line
-    assert line.endswith("it is trained again")
+    for part in (f"{DATA}, {NETWORK}, focal, seed 0 ", f" {file} ", str(folder / "damaged" / run.name)):
+        assert part in line
     assert seen == [("done", "focal"), ("found", "brier")]
     assert (folder / "damaged" / run.name).is_dir()
     assert (other / "run.json").stat().st_mtime_ns == kept
@@ -96,17 +96,17 @@ def test_a_damaged_run_is_said_set_aside_and_trained_again(finished, file, how):
     assert_frame_equal(found.to_polars(), rows, check_exact=True)
 
 
-def test_measuring_says_what_is_damaged_and_measures_the_rest(finished):
+def test_measure_reports_damaged_runs_and_measures_the_rest(finished):
     folder, rows = finished
     flip(of(folder, "brier") / "test.safetensors")
     found = studies.measure(small(), out=folder)
     assert_frame_equal(found.to_polars(), rows.filter(polars.col("loss") == "focal"), check_exact=True)
     ((run, why),) = found.failed.items()
     assert run.loss.name == "brier"
-    assert "it is damaged: test.safetensors is not what was written" in why
+    assert "test.safetensors" in why
 
 
-def test_what_is_damaged_is_not_read(finished):
+def test_damaged_files_are_not_read(finished):
     folder, _ = finished
     store, (run, _) = Store(folder), small().runs()
     flip(store.folder(run) / "test.safetensors")
@@ -127,7 +127,7 @@ def test_swapped_folders_and_files_are_noticed(finished):
     (folder / "between").rename(other)
     found, seen, lines = events(small(), folder)
     assert [kind for kind, _ in seen] == ["done", "done"]
-    assert all("is damaged: it is run" in line for line in lines)
+    assert [run.name in line for run, line in zip((other, one), lines, strict=True)] == [True, True]
     assert_frame_equal(found.to_polars(), rows, check_exact=True)
 
     one, other = of(folder, "focal"), of(folder, "brier")
@@ -193,13 +193,14 @@ def test_a_damaged_checkpoint_lets_its_run_begin_anew(tmp_path, monkeypatch, how
     found = studies.run(study, out=tmp_path / "out", progress=steps.append)
     said = [step.text for step in steps if step.event and step.event.kind == "said"]
     assert len(said) == 1
-    assert "focal, seed 0: begins anew: its checkpoint " in said[0]
+    assert "focal, seed 0: " in said[0]
+    assert "checkpoint" in said[0]
     assert (tmp_path / "out" / "damaged" / "checkpoint.pt").is_file()
     assert not found.failed
     assert_frame_equal(found.to_polars(), whole.to_polars(), check_exact=True)
 
 
-def test_a_network_that_diverged_is_kept_shown_and_not_trained_again(tmp_path, page):
+def test_a_diverged_network_is_kept_reported_and_not_trained_again(tmp_path, page):
     wild = Grid((DATA,), (NETWORK,), ("brier",), (0, 1), replace(RECIPE, learning_rate=1e38))
     calm = Grid((DATA,), (NETWORK,), ("brier",), (2,), RECIPE)
     alone = Grid((DATA,), (NETWORK,), ("focal",), (0,), replace(RECIPE, learning_rate=1e38))
@@ -208,7 +209,7 @@ def test_a_network_that_diverged_is_kept_shown_and_not_trained_again(tmp_path, p
         found, seen, _ = events(study, tmp_path / "out")
         assert [kind for kind, _ in seen] == (["found"] * 4 if again else ["failed", "failed", "done", "failed"])
         assert [run.seed for run in found.failed] == [0, 1, 0]
-        assert all(why.startswith("diverged at epoch ") for why in found.failed.values())
+        assert all("diverged" in why for why in found.failed.values())
         table = found.tables[0]
         values = {row[2]: cell.values for (row, _), cell in table.cells.items()}
         assert {name: len(known) for name, known in values.items()} == {
@@ -217,7 +218,8 @@ def test_a_network_that_diverged_is_kept_shown_and_not_trained_again(tmp_path, p
             "focal with learning_rate=1e+38": 0,
         }
         assert {cell.text(table.about) for cell in table.cells.values() if not cell.values} == {"diverged"}
-        note = "Networks that diverged, and are left out: 2 of 2 of brier with learning_rate=1e+38, 1 of 1 of focal "
+        (note,) = (note for note in table.notes if "diverged" in note)
+        assert re.findall(r"(\d of \d) of (\w+)", note) == [("2 of 2", "brier"), ("1 of 1", "focal")]
         for text in (table.markdown(), str(found), found.report.read_text()):
             assert note in text
         assert found.spread == "one seed"
@@ -275,7 +277,7 @@ def test_every_part_of_the_data_counts(part):
     assert (plain.learned != changed.learned) == (not part.startswith(("val", "test")))
 
 
-def test_a_run_of_another_version_is_mixed_in_only_when_that_is_said(finished, page):
+def test_runs_of_other_versions_are_mixed_in_only_on_request(finished, page):
     folder, _ = finished
     for loss, version in ("focal", "0.0.1"), ("brier", "0.0.2"):
         old = of(folder, loss)
@@ -283,9 +285,8 @@ def test_a_run_of_another_version_is_mixed_in_only_when_that_is_said(finished, p
         record["facts"]["versions"]["calibrant"] = version
         (old / "run.json").write_text(sealed(record))
     alone, seen, _ = events(small(), folder)
-    note = "Networks trained by calibrant 0.0.1 (1) and 0.0.2 (1)."
     assert [kind for kind, _ in seen] == ["found", "found"]
-    assert note in str(alone)
+    assert "0.0.1 (1) and 0.0.2 (1)." in str(alone)
     more = small(("focal", "brier", "mmce"))
     with refused("mixed_versions") as caught:
         studies.run(more, out=folder)
@@ -344,7 +345,9 @@ def test_studies_beside_each_other_share_their_trainings(tmp_path, monkeypatch):
     steps = []
     found = studies.run(small(("brier", "mmce"), name="two"), progress=steps.append)
     assert [s.event.kind for s in steps if s.event and s.event.kind != "epoch"] == ["found", "done"]
-    assert found.notes == (f"1 finished run taken from {tmp_path / 'runs' / 'one'}",)
+    (note,) = found.notes
+    assert note.startswith("1 ")
+    assert note.endswith(str(tmp_path / "runs" / "one"))
     apart, *_ = events(small(("brier", "mmce")), tmp_path / "apart")
     assert_frame_equal(found.to_polars(), apart.to_polars(), check_exact=True)
 
@@ -408,7 +411,7 @@ def test_every_command_of_studies_takes_a_folder_with_glob_characters(tmp_path):
     study, out = tmp_path / "br[1].toml", tmp_path / "br[1]"
     assert [len(list((tmp_path / name / "runs").iterdir())) for name in ("br1", "br[1]", "b*")] == [1, 1, 1]
     first = table(out)
-    assert "all 1 runs are done" in said("status", study, "--out", out)
+    assert said("status", study, "--out", out).startswith("done ")
     said("run", study, "--out", out)
     assert table(out) == first
     said("measure", study, "--out", out, "-c", "Vector")
@@ -457,33 +460,32 @@ def test_a_live_draft_is_nobody_elses_whatever_the_clock_says(tmp_path, honest):
     assert not list((tmp_path / "drafts").iterdir())
 
 
-def test_who_waits_says_for_whom(tmp_path, honest):
+def test_waiting_processes_name_the_process_they_wait_for(tmp_path, honest):
     store, (run, _) = Store(tmp_path), small().runs()
     with store.claim(run) as ours:
         assert ours
         waiting = local(lambda run: iter([Event("done", run, {})]), [run], Store(tmp_path))
         said = next(waiting)
         assert said.kind == "said"
-        assert said.facts["text"].startswith(f"waits for process {os.getpid()} on ")
+        assert f" {os.getpid()} " in said.facts["text"]
     assert next(waiting).kind == "done"
     (tmp_path / "claims" / f"{run.id}.who").write_text("torn {")
     assert store.holder(run) == "another process"
 
 
-def test_what_lacks_its_data_is_named_and_the_rest_is_run(tmp_path, monkeypatch):
+def test_runs_without_data_are_reported_and_the_others_are_trained(tmp_path, monkeypatch):
     monkeypatch.delenv("CALIBRANT_DATA", raising=False)
     grids = [Grid((data,), (network,), ("focal", "brier"), (0, 1), RECIPE) for data, network in GRIDS]
     study = Study("three", grids, ("Identity",), ("error",))
     dry = studies.status(study, out=tmp_path / "out", data=tmp_path, estimate=True)
     assert len(dry.absent) == 4
     assert len(dry.left) == 8
-    lines = [line for line in dry.tried if line.startswith("cannot run: 4 runs on cifar10: no folder ")]
-    assert len(lines) == 1
-    assert "uoft-cs/cifar10" in lines[0]
+    (line,) = (line for line in dry.tried if "4 runs on cifar10" in line)
+    assert "uoft-cs/cifar10" in line
     assert sum(line.startswith("no data") for line in str(dry).splitlines()) == 4
     found = studies.run(study, out=tmp_path / "out", data=tmp_path)
     assert len(found.failed) == 4
-    assert [reason for reason in found.reasons if reason.startswith("failed: 4 runs on cifar10: no folder ")]
+    assert [reason for reason in found.reasons if "4 runs on cifar10" in reason]
     assert {row["dataset"] for row in found.rows} == {data for data, _ in GRIDS if data != "cifar10"}
     assert found.report.is_file()
 
@@ -491,7 +493,7 @@ def test_what_lacks_its_data_is_named_and_the_rest_is_run(tmp_path, monkeypatch)
 GRIDS = (DATA, NETWORK), ("cifar10", "resnet8"), ("blobs(train=50, val=40, test=50)", NETWORK)
 
 
-def test_what_lacks_its_data_is_told_by_the_command(tmp_path):
+def test_the_command_reports_runs_without_data(tmp_path):
     (tmp_path / "two.toml").write_text(
         f'losses = ["focal"]\nmetrics = ["error"]\nnetworks = ["{NETWORK}"]\n'
         f'recipe = {{epochs = 1, batch_size = 20, milestones = []}}\n[[grids]]\ndatasets = ["{DATA}"]\n'
@@ -501,19 +503,19 @@ def test_what_lacks_its_data_is_told_by_the_command(tmp_path):
     dry = CliRunner().invoke(study_app, [*arguments, "--dry-run"])
     assert dry.exit_code == 1
     assert "no data" in dry.output
-    assert "cannot run: svhn, " in dry.output
+    assert ": svhn, " in dry.output
     assert not list((tmp_path / "out" / "runs").iterdir())
     real = CliRunner().invoke(study_app, arguments)
     assert real.exit_code == 1
-    assert "failed: svhn, " in real.output
+    assert ": svhn, " in real.output
     assert "error (%)" in real.output
 
 
-def test_a_dry_run_tells_how_all_stands_where_nothing_can_run_and_ends_soon(tmp_path, monkeypatch):
+def test_a_dry_run_works_without_any_data_and_limits_its_trials(tmp_path, monkeypatch):
     alone = Study("x", [Grid(("svhn",), (NETWORK,), ("focal",), (0,), RECIPE)])
     dry = studies.status(alone, out=tmp_path / "out", data=tmp_path, estimate=True)
     assert str(dry).splitlines()[0].startswith("no data")
-    assert "nothing can be trained" in str(dry)
+    assert not dry.trials
     with refused("no_data") as caught:
         studies.run(alone, out=tmp_path / "out", data=tmp_path)
     assert "svhn" in str(caught.value)
@@ -543,12 +545,12 @@ def test_a_mirror_of_altered_runs_is_refused_run_by_run(finished, tmp_path):
     found, seen, lines = events(small(), tmp_path / "new", mirror=f"file://{mirror}")
     assert seen == [("done", "focal"), ("found", "brier")]
     assert len(lines) == 1
-    assert "is refused: test.safetensors is not what was written" in lines[0]
+    assert " test.safetensors " in lines[0]
     assert_frame_equal(found.to_polars(), rows, check_exact=True)
     (of(mirror, "brier") / "history.parquet").unlink()
     _, seen, lines = events(small(), tmp_path / "newer", mirror=f"file://{mirror}")
     assert seen == [("found", "focal"), ("done", "brier")]  # the first has sent what it trained
-    assert "history.parquet cannot be read (No such file or directory)" in lines[0]
+    assert " history.parquet " in lines[0]
 
 
 def test_runs_of_equal_text_are_one_and_the_id_names_what_is_watched():

@@ -1,6 +1,5 @@
 """The front door in Python and its commands: what is trained, measured and written, and what is said of failures."""
 
-import re
 import sys
 from dataclasses import replace
 
@@ -174,12 +173,12 @@ def test_a_study_from_python_is_trained_once_and_measured_as_often_as_one_likes(
     found = studies.run(blobs(("focal", "brier")), out=tmp_path / "out", progress=steps.append)
     assert isinstance(found, Result)
     assert [step.event.kind for step in steps if step.event] == ["epoch", "done"] * 2
-    assert steps[-1].text == "calibrating and measuring"
+    assert steps[-1].event is None  # calibrates and measures
     assert {t.metric for t in found.tables} == {"error", "ece", "brier"}
     assert found.folder == tmp_path / "out"
     assert found.report == tmp_path / "out" / "report.html"
     assert "calibrant.study.run(Study(" in found.report.read_text()
-    for part in ("ece (%)", "focal", "Temperature", "the lowest ECE in %", str(found.report)):
+    for part in ("ece (%)", "focal", "Temperature", found.finding, str(found.report)):
         assert part in str(found)
     assert_frame_equal(polars.read_csv(tmp_path / "out" / "rows.csv")["value"].to_frame(), found.to_polars()[["value"]])
 
@@ -194,18 +193,18 @@ def test_a_study_from_python_is_trained_once_and_measured_as_often_as_one_likes(
     assert {(row["calibrator"], row["metric"]) for row in other.rows} == {("Dirichlet", "kuiper")}
 
 
-def test_the_status_says_what_is_left_and_how_long_it_takes(tmp_path):
+def test_the_status_lists_unfinished_runs_and_estimates_their_time(tmp_path):
     study = blobs(("focal", "brier"))
     before = studies.status(study, out=tmp_path, estimate=True)
     assert (len(before.done), len(before.left)) == (0, 2)
     assert before.seconds > 0
-    assert re.search("2 of 2 runs to train, .*, estimated from single batches", str(before))
+    assert "2 of 2 runs" in before.rest
     studies.run(study, out=tmp_path, only="focal")
     after = studies.status(study, out=tmp_path)
     assert [run.loss.text for run in after.done] == ["focal"]
     assert [run.loss.text for run in after.left] == ["brier"]
     assert "missing  blobs" in str(after)
-    assert studies.status(study, out=tmp_path, only="focal").rest == "all 1 runs are done"
+    assert studies.status(study, out=tmp_path, only="focal").left == []
 
 
 def test_every_text_is_resolved_once_from_the_file_to_the_report(tmp_path, monkeypatch):
@@ -281,17 +280,16 @@ def broken(tmp_path, forgotten):
     catalog.include([str(tmp_path / "broken_here.py")])
 
 
-def test_a_run_that_fails_says_why_in_one_line_and_stops_no_other(tmp_path, broken):
+def test_a_failing_run_is_reported_in_one_line_and_stops_no_other(tmp_path, broken):
     study = blobs(networks=("Breaks", "mlp(features=2, hidden=())"))
     found = studies.run(study, out=tmp_path / "out")
     ((run, why),) = found.failed.items()
     assert run.network.name == "Breaks"
     assert why == "RuntimeError: no wonder of two lines"
     assert len(found.rows) == 2 * 3
-    reason = "blobs(train=60, val=40, test=50), Breaks, focal, seed 0: RuntimeError: no wonder of two lines"
-    assert f"failed: {reason}" in str(found)
+    assert f"blobs(train=60, val=40, test=50), Breaks, focal, seed 0: {why}" in str(found)
     assert studies.status(study, out=tmp_path / "out").failed == [run]
-    assert "no wonder of two lines" in str(studies.status(study, out=tmp_path / "out"))
+    assert why in str(studies.status(study, out=tmp_path / "out"))
     assert "Traceback" in (Store(tmp_path / "out").partial(run) / "error.txt").read_text()
 
     alone = studies.run(blobs(networks=("Breaks",)), out=tmp_path / "alone")
@@ -300,7 +298,7 @@ def test_a_run_that_fails_says_why_in_one_line_and_stops_no_other(tmp_path, brok
         studies.measure(blobs(networks=("Breaks",)), out=tmp_path / "alone")
 
 
-def test_a_network_that_diverges_stops_no_other(tmp_path):
+def test_a_diverging_network_stops_no_other_run(tmp_path):
     wild = Grid(
         ("blobs(train=60, val=40, test=50)",),
         ("mlp(features=2)",),
@@ -311,12 +309,13 @@ def test_a_network_that_diverges_stops_no_other(tmp_path):
     found = studies.run(study, out=tmp_path / "out")
     ((run, why),) = found.failed.items()
     assert run.loss.name == "brier"
-    assert why.startswith("diverged at epoch 1: what the network returns cannot be used: 40 of 40 rows of logits")
+    assert "epoch 1" in why
+    assert "40 of 40" in why
     assert {row["loss"] for row in found.rows if not row["diverged"]} == {"focal"}
     assert {row["diverged"] for row in found.rows if row["loss"] == "brier"} == {1}
 
 
-def test_every_run_is_told_by_what_differs_from_the_others(tmp_path):
+def test_progress_names_a_run_by_its_differences_from_the_others(tmp_path):
     def at_once(_, runs, store):
         return (Event("done", run, {"seconds": 1.0}) for run in runs)
 
@@ -334,7 +333,7 @@ def test_every_run_is_told_by_what_differs_from_the_others(tmp_path):
         assert [step.text for step in steps] == [f"done {words}, 1 s" for words in told]
 
 
-def test_the_command_names_the_run_that_failed_and_why(tmp_path, broken):
+def test_the_command_reports_the_failed_run_and_its_error(tmp_path, broken):
     (tmp_path / "b.toml").write_text(
         'datasets = ["blobs(train=60, val=40, test=50)"]\nnetworks = ["Breaks"]\nlosses = ["focal"]\n'
         "recipe = {epochs = 1, batch_size = 20, milestones = []}\n"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from refusals import refused
 
-from calibrant import InputError, losses
+from calibrant import losses
 from calibrant.catalog import CALIBRATORS, LOSSES, METRICS, TRACES
 from calibrant.study import Grid, Recipe, Run, Study
 from calibrant.study.config import recipe
@@ -17,30 +17,28 @@ STUDY = 'datasets = ["blobs"]\nnetworks = ["mlp(features=2)"]\nlosses = ["focal"
 
 
 @pytest.mark.parametrize(
-    ("registry", "text"),
+    ("registry", "text", "code"),
     [
-        (CALIBRATORS, "Chain(first='x')"),
-        (CALIBRATORS, "Chain(second='Temperature(grid=3)')"),
-        (CALIBRATORS, "Chain(first=\"Chain(second='x')\")"),
-        (CALIBRATORS, "PriorShift(calibrator='os.system')"),
-        (CALIBRATORS, "GroupCalibrated(calibrator='x')"),
-        (CALIBRATORS, "Temperature(criterion='x')"),
-        (CALIBRATORS, "Temperature(grid='x')"),
-        (CALIBRATORS, "Temperature(grid=(1.0, -1.0))"),
-        (CALIBRATORS, "FocalTemperature(criterion='x')"),
-        (CALIBRATORS, "FocalTemperature(grid='x')"),
-        (LOSSES, "RegMixup(loss='x')"),
-        (LOSSES, "RegMixup(loss='focal(gamma='x')')"),
-        (TRACES, "values(metrics=('os.system',))"),
-        (TRACES, "values(metrics=('ece', 'ece(bins=0)'))"),
-        (TRACES, "calibration(grid='x')"),
+        (CALIBRATORS, "Chain(first='x')", "unknown_method"),
+        (CALIBRATORS, "Chain(second='Temperature(grid=3)')", "setting_range"),
+        (CALIBRATORS, "Chain(first=\"Chain(second='x')\")", "unknown_method"),
+        (CALIBRATORS, "PriorShift(calibrator='os.system')", "method_text"),
+        (CALIBRATORS, "GroupCalibrated(calibrator='x')", "unknown_method"),
+        (CALIBRATORS, "Temperature(criterion='x')", "unknown_method"),
+        (CALIBRATORS, "Temperature(grid='x')", "setting_range"),
+        (CALIBRATORS, "Temperature(grid=(1.0, -1.0))", "setting_range"),
+        (CALIBRATORS, "FocalTemperature(criterion='x')", "unknown_method"),
+        (CALIBRATORS, "FocalTemperature(grid='x')", "setting_range"),
+        (LOSSES, "RegMixup(loss='x')", "unknown_method"),
+        (LOSSES, "RegMixup(loss='focal(gamma='x')')", "method_text"),
+        (TRACES, "values(metrics=('os.system',))", "method_text"),
+        (TRACES, "values(metrics=('ece', 'ece(bins=0)'))", "setting_range"),
+        (TRACES, "calibration(grid='x')", "setting_range"),
     ],
 )
-def test_nested_texts_are_checked_when_they_are_read(registry, text):
-    with pytest.raises(InputError) as caught:
+def test_nested_texts_are_checked_when_they_are_read(registry, text, code):
+    with refused(code):
         registry.method(text)
-    assert caught.value.code in ("unknown_method", "setting_range", "method_text")
-    assert "\n" not in str(caught.value)
 
 
 def test_nested_texts_of_the_defaults_and_of_good_names_pass():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from refusals import refused
+from rendered import assert_rendered
 
 import calibrant
 from calibrant.metrics import about
@@ -197,49 +198,32 @@ def beside(study, examples=(45000, 5000, 10000)):
     return tables(rows(study), found.printed, found.note)[0]
 
 
-def test_the_papers_numbers_stand_in_every_form_of_the_table():
+def test_numbers_of_the_paper_are_rendered_in_every_form():
     table = beside(study(GRID))
     where = "cifar10", "resnet50", "cross_entropy"
     assert table.printed(where) == ["4.35", "1.35 (2.50)"]
     assert table.printed(("cifar10", "resnet50", "poly1")) == []
-    assert "| cross_entropy | **5.00** | **5.00 (1.50)** |\n| *paper* | *4.35* | *1.35 (2.50)* |" in table.markdown()
-    assert r"\quad \textit{paper} & \textit{4.35} & \textit{1.35 (2.50)} \\" in table.latex()
-    assert "same setting" in table.latex()
-    assert table.notes == ("paper: Mukhoti et al. (2020), Table 1, Table 4; the same setting.",)
+    assert_rendered("study_table_beside_paper", f"{table.markdown()}\n\n{table.latex()}")
     record = next(r for r in table.records() if r["loss"] == "focal" and r["calibrator"] == BY_ECE)
     assert (record["mean"], record["paper_mean"], record["paper_temperature"]) == (0.05, pytest.approx(0.0142), 1.1)
     assert record["paper_source"] == "Table 4"
 
 
-def test_what_differs_from_the_paper_is_said():
+def test_differences_from_the_paper_are_noted():
     shorter = replace(GRID, recipe=replace(RECIPES["mukhoti_cifar"].scaled(35), precision="bf16-mixed", compile=True))
-    (note,) = beside(study(shorter)).notes
-    assert note == (
-        "paper: Mukhoti et al. (2020), Table 1, Table 4; published: epochs 350, milestones (149, 249), "
-        "precision 32-true; here: epochs 35, milestones (15, 25), precision bf16-mixed."
-    )
     other = replace(GRID, networks=("resnet20",))
     assert beside(study(other)).notes == ()
-    (note,) = beside(study(other, beside=Setting("cifar10", "resnet50"))).notes
-    assert "published: resnet50 on cifar10; here: resnet20 on cifar10" in note
-
-
-def test_the_same_setting_is_what_it_says():
-    (note,) = beside(study(GRID), (2500, 500, 10000)).notes
-    assert "published: 45,000 / 5,000 / 10,000 examples; here: 2,500 / 500 / 10,000 examples." in note
-    (note,) = beside(study(replace(GRID, seeds=(1, 2)))).notes[1:] or beside(study(replace(GRID, seeds=(1, 2)))).notes
-    assert "published: 1 seed; here: 2 seeds." in note
-    unknown = Beside(Published.load("mukhoti_2020"), study(GRID))
-    (note,) = tables(rows(study(GRID)), unknown.printed, unknown.note)[0].notes
-    assert note.endswith("; the same recipe; data are not compared.")
-    assert "same setting" not in note
-
-
-def test_what_is_judged_otherwise_is_said():
-    """The authors' confidences of SST are those of two classes beside a third that is set aside."""
+    seeds = replace(GRID, seeds=(1, 2))
+    # the authors' confidences of SST are those of two classes beside a third that is set aside
     sst = Grid(("sst(vectors='glove.840B.300d.txt', lookup='mukhoti')",), ("tree_lstm",), ("cross_entropy",))
-    (note,) = beside(study(replace(sst, recipe=RECIPES["mukhoti_sst"])), (6920, 872, 1821)).notes
-    assert note.endswith(
-        "; published: confidences not normalized over the two classes; "
-        "here: confidences given that a sentence is not neutral."
-    )
+    unknown = Beside(Published.load("mukhoti_2020"), study(GRID))
+    cases = {
+        "recipe": beside(study(shorter)),
+        "network": beside(study(other, beside=Setting("cifar10", "resnet50"))),
+        "examples": beside(study(GRID), (2500, 500, 10000)),
+        "seeds": beside(study(seeds)),
+        "unknown data": tables(rows(study(GRID)), unknown.printed, unknown.note)[0],
+        "confidences": beside(study(replace(sst, recipe=RECIPES["mukhoti_sst"])), (6920, 872, 1821)),
+    }
+    notes = (f"{case}\n{note}" for case, table in cases.items() for note in table.notes)
+    assert_rendered("study_notes_on_paper", "\n\n".join(notes))

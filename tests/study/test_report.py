@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from rendered import assert_rendered
 
 from calibrant import Predictions
 from calibrant.html import typeset
@@ -89,7 +90,8 @@ def test_places_beyond_the_first_few_have_their_findings_too(measurements, monke
     assert len(report.findings(made)) == 4  # all: one that is left is told, too
     assert report._other_places(made) == ""
     monkeypatch.setattr(report, "SAID", 2)
-    assert report.findings(made)[-1] == "So it goes on for 2 more, place by place."
+    assert len(report.findings(made)) == 3
+    assert " 2 " in report.findings(made)[-1]
     told = report._other_places(made)
     ece = next(t for t in made if t.metric == "ece")
     for place, words in report.by_place(ece)[2:]:
@@ -119,7 +121,7 @@ def test_networks_stand_side_by_side(measurements):
             assert ("<strong>" in cell) == (mine["Identity"].mean == lowest)
 
 
-def test_many_losses_are_told_by_the_range_of_their_temperatures(measurements):
+def test_findings_give_only_the_range_of_many_temperatures(measurements):
     """A sentence that lists ten losses is not read."""
     table = next(t for t in measurements[0] if t.metric == "ece")
     (column,) = [c for c in table.columns if c.startswith("Temperature")]
@@ -133,12 +135,9 @@ def test_many_losses_are_told_by_the_range_of_their_temperatures(measurements):
             for c in table.columns
         },
     )
-    said = "All 10 ways to train left networks overconfident: temperatures from 1.10 (loss0) to 2.00 (loss9)."
-    assert finding([many]).startswith(said)
     same = replace(many, cells={key: replace(cell, temperature=2.0) for key, cell in many.cells.items()})
-    assert finding([same]).startswith("All 10 ways to train left networks overconfident: temperature 2.00.")
     few = replace(many, rows=tuple(rows[:2]))
-    assert "loss0 (T = 1.10) and loss1 (T = 1.20) came out overconfident." in finding([few])
+    assert_rendered("study_findings_of_temperatures", "\n\n".join(finding([one]) for one in (many, same, few)))
 
 
 def test_tables_of_several_places_have_headings_for_them(measurements):
@@ -149,8 +148,6 @@ def test_tables_of_several_places_have_headings_for_them(measurements):
     assert "resnet8 on digits" in groups
 
 
-def test_every_recipe_is_said(measurements):
-    told = report._recipes(STUDY, [one.run for one in measurements[1]])
-    assert "epochs 9" in told["recipe"]
-    kinds = "6 kinds of networks, such as cross_entropy of resnet8 on cifar10"
-    assert told == {"recipe": told["recipe"], "recipe 2": f"epochs 4: {kinds}"}
+def test_every_recipe_is_listed(measurements):
+    recipes = report._recipes(STUDY, [one.run for one in measurements[1]])
+    assert_rendered("study_recipes", "\n\n".join(f"{name}\n{text}" for name, text in recipes.items()))

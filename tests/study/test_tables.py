@@ -3,6 +3,7 @@ from statistics import mean
 
 import pytest
 import torch
+from rendered import assert_rendered
 
 from calibrant import Predictions, calibrators, metrics
 from calibrant.study import Grid, Store, Study, report
@@ -64,19 +65,14 @@ def test_nothing_is_best_where_no_direction_is_better():
     assert not any(cell.best for cell in gap.cells.values())
 
 
-def test_a_metric_of_ones_own_prints_as_it_is_declared_in_every_form(forgotten):
+def test_own_metrics_are_rendered_in_every_form(forgotten):
     @metrics.metric("top-2 accuracy", unit="share", higher_is_better=True)
     def top2(logits, labels):
         return (logits.topk(2).indices == labels[:, None]).any(1).double().mean()
 
     (table,) = tables([row(loss, 0, "Identity", v, metric="top2") for loss, v in (("a", 0.25), ("b", 0.75))])
-    assert table.markdown().splitlines()[0] == "| top2 (%) | Identity |"
-    assert "| a | 25.00 |\n| b | **75.00** |" in table.markdown()
-    assert r"top2 (\%) & Identity" in table.latex()
-    assert r"b & \textbf{75.00}" in table.latex()
-    assert str(table).splitlines() == ["top2 (%)  Identity", "a            25.00", "b          *75.00*"]
-    assert "<strong>75.00</strong>" in report._study_table(table) or "best" in report._study_table(table)
-    assert "highest top-2 accuracy in %: 75.00" in report.finding([table])
+    forms = (table.markdown(), table.latex(), str(table), report._study_table(table), report.finding([table]))
+    assert_rendered("study_table_of_own_metric", "\n\n".join(forms))
 
 
 def test_cells_are_tested_against_the_first_row_over_seeds():
@@ -86,11 +82,7 @@ def test_cells_are_tested_against_the_first_row_over_seeds():
     (table,) = tables(found)
     marks = {where[2]: cell.mark for (where, _), cell in table.cells.items()}
     assert marks == {"cross_entropy": "", "a": "▲", "b": "△", "c": "▼", "d": "▽", "e": "", "one": ""}
-    assert "| a | 3.10 ± 0.10 ▲ |" in table.markdown()
-    assert r"a & 3.10 $\pm$ 0.10 $\blacktriangle$ \\" in table.latex()
-    (note,) = table.notes
-    assert note.startswith("▲ higher and ▼ lower than cross_entropy by a paired t-test over shared seeds at level 0.05")
-    assert note in table.markdown()
+    assert_rendered("study_table_with_tests", f"{table.markdown()}\n\n{table.latex()}")
     assert tables([r for r in found if r["seed"] == 0])[0].notes == ()  # one seed: nothing to test
     record = next(table.records())
     assert (record["loss"], record["seeds"], record["mean"]) == ("cross_entropy", 3, pytest.approx(0.011))
@@ -108,12 +100,9 @@ def test_rows_are_named_by_what_differs():
     assert tables(ROWS + other)[0].name(("digits", "resnet8", "focal")) == "resnet8, focal"
 
 
-@pytest.mark.parametrize("form", ["markdown", "latex"])
-def test_other_forms_hold_the_same_cells(form):
-    text = getattr(tables(ROWS)[0], form)()
-    assert "5.00 ± 1.41".replace("±", "±" if form == "markdown" else r"$\pm$") in text
-    assert ("**1.50 ± 0.71 (2.50)**" if form == "markdown" else r"\textbf{1.50 $\pm$ 0.71 (2.50)}") in text
-    assert ("cross_entropy" if form == "markdown" else r"cross\_entropy") in text
+def test_tables_with_temperatures_are_rendered_in_every_form():
+    table = tables(ROWS)[0]
+    assert_rendered("study_table_with_temperatures", "\n\n".join([table.markdown(), table.latex(), str(table)]))
 
 
 def test_only_a_temperature_is_shown_as_one(tmp_path, honest):
@@ -125,7 +114,7 @@ def test_only_a_temperature_is_shown_as_one(tmp_path, honest):
     assert [name for name in names if shown[name]] == ["Temperature", "EnsembleTemperature"]
 
 
-def test_what_a_calibrator_learned_stands_in_brackets(tmp_path, honest):
+def test_learned_parameters_stand_in_brackets(tmp_path, honest):
     names = ("FocalTemperature(grid='code')", "FocalMap(gamma=2)", "Temperature", "Identity")
     study = Study("x", (Grid(("digits",), ("resnet8",), ("focal",), (0, 1)),), names, ("nll",))
     store = Store(tmp_path)

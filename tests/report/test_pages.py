@@ -302,7 +302,7 @@ def test_page_on_two_classes_describes_the_probability_of_class_1():
     assert "frequency of class 1" in text
     for wrong in ("verconfiden", "nderconfiden", "Acting only when sure", "right of the time", "confidence minus"):
         assert wrong not in shown, wrong
-    assert_rendered("figures_of_class_1", "\n".join(p["aria-label"] or "" for p in Parsed(text).all("svg")))
+    assert_rendered("figure_of_class_1", Parsed(text).all("svg")[0]["aria-label"] or "")
     top = Parsed(assess(shifted(1500, 0), test, ("Identity", "Temperature"), of="top").html()).text
     assert "class 1" not in top.replace("class 1 ", "")
     assert "Acting only when sure" in top

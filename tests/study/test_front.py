@@ -364,7 +364,7 @@ def test_broken_methods_are_refused_before_training(tmp_path, broken, changes, c
 
 def test_data_sets_that_are_not_splits_are_refused(tmp_path, broken):
     study = Study("x", (Grid(("no_splits",), ("resnet8",), ("focal",)),))
-    with refused("not_splits"):
+    with refused("no_data", "no_splits", "Splits", "list"):
         studies.run(study, out=tmp_path / "out")
 
 

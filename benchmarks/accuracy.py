@@ -16,7 +16,7 @@ from benchmarks._harness import US, Row, Size, clock, markdown, quiet, reason
 from benchmarks._peers import able
 from benchmarks._problems import REAL, Problem, real, simulated
 from calibrant import Predictions
-from calibrant.catalog import CALIBRATORS, METRICS
+from calibrant.registry import CALIBRATORS, METRICS
 
 TITLE = "Accuracy of calibration"
 AUTO = f"{US}, Auto"

@@ -35,7 +35,7 @@ def one(n: int, k: int) -> None:
     val, test = draw(min(n, 10_000)), draw(n)
     before, began = resident("VmHWM"), time.process_time()
     found = assess(val, test)
-    print(time.process_time() - began, before, resident("VmHWM"), found.chosen)
+    print(time.process_time() - began, before, resident("VmHWM"), found.chosen_name)
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch starts its threads
 import torch
 
 from benchmarks.limits import PARTS, line
-from calibrant import _fast
+from calibrant.backend import dispatch
 
 RATIOS = Path(__file__).with_name("ratios.json")
 LOSS = 4 / 3
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    way = "plain" if _fast.kernels(torch.zeros(1)) is None else "compiled"
+    way = "plain" if dispatch.kernels(torch.zeros(1)) is None else "compiled"
     found: dict[str, float] = {}
     print(f"{'':46}{'ms':>10}{'ratio':>10}{'limit, ms':>12}{'of the limit':>14}")
     for part in options.only.split(","):

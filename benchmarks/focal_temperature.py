@@ -9,7 +9,7 @@ from pathlib import Path
 
 from calibrant import Predictions, metrics
 from calibrant.calibrators import FocalTemperature, Temperature
-from calibrant.calibrators._focal import GRIDS
+from calibrant.calibrators._focal import FOCAL_GRIDS
 
 CRITERION = "adaptive_ece(edges='mukhoti')"
 
@@ -19,7 +19,7 @@ def main(folder: Path) -> None:
     for path in sorted(folder.glob("*.val.npz")):
         name = path.name.removesuffix(".val.npz")
         val, test = Predictions.load(path), Predictions.load(folder / f"{name}.test.npz")
-        plain = Temperature.fit(val, criterion=CRITERION, grid=GRIDS["text"][1])
+        plain = Temperature.fit(val, criterion=CRITERION, grid=FOCAL_GRIDS["text"][1])
         focal = FocalTemperature.fit(val, criterion=CRITERION)
         for kind, fitted, gamma in ("plain", plain, 0.0), ("focal", focal, float(focal.gamma)):
             after = fitted(test.logits.double()), test.labels

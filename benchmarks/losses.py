@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
 from calibrant import losses
-from calibrant.catalog import LOSSES
 from calibrant.nn import Criterion
+from calibrant.registry import LOSSES
 
 SHAPES = (8192, 10), (8192, 1000), (2048, 32000)
 OTHERS = {

@@ -15,7 +15,7 @@ import torch
 
 from calibrant import Predictions, metrics
 from calibrant import measure as measure_all
-from calibrant.catalog import METRICS
+from calibrant.registry import METRICS
 
 SHAPES = [(1_000_000, 10), (50_000, 1000)]
 SLOW = {"auroc"}  # a sort for every class: measured with few classes only

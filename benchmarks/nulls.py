@@ -14,7 +14,7 @@ import torch
 
 from benchmarks._harness import markdown
 from calibrant import Predictions
-from calibrant.catalog import METRICS
+from calibrant.registry import METRICS
 
 TESTS = "kuiper", "ks"
 INTERVALS = "accuracy", "nll", "brier", "signed_gap", "debiased_l2", "auroc"

@@ -22,8 +22,8 @@ from benchmarks._peers import able
 from benchmarks._problems import draw, workload
 from calibrant import metrics
 from calibrant.calibrators import Temperature
-from calibrant.catalog import CALIBRATORS
 from calibrant.nn import Criterion
+from calibrant.registry import CALIBRATORS
 
 TITLE = "Speed"
 GRID = (np.arange(1, 1001) / 100).tolist()

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from benchmarks._harness import markdown
 from benchmarks._problems import LEAST, Problem, stated
-from calibrant.catalog import CALIBRATORS
+from calibrant.registry import CALIBRATORS
 
 WHO = ("Auto", "Platt", "Beta", "Identity")
 HEAD = ["n", "models", "draws of each", *WHO[:3], "as they came", "to the better of Platt and Beta"]

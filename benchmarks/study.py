@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from calibrant import Predictions
-from calibrant.study import Grid, Store, Study, measure
+from calibrant.lab.study import Grid, Store, Study, measure
 
 LOSSES = tuple(f"focal(gamma={gamma})" for gamma in range(10))
 GRIDS = (Grid(("cifar10",), ("resnet50",), LOSSES, seeds=tuple(range(20))),)

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks._harness import US, Row, Size, clock, markdown
-from calibrant import losses, networks
-from calibrant.data import Split, Splits
+from calibrant import losses
+from calibrant.lab import networks
+from calibrant.lab.data import Split, Splits
+from calibrant.lab.study.recipe import Recipe
+from calibrant.lab.study.train import train
 from calibrant.nn import Criterion
-from calibrant.study.recipe import Recipe
-from calibrant.study.train import train
 
 TITLE = "Training"
 BATCH = 128

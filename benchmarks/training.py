@@ -14,11 +14,11 @@ from scipy.sparse import coo_array
 from scipy.sparse.linalg import svds
 
 from calibrant import losses, metrics
-from calibrant.catalog import DATA_SETS, NETWORKS
-from calibrant.data import Splits
-from calibrant.study.config import recipe
-from calibrant.study.engine import sizes
-from calibrant.study.train import predict, train
+from calibrant.lab.data import Splits
+from calibrant.lab.study.config import parse_recipe
+from calibrant.lab.study.engine import network_arguments
+from calibrant.lab.study.train import predict, train
+from calibrant.registry import DATA_SETS, NETWORKS
 
 
 def from_its_words(splits: Splits) -> tuple[Any, ...]:
@@ -44,14 +44,14 @@ def from_its_words(splits: Splits) -> tuple[Any, ...]:
 
 
 TRAININGS = {  # data set, network, what it starts from, recipe
-    "resnet20": ("cifar10", "resnet20", sizes, "quick_cpu"),
+    "resnet20": ("cifar10", "resnet20", network_arguments, "quick_cpu"),
     "newsgroups": (  # half of the documents are shorter than 150 words
         "newsgroups(length=150)",
         "global_pooling_cnn(frozen=True)",
         from_its_words,
         {"like": "mukhoti_newsgroups", "epochs": 12, "batch_size": 32, "schedule": "cosine", "precision": "bf16-mixed"},
     ),
-    "sst": ("sst", "tree_lstm", sizes, {"like": "mukhoti_sst", "epochs": 8}),
+    "sst": ("sst", "tree_lstm", network_arguments, {"like": "mukhoti_sst", "epochs": 8}),
 }
 
 
@@ -71,9 +71,9 @@ def main() -> None:
         facts = dict(splits.facts) | ({"vectors": "of the training documents"} if start is from_its_words else {})
         print(f"{what} on {where} by {how}: {len(splits.train)} examples, {facts}", flush=True)
         used = time.process_time()
-        for epoch in train(network, splits, losses.cross_entropy, recipe(how)):
+        for epoch in train(network, splits, losses.cross_entropy, parse_recipe(how)):
             rate = len(splits.train) / epoch.seconds
-            kept = ", best so far" if epoch.best and recipe(how).choose != "last" else ""
+            kept = ", best so far" if epoch.best and parse_recipe(how).choose != "last" else ""
             show(f"epoch {epoch.number}", epoch.val, f"train loss {epoch.train_loss:.4f}, {rate:.0f}/s{kept}")
         used = time.process_time() - used
         show("test", predict(network, splits.test, splits.prepare), f"{used:.0f} s of CPU")

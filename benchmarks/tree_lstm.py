@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from calibrant import data, networks
+from calibrant.lab import data, networks
 
 BATCH, REPEATS = 25, 7
 

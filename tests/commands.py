@@ -10,7 +10,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from calibrant import catalog
+from calibrant import registry
 from calibrant.cli import main
 from calibrant.types import InputError
 
@@ -45,10 +45,10 @@ def forgetting() -> Iterator[None]:
     """
     _forget_temporary_modules()
     with pytest.MonkeyPatch.context() as patch:
-        for registry in catalog.REGISTRIES.values():
-            len(registry)  # fills it
-            patch.setattr(registry, "_methods", dict(registry._methods))
-        patch.setattr(catalog, "INCLUDED", list(catalog.INCLUDED))
+        for method_registry in registry.REGISTRIES.values():
+            len(method_registry)  # fills it
+            patch.setattr(method_registry, "_methods", dict(method_registry._methods))
+        patch.setattr(registry, "INCLUDED_SOURCES", list(registry.INCLUDED_SOURCES))
         patch.setattr(sys, "path", list(sys.path))
         yield
     _forget_temporary_modules()

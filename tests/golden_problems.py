@@ -14,8 +14,8 @@ import torch
 
 import calibrant
 from calibrant import Predictions, calibrators
-from calibrant.catalog import CALIBRATORS
 from calibrant.metrics import Summary
+from calibrant.registry import CALIBRATORS
 
 FILE = Path(__file__).parent / "golden" / "golden.json"
 ONE_SCORE = ("Beta", "Platt", "Quadratic")  # calibrators of two classes

@@ -34,7 +34,7 @@ Mutate = Callable[[], None]
 
 def mutants(kind: str, only: str) -> Iterator[tuple[str, str, Mutate]]:
     """Yield (method, way, how to put it in place)."""
-    from calibrant.catalog import REGISTRIES
+    from calibrant.registry import REGISTRIES
 
     names = list(REGISTRIES[kind])
     for name, neighbor in zip(names, [*names[1:], names[0]]):
@@ -54,24 +54,24 @@ def _raise(*args: Any, **kwargs: Any) -> Any:
 
 def metric(name: str, way: str, neighbor: str) -> None:
     """A metric's function, and what its interval and test come from."""
-    from calibrant.catalog import METRICS
     from calibrant.predictions import Predictions
+    from calibrant.registry import METRICS
 
     found, other = METRICS[name], METRICS[neighbor]
 
     def measured(view: Any, **settings: Any) -> torch.Tensor:
         if isinstance(view, Predictions):
-            return other.of_view(other.view(view))
+            return other.compute_from_view(other.view(view))
         p = Predictions(torch.stack([1 - view.confidence, view.confidence], 1).log(), view.happened, view.weights, of=1)
-        return other.of_view(other.view(p))
+        return other.compute_from_view(other.view(p))
 
     found.function = replacement(way, lambda *a, **k: torch.tensor(0.5, dtype=torch.float64), measured)
 
 
 def loss(name: str, way: str, neighbor: str) -> None:
     """A loss wherever it is bound, or the call of one with state."""
-    from calibrant.catalog import LOSSES
     from calibrant.losses import for_counts
+    from calibrant.registry import LOSSES
 
     def constant(*args: Any, **kwargs: Any) -> torch.Tensor:
         logits = next(a for a in args if isinstance(a, torch.Tensor))
@@ -102,7 +102,7 @@ def _like(found: Any, put: Callable[..., Any]) -> Callable[..., Any]:
 def calibrator(name: str, way: str, neighbor: str) -> None:
     """A calibrator's fit."""
     from calibrant import calibrators
-    from calibrant.catalog import CALIBRATORS
+    from calibrant.registry import CALIBRATORS
 
     class Flat:
         certificate = None
@@ -156,9 +156,9 @@ def main() -> None:
     chosen = parser.parse_args()
     sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
     os.chdir(HERE.parent)
-    from calibrant import catalog
+    from calibrant import registry
 
-    assert all(len(catalog.REGISTRIES[kind]) for kind in TESTS)
+    assert all(len(registry.REGISTRIES[kind]) for kind in TESTS)
     torch.set_num_threads(1)
     for kind in chosen.kinds or TESTS:
         if _fails(lambda: None, [str(HERE / TESTS[kind][0])]):

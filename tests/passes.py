@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from calibrant import _softmax
+from calibrant.backend import softmax
 
 
 def tell_of_passes(monkeypatch: pytest.MonkeyPatch, tell: Callable[[int], object]) -> None:
     """Call `tell` with the number of rows of every pass of softmax, exponentials or maxima over logits."""
-    centered, kernels = _softmax._centered, _softmax.kernels
+    centered, kernels = softmax._centered_chunks, softmax.kernels
 
     def by_torch(logits):
         tell(len(logits))
@@ -21,5 +21,5 @@ def tell_of_passes(monkeypatch: pytest.MonkeyPatch, tell: Callable[[int], object
             tell(len(logits))
         return found
 
-    monkeypatch.setattr(_softmax, "_centered", by_torch)
-    monkeypatch.setattr(_softmax, "kernels", compiled)
+    monkeypatch.setattr(softmax, "_centered_chunks", by_torch)
+    monkeypatch.setattr(softmax, "kernels", compiled)

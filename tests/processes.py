@@ -9,9 +9,9 @@ from pathlib import Path
 
 import polars
 
-from calibrant import catalog
-from calibrant.study import Store, Study
-from calibrant.study.rows import rows as rows_of
+from calibrant import registry
+from calibrant.lab.study import Store, Study
+from calibrant.lab.study.measurements import study_rows as rows_of
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
 
@@ -60,7 +60,7 @@ def working(folder: Path) -> list[int]:
     return found
 
 
-@catalog.TRACES.register
+@registry.TRACES.register
 def halt(watched: object) -> dict[str, object]:
     """Trace nothing, but halt where a test says so: from as many finished runs on as its file tells, until it changes.
 

@@ -33,7 +33,7 @@ def test_two_columns_of_a_map_of_labels_are_two_labels(labels, name, tmp_path):
     apply_to_file(str(tmp_path / "c.safetensors"), path, tmp_path / "out.csv")
     out = polars.read_csv(tmp_path / "out.csv")
     assert out.columns[2:] == ["calibrated_prob_fever", "calibrated_prob_cough"]
-    p = Predictions.multilabel(scores, torch.zeros(2, 2), names=["fever", "cough"]).mapped(fitted)
+    p = Predictions.multilabel(scores, torch.zeros(2, 2), names=["fever", "cough"]).apply(fitted)
     expected = p.logits.softmax(1)[:, 1].view(2, 2)
     torch.testing.assert_close(torch.tensor(out[:, 2:].rows(), dtype=torch.float64), expected)
 

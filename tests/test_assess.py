@@ -12,12 +12,12 @@ import torch
 from passes import tell_of_passes
 from refusals import refused
 
-from calibrant import Predictions, assess, calibrators, catalog, losses, measure, metrics
-from calibrant.assessment import CALIBRATORS
-from calibrant.assessment._event import event
-from calibrant.assessment._judge import mistakes, worst
-from calibrant.assessment._mapped import Mapped
-from calibrant.assessment._plain import learned
+from calibrant import Predictions, assess, calibrators, losses, measure, metrics, registry
+from calibrant.assessment import DEFAULT_CALIBRATORS
+from calibrant.assessment._calibrated_predictions import CalibratedPredictions
+from calibrant.assessment._evaluation import describe_mistakes, most_confident_errors
+from calibrant.assessment._events import describe_event
+from calibrant.assessment._serialize import serialize_fitted
 
 FAST = ("Identity", "Temperature", "HistogramBinning")
 
@@ -49,29 +49,29 @@ def found():
 
 
 def test_the_default_calibrators_and_metrics_exist():
-    assert set(CALIBRATORS) <= set(catalog.CALIBRATORS)
-    assert set(event("top", 10).shown) <= set(catalog.METRICS)
+    assert set(DEFAULT_CALIBRATORS) <= set(registry.CALIBRATORS)
+    assert set(describe_event("top", 10).compared_metrics) <= set(registry.METRICS)
 
 
 def test_finds_the_temperature_and_its_effect(found):
     assert found.chosen == "Temperature"
     assert found.best is found.fitted["Temperature"]
     assert float(found.best.temperature) == pytest.approx(2, rel=0.08)
-    assert found.before["signed_gap"].low > 0
-    assert found.before["kuiper"].p_value < 1e-4
-    assert found.after["kuiper"].p_value > 0.01
+    assert found.uncalibrated["signed_gap"].low > 0
+    assert found.uncalibrated["kuiper"].p_value < 1e-4
+    assert found.calibrated["kuiper"].p_value > 0.01
 
 
 def test_every_number_is_the_metric_s(found):
     test = sharp(2000, 1)
     for name, values in found.values.items():
-        made = test.mapped(found.fitted[name])
+        made = test.apply(found.fitted[name])
         for metric, value in values.items():
             assert value == pytest.approx(float(getattr(metrics, metric)(made)), abs=1e-12), metric
         for row in measure(made):
             assert found.tables[name][row.name] == row
     for row in measure(test):
-        assert found.before[row.name] == row
+        assert found.uncalibrated[row.name] == row
 
 
 def test_records_have_stable_keys_and_one_row_per_number(found):
@@ -116,65 +116,69 @@ def test_the_judged_data_has_no_say_in_the_choice():
     """Judge on data where the choice is the worst: it stays."""
     val = sharp(1500, 0, by=2)
     found = assess(val, sharp(1500, 2, by=0.5), FAST)
-    assert found.chosen == "Temperature"
+    assert found.chosen_name == "Temperature"
     assert found.values["Temperature"]["nll"] > found.values["Identity"]["nll"]
-    assert found.held_out == assess(val, sharp(100, 3), FAST).held_out
+    assert found.held_out_nll == assess(val, sharp(100, 3), FAST).held_out_nll
 
 
 def test_what_is_asked_for_is_chosen_and_fitted():
     found = assess(sharp(300, 0), sharp(300, 1), ("Identity",), choose="Temperature( criterion = 'ece' )")
-    assert found.chosen == "Temperature(criterion='ece')"
-    assert found.held_out == {}
-    assert list(found.fitted) == ["Identity", found.chosen]
+    assert found.chosen_name == "Temperature(criterion='ece')"
+    assert found.held_out_nll == {}
+    assert list(found.calibrators) == ["Identity", found.chosen_name]
 
 
 def test_an_honest_model_is_left_nearly_alone():
     found = assess(sharp(1500, 0, by=1), sharp(1500, 1, by=1), FAST)
-    assert found.before["kuiper"].p_value > 0.05
+    assert found.uncalibrated["kuiper"].p_value > 0.05
     assert abs(found.changes["nll"].difference) < 0.005
 
 
 def test_auto_is_scored_by_its_own_held_out_folds():
     val = sharp(400, 0)
     found = assess(val, sharp(200, 1), ("Identity", "Auto"))
-    assert found.held_out["Auto"] == found.fitted["Auto"].out_of_fold < min(found.fitted["Auto"].held_out) + 0.01
+    assert (
+        found.held_out_nll["Auto"]
+        == found.calibrators["Auto"].out_of_fold
+        < min(found.calibrators["Auto"].held_out) + 0.01
+    )
     honest = metrics.nll(calibrators.cross_fit("Auto", val))
-    assert found.held_out["Auto"] == pytest.approx(float(honest), abs=0.01)
+    assert found.held_out_nll["Auto"] == pytest.approx(float(honest), abs=0.01)
 
 
 def test_without_other_data_every_example_is_judged_out_of_fold():
     predictions = sharp(600, 0)
     found = assess(predictions, calibrators=FAST, folds=4)
-    assert found.chosen == "Temperature"
-    assert "Cross-fitted in 4 folds" in found.how
-    assert found.held_out["Temperature"] == pytest.approx(found.values["Temperature"]["nll"])
+    assert found.chosen_name == "Temperature"
+    assert "Cross-fitted in 4 folds" in found.protocol
+    assert found.held_out_nll["Temperature"] == pytest.approx(found.values["Temperature"]["nll"])
     for name in "Temperature", "HistogramBinning":
-        in_sample = metrics.nll(predictions.mapped(found.fitted[name]))
+        in_sample = metrics.nll(predictions.apply(found.calibrators[name]))
         assert found.values[name]["nll"] > float(in_sample)
 
 
 def test_mistakes_are_the_wrong_predictions_of_the_highest_confidence():
     before = sharp(500, 5)
-    shown = mistakes(before, before.mapped(lambda z: z / 2), worst(before, 7))
+    shown = describe_mistakes(before, before.apply(lambda z: z / 2), most_confident_errors(before, 7))
     confidence, predicted = before.logits.softmax(-1).max(1)
     wrong = {i: float(confidence[i]) for i in range(500) if predicted[i] != before.labels[i]}
     assert [m.row for m in shown] == sorted(wrong, key=wrong.__getitem__, reverse=True)[:7]
     for m in shown:
         assert (m.label, m.predicted) == (int(before.labels[m.row]), int(predicted[m.row]))
-        assert m.before == pytest.approx(wrong[m.row])
-        assert m.after == pytest.approx(float((before.logits[m.row] / 2).softmax(-1)[m.predicted]))
+        assert m.probability == pytest.approx(wrong[m.row])
+        assert m.calibrated_probability == pytest.approx(float((before.logits[m.row] / 2).softmax(-1)[m.predicted]))
 
 
 def test_mistakes_that_a_map_no_longer_makes_are_said_their_new_probability():
     before = Predictions([[2.0, 1.0, 0.0], [0.0, 1.0, 0.0]], [1, 1])
-    after = before.mapped(lambda z: torch.tensor([[0.0, 3.0, -math.inf], [0.0, 1.0, 0.0]]))
-    (only,) = mistakes(before, after, worst(before))
-    assert only.after == pytest.approx(1 / (1 + math.exp(3)))
+    after = before.apply(lambda z: torch.tensor([[0.0, 3.0, -math.inf], [0.0, 1.0, 0.0]]))
+    (only,) = describe_mistakes(before, after, most_confident_errors(before))
+    assert only.calibrated_probability == pytest.approx(1 / (1 + math.exp(3)))
 
 
 def test_mistakes_of_certain_predictions_are_ordered_by_their_loss():
     before = Predictions(torch.tensor([[100.0, 0, 0], [200.0, 0, 0], [0, 3.0, 0]]), [1, 1, 1])
-    assert worst(before).tolist() == [1, 0]
+    assert most_confident_errors(before).tolist() == [1, 0]
 
 
 # Two classes
@@ -184,11 +188,11 @@ def test_a_shift_of_two_classes_is_seen_before_and_after():
     """Temperature scaling leaves an error that only the probabilities of class 1 show."""
     val, test = shifted(1200, 0), shifted(1200, 1)
     found = assess(val, test, ("Identity", "Temperature"), choose="Temperature")
-    assert found.after["kuiper"].p_value < 1e-4
-    assert found.before.verdict.direction == "over"
+    assert found.calibrated["kuiper"].p_value < 1e-4
+    assert found.uncalibrated.verdict.direction == "over"
     assert "class 1" in str(found)
     old = assess(val, test, ("Identity", "Temperature"), of="top", choose="Temperature")
-    assert old.after.verdict.status == "no_evidence"
+    assert old.calibrated.verdict.status == "no_evidence"
     assert "class 1" not in str(old)
     assert old.tables["Temperature"]["classwise_ece"].value > 0.05
 
@@ -197,7 +201,7 @@ def test_a_calibrator_by_a_criterion_is_fitted_to_what_is_judged():
     val, test = shifted(500, 0), shifted(500, 1)
     name = "Temperature(criterion='ece')"
     one, top = (float(assess(val, test, [name], of=of).best.temperature) for of in (None, "top"))
-    assert one == float(calibrators.fit(name, val.judging(1)).temperature)
+    assert one == float(calibrators.fit(name, val.with_event(1)).temperature)
     assert top == float(calibrators.fit(name, val).temperature)
     assert one != top
 
@@ -229,10 +233,10 @@ def test_held_out_likelihoods_count_the_weights():
     w = torch.where(p.labels == 0, 5.0, 0.2)
     val = Predictions(p.logits, p.labels, w)
     found = assess(val, sharp(100, 1), ("Identity", "Temperature"))
-    assert found.held_out["Identity"] == pytest.approx(float(metrics.nll(val)))
-    assert found.held_out["Identity"] != pytest.approx(float(metrics.nll(p)), rel=1e-3)
+    assert found.held_out_nll["Identity"] == pytest.approx(float(metrics.nll(val)))
+    assert found.held_out_nll["Identity"] != pytest.approx(float(metrics.nll(p)), rel=1e-3)
     honest = calibrators.cross_fit("Temperature", val)
-    assert found.held_out["Temperature"] == pytest.approx(float(metrics.nll(honest)))
+    assert found.held_out_nll["Temperature"] == pytest.approx(float(metrics.nll(honest)))
 
 
 # One pass
@@ -241,11 +245,11 @@ def test_held_out_likelihoods_count_the_weights():
 @pytest.fixture
 def passes(monkeypatch):
     """Rows sent through softmax, outside of what calibrators do themselves, and through the check at the door."""
-    from calibrant import _door, predictions
-    from calibrant.assessment import _mapped
+    from calibrant import _validation, predictions
+    from calibrant.assessment import _calibrated_predictions
 
     counts, inside = {"softmax": 0, "door": 0}, [0]
-    check = _door._check
+    check = _validation._check_arrays
 
     def counting(rows):
         counts["softmax"] += 0 if inside[0] else rows
@@ -274,9 +278,9 @@ def passes(monkeypatch):
         return called
 
     tell_of_passes(monkeypatch, counting)
-    monkeypatch.setattr(_door, "_check", checking)
-    for module in predictions, _mapped:
-        monkeypatch.setattr(module, "mapped_logits", quiet(module.mapped_logits))
+    monkeypatch.setattr(_validation, "_check_arrays", checking)
+    for module in predictions, _calibrated_predictions:
+        monkeypatch.setattr(module, "map_logits", quiet(module.mapped_logits))
     monkeypatch.setattr(calibrators, "fit", quiet(calibrators.fit))
     monkeypatch.setattr(calibrators, "cross_fit", quiet(calibrators.cross_fit))
     for name in "softmax", "log_softmax", "logsumexp":
@@ -307,9 +311,9 @@ def test_every_row_passes_softmax_once_and_once_per_calibrator(passes, tmp_path,
 def test_what_a_map_makes_is_made_anew_and_never_kept(monkeypatch):
     p, q = sharp(300, 0), sharp(200, 1)
     fitted = calibrators.StructuredMatrix.fit(p)
-    whole = q.double().mapped(fitted)
-    monkeypatch.setattr("calibrant.assessment._mapped.BLOCK", 40)
-    later = Mapped(q, fitted)
+    whole = q.double().apply(fitted)
+    monkeypatch.setattr("calibrant.assessment._calibrated_predictions.BLOCK_ELEMENTS", 40)
+    later = CalibratedPredictions(q, fitted)
     assert "logits" not in vars(later)
     for name in "logits", "predicted", "correct", "log_likelihood":
         torch.testing.assert_close(getattr(later, name), getattr(whole, name))
@@ -323,13 +327,15 @@ def test_what_a_map_makes_is_made_anew_and_never_kept(monkeypatch):
         assert found[row.name].value == pytest.approx(row.value, rel=1e-9, abs=1e-12)
     torch.testing.assert_close(found.classes.ece, expected.classes.ece)
     torch.testing.assert_close(measure(later, of=2).ties.value, measure(whole, of=2).ties.value)
-    assert later.judging(1).events.confidence.tolist() == pytest.approx(whole.judging(1).events.confidence.tolist())
+    assert later.with_event(1).events.confidence.tolist() == pytest.approx(
+        whole.with_event(1).events.confidence.tolist()
+    )
 
 
 def test_tables_of_what_a_map_makes_map_every_row_once():
     p, rows = sharp(2000, 1), []
     double = lambda z: rows.append(len(z)) or 2 * z  # noqa: E731
-    table = measure(Mapped(p, double))
+    table = measure(CalibratedPredictions(p, double))
     assert torch.equal(table.classes.predicted, p.predicted.bincount(minlength=p.k))
     assert sum(rows) == 2000
 
@@ -382,7 +388,7 @@ def test_same_data_other_classes_and_too_many_folds_are_refused():
 
 
 def test_learned_numbers_are_plain(found):
-    plain = learned(replace(found.best, temperature=torch.tensor(1.5)))
+    plain = serialize_fitted(replace(found.best, temperature=torch.tensor(1.5)))
     assert plain["temperature"] == 1.5
     assert [row["calibrator"] for row in found.parameters()] == list(FAST)
 
@@ -390,8 +396,8 @@ def test_learned_numbers_are_plain(found):
 @pytest.mark.parametrize(("n", "k"), [(1, 2), (2, 2), (3, 2), (3, 5)])
 def test_few_examples_are_enough(n, k):
     found = assess(sharp(n, 0, k=k), sharp(n, 1, k=k))
-    assert found.chosen in found.fitted
-    assert found.before.n == n
+    assert found.chosen_name in found.calibrators
+    assert found.uncalibrated.n == n
     assert str(found)
 
 
@@ -409,19 +415,19 @@ def test_pieces_tell_the_same_as_the_whole():
     val, test = sharp(800, 0), sharp(3000, 1)
     whole = assess(val, test, FAST)
     parts = assess(val, (test[i : i + 700] for i in range(0, 3000, 700)), FAST)
-    assert (parts.chosen, parts.held_out) == (whole.chosen, whole.held_out)
+    assert (parts.chosen_name, parts.held_out_nll) == (whole.chosen_name, whole.held_out_nll)
     for one, other in zip(parts.mistakes, whole.mistakes, strict=True):
         assert astuple(one) == pytest.approx(astuple(other), abs=1e-9)
     for name in ("accuracy", "nll", "brier", "signed_gap"):
         one, other = parts.changes[name], whole.changes[name]
         for a, b in zip(vars(one).values(), vars(other).values(), strict=True):
             assert a == (pytest.approx(b, abs=1e-7) if isinstance(b, float) else b)
-    for row in whole.after:
-        assert parts.after[row.name].value == pytest.approx(row.value, abs=2e-3), row.name
-        assert parts.after[row.name].low == pytest.approx(row.low, abs=2e-3, nan_ok=True), row.name
+    for row in whole.calibrated:
+        assert parts.calibrated[row.name].value == pytest.approx(row.value, abs=2e-3), row.name
+        assert parts.calibrated[row.name].low == pytest.approx(row.low, abs=2e-3, nan_ok=True), row.name
     assert parts.values["Identity"]["classwise_ece"] == pytest.approx(whole.values["Identity"]["classwise_ece"])
-    for name, column in vars(whole.after.classes).items():
-        torch.testing.assert_close(getattr(parts.after.classes, name), column, rtol=1e-12, atol=1e-12)
+    for name, column in vars(whole.calibrated.classes).items():
+        torch.testing.assert_close(getattr(parts.calibrated.classes, name), column, rtol=1e-12, atol=1e-12)
 
 
 def test_weighted_pieces_tell_the_same_change():
@@ -461,9 +467,9 @@ class Half:
 
 def test_a_plain_class_is_a_calibrator():
     found = assess(sharp(300, 0), sharp(300, 1), ["Identity", Half])
-    assert found.chosen == "Half"
+    assert found.chosen_name == "Half"
     assert found.parameters()[1] == {"calibrator": "Half", "by": 2.0}
-    assert found.values["Half"]["nll"] == pytest.approx(float(metrics.nll(sharp(300, 1).mapped(lambda z: z / 2))))
+    assert found.values["Half"]["nll"] == pytest.approx(float(metrics.nll(sharp(300, 1).apply(lambda z: z / 2))))
     assert json.loads(found.json())["parameters"][1]["by"] == 2.0
     p = sharp(50, 0)
     with refused("weights_refused", "Half"):
@@ -476,21 +482,21 @@ def test_fitted_and_saved_calibrators_are_not_refitted(tmp_path):
     first.save(tmp_path / "t.safetensors")
     path = str(tmp_path / "t.safetensors")
     found = assess(val, test, ["Identity", "Temperature", path, Half(3.0)])
-    assert list(found.fitted) == ["Identity", "Temperature", path, "Half"]
+    assert list(found.calibrators) == ["Identity", "Temperature", path, "Half"]
     assert found.values[path] == first.values["Temperature"]
-    assert found.held_out[path] == pytest.approx(float(metrics.nll(val.mapped(first.best))))
-    assert found.held_out["Half"] == pytest.approx(float(metrics.nll(val.mapped(Half(3.0)))))
+    assert found.held_out_nll[path] == pytest.approx(float(metrics.nll(val.apply(first.best))))
+    assert found.held_out_nll["Half"] == pytest.approx(float(metrics.nll(val.apply(Half(3.0)))))
     with refused("fitted_on_same"):
         assess(val, other, [path])
     with refused("fitted_on_same"):
         assess(other, calibrators=[path])
     flattered = assess(other, test, [path, "Identity"])
-    assert math.isnan(flattered.held_out[path])
-    assert flattered.chosen == "Identity"
+    assert math.isnan(flattered.held_out_nll[path])
+    assert flattered.chosen_name == "Identity"
 
 
 def test_a_plain_class_is_saved_and_read_back(tmp_path):
-    catalog.CALIBRATORS.register(Half)
+    registry.CALIBRATORS.register(Half)
     try:
         found = assess(sharp(300, 0), sharp(300, 1), ["Half"])
         found.save(tmp_path / "h.safetensors")
@@ -498,7 +504,7 @@ def test_a_plain_class_is_saved_and_read_back(tmp_path):
         with refused("fitted_on_same"):
             assess(sharp(300, 5), sharp(300, 0), [str(tmp_path / "h.safetensors")])
     finally:
-        del catalog.CALIBRATORS._methods["Half"]
+        del registry.CALIBRATORS._methods["Half"]
 
 
 def test_ones_own_metric_ranks_as_it_was_declared(tmp_path):
@@ -523,9 +529,9 @@ def test_ones_own_metric_ranks_as_it_was_declared(tmp_path):
         report = (tmp_path / "r.html").read_text()
         for text in f"<strong>{100 * best:.2f}</strong>", "coverage of two (%)", "the label is among two":
             assert text in report
-        assert json.loads((tmp_path / "r.json").read_text())["chosen"] == found.chosen
+        assert json.loads((tmp_path / "r.json").read_text())["chosen"] == found.chosen_name
     finally:
-        del catalog.METRICS._methods["two_best"]
+        del registry.METRICS._methods["two_best"]
 
 
 def test_other_class_shares_are_told():
@@ -535,12 +541,12 @@ def test_other_class_shares_are_told():
     p = Predictions(z, y, class_names=("cat", "dog", "eel"))
     fewer = p[2000:][(y[2000:] != 1) | (torch.rand(4000, generator=g) < 0.2)]
     for test in (fewer, [fewer[:1000], fewer[1000:]]):
-        how = assess(p[:2000], test, ["Identity", "Temperature"]).how
+        how = assess(p[:2000], test, ["Identity", "Temperature"]).protocol
         assert "(class 'dog': 3" in how
         assert "PriorShift" in how
-    assert "PriorShift" not in assess(p[:2000], p[2000:], ["Identity", "Temperature"]).how
+    assert "PriorShift" not in assess(p[:2000], p[2000:], ["Identity", "Temperature"]).protocol
     correct = Predictions.from_confidence(torch.rand(900, generator=g), torch.arange(900) < 300)
-    assert "PriorShift" not in assess(correct[:400], correct[400:], ["Identity", "Platt"]).how
+    assert "PriorShift" not in assess(correct[:400], correct[400:], ["Identity", "Platt"]).protocol
 
 
 WIDE = """
@@ -582,6 +588,6 @@ def test_who_says_0_is_not_chosen_by_luck():
     val = draw(600, 0.0)
     assert math.isfinite(metrics.nll(calibrators.cross_fit("HistogramBinning", val)))  # and less than that of any other
     found = assess(val, draw(2000, 0.01), ["Identity", "StructuredMatrix", "HistogramBinning"])
-    assert found.held_out["HistogramBinning"] == math.inf
-    assert found.chosen == "StructuredMatrix"
+    assert found.held_out_nll["HistogramBinning"] == math.inf
+    assert found.chosen_name == "StructuredMatrix"
     assert math.isfinite(found.values["StructuredMatrix"]["nll"])

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrant._bins import Bins, Events, Ties, assign, equal_width_edges, equal_width_index
-from calibrant._softmax import Told, one_class, outcomes, show_probabilities, top_label
+from calibrant.backend.bins import Bins, Events, GroupedScores, assign_bins, equal_width_edges, equal_width_index
+from calibrant.backend.softmax import StatelessVisitor, class_probability, outcomes, top_label, visit_probabilities
 
 F = torch.float64
 
@@ -27,12 +27,12 @@ def test_one_pass_agrees_with_softmax_in_float64(k, dtype):
     z = logits.double()
     p, hot = z.softmax(-1), torch.nn.functional.one_hot(labels, k)
     seen, shown = outcomes(logits, labels), list[torch.Tensor]()
-    show_probabilities(logits, Told(lambda _, chunk: shown.append(chunk.clone())))
+    visit_probabilities(logits, StatelessVisitor(lambda _, chunk: shown.append(chunk.clone())))
     for ours, theirs in (
         (seen.confidence, p.amax(-1)),
         (seen.log_likelihood, z.log_softmax(-1).gather(1, labels[:, None]).squeeze(1)),
         (seen.brier, (p - hot).square().sum(-1)),
-        (one_class(logits, k - 1), p[:, k - 1]),
+        (class_probability(logits, k - 1), p[:, k - 1]),
         (torch.cat(shown), p),
     ):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
@@ -87,9 +87,9 @@ def test_the_bin_by_multiplication_is_the_one_a_search_finds(bins):
     inside = torch.rand(10_000, generator=torch.Generator().manual_seed(bins), dtype=F)
     c = torch.cat([inside, inside.sqrt(), *(some + shift for shift in (0, 1e-16, -1e-16, 1e-7, -1e-7)), edges[-1:]])
     c = torch.cat([c, *(torch.nextafter(some, end) for end in f64(0, 1))]).clamp(0, 1)
-    expected = assign(edges, c).clamp(0, bins - 1)
+    expected = assign_bins(edges, c).clamp(0, bins - 1)
     assert torch.equal(equal_width_index(bins, c), expected)
-    assert torch.equal(equal_width_index(bins, c.float()), assign(edges, c.float()).clamp(0, bins - 1))
+    assert torch.equal(equal_width_index(bins, c.float()), assign_bins(edges, c.float()).clamp(0, bins - 1))
     assert equal_width_index(bins, f64(math.nan)).tolist() == [bins - 1]
 
 
@@ -105,7 +105,7 @@ def test_float32_confidence_is_judged_by_its_exact_value():
 )
 def test_no_example_is_lost(rows, bins):
     c, a = f64(*(r[0] for r in rows)), f64(*(float(r[1]) for r in rows))
-    for table in (Bins.equal_width(bins, c, a), Bins.equal_mass(bins, Ties.of(c, a))):
+    for table in (Bins.equal_width(bins, c, a), Bins.equal_mass(bins, GroupedScores.from_scores(c, a))):
         assert int(table.count.sum()) == len(rows)
         for weighted, plain in ((table.weight * table.confidence, c), (table.weight * table.accuracy, a)):
             torch.testing.assert_close(weighted.nansum(), plain.mean(), rtol=1e-12, atol=1e-12)
@@ -117,7 +117,7 @@ def test_equal_mass_without_ties_is_numpy_array_split(n):
     c, a = torch.rand(n, dtype=F, generator=g), (torch.rand(n, generator=g) < 0.5).double()
     order = c.argsort()
     parts = [p for p in np.array_split(order.numpy(), 15) if len(p)]
-    table = Bins.equal_mass(15, Ties.of(c, a))
+    table = Bins.equal_mass(15, GroupedScores.from_scores(c, a))
     used = table.count > 0
     assert table.count[used].tolist() == [len(p) for p in parts]
     np.testing.assert_allclose(table.confidence[used], [c[p].mean() for p in parts], rtol=1e-12)
@@ -131,17 +131,17 @@ def test_equal_mass_averages_over_ties_as_the_mean_over_all_orders():
     smooth = torch.stack([a[c == v].mean() for v in c])
     order = c.argsort(stable=True)
     expected = [smooth[torch.from_numpy(p)].mean() for p in np.array_split(order.numpy(), 15)]
-    np.testing.assert_allclose(Bins.equal_mass(15, Ties.of(c, a)).accuracy, expected, rtol=1e-12)
+    np.testing.assert_allclose(Bins.equal_mass(15, GroupedScores.from_scores(c, a)).accuracy, expected, rtol=1e-12)
 
 
 def test_heavy_ties_give_the_same_bits_over_500_shuffles():
     g = torch.Generator().manual_seed(0)
     c = torch.rand(1000, dtype=F, generator=g).round(decimals=2)
     a = (torch.rand(1000, generator=g) < c).double()
-    reference = Bins.equal_mass(15, Ties.of(c, a))
+    reference = Bins.equal_mass(15, GroupedScores.from_scores(c, a))
     for _ in range(500):
         order = torch.randperm(1000, generator=g)
-        table = Bins.equal_mass(15, Ties.of(c[order], a[order]))
+        table = Bins.equal_mass(15, GroupedScores.from_scores(c[order], a[order]))
         for name in "edges", "weight", "confidence", "accuracy", "count":
             assert bool((getattr(table, name) == getattr(reference, name)).all())
 
@@ -161,9 +161,9 @@ def test_whole_weights_act_like_repetitions():
 
 
 def test_groups_of_ties_hold_everything():
-    ties = Ties.of(f64(0.5, 0.2, 0.5, 0.9), f64(1, 0, 0, 1), f64(1, 2, 3, 0))
+    ties = GroupedScores.from_scores(f64(0.5, 0.2, 0.5, 0.9), f64(1, 0, 0, 1), f64(1, 2, 3, 0))
     assert ties.value.tolist() == [0.2, 0.5]
-    assert ties.mass.tolist() == [2, 4]
+    assert ties.total_weight.tolist() == [2, 4]
     assert ties.correct.tolist() == [0, 1]
     assert ties.variance.tolist() == pytest.approx([2 * 0.16, 4 * 0.25])
     assert Events(f64(0.5), f64(1)).ties.value.tolist() == [0.5]

@@ -7,8 +7,8 @@ import pytest
 import torch
 from refusals import refused
 
-from calibrant import catalog, losses
-from calibrant.catalog import CALIBRATORS, LOSSES, METRICS, REGISTRIES
+from calibrant import losses, registry
+from calibrant.registry import CALIBRATORS, LOSSES, METRICS, REGISTRIES
 
 
 def test_a_text_means_the_function_with_its_arguments(honest):
@@ -26,19 +26,19 @@ def test_equal_meaning_has_one_spelling_and_is_one_value(text):
 
 
 def test_the_spelling_means_the_same_again():
-    for registry in REGISTRIES.values():
-        for name in registry:
-            text = registry.canonical(name)
-            assert registry.canonical(text) == text
-            assert pickle.loads(pickle.dumps(registry.method(name))) == registry.method(name)
+    for method_registry in REGISTRIES.values():
+        for name in method_registry:
+            text = method_registry.canonical(name)
+            assert method_registry.canonical(text) == text
+            assert pickle.loads(pickle.dumps(method_registry.method(name))) == method_registry.method(name)
 
 
 def test_a_registry_fills_itself():
     assert {"losses", "metrics", "calibrators", "data", "networks", "corruptions", "scores", "traces"} == set(
         REGISTRIES
     )
-    for registry in REGISTRIES.values():
-        assert len(registry) > 2
+    for method_registry in REGISTRIES.values():
+        assert len(method_registry) > 2
 
 
 @pytest.mark.parametrize(
@@ -125,9 +125,9 @@ def test_files_that_cannot_be_included_are_refused(tmp_path, source, text, code,
         (tmp_path / source).write_text(text)
     place = str(tmp_path / source) if source.endswith(".py") else source
     with refused(code) as caught:
-        catalog.include([place])
+        registry.include([place])
     assert mention in str(caught.value)
-    assert place not in catalog.INCLUDED
+    assert place not in registry.INCLUDED_SOURCES
 
 
 def test_entry_points_of_a_package_enroll_its_methods(tmp_path):
@@ -137,7 +137,7 @@ def test_entry_points_of_a_package_enroll_its_methods(tmp_path):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: othermethods\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[calibrant.losses]\ngentle = othermethods:gentle\n")
     program = (
-        "import sys; from calibrant.catalog import LOSSES\n"
+        "import sys; from calibrant.registry import LOSSES\n"
         "print('gentle' in list(LOSSES), 'othermethods' in sys.modules)\n"
         "LOSSES.resolve('gentle'); print('othermethods' in sys.modules)\n"
     )
@@ -145,7 +145,7 @@ def test_entry_points_of_a_package_enroll_its_methods(tmp_path):
 
 
 def _python(program: str, *paths: Path) -> subprocess.CompletedProcess[str]:
-    source = Path(catalog.__file__).parents[1]
+    source = Path(registry.__file__).parents[1]
     path = ":".join(map(str, [source, *paths]))
     return subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": path}, capture_output=True, text=True)
 
@@ -171,7 +171,7 @@ def test_data_and_corruptions_have_ranges(kind):
     for name, method in REGISTRIES[kind].items():
         if not method.__module__.startswith("calibrant."):
             continue
-        for key, default in catalog.hyperparameters(method).items():
+        for key, default in registry.hyperparameters(method).items():
             bad = [-1] if isinstance(default, int | float) and not isinstance(default, bool) else []
             bad += [2.5] if type(default) is int else []
             bad += [0, 6] if key == "severity" else [2**32] if key == "seed" else []

@@ -14,8 +14,8 @@ import torch
 from commands import run
 
 from calibrant import Predictions, assess, measure, metrics
-from calibrant.assessment import CALIBRATORS
-from calibrant.assessment._event import TOP
+from calibrant.assessment import DEFAULT_CALIBRATORS
+from calibrant.assessment._events import TOP_CLASS_EVENT
 from calibrant.cli import assess as assess_commands
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "120"}
@@ -162,12 +162,12 @@ def test_a_saved_calibrator_is_measured_and_assessed(files, tmp_path):
     expected = assess(*map(Predictions.load, files), ["Temperature"])
     done = run("measure", files[1], "-c", saved, "--json", "-")
     found = {row["metric"]: row["value"] for row in json.loads(done.stdout)["results"]}
-    assert found["nll"] == pytest.approx(expected.after["nll"].value, rel=1e-12)
+    assert found["nll"] == pytest.approx(expected.calibrated["nll"].value, rel=1e-12)
     overconfident(500, 2).save(tmp_path / "third.npz")
     done = run("assess", tmp_path / "third.npz", files[1], "-c", saved, "-c", "Identity", "--json", "-")
     results = json.loads(done.stdout)["results"]
     (value,) = (r["value"] for r in results if (r["calibrator"], r["metric"]) == (str(saved), "nll"))
-    assert value == pytest.approx(expected.after["nll"].value, rel=1e-12)
+    assert value == pytest.approx(expected.calibrated["nll"].value, rel=1e-12)
 
 
 def test_options_select_the_event_and_the_ignored_label(tmp_path):
@@ -267,12 +267,12 @@ def test_list_names_everything_with_parameters_and_source():
 def test_list_keeps_its_descriptions_on_a_narrow_terminal(monkeypatch, capsys):
     from rich.console import Console
 
-    from calibrant.cli import show
+    from calibrant.cli import list_methods
 
     console = Console(width=80, force_terminal=True, color_system=None)
-    monkeypatch.setattr(show, "out", console)
+    monkeypatch.setattr(list_methods, "console", console)
     with console.capture() as capture:
-        show.list_("metrics")
+        list_methods.list_command("metrics")
     lines = [line.rstrip() for line in capture.get().splitlines()]
     assert "ece(bins=15, norm=1, edges='equal_width')" in lines
     assert "    Expected calibration error, p = 1 (Guo et al. 2017, eq. 3)." in lines
@@ -282,19 +282,19 @@ def test_list_keeps_its_descriptions_on_a_narrow_terminal(monkeypatch, capsys):
 def test_list_shows_entry_points_and_those_that_fail(monkeypatch):
     from importlib.metadata import EntryPoint
 
-    from calibrant.catalog import SCORES
-    from calibrant.cli import show
+    from calibrant.cli import list_methods
+    from calibrant.registry import OOD_SCORES
 
     entry = EntryPoint("theirs", "no.such.module:score", "calibrant.scores")
-    monkeypatch.setattr(SCORES, "_entries", {"theirs": entry}, raising=False)
-    found = dict(show.entries(SCORES))
+    monkeypatch.setattr(OOD_SCORES, "_entry_points", {"theirs": entry}, raising=False)
+    found = dict(list_methods.registry_entries(OOD_SCORES))
     assert "ModuleNotFoundError" in found["theirs"]
     assert "max_logit" in found
 
 
 def test_help_shows_the_actual_defaults():
-    assert assess_commands.CALIBRATORS.split(", ") == list(CALIBRATORS)
-    assert assess_commands.METRICS.split(", ") == list(TOP.shown)
+    assert assess_commands.DEFAULT_CALIBRATORS_HELP.split(", ") == list(DEFAULT_CALIBRATORS)
+    assert assess_commands.DEFAULT_METRICS_HELP.split(", ") == list(TOP_CLASS_EVENT.shown)
 
 
 def test_refusals_reach_the_shell(files):

@@ -74,7 +74,7 @@ def test_collect_makes_images_clusters_in_memory_and_in_a_file(tmp_path):
 def test_failed_collect_leaves_no_file(tmp_path):
     path = collect(NETWORK, BATCHES, to=tmp_path / "p.parquet")
     assert torch.equal(Predictions.load(path).logits, NETWORK(X))
-    assert assess(Predictions(NETWORK(X + 1), Y), path, ["Identity", "Temperature"]).before.n == 20
+    assert assess(Predictions(NETWORK(X + 1), Y), path, ["Identity", "Temperature"]).uncalibrated.n == 20
 
     def broken():
         yield BATCHES[0]

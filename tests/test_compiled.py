@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant import Predictions, _fast, _rows, _softmax, measure, metrics
-from calibrant._bins import Events, Ties
-from calibrant.calibrators import FocalTemperature, Temperature, _grid, _isotonic, _scaling
+from calibrant import Predictions, measure, metrics
+from calibrant.backend import dispatch, overlap, softmax
+from calibrant.backend.bins import Events, GroupedScores
+from calibrant.calibrators import FocalTemperature, Temperature, _grid_search, _isotonic, _temperature
 
-needs_numba = pytest.mark.skipif(_fast._found() is None, reason="numba is not installed, or switched off")
+needs_numba = pytest.mark.skipif(dispatch._load_once() is None, reason="numba is not installed, or switched off")
 
 
 def plainly(monkeypatch) -> None:
-    monkeypatch.setattr(_fast, "_found", lambda: None)
+    monkeypatch.setattr(dispatch, "_load_once", lambda: None)
 
 
 def draw(n: int, k: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
@@ -38,7 +39,7 @@ def test_who_is_right_is_who_says_the_first_of_the_largest(n, k, dtype):
     z[::3] *= -1  # zeros of both signs are one number
     z[1::5, -1] = -torch.inf
     for rows in z, z.T.contiguous().T:  # also where they do not stand in one piece
-        assert torch.equal(_softmax.correct(rows, y), (z.argmax(1) == y).double())
+        assert torch.equal(softmax.correct(rows, y), (z.argmax(1) == y).double())
 
 
 @needs_numba
@@ -48,12 +49,12 @@ def test_a_compiled_pass_is_the_plain_one_to_rounding(monkeypatch, k, dtype):
     z, y = draw(700, k, dtype)
 
     def found() -> list[torch.Tensor]:
-        seen = _softmax.outcomes(z, y, index=k - 1)
+        seen = softmax.outcomes(z, y, index=k - 1)
         shown = list[torch.Tensor]()
-        _softmax.show_probabilities(z, _softmax.Told(lambda _, p: shown.append(p.clone())))
-        each = [seen.confidence, seen.log_likelihood, seen.brier, seen.probability, _softmax.entropies(z)]
+        softmax.visit_probabilities(z, softmax.StatelessVisitor(lambda _, p: shown.append(p.clone())))
+        each = [seen.confidence, seen.log_likelihood, seen.brier, seen.probability, softmax.entropies(z)]
         each.append(torch.cat(shown))
-        return [seen.correct, *each, _softmax.log_likelihood(z, y), _softmax.one_class(z, k - 1)]
+        return [seen.correct, *each, softmax.log_likelihood(z, y), softmax.class_probability(z, k - 1)]
 
     fast = found()
     plainly(monkeypatch)
@@ -67,7 +68,7 @@ def test_rows_laid_out_otherwise_are_the_same_rows():
     z, y = draw(500, 7)
     turned = z.T.contiguous().T
     assert not turned.is_contiguous()
-    for ours, theirs in zip(_softmax.top_label(z, y), _softmax.top_label(turned, y), strict=True):
+    for ours, theirs in zip(softmax.top_label(z, y), softmax.top_label(turned, y), strict=True):
         assert torch.equal(ours, theirs)
 
 
@@ -94,9 +95,9 @@ def test_every_number_of_the_report_agrees(monkeypatch, k, weighted):
 def test_compiled_cells_of_the_classes_are_the_plain_ones(monkeypatch, n, k, weighted):
     z, y = draw(n, k)
     w = torch.arange(n) % 5 + 0.5 if weighted else None
-    fast = metrics.tables.class_cells(Predictions(z, y, w), 10)().sums
+    fast = metrics.tables.collect_class_bins(Predictions(z, y, w), 10)().sums
     plainly(monkeypatch)
-    plain = metrics.tables.class_cells(Predictions(z, y, w), 10)().sums
+    plain = metrics.tables.collect_class_bins(Predictions(z, y, w), 10)().sums
     torch.testing.assert_close(fast, plain, rtol=1e-11, atol=1e-10)
     p = plain.sum((0, 1))
     assert p[0] == pytest.approx(k * float(p[2]))  # every example counts in every class, and happens in one
@@ -114,8 +115,8 @@ def test_a_compiled_summary_is_the_plain_one_to_the_last_bit(monkeypatch, weight
     fast = metrics.Summary.empty(of=of).add(p) + metrics.Summary.empty(of=of).add(p[:77])
     monkeypatch.setattr(metrics._summary, "kernels", lambda x: None)  # where the rows' own numbers are the same
     plain = metrics.Summary.empty(of=of).add(p) + metrics.Summary.empty(of=of).add(p[:77])
-    assert torch.equal(fast.sums, plain.sums)
-    assert torch.equal(fast.cells, plain.cells)
+    assert torch.equal(fast.event_bin_sums, plain.sums)
+    assert torch.equal(fast.add_class_bins, plain.cells)
 
 
 @needs_numba
@@ -124,18 +125,18 @@ def test_a_compiled_sweep_of_venn_abers_is_the_plain_one(monkeypatch, n):
     rng = np.random.default_rng(n)
     weight = rng.integers(1, 6, n) * rng.choice([1.0, 0.3], n)
     mean = rng.binomial(5, np.linspace(0.1, 0.9, n)) / 5
-    fast = _isotonic._with_one_more(mean, weight)
+    fast = _isotonic._venn_abers_pass(mean, weight)
     monkeypatch.setattr(_isotonic, "kernels", lambda x: None)
-    np.testing.assert_allclose(fast, _isotonic._with_one_more(mean, weight), rtol=1e-12)
+    np.testing.assert_allclose(fast, _isotonic._venn_abers_pass(mean, weight), rtol=1e-12)
 
 
 @needs_numba
 def test_a_compiled_risk_is_the_plain_one(monkeypatch):
     g = torch.Generator().manual_seed(0)
     events = torch.rand(999, generator=g).double(), (torch.rand(999, generator=g) < 0.7).double()
-    fast = metrics._ranking.aurc_of(Ties.of(*events))
+    fast = metrics._ranking.aurc_of(GroupedScores.from_scores(*events))
     monkeypatch.setattr(metrics._ranking, "kernels", lambda x: None)
-    assert float(fast) == pytest.approx(float(metrics._ranking.aurc_of(Ties.of(*events))), rel=1e-12)
+    assert float(fast) == pytest.approx(float(metrics._ranking.aurc_of(GroupedScores.from_scores(*events))), rel=1e-12)
 
 
 @needs_numba
@@ -158,13 +159,13 @@ def test_the_same_sums_are_made_once_and_more_of_them_when_they_are_wanted(monke
     z, y = draw(500, 4)
     p = Predictions(z, y)
     metrics.noise_floor(p)
-    monkeypatch.setattr(_fast._found(), "top_sums", None)
+    monkeypatch.setattr(dispatch._load_once(), "top_label_bin_sums", None)
     metrics.mce(p), metrics.ece(p)
     assert "events" not in p.__dict__
     again = Predictions(z, y)
     again.outcomes  # noqa: B018
     metrics.ece(again)  # what one pass has said needs no other
-    assert isinstance(again.judged, Events)
+    assert isinstance(again.event_stats, Events)
 
 
 @needs_numba
@@ -176,7 +177,7 @@ def test_confidences_at_the_edges_fall_into_the_same_bins(monkeypatch, bins):
     fast = Events(*events).moments(bins), Events(*events).equal_width(bins)
     plainly(monkeypatch)
     plain = Events(*events).moments(bins), Events(*events).equal_width(bins)
-    assert torch.equal(fast[0].mass, plain[0].mass)
+    assert torch.equal(fast[0].total_weight, plain[0].total_weight)
     torch.testing.assert_close(fast[0].gap_square, plain[0].gap_square, rtol=1e-13, atol=1e-15)
     assert torch.equal(fast[1].count, plain[1].count)
 
@@ -188,13 +189,13 @@ def test_confidences_at_the_edges_fall_into_the_same_bins(monkeypatch, bins):
 def test_a_compiled_pass_of_the_temperature_is_the_plain_one(monkeypatch, k, dtype, weighted):
     z, y = draw(700, k, dtype)
     z[::9] = 0.0  # ties
-    p = _scaling.of_possible(
+    p = _temperature.drop_impossible(
         Predictions(z, y, torch.arange(700) % 5 + 0.5 if weighted else None),
     )
 
     def found() -> list[torch.Tensor]:
         at = [(b, single) for b in (1e-3, 0.7, 30.0) for single in (torch.float64, torch.float32)]
-        each = (_scaling._nll_along(p, b, single) for b, single in at)
+        each = (_temperature._nll_derivatives(p, b, single) for b, single in at)
         return [torch.tensor([*vars(one).values()][: 8 if i % 2 == 0 else 6]) for i, one in enumerate(each)]
 
     fast = found()
@@ -213,8 +214,8 @@ def test_compiled_confidences_of_a_grid_are_the_plain_ones(monkeypatch, k):
     y = y.where(d.gather(1, y[:, None]).squeeze(1) > -1e300, top.squeeze(1))
 
     def found(gammas: tuple[float, ...]) -> torch.Tensor:
-        each = [_grid._loss(d, top, b, gammas, label) for b in (1e-3, 0.7, 40.0) for label in (None, y)]
-        return torch.stack([*each, _grid._loss(-700 * (top != torch.arange(k)).double(), top, 1.2, gammas, y)])
+        each = [_grid_search._loss(d, top, b, gammas, label) for b in (1e-3, 0.7, 40.0) for label in (None, y)]
+        return torch.stack([*each, _grid_search._loss(-700 * (top != torch.arange(k)).double(), top, 1.2, gammas, y)])
 
     of_focal = (-0.75, 0.0, 0.3, 5.0, 1000.0)
     fast = found((0.0,)), found(of_focal)
@@ -265,14 +266,14 @@ def test_a_compiled_fit_ends_where_the_plain_one_does(monkeypatch, n, scale):
 def test_compiled_hashes_of_rows_are_those_of_torch(monkeypatch, k, dtype):
     z, y = draw(700, k, dtype)
     z[5] = -0.0
-    fast = _rows.hashes(z, y)
+    fast = overlap.hash_rows(z, y)
     plainly(monkeypatch)
-    assert np.array_equal(fast, _rows.hashes(z, y))
+    assert np.array_equal(fast, overlap.hash_rows(z, y))
 
 
 def test_without_numba_torch_does_the_work(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
-    assert _fast._found.__wrapped__() is None
+    assert dispatch._load_once.__wrapped__() is None
 
 
 def test_packed_sorting_is_sorting():
@@ -280,8 +281,8 @@ def test_packed_sorting_is_sorting():
     score = torch.randn(1000, generator=g).double().mul(8).round().div(8)
     score[:3] = torch.tensor([-torch.inf, -0.0, 0.0])
     positive = torch.rand(1000, generator=g) < score.sigmoid()
-    ties = metrics._ranking.Ties.of(score, positive.double())
-    weighted = metrics._ranking.Ties.of(score, positive.double(), torch.ones(1000).double())
+    ties = metrics._ranking.GroupedScores.from_scores(score, positive.double())
+    weighted = metrics._ranking.GroupedScores.from_scores(score, positive.double(), torch.ones(1000).double())
     for part in ("value", "mass", "correct"):
         assert torch.equal(getattr(ties, part), getattr(weighted, part))
 
@@ -309,7 +310,7 @@ print(float(calibrators.Temperature.fit(p).temperature))
 @needs_numba
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "module", ["numba", "numba.core.registry", "numba.core.typing.cmathdecl", "calibrant._compiled"]
+    "module", ["numba", "numba.core.registry", "numba.core.typing.cmathdecl", "calibrant.backend.compiled"]
 )
 def test_interrupt_while_kernels_are_loaded_breaks_nothing(module):
     """Numba reads what it knows on first use, and never again where that is cut short."""

@@ -14,8 +14,8 @@ from told import told
 from torch import Tensor
 
 from calibrant import Predictions, assess, calibrators, measure, metrics
-from calibrant._solve import summed
-from calibrant.catalog import CALIBRATORS, LOSSES, METRICS
+from calibrant.backend.solvers import sum_row_chunks
+from calibrant.registry import CALIBRATORS, LOSSES, METRICS
 
 WEIGHTED = pytest.mark.parametrize("weighted", [pytest.param(False, marks=pytest.mark.slow), True])
 BINARY = {"Beta", "Platt", "Quadratic"}
@@ -201,7 +201,7 @@ def test_a_sum_over_rows_is_made_in_few_steps_there(place):
         sizes.append(len(rows))
         return rows.sum(0)
 
-    assert float(summed(total, x)[0]) == float(summed(total, place.take(x))[0]) == 20_000
+    assert float(sum_row_chunks(total, x)[0]) == float(sum_row_chunks(total, place.take(x))[0]) == 20_000
     assert len(sizes) == 16 + 1
     assert sizes[-1] == 20_000
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from calibrant.catalog import CALIBRATORS
-from calibrant.nn import Calibrated
+from calibrant.nn import CalibratedNetwork
+from calibrant.registry import CALIBRATORS
 
 STEPS = {"SharedIsotonic", "VennAbers"}  # without slopes
 LOOKED_UP = {"BayesianBinning", "HistogramBinning", "Isotonic", "ScalingBinning", "Spline", "TopLabelBinning"}
@@ -20,17 +20,17 @@ PARAMETRIC = [name for name in EXPORTED if name not in STEPS]
 PAGE = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "extension" / "exports.py"))  # tries the same
 
 
-def build(name: str) -> Calibrated:
+def build(name: str) -> CalibratedNetwork:
     """Return a small network with a calibrator fitted to drawn predictions."""
     fitted = PAGE["fitted"](name)
     torch.manual_seed(0)
-    return Calibrated(torch.nn.Linear(5, 2 if name in PAGE["BINARY"] else 3), fitted).eval()
+    return CalibratedNetwork(torch.nn.Linear(5, 2 if name in PAGE["BINARY"] else 3), fitted).eval()
 
 
 @pytest.fixture(
     scope="module", params=[pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EXPORTED]
 )
-def module(request) -> Calibrated:
+def module(request) -> CalibratedNetwork:
     return build(request.param)
 
 
@@ -100,7 +100,7 @@ def test_a_step_function_is_exported_with_what_mixes_it(tmp_path):
     z = torch.stack([-s / 2, s / 2], 1)
     stack = CALIBRATORS.resolve("Auto")(z, y)
     assert "VennAbers" in stack.names
-    module = Calibrated(torch.nn.Linear(5, 2), stack).eval()
+    module = CalibratedNetwork(torch.nn.Linear(5, 2), stack).eval()
     x = 3 * torch.randn(7, 5, generator=g)
     assert PAGE["_exported"](module, x)
     assert PAGE["_onnx"](module, x, tmp_path / "model.onnx")

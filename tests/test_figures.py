@@ -9,7 +9,8 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from calibrant import figures, plots, theory
+from calibrant import plots, theory
+from calibrant.lab import figures
 
 
 def total_variation(log_p, log_q):
@@ -18,7 +19,7 @@ def total_variation(log_p, log_q):
 
 def test_after_focal_training_the_map_brings_the_output_to_the_truth():
     """Komisarenko & Kull (2024), prop. 4: a network trained with focal loss estimates the inverse map of the truth."""
-    truth, raw, mapped = figures.trained_on_blobs(gamma=3.0, steps=60)
+    truth, raw, mapped = figures.train_on_blobs(gamma=3.0, steps=60)
     assert total_variation(truth, raw) > 0.15
     assert total_variation(truth, mapped) < 0.04
     intended = theory.focal_map_inverse(truth, gamma=3.0)
@@ -46,7 +47,7 @@ def _made(folder):
 
 
 def test_bounds_are_drawn_as_computed(tmp_path):
-    numbers = pl.read_csv(figures._bounds(tmp_path)[2]).filter(pl.col("panel") == "width")
+    numbers = pl.read_csv(figures._temperature_bounds(tmp_path)[2]).filter(pl.col("panel") == "width")
     last = numbers.filter(pl.col("x") == 10.0)
     sharpest, mildest, _, paper = theory.temperature_bounds(10.0)
     assert last["y"].to_numpy()[:2] == pytest.approx([paper - sharpest, mildest - sharpest], abs=1e-9)
@@ -55,7 +56,7 @@ def test_bounds_are_drawn_as_computed(tmp_path):
 
 @pytest.mark.slow
 def test_one_command_draws_them_all(tmp_path):
-    paths = figures.focal(tmp_path / "focal")
+    paths = figures.draw_focal_theory(tmp_path / "focal")
     names = {path.stem for path in paths}
     assert {f"komisarenko_{i}" for i in range(1, 8)} <= {"_".join(name.split("_")[:2]) for name in names}
     assert sorted(path.name for path in paths) == sorted(f"{n}.{kind}" for n in names for kind in ("svg", "png", "csv"))
@@ -74,7 +75,7 @@ def test_theory_plots_draw_what_they_are_given():
     )
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a", "b"]
     assert [line.get_linestyle() for line in ax.lines][1] == "None"  # two points are dots
-    points = figures._grid(6, inside=0.01)
+    points = figures._simplex_grid(6, margin=0.01)
     for draw in (
         lambda ax: plots.simplex_arrows(points, points.flip(-1), ax=ax, title="t"),
         lambda ax: plots.simplex_heat(points, points[:, 0].numpy(), ax=ax, limit=1.0, title="t"),
@@ -87,6 +88,6 @@ def test_theory_plots_draw_what_they_are_given():
 
 
 def test_importing_calibrant_does_not_import_the_figures():
-    code = "import sys, calibrant; sys.exit('matplotlib' in sys.modules or 'calibrant.figures' in sys.modules)"
+    code = "import sys, calibrant; sys.exit('matplotlib' in sys.modules or 'calibrant.lab.figures' in sys.modules)"
     source = {**os.environ, "PYTHONPATH": str(Path(figures.__file__).parents[1])}
     assert subprocess.run([sys.executable, "-c", code], env=source, check=False).returncode == 0

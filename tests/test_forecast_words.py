@@ -11,8 +11,8 @@ from rendered import assert_rendered
 
 from calibrant import Predictions, assess, calibrators, measure
 from calibrant.assessment import apply_to_file
-from calibrant.assessment.words import dependent
-from calibrant.predictions import MATCHES, PRESENCE
+from calibrant.assessment.expert_text import cluster_sentence
+from calibrant.predictions import MATCH_CLASSES, PRESENCE_CLASSES
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +38,8 @@ def test_report_on_multilabel_data_names_labels(labels):
     found = assess(labels[:300], labels[300:], ["Identity", "Platt"])
     page = words(found.html())
     for text in (str(found), page, str(measure(labels))):
-        assert found.before.event.judged in text
-        assert dependent(found.before) in " ".join(text.split())
+        assert found.uncalibrated.event.claim in text
+        assert cluster_sentence(found.uncalibrated) in " ".join(text.split())
         assert "class 1" not in text
         assert not re.search(r"\b(clusters?|groups?)\b", text)
     assert_rendered("labels_measured", text)
@@ -63,7 +63,7 @@ def test_a_table_with_a_column_matched_is_one_of_detections(tmp_path):
     p = detections(60)
     frame = polars.DataFrame({"confidence": p.events.confidence.numpy(), "matched": p.labels.numpy()})
     made = Predictions.from_table(frame)
-    assert made.class_names == MATCHES
+    assert made.class_names == MATCH_CLASSES
     assert torch.allclose(made.logits, p.logits)
     assert Predictions.from_table(frame.rename({"matched": "is_correct"})).class_names == ("wrong", "correct")
     calibrators.save(calibrators.fit("Platt", made), tmp_path / "c.safetensors", fitted_on=made)
@@ -76,14 +76,14 @@ def test_a_table_with_a_column_matched_is_one_of_detections(tmp_path):
 def test_labels_stay_labels_in_files_and_summaries(labels, name, tmp_path):
     labels.save(tmp_path / name)
     back = Predictions.load(tmp_path / name)
-    assert back.class_names == labels.class_names == PRESENCE
+    assert back.class_names == labels.class_names == PRESENCE_CLASSES
     assert str(measure(back)) == str(measure(labels))
     from calibrant.metrics import Summary
 
-    assert_rendered("labels_summary", str(measure(Summary.from_predictions(back.judging(1)))))
+    assert_rendered("labels_summary", str(measure(Summary.from_predictions(back.with_event(1)))))
 
 
 def test_a_calibrator_of_answers_goes_to_detections_too(tmp_path):
     p = detections(100)
     answers = Predictions.from_confidence(p.events.confidence, p.labels)
-    assert np.array_equal(p.in_order(answers.class_names).logits, p.logits)
+    assert np.array_equal(p.reorder_classes(answers.class_names).logits, p.logits)

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from refusals import code_of, refused
 
 from calibrant import InputError, Predictions, calibrators, io
-from calibrant._delimited import pack, unpacked
-from calibrant._formats import NAMED, ROWS, SCORES
-from calibrant._text import formula_safe, unprotected
+from calibrant._text import escape_formula, unescape_column
 from calibrant.assessment import apply_to_file
+from calibrant.io.delimited import read_decompressed, write_compressed
+from calibrant.io.formats import NAME_LIST_KEYS, ROW_ARRAY_KEYS, SCORE_KEYS
 
 SUFFIXES = [suffix for suffix, format in io.FORMATS.items() if format.write is not None]
 CATS = [("cat", 0.25, 0.75), ("dog", 0.5, 0.5), ("dog", 0.125, 0.875)]
@@ -152,7 +152,7 @@ def test_commas_of_thousands_are_no_decimal_commas(tmp_path):
 def test_packed_text_is_read(tmp_path, suffix):
     text = PLAIN.replace(",", "\t") if ".tsv" in suffix else PLAIN
     path = tmp_path / f"t{suffix}"
-    pack(text, path)
+    write_compressed(text, path)
     is_plain(Predictions.load(path))
     if suffix.endswith("gz"):
         assert gzip.decompress(path.read_bytes()).decode() == text
@@ -248,13 +248,13 @@ def test_a_missing_package_is_one_line_that_names_the_extra(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("text", ["=1", "@a", "+a", "-a", " =a", "\t=a", "\r=a", "'=a", "''=a", "＝a", "-1+1"])
 def test_protection_from_formulas_is_taken_back(text):
-    assert formula_safe(text) == "'" + text
-    assert unprotected([formula_safe(text), "b"]) == [text, "b"]
+    assert escape_formula(text) == "'" + text
+    assert unescape_column([escape_formula(text), "b"]) == [text, "b"]
 
 
 @pytest.mark.parametrize("text", ["-1", "-0,5", "+1.5e3", "-5 %", "-", "--", "a=b", "'a", "", "-inf"])
 def test_numbers_and_dashes_are_not_protected(text):
-    assert formula_safe(text) == text
+    assert escape_formula(text) == text
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".tsv.gz", ".txt.zst"])
@@ -262,10 +262,10 @@ def test_text_files_hold_no_formulas(tmp_path, suffix):
     frame = polars.DataFrame({"=x": ["=1+1", "a"], "label": ["@b", "-1"], "n": [-1.5, 2.0]})
     path = tmp_path / f"t{suffix}"
     io.write_table(path, frame)
-    cells = {cell for row in io.table(path).texts().rows() for cell in row}
+    cells = {cell for row in io.read_table(path).texts().rows() for cell in row}
     assert cells == {"'=1+1", "a", "'@b", "-1", "-1.5", "2.0"}
-    assert unpacked(path).startswith(b'"\'=x"')
-    assert io.table(path).frame.columns == frame.columns
+    assert read_decompressed(path).startswith(b'"\'=x"')
+    assert io.read_table(path).frame.columns == frame.columns
 
 
 # Round trips
@@ -280,7 +280,7 @@ def same(p: Predictions, q: Predictions) -> None:
     if p.class_names is not None and q.class_names is None:  # columns of numbers are in their order, and need no names
         assert set(p.class_names) == set(map(str, range(p.k)))
         q = Predictions(q.logits, q.labels, q.weights, class_names=sorted(p.class_names), **belonging(q))
-    q = q.in_order(p.class_names)
+    q = q.reorder_classes(p.class_names)
     assert q.class_names == p.class_names
     assert torch.equal(q.labels, p.labels)
     assert torch.equal(q.logits.double(), p.logits.double())
@@ -437,7 +437,7 @@ ODD: list[Callable[[random.Random], Any]] = [
     lambda r: np.longdouble([1, 2, 3, 4]),
     lambda r: np.uint64([2**64 - 1, 1, 2, 3]),
 ]
-KEYS = [*SCORES, *ROWS, *NAMED, "notes", "several", "judged"]
+KEYS = [*SCORE_KEYS, *ROW_ARRAY_KEYS, *NAME_LIST_KEYS, "notes", "several", "judged"]
 
 
 def test_files_of_odd_arrays_are_read_or_refused_in_one_line(tmp_path):
@@ -492,7 +492,7 @@ def test_calibrated_arrays_keep_all_that_belongs_to_their_rows(tmp_path, saved, 
     np.savez(tmp_path / "in.npz", **arrays)
     apply_to_file(str(saved), tmp_path / "in.npz", tmp_path / f"out{suffix}")
     p = Predictions.load(tmp_path / "in.npz")
-    same(p.mapped(calibrators.load(saved)), Predictions.load(tmp_path / f"out{suffix}"))
+    same(p.apply(calibrators.load(saved)), Predictions.load(tmp_path / f"out{suffix}"))
     assert list(io.read(tmp_path / f"out{suffix}")["ids"]) == list(arrays["ids"])
 
 
@@ -522,7 +522,7 @@ def test_calibrated_tables_keep_rows_and_columns_in_every_format(tmp_path, saved
     (tmp_path / "in.csv").write_text(SPELLED)
     path = tmp_path / f"out{suffix}"
     assert apply_to_file(str(saved), tmp_path / "in.csv", path, drop=True)[0] == 3
-    frame = io.table(path).frame
+    frame = io.read_table(path).frame
     assert frame.columns[:4] == ["id", "note", "prob_no", "prob_yes"]
     assert frame["prob_no"].to_list() == [0.25, 0.5, 0.001]
     assert frame["note"].to_list() == ["=1+1", "-", "NA"]
@@ -546,4 +546,4 @@ def test_digits_of_other_scripts_are_no_missing_values(tmp_path: Path) -> None:
 
 def test_folders_without_letters_are_looked_up_by_a_parent(tmp_path: Path) -> None:
     (tmp_path / "2024").mkdir()
-    assert io._ignores_case(tmp_path / "2024") == io._ignores_case(tmp_path)  # pyright: ignore[reportPrivateUsage]
+    assert io.is_case_insensitive(tmp_path / "2024") == io.is_case_insensitive(tmp_path)  # pyright: ignore[reportPrivateUsage]

@@ -9,7 +9,7 @@ import torch
 from rendered import assert_rendered
 
 from calibrant import Predictions, assess, measure, metrics
-from calibrant.assessment import page
+from calibrant.assessment import sections
 from calibrant.metrics.tables import groups
 
 F = torch.float64
@@ -74,7 +74,7 @@ def test_text_page_and_records_show_every_group(shop, tmp_path):
 
 
 def test_page_lists_the_worst_of_many_groups_and_json_all(shop, monkeypatch):
-    monkeypatch.setattr(page, "MAX_ROWS", 2)
+    monkeypatch.setattr(sections, "MAX_TABLE_ROWS", 2)
     found = measure(shop)
     worst = [found.groups.names[i] for i in found.groups.worst_first]
     assert len(worst) > 2
@@ -87,11 +87,11 @@ def test_page_lists_the_worst_of_many_groups_and_json_all(shop, monkeypatch):
 def test_assess_shows_groups_before_and_after(shop, tmp_path):
     half = torch.arange(len(shop)) % 2 == 0
     found = assess(shop[half], shop[~half], ["Identity", "GroupCalibrated"])
-    assert found.chosen == "GroupCalibrated"
+    assert found.chosen_name == "GroupCalibrated"
     text = str(found)
     assert "group before" in text
     assert "group after" in text
-    assert not bool((found.after.groups.beyond > 0).any())
+    assert not bool((found.calibrated.groups.significant_gap > 0).any())
     assert "&lt;b&gt;south" in found.html()
     assert set(json.loads(found.json())["groups"]) == {"Identity", "GroupCalibrated"}
 

@@ -43,5 +43,9 @@ def test_assess_needs_no_study_no_data_no_networks_and_no_locks(tmp_path):
     modules = loaded(f"import os; os.chdir({str(tmp_path)!r})\n{make}")
     assert (tmp_path / "r.html").is_file()
     assert "calibrant.assessment" in modules
-    foreign = [name for name in modules if name.startswith(("calibrant.study", "calibrant.data", "calibrant.networks"))]
+    foreign = [
+        name
+        for name in modules
+        if name.startswith(("calibrant.lab.study", "calibrant.lab.data", "calibrant.lab.networks"))
+    ]
     assert foreign == []

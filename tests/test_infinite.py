@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from calibrant import Predictions, assess, measure
-from calibrant.assessment import words
+from calibrant.assessment import expert_text
 from calibrant.metrics import Summary
 
 
@@ -22,7 +22,7 @@ def certain(n: int, *, weighted: bool = False) -> Predictions:
 def test_rows_with_infinite_nll_are_counted(weighted):
     p = certain(400, weighted=weighted)
     said = "8 of 800" if weighted else "4 of 400"
-    for judged in (p, Summary.from_predictions(p.judging(1))):
+    for judged in (p, Summary.from_predictions(p.with_event(1))):
         row = measure(judged)["nll"]
         assert said in row.note
         assert row.note in " ".join(str(measure(judged)).split())
@@ -34,6 +34,6 @@ def test_the_change_is_tested_by_brier_where_nll_is_infinite(pieces):
     judged = (test[i : i + 200] for i in range(0, 600, 200)) if pieces else test
     found = assess(certain(900), judged, ["Platt"])
     brier = next(row for row in found.changes or () if row.name == "event_brier")
-    title, answer = found.before["event_brier"].title, words.difference(found)
+    title, answer = found.uncalibrated["event_brier"].title, expert_text.significance_answer(found)
     assert all(part in answer for part in (title, f"{-brier.difference:.4f}", "6 of 600"))
     assert answer in " ".join(str(found).split())

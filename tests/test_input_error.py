@@ -4,7 +4,7 @@ import pickle
 import pytest
 from commands import run
 
-from calibrant.study.mirror import MirrorError
+from calibrant.lab.study.mirror import MirrorError
 from calibrant.types import InputError
 
 

@@ -9,8 +9,8 @@ from refusals import refused
 from rendered import assert_rendered
 
 import calibrant
-from calibrant import Predictions, calibrators, catalog, measure, metrics
-from calibrant.assessment import saved, summary_of
+from calibrant import Predictions, calibrators, measure, metrics, registry
+from calibrant.assessment import load_checked_calibrator, summarize
 from calibrant.calibrators import Temperature
 from calibrant.metrics import Summary
 
@@ -53,7 +53,7 @@ def test_rows_are_the_metrics_of_that_name(k, of, weighted):
     w = torch.rand(800, generator=torch.Generator().manual_seed(1)).double() if weighted else None
     p = Predictions(p.logits, p.labels, w, of=of)
     for row in measure(p, of=of):
-        metric = catalog.METRICS[row.name]
+        metric = registry.METRICS[row.name]
         assert row.value == pytest.approx(float(metric(p)), rel=1e-9, abs=1e-12), row.name
         assert metric.has_interval == (not math.isnan(row.low)), row.name
         if metric.has_interval:
@@ -64,7 +64,7 @@ def test_rows_are_the_metrics_of_that_name(k, of, weighted):
 
 def test_refinement_and_calibration_are_the_split_s():
     p = draw(400, 3, sharpened=2)
-    table, parts = measure(p, fit=Temperature.fit), metrics.split(p, fit=Temperature.fit)
+    table, parts = measure(p, fit=Temperature.fit), metrics.decompose_score(p, fit=Temperature.fit)
     assert (table["refinement"].value, table["refinement"].low) == (parts.refinement.value, parts.refinement.low)
     assert table["calibration_loss"].value == parts.calibration.value
     assert table["nll"].value == pytest.approx(parts.refinement.value + parts.calibration.value)
@@ -136,21 +136,21 @@ def test_binary_event_is_class_1_by_default():
     table, top = measure(p), measure(p, of="top")
     said, true = float(p.logits.softmax(1)[:, 1].mean()), float((p.labels == 1).double().mean())
     assert table["signed_gap"].value == pytest.approx(said - true)
-    assert (table.said, table.happened.value) == pytest.approx((said, true))
+    assert (table.said, table.outcome.value) == pytest.approx((said, true))
     text = str(table)
     assert all(f"{100 * share:.1f} " in text for share in (said, true, said - true))
     assert "confiden" not in text
     assert_rendered("measured_class_1", text)
     assert top["signed_gap"].value < 0.5 * table["signed_gap"].value
     assert (top.verdict.direction, measure(p, of=0).verdict.direction) == ("over", "under")
-    assert str(measure(p.judging(1))) == text
+    assert str(measure(p.with_event(1))) == text
 
 
 def test_multiclass_event_is_the_top_class_unless_predictions_name_another():
     p = draw(2000, 5, sharpened=2)
-    assert measure(p).event.of == "top"
-    assert measure(p.judging(3)).event.of == 3
-    assert measure(p.judging(3), of="top").event.of == "top"
+    assert measure(p).event.selector == "top"
+    assert measure(p.with_event(3)).event.selector == 3
+    assert measure(p.with_event(3), of="top").event.selector == "top"
     assert measure(p, of=3)["signed_gap"].value == pytest.approx(
         float(p.logits.double().softmax(1)[:, 3].mean() - (p.labels == 3).double().mean())
     )
@@ -173,7 +173,7 @@ def own():
 
     metrics.metric("hits among the first", unit="share", higher_is_better=True, meaning="of two")(near_hit)
     yield name
-    del catalog.METRICS._methods[name]
+    del registry.METRICS._methods[name]
 
 
 def test_custom_metric_is_a_row_with_its_title_and_unit(own):
@@ -197,7 +197,7 @@ def test_custom_metric_is_a_row_with_its_title_and_unit(own):
 @pytest.mark.parametrize(("k", "of"), [(2, 1), (4, "top")])
 def test_a_summary_tells_the_same(k, of):
     p = draw(3000, k, sharpened=2)
-    whole, table = measure(p), measure(summary_of([p[:1000], p[1000:]]))
+    whole, table = measure(p), measure(summarize([p[:1000], p[1000:]]))
     assert table.event == whole.event
     torch.testing.assert_close(table.classes.ece, whole.classes.ece)
     assert [row.name for row in table] == [row.name for row in whole if row.name != "auroc"]
@@ -205,7 +205,7 @@ def test_a_summary_tells_the_same(k, of):
         for key in ("value", "low", "high", "p_value"):
             expected = getattr(whole[row.name], key)
             assert getattr(row, key) == pytest.approx(expected, abs=2e-3, nan_ok=True), (row.name, key)
-    assert (table.said, table.happened.low) == pytest.approx((whole.said, whole.happened.low), abs=1e-6)
+    assert (table.said, table.outcome.low) == pytest.approx((whole.said, whole.outcome.low), abs=1e-6)
 
 
 def test_measurements_that_need_every_prediction_are_refused_of_a_summary():
@@ -221,15 +221,15 @@ def test_measurements_that_need_every_prediction_are_refused_of_a_summary():
     with refused("fit_on_summary"):
         measure(summary, fit="Temperature")
     with refused("no_predictions"):
-        summary_of([])
+        summarize([])
 
 
 def test_a_saved_calibrator_refuses_what_it_was_fitted_on(tmp_path):
     p, path = draw(300, 3, sharpened=2), tmp_path / "t.safetensors"
     calibrators.save(Temperature.fit(p[:150]), path)
-    calibrate = saved(path)
+    calibrate = load_checked_calibrator(path)
     made = measure(calibrate(p[150:]))
-    assert made["nll"].value == pytest.approx(float(metrics.nll(p[150:].mapped(Temperature.fit(p[:150])))))
+    assert made["nll"].value == pytest.approx(float(metrics.nll(p[150:].apply(Temperature.fit(p[:150])))))
     with refused("fitted_on_same"):
         calibrate(p[:150])
 

@@ -9,9 +9,9 @@ import torch
 from refusals import refused
 
 from calibrant import Predictions, assess, measure, metrics
-from calibrant._folds import folds_of
 from calibrant.calibrators import GroupCalibrated
 from calibrant.metrics import Summary, tables
+from calibrant.predictions.folds import assign_folds
 
 NAMES = ["fever", "cough", "rash"]
 
@@ -82,7 +82,7 @@ def test_folds_never_divide_a_cluster_of_rows(kind):
     p = Predictions.multilabel(scores, targets, clusters=clusters)
     assert len(p.clusters.unique()) == 40
     of_row = patient.repeat_interleave(3)
-    fold = folds_of(p, 5)
+    fold = assign_folds(p, 5)
     assert all(len(fold[of_row == i].unique()) == 1 for i in range(40))
 
 
@@ -126,7 +126,7 @@ def test_labels_and_groups_are_both_measured():
 
 def test_groups_go_with_their_rows_and_through_maps():
     p, *_ = grouped()
-    part = p[:300].mapped(lambda z: 2 * z)
+    part = p[:300].apply(lambda z: 2 * z)
     assert part.row_groups.tolist() == p.row_groups[:300].tolist()
     for same in (pickle.loads(pickle.dumps(p)), copy.deepcopy(p)):
         assert torch.equal(same.row_groups, p.row_groups)

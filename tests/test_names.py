@@ -9,7 +9,7 @@ import torch
 from refusals import code_of, refused
 
 from calibrant import Predictions, assess, calibrators, metrics
-from calibrant.assessment import apply_to_file, saved
+from calibrant.assessment import apply_to_file, load_checked_calibrator
 
 GENERATOR = np.random.default_rng(3)
 N, NAMES = 300, ("cat", "dog", "eel")
@@ -39,13 +39,13 @@ BIAS = "Vector"
 
 
 def test_in_order_moves_logits_labels_and_event():
-    p, q = straight(), turned().in_order(NAMES)
+    p, q = straight(), turned().reorder_classes(NAMES)
     assert torch.equal(p.logits, q.logits)
     assert torch.equal(p.labels, q.labels)
-    assert turned().judging("dog").in_order(NAMES).of == 1
-    assert straight().in_order(None) is not None
+    assert turned().with_event("dog").reorder_classes(NAMES).of == 1
+    assert straight().reorder_classes(None) is not None
     with refused("class_names") as caught:
-        p.in_order(("cat", "fox"))
+        p.reorder_classes(("cat", "fox"))
     assert "'cat', 'fox'" in str(caught.value)
 
 
@@ -54,8 +54,8 @@ def test_val_and_test_in_different_orders_are_assessed_alike():
     other = assess(straight(VAL), turned(TEST), [BIAS], of="dog")
     pieces = assess(straight(VAL), iter([turned(TEST)]), [BIAS], of="dog")
     for found in (other, pieces):
-        assert found.after["nll"].value == pytest.approx(one.after["nll"].value, rel=1e-9)
-        assert found.after["ece"].value == pytest.approx(one.after["ece"].value, rel=1e-9)
+        assert found.calibrated["nll"].value == pytest.approx(one.calibrated["nll"].value, rel=1e-9)
+        assert found.calibrated["ece"].value == pytest.approx(one.calibrated["ece"].value, rel=1e-9)
     with refused("class_names"):
         assess(straight(VAL), Predictions(LOGITS[TEST], Y[TEST], class_names=("cat", "dog", "fox")), [BIAS])
 
@@ -69,19 +69,19 @@ def file(tmp_path):
 
 def test_a_saved_calibrator_knows_its_classes_by_name(file):
     assert calibrators.origin(file).class_names == NAMES
-    expected = straight(TEST).double().mapped(calibrators.load(file))
-    made = saved(file)(turned(TEST))
+    expected = straight(TEST).double().apply(calibrators.load(file))
+    made = load_checked_calibrator(file)(turned(TEST))
     assert made.class_names == turned().class_names
-    torch.testing.assert_close(made.in_order(NAMES).logits, expected.logits)
-    again = assess(turned(TEST), turned(slice(0, 50)).in_order(None), ["Identity"])  # without it, as they came
-    assert again.before.names == turned().class_names
+    torch.testing.assert_close(made.reorder_classes(NAMES).logits, expected.logits)
+    again = assess(turned(TEST), turned(slice(0, 50)).reorder_classes(None), ["Identity"])  # without it, as they came
+    assert again.uncalibrated.names == turned().class_names
     with refused("class_names") as caught:
-        saved(file)(Predictions(LOGITS, Y, class_names=("a", "b", "c")))
+        load_checked_calibrator(file)(Predictions(LOGITS, Y, class_names=("a", "b", "c")))
     assert "'cat', 'dog', 'eel'" in str(caught.value)
 
 
 def test_a_table_is_calibrated_by_the_names_of_its_columns(file, tmp_path):
-    expected = straight(TEST).double().mapped(calibrators.load(file)).logits.softmax(1)
+    expected = straight(TEST).double().apply(calibrators.load(file)).logits.softmax(1)
     frame(turned(TEST)).write_csv(tmp_path / "turned.csv")
     apply_to_file(file, tmp_path / "turned.csv", tmp_path / "out.csv")
     out = polars.read_csv(tmp_path / "out.csv")
@@ -93,7 +93,7 @@ def test_a_table_is_calibrated_by_the_names_of_its_columns(file, tmp_path):
 def test_a_saved_calibrator_is_assessed_by_names(file):
     one = assess(straight(TEST), None, [str(file)])
     other = assess(turned(TEST), None, [str(file)])
-    assert other.after["nll"].value == pytest.approx(one.after["nll"].value, rel=1e-9)
+    assert other.calibrated["nll"].value == pytest.approx(one.calibrated["nll"].value, rel=1e-9)
 
 
 def test_summaries_and_ensembles_go_by_names():

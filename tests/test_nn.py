@@ -9,8 +9,8 @@ from told import told
 from torch.nn import functional as F
 
 from calibrant import Predictions, calibrators, losses
-from calibrant.catalog import CALIBRATORS, LOSSES
-from calibrant.nn import Calibrated, Criterion
+from calibrant.nn import CalibratedNetwork, Criterion
+from calibrant.registry import CALIBRATORS, LOSSES
 
 every = pytest.mark.parametrize("name", sorted(LOSSES))
 
@@ -211,7 +211,7 @@ def test_dense_logits_are_calibrated_along_axis_1(name):
     """Also where a width equals the number of classes, where a wrong axis goes unnoticed."""
     calibrator, k = fitted(name)
     dense = 3 * torch.randn(2, k, 3, k, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    after = Calibrated(torch.nn.Identity(), calibrator)(dense)
+    after = CalibratedNetwork(torch.nn.Identity(), calibrator)(dense)
     assert after.shape == dense.shape
     for i in range(2):
         for a in range(3):
@@ -231,7 +231,7 @@ def test_dense_logits_are_calibrated_along_axis_1(name):
 )  # fmt: skip
 def test_parameters_of_a_calibrator_are_buffers_of_its_module(name, buffers):
     calibrator, k = fitted(name)
-    module = Calibrated(torch.nn.Linear(5, k), calibrator)
+    module = CalibratedNetwork(torch.nn.Linear(5, k), calibrator)
     assert set(module.state_dict()) - {"network.weight", "network.bias"} == buffers
     x = torch.randn(3, 5)
     before = module(x)
@@ -252,7 +252,7 @@ def test_one_logit_becomes_one_logit(name):
     calibrator = calibrators.fit(name, Predictions(pairs, (torch.rand(300, generator=g) < s.sigmoid()).long()))
     expected = calibrator(pairs).softmax(-1)[:, 1]
     for shape in (300,), (300, 1), (100, 3), (3, 1, 10, 10), (3, 10, 10):
-        after = Calibrated(torch.nn.Identity(), calibrator, binary=True)(3 * s.view(shape))
+        after = CalibratedNetwork(torch.nn.Identity(), calibrator, binary=True)(3 * s.view(shape))
         assert after.shape == shape
         torch.testing.assert_close(after.flatten().sigmoid(), expected, rtol=1e-9, atol=1e-12)
 

@@ -29,7 +29,7 @@ def test_names_that_are_no_list_of_names_are_refused(name, names):
             assert code_of(Predictions, Z, Y, class_names=names) == "names"
     else:
         arrays = {"logits": Z, "labels": Y, "groups": Y.numpy(), "group_names": names}
-        assert code_of(Predictions._enter, arrays, None) == "names"
+        assert code_of(Predictions._from_arrays, arrays, None) == "names"
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,12 @@ def test_names_that_are_alike_are_refused():
 )
 def test_groups_that_are_no_indices_of_their_names_are_refused(groups, code):
     arrays = {"logits": Z, "labels": Y, "groups": groups, "group_names": np.array(["x", "y"])}
-    assert code_of(Predictions._enter, arrays, None) == code
+    assert code_of(Predictions._from_arrays, arrays, None) == code
 
 
 def test_indices_of_groups_take_their_names():
     arrays = {"logits": Z, "labels": Y, "groups": np.array([1, 1, 0, 0, 1, 0], dtype=np.uint8)}
-    p = Predictions._enter(arrays | {"group_names": np.array(["x", "y"])}, None)
+    p = Predictions._from_arrays(arrays | {"group_names": np.array(["x", "y"])}, None)
     assert [p.group_names[i] for i in p.groups] == ["y", "y", "x", "x", "y", "x"]
 
 
@@ -146,7 +146,7 @@ def test_many_classes_take_linear_time():  # minutes where it is quadratic
     assert p.labels.tolist() == [5, 0, k - 1]
     every = Predictions(torch.zeros(4000, 4000), called[:4000])
     assert len(every.class_names) == 4000
-    back = p.in_order(tuple(reversed(called)))
+    back = p.reorder_classes(tuple(reversed(called)))
     assert back.labels.tolist() == [k - 6, k - 1, 0]
     assert torch.equal(back.logits.flip(1), p.logits)
     assert code_of(Predictions, logits, [0, 1, 2], class_names=[*called[:-1], called[0]]) == "names_differ"
@@ -157,7 +157,7 @@ def test_many_groups_and_clusters_take_linear_time():
     names = [f"group {i % 16_000}" for i in range(n)]
     p = Predictions(torch.zeros(n, 2), torch.arange(n) % 2, of=1, groups=names, clusters=names)
     assert len(p.group_names) == 16_000
-    assert len(p.of_group("group 7")) == len(range(7, n, 16_000))
+    assert len(p.select_group("group 7")) == len(range(7, n, 16_000))
 
 
 @pytest.mark.parametrize("of", ["top", 1, "classes"])
@@ -169,5 +169,5 @@ def test_predictions_are_pickled_and_copied_whole(of):
         assert repr(same) == repr(p)
         assert same.digest == p.digest
         assert torch.equal(same.groups, p.groups)
-        assert tables.groups(same.judging("top")).names == ("x", "y")
+        assert tables.groups(same.with_event("top")).names == ("x", "y")
         assert same[:2].labels.tolist() == p[:2].labels.tolist()

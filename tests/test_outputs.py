@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from calibrant import InputError, Predictions, calibrators, io
 from calibrant.assessment import apply_to_file
 from calibrant.cli import app
-from calibrant.study import run
+from calibrant.lab.study import run
 
 CODES = {"output_is_input", "output_among_inputs"}
 
@@ -128,24 +128,24 @@ def test_apply_from_python_replaces_nothing_either(inputs):
 
 
 def test_other_files_may_be_written_beside_inputs(inputs):
-    io.apart(["in/parts/report.html", "in/parts/numbers.json"], ["in/parts"])
-    io.apart(["in/parts/q3.csv", "in/p3.csv"], ["in/parts/p*.csv"])
-    io.apart(["in/parts/sub/new.csv"], ["in/parts"])
+    io.check_outputs(["in/parts/report.html", "in/parts/numbers.json"], ["in/parts"])
+    io.check_outputs(["in/parts/q3.csv", "in/p3.csv"], ["in/parts/p*.csv"])
+    io.check_outputs(["in/parts/sub/new.csv"], ["in/parts"])
 
 
 def test_names_that_differ_in_case_are_one_file_where_the_system_has_it_so(inputs, monkeypatch):
-    io.apart(["in/parts/P9.CSV"], ["in/parts/p*.csv"])
-    io.apart(["a.json", "A.json"], [])
-    monkeypatch.setattr(io, "_ignores_case", lambda folder: True)
+    io.check_outputs(["in/parts/P9.CSV"], ["in/parts/p*.csv"])
+    io.check_outputs(["a.json", "A.json"], [])
+    monkeypatch.setattr(io, "is_case_insensitive", lambda folder: True)
     with refused("output_among_inputs"):
-        io.apart(["in/parts/P9.CSV"], ["in/parts/p*.csv"])
+        io.check_outputs(["in/parts/P9.CSV"], ["in/parts/p*.csv"])
     with refused("output_twice"):
-        io.apart(["a.json", "A.json"], ["in/v.csv"])
+        io.check_outputs(["a.json", "A.json"], ["in/v.csv"])
 
 
 def test_patterns_leave_hidden_files_alone(inputs):
     (inputs / "parts" / ".p0-draft.csv").write_text("half of a tab")
-    assert [path.name for path in io.files_of("in/parts/*.csv")] == ["p1.csv", "p2.csv"]
+    assert [path.name for path in io.list_table_files("in/parts/*.csv")] == ["p1.csv", "p2.csv"]
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "tables.csv", "report.html", "tables.md"])

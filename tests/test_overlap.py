@@ -6,8 +6,8 @@ import torch
 from refusals import refused
 
 from calibrant import Predictions, assess
-from calibrant._rows import MOST, Overlap, Sketch, hashes
-from calibrant.assessment import saved
+from calibrant.assessment import load_checked_calibrator
+from calibrant.backend.overlap import MAX_SKETCH_HASHES, Overlap, Sketch, hash_rows
 from calibrant.calibrators import Temperature, calibrate, origin, save
 
 
@@ -29,7 +29,7 @@ def joined(*parts: Predictions) -> Predictions:
 
 
 def overlap(one: Predictions, other: Predictions) -> Overlap:
-    return Overlap.between(Sketch.of(one.row_hashes), Sketch.of(other.row_hashes))
+    return Overlap.compare(Sketch.from_hashes(one.row_hashes), Sketch.from_hashes(other.row_hashes))
 
 
 VAL, OTHER = drawn(400, 0), drawn(400, 1)
@@ -60,8 +60,8 @@ def test_a_saved_calibrator_knows_the_rows_it_was_fitted_on(leak, tmp_path):
     with refused("fitted_on_same"):
         assess(OTHER, LEAKS[leak], [path])
     with refused("fitted_on_same"):
-        saved(path)(LEAKS[leak])
-    assert assess(OTHER, drawn(400, 9), [path]).chosen == str(path)
+        load_checked_calibrator(path)(LEAKS[leak])
+    assert assess(OTHER, drawn(400, 9), [path]).chosen_name == str(path)
 
 
 def test_saved_calibrator_stores_a_small_sketch_of_many_rows(tmp_path):
@@ -71,11 +71,11 @@ def test_saved_calibrator_stores_a_small_sketch_of_many_rows(tmp_path):
     rows = origin(path).rows
     assert rows is not None
     assert rows.n == 40_000
-    assert 256 < len(rows.held) <= 1024
+    assert 256 < len(rows.hashes) <= 1024
     with refused("fitted_on_same") as caught:
-        saved(path)(many[5000:7000])
+        load_checked_calibrator(path)(many[5000:7000])
     assert "100 %" in str(caught.value)
-    saved(path)(drawn(40_000, 6))
+    load_checked_calibrator(path)(drawn(40_000, 6))
 
 
 @pytest.mark.parametrize("leak", LEAKS)
@@ -87,9 +87,9 @@ def test_rows_of_the_fitting_data_are_refused_in_pieces(leak):
 
 def test_small_overlaps_are_reported_with_both_shares():
     found = assess(VAL, joined(OTHER, VAL[:20]), ["Identity"])
-    assert "4.76 %" in found.how
-    assert "5 %" in found.how
-    assert "%" not in assess(VAL, OTHER, ["Identity"]).how
+    assert "4.76 %" in found.protocol
+    assert "5 %" in found.protocol
+    assert "%" not in assess(VAL, OTHER, ["Identity"]).protocol
 
 
 def test_a_calibrator_is_not_judged_on_its_own_data_in_another_order():
@@ -138,11 +138,11 @@ def test_honest_tables_pass(shared):
 def test_large_sets_are_sketched():
     """A sketch of 2^20 hashes tells the overlap of sets five times as large to a few tenths of a percent."""
     g = np.random.default_rng(0)
-    one = g.integers(0, 2**63, 5 * MOST, dtype=np.int64).view(np.uint64)
-    sketch = Sketch.of(one[: 2 * MOST]).add(one[2 * MOST :])
-    assert sketch.n == 5 * MOST
-    assert MOST // 4 < len(sketch.held) <= MOST
-    found = Overlap.between(Sketch.of(one[:MOST]), sketch)
+    one = g.integers(0, 2**63, 5 * MAX_SKETCH_HASHES, dtype=np.int64).view(np.uint64)
+    sketch = Sketch.from_hashes(one[: 2 * MAX_SKETCH_HASHES]).add(one[2 * MAX_SKETCH_HASHES :])
+    assert sketch.n == 5 * MAX_SKETCH_HASHES
+    assert MAX_SKETCH_HASHES // 4 < len(sketch.hashes) <= MAX_SKETCH_HASHES
+    found = Overlap.compare(Sketch.from_hashes(one[:MAX_SKETCH_HASHES]), sketch)
     assert found.shares[0] == 1
     assert abs(found.shares[1] - 0.2) < 0.005
 
@@ -150,12 +150,12 @@ def test_large_sets_are_sketched():
 def test_hashes_know_every_number_and_the_label():
     z = torch.randn(50, 5, generator=torch.Generator().manual_seed(0))
     y = torch.zeros(50, dtype=torch.int64)
-    seen = {tuple(hashes(z, y)), tuple(hashes(z, y + 1))}
+    seen = {tuple(hash_rows(z, y)), tuple(hash_rows(z, y + 1))}
     for j in range(5):
         changed = z.clone()
         changed[:, j] += 1e-3
-        seen |= {tuple(hashes(changed, y)), tuple(hashes(changed.roll(1, 1), y))}
+        seen |= {tuple(hash_rows(changed, y)), tuple(hash_rows(changed.roll(1, 1), y))}
     assert len(seen) == 12
     assert all(len(set(row)) == 50 for row in seen)
-    assert tuple(hashes(z.double(), y)) in seen
-    assert np.array_equal(hashes(z * 0, y), hashes(-z.abs() * 0, y))
+    assert tuple(hash_rows(z.double(), y)) in seen
+    assert np.array_equal(hash_rows(z * 0, y), hash_rows(-z.abs() * 0, y))

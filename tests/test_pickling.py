@@ -29,8 +29,8 @@ def copies(value):
 
 def contents(value):
     """Everything that a result shows, as text."""
-    tables = [value.before, *value.tables.values()] if hasattr(value, "tables") else [value]
-    mistakes = [table.mistakes_of([0, 1], 5) for table in tables]
+    tables = [value.uncalibrated, *value.tables.values()] if hasattr(value, "tables") else [value]
+    mistakes = [table.mistakes_by_class([0, 1], 5) for table in tables]
     classes = [None if table.classes is None else table.classes.ece.tolist() for table in tables]
     return [
         value.json({"time": "then"}),
@@ -72,7 +72,7 @@ PARTS = {
     "a test": lambda: metrics.kuiper.test(draw()),
     "a metric": lambda: metrics.ece,
     "a comparison": lambda: metrics.compare(draw(), draw()),
-    "parts of nll": lambda: metrics.split(draw(), fit=calibrators.Temperature.fit),
+    "parts of nll": lambda: metrics.decompose_score(draw(), fit=calibrators.Temperature.fit),
     "bins": lambda: metrics.tables.bins(draw()),
     "classes": lambda: metrics.tables.classes(draw()),
     "groups": lambda: metrics.tables.groups(draw()),
@@ -100,4 +100,4 @@ def test_results_come_back_from_a_pool_of_processes():
         measured = pool.submit(measure, p)
         assessed = pool.submit(assess, p[:120], p[120:], ("Identity", "Temperature"))
         assert contents(measured.result())[0] == measure(p).json({"time": "then"})
-        assert assessed.result().chosen == assess(p[:120], p[120:], ("Identity", "Temperature")).chosen
+        assert assessed.result().chosen == assess(p[:120], p[120:], ("Identity", "Temperature")).chosen_name

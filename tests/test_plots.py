@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from calibrant import Predictions, metrics, plots
-from calibrant._bins import Bins
+from calibrant.backend.bins import Bins
 from calibrant.plots import _predictions
 
 
@@ -117,7 +117,7 @@ def test_the_reliability_curve_keeps_its_shape_when_points_are_left_out(ax):
     plots.reliability_curve(metrics.Curve(x, y), ax=ax)
     drawn = ax.lines[0].get_xydata()
     assert len(drawn) < 1000
-    away = ((x - 0.3).abs() > 1 / _predictions.COLUMNS).numpy()
+    away = ((x - 0.3).abs() > 1 / _predictions.MAX_CURVE_COLUMNS).numpy()
     np.testing.assert_allclose(np.interp(x, *drawn.T)[away], y[away], atol=1e-9, rtol=0)
 
 
@@ -138,7 +138,7 @@ def test_risk_coverage_ends_at_the_error(ax, some):
 def test_intervals_that_hold_the_reference_are_gray(ax):
     rows = {"clear": metrics.Interval(1.0, 0.5, 1.5), "open": metrics.Interval(0.2, -0.5, 0.9)}
     plots.intervals(rows, ax=ax)
-    assert [line.get_color() for line in ax.lines[0:4:2]] == [_predictions.BAR, _predictions.LINE]
+    assert [line.get_color() for line in ax.lines[0:4:2]] == [_predictions.BAR_COLOR, _predictions.LINE_COLOR]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["clear", "open"]
 
 

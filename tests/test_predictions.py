@@ -12,12 +12,13 @@ from commands import run
 from refusals import code_of, refused
 from safetensors.torch import save_file
 
-from calibrant import InputError, Predictions, _softmax, collect, measure, metrics, predictions
-from calibrant._folds import folds_of
+from calibrant import InputError, Predictions, collect, measure, metrics, predictions
+from calibrant.backend import softmax
 from calibrant.calibrators import Temperature, fit
-from calibrant.catalog import METRICS
-from calibrant.io import apart
-from calibrant.predictions import load_unlabeled, predictions_of
+from calibrant.io import check_outputs
+from calibrant.predictions import load_unlabeled, to_predictions
+from calibrant.predictions.folds import assign_folds
+from calibrant.registry import METRICS
 
 GOOD = [[0.0, 1.0, 2.0], [2.0, 1.0, -1.0]]
 
@@ -242,15 +243,15 @@ def test_weights_that_are_no_counts_are_refused(weights):
 
 def test_judging_selects_the_event():
     p = Predictions([[0.0, 2.0], [1.0, 0.0], [0.0, 1.0]], [1, 1, 0])
-    assert p.events.happened.tolist() == [1, 0, 0]
-    one = p.judging(1)
+    assert p.events.outcome.tolist() == [1, 0, 0]
+    one = p.with_event(1)
     torch.testing.assert_close(one.events.confidence, p.logits.double().softmax(-1)[:, 1])
-    assert one.events.happened.tolist() == [1, 1, 0]
-    assert one.judging("top").events.happened.tolist() == [1, 0, 0]
-    both = [float(metrics.ece(p.judging(j))) for j in range(2)]
-    assert float(metrics.ece(p.judging("classes"))) == pytest.approx(sum(both) / 2)
+    assert one.events.outcome.tolist() == [1, 1, 0]
+    assert one.with_event("top").events.outcome.tolist() == [1, 0, 0]
+    both = [float(metrics.ece(p.with_event(j))) for j in range(2)]
+    assert float(metrics.ece(p.with_event("classes"))) == pytest.approx(sum(both) / 2)
     assert float(metrics.classwise_ece(p)) == pytest.approx(sum(both) / 2)
-    assert code_of(lambda: p.judging("classes").events) == "event_per_class"
+    assert code_of(lambda: p.with_event("classes").events) == "event_per_class"
     for of in (2, -1, "topp", True):
         assert code_of(Predictions, [[0.0, 1.0]], [1], of=of) == "unknown_event"
 
@@ -258,9 +259,9 @@ def test_judging_selects_the_event():
 def test_outcomes_are_made_once_and_go_with_their_rows(monkeypatch):
     passes = []
     for name in ("outcomes", "top_label", "log_likelihood", "one_class"):
-        kernel = getattr(_softmax, name)
+        kernel = getattr(softmax, name)
         counted = lambda z, *args, kernel=kernel, **more: passes.append(len(z)) or kernel(z, *args, **more)  # noqa: E731
-        monkeypatch.setattr(_softmax, name, counted)
+        monkeypatch.setattr(softmax, name, counted)
     g = torch.Generator().manual_seed(0)
     p = Predictions(torch.randn(500, 3, generator=g), torch.randint(0, 3, (500,), generator=g))
     alone = p.outcomes
@@ -275,26 +276,26 @@ def test_outcomes_are_made_once_and_go_with_their_rows(monkeypatch):
 
 def test_maps_must_return_as_many_logits_without_nan():
     p = Predictions([[0.0, 2.0], [1.0, 0.0]], [1, 0], weights=[2, 1], clusters=["a", "b"])
-    halved = p.mapped(lambda z: z / 2)
+    halved = p.apply(lambda z: z / 2)
     assert halved.logits.tolist() == [[0.0, 1.0], [0.5, 0.0]]
     assert halved.weights.tolist() == [2, 1]
     assert halved.clusters.tolist() == [0, 1]
     with refused("map_shape") as caught:
-        p.mapped(lambda z: z[:, 0])
+        p.apply(lambda z: z[:, 0])
     assert "(2, 2)" in str(caught.value)
     assert "(2,)" in str(caught.value)
-    assert code_of(p.mapped, lambda z: z * torch.nan) == "nan"
+    assert code_of(p.apply, lambda z: z * torch.nan) == "nan"
 
 
 def test_clusters_are_never_divided_between_folds():
     g = torch.Generator().manual_seed(0)
     clusters = torch.randint(0, 40, (400,), generator=g)
     p = Predictions(torch.randn(400, 3, generator=g), torch.randint(0, 3, (400,), generator=g), clusters=clusters)
-    fold = folds_of(p, 5)
+    fold = assign_folds(p, 5)
     assert all(len(fold[clusters == i].unique()) == 1 for i in range(40))
     assert [len(clusters[fold == i].unique()) for i in range(5)] == [8] * 5
     with refused("folds_range") as caught:
-        folds_of(p, 41)
+        assign_folds(p, 41)
     assert "clusters" in str(caught.value)
 
 
@@ -322,7 +323,7 @@ def test_folds_do_not_depend_on_the_order_of_rows_or_classes(k, kind):
         clusters = torch.randint(0, 50, (300,), generator=g)
     p = Predictions(logits, labels, weights, clusters=clusters)
     rows, classes = torch.randperm(300, generator=g), torch.randperm(k, generator=g)
-    ours, theirs = folds_of(p, 5)[rows], folds_of(_permuted(p, rows, classes), 5)
+    ours, theirs = assign_folds(p, 5)[rows], assign_folds(_permuted(p, rows, classes), 5)
     content = torch.cat([logits - logits.amax(1, keepdim=True), labels[:, None]], 1)[rows]
     if weights is not None:
         content = torch.cat([content, weights[rows, None]], 1)
@@ -359,7 +360,7 @@ def test_later_changes_of_the_inputs_have_no_effect(name):
 
 def test_a_metric_of_raw_arrays_copies_none_of_them():
     z, y = torch.randn(6, 3), torch.arange(6) % 3
-    assert predictions_of(z, y).logits.data_ptr() == z.data_ptr()
+    assert to_predictions(z, y).logits.data_ptr() == z.data_ptr()
 
 
 @pytest.mark.parametrize(
@@ -462,10 +463,10 @@ def test_outputs_that_are_inputs_are_refused(tmp_path, monkeypatch, name):
     (tmp_path / "sub").mkdir()
     (tmp_path / "v.npz").touch()
     (tmp_path / "link.npz").symlink_to("v.npz")
-    assert code_of(apart, [name], ["t.npz", "v.npz"]) == "output_is_input"
-    assert code_of(apart, ["new.json", None, "sub/../new.json"], ["v.npz"]) == "output_twice"
-    assert code_of(apart, ["a_labels.npy"], ["a_logits.npy"]) == "output_is_input"
-    apart(["new.json", "new.html", None], ["v.npz", None])
+    assert code_of(check_outputs, [name], ["t.npz", "v.npz"]) == "output_is_input"
+    assert code_of(check_outputs, ["new.json", None, "sub/../new.json"], ["v.npz"]) == "output_twice"
+    assert code_of(check_outputs, ["a_labels.npy"], ["a_logits.npy"]) == "output_is_input"
+    check_outputs(["new.json", "new.html", None], ["v.npz", None])
 
 
 @pytest.mark.parametrize("option", ["--json", "--html"])
@@ -482,14 +483,14 @@ def test_maps_are_applied_in_blocks_of_rows(monkeypatch):
     z = 2 * torch.randn(50, 4, generator=g, dtype=torch.float64)
     p = Predictions(z, torch.arange(50) % 4, groups=["a", "b"] * 25)
     fitted = fit("GroupCalibrated(calibrator='Temperature')", p)
-    whole, seen = p.mapped(fitted).logits, list[int]()
+    whole, seen = p.apply(fitted).logits, list[int]()
 
     def halved(logits: torch.Tensor) -> torch.Tensor:
         seen.append(len(logits))
         return logits / 2
 
-    monkeypatch.setattr(predictions, "BLOCK", 40)
-    assert torch.equal(p.mapped(halved).logits, z / 2)
+    monkeypatch.setattr(predictions, "BLOCK_ELEMENTS", 40)
+    assert torch.equal(p.apply(halved).logits, z / 2)
     assert seen == [10] * 5
-    torch.testing.assert_close(p.mapped(fitted).logits, whole)
-    assert code_of(p.mapped, lambda logits: logits[:1]) == "map_shape"
+    torch.testing.assert_close(p.apply(fitted).logits, whole)
+    assert code_of(p.apply, lambda logits: logits[:1]) == "map_shape"

@@ -22,7 +22,7 @@ def test_tables_of_mukhoti(shared, name):
     test = Predictions.load(shared / "logits" / f"{name}.test.npz").double()
     by_ece = Temperature.fit(val, criterion="ece")
     by_adaece = Temperature.fit(val, criterion="adaptive_ece(edges='mukhoti')")
-    at_ece, at_adaece = test.mapped(by_ece), test.mapped(by_adaece)
+    at_ece, at_adaece = test.apply(by_ece), test.apply(by_adaece)
 
     def percent(metric, p, **kwargs):
         return f"{100 * metric(p, **kwargs):.2f}"
@@ -46,7 +46,7 @@ def test_tables_of_mukhoti(shared, name):
 def test_tables_of_kull(shared):
     val = Predictions.load(shared / "logits" / "kull_cifar10_resnet110_ce.val.npz")
     test = Predictions.load(shared / "logits" / "kull_cifar10_resnet110_ce.test.npz")
-    after = test.mapped(Temperature.fit(val))
+    after = test.apply(Temperature.fit(val))
     assert 100 * metrics.ece(test) == pytest.approx(4.7503, abs=1e-4)  # from float32 probabilities
     assert f"{metrics.classwise_ece(test, reduction='sum'):.3f}" == "0.098"
     assert f"{metrics.nll(test):.3f}" == "0.358"
@@ -73,7 +73,7 @@ def test_top_label_values_of_imagenet(shared):
     import numpy as np
     import torch
 
-    from calibrant._bins import Bins
+    from calibrant.backend.bins import Bins
 
     file = np.load(shared / "logits" / "top1_imagenet_resnet101.npz")
     confidence, correct = (torch.tensor(file[key]).double() for key in ("confidence", "correct"))

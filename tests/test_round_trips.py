@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from calibrant import Predictions, _fast, metrics
+from calibrant import Predictions, metrics
+from calibrant.backend import dispatch
 from calibrant.calibrators import Temperature
 
 
@@ -34,11 +35,11 @@ def fetches(n: int, work: Callable[[Predictions], Any]) -> int:
     "name", ["nll", "brier", "ece", "adaptive_ece", "classwise_ece", "sweep_ece", "kuiper", "aurc"]
 )
 def test_metrics_fetch_as_often_for_many_examples_as_for_few(monkeypatch, name):
-    monkeypatch.setattr(_fast, "_found", lambda: None)
+    monkeypatch.setattr(dispatch, "_load_once", lambda: None)
     metric = getattr(metrics, name)
     assert fetches(4000, metric) <= fetches(250, metric) + 16  # a sweep tries more bins
 
 
 def test_a_temperature_is_fitted_with_a_few_fetches(monkeypatch):
-    monkeypatch.setattr(_fast, "_found", lambda: None)
+    monkeypatch.setattr(dispatch, "_load_once", lambda: None)
     assert fetches(4000, Temperature.fit) < 40

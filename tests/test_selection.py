@@ -4,7 +4,7 @@ import pytest
 import torch
 from refusals import refused
 
-from calibrant import Predictions, catalog, metrics
+from calibrant import Predictions, metrics, registry
 from calibrant.calibrators import Temperature
 from calibrant.selection import refine_then_calibrate, refinement_nll
 
@@ -44,8 +44,8 @@ def test_first_of_equal_epochs_is_selected(honest):
 def test_refinement_is_the_score_of_cross_fitted_maps(honest):
     p = Predictions(3 * honest.logits, honest.labels).double()
     for name in "nll", "brier":
-        expected = metrics.split(p, fit=Temperature.fit, score=name).refinement.value
-        assert float(catalog.METRICS[f"refinement_{name}"](p)) == pytest.approx(expected, rel=2e-3)
+        expected = metrics.decompose_score(p, fit=Temperature.fit, score=name).refinement.value
+        assert float(registry.METRICS[f"refinement_{name}"](p)) == pytest.approx(expected, rel=2e-3)
 
 
 @pytest.mark.slow
@@ -62,7 +62,7 @@ def test_a_network_that_knows_nothing_gains_nothing_by_its_own_noise():
 
 
 def test_refinement_metrics_are_found_by_name():
-    assert metrics.refinement_nll is catalog.METRICS["refinement_nll"]
-    assert metrics.about("refinement_brier(folds=2)").title == "Brier score after temperature scaling"
+    assert metrics.refinement_nll is registry.METRICS["refinement_nll"]
+    assert metrics.metric_info("refinement_brier(folds=2)").title == "Brier score after temperature scaling"
     with pytest.raises(AttributeError, match="refinement_nul"):
         metrics.refinement_nul  # noqa: B018

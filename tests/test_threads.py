@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from calibrant import Predictions, _threads, assess, cli, measure, metrics
-from calibrant._softmax import entropies, outcomes
-from calibrant._threads import ENOUGH, PIECE, map_chunks, threads_for
+from calibrant import Predictions, assess, cli, measure, metrics
+from calibrant.backend import threads
+from calibrant.backend.softmax import entropies, outcomes
+from calibrant.backend.threads import MIN_PARALLEL_ELEMENTS, PARALLEL_CHUNK_ELEMENTS, map_chunks, thread_limit
 from calibrant.calibrators import (
     Auto,
     FocalTemperature,
@@ -42,9 +43,9 @@ def draw(n: int) -> Predictions:
 
 
 def test_few_numbers_are_worked_on_in_one_thread_and_many_in_all(asked):
-    with threads_for(ENOUGH):
+    with thread_limit(MIN_PARALLEL_ELEMENTS):
         assert torch.get_num_threads() == 2
-    with threads_for(ENOUGH - 1), threads_for(10):
+    with thread_limit(MIN_PARALLEL_ELEMENTS - 1), thread_limit(10):
         assert torch.get_num_threads() == 1
     assert asked == [1, 2]
 
@@ -59,21 +60,24 @@ def test_pieces_are_shared_where_torch_itself_is_told_to_work_in_one_thread():
             assert torch.get_num_threads() == 1
             identities.add(threading.get_ident())
 
-        with threads_for(elements, in_pieces=in_pieces):
-            map_chunks(work, range(100), PIECE)
+        with thread_limit(elements, in_chunks=in_pieces):
+            map_chunks(work, range(100), PARALLEL_CHUNK_ELEMENTS)
             return torch.get_num_threads(), len(identities)
 
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert found(ENOUGH, in_pieces=True, workers=2) == (1, 2)
-        assert found(ENOUGH, in_pieces=False, workers=2) == (2, 2)
-        assert found(ENOUGH - 1, in_pieces=True, workers=1) == (1, 1)
-        with threads_for(10):
-            assert found(ENOUGH, in_pieces=True, workers=1) == (1, 1)  # decided further out
-        with threads_for(ENOUGH, in_pieces=True):
-            assert found(ENOUGH, in_pieces=False, workers=2) == (2, 2)  # a fit, or a map, of what is measured
-            assert found(ENOUGH - 1, in_pieces=False, workers=1) == (1, 1)
+        assert found(MIN_PARALLEL_ELEMENTS, in_pieces=True, workers=2) == (1, 2)
+        assert found(MIN_PARALLEL_ELEMENTS, in_pieces=False, workers=2) == (2, 2)
+        assert found(MIN_PARALLEL_ELEMENTS - 1, in_pieces=True, workers=1) == (1, 1)
+        with thread_limit(10):
+            assert found(MIN_PARALLEL_ELEMENTS, in_pieces=True, workers=1) == (1, 1)  # decided further out
+        with thread_limit(MIN_PARALLEL_ELEMENTS, in_chunks=True):
+            assert found(MIN_PARALLEL_ELEMENTS, in_pieces=False, workers=2) == (
+                2,
+                2,
+            )  # a fit, or a map, of what is measured
+            assert found(MIN_PARALLEL_ELEMENTS - 1, in_pieces=False, workers=1) == (1, 1)
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
     finally:
@@ -94,11 +98,16 @@ def test_many_pieces_are_shared_and_come_in_order():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert map_chunks(work, range(100), PIECE) == [i * i for i in range(100)]
+        assert map_chunks(work, range(100), PARALLEL_CHUNK_ELEMENTS) == [i * i for i in range(100)]
         assert len(workers) == 2
         assert torch.get_num_threads() == 2
-        assert map_chunks(lambda _: threading.get_ident(), range(100), ENOUGH // 200) == [threading.get_ident()] * 100
-        assert map_chunks(lambda _: threading.get_ident(), range(3), ENOUGH) == [threading.get_ident()] * 3
+        assert (
+            map_chunks(lambda _: threading.get_ident(), range(100), MIN_PARALLEL_ELEMENTS // 200)
+            == [threading.get_ident()] * 100
+        )
+        assert (
+            map_chunks(lambda _: threading.get_ident(), range(3), MIN_PARALLEL_ELEMENTS) == [threading.get_ident()] * 3
+        )
     finally:
         torch.set_num_threads(before)
 
@@ -118,7 +127,7 @@ def other_thread(monkeypatch):
             leaving.set()
             super().shutdown(wait, **options)
 
-    monkeypatch.setattr(_threads, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(threads, "ThreadPoolExecutor", Pool)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield SimpleNamespace(futures=futures, begun=begun, leaving=leaving)
@@ -135,11 +144,11 @@ def test_worker_exception_cancels_remaining_chunks(other_thread, error):
         if threading.get_ident() == caller:
             assert wait(other_thread.futures, timeout=60).done
         else:
-            other_thread.begun.set()
+            other_thread.in_progress.set()
             raise error
 
     with pytest.raises(error):
-        map_chunks(work, range(100), PIECE)
+        map_chunks(work, range(100), PARALLEL_CHUNK_ELEMENTS)
     assert 0 in chunks
     assert len(chunks) <= 2
 
@@ -152,18 +161,18 @@ def test_exception_of_the_caller_cancels_remaining_chunks(other_thread, error):
         chunks.append(i)
         if i == 1:
             raise error
-        other_thread.begun.set()
+        other_thread.in_progress.set()
         assert other_thread.leaving.wait(60)
 
     with pytest.raises(error):
-        map_chunks(work, range(100), PIECE)
+        map_chunks(work, range(100), PARALLEL_CHUNK_ELEMENTS)
     assert chunks == [0, 1]
 
 
 def test_first_failure_in_the_order_of_chunks_is_raised(other_thread):
     def work(i: int) -> None:
         if i == 0:
-            other_thread.begun.set()
+            other_thread.in_progress.set()
             assert second_failed.wait(60)
             raise ZeroDivisionError
         second_failed.set()
@@ -171,13 +180,13 @@ def test_first_failure_in_the_order_of_chunks_is_raised(other_thread):
 
     second_failed = threading.Event()
     with pytest.raises(ZeroDivisionError):
-        map_chunks(work, range(100), PIECE)
+        map_chunks(work, range(100), PARALLEL_CHUNK_ELEMENTS)
 
 
 def test_interrupt_comes_before_any_failure(other_thread):
     def work(i: int) -> None:
         if i == 0:
-            other_thread.begun.set()
+            other_thread.in_progress.set()
             assert second_begun.wait(60)
             raise ZeroDivisionError
         second_begun.set()
@@ -186,7 +195,7 @@ def test_interrupt_comes_before_any_failure(other_thread):
 
     second_begun = threading.Event()
     with pytest.raises(KeyboardInterrupt):
-        map_chunks(work, range(100), PIECE)
+        map_chunks(work, range(100), PARALLEL_CHUNK_ELEMENTS)
 
 
 @pytest.mark.parametrize(("n", "k"), [(500_000, 9), (30_000, 150)])
@@ -218,7 +227,7 @@ def test_many_rows_enter_and_are_measured_in_inference_mode(mode):
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        p = draw(ENOUGH // 2)
+        p = draw(MIN_PARALLEL_ELEMENTS // 2)
         expected = [float(metrics.nll(p)), float(metrics.classwise_ece(p))]
         with mode():
             again = Predictions(p.logits, p.labels)
@@ -232,9 +241,9 @@ CALLS = [
     *(metrics.ece, metrics.nll.interval, metrics.kuiper.test, metrics.sweep_ece, measure),
     *(metrics.tables.bins, metrics.tables.classes, metrics.tables.thresholds),
     *(metrics.curves.corp, metrics.curves.risk_coverage, metrics.Summary.from_predictions),
-    partial(metrics.split, fit=Temperature.fit),
+    partial(metrics.decompose_score, fit=Temperature.fit),
     lambda p: metrics.compare(p, p),
-    lambda p: p.mapped(lambda z: 2 * z),
+    lambda p: p.apply(lambda z: 2 * z),
     lambda p: Predictions(p.logits, p.labels),
     lambda p: Predictions.from_probs(torch.ones(200, 2) / 2, p.labels % 2),
     lambda p: Predictions.from_confidence(torch.linspace(0, 1, 200), p.labels % 2),
@@ -251,7 +260,7 @@ CALLS = [
 
 @pytest.mark.parametrize("call", [metrics.ece, measure, metrics.tables.classes, metrics.nll.interval])
 def test_what_is_measured_leaves_many_numbers_to_shared_pieces(asked, call):
-    p = draw(ENOUGH // 3 + 1)
+    p = draw(MIN_PARALLEL_ELEMENTS // 3 + 1)
     asked.clear()
     call(p)
     assert asked == [1, 2]
@@ -278,7 +287,7 @@ def test_a_command_decides_by_its_files_where_the_user_has_not(tmp_path, monkeyp
     small, large = tmp_path / "small.npz", tmp_path / "large.npz"
     small.write_bytes(b"0")
     with large.open("wb") as file:
-        file.truncate(int(cli.LARGE))  # a hole, which takes no room
+        file.truncate(int(cli.MIN_PARALLEL_BYTES))  # a hole, which takes no room
     for arguments, before, after in (
         (["assess", str(small), str(small), "--metric", "nll"], None, "1"),
         (["assess", str(small), str(large)], None, None),
@@ -291,7 +300,7 @@ def test_a_command_decides_by_its_files_where_the_user_has_not(tmp_path, monkeyp
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
         if before is not None:
             monkeypatch.setenv("OMP_NUM_THREADS", before)
-        cli._threads(arguments)
+        cli._set_thread_defaults(arguments)
         assert os.environ.get("OMP_NUM_THREADS") == after, arguments
         assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

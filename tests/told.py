@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from calibrant import losses
-from calibrant.catalog import LOSSES
+from calibrant.registry import LOSSES
 
 
 def told(text: str, k: int, *, even: bool = False) -> Any:

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from calibrant import Predictions, calibrators
-from calibrant.catalog import CALIBRATORS
-from calibrant.nn import Calibrated
+from calibrant.nn import CalibratedNetwork
+from calibrant.registry import CALIBRATORS
 
 DOCS = Path(__file__).parents[1]
 TABLE = DOCS / "howto" / "exports.csv"
@@ -44,7 +44,7 @@ def tried(name: str, folder: Path, ways: tuple[str, ...] = HEAD[1:]) -> dict[str
     calibrator = fitted(name)
     k = 2 if name in BINARY else 3
     torch.manual_seed(0)
-    module = Calibrated(torch.nn.Linear(5, k), calibrator).eval()
+    module = CalibratedNetwork(torch.nn.Linear(5, k), calibrator).eval()
     x = 3 * torch.randn(7, 5, generator=torch.Generator().manual_seed(1))
     trials: dict[str, Callable[[], bool]] = {
         "safetensors": lambda: _saved(calibrator, module.network(x).detach(), folder / f"{name}.safetensors"),

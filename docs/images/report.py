@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 
 import calibrant
-from calibrant import Predictions, data, networks
+from calibrant import Predictions
+from calibrant.lab import data, networks
 from calibrant.nn import Criterion
 
 HERE = Path(__file__).parent

@@ -15,8 +15,9 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant
-from calibrant import Predictions, calibrators, data, metrics, networks, plots
-from calibrant.nn import Calibrated, Criterion
+from calibrant import Predictions, calibrators, metrics, plots
+from calibrant.lab import data, networks
+from calibrant.nn import CalibratedNetwork, Criterion
 
 digits = data.digits(train=100, val=600)
 x, y = digits.prepare(digits.train.inputs), digits.train.labels
@@ -70,7 +71,7 @@ print(found)
 
 # %%
 
-plots.reliability(test.mapped(found.best), title=f"after {found.chosen}")
+plots.reliability(test.apply(found.best), title=f"after {found.chosen_name}")
 
 # %%
 # The whole answer is a page that opens offline; the calibrator is a file of numbers without code.
@@ -87,7 +88,7 @@ print(sorted((path.name, path.stat().st_size // 1000) for path in folder.iterdir
 # Where torch runs, put the calibrator behind the network: what it learned becomes buffers, which move with the module.
 
 best = calibrators.load(folder / "calibrator.safetensors")
-model = Calibrated(network, best).eval()
+model = CalibratedNetwork(network, best).eval()
 inputs = digits.prepare(digits.test.inputs[:4])
 print(model(inputs).softmax(1).amax(1))
 

@@ -9,8 +9,9 @@ several losses, watches it, keeps the right epoch, and calibrates what is left.
 import torch
 from matplotlib import pyplot
 
-from calibrant import Predictions, data, metrics, networks, plots
+from calibrant import Predictions, metrics, plots
 from calibrant.calibrators import Temperature
+from calibrant.lab import data, networks
 from calibrant.nn import Criterion
 from calibrant.selection import refinement_nll
 
@@ -73,7 +74,7 @@ plots.curves(lines, ax=right, ylabel="confidence minus accuracy")
 
 for name, (network, history) in found.items():
     test = said(network, digits.test)
-    after = test.mapped(Temperature.fit(history[-1]))
+    after = test.apply(Temperature.fit(history[-1]))
     errors = [f"{100 * float(metrics.ece(p)):5.1f} %" for p in (test, after)]
     print(f"{name:30} accuracy {100 * float(metrics.accuracy(test)):.1f} %, ECE {errors[0]} -> {errors[1]}")
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import polars
 from matplotlib import pyplot
 
-from calibrant import plots, study
+from calibrant import plots
+from calibrant.lab import study
 
 folder = Path(tempfile.mkdtemp())
 (folder / "mine.toml").write_text("""

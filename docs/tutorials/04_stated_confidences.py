@@ -64,7 +64,7 @@ print(found)
 # %%
 
 by_subject = GroupCalibrated.fit(val)
-after = test.mapped(by_subject)
+after = test.apply(by_subject)
 for name in after.group_names:
     print(f"{name:9} gap {float(metrics.signed_gap(after.of_group(name))):+.3f}")
 said = Predictions.from_confidence([0.9], [1])  # what 90 % means in each subject

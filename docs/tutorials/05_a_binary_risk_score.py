@@ -67,7 +67,7 @@ print(found)
 # Where to act
 # ------------
 
-table = metrics.tables.thresholds(p.mapped(found.best), at=[0.5, 0.8, 0.9, 0.95, 0.99])
+table = metrics.tables.thresholds(p.apply(found.best), at=[0.5, 0.8, 0.9, 0.95, 0.99])
 for row in zip(table.threshold, table.share, table.precision, table.recall, strict=True):
     print(
         "call benign from {:.2f} on: {:.0%} of cases, {:.1%} of them benign, {:.0%} of the benign".format(
@@ -79,4 +79,4 @@ for row in zip(table.threshold, table.share, table.precision, table.recall, stri
 
 figure, axes = pyplot.subplots(1, 2, figsize=(7.6, 3.8))
 plots.reliability(p, ax=axes[0], title="forest")
-plots.reliability(p.mapped(found.best), ax=axes[1], title=f"after {found.chosen} (the same data)")
+plots.reliability(p.apply(found.best), ax=axes[1], title=f"after {found.chosen_name} (the same data)")

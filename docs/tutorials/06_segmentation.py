@@ -15,7 +15,7 @@ from matplotlib import pyplot
 import calibrant
 from calibrant import Predictions, metrics, plots
 from calibrant.calibrators import Temperature
-from calibrant.nn import Calibrated
+from calibrant.nn import CalibratedNetwork
 
 g = torch.Generator().manual_seed(0)
 coarse = torch.randn(32, 4, 6, 6, generator=g)
@@ -58,7 +58,7 @@ print("by pixels:", metrics.accuracy.interval(alone))
 # One temperature for all pixels; ``Calibrated`` applies it along the axis of classes.
 
 temperature = Temperature.fit(val)
-model = Calibrated(network, temperature)
+model = CalibratedNetwork(network, temperature)
 made = model(field[16:]).detach()
 figure, axes = pyplot.subplots(1, 4, figsize=(13, 3.3))
 for ax, logits, title in ((axes[0], network(field[16:]).detach(), "before"), (axes[1], made, "after")):

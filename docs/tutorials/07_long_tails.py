@@ -9,7 +9,8 @@ balanced accuracy; a calibrator gives them back, for whatever frequencies matter
 import torch
 from matplotlib import pyplot
 
-from calibrant import Predictions, calibrators, data, losses, metrics, networks, plots
+from calibrant import Predictions, calibrators, losses, metrics, plots
+from calibrant.lab import data, networks
 from calibrant.nn import Criterion
 
 digits = data.digits(train=1100, val=300)
@@ -64,7 +65,7 @@ ax.axhline(0.1, color="gray", linewidth=1)
 
 val, test = found["cross_entropy"]
 for name in ("Identity", "Temperature", "BiasCorrectedTemperature", "StructuredVector"):
-    after = test.mapped(calibrators.fit(name, val))
+    after = test.apply(calibrators.fit(name, val))
     nll, by_class = float(metrics.nll(after)), 100 * float(metrics.classwise_ece(after))
     print(f"{name:26} NLL {nll:.3f}, class-wise ECE {by_class:.2f} %")
 
@@ -75,5 +76,5 @@ weights = torch.where(test.labels == 9, 10.0, 1.0)
 there = Predictions(test.logits, test.labels, weights)
 wanted_there = Predictions(val.logits, val.labels, torch.where(val.labels == 9, 10.0, 1.0))
 for name, fitted_on in (("fitted on the old frequencies", val), ("fitted on the new", wanted_there)):
-    after = there.mapped(calibrators.fit("BiasCorrectedTemperature", fitted_on))
+    after = there.apply(calibrators.fit("BiasCorrectedTemperature", fitted_on))
     print(f"{name:30} NLL {float(metrics.nll(after)):.3f}")

@@ -10,7 +10,8 @@ corrected, are in :doc:`/theory`.
 import torch
 from matplotlib import pyplot
 
-from calibrant import figures, losses, plots, theory
+from calibrant import losses, plots, theory
+from calibrant.lab import figures
 
 p = torch.linspace(0.005, 0.995, 300, dtype=torch.float64)
 z, y = torch.stack([p, 1 - p], 1).log(), torch.zeros(300, dtype=torch.int64)
@@ -62,7 +63,7 @@ ax.set(aspect="equal", xlim=(0, 1), ylim=(0, 1))
 #
 # Where the truth is known, a small network trained with gamma 3 misses it; the map finds it.
 
-posterior, raw, mapped = figures.trained_on_blobs(gamma=3.0, steps=60)
+posterior, raw, mapped = figures.train_on_blobs(gamma=3.0, steps=60)
 figure, axes = pyplot.subplots(1, 2, figsize=(8, 4), sharey=True)
 for ax, log_q, title in zip(axes, (raw, mapped), ("as trained", "after the focal map"), strict=True):
     top = posterior.argmax(1, keepdim=True)

@@ -12,8 +12,9 @@ from pathlib import Path
 import polars
 from matplotlib import pyplot
 
-from calibrant import plots, study
-from calibrant.study import Study
+from calibrant import plots
+from calibrant.lab import study
+from calibrant.lab.study import Study
 
 mukhoti = Study.load("mukhoti_2020")
 print(mukhoti.title)

@@ -12,7 +12,7 @@ TYPE_CHECKING = False  # not imported: `python -m calibrant` would look for `typ
 if TYPE_CHECKING:
     from typing import Any
 
-    from calibrant import calibrators, catalog, data, losses, metrics, networks, nn, plots, study, theory, types
+    from calibrant import calibrators, lab, losses, metrics, nn, plots, registry, theory, types
     from calibrant.assessment import assess, measure
     from calibrant.collecting import collect
     from calibrant.predictions import Predictions
@@ -24,21 +24,19 @@ __all__ = [
     "__version__",
     "assess",
     "calibrators",
-    "catalog",
     "collect",
-    "data",
+    "lab",
     "losses",
     "measure",
     "metrics",
-    "networks",
     "nn",
     "plots",
-    "study",
+    "registry",
     "theory",
     "types",
 ]
 
-_HOMES = {  # of what is found when it is first asked for; modules are their own
+_LAZY_MODULES = {  # of what is found when it is first asked for; modules are their own
     "InputError": "calibrant.types",
     "Predictions": "calibrant.predictions",
     "collect": "calibrant.collecting",
@@ -50,9 +48,9 @@ _HOMES = {  # of what is found when it is first asked for; modules are their own
 def __getattr__(name: str) -> "Any":
     if name not in __all__:
         raise AttributeError(f"module 'calibrant' has no attribute {name!r}")
-    if name not in _HOMES:
+    if name not in _LAZY_MODULES:
         return importlib.import_module(f"calibrant.{name}")
-    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    value = globals()[name] = getattr(importlib.import_module(_LAZY_MODULES[name]), name)
     return value
 
 

@@ -11,12 +11,12 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
-from calibrant._probabilities import RowScores, SingleScores
+from calibrant._logit_checks import RowScoreEvidence, SingleScoreEvidence
 from calibrant.io import atomic_write
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
-LABELS = ("labels", "label", "targets", "target", "y")  # of a batch that is a mapping
+LABEL_KEYS = ("labels", "label", "targets", "target", "y")  # of a batch that is a mapping
 
 Unpack = Callable[[Any], tuple[Any, Any]]
 
@@ -84,33 +84,41 @@ def collect(
 
     Raises `InputError` where a batch or an output is of no such kind, or there is none.
     """
-    first = next(network.parameters(), None)
-    where = torch.device(device) if device is not None else torch.device("cpu") if first is None else first.device
+    first_parameter = next(network.parameters(), None)
+    target_device = (
+        torch.device(device)
+        if device is not None
+        else torch.device("cpu")
+        if first_parameter is None
+        else first_parameter.device
+    )
     if logits and not binary:
         raise InputError("expected logits=True only with binary=True. Try binary=True, or leave it out.", code="logits")
-    enter: Any = partial(Predictions.from_binary_logits, logits=True) if binary else Predictions
+    make_predictions: Any = partial(Predictions.from_binary_logits, logits=True) if binary else Predictions
     check = None if logits else _probability_check(binary)
     parts = (
-        enter(scores, labels, ignore_index=ignore_index, clusters=_positions(scores, labels))
-        for scores, labels in _run(network, _shown(batches, progress), where, unpack, output)
+        make_predictions(scores, labels, ignore_index=ignore_index, clusters=_batch_clusters(scores, labels))
+        for scores, labels in _predict_batches(
+            network, _track_batches(batches, progress), target_device, unpack, output
+        )
         if ignore_index is None or bool((labels != ignore_index).any())
     )
-    with _evaluating(network):
-        checked = parts if check is None else _checked(parts, *check)
-        return _gathered(checked) if to is None else _written(checked, Path(to))
+    with _evaluation_mode(network):
+        checked_parts = parts if check is None else _check_after_last_batch(parts, *check)
+        return _gather_predictions(checked_parts) if to is None else _write_parquet(checked_parts, Path(to))
 
 
 def _probability_check(binary: bool) -> tuple[Callable[[Predictions], Any], Callable[[], None]]:
     """Return what adds a batch to the evidence that the network returns probabilities, and what refuses them."""
     if not binary:
-        rows = RowScores()
+        rows = RowScoreEvidence()
         return lambda p: rows.add(p.logits), rows.check
-    scores = SingleScores()
-    instead = "a network without its last sigmoid (output=lambda p: p.logit() takes it back)"
-    return lambda p: scores.add_pairs(p.logits), lambda: scores.check(instead)
+    scores = SingleScoreEvidence()
+    alternative = "a network without its last sigmoid (output=lambda p: p.logit() takes it back)"
+    return lambda p: scores.add_pairs(p.logits), lambda: scores.check(alternative)
 
 
-def _checked(
+def _check_after_last_batch(
     parts: Iterable[Predictions], add: Callable[[Predictions], Any], check: Callable[[], None]
 ) -> Iterator[Predictions]:
     """Yield all batches, then refuse them if all together are evidently probabilities."""
@@ -120,29 +128,29 @@ def _checked(
     check()
 
 
-def _run(
+def _predict_batches(
     network: nn.Module, batches: Iterable[Any], device: torch.device, unpack: Unpack | None, output: Any
 ) -> Iterator[tuple[Tensor, Tensor]]:
     for batch in batches:
-        inputs, labels = (unpack or _unpacked)(batch)
-        inputs = _moved(inputs, device)
+        inputs, labels = (unpack or _unpack_batch)(batch)
+        inputs = _move_to_device(inputs, device)
         with torch.no_grad():
-            made = network(**inputs) if isinstance(inputs, Mapping) else network(inputs)
-        yield _logits(made, output).float().cpu(), torch.as_tensor(labels).cpu()
+            result = network(**inputs) if isinstance(inputs, Mapping) else network(inputs)
+        yield _extract_logits(result, output).float().cpu(), torch.as_tensor(labels).cpu()
 
 
-def _positions(logits: Tensor, labels: Tensor) -> Tensor | None:
+def _batch_clusters(logits: Tensor, labels: Tensor) -> Tensor | None:
     """The clusters of a batch: its images or texts, where it has a label at every position."""
     dense = labels.ndim > 1 and labels.shape[1:].numel() > 1 and logits.ndim > 1
     return torch.arange(len(labels)) if dense else None
 
 
-def _unpacked(batch: Any) -> tuple[Any, Any]:
+def _unpack_batch(batch: Any) -> tuple[Any, Any]:
     if isinstance(batch, Mapping):
-        names = [name for name in LABELS if name in batch]
+        names = [name for name in LABEL_KEYS if name in batch]
         if len(names) != 1:
             raise InputError(
-                f"a batch with {', '.join(map(str, batch))} needs one of {', '.join(LABELS)}; or say "
+                f"a batch with {', '.join(map(str, batch))} needs one of {', '.join(LABEL_KEYS)}; or say "
                 "unpack=lambda batch: (inputs, labels)",
                 code="batch_keys",
             )
@@ -156,29 +164,29 @@ def _unpacked(batch: Any) -> tuple[Any, Any]:
     )
 
 
-def _moved(inputs: Any, device: torch.device) -> Any:
+def _move_to_device(inputs: Any, device: torch.device) -> Any:
     if isinstance(inputs, Mapping):
-        return {name: _moved(part, device) for name, part in inputs.items()}
+        return {name: _move_to_device(part, device) for name, part in inputs.items()}
     return inputs.to(device) if hasattr(inputs, "to") else inputs
 
 
-def _logits(made: Any, output: Any) -> Tensor:
+def _extract_logits(result: Any, output: Any) -> Tensor:
     if callable(output):
-        found: Any = output(made)
+        logits: Any = output(result)
     elif output is not None:
-        found = getattr(made, output) if isinstance(output, str) and hasattr(made, output) else made[output]
+        logits = getattr(result, output) if isinstance(output, str) and hasattr(result, output) else result[output]
     else:
-        found = made if isinstance(made, Tensor) else getattr(made, "logits", None)
-        found = made["logits"] if found is None and isinstance(made, Mapping) and "logits" in made else found
-    if not isinstance(found, Tensor):
+        logits = result if isinstance(result, Tensor) else getattr(result, "logits", None)
+        logits = result["logits"] if logits is None and isinstance(result, Mapping) and "logits" in result else logits
+    if not isinstance(logits, Tensor):
         raise InputError(
-            f"the network returns {type(made).__name__}: say where its logits are, such as output=0", code="no_logits"
+            f"the network returns {type(result).__name__}: say where its logits are, such as output=0", code="no_logits"
         )
-    return found
+    return logits
 
 
 @contextmanager
-def _evaluating(network: nn.Module) -> Generator[None]:
+def _evaluation_mode(network: nn.Module) -> Generator[None]:
     was_training = network.training
     network.eval()
     try:
@@ -187,24 +195,24 @@ def _evaluating(network: nn.Module) -> Generator[None]:
         network.train(was_training)
 
 
-def _gathered(parts: Iterable[Predictions]) -> Predictions:
-    found = list(_apart(parts))
-    if not found:
-        raise InputError(EMPTY, code="no_batches")
-    images = [codes for _, codes in found if codes is not None]
-    clusters = torch.cat(images) if images else None
+def _gather_predictions(parts: Iterable[Predictions]) -> Predictions:
+    numbered_parts = list(_number_clusters(parts))
+    if not numbered_parts:
+        raise InputError(NO_BATCHES_MESSAGE, code="no_batches")
+    cluster_parts = [codes for _, codes in numbered_parts if codes is not None]
+    clusters = torch.cat(cluster_parts) if cluster_parts else None
     return Predictions(
-        torch.cat([p.logits for p, _ in found]),
-        torch.cat([p.labels for p, _ in found]),
-        of=found[0][0].of,
+        torch.cat([p.logits for p, _ in numbered_parts]),
+        torch.cat([p.labels for p, _ in numbered_parts]),
+        of=numbered_parts[0][0].of,
         clusters=None if clusters is None or int(clusters.max()) == 0 else clusters,
     )
 
 
-EMPTY = "no batches to collect predictions from: the iterable was empty (a generator used twice?)"
+NO_BATCHES_MESSAGE = "no batches to collect predictions from: the iterable was empty (a generator used twice?)"
 
 
-def _apart(parts: Iterable[Predictions]) -> Iterator[tuple[Predictions, Tensor | None]]:
+def _number_clusters(parts: Iterable[Predictions]) -> Iterator[tuple[Predictions, Tensor | None]]:
     """Each batch with its clusters, numbered so that they are not those of other batches."""
     start = 0
     for p in parts:
@@ -212,41 +220,41 @@ def _apart(parts: Iterable[Predictions]) -> Iterator[tuple[Predictions, Tensor |
         start += 0 if p.clusters is None else int(p.clusters.max()) + 1
 
 
-def _written(parts: Iterable[Predictions], path: Path) -> Path:
+def _write_parquet(parts: Iterable[Predictions], path: Path) -> Path:
     """Write batch after batch to one file, which is there when all are."""
     import polars
     from polars.io.plugins import register_io_source
 
     if path.suffix != ".parquet":
         raise InputError(f"predictions are collected to a .parquet file, got {path}", code="suffix")
-    rest = _apart(parts)
-    if (first := next(rest, None)) is None:
-        raise InputError(EMPTY, code="no_batches")
-    kind: dict[str, Any] = {"label": polars.Int64, "logits": polars.List(polars.Float32)}
-    kind |= {} if first[1] is None else {"cluster": polars.Int64}
-    failed: list[BaseException] = []
+    numbered_parts = _number_clusters(parts)
+    if (first := next(numbered_parts, None)) is None:
+        raise InputError(NO_BATCHES_MESSAGE, code="no_batches")
+    schema: dict[str, Any] = {"label": polars.Int64, "logits": polars.List(polars.Float32)}
+    schema |= {} if first[1] is None else {"cluster": polars.Int64}
+    errors: list[BaseException] = []
 
     def frames(*_: Any) -> Iterator[polars.DataFrame]:
         try:
-            for p, codes in chain([first], rest):
+            for p, codes in chain([first], numbered_parts):
                 columns = {"label": p.labels.numpy(), "logits": p.logits.numpy()}
                 columns |= {} if codes is None else {"cluster": codes.numpy()}
-                yield polars.DataFrame(columns).cast({"logits": kind["logits"]})
+                yield polars.DataFrame(columns).cast({"logits": schema["logits"]})
         except BaseException as error:  # which polars would wrap in one of its own
-            failed.append(error)
+            errors.append(error)
             raise
 
     with atomic_write(path) as draft:
         try:
-            register_io_source(io_source=frames, schema=kind).sink_parquet(draft)
+            register_io_source(io_source=frames, schema=schema).sink_parquet(draft)
         except BaseException:
-            if failed:
-                raise failed[0] from None
+            if errors:
+                raise errors[0] from None
             raise
     return path
 
 
-def _shown(batches: Iterable[Any], progress: bool | None) -> Iterator[Any]:
+def _track_batches(batches: Iterable[Any], progress: bool | None) -> Iterator[Any]:
     """The batches, with a bar that says how many there were."""
     if not (sys.stderr.isatty() if progress is None else progress):
         yield from batches

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from calibrant import calibrators, losses
-from calibrant.catalog import LOSSES
 from calibrant.predictions import Predictions
+from calibrant.registry import LOSSES
 from calibrant.types import Calibrator, InputError, Loss, StatefulLoss
 
 
@@ -69,12 +69,12 @@ class Criterion(nn.Module):
         self.binary = binary
         self.alpha = alpha
         self.register_buffer("weight", weight)
-        self._couples = "weights" in inspect.signature(self.loss).parameters  # it penalizes the batch as a whole
-        self._looked = False  # at the values of labels, which on a GPU is worth one wait and no more
+        self._takes_weights = "weights" in inspect.signature(self.loss).parameters  # it penalizes the batch as a whole
+        self._labels_checked = False  # at the values of labels, which on a GPU is worth one wait and no more
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the reduced loss, or one number per position with reduction "none"."""
-        rows, targets, shape = (_two_classes if self.binary else _by_class)(logits, labels)
+        rows, targets, shape = (_flatten_binary if self.binary else _flatten_classes)(logits, labels)
         rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
         targets = targets.to(rows) if targets.is_floating_point() else targets.long()
         if targets.ndim == 1:
@@ -82,15 +82,15 @@ class Criterion(nn.Module):
             targets = targets.where(used, 0)
         else:
             used = torch.ones_like(rows[:, 0], dtype=torch.bool)
-        if not self._looked and not torch.compiler.is_compiling():
-            _look(targets, rows.shape[1], self.binary, self.ignore_index)
-            self._looked = True
+        if not self._labels_checked and not torch.compiler.is_compiling():
+            _check_label_values(targets, rows.shape[1], self.binary, self.ignore_index)
+            self._labels_checked = True
         factor = 1.0 if self.alpha is None else 1 - self.alpha + (2 * self.alpha - 1) * targets.to(rows)
         if self.binary and targets.is_floating_point():
             targets = torch.stack([1 - targets, targets], -1)
-        mass = used.to(rows) if self.weight is None else _weight(self.weight.to(rows), targets) * used
+        mass = used.to(rows) if self.weight is None else _target_weights(self.weight.to(rows), targets) * used
         count = mass * factor
-        values = self.loss(rows, targets, weights=count) if self._couples else self.loss(rows, targets)  # pyright: ignore
+        values = self.loss(rows, targets, weights=count) if self._takes_weights else self.loss(rows, targets)  # pyright: ignore
         values = values.where(used, 0) * count
         if self.reduction == "none":
             return values.view(shape)
@@ -107,20 +107,20 @@ class Criterion(nn.Module):
             destination[f"{prefix}loss.{name}"] = torch.as_tensor(value)
 
     def _load_from_state_dict(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, state_dict: dict[str, Any], prefix: str, *rest: Any
+        self, state_dict: dict[str, Any], prefix: str, *args: Any
     ) -> None:
-        known = losses.state(self.loss)
-        keys = {f"{prefix}loss.{name}": name for name in known}
+        current = losses.state(self.loss)
+        keys = {f"{prefix}loss.{name}": name for name in current}
         saved = {name: state_dict.pop(key) for key, name in keys.items() if key in state_dict}
-        if known and len(saved) == len(known):
-            learned = {name: v if isinstance(known[name], Tensor) else v.item() for name, v in saved.items()}
-            self.loss = losses.restored(self.loss, learned)
-        super()._load_from_state_dict(state_dict, prefix, *rest)
-        missing: list[str] = rest[2]
+        if current and len(saved) == len(current):
+            learned = {name: v if isinstance(current[name], Tensor) else v.item() for name, v in saved.items()}
+            self.loss = losses.restore_state(self.loss, learned)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        missing: list[str] = args[2]
         missing += [key for key, name in keys.items() if name not in saved]
 
 
-def _by_class(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
+def _flatten_classes(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
     """Rows (n, k), their labels (n) or soft labels (n, k), and the shape of positions."""
     shape = logits.shape[:1] + logits.shape[2:]
     soft = labels.is_floating_point()
@@ -136,14 +136,14 @@ def _by_class(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, torch.Siz
         raise InputError(
             f"one class leaves nothing to learn, got logits {tuple(logits.shape)}; say binary=True", code="one_class"
         )
-    return _rows(logits), _rows(labels) if soft else labels.flatten(), shape
+    return _flatten_positions(logits), _flatten_positions(labels) if soft else labels.flatten(), shape
 
 
-def _rows(x: Tensor) -> Tensor:
+def _flatten_positions(x: Tensor) -> Tensor:
     return x if x.ndim == 2 else x.movedim(1, -1).flatten(0, -2)
 
 
-def _two_classes(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
+def _flatten_binary(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
     """Two logits for each event (n, 2), whether it happened (n) as a class or a probability, and their shape."""
     if labels.shape not in (logits.shape, logits.shape[:1] + logits.shape[2:] if logits.shape[1:2] == (1,) else None):
         raise InputError(
@@ -155,35 +155,35 @@ def _two_classes(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, torch.
     return torch.stack([-half, half], -1), labels.flatten(), labels.shape
 
 
-def _look(targets: Tensor, k: int, binary: bool, ignore_index: int) -> None:
+def _check_label_values(targets: Tensor, k: int, binary: bool, ignore_index: int) -> None:
     """Refuse labels that mean something else; inside vmap, where values cannot be looked at, they are trusted."""
     soft = targets.is_floating_point()
     try:
         low, high = (0.0, 0.0) if targets.numel() == 0 else (float(x) for x in targets.aminmax())
-        whole = binary or not soft or float((targets.sum(-1) - 1).abs().max()) < 1e-2
+        is_normalized = binary or not soft or float((targets.sum(-1) - 1).abs().max()) < 1e-2
     except RuntimeError:
         return
-    most = 1 if binary or soft else k - 1
-    if not 0 <= low <= high <= most:
-        what = "labels" if not soft else "probabilities as labels" if binary else "soft labels"
+    upper = 1 if binary or soft else k - 1
+    if not 0 <= low <= high <= upper:
+        description = "labels" if not soft else "probabilities as labels" if binary else "soft labels"
         raise InputError(
-            f"{what} must lie in 0 .. {most}, got {low:g} .. {high:g}; "
+            f"{description} must lie in 0 .. {upper}, got {low:g} .. {high:g}; "
             f"what to leave out is ignore_index={ignore_index}",
             code="label_range",
         )
-    if not whole:
+    if not is_normalized:
         raise InputError(
             "soft labels must sum to 1 over the classes; for several labels per example say binary=True",
             code="label_sums",
         )
 
 
-def _weight(weight: Tensor, targets: Tensor) -> Tensor:
+def _target_weights(weight: Tensor, targets: Tensor) -> Tensor:
     """What the class of each example weighs; of a soft label, the mean."""
     return targets.to(weight) @ weight if targets.is_floating_point() else weight[targets]
 
 
-class Calibrated(nn.Module):
+class CalibratedNetwork(nn.Module):
     """A network followed by a fitted calibrator; what it learned is kept in buffers and moves with the module.
 
     Logits (n, k, d1, ...), such as those of segmentation, are calibrated along axis 1. A calibrator of your own is
@@ -194,7 +194,7 @@ class Calibrated(nn.Module):
     (0, s), so that P(y = 1) stays 1 / (1 + exp(-s)).
 
     >>> warm = calibrators.Temperature(torch.tensor(2.0))
-    >>> Calibrated(torch.nn.Identity(), warm, binary=True)(torch.tensor([[3.0], [-1.0]]))
+    >>> CalibratedNetwork(torch.nn.Identity(), warm, binary=True)(torch.tensor([[3.0], [-1.0]]))
     tensor([[ 1.5000],
             [-0.5000]])
     """
@@ -204,21 +204,24 @@ class Calibrated(nn.Module):
         self.network = network
         self.calibrator = calibrator
         self.binary = binary
-        self._plan = self._adopted(calibrator, "")
+        self._buffer_plan = self._register_tensors(calibrator, "")
 
-    def _adopted(self, value: Any, name: str) -> "Plan":
+    def _register_tensors(self, value: Any, name: str) -> "BufferPlan":
         """Keep the tensors inside a value as buffers; return where each belongs."""
         if isinstance(value, Tensor):
             self.register_buffer(name, value)
             return name
-        found = {key: self._adopted(part, f"{name}__{key}" if name else key) for key, part in _parts(value).items()}
-        return {key: plan for key, plan in found.items() if plan}
+        plans = {
+            key: self._register_tensors(part, f"{name}__{key}" if name else key)
+            for key, part in _named_parts(value).items()
+        }
+        return {key: plan for key, plan in plans.items() if plan}
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Tensor:
         """Return calibrated logits of the network's inputs."""
         logits = self.network(*inputs, **kwargs)
-        calibrator = _renewed(
-            self.calibrator, self._plan, dict(self.named_buffers(recurse=False, remove_duplicate=False))
+        calibrator = _with_buffers(
+            self.calibrator, self._buffer_plan, dict(self.named_buffers(recurse=False, remove_duplicate=False))
         )
         if self.binary:
             flat = logits.flatten()
@@ -230,28 +233,28 @@ class Calibrated(nn.Module):
         return calibrator(dense.flatten(0, -2)).view(dense.shape).movedim(-1, 1)
 
 
-Plan = str | dict[str, Any]  # the buffer's name, or a plan for each part that holds some
+BufferPlan = str | dict[str, Any]  # the buffer's name, or a plan for each part that holds some
 
 
-def _parts(value: Any) -> dict[str, Any]:
+def _named_parts(value: Any) -> dict[str, Any]:
     if isinstance(value, tuple):
         return {str(i): part for i, part in enumerate(value)}  # pyright: ignore[reportUnknownVariableType]
-    return calibrators.learned(value)
+    return calibrators.learned_fields(value)
 
 
-def _renewed(value: Any, plan: Plan, buffers: dict[str, Tensor]) -> Any:
+def _with_buffers(value: Any, plan: BufferPlan, buffers: dict[str, Tensor]) -> Any:
     """Return the same value with its tensors taken from the buffers."""
     if isinstance(plan, str):
         return buffers[plan]
     if not plan:
         return value
-    parts = _parts(value)
-    new = {key: _renewed(parts[key], inside, buffers) for key, inside in plan.items()}
+    parts = _named_parts(value)
+    new_parts = {key: _with_buffers(parts[key], part_plan, buffers) for key, part_plan in plan.items()}
     if isinstance(value, tuple):
-        return tuple((parts | new).values())
+        return tuple((parts | new_parts).values())
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **new)
-    made = object.__new__(type(value))
-    for key, part in (parts | new).items():
-        object.__setattr__(made, key, part)
-    return made
+        return replace(value, **new_parts)
+    rebuilt = object.__new__(type(value))
+    for key, part in (parts | new_parts).items():
+        object.__setattr__(rebuilt, key, part)
+    return rebuilt

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 import torch
 
-from calibrant._folds import cross_fitted, units
 from calibrant.calibrators import Temperature
 from calibrant.metrics import brier, metric, nll
 from calibrant.predictions import Predictions
+from calibrant.predictions.folds import map_out_of_fold, num_units
 from calibrant.types import Count, InputError, Scalar
 
 __all__ = ["refine_then_calibrate", "refinement_brier", "refinement_nll"]
@@ -32,7 +32,7 @@ def refinement_nll(p: Predictions, *, folds: Count = 5) -> Scalar:
     >>> refinement_nll(z, y, folds=1)  # at T = 2 / log 3 the confidence is the accuracy, 3/4: its entropy is left
     tensor(0.5623, dtype=torch.float64)
     """
-    return nll(_refined(p, folds))
+    return nll(_scale_cross_fitted(p, folds))
 
 
 @metric(
@@ -48,25 +48,27 @@ def refinement_brier(p: Predictions, *, folds: Count = 5) -> Scalar:
     >>> refinement_brier(z, y, folds=1)  # 3/4 (1/16 + 1/16) + 1/4 (9/16 + 9/16)
     tensor(0.3750, dtype=torch.float64)
     """
-    return brier(_refined(p, folds))
+    return brier(_scale_cross_fitted(p, folds))
 
 
-def _refined(p: Predictions, folds: int) -> Predictions:
+def _scale_cross_fitted(p: Predictions, folds: int) -> Predictions:
     """Scale every example by a temperature that was fitted on other folds, or with one fold on all."""
-    p = _gathered(p.double())
-    folds = min(folds, units(p))
-    return p.mapped(Temperature.fit(p)) if folds == 1 else cross_fitted(Temperature.fit, p, folds=folds)
+    p = _merge_equal_examples(p.double())
+    folds = min(folds, num_units(p))
+    return p.apply(Temperature.fit(p)) if folds == 1 else map_out_of_fold(Temperature.fit, p, folds=folds)
 
 
-def _gathered(p: Predictions) -> Predictions:
+def _merge_equal_examples(p: Predictions) -> Predictions:
     """Return equal examples as one with a weight, as good as copies; those in clusters stay as they are."""
     if p.clusters is not None:
         return p
     weights = torch.ones_like(p.labels, dtype=torch.float64) if p.weights is None else p.weights
     keys = torch.cat([p.logits, p.labels[:, None].double()], 1)[weights > 0]
-    kinds, kind = keys.unique(dim=0, return_inverse=True)
-    mass = torch.zeros(len(kinds), dtype=torch.float64, device=keys.device).index_add_(0, kind, weights[weights > 0])
-    return Predictions(kinds[:, :-1], kinds[:, -1].long(), mass)
+    unique_rows, row_index = keys.unique(dim=0, return_inverse=True)
+    merged_weights = torch.zeros(len(unique_rows), dtype=torch.float64, device=keys.device).index_add_(
+        0, row_index, weights[weights > 0]
+    )
+    return Predictions(unique_rows[:, :-1], unique_rows[:, -1].long(), merged_weights)
 
 
 def refine_then_calibrate(epochs: Iterable[Predictions]) -> tuple[int, Temperature]:

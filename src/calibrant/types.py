@@ -92,11 +92,11 @@ class UpdatedLoss(Protocol):
         """Return the loss of every example."""
         ...
 
-    def due(self, batch: int, /) -> bool:
+    def is_due(self, batch: int, /) -> bool:
         """Say whether it does after a batch of the epoch, counted from 0."""
         ...
 
-    def updated(self, val: Any, /) -> "UpdatedLoss":
+    def update(self, val: Any, /) -> "UpdatedLoss":
         """Return the loss of the next batch, given the validation `Predictions`."""
         ...
 
@@ -109,7 +109,7 @@ class MixingLoss(Protocol):
         """Return the loss of every example."""
         ...
 
-    def mixed(self, inputs: Tensor, labels: Labels, /, *, generator: Generator | None = None) -> Any:
+    def mix(self, inputs: Tensor, labels: Labels, /, *, generator: Generator | None = None) -> Any:
         """Return a batch of which the network sees `inputs`, and whose `loss(loss, logits)` is that of each of them."""
         ...
 
@@ -121,27 +121,27 @@ class Range:
     It is finite unless `most` is infinity.
     """
 
-    least: float | int | None = None
-    most: float | int | None = None
-    above: float | int | None = None
-    below: float | int | None = None
+    ge: float | int | None = None
+    le: float | int | None = None
+    gt: float | int | None = None
+    lt: float | int | None = None
 
     def __contains__(self, x: float | int) -> bool:
         return (
-            (math.isfinite(x) or x == self.most)
-            and (self.least is None or x >= self.least)
-            and (self.most is None or x <= self.most)
-            and (self.above is None or x > self.above)
-            and (self.below is None or x < self.below)
+            (math.isfinite(x) or x == self.le)
+            and (self.ge is None or x >= self.ge)
+            and (self.le is None or x <= self.le)
+            and (self.gt is None or x > self.gt)
+            and (self.lt is None or x < self.lt)
         )
 
     def __str__(self) -> str:
-        ends = {"at least": self.least, "above": self.above, "at most": self.most, "below": self.below}
+        ends = {"at least": self.ge, "above": self.gt, "at most": self.le, "below": self.lt}
         return " and ".join(f"{word} {end:g}" for word, end in ends.items() if end not in (None, math.inf))
 
 
 @dataclass(frozen=True)
-class MethodOf:
+class MethodName:
     """Mark a text as the name of a method: `Annotated[str, MethodOf("calibrators")]`, checked as soon as it is read."""
 
     kind: str  # of a registry
@@ -149,28 +149,28 @@ class MethodOf:
 
 # Hyperparameters, checked by these wherever a method is named or called
 
-CalibratorText = Annotated[str, MethodOf("calibrators")]
-LossText = Annotated[str, MethodOf("losses")]
-MetricText = Annotated[str, MethodOf("metrics")]
+CalibratorText = Annotated[str, MethodName("calibrators")]
+LossText = Annotated[str, MethodName("losses")]
+MetricText = Annotated[str, MethodName("metrics")]
 TemperatureGrid = Literal["mukhoti", "wang", "komisarenko", "komisarenko_code"]
-Count = Annotated[int, Range(least=1, most=1_000_000)]
-Positive = Annotated[float, Range(above=0)]
-Width = Annotated[float, Range(least=1e-6)]  # of a kernel, or a temperature inside an exponential
-Norm = Annotated[float, Range(least=1, most=math.inf)]
-NonNegative = Annotated[float, Range(least=0)]
-Share = Annotated[float, Range(above=0, below=1)]
-Smoothing = Annotated[float, Range(below=1)]
-Part = Annotated[float, Range(least=0, below=1)]
-Seed = Annotated[int, Range(least=0, most=2**32 - 1)]  # that every generator of random numbers takes
-Severity = Annotated[int, Range(least=1, most=5)]  # of a corruption
+Count = Annotated[int, Range(ge=1, le=1_000_000)]
+PositiveFloat = Annotated[float, Range(gt=0)]
+Width = Annotated[float, Range(ge=1e-6)]  # of a kernel, or a temperature inside an exponential
+Norm = Annotated[float, Range(ge=1, le=math.inf)]
+NonNegativeFloat = Annotated[float, Range(ge=0)]
+OpenFraction = Annotated[float, Range(gt=0, lt=1)]
+Smoothing = Annotated[float, Range(lt=1)]
+HalfOpenFraction = Annotated[float, Range(ge=0, lt=1)]
+Seed = Annotated[int, Range(ge=0, le=2**32 - 1)]  # that every generator of random numbers takes
+Severity = Annotated[int, Range(ge=1, le=5)]  # of a corruption
 
 # What fitted maps hold: shapes and values, held against what a file says
 
-FINITE = Range(above=-math.inf, below=math.inf)
-Number = Annotated[Scalar, FINITE]
-PositiveNumber = Annotated[Scalar, Range(above=0, below=math.inf)]
-PerClass = Annotated[Float[Tensor, " k"], FINITE]
-ByClass = Annotated[Float[Tensor, "k k"], FINITE]
-Points = Annotated[Float[Tensor, " m"], FINITE]
-Shares = Annotated[Float[Tensor, " m"], Range(least=0, most=1)]
-Starts = Annotated[Int[Tensor, " s"], Range(least=0)]
+FINITE_RANGE = Range(gt=-math.inf, lt=math.inf)
+FiniteScalar = Annotated[Scalar, FINITE_RANGE]
+PositiveScalar = Annotated[Scalar, Range(gt=0, lt=math.inf)]
+PerClass = Annotated[Float[Tensor, " k"], FINITE_RANGE]
+PerClassPair = Annotated[Float[Tensor, "k k"], FINITE_RANGE]
+FiniteVector = Annotated[Float[Tensor, " m"], FINITE_RANGE]
+FractionVector = Annotated[Float[Tensor, " m"], Range(ge=0, le=1)]
+StartIndices = Annotated[Int[Tensor, " s"], Range(ge=0)]

@@ -11,8 +11,7 @@ from refusals import refused
 from scipy import optimize
 
 from calibrant import Predictions, metrics
-from calibrant._folds import folds_of
-from calibrant._solve import mixture
+from calibrant.backend.solvers import fit_mixture
 from calibrant.calibrators import (
     Auto,
     Chain,
@@ -24,11 +23,20 @@ from calibrant.calibrators import (
     Vector,
     calibrate,
     cross_fit,
-    fitted_on,
+    fitting_digests,
     pool,
 )
-from calibrant.calibrators._auto import BELIEF, CAUTION, FAMILIES, _believed, _held, _odds_weighed, _weighed
-from calibrant.calibrators._fit import fitting
+from calibrant.calibrators._auto import (
+    BINARY_PRIOR_EXAMPLES,
+    FAMILIES,
+    PRIOR_EXAMPLES,
+    _fit_log_odds_weights,
+    _fit_mixture_weights,
+    _out_of_fold_scores,
+    _prior_weights,
+)
+from calibrant.calibrators._fitting import fit_function
+from calibrant.predictions.folds import assign_folds
 
 
 def distorted(n, k, seed, scale=1.0, shift=0.0, bend=1.0):
@@ -53,25 +61,25 @@ def test_chain_is_one_after_the_other():
     second = Vector.fit(Temperature.fit(data)(data.logits), data.labels)
     assert torch.allclose(chain(data.logits), second(chain.first(data.logits)))
     assert chain.certificate.data == data.digest
-    assert fitted_on(Chain(chain.first, second)) >= {data.digest}
+    assert fitting_digests(Chain(chain.first, second)) >= {data.digest}
 
 
 def test_folds_are_even_within_every_class_drawn_by_the_seed_and_do_not_depend_on_the_order():
     logits, labels = torch.randn(103, 4, generator=torch.Generator().manual_seed(0)), torch.arange(103) % 4
     data = Predictions(logits, labels)
-    fold = folds_of(data, 5)
+    fold = assign_folds(data, 5)
     for c in range(4):
         sizes = torch.bincount(fold[labels == c], minlength=5)
         assert sizes.max() - sizes.min() <= 1
-    assert torch.equal(fold, folds_of(data, 5))
-    assert not torch.equal(fold, folds_of(data, 5, seed=1))
+    assert torch.equal(fold, assign_folds(data, 5))
+    assert not torch.equal(fold, assign_folds(data, 5, seed=1))
     order = torch.randperm(103, generator=torch.Generator().manual_seed(0))
     for scale in (1.0, 30.0, 1e6):
         data = Predictions(scale * logits, labels)
-        assert torch.equal(folds_of(data, 5)[order], folds_of(data[order], 5))
+        assert torch.equal(assign_folds(data, 5)[order], assign_folds(data[order], 5))
     impossible = logits.masked_fill(logits == logits.amin(-1, keepdim=True), -torch.inf)
     data = Predictions(impossible, labels)
-    assert torch.equal(folds_of(data, 5)[order], folds_of(data[order], 5))
+    assert torch.equal(assign_folds(data, 5)[order], assign_folds(data[order], 5))
 
 
 def test_cross_fit_never_calibrates_a_row_by_a_map_that_saw_it():
@@ -148,7 +156,7 @@ def test_nested_calibrators_refuse_their_fitting_data_in_any_dtype():
 def test_mixture_weights_are_those_of_a_general_solver():
     rng = np.random.default_rng(0)
     a = np.exp(-rng.exponential(1, (300, 1)) + rng.normal(0, 0.4, (300, 4)) + np.array([0, 0.05, -0.5, 0.02]))
-    mixed = mixture(torch.from_numpy(a))
+    mixed = fit_mixture(torch.from_numpy(a))
     w, gap, steps = mixed.shares, mixed.gap, mixed.steps
     found = optimize.minimize(
         lambda v: -np.log(a @ v).mean(),
@@ -169,7 +177,7 @@ def test_mixture_recovers_the_shares_it_was_drawn_with():
     which = torch.rand(20000, generator=g) < 0.3
     x = torch.where(which, torch.randn(20000, generator=g), 4 + torch.randn(20000, generator=g))
     densities = torch.stack([torch.exp(-(x**2) / 2), torch.exp(-((x - 4) ** 2) / 2)], 1)
-    assert mixture(densities).shares[0].item() == pytest.approx(0.3, abs=0.01)
+    assert fit_mixture(densities).shares[0].item() == pytest.approx(0.3, abs=0.01)
 
 
 # Auto
@@ -213,10 +221,10 @@ def test_the_weights_are_those_of_a_general_solver(k):
 
     def objective(w):
         if k == 2:
-            return often @ np.logaddexp(0, -held.numpy() @ w) + CAUTION * ((w - prior.numpy()) ** 2).sum()
-        return -often @ np.log(np.exp(held.numpy()) @ w) - BELIEF * prior.numpy() @ np.log(w)
+            return often @ np.logaddexp(0, -held.numpy() @ w) + BINARY_PRIOR_EXAMPLES * ((w - prior.numpy()) ** 2).sum()
+        return -often @ np.log(np.exp(held.numpy()) @ w) - PRIOR_EXAMPLES * prior.numpy() @ np.log(w)
 
-    found = (_odds_weighed if k == 2 else _weighed)(held, p, prior).x
+    found = (_fit_log_odds_weights if k == 2 else _fit_mixture_weights)(held, p, prior).x
     one = {"type": "eq", "fun": lambda w: w.sum() - 1}
     plain = optimize.minimize(
         objective, np.full(4, 0.25), bounds=[(1e-9, None)] * 4, constraints=[one] * (k > 2), options={"ftol": 1e-14}
@@ -233,8 +241,8 @@ def test_what_cannot_be_told_apart_has_its_share_and_what_lies_behind_has_none(k
     noise = 20 * (noise - noise.mean()) / noise.std(correction=1)  # whose mean has a standard error of 1
     log_p = torch.stack([0 * noise, noise - 0.5, noise - 5, noise], 1)
     safe = [family for family in FAMILIES if family.handicap == 0]
-    bold = max((family for family in FAMILIES if family.suits(k)), key=lambda family: family.handicap)
-    weights = _believed([*safe[:3], bold], log_p, Predictions(torch.zeros(400, k), [0] * 400))
+    bold = max((family for family in FAMILIES if family.supports(k)), key=lambda family: family.handicap)
+    weights = _prior_weights([*safe[:3], bold], log_p, Predictions(torch.zeros(400, k), [0] * 400))
     assert weights.sum().item() == pytest.approx(1)
     ratios = weights / weights[0]
     assert ratios.tolist() == pytest.approx([1, np.exp(-0.5), np.exp(-5), np.exp(-behind)], rel=1e-4)
@@ -244,7 +252,7 @@ def test_a_standard_error_is_never_less_than_by_one_example_yet_unseen():
     """In 50 examples of which each says the same, 0.02 nats are what one of a nat would undo."""
     safe = [family for family in FAMILIES if family.handicap == 0][:2]
     log_p = torch.tensor([[0.0, -0.02]], dtype=torch.float64).expand(50, 2)
-    weights = _believed(safe, log_p, Predictions(torch.zeros(50, 3), [0] * 50))
+    weights = _prior_weights(safe, log_p, Predictions(torch.zeros(50, 3), [0] * 50))
     assert float(weights[1] / weights[0]) == pytest.approx(np.exp(-1), rel=1e-6)
 
 
@@ -285,7 +293,7 @@ def test_auto_is_the_mixture_of_its_members(k):
 def test_what_is_calibrated_already_is_hardly_touched(k):
     """Six small sets: on average it costs less than half of what the least cautious of its members do."""
     plain = "Beta" if k == 2 else "Matrix(ridge=0.1)"
-    costs = {Auto.fit: [], fitting(plain): []}
+    costs = {Auto.fit: [], fit_function(plain): []}
     for seed in range(6):
         data, fresh = distorted(80, k, 2 * seed, scale=0.5), distorted(4000, k, 2 * seed + 1, scale=0.5)
         for fit, each in costs.items():
@@ -316,7 +324,8 @@ def test_a_robust_temperature_is_the_most_probable_one():
         fitted = robust(p)
         t = float(fitted.temperature)
         cost = {
-            at: float(metrics.nll(p.mapped(SmoothedTemperature(torch.tensor(at).double(), fitted.count)))) * p.mass
+            at: float(metrics.nll(p.apply(SmoothedTemperature(torch.tensor(at).double(), fitted.count))))
+            * p.total_weight
             + np.log(at) ** 2 / (2 * 0.5**2)
             for at in (0.98 * t, t, 1.02 * t)
         }
@@ -341,7 +350,7 @@ def tensors_in(found):
 @pytest.mark.parametrize("k", [2, 3])
 def test_what_the_next_fold_begins_from_keeps_no_data(k):
     data = distorted(400, k, 0, shift=0.2)
-    held, near = _held([family for family in FAMILIES if family.suits(k)], data.double(), 5)
+    held, near = _out_of_fold_scores([family for family in FAMILIES if family.supports(k)], data.double(), 5)
     kept = tensors_in(near)
     assert held.shape[0] == 400
     assert kept

@@ -14,11 +14,11 @@ import torch
 from refusals import refused
 
 from calibrant import Predictions, assess, calibrators, metrics
-from calibrant._folds import cross_fitted
-from calibrant._masks import mask_gap, without_masks
-from calibrant.assessment import words
-from calibrant.calibrators import BiasCorrectedTemperature, StructuredVector, Temperature, Vector, fitted_on
-from calibrant.catalog import CALIBRATORS
+from calibrant.assessment import expert_text
+from calibrant.calibrators import BiasCorrectedTemperature, StructuredVector, Temperature, Vector, fitting_digests
+from calibrant.predictions.folds import map_out_of_fold
+from calibrant.predictions.masks import mask_gap, replace_masks
+from calibrant.registry import CALIBRATORS
 from calibrant.selection import refinement_brier, refinement_nll
 
 BINARY = {"Beta", "Platt", "Quadratic"}
@@ -63,7 +63,7 @@ def fit(name: str, p: Predictions):
 
 
 def nll_after(name: str, p: Predictions) -> float:
-    return float(metrics.nll(p.mapped(fit(name, p))))
+    return float(metrics.nll(p.apply(fit(name, p))))
 
 
 def agrees(value: float, expected: float) -> bool:
@@ -103,8 +103,8 @@ def test_masks_leave_refinement_alone(metric, setting):
 
 
 def test_masks_leave_the_split_of_a_score_alone():
-    expected = metrics.split(masked("a quarter", -math.inf), fit=Temperature.fit)
-    found = metrics.split(masked("a quarter", torch.finfo(torch.float32).min), fit=Temperature.fit)
+    expected = metrics.decompose_score(masked("a quarter", -math.inf), fit=Temperature.fit)
+    found = metrics.decompose_score(masked("a quarter", torch.finfo(torch.float32).min), fit=Temperature.fit)
     assert agrees(found.refinement.value, expected.refinement.value)
 
 
@@ -122,20 +122,20 @@ def test_masked_scores_of_binary_networks_are_certain(name):
 def test_masks_of_every_precision_are_found(dtype):
     p = masked("one row", torch.finfo(dtype).min)
     low = Predictions(p.logits.to(dtype), p.labels)
-    assert without_masks(low).logits.isneginf().sum() == 3
-    assert without_masks(low).logits.dtype == dtype
+    assert replace_masks(low).logits.isneginf().sum() == 3
+    assert replace_masks(low).logits.dtype == dtype
 
 
 def test_certificate_names_the_masked_data():
     p = masked("one row", -1e4)
-    assert p.digest in fitted_on(fit("Vector", p))
+    assert p.digest in fitting_digests(fit("Vector", p))
 
 
 def test_several_masks_in_one_data_set_are_all_found():
     p = masked("a quarter", -1e4)
     z = p.logits.clone()
     z[z == -1e4] = torch.tensor(list(MASKS.values()), dtype=torch.float64).repeat(1000)[: int((z == -1e4).sum())]
-    assert torch.equal(without_masks(p.having(z)).logits, masked("a quarter", -math.inf).logits)
+    assert torch.equal(replace_masks(p.with_logits(z)).logits, masked("a quarter", -math.inf).logits)
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e3, 1e6, 1e30])
@@ -157,7 +157,7 @@ def test_a_mask_on_a_label_is_evidence():
     z = p.logits.clone()
     z[0, p.labels[0]] = -1e4
     assert mask_gap(p) < math.inf
-    assert mask_gap(p.having(z)) == math.inf
+    assert mask_gap(p.with_logits(z)) == math.inf
 
 
 @pytest.mark.parametrize("name", sorted(CALIBRATORS))
@@ -166,7 +166,7 @@ def test_a_mask_on_a_label_gives_a_map_or_one_line(name, value):
     p = masked("one row", value, 2 if name in BINARY else 4)
     z = p.logits.clone()
     z[7, p.labels[7]] = value
-    fitted = fit(name, p.having(z))
+    fitted = fit(name, p.with_logits(z))
     assert not fitted(z).softmax(-1).isnan().any()
     certificate = getattr(fitted, "certificate", None)
     if certificate is not None and certificate.criterion == "nll":
@@ -203,7 +203,7 @@ def test_refit_temperature_is_found_by_robust_fits_if_asked_for():
     z[0, y[0]] = -300.0  # one gross error, which carries away the temperature of a fit that is not robust
     fitted = StructuredVector.fit(z, y, refit_temperature=True, robust=True)
     fit = partial(StructuredVector.fit, robust=True, warm_start=replace(fitted, final=torch.ones(()).double()))
-    expected = Temperature.fit(cross_fitted(fit, Predictions(z, y)))
+    expected = Temperature.fit(map_out_of_fold(fit, Predictions(z, y)))
     assert float(fitted.final) == pytest.approx(float(expected.temperature), rel=1e-6)
 
 
@@ -278,7 +278,7 @@ def test_vector_scaling_of_extreme_logits_is_optimal(case):
     features = np.concatenate([(z - z.mean(0))[:, :, None] * eye, np.broadcast_to(eye, (len(z), 4, 4))], 2)
     certificate = Vector.fit(p).certificate
     assert certificate is not None
-    assert certificate.clean
+    assert certificate.is_optimal
     if not case.startswith("errors"):  # lower than 87 temperatures, which the family cuts off
         assert certificate.after == pytest.approx(optimum(features, p.labels.numpy()), abs=1e-6)
 
@@ -290,7 +290,7 @@ def test_bias_corrected_temperature_of_extreme_logits_is_optimal(case):
     features = np.concatenate([(z - z.mean(0))[:, :, None], np.broadcast_to(eye, (len(z), 4, 4))], 2)
     certificate = BiasCorrectedTemperature.fit(p).certificate
     assert certificate is not None
-    if certificate.clean:
+    if certificate.is_optimal:
         assert certificate.after == pytest.approx(optimum(features, p.labels.numpy()), abs=1e-6)
     else:
         assert case.startswith("errors")
@@ -355,7 +355,7 @@ def test_binary_families_of_extreme_scores_are_optimal(name, case):
     u = (fitted(p.logits)[:, 1] - fitted(p.logits)[:, 0]).numpy()
     value = float((np.logaddexp(0, u) - y * u).mean())
     gap = value - binary_optimum(binary_features(name, fitted)(s), y)
-    assert gap <= 1e-6 or not fitted.certificate.clean
+    assert gap <= 1e-6 or not fitted.certificate.is_optimal
 
 
 @pytest.mark.parametrize("case", ["column 1000", "column 1e-4", "offsets 90", "errors -100"])
@@ -393,7 +393,7 @@ def test_penalized_maps_of_extreme_logits_are_optimal(name, case):
         step = torch.linalg.lstsq(hessian, gradient[:, None], driver="gelsd").solution[:, 0]
         t = min((t - length * step for length in (1.0, 0.1, 0.01)), key=lambda t: float(objective(t)))
         least = min(least, float(objective(t)))
-    assert value <= least + 1e-6 or not fitted.certificate.clean
+    assert value <= least + 1e-6 or not fitted.certificate.is_optimal
 
 
 def test_cost_of_the_ridge_is_in_the_certificate():
@@ -403,11 +403,11 @@ def test_cost_of_the_ridge_is_in_the_certificate():
         certificate = Vector.fit(z, labels).certificate
         assert certificate is not None
         assert certificate.gap > 1e-6
-        assert not certificate.clean
+        assert not certificate.is_optimal
     certificate = Vector.fit(z, y).certificate
     assert certificate is not None
     assert certificate.gap < 1e-9
-    assert certificate.clean
+    assert certificate.is_optimal
 
 
 def test_gap_of_a_separable_fit_is_what_is_left_of_the_loss():
@@ -424,11 +424,11 @@ def test_assess_shows_certificates_that_are_not_clean(tmp_path):
     z, y = draw(300, 4, 15)
     test = Predictions(*draw(300, 4, 16))
     clean = assess(Predictions(z, y), test, ["Vector", "Temperature"])
-    unclean = assess(Predictions(z, y % 3), test.having(-test.logits), ["Vector", "Temperature"])
+    unclean = assess(Predictions(z, y % 3), test.with_logits(-test.logits), ["Vector", "Temperature"])
     for found, names in ((clean, set[str]()), (unclean, {"Vector"})):
         fits = json.loads(found.json())["fits"]
         assert {name for name, one in fits.items() if not one["clean"]} == names
-        cautions = words.fit_cautions(found)
+        cautions = expert_text.fit_warnings(found)
         assert len(cautions) == len(names)
         path = tmp_path / "page.html"
         found.save(path)

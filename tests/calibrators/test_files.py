@@ -12,10 +12,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from calibrant import InputError, Predictions, __version__, calibrators
-from calibrant._solve import Certificate
+from calibrant.backend.solvers import Certificate
 from calibrant.calibrators import HistogramBinning, Identity, Temperature, load, origin, save
 from calibrant.calibrators._files import _checksum
-from calibrant.catalog import CALIBRATORS
+from calibrant.registry import CALIBRATORS
 
 FIXTURES = Path(__file__).parent / "files"
 
@@ -84,7 +84,7 @@ def test_bins_with_nan_come_back(honest, tmp_path):
 def test_nested_custom_calibrators_round_trip(fitted, tmp_path, honest):
     both = Both(fitted, (Identity(), fitted, Both(fitted, (), "inner")), "outer", count=-1)
     save(both, tmp_path / "b")
-    back = load(tmp_path / "b", also=[Both])
+    back = load(tmp_path / "b", extra_classes=[Both])
     assert same(both, back)
     assert torch.equal(back.members[2](honest.logits), fitted(honest.logits))
     with refused("unknown_class", "also=[Both]"):

@@ -7,11 +7,11 @@ import pytest
 import torch
 from refusals import refused
 
-from calibrant import Predictions, catalog, theory
-from calibrant._solve import first_minimum
-from calibrant.calibrators import FocalMap, FocalTemperature, Temperature, _grid
-from calibrant.calibrators._focal import GRIDS
-from calibrant.calibrators._grid import Best, _bounded, _loss, search
+from calibrant import Predictions, registry, theory
+from calibrant.backend.solvers import first_minimum
+from calibrant.calibrators import FocalMap, FocalTemperature, Temperature, _grid_search
+from calibrant.calibrators._focal import FOCAL_GRIDS
+from calibrant.calibrators._grid_search import GridMinimum, _criterion_bounds, _loss, search_grid
 
 CRITERIA = ["ece", "ece(bins=10)", "adaptive_ece", "adaptive_ece(edges='mukhoti')", "nll"]
 WANG = (np.arange(1, 1001) / 100).tolist()
@@ -35,9 +35,9 @@ def problem(n, k, seed, kind="normal", dtype=torch.float64) -> Predictions:
     return Predictions(z.to(dtype), y)
 
 
-def plain(data, criterion, gammas, ts) -> tuple[list[float], Best]:
+def plain(data, criterion, gammas, ts) -> tuple[list[float], GridMinimum]:
     """The loop that everything is measured by."""
-    metric = catalog.METRICS.method(criterion)
+    metric = registry.METRICS.method(criterion)
     grid = [(gamma, t) for gamma in gammas for t in ts]
     values: list[float] = []
     for gamma, t in grid:
@@ -45,7 +45,7 @@ def plain(data, criterion, gammas, ts) -> tuple[list[float], Best]:
         after = theory.focal_map(z, gamma=gamma) if gamma else z
         values.append(float(metric(after, data.labels, data.weights)))
     best, value = first_minimum(values.__getitem__, range(len(grid)))
-    return values, Best(*grid[best], value)
+    return values, GridMinimum(*grid[best], value)
 
 
 @pytest.mark.parametrize("kind", ["normal", "ties", "saturated", "-inf", "constant"])
@@ -56,8 +56,8 @@ def test_the_search_is_the_plain_loop(n, k, kind):
     for seed, criterion in enumerate(CRITERIA if k < 80 else CRITERIA[1::2]):
         data = problem(n, k, seed, kind)
         values, expected = plain(data, criterion, [0.0], ts)
-        assert search(data, criterion, [((0.0,), ts)]) == expected
-        low, high = _bounded(data, catalog.METRICS.method(criterion), [((0.0,), ts)])
+        assert search_grid(data, criterion, [((0.0,), ts)]) == expected
+        low, high = _criterion_bounds(data, registry.METRICS.method(criterion), [((0.0,), ts)])
         values = torch.tensor(values, dtype=torch.float64)
         assert ((low <= values + 1e-15) & (values <= high + 1e-15)).all()
 
@@ -70,20 +70,20 @@ def test_the_search_with_weights_is_the_plain_loop(n, k, criterion):
     data = Predictions(data.logits, data.labels, weights)
     ts = WANG[3 :: 3 if k == 80 else 30]
     values, expected = plain(data, criterion, [0.0], ts)
-    assert search(data, criterion, [((0.0,), ts)]) == expected
+    assert search_grid(data, criterion, [((0.0,), ts)]) == expected
     assert expected != plain(Predictions(data.logits, data.labels), criterion, [0.0], ts)[1]
-    low, high = _bounded(data, catalog.METRICS.method(criterion), [((0.0,), ts)])
+    low, high = _criterion_bounds(data, registry.METRICS.method(criterion), [((0.0,), ts)])
     values = torch.tensor(values, dtype=torch.float64)
     assert ((low <= values + 1e-15) & (values <= high + 1e-15)).all()
 
 
 def test_the_search_judges_what_the_predictions_say_is_judged():
     """The probability of class 1 of two is another event than that the prediction is right."""
-    data = problem(300, 2, 5).judging(1)
+    data = problem(300, 2, 5).with_event(1)
     ts = WANG[9::20]
-    metric = catalog.METRICS.method("ece")
-    values = [float(metric(data.mapped(lambda z, t=t: z / t))) for t in ts]
-    found = search(data, "ece", [((0.0,), ts)])
+    metric = registry.METRICS.method("ece")
+    values = [float(metric(data.apply(lambda z, t=t: z / t))) for t in ts]
+    found = search_grid(data, "ece", [((0.0,), ts)])
     assert (found.temperature, found.value) == (ts[int(np.argmin(values))], min(values))
 
 
@@ -95,14 +95,14 @@ def test_the_search_is_the_plain_loop_on_many_problems(k):
         data = problem(1000, k, seed, ["normal", "saturated", "ties"][seed % 3])
         for criterion in CRITERIA[:4]:
             _, expected = plain(data, criterion, [0.0], ts)
-            assert search(data, criterion, [((0.0,), ts)]) == expected
+            assert search_grid(data, criterion, [((0.0,), ts)]) == expected
 
 
 def test_interpolated_errors_are_nearly_all_within_1e_8(monkeypatch):
-    monkeypatch.setattr(_grid, "FEW", len(WANG))  # too few to leave any out
+    monkeypatch.setattr(_grid_search, "MAX_EXHAUSTIVE_TEMPERATURES", len(WANG))  # too few to leave any out
     data = problem(200, 100, 0)
     values, _ = plain(data, "ece", [0.0], WANG)
-    low, high = _bounded(data, catalog.METRICS.method("ece"), [((0.0,), WANG)])
+    low, high = _criterion_bounds(data, registry.METRICS.method("ece"), [((0.0,), WANG)])
     assert ((high - low) < 1e-8).double().mean() > 0.99
     assert ((low + high) / 2 - torch.tensor(values, dtype=torch.float64)).abs().median() < 1e-9
 
@@ -111,11 +111,11 @@ def test_interpolated_errors_are_nearly_all_within_1e_8(monkeypatch):
 def test_a_few_looks_leave_a_stretch_of_the_grid(monkeypatch, n, k):
     """Confidences fall with T, so that the mean gap, which no error is below, tells where the minimum is not."""
     looks: list[float] = []
-    loss = _grid._loss
-    monkeypatch.setattr(_grid, "_loss", lambda d, top, b, gammas: (looks.append(b), loss(d, top, b, gammas))[1])
+    loss = _grid_search._loss
+    monkeypatch.setattr(_grid_search, "_loss", lambda d, top, b, gammas: (looks.append(b), loss(d, top, b, gammas))[1])
     data = problem(n, k, 2)
     ts = WANG[::-4]
-    found = search(data, "ece", [((0.0,), ts)])
+    found = search_grid(data, "ece", [((0.0,), ts)])
     assert len(looks) < len(ts) / 3
     assert found == plain(data, "ece", [0.0], ts)[1]
 
@@ -128,7 +128,7 @@ def test_the_search_heeds_every_setting_of_a_metric(criterion):
     ts = [i / 10 for i in range(1, 60)]
     for seed in range(3):
         data = problem(300, 4, seed)
-        assert search(data, criterion, [((0.0,), ts)]) == plain(data, criterion, [0.0], ts)[1]
+        assert search_grid(data, criterion, [((0.0,), ts)]) == plain(data, criterion, [0.0], ts)[1]
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)
@@ -138,7 +138,7 @@ def test_the_search_over_gamma_is_the_plain_loop(n, k, criterion):
     gammas, ts = [-0.75, -0.25, 0.0, 0.37, 3.0], WANG[9 : 500 : (12 if k == 3 else 1)][:301]
     gammas = gammas if k == 3 else [-0.75, 3.0]
     _, expected = plain(data, criterion, gammas, ts)
-    assert search(data, criterion, [(gammas, ts)]) == expected
+    assert search_grid(data, criterion, [(gammas, ts)]) == expected
 
 
 @pytest.mark.parametrize("b", [0.1, 1.0, 50.0])
@@ -178,9 +178,9 @@ def test_focal_temperature_finds_what_was_applied(gamma):
 
 
 def test_the_lists_are_the_papers():
-    gammas, ts = GRIDS["text"]
+    gammas, ts = FOCAL_GRIDS["text"]
     assert (len(gammas), len(ts), ts[0], ts[-1]) == (9, 500, 0.01, 5.0)
-    gammas, ts = GRIDS["code"]
+    gammas, ts = FOCAL_GRIDS["code"]
     assert (len(ts), ts[0], ts[-1]) == (100, 0.05, 5.0)
     assert min(gammas) > -1
 

@@ -6,7 +6,12 @@ from refusals import refused
 
 from calibrant import Predictions, assess, calibrators, metrics
 from calibrant.calibrators import BiasCorrectedTemperature, Chain, GroupCalibrated, Identity, Platt, Temperature
-from calibrant.calibrators._groups import ALIKE, APART, COMMON, _weights
+from calibrant.calibrators._groups import (
+    OUTLIER_SHARES,
+    PRIOR_COMMON_DEVIATION,
+    PRIOR_NO_DIFFERENCE,
+    _posterior_weights,
+)
 
 F = torch.float64
 
@@ -74,7 +79,7 @@ def trial(name: str, g: torch.Generator) -> tuple[float, float, float]:
     sizes, slopes, shifts = setting(name, g)
     val, _ = drawn(sizes, slopes, shifts, g)
     test, true = drawn([3 * size for size in sizes], slopes, shifts, g)
-    pooled, by_group = test.mapped(Platt.fit(val)), test.mapped(GroupCalibrated.fit(val))
+    pooled, by_group = test.apply(Platt.fit(val)), test.apply(GroupCalibrated.fit(val))
     return risk(by_group, true) - risk(pooled, true), worst(pooled, true), worst(by_group, true)
 
 
@@ -111,7 +116,7 @@ def test_labels_of_an_example_share_what_they_have_in_common(spread):
             happened = torch.bernoulli(odds.sigmoid(), generator=g)
             made.append((Predictions.multilabel(1.4 * (odds - shift), happened), odds.sigmoid().flatten()))
         (val, _), (test, true) = made
-        pooled, each = test.mapped(Platt.fit(val)), test.mapped(GroupCalibrated.fit(val))
+        pooled, each = test.apply(Platt.fit(val)), test.apply(GroupCalibrated.fit(val))
         rises.append(risk(each, true) - risk(pooled, true))
         errors.append((worst(pooled, true), worst(each, true)))
     print(spread, sum(rises) / 5, [sum(column) / 5 for column in zip(*errors, strict=True)])
@@ -134,7 +139,7 @@ def test_several_classes_have_a_bias_by_group():
     g = torch.Generator().manual_seed(3)
     val, test = several(1500, g), several(5000, g)
     pooled, fitted = BiasCorrectedTemperature.fit(val), GroupCalibrated.fit(val)
-    gain = float(metrics.nll(test.mapped(pooled)) - metrics.nll(test.mapped(fitted)))
+    gain = float(metrics.nll(test.apply(pooled)) - metrics.nll(test.apply(fitted)))
     assert gain > 0.01
     assert float(fitted.biases[0, 1] - fitted.biases[0, 3]) == pytest.approx(1.5, abs=0.5)
     assert float(fitted.biases[3].abs().max()) < 0.4
@@ -149,12 +154,12 @@ def wards() -> tuple[Predictions, GroupCalibrated]:
 def test_groups_are_matched_by_name_in_any_order(wards):
     p, fitted = wards
     some = Predictions(p.logits[:4], p.labels[:4], groups=["ward 3", "ward 0", "elsewhere", "ward 1"])
-    made = some.mapped(fitted)
+    made = some.apply(fitted)
     for i, name in enumerate(["ward 3", "ward 0", None, "ward 1"]):
         one = fitted.pooled if name is None else fitted.of_group(name)
         torch.testing.assert_close(made.logits[i : i + 1].softmax(1), one(p.logits[i : i + 1]).softmax(1))
     assert made.notes == ("GroupCalibrated was not fitted on the groups elsewhere: they get the map of all",)
-    assert not p.mapped(fitted).notes
+    assert not p.apply(fitted).notes
     with refused("unknown_group", "elsewhere"):
         fitted.of_group("elsewhere")
 
@@ -165,7 +170,7 @@ def test_logits_without_groups_are_refused(wards):
         with refused("no_groups", "of_group('ward 0')"):
             fitted(data)
     with refused("no_groups"):
-        Predictions(p.logits, p.labels).mapped(fitted)
+        Predictions(p.logits, p.labels).apply(fitted)
 
 
 def test_without_groups_it_is_the_map_of_all():
@@ -179,12 +184,12 @@ def test_group_calibrator_is_saved_chained_cross_fitted_and_assessed(wards, tmp_
     p, fitted = wards
     calibrators.save(fitted, tmp_path / "g.safetensors")
     loaded = calibrators.load(tmp_path / "g.safetensors")
-    assert torch.equal(p.mapped(loaded).logits, p.mapped(fitted).logits)
-    chained = p.mapped(Chain(Identity(), fitted))
-    torch.testing.assert_close(chained.logits, p.mapped(fitted).logits)
+    assert torch.equal(p.apply(loaded).logits, p.apply(fitted).logits)
+    chained = p.apply(Chain(Identity(), fitted))
+    torch.testing.assert_close(chained.logits, p.apply(fitted).logits)
     other = several(500, torch.Generator().manual_seed(7))
     found = assess(p, other, ["Identity", "GroupCalibrated"], choose="GroupCalibrated")
-    direct = float(metrics.nll(other.mapped(fitted)))
+    direct = float(metrics.nll(other.apply(fitted)))
     assert found.tables["GroupCalibrated"]["nll"].value == pytest.approx(direct, rel=1e-9)
     assert "ward 0" in found.html()
     with refused("fitted_on_same"):
@@ -209,9 +214,12 @@ def test_weights_are_copies():
 def test_spreads_are_averaged_over_all_that_groups_could_have_in_common():
     """By every way in which each of three groups could have come from one of two priors, written out."""
     likelihood = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.6, 1.0], [0.3, 0.3, 0.9]], dtype=F)
-    models = [(ALIKE + COMMON / 3 if i == 0 else COMMON / 3, 0.0, i, i) for i in range(3)]
-    rest = (1 - ALIKE - COMMON) / (9 * len(APART))
-    models += [(rest, share, i, j) for share in APART for i in range(3) for j in range(3)]
+    models = [
+        (PRIOR_NO_DIFFERENCE + PRIOR_COMMON_DEVIATION / 3 if i == 0 else PRIOR_COMMON_DEVIATION / 3, 0.0, i, i)
+        for i in range(3)
+    ]
+    rest = (1 - PRIOR_NO_DIFFERENCE - PRIOR_COMMON_DEVIATION) / (9 * len(OUTLIER_SHARES))
+    models += [(rest, share, i, j) for share in OUTLIER_SHARES for i in range(3) for j in range(3)]
     expected, total = torch.zeros(3, 3, dtype=F), 0.0
     for prior, share, i, j in models:
         each = (1 - share) * likelihood[:, i] + share * likelihood[:, j]
@@ -219,7 +227,7 @@ def test_spreads_are_averaged_over_all_that_groups_could_have_in_common():
         total += weight
         expected[:, i] += weight * (1 - share) * likelihood[:, i] / each
         expected[:, j] += weight * share * likelihood[:, j] / each
-    torch.testing.assert_close(_weights(likelihood), expected / total)
+    torch.testing.assert_close(_posterior_weights(likelihood), expected / total)
 
 
 def test_many_small_groups_alike_stay_at_what_they_have_in_common():

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from calibrant import Predictions, calibrators, metrics
-from calibrant._solve import Minimum
-from calibrant.calibrators import Beta, Dirichlet, Matrix, Platt, Quadratic, Temperature, Vector, _scaling
-from calibrant.calibrators._fit import honest
-from calibrant.catalog import CALIBRATORS
+from calibrant.backend.solvers import Minimum
+from calibrant.calibrators import Beta, Dirichlet, Matrix, Platt, Quadratic, Temperature, Vector, _temperature
+from calibrant.calibrators._fitting import check_status
+from calibrant.registry import CALIBRATORS
 
 FINITE = ["Beta", "Dirichlet", "Matrix", "Platt", "Quadratic", "Vector"]  # maps of finite numbers
 
@@ -29,14 +29,14 @@ def forest(n=600, wrong=5, seed=0) -> tuple[Predictions, Predictions]:
 def test_a_few_certain_errors_do_not_undo_a_map(name):
     data, fresh = forest()
     fitted = calibrators.fit("FocalTemperature(grid='code')" if name == "FocalTemperature" else name, data)
-    after = fresh.mapped(fitted)
+    after = fresh.apply(fitted)
     lost = 0.05 if name == "HistogramBinning" else 0.03  # in the bin around one half all are called alike
     assert metrics.accuracy(after) > metrics.accuracy(fresh) - lost
     if name != "FocalMap":  # which learns nothing
         assert metrics.brier(after) < metrics.brier(fresh) + 0.02
     if name in FINITE:
         assert metrics.nll(after) < metrics.nll(fresh) + 0.06
-        assert metrics.nll(data.mapped(fitted)) < 0.52
+        assert metrics.nll(data.apply(fitted)) < 0.52
         assert fitted.certificate.clipped == 5
         assert "5 examples" in str(fitted.certificate)
 
@@ -60,7 +60,7 @@ def test_finite_logits_are_left_as_they_are_and_nothing_is_counted(cls):
     assert fitted.certificate.clipped == 0
     limit = getattr(fitted, "limit", None)
     assert float(fitted.floor) == -87 if limit is None else float(limit) == 1e300
-    assert fresh.mapped(fitted).logits.isfinite().all()
+    assert fresh.apply(fitted).logits.isfinite().all()
 
 
 @pytest.mark.shared
@@ -73,7 +73,7 @@ def test_real_forests_are_repaired(shared, model):
     test = Predictions.from_probs(found["test_probs"], found["test_labels"])
     least = {"rf": 0.325, "et": 0.367}[model]
     for name in FINITE:
-        after = test.mapped(calibrators.fit(name, val))
+        after = test.apply(calibrators.fit(name, val))
         assert metrics.nll(after) < least, name
         assert metrics.accuracy(after) > metrics.accuracy(test) - 0.003, name
 
@@ -83,18 +83,18 @@ def test_real_forests_are_repaired(shared, model):
 
 @pytest.mark.parametrize("status", ["converged", "at bound", "separable"])
 def test_a_search_that_ends_worse_than_the_identity_has_not_converged(status):
-    assert honest(status, 0.5, 0.4) == honest(status, 0.5, 0.5) == status
-    assert honest(status, 0.5, 0.5 + 1e-7) == "not converged"
-    assert honest(status, 0.5, 0.51, slack=0.02) == status
-    assert honest(status, 0.5, math.nan) == honest(status, 0.5, math.inf) == "not converged"
-    assert honest(status, math.inf, math.inf) == status
-    assert honest("grid", 0.5, 0.6) == "grid"
+    assert check_status(status, 0.5, 0.4) == check_status(status, 0.5, 0.5) == status
+    assert check_status(status, 0.5, 0.5 + 1e-7) == "not converged"
+    assert check_status(status, 0.5, 0.51, slack=0.02) == status
+    assert check_status(status, 0.5, math.nan) == check_status(status, 0.5, math.inf) == "not converged"
+    assert check_status(status, math.inf, math.inf) == status
+    assert check_status("grid", 0.5, 0.6) == "grid"
 
 
 def test_a_temperature_that_is_worse_does_not_say_converged(monkeypatch):
     data, _ = forest(wrong=0)
-    found = _scaling.nll_temperature(data)
-    monkeypatch.setattr(_scaling, "nll_temperature", lambda p: replace(found, nll=found.before + 0.1))
+    found = _temperature.fit_nll_temperature(data)
+    monkeypatch.setattr(_temperature, "fit_nll_temperature", lambda p: replace(found, nll=found.initial_nll + 0.1))
     assert Temperature.fit(data).certificate.status == "not converged"
 
 

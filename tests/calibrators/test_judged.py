@@ -10,7 +10,7 @@ from refusals import refused
 
 from calibrant import Predictions, assess, calibrators
 from calibrant.calibrators import HistogramBinning, Platt, ScalingBinning, TopLabelBinning, load, save
-from calibrant.calibrators._apply import classes_of, keeps_predictions
+from calibrant.calibrators._apply import keeps_predictions, num_classes
 
 FULL = ["TopLabelBinning(points=200)", "Spline(knots=12)"]  # bins of many examples, and a spline that bends enough
 WAYS = ["confidence", "logit", "probs", "confidence", "logit"]
@@ -35,7 +35,7 @@ def entered(way: str, s: torch.Tensor, y: torch.Tensor) -> Predictions:
 def test_every_stated_probability_becomes_the_true_one_on_both_sides_of_a_half(name, way):
     s, y, _ = shifted(5_000)
     fresh, happened, true = shifted(5_000, seed=1)
-    after = entered(way, fresh, happened).mapped(calibrators.fit(name, entered(way, s, y))).events.confidence
+    after = entered(way, fresh, happened).apply(calibrators.fit(name, entered(way, s, y))).events.confidence
     for side in (fresh.sigmoid() < 0.5, fresh.sigmoid() > 0.5):
         assert float((fresh.sigmoid() - true)[side].abs().mean()) > 0.07
         assert float((after - true)[side].abs().mean()) < 0.06
@@ -49,7 +49,7 @@ def test_histogram_binning_is_netcals_of_a_yes_or_no(bins):
     theirs = NetcalBinning(bins)
     theirs.fit(c[:2000].numpy(), y[:2000].numpy())
     p = Predictions.from_confidence(c, y)
-    ours = p[2000:].mapped(HistogramBinning.fit(p[:2000], bins=bins)).events.confidence
+    ours = p[2000:].apply(HistogramBinning.fit(p[:2000], bins=bins)).events.confidence
     np.testing.assert_allclose(ours, theirs.transform(c[2000:].numpy()), rtol=0, atol=1e-12)
 
 
@@ -72,7 +72,7 @@ def test_scaling_binning_scales_by_platt():
     expected = torch.empty_like(scaled)
     for part in np.array_split(order.numpy(), 10):
         expected[part] = scaled[part].mean()
-    torch.testing.assert_close(p.mapped(fitted).events.confidence, expected)
+    torch.testing.assert_close(p.apply(fitted).events.confidence, expected)
 
 
 def test_uniform_mass_bins_leave_their_edges_out():
@@ -83,7 +83,7 @@ def test_uniform_mass_bins_leave_their_edges_out():
     fitted = TopLabelBinning.fit(p, points=5)
     assert fitted.group.tolist() == [0, 0]
     torch.testing.assert_close(fitted.accuracy, torch.tensor([[1 / 5, 4 / 5]]).double())
-    said = p.mapped(fitted).events.confidence
+    said = p.apply(fitted).events.confidence
     torch.testing.assert_close(said, torch.tensor([0.2] * 6 + [0.8] * 5).double())
 
 
@@ -96,10 +96,10 @@ def test_saved_binning_keeps_its_event_and_number_of_classes(name, tmp_path):
     back = load(tmp_path / "c.safetensors")
     assert back.of == fitted.of == 1
     assert torch.equal(back(p.logits), fitted(p.logits))
-    assert calibrators.fit(name, p.judging("top")).of == "top"
+    assert calibrators.fit(name, p.with_event("top")).of == "top"
     assert not keeps_predictions(back)
     bare = replace(back, certificate=None)
-    assert classes_of(bare) == 2
+    assert num_classes(bare) == 2
     with refused("num_classes", name):
         bare(torch.zeros(1, 3))
 
@@ -114,5 +114,5 @@ def test_in_an_assessment_it_repairs_confidences_below_a_half():
     s, y, _ = shifted(1600)
     p = Predictions.from_confidence(s.sigmoid(), y)
     found = assess(p[:800], p[800:], ["HistogramBinning"])
-    assert found.after["kuiper"].p_value > 1e-4 > found.before["kuiper"].p_value
-    assert found.after["ece"].value < 0.5 * found.before["ece"].value
+    assert found.calibrated["kuiper"].p_value > 1e-4 > found.uncalibrated["kuiper"].p_value
+    assert found.calibrated["ece"].value < 0.5 * found.uncalibrated["ece"].value

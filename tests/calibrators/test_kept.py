@@ -9,8 +9,8 @@ from refusals import refused
 
 from calibrant import Predictions, calibrators
 from calibrant.calibrators import Chain, Monotone, SharedIsotonic, StructuredMatrix, Temperature, load, save
-from calibrant.calibrators._apply import classes_of, keeps_predictions
-from calibrant.catalog import CALIBRATORS
+from calibrant.calibrators._apply import keeps_predictions, num_classes
+from calibrant.registry import CALIBRATORS
 
 TYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 KEEPERS = [
@@ -105,15 +105,15 @@ def test_logits_of_other_numbers_of_classes_are_refused(name, tmp_path):
 def test_chain_takes_the_number_of_classes_of_its_members():
     data = drawn(300, 4)
     chain = Chain(Temperature.fit(data), Monotone.fit(data))
-    assert classes_of(chain) == 4
+    assert num_classes(chain) == 4
     with refused("num_classes", "Chain"):
         chain(drawn(5, 3).logits)
     by_hand = Temperature(torch.tensor(1.5))
-    assert classes_of(Chain(by_hand, Temperature.fit(data))) == 4
-    assert classes_of(Chain(by_hand, by_hand)) == 0
+    assert num_classes(Chain(by_hand, Temperature.fit(data))) == 4
+    assert num_classes(Chain(by_hand, by_hand)) == 0
 
 
 def test_without_a_certificate_a_curve_knows_no_classes():
     fitted = replace(SharedIsotonic.fit(drawn(100, 3)), certificate=None)
-    assert classes_of(fitted) == 0
+    assert num_classes(fitted) == 0
     assert fitted(drawn(5, 4).logits).shape == (5, 4)

@@ -23,8 +23,8 @@ from calibrant.calibrators import (
     TopLabelBinning,
     VennAbers,
 )
-from calibrant.calibrators._confidence import SMALLEST_LEAD, with_confidence
-from calibrant.calibrators._isotonic import _with_one_more
+from calibrant.calibrators._confidence import MIN_TOP_LEAD, replace_confidence
+from calibrant.calibrators._isotonic import _venn_abers_pass
 
 TOP = [BayesianBinning, HistogramBinning, ScalingBinning, Spline, TopLabelBinning]
 OURS = [*TOP, Isotonic, SharedIsotonic, VennAbers]
@@ -92,7 +92,7 @@ def test_other_classes_keep_their_proportions(calibrator):
     after = fitted(data.logits).exp()
     top = data.logits.argmax(-1, keepdim=True)
     confidence = after.gather(-1, top).squeeze(1)
-    unsure = (confidence < 1) & (after.scatter(-1, top, 0.0).amax(-1) < (1 - 2 * SMALLEST_LEAD) * confidence)
+    unsure = (confidence < 1) & (after.scatter(-1, top, 0.0).amax(-1) < (1 - 2 * MIN_TOP_LEAD) * confidence)
     assert unsure.float().mean() > 0.7  # where none of them was held back
     rest, new_rest = p.scatter(-1, top, 0.0)[unsure], after.scatter(-1, top, 0.0)[unsure]
     torch.testing.assert_close(new_rest / new_rest.sum(-1, keepdim=True), rest / rest.sum(-1, keepdim=True))
@@ -275,7 +275,7 @@ def test_the_sweep_of_venn_abers_is_exact_with_ties():
     for n in 1, 2, 7, 40:
         weight = rng.integers(1, 6, n).astype(float)
         mean = rng.binomial(weight.astype(int), np.linspace(0.1, 0.9, n)) / weight
-        got = _with_one_more(mean, weight)
+        got = _venn_abers_pass(mean, weight)
         for i in range(n):
             one, heavier = mean.copy(), weight + (np.arange(n) == i)
             one[i] = (mean[i] * weight[i] + 1) / heavier[i]
@@ -328,7 +328,7 @@ def test_spline_finds_the_truth():
 def shared_out(p, q):
     """One row at a time: whoever has more than the predicted class is held there, until nobody has."""
     top = int(np.argmax(p))
-    limit = q * (1 - SMALLEST_LEAD)
+    limit = q * (1 - MIN_TOP_LEAD)
     held = np.zeros(len(p), dtype=bool)
     for _ in p:
         free = ~held
@@ -347,9 +347,9 @@ def test_a_low_confidence_keeps_the_prediction(k):
     logits = torch.randn(200, k, dtype=torch.float64, generator=g) * torch.rand(200, 1, generator=g) * 3
     confidence = 1.001 / k + torch.rand(200, dtype=torch.float64, generator=g) * (1 - 1.001 / k) ** 2
     for z in logits, logits.float():
-        after = with_confidence(z, confidence)
+        after = replace_confidence(z, confidence)
         assert torch.equal(after.argmax(-1), z.argmax(-1))
-    after = with_confidence(logits, confidence).exp()
+    after = replace_confidence(logits, confidence).exp()
     expected = [shared_out(p, q) for p, q in zip(logits.softmax(-1).numpy(), confidence.tolist(), strict=True)]
     assert np.allclose(after, np.array(expected), rtol=1e-9, atol=1e-15)
 
@@ -362,22 +362,22 @@ def test_another_class_that_would_nearly_tie_is_held_back(dtype, excess):
     top = p.amax(-1)
     runner_up = p.topk(2).values[:, 1] / (1 - top)  # of what the predicted class leaves
     confidence = (runner_up / (1 + runner_up) * (1 + excess)).clamp_min(0.21)
-    assert torch.equal(with_confidence(logits, confidence).argmax(-1), logits.argmax(-1))
+    assert torch.equal(replace_confidence(logits, confidence).argmax(-1), logits.argmax(-1))
 
 
 def test_classes_of_hardly_any_probability_keep_their_tiny_share():
-    after = with_confidence(torch.tensor([[2.0, 1.9, -500.0, 0.0]]).double(), torch.tensor([0.4]).double())
+    after = replace_confidence(torch.tensor([[2.0, 1.9, -500.0, 0.0]]).double(), torch.tensor([0.4]).double())
     assert after.argmax() == 0
     assert -510 < after[0, 2] < -490
-    after = with_confidence(torch.tensor([[2.0, 1.9, -1000.0, 0.0]]).double(), torch.tensor([0.2]).double())
+    after = replace_confidence(torch.tensor([[2.0, 1.9, -1000.0, 0.0]]).double(), torch.tensor([0.2]).double())
     assert after.isfinite().all()
 
 
 def test_a_confidence_without_room_for_it_gives_the_prediction_away():
     """Below 1/k, or where too few classes are possible, somebody must have more than the predicted class."""
-    after = with_confidence(torch.tensor([[1.0, 0.0, 0.0]]).log_softmax(-1), torch.tensor([0.2]).double())
+    after = replace_confidence(torch.tensor([[1.0, 0.0, 0.0]]).log_softmax(-1), torch.tensor([0.2]).double())
     assert torch.allclose(after.exp(), torch.tensor([[0.2, 0.4, 0.4]]))
-    after = with_confidence(torch.tensor([[1.0, 0.0, -torch.inf]]), torch.tensor([0.4]).double())
+    after = replace_confidence(torch.tensor([[1.0, 0.0, -torch.inf]]), torch.tensor([0.4]).double())
     assert torch.allclose(after.exp(), torch.tensor([[0.4, 0.6, 0.0]]))
 
 

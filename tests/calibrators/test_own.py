@@ -5,8 +5,8 @@ import torch
 from refusals import refused
 
 from calibrant import Predictions, calibrators
-from calibrant.calibrators import Chain, Temperature, calibrate, cross_fit, fitted_on, load, save
-from calibrant.catalog import CALIBRATORS
+from calibrant.calibrators import Chain, Temperature, calibrate, cross_fit, fitting_digests, load, save
+from calibrant.registry import CALIBRATORS
 
 
 class Halved:
@@ -62,7 +62,7 @@ def test_a_chain_begins_from_another_even_where_a_part_cannot(data):
 
 def test_custom_calibrator_refuses_its_fitting_data(own, data):
     fitted = own.fit(data.logits, data.labels)
-    assert fitted_on(fitted) == {data.digest}  # of the calibrator inside
+    assert fitting_digests(fitted) == {data.digest}  # of the calibrator inside
     with refused("fitted_on_same", "Halved"):
         calibrate(fitted, data)
     assert len(calibrate(fitted, data[:50])) == 50
@@ -75,11 +75,11 @@ def test_custom_calibrator_is_saved_by_attribute_and_loaded_only_if_known(data, 
     save(fitted, path)
     with refused("unknown_class", "also=[Halved]"):
         load(path)
-    back = load(path, also=[Halved])
+    back = load(path, extra_classes=[Halved])
     assert torch.equal(back(data.logits), fitted(data.logits))
     assert vars(back).keys() == vars(fitted).keys()
     assert back.words == ("a", 1, 0.5)
-    assert fitted_on(back) == fitted_on(fitted)
+    assert fitting_digests(back) == fitting_digests(fitted)
 
 
 def test_a_registered_one_is_found_again_by_its_name(own, data, tmp_path):

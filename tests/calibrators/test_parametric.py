@@ -10,7 +10,7 @@ from refusals import refused
 from scipy import optimize
 
 from calibrant import Predictions, metrics
-from calibrant._solve import newton
+from calibrant.backend.solvers import newton
 from calibrant.calibrators import (
     Beta,
     BiasCorrectedTemperature,
@@ -26,8 +26,8 @@ from calibrant.calibrators import (
     Temperature,
     Vector,
 )
-from calibrant.calibrators._affine import Affine, _coordinates, _curved, fit_affine
-from calibrant.calibrators._scaling import nll_temperature
+from calibrant.calibrators._affine import AffineFit, _approximate_preconditioner, _block_curvature, fit_affine
+from calibrant.calibrators._temperature import fit_nll_temperature
 
 
 def dirichlet(n, k, seed=0, alpha=0.3, slope=1.0, scale=1.0, shift=0.0):
@@ -86,7 +86,7 @@ def test_temperature_is_the_root_that_another_solver_finds(k):
 def test_large_data_are_solved_as_exactly_as_small(dtype):
     data, _ = dirichlet(16000, 100, slope=0.6)
     logits = data.logits.to(dtype)
-    found = nll_temperature(Predictions(logits, data.labels))
+    found = fit_nll_temperature(Predictions(logits, data.labels))
     z = logits.double()
 
     def loss(u):
@@ -583,14 +583,15 @@ def test_the_curvature_of_all_rows_is_the_sum_over_blocks_of_them(shape, weighte
     x = torch.randn(50, 3, generator=g, dtype=torch.float64)
     often = 1 + torch.rand(50, 1, generator=g, dtype=torch.float64) if weighted else None
     ridge = torch.full(shape, 0.1, dtype=torch.float64)
-    at = Affine(torch.eye(3, dtype=torch.float64) if len(shape) == 2 else torch.ones(shape).double(), torch.zeros(3))
-    whole = _coordinates(x, at, ridge, 0.2, often)
-    monkeypatch.setattr("calibrant.calibrators._affine.BLOCK", 30)
+    at = AffineFit(torch.eye(3, dtype=torch.float64) if len(shape) == 2 else torch.ones(shape).double(), torch.zeros(3))
+    whole = _approximate_preconditioner(x, at, ridge, 0.2, often)
+    monkeypatch.setattr("calibrant.calibrators._affine.BLOCK_ELEMENTS", 30)
     monkeypatch.setattr(
-        "calibrant.calibrators._affine._curved", lambda x, *rest: counted.append(len(x)) or _curved(x, *rest)
+        "calibrant.calibrators._affine._block_curvature",
+        lambda x, *rest: counted.append(len(x)) or _block_curvature(x, *rest),
     )
     counted = []
-    torch.testing.assert_close(_coordinates(x, at, ridge, 0.2, often), whole)
+    torch.testing.assert_close(_approximate_preconditioner(x, at, ridge, 0.2, often), whole)
     assert counted == [10] * 5
 
 
@@ -598,5 +599,8 @@ def test_an_impossible_class_carries_no_robust_temperature_away():
     p, _ = dirichlet(500, 4, scale=2.0)
     masked = p.logits.clone()
     masked[0, (p.labels[0] + 1) % 4] = -torch.inf
-    without, robust = SmoothedTemperature.fit(p, robust=True), SmoothedTemperature.fit(p.having(masked), robust=True)
+    without, robust = (
+        SmoothedTemperature.fit(p, robust=True),
+        SmoothedTemperature.fit(p.with_logits(masked), robust=True),
+    )
     assert float(robust.temperature) == pytest.approx(float(without.temperature), rel=0.05)

@@ -20,15 +20,15 @@ def drawn(n, shares, seed, k=3):
 
 
 def nll(fitted, p):
-    return float(metrics.nll(p.mapped(fitted)))
+    return float(metrics.nll(p.apply(fitted)))
 
 
 def test_given_shares_are_bayes_rule():
     p, fresh = drawn(4000, SHARES, 0), drawn(4000, [1 / 3] * 3, 1)
     shifted = PriorShift.fit(p, calibrator="Temperature")
     old = (torch.bincount(p.labels).double() + 1 / 3) / (len(p) + 1)
-    probs = p.mapped(Temperature.fit(p)).logits.softmax(1) / 3 / old
-    torch.testing.assert_close(p.mapped(shifted).logits.softmax(1), probs / probs.sum(1, keepdim=True))
+    probs = p.apply(Temperature.fit(p)).logits.softmax(1) / 3 / old
+    torch.testing.assert_close(p.apply(shifted).logits.softmax(1), probs / probs.sum(1, keepdim=True))
     assert nll(shifted, fresh) < nll(Temperature.fit(p), fresh) - 0.1
     alike = PriorShift.fit(p, calibrator="Temperature", prior=tuple(old.tolist()))
     torch.testing.assert_close(alike.shift, torch.zeros(3, dtype=torch.float64), atol=1e-6, rtol=0)

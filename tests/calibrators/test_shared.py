@@ -9,8 +9,7 @@ from scipy import optimize
 from torch.autograd.functional import hessian
 
 from calibrant import Predictions, metrics
-from calibrant._folds import cross_fitted
-from calibrant._solve import Memory, Minimum, minimize
+from calibrant.backend.solvers import LBFGSMemory, Minimum, minimize
 from calibrant.calibrators import (
     Auto,
     Beta,
@@ -26,7 +25,14 @@ from calibrant.calibrators import (
     VennAbers,
     _monotone,
 )
-from calibrant.calibrators._affine import NEARLY, Affine, Frame, _exact_coordinates, fit_affine
+from calibrant.calibrators._affine import (
+    COARSE_GRADIENT_TOLERANCE,
+    AffineFit,
+    Preconditioner,
+    _exact_preconditioner,
+    fit_affine,
+)
+from calibrant.predictions.folds import map_out_of_fold
 
 
 def draw(n: int, k: int, seed: int = 0, *, weighted: bool = False) -> Predictions:
@@ -39,7 +45,7 @@ def draw(n: int, k: int, seed: int = 0, *, weighted: bool = False) -> Prediction
 
 def chained(p: Predictions) -> Chain:
     first = Monotone.fit(p)
-    return Chain(first, StructuredMatrix.fit(p.mapped(first), robust=True))
+    return Chain(first, StructuredMatrix.fit(p.apply(first), robust=True))
 
 
 ALONE = {
@@ -64,7 +70,7 @@ def test_members_of_auto_are_what_each_would_be_if_fitted_alone(k, weighted):
     stack = Auto.fit(p, folds=2)
     assert len(stack.candidates) == (8 if k == 2 else 7)
     for one in stack.candidates[1:]:
-        alone = float(metrics.nll(cross_fitted(ALONE[one.name], p, folds=2)))
+        alone = float(metrics.nll(map_out_of_fold(ALONE[one.name], p, folds=2)))
         assert one.held_out == pytest.approx(alone, abs=1e-4)
         if one.fitted is not None:
             expected = ALONE[one.name](p)(fresh).log_softmax(-1)
@@ -90,7 +96,7 @@ def test_a_pass_of_monotone_is_the_plain_formula(monkeypatch, weighted):
     def plain(theta):
         log_p = -(lengths @ theta)
         loss = often @ torch.nn.functional.cross_entropy(log_p, p.labels, reduction="none")
-        return (loss + theta.diff().square().sum()) / p.mass
+        return (loss + theta.diff().square().sum()) / p.total_weight
 
     theta = torch.linspace(0.3, 2.0, len(fitted.knots), dtype=torch.float64).requires_grad_()
     value, slope, bend = seen[0](theta.detach())
@@ -105,7 +111,7 @@ def test_a_pass_of_monotone_is_the_plain_formula(monkeypatch, weighted):
 def test_in_exact_coordinates_the_hessian_is_the_unit_matrix(full, weighted):
     k, n, ridge, ridge_bias = 4, 150, 0.02, 0.03
     p = draw(n, k, weighted=weighted)
-    often = torch.ones(n, 1, dtype=torch.float64) if p.weights is None else p.weights[:, None] * (n / p.mass)
+    often = torch.ones(n, 1, dtype=torch.float64) if p.weights is None else p.weights[:, None] * (n / p.total_weight)
     shape = (k, k) if full else (k,)
     g = torch.Generator().manual_seed(3)
     w, c = (
@@ -114,17 +120,17 @@ def test_in_exact_coordinates_the_hessian_is_the_unit_matrix(full, weighted):
     )
     ridges = torch.full(shape, ridge, dtype=torch.float64)
     given = None if p.weights is None else often
-    scale, root = _exact_coordinates(p.logits, Affine(w, c), ridges, ridge_bias, given)
-    frame = Frame(scale, root, torch.linalg.inv(root))
+    scale, root = _exact_preconditioner(p.logits, AffineFit(w, c), ridges, ridge_bias, given)
+    frame = Preconditioner(scale, root, torch.linalg.inv(root))
 
     def loss(t):
-        change = frame.outside(t).view(k, -1)
+        change = frame.to_parameters(t).view(k, -1)
         v, b = change[:, :-1].reshape(shape), change[:, -1]
         s = (p.logits @ v.mT if full else p.logits * v) + b
         each = torch.nn.functional.cross_entropy(s, p.labels, reduction="none")
         return (often[:, 0] * each).mean() + ridge * v.square().sum() + ridge_bias * b.square().sum()
 
-    t = frame.inside(torch.cat([w.reshape(k, -1), c[:, None]], 1))
+    t = frame.to_coordinates(torch.cat([w.reshape(k, -1), c[:, None]], 1))
     found = hessian(loss, t)
     torch.testing.assert_close(found, torch.eye(len(t), dtype=torch.float64), rtol=0, atol=1e-8)
 
@@ -159,10 +165,10 @@ def test_what_is_remembered_is_the_curvature_of_a_quadratic():
     bend, memory = root @ root.T + np.eye(5), None
     directions = np.linalg.eigh(bend)[1].T  # conjugate to each other
     for step in directions:
-        memory = Memory.of(3 * step, 3 * bend @ step, memory)
+        memory = LBFGSMemory.append_pair(3 * step, 3 * bend @ step, memory)
     gradient = g.normal(size=5)
-    assert np.allclose(memory.downhill(gradient), -np.linalg.solve(bend, gradient))
-    assert len(Memory.of(directions[0], bend @ directions[0], memory, most=5).steps) == 5
+    assert np.allclose(memory.descent_direction(gradient), -np.linalg.solve(bend, gradient))
+    assert len(LBFGSMemory.append_pair(directions[0], bend @ directions[0], memory, max_pairs=5).steps) == 5
 
 
 @pytest.mark.parametrize(("k", "weighted"), [(4, False), (20, False), (20, True)])
@@ -171,12 +177,12 @@ def test_a_fit_that_is_only_weighed_is_as_good(k: int, weighted: bool):
     p, eye = draw(400, k), torch.eye(k, dtype=torch.float64)
     weights = torch.rand(len(p), generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.1
     p = Predictions(p.logits, p.labels, weights=weights if weighted else None)
-    exact, nearly = fit_affine(p, eye, 0.01, 0.01), fit_affine(p, eye, 0.01, 0.01, tolerance=NEARLY)
+    exact, nearly = fit_affine(p, eye, 0.01, 0.01), fit_affine(p, eye, 0.01, 0.01, tolerance=COARSE_GRADIENT_TOLERANCE)
     assert nearly.weight.dtype == nearly.bias.dtype == torch.float64
-    assert exact.gradient < nearly.gradient < NEARLY
+    assert exact.gradient < nearly.gradient < COARSE_GRADIENT_TOLERANCE
     assert nearly.iterations < exact.iterations
     value = [
-        float(metrics.nll(p.mapped(one))) + 0.01 * float((one.weight - eye).square().sum() + one.bias.square().sum())
+        float(metrics.nll(p.apply(one))) + 0.01 * float((one.weight - eye).square().sum() + one.bias.square().sum())
         for one in (exact, nearly)
     ]
     assert value[1] == pytest.approx(value[0], abs=1e-5)
@@ -190,8 +196,7 @@ def test_a_fit_from_another_fit_ends_where_a_cold_one_does():
         warm, cold = fit_affine(p, eye, 0.01, 0.01, other), fit_affine(p, eye, 0.01, 0.01)
         torch.testing.assert_close(warm(p.logits).log_softmax(-1), cold(p.logits).log_softmax(-1), rtol=0, atol=1e-3)
         value = [
-            float(metrics.nll(p.mapped(one)))
-            + 0.01 * float((one.weight - eye).square().sum() + one.bias.square().sum())
+            float(metrics.nll(p.apply(one))) + 0.01 * float((one.weight - eye).square().sum() + one.bias.square().sum())
             for one in (warm, cold)
         ]
         assert value[0] == pytest.approx(value[1], abs=1e-8)

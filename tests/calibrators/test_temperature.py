@@ -176,9 +176,9 @@ def test_a_grid_takes_its_first_strict_minimum():
     ],
 )
 def test_grids_of_the_papers(name, count, first, last):
-    from calibrant.calibrators._scaling import temperatures
+    from calibrant.calibrators._temperature import temperature_grid
 
-    grid = temperatures(name)
+    grid = temperature_grid(name)
     assert len(grid) == count
     assert (grid[0], grid[-1]) == pytest.approx((first, last))
 

@@ -7,9 +7,9 @@ import torch
 from refusals import refused
 
 from calibrant import Predictions, calibrators, metrics
-from calibrant._solve import Certificate
-from calibrant.calibrators import calibrate, fitted_on
-from calibrant.catalog import CALIBRATORS
+from calibrant.backend.solvers import Certificate
+from calibrant.calibrators import calibrate, fitting_digests
+from calibrant.registry import CALIBRATORS
 
 UNLEARNED = {"FocalMap", "Identity"}  # they take nothing from the data
 BINARY = {"Beta", "Platt", "Quadratic"}
@@ -79,9 +79,9 @@ def test_certificate_names_its_fitting_data_which_calibrate_refuses(name, k):
     data, fresh = draw(300, k, 6), draw(300, k, 7)
     fitted = fit(name, data)
     if name == "Identity":
-        assert fitted_on(fitted) == set()
+        assert fitting_digests(fitted) == set()
         return
-    assert data.digest in fitted_on(fitted)
+    assert data.digest in fitting_digests(fitted)
     assert len(calibrate(fitted, fresh)) == 300
     assert len(calibrate(fitted, data, in_sample=True)) == 300
     with refused("fitted_on_same"):
@@ -156,7 +156,7 @@ def test_weight_0_is_left_out(name, k):
     ))  # fmt: skip
     torch.testing.assert_close(log_p(fitted, fresh), log_p(expected, fresh), rtol=1e-12, atol=1e-12)
     if name != "Identity":
-        assert fitted_on(fitted) >= {data.digest}
+        assert fitting_digests(fitted) >= {data.digest}
 
 
 def test_fractional_weights_give_a_map_between(name, k):
@@ -188,9 +188,9 @@ def test_order_of_classes_and_rows_does_not_matter(name, n_classes):
     groups = [("a", "b", "c")[i % 3] for i in range(400)] if name == "GroupCalibrated" else None
     first = Predictions(data.logits, data.labels, groups=groups)
     moved = Predictions(data.logits[:, columns], place[data.labels], groups=groups)
-    expected = first.mapped(fit(name, first)).logits.softmax(1)
-    permuted = moved.mapped(fit(name, moved)).logits.softmax(1)[:, place]
-    shuffled = first.mapped(fit(name, first[rows])).logits.softmax(1)
+    expected = first.apply(fit(name, first)).logits.softmax(1)
+    permuted = moved.apply(fit(name, moved)).logits.softmax(1)[:, place]
+    shuffled = first.apply(fit(name, first[rows])).logits.softmax(1)
     torch.testing.assert_close(permuted, expected, rtol=0, atol=1e-6)
     torch.testing.assert_close(shuffled, expected, rtol=0, atol=1e-6)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from refusals import refused
 
-from calibrant.catalog import CORRUPTIONS, DATA_SETS
+from calibrant.registry import CORRUPTIONS, DATA_SETS
 
 every = pytest.mark.parametrize("name", DATA_SETS)
 

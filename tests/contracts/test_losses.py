@@ -8,12 +8,12 @@ import pytest
 import torch
 from told import told
 
-from calibrant import catalog, losses, theory
+from calibrant import losses, registry, theory
 
 WHOLE = {"dca", "mdca", "mmce", "soft_ece"}  # see the batch as a whole
 ABSOLUTE = {"acls", "logit_norm", "logit_normalized"}  # see the logits themselves, not only their differences
 
-every = pytest.mark.parametrize("name", sorted(catalog.LOSSES))
+every = pytest.mark.parametrize("name", sorted(registry.LOSSES))
 
 
 def make(name, k=4, **options):
@@ -74,7 +74,7 @@ def test_classes_can_come_in_any_order(name):
     assert torch.allclose(loss(logits, labels), loss(logits[:, order], order.argsort()[labels]), rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", [n for n in sorted(catalog.LOSSES) if n not in ABSOLUTE])
+@pytest.mark.parametrize("name", [n for n in sorted(registry.LOSSES) if n not in ABSOLUTE])
 def test_a_constant_added_to_all_logits_changes_nothing(name):
     logits, labels = batch()
     loss = make(name)
@@ -101,7 +101,7 @@ def test_a_step_downhill_lowers_the_batch_mean(name):
 @every
 def test_its_canonical_text_means_the_same(name):
     logits, labels = batch()
-    again = make(catalog.LOSSES.canonical(name))
+    again = make(registry.LOSSES.canonical(name))
     assert torch.equal(make(name)(logits, labels), again(logits, labels))
 
 
@@ -126,7 +126,7 @@ print("compiled all")
 
 @pytest.mark.slow
 def test_every_stateless_loss_compiles_to_one_graph():
-    names = [n for n in sorted(catalog.LOSSES) if not isinstance(catalog.LOSSES[n], type)]
+    names = [n for n in sorted(registry.LOSSES) if not isinstance(registry.LOSSES[n], type)]
     source = Path(losses.__file__).parents[2]
     done = subprocess.run(  # a process of its own: without the run-time type checks, which are no part of the graph
         [sys.executable, "-c", PROGRAM.format(names=names)],
@@ -142,7 +142,7 @@ def test_labels_other_than_one_class_index_per_row_are_refused():
     code = """
 import torch
 from calibrant import InputError, losses
-from calibrant.catalog import LOSSES
+from calibrant.registry import LOSSES
 for name in LOSSES:
     for labels in ([0, 1], [0], [[0]] * 12, [0.0] * 12, [0] * 13, [[0.25] * 4], [[0.2] * 5] * 12, [[1, 0, 0, 0]] * 12):
         try:
@@ -185,7 +185,7 @@ def test_a_one_hot_soft_label_is_the_label(name, k):
     assert torch.allclose(hard.grad, soft.grad, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [n for n in sorted(catalog.LOSSES) if n not in WHOLE])
+@pytest.mark.parametrize("name", [n for n in sorted(registry.LOSSES) if n not in WHOLE])
 @pytest.mark.parametrize("k", [2, 4])
 def test_of_a_soft_label_it_is_the_mean_over_labels_drawn_from_it(name, k):
     logits, _ = batch(k=k)

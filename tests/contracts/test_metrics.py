@@ -6,9 +6,9 @@ import pytest
 import torch
 from refusals import refused
 
-from calibrant import InputError, Predictions, catalog, metrics
+from calibrant import InputError, Predictions, metrics, registry
 
-every = pytest.mark.parametrize("name", sorted(catalog.METRICS))
+every = pytest.mark.parametrize("name", sorted(registry.METRICS))
 
 
 def draw(n: int, k: int, seed: int = 0, decimals: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -42,7 +42,7 @@ def test_does_not_depend_on_the_row_order(name):
 def test_an_integer_weight_is_that_many_copies(name, of):
     logits, labels = draw(400, 4, decimals=1)
     w = torch.randint(0, 4, (400,), generator=torch.Generator().manual_seed(1))
-    metric = catalog.METRICS[name]
+    metric = registry.METRICS[name]
     weighted = metric(Predictions(logits, labels, w, of=of))
     copies = Predictions(logits.repeat_interleave(w, 0), labels.repeat_interleave(w), of=of)
     torch.testing.assert_close(weighted, metric(copies), rtol=1e-9, atol=1e-12)
@@ -70,7 +70,7 @@ def test_weights_of_one_change_nothing_and_fractions_are_finite(name):
 @pytest.mark.parametrize("k", [2, 3])
 def test_weights_of_one_change_nothing_among_ties(name, k):
     logits, labels = draw(200, k, decimals=0)
-    metric = catalog.METRICS[name]
+    metric = registry.METRICS[name]
     plain, weighted = Predictions(logits, labels, of=1), Predictions(logits, labels, torch.ones(200), of=1)
     exact = 0 if name in ("auroc", "accuracy", "error") else 1e-12
     torch.testing.assert_close(metric(weighted), metric(plain), rtol=exact, atol=exact, equal_nan=True)
@@ -95,7 +95,7 @@ def test_does_not_depend_on_the_order_of_classes(name, k, decimals, of):
     weights = torch.randint(1, 4, labels.shape, generator=g)
     classes = torch.randperm(k, generator=g)
     place = classes.argsort()
-    metric = catalog.METRICS[name]
+    metric = registry.METRICS[name]
     for w in (None, weights):
         ours = Predictions(logits, labels, w, of=of)
         theirs = Predictions(logits[:, classes], place[labels], w, of=int(place[1]) if of == 1 else of)
@@ -116,7 +116,7 @@ def test_weight_zero_leaves_out(name):
 
 @every
 def test_its_declaration_says_what_a_table_needs(name):
-    about = catalog.METRICS[name].about
+    about = registry.METRICS[name].about
     assert about.title
     assert about.meaning
     assert "\n" not in about.meaning
@@ -130,20 +130,20 @@ NONSENSE = {int: [0, -1, 2.5, "15", True], float: [math.nan, "1"], str: ["typo",
 @every
 def test_settings_out_of_range_are_refused(name):
     p = Predictions(*draw(50, 3))
-    for key, default in catalog.hyperparameters(catalog.METRICS[name].function).items():
+    for key, default in registry.hyperparameters(registry.METRICS[name].function).items():
         kind = bool if isinstance(default, bool) else type(default)
         for value in NONSENSE.get(kind, ["typo"]):
             with refused("setting_range", key):
-                catalog.METRICS[name](p, **{key: value})
+                registry.METRICS[name](p, **{key: value})
     with refused("unknown_setting", "nonsense"):
-        catalog.METRICS[name](p, nonsense=1)
+        registry.METRICS[name](p, nonsense=1)
 
 
 @every
 def test_probabilities_in_place_of_logits_are_refused(name):
     logits, labels = draw(200, 5)
     with refused("probs_as_logits", "from_probs"):
-        catalog.METRICS[name](logits.softmax(-1), labels)
+        registry.METRICS[name](logits.softmax(-1), labels)
 
 
 @every
@@ -182,15 +182,15 @@ def test_saturated_confidence_is_finite_where_the_metric_is(name):
 
 @every
 def test_its_text_is_canonical(name):
-    text = catalog.METRICS.canonical(name)
-    assert catalog.METRICS.canonical(text) == text
+    text = registry.METRICS.canonical(name)
+    assert registry.METRICS.canonical(text) == text
     logits, labels = draw(60, 3)
-    assert catalog.METRICS.resolve(text)(logits, labels) == getattr(metrics, name)(logits, labels)
+    assert registry.METRICS.resolve(text)(logits, labels) == getattr(metrics, name)(logits, labels)
 
 
 @every
 def test_intervals_and_tests_check_their_settings(name):
-    metric, p = catalog.METRICS[name], Predictions(*draw(50, 3))
+    metric, p = registry.METRICS[name], Predictions(*draw(50, 3))
     if metric.has_interval:
         for level in 0.0, 1.0:
             with refused("level_range"):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from calibrant import data, networks
-from calibrant.catalog import NETWORKS
+from calibrant.lab import data, networks
+from calibrant.registry import NETWORKS
 
 every = pytest.mark.parametrize("name", NETWORKS)
 

@@ -19,11 +19,11 @@ from PIL import Image
 from refusals import refused
 from scipy import ndimage, stats
 
-from calibrant import data
-from calibrant.data import _liquid, _weather, corruptions
-from calibrant.data._filters import clouds, dragged
-from calibrant.data._images import crop_and_flip, resized_crop_and_flip, standardize
-from calibrant.data.tiny_imagenet import held_out
+from calibrant.lab import data
+from calibrant.lab.data import _spatter, _weather, corruptions
+from calibrant.lab.data._filters import blur_along, fractal_clouds
+from calibrant.lab.data._images import crop_and_flip, resized_crop_and_flip, standardize
+from calibrant.lab.data.tiny_imagenet import validation_mask
 
 
 def one_by_one(image, top, left, mirrored, padding, black):
@@ -80,8 +80,8 @@ def test_the_authors_shuffle_is_the_split(small_data):
 def test_tiny_imagenet_holds_out_by_number_or_by_rank():
     labels = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1])
     numbers = torch.tensor([449, 450, 499, 0, 1, 2, 451, 3])
-    assert held_out(labels, numbers, 0.1).tolist() == [False, True, True, False, False, False, True, False]
-    assert held_out(labels, numbers.new_full((8,), -1), 0.25).nonzero().flatten().tolist() == [6, 7]
+    assert validation_mask(labels, numbers, 0.1).tolist() == [False, True, True, False, False, False, True, False]
+    assert validation_mask(labels, numbers.new_full((8,), -1), 0.25).nonzero().flatten().tolist() == [6, 7]
 
 
 def test_blobs_are_drawn_from_their_posterior():
@@ -247,7 +247,7 @@ def test_fog_lies_between_none_and_all_of_it():
         assert float(fogged.amin()) == pytest.approx(x * shrunk, abs=1 / 255)
         assert float(fogged.amax()) == pytest.approx((x + amount) * shrunk, abs=1 / 255)
         assert torch.equal(fogged[:, 0], fogged[:, 2])  # it is gray
-    smooth, rough = (clouds(50, 32, decay, torch.Generator().manual_seed(0)) for decay in (3.0, 1.75))
+    smooth, rough = (fractal_clouds(50, 32, decay, torch.Generator().manual_seed(0)) for decay in (3.0, 1.75))
     for one in smooth, rough:
         assert one.amin((1, 2)).tolist() == [0.0] * 50
         assert one.amax((1, 2)).tolist() == [1.0] * 50
@@ -291,10 +291,10 @@ def test_flakes_of_snow_are_whole_levels():
 
     def recorded(x, radius, sigma, angle):
         seen.append(x)
-        return dragged(x, radius, sigma, angle)
+        return blur_along(x, radius, sigma, angle)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_weather, "dragged", recorded)
+        patch.setattr(_weather, "blur_along", recorded)
         corruptions.snow(gray, severity=5)
     levels = seen[0] * 255
     assert levels.max() > 200
@@ -321,22 +321,22 @@ def chamfer(edge):
 
 def test_distances_are_shortest_ways():
     edge = torch.rand(3, 17, 20, generator=torch.Generator().manual_seed(0)) < 0.02
-    found, expected = _liquid.distances(edge), np.stack([chamfer(one.numpy()) for one in edge])
+    found, expected = _spatter.edge_distances(edge), np.stack([chamfer(one.numpy()) for one in edge])
     assert np.allclose(found.clamp(max=20), expected.clip(max=20), atol=1e-4)
 
 
 def test_edges_lie_around_a_drop_and_histograms_become_flat():
     x = torch.zeros(2, 20, 20)
     x[0, 5:15, 5:15], x[1, 5:15, 5:15] = 200, 10  # the second is too faint
-    edge = _liquid.edges(x)
+    edge = _spatter.canny_edges(x)
     assert not edge[1].any()
     assert set(zip(*(i.tolist() for i in edge[0].nonzero().T), strict=True)) <= {
         (i, j) for i in range(4, 16) for j in range(4, 16) if not (6 <= i < 14 and 6 <= j < 14)
     }
     assert edge[0, 7:13].sum(1).tolist() == [2] * 6  # a line on either side, one pixel thin
     few = torch.tensor([[[3.0, 3, 7, 9]]])
-    assert _liquid.equalized(few).tolist() == [[[0, 0, 128, 255]]]
-    assert _liquid.equalized(torch.full((1, 2, 2), 4.0)).tolist() == [[[4, 4], [4, 4]]]
+    assert _spatter.equalize_histogram(few).tolist() == [[[0, 0, 128, 255]]]
+    assert _spatter.equalize_histogram(torch.full((1, 2, 2), 4.0)).tolist() == [[[4, 4], [4, 4]]]
 
 
 def test_drops_brighten_with_turquoise_and_mud_covers_with_brown():
@@ -418,7 +418,7 @@ def test_contrast_by_hand_and_what_does_not_change():
 
 
 def test_images_of_another_size_can_be_shifted_data():
-    assert corruptions.resized(torch.zeros(2, 3, 64, 64, dtype=torch.uint8), 32).shape == (2, 3, 32, 32)
+    assert corruptions.resize(torch.zeros(2, 3, 64, 64, dtype=torch.uint8), 32).shape == (2, 3, 32, 32)
 
 
 def test_streamed_images_are_those_that_would_be_kept(small_data):

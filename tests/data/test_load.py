@@ -20,9 +20,9 @@ from PIL import Image
 from refusals import refused
 from small_data import write_images
 
-from calibrant import data
-from calibrant.catalog import DATA_SETS
-from calibrant.data._load import cached
+from calibrant.lab import data
+from calibrant.lab.data._loading import load_or_build
+from calibrant.registry import DATA_SETS
 
 
 @pytest.fixture
@@ -235,15 +235,15 @@ def never():
 
 def test_the_cache_gives_back_what_was_built(own_cache):
     for make in build, never:
-        tensors, facts = cached("thing", make)
+        tensors, facts = load_or_build("thing", make)
         assert torch.equal(tensors["x"], build()[0]["x"])
         assert facts == {"said": ["a", 1]}
 
 
 KILLED_WHILE_WRITING = """
 import os, signal, torch, safetensors.torch
-from calibrant.catalog import DATA_SETS
-from calibrant.data._load import cached
+from calibrant.registry import DATA_SETS
+from calibrant.lab.data._loading import cached
 whole = safetensors.torch.save_file
 def half(tensors, path, **kwargs):
     whole(tensors, path, **kwargs)
@@ -260,26 +260,26 @@ def test_the_cache_survives_a_kill_while_it_is_written(own_cache):
     assert done.returncode == -signal.SIGKILL
     left = list(own_cache.iterdir())
     assert len(left) == 1  # the unfinished part
-    assert float(cached("thing", build)[0]["x"].sum()) == 1000
-    assert float(cached("thing", never)[0]["x"].sum()) == 1000
+    assert float(load_or_build("thing", build)[0]["x"].sum()) == 1000
+    assert float(load_or_build("thing", never)[0]["x"].sum()) == 1000
     os.utime(left[0], (0, 0))
-    cached("other", build)
+    load_or_build("other", build)
     assert not left[0].exists()  # swept up a day later
 
 
 def test_a_damaged_cache_is_built_again(own_cache):
-    cached("thing", build)
+    load_or_build("thing", build)
     path = own_cache / "thing.safetensors"
     os.truncate(path, path.stat().st_size // 2)
-    assert float(cached("thing", lambda: build(2.0))[0]["x"].sum()) == 2000
+    assert float(load_or_build("thing", lambda: build(2.0))[0]["x"].sum()) == 2000
     path.write_bytes(b"")
-    assert float(cached("thing", build)[0]["x"].sum()) == 1000
+    assert float(load_or_build("thing", build)[0]["x"].sum()) == 1000
 
 
 def test_a_cache_that_cannot_be_written_costs_only_the_cache(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("CALIBRANT_CACHE", str(tmp_path / "file"))
-    assert float(cached("thing", build)[0]["x"].sum()) == 1000
+    assert float(load_or_build("thing", build)[0]["x"].sum()) == 1000
 
 
 # Originals

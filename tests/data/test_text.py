@@ -9,18 +9,18 @@ import torch
 from refusals import refused
 from small_data import TREES
 
-from calibrant import data
-from calibrant.data._text import padded, vocabulary, words_of
-from calibrant.data.sst import parse
+from calibrant.lab import data
+from calibrant.lab.data._text import pad_token_ids, tokenize_words, vocabulary
+from calibrant.lab.data.sst import parse_tree
 
 
 def test_documents_become_ids_as_with_keras():
-    documents = [words_of(t) for t in ("The cat, the CAT!", "a cat\tsat\n\non the_mat", "")]
+    documents = [tokenize_words(t) for t in ("The cat, the CAT!", "a cat\tsat\n\non the_mat", "")]
     assert documents[1] == ["a", "cat", "sat", "on", "the", "mat"]
     ids = vocabulary(documents, 4)
     assert ids == {"the": 1, "cat": 2, "a": 3}  # three times, three times, and the first of those that appear once
-    assert padded(documents, ids, 3).tolist() == [[2, 1, 2], [3, 2, 1], [0, 0, 0]]
-    assert padded(documents, ids, 5).tolist()[0] == [0, 1, 2, 1, 2]
+    assert pad_token_ids(documents, ids, 3).tolist() == [[2, 1, 2], [3, 2, 1], [0, 0, 0]]
+    assert pad_token_ids(documents, ids, 5).tolist()[0] == [0, 1, 2, 1, 2]
 
 
 def test_newsgroups_are_split_as_in_the_authors_code(small_data):
@@ -162,7 +162,7 @@ def test_some_trees_are_the_trees_they_were(small_data):
 
 
 def test_a_word_may_hold_a_no_break_space():
-    assert [node[0] for node in parse("(2 (2 8\xa01\\/2) (2 .))", {"": 0})] == [1, 2, 0]
+    assert [node[0] for node in parse_tree("(2 (2 8\xa01\\/2) (2 .))", {"": 0})] == [1, 2, 0]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from shown import ROOT
 
 import calibrant
 from calibrant import Predictions
-from calibrant.catalog import CALIBRATORS
+from calibrant.registry import CALIBRATORS
 
 DOCS = ROOT / "docs"
 

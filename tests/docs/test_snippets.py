@@ -10,9 +10,9 @@ import torch
 from shown import ROOT, blocks, run
 
 import calibrant
-from calibrant import Predictions, catalog, metrics, theory
+from calibrant import Predictions, metrics, registry, theory
 from calibrant.calibrators import Temperature
-from calibrant.study import Study
+from calibrant.lab.study import Study
 
 APART = {"docs/forecasts.md", "docs/losses.md", "docs/more_than_memory.md"}  # pages with tests of their own
 MADE = ("docs/auto_", "docs/reference/api/", "docs/reference/command_line.md", "docs/results/")
@@ -96,11 +96,13 @@ QUICK = {
 @pytest.fixture
 def registries():
     """The methods that pages register are theirs alone."""
-    kept = {registry: dict(registry.items()) for registry in catalog.REGISTRIES.values()}  # filled by being asked
+    kept = {
+        method_registry: dict(method_registry.items()) for method_registry in registry.REGISTRIES.values()
+    }  # filled by being asked
     yield
-    for registry, methods in kept.items():
-        registry._methods.clear()
-        registry._methods.update(methods)
+    for method_registry, methods in kept.items():
+        method_registry._methods.clear()
+        method_registry._methods.update(methods)
 
 
 @pytest.mark.usefixtures("registries")
@@ -181,11 +183,11 @@ def test_the_names_of_other_packages_are_theirs():
 
 
 def test_calibrators_and_metrics_that_pages_recommend_are_known():
-    for page, registry in (("choose_a_calibrator", catalog.CALIBRATORS), ("choose_a_metric", catalog.METRICS)):
+    for page, method_registry in (("choose_a_calibrator", registry.CALIBRATORS), ("choose_a_metric", registry.METRICS)):
         table = re.search(r"\n\|---.*?\n\n", (ROOT / f"docs/howto/{page}.md").read_text(), re.DOTALL)[0]
         cells = [row.split("|")[2] for row in table.strip().splitlines()[1:]]
         words = [text.split(".test")[0] for cell in cells for text in SPAN.findall(cell) if "p." not in text]
         texts = [text for text in words if not text.startswith("metrics.")]
         assert len(texts) > 12
         for text in texts:
-            registry.method(text)
+            method_registry.method(text)

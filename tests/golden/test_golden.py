@@ -9,7 +9,8 @@ import golden_problems
 import polars
 import pytest
 
-from calibrant import calibrators, study
+from calibrant import calibrators
+from calibrant.lab import study
 
 SAVED = Path(__file__).parent / "v0_2_0"
 GOLDEN = json.loads(golden_problems.FILE.read_text())

@@ -36,11 +36,11 @@ def test_one_probability_is_that_of_class_1_and_logits_are_told_so():
     of_1 = Predictions.from_probs(probs[:, 1], labels)
     got = Calibration().compute(predictions=probs[:, 1].tolist(), references=labels.tolist())
     assert got["ece"] == pytest.approx(float(metrics.ece(of_1)))
-    assert got["ece"] != pytest.approx(float(metrics.ece(of_1.judging("top"))), abs=1e-3)
+    assert got["ece"] != pytest.approx(float(metrics.ece(of_1.with_event("top"))), abs=1e-3)
     s = logits[:, 1] - logits[:, 0]
     assert Calibration().compute(predictions=s, references=labels, logits=True) == pytest.approx(got)
     top = Calibration().compute(predictions=logits, references=labels, logits=True, of="top")
-    assert top["ece"] == pytest.approx(float(metrics.ece(of_1.judging("top"))))
+    assert top["ece"] == pytest.approx(float(metrics.ece(of_1.with_event("top"))))
 
 
 def test_it_is_loaded_by_its_path_and_combined(tmp_path, monkeypatch):

@@ -74,7 +74,7 @@ def test_an_assessment_is_logged_whole(run, tmp_path):
     found = assess(p[:200], p[200:], ["Identity", "Temperature"])
     ours.log(found, prefix="test/")
     kept = mlflow.get_run(run.info.run_id).data.metrics
-    assert kept["test/nll"] == pytest.approx(found.tables[found.chosen]["nll"].value)
+    assert kept["test/nll"] == pytest.approx(found.tables[found.chosen_name]["nll"].value)
     assert "<svg" in files(tmp_path / "artifacts")["calibration.html"].read_text()
 
 

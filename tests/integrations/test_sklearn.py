@@ -234,8 +234,8 @@ def test_the_positive_label_is_the_event(problem):
     two = np.where(y == "ant", "ill", "well")
     model = GaussianNB().fit(X, two)
     ill = predictions(model, X, two, pos_label="ill")
-    assert float(ill.events.happened.mean()) == pytest.approx((two == "ill").mean())
-    assert float(predictions(model, X, two).events.happened.mean()) == pytest.approx((two == "well").mean())
+    assert float(ill.events.outcome.mean()) == pytest.approx((two == "ill").mean())
+    assert float(predictions(model, X, two).events.outcome.mean()) == pytest.approx((two == "well").mean())
     probs = model.predict_proba(X)
     for given in (probs, probs[:, 0]):
         shown = ReliabilityDisplay.from_predictions(two, given, pos_label="ill", ax=Figure().add_subplot())

@@ -8,7 +8,7 @@ import pytest
 import torch
 from refusals import refused
 
-from calibrant import Predictions, catalog, losses
+from calibrant import Predictions, losses, registry
 from calibrant.types import StatefulLoss
 
 
@@ -69,7 +69,7 @@ class Simulation:
 
 @pytest.mark.parametrize("scheme", ["equal_mass", "equal_width"])
 def test_adafocal_replayed_over_fifty_epochs(scheme):
-    loss = catalog.LOSSES.resolve(f"AdaFocal(scheme={scheme!r})")
+    loss = registry.LOSSES.resolve(f"AdaFocal(scheme={scheme!r})")
     simulation = Simulation(fixed=scheme == "equal_width")
     g = torch.Generator().manual_seed(0)
     for epoch in range(50):
@@ -127,7 +127,7 @@ def test_a_calibrated_bin_keeps_its_gamma():
     ],
 )
 def test_scheduled_changes_where_the_papers_do(text, epochs, changes):
-    loss = losses.for_epochs(catalog.LOSSES.resolve(text), epochs)
+    loss = losses.for_epochs(registry.LOSSES.resolve(text), epochs)
     logits, labels = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1])
     for epoch in range(epochs):
         if epoch in changes:
@@ -153,14 +153,14 @@ def test_a_gamma_below_the_limit_of_inverse_focal_is_refused():
 
 @pytest.mark.parametrize("text", ["AdaFocal(bins=7)", "Scheduled(epochs=20)"])
 def test_training_resumed_from_a_checkpoint_goes_on_as_if_nothing_had_happened(text):
-    loss = catalog.LOSSES.resolve(text)
+    loss = registry.LOSSES.resolve(text)
     assert isinstance(loss, StatefulLoss)
     for epoch in range(6):
         loss = loss.after_epoch(epoch, validation(epoch))
     file = io.BytesIO()
     torch.save(losses.state(loss), file)
     file.seek(0)
-    again = losses.restored(catalog.LOSSES.resolve(text), torch.load(file, weights_only=True))
+    again = losses.restore_state(registry.LOSSES.resolve(text), torch.load(file, weights_only=True))
     for epoch in range(6, 20):
         val = validation(epoch)
         assert torch.equal(loss(val.logits, val.labels), again(val.logits, val.labels))
@@ -169,9 +169,9 @@ def test_training_resumed_from_a_checkpoint_goes_on_as_if_nothing_had_happened(t
 
 def test_a_state_of_another_loss_is_refused():
     with refused("state_keys", "AdaFocal"):
-        losses.restored(losses.AdaFocal(), losses.state(losses.Scheduled()))
+        losses.restore_state(losses.AdaFocal(), losses.state(losses.Scheduled()))
     assert losses.state(losses.focal) == {}
-    assert losses.restored(losses.focal, {}) is losses.focal
+    assert losses.restore_state(losses.focal, {}) is losses.focal
 
 
 def test_nothing_changes_in_place():

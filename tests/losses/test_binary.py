@@ -11,8 +11,8 @@ from told import told
 from torch.nn import functional as F
 
 from calibrant import losses
-from calibrant.catalog import LOSSES
 from calibrant.nn import Criterion
+from calibrant.registry import LOSSES
 
 every = pytest.mark.parametrize("name", sorted(LOSSES))
 ABSOLUTE = {"acls", "logit_norm", "logit_normalized"}  # see the logits themselves, not only their differences

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from calibrant import losses
-from calibrant.catalog import LOSSES, is_built_in
+from calibrant.registry import LOSSES, is_built_in
 
 GOLDEN = Path(__file__).with_name("golden.json")
 BUILT_IN = [name for name in LOSSES if is_built_in(LOSSES[name])]

@@ -10,8 +10,8 @@ from scipy.optimize import minimize
 from torch.nn import functional as F
 
 from calibrant import losses
-from calibrant.catalog import LOSSES
 from calibrant.nn import Criterion
+from calibrant.registry import LOSSES
 
 COUNTS = (500.0, 60.0, 9.0, 1.0)
 

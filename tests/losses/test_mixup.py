@@ -5,7 +5,7 @@ import torch
 from refusals import refused
 from torch.nn.functional import cross_entropy, one_hot
 
-from calibrant import catalog, losses
+from calibrant import losses, registry
 from calibrant.losses import RegMixup
 
 
@@ -17,7 +17,7 @@ def batch():
 
 def test_the_clean_half_is_untouched_and_the_mixed_half_is_mixed(batch):
     inputs, labels = batch
-    mixed = RegMixup().mixed(inputs, labels, generator=torch.Generator().manual_seed(1))
+    mixed = RegMixup().mix(inputs, labels, generator=torch.Generator().manual_seed(1))
     assert torch.equal(mixed.inputs[:32], inputs)
     assert torch.equal(mixed.first, torch.cat([labels, labels]))
     order = torch.randperm(32, generator=torch.Generator().manual_seed(1))
@@ -26,7 +26,7 @@ def test_the_clean_half_is_untouched_and_the_mixed_half_is_mixed(batch):
 
 
 def test_its_loss_is_cross_entropy_with_mixed_targets(batch):
-    mixed = RegMixup(strength=0.7).mixed(*batch)
+    mixed = RegMixup(strength=0.7).mix(*batch)
     logits = torch.randn(64, 5, generator=torch.Generator().manual_seed(2))
     target = mixed.share * one_hot(mixed.first, 5) + (1 - mixed.share) * one_hot(mixed.second, 5)
     expected = cross_entropy(logits, target, reduction="none")
@@ -38,16 +38,16 @@ def test_its_loss_is_cross_entropy_with_mixed_targets(batch):
 
 def test_the_share_is_beta_distributed_and_repeatable(batch):
     g = torch.Generator().manual_seed(0)
-    shares = torch.tensor([RegMixup(alpha=20.0).mixed(*batch, generator=g).share for _ in range(2000)])
+    shares = torch.tensor([RegMixup(alpha=20.0).mix(*batch, generator=g).share for _ in range(2000)])
     assert shares.mean().item() == pytest.approx(0.5, abs=0.01)
     assert shares.var().item() == pytest.approx(1 / (4 * 41), rel=0.15)
-    one, same = (RegMixup().mixed(*batch, generator=torch.Generator().manual_seed(5)) for _ in range(2))
+    one, same = (RegMixup().mix(*batch, generator=torch.Generator().manual_seed(5)) for _ in range(2))
     assert torch.equal(one.inputs, same.inputs)
 
 
 def test_regmixup_of_logits_alone_is_its_inner_loss(batch):
     logits = torch.randn(32, 5, generator=torch.Generator().manual_seed(2))
-    named = catalog.LOSSES.resolve("RegMixup(loss='focal(gamma=2)')")
+    named = registry.LOSSES.resolve("RegMixup(loss='focal(gamma=2)')")
     assert torch.equal(named(logits, batch[1]), losses.focal(logits, batch[1], gamma=2.0))
     with refused("unknown_method", "'focal'"):
         RegMixup(loss="foca")
@@ -58,13 +58,13 @@ def test_what_the_loss_learns_is_handed_on():
     for epoch in range(2):
         told = told.after_epoch(epoch)
     assert (told.loss.gamma, told.alpha) == (3.0, 3.0)
-    again = losses.restored(losses.for_epochs(RegMixup(loss="Scheduled"), 7), losses.state(told))
+    again = losses.restore_state(losses.for_epochs(RegMixup(loss="Scheduled"), 7), losses.state(told))
     assert again.loss.gamma == 3.0
     assert losses.state(RegMixup()) == {}
 
 
 def test_token_ids_and_logits_of_half_a_batch_are_refused(batch):
     with refused("token_ids"):
-        RegMixup().mixed(torch.zeros(32, 7, dtype=torch.int64), batch[1])
+        RegMixup().mix(torch.zeros(32, 7, dtype=torch.int64), batch[1])
     with refused("num_logits", "64"):
-        RegMixup().mixed(*batch).loss(losses.focal, torch.zeros(32, 5))
+        RegMixup().mix(*batch).loss(losses.focal, torch.zeros(32, 5))

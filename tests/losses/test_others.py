@@ -6,7 +6,7 @@ import torch
 from refusals import refused
 from torch.nn import functional as F
 
-from calibrant import catalog, losses
+from calibrant import losses, registry
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_label_smoothing_in_both_conventions(batch, smoothing):
 def test_smoothing_of_1_and_above_is_refused_by_name_and_by_value(batch):
     for text in "cross_entropy(smoothing=1)", "cross_entropy(smoothing=1.5)":
         with refused("setting_range"):
-            catalog.LOSSES.method(text)
+            registry.LOSSES.method(text)
     with refused("smoothing_range"):
         losses.cross_entropy(*batch, smoothing=1.0)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from shown import run
 
-from calibrant.catalog import LOSSES
+from calibrant.registry import LOSSES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "losses.md").read_text()
 

@@ -8,7 +8,7 @@ from refusals import refused
 
 from calibrant import Predictions, measure, metrics
 from calibrant.metrics import Summary, compare
-from calibrant.metrics._results import share_of_clusters
+from calibrant.metrics._intervals import cluster_share_interval
 
 F = torch.float64
 MEANS = ["accuracy", "error", "nll", "brier", "event_brier", "signed_gap", "confident_share", "confident_accuracy"]
@@ -73,7 +73,7 @@ def test_a_share_that_is_certain_counts_clusters():
 
 
 def test_a_share_of_no_clusters_is_unknown():
-    found = share_of_clusters(torch.zeros(5, dtype=F), torch.zeros(5, dtype=F), 0.9)
+    found = cluster_share_interval(torch.zeros(5, dtype=F), torch.zeros(5, dtype=F), 0.9)
     assert math.isnan(found.value)
     assert (found.low, found.high) == (0, 1)
 

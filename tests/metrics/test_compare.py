@@ -8,9 +8,9 @@ from refusals import refused
 
 from calibrant import Predictions, metrics
 from calibrant.calibrators import Temperature
-from calibrant.catalog import METRICS
 from calibrant.metrics import Curve, Evidence, Interval, compare, ood
 from calibrant.metrics._jackknife import Jackknife
+from calibrant.registry import METRICS
 
 
 def draw(n: int, k: int, seed: int = 0, sharpened: float = 1.0) -> Predictions:
@@ -73,7 +73,7 @@ def test_comparison_covers_the_true_difference():
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("name", [n for n in METRICS if METRICS[n].of_sums])
+@pytest.mark.parametrize("name", [n for n in METRICS if METRICS[n].accepts_sums])
 def test_what_is_left_without_a_group_is_judged_as_its_rows_are(name, weighted):
     p = draw(300, 3, sharpened=1.5)
     weights = torch.rand(300, generator=torch.Generator().manual_seed(1)).double() + 0.5 if weighted else None
@@ -81,7 +81,10 @@ def test_what_is_left_without_a_group_is_judged_as_its_rows_are(name, weighted):
     group = torch.arange(300) % 7
     jackknife = Jackknife(events, group, 7)
     for i in (0, 6):
-        found, rows = METRICS[name].of_view(jackknife.without(i)), METRICS[name].of_view(events[group != i])
+        found, rows = (
+            METRICS[name].compute_from_view(jackknife.leave_out(i)),
+            METRICS[name].compute_from_view(events[group != i]),
+        )
         assert float(found) == pytest.approx(float(rows), rel=1e-7, abs=1e-9)
 
 
@@ -89,7 +92,7 @@ def test_standard_errors_from_shared_places_are_those_of_the_rows(monkeypatch):
     p, q = draw(4000, 5), draw(4000, 5, sharpened=1.5)
     names = ("ece", "adaptive_ece", "kuiper", "smooth_ece", "aurc")
     exact = compare(p, q, names=names, groups=10)
-    monkeypatch.setattr("calibrant.metrics._jackknife.MOST", 0)
+    monkeypatch.setattr("calibrant.metrics._jackknife.MAX_DISTINCT_CONFIDENCES", 0)
     for one, other in zip(exact, compare(draw(4000, 5), draw(4000, 5, sharpened=1.5), names=names, groups=10)):
         assert other.difference == one.difference
         assert other.high == pytest.approx(one.high, abs=0.05 * (one.high - one.low))
@@ -134,7 +137,7 @@ def test_comparison_refuses_other_examples():
 
 def test_split_refuses_more_folds_than_examples():
     with refused("folds_range", "2 .. 3"):
-        metrics.split(draw(3, 2), fit=Temperature.fit, folds=4)
+        metrics.decompose_score(draw(3, 2), fit=Temperature.fit, folds=4)
 
 
 def test_two_sample_marks():

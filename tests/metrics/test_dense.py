@@ -9,7 +9,7 @@ import torch
 from refusals import refused
 
 from calibrant import Predictions, measure
-from calibrant.assessment import summary_of
+from calibrant.assessment import summarize
 from calibrant.metrics import Summary
 from calibrant.metrics.tables import classes, groups
 
@@ -27,7 +27,7 @@ def test_classes_and_images_of_a_stream_are_those_of_the_whole():
     whole = Predictions(z, y, groups=names, ignore_index=255)
     assert names is not None
     parts = [Predictions(z[i : i + 2], y[i : i + 2], groups=names[i : i + 2], ignore_index=255) for i in (0, 2, 4)]
-    table, exact = measure(summary_of(parts)), measure(whole)
+    table, exact = measure(summarize(parts)), measure(whole)
     assert table.classes is not None
     for name, column in vars(classes(whole)).items():
         torch.testing.assert_close(getattr(table.classes, name), column, rtol=1e-12, atol=1e-12)
@@ -89,7 +89,7 @@ def test_a_dense_file_is_streamed_with_its_classes(tmp_path):
     np.save(tmp_path / "s_logits.npy", z.numpy())
     np.save(tmp_path / "s_labels.npy", y.numpy())
     pieces = Predictions.load_pieces(tmp_path / "s_logits.npy", rows=2, ignore_index=255)
-    streamed, whole = measure(summary_of(pieces)), measure(Predictions(z, y, ignore_index=255))
+    streamed, whole = measure(summarize(pieces)), measure(Predictions(z, y, ignore_index=255))
     assert streamed.n == whole.n == 6 * 8 * 7
     assert streamed["ece"].value == pytest.approx(whole["ece"].value, abs=1e-12)
     assert streamed.classes is not None

@@ -40,7 +40,7 @@ def columns(table: Groups | None, names: tuple[str, ...]) -> dict[str, list[floa
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("of", ["top", 1])
 def test_every_number_is_that_of_the_whole(weighted, of):
-    p = drawn(weighted=weighted).judging(of)
+    p = drawn(weighted=weighted).with_event(of)
     whole, pieces = groups(p), groups(in_batches(p, 290))
     for name, values in columns(whole, COLUMNS + CHANCE).items():
         assert columns(pieces, (name,))[name] == pytest.approx(values, abs=1e-12 if name in COLUMNS else 1e-9), name

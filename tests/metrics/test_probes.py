@@ -7,7 +7,7 @@ import torch
 from refusals import refused
 
 from calibrant import Predictions, metrics
-from calibrant._bins import Bins, Events, Ties
+from calibrant.backend.bins import Bins, Events, GroupedScores
 from calibrant.metrics import Summary
 
 EVERY_ECE = ["ece", "adaptive_ece", "smooth_ece", "kuiper", "ks", "sweep_ece", "mce"]
@@ -51,16 +51,16 @@ def test_all_examples_in_one_bin_at_once(n):
 
 def test_confidence_exactly_one_and_zero_are_counted_in_the_end_bins():
     events = Events(torch.tensor([0.0, 1.0, 1.0], dtype=torch.float64), torch.tensor([1.0, 1.0, 0.0]).double())
-    table = Bins.equal_width(15, events.confidence, events.happened)
+    table = Bins.equal_width(15, events.confidence, events.outcome)
     assert table.count.tolist() == [1, *[0] * 13, 2]
-    assert float(metrics.ece.of_view(events)) == pytest.approx(2 / 3)
+    assert float(metrics.ece.compute_from_view(events)) == pytest.approx(2 / 3)
 
 
 def test_probability_exactly_zero_and_one():
     p = Predictions.from_probs([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]], [0, 1, 1])
     for name in EVERY_ECE[:-1]:
         assert float(getattr(metrics, name)(p)) == pytest.approx(1 / 3, abs=1e-9)
-    assert float(metrics.ece(p.judging(1))) == pytest.approx(1 / 3)
+    assert float(metrics.ece(p.with_event(1))) == pytest.approx(1 / 3)
     assert float(metrics.nll(p)) == math.inf
     assert metrics.nll.interval(p).value == math.inf
     assert metrics.kuiper.test(p).p_value == 0  # impossible if the model were right
@@ -111,7 +111,10 @@ def test_correct_first_inside_ties_changes_nothing():
 
 def test_the_least_confident_example_counts():
     confidence = torch.linspace(0.5, 0.99, 30, dtype=torch.float64)
-    assert int(Bins.equal_mass(15, Ties.of(confidence, torch.ones(30, dtype=torch.float64))).count.sum()) == 30
+    assert (
+        int(Bins.equal_mass(15, GroupedScores.from_scores(confidence, torch.ones(30, dtype=torch.float64))).count.sum())
+        == 30
+    )
 
 
 def test_probabilities_as_logits_and_logits_as_probabilities_are_refused():
@@ -178,5 +181,5 @@ def test_mce_can_tell_the_count_of_its_bin():
     logits = torch.tensor([[0.0, 1.0]] * 99 + [[0.0, 5.0]])
     labels = torch.tensor([1] * 73 + [0] * 27)
     table = metrics.tables.bins(logits, labels)
-    assert int(table.count[table.worst]) == 1
-    assert float(table.gap[table.worst].abs()) == pytest.approx(float(metrics.mce(logits, labels)))
+    assert int(table.count[table.worst_bin]) == 1
+    assert float(table.gap[table.worst_bin].abs()) == pytest.approx(float(metrics.mce(logits, labels)))

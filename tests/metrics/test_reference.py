@@ -13,8 +13,8 @@ from sklearn.metrics import average_precision_score, brier_score_loss, log_loss,
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from calibrant import Predictions, losses, metrics
-from calibrant._bins import Events
-from calibrant._softmax import top_label
+from calibrant.backend.bins import Events
+from calibrant.backend.softmax import top_label
 from calibrant.metrics import _cumulative, _ranking, _smooth, ood
 
 
@@ -72,7 +72,7 @@ def test_netcal_within_its_clipping(crooked):
     p = crooked[top_label(crooked.logits, crooked.labels)[0] < 0.999999][:1500]
     data, two = (p.logits.softmax(-1).numpy(), p.labels.numpy()), p.logits.shape[1] == 2
     for bins in 1, 10, 15:
-        ours = metrics.ece(p.judging(1 if two else "top"), bins=bins)
+        ours = metrics.ece(p.with_event(1 if two else "top"), bins=bins)
         assert float(ours) == pytest.approx(ECE(bins).measure(*data))
         if two:
             continue
@@ -91,7 +91,7 @@ def test_uncertainty_calibration_to_rounding(crooked):
         pairs = [
             (metrics.ece(crooked, bins=bins), calibration.get_ece(probs, labels, num_bins=bins)),
             (
-                metrics.ece(crooked.judging(1), bins=bins),
+                metrics.ece(crooked.with_event(1), bins=bins),
                 calibration.get_ece(probs[:, 1], (labels == 1) * 1, num_bins=bins),
             ),
             (
@@ -154,7 +154,7 @@ def test_classwise_ece_by_a_plain_loop(crooked):
     assert float(metrics.classwise_ece(crooked)) == pytest.approx(np.mean(each), rel=1e-9)
     assert float(metrics.classwise_ece(crooked, reduction="sum")) == pytest.approx(np.sum(each), rel=1e-9)
     np.testing.assert_allclose(metrics.tables.classes(crooked).ece, each, rtol=1e-8, atol=1e-12)
-    one = metrics.ece(crooked.judging(k - 1))
+    one = metrics.ece(crooked.with_event(k - 1))
     assert float(one) == pytest.approx(each[k - 1], rel=1e-9)
 
 

@@ -28,7 +28,7 @@ def by_image_and_class(dense) -> dict[str, torch.Tensor]:
     found: dict[str, list[float]] = {"expected": [], "average": [], "maximum": []}
     for image, truth in zip(probs, labels):
         p = Predictions.from_probs(image[None], truth[None])
-        for one in (p.judging(j) for j in range(p.k)):
+        for one in (p.with_event(j) for j in range(p.k)):
             table = metrics.tables.bins(one, bins=BINS)
             found["expected"].append(float(metrics.ece(one, bins=BINS)))
             found["average"].append(float((table.accuracy - table.confidence)[table.count > 0].abs().mean()))
@@ -92,7 +92,7 @@ def test_binary_events_by_relplot(stated):
     c, y = stated
     p = Predictions.from_confidence(c, y)
     assert float(metrics.smooth_ece(p)) == pytest.approx(relplot.smECE(c, y), abs=1.5e-3)
-    assert float(metrics.smooth_ece(p)) != pytest.approx(float(metrics.smooth_ece(p.judging("top"))), abs=5e-3)
+    assert float(metrics.smooth_ece(p)) != pytest.approx(float(metrics.smooth_ece(p.with_event("top"))), abs=5e-3)
 
 
 @pytest.mark.parametrize("bins", [5, 10, 20])

@@ -56,7 +56,9 @@ def test_adding_batches_is_merging():
 def test_values_lie_within_the_stated_bounds(n, k, weighted):
     p = draw(n, k, weighted=weighted)
     summary, exact = measure(Summary.from_predictions(p)), measure(p, of="top")
-    heaviest = float(Summary.from_predictions(p).ties.mass.max() / Summary.from_predictions(p).ties.mass.sum())
+    heaviest = float(
+        Summary.from_predictions(p).ties.total_weight.max() / Summary.from_predictions(p).ties.total_weight.sum()
+    )
     bounds = {
         "adaptive_ece": 28 * heaviest,
         "kuiper": 2 * heaviest,
@@ -100,7 +102,7 @@ def test_saturated_and_impossible_predictions():
     assert summary["nll"] == math.inf
     assert summary["ece"] == pytest.approx(2 / 3)
     assert summary["kuiper"] == pytest.approx(2 / 3, abs=1e-9)
-    assert metrics.kuiper.test_of(summary).p_value == 0
+    assert metrics.kuiper.test_from_view(summary).p_value == 0
 
 
 def test_summaries_that_do_not_match_are_not_merged():
@@ -122,7 +124,7 @@ def test_summaries_that_do_not_match_are_not_merged():
     many = Summary.from_predictions(one)
     for _ in range(22):
         many = many + many
-    assert many.mass == 2.0**45
+    assert many.total_weight == 2.0**45
     with refused("too_many_rows"):
         many + many
 
@@ -188,7 +190,7 @@ def test_next_chunk_is_read_ahead_and_its_error_is_raised_when_due(monkeypatch):
         read.append(rows)
         return {"logits": torch.zeros(2, 3).numpy(), "labels": [0, 1]}
 
-    monkeypatch.setattr(io, "pieces_of", lambda *_, **__: io.Pieces(6, 3, piece))
+    monkeypatch.setattr(io, "open_chunked", lambda *_, **__: io.ChunkedFile(6, 3, piece))
     pieces = Predictions.load_pieces("any.npy", rows=2)
     assert len(next(pieces)) == 2
     assert started.wait(60)  # nobody has asked for it yet
@@ -205,7 +207,7 @@ def test_pieces_that_nobody_wants_any_more_leave_no_thread(monkeypatch):
         readers.add(threading.current_thread())
         return {"logits": np.zeros((2, 3)), "labels": [0, 1]}
 
-    monkeypatch.setattr(io, "pieces_of", lambda *_, **__: io.Pieces(6, 3, piece))
+    monkeypatch.setattr(io, "open_chunked", lambda *_, **__: io.ChunkedFile(6, 3, piece))
     pieces = Predictions.load_pieces("any.npy", rows=2)
     next(pieces)
     pieces.close()

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from calibrant import Predictions, metrics
-from calibrant._bins import Bins, Events, Ties, assign, equal_width_edges
 from calibrant.assessment import measure
+from calibrant.backend.bins import Bins, Events, GroupedScores, assign_bins, equal_width_edges
 from calibrant.calibrators import Temperature
 from calibrant.metrics import _cumulative
-from calibrant.metrics._moments import noise, squared_error
-from calibrant.metrics._results import wilson
+from calibrant.metrics._intervals import wilson
+from calibrant.metrics._moments import noise_interval, squared_error
 
 F = torch.float64
 
@@ -35,9 +35,9 @@ CLOSED = [  # mean, sd, T, mean |gap|, mean gap^2, by quadrature
 @pytest.mark.parametrize(("mean", "sd", "temperature", "l1", "l2"), CLOSED)
 def test_closed_form_of_the_logit_normal_model(mean, sd, temperature, l1, l2):
     p = logit_normal(400_000, mean, sd, temperature)
-    assert float(metrics.ece(p.judging(1), bins=100)) == pytest.approx(l1, abs=1.5e-3)
-    assert float(metrics.ece(p.judging(1), bins=100, edges="equal_mass")) == pytest.approx(l1, abs=1.5e-3)
-    squared = squared_error(p.judging(1).events.moments(1000), 0.99)
+    assert float(metrics.ece(p.with_event(1), bins=100)) == pytest.approx(l1, abs=1.5e-3)
+    assert float(metrics.ece(p.with_event(1), bins=100, edges="equal_mass")) == pytest.approx(l1, abs=1.5e-3)
+    squared = squared_error(p.with_event(1).events.moments(1000), 0.99)
     assert squared.value == pytest.approx(l2, rel=0.03)
     assert l2 in squared
 
@@ -94,7 +94,7 @@ def draw(n: int, sharpened: float, g: torch.Generator) -> tuple[torch.Tensor, to
 def test_interval_of_the_debiased_error_covers_the_truth(sharpened, error):
     g = torch.Generator().manual_seed(11)
     c, _, q = draw(2_000_000, sharpened, g)
-    index = assign(equal_width_edges(15), c).clamp(0, 14)
+    index = assign_bins(equal_width_edges(15), c).clamp(0, 14)
     count = torch.bincount(index, minlength=15)
     gap = torch.bincount(index, c - q, minlength=15) / count.clamp_min(1)
     truth = float((count / len(c) * gap.square()).sum().sqrt())
@@ -114,7 +114,7 @@ def test_debiased_square_has_no_bias_and_plug_in_has():
         c, a, _ = draw(1000, 1.0, g)
         events = Events(c, a)
         values.append(squared_error(events.moments(15), 0.9).value)
-        plug.append(float(metrics.ece.of_view(events, norm=2.0)) ** 2)
+        plug.append(float(metrics.ece.compute_from_view(events, norm=2.0)) ** 2)
     values = torch.tensor(values, dtype=F)
     assert abs(float(values.mean())) < 3.5 * float(values.std()) / math.sqrt(600)
     assert sum(plug) / 600 > 1e-3
@@ -126,8 +126,8 @@ def test_kuiper_and_ks_hold_their_size():
     for _ in range(2000):
         c, a, _ = draw(2000, 1.0, g)
         events = Events(c, a)
-        rejected[0] += metrics.kuiper.test_of(events).p_value < 0.05
-        rejected[1] += metrics.ks.test_of(events).p_value < 0.05
+        rejected[0] += metrics.kuiper.test_from_view(events).p_value < 0.05
+        rejected[1] += metrics.ks.test_from_view(events).p_value < 0.05
     assert 0.04 <= rejected[0] / 2000 <= 0.06
     assert 0.04 <= rejected[1] / 2000 <= 0.06
 
@@ -140,8 +140,8 @@ def test_kuiper_has_power():
 def test_noise_floor_is_within_one_percent_of_simulation(n, bins):
     g = torch.Generator().manual_seed(2)
     c = (3 + 2.2 * torch.randn(n, dtype=F, generator=g)).abs().sigmoid()
-    floor = metrics.noise_floor.interval_of(Events(c, torch.zeros(n, dtype=F)), level=0.90, bins=bins)
-    index = assign(equal_width_edges(bins), c).clamp(0, bins - 1)
+    floor = metrics.noise_floor.interval_from_view(Events(c, torch.zeros(n, dtype=F)), level=0.90, bins=bins)
+    index = assign_bins(equal_width_edges(bins), c).clamp(0, bins - 1)
     draws = []
     for _ in range(4000):
         u = c - (torch.rand(n, dtype=F, generator=g) < c).double()
@@ -155,10 +155,10 @@ def test_noise_floor_is_within_one_percent_of_simulation(n, bins):
 def test_floor_of_equal_mass_bins_by_simulation():
     g = torch.Generator().manual_seed(3)
     c = (2 * torch.randn(3000, dtype=F, generator=g)).abs().sigmoid()
-    floor = metrics.adaptive_noise_floor.interval_of(Events(c, c.round()), level=0.90)
+    floor = metrics.adaptive_noise_floor.interval_from_view(Events(c, c.round()), level=0.90)
     draws = []
     for _ in range(1500):
-        table = Bins.equal_mass(15, Ties.of(c, (torch.rand(3000, dtype=F, generator=g) < c).double()))
+        table = Bins.equal_mass(15, GroupedScores.from_scores(c, (torch.rand(3000, dtype=F, generator=g) < c).double()))
         draws.append(float((table.weight * table.gap.abs()).sum()))
     assert floor.value == pytest.approx(sum(draws) / 1500, rel=0.02)
 
@@ -167,7 +167,7 @@ def test_noise_of_several_bins_by_simulation():
     g = torch.Generator().manual_seed(0)
     sigma = torch.tensor([1.0, 0.5, 0.01, 0.0], dtype=F)
     draws = (torch.randn(400_000, 4, dtype=F, generator=g) * sigma).abs().sum(1)
-    floor = noise(sigma, 0.90)
+    floor = noise_interval(sigma, 0.90)
     assert floor.low == pytest.approx(float(draws[:200_000].quantile(0.05)), rel=0.01)
     assert floor.high == pytest.approx(float(draws[:200_000].quantile(0.95)), rel=0.01)
 
@@ -208,14 +208,14 @@ def test_skce_is_unbiased_and_its_test_holds_its_size():
 
 def test_the_split_finds_what_recalibration_can_take_off():
     p = logit_normal(20_000, 0, 2, 0.5)
-    parts = metrics.split(p, fit=Temperature.fit)
+    parts = metrics.decompose_score(p, fit=Temperature.fit)
     honest = Predictions(p.logits * 0.5, p.labels)  # T = 1/2 undone
     assert parts.refinement.value == pytest.approx(float(metrics.nll(honest)), abs=2e-4)
     assert parts.refinement.value + parts.calibration.value == pytest.approx(parts.score.value)
     assert parts.calibration.low > 0
-    nothing = metrics.split(honest, fit=Temperature.fit)
+    nothing = metrics.decompose_score(honest, fit=Temperature.fit)
     assert abs(nothing.calibration.value) < 3e-4
-    brier = metrics.split(p, fit=Temperature.fit, score="brier")
+    brier = metrics.decompose_score(p, fit=Temperature.fit, score="brier")
     assert brier.score.value == pytest.approx(float(metrics.brier(p)))
 
 

@@ -8,9 +8,9 @@ import torch
 from refusals import refused
 from torch.nn.functional import cross_entropy
 
-from calibrant import data, networks
-from calibrant.catalog import NETWORKS
-from calibrant.data.sst import Trees, parse
+from calibrant.lab import data, networks
+from calibrant.lab.data.sst import Trees, parse_tree
+from calibrant.registry import NETWORKS
 
 HE = "He et al. 2016, table 6 (0.27, 0.46, 0.66, 0.85, 1.7 M); to the digit by the usual reimplementations"
 KUANGLIU = "the code that of Mukhoti et al. (2020) is taken from, 10 classes"
@@ -88,7 +88,7 @@ def test_a_checkpoint_of_the_hub_is_asked_for_by_commit_and_a_folder_is_not(tmp_
         asked.append((name, revision))
         raise OSError("not today")
 
-    monkeypatch.setattr(importlib.import_module("calibrant.networks.bert"), "reachable", lambda: True)
+    monkeypatch.setattr(importlib.import_module("calibrant.lab.networks.bert"), "is_hub_reachable", lambda: True)
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", from_hub)
     with refused("hub_unavailable") as caught:
         networks.bert(2, checkpoint="somebody/bert", revision="abc")
@@ -121,7 +121,7 @@ def random_tree(leaves, rng):
 def forest(n, seed=0):
     rng, ids, nodes, start = random.Random(seed), {"": 0}, [], [0]
     for _ in range(n):
-        nodes += parse(random_tree(rng.choice([1, 2, 3, 9, 25]), rng), ids)
+        nodes += parse_tree(random_tree(rng.choice([1, 2, 3, 9, 25]), rng), ids)
         start.append(len(nodes))
     return Trees(torch.tensor(start), *torch.tensor(nodes).T), len(ids)
 

@@ -3,7 +3,8 @@
 import torch
 from torch import nn
 
-from calibrant import calibrators, data, losses, metrics, networks
+from calibrant import calibrators, losses, metrics
+from calibrant.lab import data, networks
 
 
 @losses.register

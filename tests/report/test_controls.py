@@ -13,10 +13,10 @@ import torch
 
 from calibrant import Predictions, assess, calibrators, measure, metrics
 from calibrant.assessment import Assessment
-from calibrant.study import Grid, Recipe, Store, Study
-from calibrant.study.report import study_report
-from calibrant.study.rows import measured
-from calibrant.study.tables import tables
+from calibrant.lab.study import Grid, Recipe, Store, Study
+from calibrant.lab.study.measurements import measure_runs
+from calibrant.lab.study.report import study_report
+from calibrant.lab.study.tables import build_tables
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -83,8 +83,8 @@ def study_page(tmp_path_factory) -> Path:
         p = drawn(150, i, 3)
         row = {"epoch": 1, "train_loss": 1.0, "learning_rate": 0.1, "val_error": 0.1, "val_nll": 1.0, "seconds": 1.0}
         store.put(run, {"val": p, "test": p}, {"seconds": 1.0}, [row])
-    found = list(measured(study, store))
-    made = tables(row for one in found for row in one.rows)
+    found = list(measure_runs(study, store))
+    made = build_tables(row for one in found for row in one.rows)
     path = folder / "study.html"
     path.write_text(study_report(study, made, found, store, "command"), encoding="utf-8")
     return path
@@ -130,10 +130,10 @@ def test_the_slider_shows_the_metrics_at_its_temperature(visit, report, judged):
     for place in 0, 17, 24, 33, 48:
         slide(part, place)
         t = 2 ** ((place - 24) / 12)
-        made = judged.mapped(calibrators.Temperature(torch.tensor(t, dtype=torch.float64)))
+        made = judged.apply(calibrators.Temperature(torch.tensor(t, dtype=torch.float64)))
         floor, shown = metrics.noise_floor.interval(made), tiles(part)
         assert slider.get_attribute("aria-valuetext") == f"T = {t:.2f}"
-        assert shown["NLL"].strip() == metrics.about("nll").text(float(metrics.nll(made)))
+        assert shown["NLL"].strip() == metrics.metric_info("nll").text(float(metrics.nll(made)))
         assert shown["ECE"].split("\n")[0] == f"{100 * float(metrics.ece(made)):.2f} %"
         assert f"by chance {100 * floor.value:.2f} %, up to {100 * floor.high:.2f} %" in shown["ECE"]
         assert shown["Says, on average"].strip() == f"{100 * float(made.events.confidence.mean()):.1f} %"
@@ -168,8 +168,8 @@ def test_the_switch_shows_every_calibrator(visit, report, found):
     assert part.locator("option").all_inner_texts() == ["a temperature, by hand", "as they came", "Temperature"]
     part.locator("select").select_option("Temperature")
     assert part.locator("input[type=range]").is_disabled()
-    assert tiles(part)["NLL"].strip() == found.after["nll"].text
-    assert tiles(part)["ECE"].startswith(f"{found.after['ece'].text} %")
+    assert tiles(part)["NLL"].strip() == found.calibrated["nll"].text
+    assert tiles(part)["ECE"].startswith(f"{found.calibrated['ece'].text} %")
 
 
 def test_acting_from_a_threshold_on_and_its_cost(visit, report, judged):
@@ -180,7 +180,7 @@ def test_acting_from_a_threshold_on_and_its_cost(visit, report, judged):
     for c in 0.0, 0.5, 0.93, 0.99:
         slide(part, round(100 * c))
         acted = judged.events.confidence >= c
-        share, wrong = float(acted.double().mean()), float(1 - judged.events.happened[acted].mean())
+        share, wrong = float(acted.double().mean()), float(1 - judged.events.outcome[acted].mean())
         room, shown = metrics.wilson(1 - wrong, float(acted.sum()), 0.90), tiles(part)
         assert shown["acted on"].split("\n")[0] == f"{100 * share:.2f} %"
         assert shown["error among them"] == (
@@ -196,7 +196,7 @@ def test_the_cheapest_threshold_of_an_alarm(visit, risk):
     part = visit(path).locator(".play[data-kind=threshold]")
     part.locator("input[type=number]").nth(0).fill("1")
     part.locator("input[type=number]").nth(1).fill("4")
-    said, true = p.judging(1).events.confidence, p.labels.double()
+    said, true = p.with_event(1).events.confidence, p.labels.double()
     grid = [i / 100 for i in range(100)]
 
     def cost(c: float) -> float:
@@ -213,7 +213,7 @@ def test_classes_are_sorted_searched_and_opened(visit, report, found, judged):
     part = page.locator("section", has=page.locator("h2", has_text="Classes, worst first"))
     rows = part.locator("tbody tr")
     shown = [name.encode("unicode_escape").decode() if "\u202e" in name else name for name in NAMES]
-    worst = [shown[j] for j in found.before.classes.worst_first.tolist()]
+    worst = [shown[j] for j in found.uncalibrated.classes.worst_first.tolist()]
     assert rows.locator("th").all_inner_texts() == worst
     part.get_by_role("button", name="examples").click()
     assert part.locator("th[aria-sort=descending]").count() == 1
@@ -229,7 +229,7 @@ def test_classes_are_sorted_searched_and_opened(visit, report, found, judged):
     mistakes = (judged.predicted != judged.labels) & ((judged.labels == 5) | (judged.predicted == 5))
     likely = judged.outcomes.confidence.masked_fill(~mistakes, 0).argsort(descending=True)[:5].tolist()
     assert detail.locator("tbody td:first-child").all_inner_texts() == [str(i) for i in likely]
-    happened = metrics.tables.bins(judged.judging(5))
+    happened = metrics.tables.bins(judged.with_event(5))
     assert detail.locator("svg polyline").count() == 2
     detail.locator("svg").focus()
     page.keyboard.press("End")
@@ -268,7 +268,7 @@ def test_tables_and_figures_are_saved(visit, report, found, tmp_path):
     waiting.value.save_as(tmp_path / "numbers.csv")
     numbers = list(csv.reader((tmp_path / "numbers.csv").read_text(encoding="utf-8").splitlines()))
     ece = next(row for row in numbers if row[0].startswith("ECE"))
-    assert found.before["ece"].text in ece
+    assert found.uncalibrated["ece"].text in ece
     with page.expect_download() as waiting:
         page.get_by_role("button", name=re.compile("Download Reliability curve of Before")).click()
     waiting.value.save_as(tmp_path / "curve.svg")

@@ -18,16 +18,24 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 from typesetting import LATEX, compile_latex
 
-from calibrant import Predictions, assess, study
-from calibrant._text import cell, isolate, latex, markdown, markup, visible
+from calibrant import Predictions, assess
+from calibrant._text import (
+    escape_cell,
+    escape_invisible,
+    escape_latex,
+    escape_markdown,
+    escape_markup,
+    isolate_right_to_left,
+)
 from calibrant.assessment import Assessment
-from calibrant.catalog import METRICS
-from calibrant.html import Mark, Section, data, figure, numbers, page, table
-from calibrant.io import csv_text
+from calibrant.io import to_safe_csv
+from calibrant.lab import study
+from calibrant.lab.study import Model, Study, report
+from calibrant.lab.study.report import _table_html
+from calibrant.lab.study.tables import Cell, Table
 from calibrant.metrics import metric
-from calibrant.study import Model, Study, report
-from calibrant.study.report import _study_table
-from calibrant.study.tables import Cell, Table
+from calibrant.registry import METRICS
+from calibrant.report import Mark, Section, control_data, figure, json_script, page, table
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = [
@@ -73,7 +81,7 @@ def whole_page(text: str) -> str:
     picture = figure(
         lambda drawing: drawing.add_subplot().set(title=text, xlabel=text), text, caption=text, marks=marks
     )
-    held = numbers("classes", {"words": {text: text}, "rows": [[text]]})
+    held = control_data("classes", {"words": {text: text}, "rows": [[text]]})
     return page(text, text, [Section(text, body + picture + held)], {text: text}, kicker=text)
 
 
@@ -81,7 +89,7 @@ def study_table(text: str) -> Table:
     """A study's table whose every name is a text; its metric is one that exists."""
     row = (text, text, text)
     cells = {(row, text): Cell((0.5,), 1.0, best=True)}
-    return Table("ece", (row,), (text,), cells, beside=text, shift=text)
+    return Table("ece", (row,), (text,), cells, paper_note=text, shift=text)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -95,13 +103,15 @@ def test_a_page_holds_text_as_text(text):
 @pytest.mark.parametrize("text", HOSTILE)
 def test_numbers_and_words_for_the_script_are_data_and_can_be_seen(text):
     """Nothing in them ends the element or opens another, and no character of theirs is hidden, once they are read."""
-    held = re.fullmatch(r'<script type="application/json">(.*)</script>', data({text: [text, 0.5]}), re.DOTALL)[1]
+    held = re.fullmatch(r'<script type="application/json">(.*)</script>', json_script({text: [text, 0.5]}), re.DOTALL)[
+        1
+    ]
     assert not set(held) & set("<>&\u2028\u2029")
-    assert json.loads(held) == {visible(text): [visible(text), 0.5]}
+    assert json.loads(held) == {escape_invisible(text): [escape_invisible(text), 0.5]}
     (in_page,) = re.findall(
         r'data-kind="classes" hidden><script type="application/json">(.*?)</script>', whole_page(text)
     )
-    assert json.loads(in_page)["rows"] == [[isolate(visible(text))]]
+    assert json.loads(in_page)["rows"] == [[isolate_right_to_left(escape_invisible(text))]]
 
 
 def test_a_page_allows_nothing_but_itself():
@@ -116,12 +126,12 @@ def test_a_page_allows_nothing_but_itself():
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_study_puts_its_names_into_its_page_as_text(text):
-    assert Parsed(_study_table(study_table(text))).kinds == Parsed(_study_table(study_table("x"))).kinds
+    assert Parsed(_table_html(study_table(text))).kinds == Parsed(_table_html(study_table("x"))).kinds
 
 
 def test_a_metric_is_never_markup(monkeypatch):
     monkeypatch.setattr(Table, "heading", "<script>alert(1)</script>")
-    assert "<script" not in _study_table(study_table("x"))
+    assert "<script" not in _table_html(study_table("x"))
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on the path (Debian: apt-get install chromium)")
@@ -143,8 +153,8 @@ def test_markdown_shows_tables_as_they_were_named(text):
     assert {tag for tag, _ in found.tags} <= {"table", "thead", "tbody", "tr", "th", "td", "strong", "em", "p"}
     assert sum(tag == "td" for tag, _ in found.tags) == 2
     assert sum(tag == "strong" for tag, _ in found.tags) == 1
-    assert found.words.count(visible(text).strip()) >= 3
-    assert Parsed(MarkdownIt().render(markdown(text))).words.strip() == visible(text).strip()
+    assert found.words.count(escape_invisible(text).strip()) >= 3
+    assert Parsed(MarkdownIt().render(escape_markdown(text))).words.strip() == escape_invisible(text).strip()
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -210,25 +220,25 @@ def test_latex_of_a_study_compiles_and_no_table_is_wider_than_a_line(hostile_stu
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_spreadsheet_gets_text_and_numbers(text):
     frame = polars.DataFrame({"name": [text, "-0.5", "plain", None], "value": [-0.5, 1.0, 2.0, 3.0]})
-    rows = list(csv.reader(io.StringIO(csv_text(frame))))
+    rows = list(csv.reader(io.StringIO(to_safe_csv(frame))))
     assert len(rows) == 5
     assert [row[1] for row in rows[1:]] == ["-0.5", "1.0", "2.0", "3.0"]
     assert [row[0] for row in rows[2:]] == ["-0.5", "plain", ""]
-    assert rows[1][0] in (visible(text), "'" + visible(text))
+    assert rows[1][0] in (escape_invisible(text), "'" + escape_invisible(text))
     assert rows[1][0][0] not in "=+-@\t\r"
 
 
 @pytest.mark.parametrize("number", ["-0.5", "+1e-3", "-inf", "-.5", "3"])
 def test_numbers_stay_numbers(number):
-    assert cell(number) == number
+    assert escape_cell(number) == number
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_terminal_shows_it(text):
     console = Console(file=io.StringIO(), width=400, force_terminal=True, color_system="truecolor", highlight=False)
-    console.print(markup(text))
-    assert console.file.getvalue().rstrip("\n").replace("\\", "") == visible(text).replace("\\", "")
-    assert all(32 <= ord(mark) < 127 or ord(mark) > 160 for mark in visible(text))
+    console.print(escape_markup(text))
+    assert console.file.getvalue().rstrip("\n").replace("\\", "") == escape_invisible(text).replace("\\", "")
+    assert all(32 <= ord(mark) < 127 or ord(mark) > 160 for mark in escape_invisible(text))
 
 
 @pytest.mark.parametrize("text", [HOSTILE[0], HOSTILE[8]])
@@ -238,14 +248,18 @@ def test_a_calibrator_may_be_called_anything(text):
     found = assess(p[:20], p[20:], ["Identity"])
 
     def called(name: str) -> Assessment:
-        return replace(found, tables={name: found.after}, fitted={name: found.best}, chosen=name, held_out={})
+        return replace(
+            found, tables={name: found.calibrated}, calibrators={name: found.best}, chosen_name=name, held_out_nll={}
+        )
 
     assert "\x1b" not in str(called(text))
     assert Parsed(called(text).html()).kinds == Parsed(called("Name").html()).kinds
 
 
 def test_names_of_methods_read_as_they_are_written():
-    assert markdown("label_smoothing(epsilon=0.05)") == "label_smoothing(epsilon=0.05)"
-    assert latex("focal(gamma=3)") == "focal(gamma=3)"
-    assert latex("a--b-c, f(x='') ?`") == "a-{}-b-c, f(x='{}') ?{}`"  # no dash, no quotation marks, nothing turned
-    assert visible("Gruß ± 日本 – 5 %") == "Gruß ± 日本 – 5 %"
+    assert escape_markdown("label_smoothing(epsilon=0.05)") == "label_smoothing(epsilon=0.05)"
+    assert escape_latex("focal(gamma=3)") == "focal(gamma=3)"
+    assert (
+        escape_latex("a--b-c, f(x='') ?`") == "a-{}-b-c, f(x='{}') ?{}`"
+    )  # no dash, no quotation marks, nothing turned
+    assert escape_invisible("Gruß ± 日本 – 5 %") == "Gruß ± 日本 – 5 %"

@@ -10,13 +10,13 @@ import torch
 from rendered import assert_rendered
 
 from calibrant import Predictions, assess, calibrators, measure, metrics
-from calibrant.assessment import _controls, plainly, words
-from calibrant.assessment._assess import KEEPING
-from calibrant.assessment._cells import explained
-from calibrant.assessment._scaled import grid
-from calibrant.catalog import CALIBRATORS, LOSSES, METRICS
-from calibrant.html import INFINITE
+from calibrant.assessment import _controls, expert_text, lay_text
+from calibrant.assessment._assess import ACCURACY_PRESERVING_AUTO
+from calibrant.assessment._table_cells import explain_terms
+from calibrant.assessment._temperature_grid import slider_temperatures
 from calibrant.metrics import Metric, Summary
+from calibrant.registry import CALIBRATORS, LOSSES, METRICS
+from calibrant.report import INFINITE_MEAN_EXPLANATION
 
 
 def drawn(n: int, seed: int, k: int = 3, by: float = 2.0, shift: float = 0.0, **more: Any) -> Predictions:
@@ -37,13 +37,13 @@ def held(html: str) -> Any:
 def test_every_step_of_the_temperature_is_the_metric_there(of, weighted):
     w = torch.arange(200) % 3 if weighted else None
     p = drawn(200, 0, weights=w)
-    shown = held(_controls.temperature_alone(measure(p, of=of)))
+    shown = held(_controls.measurement_temperature_control(measure(p, of=of)))
     assert len(shown["steps"]) == 49
     assert shown["steps"][shown["one"]]["name"] == "T = 1.00"
     for i in (0, 20, 24, 37, 48):
         t = 2 ** ((i - 24) / 12)
         made, step = (
-            p.mapped(calibrators.Temperature(torch.tensor(t, dtype=torch.float64))).judging(of),
+            p.apply(calibrators.Temperature(torch.tensor(t, dtype=torch.float64))).with_event(of),
             shown["steps"][i],
         )
         (ece, chance), (nll, _), (said, _), (happened, _) = step["tiles"]
@@ -61,15 +61,15 @@ def test_every_step_of_the_temperature_is_the_metric_there(of, weighted):
 
 
 def test_fewer_temperatures_of_more_logits_and_none_of_too_many():
-    assert [len(grid(n, 10**6)) for n in (1_000, 30_000, 60_000, 100_000)] == [49, 25, 13, 0]
-    assert all(1.0 in grid(n, 10**6) for n in (1_000, 30_000, 60_000))
+    assert [len(slider_temperatures(n, 10**6)) for n in (1_000, 30_000, 60_000, 100_000)] == [49, 25, 13, 0]
+    assert all(1.0 in slider_temperatures(n, 10**6) for n in (1_000, 30_000, 60_000))
 
 
 def test_of_predictions_in_pieces_there_is_a_switch_and_no_slider():
     p = drawn(300, 0)
-    assert _controls.temperature_alone(measure(Summary.from_predictions(p))) == ""
+    assert _controls.measurement_temperature_control(measure(Summary.from_predictions(p))) == ""
     found = assess(p[:150], [p[150:200], p[200:]], ("Identity", "Temperature"))
-    shown = held(_controls.temperature_of(found))
+    shown = held(_controls.assessment_temperature_control(found))
     assert shown["steps"] == []
     assert [one["name"] for one in shown["maps"]] == ["as they came", "Temperature"]
     assert "read in pieces" in shown["note"]
@@ -78,15 +78,15 @@ def test_of_predictions_in_pieces_there_is_a_switch_and_no_slider():
 def test_the_page_holds_as_much_of_any_number_of_rows():
     def size(n: int) -> int:
         measured = measure(drawn(n, 1))
-        parts = _controls.temperature_alone(measured), _controls.threshold({"": measured})
-        return sum(map(len, parts)) + len(_controls.classes({"": measured}, [measured.classes]))
+        parts = _controls.measurement_temperature_control(measured), _controls.threshold_control({"": measured})
+        return sum(map(len, parts)) + len(_controls.class_control({"": measured}, [measured.classes]))
 
     assert size(4_000) < 1.2 * size(1_000)
 
 
 def test_thresholds_have_the_intervals_of_shares():
     p = drawn(500, 2)
-    said, right = p.events.confidence, p.events.happened
+    said, right = p.events.confidence, p.events.outcome
     found = metrics.tables.thresholds(p, at=[0.0, 0.7, 0.999999], level=0.8)
     for i, c in enumerate((0.0, 0.7)):
         there = right[said >= c]
@@ -104,7 +104,7 @@ def test_cells_of_classes_are_the_bins_of_their_probabilities():
     p = drawn(400, 3)
     found = metrics.tables.classes(p, bins=10)
     for j in range(3):
-        bins = metrics.tables.bins(p.judging(j), bins=10)
+        bins = metrics.tables.bins(p.with_event(j), bins=10)
         torch.testing.assert_close(found.cells[j, :, 0], bins.weight)
         torch.testing.assert_close(found.cells[j, :, 2], (bins.weight * bins.accuracy).nan_to_num(0.0))
         assert float(found.cells[j, :, 1:].diff(dim=1).abs().sum()) == pytest.approx(float(found.ece[j]))
@@ -112,28 +112,28 @@ def test_cells_of_classes_are_the_bins_of_their_probabilities():
 
 def test_a_class_is_told_its_most_confident_mistakes():
     p = drawn(300, 4)
-    told = measure(p).mistakes_of([2], 4)[2]
+    told = measure(p).mistakes_by_class([2], 4)[2]
     wrong = (p.predicted != p.labels) & ((p.labels == 2) | (p.predicted == 2))
     said = p.outcomes.confidence.masked_fill(~wrong, 0)
     assert [m.row for m in told] == said.argsort(descending=True)[:4].tolist()
-    assert [m.before for m in told] == said.sort(descending=True).values[:4].tolist()
+    assert [m.probability for m in told] == said.sort(descending=True).values[:4].tolist()
 
 
 def test_significant_loss_of_accuracy_by_auto_shows_an_alternative():
     val, test = drawn(2000, 5, shift=1.5), drawn(2000, 6)
     found = assess(val, test, ("Identity", "Temperature", "Auto"), choose="Auto")
     assert found.changes["accuracy"].high < 0
-    assert found.keeping == KEEPING
-    assert found.tables[KEEPING]["accuracy"].value == found.before["accuracy"].value
+    assert found.accuracy_preserving == ACCURACY_PRESERVING_AUTO
+    assert found.tables[ACCURACY_PRESERVING_AUTO]["accuracy"].value == found.uncalibrated["accuracy"].value
     own = calibrators.Auto.fit(val, accuracy_preserving=True)
-    expected = float(metrics.nll(test.double().mapped(own)))
-    assert found.tables[KEEPING]["nll"].value == pytest.approx(expected)
-    assert f"{expected:.4f}" in words.remedy(found).partition(KEEPING)[2]
-    assert json.loads(found.json())["accuracy_preserving"] == KEEPING
+    expected = float(metrics.nll(test.double().apply(own)))
+    assert found.tables[ACCURACY_PRESERVING_AUTO]["nll"].value == pytest.approx(expected)
+    assert f"{expected:.4f}" in expert_text.remedy_answer(found).partition(ACCURACY_PRESERVING_AUTO)[2]
+    assert json.loads(found.json())["accuracy_preserving"] == ACCURACY_PRESERVING_AUTO
     same = assess(drawn(1000, 7), test, ("Identity", "Auto"), choose="Auto")
-    assert same.keeping is None
-    assert KEEPING not in same.tables
-    assert KEEPING not in words.remedy(same)
+    assert same.accuracy_preserving is None
+    assert ACCURACY_PRESERVING_AUTO not in same.tables
+    assert ACCURACY_PRESERVING_AUTO not in expert_text.remedy_answer(same)
 
 
 @pytest.mark.parametrize(("by", "chosen"), [(2.0, None), (1.0, "Temperature"), (1.0, "Identity")])
@@ -142,21 +142,21 @@ def test_plain_answers_match_the_exact_ones_without_jargon(by, chosen):
     found = assess(
         drawn(1000, 8, by=by), drawn(1000, 9, by=by, groups=groups), ("Identity", "Temperature"), choose=chosen
     )
-    exact, plain = words.answers(found), plainly.answers(found)
+    exact, plain = expert_text.assessment_answers(found), lay_text.assessment_answers(found)
     assert len(exact) == len(plain)
     assert all(text and text[0].isupper() and text[-1] in ".)" for text in plain)
     assert not re.search(r"ECE|NLL|Kuiper|interval|quantile|p [=<]|nan|likelihood", " ".join(plain))
-    gap = f"{100 * found.before['ece'].value:.1f} points"
-    assert (gap in plain[0]) == (found.before.verdict.status == "miscalibrated")
-    assert f"{100 * found.before.happened.value:.1f} are" in plain[1]
+    gap = f"{100 * found.uncalibrated['ece'].value:.1f} points"
+    assert (gap in plain[0]) == (found.uncalibrated.verdict.status == "miscalibrated")
+    assert f"{100 * found.uncalibrated.observed_frequency.value:.1f} are" in plain[1]
 
 
 def test_terms_are_explained_at_their_first_mention():
-    made = explained("its ECE <b> and NLL, then ECE")
+    made = explain_terms("its ECE <b> and NLL, then ECE")
     assert made.count("<abbr") == 2
     assert made.endswith("then ECE")
     assert "&lt;b&gt;" in made
-    assert f'title="ECE: {metrics.about("ece").plain}' in made
+    assert f'title="ECE: {metrics.metric_info("ece").plain}' in made
     shown = [m for name in ("ece", "nll", "kuiper", "brier", "accuracy") if isinstance(m := METRICS[name], Metric)]
     assert all(m.about.plain for m in shown)
 
@@ -164,26 +164,28 @@ def test_terms_are_explained_at_their_first_mention():
 def test_infinity_is_explained():
     p = Predictions([[0.0, -torch.inf], [0.0, 1.0], [1.0, 0.0]] * 10, [1, 1, 0] * 10)
     found = assess(p, p[[0, 1, 2, 3]], ("Identity", "Temperature"))
-    assert math.isinf(found.before["nll"].value)
+    assert math.isinf(found.uncalibrated["nll"].value)
     page = found.html()
-    assert found.before["nll"].note in page
-    assert f"inf: {INFINITE}." in page
-    assert f'<abbr title="{INFINITE}">inf</abbr>' in page
+    assert found.uncalibrated["nll"].note in page
+    assert f"inf: {INFINITE_MEAN_EXPLANATION}." in page
+    assert f'<abbr title="{INFINITE_MEAN_EXPLANATION}">inf</abbr>' in page
 
 
 def test_methods_are_called_by_their_docstrings():
-    assert CALIBRATORS.called("Temperature(criterion='ece')") == "Temperature scaling"
-    assert CALIBRATORS.called("Identity") == "No calibration"
-    assert LOSSES.called("focal(gamma=3)") == "Focal loss"
-    assert LOSSES.called("mine.loss") == CALIBRATORS.called("a.safetensors") == ""
-    assert all(registry.called(name) for registry in (CALIBRATORS, LOSSES) for name in registry)
+    assert CALIBRATORS.title("Temperature(criterion='ece')") == "Temperature scaling"
+    assert CALIBRATORS.title("Identity") == "No calibration"
+    assert LOSSES.title("focal(gamma=3)") == "Focal loss"
+    assert LOSSES.title("mine.loss") == CALIBRATORS.title("a.safetensors") == ""
+    assert all(registry.title(name) for registry in (CALIBRATORS, LOSSES) for name in registry)
 
 
 @pytest.mark.parametrize(("name", "value", "text"), [("nll", 1e296, "1e296"), ("ece", 0.1234, "12.34")])
 def test_no_number_is_longer_than_its_column(name, value, text):
-    assert metrics.about(name).text(value) == text
-    assert metrics.about(name).text(-1.5e300) in ("-1.5e300", "-1.5e302")
-    assert max(len(metrics.about(name).text(sign * 10.0**e)) for e in range(-12, 300, 7) for sign in (-1, 1)) <= 13
+    assert metrics.metric_info(name).text(value) == text
+    assert metrics.metric_info(name).text(-1.5e300) in ("-1.5e300", "-1.5e302")
+    assert (
+        max(len(metrics.metric_info(name).text(sign * 10.0**e)) for e in range(-12, 300, 7) for sign in (-1, 1)) <= 13
+    )
 
 
 def test_a_metric_of_ones_own_that_explodes_keeps_its_column():
@@ -197,7 +199,7 @@ def test_the_classes_of_pieces_open_their_curves_and_say_nothing_of_mistakes():
     p = drawn(400, 10, k=4)
     whole = measure(p)
     pieces = measure(Summary.empty(of="top", by_class=True).add(p[:150]).add(p[150:]))
-    alone, told = (held(_controls.classes({"value": table}, [table.classes])) for table in (pieces, whole))
+    alone, told = (held(_controls.class_control({"value": table}, [table.classes])) for table in (pieces, whole))
     assert [row["layers"] for row in alone["rows"]] == [row["layers"] for row in told["rows"]]
     assert all(row["mistakes"] is None for row in alone["rows"])
     assert any(row["mistakes"] for row in told["rows"])
@@ -216,12 +218,12 @@ def test_the_controls_and_plain_answers_speak_of_answers_and_labels_as_what_they
         (labels, "label decision", "false alarms among them"),
     ):
         table = measure(p)
-        shown = held(_controls.threshold({"value": table}))
+        shown = held(_controls.threshold_control({"value": table}))
         assert shown["words"]["each"] == f"per {one}"
         assert shown["words"]["tiles"][1] == tile
-        assert held(_controls.temperature_alone(table))["words"]["many"] == f"{one}s"
-        assert f"{one}s" in plainly.first_answers(table)[0]
-        assert not re.search("examples|groups", " ".join(plainly.first_answers(table)))
+        assert held(_controls.measurement_temperature_control(table))["words"]["many"] == f"{one}s"
+        assert f"{one}s" in lay_text.measurement_answers(table)[0]
+        assert not re.search("examples|groups", " ".join(lay_text.measurement_answers(table)))
 
 
 def test_plain_answers_test_brier_where_nll_is_infinite():
@@ -230,5 +232,8 @@ def test_plain_answers_test_brier_where_nll_is_infinite():
     labels = drawn(1000, 12).labels.clone()
     labels[0] = 1
     found = assess(drawn(1000, 13), Predictions(z, labels), ("Identity", "Temperature"), choose="Temperature")
-    assert math.isinf(found.before["nll"].value)
-    assert_rendered("difference_by_brier", "\n".join([words.difference(found), plainly.answers(found)[3]]))
+    assert math.isinf(found.uncalibrated["nll"].value)
+    assert_rendered(
+        "difference_by_brier",
+        "\n".join([expert_text.significance_answer(found), lay_text.assessment_answers(found)[3]]),
+    )

@@ -15,11 +15,11 @@ from torture.hostile_names import named_predictions, names
 
 import calibrant
 from calibrant import assess, measure, plots
-from calibrant._text import HIDDEN, abbreviate, isolate, name_text, visible
-from calibrant.assessment._event import event
-from calibrant.html import Section, folded, page, readings, render, table
-from calibrant.study import figures as study_figures
-from calibrant.study.drawing import Drawing
+from calibrant._text import INVISIBLE_CHARACTER, abbreviate, display_name, escape_invisible, isolate_right_to_left
+from calibrant.assessment._events import describe_event
+from calibrant.lab.study import figures as study_figures
+from calibrant.lab.study.drawing import Drawing
+from calibrant.report import Section, details, diagram_explanations, page, render, table
 
 NAMES = names()
 SOURCE = Path(calibrant.__file__).parent
@@ -45,8 +45,8 @@ def tags(text: str) -> tuple[list[str], set[str]]:
 
 @pytest.mark.parametrize("kind", NAMES)
 def test_captions_of_an_event_hold_its_name_as_text(kind):
-    judged = event(1, 2, ("no", NAMES[kind]))
-    for reading in readings((judged.said, judged.happened, "examples")):
+    judged = describe_event(1, 2, ("no", NAMES[kind]))
+    for reading in diagram_explanations((judged.probability_label, judged.frequency_label, "examples")):
         assert tags(reading) == (["p"], {"class"})
 
 
@@ -81,7 +81,7 @@ def test_an_assessed_page_and_cell_hold_names_as_text(kind):
 
 def test_text_is_escaped_unless_it_is_markup():
     bad = "<meta http-equiv=refresh>"
-    parts = [render("<p>{}</p>", bad), table([bad], [[bad]], caption=bad), folded(bad, render("<i></i>"))]
+    parts = [render("<p>{}</p>", bad), table([bad], [[bad]], caption=bad), details(bad, render("<i></i>"))]
     assert all("<meta" not in part and isinstance(part, Markup) for part in parts)
     clean, dirty = (page(text, text, [Section(text, Markup())], {text: text}, tiles=text) for text in ("x", bad))
     assert tags(clean) == tags(dirty)
@@ -97,7 +97,7 @@ def test_markup_is_made_of_literals_alone():
                 calls.add(f"{path.relative_to(SOURCE)}: {ast.unparse(node)}")
     allowed = {"Markup(template)", "Markup(text)", "Markup(opening)", "Markup(rest)"}
     assert {call.partition(": ")[2] for call in calls} - allowed == {
-        "Markup(files('calibrant.html').joinpath(name).read_text('utf-8'))"
+        "Markup(files('calibrant.report').joinpath(name).read_text('utf-8'))"
     }
     assert {call.partition(":")[0] for call in calls} == {"html/_page.py", "html/_figure.py"}
 
@@ -113,10 +113,10 @@ def test_templates_are_literals():
 def test_characters_without_ink_are_spelled_out():
     marks = [chr(number) for number in range(sys.maxunicode + 1)]
     hidden = {mark for mark in marks if unicodedata.category(mark) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
-    spelled = set(HIDDEN.findall("".join(marks)))
+    spelled = set(INVISIBLE_CHARACTER.findall("".join(marks)))
     assert hidden <= spelled
     assert len(spelled - hidden) < 30
-    assert visible("".join(sorted(spelled))).isascii()
+    assert escape_invisible("".join(sorted(spelled))).isascii()
 
 
 def test_words_from_right_to_left_are_isolated_on_pages():
@@ -124,13 +124,13 @@ def test_words_from_right_to_left_are_isolated_on_pages():
     text = measure(named_predictions(0, 2, word), of=0).html()
     assert word in text
     assert len(re.findall(f"\u2068{word}\u2069", text)) == text.count(word)
-    assert isolate("abc 12") == "abc 12"
+    assert isolate_right_to_left("abc 12") == "abc 12"
 
 
 def test_titles_of_a_study_s_figures_spell_out_what_is_hidden(tmp_path):
     drawing = Drawing("d", NAMES["override"], "", lambda ax: ax.plot([0, 1]), [{"x": 1}])
-    files = [path.read_text() for path in study_figures._written(tmp_path, drawing) if path.suffix == ".svg"]
-    assert [HIDDEN.sub("", text.replace("\n", "")) == text.replace("\n", "") for text in files] == [True]
+    files = [path.read_text() for path in study_figures._save_drawing(tmp_path, drawing) if path.suffix == ".svg"]
+    assert [INVISIBLE_CHARACTER.sub("", text.replace("\n", "")) == text.replace("\n", "") for text in files] == [True]
 
 
 def test_a_notebook_cell_says_everything_once():
@@ -143,8 +143,8 @@ def test_a_notebook_cell_says_everything_once():
 
 def test_long_names_are_shortened_where_they_are_shown():
     name = "a" * 5_000_000
-    assert len(name_text(name)) < 150
-    assert "5,000,000" in name_text(name)
+    assert len(display_name(name)) < 150
+    assert "5,000,000" in display_name(name)
     assert abbreviate("b" * 100) == "b" * 100
     assert len(str(measure(named_predictions(0, 2, name), of=0))) < 20_000
 
@@ -156,4 +156,4 @@ def test_figures_draw_names_as_they_are(kind):
     plots.curves({name: [1.0, 2.0], "b": [2.0, 1.0]}, ax=(lines := Figure().add_subplot()))
     ax.figure.canvas.draw()
     lines.figure.canvas.draw()
-    assert name_text(name) in ax.get_xlabel()
+    assert display_name(name) in ax.get_xlabel()

@@ -12,8 +12,16 @@ from rendered import assert_rendered
 
 from calibrant import Predictions, assess, measure, metrics
 from calibrant.assessment import Assessment
-from calibrant.assessment.words import answers, cost, headline, p_text, split, unseen, verdict
-from calibrant.html import Section, figure, page, table, typeset
+from calibrant.assessment.expert_text import (
+    assessment_answers,
+    decomposed_changes,
+    format_p_value,
+    headline,
+    miscalibration_cost_sentence,
+    undetected_error_bound,
+    verdict_paragraph,
+)
+from calibrant.report import Section, figure, page, table, typeset
 
 FAST = ("Identity", "Temperature", "HistogramBinning")
 
@@ -31,7 +39,7 @@ def reported(by: float, n: int = 1500, choose: str | None = None) -> tuple[Asses
 
 
 def number(name: str, value: float) -> str:
-    return metrics.about(name).text(value)
+    return metrics.metric_info(name).text(value)
 
 
 @pytest.fixture(scope="module")
@@ -127,20 +135,24 @@ def test_refinement_and_calibration_add_up_to_the_score(over):
     body = text.partition("<h2>What it costs, and what is left</h2>")[2].partition("<h2>")[0]
     for name in ("nll", "brier"):
         score, refinement = (float(getattr(metrics, name)(p)) for p in (test, after))
-        row = next(parts for parts in re.findall(r"<tr>(.*?)</tr>", body) if metrics.about(name).heading() in parts)
+        row = next(
+            parts for parts in re.findall(r"<tr>(.*?)</tr>", body) if metrics.metric_info(name).heading() in parts
+        )
         assert [float(cell) for cell in re.findall(r"<td>([\d.]+)", row)[:3]] == pytest.approx(
             [score, refinement, score - refinement], abs=1e-4
         )
-    told = metrics.split(test, fit=lambda p: found.fitted["Temperature"])  # a map that never saw these examples
+    told = metrics.decompose_score(
+        test, fit=lambda p: found.fitted["Temperature"]
+    )  # a map that never saw these examples
     assert f"[{told.score.low:.4f}, {told.score.high:.4f}]" in body
     assert f"{told.score.value:.4f}, {told.calibration.value:.4f} (" in body
 
 
 def test_cost_is_not_split_without_a_gain(over):
     changed = (replace(over[0], changes=_changed(over[0], nll)) for nll in (0.0, 0.5, math.nan))
-    assert_rendered("cost_unsplit", "\n".join(map(cost, changed)))
+    assert_rendered("cost_unsplit", "\n".join(map(miscalibration_cost_sentence, changed)))
     for found, text in (reported(1.0, choose="Identity"), reported(2.0, n=1, choose="Temperature")):
-        assert split(found) == []
+        assert decomposed_changes(found) == []
         assert "What it costs" not in text
 
 
@@ -154,7 +166,7 @@ def test_classes_stand_worst_first(over):
     test = drawn(1500, 1, 2.0)
     body = over[1].partition("<h2>Classes, worst first</h2>")[2].partition("</table>")[0]
     rows = re.findall(r'<th scope="row">(\d+)</th>', body)
-    each = torch.stack([metrics.ece(test.judging(j)) for j in range(5)])
+    each = torch.stack([metrics.ece(test.with_event(j)) for j in range(5)])
     assert rows == [str(j) for j in each.argsort(descending=True).tolist()]
     assert f"{100 * float(each.max()):.2f}" in body
 
@@ -191,32 +203,32 @@ def test_the_saved_calibrator_is_loaded_by_three_lines(over, tmp_path):
 )
 def test_verdict_names_the_true_direction(by, status, direction):
     found, text = reported(by)
-    assert (found.before.verdict.status, found.before.verdict.direction) == (status, direction)
-    gap = abs(found.before["signed_gap"].value)
+    assert (found.uncalibrated.verdict.status, found.uncalibrated.verdict.direction) == (status, direction)
+    gap = abs(found.uncalibrated["signed_gap"].value)
     if by != 1.0:
-        assert f"{100 * gap:.1f} " in headline(found.before)
+        assert f"{100 * gap:.1f} " in headline(found.uncalibrated)
         assert found.changes["nll"].high < 0
-    assert_rendered(f"answers_by_{by}", "\n".join([headline(found.before), verdict(found)]))
-    assert Parsed(text).text.count(headline(found.before)) >= 2  # title and heading
+    assert_rendered(f"answers_by_{by}", "\n".join([headline(found.uncalibrated), verdict_paragraph(found)]))
+    assert Parsed(text).text.count(headline(found.uncalibrated)) >= 2  # title and heading
 
 
 def test_a_model_that_is_rightly_left_alone():
     found, text = reported(1.0, n=400, choose="Identity")
-    assert len(answers(found)) == 3
+    assert len(assessment_answers(found)) == 3
     assert "There is nothing to apply" in text
     assert "After" not in "".join(re.findall(r"<figcaption>(.*?)</figcaption>", text))
 
 
 def test_few_examples_are_not_called_calibrated():
     found, _ = reported(1.0, n=12)
-    assert unseen(found.before) > 0.1
-    assert_rendered("headline_few_examples", headline(found.before))
+    assert undetected_error_bound(found.uncalibrated) > 0.1
+    assert_rendered("headline_few_examples", headline(found.uncalibrated))
 
 
 def test_what_cannot_be_ruled_out_covers_the_truth():
     """All right at 90 %: the error is .1, and 20 examples that are all right must not rule it out."""
     z = torch.tensor([[0.0, 2.1972245773]]).double().repeat(20, 1)
-    assert unseen(measure(Predictions(z, torch.ones(20, dtype=torch.int64)), of="top")) > 0.0999
+    assert undetected_error_bound(measure(Predictions(z, torch.ones(20, dtype=torch.int64)), of="top")) > 0.0999
 
 
 @pytest.mark.parametrize(
@@ -257,9 +269,9 @@ def test_names_from_outside_are_escaped():
 
 def test_pieces():
     assert typeset("4.75 % (-0.1, e-3) a-1 <") == "4.75\N{NO-BREAK SPACE}% (\N{MINUS SIGN}0.1, e-3) a-1 &lt;"
-    assert p_text(0.0) == "p < 0.0001"
-    assert p_text(0.034) == "p = 0.034"
-    made = table(["a", "b"], [["x", "1"], ["y", "2"]], best=[[False], [True]], marked=[True, False], caption='"q"')
+    assert format_p_value(0.0) == "p < 0.0001"
+    assert format_p_value(0.034) == "p = 0.034"
+    made = table(["a", "b"], [["x", "1"], ["y", "2"]], bold=[[False], [True]], highlighted=[True, False], caption='"q"')
     assert "<strong>2</strong>" in made
     assert '<tr class="marked"><th scope="row">x' in made
     assert "&#34;q&#34;" in made
@@ -296,8 +308,13 @@ def test_page_on_two_classes_describes_the_probability_of_class_1():
     text = found.html()
     shown = Parsed(text).text
     said, true = float(test.logits.softmax(1)[:, 1].mean()), float(test.labels.double().mean())
-    assert f"{100 * (said - true):.1f} " in headline(found.before)
-    for part in (headline(found.before), f"{100 * said:.1f} %", f"{100 * true:.1f} %", found.before.event.judged):
+    assert f"{100 * (said - true):.1f} " in headline(found.uncalibrated)
+    for part in (
+        headline(found.uncalibrated),
+        f"{100 * said:.1f} %",
+        f"{100 * true:.1f} %",
+        found.uncalibrated.event.claim,
+    ):
         assert part in shown, part
     assert "frequency of class 1" in text
     for wrong in ("verconfiden", "nderconfiden", "Acting only when sure", "right of the time", "confidence minus"):
@@ -324,7 +341,7 @@ def test_page_on_a_measurement_has_no_calibrators():
 
 def test_a_notebook_shows_the_answers_and_the_numbers(over):
     shown = Parsed(over[0]._repr_html_()).text
-    for part in (headline(over[0].before), *(answer for _, answer in answers(over[0]))):
+    for part in (headline(over[0].uncalibrated), *(answer for _, answer in assessment_answers(over[0]))):
         assert " ".join(part.split()) in shown
     assert "<svg" not in over[0]._repr_html_()
     assert Parsed(measure(drawn(100, 0, 1.0))._repr_html_()).all("table")

@@ -8,7 +8,7 @@ import torch
 from rendered import assert_rendered
 
 from calibrant import Predictions, assess, measure, metrics
-from calibrant.assessment import plainly, words
+from calibrant.assessment import expert_text, lay_text
 
 
 def confidences(confidence: float, right: int, n: int) -> Predictions:
@@ -45,7 +45,13 @@ def test_notes_and_answers_agree_with_the_verdict(name):
         assert gap.low <= 0 <= gap.high
         assert verdict.direction is None
         assert "above" not in table["ece"].note + table["adaptive_ece"].note
-    told = (verdict.status, gap.note, words.headline(table), words.calibrated(table), *plainly.first_answers(table))
+    told = (
+        verdict.status,
+        gap.note,
+        expert_text.headline(table),
+        expert_text.calibration_answer(table),
+        *lay_text.measurement_answers(table),
+    )
     assert_rendered(f"verdict_{name.replace(' ', '_')}", "\n".join(told))
 
 
@@ -54,8 +60,8 @@ def test_json_carries_the_verdict():
     assert json.loads(found.json())["verdict"] == {"status": "miscalibrated", "direction": found.verdict.direction}
     both = assess(SETS["too sure"], SETS["calibrated"], ["Identity", "Temperature"])
     told = json.loads(both.json())["verdict"]
-    assert told["before"]["status"] == both.before.verdict.status
-    assert told["after"]["status"] == both.after.verdict.status
+    assert told["before"]["status"] == both.uncalibrated.verdict.status
+    assert told["after"]["status"] == both.calibrated.verdict.status
 
 
 def test_remedy_names_worse_metrics_and_a_reversed_direction():
@@ -63,25 +69,25 @@ def test_remedy_names_worse_metrics_and_a_reversed_direction():
     found = assess(
         scores(1000, 3.0, 0, shift=2.0), scores(1000, 1.0, 1, shift=0.4), ["Temperature", "Platt"], choose="Platt"
     )
-    assert found.after["ece"].value > found.before["ece"].value
-    assert (found.before.verdict.direction, found.after.verdict.direction) == ("over", "under")
-    ece, brier = words.setbacks(found)
-    assert found.before["ece"].text in ece
-    assert found.after["ece"].text in ece
-    assert f"{found.after['event_brier'].value:.4f}" in brier
-    (turn,) = words.turn(found)
-    assert words.gap_points(found.before) in turn
-    assert words.gap_points(found.after) in turn
+    assert found.calibrated["ece"].value > found.uncalibrated["ece"].value
+    assert (found.uncalibrated.verdict.direction, found.calibrated.verdict.direction) == ("over", "under")
+    ece, brier = expert_text.worsened_metric_sentences(found)
+    assert found.uncalibrated["ece"].text in ece
+    assert found.calibrated["ece"].text in ece
+    assert f"{found.calibrated['event_brier'].value:.4f}" in brier
+    (turn,) = expert_text.direction_change_sentences(found)
+    assert expert_text.gap_points(found.uncalibrated) in turn
+    assert expert_text.gap_points(found.calibrated) in turn
     assert turn.index("overestimates") < turn.index("underestimates")
-    assert all(sentence in words.remedy(found) for sentence in (ece, brier, turn))
-    assert_rendered("remedy_setbacks", words.remedy(found))
-    assert "worse" in plainly.answers(found)[2]
+    assert all(sentence in expert_text.remedy_answer(found) for sentence in (ece, brier, turn))
+    assert_rendered("remedy_setbacks", expert_text.remedy_answer(found))
+    assert "worse" in lay_text.assessment_answers(found)[2]
 
 
 def test_the_answer_names_no_setback_where_there_is_none():
     found = assess(scores(2000, 3.0, 0), scores(2000, 3.0, 1), ["Temperature"])
-    assert words.setbacks(found) == []
-    assert "worse" not in words.remedy(found)
+    assert expert_text.worsened_metric_sentences(found) == []
+    assert "worse" not in expert_text.remedy_answer(found)
 
 
 def test_remedy_names_a_loss_of_accuracy():
@@ -92,7 +98,7 @@ def test_remedy_names_a_loss_of_accuracy():
     worse = replace(found, changes=replace(found.changes, rows=tuple(rows.values())))
     rows["accuracy"] = replace(rows["accuracy"], high=0.01)
     perhaps = replace(found, changes=replace(found.changes, rows=tuple(rows.values())))
-    assert_rendered("remedy_less_accurate", "\n".join(map(words.remedy, (worse, perhaps))))
+    assert_rendered("remedy_less_accurate", "\n".join(map(expert_text.remedy_answer, (worse, perhaps))))
 
 
 @pytest.mark.parametrize(("n", "flip", "remarks"), [(200, True, 1), (200, False, 0), (10, True, 0)])
@@ -116,12 +122,12 @@ def test_the_brier_score_of_one_class_is_the_one_of_scikit_learn():
     assert table["brier"].value == pytest.approx(2 * expected)
     assert "sum over classes" in table["brier"].title
     assert "sum over classes" not in table["event_brier"].title
-    assert metrics.about("event_brier").heading() != metrics.about("brier").heading()
+    assert metrics.metric_info("event_brier").heading() != metrics.metric_info("brier").heading()
 
 
 def test_rows_of_multilabel_data_are_label_decisions():
     g = torch.Generator().manual_seed(0)
     z = torch.randn(100, 3, generator=g)
     table = measure(Predictions.multilabel(z, (torch.rand(100, 3, generator=g) < z.sigmoid()).long()))
-    assert table.among.startswith("label decisions")
-    assert words.group_head(table.event)[:2] == ["label", "label decisions"]
+    assert table.population.startswith("label decisions")
+    assert expert_text.group_headings(table.event)[:2] == ["label", "label decisions"]

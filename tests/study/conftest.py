@@ -4,7 +4,7 @@ import pytest
 from commands import forgetting
 from processes import ENVIRONMENT, finish, rows, start
 
-from calibrant.study import rows as rows_module
+from calibrant.lab.study import measurements as rows_module
 
 TINY = """
 title = "tiny"
@@ -41,7 +41,7 @@ def untouched(tiny, tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _in_this_process(monkeypatch):
     """However long measuring takes, it starts no processes unless a test asks for them."""
-    monkeypatch.setattr(rows_module, "WORTH", math.inf)
+    monkeypatch.setattr(rows_module, "MIN_PARALLEL_SECONDS", math.inf)
 
 
 @pytest.fixture

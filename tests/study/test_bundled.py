@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import calibrant
-from calibrant.catalog import TRACES
-from calibrant.metrics import about
-from calibrant.study import RECIPES, Study
-from calibrant.study.published import Published
+from calibrant.lab.study import RECIPES, Study
+from calibrant.lab.study.published_results import PublishedResults
+from calibrant.metrics import metric_info
+from calibrant.registry import TRACES
 
 FOLDER = Path(calibrant.__file__).parent / "studies"
 FILES = sorted(FOLDER.glob("*.toml"))
@@ -41,7 +41,7 @@ def test_every_study_has_the_papers_runs(path):
     assert len({run.id for run in runs}) == len(runs)
     assert study.title
     if study.published:
-        Published.load(study.published)
+        PublishedResults.load(study.published)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -58,7 +58,7 @@ def test_every_printed_number_has_its_place_in_the_study_of_the_paper(name):
     study = Study.load(FOLDER / f"{name}.toml")
     assert study.published == name
     trained = {(run.dataset, run.network, run.loss): run.recipe for run in study.runs()}
-    found = Published.load(name)
+    found = PublishedResults.load(name)
     for dataset, network, loss, calibrator, metric in found.numbers:
         assert trained[dataset, network, loss] == found.recipe(dataset, network, loss)
         assert calibrator in study.calibrators
@@ -96,16 +96,16 @@ def test_adafocal_trains_by_its_own_code():
 
 
 def test_both_kinds_of_scaling_search_one_list_of_temperatures():
-    from calibrant.calibrators._focal import GRIDS
-    from calibrant.calibrators._scaling import temperatures
+    from calibrant.calibrators._focal import FOCAL_GRIDS
+    from calibrant.calibrators._temperature import temperature_grid
 
     study = Study.load(FOLDER / "komisarenko_2024.toml")
     (scaling,) = [c for c in study.calibrators if c.name == "Temperature" and "ece" in c.text]
     focal = [c for c in study.calibrators if c.name == "FocalTemperature"]
-    grids = {tuple(GRIDS[c.settings.get("grid", "text")][1]) for c in focal}
-    assert grids == {tuple(temperatures(scaling.settings["grid"]))}
-    assert len(temperatures("komisarenko")) == 500
-    assert len(temperatures("komisarenko_code")) == 100
+    grids = {tuple(FOCAL_GRIDS[c.settings.get("grid", "text")][1]) for c in focal}
+    assert grids == {tuple(temperature_grid(scaling.settings["grid"]))}
+    assert len(temperature_grid("komisarenko")) == 500
+    assert len(temperature_grid("komisarenko_code")) == 100
 
 
 def test_ways_to_train_one_loss_are_told_apart_where_there_are_several():
@@ -137,7 +137,7 @@ def test_validation_sizes_learn_from_the_same_images():
 def test_the_sizes_of_real_sets_are_as_the_study_says(shared):
     import torch
 
-    from calibrant.data import cifar10
+    from calibrant.lab.data import cifar10
 
     small, large = (cifar10(shared / "datasets", train=45000, val=val, protocol="wang") for val in (500, 5000))
     assert torch.equal(small.train.labels, large.train.labels)
@@ -153,9 +153,9 @@ def test_the_page_on_studies_is_true(tmp_path):
     (tmp_path / "study.toml").write_text(study)
     (tmp_path / "published.toml").write_text(published.replace('= "mine"', '= "focal"'))
     assert len(list(Study.load(tmp_path / "study.toml").runs())) == 18
-    found = Published.load(str(tmp_path / "published.toml"))
+    found = PublishedResults.load(str(tmp_path / "published.toml"))
     assert (
-        found.find("cifar10", "resnet50", "cross_entropy", "Temperature", "ece").text(about("ece"))
+        found.find("cifar10", "resnet50", "cross_entropy", "Temperature", "ece").text(metric_info("ece"))
         == "1.35 ± 0.10 (2.50)"
     )
     assert len(found.numbers) == 3

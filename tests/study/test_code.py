@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from refusals import refused
 
-import calibrant.study.checkpoint as checkpoint_module
-from calibrant import catalog
-from calibrant import study as studies
-from calibrant._source import code_digest
-from calibrant.study import Store, Study
-from calibrant.study.digests import opened, sealed
-from calibrant.study.engine import Data, execute
+import calibrant.lab.study.checkpoint as checkpoint_module
+from calibrant import registry
+from calibrant._code_digest import code_digest
+from calibrant.lab import study as studies
+from calibrant.lab.study import Store, Study
+from calibrant.lab.study.digests import read_record, seal_record
+from calibrant.lab.study.engine import DatasetCache, execute
 
 OWN = """
 import torch
@@ -45,7 +45,7 @@ recipe = {epochs = 3, batch_size = 20, milestones = []}
 
 @pytest.fixture(autouse=True)
 def no_page(monkeypatch):
-    monkeypatch.setattr("calibrant.study.report.study_report", lambda *_: "no page")
+    monkeypatch.setattr("calibrant.lab.study.report.study_report", lambda *_: "no page")
 
 
 @pytest.fixture
@@ -77,8 +77,8 @@ def forget():
     for name in "own_loss_here", "own_helpers_here":
         sys.modules.pop(name, None)
     for name in "scaled", "another":
-        catalog.LOSSES._methods.pop(name, None)
-    catalog.INCLUDED[:] = [place for place in catalog.INCLUDED if "own_loss_here" not in place]
+        registry.LOSSES._methods.pop(name, None)
+    registry.INCLUDED_SOURCES[:] = [place for place in registry.INCLUDED_SOURCES if "own_loss_here" not in place]
 
 
 def values(found):
@@ -120,14 +120,14 @@ def test_changed_code_trains_anew_and_says_so(project, own, helpers):
 def test_what_a_loss_does_not_use_changes_nothing(project, own):
     project()
     _, seen, lines = project(own)
-    catalog.LOSSES._methods.pop("a_third", None)
+    registry.LOSSES._methods.pop("a_third", None)
     assert (seen, lines) == ({"scaled": "found", "focal": "found"}, [])
 
 
 def test_studies_of_different_code_in_one_folder_share_no_network(project, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first, _, _ = project(out="runs/first")
-    monkeypatch.setattr("calibrant.study.front._opened", opened_beside(tmp_path, "second"))
+    monkeypatch.setattr("calibrant.lab.study.api._open_study", opened_beside(tmp_path, "second"))
     second, seen, _ = project(OWN.replace("FACTOR = 1.0", "FACTOR = -1.0"), out="runs/second")
     assert seen["scaled"] == "done"
     assert seen["focal"] == "found"
@@ -136,9 +136,9 @@ def test_studies_of_different_code_in_one_folder_share_no_network(project, tmp_p
 
 def opened_beside(root, name):
     """Open the store of a study beside the others in runs/."""
-    from calibrant.study import front
+    from calibrant.lab.study import api
 
-    plain = front._opened
+    plain = api._open_study
 
     def opened(study, out, mirror, scale=None, with_=()):
         found, _, paper = plain(study, out, mirror, scale, with_)
@@ -158,12 +158,12 @@ def test_a_checkpoint_of_other_code_is_not_resumed(project, tmp_path, monkeypatc
 
 def interrupt(tmp_path, monkeypatch):
     """Stop the run of one's own loss, as it is in OWN, in its second epoch."""
-    monkeypatch.setattr(checkpoint_module, "SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint_module, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
     forget()
     (tmp_path / "own_loss_here.py").write_text(OWN)
-    catalog.include([str(tmp_path / "own_loss_here.py")])
+    registry.include([str(tmp_path / "own_loss_here.py")])
     run = next(Study.load(tmp_path / "study.toml").runs())
-    store = Store(tmp_path / "out").knowing({run.dataset: Data().digest(run.dataset).whole})
+    store = Store(tmp_path / "out").with_data({run.dataset: DatasetCache().digest(run.dataset).full_digest})
     going = execute(run, store)
     assert [next(going).facts["epoch"] for _ in range(2)] == [1, 2]
     going.close()
@@ -174,10 +174,10 @@ def test_runs_of_before_codes_were_recorded_serve_only_built_in_methods(project,
     """A run of version 0.2.0 has no code in its record, nor in its name."""
     project()
     for folder in (tmp_path / "out" / "runs").iterdir():
-        record = opened(folder)
+        record = read_record(folder)
         record["run"].pop("code", None)
         name = record["id"].partition("_")[0] + "." + record["id"].rpartition(".")[2]
-        (folder / "run.json").write_text(sealed(record | {"id": name}))
+        (folder / "run.json").write_text(seal_record(record | {"id": name}))
         folder.rename(folder.with_name(name))
     _, seen, lines = project()
     assert seen == {"scaled": "done", "focal": "found"}
@@ -197,7 +197,7 @@ def test_another_revision_of_a_built_in_method_is_another_run(tmp_path, monkeypa
     study = Study.load(tmp_path / "study.toml")
     before = next(study.runs())
     assert before.code == ()
-    monkeypatch.setitem(catalog.LOSSES._codes, "focal", "revision 2")
+    monkeypatch.setitem(registry.LOSSES._code_versions, "focal", "revision 2")
     for text in "focal", "RegMixup(loss='focal')":
         (tmp_path / "study.toml").write_text((tmp_path / "study.toml").read_text().replace('"focal"', f'"{text}"'))
         after = next(Study.load(tmp_path / "study.toml").runs())
@@ -245,7 +245,7 @@ def test_a_second_method_of_one_name_in_one_file_is_refused(tmp_path, forgotten)
     one = "@losses.register\ndef twice_here(logits, labels):\n    return {} * logits.sum(1)\n"
     path.write_text("from calibrant import losses\n" + one.format(1) + one.format(2))
     with refused("name_taken"):
-        catalog.include([str(path)])
+        registry.include([str(path)])
 
 
 def test_the_code_of_a_run_is_in_its_record(project, tmp_path):
@@ -260,10 +260,10 @@ def test_code_that_changes_folder_or_exits_moves_nothing(tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_moving_here.py").write_text("import os\nos.chdir('/')\n")
     (tmp_path / "own_exit_here.py").write_text("import sys\nsys.exit(3)\n")
-    catalog.include(["own_moving_here.py"])
+    registry.include(["own_moving_here.py"])
     assert Path.cwd() == tmp_path
     with refused("import"):
-        catalog.include(["own_exit_here.py"])
+        registry.include(["own_exit_here.py"])
 
 
 def test_a_file_in_the_folder_of_ones_own_code_stands_for_no_module(tmp_path, monkeypatch, forgotten):
@@ -271,7 +271,7 @@ def test_a_file_in_the_folder_of_ones_own_code_stands_for_no_module(tmp_path, mo
     (tmp_path / "polars.py").write_text("raise RuntimeError('of the folder')\n")
     (tmp_path / "own_beside_here.py").write_text("K = 1\n")
     (tmp_path / "own_importing_here.py").write_text("import polars\nfrom own_beside_here import K\n")
-    catalog.include([str(tmp_path / "own_importing_here.py")])
+    registry.include([str(tmp_path / "own_importing_here.py")])
 
 
 class Entry:
@@ -288,8 +288,8 @@ def test_entry_points_that_are_broken_or_take_a_name_are_refused(monkeypatch, fo
         raise ImportError("no such thing\nat all")
 
     load = fails if name == "broken_here" else lambda: other
-    monkeypatch.setitem(catalog.LOSSES.__dict__, "_entries", {name: Entry("some.package:loss", load)})
-    monkeypatch.setitem(catalog.LOSSES.__dict__, "_loaded", set())
+    monkeypatch.setitem(registry.LOSSES.__dict__, "_entries", {name: Entry("some.package:loss", load)})
+    monkeypatch.setitem(registry.LOSSES.__dict__, "_loaded", set())
     with refused(code):
-        catalog.LOSSES.method(name)
-    assert catalog.LOSSES.method("brier").name == "brier"
+        registry.LOSSES.method(name)
+    assert registry.LOSSES.method("brier").name == "brier"

@@ -5,8 +5,8 @@ import sys
 import pytest
 from refusals import refused
 
-from calibrant import catalog
-from calibrant.study import Grid, Recipe, Run, Study
+from calibrant import registry
+from calibrant.lab.study import Grid, Recipe, Run, Study
 
 GRID = {"datasets": ("digits",), "networks": ("resnet8",), "losses": ("focal",)}
 
@@ -90,13 +90,13 @@ def test_runs_keep_the_ids_they_always_had(name, scale):
 
 
 def test_a_text_is_read_once_however_often_it_stands_there(monkeypatch):
-    read, whole = [], catalog.Registry.method
+    read, whole = [], registry.Registry.method
 
     def noted(self, text):
         read.append((self.kind, text))
         return whole(self, text)
 
-    monkeypatch.setattr(catalog.Registry, "method", noted)
+    monkeypatch.setattr(registry.Registry, "method", noted)
     runs = list(Study.load("wang_2021").runs())  # losses stand in every grid
     assert all(run.id for run in runs)
     texts = [text for kind, text in read if kind == "losses"]
@@ -137,7 +137,7 @@ def bare(logits, labels):
 )
 def test_methods_that_cannot_be_called_are_refused_when_they_are_read(tmp_path, forgotten, key, text, code):
     (tmp_path / "careless.py").write_text(OWN)
-    catalog.include([str(tmp_path / "careless.py")])
+    registry.include([str(tmp_path / "careless.py")])
     given = GRID | ({"losses": (text,)} if key == "losses" else {})
     with refused(code):
         Study("x", (Grid(**given),), **({"metrics": (text,)} if key == "metrics" else {}))
@@ -161,7 +161,7 @@ def test_code_that_nobody_allowed_is_not_run(tmp_path, forgotten, monkeypatch):
         Study.load("sub/study.toml")
     assert str(caught.value).endswith("--with sub/own_loss.py")
     assert "own_loss" not in sys.modules
-    catalog.include(["sub/own_loss.py"])
+    registry.include(["sub/own_loss.py"])
     assert next(Study.load(tmp_path / "sub" / "study.toml").runs()).loss.text == "own"
 
 

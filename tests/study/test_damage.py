@@ -14,15 +14,15 @@ from polars.testing import assert_frame_equal
 from refusals import refused
 from typer.testing import CliRunner
 
-import calibrant.study.checkpoint as checkpoint_module
-import calibrant.study.store as store_module
-from calibrant import Predictions, __version__, catalog
-from calibrant import study as studies
+import calibrant.lab.study.checkpoint as checkpoint_module
+import calibrant.lab.study.store as store_module
+from calibrant import Predictions, __version__, registry
 from calibrant.cli.study import study_app
-from calibrant.data import Split, Splits, blobs
-from calibrant.study import Grid, Recipe, Run, Store, Study, front, preflight
-from calibrant.study.digests import data_digest, opened, sealed
-from calibrant.study.engine import Data, Event, execute, local
+from calibrant.lab import study as studies
+from calibrant.lab.data import Split, Splits, blobs
+from calibrant.lab.study import Grid, Recipe, Run, Store, Study, api, preflight
+from calibrant.lab.study.digests import data_digest, read_record, seal_record
+from calibrant.lab.study.engine import DatasetCache, RunEvent, execute, run_locally
 
 RECIPE = Recipe(epochs=2, batch_size=20, milestones=())
 DATA = "blobs(train=60, val=40, test=50)"
@@ -37,7 +37,7 @@ def page():
 @pytest.fixture(autouse=True)
 def no_page(request, monkeypatch):
     if "page" not in request.fixturenames:
-        monkeypatch.setattr("calibrant.study.report.study_report", lambda *_: "no page")
+        monkeypatch.setattr("calibrant.lab.study.report.study_report", lambda *_: "no page")
 
 
 def small(losses=("focal", "brier"), *, data=(DATA,), name="small", recipe=RECIPE, **more):
@@ -144,7 +144,7 @@ def test_half_a_copy_of_a_run_is_in_nobodys_way(finished):
         path.unlink()
     (run / "val.safetensors").write_bytes(b"half")
     store, (first, _) = Store(folder), small().runs()
-    store = store.knowing({first.dataset: Data().digest(first.dataset).whole})
+    store = store.with_data({first.dataset: DatasetCache().digest(first.dataset).full_digest})
     list(execute(first, store))  # without looking before
     assert first in store
     assert list((folder / "damaged").iterdir())
@@ -153,9 +153,9 @@ def test_half_a_copy_of_a_run_is_in_nobodys_way(finished):
 
 def interrupted(folder, study, monkeypatch):
     """Stop the first run of a study in its second epoch; returns its checkpoint."""
-    monkeypatch.setattr(checkpoint_module, "SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint_module, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
     run = next(study.runs())
-    store = Store(folder).knowing({run.dataset: Data().digest(run.dataset).whole})
+    store = Store(folder).with_data({run.dataset: DatasetCache().digest(run.dataset).full_digest})
     going = execute(run, store)
     assert [next(going).facts["epoch"] for _ in range(2)] == [1, 2]
     going.close()
@@ -236,7 +236,7 @@ def test_runs_on_other_data_are_other_runs(tmp_path, forgotten):
     def changing(root=None):
         return blobs(train=60, val=40, test=50, seed=drawn["seed"])
 
-    catalog.DATA_SETS.register(changing)
+    registry.DATA_SETS.register(changing)
     study = small(("focal",), data=("changing",))
     first, *_ = events(study, tmp_path / "out")
     drawn["seed"] = 1
@@ -255,8 +255,8 @@ def test_runs_on_other_data_are_other_runs(tmp_path, forgotten):
 
 def test_a_worker_with_other_data_than_the_study_was_started_with_does_not_train(tmp_path):
     (run,) = small(("focal",)).runs()
-    store = Store(tmp_path).knowing({run.dataset: "0" * 64})
-    (event,) = local(lambda run: execute(run, store), [run], store)
+    store = Store(tmp_path).with_data({run.dataset: "0" * 64})
+    (event,) = run_locally(lambda run: execute(run, store), [run], store)
     assert event.kind == "failed"
     assert event.facts["error"].startswith(f"{DATA} holds other data here than where the study was started\n")
 
@@ -281,9 +281,9 @@ def test_runs_of_other_versions_are_mixed_in_only_on_request(finished, page):
     folder, _ = finished
     for loss, version in ("focal", "0.0.1"), ("brier", "0.0.2"):
         old = of(folder, loss)
-        record = opened(old)
+        record = read_record(old)
         record["facts"]["versions"]["calibrant"] = version
-        (old / "run.json").write_text(sealed(record))
+        (old / "run.json").write_text(seal_record(record))
     alone, seen, _ = events(small(), folder)
     assert [kind for kind, _ in seen] == ["found", "found"]
     assert "0.0.1 (1) and 0.0.2 (1)." in str(alone)
@@ -324,7 +324,7 @@ def test_a_network_is_judged_on_more_without_being_trained_again(tmp_path):
     alone, _ = counted(small(("focal",), data=sizes[1:]), tmp_path / "alone")
     _, epochs = counted(small(("focal",), data=(DATA,)), tmp_path / "out")
     assert epochs == 2
-    same = {split: data_digest(blobs(train=60, val=val, test=50)).learned for split, val in (("a", 40), ("b", 30))}
+    same = {split: data_digest(blobs(train=60, val=val, test=50)).train_digest for split, val in (("a", 40), ("b", 30))}
     assert same["a"] == same["b"]
     found, epochs = counted(small(("focal",), data=sizes), tmp_path / "out")
     assert epochs == 0
@@ -360,7 +360,7 @@ def test_the_studies_of_one_paper_share_theirs():
     runs = [run for name in names for run in Study.load(name).runs()]
 
     def learned(run):
-        name, settings = store_module._but_sizes(run.examples)
+        name, settings = store_module._settings_without_sizes(run.examples)
         return name, str(settings), run.dataset.settings.get("train") or 45_000
 
     trainings = {(learned(run), run.network, run.loss, run.seed, run.recipe) for run in runs}
@@ -450,8 +450,8 @@ def test_calibrators_are_not_repeated_when_measuring_either(finished):
 
 def test_a_live_draft_is_nobody_elses_whatever_the_clock_says(tmp_path, honest):
     store = Store(tmp_path)
-    with store._draft("slow") as draft:
-        past = draft.stat().st_mtime - 3 * store_module.DAY
+    with store._open_draft("slow") as draft:
+        past = draft.stat().st_mtime - 3 * store_module.MAX_DRAFT_AGE_SECONDS
         os.utime(draft, (past, past))
         Store(tmp_path)  # whose clock is days ahead
         assert draft.is_dir()
@@ -464,7 +464,7 @@ def test_waiting_processes_name_the_process_they_wait_for(tmp_path, honest):
     store, (run, _) = Store(tmp_path), small().runs()
     with store.claim(run) as ours:
         assert ours
-        waiting = local(lambda run: iter([Event("done", run, {})]), [run], Store(tmp_path))
+        waiting = run_locally(lambda run: iter([RunEvent("done", run, {})]), [run], Store(tmp_path))
         said = next(waiting)
         assert said.kind == "said"
         assert f" {os.getpid()} " in said.facts["text"]
@@ -478,14 +478,14 @@ def test_runs_without_data_are_reported_and_the_others_are_trained(tmp_path, mon
     grids = [Grid((data,), (network,), ("focal", "brier"), (0, 1), RECIPE) for data, network in GRIDS]
     study = Study("three", grids, ("Identity",), ("error",))
     dry = studies.status(study, out=tmp_path / "out", data=tmp_path, estimate=True)
-    assert len(dry.absent) == 4
-    assert len(dry.left) == 8
-    (line,) = (line for line in dry.tried if "4 runs on cifar10" in line)
+    assert len(dry.runs_without_data) == 4
+    assert len(dry.remaining) == 8
+    (line,) = (line for line in dry.trial_lines if "4 runs on cifar10" in line)
     assert "uoft-cs/cifar10" in line
     assert sum(line.startswith("no data") for line in str(dry).splitlines()) == 4
     found = studies.run(study, out=tmp_path / "out", data=tmp_path)
     assert len(found.failed) == 4
-    assert [reason for reason in found.reasons if "4 runs on cifar10" in reason]
+    assert [reason for reason in found.failure_lines if "4 runs on cifar10" in reason]
     assert {row["dataset"] for row in found.rows} == {data for data, _ in GRIDS if data != "cifar10"}
     assert found.report.is_file()
 
@@ -520,7 +520,7 @@ def test_a_dry_run_works_without_any_data_and_limits_its_trials(tmp_path, monkey
         studies.run(alone, out=tmp_path / "out", data=tmp_path)
     assert "svhn" in str(caught.value)
     grids = [Grid((DATA, GRIDS[2][0]), (NETWORK,), ("focal",), (0,), RECIPE)]
-    monkeypatch.setattr(front, "TRYING", 0.0)  # all but the first are too late
+    monkeypatch.setattr(api, "MAX_DRY_RUN_SECONDS", 0.0)  # all but the first are too late
     dry = studies.status(Study("y", grids), out=tmp_path / "out", estimate=True)
     assert len(dry.trials) == 1
 
@@ -531,8 +531,8 @@ def test_finished_runs_need_no_data(tmp_path, monkeypatch):
     (run,) = study.runs()
     logits = torch.randn(40, 10, generator=torch.Generator().manual_seed(0))
     store.put(run, dict.fromkeys(("val", "test"), Predictions(logits, logits.argmax(1))), {"seconds": 1.0})
-    known = preflight.ready([run], store, Data(tmp_path))
-    assert (known.runs, known.absent, known.digests) == ([run], {}, {})
+    known = preflight.check_data([run], store, DatasetCache(tmp_path))
+    assert (known.runs, known.runs_without_data, known.digests) == ([run], {}, {})
     assert len(studies.run(study, out=tmp_path / "out", data=tmp_path).rows) == 1
 
 
@@ -556,5 +556,5 @@ def test_a_mirror_of_altered_runs_is_refused_run_by_run(finished, tmp_path):
 def test_runs_of_equal_text_are_one_and_the_id_names_what_is_watched():
     run = Run("digits", "resnet8", "focal", 0, Recipe())
     more = Run("digits", "resnet8", "focal", 0, Recipe(), traces=("norm",))
-    assert run.id == run.training == more.training
+    assert run.id == run.training_id == more.training_id
     assert more.id.startswith(f"{run.id}-")

@@ -12,10 +12,10 @@ from refusals import refused
 from small_data import write_images, write_text
 
 import calibrant
-from calibrant import figures, study
 from calibrant.cli import app
-from calibrant.study import Grid, Study
-from calibrant.study.config import Exhibit
+from calibrant.lab import figures, study
+from calibrant.lab.study import Grid, Study
+from calibrant.lab.study.config import Exhibit
 
 BUNDLED = sorted(path.stem for path in (Path(calibrant.__file__).parent / "studies").glob("*.toml"))
 WALKED = [name for name in BUNDLED if name not in ("adafocal_2022_bert", "adafocal_2022_imagenet")]  # of adafocal_2022
@@ -87,7 +87,7 @@ def tiny_data(tmp_path_factory, data_cache):
 @pytest.fixture(scope="module")
 def theory(tmp_path_factory):
     """The names of the figures of the theory."""
-    paths = figures.focal(tmp_path_factory.mktemp("theory"))
+    paths = figures.draw_focal_theory(tmp_path_factory.mktemp("theory"))
     assert all(path.stat().st_size for path in paths)
     return {path.stem for path in paths}
 
@@ -103,7 +103,7 @@ def dataset(method) -> str:
         settings["val"] = 64 if method.name == "svhn" else 0.5
     elif method.name == "newsgroups":
         settings["val"] = 40
-    return calibrant.catalog.spell(method.name, settings)
+    return calibrant.registry.format_call(method.name, settings)
 
 
 def tiny(name: str) -> Study:
@@ -139,7 +139,7 @@ def first_epoch(name: str) -> str:
     "name", [pytest.param(n, marks=pytest.mark.slow if n in QUICK else pytest.mark.large) for n in WALKED]
 )
 def test_every_exhibit_is_made_at_tiny_scale(name, tiny_data, theory, tmp_path, monkeypatch):
-    monkeypatch.setattr("calibrant.study.report.study_report", lambda *_: "no page")  # of the same drawings
+    monkeypatch.setattr("calibrant.lab.study.report.study_report", lambda *_: "no page")  # of the same drawings
     result = study.run(tiny(name), out=tmp_path / "runs", data=tiny_data)
     assert not result.failed
     drawn = study.draw(tiny(name), tmp_path / "figures", out=tmp_path / "runs")

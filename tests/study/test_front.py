@@ -11,19 +11,20 @@ from processes import finish, start
 from refusals import refused
 from typer.testing import CliRunner
 
-from calibrant import catalog
-from calibrant import study as studies
+from calibrant import registry
 from calibrant.cli.study import study_app
-from calibrant.study import Grid, Recipe, Result, Store, Study
-from calibrant.study import rows as rows_module
-from calibrant.study.engine import Data, Event
-from calibrant.study.progress import train_all
+from calibrant.lab import study as studies
+from calibrant.lab.study import Grid, Recipe, Result, Store, Study
+from calibrant.lab.study import measurements as rows_module
+from calibrant.lab.study.engine import DatasetCache, RunEvent
+from calibrant.lab.study.progress import train_all
 
 MINE = '''
 import torch
 from torch import nn
-from calibrant import calibrators, data, losses, metrics, networks
-from calibrant.data import Split, Splits
+from calibrant import calibrators, losses, metrics
+from calibrant.lab import data, networks
+from calibrant.lab.data import Split, Splits
 
 @losses.register
 def squared(logits, labels, *, power: float = 2.0):
@@ -133,7 +134,7 @@ def test_ones_own_methods_go_all_the_way(mine, tmp_path, forgotten):
 
 
 def test_a_loss_that_changes_itself_begins_anew_with_every_run(mine, tmp_path, forgotten):
-    catalog.include([str(tmp_path / "mine_here.py")])
+    registry.include([str(tmp_path / "mine_here.py")])
     grid = Grid(("corners",), ("Narrow",), ("Warming",), (0, 1), RECIPE, traces=("gammas",))
     found = Study("x", (grid,), metrics=("top2",))
     together = studies.run(found, out=tmp_path / "together")
@@ -148,7 +149,7 @@ def test_a_loss_that_changes_itself_begins_anew_with_every_run(mine, tmp_path, f
 @pytest.mark.slow
 def test_processes_that_measure_include_ones_own_methods_first(mine, tmp_path, forgotten, monkeypatch):
     one = studies.run(mine, out=tmp_path / "out", with_=[str(tmp_path / "mine_here.py")])
-    monkeypatch.setattr(rows_module, "WORTH", 0.0)
+    monkeypatch.setattr(rows_module, "MIN_PARALLEL_SECONDS", 0.0)
     many = studies.measure(mine, out=tmp_path / "out", jobs=2)
     assert_frame_equal(many.to_polars(), one.to_polars(), check_exact=True)
 
@@ -177,7 +178,7 @@ def test_a_study_from_python_is_trained_once_and_measured_as_often_as_one_likes(
     assert {t.metric for t in found.tables} == {"error", "ece", "brier"}
     assert found.folder == tmp_path / "out"
     assert found.report == tmp_path / "out" / "report.html"
-    assert "calibrant.study.run(Study(" in found.report.read_text()
+    assert "calibrant.lab.study.run(Study(" in found.report.read_text()
     for part in ("ece (%)", "focal", "Temperature", found.finding, str(found.report)):
         assert part in str(found)
     assert_frame_equal(polars.read_csv(tmp_path / "out" / "rows.csv")["value"].to_frame(), found.to_polars()[["value"]])
@@ -196,15 +197,15 @@ def test_a_study_from_python_is_trained_once_and_measured_as_often_as_one_likes(
 def test_the_status_lists_unfinished_runs_and_estimates_their_time(tmp_path):
     study = blobs(("focal", "brier"))
     before = studies.status(study, out=tmp_path, estimate=True)
-    assert (len(before.done), len(before.left)) == (0, 2)
+    assert (len(before.done), len(before.remaining)) == (0, 2)
     assert before.seconds > 0
-    assert "2 of 2 runs" in before.rest
+    assert "2 of 2 runs" in before.summary
     studies.run(study, out=tmp_path, only="focal")
     after = studies.status(study, out=tmp_path)
     assert [run.loss.text for run in after.done] == ["focal"]
-    assert [run.loss.text for run in after.left] == ["brier"]
+    assert [run.loss.text for run in after.remaining] == ["brier"]
     assert "missing  blobs" in str(after)
-    assert studies.status(study, out=tmp_path, only="focal").left == []
+    assert studies.status(study, out=tmp_path, only="focal").remaining == []
 
 
 def test_every_text_is_resolved_once_from_the_file_to_the_report(tmp_path, monkeypatch):
@@ -214,13 +215,13 @@ def test_every_text_is_resolved_once_from_the_file_to_the_report(tmp_path, monke
         'calibrators = ["Identity", "HistogramBinning"]\nmetrics = ["error", "ece(bins=10)"]\n'
         'detection = ["energy(temperature=2)"]\nrecipe = {epochs = 1, batch_size = 20, milestones = []}\n'
     )
-    resolved, whole = [], catalog.Registry.method
+    resolved, whole = [], registry.Registry.method
 
     def counted(self, text):
         resolved.append(text)
         return whole(self, text)
 
-    monkeypatch.setattr(catalog.Registry, "method", counted)
+    monkeypatch.setattr(registry.Registry, "method", counted)
     found = studies.run(tmp_path / "one.toml", out=tmp_path / "out")
     assert len(found.rows) == 2 * 2 * 2 * (2 + 4)
     texts = [
@@ -232,7 +233,8 @@ def test_every_text_is_resolved_once_from_the_file_to_the_report(tmp_path, monke
 
 BROKEN = """
 import torch
-from calibrant import calibrators, data, losses, metrics, networks
+from calibrant import calibrators, losses, metrics
+from calibrant.lab import data, networks
 from torch import nn
 
 @networks.register
@@ -277,7 +279,7 @@ def no_splits(root=None):
 @pytest.fixture
 def broken(tmp_path, forgotten):
     (tmp_path / "broken_here.py").write_text(BROKEN)
-    catalog.include([str(tmp_path / "broken_here.py")])
+    registry.include([str(tmp_path / "broken_here.py")])
 
 
 def test_a_failing_run_is_reported_in_one_line_and_stops_no_other(tmp_path, broken):
@@ -317,7 +319,7 @@ def test_a_diverging_network_stops_no_other_run(tmp_path):
 
 def test_progress_names_a_run_by_its_differences_from_the_others(tmp_path):
     def at_once(_, runs, store):
-        return (Event("done", run, {"seconds": 1.0}) for run in runs)
+        return (RunEvent("done", run, {"seconds": 1.0}) for run in runs)
 
     one = Grid(("digits",), ("resnet8",), ("focal",), (0,), Recipe())
     for other, told in (
@@ -329,7 +331,7 @@ def test_progress_names_a_run_by_its_differences_from_the_others(tmp_path):
         (replace(one, datasets=("svhn",)), ["digits, focal, seed 0", "svhn, focal, seed 0"]),
     ):
         study = Study("x", (one, other))
-        steps = train_all(study, list(study.runs()), Store(tmp_path), Data(None), at_once)
+        steps = train_all(study, list(study.runs()), Store(tmp_path), DatasetCache(None), at_once)
         assert [step.text for step in steps] == [f"done {words}, 1 s" for words in told]
 
 
@@ -398,7 +400,7 @@ def test_what_a_calibrator_of_ones_own_does_to_a_run_is_named(tmp_path, broken, 
 def test_runs_can_be_stored_where_there_is_no_fcntl():
     import subprocess
 
-    code = "import torch, sys; sys.modules['fcntl'] = None; import calibrant.study.store"
+    code = "import torch, sys; sys.modules['fcntl'] = None; import calibrant.lab.study.store"
     assert subprocess.run([sys.executable, "-c", code], env=start_environment(), check=False).returncode == 0
 
 

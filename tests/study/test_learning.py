@@ -7,10 +7,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from calibrant import plots
-from calibrant.study import Grid, Store, Study
-from calibrant.study.drawing import legend
-from calibrant.study.figures import draw
-from calibrant.study.learning import _parted, drawings
+from calibrant.lab.study import Grid, Store, Study
+from calibrant.lab.study.drawing import add_legend
+from calibrant.lab.study.figures import draw
+from calibrant.lab.study.learning_curves import _drawings_by_loss_family, learning_drawings
 
 STUDY = Study("x", (Grid(("digits",), ("resnet8",), ("cross_entropy", "AdaFocal"), seeds=(0, 1)),))
 
@@ -49,7 +49,7 @@ def store(tmp_path, honest):
 
 
 def test_every_watched_column_is_drawn_and_nothing_else(store):
-    made = {drawing.name: drawing for drawing in drawings(STUDY, store)}
+    made = {drawing.name: drawing for drawing in learning_drawings(STUDY, store)}
     assert set(made) == {
         *("train_loss", "val_error", "val_ece_bins_5", "val_label_probability_wrong"),
         *("val_nll_wrong", "val_bin_gaps_1", "val_bin_gaps_2", "val_bin_gaps_3", "gammas_AdaFocal"),
@@ -64,7 +64,7 @@ def test_every_watched_column_is_drawn_and_nothing_else(store):
 
 
 def test_a_curve_is_the_mean_over_seeds(store):
-    error = next(drawing for drawing in drawings(STUDY, store) if drawing.name == "val_error")
+    error = next(drawing for drawing in learning_drawings(STUDY, store) if drawing.name == "val_error")
     figure = Figure()
     ax = figure.subplots()
     error.draw(ax)
@@ -76,7 +76,7 @@ def test_a_curve_is_the_mean_over_seeds(store):
 
 
 def test_histograms_hold_the_examples_of_all_seeds(store):
-    made = {drawing.name: drawing for drawing in drawings(STUDY, store)}
+    made = {drawing.name: drawing for drawing in learning_drawings(STUDY, store)}
     gradients = made["gradient_norms_2"]
     assert sum(row["count"] for row in gradients.numbers) == 4 * 4
     assert "cross_entropy 0.625 of 8" in gradients.words  # the median of .25 .5 .75 1.5, twice
@@ -87,7 +87,7 @@ def test_histograms_hold_the_examples_of_all_seeds(store):
 
 
 def test_a_reliability_diagram_holds_the_examples_of_all_seeds(store):
-    made = {drawing.name: drawing for drawing in drawings(STUDY, store)}
+    made = {drawing.name: drawing for drawing in learning_drawings(STUDY, store)}
     empty, full = made["reliability_2_AdaFocal"].numbers
     assert (full["count"], full["confidence"]) == (3 + 4, 0.75)
     assert full["accuracy"] == pytest.approx((3 * 0 + 4 * 0.5) / 7)
@@ -109,14 +109,14 @@ def test_many_losses_are_drawn_by_kind_beside_the_first():
         name: np.ones((1, 3))
         for name in ("cross_entropy", *smoothed, *(f"focal(gamma={i})" for i in range(5)), "brier")
     }
-    made = {d.name: {row["line"] for row in d.numbers} for d in _parted("val_ece", "ECE", lines)}
+    made = {d.name: {row["line"] for row in d.numbers} for d in _drawings_by_loss_family("val_ece", "ECE", lines)}
     assert made == {
         "val_ece_cross_entropy": {"cross_entropy", *smoothed},
         "val_ece_focal": {"cross_entropy", *(f"focal(gamma={i})" for i in range(5))},
         "val_ece_the_rest": {"cross_entropy", "brier"},
     }
     few = dict(list(lines.items())[:10])
-    assert [d.name for d in _parted("val_ece", "ECE", few)] == ["val_ece"]
+    assert [d.name for d in _drawings_by_loss_family("val_ece", "ECE", few)] == ["val_ece"]
 
 
 def test_many_names_stand_below_the_axis_and_its_name():
@@ -125,7 +125,7 @@ def test_many_names_stand_below_the_axis_and_its_name():
         figure = Figure(figsize=(4.2, 2.9), layout="compressed")
         ax = figure.subplots()
         plots.curves({f"{name}{i}": [1.0, 2.0, 3.0] for i in range(n)}, ax=ax)
-        legend(ax)
+        add_legend(ax)
         figure.draw_without_rendering()
         found = ax.get_legend()
         assert found is not None

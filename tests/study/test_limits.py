@@ -7,11 +7,11 @@ import torch
 from refusals import refused
 
 from calibrant import losses
-from calibrant.catalog import CALIBRATORS, LOSSES, METRICS, TRACES
-from calibrant.study import Grid, Recipe, Run, Study
-from calibrant.study.config import recipe
-from calibrant.study.models import Model
-from calibrant.study.train import mix_seed
+from calibrant.lab.study import Grid, Recipe, Run, Study
+from calibrant.lab.study.config import parse_recipe
+from calibrant.lab.study.external_models import Model
+from calibrant.lab.study.train import mix_seed
+from calibrant.registry import CALIBRATORS, LOSSES, METRICS, TRACES
 
 STUDY = 'datasets = ["blobs"]\nnetworks = ["mlp(features=2)"]\nlosses = ["focal"]\n'
 
@@ -89,11 +89,11 @@ def test_recipes_refuse_numbers_that_cannot_train(changes):
 )
 def test_recipes_refuse_values_of_other_types(changes):
     with refused("type_of_key"):
-        recipe(changes)
+        parse_recipe(changes)
 
 
 def test_a_scaled_recipe_has_increasing_milestones():
-    assert recipe({"like": "mukhoti_cifar", "epochs": 2}).milestones == (1,)
+    assert parse_recipe({"like": "mukhoti_cifar", "epochs": 2}).milestones == (1,)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64, True])

@@ -11,11 +11,11 @@ from passes import tell_of_passes
 from polars.testing import assert_frame_equal
 from refusals import refused
 
-from calibrant import InputError, Predictions, catalog, metrics
-from calibrant.study import Store, Study
-from calibrant.study import rows as module
-from calibrant.study.config import Grid
-from calibrant.study.rows import rows
+from calibrant import InputError, Predictions, metrics, registry
+from calibrant.lab.study import Store, Study
+from calibrant.lab.study import measurements as module
+from calibrant.lab.study.config import Grid
+from calibrant.lab.study.measurements import study_rows
 
 DIES = """
 import multiprocessing, os, signal
@@ -50,10 +50,10 @@ def filled(tmp_path):
 
 @pytest.mark.slow
 def test_many_processes_give_the_same_rows_in_the_same_order(filled, monkeypatch):
-    one = polars.DataFrame(list(rows(*filled)))
-    monkeypatch.setattr(module, "WORTH", 0.0)
+    one = polars.DataFrame(list(study_rows(*filled)))
+    monkeypatch.setattr(module, "MIN_PARALLEL_SECONDS", 0.0)
     threads = os.environ.get("OMP_NUM_THREADS")
-    assert_frame_equal(polars.DataFrame(list(rows(*filled, jobs=2))), one, check_exact=True)
+    assert_frame_equal(polars.DataFrame(list(study_rows(*filled, jobs=2))), one, check_exact=True)
     assert len(one) == 8 * 3 * 2
     assert os.environ.get("OMP_NUM_THREADS") == threads
 
@@ -64,7 +64,7 @@ def test_every_row_passes_once_through_softmax_for_each_calibrator(tmp_path, hon
     store, run, test, passed = Store(tmp_path), next(study.runs()), honest[:1001], []
     store.put(run, {"val": honest, "test": test}, {})
     tell_of_passes(monkeypatch, passed.append)
-    found = {(row["calibrator"], row["metric"]): row["value"] for row in rows(study, store)}
+    found = {(row["calibrator"], row["metric"]): row["value"] for row in study_rows(study, store)}
     assert passed.count(1001) == len(names) + 1  # and once before
     for metric in judged:
         assert found["Identity", metric] == pytest.approx(float(getattr(metrics, metric)(test)), rel=1e-12), metric
@@ -81,9 +81,9 @@ def test_no_run_is_begun_after_one_that_fails(filled, monkeypatch):
 
     pool = ThreadPoolExecutor(1)
     monkeypatch.setattr(module, "ProcessPoolExecutor", lambda *_: pool)
-    monkeypatch.setattr(module, "_elsewhere", work)
+    monkeypatch.setattr(module, "_measure_pickled", work)
     study, store = filled
-    results = module._in_processes(study, store, list(study.runs()), 2)
+    results = module._measure_in_processes(study, store, list(study.runs()), 2)
     next(results)
     pool.shutdown()  # waits for all that are queued
     assert len(begun) == 2
@@ -93,11 +93,11 @@ def test_no_run_is_begun_after_one_that_fails(filled, monkeypatch):
 
 @pytest.mark.slow
 def test_a_killed_process_is_reported(filled, tmp_path, monkeypatch, forgotten):
-    monkeypatch.setattr(module, "WORTH", 0.0)
+    monkeypatch.setattr(module, "MIN_PARALLEL_SECONDS", 0.0)
     (tmp_path / "dies.py").write_text(DIES)
-    catalog.include([str(tmp_path / "dies.py")])
+    registry.include([str(tmp_path / "dies.py")])
     study, store = filled
-    found = rows(replace(study, calibrators=("Dies",)), store, jobs=2)
+    found = study_rows(replace(study, calibrators=("Dies",)), store, jobs=2)
     assert next(found)["calibrator"] == "Dies"  # the first run is measured here
     with refused("process_killed"):
         list(found)

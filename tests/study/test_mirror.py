@@ -7,8 +7,8 @@ import pytest
 import torch
 from refusals import refused
 
-from calibrant.study import Recipe, Run, Store
-from calibrant.study.mirror import Mirror
+from calibrant.lab.study import Recipe, Run, Store
+from calibrant.lab.study.mirror import Mirror
 
 RUNS = [Run("digits", "resnet8", "focal", seed, Recipe()) for seed in range(3)]
 
@@ -41,9 +41,9 @@ def test_what_one_machine_finishes_another_finds(tmp_path, url, honest):
 
 def test_what_was_finished_without_the_mirror_is_sent_later(tmp_path, url, honest):
     put(Store(tmp_path / "one"), RUNS[1], honest)
-    Store(tmp_path / "one", url).share(RUNS)
-    assert Mirror(url).names() == {RUNS[1].id}
-    Store(tmp_path / "one", url).share(RUNS)  # again, with nothing to do
+    Store(tmp_path / "one", url).sync_runs(RUNS)
+    assert Mirror(url).run_names() == {RUNS[1].id}
+    Store(tmp_path / "one", url).sync_runs(RUNS)  # again, with nothing to do
 
 
 def test_a_run_without_its_record_is_not_there(tmp_path, url, honest):
@@ -51,10 +51,10 @@ def test_a_run_without_its_record_is_not_there(tmp_path, url, honest):
     files, root = fsspec.core.url_to_fs(url)
     files.rm(f"{root}/runs/{RUNS[0].id}/run.json")  # as if the machine had died while it sent
     other = Store(tmp_path / "two", url)
-    other.share(RUNS)
+    other.sync_runs(RUNS)
     assert RUNS[0] not in other
-    Store(tmp_path / "one", url).share(RUNS)
-    assert Mirror(url).names() == {RUNS[0].id}
+    Store(tmp_path / "one", url).sync_runs(RUNS)
+    assert Mirror(url).run_names() == {RUNS[0].id}
 
 
 def test_the_record_is_sent_last(tmp_path, honest, monkeypatch):

@@ -5,9 +5,10 @@ import pytest
 import torch
 from refusals import refused
 
-from calibrant import Predictions, metrics, study
+from calibrant import Predictions, metrics
 from calibrant.calibrators import Temperature
-from calibrant.study import Model, Study
+from calibrant.lab import study
+from calibrant.lab.study import Model, Study
 
 NAMES = "plain", "masked"
 
@@ -39,7 +40,7 @@ def test_files_of_predictions_make_a_study(place):
     for seed in range(3):
         val, test = (predicted(10 * seed + i, 3.0) for i in range(2))
         assert ece.cells[ece.rows[1], "Identity"].values[seed] == pytest.approx(float(metrics.ece(test)), abs=1e-12)
-        after = test.double().mapped(Temperature.fit(val.double()))
+        after = test.double().apply(Temperature.fit(val.double()))
         assert nll.cells[nll.rows[1], "Temperature"].values[seed] == pytest.approx(float(metrics.nll(after)), abs=1e-9)
     assert ece.cells[ece.rows[1], "Identity"].mark == "▲"  # tested over seeds against the first
     assert "bold (T = 3" in found.finding

@@ -6,8 +6,8 @@ import pytest
 import torch
 from refusals import refused
 
-from calibrant import study
-from calibrant.study import Store, Study
+from calibrant.lab import study
+from calibrant.lab.study import Store, Study
 
 STUDY = """
 datasets = ["blobs(train=60, val=40, test=50)"]
@@ -49,7 +49,7 @@ recipe = {epochs = 1, batch_size = 6, milestones = []}
 
 @pytest.fixture(autouse=True)
 def no_page(monkeypatch):
-    monkeypatch.setattr("calibrant.study.report.study_report", lambda *_: "no page")
+    monkeypatch.setattr("calibrant.lab.study.report.study_report", lambda *_: "no page")
 
 
 def trained(folder, text, data=None):
@@ -88,7 +88,7 @@ def tiny_bert(tmp_path):
 
 def test_bert_on_subwords(tmp_path, small_data, tiny_bert):
     result = trained(tmp_path, BERT.format(tiny_bert), small_data)
-    ((run,), (one,)) = Study.load(tmp_path / "study.toml").runs(), result.measured
+    ((run,), (one,)) = Study.load(tmp_path / "study.toml").runs(), result.measurements
     assert run.dataset.settings["tokenizer"] == run.network.settings["checkpoint"] == str(tiny_bert)
     assert one.rows[0]["value"] <= 1
     assert Store(tmp_path / "out").record(run)["facts"]["network"] == str(tiny_bert)  # where its weights are from
@@ -96,7 +96,7 @@ def test_bert_on_subwords(tmp_path, small_data, tiny_bert):
 
 def test_checkpoints_that_cannot_be_downloaded_are_refused(tmp_path, small_data, tiny_bert, monkeypatch):
     for module in "data.newsgroups", "networks.bert":
-        monkeypatch.setattr(importlib.import_module(f"calibrant.{module}"), "reachable", lambda: False)
+        monkeypatch.setattr(importlib.import_module(f"calibrant.{module}"), "is_hub_reachable", lambda: False)
     away = BERT.format("nobody-has-this/bert")
     with refused("no_data") as caught:
         trained(tmp_path, away, small_data)

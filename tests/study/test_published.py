@@ -12,11 +12,11 @@ from refusals import refused
 from rendered import assert_rendered
 
 import calibrant
-from calibrant.metrics import about
-from calibrant.study import RECIPES, Grid, Study
-from calibrant.study.config import Setting
-from calibrant.study.published import Beside, Published
-from calibrant.study.tables import tables
+from calibrant.lab.study import RECIPES, Grid, Study
+from calibrant.lab.study.config import Setting
+from calibrant.lab.study.published_results import PaperComparison, PublishedResults
+from calibrant.lab.study.tables import build_tables
+from calibrant.metrics import metric_info
 
 FOLDER = Path(calibrant.__file__).parent / "studies" / "published"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.toml"))
@@ -33,7 +33,7 @@ COUNTS = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_number_has_a_place_in_the_catalog_and_is_plausible(name):
-    found = Published.load(name)  # refuses what the catalog does not know
+    found = PublishedResults.load(name)  # refuses what the catalog does not know
     assert len(found.numbers) == COUNTS[name]
     for key, printed in found.numbers.items():
         highest = 1.0 if key[4].name != "nll" else 2.5
@@ -99,12 +99,12 @@ def test_tables_that_repeat_each_other_agree():
     ],
 )
 def test_numbers_of_the_text(paper, names, text, source):
-    found = Published.load(paper).find(*names)
-    assert (found.text(about(names[4])), found.source) == (text, source)
+    found = PublishedResults.load(paper).find(*names)
+    assert (found.text(metric_info(names[4])), found.source) == (text, source)
 
 
 def test_temperatures_of_the_baselines_are_what_the_text_says():
-    numbers = Published.load("mukhoti_2020").numbers
+    numbers = PublishedResults.load("mukhoti_2020").numbers
     ours = [
         p.temperature
         for (data, _, loss, calibrator, metric), p in numbers.items()
@@ -124,7 +124,7 @@ def test_temperatures_of_the_baselines_are_what_the_text_says():
 
 @pytest.mark.shared
 def test_the_networks_the_authors_share_have_these_numbers(shared):
-    found = Published.load("mukhoti_2020")
+    found = PublishedResults.load("mukhoti_2020")
     losses = {"brier": "brier", "flsd53": "flsd"}
     for name, values in json.loads((shared / "logits" / "published.json").read_text()).items():
         dataset, network, loss = re.fullmatch(r"mukhoti_(cifar\d+)_(.*)_([a-z0-9]+)", name).groups()
@@ -147,9 +147,9 @@ def test_the_networks_the_authors_share_have_these_numbers(shared):
 
 def test_unknown_papers_are_refused_and_missing_numbers_are_none():
     with refused("unknown_name") as caught:
-        Published.load("mukhoti")
+        PublishedResults.load("mukhoti")
     assert "'mukhoti_2020'" in str(caught.value)
-    assert Published.load("wang_2021").find("cifar10", "resnet32", "cross_entropy", "Identity", "ece") is None
+    assert PublishedResults.load("wang_2021").find("cifar10", "resnet32", "cross_entropy", "Identity", "ece") is None
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_file_with_a_mistake_is_refused(tmp_path, change, code, mention):
     assert change[0] in text
     (tmp_path / "mine.toml").write_text(text.replace(*change, 1))
     with refused(code) as caught:
-        Published.load(str(tmp_path / "mine.toml"))
+        PublishedResults.load(str(tmp_path / "mine.toml"))
     assert mention in str(caught.value)
 
 
@@ -194,8 +194,10 @@ def study(grid, **more):
 
 
 def beside(study, examples=(45000, 5000, 10000)):
-    found = Beside(Published.load("mukhoti_2020"), study, dict.fromkeys((r.dataset for r in study.runs()), examples))
-    return tables(rows(study), found.printed, found.note)[0]
+    found = PaperComparison(
+        PublishedResults.load("mukhoti_2020"), study, dict.fromkeys((r.dataset for r in study.runs()), examples)
+    )
+    return build_tables(rows(study), found.find_number, found.note)[0]
 
 
 def test_numbers_of_the_paper_are_rendered_in_every_form():
@@ -216,13 +218,13 @@ def test_differences_from_the_paper_are_noted():
     seeds = replace(GRID, seeds=(1, 2))
     # the authors' confidences of SST are those of two classes beside a third that is set aside
     sst = Grid(("sst(vectors='glove.840B.300d.txt', lookup='mukhoti')",), ("tree_lstm",), ("cross_entropy",))
-    unknown = Beside(Published.load("mukhoti_2020"), study(GRID))
+    unknown = PaperComparison(PublishedResults.load("mukhoti_2020"), study(GRID))
     cases = {
         "recipe": beside(study(shorter)),
         "network": beside(study(other, beside=Setting("cifar10", "resnet50"))),
         "examples": beside(study(GRID), (2500, 500, 10000)),
         "seeds": beside(study(seeds)),
-        "unknown data": tables(rows(study(GRID)), unknown.printed, unknown.note)[0],
+        "unknown data": build_tables(rows(study(GRID)), unknown.find_number, unknown.note)[0],
         "confidences": beside(study(replace(sst, recipe=RECIPES["mukhoti_sst"])), (6920, 872, 1821)),
     }
     notes = (f"{case}\n{note}" for case, table in cases.items() for note in table.notes)

@@ -10,8 +10,8 @@ from polars.testing import assert_frame_equal
 from processes import ENVIRONMENT, done, finish, rows, start, wait, working
 from refusals import refused
 
-from calibrant.study import Store
-from calibrant.study.engine import Ray
+from calibrant.lab.study import Store
+from calibrant.lab.study.engine import Ray
 
 
 @pytest.fixture

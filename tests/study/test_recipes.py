@@ -7,15 +7,16 @@ import torch
 from refusals import refused
 from torch import nn
 
-from calibrant import losses, networks
-from calibrant.data import Splits, blobs, sst
+from calibrant import losses
+from calibrant.lab import networks
+from calibrant.lab.data import Splits, blobs, sst
+from calibrant.lab.study import checkpoint
+from calibrant.lab.study.checkpoint import Checkpoint
+from calibrant.lab.study.config import Study, parse_recipe
+from calibrant.lab.study.recipe import RECIPES, Recipe
+from calibrant.lab.study.train import build_optimizers, predict, train
 from calibrant.metrics import error
 from calibrant.selection import refinement_nll
-from calibrant.study import checkpoint
-from calibrant.study.checkpoint import Checkpoint
-from calibrant.study.config import Study, recipe
-from calibrant.study.recipe import RECIPES, Recipe
-from calibrant.study.train import optimizers, predict, train
 
 SPLITS = blobs(train=60, val=40, test=40, classes=3)
 SHORT = Recipe(epochs=3, batch_size=20, milestones=(2,), learning_rate=0.05)
@@ -45,7 +46,7 @@ def test_the_papers_rates():
 
 
 def test_a_loss_is_averaged_or_summed_whatever_its_neighbors_are():
-    from calibrant.study.config import Run
+    from calibrant.lab.study.config import Run
 
     by = {loss: Run("digits", "resnet8", loss, 0, RECIPES["mukhoti_cifar"]).recipe for loss in ("brier", "focal")}
     assert {loss: recipe.reduction for loss, recipe in by.items()} == {"brier": "mean", "focal": "sum"}
@@ -111,7 +112,7 @@ def test_an_epoch_equals_a_loop_with_torchs_optimizer(name, kind):
 
 def test_weight_decay_can_spare_biases_and_norms():
     net = networks.resnet8(3, width=4)
-    (optimizer,) = optimizers(net, Recipe(decayed="weights"))
+    (optimizer,) = build_optimizers(net, Recipe(decayed="weights"))
     decayed, spared = optimizer.param_groups
     assert (decayed["weight_decay"], spared["weight_decay"]) == (5e-4, 0.0)
     assert all(p.ndim >= 2 for p in decayed["params"])
@@ -121,7 +122,7 @@ def test_weight_decay_can_spare_biases_and_norms():
 
 def test_word_vectors_have_their_own_plain_sgd():
     net = networks.tree_lstm(2, words=30, dimension=4, memory=3)
-    rest, vectors = optimizers(net, RECIPES["mukhoti_sst"])
+    rest, vectors = build_optimizers(net, RECIPES["mukhoti_sst"])
     assert isinstance(rest, torch.optim.Adagrad)
     assert isinstance(vectors, torch.optim.SGD)
     (group,) = vectors.param_groups
@@ -129,7 +130,7 @@ def test_word_vectors_have_their_own_plain_sgd():
     assert group["params"][0] is net.embedding.weight
     assert all(p is not net.embedding.weight for g in rest.param_groups for p in g["params"])
     frozen = networks.global_pooling_cnn(2, torch.zeros(9, 8), frozen=True)
-    assert len(optimizers(frozen, RECIPES["mukhoti_sst"])) == 1
+    assert len(build_optimizers(frozen, RECIPES["mukhoti_sst"])) == 1
 
 
 def test_trees_train_on_every_node_and_the_loss_is_per_tree(small_data):
@@ -165,7 +166,7 @@ def test_what_fills_no_batch_can_be_left_out():
 
 @pytest.mark.parametrize("choose", ["accuracy", "refinement"])
 def test_the_chosen_epoch_is_the_best_also_after_an_interruption(choose, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
     wild = Recipe(epochs=8, batch_size=10, learning_rate=0.8, milestones=(), momentum=0.9, choose=choose)
     score = (
         (lambda val: -float(error(val))) if choose == "accuracy" else (lambda val: -float(refinement_nll(val, folds=1)))
@@ -192,7 +193,7 @@ def test_the_chosen_epoch_is_the_best_also_after_an_interruption(choose, tmp_pat
 
 @pytest.mark.parametrize("changes", [{"precision": "bf16-mixed", "channels_last": True}, {"precision": "bf16-true"}])
 def test_low_precision_learns_too(changes, small_data):
-    from calibrant.data import cifar10
+    from calibrant.lab.data import cifar10
 
     splits = cifar10(small_data, val=10)
     net = networks.resnet8(10, width=4)
@@ -229,15 +230,15 @@ def test_a_study_names_a_recipe_and_scales_it(tmp_path):
 
 
 def test_changes_keep_what_they_do_not_name():
-    named = recipe({"like": "mukhoti_cifar", "milestones": [10], "epochs": 20})
+    named = parse_recipe({"like": "mukhoti_cifar", "milestones": [10], "epochs": 20})
     assert (named.milestones, named.clip, named.reduction) == ((10,), 2.0, "sum")
     assert isinstance(SPLITS, Splits)
 
 
 def test_an_interrupted_training_sees_the_same_augmented_batches(small_data, tmp_path, monkeypatch):
-    from calibrant.data import cifar10
+    from calibrant.lab.data import cifar10
 
-    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
     splits, path = cifar10(small_data, val=10), tmp_path / "checkpoint.pt"
 
     def fresh():

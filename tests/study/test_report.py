@@ -9,11 +9,11 @@ import torch
 from rendered import assert_rendered
 
 from calibrant import Predictions
-from calibrant.html import typeset
-from calibrant.study import Grid, Recipe, Store, Study, report
-from calibrant.study.report import finding, study_report
-from calibrant.study.rows import measured
-from calibrant.study.tables import Cell, tables
+from calibrant.lab.study import Grid, Recipe, Store, Study, report
+from calibrant.lab.study.measurements import measure_runs
+from calibrant.lab.study.report import findings_text, study_report
+from calibrant.lab.study.tables import Cell, build_tables
+from calibrant.report import typeset
 
 LONG, SHORT = Recipe(epochs=9, milestones=(3,)), Recipe(epochs=4, milestones=(3,))
 LOSSES = ("cross_entropy", "focal", "brier")
@@ -37,8 +37,8 @@ def measurements(tmp_path_factory):
         p = Predictions((0.5 + 0.1 * i) * logits, labels)
         row = {"epoch": 1, "train_loss": 1.0, "learning_rate": 0.1, "val_error": 0.1, "val_nll": 1.0, "seconds": 1.0}
         store.put(run, {"val": p, "test": p}, {"seconds": 1.0}, [row])
-    found = list(measured(STUDY, store))
-    made = tables(row for one in found for row in one.rows)
+    found = list(measure_runs(STUDY, store))
+    made = build_tables(row for one in found for row in one.rows)
     return made, found, store
 
 
@@ -53,8 +53,8 @@ def test_every_caption_is_unique(measurements):
 
 @pytest.mark.slow  # of drawing
 def test_many_diagrams_are_not_drawn_twice(measurements, monkeypatch):
-    monkeypatch.setattr(report, "MANY", 11)
-    curves, bars = report._diagrams(STUDY, measurements[1])
+    monkeypatch.setattr(report, "MAX_BAR_DIAGRAM_PAIRS", 11)
+    curves, bars = report._reliability_html(STUDY, measurements[1])
     assert curves.count("<figure") == 2 * 12
     assert "<figure" not in bars
     assert "calibrant figures x" in bars
@@ -62,7 +62,7 @@ def test_many_diagrams_are_not_drawn_twice(measurements, monkeypatch):
 
 def test_every_place_has_a_finding_of_its_own(measurements):
     made = measurements[0]
-    said = finding(made)
+    said = findings_text(made)
     places = ["resnet8 on digits", "resnet8 on svhn", "resnet8 on cifar10", "resnet20 on cifar10"]
     assert [said.count(f"{place}: ") for place in places] == [1] * 4
     assert said.count("Without a calibrator") == 4
@@ -80,21 +80,21 @@ def test_findings_are_printed_line_by_line(measurements, capsys):
         tables, spread, finding = (), "", "one on a: this.\nanother on b: that."
 
     Shown.tables = measurements[0][:1]
-    commands._show_tables(Shown)
+    commands._print_tables(Shown)
     assert capsys.readouterr().out.endswith("one on a: this.\nanother on b: that.\n")
 
 
 def test_places_beyond_the_first_few_have_their_findings_too(measurements, monkeypatch):
     made = measurements[0]
-    monkeypatch.setattr(report, "SAID", 3)
+    monkeypatch.setattr(report, "MAX_LISTED", 3)
     assert len(report.findings(made)) == 4  # all: one that is left is told, too
-    assert report._other_places(made) == ""
-    monkeypatch.setattr(report, "SAID", 2)
+    assert report._folded_findings(made) == ""
+    monkeypatch.setattr(report, "MAX_LISTED", 2)
     assert len(report.findings(made)) == 3
     assert " 2 " in report.findings(made)[-1]
-    told = report._other_places(made)
+    told = report._folded_findings(made)
     ece = next(t for t in made if t.metric == "ece")
-    for place, words in report.by_place(ece)[2:]:
+    for place, words in report.findings_by_place(ece)[2:]:
         assert f"<dt>{place}</dt><dd>{typeset(words)}</dd>" in told
     assert "resnet8 on digits" not in told
 
@@ -137,7 +137,7 @@ def test_findings_give_only_the_range_of_many_temperatures(measurements):
     )
     same = replace(many, cells={key: replace(cell, temperature=2.0) for key, cell in many.cells.items()})
     few = replace(many, rows=tuple(rows[:2]))
-    assert_rendered("study_findings_of_temperatures", "\n\n".join(finding([one]) for one in (many, same, few)))
+    assert_rendered("study_findings_of_temperatures", "\n\n".join(findings_text([one]) for one in (many, same, few)))
 
 
 def test_tables_of_several_places_have_headings_for_them(measurements):
@@ -149,5 +149,5 @@ def test_tables_of_several_places_have_headings_for_them(measurements):
 
 
 def test_every_recipe_is_listed(measurements):
-    recipes = report._recipes(STUDY, [one.run for one in measurements[1]])
+    recipes = report._recipe_texts(STUDY, [one.run for one in measurements[1]])
     assert_rendered("study_recipes", "\n\n".join(f"{name}\n{text}" for name, text in recipes.items()))

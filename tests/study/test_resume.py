@@ -13,8 +13,8 @@ import pytest
 from polars.testing import assert_frame_equal
 from processes import ENVIRONMENT, done, finish, rows, start, wait
 
-from calibrant.study import Recipe, Run, Store, checkpoint
-from calibrant.study.engine import execute, local
+from calibrant.lab.study import Recipe, Run, Store, checkpoint
+from calibrant.lab.study.engine import execute, run_locally
 
 
 @pytest.fixture
@@ -94,17 +94,21 @@ def test_a_full_disk_is_reported_and_loses_nothing(tiny, small_disk, untouched):
 
 def test_a_checkpoint_that_does_not_fit_stops_the_study(tmp_path, monkeypatch):
     """Files may have 2,000 bytes here, which a checkpoint exceeds; so does a full disk, which needs root to make."""
-    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
     recipe = Recipe(epochs=2, batch_size=20)
     run = Run("blobs(train=40, val=20, test=20)", "mlp(features=2, hidden=(64,))", "focal", 0, recipe)
     store, limits = Store(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
     try:
         with pytest.raises(OSError, match="File too large"):
-            list(local(partial(execute, store=store), [run], store))
+            list(run_locally(partial(execute, store=store), [run], store))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert [event.kind for event in local(partial(execute, store=store), [run], store)] == ["epoch", "epoch", "done"]
+    assert [event.kind for event in run_locally(partial(execute, store=store), [run], store)] == [
+        "epoch",
+        "epoch",
+        "done",
+    ]
 
 
 @pytest.mark.slow

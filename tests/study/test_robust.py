@@ -12,11 +12,11 @@ import torch
 from refusals import refused
 
 from calibrant import losses
-from calibrant import study as studies
-from calibrant.study import Grid, Recipe, Store, Study, results
-from calibrant.study.rows import Measured, diagrams_of, rows
-from calibrant.study.significance import holm, letter_groups, paired_p_value
-from calibrant.study.tables import tables
+from calibrant.lab import study as studies
+from calibrant.lab.study import Grid, Recipe, Store, Study, results
+from calibrant.lab.study.measurements import Measurement, pooled_diagrams, study_rows
+from calibrant.lab.study.significance import holm, letter_groups, paired_p_value
+from calibrant.lab.study.tables import build_tables
 
 RECIPE = Recipe(epochs=2, batch_size=20, milestones=())
 NETWORK = "mlp(features=2, hidden=())"
@@ -30,7 +30,7 @@ def small(*datasets, calibrators=("Identity",), metrics=("error", "ece"), loss=(
 @pytest.fixture(autouse=True)
 def no_page(request, monkeypatch):
     if "page" not in request.fixturenames:
-        monkeypatch.setattr("calibrant.study.report.study_report", lambda *_: "no page")
+        monkeypatch.setattr("calibrant.lab.study.report.study_report", lambda *_: "no page")
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_an_error_of_other_bytes_is_shown(tmp_path):
     (Store(tmp_path).partial(run) / "error.txt").write_bytes(b"no \xff\xfe text\nmore")
     (standing,) = studies.status(study, out=tmp_path).runs
     assert standing.state == "failed"
-    assert standing.why.startswith("no ")
+    assert standing.reason.startswith("no ")
 
 
 @pytest.mark.parametrize("where", ["mirror", "neighbor"])
@@ -214,7 +214,7 @@ NAMES = ("rows.csv", "tables.csv", "tables.md", "tables.tex", "report.html")
 
 @pytest.mark.parametrize("at", range(12))
 def test_a_kill_while_results_are_written_mixes_nothing(tmp_path, monkeypatch, at):
-    results.write_set(tmp_path, dict.fromkeys(NAMES, "old"))
+    results.write_files_together(tmp_path, dict.fromkeys(NAMES, "old"))
     done = []
 
     def interrupted(plain):
@@ -227,19 +227,19 @@ def test_a_kill_while_results_are_written_mixes_nothing(tmp_path, monkeypatch, a
         return step
 
     with monkeypatch.context() as patch:
-        patch.setattr(results, "remove", interrupted(results.remove))
+        patch.setattr(results, "remove_path", interrupted(results.remove_path))
         patch.setattr(Path, "replace", interrupted(Path.replace))
         patch.setattr(Path, "write_text", interrupted(Path.write_text))
         with pytest.raises(KeyboardInterrupt):
-            results.write_set(tmp_path, dict.fromkeys(NAMES, "new"))
+            results.write_files_together(tmp_path, dict.fromkeys(NAMES, "new"))
     assert len({(tmp_path / name).read_text() for name in NAMES if (tmp_path / name).exists()}) <= 1
-    results.write_set(tmp_path, dict.fromkeys(NAMES, "third"))
+    results.write_files_together(tmp_path, dict.fromkeys(NAMES, "third"))
     assert {(tmp_path / name).read_text() for name in NAMES} == {"third"}
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([".results.lock", *NAMES])
 
 
 def test_a_full_disk_leaves_the_old_results(tmp_path, monkeypatch):
-    results.write_set(tmp_path, dict.fromkeys(NAMES, "old"))
+    results.write_files_together(tmp_path, dict.fromkeys(NAMES, "old"))
 
     def full(path, text, encoding=None):
         raise OSError(28, "No space left on device")
@@ -247,7 +247,7 @@ def test_a_full_disk_leaves_the_old_results(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", full)
         with pytest.raises(OSError, match="No space"):
-            results.write_set(tmp_path, dict.fromkeys(NAMES, "new"))
+            results.write_files_together(tmp_path, dict.fromkeys(NAMES, "new"))
     assert {(tmp_path / name).read_text() for name in NAMES} == {"old"}
 
 
@@ -299,7 +299,7 @@ def test_calibrators_and_losses_are_tested_in_pairs_of_seeds():
         for loss, shift in (("a", 0.0), ("b", 0.02))
         for calibrator, more in (("Identity", 0.0), ("Temperature", -0.02), ("Monotone", -0.02 + 3 * wobble))
     ]
-    (table,) = tables(found)
+    (table,) = build_tables(found)
     letters = {column: table.cells[("d", "n", "a"), column].letters for column in table.columns}
     assert not set(letters["Identity"]) & set(letters["Temperature"])
     assert set(letters["Temperature"]) & set(letters["Monotone"])
@@ -314,7 +314,7 @@ def test_calibrators_and_losses_are_tested_in_pairs_of_seeds():
 def test_diagrams_show_every_calibrator_and_the_error_of_the_table(tmp_path):
     study = small(THREE, calibrators=("Identity", "Temperature", "Monotone"), seeds=(0, 1, 2))
     found = studies.run(study, out=tmp_path)
-    parts = list(diagrams_of([one for one in found.measured if isinstance(one, Measured)], 15))
+    parts = list(pooled_diagrams([one for one in found.measurements if isinstance(one, Measurement)], 15))
     assert [part.calibrator for part in parts] == ["", "Temperature", "Monotone"]
     ece = next(table for table in found.tables if table.metric == "ece")
     (row,) = ece.rows
@@ -342,7 +342,7 @@ def test_rows_of_diverged_networks_have_a_reason_column_too(tmp_path, forgotten)
 
     study = small(TWO, loss=("focal", "nan_here"))
     studies.run(study, out=tmp_path)
-    assert len({frozenset(row) for row in rows(study, Store(tmp_path))}) == 1
+    assert len({frozenset(row) for row in study_rows(study, Store(tmp_path))}) == 1
 
 
 # Processes and options
@@ -350,7 +350,7 @@ def test_rows_of_diverged_networks_have_a_reason_column_too(tmp_path, forgotten)
 SPAWNING = """
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from calibrant.study.rows import _child_environment
+from calibrant.lab.study.measurements import _child_environment
 
 if __name__ == "__main__":
     with _child_environment(), ProcessPoolExecutor(1, get_context("spawn")) as pool:

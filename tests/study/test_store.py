@@ -13,7 +13,7 @@ from refusals import refused
 from safetensors.torch import load
 
 from calibrant import Predictions
-from calibrant.study import Recipe, Run, Store
+from calibrant.lab.study import Recipe, Run, Store
 
 RUN = Run("digits", "resnet8", "focal", 0, Recipe())
 PREDICTIONS = Predictions(torch.eye(3).repeat(4, 1) * 2, [0, 1, 2] * 4)
@@ -40,7 +40,7 @@ def test_the_first_of_two_writers_stands(tmp_path):
 
 
 def _die_while_writing(root, where):
-    import calibrant.study.store as module
+    import calibrant.lab.study.store as module
 
     def die(*_):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -62,7 +62,7 @@ def _die_while_writing(root, where):
 
         Path.write_text = part
     else:
-        module._sync = die
+        module._fsync = die
     Store(root).put(RUN, {"test": PREDICTIONS}, {"seconds": 1.0})
 
 

@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from rendered import assert_rendered
 
 from calibrant import Predictions, metrics
-from calibrant.study import Grid, Store, Study
-from calibrant.study.figures import draw
-from calibrant.study.judging import rocs
-from calibrant.study.sweeps import sweeps
+from calibrant.lab.study import Grid, Store, Study
+from calibrant.lab.study.figures import draw
+from calibrant.lab.study.prediction_figures import roc_drawings
+from calibrant.lab.study.sweeps import sweep_drawings
 
 SMOOTHED = ("cross_entropy", "cross_entropy(smoothing=0.05)", "cross_entropy(smoothing=0.1)")
 FOCAL = ("focal(gamma=2)", "focal(gamma=1)", "inverse_focal(gamma=1)", "inverse_focal(gamma=3)")
@@ -44,7 +44,8 @@ def drawn(drawing):
 def test_losses_against_their_strength():
     one = study(Grid(("digits", "cifar10"), ("resnet8",), SMOOTHED, (0, 1)))
     made = {
-        d.name: d for d in sweeps(one, rows_of(one, lambda run, *_: run.loss.settings.get("smoothing", 0.0) + run.seed))
+        d.name: d
+        for d in sweep_drawings(one, rows_of(one, lambda run, *_: run.loss.settings.get("smoothing", 0.0) + run.seed))
     }
     name, scaled = "sweep_ece_cross_entropy_smoothing_Identity", "sweep_temperature_cross_entropy_smoothing_Temperature"
     both = [f"sweep_{m}_cross_entropy_smoothing_{c}" for m in ("ece", "accuracy") for c in ("Identity", "Temperature")]
@@ -61,7 +62,7 @@ def test_losses_against_their_strength():
 
 def test_inverse_focal_loss_goes_on_where_focal_loss_ends():
     one = study(Grid(("digits",), ("resnet8",), ("cross_entropy", *FOCAL)), calibrators=("Identity",))
-    made = {d.name: d for d in sweeps(one, rows_of(one, lambda run, *_: run.loss.settings.get("gamma", 0.0)))}
+    made = {d.name: d for d in sweep_drawings(one, rows_of(one, lambda run, *_: run.loss.settings.get("gamma", 0.0)))}
     x, y = drawn(made["sweep_ece_focal_gamma_Identity"])["resnet8 on digits"]
     assert x == [-3, -1, 0, 1, 2]
     assert y == [300, 100, 0, 100, 200]
@@ -76,7 +77,7 @@ def test_sizes_of_data_and_the_best_strength_at_each():
         away = abs(run.loss.settings.get("smoothing", 0.0) - best[str(run.dataset.settings["train"])])
         return away if metric.name == "ece" else 1 - away
 
-    made = {d.name: d for d in sweeps(one, rows_of(one, value))}
+    made = {d.name: d for d in sweep_drawings(one, rows_of(one, value))}
     x, y = drawn(made["sweep_ece_cifar10_train_resnet8_Identity"])["cross_entropy"]
     assert (x, y) == ([100, 200, 400], pytest.approx([10, 5, 0]))
     for metric in "ece", "accuracy":
@@ -87,7 +88,9 @@ def test_sizes_of_data_and_the_best_strength_at_each():
 def test_parameters_of_a_calibrator_with_the_temperature():
     scaled = tuple(f"FocalTemperature(gamma={g})" for g in (-0.5, 0.5, 5))
     one = study(Grid(("digits",), ("resnet8",), ("focal", "brier")), calibrators=scaled)
-    made = {d.name: d for d in sweeps(one, rows_of(one, lambda run, calibrator, _: calibrator.settings["gamma"]))}
+    made = {
+        d.name: d for d in sweep_drawings(one, rows_of(one, lambda run, calibrator, _: calibrator.settings["gamma"]))
+    }
     lines = drawn(made["sweep_temperature_FocalTemperature_gamma_digits_resnet8"])
     assert lines == {"focal": ([-0.5, 0.5, 5], [2, 2, 2]), "brier": ([-0.5, 0.5, 5], [2, 2, 2])}
     assert drawn(made["sweep_ece_FocalTemperature_gamma_digits_resnet8"])["focal"][1] == [-50, 50, 500]
@@ -96,12 +99,12 @@ def test_parameters_of_a_calibrator_with_the_temperature():
 def test_metrics_without_finite_values_are_not_drawn():
     one = study(Grid(("digits",), ("resnet8",), SMOOTHED), calibrators=("Identity",))
     rows = rows_of(one, lambda run, _, metric: math.nan if metric.name == "accuracy" else 0.5)
-    assert [d.name for d in sweeps(one, rows)] == ["sweep_ece_cross_entropy_smoothing_Identity"]
+    assert [d.name for d in sweep_drawings(one, rows)] == ["sweep_ece_cross_entropy_smoothing_Identity"]
 
 
 def test_two_points_are_no_sweep():
     one = study(Grid(("digits",), ("resnet8",), SMOOTHED[:2]))
-    assert not list(sweeps(one, rows_of(one, lambda *_: 1.0)))
+    assert not list(sweep_drawings(one, rows_of(one, lambda *_: 1.0)))
 
 
 @pytest.mark.parametrize("honest", [10], indirect=True)
@@ -111,7 +114,7 @@ def test_roc_curves_lie_over_the_areas_that_are_measured(tmp_path, honest):
     outside = Predictions(honest.logits * 0.3, honest.labels)
     for run in one.runs():
         store.put(run, {"val": honest, "test": honest, "shift0": outside}, {"seconds": 1.0}, [{"epoch": 1}])
-    drawing, _ = sorted(rocs(one, store), key=lambda d: d.name)  # before and after scaling
+    drawing, _ = sorted(roc_drawings(one, store), key=lambda d: d.name)  # before and after scaling
     lines = {name.partition(" ")[2]: line for name, line in drawn(drawing).items()}  # the area is written before it
     x, y = (np.array(part) for part in lines["cross_entropy"])
     area = metrics.ood.detection(honest, outside, score=metrics.ood.max_logit).auroc
@@ -136,6 +139,6 @@ def test_a_roc_curve_is_that_of_scikit_learn():
 
 def test_metrics_of_the_study_are_main_drawings():
     one = Study("x", (Grid(("digits",), ("resnet8",), SMOOTHED),), ("Temperature",), ("nll", "adaptive_ece"))
-    main = {d.name: d.main for d in sweeps(one, rows_of(one, lambda *_: 0.5))}
+    main = {d.name: d.main for d in sweep_drawings(one, rows_of(one, lambda *_: 0.5))}
     assert sorted(main.values()) == [False, True, True]
     assert not main["sweep_nll_cross_entropy_smoothing_Temperature"]

@@ -6,9 +6,9 @@ import torch
 from rendered import assert_rendered
 
 from calibrant import Predictions, calibrators, metrics
-from calibrant.study import Grid, Store, Study, report
-from calibrant.study.rows import rows
-from calibrant.study.tables import tables
+from calibrant.lab.study import Grid, Store, Study, report
+from calibrant.lab.study.measurements import study_rows
+from calibrant.lab.study.tables import build_tables
 
 
 def row(loss, seed, calibrator, value, temperature=math.nan, metric="ece"):
@@ -34,7 +34,7 @@ ROWS = [
 
 
 def test_mean_deviation_and_temperature_as_the_papers_write_them():
-    ece, nll, accuracy = tables(ROWS)
+    ece, nll, accuracy = build_tables(ROWS)
     where = "digits", "resnet8", "cross_entropy"
     assert ece.heading == "ece (%)"
     assert ece.cells[where, "Identity"].text(ece.about) == "5.00 ± 1.41"
@@ -45,7 +45,7 @@ def test_mean_deviation_and_temperature_as_the_papers_write_them():
 
 
 def test_the_best_is_the_lowest_unless_higher_is_better():
-    ece, nll, accuracy = tables(ROWS)
+    ece, nll, accuracy = build_tables(ROWS)
     assert [key for key, cell in ece.cells.items() if cell.best] == [
         (("digits", "resnet8", "cross_entropy"), "Temperature")
     ]
@@ -55,12 +55,12 @@ def test_the_best_is_the_lowest_unless_higher_is_better():
 
 def test_rows_of_one_place_stand_together_whatever_grid_they_are_of():
     places = [("digits", "focal"), ("svhn", "focal"), ("digits", "brier"), ("svhn", "brier")]
-    (table,) = tables([row(loss, 0, "Identity", 0.1) | {"dataset": dataset} for dataset, loss in places])
+    (table,) = build_tables([row(loss, 0, "Identity", 0.1) | {"dataset": dataset} for dataset, loss in places])
     assert [(dataset, loss) for dataset, _, loss in table.rows] == [places[0], places[2], places[1], places[3]]
 
 
 def test_nothing_is_best_where_no_direction_is_better():
-    (gap,) = tables([row(loss, 0, "Identity", v, metric="signed_gap") for loss, v in (("a", -0.2), ("b", 0.1))])
+    (gap,) = build_tables([row(loss, 0, "Identity", v, metric="signed_gap") for loss, v in (("a", -0.2), ("b", 0.1))])
     assert gap.heading == "signed_gap (%)"
     assert not any(cell.best for cell in gap.cells.values())
 
@@ -70,8 +70,8 @@ def test_own_metrics_are_rendered_in_every_form(forgotten):
     def top2(logits, labels):
         return (logits.topk(2).indices == labels[:, None]).any(1).double().mean()
 
-    (table,) = tables([row(loss, 0, "Identity", v, metric="top2") for loss, v in (("a", 0.25), ("b", 0.75))])
-    forms = (table.markdown(), table.latex(), str(table), report._study_table(table), report.finding([table]))
+    (table,) = build_tables([row(loss, 0, "Identity", v, metric="top2") for loss, v in (("a", 0.25), ("b", 0.75))])
+    forms = (table.markdown(), table.latex(), str(table), report._table_html(table), report.findings_text([table]))
     assert_rendered("study_table_of_own_metric", "\n\n".join(forms))
 
 
@@ -79,29 +79,29 @@ def test_cells_are_tested_against_the_first_row_over_seeds():
     values = {"cross_entropy": (0.010, 0.011, 0.012), "a": (0.030, 0.031, 0.032), "b": (0.011, 0.013, 0.012)}
     values |= {"c": (0.001, 0.002, 0.001), "d": (0.009, 0.010, 0.012), "e": (0.011, 0.011, 0.011), "one": (0.5,)}
     found = [row(loss, seed, "Identity", v) for loss, vs in values.items() for seed, v in enumerate(vs)]
-    (table,) = tables(found)
+    (table,) = build_tables(found)
     marks = {where[2]: cell.mark for (where, _), cell in table.cells.items()}
     assert marks == {"cross_entropy": "", "a": "▲", "b": "△", "c": "▼", "d": "▽", "e": "", "one": ""}
     assert_rendered("study_table_with_tests", f"{table.markdown()}\n\n{table.latex()}")
-    assert tables([r for r in found if r["seed"] == 0])[0].notes == ()  # one seed: nothing to test
+    assert build_tables([r for r in found if r["seed"] == 0])[0].notes == ()  # one seed: nothing to test
     record = next(table.records())
     assert (record["loss"], record["seeds"], record["mean"]) == ("cross_entropy", 3, pytest.approx(0.011))
 
 
 def test_equal_values_of_all_seeds_do_not_disturb_the_tests():
     found = [row(loss, seed, "Identity", v) for loss, v in (("a", 0.1), ("b", 0.2)) for seed in (0, 1, 2)]
-    (table,) = tables(found)
+    (table,) = build_tables(found)
     assert {cell.mark for cell in table.cells.values()} <= {"", "▲", "△"}
 
 
 def test_rows_are_named_by_what_differs():
-    assert [tables(ROWS)[0].name(r) for r in tables(ROWS)[0].rows] == ["cross_entropy", "focal"]
+    assert [build_tables(ROWS)[0].name(r) for r in build_tables(ROWS)[0].rows] == ["cross_entropy", "focal"]
     other = [dict(r, network="resnet20") for r in ROWS]
-    assert tables(ROWS + other)[0].name(("digits", "resnet8", "focal")) == "resnet8, focal"
+    assert build_tables(ROWS + other)[0].name(("digits", "resnet8", "focal")) == "resnet8, focal"
 
 
 def test_tables_with_temperatures_are_rendered_in_every_form():
-    table = tables(ROWS)[0]
+    table = build_tables(ROWS)[0]
     assert_rendered("study_table_with_temperatures", "\n\n".join([table.markdown(), table.latex(), str(table)]))
 
 
@@ -110,7 +110,7 @@ def test_only_a_temperature_is_shown_as_one(tmp_path, honest):
     study = Study("x", (Grid(("digits",), ("resnet8",), ("focal",)),), names, ("nll",))
     store, run = Store(tmp_path), next(study.runs())
     store.put(run, {"val": honest, "test": honest}, {})
-    shown = {r["calibrator"]: not math.isnan(r["temperature"]) for r in rows(study, store)}
+    shown = {r["calibrator"]: not math.isnan(r["temperature"]) for r in study_rows(study, store)}
     assert [name for name in names if shown[name]] == ["Temperature", "EnsembleTemperature"]
 
 
@@ -123,7 +123,7 @@ def test_learned_parameters_stand_in_brackets(tmp_path, honest):
         p = Predictions(scale * honest.logits, honest.labels)
         store.put(run, {"val": p, "test": p}, {})
         fitted.append(calibrators.fit("FocalTemperature(grid='code')", p.double()))
-    (table,) = tables(rows(study, store))
+    (table,) = build_tables(study_rows(study, store))
     texts = [table.cells[("digits", "resnet8", "focal"), name].text(table.about, deviation=False) for name in names]
     t, gamma = (mean(float(getattr(one, name)) for one in fitted) for name in ("temperature", "gamma"))
     assert texts[0].endswith(f" ({t:.2f}, gamma {gamma:z.2f})")
@@ -142,7 +142,7 @@ def test_shifts_are_measured_and_have_tables_of_their_own(tmp_path, honest):
     corrupted = Predictions(honest.logits / 2, honest.labels)
     outside = Predictions(honest.logits / 9, torch.zeros_like(honest.labels))
     store.put(run, {"val": honest, "test": honest, "shift0": corrupted, "shift1": outside}, {})
-    made = {(t.shift, t.metric): t for t in tables(rows(study, store))}
+    made = {(t.shift, t.metric): t for t in build_tables(study_rows(study, store))}
     detections = {
         f"ood_{name}({score})" for name in ("auroc", "aupr_in", "aupr_out", "fpr95") for score in study.detection
     }

@@ -8,10 +8,10 @@ import torch
 from refusals import refused
 
 from calibrant import Predictions, losses, metrics
-from calibrant.data import Split, Splits
-from calibrant.study import Grid, Recipe, Store, Study, traces
-from calibrant.study.engine import execute
-from calibrant.study.train import Epoch
+from calibrant.lab.data import Split, Splits
+from calibrant.lab.study import Grid, Recipe, Store, Study, traces
+from calibrant.lab.study.engine import execute
+from calibrant.lab.study.train import Epoch
 
 TRACES = (
     "scores(split='train')",
@@ -39,7 +39,7 @@ def watched(network, loss, *, number=2, last=True, history=()):
     splits = Splits(Split(inputs, labels), Split(inputs[:9], labels[:9]), Split(inputs, labels), tuple("abc"))
     with torch.no_grad():
         val = Predictions(network(inputs[:9]), labels[:9])
-    return traces.Watched(Epoch(number, network, loss, 1.0, 0.1, val, 1.0, True), splits, last, history)
+    return traces.EpochContext(Epoch(number, network, loss, 1.0, 0.1, val, 1.0, True), splits, last, history)
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from unittest.mock import MagicMock, call
 import pytest
 from refusals import refused
 
-from calibrant.study import Grid, Study
-from calibrant.study.engine import Event
-from calibrant.study.track import tracking
+from calibrant.lab.study import Grid, Study
+from calibrant.lab.study.engine import RunEvent
+from calibrant.lab.study.trackers import open_tracker
 
 STUDY = Study("tiny", (Grid(("digits",), ("resnet8",), ("focal",), seeds=(0, 1, 2)),))
 FIRST, SECOND, THIRD = STUDY.runs()
@@ -18,20 +18,20 @@ FIRST, SECOND, THIRD = STUDY.runs()
 
 def epoch(run, number, nll):
     facts = {"epoch": number, "val_nll": nll, "gammas": [1.0], "images": 60, "broken": math.nan}
-    return Event("epoch", run, facts)
+    return RunEvent("epoch", run, facts)
 
 
 EVENTS = [  # two runs at once, one found, one never ends
-    Event("found", THIRD, {}),
+    RunEvent("found", THIRD, {}),
     epoch(FIRST, 1, 0.5),
     epoch(SECOND, 1, 0.7),
     epoch(FIRST, 2, 0.25),
-    Event("done", FIRST, {"seconds": 1.0}),
+    RunEvent("done", FIRST, {"seconds": 1.0}),
 ]
 
 
 def told(name, folder):
-    with tracking(name, STUDY, folder) as watch:
+    with open_tracker(name, STUDY, folder) as watch:
         for event in EVENTS:
             watch(event)
 
@@ -83,7 +83,7 @@ def test_wandb_is_called(tmp_path, monkeypatch):
 
 
 def test_nothing_is_tracked_unless_asked(tmp_path):
-    with tracking(None, STUDY, tmp_path) as watch:
+    with open_tracker(None, STUDY, tmp_path) as watch:
         assert watch is None
     assert not list(tmp_path.iterdir())
 

@@ -3,11 +3,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from calibrant import Predictions, catalog, losses
-from calibrant.data import digits
-from calibrant.study import Recipe, checkpoint
-from calibrant.study.checkpoint import Checkpoint
-from calibrant.study.train import predict, train
+from calibrant import Predictions, losses, registry
+from calibrant.lab.data import digits
+from calibrant.lab.study import Recipe, checkpoint
+from calibrant.lab.study.checkpoint import Checkpoint
+from calibrant.lab.study.train import predict, train
 
 RECIPE = Recipe(epochs=4, batch_size=20, milestones=(2,), learning_rate=0.05)
 SPLITS = digits(train=60, val=100)
@@ -15,7 +15,7 @@ SPLITS = digits(train=60, val=100)
 
 def network(seed=0):
     torch.manual_seed(seed)
-    return catalog.NETWORKS.resolve("resnet8(channels=1, width=4)")(10)
+    return registry.NETWORKS.resolve("resnet8(channels=1, width=4)")(10)
 
 
 def weights(net):
@@ -46,12 +46,12 @@ def test_adafocal_may_see_validation_within_an_epoch():
     net, seen, training = network(), [], []
     net.register_forward_hook(lambda net, _, logits: (training if net.training else seen).append(logits.detach()))
     recipe = Recipe(epochs=2, batch_size=10, milestones=(), learning_rate=0.05)
-    loss = catalog.LOSSES.resolve("AdaFocal(bins=3, every=2)")
+    loss = registry.LOSSES.resolve("AdaFocal(bins=3, every=2)")
     epochs = list(train(net, SPLITS, loss, recipe))
     assert (len(training), len(seen)) == (12, 2 * 3)
     for epoch, views in zip(epochs, (seen[:2], seen[3:5])):
         for logits in views:
-            loss = loss.updated(Predictions(logits, SPLITS.val.labels))
+            loss = loss.update(Predictions(logits, SPLITS.val.labels))
         torch.testing.assert_close(epoch.loss.gamma, loss.gamma)
     assert not torch.equal(epochs[0].loss.gamma, epochs[1].loss.gamma)
     assert loss.after_epoch(0, None) is loss
@@ -61,7 +61,7 @@ def test_mixed_copies_of_the_batches_are_trained_on_too():
     """One epoch is one loop of two batches with the clean examples before the mixed ones."""
     recipe = Recipe(epochs=1, batch_size=30, momentum=0.0, weight_decay=0.0, learning_rate=0.05)
     seen, ours, other = [], network(), network()
-    mixup = catalog.LOSSES.resolve("RegMixup(loss='focal', alpha=2, strength=0.5)")
+    mixup = registry.LOSSES.resolve("RegMixup(loss='focal', alpha=2, strength=0.5)")
     ours.register_forward_pre_hook(lambda net, inputs: seen.append(inputs[0]) if net.training else None)
     (epoch,) = train(ours, SPLITS, mixup, recipe)
     assert [len(inputs) for inputs in seen] == [60, 60]
@@ -71,7 +71,7 @@ def test_mixed_copies_of_the_batches_are_trained_on_too():
     for inputs in seen:
         rows = [int((images == image).flatten(1).all(1).nonzero()[0]) for image in inputs[:30]]
         labels = SPLITS.train.labels[rows]
-        batch = mixup.mixed(inputs[:30], labels, generator=generator)
+        batch = mixup.mix(inputs[:30], labels, generator=generator)
         assert torch.equal(batch.inputs, inputs)
         values = batch.loss(losses.focal, other(inputs))
         other.zero_grad()
@@ -86,17 +86,17 @@ def test_mixed_copies_of_the_batches_are_trained_on_too():
 
 @pytest.mark.parametrize("loss", ["focal", "AdaFocal", "Scheduled"])
 def test_an_interrupted_training_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, loss):
-    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
     whole = network()
-    whole_epochs = list(train(whole, SPLITS, catalog.LOSSES.resolve(loss), RECIPE, seed=3))
+    whole_epochs = list(train(whole, SPLITS, registry.LOSSES.resolve(loss), RECIPE, seed=3))
     path = tmp_path / "checkpoint.pt"
     for epoch in train(
-        network(), SPLITS, catalog.LOSSES.resolve(loss), RECIPE, seed=3, checkpoint=checkpoint.Checkpoint(path)
+        network(), SPLITS, registry.LOSSES.resolve(loss), RECIPE, seed=3, checkpoint=checkpoint.Checkpoint(path)
     ):
         if epoch.number == 3:
             break  # its state was kept after epoch 2
     resumed = network(seed=9)  # what it starts from must not matter
-    rest = list(train(resumed, SPLITS, catalog.LOSSES.resolve(loss), RECIPE, seed=3, checkpoint=Checkpoint(path)))
+    rest = list(train(resumed, SPLITS, registry.LOSSES.resolve(loss), RECIPE, seed=3, checkpoint=Checkpoint(path)))
     assert [e.number for e in rest] == [3, 4]
     assert torch.equal(weights(resumed), weights(whole))
     assert rest[-1].train_loss == whole_epochs[-1].train_loss
@@ -117,13 +117,13 @@ def test_a_loss_for_long_tails_is_told_what_training_has():
     brief = Recipe(epochs=1, batch_size=20)
     few = replace(SPLITS, train=SPLITS.train[torch.arange(60)[SPLITS.train.labels != 3]])  # a class it never sees
     one, same, other = network(), network(), network()
-    (epoch,) = list(train(one, few, catalog.LOSSES.resolve("balanced_softmax(gamma=1)"), brief))
+    (epoch,) = list(train(one, few, registry.LOSSES.resolve("balanced_softmax(gamma=1)"), brief))
     counts = [int((few.train.labels == k).sum()) for k in range(10)]
     assert counts[3] == 0
     assert epoch.loss.keywords["counts"].tolist() == counts
-    said = catalog.LOSSES.resolve(f"balanced_softmax(gamma=1, counts={tuple(counts)})")
+    said = registry.LOSSES.resolve(f"balanced_softmax(gamma=1, counts={tuple(counts)})")
     list(train(same, few, said, brief))
-    list(train(other, few, catalog.LOSSES.resolve("focal(gamma=1)"), brief))
+    list(train(other, few, registry.LOSSES.resolve("focal(gamma=1)"), brief))
     assert torch.equal(weights(one), weights(same))
     assert not torch.equal(weights(one), weights(other))
 

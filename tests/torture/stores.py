@@ -26,10 +26,10 @@ import pytest
 from torture.campaign import Counts
 
 from calibrant import InputError
-from calibrant import study as studies
-from calibrant.study import Grid, Recipe, Store, Study, checkpoint, report
-from calibrant.study.engine import Data, execute
-from calibrant.study.rows import rows
+from calibrant.lab import study as studies
+from calibrant.lab.study import Grid, Recipe, Store, Study, checkpoint, report
+from calibrant.lab.study.engine import DatasetCache, execute
+from calibrant.lab.study.measurements import study_rows
 
 RECIPE = Recipe(epochs=3, batch_size=20, milestones=())
 DATA, NETWORK = "blobs(train=40, val=20, test=20)", "mlp(features=2, hidden=())"
@@ -37,7 +37,9 @@ WAYS = signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP
 PATIENCE = 600.0  # seconds after which who has not ended is stuck
 AGAIN = 4  # of so many damaged runs, one is trained again
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["torture.stores", "calibrant.study.train", "filelock", "polars", "scipy.optimize"])
+PROCESSES.set_forkserver_preload(
+    ["torture.stores", "calibrant.lab.study.train", "filelock", "polars", "scipy.optimize"]
+)
 
 
 def study(losses: tuple[str, ...] = ("focal", "AdaFocal"), seeds: int = 1) -> Study:
@@ -49,11 +51,11 @@ def study(losses: tuple[str, ...] = ("focal", "AdaFocal"), seeds: int = 1) -> St
 def brisk() -> Iterator[None]:
     """Let studies save a checkpoint at every epoch, and do without the page, which takes longer than all the rest."""
     page, report.study_report = report.study_report, lambda *_: "no page"
-    pause, checkpoint.SECONDS = checkpoint.SECONDS, 0.0
+    pause, checkpoint.MIN_SAVE_INTERVAL_SECONDS = checkpoint.MIN_SAVE_INTERVAL_SECONDS, 0.0
     try:
         yield
     finally:
-        report.study_report, checkpoint.SECONDS = page, pause
+        report.study_report, checkpoint.MIN_SAVE_INTERVAL_SECONDS = page, pause
 
 
 def run(out: Path, what: Study, engine: str = "local") -> None:
@@ -69,7 +71,7 @@ def seen(what: Study, folder: Path) -> dict[str, str]:
     for one in what.runs():
         if one.id in told:
             told[one.id].append({**store.record(one)["facts"], "seconds": 0})
-    for row in rows(what, store):
+    for row in study_rows(what, store):
         told[row["run"]].append(row)
     return {name: json.dumps(parts, default=str) for name, parts in told.items()}
 
@@ -189,12 +191,14 @@ def harmed_checkpoints(seed: int, share: float) -> Counts:
     """Flip a bit of an interrupted run's checkpoint, or cut it, and start the study again: 300."""
     dice, what, total = random.Random(seed), study(("AdaFocal",)), Counts()
     with finished(what) as (_, before), scratch() as folder:
-        checkpoint.SECONDS, pause = 0.0, checkpoint.SECONDS
+        checkpoint.MIN_SAVE_INTERVAL_SECONDS, pause = 0.0, checkpoint.MIN_SAVE_INTERVAL_SECONDS
         (one,) = what.runs()
-        going = execute(one, Store(folder / "begun").knowing({one.dataset: Data().digest(one.dataset).whole}))
+        going = execute(
+            one, Store(folder / "begun").with_data({one.dataset: DatasetCache().digest(one.dataset).full_digest})
+        )
         next(going), next(going)
         going.close()
-        checkpoint.SECONDS = pause
+        checkpoint.MIN_SAVE_INTERVAL_SECONDS = pause
         for trial in range(round(300 * share)):
             shutil.copytree(folder / "begun", folder / "store")
             (path,) = (folder / "store").glob("partial/*/checkpoint.pt")

@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 
 from calibrant import InputError, Predictions, calibrators
 from calibrant.calibrators._files import _checksum
-from calibrant.catalog import CALIBRATORS
 from calibrant.cli import app
+from calibrant.registry import CALIBRATORS
 
 FORMATS = [".npz", ".npy", ".safetensors", ".pt", ".csv", ".parquet"]
 FILES, SEALED = 5000, 1000
@@ -259,7 +259,7 @@ def calibrated(path: Path, p: Predictions, fails: list[str]) -> Counts:
     """What a file's calibrator makes of predictions."""
     try:
         calibrators.origin(path)
-        after = p.mapped(calibrators.load(path)).logits
+        after = p.apply(calibrators.load(path)).logits
     except InputError as error:
         return Counts(tried=1, refused=1, traceback=int("\n" in str(error)))
     except Exception:

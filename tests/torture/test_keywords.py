@@ -12,7 +12,7 @@ import torch
 from torture.campaign import Counts
 
 from calibrant import InputError, Predictions
-from calibrant.catalog import REGISTRIES, hyperparameters, spell
+from calibrant.registry import REGISTRIES, format_call, hyperparameters
 
 WORDS = ("average", "correct", "equal-mass", "", "0.5", "<script>", "None")
 NUMBERS = (math.nan, math.inf, -math.inf, -1, 0, -1e-300, 1e-300, 0.5, 1.5, 2, 7, 1e9, 1e308, 2**31, 2**63, 10**400)
@@ -80,7 +80,7 @@ def attempt(run: Callable[[], Any]) -> tuple[str, str]:
 
 def cases() -> list[tuple[str, str]]:
     return [
-        (kind, spell(name, {key: value}))
+        (kind, format_call(name, {key: value}))
         for kind, registry in REGISTRIES.items()
         for name in registry
         for key in hyperparameters(getattr(registry[name], "fit", registry[name]))

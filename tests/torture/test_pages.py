@@ -15,8 +15,9 @@ import pytest
 from torture.hostile_names import named_predictions, names
 from typesetting import LATEX, compile_latex
 
-from calibrant import assess, measure, study
-from calibrant.study import Model, Study
+from calibrant import assess, measure
+from calibrant.lab import study
+from calibrant.lab.study import Model, Study
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
@@ -69,7 +70,7 @@ def pages_of(name: str) -> dict[str, str]:
     return {
         "two": two.html(facts),
         "three": three.html(facts),
-        "assessed": found.html(facts, saved=name[:200]),
+        "assessed": found.html(facts, calibrator_path=name[:200]),
         "cell": two._repr_html_(),
         "cells": found._repr_html_(),
     }

@@ -18,7 +18,7 @@ p = Predictions(2.2 * truth, labels)
 val, test = p[:1000], p[1000:]
 
 temperature = Temperature.fit(val)
-after = test.mapped(temperature)
+after = test.apply(temperature)
 
 figure, axes = pyplot.subplots(1, 2, figsize=(7.5, 3.8))
 plots.reliability(test, ax=axes[0], title=f"as trained: ECE {100 * float(metrics.ece(test)):.1f} %")

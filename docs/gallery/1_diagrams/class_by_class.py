@@ -17,5 +17,5 @@ p = Predictions(truth + torch.tensor([0.9, 0.0, -0.9]), labels, class_names=["ca
 
 figure, axes = pyplot.subplots(1, 3, figsize=(9, 3.4))
 for ax, name in zip(axes, p.class_names, strict=True):
-    one = p.judging(name)
+    one = p.with_event(name)
     plots.reliability(one, ax=ax, title=f"{name}: ECE {100 * float(metrics.ece(one)):.1f} %")

@@ -30,5 +30,5 @@ axes[1].set_title("wrong pixels")
 for ax in axes[:2]:
     ax.axis("off")
 plots.reliability(test, ax=axes[2], title=f"before: ECE {100 * float(metrics.ece(test)):.1f} %")
-after = test.mapped(temperature)
+after = test.apply(temperature)
 plots.reliability(after, ax=axes[3], title=f"after: ECE {100 * float(metrics.ece(after)):.1f} %")

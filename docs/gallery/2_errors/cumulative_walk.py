@@ -19,7 +19,7 @@ figure, ax = pyplot.subplots(figsize=(5.5, 3.4))
 for factor, name in ((1.0, "calibrated"), (1.4, "too sure")):
     p = Predictions(factor * truth, labels)
     order = p.events.confidence.argsort()
-    walk = (p.events.confidence - p.events.happened)[order].cumsum(0) / len(p)
+    walk = (p.events.confidence - p.events.outcome)[order].cumsum(0) / len(p)
     found = metrics.kuiper.test(p)
     ax.plot(p.events.confidence[order], walk, label=f"{name}: {found.statistic:.3f}, p = {found.p_value:.2g}")
 ax.set(xlabel="confidence", ylabel="sum of confidence minus correctness")

@@ -20,7 +20,9 @@ found = calibrant.assess(p[:1000], p[1000:], ["Identity", "Temperature", "Vector
 figure, axes = pyplot.subplots(1, 2, figsize=(8, 2.6), sharey=True)
 for ax, metric in zip(axes, ("nll", "ece"), strict=True):
     values = {name: row[metric] for name, row in found.values.items()}
-    ax.barh(list(values), list(values.values()), color=["#4269d0" if n == found.chosen else "#9ca3af" for n in values])
+    ax.barh(
+        list(values), list(values.values()), color=["#4269d0" if n == found.chosen_name else "#9ca3af" for n in values]
+    )
     ax.set_xlabel(metric)
 axes[0].invert_yaxis()
-axes[0].set_title(f"chosen: {found.chosen}", fontsize=10)
+axes[0].set_title(f"chosen: {found.chosen_name}", fontsize=10)

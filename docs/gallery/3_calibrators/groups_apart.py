@@ -24,8 +24,8 @@ val, test = p[half], p[~half]
 figure, ax = pyplot.subplots(figsize=(5.5, 3))
 fits = {
     "as they are": test,
-    "one Platt": test.mapped(Platt.fit(val)),
-    "by group": test.mapped(GroupCalibrated.fit(val)),
+    "one Platt": test.apply(Platt.fit(val)),
+    "by group": test.apply(GroupCalibrated.fit(val)),
 }
 lines = {}
 for name, q in fits.items():

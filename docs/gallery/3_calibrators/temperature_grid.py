@@ -19,7 +19,7 @@ labels = torch.multinomial(truth.softmax(1), 1, generator=g).squeeze(1)
 p = Predictions(2 * truth, labels)
 
 grid = np.linspace(1, 4, 61)
-mapped = [p.mapped(Temperature(torch.tensor(t))) for t in grid]
+mapped = [p.apply(Temperature(torch.tensor(t))) for t in grid]
 figure, ax = pyplot.subplots(figsize=(5, 3.4))
 ax.plot(grid, [float(metrics.nll(q)) for q in mapped], label="NLL")
 ax.axvline(float(Temperature.fit(p).temperature), color="gray", linewidth=1)

@@ -8,7 +8,7 @@ What shifts a test set: nine of nineteen corruptions at severity 3, here of a sy
 import torch
 from matplotlib import pyplot
 
-from calibrant.data import corruptions
+from calibrant.lab.data import corruptions
 
 g = torch.Generator().manual_seed(1)
 coarse = torch.randn(1, 3, 6, 6, generator=g)

@@ -9,7 +9,8 @@ A small network overfits: its NLL rises because confidence runs away, and what a
 import torch
 from matplotlib import pyplot
 
-from calibrant import Predictions, data, metrics, networks, plots
+from calibrant import Predictions, metrics, plots
+from calibrant.lab import data, networks
 from calibrant.nn import Criterion
 from calibrant.selection import refinement_nll
 

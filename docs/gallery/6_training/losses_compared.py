@@ -8,7 +8,8 @@ The same network on a hundred digits, by cross-entropy and by focal loss.
 import torch
 from matplotlib import pyplot
 
-from calibrant import Predictions, data, metrics, networks, plots
+from calibrant import Predictions, metrics, plots
+from calibrant.lab import data, networks
 from calibrant.nn import Criterion
 
 digits = data.digits(train=100, val=100)

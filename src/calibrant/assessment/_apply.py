@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from calibrant import io
-from calibrant._arrays import arrays_of
-from calibrant._columns import CALIBRATED, Columns, TableOptions
-from calibrant._delimited import unprotected_frame
-from calibrant._readings import columns_of
-from calibrant.assessment._candidates import Candidate
-from calibrant.calibrators import classes_of
-from calibrant.predictions import KINDS, PRESENCE, Predictions, save_predictions, unlabeled
+from calibrant.assessment._candidates import CandidateCalibrator
+from calibrant.calibrators import num_classes
+from calibrant.io.cells import frame_to_arrays
+from calibrant.io.columns import CALIBRATED_PREFIX, Columns, TableOptions
+from calibrant.io.delimited import unescape_formulas
+from calibrant.io.roles import infer_columns
+from calibrant.predictions import BINARY_EVENTS, PRESENCE_CLASSES, Predictions, from_unlabeled_arrays, save_predictions
 from calibrant.types import InputError
 
-ROW = "row of the table"
-Written = tuple[int, str, tuple[str, ...]]  # number of examples, what they became, notes on the reading
+ROW_INDEX_COLUMN = "row of the table"
+WriteResult = tuple[int, str, tuple[str, ...]]  # number of examples, what they became, notes on the reading
 
 
 def apply_to_file(
@@ -45,32 +45,34 @@ def apply_to_file(
     `on_note` is called with every note on how the file was read. Raises `InputError` as `Predictions.load` does, and
     where the output would replace the input.
     """
-    io.apart([output], [path, calibrator if isinstance(calibrator, str | Path) else None])
-    io.writer_of(output)
-    reading = TableOptions.of(options)
+    io.check_outputs([output], [path, calibrator if isinstance(calibrator, str | Path) else None])
+    io.get_writer(output)
+    reading = TableOptions.from_keywords(options)
     if io.is_table(path) and io.is_table(output):
-        count, what, notes = _table(Candidate.of(calibrator), path, output, reading)
+        count, output_kind, notes = _calibrate_table_file(CandidateCalibrator.of(calibrator), path, output, reading)
     else:
-        count, what, notes = _arrays(Candidate.of(calibrator), path, output, reading)
+        count, output_kind, notes = _calibrate_array_file(CandidateCalibrator.of(calibrator), path, output, reading)
     if on_note is not None:
         for note in notes:
             on_note(note)
-    return count, what
+    return count, output_kind
 
 
-def _arrays(calibrator: Candidate, path: str | Path, output: str | Path, options: TableOptions) -> Written:
+def _calibrate_array_file(
+    calibrator: CandidateCalibrator, path: str | Path, output: str | Path, options: TableOptions
+) -> WriteResult:
     try:
-        arrays = io.read(path, options, labeled=False)
-        p, labeled = unlabeled(arrays, are_logits=options.are_logits)
-        made = calibrator.calibrated(p)
-        ids = _ids(arrays.get("ids"), len(p))
+        arrays = io.read(path, options, needs_labels=False)
+        p, labeled = from_unlabeled_arrays(arrays, are_logits=options.are_logits)
+        calibrated_predictions = calibrator.calibrate(p)
+        ids = _check_ids(arrays.get("ids"), len(p))
     except InputError as error:
         raise InputError(f"{path}: {error}", code=error.code) from None
-    save_predictions(made, output, labeled=labeled, ids=ids)
+    save_predictions(calibrated_predictions, output, labeled=labeled, ids=ids)
     return len(p), "logits", p.notes
 
 
-def _ids(ids: Any, n: int) -> Any:
+def _check_ids(ids: Any, n: int) -> Any:
     """Return the ids of n rows as an array; raises `InputError` where there are more or fewer."""
     if ids is None:
         return None
@@ -80,54 +82,64 @@ def _ids(ids: Any, n: int) -> Any:
     return values.astype(str) if values.dtype.kind not in "iu" else values
 
 
-def _table(calibrator: Candidate, path: str | Path, output: str | Path, options: TableOptions) -> Written:
+def _calibrate_table_file(
+    calibrator: CandidateCalibrator, path: str | Path, output: str | Path, options: TableOptions
+) -> WriteResult:
     import polars
 
     try:
-        found = io.table(path, options)
-        columns = columns_of(found.frame, options)
-        made = calibrated(calibrator, io.with_exact_texts(found, columns), columns, options)
+        table = io.read_table(path, options)
+        columns = infer_columns(table.frame, options)
+        new_columns = calibrate_frame(calibrator, io.restore_spelling(table, columns), columns, options)
     except InputError as error:
         raise InputError(f"{path}: {error}", code=error.code) from None
-    frame = _kept(found, output)
-    if "predicted" in frame.columns and "predicted" in made.columns:
-        made = made.rename({"predicted": f"{CALIBRATED}predicted"})
-    if twice := sorted(set(made.columns) & set(frame.columns)):
+    frame = _input_columns(table, output)
+    if "predicted" in frame.columns and "predicted" in new_columns.columns:
+        new_columns = new_columns.rename({"predicted": f"{CALIBRATED_PREFIX}predicted"})
+    if duplicates := sorted(set(new_columns.columns) & set(frame.columns)):
         raise InputError(
-            f"{path} has a column {twice[0]!r} already: rename it, or give a table without it", code="column_exists"
+            f"{path} has a column {duplicates[0]!r} already: rename it, or give a table without it",
+            code="column_exists",
         )
-    io.write_table(output, polars.concat([frame, made], how="horizontal"), found.dialect)
-    return int(made[:, 0].is_not_null().sum()), "probabilities", found.notes
+    io.write_table(output, polars.concat([frame, new_columns], how="horizontal"), table.dialect)
+    return int(new_columns[:, 0].is_not_null().sum()), "probabilities", table.notes
 
 
-def _kept(found: io.Table, output: str | Path) -> Any:
+def _input_columns(table: io.Table, output: str | Path) -> Any:
     """Return the columns of a table for the output; from text to text every cell as it is spelled."""
-    spelled = found.texts() if io.is_delimited(output) else None
-    return found.frame if spelled is None else unprotected_frame(spelled)
+    text_cells = table.texts() if io.is_delimited(output) else None
+    return table.frame if text_cells is None else unescape_formulas(text_cells)
 
 
-def calibrated(calibrator: Candidate, frame: Any, columns: Columns, options: TableOptions | None = None) -> Any:
+def calibrate_frame(
+    calibrator: CandidateCalibrator, frame: Any, columns: Columns, options: TableOptions | None = None
+) -> Any:
     """Return the new columns for every row of a frame; null where a row was left out."""
     import polars
 
-    wanted = replace(columns, label=None, labels=(), predicted=None, correct=None, weight=None, cluster=None, id=ROW)
-    arrays = arrays_of(frame.with_row_index(ROW), wanted, options)
+    score_columns = replace(
+        columns, label=None, labels=(), predicted=None, correct=None, weight=None, cluster=None, id=ROW_INDEX_COLUMN
+    )
+    arrays = frame_to_arrays(frame.with_row_index(ROW_INDEX_COLUMN), score_columns, options)
     rows = arrays.pop("ids")
     are_logits = options is not None and options.are_logits
-    if _several(calibrator, columns, arrays):
+    if _is_multilabel(calibrator, columns, arrays):
         names = columns.names or tuple(map(str, range(len(columns.scores))))
-        each = _each(calibrator, arrays, names, are_logits)
-        new = {f"{CALIBRATED}prob_{name}": part for name, part in zip(names, each, strict=True)}
+        label_probs = _label_probs(calibrator, arrays, names, are_logits)
+        new_columns = {f"{CALIBRATED_PREFIX}prob_{name}": part for name, part in zip(names, label_probs, strict=True)}
     else:
-        new = _new(calibrator, unlabeled(arrays, are_logits=are_logits)[0], columns.positive)
-    short = polars.DataFrame(
-        {ROW: rows} | {name: part if isinstance(part, list) else part.numpy() for name, part in new.items()}
+        new_columns = _class_columns(
+            calibrator, from_unlabeled_arrays(arrays, are_logits=are_logits)[0], columns.positive
+        )
+    scored_rows = polars.DataFrame(
+        {ROW_INDEX_COLUMN: rows}
+        | {name: part if isinstance(part, list) else part.numpy() for name, part in new_columns.items()}
     )
-    whole = polars.DataFrame({ROW: range(len(frame))}, schema={ROW: rows.dtype})
-    return whole.join(short, on=ROW, how="left", maintain_order="left").drop(ROW)
+    all_rows = polars.DataFrame({ROW_INDEX_COLUMN: range(len(frame))}, schema={ROW_INDEX_COLUMN: rows.dtype})
+    return all_rows.join(scored_rows, on=ROW_INDEX_COLUMN, how="left", maintain_order="left").drop(ROW_INDEX_COLUMN)
 
 
-def _several(calibrator: Candidate, columns: Columns, arrays: dict[str, Any]) -> bool:
+def _is_multilabel(calibrator: CandidateCalibrator, columns: Columns, arrays: dict[str, Any]) -> bool:
     """Return whether each column of scores is a label of its own, present or absent.
 
     It is if the table has a column of labels for each, or the calibrator was fitted on such labels or on groups of
@@ -136,12 +148,12 @@ def _several(calibrator: Candidate, columns: Columns, arrays: dict[str, Any]) ->
     if columns.labels:
         return True
     names = columns.names or ()
-    of_groups = bool(names) and set(names) <= set(getattr(calibrator.ready, "names", ()))
-    if names == PRESENCE or len(columns.scores) < 2 or classes_of(calibrator.ready) not in (0, 2):
+    of_groups = bool(names) and set(names) <= set(getattr(calibrator.fitted_map, "names", ()))
+    if names == PRESENCE_CLASSES or len(columns.scores) < 2 or num_classes(calibrator.fitted_map) not in (0, 2):
         return False
-    if calibrator.class_names == PRESENCE or of_groups:
+    if calibrator.class_names == PRESENCE_CLASSES or of_groups:
         return True
-    unknown = calibrator.class_names is None and classes_of(calibrator.ready) == 2 and len(columns.scores) > 2
+    unknown = calibrator.class_names is None and num_classes(calibrator.fitted_map) == 2 and len(columns.scores) > 2
     return unknown and "probs" in arrays and not _sums_to_one(torch.as_tensor(arrays["probs"]))
 
 
@@ -150,23 +162,27 @@ def _sums_to_one(probs: Tensor) -> bool:
     return bool(((probs.double().sum(1) - 1).abs() < 0.02).double().mean() > 0.5)
 
 
-def _new(calibrator: Candidate, p: Predictions, positive: str | None) -> dict[str, Any]:
+def _class_columns(calibrator: CandidateCalibrator, p: Predictions, positive: str | None) -> dict[str, Any]:
     """The calibrated probabilities by the names of their columns."""
-    probs = calibrator.calibrated(p).logits.softmax(1)
+    probs = calibrator.calibrate(p).logits.softmax(1)
     if p.of == 1:
-        name = "confidence" if p.class_names in KINDS else f"prob_{positive}" if positive else "prob"
-        return {f"{CALIBRATED}{name}": probs[:, 1]}
+        name = "confidence" if p.class_names in BINARY_EVENTS else f"prob_{positive}" if positive else "prob"
+        return {f"{CALIBRATED_PREFIX}{name}": probs[:, 1]}
     names = p.class_names or tuple(map(str, range(p.k)))
     predicted = probs.argmax(1)
-    said = predicted if p.class_names is None else [names[i] for i in predicted.tolist()]
-    return {f"{CALIBRATED}prob_{name}": probs[:, i] for i, name in enumerate(names)} | {"predicted": said}
+    predicted_labels = predicted if p.class_names is None else [names[i] for i in predicted.tolist()]
+    return {f"{CALIBRATED_PREFIX}prob_{name}": probs[:, i] for i, name in enumerate(names)} | {
+        "predicted": predicted_labels
+    }
 
 
-def _each(calibrator: Candidate, arrays: dict[str, Any], names: tuple[str, ...], are_logits: bool) -> list[Tensor]:
+def _label_probs(
+    calibrator: CandidateCalibrator, arrays: dict[str, Any], names: tuple[str, ...], are_logits: bool
+) -> list[Tensor]:
     """The calibrated probability of each label, one after the other."""
-    probable = "probs" in arrays
-    scores = torch.as_tensor(arrays["probs" if probable else "logits"])
-    what = {"probs": True} if probable else {"logits": are_logits}
-    p = Predictions.multilabel(scores, torch.zeros_like(scores), names=names, **what)
-    probs = calibrator.calibrated(p).logits.softmax(1)[:, 1]
+    has_probs = "probs" in arrays
+    scores = torch.as_tensor(arrays["probs" if has_probs else "logits"])
+    score_kind = {"probs": True} if has_probs else {"logits": are_logits}
+    p = Predictions.multilabel(scores, torch.zeros_like(scores), names=names, **score_kind)
+    probs = calibrator.calibrate(p).logits.softmax(1)[:, 1]
     return list(probs.view(scores.shape).T)

@@ -9,65 +9,65 @@ import torch
 from torch import Tensor
 
 from calibrant import calibrators as _calibrators
-from calibrant import catalog, io
+from calibrant import io, registry
 from calibrant import metrics as _metrics
-from calibrant._rows import Overlap, Sketch
-from calibrant._threads import threads_for
-from calibrant.assessment._candidates import Candidate, Progress, candidates_of, usual
-from calibrant.assessment._event import event, event_of
-from calibrant.assessment._judge import Pieces, Whole, in_pieces, mapped
-from calibrant.assessment._measure import Measurement, measure, texts
-from calibrant.assessment._plain import written
-from calibrant.assessment._shift import counts_of, shift
-from calibrant.assessment._table import Findings
+from calibrant.assessment._candidates import CandidateCalibrator, Progress, default_calibrators, resolve_candidates
+from calibrant.assessment._evaluation import InMemoryEvaluation, StreamedEvaluation, apply_calibrator, evaluate_pieces
+from calibrant.assessment._events import describe_event, select_event
+from calibrant.assessment._label_shift import class_counts, label_shift_message
+from calibrant.assessment._measure import Measurement, as_list, measure
+from calibrant.assessment._results import AssessmentData
+from calibrant.assessment._serialize import write_by_suffix
+from calibrant.backend.overlap import Overlap, Sketch
+from calibrant.backend.threads import thread_limit
 from calibrant.metrics import Comparison, Summary
-from calibrant.predictions import CORRECTNESS, Of, Predictions
+from calibrant.predictions import CORRECTNESS_CLASSES, EventSelector, Predictions
 from calibrant.types import InputError
 
-FOLDS = 5
-KEEPING = "Auto(accuracy_preserving=True)"  # what is shown beside an Auto that costs accuracy
+DEFAULT_FOLDS = 5
+ACCURACY_PRESERVING_AUTO = "Auto(accuracy_preserving=True)"  # what is shown beside an Auto that costs accuracy
 
 
-class Assessment(Findings):
+class Assessment(AssessmentData):
     """What every calibrator did to predictions that it was not fitted on.
 
     It prints, shows itself in a notebook, and is saved as .html, .json or, the best calibrator alone, .safetensors.
     """
 
-    before: Measurement
+    uncalibrated: Measurement
     tables: Mapping[str, Measurement]
 
-    def html(self, facts: Mapping[str, str] | None = None, saved: str | Path | None = None) -> str:
+    def html(self, facts: Mapping[str, str] | None = None, calibrator_path: str | Path | None = None) -> str:
         """Return the report, one page that opens offline.
 
         `facts` are told at its end; `saved` is where the best calibrator is to be found.
         """
-        from calibrant.assessment.page import assessment_page
+        from calibrant.assessment.sections import assessment_page
 
-        return assessment_page(self, facts or {}, saved)
+        return assessment_page(self, facts or {}, calibrator_path)
 
     def save(self, path: str | Path) -> None:
         """Write the report (.html), all numbers (.json), or the best calibrator (.safetensors)."""
         if Path(path).suffix != ".safetensors":
-            return written(path, {".html": self.html, ".json": self.json, ".safetensors": str})
+            return write_by_suffix(path, {".html": self.html, ".json": self.json, ".safetensors": str})
         with io.atomic_write(path) as draft:
-            _calibrators.save(self.best, draft, fitted_on=self.fitted_on)
+            _calibrators.save(self.best, draft, fitted_on=self.fitting_data)
         return None
 
     def __rich__(self) -> Any:
-        from calibrant.assessment._text import assessment_text
+        from calibrant.assessment._terminal import assessment_text
 
         return assessment_text(self)
 
     def __str__(self) -> str:
-        from calibrant.assessment._text import plain_text
+        from calibrant.assessment._terminal import render_plain_text
 
-        return plain_text(self)
+        return render_plain_text(self)
 
     def _repr_html_(self) -> str:
-        from calibrant.assessment.page import assessment_cell
+        from calibrant.assessment.sections import assessment_notebook_html
 
-        return assessment_cell(self)
+        return assessment_notebook_html(self)
 
 
 def assess(
@@ -77,7 +77,7 @@ def assess(
     metrics: Sequence[str] | None = None,
     *,
     choose: str | None = None,
-    folds: int = FOLDS,
+    folds: int = DEFAULT_FOLDS,
     of: str | int | None = None,
     progress: Progress | None = None,
 ) -> Assessment:
@@ -102,15 +102,15 @@ def assess(
     >>> z = torch.randn(2000, 3, generator=g)
     >>> p = Predictions(3 * z, torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1))  # three times too sure
     >>> found = assess(p[:1000], p[1000:], ["Identity", "Temperature"])
-    >>> found.chosen, round(float(found.best.temperature))
+    >>> found.chosen_name, round(float(found.best.temperature))
     ('Temperature', 3)
     """
     rows = [len(p) * p.k for p in (val, test) if isinstance(p, Predictions)]
-    with threads_for(sum(rows)):
-        return _assessed(val, test, calibrators, metrics, choose, folds, of, progress or _silent)
+    with thread_limit(sum(rows)):
+        return _fit_and_evaluate(val, test, calibrators, metrics, choose, folds, of, progress or _ignore_progress)
 
 
-def _assessed(
+def _fit_and_evaluate(
     val: Predictions,
     test: Predictions | Iterable[Predictions] | str | Path | None,
     calibrators: Sequence[Any] | None,
@@ -118,59 +118,68 @@ def _assessed(
     choose: str | None,
     folds: int,
     of: str | int | None,
-    tell: Progress,
+    on_progress: Progress,
 ) -> Assessment:
-    candidates, choose = candidates_of(usual(val.k) if calibrators is None else calibrators, choose)
+    candidates, choose = resolve_candidates(default_calibrators(val.k) if calibrators is None else calibrators, choose)
     for c in candidates:
-        val = c.ordered(val)
-    test = test.in_order(val.class_names) if isinstance(test, Predictions) else test
-    of = event_of(test if isinstance(test, Predictions) else val, of)
-    val = val.judging(of)
-    judged_by = event(of, val.k, val.class_names)
-    shown = [catalog.METRICS.brief(text) for text in texts(judged_by.shown if metrics is None else metrics)]
-    guard = Guard(val, candidates)
+        val = c.align_classes(val)
+    test = test.reorder_classes(val.class_names) if isinstance(test, Predictions) else test
+    of = select_event(test if isinstance(test, Predictions) else val, of)
+    val = val.with_event(of)
+    description = describe_event(of, val.k, val.class_names)
+    metric_names = [
+        registry.METRICS.normalize(text)
+        for text in as_list(description.compared_metrics if metrics is None else metrics)
+    ]
+    guard = OverlapGuard(val, candidates)
     if test is None:
-        guard.refuse(val)
+        guard.check_overlap(val)
     elif isinstance(test, Predictions):
-        guard.look(test)
-        guard.told()
+        guard.inspect(test)
+        guard.overlap_report()
     if test is not None and not isinstance(test, Predictions):
-        never = ("auroc",) if val.k <= Summary.CLASSES else ("classwise_ece", "auroc")
-        shown = [name for name in shown if metrics is not None or name not in never]
-        first = Summary.empty(of=of, by_class=True).add(val[:1])
-        measure(first, metrics=shown)  # what a summary cannot tell is refused now
-    fitted = {c.name: c.fit(val, tell) for c in candidates}
-    held_out = {} if choose or test is None else _held_out(candidates, fitted, val, folds, tell)
-    judged = _judged(val, test, guard, fitted, folds, of, tell)
-    tell("judging")
-    tables = {name: measure(p, metrics=shown, of=of) for name, p in judged.after.items()}
+        missing_metrics = ("auroc",) if val.k <= Summary.MAX_CLASSES else ("classwise_ece", "auroc")
+        metric_names = [name for name in metric_names if metrics is not None or name not in missing_metrics]
+        one_row_summary = Summary.empty(of=of, by_class=True).add(val[:1])
+        measure(one_row_summary, metrics=metric_names)  # what a summary cannot tell is refused now
+    fitted = {c.name: c.fit(val, on_progress) for c in candidates}
+    held_out = {} if choose or test is None else _held_out_nll(candidates, fitted, val, folds, on_progress)
+    evaluation = _evaluate_maps(val, test, guard, fitted, folds, of, on_progress)
+    on_progress("judging")
+    tables = {name: measure(p, metrics=metric_names, of=of) for name, p in evaluation.calibrated.items()}
     if test is None and not choose:
         held_out = {name: table["nll"].value for name, table in tables.items()}
-    chosen = choose or _least(held_out) or candidates[0].name
-    same = next((name for name, p in judged.after.items() if p is judged.before), None)
-    before = tables[same] if same else measure(judged.before, metrics=shown, of=of)
-    changes = judged.changes(chosen, judged_by.paired)
-    keeping = None
-    if KEEPING in tables and _costs_accuracy(changes):
-        keeping = KEEPING
-    elif chosen == "Auto" and isinstance(judged, Whole) and _costs_accuracy(changes):
-        c = Candidate.of(KEEPING)
-        fitted[c.name] = keeper = c.fit(val, tell)
-        made = c.out_of_fold(val.double(), keeper, folds, tell) if test is None else mapped(judged.before, keeper)
-        tables[c.name], keeping = measure(made, metrics=shown, of=of), c.name
-        held_out |= _held_out([c], fitted, val, folds, tell) if held_out else {}
+    chosen_name = choose or _lowest_key(held_out) or candidates[0].name
+    identity_name = next((name for name, p in evaluation.calibrated.items() if p is evaluation.uncalibrated), None)
+    uncalibrated = (
+        tables[identity_name] if identity_name else measure(evaluation.uncalibrated, metrics=metric_names, of=of)
+    )
+    changes = evaluation.compare_metrics(chosen_name, description.tested_metrics)
+    accuracy_preserving = None
+    if ACCURACY_PRESERVING_AUTO in tables and _costs_accuracy(changes):
+        accuracy_preserving = ACCURACY_PRESERVING_AUTO
+    elif chosen_name == "Auto" and isinstance(evaluation, InMemoryEvaluation) and _costs_accuracy(changes):
+        c = CandidateCalibrator.of(ACCURACY_PRESERVING_AUTO)
+        fitted[c.name] = fitted_auto = c.fit(val, on_progress)
+        calibrated = (
+            c.out_of_fold(val.double(), fitted_auto, folds, on_progress)
+            if test is None
+            else apply_calibrator(evaluation.uncalibrated, fitted_auto)
+        )
+        tables[c.name], accuracy_preserving = measure(calibrated, metrics=metric_names, of=of), c.name
+        held_out |= _held_out_nll([c], fitted, val, folds, on_progress) if held_out else {}
     return Assessment(
-        before=before,
+        uncalibrated=uncalibrated,
         tables=tables,
-        shown=tuple(shown),
-        fitted=fitted,
-        chosen=chosen,
-        held_out=held_out,
+        metrics=tuple(metric_names),
+        calibrators=fitted,
+        chosen_name=chosen_name,
+        held_out_nll=held_out,
         changes=changes,
-        mistakes=judged.mistakes(chosen),
-        how=_how(val, test, judged, folds, judged_by.one) + guard.told(),
-        fitted_on=val,
-        keeping=keeping,
+        mistakes=evaluation.mistakes(chosen_name),
+        protocol=_describe_protocol(val, test, evaluation, folds, description.unit) + guard.overlap_report(),
+        fitting_data=val,
+        accuracy_preserving=accuracy_preserving,
     )
 
 
@@ -182,81 +191,87 @@ def _costs_accuracy(changes: Comparison | None) -> bool:
 # The choice
 
 
-def _held_out(
-    candidates: Sequence[Candidate], fitted: Mapping[str, Any], val: Predictions, folds: int, tell: Progress
+def _held_out_nll(
+    candidates: Sequence[CandidateCalibrator],
+    fitted: Mapping[str, Any],
+    val: Predictions,
+    folds: int,
+    on_progress: Progress,
 ) -> dict[str, float]:
     """NLL on held-out folds of the fitting data; nan where there are too few, or where none is honest.
 
     Infinite is that of who newly calls a class impossible, though it may not have come true yet: some day it will.
     """
-    most = len(val) if val.clusters is None else len(val.clusters.unique())
-    if most < 2:
+    max_folds = len(val) if val.clusters is None else len(val.clusters.unique())
+    if max_folds < 2:
         return {}
-    found = dict[str, float]()
+    nll_by_name = dict[str, float]()
     for c in candidates:
-        own = getattr(fitted[c.name], "out_of_fold", math.nan)
-        if c.ready is not None and c.knows(val):
-            found[c.name] = math.nan
-        elif math.isfinite(own) and c.ready is None:  # one that has held out examples itself
-            found[c.name] = own
+        own_nll = getattr(fitted[c.name], "out_of_fold", math.nan)
+        if c.fitted_map is not None and c.overlap_message(val):
+            nll_by_name[c.name] = math.nan
+        elif math.isfinite(own_nll) and c.fitted_map is None:  # one that has held out examples itself
+            nll_by_name[c.name] = own_nll
         else:
-            after = c.out_of_fold(val.double(), fitted[c.name], min(folds, most), tell)
-            impossible = bool((after.logits.isneginf() & ~val.logits.isneginf()).any())
-            found[c.name] = math.inf if impossible else float(_metrics.nll(after))
-    return found
+            calibrated = c.out_of_fold(val.double(), fitted[c.name], min(folds, max_folds), on_progress)
+            adds_zero_probability = bool((calibrated.logits.isneginf() & ~val.logits.isneginf()).any())
+            nll_by_name[c.name] = math.inf if adds_zero_probability else float(_metrics.nll(calibrated))
+    return nll_by_name
 
 
-def _least(values: Mapping[str, float]) -> str | None:
-    known = {name: value for name, value in values.items() if not math.isnan(value)}
-    return min(known, key=known.__getitem__) if known else None
+def _lowest_key(values: Mapping[str, float]) -> str | None:
+    finite_values = {name: value for name, value in values.items() if not math.isnan(value)}
+    return min(finite_values, key=finite_values.__getitem__) if finite_values else None
 
 
 # What is judged
 
 
-def _judged(
+def _evaluate_maps(
     val: Predictions,
     test: Predictions | Iterable[Predictions] | str | Path | None,
-    guard: "Guard",
+    guard: "OverlapGuard",
     fitted: Mapping[str, Any],
     folds: int,
-    of: Of,
-    tell: Progress,
-) -> Whole | Pieces:
+    of: EventSelector,
+    on_progress: Progress,
+) -> InMemoryEvaluation | StreamedEvaluation:
     if test is None:
         p = val.double()
-        return Whole(p, {c.name: c.out_of_fold(p, fitted[c.name], folds, tell) for c in guard.candidates})
+        return InMemoryEvaluation(
+            p, {c.name: c.out_of_fold(p, fitted[c.name], folds, on_progress) for c in guard.candidates}
+        )
     if isinstance(test, Predictions):
-        tell("applying what was fitted")
-        return Whole.of(test.judging(of), fitted)
+        on_progress("applying what was fitted")
+        return InMemoryEvaluation.from_maps(test.with_event(of), fitted)
     pieces = Predictions.load_pieces(test) if isinstance(test, str | Path) else test
-    return in_pieces(_told(pieces, guard, tell), fitted, of)
+    return evaluate_pieces(_check_pieces(pieces, guard, on_progress), fitted, of)
 
 
-def _told(pieces: Iterable[Predictions], guard: "Guard", tell: Progress) -> Iterable[Predictions]:
-    seen = 0
+def _check_pieces(pieces: Iterable[Predictions], guard: "OverlapGuard", on_progress: Progress) -> Iterable[Predictions]:
+    num_examples = 0
     for part in pieces:
-        tell(f"judging, {seen:,} examples done")
-        part = part.in_order(guard.val.class_names)
-        guard.look(part)
+        on_progress(f"judging, {num_examples:,} examples done")
+        part = part.reorder_classes(guard.val.class_names)
+        guard.inspect(part)
         yield part
-        seen += len(part)
+        num_examples += len(part)
 
 
-class Guard:
+class OverlapGuard:
     """Watches that no calibrator is judged on what it was fitted on, and whether the classes are as frequent."""
 
-    def __init__(self, val: Predictions, candidates: Sequence[Candidate]) -> None:
+    def __init__(self, val: Predictions, candidates: Sequence[CandidateCalibrator]) -> None:
         self.val, self.candidates = val, candidates
-        self.judged: Sketch | None = None  # of the rows that were looked at
-        self.counts: Tensor = torch.zeros(val.k, dtype=torch.float64)  # of their classes
+        self.evaluation_sketch: Sketch | None = None  # of the rows that were looked at
+        self.evaluation_counts: Tensor = torch.zeros(val.k, dtype=torch.float64)  # of their classes
 
-    def refuse(self, part: Predictions) -> None:
+    def check_overlap(self, part: Predictions) -> None:
         """Refuse data that a ready calibrator was fitted on."""
         for c in self.candidates:
-            c.refuse(part)
+            c.check_overlap(part)
 
-    def look(self, part: Predictions) -> None:
+    def inspect(self, part: Predictions) -> None:
         """Look at data to be judged, or at a piece of it."""
         if self.val.k != part.k:
             raise InputError(
@@ -267,15 +282,19 @@ class Guard:
             raise InputError(
                 "saved calibrators know the classes in different orders: assess them one by one", code="class_order"
             )
-        self.refuse(part)
-        self.judged = Sketch.of(part.row_hashes) if self.judged is None else self.judged.add(part.row_hashes)
-        self.counts += counts_of(part)
+        self.check_overlap(part)
+        self.evaluation_sketch = (
+            Sketch.from_hashes(part.row_hashes)
+            if self.evaluation_sketch is None
+            else self.evaluation_sketch.add(part.row_hashes)
+        )
+        self.evaluation_counts += class_counts(part)
 
-    def told(self) -> str:
+    def overlap_report(self) -> str:
         """Say how many rows are the fitting data's too, if they are more than by chance; refuse too many."""
-        if self.judged is None:
+        if self.evaluation_sketch is None:
             return ""
-        overlap = Overlap.between(self.judged, Sketch.of(self.val.row_hashes))
+        overlap = Overlap.compare(self.evaluation_sketch, Sketch.from_hashes(self.val.row_hashes))
         if overlap.too_large:
             raise InputError(
                 f"fitting and judging on the same data is refused, since it flatters every calibrator: {overlap.text}; "
@@ -283,23 +302,29 @@ class Guard:
                 "--cv 5)",
                 code="same_data",
             )
-        for said in (c.knows_rows(self.judged) for c in self.candidates):
-            if said:
-                raise InputError(f"{said}; judge it on others", code="fitted_on_same")
-        said = f" {overlap.text[0].upper()}{overlap.text[1:]}." if overlap.excess else ""
-        alike = self.val.clusters is not None or self.val.class_names == CORRECTNESS
-        return said if alike else said + shift(counts_of(self.val), self.counts, self.val.class_names)
+        for message in (c.row_overlap_message(self.evaluation_sketch) for c in self.candidates):
+            if message:
+                raise InputError(f"{message}; judge it on others", code="fitted_on_same")
+        message = f" {overlap.text[0].upper()}{overlap.text[1:]}." if overlap.excess else ""
+        skip_label_shift = self.val.clusters is not None or self.val.class_names == CORRECTNESS_CLASSES
+        return (
+            message
+            if skip_label_shift
+            else message + label_shift_message(class_counts(self.val), self.evaluation_counts, self.val.class_names)
+        )
 
 
-def _how(val: Predictions, test: Any, judged: Whole | Pieces, folds: int, one: str) -> str:
+def _describe_protocol(
+    val: Predictions, test: Any, evaluation: InMemoryEvaluation | StreamedEvaluation, folds: int, unit: str
+) -> str:
     if test is None:
         return (
-            f"Cross-fitted in {folds} folds: each of the {len(val):,} {one}s was judged by calibrators fitted on "
+            f"Cross-fitted in {folds} folds: each of the {len(val):,} {unit}s was judged by calibrators fitted on "
             "the other folds; what is saved was fitted on all."
         )
-    read = ", read in pieces" if isinstance(judged, Pieces) else ""
-    return f"Fitted on {len(val):,} {one}s, judged on {len(judged.before):,} others{read}."
+    streaming_note = ", read in pieces" if isinstance(evaluation, StreamedEvaluation) else ""
+    return f"Fitted on {len(val):,} {unit}s, judged on {len(evaluation.uncalibrated):,} others{streaming_note}."
 
 
-def _silent(what: str) -> None:
+def _ignore_progress(message: str) -> None:
     pass

@@ -8,200 +8,243 @@ import torch
 from markupsafe import Markup
 from torch import Tensor
 
-from calibrant._bins import Bins
-from calibrant.assessment._judge import Mistake
-from calibrant.assessment._scaled import Scaled
-from calibrant.assessment._table import Findings, Table
-from calibrant.assessment.words import at, percent
-from calibrant.html import numbers
+from calibrant.assessment._evaluation import Mistake
+from calibrant.assessment._results import AssessmentData, MeasurementData
+from calibrant.assessment._temperature_grid import TemperatureMeasurement
+from calibrant.assessment.expert_text import format_level, format_percent
+from calibrant.backend.bins import Bins
 from calibrant.metrics.tables import Classes, thresholds_of
+from calibrant.report import control_data
 
-THRESHOLDS = (*(i / 100 for i in range(100)), 0.995, 0.999, 0.9999)
-CLASSES = 200  # whose curves the page holds
-MISTAKES = 5  # of a class
-FITTED, MEASURED = 10**9, 3 * 10**7  # logits that are passed over for the temperatures, beside fits and alone
+SLIDER_THRESHOLDS = (*(i / 100 for i in range(100)), 0.995, 0.999, 0.9999)
+MAX_CLASS_CURVES = 200  # whose curves the page holds
+MAX_CLASS_MISTAKES = 5  # of a class
+MAX_ASSESSMENT_LOGITS, MAX_MEASUREMENT_LOGITS = (
+    10**9,
+    3 * 10**7,
+)  # logits that are passed over for the temperatures, beside fits and alone
 
 
-def temperature_of(found: Findings) -> Markup:
+def assessment_temperature_control(assessment: AssessmentData) -> Markup:
     """A slider for the temperature, and a switch for the calibrator."""
-    fitted = {name: float(c.temperature) for name, c in found.fitted.items() if type(c).__name__ == "Temperature"}
-    maps = {"as they came": found.before} | {name: t for name, t in found.tables.items() if name != "Identity"}
-    return _temperature(found.before, maps, fitted, FITTED)
+    fitted = {
+        name: float(c.temperature) for name, c in assessment.calibrators.items() if type(c).__name__ == "Temperature"
+    }
+    maps = {"as they came": assessment.uncalibrated} | {
+        name: t for name, t in assessment.tables.items() if name != "Identity"
+    }
+    return _temperature_control(assessment.uncalibrated, maps, fitted, MAX_ASSESSMENT_LOGITS)
 
 
-def temperature_alone(measured: Table) -> Markup:
+def measurement_temperature_control(measurement: MeasurementData) -> Markup:
     """A slider for the temperature."""
-    return _temperature(measured, {}, {}, MEASURED)
+    return _temperature_control(measurement, {}, {}, MAX_MEASUREMENT_LOGITS)
 
 
-def _temperature(before: Table, maps: Mapping[str, Table], fitted: Mapping[str, float], most: int) -> Markup:
-    steps = before.scaled(most)
+def _temperature_control(
+    uncalibrated: MeasurementData, maps: Mapping[str, MeasurementData], fitted: Mapping[str, float], max_logits: int
+) -> Markup:
+    steps = uncalibrated.at_temperatures(max_logits)
     if not steps and len(maps) < 2:
         return Markup()
-    places = [step.temperature for step in steps]
-    inside = {name: t for name, t in fitted.items() if places and places[0] <= t <= places[-1]}
-    stops = {_nearest(places, t): f"{name}: {t:.2f}" for name, t in inside.items()}
-    one = _nearest(places, 1.0) if places else 0
-    stops = {one: "as they came: T = 1"} | stops
+    temperatures = [step.temperature for step in steps]
+    fitted_in_range = {
+        name: t for name, t in fitted.items() if temperatures and temperatures[0] <= t <= temperatures[-1]
+    }
+    stops = {_nearest_index(temperatures, t): f"{name}: {t:.2f}" for name, t in fitted_in_range.items()}
+    unit_index = _nearest_index(temperatures, 1.0) if temperatures else 0
+    stops = {unit_index: "as they came: T = 1"} | stops
     content = {
         "heading": "What if it were more, or less, sure?",
-        "note": _note(before, bool(steps), len(maps) > 1),
-        "words": _words(before),
-        "tiles": ["ECE", "NLL", "Says, on average", before.event.verb[0].upper() + before.event.verb[1:]],
-        "one": one,
-        "steps": [_step(before, step, stops.get(i, "")) for i, step in enumerate(steps)],
-        "maps": [_map(name, table) for name, table in maps.items()] if len(maps) > 1 else [],
+        "note": _temperature_note(uncalibrated, bool(steps), len(maps) > 1),
+        "words": _diagram_labels(uncalibrated),
+        "tiles": [
+            "ECE",
+            "NLL",
+            "Says, on average",
+            uncalibrated.event.occurrence_phrase[0].upper() + uncalibrated.event.occurrence_phrase[1:],
+        ],
+        "one": unit_index,
+        "steps": [_temperature_step(uncalibrated, step, stops.get(i, "")) for i, step in enumerate(steps)],
+        "maps": [_calibrator_step(name, table) for name, table in maps.items()] if len(maps) > 1 else [],
     }
-    return numbers("temperature", content)
+    return control_data("temperature", content)
 
 
-def _nearest(places: Sequence[float], t: float) -> int:
-    return min(range(len(places)), key=lambda i: abs(math.log(places[i] / t)))
+def _nearest_index(temperatures: Sequence[float], t: float) -> int:
+    return min(range(len(temperatures)), key=lambda i: abs(math.log(temperatures[i] / t)))
 
 
-def _note(before: Table, by_hand: bool, switch: bool) -> str:
-    many = f"{before.event.one}s"
+def _temperature_note(uncalibrated: MeasurementData, has_slider: bool, has_switch: bool) -> str:
+    units = f"{uncalibrated.event.unit}s"
     parts = [
         "Dividing the logits by a temperature T above 1 makes every probability more modest, below 1 bolder. Every "
-        f"number is that of all {before.n:,} judged {many} at that T."
-        if by_hand
+        f"number is that of all {uncalibrated.n:,} judged {units} at that T."
+        if has_slider
         else "A temperature by hand would need the predictions again: these were read in pieces, or are too many."
     ]
-    parts += ["Or look at what a calibrator makes of them."] if switch else []
-    parts += [f"What looks best here was chosen on the {many} that judge it: trust the calibrators, fitted on others."]
+    parts += ["Or look at what a calibrator makes of them."] if has_switch else []
+    parts += [f"What looks best here was chosen on the {units} that judge it: trust the calibrators, fitted on others."]
     return " ".join(parts) + " Dots are bins, as large as they are full; the gray line is what came in."
 
 
-def _words(table: Table) -> dict[str, Any]:
-    z = None if table.clusters else float(torch.special.ndtri(torch.tensor((1 + table.level) / 2, dtype=torch.float64)))
-    event = table.event
+def _diagram_labels(measurement: MeasurementData) -> dict[str, Any]:
+    z = (
+        None
+        if measurement.clusters
+        else float(torch.special.ndtri(torch.tensor((1 + measurement.level) / 2, dtype=torch.float64)))
+    )
+    event = measurement.event
     return {
-        "said": event.said,
-        "happened": event.happened,
-        "many": f"{event.one}s",
-        "bins": table.bins,
+        "said": event.probability_label,
+        "happened": event.frequency_label,
+        "many": f"{event.unit}s",
+        "bins": measurement.bins,
         "z": z,
-        "level": at(table.level),
+        "level": format_level(measurement.level),
     }
 
 
-def _step(before: Table, step: Scaled, stop: str) -> dict[str, Any]:
-    about = {name: before[name].about for name in ("ece", "nll")}
+def _temperature_step(uncalibrated: MeasurementData, step: TemperatureMeasurement, stop_label: str) -> dict[str, Any]:
+    infos = {name: uncalibrated[name].info for name in ("ece", "nll")}
     tiles = [
-        [f"{about['ece'].text(step.ece)} %", _by_chance(step.floor.value, step.floor.high)],
-        [about["nll"].text(step.nll), ""],
-        [percent(step.said, 1), ""],
-        [percent(before.happened.value, 1), ""],
+        [f"{infos['ece'].text(step.ece)} %", _noise_floor_text(step.noise_floor.value, step.noise_floor.high)],
+        [infos["nll"].text(step.nll), ""],
+        [format_percent(step.mean_confidence, 1), ""],
+        [format_percent(uncalibrated.observed_frequency.value, 1), ""],
     ]
-    shown = {"name": f"T = {step.temperature:.2f}", "tiles": tiles, "cells": _cells(step.table)}
-    return shown | ({"stop": stop} if stop else {})
+    content = {"name": f"T = {step.temperature:.2f}", "tiles": tiles, "cells": _bin_cells(step.reliability_bins)}
+    return content | ({"stop": stop_label} if stop_label else {})
 
 
-def _map(name: str, table: Table) -> dict[str, Any]:
-    floor = table["noise_floor"]
+def _calibrator_step(name: str, measurement: MeasurementData) -> dict[str, Any]:
+    floor = measurement["noise_floor"]
     tiles = [
-        [f"{table['ece'].text} %", _by_chance(floor.value, floor.high)],
-        [table["nll"].text, ""],
-        [percent(table.said, 1), ""],
-        [percent(table.happened.value, 1), ""],
+        [f"{measurement['ece'].text} %", _noise_floor_text(floor.value, floor.high)],
+        [measurement["nll"].text, ""],
+        [format_percent(measurement.mean_confidence, 1), ""],
+        [format_percent(measurement.observed_frequency.value, 1), ""],
     ]
-    return {"name": name, "tiles": tiles, "cells": _cells(table.table)}
+    return {"name": name, "tiles": tiles, "cells": _bin_cells(measurement.reliability_bins)}
 
 
-def _by_chance(mean: float, high: float) -> str:
-    return f"by chance {percent(mean)}, up to {percent(high)}"
+def _noise_floor_text(mean: float, high: float) -> str:
+    return f"by chance {format_percent(mean)}, up to {format_percent(high)}"
 
 
-def _cells(bins: Bins) -> list[list[int]]:
+def _bin_cells(bins: Bins) -> list[list[int]]:
     """The bins that hold anything: which, how many, what was said and what happened, in millionths."""
     columns = bins.count.tolist(), bins.confidence.tolist(), bins.accuracy.tolist()
     return [
-        [i, n, _whole(said), _whole(happened)] for i, (n, said, happened) in enumerate(zip(*columns, strict=True)) if n
+        [i, n, _to_millionths(confidence), _to_millionths(accuracy)]
+        for i, (n, confidence, accuracy) in enumerate(zip(*columns, strict=True))
+        if n
     ]
 
 
-def threshold(tables: Mapping[str, Table]) -> Markup:
+def threshold_control(measurements: Mapping[str, MeasurementData]) -> Markup:
     """A slider for the threshold from which on one acts, and what that costs."""
-    first = next(iter(tables.values()))
-    event, top = first.event, "aurc" in first.event.rows
-    thing = event.said
+    measurement = next(iter(measurements.values()))
+    event, top = measurement.event, "aurc" in measurement.event.rows
+    probability_label = event.probability_label
     words = {
-        "said": thing,
-        "slider": f"Act on a {thing} of at least",
+        "said": probability_label,
+        "slider": f"Act on a {probability_label} of at least",
         "tiles": ["acted on", "error among them" if top else "false alarms among them", "expected cost"],
-        "share": f"of all {event.one}s",
-        "each": f"per {event.one}",
+        "share": f"of all {event.unit}s",
+        "each": f"per {event.unit}",
         "costs": ["cost of a mistake", "cost of not acting"] if top else ["cost of a false alarm", "cost of a miss"],
-        "cheapest": f"On these {event.one}s it is cheapest to act from",
+        "cheapest": f"On these {event.unit}s it is cheapest to act from",
     }
     note = (
         "Costs are in any unit: what acting wrongly costs, and what it costs not to act, such as asking a person."
         if top
         else "Costs are in any unit: what a false alarm costs, and what it costs to miss a true one."
     )
-    base = None if top else first.happened.value
+    base = None if top else measurement.observed_frequency.value
     content = {
         "heading": "Where to draw the line",
         "note": note,
         "words": words,
         "base": base,
-        "tables": [{"name": name, "rows": _thresholds(table)} for name, table in tables.items()],
+        "tables": [{"name": name, "rows": _threshold_rows(table)} for name, table in measurements.items()],
     }
-    return numbers("threshold", content)
+    return control_data("threshold", content)
 
 
-def _thresholds(table: Table) -> list[list[Any]]:
+def _threshold_rows(measurement: MeasurementData) -> list[list[Any]]:
     """Per threshold: itself, the shares acted on and found, how often that is right, and the same as it is shown."""
-    found = thresholds_of(table.ties, THRESHOLDS, table.level)
-    columns = found.threshold, found.share, found.precision, found.recall, found.low, found.high
+    thresholds = thresholds_of(measurement.ties, SLIDER_THRESHOLDS, measurement.level)
+    columns = (
+        thresholds.threshold,
+        thresholds.share,
+        thresholds.precision,
+        thresholds.recall,
+        thresholds.low,
+        thresholds.high,
+    )
     return [
-        [c, *map(_rounded, (share, precision, recall)), percent(share), *_error(precision, low, high, table)]
+        [
+            c,
+            *map(_round_or_none, (share, precision, recall)),
+            format_percent(share),
+            *_error_text(precision, low, high, measurement),
+        ]
         for c, share, precision, recall, low, high in zip(*(column.tolist() for column in columns), strict=True)
     ]
 
 
-def _error(precision: float, low: float, high: float, table: Table) -> tuple[str, str]:
+def _error_text(precision: float, low: float, high: float, measurement: MeasurementData) -> tuple[str, str]:
     if math.isnan(precision):
         return "\N{EN DASH}", ""
-    return percent(1 - precision), f"{100 * (1 - high):.2f} to {percent(1 - low)} with {at(table.level)}"
+    return format_percent(
+        1 - precision
+    ), f"{100 * (1 - high):.2f} to {format_percent(1 - low)} with {format_level(measurement.level)}"
 
 
-def _rounded(x: float) -> float | None:
+def _round_or_none(x: float) -> float | None:
     return None if math.isnan(x) else round(x, 6)
 
 
-def classes(tables: Mapping[str, Table], known: Sequence[Classes]) -> Markup:
+def class_control(measurements: Mapping[str, MeasurementData], class_tables: Sequence[Classes]) -> Markup:
     """What a class shows when it is opened: its curve, before and after, and its most confident mistakes."""
-    first = next(iter(tables.values()))
-    chosen = known[0].worst_first[:CLASSES].tolist()
-    mistakes = first.mistakes_of(chosen, MISTAKES)
+    measurement = next(iter(measurements.values()))
+    class_indices = class_tables[0].worst_first[:MAX_CLASS_CURVES].tolist()
+    mistakes = measurement.mistakes_by_class(class_indices, MAX_CLASS_MISTAKES)
     rows = [
         {
-            "layers": [_class_cells(each.cells[j], first.n) for each in known],
-            "mistakes": None if mistakes is None else [_mistake(first, m) for m in mistakes.get(j, ())],
+            "layers": [_class_cells(class_table.cells[j], measurement.n) for class_table in class_tables],
+            "mistakes": None if mistakes is None else [_mistake_cells(measurement, m) for m in mistakes.get(j, ())],
         }
-        for j in chosen
+        for j in class_indices
     ]
-    words = _words(first) | {
+    words = _diagram_labels(measurement) | {
         "said": "probability of the class",
         "happened": "its frequency",
         "mistakes": "Its most confident mistakes",
-        "none": f"No {first.event.one} of it, or predicted to be of it, is mistaken.",
+        "none": f"No {measurement.event.unit} of it, or predicted to be of it, is mistaken.",
     }
     head = ["row", "true class", "predicted", "said"]
-    return numbers("classes", {"words": words, "names": list(tables), "rows": rows, "head": head})
+    return control_data("classes", {"words": words, "names": list(measurements), "rows": rows, "head": head})
 
 
-def _mistake(table: Table, m: Mistake) -> list[str]:
-    return [str(m.row), table.name_of(m.label), table.name_of(m.predicted), percent(m.before)]
+def _mistake_cells(measurement: MeasurementData, m: Mistake) -> list[str]:
+    return [
+        str(m.row),
+        measurement.class_name(m.label),
+        measurement.class_name(m.predicted),
+        format_percent(m.probability),
+    ]
 
 
 def _class_cells(cells: Tensor, n: int) -> list[list[int]]:
     """The same of a class, by bin of its probability; rounding errors of sums must not leave what is a share."""
-    share, said, happened = cells.T
-    parts = zip((n * share).round().tolist(), (said / share).tolist(), (happened / share).tolist(), strict=True)
-    return [[i, int(count), _whole(c), _whole(a)] for i, (count, c, a) in enumerate(parts) if count > 0]
+    share, confidence_sums, outcome_sums = cells.T
+    parts = zip(
+        (n * share).round().tolist(), (confidence_sums / share).tolist(), (outcome_sums / share).tolist(), strict=True
+    )
+    return [[i, int(count), _to_millionths(c), _to_millionths(a)] for i, (count, c, a) in enumerate(parts) if count > 0]
 
 
-def _whole(share: float) -> int:
+def _to_millionths(share: float) -> int:
     return round(1e6 * min(1.0, max(0.0, share)))

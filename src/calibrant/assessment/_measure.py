@@ -10,26 +10,32 @@ from typing import Any
 from torch import Tensor
 
 from calibrant import calibrators, metrics
-from calibrant._folds import units
-from calibrant.assessment._event import Event, event, event_of
-from calibrant.assessment._judge import mistakes_of
-from calibrant.assessment._plain import written
+from calibrant.assessment._evaluation import mistakes_by_class
+from calibrant.assessment._events import EventDescription, describe_event, select_event
 from calibrant.assessment._provenance import data_source
-from calibrant.assessment._scaled import scaled
-from calibrant.assessment._table import Row, Table, Verdict
-from calibrant.assessment._verdict import FLOORS, above_floor, decide, remarks
-from calibrant.catalog import METRICS, Method
-from calibrant.io import csv_text
+from calibrant.assessment._results import MeasurementData, Row, Verdict
+from calibrant.assessment._serialize import write_by_suffix
+from calibrant.assessment._temperature_grid import measure_temperatures
+from calibrant.assessment._verdict import NOISE_FLOOR_BY_METRIC, decide_verdict, exceeds_noise_floor, find_data_problems
+from calibrant.io import to_safe_csv
 from calibrant.metrics import Interval, Metric, Summary, tables
-from calibrant.metrics.tables import Classes, ClassSums, class_cells
-from calibrant.predictions import PRESENCE, Predictions, entering
+from calibrant.metrics.tables import Classes, ClassSums, collect_class_bins
+from calibrant.predictions import PRESENCE_CLASSES, Predictions, as_predictions
+from calibrant.predictions.folds import num_units
+from calibrant.registry import METRICS, Method
 from calibrant.types import InputError
 
-BINS = 15
-BINNED = ("ece", "noise_floor", "adaptive_ece", "adaptive_noise_floor", "debiased_l2")  # rows with the table's bins
+DEFAULT_BINS = 15
+BINNED_METRICS = (
+    "ece",
+    "noise_floor",
+    "adaptive_ece",
+    "adaptive_noise_floor",
+    "debiased_l2",
+)  # rows with the table's bins
 
 
-class Measurement(Table):
+class Measurement(MeasurementData):
     """The table, in the order in which it should be read, and what is behind it.
 
     It prints, shows itself in a notebook, and is saved as .html, .json or .csv; `measurement["ece"]` is a row.
@@ -37,29 +43,29 @@ class Measurement(Table):
 
     def html(self, facts: dict[str, str] | None = None) -> str:
         """Return the report, one page that opens offline; `facts` are told at its end."""
-        from calibrant.assessment.page import measurement_page
+        from calibrant.assessment.sections import measurement_page
 
         return measurement_page(self, facts or {})
 
     def save(self, path: str | Path) -> None:
         """Write the report (.html), the numbers (.json) or the table (.csv)."""
-        makers = {".html": self.html, ".json": self.json, ".csv": lambda: csv_text(self.to_polars())}
-        written(path, makers)
+        makers = {".html": self.html, ".json": self.json, ".csv": lambda: to_safe_csv(self.to_polars())}
+        write_by_suffix(path, makers)
 
     def __rich__(self) -> Any:
-        from calibrant.assessment._text import measurement_text
+        from calibrant.assessment._terminal import measurement_text
 
         return measurement_text(self)
 
     def __str__(self) -> str:
-        from calibrant.assessment._text import plain_text
+        from calibrant.assessment._terminal import render_plain_text
 
-        return plain_text(self)
+        return render_plain_text(self)
 
     def _repr_html_(self) -> str:
-        from calibrant.assessment.page import measurement_cell
+        from calibrant.assessment.sections import measurement_notebook_html
 
-        return measurement_cell(self)
+        return measurement_notebook_html(self)
 
 
 def measure(
@@ -90,32 +96,32 @@ def measure(
     """
     if not 0 < level < 1:
         raise InputError(f"level must lie in (0, 1), got {level}", code="level_range")
-    more = [METRICS.method(text) for text in texts(metrics)]
+    extra_methods = [METRICS.method(text) for text in as_list(metrics)]
     if isinstance(predictions, Summary):
         if fit is not None:
             raise InputError(
                 "a summary cannot be fitted to: measure predictions in memory, or leave out `fit`",
                 code="fit_on_summary",
             )
-        return _of_summary(predictions, more, of, bins, level)
-    with entering(predictions) as p:
-        return _of_predictions(p.judging(event_of(p, of)), more, bins or BINS, level, fit)
+        return _measure_summary(predictions, extra_methods, of, bins, level)
+    with as_predictions(predictions) as p:
+        return _measure_in_memory(p.with_event(select_event(p, of)), extra_methods, bins or DEFAULT_BINS, level, fit)
 
 
-def summary_of(
+def summarize(
     pieces: Iterable[Predictions],
     calibrate: Callable[[Predictions], Predictions] | None = None,
     *,
     of: str | int | None = None,
-    bins: int = BINS,
+    bins: int = DEFAULT_BINS,
 ) -> Summary:
     """Sum up predictions that come in pieces, calibrated first if need be, for `measure`; `of` means what it does."""
     summary: Summary | None = None
     for part in pieces:
-        made = part if calibrate is None else calibrate(part)
-        summary = summary or Summary.empty(of=event_of(part, of), bins=bins, by_class=True)
-        made = made.judging(summary.of)
-        summary = summary.add(made)
+        calibrated = part if calibrate is None else calibrate(part)
+        summary = summary or Summary.empty(of=select_event(part, of), bins=bins, by_class=True)
+        calibrated = calibrated.with_event(summary.of)
+        summary = summary.add(calibrated)
     if summary is None:
         raise InputError(
             "no predictions to measure: the iterable was empty (a generator used twice?)", code="no_predictions"
@@ -123,129 +129,145 @@ def summary_of(
     return summary
 
 
-def texts(names: Sequence[str] | None) -> list[str]:
+def as_list(names: Sequence[str] | None) -> list[str]:
     """Return names as a list; one name may stand alone."""
     return [names] if isinstance(names, str) else list(names or ())
 
 
-def _of_predictions(p: Predictions, more: list[Method], bins: int, level: float, fit: Any) -> Measurement:
+def _measure_in_memory(p: Predictions, extra_methods: list[Method], bins: int, level: float, fit: Any) -> Measurement:
     k = p.k
-    cells = class_cells(p, bins)
+    cells = collect_class_bins(p, bins)
     p.events.moments(bins)  # of which all sums over bins are a part: one pass makes them
-    judged = event(p.of, k, p.class_names)
-    judged = replace(judged, cluster="cluster") if _several_rows_in_a_cluster(p) else judged
+    description = describe_event(p.of, k, p.class_names)
+    description = replace(description, cluster="cluster") if _has_repeated_labels(p) else description
     rows: list[Row] = []
-    for method in _methods(judged, more):
+    for method in _row_methods(description, extra_methods):
         if method.text == "classwise_ece":
-            rows.append(_of_classes(cells().ece))
+            rows.append(_classwise_row(cells().ece))
         else:
-            rows.append(_row(method, _metric(method).view(p), bins, level))
+            rows.append(_measure_row(method, _require_metric(method).view(p), bins, level))
         if method.text == "nll" and math.isinf(rows[-1].value):
             rows[-1] = replace(
-                rows[-1], note=_impossible(_count(p.log_likelihood.isneginf(), p.weights), p.mass, judged)
+                rows[-1],
+                note=_zero_probability_note(
+                    _weighted_count(p.log_likelihood.isneginf(), p.weights), p.total_weight, description
+                ),
             )
         if method.text == "nll" and fit is not None:
-            parts = metrics.split(p, fit=partial(calibrators.fit, fit), level=level)
-            rows += [_of_interval(name, i) for name, i in zip(PARTS_OF, (parts.refinement, parts.calibration))]
-    events, verdict = p.events, decide(rows)
+            parts = metrics.decompose_score(p, fit=partial(calibrators.fit, fit), level=level)
+            rows += [_interval_row(name, i) for name, i in zip(NLL_PART_NAMES, (parts.refinement, parts.calibration))]
+    events, verdict = p.events, decide_verdict(rows)
     return Measurement(
         n=len(p),
         k=k,
         bins=bins,
         level=level,
-        rows=_finished(rows, judged, more, verdict),
-        event=judged,
+        rows=_annotate_rows(rows, description, extra_methods, verdict),
+        event=description,
         names=p.class_names,
-        happened=metrics.share_interval(events.happened, p.weights, level, p.clusters),
+        observed_frequency=metrics.share_interval(events.outcome, p.weights, level, p.clusters),
         ties=events.ties,
-        table=events.equal_width(bins),
-        classes_=partial(_class_table, p, cells),  # partials, which are pickled
-        groups_=partial(tables.groups, p, bins=bins, level=level),
-        row_groups_=partial(tables.groups, p, bins=bins, level=level, by="row_groups"),
-        scaled_=partial(scaled, p, bins=bins, level=level),
-        mistakes_=partial(mistakes_of, p),
-        clusters="" if p.clusters is None else f"{units(p):,} {judged.cluster}{'s' * (units(p) != 1)}",
+        reliability_bins=events.equal_width(bins),
+        compute_classes=partial(_class_table, p, cells),  # partials, which are pickled
+        compute_groups=partial(tables.groups, p, bins=bins, level=level),
+        compute_row_groups=partial(tables.groups, p, bins=bins, level=level, by="row_groups"),
+        compute_temperatures=partial(measure_temperatures, p, bins=bins, level=level),
+        compute_mistakes=partial(mistakes_by_class, p),
+        clusters="" if p.clusters is None else f"{num_units(p):,} {description.cluster}{'s' * (num_units(p) != 1)}",
         verdict=verdict,
-        remarks=remarks(len(p), rows),
-        source_=partial(data_source, "measured", p),
+        remarks=find_data_problems(len(p), rows),
+        compute_source=partial(data_source, "measured", p),
     )
 
 
 def _class_table(p: Predictions, cells: Callable[[], Any]) -> Classes:
-    return ClassSums.of(p, cells()).table
+    return ClassSums.from_predictions(p, cells()).table
 
 
-def _several_rows_in_a_cluster(p: Predictions) -> bool:
+def _has_repeated_labels(p: Predictions) -> bool:
     """Whether a cluster of several labels per example holds more than one example: it has a label twice."""
-    if p.class_names != PRESENCE or p.clusters is None or p.groups is None or p.group_names is None:
+    if p.class_names != PRESENCE_CLASSES or p.clusters is None or p.groups is None or p.group_names is None:
         return False
     pairs = p.clusters * len(p.group_names) + p.groups
     return len(pairs.unique()) < len(pairs)
 
 
-PARTS_OF = ("refinement", "calibration_loss")
+NLL_PART_NAMES = ("refinement", "calibration_loss")
 
 
-def _of_summary(
-    summary: Summary, more: list[Method], of: str | int | None, bins: int | None, level: float
+def _measure_summary(
+    summary: Summary, extra_methods: list[Method], of: str | int | None, bins: int | None, level: float
 ) -> Measurement:
-    if of not in (None, summary.of) and of != _named(summary):
+    if of not in (None, summary.of) and of != _event_class_name(summary):
         raise InputError(
             f"this summary judges {summary.of!r}, not {of!r}: make it with Summary.empty(of={of!r})",
             code="summary_event",
         )
-    bins, judged = bins or summary.bins, event(summary.of, summary.k, summary.class_names)
+    bins, description = bins or summary.bins, describe_event(summary.of, summary.k, summary.class_names)
     classes = summary.classes
-    known = [name for name in judged.rows if name not in UNKNOWN or (name == "classwise_ece" and classes is not None)]
-    rows = [_row_of_summary(m, summary, level) for m in _methods(judged, more) if m.text in known or m in more]
-    never = _impossible(summary.total("infinite"), summary.mass, judged)
-    rows = [replace(row, note=never) if row.name == "nll" and math.isinf(row.value) else row for row in rows]
-    verdict = decide(rows)
+    available_rows = [
+        name
+        for name in description.rows
+        if name not in METRICS_MISSING_IN_SUMMARY or (name == "classwise_ece" and classes is not None)
+    ]
+    rows = [
+        _summary_row(m, summary, level)
+        for m in _row_methods(description, extra_methods)
+        if m.text in available_rows or m in extra_methods
+    ]
+    zero_probability_note = _zero_probability_note(summary.total("infinite"), summary.total_weight, description)
+    rows = [
+        replace(row, note=zero_probability_note) if row.name == "nll" and math.isinf(row.value) else row for row in rows
+    ]
+    verdict = decide_verdict(rows)
     return Measurement(
         n=len(summary),
         k=summary.k,
         bins=bins,
         level=level,
-        rows=_finished(rows, judged, more, verdict),
-        event=judged,
+        rows=_annotate_rows(rows, description, extra_methods, verdict),
+        event=description,
         names=summary.class_names,
-        happened=summary.interval("happened", level),
+        observed_frequency=summary.interval("happened", level),
         ties=summary.ties,
-        table=summary.equal_width(bins),
-        classes_=None if classes is None else partial(getattr, classes, "table"),
-        groups_=partial(tables.groups, summary, bins=bins, level=level),
-        row_groups_=partial(tables.groups, summary, bins=bins, level=level, by="row_groups"),
-        clusters=f"{judged.cluster}s" if summary.clustered else "",
+        reliability_bins=summary.equal_width(bins),
+        compute_classes=None if classes is None else partial(getattr, classes, "table"),
+        compute_groups=partial(tables.groups, summary, bins=bins, level=level),
+        compute_row_groups=partial(tables.groups, summary, bins=bins, level=level, by="row_groups"),
+        clusters=f"{description.cluster}s" if summary.has_clusters else "",
         verdict=verdict,
-        remarks=remarks(len(summary), rows),
-        source_=partial(data_source, "measured", n=len(summary)),
+        remarks=find_data_problems(len(summary), rows),
+        compute_source=partial(data_source, "measured", n=len(summary)),
     )
 
 
-def _impossible(count: float, mass: float, judged: Event) -> str:
+def _zero_probability_note(count: float, total_weight: float, description: EventDescription) -> str:
     """Say of how many rows what was said to be impossible came true."""
-    return f"a probability of 0 came true for {count:,.6g} of {mass:,.6g} {judged.one}s"
+    return f"a probability of 0 came true for {count:,.6g} of {total_weight:,.6g} {description.unit}s"
 
 
-def _count(rows: Tensor, weights: Tensor | None) -> float:
+def _weighted_count(rows: Tensor, weights: Tensor | None) -> float:
     return float(rows.sum() if weights is None else weights[rows].sum())
 
 
-def _named(summary: Summary) -> str | None:
+def _event_class_name(summary: Summary) -> str | None:
     """The class that is judged, by its name."""
     return summary.class_names[summary.of] if summary.class_names and isinstance(summary.of, int) else None
 
 
-UNKNOWN = ("classwise_ece", "auroc")  # to a summary, among the rows that are there unless others are asked for
+METRICS_MISSING_IN_SUMMARY = (
+    "classwise_ece",
+    "auroc",
+)  # to a summary, among the rows that are there unless others are asked for
 
 
-def _methods(judged: Event, more: list[Method]) -> list[Method]:
+def _row_methods(description: EventDescription, extra_methods: list[Method]) -> list[Method]:
     """The rows of an event, then what else was asked for."""
-    rows = [METRICS.method(name) for name in judged.rows]
-    return rows + [m for m in dict.fromkeys(more) if m not in rows]
+    rows = [METRICS.method(name) for name in description.rows]
+    return rows + [m for m in dict.fromkeys(extra_methods) if m not in rows]
 
 
-def _metric(method: Method) -> Metric[...]:
+def _require_metric(method: Method) -> Metric[...]:
     if not isinstance(method.target, Metric):
         raise InputError(
             f"{method.name} is not declared: put @metrics.metric('its title') above it", code="undeclared_metric"
@@ -253,53 +275,58 @@ def _metric(method: Method) -> Metric[...]:
     return method.target
 
 
-def _row(method: Method, view: Any, bins: int, level: float) -> Row:
+def _measure_row(method: Method, view: Any, bins: int, level: float) -> Row:
     """The number with all that says how surely it is known."""
-    metric = _metric(method)
-    settings = method.settings | ({"bins": bins} if method.text in BINNED else {})
+    metric = _require_metric(method)
+    settings = method.settings | ({"bins": bins} if method.text in BINNED_METRICS else {})
     if metric.has_interval and not method.settings:
-        return _of_interval(method.text, metric.interval_of(view, level=level, **settings))
+        return _interval_row(method.text, metric.interval_from_view(view, level=level, **settings))
     if metric.has_test and not method.settings:
-        found = metric.test_of(view, **settings)
-        return Row(method.text, found.statistic, p_value=found.p_value)
-    return Row(method.text, float(metric.of_view(view, **settings)))
+        test = metric.test_from_view(view, **settings)
+        return Row(method.text, test.statistic, p_value=test.p_value)
+    return Row(method.text, float(metric.compute_from_view(view, **settings)))
 
 
-def _row_of_summary(method: Method, summary: Summary, level: float) -> Row:
-    metric = _metric(method)
+def _summary_row(method: Method, summary: Summary, level: float) -> Row:
+    metric = _require_metric(method)
     if method.text == "classwise_ece" and summary.classes is not None:
-        return _of_classes(summary.classes.ece)
+        return _classwise_row(summary.classes.ece)
     if method.settings:
         raise InputError(
             f"{method.text} needs every prediction, not a summary of them; measure them in memory", code="summary_only"
         )
     if metric.has_interval:
-        return _of_interval(method.text, summary.interval(method.text, level))
+        return _interval_row(method.text, summary.interval(method.text, level))
     return Row(
         method.text,
         summary[method.text],
-        p_value=metric.test_of(summary).p_value if metric.has_test else math.nan,
+        p_value=metric.test_from_view(summary).p_value if metric.has_test else math.nan,
     )
 
 
-def _of_classes(each: Tensor) -> Row:
-    return Row("classwise_ece", float(each.mean()), note=f"worst class {100 * float(each.max()):.2f} %")
+def _classwise_row(class_errors: Tensor) -> Row:
+    return Row("classwise_ece", float(class_errors.mean()), note=f"worst class {100 * float(class_errors.max()):.2f} %")
 
 
-def _of_interval(name: str, interval: Interval) -> Row:
+def _interval_row(name: str, interval: Interval) -> Row:
     return Row(name, interval.value, interval.low, interval.high)
 
 
-def _finished(rows: list[Row], judged: Event, more: list[Method], verdict: Verdict) -> tuple[Row, ...]:
+def _annotate_rows(
+    rows: list[Row], description: EventDescription, extra_methods: list[Method], verdict: Verdict
+) -> tuple[Row, ...]:
     """The rows with their titles and what each says here; without those that have no value, unless asked for."""
-    asked = {method.text for method in more}
-    there = (row for row in rows if row.name in asked or not math.isnan(row.value))
-    return tuple(replace(row, about=judged.about(row.name), note=_note(row, rows, judged, verdict)) for row in there)
+    requested = {method.text for method in extra_methods}
+    visible_rows = (row for row in rows if row.name in requested or not math.isnan(row.value))
+    return tuple(
+        replace(row, info=description.metric_info(row.name), note=_row_note(row, rows, description, verdict))
+        for row in visible_rows
+    )
 
 
-def _note(row: Row, rows: list[Row], judged: Event, verdict: Verdict) -> str:
+def _row_note(row: Row, rows: list[Row], description: EventDescription, verdict: Verdict) -> str:
     if row.name == "signed_gap":
-        return judged.way(verdict.direction).removeprefix("is ") or "no direction beyond chance"
-    if row.name in FLOORS:
-        return "above its noise floor" if above_floor(rows, row.name) else "within its noise floor"
+        return description.direction_phrase(verdict.direction).removeprefix("is ") or "no direction beyond chance"
+    if row.name in NOISE_FLOOR_BY_METRIC:
+        return "above its noise floor" if exceeds_noise_floor(rows, row.name) else "within its noise floor"
     return row.note

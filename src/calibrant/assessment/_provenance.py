@@ -10,11 +10,11 @@ from calibrant._version import __version__
 from calibrant.predictions import Predictions
 
 
-def provenance(data: Iterable[Mapping[str, Any]], more: Mapping[str, Any] | None) -> dict[str, Any]:
+def provenance(data: Iterable[Mapping[str, Any]], overrides: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the block of a JSON file that says where its numbers come from; `more` replaces what it names."""
     time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     block = {"version": __version__, "time": time, "data": list(data), "calibrators": list[Any]()}
-    return block | dict(more or {})
+    return block | dict(overrides or {})
 
 
 def data_source(

@@ -20,42 +20,42 @@ from calibrant.calibrators import (
     _groups,
     _isotonic,
     _monotone,
-    _prior,
-    _scaling,
+    _prior_shift,
     _spline,
     _structured,
+    _temperature,
 )
 from calibrant.calibrators._affine import *
-from calibrant.calibrators._affine import WIDEST
-from calibrant.calibrators._apply import classes_of
+from calibrant.calibrators._affine import MAX_MATRIX_CLASSES
+from calibrant.calibrators._apply import num_classes
 from calibrant.calibrators._auto import *
 from calibrant.calibrators._binary import *
 from calibrant.calibrators._binning import *
 from calibrant.calibrators._compose import *
-from calibrant.calibrators._compose import calibrate, cross_fit, fitted_on, learned, pool
+from calibrant.calibrators._compose import calibrate, cross_fit, fitting_digests, learned_fields, pool
 from calibrant.calibrators._ensemble import *
 from calibrant.calibrators._files import load, origin, save
-from calibrant.calibrators._fit import fit
+from calibrant.calibrators._fitting import fit
 from calibrant.calibrators._focal import *
 from calibrant.calibrators._groups import *
 from calibrant.calibrators._isotonic import *
 from calibrant.calibrators._monotone import *
-from calibrant.calibrators._prior import *
-from calibrant.calibrators._scaling import *
+from calibrant.calibrators._prior_shift import *
 from calibrant.calibrators._spline import *
 from calibrant.calibrators._structured import *
-from calibrant.catalog import CALIBRATORS
+from calibrant.calibrators._temperature import *
+from calibrant.registry import CALIBRATORS
 
 register = CALIBRATORS.register
 __all__ = [
-    "WIDEST",
+    "MAX_MATRIX_CLASSES",
     "calibrate",
-    "classes_of",
     "cross_fit",
     "fit",
-    "fitted_on",
-    "learned",
+    "fitting_digests",
+    "learned_fields",
     "load",
+    "num_classes",
     "origin",
     "pool",
     "register",
@@ -71,7 +71,7 @@ __all__ += _focal.__all__
 __all__ += _groups.__all__
 __all__ += _isotonic.__all__
 __all__ += _monotone.__all__
-__all__ += _prior.__all__
-__all__ += _scaling.__all__
+__all__ += _prior_shift.__all__
+__all__ += _temperature.__all__
 __all__ += _spline.__all__
 __all__ += _structured.__all__

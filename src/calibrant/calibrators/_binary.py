@@ -6,19 +6,19 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from calibrant._solve import Certificate, Minimum, decrement, newton
-from calibrant.calibrators._affine import FLOOR, RIDGE
-from calibrant.calibrators._apply import its_classes
-from calibrant.calibrators._fit import Solution, fits, mean_of, median_of
-from calibrant.catalog import CALIBRATORS
+from calibrant.backend.solvers import Certificate, Minimum, newton, newton_decrement
+from calibrant.calibrators._affine import LOG_PROB_FLOOR, MIN_RIDGE
+from calibrant.calibrators._apply import check_num_classes
+from calibrant.calibrators._fitting import Solution, example_mean, fit_method, weighted_median
 from calibrant.predictions import Predictions
-from calibrant.types import InputError, Logits, Number, Points, PositiveNumber
+from calibrant.registry import CALIBRATORS
+from calibrant.types import FiniteScalar, FiniteVector, InputError, Logits, PositiveScalar
 
 __all__ = ["Beta", "Platt", "Quadratic"]
 
 C = TypeVar("C")
-LARGEST = 1e300  # scores beyond are infinite
-UNLIMITED = torch.tensor(LARGEST, dtype=torch.float64)
+MAX_FINITE_SCORE = 1e300  # scores beyond are infinite
+NO_SCORE_LIMIT = torch.tensor(MAX_FINITE_SCORE, dtype=torch.float64)
 
 
 @CALIBRATORS.register
@@ -36,23 +36,23 @@ class Platt:
     tensor([[-3.5000,  3.5000]])
     """
 
-    reported: ClassVar[tuple[str, ...]] = ("slope", "bias")  # in the brackets of a table
+    table_fields: ClassVar[tuple[str, ...]] = ("slope", "bias")  # in the brackets of a table
 
-    slope: Number  # float64
-    bias: Number  # float64
-    limit: PositiveNumber = UNLIMITED  # float64, what an infinite score counts as, and the most any score does
+    slope: FiniteScalar  # float64
+    bias: FiniteScalar  # float64
+    limit: PositiveScalar = NO_SCORE_LIMIT  # float64, what an infinite score counts as, and the most any score does
     certificate: Certificate | None = None
 
     @classmethod
-    @fits
+    @fit_method
     def fit(cls, p: Predictions, *, monotone: bool = True) -> "Platt":
         """Find a and b."""
-        return platt(p, monotone=monotone).certified(p)
+        return fit_platt(p, monotone=monotone).with_certificate(p)
 
-    @its_classes(lambda _: 2)
+    @check_num_classes(lambda _: 2)
     def __call__(self, logits: Logits) -> Logits:
         """Return the two logits, half the new score either way."""
-        return _pair(self.slope * _score(logits, "Platt", self.limit) + self.bias, logits)
+        return _score_to_logits(self.slope * _score(logits, "Platt", self.limit) + self.bias, logits)
 
 
 @CALIBRATORS.register
@@ -68,25 +68,25 @@ class Beta:
     tensor([[-1.5000,  1.5000]])
     """
 
-    reported: ClassVar[tuple[str, ...]] = ("a", "b", "c")  # in the brackets of a table
+    table_fields: ClassVar[tuple[str, ...]] = ("a", "b", "c")  # in the brackets of a table
 
-    a: Number  # float64
-    b: Number  # float64
-    c: Number  # float64
-    limit: PositiveNumber = UNLIMITED  # float64, as in `Platt`
+    a: FiniteScalar  # float64
+    b: FiniteScalar  # float64
+    c: FiniteScalar  # float64
+    limit: PositiveScalar = NO_SCORE_LIMIT  # float64, as in `Platt`
     certificate: Certificate | None = None
 
     @classmethod
-    @fits
+    @fit_method
     def fit(cls, p: Predictions, *, monotone: bool = True) -> "Beta":
         """Find a, b and c of least NLL."""
-        return beta(p, monotone=monotone).certified(p)
+        return fit_beta(p, monotone=monotone).with_certificate(p)
 
-    @its_classes(lambda _: 2)
+    @check_num_classes(lambda _: 2)
     def __call__(self, logits: Logits) -> Logits:
         """Return the two logits, half the new score either way."""
         log_p, minus_log_q = _log_odds_parts(_score(logits, "Beta", self.limit)).unbind(1)
-        return _pair(self.a * log_p + self.b * minus_log_q + self.c, logits)
+        return _score_to_logits(self.a * log_p + self.b * minus_log_q + self.c, logits)
 
 
 @CALIBRATORS.register
@@ -104,58 +104,62 @@ class Quadratic:
             [-2.,  2.]])
     """
 
-    ends: Points  # (2) float64, least and greatest s
-    slopes: Points  # (2) float64, there
-    bias: Number  # float64, the value at the lower end
-    limit: PositiveNumber = UNLIMITED  # float64, as in `Platt`
+    ends: FiniteVector  # (2) float64, least and greatest s
+    slopes: FiniteVector  # (2) float64, there
+    bias: FiniteScalar  # float64, the value at the lower end
+    limit: PositiveScalar = NO_SCORE_LIMIT  # float64, as in `Platt`
     certificate: Certificate | None = None
 
     @classmethod
-    @fits
+    @fit_method
     def fit(cls, p: Predictions, *, monotone: bool = True) -> "Quadratic":
         """Find the parabola of least NLL."""
-        return quadratic(p, monotone=monotone).certified(p)
+        return fit_quadratic(p, monotone=monotone).with_certificate(p)
 
-    @its_classes(lambda _: 2)
+    @check_num_classes(lambda _: 2)
     def __call__(self, logits: Logits) -> Logits:
         """Return the two logits, half the new score either way."""
-        return _pair(_parabola(_score(logits, "Quadratic", self.limit), self.ends) @ self.slopes + self.bias, logits)
+        return _score_to_logits(
+            _parabola_basis(_score(logits, "Quadratic", self.limit), self.ends) @ self.slopes + self.bias, logits
+        )
 
 
-def platt(p: Predictions, start: Tensor | None = None, *, monotone: bool = True) -> Solution[Platt]:
+def fit_platt(p: Predictions, start: Tensor | None = None, *, monotone: bool = True) -> Solution[Platt]:
     """Find a and b, from a solution to begin with."""
-    limit = _limit(_score(p.logits, "Platt"))
+    limit = _score_limit(_score(p.logits, "Platt"))
     s = _score(p.logits, "Platt", limit)
-    unit = _unit(s, p)
-    problem = _Logistic.of(s[:, None], _platt_targets(p), p, torch.stack([1 / unit, 0 * unit]))
-    found = problem.solve(monotone, start)
-    a, b = found.x
-    return _solution(Platt(a, b, limit), found, monotone, slack=2 / p.mass)
+    unit = _median_score(s, p)
+    problem = _Logistic.from_features(s[:, None], _platt_targets(p), p, torch.stack([1 / unit, 0 * unit]))
+    minimum = problem.solve(monotone, start)
+    a, b = minimum.x
+    return _solution(Platt(a, b, limit), minimum, monotone, slack=2 / p.total_weight)
 
 
-def beta(p: Predictions, start: Tensor | None = None, *, monotone: bool = True) -> Solution[Beta]:
+def fit_beta(p: Predictions, start: Tensor | None = None, *, monotone: bool = True) -> Solution[Beta]:
     """Find a, b and c of least NLL, from a solution to begin with."""
-    limit = _limit(_score(p.logits, "Beta"))
+    limit = _score_limit(_score(p.logits, "Beta"))
     s = _score(p.logits, "Beta", limit)
-    unit = _unit(s, p)
-    problem = _Logistic.of(_log_odds_parts(s), p.labels.double(), p, torch.stack([1 / unit, 1 / unit, 0 * unit]))
-    found = problem.solve(monotone, start)
-    a, b, c = found.x
-    return _solution(Beta(a, b, c, limit), found, monotone)
+    unit = _median_score(s, p)
+    problem = _Logistic.from_features(
+        _log_odds_parts(s), p.labels.double(), p, torch.stack([1 / unit, 1 / unit, 0 * unit])
+    )
+    minimum = problem.solve(monotone, start)
+    a, b, c = minimum.x
+    return _solution(Beta(a, b, c, limit), minimum, monotone)
 
 
-def quadratic(p: Predictions, start: Tensor | None = None, *, monotone: bool = True) -> Solution[Quadratic]:
+def fit_quadratic(p: Predictions, start: Tensor | None = None, *, monotone: bool = True) -> Solution[Quadratic]:
     """Find the parabola of least NLL, from a solution to begin with."""
-    limit = _limit(_score(p.logits, "Quadratic"))
+    limit = _score_limit(_score(p.logits, "Quadratic"))
     s = _score(p.logits, "Quadratic", limit)
-    unit = _unit(s, p)
+    unit = _median_score(s, p)
     ends = torch.stack([s.min(), s.max()])
     reference = torch.stack([1 / unit, 1 / unit, ends[0] / unit])
-    found = _Logistic.of(_parabola(s, ends), p.labels.double(), p, reference).solve(monotone, start)
-    return _solution(Quadratic(ends, found.x[:2], found.x[2], limit), found, monotone)
+    minimum = _Logistic.from_features(_parabola_basis(s, ends), p.labels.double(), p, reference).solve(monotone, start)
+    return _solution(Quadratic(ends, minimum.x[:2], minimum.x[2], limit), minimum, monotone)
 
 
-def _score(logits: Tensor, name: str, limit: Tensor = UNLIMITED) -> Tensor:
+def _score(logits: Tensor, name: str, limit: Tensor = NO_SCORE_LIMIT) -> Tensor:
     if logits.shape[1] != 2:
         raise InputError(
             f"{name} is for 2 classes, got {logits.shape[1]}; StructuredMatrix is for more", code="num_classes"
@@ -164,46 +168,46 @@ def _score(logits: Tensor, name: str, limit: Tensor = UNLIMITED) -> Tensor:
     return (z[:, 1] - z[:, 0]).clamp(-limit, limit)
 
 
-def _limit(s: Tensor) -> Tensor:
+def _score_limit(s: Tensor) -> Tensor:
     """Return the largest finite score where some are infinite, 1 if none is finite, and else no limit.
 
     A probability of exactly 0 or 1 is taken for the most extreme one that is not: a forest's 0 means that none of its
     trees said so, and one wrong label at infinity would undo any slope.
     """
-    usual = s[s.abs() < LARGEST].abs()
-    if len(usual) == len(s):
-        return UNLIMITED.to(s)
-    return usual.max() if bool((usual > 0).any()) else torch.ones_like(UNLIMITED).to(s)
+    finite_scores = s[s.abs() < MAX_FINITE_SCORE].abs()
+    if len(finite_scores) == len(s):
+        return NO_SCORE_LIMIT.to(s)
+    return finite_scores.max() if bool((finite_scores > 0).any()) else torch.ones_like(NO_SCORE_LIMIT).to(s)
 
 
-def _unit(s: Tensor, p: Predictions) -> Tensor:
+def _median_score(s: Tensor, p: Predictions) -> Tensor:
     """Return the median of the positive absolute scores, or 1; a few outliers cannot own it."""
     size = s.abs()
-    return median_of(size[size > 0], None if p.weights is None else p.weights[size > 0])
+    return weighted_median(size[size > 0], None if p.weights is None else p.weights[size > 0])
 
 
-def _pair(s: Tensor, like: Tensor) -> Tensor:
+def _score_to_logits(s: Tensor, like: Tensor) -> Tensor:
     return torch.stack([-s / 2, s / 2], -1).to(like.dtype)
 
 
 def _log_odds_parts(s: Tensor) -> Tensor:
-    log_p = torch.nn.functional.logsigmoid(s).clamp_min(FLOOR)
-    log_q = torch.nn.functional.logsigmoid(-s).clamp_min(FLOOR)
+    log_p = torch.nn.functional.logsigmoid(s).clamp_min(LOG_PROB_FLOOR)
+    log_q = torch.nn.functional.logsigmoid(-s).clamp_min(LOG_PROB_FLOOR)
     return torch.stack([log_p, -log_q], 1)
 
 
-def _parabola(s: Tensor, ends: Tensor) -> Tensor:
+def _parabola_basis(s: Tensor, ends: Tensor) -> Tensor:
     """Return what the slopes at the ends multiply, straight outside them."""
     low, high = ends
     length = (high - low).where(high > low, 1e-300)
-    inside = (s.clamp(low, high) - low) / length
-    rising = length * inside.square() / 2
-    return torch.stack([length * inside - rising - (low - s).relu(), rising + (s - high).relu()], 1)
+    position = (s.clamp(low, high) - low) / length
+    rising = length * position.square() / 2
+    return torch.stack([length * position - rising - (low - s).relu(), rising + (s - high).relu()], 1)
 
 
 def _platt_targets(p: Predictions) -> Tensor:
-    ones = mean_of(p.labels.double(), p) * p.mass
-    return torch.where(p.labels == 1, (ones + 1) / (ones + 2), 1 / (p.mass - ones + 2))
+    ones = example_mean(p.labels.double(), p) * p.total_weight
+    return torch.where(p.labels == 1, (ones + 1) / (ones + 2), 1 / (p.total_weight - ones + 2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,18 +220,20 @@ class _Logistic:
 
     x: Tensor  # (m+1 n) features less their center, over their scale, and 1
     targets: Tensor
-    each: Tensor  # (n) weights that sum to 1
+    example_weights: Tensor  # (n) weights that sum to 1
     ridge: Tensor  # (m+1 m+1)
     to_raw: Tensor  # (m+1 m+1), makes (w, c) of the coordinates
     reference: Tensor  # (m+1) in the coordinates
 
     @classmethod
-    def of(cls, features: Tensor, targets: Tensor, p: Predictions, reference: Tensor) -> "_Logistic":
+    def from_features(cls, features: Tensor, targets: Tensor, p: Predictions, reference: Tensor) -> "_Logistic":
         """Center and scale the features by the curvature at a reference (w, c) that is not saturated."""
         n, m = features.shape
-        each = features.new_full((n,), 1 / p.mass) if p.weights is None else p.weights / p.mass
+        example_weights = (
+            features.new_full((n,), 1 / p.total_weight) if p.weights is None else p.weights / p.total_weight
+        )
         q = (features @ reference[:m] + reference[m]).sigmoid()
-        curvature = each * 4 * q * (1 - q)
+        curvature = example_weights * 4 * q * (1 - q)
         total = curvature.sum().clamp_min(1e-300)
         center = (curvature @ features) / total
         spread = ((curvature @ (features - center).square()) / total).sqrt()
@@ -237,37 +243,44 @@ class _Logistic:
         to_raw = torch.eye(m + 1, dtype=torch.float64)
         to_raw[:m, :m] = (1 / spread).diag().cpu()
         to_raw[m, :m] = (-center / spread).cpu()
-        inside = torch.linalg.solve(to_raw, reference.cpu())
-        return cls(x, targets, each, (2 * RIDGE * (x * curvature) @ x.mT).cpu(), to_raw, inside)
+        coordinates = torch.linalg.solve(to_raw, reference.cpu())
+        return cls(x, targets, example_weights, (2 * MIN_RIDGE * (x * curvature) @ x.mT).cpu(), to_raw, coordinates)
 
     def __call__(self, t: Tensor) -> tuple[float, Tensor, Tensor]:
         """Return the penalized loss, its gradient and its Hessian."""
         s = t.to(self.x.device) @ self.x
         loss = torch.nn.functional.softplus(s, threshold=40.0) - self.targets * s
         q = s.sigmoid()
-        gradient, hessian = self.x @ (self.each * (q - self.targets)), (self.x * (self.each * q * (1 - q))) @ self.x.mT
-        pull = self.ridge @ t
-        return float(self.each @ loss) + float(t @ pull) / 2, gradient.cpu() + pull, hessian.cpu() + self.ridge
+        gradient, hessian = (
+            self.x @ (self.example_weights * (q - self.targets)),
+            (self.x * (self.example_weights * q * (1 - q))) @ self.x.mT,
+        )
+        ridge_gradient = self.ridge @ t
+        return (
+            float(self.example_weights @ loss) + float(t @ ridge_gradient) / 2,
+            gradient.cpu() + ridge_gradient,
+            hessian.cpu() + self.ridge,
+        )
 
     def solve(self, monotone: bool, start: Tensor | None) -> Minimum:
         """Find (w, c); with `monotone` all of w is nonnegative."""
         m = len(self.ridge) - 1
-        begin = self.reference if start is None else torch.linalg.solve(self.to_raw, start)
+        initial = self.reference if start is None else torch.linalg.solve(self.to_raw, start)
         lower = torch.full((m + 1,), 0.0 if monotone else -torch.inf, dtype=torch.float64)
         lower[m] = -torch.inf
-        found = newton(self, begin, lower=lower)
-        return replace(found, x=self.to_raw @ found.x, gap=found.gap + self._ridge_cost(found, lower))
+        minimum = newton(self, initial, lower=lower)
+        return replace(minimum, x=self.to_raw @ minimum.x, gap=minimum.gap + self._ridge_cost(minimum, lower))
 
-    def _ridge_cost(self, found: Minimum, lower: Tensor) -> float:
+    def _ridge_cost(self, minimum: Minimum, lower: Tensor) -> float:
         """Estimate by how much the ridge keeps the loss above its least value; at most the loss itself."""
-        gradient, hessian = found.derivatives
-        slope = gradient - self.ridge @ found.x
-        free = (found.x > lower) | (slope < 0)
-        cost = decrement(slope[free], (hessian - self.ridge)[free][:, free])
-        return max(0.0, min(cost, found.value))
+        gradient, hessian = minimum.derivatives
+        slope = gradient - self.ridge @ minimum.x
+        free = (minimum.x > lower) | (slope < 0)
+        cost = newton_decrement(slope[free], (hessian - self.ridge)[free][:, free])
+        return max(0.0, min(cost, minimum.value))
 
 
-def _solution(fitted: C, found: Minimum, monotone: bool, slack: float = 0.0) -> Solution[C]:
-    status = "at bound" if monotone and bool((found.x[:-1] <= 0).any()) else "converged"
-    facts = found.gradient, found.evaluations
-    return Solution(fitted, status, *facts, slack=slack, clips=True, search=found.x, gap=found.gap)
+def _solution(fitted: C, minimum: Minimum, monotone: bool, slack: float = 0.0) -> Solution[C]:
+    status = "at bound" if monotone and bool((minimum.x[:-1] <= 0).any()) else "converged"
+    facts = minimum.gradient, minimum.evaluations
+    return Solution(fitted, status, *facts, slack=slack, clips_zeros=True, warm_start=minimum.x, gap=minimum.gap)

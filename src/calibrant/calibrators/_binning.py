@@ -11,17 +11,23 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from calibrant._bins import Bins, Events, assign
-from calibrant._solve import Certificate, worst_status
-from calibrant.calibrators._apply import its_classes
+from calibrant.backend.bins import Bins, Events, assign_bins
+from calibrant.backend.solvers import Certificate, worst_status
+from calibrant.calibrators._apply import check_num_classes
 from calibrant.calibrators._binary import Platt
-from calibrant.calibrators._confidence import Binned, binned, classes_binned, confidence, with_confidence
-from calibrant.calibrators._fit import certify, fits, status_of
-from calibrant.calibrators._isotonic import interpolated
-from calibrant.calibrators._scaling import Temperature
-from calibrant.catalog import CALIBRATORS
+from calibrant.calibrators._confidence import (
+    BinnedEvent,
+    binned_event,
+    binned_num_classes,
+    confidence,
+    replace_confidence,
+)
+from calibrant.calibrators._fitting import certify, fit_method, status_of
+from calibrant.calibrators._isotonic import interpolate
+from calibrant.calibrators._temperature import Temperature
 from calibrant.predictions import Predictions
-from calibrant.types import Count, Logits, PerBin, Points, Range, Starts
+from calibrant.registry import CALIBRATORS
+from calibrant.types import Count, FiniteVector, Logits, PerBin, Range, StartIndices
 
 __all__ = ["BayesianBinning", "HistogramBinning", "ScalingBinning", "TopLabelBinning"]
 
@@ -43,26 +49,26 @@ class HistogramBinning:
     tensor([[0.7500, 0.2500]])
     """
 
-    edges: Points  # (b + 1)
+    edges: FiniteVector  # (b + 1)
     accuracy: PerBin  # nan where the bin was empty
-    of: Binned = "top"
+    of: BinnedEvent = "top"
     certificate: Certificate | None = None
 
     @classmethod
-    @fits
+    @fit_method
     def fit(
         cls, p: Predictions, *, bins: Count = 15, scheme: Literal["equal_width", "equal_mass"] = "equal_width"
     ) -> "HistogramBinning":
         """Measure the accuracy of every bin of the confidence."""
-        of = binned(p)
-        events = p.judging(of).events
-        found = _equal_mass(bins, events) if scheme == "equal_mass" else events.equal_width(bins)
-        return certify(cls(found.edges, found.accuracy, of), p, "closed form", criterion=f"ece(bins={bins})")
+        event = binned_event(p)
+        events = p.with_event(event).events
+        table = _equal_mass_bins(bins, events) if scheme == "equal_mass" else events.equal_width(bins)
+        return certify(cls(table.edges, table.accuracy, event), p, "closed form", criterion=f"ece(bins={bins})")
 
-    @its_classes(classes_binned)
+    @check_num_classes(binned_num_classes)
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
-        return with_confidence(logits, _look_up(self.edges, self.accuracy, confidence(logits, self.of)), self.of)
+        return replace_confidence(logits, _look_up(self.edges, self.accuracy, confidence(logits, self.of)), self.of)
 
 
 @CALIBRATORS.register
@@ -76,25 +82,25 @@ class TopLabelBinning:
     log-odds, which is uniform-mass binning of a yes or no (Gupta & Ramdas 2021).
     """
 
-    group: Starts  # (k) int64: the row of bins of a predicted class; 0 is the shared one
+    group: StartIndices  # (k) int64: the row of bins of a predicted class; 0 is the shared one
     edges: Tensor  # (groups, b - 1) inner edges in log-odds, padded with +inf
     accuracy: Tensor  # (groups, b), nan where there was no example
     count: Tensor  # (groups, b) int64: examples behind each accuracy
-    of: Binned = "top"
+    of: BinnedEvent = "top"
     certificate: Certificate | None = None
 
     @classmethod
-    @fits
-    def fit(cls, p: Predictions, *, points: Annotated[int, Range(least=2, most=1_000_000)] = 50) -> "TopLabelBinning":
+    @fit_method
+    def fit(cls, p: Predictions, *, points: Annotated[int, Range(ge=2, le=1_000_000)] = 50) -> "TopLabelBinning":
         """Measure the accuracy of every bin of every predicted class; a bin of one example knows nothing."""
-        of = binned(p)
-        at = _binned_class(p.logits, of)
-        score, correct = _log_odds(p.logits, at), (at == p.labels).double()
-        often = torch.ones_like(score) if p.weights is None else p.weights
-        usual = (torch.bincount(at, often, minlength=p.k) >= points) & (of == "top")
-        group = torch.where(usual, usual.cumsum(0), 0)
-        members = _members(group[at], group)
-        rows = [_uniform_mass(score[mine], correct[mine], often[mine], points) for mine in members]
+        event = binned_event(p)
+        class_index = _binned_class(p.logits, event)
+        score, correct = _log_odds(p.logits, class_index), (class_index == p.labels).double()
+        weights = torch.ones_like(score) if p.weights is None else p.weights
+        frequent = (torch.bincount(class_index, weights, minlength=p.k) >= points) & (event == "top")
+        group = torch.where(frequent, frequent.cumsum(0), 0)
+        members = _group_masks(group[class_index], group)
+        rows = [_uniform_mass_bins(score[mask], correct[mask], weights[mask], points) for mask in members]
         width = max(len(means) for _, means, _ in rows)
 
         def padded(values: list[Tensor], length: int, filler: float | int) -> Tensor:
@@ -106,7 +112,7 @@ class TopLabelBinning:
             padded(list(edges), width - 1, math.inf),
             padded(list(means), width, math.nan),
             padded(list(counts), width, 0),
-            of,
+            event,
         )
         return certify(fitted, p, "closed form", criterion="ece(bins=15)")
 
@@ -129,13 +135,13 @@ class TopLabelBinning:
             return math.inf
         return math.sqrt(math.log(2 * len(used) / alpha) / (2 * int(used.min())))
 
-    @its_classes(lambda self: len(self.group))
+    @check_num_classes(lambda self: len(self.group))
     def __call__(self, logits: Logits) -> Logits:
         """Return log p; a confidence stays as it is where there are no bins to look it up in."""
-        at = _binned_class(logits, self.of)
-        row = self.group[at]
-        index = torch.searchsorted(self.edges[row], _log_odds(logits, at)[:, None]).squeeze(1)
-        return with_confidence(logits, _or_else(self.accuracy[row, index], confidence(logits, self.of)), self.of)
+        class_index = _binned_class(logits, self.of)
+        row = self.group[class_index]
+        index = torch.searchsorted(self.edges[row], _log_odds(logits, class_index)[:, None]).squeeze(1)
+        return replace_confidence(logits, _fill_nan(self.accuracy[row, index], confidence(logits, self.of)), self.of)
 
 
 @CALIBRATORS.register
@@ -151,27 +157,27 @@ class ScalingBinning:
     """
 
     scaler: Temperature | Platt
-    edges: Points  # (b + 1) of the scaled confidence
+    edges: FiniteVector  # (b + 1) of the scaled confidence
     value: PerBin  # nan where the bin was empty
-    of: Binned = "top"
+    of: BinnedEvent = "top"
     certificate: Certificate | None = None
 
     @classmethod
-    @fits
+    @fit_method
     def fit(cls, p: Predictions, *, bins: Count = 15) -> "ScalingBinning":
         """Fit the temperature by NLL, and average its confidence over bins of equal numbers of examples."""
-        of = binned(p)
-        scaler = Temperature.fit(p) if of == "top" else Platt.fit(p)
-        found = _equal_mass(bins, p.mapped(scaler).judging(of).events)
+        event = binned_event(p)
+        scaler = Temperature.fit(p) if event == "top" else Platt.fit(p)
+        table = _equal_mass_bins(bins, p.apply(scaler).with_event(event).events)
         status = worst_status("closed form", status_of(scaler))
-        return certify(cls(scaler, found.edges, found.confidence, of), p, status, criterion=f"ece(bins={bins})")
+        return certify(cls(scaler, table.edges, table.confidence, event), p, status, criterion=f"ece(bins={bins})")
 
-    @its_classes(classes_binned)
+    @check_num_classes(binned_num_classes)
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         scaled = self.scaler(logits)
-        new = _look_up(self.edges, self.value, confidence(scaled, self.of))
-        return with_confidence(scaled, new, self.of).to(logits.dtype)
+        calibrated = _look_up(self.edges, self.value, confidence(scaled, self.of))
+        return replace_confidence(scaled, calibrated, self.of).to(logits.dtype)
 
 
 @CALIBRATORS.register
@@ -186,95 +192,95 @@ class BayesianBinning:
     confidences the average is constant.
     """
 
-    edges: Points  # (s + 1): all the binnings' edges together
+    edges: FiniteVector  # (s + 1): all the binnings' edges together
     value: PerBin  # (s): the average in each
-    of: Binned = "top"
+    of: BinnedEvent = "top"
     certificate: Certificate | None = None
 
     @classmethod
-    @fits
+    @fit_method
     def fit(cls, p: Predictions) -> "BayesianBinning":
         """Average over all binnings."""
-        of = binned(p)
-        events, n = p.judging(of).events, p.mass
+        event = binned_event(p)
+        events, n = p.with_event(event).events, p.total_weight
         root = n ** (1 / 3)
-        last = max(1, min(math.floor(n), math.floor(10 * root)))
-        models = [_beta_binning(b, events, n) for b in range(max(1, math.floor(root / 10)), last + 1)]
+        max_bins = max(1, min(math.floor(n), math.floor(10 * root)))
+        models = [_beta_binning(b, events, n) for b in range(max(1, math.floor(root / 10)), max_bins + 1)]
         weight = torch.stack([evidence for _, _, evidence in models]).softmax(0)
         edges = torch.cat([edges for edges, _, _ in models]).unique()
         middle = (edges[1:] + edges[:-1]) / 2
         value = torch.zeros_like(middle)
         for share, (inner, means, _) in zip(weight, models, strict=True):
-            value += share * means[assign(inner, middle).clamp(0, len(means) - 1)]
-        return certify(cls(edges, value, of), p, "closed form", criterion="ece(bins=15)")
+            value += share * means[assign_bins(inner, middle).clamp(0, len(means) - 1)]
+        return certify(cls(edges, value, event), p, "closed form", criterion="ece(bins=15)")
 
-    @its_classes(classes_binned)
+    @check_num_classes(binned_num_classes)
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
-        return with_confidence(logits, _look_up(self.edges, self.value, confidence(logits, self.of)), self.of)
+        return replace_confidence(logits, _look_up(self.edges, self.value, confidence(logits, self.of)), self.of)
 
 
-def _binned_class(logits: Tensor, of: Binned) -> Tensor:
+def _binned_class(logits: Tensor, event: BinnedEvent) -> Tensor:
     """The class of every row whose probability is binned."""
     top = logits.argmax(-1)
-    return top if of == "top" else torch.full_like(top, of)
+    return top if event == "top" else torch.full_like(top, event)
 
 
-def _log_odds(logits: Tensor, at: Tensor) -> Tensor:
+def _log_odds(logits: Tensor, class_index: Tensor) -> Tensor:
     """Return log(c / (1 - c)) of one class's probability c in every row, which does not tie where c rounds to 1."""
     z = logits.double()
-    rest = z.scatter(-1, at[:, None], -torch.inf)
-    return z.gather(-1, at[:, None]).squeeze(-1) - rest.logsumexp(-1)
+    other_logits = z.scatter(-1, class_index[:, None], -torch.inf)
+    return z.gather(-1, class_index[:, None]).squeeze(-1) - other_logits.logsumexp(-1)
 
 
 def _look_up(edges: Tensor, value: Tensor, confidence: Tensor) -> Tensor:
-    return _or_else(value[assign(edges, confidence).clamp(0, len(value) - 1)], confidence)
+    return _fill_nan(value[assign_bins(edges, confidence).clamp(0, len(value) - 1)], confidence)
 
 
-def _or_else(value: Tensor, fallback: Tensor) -> Tensor:
+def _fill_nan(value: Tensor, fallback: Tensor) -> Tensor:
     return value.where(~value.isnan(), fallback)
 
 
-def _equal_mass(bins: int, events: Events) -> Bins:
+def _equal_mass_bins(bins: int, events: Events) -> Bins:
     """Bins of equal mass from 0 to 1, whose edges fall between ties, never inside."""
     inner = Bins.equal_mass(bins, events.ties).edges[1:-1]
     edges = torch.cat([inner.new_zeros(1), inner, inner.new_ones(1)])
-    return Bins.between(edges, events.confidence, events.happened, events.weights)
+    return Bins.from_edges(edges, events.confidence, events.outcome, events.weights)
 
 
-def _members(of_example: Tensor, group: Tensor) -> list[Tensor]:
-    return [of_example == g for g in range(int(group.max()) + 1)]
+def _group_masks(group_index: Tensor, group: Tensor) -> list[Tensor]:
+    return [group_index == g for g in range(int(group.max()) + 1)]
 
 
-def _uniform_mass(score: Tensor, correct: Tensor, often: Tensor, points: int) -> tuple[Tensor, Tensor, Tensor]:
+def _uniform_mass_bins(score: Tensor, correct: Tensor, weights: Tensor, points: int) -> tuple[Tensor, Tensor, Tensor]:
     """Inner edges at order statistics, and the mean and number of what lies strictly between them."""
     order = score.argsort(stable=True)
-    s, end = score[order], often[order].cumsum(0)  # end: how many examples lie up to here
+    s, end = score[order], weights[order].cumsum(0)  # end: how many examples lie up to here
     n = float(end[-1]) if len(end) else 0.0
     bins = max(1, math.floor(n) // points)
     rank = [math.ceil(b * (n + 1) / bins) for b in range(bins + 1)]  # 0 .. n + 1
     between = torch.tensor([[low, max(low, high - 1)] for low, high in pairwise(rank)], device=s.device)
-    right = _up_to(end, (often * correct)[order].cumsum(0), between).diff(dim=1).squeeze(1)
+    hits = _running_total(end, (weights * correct)[order].cumsum(0), between).diff(dim=1).squeeze(1)
     counts = between.to(end).clamp_max(n).diff(dim=1).squeeze(1)
     edges = s[torch.searchsorted(end, torch.tensor(rank[1:-1], device=s.device).to(end))]
     finite = s[s.isfinite()]
     if len(finite):  # an edge of -inf, as impossible classes have, lies above their finite masks too
         edges = edges.clamp_min(float(finite[0]) - 1)
-    return edges, right / counts, counts.long()
+    return edges, hits / counts, counts.long()
 
 
-def _up_to(end: Tensor, total: Tensor, at: Tensor) -> Tensor:
+def _running_total(end: Tensor, total: Tensor, positions: Tensor) -> Tensor:
     """Running total after `at` examples, of rows that end after `end` of them; linear inside a row."""
     zero = end.new_zeros(1)
-    return interpolated(torch.cat([zero, end]), torch.cat([zero, total]), at.to(end))
+    return interpolate(torch.cat([zero, end]), torch.cat([zero, total]), positions.to(end))
 
 
-def _beta_binning(bins: int, events: Events, mass: float) -> tuple[Tensor, Tensor, Tensor]:
+def _beta_binning(bins: int, events: Events, total_weight: float) -> tuple[Tensor, Tensor, Tensor]:
     """Edges, posterior mean of every bin, and log marginal likelihood."""
-    found = _equal_mass(bins, events)
-    n = found.weight * mass
-    m = found.accuracy.nan_to_num() * n
-    middle = ((found.edges[1:] + found.edges[:-1]) / 2).clamp(1e-6, 1 - 1e-6)
+    table = _equal_mass_bins(bins, events)
+    n = table.weight * total_weight
+    m = table.accuracy.nan_to_num() * n
+    middle = ((table.edges[1:] + table.edges[:-1]) / 2).clamp(1e-6, 1 - 1e-6)
     a, b = 2 / bins * middle, 2 / bins * (1 - middle)
     evidence = (a + b).lgamma() - (n + a + b).lgamma() + (m + a).lgamma() - a.lgamma() + (n - m + b).lgamma()
-    return found.edges, (m + a) / (n + a + b), (evidence - b.lgamma()).sum()
+    return table.edges, (m + a) / (n + a + b), (evidence - b.lgamma()).sum()

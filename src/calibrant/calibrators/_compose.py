@@ -8,12 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant._folds import cross_fitted
-from calibrant._solve import Certificate, worst_status
-from calibrant.calibrators._apply import classes_of, its_classes, keeping_if, keeps_predictions, with_predictions
-from calibrant.calibrators._fit import certify, fits, fitting, status_of, takes
-from calibrant.catalog import CALIBRATORS
-from calibrant.predictions import Predictions, by_group
+from calibrant.backend.solvers import Certificate, worst_status
+from calibrant.calibrators._apply import (
+    check_num_classes,
+    keeps_predictions,
+    num_classes,
+    preserves_argmax_if,
+    restore_argmax,
+)
+from calibrant.calibrators._fitting import certify, fit_function, fit_method, has_parameter, status_of
+from calibrant.predictions import Predictions, apply_map
+from calibrant.predictions.folds import map_out_of_fold
+from calibrant.registry import CALIBRATORS
 from calibrant.types import Calibrator, CalibratorText, InputError, Logits
 
 __all__ = ["Chain"]
@@ -35,7 +41,7 @@ class Chain:
     certificate: Certificate | None = None
 
     @classmethod
-    @fits
+    @fit_method
     def fit(
         cls,
         p: Predictions,
@@ -45,30 +51,34 @@ class Chain:
         second: CalibratorText = "StructuredMatrix",
     ) -> "Chain":
         """Fit the first by name, and the second to what it makes of the logits; `warm_start` is a fit to begin from."""
-        one = _begin(first, p, None if warm_start is None else warm_start.first)
-        two = _begin(second, p.double().mapped(one), None if warm_start is None else warm_start.second)
-        done = getattr(two, "certificate", None) or Certificate("nll", math.nan, math.nan, "closed form")
-        status = worst_status(done.status, status_of(one))
-        return certify(cls(one, two), p, status, gradient=done.gradient, iterations=done.iterations)
+        first_map = _fit_by_name(first, p, None if warm_start is None else warm_start.first)
+        second_map = _fit_by_name(
+            second, p.double().apply(first_map), None if warm_start is None else warm_start.second
+        )
+        certificate = getattr(second_map, "certificate", None) or Certificate("nll", math.nan, math.nan, "closed form")
+        status = worst_status(certificate.status, status_of(first_map))
+        return certify(
+            cls(first_map, second_map), p, status, gradient=certificate.gradient, iterations=certificate.iterations
+        )
 
-    @its_classes(lambda self: classes_of(self.first) or classes_of(self.second))
-    @keeping_if(lambda self: keeps_predictions(self.first) and keeps_predictions(self.second))
+    @check_num_classes(lambda self: num_classes(self.first) or num_classes(self.second))
+    @preserves_argmax_if(lambda self: keeps_predictions(self.first) and keeps_predictions(self.second))
     def __call__(self, logits: Logits) -> Logits:
         """Return second(first(z))."""
         return self.second(self.first(logits.double())).to(logits.dtype)
 
     def by_group(self, logits: Logits, groups: Tensor, names: tuple[str, ...]) -> Logits:
         """Return the same, with the groups for whichever asks for them."""
-        z = by_group(self.first, logits.double(), groups, names)
-        new = by_group(self.second, z, groups, names).to(logits.dtype)
+        z = apply_map(self.first, logits.double(), groups, names)
+        calibrated = apply_map(self.second, z, groups, names).to(logits.dtype)
         keeps = keeps_predictions(self.first) and keeps_predictions(self.second)
-        return with_predictions(new, logits) if keeps else new
+        return restore_argmax(calibrated, logits) if keeps else calibrated
 
 
-def _begin(calibrator: str, p: Predictions, start: Any) -> Any:
+def _fit_by_name(calibrator: str, p: Predictions, start: Any) -> Any:
     method = CALIBRATORS.method(calibrator)
-    fit: Callable[..., Any] = fitting(method)
-    return fit(p) if start is None or not takes(method.function, "warm_start") else fit(p, warm_start=start)
+    fit: Callable[..., Any] = fit_function(method)
+    return fit(p) if start is None or not has_parameter(method.function, "warm_start") else fit(p, warm_start=start)
 
 
 def cross_fit(
@@ -83,7 +93,7 @@ def cross_fit(
     >>> cross_fit(Temperature, Predictions(3 * torch.eye(2).repeat(5, 1), [0, 1, 0, 1, 0, 1, 1, 0, 1, 0]), folds=2)
     Predictions(n=10, k=2, float32)
     """
-    return cross_fitted(fitting(calibrator), predictions, folds=folds, seed=seed)
+    return map_out_of_fold(fit_function(calibrator), predictions, folds=folds, seed=seed)
 
 
 def pool(*members: Predictions) -> Predictions:
@@ -99,7 +109,7 @@ def pool(*members: Predictions) -> Predictions:
     if not members:
         raise InputError("nothing to pool: give the predictions of at least one member", code="no_members")
     first = members[0]
-    members = tuple(member.in_order(first.class_names) for member in members)
+    members = tuple(member.reorder_classes(first.class_names) for member in members)
     for member in members[1:]:
         if member.logits.shape != first.logits.shape or not torch.equal(member.labels, first.labels):
             raise InputError(
@@ -108,25 +118,25 @@ def pool(*members: Predictions) -> Predictions:
             )
     stack = torch.stack([member.logits.double().log_softmax(-1) for member in members])
     mean = stack.logsumexp(0) - torch.log(torch.tensor(len(members), dtype=torch.float64))
-    return first.having(mean)
+    return first.with_logits(mean)
 
 
-def fitted_on(calibrator: object) -> set[str]:
+def fitting_digests(calibrator: object) -> set[str]:
     """Digests of all predictions that a calibrator, or a calibrator inside it, was fitted on."""
     if isinstance(calibrator, Certificate):
         return {calibrator.data} - {""}
-    inside: Iterable[object] = calibrator if isinstance(calibrator, tuple) else learned(calibrator).values()
-    return set[str]().union(*map(fitted_on, inside))
+    parts: Iterable[object] = calibrator if isinstance(calibrator, tuple) else learned_fields(calibrator).values()
+    return set[str]().union(*map(fitting_digests, parts))
 
 
-def learned(calibrator: object) -> dict[str, Any]:
+def learned_fields(calibrator: object) -> dict[str, Any]:
     """What a calibrator, or a dataclass inside it, learned, by name; nothing of anything else."""
     if is_dataclass(calibrator) and not isinstance(calibrator, type):
         return {field.name: getattr(calibrator, field.name) for field in fields(calibrator)}
-    return dict(vars(calibrator)) if is_plain(calibrator) else {}
+    return dict(vars(calibrator)) if is_custom_calibrator(calibrator) else {}
 
 
-def is_plain(value: object) -> bool:
+def is_custom_calibrator(value: object) -> bool:
     """Whether this is a calibrator of one's own that is no dataclass."""
     ours = isinstance(value, Calibrator) and not isinstance(value, type) and not is_dataclass(value)
     return ours and hasattr(value, "__dict__")
@@ -138,10 +148,10 @@ def calibrate(calibrator: Calibrator, predictions: Predictions, *, in_sample: bo
     Raises `InputError` if they are the very predictions it was fitted on, whatever file they came from: in-sample
     scores flatter. `in_sample=True` asks for them all the same; `cross_fit` gives honest ones from the same data.
     """
-    if not in_sample and predictions.digest in fitted_on(calibrator):
+    if not in_sample and predictions.digest in fitting_digests(calibrator):
         raise InputError(
             f"{type(calibrator).__name__} was fitted on these very predictions ({predictions.digest}); judge it on "
             "others, use cross_fit, or say in_sample=True",
             code="fitted_on_same",
         )
-    return predictions.mapped(calibrator)
+    return predictions.apply(calibrator)

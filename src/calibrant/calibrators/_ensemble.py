@@ -8,13 +8,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant._solve import Certificate, Mixture, mixture, worst_status
-from calibrant.calibrators._apply import certified, its_classes, keeping
-from calibrant.calibrators._fit import certify, fits
-from calibrant.calibrators._scaling import nll_temperature
-from calibrant.catalog import CALIBRATORS
+from calibrant.backend.solvers import Certificate, Mixture, fit_mixture, worst_status
+from calibrant.calibrators._apply import certified_classes, check_num_classes, preserves_argmax
+from calibrant.calibrators._fitting import certify, fit_method
+from calibrant.calibrators._temperature import fit_nll_temperature
 from calibrant.predictions import Predictions
-from calibrant.types import Logits, PositiveNumber, Shares
+from calibrant.registry import CALIBRATORS
+from calibrant.types import FractionVector, Logits, PositiveScalar
 
 __all__ = ["EnsembleTemperature"]
 
@@ -33,30 +33,32 @@ class EnsembleTemperature:
     tensor([[0.7500, 0.2500]])
     """
 
-    temperature: PositiveNumber  # float64
-    weights: Shares  # (3) float64, on the simplex: tempered, raw, uniform
+    temperature: PositiveScalar  # float64
+    weights: FractionVector  # (3) float64, on the simplex: tempered, raw, uniform
     certificate: Certificate | None = None
 
     @classmethod
-    @fits
+    @fit_method
     def fit(cls, p: Predictions, *, criterion: Literal["nll", "brier"] = "nll") -> "EnsembleTemperature":
         """Find T, then the weights."""
-        found = nll_temperature(p)
-        t, steps, status = found.temperature, found.iterations, found.status
+        temperature_fit = fit_nll_temperature(p)
+        t, steps, status = temperature_fit.temperature, temperature_fit.iterations, temperature_fit.status
         if criterion == "brier":
-            t, steps, status = _brier_temperature(p.double(), found.spread)
-        parts = _parts(p.logits.double(), torch.tensor(t, dtype=torch.float64))
+            t, steps, status = _brier_temperature(p.double(), temperature_fit.logit_spread)
+        parts = _mixture_members(p.logits.double(), torch.tensor(t, dtype=torch.float64))
         if criterion == "nll":
             index = p.labels[:, None]
-            best = mixture(torch.cat([part.gather(1, index) for part in parts], 1), p.weights)
+            mixture_fit = fit_mixture(torch.cat([part.gather(1, index) for part in parts], 1), p.weights)
         else:
-            best = _brier_weights(parts, p)
-        status = worst_status(status, best.status)
-        fitted = cls(torch.tensor(t, dtype=torch.float64), best.shares)
-        return certify(fitted, p, status, criterion=criterion, gradient=best.gap, iterations=steps + best.steps)
+            mixture_fit = _brier_weights(parts, p)
+        status = worst_status(status, mixture_fit.status)
+        fitted = cls(torch.tensor(t, dtype=torch.float64), mixture_fit.shares)
+        return certify(
+            fitted, p, status, criterion=criterion, gradient=mixture_fit.gap, iterations=steps + mixture_fit.steps
+        )
 
-    @its_classes(certified)
-    @keeping
+    @check_num_classes(certified_classes)
+    @preserves_argmax
     def __call__(self, logits: Logits) -> Logits:
         """Return log p of the mixture."""
         z = logits.double()
@@ -66,7 +68,7 @@ class EnsembleTemperature:
         return (members + log_w[:, None, None]).logsumexp(0).to(logits.dtype)
 
 
-def _parts(z: Tensor, t: Tensor) -> list[Tensor]:
+def _mixture_members(z: Tensor, t: Tensor) -> list[Tensor]:
     return [(z / t).softmax(-1), z.softmax(-1), torch.full_like(z, 1 / z.shape[1])]
 
 
@@ -78,8 +80,8 @@ def _brier_temperature(p: Predictions, spread: float) -> tuple[float, int, Liter
 
     def brier(u: float) -> float:
         q = (z * math.exp(-u)).softmax(-1)
-        each = q.square().sum(-1) - 2 * q.gather(1, index)[:, 0]
-        return float(each.mean() if p.weights is None else (each * p.weights).sum() / p.mass) + 1
+        scores = q.square().sum(-1) - 2 * q.gather(1, index)[:, 0]
+        return float(scores.mean() if p.weights is None else (scores * p.weights).sum() / p.total_weight) + 1
 
     center = math.log(spread)
     grid = [center + 0.5 * i for i in range(-16, 17)]
@@ -87,15 +89,15 @@ def _brier_temperature(p: Predictions, spread: float) -> tuple[float, int, Liter
     best = min(range(len(grid)), key=values.__getitem__)
     if best in (0, len(grid) - 1):
         return math.exp(grid[best]), len(grid), "at bound"
-    found = minimize_scalar(brier, bounds=(grid[best - 1], grid[best + 1]), method="bounded", options={"xatol": 1e-8})
-    return math.exp(found.x), len(grid) + int(found.nfev), "converged"
+    minimum = minimize_scalar(brier, bounds=(grid[best - 1], grid[best + 1]), method="bounded", options={"xatol": 1e-8})
+    return math.exp(minimum.x), len(grid) + int(minimum.nfev), "converged"
 
 
 def _brier_weights(parts: list[Tensor], p: Predictions) -> Mixture:
     """Minimize a quadratic over the simplex exactly: the best of its faces' own minima."""
     truth = torch.nn.functional.one_hot(p.labels, parts[0].shape[1]).double()
-    often = parts[0].new_ones(1) if p.weights is None else p.weights
-    counted, n = [part * often[:, None] for part in parts], p.mass
+    weights = parts[0].new_ones(1) if p.weights is None else p.weights
+    counted, n = [part * weights[:, None] for part in parts], p.total_weight
     q = torch.stack([torch.stack([(a * b).sum() / n for b in parts]) for a in counted]).cpu()
     linear = torch.stack([(a * truth).sum() / n for a in counted]).cpu()
     best, lowest = torch.zeros(3, dtype=torch.float64), math.inf
@@ -105,9 +107,9 @@ def _brier_weights(parts: list[Tensor], p: Predictions) -> Mixture:
             system = torch.ones(size + 1, size + 1, dtype=torch.float64)
             system[:size, :size] = 2 * q[i][:, i]
             system[size, size] = 0
-            right = torch.cat([2 * linear[i], torch.ones(1, dtype=torch.float64)])
+            rhs = torch.cat([2 * linear[i], torch.ones(1, dtype=torch.float64)])
             w = torch.zeros(3, dtype=torch.float64)
-            w[i] = torch.linalg.lstsq(system, right[:, None], driver="gelsd").solution[:size, 0]
+            w[i] = torch.linalg.lstsq(system, rhs[:, None], driver="gelsd").solution[:size, 0]
             if bool((w < -1e-12).any()) or abs(float(w.sum()) - 1) > 1e-9:
                 continue
             value = float(w @ q @ w - 2 * linear @ w)

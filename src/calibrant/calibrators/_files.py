@@ -16,21 +16,21 @@ from jaxtyping import jaxtyped
 from torch import Tensor
 
 from calibrant import io
-from calibrant._rows import Sketch
-from calibrant._solve import Certificate
-from calibrant._text import one_line
-from calibrant.calibrators._apply import classes_of
+from calibrant._text import to_one_line
+from calibrant.backend.overlap import Sketch
+from calibrant.backend.solvers import Certificate
+from calibrant.calibrators._apply import num_classes
 from calibrant.calibrators._auto import Candidate
-from calibrant.calibrators._compose import fitted_on as _digests
-from calibrant.calibrators._compose import is_plain, learned
-from calibrant.catalog import CALIBRATORS
+from calibrant.calibrators._compose import fitting_digests as _digests
+from calibrant.calibrators._compose import is_custom_calibrator, learned_fields
 from calibrant.predictions import Predictions
+from calibrant.registry import CALIBRATORS
 from calibrant.types import Calibrator, InputError, Range
 
 FORMAT, VERSION = "calibrant.calibrator", 5
-KEYS = {"format", "version", "calibrant", "fitted_on", "calibrator"}
-SINCE = {"rows": 3, "class_names": 4}  # keys that came later, and with which version
-ROWS = 1024  # hashes of the fitting data that a file holds at most: 11 kB
+METADATA_KEYS = {"format", "version", "calibrant", "fitted_on", "calibrator"}
+KEY_VERSIONS = {"rows": 3, "class_names": 4}  # keys that came later, and with which version
+MAX_ROW_HASHES = 1024  # hashes of the fitting data that a file holds at most: 11 kB
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None 
         "version": str(VERSION),
         "calibrant": sys.modules["calibrant"].__version__,
         "fitted_on": " ".join(sorted(_digests(calibrator) | ({fitted_on.digest} if fitted_on else set()))),
-        "rows": Sketch.of(fitted_on.row_hashes).within(ROWS).text if fitted_on else "",
+        "rows": Sketch.from_hashes(fitted_on.row_hashes).thin_to_size(MAX_ROW_HASHES).text if fitted_on else "",
         "class_names": json.dumps(fitted_on.class_names) if fitted_on and fitted_on.class_names else "",
         "calibrator": json.dumps(tree, sort_keys=True, allow_nan=False),
     }
@@ -74,12 +74,12 @@ def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None 
 
     try:
         save_file(tensors, path, meta | {"sha256": _checksum(meta, tensors)})
-        io.readable_by_others(Path(path))
+        io.apply_umask(Path(path))
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: cannot write the calibrator ({one_line(error)})", code="not_writable") from None
+        raise InputError(f"{path}: cannot write the calibrator ({to_one_line(error)})", code="not_writable") from None
 
 
-def load(path: str | Path, *, also: Iterable[type] = ()) -> Any:
+def load(path: str | Path, *, extra_classes: Iterable[type] = ()) -> Any:
     """Read the calibrator that `save` wrote; learned tensors come back on the CPU, bit for bit.
 
     Only registered calibrators are built (your own by `calibrators.register`), and the classes given in `also`:
@@ -95,9 +95,9 @@ def load(path: str | Path, *, also: Iterable[type] = ()) -> Any:
     tensor([[2., 0.]])
     """
     meta, tensors = _read(Path(path))
-    known = {_name(cls): cls for cls in also}
+    custom_classes = {_class_name(cls): cls for cls in extra_classes}
     try:
-        return _tried(_decode(_description(meta), tensors, known))
+        return _check_applies(_decode(_description(meta), tensors, custom_classes))
     except InputError as error:
         raise InputError(f"{path}: {error}", code=error.code) from None
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
@@ -111,7 +111,7 @@ def origin(path: str | Path) -> Origin:
     meta, _ = _read(Path(path))
     try:
         name = _description(meta)["class"]
-        rows = Sketch.read(meta["rows"]) if meta.get("rows") else None
+        rows = Sketch.from_text(meta["rows"]) if meta.get("rows") else None
         names = tuple(map(str, json.loads(meta["class_names"]))) if meta.get("class_names") else None
     except (TypeError, ValueError, RecursionError):
         raise InputError(
@@ -128,18 +128,18 @@ def _description(meta: Mapping[str, str]) -> dict[str, Any]:
             raise ValueError
 
 
-def _tried(calibrator: Any) -> Any:
+def _check_applies(calibrator: Any) -> Any:
     """Return one of ours after it has mapped a few logits: what its fields say apart must also go together."""
     if not isinstance(calibrator, Calibrator) or not type(calibrator).__module__.startswith("calibrant."):
         return calibrator
     name = type(calibrator).__name__
     try:
-        k = classes_of(calibrator) or 3
+        k = num_classes(calibrator) or 3
         logits = torch.linspace(-9, 9, 3, dtype=torch.float64)[:, None] * torch.arange(k, dtype=torch.float64) / k
         groups = getattr(calibrator, "names", ()) or ("",)
-        Predictions(logits, torch.zeros(3, dtype=torch.int64), groups=[groups[0], groups[-1], ""]).mapped(calibrator)
+        Predictions(logits, torch.zeros(3, dtype=torch.int64), groups=[groups[0], groups[-1], ""]).apply(calibrator)
     except Exception as error:  # whatever goes wrong inside, the file is to blame
-        reason = one_line(error)
+        reason = to_one_line(error)
         raise InputError(
             f"what it holds makes no {name} ({reason}); the file was not written by save", code="parts_mismatch"
         ) from None
@@ -149,26 +149,29 @@ def _tried(calibrator: Any) -> Any:
 # Values to JSON and back: a tensor is {"tensor": key}, a tuple {"tuple": [...]}, a dataclass {"class": ..., "fields"}
 
 
-INSIDE: dict[str, type] = {"Certificate": Certificate, "Candidate": Candidate}  # of calibrators, but none themselves
+NESTED_CLASSES: dict[str, type] = {
+    "Certificate": Certificate,
+    "Candidate": Candidate,
+}  # of calibrators, but none themselves
 
 
-def _class(name: str, known: Mapping[str, type]) -> type | None:
+def _find_class(name: str, custom_classes: Mapping[str, type]) -> type | None:
     """Return the class that a file means: one of ours, a registered one, or one that was given."""
-    cls = known.get(name) or INSIDE.get(name) or CALIBRATORS.get(name)
+    cls = custom_classes.get(name) or NESTED_CLASSES.get(name) or CALIBRATORS.get(name)
     return cls if isinstance(cls, type) else None
 
 
-def _name(cls: type) -> str:
+def _class_name(cls: type) -> str:
     """Return the registered name of a class, the dotted path of any other."""
-    if INSIDE.get(cls.__name__) is cls or CALIBRATORS.get(cls.__name__) is cls:
+    if NESTED_CLASSES.get(cls.__name__) is cls or CALIBRATORS.get(cls.__name__) is cls:
         return cls.__name__
     names = (name for name in CALIBRATORS if CALIBRATORS[name] is cls)
     return next(names, f"{cls.__module__}.{cls.__qualname__}")
 
 
-def _encode(value: Any, where: str, tensors: dict[str, Tensor]) -> Any:
+def _encode(value: Any, field_path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
-        key = where or "value"
+        key = field_path or "value"
         tensors[key] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
         return {"tensor": key}
     if value is None or isinstance(value, bool | int | str):
@@ -176,42 +179,49 @@ def _encode(value: Any, where: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else {"float": str(value)}
     if isinstance(value, tuple):
-        return {"tuple": [_encode(item, f"{where}.{i}", tensors) for i, item in enumerate(value)]}
-    if (is_dataclass(value) and not isinstance(value, type)) or is_plain(value):
-        inside = {name: _encode(part, f"{where}.{name}", tensors) for name, part in learned(value).items()}
-        return {"class": _name(type(value)), "fields": inside}
+        return {"tuple": [_encode(item, f"{field_path}.{i}", tensors) for i, item in enumerate(value)]}
+    if (is_dataclass(value) and not isinstance(value, type)) or is_custom_calibrator(value):
+        encoded_fields = {
+            name: _encode(part, f"{field_path}.{name}", tensors) for name, part in learned_fields(value).items()
+        }
+        return {"class": _class_name(type(value)), "fields": encoded_fields}
     raise InputError(
-        f"cannot store {where.lstrip('.') or 'this'} of type {type(value).__name__}; a calibrator's fields must be "
+        f"cannot store {field_path.lstrip('.') or 'this'} of type {type(value).__name__}; a calibrator's fields must "
+        "be "
         "tensors, numbers, texts, tuples, calibrators or dataclasses of these",
         code="field_kind",
     )
 
 
-def _decode(node: Any, tensors: Mapping[str, Tensor], known: Mapping[str, type]) -> Any:
+def _decode(node: Any, tensors: Mapping[str, Tensor], custom_classes: Mapping[str, type]) -> Any:
     match node:
         case {"tensor": str(key)}:
             return tensors[key]
         case {"float": str(text)}:
             return float(text)
         case {"tuple": list(items)}:
-            return tuple(_decode(item, tensors, known) for item in items)
+            return tuple(_decode(item, tensors, custom_classes) for item in items)
         case {"class": str(name), "fields": dict(inside)}:
-            return _build(name, {key: _decode(item, tensors, known) for key, item in inside.items()}, known)
+            return _build(
+                name, {key: _decode(item, tensors, custom_classes) for key, item in inside.items()}, custom_classes
+            )
         case None | bool() | int() | float() | str():
             return node
         case _:
             raise ValueError
 
 
-def _build(name: str, values: Mapping[str, Any], known: Mapping[str, type]) -> Any:
-    cls = _class(name, known)
+def _build(name: str, values: Mapping[str, Any], custom_classes: Mapping[str, type]) -> Any:
+    cls = _find_class(name, custom_classes)
     if cls is None:
         short = name.rpartition(".")[2]
-        own = f"give its class, load(path, also=[{short}]), or register it (on the command line --with its file)"
-        way = own if "." in name else "bring it in by --with its file, or upgrade calibrant"
-        raise InputError(f"it holds a {name!r}, which is not known here; {way}", code="unknown_class")
+        register_hint = (
+            f"give its class, load(path, also=[{short}]), or register it (on the command line --with its file)"
+        )
+        hint = register_hint if "." in name else "bring it in by --with its file, or upgrade calibrant"
+        raise InputError(f"it holds a {name!r}, which is not known here; {hint}", code="unknown_class")
     if not is_dataclass(cls):
-        return _plain(cls, values)
+        return _build_custom(cls, values)
     declared = {f.name: f for f in fields(cls)}
     needed = {f.name for f in declared.values() if f.default is MISSING and f.default_factory is MISSING}
     if not needed <= values.keys() <= declared.keys():
@@ -222,7 +232,7 @@ def _build(name: str, values: Mapping[str, Any], known: Mapping[str, type]) -> A
     hints = typing.get_type_hints(cls, include_extras=True)
     with jaxtyped("context"):  # k is one number in all fields
         for key, value in values.items():
-            if not _fits(value, hints[key]):
+            if not _matches_hint(value, hints[key]):
                 got = "Tensor of this shape and value" if isinstance(value, Tensor) else type(value).__name__
                 raise InputError(
                     f"{name}.{key} cannot be a {got}; the file was not written by save", code="field_value"
@@ -230,28 +240,28 @@ def _build(name: str, values: Mapping[str, Any], known: Mapping[str, type]) -> A
     return cls(**values)
 
 
-def _plain(cls: type, values: Mapping[str, Any]) -> Any:
+def _build_custom(cls: type, values: Mapping[str, Any]) -> Any:
     """Build a calibrator that is no dataclass: its attributes are set, none of its code is run."""
     if not all(key.isidentifier() and not key.startswith("__") for key in values):
         raise ValueError
-    made = object.__new__(cls)
-    vars(made).update(values)
-    return made
+    calibrator = object.__new__(cls)
+    vars(calibrator).update(values)
+    return calibrator
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def _matches_hint(value: Any, hint: Any) -> bool:
     """Whether a value may stand in a field so annotated: type, shape, words and range; other hints are not judged."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         ranges = [extra for extra in arguments[1:] if isinstance(extra, Range)]
-        return _fits(value, arguments[0]) and all(_lies_in(value, each) for each in ranges)
+        return _matches_hint(value, arguments[0]) and all(_in_range(value, bounds) for bounds in ranges)
     if isinstance(hint, types.UnionType) or origin is typing.Union:
-        return any(_fits(value, part) for part in arguments)
+        return any(_matches_hint(value, part) for part in arguments)
     if origin is Literal:
         return value in arguments
     if origin is tuple:
         parts = arguments[:1] * len(value) if isinstance(value, tuple) and arguments[1:] == (...,) else arguments
-        return isinstance(value, tuple) and len(value) == len(parts) and all(map(_fits, value, parts))
+        return isinstance(value, tuple) and len(value) == len(parts) and all(map(_matches_hint, value, parts))
     if hint in (int, float) and isinstance(value, bool):
         return False
     if hint is float:
@@ -259,7 +269,7 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint) if isinstance(hint, type) and hint is not Any else True
 
 
-def _lies_in(value: Any, wanted: Range) -> bool:
+def _in_range(value: Any, wanted: Range) -> bool:
     if not isinstance(value, Tensor):
         return value in wanted
     return not value.numel() or all(float(end) in wanted for end in (value.min(), value.max()))
@@ -278,7 +288,7 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
             meta = dict(file.metadata() or {})
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
-        raise InputError(f"{path}: not a safetensors file ({one_line(error)})", code="unreadable") from None
+        raise InputError(f"{path}: not a safetensors file ({to_one_line(error)})", code="unreadable") from None
     version = meta.get("version", "")
     if meta.get("format") != FORMAT or not (version.isascii() and version.isdigit() and len(version) < 10):
         raise InputError(
@@ -292,7 +302,7 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
             code="newer_format",
         )
     sealed = meta.pop("sha256", "")
-    keys = KEYS | {key for key, first in SINCE.items() if int(version) >= first}
+    keys = METADATA_KEYS | {key for key, since in KEY_VERSIONS.items() if int(version) >= since}
     if meta.keys() != keys or sealed != _checksum(meta, tensors):
         raise InputError(
             f"{path}: the checksum does not match, the file was damaged or changed; save it again", code="checksum"

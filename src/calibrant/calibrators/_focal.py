@@ -9,23 +9,22 @@ import numpy as np
 import torch
 
 from calibrant import theory
-from calibrant._solve import Certificate
-from calibrant.calibrators._apply import certified, its_classes, keeping
-from calibrant.calibrators._fit import certify, fits
-from calibrant.calibrators._grid import Best
-from calibrant.calibrators._grid import search as search_grid
-from calibrant.calibrators._scaling import temperatures
-from calibrant.catalog import CALIBRATORS
+from calibrant.backend.solvers import Certificate
+from calibrant.calibrators._apply import certified_classes, check_num_classes, preserves_argmax
+from calibrant.calibrators._fitting import certify, fit_method
+from calibrant.calibrators._grid_search import GridMinimum, search_grid
+from calibrant.calibrators._temperature import temperature_grid
 from calibrant.predictions import Predictions
-from calibrant.types import InputError, Logits, MetricText, Positive, PositiveNumber, Range, Scalar
+from calibrant.registry import CALIBRATORS
+from calibrant.types import InputError, Logits, MetricText, PositiveFloat, PositiveScalar, Range, Scalar
 
 __all__ = ["FocalMap", "FocalTemperature"]
 
-Gamma = Annotated[float, Range(above=-1, most=1000)]
-GRIDS: dict[str, tuple[list[float], list[float]]] = {  # gammas and temperatures of Komisarenko & Kull (2024)
-    "text": ([-0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0], temperatures("komisarenko")),
+Gamma = Annotated[float, Range(gt=-1, le=1000)]
+FOCAL_GRIDS: dict[str, tuple[list[float], list[float]]] = {  # gammas and temperatures of Komisarenko & Kull (2024)
+    "text": ([-0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0], temperature_grid("komisarenko")),
     # their code also lists -1, where the map degenerates, and 100, its sign for plain softmax: gamma = 0
-    "code": ([-0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 3.0, 5.0], temperatures("komisarenko_code")),
+    "code": ([-0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 3.0, 5.0], temperature_grid("komisarenko_code")),
 }
 
 
@@ -41,19 +40,19 @@ class FocalMap:
     tensor([[0.8000, 0.2000]])
     """
 
-    reported: ClassVar[tuple[str, ...]] = ("gamma",)  # in the brackets of a table
+    table_fields: ClassVar[tuple[str, ...]] = ("gamma",)  # in the brackets of a table
 
     gamma: Gamma
     certificate: Certificate | None = None
 
     @classmethod
-    @fits
+    @fit_method
     def fit(cls, p: Predictions, *, gamma: Gamma = 3.0) -> "FocalMap":
         """Take gamma as given, most often the one trained with; only the certificate looks at the data."""
         return certify(cls(gamma), p, "closed form", criterion="nll")
 
-    @its_classes(certified)
-    @keeping
+    @check_num_classes(certified_classes)
+    @preserves_argmax
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         return theory.focal_map(logits, gamma=self.gamma)
@@ -72,20 +71,20 @@ class FocalTemperature:
     tensor([[0.8808, 0.1192]])
     """
 
-    reported: ClassVar[tuple[str, ...]] = ("temperature", "gamma")  # in the brackets of a table
+    table_fields: ClassVar[tuple[str, ...]] = ("temperature", "gamma")  # in the brackets of a table
 
-    temperature: PositiveNumber  # float64
-    gamma: Annotated[Scalar, Range(above=-1, below=math.inf)]  # float64
+    temperature: PositiveScalar  # float64
+    gamma: Annotated[Scalar, Range(gt=-1, lt=math.inf)]  # float64
     certificate: Certificate | None = None
 
     @classmethod
-    @fits
+    @fit_method
     def fit(
         cls,
         p: Predictions,
         *,
         criterion: MetricText = "adaptive_ece",
-        grid: Literal["text", "code"] | tuple[Sequence[Gamma], Sequence[Positive]] = "text",
+        grid: Literal["text", "code"] | tuple[Sequence[Gamma], Sequence[PositiveFloat]] = "text",
         search: Literal["full", "line"] = "full",
         gamma: Gamma | None = None,
     ) -> "FocalTemperature":
@@ -102,27 +101,29 @@ class FocalTemperature:
         Raises `InputError` for an unknown grid, a gamma that a given grid does not have, temperatures not above 0,
         and gammas not above -1 or above 1000.
         """
-        gammas, ts = _lists(grid)
+        gammas, ts = _resolve_grid(grid)
         if gamma is not None and not isinstance(grid, str) and gamma not in gammas:
             message = f"expected gamma={gamma:g} among the gammas of the grid, got {gammas[:5]}; leave one out"
             raise InputError(message, code="conflicting_settings")
         gammas = gammas if gamma is None else [gamma]
-        found = search_grid(p, criterion, [(gammas, ts)]) if search == "full" else _on_line(p, criterion, gammas, ts)
-        t, best_gamma = torch.tensor([found.temperature, found.gamma], dtype=torch.float64)
-        outermost = gamma is None and found.gamma in (min(gammas), max(gammas))
-        on_edge = search == "full" and (found.temperature in (min(ts), max(ts)) or outermost)
+        minimum = (
+            search_grid(p, criterion, [(gammas, ts)]) if search == "full" else _search_line(p, criterion, gammas, ts)
+        )
+        t, best_gamma = torch.tensor([minimum.temperature, minimum.gamma], dtype=torch.float64)
+        outermost = gamma is None and minimum.gamma in (min(gammas), max(gammas))
+        on_edge = search == "full" and (minimum.temperature in (min(ts), max(ts)) or outermost)
         passes = len(gammas) * len(ts) if search == "full" else 3 * len(ts)
         status = "at bound" if on_edge else "grid"
         return certify(cls(t, best_gamma), p, status, criterion=criterion, iterations=passes)
 
-    @its_classes(certified)
-    @keeping
+    @check_num_classes(certified_classes)
+    @preserves_argmax
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         return theory.focal_map(logits / self.temperature, gamma=self.gamma)
 
 
-def _on_line(p: Predictions, criterion: str, gammas: Sequence[float], ts: Sequence[float]) -> Best:
+def _search_line(p: Predictions, criterion: str, gammas: Sequence[float], ts: Sequence[float]) -> GridMinimum:
     """Search between the best temperatures of the outermost gammas."""
     first, last = (search_grid(p, criterion, [((gamma,), ts)]) for gamma in (min(gammas), max(gammas)))
     share = np.linspace(0, 1, len(ts))
@@ -132,13 +133,14 @@ def _on_line(p: Predictions, criterion: str, gammas: Sequence[float], ts: Sequen
     return search_grid(p, criterion, [((gamma,), (t,)) for gamma, t in points])
 
 
-def _lists(grid: str | tuple[Sequence[float], Sequence[float]]) -> tuple[list[float], list[float]]:
+def _resolve_grid(grid: str | tuple[Sequence[float], Sequence[float]]) -> tuple[list[float], list[float]]:
     if isinstance(grid, str):
-        if grid not in GRIDS:
+        if grid not in FOCAL_GRIDS:
             raise InputError(
-                f"no grid {grid!r}; there are {', '.join(GRIDS)}, or give (gammas, temperatures)", code="unknown_grid"
+                f"no grid {grid!r}; there are {', '.join(FOCAL_GRIDS)}, or give (gammas, temperatures)",
+                code="unknown_grid",
             )
-        return GRIDS[grid]
+        return FOCAL_GRIDS[grid]
     gammas, ts = ([float(x) for x in values] for values in grid)
     if not gammas or not ts or min(gammas) <= -1 or max(gammas) > 1000 or min(ts) <= 0:
         raise InputError(

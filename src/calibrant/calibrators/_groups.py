@@ -7,29 +7,38 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from calibrant._folds import cross_fitted, units
-from calibrant._solve import Certificate
-from calibrant._threads import threads_for
-from calibrant.calibrators._affine import FLOOR, BiasCorrectedTemperature
-from calibrant.calibrators._apply import its_classes
+from calibrant.backend.solvers import Certificate
+from calibrant.backend.threads import thread_limit
+from calibrant.calibrators._affine import LOG_PROB_FLOOR, BiasCorrectedTemperature
+from calibrant.calibrators._apply import check_num_classes
 from calibrant.calibrators._compose import Chain
-from calibrant.calibrators._fit import certify, fits, fitting
-from calibrant.catalog import CALIBRATORS
+from calibrant.calibrators._fitting import certify, fit_function, fit_method
 from calibrant.predictions import Predictions
-from calibrant.types import FINITE, CalibratorText, InputError, Logits, Points, Range
+from calibrant.predictions.folds import map_out_of_fold, num_units
+from calibrant.registry import CALIBRATORS
+from calibrant.types import FINITE_RANGE, CalibratorText, FiniteVector, InputError, Logits, Range
 
 __all__ = ["GroupCalibrated"]
 
-SPREADS = (1e-4, 0.1, 0.25, 0.6, 1.5)  # standard deviations of slopes and of biases between groups; the first is none
-WIDEST = 64  # classes up to which groups have biases
-ALIKE, COMMON = 0.2, 0.2  # prior that no group differs, and that all differ by the same standard deviations
-APART = (0.05, 0.1, 0.2, 0.4)  # shares of groups that stand apart from the others, of the rest of the prior
-FLATTEST = 0.01  # slope
-FOLDS = 5
-ELEMENTS = 1 << 22  # of a block
+PRIOR_DEVIATIONS = (
+    1e-4,
+    0.1,
+    0.25,
+    0.6,
+    1.5,
+)  # standard deviations of slopes and of biases between groups; the first is none
+MAX_BIAS_CLASSES = 64  # classes up to which groups have biases
+PRIOR_NO_DIFFERENCE, PRIOR_COMMON_DEVIATION = (
+    0.2,
+    0.2,
+)  # prior that no group differs, and that all differ by the same standard deviations
+OUTLIER_SHARES = (0.05, 0.1, 0.2, 0.4)  # shares of groups that stand apart from the others, of the rest of the prior
+MIN_GROUP_SLOPE = 0.01  # slope
+NUM_FOLDS = 5
+MAX_BLOCK_ELEMENTS = 1 << 22  # of a block
 
-Biases = Annotated[Float[Tensor, "m k"], FINITE]
-Slopes = Annotated[Points, Range(above=0)]
+Biases = Annotated[Float[Tensor, "m k"], FINITE_RANGE]
+Slopes = Annotated[FiniteVector, Range(gt=0)]
 
 
 @CALIBRATORS.register
@@ -50,7 +59,7 @@ class GroupCalibrated:
     >>> number = lambda *x: torch.tensor(x, dtype=torch.float64)
     >>> from calibrant.calibrators import Identity
     >>> fitted = GroupCalibrated(Identity(), ("a",), number(2.0), number([0.0, 1.0]))
-    >>> Predictions([[0.0, 1.0], [0.0, 1.0]], [0, 1], groups=["a", "new"]).mapped(fitted).logits.tolist()
+    >>> Predictions([[0.0, 1.0], [0.0, 1.0]], [0, 1], groups=["a", "new"]).apply(fitted).logits.tolist()
     [[0.0, 3.0], [0.0, 1.0]]
     """
 
@@ -61,29 +70,29 @@ class GroupCalibrated:
     certificate: Certificate | None = None
 
     @classmethod
-    @fits
+    @fit_method
     def fit(cls, p: Predictions, *, calibrator: Literal[""] | CalibratorText = "") -> "GroupCalibrated":
         """Fit `calibrator` to all (left out: Platt for 2 classes, BiasCorrectedTemperature for more), then the groups.
 
         The groups correct what the calibrator makes of examples that it was not fitted on, if there are enough.
         """
-        fit = fitting(CALIBRATORS.method(calibrator or ("Platt" if p.k == 2 else "BiasCorrectedTemperature")))
+        fit = fit_function(CALIBRATORS.method(calibrator or ("Platt" if p.k == 2 else "BiasCorrectedTemperature")))
         p = p.double()
         pooled = fit(p)
-        names, groups = _present(p)
+        names, groups = _nonempty_groups(p)
         if not names:
-            made = cls(pooled, (), torch.ones(0, dtype=torch.float64), torch.zeros(0, p.k, dtype=torch.float64))
+            fitted = cls(pooled, (), torch.ones(0, dtype=torch.float64), torch.zeros(0, p.k, dtype=torch.float64))
         else:
-            honest = cross_fitted(fit, p, folds=FOLDS) if units(p) >= 2 * FOLDS else p.mapped(pooled)
-            theta = _posterior_means(honest, [groups == i for i in range(len(names))])
-            slopes = (1 + theta[:, 0]).clamp_min(FLATTEST)
+            out_of_fold = map_out_of_fold(fit, p, folds=NUM_FOLDS) if num_units(p) >= 2 * NUM_FOLDS else p.apply(pooled)
+            theta = _posterior_means(out_of_fold, [groups == i for i in range(len(names))])
+            slopes = (1 + theta[:, 0]).clamp_min(MIN_GROUP_SLOPE)
             biases = torch.zeros(len(names), p.k, dtype=torch.float64)
             biases[:, : theta.shape[1] - 1] = theta[:, 1:]
-            made = cls(pooled, names, slopes, biases)
-        done = getattr(pooled, "certificate", None)
-        return certify(made, p, "converged" if done is None else done.status, slack=2 / p.mass)
+            fitted = cls(pooled, names, slopes, biases)
+        certificate = getattr(pooled, "certificate", None)
+        return certify(fitted, p, "converged" if certificate is None else certificate.status, slack=2 / p.total_weight)
 
-    @its_classes(lambda self: self.biases.shape[1])
+    @check_num_classes(lambda self: self.biases.shape[1])
     def __call__(self, logits: Logits) -> Logits:
         """Return what the map of all makes of them, where there are no groups; else refuse."""
         if self.names:
@@ -97,13 +106,15 @@ class GroupCalibrated:
     def by_group(self, logits: Logits, groups: Tensor, names: tuple[str, ...]) -> Logits:
         """Map rows, each with the index of its group's name."""
         if logits.shape[1] != self.biases.shape[1]:
-            known, got = self.biases.shape[1], logits.shape[1]
-            raise InputError(f"GroupCalibrated was fitted on {known} classes, got logits of {got}", code="num_classes")
+            num_classes, got = self.biases.shape[1], logits.shape[1]
+            raise InputError(
+                f"GroupCalibrated was fitted on {num_classes} classes, got logits of {got}", code="num_classes"
+            )
         place = {name: i for i, name in enumerate(self.names)}
-        at = torch.tensor([place.get(name, len(place)) for name in names], device=logits.device)[groups]
+        group_index = torch.tensor([place.get(name, len(place)) for name in names], device=logits.device)[groups]
         slopes = torch.cat([self.slopes, self.slopes.new_ones(1)]).to(logits.device)
         biases = torch.cat([self.biases, self.biases.new_zeros(1, logits.shape[1])]).to(logits.device)
-        return (self.pooled(logits.double()) * slopes[at, None] + biases[at]).to(logits.dtype)
+        return (self.pooled(logits.double()) * slopes[group_index, None] + biases[group_index]).to(logits.dtype)
 
     def of_group(self, name: str) -> Chain:
         """Return the map of one group, for bare logits.
@@ -122,51 +133,54 @@ class GroupCalibrated:
         return tuple(name for name in names if name not in self.names) if self.names else ()
 
 
-def _present(p: Predictions) -> tuple[tuple[str, ...], Tensor]:
+def _nonempty_groups(p: Predictions) -> tuple[tuple[str, ...], Tensor]:
     """Names of the groups that have examples, and which of them each example belongs to."""
     if p.groups is None or p.group_names is None:
         return (), torch.zeros(len(p), dtype=torch.int64)
-    kinds, index = p.groups.unique(return_inverse=True)
-    return tuple(p.group_names[i] for i in kinds.tolist()), index
+    codes, index = p.groups.unique(return_inverse=True)
+    return tuple(p.group_names[i] for i in codes.tolist()), index
 
 
 def _posterior_means(p: Predictions, groups: list[Tensor]) -> Tensor:
     """What slope and biases of every group differ by (m, 1 + k)."""
-    biases = p.k <= WIDEST
-    pairs = [(a, b) for a in SPREADS for b in (SPREADS if biases else SPREADS[:1])]
+    biases = p.k <= MAX_BIAS_CLASSES
+    pairs = [(a, b) for a in PRIOR_DEVIATIONS for b in (PRIOR_DEVIATIONS if biases else PRIOR_DEVIATIONS[:1])]
     size = p.k if biases else 0
     spread = torch.tensor([[a] + [b] * size for a, b in pairs], dtype=torch.float64)
     precision = spread**-2
-    found = [_of_group(p[rows], precision) for rows in groups]
-    modes, evidence = (torch.stack(parts) for parts in zip(*found, strict=True))  # (m c d), (m c)
-    return (_weights((evidence - evidence.amax(1, keepdim=True)).exp())[:, :, None] * modes).sum(1)
+    posteriors = [_group_posterior(p[rows], precision) for rows in groups]
+    modes, evidence = (torch.stack(parts) for parts in zip(*posteriors, strict=True))  # (m c d), (m c)
+    return (_posterior_weights((evidence - evidence.amax(1, keepdim=True)).exp())[:, :, None] * modes).sum(1)
 
 
-def _weights(likelihood: Tensor) -> Tensor:
+def _posterior_weights(likelihood: Tensor) -> Tensor:
     """How probable each prior (c) is for each group (m), averaged over what could be common to the groups."""
     c = likelihood.shape[1]
-    prior = torch.full((c,), COMMON / c, dtype=torch.float64)
-    prior[0] += ALIKE  # the first is that of no difference
-    rest = (1 - prior.sum()) / (len(APART) * c * c)
-    mixed = [torch.lerp(likelihood[:, :, None], likelihood[:, None], share) for share in APART]  # (m c c)
-    logs = [likelihood.log().sum(0) + prior.log(), *((part.log().sum(0) + rest.log()).flatten() for part in mixed)]
-    common, *apart = torch.cat(logs).softmax(0).split([c] + [c * c] * len(APART))
+    prior = torch.full((c,), PRIOR_COMMON_DEVIATION / c, dtype=torch.float64)
+    prior[0] += PRIOR_NO_DIFFERENCE  # the first is that of no difference
+    outlier_prior = (1 - prior.sum()) / (len(OUTLIER_SHARES) * c * c)
+    mixed = [torch.lerp(likelihood[:, :, None], likelihood[:, None], share) for share in OUTLIER_SHARES]  # (m c c)
+    logs = [
+        likelihood.log().sum(0) + prior.log(),
+        *((part.log().sum(0) + outlier_prior.log()).flatten() for part in mixed),
+    ]
+    common, *outlier_weights = torch.cat(logs).softmax(0).split([c] + [c * c] * len(OUTLIER_SHARES))
     weights = common.expand_as(likelihood).clone()
-    for share, part, p in zip(APART, mixed, apart, strict=True):
+    for share, part, p in zip(OUTLIER_SHARES, mixed, outlier_weights, strict=True):
         of_pair = p.view(c, c) / part
         weights += likelihood * ((1 - share) * of_pair.sum(2) + share * of_pair.sum(1))
     return weights
 
 
-def _of_group(p: Predictions, precision: Tensor) -> tuple[Tensor, Tensor]:
+def _group_posterior(p: Predictions, precision: Tensor) -> tuple[Tensor, Tensor]:
     """The most probable differences (c d) of a group for priors of these precisions (c d), and log evidence (c)."""
-    x = p.logits.log_softmax(-1).clamp_min(FLOOR)
+    x = p.logits.log_softmax(-1).clamp_min(LOG_PROB_FLOOR)
     weights = torch.ones(len(p), dtype=torch.float64) if p.weights is None else p.weights
     weights = weights / _design_effect(x, p)
-    step = max(1, ELEMENTS // x.numel())
-    with threads_for(x.numel() * min(step, len(precision))):
-        parts = [_modes(x, p.labels, weights, prior) for prior in precision.split(step)]
-    modes, evidence = (torch.cat(each) for each in zip(*parts, strict=True))
+    step = max(1, MAX_BLOCK_ELEMENTS // x.numel())
+    with thread_limit(x.numel() * min(step, len(precision))):
+        parts = [_posterior_modes(x, p.labels, weights, prior) for prior in precision.split(step)]
+    modes, evidence = (torch.cat(blocks) for blocks in zip(*parts, strict=True))
     return modes, evidence
 
 
@@ -174,33 +188,33 @@ def _design_effect(x: Tensor, p: Predictions) -> float:
     """By how much the examples of clusters count too much, if they depend on each other."""
     if p.clusters is None:
         return 1.0
-    off = torch.nn.functional.one_hot(p.labels, p.k) - x.exp()
-    off = off if p.weights is None else off * p.weights[:, None]
+    residuals = torch.nn.functional.one_hot(p.labels, p.k) - x.exp()
+    residuals = residuals if p.weights is None else residuals * p.weights[:, None]
     index = p.clusters.unique(return_inverse=True)[1]
-    sums = torch.zeros(int(index.max()) + 1, p.k, dtype=torch.float64).index_add_(0, index, off)
-    return max(1.0, float(sums.square().sum() / off.square().sum().clamp_min(1e-300)))
+    sums = torch.zeros(int(index.max()) + 1, p.k, dtype=torch.float64).index_add_(0, index, residuals)
+    return max(1.0, float(sums.square().sum() / residuals.square().sum().clamp_min(1e-300)))
 
 
-def _modes(x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
+def _posterior_modes(x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
     """Newton's method for all priors at once, with steps that are halved where they lead down; it is concave."""
     count, size = precision.shape
     theta = torch.zeros(count, size, dtype=torch.float64)
-    value, gradient, hessian = _climb(theta, x, y, w, precision)
+    value, gradient, hessian = _log_posterior(theta, x, y, w, precision)
     for _ in range(100):
         step = torch.linalg.solve(hessian, gradient)
         if float((step * gradient).sum(1).max()) < 1e-9:
             break
-        new = _climb(theta + step, x, y, w, precision)
-        while bool((worse := new[0] < value - 1e-12 * (1 + value.abs())).any()):
+        proposal = _log_posterior(theta + step, x, y, w, precision)
+        while bool((worse := proposal[0] < value - 1e-12 * (1 + value.abs())).any()):
             step = step * torch.where(worse, 0.5, 1.0)[:, None]
-            new = _climb(theta + step, x, y, w, precision)
+            proposal = _log_posterior(theta + step, x, y, w, precision)
         theta = theta + step
-        value, gradient, hessian = new
+        value, gradient, hessian = proposal
     evidence = value + (precision.log().sum(1) - torch.linalg.slogdet(hessian)[1]) / 2
     return theta, evidence
 
 
-def _climb(theta: Tensor, x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _log_posterior(theta: Tensor, x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Log posterior, its gradient, and minus its Hessian, of every row of theta."""
     bias = theta[:, None, 1:] if theta.shape[1] > 1 else 0.0
     log_p = ((1 + theta[:, :1, None]) * x + bias).log_softmax(-1)  # (c n k)
@@ -214,11 +228,11 @@ def _climb(theta: Tensor, x: Tensor, y: Tensor, w: Tensor, precision: Tensor) ->
         hessian = curve[:, None, None]
         gradient = by_slope
     else:
-        happened = torch.zeros(x.shape[1], dtype=torch.float64).index_add_(0, y, w)
+        label_weights = torch.zeros(x.shape[1], dtype=torch.float64).index_add_(0, y, w)
         pw = p * w[:, None]
-        gradient = torch.cat([by_slope, happened - pw.sum(1)], 1)
+        gradient = torch.cat([by_slope, label_weights - pw.sum(1)], 1)
         cross = (pw * centered).sum(1)
-        both = torch.diag_embed(pw.sum(1)) - pw.mT @ p
+        bias_hessian = torch.diag_embed(pw.sum(1)) - pw.mT @ p
         top = torch.cat([curve[:, None], cross], 1)[:, None]
-        hessian = torch.cat([top, torch.cat([cross[:, :, None], both], 2)], 1)
+        hessian = torch.cat([top, torch.cat([cross[:, :, None], bias_hessian], 2)], 1)
     return value, gradient - precision * theta, hessian + torch.diag_embed(precision)

@@ -7,14 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._bins import Ties
-from calibrant._fast import kernels
-from calibrant._solve import Certificate
-from calibrant.calibrators._apply import certified, its_classes, keeping
-from calibrant.calibrators._fit import Solution, certify, fits
-from calibrant.catalog import CALIBRATORS
+from calibrant.backend.bins import GroupedScores
+from calibrant.backend.dispatch import kernels
+from calibrant.backend.solvers import Certificate
+from calibrant.calibrators._apply import certified_classes, check_num_classes, preserves_argmax
+from calibrant.calibrators._fitting import Solution, certify, fit_method
 from calibrant.predictions import Predictions
-from calibrant.types import Logits, Positive, Range, Shares, Starts
+from calibrant.registry import CALIBRATORS
+from calibrant.types import FractionVector, Logits, PositiveFloat, Range, StartIndices
 
 __all__ = ["Isotonic", "SharedIsotonic", "VennAbers"]
 
@@ -30,35 +30,35 @@ class Isotonic:
     finite; floor=0 is the plain method. Returns log p.
     """
 
-    p: Shares  # fitted points of all classes, one class after the other
-    value: Shares  # and their fitted values
-    start: Starts  # (k + 1) int64: where each class begins
-    floor: Annotated[float, Range(least=0, below=1)] = 0.0
+    p: FractionVector  # fitted points of all classes, one class after the other
+    value: FractionVector  # and their fitted values
+    start: StartIndices  # (k + 1) int64: where each class begins
+    floor: Annotated[float, Range(ge=0, lt=1)] = 0.0
     certificate: Certificate | None = None
 
     @classmethod
-    @fits
-    def fit(cls, p: Predictions, *, floor: Annotated[float, Range(least=0, below=1)] = 1e-6) -> "Isotonic":
+    @fit_method
+    def fit(cls, p: Predictions, *, floor: Annotated[float, Range(ge=0, lt=1)] = 1e-6) -> "Isotonic":
         """Fit one curve for every class by pool-adjacent-violators."""
         probs = p.logits.double().softmax(-1)
-        curves = [_curve(p_j, (p.labels == j).double(), p.weights) for j, p_j in enumerate(probs.T)]
+        curves = [_fit_curve(p_j, (p.labels == j).double(), p.weights) for j, p_j in enumerate(probs.T)]
         x, value = (torch.cat(part) for part in zip(*curves, strict=True))
-        fitted = cls(x, value, _starts([len(x_j) for x_j, _ in curves], x), floor)
+        fitted = cls(x, value, _class_starts([len(x_j) for x_j, _ in curves], x), floor)
         return certify(fitted, p, "closed form", criterion="brier")
 
-    @its_classes(lambda self: len(self.start) - 1)
+    @check_num_classes(lambda self: len(self.start) - 1)
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         p = logits.double().softmax(-1)
         bounds = self.start.tolist()
-        new = torch.stack(
+        fitted = torch.stack(
             [
-                interpolated(self.p[a:b], self.value[a:b], p_j)
+                interpolate(self.p[a:b], self.value[a:b], p_j)
                 for a, b, p_j in zip(bounds[:-1], bounds[1:], p.T, strict=True)
             ],
             dim=1,
         )
-        return _log_shares(new.clamp_min(self.floor)).to(logits.dtype)
+        return _log_shares(fitted.clamp_min(self.floor)).to(logits.dtype)
 
 
 @CALIBRATORS.register
@@ -72,27 +72,27 @@ class SharedIsotonic:
     both alike, as a temperature does: what is said too high of one, it does not move. Returns log p.
     """
 
-    p: Shares  # fitted points
-    value: Shares
-    epsilon: Positive = 1e-9
+    p: FractionVector  # fitted points
+    value: FractionVector
+    epsilon: PositiveFloat = 1e-9
     certificate: Certificate | None = None
 
     @classmethod
-    @fits
-    def fit(cls, p: Predictions, *, epsilon: Positive = 1e-9) -> "SharedIsotonic":
+    @fit_method
+    def fit(cls, p: Predictions, *, epsilon: PositiveFloat = 1e-9) -> "SharedIsotonic":
         """Fit one curve by pool-adjacent-violators."""
         probs = p.logits.double().softmax(-1)
         y = torch.zeros_like(probs).scatter_(1, p.labels[:, None], 1.0)
-        often = None if p.weights is None else p.weights.repeat_interleave(probs.shape[1])
-        fitted = cls(*_curve(probs.flatten(), y.flatten(), often), epsilon)
+        weights = None if p.weights is None else p.weights.repeat_interleave(probs.shape[1])
+        fitted = cls(*_fit_curve(probs.flatten(), y.flatten(), weights), epsilon)
         return certify(fitted, p, "closed form", criterion="brier")
 
-    @its_classes(certified)
-    @keeping
+    @check_num_classes(certified_classes)
+    @preserves_argmax
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         p = logits.double().softmax(-1)
-        return _log_shares(interpolated(self.p, self.value, p) + self.epsilon * p).to(logits.dtype)
+        return _log_shares(interpolate(self.p, self.value, p) + self.epsilon * p).to(logits.dtype)
 
 
 @CALIBRATORS.register
@@ -106,19 +106,19 @@ class VennAbers:
     log p; `interval` returns p0 and p1.
     """
 
-    p: Shares  # distinct fitted probabilities of all classes, one class after the other
-    low: Shares  # p0 at or above each
-    high: Shares  # p1 at or below each
-    start: Starts  # (k + 1) int64: where each class begins
+    p: FractionVector  # distinct fitted probabilities of all classes, one class after the other
+    low: FractionVector  # p0 at or above each
+    high: FractionVector  # p1 at or below each
+    start: StartIndices  # (k + 1) int64: where each class begins
     certificate: Certificate | None = None
 
     @classmethod
-    @fits
+    @fit_method
     def fit(cls, p: Predictions) -> "VennAbers":
         """Find p0 and p1 for every possible new probability, in one sort and two sweeps for each class."""
-        return venn_abers(p).certified(p)
+        return fit_venn_abers(p).with_certificate(p)
 
-    @its_classes(lambda self: len(self.start) - 1)
+    @check_num_classes(lambda self: len(self.start) - 1)
     def interval(self, logits: Logits) -> tuple[Logits, Logits]:
         """Return p0 and p1 of every example and class; their distance says how much the data leave open."""
         lows: list[Tensor] = []
@@ -126,46 +126,46 @@ class VennAbers:
         bounds = self.start.tolist()
         for a, b, p_j in zip(bounds[:-1], bounds[1:], logits.double().softmax(-1).T, strict=True):
             x, p_j = self.p[a:b], p_j.contiguous()
-            below = torch.cat([x.new_zeros(1), self.low[a:b]])
-            above = torch.cat([self.high[a:b], x.new_ones(1)])
-            lows.append(below[_rank(x, p_j, right=True)])
-            highs.append(above[_rank(x, p_j)])
+            low_values = torch.cat([x.new_zeros(1), self.low[a:b]])
+            high_values = torch.cat([self.high[a:b], x.new_ones(1)])
+            lows.append(low_values[_rank(x, p_j, right=True)])
+            highs.append(high_values[_rank(x, p_j)])
         return torch.stack(lows, 1), torch.stack(highs, 1)
 
-    @its_classes(lambda self: len(self.start) - 1)
+    @check_num_classes(lambda self: len(self.start) - 1)
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         low, high = self.interval(logits)
         return _log_shares(high / (1 - low + high)).to(logits.dtype)
 
 
-def venn_abers(p: Predictions) -> Solution[VennAbers]:
+def fit_venn_abers(p: Predictions) -> Solution[VennAbers]:
     """Fit to predictions; one class after the other."""
     points: list[tuple[Tensor, ...]] = []
     for j, p_j in enumerate(p.logits.double().softmax(-1).T):
-        x, mean, weight = _ties(p_j, (p.labels == j).double(), p.weights)
-        high = _with_one_more(mean, weight)
-        low = 1 - _with_one_more(1 - mean[::-1], weight[::-1])[::-1]
+        x, mean, weight = _group_ties(p_j, (p.labels == j).double(), p.weights)
+        high = _venn_abers_pass(mean, weight)
+        low = 1 - _venn_abers_pass(1 - mean[::-1], weight[::-1])[::-1]
         points.append(tuple(torch.from_numpy(v.copy()).to(p_j) for v in (x, low, high)))
     x, low, high = (torch.cat(part) for part in zip(*points, strict=True))
-    fitted = VennAbers(x, low, high, _starts([len(part[0]) for part in points], x))
+    fitted = VennAbers(x, low, high, _class_starts([len(part[0]) for part in points], x))
     return Solution(fitted, "closed form", criterion="brier")
 
 
-def _rank(x: Tensor, at: Tensor, *, right: bool = False) -> Tensor:
+def _rank(x: Tensor, values: Tensor, *, right: bool = False) -> Tensor:
     """How many of the rising x lie below, or with `right` at or below; counted one by one where no runtime searches."""
     if torch.onnx.is_in_onnx_export():
-        return (x <= at[..., None] if right else x < at[..., None]).sum(-1)
-    return torch.searchsorted(x, at, right=right)
+        return (x <= values[..., None] if right else x < values[..., None]).sum(-1)
+    return torch.searchsorted(x, values, right=right)
 
 
-def interpolated(x: Tensor, value: Tensor, at: Tensor) -> Tensor:
+def interpolate(x: Tensor, value: Tensor, query: Tensor) -> Tensor:
     """Piecewise linear through (x, value), constant beyond; x rises strictly."""
     if len(x) == 1:
-        return value.expand_as(at)
-    right = _rank(x, at.contiguous()).clamp(1, len(x) - 1)
-    t = ((at - x[right - 1]) / (x[right] - x[right - 1])).clamp(0, 1)
-    return torch.lerp(value[right - 1], value[right], t)
+        return value.expand_as(query)
+    upper = _rank(x, query.contiguous()).clamp(1, len(x) - 1)
+    t = ((query - x[upper - 1]) / (x[upper] - x[upper - 1])).clamp(0, 1)
+    return torch.lerp(value[upper - 1], value[upper], t)
 
 
 def _log_shares(p: Tensor) -> Tensor:
@@ -173,59 +173,59 @@ def _log_shares(p: Tensor) -> Tensor:
     return torch.where(total > 0, p / total, 1 / p.shape[-1]).log()
 
 
-def _starts(lengths: list[int], like: Tensor) -> Tensor:
+def _class_starts(lengths: list[int], like: Tensor) -> Tensor:
     return torch.tensor([0, *lengths], device=like.device).cumsum(0)
 
 
-def _ties(x: Tensor, y: Tensor, often: Tensor | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _group_ties(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Distinct x in rising order, with the mean of y over each and the number of examples."""
-    ties = Ties.of(x, y, often)
-    return ties.value.cpu().numpy(), ties.accuracy.cpu().numpy(), ties.mass.cpu().numpy()
+    ties = GroupedScores.from_scores(x, y, weights)
+    return ties.value.cpu().numpy(), ties.accuracy.cpu().numpy(), ties.total_weight.cpu().numpy()
 
 
-def _curve(x: Tensor, y: Tensor, often: Tensor | None) -> tuple[Tensor, Tensor]:
+def _fit_curve(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
     """Isotonic fit of y on x: the ends of its flat pieces, and their values."""
     from scipy.optimize import isotonic_regression  # slow to import, and only fits need it
 
-    points, mean, weight = _ties(x, y, often)
+    points, mean, weight = _group_ties(x, y, weights)
     fit = isotonic_regression(mean, weights=weight).x
     ends = np.ones(len(fit), dtype=bool)
     ends[1:-1] = (fit[1:-1] != fit[:-2]) | (fit[1:-1] != fit[2:])
     return torch.from_numpy(points[ends]).to(x), torch.from_numpy(fit[ends]).to(x)
 
 
-def _with_one_more(mean: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def _venn_abers_pass(mean: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Isotonic fit at each point after one example labeled 1 is added there (ibid., algorithms 1 and 2).
 
     The fit is the slope of the greatest convex minorant of the cumulative sums; moving the added example up by one
     point changes a single corner of the diagram, so that the whole sweep costs no more than one fit.
     """
     if fast := kernels(torch.empty(0)):
-        found = np.empty(len(weight))
-        fast.one_more(np.ascontiguousarray(weight), mean * weight, found)
-        return found
+        slopes = np.empty(len(weight))
+        fast.venn_abers_pass(np.ascontiguousarray(weight), mean * weight, slopes)
+        return slopes
     w, s = weight.tolist(), (mean * weight).tolist()
     px, py = -1.0, -1.0  # the point before the added example; it ends at the origin
     corners = [(px, py)]  # of the minorant, from right to left once reversed
     x = y = 0.0
     for point in [(x, y)] + [(x := x + a, y := y + b) for a, b in zip(w, s, strict=True)]:
-        while len(corners) > 1 and _turn(corners[-2], corners[-1], point) <= 0:
+        while len(corners) > 1 and _cross_product(corners[-2], corners[-1], point) <= 0:
             corners.pop()
         corners.append(point)
     corners.reverse()
-    found = np.empty(len(w))
+    slopes = np.empty(len(w))
     for i, (a, b) in enumerate(zip(w, s, strict=True)):
         (x0, y0), (x1, y1) = corners[-1], corners[-2]
-        found[i] = (y1 - y0) / (x1 - x0)
+        slopes[i] = (y1 - y0) / (x1 - x0)
         px, py = px + a, py + b  # the example moves past point i
         if (py - y0) * (x1 - x0) >= (y1 - y0) * (px - x0):
             continue
         corners.pop()
-        while len(corners) > 1 and _turn((px, py), corners[-1], corners[-2]) <= 0:
+        while len(corners) > 1 and _cross_product((px, py), corners[-1], corners[-2]) <= 0:
             corners.pop()
         corners.append((px, py))
-    return found
+    return slopes
 
 
-def _turn(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> float:
+def _cross_product(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> float:
     return (b[0] - a[0]) * (c[1] - b[1]) - (b[1] - a[1]) * (c[0] - b[0])

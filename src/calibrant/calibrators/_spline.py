@@ -6,14 +6,20 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from calibrant._solve import Certificate
-from calibrant.calibrators._apply import its_classes
-from calibrant.calibrators._confidence import Binned, binned, classes_binned, confidence, with_confidence
-from calibrant.calibrators._fit import certify, fits
-from calibrant.calibrators._isotonic import interpolated
-from calibrant.catalog import CALIBRATORS
+from calibrant.backend.solvers import Certificate
+from calibrant.calibrators._apply import check_num_classes
+from calibrant.calibrators._confidence import (
+    BinnedEvent,
+    binned_event,
+    binned_num_classes,
+    confidence,
+    replace_confidence,
+)
+from calibrant.calibrators._fitting import certify, fit_method
+from calibrant.calibrators._isotonic import interpolate
 from calibrant.predictions import Predictions
-from calibrant.types import Logits, Points, Range, Shares
+from calibrant.registry import CALIBRATORS
+from calibrant.types import FiniteVector, FractionVector, Logits, Range
 
 __all__ = ["Spline"]
 
@@ -29,36 +35,36 @@ class Spline:
     examples. The other classes share the rest, as in `HistogramBinning`. Need not be monotone. Returns log p.
     """
 
-    confidence: Points  # (m) distinct fitted confidences, rising
-    value: Shares  # (m) what each becomes
-    of: Binned = "top"
+    confidence: FiniteVector  # (m) distinct fitted confidences, rising
+    value: FractionVector  # (m) what each becomes
+    of: BinnedEvent = "top"
     certificate: Certificate | None = None
 
     @classmethod
-    @fits
-    def fit(cls, p: Predictions, *, knots: Annotated[int, Range(least=2, most=1000)] = 6) -> "Spline":
+    @fit_method
+    def fit(cls, p: Predictions, *, knots: Annotated[int, Range(ge=2, le=1000)] = 6) -> "Spline":
         """Fit the spline to the cumulative accuracy."""
-        of = binned(p)
-        ties, n = p.judging(of).events.ties, p.mass
-        end = ties.mass.cumsum(0) / n  # rank of the last example of every tie
-        at = torch.cat([end.new_zeros(1), end])
+        event = binned_event(p)
+        ties, n = p.with_event(event).events.ties, p.total_weight
+        end = ties.total_weight.cumsum(0) / n  # rank of the last example of every tie
+        ranks = torch.cat([end.new_zeros(1), end])
         curve = torch.cat([end.new_zeros(1), ties.correct.cumsum(0) / n])
-        often = torch.cat([end.new_ones(1), ties.mass]).sqrt()[:, None]
-        basis, _ = _natural(at, knots)
-        weights = torch.linalg.lstsq(often * basis, often * curve[:, None], driver="gelsd").solution
-        middle = end - (ties.mass - 1).clamp_min(0) / (2 * n)  # of the tie's ranks
-        _, slope = _natural(middle, knots)
-        new = (slope @ weights).squeeze(1).clamp(1 / (n + 2), 1 - 1 / (n + 2))
-        return certify(cls(ties.value, new, of), p, "closed form", criterion="ece(bins=15)")
+        sqrt_mass = torch.cat([end.new_ones(1), ties.total_weight]).sqrt()[:, None]
+        basis, _ = _natural_spline_basis(ranks, knots)
+        weights = torch.linalg.lstsq(sqrt_mass * basis, sqrt_mass * curve[:, None], driver="gelsd").solution
+        middle = end - (ties.total_weight - 1).clamp_min(0) / (2 * n)  # of the tie's ranks
+        _, slope = _natural_spline_basis(middle, knots)
+        calibrated = (slope @ weights).squeeze(1).clamp(1 / (n + 2), 1 - 1 / (n + 2))
+        return certify(cls(ties.value, calibrated, event), p, "closed form", criterion="ece(bins=15)")
 
-    @its_classes(classes_binned)
+    @check_num_classes(binned_num_classes)
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
-        said = confidence(logits, self.of)
-        return with_confidence(logits, interpolated(self.confidence, self.value, said), self.of)
+        original = confidence(logits, self.of)
+        return replace_confidence(logits, interpolate(self.confidence, self.value, original), self.of)
 
 
-def _natural(x: Tensor, knots: int) -> tuple[Tensor, Tensor]:
+def _natural_spline_basis(x: Tensor, knots: int) -> tuple[Tensor, Tensor]:
     r"""Return a basis (m, knots) of the natural cubic splines on [0, 1], at x, and its derivative.
 
     1, x and $d_j(x) - d_{K-1}(x)$ with $d_j = ((x - t_j)_+^3 - (x - t_K)_+^3) / (t_K - t_j)$

@@ -9,24 +9,31 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from calibrant._folds import cross_fitted, units
-from calibrant._softmax import LOG2_E
-from calibrant._solve import Certificate, summed
-from calibrant.calibrators._affine import EXACT, Affine, affine, fit_affine, narrow_enough, shrinkage
-from calibrant.calibrators._apply import certified, its_classes, keeping
-from calibrant.calibrators._fit import Solution, fits
-from calibrant.calibrators._scaling import Found, nll_temperature, of_possible
-from calibrant.catalog import CALIBRATORS
+from calibrant.backend.softmax import LOG2_E
+from calibrant.backend.solvers import Certificate, sum_row_chunks
+from calibrant.calibrators._affine import (
+    GRADIENT_TOLERANCE,
+    AffineFit,
+    apply_affine,
+    check_matrix_classes,
+    fit_affine,
+    shrinkage,
+)
+from calibrant.calibrators._apply import certified_classes, check_num_classes, preserves_argmax
+from calibrant.calibrators._fitting import Solution, fit_method
+from calibrant.calibrators._temperature import TemperatureFit, drop_impossible, fit_nll_temperature
 from calibrant.predictions import Predictions
-from calibrant.types import ByClass, Logits, PerClass, PositiveNumber
+from calibrant.predictions.folds import map_out_of_fold, num_units
+from calibrant.registry import CALIBRATORS
+from calibrant.types import Logits, PerClass, PerClassPair, PositiveScalar
 
 __all__ = ["SmoothedTemperature", "StructuredMatrix", "StructuredVector"]
 
 S = TypeVar("S", "StructuredVector", "StructuredMatrix")
-SPREAD = 0.5  # standard deviation of log T, of networks and models as they come
+LOG_TEMPERATURE_DEVIATION = 0.5  # standard deviation of log T, of networks and models as they come
 
 
-def smoothed(logits: Tensor, temperature: Tensor, count: Tensor) -> Tensor:
+def smoothed_log_probs(logits: Tensor, temperature: Tensor, count: Tensor) -> Tensor:
     """Return log((n p + 1/k) / (n + 1)) with p = softmax(z / T), in float64; finite whatever the logits."""
     p = (logits.double() / temperature).softmax(-1)
     one = 1 / (count + 1).to(p.device)
@@ -47,25 +54,25 @@ class SmoothedTemperature:
     tensor([[0.7500, 0.2500]])
     """
 
-    temperature: PositiveNumber  # float64
-    count: PositiveNumber  # float64, number of examples it was fitted on
+    temperature: PositiveScalar  # float64
+    count: PositiveScalar  # float64, number of examples it was fitted on
     certificate: Certificate | None = None
 
     @classmethod
-    @fits
+    @fit_method
     def fit(cls, p: Predictions, *, robust: bool = False) -> "SmoothedTemperature":
         """Find T by NLL.
 
         `robust`: by the NLL of the smoothed p, to which one error adds no more than log(k (n + 1)), and a normal prior
         of log T around 0 with a standard deviation of 1/2.
         """
-        return smoothed_temperature(Scaled(p), robust=robust).certified(p)
+        return fit_smoothed_temperature(TemperatureCache(p), robust=robust).with_certificate(p)
 
-    @its_classes(certified)
-    @keeping
+    @check_num_classes(certified_classes)
+    @preserves_argmax
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
-        return smoothed(logits, self.temperature, self.count).to(logits.dtype)
+        return smoothed_log_probs(logits, self.temperature, self.count).to(logits.dtype)
 
 
 @CALIBRATORS.register
@@ -79,15 +86,15 @@ class StructuredVector:
     to the wrong family leaves confidence too low. Convex, solved by L-BFGS.
     """
 
-    temperature: PositiveNumber  # float64
-    count: PositiveNumber  # float64, number of examples it was fitted on
+    temperature: PositiveScalar  # float64
+    count: PositiveScalar  # float64, number of examples it was fitted on
     scale: PerClass  # float64, v
     bias: PerClass  # float64
-    final: PositiveNumber  # float64, the temperature on top; 1 if there is none
+    final: PositiveScalar  # float64, the temperature on top; 1 if there is none
     certificate: Certificate | None = None
 
     @classmethod
-    @fits
+    @fit_method
     def fit(
         cls,
         p: Predictions,
@@ -101,14 +108,14 @@ class StructuredVector:
         `robust` as in `SmoothedTemperature`. The folds of `refit_temperature` keep rows of one group together; copies
         of a row count as one row of that weight where they share a group.
         """
-        guess = None if warm_start is None else Affine(1 + warm_start.scale, warm_start.bias)
-        return _fit(structured_vector, p, guess, refit_temperature, robust)
+        guess = None if warm_start is None else AffineFit(1 + warm_start.scale, warm_start.bias)
+        return _fit_and_refit_temperature(fit_structured_vector, p, guess, refit_temperature, robust)
 
-    @its_classes(lambda self: len(self.bias))
+    @check_num_classes(lambda self: len(self.bias))
     def __call__(self, logits: Logits) -> Logits:
         """Return u' + v u' + c, over the final temperature."""
-        u = smoothed(logits, self.temperature, self.count)
-        return (affine(u, 1 + self.scale, self.bias) / self.final).to(logits.dtype)
+        u = smoothed_log_probs(logits, self.temperature, self.count)
+        return (apply_affine(u, 1 + self.scale, self.bias) / self.final).to(logits.dtype)
 
 
 @CALIBRATORS.register
@@ -121,15 +128,15 @@ class StructuredMatrix:
     `StructuredVector`. Convex, solved by L-BFGS.
     """
 
-    temperature: PositiveNumber  # float64
-    count: PositiveNumber  # float64, number of examples it was fitted on
-    weight: ByClass  # float64, M
+    temperature: PositiveScalar  # float64
+    count: PositiveScalar  # float64, number of examples it was fitted on
+    weight: PerClassPair  # float64, M
     bias: PerClass  # float64
-    final: PositiveNumber  # float64, the temperature on top; 1 if there is none
+    final: PositiveScalar  # float64, the temperature on top; 1 if there is none
     certificate: Certificate | None = None
 
     @classmethod
-    @fits
+    @fit_method
     def fit(
         cls,
         p: Predictions,
@@ -142,113 +149,123 @@ class StructuredMatrix:
 
         Raises `InputError` above 1000 classes.
         """
-        narrow_enough(p.k, cls.__name__)
+        check_matrix_classes(p.k, cls.__name__)
         eye = torch.eye(p.k, dtype=torch.float64)
-        guess = None if warm_start is None else Affine(eye + warm_start.weight, warm_start.bias)
-        return _fit(structured_matrix, p, guess, refit_temperature, robust)
+        guess = None if warm_start is None else AffineFit(eye + warm_start.weight, warm_start.bias)
+        return _fit_and_refit_temperature(fit_structured_matrix, p, guess, refit_temperature, robust)
 
-    @its_classes(lambda self: len(self.bias))
+    @check_num_classes(lambda self: len(self.bias))
     def __call__(self, logits: Logits) -> Logits:
         """Return u' + M u' + c, over the final temperature."""
-        u = smoothed(logits, self.temperature, self.count)
-        return ((u + affine(u, self.weight, self.bias)) / self.final).to(logits.dtype)
+        u = smoothed_log_probs(logits, self.temperature, self.count)
+        return ((u + apply_affine(u, self.weight, self.bias)) / self.final).to(logits.dtype)
 
 
-def _number(x: float) -> Tensor:
+def _scalar(x: float) -> Tensor:
     return torch.tensor(x, dtype=torch.float64)
 
 
-def least_cost(p: Predictions) -> float:
+def smoothing_cost(p: Predictions) -> float:
     r"""Most nats by which smoothing can make a prediction worse: $\log(1 + 1/n)$."""
-    return math.log1p(1 / p.mass)
+    return math.log1p(1 / p.total_weight)
 
 
 @dataclass(frozen=True, eq=False)
-class Scaled:
+class TemperatureCache:
     """Predictions with what several families begin from, found once, when it is first asked for."""
 
     p: Predictions
-    near: Mapping[str, Found] = field(default_factory=dict[str, Found])  # temperatures of data nearby, to begin from
-    tolerance: float = EXACT  # at which fits to them end
+    warm_starts: Mapping[str, TemperatureFit] = field(
+        default_factory=dict[str, TemperatureFit]
+    )  # temperatures of data nearby, to begin from
+    tolerance: float = GRADIENT_TOLERANCE  # at which fits to them end
 
     @cached_property
-    def plain(self) -> Found:
+    def nll_fit(self) -> TemperatureFit:
         """The temperature of least NLL."""
-        return nll_temperature(self.p, self.near.get("plain"))
+        return fit_nll_temperature(self.p, self.warm_starts.get("nll_fit"))
 
     @cached_property
-    def robust(self) -> Found:
+    def robust_fit(self) -> TemperatureFit:
         """The robust one."""
-        return _robust(self.p, self.plain, self.near.get("robust", self.plain))
+        return _fit_robust_temperature(self.p, self.nll_fit, self.warm_starts.get("robust_fit", self.nll_fit))
 
     @property
-    def temperatures(self) -> dict[str, Found]:
+    def temperatures(self) -> dict[str, TemperatureFit]:
         """Those that were found so far, by name."""
-        return {name: found for name, found in vars(self).items() if isinstance(found, Found)}
+        return {name: fit for name, fit in vars(self).items() if isinstance(fit, TemperatureFit)}
 
-    def temperature(self, robust: bool) -> Found:
+    def temperature(self, robust: bool) -> TemperatureFit:
         """Either of them."""
-        return self.robust if robust else self.plain
+        return self.robust_fit if robust else self.nll_fit
 
 
-def smoothed_temperature(x: Scaled, *, robust: bool) -> Solution[SmoothedTemperature]:
+def fit_smoothed_temperature(x: TemperatureCache, *, robust: bool) -> Solution[SmoothedTemperature]:
     """Find T by NLL."""
-    found, p = x.temperature(robust), x.p
-    fitted = SmoothedTemperature(_number(found.temperature), _number(p.mass))
-    facts = found.status, found.gradient, found.iterations, found.standard_error
-    return Solution(fitted, *facts, slack=least_cost(p))
+    temperature_fit, p = x.temperature(robust), x.p
+    fitted = SmoothedTemperature(_scalar(temperature_fit.temperature), _scalar(p.total_weight))
+    facts = temperature_fit.status, temperature_fit.gradient, temperature_fit.iterations, temperature_fit.standard_error
+    return Solution(fitted, *facts, slack=smoothing_cost(p))
 
 
-def structured_vector(x: Scaled, start: Affine | None = None, *, robust: bool) -> Solution[StructuredVector]:
+def fit_structured_vector(
+    x: TemperatureCache, start: AffineFit | None = None, *, robust: bool
+) -> Solution[StructuredVector]:
     """Find v and c."""
-    ridge, ones = x.p.k / x.p.mass, torch.ones(x.p.k, dtype=torch.float64)
-    return _structured(StructuredVector, x, ones, ridge, ridge, start, robust)
+    ridge, ones = x.p.k / x.p.total_weight, torch.ones(x.p.k, dtype=torch.float64)
+    return _fit_structured(StructuredVector, x, ones, ridge, ridge, start, robust)
 
 
-def structured_matrix(x: Scaled, start: Affine | None = None, *, robust: bool) -> Solution[StructuredMatrix]:
+def fit_structured_matrix(
+    x: TemperatureCache, start: AffineFit | None = None, *, robust: bool
+) -> Solution[StructuredMatrix]:
     """Find M and c."""
-    eye, shrinking = torch.eye(x.p.k, dtype=torch.float64), shrinkage(x.p.mass, x.p.k)
-    return _structured(StructuredMatrix, x, eye, *shrinking, start, robust)
+    eye, shrinking = torch.eye(x.p.k, dtype=torch.float64), shrinkage(x.p.total_weight, x.p.k)
+    return _fit_structured(StructuredMatrix, x, eye, *shrinking, start, robust)
 
 
-def _structured(
+def _fit_structured(
     cls: type[S],
-    x: Scaled,
+    x: TemperatureCache,
     identity: Tensor,
     ridge: Tensor | float,
     ridge_bias: float,
-    start: Affine | None,
+    start: AffineFit | None,
     robust: bool,
 ) -> Solution[S]:
     """Smooth, and find the change of the identity and the intercepts."""
-    base = _number(x.temperature(robust).temperature), _number(x.p.mass)
-    found = fit_affine(x.p.mapped(lambda z: smoothed(z, *base)), identity, ridge, ridge_bias, start, x.tolerance)
-    fitted = cls(*base, found.weight - identity, found.bias, _number(1.0))
-    facts = found.status, found.gradient, found.iterations
-    return Solution(fitted, *facts, slack=least_cost(x.p), search=found, gap=found.gap)
+    base = _scalar(x.temperature(robust).temperature), _scalar(x.p.total_weight)
+    affine_fit = fit_affine(
+        x.p.apply(lambda z: smoothed_log_probs(z, *base)), identity, ridge, ridge_bias, start, x.tolerance
+    )
+    fitted = cls(*base, affine_fit.weight - identity, affine_fit.bias, _scalar(1.0))
+    facts = affine_fit.status, affine_fit.gradient, affine_fit.iterations
+    return Solution(fitted, *facts, slack=smoothing_cost(x.p), warm_start=affine_fit, gap=affine_fit.gap)
 
 
-def _robust(p: Predictions, found: Found, near: Found) -> Found:
+def _fit_robust_temperature(p: Predictions, initial_fit: TemperatureFit, warm_start: TemperatureFit) -> TemperatureFit:
     r"""Go on to the T of least NLL of $(n p + 1/k) / (n + 1)$ and of a normal prior of log T, by EM.
 
     Each example counts as far as its label is p's and not the uniform part's: one that p calls impossible hardly does,
     and cannot carry T away. The prior keeps T from calling all errors such. Begins at the temperature that is near.
     """
-    p = of_possible(p)
-    u, smoothing, step, passes = -math.log(near.temperature), math.log(p.mass * p.k), math.inf, 0
+    p = drop_impossible(p)
+    u, smoothing, step, passes = -math.log(warm_start.temperature), math.log(p.total_weight * p.k), math.inf, 0
     weights = () if p.weights is None else (p.weights,)
     while abs(step) > 1e-7 and passes < 100:
-        slope, bend, falls = summed(partial(_along, math.exp(u), smoothing), p.logits, p.labels, *weights).tolist()
-        slope, bend = slope + u / SPREAD**2, bend + 1 / SPREAD**2
-        step = -slope / max(bend, 1e-3)
+        slope, curvature, falls = sum_row_chunks(
+            partial(_robust_derivatives, math.exp(u), smoothing), p.logits, p.labels, *weights
+        ).tolist()
+        slope, curvature = slope + u / LOG_TEMPERATURE_DEVIATION**2, curvature + 1 / LOG_TEMPERATURE_DEVIATION**2
+        step = -slope / max(curvature, 1e-3)
         if abs(step) < 0.1:  # so near, by the whole second derivative, in which the counts fall too
-            step = -slope / max(bend - falls, bend / 4, 1e-3)
+            step = -slope / max(curvature - falls, curvature / 4, 1e-3)
         step = max(-1.0, min(1.0, step))
         u, passes = u + step, passes + 1
-    return replace(found, temperature=math.exp(-u), iterations=found.iterations + passes)
+    return replace(initial_fit, temperature=math.exp(-u), iterations=initial_fit.iterations + passes)
 
 
-def _along(b: float, smoothing: float, z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
+def _robust_derivatives(b: float, smoothing: float, z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
     """First derivative in log b of what every example loses, the part of the second by p, and that by the counts."""
     margin = z.double()
     margin = (margin - margin.amax(1, keepdim=True)).clamp_min_(-1e300)
@@ -263,20 +280,20 @@ def _along(b: float, smoothing: float, z: Tensor, y: Tensor, *weights: Tensor) -
     return torch.stack([counts @ first, counts @ second, (counts * (1 - share)) @ first.square()])
 
 
-def _fit(
-    find: Callable[..., Solution[S]], p: Predictions, guess: Affine | None, refit_temperature: bool, robust: bool
+def _fit_and_refit_temperature(
+    find: Callable[..., Solution[S]], p: Predictions, guess: AffineFit | None, refit_temperature: bool, robust: bool
 ) -> S:
     """Fit, and put a temperature on top if asked."""
-    found = find(Scaled(p), guess, robust=robust)
+    solution = find(TemperatureCache(p), guess, robust=robust)
     if refit_temperature:
-        found = replace(found, map=replace(found.map, final=_out_of_fold_temperature(found.map, p, robust)))
-    return found.certified(p)
+        solution = replace(solution, map=replace(solution.map, final=_out_of_fold_temperature(solution.map, p, robust)))
+    return solution.with_certificate(p)
 
 
 def _out_of_fold_temperature(start: Any, p: Predictions, robust: bool) -> Tensor:
     """Find the temperature that the map still needs on examples it was not fitted on."""
-    if units(p) < 2:
-        return _number(1.0)
+    if num_units(p) < 2:
+        return _scalar(1.0)
     fit = partial(type(start).fit, warm_start=start, robust=robust)
-    found = nll_temperature(cross_fitted(fit, p.double(), folds=min(5, units(p))))
-    return _number(found.temperature if found.status == "converged" else 1.0)
+    temperature_fit = fit_nll_temperature(map_out_of_fold(fit, p.double(), folds=min(5, num_units(p))))
+    return _scalar(temperature_fit.temperature if temperature_fit.status == "converged" else 1.0)

@@ -11,19 +11,19 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from calibrant._text import markup, visible
+from calibrant._text import escape_invisible, escape_markup
 
-out = Console(highlight=False, width=None if sys.stdout.isatty() else 400)  # whole lines when piped
-errors = Console(highlight=False, stderr=True, width=None if sys.stderr.isatty() else 400)
-PLAIN: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "dim"}
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 400)  # whole lines when piped
+error_console = Console(highlight=False, stderr=True, width=None if sys.stderr.isatty() else 400)
+BARE_TABLE_STYLE: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "dim"}
 
-With = Annotated[
+WithOption = Annotated[
     list[str] | None,
     typer.Option("--with", help="A file (mine.py) or package of your own methods, to be imported first."),
 ]
 
 
-def load() -> None:
+def import_core() -> None:
     """Load what works on predictions, once. None of it is garbage: not to look for any, here and at the end, saves as
     much time as measuring a small file takes.
     """
@@ -34,7 +34,7 @@ def load() -> None:
         import torch
 
         from calibrant import assessment  # noqa: F401  # pyright: ignore[reportUnusedImport]
-        from calibrant._fast import kernels
+        from calibrant.backend.dispatch import kernels
 
         kernels(torch.empty(0))
     finally:
@@ -42,11 +42,11 @@ def load() -> None:
         gc.enable()
 
 
-def include(sources: Iterable[str] | None) -> None:
+def include_sources(sources: Iterable[str] | None) -> None:
     """Import the user's own methods."""
-    from calibrant import catalog
+    from calibrant import registry
 
-    catalog.include(sources or ())
+    registry.include(sources or ())
 
 
 def source_files(sources: Iterable[str] | None) -> list[Path]:
@@ -60,29 +60,29 @@ def source_files(sources: Iterable[str] | None) -> list[Path]:
 
 
 @contextmanager
-def status() -> Generator[Callable[[str], object], None, None]:
+def show_status() -> Generator[Callable[[str], object], None, None]:
     """Say what is being done while it is being done, on a terminal."""
-    if not out.is_terminal:
+    if not console.is_terminal:
         yield lambda text: None
         return
-    with out.status("reading") as shown:
-        yield lambda text: shown.update(markup(text))
+    with console.status("reading") as spinner:
+        yield lambda text: spinner.update(escape_markup(text))
 
 
-def write(path: Path, text: str) -> None:
+def write_text_file(path: Path, text: str) -> None:
     """Write a text, and say so."""
     from calibrant.io import atomic_write
 
     with atomic_write(path) as draft:
         draft.write_text(text, encoding="utf-8")
-    say(f"wrote {path}")
+    print_line(f"wrote {path}")
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print one line on what was done, however long."""
-    out.print(visible(text), soft_wrap=True, markup=False)
+    console.print(escape_invisible(text), soft_wrap=True, markup=False)
 
 
-def command() -> str:
+def command_line() -> str:
     """The command as it was given."""
     return shlex.join(["calibrant", *sys.argv[1:]])

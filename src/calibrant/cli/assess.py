@@ -7,70 +7,84 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calibrant._text import markup, name_text, plain_integer
-from calibrant.cli._columns import with_columns
-from calibrant.cli._common import PLAIN, With, command, include, load, out, say, source_files, status, write
+from calibrant._text import display_name, escape_markup, parse_integer
+from calibrant.cli._common import (
+    BARE_TABLE_STYLE,
+    WithOption,
+    command_line,
+    console,
+    import_core,
+    include_sources,
+    print_line,
+    show_status,
+    source_files,
+    write_text_file,
+)
+from calibrant.cli._table_options import add_table_options
 
 if TYPE_CHECKING:
     from calibrant import Predictions
 
-CALIBRATORS = "Identity, Temperature, StructuredMatrix, HistogramBinning, Auto"
-COLUMNS = 16  # numbers that are kept of an example for each map that it is judged after
-METRICS = "accuracy, nll, brier, ece, adaptive_ece, classwise_ece"
+DEFAULT_CALIBRATORS_HELP = "Identity, Temperature, StructuredMatrix, HistogramBinning, Auto"
+FLOATS_PER_EXAMPLE_AND_MAP = 16  # numbers that are kept of an example for each map that it is judged after
+DEFAULT_METRICS_HELP = "accuracy, nll, brier, ece, adaptive_ece, classwise_ece"
 
-Metrics = Annotated[list[str] | None, typer.Option("--metric", "-m", help="May be given again.")]
-Of = Annotated[
+MetricOption = Annotated[list[str] | None, typer.Option("--metric", "-m", help="May be given again.")]
+EventOption = Annotated[
     str | None,
     typer.Option(
         help="What is judged: top, the predicted class, or a class, by index or name; default: 1 of two, else top."
     ),
 ]
-Ignore = Annotated[int | None, typer.Option("--ignore-index", help="Leave out positions with this label.")]
-Stream = Annotated[
+IgnoreIndexOption = Annotated[int | None, typer.Option("--ignore-index", help="Leave out positions with this label.")]
+StreamOption = Annotated[
     bool | None,
     typer.Option("--stream/--whole", help="Read the judged file in pieces; default: when it would take more memory."),
 ]
-Memory = Annotated[
+MemoryOption = Annotated[
     float | None, typer.Option(min=0, help="GB that the judged file may take; default: a fourth of what is free.")
 ]
-ShowColumns = Annotated[
+ShowColumnsOption = Annotated[
     bool, typer.Option("--columns", help="Show the role of each column of the table, and stop.", show_default=False)
 ]
-Html = Annotated[Path | None, typer.Option(help="Write a report here.")]
-Json = Annotated[Path | None, typer.Option("--json", help="Write all numbers here; - is standard output.")]
+HtmlOption = Annotated[Path | None, typer.Option(help="Write a report here.")]
+JsonOption = Annotated[Path | None, typer.Option("--json", help="Write all numbers here; - is standard output.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("assess")(with_columns(assess_))
-    app.command("measure")(with_columns(measure_))
-    app.command("apply")(with_columns(apply_))
+    app.command("assess")(add_table_options(assess_command))
+    app.command("measure")(add_table_options(measure_command))
+    app.command("apply")(add_table_options(apply_command))
 
 
-def assess_(
+def assess_command(
     file: Annotated[list[Path], typer.Argument(metavar="VAL [TEST]", help="Predictions to fit on, and to judge on.")],
     calibrator: Annotated[
         list[str] | None,
         typer.Option(
-            "--calibrator", "-c", help="Or a saved one (.safetensors). May be given again.", show_default=CALIBRATORS
+            "--calibrator",
+            "-c",
+            help="Or a saved one (.safetensors). May be given again.",
+            show_default=DEFAULT_CALIBRATORS_HELP,
         ),
     ] = None,
     metric: Annotated[
-        list[str] | None, typer.Option("--metric", "-m", help="May be given again.", show_default=METRICS)
+        list[str] | None, typer.Option("--metric", "-m", help="May be given again.", show_default=DEFAULT_METRICS_HELP)
     ] = None,
     cv: Annotated[int | None, typer.Option(help="Cross-fit one file in so many folds; default: 5.")] = None,
     choose: Annotated[
         str | None, typer.Option(help="Which calibrator to save; default: lowest cross-fitted NLL.")
     ] = None,
-    of: Of = None,
-    html: Html = None,
-    json_: Json = None,
+    of: EventOption = None,
+    html: HtmlOption = None,
+    json_: JsonOption = None,
     save: Annotated[Path | None, typer.Option(help="Write the chosen calibrator here (.safetensors).")] = None,
-    stream: Stream = None,
-    memory: Memory = None,
-    ignore: Ignore = None,
-    columns: ShowColumns = False,
-    with_: With = None,
+    stream: StreamOption = None,
+    memory: MemoryOption = None,
+    ignore_index: IgnoreIndexOption = None,
+    show_columns: ShowColumnsOption = False,
+    with_: WithOption = None,
     *,
     options: dict[str, Any],
 ) -> None:
@@ -80,70 +94,75 @@ def assess_(
     with NAME_labels.npy; tables (.csv, .tsv, .jsonl, .parquet, .arrow, .xlsx, also .csv.gz and the like, a folder of
     them, or a pattern in quotes) with columns label and prob_cat, prob_dog, ..., logit_..., or confidence and correct.
     """
-    load()
+    import_core()
     import calibrant
     from calibrant import assessment
     from calibrant.types import InputError
 
-    if columns:
-        _show_columns(file, options, ignore)
+    if show_columns:
+        _show_columns(file, options, ignore_index)
         return
-    include(with_)
-    _writable(html, json_, save, inputs=[*file, *(calibrator or []), *source_files(with_)])
+    include_sources(with_)
+    _check_output_paths(html, json_, save, inputs=[*file, *(calibrator or []), *source_files(with_)])
     if save is not None and save.suffix != ".safetensors":
         raise InputError(f"a calibrator is saved as .safetensors, got {save}", code="suffix")
     if len(file) > 2 or (len(file) == 2 and cv is not None):
         raise InputError(
             f"expected two files, or one with --cv, got {len(file)} files{' and --cv' if cv else ''}", code="num_files"
         )
-    how: dict[str, Any] = {"ignore_index": ignore, **options}
-    val = calibrant.Predictions.load(file[0], **how)
-    maps = len(calibrator or assessment.CALIBRATORS) + 1
-    pieces = _in_pieces(file[1], stream, how, memory, maps, json_) if len(file) == 2 else None
-    test = None if len(file) == 1 else pieces or calibrant.Predictions.load(file[1], **how)
-    _told({file[0]: val} | ({file[1]: test} if isinstance(test, calibrant.Predictions) else {}), json_)
-    with status() as progress:
-        found = calibrant.assess(
+    load_options: dict[str, Any] = {"ignore_index": ignore_index, **options}
+    val = calibrant.Predictions.load(file[0], **load_options)
+    num_maps = len(calibrator or assessment.DEFAULT_CALIBRATORS) + 1
+    chunks = _load_chunks_if_large(file[1], stream, load_options, memory, num_maps, json_) if len(file) == 2 else None
+    test = None if len(file) == 1 else chunks or calibrant.Predictions.load(file[1], **load_options)
+    _print_input_notes({file[0]: val} | ({file[1]: test} if isinstance(test, calibrant.Predictions) else {}), json_)
+    with show_status() as progress:
+        result = calibrant.assess(
             val,
             test,
             calibrator or None,
             metric or None,
             choose=choose,
             folds=cv or 5,
-            of=_event(of, val),
+            of=_parse_event(of, val),
             progress=progress,
         )
-    facts = {"fitted on" if test is not None else "cross-fitted on": _fact(file[0], val)}
+    facts = {"fitted on" if test is not None else "cross-fitted on": _describe_file(file[0], val)}
     if test is not None:
-        facts["judged on"] = f"{file[1]}: {found.before.n:,} examples, in pieces" if pieces else _fact(file[1], test)
+        facts["judged on"] = (
+            f"{file[1]}: {result.uncalibrated.n:,} examples, in pieces" if chunks else _describe_file(file[1], test)
+        )
     if save is not None:
-        found.save(save)
-        _note(f"wrote {save} ({name_text(found.chosen)})", json_)
+        result.save(save)
+        _print_note(f"wrote {save} ({display_name(result.chosen_name)})", json_)
     roles = ("fitted", "judged") if len(file) == 2 else ("cross-fitted",)
     loaded = [val, test if isinstance(test, calibrant.Predictions) else None][: len(file)]
     files = zip(roles, file, loaded, strict=True)
-    data = [assessment.data_source(role, p, path=path, n=found.before.n) for role, path, p in files]
-    used = {path: "given" for path in calibrator or [] if path.endswith(".safetensors")}
-    used |= {} if save is None else {str(save): "saved"}
-    source = {"data": data, "calibrators": [assessment.calibrator_source(role, path) for path, role in used.items()]}
-    _give(found, json_, html and (html, found.html({"command": command()} | facts, save)), source)
+    data = [assessment.data_source(role, p, path=path, n=result.uncalibrated.n) for role, path, p in files]
+    calibrator_roles = {path: "given" for path in calibrator or [] if path.endswith(".safetensors")}
+    calibrator_roles |= {} if save is None else {str(save): "saved"}
+    source = {
+        "data": data,
+        "calibrators": [assessment.calibrator_source(role, path) for path, role in calibrator_roles.items()],
+    }
+    _output_result(result, json_, html and (html, result.html({"command": command_line()} | facts, save)), source)
 
 
-def measure_(
+def measure_command(
     file: Annotated[Path, typer.Argument(help="Predictions with their labels.")],
     calibrator: Annotated[
         Path | None, typer.Option("--calibrator", "-c", help="Apply a saved calibrator (.safetensors) first.")
     ] = None,
-    metric: Metrics = None,
-    of: Of = None,
+    metric: MetricOption = None,
+    of: EventOption = None,
     bins: Annotated[int | None, typer.Option(min=1, help="Bins of the binned errors; default 15.")] = None,
-    html: Html = None,
-    json_: Json = None,
-    stream: Stream = None,
-    memory: Memory = None,
-    ignore: Ignore = None,
-    columns: ShowColumns = False,
-    with_: With = None,
+    html: HtmlOption = None,
+    json_: JsonOption = None,
+    stream: StreamOption = None,
+    memory: MemoryOption = None,
+    ignore_index: IgnoreIndexOption = None,
+    show_columns: ShowColumnsOption = False,
+    with_: WithOption = None,
     *,
     options: dict[str, Any],
 ) -> None:
@@ -151,45 +170,45 @@ def measure_(
 
     The formats of files are those of `calibrant assess`.
     """
-    load()
+    import_core()
     import calibrant
-    from calibrant.assessment import calibrator_source, data_source, saved, summary_of
+    from calibrant.assessment import calibrator_source, data_source, load_checked_calibrator, summarize
 
-    if columns:
-        _show_columns([file], options, ignore)
+    if show_columns:
+        _show_columns([file], options, ignore_index)
         return
-    include(with_)
-    _writable(html, json_, inputs=[file, calibrator, *source_files(with_)])
-    calibrate = None if calibrator is None else saved(calibrator)
-    with status() as progress:
+    include_sources(with_)
+    _check_output_paths(html, json_, inputs=[file, calibrator, *source_files(with_)])
+    calibrate = None if calibrator is None else load_checked_calibrator(calibrator)
+    with show_status() as progress:
         progress("measuring")
-        how: dict[str, Any] = {"ignore_index": ignore, **options}
-        pieces = _in_pieces(file, stream, how, memory, 1, json_)
-        if pieces is not None:
-            judged: Any = summary_of(pieces, calibrate, of=_event(of), bins=bins or 15)
-            fact = f"{file}: {len(judged):,} examples, in pieces"
-            data = data_source("measured", path=file, n=len(judged))
+        load_options: dict[str, Any] = {"ignore_index": ignore_index, **options}
+        chunks = _load_chunks_if_large(file, stream, load_options, memory, 1, json_)
+        if chunks is not None:
+            predictions: Any = summarize(chunks, calibrate, of=_parse_event(of), bins=bins or 15)
+            fact = f"{file}: {len(predictions):,} examples, in pieces"
+            data = data_source("measured", path=file, n=len(predictions))
         else:
-            judged = calibrant.Predictions.load(file, **how)
-            _told({file: judged}, json_)
-            fact, data = _fact(file, judged), data_source("measured", judged, path=file)
-            judged = judged if calibrate is None else calibrate(judged)
-        measured = calibrant.measure(judged, metrics=metric, of=_event(of, judged), bins=bins)
-    facts = {"command": command(), "measured": fact} | ({"calibrated by": str(calibrator)} if calibrator else {})
-    applied = [] if calibrator is None else [calibrator_source("applied", calibrator)]
-    source = {"data": [data], "calibrators": applied}
-    _give(measured, json_, html and (html, measured.html(facts)), source)
+            predictions = calibrant.Predictions.load(file, **load_options)
+            _print_input_notes({file: predictions}, json_)
+            fact, data = _describe_file(file, predictions), data_source("measured", predictions, path=file)
+            predictions = predictions if calibrate is None else calibrate(predictions)
+        result = calibrant.measure(predictions, metrics=metric, of=_parse_event(of, predictions), bins=bins)
+    facts = {"command": command_line(), "measured": fact} | ({"calibrated by": str(calibrator)} if calibrator else {})
+    calibrator_sources = [] if calibrator is None else [calibrator_source("applied", calibrator)]
+    source = {"data": [data], "calibrators": calibrator_sources}
+    _output_result(result, json_, html and (html, result.html(facts)), source)
 
 
-def apply_(
+def apply_command(
     calibrator: Annotated[Path, typer.Argument(help="A calibrator that assess saved.")],
     file: Annotated[Path, typer.Argument(help="Predictions; labels are not needed.")],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Where to write: .npz, .safetensors; .csv, .parquet, ... of a table."),
     ] = None,
-    columns: ShowColumns = False,
-    with_: With = None,
+    show_columns: ShowColumnsOption = False,
+    with_: WithOption = None,
     *,
     options: dict[str, Any],
 ) -> None:
@@ -198,124 +217,135 @@ def apply_(
     Of arrays, calibrated logits are written. A table keeps its columns and rows, and gains calibrated_... with the
     probability of each class and, of classes, `predicted`.
     """
-    load()
+    import_core()
     from calibrant.assessment import apply_to_file
     from calibrant.types import InputError
 
-    if columns:
+    if show_columns:
         _show_columns([file], options)
         return
     if output is None:
         raise InputError("expected a file to write to. Try --output calibrated.csv.", code="no_output")
-    include(with_)
-    _writable(output, inputs=[calibrator, file, *source_files(with_)])
-    count, what = apply_to_file(calibrator, file, output, on_note=lambda note: say(f"{file}: {note}"), **options)
-    say(f"wrote {output}: calibrated {what} of {count:,} examples")
+    include_sources(with_)
+    _check_output_paths(output, inputs=[calibrator, file, *source_files(with_)])
+    count, calibrated_unit = apply_to_file(
+        calibrator, file, output, on_note=lambda note: print_line(f"{file}: {note}"), **options
+    )
+    print_line(f"wrote {output}: calibrated {calibrated_unit} of {count:,} examples")
 
 
-def _give(found: Any, json_: Path | None, page: tuple[Path, str] | None, source: dict[str, Any]) -> None:
+def _output_result(result: Any, json_: Path | None, page: tuple[Path, str] | None, source: dict[str, Any]) -> None:
     """Print a result, or its JSON alone with the `source` of its numbers, and write what was asked for."""
     if str(json_) == "-":
-        print(found.json(source), end="")
+        print(result.json(source), end="")
     else:
-        out.print(found)
+        console.print(result)
     if page:
         from calibrant.io import atomic_write
 
         with atomic_write(page[0]) as draft:
             draft.write_text(page[1], encoding="utf-8")
-        _note(f"wrote {page[0]}", json_)
+        _print_note(f"wrote {page[0]}", json_)
     if json_ is not None and str(json_) != "-":
-        write(json_, found.json(source))
+        write_text_file(json_, result.json(source))
 
 
-def _note(text: str, json_: Path | None) -> None:
+def _print_note(text: str, json_: Path | None) -> None:
     """Say what was done, but not into JSON."""
     if str(json_) != "-":
-        say(text)
+        print_line(text)
 
 
-def _writable(*paths: Path | None, inputs: Iterable[str | Path | None]) -> None:
-    from calibrant.io import apart, writable
+def _check_output_paths(*paths: Path | None, inputs: Iterable[str | Path | None]) -> None:
+    from calibrant.io import check_outputs, ensure_writable
 
     files = [path for path in paths if path is not None and str(path) != "-"]
-    apart(files, inputs)
+    check_outputs(files, inputs)
     for path in files:
-        writable(path)
+        ensure_writable(path)
 
 
-def _told(files: "dict[Path, Predictions]", json_: Path | None) -> None:
+def _print_input_notes(files: "dict[Path, Predictions]", json_: Path | None) -> None:
     """Say what was noticed at the door, once for what is the same of several files."""
     notes: dict[str, list[str]] = {}
     for path, p in files.items():
         for note in p.notes:
             notes.setdefault(note, []).append(str(path))
     for note, paths in notes.items():
-        _note(f"{' and '.join(paths)}: {note}", json_)
+        _print_note(f"{' and '.join(paths)}: {note}", json_)
 
 
-def _event(of: str | None, p: Any = None) -> Any:
+def _parse_event(event_text: str | None, predictions: Any = None) -> Any:
     """What is judged: a word, a class by its name, or else by its index."""
-    if of is None or of in ("top", "classes") or of in (getattr(p, "class_names", None) or ()):
-        return of
-    index = plain_integer(of)
-    return of if index is None else index
+    if (
+        event_text is None
+        or event_text in ("top", "classes")
+        or event_text in (getattr(predictions, "class_names", None) or ())
+    ):
+        return event_text
+    index = parse_integer(event_text)
+    return event_text if index is None else index
 
 
-def _fact(path: Path, p: Any) -> str:
+def _describe_file(path: Path, p: Any) -> str:
     return f"{path}: {p!r}, digest {p.digest}"
 
 
-def _in_pieces(
-    path: Path, stream: bool | None, how: dict[str, Any], memory: float | None, maps: int, json_: Path | None
+def _load_chunks_if_large(
+    path: Path,
+    stream: bool | None,
+    load_options: dict[str, Any],
+    memory: float | None,
+    num_maps: int,
+    json_: Path | None,
 ) -> "Iterable[Predictions] | None":
     """Return the pieces of a file that is read so: when asked for, or when it would take more memory than it may."""
     from calibrant import Predictions, io
-    from calibrant._columns import TableOptions
+    from calibrant.io.columns import TableOptions
     from calibrant.types import InputError
 
-    if stream is False or (stream is None and not io.in_pieces(path)):
+    if stream is False or (stream is None and not io.is_chunkable(path)):
         return None
     try:
-        file = io.pieces_of(path, TableOptions.of(how))
+        file = io.open_chunked(path, TableOptions.from_keywords(load_options))
     except InputError:
         if stream is None:  # columns whose role only the whole table shows
             return None
-        return Predictions.load_pieces(path, **how)
-    needed = 8 * file.rows * (file.width + COLUMNS * maps)
-    if stream is None and needed <= (_free() / 4 if memory is None else 1e9 * memory):
+        return Predictions.load_pieces(path, **load_options)
+    needed_bytes = 8 * file.num_rows * (file.width + FLOATS_PER_EXAMPLE_AND_MAP * num_maps)
+    if stream is None and needed_bytes <= (_available_memory_bytes() / 4 if memory is None else 1e9 * memory):
         return None
     for note in file.notes:
-        _note(f"{path}: {note}", json_)
-    return Predictions.load_pieces(path, **how)
+        _print_note(f"{path}: {note}", json_)
+    return Predictions.load_pieces(path, **load_options)
 
 
-def _show_columns(files: list[Path], options: dict[str, Any], ignore: int | None = None) -> None:
+def _show_columns(files: list[Path], options: dict[str, Any], ignore_index: int | None = None) -> None:
     """Print the role of each column of tables."""
     from rich.table import Table
 
     from calibrant import io
-    from calibrant._columns import TableOptions
-    from calibrant._readings import columns_of, roles_of
+    from calibrant.io.columns import TableOptions
+    from calibrant.io.roles import describe_roles, infer_columns
 
-    reading = TableOptions.of({**options, "ignore_index": ignore})
+    table_options = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
     for path in files:
         if not io.is_table(path):
-            say(f"{path}: arrays, no columns")
+            print_line(f"{path}: arrays, no columns")
             continue
-        found = io.table(path, reading)
-        frame = found.frame
-        columns = columns_of(frame, reading)
-        shown = Table("column", "role", **PLAIN)
-        for name, role in roles_of(columns, frame.columns):
-            shown.add_row(markup(name), markup(role))
-        say(f"{path}: {len(frame):,} rows")
-        out.print(shown)
-        for note in (*found.notes, *columns.notes):
-            say(note)
+        loaded = io.read_table(path, table_options)
+        frame = loaded.frame
+        columns = infer_columns(frame, table_options)
+        role_table = Table("column", "role", **BARE_TABLE_STYLE)
+        for name, role in describe_roles(columns, frame.columns):
+            role_table.add_row(escape_markup(name), escape_markup(role))
+        print_line(f"{path}: {len(frame):,} rows")
+        console.print(role_table)
+        for note in (*loaded.notes, *columns.notes):
+            print_line(note)
 
 
-def _free() -> float:
+def _available_memory_bytes() -> float:
     """Bytes of memory that nobody uses, as far as the system says."""
     try:
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())

@@ -8,8 +8,8 @@ import datasets
 import evaluate  # pyright: ignore[reportMissingImports]
 import numpy as np
 
-from calibrant.catalog import METRICS
-from calibrant.predictions import Of, Predictions
+from calibrant.predictions import EventSelector, Predictions
+from calibrant.registry import METRICS
 
 __all__ = ["Calibration"]
 
@@ -44,12 +44,12 @@ class Calibration(evaluate.Metric):  # pyright: ignore[reportUntypedBaseClass]
         metrics: Sequence[str] = ("accuracy", "nll", "ece"),
         logits: bool = False,
         sample_weight: Any = None,
-        of: Of | None = None,
+        of: EventSelector | None = None,
     ) -> dict[str, float]:
         scores = np.asarray(predictions)
-        enter: Any = Predictions.from_probs
+        make_predictions: Any = Predictions.from_probs
         if logits:
-            enter = partial(Predictions.from_binary_logits, logits=True) if scores.ndim == 1 else Predictions
-        p = enter(scores, np.asarray(references), sample_weight)
+            make_predictions = partial(Predictions.from_binary_logits, logits=True) if scores.ndim == 1 else Predictions
+        p = make_predictions(scores, np.asarray(references), sample_weight)
         p = p if of is None else p.judging(of)
         return {str(method): float(method(p)) for method in map(METRICS.method, metrics)}

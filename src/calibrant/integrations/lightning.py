@@ -10,9 +10,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from calibrant import losses
-from calibrant.catalog import METRICS
 from calibrant.nn import Criterion
 from calibrant.predictions import Predictions
+from calibrant.registry import METRICS
 from calibrant.types import InputError
 
 __all__ = ["Calibration"]
@@ -44,9 +44,9 @@ class Calibration(Callback):
         ignore_index: int = -100,
     ) -> None:
         self.metrics = {f"{prefix}{method}": method for method in map(METRICS.method, metrics)}
-        enter = partial(Predictions.from_binary_logits, logits=logits) if binary else Predictions
-        self.enter = partial(enter, ignore_index=ignore_index)
-        self._parts: list[tuple[Tensor, Tensor]] = []
+        make_predictions = partial(Predictions.from_binary_logits, logits=logits) if binary else Predictions
+        self.make_predictions = partial(make_predictions, ignore_index=ignore_index)
+        self._batches: list[tuple[Tensor, Tensor]] = []
         self._val: Predictions | None = None
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -57,7 +57,7 @@ class Calibration(Callback):
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget the predictions of the validation before."""
-        self._parts = []
+        self._batches = []
 
     def on_validation_batch_end(
         self,
@@ -77,19 +77,19 @@ class Calibration(Callback):
                 f"got {type(outputs).__name__}",
                 code="step_output",
             )
-        self._parts.append((outputs["logits"].detach().float().cpu(), outputs["labels"].cpu()))
+        self._batches.append((outputs["logits"].detach().float().cpu(), outputs["labels"].cpu()))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the metrics of all predictions."""
-        if trainer.sanity_checking or not self._parts:
+        if trainer.sanity_checking or not self._batches:
             return
-        parts = self._parts
+        parts = self._batches
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            everyone: list[Any] = [None] * dist.get_world_size()
-            dist.all_gather_object(everyone, parts)
-            parts = [part for rank in everyone for part in rank]
+            gathered: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(gathered, parts)
+            parts = [part for rank in gathered for part in rank]
         logits, labels = zip(*parts, strict=True)
-        self._val = self.enter(torch.cat(logits), torch.cat(labels))
+        self._val = self.make_predictions(torch.cat(logits), torch.cat(labels))
         pl_module.log_dict({name: metric(self._val).float() for name, metric in self.metrics.items()})
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

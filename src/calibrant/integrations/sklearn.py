@@ -25,7 +25,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from calibrant import calibrators, catalog, metrics
+from calibrant import calibrators, metrics, registry
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
@@ -89,18 +89,20 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         self.classes_, labels = np.unique(y, return_inverse=True)
         if frozen:
             self.classes_ = np.asarray(self.estimator.classes_)
-            labels = _indices(y, self.classes_)
+            labels = _label_indices(y, self.classes_)
         if len(self.classes_) < 2:
             raise ValueError("Classifier can't train when only one class is present.")
         model: Any
         if frozen:
-            model, scores, last = self.estimator, _scores(self.estimator, x), None
+            model, scores, final_fit_params = self.estimator, _scores(self.estimator, x), None
         else:
             model = clone(self._classifier())
-            scores, last = self._out_of_fold(model, x, labels, weights, groups, clusters, fit_params)
-        counted = None if weights is None else weights / weights.mean()
-        self.calibrator_ = calibrators.fit(self.calibrator, _entered(scores, labels, counted, clusters=clusters))
-        self.estimator_ = model if last is None else model.fit(x, labels, **last)
+            scores, final_fit_params = self._out_of_fold(model, x, labels, weights, groups, clusters, fit_params)
+        normalized_weights = None if weights is None else weights / weights.mean()
+        self.calibrator_ = calibrators.fit(
+            self.calibrator, _to_predictions(scores, labels, normalized_weights, clusters=clusters)
+        )
+        self.estimator_ = model if final_fit_params is None else model.fit(x, labels, **final_fit_params)
         return self
 
     def get_metadata_routing(self) -> MetadataRouter:
@@ -121,25 +123,29 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         self, model: Any, x: Any, labels: Any, weights: Any, groups: Any, clusters: Any, fit_params: dict[str, Any]
     ) -> tuple[tuple[str, np.ndarray], dict[str, Any]]:
         """Return out-of-fold scores, and the arguments with which the classifier is fitted on everything."""
-        given = {"sample_weight": weights, "groups": groups, **fit_params}
-        given = {name: value for name, value in given.items() if value is not None}
+        metadata = {"sample_weight": weights, "groups": groups, **fit_params}
+        metadata = {name: value for name, value in metadata.items() if value is not None}
         if get_config()["enable_metadata_routing"]:
-            routed: Any = process_routing(self, "fit", **given)
-            requested = get_routing_for_object(model).consumes("fit", list(given))
-            in_folds, last, to_split = {name: given[name] for name in requested}, routed.estimator.fit, routed.splitter
+            routed: Any = process_routing(self, "fit", **metadata)
+            requested = get_routing_for_object(model).consumes("fit", list(metadata))
+            fold_params, final_fit_params, to_split = (
+                {name: metadata[name] for name in requested},
+                routed.estimator.fit,
+                routed.splitter,
+            )
             split_params = dict(to_split.split)
         else:
-            in_folds = last = _fit_arguments(model, weights, fit_params)
+            fold_params = final_fit_params = _fit_arguments(model, weights, fit_params)
             split_params = {} if groups is None else {"groups": groups}
         splits = self._splits(x, labels, clusters, split_params)
-        method = _method(model)
-        values = cross_val_predict(model, x, labels, cv=splits, method=method, params=in_folds or None)
-        return (method, np.asarray(values)), dict(last)
+        method = _score_method(model)
+        values = cross_val_predict(model, x, labels, cv=splits, method=method, params=fold_params or None)
+        return (method, np.asarray(values)), dict(final_fit_params)
 
     def _splits(self, x: Any, labels: Any, clusters: Any, split_params: dict[str, Any]) -> list[Any]:
         if not isinstance(self.cv, int):  # folds of one's own, as scikit-learn takes them
-            own: Any = check_cv(self.cv, labels, classifier=True)
-            splits = list(own.split(x, labels, **split_params))
+            user_splitter: Any = check_cv(self.cv, labels, classifier=True)
+            splits = list(user_splitter.split(x, labels, **split_params))
         else:
             folds = max(2, min(self.cv, int(np.bincount(labels).min())))
             if clusters is None:
@@ -158,7 +164,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         check_is_fitted(self)
         x = X if isinstance(self.estimator_, FrozenEstimator) else validate_data(self, X, reset=False)
         scores = _scores(self.estimator_, x)
-        logits = _entered(scores, np.zeros(len(scores[1]), dtype=np.int64)).logits
+        logits = _to_predictions(scores, np.zeros(len(scores[1]), dtype=np.int64)).logits
         return self.calibrator_(logits).softmax(-1).numpy()
 
     def predict(self, X: Any) -> np.ndarray:
@@ -173,14 +179,14 @@ def predictions(estimator: Any, X: Any, y: Any, sample_weight: Any = None, *, po
     Without probabilities, these are the scores of its decision function. The event is `pos_label`, one of the labels;
     if left out, the second of two classes.
     """
-    return _predictions(estimator, _scores(estimator, X), y, sample_weight, pos_label)
+    return _named_predictions(estimator, _scores(estimator, X), y, sample_weight, pos_label)
 
 
-def _predictions(estimator: Any, scores: Any, y: Any, sample_weight: Any, pos_label: Any) -> Predictions:
+def _named_predictions(estimator: Any, scores: Any, y: Any, sample_weight: Any, pos_label: Any) -> Predictions:
     classes = np.asarray(estimator.classes_)
-    labels = _indices(np.asarray(y), classes)
-    made = _entered(scores, labels, sample_weight, [str(name) for name in classes])
-    return made if pos_label is None else made.judging(_positive(pos_label, classes))
+    labels = _label_indices(np.asarray(y), classes)
+    p = _to_predictions(scores, labels, sample_weight, [str(name) for name in classes])
+    return p if pos_label is None else p.with_event(_positive_index(pos_label, classes))
 
 
 def scorer(metric: str, *, pos_label: Any = None) -> "_Scorer":
@@ -193,9 +199,11 @@ def scorer(metric: str, *, pos_label: Any = None) -> "_Scorer":
         GridSearchCV(model, grid, scoring=scorer("smooth_ece"))
     """
     if metric in SKLEARN_METRICS:
-        ours = SKLEARN_METRICS[metric]
-        raise InputError(f"Expected a metric of calibrant, got {metric!r}. Try scorer({ours!r}).", code="sklearn_name")
-    return _Scorer(catalog.METRICS.method(metric).text, pos_label)
+        calibrant_name = SKLEARN_METRICS[metric]
+        raise InputError(
+            f"Expected a metric of calibrant, got {metric!r}. Try scorer({calibrant_name!r}).", code="sklearn_name"
+        )
+    return _Scorer(registry.METRICS.method(metric).text, pos_label)
 
 
 class _Scorer:
@@ -207,12 +215,12 @@ class _Scorer:
 
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
         method, values = _scores(estimator, X)
-        if method == "predict_proba" and catalog.METRICS.method(self.metric).name in LOG_METRICS:
+        if method == "predict_proba" and registry.METRICS.method(self.metric).name in LOG_METRICS:
             eps = np.finfo(values.dtype).eps if values.dtype.kind == "f" else np.finfo(np.float64).eps
             values = values.clip(eps, 1 - eps)
-        p = _predictions(estimator, (method, values), y, sample_weight, self.pos_label)
-        value = float(catalog.METRICS.method(self.metric)(p))
-        return value if metrics.about(self.metric).higher_is_better else -value
+        p = _named_predictions(estimator, (method, values), y, sample_weight, self.pos_label)
+        value = float(registry.METRICS.method(self.metric)(p))
+        return value if metrics.metric_info(self.metric).higher_is_better else -value
 
     def set_score_request(self, *, sample_weight: bool | str | None) -> "_Scorer":
         """Request sample weights, where scikit-learn's metadata routing is enabled."""
@@ -269,20 +277,23 @@ class ReliabilityDisplay:
     ) -> "ReliabilityDisplay":
         """Draw that of probabilities (n, k), or (n,) of `pos_label`, which is the second class if left out."""
         y = np.asarray(y_true)
-        kinds, labels = np.unique(y, return_inverse=True)
-        names = [str(kind) for kind in kinds]
+        classes, labels = np.unique(y, return_inverse=True)
+        names = [str(class_label) for class_label in classes]
         if pos_label is not None and np.ndim(y_prob) == 1:
-            index = _positive(pos_label, kinds)
-            other = names[1 - index] if len(names) == 2 else f"not {names[index]}"
+            index = _positive_index(pos_label, classes)
+            negative_name = names[1 - index] if len(names) == 2 else f"not {names[index]}"
             p = Predictions.from_probs(
-                y_prob, torch.from_numpy(labels == index).long(), sample_weight, class_names=[other, names[index]]
+                y_prob,
+                torch.from_numpy(labels == index).long(),
+                sample_weight,
+                class_names=[negative_name, names[index]],
             )
             return cls(p, name).plot(ax)
         columns = np.shape(y_prob)[1] if np.ndim(y_prob) > 1 else 2
-        more: dict[str, Any] = {"class_names": names} if columns == len(names) else {}
+        name_options: dict[str, Any] = {"class_names": names} if columns == len(names) else {}
         values = torch.from_numpy(labels) if columns == len(names) else y_true
-        p = Predictions.from_probs(y_prob, values, sample_weight, **more)
-        return cls(p if pos_label is None else p.judging(_positive(pos_label, kinds)), name).plot(ax)
+        p = Predictions.from_probs(y_prob, values, sample_weight, **name_options)
+        return cls(p if pos_label is None else p.with_event(_positive_index(pos_label, classes)), name).plot(ax)
 
     def plot(self, ax: Any = None) -> "ReliabilityDisplay":
         """Draw it, into pyplot's current axes if none are given."""
@@ -295,15 +306,15 @@ class ReliabilityDisplay:
         return self
 
 
-def _method(model: Any) -> str:
+def _score_method(model: Any) -> str:
     return "predict_proba" if hasattr(model, "predict_proba") else "decision_function"
 
 
 def _scores(model: Any, x: Any) -> tuple[str, np.ndarray]:
-    return _method(model), np.asarray(getattr(model, _method(model))(x))
+    return _score_method(model), np.asarray(getattr(model, _score_method(model))(x))
 
 
-def _entered(
+def _to_predictions(
     scores: tuple[str, np.ndarray], labels: Any, weights: Any = None, names: Any = None, *, clusters: Any = None
 ) -> Predictions:
     """Probabilities as they are; scores of a decision function as logits, one of two classes or one per class.
@@ -318,36 +329,37 @@ def _entered(
         p = Predictions.from_binary_logits(values, labels, weights, class_names=names, clusters=clusters)
     else:
         p = Predictions(values, labels, weights, class_names=names, clusters=clusters)
-    return p.judging(1) if p.k == 2 else p
+    return p.with_event(1) if p.k == 2 else p
 
 
-def _indices(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
+def _label_indices(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Where each label stands among the classes."""
     order = classes.argsort()
     place = np.searchsorted(classes[order], y).clip(max=len(classes) - 1)
-    found = order[place]
-    if not bool((classes[found] == y).all()):
-        unknown = y[classes[found] != y][0]
+    positions = order[place]
+    if not bool((classes[positions] == y).all()):
+        unknown = y[classes[positions] != y][0]
         raise ValueError(f"label {unknown!r} is none of the classifier's classes {classes.tolist()[:10]}")
-    return found
+    return positions
 
 
-def _positive(pos_label: Any, classes: np.ndarray) -> int:
-    found = [i for i, name in enumerate(classes.tolist()) if name == pos_label]
-    if not found:
+def _positive_index(pos_label: Any, classes: np.ndarray) -> int:
+    matches = [i for i, name in enumerate(classes.tolist()) if name == pos_label]
+    if not matches:
         raise InputError(
             f"Expected pos_label to be one of {classes.tolist()[:10]}, got {str(pos_label)[:50]!r}.", code="pos_label"
         )
-    return found[0]
+    return matches[0]
 
 
 def _check_settings(calibrator: Any, cv: Any, method: Any) -> None:
     """Refuse scikit-learn's names, and name ours."""
-    theirs = calibrator if method is None else method
-    if method is not None or (isinstance(theirs, str) and theirs in SKLEARN_CALIBRATORS):
-        ours = SKLEARN_CALIBRATORS.get(str(theirs), "Auto")
+    sklearn_name = calibrator if method is None else method
+    if method is not None or (isinstance(sklearn_name, str) and sklearn_name in SKLEARN_CALIBRATORS):
+        calibrant_name = SKLEARN_CALIBRATORS.get(str(sklearn_name), "Auto")
         raise InputError(
-            f"Expected a calibrator of calibrant, got {str(theirs)[:50]!r}. Try CalibratedClassifier(model, {ours!r}).",
+            f"Expected a calibrator of calibrant, got {str(sklearn_name)[:50]!r}. Try CalibratedClassifier(model, "
+            f"{calibrant_name!r}).",
             code="sklearn_name",
         )
     if isinstance(cv, str) and cv == "prefit":

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from calibrant._probabilities import SingleScores
+from calibrant._logit_checks import SingleScoreEvidence
 from calibrant.metrics import Summary
-from calibrant.predictions import Of, Predictions
+from calibrant.predictions import EventSelector, Predictions
 from calibrant.types import InputError
 
 __all__ = ["Calibration"]
@@ -43,7 +43,7 @@ class Calibration(Metric):
         self,
         *names: str,
         bins: int = 15,
-        of: Of | None = None,
+        of: EventSelector | None = None,
         ignore_index: int | None = -100,
         binary: bool = False,
         probs: bool = False,
@@ -53,14 +53,14 @@ class Calibration(Metric):
         super().__init__(**kwargs)
         self.names = names or ("accuracy", "nll", "brier", "ece", "adaptive_ece", "kuiper", "smooth_ece")
         self.bins, self.ignore_index, self.binary, self.probs = bins, ignore_index, binary, probs
-        self.of: Of = (1 if binary else "top") if of is None else of
-        self._scores = None if probs or logits or not binary else SingleScores()
+        self.of: EventSelector = (1 if binary else "top") if of is None else of
+        self._single_scores = None if probs or logits or not binary else SingleScoreEvidence()
         empty = Summary.empty(bins=bins, of=self.of)
         self.add_state("sums", empty.sums, dist_reduce_fx="sum")  # words of 26 bits: any number of processes
         self.add_state("cells", empty.cells, dist_reduce_fx="sum")
-        none = torch.zeros(3, len(empty.sums[0]), Summary.SLOTS, bins, dtype=torch.int64)
+        empty_slots = torch.zeros(3, len(empty.sums[0]), Summary.NUM_SLOTS, bins, dtype=torch.int64)
         self.add_state(
-            "slots", none, dist_reduce_fx="sum"
+            "slots", empty_slots, dist_reduce_fx="sum"
         )  # of examples in clusters, such as the positions of an image
         self.add_state("classes", torch.tensor(0), dist_reduce_fx="max")
 
@@ -68,14 +68,14 @@ class Calibration(Metric):
         """Add one batch, checked as `Predictions` checks it."""
         if self.ignore_index is not None and bool((labels == self.ignore_index).all()):
             return
-        self._keep(self.summary.add(self._entered(logits, labels, weights)))
+        self._store(self.summary.add(self._to_predictions(logits, labels, weights)))
 
-    def _entered(self, scores: Tensor, labels: Tensor, weights: Tensor | None) -> Predictions:
+    def _to_predictions(self, scores: Tensor, labels: Tensor, weights: Tensor | None) -> Predictions:
         if not self.probs:
-            enter = partial(Predictions.from_binary_logits, logits=True) if self.binary else Predictions
-            p = enter(scores, labels, weights, ignore_index=self.ignore_index)
-            if self._scores is not None:
-                self._scores.add_pairs(p.logits)
+            make_predictions = partial(Predictions.from_binary_logits, logits=True) if self.binary else Predictions
+            p = make_predictions(scores, labels, weights, ignore_index=self.ignore_index)
+            if self._single_scores is not None:
+                self._single_scores.add_pairs(p.logits)
             return p
         if self.binary:
             if scores.numel() != labels.numel():
@@ -88,8 +88,8 @@ class Calibration(Metric):
 
     def compute(self) -> dict[str, Tensor]:
         """The named values, over all processes."""
-        if self._scores is not None:
-            self._scores.check("probs=True")
+        if self._single_scores is not None:
+            self._single_scores.check("probs=True")
         summary = self.summary
         return {name: torch.tensor(summary[name], dtype=torch.float64, device=self.device) for name in self.names}
 
@@ -98,10 +98,10 @@ class Calibration(Metric):
         """The state as a summary."""
         state: Any = self
         slots = state.slots if bool(state.slots.any()) else None
-        seen = Summary(int(state.classes), self.bins, state.sums, state.cells, self.of, slots=slots)
-        return seen + Summary.empty(bins=self.bins, of=self.of, device=self.device)
+        accumulated = Summary(int(state.classes), self.bins, state.sums, state.cells, self.of, slots=slots)
+        return accumulated + Summary.empty(bins=self.bins, of=self.of, device=self.device)
 
-    def _keep(self, summary: Summary) -> None:
+    def _store(self, summary: Summary) -> None:
         self.sums, self.cells = summary.sums, summary.cells
         self.slots = torch.zeros_like(self.slots) if summary.slots is None else summary.slots
         self.classes = torch.tensor(summary.k, device=self.device)

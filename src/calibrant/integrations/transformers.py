@@ -10,14 +10,14 @@ from torch import Tensor
 from transformers import EvalPrediction, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from calibrant import losses
-from calibrant.catalog import METRICS
 from calibrant.nn import Criterion
 from calibrant.predictions import Predictions
+from calibrant.registry import METRICS
 from calibrant.types import Loss
 
 __all__ = ["Calibration"]
 
-KEY = "calibrant"  # of the loss's state in trainer_state.json
+STATE_KEY = "calibrant"  # of the loss's state in trainer_state.json
 
 
 class Calibration(TrainerCallback):
@@ -54,7 +54,7 @@ class Calibration(TrainerCallback):
         self.logits = logits
         self.metrics = {str(method): method for method in map(METRICS.method, metrics)}
         self._val: Predictions | None = None
-        self._waiting = False  # for the evaluation at the end of an epoch
+        self._awaits_evaluation = False  # for the evaluation at the end of an epoch
 
     def compute_loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """Return the mean loss, or, told the number of items of all accumulated batches, the sum divided by it.
@@ -62,26 +62,30 @@ class Calibration(TrainerCallback):
         The Trainer counts as items all labels but -100, of which those of another `ignore_index` are taken off here, in
         the proportion of this batch.
         """
-        logits = self._by_class(outputs["logits"] if "logits" in outputs else outputs[0], labels.ndim)
+        logits = self._move_classes_to_axis_1(outputs["logits"] if "logits" in outputs else outputs[0], labels.ndim)
         criterion = self.criterion.to(logits.device)
         criterion.reduction = "mean" if num_items_in_batch is None else "sum"
         loss = criterion(logits, labels)
         if num_items_in_batch is None:
             return loss
-        used, counted = ((labels != left_out).sum().clamp_min(1) for left_out in (criterion.ignore_index, -100))
-        return loss / num_items_in_batch * (counted / used)
+        num_used, num_counted = (
+            (labels != ignored_label).sum().clamp_min(1) for ignored_label in (criterion.ignore_index, -100)
+        )
+        return loss / num_items_in_batch * (num_counted / num_used)
 
     def compute_metrics(self, evaluation: EvalPrediction) -> dict[str, float]:
         """Return the metrics by name, and keep the predictions for the loss."""
         logits: Any = evaluation.predictions
         logits, labels = torch.as_tensor(logits[0] if isinstance(logits, tuple) else logits), evaluation.label_ids
         binary = self.criterion.binary
-        enter = partial(Predictions.from_binary_logits, logits=self.logits) if binary else Predictions
-        left_out = self.criterion.ignore_index
-        self._val = enter(self._by_class(logits, np.ndim(labels)), labels, ignore_index=left_out)
+        make_predictions = partial(Predictions.from_binary_logits, logits=self.logits) if binary else Predictions
+        ignored_label = self.criterion.ignore_index
+        self._val = make_predictions(
+            self._move_classes_to_axis_1(logits, np.ndim(labels)), labels, ignore_index=ignored_label
+        )
         return {name: float(metric(self._val)) for name, metric in self.metrics.items()}
 
-    def _by_class(self, logits: Tensor, ndim: int) -> Tensor:
+    def _move_classes_to_axis_1(self, logits: Tensor, ndim: int) -> Tensor:
         """Classes along axis 1, where tokens have them last; one logit per label as the labels are."""
         if self.criterion.binary:
             return logits.squeeze(-1) if logits.ndim > ndim else logits
@@ -91,33 +95,37 @@ class Calibration(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Tell the loss how many epochs there will be, and take up its state where a checkpoint has one."""
-        self._val, self._waiting = None, False
+        self._val, self._awaits_evaluation = None, False
         loss = losses.for_epochs(self.criterion.loss, state.num_train_epochs)
-        saved: dict[str, Any] = _states(state).get(KEY, {})
-        known = losses.state(loss)
-        learned = {name: torch.tensor(v).to(known[name]) if isinstance(v, list) else v for name, v in saved.items()}
-        self.criterion.loss = losses.restored(loss, learned) if learned else loss
+        saved: dict[str, Any] = _callback_states(state).get(STATE_KEY, {})
+        initial_state = losses.state(loss)
+        restored_state = {
+            name: torch.tensor(v).to(initial_state[name]) if isinstance(v, list) else v for name, v in saved.items()
+        }
+        self.criterion.loss = losses.restore_state(loss, restored_state) if restored_state else loss
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Advance the loss, or wait for the evaluation that comes next."""
-        self._waiting = args.eval_strategy == "epoch"
-        if not self._waiting:
+        self._awaits_evaluation = args.eval_strategy == "epoch"
+        if not self._awaits_evaluation:
             self._advance(state)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Advance the loss after the evaluation at the end of an epoch, and after no other."""
-        if self._waiting:
-            self._waiting = False
+        if self._awaits_evaluation:
+            self._awaits_evaluation = False
             self._advance(state)
 
     def _advance(self, state: TrainerState) -> None:
         self.criterion.after_epoch(round(state.epoch or 1) - 1, self._val)
         self._val = None
-        learned = losses.state(self.criterion.loss)
-        _states(state)[KEY] = {name: v.tolist() if isinstance(v, Tensor) else v for name, v in learned.items()}
+        loss_state = losses.state(self.criterion.loss)
+        _callback_states(state)[STATE_KEY] = {
+            name: v.tolist() if isinstance(v, Tensor) else v for name, v in loss_state.items()
+        }
 
 
-def _states(state: TrainerState) -> dict[str, Any]:
+def _callback_states(state: TrainerState) -> dict[str, Any]:
     return state.stateful_callbacks  # pyright: ignore[reportReturnType]

@@ -12,18 +12,18 @@ from typing import Annotated, Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from calibrant import catalog
-from calibrant._bins import Bins, equal_width_edges, mukhoti_edges
-from calibrant.catalog import LOSSES
+from calibrant import registry
+from calibrant.backend.bins import Bins, equal_width_edges, mukhoti_edges
 from calibrant.losses._focal import focal, power
-from calibrant.losses._likelihood import expected
+from calibrant.losses._likelihood import expected_loss
 from calibrant.predictions import Predictions
-from calibrant.types import Count, InputError, Logits, NonNegative, PerExample, Range, StatefulLoss, Targets
+from calibrant.registry import LOSSES
+from calibrant.types import Count, InputError, Logits, NonNegativeFloat, PerExample, Range, StatefulLoss, Targets
 
 __all__ = ["AdaFocal", "Scheduled"]
 
-Some = TypeVar("Some")
-ClosedShare = Annotated[float, Range(least=0, most=1)]
+AnyLoss = TypeVar("AnyLoss")
+ClosedShare = Annotated[float, Range(ge=0, le=1)]
 
 
 @LOSSES.register
@@ -44,7 +44,7 @@ class Scheduled:
 
     epoch: int = 0
     _: KW_ONLY
-    gammas: tuple[NonNegative, ...] = (5.0, 3.0, 2.0)
+    gammas: tuple[NonNegativeFloat, ...] = (5.0, 3.0, 2.0)
     shares: tuple[ClosedShare, ...] = (2 / 7, 5 / 7)
     epochs: Count | None = None
 
@@ -121,9 +121,9 @@ class AdaFocal:
     gamma: Tensor
     _: KW_ONLY
     bins: Count = 15
-    rate: NonNegative = 1.0
+    rate: NonNegativeFloat = 1.0
     start: float = 1.0
-    switch: NonNegative = 0.2
+    switch: NonNegativeFloat = 0.2
     lowest: float = -2.0
     highest: float = 20.0
     scheme: Literal["equal_mass", "equal_width"] = "equal_mass"
@@ -135,16 +135,16 @@ class AdaFocal:
         gamma: Tensor | None = None,
         *,
         bins: Count = 15,
-        rate: NonNegative = 1.0,
+        rate: NonNegativeFloat = 1.0,
         start: float = 1.0,
-        switch: NonNegative = 0.2,
+        switch: NonNegativeFloat = 0.2,
         lowest: float = -2.0,
         highest: float = 20.0,
         scheme: Literal["equal_mass", "equal_width"] = "equal_mass",
         every: Count | None = None,
     ) -> None:
         numbers = {"rate": rate, "start": start, "switch": switch, "lowest": lowest, "highest": highest}
-        catalog.checked(AdaFocal, {"bins": bins, **numbers})
+        registry.check_settings(AdaFocal, {"bins": bins, **numbers})
         if lowest <= -3.5911:
             raise InputError(
                 f"AdaFocal needs lowest > -3.5911, the limit of inverse_focal, got {lowest}", code="adafocal_limits"
@@ -174,7 +174,7 @@ class AdaFocal:
             base = torch.where(gamma > 0, -log_p.expm1(), 1 + log_p.exp())
             return -power(base, gamma.abs()) * log_p
 
-        return expected(logits, labels, of)
+        return expected_loss(logits, labels, of)
 
     def after_epoch(self, epoch: int, val: Predictions | None = None) -> "AdaFocal":
         """Return the loss of the next epoch: less confident where validation is overconfident, and conversely."""
@@ -182,20 +182,20 @@ class AdaFocal:
             return self
         if val is None:
             raise InputError("AdaFocal needs validation predictions after every epoch, got none", code="no_validation")
-        return self.updated(val)
+        return self.update(val)
 
-    def due(self, batch: int) -> bool:
+    def is_due(self, batch: int) -> bool:
         """Say whether gammas change after a batch of an epoch, counted from 0."""
         return self.every is not None and batch > 0 and batch % self.every == 0
 
-    def updated(self, val: Predictions) -> "AdaFocal":
+    def update(self, val: Predictions) -> "AdaFocal":
         """Return the loss whose gammas have been moved by the calibration error of validation."""
-        top = val.judging("top").events
-        confidence, correct, weights = top.confidence.to(self.edges), top.happened.to(self.edges), top.weights
+        top = val.with_event("top").events
+        confidence, correct, weights = top.confidence.to(self.edges), top.outcome.to(self.edges), top.weights
         edges = self.edges
         if self.scheme == "equal_mass":
             edges = mukhoti_edges(confidence, len(self.gamma), weights).to(edges)
-        excess = -Bins.between(edges, confidence, correct, weights).gap
+        excess = -Bins.from_edges(edges, confidence, correct, weights).gap
         sign = torch.where(self.gamma > 0, 1.0, -1.0).to(edges)
         gamma = self.gamma * (sign * self.rate * excess).exp()
         gamma = gamma.where(gamma.abs() >= self.switch, -self.switch * sign)
@@ -219,26 +219,26 @@ def state(loss: Any) -> dict[str, Any]:
     return dict(loss.state_dict()) if isinstance(loss, StatefulLoss) else {}
 
 
-def restored(loss: Some, saved: Mapping[str, Any]) -> Some:
+def restore_state(loss: AnyLoss, saved: Mapping[str, Any]) -> AnyLoss:
     """Return the loss with a state that `state` gave, of the same loss.
 
-    >>> restored(Scheduled(epochs=7), {"epoch": 6}).gamma
+    >>> restore_state(Scheduled(epochs=7), {"epoch": 6}).gamma
     2.0
     """
-    known = state(loss)
-    if set(saved) != set(known):
+    current = state(loss)
+    if set(saved) != set(current):
         name = getattr(loss, "__name__", type(loss).__name__)
         raise InputError(
-            f"{name} has the state {sorted(known) or 'nothing'}, got {sorted(saved) or 'nothing'}", code="state_keys"
+            f"{name} has the state {sorted(current) or 'nothing'}, got {sorted(saved) or 'nothing'}", code="state_keys"
         )
-    return loss.with_state_dict(saved) if known else loss  # pyright: ignore
+    return loss.with_state_dict(saved) if current else loss  # pyright: ignore
 
 
-def for_epochs(loss: Some, epochs: int) -> Some:
+def for_epochs(loss: AnyLoss, epochs: int) -> AnyLoss:
     """Return the loss told how many epochs there will be, if it has a method to be told by.
 
     >>> for_epochs(Scheduled(), 90).epochs
     90
     """
-    tell = getattr(loss, "for_epochs", None)
-    return loss if tell is None else tell(epochs)
+    set_epochs = getattr(loss, "for_epochs", None)
+    return loss if set_epochs is None else set_epochs(epochs)

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.catalog import LOSSES, checked
-from calibrant.losses._likelihood import check_labels, expected, miss
+from calibrant.losses._likelihood import check_labels, expected_loss, probability_error
 from calibrant.losses._proper import brier
-from calibrant.types import InputError, Logits, Norm, PerExample, Positive, Targets
+from calibrant.registry import LOSSES, check_settings
+from calibrant.types import InputError, Logits, Norm, PerExample, PositiveFloat, Targets
 
 __all__ = ["bsce_gra", "dual_focal", "flsd", "flsd_continuous", "focal", "focal_calibration", "inverse_focal", "poly1"]
 
@@ -45,7 +45,7 @@ def focal(
     >>> focal(torch.zeros(1, 2), torch.tensor([0]), gamma=2.0)
     tensor([0.1733])
     """
-    checked(focal, elsewhere, elsewhere=LOSSES.elsewhere)  # says of alpha where it belongs
+    check_settings(focal, elsewhere, parameter_hints=LOSSES.parameter_hints)  # says of alpha where it belongs
     if isinstance(gamma, float | int) and not 0 <= gamma < math.inf:
         raise InputError(
             f"focal needs gamma >= 0, got {gamma}; the opposite weighting is inverse_focal", code="gamma_range"
@@ -55,7 +55,7 @@ def focal(
         weight = power(-log_p.expm1(), gamma)
         return -(weight.detach() if detach_weight else weight) * log_p
 
-    return expected(logits, labels, of)
+    return expected_loss(logits, labels, of)
 
 
 @LOSSES.register
@@ -87,11 +87,13 @@ def flsd(
         index = torch.bucketize(p, p.new_tensor(thresholds), right=True)
         return -power(-log_p.expm1(), p.new_tensor(gammas)[index]) * log_p
 
-    return expected(logits, labels, of)
+    return expected_loss(logits, labels, of)
 
 
 @LOSSES.register
-def flsd_continuous(logits: Logits, labels: Targets, *, low: Positive = 3.0, high: Positive = 5.0) -> PerExample:
+def flsd_continuous(
+    logits: Logits, labels: Targets, *, low: PositiveFloat = 3.0, high: PositiveFloat = 5.0
+) -> PerExample:
     r"""FLSD without its rounding: focal loss with $\gamma^*(p_y)$ kept in [low, high] (Mukhoti et al. 2020, prop. 2).
 
     $\gamma^*(p)$ is where $g(p, \gamma) = 1$; the paper rounds it to steps, `flsd`. 5 below p_y = 0.1968, then falling,
@@ -108,7 +110,7 @@ def flsd_continuous(logits: Logits, labels: Targets, *, low: Positive = 3.0, hig
         gamma = _unit_ratio_gamma(log_p.detach().double().exp(), low, high).to(log_p)
         return -power(-log_p.expm1(), gamma) * log_p
 
-    return expected(logits, labels, of)
+    return expected_loss(logits, labels, of)
 
 
 def _unit_ratio_gamma(p: Tensor, low: float, high: float) -> Tensor:
@@ -123,11 +125,11 @@ def _unit_ratio_gamma(p: Tensor, low: float, high: float) -> Tensor:
     def log_ratio(gamma: Tensor) -> Tensor:
         return gamma * slope + torch.log1p(gamma * r)
 
-    least, most = torch.full_like(p, low), torch.full_like(p, high)
-    gamma = most
+    lower, upper = torch.full_like(p, low), torch.full_like(p, high)
+    gamma = upper
     for _ in range(10):
         gamma = gamma - log_ratio(gamma) / (slope + r / (1 + gamma * r))
-    return torch.where(log_ratio(most) >= 0, most, torch.where(log_ratio(least) <= 0, least, gamma))
+    return torch.where(log_ratio(upper) >= 0, upper, torch.where(log_ratio(lower) <= 0, lower, gamma))
 
 
 @LOSSES.register
@@ -156,7 +158,7 @@ def inverse_focal(
         weight = power(1 + log_p.exp(), gamma)
         return -(weight.detach() if detach_weight else weight) * log_p
 
-    return expected(logits, labels, of)
+    return expected_loss(logits, labels, of)
 
 
 @LOSSES.register
@@ -177,7 +179,7 @@ def dual_focal(logits: Logits, labels: Targets, *, gamma: float = 5.0) -> PerExa
     else:
         p_y = p.gather(-1, labels[:, None])  # from the softmax it is compared with, so that a tie is a tie
         runner_up = p.where(p < p_y, 0.0).amax(-1)
-    return expected(logits, labels, lambda log_p: -power(-log_p.expm1() + runner_up, gamma) * log_p)
+    return expected_loss(logits, labels, lambda log_p: -power(-log_p.expm1() + runner_up, gamma) * log_p)
 
 
 def _next_below(p: Tensor) -> Tensor:
@@ -201,20 +203,20 @@ def bsce_gra(logits: Logits, labels: Targets, *, gamma: float = 1.0, norm: Norm 
     check_labels(logits, labels)
     with torch.no_grad():
         if labels.is_floating_point():
-            weight = _misses(logits, norm) ** gamma
+            weight = _class_error_norms(logits, norm) ** gamma
         else:
-            weight = torch.linalg.vector_norm(miss(logits, labels), norm, -1) ** gamma
-    return expected(logits, labels, lambda log_p: -weight * log_p)
+            weight = torch.linalg.vector_norm(probability_error(logits, labels), norm, -1) ** gamma
+    return expected_loss(logits, labels, lambda log_p: -weight * log_p)
 
 
-def _misses(logits: Logits, norm: float) -> Tensor:
+def _class_error_norms(logits: Logits, norm: float) -> Tensor:
     r"""Return $\lVert e_k - p \rVert_q$ of every class; by the largest difference, $1 - p_k$, at q = infinity."""
     p = logits.double().softmax(-1)
     if norm == math.inf:
         return (1 - p).to(logits)
     powers = p**norm
-    rest = (powers.sum(-1, keepdim=True) - powers).clamp_min(0)
-    return ((rest + (1 - p).clamp_min(0) ** norm) ** (1 / norm)).to(logits)
+    other_powers = (powers.sum(-1, keepdim=True) - powers).clamp_min(0)
+    return ((other_powers + (1 - p).clamp_min(0) ** norm) ** (1 / norm)).to(logits)
 
 
 @LOSSES.register
@@ -231,7 +233,7 @@ def poly1(logits: Logits, labels: Targets, *, epsilon: float = 2.0) -> PerExampl
         raise InputError(
             f"poly1 needs epsilon >= -1, got {epsilon}; below, a small error lowers the loss", code="epsilon_range"
         )
-    return expected(logits, labels, lambda log_p: -log_p - epsilon * log_p.expm1())
+    return expected_loss(logits, labels, lambda log_p: -log_p - epsilon * log_p.expm1())
 
 
 @LOSSES.register

@@ -60,33 +60,33 @@ def smoothed_log_likelihood(logits: Logits, labels: Targets, smoothing: float = 
     check_labels(logits, labels)
     if labels.is_floating_point():
         smoothed = (1 - smoothing) * labels + smoothing / logits.shape[-1] if smoothing else labels
-        return _mean_over(smoothed, logits, lambda log_p: log_p)
+        return _soft_label_mean(smoothed, logits, lambda log_p: log_p)
     if logits.shape[-1] == 2 and not smoothing:
-        return _of_two(logits, labels)
+        return _binary_log_likelihood(logits, labels)
     return _ExpectedLogLikelihood.apply(logits, labels, smoothing)  # pyright: ignore[reportReturnType]
 
 
-def expected(logits: Logits, labels: Targets, value: Callable[[Tensor], Tensor]) -> PerExample:
+def expected_loss(logits: Logits, labels: Targets, value: Callable[[Tensor], Tensor]) -> PerExample:
     r"""Return value(log p_y), or for soft labels t its expectation $\sum_k t_k\, value(\log p_k)$.
 
     `value` is called once, with (n) or (n k), and works elementwise.
     """
     check_labels(logits, labels)
     if labels.is_floating_point():
-        return _mean_over(labels, logits, value)
+        return _soft_label_mean(labels, logits, value)
     return value(smoothed_log_likelihood(logits, labels))
 
 
-def _of_two(logits: Logits, labels: Labels) -> PerExample:
+def _binary_log_likelihood(logits: Logits, labels: Labels) -> PerExample:
     """The same of two classes, whose softmax is a sigmoid: half the time where there are many rows, such as pixels."""
-    own, other = logits.gather(-1, torch.stack([labels, 1 - labels], -1)).unbind(-1)
-    return logsigmoid(own - other)
+    label_logit, other_logit = logits.gather(-1, torch.stack([labels, 1 - labels], -1)).unbind(-1)
+    return logsigmoid(label_logit - other_logit)
 
 
-def _mean_over(labels: SoftLabels, logits: Logits, value: Callable[[Tensor], Tensor]) -> PerExample:
+def _soft_label_mean(labels: SoftLabels, logits: Logits, value: Callable[[Tensor], Tensor]) -> PerExample:
     target = labels.to(logits)
-    two = logits.shape[-1] == 2
-    log_p = logsigmoid(logits - logits.flip(-1)) if two else logits.log_softmax(-1)
+    is_binary = logits.shape[-1] == 2
+    log_p = logsigmoid(logits - logits.flip(-1)) if is_binary else logits.log_softmax(-1)
     return (target * value(log_p.masked_fill(target == 0, 0.0))).sum(-1)  # the impossible costs 0, whatever its loss
 
 
@@ -110,7 +110,7 @@ class _Brier(torch.autograd.Function):
         logits, labels = ctx.saved_tensors
         gradient, p = 2 * gradients[0][:, None], logits.softmax(-1)
         if torch.is_grad_enabled():
-            back = p * miss(logits, labels)
+            back = p * probability_error(logits, labels)
             return (back - p * back.sum(-1, keepdim=True)) * gradient, None
         p_y = p.gather(-1, labels[:, None])
         back = p.square().scatter_(-1, labels[:, None], p_y * (p_y - 1))
@@ -126,7 +126,7 @@ def brier_score(logits: Logits, labels: Targets) -> PerExample:
     return _Brier.apply(logits, labels)  # pyright: ignore[reportReturnType]
 
 
-def miss(logits: Logits, labels: Labels) -> Tensor:
+def probability_error(logits: Logits, labels: Labels) -> Tensor:
     """Return p - e_y (n k), how far the probabilities are from the truth."""
     check_labels(logits, labels)
     p = logits.softmax(-1)

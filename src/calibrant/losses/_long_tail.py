@@ -11,15 +11,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from calibrant.catalog import LOSSES
 from calibrant.losses._focal import focal
 from calibrant.losses._likelihood import check_labels
-from calibrant.types import InputError, Logits, NonNegative, Part, PerExample, Targets
+from calibrant.registry import LOSSES
+from calibrant.types import HalfOpenFraction, InputError, Logits, NonNegativeFloat, PerExample, Targets
 
 __all__ = ["balanced_softmax", "class_balanced", "logit_adjusted"]
 
-Some = TypeVar("Some")
-Counts = tuple[NonNegative, ...] | Tensor
+AnyLoss = TypeVar("AnyLoss")
+Counts = tuple[NonNegativeFloat, ...] | Tensor
 
 
 @LOSSES.register
@@ -28,8 +28,8 @@ def class_balanced(
     labels: Targets,
     *,
     counts: Counts | None = None,
-    beta: Part = 0.9999,
-    gamma: NonNegative = 0.0,
+    beta: HalfOpenFraction = 0.9999,
+    gamma: NonNegativeFloat = 0.0,
 ) -> PerExample:
     r"""Class-balanced loss, $w_y L(z, y)$, $w_k \propto (1 - \beta) / (1 - \beta^{n_k})$ (Cui et al. 2019).
 
@@ -43,7 +43,7 @@ def class_balanced(
     tensor([0.8318, 0.5545])
     """
     check_labels(logits, labels)
-    n = _counts(logits, counts, "class_balanced")
+    n = _check_counts(logits, counts, "class_balanced")
     effective = -torch.xlogy(n, torch.full_like(n, beta)).expm1()  # up to a factor
     weight = torch.where(n > 0, 1 / effective, 0)
     weight = (weight * (n > 0).sum() / weight.sum()).to(logits)
@@ -58,8 +58,8 @@ def logit_adjusted(
     labels: Targets,
     *,
     counts: Counts | None = None,
-    tau: NonNegative = 1.0,
-    gamma: NonNegative = 0.0,
+    tau: NonNegativeFloat = 1.0,
+    gamma: NonNegativeFloat = 0.0,
 ) -> PerExample:
     r"""Logit-adjusted loss, $-\log \frac{\pi_y^\tau e^{z_y}}{\sum_k \pi_k^\tau e^{z_k}}$ (Menon et al. 2021, eq. 10).
 
@@ -71,13 +71,13 @@ def logit_adjusted(
     >>> logit_adjusted(torch.zeros(2, 2), torch.tensor([0, 1]), counts=(3.0, 1.0))  # log 4/3, log 4
     tensor([0.2877, 1.3863])
     """
-    n = _counts(logits, counts, "logit_adjusted")
+    n = _check_counts(logits, counts, "logit_adjusted")
     return focal(logits + torch.xlogy(torch.full_like(n, tau), n / n.sum()).to(logits), labels, gamma=gamma)
 
 
 @LOSSES.register
 def balanced_softmax(
-    logits: Logits, labels: Targets, *, counts: Counts | None = None, gamma: NonNegative = 0.0
+    logits: Logits, labels: Targets, *, counts: Counts | None = None, gamma: NonNegativeFloat = 0.0
 ) -> PerExample:
     r"""Balanced softmax, $-\log \frac{n_y e^{z_y}}{\sum_k n_k e^{z_k}}$ (Ren et al. 2020).
 
@@ -86,10 +86,10 @@ def balanced_softmax(
     >>> balanced_softmax(torch.zeros(2, 2), torch.tensor([0, 1]), counts=(3.0, 1.0))  # log 4/3, log 4
     tensor([0.2877, 1.3863])
     """
-    return logit_adjusted(logits, labels, counts=_counts(logits, counts, "balanced_softmax"), gamma=gamma)
+    return logit_adjusted(logits, labels, counts=_check_counts(logits, counts, "balanced_softmax"), gamma=gamma)
 
 
-def _counts(logits: Logits, counts: Counts | None, name: str) -> Tensor:
+def _check_counts(logits: Logits, counts: Counts | None, name: str) -> Tensor:
     if counts is None:
         raise InputError(
             f"{name} needs to know how often training has each class: say counts=(900, 90, 10) or "
@@ -104,14 +104,14 @@ def _counts(logits: Logits, counts: Counts | None, name: str) -> Tensor:
     return n
 
 
-def for_counts(loss: Some, counts: Tensor) -> Some | Any:
+def for_counts(loss: AnyLoss, counts: Tensor) -> AnyLoss | Any:
     """Return the loss told how often training has each class, if it asks: by a method `for_counts`, or `counts=None`.
 
     >>> for_counts(balanced_softmax, torch.tensor([3, 1]))(torch.zeros(1, 2), torch.tensor([1]))
     tensor([1.3863])
     """
-    tell = getattr(loss, "for_counts", None)
-    if tell is not None:
-        return tell(counts)
-    asks = inspect.signature(loss).parameters.get("counts")  # pyright: ignore[reportArgumentType]
-    return partial(loss, counts=counts) if asks is not None and asks.default is None else loss  # pyright: ignore
+    set_counts = getattr(loss, "for_counts", None)
+    if set_counts is not None:
+        return set_counts(counts)
+    parameter = inspect.signature(loss).parameters.get("counts")  # pyright: ignore[reportArgumentType]
+    return partial(loss, counts=counts) if parameter is not None and parameter.default is None else loss  # pyright: ignore

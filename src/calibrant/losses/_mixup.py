@@ -8,19 +8,19 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from calibrant.catalog import LOSSES
-from calibrant.losses._adaptive import for_epochs, restored, state
+from calibrant.losses._adaptive import for_epochs, restore_state, state
 from calibrant.losses._long_tail import for_counts
 from calibrant.predictions import Predictions
+from calibrant.registry import LOSSES
 from calibrant.types import (
     InputError,
     Labels,
     Logits,
     Loss,
     LossText,
-    NonNegative,
+    NonNegativeFloat,
     PerExample,
-    Positive,
+    PositiveFloat,
     StatefulLoss,
     Targets,
     UpdatedLoss,
@@ -28,7 +28,7 @@ from calibrant.types import (
 
 
 @dataclass(frozen=True, eq=False)
-class Mixed:
+class MixedBatch:
     """A batch of n clean examples followed by n mixed ones."""
 
     inputs: Tensor  # (2n ...)
@@ -46,8 +46,8 @@ class Mixed:
             )
         n = len(logits) // 2
         clean, mixed, first, second = logits[:n], logits[n:], self.first[n:], self.second[n:]
-        between = self.share * loss(mixed, first) + (1 - self.share) * loss(mixed, second)
-        return torch.cat([loss(clean, self.first[:n]), self.strength * between])
+        mixed_loss = self.share * loss(mixed, first) + (1 - self.share) * loss(mixed, second)
+        return torch.cat([loss(clean, self.first[:n]), self.strength * mixed_loss])
 
 
 @LOSSES.register
@@ -65,15 +65,15 @@ class RegMixup:
     has mixed, this is L.
 
     >>> from calibrant.losses import cross_entropy
-    >>> batch = RegMixup().mixed(torch.zeros(2, 3), torch.tensor([0, 1]))
+    >>> batch = RegMixup().mix(torch.zeros(2, 3), torch.tensor([0, 1]))
     >>> batch.inputs.shape, batch.loss(cross_entropy, torch.zeros(4, 2))
     (torch.Size([4, 3]), tensor([0.6931, 0.6931, 0.6931, 0.6931]))
     """
 
     _: KW_ONLY
     loss: LossText | Loss = "cross_entropy"
-    alpha: Positive = 20.0
-    strength: NonNegative = 1.0
+    alpha: PositiveFloat = 20.0
+    strength: NonNegativeFloat = 1.0
 
     def __post_init__(self) -> None:
         if isinstance(self.loss, str):
@@ -88,7 +88,7 @@ class RegMixup:
         assert not isinstance(self.loss, str)  # it was resolved
         return self.loss
 
-    def mixed(self, inputs: Tensor, labels: Labels, *, generator: Generator | None = None) -> Mixed:
+    def mix(self, inputs: Tensor, labels: Labels, *, generator: Generator | None = None) -> MixedBatch:
         """Return the batch with its mixed copy behind it. `generator`, on the CPU, makes it repeatable."""
         if not inputs.is_floating_point():
             raise InputError(
@@ -99,23 +99,23 @@ class RegMixup:
         seed = int(torch.randint(2**62, (), generator=generator))
         share = float(np.random.default_rng(seed).beta(self.alpha, self.alpha))
         mixed = share * inputs + (1 - share) * inputs[order]
-        both, other = torch.cat([labels, labels]), torch.cat([labels, labels[order]])
-        return Mixed(torch.cat([inputs, mixed]), both, other, share, self.strength)
+        first_labels, second_labels = torch.cat([labels, labels]), torch.cat([labels, labels[order]])
+        return MixedBatch(torch.cat([inputs, mixed]), first_labels, second_labels, share, self.strength)
 
     def after_epoch(self, epoch: int, val: Predictions | None = None) -> "RegMixup":
         """Return the same with the next epoch's L, if that changes."""
         inner = self._inner
         return replace(self, loss=inner.after_epoch(epoch, val)) if isinstance(inner, StatefulLoss) else self
 
-    def due(self, batch: int) -> bool:
+    def is_due(self, batch: int) -> bool:
         """Say whether L changes after a batch of an epoch, counted from 0."""
         inner = self._inner
-        return isinstance(inner, UpdatedLoss) and inner.due(batch)
+        return isinstance(inner, UpdatedLoss) and inner.is_due(batch)
 
-    def updated(self, val: Predictions) -> "RegMixup":
+    def update(self, val: Predictions) -> "RegMixup":
         """Return the same with L changed by validation."""
         inner = self._inner
-        return replace(self, loss=inner.updated(val)) if isinstance(inner, UpdatedLoss) else self
+        return replace(self, loss=inner.update(val)) if isinstance(inner, UpdatedLoss) else self
 
     def for_epochs(self, epochs: int) -> "RegMixup":
         """Return the same with L told how many epochs there will be."""
@@ -131,4 +131,4 @@ class RegMixup:
 
     def with_state_dict(self, saved: Mapping[str, Any]) -> "RegMixup":
         """Return the same with what L had learned."""
-        return replace(self, loss=restored(self._inner, saved))
+        return replace(self, loss=restore_state(self._inner, saved))

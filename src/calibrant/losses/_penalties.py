@@ -6,9 +6,9 @@ Classes that are masked out, of logit -inf, have no price.
 import torch
 from torch import Tensor
 
-from calibrant.catalog import LOSSES
 from calibrant.losses._likelihood import smoothed_log_likelihood
-from calibrant.types import InputError, Logits, NonNegative, Norm, PerExample, Targets, Width
+from calibrant.registry import LOSSES
+from calibrant.types import InputError, Logits, NonNegativeFloat, Norm, PerExample, Targets, Width
 
 __all__ = ["acls", "entropy_regularized", "logit_norm", "logit_normalized", "margin_smoothing"]
 
@@ -43,7 +43,9 @@ def logit_norm(logits: Logits, labels: Targets, *, strength: float = 0.01, p: No
     """
     if p < 1:
         raise InputError(f"logit_norm needs p >= 1, got {p}: it is no norm below", code="norm_range")
-    return -smoothed_log_likelihood(logits, labels) + strength * torch.linalg.vector_norm(_possible(logits), p, -1)
+    return -smoothed_log_likelihood(logits, labels) + strength * torch.linalg.vector_norm(
+        _zero_masked_logits(logits), p, -1
+    )
 
 
 @LOSSES.register
@@ -57,7 +59,7 @@ def logit_normalized(logits: Logits, labels: Targets, *, temperature: Width = 0.
     >>> logit_normalized(torch.tensor([[3.0, -4.0]]), torch.tensor([0]), temperature=1.0)
     tensor([0.2204])
     """
-    possible = _possible(logits)
+    possible = _zero_masked_logits(logits)
     norm = torch.linalg.vector_norm(possible, 2, -1, keepdim=True) + 1e-7
     scaled = (possible / (temperature * norm)).masked_fill(logits.isneginf(), -torch.inf)
     return -smoothed_log_likelihood(scaled, labels)
@@ -65,7 +67,7 @@ def logit_normalized(logits: Logits, labels: Targets, *, temperature: Width = 0.
 
 @LOSSES.register
 def margin_smoothing(
-    logits: Logits, labels: Targets, *, strength: float = 0.1, margin: NonNegative = 10.0
+    logits: Logits, labels: Targets, *, strength: float = 0.1, margin: NonNegativeFloat = 10.0
 ) -> PerExample:
     r"""Margin-based label smoothing (Liu et al. 2022), with the values of their code.
 
@@ -75,7 +77,7 @@ def margin_smoothing(
     >>> margin_smoothing(torch.tensor([[12.0, 0.0]]), torch.tensor([0]))
     tensor([0.1000])
     """
-    distance = _below_top(logits, logits.amax(-1, keepdim=True))
+    distance = _distance_to_top(logits, logits.amax(-1, keepdim=True))
     return -smoothed_log_likelihood(logits, labels) + strength * (distance - margin).relu().mean(-1)
 
 
@@ -87,7 +89,7 @@ def acls(
     strength: float = 0.1,
     top: float = 1.0,
     rest: float = 0.1,
-    margin: NonNegative = 10.0,
+    margin: NonNegativeFloat = 10.0,
 ) -> PerExample:
     r"""Adaptive and conditional label smoothing (Park et al. 2023), as in the authors' code.
 
@@ -101,14 +103,14 @@ def acls(
     """
     highest = logits.amax(-1)
     excess = (highest - margin).relu().square()
-    below = _below_top(logits, highest.detach()[:, None])
+    below = _distance_to_top(logits, highest.detach()[:, None])
     distances = (below - margin).relu().square().sum(-1) / (logits.shape[-1] - 1)
     return -smoothed_log_likelihood(logits, labels) + strength * (top * excess + rest * distances)
 
 
-def _possible(logits: Logits) -> Tensor:
+def _zero_masked_logits(logits: Logits) -> Tensor:
     return logits.masked_fill(logits.isneginf(), 0.0)
 
 
-def _below_top(logits: Logits, highest: Tensor) -> Tensor:
+def _distance_to_top(logits: Logits, highest: Tensor) -> Tensor:
     return (highest - logits).masked_fill(logits.isneginf(), 0.0)

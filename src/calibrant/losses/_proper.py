@@ -3,8 +3,8 @@
 import math
 from typing import Literal
 
-from calibrant.catalog import LOSSES
 from calibrant.losses._likelihood import brier_score, smoothed_log_likelihood
+from calibrant.registry import LOSSES
 from calibrant.types import InputError, Logits, PerExample, Smoothing, Targets
 
 __all__ = ["brier", "cross_entropy"]

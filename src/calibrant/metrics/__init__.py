@@ -12,31 +12,41 @@ from calibrant.metrics import _binned, _corp, _cumulative, _ranking, _scores, _s
 from calibrant.metrics import curves as curves
 from calibrant.metrics import ood as ood
 from calibrant.metrics import tables as tables
-from calibrant.metrics._about import about
-from calibrant.metrics._about import in_words as in_words
 from calibrant.metrics._binned import *
 from calibrant.metrics._compare import Comparison, Difference, compare, difference_of_cluster_means, difference_of_means
 from calibrant.metrics._corp import *
 from calibrant.metrics._cumulative import *
-from calibrant.metrics._metric import About, Metric, metric
+from calibrant.metrics._decomposition import ScoreDecomposition, decompose_score
+from calibrant.metrics._info import describe_metric as describe_metric
+from calibrant.metrics._info import metric_info
+from calibrant.metrics._intervals import Curve, Evidence, Interval, share_interval, wilson
+from calibrant.metrics._metric import Metric, MetricInfo, metric
 from calibrant.metrics._ranking import *
-from calibrant.metrics._results import Curve, Evidence, Interval, share_interval, wilson
 from calibrant.metrics._scores import *
 from calibrant.metrics._smooth import *
-from calibrant.metrics._split import Split, split
 from calibrant.metrics._summary import Summary
 from calibrant.metrics._two_sample import two_sample
 
-__all__ = ["About", "Comparison", "Curve", "Difference", "Evidence", "Interval", "Metric", "Split", "Summary"]
+__all__ = [
+    "Comparison",
+    "Curve",
+    "Difference",
+    "Evidence",
+    "Interval",
+    "Metric",
+    "MetricInfo",
+    "ScoreDecomposition",
+    "Summary",
+]
 __all__ += [
-    "about",
     "compare",
     "curves",
+    "decompose_score",
     "difference_of_cluster_means",
     "difference_of_means",
     "metric",
+    "metric_info",
     "ood",
-    "split",
     "tables",
     "two_sample",
 ]
@@ -51,7 +61,7 @@ __all__ += _smooth.__all__
 
 def __getattr__(name: str) -> Metric[...]:
     """Find a metric that is declared above this package, such as `refinement_nll`, which fits a calibrator."""
-    from calibrant.catalog import METRICS
+    from calibrant.registry import METRICS
 
     if not name.startswith("_") and isinstance(found := METRICS.get(name), Metric):
         return found

@@ -7,13 +7,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant._bins import Bins, Judged, equal_width_edges, equal_width_index, mukhoti_edges
-from calibrant._fast import kernels
-from calibrant._softmax import Visit, show_probabilities
-from calibrant.metrics._clusters import cluster_noise
+from calibrant.backend.bins import Bins, EventStatistics, equal_width_edges, equal_width_index, mukhoti_edges
+from calibrant.backend.dispatch import kernels
+from calibrant.backend.softmax import RowCallback, visit_probabilities
+from calibrant.metrics._clusters import cluster_noise_interval
+from calibrant.metrics._intervals import Interval
 from calibrant.metrics._metric import metric
-from calibrant.metrics._moments import Edges, bin_table, noise, norm_of, squared_error
-from calibrant.metrics._results import Interval
+from calibrant.metrics._moments import Edges, bin_table, gap_norm, noise_interval, squared_error
 from calibrant.predictions import Predictions
 from calibrant.types import Count, Norm, Scalar
 
@@ -28,7 +28,7 @@ __all__ += ["sweep_ece"]
     plain="typical gap between what is said and what happens",
     takes="events",
 )
-def ece(events: Judged, *, bins: Count = 15, norm: Norm = 1.0, edges: Edges = "equal_width") -> Scalar:
+def ece(events: EventStatistics, *, bins: Count = 15, norm: Norm = 1.0, edges: Edges = "equal_width") -> Scalar:
     r"""Expected calibration error, $(\sum_b w_b |acc_b - conf_b|^p)^{1/p}$, p = 1 (Guo et al. 2017, eq. 3).
 
     Bins are (lo, hi] with float64 edges; confidence 0 belongs to the first. Of the predicted class, or of the event
@@ -39,7 +39,7 @@ def ece(events: Judged, *, bins: Count = 15, norm: Norm = 1.0, edges: Edges = "e
     tensor(0.2500, dtype=torch.float64)
     """
     table = bin_table(events, bins, edges)
-    return norm_of(table.weight, table.gap, norm)
+    return gap_norm(table.weight, table.gap, norm)
 
 
 @metric(
@@ -49,7 +49,9 @@ def ece(events: Judged, *, bins: Count = 15, norm: Norm = 1.0, edges: Edges = "e
     plain="the same gap, over portions of equally many examples",
     takes="events",
 )
-def adaptive_ece(events: Judged, *, bins: Count = 15, edges: Literal["equal_mass", "mukhoti"] = "equal_mass") -> Scalar:
+def adaptive_ece(
+    events: EventStatistics, *, bins: Count = 15, edges: Literal["equal_mass", "mukhoti"] = "equal_mass"
+) -> Scalar:
     """ECE over bins that hold equal numbers of examples (Nguyen & O'Connor 2015; Mukhoti et al. 2020, eq. 3).
 
     "equal_mass" averages correctness over ties first, so that the value does not depend on the row order. "mukhoti"
@@ -61,8 +63,8 @@ def adaptive_ece(events: Judged, *, bins: Count = 15, edges: Literal["equal_mass
     ties = events.ties
     if edges == "equal_mass":
         return _mean_gap(Bins.equal_mass(bins, ties))
-    cuts = mukhoti_edges(ties.value, bins, ties.mass)
-    return _mean_gap(Bins.between(cuts, ties.value, ties.accuracy, ties.mass))
+    cuts = mukhoti_edges(ties.value, bins, ties.total_weight)
+    return _mean_gap(Bins.from_edges(cuts, ties.value, ties.accuracy, ties.total_weight))
 
 
 @metric(
@@ -72,7 +74,7 @@ def adaptive_ece(events: Judged, *, bins: Count = 15, edges: Literal["equal_mass
     takes="events",
     plain="largest gap of any portion of the examples",
 )
-def mce(events: Judged, *, bins: Count = 15) -> Scalar:
+def mce(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     r"""Maximum calibration error, $\max_b |acc_b - conf_b|$ over non-empty bins (Guo et al. 2017, eq. 5).
 
     Often decided by a bin that holds a single example: `metrics.tables.bins(...)` has its count, at `.worst`.
@@ -81,7 +83,7 @@ def mce(events: Judged, *, bins: Count = 15) -> Scalar:
     tensor(0.2500, dtype=torch.float64)
     """
     table = events.equal_width(bins)
-    return norm_of(table.weight, table.gap, math.inf)
+    return gap_norm(table.weight, table.gap, math.inf)
 
 
 @metric(
@@ -99,13 +101,13 @@ def classwise_ece(p: Predictions, *, bins: Count = 15, reduction: Literal["mean"
     >>> classwise_ece(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)
     """
-    cells = ClassCells(p, bins)
-    show_probabilities(p.logits, cells)
+    cells = ClassBinSums(p, bins)
+    visit_probabilities(p.logits, cells)
     per_class = cells.ece
     return per_class.mean() if reduction == "mean" else per_class.sum()
 
 
-def _squared_interval(events: Judged, *, level: float, bins: Count = 15) -> Interval:
+def _squared_interval(events: EventStatistics, *, level: float, bins: Count = 15) -> Interval:
     square = squared_error(events.moments(bins), level)
     value = math.sqrt(max(square.value, 0.0))
     return Interval(value, min(value, math.sqrt(square.low)), math.sqrt(square.high), level)
@@ -119,7 +121,7 @@ def _squared_interval(events: Judged, *, level: float, bins: Count = 15) -> Inte
     takes="events",
     interval=_squared_interval,
 )
-def debiased_l2(events: Judged, *, bins: Count = 15, squared: bool = False) -> Scalar:
+def debiased_l2(events: EventStatistics, *, bins: Count = 15, squared: bool = False) -> Scalar:
     r"""Calibration error of norm 2 without the bias of ECE: the root of an unbiased estimate of its square.
 
     The square is $\sum_b w_b \,\mathrm{mean}_{i \ne j} u_i u_j$ over pairs in a bin of equal width, u = confidence -
@@ -138,22 +140,22 @@ def debiased_l2(events: Judged, *, bins: Count = 15, squared: bool = False) -> S
     """
     moments = events.moments(bins)
     value = squared_error(moments, 0.9).value
-    return moments.mass.new_tensor(value if squared else math.sqrt(max(value, 0.0)))
+    return moments.total_weight.new_tensor(value if squared else math.sqrt(max(value, 0.0)))
 
 
-def _floor(events: Judged, *, level: float, bins: Count = 15) -> Interval:
+def _noise_floor_interval(events: EventStatistics, *, level: float, bins: Count = 15) -> Interval:
     moments = events.moments(bins)
     if moments.clusters is not None:
-        return cluster_noise(moments.clusters, moments.variance[moments.mass > 0], level)
-    return noise(moments.variance.sqrt() / moments.mass.sum(), level)
+        return cluster_noise_interval(moments.clusters, moments.variance[moments.total_weight > 0], level)
+    return noise_interval(moments.variance.sqrt() / moments.total_weight.sum(), level)
 
 
-def _adaptive_floor(events: Judged, *, level: float, bins: Count = 15) -> Interval:
+def _adaptive_noise_floor_interval(events: EventStatistics, *, level: float, bins: Count = 15) -> Interval:
     ties = events.ties
     if ties.clusters is not None:
         sums = ties.clusters.equal_mass(bins)
-        return cluster_noise(sums, (sums.mass * sums.value * (1 - sums.value)).sum(0), level)
-    return noise(Bins.equal_mass_variance(bins, ties).sqrt() / ties.mass.sum(), level)
+        return cluster_noise_interval(sums, (sums.total_weight * sums.value * (1 - sums.value)).sum(0), level)
+    return noise_interval(Bins.equal_mass_variance(bins, ties).sqrt() / ties.total_weight.sum(), level)
 
 
 @metric(
@@ -163,9 +165,9 @@ def _adaptive_floor(events: Judged, *, level: float, bins: Count = 15) -> Interv
     meaning="ECE of a calibrated model with these confidences: mean, central 90 %",
     plain="gap that even true probabilities show by chance",
     takes="events",
-    interval=_floor,
+    interval=_noise_floor_interval,
 )
-def noise_floor(events: Judged, *, bins: Count = 15) -> Scalar:
+def noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     r"""The ECE that a perfectly calibrated model with these confidences shows on average, by formula.
 
     $\sqrt{2/\pi} \sum_b \sqrt{\sum_{i \in b} c_i (1 - c_i)} / n$: the gap of a bin is nearly normal. Its interval is
@@ -177,7 +179,7 @@ def noise_floor(events: Judged, *, bins: Count = 15) -> Scalar:
     >>> print(noise_floor.interval(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64)))
     0.0399 [0.0031, 0.0980]
     """
-    return torch.tensor(_floor(events, level=0.9, bins=bins).value, dtype=torch.float64)
+    return torch.tensor(_noise_floor_interval(events, level=0.9, bins=bins).value, dtype=torch.float64)
 
 
 @metric(
@@ -187,15 +189,15 @@ def noise_floor(events: Judged, *, bins: Count = 15) -> Scalar:
     meaning="the same for adaptive ECE",
     plain="what of that other gap is chance",
     takes="events",
-    interval=_adaptive_floor,
+    interval=_adaptive_noise_floor_interval,
 )
-def adaptive_noise_floor(events: Judged, *, bins: Count = 15) -> Scalar:
+def adaptive_noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     """The adaptive ECE that a perfectly calibrated model with these confidences shows on average. See `noise_floor`.
 
     >>> adaptive_noise_floor(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64), bins=1)
     tensor(0.0399, dtype=torch.float64)
     """
-    return torch.tensor(_adaptive_floor(events, level=0.9, bins=bins).value, dtype=torch.float64)
+    return torch.tensor(_adaptive_noise_floor_interval(events, level=0.9, bins=bins).value, dtype=torch.float64)
 
 
 @metric(
@@ -205,7 +207,7 @@ def adaptive_noise_floor(events: Judged, *, bins: Count = 15) -> Scalar:
     plain="typical gap, over as many portions as the data bear",
     takes="events",
 )
-def sweep_ece(events: Judged, *, norm: Norm = 1.0) -> Scalar:
+def sweep_ece(events: EventStatistics, *, norm: Norm = 1.0) -> Scalar:
     r"""ECE over as many equal-mass bins as leave their accuracies increasing (ECE-sweep, Roelofs et al. 2022).
 
     Bins are added one by one, up to the number of distinct confidences, until an accuracy falls below that of the
@@ -221,10 +223,10 @@ def sweep_ece(events: Judged, *, norm: Norm = 1.0) -> Scalar:
         if bool((finer.accuracy.diff() < -1e-12).any()):
             break
         table = finer
-    return norm_of(table.weight, table.gap, norm)
+    return gap_norm(table.weight, table.gap, norm)
 
 
-class ClassCells:
+class ClassBinSums:
     """Per class and bin of equal width of its probability: the mass, and what was said and what happened there.
 
     Shown all rows piece by piece. Most probabilities lie in the first bin: what lies above it is picked out, the first
@@ -233,55 +235,59 @@ class ClassCells:
 
     def __init__(self, p: Predictions, bins: int = 15) -> None:
         self.bins, self.labels, self.weights = bins, p.labels, p.weights
-        self.rows = 128 * bins  # of so many the probabilities take much more room than the sums
+        self.min_rows = 128 * bins  # of so many the probabilities take much more room than the sums
         self._k, self._edges = p.k, equal_width_edges(bins).numpy()
         self._parts: list[tuple[Tensor, Tensor]] = []  # what was said (k), and the sums above the first bin (3 k*b)
 
-    def part(self) -> Visit:
+    def begin_chunk(self) -> RowCallback:
         """Who takes in the probabilities (rows, k) of some rows, in sums of its own."""
         zeros = partial(torch.zeros, dtype=torch.float64, device=self.labels.device)
         sums = zeros(self._k), zeros(3, self._k * self.bins)
         self._parts.append(sums)
         return partial(self._add, *sums)
 
-    def _add(self, said: Tensor, above: Tensor, rows: slice, probs: Tensor) -> None:
+    def _add(self, prob_sums: Tensor, bin_sums: Tensor, rows: slice, probs: Tensor) -> None:
         y = self.labels[rows]
         w = torch.ones_like(y, dtype=torch.float64) if self.weights is None else self.weights[rows]
         # not by BLAS, whose last bit may differ from thread to thread
-        said += (probs if self.weights is None else probs * w[:, None]).sum(0)
+        prob_sums += (probs if self.weights is None else probs * w[:, None]).sum(0)
         if fast := kernels(probs):
-            across = probs.T.is_contiguous()
-            work, p = (fast.cells, probs.T) if across else (fast.cells_by_row, probs.contiguous())
-            work(p.numpy(), y.numpy(), w.numpy(), self._edges, above.numpy())
+            is_column_major = probs.T.is_contiguous()
+            work, p = (
+                (fast.add_class_bins, probs.T) if is_column_major else (fast.add_class_bins_rowwise, probs.contiguous())
+            )
+            work(p.numpy(), y.numpy(), w.numpy(), self._edges, bin_sums.numpy())
             return
         row, column = (probs > float(self._edges[1])).nonzero(as_tuple=True)
-        high, weight = probs[row, column], w[row]
-        index = column * self.bins + equal_width_index(self.bins, high)
+        values_above, weight = probs[row, column], w[row]
+        index = column * self.bins + equal_width_index(self.bins, values_above)
         hit = weight * (y[row] == column)
-        for total, values in zip(above, (weight, weight * high, hit)):
+        for total, values in zip(bin_sums, (weight, weight * values_above, hit)):
             total += torch.bincount(index, values, minlength=len(total))
 
     @cached_property
     def sums(self) -> Tensor:
         """Sums over the examples (k, b, 3): how many, what was said, what happened."""
-        (said, above), *others = self._parts
-        for more_said, more_above in others:
-            said += more_said
-            above += more_above
+        (prob_sums, bin_sums), *other_parts = self._parts
+        for more_said, more_above in other_parts:
+            prob_sums += more_said
+            bin_sums += more_above
         del self._parts[1:]
-        table = above.view(3, -1, self.bins).clone()
-        table[:, :, 0] += torch.stack([self._happened.sum().expand(self._k), said, self._happened]) - table.sum(2)
+        table = bin_sums.view(3, -1, self.bins).clone()
+        table[:, :, 0] += torch.stack(
+            [self._label_weights.sum().expand(self._k), prob_sums, self._label_weights]
+        ) - table.sum(2)
         return table.permute(1, 2, 0)
 
     @cached_property
-    def _happened(self) -> Tensor:
+    def _label_weights(self) -> Tensor:
         return torch.bincount(self.labels, self.weights, minlength=self._k).double()
 
     @property
     def ece(self) -> Tensor:
         """Calibration error of every class (k)."""
-        return self.sums[:, :, 1:].diff(dim=2).abs().sum((1, 2)) / self._happened.sum()
+        return self.sums[:, :, 1:].diff(dim=2).abs().sum((1, 2)) / self._label_weights.sum()
 
 
 def _mean_gap(bins: Bins) -> Scalar:
-    return norm_of(bins.weight, bins.gap, 1.0)
+    return gap_norm(bins.weight, bins.gap, 1.0)

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from calibrant.metrics._binned import ClassCells
+from calibrant.metrics._binned import ClassBinSums
 from calibrant.predictions import Predictions
 
 
@@ -39,12 +39,12 @@ class ClassSums:
     rows: Tensor  # (5 k) mass and hits by label; mass, hits and confidence by prediction
 
     @classmethod
-    def of(cls, p: Predictions, cells: ClassCells) -> "ClassSums":
+    def from_predictions(cls, p: Predictions, cells: ClassBinSums) -> "ClassSums":
         """Of predictions and the cells that were shown them."""
         predicted, outcomes = p.predicted, p.outcomes
         w = torch.ones_like(outcomes.confidence) if p.weights is None else p.weights
-        hits, said = w * outcomes.correct, w * outcomes.confidence
-        pairs = ((p.labels, w), (p.labels, hits), (predicted, w), (predicted, hits), (predicted, said))
+        hits, confidences = w * outcomes.correct, w * outcomes.confidence
+        pairs = ((p.labels, w), (p.labels, hits), (predicted, w), (predicted, hits), (predicted, confidences))
         rows = torch.stack([torch.bincount(index, values, minlength=p.k) for index, values in pairs])
         return cls(cells.sums, rows)
 
@@ -61,7 +61,7 @@ class ClassSums:
     @property
     def table(self) -> Classes:
         """The table."""
-        by_label, right, by_prediction, hits, said = self.rows
+        by_label, hits_by_label, by_prediction, hits, confidences = self.rows
         cells = self.cells / self.cells[0, :, 0].sum()
         shares = cells.sum(1)
         return Classes(
@@ -69,29 +69,29 @@ class ClassSums:
             forecast=shares[:, 1],
             count=by_label.round().long(),
             predicted=by_prediction.round().long(),
-            recall=right / by_label,
+            recall=hits_by_label / by_label,
             precision=hits / by_prediction,
-            confidence=said / by_prediction,
+            confidence=confidences / by_prediction,
             ece=self.ece,
             cells=cells,
         )
 
 
-def class_cells(p: Predictions, bins: int) -> Callable[[], ClassCells]:
+def collect_class_bins(p: Predictions, bins: int) -> Callable[[], ClassBinSums]:
     """Make the outcomes by one pass, and on it the classes' cells; those of two follow from one, if they are wanted."""
-    cells = ClassCells(p, bins)
+    cells = ClassBinSums(p, bins)
     if p.k > 2:
-        p.survey(cells)
-        return partial(_finished, cells)
-    p.survey()
-    return partial(_cells_of_two, p, bins)
+        p.compute_outcomes(cells)
+        return partial(_return_sums, cells)
+    p.compute_outcomes()
+    return partial(_binary_bin_sums, p, bins)
 
 
-def _finished(cells: ClassCells) -> ClassCells:
+def _return_sums(cells: ClassBinSums) -> ClassBinSums:
     return cells
 
 
-def _cells_of_two(p: Predictions, bins: int) -> ClassCells:
-    cells, said = ClassCells(p, bins), p.judging(1).events.confidence
-    cells.part()(slice(None), torch.stack([1 - said, said], 1))
+def _binary_bin_sums(p: Predictions, bins: int) -> ClassBinSums:
+    cells, confidence = ClassBinSums(p, bins), p.with_event(1).events.confidence
+    cells.begin_chunk()(slice(None), torch.stack([1 - confidence, confidence], 1))
     return cells

@@ -7,14 +7,25 @@ from typing import Any
 
 import torch
 
-from calibrant import catalog
+from calibrant import registry
+from calibrant.metrics._intervals import Sample, student_quantile
 from calibrant.metrics._jackknife import Jackknife
 from calibrant.metrics._metric import Metric
-from calibrant.metrics._results import Sample, student
-from calibrant.predictions import Predictions, entering
+from calibrant.predictions import Predictions, as_predictions
 from calibrant.types import InputError
 
-NAMES = ("accuracy", "nll", "brier", "signed_gap", "ece", "adaptive_ece", "debiased_l2", "kuiper", "smooth_ece", "aurc")
+COMPARED_METRICS = (
+    "accuracy",
+    "nll",
+    "brier",
+    "signed_gap",
+    "ece",
+    "adaptive_ece",
+    "debiased_l2",
+    "kuiper",
+    "smooth_ece",
+    "aurc",
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +70,7 @@ def compare(
     first: Predictions,
     second: Predictions,
     *,
-    names: Sequence[str] = NAMES,
+    names: Sequence[str] = COMPARED_METRICS,
     level: float = 0.90,
     groups: int = 50,
     seed: int = 0,
@@ -81,61 +92,63 @@ def compare(
     >>> compare(p, Predictions(2 * z, p.labels), names=["accuracy"])["accuracy"].difference
     0.0
     """
-    with entering(first):
-        _same_examples(first, second)
+    with as_predictions(first):
+        _check_same_examples(first, second)
         n = len(first)
-        unit, many = (None, n) if first.clusters is None else _numbered(first.clusters)
+        unit, num_units = (None, n) if first.clusters is None else _factorize(first.clusters)
         if not 2 <= groups <= n:
             raise InputError(f"groups must lie in [2, {n}], the number of examples, got {groups}", code="num_groups")
-        if many < 2:
+        if num_units < 2:
             raise InputError(
                 "all examples are of one cluster: what differs by chance between clusters cannot be told",
                 code="one_cluster",
             )
-        groups = min(groups, many)
-        methods = [catalog.METRICS.method(name) for name in names]
-        fold = torch.arange(many) % groups
-        fold = fold[torch.randperm(many, generator=torch.Generator().manual_seed(seed))].to(first.labels.device)
+        groups = min(groups, num_units)
+        methods = [registry.METRICS.method(name) for name in names]
+        fold = torch.arange(num_units) % groups
+        fold = fold[torch.randperm(num_units, generator=torch.Generator().manual_seed(seed))].to(first.labels.device)
         fold = fold if unit is None else fold[unit]
-        return Comparison(n, level, tuple(_difference(m, first, second, fold, groups, level) for m in methods))
+        return Comparison(n, level, tuple(_compare_metric(m, first, second, fold, groups, level) for m in methods))
 
 
-def _difference(
-    method: catalog.Method, first: Predictions, second: Predictions, fold: torch.Tensor, groups: int, level: float
+def _compare_metric(
+    method: registry.Method, first: Predictions, second: Predictions, fold: torch.Tensor, groups: int, level: float
 ) -> Difference:
     metric = method.target
     assert isinstance(metric, Metric)
     a, b = metric.view(first), metric.view(second)
-    if metric.each is not None and not method.settings:
-        values = [metric.each(view) for view in (a, b)]
-        one, two = (Sample.of(v, first.weights).mean for v in values)
-        pair = Sample.of(values[1] - values[0], first.weights, first.clusters)
-        return _student(method.text, one, two, pair.error, pair.degrees, level)
+    if metric.per_example is not None and not method.settings:
+        values = [metric.per_example(view) for view in (a, b)]
+        first_mean, second_mean = (Sample.from_values(v, first.weights).mean for v in values)
+        pair = Sample.from_values(values[1] - values[0], first.weights, first.clusters)
+        return _student_difference(method.text, first_mean, second_mean, pair.error, pair.degrees, level)
 
     def measured(view: Any) -> float:
-        return float(metric.of_view(view, **method.settings))
+        return float(metric.compute_from_view(view, **method.settings))
 
-    pairs = zip(_less_one(metric, a, fold, groups), _less_one(metric, b, fold, groups), strict=True)
-    left = [measured(q) - measured(p) for p, q in pairs]
-    error = math.sqrt((groups - 1) ** 2 / groups * float(torch.tensor(left, dtype=torch.float64).var()))
-    return _student(method.text, measured(a), measured(b), error, float(groups - 1), level)
+    pairs = zip(
+        _leave_one_group_out(metric, a, fold, groups), _leave_one_group_out(metric, b, fold, groups), strict=True
+    )
+    differences = [measured(q) - measured(p) for p, q in pairs]
+    error = math.sqrt((groups - 1) ** 2 / groups * float(torch.tensor(differences, dtype=torch.float64).var()))
+    return _student_difference(method.text, measured(a), measured(b), error, float(groups - 1), level)
 
 
-def _less_one(metric: Metric[...], view: Any, fold: torch.Tensor, groups: int) -> Iterator[Any]:
+def _leave_one_group_out(metric: Metric[...], view: Any, fold: torch.Tensor, groups: int) -> Iterator[Any]:
     """Views of what is left without one group at a time: from sums if that is all the metric needs, else its rows."""
-    if metric.of_sums:
-        known = view.__dict__.setdefault("_jackknife", Jackknife(view, fold, groups))
-        return (known.without(i) for i in range(groups))
+    if metric.accepts_sums:
+        jackknife = view.__dict__.setdefault("_jackknife", Jackknife(view, fold, groups))
+        return (jackknife.leave_out(i) for i in range(groups))
     return (view[fold != i] for i in range(groups))
 
 
-def _student(name: str, a: float, b: float, error: float, degrees: float, level: float) -> Difference:
-    half = student(level, degrees) * error
+def _student_difference(name: str, a: float, b: float, error: float, degrees: float, level: float) -> Difference:
+    half = student_quantile(level, degrees) * error
     low, high = (b - a - half, b - a + half) if math.isfinite(b - a + half) else (-math.inf, math.inf)
-    return Difference(name, a, b, b - a, low, high, _student_p(b - a, error, degrees))
+    return Difference(name, a, b, b - a, low, high, _student_p_value(b - a, error, degrees))
 
 
-def _student_p(value: float, error: float, degrees: float) -> float:
+def _student_p_value(value: float, error: float, degrees: float) -> float:
     if not math.isfinite(value):
         return math.nan
     if error == 0 or math.isnan(error):
@@ -154,7 +167,7 @@ def difference_of_means(
     n, wd, wd2 = sums
     mean = wd / n
     error = math.sqrt(max(wd2 - n * mean**2, 0.0) / (n * (n - 1))) if n > 1 else math.inf
-    return _student(name, first, second, error, n - 1, level)
+    return _student_difference(name, first, second, error, n - 1, level)
 
 
 def difference_of_cluster_means(
@@ -170,16 +183,16 @@ def difference_of_cluster_means(
         return Difference(name, first, second, mean, -math.inf, math.inf, 1.0)
     square = max(s_square - 2 * mean * product + mean**2 * n_square, 0.0) / n**2
     error = math.sqrt(square * clusters / (clusters - 1))
-    half = student(level, degrees) * error
-    return Difference(name, first, second, mean, mean - half, mean + half, _student_p(mean, error, degrees))
+    half = student_quantile(level, degrees) * error
+    return Difference(name, first, second, mean, mean - half, mean + half, _student_p_value(mean, error, degrees))
 
 
-def _numbered(clusters: torch.Tensor) -> tuple[torch.Tensor, int]:
+def _factorize(clusters: torch.Tensor) -> tuple[torch.Tensor, int]:
     kinds, unit = clusters.unique(return_inverse=True)
     return unit, len(kinds)
 
 
-def _same_examples(first: Predictions, second: Predictions) -> None:
+def _check_same_examples(first: Predictions, second: Predictions) -> None:
     if len(first) != len(second) or not bool((first.labels == second.labels).all()):
         raise InputError(
             f"can only compare predictions of the same examples in the same order, got {len(first)} and {len(second)}"

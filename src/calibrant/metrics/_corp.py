@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant._bins import Judged, Ties
+from calibrant.backend.bins import EventStatistics, GroupedScores
 from calibrant.metrics._metric import metric
 from calibrant.types import Scalar
 
@@ -15,7 +15,7 @@ Score = Literal["brier", "log"]
 
 
 @metric("CORP miscalibration", meaning="what isotonic recalibration takes off the top label's score", takes="events")
-def miscalibration(events: Judged, *, score: Score = "brier") -> Scalar:
+def miscalibration(events: EventStatistics, *, score: Score = "brier") -> Scalar:
     r"""MCB of the CORP split S = MCB - DSC + UNC of the top label's score (Dimitriadis et al. 2021).
 
     What isotonic recalibration, fitted on the same examples, takes off the score: `brier`, $(c - a)^2$, or `log`. Never
@@ -24,7 +24,7 @@ def miscalibration(events: Judged, *, score: Score = "brier") -> Scalar:
     >>> miscalibration(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))  # 1/4 - 3/16
     tensor(0.0625, dtype=torch.float64)
     """
-    return corp(events.ties, score)[0]
+    return corp_decomposition(events.ties, score)[0]
 
 
 @metric(
@@ -33,13 +33,13 @@ def miscalibration(events: Judged, *, score: Score = "brier") -> Scalar:
     meaning="what the recalibrated confidence knows beyond the accuracy",
     takes="events",
 )
-def discrimination(events: Judged, *, score: Score = "brier") -> Scalar:
+def discrimination(events: EventStatistics, *, score: Score = "brier") -> Scalar:
     """DSC of the CORP split: what the recalibrated confidence knows beyond the accuracy. See `miscalibration`.
 
     >>> discrimination(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0., dtype=torch.float64)
     """
-    return corp(events.ties, score)[1]
+    return corp_decomposition(events.ties, score)[1]
 
 
 @metric(
@@ -48,36 +48,36 @@ def discrimination(events: Judged, *, score: Score = "brier") -> Scalar:
     meaning="the score of the accuracy itself as a constant forecast",
     takes="events",
 )
-def uncertainty(events: Judged, *, score: Score = "brier") -> Scalar:
+def uncertainty(events: EventStatistics, *, score: Score = "brier") -> Scalar:
     """UNC of the CORP split: the score of the accuracy itself as a constant forecast. See `miscalibration`.
 
     >>> uncertainty(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.1875, dtype=torch.float64)
     """
-    return corp(events.ties, score)[2]
+    return corp_decomposition(events.ties, score)[2]
 
 
-def corp(ties: Ties, score: Score) -> tuple[Scalar, Scalar, Scalar]:
+def corp_decomposition(ties: GroupedScores, score: Score) -> tuple[Scalar, Scalar, Scalar]:
     """MCB, DSC and UNC of sorted examples."""
-    base = ties.correct.sum() / ties.mass.sum()
-    told, fitted, constant = (
-        _score(ties, p, score) for p in (ties.value, isotonic(ties), base.expand(len(ties.value)))
+    base = ties.correct.sum() / ties.total_weight.sum()
+    raw, fitted, constant = (
+        _score(ties, p, score) for p in (ties.value, isotonic_fit(ties), base.expand(len(ties.value)))
     )
-    return told - fitted, constant - fitted, constant
+    return raw - fitted, constant - fitted, constant
 
 
-def isotonic(ties: Ties) -> Tensor:
+def isotonic_fit(ties: GroupedScores) -> Tensor:
     """The increasing map from confidence to probability that fits best, at every distinct confidence."""
     from scipy.optimize import isotonic_regression  # slow to import
 
-    fit = isotonic_regression(ties.accuracy.cpu().numpy(), weights=ties.mass.cpu().numpy())
+    fit = isotonic_regression(ties.accuracy.cpu().numpy(), weights=ties.total_weight.cpu().numpy())
     return torch.from_numpy(fit.x).to(ties.value).clamp(0, 1)
 
 
-def _score(ties: Ties, p: Tensor, score: Score) -> Scalar:
-    hit, miss = ties.correct, ties.mass - ties.correct
+def _score(ties: GroupedScores, p: Tensor, score: Score) -> Scalar:
+    hit, miss = ties.correct, ties.total_weight - ties.correct
     if score == "brier":
         parts = hit * (1 - p).square() + miss * p.square()
     else:
         parts = -torch.xlogy(hit, p) - torch.special.xlog1py(miss, -p)
-    return parts.sum() / ties.mass.sum()
+    return parts.sum() / ties.total_weight.sum()

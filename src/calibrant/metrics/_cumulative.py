@@ -6,17 +6,17 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from calibrant._bins import ClusterSums, Judged, Ties
+from calibrant.backend.bins import ClusterSums, EventStatistics, GroupedScores
 from calibrant.metrics._clusters import signed_p_value
+from calibrant.metrics._intervals import Evidence
 from calibrant.metrics._metric import metric
-from calibrant.metrics._results import Evidence
 from calibrant.types import Count, Scalar, Width
 
 __all__ = ["ks", "kuiper", "mmce", "skce"]
 
 
-def _kuiper_test(events: Judged) -> Evidence:
-    return _path_test(events.ties, _range, range_sf)
+def _kuiper_test(events: EventStatistics) -> Evidence:
+    return _path_test(events.ties, _path_range, range_sf)
 
 
 @metric(
@@ -27,7 +27,7 @@ def _kuiper_test(events: Judged) -> Evidence:
     takes="events",
     test=_kuiper_test,
 )
-def kuiper(events: Judged) -> Scalar:
+def kuiper(events: EventStatistics) -> Scalar:
     r"""Kuiper's calibration error, $\max_k C_k - \min_k C_k$ (Arrieta-Ibarra et al. 2022, ECCE-R).
 
     $C_k = \frac1n \sum_{i \le k} (a_i - c_i)$ of correctness a and confidence c runs over examples sorted by
@@ -46,8 +46,8 @@ def kuiper(events: Judged) -> Scalar:
     return kuiper_of(events.ties)
 
 
-def _ks_test(events: Judged) -> Evidence:
-    return _path_test(events.ties, _largest, sup_sf)
+def _ks_test(events: EventStatistics) -> Evidence:
+    return _path_test(events.ties, _path_supremum, sup_sf)
 
 
 @metric(
@@ -58,7 +58,7 @@ def _ks_test(events: Judged) -> Evidence:
     takes="events",
     test=_ks_test,
 )
-def ks(events: Judged) -> Scalar:
+def ks(events: EventStatistics) -> Scalar:
     r"""Kolmogorov-Smirnov calibration error, $\max_k |C_k|$ (Gupta et al. 2021; ECCE-MAD). See `kuiper`.
 
     Its test takes the supremum of a Brownian motion's absolute value.
@@ -71,22 +71,22 @@ def ks(events: Judged) -> Scalar:
     return ks_of(events.ties)
 
 
-def _skce_test(events: Judged, *, width: Width = 0.4, draws: Count = 999, seed: int = 0) -> Evidence:
+def _skce_test(events: EventStatistics, *, width: Width = 0.4, draws: Count = 999, seed: int = 0) -> Evidence:
     ties = events.ties
     if (sums := ties.clusters) is not None:
         p = signed_p_value(sums, lambda gaps: kernel_sum(sums, gaps, width))
         return Evidence(float(skce_of(ties, width)), p)
     generator = torch.Generator(device=ties.value.device).manual_seed(seed)
-    observed = kernel_sum(ties, ties.gap, width) - own_pairs(ties)
+    observed = kernel_sum(ties, ties.gap, width) - self_pairs(ties)
     exceeded = 0
     for _ in range(draws):
-        drawn = draw(ties, generator)
-        exceeded += int(kernel_sum(ties, drawn.gap, width) - own_pairs(drawn) >= observed)
+        drawn = draw_outcomes(ties, generator)
+        exceeded += int(kernel_sum(ties, drawn.gap, width) - self_pairs(drawn) >= observed)
     return Evidence(float(skce_of(ties, width)), (exceeded + 1) / (draws + 1))
 
 
 @metric("SKCE", meaning="squared kernel calibration error, without bias", takes="events", test=_skce_test)
-def skce(events: Judged, *, width: Width = 0.4) -> Scalar:
+def skce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
     r"""Squared kernel calibration error of the top label, without bias (Widmann et al. 2019).
 
     $\mathrm{mean}_{i \ne j}\, u_i u_j e^{-|c_i - c_j| / w}$ with u = correct - confidence: their estimator with the
@@ -106,7 +106,7 @@ def skce(events: Judged, *, width: Width = 0.4) -> Scalar:
 
 
 @metric("MMCE", meaning="maximum mean calibration error, a kernel's; biased upward", takes="events")
-def mmce(events: Judged, *, width: Width = 0.4) -> Scalar:
+def mmce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
     r"""Maximum mean calibration error, $\sqrt{\frac1{n^2} \sum_{ij} u_i u_j e^{-|c_i - c_j| / w}}$ (Kumar et al. 2018).
 
     Biased upward, as the pairs i = j count; `skce` leaves them out.
@@ -115,37 +115,41 @@ def mmce(events: Judged, *, width: Width = 0.4) -> Scalar:
     tensor(0.5000, dtype=torch.float64)
     """
     ties = events.ties
-    return kernel_sum(ties, ties.gap, width).clamp_min(0).sqrt() / ties.mass.sum()
+    return kernel_sum(ties, ties.gap, width).clamp_min(0).sqrt() / ties.total_weight.sum()
 
 
-def draw(ties: Ties, generator: torch.Generator) -> Ties:
+def draw_outcomes(ties: GroupedScores, generator: torch.Generator) -> GroupedScores:
     """What happens in every group if each example is right with the probability it states."""
-    count = ties.mass.ceil()
-    return Ties(ties.value, ties.mass, torch.binomial(count, ties.value, generator=generator) * ties.mass / count)
+    count = ties.total_weight.ceil()
+    return GroupedScores(
+        ties.value,
+        ties.total_weight,
+        torch.binomial(count, ties.value, generator=generator) * ties.total_weight / count,
+    )
 
 
-def _path_test(ties: Ties, size: Callable[[Tensor], Tensor], sf: Callable[[float], float]) -> Evidence:
+def _path_test(ties: GroupedScores, size: Callable[[Tensor], Tensor], sf: Callable[[float], float]) -> Evidence:
     """Test how far the path goes; that of dependent examples goes no less far by chance than of independent ones."""
-    statistic = float(size(cumulative(ties)))
+    statistic = float(size(cumulative_gaps(ties)))
     p = _p_value(statistic, ties, sf)
     if ties.clusters is not None and p > 0:
-        p = max(p, signed_p_value(ties.clusters, lambda gaps: size(_path(gaps))))
+        p = max(p, signed_p_value(ties.clusters, lambda gaps: size(_running_sums(gaps))))
     return Evidence(statistic, p)
 
 
-def _p_value(statistic: float, ties: Ties, sf: Callable[[float], float]) -> float:
-    sigma = math.sqrt(float(ties.variance.sum())) / float(ties.mass.sum())
+def _p_value(statistic: float, ties: GroupedScores, sf: Callable[[float], float]) -> float:
+    sigma = math.sqrt(float(ties.variance.sum())) / float(ties.total_weight.sum())
     if sigma == 0:  # every confidence is 0 or 1: one miss is a contradiction
         return 1.0 if statistic == 0 else 0.0
     return sf(statistic / sigma)
 
 
-def cumulative(ties: Ties) -> Tensor:
+def cumulative_gaps(ties: GroupedScores) -> Tensor:
     """C_0 .. C_g: the running sum of correctness minus confidence, per unit of mass."""
-    return _path(ties.gap).div_(ties.mass.sum())
+    return _running_sums(ties.gap).div_(ties.total_weight.sum())
 
 
-def _path(steps: Tensor) -> Tensor:
+def _running_sums(steps: Tensor) -> Tensor:
     """Running sums from 0, of one row or of several."""
     path = steps.new_empty(*steps.shape[:-1], steps.shape[-1] + 1)
     path[..., 0] = 0
@@ -153,25 +157,25 @@ def _path(steps: Tensor) -> Tensor:
     return path
 
 
-def _range(path: Tensor) -> Tensor:
+def _path_range(path: Tensor) -> Tensor:
     return path.amax(-1) - path.amin(-1)
 
 
-def _largest(path: Tensor) -> Tensor:
+def _path_supremum(path: Tensor) -> Tensor:
     return path.abs().amax(-1)
 
 
-def kuiper_of(ties: Ties) -> Scalar:
+def kuiper_of(ties: GroupedScores) -> Scalar:
     """Range of the running sum."""
-    return _range(cumulative(ties))
+    return _path_range(cumulative_gaps(ties))
 
 
-def ks_of(ties: Ties) -> Scalar:
+def ks_of(ties: GroupedScores) -> Scalar:
     """Largest absolute value of the running sum."""
-    return _largest(cumulative(ties))
+    return _path_supremum(cumulative_gaps(ties))
 
 
-def kernel_sum(ties: Ties | ClusterSums, steps: Tensor, width: float) -> Tensor:
+def kernel_sum(ties: GroupedScores | ClusterSums, steps: Tensor, width: float) -> Tensor:
     r"""$\sum_{gh} s_g s_h e^{-|v_g - v_h| / w}$ over groups, by one running sum.
 
     `steps` may hold several rows. What lies far apart is summed in blocks, so that no exponential overflows.
@@ -188,22 +192,22 @@ def kernel_sum(ties: Ties | ClusterSums, steps: Tensor, width: float) -> Tensor:
     return total
 
 
-def own_pairs(ties: Ties) -> Tensor:
+def self_pairs(ties: GroupedScores) -> Tensor:
     """The pairs i = j: the sum of u^2."""
-    miss = ties.mass - ties.correct
+    miss = ties.total_weight - ties.correct
     return (ties.correct * (1 - ties.value).square() + miss * ties.value.square()).sum()
 
 
-def skce_of(ties: Ties, width: float) -> Scalar:
+def skce_of(ties: GroupedScores, width: float) -> Scalar:
     """The unbiased estimator on sorted examples."""
-    n = ties.mass.sum()
+    n = ties.total_weight.sum()
     if (sums := ties.clusters) is not None:
-        pairs = n.square() - sums.mass.sum(1).square().sum()
+        pairs = n.square() - sums.total_weight.sum(1).square().sum()
         across = kernel_sum(sums, sums.gap.sum(0), width) - kernel_sum(sums, sums.gap, width).sum()
         return across / pairs if float(pairs) > 1e-9 * float(n) ** 2 else n.new_zeros(())
     if float(n) <= 1:
         return n.new_zeros(())
-    return (kernel_sum(ties, ties.gap, width) - own_pairs(ties)) / (n * (n - 1))
+    return (kernel_sum(ties, ties.gap, width) - self_pairs(ties)) / (n * (n - 1))
 
 
 def range_sf(r: float) -> float:

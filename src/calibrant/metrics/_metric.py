@@ -10,20 +10,20 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec
 import torch
 from torch import Tensor
 
-from calibrant import catalog
-from calibrant._bins import Events, Judged
-from calibrant.metrics._results import Evidence, Interval, mean_interval
-from calibrant.predictions import Predictions, entering
+from calibrant import registry
+from calibrant.backend.bins import Events, EventStatistics
+from calibrant.metrics._intervals import Evidence, Interval, mean_interval
+from calibrant.predictions import Predictions, as_predictions
 from calibrant.types import InputError, PerExample
 
 P = ParamSpec("P")
 Unit = Literal["share", "nats", ""]
-Takes = Literal["arrays", "predictions", "events"]
-LARGE = 1e7  # from which on a number is written with an exponent
+MetricInput = Literal["arrays", "predictions", "events"]
+MIN_EXPONENT_VALUE = 1e7  # from which on a number is written with an exponent
 
 
 @dataclass(frozen=True)
-class About:
+class MetricInfo:
     """What to say of a number: its name in words, its unit, which way is better, and what it means."""
 
     title: str
@@ -45,20 +45,20 @@ class About:
     def text(self, value: float, digits: int | None = None) -> str:
         """Write a value in the unit it is shown in, with 2 digits of a percentage and 4 of others, or so many.
 
-        >>> About("x").text(0.5), About("x", "share").text(0.5), About("x").text(1e296)
+        >>> MetricInfo("x").text(0.5), MetricInfo("x", "share").text(0.5), MetricInfo("x").text(1e296)
         ('0.5000', '50.00', '1e296')
         """
-        shown = 100 * value if self.percent else value
-        if LARGE <= abs(shown) < math.inf:
-            return f"{shown:.3g}".replace("e+", "e")
-        return f"{shown:z.{(2 if self.percent else 4) if digits is None else digits}f}"
+        displayed = 100 * value if self.percent else value
+        if MIN_EXPONENT_VALUE <= abs(displayed) < math.inf:
+            return f"{displayed:.3g}".replace("e+", "e")
+        return f"{displayed:z.{(2 if self.percent else 4) if digits is None else digits}f}"
 
     def best(self, values: list[float]) -> float:
         """Return the best of some values; nan of none, and where no direction is better."""
-        known = [value for value in values if not math.isnan(value)]
-        if not known or self.higher_is_better is None:
+        not_nan = [value for value in values if not math.isnan(value)]
+        if not not_nan or self.higher_is_better is None:
             return math.nan
-        return max(known) if self.higher_is_better else min(known)
+        return max(not_nan) if self.higher_is_better else min(not_nan)
 
 
 class Metric(Generic[P]):
@@ -75,52 +75,52 @@ class Metric(Generic[P]):
     def __init__(
         self,
         function: Callable[..., Tensor],
-        about: About,
-        takes: Takes,
-        each: Callable[[Any], PerExample] | None,
+        about: MetricInfo,
+        takes: MetricInput,
+        per_example: Callable[[Any], PerExample] | None,
         interval: Callable[..., Interval] | None,
         test: Callable[..., Evidence] | None,
     ) -> None:
-        self.function, self.about, self.takes, self.each = function, about, takes, each
+        self.function, self.about, self.takes, self.per_example = function, about, takes, per_example
         self._interval, self._test = interval, test
         update_wrapper(self, function)
         self.__signature__ = _signature(function)
         parameters = inspect.signature(function).parameters
-        self.weighs = takes != "arrays" or "weights" in parameters
-        self.of_sums = takes == "events" and next(iter(parameters.values())).annotation is Judged
+        self.accepts_weights = takes != "arrays" or "weights" in parameters
+        self.accepts_sums = takes == "events" and next(iter(parameters.values())).annotation is EventStatistics
 
     def __call__(
         self, predictions: Any, labels: Any = None, weights: Any = None, *args: P.args, **settings: P.kwargs
     ) -> Tensor:
-        with entering(predictions, labels, weights) as p:
-            chosen = self._checked(settings)
+        with as_predictions(predictions, labels, weights) as p:
+            checked = self._check_settings(settings)
             if self.takes == "events" and p.of == "classes":
-                parts = [self.function(p.judging(j).events, **chosen) for j in range(p.k)]
+                parts = [self.function(p.with_event(j).events, **checked) for j in range(p.k)]
                 return torch.stack(parts).mean()
-            return self.of_view(p.judged if self.of_sums else self.view(p), **chosen)
+            return self.compute_from_view(p.event_stats if self.accepts_sums else self.view(p), **checked)
 
     def view(self, p: Predictions) -> Predictions | Events:
         """What of the predictions the metric is a function of."""
         return p.events if self.takes == "events" else p
 
-    def of_view(self, view: Any, **settings: Any) -> Tensor:
+    def compute_from_view(self, view: Any, **settings: Any) -> Tensor:
         """The number from what `view` gave, or from some rows of it."""
         if self.takes != "arrays":
             return self.function(view, **settings)
         if view.weights is None:
-            return _number(self.function(view.logits, view.labels, **settings), self.__name__)
-        if not self.weighs:
+            return _to_scalar(self.function(view.logits, view.labels, **settings), self.__name__)
+        if not self.accepts_weights:
             raise InputError(
                 f"{self.__name__} takes no weights, but these predictions have some; leave them out, or give the "
                 "metric a parameter weights=None",
                 code="weights_refused",
             )
-        return _number(self.function(view.logits, view.labels, weights=view.weights, **settings), self.__name__)
+        return _to_scalar(self.function(view.logits, view.labels, weights=view.weights, **settings), self.__name__)
 
     @property
     def has_interval(self) -> bool:
         """Whether there is an interval."""
-        return self._interval is not None or self.each is not None
+        return self._interval is not None or self.per_example is not None
 
     @property
     def has_test(self) -> bool:
@@ -134,38 +134,38 @@ class Metric(Generic[P]):
 
         Raises `InputError` if the metric has none.
         """
-        with entering(predictions, labels, weights) as p:
-            return self.interval_of(self.view(p), level=level, **settings)
+        with as_predictions(predictions, labels, weights) as p:
+            return self.interval_from_view(self.view(p), level=level, **settings)
 
-    def interval_of(self, view: Any, *, level: float, **settings: Any) -> Interval:
+    def interval_from_view(self, view: Any, *, level: float, **settings: Any) -> Interval:
         """The interval from what `view` gave."""
         if not 0 < level < 1:
             raise InputError(f"level must lie in (0, 1), got {level}", code="level_range")
         if self._interval is not None:
-            return self._interval(view, level=level, **catalog.checked(self._interval, settings, self.__name__))
-        if self.each is None or settings:
-            only = " with these settings" if settings and self.each else ""
+            return self._interval(view, level=level, **registry.check_settings(self._interval, settings, self.__name__))
+        if self.per_example is None or settings:
+            only = " with these settings" if settings and self.per_example else ""
             raise InputError(
                 f"{self.__name__} has no interval{only}; metrics.compare gives that of a difference", code="no_interval"
             )
-        return mean_interval(self.each(view), view.weights, level, view.clusters)
+        return mean_interval(self.per_example(view), view.weights, level, view.clusters)
 
     def test(self, predictions: Any, labels: Any = None, weights: Any = None, **settings: Any) -> Evidence:
         """The number, and how often a perfectly calibrated model would show one as large.
 
         Raises `InputError` if the metric has no test.
         """
-        with entering(predictions, labels, weights) as p:
-            return self.test_of(self.view(p), **settings)
+        with as_predictions(predictions, labels, weights) as p:
+            return self.test_from_view(self.view(p), **settings)
 
-    def test_of(self, view: Any, **settings: Any) -> Evidence:
+    def test_from_view(self, view: Any, **settings: Any) -> Evidence:
         """The test from what `view` gave."""
         if self._test is None:
             raise InputError(f"{self.__name__} is no test statistic; kuiper, ks and skce are", code="no_test")
-        return self._test(view, **catalog.checked(self._test, settings, self.__name__))
+        return self._test(view, **registry.check_settings(self._test, settings, self.__name__))
 
-    def _checked(self, settings: dict[str, Any]) -> dict[str, Any]:
-        return catalog.checked(self.function, settings, self.__name__) if settings else settings
+    def _check_settings(self, settings: dict[str, Any]) -> dict[str, Any]:
+        return registry.check_settings(self.function, settings, self.__name__) if settings else settings
 
     def __repr__(self) -> str:
         return f"<metric {self.__name__}: {self.about.title}>"
@@ -182,8 +182,8 @@ def metric(
     meaning: str = "",
     short: str = "",
     plain: str = "",
-    takes: Takes = "arrays",
-    each: Callable[[Any], PerExample] | None = None,
+    takes: MetricInput = "arrays",
+    per_example: Callable[[Any], PerExample] | None = None,
     interval: Callable[..., Interval] | None = None,
     test: Callable[..., Evidence] | None = None,
 ) -> Callable[[Callable[Concatenate[Any, P], Tensor]], Metric[P]]:
@@ -203,13 +203,13 @@ def metric(
     """
 
     def declare(function: Callable[Concatenate[Any, P], Tensor]) -> Metric[P]:
-        about = About(title, unit, higher_is_better, meaning, short, plain)
-        return catalog.METRICS.register(Metric(function, about, takes, each, interval, test))
+        about = MetricInfo(title, unit, higher_is_better, meaning, short, plain)
+        return registry.METRICS.register(Metric(function, about, takes, per_example, interval, test))
 
     return declare
 
 
-def _number(value: Any, name: str) -> Tensor:
+def _to_scalar(value: Any, name: str) -> Tensor:
     value = torch.as_tensor(value, dtype=torch.float64)
     if value.ndim:
         raise InputError(
@@ -220,10 +220,12 @@ def _number(value: Any, name: str) -> Tensor:
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
     """Of the public call: predictions or logits and labels, then the settings."""
-    own = inspect.signature(function)
-    settings = [p for p in own.parameters.values() if p.kind is p.KEYWORD_ONLY and p.name not in catalog.DATA]
+    signature = inspect.signature(function)
+    settings = [
+        p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY and p.name not in registry.DATA_PARAMETERS
+    ]
     data = [inspect.Parameter("predictions", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
     data += [
         inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None) for name in ("labels", "weights")
     ]
-    return own.replace(parameters=[*data, *settings])
+    return signature.replace(parameters=[*data, *settings])

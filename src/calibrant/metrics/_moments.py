@@ -7,13 +7,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant._bins import Bins, Judged, Moments
-from calibrant.metrics._clusters import squared_error_of_clusters
-from calibrant.metrics._results import PSEUDO, Expected, Interval, square_interval, student
+from calibrant.backend.bins import Bins, EventStatistics, Moments
+from calibrant.metrics._clusters import clustered_squared_error
+from calibrant.metrics._intervals import PSEUDO_EXAMPLES, ExpectedScore, Interval, square_interval, student_quantile
 
 Edges = Literal["equal_width", "equal_mass"]
-BINS = 15  # of the sums that intervals of means need
-EPS = 2.0**-53  # least probability of a miss that float64 tells from 0
+NUM_INTERVAL_BINS = 15  # of the sums that intervals of means need
+MIN_MISS_PROBABILITY = 2.0**-53  # least probability of a miss that float64 tells from 0
 
 
 def squared_error(moments: Moments, level: float) -> Interval:
@@ -26,70 +26,70 @@ def squared_error(moments: Moments, level: float) -> Interval:
     count.
     """
     if moments.clusters is not None:
-        return squared_error_of_clusters(moments.clusters, level)
-    n = moments.mass
-    some = n > 1 + 1e-9  # at least two examples
-    if not bool(some.any()):
+        return clustered_squared_error(moments.clusters, level)
+    n = moments.total_weight
+    has_pairs = n > 1 + 1e-9  # at least two examples
+    if not bool(has_pairs.any()):
         return Interval(0.0, 0.0, 1.0, level)
-    n, gap, gap_square, variance = (x[some] for x in (n, moments.gap, moments.gap_square, moments.variance))
-    total = float(moments.mass.sum())
+    n, gap, gap_square, variance = (x[has_pairs] for x in (n, moments.gap, moments.gap_square, moments.variance))
+    total = float(moments.total_weight.sum())
     share, pairs = n / total, n * (n - 1)
-    second = (gap_square + PSEUDO * variance / n) / (n + PSEUDO)
+    second_moment = (gap_square + PSEUDO_EXAMPLES * variance / n) / (n + PSEUDO_EXAMPLES)
     product = (gap.square() - gap_square) / pairs
     mu = product.clamp_min(0)
-    noise = (second - mu).clamp_min(0)
+    noise = (second_moment - mu).clamp_min(0)
     weight = share * ((gap / n).square() + 1e-12)
     between = ((share * mu.square()).sum() - (share * mu).sum().square()).clamp_min(0) / total
-    value, t = float((share * product).sum()), student(level, total - 1)
+    value, t = float((share * product).sum()), student_quantile(level, total - 1)
     spread = float((2 * (share * noise).square() / pairs).sum() + between)
-    found = square_interval(value, float((weight * noise).sum() / weight.sum()) / total, spread, t, level)
-    by_chance = (2 * (share * torch.maximum(second, variance / n)).square() / pairs).sum().sqrt()
-    return replace(found, low=0.0) if value <= t * float(by_chance) else found
+    interval = square_interval(value, float((weight * noise).sum() / weight.sum()) / total, spread, t, level)
+    by_chance = (2 * (share * torch.maximum(second_moment, variance / n)).square() / pairs).sum().sqrt()
+    return replace(interval, low=0.0) if value <= t * float(by_chance) else interval
 
 
-def expected(name: str, moments: Moments, k: int = 2) -> Expected:
+def expected_score(name: str, moments: Moments, k: int = 2) -> ExpectedScore:
     r"""Range of the mean of a score, and its mean and variance if the probabilities c of an event are true.
 
     `name` is "signed_gap", "event_brier", or "brier" or "nll" of k classes, whose remaining probability is taken to be
     that of one other class; no example has a lower score than `low` says. From sums over bins: a function of c is
     that of the bin's mean, which makes the variances no smaller.
     """
-    n = moments.mass.sum()
-    some = moments.mass > 0
-    mass, c = moments.mass[some], (moments.said / moments.mass)[some].clamp(0, 1)
-    v, b = (moments.variance[some] / mass).clamp(0, 0.25), torch.maximum(c, 1 - c)
+    n = moments.total_weight.sum()
+    nonempty = moments.total_weight > 0
+    mass, c = moments.total_weight[nonempty], (moments.confidence_sum / moments.total_weight)[nonempty].clamp(0, 1)
+    v, b = (moments.variance[nonempty] / mass).clamp(0, 0.25), torch.maximum(c, 1 - c)
 
     def over(values: Tensor) -> float:
         return float((mass * values).sum() / n)
 
     if name == "signed_gap":
-        return Expected(over(c) - 1, over(c), 0.0, over(v))
+        return ExpectedScore(over(c) - 1, over(c), 0.0, over(v))
     if name == "nll":
-        b, v = b.clamp_max(1 - EPS), v.clamp_min(EPS)
-        log, other = b.log(), (1 - b).log()
-        entropy, variance = -b * log - (1 - b) * other, v * (log - other).square()
-        return Expected(-over(log), math.inf, over(entropy), over(variance))
+        b, v = b.clamp_max(1 - MIN_MISS_PROBABILITY), v.clamp_min(MIN_MISS_PROBABILITY)
+        log, log_miss = b.log(), (1 - b).log()
+        entropy, variance = -b * log - (1 - b) * log_miss, v * (log - log_miss).square()
+        return ExpectedScore(-over(log), math.inf, over(entropy), over(variance))
     variance = over(v * (1 - 4 * v))
     if name == "event_brier":
-        return Expected(over(1 - b - v), over(b - v), over(v), variance)
+        return ExpectedScore(over(1 - b - v), over(b - v), over(v), variance)
     assert name == "brier"
     high = 2 * over((b if k == 2 else 1) - v)
-    return Expected(k / (k - 1) * over(1 - b - v), high, 2 * over(v), 4 * variance)
+    return ExpectedScore(k / (k - 1) * over(1 - b - v), high, 2 * over(v), 4 * variance)
 
 
-def norm_of(weight: Tensor, gap: Tensor, norm: float) -> Tensor:
+def gap_norm(weight: Tensor, gap: Tensor, norm: float) -> Tensor:
     r"""Norm $(\sum_b w_b |g_b|^p)^{1/p}$ over bins; the maximum over bins that are not empty for p = inf."""
     if math.isinf(norm):
         return gap.abs()[weight > 0].max()
     return (weight * gap.abs() ** norm).sum() ** (1 / norm)
 
 
-def noise(sigma: Tensor, level: float) -> Interval:
+def noise_interval(sigma: Tensor, level: float) -> Interval:
     r"""Distribution of $\sum_b |N(0, \sigma_b^2)|$: mean $\sqrt{2/\pi} \sum_b \sigma_b$ and two quantiles.
 
     The quantiles come from the product of the Fourier transforms of the half-normal laws on a grid.
 
-    >>> print(noise(torch.ones(1, dtype=torch.float64), 0.90))  # normal quantiles of 0.525 and 0.975
+    >>> print(noise_interval(torch.ones(1, dtype=torch.float64), 0.90))  # normal quantiles of 0.525 and 0.975
     0.7979 [0.0627, 1.9600]
     """
     mean = math.sqrt(2 / math.pi) * float(sigma.sum())
@@ -102,17 +102,17 @@ def noise(sigma: Tensor, level: float) -> Interval:
     mass = torch.erf(ends / sigma[:, None] / math.sqrt(2)).diff(dim=1)
     law = torch.fft.irfft(torch.fft.rfft(mass, 2 * cells).prod(0), 2 * cells)[:cells].clamp_min(0)
     shift = mean - float((law * ends[:-1]).sum() / law.sum())  # the place of the mass inside the cells
-    below = law.cumsum(0) / law.sum()
+    cumulative = law.cumsum(0) / law.sum()
 
     def at(q: float) -> float:
-        i = min(int(torch.searchsorted(below, q)), cells - 1)
-        before = float(below[i - 1]) if i else 0.0
-        part = (q - before) / max(float(below[i]) - before, 1e-300) - 0.5
+        i = min(int(torch.searchsorted(cumulative, q)), cells - 1)
+        previous = float(cumulative[i - 1]) if i else 0.0
+        part = (q - previous) / max(float(cumulative[i]) - previous, 1e-300) - 0.5
         return max((i + part) * width + shift, 0.0)
 
     return Interval(mean, at((1 - level) / 2), at((1 + level) / 2), level)
 
 
-def bin_table(events: Judged, bins: int, edges: Edges) -> Bins:
+def bin_table(events: EventStatistics, bins: int, edges: Edges) -> Bins:
     """Bins of equal width or of equal mass."""
     return Bins.equal_mass(bins, events.ties) if edges == "equal_mass" else events.equal_width(bins)

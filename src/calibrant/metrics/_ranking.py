@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._bins import TIE, Judged, Ties, distinct_values
-from calibrant._fast import kernels
-from calibrant._softmax import Rows, Told
-from calibrant._threads import map_chunks
+from calibrant.backend.bins import TIE_TOLERANCE, EventStatistics, GroupedScores, distinct_values
+from calibrant.backend.dispatch import kernels
+from calibrant.backend.softmax import RowStats, StatelessVisitor
+from calibrant.backend.threads import map_chunks
+from calibrant.metrics._intervals import PSEUDO_EXAMPLES, Interval, Sample, student_quantile
 from calibrant.metrics._metric import metric
-from calibrant.metrics._results import PSEUDO, Interval, Sample, student
 from calibrant.predictions import Predictions
 from calibrant.types import PerExample, Scalar
 
@@ -27,43 +27,43 @@ def _forecasts(p: Predictions) -> Iterator[tuple[Tensor, Tensor]]:
         return
     log_p = _class_log_probs(p)
     for j in p.labels.unique().tolist():
-        yield _without_rounding(log_p[j]), p.labels == j
+        yield _merge_rounding_ties(log_p[j]), p.labels == j
 
 
 def _class_log_probs(p: Predictions) -> Tensor:
     """Return log p by class (k, n), from the same pass whether examples have weights or not."""
     fast = kernels(p.labels)
-    if fast is None or p.k >= fast.WIDE:
+    if fast is None or p.k >= fast.MIN_ROWWISE_CLASSES:
         return p.logits.double().log_softmax(-1).T.contiguous()
-    found = torch.empty(p.k, len(p), dtype=torch.float64)
+    log_probs = torch.empty(p.k, len(p), dtype=torch.float64)
 
     def keep(rows: slice, log_p: Tensor) -> None:
-        found[:, rows] = log_p.T
+        log_probs[:, rows] = log_p.T
 
-    Rows.of(fast, p.logits, None, show=Told(keep), logs=True)
-    return found
+    RowStats.compute(fast, p.logits, None, visitor=StatelessVisitor(keep), as_logs=True)
+    return log_probs
 
 
-def _without_rounding(log_p: PerExample) -> PerExample:
+def _merge_rounding_ties(log_p: PerExample) -> PerExample:
     """Give neighbors that differ by no more than rounding one value, so that the order of the columns breaks no tie.
 
     Near log 1 that is an absolute difference. `_compiled.area` has the same rule.
     """
     value, order = log_p.sort()
-    apart = value.diff() > TIE * value[1:].abs().clamp_min(1)
-    group = torch.nn.functional.pad(apart.cumsum(0), (1, 0))
-    first = torch.nn.functional.pad(apart, (1, 0), value=True)
-    return torch.empty_like(value).scatter_(0, order, value[first][group])
+    is_distinct = value.diff() > TIE_TOLERANCE * value[1:].abs().clamp_min(1)
+    group = torch.nn.functional.pad(is_distinct.cumsum(0), (1, 0))
+    is_first = torch.nn.functional.pad(is_distinct, (1, 0), value=True)
+    return torch.empty_like(value).scatter_(0, order, value[is_first][group])
 
 
 def _placements(p: Predictions) -> PerExample:
     """Numbers whose mean is the AUROC, and whose variance is that of DeLong et al. (1988)."""
-    each = [placements(score, positive.double(), p.weights) for score, positive in _forecasts(p)]
-    return torch.stack(each).nanmean(0)
+    per_class = [placements(score, positive.double(), p.weights) for score, positive in _forecasts(p)]
+    return torch.stack(per_class).nanmean(0)
 
 
 def _auroc_interval(p: Predictions, *, level: float) -> Interval:
-    sample = Sample.of(_placements(p), p.weights, p.clusters)
+    sample = Sample.from_values(_placements(p), p.weights, p.clusters)
     w = torch.ones_like(p.labels, dtype=torch.float64) if p.weights is None else p.weights.double()
     count = torch.bincount(p.labels, w, minlength=p.k)
     count = count[(count > 0) & (count < sample.n)][: 1 if p.k == 2 else None]
@@ -81,22 +81,24 @@ def area_interval(sample: Sample, positive: Tensor, level: float) -> Interval:
         return Interval(sample.mean, 0.0, 1.0, level)
     size, area = sample.size, sample.mean
     m = positive * size / sample.n
-    pairs, few = m * (size - m), float(torch.minimum(m, size - m).mean())
+    pairs, rarer_count = m * (size - m), float(torch.minimum(m, size - m).mean())
 
     def variance(a: float | Tensor) -> float:
         factor = 1 + (size / 2 - 1) * ((1 - a) / (2 - a) + a / (1 + a))
         return float((a * (1 - a) / pairs * factor).mean())
 
     prior = variance((area * pairs + 0.5) / (pairs + 1))
-    ratio = (few * sample.error**2 + PSEUDO * prior) / (few * variance(area) + PSEUDO * prior)
-    t = student(level, min(sample.degrees, few))
+    ratio = (rarer_count * sample.error**2 + PSEUDO_EXAMPLES * prior) / (
+        rarer_count * variance(area) + PSEUDO_EXAMPLES * prior
+    )
+    t = student_quantile(level, min(sample.degrees, rarer_count))
 
     def end(outer: float) -> float:
         inner = area
         for _ in range(60):
             middle = (inner + outer) / 2
-            held = (area - middle) ** 2 <= t**2 * ratio * variance(middle)
-            inner, outer = (middle, outer) if held else (inner, middle)
+            is_inside = (area - middle) ** 2 <= t**2 * ratio * variance(middle)
+            inner, outer = (middle, outer) if is_inside else (inner, middle)
         return outer
 
     return Interval(area, end(0.0), end(1.0), level)
@@ -108,7 +110,7 @@ def area_interval(sample: Sample, positive: Tensor, level: float) -> Interval:
     meaning="how often a positive outranks a negative",
     plain="how often what came true is ranked above what did not",
     takes="predictions",
-    each=_placements,
+    per_example=_placements,
     interval=_auroc_interval,
 )
 def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") -> Scalar:
@@ -125,30 +127,30 @@ def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") 
     1.0000 [0.2652, 1.0000]
     """
     if of == "correctness":
-        return auroc_of(p.judging("top").events.ties)
-    if (fast := kernels(p.labels)) and p.weights is None and 2 < p.k < fast.WIDE:
-        return torch.tensor(_areas(fast, p), dtype=torch.float64).nanmean()
+        return auroc_of(p.with_event("top").events.ties)
+    if (fast := kernels(p.labels)) and p.weights is None and 2 < p.k < fast.MIN_ROWWISE_CLASSES:
+        return torch.tensor(_compiled_class_areas(fast, p), dtype=torch.float64).nanmean()
 
     def area(forecast: tuple[Tensor, Tensor]) -> Tensor:
         score, positive = forecast
-        return auroc_of(Ties.of(score, positive.double(), p.weights))
+        return auroc_of(GroupedScores.from_scores(score, positive.double(), p.weights))
 
-    alone = p.labels.device.type != "cpu"
-    return torch.stack(map_chunks(area, list(_forecasts(p)), 0 if alone else len(p))).nanmean()
+    on_accelerator = p.labels.device.type != "cpu"
+    return torch.stack(map_chunks(area, list(_forecasts(p)), 0 if on_accelerator else len(p))).nanmean()
 
 
-def _areas(fast: Any, p: Predictions) -> list[float]:
+def _compiled_class_areas(fast: Any, p: Predictions) -> list[float]:
     """Every class's area: of one against the rest, from a sort of numbers that hold the score and what was true."""
     labels, packed = p.labels.contiguous().numpy(), np.empty((p.k, len(p)), dtype=np.uint64)
 
     def pack(rows: slice, log_p: Tensor) -> None:
-        fast.keys(log_p.T.numpy(), labels[rows], packed[:, rows])
+        fast.pack_keys(log_p.T.numpy(), labels[rows], packed[:, rows])
 
     def area(row: np.ndarray) -> float:
         row.sort()
-        return fast.area(row, TIE)
+        return fast.auroc_of_keys(row, TIE_TOLERANCE)
 
-    Rows.of(fast, p.logits, None, show=Told(pack), logs=True)
+    RowStats.compute(fast, p.logits, None, visitor=StatelessVisitor(pack), as_logs=True)
     return map_chunks(area, list(packed), len(p))
 
 
@@ -160,7 +162,7 @@ def _areas(fast: Any, p: Predictions) -> list[float]:
     plain="error that is left when only the surest are acted on",
     takes="events",
 )
-def aurc(events: Judged) -> Scalar:
+def aurc(events: EventStatistics) -> Scalar:
     r"""Area under the risk-coverage curve, the mean over k of the error of the k most confident (Geifman et al. 2019).
 
     Lower is better. Within ties correctness is averaged, so that the row order does not matter.
@@ -171,9 +173,9 @@ def aurc(events: Judged) -> Scalar:
     return aurc_of(events.ties)
 
 
-def auroc_of(ties: Ties) -> Scalar:
+def auroc_of(ties: GroupedScores) -> Scalar:
     """Area under the ROC curve of a score for what is marked correct."""
-    positive, negative = ties.correct, ties.mass - ties.correct
+    positive, negative = ties.correct, ties.total_weight - ties.correct
     below = negative.cumsum(0) - negative / 2
     return (positive * below).sum() / (positive.sum() * negative.sum())
 
@@ -193,22 +195,22 @@ def placements(score: PerExample, positive: PerExample, weights: PerExample | No
     return area + (torch.where(positive == 1, below[place], above[place]) - area) * scale[positive.long()]
 
 
-def aurc_of(ties: Ties) -> Scalar:
+def aurc_of(ties: GroupedScores) -> Scalar:
     """Area under the risk-coverage curve of sorted examples."""
-    alone = bool((ties.mass == 1).all())
-    if alone and (fast := kernels(ties.correct)):
-        return torch.tensor(fast.risk(ties.correct.contiguous().numpy()), dtype=torch.float64)
-    mass, wrong = ties.mass.flip(0), (ties.mass - ties.correct).flip(0)
-    if alone:
+    is_untied = bool((ties.total_weight == 1).all())
+    if is_untied and (fast := kernels(ties.correct)):
+        return torch.tensor(fast.aurc_of_sorted(ties.correct.contiguous().numpy()), dtype=torch.float64)
+    mass, wrong = ties.total_weight.flip(0), (ties.total_weight - ties.correct).flip(0)
+    if is_untied:
         return (wrong.cumsum(0) / mass.cumsum(0)).mean()
     # One by one, a tie's m examples alike: sum over j of (E + j e) / (N + j), in closed form by digamma.
-    before, error = mass.cumsum(0) - mass, wrong / mass
-    harmonic = torch.digamma(before + mass + 1) - torch.digamma(before + 1)
-    risks = wrong + (wrong.cumsum(0) - wrong - error * before) * harmonic
+    mass_before, error = mass.cumsum(0) - mass, wrong / mass
+    harmonic = torch.digamma(mass_before + mass + 1) - torch.digamma(mass_before + 1)
+    risks = wrong + (wrong.cumsum(0) - wrong - error * mass_before) * harmonic
     return risks.sum() / mass.sum()
 
 
-def risk_coverage(ties: Ties) -> tuple[Tensor, Tensor]:
+def risk_coverage(ties: GroupedScores) -> tuple[Tensor, Tensor]:
     """Coverage and the error among the covered, at every distinct confidence from the highest down."""
-    mass, wrong = ties.mass.flip(0).cumsum(0), (ties.mass - ties.correct).flip(0).cumsum(0)
+    mass, wrong = ties.total_weight.flip(0).cumsum(0), (ties.total_weight - ties.correct).flip(0).cumsum(0)
     return mass / mass[-1], wrong / mass

@@ -4,13 +4,13 @@ from typing import Literal
 
 from torch import Tensor
 
-from calibrant._bins import Events
-from calibrant._softmax import entropies
+from calibrant.backend.bins import Events
+from calibrant.backend.softmax import entropies
+from calibrant.metrics._intervals import Interval, Sample, share_interval
 from calibrant.metrics._metric import metric
-from calibrant.metrics._moments import BINS, expected
-from calibrant.metrics._results import Interval, Sample, share_interval
+from calibrant.metrics._moments import NUM_INTERVAL_BINS, expected_score
 from calibrant.predictions import Predictions
-from calibrant.types import PerExample, Scalar, Share
+from calibrant.types import OpenFraction, PerExample, Scalar
 
 __all__ = [
     "accuracy",
@@ -24,16 +24,16 @@ __all__ = [
     "signed_gap",
 ]
 
-Among = Literal["all", "correct", "wrong"]
+PredictionSubset = Literal["all", "correct", "wrong"]
 
 
-def mean(values: Tensor, weights: Tensor | None) -> Tensor:
+def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
     """Mean in float64, weighted if there are weights; nan of nothing."""
     values = values.double()
     return values.mean() if weights is None else (values * weights).sum() / weights.sum()
 
 
-def _correct(p: Predictions) -> PerExample:
+def _is_correct(p: Predictions) -> PerExample:
     return p.correct
 
 
@@ -48,7 +48,7 @@ def _accuracy_interval(p: Predictions, *, level: float) -> Interval:
     meaning="share of predictions that are right",
     plain="how often the prediction is right",
     takes="predictions",
-    each=_correct,
+    per_example=_is_correct,
     interval=_accuracy_interval,
 )
 def accuracy(p: Predictions) -> Scalar:
@@ -61,10 +61,10 @@ def accuracy(p: Predictions) -> Scalar:
     >>> print(accuracy.interval(torch.eye(2), torch.tensor([0, 0])))
     0.5000 [0.0000, 1.0000]
     """
-    return mean(p.correct, p.weights)
+    return weighted_mean(p.correct, p.weights)
 
 
-def _wrong(p: Predictions) -> PerExample:
+def _is_wrong(p: Predictions) -> PerExample:
     return 1 - p.correct
 
 
@@ -78,7 +78,7 @@ def _error_interval(p: Predictions, *, level: float) -> Interval:
     meaning="share of predictions that are wrong",
     plain="how often the prediction is wrong",
     takes="predictions",
-    each=_wrong,
+    per_example=_is_wrong,
     interval=_error_interval,
 )
 def error(p: Predictions) -> Scalar:
@@ -87,20 +87,22 @@ def error(p: Predictions) -> Scalar:
     >>> error(torch.eye(2), torch.tensor([0, 0]))
     tensor(0.5000, dtype=torch.float64)
     """
-    return 1 - mean(p.correct, p.weights)
+    return 1 - weighted_mean(p.correct, p.weights)
 
 
 def _nll(p: Predictions) -> PerExample:
     return 0.0 - p.log_likelihood
 
 
-def _interval_of_classes(name: str, values: PerExample, p: Predictions, level: float) -> Interval:
-    judged = (p.judging("top") if p.of == "classes" else p).judged
-    return Sample.of(values, p.weights, p.clusters).bounded(expected(name, judged.moments(BINS), p.k), level)
+def _class_score_interval(name: str, values: PerExample, p: Predictions, level: float) -> Interval:
+    statistics = (p.with_event("top") if p.of == "classes" else p).event_stats
+    return Sample.from_values(values, p.weights, p.clusters).bounded_interval(
+        expected_score(name, statistics.moments(NUM_INTERVAL_BINS), p.k), level
+    )
 
 
 def _nll_interval(p: Predictions, *, level: float) -> Interval:
-    return _interval_of_classes("nll", _nll(p), p, level)
+    return _class_score_interval("nll", _nll(p), p, level)
 
 
 @metric(
@@ -110,10 +112,10 @@ def _nll_interval(p: Predictions, *, level: float) -> Interval:
     meaning="mean −log p of the true class, in nats; lower is better",
     plain="surprise at the truth, large where what came true was called unlikely",
     takes="predictions",
-    each=_nll,
+    per_example=_nll,
     interval=_nll_interval,
 )
-def nll(p: Predictions, *, among: Among = "all") -> Scalar:
+def nll(p: Predictions, *, among: PredictionSubset = "all") -> Scalar:
     r"""Mean negative log-likelihood, $-\log p_y$, in nats; of all, correct or wrong predictions.
 
     Mukhoti et al. (2020, Figures 1 and 3) follow it over the epochs for correct and for wrong ones. nan where there
@@ -132,7 +134,7 @@ def _brier(p: Predictions) -> PerExample:
 
 
 def _brier_interval(p: Predictions, *, level: float) -> Interval:
-    return _interval_of_classes("brier", _brier(p), p, level)
+    return _class_score_interval("brier", _brier(p), p, level)
 
 
 @metric(
@@ -141,7 +143,7 @@ def _brier_interval(p: Predictions, *, level: float) -> Interval:
     meaning="squared distance of the probabilities from the truth, added up over the classes, 0 to 2",
     plain="distance of the probabilities from what came true",
     takes="predictions",
-    each=_brier,
+    per_example=_brier,
     interval=_brier_interval,
 )
 def brier(p: Predictions) -> Scalar:
@@ -150,19 +152,21 @@ def brier(p: Predictions) -> Scalar:
     >>> brier(torch.zeros(1, 2), torch.tensor([0]))
     tensor(0.5000, dtype=torch.float64)
     """
-    return mean(p.outcomes.brier, p.weights)
+    return weighted_mean(p.outcomes.brier, p.weights)
 
 
 def _event_brier(events: Events) -> PerExample:
-    return (events.confidence - events.happened).square()
+    return (events.confidence - events.outcome).square()
 
 
-def _interval_of_events(name: str, values: PerExample, events: Events, level: float) -> Interval:
-    return Sample.of(values, events.weights, events.clusters).bounded(expected(name, events.moments(BINS)), level)
+def _event_score_interval(name: str, values: PerExample, events: Events, level: float) -> Interval:
+    return Sample.from_values(values, events.weights, events.clusters).bounded_interval(
+        expected_score(name, events.moments(NUM_INTERVAL_BINS)), level
+    )
 
 
 def _event_brier_interval(events: Events, *, level: float) -> Interval:
-    return _interval_of_events("event_brier", _event_brier(events), events, level)
+    return _event_score_interval("event_brier", _event_brier(events), events, level)
 
 
 @metric(
@@ -171,7 +175,7 @@ def _event_brier_interval(events: Events, *, level: float) -> Interval:
     meaning="squared distance of what is said from what happens, 0 to 1",
     plain="distance of what is said from what happens",
     takes="events",
-    each=_event_brier,
+    per_example=_event_brier,
     interval=_event_brier_interval,
 )
 def event_brier(events: Events) -> Scalar:
@@ -182,7 +186,7 @@ def event_brier(events: Events) -> Scalar:
     >>> event_brier(Predictions.from_confidence([0.9, 0.2], [1, 1]))
     tensor(0.3250, dtype=torch.float64)
     """
-    return mean(_event_brier(events), events.weights)
+    return weighted_mean(_event_brier(events), events.weights)
 
 
 @metric(
@@ -192,7 +196,7 @@ def event_brier(events: Events) -> Scalar:
     meaning="mean entropy of the predicted distributions, in nats",
     takes="predictions",
 )
-def entropy(p: Predictions, *, among: Among = "all") -> Scalar:
+def entropy(p: Predictions, *, among: PredictionSubset = "all") -> Scalar:
     r"""Mean entropy of the predicted distributions, $-\sum_j p_j \log p_j$, in nats; of all, correct or wrong ones.
 
     As in Mukhoti et al. (2020, Figure 1). nan where there are none.
@@ -203,7 +207,7 @@ def entropy(p: Predictions, *, among: Among = "all") -> Scalar:
     return _mean_among(entropies(p.logits), p, among)
 
 
-def _confident_interval(events: Events, *, level: float, above: Share = 0.99) -> Interval:
+def _confident_interval(events: Events, *, level: float, above: OpenFraction = 0.99) -> Interval:
     return share_interval(events.confidence >= above, events.weights, level, events.clusters)
 
 
@@ -217,18 +221,18 @@ def _confident_interval(events: Events, *, level: float, above: Share = 0.99) ->
     takes="events",
     interval=_confident_interval,
 )
-def confident_share(events: Events, *, above: Share = 0.99) -> Scalar:
+def confident_share(events: Events, *, above: OpenFraction = 0.99) -> Scalar:
     """Share of predictions with confidence of at least `above` (Mukhoti et al. 2020, Table 7).
 
     >>> confident_share(torch.tensor([[0.0, 9.0], [0.0, 1.0]]), torch.tensor([1, 1]))
     tensor(0.5000, dtype=torch.float64)
     """
-    return mean(events.confidence >= above, events.weights)
+    return weighted_mean(events.confidence >= above, events.weights)
 
 
-def _confident_accuracy_interval(events: Events, *, level: float, above: Share = 0.99) -> Interval:
-    sure = events[events.confidence >= above]
-    return share_interval(sure.happened, sure.weights, level, sure.clusters)
+def _confident_accuracy_interval(events: Events, *, level: float, above: OpenFraction = 0.99) -> Interval:
+    confident = events[events.confidence >= above]
+    return share_interval(confident.outcome, confident.weights, level, confident.clusters)
 
 
 @metric(
@@ -240,22 +244,22 @@ def _confident_accuracy_interval(events: Events, *, level: float, above: Share =
     takes="events",
     interval=_confident_accuracy_interval,
 )
-def confident_accuracy(events: Events, *, above: Share = 0.99) -> Scalar:
+def confident_accuracy(events: Events, *, above: OpenFraction = 0.99) -> Scalar:
     """Accuracy of the predictions with confidence of at least `above` (Mukhoti et al. 2020, Table 7); nan of none.
 
     >>> confident_accuracy(torch.tensor([[0.0, 9.0], [0.0, 1.0]]), torch.tensor([1, 0]))
     tensor(1., dtype=torch.float64)
     """
-    sure = events[events.confidence >= above]
-    return mean(sure.happened, sure.weights)
+    confident = events[events.confidence >= above]
+    return weighted_mean(confident.outcome, confident.weights)
 
 
 def _gap(events: Events) -> PerExample:
-    return events.confidence - events.happened
+    return events.confidence - events.outcome
 
 
 def _gap_interval(events: Events, *, level: float) -> Interval:
-    return _interval_of_events("signed_gap", _gap(events), events, level)
+    return _event_score_interval("signed_gap", _gap(events), events, level)
 
 
 @metric(
@@ -265,7 +269,7 @@ def _gap_interval(events: Events, *, level: float) -> Interval:
     meaning="above 0: overconfident on the whole",
     plain="what is said minus what happens, on average",
     takes="events",
-    each=_gap,
+    per_example=_gap,
     interval=_gap_interval,
 )
 def signed_gap(events: Events) -> Scalar:
@@ -278,11 +282,11 @@ def signed_gap(events: Events) -> Scalar:
     >>> print(signed_gap.interval(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])))
     -0.2500 [-0.4953, 0.3280]
     """
-    return mean(_gap(events), events.weights)
+    return weighted_mean(_gap(events), events.weights)
 
 
-def _mean_among(values: Tensor, p: Predictions, among: Among) -> Tensor:
+def _mean_among(values: Tensor, p: Predictions, among: PredictionSubset) -> Tensor:
     if among == "all":
-        return mean(values, p.weights)
-    chosen = (p.correct == 1) == (among == "correct")
-    return mean(values[chosen], None if p.weights is None else p.weights[chosen])
+        return weighted_mean(values, p.weights)
+    selected = (p.correct == 1) == (among == "correct")
+    return weighted_mean(values[selected], None if p.weights is None else p.weights[selected])

@@ -4,15 +4,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._bins import Judged, Ties
-from calibrant._fast import kernels
-from calibrant._solve import Curve, increasing_root
+from calibrant.backend.bins import EventStatistics, GroupedScores
+from calibrant.backend.dispatch import kernels
+from calibrant.backend.solvers import PointEvaluation, increasing_root
 from calibrant.metrics._metric import metric
 from calibrant.types import Scalar
 
 __all__ = ["smooth_ece"]
 
-_GRID = 1 << 14
+_GRID_CELLS = 1 << 14
 
 
 @metric(
@@ -22,7 +22,7 @@ _GRID = 1 << 14
     takes="events",
     plain="typical gap, without dividing the examples into portions",
 )
-def smooth_ece(events: Judged) -> Scalar:
+def smooth_ece(events: EventStatistics) -> Scalar:
     r"""Smooth ECE, the error seen through a window as wide as the error itself (Blasiok & Nakkiran 2024).
 
     The s with $\int_0^1 |\frac1n \sum_i (a_i - c_i) K_s(t, c_i)| dt = s$, of correctness a and confidence c. K_s is the
@@ -36,40 +36,40 @@ def smooth_ece(events: Judged) -> Scalar:
     return smooth_ece_of(events.ties)
 
 
-def smooth_ece_of(ties: Ties) -> Scalar:
+def smooth_ece_of(ties: GroupedScores) -> Scalar:
     """Smooth ECE of sorted and grouped examples."""
     from scipy.fft import dct, idct  # slow to import
 
-    wave = np.asarray(dct(deposit(ties, _GRID).cpu().numpy(), type=2))
-    rate = -0.5 * (np.pi * np.arange(_GRID)) ** 2
+    wave = np.asarray(dct(deposit(ties, _GRID_CELLS).cpu().numpy(), type=2))
+    rate = -0.5 * (np.pi * np.arange(_GRID_CELLS)) ** 2
 
     def gaps(waves: np.ndarray) -> np.ndarray:
         return np.asarray(idct(waves, type=2))
 
-    def beyond(s: float) -> Curve:
+    def beyond(s: float) -> PointEvaluation:
         """By how much a width is more than the error seen through it, and how fast that grows."""
-        live = min(_GRID, int(9 / (np.pi * max(s, 1e-9))) + 2)  # beyond, the factor is below e^-40
-        damped, falling = np.zeros((2, _GRID))
-        damped[:live] = wave[:live] * np.exp(rate[:live] * s * s)
-        falling[:live] = 2 * s * rate[:live] * damped[:live]
+        num_terms = min(_GRID_CELLS, int(9 / (np.pi * max(s, 1e-9))) + 2)  # beyond, the factor is below e^-40
+        damped, derivative = np.zeros((2, _GRID_CELLS))
+        damped[:num_terms] = wave[:num_terms] * np.exp(rate[:num_terms] * s * s)
+        derivative[:num_terms] = 2 * s * rate[:num_terms] * damped[:num_terms]
         gap = gaps(damped)
-        return Curve(s - float(np.abs(gap).sum()), 1 - float((np.sign(gap) * gaps(falling)).sum()), 0.0)
+        return PointEvaluation(s - float(np.abs(gap).sum()), 1 - float((np.sign(gap) * gaps(derivative)).sum()), 0.0)
 
-    most = float(np.abs(gaps(wave)).sum())
-    value = increasing_root(beyond, most / 8, 0.0, max(1.0, most), 1e-9).x if most else 0.0
+    unsmoothed = float(np.abs(gaps(wave)).sum())
+    value = increasing_root(beyond, unsmoothed / 8, 0.0, max(1.0, unsmoothed), 1e-9).x if unsmoothed else 0.0
     return torch.tensor(value, dtype=torch.float64, device=ties.value.device)
 
 
-def deposit(ties: Ties, cells: int) -> Tensor:
+def deposit(ties: GroupedScores, cells: int) -> Tensor:
     """Spread each group's gap, as a share of the mass, over the two nearest cells of a grid on [0, 1]."""
-    gap, mass = ties.gap, ties.mass.sum()
+    gap, mass = ties.gap, ties.total_weight.sum()
     if fast := kernels(gap):
         grid = gap.new_zeros(cells)
         fast.deposit(ties.value.contiguous().numpy(), gap.numpy(), grid.numpy())
         return grid / mass
     x = ties.value * cells - 0.5
-    left = x.floor()
-    part = x - left
-    index = left.long()
+    left_cell = x.floor()
+    part = x - left_cell
+    index = left_cell.long()
     grid = torch.bincount(index.clamp(0, cells - 1), gap * (1 - part), minlength=cells)
     return (grid + torch.bincount((index + 1).clamp(0, cells - 1), gap * part, minlength=cells)) / mass

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from calibrant.metrics._results import Evidence
+from calibrant.metrics._intervals import Evidence
 from calibrant.types import InputError
 
 __all__ = ["two_sample"]

@@ -6,15 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant._bins import ClusterSums, Ties
+from calibrant.backend.bins import ClusterSums, GroupedScores
 from calibrant.metrics import _corp, _ranking
-from calibrant.metrics._cumulative import draw
-from calibrant.metrics._results import Curve
-from calibrant.predictions import entering
+from calibrant.metrics._cumulative import draw_outcomes
+from calibrant.metrics._intervals import Curve
+from calibrant.predictions import as_predictions
 
 __all__ = ["corp", "risk_coverage"]
 
-_MOST = 4096  # groups of confidence that a band is computed from
+_MAX_BAND_GROUPS = 4096  # groups of confidence that a band is computed from
 
 
 def corp(
@@ -30,7 +30,7 @@ def corp(
     >>> curve.x, curve.y
     (tensor([0.5000], dtype=torch.float64), tensor([0.7500], dtype=torch.float64))
     """
-    with entering(predictions, labels, weights) as p:
+    with as_predictions(predictions, labels, weights) as p:
         return corp_of(p.events.ties, level, draws, seed)
 
 
@@ -41,52 +41,56 @@ def risk_coverage(predictions: Any, labels: Any = None, weights: Any = None) -> 
     >>> curve.x, curve.y
     (tensor([0.5000, 1.0000], dtype=torch.float64), tensor([0.0000, 0.5000], dtype=torch.float64))
     """
-    with entering(predictions, labels, weights) as p:
+    with as_predictions(predictions, labels, weights) as p:
         return risk_coverage_of(p.events.ties)
 
 
-def risk_coverage_of(ties: Ties) -> Curve:
+def risk_coverage_of(ties: GroupedScores) -> Curve:
     """The curve from sorted examples."""
     return Curve(*_ranking.risk_coverage(ties))
 
 
-def corp_of(ties: Ties, level: float, draws: int, seed: int) -> Curve:
+def corp_of(ties: GroupedScores, level: float, draws: int, seed: int) -> Curve:
     """The curve and its band from sorted examples; many distinct confidences are first merged into 4,096."""
-    ties = merged(ties, _MOST)
-    weight = ties.mass / ties.mass.sum()
-    y = _corp.isotonic(ties)
+    ties = merge_ties(ties, _MAX_BAND_GROUPS)
+    weight = ties.total_weight / ties.total_weight.sum()
+    y = _corp.isotonic_fit(ties)
     if draws == 0:
         return Curve(ties.value, y, weight=weight)
     generator = torch.Generator(device=ties.value.device).manual_seed(seed)
     if ties.clusters is None:
-        fits = [_corp.isotonic(draw(ties, generator)) for _ in range(draws)]
+        fits = [_corp.isotonic_fit(draw_outcomes(ties, generator)) for _ in range(draws)]
     else:
-        fits = list(_of_clusters(ties, ties.clusters, draws, generator))
+        fits = list(_draw_cluster_curves(ties, ties.clusters, draws, generator))
     tail = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64, device=ties.value.device)
     low, high = torch.stack(fits).quantile(tail, dim=0)
     return Curve(ties.value, y, low, high, weight)
 
 
-def _of_clusters(ties: Ties, sums: ClusterSums, draws: int, generator: torch.Generator) -> Iterator[Tensor]:
+def _draw_cluster_curves(
+    ties: GroupedScores, sums: ClusterSums, draws: int, generator: torch.Generator
+) -> Iterator[Tensor]:
     """Curves of a calibrated model whose clusters vary as these do: signs are drawn for what they are off."""
-    mass = sums.mass.sum(0)
-    off = sums.gap - sums.mass * (sums.gap.sum(0) / mass)
+    mass = sums.total_weight.sum(0)
+    residuals = sums.gap - sums.total_weight * (sums.gap.sum(0) / mass)
     place = torch.searchsorted(sums.value.contiguous(), ties.value.contiguous()).clamp_max_(len(mass) - 1)
     for _ in range(draws):
-        signs = torch.randint(0, 2, (len(off),), generator=generator, device=off.device).to(off) * 2 - 1
-        share = (sums.value + signs @ off / mass).clamp(0, 1)
-        yield _corp.isotonic(Ties(sums.value, mass, share * mass))[place]
+        signs = (
+            torch.randint(0, 2, (len(residuals),), generator=generator, device=residuals.device).to(residuals) * 2 - 1
+        )
+        share = (sums.value + signs @ residuals / mass).clamp(0, 1)
+        yield _corp.isotonic_fit(GroupedScores(sums.value, mass, share * mass))[place]
 
 
-def merged(ties: Ties, most: int) -> Ties:
+def merge_ties(ties: GroupedScores, max_groups: int) -> GroupedScores:
     """Neighbors merged into at most `most` groups of nearly equal mass."""
-    if len(ties.value) <= most:
+    if len(ties.value) <= max_groups:
         return ties
-    _, index = ties.places(most).unique_consecutive(return_inverse=True)
+    _, index = ties.slot_indices(max_groups).unique_consecutive(return_inverse=True)
 
     def total(values: Tensor) -> Tensor:
         return torch.zeros(int(index[-1]) + 1, dtype=values.dtype, device=values.device).index_add(0, index, values)
 
-    mass = total(ties.mass)
-    value = total(ties.mass * ties.value) / mass
-    return Ties(value, mass, total(ties.correct), ties.clusters)
+    mass = total(ties.total_weight)
+    value = total(ties.total_weight * ties.value) / mass
+    return GroupedScores(value, mass, total(ties.correct), ties.clusters)

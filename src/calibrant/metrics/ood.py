@@ -9,24 +9,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from calibrant._bins import Ties
-from calibrant._softmax import entropies
-from calibrant.catalog import SCORES
-from calibrant.metrics._metric import About
+from calibrant.backend.bins import GroupedScores
+from calibrant.backend.softmax import entropies
+from calibrant.metrics._intervals import Curve
+from calibrant.metrics._metric import MetricInfo
 from calibrant.metrics._ranking import auroc_of
-from calibrant.metrics._results import Curve
 from calibrant.predictions import Predictions
-from calibrant.types import InputError, Logits, PerExample, Positive
+from calibrant.registry import OOD_SCORES
+from calibrant.types import InputError, Logits, PerExample, PositiveFloat
 
-__all__ = ["ABOUT", "Detection", "detection", "energy", "entropy", "max_logit", "max_probability", "register"]
+__all__ = ["OOD_INFO", "Detection", "detection", "energy", "entropy", "max_logit", "max_probability", "register"]
 
-register = SCORES.register
+register = OOD_SCORES.register
 
-ABOUT = {  # of the numbers of a `Detection`, as studies name them
-    "ood_auroc": About("AUROC, familiar from foreign", "share", True),
-    "ood_aupr_in": About("AUPR, familiar as positive", "share", True),
-    "ood_aupr_out": About("AUPR, foreign as positive", "share", True),
-    "ood_fpr95": About("foreign that pass with 95 % of the familiar", "share", False),
+OOD_INFO = {  # of the numbers of a `Detection`, as studies name them
+    "ood_auroc": MetricInfo("AUROC, familiar from foreign", "share", True),
+    "ood_aupr_in": MetricInfo("AUPR, familiar as positive", "share", True),
+    "ood_aupr_out": MetricInfo("AUPR, foreign as positive", "share", True),
+    "ood_fpr95": MetricInfo("foreign that pass with 95 % of the familiar", "share", False),
 }
 
 
@@ -40,7 +40,7 @@ class Detection:
     fpr95: float  # share of outside examples that pass the threshold which 95 % of the inside ones pass
 
 
-@SCORES.register
+@OOD_SCORES.register
 def max_probability(logits: Logits) -> PerExample:
     """Largest log-probability, which orders as the probability does without saturating (Hendrycks & Gimpel 2017).
 
@@ -51,7 +51,7 @@ def max_probability(logits: Logits) -> PerExample:
     return z.amax(-1) - z.logsumexp(-1)
 
 
-@SCORES.register
+@OOD_SCORES.register
 def entropy(logits: Logits) -> PerExample:
     """Negative entropy of the predicted distribution.
 
@@ -61,7 +61,7 @@ def entropy(logits: Logits) -> PerExample:
     return -entropies(logits)
 
 
-@SCORES.register
+@OOD_SCORES.register
 def max_logit(logits: Logits) -> PerExample:
     """Largest logit (Hendrycks et al. 2022).
 
@@ -71,8 +71,8 @@ def max_logit(logits: Logits) -> PerExample:
     return logits.double().amax(-1)
 
 
-@SCORES.register
-def energy(logits: Logits, *, temperature: Positive = 1.0) -> PerExample:
+@OOD_SCORES.register
+def energy(logits: Logits, *, temperature: PositiveFloat = 1.0) -> PerExample:
     r"""Negative free energy, $T \log \sum_j e^{z_j / T}$ (Liu et al. 2020, eq. 4).
 
     >>> energy(torch.zeros(1, 2))
@@ -94,8 +94,8 @@ def detection(
     >>> detection(torch.tensor([[0.0, 4.0], [0.0, 2.0]]), torch.tensor([[0.0, 1.0], [0.0, 3.0]]))
     Detection(auroc=0.75, aupr_in=0.8333333333333333, aupr_out=0.8333333333333333, fpr95=0.5)
     """
-    passing_in, passing_out, ties = _passing(inside, outside, score)
-    outside_mass = ties.mass - ties.correct
+    passing_in, passing_out, ties = _pass_rates(inside, outside, score)
+    outside_mass = ties.total_weight - ties.correct
     enough = int((passing_in >= 0.95 - 1e-12).nonzero()[0])
     return Detection(
         auroc=float(auroc_of(ties)),
@@ -117,14 +117,14 @@ def roc(
     >>> curve.x.tolist(), curve.y.tolist()
     ([0.0, 0.0, 0.5, 0.5, 1.0], [0.0, 0.5, 0.5, 1.0, 1.0])
     """
-    passing_in, passing_out, _ = _passing(inside, outside, score)
+    passing_in, passing_out, _ = _pass_rates(inside, outside, score)
     zero = passing_in.new_zeros(1)
     return Curve(torch.cat([zero, passing_out]), torch.cat([zero, passing_in]))
 
 
-def _passing(
+def _pass_rates(
     inside: Predictions | Tensor, outside: Predictions | Tensor, score: Callable[[Tensor], Tensor]
-) -> tuple[Tensor, Tensor, Ties]:
+) -> tuple[Tensor, Tensor, GroupedScores]:
     """Return which shares of either pass as the threshold falls, and the scores tied."""
     scores = [score(p.logits if isinstance(p, Predictions) else p) for p in (inside, outside)]
     if not all(len(s) and bool((~s.isnan()).all()) for s in scores):
@@ -133,13 +133,13 @@ def _passing(
         )
     value = torch.cat(scores)
     is_inside = torch.cat([torch.ones_like(scores[0]), torch.zeros_like(scores[1])])
-    ties = Ties.of(value, is_inside)
+    ties = GroupedScores.from_scores(value, is_inside)
     passing_in = ties.correct.flip(0).cumsum(0) / ties.correct.sum()
-    outside_mass = ties.mass - ties.correct
+    outside_mass = ties.total_weight - ties.correct
     return passing_in, outside_mass.flip(0).cumsum(0) / outside_mass.sum(), ties
 
 
 def _average_precision(positive: Tensor, negative: Tensor) -> Tensor:
     """Precision averaged over the positives, best score first; ties enter together."""
-    found = positive.cumsum(0)
-    return (positive * found / (found + negative.cumsum(0))).sum() / found[-1]
+    true_positives = positive.cumsum(0)
+    return (positive * true_positives / (true_positives + negative.cumsum(0))).sum() / true_positives[-1]

@@ -9,17 +9,27 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from calibrant._bins import Bins, Events, Ties
+from calibrant.backend.bins import Bins, Events, GroupedScores
 from calibrant.metrics import _binned
-from calibrant.metrics._class_sums import Classes, ClassSums, class_cells
+from calibrant.metrics._class_sums import Classes, ClassSums, collect_class_bins
+from calibrant.metrics._intervals import Interval, cluster_share_interval, wilson
 from calibrant.metrics._moments import Edges, bin_table
-from calibrant.metrics._results import Interval, share_of_clusters, wilson
-from calibrant.metrics._scores import mean, signed_gap
+from calibrant.metrics._scores import signed_gap, weighted_mean
 from calibrant.metrics._summary import Summary
-from calibrant.metrics._sums import Group
-from calibrant.predictions import Predictions, entering
+from calibrant.metrics._sums import GroupBinSums
+from calibrant.predictions import Predictions, as_predictions
 
-__all__ = ["ClassSums", "Classes", "Groups", "Thresholds", "bins", "class_cells", "classes", "groups", "thresholds"]
+__all__ = [
+    "ClassSums",
+    "Classes",
+    "Groups",
+    "Thresholds",
+    "bins",
+    "classes",
+    "collect_class_bins",
+    "groups",
+    "thresholds",
+]
 __all__ += ["thresholds_of"]
 
 
@@ -45,14 +55,14 @@ class Groups:
         return self.said - self.happened
 
     @property
-    def beyond(self) -> Tensor:
+    def significant_gap(self) -> Tensor:
         """How far the interval of the gap lies from 0: 0 where chance explains the gap."""
         return torch.maximum(self.low, -self.high).clamp_min(0)
 
     @property
     def worst_first(self) -> list[int]:
         """Groups by how far their gap is beyond chance, then by its size."""
-        keys = zip(self.beyond.tolist(), self.gap.abs().tolist(), strict=True)
+        keys = zip(self.significant_gap.tolist(), self.gap.abs().tolist(), strict=True)
         return [i for i, _ in sorted(enumerate(keys), key=lambda pair: pair[1], reverse=True)]
 
     def records(self) -> list[dict[str, Any]]:
@@ -83,47 +93,52 @@ def groups(
     """
     if isinstance(p, Summary):
         sums = p.groups if by == "groups" else p.row_groups
-        there = [] if sums is None else [(name, group) for name, group in sums if group.mass > 0]
-        return _table([(name, partial(_group_of_sums, group)) for name, group in there], bins, level)
+        present = [] if sums is None else [(name, group) for name, group in sums if group.total_weight > 0]
+        return _build_groups([(name, partial(_group_row_from_sums, group)) for name, group in present], bins, level)
     group, names = (p.groups, p.group_names) if by == "groups" else (p.row_groups, p.row_group_names)
     if group is None or names is None:
         return None
-    with entering(p):
+    with as_predictions(p):
         events, loss = p.events, 0.0 - p.log_likelihood
         order = group.argsort(stable=True)
         parts = order.split(torch.bincount(group, minlength=len(names)).tolist())
-        there = [(name, rows) for name, rows in zip(names, parts, strict=True) if _mass(p, rows) > 0]
-        return _table([(name, partial(_group, events[rows], loss[rows])) for name, rows in there], bins, level)
+        present = [(name, rows) for name, rows in zip(names, parts, strict=True) if _total_weight(p, rows) > 0]
+        return _build_groups(
+            [(name, partial(_group_row, events[rows], loss[rows])) for name, rows in present], bins, level
+        )
 
 
-def _table(
+def _build_groups(
     groups: list[tuple[str, Callable[[int, float, float], list[float]]]], bins: int, level: float
 ) -> Groups | None:
     """Make a row of every group; their gaps' intervals hold together."""
     if not groups:
         return None
-    each = 1 - (1 - level) / len(groups)
-    columns = torch.tensor([row(bins, level, each) for _, row in groups], dtype=torch.float64).T
+    gap_level = 1 - (1 - level) / len(groups)
+    columns = torch.tensor([row(bins, level, gap_level) for _, row in groups], dtype=torch.float64).T
     return Groups(tuple(name for name, _ in groups), level, *columns)
 
 
-def _mass(p: Predictions, rows: Tensor) -> float:
+def _total_weight(p: Predictions, rows: Tensor) -> float:
     return float(len(rows) if p.weights is None else p.weights[rows].sum())
 
 
-def _group(events: Events, loss: Tensor, bins: int, level: float, each: float) -> list[float]:
-    gap, said = signed_gap.interval_of(events, level=each), float(mean(events.confidence, events.weights))
+def _group_row(events: Events, loss: Tensor, bins: int, level: float, gap_level: float) -> list[float]:
+    gap, mean_confidence = (
+        signed_gap.interval_from_view(events, level=gap_level),
+        float(weighted_mean(events.confidence, events.weights)),
+    )
     mass = float(len(events) if events.weights is None else events.weights.sum())
-    floor = _binned.noise_floor.interval_of(events, level=level, bins=bins)
-    ece, nll = float(_binned.ece.function(events, bins=bins)), float(mean(loss, events.weights))
-    return [mass, said, said - gap.value, gap.low, gap.high, ece, floor.value, floor.high, nll]
+    floor = _binned.noise_floor.interval_from_view(events, level=level, bins=bins)
+    ece, nll = float(_binned.ece.function(events, bins=bins)), float(weighted_mean(loss, events.weights))
+    return [mass, mean_confidence, mean_confidence - gap.value, gap.low, gap.high, ece, floor.value, floor.high, nll]
 
 
-def _group_of_sums(group: Group, bins: int, level: float, each: float) -> list[float]:
-    gap, happened = group.interval("signed_gap", each), group.mean("happened")
-    floor = _binned.noise_floor.interval_of(group, level=level, bins=bins)
+def _group_row_from_sums(group: GroupBinSums, bins: int, level: float, gap_level: float) -> list[float]:
+    gap, frequency = group.interval("signed_gap", gap_level), group.mean("happened")
+    floor = _binned.noise_floor.interval_from_view(group, level=level, bins=bins)
     ece, nll = float(_binned.ece.function(group, bins=bins)), group.mean("nll")
-    return [group.mass, happened + gap.value, happened, gap.low, gap.high, ece, floor.value, floor.high, nll]
+    return [group.total_weight, frequency + gap.value, frequency, gap.low, gap.high, ece, floor.value, floor.high, nll]
 
 
 def bins(
@@ -134,7 +149,7 @@ def bins(
     >>> bins(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]), bins=2).count
     tensor([4, 0])
     """
-    with entering(predictions, labels, weights) as p:
+    with as_predictions(predictions, labels, weights) as p:
         return bin_table(p.events, bins, edges)
 
 
@@ -144,8 +159,8 @@ def classes(predictions: Any, labels: Any = None, weights: Any = None, *, bins: 
     >>> classes(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])).ece
     tensor([0.2500, 0.2500], dtype=torch.float64)
     """
-    with entering(predictions, labels, weights) as p:
-        return ClassSums.of(p, class_cells(p, bins)()).table
+    with as_predictions(predictions, labels, weights) as p:
+        return ClassSums.from_predictions(p, collect_class_bins(p, bins)()).table
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,40 +194,44 @@ def thresholds(
     >>> [round(float(x), 2) for x in (found.share, found.precision, found.recall, found.specificity)]
     [0.67, 0.5, 1.0, 0.5]
     """
-    with entering(predictions, labels, weights) as p:
+    with as_predictions(predictions, labels, weights) as p:
         return thresholds_of(p.events.ties, at, level)
 
 
-def thresholds_of(ties: Ties, at: Sequence[float], level: float = 0.90) -> Thresholds:
+def thresholds_of(ties: GroupedScores, cuts: Sequence[float], level: float = 0.90) -> Thresholds:
     """The same from sorted events."""
-    cut = torch.tensor(list(at), dtype=torch.float64, device=ties.value.device)
+    cut = torch.tensor(list(cuts), dtype=torch.float64, device=ties.value.device)
     first = torch.searchsorted(ties.value, cut)
 
     def above(values: Tensor) -> Tensor:
         return torch.cat([values.flip(0).cumsum(0).flip(0), values.new_zeros(1)])[first]
 
-    mass, hits, said = above(ties.mass), above(ties.correct), above(ties.mass * ties.value)
-    total, positive = ties.mass.sum(), ties.correct.sum()
-    rooms = [_room(ties, *row, level) for row in zip(cut.tolist(), hits.tolist(), mass.tolist(), strict=True)]
+    mass, hits, expected_hits = above(ties.total_weight), above(ties.correct), above(ties.total_weight * ties.value)
+    total, positive = ties.total_weight.sum(), ties.correct.sum()
+    intervals = [
+        _precision_interval(ties, *row, level) for row in zip(cut.tolist(), hits.tolist(), mass.tolist(), strict=True)
+    ]
     return Thresholds(
         threshold=cut,
         share=mass / total,
         precision=hits / mass,
         recall=hits / positive,
         specificity=1 - (mass - hits) / (total - positive),
-        said=said / mass,
-        low=cut.new_tensor([room.low for room in rooms]),
-        high=cut.new_tensor([room.high for room in rooms]),
+        said=expected_hits / mass,
+        low=cut.new_tensor([room.low for room in intervals]),
+        high=cut.new_tensor([room.high for room in intervals]),
     )
 
 
-def _room(ties: Ties, cut: float, hits: float, mass: float, level: float) -> Interval:
+def _precision_interval(ties: GroupedScores, cut: float, hits: float, mass: float, level: float) -> Interval:
     """Interval of how often the event happens at and above a threshold."""
     if not mass:
         return Interval(math.nan, 0.0, 1.0, level)
     if ties.clusters is None:
         return wilson(hits / mass, mass, level)
     sums = ties.clusters
-    there = sums.value >= cut
-    each = sums.mass[:, there]
-    return share_of_clusters(each.sum(1), (each * sums.value[there] + sums.gap[:, there]).sum(1), level)
+    is_above = sums.value >= cut
+    cluster_mass = sums.total_weight[:, is_above]
+    return cluster_share_interval(
+        cluster_mass.sum(1), (cluster_mass * sums.value[is_above] + sums.gap[:, is_above]).sum(1), level
+    )

@@ -2,9 +2,9 @@
 
 from calibrant.plots import _predictions, _theory
 from calibrant.plots._predictions import *
-from calibrant.plots._predictions import BAR, GAP, LINE, PAPER
+from calibrant.plots._predictions import BACKGROUND_COLOR, BAR_COLOR, GAP_COLOR, LINE_COLOR
 from calibrant.plots._theory import *
 
-__all__ = ["BAR", "GAP", "LINE", "PAPER"]
+__all__ = ["BACKGROUND_COLOR", "BAR_COLOR", "GAP_COLOR", "LINE_COLOR"]
 __all__ += _predictions.__all__
 __all__ += _theory.__all__

@@ -7,10 +7,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from calibrant._bins import Bins
-from calibrant._text import name_text
+from calibrant._text import display_name
+from calibrant.backend.bins import Bins
 from calibrant.metrics import Curve, Interval
-from calibrant.predictions import KINDS, Predictions
+from calibrant.predictions import BINARY_EVENTS, Predictions
 
 __all__ = [
     "confidence_histogram",
@@ -22,11 +22,11 @@ __all__ = [
     "risk_coverage",
 ]
 
-BAR, GAP, LINE, PAPER = "#4269d0", "#ff725c", "#6b7280", "#ffffff"
-SERIES = (BAR, GAP, "#3ca951", "#efb118", "#a463f2", "#6cc5b0", "#ff8ab7", "#9c6b4e")
-DASHES = (0, (4, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5))
-STYLES = "-", *DASHES  # of as many lines as there are colors, of the next ones, and so on
-COLUMNS = 400  # a curve is drawn with at most about two points for each
+BAR_COLOR, GAP_COLOR, LINE_COLOR, BACKGROUND_COLOR = "#4269d0", "#ff725c", "#6b7280", "#ffffff"
+SERIES_COLORS = (BAR_COLOR, GAP_COLOR, "#3ca951", "#efb118", "#a463f2", "#6cc5b0", "#ff8ab7", "#9c6b4e")
+DASH_PATTERNS = (0, (4, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5))
+LINE_STYLES = "-", *DASH_PATTERNS  # of as many lines as there are colors, of the next ones, and so on
+MAX_CURVE_COLUMNS = 400  # a curve is drawn with at most about two points for each
 
 
 def reliability(bins: Bins | Predictions, *, ax: Axes | None = None, title: str = "") -> Axes:
@@ -35,27 +35,47 @@ def reliability(bins: Bins | Predictions, *, ax: Axes | None = None, title: str 
     Of predictions, it is drawn in 15 bins of the event that they say is judged. Without `ax`, into pyplot's current
     axes. Empty bins stay empty; a bar's shade says how many examples it holds (Wang et al. 2021, Figure 2).
     """
-    judged = bins if isinstance(bins, Predictions) else None
-    numbers = _numpy(bins.events.equal_width(15) if isinstance(bins, Predictions) else bins)
-    ax = _axes() if ax is None else ax
+    predictions = bins if isinstance(bins, Predictions) else None
+    numbers = _bins_to_numpy(bins.events.equal_width(15) if isinstance(bins, Predictions) else bins)
+    ax = _current_axes() if ax is None else ax
     left, width = numbers["edges"][:-1], np.diff(numbers["edges"])
-    full = numbers["count"] > 0
+    nonempty = numbers["count"] > 0
     shade = 0.25 + 0.75 * np.sqrt(numbers["weight"] / numbers["weight"].max())
     for x, w, accuracy, confidence, alpha in zip(
-        left[full], width[full], numbers["accuracy"][full], numbers["confidence"][full], shade[full], strict=True
+        left[nonempty],
+        width[nonempty],
+        numbers["accuracy"][nonempty],
+        numbers["confidence"][nonempty],
+        shade[nonempty],
+        strict=True,
     ):
-        ax.bar(x, accuracy, w, align="edge", color=BAR, alpha=alpha, edgecolor=PAPER, linewidth=0.6)
+        ax.bar(x, accuracy, w, align="edge", color=BAR_COLOR, alpha=alpha, edgecolor=BACKGROUND_COLOR, linewidth=0.6)
         low, high = sorted((accuracy, confidence))
-        ax.bar(x, high - low, w, low, align="edge", color=GAP, alpha=0.35, hatch="////", edgecolor=GAP, linewidth=0.4)
-    _unit_square(ax, title)
-    if judged is not None and isinstance(judged.of, int) and judged.class_names not in KINDS:
-        name = f"class {judged.of}" if judged.class_names is None else name_text(judged.class_names[judged.of])
+        ax.bar(
+            x,
+            high - low,
+            w,
+            low,
+            align="edge",
+            color=GAP_COLOR,
+            alpha=0.35,
+            hatch="////",
+            edgecolor=GAP_COLOR,
+            linewidth=0.4,
+        )
+    _draw_unit_square(ax, title)
+    if predictions is not None and isinstance(predictions.of, int) and predictions.class_names not in BINARY_EVENTS:
+        name = (
+            f"class {predictions.of}"
+            if predictions.class_names is None
+            else display_name(predictions.class_names[predictions.of])
+        )
         ax.set_xlabel(f"probability of {name}", parse_math=False)
         ax.set_ylabel(f"frequency of {name}", parse_math=False)
     return ax
 
 
-def _axes() -> Axes:
+def _current_axes() -> Axes:
     from matplotlib import pyplot
 
     return pyplot.gca()
@@ -66,20 +86,28 @@ def reliability_curve(curve: Curve, *, ax: Axes, title: str = "") -> Axes:
 
     Its band, in gray, is where the curve of a calibrated model lies; red is what lies between the two.
     """
-    x, y, low, high = _thinned(curve.x, curve.y, curve.low, curve.high)
+    x, y, low, high = _thin_points(curve.x, curve.y, curve.low, curve.high)
     if low is not None and high is not None:
-        ax.fill_between(x, low, high, color=LINE, alpha=0.22, linewidth=0)
+        ax.fill_between(x, low, high, color=LINE_COLOR, alpha=0.22, linewidth=0)
         for edge, outside in (low, y < low), (high, y > high):
-            ax.fill_between(x, edge, y, where=outside.tolist(), color=GAP, alpha=0.35, linewidth=0)
-    ax.plot(x, y, color=BAR, linewidth=1.8, marker="o" if len(x) < 12 else "", markersize=4, clip_on=False)
-    return _unit_square(ax, title)
+            ax.fill_between(x, edge, y, where=outside.tolist(), color=GAP_COLOR, alpha=0.35, linewidth=0)
+    ax.plot(x, y, color=BAR_COLOR, linewidth=1.8, marker="o" if len(x) < 12 else "", markersize=4, clip_on=False)
+    return _draw_unit_square(ax, title)
 
 
 def confidence_histogram(bins: Bins, *, ax: Axes, title: str = "") -> Axes:
     """Draw the share of examples in every bin of the confidence (Mukhoti et al. 2020, Figure 2, bottom row)."""
-    numbers = _numpy(bins)
+    numbers = _bins_to_numpy(bins)
     edges = numbers["edges"]
-    ax.bar(edges[:-1], numbers["weight"], np.diff(edges), align="edge", color=BAR, edgecolor=PAPER, linewidth=0.6)
+    ax.bar(
+        edges[:-1],
+        numbers["weight"],
+        np.diff(edges),
+        align="edge",
+        color=BAR_COLOR,
+        edgecolor=BACKGROUND_COLOR,
+        linewidth=0.6,
+    )
     ax.set(xlim=(0, 1), xlabel="confidence", ylabel="share of examples")
     ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
@@ -100,22 +128,22 @@ def curves(
     A line is an array (epochs,) or (runs, epochs); nan leaves a gap (Mukhoti et al. 2020, Figures 1 and 3; Wang et al.
     2021, Figures 1, 3, 4 and 6).
     """
-    for i, ((name, values), color) in enumerate(zip(lines.items(), _colors(lines), strict=True)):
+    for i, ((name, values), color) in enumerate(zip(lines.items(), _series_colors(lines), strict=True)):
         runs = np.atleast_2d(np.asarray(values, dtype=float))
         at = range(1, runs.shape[1] + 1) if x is None else x
-        known = ~np.isnan(runs).all(0)
+        has_values = ~np.isnan(runs).all(0)
         mean, low, high = (np.full(runs.shape[1], np.nan) for _ in range(3))
         for line, reduce in (mean, np.nanmean), (low, np.nanmin), (high, np.nanmax):
-            line[known] = reduce(runs[:, known], axis=0)
+            line[has_values] = reduce(runs[:, has_values], axis=0)
         dots: dict[str, Any] = {"marker": "o" if len(mean) < 12 else "", "markersize": 3.5}
-        style = STYLES[i // len(SERIES) % len(STYLES)]
-        ax.plot(at, mean, color=color, linewidth=1.6, linestyle=style, label=name_text(name), **dots)
+        style = LINE_STYLES[i // len(SERIES_COLORS) % len(LINE_STYLES)]
+        ax.plot(at, mean, color=color, linewidth=1.6, linestyle=style, label=display_name(name), **dots)
         if len(runs) > 1:
             ax.fill_between(at, low, high, color=color, alpha=0.2, linewidth=0)
     if x is None:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     ax.set(xlabel=xlabel, ylabel=ylabel)
-    return _legend(_tidy(ax, title), lines)
+    return _add_legend(_tidy(ax, title), lines)
 
 
 def histograms(
@@ -133,38 +161,38 @@ def histograms(
     """
     arrays = {name: np.asarray(values, dtype=float).ravel() for name, values in groups.items()}
     edges = np.histogram_bin_edges(np.concatenate(list(arrays.values())), bins).tolist()
-    for (name, values), color in zip(arrays.items(), _colors(arrays), strict=True):
+    for (name, values), color in zip(arrays.items(), _series_colors(arrays), strict=True):
         share = np.full(len(values), 1 / max(len(values), 1))
         ax.hist(values, edges, weights=share, color=color, alpha=0.35, histtype="stepfilled")
-        ax.hist(values, edges, weights=share, color=color, linewidth=1.2, histtype="step", label=name_text(name))
+        ax.hist(values, edges, weights=share, color=color, linewidth=1.2, histtype="step", label=display_name(name))
     ax.set(xlabel=xlabel, ylabel="share of group")
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    return _legend(_tidy(ax, title), arrays)
+    return _add_legend(_tidy(ax, title), arrays)
 
 
 def risk_coverage(lines: Mapping[str, Curve], *, ax: Axes, title: str = "") -> Axes:
     """Draw the error of the most confident predictions against the share of all that they are, a line per name."""
-    for (name, curve), color in zip(lines.items(), _colors(lines), strict=True):
-        x, y, *_ = _thinned(curve.x, curve.y)
+    for (name, curve), color in zip(lines.items(), _series_colors(lines), strict=True):
+        x, y, *_ = _thin_points(curve.x, curve.y)
         ax.plot(
-            x, y, color=color, linewidth=1.6, label=name_text(name), marker="o" if len(x) < 12 else "", markersize=4
+            x, y, color=color, linewidth=1.6, label=display_name(name), marker="o" if len(x) < 12 else "", markersize=4
         )
     ax.set(xlim=(0, 1), xlabel="coverage: share of predictions acted on", ylabel="error among them")
     ax.set_ylim(bottom=0)
     ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     ax.yaxis.set_major_formatter(PercentFormatter(1))
-    return _legend(_tidy(ax, title), lines)
+    return _add_legend(_tidy(ax, title), lines)
 
 
 def intervals(rows: Mapping[str, Interval], *, ax: Axes, reference: float = 0.0, xlabel: str = "") -> Axes:
     """Draw estimates with their intervals, one per line from the top, against a reference value."""
     for i, row in enumerate(rows.values()):
-        clear = row.low > reference or row.high < reference
-        color = BAR if clear else LINE
+        excludes_reference = row.low > reference or row.high < reference
+        color = BAR_COLOR if excludes_reference else LINE_COLOR
         ax.plot([row.low, row.high], [i, i], color=color, linewidth=2, solid_capstyle="round")
         ax.plot(row.value, i, "o", color=color, markersize=6)
-    ax.axvline(reference, color=LINE, linewidth=1, linestyle=(0, (4, 3)))
-    ax.set_yticks(range(len(rows)), list(map(name_text, rows)))
+    ax.axvline(reference, color=LINE_COLOR, linewidth=1, linestyle=(0, (4, 3)))
+    ax.set_yticks(range(len(rows)), list(map(display_name, rows)))
     for label in ax.get_yticklabels():
         label.set_parse_math(False)
     ax.set(ylim=(len(rows) - 0.5, -0.5), xlabel=xlabel)
@@ -173,32 +201,32 @@ def intervals(rows: Mapping[str, Interval], *, ax: Axes, reference: float = 0.0,
     return _tidy(ax, "")
 
 
-def _thinned(x: Any, *others: Any) -> list[Any]:
+def _thin_points(x: Any, *others: Any) -> list[Any]:
     """Return few enough points to draw: those at which one of the picture's columns begins or ends."""
     values = x.cpu().numpy()
-    column = np.floor(values * COLUMNS)
+    column = np.floor(values * MAX_CURVE_COLUMNS)
     keep = np.ones(len(values), dtype=bool)
     keep[1:-1] = (column[1:-1] != column[:-2]) | (column[1:-1] != column[2:])
-    return [values[keep], *(None if other is None else other.cpu().numpy()[keep] for other in others)]
+    return [values[keep], *(None if array is None else array.cpu().numpy()[keep] for array in others)]
 
 
-def _numpy(bins: Bins) -> dict[str, Any]:
+def _bins_to_numpy(bins: Bins) -> dict[str, Any]:
     return {name: getattr(bins, name).cpu().numpy() for name in ("edges", "weight", "confidence", "accuracy", "count")}
 
 
-def _colors(lines: Iterable[Any]) -> list[str]:
-    return [SERIES[i % len(SERIES)] for i, _ in enumerate(lines)]
+def _series_colors(lines: Iterable[Any]) -> list[str]:
+    return [SERIES_COLORS[i % len(SERIES_COLORS)] for i, _ in enumerate(lines)]
 
 
-def _unit_square(ax: Axes, title: str) -> Axes:
-    ax.plot([0, 1], [0, 1], color=LINE, linewidth=1, linestyle=(0, (4, 3)))
+def _draw_unit_square(ax: Axes, title: str) -> Axes:
+    ax.plot([0, 1], [0, 1], color=LINE_COLOR, linewidth=1, linestyle=(0, (4, 3)))
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", aspect="equal")
     for axis in ax.xaxis, ax.yaxis:
         axis.set_major_formatter(PercentFormatter(1, decimals=0))
     return _tidy(ax, title)
 
 
-def _legend(ax: Axes, names: Mapping[str, Any]) -> Axes:
+def _add_legend(ax: Axes, names: Mapping[str, Any]) -> Axes:
     if len(names) > 1:
         for text in ax.legend(frameon=False, fontsize="small").get_texts():
             text.set_parse_math(False)  # a dollar sign in a name is no formula

@@ -10,8 +10,8 @@ from matplotlib.tri import Triangulation
 
 __all__ = ["family", "simplex_arrows", "simplex_contours", "simplex_heat"]
 
-INK, PALE = "#1f2937", "#9ca3af"
-DASHES = ("-", (0, (6, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (3, 2)), (0, (6, 2, 1, 2, 1, 2)))
+CURVE_COLOR, GUIDE_COLOR = "#1f2937", "#9ca3af"
+CURVE_DASHES = ("-", (0, (6, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (3, 2)), (0, (6, 2, 1, 2, 1, 2)))
 
 
 def family(
@@ -31,12 +31,14 @@ def family(
     shades = colormaps["viridis"](np.linspace(0.0, 0.82, len(names)))
     for name, (x, y) in curves.items():
         if name.startswith("_"):
-            ax.plot(x, y, color=PALE, linewidth=0.9, zorder=1)
+            ax.plot(x, y, color=GUIDE_COLOR, linewidth=0.9, zorder=1)
             continue
         i = names.index(name)
         dots = len(x) <= 30
         style: dict[str, Any] = {"marker": "os^D"[i % 4], "markersize": 4} if dots else {}
-        ax.plot(x, y, color=shades[i], linestyle="" if dots else DASHES[i % len(DASHES)], label=name, **style)
+        ax.plot(
+            x, y, color=shades[i], linestyle="" if dots else CURVE_DASHES[i % len(CURVE_DASHES)], label=name, **style
+        )
     ax.set(xlabel=xlabel, ylabel=ylabel)
     if len(names) > 1:
         ax.legend(frameon=False, fontsize=8, handlelength=2.6)
@@ -45,11 +47,21 @@ def family(
 
 def simplex_arrows(start: Any, end: Any, *, ax: Axes, title: str = "") -> Axes:
     """Draw arrows from rows (p1, p2, p3) to rows (p1, p2, p3)."""
-    (x, y), (u, v) = _flat(start), _flat(end)
+    (x, y), (u, v) = _to_plane(start), _to_plane(end)
     ax.quiver(
-        x, y, u - x, v - y, angles="xy", scale_units="xy", scale=1, color=INK, width=0.0032, headwidth=4.5, headlength=5
+        x,
+        y,
+        u - x,
+        v - y,
+        angles="xy",
+        scale_units="xy",
+        scale=1,
+        color=CURVE_COLOR,
+        width=0.0032,
+        headwidth=4.5,
+        headlength=5,
     )
-    return _triangle(ax, title)
+    return _draw_triangle(ax, title)
 
 
 def simplex_heat(points: Any, values: Any, *, ax: Axes, limit: float, title: str = "") -> Any:
@@ -57,13 +69,13 @@ def simplex_heat(points: Any, values: Any, *, ax: Axes, limit: float, title: str
 
     Contours, dashed where negative, tell the signs apart in gray.
     """
-    mesh = Triangulation(*_flat(points))
+    mesh = Triangulation(*_to_plane(points))
     shades = ax.tripcolor(mesh, values, cmap="RdBu_r", vmin=-limit, vmax=limit, shading="gouraud")
     shades.set_rasterized(True)
     levels = limit * np.array([-0.8, -0.6, -0.4, -0.2, 0.2, 0.4, 0.6, 0.8])
     styles = ["--" if level < 0 else "-" for level in levels]
-    ax.tricontour(mesh, values, levels=levels, colors=INK, linewidths=0.5, linestyles=styles)
-    _triangle(ax, title)
+    ax.tricontour(mesh, values, levels=levels, colors=CURVE_COLOR, linewidths=0.5, linestyles=styles)
+    _draw_triangle(ax, title)
     return shades
 
 
@@ -72,23 +84,23 @@ def simplex_contours(
 ) -> Axes:
     """Draw the contours of values at rows (p1, p2, p3), inner ones darker, and a cross at the row `mark`."""
     shades = colormaps["viridis"](np.linspace(0.0, 0.75, len(levels)))
-    ax.tricontour(Triangulation(*_flat(points)), values, levels=levels, colors=shades, linewidths=1.6)
-    x, y = _flat([mark])
-    ax.plot(x, y, marker="+", color=INK, markersize=9, markeredgewidth=1.6)
-    return _triangle(ax, title)
+    ax.tricontour(Triangulation(*_to_plane(points)), values, levels=levels, colors=shades, linewidths=1.6)
+    x, y = _to_plane([mark])
+    ax.plot(x, y, marker="+", color=CURVE_COLOR, markersize=9, markeredgewidth=1.6)
+    return _draw_triangle(ax, title)
 
 
-def _flat(p: Any) -> tuple[Any, Any]:
+def _to_plane(p: Any) -> tuple[Any, Any]:
     """Return where rows (p1, p2, p3) lie in a triangle of side 1: class 1 left, 2 right, 3 on top."""
     p = np.asarray(p, dtype=float)
     return p[:, 1] + p[:, 2] / 2, p[:, 2] * np.sqrt(3) / 2
 
 
-def _triangle(ax: Axes, title: str) -> Axes:
+def _draw_triangle(ax: Axes, title: str) -> Axes:
     corners = np.eye(3)[[0, 1, 2, 0]]
-    ax.plot(*_flat(corners), color=INK, linewidth=1, zorder=3)
+    ax.plot(*_to_plane(corners), color=CURVE_COLOR, linewidth=1, zorder=3)
     for (x, y), name, place in zip(
-        np.transpose(_flat(np.eye(3))), ("class 1", "class 2", "class 3"), ("top", "top", "bottom"), strict=True
+        np.transpose(_to_plane(np.eye(3))), ("class 1", "class 2", "class 3"), ("top", "top", "bottom"), strict=True
     ):
         ax.annotate(
             name,

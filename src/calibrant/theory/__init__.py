@@ -6,14 +6,14 @@ focal calibration map, which is nearly a temperature. `docs/theory.md` tells the
 statements had to be corrected.
 """
 
-from calibrant.theory import _gradient, _map, _risk, _temperature
+from calibrant.theory import _focal_map, _gradient, _risk, _temperature
+from calibrant.theory._focal_map import *
 from calibrant.theory._gradient import *
-from calibrant.theory._map import *
 from calibrant.theory._risk import *
 from calibrant.theory._temperature import *
 
 __all__: list[str] = []
 __all__ += _gradient.__all__
-__all__ += _map.__all__
+__all__ += _focal_map.__all__
 __all__ += _risk.__all__
 __all__ += _temperature.__all__

@@ -21,7 +21,7 @@ def gradient_ratio(p: Tensor | float, gamma: Tensor | float) -> Tensor:
     >>> gradient_ratio(0.5, 2.0)  # (1 + 2 log 2) / 4
     tensor(0.5966, dtype=torch.float64)
     """
-    p = _double(p)
+    p = _to_double(p)
     o = 1 - p
     r = torch.where(o > 0, torch.special.entr(p) / o.where(o > 0, 1), 1)
     return o**gamma * (1 + gamma * r)
@@ -44,7 +44,7 @@ def gamma_for(p0: Tensor | float) -> Tensor:
     """
     from scipy.special import lambertw
 
-    p0 = _double(p0)
+    p0 = _to_double(p0)
     p = p0.detach().cpu().double()
     if not bool(((p > 0) & (p < 1)).all()):
         raise InputError(
@@ -97,10 +97,10 @@ def sample_dependent_gamma(p: Tensor | float, *, low: float = 3.0, high: float =
     """
     if not 0 < low <= high:
         raise InputError(f"a policy needs 0 < low <= high, got {low} and {high}", code="interval_order")
-    p = _double(p).detach()
+    p = _to_double(p).detach()
     return gamma_for(p.double().clamp(confidence_threshold(high), confidence_threshold(low))).to(p.dtype)
 
 
-def _double(x: Tensor | float) -> Tensor:
+def _to_double(x: Tensor | float) -> Tensor:
     """Return a tensor as it is, and a number in float64."""
     return x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64)

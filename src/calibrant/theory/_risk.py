@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from calibrant import losses
-from calibrant.theory._map import focal_map_inverse
+from calibrant.theory._focal_map import focal_map_inverse
 from calibrant.types import InputError, Labels, Logits, Loss, PerExample
 
 __all__ = ["conditional_risk", "kl_entropy_bound", "proper_part"]
@@ -22,8 +22,8 @@ def conditional_risk(logits: Logits, truth: Logits, *, loss: Loss) -> PerExample
     """
     p = truth.softmax(-1)
     n, k = logits.shape
-    each = torch.stack([loss(logits, torch.full((n,), i, device=logits.device)) for i in range(k)], dim=-1)
-    return (p * each.masked_fill(p == 0, 0)).sum(-1)
+    class_losses = torch.stack([loss(logits, torch.full((n,), i, device=logits.device)) for i in range(k)], dim=-1)
+    return (p * class_losses.masked_fill(p == 0, 0)).sum(-1)
 
 
 def proper_part(logits: Logits, labels: Labels, *, gamma: Tensor | float = 3.0) -> PerExample:

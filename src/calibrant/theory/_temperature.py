@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from calibrant.theory._map import focal_map
+from calibrant.theory._focal_map import focal_map
 from calibrant.types import InputError
 
 __all__ = ["NearestTemperature", "TemperatureBounds", "nearest_temperature", "temperature_bounds"]
@@ -76,19 +76,19 @@ def nearest_temperature(gamma: float, classes: int = 2, *, reach: float | None =
 
     if classes < 2:
         raise InputError(f"a temperature needs at least 2 classes, got {classes}", code="one_class")
-    z = _ordered(classes, reach or (60.0 if classes == 2 else 10.0))
+    z = _logit_grid(classes, reach or (60.0 if classes == 2 else 10.0))
     mapped = focal_map(z, gamma=gamma).exp()
 
     def deviation(slope: float) -> float:
         return float((mapped - (slope * z).softmax(-1)).abs().max())
 
-    found: Any = minimize_scalar(
+    minimum: Any = minimize_scalar(
         deviation, bounds=(0.0, max(gamma, 0.0) + 1.5), method="bounded", options={"xatol": 1e-8}
     )
-    return NearestTemperature(1 / float(found.x), float(found.fun))
+    return NearestTemperature(1 / float(minimum.x), float(minimum.fun))
 
 
-def _ordered(classes: int, reach: float, size: int = 20_000) -> torch.Tensor:
+def _logit_grid(classes: int, reach: float, size: int = 20_000) -> torch.Tensor:
     """Return logits 0 >= z_2 >= ... >= z_k >= -reach on a grid of up to `size` points; order is all that matters."""
     points = 1
     while math.comb(points + classes - 1, classes - 1) <= size:

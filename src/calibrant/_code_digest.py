@@ -1,0 +1,291 @@
+"""Digests of the users' own code: equal for equal syntax trees, whatever the comments, docstrings and lines."""
+
+import ast
+import hashlib
+import inspect
+import re
+import site
+import sys
+import sysconfig
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib.machinery import PathFinder
+from importlib.util import resolve_name
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+LITERAL_TYPES = int, float, str, bytes, bool, tuple, list, dict, set, type(None)
+
+
+def code_digest(method: Any) -> str:
+    """Return 16 hex digits of the code that a method runs, as far as it is the user's own.
+
+    They cover its definition, what that uses of its module, statements that run when the module is imported, and the
+    users' modules that are imported, transitively; not installed packages. Code without a source counts by its
+    bytecode. Names of modules do not count.
+    """
+    definition = unwrap(method)
+    module = sys.modules.get(getattr(definition, "__module__", ""))
+    try:
+        parts = list(_relevant_source_texts(definition, module))
+    except (OSError, SyntaxError, TypeError, ValueError, RecursionError):
+        parts = list(_bytecode_texts(definition))
+    return hashlib.sha256("\n".join(sorted(parts)).encode(errors="replace")).hexdigest()[:16]
+
+
+def unwrap(method: Any) -> Any:
+    """Return the function or class behind a method that may be a partial, a decorated one or an instance."""
+    while not isinstance(method, type):
+        wrapped_function = method.func if isinstance(method, partial) else getattr(method, "function", None)
+        wrapped_function = wrapped_function if callable(wrapped_function) else getattr(method, "__wrapped__", None)
+        if wrapped_function is None:
+            return method if hasattr(method, "__qualname__") else type(method)
+        method = wrapped_function
+    return method
+
+
+def is_defined_twice(method: Any) -> bool:
+    """Say whether a module defines a name twice side by side, so that the second replaces the first."""
+    definition = unwrap(method)
+    try:
+        tree = ast.parse(Path(inspect.getfile(definition)).read_bytes())
+    except (OSError, SyntaxError, TypeError, ValueError, RecursionError):
+        return False
+    name = definition.__name__
+    blocks = [getattr(node, key) for node in ast.walk(tree) for key in ("body", "orelse") if hasattr(node, key)]
+    return any(
+        sum(isinstance(s, Definition) and s.name == name and not _is_overload(s) for s in block) > 1
+        for block in blocks
+        if isinstance(block, list)
+    )
+
+
+def _is_overload(statement: Definition) -> bool:
+    return any("overload" in ast.unparse(decorator) for decorator in statement.decorator_list)
+
+
+# What counts
+
+
+def _relevant_source_texts(definition: Any, module: ModuleType | None) -> Iterator[str]:
+    """Yield the statements that count, without comments and docstrings."""
+    package = definition.__module__.partition(".")[0]
+    path = _module_file(module)
+    if path is None:  # a notebook
+        statements = list(_notebook_statements(definition, module))
+    else:
+        statements = list(
+            _required_statements(
+                _SourceModule.read(path), definition.__qualname__.partition(".")[0], _is_main_module(module)
+            )
+        )
+    yield from map(_source_text, statements)
+    visited_files, pending = (
+        set[Path](),
+        list(_imported_user_modules(statements, getattr(module, "__package__", None), package)),
+    )
+    while pending:
+        name, path = pending.pop()
+        if path not in visited_files:
+            visited_files.add(path)
+            tree = _SourceModule.read(path).statements
+            yield from map(_source_text, tree)
+            pending += _imported_user_modules(
+                tree, name if path.name == "__init__.py" else name.rpartition(".")[0], package
+            )
+
+
+@dataclass(frozen=True)
+class _SourceModule:
+    """The statements of a file, by the names that they bind."""
+
+    statements: tuple[ast.stmt, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> "_SourceModule":
+        return cls(tuple(ast.parse(path.read_bytes()).body))
+
+    @property
+    def statements_by_name(self) -> Mapping[str, list[ast.stmt]]:
+        by_name: dict[str, list[ast.stmt]] = {}
+        for statement in self.statements:
+            for name in _bound_names(statement):
+                by_name.setdefault(name, []).append(statement)
+        return by_name
+
+
+def _required_statements(module: _SourceModule, root: str, is_main: bool) -> Iterator[ast.stmt]:
+    """Yield the statements that a definition needs: what it uses, and what is run when the module is imported.
+
+    Of a script that is run itself only those of the latter that use what is needed, as it may hold the study, too.
+    """
+    statements_by_name = module.statements_by_name
+    if root not in statements_by_name:
+        yield from module.statements
+        return
+    import_time_statements = [s for s in module.statements if not _bound_names(s) and not _is_docstring(s)]
+    required_statements, pending = (
+        dict[int, ast.stmt](),
+        [*statements_by_name[root], *([] if is_main else import_time_statements)],
+    )
+    while pending:
+        while pending:
+            statement = pending.pop()
+            if id(statement) not in required_statements:
+                required_statements[id(statement)] = statement
+                pending += [
+                    binding for name in _mentioned_names(statement) for binding in statements_by_name.get(name, ())
+                ]
+        names = {name for s in required_statements.values() if isinstance(s, Definition) for name in _bound_names(s)}
+        pending = [
+            s
+            for s in import_time_statements
+            if id(s) not in required_statements and names & _mentioned_names(s, include_texts=False)
+        ]
+    yield from required_statements.values()
+
+
+def _notebook_statements(definition: Any, module: ModuleType | None) -> Iterator[ast.stmt]:
+    """Yield the definitions of a notebook that one needs, and its plain values."""
+    namespace, pending, visited_names = vars(module) if module else {}, [definition], set[str]()
+    while pending:
+        value = pending.pop()
+        (statement,) = ast.parse(textwrap.dedent(inspect.getsource(value))).body
+        yield statement
+        for name in sorted(_mentioned_names(statement) - visited_names):
+            visited_names.add(name)
+            referenced_value = namespace.get(name)
+            if isinstance(referenced_value, LITERAL_TYPES):
+                yield ast.parse(f"{name} = {repr(referenced_value)!r}").body[0]
+            elif (
+                referenced_value is not definition
+                and getattr(referenced_value, "__module__", None) == definition.__module__
+            ):
+                pending.append(unwrap(referenced_value))
+
+
+def _bound_names(statement: ast.stmt) -> set[str]:
+    """Return the names that a statement of a module binds."""
+    if isinstance(statement, Definition):
+        return {statement.name}
+    names = set[str]()
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.alias):
+            names.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, Definition):
+            names.add(node.name)
+    return names
+
+
+def _mentioned_names(statement: ast.stmt, include_texts: bool = True) -> set[str]:
+    """Return the names that a statement mentions, and the words of its texts, as a text may name a method."""
+    names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+    if include_texts:
+        values = (node.value for node in ast.walk(statement) if isinstance(node, ast.Constant))
+        names |= {word for value in values if isinstance(value, str) for word in re.findall(r"\w+", value)}
+    return names
+
+
+def _source_text(statement: ast.stmt) -> str:
+    for node in ast.walk(statement):
+        if isinstance(node, Definition) and _is_docstring(node.body[0]):
+            node.body[:1] = [] if len(node.body) > 1 else [ast.Pass()]
+    return "" if _is_docstring(statement) else ast.unparse(statement)
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
+def _bytecode_texts(definition: Any) -> Iterator[str]:
+    members: Iterable[Any] = vars(definition).values() if isinstance(definition, type) else [definition]
+    pending = [code for member in members if (code := getattr(unwrap(member), "__code__", None))]
+    yield definition.__qualname__
+    while pending:
+        code = pending.pop()
+        yield code.co_code.hex() + repr([code.co_names, *(c for c in code.co_consts if not hasattr(c, "co_code"))])
+        pending += [c for c in code.co_consts if hasattr(c, "co_code")]
+
+
+# Modules
+
+
+def _imported_user_modules(
+    statements: Iterable[ast.stmt], parent: str | None, package: str
+) -> Iterator[tuple[str, Path]]:
+    """Yield the names and files of the users' modules that statements import, and of the packages they are in."""
+    for node in (node for statement in statements for node in ast.walk(statement)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            try:
+                base = resolve_name("." * node.level + (node.module or ""), parent)
+            except (ImportError, ValueError):
+                continue
+            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        for name in names:
+            yield from _user_module_files(name, package)
+
+
+def _user_module_files(name: str, package: str) -> Iterator[tuple[str, Path]]:
+    folder: Path | None = None
+    for i in range(len(parts := name.split("."))):
+        qualified_name = ".".join(parts[: i + 1])
+        path, folder = _locate_module(qualified_name, folder if i else None)
+        if not _is_user_module(path or folder, qualified_name, package):
+            return
+        if path is not None:
+            yield qualified_name, path
+
+
+def _locate_module(name: str, parent: Path | None) -> tuple[Path | None, Path | None]:
+    """Return the file of a module and its folder if it is a package, without importing it."""
+    path = _module_file(sys.modules.get(name))
+    if path is None and parent is not None:
+        module_path = parent / name.rpartition(".")[2]
+        path = next((p for p in (module_path / "__init__.py", module_path.with_suffix(".py")) if p.is_file()), None)
+        if path is None and module_path.is_dir():
+            return None, module_path
+    elif path is None and "." not in name:
+        spec = PathFinder.find_spec(name)
+        origin = spec.origin if spec is not None else None
+        path = Path(origin).resolve() if origin is not None and origin.endswith(".py") else None
+        if path is None and spec is not None and spec.submodule_search_locations:  # a folder without __init__.py
+            return None, Path(next(iter(spec.submodule_search_locations))).resolve()
+    return path, path.parent if path is not None and path.name == "__init__.py" else None
+
+
+def _module_file(module: ModuleType | None) -> Path | None:
+    path = getattr(module, "__file__", None)
+    return Path(path).resolve() if isinstance(path, str) and path.endswith(".py") else None
+
+
+def _is_main_module(module: ModuleType | None) -> bool:
+    return getattr(module, "__name__", "") in ("__main__", "__mp_main__")
+
+
+def _is_user_module(path: Path | None, name: str, package: str) -> bool:
+    """Whether a module is the user's: not of Python, not installed, or of the package that has the method."""
+    top_package = name.partition(".")[0]
+    if path is None or top_package in sys.stdlib_module_names or top_package == "calibrant":
+        return False
+    return top_package == package or not any(path.is_relative_to(folder) for folder in _installed_folders())
+
+
+@cache
+def _installed_folders() -> tuple[Path, ...]:
+    install_paths = sysconfig.get_paths()
+    package_folders = [
+        *site.getsitepackages(),
+        site.getusersitepackages(),
+        *(install_paths[key] for key in ("stdlib", "purelib")),
+    ]
+    return tuple({Path(package_folder).resolve() for package_folder in package_folders})

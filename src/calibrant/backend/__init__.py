@@ -1,0 +1,1 @@
+"""Numerical kernels: plain references, compiled versions, and the choice between them."""

@@ -1,0 +1,433 @@
+"""The few ways anything is fitted: Halley root, Newton, L-BFGS, EM weights, a grid. Everything in float64."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Generic, Literal, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.backend.dispatch import chunk_elements
+from calibrant.backend.threads import map_chunks
+from calibrant.types import Range
+
+T = TypeVar("T")
+MAX_OPTIMUM_GAP_NATS = 1e-6  # nats, from which a certificate mentions the gap to the optimum
+Status = Literal["converged", "at bound", "separable", "not converged", "grid", "closed form"]
+STATUS_SEVERITY: dict[Status, int] = {
+    "closed form": 0, "grid": 0, "converged": 0, "separable": 1, "at bound": 2, "not converged": 3
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What a fit says of itself: how it ended, what it changed, and on which data. Prints as one line.
+
+    >>> print(Certificate("nll", 0.5, 0.4, "converged", 1e-9, 6, 0.5, 0.4, 0.9, 0.9))
+    converged: nll 0.5000 -> 0.4000, accuracy 90.00 % kept, gradient 1e-09, 6 passes
+    """
+
+    criterion: str  # what was minimized
+    before: float  # its value with the identity map
+    after: float  # its value with the fitted map
+    status: Status
+    gradient: float = math.nan  # norm of the criterion's gradient at the solution, nan where there is none
+    iterations: int = 0  # passes over the data
+    nll_before: float = math.nan
+    nll_after: float = math.nan
+    accuracy_before: float = math.nan
+    accuracy_after: float = math.nan
+    standard_error: float = math.nan  # of the main parameter, where it has one
+    data: str = ""  # digest of the predictions it was fitted on
+    clipped: int = 0  # examples with a probability of exactly 0, taken for a tiny one where the map needs numbers
+    classes: Annotated[int, Range(ge=0, le=10**7)] = 0  # of the predictions it was fitted on, 0 if unknown
+    gap: float = 0.0  # estimate of what is left to the optimum of the family, in the criterion: by search and ridge
+
+    @property
+    def is_optimal(self) -> bool:
+        """Whether the fit is the optimum of its family, up to 1e-6 in its criterion."""
+        return STATUS_SEVERITY[self.status] == 0 and self.gap <= MAX_OPTIMUM_GAP_NATS
+
+    @property
+    def accuracy_changed(self) -> bool:
+        """Whether the map changed which class is predicted often enough to change accuracy."""
+        return self.accuracy_before != self.accuracy_after
+
+    @property
+    def at_bound(self) -> bool:
+        """Whether the solution lies on a bound of its range: there may be none inside."""
+        return self.status == "at bound"
+
+    @property
+    def separable(self) -> bool:
+        """Whether every example is already right, so that the likelihood has no finite optimum."""
+        return self.status == "separable"
+
+    def __str__(self) -> str:
+        parts = [f"{self.status}: {self.criterion} {self.before:.4f} -> {self.after:.4f}"]
+        if self.criterion != "nll":
+            parts.append(f"nll {self.nll_before:.4f} -> {self.nll_after:.4f}")
+        before, after = f"{self.accuracy_before:.2%}", f"{self.accuracy_after:.2%}"
+        accuracy = f"{before} -> {after}" if self.accuracy_changed else f"{before} kept"
+        parts.append(f"accuracy {accuracy}".replace("%", " %"))
+        if not math.isnan(self.gradient):
+            parts.append(f"gradient {self.gradient:.0e}")
+        if not math.isnan(self.standard_error):
+            parts.append(f"standard error {self.standard_error:.2g}")
+        if self.gap > MAX_OPTIMUM_GAP_NATS:
+            parts.append(f"about {self.gap:.1g} above the optimum")
+        if self.clipped:
+            parts.append(f"probability 0 clipped in {self.clipped} examples")
+        return ", ".join([*parts, f"{self.iterations} passes"])
+
+
+def worst_status(*statuses: Status) -> Status:
+    """Return the least reassuring of statuses, the first of equals."""
+    return max(statuses, key=lambda status: STATUS_SEVERITY[status])
+
+
+@dataclass(frozen=True)
+class PointEvaluation:
+    """A function at one place: what a search for its root is told."""
+
+    value: float
+    slope: float
+    second_derivative: float  # second derivative
+
+
+C = TypeVar("C", bound=PointEvaluation)
+
+
+@dataclass(frozen=True)
+class Root(Generic[C]):
+    """Where an increasing function crosses zero."""
+
+    x: float
+    step: float  # the last, from where the function was last asked to x
+    evaluation: C  # what it returned there
+    iterations: int
+    is_interior: bool  # False when the function keeps its sign: x is then the nearer bound
+
+
+def increasing_root(f: Callable[[float], C], start: float, low: float, high: float, tolerance: float = 1e-4) -> Root[C]:
+    """Root of an increasing f by Halley's method kept inside a shrinking bracket.
+
+    Steps are at most 2 long, so that a flat start cannot throw it away. A step below the tolerance is the last: it
+    is taken without another look, since cubic convergence leaves an error of about its cube. Convergence is tested
+    before the bracket falls back to bisection. Without a sign change the bound is returned with `inside=False`.
+    """
+    x, lower, upper = start, low, high
+    evaluation = f(x)
+    for iteration in range(1, 101):
+        value = evaluation.value
+        step = _halley_step(evaluation) if evaluation.slope > 0 else math.copysign(2.0, -value)
+        if abs(step) <= tolerance or value == 0:
+            step = step if value else 0.0
+            return Root(x + step, step, evaluation, iteration, is_interior=True)
+        lower, upper = (x, upper) if value < 0 else (lower, x)
+        if x == (high if value < 0 else low):
+            return Root(x, 0.0, evaluation, iteration, is_interior=False)
+        x = x + max(-2.0, min(2.0, step))
+        if not lower < x < upper:
+            at_bound = (x <= low and lower == low) or (x >= high and upper == high)
+            x = (low if x <= low else high) if at_bound else (lower + upper) / 2
+        evaluation = f(x)
+    return Root(x, 0.0, evaluation, 100, is_interior=lower > low and upper < high)
+
+
+def _halley_step(point: PointEvaluation) -> float:
+    """Halley's step to the root of a function, between half of Newton's and twice it."""
+    newton = -point.value / point.slope
+    return newton / max(0.5, min(2.0, 1 + newton * point.second_derivative / (2 * point.slope)))
+
+
+def map_row_chunks(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 << 17) -> list[Tensor]:
+    """What f makes of chunks of the rows of `arrays`, the first of which has `elements` elements per chunk, in order.
+
+    Chunks stay in cache and, where they are many, are shared among as many threads as torch may use, each of which
+    works alone. On a GPU they are as large as they may be.
+    """
+    elements = chunk_elements(arrays[0], elements)
+    rows = max(1, elements // arrays[0][0].numel())
+    return map_chunks(
+        lambda chunk: f(*chunk), list(zip(*(array.split(rows) for array in arrays), strict=True)), elements
+    )
+
+
+def sum_row_chunks(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 << 17) -> Tensor:
+    """The sum of what f makes of `in_chunks`, in a fixed order."""
+    parts = map_row_chunks(f, *arrays, elements=elements)
+    return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+
+
+def first_minimum(f: Callable[[T], float], grid: Sequence[T]) -> tuple[T, float]:
+    """The first strict minimum over a grid, and its value; values that are nan are passed over."""
+    best, lowest = grid[0], math.inf
+    for x in grid:
+        value = f(x)
+        if value < lowest:
+            best, lowest = x, value
+    return best, lowest
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """Where a search for the least value ended."""
+
+    x: Tensor
+    value: float
+    gradient: float  # largest absolute entry of the projected gradient
+    evaluations: int
+    derivatives: tuple[Tensor, ...] = ()  # the gradient there and, after Newton's method, the Hessian
+    memory: "LBFGSMemory | None" = None  # of the curvature there: a search nearby may begin with it
+    gap: float = 0.0  # estimate of how far the value lies above the least
+
+
+@dataclass(frozen=True, eq=False)
+class LBFGSMemory:
+    """The last steps and what each changed in the gradient, scaled to a product of 1: the curvature L-BFGS knows."""
+
+    steps: np.ndarray  # (m d)
+    changes: np.ndarray  # (m d)
+    products: np.ndarray  # (m m) of each step with each change
+    squares: np.ndarray  # (m m) of the changes among each other
+
+    @classmethod
+    def append_pair(
+        cls, step: np.ndarray, change: np.ndarray, memory: "LBFGSMemory | None", max_pairs: int = 20
+    ) -> "LBFGSMemory":
+        """Add a pair, and forget the first where they are too many."""
+        scale = _dot(step, change) ** -0.5
+        s, y = scale * step, scale * change
+        if memory is None:
+            return cls(s[None], y[None], np.ones((1, 1)), np.full((1, 1), _dot(y, y)))
+        kept_pairs = slice(1 if len(memory.steps) == max_pairs else 0, None)
+        steps, changes = (
+            np.concatenate([old[kept_pairs], new[None]]) for old, new in ((memory.steps, s), (memory.changes, y))
+        )
+        m = len(steps)
+        products, squares = np.empty((2, m, m))
+        products[:-1, :-1], squares[:-1, :-1] = (
+            memory.products[kept_pairs, kept_pairs],
+            memory.squares[kept_pairs, kept_pairs],
+        )
+        products[-1], products[:, -1] = _matvec(changes, s), _matvec(steps, y)
+        squares[-1] = squares[:, -1] = _matvec(changes, y)
+        return cls(steps, changes, products, squares)
+
+    def descent_direction(self, gradient: np.ndarray) -> np.ndarray:
+        """Return minus the inverse Hessian times the gradient (Byrd, Nocedal & Schnabel 1994, eq. 3.1)."""
+        scale = 1 / float(self.squares[-1, -1])
+        upper = np.triu(self.products)
+        a = np.linalg.solve(upper, _matvec(self.steps, gradient))
+        middle = a + scale * (self.squares @ a - _matvec(self.changes, gradient))
+        b = np.linalg.solve(upper.T, middle)
+        return scale * (_matvec(self.changes.T, a) - gradient) - _matvec(self.steps.T, b)
+
+
+def minimize(
+    f: Callable[[Tensor], tuple[float, Tensor]],
+    start: Tensor,
+    *,
+    steps: int = 1000,
+    tolerance: float = 1e-9,
+    memory: LBFGSMemory | None = None,
+) -> Minimum:
+    """Minimize a smooth convex f, which returns (value, gradient), by L-BFGS; float64 vectors in and out.
+
+    Begin with coordinates in which the Hessian is near the unit matrix, or with the memory of a search nearby.
+    """
+    x = start.double().numpy()
+    value, gradient, evaluations = *_evaluate(f, x), 1
+    for _ in range(steps):
+        if not np.abs(gradient).max() > tolerance:
+            break
+        step = -gradient if memory is None else memory.descent_direction(gradient)
+        slope = _dot(gradient, step)
+        if not slope < 0:
+            memory, step, slope = None, -gradient, -_dot(gradient, gradient)
+        search = _line_search(f, x, value, step, slope)
+        evaluations += search.evaluations
+        if search.length == 0:
+            break  # nothing is left to gain
+        movement, change = search.length * step, search.gradient - gradient
+        if _dot(change, movement) > 1e-10 * _dot(change, change):
+            memory = LBFGSMemory.append_pair(movement, change, memory)
+        x, value, gradient = x + movement, search.value, search.gradient
+    slope = torch.from_numpy(gradient)
+    return Minimum(torch.from_numpy(x), value, float(np.abs(gradient).max()), evaluations, (slope,), memory)
+
+
+@dataclass(frozen=True, eq=False)
+class _LineSearchResult:
+    """How far a search along a line went, and what f is there."""
+
+    length: float  # 0 where f falls nowhere
+    value: float
+    gradient: np.ndarray
+    evaluations: int
+
+
+def _line_search(
+    f: Callable[[Tensor], tuple[float, Tensor]], x: np.ndarray, value: float, step: np.ndarray, slope: float
+) -> _LineSearchResult:
+    """Go along a step until f has fallen, and its slope has risen (Wolfe's conditions); the whole step comes first."""
+    length, shortest, longest, evaluations = 1.0, 0.0, math.inf, 0
+    while length > 1e-12 and evaluations < 100:
+        new_value, gradient = _evaluate(f, x + length * step)
+        evaluations += 1
+        if not new_value <= value + 1e-4 * length * slope + 1e-14 * (1 + abs(value)):
+            longest, curvature = length, new_value - value - length * slope
+            minimizer = -slope * length**2 / (2 * curvature) if curvature < math.inf else 0.0
+            length = min(max(minimizer, shortest + 0.1 * (longest - shortest)), (shortest + longest) / 2)
+        elif _dot(gradient, step) < 0.9 * slope:
+            shortest, length = length, min(4 * length, (length + longest) / 2)
+        else:
+            return _LineSearchResult(length, new_value, gradient, evaluations)
+    return _LineSearchResult(0.0, value, step, evaluations)
+
+
+def _matvec(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """The product with a long vector by torch, whose threads are decided at the door; numpy's take all there are."""
+    return (torch.from_numpy(matrix) @ torch.from_numpy(vector)).numpy()
+
+
+def _dot(first: np.ndarray, second: np.ndarray) -> float:
+    return float(torch.dot(torch.from_numpy(first), torch.from_numpy(second)))
+
+
+def _evaluate(f: Callable[[Tensor], tuple[float, Tensor]], x: np.ndarray) -> tuple[float, np.ndarray]:
+    value, gradient = f(torch.from_numpy(x))
+    return value, gradient.numpy()
+
+
+def newton(
+    f: Callable[[Tensor], tuple[float, Tensor, Tensor]],
+    start: Tensor,
+    *,
+    lower: Tensor,
+    steps: int = 100,
+    tolerance: float = 1e-14,
+) -> Minimum:
+    """Minimize a smooth convex f of few numbers, which returns (value, gradient, Hessian), above `lower`.
+
+    Each step goes to the least value of the quadratic model within the bounds, and is halved until f falls. The search
+    ends where the model promises less than the tolerance. The scale of the coordinates does not matter.
+    """
+    x, evaluations = start.double().maximum(lower), 1
+    value, gradient, hessian = f(x)
+    gap = math.inf
+    for _ in range(steps):
+        step = newton_step(gradient, hessian, lower - x)
+        slope = float(gradient @ step)
+        gap = -slope / 2
+        if not gap > tolerance:
+            break
+        length = 1.0
+        while length > 1e-9:
+            candidate = (x + length * step).maximum(lower)
+            evaluation, evaluations = f(candidate), evaluations + 1
+            if evaluation[0] <= value + 1e-4 * length * slope + 1e-15 * abs(value):
+                break
+            length /= 2
+        else:
+            break  # nothing is left to gain
+        x, (value, gradient, hessian) = candidate, evaluation
+    projected_gradient = torch.where(
+        x <= lower, gradient.clamp_max(0), gradient
+    )  # at a bound only the pull inward counts
+    return Minimum(x, value, float(projected_gradient.abs().max()), evaluations, (gradient, hessian), gap=max(gap, 0.0))
+
+
+def newton_step(gradient: Tensor, hessian: Tensor, min_step: Tensor | None = None) -> Tensor:
+    """Return the step to the least value of the quadratic model, with no entry below the room."""
+    curvature = hessian.diagonal()
+    scale = curvature.clamp_min(max(1e-24 * float(curvature.max()), 1e-150)).rsqrt()
+    root, slope = cholesky_with_jitter(scale[:, None] * hessian * scale), scale * gradient
+    step = -torch.cholesky_solve(slope[:, None], root).squeeze(1)
+    if min_step is not None and not bool((scale * step >= min_step).all()):
+        step = _bounded_step(root, slope, min_step / scale)
+    return scale * step
+
+
+def newton_decrement(gradient: Tensor, hessian: Tensor) -> float:
+    """Return half of g' H^-1 g, the quadratic model's estimate of how far a convex function is above its minimum.
+
+    Return infinity if the Hessian is not positive definite, which a failed search can leave.
+    """
+    try:
+        return -float(gradient @ newton_step(gradient, hessian)) / 2
+    except RuntimeError:  # of the factorization
+        return math.inf
+
+
+def cholesky_with_jitter(hessian: Tensor) -> Tensor:
+    """Cholesky root of a Hessian that is positive but for rounding, with as little added as is needed."""
+    floor, unit = 1e-12 * float(hessian.diagonal().max()) + 1e-300, torch.eye(len(hessian), dtype=torch.float64)
+    for power in range(5):
+        root, failed = torch.linalg.cholesky_ex(hessian + 100**power * floor * unit)
+        if not int(failed):
+            return root
+    return torch.linalg.cholesky(hessian)
+
+
+def _bounded_step(root: Tensor, gradient: Tensor, min_step: Tensor) -> Tensor:
+    """Least value of a quadratic model, by the Cholesky root of its Hessian, in steps of no less than the room."""
+    from scipy.optimize import lsq_linear  # slow to import, and few fits need it
+
+    target = -torch.linalg.solve_triangular(root, gradient[:, None], upper=False).squeeze(1)
+    lower_bound = np.minimum(min_step.numpy(), -1e-300)
+    return torch.from_numpy(lsq_linear(root.mT.numpy(), target.numpy(), (lower_bound, np.inf), method="bvls").x)
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The shares of the members of a mixture."""
+
+    shares: Tensor  # on the simplex
+    gap: float  # bounds what is left to gain per example; 0 at the maximum
+    steps: int
+
+    @property
+    def status(self) -> Status:
+        """Whether what is left to gain is negligible."""
+        return "converged" if self.gap <= 1e-6 else "not converged"
+
+
+def fit_mixture(
+    likelihoods: Tensor, weights: Tensor | None = None, *, steps: int = 5000, tolerance: float = 1e-7
+) -> Mixture:
+    r"""Shares on the simplex that maximize $\sum_i \log \sum_m w_m a_{im}$, a concave problem with one maximum.
+
+    EM, $w_m \leftarrow w_m g_m$ with $g_m = \frac1n \sum_i a_{im} / \sum_l w_l a_{il}$, with steps $g_m^r$ that grow
+    longer while the likelihood rises and fall back on EM's own where it does not; the gap is $\max_m g_m - 1$. Rows
+    of zeros say nothing and are left out. `weights`: how often each row counts.
+
+    >>> fit_mixture(torch.tensor([[0.9, 0.1], [0.2, 0.1]])).shares.round(decimals=4).tolist()
+    [1.0, 0.0]
+    """
+    a = likelihoods.double()
+    top = a.amax(1, keepdim=True)
+    is_informative = top[:, 0] > 0
+    a = (a / top)[is_informative]
+    w = a.new_full((likelihoods.shape[1],), 1 / likelihoods.shape[1])
+    if not len(a):
+        return Mixture(w.cpu(), 0.0, 0)
+    count = a.new_ones(len(a)) if weights is None else weights[is_informative]
+    total_weight = float(count.sum())
+    gap, exponent, density = math.inf, 1.0, a @ w
+    for step in range(1, steps + 1):
+        gain = a.mT @ (count / density) / total_weight
+        gap = float(gain.max()) - 1
+        if gap <= tolerance:
+            return Mixture(w.cpu(), max(gap, 0.0), step)
+        candidate = w * gain**exponent
+        candidate /= candidate.sum()
+        candidate_density = a @ candidate
+        if exponent > 1 and not float((count * (candidate_density / density).log()).sum()) > 0:
+            exponent = 1.0
+            continue
+        w, density, exponent = candidate, candidate_density, min(1.6 * exponent, 1e4)
+    return Mixture(w.cpu(), gap, steps)

@@ -1,0 +1,126 @@
+"""Excel workbooks (.xlsx) as polars frames; needs the packages of the extra `excel`."""
+
+import importlib
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+from calibrant.io.delimited import mark_duplicate_names
+from calibrant.types import InputError
+
+MAX_SHEET_ROWS, MAX_SHEET_COLUMNS, MAX_CELL_CHARACTERS = (
+    1_048_576,
+    16_384,
+    32_767,
+)  # of a sheet, and characters of a cell
+MAX_EXACT_INTEGER = 2**53  # a cell holds no larger whole number exactly
+
+
+def read_excel(path: Path) -> tuple[Any, tuple[str, ...]]:
+    """Return the first sheet with cells as a frame, and a note where there are other sheets.
+
+    Formula cells have the value that was last computed. Raises `InputError` if the package is missing.
+    """
+    book = _import_package("fastexcel").read_excel(path)
+    sheets = [name for name in book.sheet_names if book.load_sheet(name, header_row=None, n_rows=1).width]
+    if not sheets:
+        raise InputError("the workbook has no sheet with cells", code="no_rows")
+    log = logging.getLogger("fastexcel")
+    level = log.level
+    log.setLevel(logging.ERROR)  # it warns of columns without values
+    try:
+        frame = _read_sheet(book, sheets[0])
+    finally:
+        log.setLevel(level)
+    unread_sheets = ", ".join(map(repr, sheets[1:6]))
+    notes = (f"read sheet {sheets[0]!r}; not read: {unread_sheets}",) if unread_sheets else ()
+    return frame, notes
+
+
+def _read_sheet(book: Any, name: str) -> Any:
+    import polars
+
+    load_options = {"header_row": 0, "schema_sample_rows": None}
+    typed_frame = book.load_sheet(name, **load_options).to_polars()
+    text_frame = book.load_sheet(name, dtypes="string", **load_options).to_polars()
+    header = book.load_sheet(name, header_row=None, n_rows=1, dtypes="string").to_polars().row(0)
+    number_frame = book.load_sheet(name, dtypes="float", **load_options).to_polars()
+    columns: list[Any] = []
+    for column, text, number in zip(typed_frame, text_frame, number_frame, strict=True):
+        if column.dtype == polars.String or (column.is_null() & text.is_not_null()).any():  # numbers and words
+            is_rounded = number.is_not_null() & (text.cast(polars.Float64, strict=False) != number).fill_null(False)
+            column = polars.select(polars.when(is_rounded).then(number.cast(polars.String)).otherwise(text)).to_series()
+        elif column.dtype == polars.Float64:
+            integers = column.cast(polars.Int64, strict=False)
+            column = integers if integers.null_count() == column.null_count() and (integers == column).all() else column
+        columns.append(column)
+    frame = polars.DataFrame([column.alias(str(i)) for i, column in enumerate(columns)])
+    frame.columns = mark_duplicate_names(["" if cell is None else str(cell).strip() for cell in header])
+    return frame.filter(~polars.all_horizontal(polars.all().is_null()))
+
+
+def write_excel(frame: Any, path: Path) -> None:
+    """Write a frame to the only sheet of a workbook; texts are never formulas.
+
+    Raises `InputError` if the package is missing, or where a sheet cannot hold the frame.
+    """
+    xlsxwriter = _import_package("xlsxwriter")
+    if len(frame) >= MAX_SHEET_ROWS or frame.width > MAX_SHEET_COLUMNS:
+        raise InputError(
+            f"a sheet holds {MAX_SHEET_ROWS - 1:,} rows and {MAX_SHEET_COLUMNS:,} columns, got {len(frame):,} and "
+            f"{frame.width:,}; "
+            "write .csv or .parquet",
+            code="too_large_for_excel",
+        )
+    book = xlsxwriter.Workbook(path, {"constant_memory": True})
+    try:
+        sheet = book.add_worksheet("table", worksheet_class=_exact_worksheet_class(xlsxwriter.worksheet.Worksheet))
+        for j, name in enumerate(frame.columns):
+            _write_cell(sheet, 0, j, name)
+        for i, row in enumerate(frame.iter_rows(), 1):
+            for j, value in enumerate(row):
+                _write_cell(sheet, i, j, value)
+    finally:
+        book.close()
+
+
+def _write_cell(sheet: Any, i: int, j: int, value: Any) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool):
+        sheet.write_boolean(i, j, value)
+    elif (
+        isinstance(value, int | float)
+        and math.isfinite(value)
+        and (isinstance(value, float) or abs(value) <= MAX_EXACT_INTEGER)
+    ):
+        sheet.write_number(i, j, value)
+    elif isinstance(value, list | dict | bytes):
+        raise InputError("a cell holds no lists; write .parquet or .jsonl", code="nested")
+    elif len(text := str(value)) > MAX_CELL_CHARACTERS:
+        raise InputError(
+            f"a cell holds {MAX_CELL_CHARACTERS:,} characters, got {len(text):,}; write .csv", code="too_long"
+        )
+    else:
+        sheet.write_string(i, j, text)
+
+
+def _exact_worksheet_class(worksheet: Any) -> Any:
+    """Return a class of sheets that write all digits of a number, not 16 of 17."""
+
+    class ExactSheet(worksheet):
+        def _xml_number_element(self, number: Any, attributes: Any = ()) -> None:
+            text = "".join(f' {key}="{value}"' for key, value in attributes)
+            self.fh.write(f"<c{text}><v>{number!r}</v></c>")
+
+    return ExactSheet
+
+
+def _import_package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise InputError(
+            f".xlsx needs the package {name}: pip install 'calibrant[excel]', or use .csv", code="missing_package"
+        ) from None

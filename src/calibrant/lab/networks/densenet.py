@@ -1,0 +1,54 @@
+"""Densely connected networks in their CIFAR form (Huang et al. 2017)."""
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.lab.networks.resnet import PooledClassifier
+from calibrant.registry import NETWORKS
+from calibrant.types import Count, OpenFraction
+
+__all__ = ["densenet", "densenet121"]
+
+
+class _DenseLayer(nn.Module):
+    def __init__(self, inputs: int, growth: int) -> None:
+        super().__init__()
+        bottleneck = [nn.BatchNorm2d(inputs), nn.ReLU(), nn.Conv2d(inputs, 4 * growth, 1, bias=False)]
+        convolution = [nn.BatchNorm2d(4 * growth), nn.ReLU(), nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False)]
+        self.body = nn.Sequential(*bottleneck, *convolution)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.body(x), x], 1)
+
+
+@NETWORKS.register
+def densenet(
+    classes: int,
+    *,
+    blocks: tuple[int, ...] = (6, 12, 24, 16),
+    growth: Count = 12,
+    reduction: OpenFraction = 0.5,
+    channels: Count = 3,
+) -> nn.Module:
+    """DenseNet-BC with a 3x3 stem of 2 `growth` channels: dense blocks of `blocks` layers with transitions between.
+
+    A layer is 1x1 (4 `growth` channels) and 3x3 (`growth` channels) convolutions, norm and activation first;
+    a transition keeps the share `reduction` of the channels and halves the image.
+    """
+    width = 2 * growth
+    layers: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1, bias=False)]
+    for stage, count in enumerate(blocks):
+        if stage:
+            outputs = int(width * reduction)
+            layers += [nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, outputs, 1, bias=False), nn.AvgPool2d(2)]
+            width = outputs
+        layers += [_DenseLayer(width + i * growth, growth) for i in range(count)]
+        width += count * growth
+    layers += [nn.BatchNorm2d(width), nn.ReLU()]
+    return PooledClassifier(nn.Sequential(*layers), width, classes)
+
+
+@NETWORKS.register
+def densenet121(classes: int, *, growth: Count = 32, channels: Count = 3) -> nn.Module:
+    """DenseNet-121 as Mukhoti et al. (2020) train it on CIFAR: blocks 6/12/24/16, growth 32; 7.0 M parameters."""
+    return densenet(classes, growth=growth, channels=channels)

@@ -1,0 +1,32 @@
+"""LeNet-5 and the multilayer perceptron."""
+
+from torch import nn
+
+from calibrant.registry import NETWORKS
+from calibrant.types import Count
+
+__all__ = ["lenet5", "mlp"]
+
+
+@NETWORKS.register
+def lenet5(classes: int, *, channels: Count = 1, size: Count = 32) -> nn.Module:
+    """LeNet-5 (LeCun et al. 1998, figure 2): 5x5 convolutions of 6 and 16, linear 120, 84; 61,706 parameters at 10.
+
+    As commonly written: all maps of the third layer are connected, pooling is maximal, activations are ReLU, the
+    output is linear. `size` is the side of the images.
+    """
+    side = ((size - 4) // 2 - 4) // 2
+    return nn.Sequential(
+        *(nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(16 * side * side, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes)),
+    )
+
+
+@NETWORKS.register
+def mlp(classes: int, *, features: Count = 64, hidden: tuple[Count, ...] = (256, 256)) -> nn.Module:
+    """A perceptron of ReLU layers on flattened inputs of `features` numbers (64: the digits); `hidden=()` is linear."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inputs, outputs in zip((features, *hidden), hidden, strict=False):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear((features, *hidden)[-1], classes))

@@ -1,0 +1,97 @@
+"""The binary constituency Tree-LSTM (Tai et al. 2015, section 3.2), evaluated one height at a time."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.lab.networks.text_cnn import build_embedding
+from calibrant.registry import NETWORKS
+from calibrant.types import Count, HalfOpenFraction
+
+__all__ = ["tree_lstm"]
+
+
+class _TreeLSTM(nn.Module):
+    def __init__(self, classes: int, table: nn.Embedding, memory: int, dropout: float) -> None:
+        super().__init__()
+        self.embedding, self.classes = table, classes
+        self.leaf = nn.Linear(table.embedding_dim, 2 * memory)  # cell, output gate
+        self.left = nn.Linear(memory, 4 * memory)  # input gate, left and right forget gates, update
+        self.right = nn.Linear(memory, 4 * memory)
+        self.dropout, self.head = nn.Dropout(dropout), nn.Linear(memory, 3 if classes == 2 else classes)
+
+    def forward(self, trees: Any) -> Tensor:
+        hidden, place = self.states(trees)
+        if self.training:
+            return self.head(self.dropout(hidden[place]))
+        logits = self.head(hidden[place[trees.start[1:] - 1]])
+        return logits[:, [0, 2]] if self.classes == 2 else logits
+
+    def states(self, trees: Any) -> tuple[Tensor, Tensor]:
+        """Return the hidden state of every node, lower ones first, and where in it each node of `trees` is."""
+        nodes, turn, counts = _schedule(trees)
+        leaves = nodes[: counts[0]]
+        cell, gate = self.leaf(self.embedding(trees.word[leaves])).chunk(2, -1)
+        waiting = torch.cat([gate.sigmoid() * cell.tanh(), cell], -1)  # states whose parents are still to come
+        turns, memory = turn[leaves], cell.shape[1]
+        hidden = [waiting[:, :memory]]
+        for level, count in zip(nodes[counts[0] :].split(counts[1:]), counts[1:], strict=True):
+            left, right, waiting = waiting.split([count, count, len(waiting) - 2 * count])
+            composed = self._compose(left, right, memory)
+            hidden.append(composed[:, :memory])
+            turns, order = torch.cat([turns[2 * count :], turn[level]]).sort()
+            waiting = torch.cat([waiting, composed]).index_select(0, order)
+        place = torch.empty_like(nodes)
+        place[nodes] = torch.arange(len(nodes), device=nodes.device)
+        return torch.cat(hidden), place
+
+    def _compose(self, left: Tensor, right: Tensor, memory: int) -> Tensor:
+        z = self.left(left[:, :memory]) + self.right(right[:, :memory])
+        enter, keep_left, keep_right = z[:, : 3 * memory].sigmoid().chunk(3, -1)
+        update = z[:, 3 * memory :].tanh()
+        cell = enter * update + keep_left * left[:, memory:] + keep_right * right[:, memory:]
+        return torch.cat([cell.tanh(), cell], -1)
+
+
+def _schedule(trees: Any) -> tuple[Tensor, Tensor, list[int]]:
+    """Plan the evaluation: nodes by height, the turn at which each is consumed by its parent, nodes per height.
+
+    At every height the left children of all its nodes have the next turns, then the right children: sorted by turn,
+    what waits starts with exactly the states that the height needs. Leaves are in order of turn.
+    """
+    device = trees.start.device
+    first = trees.start[:-1].repeat_interleave(trees.start[1:] - trees.start[:-1])
+    nodes = trees.height.argsort(stable=True)
+    counts: list[int] = trees.height.bincount().tolist()
+    inner, size = nodes[counts[0] :], torch.tensor(counts[1:], device=device)
+    offset = (size.cumsum(0) - size).repeat_interleave(size)
+    position = offset + torch.arange(len(inner), device=device)
+    turn = torch.full_like(nodes, 2 * len(nodes))  # roots wait for ever
+    turn[(trees.left + first)[inner]] = position
+    turn[(trees.right + first)[inner]] = position + size.repeat_interleave(size)
+    leaves = nodes[: counts[0]]
+    return torch.cat([leaves[turn[leaves].argsort()], inner]), turn, counts
+
+
+@NETWORKS.register
+def tree_lstm(
+    classes: int,
+    vectors: Tensor | None = None,
+    *,
+    words: Count = 21_702,
+    dimension: Count = 300,
+    memory: Count = 150,
+    dropout: HalfOpenFraction = 0.5,
+) -> nn.Module:
+    """Tree-LSTM on binary parse trees (Mukhoti et al. 2020, code): 271,953 parameters besides the word vectors.
+
+    Leaves: c = W x, h = sigmoid(W_o x) tanh(c). Inner nodes: gates i, f_l, f_r and update u, each linear in both
+    children's h; c = i u + f_l c_l + f_r c_r, h = tanh(c), without an output gate. Takes trees as
+    `calibrant.lab.data.sst`
+    has them: `start`, `word`, `left`, `right`, `height`. In training it returns logits for every node, with dropout
+    before the last layer; in evaluation for the roots. With 2 classes the nodes' logits are for negative, neutral and
+    positive, and the roots' are the outer two of these: the probabilities given that the sentence is not neutral.
+    (The code of Mukhoti et al. (2020) leaves these two probabilities unnormalized; so they are with 3 classes.)
+    """
+    return _TreeLSTM(classes, build_embedding(vectors, words=words, dimension=dimension, frozen=False), memory, dropout)

@@ -1,0 +1,26 @@
+"""VGG-16 with batch norm in its CIFAR form (Simonyan & Zisserman 2015, configuration D)."""
+
+from torch import nn
+
+from calibrant.lab.networks.resnet import PooledClassifier
+from calibrant.registry import NETWORKS
+from calibrant.types import Count
+
+__all__ = ["vgg16"]
+
+
+@NETWORKS.register
+def vgg16(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
+    """VGG-16: 13 convolutions with bias and batch norm, halving after each group, one linear layer; 14.7 M parameters.
+
+    The two wide linear layers of the ImageNet form are left out, as usual on CIFAR. For images of 32 x 32 or more.
+    """
+    layers: list[nn.Module] = []
+    inputs = channels
+    for group, count in enumerate((2, 2, 3, 3, 3)):
+        outputs = width * min(2**group, 8)
+        for _ in range(count):
+            layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()]
+            inputs = outputs
+        layers.append(nn.MaxPool2d(2))
+    return PooledClassifier(nn.Sequential(*layers), inputs, classes)

@@ -1,0 +1,267 @@
+"""How the networks of a study learned: figures over epochs from the runs' histories, as numbers and as ink."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+
+from calibrant import metrics, plots, registry
+from calibrant.backend.bins import Bins
+from calibrant.lab.study.config import Study
+from calibrant.lab.study.drawing import Drawing, add_legend, number_places, numbered_name, slug
+from calibrant.lab.study.measurements import ece_over_seeds_text
+from calibrant.lab.study.store import Store
+
+__all__ = ["learning_drawings"]
+
+EpochRows = Sequence[Mapping[str, Any]]  # the epochs of one run
+Histories = Mapping[str, Sequence[EpochRows]]  # loss -> runs
+
+MAX_LINES = 10  # lines that one picture can hold
+SPLIT_TITLES = {"train": "training data", "val": "validation", "test": "test"}
+COLUMN_TITLES = {
+    "loss": "loss",
+    "error": "error",
+    "nll": "NLL",
+    "nll_correct": "NLL of correct predictions",
+    "nll_wrong": "NLL of wrong predictions",
+    "entropy_correct": "entropy of correct predictions",
+    "entropy_wrong": "entropy of wrong predictions",
+    "confidence_correct": "confidence of correct predictions",
+    "confidence_wrong": "confidence of wrong predictions",
+    "label_probability_correct": "probability of the true class, of correct predictions",
+    "label_probability_wrong": "probability of the true class, of wrong predictions",
+    "ece": "ECE",
+    "optimal_ece": "ECE at the best temperature",
+    "temperature": "best temperature for ECE",
+}
+
+
+def learning_drawings(study: Study, store: Store) -> Iterator[Drawing]:
+    """Yield what the finished runs' histories hold, for every data set and network: a line or histogram per loss.
+
+    Curves are means over seeds with the range from least to most: every score that was watched (Mukhoti et al. 2020,
+    Figures 1 and 3; Wang et al. 2021, Figure 4), the gap of single bins and the gammas (Ghosh et al. 2022). Reliability
+    diagrams at some epochs show how much every bin holds (Mukhoti et al. 2020, Figure 2). Histograms are the gradient
+    norms (Mukhoti et al. 2020, Figure 4) and the maximum logits by learned epoch (Wang et al. 2021, Figure 5).
+    """
+    finished_runs = [run for run in study.runs() if run in store]
+    histories_by_place: dict[tuple[str, str], dict[str, list[EpochRows]]] = {}
+    for run in finished_runs:
+        dataset, network, loss = study.names(run)
+        histories_by_place.setdefault((dataset, network), {}).setdefault(loss, []).append(store.history(run).to_dicts())
+    numbers = number_places(study)
+    for (dataset, network), histories in histories_by_place.items():
+        place_text = f", {network} on {dataset}" if len(numbers) > 1 else ""
+        for drawing in _history_drawings(histories):
+            yield replace(
+                drawing,
+                name=numbered_name(drawing.name, numbers[dataset, network]),
+                title=drawing.title + place_text,
+                is_main=_is_main(drawing),
+            )
+
+
+def _is_main(drawing: Drawing) -> bool:
+    return not drawing.name.startswith(("train_", "val_bin_gaps", "reliability")) and not drawing.name.endswith(
+        ("_correct", "_wrong")
+    )
+
+
+def _history_drawings(histories: Histories) -> Iterator[Drawing]:
+    columns = dict.fromkeys(key for runs in histories.values() for rows in runs for row in rows for key in row)
+    for column in columns:
+        split, _, quantity = column.partition("_")
+        if split in SPLIT_TITLES and (column_title := _column_title(quantity)):
+            yield from _drawings_by_loss_family(
+                slug(column), f"{column_title}, {SPLIT_TITLES[split]}", _column_lines(histories, column)
+            )
+        elif column == "last_layer_norm":
+            yield from _drawings_by_loss_family(
+                column, "norm of the last layer's weights", _column_lines(histories, column)
+            )
+        elif quantity == "bin_gaps":
+            yield from _bin_gap_drawings(histories, column, SPLIT_TITLES[split])
+        elif quantity == "reliability_count":
+            yield from _reliability_drawings(histories, split)
+        elif column == "gammas":
+            yield from _gamma_drawings(histories)
+        elif column == "gradient_norms":
+            yield from _gradient_drawings(histories)
+        elif column == "learned_counts":
+            yield from _learned_epoch_drawings(histories)
+
+
+def _column_title(column: str) -> str:
+    """Say what a column of a split holds, "" if it is no number."""
+    if column in COLUMN_TITLES:
+        return COLUMN_TITLES[column]
+    return metrics.describe_metric(column).removesuffix(" in %") if column.partition("(")[0] in registry.METRICS else ""
+
+
+def _column_lines(histories: Histories, column: str, item: int | None = None) -> dict[str, np.ndarray]:
+    """Return a column (epochs,) of every run, or one item of a column of lists; losses without it are left out."""
+    lines: dict[str, np.ndarray] = {}
+    for loss, runs in histories.items():
+        values = [[_to_float(row.get(column), item) for row in rows] for rows in runs]
+        length = max(map(len, values))
+        array = np.array([line + [np.nan] * (length - len(line)) for line in values])
+        if not np.isnan(array).all():
+            lines[loss] = array
+    return lines
+
+
+def _to_float(value: Any, item: int | None) -> float:
+    value = value if item is None or value is None else value[min(item, len(value) - 1)]
+    return np.nan if value is None else float(value)
+
+
+def _drawings_by_loss_family(name: str, title: str, lines: Mapping[str, np.ndarray]) -> Iterator[Drawing]:
+    """Yield one drawing of few lines, or of many one for every kind of loss, each beside the first loss of all."""
+    kinds: dict[str, list[str]] = {}
+    for line in lines if len(lines) > MAX_LINES else ():
+        kinds.setdefault(line.partition("(")[0], []).append(line)
+    if not any(len(kind) > 2 for kind in kinds.values()):
+        yield _curve_drawing(name, title, lines)
+        return
+    first, parts = next(iter(lines)), {kind: members for kind, members in kinds.items() if len(members) > 2}
+    if ungrouped := [line for kind, members in kinds.items() if kind not in parts for line in members]:
+        parts["the rest"] = ungrouped
+    for kind, members in parts.items():
+        part_lines = {line: lines[line] for line in dict.fromkeys([first, *members])}
+        yield _curve_drawing(f"{name}_{slug(kind)}", f"{title}, {kind}", part_lines)
+
+
+def _curve_drawing(name: str, title: str, lines: Mapping[str, np.ndarray]) -> Drawing:
+    numbers = [
+        {"line": line, "run": run, "epoch": epoch, "value": float(value)}
+        for line, values in lines.items()
+        for run, row in enumerate(values)
+        for epoch, value in enumerate(row, 1)
+    ]
+    last = "; ".join(f"{line} {np.nanmean(values[:, -1]):.4g}" for line, values in lines.items() if len(values))
+    return Drawing(name, title, f"{title} over epochs; at the end: {last}.", partial(_draw_curves, lines), numbers)
+
+
+def _draw_curves(lines: Mapping[str, np.ndarray], ax: Axes) -> None:
+    length = max(values.shape[1] for values in lines.values())
+    padded_lines = {
+        name: np.pad(values, ((0, 0), (0, length - values.shape[1])), constant_values=np.nan)
+        for name, values in lines.items()
+    }
+    plots.curves(padded_lines, ax=ax)
+    add_legend(ax)
+
+
+def _bin_gap_drawings(histories: Histories, column: str, split: str) -> Iterator[Drawing]:
+    count = max(len(row[column]) for runs in histories.values() for rows in runs for row in rows if row.get(column))
+    for item, words in (0, "least confident"), (count // 2, "middle"), (count - 1, "most confident"):
+        title = f"confidence minus accuracy, {words} of {count} bins, {split}"
+        yield _curve_drawing(f"{column}_{item + 1}", title, _column_lines(histories, column, item))
+
+
+def _reliability_drawings(histories: Histories, split: str) -> Iterator[Drawing]:
+    """Yield a diagram for every loss and epoch, of the examples of all seeds together, with the ECE of each seed."""
+    for loss, runs in histories.items():
+        parts_by_epoch: dict[int, list[np.ndarray]] = {}
+        for row in (row for rows in runs for row in rows if row.get(f"{split}_reliability_count")):
+            values = [row[f"{split}_reliability_{name}"] for name in ("count", "confidence", "accuracy")]
+            parts_by_epoch.setdefault(row["epoch"], []).append(np.array(values, dtype=float))
+        for epoch, parts in parts_by_epoch.items():
+            count = np.sum([part[0] for part in parts], axis=0)
+            totals = [np.nansum([part[0] * part[i] for part in parts], axis=0) for i in (1, 2)]
+            means = [np.divide(t, count, out=np.full(len(count), np.nan), where=count > 0) for t in totals]
+            edges = np.linspace(0, 1, len(count) + 1)
+            bins = Bins(*map(torch.from_numpy, (edges, count / count.sum(), *means, count.astype(int))))
+            numbers = [
+                {"from": low, "to": high, "count": int(n), "confidence": confidence, "accuracy": accuracy}
+                for low, high, n, confidence, accuracy in zip(edges[:-1], edges[1:], count, *means, strict=True)
+            ]
+            title = f"reliability on {SPLIT_TITLES[split]} at epoch {epoch}, {loss}"
+            ece = ece_over_seeds_text(
+                [float(np.nansum(n * abs(confidence - accuracy)) / n.sum()) for n, confidence, accuracy in parts]
+            )
+            words = f"Reliability diagram: {title}; {ece}."
+            yield Drawing(f"reliability_{epoch}_{slug(loss)}", title, words, partial(_draw_bins, bins), numbers)
+
+
+def _draw_bins(bins: Bins, ax: Axes) -> None:
+    plots.reliability(bins, ax=ax)
+
+
+def _gamma_drawings(histories: Histories) -> Iterator[Drawing]:
+    for loss, runs in histories.items():
+        count = max((len(row["gammas"]) for rows in runs for row in rows if row.get("gammas")), default=0)
+        if count == 0:
+            continue
+        items = dict.fromkeys(round(share * (count - 1)) for share in (0, 0.25, 0.5, 0.75, 1))
+        lines = {f"bin {i + 1}": _column_lines({loss: runs}, "gammas", i)[loss] for i in items}
+        title = f"gamma of {loss}" + (f", of {count} bins from the least confident" if count > 1 else "")
+        yield _curve_drawing(f"gammas_{slug(loss)}", title, lines if count > 1 else {loss: lines["bin 1"]})
+
+
+def _gradient_drawings(histories: Histories) -> Iterator[Drawing]:
+    histograms = [
+        (row["epoch"], loss, row["gradient_norms"], row["gradient_edges"])
+        for loss, runs in histories.items()
+        for rows in runs
+        for row in rows
+        if row.get("gradient_norms")
+    ]
+    for epoch, parts in groupby(sorted(histograms, key=lambda part: part[0]), key=lambda part: part[0]):
+        groups: dict[str, list[tuple[Any, Any]]] = {}
+        for _, loss, counts, edges in parts:
+            groups.setdefault(loss, []).append((counts, edges))
+        title = f"gradient norm in the last layer, per training example, epoch {epoch}"
+        yield _histogram_drawing(f"gradient_norms_{epoch}", title, groups, "gradient norm")
+
+
+def _learned_epoch_drawings(histories: Histories) -> Iterator[Drawing]:
+    for loss, runs in histories.items():
+        groups: dict[str, list[tuple[Any, Any]]] = {}
+        for rows in runs:
+            row = rows[-1]
+            if not row.get("learned_counts"):
+                continue
+            starts = [int(np.ceil(start)) for start in row["learned_spans"]]
+            ends = [*(start - 1 for start in starts[1:]), int(row["epoch"])]
+            names = [
+                f"epochs {start} to {end}" if end > start else f"epoch {start}"
+                for start, end in zip(starts, ends, strict=True)
+            ]
+            for name, counts in zip([*names, "never"], row["learned_counts"], strict=True):
+                groups.setdefault(name, []).append((counts, row["learned_edges"]))
+        if groups:
+            title = f"maximum logits of training examples by learned epoch, {loss}"
+            yield _histogram_drawing(f"learned_{slug(loss)}", title, groups, "maximum logit")
+
+
+def _histogram_drawing(name: str, title: str, groups: Mapping[str, Sequence[tuple[Any, Any]]], xlabel: str) -> Drawing:
+    values: dict[str, np.ndarray] = {}
+    numbers: list[dict[str, Any]] = []
+    for group, parts in groups.items():
+        if any(sum(counts) for counts, _ in parts):
+            values[group] = np.concatenate([_histogram_samples(counts, edges) for counts, edges in parts])
+        numbers += [
+            {"group": group, "run": run, "from": low, "to": high, "count": count}
+            for run, (counts, edges) in enumerate(parts)
+            for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
+        ]
+    medians = "; ".join(f"{group} {np.median(part):.3g} of {len(part)}" for group, part in values.items())
+
+    def draw(ax: Axes) -> None:
+        plots.histograms(values, ax=ax, xlabel=xlabel)
+        add_legend(ax)
+
+    return Drawing(name, title, f"Histograms of the {title}. Medians: {medians}.", draw, numbers)
+
+
+def _histogram_samples(counts: Sequence[int], edges: Sequence[float]) -> np.ndarray:
+    """Return values with this histogram: those of a bin evenly spaced inside it."""
+    samples = [np.linspace(low, high, n + 2)[1:-1] for n, low, high in zip(counts, edges[:-1], edges[1:], strict=True)]
+    return np.concatenate(samples)

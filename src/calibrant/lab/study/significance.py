@@ -1,0 +1,72 @@
+"""Tests over seeds: two ways to train or to calibrate, paired by shared seeds, corrected for their number."""
+
+import math
+import warnings
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import TypeVar
+
+SIGNIFICANCE_LEVEL = 0.05  # of the tests, after Holm's correction
+ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+
+Key = TypeVar("Key", bound=Hashable)
+ValuesBySeed = Mapping[int, float]  # values of a metric
+
+
+def paired_p_value(first: ValuesBySeed, second: ValuesBySeed) -> float:
+    """Return the two-sided p-value of Student's paired t-test over shared seeds; nan with fewer than two.
+
+    >>> round(paired_p_value({0: 1.0, 1: 2.0, 2: 3.0}, {0: 1.5, 1: 2.6, 2: 3.4}), 4)
+    0.0131
+    """
+    pairs = [(first[seed], second[seed]) for seed in first if seed in second]
+    pairs = [pair for pair in pairs if all(map(math.isfinite, pair))]
+    if len(pairs) < 2:
+        return math.nan
+    if all(first_value == second_value for first_value, second_value in pairs):
+        return 1.0
+    from scipy.stats import ttest_rel  # slow to import
+
+    with warnings.catch_warnings():  # of differences that are all equal, for which p is 0
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return float(ttest_rel(*zip(*pairs, strict=True)).pvalue)  # pyright: ignore
+
+
+def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
+    """Adjust p-values by Holm's step-down correction (1979); nan stays nan and does not count as a test.
+
+    >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
+    {'a': 0.03, 'c': 0.06, 'b': 0.06}
+    """
+    tested = sorted((key for key, p in p_values.items() if not math.isnan(p)), key=p_values.__getitem__)
+    adjusted, largest = dict[Key, float](), 0.0
+    for i, key in enumerate(tested):
+        largest = max(largest, min(1.0, (len(tested) - i) * p_values[key]))
+        adjusted[key] = largest
+    return adjusted | {key: p for key, p in p_values.items() if math.isnan(p)}
+
+
+def pairwise_p_values(values: Mapping[Key, ValuesBySeed]) -> dict[tuple[Key, Key], float]:
+    """Test all pairs; return their p-values, corrected for the number of pairs."""
+    return holm({pair: paired_p_value(values[pair[0]], values[pair[1]]) for pair in combinations(values, 2)})
+
+
+def letter_groups(names: Sequence[Key], significant_pairs: Iterable[tuple[Key, Key]]) -> dict[Key, str]:
+    """Give letters such that two names share one if and only if they are not significantly different (Piepho 2004).
+
+    >>> letter_groups(["x", "y", "z"], [("x", "z")])
+    {'x': 'a', 'y': 'ab', 'z': 'b'}
+    """
+    groups = [set(names)]
+    for first_name, second_name in significant_pairs:
+        split = [group for group in groups if {first_name, second_name} <= group]
+        groups = [group for group in groups if group not in split]
+        for group in (group - {removed} for group in split for removed in (second_name, first_name)):
+            if not any(group <= superset for superset in groups):
+                groups = [subset for subset in groups if not subset <= group] + [group]
+    groups.sort(key=lambda group: [name not in group for name in names])
+    return {name: "".join(_group_letter(i) for i, group in enumerate(groups) if name in group) for name in names}
+
+
+def _group_letter(i: int) -> str:
+    return ALPHABET[i] if i < len(ALPHABET) else f"({i + 1})"

@@ -1,0 +1,176 @@
+"""A metric against a parameter of the loss, the data set or the calibrator: the papers' sweeps, from a study's rows."""
+
+import math
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from calibrant import metrics, plots
+from calibrant.lab.study.config import Study
+from calibrant.lab.study.drawing import Drawing, add_legend, slug
+from calibrant.lab.study.tables import central_metric
+from calibrant.registry import Method, hyperparameters
+
+__all__ = ["sweep_drawings"]
+
+MetricRows = Sequence[Mapping[str, Any]]
+MIN_LINE_POINTS = 3  # values of a parameter that make a line
+NEGATED_LOSSES = {"inverse_focal": "focal"}  # inverse focal loss goes on where focal loss ends: gamma below 0
+
+
+@dataclass(frozen=True)
+class MethodFamily:
+    """Methods that differ in one number."""
+
+    name: str  # with what they share
+    parameter: str
+    values: Mapping[str, float]  # of each method, by its text in the study
+
+
+def sweep_drawings(study: Study, result_rows: Iterable[Mapping[str, Any]]) -> Iterator[Drawing]:
+    """Yield a drawing for every family of losses, data sets or calibrators, metric by metric.
+
+    Losses (Wang et al. 2021, Figures 1a to 1c and 6b to 6f): a line per data set and network. Sizes of data sets (their
+    Figure 3): a line per loss; and which strength of a loss is best at each size (their Figure 1d). Parameters of a
+    calibrator (Komisarenko & Kull 2024, Figure 8): a line per loss, with the temperature, too. Lines are means over
+    seeds, shaded from least to most.
+    """
+    known_rows = [dict(row) for row in result_rows if not row["shift"] and not row.get("reason")]
+    known_rows += [
+        row | {"metric": "temperature", "value": row["temperature"]}
+        for row in known_rows
+        if row["metric"] == known_rows[0]["metric"] and not math.isnan(row["temperature"])
+    ]
+    main_metrics = {central_metric(metric.text for metric in study.metrics), "temperature"}
+    runs = list(study.runs())
+    loss_families = _find_families({study.label(run.loss): run.loss for run in runs})
+    dataset_families = _find_families({study.label(run.dataset): run.dataset for run in runs})
+    for family in loss_families:
+        yield from _family_drawings(known_rows, "loss", family, ("calibrator",), _place_text, main_metrics)
+    for family in dataset_families:
+        yield from _family_drawings(
+            known_rows, "dataset", family, ("network", "calibrator"), lambda row: row["loss"], main_metrics
+        )
+        for loss in loss_families:
+            yield from _best_parameter_drawings(known_rows, family, loss)
+    for family in _find_families({c.text: c for c in study.calibrators}):
+        yield from _family_drawings(
+            known_rows, "calibrator", family, ("dataset", "network"), lambda row: row["loss"], main_metrics
+        )
+
+
+def _place_text(row: Mapping[str, Any]) -> str:
+    return f"{row['network']} on {row['dataset']}"
+
+
+def _find_families(methods: Mapping[str, Method]) -> list[MethodFamily]:
+    """Return the families of at least `FEWEST` methods."""
+    values_by_family: dict[tuple[str, str], dict[str, float]] = {}
+    for text, method in methods.items():
+        settings, sign = hyperparameters(method.function) | method.settings, 1
+        name = NEGATED_LOSSES.get(method.name, method.name)
+        if name != method.name:
+            sign = -1
+        for key, value in settings.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                fixed_settings = ", ".join(
+                    f"{k}={v!r}" for k, v in sorted(settings.items()) if k != key and k in method.settings
+                )
+                values_by_family.setdefault((f"{name}({fixed_settings})" if fixed_settings else name, key), {})[
+                    text
+                ] = sign * float(value)
+    if "cross_entropy" in methods:  # focal loss of gamma 0
+        for (name, key), values in values_by_family.items():
+            if key == "gamma" and name.partition("(")[0] == "focal":
+                values["cross_entropy"] = 0.0
+    return [
+        MethodFamily(name, key, values)
+        for (name, key), values in values_by_family.items()
+        if len(set(values.values())) >= MIN_LINE_POINTS
+    ]
+
+
+def _family_drawings(
+    rows: MetricRows,
+    axis: str,
+    family: MethodFamily,
+    group_columns: tuple[str, ...],
+    line_name: Callable[[Mapping[str, Any]], str],
+    main_metrics: Collection[str],
+) -> Iterator[Drawing]:
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row[axis] in family.values:
+            groups.setdefault((row["metric"], *(row[key] for key in group_columns)), []).append(row)
+    for (metric, *place), group_rows in groups.items():
+        lines: dict[str, dict[float, list[float]]] = {}
+        for row in group_rows:
+            x = family.values[row[axis]]
+            if not math.isnan(row["value"]):
+                lines.setdefault(line_name(row), {}).setdefault(x, []).append(float(row["value"]))
+        lines = {name: points for name, points in lines.items() if len(points) >= MIN_LINE_POINTS}
+        if lines:
+            drawing = _sweep_drawing(metric, metrics.describe_metric(metric), family, ", ".join(place), lines)
+            yield replace(drawing, is_main=metric in main_metrics)
+
+
+def _best_parameter_drawings(rows: MetricRows, sizes: MethodFamily, losses: MethodFamily) -> Iterator[Drawing]:
+    """Draw the parameter of a loss at which a metric is best, for every size of a data set."""
+    means: dict[tuple[str, str, str], dict[float, dict[float, list[float]]]] = {}
+    for row in rows:
+        if row["dataset"] in sizes.values and row["loss"] in losses.values and row["metric"] != "temperature":
+            key = row["metric"], row["network"], row["calibrator"]
+            values_by_loss = means.setdefault(key, {}).setdefault(sizes.values[row["dataset"]], {})
+            values_by_loss.setdefault(losses.values[row["loss"]], []).append(float(row["value"]))
+    for (metric, network, calibrator), by_size in means.items():
+        points: dict[float, list[float]] = {}
+        for size, values in by_size.items():
+            mean = {x: float(np.mean(values_at)) for x, values_at in values.items()}
+            best = metrics.metric_info(metric).best(list(mean.values()))
+            points[size] = [x for x, value in mean.items() if value == best][:1]
+        if all(points.values()) and len(points) >= MIN_LINE_POINTS:
+            family = MethodFamily(sizes.name, sizes.parameter, {})
+            quantity = f"best {losses.parameter} of {losses.name} by {metric}"
+            words = (
+                f"best {losses.parameter} of {losses.name} by {metrics.describe_metric(metric).removesuffix(' in %')}"
+            )
+            yield _sweep_drawing(quantity, words, family, f"{network}, {calibrator}", {losses.name: points})
+
+
+def _sweep_drawing(
+    metric: str, words: str, family: MethodFamily, where: str, lines: Mapping[str, Mapping[float, Sequence[float]]]
+) -> Drawing:
+    about = metrics.metric_info(metric)
+    unit = 100 if about.percent else 1
+    xs = sorted({x for points in lines.values() for x in points})
+    max_runs = max(len(values) for points in lines.values() for values in points.values())
+    arrays = {
+        name: unit * np.array([[*points.get(x, []), *[math.nan] * max_runs][:max_runs] for x in xs]).T
+        for name, points in lines.items()
+    }
+    title = f"{words} against {family.parameter} of {family.name}, {where}"
+    numbers = [
+        {"line": name, family.parameter: x, "run": run, "value": value}
+        for name, points in lines.items()
+        for x in sorted(points)
+        for run, value in enumerate(points[x])
+    ]
+    ends = "; ".join(f"{name} {_range_text(points, about.text)}" for name, points in lines.items())
+    draw = partial(_draw_curves, arrays, xs, family.parameter, words)
+    name = slug(f"sweep_{metric}_{family.name}_{family.parameter}_{where}")
+    return Drawing(name, title, f"{title}: {ends}.", draw, numbers)
+
+
+def _range_text(points: Mapping[float, Sequence[float]], text: Callable[[float], str]) -> str:
+    ends = min(points), max(points)
+    return " to ".join(f"{text(float(np.mean(points[x])))} at {x:g}" for x in ends)
+
+
+def _draw_curves(arrays: Mapping[str, np.ndarray], xs: Sequence[float], xlabel: str, ylabel: str, ax: Axes) -> None:
+    plots.curves(arrays, ax=ax, x=xs, xlabel=xlabel, ylabel=textwrap.fill(ylabel, 32))
+    add_legend(ax)

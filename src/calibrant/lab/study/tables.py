@@ -1,0 +1,417 @@
+"""Rows become the papers' tables: a row per network and loss, a column per calibrator and metric, mean over seeds."""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import mean, stdev
+from typing import Any
+
+from calibrant import metrics
+from calibrant._text import escape_invisible, escape_latex, escape_markdown
+from calibrant.lab.study.external_models import MODELS_PLACEHOLDER
+from calibrant.lab.study.significance import (
+    SIGNIFICANCE_LEVEL,
+    ValuesBySeed,
+    holm,
+    letter_groups,
+    paired_p_value,
+    pairwise_p_values,
+)
+from calibrant.metrics import MetricInfo, describe_metric
+
+LEARNED_PREFIX = "learned_"  # begins the columns of a row that hold what a calibrator reports besides its temperature
+LATEX_PACKAGES = (
+    "% \\usepackage{booktabs, amssymb, graphicx}; names in other scripts than Latin want LuaLaTeX or XeLaTeX\n"
+)
+LATEX_MARKS = {"▲": r"$\blacktriangle$", "▼": r"$\blacktriangledown$", "△": r"$\vartriangle$", "▽": r"$\triangledown$"}
+
+
+@dataclass(frozen=True)
+class PaperNumber:
+    """A paper's number: its mean and deviation, nan where none is printed, its temperature, and where it stands."""
+
+    mean: float
+    deviation: float
+    temperature: float
+    source: str
+
+    def text(self, about: MetricInfo, *, deviation: bool = True) -> str:
+        """Say it as a `Cell` does."""
+        return _number_text(about, self.mean, self.deviation if deviation else math.nan, self.temperature)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table: its values over seeds, their mean temperature if any, and what is printed of it.
+
+    `learned` holds the means of what else the calibrators report, such as the gamma of `FocalTemperature`.
+    `mark` tells it from the table's reference: higher (▲) or lower (▼) by a paired t-test over seeds, hollow if not
+    significantly. Cells of a row that share a letter do not differ significantly. `diverged` more networks did, and
+    have no value; neither have those that a method does not suit, for this `reason`.
+    """
+
+    values: tuple[float, ...]
+    temperature: float
+    best: bool = False
+    mark: str = ""
+    paper: PaperNumber | None = None
+    diverged: int = 0
+    seeds: tuple[int, ...] = ()
+    letters: str = ""
+    reason: str = ""
+    learned_values: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def mean(self) -> float:
+        """Mean over seeds; nan if every network diverged."""
+        return mean(self.values) if self.values else math.nan
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation over seeds, nan with one seed."""
+        return stdev(self.values) if len(self.values) > 1 and all(map(math.isfinite, self.values)) else math.nan
+
+    @property
+    def by_seed(self) -> ValuesBySeed:
+        """The values by their seeds; empty where these are not known."""
+        return dict(zip(self.seeds, self.values, strict=True)) if len(self.seeds) == len(self.values) else {}
+
+    def text(self, about: MetricInfo, *, deviation: bool = True) -> str:
+        """Say it as the papers do: '4.35 ± 0.21 (2.50, gamma 0.37)', in percent where the metric is a share."""
+        if not self.values:
+            return "n/a" if self.reason else "diverged"
+        number = _number_text(
+            about, self.mean, self.deviation if deviation else math.nan, self.temperature, self.learned_values
+        )
+        return " ".join(filter(None, [number, self.mark, self.letters]))
+
+
+@dataclass(frozen=True)
+class Table:
+    """One metric: a row per loss (with data set and network), a column per calibrator."""
+
+    metric: str
+    rows: tuple[tuple[str, ...], ...]  # (data set, network, loss)
+    columns: tuple[str, ...]  # calibrators
+    cells: dict[tuple[tuple[str, ...], str], Cell]
+    paper_note: str = ""  # on the paper whose numbers stand beside
+    shift: str = ""  # of the test set
+    versions_note: str = ""  # by whom, where versions are mixed
+
+    @property
+    def about(self) -> MetricInfo:
+        """What the metric's declaration says of it."""
+        return metrics.metric_info(self.metric)
+
+    @property
+    def heading(self) -> str:
+        """Name the metric with its unit, and the shift."""
+        return self.about.heading(self.metric) + (f" on {self.shift}" if self.shift else "")
+
+    @property
+    def caption(self) -> str:
+        """Say what a cell holds."""
+        has_several_seeds = any(len(cell.values) > 1 for cell in self.cells.values())
+        has_temperature = any(not math.isnan(cell.temperature) for cell in self.cells.values())
+        description = describe_metric(self.metric) + (f" on {self.shift}" if self.shift else "")
+        description += "; mean ± standard deviation over seeds" if has_several_seeds else ""
+        description += "; temperature in brackets" if has_temperature else ""
+        best = "; best in bold" if any(c.best for c in self.cells.values()) else ""
+        return f"{description[:1].upper()}{description[1:]}{best}."
+
+    @property
+    def significance_note(self) -> str:
+        """Explain the marks and letters of significance, where there are any."""
+        sentences: list[str] = []
+        if any(cell.mark for cell in self.cells.values()):
+            first = {row[2] for row in _reference_rows(self.rows).values()}
+            reference_text = first.pop() if len(first) == 1 else "the first row of the same data set and network"
+            sentences.append(
+                f"▲ higher and ▼ lower than {reference_text} by a paired t-test over shared seeds at level "
+                f"{SIGNIFICANCE_LEVEL}, with Holm's "
+                "correction for the rows of a column; △ and ▽ not significantly so."
+            )
+        if any(_calibrator_tests(self.cells).values()):
+            sentences.append(
+                "Calibrators of a row that share a letter, or have no letters, do not differ significantly by paired "
+                f"t-tests over shared seeds at level {SIGNIFICANCE_LEVEL}, with Holm's correction for the pairs of "
+                "the row."
+            )
+        return " ".join(sentences)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What stands below the table by itself: on the marks, and what is true of this table alone."""
+        return tuple(note for note in (self.significance_note, *self.table_notes) if note)
+
+    @property
+    def table_notes(self) -> tuple[str, ...]:
+        """On networks that diverged, methods that suit no data here, the versions that trained, the paper's numbers."""
+        return tuple(
+            note for note in (self.divergence_note, *self.unmeasured_notes, self.versions_note, self.paper_note) if note
+        )
+
+    @property
+    def unmeasured_notes(self) -> list[str]:
+        """Say why cells have fewer values than seeds, or none (n/a), and in which rows."""
+        rows_by_reason: dict[str, dict[str, None]] = {}
+        for (row, _), cell in self.cells.items():
+            if cell.reason:
+                rows_by_reason.setdefault(cell.reason, {})[self.name(row)] = None
+        return [f"Not measured (n/a): {reason} ({'; '.join(rows)})." for reason, rows in rows_by_reason.items()]
+
+    @property
+    def divergence_note(self) -> str:
+        """Say which networks diverged, of how many."""
+        first = {row: cell for (row, _), cell in reversed(self.cells.items()) if cell.diverged}
+        counts = [
+            f"{cell.diverged} of {cell.diverged + len(cell.values)} of {self.name(row)}"
+            for row, cell in reversed(first.items())
+        ]
+        return f"Networks that diverged, and are left out: {', '.join(counts)}." if counts else ""
+
+    @property
+    def has_trained_networks(self) -> bool:
+        """Whether its rows are networks that a study trained, by their losses; else models, by their names."""
+        return not all(row[1] == MODELS_PLACEHOLDER for row in self.rows)
+
+    @property
+    def row_header(self) -> str:
+        """What the column of the rows' names is called."""
+        return "trained with" if self.has_trained_networks else "model"
+
+    def name(self, row: tuple[str, ...]) -> str:
+        """Name a row by the parts that differ between rows; the loss always stands."""
+        shown_parts = [len({table_row[i] for table_row in self.rows}) > 1 or i == 2 for i in range(3)]
+        return ", ".join(part for part, show in zip(row, shown_parts, strict=True) if show)
+
+    def paper_texts(self, row: tuple[str, ...], *, deviation: bool = True) -> list[str]:
+        """Return what the paper prints in a row, column by column; nothing if it prints none of it."""
+        numbers = [self.cells[row, column].paper for column in self.columns if (row, column) in self.cells]
+        texts = [p.text(self.about, deviation=deviation) if p else "" for p in numbers]
+        return texts if any(texts) else []
+
+    def markdown(self) -> str:
+        """Write the table in Markdown, the best cell bold, the paper's numbers in italics below ours."""
+        head = " | ".join(map(escape_markdown, [self.heading, *self.columns]))
+        lines = [f"| {head} |", "|---|" + "---:|" * len(self.columns)]
+        for row in self.rows:
+            cells = [self.cells[row, column] for column in self.columns]
+            texts = [f"**{c.text(self.about)}**" if c.best else c.text(self.about) for c in cells]
+            lines.append(f"| {escape_markdown(self.name(row))} | {' | '.join(texts)} |")
+            if printed := self.paper_texts(row):
+                lines.append(f"| *paper* | {' | '.join(f'*{text}*' if text else '' for text in printed)} |")
+        return "\n".join(lines) + "\n" + "".join(f"\n{escape_markdown(note)}\n" for note in self.notes)
+
+    def latex(self) -> str:
+        """Write the table for LaTeX, no wider than a line, with booktabs rules, the best cell bold; see `PACKAGES`."""
+        lines = [rf"\begin{{tabular}}{{l{'r' * len(self.columns)}}}", r"\toprule"]
+        lines.append(" & ".join(map(_escape_latex, [self.heading, *self.columns])) + r" \\")
+        for row, previous_row in zip(self.rows, (None, *self.rows), strict=False):
+            lines += [r"\midrule"] if previous_row is None or previous_row[:2] != row[:2] else []
+            cells = [self.cells[row, column] for column in self.columns]
+            texts = [_escape_latex(c.text(self.about)) for c in cells]
+            bold = [rf"\textbf{{{text}}}" if c.best else text for text, c in zip(texts, cells, strict=True)]
+            lines.append(" & ".join([_escape_latex(self.name(row)), *bold]) + r" \\")
+            if printed := self.paper_texts(row):
+                italic = [rf"\textit{{{_escape_latex(text)}}}" if text else "" for text in ["paper", *printed]]
+                lines.append(r"\quad " + " & ".join(italic) + r" \\")
+        resize_command = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+        notes = [rf"\par\smallskip\parbox{{\linewidth}}{{\footnotesize {_escape_latex(note)}}}" for note in self.notes]
+        float_ = [
+            r"\begin{table}[htbp]",
+            r"\centering",
+            rf"\caption{{{_escape_latex(self.caption)}}}\smallskip",
+            resize_command,
+        ]
+        return "\n".join([*float_, *lines, r"\bottomrule", r"\end{tabular}}", *notes, r"\end{table}"]) + "\n"
+
+    def __str__(self) -> str:
+        """Write the table as plain text, the best cell between stars."""
+        lines = [[self.heading, *self.columns]]
+        for row in self.rows:
+            cells = [self.cells[row, column] for column in self.columns]
+            lines.append(
+                [self.name(row), *(f"*{c.text(self.about)}*" if c.best else c.text(self.about) for c in cells)]
+            )
+            if printed := self.paper_texts(row):
+                lines.append(["  paper", *printed])
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        aligned = [[line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines]
+        return escape_invisible("\n".join(["  ".join(line).rstrip() for line in aligned] + list(self.notes)), keep="\n")
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yield every cell as a record, for a CSV file: all of its numbers in the metric's own unit."""
+        for (row, column), cell in self.cells.items():
+            paper_number = cell.paper
+            yield {
+                "metric": self.metric,
+                "shift": self.shift,
+                **dict(zip(("dataset", "network", "loss"), row, strict=True)),
+                "calibrator": column,
+                "mean": cell.mean,
+                "deviation": cell.deviation,
+                "seeds": len(cell.values),
+                "diverged": cell.diverged,
+                "temperature": cell.temperature,
+                "learned": ", ".join(f"{name} {value}" for name, value in cell.learned_values.items()),
+                "best": cell.best,
+                "mark": cell.mark,
+                "letters": cell.letters,
+                "reason": cell.reason,
+                "paper_mean": paper_number.mean if paper_number else None,
+                "paper_deviation": paper_number.deviation if paper_number else None,
+                "paper_temperature": paper_number.temperature if paper_number else None,
+                "paper_source": paper_number.source if paper_number else None,
+            }
+
+
+def _number_text(
+    about: MetricInfo, value: float, deviation: float, temperature: float, learned: Mapping[str, float] | None = None
+) -> str:
+    spread = "" if math.isnan(deviation) else f" ± {about.text(deviation)}"
+    bracket_texts = [] if math.isnan(temperature) else [f"{temperature:.2f}"]
+    bracket_texts += [f"{name} {number:z.2f}" for name, number in (learned or {}).items()]
+    return about.text(value) + spread + (f" ({', '.join(bracket_texts)})" if bracket_texts else "")
+
+
+def _escape_latex(text: str) -> str:
+    text = escape_latex(text).replace("±", r"$\pm$")
+    return re.sub(f"[{''.join(LATEX_MARKS)}]", lambda found: LATEX_MARKS[found[0]], text)
+
+
+CellKey = tuple[tuple[str, ...], str]  # a row and a column
+
+
+def build_tables(
+    rows: Iterable[Mapping[str, Any]],
+    find_paper_number: Callable[[Mapping[str, Any]], PaperNumber | None] = lambda row: None,
+    paper_note: Callable[[Iterable[PaperNumber]], str] = lambda found: "",
+) -> list[Table]:
+    """Gather the rows of `measure` in one table per shift and metric; the best cell of a row's neighbors is marked.
+
+    With two shared seeds or more, a row is tested against the first of the same data set and network, and the
+    calibrators of a row against each other. `printed` finds what a
+    paper has in place of a row, `note` says of what was found where it stands and how its setting differs.
+    """
+    groups: dict[tuple[str, str], dict[tuple[tuple[str, ...], str], list[Mapping[str, Any]]]] = {}
+    for row in rows:
+        key = (row["dataset"], row["network"], row["loss"]), row["calibrator"]
+        groups.setdefault((row["shift"], row["metric"]), {}).setdefault(key, []).append(row)
+    result: list[Table] = []
+    for (shift, metric), rows_by_cell in groups.items():
+        names = tuple(_rows_by_place(place_row for place_row, _ in rows_by_cell))
+        columns = tuple(dict.fromkeys(calibrator for _, calibrator in rows_by_cell))
+        cells = _mark_cells(
+            {key: _build_cell(found, find_paper_number(found[0])) for key, found in rows_by_cell.items()}, metric
+        )
+        found = [cell.paper for cell in cells.values() if cell.paper]
+        result.append(Table(metric, names, columns, cells, paper_note(found) if found else "", shift))
+    return result
+
+
+def central_metric(metrics: Iterable[str]) -> str:
+    """Return what a study judges calibration by: ECE, else another kind of it, else the first metric.
+
+    >>> central_metric(["error", "adaptive_ece(bins=10)", "ece"]), central_metric(["error", "adaptive_ece(bins=10)"])
+    ('ece', 'adaptive_ece(bins=10)')
+    """
+    names = {metric: metric.partition("(")[0] for metric in metrics}
+    return min(names, key=lambda metric: (names[metric] != "ece", not names[metric].endswith("ece")))
+
+
+def _rows_by_place(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return the different rows in their order, those of one data set and network together."""
+    places: dict[tuple[str, ...], dict[tuple[str, ...], None]] = {}
+    for row in rows:
+        places.setdefault(row[:2], {})[row] = None
+    return [row for place in places.values() for row in place]
+
+
+def _build_cell(rows: list[Mapping[str, Any]], paper_number: PaperNumber | None) -> Cell:
+    reason = next((row["reason"] for row in rows if row.get("reason")), "")
+    suited_rows = [row for row in rows if not row.get("reason")]
+    converged_rows = [row for row in suited_rows if not row.get("diverged")]
+    temperature = mean(row["temperature"] for row in converged_rows) if converged_rows else math.nan
+    names = [key for key in converged_rows[0] if key.startswith(LEARNED_PREFIX)] if converged_rows else []
+    learned = {name.removeprefix(LEARNED_PREFIX): mean(row[name] for row in converged_rows) for name in names}
+    values, seeds = (
+        tuple(row["value"] for row in converged_rows),
+        tuple(row["seed"] for row in converged_rows if "seed" in row),
+    )
+    diverged = len(suited_rows) - len(converged_rows)
+    return Cell(
+        values, temperature, paper=paper_number, diverged=diverged, seeds=seeds, reason=reason, learned_values=learned
+    )
+
+
+def _mark_cells(cells: dict[CellKey, Cell], metric: str) -> dict[CellKey, Cell]:
+    neighbors: dict[tuple[str, ...], list[float]] = {}
+    for (row, _), cell in cells.items():
+        neighbors.setdefault(row[:2], []).append(cell.mean)
+    best = {place: metrics.metric_info(metric).best(values) for place, values in neighbors.items()}
+    marks, letters = _row_marks(cells), _calibrator_letters(cells)
+    return {
+        (row, column): replace(
+            cell,
+            best=cell.mean == best[row[:2]],
+            mark=marks.get((row, column), ""),
+            letters=letters.get((row, column), ""),
+        )
+        for (row, column), cell in cells.items()
+    }
+
+
+def _reference_rows(rows: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], tuple[str, ...]]:
+    """Return the first row of every data set and network."""
+    first: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for row in rows:
+        first.setdefault(row[:2], row)
+    return first
+
+
+def _row_marks(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
+    """Mark cells that are higher or lower than the first row of their place and column, as Wang et al. (2021) do.
+
+    The rows that are tested against one reference are corrected for their number.
+    """
+    reference_rows = _reference_rows(row for row, _ in cells)
+    families: dict[tuple[tuple[str, ...], str], dict[CellKey, float]] = {}
+    for (row, column), cell in cells.items():
+        reference = cells.get((reference_rows[row[:2]], column))
+        if reference is not None and reference is not cell and cell.mean != reference.mean:
+            p = paired_p_value(reference.by_seed, cell.by_seed)
+            families.setdefault((row[:2], column), {})[row, column] = p
+    marks: dict[CellKey, str] = {}
+    for (place, column), p_values in families.items():
+        for key, p in holm(p_values).items():
+            if not math.isnan(p):
+                higher = cells[key].mean > cells[reference_rows[place], column].mean
+                marks[key] = ("▲" if higher else "▼") if p < SIGNIFICANCE_LEVEL else ("△" if higher else "▽")
+    return marks
+
+
+def _calibrator_letters(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
+    """Give the calibrators of a row letters, of which those share one that do not differ significantly.
+
+    Rows in which none differ have no letters.
+    """
+    letters: dict[CellKey, str] = {}
+    for table_row, p_values in _calibrator_tests(cells).items():
+        different = [pair for pair, p in p_values.items() if p < SIGNIFICANCE_LEVEL]
+        if different:
+            tested = [column for row, column in cells if row == table_row and any(column in pair for pair in p_values)]
+            letters |= {(table_row, column): text for column, text in letter_groups(tested, different).items()}
+    return letters
+
+
+def _calibrator_tests(cells: Mapping[CellKey, Cell]) -> dict[tuple[str, ...], dict[tuple[str, str], float]]:
+    """Test the calibrators of each row in pairs; return the corrected p-values of those that share seeds."""
+    rows: dict[tuple[str, ...], dict[str, ValuesBySeed]] = {}
+    for (row, column), cell in cells.items():
+        rows.setdefault(row, {})[column] = cell.by_seed
+    return {
+        row: {pair: p for pair, p in pairwise_p_values(values).items() if not math.isnan(p)}
+        for row, values in rows.items()
+    }

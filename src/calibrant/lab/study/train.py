@@ -1,0 +1,260 @@
+"""The training loop: a generator of epochs, so that watching is a for loop."""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from calibrant import losses, metrics
+from calibrant._text import to_one_line
+from calibrant.lab.data import Split, Splits
+from calibrant.lab.study.checkpoint import Checkpoint
+from calibrant.lab.study.digests import DamagedError
+from calibrant.lab.study.recipe import Recipe
+from calibrant.predictions import Predictions
+from calibrant.selection import refinement_nll
+from calibrant.types import InputError, Loss, MixingLoss, StatefulLoss, UpdatedLoss
+
+
+@dataclass(frozen=True, eq=False)
+class Epoch:
+    """What may be watched: yielded after every epoch, which counts from 1."""
+
+    number: int
+    network: nn.Module
+    loss: Loss  # the loss that trained this epoch, as it was at its end
+    train_loss: float  # its mean over the training examples that were used
+    learning_rate: float
+    val: Predictions
+    seconds: float
+    best: bool  # whether the network would be kept as it is now, by the recipe's choice of epoch
+    nonfinite_losses: int = 0  # losses of this epoch that are nan or infinite
+
+
+def predict(
+    network: nn.Module,
+    split: Split,
+    prepare: Callable[[Tensor], Tensor],
+    *,
+    device: torch.device | None = None,
+    batch_size: int = 250,
+) -> Predictions:
+    """Return the network's logits on a split, on the CPU; the network is left in evaluation mode.
+
+    Small batches stay in a processor's cache: 250 images take half the time of 1,000. Raises `FloatingPointError` if
+    the logits cannot be used, such as those of a network that diverged.
+    """
+    network.eval()
+    with torch.no_grad():
+        parts = [
+            network(prepare(split.inputs[i : i + batch_size].to(device))).float().cpu()
+            for i in range(0, len(split), batch_size)
+        ]
+    try:
+        return Predictions(torch.cat(parts), split.labels)
+    except InputError as error:  # it diverged: that is no bad input, and stops no other run
+        raise FloatingPointError(f"what the network returns cannot be used: {error}") from None
+
+
+def train(
+    network: nn.Module,
+    splits: Splits,
+    loss: Loss,
+    recipe: Recipe,
+    *,
+    seed: int = 0,
+    checkpoint: Checkpoint | None = None,
+) -> Iterator[Epoch]:
+    """Train a network and yield after every epoch.
+
+    Order, augmentation and dropout of an epoch depend on the seed and its number alone. With `checkpoint` the state is
+    kept there, and a run that was killed goes on after its last kept epoch as if nothing had happened.
+    After the last epoch the network has the weights of the epoch that the recipe chooses. Raises `Damaged` if what was
+    kept is not what was written, or does not fit.
+    """
+    fabric = _make_fabric(recipe.precision)
+    move_to_device(network, recipe)
+    base_optimizers = build_optimizers(network, recipe)
+    base_rates = [optimizer.param_groups[0]["lr"] for optimizer in base_optimizers]
+    state = _TrainingState(network, base_optimizers, checkpoint)
+    counts = splits.train.labels.bincount(minlength=len(splits.classes))
+    start, loss = state.resume(losses.for_counts(losses.for_epochs(loss, recipe.epochs), counts))
+    compiled: Any = torch.compile(network) if recipe.compile else network
+    model, *wrapped = fabric.setup(compiled, *base_optimizers)
+    examples = splits.train.to(fabric.device)
+    for number in range(start, recipe.epochs + 1):
+        start_time, rate = time.monotonic(), recipe.rate_factor(number - 1)
+        for optimizer, base_rate in zip(base_optimizers, base_rates, strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = base_rate * rate
+        torch.manual_seed(mix_seed(seed, number))
+        model.train()
+        total, num_examples, num_losses = torch.zeros((), device=fabric.device), 0, 0
+        nonfinite = torch.zeros((), dtype=torch.long, device=fabric.device)
+        mixing_generator = torch.Generator().manual_seed(mix_seed(seed, number, 2))
+        for batch, (inputs, labels, count) in enumerate(_batches(examples, splits, recipe, mix_seed(seed, number, 1))):
+            values = _batch_losses(loss, model, inputs, labels, mixing_generator)
+            count = count * len(values) // len(labels)  # mixed examples count beside the clean ones
+            for optimizer in wrapped:
+                optimizer.zero_grad()
+            fabric.backward(values.sum() if recipe.reduction == "sum" else values.sum() / count)
+            if recipe.clip is not None:
+                fabric.clip_gradients(model, wrapped[0], max_norm=recipe.clip)
+            for optimizer in wrapped:
+                optimizer.step()
+            total += values.detach().sum()
+            nonfinite += (~values.detach().isfinite()).sum()
+            num_losses += values.numel()
+            num_examples += count
+            if isinstance(loss, UpdatedLoss) and loss.is_due(batch):
+                loss = loss.update(predict(model, splits.val, splits.prepare, device=fabric.device))
+                model.train()
+        if int(nonfinite) == num_losses:
+            raise FloatingPointError("no training loss is finite")
+        val = predict(model, splits.val, splits.prepare, device=fabric.device)
+        best = state.update_best(number, network, val, recipe.choose)
+        mean, seconds = float(total) / num_examples, time.monotonic() - start_time
+        yield Epoch(number, network, loss, mean, recipe.learning_rate * rate, val, seconds, best, int(nonfinite))
+        if isinstance(loss, StatefulLoss):
+            loss = loss.after_epoch(number - 1, val)
+        state.save(number, loss)
+    state.restore_best(network)
+
+
+def mix_seed(seed: int, *parts: int) -> int:
+    """Return a seed of its own for a part of a training.
+
+    Whole numbers hash alike in every process, but those from `sys.hash_info.modulus` on like smaller ones.
+
+    >>> mix_seed(0, 1) != mix_seed(sys.hash_info.modulus, 1)
+    True
+    """
+    return hash((seed, *parts)) if seed < sys.hash_info.modulus else hash((*divmod(seed, 2**32), *parts))
+
+
+def move_to_device(network: nn.Module, recipe: Recipe) -> nn.Module:
+    """Put a network where it is trained, in the recipe's layout of memory."""
+    network.to(_make_fabric(recipe.precision).device)
+    if recipe.channels_last:
+        network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    return network
+
+
+def _make_fabric(precision: str) -> Fabric:
+    log = logging.getLogger("lightning_fabric")
+    previous_level = log.level
+    log.setLevel(logging.WARNING)  # or it tells the precision of every network
+    try:
+        return Fabric(accelerator="auto", devices=1, precision=precision)  # pyright: ignore[reportArgumentType]
+    finally:
+        log.setLevel(previous_level)
+
+
+def _batch_losses(loss: Loss, model: nn.Module, inputs: Any, labels: Tensor, generator: torch.Generator) -> Tensor:
+    """Return the loss of every output of a batch, mixed first if the loss is one that mixes."""
+    if not isinstance(loss, MixingLoss):
+        return _per_example_losses(loss, model(inputs).float(), labels)
+    batch = loss.mix(inputs, labels, generator=generator)
+    return batch.loss(loss, model(batch.inputs).float())
+
+
+def _per_example_losses(loss: Loss, logits: Tensor, labels: Tensor) -> Tensor:
+    values = loss(logits, labels)
+    if values.shape != labels.shape:
+        function = getattr(loss, "func", loss)  # a function with its hyperparameters is partial
+        name = getattr(function, "__name__", type(function).__name__)
+        raise InputError(
+            f"{name} must return the loss of every example, {tuple(labels.shape)}, got {tuple(values.shape)}",
+            code="loss_shape",
+        )
+    return values
+
+
+_OPTIMIZERS = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "adagrad": torch.optim.Adagrad,
+}
+
+
+def build_optimizers(network: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """Return a recipe's optimizer, and that of the word vectors if they have a learning rate of their own."""
+    vectors_rate = recipe.vectors_learning_rate
+    tables = [m for m in network.modules() if isinstance(m, nn.Embedding)] if vectors_rate is not None else []
+    vectors = [p for table in tables for p in table.parameters() if p.requires_grad]
+    parameters = [p for p in network.parameters() if p.requires_grad and all(p is not vector for vector in vectors)]
+    undecayed = [p for p in parameters if recipe.decayed == "weights" and p.ndim < 2]
+    decayed = [p for p in parameters if recipe.decayed == "all" or p.ndim >= 2]
+    groups = [{"params": decayed}, {"params": undecayed, "weight_decay": 0.0}] if undecayed else [{"params": decayed}]
+    extra = {"momentum": recipe.momentum} if recipe.optimizer == "sgd" else {}
+    optimizer_class: Any = _OPTIMIZERS[recipe.optimizer]
+    main_optimizers = [optimizer_class(groups, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, **extra)]
+    return (
+        main_optimizers
+        if vectors_rate is None or not vectors
+        else [*main_optimizers, torch.optim.SGD(vectors, lr=vectors_rate)]
+    )
+
+
+def _batches(examples: Split, splits: Splits, recipe: Recipe, seed: int) -> Iterator[tuple[Any, Tensor, int]]:
+    """Yield inputs, the labels of their outputs, and how many examples they are."""
+    device, size = examples.labels.device, recipe.batch_size
+    generator = torch.Generator(device).manual_seed(seed)
+    num_examples = len(examples) // size * size if recipe.drop_last and len(examples) >= size else len(examples)
+    for rows in torch.randperm(len(examples), generator=generator, device=device)[:num_examples].split(size):
+        raw, labels = examples.inputs[rows], examples.labels[rows]
+        inputs = splits.prepare(raw)
+        inputs = inputs if splits.augment is None else splits.augment(inputs, generator)
+        yield inputs, labels if splits.targets is None else splits.targets(raw, labels), len(rows)
+
+
+class _TrainingState:
+    """All that an interrupted training needs to go on."""
+
+    def __init__(
+        self, network: nn.Module, optimizers: list[torch.optim.Optimizer], checkpoint: Checkpoint | None
+    ) -> None:
+        self.parts: dict[str, Any] = {"network": network}
+        self.parts |= {f"optimizer {i}": optimizer for i, optimizer in enumerate(optimizers)}
+        self.checkpoint = checkpoint
+        self.best_epoch: dict[str, Any] = {}
+
+    def update_best(self, number: int, network: nn.Module, val: Predictions, choose: str) -> bool:
+        """Keep the weights of the best epoch so far, if epochs are to be chosen from; says whether this one is."""
+        if choose == "last":
+            return True
+        score = -float(metrics.error(val)) if choose == "accuracy" else -float(refinement_nll(val, folds=1))
+        if self.best_epoch and not score > self.best_epoch["score"]:
+            return False
+        weights = {name: value.detach().clone() for name, value in network.state_dict().items()}
+        self.best_epoch = {"score": score, "epoch": number, "network": weights}
+        return True
+
+    def restore_best(self, network: nn.Module) -> None:
+        if self.best_epoch:
+            network.load_state_dict(self.best_epoch["network"])
+
+    def save(self, number: int, loss: Loss) -> None:
+        if self.checkpoint is not None:
+            state = {name: part.state_dict() for name, part in self.parts.items()}
+            self.checkpoint.save(state | {"epoch": number, "loss": losses.state(loss), "chosen": self.best_epoch})
+
+    def resume(self, loss: Loss) -> tuple[int, Loss]:
+        state = None if self.checkpoint is None else self.checkpoint.read()
+        if state is None:
+            return 1, loss
+        try:
+            for name, part in self.parts.items():
+                part.load_state_dict(state[name])
+            self.best_epoch = state["chosen"]
+            return state["epoch"] + 1, losses.restore_state(loss, state["loss"])
+        except Exception as error:  # one's own network or loss may have been changed meanwhile
+            reason = to_one_line(error)
+            raise DamagedError(f"its checkpoint does not fit ({type(error).__name__}: {reason})") from None

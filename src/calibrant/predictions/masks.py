@@ -1,0 +1,70 @@
+"""Masks: logits such as -1e4 or the lowest float32, which say that a class is impossible as -inf does.
+
+Attention code, absent classes and half precision write finite numbers where -inf is meant. Taken literally, one of them
+owns every mean and every scale. A mask has a gap to the top of its row of at least 5000 nats and of at least 50 times
+the next smaller gap in the data, and no label has a gap as large: what is claimed to be impossible never happened.
+Logits on a large scale, such as those of a network times 1000, have no such jump between their gaps, and outliers of
+the true class are evidence; neither is a mask.
+"""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from calibrant.predictions import BLOCK_ELEMENTS, Predictions
+
+MIN_MASK_GAP = 5000.0  # nats below the top of the row
+MIN_MASK_RATIO = 50.0  # of the least gap of a mask to the greatest gap of any other entry
+
+
+def replace_masks(p: Predictions) -> Predictions:
+    """Return the predictions with -inf in place of every mask, or themselves if there is none."""
+    min_gap = mask_gap(p)
+    if min_gap == math.inf:
+        return p
+    blocks = [z.masked_fill(_gaps(z) >= min_gap, -torch.inf) for z in p.logits.split(_block_rows(p))]
+    return p.with_logits(torch.cat(blocks))
+
+
+def mask_gap(p: Predictions) -> float:
+    """Return the least gap of a mask to the top of its row, infinity if there are no masks."""
+    if not len(p):
+        return math.inf
+    low, high = p.logits.aminmax()
+    if not float(high) - float(low) >= MIN_MASK_GAP:
+        return math.inf
+    max_ordinary_gap, max_label_gap, candidate_gaps = 0.0, 0.0, list[Tensor]()
+    for gap, y in _gap_blocks(p):
+        of_label = gap.gather(1, y[:, None])
+        finite = gap.isfinite()
+        max_label_gap = max(max_label_gap, float(of_label.where(of_label.isfinite(), 0.0).max()))
+        max_ordinary_gap = max(max_ordinary_gap, float(gap.where(gap < MIN_MASK_GAP, 0.0).max()))
+        candidate_gaps.append(gap[finite & (gap >= MIN_MASK_GAP)].unique())
+    gaps = torch.cat(candidate_gaps).unique()
+    next_smaller_gap = torch.cat([gaps.new_tensor([max_ordinary_gap]), gaps[:-1]])
+    masks = (
+        gaps[(next_smaller_gap > 0) & (gaps >= MIN_MASK_RATIO * next_smaller_gap) & (gaps > max_label_gap)]
+        if len(gaps)
+        else gaps
+    )
+    return float(masks[0]) if len(masks) else math.inf
+
+
+def _block_rows(p: Predictions) -> int:
+    return max(1, BLOCK_ELEMENTS // p.k)
+
+
+def _gap_blocks(p: Predictions) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the gaps and labels of blocks of rows."""
+    rows = _block_rows(p)
+    for z, y in zip(p.logits.split(rows), p.labels.split(rows), strict=True):
+        yield _gaps(z), y
+
+
+def _gaps(logits: Tensor) -> Tensor:
+    """Return how far each logit lies below the top of its row; infinite only for -inf."""
+    z = logits.double()
+    gap = z.amax(1, keepdim=True) - z
+    return torch.where(z.isneginf(), torch.inf, gap.clamp_max(torch.finfo(torch.float64).max))

@@ -1,0 +1,141 @@
+"""Figures for a page: ink as inline SVG in the page's own colors, and marks that say what lies under the pointer."""
+
+import io
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from calibrant._text import MAX_TEXT_CHARACTERS, abbreviate
+from calibrant.plots import BACKGROUND_COLOR, BAR_COLOR, GAP_COLOR, LINE_COLOR
+from calibrant.report._elements import json_script, render, typeset
+
+TEXT_COLOR = "#123457"
+CSS_COLORS = {  # drawn in these, shown in the page's own colors, light or dark
+    TEXT_COLOR: "currentColor",
+    BAR_COLOR: "var(--blue)",
+    GAP_COLOR: "var(--red)",
+    LINE_COLOR: "var(--soft)",
+    BACKGROUND_COLOR: "var(--paper)",
+}
+MAX_LINE_MARKS = 60  # of a line that say what they are
+_RC_PARAMS: Any = {
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), TEXT_COLOR),
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # titles are what people wrote
+    "svg.hashsalt": "calibrant",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.linewidth": 0.7,
+    "xtick.major.width": 0.7,
+    "ytick.major.width": 0.7,
+    "hatch.linewidth": 0.5,
+    "savefig.bbox": "tight",
+    "savefig.pad_inches": 0.03,
+}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point of a figure, in the numbers of its axes, and what it says."""
+
+    x: float
+    y: float
+    text: str
+    axes: int = 0
+
+
+def figure(
+    draw: Callable[[Figure], Any],
+    alt_text: str,
+    *,
+    caption: str = "",
+    size: tuple[float, float] = (3.0, 3.0),
+    marks: Sequence[Mark] = (),
+) -> Markup:
+    """Return a figure as inline SVG with a caption; `alternative` says in words what it shows.
+
+    `marks` are told under the pointer; without any, the points of the lines that have a name are.
+    """
+    import matplotlib as mpl
+
+    with mpl.rc_context(_RC_PARAMS), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # the font that shows the text is the reader's
+        drawing = Figure(figsize=size, layout="compressed")
+        draw(drawing)
+        for i, ax in enumerate(drawing.axes):
+            ax.patch.set_gid(f"axes{i}")
+        file = io.StringIO()
+        drawing.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    svg = file.getvalue()
+    placed_marks = _place_marks(drawing, svg, marks or list(_line_marks(drawing)))
+    opening_tag, _, svg_body = _strip_svg(svg).partition(">")
+    return render(
+        '<figure>{}{} role="img" aria-label="{}">{}{}</figure>',
+        render("<figcaption>{}</figcaption>", typeset(caption)) if caption else Markup(),
+        Markup(opening_tag),  # matplotlib escapes the texts that it draws
+        abbreviate(alt_text, MAX_TEXT_CHARACTERS),
+        Markup(svg_body),
+        json_script(placed_marks) if placed_marks else Markup(),
+    )
+
+
+def _strip_svg(svg: str) -> str:
+    """Leave out what a page does not need, and take its fonts and colors."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r'(<g) id="[^"]*"|<metadata>.*?</metadata>\s*|<title>.*?</title>\s*', r"\1", svg, flags=re.DOTALL)
+    svg = re.sub(r" xmlns(:xlink)?=\"[^\"]*\"", "", svg).replace("xlink:href", "href")
+    svg = re.sub(r"font: ([^\"';]*?px) [^;\"]*", r"font: \1 system-ui, sans-serif", svg)
+    for drawn_color, css_color in CSS_COLORS.items():
+        svg = svg.replace(drawn_color, css_color)
+    return svg
+
+
+def _place_marks(drawing: Figure, svg: str, marks: Sequence[Mark]) -> list[list[Any]]:
+    """The marks with their places in the drawing: [x, y, words] from left to right."""
+    boxes = [_axes_box(svg, i) for i in range(len(drawing.axes))]
+    placed: list[list[Any]] = []
+    for mark in marks:
+        ax, (left, bottom, right, top) = drawing.axes[mark.axes], boxes[mark.axes]
+        x, y = (ax.transScale + ax.transLimits).transform((mark.x, mark.y))
+        if 0 <= x <= 1.001 and np.isfinite(y):
+            y = min(max(y, 0.0), 1.0)
+            placed.append([round(left + x * (right - left), 1), round(bottom + y * (top - bottom), 1), mark.text])
+    return placed
+
+
+def _axes_box(svg: str, axes: int) -> tuple[float, float, float, float]:
+    """Left, bottom, right and top of an axes' background."""
+    path = svg.partition(f'<g id="axes{axes}">')[2].partition('d="')[2].partition('"')[0]
+    numbers = [float(number) for number in re.findall(r"-?[\d.]+", path)]
+    x, y = numbers[0::2], numbers[1::2]
+    return min(x), max(y), max(x), min(y)
+
+
+def _line_marks(drawing: Figure) -> Iterator[Mark]:
+    """The points of all lines that have a name, or of the only one."""
+    for i, ax in enumerate(drawing.axes):
+        lines = ax.get_lines()
+        labeled_lines = [line for line in lines if not str(line.get_label()).startswith("_")]
+        for line in labeled_lines:
+            name = f"{line.get_label()}: " if len(labeled_lines) > 1 else ""
+            x, y = (np.asarray(values, dtype=float).tolist() for values in (line.get_xdata(), line.get_ydata()))
+            finite_points = [(a, b) for a, b in zip(x, y, strict=True) if math.isfinite(a) and math.isfinite(b)]
+            for a, b in finite_points[:: max(1, math.ceil(len(finite_points) / MAX_LINE_MARKS))]:
+                yield Mark(a, b, f"{name}{_axis_value_text(ax.xaxis, a)}, {_axis_value_text(ax.yaxis, b)}", i)
+
+
+def _axis_value_text(axis: Axis, value: float) -> str:
+    """Name the axis in as few words as it begins with, and the value in its unit."""
+    name = axis.get_label_text().partition(":")[0]
+    formatter = axis.get_major_formatter()
+    text = f"{100 * value / formatter.xmax:.4g} %" if isinstance(formatter, PercentFormatter) else f"{value:.4g}"
+    return f"{name} {text}".strip()

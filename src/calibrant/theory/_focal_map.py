@@ -1,0 +1,142 @@
+"""Komisarenko & Kull (2024), propositions 2 and 4: the focal calibration map, and back."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from calibrant.types import InputError, Logits
+
+__all__ = ["focal_map", "focal_map_inverse"]
+
+
+def focal_map(logits: Logits, *, gamma: Tensor | float) -> Logits:
+    r"""Return the log of the focal calibration map, $p_k \propto q_k / g(q_k, \gamma)$ with $q$ = softmax(logits).
+
+    If q minimizes the focal loss of gamma in expectation, then p is the true distribution (Charoenphakdee et al.
+    2021, theorem 11; Komisarenko & Kull 2024, prop. 2 and 4, whose eq. 1 is this with $g$ written out). It keeps the
+    order of the classes, sharpens for gamma > 0 and softens for gamma < 0 (predictions that are confident enough:
+    see `confidence_threshold`), and is the identity at gamma = 0.
+
+    Everything stays in log space and $\log(1 - q)$ comes from the other classes, so that rows saturated to any degree
+    are mapped in full precision, in float32 too; logits of -inf stay -inf. Half precision is raised to float32.
+    Differentiable in logits and gamma. Raises `InputError` unless gamma > -1: at -1 and below g is not positive.
+
+    >>> focal_map(torch.tensor([[0.626614827, 0.373385173]]).log(), gamma=2.0).exp()
+    tensor([[0.8000, 0.2000]])
+    """
+    _check_gamma(gamma)
+    z = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return _ProbabilityTerms(z, z.argmax(-1, keepdim=True)).focal_logits(gamma).clamp_max(0).log_softmax(-1)
+
+
+def focal_map_inverse(logits: Logits, *, gamma: Tensor | float) -> Logits:
+    r"""Return log q with `focal_map`(log q) = log p, where p = softmax(logits).
+
+    q is the prediction that minimizes the focal loss of gamma where p is the truth: what training with focal loss
+    aims at. Solved in float64 by Newton's method, whose Jacobian is diagonal plus rank one, so that a step costs as
+    much as the map; projected on the order of the classes, halved where it does not improve, and ended 1e-13 from
+    the solution by one more step, through which gradients in logits and gamma flow. 5 to 10 steps for |gamma| of
+    some units, up to 50 near gamma = -1. Raises `InputError` unless gamma > -1.
+
+    >>> focal_map_inverse(torch.tensor([[0.8, 0.2]]).log(), gamma=2.0).exp()
+    tensor([[0.6266, 0.3734]])
+    """
+    _check_gamma(gamma)
+    top = logits.argmax(-1, keepdim=True)
+    target = logits.double() - logits.double().gather(-1, top)
+    fixed = torch.as_tensor(gamma, dtype=torch.float64, device=logits.device).detach()
+    gap = _solve_inverse(target.detach(), top, fixed)
+    sides = _ProbabilityTerms(gap, top)
+    refined = gap + sides.step(sides.residual(target, gamma), fixed)
+    gap = refined - refined.detach().clamp_min(0)
+    return gap.log_softmax(-1).to(torch.promote_types(logits.dtype, torch.float32))
+
+
+@torch.no_grad()
+def _solve_inverse(target: Tensor, top: Tensor, gamma: Tensor) -> Tensor:
+    """Return logits, 0 for the top class, that the map takes to `target`, to a relative error of 1e-13."""
+    tolerance = 1e-13 / (1 + gamma).clamp_max(1)
+    sides = _ProbabilityTerms(target, top)
+    # for confident rows the map multiplies the log-odds of the top class by 1 + gamma and shifts the others alike
+    trial = (target + gamma / (1 + gamma) * sides.top_log_odds.clamp_min(0)).clamp_max(0).masked_fill(sides.top, 0)
+    gap = step = torch.zeros_like(target)
+    length = smallest = torch.full_like(sides.top_log_odds, math.inf)
+    for _ in range(100):
+        sides = _ProbabilityTerms(trial, top)
+        miss = sides.residual(target, gamma)
+        size = (miss.abs() / (1 - target)).amax(-1, keepdim=True)
+        improved = size < smallest
+        gap, step = trial.where(improved, gap), sides.step(miss, gamma).where(improved, step)
+        length, smallest = torch.where(improved, 1, length / 2), size.where(improved, smallest)
+        if bool((smallest <= tolerance).all()):
+            return gap
+        trial = gap + (length * step).masked_fill(smallest <= tolerance, 0)
+        trial = trial.clamp_max(0).masked_fill(sides.top, 0)
+    if bool((smallest < 1e-10).all()):
+        return gap
+    raise ArithmeticError(f"no inverse of the focal map found for {int((~(smallest < 1e-10)).sum())} rows")
+
+
+def _check_gamma(gamma: Tensor | float) -> None:
+    if not torch.compiler.is_compiling() and not bool((torch.as_tensor(gamma) > -1).all()):
+        raise InputError(
+            f"the focal map needs gamma > -1, got {gamma}; below, its weights are not positive", code="gamma_range"
+        )
+
+
+def _log_sigmoid(x: Tensor) -> Tensor:
+    if torch.compiler.is_compiling():  # ONNX spells logsigmoid log(sigmoid(x)), which underflows
+        return x.clamp_max(0) - (-x.abs()).exp().log1p()
+    return logsigmoid(x)
+
+
+def _log1p_ratio(d: Tensor) -> Tensor:
+    """Return log(1 + t) / t with t = exp(-d)."""
+    ratio = -_log_sigmoid(d) * d.exp()
+    if torch.compiler.is_compiling():  # ONNX spells log1p log(1 + t), which is 0 for a small t
+        t = (-d).exp()
+        return torch.where(t < 1e-2, 1 - t / 2 + t * t / 3 - t**3 / 4, ratio)
+    return ratio
+
+
+class _ProbabilityTerms:
+    """q = softmax(z) and o = 1 - q, both accurate for every class of every row; `top` is the largest class."""
+
+    def __init__(self, z: Tensor, top: Tensor) -> None:
+        self.top = torch.zeros_like(z, dtype=torch.bool).scatter_(-1, top, True)
+        self.gap = z - z.gather(-1, top)
+        self.other_logits = self.gap.clamp_min(-1e30).masked_fill(self.top, -math.inf)
+        self.top_log_odds = -self.other_logits.logsumexp(-1, keepdim=True)  # log-odds of the top class, at most 1e30
+        self.log_q = self.gap + _log_sigmoid(self.top_log_odds)
+        below = self.log_q.masked_fill(self.top, -math.inf)  # here o >= 1/2
+        self.log_o = torch.where(self.top, _log_sigmoid(-self.top_log_odds), torch.log1p(-below.exp()))
+        # r = -q log q / o, from 0 at q = 0 to 1 at q = 1; for the top class log(1 + t) / t with t = exp(-d)
+        d = self.top_log_odds.clamp_max(80)
+        self.r = torch.where(self.top, _log1p_ratio(d), -below.clamp_min(-1e4) * (below - self.log_o).exp())
+
+    def focal_logits(self, gamma: Tensor | float) -> Tensor:
+        """Return log p of the focal map, up to the constant per row that makes the top class 0."""
+        log_g = gamma * self.log_o + torch.log1p(gamma * self.r)
+        return self.gap - (log_g - log_g.masked_fill(~self.top, 0).sum(-1, keepdim=True))
+
+    def residual(self, target: Tensor, gamma: Tensor | float) -> Tensor:
+        """Return by how much the map misses log p = target; 0 for the top class and for impossible ones."""
+        settled = self.top | target.isinf()
+        return self.focal_logits(gamma).masked_fill(settled, 0) - target.masked_fill(settled, 0)
+
+    def step(self, miss: Tensor, gamma: Tensor) -> Tensor:
+        r"""Return the change of z, none for the top class, that undoes `miss` to first order.
+
+        With $h = q / g$ and $s = d \log h / d\, \text{logit}(q) = o + \gamma (q - (r - q) / (1 + \gamma r))$, every
+        other class needs $s\, d\log q / o = s_{top} dd - miss$, and that $q$ sums to 1 fixes $dd$, the change of the
+        log-odds of the top class.
+        """
+        q, o = self.log_q.exp(), self.log_o.exp()
+        slope = o + gamma * (q - (self.r - q) / (1 + gamma * self.r))
+        ease = o / slope.masked_fill(self.top, 1)
+        share = self.other_logits.softmax(-1)
+        q_top, o_top, slope_top = ((x * self.top).sum(-1, keepdim=True) for x in (q, o, slope))
+        dd = (share * ease * miss).sum(-1, keepdim=True) / (q_top + slope_top * (share * ease).sum(-1, keepdim=True))
+        return ((slope_top * dd - miss) * ease - o_top * dd).masked_fill(self.top, 0)

@@ -82,7 +82,7 @@ def test_the_papers_recipes_are_those_of_their_code():
     tiny = {run.loss.name: run.recipe for run in study.runs() if run.dataset.name.startswith("tiny")}
     assert tiny["brier"].learning_rate == 0.035
     assert {recipe for loss, recipe in tiny.items() if loss != "brier"} == {
-        RECIPES["komisarenko_tiny_imagenet"].of("focal")
+        RECIPES["komisarenko_tiny_imagenet"].for_loss("focal")
     }
 
 
@@ -123,7 +123,7 @@ def test_the_runs_of_wang_draw_a_split_each_where_their_code_does():
         runs = list(Study.load(path).runs())
         assert {run.seed for run in runs} <= {101, 102, 103, 104, 105}
         for run in runs:
-            own = run.examples.settings.get("seed")
+            own = run.divided_dataset.settings.get("seed")
             assert own == (None if run.dataset.name == "newsgroups" else run.seed)
 
 

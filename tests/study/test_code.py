@@ -288,8 +288,8 @@ def test_entry_points_that_are_broken_or_take_a_name_are_refused(monkeypatch, fo
         raise ImportError("no such thing\nat all")
 
     load = fails if name == "broken_here" else lambda: other
-    monkeypatch.setitem(registry.LOSSES.__dict__, "_entries", {name: Entry("some.package:loss", load)})
-    monkeypatch.setitem(registry.LOSSES.__dict__, "_loaded", set())
+    monkeypatch.setitem(registry.LOSSES.__dict__, "_entry_points", {name: Entry("some.package:loss", load)})
+    monkeypatch.setitem(registry.LOSSES.__dict__, "_loaded_entry_points", set())
     with refused(code):
         registry.LOSSES.method(name)
     assert registry.LOSSES.method("brier").name == "brier"

@@ -115,13 +115,13 @@ def test_runs_travel_between_processes():
 
 
 OWN = """
-from calibrant import losses, catalog
+from calibrant import losses, registry
 
 @losses.register
 def careless(logits, *, labels=None):
     return logits.sum(1)
 
-@catalog.METRICS.register
+@registry.METRICS.register
 def bare(logits, labels):
     return 0.5
 """
@@ -182,9 +182,9 @@ def test_what_matters_changes_the_identity():
 def test_a_split_that_follows_the_seed_is_another_training_under_the_same_name():
     each = Study("x", (Grid(**GRID, seeds=(1, 2), split="seed"),))
     fixed = Study("x", (Grid(**GRID, seeds=(1, 2)),))
-    assert [run.examples.text for run in each.runs()] == ["digits(seed=1)", "digits(seed=2)"]
+    assert [run.divided_dataset.text for run in each.runs()] == ["digits(seed=1)", "digits(seed=2)"]
     assert {each.names(run) for run in each.runs()} == {("digits", "resnet8", "focal")}
-    assert not {run.training for run in each.runs()} & {run.training for run in fixed.runs()}
+    assert not {run.training_id for run in each.runs()} & {run.training_id for run in fixed.runs()}
     assert next(each.runs()).id == Run("digits(seed=1)", "resnet8", "focal", 1, Recipe()).id
     both = Study("x", each.grids + fixed.grids)
     assert {both.names(run)[2] for run in both.runs()} == {"focal with split=seed", "focal with split=fixed"}

@@ -222,7 +222,7 @@ def test_a_diverged_network_is_kept_reported_and_not_trained_again(tmp_path, pag
         assert re.findall(r"(\d of \d) of (\w+)", note) == [("2 of 2", "brier"), ("1 of 1", "focal")]
         for text in (table.markdown(), str(found), found.report.read_text()):
             assert note in text
-        assert found.spread == "one seed"
+        assert found.cell_description == "one seed"
     frame = polars.read_csv(tmp_path / "out" / "rows.csv")
     assert (frame["diverged"] > 0).sum() == 3 * 2 * 2
     standing = studies.status(study, out=tmp_path / "out")
@@ -273,8 +273,8 @@ def test_every_part_of_the_data_counts(part):
 
     plain, changed = data_digest(made(False)), data_digest(made(True))
     assert plain == data_digest(made(False))
-    assert plain.whole != changed.whole
-    assert (plain.learned != changed.learned) == (not part.startswith(("val", "test")))
+    assert plain.full_digest != changed.full_digest
+    assert (plain.train_digest != changed.train_digest) == (not part.startswith(("val", "test")))
 
 
 def test_runs_of_other_versions_are_mixed_in_only_on_request(finished, page):
@@ -360,7 +360,7 @@ def test_the_studies_of_one_paper_share_theirs():
     runs = [run for name in names for run in Study.load(name).runs()]
 
     def learned(run):
-        name, settings = store_module._settings_without_sizes(run.examples)
+        name, settings = store_module._settings_without_sizes(run.divided_dataset)
         return name, str(settings), run.dataset.settings.get("train") or 45_000
 
     trainings = {(learned(run), run.network, run.loss, run.seed, run.recipe) for run in runs}

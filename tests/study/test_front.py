@@ -142,7 +142,7 @@ def test_a_loss_that_changes_itself_begins_anew_with_every_run(mine, tmp_path, f
     studies.run(found, out=tmp_path / "alone", only="seed=1")
     stores = Store(tmp_path / "together"), Store(tmp_path / "alone")
     assert torch.equal(*(store.get(second, "test").logits for store in stores))
-    assert next(iter(found.runs())).loss.bound.strength == 0.5
+    assert next(iter(found.runs())).loss.bound_function.strength == 0.5
     assert not together.failed
 
 

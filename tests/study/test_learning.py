@@ -56,7 +56,7 @@ def test_every_watched_column_is_drawn_and_nothing_else(store):
         *("gradient_norms_2", "learned_cross_entropy", "learned_AdaFocal"),
         *("reliability_2_cross_entropy", "reliability_2_AdaFocal"),
     }
-    assert {name for name, drawing in made.items() if not drawing.main} == {
+    assert {name for name, drawing in made.items() if not drawing.is_main} == {
         *("train_loss", "val_label_probability_wrong"),
         *("val_nll_wrong", "val_bin_gaps_1", "val_bin_gaps_2", "val_bin_gaps_3"),
         *("reliability_2_cross_entropy", "reliability_2_AdaFocal"),
@@ -71,7 +71,7 @@ def test_a_curve_is_the_mean_over_seeds(store):
     lines = {str(line.get_label()): np.asarray(line.get_ydata()) for line in ax.lines}
     np.testing.assert_allclose(lines["cross_entropy"], [1.05, 2.05])
     np.testing.assert_allclose(lines["AdaFocal"], [1.25, 2.25])
-    assert "at the end: cross_entropy 2.05; AdaFocal 2.25" in error.words
+    assert "at the end: cross_entropy 2.05; AdaFocal 2.25" in error.description
     assert [row["value"] for row in error.numbers[:4]] == pytest.approx([1, 2, 1.1, 2.1])
 
 
@@ -79,7 +79,7 @@ def test_histograms_hold_the_examples_of_all_seeds(store):
     made = {drawing.name: drawing for drawing in learning_drawings(STUDY, store)}
     gradients = made["gradient_norms_2"]
     assert sum(row["count"] for row in gradients.numbers) == 4 * 4
-    assert "cross_entropy 0.625 of 8" in gradients.words  # the median of .25 .5 .75 1.5, twice
+    assert "cross_entropy 0.625 of 8" in gradients.description  # the median of .25 .5 .75 1.5, twice
     groups = {row["group"]: 0 for row in made["learned_AdaFocal"].numbers}
     for row in made["learned_AdaFocal"].numbers:
         groups[row["group"]] += row["count"]
@@ -93,7 +93,7 @@ def test_a_reliability_diagram_holds_the_examples_of_all_seeds(store):
     assert full["accuracy"] == pytest.approx((3 * 0 + 4 * 0.5) / 7)
     assert empty["count"] == 0
     assert math.isnan(empty["accuracy"])
-    assert "ECE 50.00 ± 35.36 %" in made["reliability_2_AdaFocal"].words
+    assert "ECE 50.00 ± 35.36 %" in made["reliability_2_AdaFocal"].description
 
 
 @pytest.mark.parametrize("honest", [10], indirect=True)

@@ -31,7 +31,7 @@ def test_what_one_machine_finishes_another_finds(tmp_path, url, honest):
     one, two = (Store(tmp_path / name, url) for name in ("one", "two"))
     put(one, RUNS[0], honest)
     assert RUNS[0] not in two
-    two.share(RUNS)
+    two.sync_runs(RUNS)
     assert [run in two for run in RUNS] == [True, False, False]
     assert torch.equal(two.get(RUNS[0], "test").logits, honest.logits)
     assert two.record(RUNS[0]) == one.record(RUNS[0])

@@ -96,7 +96,7 @@ def test_bert_on_subwords(tmp_path, small_data, tiny_bert):
 
 def test_checkpoints_that_cannot_be_downloaded_are_refused(tmp_path, small_data, tiny_bert, monkeypatch):
     for module in "data.newsgroups", "networks.bert":
-        monkeypatch.setattr(importlib.import_module(f"calibrant.{module}"), "is_hub_reachable", lambda: False)
+        monkeypatch.setattr(importlib.import_module(f"calibrant.lab.{module}"), "is_hub_reachable", lambda: False)
     away = BERT.format("nobody-has-this/bert")
     with refused("no_data") as caught:
         trained(tmp_path, away, small_data)

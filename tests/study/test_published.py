@@ -203,8 +203,8 @@ def beside(study, examples=(45000, 5000, 10000)):
 def test_numbers_of_the_paper_are_rendered_in_every_form():
     table = beside(study(GRID))
     where = "cifar10", "resnet50", "cross_entropy"
-    assert table.printed(where) == ["4.35", "1.35 (2.50)"]
-    assert table.printed(("cifar10", "resnet50", "poly1")) == []
+    assert table.paper_texts(where) == ["4.35", "1.35 (2.50)"]
+    assert table.paper_texts(("cifar10", "resnet50", "poly1")) == []
     assert_rendered("study_table_beside_paper", f"{table.markdown()}\n\n{table.latex()}")
     record = next(r for r in table.records() if r["loss"] == "focal" and r["calibrator"] == BY_ECE)
     assert (record["mean"], record["paper_mean"], record["paper_temperature"]) == (0.05, pytest.approx(0.0142), 1.1)
@@ -212,7 +212,9 @@ def test_numbers_of_the_paper_are_rendered_in_every_form():
 
 
 def test_differences_from_the_paper_are_noted():
-    shorter = replace(GRID, recipe=replace(RECIPES["mukhoti_cifar"].scaled(35), precision="bf16-mixed", compile=True))
+    shorter = replace(
+        GRID, recipe=replace(RECIPES["mukhoti_cifar"].with_epochs(35), precision="bf16-mixed", compile=True)
+    )
     other = replace(GRID, networks=("resnet20",))
     assert beside(study(other)).notes == ()
     seeds = replace(GRID, seeds=(1, 2))

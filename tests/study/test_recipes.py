@@ -32,7 +32,7 @@ def weights(net):
 
 
 def rates(recipe):
-    return [recipe.learning_rate * recipe.rate(epoch) for epoch in range(recipe.epochs)]
+    return [recipe.learning_rate * recipe.rate_factor(epoch) for epoch in range(recipe.epochs)]
 
 
 def test_the_papers_rates():
@@ -62,7 +62,7 @@ def test_the_training_loss_is_the_mean_of_what_was_used():
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_named_recipe_trains_when_it_is_short(name):
-    short = replace(RECIPES[name].scaled(2), warmup=0, precision="32-true", channels_last=False)
+    short = replace(RECIPES[name].with_epochs(2), warmup=0, precision="32-true", channels_last=False)
     epochs = list(train(mlp(), SPLITS, losses.cross_entropy, replace(short, batch_size=20)))
     assert len(epochs) == 2
     assert all(epoch.val.logits.isfinite().all() for epoch in epochs)
@@ -216,7 +216,9 @@ def test_a_study_names_a_recipe_and_scales_it(tmp_path):
     (tmp_path / "a.toml").write_text('recipe = "mukhoti_cifar"\n' + text)
     assert Study.load(tmp_path / "a.toml").grids[0].recipe == RECIPES["mukhoti_cifar"]
     (tmp_path / "b.toml").write_text(text + '[recipe]\nlike = "mukhoti_cifar"\nepochs = 35\nclip = 1\n')
-    assert Study.load(tmp_path / "b.toml").grids[0].recipe == replace(RECIPES["mukhoti_cifar"].scaled(35), clip=1.0)
+    assert Study.load(tmp_path / "b.toml").grids[0].recipe == replace(
+        RECIPES["mukhoti_cifar"].with_epochs(35), clip=1.0
+    )
     for wrong, code, mention in (
         ('like = "mukhoti_cifra"', "unknown_recipe", "'mukhoti_cifar'"),
         ('like = "mukhoti_cifar"\nepoch = 3', "unknown_key", "'epochs'"),

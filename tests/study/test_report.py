@@ -77,7 +77,7 @@ def test_findings_are_printed_line_by_line(measurements, capsys):
     from calibrant.cli import study as commands
 
     class Shown:
-        tables, spread, finding = (), "", "one on a: this.\nanother on b: that."
+        tables, cell_description, finding = (), "", "one on a: this.\nanother on b: that."
 
     Shown.tables = measurements[0][:1]
     commands._print_tables(Shown)

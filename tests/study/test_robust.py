@@ -363,7 +363,7 @@ def test_modules_of_the_current_folder_are_not_imported(tmp_path):
     for name in names:
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r})\n")
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
-    environment["PYTHONPATH"] = str(Path(studies.__file__).parents[2])
+    environment["PYTHONPATH"] = str(Path(studies.__file__).parents[3])
     script = tmp_path.parent / f"{tmp_path.name}.py"
     script.write_text(SPAWNING)
     for command in ([sys.executable, "-m", "calibrant", "--version"], [sys.executable, str(script)]):

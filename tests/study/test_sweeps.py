@@ -56,7 +56,7 @@ def test_losses_against_their_strength():
     assert x == [0, 0.05, 0.1]
     assert y == pytest.approx([50, 55, 60])
     assert len(made[name].numbers) == 2 * 3 * 2
-    assert_rendered("study_sweeps", f"{made[name].words}\n{made[scaled].words}")
+    assert_rendered("study_sweeps", f"{made[name].description}\n{made[scaled].description}")
     assert drawn(made[scaled])["resnet8 on digits"][1] == [2.5] * 3
 
 
@@ -119,7 +119,7 @@ def test_roc_curves_lie_over_the_areas_that_are_measured(tmp_path, honest):
     x, y = (np.array(part) for part in lines["cross_entropy"])
     area = metrics.ood.detection(honest, outside, score=metrics.ood.max_logit).auroc
     assert np.trapezoid(y, x) == pytest.approx(area, abs=0.01)
-    assert f"cross_entropy {np.trapezoid(y, x):.3f}" in drawing.words
+    assert f"cross_entropy {np.trapezoid(y, x):.3f}" in drawing.description
     names = {path.name for path in draw(one, store, tmp_path / "figures")}
     assert any(name.startswith("roc_") and name.endswith(".svg") for name in names)
     assert any(name.startswith("sweep_ece_") and name.endswith(".csv") for name in names)
@@ -139,6 +139,6 @@ def test_a_roc_curve_is_that_of_scikit_learn():
 
 def test_metrics_of_the_study_are_main_drawings():
     one = Study("x", (Grid(("digits",), ("resnet8",), SMOOTHED),), ("Temperature",), ("nll", "adaptive_ece"))
-    main = {d.name: d.main for d in sweep_drawings(one, rows_of(one, lambda *_: 0.5))}
+    main = {d.name: d.is_main for d in sweep_drawings(one, rows_of(one, lambda *_: 0.5))}
     assert sorted(main.values()) == [False, True, True]
     assert not main["sweep_nll_cross_entropy_smoothing_Temperature"]

@@ -426,7 +426,7 @@ def _check_scales(tables: Any) -> dict[str, dict[str, Any]]:
 def _build_models(tables: Any, folder: Path) -> tuple[Model, ...]:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):  # pyright: ignore
         raise InputError(f"models must be tables, written [[models]], got {shorten_repr(tables)}", code="type_of_key")
-    return tuple(build_dataclass(Model, table, "a model").within(folder) for table in tables)  # pyright: ignore
+    return tuple(build_dataclass(Model, table, "a model").with_base_folder(folder) for table in tables)  # pyright: ignore
 
 
 def _build_exhibits(table: Any) -> Iterator[Exhibit]:

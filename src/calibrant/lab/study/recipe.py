@@ -76,7 +76,7 @@ class Recipe:
     def for_loss(self, loss: str) -> "Recipe":
         """Return the recipe as it trains a loss of this name: with its own reduction.
 
-        >>> [RECIPES["mukhoti_cifar"].of(loss).reduction for loss in ("focal", "brier")]
+        >>> [RECIPES["mukhoti_cifar"].for_loss(loss).reduction for loss in ("focal", "brier")]
         ['sum', 'mean']
         """
         return replace(self, reduction="mean" if loss in self.averaged else self.reduction, averaged=())
@@ -98,7 +98,7 @@ class Recipe:
     def with_epochs(self, epochs: int) -> "Recipe":
         """Return the recipe for another number of epochs, milestones and warm-up in proportion.
 
-        >>> RECIPES["wang_cifar"].scaled(30).milestones
+        >>> RECIPES["wang_cifar"].with_epochs(30).milestones
         (15, 22)
         """
         share = epochs / self.epochs

@@ -1,7 +1,7 @@
 """What may be watched while a network learns: a trace is (watched, ...) -> the numbers of one epoch, by name.
 
 Numbers are floats, lists of floats, or text; they become columns of a run's history. Nothing here changes the training.
-A study lists traces such as "calibration(split='test')"; `catalog.TRACES.register` enrolls one of your own.
+A study lists traces such as "calibration(split='test')"; `registry.TRACES.register` adds one of your own.
 """
 
 import base64

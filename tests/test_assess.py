@@ -54,8 +54,8 @@ def test_the_default_calibrators_and_metrics_exist():
 
 
 def test_finds_the_temperature_and_its_effect(found):
-    assert found.chosen == "Temperature"
-    assert found.best is found.fitted["Temperature"]
+    assert found.chosen_name == "Temperature"
+    assert found.best is found.calibrators["Temperature"]
     assert float(found.best.temperature) == pytest.approx(2, rel=0.08)
     assert found.uncalibrated["signed_gap"].low > 0
     assert found.uncalibrated["kuiper"].p_value < 1e-4
@@ -65,7 +65,7 @@ def test_finds_the_temperature_and_its_effect(found):
 def test_every_number_is_the_metric_s(found):
     test = sharp(2000, 1)
     for name, values in found.values.items():
-        made = test.apply(found.fitted[name])
+        made = test.apply(found.calibrators[name])
         for metric, value in values.items():
             assert value == pytest.approx(float(getattr(metrics, metric)(made)), abs=1e-12), metric
         for row in measure(made):
@@ -93,7 +93,7 @@ def test_json_holds_all_numbers_and_what_they_are(found):
     assert content["judged"] == "that the predicted class is right"
     assert content["metrics"]["accuracy"]["higher_is_better"] is True
     assert content["metrics"]["ece"]["unit"] == "share"
-    assert content["held_out_nll"] == found.held_out
+    assert content["held_out_nll"] == found.held_out_nll
     assert {r["metric"] for r in content["results"]} == set(content["metrics"])
     binned = next(r for r in content["results"] if (r["calibrator"], r["metric"]) == ("HistogramBinning", "nll"))
     assert binned["value"] in ("inf", found.tables["HistogramBinning"]["nll"].value)
@@ -280,7 +280,7 @@ def passes(monkeypatch):
     tell_of_passes(monkeypatch, counting)
     monkeypatch.setattr(_validation, "_check_arrays", checking)
     for module in predictions, _calibrated_predictions:
-        monkeypatch.setattr(module, "map_logits", quiet(module.mapped_logits))
+        monkeypatch.setattr(module, "map_logits", quiet(module.map_logits))
     monkeypatch.setattr(calibrators, "fit", quiet(calibrators.fit))
     monkeypatch.setattr(calibrators, "cross_fit", quiet(calibrators.cross_fit))
     for name in "softmax", "log_softmax", "logsumexp":

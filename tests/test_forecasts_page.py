@@ -18,7 +18,7 @@ def test_every_example_runs_and_shows_what_it_says(tmp_path, monkeypatch, capsys
     assert all("<svg" in (tmp_path / "reports" / f"{name}.html").read_text() for name in reports)
     for name in "risk", "segmented", "detector", "model_card":
         found = names[name]
-        assert found.tables[found.chosen]["nll"].value < found.before["nll"].value
+        assert found.tables[found.chosen_name]["nll"].value < found.before["nll"].value
     boxes, said, came = names["boxes"], names["found"], names["matched"].astype(int)
     for bins in 10, 15:
         assert float(metrics.ece(boxes, bins=bins)) == pytest.approx(

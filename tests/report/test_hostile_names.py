@@ -95,11 +95,11 @@ def test_markup_is_made_of_literals_alone():
             called = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
             if called == "Markup" and not all(isinstance(argument, ast.Constant) for argument in node.args):
                 calls.add(f"{path.relative_to(SOURCE)}: {ast.unparse(node)}")
-    allowed = {"Markup(template)", "Markup(text)", "Markup(opening)", "Markup(rest)"}
+    allowed = {"Markup(template)", "Markup(text)", "Markup(opening_tag)", "Markup(svg_body)"}
     assert {call.partition(": ")[2] for call in calls} - allowed == {
         "Markup(files('calibrant.report').joinpath(name).read_text('utf-8'))"
     }
-    assert {call.partition(":")[0] for call in calls} == {"html/_page.py", "html/_figure.py"}
+    assert {call.partition(":")[0] for call in calls} == {"report/_elements.py", "report/_svg_figure.py"}
 
 
 def test_templates_are_literals():
@@ -152,7 +152,7 @@ def test_long_names_are_shortened_where_they_are_shown():
 @pytest.mark.parametrize("kind", ["latex", "long", "override"])
 def test_figures_draw_names_as_they_are(kind):
     name, ax = NAMES[kind], Figure().add_subplot()
-    plots.reliability(named_predictions(0, 2, name).judging(0), ax=ax)
+    plots.reliability(named_predictions(0, 2, name).with_event(0), ax=ax)
     plots.curves({name: [1.0, 2.0], "b": [2.0, 1.0]}, ax=(lines := Figure().add_subplot()))
     ax.figure.canvas.draw()
     lines.figure.canvas.draw()

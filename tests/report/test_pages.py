@@ -121,7 +121,7 @@ def test_the_numbers_are_the_functions_own(over):
     assert f"[{number('signed_gap', gap.low)}, {number('signed_gap', gap.high)}]" in shown
     floor = metrics.noise_floor.interval(test)
     assert f"[{number('noise_floor', floor.low)}, {number('noise_floor', floor.high)}]" in shown
-    calibrated = Predictions(found.fitted["Temperature"](test.logits), test.labels)
+    calibrated = Predictions(found.calibrators["Temperature"](test.logits), test.labels)
     for row in measure(calibrated):
         assert row.text in shown, row.name
     nll = metrics.compare(test, calibrated, names=["nll"])["nll"]
@@ -131,7 +131,7 @@ def test_the_numbers_are_the_functions_own(over):
 def test_refinement_and_calibration_add_up_to_the_score(over):
     found, text = over
     test = drawn(1500, 1, 2.0)
-    after = Predictions(found.fitted["Temperature"](test.logits), test.labels)
+    after = Predictions(found.calibrators["Temperature"](test.logits), test.labels)
     body = text.partition("<h2>What it costs, and what is left</h2>")[2].partition("<h2>")[0]
     for name in ("nll", "brier"):
         score, refinement = (float(getattr(metrics, name)(p)) for p in (test, after))
@@ -142,7 +142,7 @@ def test_refinement_and_calibration_add_up_to_the_score(over):
             [score, refinement, score - refinement], abs=1e-4
         )
     told = metrics.decompose_score(
-        test, fit=lambda p: found.fitted["Temperature"]
+        test, fit=lambda p: found.calibrators["Temperature"]
     )  # a map that never saw these examples
     assert f"[{told.score.low:.4f}, {told.score.high:.4f}]" in body
     assert f"{told.score.value:.4f}, {told.calibration.value:.4f} (" in body
@@ -184,13 +184,13 @@ def test_the_saved_calibrator_is_loaded_by_three_lines(over, tmp_path):
 
     found, text = over
     path = tmp_path / "it's.safetensors"
-    calibrators.save(found.fitted[found.chosen], path)
+    calibrators.save(found.calibrators[found.chosen_name], path)
     saved = found.html({"command": "calibrant"}, path)
     code = Markup(re.search(r"<pre><code>(.*?)</code></pre>", saved, re.DOTALL)[1]).unescape()
     assert len(code.splitlines()) == 3
     names: dict = {"logits": drawn(4, 3, 1.0).logits}
     exec(code, names)
-    expected = found.fitted[found.chosen](names["logits"]).softmax(-1)
+    expected = found.calibrators[found.chosen_name](names["logits"]).softmax(-1)
     torch.testing.assert_close(names["probs"], expected)
     assert "--save" not in saved
     assert "--save calibrator.safetensors" in Parsed(text).text

@@ -227,7 +227,7 @@ def _answer_list(question_answers: Sequence[Answer], lay_answers: Sequence[str])
 
 def _diagrams(measurements: LabeledMeasurements) -> Markup:
     event = next(iter(measurements.values())).event
-    labels = event.probability_label, event.outcome_phrase, f"{event.unit}s"
+    labels = event.probability_label, event.frequency_label, f"{event.unit}s"
     curve_reading, bar_reading = diagram_explanations(labels)
     curves = bars = Markup()
     for name, measurement in measurements.items():
@@ -448,7 +448,7 @@ def _threshold_sections(measurements: LabeledMeasurements) -> list[Section]:
         "from",
         f"share of {measurement.event.unit}s",
         "said",
-        measurement.event.outcome_phrase,
+        measurement.event.frequency_label,
         "share of all events found",
         "of others spared",
     ]

@@ -51,5 +51,5 @@ class Calibration(evaluate.Metric):  # pyright: ignore[reportUntypedBaseClass]
         if logits:
             make_predictions = partial(Predictions.from_binary_logits, logits=True) if scores.ndim == 1 else Predictions
         p = make_predictions(scores, np.asarray(references), sample_weight)
-        p = p if of is None else p.judging(of)
+        p = p if of is None else p.with_event(of)
         return {str(method): float(method(p)) for method in map(METRICS.method, metrics)}

@@ -44,7 +44,7 @@ def test_every_row_is_the_metric_s(shop):
     assert table is not None
     assert table.names == ("<b>south</b>", "[red]west", "north")
     for i, name in enumerate(table.names):
-        part = shop.of_group(name)
+        part = shop.select_group(name)
         assert float(table.count[i]) == len(part)
         assert float(table.gap[i]) == pytest.approx(float(metrics.signed_gap(part)), abs=1e-12)
         assert float(table.ece[i]) == pytest.approx(float(metrics.ece(part)), abs=1e-12)

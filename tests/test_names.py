@@ -197,7 +197,7 @@ def test_files_of_a_folder_may_order_columns_differently(tmp_path):
     table.select("prob_1", "label", "prob_0").write_parquet(tmp_path / "b.parquet")
     whole = Predictions.load(tmp_path)
     assert whole.log_likelihood.exp().numpy() == pytest.approx([0.1, 0.8, 0.1, 0.8])
-    (piece,) = Predictions.load_pieces(tmp_path)
+    (piece,) = Predictions.load_chunks(tmp_path)
     assert torch.equal(piece.logits, whole.logits)
 
 

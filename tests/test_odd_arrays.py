@@ -10,6 +10,7 @@ from refusals import code_of
 
 from calibrant import InputError, Predictions
 from calibrant.metrics import tables
+from calibrant.predictions import from_unlabeled_arrays
 
 Z = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
 Y = torch.tensor([0, 1, 2, 0, 1, 2])
@@ -29,7 +30,7 @@ def test_names_that_are_no_list_of_names_are_refused(name, names):
             assert code_of(Predictions, Z, Y, class_names=names) == "names"
     else:
         arrays = {"logits": Z, "labels": Y, "groups": Y.numpy(), "group_names": names}
-        assert code_of(Predictions._from_arrays, arrays, None) == "names"
+        assert code_of(from_unlabeled_arrays, arrays) == "names"
 
 
 @pytest.mark.parametrize(
@@ -63,12 +64,12 @@ def test_names_that_are_alike_are_refused():
 )
 def test_groups_that_are_no_indices_of_their_names_are_refused(groups, code):
     arrays = {"logits": Z, "labels": Y, "groups": groups, "group_names": np.array(["x", "y"])}
-    assert code_of(Predictions._from_arrays, arrays, None) == code
+    assert code_of(from_unlabeled_arrays, arrays) == code
 
 
 def test_indices_of_groups_take_their_names():
     arrays = {"logits": Z, "labels": Y, "groups": np.array([1, 1, 0, 0, 1, 0], dtype=np.uint8)}
-    p = Predictions._from_arrays(arrays | {"group_names": np.array(["x", "y"])}, None)
+    p, _ = from_unlabeled_arrays(arrays | {"group_names": np.array(["x", "y"])})
     assert [p.group_names[i] for i in p.groups] == ["y", "y", "x", "x", "y", "x"]
 
 

@@ -55,7 +55,7 @@ def test_weights_found_by_name_must_sum_to_about_the_number_of_rows(weight, tmp_
     columns = {"label": Y, "score": P, "weight": weight}
     assert refused(columns) == "weights_sum"
     polars.DataFrame(columns).write_parquet(tmp_path / "a.parquet")
-    assert code_of(lambda: list(Predictions.load_pieces(tmp_path / "a.parquet"))) == "weights_sum"
+    assert code_of(lambda: list(Predictions.load_chunks(tmp_path / "a.parquet"))) == "weights_sum"
 
 
 def test_named_weights_may_sum_to_anything_and_the_sum_is_noted():

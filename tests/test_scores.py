@@ -148,10 +148,10 @@ def test_files_of_single_probabilities_are_refused_as_logits(tmp_path):
 
 def test_pieces_of_a_file_are_decided_on_together(tmp_path):
     path = written(tmp_path / "p.parquet", PROBS)
-    assert code_of(lambda: list(Predictions.load_pieces(path, rows=2))) == "probs_as_logits"
-    assert sum(len(p) for p in Predictions.load_pieces(path, rows=2, are_logits=True)) == 40
+    assert code_of(lambda: list(Predictions.load_chunks(path, rows=2))) == "probs_as_logits"
+    assert sum(len(p) for p in Predictions.load_chunks(path, rows=2, are_logits=True)) == 40
     path = written(tmp_path / "q.parquet", torch.cat([PROBS[:39], torch.tensor([-2.0])]))
-    assert sum(len(p) for p in Predictions.load_pieces(path, rows=4)) == 40
+    assert sum(len(p) for p in Predictions.load_chunks(path, rows=4)) == 40
 
 
 def test_the_command_line_has_a_flag_for_logits_in_the_unit_interval(tmp_path):

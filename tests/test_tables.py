@@ -284,7 +284,7 @@ def test_names_weights_clusters_and_groups_survive_a_file(tmp_path, suffix):
 
 def test_pieces_of_folders_are_the_whole(tmp_path):
     path = written(Case("parts", {"label": NAMES[Y], **by_class("prob_", PROBS, NAMES)}, "", write=folder), tmp_path)
-    whole, pieces = Predictions.load(path), list(Predictions.load_pieces(path, rows=5))
+    whole, pieces = Predictions.load(path), list(Predictions.load_chunks(path, rows=5))
     assert [len(piece) for piece in pieces] == [5, 5, 2]
     assert torch.equal(torch.cat([piece.logits for piece in pieces]), whole.logits)
     assert torch.equal(torch.cat([piece.labels for piece in pieces]), whole.labels)
@@ -313,7 +313,7 @@ def test_pieces_across_files_of_other_kinds_of_numbers_are_the_whole(tmp_path, r
         numbers = polars.Series(range(n), dtype=kind)
         frame = polars.DataFrame({"label": [i % 2] * n, "logit_0": numbers, "logit_1": -numbers})
         frame.write_parquet(tmp_path / f"{i}.parquet")
-    whole, pieces = Predictions.load(tmp_path), list(Predictions.load_pieces(tmp_path, rows=rows))
+    whole, pieces = Predictions.load(tmp_path), list(Predictions.load_chunks(tmp_path, rows=rows))
     assert [len(piece) for piece in pieces] == [min(rows, 12 - first) for first in range(0, 12, rows)]
     assert torch.equal(torch.cat([piece.logits for piece in pieces]), whole.logits)
     assert torch.equal(torch.cat([piece.labels for piece in pieces]), whole.labels)
@@ -325,7 +325,7 @@ def test_files_without_rows_are_passed_over(tmp_path):
         frame = polars.DataFrame({"label": [1] * n, "logit_0": [0.5] * n, "logit_1": [float(i)] * n})
         kinds = {"label": polars.Int64, "logit_0": polars.Float64, "logit_1": polars.Float64}
         frame.cast(kinds).write_parquet(tmp_path / f"{i}.parquet")
-    pieces = list(Predictions.load_pieces(tmp_path, rows=2))
+    pieces = list(Predictions.load_chunks(tmp_path, rows=2))
     assert [piece.logits[:, 1].tolist() for piece in pieces] == [[1.0, 1.0], [1.0, 4.0], [4.0]]
 
 
@@ -358,7 +358,7 @@ def test_a_summary_of_a_file_judges_what_the_file_says(tmp_path):
 def test_unknown_reading_options_and_values_are_refused(given, code, tmp_path):
     path = tmp_path / "a.parquet"
     polars.DataFrame({"label": HIT, "score": C}).write_parquet(path)
-    for read in (Predictions.load, Predictions.from_table, lambda *a, **b: list(Predictions.load_pieces(*a, **b))):
+    for read in (Predictions.load, Predictions.from_table, lambda *a, **b: list(Predictions.load_chunks(*a, **b))):
         assert code_of(read, path, **given) == code
 
 

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 LATEX_ESCAPES = {
@@ -100,6 +100,16 @@ def shorten_repr(value: object, limit: int = 80) -> str:
     ("'focal'", 80)
     """
     return cut_middle(repr(value), limit)
+
+
+def shorten_list(names: Sequence[str], limit: int = 8) -> str:
+    """Return the first `limit` names, each shortened and quoted, and how many there are.
+
+    >>> shorten_list(["cat", "dog", "owl"], 2)
+    "'cat', 'dog', ... (3 in all)"
+    """
+    text = ", ".join(shorten_repr(name) for name in names[:limit])
+    return text if len(names) <= limit else f"{text}, ... ({len(names)} in all)"
 
 
 def to_one_line(message: object) -> str:

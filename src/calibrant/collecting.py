@@ -11,7 +11,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
-from calibrant._logit_checks import RowScoreEvidence, SingleScoreEvidence
+from calibrant._validation.scores import RowScoreEvidence, SingleScoreEvidence
 from calibrant.io import atomic_write
 from calibrant.predictions import Predictions
 from calibrant.types import InputError

@@ -60,6 +60,39 @@ class Calibrator(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class Categories:
+    """A column of names, one per sample."""
+
+    index: Labels  # of `names`
+    names: tuple[str, ...]
+
+    def __getitem__(self, rows: Any) -> "Categories":
+        """Select rows."""
+        return Categories(self.index[rows], self.names)
+
+    @property
+    def used_names(self) -> tuple[str, ...]:
+        """The names of at least one sample."""
+        return tuple(self.names[i] for i in self.index.unique().tolist())
+
+
+@runtime_checkable
+class ColumnMap(Protocol):
+    """A fitted map that needs columns of the predictions beside the logits, such as the group of each sample.
+
+    Predictions with columns are mapped by `map_columns` instead of a call.
+    """
+
+    def map_columns(self, logits: Logits, columns: Mapping[str, Categories], /) -> Logits:
+        """Return better logits, given `groups` and `row_groups` if the predictions have them."""
+        ...
+
+    def column_notes(self, columns: Mapping[str, Categories], /) -> tuple[str, ...]:
+        """Return remarks for the notes of the predictions, such as groups that the map was not fitted on."""
+        ...
+
+
 @runtime_checkable
 class StatefulLoss(Protocol):
     """A loss that changes between epochs: it returns its successor, and gives and takes its state.

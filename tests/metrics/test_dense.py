@@ -88,7 +88,7 @@ def test_a_dense_file_is_streamed_with_its_classes(tmp_path):
     z, y, _ = images(names=False)
     np.save(tmp_path / "s_logits.npy", z.numpy())
     np.save(tmp_path / "s_labels.npy", y.numpy())
-    pieces = Predictions.load_pieces(tmp_path / "s_logits.npy", rows=2, ignore_index=255)
+    pieces = Predictions.load_chunks(tmp_path / "s_logits.npy", rows=2, ignore_index=255)
     streamed, whole = measure(summarize(pieces)), measure(Predictions(z, y, ignore_index=255))
     assert streamed.n == whole.n == 6 * 8 * 7
     assert streamed["ece"].value == pytest.approx(whole["ece"].value, abs=1e-12)

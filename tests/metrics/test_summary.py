@@ -162,7 +162,7 @@ def write(path, p: Predictions, kind: str = "logits") -> None:
 def test_files_are_read_in_pieces(tmp_path, name, rows):
     p = draw(100, 5)
     write(tmp_path / name, p)
-    parts = list(Predictions.load_pieces(tmp_path / name, rows=rows))
+    parts = list(Predictions.load_chunks(tmp_path / name, rows=rows))
     assert len(parts) == (1 if rows != 7 else 15)
     assert bool((torch.cat([part.logits for part in parts]) == p.logits).all())
     assert bool((torch.cat([part.labels for part in parts]) == p.labels).all())
@@ -191,7 +191,7 @@ def test_next_chunk_is_read_ahead_and_its_error_is_raised_when_due(monkeypatch):
         return {"logits": torch.zeros(2, 3).numpy(), "labels": [0, 1]}
 
     monkeypatch.setattr(io, "open_chunked", lambda *_, **__: io.ChunkedFile(6, 3, piece))
-    pieces = Predictions.load_pieces("any.npy", rows=2)
+    pieces = Predictions.load_chunks("any.npy", rows=2)
     assert len(next(pieces)) == 2
     assert started.wait(60)  # nobody has asked for it yet
     assert len(next(pieces)) == 2
@@ -208,7 +208,7 @@ def test_pieces_that_nobody_wants_any_more_leave_no_thread(monkeypatch):
         return {"logits": np.zeros((2, 3)), "labels": [0, 1]}
 
     monkeypatch.setattr(io, "open_chunked", lambda *_, **__: io.ChunkedFile(6, 3, piece))
-    pieces = Predictions.load_pieces("any.npy", rows=2)
+    pieces = Predictions.load_chunks("any.npy", rows=2)
     next(pieces)
     pieces.close()
     assert len(readers) == 1
@@ -230,7 +230,7 @@ def test_weights_probs_and_positions_of_files(tmp_path):
     labels[2] = 255
     np.save(tmp_path / "s_logits.npy", images.numpy())
     np.save(tmp_path / "s_labels.npy", labels.numpy())
-    assert len(list(Predictions.load_pieces(tmp_path / "s_logits.npy", rows=1, ignore_index=255))) == 5
+    assert len(list(Predictions.load_chunks(tmp_path / "s_logits.npy", rows=1, ignore_index=255))) == 5
     assert len(Summary.from_file(tmp_path / "s_logits.npy", ignore_index=255)) == 80
 
 
@@ -241,7 +241,7 @@ def test_files_are_validated_chunk_by_chunk(tmp_path):
     np.save(tmp_path / "x_logits.npy", bad.numpy())
     np.save(tmp_path / "x_labels.npy", p.labels.numpy())
     with refused("nan", "rows 20 .. 29: 1 of 10"):
-        list(Predictions.load_pieces(tmp_path / "x_logits.npy", rows=10))
+        list(Predictions.load_chunks(tmp_path / "x_logits.npy", rows=10))
     np.save(tmp_path / "x_labels.npy", p.labels[:20].numpy())
     with refused("shape", "30 rows and 20 labels"):
         Summary.from_file(tmp_path / "x_logits.npy")

@@ -16,7 +16,7 @@ from calibrant.io.cells import frame_to_arrays
 from calibrant.io.columns import CALIBRATED_PREFIX, Columns, TableOptions
 from calibrant.io.delimited import unescape_formulas
 from calibrant.io.roles import infer_columns
-from calibrant.predictions import BINARY_EVENTS, PRESENCE_CLASSES, Predictions, from_unlabeled_arrays, save_predictions
+from calibrant.predictions import BINARY_EVENTS, PRESENCE_CLASSES, Predictions, from_unlabeled_arrays
 from calibrant.types import InputError
 
 ROW_INDEX_COLUMN = "row of the table"
@@ -68,7 +68,7 @@ def _calibrate_array_file(
         ids = _check_ids(arrays.get("ids"), len(p))
     except InputError as error:
         raise InputError(f"{path}: {error}", code=error.code) from None
-    save_predictions(calibrated_predictions, output, labeled=labeled, ids=ids)
+    calibrated_predictions.save(output, labeled=labeled, ids=ids)
     return len(p), "logits", p.notes
 
 

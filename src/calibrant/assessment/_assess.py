@@ -244,7 +244,7 @@ def _evaluate_maps(
     if isinstance(test, Predictions):
         on_progress("applying what was fitted")
         return InMemoryEvaluation.from_maps(test.with_event(of), fitted)
-    pieces = Predictions.load_pieces(test) if isinstance(test, str | Path) else test
+    pieces = Predictions.load_chunks(test) if isinstance(test, str | Path) else test
     return evaluate_pieces(_check_pieces(pieces, guard, on_progress), fitted, of)
 
 

@@ -1,7 +1,8 @@
-"""Predictions whose logits nobody keeps: a map makes them anew, a few rows at a time, whenever they are passed over."""
+"""Predictions of a map, computed in blocks of rows instead of kept in memory."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,16 +14,22 @@ from calibrant.predictions import BLOCK_ELEMENTS, FIELD_NAMES, Predictions, map_
 from calibrant.types import Map
 
 
-class CalibratedPredictions(Predictions):
-    """What a map makes of predictions, in float64, with no more than some rows of its logits in memory at a time.
+@dataclass
+class _BlockCache:
+    """Results of the pass over all blocks that take no more memory than the outcomes."""
 
-    `logits` are there for whoever asks, and are not kept; of two classes they are, and take no more than the outcomes.
+    predicted: Tensor | None = None
+    pairs: Tensor | None = None  # the logits of two classes
+
+
+class CalibratedPredictions(Predictions):
+    """Predictions of a map in float64, with one block of logits in memory at a time.
+
+    `logits` are computed anew at every access, except those of two classes.
     """
 
     source: Predictions
     calibrator: Map
-    _predicted: Tensor
-    _pairs: Tensor | None = None  # the logits of two classes, once they are made
 
     def __init__(self, source: Predictions, calibrator: Map) -> None:
         self.__dict__.update(
@@ -31,12 +38,17 @@ class CalibratedPredictions(Predictions):
             calibrator=calibrator,
         )
 
+    @cached_property
+    def _blocks_cache(self) -> _BlockCache:
+        return _BlockCache()
+
     @property
     def logits(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """All of them, (n k) float64; of many classes made now."""
+        """Logits (n, k) in float64."""
         if self.k == 2:
-            _ = self.outcomes
-        return torch.cat([logits for _, logits in self._blocks()]) if self._pairs is None else self._pairs
+            self.compute_outcomes()
+        pairs = self._blocks_cache.pairs
+        return torch.cat([logits for _, logits in self._blocks()]) if pairs is None else pairs
 
     @property
     def k(self) -> int:
@@ -45,9 +57,10 @@ class CalibratedPredictions(Predictions):
 
     @property
     def predicted(self) -> Tensor:
-        """The predicted class of every example, noted when the outcomes are made."""
-        _ = self.outcomes
-        return self._predicted
+        """Predicted class of each sample, noted in the pass of the outcomes."""
+        self.compute_outcomes()
+        assert self._blocks_cache.predicted is not None
+        return self._blocks_cache.predicted
 
     @property
     def correct(self) -> Tensor:
@@ -55,61 +68,62 @@ class CalibratedPredictions(Predictions):
         return self.outcomes.correct
 
     def __getitem__(self, rows: Any) -> Predictions:
-        """Some of the rows, as predictions that keep their logits."""
+        """Select rows, as predictions that keep their logits."""
         return self.source[rows].double().apply(self.calibrator)
 
     def with_event(self, of: str | int) -> Predictions:
-        """The same, with another event to be judged."""
+        """Return the same samples with another event."""
         if of == self.of:
             return self
         predictions = CalibratedPredictions(self.source.with_event(of), self.calibrator)
-        predictions.__dict__["_pairs"] = self._pairs
+        predictions._blocks_cache.pairs = self._blocks_cache.pairs
         return predictions
 
     def double(self) -> Predictions:
-        """Itself."""
+        """Return the predictions, which are in float64."""
         return self
 
     def _pass_over_logits(self, visitor: ChunkVisitor | None) -> Outcomes:
         index = self.of if isinstance(self.of, int) else None
-        parts: list[Outcomes] = []
+        outcomes: list[Outcomes] = []
         predicted: list[Tensor] = []
         pairs: list[Tensor] = []
-        if visitor is not None and BLOCK_ELEMENTS // self.k < visitor.min_rows:  # a block is less than a piece
+        if visitor is not None and BLOCK_ELEMENTS // self.k < visitor.min_rows:  # a block is smaller than a chunk
             visitor = StatelessVisitor(visitor.begin_chunk(), visitor.min_rows)
         for rows, logits in self._blocks():
-            offset_show = None if visitor is None else _RowOffset(rows.start, visitor)
-            parts.append(softmax.outcomes(logits, self.labels[rows], index=index, visitor=offset_show))
+            block_visitor = None if visitor is None else _RowOffset(rows.start, visitor)
+            outcomes.append(softmax.outcomes(logits, self.labels[rows], index=index, visitor=block_visitor))
             predicted.append(logits.argmax(1))
             if self.k == 2:
                 pairs.append(logits)
-        self.__dict__["_predicted"] = torch.cat(predicted)
+        self._blocks_cache.predicted = torch.cat(predicted)
         if pairs:
-            self.__dict__["_pairs"] = torch.cat(pairs)
-        return Outcomes.concatenate(parts)
+            self._blocks_cache.pairs = torch.cat(pairs)
+        return Outcomes.concatenate(outcomes)
 
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        size, source, pairs = max(1, BLOCK_ELEMENTS // self.k), self.source, self._pairs
+        """Yield slices of rows and their logits."""
+        size, source, pairs = max(1, BLOCK_ELEMENTS // self.k), self.source, self._blocks_cache.pairs
         for start in range(0, len(self), size):
             rows = slice(start, min(start + size, len(self)))
             if pairs is not None:
                 yield rows, pairs[rows]
                 continue
-            groups = None if source.groups is None else source.groups[rows]
-            yield rows, map_logits(self.calibrator, source.logits[rows].double(), groups, source.group_names)
+            columns = {name: column[rows] for name, column in source.columns.items()}
+            yield rows, map_logits(self.calibrator, source.logits[rows].double(), columns)
 
 
 @dataclass(frozen=True)
 class _RowOffset:
-    """Tell of rows counted from the beginning what is told of a block."""
+    """A visitor of one block that counts rows from the beginning of the predictions."""
 
     row_offset: int
-    show: ChunkVisitor
+    visitor: ChunkVisitor
 
     @property
     def min_rows(self) -> int:
-        return self.show.min_rows
+        return self.visitor.min_rows
 
     def begin_chunk(self) -> RowCallback:
-        visit = self.show.begin_chunk()
+        visit = self.visitor.begin_chunk()
         return lambda rows, probs: visit(slice(self.row_offset + rows.start, self.row_offset + rows.stop), probs)

@@ -1,12 +1,11 @@
 """Calibrators of calibrators, and the guard against judging a map on the data it learned from."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from calibrant.backend.solvers import Certificate, worst_status
 from calibrant.calibrators._apply import (
@@ -20,7 +19,7 @@ from calibrant.calibrators._fitting import certify, fit_function, fit_method, ha
 from calibrant.predictions import Predictions, apply_map
 from calibrant.predictions.folds import map_out_of_fold
 from calibrant.registry import CALIBRATORS
-from calibrant.types import Calibrator, CalibratorText, InputError, Logits
+from calibrant.types import Calibrator, CalibratorText, Categories, ColumnMap, InputError, Logits
 
 __all__ = ["Chain"]
 
@@ -67,12 +66,17 @@ class Chain:
         """Return second(first(z))."""
         return self.second(self.first(logits.double())).to(logits.dtype)
 
-    def by_group(self, logits: Logits, groups: Tensor, names: tuple[str, ...]) -> Logits:
-        """Return the same, with the groups for whichever asks for them."""
-        z = apply_map(self.first, logits.double(), groups, names)
-        calibrated = apply_map(self.second, z, groups, names).to(logits.dtype)
+    def map_columns(self, logits: Logits, columns: Mapping[str, Categories]) -> Logits:
+        """Return second(first(z)), with the columns for maps that need them."""
+        z = apply_map(self.first, logits.double(), columns)
+        calibrated = apply_map(self.second, z, columns).to(logits.dtype)
         keeps = keeps_predictions(self.first) and keeps_predictions(self.second)
         return restore_argmax(calibrated, logits) if keeps else calibrated
+
+    def column_notes(self, columns: Mapping[str, Categories]) -> tuple[str, ...]:
+        """Return the notes of both maps."""
+        maps = [part for part in (self.first, self.second) if isinstance(part, ColumnMap)]
+        return tuple(note for part in maps for note in part.column_notes(columns))
 
 
 def _fit_by_name(calibrator: str, p: Predictions, start: Any) -> Any:

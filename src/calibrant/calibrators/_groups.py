@@ -1,5 +1,6 @@
 """Groups that are miscalibrated in their own ways: a map of all, and corrections that small groups borrow."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -16,7 +17,7 @@ from calibrant.calibrators._fitting import certify, fit_function, fit_method
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import map_out_of_fold, num_units
 from calibrant.registry import CALIBRATORS
-from calibrant.types import FINITE_RANGE, CalibratorText, FiniteVector, InputError, Logits, Range
+from calibrant.types import FINITE_RANGE, CalibratorText, Categories, FiniteVector, InputError, Logits, Range
 
 __all__ = ["GroupCalibrated"]
 
@@ -103,15 +104,18 @@ class GroupCalibrated:
             )
         return self.pooled(logits)
 
-    def by_group(self, logits: Logits, groups: Tensor, names: tuple[str, ...]) -> Logits:
-        """Map rows, each with the index of its group's name."""
+    def map_columns(self, logits: Logits, columns: Mapping[str, Categories]) -> Logits:
+        """Map each row by the correction of its group."""
+        if "groups" not in columns:
+            return self(logits)
         if logits.shape[1] != self.biases.shape[1]:
             num_classes, got = self.biases.shape[1], logits.shape[1]
             raise InputError(
                 f"GroupCalibrated was fitted on {num_classes} classes, got logits of {got}", code="num_classes"
             )
-        place = {name: i for i, name in enumerate(self.names)}
-        group_index = torch.tensor([place.get(name, len(place)) for name in names], device=logits.device)[groups]
+        groups, place = columns["groups"], {name: i for i, name in enumerate(self.names)}
+        known = torch.tensor([place.get(name, len(place)) for name in groups.names], device=logits.device)
+        group_index = known[groups.index]
         slopes = torch.cat([self.slopes, self.slopes.new_ones(1)]).to(logits.device)
         biases = torch.cat([self.biases, self.biases.new_zeros(1, logits.shape[1])]).to(logits.device)
         return (self.pooled(logits.double()) * slopes[group_index, None] + biases[group_index]).to(logits.dtype)
@@ -128,9 +132,13 @@ class GroupCalibrated:
         i = self.names.index(name)
         return Chain(self.pooled, BiasCorrectedTemperature(1 / self.slopes[i], self.biases[i]))
 
-    def unknown(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Of groups by name, those that it was not fitted on."""
-        return tuple(name for name in names if name not in self.names) if self.names else ()
+    def column_notes(self, columns: Mapping[str, Categories]) -> tuple[str, ...]:
+        """Return a note if there are groups that the map was not fitted on."""
+        groups = columns.get("groups")
+        names = () if groups is None or not self.names else groups.used_names
+        unknown = [name for name in names if name not in self.names]
+        text = f"GroupCalibrated was not fitted on the groups {', '.join(unknown)}: they get the map of all"
+        return (text,) if unknown else ()
 
 
 def _nonempty_groups(p: Predictions) -> tuple[tuple[str, ...], Tensor]:

@@ -11,8 +11,7 @@ from calibrant.backend.solvers import Certificate, fit_mixture, worst_status
 from calibrant.calibrators._affine import BiasCorrectedTemperature
 from calibrant.calibrators._apply import check_num_classes, num_classes
 from calibrant.calibrators._fitting import certify, fit_function, fit_method, status_of
-from calibrant.predictions import Predictions, load_unlabeled
-from calibrant.predictions import from_unlabeled_arrays as entered
+from calibrant.predictions import Predictions, from_unlabeled_arrays, load_unlabeled
 from calibrant.registry import CALIBRATORS
 from calibrant.types import CalibratorText, InputError, Logits, PerClass
 
@@ -96,7 +95,7 @@ def _load_examples(examples: str | Path | Tensor | Predictions, p: Predictions) 
     if isinstance(examples, str | Path):
         examples = load_unlabeled(examples)[0]
     elif not isinstance(examples, Predictions):
-        examples = entered({"logits": examples})[0]
+        examples = from_unlabeled_arrays({"logits": examples})[0]
     if examples.k != p.k:
         raise InputError(
             f"PriorShift: unlabeled examples of {examples.k} classes, the labeled ones have {p.k}", code="num_classes"

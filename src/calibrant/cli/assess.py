@@ -311,13 +311,13 @@ def _load_chunks_if_large(
     except InputError:
         if stream is None:  # columns whose role only the whole table shows
             return None
-        return Predictions.load_pieces(path, **load_options)
+        return Predictions.load_chunks(path, **load_options)
     needed_bytes = 8 * file.num_rows * (file.width + FLOATS_PER_EXAMPLE_AND_MAP * num_maps)
     if stream is None and needed_bytes <= (_available_memory_bytes() / 4 if memory is None else 1e9 * memory):
         return None
     for note in file.notes:
         _print_note(f"{path}: {note}", json_)
-    return Predictions.load_pieces(path, **load_options)
+    return Predictions.load_chunks(path, **load_options)
 
 
 def _show_columns(files: list[Path], options: dict[str, Any], ignore_index: int | None = None) -> None:

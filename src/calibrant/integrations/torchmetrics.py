@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from calibrant._logit_checks import SingleScoreEvidence
+from calibrant._validation.scores import SingleScoreEvidence
 from calibrant.metrics import Summary
 from calibrant.predictions import EventSelector, Predictions
 from calibrant.types import InputError

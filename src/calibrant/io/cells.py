@@ -6,16 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._text import parse_number, to_one_line
-from calibrant._validation import (
-    binary_names,
-    is_same_name,
-    match_names,
-    positive_word,
-    shorten_list,
-    to_tensor,
-    to_texts,
-)
+from calibrant._text import parse_number, shorten_list, to_one_line
+from calibrant._validation.arrays import to_tensor
+from calibrant._validation.labels import binary_names, positive_word, to_texts
+from calibrant._validation.names import is_same_name, match_names
 from calibrant.io.columns import Columns, TableOptions
 from calibrant.io.delimited import DECIMAL_COMMA_PATTERN, MISSING_WORDS
 from calibrant.types import InputError

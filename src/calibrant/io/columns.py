@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, fields
 from numbers import Integral
 from typing import Any
 
-from calibrant._text import parse_number, shorten_repr
-from calibrant._validation import shorten_list
+from calibrant._text import parse_number, shorten_list, shorten_repr
 from calibrant.types import InputError
 
 ROLE_COLUMN_NAMES = {  # names of columns by role, compared by letters and digits alone

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._validation import positive_word, shorten_list
+from calibrant._text import shorten_list
+from calibrant._validation.labels import positive_word
 from calibrant.io.cells import MIN_TOP_CLASS_ROWS, class_keys, is_list, to_numbers, to_probabilities
 from calibrant.io.columns import (
     MAX_LISTED_COLUMNS,

@@ -115,7 +115,7 @@ class Summary(BinSums):
         formats that can only be read whole.
         """
         summary: Summary | None = None
-        for part in Predictions.load_pieces(path, ignore_index=ignore_index, **options):
+        for part in Predictions.load_chunks(path, ignore_index=ignore_index, **options):
             summary = summary or cls.empty(bins=bins, of=part.of if of is None else of, by_class=by_class)
             summary = summary.add(part)
         assert summary is not None  # a file without examples is refused

@@ -1,0 +1,78 @@
+"""Validate inputs to `Predictions`; errors say how to fix them."""
+
+from typing import Any, Literal
+
+from torch import Tensor
+
+from calibrant._text import shorten_list
+from calibrant._validation.arrays import check_rows, copy_if_aliased, flatten_positions, to_tensor
+from calibrant._validation.labels import to_class_indices
+from calibrant._validation.names import check_unique, factorize
+from calibrant.backend.threads import thread_limit
+from calibrant.types import InputError
+
+EventSelector = Literal["top", "classes"] | int  # the event that metrics evaluate
+CORRECTNESS_CLASSES = ("wrong", "correct")  # the two classes of a stated confidence; the second is the event
+MATCH_CLASSES = ("unmatched", "matched")  # of a detection
+PRESENCE_CLASSES = ("absent", "present")  # of one of several labels
+BINARY_EVENTS = (CORRECTNESS_CLASSES, MATCH_CLASSES, PRESENCE_CLASSES)
+
+
+def validate_inputs(
+    logits: Any,
+    labels: Any,
+    weights: Any = None,
+    *,
+    of: Any = "top",
+    clusters: Any = None,
+    groups: Any = None,
+    class_names: Any = None,
+    ignore_index: int | None = None,
+    notes: tuple[str, ...] = (),
+    copy: bool = True,
+) -> dict[str, Any]:
+    """Validate the arguments of `Predictions` and return its fields by name.
+
+    With `copy`, no field shares memory with an argument.
+    """
+    z = to_tensor(logits, "logits")
+    with thread_limit(z.numel(), in_chunks=True):
+        names = None if class_names is None else check_unique(class_names, "class_names")
+        y, names, label_notes = to_class_indices(labels, names, z.shape[1] if z.ndim > 1 else 0, ignore_index)
+        columns: dict[str, Tensor | None] = {
+            "weights": None if weights is None else to_tensor(weights, "weights").double(),
+            "clusters": None if clusters is None else factorize(clusters, "clusters")[0],
+        }
+        columns["groups"], group_names = (None, None) if groups is None else factorize(groups, "groups")
+        z, y, columns = flatten_positions(z, y, columns)
+        if ignore_index is not None:
+            used = y != ignore_index
+            z, y = z[used], y[used]
+            columns = {name: None if column is None else column[used] for name, column in columns.items()}
+        check_rows(z, y, columns["weights"])
+        k = z.shape[1]
+        if names is not None and len(names) != k:
+            raise InputError(
+                f"Expected {k} class_names, one per column of logits, got {len(names)}.", code="names_length"
+            )
+        originals = {"logits": logits, "labels": labels, "weights": weights} if copy else {}
+        tensors = {"logits": z, "labels": y, **columns}
+        return {
+            **{name: copy_if_aliased(column, originals.get(name)) for name, column in tensors.items()},
+            "of": resolve_event(of, k, names),
+            "class_names": names,
+            "group_names": group_names,
+            "notes": (*notes, *label_notes),
+        }
+
+
+def resolve_event(of: Any, k: int, names: tuple[str, ...] | None = None) -> EventSelector:
+    """Validate an event selector; a class name becomes its index."""
+    if of in ("top", "classes") or (isinstance(of, int) and not isinstance(of, bool) and 0 <= of < k):
+        return of
+    if names is not None and of in names:
+        return names.index(of)
+    names_hint = "" if names is None else f" ({shorten_list(names)})"
+    raise InputError(
+        f"Expected of as 'top', 'classes' or one of {k} classes{names_hint}, got {of!r}.", code="unknown_event"
+    )

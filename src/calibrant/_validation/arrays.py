@@ -1,0 +1,204 @@
+"""Convert array-likes to tensors, and validate logits, labels and weights."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant._text import to_one_line
+from calibrant._validation.scores import RowScoreEvidence, num_nan_rows
+from calibrant.backend.threads import PARALLEL_CHUNK_ELEMENTS, map_chunks
+from calibrant.types import InputError
+
+FLOAT_DTYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
+MAX_TOTAL_WEIGHT = 2.0**53  # the largest count that float64 holds exactly
+MIN_TOTAL_WEIGHT = 1 + 1e-3  # of several rows; below it, weights were normalized to a sum of 1
+
+
+def num_elements(array: Any) -> int:
+    """Return the number of elements of an array, or 0 if it has no shape yet."""
+    try:
+        return int(math.prod(array.shape))
+    except (AttributeError, TypeError, RuntimeError):
+        return 0
+
+
+def to_tensor(value: Any, name: str) -> Tensor:
+    """Convert an array-like to a detached tensor with at least one dimension; errors call it `name`."""
+    if isinstance(value, Tensor):
+        is_dense = value.layout == torch.strided and not (value.is_nested or value.is_meta or value.is_quantized)
+        is_unsupported = (value.is_floating_point() and value.dtype not in FLOAT_DTYPES) or value.is_complex()
+        if not is_dense or is_unsupported:
+            kind = str(value.dtype if is_dense else "meta" if value.is_meta else value.layout).removeprefix("torch.")
+            raise InputError(
+                f"Expected {name} as a dense tensor of numbers, got {kind}. Try converting it first.",
+                code="tensor_kind",
+            )
+        return value.detach() if value.ndim else value.detach().reshape(1)
+    try:
+        converted = torch.from_numpy(np.array(np.asarray(value), order="C", ndmin=1))
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        kind = "strings" if is_text(value) else f"{type(value).__name__} ({to_one_line(error)})"
+        raise InputError(f"Expected {name} as an array of numbers, got {kind}.", code="not_numbers") from None
+    return to_tensor(converted, name)
+
+
+def to_int(labels: Tensor) -> Tensor:
+    """Convert labels to int64."""
+    if labels.is_floating_point() and not bool((labels == labels.round()).all()):
+        raise InputError(
+            f"Expected labels as whole numbers (class indices), got {labels.dtype} with fractions or NaN.",
+            code="label_fractions",
+        )
+    return labels.long()
+
+
+def is_text(values: Any) -> bool:
+    """Whether an array-like holds strings."""
+    if isinstance(values, Tensor):
+        return False
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError):
+        return False
+    if array.dtype.kind == "O":
+        return bool(array.size) and all(isinstance(value, str) for value in array.ravel())
+    return array.dtype.kind in "US"
+
+
+def copy_if_aliased(x: Tensor | None, original: Any) -> Tensor | None:
+    """Copy a tensor that shares memory with the caller's."""
+    if x is None or not isinstance(original, Tensor):
+        return x
+    if x.untyped_storage().data_ptr() != original.untyped_storage().data_ptr():
+        return x
+    copy = torch.empty_like(x)
+    map_chunks(lambda rows: copy[rows].copy_(x[rows]), *_row_chunks(x))
+    return copy
+
+
+def _row_chunks(x: Tensor) -> tuple[list[slice], int]:
+    """Return chunks of rows, and the number of elements in each."""
+    n = len(x)
+    size = max(1, PARALLEL_CHUNK_ELEMENTS * n // max(1, x.numel()) if x.device.type == "cpu" else n)
+    return [slice(first, first + size) for first in range(0, n, size)], size * x[:1].numel()
+
+
+def flatten_positions(
+    logits: Tensor, labels: Tensor, columns: Mapping[str, Tensor | None]
+) -> tuple[Tensor, Tensor, dict[str, Tensor | None]]:
+    """Return one row per label; the positions of one image or text become one cluster."""
+    shape = (logits.shape[0], *logits.shape[2:]) if logits.ndim else ()
+    shapes = f"got {tuple(logits.shape)} and {tuple(labels.shape)}"
+    if logits.ndim < 2:
+        raise InputError(
+            f"Expected logits (n, k) and labels (n,), {shapes}. Try Predictions.from_binary_logits for the single "
+            "logit of a binary classifier.",
+            code="single_logit",
+        )
+    if labels.shape == logits.shape and logits.ndim == 2:
+        raise InputError(
+            f"Expected class indices as labels (n,), {shapes}. Try labels.argmax(-1) for one-hot labels, "
+            "Predictions.multilabel for several labels per sample.",
+            code="one_hot_labels",
+        )
+    if tuple(labels.shape) != shape:
+        raise InputError(f"Expected logits (n, k) and labels (n,), {shapes}.", code="shape")
+    flat = {name: _broadcast_to_positions(name, column, shape) for name, column in columns.items()}
+    if logits.ndim > 2:
+        if flat["clusters"] is None:
+            images = torch.arange(len(logits), device=logits.device)
+            flat["clusters"] = _broadcast_to_positions("clusters", images, shape)
+        logits, labels = logits.movedim(1, -1).flatten(0, -2), labels.flatten()
+        flat = {name: None if column is None else column.flatten() for name, column in flat.items()}
+    return logits, labels, flat
+
+
+def _broadcast_to_positions(name: str, values: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
+    """Return one value per label, repeating a value per image at every position."""
+    if values is None or tuple(values.shape) == shape:
+        return values
+    if len(shape) > 1 and tuple(values.shape) == shape[:1]:
+        return values.view(-1, *[1] * (len(shape) - 1)).expand(shape)
+    raise InputError(
+        f"Expected {name} with one value per label {shape}, got {tuple(values.shape)}.",
+        code="shape",
+    )
+
+
+def check_rows(logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+    """Raise `InputError` unless logits (n, k), labels (n) and weights (n) have valid values."""
+    n, k = logits.shape
+    if n == 0:
+        raise InputError("Expected at least one sample, got empty logits and labels.", code="no_rows")
+    if k < 2:
+        raise InputError(
+            "Expected at least 2 classes, got 1. Try Predictions.from_binary_logits for the single logit of a binary "
+            "classifier.",
+            code="one_class",
+        )
+    if not logits.is_floating_point():
+        raise InputError(
+            f"Expected floating point logits, got {logits.dtype}. Try swapping logits and labels.", code="not_floating"
+        )
+    low, high = (int(end) for end in labels.aminmax())
+    if low < 0 or high >= k:
+        raise _label_range_error(low, high, k)
+    check_finite(logits)
+    RowScoreEvidence().add(logits).check()
+    if weights is not None:
+        _check_weights(weights)
+
+
+def _label_range_error(low: int, high: int, k: int) -> InputError:
+    text = f"Expected labels in 0 .. {k - 1}, got {low} .. {high}."
+    if low < 0:
+        return InputError(f"{text} Try ignore_index to leave out a negative label.", code="negative_labels")
+    if low >= 1 and high == k:
+        return InputError(f"{text} Try labels - 1 if they are counted from 1.", code="labels_from")
+    return InputError(f"{text} Try adding the columns of missing classes to the logits.", code="label_range")
+
+
+def check_finite(logits: Tensor) -> None:
+    """Raise `InputError` for NaN, +inf, and rows without any probability.
+
+    The sum of all logits is finite unless there is one of these or a -inf: one cheap pass settles most inputs.
+    """
+    exact = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    sums = map_chunks(lambda rows: logits[rows].sum(dtype=exact), *_row_chunks(logits))
+    if not sums or bool(torch.stack(sums).sum().isfinite()):
+        return
+    n = len(logits)
+    if logits.isnan().any():
+        raise InputError(
+            f"Expected logits without NaN, got NaN in {num_nan_rows(logits)} of {n} rows. Try dropping these rows.",
+            code="nan",
+        )
+    if logits.isposinf().any():
+        rows = int(logits.isposinf().any(1).sum())
+        raise InputError(
+            f"Expected logits below infinity, got +inf in {rows} of {n} rows. Try large finite numbers; -inf means "
+            "probability 0.",
+            code="infinite",
+        )
+    if bool(logits.isneginf().all(1).any()):
+        raise InputError("Expected a possible class in every row, got a row of -inf only.", code="impossible_row")
+
+
+def _check_weights(weights: Tensor) -> None:
+    total = float(weights.sum())
+    if not bool((weights >= 0).all()) or not 0 < total <= MAX_TOTAL_WEIGHT:
+        raise InputError(
+            f"Expected weights that are non-negative, finite and sum to more than 0 and at most {MAX_TOTAL_WEIGHT:.0e},"
+            f" got {float(weights.min()):.4g} .. {float(weights.max()):.4g} with sum {total:.4g}.",
+            code="weight_range",
+        )
+    if total < MIN_TOTAL_WEIGHT and int((weights > 0).sum()) > 1:
+        raise InputError(
+            f"Expected weights that count samples, got {len(weights)} weights with sum {total:.4g}. Try multiplying "
+            "normalized weights by the number of samples.",
+            code="weights_sum",
+        )

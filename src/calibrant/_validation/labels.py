@@ -1,0 +1,171 @@
+"""Convert labels to class indices, and find the positive class of a single score."""
+
+from collections.abc import Sequence
+from datetime import date, timedelta
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant._text import parse_number, shorten_list
+from calibrant._validation.arrays import is_text, to_int, to_tensor
+from calibrant._validation.names import check_unique, is_same_name, match_names
+from calibrant.types import InputError
+
+POSITIVE_WORDS: dict[str, tuple[str, ...]] = {  # words for the positive class, and which words its negative may be
+    "positive": (),  # any
+    "pos": (),
+    "true": (),
+    "yes": (),
+    "1": ("0", "-1"),
+    "+1": ("0", "-1"),
+    "1.0": ("0.0", "-1.0"),
+    "y": ("n",),
+    "t": ("f",),
+    "+": ("-",),
+}
+LabelIndices = tuple[Tensor, tuple[str, ...] | None, tuple[str, ...]]  # class indices, class names, notes
+
+
+def to_class_indices(
+    labels: Any, names: tuple[str, ...] | None, k: int, ignore_index: int | None = None
+) -> LabelIndices:
+    """Return labels as class indices: strings are class names, numbers are column positions."""
+    if isinstance(labels, Tensor) or not is_text(labels):
+        _refuse_dates(labels)
+        return _numeric_indices(to_tensor(labels, "labels"), names, k, ignore_index, isinstance(labels, Tensor))
+    array = np.asarray(labels)
+    levels, inverse = np.unique(array.astype(str), return_inverse=True)
+    index = torch.from_numpy(inverse.reshape(array.shape))
+    label_names = tuple(map(str, levels.tolist()))
+    numbers = [parse_number(name) for name in label_names]
+    if names is None and label_names and None not in numbers:
+        values = torch.tensor(numbers, dtype=torch.float64)[index]
+        return _numeric_indices(values, None, k, ignore_index, False)
+    notes: tuple[str, ...] = ()
+    if names is None:
+        if len(label_names) != k:
+            raise InputError(
+                f"Expected {k} class names as labels, one per column, got {len(label_names)}: "
+                f"{shorten_list(label_names)}. Try class_names=[...] in the order of the columns.",
+                code="class_count",
+            )
+        names = label_names
+        columns = shorten_list([f"{name} is column {i}" for i, name in enumerate(names)]).replace("'", "")
+        notes = (f"label names were matched to the columns in alphabetical order: {columns}",)
+    index_of = {name: i for i, name in enumerate(names)}
+    class_index = torch.tensor([index_of[name] for name in match_names(label_names, names)])
+    return class_index[index], names, notes
+
+
+def _refuse_dates(labels: Any) -> None:
+    """Raise `InputError` if labels are dates or times."""
+    kind = getattr(getattr(labels, "dtype", None), "kind", None)
+    values = np.asarray(labels, dtype=object).ravel()[:1] if isinstance(labels, Sequence) else []
+    if (isinstance(kind, str) and kind in "mM") or any(isinstance(x, date | timedelta | np.datetime64) for x in values):
+        raise InputError("Expected classes as labels, got dates or times. Try another column.", code="label_kind")
+
+
+def _numeric_indices(
+    labels: Tensor, names: tuple[str, ...] | None, k: int, ignore_index: int | None, prefer_positions: bool
+) -> LabelIndices:
+    """Return numeric labels as class indices: column positions, or the values of numeric class names.
+
+    Raises `InputError` if both are possible, unless `prefer_positions`.
+    """
+    numbers = [parse_number(name) for name in names or ()]
+    if not numbers or None in numbers or numbers == list(range(k)) or not labels.numel():
+        return _signs_to_classes(to_int(labels), names, k, ignore_index)
+    levels = (labels if ignore_index is None else labels[labels != ignore_index]).unique().tolist()
+    are_positions = all(0 <= level < k and level == int(level) for level in levels)
+    if not set(levels) <= set(numbers) or (are_positions and prefer_positions):
+        return to_int(labels), names, ()
+    if are_positions:
+        raise InputError(
+            f"Expected labels that are either class names {shorten_list(names or ())} or positions, got "
+            f"{shorten_list([f'{level:g}' for level in levels])}, which may be both. Try strings for names, or leave "
+            "out class_names for positions.",
+            code="ambiguous_labels",
+        )
+    index_of = {number: i for i, number in enumerate(numbers)}
+    flat = [index_of.get(value, value) for value in labels.flatten().tolist()]
+    return to_int(torch.tensor(flat, device=labels.device).reshape(labels.shape)), names, ()
+
+
+def _signs_to_classes(labels: Tensor, names: tuple[str, ...] | None, k: int, ignore_index: int | None) -> LabelIndices:
+    """Return labels -1 and +1 of two classes as 0 and 1; other labels are unchanged."""
+    valid = labels if ignore_index is None else labels[labels != ignore_index]
+    if k != 2 or ignore_index in (0, 1) or not valid.numel() or int(valid.min()) != -1:
+        return labels, names, ()
+    if int(valid.max()) != 1 or bool((valid == 0).any()):
+        return labels, names, ()
+    indices = torch.where(labels.abs() == 1, (labels > 0).long(), labels)
+    return indices, names, ("labels -1 and +1 are read as the first and the second class",)
+
+
+def binary_names(labels: Sequence[str], positive: str | None = None, *, required: bool = False) -> tuple[str, str]:
+    """Return the names of the negative and the positive class of a single score.
+
+    Args:
+        labels: The names that occur.
+        positive: A candidate for the positive class, such as the name of the score's column. Without a match, a word
+            such as "yes" among the labels decides.
+        required: Whether `positive` must be among the labels.
+
+    Raises:
+        InputError: If the positive class is ambiguous.
+    """
+    matches = [label for label in labels if positive is not None and is_same_name(label, positive)]
+    if required and not matches and len(labels) > 1:
+        raise InputError(
+            f"Expected a positive class among {shorten_list(labels)}, got {positive!r}.", code="positive_class"
+        )
+    word = positive_word(labels)
+    positive = matches[0] if matches else positive if word is None else word
+    negatives = [label for label in labels if label != positive]
+    if len(negatives) > 1 or positive is None:
+        raise InputError(
+            f"Expected a known positive class for the single score, got the labels {shorten_list(labels)}. Try "
+            f'positive="{labels[-1]}" (on the command line, --positive "{labels[-1]}") for tables, '
+            "class_names=[negative, positive] for arrays.",
+            code="ambiguous_positive",
+        )
+    return (negatives or [f"not {positive}"])[0], positive
+
+
+def positive_word(labels: Sequence[str]) -> str | None:
+    """Return the label that means yes, such as "positive", or "1" beside "0"; None unless there is exactly one."""
+    words = [label.strip().lower() for label in labels]
+    positives = [i for i, word in enumerate(words) if word in POSITIVE_WORDS]
+    if len(positives) != 1:
+        return None
+    negatives = POSITIVE_WORDS[words[positives[0]]]
+    is_pair = not negatives or all(word in negatives for i, word in enumerate(words) if i != positives[0])
+    return labels[positives[0]] if is_pair else None
+
+
+def binary_labels(
+    labels: Any, names: Any, positive: str | None = None, ignore_index: int | None = None
+) -> tuple[Any, Any]:
+    """Return labels of a single score as class indices if they are strings, and the class names.
+
+    Args:
+        labels: Strings or numbers; numbers are returned unchanged unless `positive` names a class.
+        names: Names of the negative and the positive class, or None to find them.
+        positive: The class whose probability the score is.
+        ignore_index: Label to leave alone.
+    """
+    if positive is not None and names is None and not is_text(labels):
+        labels = to_texts(to_tensor(labels, "labels"))
+    if not is_text(labels):
+        return labels, names
+    levels = np.unique(np.asarray(labels).astype(str)).tolist()
+    class_names = binary_names(levels, positive, required=positive is not None) if names is None else names
+    return to_class_indices(labels, check_unique(class_names, "class_names"), 2, ignore_index)[:2]
+
+
+def to_texts(numbers: Tensor) -> np.ndarray:
+    """Return numbers as strings, without decimals if they are whole."""
+    levels, index = numbers.unique(return_inverse=True)
+    return np.array([f"{level:.15g}" for level in levels.tolist()])[index.cpu().numpy()]

@@ -1,0 +1,126 @@
+"""Validate class names, groups and clusters."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant._text import parse_number, shorten_list, to_one_line
+from calibrant._validation.arrays import to_tensor
+from calibrant.types import InputError
+
+
+def check_unique(names: Any, argument: str) -> tuple[str, ...]:
+    """Return a list of names as strings; raise `InputError` for duplicates and for anything but a list."""
+    if isinstance(names, Tensor):
+        names = to_tensor(names, argument)
+    if isinstance(names, Tensor | np.ndarray):
+        names = names.tolist() if names.ndim == 1 else None
+    is_list = isinstance(names, Iterable) and not isinstance(names, str | bytes | set | frozenset | Mapping)
+    items: list[Any] = list(names) if is_list else []  # pyright: ignore[reportUnknownArgumentType]
+    if not is_list or any(name is None or name != name or np.ndim(name) for name in items):
+        raise InputError(
+            f"Expected {argument} as a list of names, got {type(names).__name__}. Try ['cat', 'dog'].", code="names"
+        )
+    texts = tuple(map(to_text, items))
+    if len(set(texts)) < len(texts):
+        duplicate = next(text for text, count in Counter(texts).items() if count > 1)
+        raise InputError(f"Expected different {argument}, got {duplicate[:50]!r} twice.", code="names_differ")
+    return texts
+
+
+def to_text(name: Any) -> str:
+    """Return a name as a string."""
+    return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+
+
+def factorize(values: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
+    """Number groups or clusters in sorted order; return the indices and the names."""
+    if isinstance(values, Tensor):
+        levels, index = to_tensor(values, name).unique(return_inverse=True)
+        if levels.is_floating_point() and bool(levels.isnan().any()):
+            raise InputError(f"Expected {name} without NaN. Try dropping such rows.", code="nan")
+        return index, tuple(map(str, levels.tolist()))
+    if isinstance(values, list | tuple) and all(type(value) is str for value in values):
+        names = sorted(set(values))  # numpy would pad every string to the longest
+        index_of = {text: i for i, text in enumerate(names)}
+        return torch.tensor([index_of[text] for text in values], dtype=torch.int64), tuple(names)
+    try:
+        array = np.asarray(values)
+        levels, index = np.unique(array, return_inverse=True)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"Expected {name} as an array of names or numbers: {to_one_line(error)}.", code="not_names"
+        ) from None
+    if levels.dtype.kind == "c" or bool((levels != levels).any()):  # NaN and NaT differ from themselves
+        raise InputError(f"Expected {name} as names or numbers, got NaN or complex numbers.", code="not_names")
+    index = torch.from_numpy(index.reshape(array.shape))
+    return index if index.ndim else index.reshape(1), tuple(map(to_text, levels.tolist()))
+
+
+def factorize_samples(values: Any, name: str, n: int) -> tuple[Tensor, tuple[str, ...]]:
+    """Number the groups or clusters of n samples as `factorize`; raise `InputError` for another shape."""
+    index, names = factorize(values, name)
+    if tuple(index.shape) != (n,):
+        raise InputError(f"Expected {name} with one value per sample ({n},), got {tuple(index.shape)}.", code="shape")
+    return index, names
+
+
+def group_name_per_sample(groups: Any, names: Any) -> np.ndarray:
+    """Return the group name of every sample, given indices of `names`."""
+    name_array, index = np.array(check_unique(names, "group_names")), to_tensor(groups, "groups")
+    if index.is_floating_point() or index.dtype == torch.bool:
+        raise InputError(
+            f"Expected groups as indices of group_names, got {index.dtype}. Try whole numbers, or names as groups "
+            "without group_names.",
+            code="group_index",
+        )
+    low, high = (int(end) for end in index.aminmax()) if index.numel() else (0, -1)
+    if low < 0 or high >= len(name_array):
+        raise InputError(
+            f"Expected groups as indices of {len(name_array)} group_names, got {low} .. {high}.", code="group_index"
+        )
+    return name_array[index.cpu().numpy()]
+
+
+def match_names(labels: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the class name of every label: the same string, the same number, or equal but for case and punctuation."""
+    by_value = _unique_keys(names, parse_number)
+    by_word = _unique_keys(names, _normalize_name)
+    words = _unique_keys(labels, _normalize_name)
+    name_set, matched = set(names), dict[str, str]()
+    for label in labels:
+        name = label if label in name_set else by_value.get(parse_number(label))
+        if name is None and _normalize_name(label) in words:
+            name = by_word.get(_normalize_name(label))
+        if name is not None:
+            matched[label] = name
+    if missing := [label for label in labels if label not in matched]:
+        raise InputError(
+            f"Expected labels among the classes {shorten_list(names)}, got {shorten_list(missing)}. Try adding the "
+            "columns of missing classes.",
+            code="unknown_label",
+        )
+    return [matched[label] for label in labels]
+
+
+def _unique_keys(names: Sequence[str], key: Callable[[str], Any]) -> dict[Any, str]:
+    """Return names by their key, without names that share a key or have none."""
+    keys = [key(name) for name in names]
+    counts = Counter(keys)
+    return {k: name for k, name in zip(keys, names, strict=True) if k is not None and counts[k] == 1}
+
+
+def _normalize_name(name: str) -> str:
+    return "".join(mark for mark in name.casefold() if mark.isalnum()) or name
+
+
+def is_same_name(first: str, second: str) -> bool:
+    """Whether two class names are the same string, the same number, or equal but for case and punctuation."""
+    if first == second:
+        return True
+    numbers = parse_number(first), parse_number(second)
+    return numbers[0] == numbers[1] if None not in numbers else _normalize_name(first) == _normalize_name(second)

@@ -1,0 +1,194 @@
+"""Validate every source of predictions: each function returns the fields of `Predictions` by name."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant._validation import (
+    CORRECTNESS_CLASSES,
+    MATCH_CLASSES,
+    PRESENCE_CLASSES,
+    resolve_event,
+    validate_inputs,
+)
+from calibrant._validation.arrays import num_elements, to_int, to_tensor
+from calibrant._validation.labels import binary_labels
+from calibrant._validation.names import check_unique, factorize_samples, group_name_per_sample
+from calibrant._validation.scores import SingleScoreEvidence, is_single, log_probs
+from calibrant.backend.threads import thread_limit
+from calibrant.io import find_score_and_label_keys
+from calibrant.types import InputError
+
+Fields = dict[str, Any]
+
+
+def fields_from_probs(probs: Any, labels: Any, weights: Any, *, normalize: bool = False, **options: Any) -> Fields:
+    """Validate probabilities; see `Predictions.from_probs`."""
+    with thread_limit(num_elements(probs)):
+        p = to_tensor(probs, "probs")
+        logits, notes = log_probs(p, normalize=normalize)
+        if is_single(p):
+            labels, names = binary_labels(labels, options.get("class_names"), ignore_index=options.get("ignore_index"))
+            labels = to_tensor(labels, "labels").squeeze(1) if np.ndim(labels) == p.ndim > 1 else labels
+            options = {"of": 1} | options | {"class_names": names}
+        return validate_inputs(logits, labels, weights, notes=notes, **options)
+
+
+def fields_from_confidence(
+    confidence: Any, correct: Any, weights: Any, *, of: str = "correct", **options: Any
+) -> Fields:
+    """Validate stated confidences; see `Predictions.from_confidence`."""
+    with thread_limit(num_elements(confidence)):
+        c, y = to_tensor(confidence, "confidence").double(), to_int(to_tensor(correct, "correct"))
+        if c.ndim != 1:
+            raise InputError(f"Expected one confidence per sample (n,), got {tuple(c.shape)}.", code="shape")
+        if c.isnan().any():
+            raise InputError(
+                f"Expected confidences without NaN, got {int(c.isnan().sum())} NaN of {len(c)}. Try dropping these "
+                "samples.",
+                code="nan",
+            )
+        low, high = (float(end) for end in c.aminmax()) if len(c) else (0.0, 0.0)
+        if not 0 <= low <= high <= 1:
+            is_percent = low >= 0 and 1 < high <= 100
+            hint = " Try dividing percentages by 100." if is_percent else ""
+            raise InputError(
+                f"Expected confidences in [0, 1], got {low:.4g} .. {high:.4g}.{hint}",
+                code="percent" if is_percent else "probability_range",
+            )
+        if len(y) and not 0 <= int(y.min()) <= int(y.max()) <= 1:
+            raise InputError(f"Expected correct as 0 or 1, got {int(y.min())} .. {int(y.max())}.", code="label_range")
+        class_names = {names[1]: names for names in (CORRECTNESS_CLASSES, MATCH_CLASSES)}.get(of)
+        if class_names is None:
+            raise InputError(
+                f'Expected of="correct" for answers or of="matched" for detections, got {of!r}.', code="unknown_event"
+            )
+        return fields_from_probs(c, y, weights, of=1, class_names=class_names, **options)
+
+
+def fields_from_binary_logits(
+    scores: Any, labels: Any, weights: Any, *, logits: bool = False, **options: Any
+) -> Fields:
+    """Validate single logits; see `Predictions.from_binary_logits`."""
+    with thread_limit(num_elements(scores)):
+        ignore_index = options.get("ignore_index")
+        labels, names = binary_labels(labels, options.pop("class_names", None), ignore_index=ignore_index)
+        s, y = to_tensor(scores, "logits"), to_tensor(labels, "labels")
+        s = s.float() if s.dtype == torch.float64 and isinstance(scores, list) else s
+        s = s.squeeze(1) if s.ndim > 1 and s.shape[1] == 1 and (s.ndim == y.ndim + 1 or s.shape == y.shape) else s
+        y = y.squeeze(1) if y.ndim == s.ndim + 1 and y.shape[1] == 1 else y
+        if s.ndim < 1 or s.shape != y.shape:
+            raise InputError(
+                f"Expected one logit per label, (n,) or (n, 1), got {tuple(s.shape)} and {tuple(y.shape)}.",
+                code="shape",
+            )
+        if not logits:
+            SingleScoreEvidence().add(s if ignore_index is None else s[y != ignore_index]).check()
+        zero, is_certain = torch.zeros_like(s), s.isposinf()
+        if bool(is_certain.any()):  # [-inf, 0] instead of [0, inf]
+            zero, s = zero.masked_fill(is_certain, -torch.inf), s.masked_fill(is_certain, 0.0)
+        pair = torch.stack([zero, s], 1)
+        return validate_inputs(pair, y, weights, **({"of": 1} | options | {"class_names": names}))
+
+
+def fields_from_labels(
+    scores: Any,
+    targets: Any,
+    weights: Any,
+    *,
+    names: Any = None,
+    clusters: Any = None,
+    groups: Any = None,
+    probs: bool = False,
+    logits: bool = False,
+    ignore_index: int | None = None,
+) -> Fields:
+    """Validate several labels per sample; see `Predictions.multilabel`."""
+    if probs and logits:
+        raise InputError("Expected probs or logits to be True, got both. Try one of them.", code="probs_and_logits")
+    with thread_limit(num_elements(scores)):
+        s, y = to_tensor(scores, "scores"), to_tensor(targets, "targets")
+        if s.ndim != 2 or s.shape != y.shape:
+            raise InputError(
+                f"Expected scores and targets (n, labels), got {tuple(s.shape)} and {tuple(y.shape)}.", code="shape"
+            )
+        n, num_labels = s.shape
+        label_names = tuple(map(str, range(num_labels))) if names is None else check_unique(names, "names")
+        if len(label_names) != num_labels:
+            raise InputError(
+                f"Expected {num_labels} names, one per column of scores, got {len(label_names)}.", code="names"
+            )
+        is_ignored = y.double().isnan() if ignore_index is None else y.double().isnan() | (y == ignore_index)
+        rows, label_index = (~is_ignored).nonzero(as_tuple=True)
+        w = None if weights is None else to_tensor(weights, "weights")
+        if w is not None and tuple(w.shape) not in ((n,), (n, num_labels)):
+            raise InputError(f"Expected one weight per sample or target, got {tuple(w.shape)}.", code="shape")
+        w = None if w is None else w[rows] if w.ndim == 1 else w[~is_ignored]
+
+        def per_row(values: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
+            index, level_names = factorize_samples(values, name, n)
+            return index.to(rows.device)[rows], level_names
+
+        row_groups, row_group_names = (None, None) if groups is None else per_row(groups, "groups")
+        if not (probs or logits):
+            SingleScoreEvidence().add(s[~is_ignored]).check("probs=True")
+        options: Fields = {
+            "of": 1,
+            "clusters": rows if clusters is None else per_row(clusters, "clusters")[0],
+            "class_names": PRESENCE_CLASSES,
+        }
+        s, y = s[~is_ignored], y[~is_ignored]
+        fields = (
+            fields_from_probs(s, y, w, **options)
+            if probs
+            else fields_from_binary_logits(s, y, w, logits=True, **options)
+        )
+        return fields | {
+            "groups": label_index,
+            "group_names": label_names,
+            "row_groups": row_groups,
+            "row_group_names": row_group_names,
+        }
+
+
+def fields_from_arrays(
+    arrays: Mapping[str, Any], ignore_index: int | None = None, of: Any = None, *, are_logits: bool = False
+) -> Fields:
+    """Validate the arrays of a file or table, by the constructor for their keys."""
+    kind, label_key = find_score_and_label_keys(arrays)
+    scores, targets = arrays[kind], arrays[label_key]
+    class_names, shape = arrays.get("class_names"), np.shape(scores)
+    if class_names is not None and np.asarray(targets).dtype.kind in "iu":
+        targets = to_tensor(targets, "labels")  # positions, whatever the class names are
+    options: Fields = {name: arrays.get(name) for name in ("weights", "clusters", "groups")}
+    if options["groups"] is not None and "group_names" in arrays:
+        options["groups"] = group_name_per_sample(options["groups"], arrays["group_names"])
+    options |= {"ignore_index": ignore_index} if kind != "confidence" else {}
+    if _has_several_labels(arrays) and len(shape) == 2 and np.shape(targets) == shape and shape[1] > 1:
+        options |= {"probs": True} if kind == "probs" else {"logits": are_logits}
+        fields = fields_from_labels(scores, targets, names=class_names, **options)
+    elif kind == "confidence":
+        fields = fields_from_confidence(scores, targets, of=arrays.get("judged", "correct"), **options)
+    elif kind == "probs":
+        scores = scores[:, 0] if shape[1:] == (1,) else scores
+        fields = fields_from_probs(scores, targets, class_names=class_names, **options)
+    elif len(shape) == 1 or shape[1:] == (1,):
+        fields = fields_from_binary_logits(scores, targets, logits=are_logits, class_names=class_names, **options)
+    else:
+        fields = validate_inputs(scores, targets, class_names=class_names, **options)
+    if of is not None:
+        fields["of"] = resolve_event(of, fields["logits"].shape[1], fields["class_names"])
+    return fields | {"notes": (*arrays.get("notes", ()), *fields["notes"])}
+
+
+def has_single_logits(arrays: Mapping[str, Any]) -> bool:
+    """Whether the arrays of a file hold one logit per label."""
+    shape = np.shape(arrays.get("logits", np.zeros((0, 2))))
+    return len(shape) == 1 or shape[1:] == (1,) or _has_several_labels(arrays)
+
+
+def _has_several_labels(arrays: Mapping[str, Any]) -> bool:
+    return bool(arrays.get("several", False))

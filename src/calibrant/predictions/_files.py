@@ -1,0 +1,154 @@
+"""Read and write the fields of `Predictions`."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from calibrant import io
+from calibrant._validation.scores import SingleScoreEvidence
+from calibrant.io.cells import frame_to_arrays
+from calibrant.io.columns import TableOptions
+from calibrant.io.roles import infer_columns, require_labels
+from calibrant.predictions._constructors import Fields, fields_from_arrays, has_single_logits
+from calibrant.types import InputError
+
+SAVED_FIELDS = ("logits", "labels", "weights", "clusters", "groups")
+AMBIGUOUS_NAMES = "na|nan|null|none|nil|missing|inf|infinity|true|false|.*_duplicated_.*"
+PORTABLE_NAME = re.compile(rf"(?!(?i:{AMBIGUOUS_NAMES})$)[^\W\d]\w*([ .-]\w+)*")  # reads back from any format
+MIN_SCORES_TO_REFUSE_EARLY = 1000  # single scores in [0, 1] that refuse a chunk before the last one is read
+
+
+def read_table(table: Any, ignore_index: int | None, of: Any, **options: Any) -> Fields:
+    """Read a table in memory; see `Predictions.from_table`."""
+    reading = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
+    frame = io.replace_missing_words(io.as_frame(table), reading.na)
+    columns = infer_columns(frame, reading)
+    require_labels(columns, frame)
+    arrays = frame_to_arrays(frame, columns, reading)
+    return fields_from_arrays(arrays, ignore_index, of, are_logits=reading.are_logits)
+
+
+def read_file(path: str | Path, ignore_index: int | None, of: Any, **options: Any) -> Fields:
+    """Read a file, a folder or a pattern; see `Predictions.load`."""
+    reading = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
+    try:
+        return fields_from_arrays(io.read(path, reading), ignore_index, of, are_logits=reading.are_logits)
+    except InputError as error:
+        raise InputError(f"{path}: {error}", code=error.code) from None
+
+
+def read_unlabeled_file(path: str | Path, **options: Any) -> tuple[Fields, bool]:
+    """Read a file whose labels may be missing, as `fields_from_unlabeled_arrays`."""
+    reading = TableOptions.from_keywords(options)
+    try:
+        return fields_from_unlabeled_arrays(io.read(path, reading, needs_labels=False), are_logits=reading.are_logits)
+    except InputError as error:
+        raise InputError(f"{path}: {error}", code=error.code) from None
+
+
+def fields_from_unlabeled_arrays(arrays: Mapping[str, Any], *, are_logits: bool = False) -> tuple[Fields, bool]:
+    """Validate arrays whose labels may be missing, and are 0 then; also return whether there are labels."""
+    has_labels = any(name in arrays for name in ("labels", "label", "correct"))
+    if not has_labels:
+        kind = next((kind for kind in ("logits", "probs", "confidence") if kind in arrays), "probs")
+        shape = np.shape(arrays.get(kind, np.zeros((0, 2))))
+        labels = np.zeros(shape[:1] + shape[2:], dtype=np.int64)
+        arrays = dict(arrays) | {"correct" if kind == "confidence" else "labels": labels}
+    return fields_from_arrays(arrays, are_logits=are_logits), has_labels
+
+
+def read_chunks(
+    path: str | Path, rows: int | None, ignore_index: int | None, of: Any, **options: Any
+) -> Iterator[Fields]:
+    """Read a file in chunks of rows; see `Predictions.load_chunks`."""
+    reading = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
+    num_classes, rows_read, evidence = 0, 0, SingleScoreEvidence()
+    for arrays, labels in _read_arrays(path, rows, reading):
+        first, rows_read = rows_read, rows_read + len(labels)
+        if ignore_index is not None and bool((np.asarray(labels) == ignore_index).all()):
+            continue
+        try:
+            fields = fields_from_arrays(arrays, ignore_index, of, are_logits=True)
+            if not reading.are_logits and has_single_logits(arrays):
+                evidence.add_pairs(fields["logits"]).check(
+                    "the key 'probs' or --probs", min_scores=MIN_SCORES_TO_REFUSE_EARLY
+                )
+        except InputError as error:
+            raise InputError(f"{path}, rows {first} .. {rows_read - 1}: {error}", code=error.code) from None
+        k = fields["logits"].shape[1]
+        if num_classes not in (0, k):
+            raise InputError(
+                f"{path}: Expected {num_classes} classes in every row, got {k} from row {first} on.", code="num_classes"
+            )
+        num_classes = k
+        yield fields
+    if num_classes == 0:
+        raise InputError(f"{path}: Expected at least one sample, got none.", code="no_rows")
+    evidence.check("the key 'probs' or --probs")
+
+
+def _read_arrays(path: str | Path, rows: int | None, reading: TableOptions) -> Iterator[tuple[Mapping[str, Any], Any]]:
+    """Yield the arrays of each chunk, and its labels; errors name the file."""
+    chunks = io.read_chunks(path, rows, reading)
+    while True:
+        try:
+            if (arrays := next(chunks, None)) is None:
+                return
+            labels = arrays[io.find_score_and_label_keys(arrays)[1]]
+        except InputError as error:
+            raise InputError(f"{path}: {error}", code=error.code) from None
+        yield arrays, labels
+
+
+def write_file(fields: Mapping[str, Any], path: str | Path, *, labeled: bool = True, ids: Any = None) -> None:
+    """Write predictions; see `Predictions.save`."""
+    if fields["row_groups"] is not None:
+        raise InputError(
+            "Expected predictions without row_groups, which files cannot hold. Try saving the scores, targets and "
+            "groups as a table with one row per sample.",
+            code="row_groups",
+        )
+    tensors = {name: fields[name] for name in SAVED_FIELDS if labeled or name != "labels"}
+    arrays = {name: tensor.cpu().contiguous() for name, tensor in tensors.items() if tensor is not None}
+    names = {name: fields[name] for name in ("class_names", "group_names") if fields[name] is not None}
+    is_portable = all(PORTABLE_NAME.fullmatch(name) for level_names in names.values() for name in level_names)
+
+    def check(draft: Path) -> None:
+        try:
+            is_exact = _is_read_back_exactly(fields, read_unlabeled_file(draft)[0], labeled=labeled)
+        except InputError:
+            is_exact = False
+        if not is_exact:
+            raise InputError(
+                f"{path}: Expected class and group names that this format can hold, got names that read back "
+                "differently. Try .safetensors or .npz, or other names.",
+                code="not_exact",
+            )
+
+    io.write(path, arrays | ({} if ids is None else {"ids": ids}), names, None if is_portable else check)
+
+
+def _is_read_back_exactly(saved: Mapping[str, Any], loaded: Fields, *, labeled: bool) -> bool:
+    """Whether loaded fields equal the saved ones; the classes may be in another order."""
+    k = loaded["logits"].shape[1]
+    numbers = tuple(map(str, range(k)))
+    names = saved["class_names"] or numbers
+    loaded_names = loaded["class_names"] or numbers
+    if loaded["logits"].shape != saved["logits"].shape or set(loaded_names) != set(names):
+        return False
+    columns = torch.tensor([loaded_names.index(name) for name in names])
+    return (
+        _group_name_list(saved) == _group_name_list(loaded)
+        and (not labeled or torch.equal(columns.argsort()[loaded["labels"]], saved["labels"].cpu()))
+        and torch.equal(loaded["logits"][:, columns].double(), saved["logits"].cpu().double())
+    )
+
+
+def _group_name_list(fields: Mapping[str, Any]) -> list[str]:
+    """Return the group name of every sample."""
+    groups, names = fields["groups"], fields["group_names"]
+    return [] if groups is None or names is None else [names[i] for i in groups.tolist()]

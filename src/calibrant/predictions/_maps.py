@@ -1,0 +1,58 @@
+"""Apply fitted maps to logits in blocks of rows."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from calibrant._validation.arrays import check_finite
+from calibrant.backend.threads import thread_limit
+from calibrant.types import Categories, ColumnMap, InputError, Map
+
+BLOCK_ELEMENTS = 1 << 22  # logits mapped at a time: 32 MB in float64
+
+
+def map_logits(calibrator: Map, logits: Tensor, columns: Mapping[str, Categories]) -> Tensor:
+    """Map logits (n, k) in blocks of rows, to bound the memory of intermediate results.
+
+    Args:
+        calibrator: The map.
+        logits: Logits (n, k).
+        columns: Columns of the same rows, for a `ColumnMap`.
+
+    Raises:
+        InputError: Unless the result has the same shape and a possible class in every row.
+    """
+    n, k = logits.shape
+    size = max(1, BLOCK_ELEMENTS // max(1, k))
+    with thread_limit(n * k):
+        if n <= size:
+            return _map_block(calibrator, logits, columns)
+        out: Tensor | None = None
+        for first in range(0, n, size):
+            rows = slice(first, first + size)
+            block = _map_block(calibrator, logits[rows], {name: column[rows] for name, column in columns.items()})
+            out = torch.empty((n, k), dtype=block.dtype, device=block.device) if out is None else out
+            out[rows] = block
+        assert out is not None
+        return out
+
+
+def _map_block(calibrator: Map, logits: Tensor, columns: Mapping[str, Categories]) -> Tensor:
+    output = apply_map(calibrator, logits, columns)
+    name = getattr(calibrator, "__name__", type(calibrator).__name__)
+    if not isinstance(output, Tensor) or output.shape != logits.shape:  # pyright: ignore[reportUnnecessaryIsInstance]
+        kind = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__  # pyright: ignore
+        raise InputError(f"Expected {name} to return logits {tuple(logits.shape)}, got {kind}.", code="map_shape")
+    try:
+        check_finite(output)
+    except InputError as error:
+        raise InputError(f"{name}: {error}", code=error.code) from None
+    return output.detach()
+
+
+def apply_map(calibrator: Map, logits: Tensor, columns: Mapping[str, Categories]) -> Tensor:
+    """Apply a map to logits; a `ColumnMap` also receives the columns, if there are any."""
+    if columns and isinstance(calibrator, ColumnMap):
+        return calibrator.map_columns(logits, columns)
+    return calibrator(logits)

@@ -1,0 +1,564 @@
+"""The class `Predictions`."""
+
+import hashlib
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant._text import shorten_list
+from calibrant._validation import BINARY_EVENTS, EventSelector, resolve_event, validate_inputs
+from calibrant._validation.arrays import num_elements
+from calibrant.backend import overlap, softmax
+from calibrant.backend.bins import Events, EventStatistics, LazyEvents
+from calibrant.backend.softmax import ChunkVisitor, Outcomes
+from calibrant.backend.threads import thread_limit
+from calibrant.predictions._constructors import (
+    fields_from_binary_logits,
+    fields_from_confidence,
+    fields_from_labels,
+    fields_from_probs,
+)
+from calibrant.predictions._files import (
+    fields_from_unlabeled_arrays,
+    read_chunks,
+    read_file,
+    read_table,
+    read_unlabeled_file,
+    write_file,
+)
+from calibrant.predictions._maps import map_logits
+from calibrant.predictions._statistics import StatisticsCache
+from calibrant.types import Categories, ColumnMap, InputError, Map
+
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class Predictions:
+    """Logits and labels of samples, with optional weights, clusters and groups; validated once and immutable.
+
+    Logits are any unnormalized log-probabilities; -inf means probability 0. Arrays may be torch, numpy, jax or nested
+    lists; they are copied, so later changes to them have no effect. Other sources have their own constructors:
+    `from_probs`, `from_confidence`, `from_binary_logits`, `multilabel`, `from_table` and `load`.
+
+    Segmentation and token predictions, logits (n, k, d1, ...) with labels (n, d1, ...), become one row per position;
+    the positions of one image or text form one cluster unless `clusters` are given.
+
+    Args:
+        logits: Logits (n, k).
+        labels: Class indices (n,), counted from 0, or class names. Without `class_names`, names are matched to the
+            columns in alphabetical order, as in scikit-learn.
+        weights: How often each sample counts (n,). An integer weight equals that many copies.
+        of: The event that calibration metrics evaluate. "top": the predicted class is right; an index or name: the
+            sample belongs to this class; "classes": the mean over the events of all classes.
+        clusters: Names or numbers of clusters of dependent samples (n,), such as the frames of one film. A cluster is
+            never split between folds, and intervals and tests treat it as one unit.
+        groups: Name of the group of each sample (n,), such as a hospital. Each group is measured separately.
+        class_names: Names of the k classes, in the order of the columns.
+        ignore_index: Label of positions to leave out.
+
+    Raises:
+        InputError: For wrong shapes or types, NaN, labels out of range, or logits that are evidently probabilities.
+
+    >>> Predictions([[0.0, 1.0, 2.0]], [3])
+    Traceback (most recent call last):
+    calibrant.types.InputError: Expected labels in 0 .. 2, got 3 .. 3. Try labels - 1 if they are counted from 1.
+    """
+
+    logits: Tensor  # (n k) float
+    labels: Tensor  # (n) int64
+    weights: Tensor | None  # (n) float64, non-negative
+    clusters: Tensor | None  # (n) int64
+    groups: Tensor | None  # (n) int64, indices of `group_names`
+    of: EventSelector
+    class_names: tuple[str, ...] | None
+    group_names: tuple[str, ...] | None
+    notes: tuple[str, ...]  # remarks on the input, such as rounding or the roles of a table's columns
+    row_groups: Tensor | None = (
+        None  # (n) int64, indices of `row_group_names`: groups of samples beside those of labels
+    )
+    row_group_names: tuple[str, ...] | None = None
+
+    def __init__(
+        self,
+        logits: Any,
+        labels: Any,
+        weights: Any = None,
+        *,
+        of: str | int = "top",
+        clusters: Any = None,
+        groups: Any = None,
+        class_names: Any = None,
+        ignore_index: int | None = None,
+    ) -> None:
+        options: dict[str, Any] = {
+            "clusters": clusters,
+            "groups": groups,
+            "class_names": class_names,
+            "ignore_index": ignore_index,
+        }
+        self.__dict__.update(validate_inputs(logits, labels, weights, of=of, **options))
+
+    @staticmethod
+    def _construct(values: Mapping[str, Any]) -> "Predictions":
+        """Return predictions with fields that were validated before."""
+        predictions = object.__new__(Predictions)
+        predictions.__dict__.update(values)
+        return predictions
+
+    def _replace(self, **changes: Any) -> "Predictions":
+        """Return predictions with some fields replaced by validated values, and an empty cache unless one is given."""
+        return self._construct({name: getattr(self, name) for name in FIELD_NAMES if name not in changes} | changes)
+
+    @classmethod
+    def from_probs(
+        cls, probs: Any, labels: Any, weights: Any = None, *, normalize: bool = False, **options: Any
+    ) -> "Predictions":
+        """Build from probabilities; their logarithms in float64 are the logits.
+
+        Args:
+            probs: Probabilities (n, k) with rows that sum to 1, or of class 1 of 2, (n,), which is the event then.
+                Rows rounded to 3 decimals or more may deviate as far as rounding explains. Positions: (n, k, d1, ...),
+                or (n, 1, d1, ...) of class 1 of 2.
+            labels: As for `Predictions`.
+            weights: As for `Predictions`.
+            normalize: Divide rows by their sums, which must lie in 0.97 .. 1.03.
+            **options: `of`, `clusters`, `groups`, `class_names` and `ignore_index`, as for `Predictions`.
+
+        >>> Predictions.from_probs([[0.25, 0.75]], [1]).logits.exp()
+        tensor([[0.2500, 0.7500]], dtype=torch.float64)
+        """
+        return cls._construct(fields_from_probs(probs, labels, weights, normalize=normalize, **options))
+
+    @classmethod
+    def from_confidence(
+        cls, confidence: Any, correct: Any, weights: Any = None, *, of: str = "correct", **options: Any
+    ) -> "Predictions":
+        """Build from stated confidences, such as those of language models, judges, detectors and retrieval.
+
+        The two classes are "wrong" and "correct", and the event is "correct". Confidences below 0.5 are not flipped.
+
+        Args:
+            confidence: Stated probability that the answer is right (n,), in [0, 1].
+            correct: Whether the answer was right (n,), 0 or 1.
+            weights: As for `Predictions`.
+            of: Name of the event: "correct", or "matched" for detections.
+            **options: `clusters` and `groups`, as for `Predictions`.
+
+        >>> p = Predictions.from_confidence([0.9, 0.2], [1, 0])
+        >>> p, p.events.confidence
+        (Predictions(n=2, k=2, float64, of='correct'), tensor([0.9000, 0.2000], dtype=torch.float64))
+        """
+        return cls._construct(fields_from_confidence(confidence, correct, weights, of=of, **options))
+
+    @classmethod
+    def from_binary_logits(
+        cls, scores: Any, labels: Any, weights: Any = None, *, logits: bool = False, **options: Any
+    ) -> "Predictions":
+        r"""Build from the single logit $s$ of a binary network, $P(y = 1) = 1 / (1 + e^{-s})$.
+
+        The logits are the pair [0, s], and the event is class 1.
+
+        Args:
+            scores: Logits (n,) or (n, 1). Positions: (n, d1, ...) or (n, 1, d1, ...).
+            labels: 0 or 1, or class names, of the same shape.
+            weights: As for `Predictions`.
+            logits: Accept scores that look like probabilities. Otherwise scores that all lie in [0, 1], at least three
+                of them strictly between, are refused.
+            **options: `of`, `clusters`, `groups`, `class_names` and `ignore_index`, as for `Predictions`.
+
+        >>> Predictions.from_binary_logits([2.0, -1.0], [1, 0]).logits
+        tensor([[ 0.,  2.],
+                [ 0., -1.]])
+        """
+        return cls._construct(fields_from_binary_logits(scores, labels, weights, logits=logits, **options))
+
+    @classmethod
+    def multilabel(
+        cls,
+        scores: Any,
+        targets: Any,
+        weights: Any = None,
+        *,
+        names: Any = None,
+        clusters: Any = None,
+        groups: Any = None,
+        probs: bool = False,
+        logits: bool = False,
+        ignore_index: int | None = None,
+    ) -> "Predictions":
+        """Build from several labels per sample.
+
+        Each label of each sample becomes a row: the event is that the label is present, the group is the label, and
+        the cluster is the sample.
+
+        Args:
+            scores: One logit per label (n, l).
+            targets: 0 or 1 (n, l); NaN and `ignore_index` are left out.
+            weights: How often each sample (n,) or each target (n, l) counts.
+            names: Names of the l labels.
+            clusters: Clusters of dependent samples (n,), such as those of one patient.
+            groups: Group of each sample (n,), such as a hospital; it becomes `row_groups`, measured beside the labels.
+            probs: Whether the scores are probabilities.
+            logits: Accept logits that all lie in [0, 1], as in `from_binary_logits`.
+            ignore_index: Target to leave out.
+
+        >>> p = Predictions.multilabel([[2.0, -1.0], [0.5, 3.0]], [[1, 0], [0, 1]], names=["fever", "cough"])
+        >>> p, p.group_names
+        (Predictions(n=4, k=2, float64, 2 groups, 2 clusters, of='present'), ('fever', 'cough'))
+        """
+        options: dict[str, Any] = {"clusters": clusters, "groups": groups, "ignore_index": ignore_index}
+        values = fields_from_labels(scores, targets, weights, names=names, probs=probs, logits=logits, **options)
+        return cls._construct(values)
+
+    @classmethod
+    def from_table(
+        cls, table: Any, *, ignore_index: int | None = None, of: Any = None, **options: Any
+    ) -> "Predictions":
+        """Build from a table: polars, pandas, Arrow, a Hugging Face data set, a mapping of columns, or a file's path.
+
+        Columns are found by name: `label` or `y_true`; `prob_0`, ... or `prob_cat`, ..., `probs` with a list per row,
+        one `prob` or `score` of the positive class; `logit_...` alike; `confidence` with `correct`, or with `y_pred`
+        and a label; `weight`, `group`, `cluster`, `id`. A single column such as `prob_fraud` is the probability of
+        that class. If a column has several readings, the values decide, or the table is refused. `notes` say which
+        column played which role.
+
+        Args:
+            table: The table, or the path of one.
+            ignore_index: Label of positions to leave out.
+            of: Event to evaluate.
+            **options: Columns by role: `label="answer"`, `probs=["cat", "dog"]`, `probs="p_"` (a prefix),
+                `confidence="stated"`. How to read cells: `positive`, the name of the positive class of a single score;
+                `labels_from=1` for labels counted from 1; `percent` for numbers 0 .. 100; `normalize` divides rows of
+                rounded probabilities, with sums in 0.97 .. 1.03, by their sum; `drop` leaves out rows with a missing
+                value, or a confidence outside [0, 1], but no more than half of all; `na`, further words for a missing
+                value; `encoding` of a text file; `are_logits` for single logits that all lie in [0, 1].
+
+        Raises:
+            InputError: If columns are missing or ambiguous, or cells cannot be read in their role.
+
+        >>> import polars
+        >>> frame = polars.DataFrame({"y_true": ["dog", "cat"], "prob_cat": [0.2, 0.9], "prob_dog": [0.8, 0.1]})
+        >>> p = Predictions.from_table(frame)
+        >>> p.class_names, p.labels, p.notes
+        (('cat', 'dog'), tensor([1, 0]), ("read 2 rows: label from 'y_true', probs from 'prob_cat', 'prob_dog'",))
+        """
+        if isinstance(table, str | Path):
+            return cls.load(table, ignore_index=ignore_index, of=of, **options)
+        return cls._construct(read_table(table, ignore_index, of, **options))
+
+    @classmethod
+    def load(
+        cls, path: str | Path, *, ignore_index: int | None = None, of: str | int | None = None, **options: Any
+    ) -> "Predictions":
+        """Read predictions from a file, or from the tables of a folder or a pattern such as `part-*.parquet`.
+
+        Args:
+            path: .npz, .safetensors or .pt (a dict of tensors) with the keys `logits` or `probs`, and `labels`, or
+                `confidence` and `correct`, and optionally `weights`, `clusters` and `groups`. .npy: NAME_logits.npy or
+                NAME_probs.npy, with NAME_labels.npy beside it. Tables: .csv with any separator, .tsv, .jsonl, also
+                compressed as .gz and .zst; .parquet, .arrow.
+            ignore_index: Label of positions to leave out.
+            of: Event to evaluate.
+            **options: For tables, as in `from_table`.
+        """
+        return cls._construct(read_file(path, ignore_index, of, **options))
+
+    @classmethod
+    def load_chunks(
+        cls,
+        path: str | Path,
+        *,
+        rows: int | None = None,
+        ignore_index: int | None = None,
+        of: str | int | None = None,
+        **options: Any,
+    ) -> Iterator["Predictions"]:
+        """Read a .parquet, .arrow, .safetensors or .npy file of any size in chunks.
+
+        The next chunk is read while the current one is used. Chunks in which every label is ignored are left out.
+        Single scores that are evidently probabilities are refused after a thousand of them, or at the end.
+
+        Args:
+            path: The file, or a folder or pattern of files.
+            rows: Rows per chunk; default: about 64 MB.
+            ignore_index: Label of positions to leave out.
+            of: Event to evaluate.
+            **options: For tables, as in `from_table`.
+        """
+        yield from map(cls._construct, read_chunks(path, rows, ignore_index, of, **options))
+
+    def save(self, path: str | Path, *, labeled: bool = True, ids: Any = None) -> None:
+        """Write a file that `Predictions.load` reads; an existing file is replaced only if writing succeeds.
+
+        Args:
+            path: .npz, .safetensors, .csv, .tsv, .jsonl, .parquet, .arrow or .xlsx; text may be compressed, as .csv.gz.
+            labeled: Whether to write the labels.
+            ids: A column of row ids to write to a table.
+
+        Raises:
+            InputError: If the format cannot hold the name of a class or group exactly.
+        """
+        write_file({name: getattr(self, name) for name in FIELD_NAMES}, path, labeled=labeled, ids=ids)
+
+    # Rows, classes and logits
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def k(self) -> int:
+        """Number of classes."""
+        return self.logits.shape[1]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Refuse unpacking, which would lose the weights."""
+        raise TypeError("Expected predictions as one argument, as in nll(predictions), got an attempt to unpack them.")
+
+    def __repr__(self) -> str:
+        facts = [f"n={len(self)}", f"k={self.k}", str(self.logits.dtype).removeprefix("torch.")]
+        facts += [] if self.weights is None else ["weighted"]
+        facts += [] if self.group_names is None else [f"{len(self.group_names)} groups"]
+        facts += [] if self.row_group_names is None else [f"{len(self.row_group_names)} groups of rows"]
+        facts += [] if self.clusters is None else [f"{len(self.clusters.unique())} clusters"]
+        event_name = self.class_names[self.of] if isinstance(self.of, int) and self.class_names else self.of
+        facts += [] if self.of == "top" else [f"of={event_name!r}"]
+        return f"Predictions({', '.join(facts)})"
+
+    def __getitem__(self, rows: Any) -> "Predictions":
+        """Select rows by slice, mask or indices; cached statistics are kept."""
+        rows = slice(rows, rows + 1 or None) if isinstance(rows, int) else rows
+        values = {name: getattr(self, name) for name in ROW_FIELDS}
+        selected = {name: None if value is None else value[rows] for name, value in values.items()}
+        subset = self._replace(**selected, _cache=self._cache[rows])
+        if not len(subset):
+            raise InputError(f"Expected a selection of the {len(self)} rows, got no row.", code="no_rows")
+        return subset
+
+    def with_event(self, of: str | int) -> "Predictions":
+        """Return the same samples with another event: "top", "classes", or the index or name of a class."""
+        selector = resolve_event(of, self.k, self.class_names)
+        if selector == self.of:
+            return self
+        # Only the outcomes of a class index include the probability of the event
+        cache = StatisticsCache(None if isinstance(selector, int) else self._cache.outcomes)
+        return self._replace(of=selector, _cache=cache)
+
+    def reorder_classes(self, names: tuple[str, ...] | None) -> "Predictions":
+        """Return the same samples with the classes in the order of `names`; no change if either has no names.
+
+        Raises:
+            InputError: If the classes have other names.
+        """
+        if names is None or self.class_names is None or names == self.class_names:
+            return self
+        if {names, self.class_names} <= {*BINARY_EVENTS}:  # the same two classes under different names
+            return self
+        if set(names) != set(self.class_names):
+            raise InputError(
+                f"Expected the classes {shorten_list(names)}, got {shorten_list(self.class_names)}.", code="class_names"
+            )
+        index = {name: i for i, name in enumerate(self.class_names)}
+        columns = torch.tensor([index[name] for name in names], device=self.labels.device)
+        of = names.index(self.class_names[self.of]) if isinstance(self.of, int) else self.of
+        return self._replace(
+            logits=self.logits[:, columns], labels=columns.argsort()[self.labels], of=of, class_names=names
+        )
+
+    def select_group(self, name: str) -> "Predictions":
+        """Return the samples of one group."""
+        if self.groups is None or self.group_names is None:
+            raise InputError("Expected predictions with groups. Try groups=, one name per sample.", code="no_groups")
+        if name not in self.group_names:
+            raise InputError(
+                f"Expected a group among {shorten_list(self.group_names, 20)}, got {name!r}.", code="unknown_group"
+            )
+        return self[self.groups == self.group_names.index(name)]
+
+    def double(self) -> "Predictions":
+        """Return the same samples in float64, the precision of all fits and measurements."""
+        return self if self.logits.dtype == torch.float64 else self._replace(logits=self.logits.double())
+
+    @property
+    def columns(self) -> dict[str, Categories]:
+        """The columns that a `types.ColumnMap` receives: `groups` and `row_groups`, if there are any."""
+        columns = {
+            "groups": (self.groups, self.group_names),
+            "row_groups": (self.row_groups, self.row_group_names),
+        }
+        return {
+            name: Categories(index, names)
+            for name, (index, names) in columns.items()
+            if index is not None and names is not None
+        }
+
+    def apply(self, calibrator: Map) -> "Predictions":
+        """Return the same samples with the logits of a map.
+
+        A `types.ColumnMap` receives the `columns`, and may add notes.
+
+        Raises:
+            InputError: If the map does not return logits of the same shape.
+        """
+        result = self.with_logits(map_logits(calibrator, self.logits, self.columns))
+        if not self.columns or not isinstance(calibrator, ColumnMap):
+            return result
+        return result._replace(notes=(*self.notes, *calibrator.column_notes(self.columns)))
+
+    def with_logits(self, logits: Tensor) -> "Predictions":
+        """Return the same samples with other logits."""
+        return self._replace(logits=logits)
+
+    # Statistics, computed on first use
+
+    @cached_property
+    def _cache(self) -> StatisticsCache:
+        return StatisticsCache()
+
+    @property
+    def outcomes(self) -> Outcomes:
+        """Confidence, correctness, log-likelihood and Brier score of each sample, from one pass over the logits."""
+        if self._cache.outcomes is None:
+            self.compute_outcomes()
+        assert self._cache.outcomes is not None
+        return self._cache.outcomes
+
+    def compute_outcomes(self, visitor: ChunkVisitor | None = None) -> Outcomes:
+        """Compute the outcomes unless they are cached; a visitor always sees all probabilities, in the same pass."""
+        if self._cache.outcomes is None or visitor is not None:
+            self._cache.outcomes = self._pass_over_logits(visitor)
+        return self._cache.outcomes
+
+    def _pass_over_logits(self, visitor: ChunkVisitor | None) -> Outcomes:
+        index = self.of if isinstance(self.of, int) else None
+        return softmax.outcomes(self.logits, self.labels, index=index, visitor=visitor)
+
+    @property
+    def events(self) -> Events:
+        """The confidence and outcome of the event for each sample.
+
+        Raises:
+            InputError: If `of` is "classes": take `with_event(j).events` for each class j.
+        """
+        if self._cache.events is None:
+            self._cache.events = Events(*self._event_columns(), self.weights, self.clusters)
+        return self._cache.events
+
+    def _event_columns(self) -> tuple[Tensor, Tensor]:
+        """Return the confidence and outcome of the event, by the shortest computation."""
+        outcomes = self._cache.outcomes
+        if self.of == "classes":
+            raise InputError(
+                "Expected one event, got one per class. Try predictions.with_event(j).events for class j.",
+                code="event_per_class",
+            )
+        if self.of == "top":
+            return (
+                softmax.top_label(self.logits, self.labels)
+                if outcomes is None
+                else (
+                    outcomes.confidence,
+                    outcomes.correct,
+                )
+            )
+        probability = None if outcomes is None else outcomes.probability
+        if probability is None:
+            probability = softmax.class_probability(self.logits, self.of)
+        return probability, (self.labels == self.of).double()
+
+    @property
+    def event_stats(self) -> EventStatistics:
+        """The events, or a lazy stand-in that computes binned sums only."""
+        cache = self._cache
+        if self.of != "top" or self.clusters is not None or cache.events is not None or cache.outcomes is not None:
+            return self.events
+        if not LazyEvents.is_supported(self.logits):
+            return self.events
+        return LazyEvents(self.logits, self.labels, self.weights, lambda: self.events, cache.bin_totals)
+
+    @property
+    def predicted(self) -> Tensor:
+        """Predicted class of each sample (n) int64; the lowest index wins ties."""
+        return self.logits.argmax(1)
+
+    @property
+    def correct(self) -> Tensor:
+        """Whether the predicted class is right: (n) float64, 0 or 1."""
+        outcomes = self._cache.outcomes
+        return softmax.correct(self.logits, self.labels) if outcomes is None else outcomes.correct
+
+    @property
+    def log_likelihood(self) -> Tensor:
+        """The log-likelihood of the label of each sample, in float64."""
+        outcomes = self._cache.outcomes
+        return softmax.log_likelihood(self.logits, self.labels) if outcomes is None else outcomes.log_likelihood
+
+    @property
+    def total_weight(self) -> float:
+        """Sum of the weights, or the number of samples without weights."""
+        return float(len(self)) if self.weights is None else float(self.weights.sum())
+
+    @cached_property
+    def row_hashes(self) -> np.ndarray:
+        """64-bit hash of the logits and label of each row; float64 logits are rounded to float32."""
+        return overlap.hash_rows(self.logits, self.labels)
+
+    @cached_property
+    def digest(self) -> str:
+        """Sixteen hex digits that identify these rows, in any order and file."""
+        return hashlib.sha256(np.sort(self.row_hashes).astype("<u8").data).hexdigest()[:16]
+
+
+Predictions.__module__ = "calibrant.predictions"  # where it is imported from, and where pickles look for it
+FIELD_NAMES = tuple(field.name for field in fields(Predictions))
+ROW_FIELDS = ("logits", "labels", "weights", "clusters", "groups", "row_groups")
+
+
+def to_predictions(predictions: Any, labels: Any = None, weights: Any = None) -> Predictions:
+    """Return predictions unchanged, or build them from logits, labels and weights without copying."""
+    if isinstance(predictions, Predictions):
+        if labels is not None or weights is not None:
+            raise InputError(
+                "Expected predictions alone, got labels or weights beside them. Try Predictions(logits, labels, "
+                "weights).",
+                code="labels_twice",
+            )
+        return predictions
+    if labels is None:
+        raise InputError("Expected labels beside the logits. Try Predictions(logits, labels).", code="no_labels")
+    return Predictions._construct(validate_inputs(predictions, labels, weights, copy=False))  # pyright: ignore[reportPrivateUsage]
+
+
+@contextmanager
+def as_predictions(
+    predictions: Any, labels: Any = None, weights: Any = None, *, in_chunks: bool = True
+) -> Generator[Predictions]:
+    """Validate the arguments of a public function as `to_predictions`, and set its number of threads.
+
+    Args:
+        predictions: Predictions, or logits.
+        labels: Labels beside logits.
+        weights: Weights beside logits.
+        in_chunks: Whether the work is divided into chunks of rows; multiplying large matrices is left to torch.
+    """
+    is_predictions = isinstance(predictions, Predictions)
+    elements = len(predictions) * predictions.k if is_predictions else num_elements(predictions)
+    with thread_limit(elements, in_chunks=in_chunks):
+        yield to_predictions(predictions, labels, weights)
+
+
+def load_unlabeled(path: str | Path, **options: Any) -> tuple[Predictions, bool]:
+    """Read a file whose labels may be missing, and are 0 then; also return whether there are labels."""
+    values, has_labels = read_unlabeled_file(path, **options)
+    return Predictions._construct(values), has_labels  # pyright: ignore[reportPrivateUsage]
+
+
+def from_unlabeled_arrays(arrays: Mapping[str, Any], *, are_logits: bool = False) -> tuple[Predictions, bool]:
+    """Build from arrays whose labels may be missing, and are 0 then; also return whether there are labels."""
+    values, has_labels = fields_from_unlabeled_arrays(arrays, are_logits=are_logits)
+    return Predictions._construct(values), has_labels  # pyright: ignore[reportPrivateUsage]

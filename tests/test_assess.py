@@ -245,11 +245,12 @@ def test_held_out_likelihoods_count_the_weights():
 @pytest.fixture
 def passes(monkeypatch):
     """Rows sent through softmax, outside of what calibrators do themselves, and through the check at the door."""
-    from calibrant import _validation, predictions
+    from calibrant import _validation
     from calibrant.assessment import _calibrated_predictions
+    from calibrant.predictions import _predictions
 
     counts, inside = {"softmax": 0, "door": 0}, [0]
-    check = _validation._check_arrays
+    check = _validation.check_rows
 
     def counting(rows):
         counts["softmax"] += 0 if inside[0] else rows
@@ -278,8 +279,8 @@ def passes(monkeypatch):
         return called
 
     tell_of_passes(monkeypatch, counting)
-    monkeypatch.setattr(_validation, "_check_arrays", checking)
-    for module in predictions, _calibrated_predictions:
+    monkeypatch.setattr(_validation, "check_rows", checking)
+    for module in _predictions, _calibrated_predictions:
         monkeypatch.setattr(module, "map_logits", quiet(module.map_logits))
     monkeypatch.setattr(calibrators, "fit", quiet(calibrators.fit))
     monkeypatch.setattr(calibrators, "cross_fit", quiet(calibrators.cross_fit))

@@ -37,7 +37,7 @@ def contents(value):
         str(value),
         mistakes,
         classes,
-        [table.scaled(2 * table.n * table.k) for table in tables],
+        [table.at_temperatures(2 * table.n * table.k) for table in tables],
     ]
 
 

@@ -240,7 +240,7 @@ def test_files_are_validated_chunk_by_chunk(tmp_path):
     bad[25, 1] = torch.nan
     np.save(tmp_path / "x_logits.npy", bad.numpy())
     np.save(tmp_path / "x_labels.npy", p.labels.numpy())
-    with refused("nan", "rows 20 .. 29: 1 of 10"):
+    with refused("nan", "rows 20 .. 29", "1 of 10"):
         list(Predictions.load_chunks(tmp_path / "x_logits.npy", rows=10))
     np.save(tmp_path / "x_labels.npy", p.labels[:20].numpy())
     with refused("shape", "30 rows and 20 labels"):

@@ -1,7 +1,7 @@
-"""How the site is built: `make docs` writes it to out/docs, offline, and takes every warning for an error.
+"""Sphinx configuration: `make docs` builds the site in out/docs, offline, and treats every warning as an error.
 
-The theme is PyData's: numpy, pandas and scikit-learn use it, it is released several times a year, and has light and
-dark; furo's last release is of 2025.
+The theme is PyData's. numpy, pandas and scikit-learn use it, it is released several times a year, and it has light and
+dark modes. The last release of furo is from 2025.
 """
 
 import sys
@@ -23,9 +23,9 @@ version = release = __version__
 extensions = ["extension.mathml", "myst_parser", "sphinx_copybutton", "sphinx_design", "sphinx_gallery.gen_gallery"]
 exclude_patterns = ["extension", "gallery", "tutorials", "**/README.rst", "auto_*/**/*.py", "auto_*/**/*.ipynb"]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
-suppress_warnings = ["config.cache", "sphinx_gallery.config", "ref.python"]  # as we mean it
+suppress_warnings = ["config.cache", "sphinx_gallery.config", "ref.python"]  # intended
 default_role = "literal"
-smartquotes = False  # settings are quoted as they are typed
+smartquotes = False  # keep the quotes of settings
 maximum_signature_line_length = 90
 toc_object_entries_show_parents = "hide"
 python_use_unqualified_type_names = True
@@ -59,8 +59,8 @@ html_theme_options: dict[str, Any] = {
 html_sidebars = {"index": [], "auto_gallery/index": []}
 
 
-def _plain(gallery_conf: dict[str, Any], fname: Any) -> None:
-    """Every file starts from the same figure settings and random numbers."""
+def _reset_figures(gallery_conf: dict[str, Any], fname: Any) -> None:
+    """Reset figure settings and random numbers before every script."""
     import matplotlib
     import torch
 
@@ -79,7 +79,7 @@ sphinx_gallery_conf = {
     "abort_on_example_error": True,
     "capture_repr": ("_repr_html_", "__repr__"),
     "ignore_repr_types": r"matplotlib|Axes|Text|Line2D|tuple|list",
-    "reset_modules": (_plain,),
+    "reset_modules": (_reset_figures,),
     "matplotlib_animations": False,
     "show_memory": False,
     "show_signature": False,
@@ -101,8 +101,8 @@ def _write_pages(app: Any) -> None:
         command_page.write_text(text)
 
 
-def _home(app: Any, name: str, source: list[str]) -> None:
-    """Files beside the folder of docs have pages too: links to them lead there."""
+def _edit_source(app: Any, name: str, source: list[str]) -> None:
+    """Redirect links to files of the repository root to their pages, and insert the benchmark tables."""
     depth = "../" * name.count("/")
     for file, page in {"SECURITY": "security", "CONTRIBUTING": "contributing", "CHANGELOG": "changelog"}.items():
         for link in (f"](../{file}.md)", f"]({file}.md)", f"](../../{file}.md)"):
@@ -112,7 +112,7 @@ def _home(app: Any, name: str, source: list[str]) -> None:
 
 
 def setup(app: Any) -> None:
-    """Write the pages that come from the sources, before any is read."""
+    """Write the generated pages before Sphinx reads any page."""
     app.connect("builder-inited", _write_pages, priority=1)
-    app.connect("source-read", _home)
-    app.connect("build-finished", checked.look)
+    app.connect("source-read", _edit_source)
+    app.connect("build-finished", checked.check)

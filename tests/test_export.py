@@ -22,7 +22,7 @@ PAGE = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "extension" / "ex
 
 def build(name: str) -> CalibratedNetwork:
     """Return a small network with a calibrator fitted to drawn predictions."""
-    fitted = PAGE["fitted"](name)
+    fitted = PAGE["fit_calibrator"](name)
     torch.manual_seed(0)
     return CalibratedNetwork(torch.nn.Linear(5, 2 if name in PAGE["BINARY"] else 3), fitted).eval()
 
@@ -102,5 +102,5 @@ def test_a_step_function_is_exported_with_what_mixes_it(tmp_path):
     assert "VennAbers" in stack.names
     module = CalibratedNetwork(torch.nn.Linear(5, 2), stack).eval()
     x = 3 * torch.randn(7, 5, generator=g)
-    assert PAGE["_exported"](module, x)
-    assert PAGE["_onnx"](module, x, tmp_path / "model.onnx")
+    assert PAGE["_exports_to_torch"](module, x)
+    assert PAGE["_exports_to_onnx"](module, x, tmp_path / "model.onnx")

@@ -1,1 +1,1 @@
-"""What the site has beyond Sphinx: a reference from docstrings, the command line's help, formulas as MathML."""
+"""Sphinx extension of the site: reference from docstrings, help of the command line, formulas as MathML."""

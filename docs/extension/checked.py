@@ -1,4 +1,4 @@
-"""The built site, looked at: every picture has words, every link and anchor is there, and nothing is fetched."""
+"""Check the built site: images have alternative text, links and anchors exist, nothing is loaded externally."""
 
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -8,42 +8,42 @@ from urllib.parse import unquote, urlsplit
 
 from sphinx.errors import SphinxError
 
-FETCHED = {"img": "src", "script": "src", "link": "href", "iframe": "src"}
-KINDS = {"stylesheet", "preload", "icon"}  # of links that a browser follows by itself
-THUMBNAIL = "_thumb."  # beside the title that says what it shows: to be skipped by who listens
+URL_ATTRIBUTES = {"img": "src", "script": "src", "link": "href", "iframe": "src"}
+LOADED_LINKS = {"stylesheet", "preload", "icon"}  # values of rel for which a browser loads the target
+THUMBNAIL = "_thumb."  # thumbnails stand beside a title, so screen readers may skip them
 
 
 class Page(HTMLParser):
-    """What a page of HTML links to, shows, and can be linked to at."""
+    """Links, images, resources and anchors of an HTML page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.links: list[str] = []
-        self.pictures: list[tuple[str, str]] = []
-        self.fetched: list[str] = []
+        self.images: list[tuple[str, str]] = []
+        self.resources: list[str] = []
         self.anchors: set[str] = {""}
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Keep what a tag says."""
-        said = {name: value or "" for name, value in attrs}
-        self.anchors |= {said[name] for name in ("id", "name") if name in said}
-        if tag == "a" and "href" in said:
-            self.links.append(said["href"])
+        """Collect the attributes of a tag."""
+        values = {name: value or "" for name, value in attrs}
+        self.anchors |= {values[name] for name in ("id", "name") if name in values}
+        if tag == "a" and "href" in values:
+            self.links.append(values["href"])
         if tag == "img":
-            self.pictures.append((said.get("src", ""), said.get("alt", "")))
-        if tag in FETCHED and (tag != "link" or KINDS & set(said.get("rel", "").split())):
-            self.fetched.append(said.get(FETCHED[tag], ""))
+            self.images.append((values.get("src", ""), values.get("alt", "")))
+        if tag in URL_ATTRIBUTES and (tag != "link" or LOADED_LINKS & set(values.get("rel", "").split())):
+            self.resources.append(values.get(URL_ATTRIBUTES[tag], ""))
 
 
-def faults(folder: Path) -> Iterator[str]:
-    """Say what is wrong with the pages of a folder."""
+def find_faults(folder: Path) -> Iterator[str]:
+    """Yield the faults of all pages in a folder."""
     pages = {path.resolve(): Page(path) for path in sorted(folder.rglob("*.html"))}
     for path, page in pages.items():
         name = path.relative_to(folder.resolve())
-        bare = (source for source, alt in page.pictures if not alt.strip() and THUMBNAIL not in source)
-        yield from (f"{name}: picture {source} without words" for source in bare)
-        yield from (f"{name}: {source} is fetched" for source in page.fetched if urlsplit(source).netloc)
+        undescribed = (source for source, alt in page.images if not alt.strip() and THUMBNAIL not in source)
+        yield from (f"{name}: image {source} has no alternative text" for source in undescribed)
+        yield from (f"{name}: {url} is loaded externally" for url in page.resources if urlsplit(url).netloc)
         for link in page.links:
             parts = urlsplit(link)
             if parts.scheme or parts.netloc or link == "#":
@@ -51,12 +51,12 @@ def faults(folder: Path) -> Iterator[str]:
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             target = target / "index.html" if target.is_dir() else target
             if not target.exists():
-                yield f"{name}: {link} leads nowhere"
+                yield f"{name}: {link} does not exist"
             elif target in pages and unquote(parts.fragment) not in pages[target].anchors:
-                yield f"{name}: {link} has no such place"
+                yield f"{name}: {link} has no such anchor"
 
 
-def look(app: Any, failed: Exception | None) -> None:
-    """Fail the build where something is wrong."""
-    if failed is None and app.builder.name == "html" and (found := sorted(set(faults(Path(app.outdir))))):
-        raise SphinxError("\n".join([f"{len(found)} faults in the built pages", *found[:40]]))
+def check(app: Any, failed: Exception | None) -> None:
+    """Fail the build if a page has a fault."""
+    if failed is None and app.builder.name == "html" and (faults := sorted(set(find_faults(Path(app.outdir))))):
+        raise SphinxError("\n".join([f"{len(faults)} faults in the built pages", *faults[:40]]))

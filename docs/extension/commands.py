@@ -1,4 +1,4 @@
-"""The command line's page: what every command says of itself when asked for help."""
+"""Write the page of the command line from the help texts of all commands."""
 
 import re
 from collections.abc import Iterator
@@ -13,16 +13,16 @@ from calibrant.cli import app
 def page() -> str:
     """Return the page as Markdown."""
     lead = (
-        "# The command line\n\nWhat `calibrant COMMAND --help` prints. Bad input is one line on standard error and "
-        "status 2; a study of which something failed ends with status 1.\n"
+        "# The command line\n\nThis page shows the output of `calibrant COMMAND --help`. Invalid input prints one line "
+        "to standard error and exits with status 2. A study with failed runs exits with status 1.\n"
     )
     return "\n".join([lead, *_commands(typer.main.get_command(app), ())])
 
 
 def _commands(command: Any, path: tuple[str, ...]) -> Iterator[str]:
     name = " ".join(("calibrant", *path))
-    shown = CliRunner().invoke(app, [*path, "--help"], prog_name="calibrant", env={"COLUMNS": "100", "NO_COLOR": "1"})
-    text = re.sub(r"[ \t]+$", "", re.sub(r"\x1b\[[0-9;]*m", "", shown.output), flags=re.MULTILINE).strip()
+    result = CliRunner().invoke(app, [*path, "--help"], prog_name="calibrant", env={"COLUMNS": "100", "NO_COLOR": "1"})
+    text = re.sub(r"[ \t]+$", "", re.sub(r"\x1b\[[0-9;]*m", "", result.output), flags=re.MULTILINE).strip()
     yield f"{'#' * (2 + max(0, len(path) - 1))} {name}\n\n```text\n{text}\n```\n"
-    for inner in sorted(getattr(command, "commands", {})):
-        yield from _commands(command.commands[inner], (*path, inner))
+    for subcommand in sorted(getattr(command, "commands", {})):
+        yield from _commands(command.commands[subcommand], (*path, subcommand))

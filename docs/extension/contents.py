@@ -1,11 +1,11 @@
-"""What stands on which page of the reference, and under which heading; tests hold it to the sources."""
+"""Pages and headings of the API reference. Tests compare them with the source code."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Page:
-    """One page: the modules whose names it shows, and what is said before them."""
+    """A page: the modules whose names it lists, and its introduction."""
 
     title: str
     modules: tuple[str, ...]
@@ -13,36 +13,36 @@ class Page:
 
 
 PAGES = {
-    "predictions": Page("Predictions", ("predictions",), "Everything starts here; see also [tables](../../tables.md)."),
-    "collecting": Page("Collecting", ("collecting",), "From a network and its batches to predictions."),
-    "assessment": Page(
-        "Assessment", ("assessment",), "`calibrant.assess` and `calibrant.measure`, and what they return."
+    "predictions": Page(
+        "Predictions", ("predictions",), "The input of everything else. See also [tables](../../tables.md)."
     ),
+    "collecting": Page("Collecting", ("collecting",), "From a network and its batches to predictions."),
+    "assessment": Page("Assessment", ("assessment",), "`calibrant.assess` and `calibrant.measure`, and their results."),
     "calibrators": Page(
         "Calibrators",
         ("calibrators",),
-        "Each is fitted by `.fit(predictions)` and is then a frozen map from logits to better logits. "
-        "[Which one?](../../howto/choose_a_calibrator.md) [Where does it run?](../../howto/deploy.md)",
+        "`.fit(predictions)` returns a frozen map from logits to better logits. "
+        "[Choose a calibrator](../../howto/choose_a_calibrator.md), [deploy it](../../howto/deploy.md).",
     ),
     "metrics": Page(
         "Metrics",
         ("metrics", "metrics.curves", "metrics.tables", "metrics.ood"),
-        "Conventions, and where others differ: [metrics](../../metrics.md). "
-        "[Which one?](../../howto/choose_a_metric.md)",
+        "Conventions and differences from other packages: [metrics](../../metrics.md). "
+        "[Choose a metric](../../howto/choose_a_metric.md).",
     ),
     "losses": Page(
         "Losses", ("losses",), "In a training loop: `calibrant.nn.Criterion`, and [losses](../../losses.md)."
     ),
-    "training": Page("Training", ("nn",), "A loss as torch trains with it, and a network with its calibrator."),
-    "selection": Page("Selection", ("selection",), "Which epoch to keep."),
+    "training": Page("Training", ("nn",), "Losses for torch training loops, and networks with a calibrator."),
+    "selection": Page("Selection", ("selection",), "Scores to select an epoch by."),
     "networks": Page("Networks", ("lab.networks",), "By name in studies, as `resnet20` or `mlp(features=30)`."),
     "data": Page("Data", ("lab.data", "lab.data.corruptions"), "By name in studies, as `digits(train=100, val=300)`."),
-    "study": Page("Studies", ("lab.study",), "What stands in a study's file: [studies](../../studies.md)."),
-    "theory": Page("Theory", ("theory",), "What it is for: [what focal loss does](../../theory.md)."),
+    "study": Page("Studies", ("lab.study",), "The study file: [studies](../../studies.md)."),
+    "theory": Page("Theory", ("theory",), "Explanation: [what focal loss does](../../theory.md)."),
     "plots": Page(
         "Plots",
         ("plots", "lab.figures"),
-        "Numbers in, ink out. All of them at work: [gallery](../../auto_gallery/index.rst).",
+        "Each function draws given numbers. Examples: [gallery](../../auto_gallery/index.rst).",
     ),
     "integrations": Page(
         "Integrations",
@@ -50,34 +50,33 @@ PAGES = {
             f"integrations.{name}"
             for name in ("sklearn", "torchmetrics", "lightning", "transformers", "evaluate", "mlflow", "skore")
         ),
-        "One thin module for each framework; none is imported unless asked for.",
+        "One module per framework. Modules are imported only on request.",
     ),
     "types": Page(
         "Types and names",
         ("types", "registry"),
-        "The shapes of what people implement, the ranges of settings, the one error for bad input, and the registries "
-        "by which methods are known by name.",
+        "Protocols for your own methods, ranges of settings, the error for invalid input, and registries of methods.",
     ),
     "files": Page(
         "Files and pages",
         ("io", "report"),
-        "What reads and writes. The formats: [file formats](../formats.md).",
+        "Readers and writers. See [file formats](../formats.md).",
     ),
 }
 
-HEADINGS = {  # of files whose docstring does not begin with a few words, in the order in which they are to be read
+HEADINGS = {  # headings of files, in reading order; other files use the first words of their docstring
     "metrics._scores": "Scores",
-    "metrics._binned": "Errors over bins",
+    "metrics._binned": "Binned errors",
     "metrics._cumulative": "Errors without bins, and tests",
     "metrics._smooth": "Smooth error",
-    "metrics._corp": "A score taken apart",
+    "metrics._corp": "Score decomposition",
     "metrics._ranking": "Ranking",
-    "metrics._compare": "Two models",
-    "metrics._two_sample": "Two ways to train, over seeds",
+    "metrics._compare": "Comparing two models",
+    "metrics._two_sample": "Comparing two training methods over seeds",
     "metrics._decomposition": "Refinement and calibration",
     "metrics._summary": "More data than memory",
-    "metrics._metric": "What a metric is",
-    "metrics._info": "What to say of a number",
+    "metrics._metric": "Metric objects",
+    "metrics._info": "Descriptions of metrics",
     "metrics._intervals": "Intervals, evidence, curves",
     "losses._proper": "Proper losses",
     "losses._focal": "The focal family",
@@ -86,19 +85,19 @@ HEADINGS = {  # of files whose docstring does not begin with a few words, in the
     "losses._penalties": "Penalties on confidence",
     "losses._long_tail": "Long tails",
     "losses._mixup": "Mixed examples",
-    "calibrators._auto": "No choosing",
+    "calibrators._auto": "Automatic selection",
     "calibrators._temperature": "Scaling",
     "calibrators._affine": "Affine maps",
     "calibrators._structured": "Structured scaling",
-    "calibrators._ensemble": "A mixture with the raw prediction",
-    "calibrators._monotone": "One increasing map",
+    "calibrators._ensemble": "Ensemble temperature scaling",
+    "calibrators._monotone": "Monotone map",
     "calibrators._focal": "The focal map",
     "calibrators._binary": "Two classes",
     "calibrators._binning": "Binning",
     "calibrators._isotonic": "Isotonic",
     "calibrators._spline": "Splines",
     "calibrators._groups": "Groups",
-    "calibrators._compose": "Calibrators of calibrators",
+    "calibrators._compose": "Chains",
     "calibrators._apply": "Classes",
     "calibrators._fitting": "Fitting by name",
     "calibrators._files": "Files",
@@ -106,12 +105,12 @@ HEADINGS = {  # of files whose docstring does not begin with a few words, in the
     "assessment._assess": "Assessing",
     "assessment._results": "Rows",
     "assessment._evaluation": "Mistakes",
-    "assessment._events": "What is judged",
-    "assessment._candidates": "What is assessed",
+    "assessment._events": "Events",
+    "assessment._candidates": "Candidates",
     "assessment._apply": "Files",
     "theory._gradient": "The gradient",
     "theory._focal_map": "The focal map",
-    "theory._risk": "What focal loss asks for",
+    "theory._risk": "Minimizer of focal loss",
     "theory._temperature": "The nearest temperature",
     "plots._predictions": "Predictions",
     "plots._theory": "Theory",
@@ -119,9 +118,9 @@ HEADINGS = {  # of files whose docstring does not begin with a few words, in the
     "report._diagrams": "Diagrams",
     "lab.study.api": "Running",
     "lab.study.results": "Results",
-    "lab.study.config": "What a study is",
+    "lab.study.config": "Study files",
     "lab.study.external_models": "Models trained elsewhere",
     "lab.study.recipe": "Recipes",
-    "lab.study.store": "Where runs rest",
+    "lab.study.store": "Run store",
     "lab.study.progress": "Progress",
 }

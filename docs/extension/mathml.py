@@ -1,4 +1,4 @@
-"""Formulas as MathML, which browsers set by themselves: no script, no font, nothing to fetch."""
+"""Render formulas as MathML, which browsers display without scripts, fonts or downloads."""
 
 from typing import Any
 
@@ -9,20 +9,7 @@ from sphinx.application import Sphinx
 from sphinx.util import logging
 
 LOG = logging.getLogger(__name__)
-
-
-def set_inline(self: Any, node: nodes.math) -> None:
-    """Write a formula of the text."""
-    _write(self, node, node.astext(), display=False)
-
-
-def set_block(self: Any, node: nodes.math_block) -> None:
-    """Write a formula that stands alone."""
-    self.body.append('<div class="formula">')
-    _write(self, node, node.astext(), display=True)
-
-
-SPELLED = {  # what the converter does not know, and the space after a function's name
+REPLACEMENTS = {  # commands that the converter does not know, and the space after a function name
     r"\dots": r"\ldots",
     r"\Big(": "(",
     r"\Big)": ")",
@@ -31,10 +18,21 @@ SPELLED = {  # what the converter does not know, and the space after a function'
 }
 
 
+def write_inline(self: Any, node: nodes.math) -> None:
+    """Write an inline formula."""
+    _write(self, node, node.astext(), display=False)
+
+
+def write_block(self: Any, node: nodes.math_block) -> None:
+    """Write a displayed formula."""
+    self.body.append('<div class="formula">')
+    _write(self, node, node.astext(), display=True)
+
+
 def _write(self: Any, node: nodes.Node, text: str, *, display: bool) -> None:
-    for word, known in SPELLED.items():
-        text = text.replace(word, known)
-    text = f"{{}}{text}" if text.startswith(("_", "^")) else text  # an index of the word before
+    for command, replacement in REPLACEMENTS.items():
+        text = text.replace(command, replacement)
+    text = f"{{}}{text}" if text.startswith(("_", "^")) else text  # an index of the preceding word
     try:
         self.body.append(tex2mathml(text, as_block=display))
     except (MathError, LookupError, AttributeError) as error:
@@ -45,6 +43,6 @@ def _write(self: Any, node: nodes.Node, text: str, *, display: bool) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Let HTML pages use it, as `html_math_renderer = "mathml"`."""
-    app.add_html_math_renderer("mathml", (set_inline, None), (set_block, None))
+    """Register the renderer for `html_math_renderer = "mathml"`."""
+    app.add_html_math_renderer("mathml", (write_inline, None), (write_block, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

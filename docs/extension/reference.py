@@ -1,6 +1,6 @@
-"""The reference, one page a family: every public name with its source's signature and its docstring, as Markdown.
+"""Write the API reference as Markdown: every public name with its signature and docstring, one page per family.
 
-`pages()` returns the pages as text, without Sphinx: `tests/docs/test_reference.py` looks for every public name in them.
+`pages()` returns the pages as text, without Sphinx, so that `tests/docs/test_reference.py` can check them.
 """
 
 import ast
@@ -16,28 +16,35 @@ from types import ModuleType
 from typing import Any
 
 import calibrant
+from calibrant import metrics
 from extension.contents import HEADINGS, PAGES, Page
 
 GALLERY = Path(__file__).parents[1] / "gallery"
-MODULE = re.compile(r"^calibrant\.(?:(?:metrics\.(?:curves|tables|ood)|data\.corruptions|integrations\.\w+|\w+)\.)")
-PRIVATE = {"cli", "studies"}  # the command line has a page of its own; studies are files
+MODULE = re.compile(
+    r"^calibrant\.(?:metrics\.(?:curves|tables|ood)|lab\.data\.corruptions|(?:integrations|lab)\.\w+|\w+)\."
+)
+UNDOCUMENTED = {
+    "cli",
+    "studies",
+    "backend",
+}  # the command line has its own page; studies are files; kernels are internal
 
 
 def public_modules() -> set[str]:
-    """Return the names of all public modules and packages right below calibrant."""
-    found = (module.name for module in pkgutil.iter_modules(calibrant.__path__))
-    return {name for name in found if not name.startswith("_")} - PRIVATE
+    """Return the names of all public modules and packages directly below calibrant."""
+    names = {module.name for module in pkgutil.iter_modules(calibrant.__path__)}
+    return {name for name in names if not name.startswith("_")} - UNDOCUMENTED
 
 
 @cache
-def names_of(module: str) -> list[str]:
-    """Return the public names of a module: `__all__`, or what its file defines."""
+def public_names(module: str) -> list[str]:
+    """Return the public names of a module: `__all__`, or the definitions in its file."""
     body = _tree(module).body
     if any(isinstance(node, ast.AugAssign) and getattr(node.target, "id", "") == "__all__" for node in body):
-        made = importlib.import_module(f"calibrant.{module}")  # put together from its parts
-        return [name for name in made.__all__ if not isinstance(getattr(made, name), ModuleType)]
-    said = [name for node in body if isinstance(node, ast.Assign) for name in _all_of(node)]
-    return said or [name for node in body for name in _defined(node) if not name.startswith("_")]
+        package = importlib.import_module(f"calibrant.{module}")  # `__all__` is assembled from submodules
+        return [name for name in package.__all__ if not isinstance(getattr(package, name), ModuleType)]
+    listed = [name for node in body if isinstance(node, ast.Assign) for name in _all_of(node)]
+    return listed or [name for node in body for name in _defined(node) if not name.startswith("_")]
 
 
 def pages() -> dict[str, str]:
@@ -61,7 +68,7 @@ def _page(page: Page) -> Iterator[str]:
             yield from _entry(full, name, home, node)
 
 
-# Finding the source of a name
+# Find the source of a name
 
 
 def _path(module: str) -> Path:
@@ -101,18 +108,18 @@ def _defined(node: ast.stmt) -> list[str]:
 
 
 def _entries(module: str) -> list[tuple[str, str, ast.stmt | None]]:
-    """Return each public name with the module whose file defines it, and where it stands there."""
-    return [(name, *_found(module, name)) for name in dict.fromkeys(names_of(module))]
+    """Return each public name with the module that defines it and its definition."""
+    return [(name, *_definition(module, name)) for name in dict.fromkeys(public_names(module))]
 
 
 @cache
-def _found(module: str, name: str) -> tuple[str, ast.stmt | None]:
-    """Return the file that defines a name, following its imports, and the definition."""
+def _definition(module: str, name: str) -> tuple[str, ast.stmt | None]:
+    """Return the module that defines a name, following imports, and the definition."""
     tree = _tree(module)
     for node in tree.body:
         if name in _defined(node) and not isinstance(node, ast.Assign):
             nodes = [other for other in tree.body if name in _defined(other)]
-            return module, nodes[-1]  # after its overloads
+            return module, nodes[-1]  # the last one, after overloads
     for node in tree.body:
         if name in _defined(node):
             return module, node
@@ -120,29 +127,29 @@ def _found(module: str, name: str) -> tuple[str, ast.stmt | None]:
             home = str(node.module).removeprefix("calibrant.")
             if home == module or not _path(home).exists():
                 continue
-            taken = {alias.name for alias in node.names}
-            if name in taken or ("*" in taken and name in names_of(home)):
-                return _found(home, name)
+            imported = {alias.name for alias in node.names}
+            if name in imported or ("*" in imported and name in public_names(home)):
+                return _definition(home, name)
     return module, None
 
 
 def _order(home: str, module: str) -> tuple[int, str]:
-    """Where the names of a file stand on the page: after the module's own, as the headings do."""
+    """Return the sort key of a file: the module itself first, then files in the order of `HEADINGS`, then others."""
     if home == module or not home.startswith(f"{module}."):
         return (-1 if home == module else len(HEADINGS) + 1), home
-    known = list(HEADINGS)
-    return (known.index(home) if home in known else len(known)), home
+    headed = list(HEADINGS)
+    return (headed.index(home) if home in headed else len(headed)), home
 
 
 def _heading(home: str, module: str) -> str:
-    """What the names of a file have in common: its heading, or the first words of its docstring."""
+    """Return the heading of a file's names: the one in `HEADINGS`, or the first words of its docstring."""
     if home == module or not home.startswith(f"{module}."):
         return "" if home == module else "More"
     first = (ast.get_docstring(_tree(home)) or "").split("\n")[0].rstrip(".")
     return HEADINGS.get(home) or _markdown(re.split(r": | \(", first)[0])
 
 
-# Writing an entry
+# Write an entry
 
 
 def _entry(full: str, name: str, home: str, node: ast.stmt | None) -> Iterator[str]:
@@ -161,18 +168,18 @@ def _function(where: str, node: ast.FunctionDef) -> list[str]:
     module, _, name = where.rpartition(".")
     if module in ("calibrant.metrics", "calibrant.selection"):
         metric = getattr(importlib.import_module(module), name)
-        body += [_declared(metric)] if hasattr(metric, "has_interval") else []
+        body += [_declaration(metric)] if hasattr(metric, "has_interval") else []
     return body
 
 
-def _declared(metric: Any) -> str:
-    """Say what a metric's declaration does: title, unit, direction, what it has, and its meaning."""
-    about = metric.about
-    better = {True: "higher is better", False: "lower is better", None: "neither direction is better"}
-    has = [word for word, there in (("an interval", metric.has_interval), ("a test", metric.has_test)) if there]
-    facts = [about.title, {"share": "a share", "": "a number"}.get(about.unit, about.unit)]
-    facts += [better[about.higher_is_better], *([f"has {' and '.join(has)}"] if has else [])]
-    return f"*{'; '.join(facts)}.* {_markdown(about.meaning[:1].upper() + about.meaning[1:] + '.')}"
+def _declaration(metric: Any) -> str:
+    """Describe a metric from its declaration: title, unit, direction, interval and test, and meaning."""
+    info = metrics.metric_info(metric.__name__)
+    direction = {True: "higher is better", False: "lower is better", None: "neither direction is better"}
+    has = [word for word, present in (("an interval", metric.has_interval), ("a test", metric.has_test)) if present]
+    facts = [info.title, {"share": "a share", "": "a number"}.get(info.unit, info.unit)]
+    facts += [direction[info.higher_is_better], *([f"has {' and '.join(has)}"] if has else [])]
+    return f"*{'; '.join(facts)}.* {_markdown(info.meaning[:1].upper() + info.meaning[1:].rstrip('.') + '.')}"
 
 
 def _class(where: str, home: str, node: ast.ClassDef) -> Iterator[str]:
@@ -194,55 +201,59 @@ def _class(where: str, home: str, node: ast.ClassDef) -> Iterator[str]:
     )
 
 
-def _members(home: str, node: ast.ClassDef, seen: frozenset[str] = frozenset()) -> list[ast.FunctionDef]:
-    """Return the public methods that say what they do, its bases' of the same package included."""
-    own = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
-    shown = [
+def _members(home: str, node: ast.ClassDef, overridden: frozenset[str] = frozenset()) -> list[ast.FunctionDef]:
+    """Return the public methods with docstrings, including those of base classes in the package."""
+    methods = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
+    members = [
         part
-        for name, part in own.items()
-        if ast.get_docstring(part) and name not in seen and (not name.startswith("_") or name == "__call__")
+        for name, part in methods.items()
+        if ast.get_docstring(part) and name not in overridden and (not name.startswith("_") or name == "__call__")
     ]
     for base in node.bases:
         if isinstance(base, ast.Name):
-            source, found = _found(home, base.id)
-            if isinstance(found, ast.ClassDef):
-                shown += _members(source, found, seen | set(own))
-    return shown
+            source, definition = _definition(home, base.id)
+            if isinstance(definition, ast.ClassDef):
+                members += _members(source, definition, overridden | set(methods))
+    return members
 
 
 def _fields(home: str, node: ast.ClassDef) -> list[str]:
-    """Return a line for every field that is set when one is made, with the comment beside it."""
+    """Return one line per field of a dataclass, with the comment beside it."""
     lines = _source(home).splitlines()
     decorated = any("dataclass" in ast.dump(decorator) for decorator in node.decorator_list)
-    found: list[str] = []
+    fields: list[str] = []
     for part in node.body if decorated else ():
         if isinstance(part, ast.AnnAssign) and "ClassVar" not in ast.unparse(part.annotation):
             name, kind = ast.unparse(part.target), ast.unparse(part.annotation)
             value = "" if part.value is None or "field(" in ast.unparse(part.value) else f" = {ast.unparse(part.value)}"
             _, _, comment = lines[(part.end_lineno or 1) - 1].partition("  # ")
-            said = f": {_markdown(comment.split('pyright:')[0].strip())}" if comment else ""
-            found.append(f"- `{name}: {kind}{value}`{said}")
-    return found
+            text = f": {_markdown(comment.split('pyright:')[0].strip())}" if comment else ""
+            fields.append(f"- `{name}: {kind}{value}`{text}")
+    return fields
 
 
 def _signature(node: ast.FunctionDef, *, bound: bool = False) -> str:
-    """Return the signature as its source has it; of a metric and a fit as it is called: with predictions, or arrays."""
+    """Return the signature from the source; metrics and fits are called with predictions or arrays instead."""
     args = copy.deepcopy(node.args)
     if bound:
         (args.posonlyargs or args.args).pop(0)
-    said = ast.unparse(args)
-    if {"metric", "fits"} & {ast.unparse(decorator).split("(")[0] for decorator in node.decorator_list}:
+    text = ast.unparse(args)
+    if {"metric", "fit_method", "accepts_predictions"} & _decorators(node):
         args.args, args.posonlyargs, args.defaults = [], [], []
-        said = f"predictions, labels=None, weights=None, {ast.unparse(args)}".removesuffix(", ")
-    made = "" if node.returns is None or node.name == "__init__" else ast.unparse(node.returns)
-    made = made.strip("'") if isinstance(node.returns, ast.Constant) else made  # a class that is not yet defined
-    returns = f" -> {made}" if made else ""
-    return f"({said}){returns}".replace("\n", " ")
+        text = f"predictions, labels=None, weights=None, {ast.unparse(args)}".removesuffix(", ")
+    result = "" if node.returns is None or node.name == "__init__" else ast.unparse(node.returns)
+    result = result.strip("'") if isinstance(node.returns, ast.Constant) else result  # quoted forward reference
+    returns = f" -> {result}" if result else ""
+    return f"({text}){returns}".replace("\n", " ")
+
+
+def _decorators(node: ast.FunctionDef) -> set[str]:
+    return {ast.unparse(decorator).split("(")[0] for decorator in node.decorator_list}
 
 
 def _value(home: str, node: ast.stmt | None, name: str) -> str:
     if name == "register":
-        return "Enroll a function or class under its own name or another; usable as a decorator."
+        return "Register a function or class under its own name or another. Usable as a decorator."
     if node is None:
         return ""
     lines = _source(home).splitlines()
@@ -254,7 +265,7 @@ def _value(home: str, node: ast.stmt | None, name: str) -> str:
 
 
 def _pictures(full: str, name: str) -> list[str]:
-    """Return the gallery's figures that use a name."""
+    """Return the gallery figures that use a name."""
     short = f"{full.removeprefix('calibrant.')}.{name}"
     used = re.compile(rf"(?<![\w.]){re.escape(short)}\b|import [\w, ]*\b{re.escape(name)}\b")
     files = [path for path, code in _gallery().items() if used.search(code)][:4]
@@ -269,15 +280,21 @@ def _block(kind: str, head: str, body: list[str], fence: str = ":::::") -> list[
     return [f"{fence}{{py:{kind}}} {head}", "\n\n".join(part for part in body if part), fence, ""]
 
 
-# Docstrings are Markdown but for their examples
+# Docstrings are Markdown with Google-style sections and examples
+
+SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises):\n(?=    )")
+ENTRY = re.compile(r"^ {4}(\S[^:\n]*): ", re.MULTILINE)  # a name at the indentation of the section
 
 
 def _markdown(text: str) -> str:
-    """Return a docstring as Markdown: examples fenced, quotations of settings kept, stars and angles as they are."""
+    """Return a docstring as Markdown: examples are fenced, sections become tables, stars and angles are escaped."""
     out: list[str] = []
-    for block in re.split(r"\n\s*\n", textwrap.dedent(text)):
+    separated = re.sub(rf"^(?={SECTION.pattern})", "\n", textwrap.dedent(text), flags=re.MULTILINE)
+    for block in re.split(r"\n\s*\n", separated):
         if block.lstrip().startswith(">>> "):
             out.append(f"```pycon\n{textwrap.dedent(block).strip()}\n```")
+        elif SECTION.match(block.lstrip("\n")):
+            out.append(_section(block.lstrip("\n")))
         elif block.startswith("    "):
             out.append(f"```python\n{textwrap.dedent(block).rstrip()}\n```")
         else:
@@ -285,15 +302,31 @@ def _markdown(text: str) -> str:
     return "\n\n".join(out)
 
 
+def _section(block: str) -> str:
+    """Return a section of a Google-style docstring as a table of names, or as a paragraph if it has no names."""
+    title, _, body = block.partition(":\n")
+    title = {"Args": "Parameters"}.get(title, title)
+    before, *parts = ENTRY.split(body) if title not in ("Returns", "Yields") else [body]
+    if before.strip() or not parts:
+        return f"**{title}:** {_escaped(' '.join(body.split()))}"
+    rows = (f"| `{name}` | {_cell(description)} |" for name, description in zip(parts[::2], parts[1::2], strict=True))
+    return "\n".join([f"| {title} | |", "| :-- | :-- |", *rows])
+
+
+def _cell(text: str) -> str:
+    """Return wrapped text on one line, with vertical bars escaped for a table."""
+    return _escaped(" ".join(text.split())).replace("|", r"\|")
+
+
 def _escaped(text: str) -> str:
-    """Escape what Markdown would take for its own, outside of code and formulas."""
+    """Escape Markdown syntax outside of code and formulas."""
     parts = re.split(r"(`+[^`]*`+|\$[^$]+\$)", text)
     parts[::2] = [re.sub(r"(?<!^)(?<!\n)([*<\[\]])", r"\\\1", part) for part in parts[::2]]
     return "".join(parts)
 
 
 def write(folder: Path) -> None:
-    """Write the pages where they are not as they should be."""
+    """Write the pages that have changed."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in pages().items():
         path = folder / f"{name}.md"

@@ -1,4 +1,4 @@
-"""A saved calibrator in plain numpy, without torch and without calibrant: `pip install numpy safetensors`."""
+"""Apply a saved calibrator in plain numpy, without torch or calibrant: `pip install numpy safetensors`."""
 
 import json
 
@@ -67,7 +67,7 @@ MAPS = {
 
 
 def load(path):
-    """Return the map of a calibrator's file, from logits (n, k) to better logits."""
+    """Return the function from logits (n, k) to calibrated logits that a file contains."""
     with safe_open(path, "np") as file:
         tree = json.loads(file.metadata()["calibrator"])
         learned = {name.lstrip("."): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -1,4 +1,4 @@
-"""Draw the README's figure from the runs that `make demo` leaves: python docs/images/reliability.py"""
+"""Draw the figure of the README from the runs of `make demo`: python docs/images/reliability.py."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ for ax, name in zip(figure.subplots(1, 2), ("Identity", "Temperature"), strict=T
     tests = [store.get(run, "test").double() for run in runs]
     logits = torch.cat([fit(name, store.get(run, "val"))(t.logits) for run, t in zip(runs, tests, strict=True)])
     pooled = Predictions(logits, torch.cat([t.labels for t in tests]))
-    what = "as trained" if name == "Identity" else "after temperature scaling"
-    title = f"{what}: ECE {100 * metrics.ece(pooled):.1f} %"
+    state = "as trained" if name == "Identity" else "after temperature scaling"
+    title = f"{state}: ECE {100 * metrics.ece(pooled):.1f} %"
     reliability(metrics.tables.bins(pooled), ax=ax, title=title)
 figure.savefig(here / "reliability.png")

@@ -1,4 +1,4 @@
-"""Take the README's picture of a report, by a Chromium: python docs/images/report.py"""
+"""Take the screenshot of a report for the README, with Chromium: python docs/images/report.py."""
 
 import shutil
 import subprocess

@@ -2,10 +2,10 @@
 Ten minutes: from logits to a deployed calibrator
 =================================================
 
-You have a trained classifier, and data it was not trained on. At the end of this page its probabilities are honest, you
-know how honest, and what runs in production gives them.
+You have a trained classifier and data that it was not trained on. This tutorial measures its calibration, fits a
+calibrator, and deploys both together.
 
-Here the classifier is a small network that has seen a hundred handwritten digits, which takes a second to train.
+The classifier is a small network, trained on a hundred handwritten digits within a second.
 """
 
 import tempfile
@@ -30,11 +30,11 @@ for _ in range(60):
     step.step()
 
 # %%
-# What it says
-# ------------
+# Collect predictions
+# -------------------
 #
-# Two sets are needed: one to fit a calibrator on, one to judge it on, neither seen in training. ``collect`` runs the
-# network over batches of any form and returns its predictions: logits and labels, checked once.
+# You need two sets that were not used in training: one to fit a calibrator on, one to evaluate it on. ``collect`` runs
+# the network over batches and returns ``Predictions``: validated logits and labels.
 
 val, test = (
     calibrant.collect(network, DataLoader(TensorDataset(digits.prepare(part.inputs), part.labels), batch_size=256))
@@ -43,15 +43,15 @@ val, test = (
 print(val)
 
 # %%
-# Whoever has logits in files says ``Predictions(np.load("logits.npy"), np.load("labels.npy"))``. Probabilities,
-# confidences, single logits and tables enter by name, such as ``Predictions.from_probs``.
+# If your logits are in files, use ``Predictions(np.load("logits.npy"), np.load("labels.npy"))``. There are other
+# constructors for probabilities, confidences, single logits and tables, such as ``Predictions.from_probs``.
 #
-# How honest it is
-# ----------------
+# Measure calibration
+# -------------------
 #
-# ``measure`` prints what should be known: each number with its interval, its noise floor or its p-value. The noise
-# floor is the ECE that a perfectly calibrated network with these very confidences would show; Kuiper's p-value is the
-# chance that one would look as bad.
+# ``measure`` prints each number with its interval, its noise floor or its p-value. The noise floor is the ECE of a
+# perfectly calibrated network with the same confidences. Kuiper's p-value is the probability that such a network would
+# look at least as miscalibrated.
 
 print(calibrant.measure(test))
 
@@ -60,32 +60,32 @@ print(calibrant.measure(test))
 plots.reliability(test, title=f"as trained: ECE {100 * float(metrics.ece(test)):.1f} %")
 
 # %%
-# Repair
-# ------
+# Calibrate
+# ---------
 #
-# ``assess`` fits several calibrators to ``val``, chooses one by held-out folds of ``val``, and judges all on
-# ``test``, which had no say.
+# ``assess`` fits several calibrators on ``val``, selects one by cross-validation on ``val``, and evaluates all of them
+# on ``test``. The test set does not influence the selection.
 
-found = calibrant.assess(val, test)
-print(found)
-
-# %%
-
-plots.reliability(test.apply(found.best), title=f"after {found.chosen_name}")
+result = calibrant.assess(val, test)
+print(result)
 
 # %%
-# The whole answer is a page that opens offline; the calibrator is a file of numbers without code.
+
+plots.reliability(test.apply(result.best), title=f"after {result.chosen_name}")
+
+# %%
+# Save the full report as a page that opens offline, and the calibrator as a file of numbers without code.
 
 folder = Path(tempfile.mkdtemp())
-found.save(folder / "report.html")
-found.save(folder / "calibrator.safetensors")
+result.save(folder / "report.html")
+result.save(folder / "calibrator.safetensors")
 print(sorted((path.name, path.stat().st_size // 1000) for path in folder.iterdir()), "kB")
 
 # %%
 # Deploy
 # ------
 #
-# Where torch runs, put the calibrator behind the network: what it learned becomes buffers, which move with the module.
+# With torch, put the calibrator behind the network. Its parameters become buffers, which move with the module.
 
 best = calibrators.load(folder / "calibrator.safetensors")
 model = CalibratedNetwork(network, best).eval()
@@ -93,25 +93,25 @@ inputs = digits.prepare(digits.test.inputs[:4])
 print(model(inputs).softmax(1).amax(1))
 
 # %%
-# ``torch.export`` writes it as one program, which is loaded without Calibrant. (ONNX, and plain numpy:
-# :doc:`/howto/deploy`.)
+# ``torch.export`` writes both as one program. Loading it does not require Calibrant. For ONNX and plain numpy, see
+# :doc:`/howto/deploy`.
 
 batch = torch.export.Dim("batch", min=2)
 program = torch.export.export(model, (inputs,), dynamic_shapes=(({0: batch},),))
 torch.export.save(program, folder / "model.pt2")
-again = torch.export.load(folder / "model.pt2").module()
-print((again(inputs) - model(inputs)).abs().max() < 1e-5)
+loaded = torch.export.load(folder / "model.pt2").module()
+print((loaded(inputs) - model(inputs)).abs().max() < 1e-5)
 
 # %%
-# The same from the shell
-# -----------------------
+# Use the command line
+# --------------------
 #
 # .. code-block:: console
 #
 #    $ calibrant assess val.npz test.npz --html report.html --save calibrator.safetensors
 #    $ calibrant apply calibrator.safetensors new.npz -o calibrated.npz
 #
-# Later, on new labeled predictions, measure again: what was calibrated last year may have drifted.
+# Calibration may drift. Measure again when you have new labeled predictions.
 
-later = Predictions(found.best(test.logits[600:]), test.labels[600:])
+later = Predictions(result.best(test.logits[600:]), test.labels[600:])
 print(metrics.kuiper.test(later))

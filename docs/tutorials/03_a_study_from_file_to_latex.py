@@ -2,8 +2,8 @@
 A study, from file to LaTeX
 ===========================
 
-Losses by networks by seeds, each calibrated and judged alike: a study is a small file, and its tables are ready for a
-paper.
+A study compares losses, networks and seeds, with the same calibrators and metrics for all. It is a small file, and its
+tables are ready for a paper.
 """
 
 import tempfile
@@ -33,27 +33,27 @@ milestones = [15]
 """)
 
 # %%
-# ``run`` trains what is missing, calibrates, measures, and writes tables and report. Stop it and start it again:
-# finished networks are kept. From the shell: ``calibrant study run mine.toml``.
+# ``run`` trains missing networks, calibrates them, computes the metrics, and writes tables and a report. You can stop
+# it and start it again; finished networks are kept. On the command line: ``calibrant study run mine.toml``.
 
 result = study.run(folder / "mine.toml", out=folder / "runs")
 print(result)
 
 # %%
-# A cell is the mean over seeds with its standard deviation, the mean temperature in brackets. The triangles compare
-# with the first row by a paired t-test: filled is significant. Calibrators that share a letter do not differ
-# significantly.
+# A cell is the mean over seeds with its standard deviation, followed by the mean temperature in parentheses. Triangles
+# compare with the first row by a paired t-test; filled triangles are significant. Calibrators that share a letter do
+# not differ significantly.
 #
-# In words
-# --------
+# As a sentence
+# -------------
 
 print(result.finding)
 
 # %%
-# In LaTeX
+# As LaTeX
 # --------
 #
-# ``tables.tex`` wants ``booktabs`` and ``amssymb``.
+# ``tables.tex`` needs the packages ``booktabs`` and ``amssymb``.
 
 print((folder / "runs" / "tables.tex").read_text()[:1600])
 
@@ -61,13 +61,13 @@ print((folder / "runs" / "tables.tex").read_text()[:1600])
 # As data
 # -------
 #
-# A row per network, calibrator and metric, for whatever else one would like to know.
+# The data frame has one row per network, calibrator and metric.
 
 frame = result.to_polars()
 print(frame.select("loss", "seed", "calibrator", "metric", "value").head(6))
 
 # %%
-# Such as a figure: the mean over seeds, and the range from least to most.
+# For example, draw the mean over seeds and the range:
 
 calibrators = ["Identity", "Temperature", "HistogramBinning"]
 wide = frame.filter(polars.col("metric") == "ece").pivot("calibrator", index=["loss", "seed"], values="value")
@@ -78,15 +78,15 @@ figure, ax = pyplot.subplots(figsize=(5.6, 3.4))
 plots.curves(lines, ax=ax, x=calibrators, xlabel="", ylabel="ECE (%)")
 
 # %%
-# Measured again
-# --------------
+# Add a metric or a calibrator
+# ----------------------------
 #
-# Another metric or calibrator is a matter of seconds: predictions are kept, and nothing is trained.
+# This takes seconds, because predictions are stored and nothing is trained again.
 
-again = study.measure(
+more = study.measure(
     folder / "mine.toml", out=folder / "runs", metrics=["smooth_ece"], calibrators=["Identity", "Monotone"]
 )
-print(again)
+print(more)
 
 # %%
-# Models that were trained elsewhere take part by their files of predictions: :doc:`/studies`.
+# A study can include models trained elsewhere, through their files of predictions: :doc:`/studies`.

@@ -2,9 +2,9 @@
 Stated confidences of a language model
 ======================================
 
-A model answers questions and says how sure it is. Is 90 % right nine times in ten? In every subject? What should be
-believed instead? The answers here are simulated; yours come from a file with the columns ``confidence``, ``correct``
-and ``group``.
+A language model answers questions and states its confidence. Are answers with 90 % confidence right nine times in ten?
+Is this true in every subject? Which confidences would be correct? This tutorial simulates the answers. Load yours from
+a file with the columns ``confidence``, ``correct`` and ``group``.
 """
 
 import numpy as np
@@ -24,49 +24,50 @@ frame = polars.DataFrame({"confidence": stated, "correct": right.astype(int), "g
 print(frame.head(3))
 
 # %%
-# Judged as said
-# --------------
+# Measure
+# -------
 #
-# A confidence is the probability of being right, and nothing is turned around below a half.
+# A confidence is the probability that the answer is right. Confidences below 0.5 are not flipped.
 
 p = Predictions.from_table(frame)
 print(calibrant.measure(p))
 
 # %%
-# ``inf`` is the price of a single wrong answer that was stated with 100 %.
+# A single wrong answer with 100 % confidence makes the log loss ``inf``.
 
 figure, axes = pyplot.subplots(1, 2, figsize=(7.6, 3.8))
 plots.reliability(p, ax=axes[0], title=f"ECE {100 * float(metrics.ece(p)):.1f} %")
-plots.reliability_curve(metrics.curves.corp(p), ax=axes[1], title="with the band of chance")
+plots.reliability_curve(metrics.curves.corp(p), ax=axes[1], title="with the band under calibration")
 
 # %%
-# Subject by subject
-# ------------------
+# Measure each subject
+# --------------------
 #
-# The intervals hold for all subjects together.
+# The intervals are simultaneous over all subjects.
 
 table = metrics.tables.groups(p)
 for i in table.worst_first:
-    print(f"{table.names[i]:9} said {table.said[i]:.3f}, right {table.happened[i]:.3f}, gap {table.gap[i]:+.3f}")
+    gap, low, high = (float(column[i]) for column in (table.gap, table.low, table.high))
+    print(f"{table.names[i]:9} confidence minus accuracy {gap:+.3f} [{low:+.3f}, {high:+.3f}]")
 
 # %%
-# What to believe instead
-# -----------------------
+# Calibrate each subject
+# ----------------------
 #
-# Half of the answers teach, the other half judges. One map for all leaves each subject's own error; a map for every
-# subject, which shares what they have in common, does not.
+# Fit on one half of the answers and evaluate on the other half. A single map for all subjects leaves the errors of each
+# subject. ``GroupCalibrated`` fits one map per subject and shrinks the maps toward each other.
 
 half = rng.random(4000) < 0.5
 val, test = p[half], p[~half]
-found = calibrant.assess(val, test, ["Identity", "Platt", "Isotonic", "GroupCalibrated"])
-print(found)
+result = calibrant.assess(val, test, ["Identity", "Platt", "Isotonic", "GroupCalibrated"])
+print(result)
 
 # %%
 
 by_subject = GroupCalibrated.fit(val)
 after = test.apply(by_subject)
 for name in after.group_names:
-    print(f"{name:9} gap {float(metrics.signed_gap(after.of_group(name))):+.3f}")
-said = Predictions.from_confidence([0.9], [1])  # what 90 % means in each subject
+    print(f"{name:9} gap {float(metrics.signed_gap(after.select_group(name))):+.3f}")
+ninety = Predictions.from_confidence([0.9], [1])  # the calibrated value of 90 % in each subject
 for name in after.group_names:
-    print(f"90 % in {name}: {float(by_subject.of_group(name)(said.logits).softmax(1)[0, 1]):.2f}")
+    print(f"90 % in {name}: {float(by_subject.of_group(name)(ninety.logits).softmax(1)[0, 1]):.2f}")

@@ -2,8 +2,8 @@
 A binary risk score from scikit-learn
 =====================================
 
-A forest says how probable it is that a tumor is benign. Real data, 569 cases, too few to give any away: everything is
-cross-fitted.
+A random forest predicts the probability that a tumor is benign. The data set is real and has only 569 cases, so
+everything is cross-fitted.
 """
 
 from matplotlib import pyplot
@@ -20,27 +20,27 @@ x, y = load_breast_cancer(return_X_y=True)
 x, unseen, y, truth = train_test_split(x, y, test_size=0.3, random_state=0, stratify=y)
 
 # %%
-# Naive Bayes counts the same evidence many times over, and says so:
+# Naive Bayes counts correlated evidence several times and becomes overconfident:
 
 bayes = GaussianNB().fit(x, y)
 ReliabilityDisplay.from_estimator(bayes, unseen, truth)
 
 # %%
-# One line repairs any classifier
-# -------------------------------
+# Calibrate any classifier in one line
+# ------------------------------------
 #
-# The calibrator is fitted to predictions out of fold, the classifier to everything. What comes out is a classifier of
-# scikit-learn: in pipelines, grids, pickles.
+# The calibrator is fitted on out-of-fold predictions, the classifier on all data. The result is a scikit-learn
+# classifier. It works in pipelines, grid searches and pickles.
 
-repaired = CalibratedClassifier(GaussianNB(), "Auto", cv=5).fit(x, y)
-before, after = predictions(bayes, unseen, truth), predictions(repaired, unseen, truth)
+calibrated = CalibratedClassifier(GaussianNB(), "Auto", cv=5).fit(x, y)
+before, after = predictions(bayes, unseen, truth), predictions(calibrated, unseen, truth)
 print(metrics.compare(before, after, names=["nll", "event_brier", "ece"]))
 
 # %%
-# Which model?
-# ------------
+# Compare models
+# --------------
 #
-# ``scorer`` makes a scorer of any metric, the greater the better.
+# ``scorer`` turns any metric into a scikit-learn scorer, where greater is better.
 
 models = {
     "naive Bayes": GaussianNB(),
@@ -55,28 +55,24 @@ for name, model in models.items():
 # Probabilities of exactly 0 or 1
 # -------------------------------
 #
-# A forest gives them, and one mistake then costs infinitely much. They may enter as they are; a calibrator makes them
-# what they are worth.
+# A forest predicts them, and a single error then costs an infinite log loss. You do not need to clip them. A calibrator
+# maps them to correct probabilities.
 
-said = cross_val_predict(models["forest"], x, y, cv=5, method="predict_proba")[:, 1]
-p = Predictions.from_probs(said, y, class_names=["malignant", "benign"])
-found = calibrant.assess(p, calibrators=["Identity", "Platt", "Beta", "VennAbers"])
-print(found)
+probs = cross_val_predict(models["forest"], x, y, cv=5, method="predict_proba")[:, 1]
+p = Predictions.from_probs(probs, y, class_names=["malignant", "benign"])
+result = calibrant.assess(p, calibrators=["Identity", "Platt", "Beta", "VennAbers"])
+print(result)
 
 # %%
-# Where to act
-# ------------
+# Choose a threshold
+# ------------------
 
-table = metrics.tables.thresholds(p.apply(found.best), at=[0.5, 0.8, 0.9, 0.95, 0.99])
+table = metrics.tables.thresholds(p.apply(result.best), at=[0.5, 0.8, 0.9, 0.95, 0.99])
 for row in zip(table.threshold, table.share, table.precision, table.recall, strict=True):
-    print(
-        "call benign from {:.2f} on: {:.0%} of cases, {:.1%} of them benign, {:.0%} of the benign".format(
-            *map(float, row)
-        )
-    )
+    print("threshold {:.2f}: {:.0%} of cases called benign, precision {:.1%}, recall {:.0%}".format(*map(float, row)))
 
 # %%
 
 figure, axes = pyplot.subplots(1, 2, figsize=(7.6, 3.8))
 plots.reliability(p, ax=axes[0], title="forest")
-plots.reliability(p.apply(found.best), ax=axes[1], title=f"after {found.chosen_name} (the same data)")
+plots.reliability(p.apply(result.best), ax=axes[1], title=f"after {result.chosen_name} (the same data)")

@@ -2,8 +2,8 @@
 Long tails
 ==========
 
-Some classes have two hundred training examples, others five. Losses for long tails trade honest probabilities for
-balanced accuracy; a calibrator gives them back, for whatever frequencies matter.
+Some classes have a hundred training examples, others five. Losses for long tails give up calibration for balanced
+accuracy. A calibrator restores it, for the class frequencies that you need.
 """
 
 import torch
@@ -24,11 +24,11 @@ print(counts)
 # Three losses
 # ------------
 #
-# ``for_counts`` tells a loss how often training has each class; studies do so by themselves.
+# ``for_counts`` passes the class counts of the training set to a loss. Studies do this automatically.
 
 
-def trained(loss):
-    """Return what a network says of the balanced validation and test sets."""
+def train(loss):
+    """Return the predictions of a network on the balanced validation and test sets."""
     torch.manual_seed(0)
     network = networks.mlp(10, hidden=(64,))
     criterion, step = Criterion(losses.for_counts(loss, counts)), torch.optim.Adam(network.parameters(), 0.01)
@@ -40,41 +40,41 @@ def trained(loss):
         return [Predictions(network(digits.prepare(s.inputs)), s.labels) for s in (digits.val, digits.test)]
 
 
-found = {f.__name__: trained(f) for f in (losses.cross_entropy, losses.class_balanced, losses.logit_adjusted)}
-for name, (_, test) in found.items():
+results = {f.__name__: train(f) for f in (losses.cross_entropy, losses.class_balanced, losses.logit_adjusted)}
+for name, (_, test) in results.items():
     print(f"{name:15} accuracy {100 * float(metrics.accuracy(test)):.1f} %, NLL {float(metrics.nll(test)):.3f}")
 
 # %%
-# Logit adjustment says what would be true if all classes were equally frequent, which on this balanced test set they
-# are. How often each class is predicted, of 10 % that it should be:
+# Logit adjustment predicts probabilities for equally frequent classes, as in this balanced test set. The figure shows
+# the mean probability of each class, which should be 10 %:
 
-lines = {name: metrics.tables.classes(test).forecast.tolist() for name, (_, test) in found.items()}
+lines = {name: metrics.tables.classes(test).forecast.tolist() for name, (_, test) in results.items()}
 figure, ax = pyplot.subplots(figsize=(5.6, 3.4))
 plots.curves(
-    lines, ax=ax, x=[str(int(n)) for n in counts], xlabel="training examples of the class", ylabel="share said"
+    lines, ax=ax, x=[str(int(n)) for n in counts], xlabel="training examples of the class", ylabel="mean probability"
 )
 ax.axhline(0.1, color="gray", linewidth=1)
 
 # %%
-# Repair
-# ------
+# Calibrate
+# ---------
 #
-# What is off is a bias per class, which one temperature cannot mend: ``BiasCorrectedTemperature`` and ``Vector`` can.
-# Fit on data of the frequencies that matter; where only their shares are known, weights do it: an example of class k
-# counts as often as its class is wanted.
+# The error is a bias per class. A temperature cannot correct it; ``BiasCorrectedTemperature`` and ``StructuredVector``
+# can. Fit on data with the class frequencies of your application. If you only know these frequencies, weight the
+# examples.
 
-val, test = found["cross_entropy"]
+val, test = results["cross_entropy"]
 for name in ("Identity", "Temperature", "BiasCorrectedTemperature", "StructuredVector"):
     after = test.apply(calibrators.fit(name, val))
     nll, by_class = float(metrics.nll(after)), 100 * float(metrics.classwise_ece(after))
     print(f"{name:26} NLL {nll:.3f}, class-wise ECE {by_class:.2f} %")
 
 # %%
-# And in a world where class 9 is ten times as frequent:
+# An application in which class 9 is ten times as frequent:
 
 weights = torch.where(test.labels == 9, 10.0, 1.0)
-there = Predictions(test.logits, test.labels, weights)
-wanted_there = Predictions(val.logits, val.labels, torch.where(val.labels == 9, 10.0, 1.0))
-for name, fitted_on in (("fitted on the old frequencies", val), ("fitted on the new", wanted_there)):
-    after = there.apply(calibrators.fit("BiasCorrectedTemperature", fitted_on))
+test_shifted = Predictions(test.logits, test.labels, weights)
+val_shifted = Predictions(val.logits, val.labels, torch.where(val.labels == 9, 10.0, 1.0))
+for name, fitted_on in (("fitted on the old frequencies", val), ("fitted on the new frequencies", val_shifted)):
+    after = test_shifted.apply(calibrators.fit("BiasCorrectedTemperature", fitted_on))
     print(f"{name:30} NLL {float(metrics.nll(after)):.3f}")

@@ -2,8 +2,8 @@
 Reproducing a paper
 ===================
 
-The studies of five papers come with Calibrant, and the numbers that they print. This page looks at one, then sets its
-losses on a small problem beside the printed numbers.
+Calibrant includes the studies of five papers and their published numbers. This tutorial inspects one of them, then
+trains its losses on a small problem and prints the published numbers beside the results.
 """
 
 import tempfile
@@ -23,21 +23,22 @@ for run in list(mukhoti.runs())[:3]:
     print("   ", run.dataset, run.network, run.loss, f"seed {run.seed}")
 
 # %%
-# On a machine with GPUs and the data sets, one command does all of it, and can be stopped at any time:
+# On a machine with GPUs and the data sets, one command runs the whole study. You can interrupt it at any time:
 #
 # .. code-block:: console
 #
 #    $ calibrant study run mukhoti_2020 --data ~/datasets --engine ray
 #    $ calibrant figures mukhoti_2020 --list
 #
-# ``--scale small`` takes about an hour on two cores; what came of that is in :doc:`/results/README`.
+# ``--scale small`` takes about an hour on two cores. :doc:`/results/README` shows its results.
 #
-# Beside the paper's numbers
-# --------------------------
+# Compare with the published numbers
+# ----------------------------------
 #
-# ``published`` puts the paper's number below each of ours that is of the same loss, calibrator and metric. ``beside``
-# says whose: here a network of two layers on digits stands beside ResNet-50 on CIFAR-10. Neither level nor order need
-# agree, since it hardly overfits; a line under each table says in what the training differs.
+# ``published`` prints the paper's number below each cell with the same loss, calibrator and metric. ``beside`` selects
+# the data set and network of the paper: here, a two-layer network on digits is compared with ResNet-50 on CIFAR-10.
+# Levels and order may differ, because the small network hardly overfits. A line under each table lists the differences
+# in training.
 
 folder = Path(tempfile.mkdtemp())
 (folder / "digits.toml").write_text("""
@@ -61,14 +62,14 @@ result = study.run(folder / "digits.toml", out=folder / "runs")
 print(result)
 
 # %%
-# The same as a figure, before and after a temperature:
+# Draw the results before and after temperature scaling:
 
 frame = result.to_polars().filter(polars.col("metric") == "ece")
 wide = frame.pivot("calibrator", index=["loss", "seed"], values="value")
 both = ["Identity", "Temperature(criterion='ece')"]
 lines = {loss: 100 * rows.select(both).to_numpy() for (loss,), rows in wide.group_by("loss", maintain_order=True)}
 figure, ax = pyplot.subplots(figsize=(5.6, 3.4))
-plots.curves(lines, ax=ax, x=["as trained", "after a temperature"], xlabel="", ylabel="ECE (%)")
+plots.curves(lines, ax=ax, x=["as trained", "after temperature scaling"], xlabel="", ylabel="ECE (%)")
 
 # %%
-# A paper of your own is a file of the same kind, in the paper's own words: :doc:`/studies`.
+# To add another paper, write a file with its numbers: :doc:`/studies`.

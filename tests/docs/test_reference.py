@@ -1,4 +1,4 @@
-"""The reference has an entry for every public name; pages written by hand agree with the sources."""
+"""The reference has an entry for every public name, and pages written by hand agree with the source code."""
 
 import csv
 import importlib
@@ -18,11 +18,15 @@ from calibrant import Predictions
 from calibrant.registry import CALIBRATORS
 
 DOCS = ROOT / "docs"
+SUBMODULES = (
+    *("metrics.curves", "metrics.tables", "metrics.ood", "integrations.sklearn"),
+    *("lab.data", "lab.data.corruptions", "lab.figures", "lab.networks", "lab.study"),
+)
 
 
 @pytest.fixture(scope="module")
 def extension():
-    """The modules that the site is built with."""
+    """Import a module of the documentation's Sphinx extension."""
     sys.path.insert(0, str(DOCS))
     yield lambda name: importlib.import_module(f"extension.{name}")
     sys.path.remove(str(DOCS))
@@ -33,52 +37,52 @@ def pages(extension) -> str:
     return "\n".join(extension("reference").pages().values())
 
 
-def public() -> set[str]:
-    """Every public name by its public home, found by importing, not as the reference finds it."""
+def public_names() -> set[str]:
+    """Return every public name with its module, found by importing instead of parsing."""
     names: set[str] = set()
-    for home in sorted((ROOT / "src" / "calibrant").iterdir()):
-        module = home.stem
-        if (
-            module.startswith("_")
-            or module in ("cli", "studies", "integrations", "py")
-            or home.suffix not in ("", ".py")
-        ):
-            continue
-        made = importlib.import_module(f"calibrant.{module}")
-        own = [name for name, x in vars(made).items() if getattr(x, "__module__", "") == made.__name__]
-        for name in getattr(made, "__all__", own):
-            if not name.startswith("_") and not isinstance(getattr(made, name), ModuleType):
-                names.add(f"{module}.{name}")
-    for module in ("metrics.curves", "metrics.tables", "metrics.ood", "data.corruptions", "integrations.sklearn"):
-        names |= {f"{module}.{name}" for name in importlib.import_module(f"calibrant.{module}").__all__}
+    homes = [path.stem for path in (ROOT / "src" / "calibrant").iterdir() if path.suffix in ("", ".py")]
+    undocumented = ("cli", "studies", "integrations", "lab", "backend", "py")
+    for name in *(home for home in homes if home not in undocumented and not home.startswith("_")), *SUBMODULES:
+        module = importlib.import_module(f"calibrant.{name}")
+        defined = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+        for key in getattr(module, "__all__", defined):
+            if not key.startswith("_") and not isinstance(getattr(module, key), ModuleType):
+                names.add(f"{name}.{key}")
     return names
 
 
-def test_no_public_name_is_without_an_entry(pages):
+def test_every_public_name_has_an_entry(pages):
     entries, module = set(), ""
     for kind, name in re.findall(r"\{py:(module|function|class|data)\} ([\w.]+)", pages):
         module = name.removeprefix("calibrant.") if kind == "module" else module
         entries |= {f"{module}.{name}"} if kind != "module" else set()
     assert len(entries) > 300
-    assert public() - entries == set()
+    assert public_names() - entries == set()
 
 
 def test_every_public_module_is_on_a_page(extension):
     reference = extension("reference")
-    shown = {module.split(".")[0] for page in reference.PAGES.values() for module in page.modules}
-    assert reference.public_modules() == shown
+    modules = {module for page in reference.PAGES.values() for module in page.modules}
+    assert reference.public_modules() == {module.split(".")[0] for module in modules}
     folder = ROOT / "src" / "calibrant" / "integrations"
-    thin = {f"integrations.{path.stem}" for path in folder.glob("[a-z]*.py")}
-    assert thin == set(reference.PAGES["integrations"].modules)
+    assert {f"integrations.{path.stem}" for path in folder.glob("[a-z]*.py")} == set(
+        reference.PAGES["integrations"].modules
+    )
 
 
-def test_top_level_names_are_told_of():
+def test_headings_belong_to_existing_files(extension):
+    for module in extension("contents").HEADINGS:
+        path = ROOT.joinpath("src", "calibrant", *module.split("."))
+        assert path.with_suffix(".py").is_file() or path.is_dir(), module
+
+
+def test_index_lists_top_level_names():
     text = (DOCS / "reference" / "index.md").read_text()
-    tops = {name for name in calibrant.__all__ if not isinstance(getattr(calibrant, name), ModuleType | str)}
-    assert all(f"`calibrant.{name}`" in text for name in tops)
+    top_level = {name for name in calibrant.__all__ if not isinstance(getattr(calibrant, name), ModuleType | str)}
+    assert all(f"`calibrant.{name}`" in text for name in top_level)
 
 
-def test_an_entry_has_its_signature_docstring_and_facts(pages):
+def test_entries_have_signature_docstring_and_facts(pages):
     entry = pages[pages.index("{py:function} focal(logits") :][:3000]
     assert "gamma" in entry.splitlines()[0]
     assert r"$-(1 - p_y)^\gamma \log p_y$" in entry
@@ -86,83 +90,110 @@ def test_an_entry_has_its_signature_docstring_and_facts(pages):
     entry = pages[pages.index("{py:function} kuiper(") :][:3000]
     assert "has a test" in entry
     entry = pages[pages.index("{py:class} Temperature\n") :][:4000]
-    assert "- `temperature: PositiveNumber`" in entry
-    assert "{py:method} Temperature.fit(" in entry
+    assert "- `temperature: PositiveScalar`" in entry
+    assert "{py:method} Temperature.fit(predictions" in entry
 
 
-def test_entries_show_the_pictures_that_use_them(pages):
-    shown = set(re.findall(r"^   gallery/(\S+)$", pages, re.MULTILINE))
-    assert len(shown) >= 25
-    assert all((DOCS / "gallery" / name).is_file() for name in shown)
+DOCSTRING = r"""Fit it with $a | b$ and *stars*.
+
+Args:
+    criterion: "nll" (default) or any `a|b`,
+        continued on the next line.
+    *rest: Others.
+Returns:
+    Result: a tensor of shape (n, k).
+
+Raises:
+    InputError: If nothing fits.
+
+>>> 1 + 1
+2
+"""
 
 
-def test_the_command_lines_page_has_every_command(extension):
+def test_sections_of_google_docstrings_become_tables(extension):
+    text = extension("reference")._markdown(DOCSTRING)
+    assert text.split("\n\n") == [
+        r"Fit it with $a | b$ and \*stars\*.",
+        "| Parameters | |\n| :-- | :-- |\n"
+        r'| `criterion` | "nll" (default) or any `a\|b`, continued on the next line. |'
+        "\n| `*rest` | Others. |",
+        "**Returns:** Result: a tensor of shape (n, k).",
+        "| Raises | |\n| :-- | :-- |\n| `InputError` | If nothing fits. |",
+        "```pycon\n>>> 1 + 1\n2\n```",
+    ]
+
+
+def test_no_section_is_left_as_text(pages):
+    assert re.findall(r"^(?:Args|Returns|Raises):$", pages, re.MULTILINE) == []
+
+
+def test_entries_show_figures_that_use_them(pages):
+    figures = set(re.findall(r"^   gallery/(\S+)$", pages, re.MULTILINE))
+    assert len(figures) >= 25
+    assert all((DOCS / "gallery" / name).is_file() for name in figures)
+
+
+def test_command_line_page_has_every_command(extension):
     text = extension("commands").page()
     for command in (
-        "assess",
-        "measure",
-        "apply",
-        "list",
-        "demo",
-        "figures",
-        "study run",
-        "study measure",
-        "study status",
+        *("assess", "measure", "apply", "list", "demo", "figures"),
+        *("study run", "study measure", "study status"),
     ):
         assert f"# calibrant {command}\n" in text
     assert "--ignore-index" in text
 
 
-def test_results_are_as_the_schema_says():
+def test_results_match_the_schema():
     schema = json.loads((DOCS / "reference" / "results.schema.json").read_text())
-    checker = jsonschema.Draft202012Validator(schema)
-    checker.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    validator.check_schema(schema)
     g = torch.Generator().manual_seed(0)
     z = torch.randn(200, 3, generator=g)
     y = torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1)
-    plain = Predictions(2 * z, y)
+    ungrouped = Predictions(2 * z, y)
     grouped = Predictions(
         2 * z, y, groups=["a", "b"] * 100, clusters=torch.arange(200) // 4, class_names=["u", "v", "w"]
     )
-    for p in plain, grouped:
-        checker.validate(json.loads(calibrant.measure(p).json()))
-        found = calibrant.assess(p[:100], p[100:], ["Identity", "HistogramBinning"])
-        checker.validate(json.loads(found.json()))
-    broken = json.loads(calibrant.measure(plain).json())
+    for p in ungrouped, grouped:
+        validator.validate(json.loads(calibrant.measure(p).json()))
+        result = calibrant.assess(p[:100], p[100:], ["Identity", "HistogramBinning"])
+        validator.validate(json.loads(result.json()))
+    broken = json.loads(calibrant.measure(ungrouped).json())
     broken["results"][0]["value"] = "high"
-    assert not checker.is_valid(broken)
+    assert not validator.is_valid(broken)
 
 
-# What runs where
+# Exports
 
 
-def exports(extension) -> list[dict[str, str]]:
+def export_rows(extension) -> list[dict[str, str]]:
     with extension("exports").TABLE.open() as file:
         return list(csv.DictReader(file))
 
 
-def test_the_table_of_exports_has_every_calibrator(extension):
-    rows = exports(extension)
+def test_export_table_has_every_calibrator(extension):
+    rows = export_rows(extension)
     assert [row["calibrator"] for row in rows] == sorted(CALIBRATORS)
     assert all(row["safetensors"] == "yes" for row in rows)
 
 
-def test_what_the_table_sends_to_onnx_is_what_is_tested_there(extension):
+def test_onnx_column_matches_the_export_tests(extension):
     import test_export
 
-    assert [row["calibrator"] for row in exports(extension) if row["ONNX"] == "yes"] == test_export.EXPORTED
+    assert [row["calibrator"] for row in export_rows(extension) if row["ONNX"] == "yes"] == test_export.EXPORTED
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of onnx
-def test_the_table_of_exports_is_what_trying_gives(extension, tmp_path):
-    for row in exports(extension):
-        ways = ("safetensors", "torch.export", "plain numpy", *(["ONNX"] if row["ONNX"] == "no" else []))
-        found = extension("exports").tried(row["calibrator"], tmp_path, ways)
-        assert found == {name: row[name] for name in found}
+def test_export_table_is_reproducible(extension, tmp_path):
+    for row in export_rows(extension):
+        formats = ("safetensors", "torch.export", "plain numpy", *(["ONNX"] if row["ONNX"] == "no" else []))
+        result = extension("exports").try_exports(row["calibrator"], tmp_path, formats)
+        assert result == {name: row[name] for name in result}
 
 
-# The files of the project
+# Project files
 
 
 def test_versions_agree():
@@ -171,7 +202,7 @@ def test_versions_agree():
     assert re.search(rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.M)
 
 
-def test_workflows_and_templates_are_read():
+def test_workflows_and_templates_are_valid_yaml():
     import yaml
 
     files = [*Path(ROOT / ".github").rglob("*.yml"), ROOT / "CITATION.cff"]

@@ -27,7 +27,7 @@ def process(rank: int, address: str, queue) -> None:
     dist.init_process_group("gloo", init_method=f"file://{address}", rank=rank, world_size=2)
     page = shown()
     mine = slice(0, 1700) if rank == 0 else slice(1700, 6000)
-    found = page["everyones"](page["Summary"].empty().add(page["logits"][mine], page["labels"][mine]))
+    found = page["sum_over_processes"](page["Summary"].empty().add(page["logits"][mine], page["labels"][mine]))
     queue.put(same(found, page["whole"]) and len(found) == 6000)
     dist.barrier()
     dist.destroy_process_group()
@@ -54,7 +54,7 @@ def test_ray_data():
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
     try:
         rows = data.from_items([{"logits": z, "label": int(y)} for z, y in zip(page["logits"], page["labels"])])
-        assert same(page["measured_by_ray"](rows), page["whole"])
+        assert same(page["measure_with_ray"](rows), page["whole"])
     finally:
         ray.shutdown()
 
@@ -66,4 +66,4 @@ def test_dask():
     page = shown()
     pairs = [(page["logits"][i : i + 250], page["labels"][i : i + 250]) for i in range(0, 6000, 250)]
     with dask.config.set(scheduler="synchronous"):
-        assert same(page["measured_by_dask"](bag.from_sequence(pairs, npartitions=5)), page["whole"])
+        assert same(page["measure_with_dask"](bag.from_sequence(pairs, npartitions=5)), page["whole"])

@@ -2,7 +2,7 @@
 Before and after temperature scaling
 ====================================
 
-One number, fitted on 1,000 examples and judged on 4,000 others.
+A single parameter, fitted on 1,000 examples and evaluated on 4,000 others.
 """
 
 import torch

@@ -1,8 +1,8 @@
 """
-Bins of equal width, bins of equal mass
-=======================================
+Equal-width and equal-mass bins
+===============================
 
-A confident network leaves most bins of equal width nearly empty. Bins of equal mass hold as many examples each.
+For a confident network, most equal-width bins are nearly empty. Equal-mass bins hold the same number of examples.
 """
 
 import torch

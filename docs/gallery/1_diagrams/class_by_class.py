@@ -1,8 +1,9 @@
 """
-Class by class
-==============
+One diagram per class
+=====================
 
-The top label may be calibrated while single classes are not: here one is said too often, another too rarely.
+The top label may be calibrated while single classes are not. Here, one class is predicted too often and another too
+rarely.
 """
 
 import torch
@@ -17,5 +18,5 @@ p = Predictions(truth + torch.tensor([0.9, 0.0, -0.9]), labels, class_names=["ca
 
 figure, axes = pyplot.subplots(1, 3, figsize=(9, 3.4))
 for ax, name in zip(axes, p.class_names, strict=True):
-    one = p.with_event(name)
-    plots.reliability(one, ax=ax, title=f"{name}: ECE {100 * float(metrics.ece(one)):.1f} %")
+    q = p.with_event(name)
+    plots.reliability(q, ax=ax, title=f"{name}: ECE {100 * float(metrics.ece(q)):.1f} %")

@@ -1,8 +1,8 @@
 """
-How confident, how often
-========================
+Confidence histogram
+====================
 
-The histogram that belongs under a reliability diagram.
+The histogram shows how many predictions each bar of a reliability diagram represents.
 """
 
 import torch

@@ -2,8 +2,8 @@
 A reliability curve without bins
 ================================
 
-CORP (Dimitriadis et al. 2021) recalibrates by isotonic regression: no number of bins to choose. Within the gray band
-lies the curve of a calibrated model.
+CORP (Dimitriadis et al. 2021) estimates the curve by isotonic regression, so there is no number of bins to choose. The
+curve of a calibrated model lies within the gray band.
 """
 
 import torch
@@ -17,4 +17,4 @@ labels = torch.multinomial(truth.softmax(1), 1, generator=g).squeeze(1)
 p = Predictions(1.5 * truth, labels)
 
 figure, ax = pyplot.subplots(figsize=(4, 4))
-plots.reliability_curve(metrics.curves.corp(p), ax=ax, title="half again too sure")
+plots.reliability_curve(metrics.curves.corp(p), ax=ax, title="logits 1.5 times too large")

@@ -1,8 +1,9 @@
 """
-Groups, with intervals that hold together
-=========================================
+Groups with simultaneous intervals
+==================================
 
-Right on the whole, and off in a hospital: what is said minus what happens. Gray intervals hold 0.
+The model is calibrated on average but not in every hospital. The plot shows mean probability minus frequency; intervals
+that contain 0 are gray.
 """
 
 import numpy as np
@@ -24,4 +25,4 @@ rows = {
     for i in table.worst_first
 }
 figure, ax = pyplot.subplots(figsize=(5.5, 2.8))
-plots.intervals(rows, ax=ax, xlabel="said minus happened, percentage points")
+plots.intervals(rows, ax=ax, xlabel="mean probability minus frequency, percentage points")

@@ -2,7 +2,7 @@
 A binary risk score
 ===================
 
-Of two classes the probability of class 1 is judged, from 0 to 100 %, not the confidence in the larger.
+For two classes, the diagram shows the probability of class 1 from 0 to 100 %, not the confidence of the top class.
 """
 
 import numpy as np

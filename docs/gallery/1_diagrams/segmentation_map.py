@@ -1,8 +1,8 @@
 """
-A dense map
-===========
+Segmentation
+============
 
-Segmentation: where the network is sure, where it is wrong, and what is left of the error after one temperature for all
+Where the network is confident, where it is wrong, and the calibration error before and after one temperature for all
 pixels.
 """
 

@@ -2,7 +2,7 @@
 Several labels per example
 ==========================
 
-Each label is an event of its own. Pooled, what one says too much another may say too little.
+Each label is a separate event. Pooled over labels, overconfidence and underconfidence can cancel.
 """
 
 import numpy as np
@@ -19,5 +19,5 @@ p = Predictions.multilabel(scores, targets, names=["fever", "cough", "rash"])
 figure, axes = pyplot.subplots(1, 4, figsize=(12, 3.3))
 plots.reliability(p, ax=axes[0], title=f"pooled: ECE {100 * float(metrics.ece(p)):.1f} %")
 for ax, name in zip(axes[1:], p.group_names, strict=True):
-    one = p.select_group(name)
-    plots.reliability(one, ax=ax, title=f"{name}: ECE {100 * float(metrics.ece(one)):.1f} %")
+    q = p.select_group(name)
+    plots.reliability(q, ax=ax, title=f"{name}: ECE {100 * float(metrics.ece(q)):.1f} %")

@@ -1,8 +1,9 @@
 """
-Confidences that a language model states
-========================================
+Stated confidences of a language model
+======================================
 
-A few round numbers, mostly high. They are judged as they are: 30 % that is right in 30 % of the cases is calibrated.
+Stated confidences are a few round numbers, mostly high. They are evaluated without flipping: a confidence of 30 % is
+calibrated if 30 % of these answers are right.
 """
 
 import numpy as np

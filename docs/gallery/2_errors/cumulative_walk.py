@@ -1,9 +1,9 @@
 """
-Kuiper's error is a walk
-========================
+Kuiper's statistic as a random walk
+===================================
 
-Sorted by confidence, confidence minus correctness is added up. A calibrated model wanders about 0; the range of the
-walk is Kuiper's error, its p-value that of a random walk.
+Sort by confidence and accumulate confidence minus correctness. For a calibrated model this is a random walk around 0.
+Kuiper's statistic is the range of the walk; its p-value comes from Brownian motion.
 """
 
 import torch
@@ -16,11 +16,11 @@ truth = 1.5 * torch.randn(3000, 5, generator=g)
 labels = torch.multinomial(truth.softmax(1), 1, generator=g).squeeze(1)
 
 figure, ax = pyplot.subplots(figsize=(5.5, 3.4))
-for factor, name in ((1.0, "calibrated"), (1.4, "too sure")):
+for factor, name in ((1.0, "calibrated"), (1.4, "overconfident")):
     p = Predictions(factor * truth, labels)
     order = p.events.confidence.argsort()
     walk = (p.events.confidence - p.events.outcome)[order].cumsum(0) / len(p)
-    found = metrics.kuiper.test(p)
-    ax.plot(p.events.confidence[order], walk, label=f"{name}: {found.statistic:.3f}, p = {found.p_value:.2g}")
+    evidence = metrics.kuiper.test(p)
+    ax.plot(p.events.confidence[order], walk, label=f"{name}: {evidence.statistic:.3f}, p = {evidence.p_value:.2g}")
 ax.set(xlabel="confidence", ylabel="sum of confidence minus correctness")
 ax.legend(frameon=False)

@@ -1,8 +1,8 @@
 """
-Familiar or not
-===============
+Out-of-distribution detection
+=============================
 
-How far each score tells test examples from foreign ones, whose logits are smaller.
+How well each score separates test examples from out-of-distribution examples, whose logits are smaller.
 """
 
 import torch
@@ -17,6 +17,6 @@ outside = 2 * torch.randn(1500, 10, generator=g)
 figure, axes = pyplot.subplots(1, 3, figsize=(10, 3.2))
 scores = {"energy": metrics.ood.energy, "max_logit": metrics.ood.max_logit, "entropy": metrics.ood.entropy}
 for ax, (name, score) in zip(axes, scores.items(), strict=True):
-    found = metrics.ood.detection(inside, outside, score=score)
-    groups = {"familiar": score(inside), "foreign": score(outside)}
-    plots.histograms(groups, ax=ax, xlabel=name, title=f"AUROC {100 * found.auroc:.1f} %")
+    detection = metrics.ood.detection(inside, outside, score=score)
+    groups = {"in distribution": score(inside), "out of distribution": score(outside)}
+    plots.histograms(groups, ax=ax, xlabel=name, title=f"AUROC {100 * detection.auroc:.1f} %")

@@ -1,8 +1,8 @@
 """
-Numbers with their intervals
-============================
+Metrics with intervals
+======================
 
-A score without an interval is half a result: 300 examples leave this much open.
+With 300 examples, every score is uncertain.
 """
 
 import torch
@@ -16,6 +16,6 @@ labels = torch.multinomial(truth.softmax(1), 1, generator=g).squeeze(1)
 p = Predictions(1.6 * truth, labels)
 
 names = ("accuracy", "brier", "signed_gap", "debiased_l2")
-rows = {getattr(metrics, name).about.title: getattr(metrics, name).interval(p) for name in names}
+rows = {metrics.metric_info(name).title: getattr(metrics, name).interval(p) for name in names}
 figure, ax = pyplot.subplots(figsize=(6, 2.6))
 plots.intervals(rows, ax=ax, xlabel="value, with the 90 % interval")

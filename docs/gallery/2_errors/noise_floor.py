@@ -2,8 +2,8 @@
 The noise floor of ECE
 ======================
 
-A perfectly calibrated model has an ECE above 0, the more so the fewer examples there are. The band is where it lies, by
-formula; dots are simulated.
+A perfectly calibrated model has an ECE above 0, which grows as the number of examples shrinks. The band is computed in
+closed form; the dots are simulations.
 """
 
 import torch

@@ -1,8 +1,8 @@
 """
-How many bins?
-==============
+ECE and the number of bins
+==========================
 
-ECE depends on its bins; smooth ECE and the debiased error have none to choose, or hardly mind.
+ECE depends on its bins. Smooth ECE has no bins, and the debiased error hardly depends on them.
 """
 
 import torch
@@ -18,7 +18,7 @@ p = Predictions(1.3 * truth, labels)
 bins = [2, 5, 10, 15, 20, 30, 50, 75, 100]
 lines = {
     "ECE": [float(metrics.ece(p, bins=b)) for b in bins],
-    "its noise floor": [float(metrics.noise_floor(p, bins=b)) for b in bins],
+    "noise floor of ECE": [float(metrics.noise_floor(p, bins=b)) for b in bins],
     "debiased, norm 2": [float(metrics.debiased_l2(p, bins=b)) for b in bins],
     "smooth ECE": [float(metrics.smooth_ece(p))] * len(bins),
 }

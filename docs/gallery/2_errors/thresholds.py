@@ -1,8 +1,8 @@
 """
-Where to act
-============
+Decision thresholds
+===================
 
-What becomes of patients above a threshold: how many, how many of them ill, how many of the ill.
+For each threshold: the fraction of patients above it, the precision and the recall.
 """
 
 import numpy as np
@@ -15,11 +15,11 @@ risk = rng.beta(1.5, 4, 4000)
 p = Predictions.from_probs(risk, (rng.random(4000) < risk).astype(int))
 
 at = np.linspace(0.02, 0.8, 40)
-found = metrics.tables.thresholds(p, at=at.tolist())
+table = metrics.tables.thresholds(p, at=at.tolist())
 lines = {
-    "acted on": found.share.numpy(),
-    "of them, positive": found.precision.numpy(),
-    "of the positive, found": found.recall.numpy(),
+    "fraction above": table.share.numpy(),
+    "precision": table.precision.numpy(),
+    "recall": table.recall.numpy(),
 }
 figure, ax = pyplot.subplots(figsize=(5, 3.4))
 plots.curves(lines, ax=ax, x=at.tolist(), xlabel="threshold", ylabel="share")

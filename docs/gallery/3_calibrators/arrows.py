@@ -1,9 +1,9 @@
 """
-Where predictions go
-====================
+Calibrators as vector fields
+============================
 
-Three classes as a triangle: temperature scaling moves every prediction toward the middle, vector scaling away from a
-class that is said too often.
+Three classes as a triangle. Temperature scaling moves every prediction toward the center; vector scaling moves it away
+from an overpredicted class.
 """
 
 import itertools

@@ -1,8 +1,8 @@
 """
-What Auto weighs
-================
+Weights of Auto
+===============
 
-Each family's weight in the mixture, by what it predicts of held-out folds.
+The weight of each family in the stack, based on its out-of-fold likelihood.
 """
 
 import torch
@@ -17,8 +17,8 @@ labels = torch.multinomial(truth.softmax(1), 1, generator=g).squeeze(1)
 auto = Auto.fit(Predictions(1.8 * truth + torch.tensor([0.8, 0.0, 0.0, -0.8]), labels), folds=3)
 
 figure, ax = pyplot.subplots(figsize=(7, 3.4))
-names = [f"{one.name}\nheld-out NLL {one.held_out:.4f}" for one in auto.candidates]
-ax.barh(names, [one.weight for one in auto.candidates])
+names = [f"{member.name}\nheld-out NLL {member.held_out:.4f}" for member in auto.candidates]
+ax.barh(names, [member.weight for member in auto.candidates])
 ax.invert_yaxis()
 ax.tick_params(axis="y", labelsize=7)
-ax.set(xlabel="weight in the mixture", xlim=(0, 1))
+ax.set(xlabel="weight in the stack", xlim=(0, 1))

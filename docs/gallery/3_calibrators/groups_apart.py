@@ -2,7 +2,7 @@
 A calibrator for every group
 ============================
 
-Groups that are off in their own ways are corrected each; a small one only as far as groups differ on the whole.
+Every group gets its own map. Maps of small groups are shrunk toward the common map.
 """
 
 import torch
@@ -23,9 +23,9 @@ val, test = p[half], p[~half]
 
 figure, ax = pyplot.subplots(figsize=(5.5, 3))
 fits = {
-    "as they are": test,
-    "one Platt": test.apply(Platt.fit(val)),
-    "by group": test.apply(GroupCalibrated.fit(val)),
+    "uncalibrated": test,
+    "Platt": test.apply(Platt.fit(val)),
+    "GroupCalibrated": test.apply(GroupCalibrated.fit(val)),
 }
 lines = {}
 for name, q in fits.items():
@@ -33,4 +33,4 @@ for name, q in fits.items():
     lines[name] = [float(table.gap[table.names.index(group)]) for group in sizes]
 plots.curves(lines, ax=ax, x=[f"{name}\n{n}" for name, n in sizes.items()], xlabel="group, and its examples")
 ax.axhline(0, color="gray", linewidth=1)
-ax.set_ylabel("said minus happened")
+ax.set_ylabel("mean probability minus frequency")

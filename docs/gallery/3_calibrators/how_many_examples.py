@@ -2,7 +2,7 @@
 How many examples does a calibrator need?
 =========================================
 
-NLL on 5,000 other examples. With few, one parameter is best; with many, more pay.
+NLL on 5,000 held-out examples. With few examples one parameter is best; with many, flexible calibrators pay off.
 """
 
 import torch
@@ -20,5 +20,5 @@ sizes = [50, 100, 200, 500, 1000, 3000]
 names = ("Temperature", "Vector", "StructuredMatrix", "Isotonic")
 lines = {name: [float(metrics.nll(test.apply(calibrators.fit(name, p[:n])))) for n in sizes] for name in names}
 figure, ax = pyplot.subplots(figsize=(5, 3.4))
-plots.curves(lines, ax=ax, x=sizes, xlabel="examples to fit on", ylabel="NLL")
+plots.curves(lines, ax=ax, x=sizes, xlabel="fitting examples", ylabel="NLL")
 ax.set(xscale="log", ylim=(1.1, 1.7))

@@ -1,8 +1,8 @@
 """
-What calibrators make of a score
+Calibration maps for two classes
 ================================
 
-Six maps, fitted to the same 500 examples. The dashed line is the truth.
+Six calibrators, fitted on the same 500 examples. The dashed line is the true probability.
 """
 
 import torch
@@ -25,5 +25,5 @@ for ax, name in zip(
     ax.plot(line.sigmoid(), (0.5 * line + 0.5).sigmoid(), "--", color="gray", linewidth=1)
     ax.plot(line.sigmoid(), fitted(pairs).softmax(1)[:, 1])
     ax.set_title(name, fontsize=10)
-figure.supxlabel("what the score says")
-figure.supylabel("what the calibrator says")
+figure.supxlabel("predicted probability")
+figure.supylabel("calibrated probability")

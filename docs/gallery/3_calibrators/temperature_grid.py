@@ -1,9 +1,9 @@
 """
-Every temperature
-=================
+NLL and ECE over the temperature
+================================
 
-NLL is smooth in the temperature and has one minimum, which ``Temperature.fit`` finds exactly. ECE on the same
-examples is rugged: the papers search it over a grid.
+The NLL is smooth in the temperature and has a single minimum, which ``Temperature.fit`` finds exactly. The ECE on the
+same examples is rugged; papers search it over a grid.
 """
 
 import numpy as np
@@ -27,4 +27,4 @@ ax.set(xlabel="temperature", ylabel="NLL")
 other = ax.twinx()
 other.plot(grid, [100 * float(metrics.ece(q)) for q in mapped], color="#ff725c", label="ECE")
 other.set(ylabel="ECE (%), in red", ylim=(0, None))
-ax.set_title("the line is the fitted temperature", fontsize=10)
+ax.set_title("line: fitted temperature", fontsize=10)

@@ -1,8 +1,9 @@
 """
-How hard each loss pushes
-=========================
+Gradients of losses
+===================
 
-The size of the gradient at the true class's logit, two classes, by automatic differentiation.
+The magnitude of the gradient with respect to the logit of the true class, for two classes, by automatic
+differentiation.
 """
 
 import torch
@@ -24,5 +25,5 @@ for name, loss in {
     (gradient,) = torch.autograd.grad(loss(logits, labels).sum(), logits)
     curves[name] = (p, -gradient[:, 0])
 figure, ax = pyplot.subplots(figsize=(5.2, 3.6))
-plots.family(curves, ax=ax, xlabel="probability of the true class", ylabel="push toward it")
+plots.family(curves, ax=ax, xlabel="probability of the true class", ylabel="negative gradient")
 ax.set(xlim=(0, 1), ylim=(0, None))

@@ -1,9 +1,9 @@
 """
-Label smoothing has a favorite confidence
-=========================================
+Label smoothing
+===============
 
-Cross-entropy falls forever as the true class's probability grows; smoothed, it has a minimum below 1, and poly-1 only
-changes the slope.
+Cross-entropy decreases without bound in the probability of the true class. With label smoothing it has a minimum below
+1. Poly-1 only changes the slope.
 """
 
 import torch
@@ -12,7 +12,7 @@ from matplotlib import pyplot
 from calibrant import losses, plots
 
 s = torch.linspace(-2, 9, 300, dtype=torch.float64)
-logits = torch.stack([s, *[torch.zeros_like(s)] * 9], 1)  # ten classes, the true one ahead by s
+logits = torch.stack([s, *[torch.zeros_like(s)] * 9], 1)  # ten classes, margin s of the true class
 labels = torch.zeros(300, dtype=torch.int64)
 curves = {
     "cross-entropy": (s, losses.cross_entropy(logits, labels)),
@@ -21,4 +21,4 @@ curves = {
     "poly-1": (s, losses.poly1(logits, labels)),
 }
 figure, ax = pyplot.subplots(figsize=(5.2, 3.4))
-plots.family(curves, ax=ax, xlabel="lead of the true class's logit", ylabel="loss, nats")
+plots.family(curves, ax=ax, xlabel="margin of the true class's logit", ylabel="loss, nats")

@@ -1,8 +1,8 @@
 """
-Long tails
-==========
+Losses for long tails
+=====================
 
-What each class weighs, or where its logit starts, with 10 to 5,000 training examples.
+The loss of each class at equal logits, with 10 to 5,000 training examples per class.
 """
 
 import torch

@@ -1,8 +1,8 @@
 """
-Losses of the true class's probability
-======================================
+Losses as functions of the true class's probability
+===================================================
 
-Two classes. Focal loss lets go of what is nearly right; inverse focal loss does the opposite.
+For two classes. Focal loss reduces the weight of predictions that are nearly right; inverse focal loss increases it.
 """
 
 import torch

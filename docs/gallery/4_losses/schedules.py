@@ -1,8 +1,9 @@
 """
-Gammas that change
+Schedules of gamma
 ==================
 
-The gamma of a schedule over the epochs, and FLSD's over the probability of the true class beside the curve it rounds.
+The gamma of a schedule over the epochs, and the gamma of FLSD over the probability of the true class, with the curve
+that FLSD approximates.
 """
 
 import torch
@@ -19,5 +20,5 @@ p = torch.linspace(0.01, 0.99, 300, dtype=torch.float64)
 steps = torch.where(p < 0.2, 5.0, 3.0)
 smooth = theory.sample_dependent_gamma(p)
 plots.family(
-    {"FLSD": (p, steps), "without rounding": (p, smooth)}, ax=right, xlabel="probability of the true class", ylabel=""
+    {"FLSD": (p, steps), "exact curve": (p, smooth)}, ax=right, xlabel="probability of the true class", ylabel=""
 )

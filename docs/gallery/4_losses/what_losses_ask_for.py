@@ -1,9 +1,9 @@
 """
-What a loss asks for
-====================
+Minimizers of expected losses
+=============================
 
-The expected loss where the truth is (0.55, 0.3, 0.15), the cross. A proper loss is smallest at the cross; focal loss is
-smallest nearer the middle.
+The expected loss under the true distribution (0.55, 0.3, 0.15), marked by a cross. A proper loss is minimal at the
+cross; focal loss is minimal closer to the center.
 """
 
 import itertools

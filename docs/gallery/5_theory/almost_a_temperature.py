@@ -2,7 +2,8 @@
 The focal map is almost a temperature
 =====================================
 
-For two classes it lies between two temperatures; the exact bounds are far tighter than the published one.
+For two classes, the focal map lies between two temperatures. The exact bounds are much tighter than the published
+bound.
 """
 
 import numpy as np

@@ -1,9 +1,9 @@
 """
-Which gamma for which probability
-=================================
+Gamma by probability
+====================
 
-The gamma at which focal loss pushes exactly as cross-entropy does: Mukhoti et al.'s principle, of which FLSD-53 is a
-rounding.
+The gamma at which focal loss has the same gradient as cross-entropy (Mukhoti et al. 2020). FLSD-53 approximates this
+curve.
 """
 
 import numpy as np

@@ -1,8 +1,8 @@
 """
-The focal map of two classes
-============================
+The focal map for two classes
+=============================
 
-What a minimizer of focal loss says, mapped back to what is true (Komisarenko & Kull 2024).
+The focal map turns the minimizer of focal loss into the true probability (Komisarenko & Kull 2024).
 """
 
 import torch
@@ -16,5 +16,5 @@ curves = {"_identity": (q, q)}
 for gamma in (-0.5, 1.0, 3.0, 5.0):
     curves[f"gamma {gamma:g}"] = (q, theory.focal_map(z, gamma=gamma).exp()[:, 0])
 figure, ax = pyplot.subplots(figsize=(4.4, 4.2))
-plots.family(curves, ax=ax, xlabel="said", ylabel="meant")
+plots.family(curves, ax=ax, xlabel="predicted probability", ylabel="mapped probability")
 ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")

@@ -1,8 +1,8 @@
 """
-Focal loss's gradient, as a multiple of cross-entropy's
-=======================================================
+Gradient of focal loss relative to cross-entropy
+================================================
 
-Above 1 it pushes harder, below 1 more gently; the dots are where it changes.
+Above 1 the gradient of focal loss is larger than that of cross-entropy, below 1 it is smaller. Dots mark the threshold.
 """
 
 import torch

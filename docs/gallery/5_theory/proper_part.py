@@ -1,8 +1,9 @@
 """
-A proper loss in disguise
-=========================
+The proper part of focal loss
+=============================
 
-Focal loss of q is a proper loss of the mapped prediction; that loss, beside focal loss and cross-entropy.
+Focal loss of a prediction q is a proper loss of the mapped prediction. The figure compares that loss with focal loss
+and cross-entropy.
 """
 
 import torch

@@ -1,8 +1,8 @@
 """
-With three classes it is less of one
-====================================
+The focal map for three classes
+===============================
 
-Confidence after the focal map minus that after its nearest temperature.
+Confidence after the focal map minus confidence after the nearest temperature.
 """
 
 import itertools

@@ -1,9 +1,9 @@
 """
-Which epoch to keep
-===================
+Select an epoch
+===============
 
-A small network overfits: its NLL rises because confidence runs away, and what a temperature leaves of it does not
-(Berta et al. 2025).
+A small network overfits: its NLL rises because it becomes overconfident. The NLL after temperature scaling does not
+rise (Berta et al. 2025).
 """
 
 import torch
@@ -30,4 +30,4 @@ for _ in range(12):
     nll.append(float(metrics.nll(val)))
     refined.append(float(refinement_nll(val, folds=1)))
 figure, ax = pyplot.subplots(figsize=(5.2, 3.4))
-plots.curves({"NLL": nll, "NLL after a temperature": refined}, ax=ax, x=range(8, 97, 8), ylabel="validation")
+plots.curves({"NLL": nll, "NLL after temperature scaling": refined}, ax=ax, x=range(8, 97, 8), ylabel="validation")

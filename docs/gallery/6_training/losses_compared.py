@@ -1,8 +1,8 @@
 """
-Two losses, two diagrams
-========================
+Two losses compared
+===================
 
-The same network on a hundred digits, by cross-entropy and by focal loss.
+The same network, trained on a hundred digits with cross-entropy and with focal loss.
 """
 
 import torch

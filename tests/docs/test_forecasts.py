@@ -1,4 +1,4 @@
-"""The page of examples runs, and what it says of its own data is so."""
+"""The examples of docs/forecasts.md run, and their data are as the text describes them."""
 
 import numpy as np
 import pytest
@@ -10,22 +10,21 @@ from calibrant import metrics
 
 @pytest.mark.large
 @pytest.mark.filterwarnings("ignore")  # of scikit-learn
-def test_every_example_runs_and_shows_what_it_says(tmp_path, monkeypatch, capsys):
+def test_examples_run_and_match_their_text(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = run("docs/forecasts.md")
     reports = sorted(path.stem for path in tmp_path.glob("reports/*.html"))
     assert reports == ["answers", "detections", "pixels", "risk", "several_labels"]
     assert all("<svg" in (tmp_path / "reports" / f"{name}.html").read_text() for name in reports)
     for name in "risk", "segmented", "detector", "model_card":
-        found = names[name]
-        assert found.tables[found.chosen_name]["nll"].value < found.before["nll"].value
-    boxes, said, came = names["boxes"], names["found"], names["matched"].astype(int)
+        result = names[name]
+        assert result.tables[result.chosen_name]["nll"].value < result.uncalibrated["nll"].value
+    boxes, confidence, matched = names["boxes"], names["confidence"], names["matched"].astype(int)
     for bins in 10, 15:
-        assert float(metrics.ece(boxes, bins=bins)) == pytest.approx(
-            ECE(bins, detection=True).measure(said, came), abs=1e-6
-        )
-    gaps = {name: float(metrics.signed_gap(names["labels"].of_group(name))) for name in ("fever", "rash")}
+        expected = ECE(bins, detection=True).measure(confidence, matched)
+        assert float(metrics.ece(boxes, bins=bins)) == pytest.approx(expected, abs=1e-6)
+    gaps = {name: float(metrics.signed_gap(names["labels"].select_group(name))) for name in ("fever", "rash")}
     assert abs(gaps["fever"]) < 0.03 < 0.1 < gaps["rash"]
     assert len(names["test"].clusters.unique()) == 12
-    assert np.isinf(names["model_card"].before["nll"].value)
+    assert np.isinf(names["model_card"].uncalibrated["nll"].value)
     assert names["answers"].group_names == ("history", "medicine", "physics")

@@ -48,9 +48,12 @@ def forgetting() -> Iterator[None]:
         for method_registry in registry.REGISTRIES.values():
             len(method_registry)  # fills it
             patch.setattr(method_registry, "_methods", dict(method_registry._methods))
-        patch.setattr(registry, "INCLUDED_SOURCES", list(registry.INCLUDED_SOURCES))
+        included_sources = list(registry.INCLUDED_SOURCES)
         patch.setattr(sys, "path", list(sys.path))
-        yield
+        try:
+            yield
+        finally:
+            registry.INCLUDED_SOURCES[:] = included_sources
     _forget_temporary_modules()
 
 

@@ -1,0 +1,369 @@
+"""The registries, and methods with hyperparameters."""
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal, TypeVar, overload
+
+from calibrant._code_digest import code_digest, is_defined_twice, unwrap
+from calibrant._text import shorten_repr, to_one_line
+from calibrant.registry._calls import format_call, parse_call, suggest
+from calibrant.registry._settings import (
+    convert,
+    describe_mismatch,
+    hyperparameter_defaults,
+    hyperparameters,
+    nested_names,
+    setting_types,
+)
+from calibrant.types import InputError
+
+M = TypeVar("M", bound=Callable[..., Any])
+TITLE_VERB = re.compile(r"(?:Apply|Build|Compute|Create|Draw|Load|Return) (?:the |an? )?(?=\w)")
+TITLE_PHRASE = re.compile(r"(?:(?! \(|[,:;$]|\.(?:\s|$)).)*")  # of a docstring's first line
+
+
+class Registry(Mapping[str, Callable[..., Any]]):
+    """The methods of one kind by name.
+
+    Importing the home module fills it. Anyone can add methods by `register`, and packages by entry points of the group
+    `calibrant.KIND`, which are imported on first use.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        home_module: str,
+        *,
+        extra_modules: tuple[str, ...] = (),
+        class_handling: Literal["made", "fitted", "kept"] = "kept",
+        parameter_hints: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a registry.
+
+        Args:
+            kind: Plural noun, such as "losses".
+            home_module: Module whose import registers the built-in methods.
+            extra_modules: Further such modules.
+            class_handling: What a registered class stands for: "made", an instance with the hyperparameters; "fitted",
+                its `fit`; "kept", the class.
+            parameter_hints: Where to find parameters that users of other libraries expect.
+        """
+        self.kind = kind
+        self.home_module, self.extra_modules = home_module, extra_modules
+        self.class_handling = class_handling
+        self.parameter_hints = parameter_hints or {}
+        self._methods: dict[str, Callable[..., Any]] = {}
+        self._code_versions: dict[str, str] = {}
+        self._loaded_entry_points: set[str] = set()
+
+    @overload
+    def register(self, method: M, name: str | None = None, *, revision: int = 1) -> M: ...
+    @overload
+    def register(self, method: None = None, name: str | None = None, *, revision: int = 1) -> Callable[[M], M]: ...
+    def register(self, method: Any = None, name: str | None = None, *, revision: int = 1) -> Any:
+        """Register a function or class; usable as a decorator.
+
+        Args:
+            method: The function or class.
+            name: Its name; default: its `__name__`.
+            revision: Number to increase whenever the results of a built-in method change: networks trained by another
+                revision are trained again. The code of other methods is compared by digest instead.
+
+        Raises:
+            InputError: If another method has the name.
+        """
+        if method is None:
+            return lambda method: self.register(method, name, revision=revision)
+        name = name or str(method.__name__)
+        registered = self._methods.get(name)
+        if registered is not None and registered is not method:
+            if not _is_same_definition(registered, method):
+                raise self._name_taken_error(name, registered, _qualified_name(method))
+            if _qualified_name(registered) == _qualified_name(method) and is_defined_twice(method):
+                raise self._name_taken_error(name, registered, "another definition in the same file")
+        self._methods[name] = method
+        built_in_version = f"revision {revision}" if revision > 1 else ""
+        self._code_versions[name] = built_in_version if is_built_in(method) else code_digest(method)
+        return method
+
+    def _name_taken_error(self, name: str, registered: Callable[..., Any], other_place: str) -> InputError:
+        text = f"Expected one method {name!r} among {self.kind}, got {_qualified_name(registered)} and {other_place}."
+        return InputError(f"{text} Try another name.", code="name_taken")
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        self._import_modules()
+        if name in self._entry_points and name not in self._loaded_entry_points:
+            self._load_entry_point(name)
+        return self._methods[name]
+
+    def _load_entry_point(self, name: str) -> None:
+        """Import and register the method of a package."""
+        entry = self._entry_points[name]
+        package = entry.dist.name if entry.dist is not None else entry.value
+        try:
+            method = entry.load()
+        except Exception as error:
+            reason = f"{type(error).__name__}: {to_one_line(error)}"
+            raise InputError(
+                f"{name} of package {package} cannot be imported ({reason}).", code="entry_point"
+            ) from None
+        registered = self._methods.get(name)
+        if registered is not None and not _is_same_definition(registered, method):
+            raise self._name_taken_error(name, registered, f"{entry.value} of package {package}")
+        self.register(method, name)
+        self._loaded_entry_points.add(name)
+
+    def code(self, name: str) -> str:
+        """Return the version of a method's code: "" for a built-in method in its first revision, else a digest."""
+        self[name]
+        return self._code_versions.get(name, "")
+
+    def __iter__(self) -> Iterator[str]:
+        self._import_modules()
+        return iter(sorted(self._methods.keys() | self._entry_points.keys(), key=str.lower))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __hash__(self) -> int:
+        return hash(self.kind)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def _import_modules(self) -> None:
+        for module in (self.home_module, *self.extra_modules):
+            importlib.import_module(module)
+
+    @cached_property
+    def _entry_points(self) -> dict[str, EntryPoint]:
+        return {entry.name: entry for entry in entry_points(group=f"calibrant.{self.kind.replace(' ', '_')}")}
+
+    def method(self, text: str) -> "Method":
+        """Parse a method's text and validate its hyperparameters by name, type and range.
+
+        >>> LOSSES.method("foca")
+        Traceback (most recent call last):
+        calibrant.types.InputError: Unknown name 'foca' among losses: did you mean 'focal'?
+        >>> LOSSES.method("focal(gama=3)")
+        Traceback (most recent call last):
+        calibrant.types.InputError: focal: Unknown parameter 'gama'. Try gamma, detach_weight.
+        """
+        name, settings = parse_call(text)
+        try:
+            target = self[name]
+        except KeyError:
+            message = f"Unknown name {shorten_repr(name)} among {self.kind}: {suggest(name, self)}"
+            raise InputError(message, code="unknown_method") from None
+        return Method(self, name, target, settings)
+
+    def resolve(self, text: str) -> Callable[..., Any]:
+        """Return a method with its hyperparameters bound: a function of data, or the fit of a calibrator."""
+        return self.method(text).bound_function
+
+    def canonical(self, text: str) -> str:
+        """Return a method's text with all defaults, equal for equal methods.
+
+        >>> METRICS.canonical("ece") == METRICS.canonical("ece( bins = 15 )")
+        True
+        """
+        return self.method(text).canonical
+
+    def normalize(self, text: str) -> str:
+        """Return a method's text with normal spaces and numbers.
+
+        >>> LOSSES.normalize("focal( gamma = 3.0 )")
+        'focal(gamma=3)'
+        """
+        return self.method(text).text
+
+    def title(self, text: str) -> str:
+        """Return a method's title, the first phrase of its docstring without a verb; "" if unknown.
+
+        >>> LOSSES.title("focal(gamma=3)"), LOSSES.title("mine")
+        ('Focal loss', '')
+        """
+        method = self.get(text.partition("(")[0])
+        docstring = "" if method is None else inspect.getdoc(method) or ""
+        match = TITLE_PHRASE.match(TITLE_VERB.sub("", docstring.partition("\n")[0], count=1))
+        title = "" if match is None else match[0].strip()
+        return title[:1].upper() + title[1:]
+
+
+class Method:
+    """A method with its hyperparameters; calling it calls `bound_function`.
+
+    Methods are equal if they are the same registry entry with equal hyperparameters.
+    """
+
+    def __init__(self, registry: Registry, name: str, target: Callable[..., Any], settings: Mapping[str, Any]) -> None:
+        self.registry, self.name, self.target = registry, name, target
+        self.function: Callable[..., Any] = target
+        if registry.class_handling == "fitted":
+            self.function = getattr(target, "fit", target)
+        self.settings = check_settings(self.function, settings, name, registry.parameter_hints)
+
+    @property
+    def text(self) -> str:
+        """The method as written, with normal spaces and numbers."""
+        return format_call(self.name, self.settings)
+
+    @property
+    def _all_settings(self) -> dict[str, Any]:
+        return hyperparameters(self.function) | self.settings
+
+    @cached_property
+    def canonical(self) -> str:
+        """The text with all defaults, except a `revision` of None: the source of data does not identify them."""
+        settings = {key: value for key, value in self._all_settings.items() if (key, value) != ("revision", None)}
+        return format_call(self.name, settings)
+
+    @cached_property
+    def code(self) -> str:
+        """The versions of its code and of the methods that it names, as in `Registry.code`."""
+        hints = setting_types(self.function)
+        nested = [method for key, value in self._all_settings.items() for method in _nested(value, hints.get(key))]
+        return ", ".join(filter(None, [self.registry.code(self.name), *(method.code for method in nested)]))
+
+    def with_settings(self, **settings: Any) -> "Method":
+        """Return the same method with some other hyperparameters.
+
+        >>> LOSSES.method("focal").with_settings(gamma=2)
+        Method(losses: focal(gamma=2))
+        """
+        return Method(self.registry, self.name, self.target, {**self.settings, **settings})
+
+    @cached_property
+    def bound_function(self) -> Callable[..., Any]:
+        """The function of data alone."""
+        if isinstance(self.function, type) and self.registry.class_handling == "made":
+            return self.function(**self.settings)
+        return partial(self.function, **self.settings)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function of data."""
+        return self.bound_function(*args, **kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Method) and self.registry is other.registry and self.canonical == other.canonical
+
+    def __hash__(self) -> int:
+        return hash((self.registry.kind, self.canonical))
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"Method({self.registry.kind}: {self.text})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _method_from_text, (self.registry.kind, self.text)
+
+
+def _method_from_text(kind: str, text: str) -> Method:
+    return REGISTRIES[kind].method(text)
+
+
+def _nested(value: Any, hint: Any) -> list[Method]:
+    """Return the methods that a hyperparameter names."""
+    return [_method_from_text(kind, text) for kind, text in nested_names(value, hint)]
+
+
+def check_settings(
+    method: Callable[..., Any],
+    settings: Mapping[str, Any],
+    name: str = "",
+    parameter_hints: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Validate hyperparameters against the annotations of a method, and return them in its order and types.
+
+    `Literal` lists the allowed values, and `Annotated[float, Range(...)]` gives their range. Whole numbers become
+    floats where the method takes floats.
+
+    Args:
+        method: Function or class.
+        settings: Hyperparameters by name.
+        name: Name of the method in errors; default: its `__name__`.
+        parameter_hints: Hints for parameters that belong elsewhere, by name.
+
+    Raises:
+        InputError: For an unknown name, a wrong type or value, or a missing hyperparameter.
+    """
+    name = name or getattr(method, "__name__", "it")
+    defaults = hyperparameter_defaults(method)
+    for key in settings.keys() - defaults.keys():
+        hint = (parameter_hints or {}).get(key, "").format(name=name) or ", ".join(defaults) or "no parameters"
+        raise InputError(f"{name}: Unknown parameter {shorten_repr(key)}. Try {hint}.", code="unknown_setting")
+    hints = setting_types(method)
+    checked: dict[str, Any] = {}
+    for key, default in defaults.items():
+        if key in settings:
+            value = convert(settings[key], hints.get(key), default)
+            if key in hints and (expected := describe_mismatch(value, hints[key])):
+                raise InputError(
+                    f"{name}: Expected {key} as {expected}, got {shorten_repr(value)}.", code="setting_range"
+                )
+            try:
+                _nested(value, hints.get(key))
+            except InputError as error:
+                raise InputError(f"{name}: {key}: {error}", code=error.code) from None
+            checked[key] = value
+        elif default is inspect.Parameter.empty:
+            raise InputError(f"{name}: Expected a value of {key}. Try {name}({key}=...).", code="missing_setting")
+    return checked
+
+
+def is_built_in(method: Callable[..., Any]) -> bool:
+    """Whether a method belongs to this package."""
+    return unwrap(method).__module__.startswith("calibrant.")
+
+
+def _is_same_definition(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
+    """Whether one definition was run twice, in a module (a notebook's cell) or from a file."""
+    return _qualified_name(first) == _qualified_name(second) or (
+        first.__qualname__ == second.__qualname__
+        and _source_file(first) is not None
+        and _source_file(first) == _source_file(second)
+    )
+
+
+def _source_file(method: Callable[..., Any]) -> str | None:
+    try:
+        return inspect.getfile(inspect.unwrap(method))
+    except TypeError:
+        return None
+
+
+def _qualified_name(method: Callable[..., Any]) -> str:
+    return f"{method.__module__}.{getattr(method, '__qualname__', type(method).__qualname__)}"
+
+
+LOSSES = Registry(
+    "losses",
+    "calibrant.losses",
+    class_handling="made",
+    parameter_hints={
+        "alpha": "nn.Criterion({name!r}, binary=True, alpha=0.25) to weight the events of single logits, "
+        "nn.Criterion({name!r}, weight=...) to weight classes, or class_balanced(gamma=2) to weight them by count",
+        "weight": "nn.Criterion({name!r}, weight=torch.tensor([...])), or class_balanced, which counts",
+        "reduction": "nn.Criterion({name!r}, reduction='sum')",
+        "ignore_index": "nn.Criterion({name!r}, ignore_index=255)",
+        "binary": "nn.Criterion({name!r}, binary=True)",
+        "label_smoothing": "cross_entropy(smoothing=0.1)",
+    },
+)
+METRICS = Registry("metrics", "calibrant.metrics", extra_modules=("calibrant.selection",))
+CALIBRATORS = Registry("calibrators", "calibrant.calibrators", class_handling="fitted")
+DATA_SETS = Registry("data", "calibrant.lab.data")
+NETWORKS = Registry("networks", "calibrant.lab.networks")
+CORRUPTIONS = Registry("corruptions", "calibrant.lab.data.corruptions")
+OOD_SCORES = Registry("scores", "calibrant.metrics.ood")  # of out-of-distribution detection
+TRACES = Registry("traces", "calibrant.lab.study.traces")
+REGISTRIES: dict[str, Registry] = {
+    registry.kind: registry
+    for registry in (LOSSES, METRICS, CALIBRATORS, DATA_SETS, NETWORKS, CORRUPTIONS, OOD_SCORES, TRACES)
+}

@@ -1,0 +1,150 @@
+"""Hyperparameters: their names and defaults, and values held against the annotations."""
+
+import functools
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+from calibrant.types import MethodName, Range
+
+DATA_PARAMETERS = ("predictions", "logits", "labels", "weights", "warm_start", "level")  # are not hyperparameters
+INT64_LIMIT = 1 << 63
+
+
+@functools.lru_cache(maxsize=1024)
+def hyperparameter_defaults(method: Callable[..., Any]) -> dict[str, Any]:
+    """Return the keyword-only parameters of a method with their defaults, `inspect.Parameter.empty` for none."""
+    parameters = inspect.signature(method).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in DATA_PARAMETERS}
+
+
+def hyperparameters(method: Callable[..., Any]) -> dict[str, Any]:
+    """Return the keyword-only parameters of a loss, metric, calibrator's fit or class, with their defaults."""
+    return dict(hyperparameter_defaults(method))
+
+
+@functools.lru_cache(maxsize=1024)
+def setting_types(method: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of a function's or constructor's parameters, `Annotated` included."""
+    source: Any = method.__init__ if isinstance(method, type) else method  # pyright: ignore[reportUnknownMemberType]
+    source = inspect.unwrap(getattr(source, "__func__", source))
+    try:
+        return typing.get_type_hints(source, include_extras=True)
+    except (NameError, TypeError):  # annotations that cannot be evaluated here are not checked
+        return {}
+
+
+def nested_names(value: Any, hint: Any) -> Iterator[tuple[str, str]]:
+    """Yield the kind and text of each method that a setting names, where its annotation is a `MethodName`."""
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Annotated:
+        kinds = [extra.kind for extra in arguments[1:] if isinstance(extra, MethodName)]
+        if kinds and value and isinstance(value, str):
+            yield kinds[0], value
+        else:
+            yield from nested_names(value, arguments[0])
+        return
+    is_sequence = isinstance(value, tuple | list)
+    items = [item for item in value if isinstance(item, str | tuple | list)] if is_sequence else [value]
+    for item in items:
+        for argument in arguments:
+            yield from nested_names(item, argument)
+
+
+def convert(value: Any, hint: Any, default: Any) -> Any:
+    """Convert whole numbers to floats where the annotation or default is a float, inside tuples too."""
+    return _ints_to_floats(_match_default_type(default, value), hint)
+
+
+def _match_default_type(default: Any, value: Any) -> Any:
+    if isinstance(default, float):
+        return _to_float(value)
+    if isinstance(default, tuple) and isinstance(value, tuple | list):
+        item_default = default[0] if default else None  # pyright: ignore[reportUnknownVariableType]
+        return tuple(_match_default_type(item_default, item) for item in value)  # pyright: ignore[reportUnknownArgumentType]
+    return value
+
+
+def _ints_to_floats(value: Any, hint: Any) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _ints_to_floats(value, arguments[0])
+    if origin in (types.UnionType, typing.Union):
+        matching = [part for part in arguments if not describe_mismatch(value, part)]
+        return value if int in matching or not matching else _ints_to_floats(value, matching[0])
+    if origin in (tuple, Sequence) and isinstance(value, tuple | list) and not describe_mismatch(value, hint):
+        items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
+        if _are_finite_floats(items, arguments):
+            return tuple(items)
+        return tuple(map(_ints_to_floats, items, _item_hints(origin, arguments, len(items))))
+    return _to_float(value) if hint is float else value
+
+
+def _to_float(value: Any) -> Any:
+    """Return an int of 64 bits as a float, anything else unchanged."""
+    return float(value) if type(value) is int and abs(value) < INT64_LIMIT else value
+
+
+def describe_mismatch(value: Any, hint: Any) -> str:
+    """Return a description of the values that an annotation allows, or "" if this is one or the check is impossible."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        ranges = [extra for extra in arguments[1:] if isinstance(extra, Range)]
+        if value == math.inf and any(limits.le == math.inf for limits in ranges):
+            return ""
+        expected = describe_mismatch(value, arguments[0])
+        if not expected and isinstance(value, int | float) and any(value not in limits for limits in ranges):
+            expected = "a number " + " and ".join(map(str, ranges))
+        return expected
+    if origin is Literal:
+        return "" if value in arguments else " or ".join(map(repr, arguments))
+    if origin in (types.UnionType, typing.Union):
+        mismatches = [describe_mismatch(value, part) for part in arguments]
+        return "" if "" in mismatches else " or ".join(dict.fromkeys(mismatches))
+    if origin in (tuple, Sequence):
+        return _describe_item_mismatch(value, origin, arguments)
+    if origin is Callable:
+        return "" if callable(value) else "a function"
+    is_bool = isinstance(value, bool)
+    is_int64 = isinstance(value, int) and not is_bool and abs(value) < INT64_LIMIT
+    if hint is int:
+        is_large = isinstance(value, int) and not is_bool and not is_int64
+        return "" if is_int64 else "a whole number of 64 bits" if is_large else "a whole number"
+    if hint is float:
+        return "" if is_int64 or (isinstance(value, float) and math.isfinite(value)) else "a finite number"
+    if hint in (None, type(None)):
+        return "" if value is None else "None"
+    if isinstance(hint, type):
+        return "" if isinstance(value, hint) else {bool: "True or False", str: "a text"}.get(hint, f"a {hint.__name__}")
+    return ""
+
+
+def _describe_item_mismatch(value: Any, origin: Any, arguments: tuple[Any, ...]) -> str:
+    """Describe the mismatch of a tuple or sequence, or of its first wrong item."""
+    if not isinstance(value, tuple | list):
+        return "a tuple"
+    items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
+    if _are_finite_floats(items, arguments):
+        return ""
+    hints = _item_hints(origin, arguments, len(items))
+    if len(hints) != len(items):
+        return f"a tuple of {len(hints)}"
+    mismatches = filter(None, map(describe_mismatch, items, hints))
+    first = next(mismatches, None)
+    return "" if first is None else f"a tuple, each {first}"
+
+
+def _item_hints(origin: Any, arguments: tuple[Any, ...], count: int) -> tuple[Any, ...]:
+    """Return the annotation of each item of a tuple or sequence with `count` items."""
+    has_fixed_length = origin is tuple and Ellipsis not in arguments
+    return arguments if has_fixed_length else arguments[:1] * count
+
+
+def _are_finite_floats(items: list[Any], hints: tuple[Any, ...]) -> bool:
+    """Whether any number of floats is allowed and given: a shortcut for grids of thousands."""
+    return (
+        hints in ((float,), (float, Ellipsis)) and set(map(type, items)) == {float} and all(map(math.isfinite, items))
+    )

@@ -1,0 +1,79 @@
+"""Import the user's Python files and packages, whose methods register themselves."""
+
+import importlib
+import importlib.util
+import os
+import sys
+import types
+from collections.abc import Iterable
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+
+from calibrant._text import shorten_repr, to_one_line
+from calibrant.types import InputError
+
+INCLUDED_SOURCES: list[str] = []  # for processes that start later, which include the same sources
+
+
+def include(sources: Iterable[str]) -> None:
+    """Import Python files (`mine.py`) or packages (`mypackage`), each once.
+
+    This runs their code: include only sources that you trust. A file finds modules in its own folder, and a package in
+    the current folder, after all installed modules, which none of these can shadow. The current folder is restored.
+
+    Raises:
+        InputError: If a file or package does not exist or fails.
+    """
+    for source in sources:
+        path, is_file = Path(source), source.endswith(".py")
+        identity = str(path.resolve()) if is_file else source
+        if identity in INCLUDED_SOURCES:
+            continue
+        label = f"--with {shorten_repr(source, 200)[1:-1]}"
+        if is_file and not path.is_file():
+            raise InputError(f"{label}: no such file.", code="no_file")
+        working_folder, folder = Path.cwd(), str(path.resolve().parent if is_file else Path.cwd())
+        if folder not in sys.path:
+            sys.path.append(folder)
+        try:
+            if is_file:
+                _import_file(path)
+            else:
+                importlib.import_module(source)
+        except InputError:
+            raise
+        except (Exception, SystemExit) as error:
+            reason = f"{type(error).__name__}: {to_one_line(error)}"
+            raise InputError(f"{label}: cannot be imported ({reason}).", code="import") from None
+        finally:
+            os.chdir(working_folder)
+        INCLUDED_SOURCES.append(identity)
+
+
+class _UncachedLoader(SourceFileLoader):
+    """Loader that ignores bytecode, which may belong to an earlier file of the same size and second."""
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+def _import_file(path: Path) -> None:
+    """Import a file as the module of its name, unless that module is this file."""
+    name, file = path.stem, str(path.resolve())
+    loaded_file = getattr(sys.modules.get(name), "__file__", None)
+    if loaded_file is not None and str(Path(loaded_file).resolve()) == file:
+        return
+    if name in sys.modules:
+        raise InputError(
+            f"--with {path}: a module {name!r} exists already. Try another file name.", code="module_exists"
+        )
+    spec = importlib.util.spec_from_file_location(name, path, loader=_UncachedLoader(name, file))
+    if spec is None or spec.loader is None:
+        raise InputError(f"--with {path}: Expected a Python file.", code="not_python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise

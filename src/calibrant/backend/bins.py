@@ -1,6 +1,5 @@
 """The one place that bins: events, sorted into ties or bins, hold what was said against what happened."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -242,54 +241,6 @@ class Moments:
         """Of `Events.totals`."""
         total_weight, confidence_sum, _, gap, gap_square, variance = totals
         return cls(total_weight, confidence_sum, gap, gap_square, variance, clusters)
-
-
-@dataclass(frozen=True, eq=False)
-class LazyEvents(EventStatistics):
-    """Events of the predicted class that are not made while all that is asked for are sums over one number of bins.
-
-    These one pass over the logits adds up, to the last bit as they are of the events.
-    """
-
-    logits: Tensor
-    labels: Tensor
-    weights: PerExample | None
-    build_events: Callable[[], Events]
-    cached_totals: dict[int, Tensor]  # `Events.totals`
-
-    @staticmethod
-    def is_supported(logits: Tensor) -> bool:
-        """Whether there is such a pass."""
-        has_layout = logits.dtype in (torch.float32, torch.float64) and logits.is_contiguous()
-        fast = kernels(logits) if has_layout else None
-        return fast is not None and logits.shape[1] < fast.MIN_ROWWISE_CLASSES
-
-    @cached_property
-    def ties(self) -> GroupedScores:
-        """Sorted and grouped by confidence."""
-        return self.build_events().ties
-
-    def moments(self, bins: int) -> Moments:
-        """Sums over bins of equal width."""
-        return Moments.from_bin_totals(self._bin_totals(bins, 6))
-
-    def equal_width(self, bins: int) -> "Bins":
-        """Bins of equal width."""
-        return Bins.from_bin_totals(self._bin_totals(bins, 3))
-
-    def _bin_totals(self, bins: int, num_sums: int) -> Tensor:
-        if not self.cached_totals:
-            w = None if self.weights is None else self.weights.double()
-            z = self.logits.detach()
-            self.cached_totals[bins] = _compiled_bin_sums(
-                kernels(z).top_label_bin_sums, z, self.labels, w, bins, num_sums
-            )
-        totals = self.cached_totals.get(bins)
-        return (
-            self.build_events().bin_totals(bins, num_sums)
-            if totals is None or len(totals) < num_sums
-            else totals[:num_sums]
-        )
 
 
 def _compiled_bin_sums(kernel: Any, x: Tensor, y: Tensor, w: Tensor | None, bins: int, num_sums: int) -> Tensor:

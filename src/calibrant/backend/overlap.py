@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.backend.dispatch import chunk_elements, kernels
+from calibrant.backend.dispatch import chunk_elements
 
 MAX_SKETCH_HASHES = 1 << 20  # hashes that a sketch holds
 MIN_DISTINCT_ROWS = 10  # rows from which two sets of the same counts are no accident
@@ -21,12 +21,6 @@ def hash_rows(logits: Tensor, labels: Tensor) -> np.ndarray:
     words = (k + 1) // 2
     keys = _hash_keys(words + 1)
     result = np.empty(n, dtype=np.uint64)
-    if fast := kernels(logits):
-        z = logits.detach()
-        z = z if z.dtype in (torch.float32, torch.float64) else z.float()
-        odd_keys = keys.numpy().view(np.uint64)
-        fast.hash_rows(z.contiguous().numpy(), labels.contiguous().numpy(), odd_keys, result)
-        return _mix_bits(result)
     size, keys = max(1, chunk_elements(logits, _HASH_CHUNK_ELEMENTS) // k), keys.to(logits.device)
     for first in range(0, n, size):
         rows = slice(first, min(first + size, n))

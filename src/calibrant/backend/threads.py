@@ -1,19 +1,18 @@
-"""How many threads a public call works in: decided once, at its door, by the size of the work."""
+"""Threads: every public call decides once, by the size of its work, how many it uses."""
 
-from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
 import torch
 
-MIN_PARALLEL_ELEMENTS = 4_000_000  # numbers from which on several threads may pay
-PARALLEL_CHUNK_ELEMENTS = 1 << 19  # and of a piece of what is passed over
-_MIN_CHUNKS_PER_THREAD = 4  # pieces that a thread is worth
+MIN_PARALLEL_ELEMENTS = 4_000_000
+PARALLEL_CHUNK_ELEMENTS = 1 << 19
+_MIN_CHUNKS_PER_THREAD = 4
 
-_current_limit: ContextVar[int] = ContextVar("granted", default=0)  # threads to what is shared; 0: as many as torch has
+_current_limit: ContextVar[int] = ContextVar("thread_limit", default=0)  # of `map_chunks`; 0: as many as torch has
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -21,10 +20,15 @@ R = TypeVar("R")
 
 @contextmanager
 def thread_limit(elements: int, threshold: int = MIN_PARALLEL_ELEMENTS, *, in_chunks: bool = False) -> Generator[None]:
-    """Work on few numbers in one thread, on many in as many as torch has; `in_pieces`, by what is `shared` alone.
+    """Use one thread below `threshold` elements, and all of torch's threads from there on.
 
-    Torch hands every operation to all of its threads, which wait for each other, spinning: one on a cacheful of numbers
-    takes less time than handing it over, and beside other work a call takes several times as long.
+    Torch hands every operation to all of its threads, which wait for each other. For small tensors that takes longer
+    than the operation itself, and several times as long on a busy machine.
+
+    Args:
+        elements: Size of the largest array of the work.
+        threshold: Elements from which several threads pay.
+        in_chunks: Keep torch itself in one thread; only `map_chunks` uses several.
     """
     torch_threads, outer_limit = torch.get_num_threads(), _current_limit.get()
     limit = (outer_limit or torch_threads) if elements >= threshold else 1
@@ -40,50 +44,27 @@ def thread_limit(elements: int, threshold: int = MIN_PARALLEL_ELEMENTS, *, in_ch
         _current_limit.set(outer_limit)
 
 
-def map_chunks(function: Callable[[T], R], chunks: Sequence[T], elements: int) -> list[R]:
-    """Map `f` over chunks of at most `elements` numbers each, preserving order.
+def map_chunks(function: Callable[[T], R], chunks: Sequence[T], elements_per_chunk: int) -> list[R]:
+    """Return `[function(chunk) for chunk in chunks]`, using several threads for large inputs.
 
-    Large work is shared among the granted threads: each takes the next chunk when it has finished one, so that other
-    load on the machine delays none of them for long. After a failure no further chunk begins, and the failure of the
-    first chunk is raised, as in one thread.
+    A thread takes the next chunk as soon as it is free, so that a busy machine delays only one chunk. The first
+    exception cancels every chunk that has not started; if several chunks fail, the exception of the earliest is raised.
     """
     limit = _current_limit.get() or torch.get_num_threads()
-    threads = (
-        min(limit, len(chunks) // _MIN_CHUNKS_PER_THREAD) if elements * len(chunks) >= MIN_PARALLEL_ELEMENTS else 1
-    )
+    threads = min(limit, len(chunks) // _MIN_CHUNKS_PER_THREAD)
     with thread_limit(0):
-        if threads < 2:
+        if threads < 2 or elements_per_chunk * len(chunks) < MIN_PARALLEL_ELEMENTS:
             return [function(chunk) for chunk in chunks]
-        remaining, results, failures = deque(enumerate(chunks)), dict[int, R](), dict[int, Exception]()
         grad_enabled, inference_enabled = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
-        def work() -> None:
-            with (
-                torch.inference_mode(inference_enabled),
-                torch.set_grad_enabled(grad_enabled),
-            ):  # both are set per thread
-                while True:
-                    try:
-                        i, chunk = remaining.popleft()
-                    except IndexError:  # none remain
-                        return
-                    try:
-                        results[i] = function(chunk)
-                    except BaseException as failure:
-                        remaining.clear()
-                        if not isinstance(failure, Exception):  # an interrupt, which comes before any failure
-                            raise
-                        failures[i] = failure
-                        return
+        def call(chunk: T) -> R:
+            with torch.inference_mode(inference_enabled), torch.set_grad_enabled(grad_enabled):  # set per thread
+                return function(chunk)
 
-        with ThreadPoolExecutor(threads - 1) as pool:
-            try:
-                futures = [pool.submit(work) for _ in range(threads - 1)]
-                work()
-            finally:
-                remaining.clear()  # after an interrupt between chunks
-        for future in futures:
-            future.result()
-        if failures:
-            raise failures.pop(min(failures))
-        return [results[i] for i in range(len(chunks))]
+        pool = ThreadPoolExecutor(threads)
+        try:
+            futures = [pool.submit(call, chunk) for chunk in chunks]
+            wait(futures, return_when=FIRST_EXCEPTION)
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return [future.result() for future in futures]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from calibrant.backend.dispatch import kernels
-from calibrant.backend.softmax import LOG2_E, is_predicted
+from calibrant.backend.softmax import LOG2_E
 from calibrant.backend.solvers import Certificate, PointEvaluation, Root, Status, increasing_root, sum_row_chunks
 from calibrant.calibrators._apply import certified_classes, check_num_classes, preserves_argmax
 from calibrant.calibrators._fitting import certify, check_status, fit_method, weighted_median
@@ -163,8 +163,6 @@ class NllDerivatives(PointEvaluation):
     nll: float
     curvature: float  # second derivative in b, times b^2
     variance: float  # of an example's derivative in b, times b^2
-    initial_nll: float = math.nan  # NLL of z itself; known in double precision
-    accuracy: float = math.nan  # share of right predictions; likewise
 
     def extrapolate_nll(self, s: float) -> float:
         """NLL at u + s, by its Taylor series."""
@@ -178,15 +176,16 @@ class NllDerivatives(PointEvaluation):
 def fit_nll_temperature(p: Predictions, warm_start: "TemperatureFit | None" = None) -> TemperatureFit:
     """Solve for the T of least NLL by Halley's method in u = log(1/T), from that of data nearby if there is one.
 
-    Large data are approached by a sixteenth of the rows, then by all rows in single precision, so that one or two
-    passes over everything need double precision. Examples whose true class has probability 0 lose infinitely at every
-    T and say nothing about it: they are left out.
+    Large data are approached by a sixteenth of the rows, then by all rows in single precision. Rows whose true class
+    has probability 0 are left out: their loss is infinite at every T.
     """
     p = drop_impossible(p)
     typical = _logit_spread(p[:: max(1, p.logits.numel() >> 13)])
     center = -math.log(typical)
 
-    def search(p: Predictions, start: float, dtype: torch.dtype, tolerance: float) -> Root[NllDerivatives]:
+    def search(
+        p: Predictions, start: float, tolerance: float, dtype: torch.dtype = torch.float64
+    ) -> Root[NllDerivatives]:
         return increasing_root(
             lambda u: _nll_derivatives(p, math.exp(u), dtype), start, center - 25.0, center + 25.0, tolerance
         )
@@ -195,13 +194,13 @@ def fit_nll_temperature(p: Predictions, warm_start: "TemperatureFit | None" = No
     if warm_start is not None and warm_start.status == "converged":
         start = -math.log(warm_start.temperature)
     elif p.logits.numel() >= 1 << 18:
-        start = search(p[::16], start, torch.float32, 0.1).x
-        single = search(p, start, torch.float32, 0.06)
+        start = search(p[::16], start, 0.1, torch.float32).x
+        single = search(p, start, 0.06, torch.float32)
         start, passes = single.x, single.iterations
-    root = search(p, start, torch.float64, 3e-4)
+    root = search(p, start, 3e-4)
     derivatives, t = root.evaluation, math.exp(-root.x)
     is_interior = root.is_interior and derivatives.curvature > 0
-    correct_weight = derivatives.accuracy * p.total_weight
+    weights = torch.ones_like(p.labels, dtype=torch.float64) if p.weights is None else p.weights.double()
     return TemperatureFit(
         temperature=t,
         nll=derivatives.extrapolate_nll(root.step),
@@ -213,8 +212,8 @@ def fit_nll_temperature(p: Predictions, warm_start: "TemperatureFit | None" = No
         else math.nan,
         logit_spread=typical,
         num_rows=len(p),
-        initial_nll=derivatives.initial_nll,
-        correct_weight=correct_weight if p.weights is not None else float(round(correct_weight)),
+        initial_nll=-float((weights * p.outcomes.log_likelihood).sum()) / p.total_weight,
+        correct_weight=float((weights * p.outcomes.correct).sum()),
     )
 
 
@@ -244,45 +243,37 @@ def _logit_spread(p: Predictions) -> float:
 
 
 def _nll_derivatives(p: Predictions, b: float, dtype: torch.dtype) -> NllDerivatives:
-    """The NLL of b z with its derivatives, the cumulants of b z under softmax(b z), less b z_y in the first."""
-    lowest = -1e300 if dtype == torch.float64 else -1e37
-
-    def plain(z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
-        margin = z.to(torch.promote_types(z.dtype, dtype), copy=True)
-        margin = margin.sub_(margin.amax(-1, keepdim=True)).clamp_min_(lowest).to(dtype)
-        e = margin.mul(b * LOG2_E).exp2_()
-        powers = [e.sum(-1), *(e.mul_(margin).sum(-1) for _ in range(3))]
-        norm, m1, m2, m3, z_y = torch.stack([*powers, margin.gather(-1, y[:, None]).squeeze(-1)]).double()
-        m1, m2, m3 = b * (m1 / norm), b * (b * (m2 / norm)), b * (b * (b * (m3 / norm)))
-        first = m1 - b * z_y
-        parts = [norm.log() - b * z_y, first, m2 - m1**2, m3 - 3 * m1 * m2 + 2 * m1**3, first**2]
-        if dtype == torch.float64:
-            total = margin.mul_(LOG2_E).exp2_().sum(-1)
-            parts += [total.log() - z_y, is_predicted(z_y, total, z, y).double()]
-        terms = torch.stack(parts)
-        return terms @ weights[0] if weights else terms.sum(1)
-
+    """Return the NLL of b z with its derivatives, from the cumulants of b z under softmax(b z)."""
     weights = () if p.weights is None else (p.weights,)
     if fast := kernels(p.logits):
         part, elements = partial(_compiled_nll_derivatives, fast, b, dtype), 1 << 20
     else:
-        part, elements = plain, 1 << 17
+        part, elements = partial(_nll_derivatives_of_rows, b, dtype), 1 << 17
     sums = sum_row_chunks(part, p.logits, p.labels, *weights, elements=elements)
-    nll, first, second, third, square, *initial = (sums / p.total_weight).tolist()
-    return NllDerivatives(
-        first, first + second, first + 3 * second + third, nll, second, square - first * first, *initial
-    )
+    nll, first, second, third, square = (sums / p.total_weight).tolist()
+    return NllDerivatives(first, first + second, first + 3 * second + third, nll, second, square - first * first)
+
+
+def _nll_derivatives_of_rows(b: float, dtype: torch.dtype, z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
+    """Return the sums over rows of the NLL, its derivatives in b times b, b^2 and b^3, and the first one's square."""
+    lowest = -1e300 if dtype == torch.float64 else -1e37
+    z = z.to(torch.promote_types(z.dtype, dtype))
+    margin = (z - z.amax(-1, keepdim=True)).clamp_min_(lowest).to(dtype)
+    e = margin.mul(b * LOG2_E).exp2_()
+    norm, m1, m2, m3 = (x.double() for x in [e.sum(-1), *(e.mul_(margin).sum(-1) for _ in range(3))])
+    m1, m2, m3 = b * (m1 / norm), b * (b * (m2 / norm)), b * (b * (b * (m3 / norm)))
+    b_y = b * margin.gather(-1, y[:, None]).squeeze(-1).double()
+    first = m1 - b_y
+    terms = torch.stack([norm.log() - b_y, first, m2 - m1**2, m3 - 3 * m1 * m2 + 2 * m1**3, first**2])
+    return terms @ weights[0] if weights else terms.sum(1)
 
 
 def _compiled_nll_derivatives(
     fast: Any, b: float, dtype: torch.dtype, z: Tensor, y: Tensor, *weights: Tensor
 ) -> Tensor:
-    """The same sums by one compiled pass."""
+    """Return the same sums from one compiled pass."""
     z = z if z.dtype in (torch.float32, torch.float64) else z.float()
-    w = weights[0].double().contiguous().numpy() if weights else np.empty(0)
-    rows, labels, out = z.contiguous().numpy(), y.contiguous().numpy(), np.zeros(7)
-    if dtype == torch.float64 or not 1e-30 < b < 1e30:  # where single numbers may end
-        fast.nll_derivatives(rows, labels, w, b * LOG2_E, out)
-    else:
-        fast.nll_derivatives_single(rows, labels, w, rows.dtype.type(b * LOG2_E), out)
-    return torch.from_numpy(out if dtype == torch.float64 else out[:5])
+    w, out = weights[0].double().contiguous().numpy() if weights else np.empty(0), torch.zeros(5, dtype=torch.float64)
+    is_single = dtype == torch.float32 and 1e-30 < b < 1e30  # within the range of single precision
+    fast.nll_derivatives(z.contiguous().numpy(), y.contiguous().numpy(), w, b, is_single, out.numpy())
+    return out

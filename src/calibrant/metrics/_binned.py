@@ -252,11 +252,7 @@ class ClassBinSums:
         # not by BLAS, whose last bit may differ from thread to thread
         prob_sums += (probs if self.weights is None else probs * w[:, None]).sum(0)
         if fast := kernels(probs):
-            is_column_major = probs.T.is_contiguous()
-            work, p = (
-                (fast.add_class_bins, probs.T) if is_column_major else (fast.add_class_bins_rowwise, probs.contiguous())
-            )
-            work(p.numpy(), y.numpy(), w.numpy(), self._edges, bin_sums.numpy())
+            fast.add_class_bins(probs.T.contiguous().numpy(), y.numpy(), w.numpy(), self._edges, bin_sums.numpy())
             return
         row, column = (probs > float(self._edges[1])).nonzero(as_tuple=True)
         values_above, weight = probs[row, column], w[row]

@@ -97,7 +97,7 @@ class Metric(Generic[P]):
             if self.takes == "events" and p.of == "classes":
                 parts = [self.function(p.with_event(j).events, **checked) for j in range(p.k)]
                 return torch.stack(parts).mean()
-            return self.compute_from_view(p.event_stats if self.accepts_sums else self.view(p), **checked)
+            return self.compute_from_view(p.events if self.accepts_sums else self.view(p), **checked)
 
     def view(self, p: Predictions) -> Predictions | Events:
         """What of the predictions the metric is a function of."""

@@ -2,15 +2,20 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.backend.bins import TIE_TOLERANCE, EventStatistics, GroupedScores, distinct_values
-from calibrant.backend.dispatch import kernels
-from calibrant.backend.softmax import RowStats, StatelessVisitor
+from calibrant.backend.bins import (
+    TIE_TOLERANCE,
+    EventStatistics,
+    GroupedScores,
+    distinct_values,
+    pack_scores,
+    unpack_scores,
+)
 from calibrant.backend.threads import map_chunks
 from calibrant.metrics._intervals import PSEUDO_EXAMPLES, Interval, Sample, student_quantile
 from calibrant.metrics._metric import metric
@@ -31,23 +36,14 @@ def _forecasts(p: Predictions) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _class_log_probs(p: Predictions) -> Tensor:
-    """Return log p by class (k, n), from the same pass whether examples have weights or not."""
-    fast = kernels(p.labels)
-    if fast is None or p.k >= fast.MIN_ROWWISE_CLASSES:
-        return p.logits.double().log_softmax(-1).T.contiguous()
-    log_probs = torch.empty(p.k, len(p), dtype=torch.float64)
-
-    def keep(rows: slice, log_p: Tensor) -> None:
-        log_probs[:, rows] = log_p.T
-
-    RowStats.compute(fast, p.logits, None, visitor=StatelessVisitor(keep), as_logs=True)
-    return log_probs
+    """Return log p by class (k, n)."""
+    return p.logits.T.double().contiguous().log_softmax(0)
 
 
 def _merge_rounding_ties(log_p: PerExample) -> PerExample:
     """Give neighbors that differ by no more than rounding one value, so that the order of the columns breaks no tie.
 
-    Near log 1 that is an absolute difference. `_compiled.area` has the same rule.
+    Near log 1 that is an absolute difference.
     """
     value, order = log_p.sort()
     is_distinct = value.diff() > TIE_TOLERANCE * value[1:].abs().clamp_min(1)
@@ -128,30 +124,28 @@ def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") 
     """
     if of == "correctness":
         return auroc_of(p.with_event("top").events.ties)
-    if (fast := kernels(p.labels)) and p.weights is None and 2 < p.k < fast.MIN_ROWWISE_CLASSES:
-        return torch.tensor(_compiled_class_areas(fast, p), dtype=torch.float64).nanmean()
 
     def area(forecast: tuple[Tensor, Tensor]) -> Tensor:
         score, positive = forecast
         return auroc_of(GroupedScores.from_scores(score, positive.double(), p.weights))
 
-    on_accelerator = p.labels.device.type != "cpu"
-    return torch.stack(map_chunks(area, list(_forecasts(p)), 0 if on_accelerator else len(p))).nanmean()
+    if p.labels.device.type != "cpu":
+        return torch.stack([area(forecast) for forecast in _forecasts(p)]).nanmean()
+    if p.weights is None and p.k > 2:
+        log_p = _class_log_probs(p)
+        areas = map_chunks(lambda j: _class_area(log_p[j], p.labels == j), p.labels.unique().tolist(), len(p))
+    else:
+        areas = map_chunks(area, list(_forecasts(p)), len(p))
+    return torch.stack(areas).nanmean()
 
 
-def _compiled_class_areas(fast: Any, p: Predictions) -> list[float]:
-    """Every class's area: of one against the rest, from a sort of numbers that hold the score and what was true."""
-    labels, packed = p.labels.contiguous().numpy(), np.empty((p.k, len(p)), dtype=np.uint64)
-
-    def pack(rows: slice, log_p: Tensor) -> None:
-        fast.pack_keys(log_p.T.numpy(), labels[rows], packed[:, rows])
-
-    def area(row: np.ndarray) -> float:
-        row.sort()
-        return fast.auroc_of_keys(row, TIE_TOLERANCE)
-
-    RowStats.compute(fast, p.logits, None, visitor=StatelessVisitor(pack), as_logs=True)
-    return map_chunks(area, list(packed), len(p))
+def _class_area(log_p: PerExample, positive: Tensor) -> Scalar:
+    """Return the AUROC of log p for one class, with the ties of `_merge_rounding_ties`, from a single sort."""
+    value, hit = unpack_scores(np.sort(pack_scores(log_p, positive.double())))  # -log p, rising
+    is_group_end = torch.nn.functional.pad(value.diff() > TIE_TOLERANCE * value[:-1].clamp_min(1), (0, 1), value=True)
+    hits = torch.nn.functional.pad(hit.cumsum(0)[is_group_end], (1, 0))
+    misses = torch.nn.functional.pad((1 - hit).cumsum(0)[is_group_end], (1, 0))
+    return torch.trapezoid(hits, misses) / (hits[-1] * misses[-1])
 
 
 @metric(
@@ -198,8 +192,6 @@ def placements(score: PerExample, positive: PerExample, weights: PerExample | No
 def aurc_of(ties: GroupedScores) -> Scalar:
     """Area under the risk-coverage curve of sorted examples."""
     is_untied = bool((ties.total_weight == 1).all())
-    if is_untied and (fast := kernels(ties.correct)):
-        return torch.tensor(fast.aurc_of_sorted(ties.correct.contiguous().numpy()), dtype=torch.float64)
     mass, wrong = ties.total_weight.flip(0), (ties.total_weight - ties.correct).flip(0)
     if is_untied:
         return (wrong.cumsum(0) / mass.cumsum(0)).mean()

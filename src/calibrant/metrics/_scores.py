@@ -95,7 +95,7 @@ def _nll(p: Predictions) -> PerExample:
 
 
 def _class_score_interval(name: str, values: PerExample, p: Predictions, level: float) -> Interval:
-    statistics = (p.with_event("top") if p.of == "classes" else p).event_stats
+    statistics = (p.with_event("top") if p.of == "classes" else p).events
     return Sample.from_values(values, p.weights, p.clusters).bounded_interval(
         expected_score(name, statistics.moments(NUM_INTERVAL_BINS), p.k), level
     )

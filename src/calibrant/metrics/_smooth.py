@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 from calibrant.backend.bins import EventStatistics, GroupedScores
-from calibrant.backend.dispatch import kernels
 from calibrant.backend.solvers import PointEvaluation, increasing_root
 from calibrant.metrics._metric import metric
 from calibrant.types import Scalar
@@ -63,13 +62,10 @@ def smooth_ece_of(ties: GroupedScores) -> Scalar:
 def deposit(ties: GroupedScores, cells: int) -> Tensor:
     """Spread each group's gap, as a share of the mass, over the two nearest cells of a grid on [0, 1]."""
     gap, mass = ties.gap, ties.total_weight.sum()
-    if fast := kernels(gap):
-        grid = gap.new_zeros(cells)
-        fast.deposit(ties.value.contiguous().numpy(), gap.numpy(), grid.numpy())
-        return grid / mass
-    x = ties.value * cells - 0.5
-    left_cell = x.floor()
-    part = x - left_cell
-    index = left_cell.long()
-    grid = torch.bincount(index.clamp(0, cells - 1), gap * (1 - part), minlength=cells)
-    return (grid + torch.bincount((index + 1).clamp(0, cells - 1), gap * part, minlength=cells)) / mass
+    x = ties.value * cells + 0.5
+    right_cell = x.long()
+    total, right = (torch.bincount(right_cell, part, minlength=cells + 1) for part in (gap, gap * (x - right_cell)))
+    grid, left = right[:-1].clone(), total - right
+    grid[-1] += right[-1]
+    grid[0] += left[0]
+    return (grid + left[1:]) / mass

@@ -16,7 +16,7 @@ from calibrant._text import shorten_list
 from calibrant._validation import BINARY_EVENTS, EventSelector, resolve_event, validate_inputs
 from calibrant._validation.arrays import num_elements
 from calibrant.backend import overlap, softmax
-from calibrant.backend.bins import Events, EventStatistics, LazyEvents
+from calibrant.backend.bins import Events
 from calibrant.backend.softmax import ChunkVisitor, Outcomes
 from calibrant.backend.threads import thread_limit
 from calibrant.predictions._constructors import (
@@ -470,16 +470,6 @@ class Predictions:
         if probability is None:
             probability = softmax.class_probability(self.logits, self.of)
         return probability, (self.labels == self.of).double()
-
-    @property
-    def event_stats(self) -> EventStatistics:
-        """The events, or a lazy stand-in that computes binned sums only."""
-        cache = self._cache
-        if self.of != "top" or self.clusters is not None or cache.events is not None or cache.outcomes is not None:
-            return self.events
-        if not LazyEvents.is_supported(self.logits):
-            return self.events
-        return LazyEvents(self.logits, self.labels, self.weights, lambda: self.events, cache.bin_totals)
 
     @property
     def predicted(self) -> Tensor:

@@ -1,9 +1,7 @@
 """Statistics of every sample, cached beside the frozen predictions."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-
-from torch import Tensor
 
 from calibrant.backend.bins import Events
 from calibrant.backend.softmax import Outcomes
@@ -15,7 +13,6 @@ class StatisticsCache:
 
     outcomes: Outcomes | None = None
     events: Events | None = None
-    bin_totals: dict[int, Tensor] = field(default_factory=dict[int, Tensor])  # of `LazyEvents`, by number of bins
 
     def __getitem__(self, rows: Any) -> "StatisticsCache":
         """Select rows."""

@@ -28,19 +28,15 @@ _LOG_COEFFICIENTS = (
     0.666666666666667, 0.39999999999899505, 0.28571428625975487, 0.2222221113479508, 0.18182889125261723,
     0.15331721600556042, 0.14616449685043406,
 )  # fmt: skip
-_EXP2_COEFFICIENTS_SINGLE = tuple(
-    map(np.float32, (1.0, 0.693147180559945, 0.240223490380202, 0.0555038101379724, 0.0096663685153844, 0.001338130254))
-)
-_ROUNDING_SHIFT_SINGLE = np.float32(1.5 * 2.0**23)
 _SQRT_HALF_BITS = 0x3FE6A09E667F3BCD  # the bits of sqrt(1/2)
 
 
 def _compile(function: Callable[..., Any], *reorder: str) -> Any:
-    """Compile a function. The types of its arguments are left to numba."""
-    return njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", *reorder})(no_type_check(function))
+    return njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", *reorder})(function)
 
 
 @_compile
+@no_type_check
 def _exp2(x):
     """Return 2^x for x in [-1020, 1020]; unlike the library's function it is computed for whole vectors."""
     t = x + _ROUNDING_SHIFT
@@ -52,6 +48,7 @@ def _exp2(x):
 
 
 @_compile
+@no_type_check
 def _exp(x):
     """Return e^x for x <= 0; 0 below e^-707."""
     x = x * _LOG2_E
@@ -60,6 +57,7 @@ def _exp(x):
 
 
 @_compile
+@no_type_check
 def _log(x):
     """Return log x for normal x > 0."""
     bits = np.float64(x).view(np.int64)
@@ -74,6 +72,7 @@ def _log(x):
 
 
 @_compile
+@no_type_check
 def _load_margins(z, d):
     """Fill the columns of d (k, _BLOCK_ROWS) with the rows of z, minus the maximum of each row."""
     rows, k = z.shape
@@ -90,6 +89,7 @@ def _load_margins(z, d):
 
 
 @_compile
+@no_type_check
 def row_stats(z, y, index, confidence, correct, log_likelihood, brier, entropy, class_probability, p):
     """Fill the statistics of `softmax.reference_stats` for the rows of z (n, k), and all probabilities p (k, n)."""
     n, k = z.shape
@@ -144,6 +144,7 @@ def row_stats(z, y, index, confidence, correct, log_likelihood, brier, entropy, 
 
 
 @_compile
+@no_type_check
 def _bin_indices(c, edges, index):
     """Fill index with `bins.equal_width_index`; edges are searched only if a number is close to one."""
     bins = len(edges) - 1
@@ -160,6 +161,7 @@ def _bin_indices(c, edges, index):
 
 
 @_compile
+@no_type_check
 def event_bin_sums(c, outcome, w, edges, total):
     """Add to total (3 or 6, b) the sums of `bins.Events.bin_totals`."""
     index = np.empty(_BLOCK_ROWS, np.int64)
@@ -182,6 +184,7 @@ def event_bin_sums(c, outcome, w, edges, total):
 
 
 @_compile
+@no_type_check
 def add_class_bins(p, y, w, edges, class_sums):
     """Add to class_sums (3, k b) weights, probabilities p (k, n) and outcomes of every class by bin above the first."""
     bins = len(edges) - 1
@@ -201,11 +204,13 @@ def add_class_bins(p, y, w, edges, class_sums):
 
 
 @_compile
+@no_type_check
 def _cross_product(ax, ay, bx, by, cx, cy):
     return (bx - ax) * (cy - by) - (by - ay) * (cx - bx)
 
 
 @_compile
+@no_type_check
 def venn_abers_pass(w, s, slopes):
     """Fill the slopes of `calibrators._isotonic._venn_abers_pass`."""
     n = len(w)
@@ -233,53 +238,28 @@ def venn_abers_pass(w, s, slopes):
 
 
 @_compile
-def _exp2_single(x):
-    """Return 2^x in single precision for x in [-126, 0]: relative error 2e-7, exactly 1 at 0."""
-    t = x + _ROUNDING_SHIFT_SINGLE
-    f = x - (t - _ROUNDING_SHIFT_SINGLE)
-    value = _EXP2_COEFFICIENTS_SINGLE[5]
-    for i in range(5):
-        value = value * f + _EXP2_COEFFICIENTS_SINGLE[4 - i]
-    return value * np.int32((np.float32(t).view(np.int32) << np.int32(23)) + np.int32(127 << 23)).view(np.float32)
-
-
-@_compile
-def _add_nll_moments(d, scale, exp2, lowest, s):
-    """Add to s (4, rows) the sums of 2^t, t 2^t, t^2 2^t and t^3 2^t over the classes, with t = d * scale."""
-    for j in range(len(d)):
-        for i in range(_BLOCK_ROWS):
-            t = d[j, i] * scale
-            t = t if t > lowest else lowest
-            e = exp2(t)
-            s[0, i] += e
-            e *= t
-            s[1, i] += e
-            e *= t
-            s[2, i] += e
-            s[3, i] += e * t
-
-
-@_compile
-def nll_derivatives(z, y, w, b, in_single_precision, out):
-    """Add to out (5) the sums of `calibrators._temperature._nll_derivatives`, from exponentials of either precision."""
+@no_type_check
+def nll_derivatives(z, y, w, b, out):
+    """Add to out (5) the sums of `calibrators._temperature._nll_derivatives`."""
     n, k = z.shape
     d, s = np.zeros((k, _BLOCK_ROWS)), np.zeros((4, _BLOCK_ROWS))
-    d_single, s_single = np.zeros((k, _BLOCK_ROWS), np.float32), np.zeros((4, _BLOCK_ROWS), np.float32)
     for first in range(0, n, _BLOCK_ROWS):
         end = min(first + _BLOCK_ROWS, n)
-        if in_single_precision:
-            _load_margins(z[first:end], d_single)
-            s_single[:] = 0
-            _add_nll_moments(d_single, np.float32(b * _LOG2_E), _exp2_single, np.float32(-126.0), s_single)
-            s[:] = s_single
-        else:
-            _load_margins(z[first:end], d)
-            s[:] = 0
-            _add_nll_moments(d, b * _LOG2_E, _exp2, -1020.0, s)
+        _load_margins(z[first:end], d)
+        s[:] = 0.0
+        for j in range(k):
+            for i in range(_BLOCK_ROWS):
+                t = d[j, i] * (b * _LOG2_E)
+                t = t if t > -1020.0 else -1020.0
+                e = _exp2(t)
+                s[0, i] += e
+                e *= t
+                s[1, i] += e
+                e *= t
+                s[2, i] += e
+                s[3, i] += e * t
         for i in range(end - first):
-            label = y[first + i]
-            margin = np.float64(d_single[label, i]) if in_single_precision else d[label, i]
-            weight, b_y, unit = w[first + i] if len(w) else 1.0, margin * b, _LN_2 / s[0, i]
+            weight, b_y, unit = w[first + i] if len(w) else 1.0, d[y[first + i], i] * b, _LN_2 / s[0, i]
             m1, m2, m3 = s[1, i] * unit, s[2, i] * (unit * _LN_2), s[3, i] * (unit * _LN_2 * _LN_2)
             out[0] += weight * (_log(s[0, i]) - b_y)
             out[1] += weight * (m1 - b_y)
@@ -288,6 +268,7 @@ def nll_derivatives(z, y, w, b, in_single_precision, out):
             out[4] += weight * ((m1 - b_y) * (m1 - b_y))
 
 
+@no_type_check
 def _scaled_logsumexp(d, b, out):
     """Fill out with the log of the sum of e^(b d) over every row of d (n, k), whose maximum is 0."""
     for i in range(len(d)):
@@ -302,6 +283,7 @@ scaled_logsumexp = _compile(_scaled_logsumexp, "reassoc", "nnan", "nsz")  # vect
 
 
 @_compile
+@no_type_check
 def _logsumexp_except(row, top, b):
     """Return the log of the sum of e^(b d) over all classes but `top`, however small."""
     maximum, total = -np.inf, 0.0
@@ -315,6 +297,7 @@ def _logsumexp_except(row, top, b):
 
 
 @_compile
+@no_type_check
 def _focal_terms(block, top, b, q, o, r, t):
     """Fill q, o, r (k, rows) with softmax(b d) = q without the top class, -log2(1 - q) and -q log q / (1 - q).
 
@@ -341,6 +324,7 @@ def _focal_terms(block, top, b, q, o, r, t):
 
 
 @_compile
+@no_type_check
 def _focal_sums(gamma, q, o, r, sums):
     """Fill `sums` with the sum of q / g(q) over the classes."""
     k = len(q)
@@ -351,6 +335,7 @@ def _focal_sums(gamma, q, o, r, sums):
 
 
 @_compile
+@no_type_check
 def focal_losses(d, top, y, b, gammas, out):
     """Fill out (g, n) with -log p of the labels y, or of the top class without labels, for every gamma.
 
@@ -389,6 +374,7 @@ _MAX_ROWS_BEFORE_CARRY = 1024  # sums of so many parts below 2^52 fit into 63 bi
 
 
 @_compile
+@no_type_check
 def add_to_summary(c, outcome, correct, log_p, brier, w, edges, high_confidence, first_cell, sums, cells):
     """Add rows to the sums (3, f, b) and cells (2, 3, g) of a summary, as `metrics._summary` does."""
     bins, features = len(edges) - 1, sums.shape[1]

@@ -176,27 +176,23 @@ class NllDerivatives(PointEvaluation):
 def fit_nll_temperature(p: Predictions, warm_start: "TemperatureFit | None" = None) -> TemperatureFit:
     """Solve for the T of least NLL by Halley's method in u = log(1/T), from that of data nearby if there is one.
 
-    Large data are approached by a sixteenth of the rows, then by all rows in single precision. Rows whose true class
-    has probability 0 are left out: their loss is infinite at every T.
+    The search starts on a sixteenth of large data. Rows whose true class has probability 0 are left out: their loss is
+    infinite at every T.
     """
     p = drop_impossible(p)
     typical = _logit_spread(p[:: max(1, p.logits.numel() >> 13)])
     center = -math.log(typical)
 
-    def search(
-        p: Predictions, start: float, tolerance: float, dtype: torch.dtype = torch.float64
-    ) -> Root[NllDerivatives]:
+    def search(p: Predictions, start: float, tolerance: float) -> Root[NllDerivatives]:
         return increasing_root(
-            lambda u: _nll_derivatives(p, math.exp(u), dtype), start, center - 25.0, center + 25.0, tolerance
+            lambda u: _nll_derivatives(p, math.exp(u)), start, center - 25.0, center + 25.0, tolerance
         )
 
-    start, passes = center + 2.0, 0  # logits spread over some seven temperatures
+    start = center + 2.0  # logits spread over some seven temperatures
     if warm_start is not None and warm_start.status == "converged":
         start = -math.log(warm_start.temperature)
     elif p.logits.numel() >= 1 << 18:
-        start = search(p[::16], start, 0.1, torch.float32).x
-        single = search(p, start, 0.06, torch.float32)
-        start, passes = single.x, single.iterations
+        start = search(p[::16], start, 3e-2).x
     root = search(p, start, 3e-4)
     derivatives, t = root.evaluation, math.exp(-root.x)
     is_interior = root.is_interior and derivatives.curvature > 0
@@ -206,7 +202,7 @@ def fit_nll_temperature(p: Predictions, warm_start: "TemperatureFit | None" = No
         nll=derivatives.extrapolate_nll(root.step),
         status="converged" if root.is_interior else ("separable" if root.x > center else "at bound"),
         gradient=abs(derivatives.extrapolate_slope(root.step)),
-        iterations=passes + root.iterations,
+        iterations=root.iterations,
         standard_error=t * math.sqrt(derivatives.variance / p.total_weight) / derivatives.curvature
         if is_interior
         else math.nan,
@@ -242,38 +238,34 @@ def _logit_spread(p: Predictions) -> float:
     return float(weighted_median(gap[positive], weights))
 
 
-def _nll_derivatives(p: Predictions, b: float, dtype: torch.dtype) -> NllDerivatives:
+def _nll_derivatives(p: Predictions, b: float) -> NllDerivatives:
     """Return the NLL of b z with its derivatives, from the cumulants of b z under softmax(b z)."""
     weights = () if p.weights is None else (p.weights,)
     if fast := kernels(p.logits):
-        part, elements = partial(_compiled_nll_derivatives, fast, b, dtype), 1 << 20
+        part, elements = partial(_compiled_nll_derivatives, fast, b), 1 << 20
     else:
-        part, elements = partial(_nll_derivatives_of_rows, b, dtype), 1 << 17
+        part, elements = partial(_nll_derivatives_of_rows, b), 1 << 17
     sums = sum_row_chunks(part, p.logits, p.labels, *weights, elements=elements)
     nll, first, second, third, square = (sums / p.total_weight).tolist()
     return NllDerivatives(first, first + second, first + 3 * second + third, nll, second, square - first * first)
 
 
-def _nll_derivatives_of_rows(b: float, dtype: torch.dtype, z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
+def _nll_derivatives_of_rows(b: float, z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
     """Return the sums over rows of the NLL, its derivatives in b times b, b^2 and b^3, and the first one's square."""
-    lowest = -1e300 if dtype == torch.float64 else -1e37
-    z = z.to(torch.promote_types(z.dtype, dtype))
-    margin = (z - z.amax(-1, keepdim=True)).clamp_min_(lowest).to(dtype)
+    margin = z.double()
+    margin = (margin - margin.amax(-1, keepdim=True)).clamp_min_(-1e300)
     e = margin.mul(b * LOG2_E).exp2_()
-    norm, m1, m2, m3 = (x.double() for x in [e.sum(-1), *(e.mul_(margin).sum(-1) for _ in range(3))])
+    norm, m1, m2, m3 = e.sum(-1), *(e.mul_(margin).sum(-1) for _ in range(3))
     m1, m2, m3 = b * (m1 / norm), b * (b * (m2 / norm)), b * (b * (b * (m3 / norm)))
-    b_y = b * margin.gather(-1, y[:, None]).squeeze(-1).double()
+    b_y = b * margin.gather(-1, y[:, None]).squeeze(-1)
     first = m1 - b_y
     terms = torch.stack([norm.log() - b_y, first, m2 - m1**2, m3 - 3 * m1 * m2 + 2 * m1**3, first**2])
     return terms @ weights[0] if weights else terms.sum(1)
 
 
-def _compiled_nll_derivatives(
-    fast: Any, b: float, dtype: torch.dtype, z: Tensor, y: Tensor, *weights: Tensor
-) -> Tensor:
+def _compiled_nll_derivatives(fast: Any, b: float, z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
     """Return the same sums from one compiled pass."""
     z = z if z.dtype in (torch.float32, torch.float64) else z.float()
     w, out = weights[0].double().contiguous().numpy() if weights else np.empty(0), torch.zeros(5, dtype=torch.float64)
-    is_single = dtype == torch.float32 and 1e-30 < b < 1e30  # within the range of single precision
-    fast.nll_derivatives(z.contiguous().numpy(), y.contiguous().numpy(), w, b, is_single, out.numpy())
+    fast.nll_derivatives(z.contiguous().numpy(), y.contiguous().numpy(), w, b, out.numpy())
     return out

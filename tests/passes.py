@@ -1,4 +1,4 @@
-"""Passes over logits, counted on either way: by compiled kernels, or by torch."""
+"""Count the passes over logits."""
 
 from collections.abc import Callable
 
@@ -7,19 +7,12 @@ import pytest
 from calibrant.backend import softmax
 
 
-def tell_of_passes(monkeypatch: pytest.MonkeyPatch, tell: Callable[[int], object]) -> None:
-    """Call `tell` with the number of rows of every pass of softmax, exponentials or maxima over logits."""
-    centered, kernels = softmax._centered_chunks, softmax.kernels
+def report_passes(monkeypatch: pytest.MonkeyPatch, report: Callable[[int], object]) -> None:
+    """Call `report` with the number of rows of every pass of the softmax statistics over logits."""
+    row_stats = softmax._row_stats
 
-    def by_torch(logits):
-        tell(len(logits))
-        return centered(logits)
+    def reporting_row_stats(logits, *args, **options):
+        report(len(logits))
+        return row_stats(logits, *args, **options)
 
-    def compiled(logits):
-        found = kernels(logits)
-        if found is not None:
-            tell(len(logits))
-        return found
-
-    monkeypatch.setattr(softmax, "_centered_chunks", by_torch)
-    monkeypatch.setattr(softmax, "kernels", compiled)
+    monkeypatch.setattr(softmax, "_row_stats", reporting_row_stats)

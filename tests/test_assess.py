@@ -9,7 +9,7 @@ from dataclasses import astuple, replace
 
 import pytest
 import torch
-from passes import tell_of_passes
+from passes import report_passes
 from refusals import refused
 
 from calibrant import Predictions, assess, calibrators, losses, measure, metrics, registry
@@ -278,7 +278,7 @@ def passes(monkeypatch):
 
         return called
 
-    tell_of_passes(monkeypatch, counting)
+    report_passes(monkeypatch, counting)
     monkeypatch.setattr(_validation, "check_rows", checking)
     for module in _predictions, _calibrated_predictions:
         monkeypatch.setattr(module, "map_logits", quiet(module.map_logits))

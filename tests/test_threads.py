@@ -1,11 +1,10 @@
-"""How many threads work is decided once, at the door."""
+"""Public calls set the number of threads once, and `map_chunks` shares large work."""
 
 import math
 import os
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -28,12 +27,22 @@ from calibrant.calibrators import (
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """What torch was told, in a process of two threads."""
-    told, now = list[int](), [2]
-    monkeypatch.setattr(torch, "get_num_threads", lambda: now[0])
-    monkeypatch.setattr(torch, "set_num_threads", lambda n: told.append(n) or now.__setitem__(0, n))
-    return told
+def thread_settings(monkeypatch):
+    """Record the thread counts that torch is set to, in a process of two threads."""
+    settings, current = list[int](), [2]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: current[0])
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: settings.append(n) or current.__setitem__(0, n))
+    return settings
+
+
+@pytest.fixture
+def two_threads():
+    """Set torch to two threads, and check that it still has them at the end."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
 
 
 def draw(n: int) -> Predictions:
@@ -42,16 +51,16 @@ def draw(n: int) -> Predictions:
     return Predictions(2 * z, torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1))
 
 
-def test_few_numbers_are_worked_on_in_one_thread_and_many_in_all(asked):
+def test_thread_limit_is_one_below_the_threshold(thread_settings):
     with thread_limit(MIN_PARALLEL_ELEMENTS):
         assert torch.get_num_threads() == 2
     with thread_limit(MIN_PARALLEL_ELEMENTS - 1), thread_limit(10):
         assert torch.get_num_threads() == 1
-    assert asked == [1, 2]
+    assert thread_settings == [1, 2]
 
 
-def test_pieces_are_shared_where_torch_itself_is_told_to_work_in_one_thread():
-    def found(elements: int, *, in_pieces: bool, workers: int) -> tuple[int, int]:
+def test_chunks_use_threads_while_torch_itself_is_limited_to_one(two_threads):
+    def threads_used(elements: int, *, in_chunks: bool, workers: int) -> tuple[int, int]:
         meeting, identities = threading.Barrier(workers, timeout=60), set[int]()
 
         def work(i: int) -> None:
@@ -60,181 +69,128 @@ def test_pieces_are_shared_where_torch_itself_is_told_to_work_in_one_thread():
             assert torch.get_num_threads() == 1
             identities.add(threading.get_ident())
 
-        with thread_limit(elements, in_chunks=in_pieces):
+        with thread_limit(elements, in_chunks=in_chunks):
             map_chunks(work, range(100), PARALLEL_CHUNK_ELEMENTS)
             return torch.get_num_threads(), len(identities)
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        assert found(MIN_PARALLEL_ELEMENTS, in_pieces=True, workers=2) == (1, 2)
-        assert found(MIN_PARALLEL_ELEMENTS, in_pieces=False, workers=2) == (2, 2)
-        assert found(MIN_PARALLEL_ELEMENTS - 1, in_pieces=True, workers=1) == (1, 1)
-        with thread_limit(10):
-            assert found(MIN_PARALLEL_ELEMENTS, in_pieces=True, workers=1) == (1, 1)  # decided further out
-        with thread_limit(MIN_PARALLEL_ELEMENTS, in_chunks=True):
-            assert found(MIN_PARALLEL_ELEMENTS, in_pieces=False, workers=2) == (
-                2,
-                2,
-            )  # a fit, or a map, of what is measured
-            assert found(MIN_PARALLEL_ELEMENTS - 1, in_pieces=False, workers=1) == (1, 1)
-            assert torch.get_num_threads() == 1
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
+    assert threads_used(MIN_PARALLEL_ELEMENTS, in_chunks=True, workers=2) == (1, 2)
+    assert threads_used(MIN_PARALLEL_ELEMENTS, in_chunks=False, workers=2) == (2, 2)
+    assert threads_used(MIN_PARALLEL_ELEMENTS - 1, in_chunks=True, workers=1) == (1, 1)
+    with thread_limit(10):  # the outer limit holds
+        assert threads_used(MIN_PARALLEL_ELEMENTS, in_chunks=True, workers=1) == (1, 1)
+    with thread_limit(MIN_PARALLEL_ELEMENTS, in_chunks=True):  # a fit inside a measurement
+        assert threads_used(MIN_PARALLEL_ELEMENTS, in_chunks=False, workers=2) == (2, 2)
+        assert threads_used(MIN_PARALLEL_ELEMENTS - 1, in_chunks=False, workers=1) == (1, 1)
+        assert torch.get_num_threads() == 1
 
 
-def test_many_pieces_are_shared_and_come_in_order():
-    workers = set[int]()
+def test_map_chunks_preserves_order(two_threads):
     meeting = threading.Barrier(2, timeout=60)
 
     def work(i: int) -> int:
         if i < 2:
-            meeting.wait()  # for another thread
+            meeting.wait()
         assert torch.get_num_threads() == 1
-        workers.add(threading.get_ident())
         return i * i
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        assert map_chunks(work, range(100), PARALLEL_CHUNK_ELEMENTS) == [i * i for i in range(100)]
-        assert len(workers) == 2
-        assert torch.get_num_threads() == 2
-        assert (
-            map_chunks(lambda _: threading.get_ident(), range(100), MIN_PARALLEL_ELEMENTS // 200)
-            == [threading.get_ident()] * 100
-        )
-        assert (
-            map_chunks(lambda _: threading.get_ident(), range(3), MIN_PARALLEL_ELEMENTS) == [threading.get_ident()] * 3
-        )
-    finally:
-        torch.set_num_threads(before)
+    assert map_chunks(work, range(100), PARALLEL_CHUNK_ELEMENTS) == [i * i for i in range(100)]
+
+
+@pytest.mark.parametrize(("chunks", "elements"), [(100, MIN_PARALLEL_ELEMENTS // 200), (3, MIN_PARALLEL_ELEMENTS)])
+def test_small_work_stays_in_the_thread_of_the_caller(two_threads, chunks, elements):
+    identities = map_chunks(lambda _: threading.get_ident(), range(chunks), elements)
+    assert identities == [threading.get_ident()] * chunks
 
 
 @pytest.fixture
-def other_thread(monkeypatch):
-    """The futures of the second of two threads, which begins chunk 0 before the caller begins chunk 1."""
-    futures, begun, leaving = list[Future](), threading.Event(), threading.Event()
+def cancelled(two_threads, monkeypatch):
+    """Set this event when `map_chunks` has cancelled the chunks that have not started."""
+    event = threading.Event()
 
     class Pool(ThreadPoolExecutor):
-        def submit(self, work):
-            futures.append(super().submit(work))
-            assert begun.wait(60)
-            return futures[-1]
-
         def shutdown(self, wait=True, **options):
-            leaving.set()
-            super().shutdown(wait, **options)
+            super().shutdown(wait=False, **options)
+            event.set()
+            super().shutdown(wait)
 
     monkeypatch.setattr(threads, "ThreadPoolExecutor", Pool)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield SimpleNamespace(futures=futures, begun=begun, leaving=leaving)
-    assert torch.get_num_threads() == 2
-    torch.set_num_threads(before)
+    return event
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, IndexError, SystemExit])
-def test_worker_exception_cancels_remaining_chunks(other_thread, error):
-    chunks, caller = list[int](), threading.get_ident()
+@pytest.mark.parametrize("failing", [0, 1])
+def test_worker_exception_cancels_remaining_chunks(cancelled, error, failing):
+    started = set[int]()
 
     def work(i: int) -> None:
-        chunks.append(i)
-        if threading.get_ident() == caller:
-            assert wait(other_thread.futures, timeout=60).done
-        else:
-            other_thread.in_progress.set()
+        started.add(i)
+        if i == failing:
             raise error
+        assert cancelled.wait(60)
 
     with pytest.raises(error):
         map_chunks(work, range(100), PARALLEL_CHUNK_ELEMENTS)
-    assert 0 in chunks
-    assert len(chunks) <= 2
+    assert started <= {0, 1, 2}
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError, IndexError, KeyboardInterrupt])
-def test_exception_of_the_caller_cancels_remaining_chunks(other_thread, error):
-    chunks = list[int]()
+def test_interrupt_of_the_caller_cancels_remaining_chunks(cancelled, monkeypatch):
+    started = set[int]()
 
     def work(i: int) -> None:
-        chunks.append(i)
-        if i == 1:
-            raise error
-        other_thread.in_progress.set()
-        assert other_thread.leaving.wait(60)
+        started.add(i)
+        assert cancelled.wait(60)
 
-    with pytest.raises(error):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threads, "wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
         map_chunks(work, range(100), PARALLEL_CHUNK_ELEMENTS)
-    assert chunks == [0, 1]
+    assert started <= {0, 1}
 
 
-def test_first_failure_in_the_order_of_chunks_is_raised(other_thread):
+def test_exception_of_the_earliest_chunk_is_raised(cancelled):
+    second_failed = threading.Event()
+
     def work(i: int) -> None:
         if i == 0:
-            other_thread.in_progress.set()
             assert second_failed.wait(60)
             raise ZeroDivisionError
         second_failed.set()
         raise IndexError
 
-    second_failed = threading.Event()
     with pytest.raises(ZeroDivisionError):
         map_chunks(work, range(100), PARALLEL_CHUNK_ELEMENTS)
 
 
-def test_interrupt_comes_before_any_failure(other_thread):
-    def work(i: int) -> None:
-        if i == 0:
-            other_thread.in_progress.set()
-            assert second_begun.wait(60)
-            raise ZeroDivisionError
-        second_begun.set()
-        assert wait(other_thread.futures, timeout=60).done
-        raise KeyboardInterrupt
-
-    second_begun = threading.Event()
-    with pytest.raises(KeyboardInterrupt):
-        map_chunks(work, range(100), PARALLEL_CHUNK_ELEMENTS)
-
-
 @pytest.mark.parametrize(("n", "k"), [(500_000, 9), (30_000, 150)])
-def test_two_threads_find_what_one_does_to_the_last_bit(n, k):
+def test_two_threads_give_the_same_bits_as_one(two_threads, n, k):
     g = torch.Generator().manual_seed(0)
     z = torch.randn(n, k, generator=g)
     y = torch.randint(k, (n,), generator=g)
 
-    def found() -> list[Tensor]:
+    def results() -> list[Tensor]:
         rows = outcomes(z, y)
-        each = (rows.confidence, rows.correct, rows.log_likelihood, rows.brier, entropies(z))
-        events = metrics.sweep_ece(z, y), metrics.classwise_ece(z, y), Temperature.fit(z, y).temperature
-        said = [x for row in measure(Predictions(z, y)).rows for x in (row.value, row.low, row.high, row.p_value)]
-        table = torch.tensor([math.nan if x is None else x for x in said], dtype=torch.float64).nan_to_num(-1.0)
-        return [*each, *events, table, *([metrics.auroc(z, y)] if k < 100 else [])]
+        columns = (rows.confidence, rows.correct, rows.log_likelihood, rows.brier, entropies(z))
+        numbers = metrics.sweep_ece(z, y), metrics.classwise_ece(z, y), Temperature.fit(z, y).temperature
+        cells = [x for row in measure(Predictions(z, y)).rows for x in (row.value, row.low, row.high, row.p_value)]
+        table = torch.tensor([math.nan if x is None else x for x in cells], dtype=torch.float64).nan_to_num(-1.0)
+        return [*columns, *numbers, table, *([metrics.auroc(z, y)] if k < 100 else [])]
 
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        alone = found()
-        torch.set_num_threads(2)
-        assert all(torch.equal(a, b) for a, b in zip(alone, found(), strict=True))
-    finally:
-        torch.set_num_threads(before)
+    torch.set_num_threads(1)
+    expected = results()
+    torch.set_num_threads(2)
+    assert all(torch.equal(a, b) for a, b in zip(expected, results(), strict=True))
 
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
-def test_many_rows_enter_and_are_measured_in_inference_mode(mode):
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        p = draw(MIN_PARALLEL_ELEMENTS // 2)
-        expected = [float(metrics.nll(p)), float(metrics.classwise_ece(p))]
-        with mode():
-            again = Predictions(p.logits, p.labels)
-            assert [float(metrics.nll(again)), float(metrics.classwise_ece(again))] == expected
-            assert [float(metrics.nll(p)), float(metrics.classwise_ece(p))] == expected
-    finally:
-        torch.set_num_threads(before)
+def test_threads_work_in_inference_mode(two_threads, mode):
+    p = draw(MIN_PARALLEL_ELEMENTS // 2)
+    expected = [float(metrics.nll(p)), float(metrics.classwise_ece(p))]
+    with mode():
+        copy = Predictions(p.logits, p.labels)
+        assert [float(metrics.nll(copy)), float(metrics.classwise_ece(copy))] == expected
+        assert [float(metrics.nll(p)), float(metrics.classwise_ece(p))] == expected
 
 
 CALLS = [
@@ -250,7 +206,7 @@ CALLS = [
     lambda p: Predictions.from_binary_logits(p.logits[:, 0], p.labels % 2),
     lambda p: Predictions.multilabel(p.logits, p.logits > 0),
     lambda p: metrics.ece(p.logits, p.labels),
-    lambda p: metrics.tables.groups(p._with(groups=p.labels, group_names=("a", "b", "c"))),
+    lambda p: metrics.tables.groups(p._replace(groups=p.labels, group_names=("a", "b", "c"))),
     lambda p: Temperature.fit(p.logits, p.labels),
     lambda p: fit("Temperature", p.logits, p.labels),
     *(calibrator.fit for calibrator in (Temperature, HistogramBinning, Isotonic, Spline, StructuredMatrix, Auto)),
@@ -259,35 +215,35 @@ CALLS = [
 
 
 @pytest.mark.parametrize("call", [metrics.ece, measure, metrics.tables.classes, metrics.nll.interval])
-def test_what_is_measured_leaves_many_numbers_to_shared_pieces(asked, call):
+def test_measurements_leave_large_work_to_map_chunks(thread_settings, call):
     p = draw(MIN_PARALLEL_ELEMENTS // 3 + 1)
-    asked.clear()
+    thread_settings.clear()
     call(p)
-    assert asked == [1, 2]
+    assert thread_settings == [1, 2]
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_public_call_decides_once(asked, call):
+def test_public_call_sets_the_threads_once(thread_settings, call):
     p = draw(200)
-    asked.clear()
+    thread_settings.clear()
     call(p)
-    assert asked == [1, 2]
+    assert thread_settings == [1, 2]
 
 
-def test_an_assessment_leaves_the_threads_as_they_were(asked):
+def test_assessment_restores_the_threads(thread_settings):
     p = draw(200)
-    asked.clear()
+    thread_settings.clear()
     assess(p[:100], p[100:], ["Identity", "Temperature"])
-    assert asked[0] == 1
-    assert asked[-1] == 2
-    assert set(asked[:-1]) == {1}
+    assert thread_settings[0] == 1
+    assert thread_settings[-1] == 2
+    assert set(thread_settings[:-1]) == {1}
 
 
-def test_a_command_decides_by_its_files_where_the_user_has_not(tmp_path, monkeypatch):
+def test_command_sets_threads_by_the_size_of_its_files(tmp_path, monkeypatch):
     small, large = tmp_path / "small.npz", tmp_path / "large.npz"
     small.write_bytes(b"0")
     with large.open("wb") as file:
-        file.truncate(int(cli.MIN_PARALLEL_BYTES))  # a hole, which takes no room
+        file.truncate(int(cli.MIN_PARALLEL_BYTES))  # sparse, so that it takes no space
     for arguments, before, after in (
         (["assess", str(small), str(small), "--metric", "nll"], None, "1"),
         (["assess", str(small), str(large)], None, None),

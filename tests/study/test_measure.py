@@ -7,7 +7,7 @@ from dataclasses import replace
 import polars
 import pytest
 import torch
-from passes import tell_of_passes
+from passes import report_passes
 from polars.testing import assert_frame_equal
 from refusals import refused
 
@@ -63,7 +63,7 @@ def test_every_row_passes_once_through_softmax_for_each_calibrator(tmp_path, hon
     study = Study("x", (Grid(("digits",), ("resnet8",), ("focal",)),), names, judged)
     store, run, test, passed = Store(tmp_path), next(study.runs()), honest[:1001], []
     store.put(run, {"val": honest, "test": test}, {})
-    tell_of_passes(monkeypatch, passed.append)
+    report_passes(monkeypatch, passed.append)
     found = {(row["calibrator"], row["metric"]): row["value"] for row in study_rows(study, store)}
     assert passed.count(1001) == len(names) + 1  # and once before
     for metric in judged:

@@ -1,4 +1,4 @@
-"""What people wrote, made safe for where it is shown: a terminal, a page, Markdown, LaTeX, a spreadsheet."""
+"""Escape and shorten text for terminals, pages, Markdown, LaTeX and spreadsheets."""
 
 import re
 import unicodedata
@@ -12,16 +12,16 @@ LATEX_ESCAPES = {
     "|": r"\textbar{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
-    "[": "{[}",  # after the end of a row it would begin an option
+    "[": "{[}",  # would begin an option after the end of a row
     "]": "{]}",
     "*": "{*}",
 } | {mark: f"\\{mark}" for mark in "%_#&${}"}
-LATEX_PRINTABLE = "±▲▼△▽–—‘’“”…ßæÆœŒøØłŁ"  # beside ASCII and accented letters
-LATEX_LIGATURE_GAP = re.compile(r"(?<=[-'`?!,])(?=[-'`,])")  # inside --, '' and what else LaTeX sets as one character
+LATEX_PRINTABLE = "±▲▼△▽–—‘’“”…ßæÆœŒøØłŁ"  # besides ASCII and accented letters
+LATEX_LIGATURE_GAP = re.compile(r"(?<=[-'`?!,])(?=[-'`,])")  # inside --, '' and other pairs that LaTeX joins
 MARKDOWN_SPECIAL = re.compile(r"[\\`*\[\]<>&|~!$@]|(?<!\w)_|_(?!\w)|(?<=:)/(?=/)|(?<=www)\.")
 FORMULA_START = re.compile(r"'*\s*[=+\-@＝＋－＠]")
-PLAIN_NUMBER = re.compile(r"[+-]?[0-9]{1,15}(\.[0-9]{0,15})?([eE][+-]?[0-9]{1,2})?")  # longer ones are names
-NUMBER_OR_DASH = re.compile(  # numbers, also with a decimal comma or a percent sign, and dashes for a missing value
+PLAIN_NUMBER = re.compile(r"[+-]?[0-9]{1,15}(\.[0-9]{0,15})?([eE][+-]?[0-9]{1,2})?")  # longer numbers are names
+NUMBER_OR_DASH = re.compile(  # decimal commas, percent signs and dashes for missing values included
     r"\s*[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?\s*%?\s*|\s*[+-]?(inf|nan)\s*|\s*--?\s*", re.IGNORECASE
 )
 RIGHT_TO_LEFT_RUN = re.compile(
@@ -29,12 +29,12 @@ RIGHT_TO_LEFT_RUN = re.compile(
         "\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff"
     )
 )
-MAX_NAME_CHARACTERS = 100  # characters of a name that are shown
-MAX_TEXT_CHARACTERS = 20_000  # characters of any other text on a page
+MAX_NAME_CHARACTERS = 100
+MAX_TEXT_CHARACTERS = 20_000  # of a text on a page that is not a name
 
 
 def parse_integer(text: str) -> int | None:
-    """Return the integer that a text spells in ASCII digits, or None.
+    """Parse an integer in ASCII digits; None if the text is anything else.
 
     >>> parse_integer("10"), parse_integer("-1"), parse_integer("²"), parse_integer("1.0")
     (10, -1, None, None)
@@ -44,7 +44,7 @@ def parse_integer(text: str) -> int | None:
 
 
 def parse_number(text: str) -> float | None:
-    """Return the number that a text spells in ASCII digits, with or without decimals or exponent, or None.
+    """Parse a number in ASCII digits, with or without decimals or exponent; None if the text is anything else.
 
     >>> parse_number("1.0"), parse_number("-1"), parse_number("٣"), parse_number("1e3")
     (1.0, -1.0, None, 1000.0)
@@ -53,16 +53,18 @@ def parse_number(text: str) -> float | None:
     return float(text) if PLAIN_NUMBER.fullmatch(text) else None
 
 
-def escape_invisible(text: str, *, keep: str = "") -> str:
-    r"""Return text in which what cannot be seen can be: controls, marks of direction, joints and halves of characters.
+def escape_invisible(text: str, *, allowed: str = "") -> str:
+    r"""Replace invisible characters, such as controls and direction marks, by their escapes.
+
+    Characters in `allowed` are unchanged.
 
     >>> escape_invisible("a\x1b[31m\u202eb")
     'a\\x1b[31m\\u202eb'
     """
-    return INVISIBLE_CHARACTER.sub(lambda found: found[0] if found[0] in keep else ascii(found[0])[1:-1], text)
+    return INVISIBLE_CHARACTER.sub(lambda match: match[0] if match[0] in allowed else ascii(match[0])[1:-1], text)
 
 
-INVISIBLE_CHARACTER = re.compile(  # categories Cc, Cf, Cs, Zl and Zp, and letters without ink
+INVISIBLE_CHARACTER = re.compile(  # categories Cc, Cf, Cs, Zl and Zp, and blank letters
     "[\x00-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180e"
     "\u200b-\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U000110bd"
     "\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f]"
@@ -70,7 +72,7 @@ INVISIBLE_CHARACTER = re.compile(  # categories Cc, Cf, Cs, Zl and Zp, and lette
 
 
 def abbreviate(text: str, limit: int = MAX_NAME_CHARACTERS) -> str:
-    """Return a text's beginning and end, and its length, if it has more than `limit` characters.
+    """Cut the middle of a text with more than `limit` characters, and append its length.
 
     >>> abbreviate("a" * 5_000_000, 12)
     'aaaaaaaa…aaaa (5,000,000 characters)'
@@ -80,12 +82,12 @@ def abbreviate(text: str, limit: int = MAX_NAME_CHARACTERS) -> str:
 
 
 def display_name(name: str) -> str:
-    """Return a name as it is shown to people: not too long, and nothing in it hidden."""
+    """Shorten a name and escape its invisible characters, for display."""
     return escape_invisible(abbreviate(name))
 
 
 def isolate_right_to_left(text: str) -> str:
-    r"""Return text in which words written from right to left do not reorder what stands around them.
+    r"""Isolate words written from right to left, so that they do not reorder the text around them.
 
     >>> isolate_right_to_left("a \u05d0\u05d1 1") == "a \u2068\u05d0\u05d1\u2069 1"
     True
@@ -94,7 +96,7 @@ def isolate_right_to_left(text: str) -> str:
 
 
 def shorten_repr(value: object, limit: int = 80) -> str:
-    """Return the `repr` of what somebody wrote, cut in the middle where it is long: messages stay one readable line.
+    """Return a `repr` of at most `limit` characters, cut in the middle.
 
     >>> shorten_repr("focal"), len(shorten_repr("x" * 5000))
     ("'focal'", 80)
@@ -113,7 +115,7 @@ def shorten_list(names: Sequence[str], limit: int = 8) -> str:
 
 
 def to_one_line(message: object) -> str:
-    r"""Return a message, such as that of an exception, on one line, cut in the middle beyond 240 characters.
+    r"""Join the lines of a message, such as an exception, and cut its middle beyond 240 characters.
 
     >>> to_one_line(ValueError("no\n  luck"))
     'no luck'
@@ -122,12 +124,12 @@ def to_one_line(message: object) -> str:
 
 
 def cut_middle(text: str, limit: int) -> str:
-    """Return a text of at most `limit` characters, with its beginning and its end."""
+    """Cut the middle of a text with more than `limit` characters."""
     return text if len(text) <= limit else f"{text[: limit - limit // 4 - 3]}...{text[-(limit // 4) :]}"
 
 
 def escape_latex(text: str) -> str:
-    r"""Return text that LaTeX sets as it stands.
+    r"""Escape text for LaTeX.
 
     >>> print(escape_latex(r"50 % of {x_1}"))
     50 \% of \{x\_1\}
@@ -140,7 +142,7 @@ def escape_latex(text: str) -> str:
 
 
 def _is_latex_printable(mark: str) -> bool:
-    """Whether pdfLaTeX sets a character without further packages: ASCII, and Latin letters with common accents."""
+    """Whether pdfLaTeX prints a character without packages: ASCII, and Latin letters with common accents."""
     if mark.isascii() or mark in LATEX_PRINTABLE:
         return True
     base, *accents = unicodedata.normalize("NFD", mark)
@@ -152,22 +154,22 @@ def _escape_latex_ascii(marks: Iterable[str]) -> str:
 
 
 def _escape_latex_other_script(marks: Iterable[str]) -> str:
-    """Set characters of other scripts in LuaLaTeX and XeLaTeX, their code points in pdfLaTeX, which would stop."""
+    """Print other scripts in LuaLaTeX and XeLaTeX, and code points in pdfLaTeX, where the characters are errors."""
     run = "".join(marks)
     return rf"\ifdefined\Umathcode {run}\else {' '.join(f'U+{ord(mark):04X}' for mark in run)}\fi{{}}"
 
 
 def escape_markdown(text: str) -> str:
-    r"""Return text that Markdown shows as it stands, inside a table too.
+    r"""Escape text for Markdown, also inside a table.
 
     >>> print(escape_markdown("a|*b* c_d"))
     a\|\*b\* c_d
     """
-    return MARKDOWN_SPECIAL.sub(lambda found: "\\" + found[0], escape_invisible(text))
+    return MARKDOWN_SPECIAL.sub(lambda match: "\\" + match[0], escape_invisible(text))
 
 
 def escape_cell(text: str) -> str:
-    """Return text that no spreadsheet takes for a formula; numbers stay what they are.
+    """Escape a cell of a spreadsheet: invisible characters and formulas, but not numbers.
 
     >>> escape_cell("=1+1"), escape_cell("-0.5")
     ("'=1+1", '-0.5')
@@ -176,7 +178,7 @@ def escape_cell(text: str) -> str:
 
 
 def escape_formula(text: str) -> str:
-    """Return text with an apostrophe in front if a spreadsheet could take it for a formula; `unprotected` removes it.
+    """Prepend an apostrophe if a spreadsheet could read the text as a formula; `unescape_column` removes it.
 
     >>> escape_formula("@a"), escape_formula("'=a"), escape_formula("a=1")
     ("'@a", "''=a", 'a=1')
@@ -185,9 +187,9 @@ def escape_formula(text: str) -> str:
 
 
 def unescape_column(texts: Iterable[str]) -> list[str]:
-    """Return the texts of a column without the apostrophes of `formula_safe`.
+    """Remove the apostrophes of `escape_formula` from a column.
 
-    Where any text that would need an apostrophe has none, the column was written by others and stays as it is.
+    If a text that needs an apostrophe has none, another program wrote the column, and it is unchanged.
 
     >>> unescape_column(["'=a", "b"]), unescape_column(["'=a", "=a"])
     (['=a', 'b'], ["'=a", '=a'])
@@ -200,7 +202,7 @@ def unescape_column(texts: Iterable[str]) -> list[str]:
 
 
 def escape_markup(text: str) -> str:
-    """Return text that rich prints as it stands."""
+    """Escape text for rich."""
     from rich.markup import escape
 
     return escape(escape_invisible(text))

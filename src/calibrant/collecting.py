@@ -1,4 +1,4 @@
-"""Running a network over batches, and gathering what it says."""
+"""Run a network over batches and collect its predictions."""
 
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -66,71 +66,66 @@ def collect(
     progress: bool | None = None,
     to: str | Path | None = None,
 ) -> Predictions | Path:
-    """Run a network over batches and gather its predictions on the CPU, or in a file where they do not fit.
+    """Run a network over batches and collect its predictions on the CPU, or in a file.
 
-    Works for anything that yields batches, such as a DataLoader. The network is put in evaluation mode meanwhile and
-    given back as it was.
+    The network is in evaluation mode meanwhile, and restored at the end.
 
-    - A batch is a pair (inputs, labels), or a mapping with labels (labels, label, targets, target, y) whose other
-      entries are the network's keywords, as in Transformers. Anything else is taken apart by `unpack`, which returns
-      (inputs, labels); inputs that are a mapping become keywords.
-    - `output`: where the logits are in what the network returns: a name, an index or a function; default: the tensor
-      itself, or its `logits`.
-    - `binary`: the network has one logit, (n,) or (n, 1). Where all that were collected lie in [0, 1], as those of a
-      network that ends in a sigmoid, they are refused, unless `logits` says that they are logits all the same.
-    - `ignore_index`: labels of positions that are left out.
-    - `device`: default: where its first parameter lives. `progress`: show it; default: on a terminal.
-    - `to`: a .parquet file to write batch after batch; its path is returned, which `assess` and `measure` read.
+    Args:
+        network: The network.
+        batches: Any iterable of batches, such as a DataLoader. A batch is a pair (inputs, labels), or a mapping with
+            the key labels, label, targets, target or y whose other entries are keywords of the network.
+        device: Where to run the network; default: the device of its first parameter.
+        unpack: Function that returns (inputs, labels) of any other batch; a mapping of inputs becomes keywords.
+        output: Name, index or function of the logits in the network's output; default: the output itself if it is a
+            tensor, else its `logits`.
+        binary: Whether the network has one logit, (n,) or (n, 1).
+        logits: Accept single logits that all lie in [0, 1]; by default they are refused as the output of a sigmoid.
+        ignore_index: Label of positions to leave out.
+        progress: Whether to show a progress bar; default: on a terminal.
+        to: A .parquet file to write batch by batch, which `assess` and `measure` read.
 
-    Raises `InputError` where a batch or an output is of no such kind, or there is none.
+    Returns:
+        The predictions, or the path `to`.
+
+    Raises:
+        InputError: If there are no batches, or a batch or an output has an unknown form.
     """
-    first_parameter = next(network.parameters(), None)
-    target_device = (
-        torch.device(device)
-        if device is not None
-        else torch.device("cpu")
-        if first_parameter is None
-        else first_parameter.device
-    )
     if logits and not binary:
-        raise InputError("expected logits=True only with binary=True. Try binary=True, or leave it out.", code="logits")
+        raise InputError("Expected logits=True only with binary=True. Try binary=True, or leave it out.", code="logits")
+    first_parameter = next(network.parameters(), torch.empty(0))
+    outputs = _predict_batches(
+        network, _track_batches(batches, progress), torch.device(device or first_parameter.device), unpack, output
+    )
     make_predictions: Any = partial(Predictions.from_binary_logits, logits=True) if binary else Predictions
-    check = None if logits else _probability_check(binary)
-    parts = (
+    parts: Iterator[Predictions] = (
         make_predictions(scores, labels, ignore_index=ignore_index, clusters=_batch_clusters(scores, labels))
-        for scores, labels in _predict_batches(
-            network, _track_batches(batches, progress), target_device, unpack, output
-        )
+        for scores, labels in outputs
         if ignore_index is None or bool((labels != ignore_index).any())
     )
     with _evaluation_mode(network):
-        checked_parts = parts if check is None else _check_after_last_batch(parts, *check)
-        return _gather_predictions(checked_parts) if to is None else _write_parquet(checked_parts, Path(to))
+        checked = parts if logits else _refuse_probabilities(parts, binary)
+        return _gather_predictions(checked) if to is None else _write_parquet(checked, Path(to))
 
 
-def _probability_check(binary: bool) -> tuple[Callable[[Predictions], Any], Callable[[], None]]:
-    """Return what adds a batch to the evidence that the network returns probabilities, and what refuses them."""
-    if not binary:
-        rows = RowScoreEvidence()
-        return lambda p: rows.add(p.logits), rows.check
-    scores = SingleScoreEvidence()
-    alternative = "a network without its last sigmoid (output=lambda p: p.logit() takes it back)"
-    return lambda p: scores.add_pairs(p.logits), lambda: scores.check(alternative)
-
-
-def _check_after_last_batch(
-    parts: Iterable[Predictions], add: Callable[[Predictions], Any], check: Callable[[], None]
-) -> Iterator[Predictions]:
-    """Yield all batches, then refuse them if all together are evidently probabilities."""
+def _refuse_probabilities(parts: Iterable[Predictions], binary: bool) -> Iterator[Predictions]:
+    """Yield all batches, then raise `InputError` if all together are evidently probabilities."""
+    single, rows = SingleScoreEvidence(), RowScoreEvidence()
     for p in parts:
-        add(p)
+        if binary:
+            single.add_pairs(p.logits)
+        else:
+            rows.add(p.logits)
         yield p
-    check()
+    if binary:
+        single.check("a network without its last sigmoid (output=lambda p: p.logit() inverts it)")
+    else:
+        rows.check()
 
 
 def _predict_batches(
     network: nn.Module, batches: Iterable[Any], device: torch.device, unpack: Unpack | None, output: Any
 ) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the logits and labels of each batch on the CPU."""
     for batch in batches:
         inputs, labels = (unpack or _unpack_batch)(batch)
         inputs = _move_to_device(inputs, device)
@@ -140,7 +135,7 @@ def _predict_batches(
 
 
 def _batch_clusters(logits: Tensor, labels: Tensor) -> Tensor | None:
-    """The clusters of a batch: its images or texts, where it has a label at every position."""
+    """Return a cluster per image or text if there is a label at every position."""
     dense = labels.ndim > 1 and labels.shape[1:].numel() > 1 and logits.ndim > 1
     return torch.arange(len(labels)) if dense else None
 
@@ -150,16 +145,16 @@ def _unpack_batch(batch: Any) -> tuple[Any, Any]:
         names = [name for name in LABEL_KEYS if name in batch]
         if len(names) != 1:
             raise InputError(
-                f"a batch with {', '.join(map(str, batch))} needs one of {', '.join(LABEL_KEYS)}; or say "
-                "unpack=lambda batch: (inputs, labels)",
+                f"Expected a batch with one of the keys {', '.join(LABEL_KEYS)}, got {', '.join(map(str, batch))}. Try "
+                "unpack=lambda batch: (inputs, labels).",
                 code="batch_keys",
             )
         return {name: part for name, part in batch.items() if name != names[0]}, batch[names[0]]
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return batch[0], batch[1]
-    got = f"{len(batch)} parts" if isinstance(batch, tuple | list) else type(batch).__name__
+    kind = f"{len(batch)} parts" if isinstance(batch, tuple | list) else type(batch).__name__
     raise InputError(
-        f"a batch must be a pair (inputs, labels), got {got}; say unpack=lambda batch: (batch[0], batch[1])",
+        f"Expected a batch as a pair (inputs, labels), got {kind}. Try unpack=lambda batch: (batch[0], batch[1]).",
         code="batch",
     )
 
@@ -180,7 +175,9 @@ def _extract_logits(result: Any, output: Any) -> Tensor:
         logits = result["logits"] if logits is None and isinstance(result, Mapping) and "logits" in result else logits
     if not isinstance(logits, Tensor):
         raise InputError(
-            f"the network returns {type(result).__name__}: say where its logits are, such as output=0", code="no_logits"
+            f"Expected a tensor of logits from the network, got {type(result).__name__}. Try output=0, or another "
+            "place of the logits.",
+            code="no_logits",
         )
     return logits
 
@@ -209,11 +206,11 @@ def _gather_predictions(parts: Iterable[Predictions]) -> Predictions:
     )
 
 
-NO_BATCHES_MESSAGE = "no batches to collect predictions from: the iterable was empty (a generator used twice?)"
+NO_BATCHES_MESSAGE = "Expected at least one batch, got an empty iterable. Try a DataLoader, or a new generator."
 
 
 def _number_clusters(parts: Iterable[Predictions]) -> Iterator[tuple[Predictions, Tensor | None]]:
-    """Each batch with its clusters, numbered so that they are not those of other batches."""
+    """Yield each batch with its clusters, numbered differently from those of other batches."""
     start = 0
     for p in parts:
         yield p, None if p.clusters is None else p.clusters + start
@@ -221,12 +218,12 @@ def _number_clusters(parts: Iterable[Predictions]) -> Iterator[tuple[Predictions
 
 
 def _write_parquet(parts: Iterable[Predictions], path: Path) -> Path:
-    """Write batch after batch to one file, which is there when all are."""
+    """Write batch by batch to one file, which exists only after the last batch."""
     import polars
     from polars.io.plugins import register_io_source
 
     if path.suffix != ".parquet":
-        raise InputError(f"predictions are collected to a .parquet file, got {path}", code="suffix")
+        raise InputError(f"Expected a .parquet file, got {path}.", code="suffix")
     numbered_parts = _number_clusters(parts)
     if (first := next(numbered_parts, None)) is None:
         raise InputError(NO_BATCHES_MESSAGE, code="no_batches")
@@ -240,7 +237,7 @@ def _write_parquet(parts: Iterable[Predictions], path: Path) -> Path:
                 columns = {"label": p.labels.numpy(), "logits": p.logits.numpy()}
                 columns |= {} if codes is None else {"cluster": codes.numpy()}
                 yield polars.DataFrame(columns).cast({"logits": schema["logits"]})
-        except BaseException as error:  # which polars would wrap in one of its own
+        except BaseException as error:  # polars would wrap it in its own
             errors.append(error)
             raise
 
@@ -255,7 +252,7 @@ def _write_parquet(parts: Iterable[Predictions], path: Path) -> Path:
 
 
 def _track_batches(batches: Iterable[Any], progress: bool | None) -> Iterator[Any]:
-    """The batches, with a bar that says how many there were."""
+    """Yield the batches, with a progress bar."""
     if not (sys.stderr.isatty() if progress is None else progress):
         yield from batches
         return

@@ -1,4 +1,4 @@
-"""The only torch modules here: they carry any loss, or any calibrator, into a network."""
+"""Torch modules for losses and calibrators."""
 
 import inspect
 from dataclasses import is_dataclass, replace
@@ -14,26 +14,27 @@ from calibrant.types import Calibrator, InputError, Loss, StatefulLoss
 
 
 class Criterion(nn.Module):
-    """A loss as torch trains with it: `Criterion("focal(gamma=3)")(logits, labels).backward()`.
+    """A loss as a torch module: `Criterion("focal(gamma=3)")(logits, labels).backward()`.
 
-    Takes logits (n, k) or (n, k, d1, ...) with labels (n) or (n, d1, ...), or with soft labels, floating and of the
-    shape of the logits, whose loss is the mean over labels drawn from them. `reduction`, `ignore_index` and class
-    `weight` mean what they mean in `torch.nn.functional.cross_entropy`: the weighted mean divides by the sum of the
-    weights of the examples' classes, and ignored positions count nowhere, in penalties on the whole batch neither.
-    With one difference: a class weight multiplies an example's whole loss, label smoothing included, where torch
-    weighs every class's term of the smoothed sum by its own weight, so that its minimizer is no longer the smoothed
-    target. A soft label weighs what its classes weigh on average. Logits in float16 or bfloat16 are computed in
-    float32.
+    Logits (n, k) or (n, k, d1, ...) go with labels (n) or (n, d1, ...), or with soft labels: probabilities in the shape
+    of the logits, whose loss is the mean over labels drawn from them. Logits in float16 or bfloat16 are computed in
+    float32. A loss with state is advanced by `after_epoch`, and its state is part of the `state_dict`.
 
-    With `binary`, each logit s is an event of its own, with P(y = 1) = 1 / (1 + exp(-s)), and labels are 0 or 1, or
-    that probability: logits (n) or (n, 1, d1, ...) with labels (n) or (n, d1, ...), and several labels per example as
-    logits and labels (n, m). Every loss is then that of the two logits -s/2 and s/2: focal is the sigmoid focal loss.
-    `alpha` multiplies the loss of events that happen, and 1 - `alpha` that of the others, as in Lin et al. (2017);
-    means divide by the number of events, not by their weight.
+    With `binary`, each logit s is an event with P(y = 1) = 1 / (1 + exp(-s)), and labels are 0, 1 or that probability:
+    logits (n) or (n, 1, d1, ...) with labels (n) or (n, d1, ...), or logits and labels (n, m) for m labels per sample.
+    The loss is that of the two logits -s/2 and s/2: focal becomes the sigmoid focal loss.
 
-    A loss is the text of one here or any callable (n k), (n) -> (n); one with a parameter `weights`, because it sees
-    the batch as a whole, is told what each row counts. A loss with state is advanced by `after_epoch`, and its state
-    is kept in the `state_dict`.
+    Args:
+        loss: Text of a registered loss, or a callable (n k), (n) -> (n). A loss that sees the batch as a whole receives
+            the weight of each row by its parameter `weights`.
+        reduction: As in `torch.nn.functional.cross_entropy`. The weighted mean divides by the total class weight.
+        weight: Weight of each class (k). It multiplies the whole loss of a sample, including label smoothing; torch
+            weights each class's term of the smoothed sum, which moves the minimum away from the smoothed target. A soft
+            label has the mean weight of its classes.
+        ignore_index: Label of positions to leave out, also from penalties on the whole batch.
+        binary: Whether each logit is an event of its own.
+        alpha: With `binary`, the weight of events that happen; the others have 1 - alpha (Lin et al. 2017). The mean
+            divides by the number of events, not by their weight.
 
     >>> criterion = Criterion("focal(gamma=2)", ignore_index=-1)
     >>> criterion(torch.zeros(3, 2), torch.tensor([0, 1, -1]))
@@ -56,11 +57,11 @@ class Criterion(nn.Module):
     ) -> None:
         super().__init__()
         if reduction not in ("mean", "sum", "none"):
-            raise InputError(f"reduction must be mean, sum or none, got {reduction!r}", code="option_value")
+            raise InputError(f"Expected reduction as mean, sum or none, got {reduction!r}.", code="option_value")
         if alpha is not None and not (binary and 0 <= alpha <= 1):
             raise InputError(
-                f"alpha weighs events that happen, from 0 to 1, where binary=True, got {alpha} and binary={binary}; "
-                "classes have weight=torch.tensor([...])",
+                f"Expected alpha in 0 .. 1 with binary=True, got {alpha} with binary={binary}. Try "
+                "weight=torch.tensor([...]) for classes.",
                 code="alpha",
             )
         self.loss: Loss = LOSSES.resolve(loss) if isinstance(loss, str) else loss
@@ -69,11 +70,11 @@ class Criterion(nn.Module):
         self.binary = binary
         self.alpha = alpha
         self.register_buffer("weight", weight)
-        self._takes_weights = "weights" in inspect.signature(self.loss).parameters  # it penalizes the batch as a whole
-        self._labels_checked = False  # at the values of labels, which on a GPU is worth one wait and no more
+        self._takes_weights = "weights" in inspect.signature(self.loss).parameters
+        self._labels_checked = False  # the values are checked once, because a GPU would wait for every check
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the reduced loss, or one number per position with reduction "none"."""
+        """Return the reduced loss, or the loss of each position with reduction "none"."""
         rows, targets, shape = (_flatten_binary if self.binary else _flatten_classes)(logits, labels)
         rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
         targets = targets.to(rows) if targets.is_floating_point() else targets.long()
@@ -88,16 +89,21 @@ class Criterion(nn.Module):
         factor = 1.0 if self.alpha is None else 1 - self.alpha + (2 * self.alpha - 1) * targets.to(rows)
         if self.binary and targets.is_floating_point():
             targets = torch.stack([1 - targets, targets], -1)
-        mass = used.to(rows) if self.weight is None else _target_weights(self.weight.to(rows), targets) * used
-        count = mass * factor
-        values = self.loss(rows, targets, weights=count) if self._takes_weights else self.loss(rows, targets)  # pyright: ignore
-        values = values.where(used, 0) * count
+        row_weight = used.to(rows) if self.weight is None else _target_weights(self.weight.to(rows), targets) * used
+        total_weight = row_weight * factor
+        values = self.loss(rows, targets, weights=total_weight) if self._takes_weights else self.loss(rows, targets)  # pyright: ignore
+        values = values.where(used, 0) * total_weight
         if self.reduction == "none":
             return values.view(shape)
-        return values.sum() if self.reduction == "sum" else values.sum() / mass.sum()
+        return values.sum() if self.reduction == "sum" else values.sum() / row_weight.sum()
 
     def after_epoch(self, epoch: int, val: Predictions | None = None) -> None:
-        """Replace a loss with state by the one of the next epoch; leave any other alone. Epochs count from 0."""
+        """Advance a loss with state to the next epoch.
+
+        Args:
+            epoch: Epoch that ended, counted from 0.
+            val: Validation predictions.
+        """
         if isinstance(self.loss, StatefulLoss):
             self.loss = self.loss.after_epoch(epoch, val)
 
@@ -121,20 +127,20 @@ class Criterion(nn.Module):
 
 
 def _flatten_classes(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
-    """Rows (n, k), their labels (n) or soft labels (n, k), and the shape of positions."""
+    """Return logits (n, k), labels (n) or soft labels (n, k), and the shape of positions."""
     shape = logits.shape[:1] + logits.shape[2:]
     soft = labels.is_floating_point()
     if logits.ndim < 2 or labels.shape != (logits.shape if soft else shape):
-        several = labels.shape == logits.shape
-        way_out = "; labels.float() if one-hot, binary=True if several are true at once" if several else ""
+        hint = " Try labels.float() for one-hot labels, binary=True for several labels per sample."
         raise InputError(
-            "need logits (n, k, ...) and class indices (n, ...) or floating soft labels (n, k, ...), got "
-            f"{tuple(logits.shape)} and {tuple(labels.shape)} of {labels.dtype}{way_out}",
+            "Expected logits (n, k, ...) and class indices (n, ...) or floating soft labels (n, k, ...), got "
+            f"{tuple(logits.shape)} and {tuple(labels.shape)} of {labels.dtype}."
+            f"{hint if labels.shape == logits.shape else ''}",
             code="shape",
         )
     if logits.shape[1] == 1:
         raise InputError(
-            f"one class leaves nothing to learn, got logits {tuple(logits.shape)}; say binary=True", code="one_class"
+            f"Expected at least 2 classes, got logits {tuple(logits.shape)}. Try binary=True.", code="one_class"
         )
     return _flatten_positions(logits), _flatten_positions(labels) if soft else labels.flatten(), shape
 
@@ -144,19 +150,19 @@ def _flatten_positions(x: Tensor) -> Tensor:
 
 
 def _flatten_binary(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
-    """Two logits for each event (n, 2), whether it happened (n) as a class or a probability, and their shape."""
+    """Return two logits per event (n, 2), its outcome (n) as a class or probability, and the shape of events."""
     if labels.shape not in (logits.shape, logits.shape[:1] + logits.shape[2:] if logits.shape[1:2] == (1,) else None):
         raise InputError(
-            "binary needs one logit for each label, (n, ...) and (n, ...) or (n, 1, ...) and (n, ...), got "
-            f"{tuple(logits.shape)} and {tuple(labels.shape)}; logits of two classes need no binary",
+            "Expected one logit per label, (n, ...) or (n, 1, ...) and (n, ...), with binary=True, got "
+            f"{tuple(logits.shape)} and {tuple(labels.shape)}. Try binary=False for logits of two classes.",
             code="shape",
         )
-    half = logits.flatten() / 2  # and its negative: neither class is special to a loss that sees the logits themselves
+    half = logits.flatten() / 2  # [-s/2, s/2] instead of [0, s] treats both classes alike
     return torch.stack([-half, half], -1), labels.flatten(), labels.shape
 
 
 def _check_label_values(targets: Tensor, k: int, binary: bool, ignore_index: int) -> None:
-    """Refuse labels that mean something else; inside vmap, where values cannot be looked at, they are trusted."""
+    """Raise `InputError` for labels out of range, or soft labels that do not sum to 1; vmap hides the values."""
     soft = targets.is_floating_point()
     try:
         low, high = (0.0, 0.0) if targets.numel() == 0 else (float(x) for x in targets.aminmax())
@@ -165,33 +171,34 @@ def _check_label_values(targets: Tensor, k: int, binary: bool, ignore_index: int
         return
     upper = 1 if binary or soft else k - 1
     if not 0 <= low <= high <= upper:
-        description = "labels" if not soft else "probabilities as labels" if binary else "soft labels"
         raise InputError(
-            f"{description} must lie in 0 .. {upper}, got {low:g} .. {high:g}; "
-            f"what to leave out is ignore_index={ignore_index}",
+            f"Expected labels in 0 .. {upper}, got {low:g} .. {high:g}. Positions with ignore_index={ignore_index} are "
+            "left out.",
             code="label_range",
         )
     if not is_normalized:
         raise InputError(
-            "soft labels must sum to 1 over the classes; for several labels per example say binary=True",
+            "Expected soft labels that sum to 1 over the classes. Try binary=True for several labels per sample.",
             code="label_sums",
         )
 
 
 def _target_weights(weight: Tensor, targets: Tensor) -> Tensor:
-    """What the class of each example weighs; of a soft label, the mean."""
+    """Return the class weight of each label, or the mean over a soft label."""
     return targets.to(weight) @ weight if targets.is_floating_point() else weight[targets]
 
 
 class CalibratedNetwork(nn.Module):
-    """A network followed by a fitted calibrator; what it learned is kept in buffers and moves with the module.
+    """A network followed by a fitted calibrator, whose tensors are buffers of the module.
 
-    Logits (n, k, d1, ...), such as those of segmentation, are calibrated along axis 1. A calibrator of your own is
-    any class of the shape `types.Calibrator`; its tensors are buffers too, those of calibrators inside it included.
+    Logits (n, k, d1, ...), such as those of segmentation, are calibrated along axis 1.
 
-    With `binary`, the network answers with one logit s for each event, in any shape, and the calibrator is of two
-    classes, fitted on `Predictions.from_binary_logits`: s becomes the difference of the two logits that it makes of
-    (0, s), so that P(y = 1) stays 1 / (1 + exp(-s)).
+    Args:
+        network: The network.
+        calibrator: Any fitted `types.Calibrator`, which may contain other calibrators.
+        binary: Whether the network returns one logit s per event, in any shape. The calibrator then has two classes,
+            as fitted on `Predictions.from_binary_logits`, and s becomes the difference of the logits that it returns
+            for (0, s): P(y = 1) stays 1 / (1 + exp(-s)).
 
     >>> warm = calibrators.Temperature(torch.tensor(2.0))
     >>> CalibratedNetwork(torch.nn.Identity(), warm, binary=True)(torch.tensor([[3.0], [-1.0]]))
@@ -207,7 +214,7 @@ class CalibratedNetwork(nn.Module):
         self._buffer_plan = self._register_tensors(calibrator, "")
 
     def _register_tensors(self, value: Any, name: str) -> "BufferPlan":
-        """Keep the tensors inside a value as buffers; return where each belongs."""
+        """Register the tensors inside a value as buffers, and return the plan to put them back."""
         if isinstance(value, Tensor):
             self.register_buffer(name, value)
             return name
@@ -218,22 +225,22 @@ class CalibratedNetwork(nn.Module):
         return {key: plan for key, plan in plans.items() if plan}
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Tensor:
-        """Return calibrated logits of the network's inputs."""
+        """Return the calibrated logits of the network."""
         logits = self.network(*inputs, **kwargs)
         calibrator = _with_buffers(
             self.calibrator, self._buffer_plan, dict(self.named_buffers(recurse=False, remove_duplicate=False))
         )
         if self.binary:
             flat = logits.flatten()
-            zero, one = calibrator(torch.stack([torch.zeros_like(flat), flat], -1)).unbind(-1)
-            return (one - zero).view(logits.shape)
+            pair = calibrator(torch.stack([torch.zeros_like(flat), flat], -1))
+            return (pair[:, 1] - pair[:, 0]).view(logits.shape)
         if logits.ndim == 2:
             return calibrator(logits)
         dense = logits.movedim(1, -1)
         return calibrator(dense.flatten(0, -2)).view(dense.shape).movedim(-1, 1)
 
 
-BufferPlan = str | dict[str, Any]  # the buffer's name, or a plan for each part that holds some
+BufferPlan = str | dict[str, Any]  # name of a buffer, or the plan of each part that contains tensors
 
 
 def _named_parts(value: Any) -> dict[str, Any]:
@@ -243,7 +250,7 @@ def _named_parts(value: Any) -> dict[str, Any]:
 
 
 def _with_buffers(value: Any, plan: BufferPlan, buffers: dict[str, Tensor]) -> Any:
-    """Return the same value with its tensors taken from the buffers."""
+    """Return a copy of the value with the tensors of the buffers."""
     if isinstance(plan, str):
         return buffers[plan]
     if not plan:

@@ -1,4 +1,4 @@
-"""Which epoch to keep: refine, then calibrate."""
+"""Select the epoch of a training run by its loss after calibration."""
 
 from collections.abc import Iterable
 
@@ -17,19 +17,22 @@ __all__ = ["refine_then_calibrate", "refinement_brier", "refinement_nll"]
     "NLL after temperature scaling",
     unit="nats",
     short="refinement NLL",
-    meaning="NLL that is left when a temperature, fitted on other folds, has put calibration right; lower is better",
+    meaning="NLL after calibration by a temperature that was fitted on other folds; lower is better",
     takes="predictions",
 )
 def refinement_nll(p: Predictions, *, folds: Count = 5) -> Scalar:
-    r"""NLL after temperature scaling, cross-fitted: what is left when calibration is put right (Berta et al. 2025).
+    r"""Compute the NLL after temperature scaling, cross-fitted (Berta et al. 2025).
 
-    They stop training where this is least, not where the NLL is: late in training a network still refines what it knows
-    while its NLL rises, because its confidence runs away, and that a temperature repairs. Blind to the scale of the
-    logits. Each fold is scaled by the temperature of the others; with `folds=1` all by their own,
-    $\min_T$ NLL$(z / T)$, which is never above the NLL. Equal examples share a fold. A few passes over the predictions.
+    Late in training, a network still separates the classes better while its NLL rises from overconfidence, which a
+    temperature repairs: stop training at the minimum of this metric. It does not depend on the scale of the logits.
+
+    Args:
+        p: Predictions; equal samples share a fold.
+        folds: Each fold is scaled by the temperature of the other folds. With 1, all samples are scaled by their own
+            temperature, $\min_T$ NLL$(z / T)$, which is never above the NLL.
 
     >>> z, y = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0], [2.0, 0.0]]), torch.tensor([0, 0, 0, 1])
-    >>> refinement_nll(z, y, folds=1)  # at T = 2 / log 3 the confidence is the accuracy, 3/4: its entropy is left
+    >>> refinement_nll(z, y, folds=1)  # at T = 2 / log 3 the confidence is the accuracy, 3/4: the NLL is its entropy
     tensor(0.5623, dtype=torch.float64)
     """
     return nll(_scale_cross_fitted(p, folds))
@@ -38,11 +41,11 @@ def refinement_nll(p: Predictions, *, folds: Count = 5) -> Scalar:
 @metric(
     "Brier score after temperature scaling",
     short="refinement Brier",
-    meaning="Brier score that is left when a temperature, fitted on other folds, has put calibration right",
+    meaning="Brier score after calibration by a temperature that was fitted on other folds; lower is better",
     takes="predictions",
 )
 def refinement_brier(p: Predictions, *, folds: Count = 5) -> Scalar:
-    """Brier score after temperature scaling by NLL, cross-fitted as in `refinement_nll` (Berta et al. 2025).
+    """Compute the Brier score after temperature scaling by NLL, as in `refinement_nll` (Berta et al. 2025).
 
     >>> z, y = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0], [2.0, 0.0]]), torch.tensor([0, 0, 0, 1])
     >>> refinement_brier(z, y, folds=1)  # 3/4 (1/16 + 1/16) + 1/4 (9/16 + 9/16)
@@ -52,30 +55,30 @@ def refinement_brier(p: Predictions, *, folds: Count = 5) -> Scalar:
 
 
 def _scale_cross_fitted(p: Predictions, folds: int) -> Predictions:
-    """Scale every example by a temperature that was fitted on other folds, or with one fold on all."""
+    """Scale each sample by the temperature of the other folds, or with one fold by that of all samples."""
     p = _merge_equal_examples(p.double())
     folds = min(folds, num_units(p))
     return p.apply(Temperature.fit(p)) if folds == 1 else map_out_of_fold(Temperature.fit, p, folds=folds)
 
 
 def _merge_equal_examples(p: Predictions) -> Predictions:
-    """Return equal examples as one with a weight, as good as copies; those in clusters stay as they are."""
+    """Merge equal samples into one with their total weight, unless there are clusters."""
     if p.clusters is not None:
         return p
     weights = torch.ones_like(p.labels, dtype=torch.float64) if p.weights is None else p.weights
     keys = torch.cat([p.logits, p.labels[:, None].double()], 1)[weights > 0]
     unique_rows, row_index = keys.unique(dim=0, return_inverse=True)
-    merged_weights = torch.zeros(len(unique_rows), dtype=torch.float64, device=keys.device).index_add_(
-        0, row_index, weights[weights > 0]
-    )
+    merged_weights = keys.new_zeros(len(unique_rows)).index_add_(0, row_index, weights[weights > 0])
     return Predictions(unique_rows[:, :-1], unique_rows[:, -1].long(), merged_weights)
 
 
 def refine_then_calibrate(epochs: Iterable[Predictions]) -> tuple[int, Temperature]:
-    """Pick the epoch whose validation predictions have the least NLL after temperature, and that temperature.
+    """Return the first epoch with the lowest `refinement_nll`, and its temperature.
 
-    The first of equals. Takes any iterable, such as a generator over saved epochs; inside a training loop compare
-    `refinement_nll` epoch by epoch and keep the best weights.
+    Inside a training loop, compare `refinement_nll` after each epoch instead, and keep the best weights.
+
+    Args:
+        epochs: Validation predictions of each epoch; a generator is read once.
 
     >>> z = torch.tensor([[3.0, 0.0], [3.0, 0.0], [3.0, 0.0], [3.0, 0.0]])
     >>> refine_then_calibrate([Predictions(z, [0, 0, 1, 1]), Predictions(z, [0, 0, 0, 1])])[0]
@@ -87,5 +90,5 @@ def refine_then_calibrate(epochs: Iterable[Predictions]) -> tuple[int, Temperatu
         if best is None or value < best[0]:
             best = value, epoch, val
     if best is None:
-        raise InputError("no epochs to choose from: the iterable was empty", code="no_epochs")
+        raise InputError("Expected the predictions of at least one epoch, got an empty iterable.", code="no_epochs")
     return best[1], Temperature.fit(best[2])

@@ -1,7 +1,8 @@
-"""The vocabulary: shapes (n examples, k classes, b bins), what people implement, and the one error for bad input.
+"""Array shapes, the protocols of user-defined methods, and the error for bad input.
 
-A method of one's own is any function or class of these shapes. Put its registry's `register` above it, such as
-`losses.register`, and every command, study and table knows it by name; `metrics.metric` declares and registers one.
+Shapes use n samples, k classes and b bins. Any function or class with a signature below can be registered, for example
+by the decorator `losses.register`; commands, studies and tables then accept its name. `metrics.metric` declares and
+registers a metric.
 """
 
 import copyreg
@@ -15,7 +16,7 @@ from torch import Generator, Tensor
 
 Logits = Float[Tensor, "n k"]  # any unnormalized log-probabilities, log p included
 Labels = Int[Tensor, "n"]  # true classes, 0 .. k-1
-SoftLabels = Float[Tensor, "n k"]  # how probable every class is
+SoftLabels = Float[Tensor, "n k"]  # probabilities
 Targets = Labels | SoftLabels
 PerExample = Float[Tensor, "n"]
 PerBin = Float[Tensor, "b"]
@@ -26,10 +27,10 @@ Map = Callable[[Tensor], Tensor]  # logits to better logits, (n k) -> (n k)
 
 
 class InputError(ValueError):
-    """Input that cannot be used.
+    """Invalid input.
 
-    The message is one line: "Expected X, got Y. Try Z." `code` is a short, stable word for the kind of refusal, such
-    as "weights_sum"; tests and programs compare it instead of the message.
+    The message is one line: "Expected X, got Y. Try Z." `code` is a short, stable word for the kind of error, such as
+    "weights_sum"; compare it instead of the message.
     """
 
     def __init__(self, message: str, *, code: str) -> None:
@@ -37,26 +38,26 @@ class InputError(ValueError):
         self.code = code
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle and copy by the message and attributes: the constructor would ask for the code."""
+        """Pickle and copy the message and attributes, without calling the constructor."""
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # pyright: ignore
 
 
 @runtime_checkable
 class Calibrator(Protocol):
-    """A fitted map from logits to better logits, and the way to fit it.
+    """A fitted map from logits to better logits.
 
-    `fit` may have hyperparameters, keyword-only, and `weights=None` after the labels: how often each example counts.
-    Without it, weighted predictions are refused. A `certificate` is optional. What it learned is saved field by field
-    (a dataclass) or attribute by attribute: tensors, numbers, texts, tuples, other calibrators.
+    `fit` may have keyword-only hyperparameters, and a parameter `weights=None` after the labels; without it, weighted
+    predictions are refused. A `certificate` is optional. The fields of a dataclass, or the attributes of another class,
+    are saved: tensors, numbers, strings, tuples, other calibrators.
     """
 
     @classmethod
     def fit(cls, logits: Logits, labels: Labels, /) -> Any:
-        """Learn the map from labeled logits, and return it."""
+        """Return the map fitted to labeled logits."""
         ...
 
     def __call__(self, logits: Logits, /) -> Logits:
-        """Return better logits for any number of examples."""
+        """Return better logits for any number of samples."""
         ...
 
 
@@ -95,13 +96,13 @@ class ColumnMap(Protocol):
 
 @runtime_checkable
 class StatefulLoss(Protocol):
-    """A loss that changes between epochs: it returns its successor, and gives and takes its state.
+    """A loss that changes between epochs.
 
-    `for_epochs(epochs)`, optional, is asked before training for the loss that knows how long it will last.
+    An optional method `for_epochs(epochs)` returns the loss for a training run of this length.
     """
 
     def __call__(self, logits: Logits, labels: Labels, /) -> PerExample:
-        """Return the loss of every example."""
+        """Return the loss of each sample."""
         ...
 
     def after_epoch(self, epoch: int, val: Any, /) -> "StatefulLoss":
@@ -109,24 +110,24 @@ class StatefulLoss(Protocol):
         ...
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Return what it has learned so far: tensors and numbers by name."""
+        """Return the state: tensors and numbers by name."""
         ...
 
     def with_state_dict(self, state: Mapping[str, Any], /) -> "StatefulLoss":
-        """Return the same loss with the state that `state_dict` gave."""
+        """Return the same loss with a state of `state_dict`."""
         ...
 
 
 @runtime_checkable
 class UpdatedLoss(Protocol):
-    """A loss that may want to see validation predictions within an epoch."""
+    """A loss that may use validation predictions within an epoch."""
 
     def __call__(self, logits: Logits, labels: Labels, /) -> PerExample:
-        """Return the loss of every example."""
+        """Return the loss of each sample."""
         ...
 
     def is_due(self, batch: int, /) -> bool:
-        """Say whether it does after a batch of the epoch, counted from 0."""
+        """Whether to call `update` after a batch, counted from 0 in each epoch."""
         ...
 
     def update(self, val: Any, /) -> "UpdatedLoss":
@@ -136,22 +137,22 @@ class UpdatedLoss(Protocol):
 
 @runtime_checkable
 class MixingLoss(Protocol):
-    """A loss that mixes training batches before the network sees them; called like any other, it mixes nothing."""
+    """A loss that mixes training batches before the network sees them; a call itself mixes nothing."""
 
     def __call__(self, logits: Logits, labels: Labels, /) -> PerExample:
-        """Return the loss of every example."""
+        """Return the loss of each sample."""
         ...
 
     def mix(self, inputs: Tensor, labels: Labels, /, *, generator: Generator | None = None) -> Any:
-        """Return a batch of which the network sees `inputs`, and whose `loss(loss, logits)` is that of each of them."""
+        """Return a batch with the `inputs` of the network and a method `loss(loss, logits)`, the loss of each input."""
         ...
 
 
 @dataclass(frozen=True)
 class Range:
-    """Where a number must lie; `above` and `below` are open ends, `least` and `most` closed ones.
+    """Range of a number: `ge` and `le` are included bounds, `gt` and `lt` excluded bounds.
 
-    It is finite unless `most` is infinity.
+    Infinity is in the range only if `le` is infinity.
     """
 
     ge: float | int | None = None
@@ -175,12 +176,12 @@ class Range:
 
 @dataclass(frozen=True)
 class MethodName:
-    """Mark a text as the name of a method: `Annotated[str, MethodOf("calibrators")]`, checked as soon as it is read."""
+    """Annotation of a string as the text of a method: `Annotated[str, MethodName("calibrators")]`."""
 
     kind: str  # of a registry
 
 
-# Hyperparameters, checked by these wherever a method is named or called
+# Hyperparameters
 
 CalibratorText = Annotated[str, MethodName("calibrators")]
 LossText = Annotated[str, MethodName("losses")]
@@ -194,10 +195,10 @@ NonNegativeFloat = Annotated[float, Range(ge=0)]
 OpenFraction = Annotated[float, Range(gt=0, lt=1)]
 Smoothing = Annotated[float, Range(lt=1)]
 HalfOpenFraction = Annotated[float, Range(ge=0, lt=1)]
-Seed = Annotated[int, Range(ge=0, le=2**32 - 1)]  # that every generator of random numbers takes
+Seed = Annotated[int, Range(ge=0, le=2**32 - 1)]  # accepted by every random number generator
 Severity = Annotated[int, Range(ge=1, le=5)]  # of a corruption
 
-# What fitted maps hold: shapes and values, held against what a file says
+# Parameters of fitted maps, validated when a file is loaded
 
 FINITE_RANGE = Range(gt=-math.inf, lt=math.inf)
 FiniteScalar = Annotated[Scalar, FINITE_RANGE]

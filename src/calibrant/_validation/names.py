@@ -38,7 +38,7 @@ def to_text(name: Any) -> str:
 
 
 def factorize(values: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Number groups or clusters in sorted order; return the indices and the names."""
+    """Return the indices of groups or clusters in sorted order, and their names."""
     if isinstance(values, Tensor):
         levels, index = to_tensor(values, name).unique(return_inverse=True)
         if levels.is_floating_point() and bool(levels.isnan().any()):
@@ -62,7 +62,7 @@ def factorize(values: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
 
 
 def factorize_samples(values: Any, name: str, n: int) -> tuple[Tensor, tuple[str, ...]]:
-    """Number the groups or clusters of n samples as `factorize`; raise `InputError` for another shape."""
+    """Return `factorize` of the groups or clusters of n samples; raise `InputError` for another shape."""
     index, names = factorize(values, name)
     if tuple(index.shape) != (n,):
         raise InputError(f"Expected {name} with one value per sample ({n},), got {tuple(index.shape)}.", code="shape")

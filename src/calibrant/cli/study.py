@@ -257,7 +257,7 @@ def _print_tables(result: "Result") -> None:
         console.print(f"[dim]{spread}, temperature in brackets, best in bold[/dim]")
         notes = dict.fromkeys(t.significance_note for t in result.tables if t.significance_note)
         console.print(*(f"[dim]{note}[/dim]" for note in notes), "", sep="\n")
-        console.print(escape_invisible(result.finding, keep="\n"), markup=False)
+        console.print(escape_invisible(result.finding, allowed="\n"), markup=False)
 
 
 def _print_status(status: "Status") -> None:

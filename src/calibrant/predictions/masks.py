@@ -1,10 +1,9 @@
-"""Masks: logits such as -1e4 or the lowest float32, which say that a class is impossible as -inf does.
+"""Masks: finite logits such as -1e4 or the lowest float32 that mean an impossible class, as -inf does.
 
-Attention code, absent classes and half precision write finite numbers where -inf is meant. Taken literally, one of them
-owns every mean and every scale. A mask has a gap to the top of its row of at least 5000 nats and of at least 50 times
-the next smaller gap in the data, and no label has a gap as large: what is claimed to be impossible never happened.
-Logits on a large scale, such as those of a network times 1000, have no such jump between their gaps, and outliers of
-the true class are evidence; neither is a mask.
+Attention code, absent classes and half precision use them. Taken literally, one mask dominates every mean and scale. A
+mask lies at least 5000 nats below the top of its row, at least 50 times as far as the next smaller gap in the data, and
+farther than every label: an impossible class never occurs. Logits on a large scale, such as those of a network times
+1000, have no such jump between gaps, and outliers of the true class are evidence; neither is a mask.
 """
 
 import math
@@ -16,11 +15,11 @@ from torch import Tensor
 from calibrant.predictions import BLOCK_ELEMENTS, Predictions
 
 MIN_MASK_GAP = 5000.0  # nats below the top of the row
-MIN_MASK_RATIO = 50.0  # of the least gap of a mask to the greatest gap of any other entry
+MIN_MASK_RATIO = 50.0  # of the smallest mask gap to the next smaller gap
 
 
 def replace_masks(p: Predictions) -> Predictions:
-    """Return the predictions with -inf in place of every mask, or themselves if there is none."""
+    """Return the predictions with -inf in place of every mask."""
     min_gap = mask_gap(p)
     if min_gap == math.inf:
         return p
@@ -29,26 +28,21 @@ def replace_masks(p: Predictions) -> Predictions:
 
 
 def mask_gap(p: Predictions) -> float:
-    """Return the least gap of a mask to the top of its row, infinity if there are no masks."""
+    """Return the smallest gap of a mask to the top of its row, infinity if there are no masks."""
     if not len(p):
         return math.inf
     low, high = p.logits.aminmax()
     if not float(high) - float(low) >= MIN_MASK_GAP:
         return math.inf
-    max_ordinary_gap, max_label_gap, candidate_gaps = 0.0, 0.0, list[Tensor]()
+    max_ordinary_gap, max_label_gap, candidates = 0.0, 0.0, list[Tensor]()
     for gap, y in _gap_blocks(p):
-        of_label = gap.gather(1, y[:, None])
-        finite = gap.isfinite()
-        max_label_gap = max(max_label_gap, float(of_label.where(of_label.isfinite(), 0.0).max()))
+        label_gap = gap.gather(1, y[:, None])
+        max_label_gap = max(max_label_gap, float(label_gap.where(label_gap.isfinite(), 0.0).max()))
         max_ordinary_gap = max(max_ordinary_gap, float(gap.where(gap < MIN_MASK_GAP, 0.0).max()))
-        candidate_gaps.append(gap[finite & (gap >= MIN_MASK_GAP)].unique())
-    gaps = torch.cat(candidate_gaps).unique()
-    next_smaller_gap = torch.cat([gaps.new_tensor([max_ordinary_gap]), gaps[:-1]])
-    masks = (
-        gaps[(next_smaller_gap > 0) & (gaps >= MIN_MASK_RATIO * next_smaller_gap) & (gaps > max_label_gap)]
-        if len(gaps)
-        else gaps
-    )
+        candidates.append(gap[gap.isfinite() & (gap >= MIN_MASK_GAP)].unique())
+    gaps = torch.cat(candidates).unique()
+    next_smaller = torch.cat([gaps.new_tensor([max_ordinary_gap]), gaps])[: len(gaps)]
+    masks = gaps[(next_smaller > 0) & (gaps >= MIN_MASK_RATIO * next_smaller) & (gaps > max_label_gap)]
     return float(masks[0]) if len(masks) else math.inf
 
 

@@ -132,8 +132,8 @@ class Registry(Mapping[str, Callable[..., Any]]):
     def __hash__(self) -> int:
         return hash(self.kind)
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
+    def __eq__(self, value: object) -> bool:
+        return self is value
 
     def _import_modules(self) -> None:
         for module in (self.home_module, *self.extra_modules):
@@ -248,8 +248,8 @@ class Method:
         """Call the function of data."""
         return self.bound_function(*args, **kwargs)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Method) and self.registry is other.registry and self.canonical == other.canonical
+    def __eq__(self, value: object) -> bool:
+        return isinstance(value, Method) and self.registry is value.registry and self.canonical == value.canonical
 
     def __hash__(self) -> int:
         return hash((self.registry.kind, self.canonical))

@@ -75,7 +75,7 @@ def join_html(parts: Iterable[str]) -> Markup:
 
 def reveal_hidden_characters(html: str) -> str:
     """Return HTML in which hidden characters can be seen, and words from right to left stay in their place."""
-    return isolate_right_to_left(escape_invisible(html, keep="\n\t"))
+    return isolate_right_to_left(escape_invisible(html, allowed="\n\t"))
 
 
 def term(text: str, meaning: str) -> Markup:

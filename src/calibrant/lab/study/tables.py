@@ -239,7 +239,9 @@ class Table:
                 lines.append(["  paper", *printed])
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         aligned = [[line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines]
-        return escape_invisible("\n".join(["  ".join(line).rstrip() for line in aligned] + list(self.notes)), keep="\n")
+        return escape_invisible(
+            "\n".join(["  ".join(line).rstrip() for line in aligned] + list(self.notes)), allowed="\n"
+        )
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield every cell as a record, for a CSV file: all of its numbers in the metric's own unit."""

@@ -20,10 +20,11 @@ from refusals import code_of, refused
 from calibrant import InputError, Predictions, calibrators, io
 from calibrant._text import escape_formula, unescape_column
 from calibrant.assessment import apply_to_file
-from calibrant.io.delimited import read_decompressed, write_compressed
-from calibrant.io.formats import NAME_LIST_KEYS, ROW_ARRAY_KEYS, SCORE_KEYS
+from calibrant.io.arrays import NAME_LIST_KEYS, ROW_ARRAY_KEYS, SCORE_KEYS
+from calibrant.io.encoding import read_decompressed, write_compressed
+from calibrant.io.files import is_case_insensitive
+from calibrant.io.formats import WRITABLE_SUFFIXES
 
-SUFFIXES = [suffix for suffix, format in io.FORMATS.items() if format.write is not None]
 CATS = [("cat", 0.25, 0.75), ("dog", 0.5, 0.5), ("dog", 0.125, 0.875)]
 PLAIN = "label,prob_cat,prob_dog\n" + "".join(f"{a},{b},{c}\n" for a, b, c in CATS)
 
@@ -326,7 +327,7 @@ def made(shape: tuple[int, int], kind: torch.dtype, seed: int, mask: bool, **mor
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(given_parts=parts(), suffix=st.sampled_from(SUFFIXES))
+@given(given_parts=parts(), suffix=st.sampled_from(WRITABLE_SUFFIXES))
 def test_saved_predictions_are_loaded_as_they_were_or_refused(tmp_path, given_parts, suffix):
     p = made(**given_parts)
     path = tmp_path / f"p{suffix}"
@@ -340,7 +341,7 @@ def test_saved_predictions_are_loaded_as_they_were_or_refused(tmp_path, given_pa
     assert not list(tmp_path.glob(".p*"))
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("suffix", WRITABLE_SUFFIXES)
 @pytest.mark.parametrize(
     "names",
     [
@@ -517,7 +518,7 @@ def test_calibrated_text_keeps_separator_decimals_and_spelling(tmp_path, saved):
     assert "." not in "".join(out)
 
 
-@pytest.mark.parametrize("suffix", [s for s in SUFFIXES if s not in (".npz", ".safetensors")])
+@pytest.mark.parametrize("suffix", [s for s in WRITABLE_SUFFIXES if s not in (".npz", ".safetensors")])
 def test_calibrated_tables_keep_rows_and_columns_in_every_format(tmp_path, saved, suffix):
     (tmp_path / "in.csv").write_text(SPELLED)
     path = tmp_path / f"out{suffix}"
@@ -546,4 +547,4 @@ def test_digits_of_other_scripts_are_no_missing_values(tmp_path: Path) -> None:
 
 def test_folders_without_letters_are_looked_up_by_a_parent(tmp_path: Path) -> None:
     (tmp_path / "2024").mkdir()
-    assert io.is_case_insensitive(tmp_path / "2024") == io.is_case_insensitive(tmp_path)  # pyright: ignore[reportPrivateUsage]
+    assert is_case_insensitive(tmp_path / "2024") == is_case_insensitive(tmp_path)

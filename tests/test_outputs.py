@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from calibrant import InputError, Predictions, calibrators, io
 from calibrant.assessment import apply_to_file
 from calibrant.cli import app
+from calibrant.io.files import list_table_files
 from calibrant.lab.study import run
 
 CODES = {"output_is_input", "output_among_inputs"}
@@ -136,7 +137,7 @@ def test_other_files_may_be_written_beside_inputs(inputs):
 def test_names_that_differ_in_case_are_one_file_where_the_system_has_it_so(inputs, monkeypatch):
     io.check_outputs(["in/parts/P9.CSV"], ["in/parts/p*.csv"])
     io.check_outputs(["a.json", "A.json"], [])
-    monkeypatch.setattr(io, "is_case_insensitive", lambda folder: True)
+    monkeypatch.setattr("calibrant.io.files.is_case_insensitive", lambda folder: True)
     with refused("output_among_inputs"):
         io.check_outputs(["in/parts/P9.CSV"], ["in/parts/p*.csv"])
     with refused("output_twice"):
@@ -145,7 +146,7 @@ def test_names_that_differ_in_case_are_one_file_where_the_system_has_it_so(input
 
 def test_patterns_leave_hidden_files_alone(inputs):
     (inputs / "parts" / ".p0-draft.csv").write_text("half of a tab")
-    assert [path.name for path in io.list_table_files("in/parts/*.csv")] == ["p1.csv", "p2.csv"]
+    assert [path.name for path in list_table_files("in/parts/*.csv")] == ["p1.csv", "p2.csv"]
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "tables.csv", "report.html", "tables.md"])

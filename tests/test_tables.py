@@ -300,7 +300,7 @@ def test_reading_stops_after_an_unreadable_piece(monkeypatch):
             raise ValueError("damaged")
         return {"labels": torch.arange(rows.start, rows.stop)}
 
-    monkeypatch.setattr(io, "open_chunked", lambda *_: io.ChunkedFile(9, 1, read))
+    monkeypatch.setattr("calibrant.io.chunks.open_chunked", lambda *_: io.ChunkedFile(9, 1, read))
     pieces = io.read_chunks("x.npy", rows=2)
     assert next(pieces)["labels"].tolist() == [0, 1]
     assert code_of(next, pieces) == "unreadable"

@@ -59,7 +59,7 @@ PAGES = {
     ),
     "files": Page(
         "Files and pages",
-        ("io", "report"),
+        ("io.reading", "io.tables", "io.formats", "io.files", "report"),
         "Readers and writers. See [file formats](../formats.md).",
     ),
 }

@@ -190,7 +190,7 @@ def test_next_chunk_is_read_ahead_and_its_error_is_raised_when_due(monkeypatch):
         read.append(rows)
         return {"logits": torch.zeros(2, 3).numpy(), "labels": [0, 1]}
 
-    monkeypatch.setattr(io, "open_chunked", lambda *_, **__: io.ChunkedFile(6, 3, piece))
+    monkeypatch.setattr("calibrant.io.chunks.open_chunked", lambda *_, **__: io.ChunkedFile(6, 3, piece))
     pieces = Predictions.load_chunks("any.npy", rows=2)
     assert len(next(pieces)) == 2
     assert started.wait(60)  # nobody has asked for it yet
@@ -207,7 +207,7 @@ def test_pieces_that_nobody_wants_any_more_leave_no_thread(monkeypatch):
         readers.add(threading.current_thread())
         return {"logits": np.zeros((2, 3)), "labels": [0, 1]}
 
-    monkeypatch.setattr(io, "open_chunked", lambda *_, **__: io.ChunkedFile(6, 3, piece))
+    monkeypatch.setattr("calibrant.io.chunks.open_chunked", lambda *_, **__: io.ChunkedFile(6, 3, piece))
     pieces = Predictions.load_chunks("any.npy", rows=2)
     next(pieces)
     pieces.close()

@@ -12,9 +12,10 @@ from torch import Tensor
 from calibrant import io
 from calibrant.assessment._candidates import CandidateCalibrator
 from calibrant.calibrators import num_classes
-from calibrant.io.cells import frame_to_arrays
-from calibrant.io.columns import CALIBRATED_PREFIX, Columns, TableOptions
+from calibrant.io.column_names import CALIBRATED_PREFIX
+from calibrant.io.columns import Columns, TableOptions
 from calibrant.io.delimited import unescape_formulas
+from calibrant.io.frames import frame_to_arrays
 from calibrant.io.roles import infer_columns
 from calibrant.predictions import BINARY_EVENTS, PRESENCE_CLASSES, Predictions, from_unlabeled_arrays
 from calibrant.types import InputError

@@ -10,8 +10,8 @@ import torch
 
 from calibrant import io
 from calibrant._validation.scores import SingleScoreEvidence
-from calibrant.io.cells import frame_to_arrays
 from calibrant.io.columns import TableOptions
+from calibrant.io.frames import frame_to_arrays
 from calibrant.io.roles import infer_columns, require_labels
 from calibrant.predictions._constructors import Fields, fields_from_arrays, has_single_logits
 from calibrant.types import InputError

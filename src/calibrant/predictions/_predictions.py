@@ -246,7 +246,7 @@ class Predictions:
         >>> frame = polars.DataFrame({"y_true": ["dog", "cat"], "prob_cat": [0.2, 0.9], "prob_dog": [0.8, 0.1]})
         >>> p = Predictions.from_table(frame)
         >>> p.class_names, p.labels, p.notes
-        (('cat', 'dog'), tensor([1, 0]), ("read 2 rows: label from 'y_true', probs from 'prob_cat', 'prob_dog'",))
+        (('cat', 'dog'), tensor([1, 0]), ("Read 2 rows: label from 'y_true', probs from 'prob_cat', 'prob_dog'.",))
         """
         if isinstance(table, str | Path):
             return cls.load(table, ignore_index=ignore_index, of=of, **options)

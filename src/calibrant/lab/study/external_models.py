@@ -8,7 +8,7 @@ from typing import Any
 from calibrant import registry
 from calibrant._text import shorten_repr
 from calibrant.backend.overlap import Overlap, Sketch
-from calibrant.io.columns import COLUMN_ROLES
+from calibrant.io.column_names import COLUMN_ROLES
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
 

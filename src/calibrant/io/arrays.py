@@ -1,0 +1,222 @@
+"""Files of named arrays: .npz, .npy, .safetensors and dicts of tensors, whole or in chunks."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant._text import shorten_list, shorten_repr
+from calibrant.types import InputError
+
+SCORE_KEYS = ("logits", "probs", "confidence")
+NAME_LIST_KEYS = ("class_names", "group_names")
+ROW_ARRAY_KEYS = ("labels", "label", "correct", "weights", "clusters", "groups", "ids")
+ARRAY_DTYPE_KINDS = "biufUS"  # numpy's kinds of numbers and texts
+Arrays = Mapping[str, Any]  # by name: logits or probs, labels, weights, clusters, groups, names
+
+
+@dataclass(frozen=True)
+class ChunkedFile:
+    """A file that is read some rows at a time."""
+
+    num_rows: int
+    width: int  # numbers in a row
+    read: Callable[[slice], Arrays]
+    notes: tuple[str, ...] = ()  # sentences on the roles of columns
+
+
+def find_score_and_label_keys(names: Mapping[str, Any] | set[str]) -> tuple[str, str]:
+    """Return the names of the scores (confidence, logits or probs) and of the labels in a file."""
+    if {"confidence", "correct"} <= {*names} and not {"logits", "probs"} & {*names}:
+        return "confidence", "correct"
+    kinds = [kind for kind in ("logits", "probs") if kind in names]
+    labels = [name for name in ("labels", "label") if name in names]
+    if len(kinds) != 1 or len(labels) != 1:
+        raise _missing_scores_error(sorted({*names} - {*NAME_LIST_KEYS, "ids", "notes", "several", "judged"}))
+    return kinds[0], labels[0]
+
+
+def _missing_scores_error(names: Sequence[str]) -> InputError:
+    return InputError(
+        "Expected 'labels' and either 'logits' or 'probs', or 'confidence' and 'correct', got "
+        f"{shorten_list(names) or 'nothing'}.",
+        code="no_scores",
+    )
+
+
+# Reading
+
+
+def read_npz(path: Path) -> Arrays:
+    """Read the arrays of a .npz file."""
+    with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+        return select_arrays({key: file[key] for key in file.files})
+
+
+def read_npy(path: Path) -> Arrays:
+    """Read NAME_logits.npy or NAME_probs.npy, and the labels in NAME_labels.npy if this file exists."""
+    kind, labels_path = _npy_labels(path)
+    labels = {"labels": np.load(labels_path, allow_pickle=False)} if labels_path.is_file() else {}
+    return select_arrays({kind: np.load(path, allow_pickle=False)} | labels)
+
+
+def npy_label_files(path: Path) -> list[Path]:
+    """Return the files of labels that are read with a .npy file."""
+    return [_npy_labels(path)[1]] if path.stem.endswith(("logits", "probs")) else []
+
+
+def _npy_labels(path: Path) -> tuple[str, Path]:
+    """Return the kind of the scores in a .npy file, and the file of their labels."""
+    for kind in "logits", "probs":
+        if path.stem.endswith(kind):
+            return kind, path.with_name(f"{path.stem.removesuffix(kind)}labels{path.suffix.lower()}")
+    raise InputError(
+        f"Expected a name that ends in logits or probs, got {shorten_repr(path.name)}. Try NAME_logits{path.suffix} "
+        f"with NAME_labels{path.suffix} beside it.",
+        code="npy_name",
+    )
+
+
+def read_safetensors(path: Path) -> Arrays:
+    """Read the tensors of a .safetensors file, and the names in its metadata."""
+    file = _open_safetensors(path)
+    return select_arrays({key: file.get_tensor(key) for key in file.keys()} | _metadata_lists(file))  # noqa: SIM118
+
+
+def _open_safetensors(path: Path) -> Any:
+    from safetensors import safe_open
+
+    return safe_open(path, framework="pt")
+
+
+def _metadata_lists(file: Any) -> dict[str, Any]:
+    return {key: json.loads(text) for key, text in (file.metadata() or {}).items() if key in (*NAME_LIST_KEYS, "ids")}
+
+
+def read_torch(path: Path) -> Arrays:
+    """Read a dict of tensors, without unpickling anything else."""
+    value = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(value, Mapping):
+        raise InputError(f"Expected a dict with 'logits' and 'labels', got {type(value).__name__}.", code="not_a_dict")
+    return select_arrays(value)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def select_arrays(contents: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the arrays of a file that are parts of predictions, and ignore others.
+
+    Raises:
+        InputError: If scores are missing, or a value is no array of numbers or texts with an entry per example.
+    """
+    if not any(name in contents for name in SCORE_KEYS):
+        raise _missing_scores_error([str(key) for key in contents])
+    arrays = {name: _to_array(name, contents[name]) for name in (*SCORE_KEYS, *ROW_ARRAY_KEYS) if name in contents}
+    names = {name: _to_names(name, contents[name]) for name in NAME_LIST_KEYS if name in contents}
+    if "groups" in arrays and "group_names" in names:
+        _check_groups(arrays["groups"], names["group_names"])
+    return arrays | names
+
+
+def _to_array(name: str, value: Any) -> Any:
+    if isinstance(value, Tensor):
+        if value.is_nested or value.layout != torch.strided or value.is_quantized or value.is_meta:
+            raise InputError(f"Expected a dense tensor {name!r}, got another layout.", code="odd_tensor")
+        value = value.detach()
+    elif isinstance(value, np.ndarray | list | tuple):
+        try:
+            value = np.asarray(value)
+        except ValueError:
+            raise InputError(f"Expected an array {name!r}, got lists of different lengths.", code="odd_array") from None
+        if value.dtype.kind not in ARRAY_DTYPE_KINDS:
+            raise InputError(f"Expected numbers or texts in {name!r}, got {value.dtype}.", code="odd_array")
+    else:
+        raise InputError(f"Expected an array {name!r}, got {type(value).__name__}.", code="odd_array")
+    if not value.ndim:
+        raise InputError(f"Expected one entry per example in {name!r}, got a single value.", code="scalar")
+    return value
+
+
+def _to_names(name: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, Tensor):
+        value = value.detach().numpy()
+    if isinstance(value, np.ndarray):
+        texts = value.astype(str) if value.dtype.kind == "S" else value
+        value = texts.tolist() if value.ndim == 1 and value.dtype.kind in ARRAY_DTYPE_KINDS else None
+    if not isinstance(value, list | tuple) or not all(isinstance(entry, str | int | float) for entry in value):
+        raise InputError(f"Expected a list of names in {name!r}, got other values.", code="odd_names")
+    return tuple(map(str, value))
+
+
+def _check_groups(groups: Any, names: Sequence[str]) -> None:
+    """Raise `InputError` unless groups are indices of their names."""
+    indices = np.asarray(groups)
+    if indices.dtype.kind not in "iu" or (indices.size and not 0 <= int(indices.min()) <= indices.max() < len(names)):
+        raise InputError(
+            f"Expected groups that are indices of group_names, 0 .. {len(names) - 1}, got other values. Try a file "
+            "without group_names, in which groups are any names or numbers.",
+            code="group_range",
+        )
+
+
+# Reading in chunks
+
+
+def open_npy_chunked(path: Path) -> ChunkedFile:
+    """Open NAME_logits.npy or NAME_probs.npy with its labels, to be read in chunks."""
+    kind, labels_path = _npy_labels(path)
+    if not labels_path.is_file():
+        raise InputError(f"Expected labels in {shorten_repr(labels_path.name)}, got no such file.", code="no_labels")
+    values, labels = (np.load(file, mmap_mode="r", allow_pickle=False) for file in (path, labels_path))
+    _check_same_length(len(values), len(labels))
+    return ChunkedFile(
+        len(values), values[:1].size, lambda rows: {kind: np.array(values[rows]), "labels": np.array(labels[rows])}
+    )
+
+
+def open_safetensors_chunked(path: Path) -> ChunkedFile:
+    """Open a .safetensors file, to be read in chunks."""
+    file = _open_safetensors(path)
+    names = set(file.keys())
+    score_key, label_key = find_score_and_label_keys(names)
+    name_lists = {name: entries for name, entries in _metadata_lists(file).items() if name in NAME_LIST_KEYS}
+    row_arrays = {score_key, label_key, "weights", "clusters", "groups"} & names
+    views = {name: file.get_slice(name) for name in row_arrays}
+    num_rows, *other_dimensions = views[score_key].get_shape()
+    _check_same_length(num_rows, views[label_key].get_shape()[0])
+
+    def read_chunk(rows: slice) -> Arrays:
+        return select_arrays({name: view[rows.start : rows.stop] for name, view in views.items()} | name_lists)
+
+    return ChunkedFile(num_rows, int(np.prod(other_dimensions)), read_chunk)
+
+
+def _check_same_length(num_rows: int, num_labels: int) -> None:
+    if num_rows != num_labels:
+        raise InputError(f"Expected one label per row, got {num_rows} rows and {num_labels} labels.", code="shape")
+
+
+# Writing
+
+
+def write_npz(arrays: Arrays, names: Mapping[str, Sequence[str]], path: Path) -> None:
+    """Write arrays to a .npz file."""
+    values = {key: value.numpy() if isinstance(value, Tensor) else value for key, value in arrays.items()}
+    np.savez_compressed(path, **values, **{key: np.array(entries) for key, entries in names.items()})  # pyright: ignore
+
+
+def write_safetensors(arrays: Arrays, names: Mapping[str, Sequence[str]], path: Path) -> None:
+    """Write arrays to a .safetensors file, with texts in its metadata."""
+    from safetensors.torch import save_file
+
+    tensors: dict[str, Tensor] = {}
+    texts = {key: json.dumps(list(entries)) for key, entries in names.items()}
+    for key, value in arrays.items():
+        if isinstance(value, np.ndarray) and value.dtype.kind in "US":
+            texts[key] = json.dumps(value.tolist())
+        else:
+            tensors[key] = torch.as_tensor(value).contiguous()
+    save_file(tensors, path, texts)

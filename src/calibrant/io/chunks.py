@@ -1,0 +1,107 @@
+"""Read files of any size some rows at a time."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant.io.arrays import Arrays, ChunkedFile
+from calibrant.io.columns import Columns, TableOptions
+from calibrant.io.files import check_file, list_table_files
+from calibrant.io.formats import BY_SUFFIX, CHUNKED_SUFFIXES, format_of, format_suffix
+from calibrant.io.frames import apply_options, check_weights, frame_to_arrays
+from calibrant.io.number_text import replace_missing_words
+from calibrant.io.roles import infer_columns, require_labels
+from calibrant.io.tables import align_columns, call_reader
+from calibrant.types import InputError
+
+CHUNK_BYTES = 64 << 20  # of float64 numbers
+
+
+def is_chunkable(path: str | Path) -> bool:
+    """Whether a file, or the files of a folder or pattern, can be read in chunks."""
+    try:
+        return format_suffix(path) in CHUNKED_SUFFIXES or format_suffix(list_table_files(path)[0]) in CHUNKED_SUFFIXES
+    except InputError:
+        return False
+
+
+def open_chunked(path: str | Path, options: TableOptions | None = None) -> ChunkedFile:
+    """Open a file, or the tables of a folder or pattern, to be read in chunks."""
+    path, options = Path(path), options or TableOptions()
+    file_format = format_of(path)
+    files = [path] if file_format is not None and not file_format.is_table else list_table_files(path)
+    check_file(files[0], CHUNKED_SUFFIXES)
+    file_format = BY_SUFFIX[format_suffix(files[0])]
+    if file_format.is_table:
+        return call_reader(path, lambda: _open_tables(files, options))
+    file: ChunkedFile = call_reader(path, lambda: file_format.open_chunked(path))
+    return replace(file, read=lambda rows: apply_options(file.read(rows), options))
+
+
+def read_chunks(path: str | Path, rows: int | None = None, options: TableOptions | None = None) -> Iterator[Arrays]:
+    """Read arrays in chunks of `rows` examples, or of about 64 MB; a thread reads the next chunk ahead."""
+    file = open_chunked(path, options)
+    rows_per_chunk = rows or max(1, CHUNK_BYTES // (8 * max(1, file.width)))
+    starts = range(0, file.num_rows, rows_per_chunk)
+    slices = iter([slice(start, min(start + rows_per_chunk, file.num_rows)) for start in starts])
+    with ThreadPoolExecutor(1) as reader:
+
+        def read_next() -> Future[Arrays] | None:
+            return next((reader.submit(file.read, rows) for rows in slices), None)
+
+        pending = read_next()
+        while pending is not None:
+            arrays = call_reader(Path(path), pending.result)
+            pending = read_next()  # only now, so that nothing is read after a failure
+            yield arrays
+
+
+def _open_tables(files: list[Path], options: TableOptions) -> ChunkedFile:
+    """Open tables with the same columns, one after the other."""
+    import polars
+
+    scans = [BY_SUFFIX[format_suffix(file)].open_chunked(file) for file in files]
+    if len(scans) > 1:
+        scans = align_columns(scans)
+        schema = polars.concat(scans, how="vertical_relaxed").collect_schema()
+        scans = [scan.cast(dict(schema)) for scan in scans]
+    lengths = polars.collect_all([scan.select(polars.len()) for scan in scans])
+    row_ends = np.cumsum([int(length.item()) for length in lengths])
+    n = int(row_ends[-1])
+    head = polars.concat(scans).head(1).collect()
+    columns = infer_columns(head, options, has_all_rows=False)
+    note = f"Read {n:,} rows in chunks: {columns.description}"
+    if columns.weight is not None:
+        weights = polars.concat(scans).select(polars.col(columns.weight).cast(polars.Float64).sum()).collect()
+        note += f" {check_weights(columns, float(weights.item()), n)}"
+
+    def read_chunk(rows: slice) -> Arrays:
+        _check_labels(columns, head, options)
+        first, last = np.searchsorted(row_ends, [rows.start, rows.stop - 1], side="right")  # files with these rows
+        offset = int(row_ends[first - 1]) if first else 0
+        frame = polars.concat(scans[first : last + 1]).slice(rows.start - offset, rows.stop - rows.start).collect()
+        return frame_to_arrays(replace_missing_words(frame, options.na), columns, options, has_all_rows=False)
+
+    lists = [head[name].to_list()[0] for name in columns.scores if n and head[name].dtype.is_nested()]
+    width = sum(map(len, filter(None, lists))) or max(1, len(columns.scores))
+    return ChunkedFile(n, width, read_chunk, (note,))
+
+
+def _check_labels(columns: Columns, head: Any, options: TableOptions) -> None:
+    """Raise `InputError` for labels that only the whole table explains: words without class names, several labels."""
+    import polars
+
+    require_labels(columns, head)
+    dtype = None if columns.label is None else head[columns.label].dtype
+    has_text_labels = dtype is not None and not (dtype.is_numeric() or dtype.is_nested() or dtype == polars.Boolean)
+    lacks_class_names = columns.names is None and columns.kind and options.positive is None
+    if columns.labels or (lacks_class_names and (has_text_labels or columns.positive not in (None, "1"))):
+        raise InputError(
+            "Expected labels that a single chunk explains, got words or several labels. Try numbers from 0, or columns "
+            "with class names, such as prob_cat and prob_dog.",
+            code="whole_only",
+        )

@@ -1,0 +1,102 @@
+"""Bytes of text files: compression and character encodings."""
+
+import codecs
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from calibrant._text import shorten_repr
+from calibrant.types import InputError
+
+SAMPLE_BYTES = 1 << 16  # for detecting the encoding
+BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+def _read_zstandard(path: Path) -> bytes:
+    import polars
+
+    # Separators that no text contains keep the whole text in one cell
+    read_options: dict[str, Any] = {"separator": "\x1f", "quote_char": None, "eol_char": "\x1e", "infer_schema": False}
+    return str(polars.read_csv(path, has_header=False, glob=False, **read_options).item()).encode()
+
+
+def _write_zstandard(path: Path, content: bytes) -> None:
+    import polars
+
+    write_options: dict[str, Any] = {"include_header": False, "quote_style": "never", "line_terminator": ""}
+    frame = polars.DataFrame({"text": [content.decode()]})
+    frame.write_csv(path, compression="zstd", check_extension=False, **write_options)
+
+
+COMPRESSIONS: dict[str, tuple[Callable[[Path], bytes], Callable[[Path, bytes], object]]] = {  # read and write
+    ".gz": (
+        lambda path: gzip.decompress(path.read_bytes()),
+        lambda path, content: path.write_bytes(gzip.compress(content, mtime=0)),
+    ),
+    ".zst": (_read_zstandard, _write_zstandard),
+}
+
+
+def read_decompressed(path: Path) -> bytes:
+    """Read a file, and decompress it if its suffix says so."""
+    read, _ = COMPRESSIONS.get(path.suffix.lower(), (Path.read_bytes, None))
+    return read(path)
+
+
+def write_compressed(text: str, path: Path) -> None:
+    """Write a text in UTF-8, and compress it if the suffix says so."""
+    _, write = COMPRESSIONS.get(path.suffix.lower(), (None, Path.write_bytes))
+    write(path, text.encode())
+
+
+def to_utf8(raw: bytes, encoding: str | None = None) -> tuple[bytes, tuple[str, ...]]:
+    """Return a text as UTF-8 without a byte order mark.
+
+    Args:
+        raw: The text in any encoding.
+        encoding: Its encoding; detected if None.
+
+    Returns:
+        The text, and a note if another encoding than UTF-8 was detected.
+
+    Raises:
+        InputError: If the encoding is unknown, or does not fit.
+    """
+    used_encoding = encoding or _detect_encoding(raw)
+    notes: tuple[str, ...] = ()
+    if encoding is None:
+        if used_encoding == "utf-8":
+            return raw, ()
+        notes = (f"The encoding {used_encoding} was detected; encoding= (--encoding) sets another one.",)
+    try:
+        return raw.decode(used_encoding).removeprefix("\ufeff").encode(), notes
+    except (LookupError, UnicodeError) as error:
+        raise InputError(
+            f"Expected text in the encoding {shorten_repr(used_encoding)}, got other bytes. Try another encoding= "
+            "(--encoding), such as utf-8 or cp1252.",
+            code="unknown_encoding" if isinstance(error, LookupError) else "encoding",
+        ) from None
+
+
+def _detect_encoding(raw: bytes) -> str:
+    """Return the encoding that a byte order mark declares, else the first that fits."""
+    if marked := next((name for mark, name in BYTE_ORDER_MARKS if raw.startswith(mark)), None):
+        return marked
+    sample = raw[:SAMPLE_BYTES]
+    half = max(1, len(sample) // 2)
+    for zeros, name in ((sample[1::2], "utf-16-le"), (sample[::2], "utf-16-be")):
+        if zeros.count(0) > 0.4 * half and sample.count(0) < 0.6 * len(sample):
+            return name
+    for name in ("utf-8", "cp1252"):
+        try:
+            raw.decode(name)
+            return name
+        except UnicodeError:
+            continue
+    return "latin-1"

@@ -1,0 +1,264 @@
+"""Turn the columns of a frame into the arrays of predictions."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from calibrant._text import parse_number, shorten_list
+from calibrant.io.cells import (
+    comparable_class_keys,
+    missing_hint,
+    sums_to,
+    to_numbers,
+    to_numbers_or_texts,
+    to_probabilities,
+)
+from calibrant.io.columns import Columns, TableOptions
+from calibrant.io.labels import (
+    check_not_ignored,
+    count_from,
+    ignored_mask,
+    label_values,
+    read_binary_labels,
+    read_labels,
+)
+from calibrant.io.scores import check_not_top_class, check_percent, normalize_rows, read_scores
+from calibrant.types import InputError
+
+MAX_WEIGHT_SUM_DEVIATION = 0.2  # relative to the number of rows, for weights found by name
+
+
+@np.errstate(invalid="ignore", over="ignore")  # infinities are refused later
+def frame_to_arrays(
+    frame: Any, columns: Columns, options: TableOptions | None = None, *, has_all_rows: bool = True
+) -> dict[str, Any]:
+    """Return the arrays of a polars frame by the names of the arguments of predictions.
+
+    Args:
+        frame: The frame.
+        columns: Roles of its columns.
+        options: Options for reading.
+        has_all_rows: False for a chunk of a table, which is not checked as a whole.
+
+    Raises:
+        InputError: If values are missing and may not be dropped, or cells do not fit the role of their column.
+    """
+    options = options or TableOptions()
+    num_rows = len(frame)
+    if columns.kind != "logits":
+        check_percent(frame, columns, options)
+    frame, notes = _drop_incomplete_rows(frame, columns, options)
+    frame, ignored_notes = _drop_ignored_rows(frame, columns, options)
+    notes += ignored_notes if has_all_rows else []
+    arrays: dict[str, Any] = {}
+    if columns.weight is not None:
+        arrays["weights"] = to_numbers(frame[columns.weight]).to_numpy()
+        notes.append(check_weights(columns, float(arrays["weights"].sum()), len(frame), has_all_rows))
+    for role in ("group", "cluster"):
+        if (name := getattr(columns, role)) is not None:
+            arrays[f"{role}s"] = to_numbers_or_texts(frame[name])
+    if columns.id is not None:
+        arrays["ids"] = frame[columns.id]
+    notes += _repeated_ids_notes(frame, columns) if has_all_rows else []
+    read_columns = _read_scores_and_labels if columns.confidence is None else _read_answers
+    score_arrays, score_notes = read_columns(frame, columns, options, has_all_rows)
+    summary = f"Read {count_rows(num_rows)}: {columns.description}"
+    return arrays | score_arrays | {"notes": (" ".join([summary, *notes, *score_notes]),)}
+
+
+def count_rows(n: int) -> str:
+    """Return a number of rows as a text, such as "1 row" or "2,000 rows"."""
+    return f"{n:,} {'row' if n == 1 else 'rows'}"
+
+
+def _drop_incomplete_rows(frame: Any, columns: Columns, options: TableOptions) -> tuple[Any, list[str]]:
+    """Drop rows in which a required value is missing, and return notes on them."""
+    num_rows, notes = len(frame), list[str]()
+    if not num_rows:
+        raise InputError("Expected examples, got no rows.", code="no_rows")
+    for name in dict.fromkeys(columns.used_columns):
+        if name == columns.id or name in columns.labels:
+            continue
+        column = frame[name]
+        is_unusable = column.is_null() | (column.is_nan() if column.dtype.is_float() else False)
+        reason = "missing"
+        if name == columns.confidence and column.dtype.is_numeric() and options.drop:
+            limit = 100 if options.percent else 1
+            is_unusable, reason = is_unusable | (column < 0) | (column > limit), f"missing or outside [0, {limit}]"
+        is_unusable = is_unusable.fill_null(True)
+        if not (count := int(is_unusable.sum())):
+            continue
+        if not options.drop:
+            raise InputError(
+                f"Expected a value of {name!r} in every row, got none in {count} of {len(frame)} rows. Try drop=True "
+                "(--drop) to leave out such rows.",
+                code="missing_values",
+            )
+        notes.append(f"Left out {count_rows(count)} in which {name!r} is {reason}.")
+        frame = frame.filter(~is_unusable)
+    if len(frame) * 2 < num_rows:
+        raise InputError(
+            f"Expected to leave out few rows, got {num_rows - len(frame):,} of {num_rows:,} to leave out. "
+            f"{' '.join(notes)} Try another column, or remove these rows first.",
+            code="drop_most",
+        )
+    return frame, notes
+
+
+def _drop_ignored_rows(frame: Any, columns: Columns, options: TableOptions) -> tuple[Any, list[str]]:
+    """Drop rows with the ignored label, and return notes on them; a chunk that has no others keeps them."""
+    has_class_labels = columns.label is not None and columns.confidence is None
+    if options.ignore_index is None or not has_class_labels or frame[columns.label].dtype.is_nested():
+        return frame, []
+    is_ignored = ignored_mask(label_values(frame[columns.label]), options)
+    if not is_ignored.any() or is_ignored.all():
+        return frame, []
+    note = f"Left out {count_rows(int(is_ignored.sum()))} with label {options.ignore_index}."
+    return frame.filter(~is_ignored), [note]
+
+
+def _read_scores_and_labels(
+    frame: Any, columns: Columns, options: TableOptions, has_all_rows: bool
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Read probabilities or logits, and the labels beside them."""
+    scores = read_scores(frame, columns, options)
+    arrays: dict[str, Any] = {columns.kind: scores}
+    names, notes = columns.names, ()
+    if columns.labels:
+        labels = frame.select([to_numbers(frame[name], accept_truth_words=True) for name in columns.labels]).to_numpy()
+        arrays |= {"labels": labels, "several": True}
+        is_one_hot = bool(np.isin(labels, (0, 1)).all()) and bool((labels.sum(1) == 1).all())
+        if columns.kind == "probs" and is_one_hot and sums_to(scores, tolerance=0.01):
+            arrays |= {"labels": labels.argmax(1), "several": False}
+            notes = ("Exactly one label holds in every row, so that they are classes.",)
+    elif columns.label is not None:
+        labels, names, notes = read_labels(frame[columns.label], columns, options, scores, has_all_rows)
+        arrays |= {"labels": labels, "several": labels.ndim > 1}
+        if scores.ndim == 1 and has_all_rows and columns.kind == "probs":
+            check_not_top_class(scores, labels, columns, options)
+    if scores.ndim > 1 and options.positive is not None:
+        raise InputError(
+            f"Expected a single score for the positive class {options.positive!r}, got {scores.shape[1]} columns. "
+            "Try of= (--of) for the class to evaluate.",
+            code="positive_class",
+        )
+    return arrays | ({} if names is None else {"class_names": names}), notes
+
+
+# Answers with a confidence
+
+
+def _read_answers(
+    frame: Any, columns: Columns, options: TableOptions, has_all_rows: bool
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Read stated confidences, and whether the answers were correct."""
+    arrays: dict[str, Any] = {"confidence": to_probabilities(frame[columns.confidence], options)}
+    if columns.correct is not None:
+        if columns.correct.lower() == "matched":
+            arrays["judged"] = "matched"
+        arrays["correct"] = to_numbers(frame[columns.correct], accept_truth_words=True).to_numpy()
+    elif columns.label is not None and columns.predicted is not None:
+        label_keys, predicted_keys = comparable_class_keys(frame[columns.label], frame[columns.predicted])
+        if has_all_rows:
+            _check_predicted(columns, label_keys, predicted_keys)
+        arrays["correct"] = (label_keys == predicted_keys).astype(np.int64)
+        share = f"as in {arrays['correct'].mean():.1%} of the rows"
+        return arrays, (f"An answer is correct if {columns.label!r} equals {columns.predicted!r}, {share}.",)
+    return arrays, ()
+
+
+def _check_predicted(columns: Columns, label_keys: np.ndarray, predicted_keys: np.ndarray) -> None:
+    """Raise `InputError` if labels and predictions do not have the same classes."""
+    labels, predicted = np.unique(label_keys).tolist(), np.unique(predicted_keys).tolist()
+    for name, classes, others in ((columns.label, labels, predicted), (columns.predicted, predicted, labels)):
+        if hint := missing_hint([word for word in classes if word not in others]):
+            raise InputError(f"Expected a class in every row of {name!r}.{hint}", code="missing_word")
+    numbers = [[parse_number(word) for word in classes] for classes in (labels, predicted)]
+    is_shifted = False
+    if None not in numbers[0] + numbers[1] and len(labels) > 2:
+        label_numbers, predicted_numbers = (sorted(n for n in side if n is not None) for side in numbers)
+        is_shifted = any([n + step for n in label_numbers] == predicted_numbers for step in (1, -1))
+    if is_shifted or not {*labels} & {*predicted}:
+        raise InputError(
+            f"Expected the same classes in {columns.label!r} and {columns.predicted!r}, got {shorten_list(labels)} and "
+            f"{shorten_list(predicted)}. Try the same names in both, or correct= (--correct) with a column that tells "
+            "whether the answer was correct.",
+            code="predicted_labels",
+        )
+
+
+# Weights and ids
+
+
+def check_weights(columns: Columns, weight_sum: float, num_rows: int, has_all_rows: bool = True) -> str:
+    """Return a sentence on the sum of the weights.
+
+    Raises:
+        InputError: If weights found by name do not sum to the number of rows within 20 %, because they may be
+            something else, such as kilograms.
+    """
+    is_calibrant_file = (
+        columns.weight == "weights" and columns.kind == "logits" and len(columns.scores) > 1
+    ) and not columns.unused_columns
+    is_trusted = not has_all_rows or is_calibrant_file or "weight" in columns.explicit_roles
+    if not is_trusted and not abs(weight_sum - num_rows) <= MAX_WEIGHT_SUM_DEVIATION * num_rows:
+        raise InputError(
+            f"Expected weights that sum to about the number of rows, got {weight_sum:,.6g} for {count_rows(num_rows)} "
+            f"in {columns.weight!r}. Try weight={columns.weight!r} (--weight {columns.weight}) if this is how often a "
+            "row counts, or another name for the column.",
+            code="weights_sum",
+        )
+    return f"The weights in {columns.weight!r} sum to {weight_sum:,.6g} for {count_rows(num_rows)}."
+
+
+def _repeated_ids_notes(frame: Any, columns: Columns) -> list[str]:
+    """Return a sentence on ids that occur more than once, if there is no column of clusters."""
+    names = [columns.id, *(name for name in columns.unused_columns if re.search(r"(?i)[a-z]_?id$", name))]
+    for name in names if columns.cluster is None else ():
+        if name is None or name not in frame.columns or frame[name].dtype.is_nested():
+            continue
+        if 1 < (n := frame[name].n_unique()) < len(frame):
+            return [
+                f"{count_rows(len(frame))} have {n:,} values of {name!r}; if rows with the same value depend on each "
+                f"other, add cluster={name!r} (--cluster {name})."
+            ]
+    return []
+
+
+# Options for files of arrays
+
+
+def apply_options(arrays: Mapping[str, Any], options: TableOptions) -> dict[str, Any]:
+    """Apply the options for reading to the arrays of a file without columns."""
+    arrays = dict(arrays)
+    kind = next((kind for kind in ("probs", "confidence") if kind in arrays), None)
+    if (options.percent or options.normalize) and kind is None:
+        raise InputError(
+            "Expected probabilities or confidences, got logits. Try without percent= and normalize=.",
+            code="option_value",
+        )
+    if options.percent and kind is not None:
+        arrays[kind] = np.asarray(arrays[kind], dtype=float) / 100
+    if options.normalize and kind == "probs" and np.ndim(arrays[kind]) == 2:
+        arrays[kind] = normalize_rows(np.asarray(arrays[kind], dtype=float))
+    label = next((name for name in ("labels", "label") if name in arrays), None)
+    if label is None or (options.positive is None and options.labels_from is None):
+        return arrays
+    values = np.asarray(arrays[label])
+    is_ignored = ignored_mask(values, options)
+    if options.labels_from is not None:
+        labels, extras = count_from(options.labels_from, values[~is_ignored], None), {}
+    else:
+        scores = next(np.asarray(arrays[name]) for name in ("logits", "probs") if name in arrays)
+        if scores.ndim > 1 and scores.shape[1] > 1:
+            raise InputError("Expected a single score for positive=, got a column per class.", code="positive_class")
+        columns = Columns(kind="probs", scores=("scores",))
+        labels, names, notes = read_binary_labels(values[~is_ignored], columns, options)
+        extras: dict[str, Any] = {"class_names": names, "notes": notes}
+    check_not_ignored(values, labels, None, options)
+    fill = (options.ignore_index or 0) if is_ignored.any() else 0
+    all_labels = np.full(values.shape, fill, dtype=np.result_type(labels.dtype, np.min_scalar_type(fill)))
+    all_labels[~is_ignored] = labels.ravel()
+    return arrays | {label: all_labels} | extras

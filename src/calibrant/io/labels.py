@@ -1,0 +1,260 @@
+"""Read labels as class indices or names of classes, as the columns of scores and the options tell."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from calibrant._text import parse_number, shorten_list
+from calibrant._validation.arrays import to_tensor
+from calibrant._validation.labels import binary_names, positive_word, to_texts
+from calibrant._validation.names import is_same_name, match_names
+from calibrant.io.cells import is_text, lists_to_matrix, missing_hint, parse_number_texts, to_numbers_or_texts
+from calibrant.io.columns import Columns, TableOptions
+from calibrant.types import InputError
+
+NEGATIVE_WORDS = ("negative", "neg", "false", "no", "n", "f")
+DATE_PATTERN = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}([./])\d{1,2}\2\d{4}( .*)?", re.ASCII)
+LabelReading = tuple[np.ndarray, tuple[str, ...] | None, tuple[str, ...]]  # labels, class names, notes
+
+
+def read_labels(
+    column: Any, columns: Columns, options: TableOptions, scores: np.ndarray, has_all_rows: bool
+) -> LabelReading:
+    """Read a column of labels without ignored rows, except for a chunk in which all rows are ignored.
+
+    Args:
+        column: A polars series.
+        columns: Roles of the columns of scores, and the class names that they carry.
+        options: Options for reading.
+        scores: The scores beside the labels, (n) or (n, k).
+        has_all_rows: False for a chunk, which may lack classes.
+    """
+    _check_no_dates(column, columns)
+    if column.dtype.is_nested():
+        return lists_to_matrix(column), columns.names, ()
+    values = label_values(column)
+    if ignored_mask(values, options).any():
+        return values, columns.names, ()
+    names = None if scores.ndim == 1 else columns.names
+    if options.labels_from is not None:
+        reading = count_from(options.labels_from, values, names), names, ()
+    elif scores.ndim == 1:
+        reading = read_binary_labels(values, columns, options)
+    else:
+        reading = _read_class_labels(column.name, values, names, scores.shape[1], has_all_rows)
+    check_not_ignored(values, *reading[:2], options)
+    return reading
+
+
+def label_values(column: Any) -> np.ndarray:
+    """Return a column of labels as numbers, or as texts that are not all numbers."""
+    return parse_number_texts(to_numbers_or_texts(column))
+
+
+def ignored_mask(values: np.ndarray, options: TableOptions) -> np.ndarray:
+    """Return a mask of the labels that the option `ignore_index` leaves out."""
+    if options.ignore_index is None or values.dtype.kind not in "iuf":
+        return np.zeros(values.shape, dtype=bool)
+    return values == options.ignore_index
+
+
+def check_not_ignored(
+    values: np.ndarray, labels: np.ndarray, names: Sequence[str] | None, options: TableOptions
+) -> None:
+    """Raise `InputError` if numbers were read as labels, and one of these is the class index `ignore_index`."""
+    i = options.ignore_index
+    if i is None or values.dtype.kind not in "iuf":
+        return
+    if labels.dtype.kind != "U":
+        is_class_index = bool((labels == i).any())
+    else:
+        is_class_index = 0 <= i < len(names or ()) and (names or ())[i] in match_names(
+            np.unique(labels).tolist(), names or ()
+        )
+    if is_class_index:
+        raise InputError(
+            f"Expected an ignored label that is not the index of a class, got {i}. Try ignore_index=-100 with -100 in "
+            "the rows to ignore.",
+            code="ignore_index",
+        )
+
+
+def _check_no_dates(column: Any, columns: Columns) -> None:
+    """Raise `InputError` for dates and times, unless columns of scores are named after such texts."""
+    are_class_names_known = columns.names is not None and len(columns.scores) > 1
+    if column.dtype.is_temporal() or (
+        is_text(column) and not are_class_names_known and all(map(DATE_PATTERN.fullmatch, column.unique()))
+    ):
+        raise InputError(
+            f"Expected classes in {column.name!r}, got dates or times. Try label= with another column (--label NAME).",
+            code="label_kind",
+        )
+
+
+def count_from(first_label: int, values: np.ndarray, names: Sequence[str] | None) -> np.ndarray:
+    """Return labels that are counted from `first_label` as class indices."""
+    if values.dtype.kind not in "iuf":
+        raise InputError(f"Expected numbers as labels to count from {first_label}, got words.", code="labels_from")
+    if len(values) and values.min() < first_label:
+        raise InputError(
+            f"Expected labels from {first_label} on, got {values.min():g}. Try labels_from={values.min():g} "
+            f"(--labels-from {values.min():g}).",
+            code="labels_from",
+        )
+    numbers = [parse_number(name) for name in names or ()]
+    if numbers and None not in numbers and numbers != [first_label + i for i in range(len(numbers))]:
+        raise InputError(
+            f"Expected classes counted from {first_label}, got columns of classes {shorten_list(names or ())}. Try "
+            "without labels_from: labels are matched to these numbers.",
+            code="labels_from",
+        )
+    return values - first_label
+
+
+# Labels beside a score per class
+
+
+def _read_class_labels(
+    column: str, values: np.ndarray, names: tuple[str, ...] | None, k: int, has_all_rows: bool
+) -> LabelReading:
+    """Read labels of k classes, with or without names."""
+    classes = np.unique(values).tolist()
+    is_numeric = values.dtype.kind in "iuf"
+    is_one_based = is_numeric and bool(classes) and min(classes) >= 1 and has_all_rows
+    if names is None:
+        if is_one_based and max(classes) == k:
+            raise _one_based_error(column, classes, k)
+        return values.astype(np.int64) if values.dtype.kind == "b" else values, None, ()
+    if is_numeric:
+        return _match_numbers(column, values, classes, names, is_one_based)
+    return _match_words(values, names)
+
+
+def _match_words(values: np.ndarray, names: tuple[str, ...]) -> LabelReading:
+    """Return words, or true and false, as names of classes."""
+    if values.dtype.kind == "U":
+        if hint := missing_hint([word for word in np.unique(values).tolist() if word not in names]):
+            raise InputError(f"Expected one of the classes {shorten_list(names)} as label.{hint}", code="missing_word")
+        return values, names, ()
+    by_word = {name.lower(): name for name in names}
+    positive = positive_word(names)
+    if {"false", "true"} <= by_word.keys():
+        pair = [by_word["false"], by_word["true"]]
+    elif positive is not None and len(names) == 2:
+        pair = [next(name for name in names if name != positive), positive]
+    else:
+        raise InputError(
+            f"Expected one of the classes {shorten_list(names)} as label, got true and false. Try labels of these "
+            "names.",
+            code="unknown_label",
+        )
+    return np.array(pair)[values.astype(np.int64)], names, ()
+
+
+def _match_numbers(
+    column: str, values: np.ndarray, classes: list[Any], names: tuple[str, ...], is_one_based: bool
+) -> LabelReading:
+    """Return numbers as names of classes: equal numbers, numbers at the end of names, or else as class indices."""
+    if None not in [parse_number(name) for name in names]:
+        return to_texts(to_tensor(values, "labels")), names, ()
+    positive = positive_word(names)
+    if positive is not None and len(names) == 2 and {*classes} <= {-1, 0, 1} and len(classes) <= 2:
+        negative = next(name for name in names if name != positive)
+        return np.where(values > 0, positive, negative), names, (f"Label 1 is {positive!r}.",)
+    by_number = _names_by_number(names) or {}
+    if by_number and {*classes} <= by_number.keys():
+        return np.array([by_number[value] for value in values.tolist()]), names, ()
+    labels_text = shorten_list([f"{label:g}" for label in classes])
+    if {*classes} & by_number.keys() and sorted(by_number) != list(range(len(by_number))):
+        raise InputError(
+            f"Expected labels among the numbers of the columns {shorten_list(names)}, got {labels_text}. Try "
+            f"labels_from={min(classes):g} (--labels-from {min(classes):g}) if they are positions.",
+            code="labels_from",
+        )
+    if is_one_based:
+        raise _one_based_error(column, classes, len(names))
+    if classes and not 0 <= min(classes) <= max(classes) < len(names):
+        raise InputError(
+            f"Expected names or positions, from 0, of the classes {shorten_list(names)} as labels, got {labels_text}. "
+            "Try labels of these names.",
+            code="unknown_label",
+        )
+    positions = shorten_list([f"{i} is {name}" for i, name in enumerate(names)]).replace("'", "")
+    return values, names, (f"Labels are numbers, and each is the position of its class: {positions}.",)
+
+
+def _names_by_number(names: tuple[str, ...]) -> dict[float, str] | None:
+    """Return names such as class_1 and class_2 by their numbers, or None if they differ otherwise."""
+    matches = [re.fullmatch(r"(\D*)(\d{1,9})", name, re.ASCII) for name in names]
+    stems = {match[1] for match in matches if match is not None}
+    numbers = {float(match[2]): match[0] for match in matches if match is not None}
+    return numbers if len(stems) == 1 and len(numbers) == len(names) else None
+
+
+def _one_based_error(column: str, classes: list[Any], k: int) -> InputError:
+    return InputError(
+        f"Expected labels 0 .. {k - 1} in {column!r}, the positions of {k} classes, got {min(classes):g} .. "
+        f"{max(classes):g}. Try labels_from=1 (--labels-from 1) if they are counted from 1, or labels_from=0 if class "
+        "0 does not occur.",
+        code="labels_from",
+    )
+
+
+# Labels beside a single score
+
+
+def read_binary_labels(values: np.ndarray, columns: Columns, options: TableOptions) -> LabelReading:
+    """Return the labels beside a single score as 0 and 1, with the names of the two classes if they have names."""
+    classes = np.unique(values).tolist()
+    texts = [str(label) if values.dtype.kind in "Ub" else f"{label:.15g}" for label in classes]
+    positive, named_class = options.positive, columns.positive
+    is_named_after_label = named_class is not None and any(is_same_name(named_class, text) for text in texts)
+    if positive is not None and is_named_after_label and not is_same_name(positive, str(named_class)):
+        raise InputError(
+            f"Expected the class of column {columns.scores[0]!r} as positive class, got {positive!r}. Try "
+            f"positive={named_class!r} (--positive {named_class}).",
+            code="positive_class",
+        )
+    if len(texts) > 2:
+        raise InputError(
+            f"Expected two classes beside the single score {columns.scores[0]!r}, got {len(texts)} "
+            f"({shorten_list(texts)}). Try a column of probabilities per class, or confidence= with predicted= if the "
+            f"score is that of the predicted class (--confidence and --predicted).{missing_hint(texts)}",
+            code="many_classes",
+        )
+    if positive is None and values.dtype.kind != "U":
+        return _read_binary_numbers(values, classes, columns)
+    names = binary_names(texts, positive or named_class, required=positive is not None)
+    is_positive = (
+        values.astype(str) == names[1] if values.dtype.kind in "Ub" else values == float(parse_number(names[1]) or 0)
+    )
+    return is_positive.astype(np.int64), names, (_positive_note(names),)
+
+
+def _positive_note(names: tuple[str, str]) -> str:
+    return f"The positive class is {names[1]!r}."
+
+
+def _read_binary_numbers(values: np.ndarray, classes: list[Any], columns: Columns) -> LabelReading:
+    """Return numbers beside a single score, whose column may be named after one of them or after a word."""
+    positive = columns.positive
+    number = None if positive is None else parse_number(positive)
+    is_zero_one = {*classes} <= {0, 1}
+    if number is not None and not (number == 1 and is_zero_one):
+        names = binary_names([f"{float(label):.15g}" for label in classes], f"{number:.15g}")
+        return (values == number).astype(np.int64), names, (_positive_note(names),)
+    if positive is not None and is_zero_one and positive.lower() in NEGATIVE_WORDS:
+        return (1 - values.astype(np.int64)), (f"not {positive}", positive), ()
+    if is_zero_one or {*classes} == {-1, 1}:
+        labels = values.astype(np.int64) if values.dtype.kind == "b" else values
+        return labels, None, () if positive is None else (f"Label 1 is {positive!r}.",)
+    low, high = min(classes), max(classes)
+    labels_from_hint = f", or labels_from={low:g} (--labels-from {low:g})" if high - low == 1 else ""
+    raise InputError(
+        f"Expected labels 0 and 1 beside the single score {columns.scores[0]!r}, got "
+        f"{shorten_list([f'{label:g}' for label in classes])}. Try positive='{high:g}' (--positive {high:g})"
+        f"{labels_from_hint}.",
+        code="positive_class",
+    )

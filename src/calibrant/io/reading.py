@@ -1,0 +1,118 @@
+"""Read and write the arrays of predictions, in any format."""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant._text import to_one_line
+from calibrant.io.arrays import Arrays
+from calibrant.io.columns import TableOptions
+from calibrant.io.delimited import Dialect
+from calibrant.io.files import atomic_write, check_file
+from calibrant.io.formats import BY_SUFFIX, format_of, format_suffix, get_writer
+from calibrant.io.frames import apply_options, frame_to_arrays
+from calibrant.io.roles import infer_columns, require_labels
+from calibrant.io.tables import call_reader, read_table, restore_spelling
+from calibrant.types import InputError
+
+
+def read(path: str | Path, options: TableOptions | None = None, *, needs_labels: bool = True) -> Arrays:
+    """Read the arrays of a file, or of all tables of a folder or pattern.
+
+    Args:
+        path: The file, folder or pattern.
+        options: Roles of columns, and the meaning of cells.
+        needs_labels: Whether tables must have labels.
+
+    Raises:
+        InputError: If the path cannot be read as predictions.
+    """
+    path, options = Path(path), options or TableOptions()
+    file_format = format_of(path)
+    if file_format is not None and not file_format.is_table and not path.is_dir():
+        check_file(path, BY_SUFFIX)
+        if options.columns:
+            raise InputError(
+                f"Expected no roles of columns for the arrays of a {format_suffix(path)} file, got "
+                f"{', '.join(options.columns)}. Try without.",
+                code="no_columns",
+            )
+        return apply_options(call_reader(path, lambda: file_format.read(path)), options)
+    table = read_table(path, options)
+    columns = infer_columns(table.frame, options)
+    if needs_labels:
+        require_labels(columns, table.frame)
+    arrays = frame_to_arrays(restore_spelling(table, columns), columns, options)
+    return arrays | {"notes": (*table.notes, *arrays["notes"])}
+
+
+def write(
+    path: str | Path,
+    arrays: Mapping[str, Any],
+    names: Mapping[str, Sequence[str]] | None = None,
+    check: Callable[[Path], None] | None = None,
+) -> None:
+    """Write logits, labels and other arrays as `read` finds them.
+
+    Args:
+        path: The file, which is replaced at once, or not at all.
+        arrays: Tensors by name.
+        names: Names of classes and groups.
+        check: Called with the finished draft before it replaces the file; an exception leaves the old file.
+    """
+    with _open_draft(path) as (draft, writer):
+        file_format = BY_SUFFIX[format_suffix(path)]
+        if file_format.is_table:
+            writer(_arrays_to_frame(arrays, names or {}, as_float64=file_format.has_decimal_text), draft, None)
+        else:
+            writer(arrays, names or {}, draft)
+        if check is not None:
+            check(draft)
+
+
+def write_table(path: str | Path, frame: Any, dialect: Dialect | None = None) -> None:
+    """Write a polars frame in the format of the path's suffix; `dialect` is that of delimited text."""
+    with _open_draft(path) as (draft, writer):
+        writer(frame, draft, dialect)
+
+
+@contextmanager
+def _open_draft(path: str | Path) -> Generator[tuple[Path, Callable[..., None]], None, None]:
+    """Give a draft and the writer of its format; turn exceptions of other libraries into `InputError`."""
+    writer = get_writer(path)
+    try:
+        with atomic_write(path) as draft:
+            yield draft, writer
+    except (InputError, OSError):
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {to_one_line(error)}"
+        raise InputError(f"Cannot write {path} ({reason}). Try another format.", code="not_writable") from None
+
+
+def _arrays_to_frame(arrays: Mapping[str, Any], names: Mapping[str, Sequence[str]], *, as_float64: bool) -> Any:
+    """Return arrays as columns; with `as_float64`, decimal text holds the exact values of float32 logits."""
+    import polars
+
+    logits, classes = arrays["logits"].numpy(), names.get("class_names")
+    logits = logits.astype(np.float64) if as_float64 else logits
+    class_names = classes or tuple(map(str, range(logits.shape[1])))
+    columns: dict[str, Any] = {f"logit_{name}": logits[:, i] for i, name in enumerate(class_names)}
+    if "labels" in arrays:
+        labels = arrays["labels"].numpy()
+        columns["label"] = labels if classes is None else _take_names(labels, classes)
+    columns |= {name: arrays[name].numpy() for name in ("weights", "clusters") if name in arrays}
+    if "groups" in arrays:
+        columns["group"] = _take_names(arrays["groups"].numpy(), names["group_names"])
+    if "ids" in arrays:
+        columns["id"] = arrays["ids"]
+    return polars.DataFrame(columns)
+
+
+def _take_names(indices: np.ndarray, names: Sequence[str]) -> Any:
+    import polars
+
+    return polars.Series(list(names), dtype=polars.String)[indices]

@@ -1,0 +1,110 @@
+"""State of the search for the roles of columns, and questions about the values of columns."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from calibrant.io.cells import class_keys, is_list, sums_to, to_numbers, to_probabilities
+from calibrant.io.column_names import MULTILABEL_PREFIXES, SCORE_COLUMN_NAMES, ScoreColumns, is_index_column
+from calibrant.io.columns import TableOptions
+from calibrant.types import InputError
+
+MAX_LABEL_TEXTS = 1000
+
+
+@dataclass
+class RoleSearch:
+    """A table, and the roles that are assigned so far."""
+
+    frame: Any
+    options: TableOptions
+    has_all_rows: bool  # False for the head of a table, whose values decide nothing
+    roles: dict[str, str] = field(default_factory=dict[str, str])
+    notes: list[str] = field(default_factory=list[str])
+    positive: str | None = None  # class of a single score, as the predicted labels show
+
+    @property
+    def explicit_roles(self) -> Mapping[str, Any]:
+        """The columns that the caller chose, by role."""
+        return self.options.columns
+
+    @property
+    def unassigned_columns(self) -> list[str]:
+        """The columns that have no role yet."""
+        assigned = set(self.roles.values())
+        for value in self.explicit_roles.values():
+            assigned |= {value} if isinstance(value, str) else {*value}
+        return [name for name in self.frame.columns if name not in assigned and not is_index_column(name)]
+
+    def is_list(self, name: str) -> bool:
+        """Whether a column holds lists."""
+        return is_list(self.frame[name])
+
+    def has_fractions(self, name: str) -> bool:
+        """Whether a column has numbers that are not integers."""
+        column = self.frame[name]
+        return column.dtype.is_float() and bool((column != column.round(0)).any())
+
+    def classes(self, name: str) -> list[str]:
+        """Return the classes that occur in a column."""
+        return np.unique(class_keys(self.frame[name].drop_nulls())).tolist()
+
+    def label_texts(self) -> list[str]:
+        """Return the labels that occur, if they are known."""
+        if "label" not in self.roles or not self.has_all_rows or self.is_list(self.roles["label"]):
+            return []
+        return self.classes(self.roles["label"])[:MAX_LABEL_TEXTS]
+
+    def read_probabilities(self, name: str) -> np.ndarray:
+        """Return a column as probabilities; raise `InputError` for the head of a table."""
+        if not self.has_all_rows:
+            raise ambiguous_reading_error(name, "only the whole table can tell")
+        return to_probabilities(self.frame[name], self.options)
+
+    def have_equal_values(self, first: str, second: str) -> bool:
+        """Whether two columns have the same numbers wherever both have numbers."""
+        a, b = self.read_probabilities(first), self.read_probabilities(second)
+        is_present = ~(np.isnan(a) | np.isnan(b))
+        return bool(is_present.any()) and bool((abs(a - b)[is_present] < 1e-6).all())
+
+    def rows_sum_to_one(self, names: Sequence[str]) -> bool:
+        """Whether the rows of columns are probabilities, or percentages, of classes."""
+        try:
+            rows = np.stack([to_probabilities(self.frame[name], self.options) for name in names], 1)
+        except InputError:
+            return False
+        rows = rows[~np.isnan(rows).any(1)]
+        return len(rows) > 0 and bool((rows >= 0).all()) and (sums_to(rows) or sums_to(rows, 100))
+
+    def probs_match_logits(self, first: ScoreColumns, second: ScoreColumns) -> bool:
+        """Whether one group of columns holds the probabilities of the other's logits."""
+        has_both_kinds = {first.kind, second.kind} == {*SCORE_COLUMN_NAMES}
+        if not self.has_all_rows or not has_both_kinds or first.names != second.names or not first.names:
+            return False
+        logits, probs = (first, second) if first.kind == "logits" else (second, first)
+        z = np.stack([to_numbers(self.frame[name]).to_numpy() for name in logits.columns], 1).astype(float)
+        p = np.stack([to_probabilities(self.frame[name], self.options) for name in probs.columns], 1)
+        exp_logits = np.exp(z - z.max(1, keepdims=True))
+        return bool((abs(exp_logits / exp_logits.sum(1, keepdims=True) - p) < 1e-2).all())
+
+    def multilabel_columns(self, scores: ScoreColumns) -> tuple[str, ...]:
+        """Return the columns label_cat, label_dog, ... beside the scores, or () unless each class has one."""
+        others = [name for name in self.frame.columns if name not in scores.columns]
+        for prefix in MULTILABEL_PREFIXES:
+            by_class = {
+                name.lstrip()[len(prefix) :]: name for name in others if name.lstrip().lower().startswith(prefix)
+            }
+            if scores.names and {*scores.names} <= by_class.keys():
+                return tuple(by_class[name] for name in scores.names)
+        return ()
+
+
+def ambiguous_reading_error(name: str, reason: str) -> InputError:
+    """Return the error for a number that may be a confidence or the probability of one class."""
+    return InputError(
+        f"Expected either the confidence of the predicted class or the probability of one class in {name!r}, but "
+        f"{reason}. Try confidence={name!r} or probs={name!r} (--confidence {name} or --probs {name}).",
+        code="ambiguous_reading",
+    )

@@ -1,0 +1,184 @@
+"""Decide by values whether a single number per row is the probability of one class or a confidence."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibrant._text import shorten_list
+from calibrant._validation.labels import positive_word
+from calibrant.io.cells import class_keys, comparable_class_keys, to_numbers
+from calibrant.io.column_names import ScoreColumns
+from calibrant.io.scores import MIN_TOP_CLASS_ROWS
+from calibrant.io.search import RoleSearch, ambiguous_reading_error
+from calibrant.types import InputError
+
+MIN_SEPARATED_ROWS = 5  # rows on each side of a threshold that is no coincidence
+MIN_BINARY_ROWS, MIN_ROWS_BELOW_HALF = 8, 3  # rows, and rows below 1/2, that show that there are two classes
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The meaning of a single number per row: "confidence", or "probs" of the positive class."""
+
+    kind: str
+    positive: str | None = None
+    has_positive_word: bool = False  # the positive class has a name such as "yes", and no other class can be meant
+
+
+CONFIDENCE = Reading("confidence")
+
+
+def resolve_single_score(search: RoleSearch, candidates: list[ScoreColumns]) -> ScoreColumns | None:
+    """Return the single score, or None if it is a confidence, which then has its role."""
+    roles = search.roles
+    if "confidence" in roles and "correct" in roles:
+        return None
+    has_label_and_predicted = {"label", "predicted"} <= roles.keys()
+    if not candidates:
+        if "confidence" in roles and has_label_and_predicted and search.has_all_rows:
+            _check_not_positive_class(search, roles["confidence"])
+        return None
+    score = _require_one_score(search, candidates)
+    name = score.columns[0]
+    if "confidence" in roles:
+        if _is_confidence_of_score(search, score):
+            return score
+        if has_label_and_predicted and search.have_equal_values(name, roles["confidence"]):
+            return None
+        if "label" not in roles and {*np.unique(search.read_probabilities(name)).tolist()} <= {0, 1}:
+            roles["correct"] = name
+            return None
+        raise ambiguous_reading_error(name, f"{roles['confidence']!r} holds other confidences")
+    if score.kind == "logits" or search.options.positive is not None:
+        return score
+    if "predicted" in roles:
+        reading = _read_beside_predicted(search, name)
+    elif "correct" in roles:
+        reading = _read_beside_correct(search, name)
+    else:
+        return score
+    if reading.kind == "confidence":
+        roles["confidence"] = name
+        search.notes.append(f"The column {name!r} is the confidence of the prediction.")
+        return None
+    search.positive = None if reading.has_positive_word else reading.positive
+    search.notes.append(f"The column {name!r} is the probability of {reading.positive!r}, as the predictions show.")
+    return score
+
+
+def _require_one_score(search: RoleSearch, candidates: list[ScoreColumns]) -> ScoreColumns:
+    """Return the first of several scores with the same values; raise `InputError` if the values differ."""
+    first, *others = candidates
+    are_equal = search.has_all_rows and all(
+        other.kind == first.kind and search.have_equal_values(first.columns[0], other.columns[0]) for other in others
+    )
+    if others and not are_equal:
+        raise ambiguous_scores_error(candidates)
+    return first
+
+
+def ambiguous_scores_error(groups: list[ScoreColumns]) -> InputError:
+    """Return the error for several groups of columns that may be the scores."""
+    found = " or ".join(f"{group.kind} in {shorten_list(group.columns)}" for group in groups)
+    return InputError(
+        f"Expected one kind of scores, got {found}. Try probs= or logits= with the columns (--probs or --logits).",
+        code="ambiguous_columns",
+    )
+
+
+def _is_confidence_of_score(search: RoleSearch, score: ScoreColumns) -> bool:
+    """Whether the confidence is the larger of p and 1 - p for the probability p, which is sometimes below 1/2."""
+    p, c = search.read_probabilities(score.columns[0]), search.read_probabilities(search.roles["confidence"])
+    p = 1 / (1 + np.exp(-p)) if score.kind == "logits" else p
+    is_present = ~(np.isnan(p) | np.isnan(c))
+    p, c = p[is_present], c[is_present]
+    return len(p) > 0 and bool((p < 0.5).any()) and bool((abs(np.maximum(p, 1 - p) - c) < 1e-3).all())
+
+
+def _check_not_positive_class(search: RoleSearch, name: str) -> None:
+    """Raise `InputError` if a confidence is above 1/2 exactly where one class of two is predicted."""
+    try:
+        reading = _read_beside_predicted(search, name)
+    except InputError:
+        return
+    if reading.kind == "probs":
+        raise ambiguous_reading_error(name, f"it is above 1/2 exactly where {reading.positive!r} is predicted")
+
+
+def _read_beside_predicted(search: RoleSearch, name: str) -> Reading:
+    """Return the reading of a number beside predicted labels."""
+    p, keys, classes = _read_score_and_classes(search, name)
+    return _infer_reading(name, p, keys[-1], classes)
+
+
+def _read_beside_correct(search: RoleSearch, name: str) -> Reading:
+    """Return the reading of a number beside `correct`: for two classes, labels and `correct` tell the prediction."""
+    if "label" not in search.roles:
+        return CONFIDENCE
+    p, (labels,), classes = _read_score_and_classes(search, name)
+    if len(classes) != 2:
+        return CONFIDENCE
+    is_present = ~np.isnan(search.read_probabilities(name)) & ~search.frame[search.roles["label"]].is_null().to_numpy()
+    correct = to_numbers(search.frame[search.roles["correct"]], accept_truth_words=True).to_numpy()[is_present] > 0.5
+    other_class = np.where(labels == classes[0], classes[1], classes[0])
+    return _infer_reading(name, p, np.where(correct, labels, other_class), classes)
+
+
+def _read_score_and_classes(search: RoleSearch, name: str) -> tuple[np.ndarray, list[np.ndarray], list[str]]:
+    """Return a score, the labels and predictions beside it, and all classes, in rows without missing values."""
+    p = search.read_probabilities(name)
+    columns = [search.frame[search.roles[role]] for role in ("label", "predicted") if role in search.roles]
+    keys = comparable_class_keys(*columns) if len(columns) > 1 else [class_keys(columns[0])]
+    is_present = ~np.isnan(p)
+    for column in columns:
+        is_present &= ~column.is_null().to_numpy()
+    p, keys = p[is_present], [column_keys[is_present] for column_keys in keys]
+    classes = sorted({str(label) for column_keys in keys for label in np.unique(column_keys)})
+    if len(p) and not 0 <= p.min() <= p.max() <= 1:
+        classes += ["", " "]  # read as a confidence, which is refused later for its range
+    return p, keys, classes
+
+
+def _infer_reading(name: str, p: np.ndarray, predicted: np.ndarray, classes: list[str]) -> Reading:
+    """Return the reading of a number beside predictions of the given classes."""
+    if len(classes) > 2:
+        return CONFIDENCE
+    word = positive_word(classes)
+    above_half, below_half = set(predicted[p > 0.5]), set(predicted[p < 0.5])
+    if not below_half:
+        return _infer_reading_above_half(name, p, predicted, word)
+    has_few_rows = len(p) < MIN_BINARY_ROWS or (p < 0.5).sum() < MIN_ROWS_BELOW_HALF
+    if has_few_rows or (not above_half and (word is None or len(p) < MIN_TOP_CLASS_ROWS)):
+        raise ambiguous_reading_error(name, "too few rows show which")
+    if len(above_half) <= 1 and len(below_half) == 1 and not above_half & below_half:
+        positive = str(next(iter(above_half), word))
+    elif (positive := _find_separated_class(p, predicted, MIN_SEPARATED_ROWS)) is None:
+        raise ambiguous_reading_error(name, "it is below 1/2 for some predictions of each class")
+    if word is not None and positive != word:
+        raise ambiguous_reading_error(name, f"it seems to be the probability of {positive!r}")
+    return Reading("probs", positive, has_positive_word=word is not None)
+
+
+def _infer_reading_above_half(name: str, p: np.ndarray, predicted: np.ndarray, word: str | None) -> Reading:
+    """Return the reading of a number that is never below 1/2."""
+    classes = sorted(set(predicted))
+    if len(classes) == 1:
+        if word in (None, classes[0]):
+            return CONFIDENCE  # both readings are the same here
+        raise ambiguous_reading_error(name, f"only {classes[0]} is predicted")
+    positive = _find_separated_class(p, predicted, 1)
+    if positive is not None and word in (None, positive):
+        raise ambiguous_reading_error(name, "a threshold above 1/2 separates the predictions")
+    return CONFIDENCE
+
+
+def _find_separated_class(p: np.ndarray, predicted: np.ndarray, min_rows: int) -> str | None:
+    """Return the class that is predicted above a threshold only, with at least `min_rows` rows on each side."""
+    classes = sorted(set(predicted))
+    if len(classes) != 2:
+        return None
+    for upper, lower in (classes, classes[::-1]):
+        upper_scores, lower_scores = p[predicted == upper], p[predicted == lower]
+        if min(len(upper_scores), len(lower_scores)) >= min_rows and upper_scores.min() > lower_scores.max():
+            return str(upper)
+    return None

@@ -1,0 +1,264 @@
+"""Files of tables as polars frames: Parquet, Arrow, delimited text, JSON lines and Excel workbooks."""
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from calibrant._text import escape_cell, shorten_repr, to_one_line, unescape_column
+from calibrant.io.columns import Columns, TableOptions
+from calibrant.io.delimited import DelimitedText, Dialect, format_delimited, read_delimited
+from calibrant.io.encoding import read_decompressed, to_utf8, write_compressed
+from calibrant.io.excel import read_excel, write_excel
+from calibrant.io.files import list_table_files
+from calibrant.io.formats import BY_SUFFIX, format_suffix
+from calibrant.io.number_text import parse_number_columns, replace_missing_words
+from calibrant.types import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table that was read, with notes on how, and the text of delimited files."""
+
+    frame: Any
+    notes: tuple[str, ...] = ()
+    delimited: Sequence[DelimitedText] = ()
+
+    @property
+    def dialect(self) -> Dialect | None:
+        """Separator and decimal sign of the first file, or None for other formats than delimited text."""
+        return self.delimited[0].dialect if self.delimited else None
+
+    def texts(self, columns: Sequence[str] | None = None) -> Any:
+        """Return columns of delimited text as they are spelled, with nulls for empty cells; None for other formats."""
+        import polars
+
+        if not self.delimited:
+            return None
+        names = self.frame.columns if columns is None else list(columns)
+        return polars.concat([part.texts().select(names) for part in self.delimited])
+
+
+def read_table(path: str | Path, options: TableOptions | None = None) -> Table:
+    """Read a table: a file, or all files of a folder or of a pattern such as `part-*.parquet`."""
+    import polars
+
+    options = options or TableOptions()
+    parts: list[Table] = [
+        call_reader(file, lambda file=file: BY_SUFFIX[format_suffix(file)].read(file, options), path)
+        for file in list_table_files(path)
+    ]
+    frames = [part.frame for part in parts]
+    frame = polars.concat(align_columns(frames), how="vertical_relaxed") if len(frames) > 1 else frames[0]
+    notes = dict.fromkeys(note for part in parts for note in part.notes)
+    texts = [text for part in parts for text in part.delimited]
+    return Table(replace_missing_words(frame, options.na), tuple(notes), texts)
+
+
+def call_reader(path: Path, reader: Callable[[], Any], source: str | Path | None = None) -> Any:
+    """Call a reader, and turn every exception of other libraries into an `InputError`.
+
+    Args:
+        path: The file that is read.
+        reader: A function without arguments.
+        source: The folder or pattern that `path` is from; the message names the file then.
+    """
+    try:
+        return reader()
+    except InputError as error:
+        if source is None or Path(source) == path:
+            raise
+        raise InputError(f"{path.name}: {error}", code=error.code) from None
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # polars, a BaseException
+            raise
+        kind = f"{format_suffix(path)} file".strip() if path.is_file() else "table"
+        reason = f"{type(error).__name__}: {to_one_line(error)}"
+        raise InputError(f"Expected a readable {kind}, got an error ({reason}).", code="unreadable") from None
+
+
+def align_columns(frames: list[Any]) -> list[Any]:
+    """Return frames with columns in the order of the first; raise `InputError` if they have other columns."""
+    columns = [frame.collect_schema().names() for frame in frames]
+    if len({frozenset(names) for names in columns}) > 1:
+        raise InputError("Expected the same columns in all files of a folder or pattern.", code="columns_differ")
+    return [frame.select(columns[0]) for frame in frames]
+
+
+def as_frame(table: Any) -> Any:
+    """Return a polars frame of a table: polars, pandas, Arrow, a Hugging Face data set, or a mapping of columns."""
+    import polars
+
+    try:
+        if isinstance(table, polars.DataFrame | polars.LazyFrame):
+            return table.lazy().collect()
+        if type(table).__module__.startswith("pandas."):
+            return polars.DataFrame({str(name): table[name].tolist() for name in table.columns}, strict=False)
+        if hasattr(table, "to_polars"):
+            return table.to_polars()
+        if isinstance(table, Mapping) or hasattr(table, "__arrow_c_stream__"):
+            return polars.DataFrame(table)
+    except Exception as error:  # other libraries raise anything
+        reason = f"{type(error).__name__}: {to_one_line(error)}"
+        raise InputError(f"Expected a readable table, got an error ({reason}).", code="unreadable") from None
+    raise InputError(
+        f"Expected a polars, pandas or Arrow table, a data set or a path, got {type(table).__name__}.",
+        code="table_type",
+    )
+
+
+# Spelling of delimited text
+
+
+def restore_spelling(table: Table, columns: Columns) -> Any:
+    """Return the frame of a table, with labels and groups spelled as in the file where numbers lose the spelling.
+
+    Labels that are names of classes stay texts, such as 1.0 beside a column prob_1.0, and so do groups such as 007.
+    Apostrophes that protect from formulas are removed.
+    """
+    restored = [_restore_column(table, name, None) for name in (columns.group, columns.id) if name is not None]
+    if columns.label is not None and columns.names is not None:
+        restored.insert(0, _restore_column(table, columns.label, columns.names))
+    return table.frame.with_columns(column for column in restored if column is not None)
+
+
+def _restore_column(table: Table, name: str, classes: Sequence[str] | None) -> Any:
+    """Return a column as it is spelled, or None to keep it; labels must be spelled as the classes."""
+    import polars
+
+    column, texts = table.frame[name], table.texts([name])
+    if texts is None or not (column.dtype.is_numeric() or column.dtype in (polars.String, polars.Boolean)):
+        return None
+    texts = texts[name]
+    if classes is None:  # words for missing values stay missing, unless they are names of classes
+        texts = polars.select(polars.when(column.is_not_null()).then(texts)).to_series()
+    spelled = texts.drop_nulls().unique(maintain_order=True).to_list()
+    unescaped = unescape_column(spelled)
+    if classes is None:
+        is_unchanged = column.dtype == polars.String or bool((column.cast(polars.String) == texts).all())
+        restored = None if is_unchanged and unescaped == spelled else unescaped
+    else:
+        candidates = [unescaped, spelled, [text.strip() for text in spelled]]
+        matching = [candidate for candidate in candidates if set(candidate) <= set(classes)]
+        if unescaped != spelled and matching[:2] == [unescaped, spelled]:
+            raise InputError(
+                f"Expected either {shorten_repr(unescaped[0])} or {shorten_repr(spelled[0])} as a class, got both, "
+                "which differ by an apostrophe that protects from formulas. Try a format other than text.",
+                code="ambiguous_apostrophe",
+            )
+        restored = matching[0] if matching else None
+    if restored is None:
+        return None
+    return texts.replace_strict(spelled, restored, return_dtype=polars.String).alias(name)
+
+
+# Readers
+
+
+def read_text(path: Path, options: TableOptions, *, prefers_tabs: bool = False) -> Table:
+    """Read delimited text."""
+    delimited = read_delimited(path, options.encoding, options.na, prefers_tabs=prefers_tabs)
+    return Table(delimited.frame, delimited.notes, (delimited,))
+
+
+def read_tab_separated(path: Path, options: TableOptions) -> Table:
+    """Read delimited text, with tabs if they fit."""
+    return read_text(path, options, prefers_tabs=True)
+
+
+def read_jsonl(path: Path, options: TableOptions) -> Table:
+    """Read a JSON object per line."""
+    import polars
+
+    content, notes = to_utf8(read_decompressed(path), options.encoding)
+    if not content.strip():
+        raise InputError("Expected a JSON object per line, got blank lines only.", code="no_rows")
+    return Table(polars.read_ndjson(io.BytesIO(content), infer_schema_length=None), notes)
+
+
+def read_parquet(path: Path, options: TableOptions) -> Table:
+    """Read a Parquet file."""
+    import polars
+
+    return Table(polars.read_parquet(path, glob=False))
+
+
+def read_arrow(path: Path, options: TableOptions) -> Table:
+    """Read an Arrow file or stream."""
+    import polars
+
+    with path.open("rb", buffering=0) as file:  # polars reads from the position in the file, not Python's buffer
+        magic_bytes = file.read(6)
+        file.seek(0)
+        return Table(polars.read_ipc(file) if magic_bytes == b"ARROW1" else polars.read_ipc_stream(file))
+
+
+def read_workbook(path: Path, options: TableOptions) -> Table:
+    """Read the first sheet of an Excel workbook."""
+    frame, notes = read_excel(path)
+    return Table(parse_number_columns(replace_missing_words(frame, options.na))[0], notes)
+
+
+def scan_parquet(path: Path) -> Any:
+    """Return a lazy frame of a Parquet file."""
+    import polars
+
+    return polars.scan_parquet(path, glob=False)
+
+
+def scan_arrow(path: Path) -> Any:
+    """Return a lazy frame of an Arrow file."""
+    import polars
+
+    return polars.scan_ipc(path, glob=False)
+
+
+# Writers
+
+
+def write_text(frame: Any, path: Path, dialect: Dialect | None) -> None:
+    """Write delimited text."""
+    write_compressed(format_delimited(frame, dialect or Dialect()), path)
+
+
+def write_tab_separated(frame: Any, path: Path, dialect: Dialect | None) -> None:
+    """Write text with tabs, whatever the separator of the dialect."""
+    write_text(frame, path, Dialect("\t", dialect is not None and dialect.decimal_comma))
+
+
+def write_jsonl(frame: Any, path: Path, dialect: Dialect | None) -> None:
+    """Write a JSON object per line, with infinite numbers as texts, because JSON has none."""
+    import polars
+
+    infinite_columns = [
+        name for name, kind in frame.schema.items() if kind.is_float() and frame[name].is_infinite().any()
+    ]
+    write_compressed(frame.with_columns(polars.col(infinite_columns).cast(polars.String)).write_ndjson(), path)
+
+
+def write_workbook(frame: Any, path: Path, dialect: Dialect | None) -> None:
+    """Write the only sheet of an Excel workbook."""
+    write_excel(frame, path)
+
+
+def write_parquet(frame: Any, path: Path, dialect: Dialect | None) -> None:
+    """Write a Parquet file."""
+    frame.write_parquet(path)
+
+
+def write_arrow(frame: Any, path: Path, dialect: Dialect | None) -> None:
+    """Write an Arrow file."""
+    frame.write_ipc(path)
+
+
+def to_safe_csv(frame: Any) -> str:
+    """Return a polars frame as CSV whose texts no spreadsheet takes for formulas."""
+    import polars
+
+    texts = [
+        polars.Series(name, [None if text is None else escape_cell(text) for text in frame[name]], polars.String)
+        for name, kind in frame.schema.items()
+        if kind == polars.String
+    ]
+    return frame.with_columns(texts).write_csv()

@@ -69,7 +69,7 @@ def _check_option(name: str, value: Any) -> Any:
     option_type, expected = OPTION_TYPES.get(name, (bool, "True or False"))
     if name == "positive" and isinstance(value, int | float):
         values = [str(value)]
-    elif option_type is int and isinstance(value, Integral) and not isinstance(value, bool):
+    elif option_type is int and isinstance(value, Integral) and value is not True and value is not False:
         values = [int(value)]  # numpy integers
     if any(not isinstance(v, option_type) or (option_type is int and isinstance(v, bool)) for v in values):
         raise InputError(f"Expected {expected} for {name}, got {shorten_repr(value)}.", code="option_value")

@@ -250,8 +250,8 @@ def _missing_correct_message(columns: Columns) -> str:
     if label is None:
         return f"{expected}. Try correct= or predicted= with label= (--correct NAME)."
     return (
-        f"{expected}, or what was predicted. Try predicted= (--predicted NAME); --correct {label} if {label!r} is 1 for "
-        f"correct answers; or --probs {columns.confidence} if that is the probability of class 1."
+        f"{expected}, or what was predicted. Try predicted= (--predicted NAME); --correct {label} if {label!r} is 1 "
+        f"for correct answers; or --probs {columns.confidence} if that is the probability of class 1."
     )
 
 

@@ -78,7 +78,7 @@ def check_percent(frame: Any, columns: Columns, options: TableOptions) -> None:
     values = values[~np.isnan(values).any(1)]
     if not values.size or values.min() < 0 or not 2 < values.max() <= 100:
         return
-    if len(names) > 1 and not sums_to(values, 100):
+    if len(names) > 1 and not sums_to(values, 100.0):
         return
     if len(names) == 1 and (values > 1).mean() < 0.5 and options.drop:
         return  # rows outside [0, 1] are dropped

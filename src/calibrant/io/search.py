@@ -76,7 +76,7 @@ class RoleSearch:
         except InputError:
             return False
         rows = rows[~np.isnan(rows).any(1)]
-        return len(rows) > 0 and bool((rows >= 0).all()) and (sums_to(rows) or sums_to(rows, 100))
+        return len(rows) > 0 and bool((rows >= 0).all()) and (sums_to(rows) or sums_to(rows, 100.0))
 
     def probs_match_logits(self, first: ScoreColumns, second: ScoreColumns) -> bool:
         """Whether one group of columns holds the probabilities of the other's logits."""

@@ -1,4 +1,4 @@
-"""Choosing and judging: by whom, on which data, and that the judged data has no say in the choice."""
+"""`assess`: fits, evaluation and selection, in memory and in chunks."""
 
 import json
 import math
@@ -16,35 +16,35 @@ from calibrant import Predictions, assess, calibrators, losses, measure, metrics
 from calibrant.assessment import DEFAULT_CALIBRATORS
 from calibrant.assessment._calibrated_predictions import CalibratedPredictions
 from calibrant.assessment._evaluation import describe_mistakes, most_confident_errors
-from calibrant.assessment._events import describe_event
 from calibrant.assessment._serialize import serialize_fitted
+from calibrant.events import describe_event
 
 FAST = ("Identity", "Temperature", "HistogramBinning")
 
 
 def sharp(n: int, seed: int, by: float = 2.0, k: int = 4) -> Predictions:
-    """Predictions whose logits are `by` times too large: temperature `by` makes them true."""
+    """Return predictions whose logits are `by` times too large, so that temperature `by` calibrates them."""
     g = torch.Generator().manual_seed(seed)
     logits = 2 * torch.randn(n, k, generator=g, dtype=torch.float64)
     return Predictions(by * logits, torch.multinomial(logits.softmax(-1), 1, generator=g).squeeze(1))
 
 
 def shifted(n: int, seed: int) -> Predictions:
-    """Two classes of which class 1 is said .7 too likely, in logits: 62 % said, 51 % true."""
+    """Return binary predictions whose logits are too large by 0.7: mean probability 62 %, frequency 51 %."""
     g = torch.Generator().manual_seed(seed)
     q = torch.randn(n, generator=g, dtype=torch.float64)
     return Predictions(torch.stack([0 * q, q + 0.7], 1), torch.bernoulli(q.sigmoid(), generator=g).long())
 
 
 def weighted(p: Predictions, seed: int = 0) -> tuple[Predictions, Predictions]:
-    """The same with whole weights, and with as many copies."""
+    """Return predictions with integer weights, and with as many copies of each row."""
     w = torch.randint(0, 4, (len(p),), generator=torch.Generator().manual_seed(seed))
     copies = Predictions(p.logits.repeat_interleave(w, 0), p.labels.repeat_interleave(w))
     return Predictions(p.logits, p.labels, w), copies
 
 
 @pytest.fixture(scope="module")
-def found():
+def result():
     return assess(sharp(1500, 0), sharp(2000, 1), FAST)
 
 
@@ -53,29 +53,29 @@ def test_the_default_calibrators_and_metrics_exist():
     assert set(describe_event("top", 10).compared_metrics) <= set(registry.METRICS)
 
 
-def test_finds_the_temperature_and_its_effect(found):
-    assert found.chosen_name == "Temperature"
-    assert found.best is found.calibrators["Temperature"]
-    assert float(found.best.temperature) == pytest.approx(2, rel=0.08)
-    assert found.uncalibrated["signed_gap"].low > 0
-    assert found.uncalibrated["kuiper"].p_value < 1e-4
-    assert found.calibrated["kuiper"].p_value > 0.01
+def test_temperature_is_selected_and_calibrates(result):
+    assert result.chosen_name == "Temperature"
+    assert result.best is result.calibrators["Temperature"]
+    assert float(result.best.temperature) == pytest.approx(2, rel=0.08)
+    assert result.uncalibrated["signed_gap"].low > 0
+    assert result.uncalibrated["kuiper"].p_value < 1e-4
+    assert result.calibrated["kuiper"].p_value > 0.01
 
 
-def test_every_number_is_the_metric_s(found):
+def test_values_equal_the_metrics(result):
     test = sharp(2000, 1)
-    for name, values in found.values.items():
-        made = test.apply(found.calibrators[name])
+    for name, values in result.values.items():
+        calibrated = test.apply(result.calibrators[name])
         for metric, value in values.items():
-            assert value == pytest.approx(float(getattr(metrics, metric)(made)), abs=1e-12), metric
-        for row in measure(made):
-            assert found.tables[name][row.name] == row
+            assert value == pytest.approx(float(getattr(metrics, metric)(calibrated)), abs=1e-12), metric
+        for row in measure(calibrated):
+            assert result.tables[name][row.name] == row
     for row in measure(test):
-        assert found.uncalibrated[row.name] == row
+        assert result.uncalibrated[row.name] == row
 
 
-def test_records_have_stable_keys_and_one_row_per_number(found):
-    rows = found.records()
+def test_records_have_stable_keys_and_one_row_per_number(result):
+    rows = result.records()
     assert {frozenset(row) for row in rows} == {
         frozenset(("calibrator", "metric", "value", "low", "high", "p_value")),
     }
@@ -84,99 +84,99 @@ def test_records_have_stable_keys_and_one_row_per_number(found):
     assert {name for name, _ in pairs} == set(FAST)
     kuiper = next(row for row in rows if (row["calibrator"], row["metric"]) == ("Identity", "kuiper"))
     assert 0 <= kuiper["p_value"] < 1e-4
-    assert found.to_polars().height == len(rows)
+    assert result.to_polars().height == len(rows)
 
 
-def test_json_holds_all_numbers_and_what_they_are(found):
-    content = json.loads(found.json())
+def test_json_holds_numbers_and_metric_descriptions(result):
+    content = json.loads(result.json())
     assert content["chosen"] == "Temperature"
-    assert content["judged"] == "that the predicted class is right"
+    assert content["judged"] == "the predicted class is correct"
     assert content["metrics"]["accuracy"]["higher_is_better"] is True
     assert content["metrics"]["ece"]["unit"] == "share"
-    assert content["held_out_nll"] == found.held_out_nll
+    assert content["held_out_nll"] == result.held_out_nll
     assert {r["metric"] for r in content["results"]} == set(content["metrics"])
     binned = next(r for r in content["results"] if (r["calibrator"], r["metric"]) == ("HistogramBinning", "nll"))
-    assert binned["value"] in ("inf", found.tables["HistogramBinning"]["nll"].value)
-    assert [row["name"] for row in content["changes"]] == [row.name for row in found.changes]
+    assert binned["value"] in ("inf", result.tables["HistogramBinning"]["nll"].value)
+    assert [row["name"] for row in content["changes"]] == [row.name for row in result.changes]
 
 
-def test_changes_are_paired(found):
+def test_changes_are_paired_differences(result):
     test = sharp(2000, 1)
-    after = found.best(test.logits)
+    after = result.best(test.logits)
     difference = losses.cross_entropy(after, test.labels) - losses.cross_entropy(test.logits, test.labels)
-    nll = found.changes["nll"]
+    nll = result.changes["nll"]
     assert nll.difference == pytest.approx(float(difference.mean()))
     half = 1.6456164 * float(difference.std()) / math.sqrt(len(test))
     assert (nll.low, nll.high) == pytest.approx((nll.difference - half, nll.difference + half))
     assert nll.high < 0
-    assert found.changes["accuracy"].low == found.changes["accuracy"].high == 0
+    assert result.changes["accuracy"].low == result.changes["accuracy"].high == 0
 
 
-def test_the_judged_data_has_no_say_in_the_choice():
-    """Judge on data where the choice is the worst: it stays."""
+def test_selection_ignores_evaluation_data():
+    """The selected calibrator is the worst on these evaluation data, and stays selected."""
     val = sharp(1500, 0, by=2)
-    found = assess(val, sharp(1500, 2, by=0.5), FAST)
-    assert found.chosen_name == "Temperature"
-    assert found.values["Temperature"]["nll"] > found.values["Identity"]["nll"]
-    assert found.held_out_nll == assess(val, sharp(100, 3), FAST).held_out_nll
+    result = assess(val, sharp(1500, 2, by=0.5), FAST)
+    assert result.chosen_name == "Temperature"
+    assert result.values["Temperature"]["nll"] > result.values["Identity"]["nll"]
+    assert result.held_out_nll == assess(val, sharp(100, 3), FAST).held_out_nll
 
 
-def test_what_is_asked_for_is_chosen_and_fitted():
-    found = assess(sharp(300, 0), sharp(300, 1), ("Identity",), choose="Temperature( criterion = 'ece' )")
-    assert found.chosen_name == "Temperature(criterion='ece')"
-    assert found.held_out_nll == {}
-    assert list(found.calibrators) == ["Identity", found.chosen_name]
+def test_requested_calibrator_is_selected_and_fitted():
+    result = assess(sharp(300, 0), sharp(300, 1), ("Identity",), choose="Temperature( criterion = 'ece' )")
+    assert result.chosen_name == "Temperature(criterion='ece')"
+    assert result.held_out_nll == {}
+    assert list(result.calibrators) == ["Identity", result.chosen_name]
 
 
-def test_an_honest_model_is_left_nearly_alone():
-    found = assess(sharp(1500, 0, by=1), sharp(1500, 1, by=1), FAST)
-    assert found.uncalibrated["kuiper"].p_value > 0.05
-    assert abs(found.changes["nll"].difference) < 0.005
+def test_calibrated_model_hardly_changes():
+    result = assess(sharp(1500, 0, by=1), sharp(1500, 1, by=1), FAST)
+    assert result.uncalibrated["kuiper"].p_value > 0.05
+    assert abs(result.changes["nll"].difference) < 0.005
 
 
-def test_auto_is_scored_by_its_own_held_out_folds():
+def test_auto_is_scored_by_its_out_of_fold_nll():
     val = sharp(400, 0)
-    found = assess(val, sharp(200, 1), ("Identity", "Auto"))
+    result = assess(val, sharp(200, 1), ("Identity", "Auto"))
     assert (
-        found.held_out_nll["Auto"]
-        == found.calibrators["Auto"].out_of_fold
-        < min(found.calibrators["Auto"].held_out) + 0.01
+        result.held_out_nll["Auto"]
+        == result.calibrators["Auto"].out_of_fold
+        < min(result.calibrators["Auto"].held_out) + 0.01
     )
-    honest = metrics.nll(calibrators.cross_fit("Auto", val))
-    assert found.held_out_nll["Auto"] == pytest.approx(float(honest), abs=0.01)
+    out_of_fold = metrics.nll(calibrators.cross_fit("Auto", val))
+    assert result.held_out_nll["Auto"] == pytest.approx(float(out_of_fold), abs=0.01)
 
 
-def test_without_other_data_every_example_is_judged_out_of_fold():
+def test_single_data_set_is_evaluated_out_of_fold():
     predictions = sharp(600, 0)
-    found = assess(predictions, calibrators=FAST, folds=4)
-    assert found.chosen_name == "Temperature"
-    assert "Cross-fitted in 4 folds" in found.protocol
-    assert found.held_out_nll["Temperature"] == pytest.approx(found.values["Temperature"]["nll"])
+    result = assess(predictions, calibrators=FAST, folds=4)
+    assert result.chosen_name == "Temperature"
+    assert "Cross-fitted in 4 folds" in result.protocol
+    assert result.held_out_nll["Temperature"] == pytest.approx(result.values["Temperature"]["nll"])
     for name in "Temperature", "HistogramBinning":
-        in_sample = metrics.nll(predictions.apply(found.calibrators[name]))
-        assert found.values[name]["nll"] > float(in_sample)
+        in_sample = metrics.nll(predictions.apply(result.calibrators[name]))
+        assert result.values[name]["nll"] > float(in_sample)
 
 
-def test_mistakes_are_the_wrong_predictions_of_the_highest_confidence():
+def test_mistakes_are_the_most_confident_errors():
     before = sharp(500, 5)
-    shown = describe_mistakes(before, before.apply(lambda z: z / 2), most_confident_errors(before, 7))
+    mistakes = describe_mistakes(before, before.apply(lambda z: z / 2), most_confident_errors(before, 7))
     confidence, predicted = before.logits.softmax(-1).max(1)
     wrong = {i: float(confidence[i]) for i in range(500) if predicted[i] != before.labels[i]}
-    assert [m.row for m in shown] == sorted(wrong, key=wrong.__getitem__, reverse=True)[:7]
-    for m in shown:
+    assert [m.row for m in mistakes] == sorted(wrong, key=wrong.__getitem__, reverse=True)[:7]
+    for m in mistakes:
         assert (m.label, m.predicted) == (int(before.labels[m.row]), int(predicted[m.row]))
         assert m.probability == pytest.approx(wrong[m.row])
         assert m.calibrated_probability == pytest.approx(float((before.logits[m.row] / 2).softmax(-1)[m.predicted]))
 
 
-def test_mistakes_that_a_map_no_longer_makes_are_said_their_new_probability():
+def test_calibrated_probability_of_a_corrected_mistake():
     before = Predictions([[2.0, 1.0, 0.0], [0.0, 1.0, 0.0]], [1, 1])
     after = before.apply(lambda z: torch.tensor([[0.0, 3.0, -math.inf], [0.0, 1.0, 0.0]]))
-    (only,) = describe_mistakes(before, after, most_confident_errors(before))
-    assert only.calibrated_probability == pytest.approx(1 / (1 + math.exp(3)))
+    (mistake,) = describe_mistakes(before, after, most_confident_errors(before))
+    assert mistake.calibrated_probability == pytest.approx(1 / (1 + math.exp(3)))
 
 
-def test_mistakes_of_certain_predictions_are_ordered_by_their_loss():
+def test_mistakes_with_equal_confidence_are_ordered_by_loss():
     before = Predictions(torch.tensor([[100.0, 0, 0], [200.0, 0, 0], [0, 3.0, 0]]), [1, 1, 1])
     assert most_confident_errors(before).tolist() == [1, 0]
 
@@ -184,59 +184,59 @@ def test_mistakes_of_certain_predictions_are_ordered_by_their_loss():
 # Two classes
 
 
-def test_a_shift_of_two_classes_is_seen_before_and_after():
-    """Temperature scaling leaves an error that only the probabilities of class 1 show."""
+def test_binary_shift_is_detected_before_and_after_calibration():
+    """Temperature scaling leaves an error that mistake the probability of class 1 shows."""
     val, test = shifted(1200, 0), shifted(1200, 1)
-    found = assess(val, test, ("Identity", "Temperature"), choose="Temperature")
-    assert found.calibrated["kuiper"].p_value < 1e-4
-    assert found.uncalibrated.verdict.direction == "over"
-    assert "class 1" in str(found)
-    old = assess(val, test, ("Identity", "Temperature"), of="top", choose="Temperature")
-    assert old.calibrated.verdict.status == "no_evidence"
-    assert "class 1" not in str(old)
-    assert old.tables["Temperature"]["classwise_ece"].value > 0.05
+    result = assess(val, test, ("Identity", "Temperature"), choose="Temperature")
+    assert result.calibrated["kuiper"].p_value < 1e-4
+    assert result.uncalibrated.verdict.direction == "over"
+    assert "class 1" in str(result)
+    top = assess(val, test, ("Identity", "Temperature"), of="top", choose="Temperature")
+    assert top.calibrated.verdict.status == "no_evidence"
+    assert "class 1" not in str(top)
+    assert top.tables["Temperature"]["classwise_ece"].value > 0.05
 
 
-def test_a_calibrator_by_a_criterion_is_fitted_to_what_is_judged():
+def test_criterion_uses_the_evaluated_event():
     val, test = shifted(500, 0), shifted(500, 1)
     name = "Temperature(criterion='ece')"
-    one, top = (float(assess(val, test, [name], of=of).best.temperature) for of in (None, "top"))
-    assert one == float(calibrators.fit(name, val.with_event(1)).temperature)
+    class_1, top = (float(assess(val, test, [name], of=of).best.temperature) for of in (None, "top"))
+    assert class_1 == float(calibrators.fit(name, val.with_event(1)).temperature)
     assert top == float(calibrators.fit(name, val).temperature)
-    assert one != top
+    assert class_1 != top
 
 
 # Weights
 
 
-def test_whole_weights_are_copies_everywhere():
-    """The fit, the choice where nothing is folded, the tables, the comparison of means."""
+def test_integer_weights_equal_copies():
+    """Fits, tables and the comparison of means treat an integer weight as copies."""
     (val, vals), (test, tests) = weighted(sharp(300, 0)), weighted(sharp(400, 1), 1)
-    found, copied = (
+    result, expected_result = (
         assess(*p, ("Identity", "Temperature"), choose="Temperature") for p in ((val, test), (vals, tests))
     )
-    assert float(found.best.temperature) == pytest.approx(float(copied.best.temperature), rel=1e-9)
-    for name, table in copied.tables.items():
+    assert float(result.best.temperature) == pytest.approx(float(expected_result.best.temperature), rel=1e-9)
+    for name, table in expected_result.tables.items():
         for row in table:
             for key in ("value", "low", "high", "p_value"):
                 expected = pytest.approx(getattr(row, key), rel=1e-7, abs=1e-9, nan_ok=True)
-                assert getattr(found.tables[name][row.name], key) == expected, (name, row.name, key)
+                assert getattr(result.tables[name][row.name], key) == expected, (name, row.name, key)
     for name in "accuracy", "nll", "brier", "signed_gap":
         for key in "difference", "low", "high", "p_value":
-            number = getattr(copied.changes[name], key)
-            assert getattr(found.changes[name], key) == pytest.approx(number, rel=1e-6, abs=1e-9), (name, key)
-    assert found.values["Identity"]["nll"] != pytest.approx(float(metrics.nll(test.logits, test.labels)))
+            number = getattr(expected_result.changes[name], key)
+            assert getattr(result.changes[name], key) == pytest.approx(number, rel=1e-6, abs=1e-9), (name, key)
+    assert result.values["Identity"]["nll"] != pytest.approx(float(metrics.nll(test.logits, test.labels)))
 
 
-def test_held_out_likelihoods_count_the_weights():
+def test_held_out_nll_uses_weights():
     p = sharp(300, 0)
     w = torch.where(p.labels == 0, 5.0, 0.2)
     val = Predictions(p.logits, p.labels, w)
-    found = assess(val, sharp(100, 1), ("Identity", "Temperature"))
-    assert found.held_out_nll["Identity"] == pytest.approx(float(metrics.nll(val)))
-    assert found.held_out_nll["Identity"] != pytest.approx(float(metrics.nll(p)), rel=1e-3)
-    honest = calibrators.cross_fit("Temperature", val)
-    assert found.held_out_nll["Temperature"] == pytest.approx(float(metrics.nll(honest)))
+    result = assess(val, sharp(100, 1), ("Identity", "Temperature"))
+    assert result.held_out_nll["Identity"] == pytest.approx(float(metrics.nll(val)))
+    assert result.held_out_nll["Identity"] != pytest.approx(float(metrics.nll(p)), rel=1e-3)
+    out_of_fold = calibrators.cross_fit("Temperature", val)
+    assert result.held_out_nll["Temperature"] == pytest.approx(float(metrics.nll(out_of_fold)))
 
 
 # One pass
@@ -244,96 +244,96 @@ def test_held_out_likelihoods_count_the_weights():
 
 @pytest.fixture
 def passes(monkeypatch):
-    """Rows sent through softmax, outside of what calibrators do themselves, and through the check at the door."""
+    """Count rows that pass softmax outside of calibrators, and rows that are validated."""
     from calibrant import _validation
     from calibrant.assessment import _calibrated_predictions
     from calibrant.predictions import _predictions
 
-    counts, inside = {"softmax": 0, "door": 0}, [0]
+    counts, inside = {"softmax": 0, "validated": 0}, [0]
     check = _validation.check_rows
 
     def counting(rows):
         counts["softmax"] += 0 if inside[0] else rows
 
     def checking(logits, labels, weights):
-        counts["door"] += len(logits)
+        counts["validated"] += len(logits)
         return check(logits, labels, weights)
 
-    def quiet(function):
-        def called(*args, **kwargs):
+    def uncounted(function):
+        def wrapped(*args, **kwargs):
             inside[0] += 1
             try:
                 return function(*args, **kwargs)
             finally:
                 inside[0] -= 1
 
-        return called
+        return wrapped
 
     def by_torch(name):
         function = getattr(torch.Tensor, name)
 
-        def called(self, *args, **kwargs):
+        def wrapped(self, *args, **kwargs):
             counts["softmax"] += 0 if inside[0] else len(self)
             return function(self, *args, **kwargs)
 
-        return called
+        return wrapped
 
     report_passes(monkeypatch, counting)
     monkeypatch.setattr(_validation, "check_rows", checking)
     for module in _predictions, _calibrated_predictions:
-        monkeypatch.setattr(module, "map_logits", quiet(module.map_logits))
-    monkeypatch.setattr(calibrators, "fit", quiet(calibrators.fit))
-    monkeypatch.setattr(calibrators, "cross_fit", quiet(calibrators.cross_fit))
+        monkeypatch.setattr(module, "map_logits", uncounted(module.map_logits))
+    monkeypatch.setattr(calibrators, "fit", uncounted(calibrators.fit))
+    monkeypatch.setattr(calibrators, "cross_fit", uncounted(calibrators.cross_fit))
     for name in "softmax", "log_softmax", "logsumexp":
         monkeypatch.setattr(torch.Tensor, name, by_torch(name))
     return counts
 
 
 @pytest.mark.parametrize("k", [2, 4])
-@pytest.mark.parametrize("how", ["whole", "pieces", "cross-fitted"])
-def test_every_row_passes_softmax_once_and_once_per_calibrator(passes, tmp_path, k, how):
+@pytest.mark.parametrize("mode", ["in memory", "chunks", "cross-fitted"])
+def test_every_row_passes_softmax_once_and_once_per_calibrator(passes, tmp_path, k, mode):
     val, test = sharp(200, 0, k=k), sharp(1000, 1, k=k)
     names = ("Temperature", "HistogramBinning", "Beta" if k == 2 else "Vector")
     test.save(tmp_path / "test.safetensors")
-    passes |= {"softmax": 0, "door": 0}
-    if how == "cross-fitted":
+    passes |= {"softmax": 0, "validated": 0}
+    if mode == "cross-fitted":
         assess(test, calibrators=names)
-        assert 1000 * 3 <= passes["softmax"] <= 1000 * (1 + 3)  # what the fit looked at already is known
-        assert passes["door"] == 0
-    elif how == "whole":
+        assert 1000 * 3 <= passes["softmax"] <= 1000 * (1 + 3)  # statistics of the fit are cached
+        assert passes["validated"] == 0
+    elif mode == "in memory":
         assess(val, test, names, choose="Temperature")
-        assert 1000 * 3 <= passes["softmax"] <= 1000 * (1 + 3)  # what the fit looked at already is known
-        assert passes["door"] == 0
+        assert 1000 * 3 <= passes["softmax"] <= 1000 * (1 + 3)  # statistics of the fit are cached
+        assert passes["validated"] == 0
     else:
         assess(val, tmp_path / "test.safetensors", names, choose="Temperature")
-        assert passes == {"softmax": 1000 * (1 + 3) + 1, "door": 1000}  # one row of val, to try the metrics on
+        assert passes == {"softmax": 1000 * (1 + 3) + 1, "validated": 1000}  # a row of val checks the metrics first
 
 
-def test_what_a_map_makes_is_made_anew_and_never_kept(monkeypatch):
+def test_calibrated_predictions_do_not_store_logits(monkeypatch):
     p, q = sharp(300, 0), sharp(200, 1)
     fitted = calibrators.StructuredMatrix.fit(p)
-    whole = q.double().apply(fitted)
+    in_memory = q.double().apply(fitted)
     monkeypatch.setattr("calibrant.assessment._calibrated_predictions.BLOCK_ELEMENTS", 40)
-    later = CalibratedPredictions(q, fitted)
-    assert "logits" not in vars(later)
+    lazy = CalibratedPredictions(q, fitted)
+    assert "logits" not in vars(lazy)
     for name in "logits", "predicted", "correct", "log_likelihood":
-        torch.testing.assert_close(getattr(later, name), getattr(whole, name))
-    assert "logits" not in vars(later)
-    assert later[3:5].logits.shape == (2, 4)
-    found, expected = (
-        measure(later, metrics=["classwise_ece", "auroc"]),
-        measure(whole, metrics=["classwise_ece", "auroc"]),
+        torch.testing.assert_close(getattr(lazy, name), getattr(in_memory, name))
+    assert "logits" not in vars(lazy)
+    assert lazy[3:5].logits.shape == (2, 4)
+    result, expected = (
+        measure(lazy, metrics=["classwise_ece", "auroc"]),
+        measure(in_memory, metrics=["classwise_ece", "auroc"]),
     )
     for row in expected.rows:
-        assert found[row.name].value == pytest.approx(row.value, rel=1e-9, abs=1e-12)
-    torch.testing.assert_close(found.classes.ece, expected.classes.ece)
-    torch.testing.assert_close(measure(later, of=2).ties.value, measure(whole, of=2).ties.value)
-    assert later.with_event(1).events.confidence.tolist() == pytest.approx(
-        whole.with_event(1).events.confidence.tolist()
+        assert result[row.name].value == pytest.approx(row.value, rel=1e-9, abs=1e-12)
+    torch.testing.assert_close(result.classes.ece, expected.classes.ece)
+    torch.testing.assert_close(measure(lazy, of=2).ties.value, measure(in_memory, of=2).ties.value)
+    assert lazy.with_event(1).events.confidence.tolist() == pytest.approx(
+        in_memory.with_event(1).events.confidence.tolist()
     )
 
 
-def test_tables_of_what_a_map_makes_map_every_row_once():
+def test_measuring_calibrated_predictions_maps_each_row_once():
     p, rows = sharp(2000, 1), []
     double = lambda z: rows.append(len(z)) or 2 * z  # noqa: E731
     table = measure(CalibratedPredictions(p, double))
@@ -341,26 +341,26 @@ def test_tables_of_what_a_map_makes_map_every_row_once():
     assert sum(rows) == 2000
 
 
-def test_of_two_classes_a_map_is_asked_once_for_every_row_whatever_is_measured():
+def test_binary_map_is_called_once_per_row():
     p, rows = Predictions.from_binary_logits(torch.linspace(-3, 3, 500), torch.arange(500) % 3 // 2), []
     halve = lambda z: rows.append(len(z)) or z / 2  # noqa: E731
-    found = assess(p[:100], p[100:], [lambda logits, labels: halve])
-    assert found.tables["<lambda>"]["auroc"].value == pytest.approx(float(metrics.auroc(p[100:])))
-    assert sum(rows) == 100 + 400 + 20  # held out by folds, judged, and the worst mistakes that are shown
+    result = assess(p[:100], p[100:], [lambda logits, labels: halve])
+    assert result.tables["<lambda>"]["auroc"].value == pytest.approx(float(metrics.auroc(p[100:])))
+    assert sum(rows) == 100 + 400 + 20  # folds, evaluation, and the listed errors
 
 
-def test_default_calibrators_take_more_than_1000_classes():
+def test_default_calibrators_support_more_than_1000_classes():
     g = torch.Generator().manual_seed(0)
     p = Predictions(2 * torch.randn(80, 1001, generator=g), torch.randint(1001, (80,), generator=g))
-    found = assess(p[:40], p[40:])
-    assert list(found.tables) == ["Identity", "Temperature", "StructuredVector", "HistogramBinning", "Auto"]
+    result = assess(p[:40], p[40:])
+    assert list(result.tables) == ["Identity", "Temperature", "StructuredVector", "HistogramBinning", "Auto"]
     with refused("many_classes"):
         assess(p[:40], p[40:], ["StructuredMatrix"])
 
 
-def test_identity_costs_no_pass_of_its_own(passes):
+def test_identity_needs_no_extra_pass(passes):
     val, test = sharp(200, 0), sharp(1000, 1)
-    passes |= {"softmax": 0, "door": 0}
+    passes |= {"softmax": 0, "validated": 0}
     assess(val, test, ("Identity", "Temperature"), choose="Temperature")
     assert passes["softmax"] == 2 * 1000
     passes["softmax"] = 0
@@ -371,7 +371,7 @@ def test_identity_costs_no_pass_of_its_own(passes):
 # Refusals
 
 
-def test_same_data_other_classes_and_too_many_folds_are_refused():
+def test_invalid_data_and_folds_are_refused():
     val = sharp(50, 0)
     same = Predictions(val.logits.clone(), val.labels.clone())
     with refused("same_data"):
@@ -388,56 +388,58 @@ def test_same_data_other_classes_and_too_many_folds_are_refused():
         assess(val, sharp(50, 1), [])
 
 
-def test_learned_numbers_are_plain(found):
-    plain = serialize_fitted(replace(found.best, temperature=torch.tensor(1.5)))
-    assert plain["temperature"] == 1.5
-    assert [row["calibrator"] for row in found.parameters()] == list(FAST)
+def test_parameters_are_builtin_types(result):
+    builtin = serialize_fitted(replace(result.best, temperature=torch.tensor(1.5)))
+    assert builtin["temperature"] == 1.5
+    assert [row["calibrator"] for row in result.parameters()] == list(FAST)
 
 
 @pytest.mark.parametrize(("n", "k"), [(1, 2), (2, 2), (3, 2), (3, 5)])
-def test_few_examples_are_enough(n, k):
-    found = assess(sharp(n, 0, k=k), sharp(n, 1, k=k))
-    assert found.chosen_name in found.calibrators
-    assert found.uncalibrated.n == n
-    assert str(found)
+def test_few_examples_can_be_assessed(n, k):
+    result = assess(sharp(n, 0, k=k), sharp(n, 1, k=k))
+    assert result.chosen_name in result.calibrators
+    assert result.uncalibrated.n == n
+    assert str(result)
 
 
-def test_progress_is_told():
-    told: list[str] = []
-    assess(sharp(50, 0), sharp(50, 1), FAST, progress=told.append)
-    assert any("Temperature" in text for text in told)
-    assert told[-1] == "judging"
+def test_progress_reports_fits_and_evaluation():
+    messages: list[str] = []
+    assess(sharp(50, 0), sharp(50, 1), FAST, progress=messages.append)
+    assert any("Temperature" in text for text in messages)
+    assert "evaluating" in messages
 
 
-# Pieces
+# Chunks
 
 
-def test_pieces_tell_the_same_as_the_whole():
+def test_chunks_give_the_same_result_as_memory():
     val, test = sharp(800, 0), sharp(3000, 1)
-    whole = assess(val, test, FAST)
-    parts = assess(val, (test[i : i + 700] for i in range(0, 3000, 700)), FAST)
-    assert (parts.chosen_name, parts.held_out_nll) == (whole.chosen_name, whole.held_out_nll)
-    for one, other in zip(parts.mistakes, whole.mistakes, strict=True):
-        assert astuple(one) == pytest.approx(astuple(other), abs=1e-9)
+    in_memory = assess(val, test, FAST)
+    in_chunks = assess(val, (test[i : i + 700] for i in range(0, 3000, 700)), FAST)
+    assert (in_chunks.chosen_name, in_chunks.held_out_nll) == (in_memory.chosen_name, in_memory.held_out_nll)
+    for actual, expected in zip(in_chunks.mistakes, in_memory.mistakes, strict=True):
+        assert astuple(actual) == pytest.approx(astuple(expected), abs=1e-9)
     for name in ("accuracy", "nll", "brier", "signed_gap"):
-        one, other = parts.changes[name], whole.changes[name]
-        for a, b in zip(vars(one).values(), vars(other).values(), strict=True):
+        actual, expected = in_chunks.changes[name], in_memory.changes[name]
+        for a, b in zip(vars(actual).values(), vars(expected).values(), strict=True):
             assert a == (pytest.approx(b, abs=1e-7) if isinstance(b, float) else b)
-    for row in whole.calibrated:
-        assert parts.calibrated[row.name].value == pytest.approx(row.value, abs=2e-3), row.name
-        assert parts.calibrated[row.name].low == pytest.approx(row.low, abs=2e-3, nan_ok=True), row.name
-    assert parts.values["Identity"]["classwise_ece"] == pytest.approx(whole.values["Identity"]["classwise_ece"])
-    for name, column in vars(whole.calibrated.classes).items():
-        torch.testing.assert_close(getattr(parts.calibrated.classes, name), column, rtol=1e-12, atol=1e-12)
+    for row in in_memory.calibrated:
+        assert in_chunks.calibrated[row.name].value == pytest.approx(row.value, abs=2e-3), row.name
+        assert in_chunks.calibrated[row.name].low == pytest.approx(row.low, abs=2e-3, nan_ok=True), row.name
+    assert in_chunks.values["Identity"]["classwise_ece"] == pytest.approx(in_memory.values["Identity"]["classwise_ece"])
+    for name, column in vars(in_memory.calibrated.classes).items():
+        torch.testing.assert_close(getattr(in_chunks.calibrated.classes, name), column, rtol=1e-12, atol=1e-12)
 
 
-def test_weighted_pieces_tell_the_same_change():
+def test_weighted_chunks_give_the_same_change():
     val, test = sharp(300, 0), sharp(600, 1)
     w = torch.rand(600, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     test = Predictions(test.logits, test.labels, w)
-    whole, parts = assess(val, test, FAST), assess(val, [test[:250], test[250:]], FAST)
-    one, other = parts.changes["nll"], whole.changes["nll"]
-    assert (one.difference, one.low, one.p_value) == pytest.approx((other.difference, other.low, other.p_value))
+    in_memory, in_chunks = assess(val, test, FAST), assess(val, [test[:250], test[250:]], FAST)
+    actual, expected = in_chunks.changes["nll"], in_memory.changes["nll"]
+    assert (actual.difference, actual.low, actual.p_value) == pytest.approx(
+        (expected.difference, expected.low, expected.p_value)
+    )
 
 
 def test_metrics_that_need_every_prediction_are_refused_before_chunks_are_read():
@@ -449,11 +451,11 @@ def test_metrics_that_need_every_prediction_are_refused_before_chunks_are_read()
         assess(sharp(50, 0), pieces(), FAST, ["entropy"])
 
 
-# One's own
+# Custom calibrators and metrics
 
 
 class Half:
-    """A plain class: no dataclass, no certificate, no weights."""
+    """A calibrator without dataclass, certificate or weights."""
 
     def __init__(self, by):
         self.by = by
@@ -466,41 +468,41 @@ class Half:
         return logits / self.by
 
 
-def test_a_plain_class_is_a_calibrator():
-    found = assess(sharp(300, 0), sharp(300, 1), ["Identity", Half])
-    assert found.chosen_name == "Half"
-    assert found.parameters()[1] == {"calibrator": "Half", "by": 2.0}
-    assert found.values["Half"]["nll"] == pytest.approx(float(metrics.nll(sharp(300, 1).apply(lambda z: z / 2))))
-    assert json.loads(found.json())["parameters"][1]["by"] == 2.0
+def test_plain_class_is_a_calibrator():
+    result = assess(sharp(300, 0), sharp(300, 1), ["Identity", Half])
+    assert result.chosen_name == "Half"
+    assert result.parameters()[1] == {"calibrator": "Half", "by": 2.0}
+    assert result.values["Half"]["nll"] == pytest.approx(float(metrics.nll(sharp(300, 1).apply(lambda z: z / 2))))
+    assert json.loads(result.json())["parameters"][1]["by"] == 2.0
     p = sharp(50, 0)
     with refused("weights_refused", "Half"):
         assess(Predictions(p.logits, p.labels, torch.ones(50)), sharp(50, 1), [Half])
 
 
 def test_fitted_and_saved_calibrators_are_not_refitted(tmp_path):
-    val, test, other = sharp(300, 0), sharp(300, 1), sharp(300, 2)
-    first = assess(other, test, ["Temperature"])
+    val, test, other_val = sharp(300, 0), sharp(300, 1), sharp(300, 2)
+    first = assess(other_val, test, ["Temperature"])
     first.save(tmp_path / "t.safetensors")
     path = str(tmp_path / "t.safetensors")
-    found = assess(val, test, ["Identity", "Temperature", path, Half(3.0)])
-    assert list(found.calibrators) == ["Identity", "Temperature", path, "Half"]
-    assert found.values[path] == first.values["Temperature"]
-    assert found.held_out_nll[path] == pytest.approx(float(metrics.nll(val.apply(first.best))))
-    assert found.held_out_nll["Half"] == pytest.approx(float(metrics.nll(val.apply(Half(3.0)))))
+    result = assess(val, test, ["Identity", "Temperature", path, Half(3.0)])
+    assert list(result.calibrators) == ["Identity", "Temperature", path, "Half"]
+    assert result.values[path] == first.values["Temperature"]
+    assert result.held_out_nll[path] == pytest.approx(float(metrics.nll(val.apply(first.best))))
+    assert result.held_out_nll["Half"] == pytest.approx(float(metrics.nll(val.apply(Half(3.0)))))
     with refused("fitted_on_same"):
-        assess(val, other, [path])
+        assess(val, other_val, [path])
     with refused("fitted_on_same"):
-        assess(other, calibrators=[path])
-    flattered = assess(other, test, [path, "Identity"])
+        assess(other_val, calibrators=[path])
+    flattered = assess(other_val, test, [path, "Identity"])
     assert math.isnan(flattered.held_out_nll[path])
     assert flattered.chosen_name == "Identity"
 
 
-def test_a_plain_class_is_saved_and_read_back(tmp_path):
+def test_plain_class_is_saved_and_loaded(tmp_path):
     registry.CALIBRATORS.register(Half)
     try:
-        found = assess(sharp(300, 0), sharp(300, 1), ["Half"])
-        found.save(tmp_path / "h.safetensors")
+        result = assess(sharp(300, 0), sharp(300, 1), ["Half"])
+        result.save(tmp_path / "h.safetensors")
         assert calibrators.load(tmp_path / "h.safetensors").by == 2.0
         with refused("fitted_on_same"):
             assess(sharp(300, 5), sharp(300, 0), [str(tmp_path / "h.safetensors")])
@@ -508,14 +510,14 @@ def test_a_plain_class_is_saved_and_read_back(tmp_path):
         del registry.CALIBRATORS._methods["Half"]
 
 
-def test_ones_own_metric_ranks_as_it_was_declared(tmp_path):
+def test_custom_metric_ranks_by_its_declared_direction(tmp_path):
     @metrics.metric("coverage of two", unit="share", higher_is_better=True, meaning="the label is among two")
     def two_best(logits, labels):
         return (logits.topk(2).indices == labels[:, None]).any(1).double().mean()
 
     try:
-        found = assess(sharp(300, 0), sharp(300, 1), ["Temperature", "ScalingBinning"], ["nll", "two_best"])
-        assert json.loads(found.json())["metrics"]["two_best"] == {
+        result = assess(sharp(300, 0), sharp(300, 1), ["Temperature", "ScalingBinning"], ["nll", "two_best"])
+        assert json.loads(result.json())["metrics"]["two_best"] == {
             "title": "coverage of two",
             "unit": "share",
             "higher_is_better": True,
@@ -523,72 +525,76 @@ def test_ones_own_metric_ranks_as_it_was_declared(tmp_path):
             "short": "",
             "plain": "",
         }
-        best = max(values["two_best"] for values in found.values.values())
-        assert "coverage of two (%)" in str(found)
+        best = max(values["two_best"] for values in result.values.values())
+        assert "coverage of two (%)" in str(result)
         for name in "r.html", "r.json":
-            found.save(tmp_path / name)
+            result.save(tmp_path / name)
         report = (tmp_path / "r.html").read_text()
         for text in f"<strong>{100 * best:.2f}</strong>", "coverage of two (%)", "the label is among two":
             assert text in report
-        assert json.loads((tmp_path / "r.json").read_text())["chosen"] == found.chosen_name
+        assert json.loads((tmp_path / "r.json").read_text())["chosen"] == result.chosen_name
     finally:
         del registry.METRICS._methods["two_best"]
 
 
-def test_other_class_shares_are_told():
+def test_label_shift_is_reported():
     g = torch.Generator().manual_seed(0)
     z = torch.randn(6000, 3, generator=g)
     y = torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1)
     p = Predictions(z, y, class_names=("cat", "dog", "eel"))
     fewer = p[2000:][(y[2000:] != 1) | (torch.rand(4000, generator=g) < 0.2)]
     for test in (fewer, [fewer[:1000], fewer[1000:]]):
-        how = assess(p[:2000], test, ["Identity", "Temperature"]).protocol
-        assert "(class 'dog': 3" in how
-        assert "PriorShift" in how
+        protocol = assess(p[:2000], test, ["Identity", "Temperature"]).protocol
+        assert "class 'dog': 3" in protocol
+        assert "PriorShift" in protocol
     assert "PriorShift" not in assess(p[:2000], p[2000:], ["Identity", "Temperature"]).protocol
     correct = Predictions.from_confidence(torch.rand(900, generator=g), torch.arange(900) < 300)
     assert "PriorShift" not in assess(correct[:400], correct[400:], ["Identity", "Platt"]).protocol
 
 
-WIDE = """
+PEAK_MEMORY_SCRIPT = """
 import torch
 from calibrant import Predictions, assess
 
-def most():
+def peak_mib():
     return next(int(line.split()[1]) / 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
 
 n, k, g = 500, 20_000, torch.Generator().manual_seed(0)
 val, test = (Predictions(torch.randn(n, k, generator=g), torch.randint(0, k, (n,), generator=g)) for _ in "ab")
 assess(val[:20], test[:20], ["Auto"])  # imports
-before = most()
+before = peak_mib()
 assess(val, test, ["Auto"])
-print((most() - before) / (n * k * 8 / 2**20))
+print((peak_mib() - before) / (n * k * 8 / 2**20))
 """
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="what a process took at most is read from Linux's /proc")
-def test_many_classes_take_the_memory_of_a_few_copies_of_the_logits():
-    """Six in float64, of which some are blocks; a copy more of every fold would make it ten."""
-    plain = {"MALLOC_MMAP_THRESHOLD_": "262144", "OMP_NUM_THREADS": "1"}  # what is freed goes back at once
-    done = subprocess.run(
-        [sys.executable, "-c", WIDE], check=True, capture_output=True, text=True, env=os.environ | plain
+@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
+def test_many_classes_need_few_copies_of_the_logits():
+    """Six copies in float64; one more copy per fold would make it ten."""
+    environment = {"MALLOC_MMAP_THRESHOLD_": "262144", "OMP_NUM_THREADS": "1"}  # freed memory is returned at once
+    process = subprocess.run(
+        [sys.executable, "-c", PEAK_MEMORY_SCRIPT],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
     )
-    assert float(done.stdout) < 7.5
+    assert float(process.stdout) < 7.5
 
 
-def test_who_says_0_is_not_chosen_by_luck():
-    """Of stated confidences, all of 40 % happened to be wrong: a bin says 0, and NLL is finite until one is right."""
+def test_calibrator_that_introduces_zero_probabilities_is_not_selected():
+    """All confidences of 40 % happen to be wrong, so a bin predicts 0; its NLL stays finite until a row is correct."""
     g = torch.Generator().manual_seed(0)
 
     def draw(n, least):
-        said = torch.tensor([0.4, 0.6, 0.9])[torch.randint(0, 3, (n,), generator=g)]
-        true = torch.where(said == 0.4, least, torch.where(said == 0.6, 0.95, 0.5))
-        return Predictions.from_confidence(said, (torch.rand(n, generator=g) < true).long())
+        confidence = torch.tensor([0.4, 0.6, 0.9])[torch.randint(0, 3, (n,), generator=g)]
+        true = torch.where(confidence == 0.4, least, torch.where(confidence == 0.6, 0.95, 0.5))
+        return Predictions.from_confidence(confidence, (torch.rand(n, generator=g) < true).long())
 
     val = draw(600, 0.0)
-    assert math.isfinite(metrics.nll(calibrators.cross_fit("HistogramBinning", val)))  # and less than that of any other
-    found = assess(val, draw(2000, 0.01), ["Identity", "StructuredMatrix", "HistogramBinning"])
-    assert found.held_out_nll["HistogramBinning"] == math.inf
-    assert found.chosen_name == "StructuredMatrix"
-    assert math.isfinite(found.values["StructuredMatrix"]["nll"])
+    assert math.isfinite(metrics.nll(calibrators.cross_fit("HistogramBinning", val)))  # and lowest
+    result = assess(val, draw(2000, 0.01), ["Identity", "StructuredMatrix", "HistogramBinning"])
+    assert result.held_out_nll["HistogramBinning"] == math.inf
+    assert result.chosen_name == "StructuredMatrix"
+    assert math.isfinite(result.values["StructuredMatrix"]["nll"])

@@ -15,8 +15,8 @@ from commands import run
 
 from calibrant import Predictions, assess, measure, metrics
 from calibrant.assessment import DEFAULT_CALIBRATORS
-from calibrant.assessment._events import TOP_CLASS_EVENT
 from calibrant.cli import assess as assess_commands
+from calibrant.events import TOP_CLASS
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "120"}
 
@@ -294,7 +294,7 @@ def test_list_shows_entry_points_and_those_that_fail(monkeypatch):
 
 def test_help_shows_the_actual_defaults():
     assert assess_commands.DEFAULT_CALIBRATORS_HELP.split(", ") == list(DEFAULT_CALIBRATORS)
-    assert assess_commands.DEFAULT_METRICS_HELP.split(", ") == list(TOP_CLASS_EVENT.shown)
+    assert assess_commands.DEFAULT_METRICS_HELP.split(", ") == list(TOP_CLASS.compared_metrics)
 
 
 def test_refusals_reach_the_shell(files):

@@ -1,4 +1,4 @@
-"""The words that speak of a kind of forecast: labels of examples, detections, answers, examples of classes."""
+"""Events in reports: multilabel data, detections and answers have their own words."""
 
 import re
 
@@ -11,22 +11,24 @@ from rendered import assert_rendered
 
 from calibrant import Predictions, assess, calibrators, measure
 from calibrant.assessment import apply_to_file
-from calibrant.assessment.expert_text import cluster_sentence
-from calibrant.predictions import MATCH_CLASSES, PRESENCE_CLASSES
+from calibrant.assessment.expert_text import event_sentence
+from calibrant.events import MATCH_CLASSES, PRESENCE_CLASSES
 
 
 @pytest.fixture(scope="module")
 def labels() -> Predictions:
     g = torch.Generator().manual_seed(0)
-    true = torch.randn(200, 3, generator=g)
-    said = 2 * true + torch.tensor([0.0, 1.5, 0.0])
-    return Predictions.multilabel(said, torch.bernoulli(true.sigmoid(), generator=g), names=["fever", "cough", "rash"])
+    logits = torch.randn(200, 3, generator=g)
+    scores = 2 * logits + torch.tensor([0.0, 1.5, 0.0])
+    return Predictions.multilabel(
+        scores, torch.bernoulli(logits.sigmoid(), generator=g), names=["fever", "cough", "rash"]
+    )
 
 
-def detections(n: int = 400, **more) -> Predictions:
+def detections(n: int = 400, **options) -> Predictions:
     g = torch.Generator().manual_seed(1)
     c = torch.rand(n, generator=g)
-    return Predictions.from_confidence(c, torch.bernoulli(c**2, generator=g), of="matched", **more)
+    return Predictions.from_confidence(c, torch.bernoulli(c**2, generator=g), of="matched", **options)
 
 
 def words(page: str) -> str:
@@ -35,11 +37,10 @@ def words(page: str) -> str:
 
 
 def test_report_on_multilabel_data_names_labels(labels):
-    found = assess(labels[:300], labels[300:], ["Identity", "Platt"])
-    page = words(found.html())
-    for text in (str(found), page, str(measure(labels))):
-        assert found.uncalibrated.event.claim in text
-        assert cluster_sentence(found.uncalibrated) in " ".join(text.split())
+    result = assess(labels[:300], labels[300:], ["Identity", "Platt"])
+    page = words(result.html())
+    for text in (str(result), page, str(measure(labels))):
+        assert event_sentence(result.uncalibrated) in " ".join(text.split())
         assert "class 1" not in text
         assert not re.search(r"\b(clusters?|groups?)\b", text)
     assert_rendered("labels_measured", text)
@@ -49,8 +50,8 @@ def test_report_on_multilabel_data_names_labels(labels):
 
 def test_report_on_detections_names_matches():
     p = detections(clusters=torch.arange(400) // 4)
-    found = measure(p)
-    text, page = str(found), words(found.html())
+    result = measure(p)
+    text, page = str(result), words(result.html())
     assert_rendered("detections_measured", text)
     assert "precision" in page
     assert "answers" not in text + page
@@ -59,31 +60,31 @@ def test_report_on_detections_names_matches():
         Predictions.from_confidence([0.5], [1], of="found")
 
 
-def test_a_table_with_a_column_matched_is_one_of_detections(tmp_path):
+def test_table_with_column_matched_holds_detections(tmp_path):
     p = detections(60)
     frame = polars.DataFrame({"confidence": p.events.confidence.numpy(), "matched": p.labels.numpy()})
-    made = Predictions.from_table(frame)
-    assert made.class_names == MATCH_CLASSES
-    assert torch.allclose(made.logits, p.logits)
+    loaded = Predictions.from_table(frame)
+    assert loaded.class_names == MATCH_CLASSES
+    assert torch.allclose(loaded.logits, p.logits)
     assert Predictions.from_table(frame.rename({"matched": "is_correct"})).class_names == ("wrong", "correct")
-    calibrators.save(calibrators.fit("Platt", made), tmp_path / "c.safetensors", fitted_on=made)
+    calibrators.save(calibrators.fit("Platt", loaded), tmp_path / "c.safetensors", fitted_on=loaded)
     frame.select("confidence").write_csv(tmp_path / "new.csv")
     apply_to_file(str(tmp_path / "c.safetensors"), tmp_path / "new.csv", tmp_path / "out.csv")
     assert polars.read_csv(tmp_path / "out.csv").columns == ["confidence", "calibrated_confidence"]
 
 
 @pytest.mark.parametrize("name", ["l.npz", "l.parquet"])
-def test_labels_stay_labels_in_files_and_summaries(labels, name, tmp_path):
+def test_multilabel_data_survives_files_and_summaries(labels, name, tmp_path):
     labels.save(tmp_path / name)
-    back = Predictions.load(tmp_path / name)
-    assert back.class_names == labels.class_names == PRESENCE_CLASSES
-    assert str(measure(back)) == str(measure(labels))
+    loaded = Predictions.load(tmp_path / name)
+    assert loaded.class_names == labels.class_names == PRESENCE_CLASSES
+    assert str(measure(loaded)) == str(measure(labels))
     from calibrant.metrics import Summary
 
-    assert_rendered("labels_summary", str(measure(Summary.from_predictions(back.with_event(1)))))
+    assert_rendered("labels_summary", str(measure(Summary.from_predictions(loaded.with_event(1)))))
 
 
-def test_a_calibrator_of_answers_goes_to_detections_too(tmp_path):
+def test_calibrator_of_answers_applies_to_detections(tmp_path):
     p = detections(100)
     answers = Predictions.from_confidence(p.events.confidence, p.labels)
     assert np.array_equal(p.reorder_classes(answers.class_names).logits, p.logits)

@@ -9,7 +9,7 @@ import torch
 from rendered import assert_rendered
 
 from calibrant import Predictions, assess, measure, metrics
-from calibrant.assessment import sections
+from calibrant.assessment import _tables
 from calibrant.metrics.tables import groups
 
 F = torch.float64
@@ -74,7 +74,7 @@ def test_text_page_and_records_show_every_group(shop, tmp_path):
 
 
 def test_page_lists_the_worst_of_many_groups_and_json_all(shop, monkeypatch):
-    monkeypatch.setattr(sections, "MAX_TABLE_ROWS", 2)
+    monkeypatch.setattr(_tables, "MAX_TABLE_ROWS", 2)
     found = measure(shop)
     worst = [found.groups.names[i] for i in found.groups.worst_first]
     assert len(worst) > 2

@@ -1,4 +1,4 @@
-"""Stated confidences of 55 language models: each file is read and measured with one call."""
+"""Stated confidences of 55 language models are read and measured with one call each."""
 
 from pathlib import Path
 
@@ -15,29 +15,29 @@ FILES = sorted(FOLDER.glob("*.parquet")) if FOLDER.is_dir() else []
 pytestmark = pytest.mark.shared
 
 
-def stated(path) -> Predictions:
+def load_stated_confidences(path) -> Predictions:
     return Predictions.load(path, confidence="verbal", correct="correct", group="category", drop=True)
 
 
 @pytest.mark.parametrize(
     "path", [pytest.param(f, marks=() if i % 20 == 0 else pytest.mark.slow, id=f.stem) for i, f in enumerate(FILES)]
 )
-def test_stated_confidences_are_read_measured_and_shown(path):
+def test_stated_confidences_are_measured(path):
     frame = polars.read_parquet(path)
     if frame["verbal"].is_null().all():
-        pytest.skip("this model stated none")
-    used = frame.filter(polars.col("verbal").is_between(0, 1) & polars.col("verbal").is_not_nan())
-    if len(used) < len(frame) / 2:
+        pytest.skip("this model stated no confidences")
+    answered = frame.filter(polars.col("verbal").is_between(0, 1) & polars.col("verbal").is_not_nan())
+    if len(answered) < len(frame) / 2:
         with refused("drop_most"):
-            stated(path)
+            load_stated_confidences(path)
         return
-    p = stated(path)
-    assert len(p) == len(used)
-    assert p.group_names == tuple(sorted(used["category"].unique()))
-    found = measure(p)
-    c, y = used["verbal"].to_numpy().astype(float), used["correct"].to_numpy()
-    assert found["event_brier"].value == pytest.approx(brier_score_loss(y, c), abs=1e-12)
-    assert found["signed_gap"].value == pytest.approx(float(np.mean(c - y)), abs=1e-12)
+    p = load_stated_confidences(path)
+    assert len(p) == len(answered)
+    assert p.group_names == tuple(sorted(answered["category"].unique()))
+    measurement = measure(p)
+    c, y = answered["verbal"].to_numpy().astype(float), answered["correct"].to_numpy()
+    assert measurement["event_brier"].value == pytest.approx(brier_score_loss(y, c), abs=1e-12)
+    assert measurement["signed_gap"].value == pytest.approx(float(np.mean(c - y)), abs=1e-12)
     if 0 < y.mean() < 1:
-        assert found["auroc"].value == pytest.approx(roc_auc_score(y, c), abs=1e-9)
-    assert "answers" in found.html()
+        assert measurement["auroc"].value == pytest.approx(roc_auc_score(y, c), abs=1e-9)
+    assert "answers" in measurement.html()

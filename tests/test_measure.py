@@ -1,4 +1,4 @@
-"""The table of one set of predictions: its order, its numbers, its words, and how often it looks at the logits."""
+"""`measure`: rows, values, notes, formats and summaries."""
 
 import json
 import math
@@ -29,26 +29,26 @@ def draw(n: int, k: int, seed: int = 0, sharpened: float = 1.0) -> Predictions:
 
 
 def shifted(n: int, seed: int = 0, by: float = 0.7) -> Predictions:
-    """Two classes whose logits are too large by a constant: class 1 is overestimated, confidence hardly."""
+    """Return binary predictions whose logits are too large by a constant, so that class 1 is overestimated."""
     g = torch.Generator().manual_seed(seed)
     q = torch.randn(n, generator=g, dtype=torch.float64)
     labels = torch.bernoulli(q.sigmoid(), generator=g).long()
     return Predictions(torch.stack([0 * q, q + by], 1), labels)
 
 
-def test_rows_stand_in_the_order_in_which_they_should_be_read():
+def test_rows_have_a_fixed_order():
     assert [row.name for row in measure(draw(500, 10), fit="Temperature")] == ORDER
-    two = [row.name for row in measure(draw(500, 2), of="top")]
-    assert two == [n for n in ORDER if n not in ("refinement", "calibration_loss", "classwise_ece")]
-    one = [row.name for row in measure(draw(500, 2))]
-    rows = [*two[: two.index("confident_share")], "auroc"]
+    binary_top = [row.name for row in measure(draw(500, 2), of="top")]
+    assert binary_top == [n for n in ORDER if n not in ("refinement", "calibration_loss", "classwise_ece")]
+    binary_class = [row.name for row in measure(draw(500, 2))]
+    rows = [*binary_top[: binary_top.index("confident_share")], "auroc"]
     rows.insert(rows.index("brier"), "event_brier")
-    assert one == rows
+    assert binary_class == rows
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("k", "of"), [(2, "top"), (2, 1), (10, "top"), (10, 3)])
-def test_rows_are_the_metrics_of_that_name(k, of, weighted):
+def test_rows_equal_the_metrics(k, of, weighted):
     p = draw(800, k)
     w = torch.rand(800, generator=torch.Generator().manual_seed(1)).double() if weighted else None
     p = Predictions(p.logits, p.labels, w, of=of)
@@ -62,7 +62,7 @@ def test_rows_are_the_metrics_of_that_name(k, of, weighted):
     assert measure(p, of=of)["kuiper"].p_value == pytest.approx(metrics.kuiper.test(p).p_value)
 
 
-def test_refinement_and_calibration_are_the_split_s():
+def test_refinement_and_calibration_equal_decompose_score():
     p = draw(400, 3, sharpened=2)
     table, parts = measure(p, fit=Temperature.fit), metrics.decompose_score(p, fit=Temperature.fit)
     assert (table["refinement"].value, table["refinement"].low) == (parts.refinement.value, parts.refinement.low)
@@ -70,7 +70,7 @@ def test_refinement_and_calibration_are_the_split_s():
     assert table["nll"].value == pytest.approx(parts.refinement.value + parts.calibration.value)
 
 
-def test_whole_weights_are_copies_in_every_row():
+def test_integer_weights_equal_copies_in_every_row():
     p = draw(300, 4, sharpened=2)
     w = torch.randint(0, 4, (300,), generator=torch.Generator().manual_seed(0))
     copies = Predictions(p.logits.repeat_interleave(w, 0), p.labels.repeat_interleave(w))
@@ -83,12 +83,12 @@ def test_whole_weights_are_copies_in_every_row():
             for key in ("value", "low", "high", "p_value"):
                 number = getattr(expected[row.name], key)
                 assert getattr(row, key) == pytest.approx(number, rel=1e-9, abs=1e-12, nan_ok=True), (row.name, key)
-        for one, other in zip(vars(table.classes).values(), vars(expected.classes).values(), strict=True):
-            torch.testing.assert_close(one, other, equal_nan=True)
+        for actual, expected_column in zip(vars(table.classes).values(), vars(expected.classes).values(), strict=True):
+            torch.testing.assert_close(actual, expected_column, equal_nan=True)
 
 
 @pytest.mark.parametrize("k", [2, 5])
-def test_a_single_example_can_be_measured(k):
+def test_single_example_can_be_measured(k):
     table = measure(Predictions(torch.randn(1, k, generator=torch.Generator().manual_seed(0)), [1]))
     assert table.n == 1
     assert all(not math.isnan(row.value) for row in table if row.name != "auroc")
@@ -105,9 +105,9 @@ def test_measurement_prints_and_is_indexed_by_metric():
     assert table["ece"].title == "ECE (%)"
     under = measure(draw(3000, 3, sharpened=0.3))
     assert under["signed_gap"].note == "underconfident"
-    honest = measure(draw(3000, 3))
-    assert "within" in honest["ece"].note
-    assert "worst class" in honest["classwise_ece"].note
+    calibrated = measure(draw(3000, 3))
+    assert "within" in calibrated["ece"].note
+    assert "worst class" in calibrated["classwise_ece"].note
 
 
 def test_measurement_is_saved_in_every_format(tmp_path):
@@ -127,18 +127,18 @@ def test_measurement_is_saved_in_every_format(tmp_path):
         table.save(tmp_path / "t.xls")
 
 
-# What is judged
+# Events
 
 
 def test_binary_event_is_class_1_by_default():
-    """Mean probability 63 %, frequency 51 %: the gap of the top class is only a third of that."""
+    """The signed gap of class 1 is three times that of the top class."""
     p = shifted(4000)
     table, top = measure(p), measure(p, of="top")
-    said, true = float(p.logits.softmax(1)[:, 1].mean()), float((p.labels == 1).double().mean())
-    assert table["signed_gap"].value == pytest.approx(said - true)
-    assert (table.said, table.outcome.value) == pytest.approx((said, true))
+    mean_probability, frequency = float(p.logits.softmax(1)[:, 1].mean()), float((p.labels == 1).double().mean())
+    assert table["signed_gap"].value == pytest.approx(mean_probability - frequency)
+    assert (table.mean_confidence, table.observed_frequency.value) == pytest.approx((mean_probability, frequency))
     text = str(table)
-    assert all(f"{100 * share:.1f} " in text for share in (said, true, said - true))
+    assert all(f"{100 * share:.1f} " in text for share in (mean_probability, frequency, mean_probability - frequency))
     assert "confiden" not in text
     assert_rendered("measured_class_1", text)
     assert top["signed_gap"].value < 0.5 * table["signed_gap"].value
@@ -160,12 +160,12 @@ def test_multiclass_event_is_the_top_class_unless_predictions_name_another():
         measure(p, of=5)
 
 
-# One's own metrics
+# Custom metrics
 
 
 @pytest.fixture
-def own():
-    """A metric of one's own: higher is better, a share, no weights."""
+def custom_metric():
+    """Register a custom metric without weights, for which higher is better."""
     name = "near_hit"
 
     def near_hit(logits, labels, *, among=2):
@@ -176,17 +176,17 @@ def own():
     del registry.METRICS._methods[name]
 
 
-def test_custom_metric_is_a_row_with_its_title_and_unit(own):
+def test_custom_metric_is_a_row_with_its_title_and_unit(custom_metric):
     p = draw(200, 4)
-    table = measure(p, metrics=[own, f"{own}(among=3)", "ece"])
-    assert [row.name for row in table][-2:] == [own, f"{own}(among=3)"]
+    table = measure(p, metrics=[custom_metric, f"{custom_metric}(among=3)", "ece"])
+    assert [row.name for row in table][-2:] == [custom_metric, f"{custom_metric}(among=3)"]
     expected = float((p.logits.topk(2).indices == p.labels[:, None]).any(1).double().mean())
-    assert (table[own].value, table[own].text) == (pytest.approx(expected), f"{100 * expected:.2f}")
-    assert table[own].title == "hits among the first (%)"
-    assert table[f"{own}(among=3)"].title == f"{own}(among=3) (%)"
+    assert (table[custom_metric].value, table[custom_metric].text) == (pytest.approx(expected), f"{100 * expected:.2f}")
+    assert table[custom_metric].title == "hits among the first (%)"
+    assert table[f"{custom_metric}(among=3)"].title == f"{custom_metric}(among=3) (%)"
     assert "hits among the first (%)" in str(table)
     with refused("weights_refused", "near_hit"):
-        measure(Predictions(p.logits, p.labels, torch.ones(200)), metrics=[own])
+        measure(Predictions(p.logits, p.labels, torch.ones(200)), metrics=[custom_metric])
     with refused("unknown_method", "'near_hit'"):
         measure(p, metrics="near_hits")
 
@@ -195,20 +195,22 @@ def test_custom_metric_is_a_row_with_its_title_and_unit(own):
 
 
 @pytest.mark.parametrize(("k", "of"), [(2, 1), (4, "top")])
-def test_a_summary_tells_the_same(k, of):
+def test_summary_gives_the_same_rows(k, of):
     p = draw(3000, k, sharpened=2)
-    whole, table = measure(p), measure(summarize([p[:1000], p[1000:]]))
-    assert table.event == whole.event
-    torch.testing.assert_close(table.classes.ece, whole.classes.ece)
-    assert [row.name for row in table] == [row.name for row in whole if row.name != "auroc"]
+    in_memory, table = measure(p), measure(summarize([p[:1000], p[1000:]]))
+    assert table.event == in_memory.event
+    torch.testing.assert_close(table.classes.ece, in_memory.classes.ece)
+    assert [row.name for row in table] == [row.name for row in in_memory if row.name != "auroc"]
     for row in table:
         for key in ("value", "low", "high", "p_value"):
-            expected = getattr(whole[row.name], key)
+            expected = getattr(in_memory[row.name], key)
             assert getattr(row, key) == pytest.approx(expected, abs=2e-3, nan_ok=True), (row.name, key)
-    assert (table.said, table.outcome.low) == pytest.approx((whole.said, whole.outcome.low), abs=1e-6)
+    assert (table.mean_confidence, table.observed_frequency.low) == pytest.approx(
+        (in_memory.mean_confidence, in_memory.observed_frequency.low), abs=1e-6
+    )
 
 
-def test_measurements_that_need_every_prediction_are_refused_of_a_summary():
+def test_summary_refuses_metrics_that_need_all_predictions():
     summary = Summary.empty().add(draw(50, 3))
     with refused("summary_only", "classwise_ece"):
         measure(summary, metrics=["classwise_ece"])
@@ -224,17 +226,17 @@ def test_measurements_that_need_every_prediction_are_refused_of_a_summary():
         summarize([])
 
 
-def test_a_saved_calibrator_refuses_what_it_was_fitted_on(tmp_path):
+def test_loaded_calibrator_refuses_its_fitting_data(tmp_path):
     p, path = draw(300, 3, sharpened=2), tmp_path / "t.safetensors"
     calibrators.save(Temperature.fit(p[:150]), path)
     calibrate = load_checked_calibrator(path)
-    made = measure(calibrate(p[150:]))
-    assert made["nll"].value == pytest.approx(float(metrics.nll(p[150:].apply(Temperature.fit(p[:150])))))
+    measurement = measure(calibrate(p[150:]))
+    assert measurement["nll"].value == pytest.approx(float(metrics.nll(p[150:].apply(Temperature.fit(p[:150])))))
     with refused("fitted_on_same"):
         calibrate(p[:150])
 
 
-def test_wrong_levels_and_bins_are_refused():
+def test_level_and_bins_are_used_and_checked():
     with refused("level_range"):
         measure(draw(20, 3), level=90.0)
     assert measure(draw(200, 3), level=0.5)["nll"].high < measure(draw(200, 3))["nll"].high
@@ -242,7 +244,7 @@ def test_wrong_levels_and_bins_are_refused():
     assert measure(draw(200, 3), bins=5)["ece"].value == pytest.approx(float(metrics.ece(draw(200, 3), bins=5)))
 
 
-def test_the_front_door_is_calibrant_s():
+def test_package_exports_measure_and_assess():
     assert calibrant.measure is measure
     assert {"measure", "assess", "Predictions"} <= set(dir(calibrant))
     with pytest.raises(AttributeError, match="no attribute 'mesure'"):
@@ -251,7 +253,7 @@ def test_the_front_door_is_calibrant_s():
 
 @pytest.mark.parametrize("k", [2, 5])
 @pytest.mark.parametrize("of", ["top", 1])
-def test_the_classes_are_those_of_the_metrics(k, of):
+def test_classes_equal_metrics_tables(k, of):
     g = torch.Generator().manual_seed(k)
     p = Predictions(2 * torch.randn(300, k, generator=g), torch.randint(0, k, (300,), generator=g), of=of)
     table = measure(p, metrics=["classwise_ece"], of=of)

@@ -1,4 +1,4 @@
-"""Every figure takes numbers and an `ax`, draws what it was given, returns the `ax`, and neither shows nor saves."""
+"""Plot functions draw on the given axes and return them, without showing or saving a figure."""
 
 import inspect
 
@@ -20,7 +20,7 @@ def ax() -> Axes:
 
 
 @pytest.fixture
-def some() -> Predictions:
+def predictions() -> Predictions:
     g = torch.Generator().manual_seed(1)
     logits = 3 * torch.randn(500, 4, generator=g, dtype=torch.float64)
     return Predictions(logits, torch.multinomial((logits / 2).softmax(-1), 1, generator=g).squeeze(1))
@@ -37,19 +37,19 @@ CALLS = {
 }
 
 
-def test_every_figure_about_predictions_is_here():
+def test_all_plots_are_exported_and_tested():
     assert set(_predictions.__all__) == set(CALLS)
     assert set(_predictions.__all__) <= set(plots.__all__)
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_draws_on_the_ax_and_returns_it(name, ax, some, monkeypatch):
+def test_plot_draws_on_the_axes_and_returns_them(name, ax, predictions, monkeypatch):
     import matplotlib.pyplot as plt
 
     monkeypatch.setattr(plt, "show", lambda *_: pytest.fail("a figure was shown"))
     monkeypatch.setattr(Figure, "savefig", lambda *_, **__: pytest.fail("a figure was saved"))
     before, settings = plt.get_fignums(), dict(mpl.rcParams)
-    assert CALLS[name](some, ax) is ax
+    assert CALLS[name](predictions, ax) is ax
     assert ax.has_data()
     assert ax.figure.axes == [ax]
     assert plt.get_fignums() == before
@@ -58,27 +58,27 @@ def test_draws_on_the_ax_and_returns_it(name, ax, some, monkeypatch):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_draws_a_single_example(name, ax):
+def test_plot_draws_a_single_example(name, ax):
     assert CALLS[name](Predictions([[0.0, 2.0, 0.0, 0.0]], [1]), ax) is ax
     ax.figure.canvas.draw()
 
 
-def test_reliability_draws_one_bar_per_full_bin_as_high_as_its_accuracy(ax, some):
-    bins = metrics.tables.bins(some, bins=20)
+def test_reliability_bars_have_the_accuracy_of_their_bins(ax, predictions):
+    bins = metrics.tables.bins(predictions, bins=20)
     plots.reliability(bins, ax=ax)
-    full = bins.count > 0
-    assert 0 < full.sum() < 20
+    nonempty = bins.count > 0
+    assert 0 < nonempty.sum() < 20
     bars = [patch for patch in ax.patches if not patch.get_hatch()]
-    np.testing.assert_allclose([bar.get_height() for bar in bars], bins.accuracy[full])
+    np.testing.assert_allclose([bar.get_height() for bar in bars], bins.accuracy[nonempty])
     gaps = [patch for patch in ax.patches if patch.get_hatch()]
-    np.testing.assert_allclose([gap.get_height() for gap in gaps], bins.gap[full].abs())
+    np.testing.assert_allclose([gap.get_height() for gap in gaps], bins.gap[nonempty].abs())
     shades = [bar.get_alpha() for bar in bars]
-    assert int(np.argmax(shades)) == int(bins.weight[full].argmax())
+    assert int(np.argmax(shades)) == int(bins.weight[nonempty].argmax())
     assert all(0.25 <= shade <= 1 for shade in shades)
 
 
-def test_bin_shares_sum_to_one(ax, some):
-    plots.confidence_histogram(metrics.tables.bins(some, bins=25), ax=ax)
+def test_bin_shares_sum_to_one(ax, predictions):
+    plots.confidence_histogram(metrics.tables.bins(predictions, bins=25), ax=ax)
     assert sum(bar.get_height() for bar in ax.patches) == pytest.approx(1)
 
 
@@ -92,13 +92,13 @@ def test_curves_show_mean_and_range_over_runs(ax):
     assert {(1.0, 1.0), (1.0, 3.0), (2.0, 0.0), (2.0, 5.0)} <= {(float(x), float(y)) for x, y in corners}
 
 
-def test_epochs_are_whole_also_where_there_is_one(ax):
+def test_single_epoch_has_an_integer_tick(ax):
     plots.curves({"focal": [1.0]}, ax=ax)
     low, high = ax.get_xlim()
     assert [tick for tick in ax.get_xticks() if low <= tick <= high] == [1]
 
 
-def test_thirty_lines_are_told_apart(ax):
+def test_thirty_lines_have_distinct_styles(ax):
     plots.curves({f"loss {i}": [1.0, 2.0] for i in range(30)}, ax=ax)
     assert len({(line.get_color(), str(line._dash_pattern)) for line in ax.lines}) == 30
 
@@ -111,7 +111,7 @@ def test_histograms_share_their_bins(ax):
     assert ax.get_legend() is not None
 
 
-def test_the_reliability_curve_keeps_its_shape_when_points_are_left_out(ax):
+def test_thinned_reliability_curve_keeps_its_shape(ax):
     x = torch.linspace(0, 1, 20_001, dtype=torch.float64)
     y = (x > 0.3).double()
     plots.reliability_curve(metrics.Curve(x, y), ax=ax)
@@ -121,8 +121,8 @@ def test_the_reliability_curve_keeps_its_shape_when_points_are_left_out(ax):
     np.testing.assert_allclose(np.interp(x, *drawn.T)[away], y[away], atol=1e-9, rtol=0)
 
 
-def test_reliability_curve_shades_only_what_leaves_the_band(ax, some):
-    curve = metrics.curves.corp(some)
+def test_reliability_curve_shades_areas_outside_the_band(ax, predictions):
+    curve = metrics.curves.corp(predictions)
     plots.reliability_curve(curve, ax=ax)
     band, below, above = ax.collections
     assert band.get_paths()
@@ -130,19 +130,19 @@ def test_reliability_curve_shades_only_what_leaves_the_band(ax, some):
     assert bool((curve.y > curve.high).any()) == bool(above.get_paths())
 
 
-def test_risk_coverage_ends_at_the_error(ax, some):
-    plots.risk_coverage({"before": metrics.curves.risk_coverage(some)}, ax=ax)
-    assert ax.lines[0].get_ydata()[-1] == pytest.approx(float(metrics.error(some)))
+def test_risk_coverage_ends_at_the_error(ax, predictions):
+    plots.risk_coverage({"before": metrics.curves.risk_coverage(predictions)}, ax=ax)
+    assert ax.lines[0].get_ydata()[-1] == pytest.approx(float(metrics.error(predictions)))
 
 
-def test_intervals_that_hold_the_reference_are_gray(ax):
+def test_intervals_that_contain_the_reference_are_gray(ax):
     rows = {"clear": metrics.Interval(1.0, 0.5, 1.5), "open": metrics.Interval(0.2, -0.5, 0.9)}
     plots.intervals(rows, ax=ax)
     assert [line.get_color() for line in ax.lines[0:4:2]] == [_predictions.BAR_COLOR, _predictions.LINE_COLOR]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["clear", "open"]
 
 
-def test_hand_made_bins_are_drawn_as_they_are(ax):
+def test_custom_bins_are_drawn(ax):
     def tensor(*values):
         return torch.tensor(values, dtype=torch.float64)
 

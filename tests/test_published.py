@@ -1,4 +1,4 @@
-"""Published values of real networks come out to every printed digit through the public functions."""
+"""Public functions reproduce published values of real networks to every printed digit."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Reports in a real browser: no request, no console message, and a text alternative for every picture it lays out."""
+"""Reports in a real browser: no request, no console message, and a text alternative for every picture."""
 
 import json
 import re
@@ -21,65 +21,67 @@ pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on the path
 @dataclass
 class Visit:
     document: str
-    requests: list[str]  # what the page asked for, beside itself
+    requests: list[str]  # beside the page itself
     console: list[str]
 
 
 def visit(file: Path, folder: Path, *flags: str) -> Visit:
-    """Open a file; requests that the browser makes on its own behalf have no origin."""
+    """Open a file. Requests of the browser itself have no origin and are ignored."""
     log = folder / "net.json"
     command = [BROWSER, *FLAGS, *flags, f"--user-data-dir={folder}/user", f"--log-net-log={log}"]
     command += ["--enable-logging=stderr", "--dump-dom", file.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    asked = [event.get("params", {}) for event in json.loads(log.read_text())["events"]]
-    requests = [p["url"] for p in asked if "url" in p and p.get("initiator", "not an origin") != "not an origin"]
-    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    return Visit(done.stdout, [url for url in requests if not url.startswith("data:")], console)
+    process = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    params = [event.get("params", {}) for event in json.loads(log.read_text())["events"]]
+    requests = [p["url"] for p in params if "url" in p and p.get("initiator", "not an origin") != "not an origin"]
+    console = [line for line in process.stderr.splitlines() if "CONSOLE" in line]
+    return Visit(process.stdout, [url for url in requests if not url.startswith("data:")], console)
 
 
 @pytest.fixture(scope="module", params=[2, 3])
 def report(request, tmp_path_factory) -> Path:
     g = torch.Generator().manual_seed(0)
     logits = 4 * torch.randn(600, request.param, generator=g)
-    both = Predictions(logits, torch.multinomial((logits / 2).softmax(-1), 1, generator=g).squeeze(1))
-    found = assess(both[:300], both[300:], ("Identity", "Temperature"))
+    predictions = Predictions(logits, torch.multinomial((logits / 2).softmax(-1), 1, generator=g).squeeze(1))
+    result = assess(predictions[:300], predictions[300:], ("Identity", "Temperature"))
     path = tmp_path_factory.mktemp("report") / "report.html"
-    found.save(path)
+    result.save(path)
     return path
 
 
 @pytest.mark.parametrize("scheme", [0, 1])
-def test_opens_offline_without_a_complaint(report, tmp_path, scheme):
-    seen = visit(report, tmp_path, f"--blink-settings=preferredColorScheme={scheme}")
-    assert seen.requests == []
-    assert seen.console == []
-    pictures = re.findall(r"<(?:svg|img)\b[^>]*>", seen.document)
-    assert len(pictures) in (5, 6)  # one redrawn by the script; two classes have no picture of acting only when sure
+def test_report_opens_offline_without_messages(report, tmp_path, scheme):
+    visited = visit(report, tmp_path, f"--blink-settings=preferredColorScheme={scheme}")
+    assert visited.requests == []
+    assert visited.console == []
+    pictures = re.findall(r"<(?:svg|img)\b[^>]*>", visited.document)
+    assert len(pictures) in (5, 6)  # one is drawn by the script; two classes have no risk-coverage curve
     assert all(re.search(r'aria-label="[^"]{40,}"|alt="[^"]+"', picture) for picture in pictures)
 
 
-def test_a_page_that_does_all_this_wrong_is_caught(tmp_path):
-    """The check can fail: a foreign style sheet, a foreign image and an error in a script are seen."""
+def test_visit_detects_requests_and_messages(tmp_path):
+    """Negative control: a foreign style sheet, a foreign image and a script error are detected."""
     path = tmp_path / "bad.html"
     path.write_text(
         '<link rel="stylesheet" href="http://127.0.0.1:9/a.css"><img src="http://127.0.0.1:9/b.png">'
         '<script>console.error("broken")</script>'
     )
-    seen = visit(path, tmp_path)
-    assert {url.rpartition("/")[2] for url in seen.requests} == {"a.css", "b.png"}
-    assert any("broken" in line for line in seen.console)
+    visited = visit(path, tmp_path)
+    assert {url.rpartition("/")[2] for url in visited.requests} == {"a.css", "b.png"}
+    assert any("broken" in line for line in visited.console)
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_nothing_is_wider_than_the_screen(report, tmp_path, width):
-    """Wide tables scroll inside themselves; the page does not. In a frame, since windows have a least width."""
-    tell = "<script>parent.postMessage(document.documentElement.scrollWidth, '*')</script></body>"
-    page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", report.read_text())  # else it does not tell
-    (tmp_path / "inner.html").write_text(page.replace("</body>", tell))
+def test_page_fits_the_screen(report, tmp_path, width):
+    """Wide tables scroll inside the page. A frame is used because windows have a minimum width."""
+    script = "<script>parent.postMessage(document.documentElement.scrollWidth, '*')</script></body>"
+    page = re.sub(
+        r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", report.read_text()
+    )  # which would block the message
+    (tmp_path / "inner.html").write_text(page.replace("</body>", script))
     outer = tmp_path / "outer.html"
     outer.write_text(
         "<title>-</title><script>onmessage = e => { document.title = e.data }</script>"
         f'<iframe src="inner.html" style="border: 0; width: {width}px; height: 900px"></iframe>'
     )
-    seen = visit(outer, tmp_path, "--virtual-time-budget=2000")
-    assert int(re.search(r"<title>(\d+)</title>", seen.document)[1]) <= width
+    visited = visit(outer, tmp_path, "--virtual-time-budget=2000")
+    assert int(re.search(r"<title>(\d+)</title>", visited.document)[1]) <= width

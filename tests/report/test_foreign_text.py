@@ -1,4 +1,4 @@
-"""What people wrote reaches pages, tables, spreadsheets and terminals as text, whatever it says."""
+"""Texts from users appear as text on pages and in tables, spreadsheets and terminals."""
 
 import csv
 import hashlib
@@ -64,7 +64,7 @@ class Parsed(HTMLParser):
 
     @property
     def kinds(self) -> list[str]:
-        """Of its elements, without lines of a picture's text and places where a line may end."""
+        """Tags of the elements, without pieces of SVG text and possible line breaks."""
         return [tag for tag, _ in self.tags if tag not in ("wbr", "text", "g")]
 
     def handle_starttag(self, tag, attrs):
@@ -75,100 +75,100 @@ class Parsed(HTMLParser):
 
 
 def whole_page(text: str) -> str:
-    """A page in which a text stands wherever people's texts stand."""
+    """Return a page with `text` in every place that may hold user text."""
     body = table([text, text], [[text, text]], caption=text)
     marks = [Mark(0.5, 0.5, text)]
     picture = figure(
         lambda drawing: drawing.add_subplot().set(title=text, xlabel=text), text, caption=text, marks=marks
     )
-    held = control_data("classes", {"words": {text: text}, "rows": [[text]]})
-    return page(text, text, [Section(text, body + picture + held)], {text: text}, kicker=text)
+    content = control_data("classes", {"words": {text: text}, "rows": [[text]]})
+    return page(text, text, [Section(text, body + picture + content)], {text: text}, kicker=text)
 
 
 def study_table(text: str) -> Table:
-    """A study's table whose every name is a text; its metric is one that exists."""
+    """Return a study table with `text` as every name, for an existing metric."""
     row = (text, text, text)
     cells = {(row, text): Cell((0.5,), 1.0, best=True)}
     return Table("ece", (row,), (text,), cells, paper_note=text, shift=text)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_page_holds_text_as_text(text):
-    clean, found = Parsed(whole_page("plain")), Parsed(whole_page(text))
-    assert found.kinds == clean.kinds
-    assert {name for _, a in found.tags for name in a} <= {name for _, a in clean.tags for name in a}
+def test_page_holds_text_as_text(text):
+    clean, result = Parsed(whole_page("plain")), Parsed(whole_page(text))
+    assert result.kinds == clean.kinds
+    assert {name for _, a in result.tags for name in a} <= {name for _, a in clean.tags for name in a}
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2066\u2067]", whole_page(text))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_numbers_and_words_for_the_script_are_data_and_can_be_seen(text):
-    """Nothing in them ends the element or opens another, and no character of theirs is hidden, once they are read."""
-    held = re.fullmatch(r'<script type="application/json">(.*)</script>', json_script({text: [text, 0.5]}), re.DOTALL)[
-        1
-    ]
-    assert not set(held) & set("<>&\u2028\u2029")
-    assert json.loads(held) == {escape_invisible(text): [escape_invisible(text), 0.5]}
+def test_script_data_is_escaped(text):
+    """Data for the script cannot end the element, and invisible characters are escaped."""
+    content = re.fullmatch(
+        r'<script type="application/json">(.*)</script>', json_script({text: [text, 0.5]}), re.DOTALL
+    )[1]
+    assert not set(content) & set("<>&\u2028\u2029")
+    assert json.loads(content) == {escape_invisible(text): [escape_invisible(text), 0.5]}
     (in_page,) = re.findall(
         r'data-kind="classes" hidden><script type="application/json">(.*?)</script>', whole_page(text)
     )
     assert json.loads(in_page)["rows"] == [[isolate_right_to_left(escape_invisible(text))]]
 
 
-def test_a_page_allows_nothing_but_itself():
-    made = whole_page("x")
-    (policy,) = [a["content"] for tag, a in Parsed(made).tags if a.get("http-equiv")]
-    (script,) = re.findall(r"<script>(.*?)</script>", made, re.DOTALL)
-    own = b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert policy.startswith(f"default-src 'none'; script-src 'sha256-{own}'; ")
+def test_content_policy_allows_only_the_page():
+    rendered = whole_page("x")
+    (policy,) = [a["content"] for tag, a in Parsed(rendered).tags if a.get("http-equiv")]
+    (script,) = re.findall(r"<script>(.*?)</script>", rendered, re.DOTALL)
+    script_hash = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy.startswith(f"default-src 'none'; script-src 'sha256-{script_hash}'; ")
     assert "unsafe-eval" not in policy
     assert policy.count("unsafe-inline") == policy.count("style-src 'unsafe-inline'") == 1
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_study_puts_its_names_into_its_page_as_text(text):
+def test_study_table_holds_names_as_text(text):
     assert Parsed(_table_html(study_table(text))).kinds == Parsed(_table_html(study_table("x"))).kinds
 
 
-def test_a_metric_is_never_markup(monkeypatch):
+def test_metric_heading_is_escaped(monkeypatch):
     monkeypatch.setattr(Table, "heading", "<script>alert(1)</script>")
     assert "<script" not in _table_html(study_table("x"))
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on the path (Debian: apt-get install chromium)")
-def test_nothing_of_it_runs_in_a_browser(tmp_path):
+def test_hostile_text_does_not_run_in_a_browser(tmp_path):
     path = tmp_path / "all.html"
     pages = [re.sub("<script>.*?</script>", "", whole_page(text), flags=re.DOTALL) for text in HOSTILE]
-    path.write_text("".join(pages), encoding="utf-8")  # without our own script, under whose hash all else is refused
+    path.write_text("".join(pages), encoding="utf-8")  # without the script, whose hash blocks everything else
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={tmp_path}/user"]
     command = [BROWSER, *flags, "--virtual-time-budget=2000", "--dump-dom", path.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    assert "<title>run</title>" not in done.stdout
-    assert set(re.findall("<script.*?>", done.stdout)) == {'<script type="application/json">'}
+    process = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert "<title>run</title>" not in process.stdout
+    assert set(re.findall("<script.*?>", process.stdout)) == {'<script type="application/json">'}
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_markdown_shows_tables_as_they_were_named(text):
+def test_markdown_table_shows_names(text):
     rendered = MarkdownIt("gfm-like", {"linkify": False, "html": True}).render(study_table(text).markdown())
-    found = Parsed(rendered)
-    assert {tag for tag, _ in found.tags} <= {"table", "thead", "tbody", "tr", "th", "td", "strong", "em", "p"}
-    assert sum(tag == "td" for tag, _ in found.tags) == 2
-    assert sum(tag == "strong" for tag, _ in found.tags) == 1
-    assert found.words.count(escape_invisible(text).strip()) >= 3
+    result = Parsed(rendered)
+    assert {tag for tag, _ in result.tags} <= {"table", "thead", "tbody", "tr", "th", "td", "strong", "em", "p"}
+    assert sum(tag == "td" for tag, _ in result.tags) == 2
+    assert sum(tag == "strong" for tag, _ in result.tags) == 1
+    assert result.words.count(escape_invisible(text).strip()) >= 3
     assert Parsed(MarkdownIt().render(escape_markdown(text))).words.strip() == escape_invisible(text).strip()
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_latex_has_no_command_of_theirs(text):
-    """Every brace has its partner, and every command is one of ours."""
-    made = study_table(text).latex()
-    assert made.isprintable() or set(made) - {"\n"} <= {c for c in made if c.isprintable()}
-    commands = set(re.findall(r"\\[a-zA-Z]+", made.replace(r"\\ ", " ").replace("\\\\\n", "\n")))
+def test_latex_has_only_own_commands(text):
+    """Braces match, and every LaTeX command comes from calibrant."""
+    rendered = study_table(text).latex()
+    assert rendered.isprintable() or set(rendered) - {"\n"} <= {c for c in rendered if c.isprintable()}
+    commands = set(re.findall(r"\\[a-zA-Z]+", rendered.replace(r"\\ ", " ").replace("\\\\\n", "\n")))
     ours = "begin end toprule midrule bottomrule quad textbf textit footnotesize pm"
     ours += " centering caption resizebox ifdim width linewidth else fi par smallskip parbox"
     ours += " ifdefined Umathcode"
     ours += " textbackslash textasciitilde textasciicircum textbar textless textgreater"
     assert commands <= {f"\\{word}" for word in ours.split()}
-    bare = re.sub(r"\\[{}\\%_#&$]", "", made.replace(r"\ifdim\width>", "").replace("{!}{%", "{!}{"))
+    bare = re.sub(r"\\[{}\\%_#&$]", "", rendered.replace(r"\ifdim\width>", "").replace("{!}{%", "{!}{"))
     assert bare.count("{") == bare.count("}")
     assert bare.count("&") == 2  # of the head and the row
     assert not re.search(r"[%#~^|<>_]", bare)
@@ -181,17 +181,19 @@ def test_latex_compiles(tmp_path):
 
 @pytest.fixture(scope="module")
 def hostile_study(tmp_path_factory):
-    """The folder of a study whose models, data and settings of a metric have hostile names, with two seeds."""
+    """Return the folder of a study whose models, data and metric settings have hostile names."""
     folder = tmp_path_factory.mktemp("hostile")
 
-    def predicted(seed: int) -> str:
+    def save_predictions(seed: int) -> str:
         g = torch.Generator().manual_seed(seed)
         z = torch.randn(30, 3, generator=g)
         Predictions(z, torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1)).save(folder / f"{seed}.npz")
         return str(folder / f"{seed}.npz")
 
     pairs = enumerate([(text, seed) for text in HOSTILE for seed in range(2)])
-    models = [Model(text, predicted(2 * i), predicted(2 * i + 1), seed, text) for i, (text, seed) in pairs]
+    models = [
+        Model(text, save_predictions(2 * i), save_predictions(2 * i + 1), seed, text) for i, (text, seed) in pairs
+    ]
     measured = ("ece", *(f"noted(note={text!r})" for text in HOSTILE[3:5]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(METRICS, "_methods", {name: METRICS[name] for name in METRICS})
@@ -205,7 +207,7 @@ def hostile_study(tmp_path_factory):
     return folder
 
 
-def test_latex_of_a_study_says_what_it_needs_and_what_a_cell_holds(hostile_study):
+def test_study_latex_has_packages_and_captions(hostile_study):
     text = (hostile_study / "tables.tex").read_text(encoding="utf-8")
     assert text.startswith(r"% \usepackage{booktabs, amssymb, graphicx}")
     assert text.count(r"\begin{table}") == text.count(r"\caption{") == text.count(r"\end{table}") == 3
@@ -213,12 +215,12 @@ def test_latex_of_a_study_says_what_it_needs_and_what_a_cell_holds(hostile_study
 
 
 @pytest.mark.skipif(LATEX is None, reason="no LaTeX compiler on the path")
-def test_latex_of_a_study_compiles_and_no_table_is_wider_than_a_line(hostile_study):
+def test_study_latex_compiles_within_the_line_width(hostile_study):
     assert "Overfull" not in compile_latex((hostile_study / "tables.tex").read_text(encoding="utf-8"), hostile_study)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_spreadsheet_gets_text_and_numbers(text):
+def test_csv_holds_text_and_numbers(text):
     frame = polars.DataFrame({"name": [text, "-0.5", "plain", None], "value": [-0.5, 1.0, 2.0, 3.0]})
     rows = list(csv.reader(io.StringIO(to_safe_csv(frame))))
     assert len(rows) == 5
@@ -229,12 +231,12 @@ def test_a_spreadsheet_gets_text_and_numbers(text):
 
 
 @pytest.mark.parametrize("number", ["-0.5", "+1e-3", "-inf", "-.5", "3"])
-def test_numbers_stay_numbers(number):
+def test_numbers_are_not_escaped(number):
     assert escape_cell(number) == number
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_terminal_shows_it(text):
+def test_terminal_shows_text(text):
     console = Console(file=io.StringIO(), width=400, force_terminal=True, color_system="truecolor", highlight=False)
     console.print(escape_markup(text))
     assert console.file.getvalue().rstrip("\n").replace("\\", "") == escape_invisible(text).replace("\\", "")
@@ -242,21 +244,21 @@ def test_a_terminal_shows_it(text):
 
 
 @pytest.mark.parametrize("text", [HOSTILE[0], HOSTILE[8]])
-def test_a_calibrator_may_be_called_anything(text):
+def test_calibrator_may_have_a_hostile_name(text):
     g = torch.Generator().manual_seed(0)
     p = Predictions(torch.randn(40, 3, generator=g), torch.arange(40) % 3)
-    found = assess(p[:20], p[20:], ["Identity"])
+    result = assess(p[:20], p[20:], ["Identity"])
 
-    def called(name: str) -> Assessment:
+    def with_calibrator(name: str) -> Assessment:
         return replace(
-            found, tables={name: found.calibrated}, calibrators={name: found.best}, chosen_name=name, held_out_nll={}
+            result, tables={name: result.calibrated}, calibrators={name: result.best}, chosen_name=name, held_out_nll={}
         )
 
-    assert "\x1b" not in str(called(text))
-    assert Parsed(called(text).html()).kinds == Parsed(called("Name").html()).kinds
+    assert "\x1b" not in str(with_calibrator(text))
+    assert Parsed(with_calibrator(text).html()).kinds == Parsed(with_calibrator("Name").html()).kinds
 
 
-def test_names_of_methods_read_as_they_are_written():
+def test_method_names_are_not_escaped():
     assert escape_markdown("label_smoothing(epsilon=0.05)") == "label_smoothing(epsilon=0.05)"
     assert escape_latex("focal(gamma=3)") == "focal(gamma=3)"
     assert (

@@ -16,10 +16,10 @@ from torture.hostile_names import named_predictions, names
 import calibrant
 from calibrant import assess, measure, plots
 from calibrant._text import INVISIBLE_CHARACTER, abbreviate, display_name, escape_invisible, isolate_right_to_left
-from calibrant.assessment._events import describe_event
+from calibrant.events import describe_event
 from calibrant.lab.study import figures as study_figures
 from calibrant.lab.study.drawing import Drawing
-from calibrant.report import Section, details, diagram_explanations, page, render, table
+from calibrant.report import DiagramLabels, Section, details, diagram_explanations, page, render, table
 
 NAMES = names()
 SOURCE = Path(calibrant.__file__).parent
@@ -45,8 +45,9 @@ def tags(text: str) -> tuple[list[str], set[str]]:
 
 @pytest.mark.parametrize("kind", NAMES)
 def test_captions_of_an_event_hold_its_name_as_text(kind):
-    judged = describe_event(1, 2, ("no", NAMES[kind]))
-    for reading in diagram_explanations((judged.probability_label, judged.frequency_label, "examples")):
+    event = describe_event(1, 2, ("no", NAMES[kind]))
+    labels = DiagramLabels(event.probability, event.frequency, event.units, event.outcome)
+    for reading in diagram_explanations(labels):
         assert tags(reading) == (["p"], {"class"})
 
 
@@ -65,7 +66,7 @@ def assessed(name: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(("kind", "k"), [("refresh", 2), ("long", 3), ("override", 2)])
-def test_a_measured_page_and_cell_hold_names_as_text(kind, k):
+def test_measurement_page_and_cell_hold_names_as_text(kind, k):
     (page, cell, text), (plain_page, plain_cell, _) = measured(k, NAMES[kind]), measured(k, "plain")
     assert tags(page) == tags(plain_page)
     assert tags(cell) == tags(plain_cell)
@@ -74,7 +75,7 @@ def test_a_measured_page_and_cell_hold_names_as_text(kind, k):
 
 
 @pytest.mark.parametrize("kind", ["refresh_left", "quotes"])
-def test_an_assessed_page_and_cell_hold_names_as_text(kind):
+def test_assessment_page_and_cell_hold_names_as_text(kind):
     for found, plain in zip(assessed(NAMES[kind]), assessed("plain"), strict=True):
         assert tags(found) == tags(plain)
 
@@ -87,8 +88,8 @@ def test_text_is_escaped_unless_it_is_markup():
     assert tags(clean) == tags(dirty)
 
 
-def test_markup_is_made_of_literals_alone():
-    """Only two files may call text safe, and only text that they have made so."""
+def test_markup_is_built_from_literals():
+    """Only two files may mark text as safe, and only text that they have escaped."""
     calls: set[str] = set()
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -103,14 +104,14 @@ def test_markup_is_made_of_literals_alone():
 
 
 def test_templates_are_literals():
-    """What is filled is written in the source, never put together from values."""
+    """Templates are written in the source, never built from values."""
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "render":
                 assert not any(isinstance(part, ast.JoinedStr | ast.BinOp) for part in ast.walk(node.args[0])), path
 
 
-def test_characters_without_ink_are_spelled_out():
+def test_invisible_characters_are_escaped():
     marks = [chr(number) for number in range(sys.maxunicode + 1)]
     hidden = {mark for mark in marks if unicodedata.category(mark) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
     spelled = set(INVISIBLE_CHARACTER.findall("".join(marks)))
@@ -119,7 +120,7 @@ def test_characters_without_ink_are_spelled_out():
     assert escape_invisible("".join(sorted(spelled))).isascii()
 
 
-def test_words_from_right_to_left_are_isolated_on_pages():
+def test_right_to_left_words_are_isolated():
     word = "\u05d0\u05d1\u05d2"
     text = measure(named_predictions(0, 2, word), of=0).html()
     assert word in text
@@ -127,21 +128,21 @@ def test_words_from_right_to_left_are_isolated_on_pages():
     assert isolate_right_to_left("abc 12") == "abc 12"
 
 
-def test_titles_of_a_study_s_figures_spell_out_what_is_hidden(tmp_path):
+def test_study_figure_titles_escape_invisible_characters(tmp_path):
     drawing = Drawing("d", NAMES["override"], "", lambda ax: ax.plot([0, 1]), [{"x": 1}])
     files = [path.read_text() for path in study_figures._save_drawing(tmp_path, drawing) if path.suffix == ".svg"]
     assert [INVISIBLE_CHARACTER.sub("", text.replace("\n", "")) == text.replace("\n", "") for text in files] == [True]
 
 
-def test_a_notebook_cell_says_everything_once():
-    """Plain words would stand beside the exact ones: what hides either is the style of a page."""
+def test_notebook_cell_has_no_plain_words():
+    """A cell has no style sheet that could hide the plain words."""
     page, cell, _ = measured(2, "plain")
     assert 'class="plain"' in page
     assert 'class="plain"' not in cell
     assert "<small>" in cell
 
 
-def test_long_names_are_shortened_where_they_are_shown():
+def test_long_names_are_abbreviated():
     name = "a" * 5_000_000
     assert len(display_name(name)) < 150
     assert "5,000,000" in display_name(name)
@@ -150,7 +151,7 @@ def test_long_names_are_shortened_where_they_are_shown():
 
 
 @pytest.mark.parametrize("kind", ["latex", "long", "override"])
-def test_figures_draw_names_as_they_are(kind):
+def test_figures_draw_names_as_text(kind):
     name, ax = NAMES[kind], Figure().add_subplot()
     plots.reliability(named_predictions(0, 2, name).with_event(0), ax=ax)
     plots.curves({name: [1.0, 2.0], "b": [2.0, 1.0]}, ax=(lines := Figure().add_subplot()))

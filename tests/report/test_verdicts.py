@@ -1,4 +1,4 @@
-"""One verdict per table, which titles, answers, notes and JSON follow; and answers that name what gets worse."""
+"""Verdicts: titles, answers, notes and JSON agree, and answers name metrics that get significant_loss."""
 
 import json
 from dataclasses import replace
@@ -8,7 +8,8 @@ import torch
 from rendered import assert_rendered
 
 from calibrant import Predictions, assess, measure, metrics
-from calibrant.assessment import expert_text, lay_text
+from calibrant.assessment import expert_text
+from calibrant.assessment.answers import assessment_answers, measurement_answers
 
 
 def confidences(confidence: float, right: int, n: int) -> Predictions:
@@ -16,7 +17,7 @@ def confidences(confidence: float, right: int, n: int) -> Predictions:
 
 
 def scores(n: int, scale: float, seed: int, shift: float = 0.0) -> Predictions:
-    """Scores of two classes whose logits are `scale` times the true ones, and a shift."""
+    """Return binary predictions whose logits are `scale` times the true ones plus a shift."""
     g = torch.Generator().manual_seed(seed)
     z = torch.randn(n, generator=g, dtype=torch.float64)
     y = (torch.rand(n, generator=g) < torch.sigmoid(z)).long()
@@ -45,64 +46,66 @@ def test_notes_and_answers_agree_with_the_verdict(name):
         assert gap.low <= 0 <= gap.high
         assert verdict.direction is None
         assert "above" not in table["ece"].note + table["adaptive_ece"].note
-    told = (
+    texts = (
         verdict.status,
         gap.note,
         expert_text.headline(table),
         expert_text.calibration_answer(table),
-        *lay_text.measurement_answers(table),
+        *(answer.lay_text for answer in measurement_answers(table)),
     )
-    assert_rendered(f"verdict_{name.replace(' ', '_')}", "\n".join(told))
+    assert_rendered(f"verdict_{name.replace(' ', '_')}", "\n".join(texts))
 
 
-def test_json_carries_the_verdict():
-    found = measure(SETS["too sure"])
-    assert json.loads(found.json())["verdict"] == {"status": "miscalibrated", "direction": found.verdict.direction}
-    both = assess(SETS["too sure"], SETS["calibrated"], ["Identity", "Temperature"])
-    told = json.loads(both.json())["verdict"]
-    assert told["before"]["status"] == both.uncalibrated.verdict.status
-    assert told["after"]["status"] == both.calibrated.verdict.status
+def test_json_holds_the_verdict():
+    result = measure(SETS["too sure"])
+    assert json.loads(result.json())["verdict"] == {"status": "miscalibrated", "direction": result.verdict.direction}
+    result = assess(SETS["too sure"], SETS["calibrated"], ["Identity", "Temperature"])
+    texts = json.loads(result.json())["verdict"]
+    assert texts["before"]["status"] == result.uncalibrated.verdict.status
+    assert texts["after"]["status"] == result.calibrated.verdict.status
 
 
 def test_remedy_names_worse_metrics_and_a_reversed_direction():
     """Fit on overconfident data, evaluate on calibrated data with a shift."""
-    found = assess(
+    result = assess(
         scores(1000, 3.0, 0, shift=2.0), scores(1000, 1.0, 1, shift=0.4), ["Temperature", "Platt"], choose="Platt"
     )
-    assert found.calibrated["ece"].value > found.uncalibrated["ece"].value
-    assert (found.uncalibrated.verdict.direction, found.calibrated.verdict.direction) == ("over", "under")
-    ece, brier = expert_text.worsened_metric_sentences(found)
-    assert found.uncalibrated["ece"].text in ece
-    assert found.calibrated["ece"].text in ece
-    assert f"{found.calibrated['event_brier'].value:.4f}" in brier
-    (turn,) = expert_text.direction_change_sentences(found)
-    assert expert_text.gap_points(found.uncalibrated) in turn
-    assert expert_text.gap_points(found.calibrated) in turn
+    assert result.calibrated["ece"].value > result.uncalibrated["ece"].value
+    assert (result.uncalibrated.verdict.direction, result.calibrated.verdict.direction) == ("over", "under")
+    ece, brier = expert_text.worsened_metric_sentences(result)
+    assert result.uncalibrated["ece"].text in ece
+    assert result.calibrated["ece"].text in ece
+    assert f"{result.calibrated['event_brier'].value:.4f}" in brier
+    (turn,) = expert_text.direction_change_sentences(result)
+    assert expert_text.gap_points(result.uncalibrated) in turn
+    assert expert_text.gap_points(result.calibrated) in turn
     assert turn.index("overestimates") < turn.index("underestimates")
-    assert all(sentence in expert_text.remedy_answer(found) for sentence in (ece, brier, turn))
-    assert_rendered("remedy_setbacks", expert_text.remedy_answer(found))
-    assert "worse" in lay_text.assessment_answers(found)[2]
+    assert all(sentence in expert_text.remedy_answer(result) for sentence in (ece, brier, turn))
+    assert_rendered("remedy_setbacks", expert_text.remedy_answer(result))
+    assert "worse" in assessment_answers(result)[2].lay_text
 
 
-def test_the_answer_names_no_setback_where_there_is_none():
-    found = assess(scores(2000, 3.0, 0), scores(2000, 3.0, 1), ["Temperature"])
-    assert expert_text.worsened_metric_sentences(found) == []
-    assert "worse" not in expert_text.remedy_answer(found)
+def test_remedy_of_an_improvement_names_no_worse_metric():
+    result = assess(scores(2000, 3.0, 0), scores(2000, 3.0, 1), ["Temperature"])
+    assert expert_text.worsened_metric_sentences(result) == []
+    assert "worse" not in expert_text.remedy_answer(result)
 
 
 def test_remedy_names_a_loss_of_accuracy():
-    found = assess(scores(500, 3.0, 0), scores(500, 3.0, 1), ["Temperature"])
-    rows = {row.name: row for row in found.changes or ()}
+    result = assess(scores(500, 3.0, 0), scores(500, 3.0, 1), ["Temperature"])
+    rows = {row.name: row for row in result.changes or ()}
     rows["accuracy"] = replace(rows["accuracy"], difference=-0.02, low=-0.03, high=-0.01)
-    assert found.changes is not None
-    worse = replace(found, changes=replace(found.changes, rows=tuple(rows.values())))
+    assert result.changes is not None
+    significant_loss = replace(result, changes=replace(result.changes, rows=tuple(rows.values())))
     rows["accuracy"] = replace(rows["accuracy"], high=0.01)
-    perhaps = replace(found, changes=replace(found.changes, rows=tuple(rows.values())))
-    assert_rendered("remedy_less_accurate", "\n".join(map(expert_text.remedy_answer, (worse, perhaps))))
+    insignificant_loss = replace(result, changes=replace(result.changes, rows=tuple(rows.values())))
+    assert_rendered(
+        "remedy_less_accurate", "\n".join(map(expert_text.remedy_answer, (significant_loss, insignificant_loss)))
+    )
 
 
 @pytest.mark.parametrize(("n", "flip", "remarks"), [(200, True, 1), (200, False, 0), (10, True, 0)])
-def test_swapped_columns_are_remarked_on(n, flip, remarks):
+def test_swapped_columns_are_reported(n, flip, remarks):
     y = torch.arange(n) % 2
     z = torch.where(y == 1, 2.0, -2.0) + 0.1 * torch.arange(n) / n
     p = Predictions.from_binary_logits(-z if flip else z, y)
@@ -112,7 +115,7 @@ def test_swapped_columns_are_remarked_on(n, flip, remarks):
         assert ("columns swapped" in text) == bool(remarks)
 
 
-def test_the_brier_score_of_one_class_is_the_one_of_scikit_learn():
+def test_event_brier_equals_scikit_learn():
     from sklearn.metrics import brier_score_loss
 
     p = scores(500, 2.0, 0)
@@ -125,7 +128,7 @@ def test_the_brier_score_of_one_class_is_the_one_of_scikit_learn():
     assert metrics.metric_info("event_brier").heading() != metrics.metric_info("brier").heading()
 
 
-def test_rows_of_multilabel_data_are_label_decisions():
+def test_multilabel_rows_are_label_decisions():
     g = torch.Generator().manual_seed(0)
     z = torch.randn(100, 3, generator=g)
     table = measure(Predictions.multilabel(z, (torch.rand(100, 3, generator=g) < z.sigmoid()).long()))

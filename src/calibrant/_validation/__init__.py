@@ -12,10 +12,6 @@ from calibrant.backend.threads import thread_limit
 from calibrant.types import InputError
 
 EventSelector = Literal["top", "classes"] | int  # the event that metrics evaluate
-CORRECTNESS_CLASSES = ("wrong", "correct")  # the two classes of a stated confidence; the second is the event
-MATCH_CLASSES = ("unmatched", "matched")  # of a detection
-PRESENCE_CLASSES = ("absent", "present")  # of one of several labels
-BINARY_EVENTS = (CORRECTNESS_CLASSES, MATCH_CLASSES, PRESENCE_CLASSES)
 
 
 def validate_inputs(

@@ -1,4 +1,4 @@
-"""Calibrating a file by a fitted map: arrays become arrays, and a table keeps all its columns and rows."""
+"""Calibrate the predictions of a file: arrays become arrays, and tables gain columns."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,16 +12,17 @@ from torch import Tensor
 from calibrant import io
 from calibrant.assessment._candidates import CandidateCalibrator
 from calibrant.calibrators import num_classes
+from calibrant.events import BINARY_EVENTS, PRESENCE_CLASSES
 from calibrant.io.column_names import CALIBRATED_PREFIX
 from calibrant.io.columns import Columns, TableOptions
 from calibrant.io.delimited import unescape_formulas
 from calibrant.io.frames import frame_to_arrays
 from calibrant.io.roles import infer_columns
-from calibrant.predictions import BINARY_EVENTS, PRESENCE_CLASSES, Predictions, from_unlabeled_arrays
+from calibrant.predictions import Predictions, from_unlabeled_arrays
 from calibrant.types import InputError
 
 ROW_INDEX_COLUMN = "row of the table"
-WriteResult = tuple[int, str, tuple[str, ...]]  # number of examples, what they became, notes on the reading
+WriteResult = tuple[int, str, tuple[str, ...]]  # number of examples, kind of the output, notes on reading
 
 
 def apply_to_file(
@@ -32,27 +33,31 @@ def apply_to_file(
     on_note: Callable[[str], object] | None = None,
     **options: Any,
 ) -> tuple[int, str]:
-    """Calibrate the predictions of a file, labeled or not; say of how many what was written.
+    """Calibrate the predictions of a file. Labels are not needed.
 
-    A table (see `Predictions.from_table` for `options`) becomes a table: every row and column as it was, and
-    `calibrated_...` columns with the probability of each class, or the one that there was, and of classes `predicted`,
-    or `calibrated_predicted` where it has such a column.
-    With `drop`, rows in which something is missing get none. Other files become .npz, .safetensors or a table with
-    calibrated logits, and the labels if there are any.
+    A table keeps its rows and columns and gains `calibrated_...` columns with the probability of each class or of the
+    single score, and `predicted` for several classes (`calibrated_predicted` if that column exists). Other files become
+    .npz, .safetensors or a table with calibrated logits, and the labels if there are any.
 
-    A `calibrator` that is the path of a saved one knows the names of its classes: columns in another order are mapped
-    as what they are called.
+    Args:
+        calibrator: A fitted calibrator, or the path of a saved one. A saved one knows its class names, so columns may
+            come in any order.
+        path: File to read.
+        output: File to write.
+        on_note: Function that is called with each note on how the file was read.
+        **options: Options of `Predictions.from_table`. With `drop`, rows with missing values get no probabilities.
 
-    `on_note` is called with every note on how the file was read. Raises `InputError` as `Predictions.load` does, and
-    where the output would replace the input.
+    Returns:
+        The number of calibrated examples, and "probabilities" or "logits".
+
+    Raises:
+        InputError: The file cannot be read as predictions, or the output would replace the input.
     """
     io.check_outputs([output], [path, calibrator if isinstance(calibrator, str | Path) else None])
     io.get_writer(output)
     reading = TableOptions.from_keywords(options)
-    if io.is_table(path) and io.is_table(output):
-        count, output_kind, notes = _calibrate_table_file(CandidateCalibrator.of(calibrator), path, output, reading)
-    else:
-        count, output_kind, notes = _calibrate_array_file(CandidateCalibrator.of(calibrator), path, output, reading)
+    calibrate = _calibrate_table_file if io.is_table(path) and io.is_table(output) else _calibrate_array_file
+    count, output_kind, notes = calibrate(CandidateCalibrator.of(calibrator), path, output, reading)
     if on_note is not None:
         for note in notes:
             on_note(note)
@@ -74,12 +79,14 @@ def _calibrate_array_file(
 
 
 def _check_ids(ids: Any, n: int) -> Any:
-    """Return the ids of n rows as an array; raises `InputError` where there are more or fewer."""
+    """Return the ids of n rows as an array, or None without ids."""
     if ids is None:
         return None
     values = np.asarray(ids.to_list() if hasattr(ids, "to_list") else ids)
     if values.shape != (n,):
-        raise InputError(f"expected {n} ids, one per row, got {values.shape}; leave them out", code="ids_length")
+        raise InputError(
+            f"Expected {n} ids, one per row, got shape {values.shape}. Try without ids.", code="ids_length"
+        )
     return values.astype(str) if values.dtype.kind not in "iu" else values
 
 
@@ -99,7 +106,7 @@ def _calibrate_table_file(
         new_columns = new_columns.rename({"predicted": f"{CALIBRATED_PREFIX}predicted"})
     if duplicates := sorted(set(new_columns.columns) & set(frame.columns)):
         raise InputError(
-            f"{path} has a column {duplicates[0]!r} already: rename it, or give a table without it",
+            f"Expected no column {duplicates[0]!r} in {path}, which the output adds. Try renaming it.",
             code="column_exists",
         )
     io.write_table(output, polars.concat([frame, new_columns], how="horizontal"), table.dialect)
@@ -107,7 +114,7 @@ def _calibrate_table_file(
 
 
 def _input_columns(table: io.Table, output: str | Path) -> Any:
-    """Return the columns of a table for the output; from text to text every cell as it is spelled."""
+    """Return the columns of a table. Cells keep their spelling from text file to text file."""
     text_cells = table.texts() if io.is_delimited(output) else None
     return table.frame if text_cells is None else unescape_formulas(text_cells)
 
@@ -115,7 +122,7 @@ def _input_columns(table: io.Table, output: str | Path) -> Any:
 def calibrate_frame(
     calibrator: CandidateCalibrator, frame: Any, columns: Columns, options: TableOptions | None = None
 ) -> Any:
-    """Return the new columns for every row of a frame; null where a row was left out."""
+    """Return the new columns for every row of a frame, null for rows that were left out."""
     import polars
 
     score_columns = replace(
@@ -141,10 +148,10 @@ def calibrate_frame(
 
 
 def _is_multilabel(calibrator: CandidateCalibrator, columns: Columns, arrays: dict[str, Any]) -> bool:
-    """Return whether each column of scores is a label of its own, present or absent.
+    """Return whether each score column is a separate label.
 
-    It is if the table has a column of labels for each, or the calibrator was fitted on such labels or on groups of
-    these names. If nothing is known of its classes, probabilities that do not sum to 1 are of several labels.
+    That is the case if the table has a column of labels for each, or if the calibrator was fitted on multilabel data
+    or on groups of these names. Without class names, probabilities that do not sum to 1 indicate several labels.
     """
     if columns.labels:
         return True
@@ -159,12 +166,12 @@ def _is_multilabel(calibrator: CandidateCalibrator, columns: Columns, arrays: di
 
 
 def _sums_to_one(probs: Tensor) -> bool:
-    """Return whether most rows of probabilities sum to 1 up to rounding, as those of classes do."""
+    """Return whether most rows of probabilities sum to 1 up to rounding."""
     return bool(((probs.double().sum(1) - 1).abs() < 0.02).double().mean() > 0.5)
 
 
 def _class_columns(calibrator: CandidateCalibrator, p: Predictions, positive: str | None) -> dict[str, Any]:
-    """The calibrated probabilities by the names of their columns."""
+    """Return the calibrated probabilities by column name."""
     probs = calibrator.calibrate(p).logits.softmax(1)
     if p.of == 1:
         name = "confidence" if p.class_names in BINARY_EVENTS else f"prob_{positive}" if positive else "prob"
@@ -180,7 +187,7 @@ def _class_columns(calibrator: CandidateCalibrator, p: Predictions, positive: st
 def _label_probs(
     calibrator: CandidateCalibrator, arrays: dict[str, Any], names: tuple[str, ...], are_logits: bool
 ) -> list[Tensor]:
-    """The calibrated probability of each label, one after the other."""
+    """Return the calibrated probabilities of each label."""
     has_probs = "probs" in arrays
     scores = torch.as_tensor(arrays["probs" if has_probs else "logits"])
     score_kind = {"probs": True} if has_probs else {"logits": are_logits}

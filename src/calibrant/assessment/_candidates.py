@@ -1,4 +1,4 @@
-"""What is assessed: calibrators to be fitted, and those that are."""
+"""Calibrators to assess: methods that are still to be fitted, and fitted or saved calibrators."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,28 +13,27 @@ from calibrant.predictions import Predictions
 from calibrant.types import Calibrator, InputError
 
 DEFAULT_CALIBRATORS = ("Identity", "Temperature", "StructuredMatrix", "HistogramBinning", "Auto")
-Progress = Callable[[str], object]  # told what is being done
+Progress = Callable[[str], object]
 
 
 @dataclass(frozen=True, eq=False)
 class CandidateCalibrator:
-    """A calibrator to be fitted, or one that is."""
+    """A calibrator to assess: `source` if it has to be fitted, `fitted_map` if it is fitted."""
 
     name: str
     source: Any
     fitted_map: Any = None
-    fitting_digests: frozenset[str] = frozenset()  # digests of the predictions that a ready one was fitted on
-    fitting_sketch: Sketch | None = None  # of them, where its file has one
-    class_names: tuple[str, ...] | None = None  # of them, likewise
+    fitting_digests: frozenset[str] = frozenset()  # digests of the data that a fitted one saw
+    fitting_sketch: Sketch | None = None  # sketch of that data, if its file has one
+    class_names: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, calibrator: Any) -> "CandidateCalibrator":
-        """A text, a file, a class or function that fits, or a fitted calibrator."""
+        """Build from a name, a file, a class or function that fits, or a fitted calibrator."""
         if isinstance(calibrator, Path) or (isinstance(calibrator, str) and calibrator.endswith(".safetensors")):
             origin = calibrators_.origin(calibrator)
             fitted_map = calibrators_.load(calibrator)
-            origin_fields = frozenset(origin.fitted_on), origin.rows, origin.class_names
-            return cls(str(calibrator), None, fitted_map, *origin_fields)
+            return cls(str(calibrator), None, fitted_map, frozenset(origin.fitted_on), origin.rows, origin.class_names)
         if isinstance(calibrator, str):
             method = registry.CALIBRATORS.method(calibrator)
             return cls(method.text, method)
@@ -43,75 +42,74 @@ class CandidateCalibrator:
         return cls(getattr(calibrator, "__name__", str(calibrator)), calibrator)
 
     def apply_checked(self, p: Predictions) -> Predictions:
-        """What a ready one makes of predictions that are to be judged."""
+        """Calibrate predictions to evaluate. Refuse those that the calibrator was fitted on."""
         self.check_overlap(self.align_classes(p))
         return self.calibrate(p)
 
     def calibrate(self, p: Predictions) -> Predictions:
-        """What a ready one makes of any predictions."""
+        """Calibrate any predictions."""
         return apply_calibrator(self.align_classes(p).double(), self.fitted_map).reorder_classes(p.class_names)
 
     def align_classes(self, p: Predictions) -> Predictions:
-        """Predictions with their classes in the order in which a ready one knows them."""
+        """Reorder the classes as the calibrator knows them."""
         try:
             return p.reorder_classes(self.class_names)
         except InputError as error:
             raise InputError(f"{self.name} was fitted on other classes: {error}", code=error.code) from None
 
     def fit(self, p: Predictions, on_progress: Progress) -> Any:
-        """Fit it, unless it is."""
+        """Fit the calibrator, unless it is fitted already."""
         if self.fitted_map is not None:
             return self.fitted_map
         on_progress(f"fitting {self.name} to {len(p):,} examples")
         return calibrators_.fit(self.source, p)
 
-    def overlap_message(self, p: Predictions) -> str:
-        """Say so if it was fitted on these predictions, or on too many of them; else nothing."""
-        if p.digest in self.fitting_digests:
-            return f"{self.name} was fitted on these very predictions ({p.digest})"
-        return "" if self.fitting_sketch is None else self.row_overlap_message(Sketch.from_hashes(p.row_hashes))
-
-    def row_overlap_message(self, evaluation_sketch: Sketch) -> str:
-        """The same of rows."""
-        if (
-            self.fitting_sketch is None
-            or not (overlap := Overlap.compare(evaluation_sketch, self.fitting_sketch)).too_large
-        ):
-            return ""
-        return f"{self.name} was fitted on some of these very predictions: {overlap.text}"
-
-    def check_overlap(self, p: Predictions) -> None:
-        """Refuse to be judged on what it was fitted on."""
-        if message := self.overlap_message(p):
-            raise InputError(f"{message}; judge it on others", code="fitted_on_same")
-
     def out_of_fold(self, p: Predictions, fitted: Any, folds: int, on_progress: Progress) -> Predictions:
-        """What it makes of predictions that it was not fitted on: fold by fold, if it learns anything at all."""
+        """Calibrate each fold with a fit on the other folds; apply fitted calibrators and Identity as they are."""
         if self.fitted_map is not None or isinstance(fitted, calibrators_.Identity):
             return apply_calibrator(p, fitted)
         on_progress(f"cross-fitting {self.name}")
         return calibrators_.cross_fit(self.source, p, folds=folds)
 
+    def overlap_message(self, p: Predictions) -> str:
+        """Return a message if the calibrator was fitted on these predictions or many of their rows; else ""."""
+        if p.digest in self.fitting_digests:
+            return f"{self.name} was fitted on these predictions ({p.digest})"
+        return "" if self.fitting_sketch is None else self.row_overlap_message(Sketch.from_hashes(p.row_hashes))
+
+    def row_overlap_message(self, evaluation_sketch: Sketch) -> str:
+        """Return a message if the calibrator was fitted on too many rows of a sketch, or an empty text."""
+        if self.fitting_sketch is None:
+            return ""
+        overlap = Overlap.compare(evaluation_sketch, self.fitting_sketch)
+        return f"{self.name} was fitted on some of these rows: {overlap.text}" if overlap.too_large else ""
+
+    def check_overlap(self, p: Predictions) -> None:
+        """Refuse predictions that the calibrator was fitted on."""
+        if message := self.overlap_message(p):
+            raise InputError(f"{message}. Try other evaluation data.", code="fitted_on_same")
+
 
 def default_calibrators(k: int) -> tuple[str, ...]:
-    """Calibrators that are tried on k classes unless others are named."""
-    wide = k > calibrators_.MAX_MATRIX_CLASSES
-    return tuple("StructuredVector" if wide and name == "StructuredMatrix" else name for name in DEFAULT_CALIBRATORS)
+    """Return the calibrators that are assessed by default for `k` classes."""
+    if k <= calibrators_.MAX_MATRIX_CLASSES:
+        return DEFAULT_CALIBRATORS
+    return tuple("StructuredVector" if name == "StructuredMatrix" else name for name in DEFAULT_CALIBRATORS)
 
 
 def resolve_candidates(calibrators: Sequence[Any], choose: str | None) -> tuple[list[CandidateCalibrator], str | None]:
-    """The calibrators that were named, once each, and the one to be chosen, if any is."""
+    """Return the distinct candidates, and the name of the one to select if it is given."""
     specs = [calibrators] if isinstance(calibrators, str | Path) else list(calibrators)
     candidates = [CandidateCalibrator.of(c) for c in specs]
     if choose is not None:
-        extra = CandidateCalibrator.of(choose)
-        candidates, choose = [*candidates, extra], extra.name
+        requested = CandidateCalibrator.of(choose)
+        candidates, choose = [*candidates, requested], requested.name
     candidates = list({c.name: c for c in reversed(candidates)}.values())[::-1]
     if not candidates:
-        raise InputError("no calibrators to assess; measure judges predictions as they are", code="no_calibrators")
+        raise InputError("Expected at least one calibrator. Try `measure` to fit none.", code="no_calibrators")
     return candidates, choose
 
 
 def load_checked_calibrator(path: str | Path) -> Callable[[Predictions], Predictions]:
-    """Read a saved calibrator, as a function of predictions that refuses those that it was fitted on."""
+    """Load a calibrator as a function that refuses the predictions it was fitted on."""
     return CandidateCalibrator.of(Path(path)).apply_checked

@@ -1,69 +1,117 @@
-"""What can be tried on the page: a temperature, another calibrator, a threshold, a class; all numbers are made here."""
+"""Data of the interactive controls on the page: temperature, threshold and classes. All numbers are computed here."""
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from markupsafe import Markup
 from torch import Tensor
 
-from calibrant.assessment._evaluation import Mistake
+from calibrant import metrics
+from calibrant.assessment._calibrated_predictions import CalibratedPredictions
+from calibrant.assessment._evaluation import Mistake, mistakes_by_class
 from calibrant.assessment._results import AssessmentData, MeasurementData
-from calibrant.assessment._temperature_grid import TemperatureMeasurement
-from calibrant.assessment.expert_text import format_level, format_percent
+from calibrant.assessment.expert_text import capitalize, format_level, format_percent
 from calibrant.backend.bins import Bins
+from calibrant.metrics import Interval
 from calibrant.metrics.tables import Classes, thresholds_of
+from calibrant.predictions import Predictions
 from calibrant.report import control_data
 
+GRID_LOG2_RANGE = -2, 2  # temperatures from 1/4 to 4
+STEPS_PER_OCTAVE = 12, 6, 3  # the finest grid that fits the budget is used
+MAX_ASSESSMENT_LOGITS, MAX_MEASUREMENT_LOGITS = 10**9, 3 * 10**7  # logits processed for all temperatures together
 SLIDER_THRESHOLDS = (*(i / 100 for i in range(100)), 0.995, 0.999, 0.9999)
-MAX_CLASS_CURVES = 200  # whose curves the page holds
-MAX_CLASS_MISTAKES = 5  # of a class
-MAX_ASSESSMENT_LOGITS, MAX_MEASUREMENT_LOGITS = (
-    10**9,
-    3 * 10**7,
-)  # logits that are passed over for the temperatures, beside fits and alone
+MAX_CLASS_CURVES = 200
+MAX_CLASS_MISTAKES = 5  # per class
+
+
+# Temperature
+
+
+@dataclass(frozen=True, eq=False)
+class TemperatureMeasurement:
+    """Metrics of predictions whose logits are divided by a temperature."""
+
+    temperature: float
+    reliability_bins: Bins
+    ece: float
+    noise_floor: Interval
+    nll: float
+    mean_confidence: float
+
+
+def slider_temperatures(num_elements: int, max_elements: int) -> list[float]:
+    """Return 49, 25 or 13 temperatures, evenly spaced in their logarithm and including 1, or none.
+
+    Args:
+        num_elements: Logits of one pass.
+        max_elements: Budget for all passes together.
+
+    >>> len(slider_temperatures(1000, 100_000)), len(slider_temperatures(1000, 20_000)), slider_temperatures(1000, 10)
+    (49, 13, [])
+    """
+    low, high = GRID_LOG2_RANGE
+    for steps in STEPS_PER_OCTAVE:
+        if (steps * (high - low) + 1) * num_elements <= max_elements:
+            return [2 ** (i / steps) for i in range(low * steps, high * steps + 1)]
+    return []
+
+
+def measure_temperature(p: Predictions, temperature: float, bins: int, level: float) -> TemperatureMeasurement:
+    """Measure predictions at one temperature, in one pass."""
+    predictions = p if temperature == 1 else CalibratedPredictions(p, lambda logits: logits / temperature)
+    predictions.outcomes  # noqa: B018  computes and caches everything below in one pass
+    events = predictions.events
+    table = events.equal_width(bins)
+    return TemperatureMeasurement(
+        temperature=temperature,
+        reliability_bins=table,
+        ece=float(metrics.ece.compute_from_view(events, bins=bins)),
+        noise_floor=metrics.noise_floor.interval_from_view(events, level=level, bins=bins),
+        nll=float(metrics.nll.compute_from_view(predictions)),
+        mean_confidence=float((table.weight * table.confidence).nansum()),
+    )
 
 
 def assessment_temperature_control(assessment: AssessmentData) -> Markup:
-    """A slider for the temperature, and a switch for the calibrator."""
+    """Return the temperature slider and the menu of calibrators."""
     fitted = {
         name: float(c.temperature) for name, c in assessment.calibrators.items() if type(c).__name__ == "Temperature"
     }
-    maps = {"as they came": assessment.uncalibrated} | {
+    maps = {"uncalibrated": assessment.uncalibrated} | {
         name: t for name, t in assessment.tables.items() if name != "Identity"
     }
     return _temperature_control(assessment.uncalibrated, maps, fitted, MAX_ASSESSMENT_LOGITS)
 
 
 def measurement_temperature_control(measurement: MeasurementData) -> Markup:
-    """A slider for the temperature."""
+    """Return the temperature slider."""
     return _temperature_control(measurement, {}, {}, MAX_MEASUREMENT_LOGITS)
 
 
 def _temperature_control(
     uncalibrated: MeasurementData, maps: Mapping[str, MeasurementData], fitted: Mapping[str, float], max_logits: int
 ) -> Markup:
-    steps = uncalibrated.at_temperatures(max_logits)
+    p, event = uncalibrated.source, uncalibrated.event
+    steps: list[TemperatureMeasurement] = []
+    if isinstance(p, Predictions):
+        grid = slider_temperatures(uncalibrated.n * uncalibrated.k, max_logits)
+        steps = [measure_temperature(p, t, uncalibrated.bins, uncalibrated.level) for t in grid]
     if not steps and len(maps) < 2:
         return Markup()
     temperatures = [step.temperature for step in steps]
-    fitted_in_range = {
-        name: t for name, t in fitted.items() if temperatures and temperatures[0] <= t <= temperatures[-1]
-    }
-    stops = {_nearest_index(temperatures, t): f"{name}: {t:.2f}" for name, t in fitted_in_range.items()}
+    in_range = {name: t for name, t in fitted.items() if temperatures and temperatures[0] <= t <= temperatures[-1]}
     unit_index = _nearest_index(temperatures, 1.0) if temperatures else 0
-    stops = {unit_index: "as they came: T = 1"} | stops
+    stops = {unit_index: "uncalibrated: T = 1"}
+    stops |= {_nearest_index(temperatures, t): f"{name}: {t:.2f}" for name, t in in_range.items()}
     content = {
-        "heading": "What if it were more, or less, sure?",
+        "heading": "Try a temperature or a calibrator" if len(maps) > 1 else "Try a temperature",
         "note": _temperature_note(uncalibrated, bool(steps), len(maps) > 1),
         "words": _diagram_labels(uncalibrated),
-        "tiles": [
-            "ECE",
-            "NLL",
-            "Says, on average",
-            uncalibrated.event.occurrence_phrase[0].upper() + uncalibrated.event.occurrence_phrase[1:],
-        ],
+        "tiles": ["ECE", "NLL", f"Mean {event.probability}", capitalize(event.frequency)],
         "one": unit_index,
         "steps": [_temperature_step(uncalibrated, step, stops.get(i, "")) for i, step in enumerate(steps)],
         "maps": [_calibrator_step(name, table) for name, table in maps.items()] if len(maps) > 1 else [],
@@ -75,65 +123,61 @@ def _nearest_index(temperatures: Sequence[float], t: float) -> int:
     return min(range(len(temperatures)), key=lambda i: abs(math.log(temperatures[i] / t)))
 
 
-def _temperature_note(uncalibrated: MeasurementData, has_slider: bool, has_switch: bool) -> str:
-    units = f"{uncalibrated.event.unit}s"
-    parts = [
-        "Dividing the logits by a temperature T above 1 makes every probability more modest, below 1 bolder. Every "
-        f"number is that of all {uncalibrated.n:,} judged {units} at that T."
+def _temperature_note(uncalibrated: MeasurementData, has_slider: bool, has_menu: bool) -> str:
+    event = uncalibrated.event
+    sentences = [
+        "Logits are divided by the temperature T: above 1 it moves all probabilities toward uniform, below 1 away from "
+        f"it. All numbers are computed from {event.count(uncalibrated.n)}."
         if has_slider
-        else "A temperature by hand would need the predictions again: these were read in pieces, or are too many."
+        else "There is no temperature slider because the predictions were read in chunks or are too many.",
+        "The menu shows the predictions after each calibrator." if has_menu else "",
+        f"Do not pick a temperature here: it would be tuned on the {event.units} that evaluate it. Fit a calibrator.",
+        "Each dot is a bin; larger dots hold more. The gray line shows the uncalibrated predictions.",
     ]
-    parts += ["Or look at what a calibrator makes of them."] if has_switch else []
-    parts += [f"What looks best here was chosen on the {units} that judge it: trust the calibrators, fitted on others."]
-    return " ".join(parts) + " Dots are bins, as large as they are full; the gray line is what came in."
+    return " ".join(filter(None, sentences))
 
 
 def _diagram_labels(measurement: MeasurementData) -> dict[str, Any]:
-    z = (
-        None
-        if measurement.clusters
-        else float(torch.special.ndtri(torch.tensor((1 + measurement.level) / 2, dtype=torch.float64)))
-    )
+    z = torch.special.ndtri(torch.tensor((1 + measurement.level) / 2, dtype=torch.float64))
     event = measurement.event
     return {
-        "said": event.probability_label,
-        "happened": event.frequency_label,
-        "many": f"{event.unit}s",
+        "probability": event.probability,
+        "frequency": event.frequency,
+        "units": event.units,
         "bins": measurement.bins,
-        "z": z,
+        "z": None if measurement.clusters else float(z),
         "level": format_level(measurement.level),
     }
 
 
 def _temperature_step(uncalibrated: MeasurementData, step: TemperatureMeasurement, stop_label: str) -> dict[str, Any]:
-    infos = {name: uncalibrated[name].info for name in ("ece", "nll")}
-    tiles = [
-        [f"{infos['ece'].text(step.ece)} %", _noise_floor_text(step.noise_floor.value, step.noise_floor.high)],
-        [infos["nll"].text(step.nll), ""],
-        [format_percent(step.mean_confidence, 1), ""],
-        [format_percent(uncalibrated.observed_frequency.value, 1), ""],
-    ]
+    ece, nll = (uncalibrated[name].info.text(getattr(step, name)) for name in ("ece", "nll"))
+    frequency = uncalibrated.observed_frequency.value
+    tiles = _tiles(ece, nll, step.mean_confidence, frequency, step.noise_floor.value, step.noise_floor.high)
     content = {"name": f"T = {step.temperature:.2f}", "tiles": tiles, "cells": _bin_cells(step.reliability_bins)}
     return content | ({"stop": stop_label} if stop_label else {})
 
 
 def _calibrator_step(name: str, measurement: MeasurementData) -> dict[str, Any]:
-    floor = measurement["noise_floor"]
-    tiles = [
-        [f"{measurement['ece'].text} %", _noise_floor_text(floor.value, floor.high)],
-        [measurement["nll"].text, ""],
-        [format_percent(measurement.mean_confidence, 1), ""],
-        [format_percent(measurement.observed_frequency.value, 1), ""],
-    ]
+    ece, nll, floor = (measurement[name] for name in ("ece", "nll", "noise_floor"))
+    frequency = measurement.observed_frequency.value
+    tiles = _tiles(ece.text, nll.text, measurement.mean_confidence, frequency, floor.value, floor.high)
     return {"name": name, "tiles": tiles, "cells": _bin_cells(measurement.reliability_bins)}
 
 
-def _noise_floor_text(mean: float, high: float) -> str:
-    return f"by chance {format_percent(mean)}, up to {format_percent(high)}"
+def _tiles(
+    ece: str, nll: str, mean_confidence: float, frequency: float, floor: float, floor_high: float
+) -> list[list[str]]:
+    return [
+        [f"{ece} %", f"noise floor {format_percent(floor)}, up to {format_percent(floor_high)}"],
+        [nll, ""],
+        [format_percent(mean_confidence, 1), ""],
+        [format_percent(frequency, 1), ""],
+    ]
 
 
 def _bin_cells(bins: Bins) -> list[list[int]]:
-    """The bins that hold anything: which, how many, what was said and what happened, in millionths."""
+    """Return index, count, mean confidence and accuracy of every nonempty bin, shares in millionths."""
     columns = bins.count.tolist(), bins.confidence.tolist(), bins.accuracy.tolist()
     return [
         [i, n, _to_millionths(confidence), _to_millionths(accuracy)]
@@ -142,109 +186,108 @@ def _bin_cells(bins: Bins) -> list[list[int]]:
     ]
 
 
+def _to_millionths(share: float) -> int:
+    return round(1e6 * min(1.0, max(0.0, share)))
+
+
+# Thresholds
+
+
 def threshold_control(measurements: Mapping[str, MeasurementData]) -> Markup:
-    """A slider for the threshold from which on one acts, and what that costs."""
+    """Return the threshold slider with the expected cost of acting above it."""
     measurement = next(iter(measurements.values()))
-    event, top = measurement.event, "aurc" in measurement.event.rows
-    probability_label = event.probability_label
+    event = measurement.event
     words = {
-        "said": probability_label,
-        "slider": f"Act on a {probability_label} of at least",
-        "tiles": ["acted on", "error among them" if top else "false alarms among them", "expected cost"],
-        "share": f"of all {event.unit}s",
+        "probability": event.probability,
+        "slider": f"Minimum {event.probability}",
+        "share": f"of all {event.units}",
         "each": f"per {event.unit}",
-        "costs": ["cost of a mistake", "cost of not acting"] if top else ["cost of a false alarm", "cost of a miss"],
-        "cheapest": f"On these {event.unit}s it is cheapest to act from",
+        "cheapest": f"Lowest expected cost on these {event.units}: threshold",
     }
-    note = (
-        "Costs are in any unit: what acting wrongly costs, and what it costs not to act, such as asking a person."
-        if top
-        else "Costs are in any unit: what a false alarm costs, and what it costs to miss a true one."
-    )
-    base = None if top else measurement.observed_frequency.value
+    if event.is_confidence:
+        words |= {
+            "tiles": ["acted on", "error rate among them", "expected cost"],
+            "costs": ["cost of an error", "cost of abstaining"],
+        }
+        note = "Costs are in any unit. Abstaining can mean, for example, asking a person."
+    else:
+        words |= {
+            "tiles": ["acted on", "false positives among them", "expected cost"],
+            "costs": ["cost of a false positive", "cost of a false negative"],
+        }
+        note = "Costs are in any unit."
     content = {
-        "heading": "Where to draw the line",
+        "heading": "Choose a threshold",
         "note": note,
         "words": words,
-        "base": base,
+        "base": None if event.is_confidence else measurement.observed_frequency.value,
         "tables": [{"name": name, "rows": _threshold_rows(table)} for name, table in measurements.items()],
     }
     return control_data("threshold", content)
 
 
 def _threshold_rows(measurement: MeasurementData) -> list[list[Any]]:
-    """Per threshold: itself, the shares acted on and found, how often that is right, and the same as it is shown."""
-    thresholds = thresholds_of(measurement.ties, SLIDER_THRESHOLDS, measurement.level)
-    columns = (
-        thresholds.threshold,
-        thresholds.share,
-        thresholds.precision,
-        thresholds.recall,
-        thresholds.low,
-        thresholds.high,
-    )
+    """Return per threshold: itself, share acted on, precision, recall, and three texts for the tiles."""
+    t = thresholds_of(measurement.ties, SLIDER_THRESHOLDS, measurement.level)
+    columns = (t.threshold, t.share, t.precision, t.recall, t.low, t.high)
     return [
         [
-            c,
+            threshold,
             *map(_round_or_none, (share, precision, recall)),
             format_percent(share),
-            *_error_text(precision, low, high, measurement),
+            *_error_texts(precision, low, high, format_level(measurement.level)),
         ]
-        for c, share, precision, recall, low, high in zip(*(column.tolist() for column in columns), strict=True)
+        for threshold, share, precision, recall, low, high in zip(*(c.tolist() for c in columns), strict=True)
     ]
 
 
-def _error_text(precision: float, low: float, high: float, measurement: MeasurementData) -> tuple[str, str]:
+def _error_texts(precision: float, low: float, high: float, level: str) -> tuple[str, str]:
     if math.isnan(precision):
         return "\N{EN DASH}", ""
-    return format_percent(
-        1 - precision
-    ), f"{100 * (1 - high):.2f} to {format_percent(1 - low)} with {format_level(measurement.level)}"
+    return format_percent(1 - precision), f"{level} interval {100 * (1 - high):.2f} to {format_percent(1 - low)}"
 
 
 def _round_or_none(x: float) -> float | None:
     return None if math.isnan(x) else round(x, 6)
 
 
+# Classes
+
+
 def class_control(measurements: Mapping[str, MeasurementData], class_tables: Sequence[Classes]) -> Markup:
-    """What a class shows when it is opened: its curve, before and after, and its most confident mistakes."""
+    """Return the curve before and after calibration and the most confident errors of every listed class."""
     measurement = next(iter(measurements.values()))
-    class_indices = class_tables[0].worst_first[:MAX_CLASS_CURVES].tolist()
-    mistakes = measurement.mistakes_by_class(class_indices, MAX_CLASS_MISTAKES)
+    indices = class_tables[0].worst_first[:MAX_CLASS_CURVES].tolist()
+    p = measurement.source
+    mistakes = mistakes_by_class(p, indices, MAX_CLASS_MISTAKES) if isinstance(p, Predictions) else None
     rows = [
         {
             "layers": [_class_cells(class_table.cells[j], measurement.n) for class_table in class_tables],
             "mistakes": None if mistakes is None else [_mistake_cells(measurement, m) for m in mistakes.get(j, ())],
         }
-        for j in class_indices
+        for j in indices
     ]
     words = _diagram_labels(measurement) | {
-        "said": "probability of the class",
-        "happened": "its frequency",
-        "mistakes": "Its most confident mistakes",
-        "none": f"No {measurement.event.unit} of it, or predicted to be of it, is mistaken.",
+        "probability": "probability of the class",
+        "frequency": "frequency of the class",
+        "mistakes": "Most confident errors",
+        "none": "No error involves this class.",
     }
-    head = ["row", "true class", "predicted", "said"]
+    head = ["row", "true class", "predicted class", "confidence"]
     return control_data("classes", {"words": words, "names": list(measurements), "rows": rows, "head": head})
 
 
 def _mistake_cells(measurement: MeasurementData, m: Mistake) -> list[str]:
-    return [
-        str(m.row),
-        measurement.class_name(m.label),
-        measurement.class_name(m.predicted),
-        format_percent(m.probability),
-    ]
+    name = measurement.class_name
+    return [str(m.row), name(m.label), name(m.predicted), format_percent(m.probability)]
 
 
 def _class_cells(cells: Tensor, n: int) -> list[list[int]]:
-    """The same of a class, by bin of its probability; rounding errors of sums must not leave what is a share."""
+    """Return the cells of `_bin_cells` for one class."""
     share, confidence_sums, outcome_sums = cells.T
-    parts = zip(
-        (n * share).round().tolist(), (confidence_sums / share).tolist(), (outcome_sums / share).tolist(), strict=True
-    )
-    return [[i, int(count), _to_millionths(c), _to_millionths(a)] for i, (count, c, a) in enumerate(parts) if count > 0]
-
-
-def _to_millionths(share: float) -> int:
-    return round(1e6 * min(1.0, max(0.0, share)))
+    columns = (n * share).round(), confidence_sums / share, outcome_sums / share
+    return [
+        [i, int(count), _to_millionths(confidence), _to_millionths(frequency)]
+        for i, (count, confidence, frequency) in enumerate(zip(*(c.tolist() for c in columns), strict=True))
+        if count > 0
+    ]

@@ -1,4 +1,4 @@
-"""Judging fitted maps: on predictions that are there as a whole, or on pieces of which only summaries are kept."""
+"""Apply fitted calibrators to evaluation data: predictions in memory, or chunks that are only summarized."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,67 +16,61 @@ from calibrant.predictions.folds import num_units
 from calibrant.registry import METRICS
 from calibrant.types import InputError, Map
 
-JACKKNIFE_GROUPS = 50  # of the jackknife
+JACKKNIFE_GROUPS = 50
 MAX_MISTAKES = 20
-MEAN_METRICS = ("accuracy", "nll", "event_brier", "brier", "signed_gap")  # whose change is tested without a second pass
+MEAN_METRICS = ("accuracy", "nll", "event_brier", "brier", "signed_gap")  # means over rows, testable from chunk sums
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """An example that was predicted wrongly, and how probable the wrong class was said to be."""
+    """A wrong prediction."""
 
-    row: int  # index in the judged data
+    row: int  # index in the evaluation data
     label: int
     predicted: int
-    probability: float  # probability of the predicted class
-    calibrated_probability: float  # the same, by the chosen calibrator
+    probability: float  # of the predicted class
+    calibrated_probability: float  # of the same class, after the selected calibrator
 
 
 @dataclass(frozen=True, eq=False)
 class InMemoryEvaluation:
-    """Predictions as they came, and as every map makes them."""
+    """Evaluation data in memory, uncalibrated and after each calibrator."""
 
     uncalibrated: Predictions
     calibrated: dict[str, Predictions]
 
     @classmethod
     def from_maps(cls, p: Predictions, maps: Mapping[str, Map]) -> "InMemoryEvaluation":
-        """Apply the maps, in float64, when it is asked what they make of the logits."""
-        return cls(
-            p,
-            {
-                name: p if isinstance(calibrator, Identity) else CalibratedPredictions(p, calibrator)
-                for name, calibrator in maps.items()
-            },
-        )
+        """Apply calibrators lazily, in float64."""
+        calibrated = {
+            name: p if isinstance(calibrator, Identity) else CalibratedPredictions(p, calibrator)
+            for name, calibrator in maps.items()
+        }
+        return cls(p, calibrated)
 
     def compare_metrics(self, name: str, metric_names: tuple[str, ...]) -> Comparison | None:
-        """Test the change of some metrics on the same examples; None for a single one, or a single cluster."""
+        """Test the change of metrics on the same rows. Return None for a single row or cluster."""
         n = num_units(self.uncalibrated)
         if n < 2:
             return None
-        return metrics.compare(
-            self.uncalibrated, self.calibrated[name], names=metric_names, groups=min(JACKKNIFE_GROUPS, n)
-        )
+        groups = min(JACKKNIFE_GROUPS, n)
+        return metrics.compare(self.uncalibrated, self.calibrated[name], names=metric_names, groups=groups)
 
     def mistakes(self, name: str) -> tuple[Mistake, ...]:
-        """The wrong predictions of the highest confidence, with what a map makes of it."""
-        return tuple(
-            describe_mistakes(self.uncalibrated, self.calibrated[name], most_confident_errors(self.uncalibrated))
-        )
+        """Return the most confident errors."""
+        rows = most_confident_errors(self.uncalibrated)
+        return tuple(describe_mistakes(self.uncalibrated, self.calibrated[name], rows))
 
 
 @dataclass(eq=False)
 class StreamedEvaluation:
-    """Summaries of predictions read in pieces, as they came and as every map makes them."""
+    """Summaries of evaluation data that is read in chunks, uncalibrated and after each calibrator."""
 
     maps: Mapping[str, Map]
     event: EventSelector
     uncalibrated: Summary = field(init=False)
     calibrated: dict[str, Summary] = field(init=False)
-    _difference_sums: dict[str, Tensor] = field(
-        init=False
-    )  # of the differences d of MEANS: w, w d, w d^2, and as `_sums` says
+    _difference_sums: dict[str, Tensor] = field(init=False)  # of `_difference_sums`, by calibrator
     _mistakes: dict[str, list[Mistake]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -85,60 +79,58 @@ class StreamedEvaluation:
         self._difference_sums = {name: torch.zeros(len(MEAN_METRICS), 9, dtype=torch.float64) for name in self.maps}
         self._mistakes = {name: [] for name in self.maps}
 
-    def add(self, part: Predictions) -> None:
-        """Take in a piece: one pass over its logits, and one over those of every map."""
-        part, num_examples = part.with_event(self.event).double(), len(self.uncalibrated)
-        self.uncalibrated = _add_to_summary(self.uncalibrated, part)
-        rows = most_confident_errors(part)
+    def add(self, chunk: Predictions) -> None:
+        """Add a chunk, in one pass over its logits and one per calibrator."""
+        chunk, num_rows = chunk.with_event(self.event).double(), len(self.uncalibrated)
+        self.uncalibrated = _add_to_summary(self.uncalibrated, chunk)
+        rows = most_confident_errors(chunk)
         for name, calibrator in self.maps.items():
-            calibrated = apply_calibrator(part, calibrator)
+            calibrated = apply_calibrator(chunk, calibrator)
             self.calibrated[name] = _add_to_summary(self.calibrated[name], calibrated)
-            self._difference_sums[name] += _difference_sums(part, calibrated)
-            new_mistakes = [replace(m, row=m.row + num_examples) for m in describe_mistakes(part, calibrated, rows)]
-            self._mistakes[name] = sorted(self._mistakes[name] + new_mistakes, key=lambda m: -m.probability)[
-                :MAX_MISTAKES
-            ]
+            self._difference_sums[name] += _difference_sums(chunk, calibrated)
+            mistakes = [replace(m, row=m.row + num_rows) for m in describe_mistakes(chunk, calibrated, rows)]
+            mistakes = sorted(self._mistakes[name] + mistakes, key=lambda m: -m.probability)
+            self._mistakes[name] = mistakes[:MAX_MISTAKES]
 
     def compare_metrics(self, name: str, metric_names: tuple[str, ...]) -> Comparison | None:
-        """Test the change of the means; None for a single example."""
+        """Test the change of the metrics that are means. Return None for a single row."""
         if len(self.uncalibrated) < 2:
             return None
-        uncalibrated, calibrated, sums = self.uncalibrated, self.calibrated[name], self._difference_sums[name].tolist()
-        pairs = [(m, part) for m, part in zip(MEAN_METRICS, sums, strict=True) if m in metric_names]
-        clustered = uncalibrated.has_clusters
-
-        def row(m: str, part: list[float]) -> Difference:
-            if clustered:
-                return difference_of_cluster_means(m, uncalibrated[m], calibrated[m], part[3:])
-            return difference_of_means(m, uncalibrated[m], calibrated[m], part[:3])
-
-        rows = [row(m, part) for m, part in pairs]
-        return Comparison(len(uncalibrated), 0.90, tuple(rows))
+        before, after, sums = self.uncalibrated, self.calibrated[name], self._difference_sums[name].tolist()
+        rows: list[Difference] = []
+        for metric, part in zip(MEAN_METRICS, sums, strict=True):
+            if metric not in metric_names:
+                continue
+            if before.has_clusters:
+                rows.append(difference_of_cluster_means(metric, before[metric], after[metric], part[3:]))
+            else:
+                rows.append(difference_of_means(metric, before[metric], after[metric], part[:3]))
+        return Comparison(len(before), 0.90, tuple(rows))
 
     def mistakes(self, name: str) -> tuple[Mistake, ...]:
-        """The wrong predictions of the highest confidence, with what a map makes of it."""
+        """Return the most confident errors."""
         return tuple(self._mistakes[name])
 
 
-def evaluate_pieces(pieces: Iterable[Predictions], maps: Mapping[str, Map], event: EventSelector) -> StreamedEvaluation:
-    """Judge piece after piece."""
+def evaluate_chunks(chunks: Iterable[Predictions], maps: Mapping[str, Map], event: EventSelector) -> StreamedEvaluation:
+    """Evaluate data chunk by chunk."""
     evaluation = StreamedEvaluation(maps, event)
-    for part in pieces:
-        evaluation.add(part)
+    for chunk in chunks:
+        evaluation.add(chunk)
     if len(evaluation.uncalibrated) == 0:
         raise InputError(
-            "no predictions to judge: the iterable was empty (a generator used twice?)", code="no_predictions"
+            "Expected at least one chunk of predictions, got none. Was a generator used twice?", code="no_predictions"
         )
     return evaluation
 
 
 def apply_calibrator(p: Predictions, calibrator: Map) -> Predictions:
-    """What a map makes of predictions; they themselves, with all that is known of them, where it changes nothing."""
+    """Apply a calibrator. Identity returns the same object, which keeps its cached statistics."""
     return p if isinstance(calibrator, Identity) else p.apply(calibrator)
 
 
 def most_confident_errors(p: Predictions, limit: int = MAX_MISTAKES) -> Tensor:
-    """Rows of the wrong predictions of the highest confidence, among equals those of the highest loss first."""
+    """Return the rows of wrong predictions by decreasing confidence; ties by decreasing loss."""
     outcomes = p.outcomes
     wrong = (outcomes.correct == 0).nonzero().squeeze(1)
     keys = outcomes.log_likelihood[wrong].cpu().numpy(), -outcomes.confidence[wrong].cpu().numpy()
@@ -146,42 +138,45 @@ def most_confident_errors(p: Predictions, limit: int = MAX_MISTAKES) -> Tensor:
 
 
 def mistakes_by_class(p: Predictions, classes: list[int], limit: int) -> dict[int, tuple[Mistake, ...]]:
-    """The most confident mistakes with each of some classes: taken for another, or another taken for it."""
+    """Return per class the most confident errors in which it is the label or the prediction."""
     rows, predicted = most_confident_errors(p, len(p)), p.predicted
-    mistakes_found: dict[int, tuple[Mistake, ...]] = {}
+    mistakes: dict[int, tuple[Mistake, ...]] = {}
     for j in classes:
         class_rows = rows[((p.labels[rows] == j) | (predicted[rows] == j)).nonzero().squeeze(1)[:limit]]
-        columns = (
-            class_rows,
-            p.labels[class_rows],
-            predicted[class_rows],
-            p.outcomes.confidence[class_rows],
-            p.outcomes.confidence[class_rows],
-        )
-        mistakes_found[j] = tuple(Mistake(*row) for row in zip(*(column.tolist() for column in columns), strict=True))
-    return mistakes_found
+        confidence = p.outcomes.confidence[class_rows]
+        columns = class_rows, p.labels[class_rows], predicted[class_rows], confidence, confidence
+        mistakes[j] = _mistakes_from_columns(*columns)
+    return mistakes
 
 
-def describe_mistakes(uncalibrated: Predictions, calibrated: Predictions, rows: Tensor) -> list[Mistake]:
-    """Wrong predictions before and after a map, which keeps their odds against its own prediction."""
+def describe_mistakes(uncalibrated: Predictions, calibrated: Predictions, rows: Tensor) -> tuple[Mistake, ...]:
+    """Return wrong predictions with the probability of the predicted class before and after calibration."""
     if not len(rows):
-        return []
+        return ()
     predicted = uncalibrated[rows].predicted
     z = calibrated[rows].logits.double()
-    odds = (z.gather(1, predicted[:, None]).squeeze(1) - z.amax(1)).exp()
+    odds = (z.gather(1, predicted[:, None]).squeeze(1) - z.amax(1)).exp()  # against the new prediction
     calibrated_probability = calibrated.outcomes.confidence[rows] * odds
-    columns = rows, uncalibrated.labels[rows], predicted, uncalibrated.outcomes.confidence[rows], calibrated_probability
-    return [Mistake(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    confidence = uncalibrated.outcomes.confidence[rows]
+    return _mistakes_from_columns(rows, uncalibrated.labels[rows], predicted, confidence, calibrated_probability)
 
 
-def _add_to_summary(summary: Summary, part: Predictions) -> Summary:
-    if part.k > Summary.MAX_CLASSES:
-        part.outcomes  # noqa: B018  made once, here, for the slices that the summary takes and for what follows
-    return summary.add(part)
+def _mistakes_from_columns(*columns: Tensor) -> tuple[Mistake, ...]:
+    return tuple(Mistake(*row) for row in zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _add_to_summary(summary: Summary, chunk: Predictions) -> Summary:
+    if chunk.k > Summary.MAX_CLASSES:
+        chunk.outcomes  # noqa: B018  cached for the slices that the summary takes
+    return summary.add(chunk)
 
 
 def _difference_sums(uncalibrated: Predictions, calibrated: Predictions) -> Tensor:
-    """Per mean: w, w d, w d^2; and over clusters 1, n, s, n^2, n s, s^2 of their masses n and sums s of w d."""
+    """Return sums of the differences d of each of MEAN_METRICS, (metrics, 9).
+
+    Columns: sums over rows of w, w d and w d^2; and sums over clusters of 1, n, s, n^2, n s and s^2, where n is the
+    weight of a cluster and s its sum of w d.
+    """
     w = torch.ones_like(uncalibrated.outcomes.correct) if uncalibrated.weights is None else uncalibrated.weights
     rows: list[Tensor] = []
     for name in MEAN_METRICS:

@@ -1,4 +1,4 @@
-"""What one should know of a set of predictions, in one table, from one pass over the logits."""
+"""Measure predictions: every metric with its interval, test and noise floor, from one pass over the logits."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -10,47 +10,44 @@ from typing import Any
 from torch import Tensor
 
 from calibrant import calibrators, metrics
-from calibrant.assessment._evaluation import mistakes_by_class
-from calibrant.assessment._events import EventDescription, describe_event, select_event
-from calibrant.assessment._provenance import data_source
-from calibrant.assessment._results import MeasurementData, Row, Verdict
+from calibrant.assessment._results import NLL_PARTS, MeasurementData, Row, Verdict, metric_info
 from calibrant.assessment._serialize import write_by_suffix
-from calibrant.assessment._temperature_grid import measure_temperatures
-from calibrant.assessment._verdict import NOISE_FLOOR_BY_METRIC, decide_verdict, exceeds_noise_floor, find_data_problems
+from calibrant.events import PRESENCE_CLASSES, EventKind, describe_event
 from calibrant.io import to_safe_csv
-from calibrant.metrics import Interval, Metric, Summary, tables
+from calibrant.metrics import Interval, Metric, Summary
 from calibrant.metrics.tables import Classes, ClassSums, collect_class_bins
-from calibrant.predictions import PRESENCE_CLASSES, Predictions, as_predictions
-from calibrant.predictions.folds import num_units
+from calibrant.predictions import EventSelector, Predictions, as_predictions
 from calibrant.registry import METRICS, Method
 from calibrant.types import InputError
 
 DEFAULT_BINS = 15
-BINNED_METRICS = (
-    "ece",
-    "noise_floor",
-    "adaptive_ece",
-    "adaptive_noise_floor",
-    "debiased_l2",
-)  # rows with the table's bins
+BINNED_METRICS = ("ece", "noise_floor", "adaptive_ece", "adaptive_noise_floor", "debiased_l2")
+METRICS_MISSING_IN_SUMMARY = ("classwise_ece", "auroc")
+MISCALIBRATION_P_VALUE = 0.05  # Kuiper p-value below which predictions are called miscalibrated
+MAX_REVERSED_AUROC, MIN_REVERSED_ROWS = 0.1, 20  # an AUROC below, from this many rows, suggests swapped columns
+NOISE_FLOOR_BY_METRIC = {"ece": "noise_floor", "adaptive_ece": "adaptive_noise_floor"}
 
 
 class Measurement(MeasurementData):
-    """The table, in the order in which it should be read, and what is behind it.
+    """The metrics of one set of predictions. `measurement["ece"]` is a row.
 
-    It prints, shows itself in a notebook, and is saved as .html, .json or .csv; `measurement["ece"]` is a row.
+    Print it, show it in a notebook, or save it as .html, .json or .csv.
     """
 
     def html(self, facts: dict[str, str] | None = None) -> str:
-        """Return the report, one page that opens offline; `facts` are told at its end."""
+        """Return a self-contained HTML report.
+
+        Args:
+            facts: Names and values to list at the end of the report.
+        """
         from calibrant.assessment.sections import measurement_page
 
         return measurement_page(self, facts or {})
 
     def save(self, path: str | Path) -> None:
         """Write the report (.html), the numbers (.json) or the table (.csv)."""
-        makers = {".html": self.html, ".json": self.json, ".csv": lambda: to_safe_csv(self.to_polars())}
-        write_by_suffix(path, makers)
+        writers = {".html": self.html, ".json": self.json, ".csv": lambda: to_safe_csv(self.to_polars())}
+        write_by_suffix(path, writers)
 
     def __rich__(self) -> Any:
         from calibrant.assessment._terminal import measurement_text
@@ -77,206 +74,209 @@ def measure(
     level: float = 0.90,
     fit: Any = None,
 ) -> Measurement:
-    """Everything one should know of some predictions: scores, direction, errors with floors, intervals and p-values.
+    """Measure predictions: scores, direction, calibration errors with noise floors, intervals and p-values.
 
-    `metrics` are added to the rows of the table, by name or text such as "ece(bins=10)". `of` says what is judged:
-    "top", that the predicted class is right, or a class, by index or name; if left out, what the predictions say, and
-    of two classes the probability of class 1. `fit` (a calibrator, such as "Auto") adds the cross-fitted division of
-    NLL into refinement and calibration. All else comes from one pass over the logits and one sort.
+    The row `noise_floor` holds the mean and central interval of the ECE of a perfectly calibrated model with the same
+    confidences. An ECE below its `high` is no sign of miscalibration. Predictions with groups get a table of groups.
 
-    The row `noise_floor` holds the mean and the central interval of the ECE of a perfectly calibrated model with
-    these confidences: an ECE below its `high` is no sign of miscalibration. A `Summary` knows all rows but the
-    class-wise error, unless it was made `by_class`, and has bins and event of its own. Predictions with groups have a
-    table of them.
+    Args:
+        predictions: Predictions, or a `Summary` of predictions read in chunks. A summary has its own bins and event,
+            and knows the class-wise error only if it was made with `by_class`.
+        metrics: Additional metrics, by name or text, such as "ece(bins=10)".
+        of: Event to evaluate: "top" (the predicted class is correct), or a class by index or name. Default: the event
+            of the predictions, and class 1 of two.
+        bins: Number of bins (default 15).
+        level: Level of the intervals.
+        fit: Calibrator, such as "Auto", whose cross-fit splits NLL into refinement and calibration.
+
+    Raises:
+        InputError: The level, event or a metric is unknown, or the summary lacks what a metric needs.
 
     >>> p = Predictions(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40))
     >>> table = measure(p)
     >>> round(table["ece"].value, 4), round(table["noise_floor"].value, 4), table["signed_gap"].note
-    (0.1, 0.0399, 'overestimates class 1')
+    (0.1, 0.0399, 'overestimates the probability of class 1')
     """
     if not 0 < level < 1:
-        raise InputError(f"level must lie in (0, 1), got {level}", code="level_range")
+        raise InputError(f"Expected a level in (0, 1), got {level}. Try level=0.9.", code="level_range")
     extra_methods = [METRICS.method(text) for text in as_list(metrics)]
     if isinstance(predictions, Summary):
         if fit is not None:
-            raise InputError(
-                "a summary cannot be fitted to: measure predictions in memory, or leave out `fit`",
-                code="fit_on_summary",
-            )
+            raise InputError("Expected predictions to fit to, got a summary. Leave out `fit`.", code="fit_on_summary")
         return _measure_summary(predictions, extra_methods, of, bins, level)
     with as_predictions(predictions) as p:
         return _measure_in_memory(p.with_event(select_event(p, of)), extra_methods, bins or DEFAULT_BINS, level, fit)
 
 
 def summarize(
-    pieces: Iterable[Predictions],
+    chunks: Iterable[Predictions],
     calibrate: Callable[[Predictions], Predictions] | None = None,
     *,
     of: str | int | None = None,
     bins: int = DEFAULT_BINS,
 ) -> Summary:
-    """Sum up predictions that come in pieces, calibrated first if need be, for `measure`; `of` means what it does."""
+    """Summarize predictions that come in chunks, for `measure`.
+
+    Args:
+        chunks: Parts of the predictions.
+        calibrate: Function to apply to each chunk first.
+        of: Event to evaluate, as in `measure`.
+        bins: Number of bins.
+    """
     summary: Summary | None = None
-    for part in pieces:
-        calibrated = part if calibrate is None else calibrate(part)
-        summary = summary or Summary.empty(of=select_event(part, of), bins=bins, by_class=True)
-        calibrated = calibrated.with_event(summary.of)
-        summary = summary.add(calibrated)
+    for chunk in chunks:
+        calibrated = chunk if calibrate is None else calibrate(chunk)
+        summary = summary or Summary.empty(of=select_event(chunk, of), bins=bins, by_class=True)
+        summary = summary.add(calibrated.with_event(summary.of))
     if summary is None:
         raise InputError(
-            "no predictions to measure: the iterable was empty (a generator used twice?)", code="no_predictions"
+            "Expected at least one chunk of predictions, got none. Was a generator used twice?", code="no_predictions"
         )
     return summary
 
 
+def select_event(p: Predictions, of: str | int | None) -> EventSelector:
+    """Return the event to evaluate: `of` if given, else that of the predictions, and class 1 of two classes."""
+    selector = p.with_event(of).of if of is not None else 1 if p.of == "top" and p.k == 2 else p.of
+    if selector == "classes":
+        raise InputError(
+            f'Expected one event, got of="classes". Try of="top" or a class, 0 to {p.k - 1}.', code="several_events"
+        )
+    return selector
+
+
 def as_list(names: Sequence[str] | None) -> list[str]:
-    """Return names as a list; one name may stand alone."""
+    """Return names as a list. A single name may be given alone."""
     return [names] if isinstance(names, str) else list(names or ())
 
 
 def _measure_in_memory(p: Predictions, extra_methods: list[Method], bins: int, level: float, fit: Any) -> Measurement:
-    k = p.k
-    cells = collect_class_bins(p, bins)
-    p.events.moments(bins)  # of which all sums over bins are a part: one pass makes them
-    description = describe_event(p.of, k, p.class_names)
-    description = replace(description, cluster="cluster") if _has_repeated_labels(p) else description
+    collect_cells = collect_class_bins(p, bins)
+    p.events.moments(bins)  # one pass, which all sums over bins reuse
+    event = describe_event(p.of, p.k, p.class_names)
+    event = replace(event, cluster="cluster") if _has_repeated_labels(p) else event
     rows: list[Row] = []
-    for method in _row_methods(description, extra_methods):
+    for method in _row_methods(event, extra_methods):
         if method.text == "classwise_ece":
-            rows.append(_classwise_row(cells().ece))
+            rows.append(_classwise_row(collect_cells().ece))
         else:
             rows.append(_measure_row(method, _require_metric(method).view(p), bins, level))
-        if method.text == "nll" and math.isinf(rows[-1].value):
-            rows[-1] = replace(
-                rows[-1],
-                note=_zero_probability_note(
-                    _weighted_count(p.log_likelihood.isneginf(), p.weights), p.total_weight, description
-                ),
-            )
         if method.text == "nll" and fit is not None:
             parts = metrics.decompose_score(p, fit=partial(calibrators.fit, fit), level=level)
-            rows += [_interval_row(name, i) for name, i in zip(NLL_PART_NAMES, (parts.refinement, parts.calibration))]
-    events, verdict = p.events, decide_verdict(rows)
-    return Measurement(
-        n=len(p),
-        k=k,
+            rows += [
+                _interval_row(name, i) for name, i in zip(NLL_PARTS, (parts.refinement, parts.calibration), strict=True)
+            ]
+    impossible = p.log_likelihood.isneginf()
+    num_impossible = float(impossible.sum() if p.weights is None else p.weights[impossible].sum())
+    return _build_measurement(
+        p,
+        rows,
+        event,
+        extra_methods,
         bins=bins,
         level=level,
-        rows=_annotate_rows(rows, description, extra_methods, verdict),
-        event=description,
-        names=p.class_names,
-        observed_frequency=metrics.share_interval(events.outcome, p.weights, level, p.clusters),
-        ties=events.ties,
-        reliability_bins=events.equal_width(bins),
-        compute_classes=partial(_class_table, p, cells),  # partials, which are pickled
-        compute_groups=partial(tables.groups, p, bins=bins, level=level),
-        compute_row_groups=partial(tables.groups, p, bins=bins, level=level, by="row_groups"),
-        compute_temperatures=partial(measure_temperatures, p, bins=bins, level=level),
-        compute_mistakes=partial(mistakes_by_class, p),
-        clusters="" if p.clusters is None else f"{num_units(p):,} {description.cluster}{'s' * (num_units(p) != 1)}",
-        verdict=verdict,
-        remarks=find_data_problems(len(p), rows),
-        compute_source=partial(data_source, "measured", p),
+        num_impossible=num_impossible,
+        observed_frequency=metrics.share_interval(p.events.outcome, p.weights, level, p.clusters),
+        compute_classes=partial(_class_table, p, collect_cells),  # partials can be pickled
     )
 
 
-def _class_table(p: Predictions, cells: Callable[[], Any]) -> Classes:
-    return ClassSums.from_predictions(p, cells()).table
+def _class_table(p: Predictions, collect_cells: Callable[[], Any]) -> Classes:
+    return ClassSums.from_predictions(p, collect_cells()).table
 
 
 def _has_repeated_labels(p: Predictions) -> bool:
-    """Whether a cluster of several labels per example holds more than one example: it has a label twice."""
+    """Whether a cluster of multilabel data has a label twice, and therefore holds more than one example."""
     if p.class_names != PRESENCE_CLASSES or p.clusters is None or p.groups is None or p.group_names is None:
         return False
     pairs = p.clusters * len(p.group_names) + p.groups
     return len(pairs.unique()) < len(pairs)
 
 
-NLL_PART_NAMES = ("refinement", "calibration_loss")
-
-
 def _measure_summary(
     summary: Summary, extra_methods: list[Method], of: str | int | None, bins: int | None, level: float
 ) -> Measurement:
-    if of not in (None, summary.of) and of != _event_class_name(summary):
+    class_name = summary.class_names[summary.of] if summary.class_names and isinstance(summary.of, int) else None
+    if of not in (None, summary.of, class_name):
         raise InputError(
-            f"this summary judges {summary.of!r}, not {of!r}: make it with Summary.empty(of={of!r})",
+            f"Expected of={summary.of!r}, the event of this summary, got {of!r}. Try Summary.empty(of={of!r}).",
             code="summary_event",
         )
-    bins, description = bins or summary.bins, describe_event(summary.of, summary.k, summary.class_names)
-    classes = summary.classes
-    available_rows = [
-        name
-        for name in description.rows
-        if name not in METRICS_MISSING_IN_SUMMARY or (name == "classwise_ece" and classes is not None)
-    ]
+    bins = bins or summary.bins
+    summary.equal_width(bins)  # refuses a number of bins that the summary cannot merge to
+    event, classes = describe_event(summary.of, summary.k, summary.class_names), summary.classes
+    missing = [name for name in METRICS_MISSING_IN_SUMMARY if name != "classwise_ece" or classes is None]
     rows = [
-        _summary_row(m, summary, level)
-        for m in _row_methods(description, extra_methods)
-        if m.text in available_rows or m in extra_methods
+        _summary_row(method, summary, level)
+        for method in _row_methods(event, extra_methods)
+        if method.text not in missing or method in extra_methods
     ]
-    zero_probability_note = _zero_probability_note(summary.total("infinite"), summary.total_weight, description)
-    rows = [
-        replace(row, note=zero_probability_note) if row.name == "nll" and math.isinf(row.value) else row for row in rows
-    ]
-    verdict = decide_verdict(rows)
-    return Measurement(
-        n=len(summary),
-        k=summary.k,
+    return _build_measurement(
+        summary,
+        rows,
+        event,
+        extra_methods,
         bins=bins,
         level=level,
-        rows=_annotate_rows(rows, description, extra_methods, verdict),
-        event=description,
-        names=summary.class_names,
+        num_impossible=summary.total("infinite"),
         observed_frequency=summary.interval("happened", level),
-        ties=summary.ties,
-        reliability_bins=summary.equal_width(bins),
-        compute_classes=None if classes is None else partial(getattr, classes, "table"),
-        compute_groups=partial(tables.groups, summary, bins=bins, level=level),
-        compute_row_groups=partial(tables.groups, summary, bins=bins, level=level, by="row_groups"),
-        clusters=f"{description.cluster}s" if summary.has_clusters else "",
-        verdict=verdict,
-        remarks=find_data_problems(len(summary), rows),
-        compute_source=partial(data_source, "measured", n=len(summary)),
+        compute_classes=partial(getattr, classes, "table", None),
     )
 
 
-def _zero_probability_note(count: float, total_weight: float, description: EventDescription) -> str:
-    """Say of how many rows what was said to be impossible came true."""
-    return f"a probability of 0 came true for {count:,.6g} of {total_weight:,.6g} {description.unit}s"
+def _build_measurement(
+    source: Predictions | Summary,
+    rows: list[Row],
+    event: EventKind,
+    extra_methods: list[Method],
+    *,
+    num_impossible: float,
+    **data: Any,
+) -> Measurement:
+    """Decide the verdict, and add notes and texts to the rows. Rows without a value are kept if requested."""
+    verdict, requested = decide_verdict(rows), {method.text for method in extra_methods}
+    impossible_note = (
+        f"the true class has probability 0 in {num_impossible:,.6g} of {source.total_weight:,.6g} {event.units}"
+    )
+
+    def note(row: Row) -> str:
+        if row.name == "signed_gap":
+            return event.headline(verdict.direction) or "no significant direction"
+        if row.name in NOISE_FLOOR_BY_METRIC:
+            return "above its noise floor" if exceeds_noise_floor(rows, row.name) else "within its noise floor"
+        return impossible_note if row.name == "nll" and math.isinf(row.value) else row.note
+
+    visible_rows = [row for row in rows if row.name in requested or not math.isnan(row.value)]
+    return Measurement(
+        source=source,
+        rows=tuple(replace(row, info=metric_info(event, row.name), note=note(row)) for row in visible_rows),
+        event=event,
+        verdict=verdict,
+        remarks=find_data_problems(len(source), rows),
+        **data,
+    )
 
 
-def _weighted_count(rows: Tensor, weights: Tensor | None) -> float:
-    return float(rows.sum() if weights is None else weights[rows].sum())
+# Rows
 
 
-def _event_class_name(summary: Summary) -> str | None:
-    """The class that is judged, by its name."""
-    return summary.class_names[summary.of] if summary.class_names and isinstance(summary.of, int) else None
-
-
-METRICS_MISSING_IN_SUMMARY = (
-    "classwise_ece",
-    "auroc",
-)  # to a summary, among the rows that are there unless others are asked for
-
-
-def _row_methods(description: EventDescription, extra_methods: list[Method]) -> list[Method]:
-    """The rows of an event, then what else was asked for."""
-    rows = [METRICS.method(name) for name in description.rows]
-    return rows + [m for m in dict.fromkeys(extra_methods) if m not in rows]
+def _row_methods(event: EventKind, extra_methods: list[Method]) -> list[Method]:
+    """Return the metrics of an event, then the requested ones."""
+    rows = [METRICS.method(name) for name in event.rows]
+    return rows + [method for method in dict.fromkeys(extra_methods) if method not in rows]
 
 
 def _require_metric(method: Method) -> Metric[...]:
     if not isinstance(method.target, Metric):
         raise InputError(
-            f"{method.name} is not declared: put @metrics.metric('its title') above it", code="undeclared_metric"
+            f"Expected a declared metric, got the function {method.name}. Put @metrics.metric('its title') above it.",
+            code="undeclared_metric",
         )
     return method.target
 
 
 def _measure_row(method: Method, view: Any, bins: int, level: float) -> Row:
-    """The number with all that says how surely it is known."""
+    """Compute a metric with its interval or test."""
     metric = _require_metric(method)
     settings = method.settings | ({"bins": bins} if method.text in BINNED_METRICS else {})
     if metric.has_interval and not method.settings:
@@ -293,15 +293,12 @@ def _summary_row(method: Method, summary: Summary, level: float) -> Row:
         return _classwise_row(summary.classes.ece)
     if method.settings:
         raise InputError(
-            f"{method.text} needs every prediction, not a summary of them; measure them in memory", code="summary_only"
+            f"{method.text} needs all predictions, got a summary. Try measuring them in memory.", code="summary_only"
         )
     if metric.has_interval:
         return _interval_row(method.text, summary.interval(method.text, level))
-    return Row(
-        method.text,
-        summary[method.text],
-        p_value=metric.test_from_view(summary).p_value if metric.has_test else math.nan,
-    )
+    p_value = metric.test_from_view(summary).p_value if metric.has_test else math.nan
+    return Row(method.text, summary[method.text], p_value=p_value)
 
 
 def _classwise_row(class_errors: Tensor) -> Row:
@@ -312,21 +309,33 @@ def _interval_row(name: str, interval: Interval) -> Row:
     return Row(name, interval.value, interval.low, interval.high)
 
 
-def _annotate_rows(
-    rows: list[Row], description: EventDescription, extra_methods: list[Method], verdict: Verdict
-) -> tuple[Row, ...]:
-    """The rows with their titles and what each says here; without those that have no value, unless asked for."""
-    requested = {method.text for method in extra_methods}
-    visible_rows = (row for row in rows if row.name in requested or not math.isnan(row.value))
-    return tuple(
-        replace(row, info=description.metric_info(row.name), note=_row_note(row, rows, description, verdict))
-        for row in visible_rows
+# Verdict
+
+
+def decide_verdict(rows: Iterable[Row]) -> Verdict:
+    """Decide from the rows of a table whether predictions are calibrated. Texts and JSON follow this verdict."""
+    row_by_name = {row.name: row for row in rows}
+    gap = row_by_name["signed_gap"]
+    direction = "over" if gap.low > 0 else "under" if gap.high < 0 else None
+    if row_by_name["kuiper"].p_value < MISCALIBRATION_P_VALUE:
+        return Verdict("miscalibrated", direction)
+    if direction or any(exceeds_noise_floor(row_by_name.values(), name) for name in NOISE_FLOOR_BY_METRIC):
+        return Verdict("unclear", direction)
+    return Verdict("no_evidence")
+
+
+def exceeds_noise_floor(rows: Iterable[Row], name: str) -> bool:
+    """Whether an error is larger than a calibrated model shows by chance."""
+    row_by_name = {row.name: row for row in rows}
+    return name in row_by_name and row_by_name[name].value > row_by_name[NOISE_FLOOR_BY_METRIC[name]].high
+
+
+def find_data_problems(n: int, rows: Iterable[Row]) -> tuple[str, ...]:
+    """Return sentences about likely mistakes in the data."""
+    auroc = next((row.value for row in rows if row.name == "auroc"), 1.0)
+    if not auroc < MAX_REVERSED_AUROC or n < MIN_REVERSED_ROWS:
+        return ()
+    return (
+        f"AUROC is {auroc:.3f}: higher probabilities go with fewer events. Are the columns swapped, or does the "
+        "probability belong to another class?",
     )
-
-
-def _row_note(row: Row, rows: list[Row], description: EventDescription, verdict: Verdict) -> str:
-    if row.name == "signed_gap":
-        return description.direction_phrase(verdict.direction).removeprefix("is ") or "no direction beyond chance"
-    if row.name in NOISE_FLOOR_BY_METRIC:
-        return "above its noise floor" if exceeds_noise_floor(rows, row.name) else "within its noise floor"
-    return row.note

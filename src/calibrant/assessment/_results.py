@@ -1,4 +1,4 @@
-"""What was measured and what was found, as data: words, pages and text are made of these."""
+"""Results as data. Texts, pages and tables are made from the classes in this file."""
 
 import json
 import math
@@ -7,145 +7,170 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from calibrant import metrics
 from calibrant._text import display_name
 from calibrant.assessment._evaluation import Mistake
-from calibrant.assessment._events import EventDescription
-from calibrant.assessment._provenance import data_source, provenance
-from calibrant.assessment._serialize import encode_nonfinite, serialize_fitted
-from calibrant.assessment._temperature_grid import TemperatureMeasurement, slider_temperatures
+from calibrant.assessment._serialize import data_source, encode_nonfinite, provenance, serialize_fitted
 from calibrant.backend.bins import Bins, GroupedScores
 from calibrant.backend.solvers import Certificate
-from calibrant.metrics import Comparison, Interval, MetricInfo
+from calibrant.events import EventKind
+from calibrant.metrics import Comparison, Interval, MetricInfo, Summary, tables
 from calibrant.metrics.tables import Classes, Groups
 from calibrant.predictions import Predictions
+from calibrant.predictions.folds import num_units
+
+Status = Literal["miscalibrated", "unclear", "no_evidence"]
+Direction = Literal["over", "under"]
+NLL_PARTS = {
+    "refinement": MetricInfo(
+        "refinement part of NLL", "nats", meaning="NLL that remains after cross-fitted calibration"
+    ),
+    "calibration_loss": MetricInfo(
+        "calibration part of NLL", "nats", meaning="reduction of NLL by cross-fitted calibration"
+    ),
+}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; nan where there is no interval or no p-value."""
+    """One line of the table of metrics. Missing intervals and p-values are NaN."""
 
-    name: str  # the metric's text
+    name: str  # the metric as text, such as "ece(bins=10)"
     value: float
     low: float = math.nan
     high: float = math.nan
     p_value: float = math.nan
-    note: str = ""  # what the number says here
+    note: str = ""  # interpretation of this value
     info: MetricInfo = field(default_factory=lambda: MetricInfo(""), repr=False)
 
     @property
     def title(self) -> str:
-        """The name in words, with the unit in which `text` writes the value."""
+        """The metric's name in words, with the unit of `text`."""
         return self.info.heading(self.name if "(" in self.name else self.info.title)
 
     @property
     def text(self) -> str:
-        """The value in its unit; a dash where there is none."""
+        """The value in its unit, or a dash."""
         return "–" if math.isnan(self.value) else self.info.text(self.value)
 
     @property
     def interval(self) -> str:
-        """The interval in its unit; nothing where there is none, or it holds every number."""
+        """The interval in its unit, or an empty text if it is missing or unbounded."""
         unbounded = math.isnan(self.low) or (math.isinf(self.low) and math.isinf(self.high))
         return "" if unbounded else f"[{self.info.text(self.low)}, {self.info.text(self.high)}]"
 
 
-Status = Literal["miscalibrated", "unclear", "no_evidence"]
-Direction = Literal["over", "under"]
-
-
 @dataclass(frozen=True)
 class Verdict:
-    """Whether predictions are calibrated, as far as the data tell.
+    """Whether predictions are calibrated.
 
-    `miscalibrated`: the Kuiper test rejects calibration. `unclear`: it does not, but ECE lies above its noise floor,
-    or the interval of the signed gap excludes 0. `no_evidence`: neither.
+    - "miscalibrated": the Kuiper test rejects calibration.
+    - "unclear": it does not, but ECE exceeds its noise floor or the interval of the signed gap excludes 0.
+    - "no_evidence": neither.
     """
 
     status: Status
-    direction: Direction | None = None  # of the mean prediction, where it is certain or, if unclear, likely
+    direction: Direction | None = None  # sign of the signed gap if its interval excludes 0
 
     @property
     def is_miscalibrated(self) -> bool:
-        """Whether the predictions are called miscalibrated."""
+        """Whether the status is "miscalibrated"."""
         return self.status == "miscalibrated"
+
+
+def metric_info(event: EventKind, name: str) -> MetricInfo:
+    """Return the texts of a metric as they fit the evaluated event."""
+    info = NLL_PARTS.get(name) or metrics.metric_info(name)
+    if name == "signed_gap":
+        return replace(info, title=event.gap_title, meaning=event.gap_meaning)
+    return replace(info, meaning=info.meaning.replace("confidences", event.scores))
 
 
 @dataclass(frozen=True, eq=False)
 class MeasurementData:
-    """What was measured, in the order in which it should be read, and what is behind it: data alone."""
+    """The table of metrics in reading order, and the data behind it."""
 
-    n: int
-    k: int
+    source: Predictions | Summary = field(repr=False)
     bins: int
     level: float  # of the intervals
     rows: tuple[Row, ...]
-    event: EventDescription  # what is judged
-    names: tuple[str, ...] | None  # of the classes
-    observed_frequency: Interval  # how often it happened
-    ties: GroupedScores  # examples sorted by confidence: what curves are drawn from
-    reliability_bins: Bins  # the bins behind ECE
-    compute_classes: Callable[[], Classes] | None = field(repr=False)
-    compute_groups: Callable[[], Groups | None] | None = field(default=None, repr=False)
-    compute_row_groups: Callable[[], Groups | None] | None = field(default=None, repr=False)
-    compute_temperatures: Callable[[list[float]], tuple[TemperatureMeasurement, ...]] | None = field(
-        default=None, repr=False
-    )
-    compute_mistakes: Callable[[list[int], int], dict[int, tuple[Mistake, ...]]] | None = field(
-        default=None, repr=False
-    )
-    clusters: str = ""  # such as "50 clusters", where examples depend on each other
+    event: EventKind
+    observed_frequency: Interval
+    compute_classes: Callable[[], Classes | None] = field(repr=False)
     verdict: Verdict = Verdict("no_evidence")
-    remarks: tuple[str, ...] = ()  # sentences on what looks like a mistake in the data
-    compute_source: Callable[[], dict[str, Any]] | None = field(default=None, repr=False)  # of the data, for provenance
+    remarks: tuple[str, ...] = ()  # sentences about likely mistakes in the data
+    group_by: Literal["groups", "row_groups"] = "groups"
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return len(self.source)
+
+    @property
+    def k(self) -> int:
+        """Number of classes."""
+        return self.source.k
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """Class names."""
+        return self.source.class_names
+
+    @property
+    def ties(self) -> GroupedScores:
+        """Rows sorted by confidence, which curves are drawn from."""
+        return self.source.ties if isinstance(self.source, Summary) else self.source.events.ties
+
+    @cached_property
+    def reliability_bins(self) -> Bins:
+        """The bins behind ECE."""
+        return (self.source if isinstance(self.source, Summary) else self.source.events).equal_width(self.bins)
+
+    @property
+    def clusters(self) -> str:
+        """Description of the clusters, such as "50 clusters", or an empty text for independent rows."""
+        if isinstance(self.source, Summary):
+            return f"{self.event.cluster}s" if self.source.has_clusters else ""
+        if self.source.clusters is None:
+            return ""
+        num_clusters = num_units(self.source)
+        return f"{num_clusters:,} {self.event.cluster}{'s' * (num_clusters != 1)}"
 
     @property
     def population(self) -> str:
-        """What there are n of."""
+        """Description of the rows, such as "answers in 50 clusters"."""
         return self.event.population + (f" in {self.clusters}" if self.clusters else "")
 
     @cached_property
     def classes(self) -> Classes | None:
-        """What is known of every class; nothing of a summary that was not made by class."""
-        return None if self.compute_classes is None else self.compute_classes()
+        """The table of classes, or None for a summary made without `by_class`."""
+        return self.compute_classes()
 
     @cached_property
     def groups(self) -> Groups | None:
-        """What is known of every group; nothing without groups."""
-        return None if self.compute_groups is None else self.compute_groups()
+        """The table of groups, or None without groups."""
+        return tables.groups(self.source, bins=self.bins, level=self.level, by=self.group_by)
 
     @cached_property
     def row_groups(self) -> Groups | None:
-        """Return the groups of rows that several labels share, beside the groups, which are the labels."""
-        return None if self.compute_row_groups is None else self.compute_row_groups()
+        """The table of the row groups of multilabel data, whose `groups` are the labels, or None without them."""
+        if self.group_by == "row_groups":
+            return None
+        return tables.groups(self.source, bins=self.bins, level=self.level, by="row_groups")
 
     def with_row_groups(self) -> "MeasurementData | None":
-        """Return the same table with the groups of rows as its groups; None where there are none."""
+        """Return this measurement with the row groups as its groups, or None without row groups."""
         if self.row_groups is None:
             return None
-        groups = self.row_groups
-        return replace(
-            self, compute_groups=lambda: groups, compute_row_groups=None, event=replace(self.event, group="group")
-        )
-
-    def at_temperatures(self, max_logits: int) -> tuple[TemperatureMeasurement, ...]:
-        """What temperatures make of the predictions, in passes over `most` logits together; nothing of a summary's."""
-        return (
-            ()
-            if self.compute_temperatures is None
-            else self.compute_temperatures(slider_temperatures(self.n * self.k, max_logits))
-        )
-
-    def mistakes_by_class(self, classes: list[int], limit: int) -> dict[int, tuple[Mistake, ...]] | None:
-        """The most confident mistakes with each of some classes, taken for another or another for it; not of pieces."""
-        return None if self.compute_mistakes is None else self.compute_mistakes(classes, limit)
+        return replace(self, group_by="row_groups", event=replace(self.event, group="group"))
 
     @property
     def mean_confidence(self) -> float:
-        """How often it should have happened, by what was said."""
+        """Mean predicted probability of the event."""
         return self.observed_frequency.value + self["signed_gap"].value
 
     def class_name(self, index: int) -> str:
-        """What a class is called."""
+        """Return the name of a class as it is shown."""
         return str(index) if self.names is None else display_name(self.names[index])
 
     def __iter__(self) -> Iterator[Row]:
@@ -158,9 +183,10 @@ class MeasurementData:
         return any(row.name == name for row in self.rows)
 
     def __getitem__(self, name: str) -> Row:
-        """The row of that name.
+        """Return the row of a metric.
 
-        Raises KeyError with the names that there are.
+        Raises:
+            KeyError: There is no such row; the message lists the rows.
         """
         for row in self.rows:
             if row.name == name:
@@ -168,10 +194,10 @@ class MeasurementData:
         raise KeyError(f"no row {name!r}; there are {', '.join(row.name for row in self.rows)}")
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a row {"metric", "title", "value", "low", "high", "p_value", "note"} per number; nan where none is.
+        """Return one dictionary per number, with keys metric, title, value, low, high, p_value and note.
 
-        Where there are groups, each row has its "group", "" for all examples, and those of the groups follow; groups of
-        rows, beside the labels, alike in "row_group".
+        Missing numbers are NaN. Grouped predictions add the key "group", which is "" for all rows together, and
+        multilabel data with row groups the key "row_group".
         """
         keys = ("value", "low", "high", "p_value", "note")
         rows = [
@@ -182,14 +208,14 @@ class MeasurementData:
         rows = [row | {"group": ""} for row in rows] + self._group_records(self.groups)
         if self.row_groups is None:
             return rows
-        row_group_records = [
-            row | {"group": "", "row_group": row["group"]} for row in self._group_records(self.row_groups)
+        row_group_records = self._group_records(self.row_groups)
+        return [
+            *(row | {"row_group": ""} for row in rows),
+            *(row | {"group": "", "row_group": row["group"]} for row in row_group_records),
         ]
-        return [row | {"row_group": ""} for row in rows] + row_group_records
 
     def _group_records(self, groups: Groups) -> list[dict[str, Any]]:
-        """Return the rows of every group."""
-        missing_fields = {"low": math.nan, "high": math.nan, "p_value": math.nan, "note": ""}
+        missing = {"low": math.nan, "high": math.nan, "p_value": math.nan, "note": ""}
         rows: list[dict[str, Any]] = []
         for record in groups.records():
             values: dict[str, dict[str, float]] = {
@@ -199,8 +225,8 @@ class MeasurementData:
                 "nll": {"value": record["nll"]},
             }
             for name, value in values.items():
-                title = {"metric": name, "title": self.event.metric_info(name).title}
-                rows.append({**title, **missing_fields, **value, "group": record["group"]})
+                title = {"metric": name, "title": metric_info(self.event, name).title}
+                rows.append({**title, **missing, **value, "group": record["group"]})
         return rows
 
     def to_polars(self) -> Any:
@@ -209,76 +235,79 @@ class MeasurementData:
 
         return polars.DataFrame(self.records())
 
-    def json(self, source: Mapping[str, Any] | None = None) -> str:
-        """Return all numbers as JSON text; null for what there is not, "inf" for infinity.
+    def source_facts(self, role: str) -> dict[str, Any]:
+        """Describe the measured data for the provenance."""
+        return data_source(role, self.source if isinstance(self.source, Predictions) else None, n=self.n)
 
-        Its `provenance` holds version, time, and the rows, digest and notes of the data; `source` adds to it.
+    def json(self, source: Mapping[str, Any] | None = None) -> str:
+        """Return all numbers as JSON; missing numbers are null, infinity is "inf".
+
+        Args:
+            source: Entries that replace those of the block "provenance" (version, time, data, calibrators).
         """
-        content: dict[str, Any] = {
-            "n": self.n,
-            "k": self.k,
-            "judged": self.event.claim,
-            "bins": self.bins,
-            "level": self.level,
-        }
+        content: dict[str, Any] = {"n": self.n, "k": self.k, "judged": self.event.title}
+        content |= {"bins": self.bins, "level": self.level}
         content |= {"clusters": self.clusters} if self.clusters else {}
         content |= {} if self.names is None else {"classes": self.names}
         content |= {} if self.groups is None else {"groups": self.groups.records()}
         content |= {} if self.row_groups is None else {"row_groups": self.row_groups.records()}
         content["results"] = [row for row in self.records() if not (row.get("group") or row.get("row_group"))]
         content |= {"verdict": asdict(self.verdict), "notes": list(self.remarks)}
-        content["provenance"] = provenance([] if self.compute_source is None else [self.compute_source()], source)
+        content["provenance"] = provenance([self.source_facts("measured")], source)
         return json.dumps(encode_nonfinite(content), indent=1, allow_nan=False) + "\n"
 
 
 @dataclass(frozen=True, eq=False)
 class AssessmentData:
-    """What every calibrator did to predictions that it was not fitted on: data alone."""
+    """Measurements of every calibrator on predictions that it was not fitted on, and the selected calibrator."""
 
-    uncalibrated: MeasurementData  # the table of the predictions as they came
-    tables: Mapping[str, MeasurementData]  # the table by calibrator
-    metrics: tuple[str, ...]  # the metrics that were asked for
-    calibrators: dict[str, Any]  # on all fitting data, or as they were saved
-    chosen_name: str  # the calibrator with the lowest cross-fitted NLL on the fitting data, unless asked for
-    held_out_nll: dict[str, float]  # that NLL, nan where none is honest; empty if a calibrator was asked for
-    changes: Comparison | None  # chosen minus before, on the same examples; None for a single one
-    mistakes: tuple[Mistake, ...]  # the most confident first
-    protocol: str  # on which data who did what
+    uncalibrated: MeasurementData
+    tables: Mapping[str, MeasurementData]  # by calibrator
+    metrics: tuple[str, ...]  # metrics that compare the calibrators
+    calibrators: dict[str, Any]  # fitted on all fitting data, or loaded
+    chosen_name: str  # lowest NLL on held-out folds of the fitting data, unless requested by name
+    held_out_nll: dict[str, float]  # that NLL; NaN if there is no unseen data, empty if a calibrator was requested
+    changes: Comparison | None  # selected minus uncalibrated, on the same rows; None for a single row
+    mistakes: tuple[Mistake, ...]  # most confident first
+    protocol: str  # sentences about the data that calibrators were fitted and evaluated on
     fitting_data: Predictions
-    accuracy_preserving: str | None = (
-        None  # what keeps every prediction, where the chosen one costs accuracy beyond chance
-    )
+    accuracy_preserving: str | None = None  # an alternative if the selected calibrator significantly loses accuracy
 
     @property
     def best(self) -> Any:
-        """The chosen calibrator, fitted on all fitting data: a map from logits to better logits."""
+        """The selected calibrator, fitted on all fitting data: a function from logits to calibrated logits."""
         return self.calibrators[self.chosen_name]
 
     @property
     def certificates(self) -> dict[str, Certificate]:
-        """Certificates of the fits by calibrator, where they have one."""
+        """Certificates of the fits, by calibrator."""
         certificates = {name: getattr(fitted, "certificate", None) for name, fitted in self.calibrators.items()}
         return {name: certificate for name, certificate in certificates.items() if isinstance(certificate, Certificate)}
 
     @property
     def chosen_label(self) -> str:
-        """The name of the chosen calibrator as it is shown to people."""
+        """The name of the selected calibrator as it is shown."""
         return display_name(self.chosen_name)
 
     @property
+    def is_identity(self) -> bool:
+        """Whether the selected calibrator leaves predictions unchanged."""
+        return self.chosen_name == "Identity"
+
+    @property
     def calibrated(self) -> MeasurementData:
-        """The table of the chosen calibrator."""
+        """The measurement after the selected calibrator."""
         return self.tables[self.chosen_name]
 
     @property
     def values(self) -> dict[str, dict[str, float]]:
-        """The metrics that were asked for, by calibrator."""
+        """The compared metrics, by calibrator."""
         return {name: {m: table[m].value for m in self.metrics} for name, table in self.tables.items()}
 
     def records(self) -> list[dict[str, Any]]:
-        """Return one row {"calibrator", "metric", "value", "low", "high", "p_value"} per number; nan where none is.
+        """Return one dictionary per number, with keys calibrator, metric, value, low, high and p_value.
 
-        Where there are groups, each row has its "group", "" for all examples, as those of `Table.records`.
+        Missing numbers are NaN. Grouped predictions add keys as in `Measurement.records`.
         """
         keys = ("metric", "value", "low", "high", "p_value", "group", "row_group")
         return [
@@ -294,18 +323,19 @@ class AssessmentData:
         return polars.DataFrame(self.records())
 
     def parameters(self) -> list[dict[str, Any]]:
-        """Return what every calibrator learned, in plain numbers and lists, with its certificate."""
+        """Return the fitted parameters and certificate of every calibrator as builtin types."""
         return [{"calibrator": name} | serialize_fitted(fitted) for name, fitted in self.calibrators.items()]
 
     def json(self, source: Mapping[str, Any] | None = None) -> str:
-        """Return all numbers and fitted parameters as JSON text; null for what there is not, "inf" for infinity.
+        """Return all numbers and fitted parameters as JSON; missing numbers are null, infinity is "inf".
 
-        Its `provenance` holds version, time, and the rows, digest and notes of the data; `source` adds to it.
+        Args:
+            source: Entries that replace those of the block "provenance" (version, time, data, calibrators).
         """
         rows: dict[str, Row] = {row.name: row for table in self.tables.values() for row in table}
         content: dict[str, Any] = {
             "chosen": self.chosen_name,
-            "judged": self.uncalibrated.event.claim,
+            "judged": self.uncalibrated.event.title,
             "how": self.protocol,
             "metrics": {name: asdict(row.info) for name, row in rows.items()},
             "results": [row for row in self.records() if not (row.get("group") or row.get("row_group"))],
@@ -318,16 +348,12 @@ class AssessmentData:
             "changes": [asdict(row) for row in self.changes or ()],
             **({} if self.accuracy_preserving is None else {"accuracy_preserving": self.accuracy_preserving}),
         }
-        by_group = {name: table.groups.records() for name, table in self.tables.items() if table.groups is not None}
-        content |= {"groups": by_group} if by_group else {}
-        by_row = {name: t.row_groups.records() for name, t in self.tables.items() if t.row_groups is not None}
-        content |= {"row_groups": by_row} if by_row else {}
-        content |= {"verdict": {"before": asdict(self.uncalibrated.verdict), "after": asdict(self.calibrated.verdict)}}
-        evaluation_source = (
-            []
-            if self.uncalibrated.compute_source is None
-            else [self.uncalibrated.compute_source() | {"role": "judged"}]
-        )
-        content |= {"notes": list(self.uncalibrated.remarks)}
-        content["provenance"] = provenance([data_source("fitted", self.fitting_data), *evaluation_source], source)
+        for key in "groups", "row_groups":
+            by_calibrator = {name: getattr(table, key) for name, table in self.tables.items()}
+            records = {name: groups.records() for name, groups in by_calibrator.items() if groups is not None}
+            content |= {key: records} if records else {}
+        content["verdict"] = {"before": asdict(self.uncalibrated.verdict), "after": asdict(self.calibrated.verdict)}
+        content["notes"] = list(self.uncalibrated.remarks)
+        data = [data_source("fitted", self.fitting_data), self.uncalibrated.source_facts("judged")]
+        content["provenance"] = provenance(data, source)
         return json.dumps(encode_nonfinite(content), indent=1, allow_nan=False) + "\n"

@@ -1,8 +1,10 @@
-"""Results in plain numbers, lists and texts, and as files."""
+"""Results as plain numbers, lists and texts, with their provenance, and as files."""
 
+import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +12,21 @@ import numpy as np
 from torch import Tensor
 
 from calibrant import io
+from calibrant._version import __version__
+from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
 
 def serialize_fitted(calibrator: Any) -> dict[str, Any]:
-    """What a fitted calibrator learned, field by field or attribute by attribute."""
-    return {name: to_builtin(value) for name, value in _attributes(calibrator).items()}
+    """Return the fields of a fitted calibrator, or its attributes if it is no dataclass, as builtin types."""
+    if is_dataclass(calibrator):
+        names = [field.name for field in fields(calibrator)]
+        return {name: to_builtin(getattr(calibrator, name)) for name in names}
+    return {name: to_builtin(value) for name, value in getattr(calibrator, "__dict__", {}).items()}
 
 
 def to_builtin(value: Any) -> Any:
-    """The same in numbers, lists, dictionaries and texts; of what is none of these, its name."""
+    """Convert a value to numbers, texts, lists and dictionaries. Classes and functions become their names."""
     if isinstance(value, Tensor | np.ndarray | np.generic):
         return value.tolist()
     if value is None or isinstance(value, bool | int | float | str):
@@ -28,18 +35,13 @@ def to_builtin(value: Any) -> Any:
         return [to_builtin(item) for item in value]
     if isinstance(value, Mapping):
         return {str(key): to_builtin(item) for key, item in value.items()}
-    name = getattr(value, "__qualname__", type(value).__name__)
-    return {"name": name} | ({} if callable(value) and hasattr(value, "__qualname__") else serialize_fitted(value))
-
-
-def _attributes(value: Any) -> dict[str, Any]:
-    if is_dataclass(value):
-        return {f.name: getattr(value, f.name) for f in fields(value)}
-    return dict(getattr(value, "__dict__", {}))
+    if callable(value) and hasattr(value, "__qualname__"):
+        return {"name": value.__qualname__}
+    return {"name": getattr(value, "__qualname__", type(value).__name__)} | serialize_fitted(value)
 
 
 def encode_nonfinite(value: Any) -> Any:
-    """The same for JSON, which has no nan and no infinity: null, "inf" and "-inf" stand for them."""
+    """Replace NaN by None and infinities by "inf" and "-inf", which JSON has no numbers for."""
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
     if isinstance(value, dict):
@@ -47,10 +49,46 @@ def encode_nonfinite(value: Any) -> Any:
     return [encode_nonfinite(item) for item in value] if isinstance(value, list) else value
 
 
-def write_by_suffix(path: str | Path, makers: Mapping[str, Callable[[], str]]) -> None:
-    """Write the text that belongs to a path's suffix."""
+def write_by_suffix(path: str | Path, writers: Mapping[str, Callable[[], str]]) -> None:
+    """Write the text of the writer that belongs to the suffix of `path`."""
     path = Path(path)
-    if path.suffix not in makers:
-        raise InputError(f"{path}: can write {', '.join(makers)}, not {path.suffix or 'no suffix'!r}", code="suffix")
+    if path.suffix not in writers:
+        raise InputError(
+            f"Expected a file name that ends in {', '.join(writers)}, got {str(path)!r}. Try {path.stem}.html.",
+            code="suffix",
+        )
     with io.atomic_write(path) as draft:
-        draft.write_text(makers[path.suffix](), encoding="utf-8")
+        draft.write_text(writers[path.suffix](), encoding="utf-8")
+
+
+def provenance(data: Iterable[Mapping[str, Any]], overrides: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return version, time, data and calibrators of a JSON result; `overrides` replaces entries."""
+    time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    block = {"version": __version__, "time": time, "data": list(data), "calibrators": list[Any]()}
+    return block | dict(overrides or {})
+
+
+def data_source(
+    role: str, p: Predictions | None = None, *, path: str | Path | None = None, n: int | None = None
+) -> dict[str, Any]:
+    """Describe one set of predictions for the provenance.
+
+    Args:
+        role: What the data was used for: "measured", "fitted", "judged" or "cross-fitted".
+        p: The predictions. Leave them out for data read in chunks, which has no digest.
+        path: The file that they were read from.
+        n: Number of rows, if `p` is left out.
+    """
+    return {
+        "role": role,
+        "path": None if path is None else str(path),
+        "n": n if p is None else len(p),
+        "digest": None if p is None else p.digest,
+        "notes": [] if p is None else list(p.notes),
+    }
+
+
+def calibrator_source(role: str, path: str | Path) -> dict[str, Any]:
+    """Describe a saved calibrator for the provenance: role, file, first 16 hex digits of the file's SHA-256."""
+    digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+    return {"role": role, "path": str(path), "digest": digest}

@@ -1,4 +1,4 @@
-"""Results as text: tables and answers, in a terminal with its colors, elsewhere plain."""
+"""Results as text: tables and answers, with colors in a terminal and plain elsewhere."""
 
 import io
 from collections.abc import Mapping
@@ -11,80 +11,74 @@ from rich.text import Text
 
 from calibrant._text import display_name, escape_markup
 from calibrant.assessment import expert_text
-from calibrant.assessment._results import AssessmentData
-from calibrant.assessment._results import MeasurementData as Measured
+from calibrant.assessment._results import AssessmentData, MeasurementData
+from calibrant.assessment.answers import Answer, assessment_answers, measurement_answers
 
 TABLE_STYLE: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "dim"}
-MAX_TERMINAL_GROUPS = 15  # groups before the rest is left to the page
-PLAIN_TEXT_COLUMNS = 120  # of lines that no terminal breaks
+MAX_TERMINAL_GROUPS = 15
+PLAIN_TEXT_COLUMNS = 120
 
 
-def measurement_text(measurement: Measured) -> Group:
-    """The table, and in words what it says."""
+def measurement_text(measurement: MeasurementData) -> Group:
+    """Return the table of metrics, the groups and the answers."""
     return Group(
         _metrics_table({"value": measurement}),
         Text(),
         *_group_tables({"": measurement}),
         f"[bold]{escape_markup(expert_text.headline(measurement))}[/bold]",
-        *(_answer_line(*answer) for answer in expert_text.measurement_answers(measurement)),
+        *map(_answer_line, measurement_answers(measurement)),
         *map(escape_markup, measurement.remarks),
-        _event_line(measurement),
+        f"[dim]{escape_markup(expert_text.event_sentence(measurement))}[/dim]",
     )
 
 
 def assessment_text(assessment: AssessmentData) -> Group:
-    """The table before and after, the calibrators, and in words what was found."""
-    tables = {"before": assessment.uncalibrated} | (
-        {"after": assessment.calibrated} if assessment.chosen_name != "Identity" else {}
-    )
+    """Return the metrics before and after calibration, the calibrators and the answers."""
+    before = assessment.uncalibrated
+    tables = {"before": before} | ({} if assessment.is_identity else {"after": assessment.calibrated})
     return Group(
         _metrics_table(tables),
         Text(),
         *((_calibrators_table(assessment), Text()) if len(assessment.tables) > 1 else ()),
         *map(escape_markup, expert_text.fit_warnings(assessment)),
         *_group_tables(tables),
-        f"[bold]{escape_markup(expert_text.headline(assessment.uncalibrated))}[/bold]",
-        *(_answer_line(*answer) for answer in expert_text.assessment_answers(assessment)),
-        *map(escape_markup, assessment.uncalibrated.remarks),
+        f"[bold]{escape_markup(expert_text.headline(before))}[/bold]",
+        *map(_answer_line, assessment_answers(assessment)),
+        *map(escape_markup, before.remarks),
         f"[dim]{escape_markup(assessment.protocol)}[/dim]",
-        _event_line(assessment.uncalibrated),
+        f"[dim]{escape_markup(expert_text.event_sentence(before))}[/dim]",
     )
 
 
 def render_plain_text(value: Any) -> str:
-    """Write what rich would print, without colors."""
+    """Return what rich prints for a value, without colors."""
     console = Console(file=io.StringIO(), width=PLAIN_TEXT_COLUMNS, color_system=None, highlight=False)
     with console.capture() as capture:
         console.print(value)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
-def _metrics_table(measurements: Mapping[str, Measured]) -> Table:
-    first_measurement = next(iter(measurements.values()))
+def _metrics_table(measurements: Mapping[str, MeasurementData]) -> Table:
+    first = next(iter(measurements.values()))
     body = Table(**TABLE_STYLE, padding=(0, 1, 0, 0))
-    body.add_column(escape_markup(f"{first_measurement.n:,} {first_measurement.population}"))
+    body.add_column(escape_markup(f"{first.n:,} {first.population}"))
     for name, table in measurements.items():
         body.add_column(escape_markup(name), justify="right", no_wrap=True)
         body.add_column(f"{expert_text.format_level(table.level)} interval", style="dim", no_wrap=True)
-    notes = len(measurements) == 1
-    if notes:
+    has_notes = len(measurements) == 1
+    if has_notes:
         body.add_column("")
-    for row in first_measurement:
+    for row in first:
         cells: list[str] = []
         for table in measurements.values():
-            cells += (
-                [table[row.name].text, expert_text.interval_or_p_value(table[row.name])]
-                if row.name in table
-                else ["–", ""]
-            )
-        body.add_row(
-            escape_markup(row.title), *map(escape_markup, cells), *([escape_markup(row.note)] if notes else [])
-        )
+            rows = [r for r in table if r.name == row.name]
+            cells += [rows[0].text, expert_text.interval_or_p_value(rows[0])] if rows else ["–", ""]
+        body.add_row(*map(escape_markup, [row.title, *cells, *([row.note] if has_notes else [])]))
     return body
 
 
-def _group_tables(measurements: Mapping[str, Measured]) -> list[Any]:
-    """The groups, worst first, and what they are together."""
+def _group_tables(measurements: Mapping[str, MeasurementData]) -> list[Any]:
+    """Return a table of groups per measurement, worst first, and one of the row groups of multilabel data."""
     renderables: list[Any] = []
     row_grouped = [(name, table.with_row_groups()) for name, table in measurements.items()]
     for name, table in [*measurements.items(), *row_grouped]:
@@ -105,28 +99,18 @@ def _group_tables(measurements: Mapping[str, Measured]) -> list[Any]:
 
 
 def _calibrators_table(assessment: AssessmentData) -> Table:
-    tables = list(assessment.tables.values())
     body = Table(**TABLE_STYLE)
     body.add_column("calibrator")
     for heading in expert_text.metric_headings(assessment.calibrated, assessment.metrics):
         body.add_column(escape_markup(heading), justify="right")
-    for (name, table), best in zip(
-        assessment.tables.items(), expert_text.best_mask(tables, assessment.metrics), strict=True
-    ):
+    masks = expert_text.best_mask(list(assessment.tables.values()), assessment.metrics)
+    for (name, table), best in zip(assessment.tables.items(), masks, strict=True):
         texts = [escape_markup(table[m].text) for m in assessment.metrics]
         cells = [f"[bold]{text}[/bold]" if b else text for text, b in zip(texts, best, strict=True)]
-        mark = " (chosen)" if name == assessment.chosen_name else ""
+        mark = " (selected)" if name == assessment.chosen_name else ""
         body.add_row(escape_markup(display_name(name)) + mark, *cells)
     return body
 
 
-def _answer_line(question: str, answer: str) -> Any:
-    return Padding(f"[bold]{escape_markup(question)}[/bold] {escape_markup(answer)}", 0, expand=False)
-
-
-def _event_line(measurement: Measured) -> str:
-    cluster_note = f" {expert_text.cluster_sentence(measurement)}" if measurement.clusters else ""
-    return (
-        "[dim]Judged: "
-        f"{escape_markup(measurement.event.claim)}{measurement.event.alternative_hint}.{cluster_note}[/dim]"
-    )
+def _answer_line(answer: Answer) -> Any:
+    return Padding(f"[bold]{escape_markup(answer.question)}[/bold] {escape_markup(answer.text)}", 0, expand=False)

@@ -1,344 +1,308 @@
-"""The answers in words, each with its evidence; the report, the notebook and the command line say the same."""
+"""Sentences of a result with their statistical evidence, as the report, notebooks and the command line show them.
+
+Every sentence is one template; words that depend on the evaluated event come from `calibrant.events`.
+"""
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import starmap
 
 from calibrant._text import display_name
-from calibrant.assessment._events import EventDescription, quote
 from calibrant.assessment._results import AssessmentData, MeasurementData, Row
 from calibrant.backend.solvers import Certificate
+from calibrant.events import EventKind, quote
 from calibrant.metrics import Difference, MetricInfo
 from calibrant.metrics.tables import Groups
 
-STRONG_EVIDENCE_P_VALUE = 0.01  # p-value below which a calibrated model is ruled out
-MAX_NAMED_GROUPS = 3  # that a sentence names
-MAX_UNDETECTED_ERROR = 0.1  # error that cannot be ruled out, above which the examples are too few
-
-Answer = tuple[str, str]  # question, answer
+STRONG_EVIDENCE_P_VALUE = 0.01
+MAX_NAMED_GROUPS = 3
+GROUP_COLUMNS = "predicted", "observed", "gap (points)", "interval", "ECE (%)", "noise floor", "NLL"
+MAX_UNDETECTED_ERROR = 0.1  # if a larger error cannot be ruled out, there are too few rows
 
 
 def headline(measurement: MeasurementData) -> str:
-    """Say in a few words whether, and which way, the predictions are off."""
-    if measurement.verdict.status == "no_evidence":
-        num_miscalibrated = 0 if measurement.groups is None else int((measurement.groups.significant_gap > 0).sum())
-        if measurement.groups is not None and num_miscalibrated:
-            count_phrase = f"{len(measurement.groups.names)} {measurement.event.group}s"
-            return f"No evidence of miscalibration on the whole, but in {num_miscalibrated} of {count_phrase}"
-        few_examples_note = f", but too few {measurement.event.unit}s to tell"
-        return "No evidence of miscalibration" + (
-            few_examples_note if undetected_error_bound(measurement) > MAX_UNDETECTED_ERROR else ""
-        )
-    direction_phrase = measurement.event.direction_phrase(measurement.verdict.direction).removeprefix("is ")
-    deviation_phrase = (
-        f"{direction_phrase} by {gap_points(measurement)} points"
-        if direction_phrase
-        else "miscalibrated, in no certain direction"
-    )
-    return (
-        f"{deviation_phrase[0].upper()}{deviation_phrase[1:]}"
-        if measurement.verdict.is_miscalibrated
-        else f"Possibly {deviation_phrase}"
-    )
-
-
-def verdict_paragraph(assessment: AssessmentData) -> str:
-    """Say in one paragraph which way the predictions are off, what repairs them, and how sure that is."""
-    return " ".join(text for _, text in assessment_answers(assessment))
-
-
-def measurement_answers(measurement: MeasurementData) -> list[Answer]:
-    """Answer what one wants to know first of a model's probabilities."""
-    question_answers = [
-        ("Is it calibrated?", calibration_answer(measurement)),
-        ("Which way is it off?", direction_answer(measurement)),
-    ]
-    if measurement.groups is None:
-        return question_answers
-    return [
-        *question_answers,
-        (f"And in every {measurement.event.group}?", group_answer(measurement, measurement.groups)),
-    ]
-
-
-def assessment_answers(assessment: AssessmentData) -> list[Answer]:
-    """Answer, in this order, what one wants to know of a model's probabilities, and of what was done to them."""
-    question_answers = [*measurement_answers(assessment.uncalibrated), ("What fixes it?", remedy_answer(assessment))]
-    if assessment.chosen_name == "Identity":
-        return question_answers
-    calibrated_measurement = assessment.calibrated
-    question_answers += [
-        ("Is the difference real?", significance_answer(assessment)),
-        ("Is it calibrated then?", calibration_answer(calibrated_measurement, assessment.uncalibrated)),
-    ]
-    if calibrated_measurement.groups is None:
-        return question_answers
-    return [
-        *question_answers,
-        (
-            f"And in every {calibrated_measurement.event.group} then?",
-            group_answer(calibrated_measurement, calibrated_measurement.groups),
-        ),
-    ]
+    """Return the verdict in a few words."""
+    event, verdict, groups = measurement.event, measurement.verdict, measurement.groups
+    if verdict.status == "no_evidence":
+        num_miscalibrated = 0 if groups is None else int((groups.significant_gap > 0).sum())
+        if groups is not None and num_miscalibrated:
+            return (
+                "No evidence of miscalibration overall, but "
+                f"{num_miscalibrated} of {len(groups.names)} {event.groups} deviate"
+            )
+        if undetected_error_bound(measurement) > MAX_UNDETECTED_ERROR:
+            return f"No evidence of miscalibration, but too few {event.units} to be sure"
+        return "No evidence of miscalibration"
+    deviation = event.headline(verdict.direction)
+    deviation = f"{deviation} by {gap_points(measurement)} points" if deviation else "miscalibrated, no clear direction"
+    return capitalize(deviation if verdict.is_miscalibrated else f"possibly {deviation}")
 
 
 def calibration_answer(measurement: MeasurementData, uncalibrated: MeasurementData | None = None) -> str:
-    """Weigh the bin-free test first, then ECE against its noise floor, then what could have been missed."""
-    p, ece, floor = measurement["kuiper"].p_value, measurement["ece"], measurement["noise_floor"]
+    """Answer "Is it calibrated?" from the Kuiper test and ECE with its noise floor.
+
+    Args:
+        measurement: The measurement to describe.
+        uncalibrated: The measurement before calibration, if `measurement` is the one after it.
+    """
+    p_value, ece, floor = measurement["kuiper"].p_value, measurement["ece"], measurement["noise_floor"]
     above_floor = ece.value > floor.high
-    ece_phrase = (
-        f"its ECE of {ece.text} % is {'above' if above_floor else 'within'} what a calibrated model shows by chance "
-        f"({floor.text} % on average, {format_percent(floor.high)} at the {50 * (1 + measurement.level):g} % quantile)"
+    p_text = format_p_value(p_value)
+    ece_sentence = (
+        f"ECE is {ece.text} %, {'above' if above_floor else 'within'} the range of a calibrated model (mean "
+        f"{floor.text} %, {50 * (1 + measurement.level):g} % quantile {format_percent(floor.high)})."
+    )
+    undetected_error = format_percent(undetected_error_bound(measurement), 1)
+    undetected_sentence = (
+        f"With {measurement.event.count(measurement.n)}, an error of up to {undetected_error} cannot be ruled out."
     )
     if measurement.verdict.is_miscalibrated:
-        opening = "No" if p < STRONG_EVIDENCE_P_VALUE else "Probably not"
+        is_strong = p_value < STRONG_EVIDENCE_P_VALUE
+        opening = "No." if is_strong else "Probably not."
         if uncalibrated is not None and ece.value < uncalibrated["ece"].value:
-            opening = (
-                "Better, but not perfectly" if p < STRONG_EVIDENCE_P_VALUE else "Better, but probably not perfectly"
-            )
-        return (
-            f"{opening}: the Kuiper test rejects it ({format_p_value(p)}), {'and' if above_floor else 'but'} "
-            f"{ece_phrase}."
-        )
-    count_phrase = f"{measurement.n:,} {measurement.event.unit}{'s' * (measurement.n != 1)}"
-    undetected_error_sentence = (
-        f"With {count_phrase}, an error of up to {format_percent(undetected_error_bound(measurement), 1)} cannot be "
-        "ruled out."
-    )
+            opening = "Better, but not fully." if is_strong else "Better, but probably not fully."
+        return f"{opening} The Kuiper test rejects calibration ({p_text}). {ece_sentence}"
+    test_sentence = f"The Kuiper test does not reject calibration ({p_text})."
     if measurement.verdict.status == "unclear":
-        deviation_phrase = "" if above_floor else f", but {_significant_deviation(measurement)}"
-        conjunction = "but" if above_floor else "and"
-        return (
-            f"Unclear: the Kuiper test finds no error ({format_p_value(p)}), {conjunction} "
-            f"{ece_phrase}{deviation_phrase}. {undetected_error_sentence}"
-        )
+        deviation = "" if above_floor else f" {_deviation_sentence(measurement)}"
+        return f"Unclear. {test_sentence} {ece_sentence}{deviation} {undetected_sentence}"
+    return f"No evidence against it. {test_sentence} {ece_sentence} {undetected_sentence}"
+
+
+def _deviation_sentence(measurement: MeasurementData) -> str:
+    """Describe what deviates if neither the Kuiper test nor ECE does."""
+    if not measurement.verdict.direction:
+        return f"However, adaptive ECE is {measurement['adaptive_ece'].text} %, above the range of a calibrated model."
+    level_word = {"over": "high", "under": "low"}[measurement.verdict.direction]
     return (
-        f"No evidence that it is not: the Kuiper test finds no error ({format_p_value(p)}), and {ece_phrase}. "
-        f"{undetected_error_sentence}"
+        f"However, the mean {measurement.event.probability} is too {level_word} by {gap_points(measurement)} points "
+        f"({_gap_interval(measurement)})."
     )
 
 
-def _significant_deviation(measurement: MeasurementData) -> str:
-    """Say what is beyond chance where neither the Kuiper test nor ECE is."""
-    if not measurement.verdict.direction:
-        return f"its adaptive ECE of {measurement['adaptive_ece'].text} % is above"
-    low, high = sorted(abs(100 * end) for end in (measurement["signed_gap"].low, measurement["signed_gap"].high))
-    gap_phrase = f"the mean {measurement.event.probability_label} is off by {gap_points(measurement)} points"
-    return f"{gap_phrase} ({low:.1f} to {high:.1f} with {format_level(measurement.level)})"
+def _gap_interval(measurement: MeasurementData) -> str:
+    gap = measurement["signed_gap"]
+    low, high = sorted(abs(100 * end) for end in (gap.low, gap.high))
+    return f"{format_level(measurement.level)} interval {low:.1f} to {high:.1f}"
 
 
 def gap_points(measurement: MeasurementData) -> str:
-    """Write how far what is said on average is from what happens, without its sign."""
+    """Return the absolute difference between mean probability and frequency, in points."""
     return f"{100 * abs(measurement['signed_gap'].value):.1f}"
 
 
 def undetected_error_bound(measurement: MeasurementData) -> float:
-    """Return the largest error that the intervals leave room for: of debiased L2, or of all predictions together."""
-    observed_frequency = measurement.observed_frequency
+    """Return the largest calibration error that the intervals of debiased L2 and of the frequency allow."""
+    frequency = measurement.observed_frequency
     return max(
         measurement["debiased_l2"].high,
-        measurement.mean_confidence - observed_frequency.low,
-        observed_frequency.high - measurement.mean_confidence,
+        measurement.mean_confidence - frequency.low,
+        frequency.high - measurement.mean_confidence,
     )
 
 
 def direction_answer(measurement: MeasurementData) -> str:
-    """Compare what is said on average with what happens, and name the range of probabilities that costs most."""
-    gap, direction_phrase = measurement["signed_gap"], measurement.event.direction_phrase(measurement.verdict.direction)
-    frequency_text = format_percent(measurement.observed_frequency.value, 1)
+    """Compare mean probability and frequency, and name the bin that contributes most to ECE."""
+    event, gap, verdict = measurement.event, measurement["signed_gap"], measurement.verdict
     comparison = (
-        f"it says {format_percent(measurement.mean_confidence, 1)} on average and "
-        f"{measurement.event.occurrence_phrase} {frequency_text} of the time"
+        f"The mean {event.probability} is {format_percent(measurement.mean_confidence, 1)} and the {event.frequency} "
+        f"is {format_percent(measurement.observed_frequency.value, 1)}"
     )
-    low, high = 100 * gap.low, 100 * gap.high
-    if measurement.verdict.status == "no_evidence":
-        return f"No direction beyond chance: {comparison}."
-    if direction_phrase:
-        low, high = sorted((abs(low), abs(high)))
-        gap_phrase = (
-            f"{gap_points(measurement)} points apart ({low:.1f} to {high:.1f} with {format_level(measurement.level)})"
-        )
+    if verdict.status == "no_evidence":
+        return f"No significant direction. {comparison}."
+    if verdict.direction:
+        opening = {"over": "Too high.", "under": "Too low."}[verdict.direction]
+        opening = opening if verdict.is_miscalibrated else f"Possibly {opening.lower()}"
         text = (
-            f"{'It' if measurement.verdict.is_miscalibrated else 'Perhaps it'} {direction_phrase}: {comparison}, "
-            f"{gap_phrase}."
+            f"{opening} {comparison}, a difference of {gap_points(measurement)} points ({_gap_interval(measurement)})."
         )
     else:
-        interval_phrase = (
-            f"{format_level(measurement.level)} interval of the difference: {low:.1f} to {high:.1f} points"
-        )
-        text = f"No certain direction: {comparison}{f' ({interval_phrase})' if math.isfinite(low) else ''}."
-    shares = measurement.reliability_bins.weight * measurement.reliability_bins.gap.abs()
-    worst_bin = int(shares.argmax())
-    low, high = (100 * float(edge) for edge in measurement.reliability_bins.edges[worst_bin : worst_bin + 2])
-    bin_share = (
-        f"{format_percent(float(measurement.reliability_bins.weight[worst_bin]), 0)} of the {measurement.event.unit}s"
-    )
+        interval = f"{100 * gap.low:.1f} to {100 * gap.high:.1f} points"
+        interval = f" ({format_level(measurement.level)} interval of the difference: {interval})"
+        text = f"No clear direction. {comparison}{interval if math.isfinite(gap.low) else ''}."
+    bins = measurement.reliability_bins
+    shares = bins.weight * bins.gap.abs()
+    worst = int(shares.argmax())
+    low, high = (100 * float(edge) for edge in bins.edges[worst : worst + 2])
     return (
-        f"{text} {measurement.event.probabilities_label.capitalize()} of {low:.0f} to {high:.0f} % ({bin_share}) "
-        f"account for {100 * float(shares[worst_bin]):.1f} of the {100 * float(shares.sum()):.1f} points of ECE."
+        f"{text} {capitalize(event.scores)} of {low:.0f} to {high:.0f} % "
+        f"({format_percent(float(bins.weight[worst]), 0)} of the {event.units}) contribute "
+        f"{100 * float(shares[worst]):.1f} of the {100 * float(shares.sum()):.1f} points of ECE."
     )
 
 
-def group_answer(measurement: MeasurementData, groups: Groups) -> str:
-    """Say in how many groups the gap is beyond chance, and in which most."""
-    count_phrase = f"{len(groups.names)} {measurement.event.group}s"
-    interval_phrase = f"{format_level(groups.level)} intervals that hold for all of them together"
+def group_answer(measurement: MeasurementData) -> str:
+    """Name the groups whose mean probability differs significantly from their frequency."""
+    event, groups = measurement.event, measurement.groups
+    assert groups is not None
 
     def describe_group(i: int) -> str:
-        way = measurement.event.interval_phrase(float(groups.low[i]), float(groups.high[i]))
-        return f"{quote(groups.names[i])} ({way} by {100 * abs(float(groups.gap[i])):.1f} points)"
+        direction = "over" if float(groups.low[i]) > 0 else "under"
+        return f"{quote(groups.names[i])} ({event.headline(direction)} by {100 * abs(float(groups.gap[i])):.1f} points)"
 
     num_miscalibrated, group_list = list_miscalibrated_groups(groups, describe_group)
+    intervals = f"The {format_level(groups.level)} intervals hold for all {event.groups} simultaneously."
     if not num_miscalibrated:
-        return f"In none of {count_phrase} is the gap beyond chance ({interval_phrase})."
-    return f"In {num_miscalibrated} of {count_phrase} the gap is beyond chance: {group_list} ({interval_phrase})."
+        return f"None of the {len(groups.names)} {event.groups} has a significant gap. {intervals}"
+    return f"{num_miscalibrated} of {len(groups.names)}: {group_list}. {intervals}"
 
 
 def list_miscalibrated_groups(groups: Groups, describe_group: Callable[[int], str]) -> tuple[int, str]:
-    """In how many groups the gap is beyond chance, and the worst of them, each as `said` has it."""
+    """Return the number of groups with a significant gap, and a list of the worst by `describe_group(index)`."""
     miscalibrated = [i for i in groups.worst_first if float(groups.significant_gap[i]) > 0]
-    omission_note = [f"{len(miscalibrated) - MAX_NAMED_GROUPS} more"] if len(miscalibrated) > MAX_NAMED_GROUPS else []
-    return len(miscalibrated), join_names(
-        [*map(describe_group, miscalibrated[:MAX_NAMED_GROUPS]), *omission_note]
-    ) if miscalibrated else ""
+    num_unnamed = len(miscalibrated) - MAX_NAMED_GROUPS
+    names = [describe_group(i) for i in miscalibrated[:MAX_NAMED_GROUPS]]
+    names += [f"{num_unnamed} more"] if num_unnamed > 0 else []
+    return len(miscalibrated), join_names(names) if names else ""
 
 
 def group_rows(measurement: MeasurementData) -> list[list[str]]:
-    """Write a row per group, worst first, then the mean over groups and what all examples together give."""
-    groups = measurement.groups
+    """Return the cells of a row per group, worst first, then of the mean over groups and of all rows together."""
+    groups, event = measurement.groups, measurement.event
     assert groups is not None
 
-    def row(name: str, count: str, values: Sequence[float], room: str, floor: str) -> list[str]:
-        said, happened, gap, ece, nll = values
+    def row(name: str, count: str, values: Sequence[float], interval: str, floor: str) -> list[str]:
+        mean_confidence, frequency, gap, ece, nll = values
         return [
-            name,
-            count,
-            *(format_percent(share, 1) for share in (said, happened)),
-            f"{100 * gap:+z.1f}",
-            room,
-            f"{100 * ece:.2f}",
-            floor,
-            measurement["nll"].info.text(nll),
+            *(name, count, format_percent(mean_confidence, 1), format_percent(frequency, 1), f"{100 * gap:+z.1f}"),
+            *(interval, f"{100 * ece:.2f}", floor, measurement["nll"].info.text(nll)),
         ]
 
+    def interval_text(low: float, high: float) -> str:
+        return f"[{100 * low:+z.1f}, {100 * high:+z.1f}]"
+
+    def floor_text(mean: float, high: float) -> str:
+        return f"{100 * mean:.2f}, up to {100 * high:.2f}"
+
+    columns = ("said", "happened", "gap", "ece", "nll")
     rows = [
         row(
             display_name(r["group"]),
             f"{r['count']:,.6g}" if r["count"] % 1 else f"{int(r['count']):,}",
-            [r[name] for name in ("said", "happened", "gap", "ece", "nll")],
-            f"[{100 * r['low']:+z.1f}, {100 * r['high']:+z.1f}]",
-            f"{100 * r['floor']:.2f}, up to {100 * r['floor_high']:.2f}",
+            [r[name] for name in columns],
+            interval_text(r["low"], r["high"]),
+            floor_text(r["floor"], r["floor_high"]),
         )
         for r in groups.records()
     ]
-    means = [groups.macro(name) for name in ("said", "happened", "gap", "ece", "nll")]
+    means = [groups.macro(name) for name in columns]
     gap, ece, floor = measurement["signed_gap"], measurement["ece"], measurement["noise_floor"]
-    pooled = [
-        measurement.mean_confidence,
-        measurement.observed_frequency.value,
-        gap.value,
-        ece.value,
-        measurement["nll"].value,
-    ]
+    frequency = measurement.observed_frequency.value
+    pooled = [measurement.mean_confidence, frequency, gap.value, ece.value, measurement["nll"].value]
     return [
         *rows,
-        row(f"mean over {measurement.event.group}s", "", means, "", f"{100 * groups.macro('floor'):.2f}"),
+        row(f"mean over {event.groups}", "", means, "", f"{100 * groups.macro('floor'):.2f}"),
         row(
-            "all together",
+            "all",
             f"{measurement.n:,}",
             pooled,
-            f"[{100 * gap.low:+z.1f}, {100 * gap.high:+z.1f}]",
-            f"{100 * floor.value:.2f}, up to {100 * floor.high:.2f}",
+            interval_text(gap.low, gap.high),
+            floor_text(floor.value, floor.high),
         ),
     ]
 
 
-def group_headings(event: EventDescription) -> list[str]:
-    """Name the columns of these rows."""
-    numbers = ["said", "happened", "gap (points)", "interval", "ECE (%)", "by chance", "NLL"]
-    return [event.group, "examples" if event.group == event.unit else f"{event.unit}s", *numbers]
+def group_headings(event: EventKind) -> list[str]:
+    """Return the column headings of `group_rows`."""
+    units = "examples" if event.group == event.unit else event.units
+    return [event.group, units, *GROUP_COLUMNS]
 
 
-def cluster_sentence(measurement: MeasurementData) -> str:
-    """Say what the clusters are for."""
-    cluster = measurement.event.cluster
-    a = "an" if cluster[0] in "aeiou" else "a"
-    return f"Intervals and tests let the {measurement.event.unit}s of {a} {cluster} depend on each other in any way."
+def event_sentence(measurement: MeasurementData) -> str:
+    """Return which event is evaluated, and how dependent rows are treated."""
+    event = measurement.event
+    dependence = (
+        f"Intervals and tests allow for dependence between {event.units} of the same {event.cluster}."
+        if measurement.clusters
+        else ""
+    )
+    return " ".join(filter(None, [f"Evaluated event: {event.title}.", event.hint, dependence]))
 
 
 def remedy_answer(assessment: AssessmentData) -> str:
-    """Name the calibrator that was chosen, why, and what it changes."""
-    if assessment.chosen_name == "Identity":
-        others = [name for name in assessment.tables if name != "Identity"]
-        if not others:
+    """Describe the selected calibrator, the reason for it, and its effects."""
+    if assessment.is_identity:
+        fitted = [display_name(name) for name in assessment.tables if name != "Identity"]
+        if not fitted:
             return "No calibrator was fitted."
-        return f"Nothing that was fitted ({join_names(list(map(display_name, others)))}) does better on held-out data."
-    reason = ", which has the lowest NLL on held-out folds of the fitting data" if assessment.held_out_nll else ""
-    nll, ece = (
-        tuple(table[m].text for table in (assessment.uncalibrated, assessment.calibrated)) for m in ("nll", "ece")
-    )
-    change_phrase = f"NLL from {nll[0]} to {nll[1]} and ECE from {ece[0]} % to {ece[1]} %"
-    accuracy = next((row for row in assessment.changes or () if row.name == "accuracy"), None)
-    accuracy_phrase = (
-        "" if accuracy is None and assessment.changes is not None else f", and {_accuracy_phrase(accuracy)}"
-    )
-    parts = [
-        f"{assessment.chosen_label}{reason}. It takes "
-        f"{change_phrase}{accuracy_phrase}.{_accuracy_preserving_sentence(assessment)}"
+        return f"None. No fitted calibrator ({join_names(fitted)}) has a lower NLL on held-out data."
+    before, after = assessment.uncalibrated, assessment.calibrated
+    reason = "has the lowest NLL on held-out folds of the fitting data" if assessment.held_out_nll else "was requested"
+    sentences = [
+        f"{assessment.chosen_label} {reason}.",
+        f"It changes NLL from {before['nll'].text} to {after['nll'].text} and ECE from {before['ece'].text} % to "
+        f"{after['ece'].text} %.",
+        _accuracy_sentence(assessment),
+        _accuracy_preserving_sentence(assessment),
+        *direction_change_sentences(assessment),
+        *worsened_metric_sentences(assessment),
     ]
-    return " ".join([*parts, *direction_change_sentences(assessment), *worsened_metric_sentences(assessment)])
+    return " ".join(filter(None, sentences))
+
+
+def _accuracy_sentence(assessment: AssessmentData) -> str:
+    change = next((row for row in assessment.changes or () if row.name == "accuracy"), None)
+    if change is None:
+        return "" if assessment.changes else "It may change predicted classes."
+    if change.low == change.high == 0:
+        return "Accuracy does not change."
+    interval = f"{100 * change.low:+.2f} to {100 * change.high:+.2f}"
+    interval = f" ({format_level(0.9)} interval {interval})" if math.isfinite(change.low) else ""
+    loss = f", a loss that {_significance(change)}" if change.difference < 0 and _significance(change) else ""
+    return f"Accuracy changes by {100 * change.difference:+.2f} points{interval}{loss}."
+
+
+def _accuracy_preserving_sentence(assessment: AssessmentData) -> str:
+    """Name an alternative that keeps all predicted classes, if the selected calibrator loses accuracy."""
+    if assessment.accuracy_preserving is None:
+        return ""
+    table, name = assessment.tables[assessment.accuracy_preserving], display_name(assessment.accuracy_preserving)
+    return (
+        f"{name} keeps all predicted classes, with an NLL of {table['nll'].text} and an ECE of {table['ece'].text} %."
+    )
 
 
 def direction_change_sentences(assessment: AssessmentData) -> list[str]:
-    """Say which way the predictions are off before and after, where either is beyond chance."""
-    uncalibrated_measurement, calibrated_measurement = assessment.uncalibrated, assessment.calibrated
-    start_phrase, end_phrase = (
-        table.event.direction_phrase(table.verdict.direction)
-        for table in (uncalibrated_measurement, calibrated_measurement)
-    )
-    if not (start_phrase or end_phrase):
+    """Compare the directions before and after calibration if either is significant."""
+    before, after = assessment.uncalibrated, assessment.calibrated
+    start, end = (table.event.predicate(table.verdict.direction) for table in (before, after))
+    start_points, end_points = f"by {gap_points(before)} points", f"by {gap_points(after)} points"
+    if not (start or end):
         return []
-    end_gap_phrase = f"{gap_points(calibrated_measurement)} points after"
-    if start_phrase == end_phrase:
-        return [f"It {start_phrase} by {gap_points(uncalibrated_measurement)} points before, and by {end_gap_phrase}."]
-    no_direction_phrase = "is off in no certain direction"
-    opening = "The direction turns: it" if start_phrase and end_phrase else "It"
-    start_clause = (
-        f"{start_phrase} by {gap_points(uncalibrated_measurement)} points" if start_phrase else no_direction_phrase
-    )
-    return [
-        f"{opening} {start_clause} before, and "
-        f"{f'{end_phrase} by {end_gap_phrase}' if end_phrase else f'{no_direction_phrase} after'}."
-    ]
+    if start == end:
+        return [f"Before calibration, it {start} {start_points}; afterwards, {end_points}."]
+    if not end:
+        return [f"Before calibration, it {start} {start_points}; afterwards, there is no clear direction."]
+    if not start:
+        return [f"Before calibration, there is no clear direction; afterwards, it {end} {end_points}."]
+    return [f"Before calibration, it {start} {start_points}; afterwards, it {end} {end_points}."]
 
 
 def worsened_metric_sentences(assessment: AssessmentData) -> list[str]:
-    """Say of ECE and the Brier score that they get worse, where they do, and whether beyond chance."""
+    """Return a sentence for each of ECE and the Brier score that gets worse."""
     changes = {row.name: row for row in assessment.changes or ()}
     sentences: list[str] = []
     brier = "event_brier" if "event_brier" in assessment.uncalibrated else "brier"
-    for name, title in (("ece", "ECE"), (brier, "the Brier score")):
-        start_row, end_row = assessment.uncalibrated[name], assessment.calibrated[name]
-        if end_row.value > start_row.value and end_row.text != start_row.text:
-            unit = " %" if start_row.info.percent else ""
-            significance = _significance_phrase(changes.get(name))
-            sentences.append(
-                f"But {title} gets worse, from {start_row.text}{unit} to {end_row.text}{unit}{significance}."
-            )
+    for name, title in (("ece", "ECE"), (brier, "The Brier score")):
+        before, after = assessment.uncalibrated[name], assessment.calibrated[name]
+        if after.value > before.value and after.text != before.text:
+            unit = " %" if before.info.percent else ""
+            significance = _significance(changes.get(name))
+            clause = f", which {significance}" if significance else ""
+            sentences.append(f"{title} gets worse, from {before.text}{unit} to {after.text}{unit}{clause}.")
     return sentences
 
 
-def _significance_phrase(change: Difference | None) -> str:
-    """Say whether a change is beyond chance, where that is known."""
+def _significance(change: Difference | None) -> str:
+    """Return whether a change is significant as a verb phrase, or an empty text if unknown."""
     if change is None or not (math.isfinite(change.low) and math.isfinite(change.high)):
         return ""
-    return ", beyond chance" if change.low > 0 or change.high < 0 else ", perhaps by chance"
+    return "is significant" if change.low > 0 or change.high < 0 else "may be chance"
 
 
 def fit_warnings(assessment: AssessmentData) -> list[str]:
-    """Write a sentence for each fit whose certificate does not show that it is the optimum of its family."""
+    """Return a sentence for each fit whose certificate does not prove that it is optimal."""
     return [
-        _fit_warning(name, certificate)
+        _fit_warning(display_name(name), certificate)
         for name, certificate in assessment.certificates.items()
         if not certificate.is_optimal
     ]
@@ -347,9 +311,9 @@ def fit_warnings(assessment: AssessmentData) -> list[str]:
 def _fit_warning(name: str, certificate: Certificate) -> str:
     match certificate.status:
         case "at bound":
-            return f"The fit of {name} ended at a bound of its range."
+            return f"The fit of {name} stopped at a bound of its range."
         case "separable":
-            return f"The fit of {name} has no finite optimum: every example it was fitted on is already right."
+            return f"The fit of {name} has no finite optimum: it classifies every fitting example correctly."
         case "not converged":
             return f"The fit of {name} did not converge."
         case _:
@@ -357,139 +321,105 @@ def _fit_warning(name: str, certificate: Certificate) -> str:
             return f"The fit of {name} is about {certificate.gap:.1g}{unit} above the optimum of its family."
 
 
-def _accuracy_preserving_sentence(assessment: AssessmentData) -> str:
-    """Name what keeps every prediction, where the chosen one costs accuracy beyond chance."""
-    if assessment.accuracy_preserving is None:
-        return ""
-    table = assessment.tables[assessment.accuracy_preserving]
-    performance_phrase = f"with an NLL of {table['nll'].text} and an ECE of {table['ece'].text} %"
-    return (
-        f" That is a loss beyond chance: {display_name(assessment.accuracy_preserving)} keeps every prediction, "
-        f"{performance_phrase}."
-    )
-
-
 def significance_answer(assessment: AssessmentData) -> str:
-    """Test the change of NLL on the same examples, of Brier where NLL is infinite."""
-    unit, changes = assessment.calibrated.event.unit, score_changes(assessment)
+    """Test the change of NLL on the same rows, or of the Brier score if NLL is infinite."""
+    units, changes = assessment.calibrated.event.units, score_changes(assessment)
     if not changes or assessment.changes is None:
-        return f"It cannot be tested on these {unit}s."
+        return f"These {units} do not allow a test."
     change, level = changes[0], format_level(assessment.changes.level)
-    info = assessment.uncalibrated[change.name].info
-    zero_probability_note = next(
-        (
-            table["nll"].note
-            for table in (assessment.uncalibrated, assessment.calibrated)
-            if math.isinf(table["nll"].value)
-        ),
-        "",
-    )
-    name = f"the {info.title}" if zero_probability_note else "NLL"
-    change_verb = "falls" if change.difference < 0 else "rises"
-    low, high = sorted((abs(change.low), abs(change.high)))
-    change_clause = f"on the same {unit}s {name} {change_verb} by {info.text(abs(change.difference))}"
+    info, p_text = assessment.uncalibrated[change.name].info, format_p_value(change.p_value)
+    infinite_notes = [
+        table["nll"].note
+        for table in (assessment.uncalibrated, assessment.calibrated)
+        if math.isinf(table["nll"].value)
+    ]
+    name = f"the {info.title}" if infinite_notes else "NLL"
+    verb = "falls" if change.difference < 0 else "rises"
+    clause = f"On the same {units}, {name} {verb} by {info.text(abs(change.difference))}"
     if change.low > 0 or change.high < 0:
-        opening = "Yes" if change.difference < 0 else "Yes, but for the worse"
-        answer = (
-            f"{opening}: {change_clause} ({info.text(low)} to {info.text(high)} with {level}; "
-            f"{format_p_value(change.p_value)})."
-        )
+        low, high = sorted((abs(change.low), abs(change.high)))
+        opening = "Yes." if change.difference < 0 else "Yes, but it is a change for the worse."
+        answer = f"{opening} {clause} ({level} interval {info.text(low)} to {info.text(high)}, {p_text})."
     else:
-        interval_clause = f"{change.low:+.4f} to {change.high:+.4f}, holds 0 ({format_p_value(change.p_value)})"
-        answer = f"Not beyond chance: {change_clause}, and the {level} interval of the change, {interval_clause}."
-    return f"{answer} NLL cannot be tested: {zero_probability_note}." if zero_probability_note else answer
+        interval = f"{change.low:+.4f} to {change.high:+.4f}"
+        answer = f"No. {clause}. The {level} interval of the change, {interval}, includes 0 ({p_text})."
+    return f"{answer} NLL cannot be tested: {infinite_notes[0]}." if infinite_notes else answer
 
 
 def score_changes(assessment: AssessmentData) -> list[Difference]:
-    """Return the changes of NLL and Brier that are known."""
+    """Return the changes of NLL and the Brier score that are finite."""
     rows = [row for row in assessment.changes or () if row.name in ("nll", "brier", "event_brier")]
     return [row for row in rows if all(map(math.isfinite, (row.difference, row.low, row.high)))]
 
 
 def decomposed_changes(assessment: AssessmentData) -> list[Difference]:
-    """Return the changes of NLL and Brier that divide them into refinement and calibration; none without a map.
+    """Return the score changes that split a score into refinement and calibration; none for Identity.
 
-    Where one event is evaluated, the Brier score is that of the event.
+    If a single event is evaluated, the Brier score is that of the event.
     """
-    rows = [] if assessment.chosen_name == "Identity" else score_changes(assessment)
-    of_event = any(row.name == "event_brier" for row in rows)
-    return [row for row in rows if not (of_event and row.name == "brier")]
+    rows = [] if assessment.is_identity else score_changes(assessment)
+    has_event_score = any(row.name == "event_brier" for row in rows)
+    return [row for row in rows if not (has_event_score and row.name == "brier")]
 
 
 def miscalibration_cost_sentence(assessment: AssessmentData) -> str:
-    """Say how much of NLL, or of Brier where NLL is infinite, recalibration takes off, and who could lower the rest."""
+    """Describe how much calibration lowers NLL, or the Brier score if NLL is infinite."""
     part = decomposed_changes(assessment)[0]
     info, reduction = assessment.uncalibrated[part.name].info, -part.difference
-    name, total_text = info.title, info.text(part.first)
+    score = f"the {info.title} of {info.text(part.first)}"
     if part.low <= 0 <= part.high:
-        return f"Recalibration takes nothing beyond chance off the {name} of {total_text}."
+        return f"Calibration does not significantly change {score}."
     if reduction < 0:
-        return f"Recalibration only adds to the {name} of {total_text}: here it learned what does not hold."
+        return f"Calibration raises {score}: the calibrator does not fit these data."
     return (
-        f"Of the {name} of {total_text}, {info.text(reduction)} ({format_percent(reduction / part.first, 0)}) is the "
-        "price of "
-        f"miscalibration, which {assessment.chosen_label} takes off. Only a more accurate model could lower the "
-        f"remaining {info.text(part.second)}."
+        f"Calibration with {assessment.chosen_label} lowers {score} by {info.text(reduction)} "
+        f"({format_percent(reduction / part.first, 0)}), the cost of miscalibration. Recalibration cannot lower the "
+        f"remaining {info.text(part.second)}; only a more accurate model can."
     )
 
 
-# Pieces
+# Formats
 
 
 def interval_or_p_value(row: Row) -> str:
-    """Write what says how surely a row is known: its interval, or its p-value."""
+    """Return the interval of a row, or its p-value."""
     return row.interval if math.isnan(row.p_value) else format_p_value(row.p_value)
 
 
 def best_mask(measurements: Sequence[MeasurementData], metric_names: Sequence[str]) -> list[list[bool]]:
-    """Say of every table and metric whether no other table's value is better."""
-
-    def column(name: str) -> list[bool]:
-        values = [table[name].value for table in measurements]
-        least = measurements[0][name].info.best(values)
-        return [value == least for value in values]
-
-    return (
-        [list(row) for row in zip(*map(column, metric_names), strict=True)]
-        if metric_names
-        else [[] for _ in measurements]
-    )
+    """Return for every measurement and metric whether its value is the best."""
+    best = [measurements[0][name].info.best([table[name].value for table in measurements]) for name in metric_names]
+    return [
+        [table[name].value == value for name, value in zip(metric_names, best, strict=True)] for table in measurements
+    ]
 
 
 def metric_headings(measurement: MeasurementData, metric_names: Sequence[str]) -> list[str]:
-    """Name columns of metrics in few words, with their units."""
-
-    def heading(name: str, info: MetricInfo) -> str:
-        return info.heading(name if "(" in name else "")
-
-    return list(starmap(heading, ((name, measurement[name].info) for name in metric_names)))
+    """Return short column headings of metrics, with their units."""
+    infos: list[tuple[str, MetricInfo]] = [(name, measurement[name].info) for name in metric_names]
+    return [info.heading(name if "(" in name else "") for name, info in infos]
 
 
 def format_percent(share: float, digits: int = 2) -> str:
-    """Write a share in percent."""
+    """Return a share in percent."""
     return f"{100 * share:.{digits}f} %"
 
 
 def format_level(level: float) -> str:
-    """Write the level of an interval."""
+    """Return the level of an interval in percent."""
     return f"{100 * level:g} %"
 
 
 def format_p_value(p: float) -> str:
-    """Write a p-value."""
+    """Return a p-value such as "p = 0.034" or "p < 0.0001"."""
     return "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Write 'a, b and c'."""
+    """Return "a, b and c"."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _accuracy_phrase(change: Difference | None) -> str:
-    if change is None:
-        return "may change predictions"
-    if change.low == change.high == 0:
-        return "keeps the accuracy"
-    interval_phrase = f" ({100 * change.low:+.2f} to {100 * change.high:+.2f})" if math.isfinite(change.low) else ""
-    worsening_phrase = f", which is worse{_significance_phrase(change)}" if change.difference < 0 else ""
-    return f"changes accuracy by {100 * change.difference:+.2f} points{interval_phrase}{worsening_phrase}"
+def capitalize(text: str) -> str:
+    """Return the text with a capital first letter."""
+    return text[:1].upper() + text[1:]

@@ -1,147 +1,113 @@
-"""The same answers for people who are not in the field: no test, no interval, no abbreviation."""
+"""The answers of `expert_text` for readers outside the field: no tests, intervals or abbreviations."""
 
 from calibrant._text import display_name
-from calibrant.assessment._events import quote
 from calibrant.assessment._results import AssessmentData, MeasurementData
 from calibrant.assessment.expert_text import list_miscalibrated_groups, score_changes, undetected_error_bound
+from calibrant.events import quote
 from calibrant.registry import CALIBRATORS
 
 
-def measurement_answers(measurement: MeasurementData) -> list[str]:
-    """Answer, in the order of `words.first_answers`."""
-    answer_texts = [_calibration_answer(measurement), _direction_answer(measurement)]
-    return answer_texts if measurement.groups is None else [*answer_texts, _group_answer(measurement)]
-
-
-def assessment_answers(assessment: AssessmentData) -> list[str]:
-    """Answer, in the order of `words.answers`."""
-    answer_texts = [*measurement_answers(assessment.uncalibrated), _remedy_answer(assessment)]
-    if assessment.chosen_name == "Identity":
-        return answer_texts
-    answer_texts += [_significance_answer(assessment), _calibration_answer(assessment.calibrated)]
-    return (
-        answer_texts if assessment.calibrated.groups is None else [*answer_texts, _group_answer(assessment.calibrated)]
-    )
-
-
 def calibrator_label(calibrator: str) -> str:
-    """Name a calibrator in words, with its code; the code alone of what has none."""
+    """Return the name of a calibrator in words with its code, such as "Temperature scaling (Temperature)"."""
     title = CALIBRATORS.title(calibrator)
-    return f"{title[0].lower()}{title[1:]} ({calibrator})" if title else display_name(calibrator)
+    return f"{title} ({calibrator})" if title else display_name(calibrator)
 
 
-def _calibration_answer(measurement: MeasurementData) -> str:
+def calibration_answer(measurement: MeasurementData) -> str:
+    """Answer "Is it calibrated?"."""
     gap, chance_gap = _format_points(measurement["ece"].value), _format_points(measurement["noise_floor"].high)
-    count_phrase = f"{measurement.n:,} {measurement.event.unit}{'s' * (measurement.n != 1)}"
+    rows = measurement.event.count(measurement.n)
+    difference = f"Predicted and actual frequencies typically differ by {gap} points."
+    chance = f"With {rows}, chance alone explains up to {chance_gap} points."
     if measurement.verdict.is_miscalibrated:
-        return (
-            f"No. What it says and what happens are typically {gap} points apart, and that is no accident of these "
-            f"{count_phrase}. (Luck alone could make it look up to {chance_gap} apart.)"
-        )
+        return f"No. {difference} {chance}"
     if measurement.verdict.status == "unclear":
-        return (
-            f"It is unclear: one measure shows more than luck explains, another does not. What it says and what "
-            f"happens are typically {gap} points apart; luck alone explains up to {chance_gap}."
-        )
-    undetected_error_sentence = (
-        f"An error of up to {_format_points(undetected_error_bound(measurement))} points could still hide."
+        return f"Unclear. One check finds more than chance explains, another does not. {difference} {chance}"
+    undetected_error = _format_points(undetected_error_bound(measurement))
+    return f"No sign of a problem. With {rows}, an error of up to {undetected_error} points could go unnoticed."
+
+
+def direction_answer(measurement: MeasurementData) -> str:
+    """Compare how often the event is expected and how often it happens."""
+    event, verdict = measurement.event, measurement.verdict
+    expected, observed = measurement.mean_confidence, measurement.observed_frequency.value
+    counts = (
+        f"Of 100 {event.units}, the model expects {_format_points(expected)} to be {event.outcome}, and "
+        f"{_format_points(observed)} are."
     )
-    return f"As far as {count_phrase} can tell, yes: what differs can be luck. {undetected_error_sentence}"
+    if not verdict.direction:
+        return f"Neither clearly too high nor too low. {counts}"
+    adjective = _too_high_or_low(measurement)
+    return f"Too {adjective}. {counts}" if verdict.is_miscalibrated else f"Possibly too {adjective}. {counts}"
 
 
-def _direction_answer(measurement: MeasurementData) -> str:
-    outcome = measurement.event.outcome_phrase
-    expected_count, observed_count = (
-        f"{100 * measurement.mean_confidence:.1f}",
-        f"{100 * measurement.observed_frequency.value:.1f}",
-    )
-    facts = f"out of 100 it expects {expected_count} to be {outcome}, and {observed_count} are"
-    if measurement.verdict.direction:
-        return (
-            f"It {'promises' if measurement.verdict.is_miscalibrated else 'may promise'} "
-            f"{_direction_phrase(measurement)}: {facts}."
-        )
-    return f"Neither clearly too much nor too little: {facts}."
+def _too_high_or_low(measurement: MeasurementData) -> str:
+    return "high" if measurement.verdict.direction == "over" else "low"
 
 
-def _direction_phrase(measurement: MeasurementData) -> str:
-    return "too much" if measurement.verdict.direction == "over" else "too little"
-
-
-def _group_answer(measurement: MeasurementData) -> str:
-    groups = measurement.groups
+def group_answer(measurement: MeasurementData) -> str:
+    """Name the groups that deviate by more than chance explains."""
+    groups, event = measurement.groups, measurement.event
     assert groups is not None
-    count_phrase = f"{len(groups.names)} {measurement.event.group}s"
 
     def describe_group(i: int) -> str:
         gap = float(groups.gap[i])
-        return (
-            f"{quote(groups.names[i])} (it promises {_format_points(abs(gap))} points too "
-            f"{'much' if gap > 0 else 'little'})"
-        )
+        return f"{quote(groups.names[i])} ({_format_points(abs(gap))} points too {'high' if gap > 0 else 'low'})"
 
     num_miscalibrated, group_list = list_miscalibrated_groups(groups, describe_group)
     if not num_miscalibrated:
-        return f"In none of {count_phrase} is it off by more than luck explains."
-    return f"In {num_miscalibrated} of {count_phrase} it is off by more than luck: {group_list}."
+        return f"None of the {len(groups.names)} {event.groups} deviates by more than chance explains."
+    return f"{num_miscalibrated} of {len(groups.names)}: {group_list}."
 
 
-def _remedy_answer(assessment: AssessmentData) -> str:
-    if assessment.chosen_name == "Identity":
-        return f"Nothing that was tried does better on {assessment.calibrated.event.unit}s it had not seen."
-    uncalibrated_gap, calibrated_gap = (
-        _format_points(table["ece"].value) for table in (assessment.uncalibrated, assessment.calibrated)
-    )
-    unseen_units = f"{assessment.calibrated.event.unit}s it has not seen"
-    reason = f": of all that was tried, it is surprised least by {unseen_units}" if assessment.held_out_nll else ""
-    label = calibrator_label(assessment.chosen_name)
-    gap_sentence = (
-        f"What it says and what happens are then {calibrated_gap} points apart, instead of {uncalibrated_gap}."
-    )
-    worsening_sentence = (
-        f" That is worse{_reversal_phrase(assessment)}."
-        if assessment.calibrated["ece"].value > assessment.uncalibrated["ece"].value
-        else ""
-    )
-    return f"{label[0].upper()}{label[1:]}{reason}. {gap_sentence}{worsening_sentence}{_accuracy_sentence(assessment)}"
+def remedy_answer(assessment: AssessmentData) -> str:
+    """Describe the selected calibrator and its effects."""
+    units = assessment.calibrated.event.units
+    if assessment.is_identity:
+        return f"None. No calibrator does better on {units} that it has not seen."
+    before, after = assessment.uncalibrated, assessment.calibrated
+    reason = f"predicts unseen {units} best" if assessment.held_out_nll else "was requested"
+    sentences = [
+        f"{calibrator_label(assessment.chosen_name)} {reason}.",
+        f"The typical difference is then {_format_points(after['ece'].value)} points, instead of "
+        f"{_format_points(before['ece'].value)}.",
+        "That is worse." if after["ece"].value > before["ece"].value else "",
+        _reversal_sentence(assessment),
+        _accuracy_sentence(assessment),
+    ]
+    return " ".join(filter(None, sentences))
 
 
-def _reversal_phrase(assessment: AssessmentData) -> str:
-    """Return a phrase if calibration turned overconfidence into underconfidence, or the reverse."""
-    uncalibrated, calibrated = assessment.uncalibrated, assessment.calibrated
-    if not (uncalibrated.verdict.direction and calibrated.verdict.direction):
+def _reversal_sentence(assessment: AssessmentData) -> str:
+    before, after = assessment.uncalibrated, assessment.calibrated
+    directions = {before.verdict.direction, after.verdict.direction}
+    if directions != {"over", "under"}:
         return ""
-    is_reversed = uncalibrated.verdict.direction != calibrated.verdict.direction
-    return (
-        f": it promised {_direction_phrase(uncalibrated)}, then it promises {_direction_phrase(calibrated)}"
-        if is_reversed
-        else ""
-    )
+    scores = before.event.scores.capitalize()
+    return f"{scores} were too {_too_high_or_low(before)} and are then too {_too_high_or_low(after)}."
 
 
 def _accuracy_sentence(assessment: AssessmentData) -> str:
-    """Say what becomes of the predictions themselves."""
     change = next((row for row in assessment.changes or () if row.name == "accuracy"), None)
     if change is None:
         return ""
     if change.low == change.high == 0:
-        return " The predictions themselves stay as they are."
+        return "The predicted classes stay the same."
     extra_correct = round(10_000 * change.difference)
-    change_phrase = (
-        f"{abs(extra_correct)} {'more' if extra_correct > 0 else 'fewer'} are right"
-        if extra_correct
-        else "about as many are right"
-    )
-    return f" It also changes some predictions: of 10,000, {change_phrase}."
+    if not extra_correct:
+        return "It changes some predicted classes; about as many are correct."
+    more_or_fewer = "more" if extra_correct > 0 else "fewer"
+    return f"It changes some predicted classes: of 10,000, {abs(extra_correct):,} {more_or_fewer} are correct."
 
 
-def _significance_answer(assessment: AssessmentData) -> str:
-    unit, changes = assessment.calibrated.event.unit, score_changes(assessment)
+def significance_answer(assessment: AssessmentData) -> str:
+    """Answer "Is the change significant?"."""
+    units, changes = assessment.calibrated.event.units, score_changes(assessment)
     if not changes:
-        return f"That cannot be told from these {unit}s."
+        return f"These {units} cannot show it."
     if changes[0].high < 0:
-        return f"Yes: so clear an improvement, on the very same {unit}s, is not luck."
-    return "Yes, but for the worse." if changes[0].low > 0 else "It may be luck."
+        return f"Yes. The improvement on the same {units} is larger than chance explains."
+    return "Yes, but it is a change for the worse." if changes[0].low > 0 else "No. It may be chance."
 
 
 def _format_points(share: float) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibrant._text import parse_number, shorten_list
+from calibrant.events import KIND_BY_COLUMN
 from calibrant.types import InputError
 
 ROLE_COLUMN_NAMES = {  # compared by letters and digits alone
@@ -21,7 +22,8 @@ ROLE_COLUMN_NAMES = {  # compared by letters and digits alone
         *("model_prediction", "guess", "pred_y", "top1", "scored_labels"),
     ),
     "correct": (
-        *("correct", "is_correct", "was_correct", "correctness", "answer_correct", "answered_correctly", "matched"),
+        *("correct", "is_correct", "was_correct", "correctness", "answer_correct", "answered_correctly"),
+        *KIND_BY_COLUMN,
         *("is_right", "was_right", "right", "is_match", "hit", "exact_match", "prediction_correct"),
         *("acc", "accuracy", "grade", "graded", "judgment", "judgement", "verdict"),
     ),

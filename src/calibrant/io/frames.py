@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from calibrant._text import parse_number, shorten_list
+from calibrant.events import KIND_BY_COLUMN
 from calibrant.io.cells import (
     comparable_class_keys,
     missing_hint,
@@ -156,8 +157,8 @@ def _read_answers(
     """Read stated confidences, and whether the answers were correct."""
     arrays: dict[str, Any] = {"confidence": to_probabilities(frame[columns.confidence], options)}
     if columns.correct is not None:
-        if columns.correct.lower() == "matched":
-            arrays["judged"] = "matched"
+        if kind := KIND_BY_COLUMN.get(columns.correct.lower()):
+            arrays["judged"] = kind
         arrays["correct"] = to_numbers(frame[columns.correct], accept_truth_words=True).to_numpy()
     elif columns.label is not None and columns.predicted is not None:
         label_keys, predicted_keys = comparable_class_keys(frame[columns.label], frame[columns.predicted])

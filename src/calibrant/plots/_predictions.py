@@ -9,8 +9,9 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from calibrant._text import display_name
 from calibrant.backend.bins import Bins
+from calibrant.events import BINARY_EVENTS
 from calibrant.metrics import Curve, Interval
-from calibrant.predictions import BINARY_EVENTS, Predictions
+from calibrant.predictions import Predictions
 
 __all__ = [
     "confidence_histogram",

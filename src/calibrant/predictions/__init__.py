@@ -1,6 +1,6 @@
 """Predictions: logits with labels and whatever else is known about each sample, validated once."""
 
-from calibrant._validation import BINARY_EVENTS, CORRECTNESS_CLASSES, MATCH_CLASSES, PRESENCE_CLASSES, EventSelector
+from calibrant._validation import EventSelector
 from calibrant.predictions._maps import BLOCK_ELEMENTS, apply_map, map_logits
 from calibrant.predictions._predictions import (
     FIELD_NAMES,
@@ -12,12 +12,8 @@ from calibrant.predictions._predictions import (
 )
 
 __all__ = [
-    "BINARY_EVENTS",
     "BLOCK_ELEMENTS",
-    "CORRECTNESS_CLASSES",
     "FIELD_NAMES",
-    "MATCH_CLASSES",
-    "PRESENCE_CLASSES",
     "EventSelector",
     "Predictions",
     "apply_map",

@@ -7,18 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._validation import (
-    CORRECTNESS_CLASSES,
-    MATCH_CLASSES,
-    PRESENCE_CLASSES,
-    resolve_event,
-    validate_inputs,
-)
+from calibrant._validation import resolve_event, validate_inputs
 from calibrant._validation.arrays import num_elements, to_int, to_tensor
 from calibrant._validation.labels import binary_labels
 from calibrant._validation.names import check_unique, factorize_samples, group_name_per_sample
 from calibrant._validation.scores import SingleScoreEvidence, is_single, log_probs
 from calibrant.backend.threads import thread_limit
+from calibrant.events import CONFIDENCE_KINDS, PRESENCE_CLASSES
 from calibrant.io import find_score_and_label_keys
 from calibrant.types import InputError
 
@@ -61,11 +56,10 @@ def fields_from_confidence(
             )
         if len(y) and not 0 <= int(y.min()) <= int(y.max()) <= 1:
             raise InputError(f"Expected correct as 0 or 1, got {int(y.min())} .. {int(y.max())}.", code="label_range")
-        class_names = {names[1]: names for names in (CORRECTNESS_CLASSES, MATCH_CLASSES)}.get(of)
+        class_names = {event.kind: event.classes for event in CONFIDENCE_KINDS}.get(of)
         if class_names is None:
-            raise InputError(
-                f'Expected of="correct" for answers or of="matched" for detections, got {of!r}.', code="unknown_event"
-            )
+            kinds = " or ".join(f'of="{event.kind}" for {event.units}' for event in CONFIDENCE_KINDS)
+            raise InputError(f"Expected {kinds}, got {of!r}.", code="unknown_event")
         return fields_from_probs(c, y, weights, of=1, class_names=class_names, **options)
 
 

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from calibrant._text import shorten_list
-from calibrant._validation import BINARY_EVENTS, EventSelector, resolve_event, validate_inputs
+from calibrant._validation import EventSelector, resolve_event, validate_inputs
 from calibrant._validation.arrays import num_elements
 from calibrant.backend import overlap, softmax
 from calibrant.backend.bins import Events
 from calibrant.backend.softmax import ChunkVisitor, Outcomes
 from calibrant.backend.threads import thread_limit
+from calibrant.events import BINARY_EVENTS
 from calibrant.predictions._constructors import (
     fields_from_binary_logits,
     fields_from_confidence,

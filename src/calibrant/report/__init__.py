@@ -1,10 +1,10 @@
-"""Pages: one self-contained HTML file that opens offline; numbers in, ink out."""
+"""Elements of self-contained HTML reports: pages, tables, figures and the data of interactive controls."""
 
 from calibrant.report._diagrams import (
     BAR_EXPLANATION,
     CURVE_EXPLANATION,
     INFINITE_MEAN_EXPLANATION,
-    AxisLabels,
+    DiagramLabels,
     bar_diagram,
     curve_diagram,
     diagram_explanations,
@@ -31,36 +31,7 @@ from calibrant.report._elements import (
 )
 from calibrant.report._svg_figure import Mark, figure
 
-__all__ = [
-    "BAR_EXPLANATION",
-    "CURVE_EXPLANATION",
-    "INFINITE_MEAN_EXPLANATION",
-    "AxisLabels",
-    "Mark",
-    "Section",
-    "bar_diagram",
-    "breakable",
-    "switchable_text",
-]
-__all__ += [
-    "control_data",
-    "curve_diagram",
-    "details",
-    "figure",
-    "join_html",
-    "join_names",
-    "json_script",
-    "method_label",
-    "note",
-    "version_facts",
-]
-__all__ += [
-    "diagram_explanations",
-    "format_percent",
-    "page",
-    "render",
-    "reveal_hidden_characters",
-    "table",
-    "term",
-    "typeset",
-]
+__all__ = ["BAR_EXPLANATION", "CURVE_EXPLANATION", "INFINITE_MEAN_EXPLANATION", "DiagramLabels", "Mark", "Section"]
+__all__ += ["bar_diagram", "breakable", "control_data", "curve_diagram", "details", "diagram_explanations", "figure"]
+__all__ += ["format_percent", "join_html", "join_names", "json_script", "method_label", "note", "page", "render"]
+__all__ += ["reveal_hidden_characters", "switchable_text", "table", "term", "typeset", "version_facts"]

@@ -1,9 +1,10 @@
-"""Diagrams for a page: numbers in, pictures with their words out, and what made them."""
+"""Reliability diagrams for a page, with captions, alternative texts and marks, and facts about the software."""
 
 import platform
 import textwrap
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from markupsafe import Markup
@@ -18,26 +19,34 @@ from calibrant.report._elements import breakable, format_percent, note, render, 
 from calibrant.report._svg_figure import Mark, figure
 
 NUM_BAND_DRAWS = 200
-MAX_LABEL_CHARACTERS = 44  # characters in a line of an axis label
-INFINITE_MEAN_EXPLANATION = (
-    "what came true was given the probability 0, and a single such example makes the mean infinite"
-)
-AxisLabels = tuple[str, str, str]  # names of the probability, of how often the event happens, and of the rows
-TOP_CLASS_LABELS: AxisLabels = ("confidence", "accuracy", "examples")
+MAX_LABEL_CHARACTERS = 44  # per line of an axis label
+INFINITE_MEAN_EXPLANATION = "a true class has probability 0, which makes the mean infinite"
 
 
-def diagram_explanations(labels: AxisLabels = TOP_CLASS_LABELS) -> tuple[Markup, Markup]:
-    """Say how a reliability curve, and how a diagram of bars, is read."""
-    probability, frequency, rows = labels
+class DiagramLabels(NamedTuple):
+    """Words of a reliability diagram: axes, rows, and what completes "the rows that are ..."."""
+
+    probability: str = "confidence"
+    frequency: str = "accuracy"
+    units: str = "examples"
+    outcome: str = "correct"
+
+
+TOP_CLASS_LABELS = DiagramLabels()
+
+
+def diagram_explanations(labels: DiagramLabels = TOP_CLASS_LABELS) -> tuple[Markup, Markup]:
+    """Return how to read a reliability curve, and how to read a reliability diagram of bars."""
+    probability, _, units, outcome = labels
     curve = (
-        f"The line shows the {frequency} at each {probability} (isotonic regression, so that no bins are chosen); a "
-        "calibrated model lies on the dashed diagonal. The gray band is where the line of a calibrated model lies "
-        "90 % of the time: only where the line leaves it, in red, is evidence. The histogram below shows how the "
-        f"{rows} are spread."
+        f"For {units} with a given {probability}, the curve shows the share that are {outcome} (isotonic regression, "
+        "without bins). A calibrated model lies on the dashed diagonal. The gray band contains the curve of a "
+        "calibrated model with probability 90 % at each point; only red areas, outside the band, are evidence of "
+        f"miscalibration. The histogram shows how many {units} have each {probability}."
     )
     bars = (
-        f"The height of a bar is the {frequency} in its bin. The red part is the gap to the mean {probability} of the "
-        f"bin; fainter bars hold fewer {rows}."
+        f"Each bar shows the share of {units} in a bin that are {outcome}; the red part is the gap to the mean "
+        f"{probability} of the bin. Fainter bars hold fewer {units}."
     )
     return note(curve), note(bars)
 
@@ -51,21 +60,21 @@ def curve_diagram(
     bins: Bins,
     note: str = "",
     width: float = 4.0,
-    labels: AxisLabels = TOP_CLASS_LABELS,
+    labels: DiagramLabels = TOP_CLASS_LABELS,
 ) -> Markup:
-    """Return a CORP reliability curve with its band, above the histogram of what was said."""
+    """Return a CORP reliability curve with its band, above the histogram of the predictions."""
     curve = corp_of(ties, 0.90, NUM_BAND_DRAWS, 0)
 
     def draw(drawing: Figure) -> None:
         upper, lower = drawing.subplots(2, 1, height_ratios=[5, 1], sharex=True)
         reliability_curve(curve, ax=upper)
         confidence_histogram(bins, ax=lower)
-        upper.set(xlabel="", ylabel=_wrap_label(labels[1]))
-        lower.set(xlabel=_wrap_label(labels[0]), ylabel=labels[2])
+        upper.set(xlabel="", ylabel=_wrap_label(labels.frequency))
+        lower.set(xlabel=_wrap_label(labels.probability), ylabel=labels.units)
 
     return figure(
         draw,
-        _alt_text(f"Reliability curve of {title}", bins, labels),
+        _alt_text(f"Reliability curve, {title}", bins, labels),
         caption=_caption(title, note),
         size=(width, 1.25 * width),
         marks=[*_curve_marks(curve, float(ties.total_weight.sum()), labels), *_histogram_marks(bins, labels)],
@@ -77,27 +86,53 @@ def bar_diagram(
     bins: Bins,
     note: str = "",
     width: float = 4.0,
-    labels: AxisLabels = TOP_CLASS_LABELS,
+    labels: DiagramLabels = TOP_CLASS_LABELS,
     level: float | None = 0.90,
 ) -> Markup:
-    """Return a classical reliability diagram of bars; their intervals are of independent examples, or left out."""
-    alt_text = _alt_text(f"Reliability diagram of {title}", bins, labels)
+    """Return a reliability diagram of bars.
+
+    Args:
+        title: What the predictions are, for the caption.
+        bins: The bins to draw.
+        note: Small text below the title.
+        width: Width and height in inches.
+        labels: Words of the event.
+        level: Level of the intervals in the marks, which assume independent rows. None leaves them out.
+    """
 
     def draw(drawing: Figure) -> None:
-        reliability(bins, ax=drawing.add_subplot()).set(xlabel=_wrap_label(labels[0]), ylabel=_wrap_label(labels[1]))
+        ax = reliability(bins, ax=drawing.add_subplot())
+        ax.set(xlabel=_wrap_label(labels.probability), ylabel=_wrap_label(labels.frequency))
 
     return figure(
-        draw, alt_text, caption=_caption(title, note), size=(width, width), marks=_bar_marks(bins, labels, level)
+        draw,
+        _alt_text(f"Reliability diagram, {title}", bins, labels),
+        caption=_caption(title, note),
+        size=(width, width),
+        marks=_bar_marks(bins, labels, level),
     )
 
 
+def version_facts(command: str) -> dict[str, str]:
+    """Return command, versions and time of the report."""
+    return {
+        "command": command,
+        "versions": f"calibrant {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
+        "created": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+
+
 def _wrap_label(text: str) -> str:
-    """Break the label of an axis into at most two lines."""
     return textwrap.fill(text, MAX_LABEL_CHARACTERS, max_lines=2, placeholder="…")
 
 
-def _curve_marks(curve: Curve, total_weight: float, labels: AxisLabels) -> list[Mark]:
-    """A mark for every step of a curve: from where to where, how high, of how many, and where chance would lie."""
+def _caption(title: str, note: str) -> Markup:
+    heading = breakable(title)
+    return heading + render("<small>{}</small>", typeset(note)) if note else heading
+
+
+def _curve_marks(curve: Curve, total_weight: float, labels: DiagramLabels) -> list[Mark]:
+    """Return a mark per step of a curve: range, height, number of rows, and the band of a calibrated model."""
     assert curve.low is not None
     assert curve.high is not None
     assert curve.weight is not None
@@ -108,43 +143,39 @@ def _curve_marks(curve: Curve, total_weight: float, labels: AxisLabels) -> list[
         low, high = (float((edge[start:end] * weight).sum() / weight.sum()) for edge in (curve.low, curve.high))
         x0, x1, y = float(curve.x[start]), float(curve.x[end - 1]), float(curve.y[start])
         text = (
-            f"{labels[0]} {_format_range(x0, x1)}: {labels[1]} {format_percent(y, 1)} of "
-            f"{total_weight * float(weight.sum()):,.0f} {labels[2]}; "
-            f"by chance {_format_range(low, high)}"
+            f"{labels.probability} {_format_range(x0, x1)}: {labels.frequency} {format_percent(y, 1)} of "
+            f"{total_weight * float(weight.sum()):,.0f} {labels.units}; calibrated model: {_format_range(low, high)}"
         )
         marks.append(Mark((x0 + x1) / 2, y, text))
     return marks
 
 
-def _histogram_marks(bins: Bins, labels: AxisLabels) -> list[Mark]:
-    """A mark for every bar of a histogram, below the curve."""
+def _histogram_marks(bins: Bins, labels: DiagramLabels) -> list[Mark]:
     return [
-        Mark(x, y, f"{labels[0]} {span}: {count:,} {labels[2]}, {format_percent(y, 1)} of all", 1)
+        Mark(x, y, f"{labels.probability} {span}: {count:,} {labels.units}, {format_percent(y, 1)} of all", 1)
         for x, span, y, count in zip(*_bin_centers(bins), bins.weight.tolist(), bins.count.tolist(), strict=True)
         if count
     ]
 
 
-def _bar_marks(bins: Bins, labels: AxisLabels, level: float | None) -> list[Mark]:
-    """A mark for every bar of a reliability diagram, with its interval."""
+def _bar_marks(bins: Bins, labels: DiagramLabels, level: float | None) -> list[Mark]:
     columns = bins.accuracy.tolist(), bins.confidence.tolist(), bins.count.tolist()
     marks: list[Mark] = []
     for x, span, accuracy, confidence, count in zip(*_bin_centers(bins), *columns, strict=True):
         if count:
-            text = f"{labels[0]} {span}: {labels[1]} {format_percent(accuracy, 1)}"
+            text = f"{labels.probability} {span}: {labels.frequency} {format_percent(accuracy, 1)}"
             if level is not None:
                 interval = wilson(accuracy, float(count), level)
                 text += f", {100 * level:g} % interval {_format_range(interval.low, interval.high)}"
-            marks.append(
-                Mark(x, accuracy, f"{text}; mean {labels[0]} {format_percent(confidence, 1)}; {count:,} {labels[2]}")
-            )
+            text += f"; mean {labels.probability} {format_percent(confidence, 1)}; {count:,} {labels.units}"
+            marks.append(Mark(x, accuracy, text))
     return marks
 
 
 def _bin_centers(bins: Bins) -> tuple[list[float], list[str]]:
-    """The middle of every bin, and from where to where it goes."""
-    edges = bins.edges.tolist()
-    return [(a + b) / 2 for a, b in pairwise(edges)], [f"{100 * a:.0f} to {100 * b:.0f} %" for a, b in pairwise(edges)]
+    """Return the center of each bin, and its range as text."""
+    edges = list(pairwise(bins.edges.tolist()))
+    return [(a + b) / 2 for a, b in edges], [f"{100 * a:.0f} to {100 * b:.0f} %" for a, b in edges]
 
 
 def _format_range(low: float, high: float) -> str:
@@ -152,41 +183,18 @@ def _format_range(low: float, high: float) -> str:
     return f"{high_text} %" if low_text == high_text else f"{low_text} to {high_text} %"
 
 
-def version_facts(command: str) -> dict[str, str]:
-    """Say what made the report."""
-    return {
-        "command": command,
-        "versions": f"calibrant {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
-        "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-    }
-
-
-def _alt_text(subject: str, bins: Bins, labels: AxisLabels) -> str:
-    probability_label, frequency_label, units = labels
-    nonempty = bins.count > 0
+def _alt_text(subject: str, bins: Bins, labels: DiagramLabels) -> str:
+    probability, frequency, units, _ = labels
+    columns = _bin_centers(bins)[1], bins.accuracy.tolist(), bins.confidence.tolist(), bins.count.tolist()
     parts = [
-        f"{100 * float(low):.0f} to {100 * float(high):.0f} %: {frequency_label} {format_percent(float(accuracy), 1)}, "
-        f"mean {probability_label} {format_percent(float(confidence), 1)}, {int(count):,} {units}"
-        for low, high, accuracy, confidence, count in zip(
-            bins.edges[:-1][nonempty],
-            bins.edges[1:][nonempty],
-            bins.accuracy[nonempty],
-            bins.confidence[nonempty],
-            bins.count[nonempty],
-            strict=True,
-        )
+        f"{span}: {frequency} {format_percent(accuracy, 1)}, mean {probability} {format_percent(confidence, 1)}, "
+        f"{count:,} {units}"
+        for span, accuracy, confidence, count in zip(*columns, strict=True)
+        if count
     ]
-    error, signed = (
-        float((bins.weight * bins.gap.abs()).sum()),
-        float((bins.weight[nonempty] * bins.gap[nonempty]).sum()),
-    )
-    side = "below" if signed < 0 else "above"
+    gaps = (bins.weight * bins.gap)[bins.count > 0]
+    side = "below" if float(gaps.sum()) < 0 else "above"
     return (
-        f"{subject}: ECE {format_percent(error)}, {frequency_label} on average {side} {probability_label}. By "
-        f"{probability_label}: {'; '.join(parts)}."
+        f"{subject}: ECE {format_percent(float(gaps.abs().sum()))}; the {frequency} is {side} the mean {probability}. "
+        f"By {probability}: {'; '.join(parts)}."
     )
-
-
-def _caption(title: str, note: str) -> Markup:
-    heading = breakable(title)
-    return heading + render("<small>{}</small>", typeset(note)) if note else heading

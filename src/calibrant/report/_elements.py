@@ -1,9 +1,7 @@
-"""A page is a title, an opening and sections; everything it shows is inside it, and it asks the network for nothing.
+"""HTML elements of a self-contained page: a title, a lead, sections, and a script that adds interaction.
 
-Everything that builds a page returns `Markup`. Text that is not `Markup` is escaped wherever it is put in, so that a
-piece joined by hand shows its tags instead of running them.
-
-It is complete without its script, which only adds to what stands there: sorting, searching, hovering, sliders.
+Functions return `Markup`. Other text is escaped wherever it is inserted, so that a forgotten conversion shows tags
+instead of running them. The page loads nothing from the network and is complete without its script.
 """
 
 import hashlib
@@ -12,7 +10,7 @@ import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any, LiteralString
 
@@ -24,7 +22,7 @@ from calibrant._text import MAX_TEXT_CHARACTERS, abbreviate, escape_invisible, i
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what stands under it."""
+    """A heading and the content below it."""
 
     heading: str
     body: Markup
@@ -39,9 +37,15 @@ def page(
     kicker: str = "",
     tiles: str = "",
 ) -> str:
-    """Return the whole HTML page: the answer as its title, and `facts` on how everything was computed at its end.
+    """Return the HTML page.
 
-    `lead` is a paragraph, or several.
+    Args:
+        title: The main result.
+        lead: One or more paragraphs below the title.
+        sections: Sections in reading order.
+        facts: Names and values for the last section, "How this was computed".
+        kicker: Small text above the title.
+        tiles: Key numbers below the lead.
     """
     lead = [lead] if isinstance(lead, str) else lead
     script = _read_asset("script.js")
@@ -60,7 +64,7 @@ def page(
 
 
 def render(template: LiteralString, *values: str, **named_values: str) -> Markup:
-    """Return a template of ours filled with values, each escaped unless it is `Markup`.
+    """Return a literal template filled with values, each escaped unless it is `Markup`.
 
     >>> render("<b>{}</b>", "<script>")
     Markup('<b>&lt;script&gt;</b>')
@@ -69,48 +73,48 @@ def render(template: LiteralString, *values: str, **named_values: str) -> Markup
 
 
 def join_html(parts: Iterable[str]) -> Markup:
-    """Return parts one after another, each escaped unless it is `Markup`."""
+    """Return the concatenated parts, each escaped unless it is `Markup`."""
     return Markup().join(parts)
 
 
 def reveal_hidden_characters(html: str) -> str:
-    """Return HTML in which hidden characters can be seen, and words from right to left stay in their place."""
+    """Return HTML with visible escapes for invisible characters, and with right-to-left words isolated."""
     return isolate_right_to_left(escape_invisible(html, allowed="\n\t"))
 
 
 def term(text: str, meaning: str) -> Markup:
-    """Return words that say what they mean when they are pointed at."""
+    """Return text with an explanation on hover."""
     return render('<abbr title="{}">{}</abbr>', meaning, typeset(text)) if meaning else typeset(text)
 
 
 def method_label(title: str, code: str) -> Markup:
-    """Return a method's name in words with its code beside; the code alone where there are no words."""
+    """Return the title of a method and its code, or the code alone without a title."""
     code_text = breakable(code)
     return render("{} <code>{}</code>", typeset(title), code_text) if title else code_text
 
 
 def breakable(name: str) -> Markup:
-    """Return a method's name in which a line may end before its arguments."""
+    """Return a method's name that may break before its arguments."""
     return typeset(name).replace("(", Markup("<wbr>("))
 
 
 def switchable_text(expert: Markup, lay: Markup) -> Markup:
-    """Return what is shown, and what instead to who asks for plain words."""
+    """Return two versions of a text; the button "In plain words" switches to the second."""
     return render('<span class="exact">{}</span><span class="plain">{}</span>', expert, lay)
 
 
 def note(text: str) -> Markup:
-    """Return a remark below what it is about."""
+    """Return a small explanatory paragraph."""
     return render('<p class="note">{}</p>', typeset(text))
 
 
 def control_data(kind: str, content: Any) -> Markup:
-    """Return numbers for the page's script, which makes of them what `kind` says; without it, nothing is seen."""
+    """Return the data of an interactive control, hidden until the script builds the control of this `kind`."""
     return render('<div class="play" data-kind="{}" hidden>{}</div>', kind, json_script(content))
 
 
 def json_script(content: Any) -> Markup:
-    r"""Return JSON that no browser takes for anything else, and in which whatever cannot be seen is spelled out.
+    r"""Return JSON in a script element, safe inside HTML and with visible escapes for invisible characters.
 
     >>> print(json_script(["</script>&"]))
     <script type="application/json">["\u003c/script\u003e\u0026"]</script>
@@ -130,9 +134,9 @@ def _clean_strings(content: Any) -> Any:
 
 
 def typeset(text: str) -> Markup:
-    """Return text for a page: escaped, percent signs kept with their numbers, minus signs for hyphens before them.
+    """Return escaped text with non-breaking spaces before percent signs and real minus signs.
 
-    `Markup` stays as it is.
+    `Markup` is returned unchanged.
     """
     if isinstance(text, Markup):
         return text
@@ -152,10 +156,17 @@ def table(
     long_row_names: bool = False,
     groups: Mapping[int, str] | None = None,
 ) -> Markup:
-    """Return an HTML table; the first `labels` cells of a row are its headings, cells marked best are bold.
+    """Return an HTML table.
 
-    Rows that are marked stand out. Cells are text, or `Markup`. Where rows are `named` by long texts, these are broken.
-    `groups` are headings by the row that they stand above.
+    Args:
+        head: Column headings.
+        rows: Cells of each row, as text or `Markup`.
+        bold: Which cells after the row headings are bold.
+        highlighted: Which rows are highlighted.
+        num_row_headings: Number of leading cells that are headings of their row.
+        caption: Name of the table for screen readers and downloads.
+        long_row_names: Whether row headings may break.
+        groups: Headings to insert above rows, by row index.
     """
     body: list[Markup] = []
     for i, row in enumerate(rows):
@@ -185,7 +196,7 @@ def _head_cell(cell: str) -> Markup:
 
 
 def details(summary: str, body: Markup) -> Markup:
-    """Return a part that opens at a click or by the keyboard, and always in print."""
+    """Return a foldable part, which print always shows open."""
     return render("<details><summary>{}</summary>{}</details>", typeset(summary), body)
 
 
@@ -194,23 +205,19 @@ def _read_asset(name: str) -> Markup:
     return Markup(files("calibrant.report").joinpath(name).read_text("utf-8"))
 
 
-def _shorten(text: str) -> str:
-    return abbreviate(text, MAX_TEXT_CHARACTERS)
-
-
 @cache
 def _template() -> Any:
     environment = Environment(loader=PackageLoader("calibrant.report", "."), autoescape=True, undefined=StrictUndefined)
     environment.filters["typeset"] = typeset
-    environment.filters["shorten"] = _shorten
+    environment.filters["shorten"] = partial(abbreviate, limit=MAX_TEXT_CHARACTERS)
     return environment.get_template("page.html.j2")
 
 
 def format_percent(share: float, digits: int = 2) -> str:
-    """Write a share in percent."""
+    """Return a share in percent."""
     return f"{100 * share:.{digits}f} %"
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Write 'a, b and c'."""
+    """Return "a, b and c"."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,4 +1,4 @@
-"""Figures for a page: ink as inline SVG in the page's own colors, and marks that say what lies under the pointer."""
+"""Figures for a page: inline SVG in the colors of the page, with marks whose texts appear on hover."""
 
 import io
 import math
@@ -19,18 +19,18 @@ from calibrant.plots import BACKGROUND_COLOR, BAR_COLOR, GAP_COLOR, LINE_COLOR
 from calibrant.report._elements import json_script, render, typeset
 
 TEXT_COLOR = "#123457"
-CSS_COLORS = {  # drawn in these, shown in the page's own colors, light or dark
+CSS_COLORS = {  # drawing colors and the light or dark page colors that replace them
     TEXT_COLOR: "currentColor",
     BAR_COLOR: "var(--blue)",
     GAP_COLOR: "var(--red)",
     LINE_COLOR: "var(--soft)",
     BACKGROUND_COLOR: "var(--paper)",
 }
-MAX_LINE_MARKS = 60  # of a line that say what they are
+MAX_LINE_MARKS = 60  # per line
 _RC_PARAMS: Any = {
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), TEXT_COLOR),
     "svg.fonttype": "none",
-    "text.parse_math": False,  # titles are what people wrote
+    "text.parse_math": False,  # titles may contain dollar signs
     "svg.hashsalt": "calibrant",
     "font.family": "sans-serif",
     "font.size": 9,
@@ -45,7 +45,7 @@ _RC_PARAMS: Any = {
 
 @dataclass(frozen=True)
 class Mark:
-    """A point of a figure, in the numbers of its axes, and what it says."""
+    """A point in the coordinates of the axes, with its text."""
 
     x: float
     y: float
@@ -61,14 +61,19 @@ def figure(
     size: tuple[float, float] = (3.0, 3.0),
     marks: Sequence[Mark] = (),
 ) -> Markup:
-    """Return a figure as inline SVG with a caption; `alternative` says in words what it shows.
+    """Return a figure as inline SVG.
 
-    `marks` are told under the pointer; without any, the points of the lines that have a name are.
+    Args:
+        draw: Function that draws on a matplotlib figure.
+        alt_text: Text alternative for screen readers.
+        caption: Caption.
+        size: Width and height in inches.
+        marks: Points with texts for the pointer. Default: the points of labeled lines.
     """
     import matplotlib as mpl
 
     with mpl.rc_context(_RC_PARAMS), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # the font that shows the text is the reader's
+        warnings.filterwarnings("ignore", message="Glyph")  # the browser's font draws the text
         drawing = Figure(figsize=size, layout="compressed")
         draw(drawing)
         for i, ax in enumerate(drawing.axes):
@@ -81,7 +86,7 @@ def figure(
     return render(
         '<figure>{}{} role="img" aria-label="{}">{}{}</figure>',
         render("<figcaption>{}</figcaption>", typeset(caption)) if caption else Markup(),
-        Markup(opening_tag),  # matplotlib escapes the texts that it draws
+        Markup(opening_tag),  # matplotlib escapes its texts
         abbreviate(alt_text, MAX_TEXT_CHARACTERS),
         Markup(svg_body),
         json_script(placed_marks) if placed_marks else Markup(),
@@ -89,7 +94,7 @@ def figure(
 
 
 def _strip_svg(svg: str) -> str:
-    """Leave out what a page does not need, and take its fonts and colors."""
+    """Remove metadata and ids, and use the fonts and colors of the page."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'(<g) id="[^"]*"|<metadata>.*?</metadata>\s*|<title>.*?</title>\s*', r"\1", svg, flags=re.DOTALL)
     svg = re.sub(r" xmlns(:xlink)?=\"[^\"]*\"", "", svg).replace("xlink:href", "href")
@@ -100,7 +105,7 @@ def _strip_svg(svg: str) -> str:
 
 
 def _place_marks(drawing: Figure, svg: str, marks: Sequence[Mark]) -> list[list[Any]]:
-    """The marks with their places in the drawing: [x, y, words] from left to right."""
+    """Return [x, y, text] per visible mark, in SVG coordinates."""
     boxes = [_axes_box(svg, i) for i in range(len(drawing.axes))]
     placed: list[list[Any]] = []
     for mark in marks:
@@ -113,7 +118,7 @@ def _place_marks(drawing: Figure, svg: str, marks: Sequence[Mark]) -> list[list[
 
 
 def _axes_box(svg: str, axes: int) -> tuple[float, float, float, float]:
-    """Left, bottom, right and top of an axes' background."""
+    """Return left, bottom, right and top of the axes in SVG coordinates."""
     path = svg.partition(f'<g id="axes{axes}">')[2].partition('d="')[2].partition('"')[0]
     numbers = [float(number) for number in re.findall(r"-?[\d.]+", path)]
     x, y = numbers[0::2], numbers[1::2]
@@ -121,7 +126,7 @@ def _axes_box(svg: str, axes: int) -> tuple[float, float, float, float]:
 
 
 def _line_marks(drawing: Figure) -> Iterator[Mark]:
-    """The points of all lines that have a name, or of the only one."""
+    """Yield up to MAX_LINE_MARKS points of each labeled line."""
     for i, ax in enumerate(drawing.axes):
         lines = ax.get_lines()
         labeled_lines = [line for line in lines if not str(line.get_label()).startswith("_")]
@@ -134,7 +139,7 @@ def _line_marks(drawing: Figure) -> Iterator[Mark]:
 
 
 def _axis_value_text(axis: Axis, value: float) -> str:
-    """Name the axis in as few words as it begins with, and the value in its unit."""
+    """Return the axis label up to its first colon, and the value in the unit of the axis."""
     name = axis.get_label_text().partition(":")[0]
     formatter = axis.get_major_formatter()
     text = f"{100 * value / formatter.xmax:.4g} %" if isinstance(formatter, PercentFormatter) else f"{value:.4g}"

@@ -1,5 +1,5 @@
-// What can be done with the page beyond reading it. Everything here is added to what stands there already, from the
-// numbers that the page holds; texts enter as text nodes and attributes only.
+// Interactive parts of a report. They are added to a page that is complete without them, and use only numbers stored in
+// the page. Text is inserted as text nodes and attributes only.
 "use strict";
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
@@ -16,51 +16,51 @@
   const make = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
   const ink = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
   const button = (label, click, more = {}) => make("button", { type: "button", click, ...more }, label);
-  const held = (element) => JSON.parse(element.querySelector(":scope > script").textContent);
+  const readData = (element) => JSON.parse(element.querySelector(":scope > script").textContent);
 
-  let made = 0;
+  let controlCount = 0;
   const labeled = (label, control) => {
-    control.id = `control-${++made}`;
+    control.id = `control-${++controlCount}`;
     return make("label", { for: control.id }, `${label} `, control);
   };
 
-  // What is said under the pointer, and to who cannot see it
+  // Tooltips, which are also announced to screen readers
 
   const tip = make("div", { class: "tip", hidden: true });
   const status = make("div", { class: "unseen", role: "status" });
   document.body.append(tip, status);
 
-  function say(text, x, y) {
+  function showTip(text, x, y) {
     tip.textContent = text;
     tip.hidden = false;
     const { width, height } = tip.getBoundingClientRect();
     tip.style.left = `${Math.max(4, Math.min(x + 12, innerWidth - width - 4))}px`;
     tip.style.top = `${y - height - 12 < 0 ? y + 18 : y - height - 12}px`;
   }
-  const hush = () => { tip.hidden = true; };
-  addEventListener("keydown", (event) => { if (event.key === "Escape") hush(); });
+  const hideTip = () => { tip.hidden = true; };
+  addEventListener("keydown", (event) => { if (event.key === "Escape") hideTip(); });
 
-  // Marks of a figure are [x, y, words] in the numbers of its view box; arrow keys go from one to the next.
+  // Marks of a figure are [x, y, text] in view box coordinates. Arrow keys move between them.
   function follow(svg, marks) {
     const dot = ink("circle", { r: 4, class: "dot", visibility: "hidden" });
     let at = 0;
     const point = (index, aloud) => {
-      const known = marks();
-      if (!known.length) return;
-      at = Math.max(0, Math.min(index, known.length - 1));
-      const [x, y, words] = known[at], place = new DOMPoint(x, y).matrixTransform(svg.getScreenCTM());
+      const current = marks();
+      if (!current.length) return;
+      at = Math.max(0, Math.min(index, current.length - 1));
+      const [x, y, words] = current[at], place = new DOMPoint(x, y).matrixTransform(svg.getScreenCTM());
       fill(dot, { cx: x, cy: y, visibility: "visible" }, []);
       svg.append(dot);
-      say(words, place.x, place.y);
+      showTip(words, place.x, place.y);
       if (aloud) status.textContent = words;
     };
-    const leave = () => { dot.setAttribute("visibility", "hidden"); hush(); };
+    const leave = () => { dot.setAttribute("visibility", "hidden"); hideTip(); };
     fill(svg, {
       tabindex: "0",
       pointermove: (event) => {
         const p = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
-        const far = ([x, y]) => 9 * (x - p.x) ** 2 + (y - p.y) ** 2;
-        point(marks().reduce((best, mark, i, known) => (far(mark) < far(known[best]) ? i : best), 0), false);
+        const distance = ([x, y]) => 9 * (x - p.x) ** 2 + (y - p.y) ** 2;
+        point(marks().reduce((best, mark, i, list) => (distance(mark) < distance(list[best]) ? i : best), 0), false);
       },
       pointerleave: leave,
       blur: leave,
@@ -72,22 +72,22 @@
     }, []);
   }
 
-  // Terms say what they mean to the pointer and to the keyboard; inside a button it is the button that is reached.
+  // Explanations of terms, on hover and on keyboard focus. Inside a button, the button takes the focus.
   function terms() {
     for (const term of all("abbr[title]")) {
       const words = term.title, host = term.closest("button") || term;
       const show = (aloud) => {
         const box = term.getBoundingClientRect();
-        say(words, box.left, box.top);
+        showTip(words, box.left, box.top);
         if (aloud) status.textContent = words;
       };
       term.removeAttribute("title");
-      fill(term, { pointerenter: () => show(false), pointerleave: hush }, []);
-      fill(host, { tabindex: "0", blur: hush, focus: () => { if (host.matches(":focus-visible")) show(true); } }, []);
+      fill(term, { pointerenter: () => show(false), pointerleave: hideTip }, []);
+      fill(host, { tabindex: "0", blur: hideTip, focus: () => { if (host.matches(":focus-visible")) show(true); } }, []);
     }
   }
 
-  // Files
+  // Downloads
 
   const slug = (text) => {
     const short = text.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 60);
@@ -100,8 +100,8 @@
     setTimeout(() => URL.revokeObjectURL(url), 1000);
   }
 
-  // What a cell says, without what is only for some eyes: the value, and what stands below it in small letters.
-  function said(cell) {
+  // Return the text of a cell and its small second line, without text for screen readers or plain words.
+  function cellText(cell) {
     const copy = cell.cloneNode(true);
     const small = all("small", copy).map((part) => { part.remove(); return tidy(part.textContent); }).join(" ");
     all(".unseen, .plain", copy).forEach((part) => part.remove());
@@ -112,7 +112,7 @@
   const bare = (text) => (/^-?[\d,]+(\.\d+)?$/.test(text) ? text.replace(/,/g, "") : text);
 
   function csv(head, rows) {
-    const lines = [head, ...rows].map((cells) => cells.map(said));
+    const lines = [head, ...rows].map((cells) => cells.map(cellText));
     const small = lines[0].map((_, j) => lines.slice(1).some((cells) => cells[j] && cells[j][1]));
     const quoted = (text) => {
       const safe = /^\s*[=+\-@]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text;
@@ -125,7 +125,7 @@
     return lines.map((cells, i) => flat(cells, i === 0).map(quoted).join(",")).join("\r\n") + "\r\n";
   }
 
-  function drawn(svg) {
+  function standaloneSvg(svg) {
     const copy = svg.cloneNode(true), style = getComputedStyle(document.documentElement);
     all(".dot", copy).forEach((dot) => dot.remove());
     fill(copy, { xmlns: SVG, "xmlns:xlink": "http://www.w3.org/1999/xlink" }, []);
@@ -140,11 +140,11 @@
 
   function number(text) {
     if (/^[-+]?inf/.test(text)) return text.startsWith("-") ? -Infinity : Infinity;
-    const found = text.replace(/,/g, "").match(/^[<>p= [\]]*([-+]?\d+(\.\d+)?(e[-+]?\d+)?)/i);
-    return found ? Number(found[1]) : NaN;
+    const match = text.replace(/,/g, "").match(/^[<>p= [\]]*([-+]?\d+(\.\d+)?(e[-+]?\d+)?)/i);
+    return match ? Number(match[1]) : NaN;
   }
 
-  // A table's rows in some order, those that fit a search, and at first no more than stand there without the script.
+  // The rows of a table: sorted, filtered by a search, and folded until "Show all".
   class Rows {
     constructor(table, first) {
       this.body = table.tBodies[0];
@@ -176,7 +176,7 @@
     const rows = new Rows(table, first), head = [...table.tHead.rows[0].cells];
     const name = scroll.getAttribute("aria-label");
     const tools = make("div", { class: "tools" }), searched = rows.rows.length > 8;
-    if (rows.rows.length > 2 && said(head[0])[0]) head.forEach((cell, j) => sortable(rows, head, cell, j));
+    if (rows.rows.length > 2 && cellText(head[0])[0]) head.forEach((cell, j) => sortable(rows, head, cell, j));
     if (searched) tools.append(searcher(rows, name));
     if (!rows.everything) tools.append(opener(rows));
     const save = () => download(`${slug(name)}.csv`, "text/csv", csv(head, rows.data.map((row) => [...row.cells])));
@@ -185,13 +185,13 @@
     rows.place();
   }
 
-  // A heading sorts, then the other way round, then as it was.
+  // A click on a heading sorts, the second reverses, the third restores the order.
   function sortable(rows, head, cell, j) {
     const label = make("button", { type: "button", class: "sort" });
     label.append(...cell.childNodes);
     cell.append(label);
-    const known = rows.data.map((row) => said(row.cells[j])[0]).filter((text) => text && text !== "\u2013");
-    const numeric = known.length > 0 && known.every((text) => !Number.isNaN(number(text)));
+    const texts = rows.data.map((row) => cellText(row.cells[j])[0]).filter((text) => text && text !== "\u2013");
+    const numeric = texts.length > 0 && texts.every((text) => !Number.isNaN(number(text)));
     const ways = numeric ? ["descending", "ascending"] : ["ascending", "descending"];
     label.addEventListener("click", () => {
       const next = ways[ways.indexOf(cell.getAttribute("aria-sort")) + 1];
@@ -224,7 +224,7 @@
     const result = [];
     let block = [];
     const end = () => {
-      const keyed = block.map((row) => [said(row.cells[column])[0], row]);
+      const keyed = block.map((row) => [cellText(row.cells[column])[0], row]);
       keyed.sort(([a], [b]) => {
         if (!numeric) return sign * collator.compare(a, b);
         const [x, y] = [number(a), number(b)];
@@ -245,16 +245,16 @@
   function figures() {
     for (const figure of all("figure")) {
       const svg = figure.querySelector("svg");
-      const marks = figure.querySelector(":scope > script") ? held(figure) : [];
+      const marks = figure.querySelector(":scope > script") ? readData(figure) : [];
       if (marks.length) follow(svg, () => marks);
       figure.append(saver(svg, svg.getAttribute("aria-label").split(":")[0]));
     }
   }
   const saver = (svg, name) => make("div", { class: "tools" }, button("SVG",
-    () => download(`${slug(name)}.svg`, "image/svg+xml", drawn(svg)), { "aria-label": `Download ${name} as SVG` }));
+    () => download(`${slug(name)}.svg`, "image/svg+xml", standaloneSvg(svg)), { "aria-label": `Download ${name} as SVG` }));
 
-  // A reliability diagram of layers of cells [bin, examples, mean of what was said, how often it happened], shares in
-  // millionths; the last layer is the one that is looked at.
+  // A reliability diagram. A layer has cells [bin, count, mean probability, frequency], shares in millionths. The last
+  // layer is the highlighted one.
   const LEFT = 44, TOP = 8, SIDE = 280, FLOOR = TOP + SIDE + 62, LOW = 48;
   const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
   const across = (share) => LEFT + SIDE * share, up = (share) => TOP + SIDE * (1 - share);
@@ -271,9 +271,9 @@
     follow(svg, () => marks);
     const draw = (layers, words) => {
       const last = layers.length - 1;
-      const made = layers.map((one, i) => layer(one, words, i === last, last > 0));
-      svg.replaceChildren(...frame(words), ...made.flatMap(([parts]) => parts));
-      marks = made.flatMap(([, some]) => some).sort((one, other) => one[0] - other[0]);
+      const drawn = layers.map((one, i) => layer(one, words, i === last, last > 0));
+      svg.replaceChildren(...frame(words), ...drawn.flatMap(([parts]) => parts));
+      marks = drawn.flatMap(([, some]) => some).sort((one, other) => one[0] - other[0]);
     };
     return { svg, draw };
   }
@@ -288,14 +288,14 @@
       ink("rect", { x: LEFT, y: TOP, width: SIDE, height: SIDE, fill: "none", stroke: "var(--line)" }),
       line([across(0), up(0)], [across(1), up(1)], { ...soft, "stroke-dasharray": "4 3" }),
       line([LEFT, FLOOR], [LEFT + SIDE, FLOOR], soft),
-      text(words.said, [LEFT + SIDE / 2, FLOOR + 30]),
-      text(words.happened, [0, 0], { transform: `translate(10 ${TOP + SIDE / 2}) rotate(-90)` }),
+      text(words.probability, [LEFT + SIDE / 2, FLOOR + 30]),
+      text(words.frequency, [0, 0], { transform: `translate(10 ${TOP + SIDE / 2}) rotate(-90)` }),
       ...ticks.map((share) => text(`${100 * share}%`, [across(share), FLOOR + 14])),
       ...ticks.map((share) => text(`${100 * share}%`, [LEFT - 5, up(share) + 3], { "text-anchor": "end" })),
     ];
   }
 
-  // Returns the ink of a layer and its marks.
+  // Return the elements of a layer and its marks.
   function layer({ name, cells }, words, main, named) {
     const color = main ? "var(--blue)" : "var(--soft)", most = Math.max(...cells.map(([, n]) => n));
     const total = cells.reduce((sum, [, n]) => sum + n, 0), marks = [], path = [], parts = [];
@@ -310,19 +310,19 @@
       }
       path.push(`${x},${y}`);
       marks.push([x, y, [
-        `${named ? `${name}: ` : ""}${words.said} ${(100 * from).toFixed(0)} to ${percent(to, 0)}`,
-        `: ${words.happened} ${percent(a / 1e6)}`,
+        `${named ? `${name}: ` : ""}${words.probability} ${(100 * from).toFixed(0)} to ${percent(to, 0)}`,
+        `: ${words.frequency} ${percent(a / 1e6)}`,
         room ? `, ${words.level} interval ${(100 * room[0]).toFixed(1)} to ${percent(room[1])}` : "",
-        `; mean ${words.said} ${percent(c / 1e6)}; ${n.toLocaleString("en-US")} ${words.many}`,
+        `; mean ${words.probability} ${percent(c / 1e6)}; ${n.toLocaleString("en-US")} ${words.units}`,
       ].join("")]);
     }
     parts.unshift(ink("polyline", { points: path.join(" "), fill: "none", stroke: color, "stroke-width": 1.5 }));
     return [parts, marks];
   }
 
-  // Readings: a list of tiles whose texts change
+  // Tiles with changing texts
 
-  function readings(names) {
+  function tileList(names) {
     const list = make("dl", { class: "tiles" });
     const cells = names.map((name) => {
       const large = make("span"), small = make("small");
@@ -338,25 +338,25 @@
 
   const choice = (names) => make("select", {}, ...names.map(([value, name]) => make("option", { value }, name)));
   const range = (steps, value) => make("input", { type: "range", min: 0, max: Math.max(0, steps - 1), step: 1, value });
-  const tell = (slider, output, words) => {
+  const setOutput = (slider, output, words) => {
     output.textContent = words;
     slider.setAttribute("aria-valuetext", words);
   };
 
   const widgets = {
-    // What a temperature turned by hand, or another calibrator, makes of the predictions
+    // Predictions at a temperature, or after a calibrator
     temperature(place, { words, heading, note, steps, one, maps, tiles }) {
-      const chart = diagram("Reliability diagram, redrawn by the controls beside it"), [list, show] = readings(tiles);
-      const byHand = steps.length ? [[-1, "a temperature, by hand"]] : [];
+      const chart = diagram("Reliability diagram that the controls beside it redraw"), [list, show] = tileList(tiles);
+      const byHand = steps.length ? [[-1, "temperature slider"]] : [];
       const choose = choice([...byHand, ...maps.map(({ name }, i) => [i, name])]);
       const slider = range(steps.length, one), output = make("output"), before = steps.length ? steps[one] : maps[0];
       const update = () => {
-        const by = Number(choose.value), found = by < 0 ? steps[slider.value] : maps[by];
+        const by = Number(choose.value), step = by < 0 ? steps[slider.value] : maps[by];
         slider.disabled = by >= 0;
-        tell(slider, output, by < 0 ? found.name : "");
-        show(found.tiles);
-        const came = found === before ? [] : [{ name: "as they came", cells: before.cells }];
-        chart.draw([...came, { name: found.name, cells: found.cells }], words);
+        setOutput(slider, output, by < 0 ? step.name : "");
+        show(step.tiles);
+        const reference = step === before ? [] : [{ name: "uncalibrated", cells: before.cells }];
+        chart.draw([...reference, { name: step.name, cells: step.cells }], words);
       };
       const stop = (index) => () => {
         choose.value = "-1";
@@ -376,25 +376,25 @@
       update();
     },
 
-    // Acting from a threshold on, and what that costs. Rows are [threshold, share acted on, how often that is right,
-    // share of all events found, and as they are shown: the first, the error, its interval].
+    // A threshold and its expected cost. Rows are [threshold, share acted on, precision, recall, and as texts: share,
+    // error, interval of the error].
     threshold(place, { heading, note, tables, base, words }) {
-      const [list, show] = readings(words.tiles), choose = choice(tables.map(({ name }, i) => [i, name]));
+      const [list, show] = tileList(words.tiles), choose = choice(tables.map(({ name }, i) => [i, name]));
       const steps = tables[0].rows.map(([c]) => c), output = make("output");
       const slider = range(steps.length, steps.findIndex((c) => c >= 0.9));
       const advice = make("p", { class: "note", role: "status" });
       const costs = [10, 1].map((value) => make("input", { type: "number", min: 0, step: "any", value }));
       const at = (c) => percent(c, c > 0.99 ? 2 : 0);
-      const price = ([, share, right, found]) => {
+      const price = ([, share, precision, recall]) => {
         const [wrong, left] = costs.map((input) => Math.max(0, Number(input.value) || 0));
-        return wrong * (share ? share * (1 - right) : 0) + left * (base === null ? 1 - share : base * (1 - found));
+        return wrong * (share ? share * (1 - precision) : 0) + left * (base === null ? 1 - share : base * (1 - recall));
       };
       const update = () => {
         const { rows } = tables[Number(choose.value)], [c, , , , acted, error, room] = rows[slider.value];
         const best = rows.reduce((least, row) => (price(row) < price(least) - 1e-12 ? row : least));
-        tell(slider, output, `${words.said} from ${at(c)}`);
+        setOutput(slider, output, `${words.probability} at least ${at(c)}`);
         show([[acted, words.share], [error, room], [price(rows[slider.value]).toFixed(4), words.each]]);
-        advice.textContent = `${words.cheapest} ${at(best[0])}: ${price(best).toFixed(4)} ${words.each}.`;
+        advice.textContent = `${words.cheapest} ${at(best[0])}, ${price(best).toFixed(4)} ${words.each}.`;
       };
       const several = tables.length > 1 ? [labeled("Predictions", choose)] : [];
       const controls = make("div", { class: "controls" }, ...several,
@@ -404,12 +404,12 @@
       update();
     },
 
-    // A class opens its curve and its most confident mistakes
+    // A class opens its curve and its most confident errors
     classes(place, { words, names, rows, head }) {
       const table = place.closest("section").querySelector("table"), colspan = table.tHead.rows[0].cells.length;
       const row = (tag, texts, more = {}) => make("tr", {}, ...texts.map((words_) => make(tag, more, words_)));
       const detail = (name, { layers, mistakes }) => {
-        const chart = diagram(`Reliability diagram of ${name}`);
+        const chart = diagram(`Reliability diagram, ${name}`);
         chart.draw(layers.map((cells, i) => ({ name: names[i], cells })), words);
         const list = make("table", {}, make("caption", {}, mistakes?.length ? words.mistakes : words.none));
         if (mistakes?.length) {
@@ -432,7 +432,7 @@
     },
   };
 
-  // The page as a whole
+  // The page
 
   function contents() {
     const links = new Map(all(".contents a").map((link) => [link.hash.slice(1), link]));
@@ -479,9 +479,9 @@
   figures();
   all(".long > .scroll, .scroll:not(.long *)").forEach(enrich);
   for (const place of all(".play")) {
-    const found = held(place);
+    const data = readData(place);
     place.hidden = false;
-    widgets[place.dataset.kind](place, found);
+    widgets[place.dataset.kind](place, data);
   }
   terms();
   copies();

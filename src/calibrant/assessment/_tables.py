@@ -1,0 +1,288 @@
+"""Tables of the page: metrics, calibrators, groups, classes, thresholds and errors."""
+
+import math
+import re
+from collections.abc import Mapping
+
+from markupsafe import Markup
+from torch import Tensor
+
+from calibrant import metrics
+from calibrant._text import display_name
+from calibrant.assessment._results import AssessmentData, MeasurementData, Row
+from calibrant.assessment.expert_text import (
+    best_mask,
+    capitalize,
+    decomposed_changes,
+    fit_warnings,
+    format_level,
+    format_percent,
+    group_headings,
+    group_rows,
+    interval_or_p_value,
+    metric_headings,
+    miscalibration_cost_sentence,
+)
+from calibrant.metrics import Difference, MetricInfo
+from calibrant.metrics.tables import thresholds_of
+from calibrant.registry import CALIBRATORS
+from calibrant.report import (
+    INFINITE_MEAN_EXPLANATION,
+    details,
+    join_html,
+    method_label,
+    note,
+    render,
+    switchable_text,
+    table,
+    term,
+    typeset,
+)
+
+TABLE_THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+MAX_UNFOLDED_ROWS = 15  # rows of long tables that are shown without a click
+MAX_TABLE_ROWS = 1000
+METRIC_BY_TERM = {  # terms that are explained where they first appear in a sentence
+    "adaptive ECE": "adaptive_ece",
+    "class-wise ECE": "classwise_ece",
+    "ECE": "ece",
+    "NLL": "nll",
+    "Kuiper": "kuiper",
+    "event Brier": "event_brier",
+    "Brier": "brier",
+    "AUROC": "auroc",
+    "AURC": "aurc",
+}
+
+LabeledMeasurements = Mapping[str, MeasurementData]  # keys such as "before" and "after Temperature"
+
+
+def metrics_table(
+    measurements: LabeledMeasurements, changes: Mapping[str, Difference], *, plain_words: bool = True
+) -> Markup:
+    """Return all metrics with intervals, and their changes if there are two measurements.
+
+    Args:
+        measurements: One measurement, or those before and after calibration.
+        changes: Paired differences, by metric.
+        plain_words: Whether the page can switch to plain words.
+    """
+    first, has_change = next(iter(measurements.values())), len(measurements) > 1
+    rows: list[list[str]] = []
+    for row in first:
+        cells: list[str] = [_row_cell(m[row.name]) if row.name in m else "–" for m in measurements.values()]
+        if has_change:
+            change = changes.get(row.name)
+            cells.append(
+                ""
+                if change is None
+                else _change_cell(row.info, change.difference, change.low, change.high, show_plus=True)
+            )
+        rows.append([_name_cell(row, plain_words=plain_words), *cells])
+    reading = f"In brackets: {format_level(first.level)} intervals."
+    if has_change:
+        reading += (
+            f" Changes are measured on the same {first.event.units}, which detects smaller differences than comparing "
+            "two intervals."
+        )
+    head = ["", *measurements, *(["change"] if has_change else [])]
+    return table(head, rows, caption="metrics before and after" if has_change else "metrics") + note(reading)
+
+
+def decomposition_table(assessment: AssessmentData) -> Markup:
+    """Return NLL and the Brier score as refinement plus calibration."""
+    before, after = assessment.uncalibrated, assessment.calibrated
+    rows = [
+        [
+            before[part.name].info.heading(),
+            _row_cell(before[part.name]),
+            _row_cell(after[part.name]),
+            _change_cell(before[part.name].info, -part.difference, -part.high, -part.low),
+            format_percent(-part.difference / part.first, 1),
+        ]
+        for part in decomposed_changes(assessment)
+    ]
+    head = ["", "score", "refinement", "calibration", "calibration / score"]
+    reading = (
+        f"Score = refinement + calibration. Refinement is the score after calibration with {assessment.chosen_label}, "
+        f"which was not fitted on these {before.event.units}. Calibration is the difference, on average a lower bound "
+        f"of the calibration loss (Berta et al. 2025). In brackets: {format_level(before.level)} intervals."
+    )
+    body = table(head, rows, caption="refinement and calibration")
+    return join_html([render("<p>{}</p>", typeset(miscalibration_cost_sentence(assessment))), body, note(reading)])
+
+
+def calibrators_table(assessment: AssessmentData) -> Markup:
+    """Return the compared metrics of every calibrator. The selected one is highlighted."""
+    held_out_nll, tables = assessment.held_out_nll, list(assessment.tables.values())
+    lowest = min((nll for nll in held_out_nll.values() if not math.isnan(nll)), default=math.nan)
+    names = [explain_terms(text) for text in metric_headings(assessment.calibrated, assessment.metrics)]
+    head = ["calibrator", *([explain_terms("held-out NLL")] if held_out_nll else []), *names]
+    rows: list[list[str]] = []
+    bold: list[list[bool]] = []
+    for (name, measurement), best in zip(assessment.tables.items(), best_mask(tables, assessment.metrics), strict=True):
+        nll_cells = [_value_cell(assessment.calibrated["nll"].info, held_out_nll[name])] if held_out_nll else []
+        metric_cells = [_value_cell(measurement[m].info, measurement[m].value) for m in assessment.metrics]
+        rows.append([method_label(CALIBRATORS.title(name), display_name(name)), *nll_cells, *metric_cells])
+        bold.append([*([held_out_nll[name] == lowest] if held_out_nll else []), *best])
+    selection = (
+        "The selected calibrator is highlighted: it has the lowest NLL on held-out folds of the fitting data. The "
+        "other columns are measured on the evaluation data, which was not used for the selection."
+        if held_out_nll
+        else "The selected calibrator is highlighted. All columns are measured on the evaluation data."
+    )
+    has_infinity = any(math.isinf(row.value) for measurement in tables for row in measurement)
+    infinity = f" inf: {INFINITE_MEAN_EXPLANATION}." if has_infinity else ""
+    highlighted = [name == assessment.chosen_name for name in assessment.tables]
+    body = table(head, rows, bold=bold, highlighted=highlighted, caption="calibrators")
+    warnings = [note(sentence) for sentence in fit_warnings(assessment)]
+    return join_html([body, note(f"{selection} The best value of each column is bold.{infinity}"), *warnings])
+
+
+def classes_table(measurements: LabeledMeasurements) -> Markup:
+    """Return a row per class, worst first."""
+    first = next(iter(measurements.values()))
+    tables = [classes for m in measurements.values() if (classes := m.classes) is not None]
+    classes = tables[0]
+    columns = classes.frequency, classes.forecast, classes.precision, classes.confidence
+    rows = [
+        [
+            *(first.class_name(j), f"{int(classes.count[j]):,}"),
+            *(share_text(column[j]) for column in columns),
+            *(f"{100 * float(t.ece[j]):.2f}" for t in tables),
+        ]
+        for j in classes.worst_first[:MAX_TABLE_ROWS].tolist()
+    ]
+    head = ["class", "examples", "frequency", "mean probability", "precision", "mean confidence", "ECE (%)"]
+    head += ["ECE after (%)"] if len(tables) > 1 else []
+    return _foldable_table(head, rows, "classes, worst first", "classes") + _truncation_note(
+        len(classes.ece), "classes"
+    )
+
+
+def groups_table(measurements: LabeledMeasurements) -> Markup:
+    """Return a row per group, worst first, before and after calibration, with a note on how to read it."""
+    first = next(iter(measurements.values()))
+    event, body = first.event, Markup()
+    head = group_headings(event)
+    for name, measurement in measurements.items():
+        rows = group_rows(measurement)
+        suffix = f" {name}" if len(measurements) > 1 else ""
+        title = render("<h3>{}</h3>", typeset(capitalize(name))) if suffix else Markup()
+        caption = f"{event.groups}{suffix}, worst first"
+        listed = _foldable_table(head, rows[:-2][:MAX_TABLE_ROWS], caption, event.groups)
+        truncation = _truncation_note(len(rows) - 2, event.groups, "The JSON file has all.")
+        body += title + listed + truncation + table(head, rows[-2:], caption=f"{event.groups}{suffix}, together")
+    reading = (
+        f"Predicted: mean {event.score}. Observed: {event.rate}. Gap: predicted minus observed. The "
+        f"{format_level(first.level)} intervals hold for all {event.groups} simultaneously; the most significant gaps "
+        f"come first. Noise floor: ECE of a calibrated model with the same {event.scores}, mean and "
+        f"{50 * (1 + first.level):g} % quantile."
+    )
+    return body + note(reading)
+
+
+def thresholds_table(name: str, measurement: MeasurementData) -> Markup:
+    """Return precision, recall and specificity of acting above each threshold.
+
+    Args:
+        name: What was done to the predictions, such as "after Temperature".
+        measurement: The measurement of these predictions.
+    """
+    event, t = measurement.event, thresholds_of(measurement.ties, TABLE_THRESHOLDS)
+    head = ["threshold", f"share of {event.units}", f"mean {event.score}", "precision", "recall", "specificity"]
+    columns = zip(t.threshold, t.share, t.said, t.precision, t.recall, t.specificity, strict=True)
+    rows = [[format_percent(float(first), 0), *map(share_text, cells)] for first, *cells in columns]
+    reading = (
+        f"Predictions {name}. Each row selects the {event.units} whose {event.probability} is at least the threshold. "
+        f"Precision: share of the selected {event.units} that are {event.outcome}. Recall: share of the {event.units} "
+        f"that are {event.outcome} and selected, among all that are {event.outcome}. Specificity: share of the other "
+        f"{event.units} that are not selected."
+    )
+    return table(head, rows, caption="thresholds") + note(reading)
+
+
+def mistakes_table(assessment: AssessmentData) -> Markup:
+    """Return the wrong predictions with the highest confidence."""
+    has_calibrator, name = not assessment.is_identity, assessment.uncalibrated.class_name
+    after = [f"confidence after {assessment.chosen_label}"] if has_calibrator else []
+    rows = [
+        [
+            *(f"{m.row}", name(m.label), name(m.predicted), confidence_text(m.probability)),
+            *([confidence_text(m.calibrated_probability)] if has_calibrator else []),
+        ]
+        for m in assessment.mistakes
+    ]
+    reading = "Rows of the evaluation data are counted from 0. Often the label is wrong, not the model."
+    head = ["row", "true class", "predicted class", "confidence", *after]
+    return _foldable_table(head, rows, "most confident errors", "errors") + note(reading)
+
+
+def _foldable_table(head: list[str], rows: list[list[str]], caption: str, row_noun: str) -> Markup:
+    body = table(head, rows[:MAX_UNFOLDED_ROWS], caption=caption)
+    if len(rows) <= MAX_UNFOLDED_ROWS:
+        return body
+    folded_rows = table(head, rows[MAX_UNFOLDED_ROWS:], caption=f"more {caption}")
+    folded = details(f"{len(rows) - MAX_UNFOLDED_ROWS} more {row_noun}", folded_rows)
+    return render('<div class="long">{}{}</div>', body, folded)
+
+
+def _truncation_note(total: int, row_noun: str, full_list_hint: str = "") -> Markup:
+    if total <= MAX_TABLE_ROWS:
+        return Markup()
+    return note(f"The table lists the worst {MAX_TABLE_ROWS:,} of {total:,} {row_noun}. {full_list_hint}")
+
+
+# Cells
+
+
+def explain_terms(text: str) -> Markup:
+    """Return text in which the first use of each abbreviation and test has its explanation."""
+    parts, explained = re.split(rf"\b({'|'.join(METRIC_BY_TERM)})\b", text), set[str]()
+    cells: list[Markup] = []
+    for i, part in enumerate(parts):
+        info = metrics.metric_info(METRIC_BY_TERM[part]) if i % 2 and part not in explained else None
+        cells.append(typeset(part) if info is None else term(part, f"{info.title}: {info.plain}; {info.meaning}"))
+        explained |= {part} if i % 2 else set()
+    return join_html(cells)
+
+
+def two_lines(value: str, detail: str) -> Markup:
+    """Return a text with another below it in small letters."""
+    return render("{} <small>{}</small>", typeset(value), typeset(detail))
+
+
+def share_text(x: Tensor) -> str:
+    """Return a share in percent, or a dash for NaN."""
+    value = float(x)
+    return "–" if math.isnan(value) else f"{100 * value:.1f} %"
+
+
+def confidence_text(p: float) -> str:
+    """Return a probability in percent, with enough digits that only certainty reads "100 %"."""
+    digits = 2 if p < 0.999 or p >= 1 else math.ceil(-math.log10(1 - p)) - 1
+    return f"{100 * p:.{digits}f} %"
+
+
+def _name_cell(row: Row, *, plain_words: bool) -> Markup:
+    expert_cell, info = two_lines(row.title, row.info.meaning), row.info
+    if not (info.plain and plain_words):
+        return expert_cell
+    return switchable_text(expert_cell, two_lines(info.heading(capitalize(info.plain)), row.title))
+
+
+def _row_cell(row: Row) -> Markup:
+    """Return a value with its interval, p-value or note below it."""
+    has_note = row.name in ("ece", "adaptive_ece") or math.isinf(row.value)
+    return two_lines(row.text, interval_or_p_value(row) or (row.note if has_note else ""))
+
+
+def _value_cell(info: MetricInfo, value: float) -> Markup:
+    if math.isnan(value):
+        return typeset("–")
+    return term(info.text(value), INFINITE_MEAN_EXPLANATION if math.isinf(value) else "")
+
+
+def _change_cell(info: MetricInfo, value: float, low: float, high: float, *, show_plus: bool = False) -> Markup:
+    plus = "+" if show_plus and value > 0 else ""
+    return two_lines(plus + info.text(value), f"[{info.text(low)}, {info.text(high)}]")

@@ -1,0 +1,195 @@
+"""Kinds of events whose probability is evaluated: their classes, units, metrics and sentences.
+
+To add a kind of confidence, such as "the answer is supported by its source", add an `EventKind` with its two `classes`
+to `BINARY_KINDS`. Constructors, tables, reports and plots find it there.
+"""
+
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+from calibrant._text import display_name
+
+SCORE_METRICS = ("accuracy", "nll", "brier")
+CALIBRATION_METRICS = (
+    *("signed_gap", "ece", "noise_floor", "adaptive_ece"),
+    *("adaptive_noise_floor", "debiased_l2", "kuiper"),
+)
+TESTED_METRICS = ("signed_gap", "ece", "adaptive_ece", "debiased_l2", "kuiper")
+Selector = int | Literal["top", "classes"]  # what `of` takes: "top", or the index of a class
+
+
+@dataclass(frozen=True)
+class EventKind:
+    """An event whose probability is evaluated, with the words and metrics of its reports.
+
+    Texts may contain `{name}`, the quoted name of the class, and `{k}`, the number of classes; `describe_event` fills
+    them in. All other sentences of a report are templates that these words fit into.
+    """
+
+    kind: str
+    title: str  # completes "Evaluated event: ..."
+    over: str  # headline of a model whose probabilities are too high, and with `copula`, what "it" does
+    under: str
+    score: str  # noun of the predicted number, such as "confidence"
+    scores: str  # its plural
+    rate: str  # noun of the observed number, such as "accuracy"
+    probability: str  # the predicted number in full: labels of axes and columns
+    frequency: str  # the observed number in full
+    outcome: str  # completes "65.9 % of the examples are ..."
+    rows: tuple[str, ...]  # metrics of the table, in reading order
+    tested_metrics: tuple[str, ...]  # metrics whose change is tested
+    compared_metrics: tuple[str, ...]  # metrics that compare calibrators
+    copula: str = ""
+    population: str = "examples of {k} classes"
+    unit: str = "example"
+    cluster: str = "cluster"
+    group: str = "group"
+    hint: str = ""  # how to evaluate another event
+    gap_title: str = "confidence minus accuracy"
+    gap_meaning: str = "above 0: overconfident"
+    is_confidence: bool = True  # whether the event is "the prediction is right", so that abstaining makes sense
+    classes: tuple[str, str] | None = None  # names of the two classes without and with the event
+    table_columns: tuple[str, ...] = ()  # columns of a table, in lower case, that hold this event's outcomes
+    selector: Selector = "top"
+
+    @property
+    def units(self) -> str:
+        """Plural of the unit."""
+        return f"{self.unit}s"
+
+    @property
+    def groups(self) -> str:
+        """Plural of the group."""
+        return f"{self.group}s"
+
+    def count(self, n: int) -> str:
+        """Return a number of rows, such as "1 example" or "2,000 examples"."""
+        return f"{n:,} {self.unit if n == 1 else self.units}"
+
+    def headline(self, direction: str | None) -> str:
+        """Return the note or headline of a direction "over" or "under", or an empty text."""
+        return {"over": self.over, "under": self.under}.get(direction or "", "")
+
+    def predicate(self, direction: str | None) -> str:
+        """Return what completes "It ...", or an empty text without a direction."""
+        return f"{self.copula}{self.headline(direction)}" if direction else ""
+
+
+TOP_CLASS = EventKind(
+    kind="top",
+    title="the predicted class is correct",
+    over="overconfident",
+    under="underconfident",
+    copula="is ",
+    score="confidence",
+    scores="confidences",
+    rate="accuracy",
+    probability="confidence",
+    frequency="accuracy",
+    outcome="correct",
+    rows=(
+        *(*SCORE_METRICS, *CALIBRATION_METRICS, "smooth_ece", "classwise_ece"),
+        *("confident_share", "confident_accuracy", "aurc"),
+    ),
+    tested_metrics=(*SCORE_METRICS, *TESTED_METRICS, "aurc"),
+    compared_metrics=(*SCORE_METRICS, "ece", "adaptive_ece", "classwise_ece"),
+)
+
+ONE_CLASS = EventKind(
+    kind="class",
+    title="the class is {name}",
+    over="overestimates the probability of {name}",
+    under="underestimates the probability of {name}",
+    score="probability",
+    scores="probabilities",
+    rate="frequency",
+    probability="probability of {name}",
+    frequency="frequency of {name}",
+    outcome="{name}",
+    rows=(
+        *("accuracy", "nll", "event_brier", "brier"),
+        *(*CALIBRATION_METRICS, "smooth_ece", "classwise_ece", "auroc"),
+    ),
+    tested_metrics=("accuracy", "nll", "event_brier", "brier", *TESTED_METRICS, "auroc"),
+    compared_metrics=("accuracy", "nll", "event_brier", "ece", "adaptive_ece", "classwise_ece"),
+    hint='To evaluate the predicted class instead, use of="top" (--of top).',
+    gap_title="probability minus frequency",
+    gap_meaning="above 0: the probability of {name} is overestimated",
+    is_confidence=False,
+    selector=1,
+)
+
+CORRECTNESS = replace(
+    TOP_CLASS,
+    kind="correct",
+    title="the answer is correct",
+    population="answers",
+    unit="answer",
+    rows=(
+        *("nll", "event_brier", *CALIBRATION_METRICS, "smooth_ece"),
+        *("confident_share", "confident_accuracy", "auroc", "aurc"),
+    ),
+    tested_metrics=("nll", "event_brier", *TESTED_METRICS, "auroc", "aurc"),
+    compared_metrics=("nll", "event_brier", "ece", "adaptive_ece", "auroc"),
+    classes=("wrong", "correct"),
+    selector=1,
+)
+
+MATCH = replace(
+    CORRECTNESS,
+    kind="matched",
+    title="the detection is matched",
+    rate="precision",
+    frequency="precision",
+    outcome="matched",
+    gap_title="confidence minus precision",
+    population="detections",
+    unit="detection",
+    classes=("unmatched", "matched"),
+    table_columns=("matched",),
+)
+
+PRESENCE = replace(
+    ONE_CLASS,
+    kind="present",
+    title="the label is present",
+    over="overestimates label probabilities",
+    under="underestimates label probabilities",
+    probability="label probability",
+    frequency="label frequency",
+    outcome="present",
+    population="label decisions",
+    unit="label decision",
+    cluster="example",
+    group="label",
+    compared_metrics=("accuracy", "nll", "event_brier", "ece", "adaptive_ece"),
+    hint="",
+    gap_meaning="above 0: label probabilities are overestimated",
+    classes=("absent", "present"),
+)
+
+BINARY_KINDS = (CORRECTNESS, MATCH, PRESENCE)
+CONFIDENCE_KINDS = tuple(event for event in BINARY_KINDS if event.is_confidence)
+KIND_BY_COLUMN = {column: event.kind for event in BINARY_KINDS for column in event.table_columns}
+CORRECTNESS_CLASSES, MATCH_CLASSES, PRESENCE_CLASSES = (event.classes for event in BINARY_KINDS)
+BINARY_EVENTS = tuple(event.classes for event in BINARY_KINDS)
+
+
+def describe_event(selector: Selector, k: int, names: tuple[str, ...] | None = None) -> EventKind:
+    """Return the event that predictions of `k` classes are evaluated by, with its texts filled in."""
+    binary_kind = next((event for event in BINARY_KINDS if selector == 1 and event.classes == names), None)
+    event = binary_kind or (TOP_CLASS if selector == "top" else ONE_CLASS)
+    name = quote(names[selector]) if names and isinstance(selector, int) else f"class {selector}"
+    templates = {field.name: getattr(event, field.name) for field in fields(event) if field.type is str}
+    texts = {field: template.format(name=name, k=k) for field, template in templates.items()}
+    missing = "classwise_ece" if k == 2 else "auroc" if event is ONE_CLASS else ""
+    rows, tested_metrics = (
+        tuple(row for row in names if row != missing) for names in (event.rows, event.tested_metrics)
+    )
+    event = replace(event, selector=selector, rows=rows, tested_metrics=tested_metrics, **texts)
+    return event if k == 2 else replace(event, hint="")
+
+
+def quote(name: str) -> str:
+    """Return the name of a class or group as it appears in a sentence, in quotation marks."""
+    return f"\N{LEFT DOUBLE QUOTATION MARK}{display_name(name)}\N{RIGHT DOUBLE QUOTATION MARK}"

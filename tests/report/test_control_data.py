@@ -1,0 +1,242 @@
+"""Data of interactive controls, and answers in lay_texts words, without a browser."""
+
+import json
+import math
+import re
+from typing import Any
+
+import pytest
+import torch
+from rendered import assert_rendered
+
+from calibrant import Predictions, assess, calibrators, measure, metrics
+from calibrant.assessment import _controls, expert_text
+from calibrant.assessment._assess import ACCURACY_PRESERVING_AUTO
+from calibrant.assessment._controls import slider_temperatures
+from calibrant.assessment._evaluation import mistakes_by_class
+from calibrant.assessment._tables import explain_terms
+from calibrant.assessment.answers import assessment_answers, measurement_answers
+from calibrant.metrics import Metric, Summary
+from calibrant.registry import CALIBRATORS, LOSSES, METRICS
+from calibrant.report import INFINITE_MEAN_EXPLANATION
+
+
+def draw(n: int, seed: int, k: int = 3, by: float = 2.0, shift: float = 0.0, **options: Any) -> Predictions:
+    """Return predictions whose logits are `by` times too large, and labels shifted toward class 0."""
+    g = torch.Generator().manual_seed(seed)
+    z = 1.5 * torch.randn(n, k, generator=g, dtype=torch.float64)
+    true = z + shift * torch.nn.functional.one_hot(torch.tensor(0), k)
+    return Predictions(by * z, torch.multinomial(true.softmax(-1), 1, generator=g).squeeze(1), **options)
+
+
+def control_content(html: str) -> Any:
+    """Return the data of the only control in HTML."""
+    (text,) = re.findall(r'<script type="application/json">(.*?)</script>', html)
+    return json.loads(text)
+
+
+@pytest.mark.parametrize(("of", "weighted"), [("top", False), (1, True)])
+def test_temperature_steps_equal_the_metrics(of, weighted):
+    w = torch.arange(200) % 3 if weighted else None
+    p = draw(200, 0, weights=w)
+    content = control_content(_controls.measurement_temperature_control(measure(p, of=of)))
+    assert len(content["steps"]) == 49
+    assert content["steps"][content["one"]]["name"] == "T = 1.00"
+    for i in (0, 20, 24, 37, 48):
+        t = 2 ** ((i - 24) / 12)
+        calibrated, step = (
+            p.apply(calibrators.Temperature(torch.tensor(t, dtype=torch.float64))).with_event(of),
+            content["steps"][i],
+        )
+        (ece, chance), (nll, _), (confidence, _), (frequency, _) = step["tiles"]
+        floor, bins = metrics.noise_floor.interval(calibrated), metrics.tables.bins(calibrated)
+        assert ece == f"{100 * float(metrics.ece(calibrated)):.2f} %"
+        assert chance == f"noise floor {100 * floor.value:.2f} %, up to {100 * floor.high:.2f} %"
+        assert nll == f"{float(metrics.nll(calibrated)):.4f}"
+        full = bins.count > 0
+        assert [cell[0] for cell in step["cells"]] == full.nonzero().squeeze(1).tolist()
+        assert [cell[1] for cell in step["cells"]] == bins.count[full].tolist()
+        assert [cell[3] / 1e6 for cell in step["cells"]] == pytest.approx(bins.accuracy[full].tolist(), abs=6e-7)
+        assert float(confidence.split()[0]) - float(frequency.split()[0]) == pytest.approx(
+            100 * float(metrics.signed_gap(calibrated)), abs=0.11
+        )
+
+
+def test_number_of_temperatures_depends_on_the_logits():
+    assert [len(slider_temperatures(n, 10**6)) for n in (1_000, 30_000, 60_000, 100_000)] == [49, 25, 13, 0]
+    assert all(1.0 in slider_temperatures(n, 10**6) for n in (1_000, 30_000, 60_000))
+
+
+def test_chunks_have_a_menu_and_no_slider():
+    p = draw(300, 0)
+    assert _controls.measurement_temperature_control(measure(Summary.from_predictions(p))) == ""
+    result = assess(p[:150], [p[150:200], p[200:]], ("Identity", "Temperature"))
+    content = control_content(_controls.assessment_temperature_control(result))
+    assert content["steps"] == []
+    assert [unit["name"] for unit in content["maps"]] == ["uncalibrated", "Temperature"]
+    assert "read in chunks" in content["note"]
+
+
+def test_control_data_does_not_grow_with_rows():
+    def size(n: int) -> int:
+        measured = measure(draw(n, 1))
+        parts = _controls.measurement_temperature_control(measured), _controls.threshold_control({"": measured})
+        return sum(map(len, parts)) + len(_controls.class_control({"": measured}, [measured.classes]))
+
+    assert size(4_000) < 1.2 * size(1_000)
+
+
+def test_thresholds_have_intervals():
+    p = draw(500, 2)
+    confidence, right = p.events.confidence, p.events.outcome
+    result = metrics.tables.thresholds(p, at=[0.0, 0.7, 0.999999], level=0.8)
+    for i, c in enumerate((0.0, 0.7)):
+        above = right[confidence >= c]
+        interval = metrics.wilson(float(above.mean()), float(len(above)), 0.8)
+        assert (float(result.low[i]), float(result.high[i])) == pytest.approx((interval.low, interval.high))
+    assert (float(result.low[2]), float(result.high[2])) == (0.0, 1.0)
+    clusters = torch.arange(500) // 5
+    in_memory = metrics.tables.thresholds(draw(500, 2, clusters=clusters), at=[0.0])
+    interval = metrics.share_interval(right, None, 0.90, clusters)
+    assert (float(in_memory.low[0]), float(in_memory.high[0])) == pytest.approx((interval.low, interval.high), abs=1e-3)
+    assert float(in_memory.high[0] - in_memory.low[0]) != pytest.approx(float(result.high[0] - result.low[0]), abs=1e-6)
+
+
+def test_class_cells_equal_the_bins_of_the_class():
+    p = draw(400, 3)
+    result = metrics.tables.classes(p, bins=10)
+    for j in range(3):
+        bins = metrics.tables.bins(p.with_event(j), bins=10)
+        torch.testing.assert_close(result.cells[j, :, 0], bins.weight)
+        torch.testing.assert_close(result.cells[j, :, 2], (bins.weight * bins.accuracy).nan_to_num(0.0))
+        assert float(result.cells[j, :, 1:].diff(dim=1).abs().sum()) == pytest.approx(float(result.ece[j]))
+
+
+def test_mistakes_by_class_are_the_most_confident():
+    p = draw(300, 4)
+    mistakes = mistakes_by_class(p, [2], 4)[2]
+    wrong = (p.predicted != p.labels) & ((p.labels == 2) | (p.predicted == 2))
+    confidence = p.outcomes.confidence.masked_fill(~wrong, 0)
+    assert [m.row for m in mistakes] == confidence.argsort(descending=True)[:4].tolist()
+    assert [m.probability for m in mistakes] == confidence.sort(descending=True).values[:4].tolist()
+
+
+def test_significant_loss_of_accuracy_by_auto_shows_an_alternative():
+    val, test = draw(2000, 5, shift=1.5), draw(2000, 6)
+    result = assess(val, test, ("Identity", "Temperature", "Auto"), choose="Auto")
+    assert result.changes["accuracy"].high < 0
+    assert result.accuracy_preserving == ACCURACY_PRESERVING_AUTO
+    assert result.tables[ACCURACY_PRESERVING_AUTO]["accuracy"].value == result.uncalibrated["accuracy"].value
+    expected_fit = calibrators.Auto.fit(val, accuracy_preserving=True)
+    expected = float(metrics.nll(test.double().apply(expected_fit)))
+    assert result.tables[ACCURACY_PRESERVING_AUTO]["nll"].value == pytest.approx(expected)
+    assert f"{expected:.4f}" in expert_text.remedy_answer(result).partition(ACCURACY_PRESERVING_AUTO)[2]
+    assert json.loads(result.json())["accuracy_preserving"] == ACCURACY_PRESERVING_AUTO
+    same = assess(draw(1000, 7), test, ("Identity", "Auto"), choose="Auto")
+    assert same.accuracy_preserving is None
+    assert ACCURACY_PRESERVING_AUTO not in same.tables
+    assert ACCURACY_PRESERVING_AUTO not in expert_text.remedy_answer(same)
+
+
+@pytest.mark.parametrize(("by", "choose"), [(2.0, None), (1.0, "Temperature"), (1.0, "Identity")])
+def test_lay_answers_have_no_jargon(by, choose):
+    groups = [["a", "b"][i % 2] for i in range(1000)]
+    result = assess(
+        draw(1000, 8, by=by), draw(1000, 9, by=by, groups=groups), ("Identity", "Temperature"), choose=choose
+    )
+    lay_texts = [answer.lay_text for answer in assessment_answers(result)]
+    assert all(text and (text[0].isupper() or text[0].isdigit()) and text[-1] in ".)" for text in lay_texts)
+    assert not re.search(r"ECE|NLL|Kuiper|interval|quantile|p [=<]|nan|likelihood", " ".join(lay_texts))
+    gap = f"{100 * result.uncalibrated['ece'].value:.1f} points"
+    assert (gap in lay_texts[0]) == (result.uncalibrated.verdict.status == "miscalibrated")
+    assert f"{100 * result.uncalibrated.observed_frequency.value:.1f} are" in lay_texts[1]
+
+
+def test_terms_are_explained_at_their_first_mention():
+    calibrated = explain_terms("its ECE <b> and NLL, then ECE")
+    assert calibrated.count("<abbr") == 2
+    assert calibrated.endswith("then ECE")
+    assert "&lt;b&gt;" in calibrated
+    assert f'title="ECE: {metrics.metric_info("ece").plain}' in calibrated
+    content = [m for name in ("ece", "nll", "kuiper", "brier", "accuracy") if isinstance(m := METRICS[name], Metric)]
+    assert all(m.about.plain for m in content)
+
+
+def test_infinite_nll_is_explained():
+    p = Predictions([[0.0, -torch.inf], [0.0, 1.0], [1.0, 0.0]] * 10, [1, 1, 0] * 10)
+    result = assess(p, p[[0, 1, 2, 3]], ("Identity", "Temperature"))
+    assert math.isinf(result.uncalibrated["nll"].value)
+    page = result.html()
+    assert result.uncalibrated["nll"].note in page
+    assert f"inf: {INFINITE_MEAN_EXPLANATION}." in page
+    assert f'<abbr title="{INFINITE_MEAN_EXPLANATION}">inf</abbr>' in page
+
+
+def test_method_titles_come_from_docstrings():
+    assert CALIBRATORS.title("Temperature(criterion='ece')") == "Temperature scaling"
+    assert CALIBRATORS.title("Identity") == "No calibration"
+    assert LOSSES.title("focal(gamma=3)") == "Focal loss"
+    assert LOSSES.title("mine.loss") == CALIBRATORS.title("a.safetensors") == ""
+    assert all(registry.title(name) for registry in (CALIBRATORS, LOSSES) for name in registry)
+
+
+@pytest.mark.parametrize(("name", "value", "text"), [("nll", 1e296, "1e296"), ("ece", 0.1234, "12.34")])
+def test_numbers_fit_their_columns(name, value, text):
+    assert metrics.metric_info(name).text(value) == text
+    assert metrics.metric_info(name).text(-1.5e300) in ("-1.5e300", "-1.5e302")
+    assert (
+        max(len(metrics.metric_info(name).text(sign * 10.0**e)) for e in range(-12, 300, 7) for sign in (-1, 1)) <= 13
+    )
+
+
+def test_huge_metric_value_fits_the_terminal():
+    z = torch.tensor([[0.0, -1e300], [0.0, 1.0], [1.0, 0.0]] * 10, dtype=torch.float64)
+    measured = measure(Predictions(z, [1, 1, 0] * 10), of="top")
+    assert max(map(len, str(measured).splitlines())) <= 120
+    assert "e299" in str(measured)
+
+
+def test_class_control_of_chunks_has_curves_and_no_mistakes():
+    p = draw(400, 10, k=4)
+    in_memory = measure(p)
+    pieces = measure(Summary.empty(of="top", by_class=True).add(p[:150]).add(p[150:]))
+    from_chunks, mistakes = (
+        control_content(_controls.class_control({"value": table}, [table.classes])) for table in (pieces, in_memory)
+    )
+    assert [row["layers"] for row in from_chunks["rows"]] == [row["layers"] for row in mistakes["rows"]]
+    assert all(row["mistakes"] is None for row in from_chunks["rows"])
+    assert any(row["mistakes"] for row in mistakes["rows"])
+
+
+def test_controls_and_lay_answers_use_the_unit_of_the_event():
+    g = torch.Generator().manual_seed(11)
+    confidence = torch.rand(400, generator=g, dtype=torch.float64)
+    right = (torch.rand(400, generator=g, dtype=torch.float64) < confidence**2).long()
+    answers_, labels = (
+        Predictions.from_confidence(confidence, right),
+        Predictions.multilabel(torch.randn(200, 3, generator=g), torch.randint(0, 2, (200, 3), generator=g)),
+    )
+    for p, unit, tile in (
+        (answers_, "answer", "error rate among them"),
+        (labels, "label decision", "false positives among them"),
+    ):
+        table = measure(p)
+        content = control_content(_controls.threshold_control({"value": table}))
+        assert content["words"]["each"] == f"per {unit}"
+        assert content["words"]["tiles"][1] == tile
+        assert control_content(_controls.measurement_temperature_control(table))["words"]["units"] == f"{unit}s"
+        assert f"{unit}s" in measurement_answers(table)[0].lay_text
+        assert not re.search("examples|groups", " ".join(answer.lay_text for answer in measurement_answers(table)))
+
+
+def test_brier_is_tested_if_nll_is_infinite():
+    z = draw(1000, 12).logits.clone()
+    z[0] = torch.tensor([0.0, -torch.inf, 0.0])
+    labels = draw(1000, 12).labels.clone()
+    labels[0] = 1
+    result = assess(draw(1000, 13), Predictions(z, labels), ("Identity", "Temperature"), choose="Temperature")
+    assert math.isinf(result.uncalibrated["nll"].value)
+    assert_rendered(
+        "difference_by_brier",
+        "\n".join([expert_text.significance_answer(result), assessment_answers(result)[3].lay_text]),
+    )

@@ -131,7 +131,7 @@ def _temperature_note(uncalibrated: MeasurementData, has_slider: bool, has_menu:
         if has_slider
         else "There is no temperature slider because the predictions were read in chunks or are too many.",
         "The menu shows the predictions after each calibrator." if has_menu else "",
-        f"Do not pick a temperature here: it would be tuned on the {event.units} that evaluate it. Fit a calibrator.",
+        f"Do not pick a temperature here, which would tune it on the evaluated {event.units}. Use a fitted calibrator.",
         "Each dot is a bin; larger dots hold more. The gray line shows the uncalibrated predictions.",
     ]
     return " ".join(filter(None, sentences))

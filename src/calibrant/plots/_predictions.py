@@ -178,7 +178,7 @@ def risk_coverage(lines: Mapping[str, Curve], *, ax: Axes, title: str = "") -> A
         ax.plot(
             x, y, color=color, linewidth=1.6, label=display_name(name), marker="o" if len(x) < 12 else "", markersize=4
         )
-    ax.set(xlim=(0, 1), xlabel="coverage: share of predictions acted on", ylabel="error among them")
+    ax.set(xlim=(0, 1), xlabel="coverage: share of predictions kept", ylabel="error rate")
     ax.set_ylim(bottom=0)
     ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     ax.yaxis.set_major_formatter(PercentFormatter(1))

@@ -85,7 +85,8 @@ def fields_from_binary_logits(
         if bool(is_certain.any()):  # [-inf, 0] instead of [0, inf]
             zero, s = zero.masked_fill(is_certain, -torch.inf), s.masked_fill(is_certain, 0.0)
         pair = torch.stack([zero, s], 1)
-        return validate_inputs(pair, y, weights, **({"of": 1} | options | {"class_names": names}))
+        arguments: Fields = {"of": 1} | options | {"class_names": names}
+        return validate_inputs(pair, y, weights, **arguments)
 
 
 def fields_from_labels(

@@ -61,9 +61,9 @@ def metric(name: str, way: str, neighbor: str) -> None:
 
     def measured(view: Any, **settings: Any) -> torch.Tensor:
         if isinstance(view, Predictions):
-            return other.compute_from_view(other.view(view))
-        p = Predictions(torch.stack([1 - view.confidence, view.confidence], 1).log(), view.happened, view.weights, of=1)
-        return other.compute_from_view(other.view(p))
+            return other(view)
+        p = Predictions(torch.stack([1 - view.confidence, view.confidence], 1).log(), view.outcome, view.weights, of=1)
+        return other(p)
 
     found.function = replacement(way, lambda *a, **k: torch.tensor(0.5, dtype=torch.float64), measured)
 

@@ -69,7 +69,7 @@ def test_minus_infinity_is_probability_zero():
 @pytest.mark.parametrize("bins", [1, 2, 5, 10, 15, 25, 100])
 def test_every_edge_belongs_to_the_bin_below_and_zero_to_the_first(bins):
     edges = torch.from_numpy(np.linspace(0, 1, bins + 1))
-    table = Bins.equal_width(bins, edges, torch.ones(bins + 1, dtype=F))
+    table = Events(edges, torch.ones(bins + 1, dtype=F)).equal_width(bins)
     expected = torch.ones(bins, dtype=torch.int64)
     expected[0] += 1
     assert table.count.tolist() == expected.tolist()
@@ -77,7 +77,7 @@ def test_every_edge_belongs_to_the_bin_below_and_zero_to_the_first(bins):
 
 def test_just_above_an_edge_is_the_next_bin():
     c = torch.from_numpy(np.nextafter(np.linspace(0, 1, 16)[1:-1], 1))
-    assert Bins.equal_width(15, c, torch.ones(14, dtype=F)).count.tolist() == [0] + [1] * 14
+    assert Events(c, torch.ones(14, dtype=F)).equal_width(15).count.tolist() == [0] + [1] * 14
 
 
 @pytest.mark.parametrize("bins", [1, 2, 7, 15, 100, 1_000_003])
@@ -95,7 +95,7 @@ def test_the_bin_by_multiplication_is_the_one_a_search_finds(bins):
 
 def test_float32_confidence_is_judged_by_its_exact_value():
     c = torch.tensor([0.2, 0.4, 0.6, 0.8], dtype=torch.float32)  # each lies above its fraction
-    assert Bins.equal_width(5, c, torch.ones(4)).count.tolist() == [0, 1, 1, 1, 1]
+    assert Events(c, torch.ones(4)).equal_width(5).count.tolist() == [0, 1, 1, 1, 1]
 
 
 @settings(max_examples=60, deadline=None)
@@ -105,7 +105,7 @@ def test_float32_confidence_is_judged_by_its_exact_value():
 )
 def test_no_example_is_lost(rows, bins):
     c, a = f64(*(r[0] for r in rows)), f64(*(float(r[1]) for r in rows))
-    for table in (Bins.equal_width(bins, c, a), Bins.equal_mass(bins, GroupedScores.from_scores(c, a))):
+    for table in (Events(c, a).equal_width(bins), Bins.equal_mass(bins, GroupedScores.from_scores(c, a))):
         assert int(table.count.sum()) == len(rows)
         for weighted, plain in ((table.weight * table.confidence, c), (table.weight * table.accuracy, a)):
             torch.testing.assert_close(weighted.nansum(), plain.mean(), rtol=1e-12, atol=1e-12)

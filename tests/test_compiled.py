@@ -108,9 +108,9 @@ def test_auroc_without_weights_equals_auroc_with_weights_of_one(k):
 def test_compiled_class_bins_agree_with_torch(monkeypatch, n, k, weighted):
     z, y = draw(n, k)
     w = torch.arange(n) % 5 + 0.5 if weighted else None
-    compiled = metrics.tables.collect_class_bins(Predictions(z, y, w), 10)().sums
+    compiled = metrics.tables.ClassSums.from_predictions(Predictions(z, y, w), 10).cells
     use_torch(monkeypatch)
-    expected = metrics.tables.collect_class_bins(Predictions(z, y, w), 10)().sums
+    expected = metrics.tables.ClassSums.from_predictions(Predictions(z, y, w), 10).cells
     torch.testing.assert_close(compiled, expected, rtol=1e-11, atol=1e-10)
     p = expected.sum((0, 1))
     assert p[0] == pytest.approx(k * float(p[2]))  # every sample counts in every class, and belongs to one

@@ -73,10 +73,10 @@ def test_top_label_values_of_imagenet(shared):
     import numpy as np
     import torch
 
-    from calibrant.backend.bins import Bins
+    from calibrant.backend.bins import Events
 
     file = np.load(shared / "logits" / "top1_imagenet_resnet101.npz")
     confidence, correct = (torch.tensor(file[key]).double() for key in ("confidence", "correct"))
-    bins = Bins.equal_width(15, confidence, correct)
+    bins = Events(confidence, correct).equal_width(15)
     assert f"{100 * (bins.weight * bins.gap.abs()).sum():.4f}" == "4.9168"
     assert f"{100 * (1 - correct.mean()):.2f}" == "22.63"

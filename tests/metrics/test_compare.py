@@ -73,19 +73,15 @@ def test_comparison_covers_the_true_difference():
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("name", [n for n in METRICS if METRICS[n].accepts_sums])
+@pytest.mark.parametrize("name", [n for n in METRICS if METRICS[n].takes == "statistics"])
 def test_what_is_left_without_a_group_is_judged_as_its_rows_are(name, weighted):
     p = draw(300, 3, sharpened=1.5)
     weights = torch.rand(300, generator=torch.Generator().manual_seed(1)).double() + 0.5 if weighted else None
-    events = Predictions((p.logits * 4).round() / 4, p.labels, weights).events  # with ties
+    rounded = Predictions((p.logits * 4).round() / 4, p.labels, weights)  # with ties
     group = torch.arange(300) % 7
-    jackknife = Jackknife(events, group, 7)
-    for i in (0, 6):
-        found, rows = (
-            METRICS[name].compute_from_view(jackknife.leave_out(i)),
-            METRICS[name].compute_from_view(events[group != i]),
-        )
-        assert float(found) == pytest.approx(float(rows), rel=1e-7, abs=1e-9)
+    for i, remainder in enumerate(Jackknife(rounded, group, 7)):
+        expected = float(METRICS[name](rounded.events[group != i]))
+        assert float(METRICS[name](remainder)) == pytest.approx(expected, rel=1e-7, abs=1e-9)
 
 
 def test_standard_errors_from_shared_places_are_those_of_the_rows(monkeypatch):

@@ -36,7 +36,7 @@ def test_classes_and_images_of_a_stream_are_those_of_the_whole():
     assert mine is not None
     assert theirs is not None
     assert theirs.names == mine.names == tuple(names)
-    for name in ("count", "said", "happened", "gap", "ece", "nll"):
+    for name in ("count", "mean_confidence", "frequency", "gap", "ece", "nll"):
         torch.testing.assert_close(getattr(theirs, name), getattr(mine, name), rtol=1e-12, atol=1e-12)
     assert "Classes, worst first" in table.html()
 

@@ -44,16 +44,16 @@ def test_all_examples_in_one_bin_streamed(millions):
 def test_all_examples_in_one_bin_at_once(n):
     confidence = torch.full((n,), 0.8, dtype=torch.float64)
     correct = (torch.arange(n) % 10 < 6).double()
-    table = Bins.equal_width(15, confidence, correct)
+    table = Events(confidence, correct).equal_width(15)
     assert int(table.count.sum()) == n
     assert float(table.gap.abs().max()) == pytest.approx(0.2, abs=1e-9)
 
 
 def test_confidence_exactly_one_and_zero_are_counted_in_the_end_bins():
     events = Events(torch.tensor([0.0, 1.0, 1.0], dtype=torch.float64), torch.tensor([1.0, 1.0, 0.0]).double())
-    table = Bins.equal_width(15, events.confidence, events.outcome)
+    table = Events(events.confidence, events.outcome).equal_width(15)
     assert table.count.tolist() == [1, *[0] * 13, 2]
-    assert float(metrics.ece.compute_from_view(events)) == pytest.approx(2 / 3)
+    assert float(metrics.ece(events)) == pytest.approx(2 / 3)
 
 
 def test_probability_exactly_zero_and_one():

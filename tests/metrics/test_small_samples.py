@@ -9,7 +9,6 @@ import torch
 from calibrant import Predictions, metrics
 from calibrant.backend.bins import Events
 from calibrant.metrics._intervals import EXPECTED_SHARE, mean_limits, share_limits, student_quantile
-from calibrant.metrics._moments import expected_score
 
 MEANS = ("accuracy", "signed_gap", "event_brier", "brier", "nll")
 CONSISTENT = {  # values if 90 % of the answers given at 90 % are right
@@ -105,7 +104,7 @@ def test_intervals_of_scores_cover(n, said, shift):
     }
     for name, score in scores.items():
         mean, values = (truth * score(1) + (1 - truth) * score(0)).mean(), score(right)
-        model = EXPECTED_SHARE if name == "accuracy" else expected_score(name, moments)
+        model = EXPECTED_SHARE if name == "accuracy" else getattr(metrics, name).expected(moments, 2)
         low, high = mean_limits(n, values.mean(1), values.var(1), model, t)
         assert ((low <= mean) & (mean <= high)).mean() > 0.85, name  # nominal .9; three standard errors are .04
 
@@ -116,7 +115,7 @@ def test_many_examples_have_the_normal_interval(name):
     c = 0.5 + 0.5 * torch.rand(1000, generator=g, dtype=torch.float64)
     p = Predictions.from_confidence(c, (torch.rand(1000, generator=g) < c).long())
     metric = getattr(metrics, name)
-    values, found = metric.per_example(metric.view(p)), metric.interval(p)
+    values, found = metric.values(p), metric.interval(p)
     assert found.high - found.low == pytest.approx(2 * 1.6449 * float(values.std()) / math.sqrt(1000), rel=0.03)
 
 
@@ -135,7 +134,7 @@ def test_interval_of_the_debiased_error_covers_with_few_examples(n, shift):
     draws, g = 400, torch.Generator().manual_seed(n)
     c = torch.full((n,), 0.9, dtype=torch.float64)
     right = (torch.rand(draws, n, generator=g) < 0.9 - shift).double()
-    found = [metrics.debiased_l2.interval_from_view(Events(c, row), level=0.9) for row in right]
+    found = [metrics.debiased_l2.interval(Events(c, row), level=0.9) for row in right]
     assert sum(interval.low <= shift + 1e-9 <= interval.high + 2e-9 for interval in found) / draws > 0.85
 
 

@@ -102,7 +102,7 @@ def test_saturated_and_impossible_predictions():
     assert summary["nll"] == math.inf
     assert summary["ece"] == pytest.approx(2 / 3)
     assert summary["kuiper"] == pytest.approx(2 / 3, abs=1e-9)
-    assert metrics.kuiper.test_from_view(summary).p_value == 0
+    assert metrics.kuiper.test(summary).p_value == 0
 
 
 def test_summaries_that_do_not_match_are_not_merged():

@@ -114,7 +114,7 @@ def test_debiased_square_has_no_bias_and_plug_in_has():
         c, a, _ = draw(1000, 1.0, g)
         events = Events(c, a)
         values.append(squared_error(events.moments(15), 0.9).value)
-        plug.append(float(metrics.ece.compute_from_view(events, norm=2.0)) ** 2)
+        plug.append(float(metrics.ece(events, norm=2.0)) ** 2)
     values = torch.tensor(values, dtype=F)
     assert abs(float(values.mean())) < 3.5 * float(values.std()) / math.sqrt(600)
     assert sum(plug) / 600 > 1e-3
@@ -126,8 +126,8 @@ def test_kuiper_and_ks_hold_their_size():
     for _ in range(2000):
         c, a, _ = draw(2000, 1.0, g)
         events = Events(c, a)
-        rejected[0] += metrics.kuiper.test_from_view(events).p_value < 0.05
-        rejected[1] += metrics.ks.test_from_view(events).p_value < 0.05
+        rejected[0] += metrics.kuiper.test(events).p_value < 0.05
+        rejected[1] += metrics.ks.test(events).p_value < 0.05
     assert 0.04 <= rejected[0] / 2000 <= 0.06
     assert 0.04 <= rejected[1] / 2000 <= 0.06
 
@@ -140,7 +140,7 @@ def test_kuiper_has_power():
 def test_noise_floor_is_within_one_percent_of_simulation(n, bins):
     g = torch.Generator().manual_seed(2)
     c = (3 + 2.2 * torch.randn(n, dtype=F, generator=g)).abs().sigmoid()
-    floor = metrics.noise_floor.interval_from_view(Events(c, torch.zeros(n, dtype=F)), level=0.90, bins=bins)
+    floor = metrics.noise_floor.interval(Events(c, torch.zeros(n, dtype=F)), level=0.90, bins=bins)
     index = assign_bins(equal_width_edges(bins), c).clamp(0, bins - 1)
     draws = []
     for _ in range(4000):
@@ -155,7 +155,7 @@ def test_noise_floor_is_within_one_percent_of_simulation(n, bins):
 def test_floor_of_equal_mass_bins_by_simulation():
     g = torch.Generator().manual_seed(3)
     c = (2 * torch.randn(3000, dtype=F, generator=g)).abs().sigmoid()
-    floor = metrics.adaptive_noise_floor.interval_from_view(Events(c, c.round()), level=0.90)
+    floor = metrics.adaptive_noise_floor.interval(Events(c, c.round()), level=0.90)
     draws = []
     for _ in range(1500):
         table = Bins.equal_mass(15, GroupedScores.from_scores(c, (torch.rand(3000, dtype=F, generator=g) < c).double()))

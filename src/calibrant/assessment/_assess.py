@@ -17,7 +17,7 @@ from calibrant.assessment._results import AssessmentData
 from calibrant.assessment._serialize import write_by_suffix
 from calibrant.backend.threads import thread_limit
 from calibrant.events import EventKind, describe_event
-from calibrant.metrics import Comparison, Summary
+from calibrant.metrics import Comparison, Summary, fits_summary
 from calibrant.predictions import Predictions
 
 DEFAULT_FOLDS = 5
@@ -171,8 +171,8 @@ def plan_assessment(
         guard.inspect(test)
         guard.overlap_report()
     else:
-        unavailable = ("auroc",) if val.k <= Summary.MAX_CLASSES else ("classwise_ece", "auroc")
-        metric_names = [name for name in metric_names if metrics is not None or name not in unavailable]
+        by_class = val.k <= Summary.MAX_CLASSES
+        metric_names = [n for n in metric_names if metrics is not None or fits_summary(n, by_class=by_class)]
         summary = Summary.empty(of=selector, by_class=True).add(val[:1])
         measure(summary, metrics=metric_names)  # refuses metrics that a summary lacks before the data is read
     return Plan(val, test, candidates, requested_name, event, metric_names, folds, guard, on_progress)

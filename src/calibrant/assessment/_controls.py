@@ -69,9 +69,9 @@ def measure_temperature(p: Predictions, temperature: float, bins: int, level: fl
     return TemperatureMeasurement(
         temperature=temperature,
         reliability_bins=table,
-        ece=float(metrics.ece.compute_from_view(events, bins=bins)),
-        noise_floor=metrics.noise_floor.interval_from_view(events, level=level, bins=bins),
-        nll=float(metrics.nll.compute_from_view(predictions)),
+        ece=float(metrics.ece(events, bins=bins)),
+        noise_floor=metrics.noise_floor.interval(events, level=level, bins=bins),
+        nll=float(metrics.nll(predictions)),
         mean_confidence=float((table.weight * table.confidence).nansum()),
     )
 

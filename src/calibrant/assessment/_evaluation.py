@@ -10,7 +10,7 @@ from torch import Tensor
 from calibrant import metrics
 from calibrant.assessment._calibrated_predictions import CalibratedPredictions
 from calibrant.calibrators import Identity
-from calibrant.metrics import Comparison, Difference, Metric, Summary, difference_of_cluster_means, difference_of_means
+from calibrant.metrics import Comparison, Metric, Summary, paired_difference
 from calibrant.predictions import EventSelector, Predictions
 from calibrant.predictions.folds import num_units
 from calibrant.registry import METRICS
@@ -18,7 +18,6 @@ from calibrant.types import InputError, Map
 
 JACKKNIFE_GROUPS = 50
 MAX_MISTAKES = 20
-MEAN_METRICS = ("accuracy", "nll", "event_brier", "brier", "signed_gap")  # means over rows, testable from chunk sums
 
 
 @dataclass(frozen=True)
@@ -70,13 +69,13 @@ class StreamedEvaluation:
     event: EventSelector
     uncalibrated: Summary = field(init=False)
     calibrated: dict[str, Summary] = field(init=False)
-    _difference_sums: dict[str, Tensor] = field(init=False)  # of `_difference_sums`, by calibrator
+    _difference_sums: dict[str, dict[str, Tensor]] = field(init=False)  # by calibrator and metric
     _mistakes: dict[str, list[Mistake]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.uncalibrated = Summary.empty(of=self.event, by_class=True)
         self.calibrated = dict.fromkeys(self.maps, self.uncalibrated)
-        self._difference_sums = {name: torch.zeros(len(MEAN_METRICS), 9, dtype=torch.float64) for name in self.maps}
+        self._difference_sums = {name: {} for name in self.maps}
         self._mistakes = {name: [] for name in self.maps}
 
     def add(self, chunk: Predictions) -> None:
@@ -87,7 +86,9 @@ class StreamedEvaluation:
         for name, calibrator in self.maps.items():
             calibrated = apply_calibrator(chunk, calibrator)
             self.calibrated[name] = _add_to_summary(self.calibrated[name], calibrated)
-            self._difference_sums[name] += _difference_sums(chunk, calibrated)
+            totals = self._difference_sums[name]
+            for metric_name, sums in _difference_sums(chunk, calibrated).items():
+                totals[metric_name] = totals.get(metric_name, 0.0) + sums
             mistakes = [replace(m, row=m.row + num_rows) for m in describe_mistakes(chunk, calibrated, rows)]
             mistakes = sorted(self._mistakes[name] + mistakes, key=lambda m: -m.probability)
             self._mistakes[name] = mistakes[:MAX_MISTAKES]
@@ -96,15 +97,8 @@ class StreamedEvaluation:
         """Test the change of the metrics that are means. Return None for a single row."""
         if len(self.uncalibrated) < 2:
             return None
-        before, after, sums = self.uncalibrated, self.calibrated[name], self._difference_sums[name].tolist()
-        rows: list[Difference] = []
-        for metric, part in zip(MEAN_METRICS, sums, strict=True):
-            if metric not in metric_names:
-                continue
-            if before.has_clusters:
-                rows.append(difference_of_cluster_means(metric, before[metric], after[metric], part[3:]))
-            else:
-                rows.append(difference_of_means(metric, before[metric], after[metric], part[:3]))
+        before, after, sums = self.uncalibrated, self.calibrated[name], self._difference_sums[name]
+        rows = [paired_difference(m, before[m], after[m], sums[m].tolist()) for m in metric_names if m in sums]
         return Comparison(len(before), 0.90, tuple(rows))
 
     def mistakes(self, name: str) -> tuple[Mistake, ...]:
@@ -171,24 +165,18 @@ def _add_to_summary(summary: Summary, chunk: Predictions) -> Summary:
     return summary.add(chunk)
 
 
-def _difference_sums(uncalibrated: Predictions, calibrated: Predictions) -> Tensor:
-    """Return sums of the differences d of each of MEAN_METRICS, (metrics, 9).
-
-    Columns: sums over rows of w, w d and w d^2; and sums over clusters of 1, n, s, n^2, n s and s^2, where n is the
-    weight of a cluster and s its sum of w d.
-    """
+def _difference_sums(uncalibrated: Predictions, calibrated: Predictions) -> dict[str, Tensor]:
+    """Return the sums for `paired_difference` of every metric that is a mean over rows."""
     w = torch.ones_like(uncalibrated.outcomes.correct) if uncalibrated.weights is None else uncalibrated.weights
-    rows: list[Tensor] = []
-    for name in MEAN_METRICS:
-        metric = METRICS[name]
-        assert isinstance(metric, Metric)
-        assert metric.per_example is not None
-        d = metric.per_example(metric.view(calibrated)) - metric.per_example(metric.view(uncalibrated))
-        sums = [w.sum(), (w * d).sum(), (w * d * d).sum()]
+    sums: dict[str, Tensor] = {}
+    for name, metric in METRICS.items():
+        if not isinstance(metric, Metric) or not metric.is_summed_mean:
+            continue
+        d = metric.values(calibrated) - metric.values(uncalibrated)
         if uncalibrated.clusters is None:
-            sums += [torch.zeros_like(sums[0])] * 6
+            terms = [w, w, w * d, w, w * d, w * d * d]
         else:
             n, s = (torch.bincount(uncalibrated.clusters, v) for v in (w, w * d))
-            sums += [(n > 0).sum(), n.sum(), s.sum(), n.square().sum(), (n * s).sum(), s.square().sum()]
-        rows.append(torch.stack([part.double() for part in sums]))
-    return torch.stack(rows)
+            terms = [n > 0, n, s, n.square(), n * s, s.square()]
+        sums[name] = torch.stack([term.double().sum() for term in terms])
+    return sums

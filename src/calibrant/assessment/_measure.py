@@ -14,18 +14,15 @@ from calibrant.assessment._results import NLL_PARTS, MeasurementData, Row, Verdi
 from calibrant.assessment._serialize import write_by_suffix
 from calibrant.events import PRESENCE_CLASSES, EventKind, describe_event
 from calibrant.io import to_safe_csv
-from calibrant.metrics import Interval, Metric, Summary
-from calibrant.metrics.tables import Classes, ClassSums, collect_class_bins
+from calibrant.metrics import Interval, Metric, Summary, fits_summary, noise_floor_name, tables
+from calibrant.metrics.tables import ClassSums
 from calibrant.predictions import EventSelector, Predictions, as_predictions
 from calibrant.registry import METRICS, Method
 from calibrant.types import InputError
 
 DEFAULT_BINS = 15
-BINNED_METRICS = ("ece", "noise_floor", "adaptive_ece", "adaptive_noise_floor", "debiased_l2")
-METRICS_MISSING_IN_SUMMARY = ("classwise_ece", "auroc")
 MISCALIBRATION_P_VALUE = 0.05  # Kuiper p-value below which predictions are called miscalibrated
 MAX_REVERSED_AUROC, MIN_REVERSED_ROWS = 0.1, 20  # an AUROC below, from this many rows, suggests swapped columns
-NOISE_FLOOR_BY_METRIC = {"ece": "noise_floor", "adaptive_ece": "adaptive_noise_floor"}
 
 
 class Measurement(MeasurementData):
@@ -151,16 +148,16 @@ def as_list(names: Sequence[str] | None) -> list[str]:
 
 
 def _measure_in_memory(p: Predictions, extra_methods: list[Method], bins: int, level: float, fit: Any) -> Measurement:
-    collect_cells = collect_class_bins(p, bins)
+    class_sums = ClassSums.from_predictions(p, bins) if p.k > 2 else None  # in the pass that computes the outcomes
     p.events.moments(bins)  # one pass, which all sums over bins reuse
     event = describe_event(p.of, p.k, p.class_names)
     event = replace(event, cluster="cluster") if _has_repeated_labels(p) else event
     rows: list[Row] = []
     for method in _row_methods(event, extra_methods):
-        if method.text == "classwise_ece":
-            rows.append(_classwise_row(collect_cells().ece))
+        if _require_metric(method).by_class and not method.settings:
+            rows.append(_classwise_row(method.text, (class_sums or ClassSums.from_predictions(p, bins)).ece))
         else:
-            rows.append(_measure_row(method, _require_metric(method).view(p), bins, level))
+            rows.append(_measure_row(method, p, bins, level))
         if method.text == "nll" and fit is not None:
             parts = metrics.decompose_score(p, fit=partial(calibrators.fit, fit), level=level)
             rows += [
@@ -177,12 +174,10 @@ def _measure_in_memory(p: Predictions, extra_methods: list[Method], bins: int, l
         level=level,
         num_impossible=num_impossible,
         observed_frequency=metrics.share_interval(p.events.outcome, p.weights, level, p.clusters),
-        compute_classes=partial(_class_table, p, collect_cells),  # partials can be pickled
+        compute_classes=(  # partials can be pickled
+            partial(getattr, class_sums, "table") if class_sums else partial(tables.classes, p, bins=bins)
+        ),
     )
-
-
-def _class_table(p: Predictions, collect_cells: Callable[[], Any]) -> Classes:
-    return ClassSums.from_predictions(p, collect_cells()).table
 
 
 def _has_repeated_labels(p: Predictions) -> bool:
@@ -205,11 +200,10 @@ def _measure_summary(
     bins = bins or summary.bins
     summary.equal_width(bins)  # refuses a number of bins that the summary cannot merge to
     event, classes = describe_event(summary.of, summary.k, summary.class_names), summary.classes
-    missing = [name for name in METRICS_MISSING_IN_SUMMARY if name != "classwise_ece" or classes is None]
     rows = [
         _summary_row(method, summary, level)
         for method in _row_methods(event, extra_methods)
-        if method.text not in missing or method in extra_methods
+        if method in extra_methods or fits_summary(method.name, by_class=classes is not None)
     ]
     return _build_measurement(
         summary,
@@ -219,7 +213,7 @@ def _measure_summary(
         bins=bins,
         level=level,
         num_impossible=summary.total("infinite"),
-        observed_frequency=summary.interval("happened", level),
+        observed_frequency=summary.frequency(level),
         compute_classes=partial(getattr, classes, "table", None),
     )
 
@@ -242,7 +236,7 @@ def _build_measurement(
     def note(row: Row) -> str:
         if row.name == "signed_gap":
             return event.headline(verdict.direction) or "no significant direction"
-        if row.name in NOISE_FLOOR_BY_METRIC:
+        if noise_floor_name(row.name):
             return "above its noise floor" if exceeds_noise_floor(rows, row.name) else "within its noise floor"
         return impossible_note if row.name == "nll" and math.isinf(row.value) else row.note
 
@@ -275,34 +269,32 @@ def _require_metric(method: Method) -> Metric[...]:
     return method.target
 
 
-def _measure_row(method: Method, view: Any, bins: int, level: float) -> Row:
+def _measure_row(method: Method, p: Predictions | Summary, bins: int, level: float) -> Row:
     """Compute a metric with its interval or test."""
     metric = _require_metric(method)
-    settings = method.settings | ({"bins": bins} if method.text in BINNED_METRICS else {})
-    if metric.has_interval and not method.settings:
-        return _interval_row(method.text, metric.interval_from_view(view, level=level, **settings))
-    if metric.has_test and not method.settings:
-        test = metric.test_from_view(view, **settings)
+    if method.settings:
+        return Row(method.text, float(metric(p, **method.settings)))
+    settings = {"bins": bins} if metric.is_binned else {}
+    if metric.has_interval:
+        return _interval_row(method.text, metric.interval(p, level=level, **settings))
+    if metric.has_test:
+        test = metric.test(p)
         return Row(method.text, test.statistic, p_value=test.p_value)
-    return Row(method.text, float(metric.compute_from_view(view, **settings)))
+    return Row(method.text, float(metric(p, **settings)))
 
 
 def _summary_row(method: Method, summary: Summary, level: float) -> Row:
-    metric = _require_metric(method)
-    if method.text == "classwise_ece" and summary.classes is not None:
-        return _classwise_row(summary.classes.ece)
+    if _require_metric(method).by_class and summary.classes is not None:
+        return _classwise_row(method.text, summary.classes.ece)
     if method.settings:
         raise InputError(
             f"{method.text} needs all predictions, got a summary. Try measuring them in memory.", code="summary_only"
         )
-    if metric.has_interval:
-        return _interval_row(method.text, summary.interval(method.text, level))
-    p_value = metric.test_from_view(summary).p_value if metric.has_test else math.nan
-    return Row(method.text, summary[method.text], p_value=p_value)
+    return _measure_row(method, summary, summary.bins, level)
 
 
-def _classwise_row(class_errors: Tensor) -> Row:
-    return Row("classwise_ece", float(class_errors.mean()), note=f"worst class {100 * float(class_errors.max()):.2f} %")
+def _classwise_row(name: str, class_errors: Tensor) -> Row:
+    return Row(name, float(class_errors.mean()), note=f"worst class {100 * float(class_errors.max()):.2f} %")
 
 
 def _interval_row(name: str, interval: Interval) -> Row:
@@ -319,7 +311,7 @@ def decide_verdict(rows: Iterable[Row]) -> Verdict:
     direction = "over" if gap.low > 0 else "under" if gap.high < 0 else None
     if row_by_name["kuiper"].p_value < MISCALIBRATION_P_VALUE:
         return Verdict("miscalibrated", direction)
-    if direction or any(exceeds_noise_floor(row_by_name.values(), name) for name in NOISE_FLOOR_BY_METRIC):
+    if direction or any(exceeds_noise_floor(row_by_name.values(), name) for name in row_by_name):
         return Verdict("unclear", direction)
     return Verdict("no_evidence")
 
@@ -327,7 +319,8 @@ def decide_verdict(rows: Iterable[Row]) -> Verdict:
 def exceeds_noise_floor(rows: Iterable[Row], name: str) -> bool:
     """Whether an error is larger than a calibrated model shows by chance."""
     row_by_name = {row.name: row for row in rows}
-    return name in row_by_name and row_by_name[name].value > row_by_name[NOISE_FLOOR_BY_METRIC[name]].high
+    floor = row_by_name.get(noise_floor_name(name))
+    return floor is not None and row_by_name[name].value > floor.high
 
 
 def find_data_problems(n: int, rows: Iterable[Row]) -> tuple[str, ...]:

@@ -191,7 +191,7 @@ def thresholds_table(name: str, measurement: MeasurementData) -> Markup:
     """
     event, t = measurement.event, thresholds_of(measurement.ties, TABLE_THRESHOLDS)
     head = ["threshold", f"share of {event.units}", f"mean {event.score}", "precision", "recall", "specificity"]
-    columns = zip(t.threshold, t.share, t.said, t.precision, t.recall, t.specificity, strict=True)
+    columns = zip(t.threshold, t.share, t.mean_confidence, t.precision, t.recall, t.specificity, strict=True)
     rows = [[format_percent(float(first), 0), *map(share_text, cells)] for first, *cells in columns]
     reading = (
         f"Predictions {name}. Each row selects the {event.units} whose {event.probability} is at least the threshold. "

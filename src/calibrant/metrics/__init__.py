@@ -1,11 +1,11 @@
-"""Metrics: predictions, or logits and labels, -> one number.
+"""Metrics: predictions, or logits and labels -> one number.
 
-Each is declared once, with its title, unit, direction and meaning, and where there are such things its interval and
-its test: `nll(p)`, `nll.interval(p)`, `kuiper.test(p)`, `ece.about`. `metric` declares one of your own.
+Each metric is declared once, with its title, unit, direction and meaning and, if it has them, its interval, test and
+noise floor: `nll(p)`, `nll.interval(p)`, `kuiper.test(p)`, `ece.about`. `metric` declares one of your own.
 
-What is more than a number stands beside them: `curves`, `tables` (bins, classes), `ood`; `compare` tests two models on
-the same examples, `split` divides a score into refinement and calibration, `two_sample` tests a metric over seeds,
-`Summary` holds more predictions than memory does.
+Results that are more than a number are in `curves`, `tables` (bins, classes, groups) and `ood`. `compare` tests two
+models on the same examples, `decompose_score` divides a score into refinement and calibration, `two_sample` tests a
+metric over seeds, and `Summary` holds more predictions than memory does.
 """
 
 from calibrant.metrics import _binned, _corp, _cumulative, _ranking, _scores, _smooth
@@ -13,44 +13,26 @@ from calibrant.metrics import curves as curves
 from calibrant.metrics import ood as ood
 from calibrant.metrics import tables as tables
 from calibrant.metrics._binned import *
-from calibrant.metrics._compare import Comparison, Difference, compare, difference_of_cluster_means, difference_of_means
+from calibrant.metrics._compare import Comparison, Difference, compare, paired_difference
 from calibrant.metrics._corp import *
 from calibrant.metrics._cumulative import *
 from calibrant.metrics._decomposition import ScoreDecomposition, decompose_score
 from calibrant.metrics._info import describe_metric as describe_metric
+from calibrant.metrics._info import fits_summary as fits_summary
 from calibrant.metrics._info import metric_info
+from calibrant.metrics._info import noise_floor_name as noise_floor_name
 from calibrant.metrics._intervals import Curve, Evidence, Interval, share_interval, wilson
-from calibrant.metrics._metric import Metric, MetricInfo, metric
+from calibrant.metrics._metric import Metric, metric
+from calibrant.metrics._metric import MetricInfo as MetricInfo
 from calibrant.metrics._ranking import *
 from calibrant.metrics._scores import *
 from calibrant.metrics._smooth import *
 from calibrant.metrics._summary import Summary
 from calibrant.metrics._two_sample import two_sample
 
-__all__ = [
-    "Comparison",
-    "Curve",
-    "Difference",
-    "Evidence",
-    "Interval",
-    "Metric",
-    "MetricInfo",
-    "ScoreDecomposition",
-    "Summary",
-]
-__all__ += [
-    "compare",
-    "curves",
-    "decompose_score",
-    "difference_of_cluster_means",
-    "difference_of_means",
-    "metric",
-    "metric_info",
-    "ood",
-    "tables",
-    "two_sample",
-]
-__all__ += ["share_interval", "wilson"]
+__all__ = ["Comparison", "Curve", "Difference", "Evidence", "Interval", "Metric", "ScoreDecomposition", "Summary"]
+__all__ += ["compare", "curves", "decompose_score", "metric", "metric_info", "ood", "paired_difference"]
+__all__ += ["share_interval", "tables", "two_sample", "wilson"]
 __all__ += _binned.__all__
 __all__ += _corp.__all__
 __all__ += _cumulative.__all__
@@ -60,9 +42,9 @@ __all__ += _smooth.__all__
 
 
 def __getattr__(name: str) -> Metric[...]:
-    """Find a metric that is declared above this package, such as `refinement_nll`, which fits a calibrator."""
+    """Return a metric that is declared above this package, such as `refinement_nll`, which fits a calibrator."""
     from calibrant.registry import METRICS
 
-    if not name.startswith("_") and isinstance(found := METRICS.get(name), Metric):
-        return found
+    if not name.startswith("_") and isinstance(registered := METRICS.get(name), Metric):
+        return registered
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,29 +1,84 @@
-"""What is known of every class, from sums that add up over batches."""
+"""Statistics of every class, from sums that add up over batches."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
-from calibrant.metrics._binned import ClassBinSums
+from calibrant.backend.bins import equal_width_edges, equal_width_index
+from calibrant.backend.dispatch import kernels
+from calibrant.backend.softmax import RowCallback
 from calibrant.predictions import Predictions
+
+
+class ClassBinSums:
+    """Sums per class and bin of equal width of its probability, added up by a pass over the probabilities.
+
+    Most probabilities lie in the first bin: only those above it are summed one by one, and the first bin is the rest.
+    """
+
+    def __init__(self, p: Predictions, bins: int) -> None:
+        self.labels, self.weights, self._k, self._bins = p.labels, p.weights, p.k, bins
+        self.min_rows = 128 * bins  # rows of a chunk, whose probabilities then take much more memory than the sums
+        self._edges = equal_width_edges(bins).numpy()
+        self._chunk_sums: list[tuple[Tensor, Tensor]] = []  # of probabilities (k), and above the first bin (3 k*b)
+
+    def begin_chunk(self) -> RowCallback:
+        """Return a callback that adds rows of probabilities (rows, k) to sums of its own."""
+        zeros = partial(torch.zeros, dtype=torch.float64, device=self.labels.device)
+        sums = zeros(self._k), zeros(3, self._k * self._bins)
+        self._chunk_sums.append(sums)
+        return partial(self._add, *sums)
+
+    def _add(self, prob_sums: Tensor, bin_sums: Tensor, rows: slice, probs: Tensor) -> None:
+        y = self.labels[rows]
+        w = torch.ones_like(y, dtype=torch.float64) if self.weights is None else self.weights[rows]
+        # no matrix product: the last bit of BLAS may differ from thread to thread
+        prob_sums += (probs if self.weights is None else probs * w[:, None]).sum(0)
+        if fast := kernels(probs):
+            fast.add_class_bins(probs.T.contiguous().numpy(), y.numpy(), w.numpy(), self._edges, bin_sums.numpy())
+            return
+        row, column = (probs > float(self._edges[1])).nonzero(as_tuple=True)
+        values, weight = probs[row, column], w[row]
+        index = column * self._bins + equal_width_index(self._bins, values)
+        for total, terms in zip(bin_sums, (weight, weight * values, weight * (y[row] == column))):
+            total += torch.bincount(index, terms, minlength=len(total))
+
+    @cached_property
+    def sums(self) -> Tensor:
+        """Sums over the examples (k, b, 3): weight, probability, frequency."""
+        prob_sums, bin_sums = (torch.stack(parts).sum(0) for parts in zip(*self._chunk_sums, strict=True))
+        table = bin_sums.view(3, -1, self._bins)
+        label_weights = torch.bincount(self.labels, self.weights, minlength=self._k).double()
+        totals = torch.stack([label_weights.sum().expand(self._k), prob_sums, label_weights])
+        table[:, :, 0] += totals - table.sum(2)
+        return table.permute(1, 2, 0)
+
+    @property
+    def ece(self) -> Tensor:
+        """Calibration error of every class (k)."""
+        return class_errors(self.sums)
+
+
+def class_errors(cells: Tensor) -> Tensor:
+    """Return the ECE of every class (k) from sums (k, b, 3) of weight, probability, frequency."""
+    return cells[:, :, 1:].diff(dim=2).abs().sum((1, 2)) / cells[0, :, 0].sum()
 
 
 @dataclass(frozen=True, eq=False)
 class Classes:
     """One row per class, as tensors of length k, and the bins behind its error."""
 
-    frequency: Tensor  # share of the examples whose label it is
-    forecast: Tensor  # mean probability it is given
-    count: Tensor  # examples whose label it is
-    predicted: Tensor  # examples for which it is predicted
-    recall: Tensor  # accuracy among the examples whose label it is; nan without any
-    precision: Tensor  # accuracy among the examples for which it is predicted; nan without any
-    confidence: Tensor  # mean confidence where it is predicted; nan nowhere
-    ece: Tensor  # calibration error of its probability as a forecast of the label
-    cells: Tensor  # (k b 3) by bin of that probability, shares of all: how many, what was said, what happened
+    frequency: Tensor  # share of the examples with this label
+    forecast: Tensor  # mean probability
+    count: Tensor  # examples with this label
+    predicted: Tensor  # examples with this prediction
+    recall: Tensor  # accuracy among the examples with this label; nan without any
+    precision: Tensor  # accuracy among the examples with this prediction; nan without any
+    confidence: Tensor  # mean confidence among the examples with this prediction; nan without any
+    ece: Tensor  # calibration error of the class's probability as a forecast of the label
+    cells: Tensor  # (k b 3) by bin of that probability, shares of the total weight: weight, probability, frequency
 
     @property
     def worst_first(self) -> Tensor:
@@ -33,34 +88,34 @@ class Classes:
 
 @dataclass(frozen=True, eq=False)
 class ClassSums:
-    """What the table of classes is made of, in float64: sums of batches agree with those of the whole to 1e-12."""
+    """The sums behind `Classes`, in float64: those of batches add up to those of the whole to 1e-12."""
 
-    cells: Tensor  # (k b 3) mass, what was said and what happened, by bins of the class's own probability
-    rows: Tensor  # (5 k) mass and hits by label; mass, hits and confidence by prediction
+    cells: Tensor  # (k b 3) weight, probability and frequency by bins of the class's own probability
+    rows: Tensor  # (5 k) weight and hits by label; weight, hits and confidence by prediction
 
     @classmethod
-    def from_predictions(cls, p: Predictions, cells: ClassBinSums) -> "ClassSums":
-        """Of predictions and the cells that were shown them."""
-        predicted, outcomes = p.predicted, p.outcomes
+    def from_predictions(cls, p: Predictions, bins: int = 15) -> "ClassSums":
+        """Sum in one pass over the logits, which computes the outcomes too."""
+        cells = ClassBinSums(p, bins)
+        outcomes, predicted = p.compute_outcomes(cells), p.predicted
         w = torch.ones_like(outcomes.confidence) if p.weights is None else p.weights
         hits, confidences = w * outcomes.correct, w * outcomes.confidence
         pairs = ((p.labels, w), (p.labels, hits), (predicted, w), (predicted, hits), (predicted, confidences))
-        rows = torch.stack([torch.bincount(index, values, minlength=p.k) for index, values in pairs])
-        return cls(cells.sums, rows)
+        return cls(cells.sums, torch.stack([torch.bincount(index, v, minlength=p.k) for index, v in pairs]))
 
     def __add__(self, other: "ClassSums") -> "ClassSums":
-        """Both together."""
+        """Merge."""
         to = self.cells.device
         return ClassSums(self.cells + other.cells.to(to), self.rows + other.rows.to(to))
 
     @property
     def ece(self) -> Tensor:
         """Calibration error of every class (k)."""
-        return (self.cells[:, :, 1] - self.cells[:, :, 2]).abs().sum(1) / self.cells[0, :, 0].sum()
+        return class_errors(self.cells)
 
     @property
     def table(self) -> Classes:
-        """The table."""
+        """The table of classes."""
         by_label, hits_by_label, by_prediction, hits, confidences = self.rows
         cells = self.cells / self.cells[0, :, 0].sum()
         shares = cells.sum(1)
@@ -75,23 +130,3 @@ class ClassSums:
             ece=self.ece,
             cells=cells,
         )
-
-
-def collect_class_bins(p: Predictions, bins: int) -> Callable[[], ClassBinSums]:
-    """Make the outcomes by one pass, and on it the classes' cells; those of two follow from one, if they are wanted."""
-    cells = ClassBinSums(p, bins)
-    if p.k > 2:
-        p.compute_outcomes(cells)
-        return partial(_return_sums, cells)
-    p.compute_outcomes()
-    return partial(_binary_bin_sums, p, bins)
-
-
-def _return_sums(cells: ClassBinSums) -> ClassBinSums:
-    return cells
-
-
-def _binary_bin_sums(p: Predictions, bins: int) -> ClassBinSums:
-    cells, confidence = ClassBinSums(p, bins), p.with_event(1).events.confidence
-    cells.begin_chunk()(slice(None), torch.stack([1 - confidence, confidence], 1))
-    return cells

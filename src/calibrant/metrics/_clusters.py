@@ -1,6 +1,6 @@
-"""Examples that depend on each other in clusters: what chance does then, known from how the sums of clusters vary.
+"""Chance for examples that depend on each other in clusters, from how the sums of clusters vary.
 
-Everything here takes clusters as independent, and lets the examples of one depend in any way.
+Clusters are taken as independent; the examples of a cluster may depend on each other in any way.
 """
 
 import math
@@ -12,64 +12,67 @@ from torch import Tensor
 from calibrant.backend.bins import ClusterSums
 from calibrant.metrics._intervals import Interval, cluster_mean_error, square_interval, student_quantile
 
-NUM_SIGN_DRAWS = 999  # of signs, for a p-value
-NUM_NORMAL_DRAWS = 4096  # of normal numbers, for quantiles
+NUM_SIGN_DRAWS = 999  # draws of signs for a p-value
+NUM_NORMAL_DRAWS = 4096  # draws of normal numbers for quantiles
+MAX_CHI_SQUARE_DRAWS = 200  # degrees of freedom above which a multivariate t is drawn as if it had so many
 
 
 def cluster_noise_interval(sums: ClusterSums, variance: Tensor, level: float) -> Interval:
-    r"""Distribution of $\sum_b |g_b|$ of a calibrated model, where the gaps g of clusters vary as they do here.
+    r"""Return the distribution of $\sum_b |g_b|$ of a calibrated model whose clusters' gaps g vary as they do here.
 
     The gap of a cluster in a bin is taken against that of the other clusters there (a jackknife), so that
     miscalibration, which they share, is no noise; the gap of a cluster that is alone in its bin counts as a whole. A
     bin varies no less than with independent events, of given `variance`. The quantiles are those of a multivariate t
-    with a degree of freedom less than there are clusters, drawn by a fixed seed.
+    with one degree of freedom less than there are clusters, drawn with a fixed seed.
     """
     n, total = sums.total_weight.sum(0), float(sums.total_weight.sum())
     share = sums.total_weight / n
     is_single = share > 1 - 1e-9
     jackknife_gap = (sums.gap - sums.total_weight * (sums.gap.sum(0) / n)) / (1 - share).where(~is_single, 1.0)
-    cluster_count = (sums.total_weight > 0).sum(0)
-    spread = (
-        sums.gap.where(is_single, jackknife_gap * ((cluster_count - 1).clamp_min(1) / cluster_count).sqrt()) / total
-    )
+    num_clusters = (sums.total_weight > 0).sum(0)
+    scale = ((num_clusters - 1).clamp_min(1) / num_clusters).sqrt()
+    spread = sums.gap.where(is_single, jackknife_gap * scale) / total
     remaining_variance = (variance / total**2 - spread.square().sum(0)).clamp_min(0)
     mean = math.sqrt(2 / math.pi) * float((spread.square().sum(0) + remaining_variance).sqrt().sum())
     degrees = int((sums.total_weight.sum(1) > 0).sum()) - 1
     if degrees < 1:
         return Interval(mean, 0.0, 1.0, level)
     generator = torch.Generator().manual_seed(0)
-    parts = (torch.randn(NUM_NORMAL_DRAWS, size, generator=generator, dtype=torch.float64) for size in spread.shape)
-    by_cluster, by_bin = (part.to(spread.device) for part in parts)
-    scale = (
-        torch.randn(NUM_NORMAL_DRAWS, min(degrees, 200), generator=generator, dtype=torch.float64)
-        .square()
-        .mean(1)
-        .sqrt()
-    )
-    drawn = (by_cluster @ spread + by_bin * remaining_variance.sqrt()).abs().sum(1) / scale.to(spread.device)
+
+    def normal(size: int) -> Tensor:
+        return torch.randn(NUM_NORMAL_DRAWS, size, generator=generator, dtype=torch.float64)
+
+    by_cluster, by_bin = (normal(size).to(spread.device) for size in spread.shape)
+    root_chi_square = normal(min(degrees, MAX_CHI_SQUARE_DRAWS)).square().mean(1).sqrt().to(spread.device)
+    drawn = (by_cluster @ spread + by_bin * remaining_variance.sqrt()).abs().sum(1) / root_chi_square
     tail = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64, device=drawn.device)
     low, high = drawn.quantile(tail).tolist()
     return Interval(mean, low, min(high, 1.0), level)
 
 
-def signed_p_value(sums: ClusterSums, statistic: Callable[[Tensor], Tensor]) -> float:
-    """How often clusters whose gaps had random signs would show a statistic as large (a wild cluster bootstrap).
+def draw_signs(num_draws: int, num_clusters: int, generator: torch.Generator, like: Tensor) -> Tensor:
+    """Draw rows of signs, -1 or 1, one per cluster."""
+    signs = torch.randint(0, 2, (num_draws, num_clusters), generator=generator, device=generator.device)
+    return signs.to(like) * 2 - 1
 
-    `statistic` takes rows of gaps by place. Signs are drawn by a fixed seed; the p-value is one of 1/1000, 2/1000, ...
+
+def signed_p_value(sums: ClusterSums, statistic: Callable[[Tensor], Tensor]) -> float:
+    """Return the share of draws of random signs of the clusters' gaps with as large a statistic (a wild bootstrap).
+
+    `statistic` takes rows of gaps by place. Signs are drawn with a fixed seed; the p-value is one of 1/1000, 2/1000 ...
     """
-    generator = torch.Generator().manual_seed(0)
-    signs = torch.randint(0, 2, (NUM_SIGN_DRAWS, len(sums.gap)), generator=generator).to(sums.gap) * 2 - 1
+    signs = draw_signs(NUM_SIGN_DRAWS, len(sums.gap), torch.Generator().manual_seed(0), sums.gap)
     observed = float(statistic(sums.gap.sum(0, keepdim=True)))
     drawn = statistic(signs @ sums.gap)
     return (1 + int((drawn >= observed - 1e-9 * abs(observed)).sum())) / (1 + NUM_SIGN_DRAWS)
 
 
 def clustered_squared_error(sums: ClusterSums, level: float) -> Interval:
-    r"""Unbiased estimate of the squared error of norm 2 from pairs of examples of different clusters.
+    r"""Return an unbiased estimate of the squared error of norm 2 from pairs of examples of different clusters.
 
-    In a bin, mu^2 is estimated by the mean of u_i u_j over such pairs; a bin with a single cluster says nothing. The
+    In a bin, $\mu^2$ is estimated by the mean of u_i u_j over such pairs; a bin with a single cluster adds nothing. The
     interval is `square_interval` with the spread $2\, \mathrm{tr}\, C^2 + v$: C is the covariance of the bins' weighted
-    gaps between clusters, lambda the variance along them, v what the bins' shares add.
+    gaps between clusters, $\lambda$ the variance along them, v the variance of the bins' shares.
     """
     nonempty = sums.total_weight.sum(1) > 0
     mass, gap = sums.total_weight[nonempty], sums.gap[nonempty]
@@ -85,10 +88,6 @@ def clustered_squared_error(sums: ClusterSums, level: float) -> Interval:
     scaled_gaps = (gap - mass * mean) / n * share.sqrt() * math.sqrt(m / (m - 1))
     direction = mean * share.sqrt()
     root_variance = float((scaled_gaps @ direction).square().sum() / direction.square().sum().clamp_min(1e-300))
-    square = product.clamp_min(0)
-    t = student_quantile(level, m - 1)
-    spread = (
-        2 * float((scaled_gaps.mT @ scaled_gaps).square().sum())
-        + cluster_mean_error(mass.sum(1), mass @ square)[1] ** 2
-    )
-    return square_interval(value, root_variance, spread, t, level)
+    share_error = cluster_mean_error(mass.sum(1), mass @ product.clamp_min(0))[1]
+    spread = 2 * float((scaled_gaps.mT @ scaled_gaps).square().sum()) + share_error**2
+    return square_interval(value, root_variance, spread, student_quantile(level, m - 1), level)

@@ -1,4 +1,4 @@
-"""Two models on the same examples: is the difference real?"""
+"""Comparison of two models on the same examples: is the difference real?"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -15,22 +15,13 @@ from calibrant.predictions import Predictions, as_predictions
 from calibrant.types import InputError
 
 COMPARED_METRICS = (
-    "accuracy",
-    "nll",
-    "brier",
-    "signed_gap",
-    "ece",
-    "adaptive_ece",
-    "debiased_l2",
-    "kuiper",
-    "smooth_ece",
-    "aurc",
+    *("accuracy", "nll", "brier", "signed_gap", "ece", "adaptive_ece", "debiased_l2", "kuiper", "smooth_ece", "aurc"),
 )
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One metric of two models on the same examples: second minus first."""
+    """One metric of two models on the same examples, second minus first."""
 
     name: str
     first: float
@@ -38,7 +29,7 @@ class Difference:
     difference: float
     low: float
     high: float
-    p_value: float  # chance of as large a difference between models that do not differ in this metric
+    p_value: float  # probability of as large a difference between models that do not differ in this metric
 
 
 @dataclass(frozen=True)
@@ -53,7 +44,7 @@ class Comparison:
         return iter(self.rows)
 
     def __getitem__(self, name: str) -> Difference:
-        """The row of that name."""
+        """Return the row of a metric."""
         return next(row for row in self.rows if row.name == name)
 
     def __str__(self) -> str:
@@ -75,17 +66,24 @@ def compare(
     groups: int = 50,
     seed: int = 0,
 ) -> Comparison:
-    """Second model minus first, metric by metric, with the paired interval of the difference.
+    """Compare two models metric by metric, with the paired interval of the difference, second minus first.
 
-    Both must have predicted the same examples in the same order, which keeps what is hard about an example out of the
-    difference. Means over examples (accuracy, nll, brier, signed_gap) have the normal interval of the paired
-    differences; every other metric, `ece(bins=10)` and one's own included, that of the jackknife which leaves out
-    one of `groups` random groups at a time (Student's t with groups - 1 degrees of freedom). A resample with
-    repetitions would inflate what is measured: a repeated example agrees with itself. Clusters are left out as a whole,
-    and the interval of a mean is then theirs, with Student's t. The difference of two biased
-    metrics has the difference of their biases in it.
+    Means over examples (accuracy, nll, brier, signed_gap) have the interval of the paired differences by Student's t.
+    Every other metric, `ece(bins=10)` and your own included, has that of the jackknife, which leaves out one random
+    group at a time (Student's t with groups - 1 degrees of freedom). A bootstrap would inflate calibration errors: a
+    repeated example agrees with itself. Clusters are left out as a whole. The difference of two biased metrics contains
+    the difference of their biases.
 
-    Raises `InputError` where labels, weights, clusters or what is judged differ.
+    Args:
+        first: Predictions of the first model.
+        second: Predictions of the second model for the same examples in the same order.
+        names: Metrics, by name or text.
+        level: Probability that each interval holds the true difference.
+        groups: Number of groups of the jackknife.
+        seed: Seed of the division into groups.
+
+    Raises:
+        InputError: If labels, weights, clusters or events differ.
 
     >>> z = torch.tensor([[0.0, 1.0], [0.0, -1.0]]).repeat(50, 1)
     >>> p = Predictions(z, torch.tensor([1, 0]).repeat(50))
@@ -95,51 +93,46 @@ def compare(
     with as_predictions(first):
         _check_same_examples(first, second)
         n = len(first)
-        unit, num_units = (None, n) if first.clusters is None else _factorize(first.clusters)
+        unit = torch.arange(n) if first.clusters is None else first.clusters.unique(return_inverse=True)[1].cpu()
+        num_units = int(unit.max()) + 1
         if not 2 <= groups <= n:
-            raise InputError(f"groups must lie in [2, {n}], the number of examples, got {groups}", code="num_groups")
+            raise InputError(f"Expected 2 .. {n} groups, the number of examples, got {groups}.", code="num_groups")
         if num_units < 2:
             raise InputError(
-                "all examples are of one cluster: what differs by chance between clusters cannot be told",
-                code="one_cluster",
+                "Expected at least two clusters, got one, which does not show how clusters vary.", code="one_cluster"
             )
         groups = min(groups, num_units)
+        order = torch.randperm(num_units, generator=torch.Generator().manual_seed(seed))
+        group = (torch.arange(num_units) % groups)[order][unit].to(first.labels.device)
+        sides = [Jackknife(p, group, groups) for p in (first, second)]
         methods = [registry.METRICS.method(name) for name in names]
-        fold = torch.arange(num_units) % groups
-        fold = fold[torch.randperm(num_units, generator=torch.Generator().manual_seed(seed))].to(first.labels.device)
-        fold = fold if unit is None else fold[unit]
-        return Comparison(n, level, tuple(_compare_metric(m, first, second, fold, groups, level) for m in methods))
+        return Comparison(n, level, tuple(_compare_metric(method, *sides, level) for method in methods))
 
 
-def _compare_metric(
-    method: registry.Method, first: Predictions, second: Predictions, fold: torch.Tensor, groups: int, level: float
-) -> Difference:
-    metric = method.target
+def _compare_metric(method: registry.Method, first: Jackknife, second: Jackknife, level: float) -> Difference:
+    metric, a, b = method.target, first.predictions, second.predictions
     assert isinstance(metric, Metric)
-    a, b = metric.view(first), metric.view(second)
     if metric.per_example is not None and not method.settings:
-        values = [metric.per_example(view) for view in (a, b)]
-        first_mean, second_mean = (Sample.from_values(v, first.weights).mean for v in values)
-        pair = Sample.from_values(values[1] - values[0], first.weights, first.clusters)
-        return _student_difference(method.text, first_mean, second_mean, pair.error, pair.degrees, level)
+        values = metric.values(a), metric.values(b)
+        means = [Sample.from_values(v, a.weights).mean for v in values]
+        pair = Sample.from_values(values[1] - values[0], a.weights, a.clusters)
+        return _student_difference(method.text, *means, pair.error, pair.degrees, level)
 
     def measured(view: Any) -> float:
-        return float(metric.compute_from_view(view, **method.settings))
+        return float(metric(view, **method.settings))
 
-    pairs = zip(
-        _leave_one_group_out(metric, a, fold, groups), _leave_one_group_out(metric, b, fold, groups), strict=True
-    )
-    differences = [measured(q) - measured(p) for p, q in pairs]
-    error = math.sqrt((groups - 1) ** 2 / groups * float(torch.tensor(differences, dtype=torch.float64).var()))
-    return _student_difference(method.text, measured(a), measured(b), error, float(groups - 1), level)
+    pairs = zip(_remainders(metric, first), _remainders(metric, second), strict=True)
+    differences = torch.tensor([measured(q) - measured(p) for p, q in pairs], dtype=torch.float64)
+    error = math.sqrt((first.groups - 1) ** 2 / first.groups * float(differences.var()))
+    return _student_difference(method.text, measured(a), measured(b), error, float(first.groups - 1), level)
 
 
-def _leave_one_group_out(metric: Metric[...], view: Any, fold: torch.Tensor, groups: int) -> Iterator[Any]:
-    """Views of what is left without one group at a time: from sums if that is all the metric needs, else its rows."""
-    if metric.accepts_sums:
-        jackknife = view.__dict__.setdefault("_jackknife", Jackknife(view, fold, groups))
-        return (jackknife.leave_out(i) for i in range(groups))
-    return (view[fold != i] for i in range(groups))
+def _remainders(metric: Metric[...], side: Jackknife) -> Iterator[Any]:
+    """Yield the statistics without one group at a time if the metric needs no more, or else the rows."""
+    if metric.takes == "statistics":
+        return iter(side)
+    source = side.events if metric.takes == "events" else side.predictions
+    return (source[side.group != i] for i in range(side.groups))
 
 
 def _student_difference(name: str, a: float, b: float, error: float, degrees: float, level: float) -> Difference:
@@ -160,53 +153,39 @@ def _student_p_value(value: float, error: float, degrees: float) -> float:
     return 2 * float(stdtr(degrees, -abs(value) / error))
 
 
-def difference_of_means(
-    name: str, first: float, second: float, sums: Sequence[float], level: float = 0.90
-) -> Difference:
-    """A paired difference of means from sums over the examples: w, w d, w d^2 of their differences d."""
-    n, wd, wd2 = sums
-    mean = wd / n
-    error = math.sqrt(max(wd2 - n * mean**2, 0.0) / (n * (n - 1))) if n > 1 else math.inf
-    return _student_difference(name, first, second, error, n - 1, level)
+def paired_difference(name: str, first: float, second: float, sums: Sequence[float], level: float = 0.90) -> Difference:
+    """Compute the paired difference of two means from sums that add up over batches.
 
-
-def difference_of_cluster_means(
-    name: str, first: float, second: float, sums: Sequence[float], level: float = 0.90
-) -> Difference:
-    """The same of examples that depend on each other within clusters.
-
-    From sums over the clusters: 1, n, s, n^2, n s, s^2 of their masses n and sums s of differences.
+    Args:
+        name: Name of the metric.
+        first: The mean of the first model.
+        second: The mean of the second model.
+        sums: Number of clusters, and sums over the clusters of n, s, n^2, n s, s^2, with n their weight and s their
+            sum of differences. Of independent examples with weight w and difference d the sums of w, w, w d, w, w d,
+            w d^2: an integer weight counts as so many examples.
+        level: Probability that the interval holds the true difference.
     """
     clusters, n, s, n_square, product, s_square = sums
-    mean, degrees = s / n, n**2 / n_square - 1
     if clusters < 2:
-        return Difference(name, first, second, mean, -math.inf, math.inf, 1.0)
+        return _student_difference(name, first, second, math.inf, 0.0, level)
+    mean = s / n
     square = max(s_square - 2 * mean * product + mean**2 * n_square, 0.0) / n**2
     error = math.sqrt(square * clusters / (clusters - 1))
-    half = student_quantile(level, degrees) * error
-    return Difference(name, first, second, mean, mean - half, mean + half, _student_p_value(mean, error, degrees))
-
-
-def _factorize(clusters: torch.Tensor) -> tuple[torch.Tensor, int]:
-    kinds, unit = clusters.unique(return_inverse=True)
-    return unit, len(kinds)
+    return _student_difference(name, first, second, error, n**2 / n_square - 1, level)
 
 
 def _check_same_examples(first: Predictions, second: Predictions) -> None:
-    if len(first) != len(second) or not bool((first.labels == second.labels).all()):
+    if not torch.equal(first.labels, second.labels):
         raise InputError(
-            f"can only compare predictions of the same examples in the same order, got {len(first)} and {len(second)}"
-            + (" with different labels" if len(first) == len(second) else ""),
+            f"Expected the same examples in the same order, got {len(first)} and {len(second)} examples"
+            + (" with different labels." if len(first) == len(second) else "."),
             code="different_examples",
         )
-    a, b = first.weights, second.weights
-    if (a is None) != (b is None) or (a is not None and b is not None and not bool((a == b).all())):
-        raise InputError("can only compare predictions with the same weights", code="different_weights")
-    a, b = first.clusters, second.clusters
-    if (a is None) != (b is None) or (a is not None and b is not None and not bool((a == b).all())):
-        raise InputError("can only compare predictions with the same clusters", code="different_clusters")
+    for name in ("weights", "clusters"):
+        a, b = getattr(first, name), getattr(second, name)
+        if (a is None) != (b is None) or (a is not None and not torch.equal(a, b)):
+            raise InputError(f"Expected predictions with the same {name}.", code=f"different_{name}")
     if first.of != second.of:
         raise InputError(
-            f"can only compare what is judged of the same event, got {first.of!r} and {second.of!r}",
-            code="different_events",
+            f"Expected predictions of the same event, got {first.of!r} and {second.of!r}.", code="different_events"
         )

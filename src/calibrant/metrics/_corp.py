@@ -1,4 +1,4 @@
-"""CORP: a score splits exactly into miscalibration, discrimination and uncertainty by isotonic regression."""
+"""CORP: the exact decomposition of a score into miscalibration, discrimination and uncertainty."""
 
 from typing import Literal
 
@@ -14,12 +14,14 @@ __all__ = ["discrimination", "miscalibration", "uncertainty"]
 Score = Literal["brier", "log"]
 
 
-@metric("CORP miscalibration", meaning="what isotonic recalibration takes off the top label's score", takes="events")
+@metric(
+    "CORP miscalibration", meaning="what isotonic recalibration takes off the top label's score", takes="statistics"
+)
 def miscalibration(events: EventStatistics, *, score: Score = "brier") -> Scalar:
-    r"""MCB of the CORP split S = MCB - DSC + UNC of the top label's score (Dimitriadis et al. 2021).
+    r"""Return MCB of the CORP decomposition S = MCB - DSC + UNC of the event's score (Dimitriadis et al. 2021).
 
-    What isotonic recalibration, fitted on the same examples, takes off the score: `brier`, $(c - a)^2$, or `log`. Never
-    negative, and biased upward.
+    The amount that isotonic recalibration, fitted on the same examples, lowers the score: "brier", $(c - a)^2$, or
+    "log". Never negative, and biased upward.
 
     >>> miscalibration(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))  # 1/4 - 3/16
     tensor(0.0625, dtype=torch.float64)
@@ -31,10 +33,12 @@ def miscalibration(events: EventStatistics, *, score: Score = "brier") -> Scalar
     "CORP discrimination",
     higher_is_better=True,
     meaning="what the recalibrated confidence knows beyond the accuracy",
-    takes="events",
+    takes="statistics",
 )
 def discrimination(events: EventStatistics, *, score: Score = "brier") -> Scalar:
-    """DSC of the CORP split: what the recalibrated confidence knows beyond the accuracy. See `miscalibration`.
+    """Return DSC of the CORP decomposition: how much better the recalibrated confidence is than the accuracy alone.
+
+    See `miscalibration`.
 
     >>> discrimination(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0., dtype=torch.float64)
@@ -46,10 +50,10 @@ def discrimination(events: EventStatistics, *, score: Score = "brier") -> Scalar
     "CORP uncertainty",
     higher_is_better=None,
     meaning="the score of the accuracy itself as a constant forecast",
-    takes="events",
+    takes="statistics",
 )
 def uncertainty(events: EventStatistics, *, score: Score = "brier") -> Scalar:
-    """UNC of the CORP split: the score of the accuracy itself as a constant forecast. See `miscalibration`.
+    """Return UNC of the CORP decomposition: the score of the accuracy as a constant forecast. See `miscalibration`.
 
     >>> uncertainty(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.1875, dtype=torch.float64)
@@ -58,7 +62,7 @@ def uncertainty(events: EventStatistics, *, score: Score = "brier") -> Scalar:
 
 
 def corp_decomposition(ties: GroupedScores, score: Score) -> tuple[Scalar, Scalar, Scalar]:
-    """MCB, DSC and UNC of sorted examples."""
+    """Return MCB, DSC and UNC of sorted examples."""
     base = ties.correct.sum() / ties.total_weight.sum()
     raw, fitted, constant = (
         _score(ties, p, score) for p in (ties.value, isotonic_fit(ties), base.expand(len(ties.value)))
@@ -67,7 +71,7 @@ def corp_decomposition(ties: GroupedScores, score: Score) -> tuple[Scalar, Scala
 
 
 def isotonic_fit(ties: GroupedScores) -> Tensor:
-    """The increasing map from confidence to probability that fits best, at every distinct confidence."""
+    """Return the isotonic regression of outcomes on confidence, at every distinct confidence."""
     from scipy.optimize import isotonic_regression  # slow to import
 
     fit = isotonic_regression(ties.accuracy.cpu().numpy(), weights=ties.total_weight.cpu().numpy())

@@ -1,4 +1,4 @@
-"""Bin-free errors: what adds up when the examples are sorted by confidence, and the tests that follow."""
+"""Bin-free errors: running sums over the examples sorted by confidence, kernels, and their tests."""
 
 import math
 from collections.abc import Callable
@@ -24,26 +24,26 @@ def _kuiper_test(events: EventStatistics) -> Evidence:
     unit="share",
     meaning="largest mean gap over any range of confidences, no bins; p is the chance of as much if calibrated",
     plain="largest gap that builds up over any range of what is said",
-    takes="events",
+    takes="statistics",
     test=_kuiper_test,
 )
 def kuiper(events: EventStatistics) -> Scalar:
-    r"""Kuiper's calibration error, $\max_k C_k - \min_k C_k$ (Arrieta-Ibarra et al. 2022, ECCE-R).
+    r"""Return Kuiper's calibration error, $\max_k C_k - \min_k C_k$ (Arrieta-Ibarra et al. 2022, ECCE-R).
 
     $C_k = \frac1n \sum_{i \le k} (a_i - c_i)$ of correctness a and confidence c runs over examples sorted by
-    confidence, from C_0 = 0, and is read only where a tie ends. It is the largest gap of any interval of confidences,
-    times the share of examples there: the cutoff calibration error (Rossellini et al. 2025).
+    confidence, from C_0 = 0, and is read only at the end of a tie. It is the largest gap of any interval of
+    confidences, times the share of examples there: the cutoff calibration error (Rossellini et al. 2025).
 
-    Its test takes the range of a Brownian motion, the law of a calibrated model with many examples: no bins and no
-    simulation. It errs to the safe side for few examples and for ties. Where examples depend on each other within
-    clusters, the path varies as those of the clusters do: their signs are drawn (a wild bootstrap, read at 512 places).
+    The test compares with the range of a Brownian motion, the limit for a calibrated model with many examples: no bins
+    and no simulation. It is conservative for few examples and for ties. If examples depend on each other in clusters,
+    the signs of the clusters' paths are drawn at random (a wild bootstrap, read at 512 places).
 
     >>> kuiper(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)
     >>> print(kuiper.test(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40)))
     0.1000 (p = 0.181)
     """
-    return kuiper_of(events.ties)
+    return _path_range(cumulative_gaps(events.ties))
 
 
 def _ks_test(events: EventStatistics) -> Evidence:
@@ -55,20 +55,20 @@ def _ks_test(events: EventStatistics) -> Evidence:
     unit="share",
     meaning="largest mean gap over confidences up to any value, no bins",
     plain="largest gap that builds up from the lowest probability on",
-    takes="events",
+    takes="statistics",
     test=_ks_test,
 )
 def ks(events: EventStatistics) -> Scalar:
-    r"""Kolmogorov-Smirnov calibration error, $\max_k |C_k|$ (Gupta et al. 2021; ECCE-MAD). See `kuiper`.
+    r"""Return the Kolmogorov-Smirnov calibration error, $\max_k |C_k|$ (Gupta et al. 2021; ECCE-MAD). See `kuiper`.
 
-    Its test takes the supremum of a Brownian motion's absolute value.
+    The test compares with the supremum of the absolute value of a Brownian motion.
 
     >>> ks(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)
     >>> print(ks.test(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40)))
     0.1000 (p = 0.091)
     """
-    return ks_of(events.ties)
+    return _path_supremum(cumulative_gaps(events.ties))
 
 
 def _skce_test(events: EventStatistics, *, width: Width = 0.4, draws: Count = 999, seed: int = 0) -> Evidence:
@@ -85,17 +85,17 @@ def _skce_test(events: EventStatistics, *, width: Width = 0.4, draws: Count = 99
     return Evidence(float(skce_of(ties, width)), (exceeded + 1) / (draws + 1))
 
 
-@metric("SKCE", meaning="squared kernel calibration error, without bias", takes="events", test=_skce_test)
+@metric("SKCE", meaning="squared kernel calibration error, without bias", takes="statistics", test=_skce_test)
 def skce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
-    r"""Squared kernel calibration error of the top label, without bias (Widmann et al. 2019).
+    r"""Return the squared kernel calibration error of the event, without bias (Widmann et al. 2019).
 
     $\mathrm{mean}_{i \ne j}\, u_i u_j e^{-|c_i - c_j| / w}$ with u = correct - confidence: their estimator with the
-    Laplacian kernel and width of Kumar et al. (2018), in O(n log n). Its mean is 0 for a calibrated model, so it can be
-    negative; 0 for a single example, which has no pair.
+    Laplacian kernel and width w of Kumar et al. (2018), in O(n log n). Its mean is 0 for a calibrated model, so it can
+    be negative; it is 0 for a single example, which has no pair.
 
-    Its test draws correctness anew from the confidences, `draws` times by `seed`: the p-value is exact for any number
-    of examples, in steps of 1 / (draws + 1). Of examples in clusters only pairs of different ones count, at 512 places,
-    and the test draws the clusters' signs.
+    The test draws outcomes from the confidences, `draws` times with `seed`: the p-value is exact for any number of
+    examples, in steps of 1 / (draws + 1). Of examples in clusters, only pairs of different clusters count, at 512
+    places, and the test draws the signs of clusters.
 
     >>> skce(torch.zeros(2, 2), torch.tensor([0, 1]))  # u = 1/2 and -1/2, kernel 1
     tensor(-0.2500, dtype=torch.float64)
@@ -105,11 +105,12 @@ def skce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
     return skce_of(events.ties, width)
 
 
-@metric("MMCE", meaning="maximum mean calibration error, a kernel's; biased upward", takes="events")
+@metric("MMCE", meaning="maximum mean calibration error, a kernel's; biased upward", takes="statistics")
 def mmce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
-    r"""Maximum mean calibration error, $\sqrt{\frac1{n^2} \sum_{ij} u_i u_j e^{-|c_i - c_j| / w}}$ (Kumar et al. 2018).
+    r"""Return the maximum mean calibration error of Kumar et al. (2018).
 
-    Biased upward, as the pairs i = j count; `skce` leaves them out.
+    $\sqrt{\frac1{n^2} \sum_{ij} u_i u_j e^{-|c_i - c_j| / w}}$ with u = correct - confidence. Biased upward, as the
+    pairs i = j count; `skce` leaves them out.
 
     >>> mmce(torch.zeros(2, 2), torch.tensor([0, 0]))
     tensor(0.5000, dtype=torch.float64)
@@ -119,42 +120,31 @@ def mmce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
 
 
 def draw_outcomes(ties: GroupedScores, generator: torch.Generator) -> GroupedScores:
-    """What happens in every group if each example is right with the probability it states."""
+    """Draw the outcomes of every group from its confidence."""
     count = ties.total_weight.ceil()
-    return GroupedScores(
-        ties.value,
-        ties.total_weight,
-        torch.binomial(count, ties.value, generator=generator) * ties.total_weight / count,
-    )
+    hits = torch.binomial(count, ties.value, generator=generator) * ties.total_weight / count
+    return GroupedScores(ties.value, ties.total_weight, hits)
 
 
 def _path_test(ties: GroupedScores, size: Callable[[Tensor], Tensor], sf: Callable[[float], float]) -> Evidence:
-    """Test how far the path goes; that of dependent examples goes no less far by chance than of independent ones."""
+    """Test the size of the path; dependent examples get no smaller a p-value than independent ones."""
     statistic = float(size(cumulative_gaps(ties)))
-    p = _p_value(statistic, ties, sf)
+    sigma = math.sqrt(float(ties.variance.sum())) / float(ties.total_weight.sum())
+    # with sigma 0 every confidence is 0 or 1, and a single error contradicts them
+    p = sf(statistic / sigma) if sigma else float(statistic == 0)
     if ties.clusters is not None and p > 0:
         p = max(p, signed_p_value(ties.clusters, lambda gaps: size(_running_sums(gaps))))
     return Evidence(statistic, p)
 
 
-def _p_value(statistic: float, ties: GroupedScores, sf: Callable[[float], float]) -> float:
-    sigma = math.sqrt(float(ties.variance.sum())) / float(ties.total_weight.sum())
-    if sigma == 0:  # every confidence is 0 or 1: one miss is a contradiction
-        return 1.0 if statistic == 0 else 0.0
-    return sf(statistic / sigma)
-
-
 def cumulative_gaps(ties: GroupedScores) -> Tensor:
-    """C_0 .. C_g: the running sum of correctness minus confidence, per unit of mass."""
-    return _running_sums(ties.gap).div_(ties.total_weight.sum())
+    """Return C_0 .. C_g, the running sums of outcome minus confidence per unit of weight."""
+    return _running_sums(ties.gap) / ties.total_weight.sum()
 
 
 def _running_sums(steps: Tensor) -> Tensor:
-    """Running sums from 0, of one row or of several."""
-    path = steps.new_empty(*steps.shape[:-1], steps.shape[-1] + 1)
-    path[..., 0] = 0
-    torch.cumsum(steps, -1, out=path[..., 1:])
-    return path
+    """Return the running sums from 0, of one row or of several."""
+    return torch.nn.functional.pad(steps.cumsum(-1), (1, 0))
 
 
 def _path_range(path: Tensor) -> Tensor:
@@ -165,27 +155,17 @@ def _path_supremum(path: Tensor) -> Tensor:
     return path.abs().amax(-1)
 
 
-def kuiper_of(ties: GroupedScores) -> Scalar:
-    """Range of the running sum."""
-    return _path_range(cumulative_gaps(ties))
-
-
-def ks_of(ties: GroupedScores) -> Scalar:
-    """Largest absolute value of the running sum."""
-    return _path_supremum(cumulative_gaps(ties))
-
-
 def kernel_sum(ties: GroupedScores | ClusterSums, steps: Tensor, width: float) -> Tensor:
-    r"""$\sum_{gh} s_g s_h e^{-|v_g - v_h| / w}$ over groups, by one running sum.
+    r"""Return $\sum_{gh} s_g s_h e^{-|v_g - v_h| / w}$ over groups, by one running sum.
 
-    `steps` may hold several rows. What lies far apart is summed in blocks, so that no exponential overflows.
+    `steps` may hold several rows. Groups far apart are summed in blocks, so that no exponential overflows.
     """
     block = ((ties.value - ties.value[0]) / (500 * width)).long()
     sizes = block.unique_consecutive(return_counts=True)[1].tolist()
     total, reached, last = steps.square().sum(-1), steps.new_zeros(*steps.shape[:-1], 1), ties.value[0]
     for v, s in zip(ties.value.split(sizes), steps.split(sizes, -1), strict=True):
         growth = ((v - v[0]) / width).exp()
-        reached = reached * ((last - v[0]) / width).exp()  # what the blocks before add up to here
+        reached = reached * ((last - v[0]) / width).exp()  # the sum of the blocks before, at the start of this one
         sums = (s * growth).cumsum(-1) + reached
         total = total + 2 * (s / growth * (sums - s * growth)).sum(-1)
         reached, last = sums[..., -1:] / growth[-1], v[-1]
@@ -193,13 +173,13 @@ def kernel_sum(ties: GroupedScores | ClusterSums, steps: Tensor, width: float) -
 
 
 def self_pairs(ties: GroupedScores) -> Tensor:
-    """The pairs i = j: the sum of u^2."""
+    """Return the sum over the pairs i = j, that of u^2."""
     miss = ties.total_weight - ties.correct
     return (ties.correct * (1 - ties.value).square() + miss * ties.value.square()).sum()
 
 
 def skce_of(ties: GroupedScores, width: float) -> Scalar:
-    """The unbiased estimator on sorted examples."""
+    """Return the unbiased estimator from sorted examples."""
     n = ties.total_weight.sum()
     if (sums := ties.clusters) is not None:
         pairs = n.square() - sums.total_weight.sum(1).square().sum()
@@ -211,7 +191,7 @@ def skce_of(ties: GroupedScores, width: float) -> Scalar:
 
 
 def range_sf(r: float) -> float:
-    r"""P(range of Brownian motion on [0, 1] > r), $8 \sum_k (-1)^{k-1} k (1 - \Phi(k r))$ (Feller 1951).
+    r"""Return P(range of Brownian motion on [0, 1] > r), $8 \sum_k (-1)^{k-1} k (1 - \Phi(k r))$ (Feller 1951).
 
     >>> round(range_sf(2.497672161), 9)
     0.05
@@ -224,7 +204,9 @@ def range_sf(r: float) -> float:
 
 
 def sup_sf(x: float) -> float:
-    r"""P(sup |Brownian motion on [0, 1]| > x), $1 - \frac4\pi \sum_k \frac{(-1)^k}{2k+1} e^{-(2k+1)^2 \pi^2 / 8x^2}$.
+    r"""Return P(sup |Brownian motion on [0, 1]| > x) (Feller 1951).
+
+    $1 - \frac4\pi \sum_k \frac{(-1)^k}{2k+1} e^{-(2k+1)^2 \pi^2 / 8x^2}$, or the reflected series in the tail.
 
     >>> round(sup_sf(2.241402727), 9)
     0.05

@@ -1,9 +1,9 @@
-"""Refinement and calibration: what a better map could not, and could, take off a proper score."""
+"""Refinement and calibration: the part of a proper score that recalibration keeps, and the part that it removes."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from calibrant.metrics._intervals import Interval, mean_interval
+from calibrant.metrics._intervals import Interval, Sample
 from calibrant.metrics._scores import brier, nll
 from calibrant.predictions import as_predictions
 from calibrant.predictions.folds import FitFunction, map_out_of_fold
@@ -31,11 +31,21 @@ def decompose_score(
     seed: int = 0,
     level: float = 0.90,
 ) -> ScoreDecomposition:
-    """Refinement is the score after recalibration by `fit`, cross-fitted; calibration is the rest (Berta et al. 2025).
+    """Divide a score into refinement, left after cross-fitted recalibration, and calibration (Berta et al. 2025).
 
-    Every example is recalibrated by a map that was fitted on the other folds, so that calibration is, in expectation,
-    a lower bound of what calibration costs in this score: neither binning nor overfitting can inflate it. It may come
-    out below 0 where there is nothing to repair. `fit` takes predictions, as every calibrator's does.
+    Every example is recalibrated by a map that was fitted on the other folds, so that the calibration part is, in
+    expectation, a lower bound of the cost of miscalibration in this score: neither binning nor overfitting can inflate
+    it. It may be negative for calibrated predictions.
+
+    Args:
+        predictions: Predictions, or logits.
+        labels: Labels, if logits are given.
+        weights: Weights, if logits are given.
+        fit: Function of predictions that returns a map, such as `calibrators.Temperature.fit`.
+        score: "nll" or "brier".
+        folds: Number of folds.
+        seed: Seed of the division into folds.
+        level: Probability that each interval holds the truth.
 
     >>> halve = lambda predictions: lambda z: z / 2
     >>> z = torch.tensor([[0.0, 2.0]]).expand(10, 2)
@@ -43,11 +53,9 @@ def decompose_score(
     0.3133
     """
     metric = nll if score == "nll" else brier
-    assert metric.per_example is not None
     with as_predictions(predictions, labels, weights) as validated:
         p = validated.double()
-        repaired = map_out_of_fold(fit, p, folds=folds, seed=seed)
-        gain = mean_interval(metric.per_example(p) - metric.per_example(repaired), p.weights, level, p.clusters)
-        return ScoreDecomposition(
-            metric.interval_from_view(p, level=level), metric.interval_from_view(repaired, level=level), gain
-        )
+        recalibrated = map_out_of_fold(fit, p, folds=folds, seed=seed)
+        gain = Sample.from_values(metric.values(p) - metric.values(recalibrated), p.weights, p.clusters)
+        refinement = metric.interval(recalibrated, level=level)
+        return ScoreDecomposition(metric.interval(p, level=level), refinement, gain.normal_interval(level))

@@ -1,4 +1,4 @@
-"""What to say of a number that is given by the text of its metric."""
+"""The words for a metric that is given by its text, such as "ece(bins=10)"."""
 
 from calibrant.metrics import ood
 from calibrant.metrics._metric import Metric, MetricInfo
@@ -6,7 +6,7 @@ from calibrant.registry import METRICS
 
 
 def metric_info(name: str) -> MetricInfo:
-    """What to say of a metric, given by its text or name; of an unknown one, its own name.
+    """Return the words for a metric, given by its text or name; for an unknown metric, its own name.
 
     >>> metric_info("ece(bins=10)").heading()
     'ECE (%)'
@@ -18,8 +18,27 @@ def metric_info(name: str) -> MetricInfo:
     return registered.about if isinstance(registered, Metric) else MetricInfo(family)
 
 
+def noise_floor_name(name: str) -> str:
+    """Return the name of the metric that is the noise floor of another, "" if there is none.
+
+    >>> noise_floor_name("ece"), noise_floor_name("ece(bins=10)"), noise_floor_name("nll")
+    ('noise_floor', '', '')
+    """
+    return getattr(METRICS.get(name), "noise_floor", "")
+
+
+def fits_summary(name: str, *, by_class: bool) -> bool:
+    """Return whether a `Summary`, made `by_class` or not, has a metric.
+
+    >>> fits_summary("ece", by_class=False), fits_summary("classwise_ece", by_class=False)
+    (True, False)
+    """
+    metric = METRICS.get(name)
+    return isinstance(metric, Metric) and metric.fits_summary(by_class=by_class)
+
+
 def describe_metric(text: str) -> str:
-    """Say a metric's text in words, with its settings and its unit.
+    """Write a metric's text in words, with its settings and its unit.
 
     >>> describe_metric("ece(bins=10)"), describe_metric("nll")
     ('ECE (bins=10) in %', 'negative log-likelihood')

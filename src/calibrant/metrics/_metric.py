@@ -1,8 +1,9 @@
-"""What a metric is: one declaration that every table, comparison, report, command and page asks."""
+"""The declaration of a metric: everything that tables, comparisons, reports, commands and docs ask about it."""
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Any, Concatenate, Generic, Literal, ParamSpec
@@ -11,39 +12,41 @@ import torch
 from torch import Tensor
 
 from calibrant import registry
-from calibrant.backend.bins import Events, EventStatistics
-from calibrant.metrics._intervals import Evidence, Interval, mean_interval
+from calibrant.backend.bins import EventStatistics, Moments
+from calibrant.metrics._intervals import Evidence, ExpectedScore, Interval, Sample
+from calibrant.metrics._sums import BinSums
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.types import InputError, PerExample
 
 P = ParamSpec("P")
 Unit = Literal["share", "nats", ""]
-MetricInput = Literal["arrays", "predictions", "events"]
-MIN_EXPONENT_VALUE = 1e7  # from which on a number is written with an exponent
+MetricInput = Literal["arrays", "predictions", "events", "statistics"]
+MIN_EXPONENT_VALUE = 1e7  # smallest number that is written with an exponent
+NUM_INTERVAL_BINS = 15  # bins from which the expected score of an interval is computed
 
 
 @dataclass(frozen=True)
 class MetricInfo:
-    """What to say of a number: its name in words, its unit, which way is better, and what it means."""
+    """The words for a number: its title, unit, better direction and meaning."""
 
     title: str
     unit: Unit = ""  # a share is shown in percent
-    higher_is_better: bool | None = False  # None: neither, such as a difference whose best is 0
-    meaning: str = ""  # one line
+    higher_is_better: bool | None = False  # None if neither is better, as for a difference that should be 0
+    meaning: str = ""  # one line for readers who know the field
     short: str = ""  # the title of a column
-    plain: str = ""  # what it is, for who is not in the field
+    plain: str = ""  # a phrase for readers who do not know the field
 
     @property
     def percent(self) -> bool:
-        """Whether it is shown in percent."""
+        """Whether the number is shown in percent."""
         return self.unit == "share"
 
     def heading(self, name: str = "") -> str:
-        """Name it, or `name`, with the unit it is shown in."""
+        """Return a heading, `name` or the short title, with the unit that numbers are shown in."""
         return (name or self.short or self.title) + (" (%)" if self.percent else "")
 
     def text(self, value: float, digits: int | None = None) -> str:
-        """Write a value in the unit it is shown in, with 2 digits of a percentage and 4 of others, or so many.
+        """Write a value in its unit, with 2 digits if in percent and 4 otherwise, or with `digits`.
 
         >>> MetricInfo("x").text(0.5), MetricInfo("x", "share").text(0.5), MetricInfo("x").text(1e296)
         ('0.5000', '50.00', '1e296')
@@ -54,7 +57,7 @@ class MetricInfo:
         return f"{displayed:z.{(2 if self.percent else 4) if digits is None else digits}f}"
 
     def best(self, values: list[float]) -> float:
-        """Return the best of some values; nan of none, and where no direction is better."""
+        """Return the best of some values; nan if there are none or neither direction is better."""
         not_nan = [value for value in values if not math.isnan(value)]
         if not not_nan or self.higher_is_better is None:
             return math.nan
@@ -62,10 +65,11 @@ class MetricInfo:
 
 
 class Metric(Generic[P]):
-    """A metric: call it with predictions, or with logits, labels and, if there are any, weights; it is one number.
+    """A metric: a function of predictions, or of logits, labels and weights, that returns one number.
 
-    `about` says what to say of it. `interval` and `test` add how surely the number is known, where it has them.
-    Settings are keywords, checked by name, type and range.
+    A call, `interval` and `test` also take one event's statistics, such as a `Summary`. `about` holds the words for the
+    number, `noise_floor` names the metric that is the noise floor of this one. Settings are keywords, checked by name,
+    type and range.
     """
 
     __name__: str
@@ -76,96 +80,153 @@ class Metric(Generic[P]):
         self,
         function: Callable[..., Tensor],
         about: MetricInfo,
+        *,
         takes: MetricInput,
-        per_example: Callable[[Any], PerExample] | None,
-        interval: Callable[..., Interval] | None,
-        test: Callable[..., Evidence] | None,
+        per_example: Callable[[Any], PerExample] | None = None,
+        expected: ExpectedScore | Callable[[Moments, int], ExpectedScore] | None = None,
+        sums: tuple[str, str, str] | None = None,
+        by_class: bool = False,
+        interval: Callable[..., Interval] | None = None,
+        test: Callable[..., Evidence] | None = None,
+        noise_floor: str = "",
     ) -> None:
-        self.function, self.about, self.takes, self.per_example = function, about, takes, per_example
+        self.function, self.about, self.takes, self.noise_floor = function, about, takes, noise_floor
+        self.per_example, self.expected, self.sums, self.by_class = per_example, expected, sums, by_class
         self._interval, self._test = interval, test
         update_wrapper(self, function)
         self.__signature__ = _signature(function)
         parameters = inspect.signature(function).parameters
+        self.is_binned = "bins" in parameters
         self.accepts_weights = takes != "arrays" or "weights" in parameters
-        self.accepts_sums = takes == "events" and next(iter(parameters.values())).annotation is EventStatistics
 
-    def __call__(
-        self, predictions: Any, labels: Any = None, weights: Any = None, *args: P.args, **settings: P.kwargs
-    ) -> Tensor:
-        with as_predictions(predictions, labels, weights) as p:
-            checked = self._check_settings(settings)
-            if self.takes == "events" and p.of == "classes":
-                parts = [self.function(p.with_event(j).events, **checked) for j in range(p.k)]
-                return torch.stack(parts).mean()
-            return self.compute_from_view(p.events if self.accepts_sums else self.view(p), **checked)
+    def fits_summary(self, *, by_class: bool) -> bool:
+        """Return whether a `Summary`, made `by_class` or not, has the metric: it then needs no rows."""
+        return self.takes == "statistics" or self.sums is not None or (by_class and self.by_class)
 
-    def view(self, p: Predictions) -> Predictions | Events:
-        """What of the predictions the metric is a function of."""
-        return p.events if self.takes == "events" else p
-
-    def compute_from_view(self, view: Any, **settings: Any) -> Tensor:
-        """The number from what `view` gave, or from some rows of it."""
-        if self.takes != "arrays":
-            return self.function(view, **settings)
-        if view.weights is None:
-            return _to_scalar(self.function(view.logits, view.labels, **settings), self.__name__)
-        if not self.accepts_weights:
-            raise InputError(
-                f"{self.__name__} takes no weights, but these predictions have some; leave them out, or give the "
-                "metric a parameter weights=None",
-                code="weights_refused",
-            )
-        return _to_scalar(self.function(view.logits, view.labels, weights=view.weights, **settings), self.__name__)
+    @property
+    def is_summed_mean(self) -> bool:
+        """Whether the metric is a mean over examples whose sums a `Summary` holds."""
+        return self.per_example is not None and self.sums is not None
 
     @property
     def has_interval(self) -> bool:
-        """Whether there is an interval."""
+        """Whether the metric has an interval."""
         return self._interval is not None or self.per_example is not None
 
     @property
     def has_test(self) -> bool:
-        """Whether there is a test."""
+        """Whether the metric has a test."""
         return self._test is not None
+
+    def __call__(
+        self, predictions: Any, labels: Any = None, weights: Any = None, *args: P.args, **settings: P.kwargs
+    ) -> Tensor:
+        with self._read(predictions, labels, weights) as view:
+            checked = self._check_settings(self.function, settings, view)
+            if isinstance(view, Predictions) and self.takes in ("events", "statistics"):
+                parts = [self.function(view.with_event(j).events, **checked) for j in range(view.k)]
+                return torch.stack(parts).mean()
+            return self._compute(view, checked)
+
+    def _compute(self, view: Any, settings: dict[str, Any]) -> Tensor:
+        if isinstance(view, BinSums) and self.takes != "statistics":
+            return torch.tensor(self._sample(view, settings).mean, dtype=torch.float64)
+        if self.takes != "arrays":
+            return self.function(view, **settings)
+        if view.weights is not None:
+            if not self.accepts_weights:
+                raise InputError(
+                    f"Expected predictions without weights: {self.__name__} takes none. Leave the weights out, or give "
+                    "the metric a parameter weights=None.",
+                    code="weights_refused",
+                )
+            settings = {"weights": view.weights, **settings}
+        value = torch.as_tensor(self.function(view.logits, view.labels, **settings), dtype=torch.float64)
+        if value.ndim:
+            raise InputError(
+                f"Expected one number from {self.__name__}, got shape {tuple(value.shape)}. Try its mean.",
+                code="not_a_number",
+            )
+        return value
+
+    def values(self, p: Predictions) -> PerExample:
+        """Return the number per example of which the metric is the mean."""
+        assert self.per_example is not None
+        return self.per_example(self.view(p))
+
+    def view(self, p: Predictions) -> Any:
+        """Return the part of the predictions that the metric is a function of."""
+        return p.events if self.takes in ("events", "statistics") else p
 
     def interval(
         self, predictions: Any, labels: Any = None, weights: Any = None, *, level: float = 0.90, **settings: Any
     ) -> Interval:
-        """The number with the interval that holds the truth with probability `level`.
+        """Return the number and the interval that holds the truth with probability `level`.
 
-        Raises `InputError` if the metric has none.
+        Raises:
+            InputError: If the metric has no interval, or a `Summary` lacks its sums.
         """
-        with as_predictions(predictions, labels, weights) as p:
-            return self.interval_from_view(self.view(p), level=level, **settings)
-
-    def interval_from_view(self, view: Any, *, level: float, **settings: Any) -> Interval:
-        """The interval from what `view` gave."""
         if not 0 < level < 1:
-            raise InputError(f"level must lie in (0, 1), got {level}", code="level_range")
-        if self._interval is not None:
-            return self._interval(view, level=level, **registry.check_settings(self._interval, settings, self.__name__))
-        if self.per_example is None or settings:
-            only = " with these settings" if settings and self.per_example else ""
-            raise InputError(
-                f"{self.__name__} has no interval{only}; metrics.compare gives that of a difference", code="no_interval"
-            )
-        return mean_interval(self.per_example(view), view.weights, level, view.clusters)
+            raise InputError(f"Expected a level in (0, 1), got {level}. Try 0.9.", code="level_range")
+        with self._read(predictions, labels, weights, mean_of_classes=False) as view:
+            if self._interval is not None and not (isinstance(view, BinSums) and self.sums):
+                checked = self._check_settings(self._interval, settings, view)
+                return self._interval(view, level=level, **checked)
+            if not self.has_interval or settings:
+                only = " with these settings" if settings and self.has_interval else ""
+                raise InputError(
+                    f"{self.__name__} has no interval{only}. Try metrics.compare for that of a difference.",
+                    code="no_interval",
+                )
+            sample, expected = self._sample(view, settings), self._expected_score(view)
+            return sample.normal_interval(level) if expected is None else sample.bounded_interval(expected, level)
+
+    def _sample(self, view: Any, settings: dict[str, Any]) -> Sample:
+        if not isinstance(view, BinSums):
+            assert self.per_example is not None
+            return Sample.from_values(self.per_example(view), view.weights, view.clusters)
+        if self.sums is None or settings:
+            raise self._summary_error()
+        return view.sample(*self.sums)
+
+    def _summary_error(self) -> InputError:
+        text = f"{self.__name__} needs every prediction, not a summary. Try measuring them in memory."
+        return InputError(text, code="summary_only")
+
+    def _expected_score(self, view: Any) -> ExpectedScore | None:
+        if self.expected is None or isinstance(self.expected, ExpectedScore):
+            return self.expected
+        k, statistics = getattr(view, "k", 2), view
+        if isinstance(view, Predictions):
+            statistics = (view.with_event("top") if view.of == "classes" else view).events
+        return self.expected(statistics.moments(getattr(statistics, "bins", NUM_INTERVAL_BINS)), k)
 
     def test(self, predictions: Any, labels: Any = None, weights: Any = None, **settings: Any) -> Evidence:
-        """The number, and how often a perfectly calibrated model would show one as large.
+        """Return the number and the probability that a perfectly calibrated model shows one as large.
 
-        Raises `InputError` if the metric has no test.
+        Raises:
+            InputError: If the metric has no test.
         """
-        with as_predictions(predictions, labels, weights) as p:
-            return self.test_from_view(self.view(p), **settings)
-
-    def test_from_view(self, view: Any, **settings: Any) -> Evidence:
-        """The test from what `view` gave."""
         if self._test is None:
-            raise InputError(f"{self.__name__} is no test statistic; kuiper, ks and skce are", code="no_test")
-        return self._test(view, **registry.check_settings(self._test, settings, self.__name__))
+            tests = [name for name, other in registry.METRICS.items() if getattr(other, "has_test", False)]
+            raise InputError(f"{self.__name__} has no test. Try {', '.join(tests)}.", code="no_test")
+        with self._read(predictions, labels, weights, mean_of_classes=False) as view:
+            return self._test(view, **registry.check_settings(self._test, settings, self.__name__))
 
-    def _check_settings(self, settings: dict[str, Any]) -> dict[str, Any]:
-        return registry.check_settings(self.function, settings, self.__name__) if settings else settings
+    @contextmanager
+    def _read(self, predictions: Any, labels: Any, weights: Any, *, mean_of_classes: bool = True) -> Generator[Any]:
+        """Yield the view of the input; statistics of an event are their own view, and so is every class at once."""
+        if isinstance(predictions, EventStatistics):
+            if isinstance(predictions, BinSums) and not self.fits_summary(by_class=False):
+                raise self._summary_error()
+            yield predictions
+            return
+        with as_predictions(predictions, labels, weights) as p:
+            yield p if mean_of_classes and p.of == "classes" else self.view(p)
+
+    def _check_settings(self, function: Callable[..., Any], settings: dict[str, Any], view: Any) -> dict[str, Any]:
+        checked = registry.check_settings(function, settings, self.__name__) if settings else {}
+        return {"bins": view.bins, **checked} if self.is_binned and isinstance(view, BinSums) else checked
 
     def __repr__(self) -> str:
         return f"<metric {self.__name__}: {self.about.title}>"
@@ -184,42 +245,66 @@ def metric(
     plain: str = "",
     takes: MetricInput = "arrays",
     per_example: Callable[[Any], PerExample] | None = None,
+    expected: ExpectedScore | Callable[[Moments, int], ExpectedScore] | None = None,
+    sums: tuple[str, str, str] | None = None,
+    by_class: bool = False,
     interval: Callable[..., Interval] | None = None,
     test: Callable[..., Evidence] | None = None,
+    noise_floor: str = "",
 ) -> Callable[[Callable[Concatenate[Any, P], Tensor]], Metric[P]]:
-    """Declare a metric and register it: all that tables, comparisons, reports, commands and docs know of it.
+    """Declare a metric and register it; no other module needs to know its name.
 
         @metric("top-3 accuracy", unit="share", higher_is_better=True, meaning="the label is among the first three")
         def top3(logits, labels):
             return (logits.topk(3).indices == labels[:, None]).any(1).double().mean()
 
-    `meaning` is for who knows the field, `plain` a phrase for who does not.
+    Keyword-only parameters of the function are its settings. A metric with a parameter `bins` is given the bins of the
+    table or `Summary` that it stands in.
 
-    `takes`: "arrays", a function of (logits, labels) and, if it has that parameter, `weights`; "predictions", of
-    `Predictions`; "events", of their `events`, so that it judges whatever the predictions say is to be judged. One
-    whose parameter is annotated `Judged` needs them only sorted or binned, and works on a `Summary`, too.
-    `each`: the number per example of which the metric is the mean, for its interval and paired comparisons.
-    `interval` and `test` take what the metric takes. Settings are keyword-only.
+    Args:
+        title: Name in words.
+        unit: "share" (shown in percent), "nats" or none.
+        higher_is_better: None if neither direction is better.
+        meaning: One line for readers who know the field.
+        short: Title of a column, if the title is long.
+        plain: A phrase for readers who do not know the field.
+        takes: The first parameters of the function: "arrays" is (logits, labels) and, if it has that parameter,
+            `weights`; "predictions" is `Predictions`; "events" is the rows of the event that the predictions name;
+            "statistics" is that event sorted (`ties`) or binned (`moments`, `equal_width`). Only the last also works on
+            a `Summary` without further declarations.
+        per_example: Number per example of which the metric is the mean, from the same input; gives an interval and
+            paired comparisons.
+        expected: Range of the mean, and mean and variance if the probabilities are true, from the moments of bins and
+            the number of classes; gives bounded intervals. None means Student's t.
+        sums: Names of the row statistics of a `Summary` (`FEATURES`) of which the metric is a mean: value, squared
+            value, weight.
+        by_class: Whether a `Summary` with `by_class=True` is enough.
+        interval: Function of the same input and `level` that returns an `Interval`.
+        test: Function of the same input that returns `Evidence` against calibration.
+        noise_floor: Name of the metric that is the noise floor of this one.
     """
 
     def declare(function: Callable[Concatenate[Any, P], Tensor]) -> Metric[P]:
         about = MetricInfo(title, unit, higher_is_better, meaning, short, plain)
-        return registry.METRICS.register(Metric(function, about, takes, per_example, interval, test))
+        declared = Metric[P](
+            function,
+            about,
+            takes=takes,
+            per_example=per_example,
+            expected=expected,
+            sums=sums,
+            by_class=by_class,
+            interval=interval,
+            test=test,
+            noise_floor=noise_floor,
+        )
+        return registry.METRICS.register(declared)
 
     return declare
 
 
-def _to_scalar(value: Any, name: str) -> Tensor:
-    value = torch.as_tensor(value, dtype=torch.float64)
-    if value.ndim:
-        raise InputError(
-            f"{name} must return one number, got shape {tuple(value.shape)}; take its mean?", code="not_a_number"
-        )
-    return value
-
-
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    """Of the public call: predictions or logits and labels, then the settings."""
+    """Return the signature of the public call: predictions or logits, labels, weights, then the settings."""
     signature = inspect.signature(function)
     settings = [
         p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY and p.name not in registry.DATA_PARAMETERS

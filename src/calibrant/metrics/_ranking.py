@@ -2,22 +2,15 @@
 
 import math
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.backend.bins import (
-    TIE_TOLERANCE,
-    EventStatistics,
-    GroupedScores,
-    distinct_values,
-    pack_scores,
-    unpack_scores,
-)
+from calibrant.backend.bins import TIE_TOLERANCE, EventStatistics, GroupedScores, distinct_values
 from calibrant.backend.threads import map_chunks
-from calibrant.metrics._intervals import PSEUDO_EXAMPLES, Interval, Sample, student_quantile
+from calibrant.metrics._intervals import PSEUDO_EXAMPLES, Interval, Sample, interval_end, student_quantile
 from calibrant.metrics._metric import metric
 from calibrant.predictions import Predictions
 from calibrant.types import PerExample, Scalar
@@ -26,22 +19,17 @@ __all__ = ["aurc", "auroc"]
 
 
 def _forecasts(p: Predictions) -> Iterator[tuple[Tensor, Tensor]]:
-    """A score for each class with what was true of it; of two classes that of class 1 says all."""
+    """Yield a score for each class and whether it is the label; for two classes, only for class 1."""
     if p.k == 2:
         yield p.logits.double().diff(dim=1).squeeze(1), p.labels == 1  # orders as p_1 does, and is not saturated
         return
-    log_p = _class_log_probs(p)
+    log_p = p.logits.T.double().contiguous().log_softmax(0)
     for j in p.labels.unique().tolist():
         yield _merge_rounding_ties(log_p[j]), p.labels == j
 
 
-def _class_log_probs(p: Predictions) -> Tensor:
-    """Return log p by class (k, n)."""
-    return p.logits.T.double().contiguous().log_softmax(0)
-
-
 def _merge_rounding_ties(log_p: PerExample) -> PerExample:
-    """Give neighbors that differ by no more than rounding one value, so that the order of the columns breaks no tie.
+    """Give neighbors that differ only by rounding one value, so that the order of the columns breaks no tie.
 
     Near log 1 that is an absolute difference.
     """
@@ -53,7 +41,7 @@ def _merge_rounding_ties(log_p: PerExample) -> PerExample:
 
 
 def _placements(p: Predictions) -> PerExample:
-    """Numbers whose mean is the AUROC, and whose variance is that of DeLong et al. (1988)."""
+    """Return numbers whose mean is the AUROC and whose variance is that of DeLong et al. (1988)."""
     per_class = [placements(score, positive.double(), p.weights) for score, positive in _forecasts(p)]
     return torch.stack(per_class).nanmean(0)
 
@@ -67,37 +55,35 @@ def _auroc_interval(p: Predictions, *, level: float) -> Interval:
 
 
 def area_interval(sample: Sample, positive: Tensor, level: float) -> Interval:
-    r"""Interval of the AUROC within [0, 1] that does not collapse where the classes are separated.
+    r"""Return the interval of an AUROC within [0, 1] that does not collapse if the classes are separated.
 
     It holds the areas A with $(\hat A - A)^2 \le t^2 r V(A)$ (Newcombe 2006): V is the variance of Hanley & McNeil
-    (1982), given how many examples are `positive`, on average over classes; r is DeLong's variance as a share of it,
-    with pseudo-examples of share 1 and half a pair out of order, that count against the rarer of the two kinds.
+    (1982) on average over classes; r is DeLong's variance as a share of it, with pseudo-examples of share 1 and half a
+    pair out of order, whose weight is relative to the rarer of the two outcomes.
+
+    Args:
+        sample: The placements of all examples.
+        positive: Number of positive examples of every class that has an area.
+        level: Probability that the interval holds the truth.
     """
     if sample.degrees <= 0 or math.isnan(sample.mean):
         return Interval(sample.mean, 0.0, 1.0, level)
     size, area = sample.size, sample.mean
-    m = positive * size / sample.n
-    pairs, rarer_count = m * (size - m), float(torch.minimum(m, size - m).mean())
+    m = (positive * size / sample.n).cpu().numpy()
+    pairs, rarer_count = m * (size - m), float(np.minimum(m, size - m).mean())
 
-    def variance(a: float | Tensor) -> float:
+    def variance(a: Any) -> float:
         factor = 1 + (size / 2 - 1) * ((1 - a) / (2 - a) + a / (1 + a))
         return float((a * (1 - a) / pairs * factor).mean())
 
-    prior = variance((area * pairs + 0.5) / (pairs + 1))
-    ratio = (rarer_count * sample.error**2 + PSEUDO_EXAMPLES * prior) / (
-        rarer_count * variance(area) + PSEUDO_EXAMPLES * prior
-    )
+    prior = PSEUDO_EXAMPLES * variance((area * pairs + 0.5) / (pairs + 1))
+    ratio = (rarer_count * sample.error**2 + prior) / (rarer_count * variance(area) + prior)
     t = student_quantile(level, min(sample.degrees, rarer_count))
 
-    def end(outer: float) -> float:
-        inner = area
-        for _ in range(60):
-            middle = (inner + outer) / 2
-            is_inside = (area - middle) ** 2 <= t**2 * ratio * variance(middle)
-            inner, outer = (middle, outer) if is_inside else (inner, middle)
-        return outer
+    def inside(a: Any) -> Any:
+        return (area - a) ** 2 <= t**2 * ratio * variance(a)
 
-    return Interval(area, end(0.0), end(1.0), level)
+    return Interval(area, float(interval_end(inside, area, 0.0)), float(interval_end(inside, area, 1.0)), level)
 
 
 @metric(
@@ -110,12 +96,16 @@ def area_interval(sample: Sample, positive: Tensor, level: float) -> Interval:
     interval=_auroc_interval,
 )
 def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") -> Scalar:
-    """Area under the ROC curve: how often a positive outranks a negative, ties counting half.
+    """Return the area under the ROC curve: how often a positive outranks a negative, ties counting half.
 
-    "classes": of class 1 for two classes, else the mean over classes of one against the rest; classes that are never
-    or always true have none and are left out. "correctness": of the confidence, for telling right from wrong
-    predictions. nan where nothing is left. The interval has the width of DeLong et al. (1988) and does not collapse
-    where the classes are separated: see `area_interval`.
+    The interval has the width of DeLong et al. (1988) and does not collapse if the classes are separated; see
+    `area_interval`.
+
+    Args:
+        p: Predictions, or logits and labels.
+        of: "classes" ranks by the probability of class 1 for two classes; for more it is the mean over classes of one
+            against the rest, without classes that are never or always true. "correctness" ranks right against wrong
+            predictions by confidence. nan if no area is left.
 
     >>> auroc(torch.tensor([[0.0, 1.0], [0.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 0, 1]))
     tensor(1., dtype=torch.float64)
@@ -129,23 +119,8 @@ def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") 
         score, positive = forecast
         return auroc_of(GroupedScores.from_scores(score, positive.double(), p.weights))
 
-    if p.labels.device.type != "cpu":
-        return torch.stack([area(forecast) for forecast in _forecasts(p)]).nanmean()
-    if p.weights is None and p.k > 2:
-        log_p = _class_log_probs(p)
-        areas = map_chunks(lambda j: _class_area(log_p[j], p.labels == j), p.labels.unique().tolist(), len(p))
-    else:
-        areas = map_chunks(area, list(_forecasts(p)), len(p))
-    return torch.stack(areas).nanmean()
-
-
-def _class_area(log_p: PerExample, positive: Tensor) -> Scalar:
-    """Return the AUROC of log p for one class, with the ties of `_merge_rounding_ties`, from a single sort."""
-    value, hit = unpack_scores(np.sort(pack_scores(log_p, positive.double())))  # -log p, rising
-    is_group_end = torch.nn.functional.pad(value.diff() > TIE_TOLERANCE * value[:-1].clamp_min(1), (0, 1), value=True)
-    hits = torch.nn.functional.pad(hit.cumsum(0)[is_group_end], (1, 0))
-    misses = torch.nn.functional.pad((1 - hit).cumsum(0)[is_group_end], (1, 0))
-    return torch.trapezoid(hits, misses) / (hits[-1] * misses[-1])
+    on_accelerator = p.labels.device.type != "cpu"
+    return torch.stack(map_chunks(area, list(_forecasts(p)), 0 if on_accelerator else len(p))).nanmean()
 
 
 @metric(
@@ -154,12 +129,13 @@ def _class_area(log_p: PerExample, positive: Tensor) -> Scalar:
     short="AURC",
     meaning="mean error of the most confident over all coverages; lower is better",
     plain="error that is left when only the surest are acted on",
-    takes="events",
+    takes="statistics",
 )
 def aurc(events: EventStatistics) -> Scalar:
-    r"""Area under the risk-coverage curve, the mean over k of the error of the k most confident (Geifman et al. 2019).
+    r"""Return the area under the risk-coverage curve (Geifman et al. 2019).
 
-    Lower is better. Within ties correctness is averaged, so that the row order does not matter.
+    The mean over m of the error of the m most confident predictions; lower is better. Correctness is averaged within
+    ties, so that the row order does not matter.
 
     >>> aurc(torch.tensor([[0.0, 2.0], [0.0, 1.0]]), torch.tensor([1, 0]))  # risks 0 and 1/2
     tensor(0.2500, dtype=torch.float64)
@@ -168,16 +144,16 @@ def aurc(events: EventStatistics) -> Scalar:
 
 
 def auroc_of(ties: GroupedScores) -> Scalar:
-    """Area under the ROC curve of a score for what is marked correct."""
+    """Return the area under the ROC curve of sorted scores for the outcomes."""
     positive, negative = ties.correct, ties.total_weight - ties.correct
     below = negative.cumsum(0) - negative / 2
     return (positive * below).sum() / (positive.sum() * negative.sum())
 
 
 def placements(score: PerExample, positive: PerExample, weights: PerExample | None = None) -> PerExample:
-    """For a positive, the share of negatives below it; for a negative, of positives above it; centered on the AUROC.
+    """Return each positive's share of negatives below it, and each negative's share of positives above it.
 
-    Each kind is scaled so that the mean over all examples is the AUROC, and its standard error DeLong's.
+    Centered on the AUROC, and scaled so that the mean over all examples is the AUROC and its standard error DeLong's.
     """
     w = torch.ones_like(score) if weights is None else weights.to(score)
     value, place = distinct_values(score)
@@ -190,12 +166,11 @@ def placements(score: PerExample, positive: PerExample, weights: PerExample | No
 
 
 def aurc_of(ties: GroupedScores) -> Scalar:
-    """Area under the risk-coverage curve of sorted examples."""
-    is_untied = bool((ties.total_weight == 1).all())
+    """Return the area under the risk-coverage curve of sorted examples."""
     mass, wrong = ties.total_weight.flip(0), (ties.total_weight - ties.correct).flip(0)
-    if is_untied:
+    if bool((mass == 1).all()):
         return (wrong.cumsum(0) / mass.cumsum(0)).mean()
-    # One by one, a tie's m examples alike: sum over j of (E + j e) / (N + j), in closed form by digamma.
+    # A tie's m examples share its error: the sum over j = 1 .. m of (E + j e) / (N + j) is closed by digamma.
     mass_before, error = mass.cumsum(0) - mass, wrong / mass
     harmonic = torch.digamma(mass_before + mass + 1) - torch.digamma(mass_before + 1)
     risks = wrong + (wrong.cumsum(0) - wrong - error * mass_before) * harmonic
@@ -203,6 +178,6 @@ def aurc_of(ties: GroupedScores) -> Scalar:
 
 
 def risk_coverage(ties: GroupedScores) -> tuple[Tensor, Tensor]:
-    """Coverage and the error among the covered, at every distinct confidence from the highest down."""
+    """Return the coverage and the error among the covered, at every distinct confidence from the highest down."""
     mass, wrong = ties.total_weight.flip(0).cumsum(0), (ties.total_weight - ties.correct).flip(0).cumsum(0)
     return mass / mass[-1], wrong / mass

@@ -1,14 +1,15 @@
-"""Scores: the mean of a proper loss is a metric already."""
+"""Scores: means of numbers per example, such as proper losses."""
 
+import math
 from typing import Literal
 
+import torch
 from torch import Tensor
 
-from calibrant.backend.bins import Events
+from calibrant.backend.bins import Events, Moments
 from calibrant.backend.softmax import entropies
-from calibrant.metrics._intervals import Interval, Sample, share_interval
+from calibrant.metrics._intervals import EXPECTED_SHARE, ExpectedScore, Interval, share_interval
 from calibrant.metrics._metric import metric
-from calibrant.metrics._moments import NUM_INTERVAL_BINS, expected_score
 from calibrant.predictions import Predictions
 from calibrant.types import OpenFraction, PerExample, Scalar
 
@@ -25,20 +26,54 @@ __all__ = [
 ]
 
 PredictionSubset = Literal["all", "correct", "wrong"]
+MIN_ERROR_PROBABILITY = 2.0**-53  # smallest probability of an error that float64 distinguishes from 0
 
 
 def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
-    """Mean in float64, weighted if there are weights; nan of nothing."""
+    """Return the mean in float64, weighted if there are weights; nan without values."""
     values = values.double()
     return values.mean() if weights is None else (values * weights).sum() / weights.sum()
 
 
+# Expected scores if the probabilities c of an event are true, from sums over bins: a function of c is evaluated at the
+# mean of the bin, which makes the variances no smaller. The remaining probability of k classes is taken to be that of
+# one other class; no example has a score below `low`.
+
+
+def _bin_averages(moments: Moments) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the share of every bin with examples, its mean confidence c and its mean of c (1 - c)."""
+    nonempty = moments.total_weight > 0
+    mass, c, v = (x[nonempty] for x in (moments.total_weight, moments.confidence_sum, moments.variance))
+    return mass / mass.sum(), (c / mass).clamp(0, 1), (v / mass).clamp(0, 0.25)
+
+
+def _expected_gap(moments: Moments, k: int) -> ExpectedScore:
+    share, c, v = _bin_averages(moments)
+    mean = float(share @ c)
+    return ExpectedScore(mean - 1, mean, 0.0, float(share @ v))
+
+
+def _expected_nll(moments: Moments, k: int) -> ExpectedScore:
+    share, c, v = _bin_averages(moments)
+    b, v = torch.maximum(c, 1 - c).clamp_max(1 - MIN_ERROR_PROBABILITY), v.clamp_min(MIN_ERROR_PROBABILITY)
+    log, log_error = b.log(), (1 - b).log()
+    entropy, variance = -b * log - (1 - b) * log_error, v * (log - log_error).square()
+    return ExpectedScore(-float(share @ log), math.inf, float(share @ entropy), float(share @ variance))
+
+
+def _expected_event_brier(moments: Moments, k: int) -> ExpectedScore:
+    share, c, v = _bin_averages(moments)
+    b = torch.maximum(c, 1 - c)
+    return ExpectedScore(*(float(share @ x) for x in (1 - b - v, b - v, v, v * (1 - 4 * v))))
+
+
+def _expected_brier(moments: Moments, k: int) -> ExpectedScore:
+    low, high, mean, variance = _expected_event_brier(moments, k)
+    return ExpectedScore(k / (k - 1) * low, 2 * (high if k == 2 else 1 - mean), 2 * mean, 4 * variance)
+
+
 def _is_correct(p: Predictions) -> PerExample:
     return p.correct
-
-
-def _accuracy_interval(p: Predictions, *, level: float) -> Interval:
-    return share_interval(p.correct, p.weights, level, p.clusters)
 
 
 @metric(
@@ -49,12 +84,13 @@ def _accuracy_interval(p: Predictions, *, level: float) -> Interval:
     plain="how often the prediction is right",
     takes="predictions",
     per_example=_is_correct,
-    interval=_accuracy_interval,
+    expected=EXPECTED_SHARE,
+    sums=("correct", "correct", "weight"),
 )
 def accuracy(p: Predictions) -> Scalar:
-    """Share of examples whose predicted class, the lowest index that attains the maximum, is right.
+    """Return the share of examples whose predicted class is right.
 
-    Its interval is that of `mean_limits`, which for a share is the mid-p interval.
+    The predicted class is the lowest index that attains the maximum. The interval is the mid-p interval of a share.
 
     >>> accuracy(torch.eye(2), torch.tensor([0, 0]))
     tensor(0.5000, dtype=torch.float64)
@@ -68,10 +104,6 @@ def _is_wrong(p: Predictions) -> PerExample:
     return 1 - p.correct
 
 
-def _error_interval(p: Predictions, *, level: float) -> Interval:
-    return share_interval(1 - p.correct, p.weights, level, p.clusters)
-
-
 @metric(
     "error",
     unit="share",
@@ -79,10 +111,10 @@ def _error_interval(p: Predictions, *, level: float) -> Interval:
     plain="how often the prediction is wrong",
     takes="predictions",
     per_example=_is_wrong,
-    interval=_error_interval,
+    expected=EXPECTED_SHARE,
 )
 def error(p: Predictions) -> Scalar:
-    """Share of examples whose predicted class is wrong: 1 - accuracy.
+    """Return the share of examples whose predicted class is wrong: 1 - accuracy.
 
     >>> error(torch.eye(2), torch.tensor([0, 0]))
     tensor(0.5000, dtype=torch.float64)
@@ -94,17 +126,6 @@ def _nll(p: Predictions) -> PerExample:
     return 0.0 - p.log_likelihood
 
 
-def _class_score_interval(name: str, values: PerExample, p: Predictions, level: float) -> Interval:
-    statistics = (p.with_event("top") if p.of == "classes" else p).events
-    return Sample.from_values(values, p.weights, p.clusters).bounded_interval(
-        expected_score(name, statistics.moments(NUM_INTERVAL_BINS), p.k), level
-    )
-
-
-def _nll_interval(p: Predictions, *, level: float) -> Interval:
-    return _class_score_interval("nll", _nll(p), p, level)
-
-
 @metric(
     "negative log-likelihood",
     unit="nats",
@@ -113,13 +134,17 @@ def _nll_interval(p: Predictions, *, level: float) -> Interval:
     plain="surprise at the truth, large where what came true was called unlikely",
     takes="predictions",
     per_example=_nll,
-    interval=_nll_interval,
+    expected=_expected_nll,
+    sums=("nll", "nll_square", "weight"),
 )
 def nll(p: Predictions, *, among: PredictionSubset = "all") -> Scalar:
-    r"""Mean negative log-likelihood, $-\log p_y$, in nats; of all, correct or wrong predictions.
+    r"""Return the mean negative log-likelihood, $-\log p_y$, in nats.
 
-    Mukhoti et al. (2020, Figures 1 and 3) follow it over the epochs for correct and for wrong ones. nan where there
-    are none. Its interval is that of `mean_limits`.
+    Mukhoti et al. (2020, Figures 1 and 3) follow it over the epochs for correct and for wrong predictions.
+
+    Args:
+        p: Predictions, or logits and labels.
+        among: "all", "correct" or "wrong" predictions; nan if there are none.
 
     >>> nll(torch.zeros(1, 4), torch.tensor([2]))
     tensor(1.3863, dtype=torch.float64)
@@ -133,10 +158,6 @@ def _brier(p: Predictions) -> PerExample:
     return p.outcomes.brier
 
 
-def _brier_interval(p: Predictions, *, level: float) -> Interval:
-    return _class_score_interval("brier", _brier(p), p, level)
-
-
 @metric(
     "Brier score (sum over classes)",
     short="Brier",
@@ -144,10 +165,11 @@ def _brier_interval(p: Predictions, *, level: float) -> Interval:
     plain="distance of the probabilities from what came true",
     takes="predictions",
     per_example=_brier,
-    interval=_brier_interval,
+    expected=_expected_brier,
+    sums=("brier", "brier_square", "weight"),
 )
 def brier(p: Predictions) -> Scalar:
-    r"""Mean Brier score, $\lVert p - e_y \rVert^2$ summed over classes, in [0, 2] (Brier 1950).
+    r"""Return the mean Brier score, $\lVert p - e_y \rVert^2$ summed over classes, in [0, 2] (Brier 1950).
 
     >>> brier(torch.zeros(1, 2), torch.tensor([0]))
     tensor(0.5000, dtype=torch.float64)
@@ -159,16 +181,6 @@ def _event_brier(events: Events) -> PerExample:
     return (events.confidence - events.outcome).square()
 
 
-def _event_score_interval(name: str, values: PerExample, events: Events, level: float) -> Interval:
-    return Sample.from_values(values, events.weights, events.clusters).bounded_interval(
-        expected_score(name, events.moments(NUM_INTERVAL_BINS)), level
-    )
-
-
-def _event_brier_interval(events: Events, *, level: float) -> Interval:
-    return _event_score_interval("event_brier", _event_brier(events), events, level)
-
-
 @metric(
     "Brier score of the event",
     short="event Brier",
@@ -176,12 +188,13 @@ def _event_brier_interval(events: Events, *, level: float) -> Interval:
     plain="distance of what is said from what happens",
     takes="events",
     per_example=_event_brier,
-    interval=_event_brier_interval,
+    expected=_expected_event_brier,
+    sums=("gap_square", "gap_fourth", "weight"),
 )
 def event_brier(events: Events) -> Scalar:
-    r"""Mean Brier score of the judged event, $(c - 1[happened])^2$, in [0, 1]: the one of binary forecasts.
+    r"""Return the mean Brier score of the event, $(c - a)^2$, in [0, 1], as of binary forecasts (Brier 1950).
 
-    Half of `brier` for two classes. scikit-learn's `brier_score_loss`.
+    For two classes it is half of `brier`, and scikit-learn's `brier_score_loss`.
 
     >>> event_brier(Predictions.from_confidence([0.9, 0.2], [1, 1]))
     tensor(0.3250, dtype=torch.float64)
@@ -197,9 +210,13 @@ def event_brier(events: Events) -> Scalar:
     takes="predictions",
 )
 def entropy(p: Predictions, *, among: PredictionSubset = "all") -> Scalar:
-    r"""Mean entropy of the predicted distributions, $-\sum_j p_j \log p_j$, in nats; of all, correct or wrong ones.
+    r"""Return the mean entropy of the predicted distributions, $-\sum_j p_j \log p_j$, in nats.
 
-    As in Mukhoti et al. (2020, Figure 1). nan where there are none.
+    As in Mukhoti et al. (2020, Figure 1).
+
+    Args:
+        p: Predictions, or logits and labels.
+        among: "all", "correct" or "wrong" predictions; nan if there are none.
 
     >>> entropy(torch.zeros(1, 4), torch.tensor([2]))
     tensor(1.3863, dtype=torch.float64)
@@ -220,9 +237,11 @@ def _confident_interval(events: Events, *, level: float, above: OpenFraction = 0
     plain="how many predictions claim to be all but certain",
     takes="events",
     interval=_confident_interval,
+    expected=EXPECTED_SHARE,
+    sums=("confident", "confident", "weight"),
 )
 def confident_share(events: Events, *, above: OpenFraction = 0.99) -> Scalar:
-    """Share of predictions with confidence of at least `above` (Mukhoti et al. 2020, Table 7).
+    """Return the share of predictions with a confidence of at least `above` (Mukhoti et al. 2020, Table 7).
 
     >>> confident_share(torch.tensor([[0.0, 9.0], [0.0, 1.0]]), torch.tensor([1, 1]))
     tensor(0.5000, dtype=torch.float64)
@@ -243,9 +262,13 @@ def _confident_accuracy_interval(events: Events, *, level: float, above: OpenFra
     plain="how often those are right",
     takes="events",
     interval=_confident_accuracy_interval,
+    expected=EXPECTED_SHARE,
+    sums=("confident_outcome", "confident_outcome", "confident"),
 )
 def confident_accuracy(events: Events, *, above: OpenFraction = 0.99) -> Scalar:
-    """Accuracy of the predictions with confidence of at least `above` (Mukhoti et al. 2020, Table 7); nan of none.
+    """Return the accuracy of predictions with a confidence of at least `above` (Mukhoti et al. 2020, Table 7).
+
+    nan if no prediction is that confident.
 
     >>> confident_accuracy(torch.tensor([[0.0, 9.0], [0.0, 1.0]]), torch.tensor([1, 0]))
     tensor(1., dtype=torch.float64)
@@ -258,10 +281,6 @@ def _gap(events: Events) -> PerExample:
     return events.confidence - events.outcome
 
 
-def _gap_interval(events: Events, *, level: float) -> Interval:
-    return _event_score_interval("signed_gap", _gap(events), events, level)
-
-
 @metric(
     "confidence minus accuracy",
     unit="share",
@@ -270,12 +289,13 @@ def _gap_interval(events: Events, *, level: float) -> Interval:
     plain="what is said minus what happens, on average",
     takes="events",
     per_example=_gap,
-    interval=_gap_interval,
+    expected=_expected_gap,
+    sums=("gap", "gap_square", "weight"),
 )
 def signed_gap(events: Events) -> Scalar:
-    """Mean confidence minus accuracy: positive if overconfident, negative if underconfident.
+    """Return the mean confidence minus the accuracy: positive if overconfident, negative if underconfident.
 
-    Its interval is that of `mean_limits`: it does not collapse when all examples are right.
+    The interval is that of `mean_limits`, which does not collapse when all examples are right.
 
     >>> signed_gap(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(-0.2500, dtype=torch.float64)

@@ -1,290 +1,263 @@
-"""Exact sums over bins: of all examples, and of every group of them."""
+"""Exact sums of row statistics over bins: of all examples, of every group, and of sets of clusters."""
 
-import inspect
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.backend.bins import (
-    Bins,
-    ClusterSums,
-    EventStatistics,
-    GroupedScores,
-    Moments,
-    equal_width_edges,
-    equal_width_index,
-)
+from calibrant.backend.bins import ClusterSums, EventStatistics, GroupedScores, Moments
 from calibrant.metrics._intervals import EXPECTED_SHARE, Interval, Sample
-from calibrant.metrics._moments import expected_score
 from calibrant.predictions import Predictions
-from calibrant.registry import METRICS
 from calibrant.types import InputError
 
 UNIT_BITS = 52  # numbers are counted in units of 2^-52
-COARSE_UNIT_BITS = 40  # and squared log-likelihoods of 2^-40
-WORD_BITS = 26  # bits of a word; sums of the integers are kept in three words
-CELL_WORD_BITS = 36  # bits of the lower of two words, of a cell
-CHUNK_ROWS = 1 << 13  # examples added at a time: sums of words that float64 holds exactly
-MAX_WEIGHT = 1 << 20  # weight of an example
+COARSE_UNIT_BITS = 40  # and squared log-likelihoods in units of 2^-40
+WORD_BITS = 26  # bits of each of the three words of a sum, the lowest word first
+MAX_NLL = 65536.0
 HIGH_CONFIDENCE = 0.99
+NUM_SLOTS = 64  # sets into which clusters are joined
 
-FEATURES = (  # what is summed over the examples of every bin; all but the first count an example by its weight
-    *("rows", "mass", "correct", "happened", "gap", "gap_square", "variance", "nll", "nll_square", "infinite"),
-    *("brier", "brier_square", "sure", "sure_happened", "gap_square_square"),
+# Row statistics that are summed over every bin of equal width, times the weight of the row but for the first. The order
+# is that of the compiled kernel `add_to_summary`.
+FEATURES = (
+    *("rows", "weight", "correct", "outcome", "gap", "gap_square", "variance", "nll", "nll_square", "infinite"),
+    *("brier", "brier_square", "confident", "confident_outcome", "gap_fourth"),
 )
-MEAN_FEATURES = {
-    "nll": "nll",
-    "brier": "brier",
-    "event_brier": "gap_square",
-    "signed_gap": "gap",
-}  # metrics whose interval is that of a mean
-SHARE_FEATURES = {  # metrics that are one sum as a share of another
-    "accuracy": ("correct", "mass"),
-    "confident_share": ("sure", "mass"),
-    "confident_accuracy": ("sure_happened", "sure"),
-    "happened": ("happened", "mass"),  # how often what is judged did
-}
+NUM_GROUP_SLOT_FEATURES = 5  # first features that are also summed per group and set of clusters
 
 
 class BinSums(EventStatistics):
-    """What is read from sums over bins of equal width, and over bins of sets of clusters."""
-
-    NUM_SLOTS: ClassVar[int] = 64  # sets that clusters are joined in
-    SLOT_FEATURES: ClassVar[tuple[str, ...]] = FEATURES  # what is summed up of each
+    """Statistics of an event from sums over bins of equal width, and over bins of sets of clusters."""
 
     k: int  # number of classes
     bins: int
-    sums: Tensor  # (3 f b) int64, over bins of equal width, in words of 26 bits, the lowest first
-    slots: Tensor | None  # (3 f m b) int64: `sums` of every set of clusters
+    sums: Tensor  # (3 f b) int64
+    slots: Tensor | None  # (3 f m b) int64, `sums` of every set of clusters
 
     @property
     def total_weight(self) -> float:
-        """How many examples there are, each counted as often as its weight says."""
-        return self.total("mass")
+        """Total weight of the examples."""
+        return self.total("weight")
 
-    def interval(self, name: str, level: float = 0.90) -> Interval:
-        """A metric by name with the interval that holds the truth with probability `level`."""
-        if name in SHARE_FEATURES:
-            hits, mass = SHARE_FEATURES[name]
-            return self._sample(hits, hits, mass).bounded_interval(EXPECTED_SHARE, level)
-        if name in MEAN_FEATURES:
-            sample = self._sample(MEAN_FEATURES[name], f"{MEAN_FEATURES[name]}_square")
-            return sample.bounded_interval(expected_score(name, self.moments(self.bins), self.k), level)
-        settings = self._settings(name)
-        return METRICS[name].interval_from_view(self, level=level, **settings)  # pyright: ignore[reportFunctionMemberAccess]
+    def total(self, name: str) -> float:
+        """Return the sum of a feature over all examples."""
+        return float(self.per_bin(name).sum())
 
-    def _settings(self, name: str) -> dict[str, int]:
-        """A metric of bins has as many as the summary."""
-        return {"bins": self.bins} if "bins" in inspect.signature(METRICS[name]).parameters else {}
+    def mean(self, name: str, weight: str = "weight") -> float:
+        """Return the sum of one feature as a share of another; nan without weight."""
+        if name == "nll" and self.total("infinite") > 0:
+            return math.inf
+        n = self.total(weight)
+        return self.total(name) / n if n else math.nan
 
-    def _sample(self, name: str, square: str, weight_feature: str = "mass") -> Sample:
-        """Sample of one feature, from its sum and that of its squares, over what counts as `mass`."""
-        n = self.total(weight_feature)
-        mean = self.mean(name, weight_feature)
-        parts = None
-        if self.slots is not None:
-            parts = (self._per_slot(weight_feature).sum(1), self._per_slot(name).sum(1))
-        return Sample.from_sums(n, mean, self.total(square) - n * mean**2, parts)
+    def sample(self, name: str, square: str, weight: str) -> Sample:
+        """Return the mean of a feature and its precision, from the sums of the feature, its square and a weight."""
+        n, mean = self.total(weight), self.mean(name, weight)
+        clusters = None if self.slots is None else (self._per_slot(weight).sum(1), self._per_slot(name).sum(1))
+        return Sample.from_sums(n, mean, self.total(square) - n * mean**2, clusters)
 
-    def mean(self, name: str, weight_feature: str = "mass") -> float:
-        """Mean of one feature over all examples, or what counts as `mass`; nan of none."""
-        n = self.total(weight_feature)
-        return math.inf if name == "nll" and self.total("infinite") > 0 else self.total(name) / n if n else math.nan
+    def frequency(self, level: float = 0.90) -> Interval:
+        """Return the frequency of the event with its interval."""
+        return self.sample("outcome", "outcome", "weight").bounded_interval(EXPECTED_SHARE, level)
 
     def per_bin(self, name: str) -> Tensor:
-        """Sums of one feature over the bins, in float64 on the CPU."""
+        """Return the sums of a feature over the bins, in float64 on the CPU."""
         return from_fixed_point(self.sums[:, FEATURES.index(name)], name)
 
     def _per_slot(self, name: str) -> Tensor:
-        """The same for every set of clusters (m b)."""
+        """Sums of a feature over the bins of every set of clusters (m b)."""
         assert self.slots is not None
-        return from_fixed_point(self.slots[:, self.SLOT_FEATURES.index(name)].flatten(1), name).view(
-            self.NUM_SLOTS, self.bins
-        )
+        return from_fixed_point(self.slots[:, FEATURES.index(name)].flatten(1), name).view(NUM_SLOTS, self.bins)
 
     @cached_property
     def _clusters(self) -> ClusterSums | None:
-        """What the sets of clusters add to the bins that are not empty."""
+        """Sums of the sets of clusters in the bins that are not empty."""
         if self.slots is None:
             return None
-        nonempty = self.per_bin("mass") > 0
-        mass, outcome, gap = (self.per_bin(name)[nonempty] for name in ("mass", "happened", "gap"))
-        return ClusterSums(
-            (outcome + gap) / mass, self._per_slot("mass")[:, nonempty], -self._per_slot("gap")[:, nonempty]
-        )
-
-    def total(self, name: str) -> float:
-        """Sum of one feature over all examples."""
-        return float(self.per_bin(name).sum())
+        mass, outcome, gap = (self.per_bin(name) for name in ("weight", "outcome", "gap"))
+        value, occupied = (outcome + gap) / mass, mass > 0
+        n, u = self._per_slot("weight"), self._per_slot("gap")
+        return ClusterSums(value[occupied], n[:, occupied], -u[:, occupied])
 
     def moments(self, bins: int) -> Moments:
-        """The moments of the bins of equal width."""
-        self._check_bins(bins)
-        names = ("mass", "happened", "gap", "gap_square", "variance")
-        mass, outcome, gap, square, variance = map(self.per_bin, names)
-        return Moments(mass, outcome + gap, gap, square, variance, self._clusters)
-
-    def equal_width(self, bins: int) -> Bins:
-        """The bins of equal width."""
-        self._check_bins(bins)
-        mass, outcome, gap = (self.per_bin(name) for name in ("mass", "happened", "gap"))
-        return Bins.from_sums(equal_width_edges(self.bins), mass, outcome, gap)
-
-    def _check_bins(self, bins: int) -> None:
+        """Return sums over bins of equal width, of which there must be as many as in the summary."""
         if bins != self.bins:
-            raise InputError(f"this summary was made with {self.bins} bins, not {bins}", code="num_bins")
+            raise InputError(
+                f"Expected {self.bins} bins, which this summary was made with, got {bins}. Try a new summary.",
+                code="num_bins",
+            )
+        mass, a, u, square, variance = map(self.per_bin, ("weight", "outcome", "gap", "gap_square", "variance"))
+        return Moments(mass, a + u, a, u, square, variance, self._clusters)
 
 
 @dataclass(frozen=True, eq=False)
 class GroupBinSums(BinSums):
     """The sums of one group."""
 
-    SLOT_FEATURES: ClassVar[tuple[str, ...]] = ("mass", "happened", "gap")
-
     bins: int
     sums: Tensor  # (3 f b)
-    slots: Tensor | None  # (3 3 m b)
+    slots: Tensor | None  # (3 5 m b)
     k: int = 2
 
     @cached_property
     def ties(self) -> GroupedScores:
-        """Its bins: what is known of the order of its confidences."""
-        nonempty = self.per_bin("mass") > 0
-        mass, outcome, gap = (self.per_bin(name)[nonempty] for name in ("mass", "happened", "gap"))
-        return GroupedScores((outcome + gap) / mass, mass, outcome, self._clusters)
+        """The bins that are not empty: all that the sums tell about the order of confidences."""
+        moments = self.moments(self.bins)
+        mass, c, a = torch.stack([moments.total_weight, moments.confidence_sum, moments.outcome_sum])[
+            :, moments.total_weight > 0
+        ]
+        return GroupedScores(c / mass, mass, a, self._clusters)
 
 
 @dataclass(frozen=True, eq=False)
 class GroupSums:
-    """The sums of every group: 5 KB for each, 75 KB where there are clusters."""
+    """The sums of every group: 5 KB each, 130 KB with clusters."""
 
-    names: tuple[str, ...] = ()  # in alphabetical order
-    sums: Tensor | None = None  # (3 f g b) int64
-    slots: Tensor | None = None  # (3 3 g m b) int64
-
-    def add(self, p: Predictions, words: Tensor, index: Tensor, slot: Tensor | None, bins: int) -> "GroupSums":
-        """The same with more rows, their features in words, and of each its bin and the set of its cluster."""
-        assert p.groups is not None
-        assert p.group_names is not None
-        codes, code = p.groups.unique(return_inverse=True)
-        present = [p.group_names[i] for i in codes.tolist()]
-        names, m = tuple(sorted({*self.names, *present})), BinSums.NUM_SLOTS
-        index_of = {name: i for i, name in enumerate(names)}
-        place = torch.tensor([index_of[name] for name in present], device=code.device)[code]
-        expanded = self.expand_to(names)
-        sums = _scatter_add(expanded.sums, words, place * bins + index, (3, len(FEATURES), len(names), bins))
-        if slot is None:
-            return GroupSums(names, sums)
-        slot_features = [FEATURES.index(name) for name in GroupBinSums.SLOT_FEATURES]
-        slot_words = words.view(3, len(FEATURES), -1)[:, slot_features].flatten(0, 1)
-        slot_index = (place * m + slot) * bins + index
-        return GroupSums(
-            names,
-            sums,
-            _scatter_add(expanded.slots, slot_words, slot_index, (3, len(slot_features), len(names), m, bins)),
-        )
-
-    def expand_to(self, names: tuple[str, ...]) -> "GroupSums":
-        """The same with room for more groups."""
-        if names == self.names or self.sums is None:
-            return GroupSums(names, self.sums, self.slots)
-        index_of = {name: i for i, name in enumerate(names)}
-        positions = torch.tensor([index_of[name] for name in self.names], device=self.sums.device)
-
-        def wide(part: Tensor | None) -> Tensor | None:
-            if part is None:
-                return None
-            return part.new_zeros(*part.shape[:2], len(names), *part.shape[3:]).index_copy_(2, positions, part)
-
-        return GroupSums(names, wide(self.sums), wide(self.slots))
+    names: tuple[str, ...]  # in alphabetical order
+    sums: Tensor  # (3 f g b) int64
+    slots: Tensor | None  # (3 5 g m b) int64
 
     def __add__(self, other: "GroupSums") -> "GroupSums":
-        """Both together."""
+        """Merge, group by group."""
         names = tuple(sorted({*self.names, *other.names}))
-        parts = (self.expand_to(names), other.expand_to(names))
-        return GroupSums(names, *(add_words(*(getattr(part, x) for part in parts)) for x in ("sums", "slots")))
+        a, b = self._align(names), other._align(names)
+        return GroupSums(names, add_words(a.sums, b.sums), add_optional_words(a.slots, b.slots))
+
+    def _align(self, names: tuple[str, ...]) -> "GroupSums":
+        """Return the sums of more groups, 0 for new ones."""
+        if names == self.names:
+            return self
+        index_of = {name: i for i, name in enumerate(names)}
+        index = torch.tensor([index_of[name] for name in self.names], device=self.sums.device)
+
+        def expand(part: Tensor) -> Tensor:
+            return part.new_zeros(*part.shape[:2], len(names), *part.shape[3:]).index_copy_(2, index, part)
+
+        return GroupSums(names, expand(self.sums), None if self.slots is None else expand(self.slots))
 
     def __iter__(self) -> Iterator[tuple[str, GroupBinSums]]:
-        assert self.sums is not None
         for i, name in enumerate(self.names):
-            yield (
-                name,
-                GroupBinSums(
-                    self.sums.shape[-1], self.sums[:, :, i], None if self.slots is None else self.slots[:, :, i]
-                ),
-            )
+            slots = None if self.slots is None else self.slots[:, :, i]
+            yield name, GroupBinSums(self.sums.shape[-1], self.sums[:, :, i], slots)
 
 
-def add_words(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-    """Both sums, or whichever there is, where the first is."""
-    if first is None or second is None:
-        return second if first is None else first
-    return carry(first + second.to(first.device), WORD_BITS)
+class SumBuilder:
+    """Sums of one batch over bins, and over bins of groups and sets of clusters, added up chunk by chunk."""
+
+    def __init__(self, p: Predictions, bins: int) -> None:
+        self.bins, self._device = bins, p.labels.device
+        self._targets: list[tuple[Tensor, Tensor | None]] = []  # sums, and which of them each row belongs to
+        slot = None if p.clusters is None else cluster_slots(p)
+        self.sums = self._target(len(FEATURES), None)
+        self.slots = None if slot is None else self._target(len(FEATURES), slot, NUM_SLOTS)
+        self.groups = self._group_target(p.groups, p.group_names, slot)
+        self.row_groups = self._group_target(p.row_groups, p.row_group_names, slot)
+
+    def _target(self, num_features: int, index: Tensor | None, *shape: int) -> Tensor:
+        sums = torch.zeros(3, num_features, *shape, self.bins, dtype=torch.int64, device=self._device)
+        self._targets.append((sums, index))
+        return sums
+
+    def _group_target(
+        self, groups: Tensor | None, group_names: tuple[str, ...] | None, slot: Tensor | None
+    ) -> GroupSums | None:
+        if groups is None or group_names is None:
+            return None
+        codes, code = groups.unique(return_inverse=True)
+        present = [group_names[i] for i in codes.tolist()]
+        names = tuple(sorted(present))
+        index_of = {name: i for i, name in enumerate(names)}
+        index = torch.tensor([index_of[name] for name in present], device=code.device)[code]
+        sums, slots = self._target(len(FEATURES), index, len(names)), None
+        if slot is not None:
+            slots = self._target(NUM_GROUP_SLOT_FEATURES, index * NUM_SLOTS + slot, len(names), NUM_SLOTS)
+        return GroupSums(names, sums, slots)
+
+    def add(self, rows: slice, features: Tensor, index: Tensor) -> None:
+        """Add the features (f n) of some rows, each with the index of its bin."""
+        words = to_words(features, 3, WORD_BITS)
+        for sums, outer in self._targets:
+            place = index if outer is None else outer[rows] * self.bins + index
+            add_rows(sums, words[:, : sums.shape[1]], place)
+
+    def carry(self) -> "SumBuilder":
+        """Bring all words into their range."""
+        for sums, _ in self._targets:
+            carry(sums, WORD_BITS)
+        return self
 
 
-def _scatter_add(sums: Tensor | None, words: Tensor, index: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Sums with rows added, each at its index into all but the first two dimensions."""
-    sums = torch.zeros(shape, dtype=torch.int64, device=words.device) if sums is None else sums.clone()
-    size = math.prod(shape[2:])
-    place = torch.arange(len(words), device=index.device)[:, None] * size + index
-    sums.view(-1).index_add_(0, place.flatten().to(sums.device), words.flatten().long().to(sums.device))
-    return carry(sums, WORD_BITS)
+def row_features(p: Predictions) -> Tensor:
+    """Return the features of every row (f n), in float64."""
+    outcomes, events = p.outcomes, p.events
+    c, a = events.confidence, events.outcome
+    ones, _, _, u, square, variance = Moments.terms(c, a)
+    nll, brier = 0.0 - outcomes.log_likelihood, outcomes.brier
+    infinite, confident = nll.isinf().double(), (c >= HIGH_CONFIDENCE).double()
+    nll = nll.masked_fill(infinite == 1, 0.0).clamp_max(MAX_NLL)
+    features = [ones, ones, outcomes.correct, a, u, square, variance, nll]
+    features += [nll.square() * 2.0 ** (COARSE_UNIT_BITS - UNIT_BITS), infinite, brier, brier.square()]
+    values = torch.stack([*features, confident, confident * a, square.square()])
+    if events.weights is not None:
+        values[1:] *= events.weights
+    return values
+
+
+def cluster_slots(p: Predictions) -> Tensor:
+    """Return the set of every row's cluster, from the sum of the hashes of the cluster's rows in whatever order."""
+    assert p.clusters is not None
+    hashes = torch.from_numpy(p.row_hashes.view(np.int64)).to(p.clusters.device)
+    total = torch.zeros(int(p.clusters.max()) + 1, dtype=torch.int64, device=p.clusters.device)
+    total.index_add_(0, p.clusters, hashes)
+    return ((total >> 16) % NUM_SLOTS)[p.clusters]
+
+
+# Integers of several words
+
+
+def to_words(values: Tensor, num_words: int, bits: int) -> Tensor:
+    """Round values to units of 2^-52 and split them into words of so many bits, the lowest first, in float64."""
+    rest, words = (values * 2.0**UNIT_BITS).round_(), list[Tensor]()
+    for i in range(num_words - 1, 0, -1):
+        word = (rest * 2.0 ** (-i * bits)).floor_()
+        rest = rest.sub_(word * 2.0 ** (i * bits))
+        words.append(word)
+    return torch.stack([rest, *words[::-1]])
 
 
 def from_fixed_point(words: Tensor, name: str) -> Tensor:
-    """What three words (3 b) say of one feature, in float64 on the CPU."""
+    """Return the sums of a feature from their three words (3 b), in float64 on the CPU."""
     unit = COARSE_UNIT_BITS if name == "nll_square" else UNIT_BITS
     sums = ((w << 2 * WORD_BITS) + (v << WORD_BITS) + u for u, v, w in zip(*words.tolist(), strict=True))
     return torch.tensor([x / 2**unit for x in sums], dtype=torch.float64)
 
 
-def cluster_slots(p: Predictions) -> Tensor:
-    """The set that every row's cluster belongs to: the sum of the hashes of its rows, whatever their order."""
-    assert p.clusters is not None
-    hashes = torch.from_numpy(p.row_hashes.view(np.int64)).to(p.clusters.device)
-    total = torch.zeros(int(p.clusters.max()) + 1, dtype=torch.int64, device=p.clusters.device)
-    total.index_add_(0, p.clusters, hashes)
-    return ((total >> 16) % BinSums.NUM_SLOTS)[p.clusters]
-
-
-def to_fixed_point(p: Predictions, bins: int) -> tuple[Tensor, Tensor]:
-    """The features of every row in integers, in three words (3 f n), and its bin of equal width."""
-    outcomes, events = p.outcomes, p.events
-    c, a = events.confidence, events.outcome
-    u, nll, brier = c - a, 0.0 - outcomes.log_likelihood, outcomes.brier
-    infinite = nll.isinf()
-    nll = nll.masked_fill(infinite, 0.0).clamp_max(65536.0)
-    coarse = 2.0 ** (COARSE_UNIT_BITS - UNIT_BITS)
-    is_confident, ones = (c >= HIGH_CONFIDENCE).double(), torch.ones_like(c)
-    rows = [ones, outcomes.correct, a, u, u.square(), c * (1 - c), nll, nll.square() * coarse]
-    rows += [infinite.double(), brier, brier.square(), is_confident, is_confident * a, u.square().square()]
-    values = torch.stack(rows)
-    values = torch.cat([ones[None], values if events.weights is None else values * events.weights])
-    units = values.mul_(2.0**UNIT_BITS).round_()
-    upper = (units * 2.0 ** (-2 * WORD_BITS)).floor_()
-    units = units.sub_(upper * 2.0 ** (2 * WORD_BITS))
-    middle = (units * 2.0**-WORD_BITS).floor_()
-    words = torch.cat([units.sub_(middle * 2.0**WORD_BITS), middle, upper])  # whose sums float64 holds exactly
-    return words, equal_width_index(bins, c)
-
-
-def sum_words_by_bin(words: Tensor, index: Tensor, bins: int) -> Tensor:
-    """Integer sums over bins (3 f b)."""
-    place = torch.arange(len(words), device=index.device)[:, None] * bins + index
-    return torch.bincount(place.flatten(), words.flatten(), minlength=len(words) * bins).long().view(3, -1, bins)
+def add_rows(sums: Tensor, words: Tensor, place: Tensor) -> None:
+    """Add words (w f n) of rows to sums (w f ...) in place, each row at its place in the other dimensions."""
+    flat = sums.view(*sums.shape[:2], -1)
+    flat.scatter_add_(2, place.expand(words.shape), words.long())
 
 
 def carry(words: Tensor, bits: int) -> Tensor:
-    """The same sums with every word but the last below 2^bits."""
-    words = words.clone()
+    """Bring every word but the last below 2^bits, in place."""
     for lower, higher in pairwise(words):
         higher += lower >> bits
         lower &= (1 << bits) - 1
     return words
+
+
+def add_words(first: Tensor, second: Tensor) -> Tensor:
+    """Add two sums on the device of the first."""
+    return carry(first + second.to(first.device), WORD_BITS)
+
+
+def add_optional_words(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    """Add two sums, either of which may be missing."""
+    if first is None or second is None:
+        return second if first is None else first
+    return add_words(first, second)

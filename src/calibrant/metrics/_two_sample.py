@@ -10,9 +10,12 @@ __all__ = ["two_sample"]
 
 
 def two_sample(first: Sequence[float], second: Sequence[float], *, equal_variance: bool = True) -> Evidence:
-    """Student's two-sample t-test of a metric over seeds, second minus first (as in Wang et al. 2021, Table 2).
+    """Run Student's two-sided t-test of a metric over seeds, second minus first (as in Wang et al. 2021, Table 2).
 
-    The statistic is t; the p-value is two-sided. `equal_variance=False` is Welch's test.
+    Args:
+        first: The metric for each seed.
+        second: The metric for each seed of the other way to train.
+        equal_variance: False is Welch's test.
 
     >>> print(two_sample([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]))
     3.6742 (p = 0.0213)
@@ -21,7 +24,8 @@ def two_sample(first: Sequence[float], second: Sequence[float], *, equal_varianc
 
     if min(len(first), len(second)) < 2:
         raise InputError(
-            f"a t-test needs at least 2 values on each side, got {len(first)} and {len(second)}", code="few_values"
+            f"Expected at least 2 values on each side of a t-test, got {len(first)} and {len(second)}.",
+            code="few_values",
         )
     result: Any = ttest_ind(second, first, equal_var=equal_variance)
     return Evidence(float(result.statistic), float(result.pvalue))

@@ -1,4 +1,4 @@
-"""Curves: predictions, or (logits, labels) -> `Curve`."""
+"""Curves: predictions, or logits and labels -> `Curve`."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,23 +8,30 @@ from torch import Tensor
 
 from calibrant.backend.bins import ClusterSums, GroupedScores
 from calibrant.metrics import _corp, _ranking
+from calibrant.metrics._clusters import draw_signs
 from calibrant.metrics._cumulative import draw_outcomes
 from calibrant.metrics._intervals import Curve
 from calibrant.predictions import as_predictions
 
 __all__ = ["corp", "risk_coverage"]
 
-_MAX_BAND_GROUPS = 4096  # groups of confidence that a band is computed from
+MAX_BAND_GROUPS = 4096  # groups of confidence from which a band is computed
 
 
 def corp(
     predictions: Any, labels: Any = None, weights: Any = None, *, level: float = 0.90, draws: int = 200, seed: int = 0
 ) -> Curve:
-    """The CORP reliability curve: confidence against its isotonic recalibration (Dimitriadis et al. 2021).
+    """Return the CORP reliability curve: confidence against its isotonic recalibration (Dimitriadis et al. 2021).
 
-    The band is where the curve of a perfectly calibrated model lies: correctness is drawn `draws` times from the
-    confidences, or of examples in clusters the signs of what these are off (`draws=0` leaves the band out). Its points
-    beyond the band are evidence of miscalibration there.
+    The band contains the curve of a perfectly calibrated model: points outside are evidence of miscalibration there.
+
+    Args:
+        predictions: Predictions, or logits.
+        labels: Labels, if logits are given.
+        weights: Weights, if logits are given.
+        level: Probability that the band holds each point of a calibrated curve.
+        draws: Draws of outcomes from the confidences, or of signs of the clusters' gaps; 0 leaves the band out.
+        seed: Seed of the draws.
 
     >>> curve = corp(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]), draws=0)
     >>> curve.x, curve.y
@@ -35,7 +42,7 @@ def corp(
 
 
 def risk_coverage(predictions: Any, labels: Any = None, weights: Any = None) -> Curve:
-    """Error of the most confident predictions (y) against the share of all that they are (x).
+    """Return the error of the most confident predictions (y) against the share of all that they are (x).
 
     >>> curve = risk_coverage(torch.tensor([[0.0, 2.0], [0.0, 1.0]]), torch.tensor([1, 0]))
     >>> curve.x, curve.y
@@ -46,13 +53,13 @@ def risk_coverage(predictions: Any, labels: Any = None, weights: Any = None) -> 
 
 
 def risk_coverage_of(ties: GroupedScores) -> Curve:
-    """The curve from sorted examples."""
+    """Return the risk-coverage curve of sorted examples."""
     return Curve(*_ranking.risk_coverage(ties))
 
 
 def corp_of(ties: GroupedScores, level: float, draws: int, seed: int) -> Curve:
-    """The curve and its band from sorted examples; many distinct confidences are first merged into 4,096."""
-    ties = merge_ties(ties, _MAX_BAND_GROUPS)
+    """Return the CORP curve and its band of sorted examples, first merged into at most 4,096 groups of confidence."""
+    ties = merge_ties(ties, MAX_BAND_GROUPS)
     weight = ties.total_weight / ties.total_weight.sum()
     y = _corp.isotonic_fit(ties)
     if draws == 0:
@@ -70,27 +77,20 @@ def corp_of(ties: GroupedScores, level: float, draws: int, seed: int) -> Curve:
 def _draw_cluster_curves(
     ties: GroupedScores, sums: ClusterSums, draws: int, generator: torch.Generator
 ) -> Iterator[Tensor]:
-    """Curves of a calibrated model whose clusters vary as these do: signs are drawn for what they are off."""
+    """Yield curves of a calibrated model whose clusters vary as these do: their residuals get random signs."""
     mass = sums.total_weight.sum(0)
     residuals = sums.gap - sums.total_weight * (sums.gap.sum(0) / mass)
     place = torch.searchsorted(sums.value.contiguous(), ties.value.contiguous()).clamp_max_(len(mass) - 1)
-    for _ in range(draws):
-        signs = (
-            torch.randint(0, 2, (len(residuals),), generator=generator, device=residuals.device).to(residuals) * 2 - 1
-        )
+    for signs in draw_signs(draws, len(residuals), generator, residuals):
         share = (sums.value + signs @ residuals / mass).clamp(0, 1)
         yield _corp.isotonic_fit(GroupedScores(sums.value, mass, share * mass))[place]
 
 
 def merge_ties(ties: GroupedScores, max_groups: int) -> GroupedScores:
-    """Neighbors merged into at most `most` groups of nearly equal mass."""
+    """Merge neighbors into at most `max_groups` groups of nearly equal weight."""
     if len(ties.value) <= max_groups:
         return ties
     _, index = ties.slot_indices(max_groups).unique_consecutive(return_inverse=True)
-
-    def total(values: Tensor) -> Tensor:
-        return torch.zeros(int(index[-1]) + 1, dtype=values.dtype, device=values.device).index_add(0, index, values)
-
-    mass = total(ties.total_weight)
-    value = total(ties.total_weight * ties.value) / mass
-    return GroupedScores(value, mass, total(ties.correct), ties.clusters)
+    sums = torch.stack([ties.total_weight, ties.total_weight * ties.value, ties.correct])
+    mass, confidence, correct = sums.new_zeros(3, int(index[-1]) + 1).index_add_(1, index, sums)
+    return GroupedScores(confidence / mass, mass, correct, ties.clusters)

@@ -1,4 +1,4 @@
-"""Out of distribution: how well a score of the logits tells familiar inputs from others.
+"""Out-of-distribution detection: how well a score of the logits separates familiar inputs from others.
 
 Scores are larger for familiar inputs, which are the positive class. Pass logits before or after any calibrator.
 """
@@ -22,7 +22,7 @@ __all__ = ["OOD_INFO", "Detection", "detection", "energy", "entropy", "max_logit
 
 register = OOD_SCORES.register
 
-OOD_INFO = {  # of the numbers of a `Detection`, as studies name them
+OOD_INFO = {  # words for the fields of a `Detection`, as studies name them
     "ood_auroc": MetricInfo("AUROC, familiar from foreign", "share", True),
     "ood_aupr_in": MetricInfo("AUPR, familiar as positive", "share", True),
     "ood_aupr_out": MetricInfo("AUPR, foreign as positive", "share", True),
@@ -32,17 +32,19 @@ OOD_INFO = {  # of the numbers of a `Detection`, as studies name them
 
 @dataclass(frozen=True)
 class Detection:
-    """How well a score tells inside from outside."""
+    """How well a score separates inside from outside examples."""
 
-    auroc: float  # chance that an inside example scores above an outside one, ties counting half
+    auroc: float  # probability that an inside example scores above an outside one, ties counting half
     aupr_in: float  # average precision with inside as the positive class
     aupr_out: float  # average precision with outside as the positive class
-    fpr95: float  # share of outside examples that pass the threshold which 95 % of the inside ones pass
+    fpr95: float  # share of outside examples at or above the threshold that 95 % of the inside ones reach
 
 
 @OOD_SCORES.register
 def max_probability(logits: Logits) -> PerExample:
-    """Largest log-probability, which orders as the probability does without saturating (Hendrycks & Gimpel 2017).
+    """Return the largest log-probability (Hendrycks & Gimpel 2017).
+
+    It orders as the probability does, without saturating.
 
     >>> max_probability(torch.zeros(1, 2))
     tensor([-0.6931], dtype=torch.float64)
@@ -53,7 +55,7 @@ def max_probability(logits: Logits) -> PerExample:
 
 @OOD_SCORES.register
 def entropy(logits: Logits) -> PerExample:
-    """Negative entropy of the predicted distribution.
+    """Return the negative entropy of the predicted distribution.
 
     >>> entropy(torch.zeros(1, 2))
     tensor([-0.6931], dtype=torch.float64)
@@ -63,7 +65,7 @@ def entropy(logits: Logits) -> PerExample:
 
 @OOD_SCORES.register
 def max_logit(logits: Logits) -> PerExample:
-    """Largest logit (Hendrycks et al. 2022).
+    """Return the largest logit (Hendrycks et al. 2022).
 
     >>> max_logit(torch.tensor([[1.0, 3.0]]))
     tensor([3.], dtype=torch.float64)
@@ -73,7 +75,7 @@ def max_logit(logits: Logits) -> PerExample:
 
 @OOD_SCORES.register
 def energy(logits: Logits, *, temperature: PositiveFloat = 1.0) -> PerExample:
-    r"""Negative free energy, $T \log \sum_j e^{z_j / T}$ (Liu et al. 2020, eq. 4).
+    r"""Return the negative free energy, $T \log \sum_j e^{z_j / T}$ (Liu et al. 2020, eq. 4).
 
     >>> energy(torch.zeros(1, 2))
     tensor([0.6931], dtype=torch.float64)
@@ -87,21 +89,24 @@ def detection(
     *,
     score: Callable[[Tensor], Tensor] = max_probability,
 ) -> Detection:
-    """AUROC, AUPR both ways, and the false positive rate at 95 % true positives (Hendrycks & Gimpel 2017).
+    """Return AUROC, AUPR both ways, and the false positive rate at 95 % true positives (Hendrycks & Gimpel 2017).
 
-    Tied scores are passed or stopped together; `fpr95` takes the highest threshold that lets at least 95 % pass.
+    Args:
+        inside: Familiar examples, as predictions or logits.
+        outside: Foreign examples.
+        score: Function of logits, larger for familiar inputs. Tied scores are accepted or rejected together.
 
     >>> detection(torch.tensor([[0.0, 4.0], [0.0, 2.0]]), torch.tensor([[0.0, 1.0], [0.0, 3.0]]))
     Detection(auroc=0.75, aupr_in=0.8333333333333333, aupr_out=0.8333333333333333, fpr95=0.5)
     """
     passing_in, passing_out, ties = _pass_rates(inside, outside, score)
     outside_mass = ties.total_weight - ties.correct
-    enough = int((passing_in >= 0.95 - 1e-12).nonzero()[0])
+    threshold = int((passing_in >= 0.95 - 1e-12).nonzero()[0])
     return Detection(
         auroc=float(auroc_of(ties)),
         aupr_in=float(_average_precision(ties.correct.flip(0), outside_mass.flip(0))),
         aupr_out=float(_average_precision(outside_mass, ties.correct)),
-        fpr95=float(passing_out[enough]),
+        fpr95=float(passing_out[threshold]),
     )
 
 
@@ -111,7 +116,7 @@ def roc(
     *,
     score: Callable[[Tensor], Tensor] = max_probability,
 ) -> Curve:
-    """The ROC curve: against the share of outside examples that pass a threshold, that of inside ones; ties together.
+    """Return the ROC curve: the share of inside examples above a threshold (y) against that of outside ones (x).
 
     >>> curve = roc(torch.tensor([[0.0, 4.0], [0.0, 2.0]]), torch.tensor([[0.0, 1.0], [0.0, 3.0]]))
     >>> curve.x.tolist(), curve.y.tolist()
@@ -125,11 +130,11 @@ def roc(
 def _pass_rates(
     inside: Predictions | Tensor, outside: Predictions | Tensor, score: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor, GroupedScores]:
-    """Return which shares of either pass as the threshold falls, and the scores tied."""
+    """Return the shares of inside and outside examples above a falling threshold, and the sorted scores."""
     scores = [score(p.logits if isinstance(p, Predictions) else p) for p in (inside, outside)]
     if not all(len(s) and bool((~s.isnan()).all()) for s in scores):
         raise InputError(
-            "need at least one example inside and one outside, and scores that are not NaN", code="one_sided"
+            "Expected at least one example inside and one outside, and scores that are not NaN.", code="one_sided"
         )
     value = torch.cat(scores)
     is_inside = torch.cat([torch.ones_like(scores[0]), torch.zeros_like(scores[1])])
@@ -140,6 +145,6 @@ def _pass_rates(
 
 
 def _average_precision(positive: Tensor, negative: Tensor) -> Tensor:
-    """Precision averaged over the positives, best score first; ties enter together."""
+    """Return the precision averaged over the positives, best score first; ties count together."""
     true_positives = positive.cumsum(0)
     return (positive * true_positives / (true_positives + negative.cumsum(0))).sum() / true_positives[-1]

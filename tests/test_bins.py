@@ -1,4 +1,4 @@
-"""Kernels and bins: exact edges, ties, ends, and no example lost."""
+"""Passes over logits and bins: exact edges, ties, end points, and no example lost."""
 
 import math
 
@@ -20,38 +20,38 @@ def f64(*values: float) -> torch.Tensor:
 
 @pytest.mark.parametrize("k", [2, 3, 17, 127, 128, 300])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, F])
-def test_one_pass_agrees_with_softmax_in_float64(k, dtype):
+def test_pass_over_logits_agrees_with_softmax_in_float64(k, dtype):
     g = torch.Generator().manual_seed(k)
     logits = (3 * torch.randn(1500, k, generator=g)).to(dtype)
     labels = torch.randint(0, k, (1500,), generator=g)
     z = logits.double()
     p, hot = z.softmax(-1), torch.nn.functional.one_hot(labels, k)
-    seen, shown = outcomes(logits, labels), list[torch.Tensor]()
-    visit_probabilities(logits, StatelessVisitor(lambda _, chunk: shown.append(chunk.clone())))
+    result, chunks = outcomes(logits, labels), list[torch.Tensor]()
+    visit_probabilities(logits, StatelessVisitor(lambda _, chunk: chunks.append(chunk.clone())))
     for ours, theirs in (
-        (seen.confidence, p.amax(-1)),
-        (seen.log_likelihood, z.log_softmax(-1).gather(1, labels[:, None]).squeeze(1)),
-        (seen.brier, (p - hot).square().sum(-1)),
+        (result.confidence, p.amax(-1)),
+        (result.log_likelihood, z.log_softmax(-1).gather(1, labels[:, None]).squeeze(1)),
+        (result.brier, (p - hot).square().sum(-1)),
         (class_probability(logits, k - 1), p[:, k - 1]),
-        (torch.cat(shown), p),
+        (torch.cat(chunks), p),
     ):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
-    assert bool((seen.correct == (logits.argmax(-1) == labels)).all())
-    assert torch.equal(torch.stack([seen.confidence, seen.correct]), torch.stack(top_label(logits, labels)))
+    assert bool((result.correct == (logits.argmax(-1) == labels)).all())
+    assert torch.equal(torch.stack([result.confidence, result.correct]), torch.stack(top_label(logits, labels)))
 
 
-def test_a_row_is_judged_the_same_whatever_stands_beside_it():
+def test_outcomes_of_a_row_do_not_depend_on_other_rows():
     g = torch.Generator().manual_seed(0)
     for k in (2, 10, 200):
         logits, labels = torch.randn(3000, k, generator=g) * 4, torch.randint(0, k, (3000,), generator=g)
-        whole = outcomes(logits, labels)
+        all_rows = outcomes(logits, labels)
         for first in range(0, 3000, 137):
             part = outcomes(logits[first : first + 137], labels[first : first + 137])
             for name in "confidence", "correct", "log_likelihood", "brier":
-                assert bool((getattr(part, name) == getattr(whole, name)[first : first + 137]).all())
+                assert bool((getattr(part, name) == getattr(all_rows, name)[first : first + 137]).all())
 
 
-def test_the_prediction_is_the_lowest_index_that_attains_the_maximum():
+def test_prediction_is_the_lowest_index_that_attains_the_maximum():
     logits = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
     assert top_label(logits, torch.tensor([0, 1, 0]))[1].tolist() == [1, 1, 1]
     assert top_label(logits, torch.tensor([1, 2, 2]))[1].tolist() == [0, 0, 0]
@@ -59,15 +59,15 @@ def test_the_prediction_is_the_lowest_index_that_attains_the_maximum():
 
 def test_minus_infinity_is_probability_zero():
     logits = torch.tensor([[0.0, -torch.inf], [-torch.inf, 0.0]])
-    seen = outcomes(logits, torch.tensor([0, 0]))
-    assert seen.confidence.tolist() == [1, 1]
-    assert seen.correct.tolist() == [1, 0]
-    assert seen.log_likelihood.tolist() == [0, -torch.inf]
-    assert seen.brier.tolist() == [0, 2]
+    result = outcomes(logits, torch.tensor([0, 0]))
+    assert result.confidence.tolist() == [1, 1]
+    assert result.correct.tolist() == [1, 0]
+    assert result.log_likelihood.tolist() == [0, -torch.inf]
+    assert result.brier.tolist() == [0, 2]
 
 
 @pytest.mark.parametrize("bins", [1, 2, 5, 10, 15, 25, 100])
-def test_every_edge_belongs_to_the_bin_below_and_zero_to_the_first(bins):
+def test_edges_belong_to_the_bin_below_and_zero_to_the_first(bins):
     edges = torch.from_numpy(np.linspace(0, 1, bins + 1))
     table = Events(edges, torch.ones(bins + 1, dtype=F)).equal_width(bins)
     expected = torch.ones(bins, dtype=torch.int64)
@@ -75,25 +75,27 @@ def test_every_edge_belongs_to_the_bin_below_and_zero_to_the_first(bins):
     assert table.count.tolist() == expected.tolist()
 
 
-def test_just_above_an_edge_is_the_next_bin():
+def test_value_just_above_an_edge_falls_into_the_next_bin():
     c = torch.from_numpy(np.nextafter(np.linspace(0, 1, 16)[1:-1], 1))
     assert Events(c, torch.ones(14, dtype=F)).equal_width(15).count.tolist() == [0] + [1] * 14
 
 
 @pytest.mark.parametrize("bins", [1, 2, 7, 15, 100, 1_000_003])
-def test_the_bin_by_multiplication_is_the_one_a_search_finds(bins):
+def test_equal_width_index_agrees_with_a_search(bins):
     edges = equal_width_edges(bins)
-    some = edges[:: max(1, bins // 1000)]
+    sampled_edges = edges[:: max(1, bins // 1000)]
     inside = torch.rand(10_000, generator=torch.Generator().manual_seed(bins), dtype=F)
-    c = torch.cat([inside, inside.sqrt(), *(some + shift for shift in (0, 1e-16, -1e-16, 1e-7, -1e-7)), edges[-1:]])
-    c = torch.cat([c, *(torch.nextafter(some, end) for end in f64(0, 1))]).clamp(0, 1)
+    c = torch.cat(
+        [inside, inside.sqrt(), *(sampled_edges + shift for shift in (0, 1e-16, -1e-16, 1e-7, -1e-7)), edges[-1:]]
+    )
+    c = torch.cat([c, *(torch.nextafter(sampled_edges, end) for end in f64(0, 1))]).clamp(0, 1)
     expected = assign_bins(edges, c).clamp(0, bins - 1)
     assert torch.equal(equal_width_index(bins, c), expected)
     assert torch.equal(equal_width_index(bins, c.float()), assign_bins(edges, c.float()).clamp(0, bins - 1))
     assert equal_width_index(bins, f64(math.nan)).tolist() == [bins - 1]
 
 
-def test_float32_confidence_is_judged_by_its_exact_value():
+def test_float32_confidence_is_binned_by_its_exact_value():
     c = torch.tensor([0.2, 0.4, 0.6, 0.8], dtype=torch.float32)  # each lies above its fraction
     assert Events(c, torch.ones(4)).equal_width(5).count.tolist() == [0, 1, 1, 1, 1]
 
@@ -107,8 +109,8 @@ def test_no_example_is_lost(rows, bins):
     c, a = f64(*(r[0] for r in rows)), f64(*(float(r[1]) for r in rows))
     for table in (Events(c, a).equal_width(bins), Bins.equal_mass(bins, GroupedScores.from_scores(c, a))):
         assert int(table.count.sum()) == len(rows)
-        for weighted, plain in ((table.weight * table.confidence, c), (table.weight * table.accuracy, a)):
-            torch.testing.assert_close(weighted.nansum(), plain.mean(), rtol=1e-12, atol=1e-12)
+        for weighted, values in ((table.weight * table.confidence, c), (table.weight * table.accuracy, a)):
+            torch.testing.assert_close(weighted.nansum(), values.mean(), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("n", [1, 3, 14, 15, 16, 100, 1003])
@@ -124,29 +126,29 @@ def test_equal_mass_without_ties_is_numpy_array_split(n):
     np.testing.assert_allclose(table.accuracy[used], [a[p].mean() for p in parts], rtol=1e-12, atol=1e-12)
 
 
-def test_equal_mass_averages_over_ties_as_the_mean_over_all_orders():
+def test_equal_mass_bins_average_over_ties():
     g = torch.Generator().manual_seed(0)
     c = torch.rand(200, dtype=F, generator=g).round(decimals=1)
     a = (torch.rand(200, generator=g) < c).double()
-    smooth = torch.stack([a[c == v].mean() for v in c])
+    tie_means = torch.stack([a[c == v].mean() for v in c])
     order = c.argsort(stable=True)
-    expected = [smooth[torch.from_numpy(p)].mean() for p in np.array_split(order.numpy(), 15)]
+    expected = [tie_means[torch.from_numpy(p)].mean() for p in np.array_split(order.numpy(), 15)]
     np.testing.assert_allclose(Bins.equal_mass(15, GroupedScores.from_scores(c, a)).accuracy, expected, rtol=1e-12)
 
 
-def test_heavy_ties_give_the_same_bits_over_500_shuffles():
+def test_heavy_ties_give_the_same_bits_over_100_shuffles():
     g = torch.Generator().manual_seed(0)
     c = torch.rand(1000, dtype=F, generator=g).round(decimals=2)
     a = (torch.rand(1000, generator=g) < c).double()
     reference = Bins.equal_mass(15, GroupedScores.from_scores(c, a))
-    for _ in range(500):
+    for _ in range(100):
         order = torch.randperm(1000, generator=g)
         table = Bins.equal_mass(15, GroupedScores.from_scores(c[order], a[order]))
         for name in "edges", "weight", "confidence", "accuracy", "count":
             assert bool((getattr(table, name) == getattr(reference, name)).all())
 
 
-def test_whole_weights_act_like_repetitions():
+def test_integer_weights_act_like_repetitions():
     g = torch.Generator().manual_seed(1)
     c = torch.rand(60, dtype=F, generator=g)
     a = (torch.rand(60, generator=g) < c).double()
@@ -160,7 +162,7 @@ def test_whole_weights_act_like_repetitions():
         torch.testing.assert_close(weighted.weight, repeated.weight, rtol=1e-10, atol=1e-12)
 
 
-def test_groups_of_ties_hold_everything():
+def test_grouped_scores_hold_all_weight():
     ties = GroupedScores.from_scores(f64(0.5, 0.2, 0.5, 0.9), f64(1, 0, 0, 1), f64(1, 2, 3, 0))
     assert ties.value.tolist() == [0.2, 0.5]
     assert ties.total_weight.tolist() == [2, 4]

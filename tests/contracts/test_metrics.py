@@ -1,4 +1,4 @@
-"""What holds for every metric because it is listed."""
+"""Properties of every registered metric."""
 
 import math
 
@@ -8,7 +8,7 @@ from refusals import refused
 
 from calibrant import InputError, Predictions, metrics, registry
 
-every = pytest.mark.parametrize("name", sorted(registry.METRICS))
+every_metric = pytest.mark.parametrize("name", sorted(registry.METRICS))
 
 
 def draw(n: int, k: int, seed: int = 0, decimals: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -18,7 +18,7 @@ def draw(n: int, k: int, seed: int = 0, decimals: int | None = None) -> tuple[to
     return (logits if decimals is None else logits.round(decimals=decimals)), labels
 
 
-@every
+@every_metric
 @pytest.mark.parametrize("k", [2, 10, 200])
 def test_is_one_float64_number(name, k):
     value = getattr(metrics, name)(*draw(300, k))
@@ -27,7 +27,7 @@ def test_is_one_float64_number(name, k):
     assert bool(value.isfinite())
 
 
-@every
+@every_metric
 def test_does_not_depend_on_the_row_order(name):
     logits, labels = draw(400, 5, decimals=0)  # heavy ties
     value = getattr(metrics, name)(logits, labels)
@@ -37,9 +37,9 @@ def test_does_not_depend_on_the_row_order(name):
         torch.testing.assert_close(getattr(metrics, name)(logits[order], labels[order]), value, rtol=1e-12, atol=1e-14)
 
 
-@every
+@every_metric
 @pytest.mark.parametrize("of", ["top", 1, "classes"])
-def test_an_integer_weight_is_that_many_copies(name, of):
+def test_integer_weight_equals_that_many_copies(name, of):
     logits, labels = draw(400, 4, decimals=1)
     w = torch.randint(0, 4, (400,), generator=torch.Generator().manual_seed(1))
     metric = registry.METRICS[name]
@@ -48,49 +48,51 @@ def test_an_integer_weight_is_that_many_copies(name, of):
     torch.testing.assert_close(weighted, metric(copies), rtol=1e-9, atol=1e-12)
     if of == "classes":
         return
-    some = Predictions(logits, labels, w, of=of)
+    p = Predictions(logits, labels, w, of=of)
     if metric.has_interval:
-        ours, theirs = metric.interval(some), metric.interval(copies)
+        ours, theirs = metric.interval(p), metric.interval(copies)
         assert ours.low == pytest.approx(theirs.low, rel=1e-7, abs=1e-9)
         assert ours.high == pytest.approx(theirs.high, rel=1e-7, abs=1e-9)
-    if metric.has_test and name != "skce":  # whose test draws every example anew
-        assert metric.test(some).p_value == pytest.approx(metric.test(copies).p_value, rel=1e-7)
+    if metric.has_test and name != "skce":  # whose test draws the outcome of every example
+        assert metric.test(p).p_value == pytest.approx(metric.test(copies).p_value, rel=1e-7)
 
 
-@every
+@every_metric
 def test_weights_of_one_change_nothing_and_fractions_are_finite(name):
     logits, labels = draw(500, 4)
-    plain = getattr(metrics, name)(logits, labels)
-    torch.testing.assert_close(getattr(metrics, name)(logits, labels, torch.ones(500)), plain, rtol=1e-9, atol=1e-12)
+    unweighted = getattr(metrics, name)(logits, labels)
+    torch.testing.assert_close(
+        getattr(metrics, name)(logits, labels, torch.ones(500)), unweighted, rtol=1e-9, atol=1e-12
+    )
     g = torch.Generator().manual_seed(0)
     assert getattr(metrics, name)(logits, labels, torch.rand(500, generator=g) * 1.3).isfinite()
 
 
-@every
+@every_metric
 @pytest.mark.parametrize("k", [2, 3])
 def test_weights_of_one_change_nothing_among_ties(name, k):
     logits, labels = draw(200, k, decimals=0)
     metric = registry.METRICS[name]
-    plain, weighted = Predictions(logits, labels, of=1), Predictions(logits, labels, torch.ones(200), of=1)
+    unweighted, weighted = Predictions(logits, labels, of=1), Predictions(logits, labels, torch.ones(200), of=1)
     exact = 0 if name in ("auroc", "accuracy", "error") else 1e-12
-    torch.testing.assert_close(metric(weighted), metric(plain), rtol=exact, atol=exact, equal_nan=True)
+    torch.testing.assert_close(metric(weighted), metric(unweighted), rtol=exact, atol=exact, equal_nan=True)
     if metric.has_interval:
-        ours, theirs = metric.interval(weighted), metric.interval(plain)
+        ours, theirs = metric.interval(weighted), metric.interval(unweighted)
         assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), rel=1e-9, abs=1e-12, nan_ok=True)
 
 
-def unique_maximum(logits: torch.Tensor) -> torch.Tensor:
-    """Which rows have one predicted class, whatever the order of the columns."""
+def has_unique_maximum(logits: torch.Tensor) -> torch.Tensor:
+    """Return the rows whose predicted class does not depend on the order of the columns."""
     return (logits == logits.amax(1, keepdim=True)).sum(1) == 1
 
 
-@every
+@every_metric
 @pytest.mark.parametrize("k", [2, 5])
 @pytest.mark.parametrize("decimals", [None, 0])
 @pytest.mark.parametrize("of", ["top", 1, "classes"])
 def test_does_not_depend_on_the_order_of_classes(name, k, decimals, of):
     logits, labels = draw(300, k, seed=k, decimals=decimals)
-    logits, labels = logits[unique_maximum(logits)], labels[unique_maximum(logits)]
+    logits, labels = logits[has_unique_maximum(logits)], labels[has_unique_maximum(logits)]
     g = torch.Generator().manual_seed(k)
     weights = torch.randint(1, 4, labels.shape, generator=g)
     classes = torch.randperm(k, generator=g)
@@ -105,17 +107,17 @@ def test_does_not_depend_on_the_order_of_classes(name, k, decimals, of):
             assert (a.low, a.high) == pytest.approx((b.low, b.high), rel=1e-7, abs=1e-9, nan_ok=True)
 
 
-@every
-def test_weight_zero_leaves_out(name):
+@every_metric
+def test_examples_of_weight_zero_are_left_out(name):
     logits, labels = draw(500, 4)
     w = torch.ones(500, dtype=torch.float64)
     w[100:300] = 0
-    kept = getattr(metrics, name)(logits[w > 0], labels[w > 0])
-    torch.testing.assert_close(getattr(metrics, name)(logits, labels, w), kept, rtol=1e-9, atol=1e-12)
+    expected = getattr(metrics, name)(logits[w > 0], labels[w > 0])
+    torch.testing.assert_close(getattr(metrics, name)(logits, labels, w), expected, rtol=1e-9, atol=1e-12)
 
 
-@every
-def test_its_declaration_says_what_a_table_needs(name):
+@every_metric
+def test_declaration_has_the_words_for_a_table(name):
     about = registry.METRICS[name].about
     assert about.title
     assert about.meaning
@@ -124,30 +126,30 @@ def test_its_declaration_says_what_a_table_needs(name):
     assert about.heading().endswith(" (%)") == (about.unit == "share")
 
 
-NONSENSE = {int: [0, -1, 2.5, "15", True], float: [math.nan, "1"], str: ["typo", 1]}
+INVALID_SETTINGS = {int: [0, -1, 2.5, "15", True], float: [math.nan, "1"], str: ["typo", 1]}
 
 
-@every
+@every_metric
 def test_settings_out_of_range_are_refused(name):
     p = Predictions(*draw(50, 3))
     for key, default in registry.hyperparameters(registry.METRICS[name].function).items():
         kind = bool if isinstance(default, bool) else type(default)
-        for value in NONSENSE.get(kind, ["typo"]):
+        for value in INVALID_SETTINGS.get(kind, ["typo"]):
             with refused("setting_range", key):
                 registry.METRICS[name](p, **{key: value})
     with refused("unknown_setting", "nonsense"):
         registry.METRICS[name](p, nonsense=1)
 
 
-@every
+@every_metric
 def test_probabilities_in_place_of_logits_are_refused(name):
     logits, labels = draw(200, 5)
     with refused("probs_as_logits", "from_probs"):
         registry.METRICS[name](logits.softmax(-1), labels)
 
 
-@every
-def test_leaves_its_arguments_alone_and_has_no_gradient(name):
+@every_metric
+def test_arguments_are_not_changed(name):
     logits, labels = draw(50, 3)
     before = logits.clone(), labels.clone()
     getattr(metrics, name)(logits, labels)
@@ -155,40 +157,43 @@ def test_leaves_its_arguments_alone_and_has_no_gradient(name):
     assert bool((labels == before[1]).all())
 
 
-@every
-def test_takes_a_single_example_and_two_classes(name):
+@every_metric
+def test_single_example_of_two_classes_is_measured(name):
     value = getattr(metrics, name)(torch.tensor([[0.0, 1.0]]), torch.tensor([1]))
     assert value.shape == ()
     if name != "auroc":  # needs both classes
         assert math.isfinite(float(value)) or name == "confident_accuracy"
 
 
-@every
+@every_metric
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_narrow_logits_are_measured_in_float64(name, dtype):
+def test_half_precision_logits_are_measured_in_float64(name, dtype):
     logits, labels = draw(300, 6)
-    narrow = logits.to(dtype)
+    half_precision = logits.to(dtype)
     torch.testing.assert_close(
-        getattr(metrics, name)(narrow, labels), getattr(metrics, name)(narrow.double(), labels), rtol=0, atol=0
+        getattr(metrics, name)(half_precision, labels),
+        getattr(metrics, name)(half_precision.double(), labels),
+        rtol=0,
+        atol=0,
     )
 
 
-@every
+@every_metric
 def test_saturated_confidence_is_finite_where_the_metric_is(name):
     logits = torch.tensor([[0.0, 1e4], [0.0, -1e4], [1e4, 0.0], [0.0, 0.0]])
     value = getattr(metrics, name)(logits, torch.tensor([1, 0, 0, 1]))
     assert not bool(value.isnan())
 
 
-@every
-def test_its_text_is_canonical(name):
+@every_metric
+def test_text_is_canonical(name):
     text = registry.METRICS.canonical(name)
     assert registry.METRICS.canonical(text) == text
     logits, labels = draw(60, 3)
     assert registry.METRICS.resolve(text)(logits, labels) == getattr(metrics, name)(logits, labels)
 
 
-@every
+@every_metric
 def test_intervals_and_tests_check_their_settings(name):
     metric, p = registry.METRICS[name], Predictions(*draw(50, 3))
     if metric.has_interval:

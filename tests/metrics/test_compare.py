@@ -1,4 +1,4 @@
-"""The comparison of two models, and what is more than a number."""
+"""Comparison of two models, out-of-distribution detection, and results that are more than a number."""
 
 import math
 
@@ -20,22 +20,22 @@ def draw(n: int, k: int, seed: int = 0, sharpened: float = 1.0) -> Predictions:
     return Predictions(logits * sharpened, labels)
 
 
-def test_comparison_of_means_is_the_paired_interval():
+def test_difference_of_means_has_the_paired_interval():
     p, q = draw(2000, 5), draw(2000, 5, sharpened=1.5)
-    found = compare(p, q, names=["nll", "accuracy", "brier", "signed_gap"])
-    each = [-x.logits.double().log_softmax(-1).gather(1, x.labels[:, None]).squeeze(1) for x in (p, q)]
-    d = each[1] - each[0]
+    result = compare(p, q, names=["nll", "accuracy", "brier", "signed_gap"])
+    losses = [-x.logits.double().log_softmax(-1).gather(1, x.labels[:, None]).squeeze(1) for x in (p, q)]
+    d = losses[1] - losses[0]
     half = 1.6456164 * float(d.std()) / math.sqrt(2000)
-    assert found["nll"].difference == pytest.approx(float(d.mean()))
-    assert found["nll"].low == pytest.approx(float(d.mean()) - half, rel=1e-6)
-    assert found["accuracy"].difference == 0
-    assert found["accuracy"].p_value == 1
-    assert found["nll"].p_value < 1e-6
-    assert "nll" in str(found)
-    assert [row.name for row in found] == ["nll", "accuracy", "brier", "signed_gap"]
+    assert result["nll"].difference == pytest.approx(float(d.mean()))
+    assert result["nll"].low == pytest.approx(float(d.mean()) - half, rel=1e-6)
+    assert result["accuracy"].difference == 0
+    assert result["accuracy"].p_value == 1
+    assert result["nll"].p_value < 1e-6
+    assert "nll" in str(result)
+    assert [row.name for row in result] == ["nll", "accuracy", "brier", "signed_gap"]
 
 
-def test_comparison_with_itself_finds_nothing():
+def test_compare_with_itself_finds_no_difference():
     p = draw(500, 4)
     for row in compare(p, p):
         assert row.difference == 0
@@ -43,38 +43,38 @@ def test_comparison_with_itself_finds_nothing():
         assert row.p_value == 1
 
 
-def test_comparison_is_antisymmetric_and_takes_any_metric():
+def test_compare_is_antisymmetric_for_any_metric():
     p, q = draw(600, 4), draw(600, 4, sharpened=2.0)
     names = ("ece", "ece(bins=10)", "kuiper", "ks", "classwise_ece", "debiased_l2", "adaptive_ece")
-    forth, back = compare(p, q, names=names), compare(q, p, names=names)
+    forward, backward = compare(p, q, names=names), compare(q, p, names=names)
     for name in names:
-        assert forth[name].difference == pytest.approx(-back[name].difference, abs=1e-12)
-        assert forth[name].low == pytest.approx(-back[name].high, abs=1e-12)
-        assert forth[name].p_value == pytest.approx(back[name].p_value)
+        assert forward[name].difference == pytest.approx(-backward[name].difference, abs=1e-12)
+        assert forward[name].low == pytest.approx(-backward[name].high, abs=1e-12)
+        assert forward[name].p_value == pytest.approx(backward[name].p_value)
     for name in ("ece", "kuiper", "ks", "debiased_l2", "adaptive_ece"):
-        assert forth[name].second == pytest.approx(float(getattr(metrics, name)(q)), rel=1e-9)
-    assert forth["ece(bins=10)"].second == pytest.approx(float(metrics.ece(q, bins=10)))
-    assert forth["ece"].p_value < 1e-4
+        assert forward[name].second == pytest.approx(float(getattr(metrics, name)(q)), rel=1e-9)
+    assert forward["ece(bins=10)"].second == pytest.approx(float(metrics.ece(q, bins=10)))
+    assert forward["ece"].p_value < 1e-4
 
 
 @pytest.mark.slow
-def test_comparison_covers_the_true_difference():
-    """Sharpened by 1.3 against 1.6: the difference of the debiased errors and of ECE, by a large sample."""
-    big = [draw(400_000, 2, seed=9, sharpened=s) for s in (1.3, 1.6)]
+def test_intervals_of_differences_cover_the_truth():
+    """Compare logits scaled by 1.3 and by 1.6 with the difference in a population sample."""
+    population = [draw(400_000, 2, seed=9, sharpened=s) for s in (1.3, 1.6)]
     names = ("ece", "debiased_l2", "kuiper", "smooth_ece")
-    truth = {n: float(getattr(metrics, n)(big[1])) - float(getattr(metrics, n)(big[0])) for n in names}
+    truth = {n: float(getattr(metrics, n)(population[1])) - float(getattr(metrics, n)(population[0])) for n in names}
     covered = dict.fromkeys(names, 0)
     for seed in range(60):
         pair = [draw(2000, 2, seed=100 + seed, sharpened=s) for s in (1.3, 1.6)]
-        found = compare(*pair, names=names, groups=20)
+        result = compare(*pair, names=names, groups=20)
         for name in names:
-            covered[name] += found[name].low <= truth[name] <= found[name].high
+            covered[name] += result[name].low <= truth[name] <= result[name].high
     assert all(45 <= c <= 60 for c in covered.values()), covered  # nominal 54
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("name", [n for n in METRICS if METRICS[n].takes == "statistics"])
-def test_what_is_left_without_a_group_is_judged_as_its_rows_are(name, weighted):
+def test_jackknife_remainder_gives_the_value_of_its_rows(name, weighted):
     p = draw(300, 3, sharpened=1.5)
     weights = torch.rand(300, generator=torch.Generator().manual_seed(1)).double() + 0.5 if weighted else None
     rounded = Predictions((p.logits * 4).round() / 4, p.labels, weights)  # with ties
@@ -84,42 +84,44 @@ def test_what_is_left_without_a_group_is_judged_as_its_rows_are(name, weighted):
         assert float(METRICS[name](remainder)) == pytest.approx(expected, rel=1e-7, abs=1e-9)
 
 
-def test_standard_errors_from_shared_places_are_those_of_the_rows(monkeypatch):
+def test_jackknife_of_odds_cells_gives_the_standard_errors_of_rows(monkeypatch):
     p, q = draw(4000, 5), draw(4000, 5, sharpened=1.5)
     names = ("ece", "adaptive_ece", "kuiper", "smooth_ece", "aurc")
     exact = compare(p, q, names=names, groups=10)
     monkeypatch.setattr("calibrant.metrics._jackknife.MAX_DISTINCT_CONFIDENCES", 0)
-    for one, other in zip(exact, compare(draw(4000, 5), draw(4000, 5, sharpened=1.5), names=names, groups=10)):
-        assert other.difference == one.difference
-        assert other.high == pytest.approx(one.high, abs=0.05 * (one.high - one.low))
+    for expected, approximate in zip(
+        exact, compare(draw(4000, 5), draw(4000, 5, sharpened=1.5), names=names, groups=10)
+    ):
+        assert approximate.difference == expected.difference
+        assert approximate.high == pytest.approx(expected.high, abs=0.05 * (expected.high - expected.low))
 
 
-def test_interval_of_auroc_is_as_wide_as_delongs():
+def test_auroc_interval_is_as_wide_as_delongs():
     p = draw(400, 2, sharpened=0.7)
     score, positive = p.logits.double().diff(dim=1).squeeze(1), p.labels == 1
     score = (3 * score).round()  # with ties
     order = (score[positive][:, None] > score[~positive]).double() + (score[positive][:, None] == score[~positive]) / 2
-    ten, one = order.mean(1), order.mean(0)
-    error = math.sqrt(float(ten.var() / len(ten) + one.var() / len(one)))
+    above, expected = order.mean(1), order.mean(0)
+    error = math.sqrt(float(above.var() / len(above) + expected.var() / len(expected)))
     tied = Predictions(torch.stack([torch.zeros_like(score), score], 1), p.labels)
-    found = metrics.auroc.interval(tied)
-    assert found.value == pytest.approx(float(order.mean())) == pytest.approx(float(metrics.auroc(tied)))
-    assert found.high - found.low == pytest.approx(2 * 1.6448536 * error, rel=0.03)
+    result = metrics.auroc.interval(tied)
+    assert result.value == pytest.approx(float(order.mean())) == pytest.approx(float(metrics.auroc(tied)))
+    assert result.high - result.low == pytest.approx(2 * 1.6448536 * error, rel=0.03)
     doubled = Predictions(torch.cat([tied.logits, tied.logits]), torch.cat([tied.labels, tied.labels]))
     weighted = Predictions(tied.logits, tied.labels, torch.full((400,), 2.0))
     assert metrics.auroc.interval(weighted).high == pytest.approx(metrics.auroc.interval(doubled).high)
 
 
 @pytest.mark.slow
-def test_the_interval_of_auroc_covers():
+def test_auroc_interval_covers_the_truth():
     truth, covered = float(metrics.auroc(draw(400_000, 2, seed=7))), 0
     for seed in range(200):
-        found = metrics.auroc.interval(draw(300, 2, seed=1000 + seed))
-        covered += found.low <= truth <= found.high
+        result = metrics.auroc.interval(draw(300, 2, seed=1000 + seed))
+        covered += result.low <= truth <= result.high
     assert 166 <= covered <= 194, covered  # nominal 180
 
 
-def test_comparison_refuses_other_examples():
+def test_compare_refuses_different_examples():
     p = draw(50, 3)
     with refused("different_examples"):
         compare(p, p[:40])
@@ -131,12 +133,12 @@ def test_comparison_refuses_other_examples():
         compare(p, p, groups=51)
 
 
-def test_split_refuses_more_folds_than_examples():
+def test_decompose_score_refuses_more_folds_than_examples():
     with refused("folds_range", "2 .. 3"):
         metrics.decompose_score(draw(3, 2), fit=Temperature.fit, folds=4)
 
 
-def test_two_sample_marks():
+def test_two_sample_is_students_or_welchs_test():
     assert metrics.two_sample([1.0, 1.1, 0.9], [2.0, 2.1, 1.9]).p_value < 0.01
     welch = metrics.two_sample([1.0, 2.0, 3.0], [1.0, 1.1, 1.2], equal_variance=False)
     assert welch.statistic == pytest.approx(-0.9 / math.sqrt(1 / 3 + 0.01 / 3))
@@ -144,20 +146,20 @@ def test_two_sample_marks():
         metrics.two_sample([1.0], [2.0, 3.0])
 
 
-def test_results_print():
+def test_results_print_their_numbers():
     assert str(Interval(0.1, 0.05, 0.15)) == "0.1000 [0.0500, 0.1500]"
     assert str(Evidence(0.1, 0.0123)) == "0.1000 (p = 0.0123)"
     assert Curve(torch.zeros(1), torch.zeros(1)).low is None
 
 
-def test_detection_takes_predictions_and_ranks_scores():
+def test_detection_takes_predictions_and_compares_scores():
     inside, outside = draw(300, 5), draw(300, 5, seed=1, sharpened=0.2)
     values = []
     for score in (ood.max_probability, ood.entropy, ood.max_logit, ood.energy):
-        found = ood.detection(inside, outside, score=score)
-        assert found.auroc > 0.9
-        values.append(found.fpr95)
-        assert ood.detection(outside, inside, score=score).auroc == pytest.approx(1 - found.auroc)
+        result = ood.detection(inside, outside, score=score)
+        assert result.auroc > 0.9
+        values.append(result.fpr95)
+        assert ood.detection(outside, inside, score=score).auroc == pytest.approx(1 - result.auroc)
     assert min(values) < 0.5 < max(values)
     sharp = Predictions(inside.logits * 2, inside.labels)
     assert ood.detection(sharp, Predictions(outside.logits * 2, outside.labels)).auroc > 0.9

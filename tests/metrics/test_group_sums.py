@@ -1,4 +1,4 @@
-"""The tables of groups of summaries and pieces: what the whole says, however it was divided."""
+"""Groups of summaries and of chunks: the same as of all predictions in memory."""
 
 import json
 
@@ -14,7 +14,7 @@ COLUMNS = ("count", "said", "happened", "gap", "ece", "nll")
 CHANCE = ("low", "high", "floor", "floor_high")
 
 
-def drawn(n: int = 1200, *, weighted: bool = False, clusters: int = 0, seed: int = 0) -> Predictions:
+def draw(n: int = 1200, *, weighted: bool = False, clusters: int = 0, seed: int = 0) -> Predictions:
     g = torch.Generator().manual_seed(seed)
     z = 2 * torch.randn(n, 3, generator=g, dtype=torch.float64)
     names = ["b", "a", "2", "10", "only one"]
@@ -39,78 +39,78 @@ def columns(table: Groups | None, names: tuple[str, ...]) -> dict[str, list[floa
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("of", ["top", 1])
-def test_every_number_is_that_of_the_whole(weighted, of):
-    p = drawn(weighted=weighted).with_event(of)
-    whole, pieces = groups(p), groups(in_batches(p, 290))
-    for name, values in columns(whole, COLUMNS + CHANCE).items():
-        assert columns(pieces, (name,))[name] == pytest.approx(values, abs=1e-12 if name in COLUMNS else 1e-9), name
+def test_groups_of_a_summary_are_those_of_all_predictions(weighted, of):
+    p = draw(weighted=weighted).with_event(of)
+    all_rows, chunks = groups(p), groups(in_batches(p, 290))
+    for name, values in columns(all_rows, COLUMNS + CHANCE).items():
+        assert columns(chunks, (name,))[name] == pytest.approx(values, abs=1e-12 if name in COLUMNS else 1e-9), name
 
 
-def test_clusters_widen_the_intervals_and_change_no_value():
-    p = drawn(6400, clusters=640)
-    whole, pieces = groups(p), groups(in_batches(p, 1600))
-    for name, values in columns(whole, COLUMNS).items():
-        assert columns(pieces, (name,))[name] == pytest.approx(values, abs=1e-12), name
-    assert whole is not None
-    assert pieces is not None
-    several = torch.tensor([name != "only one" for name in whole.names])
-    widths = [(t.high - t.low)[several] for t in (whole, pieces)]
+def test_clusters_change_intervals_of_groups_but_no_value():
+    p = draw(6400, clusters=640)
+    all_rows, chunks = groups(p), groups(in_batches(p, 1600))
+    for name, values in columns(all_rows, COLUMNS).items():
+        assert columns(chunks, (name,))[name] == pytest.approx(values, abs=1e-12), name
+    assert all_rows is not None
+    assert chunks is not None
+    is_large = torch.tensor([name != "only one" for name in all_rows.names])
+    widths = [(t.high - t.low)[is_large] for t in (all_rows, chunks)]
     assert float((widths[1] / widths[0]).log().abs().max()) < 0.4  # of 63 degrees of freedom instead of 639
-    assert float((pieces.floor_high / whole.floor_high)[several].log().abs().max()) < 0.4
+    assert float((chunks.floor_high / all_rows.floor_high)[is_large].log().abs().max()) < 0.4
 
 
-def test_any_sharding_gives_the_same_state():
-    p = drawn(900, clusters=90)
-    one, other = Summary.from_predictions(p).groups, in_batches(p, 100).groups
-    assert one is not None
-    assert other is not None
-    assert one.names == other.names == ("10", "2", "a", "b", "only one")
-    assert torch.equal(one.sums, other.sums)
-    assert torch.equal(one.slots, other.slots)
+def test_group_sums_do_not_depend_on_batches():
+    p = draw(900, clusters=90)
+    first, second = Summary.from_predictions(p).groups, in_batches(p, 100).groups
+    assert first is not None
+    assert second is not None
+    assert first.names == second.names == ("10", "2", "a", "b", "only one")
+    assert torch.equal(first.sums, second.sums)
+    assert torch.equal(first.slots, second.slots)
 
 
-def test_groups_come_with_all_batches_or_none():
-    p = drawn(60)
-    bare = Predictions(p.logits, p.labels)
+def test_summary_refuses_batches_without_groups():
+    p = draw(60)
+    without_groups = Predictions(p.logits, p.labels)
     with refused("partly_missing", "groups"):
-        Summary.from_predictions(p).add(bare)
+        Summary.from_predictions(p).add(without_groups)
     with refused("partly_missing", "groups"):
-        Summary.from_predictions(p) + Summary.from_predictions(bare)
-    assert groups(Summary.from_predictions(bare)) is None
+        Summary.from_predictions(p) + Summary.from_predictions(without_groups)
+    assert groups(Summary.from_predictions(without_groups)) is None
     assert groups(Summary.empty() + Summary.from_predictions(p)) is not None
 
 
-def test_groups_without_mass_are_left_out():
+def test_groups_of_weight_zero_are_left_out():
     p = Predictions([[0.0, 1.0]] * 3, [1, 0, 1], [1, 0, 2], groups=["a", "nobody", "a"])
     table = groups(Summary.from_predictions(p))
     assert table is not None
     assert table.names == ("a",)
 
 
-def test_pieces_are_assessed_with_groups_before_and_after():
-    p = drawn(900)
+def test_assess_of_chunks_has_groups_before_and_after_calibration():
+    p = draw(900)
     val, test = p[:400], p[400:]
-    whole = assess(val, test, ["Temperature"], ["nll"])
-    pieces = assess(val, (test[i : i + 150] for i in range(0, 500, 150)), ["Temperature"], ["nll"])
-    for name in whole.tables:
-        mine = columns(whole.tables[name].groups, COLUMNS + CHANCE)
-        for column, values in columns(pieces.tables[name].groups, COLUMNS + CHANCE).items():
-            assert values == pytest.approx(mine[column], abs=1e-9), (name, column)
-    assert "group after" in str(pieces)
+    all_rows = assess(val, test, ["Temperature"], ["nll"])
+    chunks = assess(val, (test[i : i + 150] for i in range(0, 500, 150)), ["Temperature"], ["nll"])
+    for name in all_rows.tables:
+        expected = columns(all_rows.tables[name].groups, COLUMNS + CHANCE)
+        for column, values in columns(chunks.tables[name].groups, COLUMNS + CHANCE).items():
+            assert values == pytest.approx(expected[column], abs=1e-9), (name, column)
+    assert "group after" in str(chunks)
 
 
-def test_every_output_of_findings_carries_groups():
-    p = drawn(800)
-    found = assess(p[:400], p[400:], ["Identity", "Temperature"], ["nll", "ece"])
-    rows = found.records()
+def test_every_export_of_an_assessment_has_groups():
+    p = draw(800)
+    result = assess(p[:400], p[400:], ["Identity", "Temperature"], ["nll", "ece"])
+    rows = result.records()
     assert {row["group"] for row in rows} == {"", "a", "b", "2", "10", "only one"}
-    table = found.tables["Temperature"]
+    table = result.tables["Temperature"]
     assert table.groups is not None
     at = table.groups.names.index("a")
     ece = next(r for r in rows if (r["calibrator"], r["metric"], r["group"]) == ("Temperature", "ece", "a"))
     assert ece["value"] == pytest.approx(float(table.groups.ece[at]))
-    content = json.loads(found.json())
+    content = json.loads(result.json())
     assert {row["group"] for row in content["results"]} == {""}
     assert len(content["groups"]["Identity"]) == len(table.groups.names)
-    assert set(found.to_polars()["group"]) == {row["group"] for row in rows}
+    assert set(result.to_polars()["group"]) == {row["group"] for row in rows}
     assert len(json.loads(measure(Summary.from_predictions(p)).json())["groups"]) == 5

@@ -1,4 +1,4 @@
-"""Independent implementations must agree with ours where conventions agree; docs/metrics.md lists where not."""
+"""Agreement with independent implementations; docs/metrics.md lists differences of convention."""
 
 import math
 
@@ -19,8 +19,8 @@ from calibrant.metrics import _cumulative, _ranking, _smooth, ood
 
 
 @pytest.fixture(scope="module", params=[(2, 0), (5, 1), (40, 2)])
-def crooked(request) -> Predictions:
-    """Overconfident on some examples and underconfident on others, so that errors do not all coincide."""
+def miscalibrated(request) -> Predictions:
+    """Return predictions that are overconfident on some examples and underconfident on others."""
     k, seed = request.param
     g = torch.Generator().manual_seed(seed)
     true = 2 * torch.randn(3000, k, dtype=torch.float64, generator=g)
@@ -35,41 +35,41 @@ def events(p: Predictions) -> tuple[np.ndarray, np.ndarray]:
 
 
 def plain_bins(c: np.ndarray, a: np.ndarray, bins: int) -> list[tuple[int, float]]:
-    found = []
+    result = []
     for i in range(bins):
         low, high = np.linspace(0, 1, bins + 1)[i : i + 2]
         inside = (c > low) & (c <= high) if i else (c >= low) & (c <= high)
         if inside.any():
-            found.append((int(inside.sum()), float(a[inside].mean() - c[inside].mean())))
-    return found
+            result.append((int(inside.sum()), float(a[inside].mean() - c[inside].mean())))
+    return result
 
 
 @pytest.mark.parametrize("bins", [1, 7, 15, 50])
 @pytest.mark.parametrize("norm", [1.0, 2.0, math.inf])
-def test_ece_of_any_norm_by_a_plain_loop(crooked, bins, norm):
-    gaps = plain_bins(*events(crooked), bins)
-    n = len(crooked)
+def test_ece_of_any_norm_is_that_of_a_loop(miscalibrated, bins, norm):
+    gaps = plain_bins(*events(miscalibrated), bins)
+    n = len(miscalibrated)
     expected = (
         max(abs(g) for _, g in gaps) if math.isinf(norm) else sum(m / n * abs(g) ** norm for m, g in gaps) ** (1 / norm)
     )
-    assert float(metrics.ece(crooked, bins=bins, norm=norm)) == pytest.approx(expected, rel=1e-10)
+    assert float(metrics.ece(miscalibrated, bins=bins, norm=norm)) == pytest.approx(expected, rel=1e-10)
 
 
 @pytest.mark.parametrize("bins", [1, 10, 15])
 @pytest.mark.parametrize(("name", "norm"), [("ece", "l1"), ("mce", "max")])
-def test_torchmetrics_within_its_float32(crooked, bins, name, norm):
-    p = crooked[top_label(crooked.logits, crooked.labels)[0] < 0.999999][
+def test_binned_errors_agree_with_torchmetrics(miscalibrated, bins, name, norm):
+    p = miscalibrated[top_label(miscalibrated.logits, miscalibrated.labels)[0] < 0.999999][
         :1000
-    ]  # they put confidence 1 into a bin of its own
+    ]  # which has a separate bin for confidence 1
     theirs = multiclass_calibration_error(
         p.logits.softmax(-1), p.labels, num_classes=p.logits.shape[1], n_bins=bins, norm=norm
     )
     torch.testing.assert_close(getattr(metrics, name)(p, bins=bins), theirs.double(), atol=1e-6, rtol=0)
 
 
-def test_netcal_within_its_clipping(crooked):
-    """Of two classes they judge the second. Equal mass: bins divide the number of examples here, and nothing ties."""
-    p = crooked[top_label(crooked.logits, crooked.labels)[0] < 0.999999][:1500]
+def test_errors_agree_with_netcal(miscalibrated):
+    """netcal evaluates class 1 of two; the number of bins divides that of examples, and there are no ties."""
+    p = miscalibrated[top_label(miscalibrated.logits, miscalibrated.labels)[0] < 0.999999][:1500]
     data, two = (p.logits.softmax(-1).numpy(), p.labels.numpy()), p.logits.shape[1] == 2
     for bins in 1, 10, 15:
         ours = metrics.ece(p.with_event(1 if two else "top"), bins=bins)
@@ -79,38 +79,38 @@ def test_netcal_within_its_clipping(crooked):
         assert float(metrics.mce(p, bins=bins)) == pytest.approx(MCE(bins).measure(*data))
         for theirs in ECE(bins, equal_intervals=False), ACE(bins, equal_intervals=False):
             assert float(metrics.adaptive_ece(p, bins=bins)) == pytest.approx(theirs.measure(*data))
-        table = metrics.tables.bins(p, bins=bins)  # unless told, their ACE has bins of equal width, all alike
+        table = metrics.tables.bins(p, bins=bins)  # by default, their ACE is the plain mean over bins of equal width
         assert float(table.gap[table.count > 0].abs().mean()) == pytest.approx(ACE(bins).measure(*data))
     assert float(metrics.mmce(p)) == pytest.approx(MMCE().measure(*data))
 
 
-def test_uncertainty_calibration_to_rounding(crooked):
-    probs, labels = crooked.logits.softmax(-1).numpy(), crooked.labels.numpy()
+def test_errors_agree_with_uncertainty_calibration(miscalibrated):
+    probs, labels = miscalibrated.logits.softmax(-1).numpy(), miscalibrated.labels.numpy()
     for bins in 7, 15:
         width = {"num_bins": bins, "binning_scheme": calibration.get_equal_prob_bins}
         pairs = [
-            (metrics.ece(crooked, bins=bins), calibration.get_ece(probs, labels, num_bins=bins)),
+            (metrics.ece(miscalibrated, bins=bins), calibration.get_ece(probs, labels, num_bins=bins)),
             (
-                metrics.ece(crooked.with_event(1), bins=bins),
+                metrics.ece(miscalibrated.with_event(1), bins=bins),
                 calibration.get_ece(probs[:, 1], (labels == 1) * 1, num_bins=bins),
             ),
             (
-                metrics.ece(crooked, bins=bins, norm=2.0),
+                metrics.ece(miscalibrated, bins=bins, norm=2.0),
                 calibration.lower_bound_scaling_top_ce(probs, labels, debias=False, **width),
             ),
             (
-                metrics.classwise_ece(crooked, bins=bins),
+                metrics.classwise_ece(miscalibrated, bins=bins),
                 calibration.get_ece(probs, labels, num_bins=bins, mode="marginal"),
             ),
-            (metrics.adaptive_ece(crooked, bins=bins), calibration.get_ece_em(probs, labels, num_bins=bins)),
-            (1 - metrics.aurc(crooked), calibration.get_selective_stats(*events(crooked))[0]),
+            (metrics.adaptive_ece(miscalibrated, bins=bins), calibration.get_ece_em(probs, labels, num_bins=bins)),
+            (1 - metrics.aurc(miscalibrated), calibration.get_selective_stats(*events(miscalibrated))[0]),
         ]
         for ours, theirs in pairs:
             assert float(ours) == pytest.approx(theirs, rel=1e-9)
 
 
-def test_debiased_square_of_uncertainty_calibration_where_a_bin_says_one_number():
-    """Elsewhere they also take off the spread of the confidences inside a bin, which is no noise of the labels."""
+def test_debiased_error_agrees_with_uncertainty_calibration_for_constant_bins():
+    """In other bins they also subtract the spread of the confidences, which is no noise of the labels."""
     g = torch.Generator().manual_seed(0)
     c = (torch.randint(5, 10, (2000,), generator=g).double() + 0.5) / 10
     right = torch.rand(2000, dtype=torch.float64, generator=g) < c - 0.06
@@ -121,16 +121,16 @@ def test_debiased_square_of_uncertainty_calibration_where_a_bin_says_one_number(
         assert float(metrics.debiased_l2(p, bins=bins)) == pytest.approx(theirs, rel=1e-9)
 
 
-def test_scores_of_scikit_learn(crooked):
-    probs, labels = crooked.logits.softmax(-1).numpy(), crooked.labels.numpy()
+def test_scores_agree_with_scikit_learn(miscalibrated):
+    probs, labels = miscalibrated.logits.softmax(-1).numpy(), miscalibrated.labels.numpy()
     k = probs.shape[1]
     w = np.random.default_rng(0).random(len(labels))
     for weights, theirs in ((None, None), (torch.from_numpy(w), w)):
         expected = log_loss(labels, probs, sample_weight=theirs, labels=range(k))
-        p = Predictions(crooked.logits, crooked.labels, weights)
+        p = Predictions(miscalibrated.logits, miscalibrated.labels, weights)
         assert float(metrics.nll(p)) == pytest.approx(expected, rel=1e-9)
         if k == 2:
-            expected = 2 * brier_score_loss(labels, probs[:, 1], sample_weight=theirs)  # they count one class
+            expected = 2 * brier_score_loss(labels, probs[:, 1], sample_weight=theirs)  # of one class
             assert float(metrics.brier(p)) == pytest.approx(expected, rel=1e-9)
             expected = roc_auc_score(labels, probs[:, 1], sample_weight=theirs)
         else:
@@ -138,65 +138,71 @@ def test_scores_of_scikit_learn(crooked):
         assert float(metrics.auroc(p)) == pytest.approx(expected, rel=1e-9)
 
 
-def test_scores_are_means_of_the_losses(crooked):
+def test_scores_are_means_of_the_losses(miscalibrated):
     torch.testing.assert_close(
-        metrics.brier(crooked), losses.brier(crooked.logits, crooked.labels).mean(), rtol=1e-12, atol=0
+        metrics.brier(miscalibrated),
+        losses.brier(miscalibrated.logits, miscalibrated.labels).mean(),
+        rtol=1e-12,
+        atol=0,
     )
     torch.testing.assert_close(
-        metrics.nll(crooked), losses.cross_entropy(crooked.logits, crooked.labels).mean(), rtol=1e-12, atol=0
+        metrics.nll(miscalibrated),
+        losses.cross_entropy(miscalibrated.logits, miscalibrated.labels).mean(),
+        rtol=1e-12,
+        atol=0,
     )
 
 
-def test_classwise_ece_by_a_plain_loop(crooked):
-    probs, labels = crooked.logits.softmax(-1).numpy(), crooked.labels.numpy()
+def test_classwise_ece_is_that_of_a_loop(miscalibrated):
+    probs, labels = miscalibrated.logits.softmax(-1).numpy(), miscalibrated.labels.numpy()
     k, n = probs.shape[1], len(labels)
-    each = [sum(m / n * abs(g) for m, g in plain_bins(probs[:, j], (labels == j) * 1.0, 15)) for j in range(k)]
-    assert float(metrics.classwise_ece(crooked)) == pytest.approx(np.mean(each), rel=1e-9)
-    assert float(metrics.classwise_ece(crooked, reduction="sum")) == pytest.approx(np.sum(each), rel=1e-9)
-    np.testing.assert_allclose(metrics.tables.classes(crooked).ece, each, rtol=1e-8, atol=1e-12)
-    one = metrics.ece(crooked.with_event(k - 1))
-    assert float(one) == pytest.approx(each[k - 1], rel=1e-9)
+    per_class = [sum(m / n * abs(g) for m, g in plain_bins(probs[:, j], (labels == j) * 1.0, 15)) for j in range(k)]
+    assert float(metrics.classwise_ece(miscalibrated)) == pytest.approx(np.mean(per_class), rel=1e-9)
+    assert float(metrics.classwise_ece(miscalibrated, reduction="sum")) == pytest.approx(np.sum(per_class), rel=1e-9)
+    np.testing.assert_allclose(metrics.tables.classes(miscalibrated).ece, per_class, rtol=1e-8, atol=1e-12)
+    last_class = metrics.ece(miscalibrated.with_event(k - 1))
+    assert float(last_class) == pytest.approx(per_class[k - 1], rel=1e-9)
 
 
-def test_classes_by_a_plain_loop(crooked):
-    probs, labels = crooked.logits.softmax(-1).numpy(), crooked.labels.numpy()
-    told, table = probs.argmax(1), metrics.tables.classes(crooked)
+def test_table_of_classes_is_that_of_a_loop(miscalibrated):
+    probs, labels = miscalibrated.logits.softmax(-1).numpy(), miscalibrated.labels.numpy()
+    predicted, table = probs.argmax(1), metrics.tables.classes(miscalibrated)
     for j in range(probs.shape[1]):
-        assert int(table.predicted[j]) == (told == j).sum()
+        assert int(table.predicted[j]) == (predicted == j).sum()
         assert float(table.frequency[j]) == pytest.approx((labels == j).mean(), rel=1e-9, abs=1e-12)
         assert float(table.forecast[j]) == pytest.approx(probs[:, j].mean(), rel=1e-9)
-        if (told == j).any():
-            assert float(table.precision[j]) == pytest.approx((labels[told == j] == j).mean())
-            assert float(table.confidence[j]) == pytest.approx(probs[told == j, j].mean())
+        if (predicted == j).any():
+            assert float(table.precision[j]) == pytest.approx((labels[predicted == j] == j).mean())
+            assert float(table.confidence[j]) == pytest.approx(probs[predicted == j, j].mean())
         if (labels == j).any():
-            assert float(table.recall[j]) == pytest.approx((told[labels == j] == j).mean())
+            assert float(table.recall[j]) == pytest.approx((predicted[labels == j] == j).mean())
     assert table.ece[table.worst_first].diff().max() <= 0
 
 
-def test_cumulative_errors_by_a_plain_loop(crooked):
-    c, a = events(crooked)
+def test_cumulative_errors_are_those_of_a_loop(miscalibrated):
+    c, a = events(miscalibrated)
     order = np.argsort(c)
     walk = np.concatenate([[0], np.cumsum((a - c)[order])]) / len(c)
-    assert float(metrics.kuiper(crooked)) == pytest.approx(walk.max() - walk.min(), rel=1e-9)
-    assert float(metrics.ks(crooked)) == pytest.approx(np.abs(walk).max(), rel=1e-9)
+    assert float(metrics.kuiper(miscalibrated)) == pytest.approx(walk.max() - walk.min(), rel=1e-9)
+    assert float(metrics.ks(miscalibrated)) == pytest.approx(np.abs(walk).max(), rel=1e-9)
 
 
-def test_kernel_errors_by_all_pairs(crooked):
-    c, a = (x[:500] for x in events(crooked))
-    some = crooked[:500]
+def test_kernel_errors_are_sums_over_all_pairs(miscalibrated):
+    c, a = (x[:500] for x in events(miscalibrated))
+    subset = miscalibrated[:500]
     kernel = np.exp(-np.abs(c[:, None] - c[None]) / 0.4)
     products = np.outer(a - c, a - c) * kernel
     off = products.sum() - np.trace(products)
-    assert float(metrics.skce(some)) == pytest.approx(off / (500 * 499), rel=1e-9)
-    assert float(metrics.mmce(some)) == pytest.approx(math.sqrt(products.sum() / 500**2), rel=1e-9)
+    assert float(metrics.skce(subset)) == pytest.approx(off / (500 * 499), rel=1e-9)
+    assert float(metrics.mmce(subset)) == pytest.approx(math.sqrt(products.sum() / 500**2), rel=1e-9)
     w = np.random.default_rng(0).random(500)
     weighted = np.outer(w, w) * products
-    off = (weighted.sum() - (w * np.diag(products)).sum()) / (w.sum() * (w.sum() - 1))  # a copy is another example
-    assert float(metrics.skce(some.logits, some.labels, torch.from_numpy(w))) == pytest.approx(off, rel=1e-9)
+    off = (weighted.sum() - (w * np.diag(products)).sum()) / (w.sum() * (w.sum() - 1))  # a copy is a different example
+    assert float(metrics.skce(subset.logits, subset.labels, torch.from_numpy(w))) == pytest.approx(off, rel=1e-9)
 
 
-def test_debiased_square_by_all_pairs(crooked):
-    c, a = events(crooked)
+def test_debiased_square_is_a_mean_over_all_pairs(miscalibrated):
+    c, a = events(miscalibrated)
     index = np.clip(np.searchsorted(np.linspace(0, 1, 16), c) - 1, 0, 14)
     total = 0.0
     for b in range(15):
@@ -204,12 +210,12 @@ def test_debiased_square_by_all_pairs(crooked):
         if len(u) > 1:
             pairs = np.outer(u, u)
             total += len(u) / len(c) * (pairs.sum() - np.trace(pairs)) / (len(u) * (len(u) - 1))
-    assert float(metrics.debiased_l2(crooked, squared=True)) == pytest.approx(total, rel=1e-9)
-    assert float(metrics.debiased_l2(crooked)) == pytest.approx(max(total, 0.0) ** 0.5, rel=1e-9)
+    assert float(metrics.debiased_l2(miscalibrated, squared=True)) == pytest.approx(total, rel=1e-9)
+    assert float(metrics.debiased_l2(miscalibrated)) == pytest.approx(max(total, 0.0) ** 0.5, rel=1e-9)
 
 
-def test_sweep_by_a_plain_loop(crooked):
-    c, a = events(crooked)
+def test_sweep_ece_is_that_of_a_loop(miscalibrated):
+    c, a = events(miscalibrated)
     order = np.argsort(c)
     best = abs(c.mean() - a.mean())
     for b in range(2, 3000):
@@ -218,107 +224,107 @@ def test_sweep_by_a_plain_loop(crooked):
         if np.any(np.diff(accuracy) < -1e-12):
             break
         best = sum(len(p) / len(c) * abs(a[p].mean() - c[p].mean()) for p in parts)
-    assert float(metrics.sweep_ece(crooked)) == pytest.approx(best, rel=1e-9)
+    assert float(metrics.sweep_ece(miscalibrated)) == pytest.approx(best, rel=1e-9)
 
 
-def test_aurc_by_a_plain_loop(crooked):
-    c, a = events(crooked)
+def test_aurc_is_that_of_a_loop(miscalibrated):
+    c, a = events(miscalibrated)
     wrong = 1 - a[np.argsort(-c)]
     expected = np.mean(np.cumsum(wrong) / np.arange(1, len(c) + 1))
-    assert float(metrics.aurc(crooked)) == pytest.approx(expected, rel=1e-9)
+    assert float(metrics.aurc(miscalibrated)) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_aurc_of_ties_by_a_plain_loop(weighted):
+def test_aurc_of_ties_is_that_of_a_loop(weighted):
     g = torch.Generator().manual_seed(0)
     c = torch.rand(500, dtype=torch.float64, generator=g).round(decimals=1)
     a = (torch.rand(500, generator=g) < c).double()
     w = torch.randint(0, 4, (500,), generator=g).double() if weighted else torch.ones(500, dtype=torch.float64)
-    mass, wrong, total = 0.0, 0.0, 0.0
+    covered, wrong, total = 0.0, 0.0, 0.0
     for v in c.unique().flip(0):
         tie = c == v
         m = int(w[tie].sum())
         for _ in range(m):
-            mass, wrong = mass + 1, wrong + float((w * (1 - a))[tie].sum()) / m
-            total += wrong / mass
+            covered, wrong = covered + 1, wrong + float((w * (1 - a))[tie].sum()) / m
+            total += wrong / covered
     assert float(_ranking.aurc_of(Events(c, a, w).ties)) == pytest.approx(total / float(w.sum()), rel=1e-10)
 
 
-def test_smooth_ece_of_relplot_to_its_resolution(crooked):
-    c, a = events(crooked)
-    assert float(metrics.smooth_ece(crooked)) == pytest.approx(relplot.smECE(c, a), abs=1.5e-3)
+def test_smooth_ece_agrees_with_relplot(miscalibrated):
+    c, a = events(miscalibrated)
+    assert float(metrics.smooth_ece(miscalibrated)) == pytest.approx(relplot.smECE(c, a), abs=1.5e-3)
 
 
-def test_smooth_ece_solves_its_equation_by_quadrature(crooked):
-    c, a = (x[:400] for x in events(crooked))
-    s = float(metrics.smooth_ece(crooked[:400]))
+def test_smooth_ece_solves_its_equation(miscalibrated):
+    c, a = (x[:400] for x in events(miscalibrated))
+    s = float(metrics.smooth_ece(miscalibrated[:400]))
     t = (np.arange(20000) + 0.5) / 20000
-    images = (t[:, None] - np.concatenate([c, -c, 2 - c])[None]) / s  # reflections farther out are below e^-40 here
+    images = (t[:, None] - np.concatenate([c, -c, 2 - c])[None]) / s  # further reflections are below e^-40
     kernel = np.exp(-0.5 * images**2) / (s * math.sqrt(2 * math.pi))
-    seen = kernel @ np.tile(a - c, 3) / 400
-    assert np.abs(seen).mean() == pytest.approx(s, rel=1e-5)
+    smoothed_gap = kernel @ np.tile(a - c, 3) / 400
+    assert np.abs(smoothed_gap).mean() == pytest.approx(s, rel=1e-5)
 
 
-def test_corp_split_is_exact(crooked):
-    c, a = events(crooked)
+def test_corp_decomposition_is_exact(miscalibrated):
+    c, a = events(miscalibrated)
     mcb, dsc, unc = (
-        float(getattr(metrics, name)(crooked)) for name in ("miscalibration", "discrimination", "uncertainty")
+        float(getattr(metrics, name)(miscalibrated)) for name in ("miscalibration", "discrimination", "uncertainty")
     )
     assert mcb - dsc + unc == pytest.approx(((c - a) ** 2).mean(), rel=1e-12)
     assert unc == pytest.approx(a.mean() * (1 - a.mean()))
     assert mcb >= 0
     assert dsc >= 0
     log = [
-        float(getattr(metrics, name)(crooked, score="log"))
+        float(getattr(metrics, name)(miscalibrated, score="log"))
         for name in ("miscalibration", "discrimination", "uncertainty")
     ]
-    told = log_loss(a, c)
-    assert log[0] - log[1] + log[2] == pytest.approx(told, rel=1e-9)
+    predicted = log_loss(a, c)
+    assert log[0] - log[1] + log[2] == pytest.approx(predicted, rel=1e-9)
 
 
-def test_among_and_entropy_by_plain_means(crooked):
-    log_p = crooked.logits.log_softmax(-1)
-    right = crooked.logits.argmax(-1) == crooked.labels
-    own = -log_p.gather(1, crooked.labels[:, None]).squeeze(1)
-    entropies = torch.distributions.Categorical(logits=crooked.logits).entropy()
-    for among, chosen in (("correct", right), ("wrong", ~right), ("all", right | ~right)):
-        torch.testing.assert_close(metrics.nll(crooked, among=among), own[chosen].mean())
-        torch.testing.assert_close(metrics.entropy(crooked, among=among), entropies[chosen].mean())
+def test_nll_and_entropy_among_subsets_are_means(miscalibrated):
+    log_p = miscalibrated.logits.log_softmax(-1)
+    right = miscalibrated.logits.argmax(-1) == miscalibrated.labels
+    losses_per_example = -log_p.gather(1, miscalibrated.labels[:, None]).squeeze(1)
+    entropies = torch.distributions.Categorical(logits=miscalibrated.logits).entropy()
+    for among, selected in (("correct", right), ("wrong", ~right), ("all", right | ~right)):
+        torch.testing.assert_close(metrics.nll(miscalibrated, among=among), losses_per_example[selected].mean())
+        torch.testing.assert_close(metrics.entropy(miscalibrated, among=among), entropies[selected].mean())
 
 
-def test_confident_predictions_by_plain_means(crooked):
-    c, a = events(crooked)
+def test_metrics_of_confident_predictions_are_means(miscalibrated):
+    c, a = events(miscalibrated)
     for above in (0.9, 0.99):
-        assert float(metrics.confident_share(crooked, above=above)) == pytest.approx((c >= above).mean())
+        assert float(metrics.confident_share(miscalibrated, above=above)) == pytest.approx((c >= above).mean())
         if (c >= above).any():
-            assert float(metrics.confident_accuracy(crooked, above=above)) == pytest.approx(a[c >= above].mean())
+            assert float(metrics.confident_accuracy(miscalibrated, above=above)) == pytest.approx(a[c >= above].mean())
 
 
-def test_detection_of_scikit_learn():
+def test_detection_agrees_with_scikit_learn():
     g = torch.Generator().manual_seed(0)
     inside = (3 * torch.randn(800, 6, dtype=torch.float64, generator=g)).round(decimals=1)
     outside = (2 * torch.randn(500, 6, dtype=torch.float64, generator=g)).round(decimals=1)
     truth = np.r_[np.ones(800), np.zeros(500)]
     for score in (ood.max_probability, ood.entropy, ood.max_logit, ood.energy):
-        found = ood.detection(inside, outside, score=score)
+        result = ood.detection(inside, outside, score=score)
         s = torch.cat([score(inside), score(outside)]).numpy()
-        assert found.auroc == pytest.approx(roc_auc_score(truth, s), abs=1e-12)
-        assert found.aupr_in == pytest.approx(average_precision_score(truth, s), abs=1e-12)
-        assert found.aupr_out == pytest.approx(average_precision_score(1 - truth, -s), abs=1e-12)
+        assert result.auroc == pytest.approx(roc_auc_score(truth, s), abs=1e-12)
+        assert result.aupr_in == pytest.approx(average_precision_score(truth, s), abs=1e-12)
+        assert result.aupr_out == pytest.approx(average_precision_score(1 - truth, -s), abs=1e-12)
         fpr, tpr, _ = roc_curve(truth, s, drop_intermediate=False)
-        assert found.fpr95 == pytest.approx(fpr[np.argmax(tpr >= 0.95)], abs=1e-12)
+        assert result.fpr95 == pytest.approx(fpr[np.argmax(tpr >= 0.95)], abs=1e-12)
 
 
-def test_correctness_auroc_of_scikit_learn(crooked):
-    c, a = events(crooked)
-    assert float(metrics.auroc(crooked, of="correctness")) == pytest.approx(roc_auc_score(a, c), rel=1e-9)
+def test_auroc_of_correctness_agrees_with_scikit_learn(miscalibrated):
+    c, a = events(miscalibrated)
+    assert float(metrics.auroc(miscalibrated, of="correctness")) == pytest.approx(roc_auc_score(a, c), rel=1e-9)
 
 
-def test_laws_of_brownian_motion_by_simulation():
+def test_distributions_of_brownian_motion_by_simulation():
     rng = np.random.default_rng(0)
     walk = np.cumsum(rng.standard_normal((4000, 1000)) / math.sqrt(1000), axis=1)
     walk = np.concatenate([np.zeros((4000, 1)), walk], axis=1)
-    reach = 2 * 0.5826 / math.sqrt(1000)  # a walk of finite steps falls short of the motion by this, at both ends
+    reach = 2 * 0.5826 / math.sqrt(1000)  # a walk of finite steps is that much shorter, at both ends
     spread = walk.max(1) - walk.min(1) + reach
     p = np.array([_cumulative.range_sf(float(r)) for r in spread])
     assert ks_1samp(p, lambda x: x).pvalue > 0.01
@@ -331,24 +337,24 @@ def test_both_series_of_the_supremum_agree():
 
 
 @pytest.mark.shared
-def test_published_errors_of_real_predictions(shared):
+def test_errors_of_real_predictions_are_the_published_ones(shared):
     p = Predictions.load(shared / "logits" / "mukhoti_cifar10_resnet50_flsd53.test.npz")
     c, a = (x.numpy() for x in top_label(p.logits, p.labels))
     assert float(metrics.smooth_ece(p)) == pytest.approx(relplot.smECE(c, a), abs=1.5e-3)
     assert float(metrics.ece(p)) == pytest.approx(0.0155, abs=5e-5)  # their Table 1: 1.55 %
 
 
-def test_risk_coverage_ends_at_the_error(crooked):
-    curve = metrics.curves.risk_coverage(crooked)
+def test_risk_coverage_ends_at_the_error(miscalibrated):
+    curve = metrics.curves.risk_coverage(miscalibrated)
     assert float(curve.x[-1]) == 1
-    assert float(curve.y[-1]) == pytest.approx(float(metrics.error(crooked)))
-    assert float(_ranking.aurc_of(crooked.events.ties)) == pytest.approx(
+    assert float(curve.y[-1]) == pytest.approx(float(metrics.error(miscalibrated)))
+    assert float(_ranking.aurc_of(miscalibrated.events.ties)) == pytest.approx(
         float(torch.trapezoid(torch.cat([curve.y[:1], curve.y]), torch.cat([torch.zeros(1).double(), curve.x]))),
         abs=2e-3,
     )
 
 
-def test_deposit_keeps_the_mass():
+def test_deposit_preserves_the_total():
     g = torch.Generator().manual_seed(0)
     ties = Events(torch.rand(99, dtype=torch.float64, generator=g), torch.ones(99, dtype=torch.float64)).ties
     grid = _smooth.deposit(ties, 64)
@@ -356,28 +362,28 @@ def test_deposit_keeps_the_mass():
 
 
 @pytest.mark.parametrize("width", [1e-5, 1e-3, 0.0014, 0.4])
-def test_a_kernel_of_any_width_is_the_sum_over_all_pairs(crooked, width):
-    some = crooked[:300]
-    c, a = events(some)
+def test_kernel_errors_of_any_width_are_sums_over_all_pairs(miscalibrated, width):
+    subset = miscalibrated[:300]
+    c, a = events(subset)
     u = c - a
     pairs = np.outer(u, u) * np.exp(-np.abs(c[:, None] - c) / width)
     off = (pairs.sum() - np.trace(pairs)) / (300 * 299)
-    assert float(metrics.skce(some, width=width)) == pytest.approx(off, rel=1e-9, abs=1e-15)
-    assert float(metrics.mmce(some, width=width)) == pytest.approx(pairs.sum() ** 0.5 / 300, rel=1e-9)
+    assert float(metrics.skce(subset, width=width)) == pytest.approx(off, rel=1e-9, abs=1e-15)
+    assert float(metrics.mmce(subset, width=width)) == pytest.approx(pairs.sum() ** 0.5 / 300, rel=1e-9)
 
 
 @pytest.mark.parametrize("clustered", [False, True])
-def test_the_debiased_error_lies_in_its_interval_where_its_square_is_negative(clustered):
-    """As in uncertainty-calibration, whose root of a negative square is 0."""
+def test_debiased_error_with_a_negative_square_lies_in_its_interval(clustered):
+    """As in uncertainty-calibration, the root of a negative square is 0."""
     negative = 0
     for seed in range(12):
         g = torch.Generator().manual_seed(seed)
         s = torch.randn(200, generator=g, dtype=torch.float64)
         y = torch.bernoulli(s.sigmoid(), generator=g).long()
         p = Predictions.from_binary_logits(s, y, clusters=torch.arange(200) // 4 if clustered else None)
-        found = metrics.debiased_l2.interval(p)
+        result = metrics.debiased_l2.interval(p)
         square = float(metrics.debiased_l2(p, squared=True))
         negative += square < 0
-        assert found.low <= found.value <= found.high
-        assert found.value == pytest.approx(max(square, 0.0) ** 0.5)
+        assert result.low <= result.value <= result.high
+        assert result.value == pytest.approx(max(square, 0.0) ** 0.5)
     assert 2 < negative < 12

@@ -1,4 +1,4 @@
-"""Intervals of few examples, where those of a normal mean collapse."""
+"""Intervals of small samples, for which those of a normal mean collapse."""
 
 import math
 
@@ -11,7 +11,7 @@ from calibrant.backend.bins import Events
 from calibrant.metrics._intervals import EXPECTED_SHARE, mean_limits, share_limits, student_quantile
 
 MEANS = ("accuracy", "signed_gap", "event_brier", "brier", "nll")
-CONSISTENT = {  # values if 90 % of the answers given at 90 % are right
+CONSISTENT = {  # values if 90 % of the answers with a confidence of 90 % are correct
     "accuracy": 0.9,
     "signed_gap": 0.0,
     "event_brier": 0.09,
@@ -26,37 +26,37 @@ def all_right() -> Predictions:
 
 
 @pytest.mark.parametrize("name", MEANS)
-def test_twenty_right_answers_at_ninety_percent_do_not_refute_calibration(all_right, name):
-    found = getattr(metrics, name).interval(all_right)  # all twenty are right 12 % of the time
-    assert found.low <= found.value <= found.high
-    assert CONSISTENT[name] in found
-    assert found.high - found.low > 0.05
+def test_twenty_correct_answers_at_90_percent_are_compatible_with_calibration(all_right, name):
+    interval = getattr(metrics, name).interval(all_right)  # all twenty are correct with probability 12 %
+    assert interval.low <= interval.value <= interval.high
+    assert CONSISTENT[name] in interval
+    assert interval.high - interval.low > 0.05
 
 
 @pytest.mark.parametrize("name", MEANS)
-def test_twenty_wrong_answers_at_ninety_percent_do_not_collapse(name):
-    found = getattr(metrics, name).interval(Predictions.from_confidence([0.9] * 20, [0] * 20))
-    assert found.high - found.low > 0.05
-    assert CONSISTENT[name] not in found
+def test_interval_of_twenty_wrong_answers_does_not_collapse(name):
+    interval = getattr(metrics, name).interval(Predictions.from_confidence([0.9] * 20, [0] * 20))
+    assert interval.high - interval.low > 0.05
+    assert CONSISTENT[name] not in interval
 
 
-def test_known_scores_have_no_width():
+def test_interval_of_a_known_score_has_no_width():
     fair = Predictions.from_confidence([0.5] * 20, [1] * 12 + [0] * 8)
-    found = metrics.event_brier.interval(fair)
-    assert (found.low, found.high) == (0.25, 0.25)
+    interval = metrics.event_brier.interval(fair)
+    assert (interval.low, interval.high) == (0.25, 0.25)
 
 
 def test_probabilities_of_one_leave_the_score_unknown():
-    sure = Predictions.from_confidence([1.0] * 20, [1] * 20)
-    assert metrics.event_brier.interval(sure).high > 0.1
-    assert metrics.nll.interval(sure).high > 1
+    certain = Predictions.from_confidence([1.0] * 20, [1] * 20)
+    assert metrics.event_brier.interval(certain).high > 0.1
+    assert metrics.nll.interval(certain).high > 1
 
 
 @pytest.mark.parametrize("name", MEANS)
-def test_one_example_has_the_whole_range(name):
-    found = getattr(metrics, name).interval(Predictions.from_confidence([0.9], [1]))
-    whole = {"accuracy": 1, "signed_gap": 0.9, "event_brier": 0.81, "brier": 1.62, "nll": math.inf}
-    assert found.high == pytest.approx(whole[name])
+def test_interval_of_one_example_is_the_whole_range(name):
+    interval = getattr(metrics, name).interval(Predictions.from_confidence([0.9], [1]))
+    in_memory = {"accuracy": 1, "signed_gap": 0.9, "event_brier": 0.81, "brier": 1.62, "nll": math.inf}
+    assert interval.high == pytest.approx(in_memory[name])
 
 
 @pytest.mark.parametrize("name", MEANS)
@@ -64,18 +64,20 @@ def test_one_example_has_the_whole_range(name):
 def test_summary_has_the_intervals_of_the_predictions(name, clustered):
     g = torch.Generator().manual_seed(0)
     c = 1 - 0.5 * torch.rand(50, generator=g, dtype=torch.float64) ** 2
-    right = (torch.rand(50, generator=g) < c).long()
-    p = Predictions.from_confidence(c, right)
-    if clustered:  # every cluster in a set of its own, or the summary joins some
+    correct = (torch.rand(50, generator=g) < c).long()
+    p = Predictions.from_confidence(c, correct)
+    if clustered:  # exact only if every cluster has its own set
         p = Predictions(p.logits[:8], p.labels[:8], of=1, clusters=range(8))
     summary = metrics.Summary.from_predictions(p)
     if clustered and int((summary.slots[0, 1].sum(-1) > 0).sum()) < 8:
         pytest.skip("two clusters share a set")
-    summed, whole = summary.interval(name), getattr(metrics, name).interval(p)
-    assert [summed.low, summed.high] == pytest.approx([whole.low, whole.high], abs=1e-11 if name == "nll" else 1e-12)
+    streamed, in_memory = summary.interval(name), getattr(metrics, name).interval(p)
+    assert [streamed.low, streamed.high] == pytest.approx(
+        [in_memory.low, in_memory.high], abs=1e-11 if name == "nll" else 1e-12
+    )
 
 
-def test_share_limits_are_those_of_the_mid_p_rule():
+def test_share_limits_follow_the_mid_p_rule():
     low, high = share_limits(0.0, 20.0, 0.05)
     assert (low, high) == pytest.approx((0, 1 - 0.1 ** (1 / 20)))  # half of (1 - p)^20 is 5 %
     low, high = share_limits(0.3, 10.0, 0.05)
@@ -88,13 +90,13 @@ def test_share_limits_are_those_of_the_mid_p_rule():
 
 
 @pytest.mark.parametrize("n", [5, 20, 100])
-@pytest.mark.parametrize("said", [(0.6, 0.6), (0.95, 0.95), (0.5, 1.0)])
+@pytest.mark.parametrize("confidences", [(0.6, 0.6), (0.95, 0.95), (0.5, 1.0)])
 @pytest.mark.parametrize("shift", [0.0, 0.1])
-def test_intervals_of_scores_cover(n, said, shift):
+def test_intervals_of_scores_cover_the_truth(n, confidences, shift):
     draws, g, t = 500, np.random.default_rng(n), student_quantile(0.9, n - 1)
-    c = np.linspace(*said, n)
+    c = np.linspace(*confidences, n)
     truth = np.clip(c - shift, 0, 1 - 1e-9)
-    right = (g.random((draws, n)) < truth).astype(float)
+    correct = (g.random((draws, n)) < truth).astype(float)
     moments = Events(torch.from_numpy(c), torch.zeros(n)).moments(15)
     scores = {
         "signed_gap": lambda a: c - a,
@@ -103,39 +105,39 @@ def test_intervals_of_scores_cover(n, said, shift):
         "accuracy": lambda a: a + 0 * c,
     }
     for name, score in scores.items():
-        mean, values = (truth * score(1) + (1 - truth) * score(0)).mean(), score(right)
+        mean, values = (truth * score(1) + (1 - truth) * score(0)).mean(), score(correct)
         model = EXPECTED_SHARE if name == "accuracy" else getattr(metrics, name).expected(moments, 2)
         low, high = mean_limits(n, values.mean(1), values.var(1), model, t)
         assert ((low <= mean) & (mean <= high)).mean() > 0.85, name  # nominal .9; three standard errors are .04
 
 
 @pytest.mark.parametrize("name", MEANS)
-def test_many_examples_have_the_normal_interval(name):
+def test_interval_of_many_examples_is_the_normal_one(name):
     g = torch.Generator().manual_seed(0)
     c = 0.5 + 0.5 * torch.rand(1000, generator=g, dtype=torch.float64)
     p = Predictions.from_confidence(c, (torch.rand(1000, generator=g) < c).long())
     metric = getattr(metrics, name)
-    values, found = metric.values(p), metric.interval(p)
-    assert found.high - found.low == pytest.approx(2 * 1.6449 * float(values.std()) / math.sqrt(1000), rel=0.03)
+    values, interval = metric.values(p), metric.interval(p)
+    assert interval.high - interval.low == pytest.approx(2 * 1.6449 * float(values.std()) / math.sqrt(1000), rel=0.03)
 
 
-def test_twenty_right_answers_do_not_refute_an_error_of_zero(all_right):
-    found = metrics.debiased_l2.interval(all_right)
-    assert found.value == pytest.approx(0.1)
-    assert found.low == 0
-    assert found.high > found.value
-    summed = metrics.Summary.from_predictions(all_right).interval("debiased_l2")
-    assert [summed.low, summed.high] == pytest.approx([found.low, found.high], abs=1e-12)
+def test_twenty_correct_answers_are_compatible_with_a_debiased_error_of_zero(all_right):
+    interval = metrics.debiased_l2.interval(all_right)
+    assert interval.value == pytest.approx(0.1)
+    assert interval.low == 0
+    assert interval.high > interval.value
+    streamed = metrics.Summary.from_predictions(all_right).interval("debiased_l2")
+    assert [streamed.low, streamed.high] == pytest.approx([interval.low, interval.high], abs=1e-12)
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.1])
 @pytest.mark.parametrize("n", [20, 100])
-def test_interval_of_the_debiased_error_covers_with_few_examples(n, shift):
+def test_debiased_error_interval_covers_with_few_examples(n, shift):
     draws, g = 400, torch.Generator().manual_seed(n)
     c = torch.full((n,), 0.9, dtype=torch.float64)
-    right = (torch.rand(draws, n, generator=g) < 0.9 - shift).double()
-    found = [metrics.debiased_l2.interval(Events(c, row), level=0.9) for row in right]
-    assert sum(interval.low <= shift + 1e-9 <= interval.high + 2e-9 for interval in found) / draws > 0.85
+    correct = (torch.rand(draws, n, generator=g) < 0.9 - shift).double()
+    interval = [metrics.debiased_l2.interval(Events(c, row), level=0.9) for row in correct]
+    assert sum(interval.low <= shift + 1e-9 <= interval.high + 2e-9 for interval in interval) / draws > 0.85
 
 
 def separated(negatives: int, positives: int) -> Predictions:
@@ -144,25 +146,25 @@ def separated(negatives: int, positives: int) -> Predictions:
     return Predictions(torch.stack([0 * scores, scores], 1), (scores >= negatives).long(), of=1)
 
 
-def test_five_separated_examples_leave_the_ranking_open():
-    found = metrics.auroc.interval(separated(3, 2))
-    assert found.value == found.high == 1
-    assert found.low < 0.8  # at an area of .8 the five are separated more than 20 % of the time
+def test_auroc_interval_of_five_separated_examples_is_wide():
+    interval = metrics.auroc.interval(separated(3, 2))
+    assert interval.value == interval.high == 1
+    assert interval.low < 0.8  # with an area of .8 the five are separated with probability above 20 %
 
 
-def test_interval_of_auroc_is_mirrored_and_narrows():
-    few, many = (metrics.auroc.interval(separated(n, n)) for n in (5, 50))
-    assert few.low < many.low < 1
+def test_auroc_interval_is_symmetric_and_narrows():
+    of_ten, of_hundred = (metrics.auroc.interval(separated(n, n)) for n in (5, 50))
+    assert of_ten.low < of_hundred.low < 1
     p = separated(5, 5)
     mirrored = metrics.auroc.interval(Predictions(-p.logits, p.labels, of=1))
-    assert [mirrored.low, mirrored.high] == pytest.approx([0, 1 - few.low])
+    assert [mirrored.low, mirrored.high] == pytest.approx([0, 1 - of_ten.low])
 
 
-def test_interval_of_auroc_covers_with_few_examples():
+def test_auroc_interval_covers_with_few_examples():
     draws, area, g = 300, 0.95, torch.Generator().manual_seed(0)
     labels = torch.arange(20) % 2
     gap = math.sqrt(2) * float(torch.special.ndtri(torch.tensor(area, dtype=torch.float64)))
     scores = torch.randn(draws, 20, generator=g, dtype=torch.float64) + gap * labels
     logits = torch.stack([torch.zeros_like(scores), scores], -1)
-    held = sum(area in metrics.auroc.interval(Predictions(z, labels, of=1)) for z in logits)
-    assert held / draws > 0.85
+    covered = sum(area in metrics.auroc.interval(Predictions(z, labels, of=1)) for z in logits)
+    assert covered / draws > 0.85

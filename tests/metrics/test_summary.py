@@ -1,4 +1,4 @@
-"""Summaries: the same bits for any sharding and order, and the exact values within stated bounds."""
+"""Summaries: the same state for any sharding and order, and values within the documented bounds."""
 
 import math
 import threading
@@ -23,37 +23,37 @@ def draw(n: int, k: int, seed: int = 0, weighted: bool = False) -> Predictions:
     return Predictions(logits, labels, torch.rand(n, generator=g).double() + 0.5 if weighted else None)
 
 
-def same(a: Summary, b: Summary) -> bool:
+def equal_state(a: Summary, b: Summary) -> bool:
     return all(bool((getattr(a, name) == getattr(b, name)).all()) for name in STATE) and a.k == b.k
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("k", [2, 10, 150])
-def test_bits_are_the_same_over_20_shardings_and_orders(k, weighted):
+def test_state_does_not_depend_on_sharding_and_order(k, weighted):
     p = draw(9000, k, weighted=weighted)
-    whole = Summary.from_predictions(p)
+    expected = Summary.from_predictions(p)
     g = torch.Generator().manual_seed(1)
-    for _ in range(20):
+    for _ in range(8):
         q = p[torch.randperm(len(p), generator=g)]
         cuts = [0, *sorted(torch.randint(0, len(p), (5,), generator=g).tolist()), len(p)]
         parts = [Summary.from_predictions(q[a:b]) for a, b in pairwise(cuts) if a < b]
         order = torch.randperm(len(parts), generator=g).tolist()
-        assert same(sum((parts[i] for i in order), Summary.empty()), whole)
+        assert equal_state(sum((parts[i] for i in order), Summary.empty()), expected)
 
 
-def test_adding_batches_is_merging():
+def test_adding_batches_equals_merging():
     p = draw(1000, 4)
     summary = Summary.empty()
     for i in range(0, 1000, 123):
         part = p[i : i + 123]
         summary = summary.add(part.logits, part.labels)
-    assert same(summary, Summary.from_predictions(p))
+    assert equal_state(summary, Summary.from_predictions(p))
     assert len(summary) == 1000
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("n", "k"), [(1, 2), (20_000, 2), (20_000, 10), (3000, 200)])
-def test_values_lie_within_the_stated_bounds(n, k, weighted):
+def test_values_are_within_the_documented_bounds(n, k, weighted):
     p = draw(n, k, weighted=weighted)
     summary, exact = measure(Summary.from_predictions(p)), measure(p, of="top")
     heaviest = float(
@@ -75,7 +75,7 @@ def test_values_lie_within_the_stated_bounds(n, k, weighted):
             assert getattr(summary[name], end) == pytest.approx(getattr(exact[name], end), abs=1e-6), name
 
 
-def test_bounds_shrink_with_the_number_of_examples():
+def test_errors_of_sorted_metrics_shrink_with_the_number_of_examples():
     p = draw(200_000, 10)
     summary, exact = measure(Summary.from_predictions(p)), measure(p, of="top")
     for name, bound in {"adaptive_ece": 1e-4, "kuiper": 1e-4, "smooth_ece": 1e-5, "aurc": 1e-5}.items():
@@ -83,7 +83,7 @@ def test_bounds_shrink_with_the_number_of_examples():
     assert summary["kuiper"].p_value == pytest.approx(exact["kuiper"].p_value, abs=2e-2)
 
 
-def test_the_bin_table_is_exact():
+def test_bin_table_is_exact():
     p = draw(5000, 10)
     ours, exact = Summary.from_predictions(p).equal_width(15), metrics.tables.bins(p)
     assert ours.count.tolist() == exact.count.tolist()
@@ -91,12 +91,12 @@ def test_the_bin_table_is_exact():
 
 
 @pytest.mark.parametrize(("n", "k"), [(10, 2), (10_000, 2), (1000, 1000)])
-def test_it_never_needs_more_than_three_megabytes(n, k):
+def test_state_takes_at_most_three_megabytes(n, k):
     summary = Summary.from_predictions(draw(n, k))
     assert sum(getattr(summary, name).numel() * 8 for name in STATE) <= 3_000_000
 
 
-def test_saturated_and_impossible_predictions():
+def test_summary_of_saturated_and_impossible_predictions():
     p = Predictions(torch.tensor([[1e4, 0.0], [-torch.inf, 0.0], [0.0, 1e4]]), [0, 0, 0])
     summary = Summary.from_predictions(p)
     assert summary["nll"] == math.inf
@@ -105,7 +105,7 @@ def test_saturated_and_impossible_predictions():
     assert metrics.kuiper.test(summary).p_value == 0
 
 
-def test_summaries_that_do_not_match_are_not_merged():
+def test_summary_refuses_what_does_not_match():
     with refused("different_summaries", "2 classes"):
         Summary.from_predictions(draw(5, 2)) + Summary.from_predictions(draw(5, 3))
     with refused("different_summaries", "15 bins"):
@@ -120,32 +120,32 @@ def test_summaries_that_do_not_match_are_not_merged():
         Summary.from_predictions(draw(5, 2)).equal_width(10)
     with refused("summary_only", "auroc"):
         Summary.from_predictions(draw(5, 2))["auroc"]
-    one = Predictions(torch.zeros(8, 2), torch.zeros(8), torch.full((8,), 2.0**20, dtype=torch.float64))
-    many = Summary.from_predictions(one)
+    heavy = Predictions(torch.zeros(8, 2), torch.zeros(8), torch.full((8,), 2.0**20, dtype=torch.float64))
+    merged = Summary.from_predictions(heavy)
     for _ in range(22):
-        many = many + many
-    assert many.total_weight == 2.0**45
+        merged = merged + merged
+    assert merged.total_weight == 2.0**45
     with refused("too_many_rows"):
-        many + many
+        merged + merged
 
 
 @pytest.mark.parametrize("scale", [None, 1e-9, 1.0, 1e6, "mixed"])
-def test_pieces_tell_what_the_whole_tells_whatever_the_weights(scale):
+def test_summary_agrees_with_predictions_for_any_weights(scale):
     p = draw(3000, 5)
     g = torch.Generator().manual_seed(2)
     if scale is not None:
         drawn = torch.rand(3000, generator=g, dtype=torch.float64)
         weights = 10 ** (15 * drawn - 9) if scale == "mixed" else scale * (drawn + 1e-3)
         if scale == 1e-9:
-            weights[0] = 2.0  # or all together would not make one example
+            weights[0] = 2.0  # or the total weight would be below one example
         p = Predictions(p.logits, p.labels, weights)
     summary = sum((Summary.from_predictions(p[i : i + 700]) for i in range(0, 3000, 700)), Summary.empty())
-    found, exact = measure(summary), measure(p, of="top")
+    result, exact = measure(summary), measure(p, of="top")
     for name in ("accuracy", "nll", "brier", "signed_gap", "ece", "noise_floor", "debiased_l2", "confident_share"):
         for end in "value", "low", "high":
-            one, other = getattr(found[name], end), getattr(exact[name], end)
-            within = 1e-7 if scale == 1e-9 else 1e-12  # one example and crumbs, of which roots are taken
-            assert one == pytest.approx(other, rel=1e-12, abs=within, nan_ok=True), (name, end)
+            value, expected = getattr(result[name], end), getattr(exact[name], end)
+            within = 1e-7 if scale == 1e-9 else 1e-12  # roots of one heavy example and tiny rest
+            assert value == pytest.approx(expected, rel=1e-12, abs=within, nan_ok=True), (name, end)
 
 
 def write(path, p: Predictions, kind: str = "logits") -> None:
@@ -159,23 +159,23 @@ def write(path, p: Predictions, kind: str = "logits") -> None:
 
 @pytest.mark.parametrize("name", ["p.parquet", "p.safetensors", "p_logits.npy"])
 @pytest.mark.parametrize("rows", [None, 7, 1000])
-def test_files_are_read_in_pieces(tmp_path, name, rows):
+def test_files_are_read_in_chunks(tmp_path, name, rows):
     p = draw(100, 5)
     write(tmp_path / name, p)
     parts = list(Predictions.load_chunks(tmp_path / name, rows=rows))
     assert len(parts) == (1 if rows != 7 else 15)
     assert bool((torch.cat([part.logits for part in parts]) == p.logits).all())
     assert bool((torch.cat([part.labels for part in parts]) == p.labels).all())
-    assert same(Summary.from_file(tmp_path / name), Summary.from_predictions(p))
+    assert equal_state(Summary.from_file(tmp_path / name), Summary.from_predictions(p))
 
 
-def test_the_classes_of_a_file_are_summed_up_if_asked_for(tmp_path):
+def test_classes_of_a_file_are_summed_on_request(tmp_path):
     p = draw(100, 5)
     p.save(tmp_path / "p.parquet")
-    found = Summary.from_file(tmp_path / "p.parquet", by_class=True)
-    assert same(found, Summary.from_predictions(p, by_class=True))
-    assert found.classes is not None
-    assert torch.allclose(found.classes.ece, measure(p).classes.ece, rtol=0, atol=1e-12)
+    result = Summary.from_file(tmp_path / "p.parquet", by_class=True)
+    assert equal_state(result, Summary.from_predictions(p, by_class=True))
+    assert result.classes is not None
+    assert torch.allclose(result.classes.ece, measure(p).classes.ece, rtol=0, atol=1e-12)
     assert Summary.from_file(tmp_path / "p.parquet").classes is None
 
 
@@ -193,14 +193,14 @@ def test_next_chunk_is_read_ahead_and_its_error_is_raised_when_due(monkeypatch):
     monkeypatch.setattr("calibrant.io.chunks.open_chunked", lambda *_, **__: io.ChunkedFile(6, 3, piece))
     pieces = Predictions.load_chunks("any.npy", rows=2)
     assert len(next(pieces)) == 2
-    assert started.wait(60)  # nobody has asked for it yet
+    assert started.wait(60)  # before it is requested
     assert len(next(pieces)) == 2
     with refused("unreadable", "any.npy", "the disk is gone"):
         next(pieces)
     assert read == [slice(0, 2), slice(2, 4)]
 
 
-def test_pieces_that_nobody_wants_any_more_leave_no_thread(monkeypatch):
+def test_closed_generator_of_chunks_leaves_no_thread(monkeypatch):
     readers = set[threading.Thread]()
 
     def piece(_):
@@ -215,12 +215,12 @@ def test_pieces_that_nobody_wants_any_more_leave_no_thread(monkeypatch):
     assert not readers.pop().is_alive()
 
 
-def test_weights_probs_and_positions_of_files(tmp_path):
+def test_files_with_weights_probabilities_and_pixels(tmp_path):
     p = draw(50, 5, weighted=True)
     p.save(tmp_path / "p.parquet")
     p.save(tmp_path / "p.safetensors")
     for name in "p.parquet", "p.safetensors":
-        assert same(Summary.from_file(tmp_path / name), Summary.from_predictions(p))
+        assert equal_state(Summary.from_file(tmp_path / name), Summary.from_predictions(p))
     write(tmp_path / "p_probs.npy", p, "probs")
     assert Summary.from_file(tmp_path / "p_probs.npy")["ece"] == pytest.approx(
         float(metrics.ece(p.logits, p.labels)), abs=1e-6

@@ -1,4 +1,4 @@
-"""Simulated predictions whose calibration error is known in closed form, and laws that must hold."""
+"""Simulated predictions with a known calibration error, and known distributions."""
 
 import math
 
@@ -17,7 +17,7 @@ F = torch.float64
 
 
 def logit_normal(n: int, mean: float, sd: float, temperature: float, seed: int = 0) -> Predictions:
-    """Truth sigma(s), told sigma(s / T), s ~ N(mean, sd^2)."""
+    """Draw s ~ N(mean, sd^2) with true probabilities sigma(s) and predicted ones sigma(s / T)."""
     g = torch.Generator().manual_seed(seed)
     s = mean + sd * torch.randn(n, dtype=F, generator=g)
     labels = (torch.rand(n, dtype=F, generator=g) < s.sigmoid()).long()
@@ -33,7 +33,7 @@ CLOSED = [  # mean, sd, T, mean |gap|, mean gap^2, by quadrature
 
 
 @pytest.mark.parametrize(("mean", "sd", "temperature", "l1", "l2"), CLOSED)
-def test_closed_form_of_the_logit_normal_model(mean, sd, temperature, l1, l2):
+def test_errors_of_the_logit_normal_model_have_their_closed_form(mean, sd, temperature, l1, l2):
     p = logit_normal(400_000, mean, sd, temperature)
     assert float(metrics.ece(p.with_event(1), bins=100)) == pytest.approx(l1, abs=1.5e-3)
     assert float(metrics.ece(p.with_event(1), bins=100, edges="equal_mass")) == pytest.approx(l1, abs=1.5e-3)
@@ -42,7 +42,7 @@ def test_closed_form_of_the_logit_normal_model(mean, sd, temperature, l1, l2):
     assert l2 in squared
 
 
-def test_bin_free_errors_of_the_logit_normal_model():
+def test_all_errors_of_an_overconfident_model_are_the_mean_gap():
     p = logit_normal(400_000, 0, 2, 0.5)  # overconfident everywhere: all agree with the mean gap
     for name in ("ece", "adaptive_ece", "kuiper", "ks", "signed_gap"):
         assert float(getattr(metrics, name)(p)) == pytest.approx(0.093230, abs=1.5e-3)
@@ -50,20 +50,20 @@ def test_bin_free_errors_of_the_logit_normal_model():
     assert float(metrics.signed_gap(logit_normal(400_000, 0, 2, 2.0))) == pytest.approx(-0.103133, abs=1.5e-3)
 
 
-@pytest.mark.parametrize(("told", "right"), [(0.7, 0.7), (0.7, 0.55), (0.9, 1.0)])
-def test_constant_predictions(told, right):
+@pytest.mark.parametrize(("confidence", "right"), [(0.7, 0.7), (0.7, 0.55), (0.9, 1.0)])
+def test_errors_of_constant_predictions(confidence, right):
     n = 1000
-    logits = torch.tensor([[math.log(told / (1 - told)), 0.0]], dtype=F).expand(n, 2)
+    logits = torch.tensor([[math.log(confidence / (1 - confidence)), 0.0]], dtype=F).expand(n, 2)
     labels = (torch.arange(n) >= round(right * n)).long()
     for name in ("ece", "adaptive_ece", "mce", "sweep_ece", "kuiper", "ks", "smooth_ece"):
-        assert float(getattr(metrics, name)(logits, labels)) == pytest.approx(abs(right - told), abs=2e-9)
-    assert float(metrics.signed_gap(logits, labels)) == pytest.approx(told - right)
+        assert float(getattr(metrics, name)(logits, labels)) == pytest.approx(abs(right - confidence), abs=2e-9)
+    assert float(metrics.signed_gap(logits, labels)) == pytest.approx(confidence - right)
     assert float(metrics.auroc(logits, labels)) == 0.5 if 0 < right < 1 else True
     assert float(metrics.discrimination(logits, labels)) == pytest.approx(0, abs=1e-12)
-    assert float(metrics.miscalibration(logits, labels)) == pytest.approx((right - told) ** 2)
+    assert float(metrics.miscalibration(logits, labels)) == pytest.approx((right - confidence) ** 2)
 
 
-def test_repetition_leaves_errors_and_shrinks_noise():
+def test_repeated_examples_keep_errors_and_halve_the_noise_floor():
     p = logit_normal(500, 1, 2, 0.7)
     twice = Predictions(p.logits.repeat(4, 1), p.labels.repeat(4))
     for name in ("ece", "adaptive_ece", "smooth_ece", "nll", "kuiper", "aurc", "auroc", "classwise_ece", "mmce"):
@@ -72,7 +72,7 @@ def test_repetition_leaves_errors_and_shrinks_noise():
     assert float(metrics.noise_floor(twice)) == pytest.approx(float(metrics.noise_floor(p)) / 2)
 
 
-def test_honest_predictions_are_at_their_known_values(honest):
+def test_calibrated_predictions_have_their_expected_values(honest):
     table = measure(honest)
     assert 0.0 in metrics.signed_gap.interval(honest, level=0.999)
     assert table["ece"].value < metrics.noise_floor.interval(honest, level=0.998).high
@@ -91,7 +91,7 @@ def draw(n: int, sharpened: float, g: torch.Generator) -> tuple[torch.Tensor, to
 
 
 @pytest.mark.parametrize(("sharpened", "error"), [(1.0, 0.0), (1.1, 0.015), (1.3, 0.039), (2.0, 0.088)])
-def test_interval_of_the_debiased_error_covers_the_truth(sharpened, error):
+def test_debiased_error_interval_covers_the_truth(sharpened, error):
     g = torch.Generator().manual_seed(11)
     c, _, q = draw(2_000_000, sharpened, g)
     index = assign_bins(equal_width_edges(15), c).clamp(0, 14)
@@ -107,20 +107,20 @@ def test_interval_of_the_debiased_error_covers_the_truth(sharpened, error):
     assert 880 <= covered <= 999
 
 
-def test_debiased_square_has_no_bias_and_plug_in_has():
+def test_debiased_square_is_unbiased_and_the_plug_in_is_not():
     g = torch.Generator().manual_seed(0)
-    values, plug = [], []
+    values, plug_in = [], []
     for _ in range(600):
         c, a, _ = draw(1000, 1.0, g)
         events = Events(c, a)
         values.append(squared_error(events.moments(15), 0.9).value)
-        plug.append(float(metrics.ece(events, norm=2.0)) ** 2)
+        plug_in.append(float(metrics.ece(events, norm=2.0)) ** 2)
     values = torch.tensor(values, dtype=F)
     assert abs(float(values.mean())) < 3.5 * float(values.std()) / math.sqrt(600)
-    assert sum(plug) / 600 > 1e-3
+    assert sum(plug_in) / 600 > 1e-3
 
 
-def test_kuiper_and_ks_hold_their_size():
+def test_kuiper_and_ks_tests_have_their_nominal_size():
     g = torch.Generator().manual_seed(4)
     rejected = [0, 0]
     for _ in range(2000):
@@ -132,12 +132,12 @@ def test_kuiper_and_ks_hold_their_size():
     assert 0.04 <= rejected[1] / 2000 <= 0.06
 
 
-def test_kuiper_has_power():
+def test_kuiper_test_detects_overconfidence():
     assert metrics.kuiper.test(logit_normal(5000, 0, 2, 0.7)).p_value < 1e-4
 
 
 @pytest.mark.parametrize(("n", "bins"), [(1000, 15), (5000, 15), (10_000, 100)])
-def test_noise_floor_is_within_one_percent_of_simulation(n, bins):
+def test_noise_floor_agrees_with_simulation(n, bins):
     g = torch.Generator().manual_seed(2)
     c = (3 + 2.2 * torch.randn(n, dtype=F, generator=g)).abs().sigmoid()
     floor = metrics.noise_floor.interval(Events(c, torch.zeros(n, dtype=F)), level=0.90, bins=bins)
@@ -152,7 +152,7 @@ def test_noise_floor_is_within_one_percent_of_simulation(n, bins):
     assert floor.low == pytest.approx(float(draws.quantile(0.05)), rel=0.03)
 
 
-def test_floor_of_equal_mass_bins_by_simulation():
+def test_adaptive_noise_floor_agrees_with_simulation():
     g = torch.Generator().manual_seed(3)
     c = (2 * torch.randn(3000, dtype=F, generator=g)).abs().sigmoid()
     floor = metrics.adaptive_noise_floor.interval(Events(c, c.round()), level=0.90)
@@ -163,7 +163,7 @@ def test_floor_of_equal_mass_bins_by_simulation():
     assert floor.value == pytest.approx(sum(draws) / 1500, rel=0.02)
 
 
-def test_noise_of_several_bins_by_simulation():
+def test_noise_interval_agrees_with_simulation():
     g = torch.Generator().manual_seed(0)
     sigma = torch.tensor([1.0, 0.5, 0.01, 0.0], dtype=F)
     draws = (torch.randn(400_000, 4, dtype=F, generator=g) * sigma).abs().sum(1)
@@ -173,7 +173,7 @@ def test_noise_of_several_bins_by_simulation():
 
 
 @pytest.mark.parametrize("p", [0.02, 0.5, 0.98])
-def test_wilson_covers(p):
+def test_wilson_interval_covers(p):
     g = torch.Generator().manual_seed(0)
     hits = torch.binomial(torch.full((2000,), 100.0), torch.tensor(p), generator=g)
     covered = sum(p in wilson(float(h) / 100, 100.0, 0.90) for h in hits)
@@ -184,8 +184,8 @@ def test_mean_intervals_cover():
     g = torch.Generator().manual_seed(5)
     covered = {"nll": 0, "signed_gap": 0}
     truth = {"nll": None, "signed_gap": 0.093230}
-    big = logit_normal(2_000_000, 0, 2, 0.5, seed=99)
-    truth["nll"] = float(metrics.nll(big))
+    population = logit_normal(2_000_000, 0, 2, 0.5, seed=99)
+    truth["nll"] = float(metrics.nll(population))
     for seed in range(300):
         p = logit_normal(600, 0, 2, 0.5, seed=seed + int(torch.randint(1, 2, (1,), generator=g)))
         for name in covered:
@@ -193,7 +193,7 @@ def test_mean_intervals_cover():
     assert all(0.84 <= x / 300 <= 0.95 for x in covered.values())
 
 
-def test_skce_is_unbiased_and_its_test_holds_its_size():
+def test_skce_is_unbiased_and_its_test_has_its_nominal_size():
     g = torch.Generator().manual_seed(0)
     values, rejected = [], 0
     for i in range(200):
@@ -206,28 +206,28 @@ def test_skce_is_unbiased_and_its_test_holds_its_size():
     assert 8 <= rejected <= 34
 
 
-def test_the_split_finds_what_recalibration_can_take_off():
+def test_decompose_score_finds_the_gain_of_recalibration():
     p = logit_normal(20_000, 0, 2, 0.5)
     parts = metrics.decompose_score(p, fit=Temperature.fit)
-    honest = Predictions(p.logits * 0.5, p.labels)  # T = 1/2 undone
-    assert parts.refinement.value == pytest.approx(float(metrics.nll(honest)), abs=2e-4)
+    calibrated = Predictions(p.logits * 0.5, p.labels)  # T = 1/2 undone
+    assert parts.refinement.value == pytest.approx(float(metrics.nll(calibrated)), abs=2e-4)
     assert parts.refinement.value + parts.calibration.value == pytest.approx(parts.score.value)
     assert parts.calibration.low > 0
-    nothing = metrics.decompose_score(honest, fit=Temperature.fit)
-    assert abs(nothing.calibration.value) < 3e-4
+    none_left = metrics.decompose_score(calibrated, fit=Temperature.fit)
+    assert abs(none_left.calibration.value) < 3e-4
     brier = metrics.decompose_score(p, fit=Temperature.fit, score="brier")
     assert brier.score.value == pytest.approx(float(metrics.brier(p)))
 
 
-def test_band_of_the_corp_curve_holds_an_honest_curve():
+def test_corp_band_holds_a_calibrated_curve():
     p = logit_normal(3000, 0, 2, 1.0)
     curve = metrics.curves.corp(p)
     inside = (curve.low <= curve.y) & (curve.y <= curve.high)
     assert float((inside * curve.weight).sum()) > 0.75
     assert bool((curve.y.diff() >= 0).all())
-    crooked = metrics.curves.corp(logit_normal(3000, 0, 2, 0.5))
-    outside = (crooked.y < crooked.low) | (crooked.y > crooked.high)
-    assert float((outside * crooked.weight).sum()) > 0.5
-    many = metrics.curves.corp(logit_normal(50_000, 0, 2, 1.0), draws=3)
-    assert len(many.x) <= 4097
-    assert float(many.weight.sum()) == pytest.approx(1)
+    overconfident = metrics.curves.corp(logit_normal(3000, 0, 2, 0.5))
+    outside = (overconfident.y < overconfident.low) | (overconfident.y > overconfident.high)
+    assert float((outside * overconfident.weight).sum()) > 0.5
+    merged = metrics.curves.corp(logit_normal(50_000, 0, 2, 1.0), draws=3)
+    assert len(merged.x) <= 4097
+    assert float(merged.weight.sum()) == pytest.approx(1)

@@ -80,15 +80,14 @@ class Metric(Generic[P]):
         self,
         function: Callable[..., Tensor],
         about: MetricInfo,
-        *,
         takes: MetricInput,
-        per_example: Callable[[Any], PerExample] | None = None,
-        expected: ExpectedScore | Callable[[Moments, int], ExpectedScore] | None = None,
-        sums: tuple[str, str, str] | None = None,
-        by_class: bool = False,
-        interval: Callable[..., Interval] | None = None,
-        test: Callable[..., Evidence] | None = None,
-        noise_floor: str = "",
+        per_example: Callable[[Any], PerExample] | None,
+        expected: ExpectedScore | Callable[[Moments, int], ExpectedScore] | None,
+        sums: tuple[str, str, str] | None,
+        by_class: bool,
+        interval: Callable[..., Interval] | None,
+        test: Callable[..., Evidence] | None,
+        noise_floor: str,
     ) -> None:
         self.function, self.about, self.takes, self.noise_floor = function, about, takes, noise_floor
         self.per_example, self.expected, self.sums, self.by_class = per_example, expected, sums, by_class
@@ -136,8 +135,7 @@ class Metric(Generic[P]):
         if view.weights is not None:
             if not self.accepts_weights:
                 raise InputError(
-                    f"Expected predictions without weights: {self.__name__} takes none. Leave the weights out, or give "
-                    "the metric a parameter weights=None.",
+                    f"{self.__name__} takes no weights. Leave them out, or give the metric a parameter weights=None.",
                     code="weights_refused",
                 )
             settings = {"weights": view.weights, **settings}
@@ -286,19 +284,8 @@ def metric(
 
     def declare(function: Callable[Concatenate[Any, P], Tensor]) -> Metric[P]:
         about = MetricInfo(title, unit, higher_is_better, meaning, short, plain)
-        declared = Metric[P](
-            function,
-            about,
-            takes=takes,
-            per_example=per_example,
-            expected=expected,
-            sums=sums,
-            by_class=by_class,
-            interval=interval,
-            test=test,
-            noise_floor=noise_floor,
-        )
-        return registry.METRICS.register(declared)
+        traits = (takes, per_example, expected, sums, by_class, interval, test, noise_floor)
+        return registry.METRICS.register(Metric(function, about, *traits))
 
     return declare
 
@@ -309,8 +296,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
     settings = [
         p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY and p.name not in registry.DATA_PARAMETERS
     ]
-    data = [inspect.Parameter("predictions", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-    data += [
-        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None) for name in ("labels", "weights")
-    ]
+    kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    defaults = {"predictions": empty, "labels": None, "weights": None}
+    data = [inspect.Parameter(name, kind, default=default) for name, default in defaults.items()]
     return signature.replace(parameters=[*data, *settings])

@@ -72,10 +72,6 @@ def _expected_brier(moments: Moments, k: int) -> ExpectedScore:
     return ExpectedScore(k / (k - 1) * low, 2 * (high if k == 2 else 1 - mean), 2 * mean, 4 * variance)
 
 
-def _is_correct(p: Predictions) -> PerExample:
-    return p.correct
-
-
 @metric(
     "accuracy",
     unit="share",
@@ -83,7 +79,7 @@ def _is_correct(p: Predictions) -> PerExample:
     meaning="share of predictions that are right",
     plain="how often the prediction is right",
     takes="predictions",
-    per_example=_is_correct,
+    per_example=lambda p: p.correct,
     expected=EXPECTED_SHARE,
     sums=("correct", "correct", "weight"),
 )
@@ -100,17 +96,13 @@ def accuracy(p: Predictions) -> Scalar:
     return weighted_mean(p.correct, p.weights)
 
 
-def _is_wrong(p: Predictions) -> PerExample:
-    return 1 - p.correct
-
-
 @metric(
     "error",
     unit="share",
     meaning="share of predictions that are wrong",
     plain="how often the prediction is wrong",
     takes="predictions",
-    per_example=_is_wrong,
+    per_example=lambda p: 1 - p.correct,
     expected=EXPECTED_SHARE,
 )
 def error(p: Predictions) -> Scalar:
@@ -154,17 +146,13 @@ def nll(p: Predictions, *, among: PredictionSubset = "all") -> Scalar:
     return _mean_among(_nll(p), p, among)
 
 
-def _brier(p: Predictions) -> PerExample:
-    return p.outcomes.brier
-
-
 @metric(
     "Brier score (sum over classes)",
     short="Brier",
     meaning="squared distance of the probabilities from the truth, added up over the classes, 0 to 2",
     plain="distance of the probabilities from what came true",
     takes="predictions",
-    per_example=_brier,
+    per_example=lambda p: p.outcomes.brier,
     expected=_expected_brier,
     sums=("brier", "brier_square", "weight"),
 )

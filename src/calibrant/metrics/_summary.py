@@ -25,7 +25,7 @@ from calibrant.predictions import EventSelector, Predictions, as_predictions
 from calibrant.registry import METRICS
 from calibrant.types import InputError
 
-CHUNK_ROWS = 1 << 14  # rows whose features are in memory at a time
+CHUNK_ROWS = 1 << 13  # rows whose features are in memory at a time
 COMPILED_CHUNK_ROWS = 1 << 18  # rows of a compiled pass
 CELL_WORD_BITS = 36  # bits of the lower of the two words of a cell
 MAX_WEIGHT = 1 << 20  # largest weight of an example

@@ -70,7 +70,7 @@ class BinSums(EventStatistics):
         return from_fixed_point(self.sums[:, FEATURES.index(name)], name)
 
     def _per_slot(self, name: str) -> Tensor:
-        """Sums of a feature over the bins of every set of clusters (m b)."""
+        """Return the sums of a feature over the bins of every set of clusters (m b)."""
         assert self.slots is not None
         return from_fixed_point(self.slots[:, FEATURES.index(name)].flatten(1), name).view(NUM_SLOTS, self.bins)
 

@@ -10,7 +10,7 @@ import torch
 from calibrant import Predictions, measure, metrics
 from calibrant.backend import dispatch, softmax
 from calibrant.backend.bins import Events, GroupedScores
-from calibrant.calibrators import FocalTemperature, Temperature, _grid_search, _isotonic, _temperature
+from calibrant.calibrators import Temperature, _isotonic, _temperature
 
 needs_numba = pytest.mark.skipif(dispatch._load_once() is None, reason="numba is not installed, or switched off")
 
@@ -175,43 +175,6 @@ def test_compiled_nll_derivatives_agree_with_torch(monkeypatch, k, dtype, weight
     for ours, b in zip(compiled, scales, strict=True):
         expected = derivatives(b)
         torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-12 * float(expected.abs().max()))
-
-
-@needs_numba
-@pytest.mark.parametrize("k", [2, 10, 128])
-def test_compiled_losses_of_a_grid_agree_with_torch(monkeypatch, k):
-    z, y = draw(700, k)
-    top = z.argmax(1, keepdim=True)
-    d = (z.double() - z.double().gather(1, top)).clamp_min(-1e300)
-    y = y.where(d.gather(1, y[:, None]).squeeze(1) > -1e300, top.squeeze(1))
-
-    def losses(gammas: tuple[float, ...]) -> torch.Tensor:
-        rows = [_grid_search._loss(d, top, b, gammas, label) for b in (1e-3, 0.7, 40.0) for label in (None, y)]
-        return torch.stack([*rows, _grid_search._loss(-700 * (top != torch.arange(k)).double(), top, 1.2, gammas, y)])
-
-    gammas = (-0.75, 0.0, 0.3, 5.0, 1000.0)
-    compiled = losses((0.0,)), losses(gammas)
-    use_torch(monkeypatch)
-    torch.testing.assert_close(compiled[0], losses((0.0,)), rtol=1e-13, atol=1e-14)
-    torch.testing.assert_close(compiled[1][:, :4], losses(gammas)[:, :4], rtol=1e-12, atol=1e-13)
-    torch.testing.assert_close(compiled[1][:, 4], losses(gammas)[:, 4], rtol=1e-11, atol=1e-12)
-
-
-@needs_numba
-@pytest.mark.parametrize("criterion", ["nll", "ece", "adaptive_ece"])
-@pytest.mark.parametrize("k", [3, 130])
-def test_compiled_focal_search_ends_where_torch_does(monkeypatch, k, criterion):
-    g = torch.Generator().manual_seed(2)
-    z = 2 * torch.randn(700, k, generator=g)
-    y = torch.multinomial((z / 1.4).softmax(1), 1, generator=g).squeeze(1)
-    z[:20, 1:] = -torch.inf
-    y[:20] = 0
-    grid = [-0.5, 0.0, 1.0], [i / 20 for i in range(10, 60)] + [1e-9]
-    compiled = FocalTemperature.fit(z, y, criterion=criterion, grid=grid)
-    use_torch(monkeypatch)
-    expected = FocalTemperature.fit(z, y, criterion=criterion, grid=grid)
-    assert (compiled.temperature, compiled.gamma) == (expected.temperature, expected.gamma)
-    assert compiled.certificate.after == pytest.approx(expected.certificate.after, rel=1e-9)
 
 
 @needs_numba

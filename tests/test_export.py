@@ -1,4 +1,4 @@
-"""`nn.Calibrated` compiled, exported and run by onnxruntime, for every calibrator that can be."""
+"""`nn.CalibratedNetwork` compiled, exported and run by onnxruntime, for every calibrator that declares it."""
 
 import os
 import runpy
@@ -12,16 +12,14 @@ import torch
 from calibrant.nn import CalibratedNetwork
 from calibrant.registry import CALIBRATORS
 
-STEPS = {"SharedIsotonic", "VennAbers"}  # without slopes
-LOOKED_UP = {"BayesianBinning", "HistogramBinning", "Isotonic", "ScalingBinning", "Spline", "TopLabelBinning"}
-EXPORTED = sorted(set(CALIBRATORS) - LOOKED_UP)
-QUICK = {"GroupCalibrated", "Monotone", "StructuredMatrix", "Temperature", "VennAbers"}  # a map of every kind
-PARAMETRIC = [name for name in EXPORTED if name not in STEPS]
-PAGE = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "extension" / "exports.py"))  # tries the same
+PAGE = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "extension" / "exports.py"))
+EXPORTED = [name for name, promised in PAGE["CAPABILITIES"].items() if "ONNX" in promised.exports]
+DIFFERENTIABLE = [name for name in EXPORTED if PAGE["CAPABILITIES"][name].is_differentiable]
+QUICK = {"GroupCalibrated", "Monotone", "StructuredMatrix", "Temperature", "VennAbers"}  # one of each kind of map
 
 
 def build(name: str) -> CalibratedNetwork:
-    """Return a small network with a calibrator fitted to drawn predictions."""
+    """Return a small network with a calibrator fitted to simulated predictions."""
     fitted = PAGE["fit_calibrator"](name)
     torch.manual_seed(0)
     return CalibratedNetwork(torch.nn.Linear(5, 2 if name in PAGE["BINARY"] else 3), fitted).eval()
@@ -43,38 +41,38 @@ def probs(logits) -> torch.Tensor:
     return torch.as_tensor(logits).double().softmax(-1)
 
 
-def test_export_gives_the_same_probabilities(module, inputs):
+def test_torch_export_gives_the_same_probabilities(module, inputs):
     batch = torch.export.Dim("batch", min=2)
     program = torch.export.export(module, (inputs,), dynamic_shapes=(({0: batch},),))
     for x in inputs, inputs[:3]:
         torch.testing.assert_close(probs(program.module()(x)), probs(module(x)), rtol=0, atol=1e-6)
 
 
-def compile_every(backend: str = "aot_eager") -> None:
-    """Compile all in one graph each; print the name of every one whose probabilities or gradients are others."""
+def compile_all(backend: str = "aot_eager") -> None:
+    """Compile every map in one graph; print the names of those whose probabilities or gradients differ."""
     x = 3 * torch.randn(7, 5, generator=torch.Generator().manual_seed(1))
-    for name in PARAMETRIC:
+    for name in DIFFERENTIABLE:
         torch.compiler.reset()
         module = build(name)
         compiled = torch.compile(module, fullgraph=True, backend=backend)
-        found, expected = x.clone().requires_grad_(), x.clone().requires_grad_()
-        compiled(found).square().sum().backward()
+        z, expected = x.clone().requires_grad_(), x.clone().requires_grad_()
+        compiled(z).square().sum().backward()
         module(expected).square().sum().backward()
         pairs = [(probs(compiled(rows).detach()), probs(module(rows).detach())) for rows in (x, x[:3], 20 * x)]
         same = all(torch.allclose(*pair, rtol=0, atol=1e-6) for pair in pairs)
-        if not (same and torch.allclose(found.grad, expected.grad, rtol=1e-4, atol=1e-5)):
+        if not (same and torch.allclose(z.grad, expected.grad, rtol=1e-4, atol=1e-5)):
             print(name)
-    print("done")
+    print("compiled")
 
 
 @pytest.mark.slow
 def test_compilation_gives_the_same_probabilities_and_gradients():
-    """In a process of its own: the tests' checks of types cannot be compiled."""
-    code = "import test_export; test_export.compile_every()"
+    """Runs in its own process, because the type checks of the test session cannot be compiled."""
+    code = "import test_export; test_export.compile_all()"
     root = Path(__file__).parents[1]
     paths = {"PYTHONPATH": os.pathsep.join([str(root / "src"), str(root / "tests")])}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | paths)
-    assert done.stdout == "done\n", done.stderr
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | paths)
+    assert process.stdout == "compiled\n", process.stderr
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -86,14 +84,14 @@ def test_onnxruntime_gives_the_same_probabilities(module, inputs, tmp_path):
     torch.onnx.export(module, (inputs,), path, dynamo=True, dynamic_shapes=(({0: batch},),), verbose=False)
     session = onnxruntime.InferenceSession(path)
     for x in inputs, 20 * inputs[:3]:
-        (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
-        torch.testing.assert_close(probs(found), probs(module(x).detach()), rtol=0, atol=1e-5)
+        (logits,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+        torch.testing.assert_close(probs(logits), probs(module(x).detach()), rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_step_function_is_exported_with_what_mixes_it(tmp_path):
-    """Of two classes, Auto mixes VennAbers with the others where there is a step, at odds of e here."""
+def test_auto_with_a_step_function_is_exported(tmp_path):
+    """For two classes `Auto` mixes VennAbers with other members if the truth has a step, here at odds of e."""
     g = torch.Generator().manual_seed(0)
     s = 3 * torch.randn(2000, generator=g)
     y = torch.where(s.abs() < 1, torch.randint(0, 2, (2000,), generator=g), (s > 0).long())

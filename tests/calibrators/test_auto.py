@@ -28,13 +28,13 @@ from calibrant.calibrators import (
 )
 from calibrant.calibrators._auto import (
     BINARY_PRIOR_EXAMPLES,
-    FAMILIES,
     PRIOR_EXAMPLES,
     _fit_log_odds_weights,
     _fit_mixture_weights,
     _out_of_fold_scores,
     _prior_weights,
 )
+from calibrant.calibrators._families import FAMILIES
 from calibrant.calibrators._fitting import fit_function
 from calibrant.predictions.folds import assign_folds
 
@@ -362,12 +362,12 @@ def test_auto_tells_its_weights_and_why():
     for name in ("as it is", "SmoothedTemperature", "Vector(ridge=0.1)", "Matrix(ridge=0.1)", "Monotone"):
         assert name in told
     assert "converged" in told
-    assert re.search(r"most weight: .*, (the best by itself|\d\.\d{4} behind .*, the best by itself)", told)
-    assert re.search(r"gain of the mixture over .*: 0\.\d{4} ± 0\.\d{4} nats, more than luck", told)
+    assert re.search(r"largest weight: .*, (the best single family|\d\.\d{4} behind .*, the best single family)", told)
+    assert re.search(r"gain over .*: 0\.\d{4} ± 0\.\d{4} nats, statistically significant", told)
     few = Auto.fit(distorted(60, 3, 2, scale=0.5))
-    assert "which the data cannot tell from luck" in str(few)
+    assert "not statistically significant" in str(few)
     assert ("no weight: " in str(few)) == any(one.weight == 0 for one in few.candidates)
-    assert "too few examples to hold any out" in str(Auto.fit(distorted(6, 3, 2)))
+    assert "too few examples for out-of-fold predictions" in str(Auto.fit(distorted(6, 3, 2)))
 
 
 def test_auto_leaves_out_members_for_which_the_data_are_too_few_and_says_so():

@@ -87,7 +87,7 @@ def test_nested_custom_calibrators_round_trip(fitted, tmp_path, honest):
     back = load(tmp_path / "b", extra_classes=[Both])
     assert same(both, back)
     assert torch.equal(back.members[2](honest.logits), fitted(honest.logits))
-    with refused("unknown_class", "also=[Both]"):
+    with refused("unknown_class", "extra_classes=[Both]"):
         load(tmp_path / "b")
 
 

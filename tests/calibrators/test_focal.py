@@ -11,7 +11,7 @@ from calibrant import Predictions, registry, theory
 from calibrant.backend.solvers import first_minimum
 from calibrant.calibrators import FocalMap, FocalTemperature, Temperature, _grid_search
 from calibrant.calibrators._focal import FOCAL_GRIDS
-from calibrant.calibrators._grid_search import GridMinimum, _criterion_bounds, _loss, search_grid
+from calibrant.calibrators._grid_search import MIN_MONOTONE_GAMMA, GridMinimum, search_grid
 
 CRITERIA = ["ece", "ece(bins=10)", "adaptive_ece", "adaptive_ece(edges='mukhoti')", "nll"]
 WANG = (np.arange(1, 1001) / 100).tolist()
@@ -35,8 +35,8 @@ def problem(n, k, seed, kind="normal", dtype=torch.float64) -> Predictions:
     return Predictions(z.to(dtype), y)
 
 
-def plain(data, criterion, gammas, ts) -> tuple[list[float], GridMinimum]:
-    """The loop that everything is measured by."""
+def loop(data, criterion, gammas, ts) -> GridMinimum:
+    """Evaluate the metric everywhere, and take the first strict minimum."""
     metric = registry.METRICS.method(criterion)
     grid = [(gamma, t) for gamma in gammas for t in ts]
     values: list[float] = []
@@ -45,7 +45,7 @@ def plain(data, criterion, gammas, ts) -> tuple[list[float], GridMinimum]:
         after = theory.focal_map(z, gamma=gamma) if gamma else z
         values.append(float(metric(after, data.labels, data.weights)))
     best, value = first_minimum(values.__getitem__, range(len(grid)))
-    return values, GridMinimum(*grid[best], value)
+    return GridMinimum(*grid[best], value)
 
 
 @pytest.mark.parametrize("kind", ["normal", "ties", "saturated", "-inf", "constant"])
@@ -55,11 +55,8 @@ def test_the_search_is_the_plain_loop(n, k, kind):
     ts = WANG[3 :: 3 if k == 80 else 30]  # interpolated from 300 on
     for seed, criterion in enumerate(CRITERIA if k < 80 else CRITERIA[1::2]):
         data = problem(n, k, seed, kind)
-        values, expected = plain(data, criterion, [0.0], ts)
-        assert search_grid(data, criterion, [((0.0,), ts)]) == expected
-        low, high = _criterion_bounds(data, registry.METRICS.method(criterion), [((0.0,), ts)])
-        values = torch.tensor(values, dtype=torch.float64)
-        assert ((low <= values + 1e-15) & (values <= high + 1e-15)).all()
+        expected = loop(data, criterion, [0.0], ts)
+        assert search_grid(data, criterion, [0.0], ts) == expected
 
 
 @pytest.mark.parametrize("criterion", [*CRITERIA, "ece(norm=2)", "nll(among='wrong')"])
@@ -69,12 +66,9 @@ def test_the_search_with_weights_is_the_plain_loop(n, k, criterion):
     weights = 3 * torch.rand(n, generator=torch.Generator().manual_seed(1))
     data = Predictions(data.logits, data.labels, weights)
     ts = WANG[3 :: 3 if k == 80 else 30]
-    values, expected = plain(data, criterion, [0.0], ts)
-    assert search_grid(data, criterion, [((0.0,), ts)]) == expected
-    assert expected != plain(Predictions(data.logits, data.labels), criterion, [0.0], ts)[1]
-    low, high = _criterion_bounds(data, registry.METRICS.method(criterion), [((0.0,), ts)])
-    values = torch.tensor(values, dtype=torch.float64)
-    assert ((low <= values + 1e-15) & (values <= high + 1e-15)).all()
+    expected = loop(data, criterion, [0.0], ts)
+    assert search_grid(data, criterion, [0.0], ts) == expected
+    assert expected != loop(Predictions(data.logits, data.labels), criterion, [0.0], ts)
 
 
 def test_the_search_judges_what_the_predictions_say_is_judged():
@@ -83,7 +77,7 @@ def test_the_search_judges_what_the_predictions_say_is_judged():
     ts = WANG[9::20]
     metric = registry.METRICS.method("ece")
     values = [float(metric(data.apply(lambda z, t=t: z / t))) for t in ts]
-    found = search_grid(data, "ece", [((0.0,), ts)])
+    found = search_grid(data, "ece", [0.0], ts)
     assert (found.temperature, found.value) == (ts[int(np.argmin(values))], min(values))
 
 
@@ -94,30 +88,31 @@ def test_the_search_is_the_plain_loop_on_many_problems(k):
     for seed in range(9 if k <= 10 else 3):
         data = problem(1000, k, seed, ["normal", "saturated", "ties"][seed % 3])
         for criterion in CRITERIA[:4]:
-            _, expected = plain(data, criterion, [0.0], ts)
-            assert search_grid(data, criterion, [((0.0,), ts)]) == expected
+            expected = loop(data, criterion, [0.0], ts)
+            assert search_grid(data, criterion, [0.0], ts) == expected
 
 
-def test_interpolated_errors_are_nearly_all_within_1e_8(monkeypatch):
-    monkeypatch.setattr(_grid_search, "MAX_EXHAUSTIVE_TEMPERATURES", len(WANG))  # too few to leave any out
-    data = problem(200, 100, 0)
-    values, _ = plain(data, "ece", [0.0], WANG)
-    low, high = _criterion_bounds(data, registry.METRICS.method("ece"), [((0.0,), WANG)])
-    assert ((high - low) < 1e-8).double().mean() > 0.99
-    assert ((low + high) / 2 - torch.tensor(values, dtype=torch.float64)).abs().median() < 1e-9
+@pytest.mark.parametrize("criterion", ["ece", "adaptive_ece", "nll"])
+@pytest.mark.parametrize(("n", "k"), [(1500, 3), (1000, 20)])
+def test_bounds_leave_out_most_of_the_grid(monkeypatch, n, k, criterion):
+    evaluated: list[float] = []
+    apply_point = _grid_search._apply_point
+    monkeypatch.setattr(_grid_search, "_apply_point", lambda p, *at: evaluated.append(at[1]) or apply_point(p, *at))
+    data, ts = problem(n, k, 2), WANG[::-4]
+    assert search_grid(data, criterion, [0.0], ts) == loop(data, criterion, [0.0], ts)
+    assert len(evaluated) < len(ts) / 2
 
 
-@pytest.mark.parametrize(("n", "k"), [(200, 3), (100, 70)])
-def test_a_few_looks_leave_a_stretch_of_the_grid(monkeypatch, n, k):
-    """Confidences fall with T, so that the mean gap, which no error is below, tells where the minimum is not."""
-    looks: list[float] = []
-    loss = _grid_search._loss
-    monkeypatch.setattr(_grid_search, "_loss", lambda d, top, b, gammas: (looks.append(b), loss(d, top, b, gammas))[1])
-    data = problem(n, k, 2)
-    ts = WANG[::-4]
-    found = search_grid(data, "ece", [((0.0,), ts)])
-    assert len(looks) < len(ts) / 3
-    assert found == plain(data, "ece", [0.0], ts)[1]
+@pytest.mark.parametrize("gamma", [MIN_MONOTONE_GAMMA, -0.3, 0.0, 0.37, 5.0, 100.0])
+def test_confidence_and_lead_of_the_focal_map_never_rise_with_the_temperature(gamma):
+    """The bounds of the search need it: p_top, and p_top / p_j for every class j."""
+    for k in 2, 5, 100:
+        z = problem(200, k, 1).logits
+        z[:50, 1] = z[:50].amax(1) - 0.01 * torch.linspace(0, 1, 50)
+        log_p = torch.stack([theory.focal_map(z / t, gamma=gamma) for t in WANG[9::50]])
+        top = log_p.amax(2, keepdim=True)
+        assert top.exp().diff(dim=0).max() < 1e-12
+        assert (top - log_p).diff(dim=0).max() < 1e-12
 
 
 @pytest.mark.parametrize(
@@ -128,7 +123,7 @@ def test_the_search_heeds_every_setting_of_a_metric(criterion):
     ts = [i / 10 for i in range(1, 60)]
     for seed in range(3):
         data = problem(300, 4, seed)
-        assert search_grid(data, criterion, [((0.0,), ts)]) == plain(data, criterion, [0.0], ts)[1]
+        assert search_grid(data, criterion, [0.0], ts) == loop(data, criterion, [0.0], ts)
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)
@@ -137,22 +132,8 @@ def test_the_search_over_gamma_is_the_plain_loop(n, k, criterion):
     data = problem(n, k, 1, "saturated" if k == 3 else "normal")
     gammas, ts = [-0.75, -0.25, 0.0, 0.37, 3.0], WANG[9 : 500 : (12 if k == 3 else 1)][:301]
     gammas = gammas if k == 3 else [-0.75, 3.0]
-    _, expected = plain(data, criterion, gammas, ts)
-    assert search_grid(data, criterion, [(gammas, ts)]) == expected
-
-
-@pytest.mark.parametrize("b", [0.1, 1.0, 50.0])
-def test_confidences_of_the_search_are_those_of_the_focal_map(b):
-    data = problem(200, 7, 0, "saturated")
-    top = data.logits.argmax(-1, keepdim=True)
-    d = data.logits - data.logits.gather(-1, top)
-    gammas = [-0.9, -0.5, 0.0, 0.05, 1.0, 5.0]
-    for label in top.squeeze(1), data.labels:
-        found = _loss(d, top, b, gammas, label if label is data.labels else None)
-        for gamma, values in zip(gammas, found, strict=True):
-            log_p = theory.focal_map(b * data.logits, gamma=gamma).log_softmax(-1)
-            expected = -log_p.gather(-1, label[:, None]).squeeze(1)
-            torch.testing.assert_close(values, expected, rtol=1e-9, atol=1e-12)
+    expected = loop(data, criterion, gammas, ts)
+    assert search_grid(data, criterion, gammas, ts) == expected
 
 
 def test_focal_temperature_at_gamma_0_is_temperature():

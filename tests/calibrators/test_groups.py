@@ -158,7 +158,7 @@ def test_groups_are_matched_by_name_in_any_order(wards):
     for i, name in enumerate(["ward 3", "ward 0", None, "ward 1"]):
         one = fitted.pooled if name is None else fitted.of_group(name)
         torch.testing.assert_close(made.logits[i : i + 1].softmax(1), one(p.logits[i : i + 1]).softmax(1))
-    assert made.notes == ("GroupCalibrated was not fitted on the groups elsewhere: they get the map of all",)
+    assert made.notes == ("GroupCalibrated was not fitted on the groups elsewhere: they get the common map",)
     assert not p.apply(fitted).notes
     with refused("unknown_group", "elsewhere"):
         fitted.of_group("elsewhere")

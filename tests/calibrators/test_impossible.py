@@ -98,7 +98,9 @@ def test_a_temperature_that_is_worse_does_not_say_converged(monkeypatch):
     assert Temperature.fit(data).certificate.status == "not converged"
 
 
-@pytest.mark.parametrize(("name", "search"), [("_affine", "minimize"), ("_binary", "newton"), ("_monotone", "newton")])
+@pytest.mark.parametrize(
+    ("name", "search"), [("_affine_solver", "minimize"), ("_binary", "newton"), ("_monotone", "newton")]
+)
 def test_a_broken_search_is_not_certified(monkeypatch, name, search):
     """It ends far from any optimum, and says that the gradient is 0."""
     data, _ = forest(wrong=0)
@@ -109,5 +111,5 @@ def test_a_broken_search_is_not_certified(monkeypatch, name, search):
         return Minimum(torch.linspace(-9, 9, len(x)).double(), 0.0, 0.0, 1, flat)
 
     monkeypatch.setattr(family, search, broken)
-    cls = {"_affine": "Vector", "_binary": "Platt", "_monotone": "Monotone"}[name]
+    cls = {"_affine_solver": "Vector", "_binary": "Platt", "_monotone": "Monotone"}[name]
     assert calibrators.fit(cls, data).certificate.status == "not converged"

@@ -9,8 +9,16 @@ from netcal.binning import HistogramBinning as NetcalBinning
 from refusals import refused
 
 from calibrant import Predictions, assess, calibrators
-from calibrant.calibrators import HistogramBinning, Platt, ScalingBinning, TopLabelBinning, load, save
-from calibrant.calibrators._apply import keeps_predictions, num_classes
+from calibrant.calibrators import (
+    HistogramBinning,
+    Platt,
+    ScalingBinning,
+    TopLabelBinning,
+    load,
+    num_classes,
+    preserves_argmax,
+    save,
+)
 
 FULL = ["TopLabelBinning(points=200)", "Spline(knots=12)"]  # bins of many examples, and a spline that bends enough
 WAYS = ["confidence", "logit", "probs", "confidence", "logit"]
@@ -97,7 +105,7 @@ def test_saved_binning_keeps_its_event_and_number_of_classes(name, tmp_path):
     assert back.of == fitted.of == 1
     assert torch.equal(back(p.logits), fitted(p.logits))
     assert calibrators.fit(name, p.with_event("top")).of == "top"
-    assert not keeps_predictions(back)
+    assert not preserves_argmax(back)
     bare = replace(back, certificate=None)
     assert num_classes(bare) == 2
     with refused("num_classes", name):

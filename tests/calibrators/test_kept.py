@@ -8,8 +8,17 @@ import torch
 from refusals import refused
 
 from calibrant import Predictions, calibrators
-from calibrant.calibrators import Chain, Monotone, SharedIsotonic, StructuredMatrix, Temperature, load, save
-from calibrant.calibrators._apply import keeps_predictions, num_classes
+from calibrant.calibrators import (
+    Chain,
+    Monotone,
+    SharedIsotonic,
+    StructuredMatrix,
+    Temperature,
+    load,
+    num_classes,
+    preserves_argmax,
+    save,
+)
 from calibrant.registry import CALIBRATORS
 
 TYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -46,7 +55,7 @@ def close(dtype: torch.dtype) -> torch.Tensor:
 @pytest.mark.parametrize("name", KEEPERS)
 def test_nearly_equal_logits_keep_their_order(name, dtype):
     fitted, rows = calibrators.fit(name, drawn(300, 4)), close(dtype)
-    assert keeps_predictions(fitted)
+    assert preserves_argmax(fitted)
     after = fitted(rows)
     assert after.dtype == dtype
     assert torch.equal(after.argmax(1), rows.argmax(1))
@@ -55,8 +64,8 @@ def test_nearly_equal_logits_keep_their_order(name, dtype):
 
 def test_what_keeps_predictions_keeps_them_together():
     t = Temperature(torch.tensor(3.0))
-    assert keeps_predictions(Chain(t, t))
-    assert not keeps_predictions(Chain(t, StructuredMatrix.fit(drawn(100, 3))))
+    assert preserves_argmax(Chain(t, t))
+    assert not preserves_argmax(Chain(t, StructuredMatrix.fit(drawn(100, 3))))
     rows = close(torch.bfloat16)
     assert torch.equal(Chain(t, t)(rows).argmax(1), rows.argmax(1))
 

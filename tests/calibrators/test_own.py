@@ -73,7 +73,7 @@ def test_custom_calibrator_is_saved_by_attribute_and_loaded_only_if_known(data, 
     fitted = Halved.fit(data.logits, data.labels)
     path = tmp_path / "mine.safetensors"
     save(fitted, path)
-    with refused("unknown_class", "also=[Halved]"):
+    with refused("unknown_class", "extra_classes=[Halved]"):
         load(path)
     back = load(path, extra_classes=[Halved])
     assert torch.equal(back(data.logits), fitted(data.logits))

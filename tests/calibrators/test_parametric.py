@@ -26,7 +26,7 @@ from calibrant.calibrators import (
     Temperature,
     Vector,
 )
-from calibrant.calibrators._affine import AffineFit, _approximate_preconditioner, _block_curvature, fit_affine
+from calibrant.calibrators._affine_solver import AffineFit, _approximate_preconditioner, _block_curvature, fit_affine
 from calibrant.calibrators._temperature import fit_nll_temperature
 
 
@@ -585,9 +585,9 @@ def test_the_curvature_of_all_rows_is_the_sum_over_blocks_of_them(shape, weighte
     ridge = torch.full(shape, 0.1, dtype=torch.float64)
     at = AffineFit(torch.eye(3, dtype=torch.float64) if len(shape) == 2 else torch.ones(shape).double(), torch.zeros(3))
     whole = _approximate_preconditioner(x, at, ridge, 0.2, often)
-    monkeypatch.setattr("calibrant.calibrators._affine.BLOCK_ELEMENTS", 30)
+    monkeypatch.setattr("calibrant.calibrators._affine_solver.BLOCK_ELEMENTS", 30)
     monkeypatch.setattr(
-        "calibrant.calibrators._affine._block_curvature",
+        "calibrant.calibrators._affine_solver._block_curvature",
         lambda x, *rest: counted.append(len(x)) or _block_curvature(x, *rest),
     )
     counted = []

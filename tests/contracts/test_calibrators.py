@@ -1,4 +1,4 @@
-"""What every calibrator promises; a registered name is tested by being there."""
+"""What every calibrator promises; every registered calibrator is tested."""
 
 from functools import cache
 
@@ -11,9 +11,10 @@ from calibrant.backend.solvers import Certificate
 from calibrant.calibrators import calibrate, fitting_digests
 from calibrant.registry import CALIBRATORS
 
-UNLEARNED = {"FocalMap", "Identity"}  # they take nothing from the data
-BINARY = {"Beta", "Platt", "Quadratic"}
-QUICK = {  # the same methods, with less work
+CAPABILITIES = {name: calibrators.capabilities(CALIBRATORS[name]) for name in CALIBRATORS}
+UNLEARNED = {name for name, promised in CAPABILITIES.items() if not promised.repairs_overconfidence}
+BINARY = {name for name, promised in CAPABILITIES.items() if promised.num_classes == 2}
+QUICK = {  # the same methods with less work
     "Auto": "Auto(folds=2)",
     "PriorShift": "PriorShift(calibrator='Temperature')",
     "FocalTemperature": f"FocalTemperature(grid=((-0.5, 0.0, 1.0, 3.0), {tuple(i / 8 for i in range(2, 40))}))",
@@ -25,7 +26,7 @@ def fit(name: str, predictions: Predictions):
 
 
 def draw(n: int, k: int, seed: int, scale: float = 1.0) -> Predictions:
-    """Draw honest predictions, their logits then multiplied by a scale."""
+    """Draw calibrated predictions, and multiply their logits by a scale."""
     g = torch.Generator().manual_seed(seed)
     logits = 2 * torch.randn(n, k, dtype=torch.float64, generator=g)
     return Predictions(scale * logits, torch.multinomial(logits.softmax(-1), 1, generator=g).squeeze(1))
@@ -41,20 +42,27 @@ def k(name) -> int:
     return 2 if name in BINARY else 4
 
 
-def test_overconfidence_is_repaired(name, k):
-    """Fitted on overconfident predictions it is better in its own criterion, and on fresh ones in Brier score."""
+def test_every_class_declares_its_capabilities(name):
+    assert isinstance(CALIBRATORS[name].capabilities, calibrators.Capabilities)
+
+
+def test_overconfidence_is_repaired_or_not_promised(name, k):
+    """A fit improves its own criterion on the fitting data, and the Brier score and the ECE on fresh data."""
     data, fresh = draw(1500, k, 0, scale=3.0), draw(4000, k, 1, scale=3.0)
     fitted = fit(name, data)
     if name in UNLEARNED:
+        assert metrics.brier(fitted(fresh.logits), fresh.labels) > metrics.brier(fresh) - 0.01
         return
     certificate = fitted.certificate
     assert isinstance(certificate, Certificate)
     assert certificate.after < certificate.before
     assert metrics.brier(fitted(fresh.logits), fresh.labels) < metrics.brier(fresh) - 0.01
     assert metrics.ece(fitted(fresh.logits), fresh.labels) < 0.5 * metrics.ece(fresh)
+    if calibrators.preserves_argmax(fitted):
+        assert torch.equal(fitted(fresh.logits).argmax(1), fresh.logits.argmax(1))
 
 
-def test_honest_predictions_are_left_alone(name, k):
+def test_calibrated_predictions_hardly_change(name, k):
     data, fresh = draw(3000, k, 2), draw(4000, k, 3)
     if name in UNLEARNED:
         return
@@ -63,7 +71,7 @@ def test_honest_predictions_are_left_alone(name, k):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_shape_type_and_normalization(name, k, dtype):
+def test_output_has_the_shape_and_dtype_of_the_logits(name, k, dtype):
     data, fresh = draw(300, k, 4), draw(7, k, 5)
     fitted = fit(name, Predictions(data.logits.to(dtype), data.labels))
     after = fitted(fresh.logits.to(dtype))
@@ -114,45 +122,44 @@ def weighted(name: str, n: int, k: int, seed: int) -> tuple[Predictions, Predict
 
 
 @pytest.mark.parametrize("n", [7, 400])
-def test_an_integer_weight_is_that_many_copies(name, k, n):
+def test_integer_weights_equal_copies(name, k, n):
     data, copies = weighted(name, n, k, 14)
     fresh = draw(100, k, 15, scale=1.5).logits
-    if n == 7 and name in ("Matrix", "Dirichlet"):  # two rows a fold choose among penalties by the last bit
+    if n == 7 and name in ("Matrix", "Dirichlet"):  # rounding chooses the penalty with two rows per fold
         name += "(penalty=1.0)"
     by_weight, by_copies = fit(name, data), fit(name, copies)
     first, second = log_p(by_weight, fresh), log_p(by_copies, fresh)
-    if n == 7:  # so few can be told apart: all but flat, the search ends somewhere in what it promises
+    if n == 7:  # the objective is nearly flat, and the search ends anywhere within its tolerance
         torch.testing.assert_close(first.exp(), second.exp(), rtol=0, atol=2e-3)
     else:
         torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-9)
-    one, other = (getattr(fitted, "certificate", None) for fitted in (by_weight, by_copies))
-    assert (one is None) == (other is None) == (name == "Identity")
-    if one is not None:
-        same = {"rel": 1e-8, "abs": 1e-12 if n > 7 else 1e-5, "nan_ok": True}
-        assert one.status == other.status
-        assert one.after == pytest.approx(other.after, **same)
-        assert one.nll_before == pytest.approx(other.nll_before, **same)
-        assert one.accuracy_after == pytest.approx(other.accuracy_after, **same)
-        assert one.standard_error == pytest.approx(other.standard_error, **same)
+    weighted_certificate, expected = (getattr(fitted, "certificate", None) for fitted in (by_weight, by_copies))
+    assert (weighted_certificate is None) == (expected is None) == (name == "Identity")
+    if expected is not None:
+        tolerance = {"rel": 1e-8, "abs": 1e-12 if n > 7 else 1e-5, "nan_ok": True}
+        assert weighted_certificate.status == expected.status
+        for field in "after", "nll_before", "accuracy_after", "standard_error":
+            value = getattr(weighted_certificate, field)
+            assert value == pytest.approx(getattr(expected, field), **tolerance), field
 
 
 def test_weights_matter(name, k):
-    """Else the test above would pass where they are forgotten in both."""
+    """Otherwise the test above would pass if both fits ignored them."""
     if name in UNLEARNED:
         return
     data, _ = weighted(name, 400, k, 14)
     fresh = draw(100, k, 15, scale=1.5).logits
-    plain = fit(name, Predictions(data.logits, data.labels))
-    assert not torch.allclose(log_p(fit(name, data), fresh), log_p(plain, fresh), rtol=1e-6, atol=1e-6)
+    unweighted = fit(name, Predictions(data.logits, data.labels))
+    assert not torch.allclose(log_p(fit(name, data), fresh), log_p(unweighted, fresh), rtol=1e-6, atol=1e-6)
 
 
-def test_weight_0_is_left_out(name, k):
+def test_examples_of_weight_0_are_left_out(name, k):
     data, fresh = draw(120, k, 16, scale=1.5), draw(50, k, 17).logits
     weights = torch.arange(120).remainder(3).clamp_max(1).double()
-    some = data[weights > 0]
+    counted = data[weights > 0]
     fitted, expected = (fit(name, p) for p in (
         Predictions(data.logits, data.labels, weights),
-        Predictions(some.logits, some.labels, torch.ones(80, dtype=torch.float64)),
+        Predictions(counted.logits, counted.labels, torch.ones(80, dtype=torch.float64)),
     ))  # fmt: skip
     torch.testing.assert_close(log_p(fitted, fresh), log_p(expected, fresh), rtol=1e-12, atol=1e-12)
     if name != "Identity":
@@ -160,15 +167,15 @@ def test_weight_0_is_left_out(name, k):
 
 
 def test_fractional_weights_give_a_map_between(name, k):
-    """A weight of 1/2 everywhere is half as much of the same data; drawn ones give a finite map."""
+    """Equal weights of 1/2, and random weights, give a finite map with a similar Brier score."""
     g = torch.Generator().manual_seed(18)
     data = draw(300, k, 18, scale=1.5)
     fresh = draw(100, k, 19).logits
-    plain = metrics.brier(log_p(fit(name, data), fresh), fresh.argmax(1))
+    unweighted = metrics.brier(log_p(fit(name, data), fresh), fresh.argmax(1))
     for weights in torch.full((300,), 0.5), 2 * torch.rand(300, generator=g):
         after = log_p(fit(name, Predictions(data.logits, data.labels, weights)), fresh)
         assert not after.isnan().any()
-        assert abs(metrics.brier(after, fresh.argmax(1)) - plain) < 0.15
+        assert abs(metrics.brier(after, fresh.argmax(1)) - unweighted) < 0.15
 
 
 def log_p(fitted, logits):
@@ -195,11 +202,11 @@ def test_order_of_classes_and_rows_does_not_matter(name, n_classes):
     torch.testing.assert_close(shuffled, expected, rtol=0, atol=1e-6)
 
 
-# Places and types
+# Devices and dtypes
 
 
 @cache
-def fitted_to_few(name: str, k: int):
+def fit_to_80(name: str, k: int):
     return fit(name, draw(80, k, 22))
 
 
@@ -207,12 +214,12 @@ def test_meta_tensors_are_refused(name, k):
     if name == "Identity":  # works on no numbers
         return
     with refused("tensor_kind"):
-        fitted_to_few(name, k)(torch.zeros(5, k, device="meta"))
+        fit_to_80(name, k)(torch.zeros(5, k, device="meta"))
 
 
 def test_fits_do_not_depend_on_the_default_dtype(name, k):
     fresh, before = draw(50, k, 23).logits, torch.get_default_dtype()
-    expected = fitted_to_few(name, k)(fresh)
+    expected = fit_to_80(name, k)(fresh)
     torch.set_default_dtype(torch.float16)
     try:
         after = fit(name, draw(80, k, 22))(fresh)
@@ -254,21 +261,12 @@ def hard_case(case: str, k: int) -> Predictions:
 
 CASES = ["class absent", "one example", "two examples", "all correct", "all wrong", "constant logits"]
 CASES += ["impossible classes", "impossible labels", "saturated", "tiny", "two classes"]
-REFUSED = {  # these begin with a temperature, and none is best; every other calibrator gives a map in every case
-    ("impossible labels", name): "all_impossible"
-    for name in (
-        *("Auto", "BiasCorrectedTemperature", "Chain", "EnsembleTemperature", "GroupCalibrated", "Matrix", "Monotone"),
-        *(
-            "PriorShift",
-            "ScalingBinning",
-            "SmoothedTemperature",
-            "StructuredMatrix",
-            "StructuredVector",
-            "Temperature",
-            "Vector",
-        ),
-    )
+START_FROM_TEMPERATURE = {
+    *("Auto", "BiasCorrectedTemperature", "Chain", "EnsembleTemperature", "GroupCalibrated", "Matrix", "Monotone"),
+    *("PriorShift", "ScalingBinning", "SmoothedTemperature", "StructuredMatrix", "StructuredVector"),
+    *("Temperature", "Vector"),
 }
+REFUSED = {("impossible labels", name): "all_impossible" for name in START_FROM_TEMPERATURE}  # no T is best
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -283,8 +281,8 @@ def test_hard_data_give_a_sensible_map_or_the_expected_refusal(name, k, case):
     assert not after.isnan().any()
     assert not after.softmax(-1).isnan().any()
     if name != "Identity":
-        worse = fitted.certificate.after > fitted.certificate.before + 2 / len(data)  # what smoothing may cost
-        assert not (worse and fitted.certificate.status == "converged")
+        is_worse = fitted.certificate.after > fitted.certificate.before + 2 / len(data)  # smoothing costs at most this
+        assert not (is_worse and fitted.certificate.status == "converged")
 
 
 @pytest.mark.slow

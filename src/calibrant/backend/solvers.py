@@ -1,4 +1,4 @@
-"""The few ways anything is fitted: Halley root, Newton, L-BFGS, EM weights, a grid. Everything in float64."""
+"""Solvers of all fits, in float64: Halley's and Newton's method, L-BFGS, EM, a grid; and the certificate."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,8 +13,8 @@ from calibrant.backend.dispatch import chunk_elements
 from calibrant.backend.threads import map_chunks
 from calibrant.types import Range
 
-T = TypeVar("T")
-MAX_OPTIMUM_GAP_NATS = 1e-6  # nats, from which a certificate mentions the gap to the optimum
+GridPoint = TypeVar("GridPoint")
+MAX_OPTIMUM_GAP_NATS = 1e-6  # above which a certificate mentions the gap to the optimum
 Status = Literal["converged", "at bound", "separable", "not converged", "grid", "closed form"]
 STATUS_SEVERITY: dict[Status, int] = {
     "closed form": 0, "grid": 0, "converged": 0, "separable": 1, "at bound": 2, "not converged": 3
@@ -23,7 +23,7 @@ STATUS_SEVERITY: dict[Status, int] = {
 
 @dataclass(frozen=True)
 class Certificate:
-    """What a fit says of itself: how it ended, what it changed, and on which data. Prints as one line.
+    """How a fit ended, what it changed, and on which data. Prints as one line.
 
     >>> print(Certificate("nll", 0.5, 0.4, "converged", 1e-9, 6, 0.5, 0.4, 0.9, 0.9))
     converged: nll 0.5000 -> 0.4000, accuracy 90.00 % kept, gradient 1e-09, 6 passes
@@ -33,17 +33,17 @@ class Certificate:
     before: float  # its value with the identity map
     after: float  # its value with the fitted map
     status: Status
-    gradient: float = math.nan  # norm of the criterion's gradient at the solution, nan where there is none
+    gradient: float = math.nan  # norm of the criterion's gradient at the solution, nan without one
     iterations: int = 0  # passes over the data
     nll_before: float = math.nan
     nll_after: float = math.nan
     accuracy_before: float = math.nan
     accuracy_after: float = math.nan
-    standard_error: float = math.nan  # of the main parameter, where it has one
+    standard_error: float = math.nan  # of the main parameter, nan without one
     data: str = ""  # digest of the predictions it was fitted on
-    clipped: int = 0  # examples with a probability of exactly 0, taken for a tiny one where the map needs numbers
+    clipped: int = 0  # examples with a probability of 0, replaced by a tiny one because the map needs finite logits
     classes: Annotated[int, Range(ge=0, le=10**7)] = 0  # of the predictions it was fitted on, 0 if unknown
-    gap: float = 0.0  # estimate of what is left to the optimum of the family, in the criterion: by search and ridge
+    gap: float = 0.0  # estimated distance from the optimum of the family in the criterion, by search and ridge
 
     @property
     def is_optimal(self) -> bool:
@@ -52,17 +52,17 @@ class Certificate:
 
     @property
     def accuracy_changed(self) -> bool:
-        """Whether the map changed which class is predicted often enough to change accuracy."""
+        """Whether the map changed the accuracy."""
         return self.accuracy_before != self.accuracy_after
 
     @property
     def at_bound(self) -> bool:
-        """Whether the solution lies on a bound of its range: there may be none inside."""
+        """Whether the solution lies on a bound of its range; there may be no optimum inside."""
         return self.status == "at bound"
 
     @property
     def separable(self) -> bool:
-        """Whether every example is already right, so that the likelihood has no finite optimum."""
+        """Whether every example is right already, so that the likelihood has no finite optimum."""
         return self.status == "separable"
 
     def __str__(self) -> str:
@@ -84,39 +84,41 @@ class Certificate:
 
 
 def worst_status(*statuses: Status) -> Status:
-    """Return the least reassuring of statuses, the first of equals."""
+    """Return the most severe status, the first of equals."""
     return max(statuses, key=lambda status: STATUS_SEVERITY[status])
 
 
 @dataclass(frozen=True)
 class PointEvaluation:
-    """A function at one place: what a search for its root is told."""
+    """Value and derivatives of a function at one point, for a search for its root."""
 
     value: float
     slope: float
-    second_derivative: float  # second derivative
+    second_derivative: float
 
 
-C = TypeVar("C", bound=PointEvaluation)
+Point = TypeVar("Point", bound=PointEvaluation)
 
 
 @dataclass(frozen=True)
-class Root(Generic[C]):
-    """Where an increasing function crosses zero."""
+class Root(Generic[Point]):
+    """Root of an increasing function."""
 
     x: float
-    step: float  # the last, from where the function was last asked to x
-    evaluation: C  # what it returned there
+    step: float  # the last step, from the last evaluation to x
+    evaluation: Point  # the last
     iterations: int
-    is_interior: bool  # False when the function keeps its sign: x is then the nearer bound
+    is_interior: bool  # False if the function does not change its sign: x is then the nearer bound
 
 
-def increasing_root(f: Callable[[float], C], start: float, low: float, high: float, tolerance: float = 1e-4) -> Root[C]:
-    """Root of an increasing f by Halley's method kept inside a shrinking bracket.
+def increasing_root(
+    f: Callable[[float], Point], start: float, low: float, high: float, tolerance: float = 1e-4
+) -> Root[Point]:
+    """Find the root of an increasing function by Halley's method inside a shrinking bracket.
 
-    Steps are at most 2 long, so that a flat start cannot throw it away. A step below the tolerance is the last: it
-    is taken without another look, since cubic convergence leaves an error of about its cube. Convergence is tested
-    before the bracket falls back to bisection. Without a sign change the bound is returned with `inside=False`.
+    Steps are at most 2 long, because a flat start would give a huge one. A step below the tolerance is the last,
+    without another evaluation: cubic convergence leaves an error of about its cube. Convergence is tested before the
+    bracket falls back to bisection. Without a sign change the result is a bound, with `is_interior=False`.
     """
     x, lower, upper = start, low, high
     evaluation = f(x)
@@ -138,16 +140,15 @@ def increasing_root(f: Callable[[float], C], start: float, low: float, high: flo
 
 
 def _halley_step(point: PointEvaluation) -> float:
-    """Halley's step to the root of a function, between half of Newton's and twice it."""
+    """Return Halley's step, at least half and at most twice Newton's."""
     newton = -point.value / point.slope
     return newton / max(0.5, min(2.0, 1 + newton * point.second_derivative / (2 * point.slope)))
 
 
 def map_row_chunks(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 << 17) -> list[Tensor]:
-    """What f makes of chunks of the rows of `arrays`, the first of which has `elements` elements per chunk, in order.
+    """Return `f` of chunks of the rows of `arrays`, in order, using several threads for many chunks.
 
-    Chunks stay in cache and, where they are many, are shared among as many threads as torch may use, each of which
-    works alone. On a GPU they are as large as they may be.
+    A chunk has about `elements` elements of the first array, so that it stays in cache; on a GPU chunks are larger.
     """
     elements = chunk_elements(arrays[0], elements)
     rows = max(1, elements // arrays[0][0].numel())
@@ -157,13 +158,13 @@ def map_row_chunks(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 
 
 
 def sum_row_chunks(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 << 17) -> Tensor:
-    """The sum of what f makes of `in_chunks`, in a fixed order."""
+    """Return the sum of `map_row_chunks`, in a fixed order."""
     parts = map_row_chunks(f, *arrays, elements=elements)
     return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
 
-def first_minimum(f: Callable[[T], float], grid: Sequence[T]) -> tuple[T, float]:
-    """The first strict minimum over a grid, and its value; values that are nan are passed over."""
+def first_minimum(f: Callable[[GridPoint], float], grid: Sequence[GridPoint]) -> tuple[GridPoint, float]:
+    """Return the first strict minimum over a grid, and its value; nan is ignored."""
     best, lowest = grid[0], math.inf
     for x in grid:
         value = f(x)
@@ -174,20 +175,20 @@ def first_minimum(f: Callable[[T], float], grid: Sequence[T]) -> tuple[T, float]
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where a search for the least value ended."""
+    """The end of a search for a minimum."""
 
     x: Tensor
     value: float
     gradient: float  # largest absolute entry of the projected gradient
     evaluations: int
     derivatives: tuple[Tensor, ...] = ()  # the gradient there and, after Newton's method, the Hessian
-    memory: "LBFGSMemory | None" = None  # of the curvature there: a search nearby may begin with it
-    gap: float = 0.0  # estimate of how far the value lies above the least
+    memory: "LBFGSMemory | None" = None  # of the curvature there, for a search on similar data
+    gap: float = 0.0  # estimated distance of the value from the minimum
 
 
 @dataclass(frozen=True, eq=False)
 class LBFGSMemory:
-    """The last steps and what each changed in the gradient, scaled to a product of 1: the curvature L-BFGS knows."""
+    """The last steps of L-BFGS and their changes of the gradient, scaled to a product of 1."""
 
     steps: np.ndarray  # (m d)
     changes: np.ndarray  # (m d)
@@ -198,20 +199,20 @@ class LBFGSMemory:
     def append_pair(
         cls, step: np.ndarray, change: np.ndarray, memory: "LBFGSMemory | None", max_pairs: int = 20
     ) -> "LBFGSMemory":
-        """Add a pair, and forget the first where they are too many."""
+        """Return the memory with another pair; the oldest of more than `max_pairs` is dropped."""
         scale = _dot(step, change) ** -0.5
         s, y = scale * step, scale * change
         if memory is None:
             return cls(s[None], y[None], np.ones((1, 1)), np.full((1, 1), _dot(y, y)))
-        kept_pairs = slice(1 if len(memory.steps) == max_pairs else 0, None)
+        recent = slice(1 if len(memory.steps) == max_pairs else 0, None)
         steps, changes = (
-            np.concatenate([old[kept_pairs], new[None]]) for old, new in ((memory.steps, s), (memory.changes, y))
+            np.concatenate([old[recent], new[None]]) for old, new in ((memory.steps, s), (memory.changes, y))
         )
         m = len(steps)
         products, squares = np.empty((2, m, m))
         products[:-1, :-1], squares[:-1, :-1] = (
-            memory.products[kept_pairs, kept_pairs],
-            memory.squares[kept_pairs, kept_pairs],
+            memory.products[recent, recent],
+            memory.squares[recent, recent],
         )
         products[-1], products[:, -1] = _matvec(changes, s), _matvec(steps, y)
         squares[-1] = squares[:, -1] = _matvec(changes, y)
@@ -235,9 +236,14 @@ def minimize(
     tolerance: float = 1e-9,
     memory: LBFGSMemory | None = None,
 ) -> Minimum:
-    """Minimize a smooth convex f, which returns (value, gradient), by L-BFGS; float64 vectors in and out.
+    """Minimize a smooth convex function by L-BFGS.
 
-    Begin with coordinates in which the Hessian is near the unit matrix, or with the memory of a search nearby.
+    Args:
+        f: Returns value and gradient. The Hessian should be near the unit matrix in its coordinates.
+        start: Float64 vector.
+        steps: Largest number of steps.
+        tolerance: Largest absolute entry of the gradient at the end.
+        memory: Of a search on similar data.
     """
     x = start.double().numpy()
     value, gradient, evaluations = *_evaluate(f, x), 1
@@ -251,7 +257,7 @@ def minimize(
         search = _line_search(f, x, value, step, slope)
         evaluations += search.evaluations
         if search.length == 0:
-            break  # nothing is left to gain
+            break  # f falls nowhere along the step
         movement, change = search.length * step, search.gradient - gradient
         if _dot(change, movement) > 1e-10 * _dot(change, change):
             memory = LBFGSMemory.append_pair(movement, change, memory)
@@ -262,9 +268,9 @@ def minimize(
 
 @dataclass(frozen=True, eq=False)
 class _LineSearchResult:
-    """How far a search along a line went, and what f is there."""
+    """The end of a search along a line."""
 
-    length: float  # 0 where f falls nowhere
+    length: float  # in steps, 0 if f falls nowhere
     value: float
     gradient: np.ndarray
     evaluations: int
@@ -273,7 +279,7 @@ class _LineSearchResult:
 def _line_search(
     f: Callable[[Tensor], tuple[float, Tensor]], x: np.ndarray, value: float, step: np.ndarray, slope: float
 ) -> _LineSearchResult:
-    """Go along a step until f has fallen, and its slope has risen (Wolfe's conditions); the whole step comes first."""
+    """Find a length that fulfills Wolfe's conditions; the whole step is tried first."""
     length, shortest, longest, evaluations = 1.0, 0.0, math.inf, 0
     while length > 1e-12 and evaluations < 100:
         new_value, gradient = _evaluate(f, x + length * step)
@@ -290,7 +296,7 @@ def _line_search(
 
 
 def _matvec(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
-    """The product with a long vector by torch, whose threads are decided at the door; numpy's take all there are."""
+    """Multiply by torch, whose number of threads `thread_limit` controls; numpy would use all cores."""
     return (torch.from_numpy(matrix) @ torch.from_numpy(vector)).numpy()
 
 
@@ -311,10 +317,17 @@ def newton(
     steps: int = 100,
     tolerance: float = 1e-14,
 ) -> Minimum:
-    """Minimize a smooth convex f of few numbers, which returns (value, gradient, Hessian), above `lower`.
+    """Minimize a smooth convex function of few variables above lower bounds by Newton's method.
 
-    Each step goes to the least value of the quadratic model within the bounds, and is halved until f falls. The search
-    ends where the model promises less than the tolerance. The scale of the coordinates does not matter.
+    Each step goes to the minimum of the quadratic model within the bounds and is halved until f falls. The scale of
+    the coordinates does not matter.
+
+    Args:
+        f: Returns value, gradient and Hessian.
+        start: Float64 vector.
+        lower: Lower bounds, may be -inf.
+        steps: Largest number of steps.
+        tolerance: Gain by the quadratic model below which the search ends.
     """
     x, evaluations = start.double().maximum(lower), 1
     value, gradient, hessian = f(x)
@@ -333,16 +346,14 @@ def newton(
                 break
             length /= 2
         else:
-            break  # nothing is left to gain
+            break  # f falls nowhere along the step
         x, (value, gradient, hessian) = candidate, evaluation
-    projected_gradient = torch.where(
-        x <= lower, gradient.clamp_max(0), gradient
-    )  # at a bound only the pull inward counts
+    projected_gradient = torch.where(x <= lower, gradient.clamp_max(0), gradient)
     return Minimum(x, value, float(projected_gradient.abs().max()), evaluations, (gradient, hessian), gap=max(gap, 0.0))
 
 
 def newton_step(gradient: Tensor, hessian: Tensor, min_step: Tensor | None = None) -> Tensor:
-    """Return the step to the least value of the quadratic model, with no entry below the room."""
+    """Return the step to the minimum of the quadratic model, with entries of at least `min_step`."""
     curvature = hessian.diagonal()
     scale = curvature.clamp_min(max(1e-24 * float(curvature.max()), 1e-150)).rsqrt()
     root, slope = cholesky_with_jitter(scale[:, None] * hessian * scale), scale * gradient
@@ -359,12 +370,12 @@ def newton_decrement(gradient: Tensor, hessian: Tensor) -> float:
     """
     try:
         return -float(gradient @ newton_step(gradient, hessian)) / 2
-    except RuntimeError:  # of the factorization
+    except RuntimeError:  # from the factorization
         return math.inf
 
 
 def cholesky_with_jitter(hessian: Tensor) -> Tensor:
-    """Cholesky root of a Hessian that is positive but for rounding, with as little added as is needed."""
+    """Return the Cholesky root of a Hessian, shifted as little as possible if rounding made it indefinite."""
     floor, unit = 1e-12 * float(hessian.diagonal().max()) + 1e-300, torch.eye(len(hessian), dtype=torch.float64)
     for power in range(5):
         root, failed = torch.linalg.cholesky_ex(hessian + 100**power * floor * unit)
@@ -374,8 +385,8 @@ def cholesky_with_jitter(hessian: Tensor) -> Tensor:
 
 
 def _bounded_step(root: Tensor, gradient: Tensor, min_step: Tensor) -> Tensor:
-    """Least value of a quadratic model, by the Cholesky root of its Hessian, in steps of no less than the room."""
-    from scipy.optimize import lsq_linear  # slow to import, and few fits need it
+    """Return the minimum of a quadratic model, given the Cholesky root of its Hessian, above `min_step`."""
+    from scipy.optimize import lsq_linear  # slow to import, needed by few fits
 
     target = -torch.linalg.solve_triangular(root, gradient[:, None], upper=False).squeeze(1)
     lower_bound = np.minimum(min_step.numpy(), -1e-300)
@@ -384,26 +395,32 @@ def _bounded_step(root: Tensor, gradient: Tensor, min_step: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Mixture:
-    """The shares of the members of a mixture."""
+    """Maximum likelihood shares of the members of a mixture."""
 
     shares: Tensor  # on the simplex
-    gap: float  # bounds what is left to gain per example; 0 at the maximum
+    gap: float  # upper bound on the remaining gain per example
     steps: int
 
     @property
     def status(self) -> Status:
-        """Whether what is left to gain is negligible."""
+        """Whether the remaining gain is negligible."""
         return "converged" if self.gap <= 1e-6 else "not converged"
 
 
 def fit_mixture(
     likelihoods: Tensor, weights: Tensor | None = None, *, steps: int = 5000, tolerance: float = 1e-7
 ) -> Mixture:
-    r"""Shares on the simplex that maximize $\sum_i \log \sum_m w_m a_{im}$, a concave problem with one maximum.
+    r"""Maximize $\sum_i \log \sum_m w_m a_{im}$ over the simplex, a concave problem.
 
-    EM, $w_m \leftarrow w_m g_m$ with $g_m = \frac1n \sum_i a_{im} / \sum_l w_l a_{il}$, with steps $g_m^r$ that grow
-    longer while the likelihood rises and fall back on EM's own where it does not; the gap is $\max_m g_m - 1$. Rows
-    of zeros say nothing and are left out. `weights`: how often each row counts.
+    EM, $w_m \leftarrow w_m g_m$ with $g_m = \frac1n \sum_i a_{im} / \sum_l w_l a_{il}$, accelerated by steps $g_m^r$
+    with an exponent r that grows while the likelihood rises and returns to 1 when it does not. The gap is
+    $\max_m g_m - 1$. Rows of zeros are left out.
+
+    Args:
+        likelihoods: a, (n, m).
+        weights: Weights of the rows, (n).
+        steps: Largest number of steps.
+        tolerance: Gap at the end.
 
     >>> fit_mixture(torch.tensor([[0.9, 0.1], [0.2, 0.1]])).shares.round(decimals=4).tolist()
     [1.0, 0.0]

@@ -1,12 +1,12 @@
-"""Calibrators: (logits, labels) -> a map from logits to better logits. `register` enrolls one of your own.
+"""Calibrators: fitted maps from logits to better logits.
 
-`save` writes a fitted calibrator to a file, `load` reads it back, `origin` tells what a file holds. `calibrate`
-applies one to predictions that are to be judged and refuses those it was fitted on, `fit` fits one by name,
-`cross_fit` calibrates without losing data, `pool` averages the members of an ensemble.
+`fit` fits one by name, `calibrate` applies it to new predictions, `cross_fit` calibrates without setting data aside,
+and `pool` averages the members of an ensemble. `save`, `load` and `origin` write and read files. `register` adds a
+calibrator of your own.
 
-A fitted map knows how many classes it was fitted on and refuses others with an `InputError`. Identity, and maps made by
-hand such as `Temperature(torch.tensor(1.5))`, take any number. Where one is said to keep every prediction, it does so
-in every precision.
+A fitted map refuses logits of another number of classes with an `InputError`. `Identity`, and maps constructed by hand
+such as `Temperature(torch.tensor(1.5))`, accept any number. `capabilities` says what a calibrator promises, such as
+that it never changes a predicted class; that holds in every precision.
 """
 
 from calibrant.calibrators import (
@@ -27,7 +27,7 @@ from calibrant.calibrators import (
 )
 from calibrant.calibrators._affine import *
 from calibrant.calibrators._affine import MAX_MATRIX_CLASSES
-from calibrant.calibrators._apply import num_classes
+from calibrant.calibrators._apply import Capabilities, capabilities, num_classes, preserves_argmax
 from calibrant.calibrators._auto import *
 from calibrant.calibrators._binary import *
 from calibrant.calibrators._binning import *
@@ -49,7 +49,9 @@ from calibrant.registry import CALIBRATORS
 register = CALIBRATORS.register
 __all__ = [
     "MAX_MATRIX_CLASSES",
+    "Capabilities",
     "calibrate",
+    "capabilities",
     "cross_fit",
     "fit",
     "fitting_digests",
@@ -58,6 +60,7 @@ __all__ = [
     "num_classes",
     "origin",
     "pool",
+    "preserves_argmax",
     "register",
     "save",
 ]

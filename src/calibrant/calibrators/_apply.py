@@ -1,11 +1,11 @@
-"""What fitted maps promise when they are applied: for how many classes, and that predictions stay.
+"""Capabilities of calibrators, and what every fitted map does when it is called.
 
-What was learned is kept on the processor, and goes where the logits are.
+Learned tensors stay on the CPU and are copied to the device of the logits.
 """
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from typing import Any
 
@@ -14,11 +14,86 @@ from torch import Tensor
 
 from calibrant.types import InputError
 
-Call = Callable[[Any, Tensor], Any]
+Call = Callable[[Any, Tensor], Tensor]
+NETWORK_EXPORTS = ("torch.export", "ONNX")
+ALL_EXPORTS = (*NETWORK_EXPORTS, "plain numpy")
+
+
+def certified_classes(calibrator: Any) -> int:
+    """Return the number of classes in a calibrator's certificate, 0 if unknown."""
+    return 0 if calibrator.certificate is None else calibrator.certificate.classes
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a calibrator class promises; stands on the class as `capabilities`.
+
+    Attributes that depend on what was fitted are functions of the fitted map.
+    """
+
+    preserves_argmax: bool | Callable[[Any], bool] = False  # never changes a predicted class
+    num_classes: int | Callable[[Any], int] = certified_classes  # that it accepts, 0 for any number
+    repairs_overconfidence: bool = True  # False if it learns nothing from the data
+    takes_groups: bool = False  # maps each group differently
+    is_differentiable: bool = True  # False for step functions
+    exports: tuple[str, ...] = NETWORK_EXPORTS
+
+
+def capabilities(calibrator: Any) -> Capabilities:
+    """Return the capabilities of a calibrator or its class; a user's own class promises nothing."""
+    return getattr(calibrator, "capabilities", Capabilities(num_classes=0))
+
+
+def num_classes(calibrator: Any) -> int:
+    """Return the number of classes that a fitted map accepts, 0 for any number."""
+    promised = capabilities(calibrator).num_classes
+    return promised if isinstance(promised, int) else promised(calibrator)
+
+
+def preserves_argmax(calibrator: Any) -> bool:
+    """Return whether a fitted map never changes a predicted class."""
+    promised = capabilities(calibrator).preserves_argmax
+    return promised if isinstance(promised, bool) else promised(calibrator)
+
+
+def calibrator_call(call: Call) -> Call:
+    """Decorate the `__call__` of a fitted map.
+
+    Checks the logits, calls the map on their device, returns their precision, and undoes changes of the argmax by
+    rounding if the map preserves it.
+    """
+
+    @wraps(call)
+    def checked(self: Any, logits: Tensor) -> Tensor:
+        calibrated = call(prepare(self, logits), logits).to(logits.dtype)
+        return restore_argmax(calibrated, logits) if preserves_argmax(self) else calibrated
+
+    return checked
+
+
+def prepare(calibrator: Any, logits: Tensor) -> Any:
+    """Return a fitted map on the device of logits that it can map.
+
+    Raises:
+        InputError: "num_classes" for another number of classes, "tensor_kind" for meta tensors.
+    """
+    k, logit_classes = num_classes(calibrator), logits.shape[-1]
+    if k not in (0, logit_classes):
+        raise InputError(
+            f"Expected logits of {k} classes, as {type(calibrator).__name__} was fitted on, got {logit_classes}. "
+            "Try fitting it on predictions of these classes.",
+            code="num_classes",
+        )
+    if logits.device.type == "meta":
+        raise InputError(
+            "Expected logits with numbers, got a tensor on the meta device. Try a network on the CPU or a GPU.",
+            code="tensor_kind",
+        )
+    return calibrator if logits.device.type == "cpu" else to_device(calibrator, logits.device)
 
 
 def to_device(part: Any, device: torch.device | str) -> Any:
-    """A fitted map, or a tuple of some, with all that it learned on a device; itself where it is there already."""
+    """Return a fitted map, a tuple or a tensor on a device; the same object if it is there already."""
     if isinstance(part, Tensor):
         return part.to(device)
     if type(part) is tuple:
@@ -36,70 +111,8 @@ def to_device(part: Any, device: torch.device | str) -> Any:
     return copied
 
 
-def _to_device_of(part: Any, logits: Tensor) -> Any:
-    """Return the map where the logits are. Raises `InputError` for logits on the meta device, which have no numbers."""
-    if logits.device.type == "meta":
-        raise InputError(
-            "expected logits with numbers, got a tensor on the meta device. Try those of a network on the CPU or a GPU",
-            code="tensor_kind",
-        )
-    return part if logits.device.type == "cpu" else to_device(part, logits.device)
-
-
-def check_num_classes(class_count: Callable[[Any], int]) -> Callable[[Call], Call]:
-    """Make a map refuse logits of other classes than the `known(map)` that it was fitted on, where that is not 0."""
-
-    def declare(call: Call) -> Call:
-        @wraps(call)
-        def checked(self: Any, logits: Tensor) -> Any:
-            k, got = class_count(self), logits.shape[-1]
-            if k not in (0, got):
-                name = type(self).__name__
-                hint = "fit one on predictions of these classes"
-                raise InputError(f"{name} was fitted on {k} classes, got logits of {got}; {hint}", code="num_classes")
-            return call(_to_device_of(self, logits), logits)
-
-        checked.classes = class_count  # pyright: ignore[reportAttributeAccessIssue]
-        return checked
-
-    return declare
-
-
-def certified_classes(calibrator: Any) -> int:
-    """Return the number of classes that a calibrator's certificate names, 0 if unknown."""
-    return 0 if calibrator.certificate is None else calibrator.certificate.classes
-
-
-def num_classes(calibrator: Any) -> int:
-    """How many classes a fitted map is for, 0 if it goes to any number."""
-    return getattr(type(calibrator).__call__, "classes", lambda _: 0)(calibrator)
-
-
-def preserves_argmax_if(keeps: Callable[[Any], bool]) -> Callable[[Call], Call]:
-    """Let no rounding change a prediction of a map that keeps the order of the classes in exact arithmetic."""
-
-    def declare(call: Call) -> Call:
-        @wraps(call)
-        def kept(self: Any, logits: Tensor) -> Tensor:
-            calibrated = call(_to_device_of(self, logits), logits).to(logits.dtype)
-            return restore_argmax(calibrated, logits) if keeps(self) else calibrated
-
-        kept.keeps_predictions = keeps  # pyright: ignore[reportAttributeAccessIssue]
-        return kept
-
-    return declare
-
-
-preserves_argmax = preserves_argmax_if(lambda _: True)
-
-
-def keeps_predictions(calibrator: Any) -> bool:
-    """Whether a fitted map promises to keep every prediction."""
-    return getattr(type(calibrator).__call__, "keeps_predictions", lambda _: False)(calibrator)
-
-
 def restore_argmax(calibrated: Tensor, logits: Tensor) -> Tensor:
-    """Put the class that logits predict one rounding step above the others, in rows where it is no more the first."""
+    """Raise the class that `logits` predict one rounding step above the others, in rows where it lost the argmax."""
     top = logits.argmax(-1, keepdim=True)
     row_max, new_top = calibrated.max(-1, keepdim=True)
     unchanged = new_top == top

@@ -1,23 +1,24 @@
-"""Two classes: logistic regressions on functions of the one score s = z_1 - z_0."""
+"""Logistic regressions on functions of the score s = z_1 - z_0 of two classes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid, softplus
 
 from calibrant.backend.solvers import Certificate, Minimum, newton, newton_decrement
 from calibrant.calibrators._affine import LOG_PROB_FLOOR, MIN_RIDGE
-from calibrant.calibrators._apply import check_num_classes
-from calibrant.calibrators._fitting import Solution, example_mean, fit_method, weighted_median
+from calibrant.calibrators._apply import ALL_EXPORTS, Capabilities, calibrator_call
+from calibrant.calibrators._fitting import Fitted, Solution, example_mean, fit_method, weighted_median
 from calibrant.predictions import Predictions
 from calibrant.registry import CALIBRATORS
 from calibrant.types import FiniteScalar, FiniteVector, InputError, Logits, PositiveScalar
 
 __all__ = ["Beta", "Platt", "Quadratic"]
 
-C = TypeVar("C")
-MAX_FINITE_SCORE = 1e300  # scores beyond are infinite
+MAX_FINITE_SCORE = 1e300  # larger scores count as infinite
 NO_SCORE_LIMIT = torch.tensor(MAX_FINITE_SCORE, dtype=torch.float64)
 
 
@@ -26,33 +27,34 @@ NO_SCORE_LIMIT = torch.tensor(MAX_FINITE_SCORE, dtype=torch.float64)
 class Platt:
     r"""Platt scaling, $\sigma(a s + b)$ of the score $s = z_1 - z_0$ (Platt 1999).
 
-    Fitted to Platt's smoothed targets, $(n_1 + 1) / (n_1 + 2)$ for class 1 and $1 / (n_0 + 2)$ for class 0, as
-    scikit-learn's sigmoid method is: finite even where a threshold separates the classes, at a cost of at most 2/n
-    nats there. a >= 0 unless `monotone=False`. A probability of exactly 0 or 1 counts as the most extreme one that
-    is not. Raises `InputError` for other than 2 classes, as do all maps of this family.
+    Fitted to Platt's smoothed targets, $(n_1 + 1) / (n_1 + 2)$ for class 1 and $1 / (n_0 + 2)$ for class 0, as in
+    scikit-learn's sigmoid method. The fit is finite even if a threshold separates the classes, at a cost of at most 2/n
+    nats. a >= 0 unless `monotone=False`. A probability of exactly 0 or 1 is replaced by the most extreme one that is
+    not. Like every map of this family it raises `InputError` unless there are 2 classes.
 
     >>> number = lambda x: torch.tensor(x, dtype=torch.float64)
     >>> Platt(number(2.0), number(1.0))(torch.tensor([[0.0, 3.0]]))
     tensor([[-3.5000,  3.5000]])
     """
 
-    table_fields: ClassVar[tuple[str, ...]] = ("slope", "bias")  # in the brackets of a table
+    table_fields: ClassVar[tuple[str, ...]] = ("slope", "bias")  # shown in brackets in tables
 
     slope: FiniteScalar  # float64
     bias: FiniteScalar  # float64
-    limit: PositiveScalar = NO_SCORE_LIMIT  # float64, what an infinite score counts as, and the most any score does
+    limit: PositiveScalar = NO_SCORE_LIMIT  # float64, to which larger absolute scores are clipped
     certificate: Certificate | None = None
+    capabilities = Capabilities(num_classes=2, exports=ALL_EXPORTS)
 
     @classmethod
     @fit_method
     def fit(cls, p: Predictions, *, monotone: bool = True) -> "Platt":
-        """Find a and b."""
+        """Fit a and b."""
         return fit_platt(p, monotone=monotone).with_certificate(p)
 
-    @check_num_classes(lambda _: 2)
+    @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
-        """Return the two logits, half the new score either way."""
-        return _score_to_logits(self.slope * _score(logits, "Platt", self.limit) + self.bias, logits)
+        """Return the logits -s/2 and s/2 of the new score s."""
+        return _score_to_logits(self.slope * _score(logits, self.limit) + self.bias)
 
 
 @CALIBRATORS.register
@@ -60,33 +62,34 @@ class Platt:
 class Beta:
     r"""Beta calibration, $\sigma(a \log p - b \log(1-p) + c)$ (Kull et al. 2017, eq. 4).
 
-    $p = \sigma(s)$ of the score $s = z_1 - z_0$. a, b >= 0 unless `monotone=False`. Platt scaling where a = b. log p
-    below -87 counts as -87, and a probability of exactly 0 or 1 as the most extreme one that is not.
+    $p = \sigma(s)$ of the score $s = z_1 - z_0$. a, b >= 0 unless `monotone=False`. Platt scaling if a = b. log p is at
+    least -87. A probability of exactly 0 or 1 is replaced by the most extreme one that is not.
 
     >>> number = lambda x: torch.tensor(x, dtype=torch.float64)
     >>> Beta(number(1.0), number(1.0), number(0.0))(torch.tensor([[0.0, 3.0]]))
     tensor([[-1.5000,  1.5000]])
     """
 
-    table_fields: ClassVar[tuple[str, ...]] = ("a", "b", "c")  # in the brackets of a table
+    table_fields: ClassVar[tuple[str, ...]] = ("a", "b", "c")  # shown in brackets in tables
 
     a: FiniteScalar  # float64
     b: FiniteScalar  # float64
     c: FiniteScalar  # float64
     limit: PositiveScalar = NO_SCORE_LIMIT  # float64, as in `Platt`
     certificate: Certificate | None = None
+    capabilities = Capabilities(num_classes=2, exports=ALL_EXPORTS)
 
     @classmethod
     @fit_method
     def fit(cls, p: Predictions, *, monotone: bool = True) -> "Beta":
-        """Find a, b and c of least NLL."""
+        """Fit a, b and c by NLL."""
         return fit_beta(p, monotone=monotone).with_certificate(p)
 
-    @check_num_classes(lambda _: 2)
+    @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
-        """Return the two logits, half the new score either way."""
-        log_p, minus_log_q = _log_odds_parts(_score(logits, "Beta", self.limit)).unbind(1)
-        return _score_to_logits(self.a * log_p + self.b * minus_log_q + self.c, logits)
+        """Return the logits -s/2 and s/2 of the new score s."""
+        log_p, minus_log_q = _beta_features(_score(logits, self.limit)).unbind(1)
+        return _score_to_logits(self.a * log_p + self.b * minus_log_q + self.c)
 
 
 @CALIBRATORS.register
@@ -94,9 +97,9 @@ class Beta:
 class Quadratic:
     r"""Quadratic scaling, $\sigma(a + b s + c s^2)$ of the score $s = z_1 - z_0$ (probmetrics; Berta et al. 2025).
 
-    Held by its slopes at the two ends of the calibration data, between which the slope of a parabola is linear:
-    nonnegative slopes at the ends make it increasing, which is asked for unless `monotone=False`. Beyond the data it
-    goes on straight, where the parabola itself would turn around.
+    Parametrized by its slopes at the two ends of the calibration data, between which the slope is linear:
+    nonnegative slopes at the ends make it increasing, as it is unless `monotone=False`. Beyond the data it is
+    straight, where the parabola would turn around.
 
     >>> number = lambda x: torch.tensor(x, dtype=torch.float64)
     >>> Quadratic(number([0.0, 2.0]), number([0.0, 2.0]), number(0.0))(torch.tensor([[0.0, 2.0], [0.0, 3.0]]))
@@ -104,75 +107,75 @@ class Quadratic:
             [-2.,  2.]])
     """
 
-    ends: FiniteVector  # (2) float64, least and greatest s
-    slopes: FiniteVector  # (2) float64, there
+    ends: FiniteVector  # (2) float64, smallest and largest s
+    slopes: FiniteVector  # (2) float64, at the ends
     bias: FiniteScalar  # float64, the value at the lower end
     limit: PositiveScalar = NO_SCORE_LIMIT  # float64, as in `Platt`
     certificate: Certificate | None = None
+    capabilities = Capabilities(num_classes=2)
 
     @classmethod
     @fit_method
     def fit(cls, p: Predictions, *, monotone: bool = True) -> "Quadratic":
-        """Find the parabola of least NLL."""
+        """Fit the parabola by NLL."""
         return fit_quadratic(p, monotone=monotone).with_certificate(p)
 
-    @check_num_classes(lambda _: 2)
+    @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
-        """Return the two logits, half the new score either way."""
-        return _score_to_logits(
-            _parabola_basis(_score(logits, "Quadratic", self.limit), self.ends) @ self.slopes + self.bias, logits
-        )
+        """Return the logits -s/2 and s/2 of the new score s."""
+        return _score_to_logits(_quadratic_features(_score(logits, self.limit), self.ends) @ self.slopes + self.bias)
 
 
-def fit_platt(p: Predictions, start: Tensor | None = None, *, monotone: bool = True) -> Solution[Platt]:
-    """Find a and b, from a solution to begin with."""
-    limit = _score_limit(_score(p.logits, "Platt"))
-    s = _score(p.logits, "Platt", limit)
-    unit = _median_score(s, p)
-    problem = _Logistic.from_features(s[:, None], _platt_targets(p), p, torch.stack([1 / unit, 0 * unit]))
-    minimum = problem.solve(monotone, start)
-    a, b = minimum.x
-    return _solution(Platt(a, b, limit), minimum, monotone, slack=2 / p.total_weight)
+def fit_platt(p: Predictions, *, monotone: bool = True) -> Solution[Platt]:
+    """Fit `Platt` without a certificate."""
+    s, unit, limit = _fitting_scores(p, "Platt")
+    n1 = example_mean(p.labels.double(), p) * p.total_weight
+    targets = torch.where(p.labels == 1, (n1 + 1) / (n1 + 2), 1 / (p.total_weight - n1 + 2))
+    problem = _Logistic.from_features(s[:, None], targets, p, torch.stack([1 / unit, 0 * unit]))
+    return problem.fit(lambda x: Platt(x[0], x[1], limit), monotone, slack=2 / p.total_weight)
 
 
-def fit_beta(p: Predictions, start: Tensor | None = None, *, monotone: bool = True) -> Solution[Beta]:
-    """Find a, b and c of least NLL, from a solution to begin with."""
-    limit = _score_limit(_score(p.logits, "Beta"))
-    s = _score(p.logits, "Beta", limit)
-    unit = _median_score(s, p)
-    problem = _Logistic.from_features(
-        _log_odds_parts(s), p.labels.double(), p, torch.stack([1 / unit, 1 / unit, 0 * unit])
-    )
-    minimum = problem.solve(monotone, start)
-    a, b, c = minimum.x
-    return _solution(Beta(a, b, c, limit), minimum, monotone)
+def fit_beta(p: Predictions, *, monotone: bool = True) -> Solution[Beta]:
+    """Fit `Beta` without a certificate."""
+    s, unit, limit = _fitting_scores(p, "Beta")
+    reference = torch.stack([1 / unit, 1 / unit, 0 * unit])
+    problem = _Logistic.from_features(_beta_features(s), p.labels.double(), p, reference)
+    return problem.fit(lambda x: Beta(x[0], x[1], x[2], limit), monotone)
 
 
-def fit_quadratic(p: Predictions, start: Tensor | None = None, *, monotone: bool = True) -> Solution[Quadratic]:
-    """Find the parabola of least NLL, from a solution to begin with."""
-    limit = _score_limit(_score(p.logits, "Quadratic"))
-    s = _score(p.logits, "Quadratic", limit)
-    unit = _median_score(s, p)
+def fit_quadratic(p: Predictions, *, monotone: bool = True) -> Solution[Quadratic]:
+    """Fit `Quadratic` without a certificate."""
+    s, unit, limit = _fitting_scores(p, "Quadratic")
     ends = torch.stack([s.min(), s.max()])
     reference = torch.stack([1 / unit, 1 / unit, ends[0] / unit])
-    minimum = _Logistic.from_features(_parabola_basis(s, ends), p.labels.double(), p, reference).solve(monotone, start)
-    return _solution(Quadratic(ends, minimum.x[:2], minimum.x[2], limit), minimum, monotone)
+    problem = _Logistic.from_features(_quadratic_features(s, ends), p.labels.double(), p, reference)
+    return problem.fit(lambda x: Quadratic(ends, x[:2], x[2], limit), monotone)
 
 
-def _score(logits: Tensor, name: str, limit: Tensor = NO_SCORE_LIMIT) -> Tensor:
-    if logits.shape[1] != 2:
+def _fitting_scores(p: Predictions, name: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the clipped scores, the median of the positive absolute ones (or 1), and the limit of the clipping."""
+    if p.k != 2:
         raise InputError(
-            f"{name} is for 2 classes, got {logits.shape[1]}; StructuredMatrix is for more", code="num_classes"
+            f"Expected predictions of 2 classes for {name}, got {p.k}. Try StructuredMatrix.", code="num_classes"
         )
+    s = _score(p.logits)
+    limit = _score_limit(s)
+    s = s.clamp(-limit, limit)
+    size = s.abs()
+    unit = weighted_median(size[size > 0], None if p.weights is None else p.weights[size > 0])
+    return s, unit, limit
+
+
+def _score(logits: Tensor, limit: Tensor = NO_SCORE_LIMIT) -> Tensor:
     z = logits.double()
     return (z[:, 1] - z[:, 0]).clamp(-limit, limit)
 
 
 def _score_limit(s: Tensor) -> Tensor:
-    """Return the largest finite score where some are infinite, 1 if none is finite, and else no limit.
+    """Return the largest finite absolute score if some are infinite, 1 if none is finite, and otherwise no limit.
 
-    A probability of exactly 0 or 1 is taken for the most extreme one that is not: a forest's 0 means that none of its
-    trees said so, and one wrong label at infinity would undo any slope.
+    A probability of exactly 0 is replaced because a forest's 0 means that no tree voted for the class, and a single
+    error at infinity would undo any slope.
     """
     finite_scores = s[s.abs() < MAX_FINITE_SCORE].abs()
     if len(finite_scores) == len(s):
@@ -180,24 +183,17 @@ def _score_limit(s: Tensor) -> Tensor:
     return finite_scores.max() if bool((finite_scores > 0).any()) else torch.ones_like(NO_SCORE_LIMIT).to(s)
 
 
-def _median_score(s: Tensor, p: Predictions) -> Tensor:
-    """Return the median of the positive absolute scores, or 1; a few outliers cannot own it."""
-    size = s.abs()
-    return weighted_median(size[size > 0], None if p.weights is None else p.weights[size > 0])
+def _score_to_logits(s: Tensor) -> Tensor:
+    return torch.stack([-s / 2, s / 2], -1)
 
 
-def _score_to_logits(s: Tensor, like: Tensor) -> Tensor:
-    return torch.stack([-s / 2, s / 2], -1).to(like.dtype)
+def _beta_features(s: Tensor) -> Tensor:
+    """Return log p and -log(1 - p), (n, 2)."""
+    return torch.stack([logsigmoid(s).clamp_min(LOG_PROB_FLOOR), -logsigmoid(-s).clamp_min(LOG_PROB_FLOOR)], 1)
 
 
-def _log_odds_parts(s: Tensor) -> Tensor:
-    log_p = torch.nn.functional.logsigmoid(s).clamp_min(LOG_PROB_FLOOR)
-    log_q = torch.nn.functional.logsigmoid(-s).clamp_min(LOG_PROB_FLOOR)
-    return torch.stack([log_p, -log_q], 1)
-
-
-def _parabola_basis(s: Tensor, ends: Tensor) -> Tensor:
-    """Return what the slopes at the ends multiply, straight outside them."""
+def _quadratic_features(s: Tensor, ends: Tensor) -> Tensor:
+    """Return the factors (n, 2) of the slopes at the ends; straight outside them."""
     low, high = ends
     length = (high - low).where(high > low, 1e-300)
     position = (s.clamp(low, high) - low) / length
@@ -205,29 +201,24 @@ def _parabola_basis(s: Tensor, ends: Tensor) -> Tensor:
     return torch.stack([length * position - rising - (low - s).relu(), rising + (s - high).relu()], 1)
 
 
-def _platt_targets(p: Predictions) -> Tensor:
-    ones = example_mean(p.labels.double(), p) * p.total_weight
-    return torch.where(p.labels == 1, (ones + 1) / (ones + 2), 1 / (p.total_weight - ones + 2))
-
-
 @dataclass(frozen=True, eq=False)
 class _Logistic:
-    r"""The cross-entropy of sigmoid(features @ w + c), in coordinates that suit it, with a ridge.
+    r"""The cross-entropy of sigmoid(features @ w + c) with a ridge, in well-conditioned coordinates.
 
-    The ridge is 1e-6 of the mean square log-odds where the reference is uncertain: it does not depend on coordinates,
-    and outliers, of which the reference is certain, have no part in it.
+    The ridge is 1e-6 of the mean square log-odds, weighted by the uncertainty of a reference. It does not depend on
+    the coordinates, and outliers have no part in it because the reference is certain of them.
     """
 
-    x: Tensor  # (m+1 n) features less their center, over their scale, and 1
-    targets: Tensor
-    example_weights: Tensor  # (n) weights that sum to 1
+    x: Tensor  # (m+1 n) standardized features, and 1
+    targets: Tensor  # (n)
+    example_weights: Tensor  # (n), with sum 1
     ridge: Tensor  # (m+1 m+1)
-    to_raw: Tensor  # (m+1 m+1), makes (w, c) of the coordinates
+    to_raw: Tensor  # (m+1 m+1), maps coordinates to (w, c)
     reference: Tensor  # (m+1) in the coordinates
 
     @classmethod
     def from_features(cls, features: Tensor, targets: Tensor, p: Predictions, reference: Tensor) -> "_Logistic":
-        """Center and scale the features by the curvature at a reference (w, c) that is not saturated."""
+        """Standardize features (n m), weighted by the curvature at a reference (w, c) that is not saturated."""
         n, m = features.shape
         example_weights = (
             features.new_full((n,), 1 / p.total_weight) if p.weights is None else p.weights / p.total_weight
@@ -247,40 +238,41 @@ class _Logistic:
         return cls(x, targets, example_weights, (2 * MIN_RIDGE * (x * curvature) @ x.mT).cpu(), to_raw, coordinates)
 
     def __call__(self, t: Tensor) -> tuple[float, Tensor, Tensor]:
-        """Return the penalized loss, its gradient and its Hessian."""
+        """Return the penalized loss, its gradient and its Hessian at coordinates t."""
         s = t.to(self.x.device) @ self.x
-        loss = torch.nn.functional.softplus(s, threshold=40.0) - self.targets * s
+        loss = softplus(s, threshold=40.0) - self.targets * s
         q = s.sigmoid()
-        gradient, hessian = (
-            self.x @ (self.example_weights * (q - self.targets)),
-            (self.x * (self.example_weights * q * (1 - q))) @ self.x.mT,
-        )
+        gradient = self.x @ (self.example_weights * (q - self.targets))
+        hessian = (self.x * (self.example_weights * q * (1 - q))) @ self.x.mT
         ridge_gradient = self.ridge @ t
-        return (
-            float(self.example_weights @ loss) + float(t @ ridge_gradient) / 2,
-            gradient.cpu() + ridge_gradient,
-            hessian.cpu() + self.ridge,
+        value = float(self.example_weights @ loss) + float(t @ ridge_gradient) / 2
+        return value, gradient.cpu() + ridge_gradient, hessian.cpu() + self.ridge
+
+    def fit(self, build: Callable[[Tensor], Fitted], monotone: bool, slack: float = 0.0) -> Solution[Fitted]:
+        """Minimize the loss and build the map from (w, c); with `monotone` all of w is nonnegative."""
+        minimum = self.minimize(monotone)
+        return Solution(
+            build(minimum.x),
+            "at bound" if monotone and bool((minimum.x[:-1] <= 0).any()) else "converged",
+            minimum.gradient,
+            minimum.evaluations,
+            slack=slack,
+            clips_zeros=True,
+            gap=minimum.gap,
         )
 
-    def solve(self, monotone: bool, start: Tensor | None) -> Minimum:
-        """Find (w, c); with `monotone` all of w is nonnegative."""
+    def minimize(self, monotone: bool) -> Minimum:
+        """Return the minimum in (w, c)."""
         m = len(self.ridge) - 1
-        initial = self.reference if start is None else torch.linalg.solve(self.to_raw, start)
         lower = torch.full((m + 1,), 0.0 if monotone else -torch.inf, dtype=torch.float64)
         lower[m] = -torch.inf
-        minimum = newton(self, initial, lower=lower)
+        minimum = newton(self, self.reference, lower=lower)
         return replace(minimum, x=self.to_raw @ minimum.x, gap=minimum.gap + self._ridge_cost(minimum, lower))
 
     def _ridge_cost(self, minimum: Minimum, lower: Tensor) -> float:
-        """Estimate by how much the ridge keeps the loss above its least value; at most the loss itself."""
+        """Estimate by how much the ridge raises the loss; at most the loss itself."""
         gradient, hessian = minimum.derivatives
         slope = gradient - self.ridge @ minimum.x
         free = (minimum.x > lower) | (slope < 0)
         cost = newton_decrement(slope[free], (hessian - self.ridge)[free][:, free])
         return max(0.0, min(cost, minimum.value))
-
-
-def _solution(fitted: C, minimum: Minimum, monotone: bool, slack: float = 0.0) -> Solution[C]:
-    status = "at bound" if monotone and bool((minimum.x[:-1] <= 0).any()) else "converged"
-    facts = minimum.gradient, minimum.evaluations
-    return Solution(fitted, status, *facts, slack=slack, clips_zeros=True, warm_start=minimum.x, gap=minimum.gap)

@@ -1,6 +1,6 @@
-"""Binning: the confidence becomes what was observed in its bin on validation.
+"""Binning: the confidence becomes the accuracy of its bin on validation data.
 
-Of two classes of which one is judged, such as that an answer is correct, what is binned is that one's probability.
+If one of two classes is evaluated, such as "correct", its probability is binned instead of the confidence.
 """
 
 import math
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from calibrant.backend.bins import Bins, Events, assign_bins
 from calibrant.backend.solvers import Certificate, worst_status
-from calibrant.calibrators._apply import check_num_classes
+from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._binary import Platt
 from calibrant.calibrators._confidence import (
     BinnedEvent,
@@ -22,7 +22,7 @@ from calibrant.calibrators._confidence import (
     confidence,
     replace_confidence,
 )
-from calibrant.calibrators._fitting import certify, fit_method, status_of
+from calibrant.calibrators._fitting import Solution, fit_method, status_of
 from calibrant.calibrators._isotonic import interpolate
 from calibrant.calibrators._temperature import Temperature
 from calibrant.predictions import Predictions
@@ -31,18 +31,19 @@ from calibrant.types import Count, FiniteVector, Logits, PerBin, Range, StartInd
 
 __all__ = ["BayesianBinning", "HistogramBinning", "ScalingBinning", "TopLabelBinning"]
 
+BINNING = Capabilities(num_classes=binned_num_classes, exports=())
+
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class HistogramBinning:
     """Histogram binning (Zadrozny & Elkan 2001), pooled on the top label (Wang et al. 2021, section 4).
 
-    The confidence becomes the validation accuracy of its bin; the other classes share the rest in proportion, none
-    above it, so that predictions stay (unless right no more often than 1/k). Of two classes of which predictions say
-    which is judged (`of=1`, as those `from_confidence`), its probability is binned, from 0 to 1, and becomes its
-    frequency, as in the first of these papers. An empty bin keeps the confidence. For the number of classes it was
-    fitted on, as are all that speak of a confidence. Returns log p; a bin that was always right says probability 1,
-    so that one later mistake in it costs an infinite NLL.
+    The confidence becomes the validation accuracy of its bin. The other classes share the rest in proportion, and none
+    exceeds the predicted class, which therefore changes only if its accuracy is 1/k or less. If one of two classes is
+    evaluated (`of=1`, as in `from_confidence`), its probability is binned from 0 to 1 and becomes its frequency, as in
+    the first of these papers. An empty bin keeps the confidence. Returns log p. A bin without errors has probability
+    1, so that one later error in it has an infinite NLL.
 
     >>> z = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0], [2.0, 0.0]])
     >>> HistogramBinning.fit(z, torch.tensor([0, 0, 0, 1]))(z[:1]).exp()
@@ -50,22 +51,24 @@ class HistogramBinning:
     """
 
     edges: FiniteVector  # (b + 1)
-    accuracy: PerBin  # nan where the bin was empty
+    accuracy: PerBin  # nan if the bin was empty
     of: BinnedEvent = "top"
     certificate: Certificate | None = None
+    capabilities = BINNING
 
     @classmethod
     @fit_method
     def fit(
         cls, p: Predictions, *, bins: Count = 15, scheme: Literal["equal_width", "equal_mass"] = "equal_width"
     ) -> "HistogramBinning":
-        """Measure the accuracy of every bin of the confidence."""
+        """Compute the accuracy of every bin of the confidence."""
         event = binned_event(p)
         events = p.with_event(event).events
         table = _equal_mass_bins(bins, events) if scheme == "equal_mass" else events.equal_width(bins)
-        return certify(cls(table.edges, table.accuracy, event), p, "closed form", criterion=f"ece(bins={bins})")
+        fitted = cls(table.edges, table.accuracy, event)
+        return Solution(fitted, "closed form", criterion=f"ece(bins={bins})").with_certificate(p)
 
-    @check_num_classes(binned_num_classes)
+    @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         return replace_confidence(logits, _look_up(self.edges, self.accuracy, confidence(logits, self.of)), self.of)
@@ -74,56 +77,50 @@ class HistogramBinning:
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class TopLabelBinning:
-    r"""Histogram binning inside every predicted class, with a finite-sample guarantee (Gupta & Ramdas 2022, alg. 8).
+    r"""Histogram binning within each predicted class, with a finite-sample guarantee (Gupta & Ramdas 2022, alg. 8).
 
-    Uniform-mass bins of `points` examples on the log-odds of the top label; the examples that serve as bin edges are
-    left out of the bins' means, so that what lies between two edges is an independent sample. Classes predicted
-    fewer than `points` times share one set of bins. Where one of two classes is judged there is one set, on its
-    log-odds, which is uniform-mass binning of a yes or no (Gupta & Ramdas 2021).
+    Uniform-mass bins of `points` examples on the log-odds of the top label. The examples that serve as bin edges are
+    left out of the bins' means, so that the examples between two edges are an independent sample. Classes predicted
+    fewer than `points` times share one set of bins. If one of two classes is evaluated there is one set, on its
+    log-odds: uniform-mass binning of a binary event (Gupta & Ramdas 2021).
     """
 
-    group: StartIndices  # (k) int64: the row of bins of a predicted class; 0 is the shared one
+    group: StartIndices  # (k) int64: the row of bins of each predicted class; 0 is the shared one
     edges: Tensor  # (groups, b - 1) inner edges in log-odds, padded with +inf
-    accuracy: Tensor  # (groups, b), nan where there was no example
+    accuracy: Tensor  # (groups, b), nan if there was no example
     count: Tensor  # (groups, b) int64: examples behind each accuracy
     of: BinnedEvent = "top"
     certificate: Certificate | None = None
+    capabilities = Capabilities(num_classes=lambda fitted: len(fitted.group), exports=())
 
     @classmethod
     @fit_method
     def fit(cls, p: Predictions, *, points: Annotated[int, Range(ge=2, le=1_000_000)] = 50) -> "TopLabelBinning":
-        """Measure the accuracy of every bin of every predicted class; a bin of one example knows nothing."""
+        """Compute the accuracy of every bin of every predicted class."""
         event = binned_event(p)
         class_index = _binned_class(p.logits, event)
         score, correct = _log_odds(p.logits, class_index), (class_index == p.labels).double()
         weights = torch.ones_like(score) if p.weights is None else p.weights
         frequent = (torch.bincount(class_index, weights, minlength=p.k) >= points) & (event == "top")
         group = torch.where(frequent, frequent.cumsum(0), 0)
-        members = _group_masks(group[class_index], group)
-        rows = [_uniform_mass_bins(score[mask], correct[mask], weights[mask], points) for mask in members]
+        masks = [group[class_index] == g for g in range(int(group.max()) + 1)]
+        rows = [_uniform_mass_bins(score[mask], correct[mask], weights[mask], points) for mask in masks]
         width = max(len(means) for _, means, _ in rows)
 
-        def padded(values: list[Tensor], length: int, filler: float | int) -> Tensor:
+        def pad(values: tuple[Tensor, ...], length: int, filler: float | int) -> Tensor:
             return torch.stack([torch.cat([v, v.new_full((length - len(v),), filler)]) for v in values])
 
         edges, means, counts = zip(*rows, strict=True)
-        fitted = cls(
-            group,
-            padded(list(edges), width - 1, math.inf),
-            padded(list(means), width, math.nan),
-            padded(list(counts), width, 0),
-            event,
-        )
-        return certify(fitted, p, "closed form", criterion="ece(bins=15)")
+        fitted = cls(group, pad(edges, width - 1, math.inf), pad(means, width, math.nan), pad(counts, width, 0), event)
+        return Solution(fitted, "closed form", criterion="ece(bins=15)").with_certificate(p)
 
     def guarantee(self, alpha: float = 0.1) -> float:
-        r"""Largest error of any bin, with probability 1 - alpha over the validation data.
+        r"""Return a bound on the error of every bin that holds with probability 1 - alpha over the validation data.
 
-        $\sqrt{\log(2 B / \alpha) / (2 m)}$ for B bins of at least m examples: for every bin at once, the stated
-        confidence is at most this far from the true accuracy given the predicted class and the bin (Gupta & Ramdas
-        2021, theorem 3; 2022, theorem 1, which puts m = points - 1). Of classes that share their bins it holds for
-        all of them together, not for each. It asks that new data come from where the validation data did and that
-        scores do not tie.
+        $\sqrt{\log(2 B / \alpha) / (2 m)}$ for B bins of at least m examples: in all bins at once, the confidence is at
+        most this far from the true accuracy given the predicted class and the bin (Gupta & Ramdas 2021, theorem 3;
+        2022, theorem 1, with m = points - 1). For classes that share their bins it holds for all of them together, not
+        for each. Assumes that new data have the distribution of the validation data and that scores do not tie.
 
         >>> bins = TopLabelBinning(torch.zeros(2, dtype=torch.int64), torch.zeros(1, 1), torch.ones(1, 2),
         ...                        torch.tensor([[100, 100]]))
@@ -135,9 +132,9 @@ class TopLabelBinning:
             return math.inf
         return math.sqrt(math.log(2 * len(used) / alpha) / (2 * int(used.min())))
 
-    @check_num_classes(lambda self: len(self.group))
+    @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
-        """Return log p; a confidence stays as it is where there are no bins to look it up in."""
+        """Return log p; a confidence in an empty bin is unchanged."""
         class_index = _binned_class(logits, self.of)
         row = self.group[class_index]
         index = torch.searchsorted(self.edges[row], _log_odds(logits, class_index)[:, None]).squeeze(1)
@@ -149,53 +146,53 @@ class TopLabelBinning:
 class ScalingBinning:
     """Scaling-binning (Kumar, Liang & Ma 2019, section 4): temperature, then the mean confidence of its bin.
 
-    Of two classes of which one is judged: Platt scaling, as in the paper, then the mean probability of its bin.
+    If one of two classes is evaluated: Platt scaling, as in the paper, then the mean probability of its bin.
 
-    Binning the output of a smooth map, rather than the labels, needs far fewer examples; and what takes few values
-    can be verified, so that its calibration error is measurable. All three steps use the same examples, as the
-    authors' library does.
+    Binning the output of a smooth map, rather than the labels, needs far fewer examples. A map with few values can be
+    verified: its calibration error is measurable. All three steps use the same examples, as the authors' library does.
     """
 
     scaler: Temperature | Platt
     edges: FiniteVector  # (b + 1) of the scaled confidence
-    value: PerBin  # nan where the bin was empty
+    value: PerBin  # nan if the bin was empty
     of: BinnedEvent = "top"
     certificate: Certificate | None = None
+    capabilities = BINNING
 
     @classmethod
     @fit_method
     def fit(cls, p: Predictions, *, bins: Count = 15) -> "ScalingBinning":
-        """Fit the temperature by NLL, and average its confidence over bins of equal numbers of examples."""
+        """Fit the temperature by NLL, and average its confidence over bins of equal mass."""
         event = binned_event(p)
         scaler = Temperature.fit(p) if event == "top" else Platt.fit(p)
         table = _equal_mass_bins(bins, p.apply(scaler).with_event(event).events)
         status = worst_status("closed form", status_of(scaler))
-        return certify(cls(scaler, table.edges, table.confidence, event), p, status, criterion=f"ece(bins={bins})")
+        fitted = cls(scaler, table.edges, table.confidence, event)
+        return Solution(fitted, status, criterion=f"ece(bins={bins})").with_certificate(p)
 
-    @check_num_classes(binned_num_classes)
+    @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         scaled = self.scaler(logits)
-        calibrated = _look_up(self.edges, self.value, confidence(scaled, self.of))
-        return replace_confidence(scaled, calibrated, self.of).to(logits.dtype)
+        return replace_confidence(scaled, _look_up(self.edges, self.value, confidence(scaled, self.of)), self.of)
 
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class BayesianBinning:
-    r"""Bayesian binning into quantiles (Naeini, Cooper & Hauskrecht 2015), on the top label, or of two classes on
-    the one that is judged.
+    r"""Bayesian binning into quantiles (Naeini, Cooper & Hauskrecht 2015), of the top label or one class of two.
 
     The confidence becomes the average over equal-mass binnings with B bins, B from $n^{1/3}/10$ to $10 n^{1/3}$, of
     the posterior mean of its bin, $(m_b + 2 p_b / B) / (n_b + 2 / B)$ with m_b of n_b examples right and p_b the
-    bin's middle; a binning weighs by its marginal likelihood under these Beta priors. Between fitted
-    confidences the average is constant.
+    middle of the bin. Binnings are weighted by their marginal likelihood under these Beta priors. The average is
+    constant between confidences of the calibration data.
     """
 
-    edges: FiniteVector  # (s + 1): all the binnings' edges together
-    value: PerBin  # (s): the average in each
+    edges: FiniteVector  # (s + 1): the edges of all binnings
+    value: PerBin  # (s): the average in each interval
     of: BinnedEvent = "top"
     certificate: Certificate | None = None
+    capabilities = BINNING
 
     @classmethod
     @fit_method
@@ -212,28 +209,29 @@ class BayesianBinning:
         value = torch.zeros_like(middle)
         for share, (inner, means, _) in zip(weight, models, strict=True):
             value += share * means[assign_bins(inner, middle).clamp(0, len(means) - 1)]
-        return certify(cls(edges, value, event), p, "closed form", criterion="ece(bins=15)")
+        return Solution(cls(edges, value, event), "closed form", criterion="ece(bins=15)").with_certificate(p)
 
-    @check_num_classes(binned_num_classes)
+    @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         return replace_confidence(logits, _look_up(self.edges, self.value, confidence(logits, self.of)), self.of)
 
 
 def _binned_class(logits: Tensor, event: BinnedEvent) -> Tensor:
-    """The class of every row whose probability is binned."""
+    """Return the class of every row whose probability is binned."""
     top = logits.argmax(-1)
     return top if event == "top" else torch.full_like(top, event)
 
 
 def _log_odds(logits: Tensor, class_index: Tensor) -> Tensor:
-    """Return log(c / (1 - c)) of one class's probability c in every row, which does not tie where c rounds to 1."""
+    """Return log(c / (1 - c)) of the probability c of one class per row; does not tie where c rounds to 1."""
     z = logits.double()
     other_logits = z.scatter(-1, class_index[:, None], -torch.inf)
     return z.gather(-1, class_index[:, None]).squeeze(-1) - other_logits.logsumexp(-1)
 
 
 def _look_up(edges: Tensor, value: Tensor, confidence: Tensor) -> Tensor:
+    """Return the value of each confidence's bin; an empty bin keeps the confidence."""
     return _fill_nan(value[assign_bins(edges, confidence).clamp(0, len(value) - 1)], confidence)
 
 
@@ -242,20 +240,16 @@ def _fill_nan(value: Tensor, fallback: Tensor) -> Tensor:
 
 
 def _equal_mass_bins(bins: int, events: Events) -> Bins:
-    """Bins of equal mass from 0 to 1, whose edges fall between ties, never inside."""
+    """Return bins of equal mass from 0 to 1 whose edges do not split ties."""
     inner = Bins.equal_mass(bins, events.ties).edges[1:-1]
     edges = torch.cat([inner.new_zeros(1), inner, inner.new_ones(1)])
     return Bins.from_edges(edges, events.confidence, events.outcome, events.weights)
 
 
-def _group_masks(group_index: Tensor, group: Tensor) -> list[Tensor]:
-    return [group_index == g for g in range(int(group.max()) + 1)]
-
-
 def _uniform_mass_bins(score: Tensor, correct: Tensor, weights: Tensor, points: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Inner edges at order statistics, and the mean and number of what lies strictly between them."""
+    """Return inner edges at order statistics, and the mean and number of the examples strictly between them."""
     order = score.argsort(stable=True)
-    s, end = score[order], weights[order].cumsum(0)  # end: how many examples lie up to here
+    s, end = score[order], weights[order].cumsum(0)  # end: total weight up to and including each example
     n = float(end[-1]) if len(end) else 0.0
     bins = max(1, math.floor(n) // points)
     rank = [math.ceil(b * (n + 1) / bins) for b in range(bins + 1)]  # 0 .. n + 1
@@ -264,19 +258,19 @@ def _uniform_mass_bins(score: Tensor, correct: Tensor, weights: Tensor, points: 
     counts = between.to(end).clamp_max(n).diff(dim=1).squeeze(1)
     edges = s[torch.searchsorted(end, torch.tensor(rank[1:-1], device=s.device).to(end))]
     finite = s[s.isfinite()]
-    if len(finite):  # an edge of -inf, as impossible classes have, lies above their finite masks too
+    if len(finite):  # scores of impossible classes are -inf, or finite where a mask is
         edges = edges.clamp_min(float(finite[0]) - 1)
     return edges, hits / counts, counts.long()
 
 
 def _running_total(end: Tensor, total: Tensor, positions: Tensor) -> Tensor:
-    """Running total after `at` examples, of rows that end after `end` of them; linear inside a row."""
+    """Return the running total at positions in cumulative weight, linear within an example."""
     zero = end.new_zeros(1)
     return interpolate(torch.cat([zero, end]), torch.cat([zero, total]), positions.to(end))
 
 
 def _beta_binning(bins: int, events: Events, total_weight: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Edges, posterior mean of every bin, and log marginal likelihood."""
+    """Return edges, the posterior mean of every bin, and the log marginal likelihood."""
     table = _equal_mass_bins(bins, events)
     n = table.weight * total_weight
     m = table.accuracy.nan_to_num() * n

@@ -1,4 +1,4 @@
-"""Calibrators of calibrators, and the guard against judging a map on the data it learned from."""
+"""Calibrators of calibrators, and the guard against evaluating a map on its fitting data."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -9,13 +9,13 @@ import torch
 
 from calibrant.backend.solvers import Certificate, worst_status
 from calibrant.calibrators._apply import (
-    check_num_classes,
-    keeps_predictions,
+    Capabilities,
+    calibrator_call,
     num_classes,
-    preserves_argmax_if,
+    preserves_argmax,
     restore_argmax,
 )
-from calibrant.calibrators._fitting import certify, fit_function, fit_method, has_parameter, status_of
+from calibrant.calibrators._fitting import Solution, fit_function, fit_method, has_parameter, status_of
 from calibrant.predictions import Predictions, apply_map
 from calibrant.predictions.folds import map_out_of_fold
 from calibrant.registry import CALIBRATORS
@@ -27,7 +27,7 @@ __all__ = ["Chain"]
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """One calibrator after another: `Chain(first, second)(logits)` is `second(first(logits))`.
+    """Two calibrators in sequence: `Chain(first, second)(logits)` is `second(first(logits))`.
 
     >>> from calibrant.calibrators import Temperature
     >>> half = Temperature(torch.tensor(2.0))
@@ -35,9 +35,13 @@ class Chain:
     tensor([[1., 0.]])
     """
 
-    first: Any  # two fitted calibrators
-    second: Any
+    first: Any  # fitted
+    second: Any  # fitted
     certificate: Certificate | None = None
+    capabilities = Capabilities(
+        preserves_argmax=lambda chain: preserves_argmax(chain.first) and preserves_argmax(chain.second),
+        num_classes=lambda chain: num_classes(chain.first) or num_classes(chain.second),
+    )
 
     @classmethod
     @fit_method
@@ -49,29 +53,33 @@ class Chain:
         first: CalibratorText = "Monotone",
         second: CalibratorText = "StructuredMatrix",
     ) -> "Chain":
-        """Fit the first by name, and the second to what it makes of the logits; `warm_start` is a fit to begin from."""
+        """Fit the first calibrator, and the second to its output.
+
+        Args:
+            p: Validation predictions.
+            warm_start: A fit to similar data, to start from.
+            first: Name of the first calibrator.
+            second: Name of the second calibrator.
+        """
         first_map = _fit_by_name(first, p, None if warm_start is None else warm_start.first)
         second_map = _fit_by_name(
             second, p.double().apply(first_map), None if warm_start is None else warm_start.second
         )
         certificate = getattr(second_map, "certificate", None) or Certificate("nll", math.nan, math.nan, "closed form")
         status = worst_status(certificate.status, status_of(first_map))
-        return certify(
-            cls(first_map, second_map), p, status, gradient=certificate.gradient, iterations=certificate.iterations
-        )
+        solution = Solution(cls(first_map, second_map), status, certificate.gradient, certificate.iterations)
+        return solution.with_certificate(p)
 
-    @check_num_classes(lambda self: num_classes(self.first) or num_classes(self.second))
-    @preserves_argmax_if(lambda self: keeps_predictions(self.first) and keeps_predictions(self.second))
+    @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return second(first(z))."""
-        return self.second(self.first(logits.double())).to(logits.dtype)
+        return self.second(self.first(logits.double()))
 
     def map_columns(self, logits: Logits, columns: Mapping[str, Categories]) -> Logits:
         """Return second(first(z)), with the columns for maps that need them."""
         z = apply_map(self.first, logits.double(), columns)
         calibrated = apply_map(self.second, z, columns).to(logits.dtype)
-        keeps = keeps_predictions(self.first) and keeps_predictions(self.second)
-        return restore_argmax(calibrated, logits) if keeps else calibrated
+        return restore_argmax(calibrated, logits) if preserves_argmax(self) else calibrated
 
     def column_notes(self, columns: Mapping[str, Categories]) -> tuple[str, ...]:
         """Return the notes of both maps."""
@@ -88,10 +96,18 @@ def _fit_by_name(calibrator: str, p: Predictions, start: Any) -> Any:
 def cross_fit(
     calibrator: str | type[Calibrator] | Callable[..., Any], predictions: Predictions, *, folds: int = 5, seed: int = 0
 ) -> Predictions:
-    """Calibrate every example by a map that was fitted on the other folds: honest to judge, and no data lost.
+    """Calibrate every example by a map that was fitted on the other folds.
 
-    `calibrator` is a class, its text such as "StructuredVector(refit_temperature=True)", or a fit. Folds are drawn
-    by `seed`, evenly within every class. Raises `InputError` where there are fewer examples than folds.
+    The result gives unbiased estimates without setting data aside. Folds are stratified by class.
+
+    Args:
+        calibrator: A class, a text such as "StructuredVector(refit_temperature=True)", or a fit function.
+        predictions: The predictions to calibrate.
+        folds: Number of folds.
+        seed: Seed that draws the folds.
+
+    Raises:
+        InputError: for fewer examples than folds.
 
     >>> from calibrant.calibrators import Temperature
     >>> cross_fit(Temperature, Predictions(3 * torch.eye(2).repeat(5, 1), [0, 1, 0, 1, 0, 1, 1, 0, 1, 0]), folds=2)
@@ -101,23 +117,26 @@ def cross_fit(
 
 
 def pool(*members: Predictions) -> Predictions:
-    """Average the probabilities of an ensemble's members on the same examples; calibrate afterwards.
+    """Average the probabilities of an ensemble's members on the same examples.
 
-    The average of calibrated members is underconfident: pool first, then fit the calibrator (Rahaman & Thiery 2021).
-    Raises `InputError` where the members' labels or shapes differ.
+    Pool first and then fit the calibrator: the average of calibrated members is underconfident (Rahaman & Thiery 2021).
+
+    Raises:
+        InputError: if the members' labels or shapes differ.
 
     >>> a, b = Predictions([[0.0, -torch.inf]], [0]), Predictions([[-torch.inf, 0.0]], [0])
     >>> pool(a, b).logits.exp()
     tensor([[0.5000, 0.5000]], dtype=torch.float64)
     """
     if not members:
-        raise InputError("nothing to pool: give the predictions of at least one member", code="no_members")
+        raise InputError("Expected at least one member, got none. Try pool(first, second).", code="no_members")
     first = members[0]
     members = tuple(member.reorder_classes(first.class_names) for member in members)
     for member in members[1:]:
         if member.logits.shape != first.logits.shape or not torch.equal(member.labels, first.labels):
             raise InputError(
-                "the members must predict the same examples in the same order; their labels differ",
+                "Expected members that predict the same examples in the same order, got different labels. Try sorting "
+                "the examples of each member alike.",
                 code="different_examples",
             )
     stack = torch.stack([member.logits.double().log_softmax(-1) for member in members])
@@ -126,7 +145,7 @@ def pool(*members: Predictions) -> Predictions:
 
 
 def fitting_digests(calibrator: object) -> set[str]:
-    """Digests of all predictions that a calibrator, or a calibrator inside it, was fitted on."""
+    """Return the digests of all predictions that a calibrator, or a calibrator inside it, was fitted on."""
     if isinstance(calibrator, Certificate):
         return {calibrator.data} - {""}
     parts: Iterable[object] = calibrator if isinstance(calibrator, tuple) else learned_fields(calibrator).values()
@@ -134,28 +153,34 @@ def fitting_digests(calibrator: object) -> set[str]:
 
 
 def learned_fields(calibrator: object) -> dict[str, Any]:
-    """What a calibrator, or a dataclass inside it, learned, by name; nothing of anything else."""
+    """Return the fields of a calibrator, or of a dataclass inside it, by name; empty for any other object."""
     if is_dataclass(calibrator) and not isinstance(calibrator, type):
         return {field.name: getattr(calibrator, field.name) for field in fields(calibrator)}
     return dict(vars(calibrator)) if is_custom_calibrator(calibrator) else {}
 
 
 def is_custom_calibrator(value: object) -> bool:
-    """Whether this is a calibrator of one's own that is no dataclass."""
-    ours = isinstance(value, Calibrator) and not isinstance(value, type) and not is_dataclass(value)
-    return ours and hasattr(value, "__dict__")
+    """Return whether this is a user's own calibrator that is not a dataclass."""
+    is_calibrator = isinstance(value, Calibrator) and not isinstance(value, type) and not is_dataclass(value)
+    return is_calibrator and hasattr(value, "__dict__")
 
 
 def calibrate(calibrator: Calibrator, predictions: Predictions, *, in_sample: bool = False) -> Predictions:
-    """Apply a fitted calibrator to predictions that are to be judged.
+    """Apply a fitted calibrator to predictions for evaluation.
 
-    Raises `InputError` if they are the very predictions it was fitted on, whatever file they came from: in-sample
-    scores flatter. `in_sample=True` asks for them all the same; `cross_fit` gives honest ones from the same data.
+    Args:
+        calibrator: The fitted map.
+        predictions: Predictions that it was not fitted on.
+        in_sample: Allow the predictions that it was fitted on, whose scores are too good. `cross_fit` gives unbiased
+            scores on the same data.
+
+    Raises:
+        InputError: for predictions that the calibrator was fitted on, from whichever file they came.
     """
     if not in_sample and predictions.digest in fitting_digests(calibrator):
         raise InputError(
-            f"{type(calibrator).__name__} was fitted on these very predictions ({predictions.digest}); judge it on "
-            "others, use cross_fit, or say in_sample=True",
+            f"Expected predictions that {type(calibrator).__name__} was not fitted on, got its fitting data "
+            f"({predictions.digest}). Try other predictions, cross_fit, or in_sample=True.",
             code="fitted_on_same",
         )
     return predictions.apply(calibrator)

@@ -1,4 +1,4 @@
-"""Whose probability is binned, or bent by a spline, and how a new one finds its place among the others."""
+"""The probability that binning and splines recalibrate, and the shares of the other classes."""
 
 import math
 from typing import Any, Literal
@@ -11,31 +11,30 @@ from calibrant.calibrators._apply import certified_classes
 from calibrant.predictions import Predictions
 from calibrant.types import Logits, PerExample
 
-BinnedEvent = Literal["top", 0, 1]  # the predicted class's, or of two classes that of the one judged
-MIN_TOP_LEAD = 1e-6  # of the predicted class over any other, relative; more where numbers are coarser
+BinnedEvent = Literal["top", 0, 1]  # the predicted class, or one class of two
+MIN_TOP_LEAD = 1e-6  # relative lead of the predicted class over any other; more in coarser precision
 
 
 def binned_event(p: Predictions) -> BinnedEvent:
-    """Whose probability is binned: the predicted class's, unless one of two is judged."""
+    """Return the class whose probability is recalibrated: the evaluated one of two, otherwise the predicted one."""
     return p.of if p.k == 2 and p.of in (0, 1) else "top"
 
 
 def binned_num_classes(calibrator: Any) -> int:
-    """How many classes a map is for."""
+    """Return the number of classes that a map of a confidence accepts."""
     return certified_classes(calibrator) if calibrator.of == "top" else 2
 
 
 def confidence(logits: Logits, event: BinnedEvent) -> PerExample:
-    """Return the very numbers that events are made of."""
+    """Return the probability of the event, with the same rounding as `Predictions.events`."""
     return top_label(logits, logits.argmax(-1))[0] if event == "top" else class_probability(logits, event)
 
 
 def replace_confidence(logits: Logits, confidence: PerExample, event: BinnedEvent = "top") -> Logits:
-    """Give the predicted class, or one of two, a new probability; the others share the rest.
+    """Return log p with a new probability of the predicted class, or of one class of two.
 
-    They keep their proportions, but none gets as much as the predicted class, which therefore stays predicted: the
-    surplus goes to those below. Only a probability of 1/k or less, or too few possible classes, give it away. One of
-    two gets what it is given.
+    The other classes keep their proportions, but none exceeds the predicted class: the surplus goes to smaller ones.
+    The predicted class changes only if its new probability is 1/k or less, or too few classes are possible.
     """
     if event != "top":
         pair = torch.stack([(-confidence).log1p(), confidence.log()], -1)
@@ -55,13 +54,13 @@ def replace_confidence(logits: Logits, confidence: PerExample, event: BinnedEven
 
 
 def _cap_probabilities(log_p: Tensor, log_limit: Tensor) -> Tensor:
-    """Lower what lies above the limit of its row to it, and raise the rest in proportion; rows keep their sums.
+    """Lower probabilities above the limit of their row to it, and raise the others in proportion to keep row sums.
 
-    Rows without room for that stay as they are.
+    Rows without room for that stay unchanged.
     """
     limit, s = log_limit.exp(), log_p.exp().sort(-1, descending=True).values
-    tail = s.flip(-1).cumsum(-1).flip(-1)  # what the m-th largest and all below it have
-    remaining_mass = tail[:, :1] - limit * torch.arange(s.shape[-1], device=s.device)  # for them if m are at the limit
+    tail = s.flip(-1).cumsum(-1).flip(-1)  # of the m-th largest and all below
+    remaining_mass = tail[:, :1] - limit * torch.arange(s.shape[-1], device=s.device)  # if m classes are at the limit
     factor = remaining_mass / tail
     feasible = (factor * s <= limit) & (remaining_mass >= 0)
     raised = log_p + factor.gather(-1, feasible.int().argmax(-1, keepdim=True)).log()

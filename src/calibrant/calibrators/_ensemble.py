@@ -1,4 +1,4 @@
-"""A mixture of the tempered, the raw and the uniform prediction."""
+"""A mixture of the temperature-scaled, the original and the uniform prediction."""
 
 import math
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from calibrant.backend.solvers import Certificate, Mixture, fit_mixture, worst_status
-from calibrant.calibrators._apply import certified_classes, check_num_classes, preserves_argmax
-from calibrant.calibrators._fitting import certify, fit_method
+from calibrant.calibrators._apply import ALL_EXPORTS, Capabilities, calibrator_call
+from calibrant.calibrators._fitting import Solution, fit_method
 from calibrant.calibrators._temperature import fit_nll_temperature
 from calibrant.predictions import Predictions
 from calibrant.registry import CALIBRATORS
@@ -24,9 +24,8 @@ __all__ = ["EnsembleTemperature"]
 class EnsembleTemperature:
     r"""Ensemble temperature scaling, $w_1 p^{(T)} + w_2 p^{(1)} + w_3 / k$ (Zhang, Kailkhura & Han 2020).
 
-    $p^{(T)} = \mathrm{softmax}(z / T)$ and w on the simplex: keeps every prediction. `criterion="nll"` takes the T
-    of least NLL, then the weights of least NLL by EM; "brier", the authors' choice, the T and then the weights of
-    least Brier score, exactly. Weights 1, 0, 0 are temperature scaling.
+    $p^{(T)} = \mathrm{softmax}(z / T)$ and w lies on the simplex. Never changes a predicted class. Weights 1, 0, 0 are
+    temperature scaling.
 
     >>> number = lambda x: torch.tensor(x, dtype=torch.float64)
     >>> EnsembleTemperature(number(1.0), number([0.5, 0.0, 0.5]))(torch.tensor([[0.0, -torch.inf]])).exp()
@@ -34,13 +33,20 @@ class EnsembleTemperature:
     """
 
     temperature: PositiveScalar  # float64
-    weights: FractionVector  # (3) float64, on the simplex: tempered, raw, uniform
+    weights: FractionVector  # (3) float64, on the simplex: temperature-scaled, original, uniform
     certificate: Certificate | None = None
+    capabilities = Capabilities(preserves_argmax=True, exports=ALL_EXPORTS)
 
     @classmethod
     @fit_method
     def fit(cls, p: Predictions, *, criterion: Literal["nll", "brier"] = "nll") -> "EnsembleTemperature":
-        """Find T, then the weights."""
+        """Fit T, then the weights.
+
+        Args:
+            p: Validation predictions.
+            criterion: "nll" minimizes the NLL over T and then, by EM, over the weights. "brier", the authors' choice,
+                minimizes the Brier score over T and then, exactly, over the weights.
+        """
         temperature_fit = fit_nll_temperature(p)
         t, steps, status = temperature_fit.temperature, temperature_fit.iterations, temperature_fit.status
         if criterion == "brier":
@@ -53,19 +59,18 @@ class EnsembleTemperature:
             mixture_fit = _brier_weights(parts, p)
         status = worst_status(status, mixture_fit.status)
         fitted = cls(torch.tensor(t, dtype=torch.float64), mixture_fit.shares)
-        return certify(
-            fitted, p, status, criterion=criterion, gradient=mixture_fit.gap, iterations=steps + mixture_fit.steps
-        )
+        passes = steps + mixture_fit.steps
+        solution = Solution(fitted, status, mixture_fit.gap, passes, criterion=criterion)
+        return solution.with_certificate(p)
 
-    @check_num_classes(certified_classes)
-    @preserves_argmax
+    @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return log p of the mixture."""
         z = logits.double()
         log_w = self.weights.log()
         uniform = torch.zeros_like(z) - math.log(z.shape[-1])
         members = torch.stack([(z / self.temperature).log_softmax(-1), z.log_softmax(-1), uniform])
-        return (members + log_w[:, None, None]).logsumexp(0).to(logits.dtype)
+        return (members + log_w[:, None, None]).logsumexp(0)
 
 
 def _mixture_members(z: Tensor, t: Tensor) -> list[Tensor]:
@@ -73,7 +78,7 @@ def _mixture_members(z: Tensor, t: Tensor) -> list[Tensor]:
 
 
 def _brier_temperature(p: Predictions, spread: float) -> tuple[float, int, Literal["converged", "at bound"]]:
-    """Find the T of least Brier score: a grid in log T, then Brent's method around its best."""
+    """Minimize the Brier score over T: a grid in log T, then Brent's method around the best point."""
     from scipy.optimize import minimize_scalar
 
     z, index = p.logits, p.labels[:, None]

@@ -29,34 +29,37 @@ from calibrant.types import Calibrator, InputError, Range
 
 FORMAT, VERSION = "calibrant.calibrator", 5
 METADATA_KEYS = {"format", "version", "calibrant", "fitted_on", "calibrator"}
-KEY_VERSIONS = {"rows": 3, "class_names": 4}  # keys that came later, and with which version
-MAX_ROW_HASHES = 1024  # hashes of the fitting data that a file holds at most: 11 kB
+KEY_VERSIONS = {"rows": 3, "class_names": 4}  # version of the format that added each key
+MAX_ROW_HASHES = 1024  # of the fitting data in a file: 11 kB
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a calibrator's file says of itself."""
+    """The metadata of a calibrator's file."""
 
     calibrator: str  # name of the class
-    fitted_on: tuple[str, ...]  # digests of the predictions it was fitted on
+    fitted_on: tuple[str, ...]  # digests of the fitting data
     calibrant: str  # version that wrote the file
     version: int  # of the format
-    rows: Sketch | None = None  # of the predictions it was fitted on, where they were named when it was saved
-    class_names: tuple[str, ...] | None = None  # of these predictions, in the order of their columns
+    rows: Sketch | None = None  # of the fitting data, if they were given to `save`
+    class_names: tuple[str, ...] | None = None  # of the fitting data, in the order of the columns
 
 
 def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None = None) -> None:
-    """Write a fitted calibrator to a .safetensors file: class name, what it learned, versions and checksum.
+    """Write a fitted calibrator to a .safetensors file: class name, learned fields, versions and checksum.
 
-    A dataclass is written field by field, any other class of your own attribute by attribute.
+    Fields of a dataclass, or attributes of any other class, are stored by name: tensors as tensors, everything else
+    (numbers, texts, tuples, other calibrators, the certificate) as JSON in the metadata. The metadata also hold the
+    digests of the fitting data, so that `calibrate` refuses these data after `load`.
 
-    Tensors are stored as tensors, everything else (numbers, texts, tuples, other calibrators, the certificate) as
-    JSON in the file's metadata. The digests of the predictions it was fitted on are there too, in its certificates,
-    so that `calibrate` still refuses to judge it on them. `fitted_on` names more, for `origin` to tell: it leaves
-    hashes of up to 1024 of their rows, by which a part of them, or more than them, is known again, and the names of
-    their classes, so that other classes, or these in another order, are.
+    Args:
+        calibrator: The fitted calibrator.
+        path: The file to write.
+        fitted_on: The fitting data. Hashes of up to 1024 of their rows are stored, by which `assess` recognizes a part
+            or a superset of them, and the class names, by which it recognizes other classes or another order.
 
-    Raises `InputError` for a field that cannot be stored.
+    Raises:
+        InputError: for a field that cannot be stored.
     """
     tensors: dict[str, Tensor] = {}
     tree = _encode(calibrator, "", tensors)
@@ -76,16 +79,24 @@ def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None 
         save_file(tensors, path, meta | {"sha256": _checksum(meta, tensors)})
         io.apply_umask(Path(path))
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: cannot write the calibrator ({to_one_line(error)})", code="not_writable") from None
+        raise InputError(
+            f"Expected a writable path, got {path} ({to_one_line(error)}). Try another folder.", code="not_writable"
+        ) from None
 
 
 def load(path: str | Path, *, extra_classes: Iterable[type] = ()) -> Any:
-    """Read the calibrator that `save` wrote; learned tensors come back on the CPU, bit for bit.
+    """Read a calibrator that `save` wrote; learned tensors come back on the CPU, bit for bit.
 
-    Only registered calibrators are built (your own by `calibrators.register`), and the classes given in `also`:
-    nothing is imported or run because a file says so. What it holds must have the shapes and ranges that its class
-    declares, and must map logits to logits. Raises `InputError` for a file that is not a calibrator's, was changed
-    after it was written, comes from a later format, or names a class that is not known.
+    Builds registered calibrators only (your own by `calibrators.register`) and `extra_classes`: no name in a file makes
+    Python import or run anything. Fields must have the declared shapes and ranges.
+
+    Args:
+        path: The file to read.
+        extra_classes: Classes that may be built although they are not registered.
+
+    Raises:
+        InputError: for a file that is not a calibrator's, was changed after it was written, has a later format, or
+            names an unknown class.
 
     >>> import tempfile
     >>> from calibrant.calibrators import Temperature, load, save
@@ -102,12 +113,12 @@ def load(path: str | Path, *, extra_classes: Iterable[type] = ()) -> Any:
         raise InputError(f"{path}: {error}", code=error.code) from None
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
         raise InputError(
-            f"{path}: the description of the calibrator is malformed; save it again", code="file_content"
+            f"Expected a calibrator in {path}, got a malformed description. Try saving it again.", code="file_content"
         ) from None
 
 
 def origin(path: str | Path) -> Origin:
-    """Read what a calibrator's file says of itself, without building the calibrator."""
+    """Read the metadata of a calibrator's file without building the calibrator."""
     meta, _ = _read(Path(path))
     try:
         name = _description(meta)["class"]
@@ -115,7 +126,7 @@ def origin(path: str | Path) -> Origin:
         names = tuple(map(str, json.loads(meta["class_names"]))) if meta.get("class_names") else None
     except (TypeError, ValueError, RecursionError):
         raise InputError(
-            f"{path}: the description of the calibrator is malformed; save it again", code="file_content"
+            f"Expected a calibrator in {path}, got a malformed description. Try saving it again.", code="file_content"
         ) from None
     return Origin(name, tuple(meta["fitted_on"].split()), meta["calibrant"], int(meta["version"]), rows, names)
 
@@ -129,7 +140,7 @@ def _description(meta: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _check_applies(calibrator: Any) -> Any:
-    """Return one of ours after it has mapped a few logits: what its fields say apart must also go together."""
+    """Return the calibrator; one of this package maps a few logits first, which inconsistent fields fail."""
     if not isinstance(calibrator, Calibrator) or not type(calibrator).__module__.startswith("calibrant."):
         return calibrator
     name = type(calibrator).__name__
@@ -138,10 +149,11 @@ def _check_applies(calibrator: Any) -> Any:
         logits = torch.linspace(-9, 9, 3, dtype=torch.float64)[:, None] * torch.arange(k, dtype=torch.float64) / k
         groups = getattr(calibrator, "names", ()) or ("",)
         Predictions(logits, torch.zeros(3, dtype=torch.int64), groups=[groups[0], groups[-1], ""]).apply(calibrator)
-    except Exception as error:  # whatever goes wrong inside, the file is to blame
+    except Exception as error:  # any failure is the fault of the file
         reason = to_one_line(error)
         raise InputError(
-            f"what it holds makes no {name} ({reason}); the file was not written by save", code="parts_mismatch"
+            f"Expected consistent fields of {name}, got fields that fail ({reason}). Try saving it again.",
+            code="parts_mismatch",
         ) from None
     return calibrator
 
@@ -149,14 +161,11 @@ def _check_applies(calibrator: Any) -> Any:
 # Values to JSON and back: a tensor is {"tensor": key}, a tuple {"tuple": [...]}, a dataclass {"class": ..., "fields"}
 
 
-NESTED_CLASSES: dict[str, type] = {
-    "Certificate": Certificate,
-    "Candidate": Candidate,
-}  # of calibrators, but none themselves
+NESTED_CLASSES: dict[str, type] = {"Certificate": Certificate, "Candidate": Candidate}  # parts of calibrators
 
 
 def _find_class(name: str, custom_classes: Mapping[str, type]) -> type | None:
-    """Return the class that a file means: one of ours, a registered one, or one that was given."""
+    """Return the class of a name in a file, None if it is unknown."""
     cls = custom_classes.get(name) or NESTED_CLASSES.get(name) or CALIBRATORS.get(name)
     return cls if isinstance(cls, type) else None
 
@@ -186,9 +195,8 @@ def _encode(value: Any, field_path: str, tensors: dict[str, Tensor]) -> Any:
         }
         return {"class": _class_name(type(value)), "fields": encoded_fields}
     raise InputError(
-        f"cannot store {field_path.lstrip('.') or 'this'} of type {type(value).__name__}; a calibrator's fields must "
-        "be "
-        "tensors, numbers, texts, tuples, calibrators or dataclasses of these",
+        f"Expected tensors, numbers, texts, tuples, calibrators or dataclasses of these, got {type(value).__name__} in "
+        f"{field_path.lstrip('.') or 'the calibrator'}. Try converting it to one of these types.",
         code="field_kind",
     )
 
@@ -214,34 +222,33 @@ def _decode(node: Any, tensors: Mapping[str, Tensor], custom_classes: Mapping[st
 def _build(name: str, values: Mapping[str, Any], custom_classes: Mapping[str, type]) -> Any:
     cls = _find_class(name, custom_classes)
     if cls is None:
-        short = name.rpartition(".")[2]
-        register_hint = (
-            f"give its class, load(path, also=[{short}]), or register it (on the command line --with its file)"
-        )
-        hint = register_hint if "." in name else "bring it in by --with its file, or upgrade calibrant"
-        raise InputError(f"it holds a {name!r}, which is not known here; {hint}", code="unknown_class")
+        hint = "--with its file, or upgrading calibrant"
+        if "." in name:
+            hint = f"load(path, extra_classes=[{name.rpartition('.')[2]}]), or registering it (--with its file)"
+        raise InputError(f"Expected a known class, got {name!r}. Try {hint}.", code="unknown_class")
     if not is_dataclass(cls):
         return _build_custom(cls, values)
     declared = {f.name: f for f in fields(cls)}
     needed = {f.name for f in declared.values() if f.default is MISSING and f.default_factory is MISSING}
     if not needed <= values.keys() <= declared.keys():
         raise InputError(
-            f"{name} has the fields {', '.join(declared)}, the file has {', '.join(values) or 'none'}",
+            f"Expected the fields {', '.join(declared)} of {name}, got {', '.join(values) or 'no field'}. Try saving "
+            "it again.",
             code="field_names",
         )
     hints = typing.get_type_hints(cls, include_extras=True)
     with jaxtyped("context"):  # k is one number in all fields
         for key, value in values.items():
             if not _matches_hint(value, hints[key]):
-                got = "Tensor of this shape and value" if isinstance(value, Tensor) else type(value).__name__
+                actual = "a tensor of another shape or range" if isinstance(value, Tensor) else type(value).__name__
                 raise InputError(
-                    f"{name}.{key} cannot be a {got}; the file was not written by save", code="field_value"
+                    f"Expected a valid value of {name}.{key}, got {actual}. Try saving it again.", code="field_value"
                 )
     return cls(**values)
 
 
 def _build_custom(cls: type, values: Mapping[str, Any]) -> Any:
-    """Build a calibrator that is no dataclass: its attributes are set, none of its code is run."""
+    """Build a calibrator that is not a dataclass by setting attributes, without running its code."""
     if not all(key.isidentifier() and not key.startswith("__") for key in values):
         raise ValueError
     calibrator = object.__new__(cls)
@@ -250,7 +257,7 @@ def _build_custom(cls: type, values: Mapping[str, Any]) -> Any:
 
 
 def _matches_hint(value: Any, hint: Any) -> bool:
-    """Whether a value may stand in a field so annotated: type, shape, words and range; other hints are not judged."""
+    """Return whether a value fits an annotation by type, shape, literals and range; other hints accept everything."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         ranges = [extra for extra in arguments[1:] if isinstance(extra, Range)]
@@ -282,30 +289,34 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
-        raise InputError(f"{path}: no such file", code="no_file")
+        raise InputError(f"Expected a file, got {path}, which does not exist. Try another path.", code="no_file")
     try:
         with safe_open(path, "pt") as file:
             meta = dict(file.metadata() or {})
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
-        raise InputError(f"{path}: not a safetensors file ({to_one_line(error)})", code="unreadable") from None
+        raise InputError(
+            f"Expected a safetensors file, got {path} ({to_one_line(error)}). Try a file of calibrators.save.",
+            code="unreadable",
+        ) from None
     version = meta.get("version", "")
     if meta.get("format") != FORMAT or not (version.isascii() and version.isdigit() and len(version) < 10):
         raise InputError(
-            f"{path}: a safetensors file, but not a calibrator's; write one with calibrators.save",
+            f"Expected a calibrator's file, got another safetensors file, {path}. Try a file of calibrators.save.",
             code="not_a_calibrator",
         )
     if int(version) > VERSION:
         raise InputError(
-            f"{path}: written in format {version} by calibrant {meta.get('calibrant')}, this version reads "
-            f"up to {VERSION}; upgrade calibrant",
+            f"Expected a format up to {VERSION}, got format {version} by calibrant {meta.get('calibrant')} in {path}. "
+            "Try upgrading calibrant.",
             code="newer_format",
         )
     sealed = meta.pop("sha256", "")
     keys = METADATA_KEYS | {key for key, since in KEY_VERSIONS.items() if int(version) >= since}
     if meta.keys() != keys or sealed != _checksum(meta, tensors):
         raise InputError(
-            f"{path}: the checksum does not match, the file was damaged or changed; save it again", code="checksum"
+            f"Expected the checksum in {path}, got another: the file was damaged or changed. Try saving it again.",
+            code="checksum",
         )
     return meta, tensors
 

@@ -1,4 +1,4 @@
-"""The one door of every fit: predictions in, checked hyperparameters, a certificate out."""
+"""What every fit shares: predictions in, checked hyperparameters, a certificate out."""
 
 import inspect
 import math
@@ -19,50 +19,67 @@ from calibrant.predictions.folds import FitFunction
 from calibrant.predictions.masks import replace_masks
 from calibrant.types import InputError
 
-C = TypeVar("C")
-P = ParamSpec("P")
+Fitted = TypeVar("Fitted")
+Settings = ParamSpec("Settings")
 
 
 @dataclass(frozen=True)
-class Solution(Generic[C]):
-    """A fitted map and how its search ended: a fit, all but the look back at the data."""
+class Solution(Generic[Fitted]):
+    """A fitted map and how its search ended, before the certificate is computed from the data."""
 
-    map: C
+    map: Fitted
     status: Status
     gradient: float = math.nan
     iterations: int = 1
     standard_error: float = math.nan
-    slack: float = 0.0  # by which it may be worse than the identity
-    clips_zeros: bool = False  # whether probabilities of 0 are taken for tiny ones, and counted
-    warm_start: Any = None  # what a search nearby may begin with
-    criterion: str = "nll"  # what it made least
-    gap: float = 0.0  # estimate of what is left to the optimum
+    slack: float = 0.0  # by which the map may be worse than the identity
+    clips_zeros: bool = False  # whether probabilities of 0 are replaced by tiny ones, and counted
+    warm_start: Any = None  # start for a search on similar data
+    criterion: str = "nll"  # what was minimized
+    gap: float = 0.0  # estimated distance from the optimum
 
-    def with_certificate(self, p: Predictions) -> C:
-        """The map with its certificate."""
-        return certify(
-            self.map,
-            p,
-            self.status,
+    def with_certificate(self, p: Predictions) -> Fitted:
+        """Return the map with its certificate for the predictions it was fitted on.
+
+        The status becomes "not converged" if the map is worse than the identity by more than `slack`.
+        """
+        fitted: Any = self.map
+        metric = registry.METRICS.resolve(self.criterion)
+        calibrated = p.double().apply(fitted)
+        accuracy = [_scalar_mean(part.outcomes.correct, p.weights) for part in (p, calibrated)]
+        likelihood = [0.0 + float(nll(part)) for part in (p, calibrated)]
+        before, after = likelihood
+        if self.criterion != "nll":
+            before, after = (float(metric(part)) for part in (p, calibrated))
+        certificate = Certificate(
             criterion=self.criterion,
+            before=before,
+            after=after,
+            status=check_status(self.status, before, after, self.slack),
             gradient=self.gradient,
             iterations=self.iterations,
+            nll_before=likelihood[0],
+            nll_after=likelihood[1],
+            accuracy_before=accuracy[0],
+            accuracy_after=accuracy[1],
             standard_error=self.standard_error,
-            slack=self.slack,
-            clipped=count_impossible(p) if self.clips_zeros else 0,
+            data=p.digest,
+            clipped=_count_impossible(p) if self.clips_zeros else 0,
+            classes=p.k,
             gap=self.gap,
         )
+        return replace(fitted, certificate=certificate)
 
 
-def fit_method(method: Callable[Concatenate[Any, Predictions, P], C]) -> Callable[..., C]:
-    """Make a fit to predictions one to predictions, or to logits with labels and, if there are any, weights.
+def fit_method(method: Callable[Concatenate[Any, Predictions, Settings], Fitted]) -> Callable[..., Fitted]:
+    """Let a fit to predictions also take logits, labels and weights.
 
-    Hyperparameters are keywords, checked by name, type and range; `warm_start` is a fit to begin from, where there is
-    such a thing. Examples of weight 0 are left out, and masks become -inf (`_masks`), here, once for all.
+    Checks hyperparameters by name, type and range. Passes on `warm_start`, an earlier fit to start from. Leaves out
+    examples of weight 0 and replaces masks by -inf (`predictions.masks`).
     """
 
     @wraps(method)
-    def fit(cls: Any, predictions: Any, labels: Any = None, weights: Any = None, **settings: Any) -> C:
+    def fit(cls: Any, predictions: Any, labels: Any = None, weights: Any = None, **settings: Any) -> Fitted:
         with as_predictions(predictions, labels, weights, in_chunks=False) as validated:
             p = validated
             warm_start = {key: settings.pop(key) for key in ("warm_start",) if key in settings}
@@ -85,9 +102,11 @@ def _with_data_digest(fitted: Any, p: Predictions) -> Any:
 
 
 def fit_function(calibrator: Any) -> FitFunction:
-    """Return how to fit a calibrator to predictions: given as text, as class, or as a function of (logits, labels).
+    """Return the function that fits a calibrator to predictions.
 
-    A fit of one's own that takes no weights refuses predictions that have some.
+    Args:
+        calibrator: A text such as "Temperature", a class, or a function of (logits, labels). A user's own fit without
+            a parameter `weights` refuses weighted predictions.
     """
     if isinstance(calibrator, str):
         calibrator = registry.CALIBRATORS.method(calibrator)
@@ -111,66 +130,22 @@ def fit(calibrator: Any, predictions: Any, labels: Any = None, weights: Any = No
         return fit_function(calibrator)(p.double())
 
 
-def _fit_arrays(function: Callable[..., Any], name: str, p: Predictions, **begin: Any) -> Any:
+def _fit_arrays(function: Callable[..., Any], name: str, p: Predictions, **warm_start: Any) -> Any:
+    """Call a user's own fit with logits, labels and, if there are any, weights."""
     if p.weights is None:
-        return function(p.logits, p.labels, **begin)
+        return function(p.logits, p.labels, **warm_start)
     if not has_parameter(function, "weights"):
         raise InputError(
-            f"{name} takes no weights, but these predictions have some; leave them out, or give its fit a parameter "
-            "weights=None",
+            f"Expected predictions without weights, because the fit of {name} takes none. Try leaving the weights out, "
+            "or give the fit a parameter weights=None.",
             code="weights_refused",
         )
-    return function(p.logits, p.labels, weights=p.weights, **begin)
+    return function(p.logits, p.labels, weights=p.weights, **warm_start)
 
 
 def has_parameter(function: Callable[..., Any], parameter: str) -> bool:
-    """Whether a fit has a parameter of this name."""
+    """Return whether a function has a parameter of this name."""
     return parameter in inspect.signature(function).parameters
-
-
-def certify(
-    fitted: C,
-    p: Predictions,
-    status: Status,
-    *,
-    criterion: str = "nll",
-    gradient: float = math.nan,
-    iterations: int = 1,
-    standard_error: float = math.nan,
-    clipped: int = 0,
-    slack: float = 0.0,
-    gap: float = 0.0,
-) -> C:
-    """Return the fitted map with its certificate: what it changed, and the digest of the data.
-
-    A map that ends worse than the identity by more than `slack`, in its own criterion, did not converge, whatever its
-    search says.
-    """
-    apply: Any = fitted
-    metric = registry.METRICS.resolve(criterion)
-    calibrated = p.double().apply(apply)
-    outcomes = p.outcomes, calibrated.outcomes
-    likelihood = [0.0 + float(nll(part)) for part in (p, calibrated)]
-    accuracy = [_scalar_mean(part.correct, p.weights) for part in outcomes]
-    value_before, value_after = likelihood if criterion == "nll" else [float(metric(part)) for part in (p, calibrated)]
-    certificate = Certificate(
-        criterion=criterion,
-        before=value_before,
-        after=value_after,
-        status=check_status(status, value_before, value_after, slack),
-        gradient=gradient,
-        iterations=iterations,
-        nll_before=likelihood[0],
-        nll_after=likelihood[1],
-        accuracy_before=accuracy[0],
-        accuracy_after=accuracy[1],
-        standard_error=standard_error,
-        data=p.digest,
-        clipped=clipped,
-        classes=p.logits.shape[1],
-        gap=gap,
-    )
-    return replace(apply, certificate=certificate)
 
 
 def status_of(fitted: Any) -> Status:
@@ -183,24 +158,24 @@ MAX_ROUNDING_LOSS = 1e-9  # by which rounding may leave a map worse than the ide
 
 
 def check_status(status: Status, value_before: float, value_after: float, slack: float = 0.0) -> Status:
-    """Take back that a search converged where its end is worse than the identity, or not a number."""
-    worse = not value_after <= value_before + slack + MAX_ROUNDING_LOSS * (1 + abs(value_before))
-    return "not converged" if worse and status in ("converged", "at bound", "separable") else status
+    """Replace the status of a converged search by "not converged" if its map is worse than the identity, or NaN."""
+    is_worse = not value_after <= value_before + slack + MAX_ROUNDING_LOSS * (1 + abs(value_before))
+    return "not converged" if is_worse and status in ("converged", "at bound", "separable") else status
 
 
-def count_impossible(p: Predictions) -> int:
-    """How many examples have a class of probability exactly 0, each counted as often as its weight says."""
+def _count_impossible(p: Predictions) -> int:
+    """Return the weighted number of examples in which some class has probability 0."""
     rows = p.logits.isneginf().any(1)
     return int(rows.sum()) if p.weights is None else round(float(p.weights[rows].sum()))
 
 
 def example_mean(values: Tensor, p: Predictions) -> Tensor:
-    """Mean of values (n, ...) over examples, each counted as often as its weight says."""
+    """Return the weighted mean of values (n, ...) over examples."""
     return values.mean(0) if p.weights is None else p.weights @ values / p.total_weight
 
 
 def weighted_median(values: Tensor, weights: Tensor | None) -> Tensor:
-    """Lower median of values (n), each counted as often as its weight says; 1 if there are none."""
+    """Return the lower weighted median of values (n), 1 if there are none."""
     if not len(values):
         return values.new_ones(())
     if weights is None:
@@ -215,7 +190,7 @@ def _scalar_mean(values: Tensor, weights: Tensor | None) -> float:
 
 
 def _signature(method: Callable[..., Any]) -> inspect.Signature:
-    """Of the public call: predictions or logits and labels, then the hyperparameters."""
+    """Return the signature of the public call: predictions or logits and labels, then the hyperparameters."""
     signature = inspect.signature(method)
     cls, _, *settings = signature.parameters.values()
     data = [inspect.Parameter("predictions", inspect.Parameter.POSITIONAL_OR_KEYWORD)]

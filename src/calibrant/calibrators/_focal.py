@@ -1,4 +1,4 @@
-"""Focal: undo the lack of properness of focal loss, alone or together with a temperature."""
+"""The focal calibration map, alone or after a temperature."""
 
 import math
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ import torch
 
 from calibrant import theory
 from calibrant.backend.solvers import Certificate
-from calibrant.calibrators._apply import certified_classes, check_num_classes, preserves_argmax
-from calibrant.calibrators._fitting import certify, fit_method
-from calibrant.calibrators._grid_search import GridMinimum, search_grid
+from calibrant.calibrators._apply import Capabilities, calibrator_call
+from calibrant.calibrators._fitting import Solution, fit_method
+from calibrant.calibrators._grid_search import GridMinimum, search_grid, search_points
 from calibrant.calibrators._temperature import temperature_grid
 from calibrant.predictions import Predictions
 from calibrant.registry import CALIBRATORS
@@ -23,7 +23,7 @@ __all__ = ["FocalMap", "FocalTemperature"]
 Gamma = Annotated[float, Range(gt=-1, le=1000)]
 FOCAL_GRIDS: dict[str, tuple[list[float], list[float]]] = {  # gammas and temperatures of Komisarenko & Kull (2024)
     "text": ([-0.5, -0.25, 0.05, 0.25, 0.37, 0.5, 0.75, 1.0, 5.0], temperature_grid("komisarenko")),
-    # their code also lists -1, where the map degenerates, and 100, its sign for plain softmax: gamma = 0
+    # Their code also lists -1, where the map degenerates, and 100, its sign for plain softmax: gamma = 0
     "code": ([-0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 3.0, 5.0], temperature_grid("komisarenko_code")),
 }
 
@@ -33,26 +33,26 @@ FOCAL_GRIDS: dict[str, tuple[list[float], list[float]]] = {  # gammas and temper
 class FocalMap:
     r"""The focal calibration map, $p_j \propto q_j / g(q_j, \gamma)$ (Komisarenko & Kull 2024, eq. 1).
 
-    What turns the minimizer of focal loss with this gamma into the true probabilities, before any validation data
-    are seen. Keeps every prediction; sharpens for gamma > 0; the identity at gamma = 0. See `theory.focal_map`.
+    Maps the minimizer of focal loss with this gamma to the true probabilities, without validation data. Never changes
+    a predicted class. Sharpens for gamma > 0; the identity at gamma = 0. See `theory.focal_map`.
 
     >>> FocalMap(2.0)(torch.tensor([[0.626614827, 0.373385173]]).log()).exp()
     tensor([[0.8000, 0.2000]])
     """
 
-    table_fields: ClassVar[tuple[str, ...]] = ("gamma",)  # in the brackets of a table
+    table_fields: ClassVar[tuple[str, ...]] = ("gamma",)  # shown in brackets in tables
 
     gamma: Gamma
     certificate: Certificate | None = None
+    capabilities = Capabilities(preserves_argmax=True, repairs_overconfidence=False)
 
     @classmethod
     @fit_method
     def fit(cls, p: Predictions, *, gamma: Gamma = 3.0) -> "FocalMap":
-        """Take gamma as given, most often the one trained with; only the certificate looks at the data."""
-        return certify(cls(gamma), p, "closed form", criterion="nll")
+        """Use a given gamma, usually that of the training loss; the data serve for the certificate only."""
+        return Solution(cls(gamma), "closed form").with_certificate(p)
 
-    @check_num_classes(certified_classes)
-    @preserves_argmax
+    @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         return theory.focal_map(logits, gamma=self.gamma)
@@ -61,21 +61,22 @@ class FocalMap:
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class FocalTemperature:
-    r"""Focal temperature scaling (Komisarenko & Kull 2024, section 4.2): softmax(z / T), then the focal map.
+    r"""Focal temperature scaling, softmax(z / T) and then the focal map (Komisarenko & Kull 2024, section 4.2).
 
-    Temperature scaling at gamma = 0. Keeps every prediction. With two classes and
-    gamma >= 0 it is within 0.0012 of a temperature and adds nothing (with gamma = -0.5 within 0.014); with many classes
-    it moves the top probability against the others.
+    Never changes a predicted class. Temperature scaling at gamma = 0. With two classes it is nearly a temperature:
+    within 0.0012 in probability for gamma >= 0, within 0.014 for gamma = -0.5. With many classes it moves the top
+    probability against the others.
 
     >>> FocalTemperature(torch.tensor(2.0), torch.tensor(0.0))(torch.tensor([[4.0, 0.0]])).softmax(-1)
     tensor([[0.8808, 0.1192]])
     """
 
-    table_fields: ClassVar[tuple[str, ...]] = ("temperature", "gamma")  # in the brackets of a table
+    table_fields: ClassVar[tuple[str, ...]] = ("temperature", "gamma")  # shown in brackets in tables
 
     temperature: PositiveScalar  # float64
     gamma: Annotated[Scalar, Range(gt=-1, lt=math.inf)]  # float64
     certificate: Certificate | None = None
+    capabilities = Capabilities(preserves_argmax=True)
 
     @classmethod
     @fit_method
@@ -88,63 +89,67 @@ class FocalTemperature:
         search: Literal["full", "line"] = "full",
         gamma: Gamma | None = None,
     ) -> "FocalTemperature":
-        """Find (gamma, T) on validation predictions: the first strict minimum of the criterion, gamma by gamma.
+        """Fit (gamma, T) on validation predictions: the first strict minimum over a grid, gamma by gamma.
 
-        `criterion` is the text of a metric: "nll", "ece", "adaptive_ece" or any other. `grid` is (gammas,
-        temperatures), or the lists of the paper: those of its "text" (9 by 500) or of its "code" (10 by 100). Compared
-        with `Temperature`, let both search one list: `grid="komisarenko"` there is the text's, "komisarenko_code" the
-        code's.
-        "full" searches the whole grid. "line" is the paper's cheaper search, with m temperatures 3 m points: the
-        best T for the smallest and for the largest gamma, then m points on the straight line between the two. A given
-        `gamma` leaves only the temperature to be found (as in their Figure 8).
+        Args:
+            p: Validation predictions.
+            criterion: The metric to minimize, such as "nll", "ece" or "adaptive_ece".
+            grid: (gammas, temperatures), or the lists of the paper: those of its "text" (9 by 500) or its "code" (10 by
+                100). To compare with `Temperature`, give both the same temperatures: `grid="komisarenko"` there are
+                those of the text, "komisarenko_code" those of the code.
+            search: "full" searches the whole grid. "line" is the paper's cheaper search with 3 m points for m
+                temperatures: the best T for the smallest and for the largest gamma, then m points on the straight line
+                between the two.
+            gamma: Fix gamma and search the temperature only (as in their Figure 8).
 
-        Raises `InputError` for an unknown grid, a gamma that a given grid does not have, temperatures not above 0,
-        and gammas not above -1 or above 1000.
+        Raises:
+            InputError: for an unknown grid, a gamma outside the given grid, a temperature that is not positive, and a
+                gamma outside (-1, 1000].
         """
         gammas, ts = _resolve_grid(grid)
         if gamma is not None and not isinstance(grid, str) and gamma not in gammas:
-            message = f"expected gamma={gamma:g} among the gammas of the grid, got {gammas[:5]}; leave one out"
-            raise InputError(message, code="conflicting_settings")
+            raise InputError(
+                f"Expected gamma={gamma:g} among the gammas of the grid, got {gammas[:5]}. Try leaving one out.",
+                code="conflicting_settings",
+            )
         gammas = gammas if gamma is None else [gamma]
-        minimum = (
-            search_grid(p, criterion, [(gammas, ts)]) if search == "full" else _search_line(p, criterion, gammas, ts)
-        )
+        is_full = search == "full"
+        minimum = search_grid(p, criterion, gammas, ts) if is_full else _search_line(p, criterion, gammas, ts)
         t, best_gamma = torch.tensor([minimum.temperature, minimum.gamma], dtype=torch.float64)
         outermost = gamma is None and minimum.gamma in (min(gammas), max(gammas))
-        on_edge = search == "full" and (minimum.temperature in (min(ts), max(ts)) or outermost)
-        passes = len(gammas) * len(ts) if search == "full" else 3 * len(ts)
+        on_edge = is_full and (minimum.temperature in (min(ts), max(ts)) or outermost)
+        passes = len(gammas) * len(ts) if is_full else 3 * len(ts)
         status = "at bound" if on_edge else "grid"
-        return certify(cls(t, best_gamma), p, status, criterion=criterion, iterations=passes)
+        return Solution(cls(t, best_gamma), status, iterations=passes, criterion=criterion).with_certificate(p)
 
-    @check_num_classes(certified_classes)
-    @preserves_argmax
+    @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         return theory.focal_map(logits / self.temperature, gamma=self.gamma)
 
 
 def _search_line(p: Predictions, criterion: str, gammas: Sequence[float], ts: Sequence[float]) -> GridMinimum:
-    """Search between the best temperatures of the outermost gammas."""
-    first, last = (search_grid(p, criterion, [((gamma,), ts)]) for gamma in (min(gammas), max(gammas)))
+    """Search the line between the best temperatures of the smallest and the largest gamma."""
+    first, last = (search_grid(p, criterion, [gamma], ts) for gamma in (min(gammas), max(gammas)))
     share = np.linspace(0, 1, len(ts))
     gamma = first.gamma + share * (last.gamma - first.gamma)
     t = first.temperature + share * (last.temperature - first.temperature)
-    points = zip(gamma.tolist(), t.tolist(), strict=True)
-    return search_grid(p, criterion, [((gamma,), (t,)) for gamma, t in points])
+    return search_points(p, criterion, list(zip(gamma.tolist(), t.tolist(), strict=True)))
 
 
 def _resolve_grid(grid: str | tuple[Sequence[float], Sequence[float]]) -> tuple[list[float], list[float]]:
     if isinstance(grid, str):
         if grid not in FOCAL_GRIDS:
             raise InputError(
-                f"no grid {grid!r}; there are {', '.join(FOCAL_GRIDS)}, or give (gammas, temperatures)",
+                f"Expected one of the grids {', '.join(FOCAL_GRIDS)}, got {grid!r}. Try (gammas, temperatures).",
                 code="unknown_grid",
             )
         return FOCAL_GRIDS[grid]
     gammas, ts = ([float(x) for x in values] for values in grid)
     if not gammas or not ts or min(gammas) <= -1 or max(gammas) > 1000 or min(ts) <= 0:
         raise InputError(
-            "a grid must hold gammas above -1 and at most 1000 and temperatures above 0, at least one of each",
+            f"Expected gammas in (-1, 1000] and positive temperatures, got {gammas[:5]} and {ts[:5]}. Try at least one "
+            "of each.",
             code="grid_range",
         )
     return gammas, ts

@@ -1,4 +1,4 @@
-"""Groups that are miscalibrated in their own ways: a map of all, and corrections that small groups borrow."""
+"""A calibrator with a correction for each group, partially pooled so that small groups stay near the common map."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from torch import Tensor
 from calibrant.backend.solvers import Certificate
 from calibrant.backend.threads import thread_limit
 from calibrant.calibrators._affine import LOG_PROB_FLOOR, BiasCorrectedTemperature
-from calibrant.calibrators._apply import check_num_classes
+from calibrant.calibrators._apply import Capabilities, calibrator_call, prepare
 from calibrant.calibrators._compose import Chain
-from calibrant.calibrators._fitting import certify, fit_function, fit_method
+from calibrant.calibrators._fitting import Solution, fit_function, fit_method, status_of
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import map_out_of_fold, num_units
 from calibrant.registry import CALIBRATORS
@@ -21,22 +21,14 @@ from calibrant.types import FINITE_RANGE, CalibratorText, Categories, FiniteVect
 
 __all__ = ["GroupCalibrated"]
 
-PRIOR_DEVIATIONS = (
-    1e-4,
-    0.1,
-    0.25,
-    0.6,
-    1.5,
-)  # standard deviations of slopes and of biases between groups; the first is none
-MAX_BIAS_CLASSES = 64  # classes up to which groups have biases
-PRIOR_NO_DIFFERENCE, PRIOR_COMMON_DEVIATION = (
-    0.2,
-    0.2,
-)  # prior that no group differs, and that all differ by the same standard deviations
-OUTLIER_SHARES = (0.05, 0.1, 0.2, 0.4)  # shares of groups that stand apart from the others, of the rest of the prior
-MIN_GROUP_SLOPE = 0.01  # slope
+PRIOR_DEVIATIONS = (1e-4, 0.1, 0.25, 0.6, 1.5)  # of slopes and biases between groups; the first means no difference
+MAX_BIAS_CLASSES = 64  # with more classes, groups have no biases
+PRIOR_NO_DIFFERENCE = 0.2  # prior probability that no group differs
+PRIOR_COMMON_DEVIATION = 0.2  # prior probability that all groups differ by the same standard deviations
+OUTLIER_SHARES = (0.05, 0.1, 0.2, 0.4)  # shares of groups with other deviations; they divide the rest of the prior
+MIN_GROUP_SLOPE = 0.01
 NUM_FOLDS = 5
-MAX_BLOCK_ELEMENTS = 1 << 22  # of a block
+MAX_BLOCK_ELEMENTS = 1 << 22
 
 Biases = Annotated[Float[Tensor, "m k"], FINITE_RANGE]
 Slopes = Annotated[FiniteVector, Range(gt=0)]
@@ -45,17 +37,17 @@ Slopes = Annotated[FiniteVector, Range(gt=0)]
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class GroupCalibrated:
-    r"""One calibrator with a correction for every group: $a_g \log p + b_g$ of the calibrated p.
+    r"""A calibrator with a correction for every group: $a_g \log p + b_g$ of the calibrated p.
 
-    How much groups differ is learned from them (partial pooling by hierarchical Bayes): slopes and biases are normal
-    around 1 and 0, with standard deviations of their own on a grid for most groups and for a share of them that stand
-    apart. All such pairs and shares are averaged by their marginal likelihood (Laplace's approximation), a fifth of the
-    prior being that no group differs; every group gets its posterior mean. A group of few examples stays at what all
-    have in common, one that is far off is believed.
+    The differences between groups are estimated by hierarchical Bayes (partial pooling). Slopes and biases are normal
+    around 1 and 0. Their standard deviations lie on a grid, with one pair for most groups and another for a share of
+    outlying groups. All pairs and shares are averaged by their marginal likelihood (Laplace's approximation), with a
+    prior probability of 1/5 that no group differs. Every group gets its posterior mean: a small group stays at the
+    common map, a clearly different group gets its own.
 
-    It maps predictions with groups (`predictions.mapped`, `calibrate`, `assess`, `cross_fit`): of bare logits it cannot
-    know the group, and refuses them; `of_group(name)` is the map of one group. A group that it was not fitted on gets
-    what all have in common. Without groups that is all there is. For several labels per example the label is the group.
+    Needs predictions with groups (`Predictions.apply`, `calibrate`, `assess`, `cross_fit`); logits alone are refused,
+    because their group is unknown. `of_group(name)` is the map of one group. A new group gets the common map. Fitted
+    without groups, it is the common map. With several labels per example, the label is the group.
 
     >>> number = lambda *x: torch.tensor(x, dtype=torch.float64)
     >>> from calibrant.calibrators import Identity
@@ -64,18 +56,23 @@ class GroupCalibrated:
     [[0.0, 3.0], [0.0, 1.0]]
     """
 
-    pooled: Any  # the fitted calibrator of all
-    names: tuple[str, ...]  # of the groups
+    pooled: Any  # the common map, fitted
+    names: tuple[str, ...]  # group names
     slopes: Slopes  # (m) float64
     biases: Biases  # (m k) float64
     certificate: Certificate | None = None
+    capabilities = Capabilities(num_classes=lambda fitted: fitted.biases.shape[1], takes_groups=True)
 
     @classmethod
     @fit_method
     def fit(cls, p: Predictions, *, calibrator: Literal[""] | CalibratorText = "") -> "GroupCalibrated":
-        """Fit `calibrator` to all (left out: Platt for 2 classes, BiasCorrectedTemperature for more), then the groups.
+        """Fit the common map, and then the corrections of the groups to its out-of-fold predictions.
 
-        The groups correct what the calibrator makes of examples that it was not fitted on, if there are enough.
+        With fewer than 10 examples (or clusters), the corrections are fitted to in-sample predictions.
+
+        Args:
+            p: Validation predictions.
+            calibrator: The common map, by name (default: Platt for 2 classes, BiasCorrectedTemperature for more).
         """
         fit = fit_function(CALIBRATORS.method(calibrator or ("Platt" if p.k == 2 else "BiasCorrectedTemperature")))
         p = p.double()
@@ -90,16 +87,16 @@ class GroupCalibrated:
             biases = torch.zeros(len(names), p.k, dtype=torch.float64)
             biases[:, : theta.shape[1] - 1] = theta[:, 1:]
             fitted = cls(pooled, names, slopes, biases)
-        certificate = getattr(pooled, "certificate", None)
-        return certify(fitted, p, "converged" if certificate is None else certificate.status, slack=2 / p.total_weight)
+        status = "converged" if getattr(pooled, "certificate", None) is None else status_of(pooled)
+        return Solution(fitted, status, slack=2 / p.total_weight).with_certificate(p)
 
-    @check_num_classes(lambda self: self.biases.shape[1])
+    @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
-        """Return what the map of all makes of them, where there are no groups; else refuse."""
+        """Return the logits of the common map. Raises `InputError` if there are groups."""
         if self.names:
             raise InputError(
-                "GroupCalibrated needs to know the groups: map predictions that have groups=, or take one group's map, "
-                f"of_group({self.names[0]!r})",
+                f"Expected predictions with groups, got logits alone. Try predictions with groups=, or the map of one "
+                f"group, of_group({self.names[0]!r}).",
                 code="no_groups",
             )
         return self.pooled(logits)
@@ -108,26 +105,21 @@ class GroupCalibrated:
         """Map each row by the correction of its group."""
         if "groups" not in columns:
             return self(logits)
-        if logits.shape[1] != self.biases.shape[1]:
-            num_classes, got = self.biases.shape[1], logits.shape[1]
-            raise InputError(
-                f"GroupCalibrated was fitted on {num_classes} classes, got logits of {got}", code="num_classes"
-            )
+        fitted: GroupCalibrated = prepare(self, logits)
         groups, place = columns["groups"], {name: i for i, name in enumerate(self.names)}
-        known = torch.tensor([place.get(name, len(place)) for name in groups.names], device=logits.device)
-        group_index = known[groups.index]
-        slopes = torch.cat([self.slopes, self.slopes.new_ones(1)]).to(logits.device)
-        biases = torch.cat([self.biases, self.biases.new_zeros(1, logits.shape[1])]).to(logits.device)
-        return (self.pooled(logits.double()) * slopes[group_index, None] + biases[group_index]).to(logits.dtype)
+        index = torch.tensor([place.get(name, len(place)) for name in groups.names], device=logits.device)
+        group_index = index[groups.index]
+        slopes = torch.cat([fitted.slopes, fitted.slopes.new_ones(1)])
+        biases = torch.cat([fitted.biases, fitted.biases.new_zeros(1, logits.shape[1])])
+        return (fitted.pooled(logits.double()) * slopes[group_index, None] + biases[group_index]).to(logits.dtype)
 
     def of_group(self, name: str) -> Chain:
-        """Return the map of one group, for bare logits.
-
-        Raises `InputError` if it was fitted on no such group.
-        """
+        """Return the map of one group, for logits alone. Raises `InputError` for an unknown group."""
         if name not in self.names:
             raise InputError(
-                f"no group {name!r}; there are {', '.join(map(repr, self.names[:20])) or 'none'}", code="unknown_group"
+                f"Expected one of the groups {', '.join(map(repr, self.names[:20]))}, got {name!r}. Try the common "
+                "map, `pooled`, for a new group.",
+                code="unknown_group",
             )
         i = self.names.index(name)
         return Chain(self.pooled, BiasCorrectedTemperature(1 / self.slopes[i], self.biases[i]))
@@ -137,12 +129,12 @@ class GroupCalibrated:
         groups = columns.get("groups")
         names = () if groups is None or not self.names else groups.used_names
         unknown = [name for name in names if name not in self.names]
-        text = f"GroupCalibrated was not fitted on the groups {', '.join(unknown)}: they get the map of all"
+        text = f"GroupCalibrated was not fitted on the groups {', '.join(unknown)}: they get the common map"
         return (text,) if unknown else ()
 
 
 def _nonempty_groups(p: Predictions) -> tuple[tuple[str, ...], Tensor]:
-    """Names of the groups that have examples, and which of them each example belongs to."""
+    """Return the names of the groups that have examples, and the index of each example's group."""
     if p.groups is None or p.group_names is None:
         return (), torch.zeros(len(p), dtype=torch.int64)
     codes, index = p.groups.unique(return_inverse=True)
@@ -150,7 +142,7 @@ def _nonempty_groups(p: Predictions) -> tuple[tuple[str, ...], Tensor]:
 
 
 def _posterior_means(p: Predictions, groups: list[Tensor]) -> Tensor:
-    """What slope and biases of every group differ by (m, 1 + k)."""
+    """Return the posterior mean differences of slope and biases of every group, (m, 1 + k)."""
     biases = p.k <= MAX_BIAS_CLASSES
     pairs = [(a, b) for a in PRIOR_DEVIATIONS for b in (PRIOR_DEVIATIONS if biases else PRIOR_DEVIATIONS[:1])]
     size = p.k if biases else 0
@@ -162,10 +154,10 @@ def _posterior_means(p: Predictions, groups: list[Tensor]) -> Tensor:
 
 
 def _posterior_weights(likelihood: Tensor) -> Tensor:
-    """How probable each prior (c) is for each group (m), averaged over what could be common to the groups."""
+    """Return the posterior probability of each prior (c) for each group (m), averaged over the hyperpriors."""
     c = likelihood.shape[1]
     prior = torch.full((c,), PRIOR_COMMON_DEVIATION / c, dtype=torch.float64)
-    prior[0] += PRIOR_NO_DIFFERENCE  # the first is that of no difference
+    prior[0] += PRIOR_NO_DIFFERENCE  # the first prior means no difference
     outlier_prior = (1 - prior.sum()) / (len(OUTLIER_SHARES) * c * c)
     mixed = [torch.lerp(likelihood[:, :, None], likelihood[:, None], share) for share in OUTLIER_SHARES]  # (m c c)
     logs = [
@@ -181,7 +173,7 @@ def _posterior_weights(likelihood: Tensor) -> Tensor:
 
 
 def _group_posterior(p: Predictions, precision: Tensor) -> tuple[Tensor, Tensor]:
-    """The most probable differences (c d) of a group for priors of these precisions (c d), and log evidence (c)."""
+    """Return the modes (c d) of a group's differences under priors of these precisions (c d), and log evidence (c)."""
     x = p.logits.log_softmax(-1).clamp_min(LOG_PROB_FLOOR)
     weights = torch.ones(len(p), dtype=torch.float64) if p.weights is None else p.weights
     weights = weights / _design_effect(x, p)
@@ -193,7 +185,7 @@ def _group_posterior(p: Predictions, precision: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _design_effect(x: Tensor, p: Predictions) -> float:
-    """By how much the examples of clusters count too much, if they depend on each other."""
+    """Return the design effect of clusters: by how much the examples overstate their independent number."""
     if p.clusters is None:
         return 1.0
     residuals = torch.nn.functional.one_hot(p.labels, p.k) - x.exp()
@@ -204,7 +196,7 @@ def _design_effect(x: Tensor, p: Predictions) -> float:
 
 
 def _posterior_modes(x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
-    """Newton's method for all priors at once, with steps that are halved where they lead down; it is concave."""
+    """Maximize the concave log posterior for all priors at once by Newton's method with step halving."""
     count, size = precision.shape
     theta = torch.zeros(count, size, dtype=torch.float64)
     value, gradient, hessian = _log_posterior(theta, x, y, w, precision)
@@ -213,8 +205,8 @@ def _posterior_modes(x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tupl
         if float((step * gradient).sum(1).max()) < 1e-9:
             break
         proposal = _log_posterior(theta + step, x, y, w, precision)
-        while bool((worse := proposal[0] < value - 1e-12 * (1 + value.abs())).any()):
-            step = step * torch.where(worse, 0.5, 1.0)[:, None]
+        while bool((falls := proposal[0] < value - 1e-12 * (1 + value.abs())).any()):
+            step = step * torch.where(falls, 0.5, 1.0)[:, None]
             proposal = _log_posterior(theta + step, x, y, w, precision)
         theta = theta + step
         value, gradient, hessian = proposal
@@ -223,7 +215,7 @@ def _posterior_modes(x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tupl
 
 
 def _log_posterior(theta: Tensor, x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Log posterior, its gradient, and minus its Hessian, of every row of theta."""
+    """Return the log posterior, its gradient, and minus its Hessian, for every row of theta."""
     bias = theta[:, None, 1:] if theta.shape[1] > 1 else 0.0
     log_p = ((1 + theta[:, :1, None]) * x + bias).log_softmax(-1)  # (c n k)
     p = log_p.exp()

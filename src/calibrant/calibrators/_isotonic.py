@@ -1,4 +1,4 @@
-"""Isotonic: a probability becomes a nondecreasing step or line of itself; no shape is assumed."""
+"""Isotonic regression: nondecreasing maps of probabilities without a parametric form."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -10,8 +10,8 @@ from torch import Tensor
 from calibrant.backend.bins import GroupedScores
 from calibrant.backend.dispatch import kernels
 from calibrant.backend.solvers import Certificate
-from calibrant.calibrators._apply import certified_classes, check_num_classes, preserves_argmax
-from calibrant.calibrators._fitting import Solution, certify, fit_method
+from calibrant.calibrators._apply import Capabilities, calibrator_call, prepare
+from calibrant.calibrators._fitting import Solution, fit_method
 from calibrant.predictions import Predictions
 from calibrant.registry import CALIBRATORS
 from calibrant.types import FractionVector, Logits, PositiveFloat, Range, StartIndices
@@ -24,17 +24,18 @@ __all__ = ["Isotonic", "SharedIsotonic", "VennAbers"]
 class Isotonic:
     """Isotonic regression of every class against the rest (Zadrozny & Elkan 2002), normalized.
 
-    Each p_j becomes the best nondecreasing fit of 1[y = j], straight between fitted points and constant beyond;
-    rows are then divided by their sum, and a row without any mass becomes uniform. Can change predictions. Wants
-    10,000 examples and more: it overfits below. Probabilities under `floor` are raised to it, which keeps the NLL
-    finite; floor=0 is the plain method. Returns log p.
+    Each p_j becomes the best nondecreasing fit of 1[y = j], linear between fitted points and constant beyond. Rows are
+    then divided by their sum; a row of zeros becomes uniform. Can change the predicted class. Overfits below about
+    10,000 examples. Probabilities below `floor` are raised to it, which keeps the NLL finite; floor=0 is the original
+    method. Returns log p.
     """
 
     p: FractionVector  # fitted points of all classes, one class after the other
-    value: FractionVector  # and their fitted values
-    start: StartIndices  # (k + 1) int64: where each class begins
+    value: FractionVector  # fitted values at these points
+    start: StartIndices  # (k + 1) int64: index of the first point of each class
     floor: Annotated[float, Range(ge=0, lt=1)] = 0.0
     certificate: Certificate | None = None
+    capabilities = Capabilities(num_classes=lambda fitted: len(fitted.start) - 1, exports=())
 
     @classmethod
     @fit_method
@@ -44,9 +45,9 @@ class Isotonic:
         curves = [_fit_curve(p_j, (p.labels == j).double(), p.weights) for j, p_j in enumerate(probs.T)]
         x, value = (torch.cat(part) for part in zip(*curves, strict=True))
         fitted = cls(x, value, _class_starts([len(x_j) for x_j, _ in curves], x), floor)
-        return certify(fitted, p, "closed form", criterion="brier")
+        return Solution(fitted, "closed form", criterion="brier").with_certificate(p)
 
-    @check_num_classes(lambda self: len(self.start) - 1)
+    @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         p = logits.double().softmax(-1)
@@ -58,7 +59,7 @@ class Isotonic:
             ],
             dim=1,
         )
-        return _log_shares(fitted.clamp_min(self.floor)).to(logits.dtype)
+        return _log_shares(fitted.clamp_min(self.floor))
 
 
 @CALIBRATORS.register
@@ -66,16 +67,16 @@ class Isotonic:
 class SharedIsotonic:
     r"""One isotonic curve for all classes, IRM (Zhang, Kailkhura & Han 2020), normalized.
 
-    Fitted to all n k pairs (p_ij, 1[y_i = j]); $\epsilon p$ is added, so that the curve rises strictly and no
-    prediction changes; where rounding would, the predicted class stays one step of it ahead. For the number of classes
-    it was fitted on, since a curve of probabilities among few says nothing of many. Of two classes the curve treats
-    both alike, as a temperature does: what is said too high of one, it does not move. Returns log p.
+    Fitted to all n k pairs (p_ij, 1[y_i = j]); $\epsilon p$ is added so that the curve is strictly increasing and no
+    predicted class changes. With two classes the curve treats both alike, as a temperature does: it cannot correct a
+    bias toward one of them. Returns log p.
     """
 
     p: FractionVector  # fitted points
     value: FractionVector
     epsilon: PositiveFloat = 1e-9
     certificate: Certificate | None = None
+    capabilities = Capabilities(preserves_argmax=True, is_differentiable=False)
 
     @classmethod
     @fit_method
@@ -85,62 +86,62 @@ class SharedIsotonic:
         y = torch.zeros_like(probs).scatter_(1, p.labels[:, None], 1.0)
         weights = None if p.weights is None else p.weights.repeat_interleave(probs.shape[1])
         fitted = cls(*_fit_curve(probs.flatten(), y.flatten(), weights), epsilon)
-        return certify(fitted, p, "closed form", criterion="brier")
+        return Solution(fitted, "closed form", criterion="brier").with_certificate(p)
 
-    @check_num_classes(certified_classes)
-    @preserves_argmax
+    @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         p = logits.double().softmax(-1)
-        return _log_shares(interpolate(self.p, self.value, p) + self.epsilon * p).to(logits.dtype)
+        return _log_shares(interpolate(self.p, self.value, p) + self.epsilon * p)
 
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class VennAbers:
-    r"""Inductive Venn-Abers predictors (Vovk, Petej & Fedorova 2015), one against the rest, normalized.
+    r"""Inductive Venn-Abers predictors (Vovk, Petej & Fedorova 2015), one class against the rest, normalized.
 
-    For every class, the isotonic fit is made twice with the new example added, labeled 0 and labeled 1: p0 and p1
-    enclose the answer, and one of the two is calibrated whatever the distribution. They are merged into
-    $p_1 / (1 - p_0 + p_1)$, which is never 0, and rows are divided by their sum. Can change predictions. Returns
-    log p; `interval` returns p0 and p1.
+    For every class, the isotonic fit is computed with the new example labeled 0 and again with it labeled 1. One of the
+    two results p0 and p1 is calibrated for any distribution. They are merged into $p_1 / (1 - p_0 + p_1)$, which is
+    never 0, and rows are divided by their sum. Can change the predicted class. Returns log p; `interval` returns p0 and
+    p1.
     """
 
-    p: FractionVector  # distinct fitted probabilities of all classes, one class after the other
+    p: FractionVector  # distinct probabilities of all classes in the data, one class after the other
     low: FractionVector  # p0 at or above each
     high: FractionVector  # p1 at or below each
-    start: StartIndices  # (k + 1) int64: where each class begins
+    start: StartIndices  # (k + 1) int64: index of the first probability of each class
     certificate: Certificate | None = None
+    capabilities = Capabilities(num_classes=lambda fitted: len(fitted.start) - 1, is_differentiable=False)
 
     @classmethod
     @fit_method
     def fit(cls, p: Predictions) -> "VennAbers":
-        """Find p0 and p1 for every possible new probability, in one sort and two sweeps for each class."""
+        """Compute p0 and p1 for every possible new probability, in one sort and two sweeps per class."""
         return fit_venn_abers(p).with_certificate(p)
 
-    @check_num_classes(lambda self: len(self.start) - 1)
     def interval(self, logits: Logits) -> tuple[Logits, Logits]:
-        """Return p0 and p1 of every example and class; their distance says how much the data leave open."""
+        """Return p0 and p1 of every example and class; a large distance means that the data leave much open."""
+        fitted: VennAbers = prepare(self, logits)
         lows: list[Tensor] = []
         highs: list[Tensor] = []
-        bounds = self.start.tolist()
+        bounds = fitted.start.tolist()
         for a, b, p_j in zip(bounds[:-1], bounds[1:], logits.double().softmax(-1).T, strict=True):
-            x, p_j = self.p[a:b], p_j.contiguous()
-            low_values = torch.cat([x.new_zeros(1), self.low[a:b]])
-            high_values = torch.cat([self.high[a:b], x.new_ones(1)])
+            x, p_j = fitted.p[a:b], p_j.contiguous()
+            low_values = torch.cat([x.new_zeros(1), fitted.low[a:b]])
+            high_values = torch.cat([fitted.high[a:b], x.new_ones(1)])
             lows.append(low_values[_rank(x, p_j, right=True)])
             highs.append(high_values[_rank(x, p_j)])
         return torch.stack(lows, 1), torch.stack(highs, 1)
 
-    @check_num_classes(lambda self: len(self.start) - 1)
+    @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         low, high = self.interval(logits)
-        return _log_shares(high / (1 - low + high)).to(logits.dtype)
+        return _log_shares(high / (1 - low + high))
 
 
 def fit_venn_abers(p: Predictions) -> Solution[VennAbers]:
-    """Fit to predictions; one class after the other."""
+    """Fit `VennAbers` without a certificate."""
     points: list[tuple[Tensor, ...]] = []
     for j, p_j in enumerate(p.logits.double().softmax(-1).T):
         x, mean, weight = _group_ties(p_j, (p.labels == j).double(), p.weights)
@@ -153,14 +154,14 @@ def fit_venn_abers(p: Predictions) -> Solution[VennAbers]:
 
 
 def _rank(x: Tensor, values: Tensor, *, right: bool = False) -> Tensor:
-    """How many of the rising x lie below, or with `right` at or below; counted one by one where no runtime searches."""
+    """Return the number of sorted x below each value, or with `right` at or below; ONNX counts, it cannot search."""
     if torch.onnx.is_in_onnx_export():
         return (x <= values[..., None] if right else x < values[..., None]).sum(-1)
     return torch.searchsorted(x, values, right=right)
 
 
 def interpolate(x: Tensor, value: Tensor, query: Tensor) -> Tensor:
-    """Piecewise linear through (x, value), constant beyond; x rises strictly."""
+    """Interpolate linearly between the points (x, value), constant beyond; x is strictly increasing."""
     if len(x) == 1:
         return value.expand_as(query)
     upper = _rank(x, query.contiguous()).clamp(1, len(x) - 1)
@@ -178,14 +179,14 @@ def _class_starts(lengths: list[int], like: Tensor) -> Tensor:
 
 
 def _group_ties(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Distinct x in rising order, with the mean of y over each and the number of examples."""
+    """Return the distinct x in increasing order, with the mean of y and the total weight at each."""
     ties = GroupedScores.from_scores(x, y, weights)
     return ties.value.cpu().numpy(), ties.accuracy.cpu().numpy(), ties.total_weight.cpu().numpy()
 
 
 def _fit_curve(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Isotonic fit of y on x: the ends of its flat pieces, and their values."""
-    from scipy.optimize import isotonic_regression  # slow to import, and only fits need it
+    """Return the isotonic fit of y on x: the ends of its flat pieces, and their values."""
+    from scipy.optimize import isotonic_regression  # slow to import, needed by fits only
 
     points, mean, weight = _group_ties(x, y, weights)
     fit = isotonic_regression(mean, weights=weight).x
@@ -195,10 +196,10 @@ def _fit_curve(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Te
 
 
 def _venn_abers_pass(mean: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Isotonic fit at each point after one example labeled 1 is added there (ibid., algorithms 1 and 2).
+    """Return the isotonic fit at each point after one example labeled 1 is added there (ibid., algorithms 1 and 2).
 
-    The fit is the slope of the greatest convex minorant of the cumulative sums; moving the added example up by one
-    point changes a single corner of the diagram, so that the whole sweep costs no more than one fit.
+    The fit is the slope of the greatest convex minorant of the cumulative sums. Moving the added example up by one
+    point changes a single corner of the diagram, so that the whole sweep costs as much as one fit.
     """
     if fast := kernels(torch.empty(0)):
         slopes = np.empty(len(weight))
@@ -206,7 +207,7 @@ def _venn_abers_pass(mean: np.ndarray, weight: np.ndarray) -> np.ndarray:
         return slopes
     w, s = weight.tolist(), (mean * weight).tolist()
     px, py = -1.0, -1.0  # the point before the added example; it ends at the origin
-    corners = [(px, py)]  # of the minorant, from right to left once reversed
+    corners = [(px, py)]  # of the minorant; from right to left after the reversal
     x = y = 0.0
     for point in [(x, y)] + [(x := x + a, y := y + b) for a, b in zip(w, s, strict=True)]:
         while len(corners) > 1 and _cross_product(corners[-2], corners[-1], point) <= 0:

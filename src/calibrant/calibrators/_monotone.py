@@ -1,4 +1,4 @@
-"""One increasing map shared by all classes: better probabilities, the same predictions."""
+"""One increasing map of log-probabilities for all classes, which preserves predictions."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from calibrant.backend.softmax import LOG2_E
 from calibrant.backend.solvers import MAX_OPTIMUM_GAP_NATS, Certificate, Minimum, newton, sum_row_chunks
-from calibrant.calibrators._apply import certified_classes, check_num_classes, preserves_argmax
+from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, example_mean, fit_method
 from calibrant.calibrators._temperature import TemperatureFit, drop_impossible, fit_nll_temperature
 from calibrant.predictions import BLOCK_ELEMENTS, Predictions
@@ -18,21 +18,21 @@ from calibrant.types import Count, FiniteVector, Logits, NonNegativeFloat, Posit
 
 __all__ = ["Monotone"]
 
-MIN_PIECE_SLOPE = 1e-3  # the least slope, so that the map stays strictly increasing
-MAX_NEG_LOG_PROB = 1e4  # -log p is cut here while fitting; what lies deeper has probability 0 anyway
+MIN_PIECE_SLOPE = 1e-3  # keeps the map strictly increasing
+MAX_NEG_LOG_PROB = 1e4  # -log p is clipped here in fits; the probability is 0 in floats anyway
 
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Monotone:
-    r"""A convex increasing-by-construction map of the log-probabilities, shared by all classes.
+    r"""An increasing piecewise linear map of the log-probabilities, shared by all classes and fitted by convex NLL.
 
     With $v_k = -\log \mathrm{softmax}(z / T)_k \ge 0$ and knots $0 = e_1 < \dots < e_J$ the new logits are
     $-\sum_j \theta_j [\min(v_k, e_{j+1}) - e_j]_+$, $\theta_j > 0$: piecewise linear, so the NLL is convex in theta,
-    and increasing, so the order of the classes never changes. T is the temperature of least NLL and the knots are
-    quantiles of the two smallest v of every row and of the label's. Minimizes mean NLL $+ \frac{1}{n} \sum_j
-    (\theta_{j+1} - \theta_j)^2$. Temperature scaling with one piece; a convex form of the order-preserving
-    networks of Rahimi et al. (2020, "DIAG"). For the number of classes it was fitted on.
+    and increasing, so the order of the classes never changes. T minimizes the NLL, and the knots are quantiles of the
+    two smallest v of every row and of the label's. Minimizes mean NLL $+ \frac{1}{n} \sum_j (\theta_{j+1} -
+    \theta_j)^2$. With one piece it is temperature scaling; a convex form of the order-preserving networks of Rahimi et
+    al. (2020, "DIAG").
 
     >>> one = torch.ones((), dtype=torch.float64)
     >>> Monotone(one, torch.zeros(1).double(), torch.tensor([2.0]).double())(torch.zeros(1, 2))
@@ -43,6 +43,7 @@ class Monotone:
     knots: FiniteVector  # (J) float64, increasing from 0, in nats
     slopes: Annotated[FiniteVector, Range(gt=0)]  # (J) float64
     certificate: Certificate | None = None
+    capabilities = Capabilities(preserves_argmax=True)
 
     @classmethod
     @fit_method
@@ -54,19 +55,25 @@ class Monotone:
         pieces: Count = 8,
         smoothness: NonNegativeFloat = 1.0,
     ) -> "Monotone":
-        """Find the slopes; `warm_start` is a fit to begin from, `smoothness` multiplies the penalty."""
+        """Fit the slopes.
+
+        Args:
+            p: Validation predictions.
+            warm_start: A fit to similar data, to start from.
+            pieces: Number of linear pieces, at most; equal quantiles count once.
+            smoothness: Factor of the penalty.
+        """
         guess = None if warm_start is None else warm_start.slopes
         return fit_monotone(p, fit_nll_temperature(p), guess, pieces=pieces, smoothness=smoothness).with_certificate(p)
 
-    @check_num_classes(certified_classes)
-    @preserves_argmax
+    @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return -m(v), with m the increasing piecewise linear map."""
         v = -(logits.double() / self.temperature).log_softmax(-1)
-        total = v * self.slopes[-1]  # linear beyond the last knot; below it, what the pieces differ by is added
+        total = v * self.slopes[-1]  # linear beyond the last knot; below, add the differences of the slopes
         for knot, change in zip(self.knots[1:], self.slopes[:-1] - self.slopes[1:], strict=True):
             total.addcmul_(v.clamp_max(knot), change)
-        return (-total).to(logits.dtype)
+        return -total
 
 
 def fit_monotone(
@@ -78,7 +85,7 @@ def fit_monotone(
     smoothness: float = 1.0,
     tolerance: float = 1e-14,
 ) -> Solution[Monotone]:
-    """Find the map, given the temperature of least NLL and slopes to begin from."""
+    """Fit `Monotone` without a certificate, given the temperature that minimizes the NLL and slopes to start from."""
     unit = temperature_fit.unit
     v = drop_impossible(p).apply(lambda z: -(z.double() / unit).log_softmax(-1).clamp_min(-MAX_NEG_LOG_PROB))
     knots = _place_knots(v, pieces)
@@ -90,7 +97,7 @@ def fit_monotone(
 
 
 def _place_knots(v: Predictions, pieces: int) -> Tensor:
-    """Quantiles of where the data are: the two smallest v of every row, and the label's."""
+    """Place the knots at quantiles of the two smallest v of every row and of the label's."""
     of_label = v.logits.gather(1, v.labels[:, None])
     positions = torch.cat([v.logits.topk(2, largest=False).values.reshape(-1), of_label.reshape(-1)])
     weights = None if v.weights is None else torch.cat([v.weights.repeat_interleave(2), v.weights])
@@ -100,7 +107,7 @@ def _place_knots(v: Predictions, pieces: int) -> Tensor:
 
 
 def _weighted_quantiles(values: Tensor, weights: Tensor | None, shares: np.ndarray) -> np.ndarray:
-    """Return numpy's quantiles of values of which each is there as often as its weight says."""
+    """Return numpy's quantiles of values with weights, where an integer weight is that many copies."""
     if weights is None:
         return np.quantile(values.cpu().numpy(), shares)
     x, order = values.cpu().sort()
@@ -111,10 +118,10 @@ def _weighted_quantiles(values: Tensor, weights: Tensor | None, shares: np.ndarr
 
 
 def _fit_slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor | None, tolerance: float) -> Minimum:
-    r"""Newton's method; a pass adds up, of every row and piece, odds that lie there and how far they lie in it.
+    r"""Minimize the penalized NLL over the slopes by Newton's method.
 
-    The part of a v in piece l is its whole width where v lies in a higher one, and 0 where it lies in a lower one: of
-    every element only the piece that it lies in is looked at.
+    A pass sums the odds, and the odds times the offsets and their squares, in each piece. An element adds the whole
+    width of every lower piece to its row, so that only the piece that contains it needs a look-up.
     """
     n, pieces, device = v.total_weight, len(knots), v.logits.device
     knots = knots.to(device)
@@ -123,7 +130,7 @@ def _fit_slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor 
     piece_index, offset = _locate_pieces(v.logits, knots)
     weights = () if v.weights is None else (v.weights,)
     steps = torch.eye(pieces, dtype=torch.float64).diff(dim=0)
-    penalty = smoothness / n * steps.mT @ steps  # theta' penalty theta is that of the squared differences
+    penalty = smoothness / n * steps.mT @ steps  # theta' penalty theta is the sum of squared differences
 
     def f(slopes: Tensor) -> tuple[float, Tensor, Tensor]:
         theta = slopes.to(device)
@@ -136,18 +143,18 @@ def _fit_slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor 
             least = s.amin(1, keepdim=True)
             e = s.sub_(least).mul_(-LOG2_E).exp2_()
 
-            def added() -> Tensor:
+            def sum_by_piece() -> Tensor:
                 return offset.new_zeros(len(offset), pieces).scatter_add_(1, index, e)
 
-            mass = added()
+            odds = sum_by_piece()
             e.mul_(offset)
-            first_moment = added()
+            first_moment = sum_by_piece()
             e.mul_(offset)
-            second_moment = added()
-            norm = mass.sum(1)
-            mass_above = torch.nn.functional.pad(mass[:, 1:].flip(1).cumsum(1).flip(1), (0, 1))
-            mean = (first_moment + width * mass_above) / norm[:, None]
-            mean_square = (second_moment + width.square() * mass_above) / norm[:, None]
+            second_moment = sum_by_piece()
+            norm = odds.sum(1)
+            odds_above = torch.nn.functional.pad(odds[:, 1:].flip(1).cumsum(1).flip(1), (0, 1))
+            mean = (first_moment + width * odds_above) / norm[:, None]
+            mean_square = (second_moment + width.square() * odds_above) / norm[:, None]
             row_weights = weights[0] if weights else torch.ones_like(norm)
             return torch.cat(
                 [
@@ -173,7 +180,7 @@ def _fit_slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor 
 
 
 def _locate_pieces(v: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:
-    """Which piece each element lies in, and how far: v itself, overwritten some rows at a time."""
+    """Return the piece of each element and its offset in it; the offsets overwrite v in blocks of rows."""
     piece_index = torch.empty(v.shape, dtype=torch.uint8 if len(knots) < 256 else torch.int64, device=v.device)
     rows = max(1, BLOCK_ELEMENTS // v.shape[1])
     for block, piece in zip(v.split(rows), piece_index.split(rows), strict=True):
@@ -183,6 +190,6 @@ def _locate_pieces(v: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _piece_lengths(v: Tensor, knots: Tensor) -> Tensor:
-    """Return how much of every v lies in each piece, (n J)."""
+    """Return the length of each v inside each piece, (n J)."""
     ends = torch.cat([knots[1:], knots.new_full((1,), torch.inf)])
     return v[:, None].clamp(knots, ends) - knots

@@ -1,4 +1,4 @@
-"""Spline: the accuracy at a confidence is the slope of a smooth curve through the cumulative accuracy."""
+"""Spline calibration: the accuracy at a confidence is the slope of a smooth cumulative accuracy."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from calibrant.backend.solvers import Certificate
-from calibrant.calibrators._apply import check_num_classes
+from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._confidence import (
     BinnedEvent,
     binned_event,
@@ -15,7 +15,7 @@ from calibrant.calibrators._confidence import (
     confidence,
     replace_confidence,
 )
-from calibrant.calibrators._fitting import certify, fit_method
+from calibrant.calibrators._fitting import Solution, fit_method
 from calibrant.calibrators._isotonic import interpolate
 from calibrant.predictions import Predictions
 from calibrant.registry import CALIBRATORS
@@ -27,18 +27,19 @@ __all__ = ["Spline"]
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Spline:
-    r"""Spline calibration of the top label (Gupta et al. 2021, section 4), or of two classes of the one judged.
+    r"""Spline calibration of the top label (Gupta et al. 2021, section 4), or of the evaluated class of two.
 
     With the examples sorted by confidence, a natural cubic spline h with evenly spaced knots is fitted by least
-    squares to the cumulative accuracy $\frac1n \sum_{j \le i} 1[\hat y_j = y_j]$ at i/n; the new confidence is its
-    slope $h'$ at the example's rank, kept inside [1/(n+2), 1 - 1/(n+2)] and straight between the ranks of the
-    examples. The other classes share the rest, as in `HistogramBinning`. Need not be monotone. Returns log p.
+    squares to the cumulative accuracy $\frac1n \sum_{j \le i} 1[\hat y_j = y_j]$ at i/n. The new confidence is its
+    slope $h'$ at the example's rank, clipped to [1/(n+2), 1 - 1/(n+2)] and linear between examples. The other classes
+    share the rest, as in `HistogramBinning`. Need not be monotone. Returns log p.
     """
 
-    confidence: FiniteVector  # (m) distinct fitted confidences, rising
-    value: FractionVector  # (m) what each becomes
+    confidence: FiniteVector  # (m) distinct confidences of the calibration data, increasing
+    value: FractionVector  # (m) new confidences
     of: BinnedEvent = "top"
     certificate: Certificate | None = None
+    capabilities = Capabilities(num_classes=binned_num_classes, exports=())
 
     @classmethod
     @fit_method
@@ -46,18 +47,19 @@ class Spline:
         """Fit the spline to the cumulative accuracy."""
         event = binned_event(p)
         ties, n = p.with_event(event).events.ties, p.total_weight
-        end = ties.total_weight.cumsum(0) / n  # rank of the last example of every tie
+        end = ties.total_weight.cumsum(0) / n  # rank of the last example of each tie
         ranks = torch.cat([end.new_zeros(1), end])
         curve = torch.cat([end.new_zeros(1), ties.correct.cumsum(0) / n])
         sqrt_mass = torch.cat([end.new_ones(1), ties.total_weight]).sqrt()[:, None]
         basis, _ = _natural_spline_basis(ranks, knots)
         weights = torch.linalg.lstsq(sqrt_mass * basis, sqrt_mass * curve[:, None], driver="gelsd").solution
-        middle = end - (ties.total_weight - 1).clamp_min(0) / (2 * n)  # of the tie's ranks
+        middle = end - (ties.total_weight - 1).clamp_min(0) / (2 * n)  # mean rank of each tie
         _, slope = _natural_spline_basis(middle, knots)
         calibrated = (slope @ weights).squeeze(1).clamp(1 / (n + 2), 1 - 1 / (n + 2))
-        return certify(cls(ties.value, calibrated, event), p, "closed form", criterion="ece(bins=15)")
+        fitted = cls(ties.value, calibrated, event)
+        return Solution(fitted, "closed form", criterion="ece(bins=15)").with_certificate(p)
 
-    @check_num_classes(binned_num_classes)
+    @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         original = confidence(logits, self.of)
@@ -65,7 +67,7 @@ class Spline:
 
 
 def _natural_spline_basis(x: Tensor, knots: int) -> tuple[Tensor, Tensor]:
-    r"""Return a basis (m, knots) of the natural cubic splines on [0, 1], at x, and its derivative.
+    r"""Return a basis (m, knots) of the natural cubic splines on [0, 1] at x, and its derivative.
 
     1, x and $d_j(x) - d_{K-1}(x)$ with $d_j = ((x - t_j)_+^3 - (x - t_K)_+^3) / (t_K - t_j)$
     (Hastie, Tibshirani & Friedman 2009, eq. 5.4).
@@ -74,8 +76,8 @@ def _natural_spline_basis(x: Tensor, knots: int) -> tuple[Tensor, Tensor]:
     gap, width = (x[:, None] - t).clamp_min(0), t[-1] - t[:-1]
     cubic = (gap[:, :-1] ** 3 - gap[:, -1:] ** 3) / width
     square = 3 * (gap[:, :-1] ** 2 - gap[:, -1:] ** 2) / width
-    line, one = x[:, None], torch.ones_like(x)[:, None]
+    line, constant = x[:, None], torch.ones_like(x)[:, None]
     return (
-        torch.cat([one, line, cubic[:, :-1] - cubic[:, -1:]], dim=1),
-        torch.cat([0 * one, one, square[:, :-1] - square[:, -1:]], dim=1),
+        torch.cat([constant, line, cubic[:, :-1] - cubic[:, -1:]], dim=1),
+        torch.cat([0 * constant, constant, square[:, :-1] - square[:, -1:]], dim=1),
     )

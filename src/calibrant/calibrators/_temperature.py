@@ -1,4 +1,4 @@
-"""Scaling: an affine map of the logits."""
+"""Temperature scaling, and the identity."""
 
 import math
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from torch import Tensor
 from calibrant.backend.dispatch import kernels
 from calibrant.backend.softmax import LOG2_E
 from calibrant.backend.solvers import Certificate, PointEvaluation, Root, Status, increasing_root, sum_row_chunks
-from calibrant.calibrators._apply import certified_classes, check_num_classes, preserves_argmax
-from calibrant.calibrators._fitting import certify, check_status, fit_method, weighted_median
+from calibrant.calibrators._apply import ALL_EXPORTS, Capabilities, calibrator_call
+from calibrant.calibrators._fitting import Solution, check_status, fit_method, weighted_median
 from calibrant.calibrators._grid_search import search_grid
 from calibrant.predictions import Predictions
 from calibrant.registry import CALIBRATORS
@@ -22,7 +22,7 @@ from calibrant.types import InputError, Logits, MetricText, PositiveFloat, Posit
 
 __all__ = ["Identity", "Temperature"]
 
-TEMPERATURE_GRIDS = {  # temperatures of the papers' searches, in their order
+TEMPERATURE_GRIDS = {  # temperatures that papers search, in their order
     "mukhoti": np.cumsum(np.full(100, 0.1)),  # 0.1 .. 10.0; their code adds 0.1 in floats
     "wang": np.arange(1, 1001) / 100,  # 0.01 .. 10.00, as their text says
     "komisarenko": np.arange(1, 501) / 100,  # 0.01 .. 5.00, as their text says, for focal temperature scaling too
@@ -33,7 +33,9 @@ TEMPERATURE_GRIDS = {  # temperatures of the papers' searches, in their order
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Identity:
-    """No calibration: leave the logits alone, of whatever classes; the baseline of every table."""
+    """No calibration: returns the logits unchanged. The baseline of every table."""
+
+    capabilities = Capabilities(preserves_argmax=True, num_classes=0, repairs_overconfidence=False, exports=ALL_EXPORTS)
 
     @classmethod
     @fit_method
@@ -49,9 +51,9 @@ class Identity:
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Temperature:
-    r"""Temperature scaling, $z / T$ (Guo et al. 2017, eq. 9). Keeps every prediction.
+    r"""Temperature scaling, $z / T$ (Guo et al. 2017, eq. 9).
 
-    A fitted one is for as many classes as it was fitted on, one made by hand for any number.
+    Never changes a predicted class. Constructed by hand, it accepts any number of classes.
 
     >>> Temperature(torch.tensor(2.0))(torch.tensor([[4.0, 0.0]]))
     tensor([[2., 0.]])
@@ -59,6 +61,7 @@ class Temperature:
 
     temperature: PositiveScalar  # float64
     certificate: Certificate | None = None
+    capabilities = Capabilities(preserves_argmax=True, exports=ALL_EXPORTS)
 
     @classmethod
     @fit_method
@@ -69,133 +72,139 @@ class Temperature:
         criterion: MetricText = "nll",
         grid: TemperatureGrid | Sequence[PositiveFloat] | None = None,
     ) -> "Temperature":
-        """Find T on validation predictions.
+        """Fit the temperature on validation predictions.
 
-        `criterion="nll"` without a grid is solved exactly: the NLL is convex in 1/T, so Halley's method in log(1/T)
-        ends at its one minimum, in 2 to 8 passes; the certificate says "separable" (every example already right,
-        T -> 0) or "at bound" (worse than uniform, T -> infinity) where there is none. Any other criterion is the text
-        of a metric, such as "ece" or "adaptive_ece(edges='mukhoti')". It, and "nll" with a grid, takes the first
-        strict minimum over `grid`: a sequence of temperatures, or the search of a paper by name: "mukhoti" (the
-        default), "wang", "komisarenko", "komisarenko_code".
+        Args:
+            p: Validation predictions.
+            criterion: "nll" (default) without a grid minimizes the negative log-likelihood exactly. It is convex in
+                1/T, so Halley's method in log(1/T) reaches the only minimum in 2 to 8 passes. Any other metric, such as
+                "ece" or "adaptive_ece(edges='mukhoti')", is minimized over `grid`; ties go to the first temperature.
+            grid: Temperatures to search, or the name of a paper's grid: "mukhoti" (default), "wang", "komisarenko",
+                "komisarenko_code".
+
+        The certificate's status is "converged", "separable" if every prediction is right already (T -> 0), "at bound"
+        if the model is worse than uniform (T -> infinity) or the minimum lies at an end of the grid, or "grid".
         """
         if criterion == "nll" and grid is None:
-            return cls._fit_by_nll(p)
+            return cls._fit_nll(p)
         ts = temperature_grid("mukhoti" if grid is None else grid)
-        t = search_grid(p, criterion, [((0.0,), ts)]).temperature
+        t = search_grid(p, criterion, [0.0], ts).temperature
         status = "at bound" if t in (min(ts), max(ts)) else "grid"
         fitted = cls(torch.tensor(t, dtype=torch.float64))
-        return certify(fitted, p, status, criterion=criterion, iterations=len(ts))
+        return Solution(fitted, status, iterations=len(ts), criterion=criterion).with_certificate(p)
 
     @classmethod
-    def _fit_by_nll(cls, p: Predictions) -> "Temperature":
-        """Certify by what the search has seen, without another pass."""
-        temperature_fit = fit_nll_temperature(p)
-        possible = temperature_fit.num_rows == len(p)
-        nll_before, nll_after = (temperature_fit.initial_nll, temperature_fit.nll) if possible else (math.inf, math.inf)
+    def _fit_nll(cls, p: Predictions) -> "Temperature":
+        """Minimize the NLL and build the certificate from the search, without another pass over the data."""
+        result = fit_nll_temperature(p)
+        all_labels_possible = result.num_rows == len(p)
+        nll_before, nll_after = (result.initial_nll, result.nll) if all_labels_possible else (math.inf, math.inf)
         certificate = Certificate(
             criterion="nll",
             before=nll_before,
             after=nll_after,
-            status=check_status(temperature_fit.status, nll_before, nll_after),
-            gradient=temperature_fit.gradient,
-            iterations=temperature_fit.iterations,
+            status=check_status(result.status, nll_before, nll_after),
+            gradient=result.gradient,
+            iterations=result.iterations,
             nll_before=nll_before,
             nll_after=nll_after,
-            accuracy_before=temperature_fit.correct_weight / p.total_weight,
-            accuracy_after=temperature_fit.correct_weight / p.total_weight,
-            standard_error=temperature_fit.standard_error,
+            accuracy_before=result.correct_weight / p.total_weight,
+            accuracy_after=result.correct_weight / p.total_weight,
+            standard_error=result.standard_error,
             data=p.digest,
             classes=p.logits.shape[1],
         )
-        return cls(torch.tensor(temperature_fit.temperature, dtype=torch.float64), certificate)
+        return cls(torch.tensor(result.temperature, dtype=torch.float64), certificate)
 
-    @check_num_classes(certified_classes)
-    @preserves_argmax
+    @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return z / T."""
         return logits / self.temperature
 
 
 def temperature_grid(grid: str | Sequence[float]) -> list[float]:
-    """Return a grid of temperatures, given or by the name of its paper."""
+    """Return the temperatures of a grid, given as such or by the name of its paper."""
     if isinstance(grid, str):
         if grid not in TEMPERATURE_GRIDS:
+            names = ", ".join(TEMPERATURE_GRIDS)
             raise InputError(
-                f"no grid {grid!r}; there are {', '.join(TEMPERATURE_GRIDS)}, or give the temperatures themselves",
-                code="unknown_grid",
+                f"Expected one of the grids {names}, got {grid!r}. Try a list of temperatures.", code="unknown_grid"
             )
         return TEMPERATURE_GRIDS[grid].tolist()
     if not grid or min(grid) <= 0:
-        raise InputError("a grid of temperatures must hold at least one number, all above 0", code="grid_range")
+        raise InputError(
+            f"Expected a grid of positive temperatures, got {list(grid)}. Try numbers such as 0.5, 1, 2.",
+            code="grid_range",
+        )
     return list(map(float, grid))
 
 
 @dataclass(frozen=True)
 class TemperatureFit:
-    """The temperature of least NLL, and how it was found."""
+    """The temperature that minimizes the NLL, and how the search ended."""
 
     temperature: float
     nll: float
     status: Status
     gradient: float  # in log(1/T), by the Taylor series of the last pass
-    iterations: int  # passes over all the data
+    iterations: int  # passes over all data
     standard_error: float
-    logit_spread: float  # of the logits: the scale to fall back on where no temperature is best
-    num_rows: int  # rows whose true class was possible at all
-    initial_nll: float  # NLL of these at T = 1
-    correct_weight: float  # the mass of those whose true class is the predicted one
+    logit_spread: float  # scale of the logits, used where no temperature is best
+    num_rows: int  # rows whose true class has a probability above 0
+    initial_nll: float  # NLL of these rows at T = 1
+    correct_weight: float  # total weight of the rows whose prediction is right
 
     @property
     def scale(self) -> float:
-        """The temperature, or the spread of the logits where the optimum lies at infinity."""
+        """The temperature, or the spread of the logits if the optimum lies at infinity."""
         return self.temperature if self.status == "converged" else self.logit_spread
 
     @property
     def unit(self) -> Tensor:
-        """The same as a number of torch."""
+        """The scale as a float64 scalar."""
         return torch.tensor(self.scale, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
 class NllDerivatives(PointEvaluation):
-    """The slope of the NLL of b z in u = log b at one b, whose root is sought, and what one pass yields besides."""
+    """Slope of the NLL of b z in u = log b, whose root is sought, and other derivatives from the same pass."""
 
     nll: float
     curvature: float  # second derivative in b, times b^2
     variance: float  # of an example's derivative in b, times b^2
 
     def extrapolate_nll(self, s: float) -> float:
-        """NLL at u + s, by its Taylor series."""
+        """Return the NLL at u + s by its Taylor series."""
         return self.nll + self.value * s + self.slope * s**2 / 2 + self.second_derivative * s**3 / 6
 
     def extrapolate_slope(self, s: float) -> float:
-        """Slope of the NLL at u + s."""
+        """Return the slope of the NLL at u + s by its Taylor series."""
         return self.value + self.slope * s + self.second_derivative * s**2 / 2
 
 
-def fit_nll_temperature(p: Predictions, warm_start: "TemperatureFit | None" = None) -> TemperatureFit:
-    """Solve for the T of least NLL by Halley's method in u = log(1/T), from that of data nearby if there is one.
+def fit_nll_temperature(p: Predictions) -> TemperatureFit:
+    """Minimize the NLL over T by Halley's method in u = log(1/T).
 
-    The search starts on a sixteenth of large data. Rows whose true class has probability 0 are left out: their loss is
-    infinite at every T.
+    For large data the search starts on a sixteenth of the rows. Examples whose true class has probability 0 have an
+    infinite NLL at every T and are left out.
     """
     p = drop_impossible(p)
-    typical = _logit_spread(p[:: max(1, p.logits.numel() >> 13)])
-    center = -math.log(typical)
+    spread = _logit_spread(p[:: max(1, p.logits.numel() >> 13)])
+    center = -math.log(spread)
 
     def search(p: Predictions, start: float, tolerance: float) -> Root[NllDerivatives]:
         return increasing_root(
             lambda u: _nll_derivatives(p, math.exp(u)), start, center - 25.0, center + 25.0, tolerance
         )
 
-    start = center + 2.0  # logits spread over some seven temperatures
-    if warm_start is not None and warm_start.status == "converged":
-        start = -math.log(warm_start.temperature)
-    elif p.logits.numel() >= 1 << 18:
+    start = center + 2.0  # networks' logits spread over about seven temperatures
+    if p.logits.numel() >= 1 << 18:
         start = search(p[::16], start, 3e-2).x
     root = search(p, start, 3e-4)
     derivatives, t = root.evaluation, math.exp(-root.x)
-    is_interior = root.is_interior and derivatives.curvature > 0
+    standard_error = math.nan
+    if root.is_interior and derivatives.curvature > 0:
+        standard_error = t * math.sqrt(derivatives.variance / p.total_weight) / derivatives.curvature
     weights = torch.ones_like(p.labels, dtype=torch.float64) if p.weights is None else p.weights.double()
     return TemperatureFit(
         temperature=t,
@@ -203,10 +212,8 @@ def fit_nll_temperature(p: Predictions, warm_start: "TemperatureFit | None" = No
         status="converged" if root.is_interior else ("separable" if root.x > center else "at bound"),
         gradient=abs(derivatives.extrapolate_slope(root.step)),
         iterations=root.iterations,
-        standard_error=t * math.sqrt(derivatives.variance / p.total_weight) / derivatives.curvature
-        if is_interior
-        else math.nan,
-        logit_spread=typical,
+        standard_error=standard_error,
+        logit_spread=spread,
         num_rows=len(p),
         initial_nll=-float((weights * p.outcomes.log_likelihood).sum()) / p.total_weight,
         correct_weight=float((weights * p.outcomes.correct).sum()),
@@ -214,22 +221,24 @@ def fit_nll_temperature(p: Predictions, warm_start: "TemperatureFit | None" = No
 
 
 def drop_impossible(p: Predictions) -> Predictions:
-    """The examples whose true class has a probability above 0. Raises `InputError` if there are none."""
+    """Return the examples whose true class has a probability above 0. Raises `InputError` if there are none."""
     z_y = p.logits.gather(1, p.labels[:, None]).squeeze(1)
     if z_y.min() > -torch.inf:
         return p
     possible = z_y > -torch.inf
     if not bool(possible.any()):
         raise InputError(
-            "every true class has probability 0 (logit -inf): no temperature changes that", code="all_impossible"
+            "Expected a true class with a probability above 0, got a logit of -inf for every true class. Try checking "
+            "the order of the classes.",
+            code="all_impossible",
         )
     return p[possible]
 
 
 def _logit_spread(p: Predictions) -> float:
-    """Return the median positive distance of a finite logit from the top one of its row; a few outliers cannot own it.
+    """Return the median positive distance of finite logits from the top logit of their row, 1 if there is none.
 
-    Weights count as copies. Returns 1 if there are no such distances.
+    A median, because a few outliers can dominate a mean.
     """
     z = p.logits.double()
     gap = z.amax(-1, keepdim=True) - z

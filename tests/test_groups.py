@@ -1,4 +1,4 @@
-"""The table of groups: by hand, in every output, and its intervals where the truth is known."""
+"""The table of groups: its values, every output, and the coverage of its intervals."""
 
 import json
 import re
@@ -15,23 +15,23 @@ from calibrant.metrics.tables import groups
 F = torch.float64
 
 
-def drawn(sizes: list[int], spread: float, g: torch.Generator, each: int = 1) -> tuple[Predictions, torch.Tensor]:
-    """Two classes; groups differ in how often class 1 is true. Also the true gap of every group."""
+def draw(sizes: list[int], spread: float, g: torch.Generator, copies: int = 1) -> tuple[Predictions, torch.Tensor]:
+    """Return binary predictions of groups with different bias, and the true gap of each group."""
     group = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     n = len(group)
-    said = 2 * torch.randn(n, generator=g, dtype=F) + 1
-    true = (said + spread * torch.randn(len(sizes), generator=g, dtype=F)[group]).sigmoid()
-    happened = torch.bernoulli(true, generator=g).long()
-    rows = torch.arange(n).repeat(each)
-    p = Predictions(torch.stack([0 * said, said], 1)[rows], happened[rows], of=1, groups=group[rows])
-    p = p if each == 1 else Predictions(p.logits, p.labels, of=1, groups=p.groups, clusters=rows)
-    gaps = torch.stack([(said.sigmoid() - true)[group == i].mean() for i in range(len(sizes))])
+    logits = 2 * torch.randn(n, generator=g, dtype=F) + 1
+    true = (logits + spread * torch.randn(len(sizes), generator=g, dtype=F)[group]).sigmoid()
+    labels = torch.bernoulli(true, generator=g).long()
+    rows = torch.arange(n).repeat(copies)
+    p = Predictions(torch.stack([0 * logits, logits], 1)[rows], labels[rows], of=1, groups=group[rows])
+    p = p if copies == 1 else Predictions(p.logits, p.labels, of=1, groups=p.groups, clusters=rows)
+    gaps = torch.stack([(logits.sigmoid() - true)[group == i].mean() for i in range(len(sizes))])
     return p, gaps
 
 
 @pytest.fixture(scope="module")
 def shop() -> Predictions:
-    p, _ = drawn([300, 150, 200], 0.0, torch.Generator().manual_seed(0))
+    p, _ = draw([300, 150, 200], 0.0, torch.Generator().manual_seed(0))
     assert p.groups is not None
     z = p.logits.clone()
     z[p.groups == 1, 1] += 1.5
@@ -39,7 +39,7 @@ def shop() -> Predictions:
     return Predictions(z, p.labels, of=1, groups=[names[i] for i in p.groups.tolist()])
 
 
-def test_every_row_is_the_metric_s(shop):
+def test_values_equal_the_metrics_of_each_group(shop):
     table = groups(shop)
     assert table is not None
     assert table.names == ("<b>south</b>", "[red]west", "north")
@@ -57,7 +57,7 @@ def test_every_row_is_the_metric_s(shop):
     assert table.names[table.worst_first[0]] == "<b>south</b>"
 
 
-def test_text_page_and_records_show_every_group(shop, tmp_path):
+def test_text_page_and_records_contain_every_group(shop, tmp_path):
     table = measure(shop)
     text, page = str(table), table.html()
     assert_rendered("measured_groups", text)
@@ -75,28 +75,28 @@ def test_text_page_and_records_show_every_group(shop, tmp_path):
 
 def test_page_lists_the_worst_of_many_groups_and_json_all(shop, monkeypatch):
     monkeypatch.setattr(_tables, "MAX_TABLE_ROWS", 2)
-    found = measure(shop)
-    worst = [found.groups.names[i] for i in found.groups.worst_first]
+    result = measure(shop)
+    worst = [result.groups.names[i] for i in result.groups.worst_first]
     assert len(worst) > 2
-    (section,) = re.findall(r"Groups, worst first</h2>(.*?)</section>", found.html(), re.DOTALL)
+    (section,) = re.findall(r"Groups, worst first</h2>(.*?)</section>", result.html(), re.DOTALL)
     listed = [unescape(name) for name in re.findall(r'<tr><th scope="row">(.*?)</th>', section)]
     assert listed[:3] == [*worst[:2], "mean over groups"]
-    assert len(json.loads(found.json())["groups"]) == len(worst)
+    assert len(json.loads(result.json())["groups"]) == len(worst)
 
 
 def test_assess_shows_groups_before_and_after(shop, tmp_path):
     half = torch.arange(len(shop)) % 2 == 0
-    found = assess(shop[half], shop[~half], ["Identity", "GroupCalibrated"])
-    assert found.chosen_name == "GroupCalibrated"
-    text = str(found)
+    result = assess(shop[half], shop[~half], ["Identity", "GroupCalibrated"])
+    assert result.chosen_name == "GroupCalibrated"
+    text = str(result)
     assert "group before" in text
     assert "group after" in text
-    assert not bool((found.calibrated.groups.significant_gap > 0).any())
-    assert "&lt;b&gt;south" in found.html()
-    assert set(json.loads(found.json())["groups"]) == {"Identity", "GroupCalibrated"}
+    assert not bool((result.calibrated.groups.significant_gap > 0).any())
+    assert "&lt;b&gt;south" in result.html()
+    assert set(json.loads(result.json())["groups"]) == {"Identity", "GroupCalibrated"}
 
 
-def test_few_and_weightless_examples_have_an_honest_row():
+def test_small_groups_have_finite_intervals_and_weightless_groups_no_row():
     p = Predictions([[0.0, 3.0]] * 6, [1] * 6, [1, 1, 1, 1, 0, 1], of=1, groups=["a"] * 4 + ["b", "c"])
     table = groups(p)
     assert table is not None
@@ -106,24 +106,23 @@ def test_few_and_weightless_examples_have_an_honest_row():
     assert bool(torch.isfinite(table.low).all())
 
 
-def coverage(times: int, g: torch.Generator, each: int = 1) -> float:
-    held = 0
+def coverage(times: int, g: torch.Generator, copies: int = 1) -> float:
+    covered = 0
     for _ in range(times):
         sizes = torch.randint(15, 300, (12,), generator=g).tolist()
-        p, gaps = drawn(sizes, 0.6, g, each)
+        p, gaps = draw(sizes, 0.6, g, copies)
         table = groups(p)
         assert table is not None
         truth = gaps[[int(name) for name in table.names]]
-        held += bool(((truth >= table.low) & (truth <= table.high)).all())
-    return held / times
+        covered += bool(((truth >= table.low) & (truth <= table.high)).all())
+    return covered / times
 
 
-def test_intervals_hold_together():
+def test_intervals_cover_all_gaps_together():
     assert coverage(6, torch.Generator().manual_seed(1)) >= 0.6
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("each", [1, 5])
-def test_intervals_hold_together_as_often_as_said(each):
-    """Of independent examples, and of copies in clusters."""
-    assert 0.88 <= coverage(200, torch.Generator().manual_seed(2), each) <= 0.999
+@pytest.mark.parametrize("copies", [1, 5])
+def test_simultaneous_intervals_have_nominal_coverage(copies):
+    assert 0.88 <= coverage(200, torch.Generator().manual_seed(2), copies) <= 0.999

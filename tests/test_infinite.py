@@ -1,4 +1,4 @@
-"""Where a probability of 0 came true: of how many rows is told, and the change is tested by Brier."""
+"""Infinite NLL after a probability of 0 came true: rows are counted, and the Brier score tests the change."""
 
 import pytest
 import torch
@@ -8,8 +8,8 @@ from calibrant.assessment import expert_text
 from calibrant.metrics import Summary
 
 
-def certain(n: int, *, weighted: bool = False) -> Predictions:
-    """Two classes, far too sure, and of every hundredth row entirely."""
+def draw_certain(n: int, *, weighted: bool = False) -> Predictions:
+    """Return overconfident binary predictions, of which every hundredth is certain and wrong."""
     g = torch.Generator().manual_seed(n)
     s = torch.randn(n, generator=g, dtype=torch.float64)
     y = torch.bernoulli(s.sigmoid(), generator=g).long()
@@ -20,20 +20,19 @@ def certain(n: int, *, weighted: bool = False) -> Predictions:
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_rows_with_infinite_nll_are_counted(weighted):
-    p = certain(400, weighted=weighted)
-    said = "8 of 800" if weighted else "4 of 400"
-    for judged in (p, Summary.from_predictions(p.with_event(1))):
-        row = measure(judged)["nll"]
-        assert said in row.note
-        assert row.note in " ".join(str(measure(judged)).split())
+    p = draw_certain(400, weighted=weighted)
+    for source in (p, Summary.from_predictions(p.with_event(1))):
+        result = measure(source)
+        assert ("8 of 800" if weighted else "4 of 400") in result["nll"].note
+        assert result["nll"].note in " ".join(str(result).split())
 
 
-@pytest.mark.parametrize("pieces", [False, True])
-def test_the_change_is_tested_by_brier_where_nll_is_infinite(pieces):
-    test = certain(600)
-    judged = (test[i : i + 200] for i in range(0, 600, 200)) if pieces else test
-    found = assess(certain(900), judged, ["Platt"])
-    brier = next(row for row in found.changes or () if row.name == "event_brier")
-    title, answer = found.uncalibrated["event_brier"].title, expert_text.significance_answer(found)
+@pytest.mark.parametrize("in_chunks", [False, True])
+def test_change_is_tested_by_brier_if_nll_is_infinite(in_chunks):
+    test = draw_certain(600)
+    source = (test[i : i + 200] for i in range(0, 600, 200)) if in_chunks else test
+    result = assess(draw_certain(900), source, ["Platt"])
+    brier = next(row for row in result.changes or () if row.name == "event_brier")
+    title, answer = result.uncalibrated["event_brier"].title, expert_text.significance_answer(result)
     assert all(part in answer for part in (title, f"{-brier.difference:.4f}", "6 of 600"))
-    assert answer in " ".join(str(found).split())
+    assert answer in " ".join(str(result).split())

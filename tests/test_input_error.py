@@ -1,3 +1,5 @@
+"""Copies and pickles of `InputError`, and its code in commands."""
+
 import copy
 import pickle
 
@@ -15,16 +17,16 @@ def test_code_is_required():
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize("kind", [InputError, MirrorError])
-def test_message_code_and_notes_survive_copies_between_processes(kind, protocol):
+def test_copies_and_pickles_have_message_code_and_notes(kind, protocol):
     error = kind("Expected 2 columns, got 3.", code="columns")
     error.add_note("in the second file")
-    for clone in (copy.copy(error), copy.deepcopy(error), pickle.loads(pickle.dumps(error, protocol))):
-        assert type(clone) is kind
-        assert (str(clone), clone.code) == ("Expected 2 columns, got 3.", "columns")
-        assert clone.__notes__ == error.__notes__
+    for copied in (copy.copy(error), copy.deepcopy(error), pickle.loads(pickle.dumps(error, protocol))):
+        assert type(copied) is kind
+        assert (str(copied), copied.code) == ("Expected 2 columns, got 3.", "columns")
+        assert copied.__notes__ == error.__notes__
 
 
-def test_command_reports_the_code_of_its_refusal(tmp_path):
+def test_command_reports_the_error_code(tmp_path):
     path = tmp_path / "answers.csv"
     path.write_text("")
     finished = run("measure", path)

@@ -1,4 +1,4 @@
-"""Several labels per example, in clusters and in groups of their own."""
+"""Several labels per sample, with clusters and groups of samples."""
 
 import copy
 import json
@@ -17,20 +17,17 @@ NAMES = ["fever", "cough", "rash"]
 
 
 def draw(n: int, patients: int | None = None, seed: int = 0, tilt: float = 0.5, shared: float = 1.0):
-    """Scores and targets (n, 3) that are calibrated but for `tilt`; targets of a patient are alike."""
+    """Return scores and targets (n, 3), overconfident by `tilt` in the logit, and patients with similar targets."""
     g = torch.Generator().manual_seed(seed)
     patients = patients or n
     patient = torch.arange(n) % patients
     scores = torch.randn(n, 3, dtype=torch.float64, generator=g)
-    own = torch.rand(patients, 3, dtype=torch.float64, generator=g)[patient]
-    alike = torch.rand(patients, 1, generator=g)[patient] < shared
-    uniform = torch.where(alike, own, torch.rand(n, 3, dtype=torch.float64, generator=g))
-    scores = torch.where(alike, scores[patient], scores)
+    patient_uniform = torch.rand(patients, 3, dtype=torch.float64, generator=g)[patient]
+    is_shared = torch.rand(patients, 1, generator=g)[patient] < shared
+    uniform = torch.where(is_shared, patient_uniform, torch.rand(n, 3, dtype=torch.float64, generator=g))
+    scores = torch.where(is_shared, scores[patient], scores)
     targets = (uniform < (scores - tilt).sigmoid()).long()
     return scores, targets, patient
-
-
-ROWS = ("nll", "signed_gap", "brier")
 
 
 def width(p: Predictions, name: str) -> float:
@@ -38,61 +35,61 @@ def width(p: Predictions, name: str) -> float:
     return row.high - row.low
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", ["nll", "signed_gap", "brier"])
 def test_copies_in_one_cluster_count_once(name):
     scores, targets, _ = draw(300)
     once = Predictions.multilabel(scores, targets, names=NAMES)
     five = scores.repeat(5, 1), targets.repeat(5, 1)
     clustered = Predictions.multilabel(*five, names=NAMES, clusters=torch.arange(300).repeat(5))
-    apart = Predictions.multilabel(*five, names=NAMES)
+    independent = Predictions.multilabel(*five, names=NAMES)
     assert measure(clustered)[name].value == pytest.approx(measure(once)[name].value)
     assert width(clustered, name) == pytest.approx(width(once, name), rel=0.08)
-    assert width(clustered, name) == pytest.approx(5**0.5 * width(apart, name), rel=0.08)
+    assert width(clustered, name) == pytest.approx(5**0.5 * width(independent, name), rel=0.08)
 
 
-def test_floor_and_tests_know_the_clusters():
+def test_noise_floor_depends_on_clusters():
     scores, targets, _ = draw(300)
     once = Predictions.multilabel(scores, targets)
     clusters = torch.arange(300).repeat(5)
     five = Predictions.multilabel(scores.repeat(5, 1), targets.repeat(5, 1), clusters=clusters)
     ours, theirs = metrics.noise_floor.interval(five), metrics.noise_floor.interval(once)
     assert (ours.value, ours.high) == pytest.approx((theirs.value, theirs.high), rel=0.1)
-    apart = Predictions.multilabel(scores.repeat(5, 1), targets.repeat(5, 1))
-    assert metrics.noise_floor.interval(apart).high < 0.6 * ours.high
+    independent = Predictions.multilabel(scores.repeat(5, 1), targets.repeat(5, 1))
+    assert metrics.noise_floor.interval(independent).high < 0.6 * ours.high
 
 
-def test_intervals_of_clustered_labels_hold_the_truth():
+def test_intervals_of_clustered_labels_cover_the_truth():
     g = torch.Generator().manual_seed(9)
     s = torch.randn(400_000, dtype=torch.float64, generator=g)
     truth = float((s.sigmoid() - (s - 0.5).sigmoid()).mean())
-    held = dict.fromkeys(("patients", "rows"), 0)
+    coverage = dict.fromkeys(("patients", "rows"), 0)
     for seed in range(100):
         scores, targets, patient = draw(240, 60, seed=seed)
         for kind, clusters in (("patients", patient), ("rows", None)):
             p = Predictions.multilabel(scores, targets, clusters=clusters)
-            held[kind] += truth in metrics.signed_gap.interval(p)
-    assert held["patients"] >= 82, held  # of 100 at 90 %
-    assert held["rows"] < 70, held
+            coverage[kind] += truth in metrics.signed_gap.interval(p)
+    assert coverage["patients"] >= 82, coverage  # of 100 at 90 %
+    assert coverage["rows"] < 70, coverage
 
 
 @pytest.mark.parametrize("kind", ["numbers", "names", "tensor"])
-def test_folds_never_divide_a_cluster_of_rows(kind):
+def test_folds_never_split_a_cluster_of_samples(kind):
     scores, targets, patient = draw(200, 40)
     clusters = {"numbers": patient.numpy(), "names": [f"p{i}" for i in patient.tolist()], "tensor": patient}[kind]
     p = Predictions.multilabel(scores, targets, clusters=clusters)
     assert len(p.clusters.unique()) == 40
-    of_row = patient.repeat_interleave(3)
+    row_patient = patient.repeat_interleave(3)
     fold = assign_folds(p, 5)
-    assert all(len(fold[of_row == i].unique()) == 1 for i in range(40))
+    assert all(len(fold[row_patient == i].unique()) == 1 for i in range(40))
 
 
-def test_clusters_are_called_examples_only_where_they_are():
+def test_clusters_of_one_sample_are_called_examples():
     scores, targets, patient = draw(200, 40)
     assert measure(Predictions.multilabel(scores, targets)).clusters == "200 examples"
     assert measure(Predictions.multilabel(scores, targets, clusters=patient)).clusters == "40 clusters"
 
 
-def test_without_clusters_each_row_is_one():
+def test_each_sample_is_a_cluster_by_default():
     scores, targets, _ = draw(50)
     assert Predictions.multilabel(scores, targets).clusters.tolist() == torch.arange(50).repeat_interleave(3).tolist()
 
@@ -113,10 +110,10 @@ def test_labels_and_groups_are_both_measured():
     place = table.row_groups.names.index("south")
     assert float(table.row_groups.gap[place]) == pytest.approx(south["signed_gap"].value)
     assert float(table.row_groups.ece[place]) == pytest.approx(south["ece"].value)
-    found = json.loads(table.json())
-    assert {row["group"] for row in found["groups"]} == {*NAMES}
-    assert {row["group"] for row in found["row_groups"]} == {"north", "south"}
-    assert [row["metric"] for row in found["results"]].count("ece") == 1
+    content = json.loads(table.json())
+    assert {row["group"] for row in content["groups"]} == {*NAMES}
+    assert {row["group"] for row in content["row_groups"]} == {"north", "south"}
+    assert [row["metric"] for row in content["results"]].count("ece") == 1
     records = table.records()
     assert {row["row_group"] for row in records} == {"", "north", "south"}
     for text in (str(table), table.html()):
@@ -124,17 +121,17 @@ def test_labels_and_groups_are_both_measured():
         assert "cough" in text
 
 
-def test_groups_go_with_their_rows_and_through_maps():
+def test_row_groups_survive_selection_maps_and_copies():
     p, *_ = grouped()
     part = p[:300].apply(lambda z: 2 * z)
     assert part.row_groups.tolist() == p.row_groups[:300].tolist()
-    for same in (pickle.loads(pickle.dumps(p)), copy.deepcopy(p)):
-        assert torch.equal(same.row_groups, p.row_groups)
-        assert same.row_group_names == p.row_group_names
-        assert torch.equal(same.logits, p.logits)
+    for copied in (pickle.loads(pickle.dumps(p)), copy.deepcopy(p)):
+        assert torch.equal(copied.row_groups, p.row_groups)
+        assert copied.row_group_names == p.row_group_names
+        assert torch.equal(copied.logits, p.logits)
 
 
-def test_summaries_keep_groups_of_rows():
+def test_summaries_contain_row_groups():
     p, *_ = grouped()
     summary = Summary.from_predictions(p[:600]) + Summary.from_predictions(p[600:])
     for by in ("groups", "row_groups"):
@@ -144,25 +141,25 @@ def test_summaries_keep_groups_of_rows():
         assert ours.gap.tolist() == pytest.approx(theirs.gap[order].tolist())
 
 
-def test_calibrators_stay_those_of_labels():
+def test_group_calibrator_uses_labels_as_groups():
     p, *_ = grouped()
     fitted = GroupCalibrated.fit(p)
     assert set(fitted.names) == {*NAMES}
-    found = assess(p, grouped(200, seed=1)[0], calibrators=["Platt", "GroupCalibrated"])
-    assert {row["group"] for row in json.loads(found.json())["row_groups"]["Platt"]} == {"north", "south"}
+    result = assess(p, grouped(200, seed=1)[0], calibrators=["Platt", "GroupCalibrated"])
+    assert {row["group"] for row in json.loads(result.json())["row_groups"]["Platt"]} == {"north", "south"}
 
 
-def test_tables_pass_clusters_groups_and_weights_on(tmp_path):
+def test_tables_have_columns_of_clusters_groups_and_weights(tmp_path):
     import polars
 
     scores, targets, patient = draw(120, 30)
     columns = {f"logit_{name}": scores[:, j].numpy() for j, name in enumerate(NAMES)}
     columns |= {f"label_{name}": targets[:, j].numpy() for j, name in enumerate(NAMES)}
     hospital = ["a" if i % 3 else "b" for i in range(120)]
-    more = {"patient": patient.numpy(), "hospital": hospital, "weight": [1 + i % 2 for i in range(120)]}
+    sample_columns = {"patient": patient.numpy(), "hospital": hospital, "weight": [1 + i % 2 for i in range(120)]}
     path = tmp_path / "labels.csv"
-    polars.DataFrame(columns | more).write_csv(path)
-    weights = torch.tensor(more["weight"])
+    polars.DataFrame(columns | sample_columns).write_csv(path)
+    weights = torch.tensor(sample_columns["weight"])
     p = Predictions.load(path, cluster="patient", group="hospital", weight="weight")
     q = Predictions.multilabel(scores, targets, weights, names=NAMES, clusters=patient, groups=hospital)
     assert p.clusters.tolist() == q.clusters.tolist()
@@ -172,7 +169,7 @@ def test_tables_pass_clusters_groups_and_weights_on(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("more", "code"),
+    ("options", "code"),
     [
         ({"clusters": [0, 1]}, "shape"),
         ({"groups": torch.zeros(50, 3)}, "shape"),
@@ -180,13 +177,13 @@ def test_tables_pass_clusters_groups_and_weights_on(tmp_path):
         ({"names": "abc"}, "names"),
     ],
 )
-def test_malformed_clusters_groups_and_names_of_rows_are_refused(more, code):
+def test_invalid_clusters_groups_and_names_are_refused(options, code):
     scores, targets, _ = draw(50)
     with refused(code):
-        Predictions.multilabel(scores, targets, **more)
+        Predictions.multilabel(scores, targets, **options)
 
 
-def test_row_groups_are_refused_by_files_that_would_lose_them(tmp_path):
+def test_saving_row_groups_is_refused(tmp_path):
     p, *_ = grouped()
     with refused("row_groups"):
         p.save(tmp_path / "p.npz")

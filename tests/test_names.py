@@ -1,4 +1,4 @@
-"""Classes are matched by name, whatever the order of columns."""
+"""Classes are matched by name, in any order of the columns."""
 
 import json
 
@@ -14,20 +14,20 @@ from calibrant.assessment import apply_to_file, load_checked_calibrator
 GENERATOR = np.random.default_rng(3)
 N, NAMES = 300, ("cat", "dog", "eel")
 LOGITS = GENERATOR.normal(size=(N, 3)) * 2
-TRUTH = np.exp(LOGITS + np.array([0.0, 1.5, -1.0]))  # dog is said too rarely
+TRUTH = np.exp(LOGITS + np.array([0.0, 1.5, -1.0]))  # "dog" is underpredicted
 TRUTH /= TRUTH.sum(1, keepdims=True)
 Y = np.array([GENERATOR.choice(3, p=row) for row in TRUTH])
-TURNED = [2, 0, 1]
+REORDERED = [2, 0, 1]
 
 
-def straight(rows=slice(None)):
+def in_order(rows=slice(None)):
     return Predictions(LOGITS[rows], Y[rows], class_names=NAMES)
 
 
-def turned(rows=slice(None)):
-    """The same, with the classes in another order."""
-    names = [NAMES[i] for i in TURNED]
-    return Predictions(LOGITS[rows][:, TURNED], np.array(NAMES)[Y[rows]], class_names=names)
+def reordered(rows=slice(None)):
+    """Return the same predictions with the classes in another order."""
+    names = [NAMES[i] for i in REORDERED]
+    return Predictions(LOGITS[rows][:, REORDERED], np.array(NAMES)[Y[rows]], class_names=names)
 
 
 def frame(p, kind="logit_"):
@@ -35,54 +35,50 @@ def frame(p, kind="logit_"):
 
 
 VAL, TEST = slice(0, 150), slice(150, N)
-BIAS = "Vector"
 
 
-def test_in_order_moves_logits_labels_and_event():
-    p, q = straight(), turned().reorder_classes(NAMES)
+def test_reorder_classes_moves_logits_labels_and_event():
+    p, q = in_order(), reordered().reorder_classes(NAMES)
     assert torch.equal(p.logits, q.logits)
     assert torch.equal(p.labels, q.labels)
-    assert turned().with_event("dog").reorder_classes(NAMES).of == 1
-    assert straight().reorder_classes(None) is not None
-    with refused("class_names") as caught:
+    assert reordered().with_event("dog").reorder_classes(NAMES).of == 1
+    assert in_order().reorder_classes(None) is not None
+    with refused("class_names", "'cat', 'fox'"):
         p.reorder_classes(("cat", "fox"))
-    assert "'cat', 'fox'" in str(caught.value)
 
 
-def test_val_and_test_in_different_orders_are_assessed_alike():
-    one = assess(straight(VAL), straight(TEST), [BIAS], of="dog")
-    other = assess(straight(VAL), turned(TEST), [BIAS], of="dog")
-    pieces = assess(straight(VAL), iter([turned(TEST)]), [BIAS], of="dog")
-    for found in (other, pieces):
-        assert found.calibrated["nll"].value == pytest.approx(one.calibrated["nll"].value, rel=1e-9)
-        assert found.calibrated["ece"].value == pytest.approx(one.calibrated["ece"].value, rel=1e-9)
+def test_assess_matches_classes_of_val_and_test():
+    expected = assess(in_order(VAL), in_order(TEST), ["Vector"], of="dog").calibrated
+    for test in (reordered(TEST), iter([reordered(TEST)])):
+        calibrated = assess(in_order(VAL), test, ["Vector"], of="dog").calibrated
+        assert calibrated["nll"].value == pytest.approx(expected["nll"].value, rel=1e-9)
+        assert calibrated["ece"].value == pytest.approx(expected["ece"].value, rel=1e-9)
     with refused("class_names"):
-        assess(straight(VAL), Predictions(LOGITS[TEST], Y[TEST], class_names=("cat", "dog", "fox")), [BIAS])
+        assess(in_order(VAL), Predictions(LOGITS[TEST], Y[TEST], class_names=("cat", "dog", "fox")), ["Vector"])
 
 
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "saved.safetensors"
-    assess(straight(VAL), straight(TEST), [BIAS]).save(path)
+    assess(in_order(VAL), in_order(TEST), ["Vector"]).save(path)
     return path
 
 
-def test_a_saved_calibrator_knows_its_classes_by_name(file):
+def test_saved_calibrator_matches_class_names(file):
     assert calibrators.origin(file).class_names == NAMES
-    expected = straight(TEST).double().apply(calibrators.load(file))
-    made = load_checked_calibrator(file)(turned(TEST))
-    assert made.class_names == turned().class_names
-    torch.testing.assert_close(made.reorder_classes(NAMES).logits, expected.logits)
-    again = assess(turned(TEST), turned(slice(0, 50)).reorder_classes(None), ["Identity"])  # without it, as they came
-    assert again.uncalibrated.names == turned().class_names
-    with refused("class_names") as caught:
+    expected = in_order(TEST).double().apply(calibrators.load(file))
+    calibrated = load_checked_calibrator(file)(reordered(TEST))
+    assert calibrated.class_names == reordered().class_names
+    torch.testing.assert_close(calibrated.reorder_classes(NAMES).logits, expected.logits)
+    result = assess(reordered(TEST), reordered(slice(0, 50)).reorder_classes(None), ["Identity"])
+    assert result.uncalibrated.names == reordered().class_names
+    with refused("class_names", "'cat', 'dog', 'eel'"):
         load_checked_calibrator(file)(Predictions(LOGITS, Y, class_names=("a", "b", "c")))
-    assert "'cat', 'dog', 'eel'" in str(caught.value)
 
 
-def test_a_table_is_calibrated_by_the_names_of_its_columns(file, tmp_path):
-    expected = straight(TEST).double().apply(calibrators.load(file)).logits.softmax(1)
-    frame(turned(TEST)).write_csv(tmp_path / "turned.csv")
+def test_apply_matches_columns_by_class_name(file, tmp_path):
+    expected = in_order(TEST).double().apply(calibrators.load(file)).logits.softmax(1)
+    frame(reordered(TEST)).write_csv(tmp_path / "turned.csv")
     apply_to_file(file, tmp_path / "turned.csv", tmp_path / "out.csv")
     out = polars.read_csv(tmp_path / "out.csv")
     for i, name in enumerate(NAMES):
@@ -90,23 +86,24 @@ def test_a_table_is_calibrated_by_the_names_of_its_columns(file, tmp_path):
     assert out["predicted"].to_list() == [NAMES[i] for i in expected.argmax(1).tolist()]
 
 
-def test_a_saved_calibrator_is_assessed_by_names(file):
-    one = assess(straight(TEST), None, [str(file)])
-    other = assess(turned(TEST), None, [str(file)])
-    assert other.calibrated["nll"].value == pytest.approx(one.calibrated["nll"].value, rel=1e-9)
+def test_assess_matches_class_names_of_a_saved_calibrator(file):
+    expected, result = (assess(p, None, [str(file)]).calibrated for p in (in_order(TEST), reordered(TEST)))
+    assert result["nll"].value == pytest.approx(expected["nll"].value, rel=1e-9)
 
 
-def test_summaries_and_ensembles_go_by_names():
-    summary = metrics.Summary.empty(of=1).add(straight(VAL)).add(turned(TEST))
-    whole = metrics.Summary.empty(of=1).add(straight())
-    assert summary["ece"] == pytest.approx(whole["ece"])
-    assert summary["nll"] == pytest.approx(whole["nll"])
+def test_summaries_and_pools_match_class_names():
+    summary = metrics.Summary.empty(of=1).add(in_order(VAL)).add(reordered(TEST))
+    expected = metrics.Summary.empty(of=1).add(in_order())
+    assert summary["ece"] == pytest.approx(expected["ece"])
+    assert summary["nll"] == pytest.approx(expected["nll"])
     with refused("classes_differ"):
-        metrics.Summary.from_predictions(straight()) + metrics.Summary.from_predictions(turned())
-    torch.testing.assert_close(calibrators.pool(straight(), turned()).logits, straight().double().logits.log_softmax(1))
+        metrics.Summary.from_predictions(in_order()) + metrics.Summary.from_predictions(reordered())
+    torch.testing.assert_close(
+        calibrators.pool(in_order(), reordered()).logits, in_order().double().logits.log_softmax(1)
+    )
 
 
-# Labels and the one score of two classes
+# Labels and single scores
 
 SCORE = np.array([0.9, 0.2, 0.7, 0.1])
 FRAUD = np.array(["fraud", "legit", "fraud", "legit"])
@@ -126,13 +123,13 @@ FRAUD = np.array(["fraud", "legit", "fraud", "legit"])
     ],
     ids=lambda columns: "-".join(columns),
 )
-def test_a_score_is_of_the_class_it_is_named_after(columns):
+def test_score_belongs_to_the_class_in_its_name(columns):
     p = Predictions.from_table(polars.DataFrame(columns))
     assert p.log_likelihood.exp().numpy() == pytest.approx([0.9, 0.8, 0.7, 0.9], abs=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("columns", "code", "named"),
+    ("columns", "code", "part"),
     [
         ({"label": FRAUD, "prob": SCORE}, "ambiguous_positive", "fraud"),
         ({"label": [True, False] * 2, "prob_dog": SCORE, "prob_cat": 1 - SCORE}, "unknown_label", "'cat'"),
@@ -142,10 +139,9 @@ def test_a_score_is_of_the_class_it_is_named_after(columns):
         ({"label": [{"a": 1}] * 4, "prob_0": SCORE, "prob_1": 1 - SCORE}, "not_numbers", "Struct"),
     ],
 )
-def test_labels_and_scores_without_one_reading_are_refused(columns, code, named):
-    with refused(code) as caught:
+def test_ambiguous_labels_and_scores_are_refused(columns, code, part):
+    with refused(code, part):
         Predictions.from_table(polars.DataFrame(columns))
-    assert named in str(caught.value)
 
 
 def test_text_labels_need_class_names_beside_single_scores():
@@ -164,41 +160,39 @@ def test_scores_of_any_numeric_type_are_read(kind):
     assert Predictions.from_table(table).logits.exp()[:, 1].numpy() == pytest.approx(SCORE, abs=1e-6)
 
 
-def test_several_labels_are_calibrated_each_by_itself(tmp_path):
+def test_apply_calibrates_each_of_several_labels(tmp_path):
     table = polars.DataFrame({"label_a": [0, 1], "label_b": [1, 1], "logit_a": [0.0, 2.0], "logit_b": [1.0, -1.0]})
     table.write_csv(tmp_path / "tags.csv")
     apply_to_file(calibrators.Temperature(torch.tensor(2.0)), tmp_path / "tags.csv", tmp_path / "out.csv")
-    made = polars.read_csv(tmp_path / "out.csv")["calibrated_prob_a"].to_numpy()
-    assert made == pytest.approx(1 / (1 + np.exp([-0.0, -1.0])))
+    calibrated = polars.read_csv(tmp_path / "out.csv")["calibrated_prob_a"].to_numpy()
+    assert calibrated == pytest.approx(1 / (1 + np.exp([-0.0, -1.0])))
 
 
 # Files
 
 
-def test_columns_of_one_name_are_refused(tmp_path):
+def test_duplicate_columns_are_refused(tmp_path):
     (tmp_path / "a.csv").write_text("label,logit_0,logit_1,logit_1\n0,1,2,3\n1,2,3,4\n")
-    with refused("column_twice") as caught:
+    with refused("column_twice", "'logit_1'"):
         Predictions.load(tmp_path / "a.csv")
-    assert "'logit_1'" in str(caught.value)
 
 
-def test_a_folder_of_several_formats_is_refused(tmp_path):
+def test_folder_of_several_formats_is_refused(tmp_path):
     table = polars.DataFrame({"label": [0, 1], "prob_0": [0.1, 0.2], "prob_1": [0.9, 0.8]})
     table.write_csv(tmp_path / "a.csv")
     table.write_parquet(tmp_path / "b.parquet")
-    with refused("several_formats") as caught:
+    with refused("several_formats", ".csv, .parquet"):
         Predictions.load(tmp_path)
-    assert ".csv, .parquet" in str(caught.value)
 
 
 def test_files_of_a_folder_may_order_columns_differently(tmp_path):
     table = polars.DataFrame({"label": [0, 1], "prob_0": [0.1, 0.2], "prob_1": [0.9, 0.8]})
     table.write_parquet(tmp_path / "a.parquet")
     table.select("prob_1", "label", "prob_0").write_parquet(tmp_path / "b.parquet")
-    whole = Predictions.load(tmp_path)
-    assert whole.log_likelihood.exp().numpy() == pytest.approx([0.1, 0.8, 0.1, 0.8])
-    (piece,) = Predictions.load_chunks(tmp_path)
-    assert torch.equal(piece.logits, whole.logits)
+    p = Predictions.load(tmp_path)
+    assert p.log_likelihood.exp().numpy() == pytest.approx([0.1, 0.8, 0.1, 0.8])
+    (chunk,) = Predictions.load_chunks(tmp_path)
+    assert torch.equal(chunk.logits, p.logits)
 
 
 def test_quoted_names_may_hold_separators(tmp_path):
@@ -231,20 +225,20 @@ def test_labels_that_may_be_positions_or_names_are_refused():
 def test_numeric_class_names_survive_a_file(tmp_path, suffix, names):
     p = Predictions(LOGITS, torch.tensor(Y), class_names=names)
     p.save(tmp_path / f"a{suffix}")
-    back = Predictions.load(tmp_path / f"a{suffix}")
-    assert back.log_likelihood.numpy() == pytest.approx(p.log_likelihood.numpy())
+    loaded = Predictions.load(tmp_path / f"a{suffix}")
+    assert loaded.log_likelihood.numpy() == pytest.approx(p.log_likelihood.numpy())
 
 
-def test_signs_are_two_classes_and_never_ignored_positions():
-    for enter, scores in ((Predictions.from_probs, SCORE), (Predictions.from_binary_logits, SCORE - 0.5)):
-        assert enter(scores, [1, -1, 1, -1]).labels.tolist() == [1, 0, 1, 0]
+def test_labels_of_plus_and_minus_1_are_two_classes_unless_ignored():
+    for construct, scores in ((Predictions.from_probs, SCORE), (Predictions.from_binary_logits, SCORE - 0.5)):
+        assert construct(scores, [1, -1, 1, -1]).labels.tolist() == [1, 0, 1, 0]
     assert Predictions(np.stack([0 * SCORE, SCORE], 1), [1, -1, 1, -1]).labels.tolist() == [1, 0, 1, 0]
     ignored = Predictions.from_probs(SCORE, [1, -1, 1, -1], ignore_index=-1)
     assert ignored.labels.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("digit", ["²", "٣", "９"])
-def test_digits_beyond_ascii_are_names(digit, tmp_path):
+def test_digits_outside_ascii_are_names(digit, tmp_path):
     names = (digit, "a")
     p = Predictions(LOGITS[:4, :2], [digit, "a", "a", digit], class_names=names)
     assert p.labels.tolist() == [0, 1, 1, 0]
@@ -255,18 +249,18 @@ def test_digits_beyond_ascii_are_names(digit, tmp_path):
     assert Predictions.from_table({"label": [digit, "9" * 5000], **columns}).labels.tolist() == [0, 1]
 
 
-def test_words_for_numbered_columns_are_noted_with_their_columns():
+def test_note_says_which_label_name_has_which_column():
     p = Predictions(LOGITS[:2, :2], ["malignant", "benign"])
     (note,) = p.notes
     assert note.index("benign") < note.index("0") < note.index("malignant") < note.index("1")
 
 
-@pytest.mark.parametrize("labels", [np.array(["2024-01-01", "2024-01-02"], "datetime64[D]")])
-def test_dates_are_no_labels(labels):
+def test_dates_as_labels_are_refused():
+    labels = np.array(["2024-01-01", "2024-01-02"], "datetime64[D]")
     assert code_of(Predictions, LOGITS[:2, :2], labels) == "label_kind"
 
 
-def test_class_names_match_but_for_case_and_blanks():
+def test_class_names_match_up_to_case_and_punctuation():
     p = Predictions(LOGITS[:3], ["Cat", "new york", "DOG"], class_names=["cat", "dog", "New_York"])
     assert p.labels.tolist() == [0, 2, 1]
     assert code_of(Predictions, LOGITS[:3], ["Cat", "cat", "x"], class_names=["CAT", "dog", "x"]) == "unknown_label"

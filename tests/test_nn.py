@@ -1,6 +1,7 @@
-"""`Criterion` against torch's cross-entropy, and `Calibrated` modules."""
+"""`Criterion` against torch's cross-entropy, and `CalibratedNetwork`."""
 
 import io
+from itertools import product
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from calibrant import Predictions, calibrators, losses
 from calibrant.nn import CalibratedNetwork, Criterion
 from calibrant.registry import CALIBRATORS, LOSSES
 
-every = pytest.mark.parametrize("name", sorted(LOSSES))
+each_loss = pytest.mark.parametrize("name", sorted(LOSSES))
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def pixels():
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("ignore_index", [-100, 2])
-def test_cross_entropy_equals_that_of_torch(batch, pixels, reduction, weighted, ignore_index):
+def test_cross_entropy_equals_torch(batch, pixels, reduction, weighted, ignore_index):
     for logits, labels in batch, pixels:
         weight = torch.linspace(0.5, 3, logits.shape[1]) if weighted else None
         labels = labels.where(labels >= 0, ignore_index)
@@ -48,31 +49,31 @@ def test_cross_entropy_equals_that_of_torch(batch, pixels, reduction, weighted, 
         assert torch.allclose(ours.grad, theirs.grad, rtol=1e-4, atol=1e-7)
 
 
-@every
-def test_every_loss_takes_pixels_and_skips_ignored_ones(name, pixels):
+@each_loss
+def test_losses_accept_pixels_and_skip_ignored_labels(name, pixels):
     logits, labels = pixels
     ours = logits.clone().requires_grad_()
     value = Criterion(told(name, 4))(ours, labels)
     value.backward()
     used = labels != -100
     rows = logits.movedim(1, -1)[used]
-    by_hand = Criterion(told(name, 4), reduction="mean")(rows, labels[used])
-    assert value.item() == pytest.approx(by_hand.item(), rel=1e-5)
+    expected = Criterion(told(name, 4), reduction="mean")(rows, labels[used])
+    assert value.item() == pytest.approx(expected.item(), rel=1e-5)
     assert (ours.grad.movedim(1, -1)[~used] == 0).all()
     assert (ours.grad.movedim(1, -1)[used] != 0).any()
     noise = torch.where(used[:, None], logits, 50 * torch.randn(logits.shape))
     assert Criterion(told(name, 4))(noise, labels).item() == pytest.approx(value.item(), rel=1e-5)
 
 
-@every
-def test_the_mean_divides_by_examples_not_by_entries(name, batch):
+@each_loss
+def test_mean_divides_by_the_number_of_samples(name, batch):
     """kornia's focal loss divides by n k."""
     logits, labels = batch
-    each = Criterion(told(name, 5), reduction="none")(logits, labels)
-    assert each.shape == labels.shape
-    assert Criterion(told(name, 5))(logits, labels).item() == pytest.approx(float(each.sum()) / 40, rel=1e-5)
+    values = Criterion(told(name, 5), reduction="none")(logits, labels)
+    assert values.shape == labels.shape
+    assert Criterion(told(name, 5))(logits, labels).item() == pytest.approx(float(values.sum()) / 40, rel=1e-5)
     assert Criterion(told(name, 5), reduction="sum")(logits, labels).item() == pytest.approx(
-        float(each.sum()), rel=1e-5
+        float(values.sum()), rel=1e-5
     )
 
 
@@ -80,7 +81,7 @@ def test_focal_at_gamma_0_has_the_mean_of_cross_entropy(batch):
     assert Criterion("focal(gamma=0)")(*batch).item() == pytest.approx(F.cross_entropy(*batch).item(), rel=1e-6)
 
 
-@every
+@each_loss
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_computed_in_float32(name, batch, dtype):
     logits, labels = batch[0].to(dtype).requires_grad_(), batch[1]
@@ -95,8 +96,8 @@ def test_half_precision_is_computed_in_float32(name, batch, dtype):
     assert torch.allclose(logits.grad.float(), exact.grad, rtol=1e-2, atol=1e-4)
 
 
-@every
-def test_autocast_changes_nothing(name, batch):
+@each_loss
+def test_losses_are_equal_under_autocast(name, batch):
     z = batch[0].clone().requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         value = Criterion(told(name, 5))(z, batch[1])
@@ -105,8 +106,8 @@ def test_autocast_changes_nothing(name, batch):
     assert z.grad.isfinite().all()
 
 
-def test_class_weights_leave_the_smoothed_target_alone():
-    """In torch they tilt it: pytorch issue 104776."""
+def test_class_weights_keep_the_minimum_at_the_smoothed_target():
+    """In torch they move it: pytorch issue 104776."""
     weight = torch.tensor([1.0, 10.0, 1.0], dtype=torch.float64)
     target = torch.tensor([0.9 + 0.1 / 3, 0.1 / 3, 0.1 / 3], dtype=torch.float64)
     labels = torch.tensor([0])
@@ -117,27 +118,27 @@ def test_class_weights_leave_the_smoothed_target_alone():
     assert theirs.grad.abs().max() > 0.1
 
 
-def test_weights_of_classes_weigh_whole_examples(batch):
+def test_class_weight_multiplies_the_whole_loss_of_a_sample(batch):
     logits, labels = batch
     weight = torch.tensor([1.0, 2.0, 0.0, 4.0, 0.5])
-    each = losses.focal(logits, labels)
-    expected = (weight[labels] * each).sum() / weight[labels].sum()
+    values = losses.focal(logits, labels)
+    expected = (weight[labels] * values).sum() / weight[labels].sum()
     assert torch.allclose(Criterion("focal", weight=weight)(logits, labels), expected)
-    dropped = labels != 2  # a class of weight 0 is as if ignored, also in what the batch is penalized for
+    used = labels != 2  # a class of weight 0 is ignored, also by penalties on the whole batch
     for name in "mmce", "soft_ece":
         even = torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0])
         value = Criterion(name, weight=even)(logits, labels)
-        assert value.item() == pytest.approx(Criterion(name)(logits[dropped], labels[dropped]).item(), rel=1e-5)
+        assert value.item() == pytest.approx(Criterion(name)(logits[used], labels[used]).item(), rel=1e-5)
 
 
-def test_nan_in_an_ignored_row_stays_there(batch):
+def test_nan_in_an_ignored_row_has_no_effect(batch):
     logits, labels = batch[0].clone(), batch[1].clone()
     logits[3] = torch.nan
     labels[3] = -100
     assert Criterion("focal")(logits, labels).isfinite()
 
 
-def test_criterion_refuses_shapes_that_do_not_fit(batch):
+def test_shapes_that_do_not_match_are_refused(batch):
     logits, labels = batch
     for scores, targets, code in (
         (logits, labels[:7], "shape"),
@@ -155,11 +156,11 @@ def test_any_callable_is_a_loss(batch):
     criterion = Criterion(lambda z, y: F.cross_entropy(z, y, reduction="none"))
     assert torch.allclose(criterion(*batch), F.cross_entropy(*batch))
     assert criterion.state_dict() == {}
-    criterion.after_epoch(0, Predictions(*batch))  # has no state: nothing happens
+    criterion.after_epoch(0, Predictions(*batch))  # no effect without state
 
 
 @pytest.mark.parametrize("text", ["AdaFocal(bins=5)", "Scheduled(epochs=7)"])
-def test_the_state_of_a_loss_is_in_the_state_dict(text, batch):
+def test_state_of_a_loss_is_in_the_state_dict(text, batch):
     criterion = Criterion(text)
     for epoch in range(4):
         criterion.after_epoch(epoch, Predictions(*batch))
@@ -178,14 +179,14 @@ def test_the_state_of_a_loss_is_in_the_state_dict(text, batch):
         torch.nn.ModuleDict({"head": torch.nn.Linear(2, 2), "criterion": Criterion("focal")}).load_state_dict(saved)
 
 
-# Calibrated
+# CalibratedNetwork
 
 
-class Own:
-    """A calibrator that is no dataclass, with a tensor, and another calibrator inside."""
+class ShiftedTemperature:
+    """A calibrator that is not a dataclass, with a tensor and another calibrator."""
 
     def __init__(self, shift, inner):
-        self.shift, self.inner, self.name = shift, inner, "own"
+        self.shift, self.inner, self.name = shift, inner, "shifted"
 
     @classmethod
     def fit(cls, logits, labels):
@@ -200,36 +201,34 @@ def fitted(name: str):
     g = torch.Generator().manual_seed(0)
     z = torch.randn(300, k, generator=g, dtype=torch.float64)
     data = Predictions(3 * z, torch.multinomial(z.softmax(-1), 1, generator=g).squeeze(1))
-    if name == "Own":
-        return Own.fit(data.logits, data.labels), k
+    if name == "ShiftedTemperature":
+        return ShiftedTemperature.fit(data.logits, data.labels), k
     texts = {"Auto": "Auto(folds=2)", "FocalTemperature": "FocalTemperature(criterion='nll', grid='code')"}
     return calibrators.fit(texts.get(name, name), data), k
 
 
-@pytest.mark.parametrize("name", ["Own", *CALIBRATORS])
+@pytest.mark.parametrize("name", ["ShiftedTemperature", *CALIBRATORS])
 def test_dense_logits_are_calibrated_along_axis_1(name):
-    """Also where a width equals the number of classes, where a wrong axis goes unnoticed."""
+    """The width equals the number of classes, so that a wrong axis has the right shape."""
     calibrator, k = fitted(name)
     dense = 3 * torch.randn(2, k, 3, k, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     after = CalibratedNetwork(torch.nn.Identity(), calibrator)(dense)
     assert after.shape == dense.shape
-    for i in range(2):
-        for a in range(3):
-            for b in range(k):
-                row = calibrator(dense[i, :, a, b][None])[0]
-                torch.testing.assert_close(after[i, :, a, b].softmax(0), row.softmax(0), rtol=1e-9, atol=1e-12)
+    for i, a, b in product(range(2), range(3), range(k)):
+        row = calibrator(dense[i, :, a, b][None])[0]
+        torch.testing.assert_close(after[i, :, a, b].softmax(0), row.softmax(0), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(
     ("name", "buffers"),
     [
         ("Temperature", {"temperature"}),
-        ("Own", {"shift", "inner__temperature"}),
+        ("ShiftedTemperature", {"shift", "inner__temperature"}),
         ("Chain", {"first__temperature", "first__knots", "first__slopes", "second__temperature", "second__count",
                    "second__weight", "second__bias", "second__final"}),
     ],
 )  # fmt: skip
-def test_parameters_of_a_calibrator_are_buffers_of_its_module(name, buffers):
+def test_tensors_of_a_calibrator_are_buffers_of_the_module(name, buffers):
     calibrator, k = fitted(name)
     module = CalibratedNetwork(torch.nn.Linear(5, k), calibrator)
     assert set(module.state_dict()) - {"network.weight", "network.bias"} == buffers
@@ -241,11 +240,8 @@ def test_parameters_of_a_calibrator_are_buffers_of_its_module(name, buffers):
     assert module.double()(x.double()).dtype == torch.float64
 
 
-TWO = sorted(n for n in CALIBRATORS if n not in ("Auto", "FocalTemperature"))
-
-
-@pytest.mark.parametrize("name", TWO)
-def test_one_logit_becomes_one_logit(name):
+@pytest.mark.parametrize("name", sorted(set(CALIBRATORS) - {"Auto", "FocalTemperature"}))
+def test_single_logits_are_calibrated_to_single_logits(name):
     g = torch.Generator().manual_seed(0)
     s = torch.randn(300, generator=g, dtype=torch.float64)
     pairs = torch.stack([torch.zeros_like(s), 3 * s], 1)
@@ -257,15 +253,15 @@ def test_one_logit_becomes_one_logit(name):
         torch.testing.assert_close(after.flatten().sigmoid(), expected, rtol=1e-9, atol=1e-12)
 
 
-def test_soft_labels_of_pixels(pixels):
+def test_soft_labels_of_pixels_have_the_expected_loss(pixels):
     logits, labels = pixels
     for name in "focal", "mmce":
         soft = torch.randn(3, 4, 6, 7, generator=torch.Generator().manual_seed(1)).softmax(1)
         rows, flat = (x.movedim(1, -1).flatten(0, -2) for x in (logits, soft))
-        each = Criterion(name, reduction="none")(logits, soft)
-        assert each.shape == labels.shape
-        assert torch.allclose(each.flatten(), LOSSES.resolve(name)(rows, flat), rtol=1e-5)
+        values = Criterion(name, reduction="none")(logits, soft)
+        assert values.shape == labels.shape
+        assert torch.allclose(values.flatten(), LOSSES.resolve(name)(rows, flat), rtol=1e-5)
     weight = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    each = LOSSES.resolve("focal")(rows, flat)
-    expected = (flat @ weight * each).sum() / (flat @ weight).sum()
+    values = LOSSES.resolve("focal")(rows, flat)
+    expected = (flat @ weight * values).sum() / (flat @ weight).sum()
     assert torch.allclose(Criterion("focal", weight=weight)(logits, soft), expected, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""Odd but possible arrays: read right, or refused in one line with a code."""
+"""Unusual arrays are read correctly, or refused in one line with a code."""
 
 import copy
 import pickle
@@ -24,7 +24,7 @@ Y = torch.tensor([0, 1, 2, 0, 1, 2])
         *(dict.fromkeys("abc"), ["a", "b", None], ["a", "b", float("nan")], [["a"], ["b"]], [["a", "b"], "c", "d"]),
     ],
 )
-def test_names_that_are_no_list_of_names_are_refused(name, names):
+def test_names_other_than_a_list_are_refused(name, names):
     if name == "class_names":
         if names is not None:
             assert code_of(Predictions, Z, Y, class_names=names) == "names"
@@ -44,7 +44,7 @@ def test_lists_of_names_of_any_kind_are_read(names):
     assert Predictions(Z, Y, class_names=names).class_names == ("a", "b", "c")
 
 
-def test_names_that_are_alike_are_refused():
+def test_duplicate_names_are_refused():
     assert code_of(Predictions, Z, Y, class_names=["a", "b", "a"]) == "names_differ"
     assert code_of(Predictions, Z, Y, class_names=[1, "1", 2]) == "names_differ"
 
@@ -62,18 +62,18 @@ def test_names_that_are_alike_are_refused():
         (np.array(["a", 1] * 3, dtype=object), "not_numbers"),
     ],
 )
-def test_groups_that_are_no_indices_of_their_names_are_refused(groups, code):
+def test_invalid_indices_of_group_names_are_refused(groups, code):
     arrays = {"logits": Z, "labels": Y, "groups": groups, "group_names": np.array(["x", "y"])}
     assert code_of(from_unlabeled_arrays, arrays) == code
 
 
-def test_indices_of_groups_take_their_names():
+def test_indices_of_group_names_are_read():
     arrays = {"logits": Z, "labels": Y, "groups": np.array([1, 1, 0, 0, 1, 0], dtype=np.uint8)}
     p, _ = from_unlabeled_arrays(arrays | {"group_names": np.array(["x", "y"])})
     assert [p.group_names[i] for i in p.groups] == ["y", "y", "x", "x", "y", "x"]
 
 
-ODD = {
+ARRAYS = {
     "nested": lambda: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.strided),
     "sparse": lambda: torch.eye(6).to_sparse(),
     "csr": lambda: torch.eye(6).to_sparse_csr(),
@@ -98,15 +98,15 @@ ODD = {
     "huge": lambda: [10**30] * 6,
     "function": lambda: len,
 }
-PLACES = ("logits", "labels", "weights", "clusters", "groups", "class_names")
-WAYS = {
-    "logits": lambda parts: Predictions(**parts),
-    "probs": lambda parts: Predictions.from_probs(parts.pop("logits"), **parts),
-    "binary": lambda parts: Predictions.from_binary_logits(parts.pop("logits"), **parts),
-    "multilabel": lambda parts: Predictions.multilabel(
-        parts.pop("logits"), parts.pop("labels"), names=parts.pop("class_names", None), **parts
+ARGUMENTS = ("logits", "labels", "weights", "clusters", "groups", "class_names")
+CONSTRUCTORS = {
+    "logits": lambda kwargs: Predictions(**kwargs),
+    "probs": lambda kwargs: Predictions.from_probs(kwargs.pop("logits"), **kwargs),
+    "binary": lambda kwargs: Predictions.from_binary_logits(kwargs.pop("logits"), **kwargs),
+    "multilabel": lambda kwargs: Predictions.multilabel(
+        kwargs.pop("logits"), kwargs.pop("labels"), names=kwargs.pop("class_names", None), **kwargs
     ),
-    "confidence": lambda parts: Predictions.from_confidence(parts.pop("logits"), parts.pop("labels"), **parts),
+    "confidence": lambda kwargs: Predictions.from_confidence(kwargs.pop("logits"), kwargs.pop("labels"), **kwargs),
 }
 VALID = {
     "logits": (Z, Y),
@@ -115,42 +115,40 @@ VALID = {
     "multilabel": (Z, (Z > 0).long()),
     "confidence": (Z[:, 0].sigmoid(), Y % 2),
 }
-
-
-READ = {"dates", "spans", "records", "objects", "huge"}  # as clusters, groups or names
+READABLE_COLUMNS = {"dates", "spans", "records", "objects", "huge"}  # as clusters, groups or names
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("way", sorted(WAYS))
-def test_odd_arrays_are_read_or_refused_in_one_line(way, place):
-    if way == "confidence" and place == "class_names":
+@pytest.mark.parametrize("argument", ARGUMENTS)
+@pytest.mark.parametrize("source", sorted(CONSTRUCTORS))
+def test_unusual_arrays_are_read_or_refused_in_one_line(source, argument):
+    if source == "confidence" and argument == "class_names":
         return
-    for odd, make in ODD.items():
-        scores, labels = VALID[way]
+    for name, make in ARRAYS.items():
+        scores, labels = VALID[source]
         message = ""
         try:
-            WAYS[way]({"logits": scores, "labels": labels, place: make()})
+            CONSTRUCTORS[source]({"logits": scores, "labels": labels, argument: make()})
         except InputError as error:
             message = str(error)
-        assert "\n" not in message, (odd, message)
-        assert len(message) < 600, (odd, message)
-        read = place not in ("logits", "labels", "weights") and odd in READ
-        assert message or read or (way, place, odd) == ("multilabel", "labels", "nan"), odd
+        assert "\n" not in message, (name, message)
+        assert len(message) < 600, (name, message)
+        is_readable = argument not in ("logits", "labels", "weights") and name in READABLE_COLUMNS
+        assert message or is_readable or (source, argument, name) == ("multilabel", "labels", "nan"), name
 
 
 def test_many_classes_take_linear_time():  # minutes where it is quadratic
     k = 20_000
-    called = [f"class {i}" for i in range(k)]
+    names = [f"class {i}" for i in range(k)]
     logits = torch.eye(3, k)
-    p = Predictions(logits, [called[5], called[0], called[k - 1]], class_names=called)
+    p = Predictions(logits, [names[5], names[0], names[k - 1]], class_names=names)
     assert p.labels.tolist() == [5, 0, k - 1]
-    every = Predictions(torch.zeros(4000, 4000), called[:4000])
-    assert len(every.class_names) == 4000
-    back = p.reorder_classes(tuple(reversed(called)))
-    assert back.labels.tolist() == [k - 6, k - 1, 0]
-    assert torch.equal(back.logits.flip(1), p.logits)
-    assert code_of(Predictions, logits, [0, 1, 2], class_names=[*called[:-1], called[0]]) == "names_differ"
+    full = Predictions(torch.zeros(4000, 4000), names[:4000])
+    assert len(full.class_names) == 4000
+    reversed_p = p.reorder_classes(tuple(reversed(names)))
+    assert reversed_p.labels.tolist() == [k - 6, k - 1, 0]
+    assert torch.equal(reversed_p.logits.flip(1), p.logits)
+    assert code_of(Predictions, logits, [0, 1, 2], class_names=[*names[:-1], names[0]]) == "names_differ"
 
 
 def test_many_groups_and_clusters_take_linear_time():
@@ -162,13 +160,13 @@ def test_many_groups_and_clusters_take_linear_time():
 
 
 @pytest.mark.parametrize("of", ["top", 1, "classes"])
-def test_predictions_are_pickled_and_copied_whole(of):
+def test_pickles_and_copies_of_predictions_are_equal(of):
     p = Predictions(Z, Y, [1.0] * 6, of=of, clusters=list("aabbcc"), groups=list("xyxyxy"), class_names=list("abc"))
     if of != "classes":
-        p.events  # noqa: B018  what is cached goes along
-    for same in (pickle.loads(pickle.dumps(p)), copy.deepcopy(p), copy.copy(p)):
-        assert repr(same) == repr(p)
-        assert same.digest == p.digest
-        assert torch.equal(same.groups, p.groups)
-        assert tables.groups(same.with_event("top")).names == ("x", "y")
-        assert same[:2].labels.tolist() == p[:2].labels.tolist()
+        p.events  # noqa: B018  # fills the cache
+    for copied in (pickle.loads(pickle.dumps(p)), copy.deepcopy(p), copy.copy(p)):
+        assert repr(copied) == repr(p)
+        assert copied.digest == p.digest
+        assert torch.equal(copied.groups, p.groups)
+        assert tables.groups(copied.with_event("top")).names == ("x", "y")
+        assert copied[:2].labels.tolist() == p[:2].labels.tolist()

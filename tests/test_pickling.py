@@ -1,4 +1,4 @@
-"""Predictions, results and what they consist of are pickled, copied, and come back from a pool of processes."""
+"""Predictions, results and their parts survive pickling, copying and a pool of processes."""
 
 import copy
 import pickle
@@ -15,11 +15,11 @@ from calibrant.metrics import Summary
 CALIBRATORS = ("Identity", "Temperature", "HistogramBinning", "Auto(accuracy_preserving=True)")
 
 
-def draw(k: int = 3, **more: object) -> Predictions:
+def draw(k: int = 3, **options: object) -> Predictions:
     g = torch.Generator().manual_seed(0)
     z = 2 * torch.randn(240, k, generator=g)
     y = torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1)
-    return Predictions(z, y, groups=torch.arange(240) % 3, **more)
+    return Predictions(z, y, groups=torch.arange(240) % 3, **options)
 
 
 def copies(value):
@@ -28,7 +28,7 @@ def copies(value):
 
 
 def contents(value):
-    """Everything that a result shows, as text."""
+    """Return everything that a result contains, as text."""
     tables = [value.uncalibrated, *value.tables.values()] if hasattr(value, "tables") else [value]
     mistakes = [table.mistakes_by_class([0, 1], 5) for table in tables]
     classes = [None if table.classes is None else table.classes.ece.tolist() for table in tables]
@@ -51,18 +51,18 @@ MEASURED = {
     "labels": lambda: measure(Predictions.multilabel(draw().logits, draw().logits > 0.5)),
     "an assessment": lambda: assess(draw()[:120], draw()[120:], CALIBRATORS),
     "a cross-fitted assessment": lambda: assess(draw(), None, ("Temperature",), folds=2),
-    "an assessment of pieces": lambda: assess(draw()[:120], iter([draw()[120:200], draw()[200:]]), ("Temperature",)),
+    "an assessment of chunks": lambda: assess(draw()[:120], iter([draw()[120:200], draw()[200:]]), ("Temperature",)),
 }
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_results_are_pickled_and_copied_whole(name):
+def test_copies_of_results_are_equal(name):
     result = MEASURED[name]()
     early = list(copies(result))  # before anything is computed on demand, and after
-    shown = str(contents(result))
+    expected = str(contents(result))
     for copied in (early[0], [*copies(result)][1]):
         assert type(copied) is type(result)
-        assert str(contents(copied)) == shown
+        assert str(contents(copied)) == expected
 
 
 PARTS = {
@@ -85,7 +85,7 @@ PARTS = {
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_parts_of_results_are_pickled_and_copied_whole(name):
+def test_copies_of_parts_are_equal(name):
     value = PARTS[name]()
     for copied in copies(value):
         assert type(copied) is type(value)
@@ -100,4 +100,4 @@ def test_results_come_back_from_a_pool_of_processes():
         measured = pool.submit(measure, p)
         assessed = pool.submit(assess, p[:120], p[120:], ("Identity", "Temperature"))
         assert contents(measured.result())[0] == measure(p).json({"time": "then"})
-        assert assessed.result().chosen == assess(p[:120], p[120:], ("Identity", "Temperature")).chosen_name
+        assert assessed.result().chosen_name == assess(p[:120], p[120:], ("Identity", "Temperature")).chosen_name

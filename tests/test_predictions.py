@@ -1,4 +1,4 @@
-"""Validation of inputs to `Predictions`: arrays that are read, and codes of those that are refused."""
+"""Validation of inputs to `Predictions`, its rows, events, maps, folds and files."""
 
 import math
 import os
@@ -20,19 +20,19 @@ from calibrant.predictions import load_unlabeled, to_predictions
 from calibrant.predictions.folds import assign_folds
 from calibrant.registry import METRICS
 
-GOOD = [[0.0, 1.0, 2.0], [2.0, 1.0, -1.0]]
+LOGITS = [[0.0, 1.0, 2.0], [2.0, 1.0, -1.0]]
 
 
 @pytest.mark.parametrize(
-    ("logits", "labels", "code", "got"),
+    ("logits", "labels", "code", "part"),
     [
-        (GOOD, [0, 3], "label_range", "0 .. 3"),
-        (GOOD, [1, 3], "labels_from", "1 .. 3"),
-        (GOOD, [0, -1], "negative_labels", "ignore_index"),
-        (GOOD, [0, 7], "label_range", "0 .. 7"),
-        (GOOD, [0], "shape", "(2, 3) and (1,)"),
-        (GOOD, [[1, 0, 0], [0, 1, 0]], "one_hot_labels", "argmax"),
-        (GOOD, [0.5, 1.0], "label_fractions", "float"),
+        (LOGITS, [0, 3], "label_range", "0 .. 3"),
+        (LOGITS, [1, 3], "labels_from", "1 .. 3"),
+        (LOGITS, [0, -1], "negative_labels", "ignore_index"),
+        (LOGITS, [0, 7], "label_range", "0 .. 7"),
+        (LOGITS, [0], "shape", "(2, 3) and (1,)"),
+        (LOGITS, [[1, 0, 0], [0, 1, 0]], "one_hot_labels", "argmax"),
+        (LOGITS, [0.5, 1.0], "label_fractions", "float"),
         ([0.1, 0.2], [0, 1], "single_logit", "from_binary_logits"),
         ([[0.1], [0.2]], [0, 0], "one_class", "from_binary_logits"),
         (np.zeros((0, 3)), np.zeros(0, dtype=int), "no_rows", ""),
@@ -44,14 +44,13 @@ GOOD = [[0.0, 1.0, 2.0], [2.0, 1.0, -1.0]]
         ("nonsense", [0, 1], "not_numbers", "logits"),
     ],
 )
-def test_invalid_logits_and_labels_are_refused(logits, labels, code, got):
-    with refused(code) as caught:
+def test_invalid_logits_and_labels_are_refused(logits, labels, code, part):
+    with refused(code, part):
         Predictions(logits, labels)
-    assert got in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("probs", "code", "got"),
+    ("probs", "code", "part"),
     [
         ([[0.5, 0.6], [0.5, 0.5]], "not_probabilities", "1 .. 1.1"),
         ([[-0.1, 1.1], [0.5, 0.5]], "not_probabilities", "-0.1"),
@@ -59,32 +58,31 @@ def test_invalid_logits_and_labels_are_refused(logits, labels, code, got):
         ([[float("nan"), 1.0], [0.5, 0.5]], "nan", "1 of 2"),
     ],
 )
-def test_invalid_probabilities_are_refused(probs, code, got):
-    with refused(code) as caught:
+def test_invalid_probabilities_are_refused(probs, code, part):
+    with refused(code, part):
         Predictions.from_probs(probs, [0, 1])
-    assert got in str(caught.value)
 
 
 @pytest.mark.parametrize("convert", [torch.tensor, np.array, list])
-def test_array_likes_of_any_kind_are_read(convert):
-    p = Predictions(convert(GOOD), convert([2, 0]))
-    assert p.logits.tolist() == GOOD
+def test_arrays_of_any_library_are_read(convert):
+    p = Predictions(convert(LOGITS), convert([2, 0]))
+    assert p.logits.tolist() == LOGITS
     assert p.labels.tolist() == [2, 0]
     assert p.labels.dtype == torch.int64
 
 
-def test_single_numbers_count_as_one_row():
+def test_scalar_is_read_as_one_row():
     assert Predictions([[0.0, 1.0]], 1).labels.tolist() == [1]
     assert Predictions([[0.0, 1.0]], [1], 2.0).weights.tolist() == [2.0]
     assert len(Predictions.from_confidence(0.9, 1)) == len(Predictions.from_binary_logits(np.array(2.0), 1)) == 1
 
 
-def test_probabilities_of_0_and_1_are_kept():
+def test_probabilities_0_and_1_are_exact():
     p = Predictions.from_probs([[1.0, 0.0], [0.5, 0.5]], [0, 1])
     assert p.logits.softmax(-1).tolist() == [[1.0, 0.0], [0.5, 0.5]]
 
 
-def test_half_precision_probabilities_pass_with_their_rounding():
+def test_half_precision_probabilities_may_be_rounded():
     probs = torch.rand(50, 100, generator=torch.Generator().manual_seed(0)).softmax(-1).half()
     assert len(Predictions.from_probs(probs, torch.zeros(50, dtype=torch.int64))) == 50
 
@@ -94,7 +92,7 @@ def test_binary_probabilities_become_two_classes():
     torch.testing.assert_close(p.logits.exp(), torch.tensor([[0.75, 0.25], [0.25, 0.75]]).double())
 
 
-def test_positions_become_rows_and_ignored_ones_leave():
+def test_positions_become_rows_without_ignored_labels():
     logits = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
     labels = torch.randint(3, (2, 4, 5), generator=torch.Generator().manual_seed(1))
     labels[0, 0, 0] = 255
@@ -105,13 +103,12 @@ def test_positions_become_rows_and_ignored_ones_leave():
 
 
 def test_weights_of_another_shape_or_sign_are_refused():
-    with refused("shape") as caught:
-        Predictions(GOOD, [0, 1], [1.0])
-    assert "weights" in str(caught.value)
-    assert code_of(Predictions, GOOD, [0, 1], [1.0, -1.0]) == "weight_range"
+    with refused("shape", "weights"):
+        Predictions(LOGITS, [0, 1], [1.0])
+    assert code_of(Predictions, LOGITS, [0, 1], [1.0, -1.0]) == "weight_range"
 
 
-def test_collect_runs_a_network_and_gives_it_back_as_it_was():
+def test_collect_restores_training_mode():
     network = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout(0.9)).train()
     inputs, labels = torch.randn(10, 4), torch.arange(10) % 3
     p = collect(network, zip(inputs.split(3), labels.split(3), strict=True))
@@ -121,19 +118,19 @@ def test_collect_runs_a_network_and_gives_it_back_as_it_was():
     assert code_of(collect, network, []) == "no_batches"
 
 
-def test_digest_knows_content_not_container():
-    p = Predictions(GOOD, [2, 0])
-    assert p.digest == Predictions(torch.tensor(GOOD).float(), np.array([2, 0])).digest
-    assert p.digest != Predictions(GOOD, [2, 1]).digest
+def test_digest_depends_on_values_only():
+    p = Predictions(LOGITS, [2, 0])
+    assert p.digest == Predictions(torch.tensor(LOGITS).float(), np.array([2, 0])).digest
+    assert p.digest != Predictions(LOGITS, [2, 1]).digest
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".csv", ".parquet"])
 @pytest.mark.parametrize("weights", [None, [1.0, 2.0]])
-def test_save_and_load(tmp_path, suffix, weights):
-    p = Predictions(GOOD, [2, 0], weights)
+def test_saved_predictions_are_loaded(tmp_path, suffix, weights):
+    p = Predictions(LOGITS, [2, 0], weights)
     p.save(tmp_path / f"p{suffix}")
     q = Predictions.load(tmp_path / f"p{suffix}")
-    assert q.logits.tolist() == GOOD
+    assert q.logits.tolist() == LOGITS
     assert q.labels.tolist() == [2, 0]
     assert (q.weights is None) if weights is None else q.weights.tolist() == weights
 
@@ -151,21 +148,21 @@ def test_files_of_other_tools_are_read(tmp_path):
         assert p.labels.tolist() == [0, 1]
 
 
-def test_labels_may_be_unknown_when_only_logits_are_wanted(tmp_path):
-    np.savez(tmp_path / "new.npz", logits=np.array(GOOD))
+def test_unlabeled_file_is_read(tmp_path):
+    np.savez(tmp_path / "new.npz", logits=np.array(LOGITS))
     p, labeled = load_unlabeled(tmp_path / "new.npz")
-    assert p.logits.tolist() == GOOD
+    assert p.logits.tolist() == LOGITS
     assert not labeled
 
 
-def _bad_files(folder):
+def write_invalid_files(folder):
     (folder / "empty.npz").touch()
     (folder / "torn.npz").write_bytes(b"PK\x03\x04 not all of it")
     (folder / "torn.safetensors").write_bytes(b"\xff" * 20)
     (folder / "text.doc").write_text("0 1 2")
     np.savez(folder / "keys.npz", scores=np.zeros((2, 3)))
     np.savez(folder / "probs_as_logits.npz", logits=np.full((4, 2), 0.5), labels=np.zeros(4, dtype=int))
-    np.savez(folder / "logits_as_probs.npz", probs=np.array(GOOD), labels=np.array([0, 1]))
+    np.savez(folder / "logits_as_probs.npz", probs=np.array(LOGITS), labels=np.array([0, 1]))
     np.savez(folder / "pickled.npz", logits=np.array([object()]), labels=np.array([0]))
     np.save(folder / "alone_logits.npy", np.zeros((2, 3)))
     save_file({"logits": torch.zeros(2, 3)}, folder / "no_labels.safetensors")
@@ -175,7 +172,7 @@ def _bad_files(folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "named"),
+    ("name", "code", "part"),
     [
         ("missing.npz", "no_file", ""),
         ("empty.npz", "empty_file", ""),
@@ -193,22 +190,20 @@ def _bad_files(folder):
         ("words.csv", "not_numbers", "'logit_0'"),
     ],
 )
-def test_invalid_files_are_refused_by_name(tmp_path, name, code, named):
-    _bad_files(tmp_path)
-    with refused(code) as caught:
+def test_invalid_files_are_refused_by_name(tmp_path, name, code, part):
+    write_invalid_files(tmp_path)
+    with refused(code, part, str(tmp_path / name)):
         Predictions.load(tmp_path / name)
-    assert named in str(caught.value)
-    assert str(tmp_path / name) in str(caught.value)
 
 
-def test_rows_that_happen_to_sum_to_one_are_no_probabilities():
+def test_single_row_and_one_hot_rows_with_sum_1_are_logits():
     assert len(Predictions([[0.5, 0.5], [3.0, 0.0]], [0, 0])[:1]) == 1
     assert Temperature.fit(torch.eye(3), torch.tensor([0, 1, 2])).certificate.status == "separable"
     assert len(Predictions([[0.5, 0.5]], [0])) == 1
 
 
 @pytest.mark.parametrize("n", [2, 5, 600])
-def test_probabilities_are_no_logits(n):
+def test_probabilities_as_logits_are_refused_by_every_function(n):
     g = torch.Generator().manual_seed(0)
     probs, labels = torch.randn(n, 4, generator=g).softmax(-1), torch.zeros(n, dtype=torch.int64)
     for use in (
@@ -219,12 +214,11 @@ def test_probabilities_are_no_logits(n):
         lambda: metrics.tables.bins(probs, labels),
         lambda: metrics.curves.corp(probs, labels),
     ):
-        with refused("probs_as_logits") as caught:
+        with refused("probs_as_logits", "from_probs"):
             use()
-        assert "from_probs" in str(caught.value)
 
 
-def test_metrics_never_drop_weights():
+def test_unpacking_predictions_is_refused_because_it_drops_weights():
     p = Predictions([[0.0, 3.0], [0.0, 1.0]], [1, 0], weights=[3, 1])
     with pytest.raises(TypeError, match="unpack"):
         metrics.nll(*p)
@@ -237,72 +231,69 @@ def test_metrics_never_drop_weights():
 
 
 @pytest.mark.parametrize("weights", [[0.25, 0.75], [1e-9, 1e-9], [0.5, 0.1]])
-def test_weights_that_are_no_counts_are_refused(weights):
+def test_normalized_weights_are_refused(weights):
     assert code_of(Predictions, [[0.0, 3.0], [0.0, 1.0]], [1, 0], weights=weights) == "weights_sum"
 
 
-def test_judging_selects_the_event():
+def test_with_event_selects_the_event():
     p = Predictions([[0.0, 2.0], [1.0, 0.0], [0.0, 1.0]], [1, 1, 0])
     assert p.events.outcome.tolist() == [1, 0, 0]
-    one = p.with_event(1)
-    torch.testing.assert_close(one.events.confidence, p.logits.double().softmax(-1)[:, 1])
-    assert one.events.outcome.tolist() == [1, 1, 0]
-    assert one.with_event("top").events.outcome.tolist() == [1, 0, 0]
-    both = [float(metrics.ece(p.with_event(j))) for j in range(2)]
-    assert float(metrics.ece(p.with_event("classes"))) == pytest.approx(sum(both) / 2)
-    assert float(metrics.classwise_ece(p)) == pytest.approx(sum(both) / 2)
+    binary = p.with_event(1)
+    torch.testing.assert_close(binary.events.confidence, p.logits.double().softmax(-1)[:, 1])
+    assert binary.events.outcome.tolist() == [1, 1, 0]
+    assert binary.with_event("top").events.outcome.tolist() == [1, 0, 0]
+    class_eces = [float(metrics.ece(p.with_event(j))) for j in range(2)]
+    assert float(metrics.ece(p.with_event("classes"))) == pytest.approx(sum(class_eces) / 2)
+    assert float(metrics.classwise_ece(p)) == pytest.approx(sum(class_eces) / 2)
     assert code_of(lambda: p.with_event("classes").events) == "event_per_class"
     for of in (2, -1, "topp", True):
         assert code_of(Predictions, [[0.0, 1.0]], [1], of=of) == "unknown_event"
 
 
-def test_outcomes_are_made_once_and_go_with_their_rows(monkeypatch):
+def test_outcomes_are_computed_once_and_selected_with_rows(monkeypatch):
     passes = []
     for name in ("outcomes", "top_label", "log_likelihood", "class_probability"):
         kernel = getattr(softmax, name)
-        counted = lambda z, *args, kernel=kernel, **more: passes.append(len(z)) or kernel(z, *args, **more)  # noqa: E731
+        counted = lambda z, *args, kernel=kernel, **options: passes.append(len(z)) or kernel(z, *args, **options)  # noqa: E731
         monkeypatch.setattr(softmax, name, counted)
     g = torch.Generator().manual_seed(0)
     p = Predictions(torch.randn(500, 3, generator=g), torch.randint(0, 3, (500,), generator=g))
-    alone = p.outcomes
+    outcomes = p.outcomes
     part = p[100:200]
     for metric in (metrics.ece, metrics.nll, metrics.brier, metrics.accuracy, metrics.kuiper):
         metric(p), metric(part)
     assert passes == [500]
-    assert torch.equal(part.outcomes.confidence, alone.confidence[100:200])
+    assert torch.equal(part.outcomes.confidence, outcomes.confidence[100:200])
     fresh = Predictions(p.logits[100:200], p.labels[100:200])
     assert torch.equal(fresh.outcomes.brier, part.outcomes.brier)
 
 
-def test_maps_must_return_as_many_logits_without_nan():
+def test_maps_must_return_logits_of_the_same_shape_without_nan():
     p = Predictions([[0.0, 2.0], [1.0, 0.0]], [1, 0], weights=[2, 1], clusters=["a", "b"])
     halved = p.apply(lambda z: z / 2)
     assert halved.logits.tolist() == [[0.0, 1.0], [0.5, 0.0]]
     assert halved.weights.tolist() == [2, 1]
     assert halved.clusters.tolist() == [0, 1]
-    with refused("map_shape") as caught:
+    with refused("map_shape", "(2, 2)", "(2,)"):
         p.apply(lambda z: z[:, 0])
-    assert "(2, 2)" in str(caught.value)
-    assert "(2,)" in str(caught.value)
     assert code_of(p.apply, lambda z: z * torch.nan) == "nan"
 
 
-def test_clusters_are_never_divided_between_folds():
+def test_folds_never_split_a_cluster():
     g = torch.Generator().manual_seed(0)
     clusters = torch.randint(0, 40, (400,), generator=g)
     p = Predictions(torch.randn(400, 3, generator=g), torch.randint(0, 3, (400,), generator=g), clusters=clusters)
     fold = assign_folds(p, 5)
     assert all(len(fold[clusters == i].unique()) == 1 for i in range(40))
     assert [len(clusters[fold == i].unique()) for i in range(5)] == [8] * 5
-    with refused("folds_range") as caught:
+    with refused("folds_range", "clusters"):
         assign_folds(p, 41)
-    assert "clusters" in str(caught.value)
 
 
-def _permuted(p: Predictions, rows: torch.Tensor, classes: torch.Tensor) -> Predictions:
-    """The same predictions with rows and class columns in another order."""
-    parts = [None if part is None else part[rows] for part in (p.weights, p.clusters)]
-    return Predictions(p.logits[rows][:, classes], classes.argsort()[p.labels[rows]], parts[0], clusters=parts[1])
+def permuted(p: Predictions, rows: torch.Tensor, classes: torch.Tensor) -> Predictions:
+    """Return the predictions with rows and class columns in another order."""
+    weights, clusters = (None if column is None else column[rows] for column in (p.weights, p.clusters))
+    return Predictions(p.logits[rows][:, classes], classes.argsort()[p.labels[rows]], weights, clusters=clusters)
 
 
 @pytest.mark.parametrize("k", [2, 3, 40])
@@ -323,29 +314,29 @@ def test_folds_do_not_depend_on_the_order_of_rows_or_classes(k, kind):
         clusters = torch.randint(0, 50, (300,), generator=g)
     p = Predictions(logits, labels, weights, clusters=clusters)
     rows, classes = torch.randperm(300, generator=g), torch.randperm(k, generator=g)
-    ours, theirs = assign_folds(p, 5)[rows], assign_folds(_permuted(p, rows, classes), 5)
+    ours, theirs = assign_folds(p, 5)[rows], assign_folds(permuted(p, rows, classes), 5)
     content = torch.cat([logits - logits.amax(1, keepdim=True), labels[:, None]], 1)[rows]
     if weights is not None:
         content = torch.cat([content, weights[rows, None]], 1)
     if clusters is not None:
         assert torch.equal(ours, theirs)
         return
-    same = content.unique(dim=0, return_inverse=True)[1]  # equal rows may change places
+    row_id = content.unique(dim=0, return_inverse=True)[1]  # equal rows may change places
     for fold in range(5):
-        assert torch.equal(same[ours == fold].sort().values, same[theirs == fold].sort().values)
+        assert torch.equal(row_id[ours == fold].sort().values, row_id[theirs == fold].sort().values)
 
 
 @pytest.mark.parametrize("name", ["test[1].parquet", "q*.parquet", "test[1].csv", "t?.csv"])
 def test_file_names_with_wildcards_are_read_literally(tmp_path, name):
-    other = name.replace("[1]", "1").replace("*", "x").replace("?", "x")
-    Predictions(GOOD, [0, 1]).save(tmp_path / other)
+    matching_name = name.replace("[1]", "1").replace("*", "x").replace("?", "x")
+    Predictions(LOGITS, [0, 1]).save(tmp_path / matching_name)
     Predictions([[5.0, 6.0, 7.0]], [2]).save(tmp_path / name)
     assert Predictions.load(tmp_path / name).logits.tolist() == [[5.0, 6.0, 7.0]]
     if name.endswith("parquet"):
         assert [len(part) for part in Predictions.load_chunks(tmp_path / name)] == [1]
 
 
-# What the door refuses, and what is its own
+# Copies and invalid arrays
 
 
 @pytest.mark.parametrize("name", ["logits", "labels", "weights"])
@@ -353,18 +344,18 @@ def test_later_changes_of_the_inputs_have_no_effect(name):
     z, y, w = torch.randn(6, 3).double(), torch.arange(6) % 3, torch.ones(6).double()
     p = Predictions(z, y, w)
     before = getattr(p, name).clone()
-    for given in (z, y, w):
-        given.fill_(7)
+    for array in (z, y, w):
+        array.fill_(7)
     assert torch.equal(getattr(p, name), before)
 
 
-def test_a_metric_of_raw_arrays_copies_none_of_them():
+def test_metrics_of_raw_arrays_do_not_copy():
     z, y = torch.randn(6, 3), torch.arange(6) % 3
     assert to_predictions(z, y).logits.data_ptr() == z.data_ptr()
 
 
 @pytest.mark.parametrize(
-    ("odd", "codes"),
+    ("array", "codes"),
     [
         (torch.tensor(0.5), ("label_fractions", "shape", "single_logit")),
         (torch.zeros(2, 3).to(torch.float8_e4m3fn), ("tensor_kind",)),
@@ -380,67 +371,65 @@ def test_a_metric_of_raw_arrays_copies_none_of_them():
     ],
     ids=str,
 )
-def test_odd_arrays_are_refused(odd, codes):
-    good = torch.randn(2, 3)
-    ways = (
-        lambda: Predictions(odd, [0, 1]),
-        lambda: Predictions.from_probs(odd, [0, 1]),
-        lambda: Predictions(good, odd),
-        lambda: Predictions(good, [0, 1], odd if odd is not None else []),
+def test_arrays_without_plain_numbers_are_refused(array, codes):
+    calls = (
+        lambda: Predictions(array, [0, 1]),
+        lambda: Predictions.from_probs(array, [0, 1]),
+        lambda: Predictions(LOGITS, array),
+        lambda: Predictions(LOGITS, [0, 1], array if array is not None else []),
     )
-    assert {code_of(enter) for enter in ways} == set(codes)
+    assert {code_of(call) for call in calls} == set(codes)
 
 
-def test_tensors_without_numbers_are_refused_at_every_entrance(tmp_path):
+def test_meta_tensors_are_refused_by_every_function(tmp_path):
     z, y = torch.zeros(6, 3, device="meta"), torch.arange(6) % 3
     torch.save({"logits": z, "labels": y}, tmp_path / "p.pt")
-    for enter, code in (
+    for call, code in (
         (lambda: metrics.ece(z, y), "tensor_kind"),
         (lambda: Temperature.fit(z, y), "tensor_kind"),
         (lambda: metrics.Summary.empty().add(z, y), "tensor_kind"),
         (lambda: measure(Predictions(z, y)), "tensor_kind"),
         (lambda: measure(Predictions.load(tmp_path / "p.pt")), "odd_tensor"),
     ):
-        assert code_of(enter) == code
+        assert code_of(call) == code
 
 
 @pytest.mark.parametrize("weights", [[1.0, math.inf], [1e308, 1e308], [1e308, 0.0], [1e16, 1.0]])
-def test_weights_beyond_counting_are_refused(weights):
+def test_weights_beyond_exact_counts_are_refused(weights):
     assert code_of(Predictions, [[0.0, 1.5], [1.0, 0.3]], [0, 1], weights) == "weight_range"
 
 
 @pytest.mark.parametrize("clusters", [[[1], [2, 3]], [object(), 1], [None, "a"]])
-def test_clusters_without_an_order_are_refused(clusters):
+def test_unsortable_clusters_are_refused(clusters):
     assert code_of(Predictions, [[0.0, 1.5], [1.0, 0.3]], [0, 1], clusters=clusters) == "not_names"
 
 
 @pytest.mark.parametrize("name", sorted(METRICS))
-def test_no_metric_gives_a_number_for_nan(name):
+def test_every_metric_refuses_nan(name):
     z = torch.randn(20, 2)
     z[3, 1] = math.nan
-    with refused("nan") as caught:
+    with refused("nan", "1 of 20"):
         METRICS[name](z, torch.arange(20) % 2)
-    assert "1 of 20" in str(caught.value)
 
 
-def test_whole_numbers_at_the_head_of_a_column_are_no_promise(tmp_path):
+def test_column_with_late_fractions_is_read_as_float(tmp_path):
     rows = "".join(f"{i % 2},{i % 3},0\n" for i in range(300)) + "1,0.25,-0.5\n"
     (tmp_path / "late.csv").write_text("label,logit_0,logit_1\n" + rows)
     p = Predictions.load(tmp_path / "late.csv")
     assert p.logits[-1].tolist() == [0.25, -0.5]
 
 
-def test_a_corrupt_parquet_file_is_refused(tmp_path):
-    """Some of these make polars panic, which is no `Exception`."""
-    good = tmp_path / "good.parquet"
-    Predictions(torch.randn(50, 3), torch.arange(50) % 3).save(good)
-    whole, g = good.read_bytes(), np.random.default_rng(0)
+def test_corrupt_parquet_file_is_refused(tmp_path):
+    """Polars panics on some of these files, with an error that is not an `Exception`."""
+    intact = tmp_path / "intact.parquet"
+    Predictions(torch.randn(50, 3), torch.arange(50) % 3).save(intact)
+    content, g = intact.read_bytes(), np.random.default_rng(0)
     for i in range(30):
-        torn = bytearray(whole)
-        for place in g.integers(0, len(whole), 8):
-            torn[place] ^= 1 << int(g.integers(8))
+        corrupt = bytearray(content)
+        for position in g.integers(0, len(content), 8):
+            corrupt[position] ^= 1 << int(g.integers(8))
         path = tmp_path / f"{i}.parquet"
-        path.write_bytes(torn)
+        path.write_bytes(corrupt)
         for read in (Predictions.load, lambda path: list(Predictions.load_chunks(path))):
             with suppress(InputError):
                 read(path)
@@ -470,7 +459,7 @@ def test_outputs_that_are_inputs_are_refused(tmp_path, monkeypatch, name):
 
 
 @pytest.mark.parametrize("option", ["--json", "--html"])
-def test_a_command_leaves_its_inputs_alone(tmp_path, option):
+def test_command_never_overwrites_its_input(tmp_path, option):
     path = tmp_path / "v.npz"
     Predictions(torch.randn(30, 3), torch.arange(30) % 3).save(path)
     before = path.read_bytes()
@@ -483,14 +472,14 @@ def test_maps_are_applied_in_blocks_of_rows(monkeypatch):
     z = 2 * torch.randn(50, 4, generator=g, dtype=torch.float64)
     p = Predictions(z, torch.arange(50) % 4, groups=["a", "b"] * 25)
     fitted = fit("GroupCalibrated(calibrator='Temperature')", p)
-    whole, seen = p.apply(fitted).logits, list[int]()
+    expected, block_rows = p.apply(fitted).logits, list[int]()
 
     def halved(logits: torch.Tensor) -> torch.Tensor:
-        seen.append(len(logits))
+        block_rows.append(len(logits))
         return logits / 2
 
     monkeypatch.setattr("calibrant.predictions._maps.BLOCK_ELEMENTS", 40)
     assert torch.equal(p.apply(halved).logits, z / 2)
-    assert seen == [10] * 5
-    torch.testing.assert_close(p.apply(fitted).logits, whole)
+    assert block_rows == [10] * 5
+    torch.testing.assert_close(p.apply(fitted).logits, expected)
     assert code_of(p.apply, lambda logits: logits[:1]) == "map_shape"

@@ -1,4 +1,4 @@
-"""Single scores per label: logits and probabilities are told apart on every way in."""
+"""Probabilities given as logits are detected by every constructor, `collect` and files."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def test_few_scores_in_the_unit_interval_may_be_logits(scores):
     assert len(Predictions.from_binary_logits(scores, [1] * len(scores))) == len(scores)
 
 
-def test_ignored_positions_are_no_evidence():
+def test_ignored_positions_are_not_evidence():
     scores, labels = torch.cat([PROBS, torch.tensor([7.0])]), torch.cat([LABELS, torch.tensor([-100])])
     assert code_of(Predictions.from_binary_logits, scores, labels, ignore_index=-100) == "probs_as_logits"
     scores = torch.cat([LOGITS, torch.full((40,), 0.5)])
@@ -53,27 +53,27 @@ def batches(scores):
     return [(scores[i : i + 2, None], LABELS[i : i + 2]) for i in range(0, 40, 2)]
 
 
-@pytest.mark.parametrize("to", [None, "found.parquet"])
-def test_collect_decides_on_all_batches(to, tmp_path):
-    where = None if to is None else tmp_path / to
-    assert code_of(collect, nn.Identity(), batches(PROBS), binary=True, to=where) == "probs_as_logits"
-    assert code_of(collect, nn.Identity(), batches(PROBS), logits=True, to=where) == "logits"
+@pytest.mark.parametrize("to", [None, "collected.parquet"])
+def test_collect_judges_all_batches_together(to, tmp_path):
+    path = None if to is None else tmp_path / to
+    assert code_of(collect, nn.Identity(), batches(PROBS), binary=True, to=path) == "probs_as_logits"
+    assert code_of(collect, nn.Identity(), batches(PROBS), logits=True, to=path) == "logits"
     assert list(tmp_path.iterdir()) == []
     mixed = torch.cat([PROBS[:39], torch.tensor([3.0])])
-    for scores, more in ((PROBS, {"logits": True}), (mixed, {})):
-        found = collect(nn.Identity(), batches(scores), binary=True, to=where, **more)
-        p = found if isinstance(found, Predictions) else Predictions.load(found)
+    for scores, options in ((PROBS, {"logits": True}), (mixed, {})):
+        collected = collect(nn.Identity(), batches(scores), binary=True, to=path, **options)
+        p = collected if path is None else Predictions.load(collected)
         assert p.logits[:, 1].tolist() == pytest.approx(scores.tolist())
 
 
-@pytest.mark.parametrize("to", [None, "found.parquet"])
+@pytest.mark.parametrize("to", [None, "collected.parquet"])
 def test_collect_refuses_probabilities_of_classes_in_batches_of_one(to, tmp_path):
     rows = torch.randn(6, 3, generator=G).softmax(1)
-    single, where = [(row[None], torch.tensor([1])) for row in rows], None if to is None else tmp_path / to
-    assert code_of(collect, nn.Identity(), single, to=where) == "probs_as_logits"
+    single, path = [(row[None], torch.tensor([1])) for row in rows], None if to is None else tmp_path / to
+    assert code_of(collect, nn.Identity(), single, to=path) == "probs_as_logits"
 
 
-def test_masks_of_probabilities_enter_as_images():
+def test_images_of_probabilities_are_clusters():
     mask, truth = PROBS.view(2, 1, 4, 5), LABELS.view(2, 4, 5)
     for labels in (truth, truth[:, None]):
         p = Predictions.from_probs(mask, labels)
@@ -83,12 +83,12 @@ def test_masks_of_probabilities_enter_as_images():
     assert code_of(Predictions.from_probs, LOGITS.view(2, 1, 4, 5), truth) == "not_probabilities"
 
 
-def rows_of(k=4, n=60):
+def draw_probs(k=4, n=60):
     return torch.randn(n, k, generator=torch.Generator().manual_seed(k), dtype=torch.float64).softmax(1)
 
 
 @pytest.mark.parametrize(
-    ("made", "code"),
+    ("convert", "code"),
     [
         (lambda p: p, "probs_as_logits"),
         (lambda p: p.half(), "probs_as_logits"),
@@ -96,12 +96,12 @@ def rows_of(k=4, n=60):
         (lambda p: (100 * p).round() / 100, "rounded_probs_as_logits"),
     ],
 )
-def test_probabilities_of_classes_are_refused_as_logits_by_kind(made, code):
-    assert code_of(Predictions, made(rows_of()), torch.zeros(60, dtype=torch.int64)) == code
+def test_probabilities_of_classes_are_refused_as_logits_by_kind(convert, code):
+    assert code_of(Predictions, convert(draw_probs()), torch.zeros(60, dtype=torch.int64)) == code
 
 
 @pytest.mark.parametrize(
-    ("made", "code"),
+    ("convert", "code"),
     [
         (lambda p: 100 * p, "percent"),
         (lambda p: (10000 * p).round() / 100, "percent"),
@@ -111,25 +111,25 @@ def test_probabilities_of_classes_are_refused_as_logits_by_kind(made, code):
         (lambda p: p.log(), "not_probabilities"),
     ],
 )
-def test_a_refusal_of_probabilities_names_the_likely_cause(made, code):
-    assert code_of(Predictions.from_probs, made(rows_of()), torch.zeros(60, dtype=torch.int64)) == code
+def test_code_of_invalid_probabilities_is_their_likely_cause(convert, code):
+    assert code_of(Predictions.from_probs, convert(draw_probs()), torch.zeros(60, dtype=torch.int64)) == code
 
 
-def test_rounded_rows_are_divided_by_their_sum_on_request():
-    p = (100 * rows_of()).round() / 100
+def test_normalize_divides_rounded_rows_by_their_sum():
+    p = (100 * draw_probs()).round() / 100
     labels = torch.zeros(60, dtype=torch.int64)
-    found = Predictions.from_probs(p, labels, normalize=True).logits.exp()
-    torch.testing.assert_close(found, p / p.sum(1, keepdim=True))
+    normalized = Predictions.from_probs(p, labels, normalize=True).logits.exp()
+    torch.testing.assert_close(normalized, p / p.sum(1, keepdim=True))
     assert code_of(Predictions.from_probs, p[:, :-1], labels, normalize=True) == "class_missing"
     assert code_of(Predictions.from_probs, 100 * p, labels, normalize=True) == "percent"
 
 
 @pytest.mark.parametrize(("scale", "code"), [(100, "percent"), (1000, "not_probabilities"), (-1, "not_probabilities")])
-def test_single_probabilities_outside_the_unit_interval(scale, code):
+def test_single_probabilities_outside_the_unit_interval_are_refused(scale, code):
     assert code_of(Predictions.from_probs, scale * PROBS, LABELS) == code
 
 
-def written(path, scores):
+def write_logits(path, scores):
     import polars
 
     polars.DataFrame({"label": LABELS.numpy(), "logit": scores.numpy()}).write_parquet(path)
@@ -137,7 +137,7 @@ def written(path, scores):
 
 
 def test_files_of_single_probabilities_are_refused_as_logits(tmp_path):
-    path = written(tmp_path / "p.parquet", PROBS)
+    path = write_logits(tmp_path / "p.parquet", PROBS)
     assert code_of(Predictions.load, path) == "probs_as_logits"
     assert Predictions.load(path, are_logits=True).logits[:, 1].tolist() == PROBS.tolist()
     assert code_of(load_unlabeled, path) == "probs_as_logits"
@@ -146,16 +146,16 @@ def test_files_of_single_probabilities_are_refused_as_logits(tmp_path):
     assert code_of(Predictions.load, tmp_path / "p.npz") == "probs_as_logits"
 
 
-def test_pieces_of_a_file_are_decided_on_together(tmp_path):
-    path = written(tmp_path / "p.parquet", PROBS)
+def test_chunks_of_a_file_are_judged_together(tmp_path):
+    path = write_logits(tmp_path / "p.parquet", PROBS)
     assert code_of(lambda: list(Predictions.load_chunks(path, rows=2))) == "probs_as_logits"
     assert sum(len(p) for p in Predictions.load_chunks(path, rows=2, are_logits=True)) == 40
-    path = written(tmp_path / "q.parquet", torch.cat([PROBS[:39], torch.tensor([-2.0])]))
+    path = write_logits(tmp_path / "q.parquet", torch.cat([PROBS[:39], torch.tensor([-2.0])]))
     assert sum(len(p) for p in Predictions.load_chunks(path, rows=4)) == 40
 
 
-def test_the_command_line_has_a_flag_for_logits_in_the_unit_interval(tmp_path):
-    path = written(tmp_path / "p.parquet", PROBS)
+def test_command_accepts_logits_in_the_unit_interval_by_flag(tmp_path):
+    path = write_logits(tmp_path / "p.parquet", PROBS)
     command = ["measure", path, "--json", tmp_path / "m.json"]
     assert run(*command).code == "probs_as_logits"
     assert not (tmp_path / "m.json").exists()

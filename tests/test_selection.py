@@ -1,4 +1,4 @@
-"""Selection of the epoch with the least loss after calibration."""
+"""Selection of the epoch with the lowest loss after calibration."""
 
 import pytest
 import torch
@@ -9,18 +9,25 @@ from calibrant.calibrators import Temperature
 from calibrant.selection import refine_then_calibrate, refinement_nll
 
 
-def test_refinement_nll_ignores_the_scale_of_logits(honest):
-    at_best = metrics.nll(honest)
+@pytest.fixture(params=[2, 10])
+def calibrated(request) -> Predictions:
+    g = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(4000, request.param, dtype=torch.float64, generator=g)
+    return Predictions(logits, torch.multinomial(logits.softmax(-1), 1, generator=g).squeeze(1))
+
+
+def test_refinement_nll_ignores_the_scale_of_logits(calibrated):
+    nll = metrics.nll(calibrated)
     for scale in 0.1, 1.0, 7.0:
-        value = refinement_nll(scale * honest.logits, honest.labels, folds=1)
-        assert value <= at_best
-        crossed = refinement_nll(scale * honest.logits, honest.labels)
-        assert value <= crossed <= value + 0.01
-        assert value.item() == pytest.approx(float(at_best), rel=1e-3)  # honest predictions have T = 1, up to noise
+        value = refinement_nll(scale * calibrated.logits, calibrated.labels, folds=1)
+        assert value <= nll
+        cross_fitted = refinement_nll(scale * calibrated.logits, calibrated.labels)
+        assert value <= cross_fitted <= value + 0.01
+        assert value.item() == pytest.approx(float(nll), rel=1e-3)  # calibrated predictions have T = 1, up to noise
 
 
-def test_most_refined_epoch_is_selected_instead_of_the_least_nll():
-    """Epochs that know ever more of the truth, with confidence running away."""
+def test_epoch_of_lowest_refinement_nll_is_selected():
+    """Accuracy and overconfidence both grow from epoch to epoch."""
     g = torch.Generator().manual_seed(0)
     truth = 2 * torch.randn(5000, 4, dtype=torch.float64, generator=g)
     labels = torch.multinomial(truth.softmax(-1), 1, generator=g).squeeze(1)
@@ -35,30 +42,30 @@ def test_most_refined_epoch_is_selected_instead_of_the_least_nll():
     assert float(temperature.temperature) == pytest.approx(6.0, rel=0.05)
 
 
-def test_first_of_equal_epochs_is_selected(honest):
-    assert refine_then_calibrate([honest, honest])[0] == 0
+def test_first_of_equal_epochs_is_selected(calibrated):
+    assert refine_then_calibrate([calibrated, calibrated])[0] == 0
     with refused("no_epochs"):
         refine_then_calibrate([])
 
 
-def test_refinement_is_the_score_of_cross_fitted_maps(honest):
-    p = Predictions(3 * honest.logits, honest.labels).double()
+def test_refinement_is_the_score_of_cross_fitted_maps(calibrated):
+    p = Predictions(3 * calibrated.logits, calibrated.labels).double()
     for name in "nll", "brier":
         expected = metrics.decompose_score(p, fit=Temperature.fit, score=name).refinement.value
         assert float(registry.METRICS[f"refinement_{name}"](p)) == pytest.approx(expected, rel=2e-3)
 
 
 @pytest.mark.slow
-def test_a_network_that_knows_nothing_gains_nothing_by_its_own_noise():
-    """Fitted and judged on the same few examples, a temperature flatters; cross-fitted, it does so less."""
+def test_cross_fitting_reduces_the_optimism_of_few_samples():
+    """Random predictions seem to improve if a temperature is evaluated on its own data."""
     gains = []
     for seed in range(30):
         g = torch.Generator().manual_seed(seed)
         z, y = torch.randn(20, 2, generator=g, dtype=torch.float64), torch.randint(2, (20,), generator=g)
         gains.append([0.6931 - float(refinement_nll(z, y, folds=folds)) for folds in (1, 5)])
-    fitted, crossed = (sum(g) / len(g) for g in zip(*gains, strict=True))
+    fitted, cross_fitted = (sum(g) / len(g) for g in zip(*gains, strict=True))
     assert fitted > 0.003
-    assert crossed < fitted - 0.003
+    assert cross_fitted < fitted - 0.003
 
 
 def test_refinement_metrics_are_found_by_name():

@@ -1,4 +1,4 @@
-"""Methods of one's own, as somebody outside would write them: one of every kind, from public names alone."""
+"""A user-defined method of every kind, from public names only."""
 
 import torch
 from torch import nn
@@ -9,52 +9,51 @@ from calibrant.lab import data, networks
 
 @losses.register
 def hinge(logits, labels, *, margin: float = 1.0):
-    """Multi-class hinge loss, max(0, margin - (z_y - max z_j))."""
+    """Compute the multi-class hinge loss, max(0, margin - (z_y - max z_j))."""
     label = logits.gather(1, labels[:, None])
-    others = logits.scatter(1, labels[:, None], -torch.inf).amax(1, keepdim=True)
-    return (margin - (label - others)).clamp_min(0).squeeze(1)
+    runner_up = logits.scatter(1, labels[:, None], -torch.inf).amax(1, keepdim=True)
+    return (margin - (label - runner_up)).clamp_min(0).squeeze(1)
 
 
 @losses.register
 class WarmUp:
-    """Cross-entropy that grows from a tenth to its whole over the first epochs."""
+    """Cross-entropy with a weight that grows to 1 over the first epochs."""
 
     def __init__(self, *, epochs: int = 2):
-        self.epochs, self.done = epochs, 0
+        self.epochs, self.epoch = epochs, 0
 
     def __call__(self, logits, labels):
-        share = min(1.0, (1 + self.done) / (1 + self.epochs))
+        share = min(1.0, (1 + self.epoch) / (1 + self.epochs))
         return share * losses.cross_entropy(logits, labels)
 
     def after_epoch(self, epoch, val):
-        return self.with_state_dict({"done": epoch + 1})
+        return self.with_state_dict({"epoch": epoch + 1})
 
     def state_dict(self):
-        return {"done": self.done}
+        return {"epoch": self.epoch}
 
     def with_state_dict(self, state):
-        made = WarmUp(epochs=self.epochs)
-        made.done = int(state["done"])
-        return made
+        loss = WarmUp(epochs=self.epochs)
+        loss.epoch = int(state["epoch"])
+        return loss
 
 
 @metrics.metric("top-2 accuracy", unit="share", higher_is_better=True, meaning="the label is among the first two")
 def top2(logits, labels):
-    """Share of examples whose label is among the two most probable classes."""
+    """Compute the share of samples whose label is among the two most probable classes."""
     return (logits.topk(2).indices == labels[:, None]).any(1).double().mean()
 
 
 @calibrators.register
 class Shrink:
-    """Divide the logits by the smallest of a few temperatures that makes the NLL least: a plain class."""
+    """Integer temperature with the lowest NLL, the smallest of equals: not a dataclass."""
 
     def __init__(self, by):
         self.by = by
 
     @classmethod
-    def fit(cls, logits, labels, *, most: int = 8):
-        """Try 1 .. most."""
-        return cls(min(range(1, most + 1), key=lambda t: float(metrics.nll(logits / t, labels))))
+    def fit(cls, logits, labels, *, max_temperature: int = 8):
+        return cls(min(range(1, max_temperature + 1), key=lambda t: float(metrics.nll(logits / t, labels))))
 
     def __call__(self, logits):
         return logits / self.by
@@ -74,7 +73,7 @@ class Tiny(nn.Module):
 
 @data.register
 def moons(root=None, *, n: int = 240, noise: float = 0.6):
-    """Three noisy arcs in the plane."""
+    """Draw three noisy arcs in the plane."""
     g = torch.Generator().manual_seed(0)
     labels = torch.arange(n) % 3
     angle = 2 * torch.rand(n, generator=g) + 2.1 * labels

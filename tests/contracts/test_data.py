@@ -1,4 +1,4 @@
-"""What holds for every data set by being registered, on small files of each one's schema."""
+"""Contracts of every registered data set, on small files with its schema, and of every corruption."""
 
 import json
 
@@ -8,7 +8,7 @@ from refusals import refused
 
 from calibrant.registry import CORRUPTIONS, DATA_SETS
 
-every = pytest.mark.parametrize("name", DATA_SETS)
+every_data_set = pytest.mark.parametrize("name", DATA_SETS)
 
 ARGUMENTS = {
     "cifar10": {"val": 10},
@@ -25,8 +25,8 @@ def load(name, root):
     return DATA_SETS[name](root, **ARGUMENTS.get(name, {}))
 
 
-@every
-def test_splits_have_labels_of_their_classes_and_facts_for_a_record(name, small_data):
+@every_data_set
+def test_splits_have_valid_labels_and_facts(name, small_data):
     splits = load(name, small_data)
     for split in splits.train, splits.val, splits.test:
         assert len(split) == len(split.inputs) == len(split.labels) > 0
@@ -36,18 +36,18 @@ def test_splits_have_labels_of_their_classes_and_facts_for_a_record(name, small_
     assert json.loads(json.dumps(splits.facts)) == splits.facts
 
 
-@every
-def test_no_example_is_in_two_splits(name, small_data):
+@every_data_set
+def test_splits_are_disjoint(name, small_data):
     if name in ("sst", "digits"):
-        pytest.skip("its splits are three files" if name == "sst" else "a handful of the digits are equal images")
+        pytest.skip("separate files" if name == "sst" else "some digits are duplicates")
     splits = load(name, small_data)
-    seen = [{part.numpy().tobytes() for part in split.inputs} for split in (splits.train, splits.val, splits.test)]
-    assert [len(s) for s in seen] == [len(splits.train), len(splits.val), len(splits.test)]
-    assert len(set.union(*seen)) == sum(map(len, seen))
+    inputs = [{part.numpy().tobytes() for part in split.inputs} for split in (splits.train, splits.val, splits.test)]
+    assert [len(s) for s in inputs] == [len(splits.train), len(splits.val), len(splits.test)]
+    assert len(set.union(*inputs)) == sum(map(len, inputs))
 
 
-@every
-def test_loading_twice_gives_the_same(name, small_data):
+@every_data_set
+def test_loading_is_deterministic(name, small_data):
     first, second = load(name, small_data), load(name, small_data)
     for a, b in zip((first.train, first.val, first.test), (second.train, second.val, second.test), strict=True):
         assert torch.equal(a.labels, b.labels)
@@ -55,8 +55,8 @@ def test_loading_twice_gives_the_same(name, small_data):
             assert torch.equal(a.inputs, b.inputs)
 
 
-@every
-def test_batches_are_prepared_and_augmented_by_a_seed(name, small_data):
+@every_data_set
+def test_augmentation_depends_only_on_the_seed(name, small_data):
     splits = load(name, small_data)
     batch = splits.train[:7].to("cpu")
     prepared = splits.prepare(batch.inputs)
@@ -69,8 +69,8 @@ def test_batches_are_prepared_and_augmented_by_a_seed(name, small_data):
         assert not torch.equal(draw[0], draw[2])
 
 
-@every
-def test_some_examples_by_slice_mask_and_indices(name, small_data):
+@every_data_set
+def test_splits_are_indexed_by_slice_mask_and_indices(name, small_data):
     split = load(name, small_data).train
     rows = torch.tensor([3, 1])
     mask = torch.zeros(len(split), dtype=torch.bool).index_fill(0, rows, True)
@@ -79,18 +79,18 @@ def test_some_examples_by_slice_mask_and_indices(name, small_data):
     assert len(split[1:4].inputs) == 3
 
 
-@every
-@pytest.mark.parametrize("bad", [-1, 0, 10**9])
-def test_impossible_validation_sizes_are_refused(name, bad, small_data):
-    if name in ("sst", "imagenet") or (name == "blobs" and bad > 0):
-        pytest.skip("its validation set is fixed, or drawn as large as asked")
+@every_data_set
+@pytest.mark.parametrize("val", [-1, 0, 10**9])
+def test_invalid_validation_sizes_are_refused(name, val, small_data):
+    if name in ("sst", "imagenet") or (name == "blobs" and val > 0):
+        pytest.skip("the validation set has no limit, or a fixed size")
     with refused("setting_range" if name in ("blobs", "tiny_imagenet") else "empty_split"):
-        DATA_SETS[name](small_data, val=float(bad) if name == "tiny_imagenet" else bad)
+        DATA_SETS[name](small_data, val=float(val) if name == "tiny_imagenet" else val)
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
 @pytest.mark.parametrize("severity", [1, 5])
-def test_corruptions_return_as_many_images_and_grow(name, severity, monkeypatch, textures):
+def test_corruptions_are_deterministic_and_keep_the_shape(name, severity, monkeypatch, textures):
     corrupt = CORRUPTIONS[name]
     monkeypatch.setenv("CALIBRANT_DATA", str(textures.parent))
     smooth = torch.linspace(20, 200, 32).expand(2, 3, 32, 32).clone()

@@ -1,4 +1,4 @@
-"""Reading data sets: damaged files are refused, and the cache survives anything."""
+"""Loading: damaged files are refused, the cache survives crashes, and original formats equal the hub's tables."""
 
 import io
 import os
@@ -26,7 +26,7 @@ from calibrant.registry import DATA_SETS
 
 
 @pytest.fixture
-def own_cache(tmp_path, monkeypatch):
+def cache_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("CALIBRANT_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "data"
 
@@ -38,28 +38,28 @@ def check_refused(code, call, *mentions):
     assert caught.value.__cause__ is None
 
 
-def test_missing_folders_and_files_are_refused(tmp_path, own_cache):
+def test_missing_folders_and_files_are_refused(tmp_path, cache_folder):
     check_refused("no_folder", lambda: data.cifar10(tmp_path), str(tmp_path / "cifar10"), "uoft-cs/cifar10")
     (tmp_path / "cifar10").mkdir()
     check_refused("missing_split", lambda: data.cifar10(tmp_path), "train.parquet", "nothing")
     check_refused("no_images", lambda: data.imagenet(tmp_path))
 
 
-def test_wrong_columns_are_refused(tmp_path, own_cache):
+def test_wrong_columns_are_refused(tmp_path, cache_folder):
     write_images(tmp_path / "cifar10", {"train": 20, "test": 10}, size=32, classes=10, image="photo")
     check_refused("no_column", lambda: data.cifar10(tmp_path, val=5), "img or image", "photo, label")
 
 
-def test_a_truncated_parquet_file_is_refused(tmp_path, own_cache):
+def test_truncated_parquet_files_are_refused(tmp_path, cache_folder):
     folder = write_images(tmp_path / "svhn", {"train": 20, "test": 10}, size=32, classes=10)
-    whole = (folder / "train.parquet").read_bytes()
-    (folder / "train.parquet").write_bytes(whole[: len(whole) // 2])
+    content = (folder / "train.parquet").read_bytes()
+    (folder / "train.parquet").write_bytes(content[: len(content) // 2])
     check_refused("unreadable", lambda: data.svhn(tmp_path))
     (folder / "train.parquet").write_bytes(b"")
     check_refused("unreadable", lambda: data.svhn(tmp_path))
 
 
-def test_images_of_another_size_or_without_pixels_are_refused(tmp_path, own_cache):
+def test_images_of_another_size_or_without_pixels_are_refused(tmp_path, cache_folder):
     folder = write_images(tmp_path / "svhn", {"train": 20, "test": 10}, size=40, classes=10)
     check_refused("image_size", lambda: data.svhn(tmp_path), "train, row 0", "32 x 32", "40 x 40")
     write_images(tmp_path / "svhn", {"train": 20, "test": 10}, size=32, classes=10)
@@ -71,7 +71,7 @@ def test_images_of_another_size_or_without_pixels_are_refused(tmp_path, own_cach
 
 
 @pytest.mark.parametrize("label", [10, -1])
-def test_labels_out_of_range_are_refused(tmp_path, own_cache, label):
+def test_labels_out_of_range_are_refused(tmp_path, cache_folder, label):
     folder = write_images(tmp_path / "svhn", {"train": 20, "test": 10}, size=32, classes=10)
     frame = polars.read_parquet(folder / "train.parquet").with_row_index()
     frame = frame.with_columns(label=polars.when(polars.col("index") == 4).then(label).otherwise("label"))
@@ -80,7 +80,7 @@ def test_labels_out_of_range_are_refused(tmp_path, own_cache, label):
 
 
 @pytest.mark.parametrize("tree", ["", "(3 (2 so)", "(7 (2 so) (2 good))", "(3 (2 a) (2 b) (2 c))", "so good", None])
-def test_malformed_trees_are_refused(tmp_path, own_cache, tree):
+def test_malformed_trees_are_refused(tmp_path, cache_folder, tree):
     (tmp_path / "sst5").mkdir()
     for name in "train", "validation", "test":
         trees = polars.Series("tree", ["(3 (2 so) (4 good))", tree], dtype=polars.String)
@@ -88,7 +88,7 @@ def test_malformed_trees_are_refused(tmp_path, own_cache, tree):
     check_refused("not_a_tree", lambda: data.sst(tmp_path), "train, row 1")
 
 
-def test_vectors_that_do_not_fit_are_refused(small_data, tmp_path):
+def test_invalid_vector_files_are_refused(small_data, tmp_path):
     def read(name, **settings):
         return partial(data.sst, small_data, vectors=str(tmp_path / name), **settings)
 
@@ -99,18 +99,18 @@ def test_vectors_that_do_not_fit_are_refused(small_data, tmp_path):
     check_refused("not_numbers", read("words.txt", dimension=2), "line 1", "2", "'good'")
 
 
-def test_vectors_of_another_length_are_not_read_as_words(small_data, tmp_path):
-    def said(text, **settings):
+def test_vectors_of_another_dimension_are_refused(small_data, tmp_path):
+    def load(text, **settings):
         (tmp_path / "glove.txt").write_text(text)
         return lambda: data.sst(small_data, vectors=str(tmp_path / "glove.txt"), **settings)
 
     three = "the .1 .2 .3\n. . of 1 2 3\ngood 1 2 3\n"
-    check_refused("vector_length", said(three, dimension=2), "2", "dimension=3")
-    assert said(three, dimension=3)().facts["vectors_found"] == 1
-    check_refused("vector_length", said("good 1 2\nof course 3 4\nbad 1\n", dimension=2), "line 3")  # cut off
-    check_refused("not_finite", said("good nan 2\nbad 1 2\n", dimension=2), "line 1")
-    check_refused("not_finite", said("good 1 2\nbad 1 inf\n", dimension=2), "line 2")
-    check_refused("no_known_words", said("gut 1 2\nschlecht 3 4\n", dimension=2))
+    check_refused("vector_length", load(three, dimension=2), "2", "dimension=3")
+    assert load(three, dimension=3)().facts["vectors_found"] == 1
+    check_refused("vector_length", load("good 1 2\nof course 3 4\nbad 1\n", dimension=2), "line 3")  # truncated
+    check_refused("not_finite", load("good nan 2\nbad 1 2\n", dimension=2), "line 1")
+    check_refused("not_finite", load("good 1 2\nbad 1 inf\n", dimension=2), "line 2")
+    check_refused("no_known_words", load("gut 1 2\nschlecht 3 4\n", dimension=2))
 
 
 def test_vectors_with_a_header_or_blank_lines_are_read(small_data, tmp_path):
@@ -121,27 +121,27 @@ def test_vectors_with_a_header_or_blank_lines_are_read(small_data, tmp_path):
     check_refused("vector_length", read, "3", "dimension=2")
 
 
-def test_without_a_network_the_hub_costs_one_line_and_no_retries(own_cache, monkeypatch, closed_port):
+def test_unreachable_hub_fails_without_retries(cache_folder, monkeypatch, closed_port):
     from huggingface_hub import constants
 
     monkeypatch.delenv("CALIBRANT_DATA", raising=False)
     monkeypatch.setattr(constants, "ENDPOINT", f"http://{closed_port}")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     waits, sleep = list[float](), time.sleep
-    here = threading.get_ident()
-    monkeypatch.setattr(time, "sleep", lambda s: waits.append(s) if threading.get_ident() == here else sleep(s))
+    main_thread = threading.get_ident()
+    monkeypatch.setattr(time, "sleep", lambda s: waits.append(s) if threading.get_ident() == main_thread else sleep(s))
     check_refused("hub_unavailable", data.svhn, "ufldl-stanford/svhn", "--data DIR")
     assert sum(waits) < 1
     assert constants.HF_HUB_OFFLINE is False
 
 
-def test_what_comes_from_the_hub_says_at_which_commit(small_data, own_cache, monkeypatch):
+def test_facts_state_the_commit_on_the_hub(small_data, cache_folder, monkeypatch):
     import datasets
 
-    asked = []
+    revisions = []
 
     def from_hub(name, *_, revision=None):
-        asked.append(revision)
+        revisions.append(revision)
         files = {key: str(small_data / "cifar10" / f"{key}.parquet") for key in ("train", "test")}
         tables = {key: load("parquet", data_files={"train": files[key]})["train"] for key in files}
         url = f"hf://datasets/{name}@{'0123456789' * 4}/plain_text/train-00000-of-00001.parquet"
@@ -154,62 +154,62 @@ def test_what_comes_from_the_hub_says_at_which_commit(small_data, own_cache, mon
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: io.BytesIO())
     monkeypatch.delenv("CALIBRANT_DATA", raising=False)
     commit = "0123456789" * 4
-    here = f"hub uoft-cs/cifar10 at {commit}"
-    assert data.cifar10(val=10).facts["source"] == f"{here}, the newest then; revision='{commit}' is it for good"
-    assert asked == [None]
-    assert data.cifar10(val=10, revision=commit).facts["source"] == here
-    assert data.cifar10(val=10, revision="v1").facts["source"] == f"{here}, revision v1"
-    assert asked == [None, commit, "v1"]
+    origin = f"hub uoft-cs/cifar10 at {commit}"
+    assert data.cifar10(val=10).facts["source"] == f"{origin}, latest; pin it with revision='{commit}'"
+    assert revisions == [None]
+    assert data.cifar10(val=10, revision=commit).facts["source"] == origin
+    assert data.cifar10(val=10, revision="v1").facts["source"] == f"{origin}, revision v1"
+    assert revisions == [None, commit, "v1"]
 
 
-def test_every_data_set_of_the_hub_takes_a_commit_of_it_and_no_folder_beside(tmp_path, own_cache, monkeypatch):
+def test_data_sets_of_the_hub_accept_a_revision_but_no_folder_with_it(tmp_path, cache_folder, monkeypatch):
     import datasets
 
-    asked = {}
+    revisions = {}
 
     def from_hub(name, *_, revision=None):
-        asked[name] = revision
+        revisions[name] = revision
         raise OSError("not today")
 
     monkeypatch.setattr(datasets, "load_dataset", from_hub)
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: io.BytesIO())
     monkeypatch.delenv("CALIBRANT_DATA", raising=False)
-    for made in (data.cifar10, data.cifar100, data.svhn, data.tiny_imagenet, data.newsgroups, data.sst):
-        check_refused("hub_unavailable", partial(made, revision="abc"), "not today")
-        both = partial(made, tmp_path, revision="abc")
-        check_refused("revision_with_folder", both, "'abc'", str(tmp_path))
-    assert len(asked) == 6
-    assert set(asked.values()) == {"abc"}
+    for load in (data.cifar10, data.cifar100, data.svhn, data.tiny_imagenet, data.newsgroups, data.sst):
+        check_refused("hub_unavailable", partial(load, revision="abc"), "not today")
+        with_folder = partial(load, tmp_path, revision="abc")
+        check_refused("revision_with_folder", with_folder, "'abc'", str(tmp_path))
+    assert len(revisions) == 6
+    assert set(revisions.values()) == {"abc"}
     check_refused("hub_unavailable", data.sst, "not today")
-    assert asked["stanfordnlp/sst"] == "refs/convert/parquet"
+    assert revisions["stanfordnlp/sst"] == "refs/convert/parquet"
 
 
-def test_where_data_come_from_is_not_what_they_are():
-    plain = DATA_SETS.method("svhn")
-    assert "revision" not in plain.canonical
-    assert plain == DATA_SETS.method("svhn(revision=None)")
+def test_default_revision_is_not_part_of_the_identity():
+    method = DATA_SETS.method("svhn")
+    assert "revision" not in method.canonical
+    assert method == DATA_SETS.method("svhn(revision=None)")
     assert "revision='abc'" in DATA_SETS.canonical("svhn(revision='abc')")
 
 
-def test_the_environment_names_the_folder(small_data, monkeypatch):
+def test_environment_variable_sets_the_data_folder(small_data, monkeypatch):
     monkeypatch.setenv("CALIBRANT_DATA", str(small_data))
     assert len(data.cifar10(val=10).train) == 50
 
 
-def test_shards_are_read_in_order(tmp_path, own_cache):
+def test_shards_are_read_in_order(tmp_path, cache_folder):
     folder = write_images(tmp_path / "svhn", {"train": 20, "test": 10}, size=32, classes=10)
-    whole = data.svhn(tmp_path, val=5)
+    single = data.svhn(tmp_path, val=5)
     frame = polars.read_parquet(folder / "train.parquet")
     (folder / "train.parquet").unlink()
     (folder / "cropped").mkdir()
     frame[:12].write_parquet(folder / "cropped" / "train-00000-of-00002.parquet")
     frame[12:].write_parquet(folder / "cropped" / "train-00001-of-00002.parquet")
-    parts = data.svhn(tmp_path, val=5)
-    assert torch.equal(whole.train.inputs, parts.train.inputs)
-    assert torch.equal(whole.val.labels, parts.val.labels)
+    sharded = data.svhn(tmp_path, val=5)
+    assert torch.equal(single.train.inputs, sharded.train.inputs)
+    assert torch.equal(single.val.labels, sharded.val.labels)
 
 
-def test_glob_characters_in_a_folder_are_its_name(tmp_path, own_cache):
+def test_glob_characters_in_folder_names_are_literal(tmp_path, cache_folder):
     for name in "d1", "d[1]", "d*":
         write_images(tmp_path / name / "svhn", {"train": 20, "test": 10}, size=32, classes=10)
         table = polars.read_parquet(tmp_path / name / "svhn" / "train.parquet", glob=False)
@@ -218,7 +218,7 @@ def test_glob_characters_in_a_folder_are_its_name(tmp_path, own_cache):
         assert data.svhn(tmp_path / name, val=5).train.labels.tolist() == [len(name)] * 15
 
 
-def test_a_changed_file_is_read_again(tmp_path, own_cache):
+def test_changed_files_are_read_again(tmp_path, cache_folder):
     write_images(tmp_path / "svhn", {"train": 20, "test": 10}, size=32, classes=10)
     assert len(data.svhn(tmp_path, val=5).train) == 15
     write_images(tmp_path / "svhn", {"train": 30, "test": 10}, size=32, classes=10)
@@ -226,74 +226,73 @@ def test_a_changed_file_is_read_again(tmp_path, own_cache):
 
 
 def build(value=1.0):
-    return {"x": torch.full((1000,), value)}, {"said": ["a", 1]}
+    return {"x": torch.full((1000,), value)}, {"words": ["a", 1]}
 
 
-def never():
+def fail():
     raise AssertionError("built twice")
 
 
-def test_the_cache_gives_back_what_was_built(own_cache):
-    for make in build, never:
-        tensors, facts = load_or_build("thing", make)
+def test_cache_returns_the_built_data(cache_folder):
+    for builder in build, fail:
+        tensors, facts = load_or_build("thing", builder)
         assert torch.equal(tensors["x"], build()[0]["x"])
-        assert facts == {"said": ["a", 1]}
+        assert facts == {"words": ["a", 1]}
 
 
 KILLED_WHILE_WRITING = """
 import os, signal, torch, safetensors.torch
-from calibrant.registry import DATA_SETS
-from calibrant.lab.data._loading import cached
-whole = safetensors.torch.save_file
-def half(tensors, path, **kwargs):
-    whole(tensors, path, **kwargs)
+from calibrant.lab.data._loading import load_or_build
+save_file = safetensors.torch.save_file
+def save_half(tensors, path, **kwargs):
+    save_file(tensors, path, **kwargs)
     os.truncate(path, os.path.getsize(path) // 2)
     os.kill(os.getpid(), signal.SIGKILL)
-safetensors.torch.save_file = half
-cached("thing", lambda: ({"x": torch.zeros(1000)}, {}))
+safetensors.torch.save_file = save_half
+load_or_build("thing", lambda: ({"x": torch.zeros(1000)}, {}))
 """
 
 
-def test_the_cache_survives_a_kill_while_it_is_written(own_cache):
+def test_cache_survives_a_kill_during_a_write(cache_folder):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", KILLED_WHILE_WRITING], env=environment, check=False)
-    assert done.returncode == -signal.SIGKILL
-    left = list(own_cache.iterdir())
-    assert len(left) == 1  # the unfinished part
+    result = subprocess.run([sys.executable, "-c", KILLED_WHILE_WRITING], env=environment, check=False)
+    assert result.returncode == -signal.SIGKILL
+    drafts = list(cache_folder.iterdir())
+    assert len(drafts) == 1
     assert float(load_or_build("thing", build)[0]["x"].sum()) == 1000
-    assert float(load_or_build("thing", never)[0]["x"].sum()) == 1000
-    os.utime(left[0], (0, 0))
+    assert float(load_or_build("thing", fail)[0]["x"].sum()) == 1000
+    os.utime(drafts[0], (0, 0))
     load_or_build("other", build)
-    assert not left[0].exists()  # swept up a day later
+    assert not drafts[0].exists()  # old drafts are removed
 
 
-def test_a_damaged_cache_is_built_again(own_cache):
+def test_damaged_cache_entries_are_built_again(cache_folder):
     load_or_build("thing", build)
-    path = own_cache / "thing.safetensors"
+    path = cache_folder / "thing.safetensors"
     os.truncate(path, path.stat().st_size // 2)
     assert float(load_or_build("thing", lambda: build(2.0))[0]["x"].sum()) == 2000
     path.write_bytes(b"")
     assert float(load_or_build("thing", build)[0]["x"].sum()) == 1000
 
 
-def test_a_cache_that_cannot_be_written_costs_only_the_cache(tmp_path, monkeypatch):
+def test_data_load_without_a_writable_cache(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("CALIBRANT_CACHE", str(tmp_path / "file"))
     assert float(load_or_build("thing", build)[0]["x"].sum()) == 1000
 
 
-# Originals
+# Original formats
 
 
 def pixels_of(folder, name, column="image"):
     rows = polars.read_parquet(folder / f"{name}.parquet")
-    return np.stack([np.asarray(Image.open(io.BytesIO(one["bytes"]))) for one in rows[column]])
+    return np.stack([np.asarray(Image.open(io.BytesIO(image["bytes"]))) for image in rows[column]])
 
 
-def same(a, b):
-    for one, other in zip((a.train, a.val, a.test), (b.train, b.val, b.test), strict=True):
-        assert torch.equal(one.inputs, other.inputs)
-        assert torch.equal(one.labels, other.labels)
+def assert_equal(a, b):
+    for name in "train", "val", "test":
+        assert torch.equal(getattr(a, name).inputs, getattr(b, name).inputs)
+        assert torch.equal(getattr(a, name).labels, getattr(b, name).labels)
 
 
 def write_pickle(path, table):
@@ -302,7 +301,7 @@ def write_pickle(path, table):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_cifar_is_read_from_its_pickles(small_data, tmp_path, own_cache, packed):
+def test_cifar10_is_read_from_pickles(small_data, tmp_path, cache_folder, packed):
     home = tmp_path / "cifar-10-batches-py"
     images = {name: pixels_of(small_data / "cifar10", name, "img") for name in ("train", "test")}
     flat = {name: x.transpose(0, 3, 1, 2).reshape(len(x), -1) for name, x in images.items()}
@@ -317,11 +316,11 @@ def test_cifar_is_read_from_its_pickles(small_data, tmp_path, own_cache, packed)
             archive.add(home, "cifar-10-batches-py")
         shutil.rmtree(home)
     splits = data.cifar10(tmp_path, val=10)
-    same(splits, data.cifar10(small_data, val=10))
+    assert_equal(splits, data.cifar10(small_data, val=10))
     assert splits.classes[3] == "class 3"
 
 
-def test_cifar100_is_read_by_its_fine_labels(small_data, tmp_path, own_cache):
+def test_cifar100_is_read_with_fine_labels(small_data, tmp_path, cache_folder):
     for name, n in ("train", 300), ("test", 100):
         pixels = pixels_of(small_data / "cifar100", name, "img")
         labels = [y % 100 for y in range(n)]
@@ -329,10 +328,10 @@ def test_cifar100_is_read_by_its_fine_labels(small_data, tmp_path, own_cache):
         write_pickle(tmp_path / "cifar100" / "cifar-100-python" / name, table)
     meta = {"fine_label_names": [f"class {i}" for i in range(100)]}
     write_pickle(tmp_path / "cifar100" / "cifar-100-python" / "meta", meta)
-    same(data.cifar100(tmp_path, val=100), data.cifar100(small_data, val=100))
+    assert_equal(data.cifar100(tmp_path, val=100), data.cifar100(small_data, val=100))
 
 
-def test_a_pickle_that_would_run_something_is_refused(tmp_path, own_cache):
+def test_pickles_with_code_are_refused(tmp_path, cache_folder):
     class Evil:
         def __reduce__(self):
             return os.system, ("true",)
@@ -341,27 +340,27 @@ def test_a_pickle_that_would_run_something_is_refused(tmp_path, own_cache):
     check_refused("unsafe_pickle", lambda: data.cifar10(tmp_path), "system")
 
 
-def test_svhn_is_read_from_its_mat_files_with_ten_for_zero(small_data, tmp_path, own_cache):
+def test_svhn_is_read_from_mat_files_with_label_10_for_zero(small_data, tmp_path, cache_folder):
     from scipy.io import savemat
 
     for name, n in ("train", 60), ("test", 20):
         labels = np.where(np.arange(n) % 10 == 0, 10, np.arange(n) % 10).astype(np.uint8)
         images = pixels_of(small_data / "svhn", name).transpose(1, 2, 3, 0)
         savemat(tmp_path / f"{name}_32x32.mat", {"X": images, "y": labels[:, None]})
-    same(data.svhn(tmp_path, val=5), data.svhn(small_data, val=5))
+    assert_equal(data.svhn(tmp_path, val=5), data.svhn(small_data, val=5))
 
 
-def test_a_clone_of_the_hub_is_read_by_its_configuration(small_data, tmp_path, own_cache):
+def test_clones_of_the_hub_are_read_by_configuration(small_data, tmp_path, cache_folder):
     clone = tmp_path / "svhn"
     for part in "cropped_digits", "full_numbers":
         (clone / part).mkdir(parents=True)
         for name in "train", "test":
             source = small_data / ("svhn" if part == "cropped_digits" else "cifar10") / f"{name}.parquet"
             shutil.copy(source, clone / part / f"{name}-00000-of-00001.parquet")
-    same(data.svhn(tmp_path, val=5), data.svhn(small_data, val=5))
+    assert_equal(data.svhn(tmp_path, val=5), data.svhn(small_data, val=5))
 
 
-def test_tiny_imagenet_is_read_from_its_folders(tmp_path, own_cache):
+def test_tiny_imagenet_is_read_from_folders(tmp_path, cache_folder):
     home, rng = tmp_path / "tiny-imagenet-200", np.random.default_rng(0)
 
     def write(path):
@@ -387,8 +386,8 @@ def test_tiny_imagenet_is_read_from_its_folders(tmp_path, own_cache):
     assert np.array_equal(splits.test.inputs[7].permute(1, 2, 0), expected)
 
 
-@pytest.mark.parametrize("noted", ["csv", "synsets", "devkit"])
-def test_imagenets_validation_images_may_lie_flat(small_data, tmp_path, own_cache, noted):
+@pytest.mark.parametrize("class_list", ["csv", "synsets", "devkit"])
+def test_imagenet_accepts_a_flat_validation_folder(small_data, tmp_path, cache_folder, class_list):
     home = tmp_path / "imagenet"
     shutil.copytree(small_data / "imagenet", home)
     expected = data.imagenet(small_data, size=32)
@@ -401,10 +400,10 @@ def test_imagenets_validation_images_may_lie_flat(small_data, tmp_path, own_cach
         (home / "val" / folder).rmdir()
     check_refused("unsorted_images", lambda: data.imagenet(tmp_path, size=32), "LOC_val_solution.csv")
     classes = [name for _, name in moved]
-    if noted == "csv":
-        lines = [f"{name},{one} 1 2 3 4 {one} 5 6 7 8" for name, one in moved]
+    if class_list == "csv":
+        lines = [f"{name},{folder} 1 2 3 4 {folder} 5 6 7 8" for name, folder in moved]
         (home / "LOC_val_solution.csv").write_text("\n".join(["ImageId,PredictionString", *lines[::-1]]) + "\n")
-    elif noted == "synsets":
+    elif class_list == "synsets":
         (home / "imagenet_2012_validation_synset_labels.txt").write_text("\n".join(classes) + "\n")
     else:
         from scipy.io import savemat
@@ -415,4 +414,4 @@ def test_imagenets_validation_images_may_lie_flat(small_data, tmp_path, own_cach
         synsets = np.array([(i, name) for name, i in numbers.items()], dtype=[("ILSVRC2012_ID", "O"), ("WNID", "O")])
         savemat(kit / "meta.mat", {"synsets": synsets})
         (kit / "ILSVRC2012_validation_ground_truth.txt").write_text("\n".join(str(numbers[c]) for c in classes) + "\n")
-    same(data.imagenet(tmp_path, size=32), expected)
+    assert_equal(data.imagenet(tmp_path, size=32), expected)

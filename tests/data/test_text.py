@@ -1,4 +1,4 @@
-"""Text: the tokenization and splits of the papers' codes."""
+"""Text data: tokenization and splits as in the papers' code."""
 
 import re
 from collections import OrderedDict
@@ -14,16 +14,16 @@ from calibrant.lab.data._text import pad_token_ids, tokenize_words, vocabulary
 from calibrant.lab.data.sst import parse_tree
 
 
-def test_documents_become_ids_as_with_keras():
+def test_token_ids_equal_keras():
     documents = [tokenize_words(t) for t in ("The cat, the CAT!", "a cat\tsat\n\non the_mat", "")]
     assert documents[1] == ["a", "cat", "sat", "on", "the", "mat"]
     ids = vocabulary(documents, 4)
-    assert ids == {"the": 1, "cat": 2, "a": 3}  # three times, three times, and the first of those that appear once
+    assert ids == {"the": 1, "cat": 2, "a": 3}  # by count, then by first occurrence
     assert pad_token_ids(documents, ids, 3).tolist() == [[2, 1, 2], [3, 2, 1], [0, 0, 0]]
     assert pad_token_ids(documents, ids, 5).tolist()[0] == [0, 1, 2, 1, 2]
 
 
-def test_newsgroups_are_split_as_in_the_authors_code(small_data):
+def test_newsgroups_split_equals_the_authors_code(small_data):
     splits = data.newsgroups(small_data, val=30, length=50)
     n = 250
     order = sorted((f"group{i % 20:02d}", str(i) if i < 200 else str(1000 + i - 200)) for i in range(n))
@@ -32,45 +32,45 @@ def test_newsgroups_are_split_as_in_the_authors_code(small_data):
     np.random.seed(1)  # noqa: NPY002
     np.random.shuffle(indices)  # noqa: NPY002
     labels = [int(order[i][-2:]) for i in indices]
-    held = int(0.2 * n)
-    assert splits.train.labels.tolist() == labels[: -(held + 30)]
-    assert splits.val.labels.tolist() == labels[n - held - 30 : n - held]
-    assert splits.test.labels.tolist() == labels[-held:]
+    held_out = int(0.2 * n)
+    assert splits.train.labels.tolist() == labels[: -(held_out + 30)]
+    assert splits.val.labels.tolist() == labels[n - held_out - 30 : n - held_out]
+    assert splits.test.labels.tolist() == labels[-held_out:]
     assert splits.vectors.shape == (len(splits.vectors), 100)
     assert splits.facts["vectors"] == "random, 100"
     assert int(splits.train.inputs.max()) < len(splits.vectors)
-    assert (splits.train.inputs[:, :10] == 0).all()  # 40 words, padded in front, the header gone
+    assert (splits.train.inputs[:, :10] == 0).all()  # 40 words without the header, padded in front
 
 
-def test_vectors_come_from_a_file_where_it_has_the_word(small_data, tmp_path):
+def test_vectors_of_known_words_come_from_the_file(small_data, tmp_path):
     (tmp_path / "glove.txt").write_text("good 1 2\nof course 3 4\nbad -1 0.5\n")
     splits = data.sst(small_data, vectors=str(tmp_path / "glove.txt"), dimension=2)
     assert splits.facts["vectors"] == "glove.txt"
     assert splits.facts["vectors_found"] == 2
-    found = {tuple(v) for v in splits.vectors.tolist()}
-    assert (1.0, 2.0) in found
-    assert (-1.0, 0.5) in found
+    vectors = {tuple(v) for v in splits.vectors.tolist()}
+    assert (1.0, 2.0) in vectors
+    assert (-1.0, 0.5) in vectors
     assert splits.vectors[0].tolist() == [0, 0]
     (small_data / "glove.txt").write_text("good 1 2\n")
     assert data.sst(small_data, vectors="glove.txt", dimension=2).facts["vectors_found"] == 1
 
 
-def test_the_first_word_of_the_file_is_drawn_where_the_authors_draw_it(small_data, tmp_path):
+def test_mukhoti_lookup_draws_the_first_word_of_the_file(small_data, tmp_path):
     (tmp_path / "glove.txt").write_text("good 1 2\nbad -1 0.5\n")
-    where = {"vectors": str(tmp_path / "glove.txt"), "dimension": 2}
-    ours, theirs = data.sst(small_data, **where), data.sst(small_data, **where, lookup="mukhoti")
+    settings = {"vectors": str(tmp_path / "glove.txt"), "dimension": 2}
+    ours, theirs = data.sst(small_data, **settings), data.sst(small_data, **settings, lookup="mukhoti")
     assert [splits.facts["vectors_found"] for splits in (ours, theirs)] == [2, 1]
-    assert (ours.vectors != theirs.vectors).any(1).sum() == 1  # one word has another vector
+    assert (ours.vectors != theirs.vectors).any(1).sum() == 1
 
 
-def messages(folder, documents):
+def write_messages(folder, documents):
     for group, number, text in documents:
         (folder / group).mkdir(parents=True, exist_ok=True)
         (folder / group / number).write_bytes(text.encode("latin-1"))
 
 
-def as_in_the_authors_code(folder, length):
-    """Ids and labels of a folder of messages as their loader and the Keras tokenizer make them."""
+def authors_ids_and_labels(folder, length):
+    """Return ids and labels of a folder of messages as in the authors' loader with the Keras tokenizer."""
     texts, labels = [], []
     for label, group in enumerate(sorted(path.name for path in folder.iterdir())):
         for name in sorted(path.name for path in (folder / group).iterdir()):
@@ -87,50 +87,52 @@ def as_in_the_authors_code(folder, length):
     ids = {w: i for i, (w, _) in enumerate(sorted(counts.items(), key=lambda x: x[1], reverse=True), 1) if i < 20_000}
     rows = np.zeros((len(words), length), dtype=np.int64)
     for row, document in enumerate(words):
-        known = [ids[w] for w in document if w in ids][-length:]
-        rows[row, length - len(known) :] = known
+        row_ids = [ids[w] for w in document if w in ids][-length:]
+        rows[row, length - len(row_ids) :] = row_ids
     return rows, np.array(labels)
 
 
-def test_the_original_newsgroups_are_read_from_their_folder(tmp_path, data_cache):
+def test_original_newsgroups_are_read_from_folders(tmp_path, data_cache):
     rng = np.random.default_rng(0)
     documents = []
     for i in range(200):
         words = " ".join(f"w{w}" for w in rng.integers(0, 500, 30))
         header = " relay.edu!news\nSubject: x\n\n" if i % 40 == 0 else f"From: a{i}\nSubject: x\n\n"
         documents.append((f"group{i % 20:02d}", str(1000 - i), f"{header}{words} \xe9t\xe9\n"))
-    messages(tmp_path / "20_newsgroups", documents)
+    write_messages(tmp_path / "20_newsgroups", documents)
     (tmp_path / "20_newsgroups" / "group00" / ".index").write_text("no message")
     splits = data.newsgroups(tmp_path, val=20, length=25)
-    assert splits.facts["headers"] == "cut off"
+    assert splits.facts["headers"] == "removed"
     assert splits.facts["documents"] == 200
-    rows, labels = as_in_the_authors_code(tmp_path / "20_newsgroups", 25)
+    rows, labels = authors_ids_and_labels(tmp_path / "20_newsgroups", 25)
     order = np.random.RandomState(1).permutation(200)
-    for part, chosen in (splits.train, order[:140]), (splits.val, order[140:160]), (splits.test, order[160:]):
-        assert np.array_equal(part.inputs, rows[chosen])
-        assert np.array_equal(part.labels, labels[chosen])
+    for part, rows_of_part in (splits.train, order[:140]), (splits.val, order[140:160]), (splits.test, order[160:]):
+        assert np.array_equal(part.inputs, rows[rows_of_part])
+        assert np.array_equal(part.labels, labels[rows_of_part])
     with refused("no_date_split"):
         data.newsgroups(tmp_path, protocol="bydate")
 
 
-def test_newsgroups_by_date_are_two_folders_or_json_lines(tmp_path, small_data, data_cache):
+def test_newsgroups_by_date_are_read_from_folders_or_json_lines(tmp_path, small_data, data_cache):
     import polars
 
     (tmp_path / "lines" / "newsgroups").mkdir(parents=True)
     for name in "train", "test":
         frame = polars.read_parquet(small_data / "20newsgroups-raw" / f"{name}.parquet")
         rows = frame.iter_rows(named=True)
-        messages(tmp_path / "folders" / f"20news-bydate-{name}", [(*row["id"].split("/"), row["text"]) for row in rows])
+        write_messages(
+            tmp_path / "folders" / f"20news-bydate-{name}", [(*row["id"].split("/"), row["text"]) for row in rows]
+        )
         frame.write_ndjson(tmp_path / "lines" / "newsgroups" / f"{name}.jsonl")
     expected = data.newsgroups(small_data, val=30, length=50)
-    for where in "folders", "lines":
-        splits = data.newsgroups(tmp_path / where, val=30, length=50)
+    for name in "folders", "lines":
+        splits = data.newsgroups(tmp_path / name, val=30, length=50)
         assert torch.equal(splits.train.inputs, expected.train.inputs)
         assert torch.equal(splits.test.labels, expected.test.labels)
     assert len(data.newsgroups(tmp_path / "folders", protocol="bydate", val=30).test) == 50
 
 
-def test_the_original_trees_are_read(tmp_path, small_data, data_cache):
+def test_original_trees_are_read(tmp_path, small_data, data_cache):
     (tmp_path / "trees").mkdir()
     for name in "train", "dev", "test":
         (tmp_path / "trees" / f"{name}.txt").write_text("\n".join(tree for tree, _ in TREES) + "\n")
@@ -139,10 +141,9 @@ def test_the_original_trees_are_read(tmp_path, small_data, data_cache):
     assert splits.test.labels.tolist() == expected.test.labels.tolist()
 
 
-def test_binary_trees_drop_neutral_sentences_and_keep_neutral_nodes(small_data):
+def test_two_classes_drop_neutral_sentences_but_keep_neutral_nodes(small_data):
     splits = data.sst(small_data)
-    judged = [label for _, label in TREES if label is not None]
-    assert splits.train.labels.tolist() == judged
+    assert splits.train.labels.tolist() == [label for _, label in TREES if label is not None]
     batch = splits.train.inputs[[1]]
     assert splits.targets(batch, splits.train.labels[[1]]).tolist() == [1, 2, 0, 1, 0]
     five = data.sst(small_data, classes=5)
@@ -150,24 +151,24 @@ def test_binary_trees_drop_neutral_sentences_and_keep_neutral_nodes(small_data):
     assert five.targets(five.train.inputs[:1], five.train.labels[:1]).tolist() == [2, 4, 3]
 
 
-def test_some_trees_are_the_trees_they_were(small_data):
+def test_indexing_trees_keeps_each_tree(small_data):
     trees = data.sst(small_data, classes=5).train.inputs
     rows = torch.tensor([4, 1, 3])
-    some = trees[rows]
+    selected = trees[rows]
     for place, row in enumerate(rows.tolist()):
-        a, b = some[place : place + 1], trees[row : row + 1]
+        a, b = selected[place : place + 1], trees[row : row + 1]
         for field in "start", "word", "left", "right", "height", "label":
             assert torch.equal(getattr(a, field), getattr(b, field))
     assert len(trees[torch.zeros(len(trees), dtype=torch.bool)]) == 0
 
 
-def test_a_word_may_hold_a_no_break_space():
+def test_words_may_contain_a_no_break_space():
     assert [node[0] for node in parse_tree("(2 (2 8\xa01\\/2) (2 .))", {"": 0})] == [1, 2, 0]
 
 
 @pytest.fixture
 def wordpiece(tmp_path):
-    """A tiny tokenizer in a folder, as Transformers saves them."""
+    """A tiny Transformers tokenizer in a folder."""
     from transformers import BertTokenizerFast
 
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "word", *(f"##{d}" for d in range(10))]
@@ -176,7 +177,7 @@ def wordpiece(tmp_path):
     return tmp_path / "tiny"
 
 
-def test_subwords_of_a_transformers_tokenizer(small_data, wordpiece):
+def test_newsgroups_with_a_transformers_tokenizer(small_data, wordpiece):
     splits = data.newsgroups(small_data, val=30, length=60, tokenizer=str(wordpiece))
     assert splits.vectors is None
     assert splits.train.inputs.shape == (170, 60)
@@ -185,13 +186,13 @@ def test_subwords_of_a_transformers_tokenizer(small_data, wordpiece):
 
 
 @pytest.mark.shared
-def test_sst_is_all_of_it(shared, data_cache):
+def test_sst_is_complete(shared, data_cache):
     import polars
 
     folder = shared / "datasets"
     splits = data.sst(folder)
     assert [len(s) for s in (splits.train, splits.val, splits.test)] == [6920, 872, 1821]
-    assert len(splits.vectors) == 21_702  # 21,701 words, as in the code the authors build on, and padding
+    assert len(splits.vectors) == 21_702  # padding and 21,701 words, as in the authors' code
     file = polars.read_parquet(folder / "sst2" / "train.parquet")
     assert splits.train.labels.tolist() == file["label"].to_list()
     five = data.sst(folder, classes=5)
@@ -205,7 +206,7 @@ def test_sst_is_all_of_it(shared, data_cache):
 
 
 @pytest.mark.shared
-def test_newsgroups_are_all_of_them(shared, data_cache):
+def test_newsgroups_are_complete(shared, data_cache):
     splits = data.newsgroups(shared / "datasets")
     assert [len(s) for s in (splits.train, splits.val, splits.test)] == [14_177, 900, 3_769]
     assert splits.vectors.shape == (20_000, 100)
@@ -213,18 +214,18 @@ def test_newsgroups_are_all_of_them(shared, data_cache):
     dated = data.newsgroups(shared / "datasets", protocol="bydate")
     assert [len(s) for s in (dated.train, dated.val, dated.test)] == [10_414, 900, 7_532]
     hashes = [{x.numpy().tobytes() for x in s.inputs} for s in (splits.train, splits.val, splits.test)]
-    assert len(hashes[0] & hashes[2]) < 0.01 * 3_769  # some posts were posted twice
+    assert len(hashes[0] & hashes[2]) < 0.01 * 3_769  # a few messages are duplicates
 
 
 @pytest.mark.shared
 @pytest.mark.slow
-def test_newsgroups_are_numbered_and_cut_as_by_the_authors(shared, data_cache, tmp_path):
+def test_newsgroups_ids_equal_the_authors_code(shared, data_cache, tmp_path):
     import polars
 
     files = [polars.read_parquet(shared / "datasets" / "20newsgroups-raw" / f"{n}.parquet") for n in ("train", "test")]
     rows = polars.concat(files).iter_rows(named=True)
-    messages(tmp_path, [(*row["id"].split("/"), row["text"]) for row in rows])
-    tokens, labels = as_in_the_authors_code(tmp_path, 1000)
+    write_messages(tmp_path, [(*row["id"].split("/"), row["text"]) for row in rows])
+    tokens, labels = authors_ids_and_labels(tmp_path, 1000)
     splits = data.newsgroups(shared / "datasets")
     order = np.random.RandomState(1).permutation(18_846)
     assert np.array_equal(torch.cat([splits.train.inputs, splits.val.inputs, splits.test.inputs]), tokens[order])

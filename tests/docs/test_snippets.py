@@ -44,7 +44,7 @@ def readme_names() -> dict:
 
 def index_names() -> dict:
     parts = {"val": simulated_logits(200, 0), "test": simulated_logits(200, 1)}
-    return {f"{name}_{what}": x for name, pair in parts.items() for what, x in zip(("logits", "labels"), pair)}
+    return {f"{name}_{kind}": x for name, pair in parts.items() for kind, x in zip(("logits", "labels"), pair)}
 
 
 def metrics_names() -> dict:

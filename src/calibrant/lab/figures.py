@@ -1,7 +1,7 @@
-"""The theory of focal loss as the papers draw it: each figure as SVG and PNG, with the numbers behind it as CSV."""
+"""Figures of the theory of focal loss, as in the papers: SVG, PNG and the numbers as CSV."""
 
-import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,97 +21,97 @@ __all__ = ["draw_focal_theory", "figure_files", "new_figure", "save_figure", "tr
 Curves = Mapping[str, tuple[Any, Any]]
 TRUE_PROBS = (0.55, 0.3, 0.15)  # Komisarenko & Kull (2024), figure 4
 MAP_GAMMAS = (0.5, 3.0)
+TRUE_CLASS, MAPPED = "probability of the true class", "mapped probability"  # labels of axes
 
 
 def draw_focal_theory(folder: Path) -> list[Path]:
-    """Draw the theory of focal loss; returns the files written.
+    """Draw the figures on focal loss and return the files.
 
-    Figure 4(a) of Mukhoti et al. (2020), figure 6(a) of Wang et al. (2021) and figures 1 to 7 of Komisarenko & Kull
-    (2024), and what the focal map does to a network trained with focal loss where the truth is known. About a minute on
-    one core.
+    These are figure 4(a) of Mukhoti et al. (2020), figure 6(a) of Wang et al. (2021), figures 1 to 7 of Komisarenko &
+    Kull (2024), and the focal map of a network trained on data with known probabilities. Takes about a minute on one
+    core.
     """
     folder.mkdir(parents=True, exist_ok=True)
     draw_functions = (
-        _gradient_ratio,
-        _inverse_focal,
-        _proper_part,
-        _binary_temperature,
-        _temperature_bounds,
-        _conditional_risks,
-        _map_arrows,
-        _three_classes,
-        _map_difference,
-        _blobs_network,
+        *(_gradient_ratio, _inverse_focal, _proper_part, _binary_temperature, _temperature_bounds),
+        *(_conditional_risks, _map_arrows, _three_classes, _map_difference, _blobs_network),
     )
     return [path for draw in draw_functions for path in draw(folder)]
 
 
+@dataclass(frozen=True)
+class _Panel:
+    curves: Curves
+    xlabel: str
+    ylabel: str
+    title: str = ""
+    limits: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def _draw_panels(folder: Path, name: str, panels: Mapping[str, _Panel], *, width: float, height: float) -> list[Path]:
+    """Draw named panels side by side, and save the figure and its numbers."""
+    figure = new_figure(width, height)
+    for ax, panel in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels.values(), strict=True):
+        plots.family(panel.curves, ax=ax, xlabel=panel.xlabel, ylabel=panel.ylabel, title=panel.title)
+        ax.set(**panel.limits)
+    numbers = pl.concat(
+        pl.DataFrame({"panel": key, "curve": curve.lstrip("_"), "x": np.asarray(x), "y": np.asarray(y)})
+        for key, panel in panels.items()
+        for curve, (x, y) in panel.curves.items()
+    )
+    return save_figure(folder, name, figure, numbers)
+
+
 def _gradient_ratio(folder: Path) -> list[Path]:
     p = torch.linspace(0, 1, 501, dtype=torch.float64)
-    curves = {f"γ = {gamma:g}": (p, theory.gradient_ratio(p, gamma)) for gamma in (1.0, 2.0, 3.0, 5.0, 7.0)}
-    curves = {"_cross-entropy": (p, torch.ones_like(p)), **curves}
-    figure = new_figure(4.6, 3.2)
-    ax = figure.subplots()
-    plots.family(curves, ax=ax, xlabel="probability of the true class, $p$", ylabel="gradient ratio $g(p, γ)$")
-    ax.set(xlim=(0, 1), ylim=(0, None))
-    return save_figure(folder, "mukhoti_4a_gradient_ratio", figure, _long_table({"": curves}))
+    curves = {"_cross-entropy": (p, torch.ones_like(p))}
+    curves |= {f"γ = {gamma:g}": (p, theory.gradient_ratio(p, gamma)) for gamma in (1.0, 2.0, 3.0, 5.0, 7.0)}
+    limits = {"xlim": (0, 1), "ylim": (0, None)}
+    panel = _Panel(curves, f"{TRUE_CLASS}, $p$", "gradient ratio $g(p, γ)$", limits=limits)
+    return _draw_panels(folder, "mukhoti_4a_gradient_ratio", {"": panel}, width=4.6, height=3.2)
 
 
 def _inverse_focal(folder: Path) -> list[Path]:
-    p = torch.linspace(0.005, 0.995, 397, dtype=torch.float64)
-    z, y = _binary_logits(p), torch.zeros(len(p), dtype=torch.int64)
+    p, z, y = _binary_grid()
     curves = {f"focal, γ = {gamma:g}": (p, losses.focal(z, y, gamma=gamma)) for gamma in (3.0, 2.0, 1.0)}
     curves["cross-entropy"] = p, losses.cross_entropy(z, y)
     curves |= {
         f"inverse focal, γ = {gamma:g}": (p, losses.inverse_focal(z, y, gamma=gamma)) for gamma in (1.0, 2.0, 3.0)
     }
-    figure = new_figure(4.6, 3.2)
-    ax = figure.subplots()
-    plots.family(curves, ax=ax, xlabel="probability of the true class, $p$", ylabel="loss, nats")
-    ax.set(xlim=(0, 1), ylim=(0, 5))
-    return save_figure(folder, "wang_6a_losses", figure, _long_table({"": curves}))
+    panel = _Panel(curves, f"{TRUE_CLASS}, $p$", "loss, nats", limits={"xlim": (0, 1), "ylim": (0, 5)})
+    return _draw_panels(folder, "wang_6a_losses", {"": panel}, width=4.6, height=3.2)
 
 
 def _proper_part(folder: Path) -> list[Path]:
-    p = torch.linspace(0.005, 0.995, 397, dtype=torch.float64)
-    z, y = _binary_logits(p), torch.zeros(len(p), dtype=torch.int64)
-    left = {"cross-entropy": (p, losses.cross_entropy(z, y))}
+    p, z, y = _binary_grid()
+    curves = {"cross-entropy": (p, losses.cross_entropy(z, y))}
     for gamma in MAP_GAMMAS:
-        left[f"focal, γ = {gamma:g}"] = p, losses.focal(z, y, gamma=gamma)
-        left[f"its proper part, γ = {gamma:g}"] = p, theory.proper_part(z, y, gamma=gamma)
-    right = {
-        f"γ = {gamma:g}": (p, theory.focal_map(z, gamma=gamma).exp()[:, 0]) for gamma in (-0.5, 0.5, 1.0, 3.0, 5.0)
+        curves[f"focal, γ = {gamma:g}"] = p, losses.focal(z, y, gamma=gamma)
+        curves[f"its proper part, γ = {gamma:g}"] = p, theory.proper_part(z, y, gamma=gamma)
+    gammas = (-0.5, 0.5, 1.0, 3.0, 5.0)
+    maps = {"_identity": (p, p)}
+    maps |= {f"γ = {gamma:g}": (p, theory.focal_map(z, gamma=gamma).exp()[:, 0]) for gamma in gammas}
+    square = {"xlim": (0, 1), "ylim": (0, 1), "aspect": "equal"}
+    panels = {
+        "loss": _Panel(curves, TRUE_CLASS, "loss, nats", "Losses", {"xlim": (0, 1), "ylim": (0, 3)}),
+        "map": _Panel(maps, "predicted probability $q$", MAPPED, "Focal map, two classes", square),
     }
-    right = {"_identity": (p, p), **right}
-    figure = new_figure(8.0, 3.4)
-    left_axes, right_axes = figure.subplots(1, 2)
-    plots.family(left, ax=left_axes, xlabel="probability of the true class", ylabel="loss, nats", title="Losses")
-    left_axes.set(xlim=(0, 1), ylim=(0, 3))
-    plots.family(
-        right,
-        ax=right_axes,
-        xlabel="predicted probability $q$",
-        ylabel="mapped probability",
-        title="Focal map, two classes",
-    )
-    right_axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-    return save_figure(folder, "komisarenko_1_proper_part_and_map", figure, _long_table({"loss": left, "map": right}))
+    return _draw_panels(folder, "komisarenko_1_proper_part_and_map", panels, width=8.0, height=3.4)
 
 
 def _binary_temperature(folder: Path) -> list[Path]:
-    gammas = np.arange(0, 10.01, 0.5)
-    left = _nearest_temperature_lines(gammas, classes=2, line=(0.95, 0.85))[0]
+    lines, _ = _nearest_temperature_lines(classes=2, slope=0.95, intercept=0.85)
     s, sparse = (torch.linspace(-5, 5, points, dtype=torch.float64) for points in (401, 26))
-    right: dict[str, tuple[Any, Any]] = {}
+    maps: dict[str, tuple[Any, Any]] = {}
     for gamma in MAP_GAMMAS:
         t = theory.nearest_temperature(gamma).temperature
-        right[f"focal map, γ = {gamma:g}"] = s, theory.focal_map(_binary_logits(s.sigmoid()), gamma=gamma).exp()[:, 0]
-        right[f"temperature {t:.3f}"] = sparse, (sparse / t).sigmoid()
-    figure = new_figure(8.0, 3.2)
-    left_axes, right_axes = figure.subplots(1, 2)
-    plots.family(left, ax=left_axes, xlabel="γ", ylabel="1 / T", title="Nearest temperature, two classes")
-    plots.family(right, ax=right_axes, xlabel="logit $s$", ylabel="mapped probability", title="The two maps coincide")
-    return save_figure(folder, "komisarenko_2_nearest_temperature", figure, _long_table({"line": left, "maps": right}))
+        maps[f"focal map, γ = {gamma:g}"] = s, theory.focal_map(_binary_logits(s.sigmoid()), gamma=gamma).exp()[:, 0]
+        maps[f"temperature {t:.3f}"] = sparse, (sparse / t).sigmoid()
+    panels = {
+        "line": _Panel(lines, "γ", "1 / T", "Nearest temperature, two classes"),
+        "maps": _Panel(maps, "logit $s$", MAPPED, "The two maps coincide"),
+    }
+    return _draw_panels(folder, "komisarenko_2_nearest_temperature", panels, width=8.0, height=3.2)
 
 
 def _temperature_bounds(folder: Path) -> list[Path]:
@@ -121,24 +121,22 @@ def _temperature_bounds(folder: Path) -> list[Path]:
     mapped = torch.cat([theory.focal_map(z, gamma=float(gamma)) for gamma in gammas])
     temperature_at_20 = 20 / (mapped[:, 0] - mapped[:, 1]).numpy()
     sharpest, mildest, paper = (np.array([getattr(b, n) for b in bounds]) for n in ("sharpest", "mildest", "paper"))
-    left = {
+    ratios = {
         "published upper bound": (gammas, paper / sharpest),
         "largest T, exact": (gammas, mildest / sharpest),
         "smallest T up to |s| = 20": (gammas, temperature_at_20 / sharpest),
         "lower bound, exact": (gammas, sharpest / sharpest),
     }
-    right = {
+    widths = {
         "published bounds": (gammas, paper - sharpest),
         "exact bounds": (gammas, mildest - sharpest),
         "exact, up to |s| = 20": (gammas, mildest - temperature_at_20),
     }
-    figure = new_figure(8.0, 3.2)
-    left_axes, right_axes = figure.subplots(1, 2)
-    plots.family(left, ax=left_axes, xlabel="γ", ylabel="$T$ (γ + 1)", title="Temperatures that bound the focal map")
-    left_axes.set_ylim(top=1.32)
-    plots.family(right, ax=right_axes, xlabel="γ", ylabel="difference of temperatures", title="Width of the bounds")
-    right_axes.set_ylim(bottom=0)
-    return save_figure(folder, "komisarenko_3_bounds", figure, _long_table({"bounds": left, "width": right}))
+    panels = {
+        "bounds": _Panel(ratios, "γ", "$T$ (γ + 1)", "Temperatures that bound the focal map", {"ylim": (None, 1.32)}),
+        "width": _Panel(widths, "γ", "difference of temperatures", "Width of the bounds", {"ylim": (0, None)}),
+    }
+    return _draw_panels(folder, "komisarenko_3_bounds", panels, width=8.0, height=3.2)
 
 
 def _conditional_risks(folder: Path) -> list[Path]:
@@ -177,13 +175,12 @@ def _map_arrows(folder: Path) -> list[Path]:
 
 
 def _three_classes(folder: Path) -> list[Path]:
-    left, right = _nearest_temperature_lines(np.arange(0, 10.01, 0.5), classes=3, line=(0.64, 0.91))
-    figure = new_figure(8.0, 3.2)
-    left_axes, right_axes = figure.subplots(1, 2)
-    plots.family(left, ax=left_axes, xlabel="γ", ylabel="1 / T", title="Nearest temperature, three classes")
-    plots.family(right, ax=right_axes, xlabel="γ", ylabel="largest difference of probabilities", title="What it misses")
-    right_axes.set_ylim(bottom=0)
-    return save_figure(folder, "komisarenko_6_three_classes", figure, _long_table({"line": left, "deviation": right}))
+    lines, deviations = _nearest_temperature_lines(classes=3, slope=0.64, intercept=0.91)
+    panels = {
+        "line": _Panel(lines, "γ", "1 / T", "Nearest temperature, three classes"),
+        "deviation": _Panel(deviations, "γ", "largest difference of probabilities", "Deviation", {"ylim": (0, None)}),
+    }
+    return _draw_panels(folder, "komisarenko_6_three_classes", panels, width=8.0, height=3.2)
 
 
 def _map_difference(folder: Path) -> list[Path]:
@@ -223,42 +220,53 @@ def _blobs_network(folder: Path) -> list[Path]:
 
 
 def train_on_blobs(*, gamma: float, steps: int = 150, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """Train a small network with focal loss where the truth is known.
+    """Train a small network with focal loss on `data.blobs`, whose true probabilities are known. Takes seconds.
 
-    Returns, for 2,000 test points of `data.blobs`, the log of the true posterior, of the network's output, and of
-    that output after `focal_map` of the same gamma. Full batches, L-BFGS; some seconds.
+    Args:
+        gamma: Gamma of the focal loss.
+        steps: Iterations of L-BFGS on the full batch.
+        seed: Seed of the data and the weights.
+
+    Returns:
+        Log-probabilities of 2,000 test points: the truth, the output of the network, and that output after `focal_map`.
     """
     data = blobs(train=10_000, val=1, test=2000, seed=seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = torch.nn.Sequential(
-            torch.nn.Linear(2, 32), torch.nn.Tanh(), torch.nn.Linear(32, 32), torch.nn.Tanh(), torch.nn.Linear(32, 3)
+            *(torch.nn.Linear(2, 32), torch.nn.Tanh(), torch.nn.Linear(32, 32), torch.nn.Tanh()), torch.nn.Linear(32, 3)
         )
-    search = torch.optim.LBFGS(network.parameters(), max_iter=steps, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(network.parameters(), max_iter=steps, line_search_fn="strong_wolfe")
 
     def risk() -> Tensor:
-        search.zero_grad()
+        optimizer.zero_grad()
         value = losses.focal(network(data.train.inputs), data.train.labels, gamma=gamma).mean()
         value.backward()
         return value
 
-    search.step(risk)  # pyright: ignore[reportArgumentType]
+    optimizer.step(risk)  # pyright: ignore[reportArgumentType]
     with torch.no_grad():
         logits = network(data.test.inputs).double()
     assert data.posterior is not None
     return data.posterior(data.test.inputs), logits.log_softmax(-1), theory.focal_map(logits, gamma=gamma)
 
 
-def _nearest_temperature_lines(gammas: Any, classes: int, line: tuple[float, float]) -> tuple[Curves, Curves]:
-    """Return 1 / T of the nearest temperatures with a published line, and their deviations."""
+def _nearest_temperature_lines(classes: int, slope: float, intercept: float) -> tuple[Curves, Curves]:
+    """Return 1 / T of the nearest temperature by gamma beside a published line, and the deviation of the two maps."""
+    gammas = np.arange(0, 10.01, 0.5)
     nearest = [theory.nearest_temperature(float(gamma), classes) for gamma in gammas]
-    fine = np.linspace(gammas[0], gammas[-1], 101)
-    slope, intercept = line
+    x = np.linspace(gammas[0], gammas[-1], 101)
     inverse = {
         "nearest": (gammas, np.array([1 / t for t, _ in nearest])),
-        f"published line {slope:g} γ + {intercept:g}": (fine, slope * fine + intercept),
+        f"published line {slope:g} γ + {intercept:g}": (x, slope * x + intercept),
     }
     return inverse, {"deviation": (gammas, np.array([deviation for _, deviation in nearest]))}
+
+
+def _binary_grid() -> tuple[Tensor, Tensor, Tensor]:
+    """Return probabilities of the true class, with their logits and labels."""
+    p = torch.linspace(0.005, 0.995, 397, dtype=torch.float64)
+    return p, _binary_logits(p), torch.zeros(len(p), dtype=torch.int64)
 
 
 def _binary_logits(p: Tensor) -> Tensor:
@@ -266,7 +274,7 @@ def _binary_logits(p: Tensor) -> Tensor:
 
 
 def _simplex_grid(steps: int, margin: float) -> Tensor:
-    """Return a uniform grid of the triangle of three probabilities, kept off its edges by `inside`."""
+    """Return a uniform grid of three probabilities, each at least `margin`."""
     i, j = np.nonzero(np.add.outer(np.arange(steps + 1), np.arange(steps + 1)) <= steps)
     p = torch.from_numpy(np.stack([i, j, steps - i - j], axis=-1) / steps)
     return margin + (1 - 3 * margin) * p
@@ -277,29 +285,21 @@ def _simplex_table(points: Tensor, *, panel: str, **values: Any) -> pl.DataFrame
     return pl.DataFrame({"panel": [panel] * len(points), **columns, **values})
 
 
-def _long_table(panels: Mapping[str, Curves]) -> pl.DataFrame:
-    return pl.concat(
-        pl.DataFrame({"panel": panel, "curve": name.lstrip("_"), "x": np.asarray(x), "y": np.asarray(y)})
-        for panel, curves in panels.items()
-        for name, (x, y) in curves.items()
-    )
-
-
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of so many inches."""
+    """Return an empty figure, with its size in inches."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def figure_files(folder: Path, name: str) -> list[Path]:
-    """Return the files of a figure: two pictures and its numbers."""
+    """Return the files of a figure: SVG, PNG and CSV."""
     return [folder / f"{name}.{kind}" for kind in ("svg", "png", "csv")]
 
 
 def save_figure(folder: Path, name: str, figure: Figure, numbers: pl.DataFrame) -> list[Path]:
-    """Write a figure twice, the same bytes every time, and its numbers."""
-    paths = figure_files(folder, name)
+    """Write a figure and its numbers to reproducible files, and return these."""
+    svg, png, csv = files = figure_files(folder, name)
     with rc_context({"svg.hashsalt": name}):
-        figure.savefig(paths[0], metadata={"Date": None})
-    figure.savefig(paths[1], dpi=200)
-    numbers.write_csv(paths[2], float_precision=math.ceil(-math.log10(1e-10)))
-    return paths
+        figure.savefig(svg, metadata={"Date": None})
+    figure.savefig(png, dpi=200)
+    numbers.write_csv(csv, float_precision=10)
+    return files

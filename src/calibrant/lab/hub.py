@@ -1,11 +1,11 @@
-"""Whether the hub of Hugging Face is there to be asked."""
+"""Access to the Hugging Face hub."""
 
 import urllib.error
 import urllib.request
 
 
 def is_hub_reachable() -> bool:
-    """Ask it once, for at most five seconds: its own clients retry for half a minute. Honors proxies."""
+    """Return whether the hub answers within five seconds; its own client would retry for half a minute."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
@@ -13,7 +13,7 @@ def is_hub_reachable() -> bool:
     try:
         urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=5).close()
     except urllib.error.HTTPError:
-        return True  # that is an answer
+        return True  # an error status is an answer, too
     except OSError:
         return False
     return True

@@ -1,9 +1,10 @@
-"""Images: bytes to uint8 tensors, standardization, and the papers' augmentation as one batched tensor function."""
+"""Images: decoding to uint8 tensors, standardization, and the papers' augmentation of batches."""
 
 import io
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,20 +12,58 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import affine_grid, grid_sample, pad
 
-from calibrant.lab.data._loading import ConvertedData, Tables, check_labels, find_column, wrap_read_errors
+from calibrant.lab.data._loading import (
+    ConvertedData,
+    Source,
+    Tables,
+    check_labels,
+    find_column,
+    load,
+    wrap_read_errors,
+)
 from calibrant.lab.data._original_formats import InMemoryTable
 from calibrant.lab.data._splits import Split, Splits
 from calibrant.types import InputError
 
-CIFAR_STATISTICS = (
-    (0.4914, 0.4822, 0.4465),
-    (0.2023, 0.1994, 0.2010),
-)  # the channels' mean and deviation (Mukhoti et al. 2020)
+ChannelStatistics = tuple[Sequence[float], Sequence[float]]  # mean and standard deviation of the channels
+CIFAR_STATISTICS = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)  # Mukhoti et al. (2020)
 IMAGENET_STATISTICS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
+def load_images(
+    source: Source, root: Path | None, revision: str | None, *, label: str = "label", size: int, classes: int
+) -> tuple[Split, Split, Tensor, dict[str, Any]]:
+    """Load the two splits of an image data set, the numbers in the file names of the first, and facts."""
+    tensors, facts = load(source, root, revision, convert_images, label=label, size=size, classes=classes)
+    first, second = (Split(tensors[f"{names[0]}.images"], tensors[f"{names[0]}.labels"]) for names in source.splits)
+    return first, second, tensors[f"{source.splits[0][0]}.numbers"], facts
+
+
+def convert_images(tables: Tables, *, label: str, size: int, classes: int) -> ConvertedData:
+    """Decode every split to tensors NAME.images (n 3 size size) uint8, NAME.labels (n) and NAME.numbers (n)."""
+    tensors: dict[str, Tensor] = {}
+    facts: dict[str, Any] = {}
+    for name, table in tables.items():
+        with wrap_read_errors(name):
+            image, target = find_column(table, name, "img", "image"), find_column(table, name, label)
+            names = _class_names(table, target)
+            facts["classes"] = names if names and len(names) == classes else [str(i) for i in range(classes)]
+            pixels, labels, numbers = [], [], []
+            for batch in _encoded(table, image, target).iter(batch_size=1000):
+                rows = enumerate(batch[image], len(labels))
+                pixels.append(np.stack([decode_image(value, f"{name}, row {row}", size) for row, value in rows]))
+                numbers += [_file_number(value) for value in batch[image]]
+                labels += batch[target]
+        if not labels:
+            raise InputError(f"{name}: Expected at least one row, got none.", code="no_rows")
+        tensors[f"{name}.images"] = torch.from_numpy(np.concatenate(pixels)).permute(0, 3, 1, 2).contiguous()
+        tensors[f"{name}.labels"] = torch.from_numpy(check_labels(labels, name, classes))
+        tensors[f"{name}.numbers"] = torch.tensor(numbers)
+    return tensors, facts
+
+
 def decode_image(value: Any, location: str, size: int) -> np.ndarray:
-    """Return the pixels (size, size, 3) of an encoded image, by its bytes or its path; gray ones become RGB."""
+    """Return the RGB pixels (size, size, 3) of an image, given as pixels or as encoded bytes or path."""
     from PIL import Image
 
     if isinstance(value, np.ndarray):
@@ -33,42 +72,14 @@ def decode_image(value: Any, location: str, size: int) -> np.ndarray:
     with wrap_read_errors(location), Image.open(data) as image:
         if image.size != (size, size):
             raise InputError(
-                f"{location}: expected an image of {size} x {size}, got {image.size[0]} x {image.size[1]}",
+                f"{location}: Expected an image of {size} x {size}, got {image.size[0]} x {image.size[1]}.",
                 code="image_size",
             )
         return np.asarray(image.convert("RGB"))
 
 
-def convert_images(
-    tables: Tables, *, image: Sequence[str], label: Sequence[str], size: int, classes: int
-) -> ConvertedData:
-    """Decode every split: tensors NAME.images (n 3 size size) uint8, NAME.labels (n); facts hold the classes."""
-    tensors: dict[str, Tensor] = {}
-    facts: dict[str, Any] = {}
-    for name, table in tables.items():
-        with wrap_read_errors(name):
-            picture, target = find_column(table, name, *image), find_column(table, name, *label)
-            names = getattr(table.features.get(target), "names", None)
-            facts["classes"] = names if names and len(names) == classes else [str(i) for i in range(classes)]
-            encoded = _select_encoded(table, picture, target)
-            pixels, labels, paths = [], [], []
-            for batch in encoded.iter(batch_size=1000):
-                offset = len(labels)
-                labels += batch[target]
-                paths += [None if isinstance(value, np.ndarray) else value["path"] for value in batch[picture]]
-                pixels.append(
-                    np.stack([decode_image(v, f"{name}, row {offset + i}", size) for i, v in enumerate(batch[picture])])
-                )
-        if not labels:
-            raise InputError(f"{name}: no rows", code="no_rows")
-        tensors[f"{name}.images"] = torch.from_numpy(np.concatenate(pixels)).permute(0, 3, 1, 2).contiguous()
-        tensors[f"{name}.labels"] = torch.from_numpy(check_labels(labels, name, classes))
-        tensors[f"{name}.numbers"] = torch.tensor([_file_number(path) for path in paths])
-    return tensors, facts
-
-
 def standardize(mean: Sequence[float], deviation: Sequence[float]) -> Callable[[Tensor], Tensor]:
-    """Return the map from uint8 images (n c h w) to floats of about mean 0 and deviation 1."""
+    """Return the map from uint8 images (n c h w) to standardized floats."""
     return partial(_standardize, mean=tuple(mean), deviation=tuple(deviation))
 
 
@@ -78,9 +89,9 @@ def crop_and_flip(padding: int, mean: Sequence[float], deviation: Sequence[float
 
 
 def resized_crop_and_flip(images: Tensor, generator: Generator) -> Tensor:
-    """Scale parts of images to the whole, 8 to 100 % of the area at aspects of 3/4 to 4/3, and mirror half of them.
+    """Resize random crops to the full image, and mirror half of them (Szegedy et al. 2015).
 
-    Inception's augmentation (Szegedy et al. 2015). What would be wider or higher than the image is cut to it.
+    Crops have 8 to 100 % of the area and aspect ratios of 3/4 to 4/3, and are clipped to the image.
     """
     n = len(images)
     area, aspect, x, y, flip = torch.rand(5, n, generator=generator, device=generator.device).to(images)
@@ -95,9 +106,9 @@ def resized_crop_and_flip(images: Tensor, generator: Generator) -> Tensor:
 
 
 def image_splits(
-    train: Split, val: Split, test: Split, facts: dict[str, Any], statistics: tuple[Any, Any], *, padding: int
+    train: Split, val: Split, test: Split, facts: dict[str, Any], statistics: ChannelStatistics, *, padding: int
 ) -> Splits:
-    """Put an image data set together; `padding` 0 means no augmentation."""
+    """Assemble an image data set. Training batches are padded and cropped, or not augmented if `padding` is 0."""
     return Splits(
         train=train,
         val=val,
@@ -109,16 +120,24 @@ def image_splits(
     )
 
 
-def _select_encoded(table: Any, picture: str, target: str) -> Any:
-    """Return a table's pictures as they are stored, with their labels."""
+def _class_names(table: Any, target: str) -> Sequence[str] | None:
+    if isinstance(table, InMemoryTable):
+        return table.classes
+    return getattr(table.features.get(target), "names", None)
+
+
+def _encoded(table: Any, image: str, target: str) -> Any:
+    """Return the labels of a table and its images as stored, without decoding them."""
     if isinstance(table, InMemoryTable):
         return table
     import datasets
 
-    return table.select_columns([picture, target]).cast_column(picture, datasets.Image(decode=False))
+    return table.select_columns([image, target]).cast_column(image, datasets.Image(decode=False))
 
 
-def _file_number(path: str | None) -> int:
+def _file_number(value: Any) -> int:
+    """Return the number at the end of an image's file name, or -1."""
+    path = None if isinstance(value, np.ndarray) else value["path"]
     digits = (path or "").rpartition("_")[2].partition(".")[0]
     return int(digits) if digits.isdigit() else -1
 

@@ -1,4 +1,4 @@
-"""Reading: parquet or JSON lines of a local folder or of the hub, or an original archive; decoded once and cached."""
+"""Load data sets from local tables, the hub or original files; decode them once and cache the tensors."""
 
 import glob
 import hashlib
@@ -18,75 +18,93 @@ from torch import Tensor
 
 from calibrant._text import to_one_line
 from calibrant.io import atomic_write
-from calibrant.lab.data import _original_formats
-from calibrant.lab.data._original_formats import OriginalFormat, SplitFiles, read_json_lines
+from calibrant.lab.data._original_formats import OriginalFormat, SplitFiles, find_original, read_json_lines
 from calibrant.lab.hub import is_hub_reachable
 from calibrant.types import InputError
 
-CACHE_VERSION = 3  # of what the cache holds; raise it when a conversion changes
+CACHE_VERSION = 3  # increase it when a conversion changes
+MAX_CACHE_DRAFT_AGE_SECONDS = 86_400  # older drafts in the cache were left behind by a killed process
 
-Tables = Mapping[str, Any]  # split -> datasets.Dataset or IterableDataset
-ConvertedData = tuple[dict[str, Tensor], dict[str, Any]]  # tensors and what a record should say
+Tables = Mapping[str, Any]  # split -> datasets.Dataset, IterableDataset or InMemoryTable
+ConvertedData = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and facts for the record of a run
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set lives: folders under a root, with its tables or its original, or a name on the hub."""
+    """The places of a data set: local folders with tables or original files, and a name on the hub."""
 
     folders: tuple[str, ...]
     hub: str
-    splits: tuple[tuple[str, ...], ...] = (("train",), ("test",))  # each with the names it goes by
+    splits: tuple[tuple[str, ...], ...] = (("train",), ("test",))  # names of each split; the first one is the key
     config: str | None = None
-    revision: str | None = None  # a commit of the hub that was asked for
-    original_formats: tuple[OriginalFormat, ...] = ()  # looked for in the folders and in the root itself
-    default_revision: str | None = None  # the branch of the hub to read where no commit was asked for
-
-    @property
-    def key(self) -> list[Any]:
-        """What tells its tables from another's."""
-        return [self.folders, self.hub, self.splits, self.config, self.revision or self.default_revision]
+    original_formats: tuple[OriginalFormat, ...] = ()  # searched in the folders and in the data folder
+    default_revision: str | None = None  # branch of the hub to read by default
 
 
-def load(source: Source, root: Path | None, convert: Callable[..., ConvertedData], **settings: Any) -> ConvertedData:
-    """Convert a data set's tables to tensors, or take what the same conversion of the same files left in the cache.
+def load(
+    source: Source, root: Path | None, revision: str | None, convert: Callable[..., ConvertedData], **settings: Any
+) -> ConvertedData:
+    """Convert the tables of a data set to tensors, or read them from the cache.
 
-    `root` defaults to the environment's CALIBRANT_DATA; with neither, the hub's copy is taken. The key is made of the
-    files' names, sizes and times, the conversion and its settings. Raises `InputError` if nothing can be read.
+    The cache key consists of names, sizes and times of the files, the conversion and its settings.
+
+    Args:
+        source: The places of the data set.
+        root: Data folder; by default CALIBRANT_DATA, or the hub if that is not set.
+        revision: Commit on the hub.
+        convert: Maps the tables and `settings` to tensors and facts.
+        **settings: Settings of the conversion.
+
+    Raises:
+        InputError: If nothing can be read.
     """
     root = data_root(root)
-    if root is not None and source.revision is not None:
+    if root is not None and revision is not None:
         raise InputError(
-            f"revision={source.revision!r} is of the hub's {source.hub}, but {root} is read; leave one out",
+            f"revision={revision!r} refers to {source.hub} on the hub, but the data folder is {root}. Remove one.",
             code="revision_with_folder",
         )
     original, files = (None, None) if root is None else _find_files(source, root)
-    stamps = files and {
-        key: [(str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns) for f in files[key]] for key in files
-    }
-    key_parts = [CACHE_VERSION, source.key, stamps, convert.__module__, convert.__qualname__, settings]
-    key = hashlib.sha256(json.dumps(key_parts, sort_keys=True).encode()).hexdigest()[:24]
+    stamps = files and {split: file_stamps(paths) for split, paths in files.items()}
+    hub_key = [source.folders, source.hub, source.splits, source.config, revision or source.default_revision]
+    key = cache_key([CACHE_VERSION, hub_key, stamps, convert.__module__, convert.__qualname__, settings])
 
     def build() -> ConvertedData:
-        tables = _open_tables(source, original, files)
+        tables = _open_hub(source, revision) if files is None else _open_files(original, files)
         tensors, facts = convert(tables, **settings)
-        where = _describe_hub_source(source, tables) if root is None else f"folder {root.name}"
-        where += f", {original.description}" if original else ""
-        return tensors, {"source": where} | facts
+        origin = _describe_hub_source(source, revision, tables) if root is None else f"folder {root.name}"
+        return tensors, {"source": origin + (f", {original.description}" if original else "")} | facts
 
     return load_or_build(f"{source.folders[0]}-{key}", build)
 
 
 def data_root(root: Path | None) -> Path | None:
-    """Return the folder of data sets: the one given, or the environment's CALIBRANT_DATA."""
+    """Return the data folder: the given one, or CALIBRANT_DATA of the environment."""
     folder = root or os.environ.get("CALIBRANT_DATA")
     return Path(folder) if folder else None
 
 
-def load_or_build(name: str, build: Callable[[], ConvertedData]) -> ConvertedData:
-    """Build once per machine: written aside and renamed, so a kill at any moment leaves nothing half-written.
+def find_in_root(name: str, root: Path | None) -> Path:
+    """Return a file or folder as given if it exists, otherwise in the data folder."""
+    folder = data_root(root)
+    return Path(name) if Path(name).exists() or folder is None else folder / name
 
-    Lives in CALIBRANT_CACHE, by default ~/.cache/calibrant. An unreadable file is built again; a folder that cannot be
-    written to costs the cache, not the data.
+
+def file_stamps(paths: Sequence[Path]) -> list[tuple[str, int, int]]:
+    """Return path, size and modification time of files."""
+    return [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+
+
+def cache_key(content: Any) -> str:
+    """Return a short hash of JSON content."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def load_or_build(name: str, build: Callable[[], ConvertedData]) -> ConvertedData:
+    """Read an entry of the cache, or build and write it.
+
+    The cache is in CALIBRANT_CACHE, by default ~/.cache/calibrant. Entries are written atomically, unreadable ones are
+    built again, and without write access nothing is cached.
     """
     from safetensors import SafetensorError, safe_open
     from safetensors.torch import save_file
@@ -94,16 +112,16 @@ def load_or_build(name: str, build: Callable[[], ConvertedData]) -> ConvertedDat
     cache_folder = Path(os.environ.get("CALIBRANT_CACHE") or Path.home() / ".cache" / "calibrant") / "data"
     path = cache_folder / f"{name}.safetensors"
     try:
-        with safe_open(path, "pt") as file:  # mapped, not read: pages come in as they are used
+        with safe_open(path, "pt") as file:  # memory-mapped, so pages are read on first use
             return {key: file.get_tensor(key) for key in file.keys()}, json.loads(file.metadata()["facts"])  # noqa: SIM118
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):
-        pass  # not there, or not whole
+        pass  # missing or damaged
     tensors, facts = build()
     try:
         with atomic_write(path) as draft:
             save_file(tensors, draft, metadata={"facts": json.dumps(facts)})
-        for stale_draft in cache_folder.glob(".*.safetensors"):  # by a kill, more than a day ago
-            if time.time() - stale_draft.stat().st_mtime > 86_400:
+        for stale_draft in cache_folder.glob(".*.safetensors"):
+            if time.time() - stale_draft.stat().st_mtime > MAX_CACHE_DRAFT_AGE_SECONDS:
                 stale_draft.unlink(missing_ok=True)
     except (OSError, InputError):
         pass
@@ -111,137 +129,132 @@ def load_or_build(name: str, build: Callable[[], ConvertedData]) -> ConvertedDat
 
 
 def find_column(table: Any, location: str, *names: str) -> str:
-    """Return the first of `names` that the table has."""
+    """Return the first of `names` among the columns of a table."""
     for name in names:
         if name in table.column_names:
             return name
     raise InputError(
-        f"{location}: expected a column {' or '.join(names)}, got {', '.join(table.column_names)}", code="no_column"
+        f"{location}: Expected a column {' or '.join(names)}, got {', '.join(table.column_names)}.", code="no_column"
     )
 
 
 def check_labels(values: Sequence[Any], location: str, classes: int) -> np.ndarray:
-    """Check labels: whole numbers in [0, classes)."""
-    bad_rows = [
-        row for row, v in enumerate(values) if not isinstance(v, int) or isinstance(v, bool) or not 0 <= v < classes
-    ]
-    if bad_rows:
-        raise InputError(
-            f"{location}: labels must be whole and in [0, {classes}), got {values[bad_rows[0]]!r} in row {bad_rows[0]}",
-            code="label_range",
-        )
+    """Return labels as an array, after checking that they are integers in [0, classes)."""
+    for row, v in enumerate(values):
+        if not isinstance(v, int) or isinstance(v, bool) or not 0 <= v < classes:
+            raise InputError(
+                f"{location}: Expected integer labels in [0, {classes}), got {v!r} in row {row}.", code="label_range"
+            )
     return np.asarray(values, dtype=np.int64)
 
 
 @contextmanager
 def wrap_read_errors(location: str) -> Generator[None]:
-    """Turn whatever a reader raises into one line."""
+    """Turn any exception of a reader into an `InputError`."""
     try:
         yield
     except InputError:
         raise
-    except Exception as error:  # third-party readers raise anything; the reason matters, their type does not
+    except Exception as error:  # third-party readers raise exceptions of any type
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        reason = to_one_line(cause)
         raise InputError(
-            f"{location}: cannot be read ({type(cause).__name__}: {reason}); fetch it again?", code="unreadable"
+            f"{location}: Cannot be read ({type(cause).__name__}: {to_one_line(cause)}). Fetch it again.",
+            code="unreadable",
         ) from None
 
 
 def _find_files(source: Source, root: Path) -> tuple[OriginalFormat | None, SplitFiles]:
-    """Return the files of each split: tables in a data set's own folder, or its original there or in the root."""
+    """Return the files of each split: tables in the folder of the data set, or original files there or in the root."""
     folder = next((root / name for name in source.folders if (root / name).is_dir()), None)
     tables = {names[0]: _table_files(source, folder, names) for names in source.splits}
     if all(tables.values()):
         return None, tables
-    if (
-        found_format := _original_formats.find_original(source.original_formats, [*([folder] if folder else []), root])
-    ) is not None:
-        return found_format
-    forms = "".join(f", or {original.description}" for original in source.original_formats)
+    original = find_original(source.original_formats, [*([folder] if folder else []), root])
+    if original is not None:
+        return original
+    alternatives = "".join(f", or {form.description}" for form in source.original_formats)
     if folder is None:
         raise InputError(
-            f"no folder {root / source.folders[0]}; put the parquet files of {source.hub} there{forms}, "
-            "or give no data folder to load them from the hub",
+            f"Expected a folder {root / source.folders[0]} with the parquet files of {source.hub}{alternatives}, got "
+            "none. Without a data folder, the hub is used.",
             code="no_folder",
         )
     missing = next(name for name, files in tables.items() if not files)
     listing = ", ".join(sorted(f.name for f in folder.iterdir())[:8]) or "nothing"
     raise InputError(
-        f"{folder}: expected {missing}.parquet or {missing}-*.parquet{forms}, found {listing}", code="missing_split"
+        f"{folder}: Expected {missing}.parquet or {missing}-*.parquet{alternatives}, got {listing}.",
+        code="missing_split",
     )
 
 
 def _table_files(source: Source, folder: Path | None, names: Sequence[str]) -> list[Path]:
-    """Return a split's files: one, or several as in a clone of the hub, there in the folder of its configuration."""
+    """Return the files of a split; a clone of the hub may have several, in the folder of its configuration."""
     if folder is None:
         return []
     if source.config and (folder / source.config).is_dir():
         folder /= source.config
-    for kind, form in product(("parquet", "jsonl"), ("{}.", "**/{}-*.", "**/{}/*.")):
-        if paths := [path for name in names for path in folder.glob(form.format(name) + kind)]:
+    for suffix, pattern in product(("parquet", "jsonl"), ("{}.", "**/{}-*.", "**/{}/*.")):
+        if paths := [path for name in names for path in folder.glob(pattern.format(name) + suffix)]:
             return sorted(paths)
     return []
 
 
-def _open_tables(source: Source, original: OriginalFormat | None, files: SplitFiles | None) -> Tables:
+def _open_files(original: OriginalFormat | None, files: SplitFiles) -> Tables:
     import datasets
 
-    if files is not None:
-        with wrap_read_errors(str(next(part for parts in files.values() for part in parts).parent)):
-            if original is not None:
-                return original.read(files)
-            tables = {}
-            for key, parts in files.items():  # each on its own: their other columns may differ
-                if parts[0].suffix == ".jsonl":
-                    tables[key] = read_json_lines(parts)
-                    continue
-                data_files = {"train": [glob.escape(str(part)) for part in parts]}
-                tables[key] = datasets.load_dataset("parquet", data_files=data_files, streaming=True)["train"]
-            return tables
+    def open_table(paths: list[Path]) -> Any:
+        if paths[0].suffix == ".jsonl":
+            return read_json_lines(paths)
+        data_files = {"train": [glob.escape(str(path)) for path in paths]}
+        return datasets.load_dataset("parquet", data_files=data_files, streaming=True)["train"]
+
+    with wrap_read_errors(str(next(path for paths in files.values() for path in paths).parent)):
+        if original is not None:
+            return original.read(files)
+        return {split: open_table(paths) for split, paths in files.items()}  # splits may have different other columns
+
+
+def _open_hub(source: Source, revision: str | None) -> Tables:
+    import datasets
+
     try:
         with _offline_if_unreachable():
-            tables = datasets.load_dataset(
-                source.hub, source.config, revision=source.revision or source.default_revision
-            )
+            tables = datasets.load_dataset(source.hub, source.config, revision=revision or source.default_revision)
     except Exception as error:
-        reason = to_one_line(error)
         raise InputError(
-            f"cannot load {source.hub} from the hub ({type(error).__name__}: {reason}); without a network give a "
-            f"folder that holds {source.folders[0]}/{source.splits[0][0]}.parquet: --data DIR or CALIBRANT_DATA",
+            f"Cannot load {source.hub} from the hub ({type(error).__name__}: {to_one_line(error)}). Without a network, "
+            f"give a folder with {source.folders[0]}/{source.splits[0][0]}.parquet: --data DIR or CALIBRANT_DATA.",
             code="hub_unavailable",
         ) from None
     return {names[0]: next(tables[name] for name in names if name in tables) for names in source.splits}
 
 
-def _describe_hub_source(source: Source, tables: Tables) -> str:
-    """Say where on the hub tables lie, at which commit, where they tell, and whether that is the one asked for."""
+def _describe_hub_source(source: Source, revision: str | None, tables: Tables) -> str:
+    """Describe the origin of tables: name on the hub, commit if known, and how to pin it."""
     infos = [getattr(table, "info", None) for table in tables.values()]
     urls = [url for info in infos for url in getattr(info, "download_checksums", None) or ()]
     commit = next((match[1] for url in urls if (match := re.search("@([0-9a-f]{40})/", str(url)))), "")
-    commit_text = f" at {commit}" if commit else ""
-    if source.revision is None:
-        return f"hub {source.hub}{commit_text}, the newest then" + (
-            f"; revision={commit!r} is it for good" if commit else ""
-        )
-    return f"hub {source.hub}{commit_text}" + ("" if source.revision == commit else f", revision {source.revision}")
+    text = f"hub {source.hub}" + (f" at {commit}" if commit else "")
+    if revision is None:
+        return f"{text}, latest" + (f"; pin it with revision={commit!r}" if commit else "")
+    return text if revision == commit else f"{text}, revision {revision}"
 
 
 @contextmanager
 def _offline_if_unreachable() -> Generator[None]:
-    """If the hub does not answer, use only what is cached."""
+    """Use only cached data if the hub does not answer."""
     from datasets import config
     from huggingface_hub import constants
 
+    modules = constants, config
+    previous = [module.HF_HUB_OFFLINE for module in modules]
     unreachable = not is_hub_reachable()
-    homes = (constants, "HF_HUB_OFFLINE"), (config, "HF_HUB_OFFLINE")
-    previous_values = [getattr(home, name) for home, name in homes]
-    for (home, name), value in zip(homes, previous_values, strict=True):
-        setattr(home, name, value or unreachable)
+    for module, value in zip(modules, previous, strict=True):
+        module.HF_HUB_OFFLINE = value or unreachable  # pyright: ignore[reportAttributeAccessIssue, reportConstantRedefinition]
     try:
         yield
     finally:
-        for (home, name), value in zip(homes, previous_values, strict=True):
-            setattr(home, name, value)
+        for module, value in zip(modules, previous, strict=True):
+            module.HF_HUB_OFFLINE = value  # pyright: ignore[reportAttributeAccessIssue, reportConstantRedefinition]

@@ -1,4 +1,4 @@
-"""What every data set returns."""
+"""The result of every data set."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,34 +21,36 @@ class Split:
         return len(self.labels)
 
     def __getitem__(self, rows: Any) -> "Split":
-        """Some of the examples, by slice, mask or indices."""
+        """Select examples by slice, mask or indices."""
         return Split(self.inputs[rows], self.labels[rows])
 
     def to(self, device: Any) -> "Split":
-        """The same examples on a device."""
+        """Return a copy on a device."""
         return Split(self.inputs.to(device), self.labels.to(device))
 
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """A data set: what to train on, what to calibrate on, what to judge on, and how raw inputs become batches."""
+    """A data set: training, validation and test examples, and how raw inputs become batches."""
 
     train: Split
     val: Split
     test: Split
-    classes: tuple[str, ...]  # names, in the order of the labels
-    prepare: Callable[[Any], Any] = lambda inputs: inputs  # raw batch on the device -> what a network takes
-    augment: Callable[[Tensor, Generator], Tensor] | None = None  # training batches only, after prepare
-    targets: Callable[[Any, Tensor], Tensor] | None = None  # (raw batch, labels) -> labels of every training output
-    vectors: Tensor | None = None  # text: (words d), where a network's embedding starts; row 0 is padding
-    posterior: Callable[[Tensor], Tensor] | None = None  # raw inputs -> true log-probabilities, where they are known
-    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what a record of a run should say of the data
+    classes: tuple[str, ...]  # names in label order
+    prepare: Callable[[Any], Any] = lambda inputs: inputs  # maps a raw batch on the device to the network's input
+    augment: Callable[[Tensor, Generator], Tensor] | None = None  # applied to prepared training batches
+    targets: Callable[[Any, Tensor], Tensor] | None = None  # maps (raw batch, labels) to labels of training outputs
+    vectors: Tensor | None = None  # text: initial embedding (words, dimension); row 0 is padding
+    posterior: Callable[[Tensor], Tensor] | None = None  # maps raw inputs to true log-probabilities, if known
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what the record of a run says about the data
 
 
 def shuffled_indices(n: int, val: int, seed: int, name: str) -> np.ndarray:
-    """Return the rows in numpy's legacy order for a seed, which is what every one of the papers' codes uses."""
+    """Return a permutation from numpy's legacy generator, which the code of all papers uses.
+
+    Raises:
+        InputError: If `val` of the n examples leave an empty split.
+    """
     if not 0 < val < n:
-        raise InputError(
-            f"{name} has {n} training examples here, got val={val}; leave some to train on", code="empty_split"
-        )
+        raise InputError(f"{name}: Expected val between 1 and {n - 1}, got {val}.", code="empty_split")
     return np.random.RandomState(seed).permutation(n)

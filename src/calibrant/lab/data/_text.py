@@ -1,5 +1,6 @@
-"""Text: words to token ids, and the vectors they start from."""
+"""Text: words to token ids, and their initial vectors."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice, takewhile
@@ -9,13 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.lab.data._loading import find_in_root
 from calibrant.types import InputError
 
 _PUNCTUATION_TO_BLANKS = str.maketrans(dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n', " "))
 
 
 def tokenize_words(text: str) -> list[str]:
-    """Split as the Keras tokenizer does: lower case, punctuation and line ends to blanks, split at blanks.
+    """Tokenize as Keras does: lower case, punctuation and line ends to blanks, split at blanks.
 
     >>> tokenize_words("Don't PANIC (yet).")
     ["don't", 'panic', 'yet']
@@ -24,7 +26,7 @@ def tokenize_words(text: str) -> list[str]:
 
 
 def vocabulary(documents: Iterable[Sequence[str]], size: int) -> dict[str, int]:
-    """Number the most frequent words 1 .. size-1, ties in order of first appearance; 0 is padding.
+    """Return ids 1 .. size - 1 of the most frequent words, with ties in order of first occurrence. 0 is padding.
 
     >>> vocabulary([["b", "a"], ["a", "c"]], 3)
     {'a': 1, 'b': 2}
@@ -34,37 +36,46 @@ def vocabulary(documents: Iterable[Sequence[str]], size: int) -> dict[str, int]:
 
 
 def pad_token_ids(documents: Iterable[Sequence[str]], ids: dict[str, int], length: int) -> Tensor:
-    """Return ids (n length) int32: unknown words dropped, the last `length` kept, zeros in front."""
+    """Return ids (n length) int32: unknown words are dropped, the last `length` are kept, zeros pad the front."""
     rows = [[ids[word] for word in document if word in ids][-length:] for document in documents]
     tokens = np.zeros((len(rows), length), dtype=np.int32)
     for row, values in enumerate(rows):
-        if values:
-            tokens[row, -len(values) :] = values
+        tokens[row, length - len(values) :] = values
     return torch.from_numpy(tokens)
 
 
 def word_vectors(
     words: Sequence[str],
-    path: Path | None,
+    name: str | None,
+    root: Path | None,
     *,
     dimension: int,
     unknown_init: str = "zero",
     skip_first: bool = False,
     seed: int = 0,
 ) -> tuple[Tensor, dict[str, object]]:
-    """Return (words d) vectors and what to say of them.
+    """Return initial word vectors (words, dimension) and facts about them. The padding row 0 is zero.
 
-    From `path`, a text file of lines "word x1 .. xd" as GloVe's (Pennington et al. 2014); words not in it are zero (the
-    code of Mukhoti et al. (2020) for 20 Newsgroups), or with `unknown="normal"` drawn from N(-0.05, 0.05^2) (its code
-    for SST). `skip_first` takes the file's first word for one that is not in it, as that code does. Without a file all
-    are drawn from N(0, 0.4^2), about as spread as GloVe's. Row 0, the padding, is zero.
-    Raises `InputError` for a file that does not fit.
+    Args:
+        words: The words by id.
+        name: GloVe file (Pennington et al. 2014), as given or in the data folder, with lines "word x1 .. xd". Without
+            a file, vectors are drawn from N(0, 0.4^2), about the spread of GloVe.
+        root: Data folder.
+        dimension: Numbers per word.
+        unknown_init: Words that are not in the file are "zero" (code of Mukhoti et al. (2020) for 20 Newsgroups) or
+            drawn from "normal", N(-0.05, 0.05^2) (their code for SST).
+        skip_first: Treat the first word of the file as unknown, as their code for SST does.
+        seed: Seed of random vectors.
+
+    Raises:
+        InputError: If the file is missing or has another dimension.
     """
     generator = torch.Generator().manual_seed(seed)
-    if path is None:
+    if name is None:
         vectors = 0.4 * torch.randn(len(words), dimension, generator=generator)
         facts: dict[str, object] = {"vectors": f"random, {dimension}"}
     else:
+        path = find_in_root(name, root)
         vectors, in_file = _read_vectors(path, {word: row for row, word in enumerate(words)}, dimension, skip_first)
         if unknown_init == "normal":
             random_vectors = 0.05 * torch.randn(len(words), dimension, generator=generator) - 0.05
@@ -77,48 +88,50 @@ def word_vectors(
 def _read_vectors(path: Path, rows: dict[str, int], dimension: int, skip_first: bool) -> tuple[Tensor, Tensor]:
     if not path.is_file():
         raise InputError(
-            f"no file of word vectors {path}; leave `vectors` out to start from random ones", code="no_file"
+            f"Expected a file of word vectors, got {path}, which does not exist. Without `vectors`, they are random.",
+            code="no_file",
         )
     vectors, in_file = torch.zeros(len(rows), dimension), torch.zeros(len(rows), dtype=torch.bool)
-    _check_width(path, dimension)
+    _check_dimension(path, dimension)
     skip = skip_first
     with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
-            parts = line.rstrip().rsplit(" ", dimension)  # some words of GloVe contain blanks
-            if parts == [""] or (number == 1 and _is_header(line)):
+            word, *fields = line.rstrip().rsplit(" ", dimension)  # some words of GloVe contain blanks
+            if (not word and not fields) or (number == 1 and _is_header(line)):
                 continue
-            if len(parts) != dimension + 1:
+            if len(fields) != dimension:
                 raise InputError(
-                    f"{path}, line {number}: expected a word and {dimension} numbers, got {len(parts) - 1}",
+                    f"{path}, line {number}: Expected a word and {dimension} numbers, got {len(fields)}.",
                     code="vector_length",
                 )
-            if (row := rows.get(parts[0])) is not None and not skip:
-                vectors[row] = _parse_vector(parts, f"{path}, line {number}")
+            if (row := rows.get(word)) is not None and not skip:
+                vectors[row] = _parse_vector(fields, f"{path}, line {number}, {word!r}")
                 in_file[row] = True
             skip = False
     if not in_file.any():
         raise InputError(
-            f"{path}: holds none of the {len(rows) - 1} words of this data set; is it in another language?",
+            f"{path}: Expected vectors of the {len(rows) - 1} words of this data set, got none of them. Check the "
+            "language of the file.",
             code="no_known_words",
         )
     return vectors, in_file
 
 
-def _check_width(path: Path, dimension: int) -> None:
-    """Raise `InputError` if the first lines hold vectors of another length: their words would be read with numbers."""
+def _check_dimension(path: Path, dimension: int) -> None:
+    """Check the dimension in the first lines, because numbers of longer vectors would be read as parts of words."""
     with path.open(encoding="utf-8", errors="replace") as lines:
         first = [line.split() for number, line in enumerate(islice(lines, 100)) if number or not _is_header(line)]
     widths = [sum(1 for _ in takewhile(_is_number, reversed(fields[1:]))) for fields in first if fields]
-    width = max(set(widths), key=widths.count, default=0)  # a few words hold blanks, and numbers after them
+    width = max(set(widths), key=widths.count, default=0)  # a few words contain blanks and numbers
     if width not in (0, dimension):
         raise InputError(
-            f"{path}, line 1: expected a word and {dimension} numbers, got {width}; dimension={width} reads this file",
+            f"{path}, line 1: Expected a word and {dimension} numbers, got {width}. Try dimension={width}.",
             code="vector_length",
         )
 
 
 def _is_header(line: str) -> bool:
-    """Whether a first line is word2vec's, which says how many words there are and how many numbers to each."""
+    """Return whether a first line is that of word2vec: the number of words and the dimension."""
     fields = line.split()
     return len(fields) == 2 and all(field.isdecimal() for field in fields)
 
@@ -131,20 +144,11 @@ def _is_number(field: str) -> bool:
     return True
 
 
-def _parse_vector(parts: Sequence[str], location: str) -> Tensor:
+def _parse_vector(fields: Sequence[str], location: str) -> Tensor:
     try:
-        vector = torch.tensor([float(part) for part in parts[1:]])
+        numbers = [float(field) for field in fields]
     except ValueError:
-        raise InputError(f"{location}: not {len(parts) - 1} numbers after {parts[0]!r}", code="not_numbers") from None
-    if not vector.isfinite().all():
-        raise InputError(
-            f"{location}: the vector of {parts[0]!r} is not finite; fetch the file again?", code="not_finite"
-        )
-    return vector
-
-
-def vectors_path(name: str | None, root: Path | None) -> Path | None:
-    """Find a file of vectors as given, or in the folder of data sets."""
-    if name is None:
-        return None
-    return Path(name) if Path(name).is_file() or root is None else root / name
+        raise InputError(f"{location}: Expected {len(fields)} numbers, got text.", code="not_numbers") from None
+    if not all(map(math.isfinite, numbers)):
+        raise InputError(f"{location}: Expected finite numbers, got nan or inf. Fetch it again.", code="not_finite")
+    return torch.tensor(numbers)

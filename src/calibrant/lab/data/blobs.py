@@ -1,4 +1,4 @@
-"""A mixture of Gaussians whose true class probabilities are known: true calibration errors can be computed."""
+"""A mixture of Gaussians with known class probabilities, so that true calibration errors can be computed."""
 
 import math
 from functools import partial
@@ -27,9 +27,19 @@ def blobs(
     test: Count = 10_000,
     seed: Seed = 0,
 ) -> Splits:
-    r"""Draw y uniformly and x ~ N(mu_y, spread^2 I), with centers mu_k ~ N(0, I) fixed by `seed`.
+    r"""Simulate uniform labels y and x ~ N(mu_y, spread^2 I), with centers mu_k ~ N(0, I).
 
-    `posterior(x)` gives the true log p(k | x) = log softmax_k(-|x - mu_k|^2 / (2 spread^2)). `root` is not used.
+    `posterior(x)` of the result is the true log p(k | x) = log softmax_k(-|x - mu_k|^2 / (2 spread^2)).
+
+    Args:
+        root: Not used.
+        classes: Number of classes.
+        features: Number of features.
+        spread: Standard deviation within a class.
+        train: Number of training examples.
+        val: Number of validation examples.
+        test: Number of test examples.
+        seed: Seed of the centers and the examples.
 
     >>> data = blobs(train=10, val=10, test=10)
     >>> data.posterior(data.test.inputs).exp().sum().round(decimals=9)
@@ -37,7 +47,9 @@ def blobs(
     """
     if not (classes >= 2 and features >= 1 and 0 < spread < math.inf and min(train, val, test) > 0):
         raise InputError(
-            "blobs: needs classes >= 2, features >= 1, spread > 0 and examples in every split", code="setting_range"
+            "blobs: Expected classes >= 2, features >= 1, spread > 0 and at least one example in every split, got "
+            f"classes={classes}, features={features}, spread={spread}, train={train}, val={val}, test={test}.",
+            code="setting_range",
         )
     generator = torch.Generator().manual_seed(seed)
     centers = torch.randn(classes, features, generator=generator)

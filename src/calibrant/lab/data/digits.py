@@ -1,4 +1,4 @@
-"""Handwritten digits bundled with scikit-learn: 1,797 real images of 8 x 8 pixels, no download."""
+"""Handwritten digits of scikit-learn: 1,797 real images of 8 x 8 pixels, without download."""
 
 from pathlib import Path
 
@@ -15,31 +15,31 @@ __all__ = ["digits"]
 
 @DATA_SETS.register
 def digits(root: Path | None = None, *, train: Count = 300, val: Count = 300, seed: Seed = 0) -> Splits:
-    """Load the digits of Alpaydin & Kaynak (1998) as scikit-learn bundles them; 10 classes, pixels 0 .. 16.
+    """Load the digits of Alpaydin & Kaynak (1998) from scikit-learn: 10 classes, pixels 0 .. 16.
 
-    `train` and `val` examples are drawn by `seed`, the rest is the test set. `root` is not used: nothing is read
-    from disk. Raises `InputError` if nothing is left to test on.
+    Args:
+        root: Not used.
+        train: Number of training examples.
+        val: Number of validation examples; all others are test examples.
+        seed: Seed of the split.
+
+    Raises:
+        InputError: If no test example is left.
     """
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
-    if not (train > 0 and val > 0 and train + val < len(labels)):
+    n = len(labels)
+    if not (train > 0 and val > 0 and train + val < n):
         raise InputError(
-            f"digits has {len(labels)} examples, got train={train} and val={val}; leave some for test",
-            code="empty_split",
+            f"digits: Expected train + val between 2 and {n - 1}, got {train} + {val}.", code="empty_split"
         )
-    order = np.random.default_rng(seed).permutation(len(labels))
+    order = np.random.default_rng(seed).permutation(n)
     x = torch.from_numpy(images[order].astype(np.uint8)).view(-1, 1, 8, 8)
-    y = torch.from_numpy(labels[order].astype(np.int64))
-    all_examples = Split(x, y)
-    return Splits(
-        train=all_examples[:train],
-        val=all_examples[train : train + val],
-        test=all_examples[train + val :],
-        classes=tuple("0123456789"),
-        prepare=_standardize,
-    )
+    examples = Split(x, torch.from_numpy(labels[order].astype(np.int64)))
+    parts = examples[:train], examples[train : train + val], examples[train + val :]
+    return Splits(*parts, classes=tuple("0123456789"), prepare=_standardize)
 
 
 def _standardize(inputs: Tensor) -> Tensor:
-    return (inputs.float() - 4.884) / 6.017  # mean and deviation of all pixels
+    return (inputs.float() - 4.884) / 6.017  # mean and standard deviation of all pixels

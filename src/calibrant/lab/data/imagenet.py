@@ -1,7 +1,5 @@
-"""ImageNet (ILSVRC 2012) from a folder of image files, shrunk to one size: kept as uint8, or read batch by batch."""
+"""ImageNet (ILSVRC 2012) from a folder of images, resized and cached as uint8, or decoded batch by batch."""
 
-import hashlib
-import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +14,15 @@ import torch
 from torch import Tensor
 
 from calibrant.lab.data._images import IMAGENET_STATISTICS, image_splits, resized_crop_and_flip
-from calibrant.lab.data._loading import CACHE_VERSION, ConvertedData, data_root, load_or_build, wrap_read_errors
+from calibrant.lab.data._loading import (
+    CACHE_VERSION,
+    ConvertedData,
+    cache_key,
+    data_root,
+    file_stamps,
+    load_or_build,
+    wrap_read_errors,
+)
 from calibrant.lab.data._original_formats import IMAGE_SUFFIXES, classes_by_path, first_existing
 from calibrant.lab.data._splits import Split, Splits
 from calibrant.registry import DATA_SETS
@@ -34,17 +40,23 @@ def imagenet(
     stream: bool = False,
     crop: Literal["padded", "resized"] = "padded",
 ) -> Splits:
-    """ImageNet from ROOT/imagenet/train/CLASS/*.JPEG and .../val/CLASS/*.JPEG; classes are the sorted folder names.
+    """Load ImageNet from ROOT/imagenet/train/CLASS/*.JPEG and .../val/CLASS/*.JPEG. Classes are the folder names.
 
-    The 50,000 validation images may lie flat in val, as they come, if one of the lists of their classes lies beside
-    it: LOC_val_solution.csv, imagenet_2012_validation_synset_labels.txt, or the development kit's folder.
-    Every image is scaled so that its shorter side is `size` and cropped at the center. The official validation set is
-    shuffled with `seed`: the first half tests, the second validates (as AdaFocal's code). The pixels are mapped from
-    the cache, not held in memory: 12 kB an image at size 64 (16 GB in all). With `stream` nothing is kept: every batch
-    is decoded from its files, by all cores, which at 224 pixels is what one wants (150 kB an image, 193 GB in all).
-    Training images are cropped after padding by size/16 and mirrored, or with `crop="resized"` mirrored parts of them,
-    8 to 100 % of the area at aspects of 3/4 to 4/3, are scaled to the whole (Szegedy et al. 2015), as is usual at 224.
-    Raises `InputError` for missing folders and unreadable images.
+    The 50,000 validation images may also be directly in val, as distributed, beside a list of their classes:
+    LOC_val_solution.csv, imagenet_2012_validation_synset_labels.txt, or the folder of the development kit. The official
+    validation set is shuffled with `seed`; the first half tests and the second half validates (code of AdaFocal).
+
+    Args:
+        root: Data folder; by default CALIBRANT_DATA.
+        size: Side of the images, which are resized to this shorter side and cropped at the center.
+        seed: Seed of the split.
+        stream: Decode every batch from its files on all cores, instead of caching the pixels (memory-mapped; 12 kB per
+            image and 16 GB in all at size 64). Recommended at size 224 (193 GB).
+        crop: Augmentation of training images: "padded" crops after padding by size / 16; "resized" resizes random crops
+            of 8 to 100 % of the area (Szegedy et al. 2015), as is usual at size 224. Both mirror half of the images.
+
+    Raises:
+        InputError: If folders are missing or images cannot be read.
     """
     folder = (data_root(root) or Path()) / "imagenet"
     train = _labels_from_folders(folder / "train")
@@ -52,66 +64,63 @@ def imagenet(
     classes = sorted(set(train.values()))
     if unknown := set(files["val"].values()) - set(classes):
         raise InputError(
-            f"{folder / 'val'}: classes without training images: {', '.join(sorted(unknown)[:5])}", code="unknown_label"
+            f"{folder / 'val'}: Expected the classes of {folder / 'train'}, got {', '.join(sorted(unknown)[:5])}.",
+            code="unknown_label",
         )
-    class_index = {class_name: i for i, class_name in enumerate(classes)}
-    labels = {
-        name: torch.tensor([class_index[class_name] for class_name in paths.values()]) for name, paths in files.items()
-    }
-    if stream:
-        images: Mapping[str, Any] = {name: ImageFiles.from_paths(list(paths), size) for name, paths in files.items()}
-    else:
-        images = _load_or_decode({name: list(paths) for name, paths in files.items()}, size)
+    class_index = {name: i for i, name in enumerate(classes)}
+    paths = {split: list(labels) for split, labels in files.items()}
+    images: Mapping[str, Any] = (
+        {split: ImageFiles.from_paths(paths[split], size) for split in files}
+        if stream
+        else _load_or_decode(paths, size)
+    )
+    examples, official = (
+        Split(images[split], torch.tensor([class_index[name] for name in labels.values()]))
+        for split, labels in files.items()
+    )
     facts = {"source": "folder imagenet", "classes": classes, "size": size, "crop": crop}
-    official = Split(images["val"], labels["val"])
     order = np.random.RandomState(seed).permutation(len(official))
     half = len(order) // 2
-    splits = image_splits(
-        Split(images["train"], labels["train"]),
-        official[order[half:]],
-        official[order[:half]],
-        facts,
-        IMAGENET_STATISTICS,
-        padding=size // 16,
-    )
+    val, test = official[order[half:]], official[order[:half]]
+    splits = image_splits(examples, val, test, facts, IMAGENET_STATISTICS, padding=size // 16)
     splits = splits if crop == "padded" else replace(splits, augment=resized_crop_and_flip)
     return replace(splits, prepare=partial(_decode_batch, prepare=splits.prepare)) if stream else splits
 
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """Images that stay in their files until a batch of them is decoded."""
+    """Images that are decoded from their files batch by batch."""
 
-    paths: np.ndarray  # of paths, as texts
+    paths: np.ndarray  # of str
     size: int
-    device: Any = None  # where their pixels go
+    device: Any = None  # of the decoded pixels
 
     @classmethod
     def from_paths(cls, paths: Sequence[Path], size: int) -> "ImageFiles":
-        """Name the files of images to be scaled to one size."""
+        """Return images that will be resized to one size."""
         return cls(np.array([str(path) for path in paths], dtype=object), size)
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, rows: Any) -> "ImageFiles":
-        """Some of the images, by slice, mask or indices."""
+        """Select images by slice, mask or indices."""
         rows = rows.cpu().numpy() if isinstance(rows, Tensor) else rows
         return replace(self, paths=self.paths[rows])
 
     def to(self, device: Any) -> "ImageFiles":
-        """The same images, whose pixels go to a device."""
+        """Return a copy that is decoded to a device."""
         return replace(self, device=device)
 
     def pixels(self) -> Tensor:
-        """Decode them all: (n 3 size size) uint8."""
+        """Decode all images to uint8 (n 3 size size)."""
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             decoded = list(pool.map(partial(_resize_and_crop, size=self.size), self.paths))
         return torch.from_numpy(np.stack(decoded)).permute(0, 3, 1, 2).contiguous().to(self.device)
 
     @property
     def digest(self) -> list[Any]:
-        """What they are known by: their class and name, and how large the files are."""
+        """Identity of the images: class, name and size of each file."""
         return [self.size, [("/".join(Path(p).parts[-2:]), os.path.getsize(p)) for p in self.paths]]  # noqa: PTH202
 
 
@@ -120,9 +129,8 @@ def _decode_batch(images: ImageFiles, *, prepare: Callable[[Tensor], Tensor]) ->
 
 
 def _load_or_decode(files: Mapping[str, list[Path]], size: int) -> Mapping[str, Tensor]:
-    stamps = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for name in files for f in files[name]]
-    key = hashlib.sha256(json.dumps([CACHE_VERSION, size, stamps]).encode()).hexdigest()[:24]
-    with tempfile.TemporaryDirectory() as scratch:  # pixels grow in a mapped file, not in memory
+    key = cache_key([CACHE_VERSION, size, [file_stamps(paths) for paths in files.values()]])
+    with tempfile.TemporaryDirectory() as scratch:  # decode into a memory-mapped file, because memory may not suffice
 
         def build() -> ConvertedData:
             return {name: _decode_to_file(paths, size, Path(scratch) / name) for name, paths in files.items()}, {}
@@ -131,39 +139,39 @@ def _load_or_decode(files: Mapping[str, list[Path]], size: int) -> Mapping[str, 
 
 
 def _labels_from_folders(folder: Path) -> dict[Path, str]:
-    """Return the class of every image of CLASS/NAME.JPEG."""
+    """Return the class of every image CLASS/NAME.JPEG."""
     labels = classes_by_path(folder)
     if not labels:
         raise InputError(
-            f"{folder}: expected images in CLASS/NAME.JPEG, found none; give ImageNet's folder by --data DIR",
+            f"{folder}: Expected images CLASS/NAME.JPEG, got none. Give the data folder with --data DIR.",
             code="no_images",
         )
     return labels
 
 
 def _labels_of_flat_folder(folder: Path) -> dict[Path, str]:
-    """Return the class of every image that lies in val itself, by the list that says so; nothing if none do."""
+    """Return the class of every image directly in val from a list of classes, or nothing without such images."""
     images = sorted(f for f in (folder / "val").glob("*") if f.suffix.lower() in IMAGE_SUFFIXES)
     if not images:
         return {}
     for place in (folder, folder.parent, folder / "val"):
         with wrap_read_errors(str(place)):
             classes_by_name = _read_class_list(place)
-        if len(classes_by_name) == 1:  # a class a line, in the order of the names
+        if len(classes_by_name) == 1:  # one class per line, in the order of the file names
             (classes,) = classes_by_name.values()
             if len(classes) == len(images):
                 return dict(zip(images, classes, strict=True))
         elif classes_by_name and all(f.stem in classes_by_name for f in images):
             return {f: classes_by_name[f.stem][0] for f in images}
     raise InputError(
-        f"{folder / 'val'}: {len(images)} images that are in no folder of their class; put LOC_val_solution.csv, "
-        "imagenet_2012_validation_synset_labels.txt or ILSVRC2012_devkit_t12 beside it",
+        f"{folder / 'val'}: Expected images in folders of their class, got {len(images)} images directly in it. Add "
+        "LOC_val_solution.csv, imagenet_2012_validation_synset_labels.txt or ILSVRC2012_devkit_t12 beside it.",
         code="unsorted_images",
     )
 
 
 def _read_class_list(place: Path) -> dict[str, list[str]]:
-    """Return the class by the name of every image, or under one name those of all images in order."""
+    """Return the class by image name, or one entry with the classes of all images in order."""
     if (path := first_existing(place, "LOC_val_solution.csv")) is not None:
         lines = [line.split(",") for line in path.read_text().splitlines()[1:] if line]
         return {name: prediction.split()[:1] for name, prediction in lines}

@@ -5,61 +5,94 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from calibrant.lab.data._images import IMAGENET_STATISTICS, convert_images, image_splits
-from calibrant.lab.data._loading import Source, load
+from calibrant.lab.data._images import IMAGENET_STATISTICS, image_splits, load_images
+from calibrant.lab.data._loading import Source
 from calibrant.lab.data._original_formats import (
-    ClassNames,
     InMemoryTable,
     OriginalFormat,
     SplitFiles,
     classes_by_path,
     first_existing,
 )
-from calibrant.lab.data._splits import Split, Splits
+from calibrant.lab.data._splits import Splits
 from calibrant.registry import DATA_SETS
 from calibrant.types import InputError, OpenFraction
 
 __all__ = ["tiny_imagenet"]
 
 
+def _find_folders(folder: Path) -> SplitFiles:
+    home = first_existing(folder, "tiny-imagenet-200") or folder
+    annotations, train = home / "val" / "val_annotations.txt", list(classes_by_path(home / "train"))
+    if not train or not annotations.is_file():
+        return {}
+    val = sorted((home / "val" / "images").glob("*.JPEG"))
+    return {"train": train, "validation": val, "annotations": [annotations]}
+
+
+def _read_folders(files: SplitFiles) -> dict[str, InMemoryTable]:
+    (annotations,) = files["annotations"]
+    lines = annotations.read_text().splitlines()
+    classes_by_name = dict(line.split("\t")[:2] for line in lines if line.strip())
+    train = classes_by_path(annotations.parents[1] / "train")
+    classes = sorted(set(train.values()))
+    labels_by_split = {
+        "train": list(train.values()),
+        "validation": [classes_by_name[path.name] for path in files["validation"]],
+    }
+    return {
+        split: InMemoryTable(
+            {
+                "image": [{"bytes": None, "path": str(path)} for path in files[split]],
+                "label": [classes.index(label) for label in labels],
+            },
+            classes,
+        )
+        for split, labels in labels_by_split.items()
+    }
+
+
+_TINY_IMAGENET = Source(
+    folders=("tiny-imagenet", "tiny_imagenet"),
+    hub="zh-plus/tiny-imagenet",
+    splits=(("train",), ("validation", "valid")),
+    original_formats=(
+        OriginalFormat("tiny-imagenet-200, with train, val and val_annotations.txt", _find_folders, _read_folders),
+    ),
+)
+
+
 @DATA_SETS.register
 def tiny_imagenet(root: Path | None = None, *, val: OpenFraction = 0.1, revision: str | None = None) -> Splits:
-    """Tiny-ImageNet: 90,000 / 10,000 / 10,000 images, with the official validation set as the test set.
+    """Load Tiny-ImageNet: 90,000 / 10,000 / 10,000 images. The official validation set is the test set.
 
-    In every class the images numbered 0 .. 449 train and 450 .. 499 validate (`val` = 0.1; as AdaFocal's code and
-    Komisarenko & Kull 2024), by the number in the file's name; where files have no such names, by the order of the
-    rows. The code of Mukhoti et al. (2020) instead validates and tests on the same official validation set. ImageNet's
-    pixel statistics; training images of 64 pixels are cropped after padding by 4 and mirrored. `revision` is a commit
-    of the hub's copy, which is read where no folder is given.
+    Training batches are cropped after padding by 4 and mirrored, with ImageNet's pixel statistics. The code of Mukhoti
+    et al. (2020) instead validates and tests on the official validation set.
+
+    Args:
+        root: Data folder; by default CALIBRANT_DATA or the hub.
+        val: Fraction of every class for validation. With 0.1, the images numbered 0 .. 449 in their file names train
+            and 450 .. 499 validate (code of AdaFocal, Komisarenko & Kull 2024). Without numbers, row order counts.
+        revision: Commit on the hub.
+
+    Raises:
+        InputError: If `val` leaves an empty split.
     """
     if not 0 < val < 1:
-        raise InputError(
-            f"tiny_imagenet: val is the share of every class, between 0 and 1, got {val}", code="setting_range"
-        )
-    splits = (("train",), ("validation", "valid"))
-    source = Source(
-        ("tiny-imagenet", "tiny_imagenet"),
-        "zh-plus/tiny-imagenet",
-        splits,
-        revision=revision,
-        original_formats=(_FOLDERS_FORMAT,),
-    )
-    tensors, facts = load(source, root, convert_images, image=("image",), label=("label",), size=64, classes=200)
-    all_training = Split(tensors["train.images"], tensors["train.labels"])
-    is_validation = validation_mask(all_training.labels, tensors["train.numbers"], val)
+        raise InputError(f"tiny_imagenet: Expected val between 0 and 1, got {val}.", code="setting_range")
+    examples, test, numbers, facts = load_images(_TINY_IMAGENET, root, revision, size=64, classes=200)
+    is_validation = validation_mask(examples.labels, numbers, val)
     if not 0 < int(is_validation.sum()) < len(is_validation):
         raise InputError(
-            f"tiny_imagenet: val={val} of these {len(is_validation)} training rows leaves an empty split",
+            f"tiny_imagenet: Expected val that splits {len(is_validation)} training rows, got {val}.",
             code="empty_split",
         )
-    test = Split(tensors["validation.images"], tensors["validation.labels"])
-    return image_splits(
-        all_training[~is_validation], all_training[is_validation], test, facts, IMAGENET_STATISTICS, padding=4
-    )
+    train, held_out = examples[~is_validation], examples[is_validation]
+    return image_splits(train, held_out, test, facts, IMAGENET_STATISTICS, padding=4)
 
 
 def validation_mask(labels: Tensor, numbers: Tensor, share: float) -> Tensor:
-    """Return which rows validate: the last `share` of 500 file numbers, or of each class's rows if files have none."""
+    """Return which rows validate: the last `share` of 500 file numbers, or of the rows of each class."""
     if bool((numbers >= 0).all()):
         return numbers >= round(500 * (1 - share))
     order = labels.argsort(stable=True)
@@ -68,37 +101,3 @@ def validation_mask(labels: Tensor, numbers: Tensor, share: float) -> Tensor:
     rank = torch.empty_like(labels)
     rank[order] = torch.arange(len(labels)) - starts[labels[order]]
     return rank >= (counts * (1 - share)).round()[labels]
-
-
-def _find_folders(place: Path) -> SplitFiles:
-    home = first_existing(place, "tiny-imagenet-200") or place
-    notes, train = home / "val" / "val_annotations.txt", list(classes_by_path(home / "train"))
-    if not train or not notes.is_file():
-        return {}
-    return {"train": train, "validation": sorted((home / "val" / "images").glob("*.JPEG")), "notes": [notes]}
-
-
-def _read_folders(files: SplitFiles) -> dict[str, InMemoryTable]:
-    (notes,) = files["notes"]
-    lines = notes.read_text().splitlines()
-    classes_by_name = dict(line.split("\t")[:2] for line in lines if line.strip())  # name -> class
-    train = classes_by_path(notes.parents[1] / "train")
-    classes = sorted(set(train.values()))
-    number = {name: i for i, name in enumerate(classes)}
-    labels_by_split = {"train": list(train.values())}
-    labels_by_split["validation"] = [classes_by_name[path.name] for path in files["validation"]]
-    return {
-        name: InMemoryTable(
-            {
-                "image": [{"bytes": None, "path": str(path)} for path in files[name]],
-                "label": [number[label] for label in labels],
-            },
-            {"label": ClassNames(classes)},
-        )
-        for name, labels in labels_by_split.items()
-    }
-
-
-_FOLDERS_FORMAT = OriginalFormat(
-    "tiny-imagenet-200, with train, val and val_annotations.txt", _find_folders, _read_folders
-)

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019) by Transformers, for documents of subword ids."""
+"""BERT (Devlin et al. 2019), loaded by Transformers, for documents of subword ids."""
 
 from pathlib import Path
 
@@ -25,34 +25,40 @@ class _Bert(nn.Module):
 def bert(
     classes: int, *, checkpoint: str = "bert-base-uncased", pretrained: bool = True, revision: str | None = None
 ) -> nn.Module:
-    """A BERT-like classifier from the hub or a local folder; `pretrained=False` takes its architecture only.
+    """Load a BERT-like classifier from the hub or from a local folder.
 
-    Token ids as `calibrant.lab.data.newsgroups(tokenizer=...)` makes them; the padding id of the checkpoint is masked.
-    AdaFocal trains `bert-base-uncased` on 20 Newsgroups; 109 M parameters. Raises `InputError` if the checkpoint cannot
-    be loaded. `revision` is a commit of the hub's, and may not be said of a folder.
+    AdaFocal trains `bert-base-uncased` (109 M parameters) on 20 Newsgroups. Inputs are token ids of
+    `calibrant.lab.data.newsgroups(tokenizer=...)`; the padding id of the checkpoint is masked.
+
+    Args:
+        classes: Number of classes.
+        checkpoint: Name on the hub, or a folder.
+        pretrained: Load the weights; otherwise only the architecture.
+        revision: Commit on the hub; not allowed for a folder.
+
+    Raises:
+        InputError: If the checkpoint cannot be loaded.
     """
-    if revision is not None and Path(checkpoint).is_dir():
+    is_folder = Path(checkpoint).is_dir()
+    if revision is not None and is_folder:
         raise InputError(
-            f"revision={revision!r} is of the hub, but {checkpoint} is a folder; leave revision out",
+            f"Expected no revision for the folder {checkpoint}, got {revision!r}. Remove revision.",
             code="revision_with_folder",
         )
     try:
         from transformers import AutoConfig, AutoModelForSequenceClassification
     except ImportError as error:
-        raise InputError(f"bert needs {error.name}: pip install 'calibrant[text]'", code="missing_package") from None
-    load_options = {"local_files_only": Path(checkpoint).is_dir() or not is_hub_reachable(), "revision": revision}
-    try:
-        config = AutoConfig.from_pretrained(checkpoint, num_labels=classes, **load_options)
-        model_class = AutoModelForSequenceClassification
-        body = (
-            model_class.from_pretrained(checkpoint, config=config, **load_options)
-            if pretrained
-            else model_class.from_config(config)
-        )
-    except (OSError, ValueError) as error:
-        reason = to_one_line(error)
         raise InputError(
-            f"cannot load {checkpoint!r} ({reason}); give the folder of a checkpoint if there is no network",
+            f"bert needs the package {error.name}. Try: pip install 'calibrant[text]'", code="missing_package"
+        ) from None
+    options = {"local_files_only": is_folder or not is_hub_reachable(), "revision": revision}
+    try:
+        config = AutoConfig.from_pretrained(checkpoint, num_labels=classes, **options)
+        model = AutoModelForSequenceClassification
+        body = model.from_pretrained(checkpoint, config=config, **options) if pretrained else model.from_config(config)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"Cannot load the checkpoint {checkpoint!r} ({to_one_line(error)}). Without a network, give its folder.",
             code="hub_unavailable",
         ) from None
     commit = getattr(config, "_commit_hash", None)

@@ -30,10 +30,15 @@ def densenet(
     reduction: OpenFraction = 0.5,
     channels: Count = 3,
 ) -> nn.Module:
-    """DenseNet-BC with a 3x3 stem of 2 `growth` channels: dense blocks of `blocks` layers with transitions between.
+    """Build DenseNet-BC with a 3x3 stem of 2 `growth` channels.
 
-    A layer is 1x1 (4 `growth` channels) and 3x3 (`growth` channels) convolutions, norm and activation first;
-    a transition keeps the share `reduction` of the channels and halves the image.
+    Args:
+        classes: Number of classes.
+        blocks: Layers of each dense block. A layer has a 1x1 convolution (4 `growth` channels) and a 3x3 convolution
+            (`growth` channels), each after batch norm and ReLU.
+        growth: Channels that each layer adds.
+        reduction: Fraction of the channels that a transition keeps; it also halves the image.
+        channels: Channels of the images.
     """
     width = 2 * growth
     layers: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1, bias=False)]
@@ -50,5 +55,5 @@ def densenet(
 
 @NETWORKS.register
 def densenet121(classes: int, *, growth: Count = 32, channels: Count = 3) -> nn.Module:
-    """DenseNet-121 as Mukhoti et al. (2020) train it on CIFAR: blocks 6/12/24/16, growth 32; 7.0 M parameters."""
+    """Build DenseNet-121 as Mukhoti et al. (2020) train it on CIFAR: blocks 6/12/24/16, growth 32; 7.0 M parameters."""
     return densenet(classes, growth=growth, channels=channels)

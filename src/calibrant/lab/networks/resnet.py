@@ -1,12 +1,13 @@
-"""Residual networks in their CIFAR forms: two families that share depths and little else.
+"""Residual networks for small images.
 
-`resnet8` .. `resnet110` are the thin ones of He et al. (2016, section 4.2): three stages of 16/32/64 channels.
-`resnet18` .. `resnet152` and `resnet110_bottleneck` are the ImageNet architectures (ibid., table 1) with a 3x3 stem for
-small images: four stages of 64/128/256/512 channels; Mukhoti et al. (2020), AdaFocal and Komisarenko & Kull (2024)
-train these. `resnet50_imagenet` has the stem of the original. `resnet9` is neither: made to be trained in minutes.
+`resnet8` .. `resnet110` are the CIFAR networks of He et al. (2016, section 4.2): three stages of 16/32/64 channels.
+`resnet18` .. `resnet152` and `resnet110_bottleneck` are the ImageNet architectures (ibid., table 1) with a 3x3 stem:
+four stages of 64/128/256/512 channels. Mukhoti et al. (2020), AdaFocal and Komisarenko & Kull (2024) train these.
+`resnet50_imagenet` has the original stem. `resnet9` trains in minutes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, pad, relu
@@ -34,13 +35,13 @@ __all__ = [
 
 
 def conv_batch_norm(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
-    """A convolution that keeps the size (up to its stride), without bias, and batch norm."""
+    """Return a padded convolution without bias, followed by batch norm."""
     conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(outputs))
 
 
 class _ResidualBlock(nn.Module):
-    """A body and a shortcut; `projected` shortcuts are 1x1 convolutions, others subsample and fill with zeros."""
+    """A body and a shortcut, added before ReLU. A shortcut is a 1x1 convolution, or subsamples and pads with zeros."""
 
     def __init__(self, body: nn.Module, inputs: int, outputs: int, stride: int, *, project_shortcut: bool) -> None:
         super().__init__()
@@ -59,21 +60,33 @@ class _ResidualBlock(nn.Module):
 
 
 def basic_block(inputs: int, outputs: int, stride: int, *, project_shortcut: bool = True) -> nn.Module:
-    """Two 3x3 convolutions with a shortcut."""
+    """Return a block of two 3x3 convolutions with a shortcut."""
     body = nn.Sequential(conv_batch_norm(inputs, outputs, 3, stride), nn.ReLU(), conv_batch_norm(outputs, outputs, 3))
     return _ResidualBlock(body, inputs, outputs, stride, project_shortcut=project_shortcut)
 
 
 def bottleneck_block(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """1x1, 3x3 and 1x1 convolutions, a quarter as wide inside, with a projected shortcut."""
+    """Return a block of 1x1, 3x3 and 1x1 convolutions, a quarter as wide inside, with a projected shortcut."""
     inside = outputs // 4
     first, middle = conv_batch_norm(inputs, inside, 1), conv_batch_norm(inside, inside, 3, stride)
     body = nn.Sequential(first, nn.ReLU(), middle, nn.ReLU(), conv_batch_norm(inside, outputs, 1))
     return _ResidualBlock(body, inputs, outputs, stride, project_shortcut=True)
 
 
+def residual_stages(
+    inputs: int, widths: Sequence[int], blocks: Sequence[int], block: Callable[[int, int, int], nn.Module]
+) -> list[nn.Module]:
+    """Return the blocks of all stages. The first block of every stage but the first has stride 2."""
+    layers: list[nn.Module] = []
+    for stage, (outputs, count) in enumerate(zip(widths, blocks, strict=True)):
+        for i in range(count):
+            layers.append(block(inputs, outputs, 2 if i == 0 < stage else 1))
+            inputs = outputs
+    return layers
+
+
 class PooledClassifier(nn.Module):
-    """Features, pooled over the image to `grid` x `grid`, and a linear layer."""
+    """Features, average-pooled to `grid` x `grid`, and a linear layer."""
 
     def __init__(self, features: nn.Module, width: int, classes: int, grid: int = 1) -> None:
         super().__init__()
@@ -87,7 +100,7 @@ class PooledClassifier(nn.Module):
 
 
 def init_he_fan_out(network: nn.Module) -> nn.Module:
-    """Draw the convolutions from N(0, 2 / fan-out) (He et al. 2015), as Mukhoti et al. (2020) do in places."""
+    """Initialize convolutions from N(0, 2 / fan-out) (He et al. 2015), as some networks of Mukhoti et al. (2020)."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out")
@@ -95,13 +108,10 @@ def init_he_fan_out(network: nn.Module) -> nn.Module:
 
 
 def _cifar_resnet(classes: int, blocks: int, channels: int, width: int) -> nn.Module:
-    layers: list[nn.Module] = [conv_batch_norm(channels, width, 3), nn.ReLU()]
-    inputs = width
-    for stage, outputs in enumerate((width, 2 * width, 4 * width)):
-        for block in range(blocks):
-            layers.append(basic_block(inputs, outputs, 2 if block == 0 < stage else 1, project_shortcut=False))
-            inputs = outputs
-    network = PooledClassifier(nn.Sequential(*layers), inputs, classes)
+    stem = conv_batch_norm(channels, width, 3), nn.ReLU()
+    block = partial(basic_block, project_shortcut=False)
+    stages = residual_stages(width, (width, 2 * width, 4 * width), (blocks,) * 3, block)
+    network = PooledClassifier(nn.Sequential(*stem, *stages), 4 * width, classes)
     for module in network.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(module.weight)
@@ -114,64 +124,58 @@ def _imagenet_resnet(
     channels: int,
     width: int,
     *,
-    use_bottleneck: bool,
+    use_bottleneck: bool = True,
     grid: int = 1,
     stem: Sequence[nn.Module] | None = None,
 ) -> nn.Module:
-    layers: list[nn.Module] = [conv_batch_norm(channels, width, 3), nn.ReLU()] if stem is None else list(stem)
-    inputs = width
-    for stage, count in enumerate(blocks):
-        outputs = width * 2**stage * (4 if use_bottleneck else 1)
-        for block in range(count):
-            layers.append(
-                (bottleneck_block if use_bottleneck else basic_block)(inputs, outputs, 2 if block == 0 < stage else 1)
-            )
-            inputs = outputs
-    return PooledClassifier(nn.Sequential(*layers), inputs, classes, grid)
+    stem = (conv_batch_norm(channels, width, 3), nn.ReLU()) if stem is None else stem
+    widths = [width * 2**stage * (4 if use_bottleneck else 1) for stage in range(len(blocks))]
+    stages = residual_stages(width, widths, blocks, bottleneck_block if use_bottleneck else basic_block)
+    return PooledClassifier(nn.Sequential(*stem, *stages), widths[-1], classes, grid)
 
 
 @NETWORKS.register
 def resnet8(classes: int, *, channels: Count = 3, width: Count = 16) -> nn.Module:
-    """ResNet-8: one basic block a stage, widths 16/32/64, option-A shortcuts (He et al. 2016, section 4.2, n = 1)."""
+    """Build ResNet-8 (He et al. 2016, section 4.2, n = 1): one basic block per stage, widths 16/32/64."""
     return _cifar_resnet(classes, 1, channels, width)
 
 
 @NETWORKS.register
 def resnet20(classes: int, *, channels: Count = 3, width: Count = 16) -> nn.Module:
-    """ResNet-20 (He et al. 2016, n = 3): three basic blocks a stage, widths 16/32/64; 0.27 M parameters."""
+    """Build ResNet-20 (He et al. 2016, n = 3): three basic blocks per stage; 0.27 M parameters."""
     return _cifar_resnet(classes, 3, channels, width)
 
 
 @NETWORKS.register
 def resnet32(classes: int, *, channels: Count = 3, width: Count = 16) -> nn.Module:
-    """ResNet-32 (He et al. 2016, n = 5), 0.46 M parameters: the network of Wang et al. (2021) on SVHN and CIFAR."""
+    """Build ResNet-32 (He et al. 2016, n = 5), which Wang et al. (2021) train on SVHN and CIFAR; 0.46 M parameters."""
     return _cifar_resnet(classes, 5, channels, width)
 
 
 @NETWORKS.register
 def resnet44(classes: int, *, channels: Count = 3, width: Count = 16) -> nn.Module:
-    """ResNet-44 (He et al. 2016, n = 7), 0.66 M parameters."""
+    """Build ResNet-44 (He et al. 2016, n = 7); 0.66 M parameters."""
     return _cifar_resnet(classes, 7, channels, width)
 
 
 @NETWORKS.register
 def resnet56(classes: int, *, channels: Count = 3, width: Count = 16) -> nn.Module:
-    """ResNet-56 (He et al. 2016, n = 9), 0.85 M parameters."""
+    """Build ResNet-56 (He et al. 2016, n = 9); 0.85 M parameters."""
     return _cifar_resnet(classes, 9, channels, width)
 
 
 @NETWORKS.register
 def resnet110(classes: int, *, channels: Count = 3, width: Count = 16) -> nn.Module:
-    """ResNet-110 (He et al. 2016, n = 18), 1.7 M parameters; Mukhoti et al. (2020) mean `resnet110_bottleneck`."""
+    """Build ResNet-110 (He et al. 2016, n = 18); 1.7 M parameters. Mukhoti et al. (2020) use `resnet110_bottleneck`."""
     return _cifar_resnet(classes, 18, channels, width)
 
 
 @NETWORKS.register
 def resnet9(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
-    """ResNet-9, whose blocks keep their size and which pools between them (Page 2018, DAWNBench); 6.6 M parameters.
+    """Build ResNet-9 (Page 2018, DAWNBench); 6.6 M parameters.
 
-    Its logits are an eighth of what the last layer says, so that they begin small. It pools before it normalizes, as
-    Jordan (2024, arXiv:2404.00498) does: there is less to normalize.
+    Max-pooling between residual blocks reduces the image. The output is divided by 8, so that initial logits are small.
+    Pooling precedes batch norm, as in Jordan (2024, arXiv:2404.00498), which is faster.
     """
 
     def layer(inputs: int, outputs: int) -> nn.Sequential:
@@ -191,7 +195,7 @@ def resnet9(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Modul
 
 
 class _Scale(nn.Module):
-    """Multiplies by a constant, which training does not change."""
+    """Multiplication by a fixed constant."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -202,7 +206,7 @@ class _Scale(nn.Module):
 
 
 class _Residual(nn.Module):
-    """A body whose result is added to what it was given."""
+    """A body whose output is added to its input."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -214,52 +218,52 @@ class _Residual(nn.Module):
 
 @NETWORKS.register
 def resnet18(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
-    """ResNet-18 of ImageNet with a 3x3 stem: basic blocks 2/2/2/2, widths 64 .. 512; 11.2 M parameters."""
+    """Build ResNet-18 of ImageNet with a 3x3 stem: basic blocks 2/2/2/2, widths 64 .. 512; 11.2 M parameters."""
     return _imagenet_resnet(classes, (2, 2, 2, 2), channels, width, use_bottleneck=False)
 
 
 @NETWORKS.register
 def resnet34(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
-    """ResNet-34 of ImageNet with a 3x3 stem: basic blocks 3/4/6/3; 21.3 M parameters."""
+    """Build ResNet-34 of ImageNet with a 3x3 stem: basic blocks 3/4/6/3; 21.3 M parameters."""
     return _imagenet_resnet(classes, (3, 4, 6, 3), channels, width, use_bottleneck=False)
 
 
 @NETWORKS.register
 def resnet50(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
-    """ResNet-50 of ImageNet with a 3x3 stem (Mukhoti et al. 2020 on CIFAR): bottlenecks 3/4/6/3; 23.5 M parameters."""
-    return _imagenet_resnet(classes, (3, 4, 6, 3), channels, width, use_bottleneck=True)
+    """Build ResNet-50 of ImageNet with a 3x3 stem: bottlenecks 3/4/6/3; 23.5 M parameters."""
+    return _imagenet_resnet(classes, (3, 4, 6, 3), channels, width)
 
 
 @NETWORKS.register
 def resnet101(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
-    """ResNet-101 of ImageNet with a 3x3 stem: bottlenecks 3/4/23/3; 42.5 M parameters."""
-    return _imagenet_resnet(classes, (3, 4, 23, 3), channels, width, use_bottleneck=True)
+    """Build ResNet-101 of ImageNet with a 3x3 stem: bottlenecks 3/4/23/3; 42.5 M parameters."""
+    return _imagenet_resnet(classes, (3, 4, 23, 3), channels, width)
 
 
 @NETWORKS.register
 def resnet110_bottleneck(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
-    """What Mukhoti et al. (2020) call ResNet-110: bottlenecks 3/4/26/3 of widths 256 .. 2048; 45.9 M parameters."""
-    return _imagenet_resnet(classes, (3, 4, 26, 3), channels, width, use_bottleneck=True)
+    """Build the ResNet-110 of Mukhoti et al. (2020): bottlenecks 3/4/26/3, widths 256 .. 2048; 45.9 M parameters."""
+    return _imagenet_resnet(classes, (3, 4, 26, 3), channels, width)
 
 
 @NETWORKS.register
 def resnet152(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
-    """ResNet-152 of ImageNet with a 3x3 stem: bottlenecks 3/8/36/3; 58.2 M parameters."""
-    return _imagenet_resnet(classes, (3, 8, 36, 3), channels, width, use_bottleneck=True)
+    """Build ResNet-152 of ImageNet with a 3x3 stem: bottlenecks 3/8/36/3; 58.2 M parameters."""
+    return _imagenet_resnet(classes, (3, 8, 36, 3), channels, width)
 
 
 @NETWORKS.register
 def resnet50_tiny_imagenet(classes: int = 200, *, channels: Count = 3, width: Count = 64) -> nn.Module:
-    """ResNet-50 for images of 64 x 64 (Mukhoti et al. 2020, code): pooled to 2 x 2, then linear; He fan-out."""
-    return init_he_fan_out(_imagenet_resnet(classes, (3, 4, 6, 3), channels, width, use_bottleneck=True, grid=2))
+    """Build ResNet-50 for images of 64 x 64 (code of Mukhoti et al. 2020): pooled to 2 x 2, He fan-out."""
+    return init_he_fan_out(_imagenet_resnet(classes, (3, 4, 6, 3), channels, width, grid=2))
 
 
 @NETWORKS.register
 def resnet50_imagenet(classes: int = 1000, *, channels: Count = 3, width: Count = 64) -> nn.Module:
-    """ResNet-50 as on ImageNet (He et al. 2016, table 1): 7x7 stem of stride 2, max-pool; 25.6 M parameters.
+    """Build ResNet-50 for ImageNet (He et al. 2016, table 1): 7x7 stem of stride 2, max-pooling; 25.6 M parameters.
 
-    Stages halve the image in a 3x3 convolution, as has become usual; He fan-out. For images of 32 x 32 or more, of
-    which its stages see a quarter of the width that those of `resnet50` see.
+    The 3x3 convolutions of a stage have the stride, as is common now; He fan-out. Needs images of at least 32 x 32. Its
+    feature maps have a quarter of the side of those of `resnet50`.
     """
     stem = conv_batch_norm(channels, width, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
-    return init_he_fan_out(_imagenet_resnet(classes, (3, 4, 6, 3), channels, width, use_bottleneck=True, stem=stem))
+    return init_he_fan_out(_imagenet_resnet(classes, (3, 4, 6, 3), channels, width, stem=stem))

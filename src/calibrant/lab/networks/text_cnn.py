@@ -1,4 +1,4 @@
-"""Convolutional networks for documents of token ids (n, t), id 0 being padding."""
+"""Convolutional networks for documents of token ids (n, t). Id 0 is padding."""
 
 from itertools import pairwise
 
@@ -12,21 +12,21 @@ __all__ = ["cnn8_text", "global_pooling_cnn"]
 
 
 def build_embedding(vectors: Tensor | None, *, words: int, dimension: int, frozen: bool) -> nn.Embedding:
-    """A table of word vectors that starts from `vectors`, or at random from N(0, 0.4^2); row 0 is zero and stays so."""
+    """Return an embedding that starts from `vectors`, or from N(0, 0.4^2). The padding row 0 stays zero."""
     if vectors is not None:
         return nn.Embedding.from_pretrained(vectors.clone(), freeze=frozen, padding_idx=0)
-    table = nn.Embedding(words, dimension, padding_idx=0)
-    nn.init.normal_(table.weight, std=0.4)
-    nn.init.zeros_(table.weight[0].detach())
-    table.weight.requires_grad_(not frozen)
-    return table
+    embedding = nn.Embedding(words, dimension, padding_idx=0)
+    nn.init.normal_(embedding.weight, std=0.4)
+    nn.init.zeros_(embedding.weight[0].detach())
+    embedding.weight.requires_grad_(not frozen)
+    return embedding
 
 
 class _GlobalPoolingCNN(nn.Module):
-    def __init__(self, classes: int, table: nn.Embedding, width: int, dropout: float) -> None:
+    def __init__(self, classes: int, embedding: nn.Embedding, width: int, dropout: float) -> None:
         super().__init__()
-        self.embedding = table
-        self.conv1 = nn.Conv1d(table.embedding_dim, width, 5)
+        self.embedding = embedding
+        self.conv1 = nn.Conv1d(embedding.embedding_dim, width, 5)
         self.conv2 = nn.Conv1d(width, width, 5)
         self.conv3 = nn.Conv1d(width, width, 5)
         self.hidden, self.dropout, self.head = nn.Linear(width, width), nn.Dropout(dropout), nn.Linear(width, classes)
@@ -49,32 +49,40 @@ def global_pooling_cnn(
     width: Count = 128,
     dropout: HalfOpenFraction = 0.3,
 ) -> nn.Module:
-    """Global-Pooling CNN of the code of Mukhoti et al. (2020), after Kumar et al. (2018) and Lin et al. (2013).
+    """Build the Global-Pooling CNN in the code of Mukhoti et al. (2020), after Kumar et al. (2018), Lin et al. (2013).
 
-    Three convolutions of 5 tokens, the first two followed by maxima over 5 at stride 1, the maximum over the document,
-    linear, dropout, linear: 247,316 parameters at 20 classes besides the word vectors. Mukhoti et al. (2020) give it
-    GloVe vectors and freeze them (`frozen=True`); random ones want training. Needs documents of at least 21 tokens.
+    Three convolutions over 5 tokens, the first two followed by max-pooling over 5 with stride 1; the maximum over the
+    document; linear, dropout, linear. 247,316 parameters for 20 classes without the embedding. Needs documents of at
+    least 21 tokens.
+
+    Args:
+        classes: Number of classes.
+        vectors: Initial embedding (words, dimension); random by default.
+        words: Rows of a random embedding.
+        dimension: Columns of a random embedding.
+        frozen: Do not train the embedding. Mukhoti et al. (2020) freeze GloVe vectors; random ones need training.
+        width: Channels of the convolutions.
+        dropout: Rate of dropout.
     """
-    table = build_embedding(vectors, words=words, dimension=dimension, frozen=frozen)
-    return _GlobalPoolingCNN(classes, table, width, dropout)
+    embedding = build_embedding(vectors, words=words, dimension=dimension, frozen=frozen)
+    return _GlobalPoolingCNN(classes, embedding, width, dropout)
 
 
 class _CNN8(nn.Module):
-    def __init__(self, classes: int, table: nn.Embedding, width: int, dropout: float) -> None:
+    def __init__(self, classes: int, embedding: nn.Embedding, width: int, dropout: float) -> None:
         super().__init__()
-        self.embedding = table
-        sizes = (table.embedding_dim, *(width,) * 6)
+        self.embedding = embedding
+        sizes = (embedding.embedding_dim, *(width,) * 6)
         self.convolutions = nn.ModuleList(nn.Conv1d(a, b, 5, padding=2) for a, b in pairwise(sizes))
         self.hidden, self.dropout, self.head = nn.Linear(width, width), nn.Dropout(dropout), nn.Linear(width, classes)
-        for layer in self.modules():
-            if isinstance(layer, nn.Conv1d):  # plain layers in a row fade away otherwise
-                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+        for layer in self.convolutions:  # with the default initialization, activations vanish over the layers
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")  # pyright: ignore[reportArgumentType]
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens).mT
-        for layer_index, convolve in enumerate(self.convolutions):
-            x = relu(convolve(x))
-            x = max_pool1d(x, 3) if layer_index % 2 == 1 and x.shape[2] >= 3 else x
+        for i, convolution in enumerate(self.convolutions):
+            x = relu(convolution(x))
+            x = max_pool1d(x, 3) if i % 2 == 1 and x.shape[2] >= 3 else x
         return self.head(self.dropout(relu(self.hidden(x.amax(2)))))
 
 
@@ -89,10 +97,9 @@ def cnn8_text(
     width: Count = 128,
     dropout: HalfOpenFraction = 0.3,
 ) -> nn.Module:
-    """An 8-layer 1-D CNN for 20 Newsgroups, named and not described by Wang et al. (2021): this reading is ours.
+    """Build an 8-layer 1-D CNN for 20 Newsgroups. Wang et al. (2021) name but do not describe it; this form is ours.
 
-    Six convolutions of 5 tokens, a maximum over 3 after every second one, the maximum over the document, two linear
-    layers with dropout between them.
+    Six convolutions over 5 tokens, max-pooling over 3 after every second one, the maximum over the document, and two
+    linear layers with dropout between them. The arguments are those of `global_pooling_cnn`.
     """
-    table = build_embedding(vectors, words=words, dimension=dimension, frozen=frozen)
-    return _CNN8(classes, table, width, dropout)
+    return _CNN8(classes, build_embedding(vectors, words=words, dimension=dimension, frozen=frozen), width, dropout)

@@ -1,4 +1,4 @@
-"""The binary constituency Tree-LSTM (Tai et al. 2015, section 3.2), evaluated one height at a time."""
+"""Binary constituency Tree-LSTM (Tai et al. 2015, section 3.2), evaluated one height of the trees at a time."""
 
 from typing import Any
 
@@ -13,10 +13,10 @@ __all__ = ["tree_lstm"]
 
 
 class _TreeLSTM(nn.Module):
-    def __init__(self, classes: int, table: nn.Embedding, memory: int, dropout: float) -> None:
+    def __init__(self, classes: int, embedding: nn.Embedding, memory: int, dropout: float) -> None:
         super().__init__()
-        self.embedding, self.classes = table, classes
-        self.leaf = nn.Linear(table.embedding_dim, 2 * memory)  # cell, output gate
+        self.embedding, self.classes = embedding, classes
+        self.leaf = nn.Linear(embedding.embedding_dim, 2 * memory)  # cell, output gate
         self.left = nn.Linear(memory, 4 * memory)  # input gate, left and right forget gates, update
         self.right = nn.Linear(memory, 4 * memory)
         self.dropout, self.head = nn.Dropout(dropout), nn.Linear(memory, 3 if classes == 2 else classes)
@@ -29,11 +29,11 @@ class _TreeLSTM(nn.Module):
         return logits[:, [0, 2]] if self.classes == 2 else logits
 
     def states(self, trees: Any) -> tuple[Tensor, Tensor]:
-        """Return the hidden state of every node, lower ones first, and where in it each node of `trees` is."""
+        """Return the hidden states of all nodes by height, and the row of each node of `trees` in them."""
         nodes, turn, counts = _schedule(trees)
         leaves = nodes[: counts[0]]
         cell, gate = self.leaf(self.embedding(trees.word[leaves])).chunk(2, -1)
-        waiting = torch.cat([gate.sigmoid() * cell.tanh(), cell], -1)  # states whose parents are still to come
+        waiting = torch.cat([gate.sigmoid() * cell.tanh(), cell], -1)  # states that a parent still needs
         turns, memory = turn[leaves], cell.shape[1]
         hidden = [waiting[:, :memory]]
         for level, count in zip(nodes[counts[0] :].split(counts[1:]), counts[1:], strict=True):
@@ -55,10 +55,10 @@ class _TreeLSTM(nn.Module):
 
 
 def _schedule(trees: Any) -> tuple[Tensor, Tensor, list[int]]:
-    """Plan the evaluation: nodes by height, the turn at which each is consumed by its parent, nodes per height.
+    """Plan the evaluation: return nodes by height, the turn in which a parent uses each node, and nodes per height.
 
-    At every height the left children of all its nodes have the next turns, then the right children: sorted by turn,
-    what waits starts with exactly the states that the height needs. Leaves are in order of turn.
+    At every height, the left children of all nodes have the next turns, followed by the right children. If waiting
+    states are sorted by turn, each height finds its inputs at the start. Leaves are in order of turn.
     """
     device = trees.start.device
     first = trees.start[:-1].repeat_interleave(trees.start[1:] - trees.start[:-1])
@@ -67,7 +67,7 @@ def _schedule(trees: Any) -> tuple[Tensor, Tensor, list[int]]:
     inner, size = nodes[counts[0] :], torch.tensor(counts[1:], device=device)
     offset = (size.cumsum(0) - size).repeat_interleave(size)
     position = offset + torch.arange(len(inner), device=device)
-    turn = torch.full_like(nodes, 2 * len(nodes))  # roots wait for ever
+    turn = torch.full_like(nodes, 2 * len(nodes))  # no parent uses a root
     turn[(trees.left + first)[inner]] = position
     turn[(trees.right + first)[inner]] = position + size.repeat_interleave(size)
     leaves = nodes[: counts[0]]
@@ -84,14 +84,23 @@ def tree_lstm(
     memory: Count = 150,
     dropout: HalfOpenFraction = 0.5,
 ) -> nn.Module:
-    """Tree-LSTM on binary parse trees (Mukhoti et al. 2020, code): 271,953 parameters besides the word vectors.
+    """Build a Tree-LSTM on binary parse trees, as in the code of Mukhoti et al. (2020).
 
-    Leaves: c = W x, h = sigmoid(W_o x) tanh(c). Inner nodes: gates i, f_l, f_r and update u, each linear in both
-    children's h; c = i u + f_l c_l + f_r c_r, h = tanh(c), without an output gate. Takes trees as
-    `calibrant.lab.data.sst`
-    has them: `start`, `word`, `left`, `right`, `height`. In training it returns logits for every node, with dropout
-    before the last layer; in evaluation for the roots. With 2 classes the nodes' logits are for negative, neutral and
-    positive, and the roots' are the outer two of these: the probabilities given that the sentence is not neutral.
-    (The code of Mukhoti et al. (2020) leaves these two probabilities unnormalized; so they are with 3 classes.)
+    271,953 parameters without the embedding. Leaves: c = W x, h = sigmoid(W_o x) tanh(c). Inner nodes: gates i, f_l,
+    f_r and update u, each linear in both children's h; c = i u + f_l c_l + f_r c_r and h = tanh(c), without an output
+    gate. Inputs are `calibrant.lab.data.Trees`.
+
+    In training, the network returns logits of every node, with dropout before the last layer; in evaluation, logits of
+    the roots. With 2 classes, nodes have logits for negative, neutral and positive, and roots have the first and last
+    of these: their probabilities are conditional on the sentence not being neutral. The code of Mukhoti et al. (2020)
+    does not normalize these two probabilities; use 3 classes to reproduce that.
+
+    Args:
+        classes: Number of classes.
+        vectors: Initial embedding (words, dimension); random by default.
+        words: Rows of a random embedding.
+        dimension: Columns of a random embedding.
+        memory: Width of the hidden state and of the cell.
+        dropout: Rate of dropout.
     """
     return _TreeLSTM(classes, build_embedding(vectors, words=words, dimension=dimension, frozen=False), memory, dropout)

@@ -11,9 +11,10 @@ __all__ = ["vgg16"]
 
 @NETWORKS.register
 def vgg16(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
-    """VGG-16: 13 convolutions with bias and batch norm, halving after each group, one linear layer; 14.7 M parameters.
+    """Build VGG-16 for CIFAR; 14.7 M parameters.
 
-    The two wide linear layers of the ImageNet form are left out, as usual on CIFAR. For images of 32 x 32 or more.
+    13 convolutions with bias and batch norm in five groups, max-pooling after each group, and one linear layer. The
+    two wide linear layers of the ImageNet form are omitted, as usual on CIFAR. Needs images of at least 32 x 32.
     """
     layers: list[nn.Module] = []
     inputs = channels

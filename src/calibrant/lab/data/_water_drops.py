@@ -1,15 +1,15 @@
-"""Water on a lens: edges, distances and light of drops, as the benchmark draws them with an image library."""
+"""Light in water drops on a lens, as the benchmark computes it with OpenCV: edges, distances, histograms."""
 
 import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, max_pool2d, pad
 
 MOVE_LENGTHS = {(0, 1): 1.0, (1, 1): 1.4, (1, 2): 2.1969}  # lengths of a straight, a diagonal and a knight's move
-MAX_EDGE_DISTANCE_PIXELS = 20.0  # pixels from which it does not matter how far an edge is
+MAX_EDGE_DISTANCE_PIXELS = 20.0  # larger distances have no effect
 
 
 def drop_light(liquid: Tensor) -> Tensor:
-    """Return the light in drops (n h w) in [0, 1] of how thick the liquid lies, in whole numbers 0 .. 255."""
+    """Return the light (n h w) in [0, 1] of drops whose thickness is given in whole levels 0 .. 255."""
     distance = edge_distances(canny_edges(liquid))
     smoothed = correlate(distance.clamp(max=MAX_EDGE_DISTANCE_PIXELS), torch.full((3, 3), 1 / 9)).floor()
     slope = torch.tensor([[-2.0, -1, 0], [-1, 1, 1], [0, 1, 2]])
@@ -19,22 +19,22 @@ def drop_light(liquid: Tensor) -> Tensor:
 
 
 def canny_edges(x: Tensor, low_threshold: float = 50, high_threshold: float = 150) -> Tensor:
-    """Canny's edges of images (n h w): ridges of the gradient above `low` that lead to one above `high`."""
+    """Return Canny edges of images (n h w): ridges of the gradient above the low threshold, connected to a high one."""
     across = torch.tensor([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]])
     right, down = correlate(x, across, "replicate"), correlate(x, across.T, "replicate")
     size = right.abs() + down.abs()
     padded_size = pad(size, (1, 1, 1, 1))
     height, width = x.shape[1:]
 
-    def beside(row: int, column: int) -> Tensor:
+    def neighbor(row: int, column: int) -> Tensor:
         return padded_size[:, 1 + row : 1 + row + height, 1 + column : 1 + column + width]
 
     flat, steep = down.abs() < 0.41421356 * right.abs(), down.abs() > 2.41421356 * right.abs()
     falling = right * down < 0
-    horizontal_peak = (size > beside(0, -1)) & (size >= beside(0, 1))
-    vertical_peak = (size > beside(-1, 0)) & (size >= beside(1, 0))
-    diagonal_above = torch.where(falling, beside(-1, 1), beside(-1, -1))
-    diagonal_below = torch.where(falling, beside(1, -1), beside(1, 1))
+    horizontal_peak = (size > neighbor(0, -1)) & (size >= neighbor(0, 1))
+    vertical_peak = (size > neighbor(-1, 0)) & (size >= neighbor(1, 0))
+    diagonal_above = torch.where(falling, neighbor(-1, 1), neighbor(-1, -1))
+    diagonal_below = torch.where(falling, neighbor(1, -1), neighbor(1, 1))
     diagonal_peak = (size > diagonal_above) & (size > diagonal_below)
     ridge = (size > low_threshold) & torch.where(
         flat, horizontal_peak, torch.where(steep, vertical_peak, diagonal_peak)
@@ -48,7 +48,7 @@ def canny_edges(x: Tensor, low_threshold: float = 50, high_threshold: float = 15
 
 
 def edge_distances(edge: Tensor) -> Tensor:
-    """Return how far every pixel (n h w) is from an edge, in moves of `STEPS`, right up to `FAR`."""
+    """Return the distance of every pixel (n h w) from an edge by `MOVE_LENGTHS`, exact up to the maximum."""
     moves = {
         (row_sign * (a if swap else b), column_sign * (b if swap else a)): length
         for (a, b), length in MOVE_LENGTHS.items()
@@ -69,17 +69,17 @@ def edge_distances(edge: Tensor) -> Tensor:
 
 
 def equalize_histogram(x: Tensor) -> Tensor:
-    """Spread whole numbers 0 .. 255 (n h w) so that each holds about as many pixels, the least becoming 0."""
+    """Equalize the histogram of whole levels 0 .. 255 (n h w), as OpenCV does; the lowest level becomes 0."""
     values = x.flatten(1).long()
     counts = torch.zeros(len(x), 256, device=x.device).scatter_add_(1, values, torch.ones_like(x.flatten(1)))
-    least = values.amin(1, keepdim=True)
-    first = counts.gather(1, least)
+    lowest = values.amin(1, keepdim=True)
+    first = counts.gather(1, lowest)
     total = counts.sum(1, keepdim=True)
     table = ((counts.cumsum(1) - first) * 255 / (total - first).clamp(min=1)).round()
-    table = torch.where(first == total, least.float(), table)
+    table = torch.where(first == total, lowest.float(), table)
     return table.gather(1, values).view(x.shape)
 
 
 def correlate(x: Tensor, kernel: Tensor, mode: str = "reflect") -> Tensor:
-    """Correlate images (n h w) with a kernel 3 x 3."""
+    """Correlate images (n h w) with a 3 x 3 kernel."""
     return conv2d(pad(x[:, None], (1, 1, 1, 1), mode=mode), kernel[None, None].to(x)).squeeze(1)

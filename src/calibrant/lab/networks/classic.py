@@ -1,4 +1,4 @@
-"""LeNet-5 and the multilayer perceptron."""
+"""Classic networks: LeNet-5 and the multilayer perceptron."""
 
 from torch import nn
 
@@ -10,10 +10,10 @@ __all__ = ["lenet5", "mlp"]
 
 @NETWORKS.register
 def lenet5(classes: int, *, channels: Count = 1, size: Count = 32) -> nn.Module:
-    """LeNet-5 (LeCun et al. 1998, figure 2): 5x5 convolutions of 6 and 16, linear 120, 84; 61,706 parameters at 10.
+    """Build LeNet-5 (LeCun et al. 1998, figure 2); 61,706 parameters for 10 classes.
 
-    As commonly written: all maps of the third layer are connected, pooling is maximal, activations are ReLU, the
-    output is linear. `size` is the side of the images.
+    The common modern form: 5x5 convolutions with 6 and 16 channels, linear layers of 120 and 84, a fully connected
+    third layer, max-pooling, ReLU and a linear output. `size` is the side of the images in pixels.
     """
     side = ((size - 4) // 2 - 4) // 2
     return nn.Sequential(
@@ -25,7 +25,13 @@ def lenet5(classes: int, *, channels: Count = 1, size: Count = 32) -> nn.Module:
 
 @NETWORKS.register
 def mlp(classes: int, *, features: Count = 64, hidden: tuple[Count, ...] = (256, 256)) -> nn.Module:
-    """A perceptron of ReLU layers on flattened inputs of `features` numbers (64: the digits); `hidden=()` is linear."""
+    """Build a multilayer perceptron with ReLU on flattened inputs.
+
+    Args:
+        classes: Number of classes.
+        features: Numbers per input; 64 for the digits.
+        hidden: Widths of the hidden layers; `()` gives a linear model.
+    """
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in zip((features, *hidden), hidden, strict=False):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]

@@ -1,0 +1,97 @@
+"""Filters of images (n c h w) that corruptions are built from."""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+
+def blur_gaussian(x: Tensor, sigma: float, truncate: float = 4.0, *, mirror: bool = False) -> Tensor:
+    """Blur (.. h w) with a Gaussian that is cut at `truncate` standard deviations.
+
+    Beyond the edges, the image is continued by the nearest pixel, or by its mirror image with repeated edges.
+    """
+    radius = int(truncate * sigma + 0.5)
+    offsets = torch.arange(-radius, radius + 1, device=x.device)
+    kernel = (-(offsets**2) / (2 * max(sigma, 1e-3) ** 2)).exp()
+
+    def matrix(size: int) -> Tensor:
+        index = torch.arange(size, device=x.device)[:, None] + offsets
+        period = index.remainder(2 * size)
+        index = period.minimum(2 * size - 1 - period) if mirror else index.clamp(0, size - 1)
+        return torch.zeros(size, size, device=x.device).scatter_add_(1, index, (kernel / kernel.sum()).expand(size, -1))
+
+    return matrix(x.shape[-2]) @ x @ matrix(x.shape[-1]).T
+
+
+def pixel_coordinates(height: int, width: int, device: torch.device) -> tuple[Tensor, ...]:
+    """Return row and column of every pixel, (h w) each."""
+    return torch.meshgrid(torch.arange(height, device=device), torch.arange(width, device=device), indexing="ij")
+
+
+def gather_pixels(x: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """Return the pixels of (n c h w) at positions (n h w), clamped to the image."""
+    _, channels, height, width = x.shape
+    index = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)
+    return x.flatten(2).gather(2, index.flatten(1)[:, None].expand(-1, channels, -1)).view(x.shape)
+
+
+def blur_along(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
+    """Blur with half a Gaussian of 2 radius + 1 steps that starts at each pixel, as ImageMagick does."""
+    row, column = pixel_coordinates(x.shape[2], x.shape[3], x.device)
+    weights = [math.exp(-(i**2) / (2 * sigma**2)) for i in range(2 * radius + 1)]
+    out = torch.zeros_like(x)
+    for i, weight in enumerate(weights):
+        right, down = ((i * part(angle) - 0.5).ceil().long().view(-1, 1, 1) for part in (torch.cos, torch.sin))
+        out += weight / sum(weights) * gather_pixels(x, row + down, column + right)
+    return out
+
+
+def zoom_center(x: Tensor, factor: float) -> Tensor:
+    """Enlarge the center of (n c h w) and crop it to the original size."""
+    size = x.shape[2:]
+    inner = [math.ceil(side / factor) for side in size]
+    zoomed = interpolate(
+        _crop_center(x, inner), [round(side * factor) for side in inner], mode="bilinear", align_corners=True
+    )
+    return _crop_center(zoomed, size)
+
+
+def _crop_center(x: Tensor, size: Iterable[int]) -> Tensor:
+    (height, width), (full_height, full_width) = size, x.shape[2:]
+    top, left = (full_height - height) // 2, (full_width - width) // 2
+    return x[:, :, top : top + height, left : left + width]
+
+
+def fractal_clouds(n: int, side: int, decay: float, generator: torch.Generator) -> Tensor:
+    """Return fractal clouds (n side side) in [0, 1] by the diamond-square algorithm."""
+    height = torch.zeros(n, side, side, device=generator.device)
+    step, wobble = side, 100.0
+
+    def displaced_mean(total: Tensor) -> Tensor:
+        noise = 2 * torch.rand(total.shape, generator=generator, device=generator.device) - 1
+        return total / 4 + wobble**2 * noise
+
+    while step > 1:
+        half = step // 2
+        corner = height[:, ::step, ::step]
+        across, down = corner + corner.roll(-1, 2), corner + corner.roll(-1, 1)
+        midpoint = displaced_mean(across + across.roll(-1, 1))
+        height[:, half::step, half::step] = midpoint
+        height[:, ::step, half::step] = displaced_mean(across + midpoint + midpoint.roll(1, 1))
+        height[:, half::step, ::step] = displaced_mean(down + midpoint + midpoint.roll(1, 2))
+        step, wobble = half, wobble / decay
+    height -= height.amin((1, 2), keepdim=True)
+    return height / height.amax((1, 2), keepdim=True)
+
+
+def box_weights(outputs: int, inputs: int, device: torch.device) -> Tensor:
+    """Return the weights (outputs, inputs) of box resampling: equal weight for the centers within each output."""
+    center = torch.arange(inputs, device=device) + 0.5
+    width = max(inputs / outputs, 1.0)
+    output_center = (torch.arange(outputs, device=device) + 0.5) * inputs / outputs
+    distance = center - output_center[:, None]
+    weight = ((distance > -width / 2) & (distance <= width / 2)).float()
+    return weight / weight.sum(1, keepdim=True)

@@ -191,7 +191,7 @@ def test_stream_reads_files_in_pieces(files, tmp_path):
     assert json.loads(done.stdout)["n"] == 1000
     for memory, streamed in ((1e-6, True), (1, False)):
         run("measure", big, "--memory", memory, "--html", tmp_path / "m.html")
-        assert ("1,000 examples, in pieces" in (tmp_path / "m.html").read_text()) == streamed
+        assert ("1,000 examples, in chunks" in (tmp_path / "m.html").read_text()) == streamed
 
 
 MINE = """
@@ -303,7 +303,8 @@ def test_refusals_reach_the_shell(files):
 
 
 def test_garbage_collection_resumes_after_imports():
-    code = "import gc, sys; from calibrant.cli._common import load; load(); n = gc.get_freeze_count(); load(); "
+    code = "import gc, sys; from calibrant.cli._common import import_core; import_core(); n = gc.get_freeze_count(); "
+    code += "import_core(); "
     code += "print(gc.isenabled(), n > 100_000, gc.get_freeze_count() <= n, 'calibrant.assessment' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
     assert done.stdout == "True True True True\n", done.stderr

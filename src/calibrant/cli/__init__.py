@@ -1,6 +1,6 @@
-"""The command line: each command is a thin call of a function that Python users have too.
+"""The command line; each command calls a function that Python users have too.
 
-Help needs no torch: what a command needs is imported when it runs.
+Help loads neither torch nor polars: a command imports what it needs when it runs.
 """
 
 import os
@@ -20,15 +20,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    help="Train, repair, measure and explain classifiers whose probabilities are true.",
+    help="Train, repair, measure and explain the calibration of classifiers.",
 )
-
-
-MAX_ERROR_CHARACTERS = 1500  # characters of an error that are printed
+MAX_ERROR_CHARACTERS = 1500
+MIN_PARALLEL_BYTES = 500e6  # of input files that are worth several threads
+PREDICTION_COMMANDS = ("assess", "measure", "apply")  # train no network
 
 
 def main() -> None:
-    """Run the command line; bad input is one line and exit status 2."""
+    """Run the command line; invalid input ends it with one line and exit status 2."""
     _set_thread_defaults(sys.argv[1:])
     try:
         app()
@@ -37,45 +37,39 @@ def main() -> None:
 
         if not isinstance(error, InputError):
             raise
-        print(f"calibrant: {escape_invisible(cut_middle(str(error), MAX_ERROR_CHARACTERS))}", file=sys.stderr)
-        sys.exit(2)
+        _exit_with(cut_middle(str(error), MAX_ERROR_CHARACTERS))
     except OSError as error:
-        filename_text = f" {error.filename}" if error.filename else ""
-        print(
-            escape_invisible(f"calibrant: cannot read or write{filename_text}: {error.strerror or error}"),
-            file=sys.stderr,
-        )
-        sys.exit(2)
-    except SystemExit as end:
-        if end.code == 130:  # so typer ends at Ctrl-C
-            print("calibrant: stopped; what was finished is kept, start again to go on", file=sys.stderr)
+        file_name = f" {error.filename}" if error.filename else ""
+        _exit_with(f"cannot read or write{file_name}: {error.strerror or error}")
+    except SystemExit as error:
+        if error.code == 130:  # Ctrl-C
+            print("calibrant: stopped. Finished runs are kept; start again to continue.", file=sys.stderr)
         raise
 
 
-MIN_PARALLEL_BYTES = 500e6  # bytes of files from which on several threads are worth it
-PREDICTION_COMMANDS = ("assess", "measure", "apply")  # commands that train nothing
+def _exit_with(message: str) -> None:
+    print(escape_invisible(f"calibrant: {message}"), file=sys.stderr)
+    sys.exit(2)
 
 
 def _set_thread_defaults(arguments: list[str]) -> None:
-    """Decide, before torch is loaded, in how many threads a command works, where the user has not.
+    """Choose the number of threads before torch is loaded, unless the user did.
 
-    Small files are worked on in one: on a quiet machine that is as fast, beside other work several times faster. Where
-    there are more threads, those that wait sleep.
+    One thread is as fast for small files, and several times faster on a busy machine. Waiting threads sleep.
     """
     if arguments[:1] and arguments[0] in PREDICTION_COMMANDS:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        files = (Path(argument) for argument in arguments[1:])
-        if sum(_count_bytes(file) for file in files) < MIN_PARALLEL_BYTES:
+        if sum(_count_bytes(Path(argument)) for argument in arguments[1:]) < MIN_PARALLEL_BYTES:
             os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def _count_bytes(path: Path) -> float:
-    """Bytes of a file, or of the files of a folder; a pattern may stand for any number."""
+    """Return the size of a file, or of the files of a folder; a pattern counts as large."""
+    if "*" in path.name:
+        return MIN_PARALLEL_BYTES
     try:
-        if "*" in path.name:
-            return MIN_PARALLEL_BYTES
         return float(sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path])))
-    except (OSError, ValueError):  # no file, but a word
+    except (OSError, ValueError):  # an option or word
         return 0.0
 
 
@@ -88,7 +82,7 @@ def _print_version(show: bool | None) -> None:
 @app.callback()
 def _root_options(  # pyright: ignore[reportUnusedFunction]
     version: Annotated[
-        bool | None, typer.Option("--version", callback=_print_version, help="Print the version.")
+        bool | None, typer.Option("--version", callback=_print_version, help="Print the version and exit.")
     ] = None,
 ) -> None:
     pass
@@ -97,4 +91,3 @@ def _root_options(  # pyright: ignore[reportUnusedFunction]
 assess.register(app)
 list_methods.register(app)
 study.register(app)
-app.add_typer(study.study_app, name="study")

@@ -1,4 +1,4 @@
-"""What commands share: options, the console, and writing what they made."""
+"""Options, consoles and output that commands share."""
 
 import gc
 import shlex
@@ -13,19 +13,23 @@ from rich.console import Console
 
 from calibrant._text import escape_invisible, escape_markup
 
-console = Console(highlight=False, width=None if sys.stdout.isatty() else 400)  # whole lines when piped
-error_console = Console(highlight=False, stderr=True, width=None if sys.stderr.isatty() else 400)
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 400)  # whole lines if piped
 BARE_TABLE_STYLE: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "dim"}
 
 WithOption = Annotated[
     list[str] | None,
-    typer.Option("--with", help="A file (mine.py) or package of your own methods, to be imported first."),
+    typer.Option(
+        "--with",
+        metavar="FILE",
+        help="Import this Python file or package first, which registers your own methods. Repeatable.",
+    ),
 ]
 
 
 def import_core() -> None:
-    """Load what works on predictions, once. None of it is garbage: not to look for any, here and at the end, saves as
-    much time as measuring a small file takes.
+    """Import the modules for predictions once, without garbage collection.
+
+    No imported object is garbage, and the collector would take as long as measuring a small file.
     """
     if "torch" in sys.modules:
         return
@@ -50,10 +54,9 @@ def include_sources(sources: Iterable[str] | None) -> None:
 
 
 def source_files(sources: Iterable[str] | None) -> list[Path]:
-    """Return the Python files of the user's own methods, once they are imported."""
+    """Return the Python files of the user's own methods, after they are imported."""
     files = [Path(source) for source in sources or ()]
-    modules = [sys.modules[source] for source in sources or () if source in sys.modules]
-    for module in modules:
+    for module in [sys.modules[source] for source in sources or () if source in sys.modules]:
         files += [Path(module.__file__)] if module.__file__ else []
         files += [file for folder in getattr(module, "__path__", ()) for file in Path(folder).rglob("*.py")]
     return files
@@ -61,7 +64,7 @@ def source_files(sources: Iterable[str] | None) -> list[Path]:
 
 @contextmanager
 def show_status() -> Generator[Callable[[str], object], None, None]:
-    """Say what is being done while it is being done, on a terminal."""
+    """Give a function that shows the current step on a terminal."""
     if not console.is_terminal:
         yield lambda text: None
         return
@@ -70,19 +73,18 @@ def show_status() -> Generator[Callable[[str], object], None, None]:
 
 
 def write_text_file(path: Path, text: str) -> None:
-    """Write a text, and say so."""
+    """Write a text file at once, or not at all."""
     from calibrant.io import atomic_write
 
     with atomic_write(path) as draft:
         draft.write_text(text, encoding="utf-8")
-    print_line(f"wrote {path}")
 
 
 def print_line(text: str) -> None:
-    """Print one line on what was done, however long."""
+    """Print one line, without wrapping it."""
     console.print(escape_invisible(text), soft_wrap=True, markup=False)
 
 
 def command_line() -> str:
-    """The command as it was given."""
+    """Return the command as the user typed it."""
     return shlex.join(["calibrant", *sys.argv[1:]])

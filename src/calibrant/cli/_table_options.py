@@ -1,4 +1,4 @@
-"""Options that say how a table is read: which column plays which role, and what its cells mean."""
+"""Options for reading a table: the roles of its columns, and the meaning of its cells."""
 
 import inspect
 from collections.abc import Callable
@@ -8,63 +8,63 @@ from typing import Annotated, Any
 import typer
 
 ROLE_HELP = {
-    "label": "Column of the true labels; default: label, y_true, ...",
-    "probs": "Column(s) of probabilities, a,b,c or what they begin with; default: prob_..., probs, score.",
-    "logits": "Column(s) of logits; default: logit_..., logits.",
-    "predicted": "Column of predicted labels, beside a confidence; default: y_pred, prediction, ...",
-    "confidence": "Column of stated confidences; default: confidence.",
-    "correct": "Column that says whether the answer was right; default: correct.",
-    "group": "Column of groups, each judged apart; default: group.",
-    "weight": "Column of weights: how often a row counts; default: weight, if it sums to the number of rows.",
-    "cluster": "Column of examples that belong together; default: cluster.",
-    "id": "Column that names the rows.",
+    "label": "Column of the true labels. Default: label, y_true, target and similar names.",
+    "probs": "Columns of probabilities: a name, several (a,b,c), or a prefix. Default: prob_..., probs, score "
+    "and similar names.",
+    "logits": "Columns of logits: a name, several (a,b,c), or a prefix. Default: logit_..., logits and similar names.",
+    "predicted": "Column of predicted labels, beside a confidence. Default: y_pred, prediction and similar names.",
+    "confidence": "Column of stated confidences. Default: confidence and similar names.",
+    "correct": "Column that tells whether the answer was correct. Default: correct and similar names.",
+    "group": "Column of groups, which are measured separately. Default: group.",
+    "weight": "Column that tells how often a row counts. Default: weight, if it sums to about the number of rows.",
+    "cluster": "Column of clusters, whose rows depend on each other. Default: cluster.",
+    "id": "Column of row names. Default: id and similar names.",
 }
-READING_OPTIONS: dict[str, tuple[Any, str]] = {
-    "positive": (str | None, "Name of the positive class, where there is a single score."),
-    "labels_from": (int | None, "Number of the first class, such as 1; default: 0."),
-    "percent": (bool | None, "Probabilities are given in percent, 0 to 100."),
-    "normalize": (bool | None, "Divide rows of rounded probabilities, which sum to .97 .. 1.03, by their sum."),
-    "drop": (bool | None, "Leave out rows with missing values, or confidences outside [0, 1]."),
-    "na": (list[str] | None, "Word for a missing value. Repeatable."),
-    "encoding": (str | None, "Encoding of a text file, such as cp1252; default: detected."),
-    "are_logits": (bool | None, "Scores of one per label are logits although all of them lie in [0, 1]."),
+READING_OPTIONS: dict[str, tuple[Any, str, str]] = {  # type, placeholder, help
+    "positive": (str | None, "NAME", "Positive class of a single score. Default: 1, yes, true and similar names."),
+    "labels_from": (int | None, "N", "Number of the first class. Default: 0."),
+    "percent": (bool | None, "", "Read probabilities as percentages from 0 to 100."),
+    "normalize": (bool | None, "", "Divide rows of rounded probabilities, with sums from 0.97 to 1.03, by their sum."),
+    "drop": (bool | None, "", "Leave out rows with missing values, or with confidences outside [0, 1]."),
+    "na": (list[str] | None, "WORD", "Read this word as a missing value. Repeatable."),
+    "encoding": (str | None, "NAME", "Encoding of a text file, such as cp1252. Default: detected."),
+    "are_logits": (bool | None, "", "Read single scores as logits although all of them lie in [0, 1]."),
 }
 TABLE_PANEL_TITLE = "Columns of tables"
 
 
 def add_table_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command these options; it receives those that were used as one mapping, `options`."""
+    """Add these options to a command, which receives the used ones as one mapping, `options`."""
 
     @wraps(function)
     def run(**arguments: Any) -> None:
         table_arguments = {name: arguments.pop(name) for name in (*ROLE_HELP, *READING_OPTIONS)}
-        table_arguments = {name: value for name, value in table_arguments.items() if value not in (None, False, [])}
-        options = {
-            name: _split_column_names(name, value) if name in ROLE_HELP else value
-            for name, value in table_arguments.items()
-        }
-        function(**arguments, options=options)
+        used = {name: value for name, value in table_arguments.items() if value not in (None, False, [])}
+        function(**arguments, options={name: _split_names(name, value) for name, value in used.items()})
 
     signature = inspect.signature(function)
-    command_parameters = [p for p in signature.parameters.values() if p.name != "options"]
-    table_parameters = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option_annotation(name, kind, text)
-        )
-        for name, (kind, text) in (
-            {role: (str | None, text) for role, text in ROLE_HELP.items()} | READING_OPTIONS
-        ).items()
+    parameters = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in signature.parameters.values()
+        if parameter.name != "options"
     ]
-    command_parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in command_parameters]
-    run.__signature__ = signature.replace(parameters=[*command_parameters, *table_parameters])  # pyright: ignore[reportAttributeAccessIssue]
-    run.__annotations__ = {p.name: p.annotation for p in (*command_parameters, *table_parameters)} | {"return": None}
+    roles = {role: (str | None, "NAME", text) for role, text in ROLE_HELP.items()}
+    parameters += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(name, *option))
+        for name, option in (roles | READING_OPTIONS).items()
+    ]
+    run.__signature__ = signature.replace(parameters=parameters)  # pyright: ignore[reportAttributeAccessIssue]
+    run.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
     return run
 
 
-def _option_annotation(name: str, kind: Any, text: str) -> Any:
-    return Annotated[kind, typer.Option(f"--{name.replace('_', '-')}", help=text, rich_help_panel=TABLE_PANEL_TITLE)]
+def _annotation(name: str, option_type: Any, metavar: str, text: str) -> Any:
+    flag = f"--{name.replace('_', '-')}"
+    return Annotated[
+        option_type, typer.Option(flag, help=text, metavar=metavar or None, rich_help_panel=TABLE_PANEL_TITLE)
+    ]
 
 
-def _split_column_names(role: str, value: str) -> Any:
-    """One column, or those between commas where there may be several."""
+def _split_names(role: str, value: Any) -> Any:
+    """Return the names of several columns of scores, which are separated by commas."""
     return value.split(",") if role in ("probs", "logits") and "," in value else value

@@ -1,7 +1,6 @@
-"""`assess`, `measure` and `apply`: one's own predictions, without any study."""
+"""The commands `assess`, `measure` and `apply` for your own predictions."""
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,65 +20,111 @@ from calibrant.cli._common import (
     write_text_file,
 )
 from calibrant.cli._table_options import add_table_options
+from calibrant.io.formats import CALIBRATOR_SUFFIX, COMPRESSION_SUFFIXES, FORMATS, WRITABLE_SUFFIXES, list_suffixes
 
 if TYPE_CHECKING:
     from calibrant import Predictions
 
 DEFAULT_CALIBRATORS_HELP = "Identity, Temperature, StructuredMatrix, HistogramBinning, Auto"
-FLOATS_PER_EXAMPLE_AND_MAP = 16  # numbers that are kept of an example for each map that it is judged after
 DEFAULT_METRICS_HELP = "accuracy, nll, brier, ece, adaptive_ece, classwise_ece"
+FLOATS_PER_ROW_AND_MAP = 16  # that an assessment keeps for each calibrator
+_ARRAY_SUFFIXES = list_suffixes(suffix for f in FORMATS if not f.is_table for suffix in f.suffixes)
+_TABLE_SUFFIXES = list_suffixes(suffix for f in FORMATS if f.is_table for suffix in f.suffixes)
+FILES_HELP = f"""
+Files of arrays ({_ARRAY_SUFFIXES}) hold logits or probs with labels, or confidence with correct; NumPy arrays are
+NAME_logits and NAME_labels.
 
-MetricOption = Annotated[list[str] | None, typer.Option("--metric", "-m", help="May be given again.")]
+Tables ({_TABLE_SUFFIXES}; text also compressed as {list_suffixes(COMPRESSION_SUFFIXES)}) have the columns label and
+prob_cat, prob_dog, ..., or logit_..., or confidence and correct. A folder of tables, or a pattern in quotes, is one
+table.
+"""
+
+MetricOption = Annotated[
+    list[str] | None,
+    typer.Option("--metric", "-m", metavar="NAME", help="Metric to add to the default ones. Repeatable."),
+]
 EventOption = Annotated[
     str | None,
     typer.Option(
-        help="What is judged: top, the predicted class, or a class, by index or name; default: 1 of two, else top."
+        metavar="EVENT",
+        help='Event to evaluate: "top" (the predicted class is right), or a class by index or name. Default: class 1 '
+        "of two, else top.",
     ),
 ]
-IgnoreIndexOption = Annotated[int | None, typer.Option("--ignore-index", help="Leave out positions with this label.")]
+IgnoreIndexOption = Annotated[
+    int | None, typer.Option("--ignore-index", metavar="N", help="Leave out rows with this label. Default: none.")
+]
 StreamOption = Annotated[
     bool | None,
-    typer.Option("--stream/--whole", help="Read the judged file in pieces; default: when it would take more memory."),
+    typer.Option(
+        "--stream/--whole", help="Read the evaluated file in chunks, or whole. Default: in chunks beyond --memory."
+    ),
 ]
 MemoryOption = Annotated[
-    float | None, typer.Option(min=0, help="GB that the judged file may take; default: a fourth of what is free.")
+    float | None,
+    typer.Option(
+        min=0, metavar="GB", help="Memory limit in GB for the evaluated file. Default: a quarter of the free memory."
+    ),
 ]
 ShowColumnsOption = Annotated[
-    bool, typer.Option("--columns", help="Show the role of each column of the table, and stop.", show_default=False)
+    bool, typer.Option("--columns", help="Only print the role of each column of the tables.", show_default=False)
 ]
-HtmlOption = Annotated[Path | None, typer.Option(help="Write a report here.")]
-JsonOption = Annotated[Path | None, typer.Option("--json", help="Write all numbers here; - is standard output.")]
+HtmlOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report to this file.")]
+JsonOption = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", help="Write all numbers to this file, or to standard output if it is -."),
+]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("assess")(add_table_options(assess_command))
-    app.command("measure")(add_table_options(measure_command))
-    app.command("apply")(add_table_options(apply_command))
+    for command, help_text in (
+        (assess_command, f"{assess_command.__doc__}\n{FILES_HELP}"),
+        (measure_command, f"{measure_command.__doc__}\n{FILES_HELP}"),
+        (apply_command, apply_command.__doc__),
+    ):
+        name = command.__name__.removesuffix("_command")
+        app.command(name, help=help_text)(add_table_options(command))
 
 
 def assess_command(
-    file: Annotated[list[Path], typer.Argument(metavar="VAL [TEST]", help="Predictions to fit on, and to judge on.")],
+    file: Annotated[
+        list[Path], typer.Argument(metavar="VAL [TEST]", help="Predictions to fit on, and predictions to evaluate on.")
+    ],
     calibrator: Annotated[
         list[str] | None,
         typer.Option(
             "--calibrator",
             "-c",
-            help="Or a saved one (.safetensors). May be given again.",
+            metavar="NAME",
+            help=f"Calibrator to compare, or the file of a saved one ({CALIBRATOR_SUFFIX}). Repeatable.",
             show_default=DEFAULT_CALIBRATORS_HELP,
         ),
     ] = None,
     metric: Annotated[
-        list[str] | None, typer.Option("--metric", "-m", help="May be given again.", show_default=DEFAULT_METRICS_HELP)
+        list[str] | None,
+        typer.Option(
+            "--metric",
+            "-m",
+            metavar="NAME",
+            help="Metric to compare by. Repeatable.",
+            show_default=DEFAULT_METRICS_HELP,
+        ),
     ] = None,
-    cv: Annotated[int | None, typer.Option(help="Cross-fit one file in so many folds; default: 5.")] = None,
+    cv: Annotated[
+        int | None, typer.Option(metavar="FOLDS", help="Number of folds for a single file. Default: 5.")
+    ] = None,
     choose: Annotated[
-        str | None, typer.Option(help="Which calibrator to save; default: lowest cross-fitted NLL.")
+        str | None,
+        typer.Option(metavar="NAME", help="Calibrator to choose. Default: the lowest cross-fitted NLL."),
     ] = None,
     of: EventOption = None,
     html: HtmlOption = None,
     json_: JsonOption = None,
-    save: Annotated[Path | None, typer.Option(help="Write the chosen calibrator here (.safetensors).")] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help=f"Write the chosen calibrator to this file ({CALIBRATOR_SUFFIX})."),
+    ] = None,
     stream: StreamOption = None,
     memory: MemoryOption = None,
     ignore_index: IgnoreIndexOption = None,
@@ -88,34 +133,29 @@ def assess_command(
     *,
     options: dict[str, Any],
 ) -> None:
-    """Fit calibrators on VAL, judge them on TEST; a single file is cross-fitted in 5 folds.
-
-    Files: .npz, .safetensors, .pt with keys logits or probs, and labels, or confidence and correct; NAME_logits.npy
-    with NAME_labels.npy; tables (.csv, .tsv, .jsonl, .parquet, .arrow, .xlsx, also .csv.gz and the like, a folder of
-    them, or a pattern in quotes) with columns label and prob_cat, prob_dog, ..., logit_..., or confidence and correct.
-    """
+    """Fit calibrators on VAL and compare them on TEST, or by cross-fitting."""
     import_core()
     import calibrant
     from calibrant import assessment
     from calibrant.types import InputError
 
     if show_columns:
-        _show_columns(file, options, ignore_index)
+        _print_columns(file, options, ignore_index)
         return
     include_sources(with_)
     _check_output_paths(html, json_, save, inputs=[*file, *(calibrator or []), *source_files(with_)])
-    if save is not None and save.suffix != ".safetensors":
-        raise InputError(f"a calibrator is saved as .safetensors, got {save}", code="suffix")
+    if save is not None and save.suffix != CALIBRATOR_SUFFIX:
+        raise InputError(f"Expected a file {CALIBRATOR_SUFFIX} to save a calibrator, got {save}.", code="suffix")
     if len(file) > 2 or (len(file) == 2 and cv is not None):
-        raise InputError(
-            f"expected two files, or one with --cv, got {len(file)} files{' and --cv' if cv else ''}", code="num_files"
-        )
+        got = f"{len(file)} files{' and --cv' if cv else ''}"
+        raise InputError(f"Expected two files, or one with --cv, got {got}.", code="num_files")
     load_options: dict[str, Any] = {"ignore_index": ignore_index, **options}
-    val = calibrant.Predictions.load(file[0], **load_options)
-    num_maps = len(calibrator or assessment.DEFAULT_CALIBRATORS) + 1
-    chunks = _load_chunks_if_large(file[1], stream, load_options, memory, num_maps, json_) if len(file) == 2 else None
-    test = None if len(file) == 1 else chunks or calibrant.Predictions.load(file[1], **load_options)
-    _print_input_notes({file[0]: val} | ({file[1]: test} if isinstance(test, calibrant.Predictions) else {}), json_)
+    val, test, is_streamed = calibrant.Predictions.load(file[0], **load_options), None, False
+    if len(file) == 2:
+        num_maps = len(calibrator or assessment.DEFAULT_CALIBRATORS) + 1
+        test, is_streamed = _load(file[1], load_options, stream, memory, num_maps, json_)
+    loaded = [val, *([None if is_streamed else test] if len(file) == 2 else [])]
+    _print_input_notes(dict(zip(file, loaded, strict=True)), json_)
     with show_status() as progress:
         result = calibrant.assess(
             val,
@@ -127,35 +167,35 @@ def assess_command(
             of=_parse_event(of, val),
             progress=progress,
         )
-    facts = {"fitted on" if test is not None else "cross-fitted on": _describe_file(file[0], val)}
-    if test is not None:
-        facts["judged on"] = (
-            f"{file[1]}: {result.uncalibrated.n:,} examples, in pieces" if chunks else _describe_file(file[1], test)
-        )
     if save is not None:
         result.save(save)
         _print_note(f"wrote {save} ({display_name(result.chosen_name)})", json_)
-    roles = ("fitted", "judged") if len(file) == 2 else ("cross-fitted",)
-    loaded = [val, test if isinstance(test, calibrant.Predictions) else None][: len(file)]
-    files = zip(roles, file, loaded, strict=True)
-    data = [assessment.data_source(role, p, path=path, n=result.uncalibrated.n) for role, path, p in files]
-    calibrator_roles = {path: "given" for path in calibrator or [] if path.endswith(".safetensors")}
-    calibrator_roles |= {} if save is None else {str(save): "saved"}
-    source = {
-        "data": data,
-        "calibrators": [assessment.calibrator_source(role, path) for path, role in calibrator_roles.items()],
-    }
-    _output_result(result, json_, html and (html, result.html({"command": command_line()} | facts, save)), source)
+    n = result.uncalibrated.n
+    titles, roles = ("fitted on", "evaluated on"), ("fitted", "judged")
+    if test is None:
+        titles, roles = ("cross-fitted on",), ("cross-fitted",)
+    facts = {title: _describe_file(path, p, n) for title, path, p in zip(titles, file, loaded, strict=True)}
+    data = [assessment.data_source(role, p, path=path, n=n) for role, path, p in zip(roles, file, loaded, strict=True)]
+    calibrators = {path: "given" for path in calibrator or [] if path.endswith(CALIBRATOR_SUFFIX)}
+    calibrators |= {} if save is None else {str(save): "saved"}
+    sources = [assessment.calibrator_source(role, path) for path, role in calibrators.items()]
+    page = None if html is None else result.html({"command": command_line()} | facts, save)
+    _output_result(result, json_, html, page, {"data": data, "calibrators": sources})
 
 
 def measure_command(
-    file: Annotated[Path, typer.Argument(help="Predictions with their labels.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Predictions with labels.")],
     calibrator: Annotated[
-        Path | None, typer.Option("--calibrator", "-c", help="Apply a saved calibrator (.safetensors) first.")
+        Path | None,
+        typer.Option(
+            "--calibrator", "-c", metavar="FILE", help=f"Apply this saved calibrator ({CALIBRATOR_SUFFIX}) first."
+        ),
     ] = None,
     metric: MetricOption = None,
     of: EventOption = None,
-    bins: Annotated[int | None, typer.Option(min=1, help="Bins of the binned errors; default 15.")] = None,
+    bins: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Number of bins of binned metrics. Default: 15.")
+    ] = None,
     html: HtmlOption = None,
     json_: JsonOption = None,
     stream: StreamOption = None,
@@ -166,46 +206,47 @@ def measure_command(
     *,
     options: dict[str, Any],
 ) -> None:
-    """Measure the predictions of one file as they are: nothing is fitted.
-
-    The formats of files are those of `calibrant assess`.
-    """
+    """Measure the calibration of predictions as they are, without fitting anything."""
     import_core()
     import calibrant
     from calibrant.assessment import calibrator_source, data_source, load_checked_calibrator, summarize
 
     if show_columns:
-        _show_columns([file], options, ignore_index)
+        _print_columns([file], options, ignore_index)
         return
     include_sources(with_)
     _check_output_paths(html, json_, inputs=[file, calibrator, *source_files(with_)])
     calibrate = None if calibrator is None else load_checked_calibrator(calibrator)
     with show_status() as progress:
         progress("measuring")
-        load_options: dict[str, Any] = {"ignore_index": ignore_index, **options}
-        chunks = _load_chunks_if_large(file, stream, load_options, memory, 1, json_)
-        if chunks is not None:
-            predictions: Any = summarize(chunks, calibrate, of=_parse_event(of), bins=bins or 15)
-            fact = f"{file}: {len(predictions):,} examples, in pieces"
-            data = data_source("measured", path=file, n=len(predictions))
+        predictions, is_streamed = _load(file, {"ignore_index": ignore_index, **options}, stream, memory, 1, json_)
+        loaded = None if is_streamed else predictions
+        if is_streamed:
+            predictions = summarize(predictions, calibrate, of=_parse_event(of), bins=bins or 15)
         else:
-            predictions = calibrant.Predictions.load(file, **load_options)
             _print_input_notes({file: predictions}, json_)
-            fact, data = _describe_file(file, predictions), data_source("measured", predictions, path=file)
             predictions = predictions if calibrate is None else calibrate(predictions)
         result = calibrant.measure(predictions, metrics=metric, of=_parse_event(of, predictions), bins=bins)
-    facts = {"command": command_line(), "measured": fact} | ({"calibrated by": str(calibrator)} if calibrator else {})
-    calibrator_sources = [] if calibrator is None else [calibrator_source("applied", calibrator)]
-    source = {"data": [data], "calibrators": calibrator_sources}
-    _output_result(result, json_, html and (html, result.html(facts)), source)
+    facts = {"command": command_line(), "measured": _describe_file(file, loaded, result.n)}
+    facts |= {"calibrated by": str(calibrator)} if calibrator else {}
+    data = [data_source("measured", loaded, path=file, n=result.n)]
+    sources = [] if calibrator is None else [calibrator_source("applied", calibrator)]
+    page = None if html is None else result.html(facts)
+    _output_result(result, json_, html, page, {"data": data, "calibrators": sources})
 
 
 def apply_command(
-    calibrator: Annotated[Path, typer.Argument(help="A calibrator that assess saved.")],
-    file: Annotated[Path, typer.Argument(help="Predictions; labels are not needed.")],
+    calibrator: Annotated[Path, typer.Argument(metavar="CALIBRATOR", help="Calibrator that `assess --save` wrote.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Predictions, with or without labels.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Where to write: .npz, .safetensors; .csv, .parquet, ... of a table."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help=f"Write the calibrated predictions to this file. Required. Suffix: "
+            f"{list_suffixes(WRITABLE_SUFFIXES)}.",
+        ),
     ] = None,
     show_columns: ShowColumnsOption = False,
     with_: WithOption = None,
@@ -214,49 +255,89 @@ def apply_command(
 ) -> None:
     """Calibrate predictions with a saved calibrator.
 
-    Of arrays, calibrated logits are written. A table keeps its columns and rows, and gains calibrated_... with the
-    probability of each class and, of classes, `predicted`.
+    A table keeps its rows and columns, and gains the columns calibrated_prob_... and predicted. A file of arrays gets
+    calibrated logits.
     """
     import_core()
     from calibrant.assessment import apply_to_file
     from calibrant.types import InputError
 
     if show_columns:
-        _show_columns([file], options)
+        _print_columns([file], options)
         return
     if output is None:
-        raise InputError("expected a file to write to. Try --output calibrated.csv.", code="no_output")
+        raise InputError("Expected a file to write to, got none. Try --output calibrated.csv.", code="no_output")
     include_sources(with_)
     _check_output_paths(output, inputs=[calibrator, file, *source_files(with_)])
-    count, calibrated_unit = apply_to_file(
-        calibrator, file, output, on_note=lambda note: print_line(f"{file}: {note}"), **options
-    )
-    print_line(f"wrote {output}: calibrated {calibrated_unit} of {count:,} examples")
+    n, unit = apply_to_file(calibrator, file, output, on_note=lambda note: print_line(f"{file}: {note}"), **options)
+    print_line(f"wrote {output}: calibrated {unit} of {n:,} rows")
 
 
-def _output_result(result: Any, json_: Path | None, page: tuple[Path, str] | None, source: dict[str, Any]) -> None:
-    """Print a result, or its JSON alone with the `source` of its numbers, and write what was asked for."""
-    if str(json_) == "-":
-        print(result.json(source), end="")
-    else:
-        console.print(result)
-    if page:
-        from calibrant.io import atomic_write
-
-        with atomic_write(page[0]) as draft:
-            draft.write_text(page[1], encoding="utf-8")
-        _print_note(f"wrote {page[0]}", json_)
-    if json_ is not None and str(json_) != "-":
-        write_text_file(json_, result.json(source))
+# Input
 
 
-def _print_note(text: str, json_: Path | None) -> None:
-    """Say what was done, but not into JSON."""
-    if str(json_) != "-":
-        print_line(text)
+def _load(
+    path: Path,
+    load_options: Mapping[str, Any],
+    stream: bool | None,
+    memory: float | None,
+    num_maps: int,
+    json_: Path | None,
+) -> tuple[Any, bool]:
+    """Return predictions, or an iterable of chunks if asked for or too large for memory, and which of these it is."""
+    from calibrant import Predictions, io
+    from calibrant.types import InputError
+
+    if stream is not False and (stream or io.is_chunkable(path)):
+        try:
+            file = io.open_chunked(path, io.TableOptions.from_keywords(load_options))
+        except InputError:  # the error will name the file, or only the whole table shows the roles of columns
+            load = Predictions.load_chunks if stream else Predictions.load
+            return load(path, **load_options), bool(stream)
+        floats_per_row = file.width + FLOATS_PER_ROW_AND_MAP * num_maps
+        if stream or io.exceeds_memory(file, floats_per_row, None if memory is None else 1e9 * memory):
+            for note in file.notes:
+                _print_note(f"{path}: {note}", json_)
+            return Predictions.load_chunks(path, **load_options), True
+    return Predictions.load(path, **load_options), False
+
+
+def _parse_event(text: str | None, predictions: Any = None) -> Any:
+    """Return the event: "top" or "classes", a class name, or else an index."""
+    if text is None or text in ("top", "classes", *(getattr(predictions, "class_names", None) or ())):
+        return text
+    index = parse_integer(text)
+    return text if index is None else index
+
+
+def _print_columns(files: list[Path], options: dict[str, Any], ignore_index: int | None = None) -> None:
+    """Print the role of each column of tables."""
+    from rich.table import Table
+
+    from calibrant import io
+    from calibrant.io.roles import describe_roles
+
+    table_options = io.TableOptions.from_keywords({**options, "ignore_index": ignore_index})
+    for path in files:
+        if not io.is_table(path):
+            print_line(f"{path}: a file of arrays has no columns")
+            continue
+        table = io.read_table(path, table_options)
+        columns = io.infer_columns(table.frame, table_options)
+        roles = Table("column", "role", **BARE_TABLE_STYLE)
+        for name, role in describe_roles(columns, table.frame.columns):
+            roles.add_row(escape_markup(name), escape_markup(role))
+        print_line(f"{path}: {len(table.frame):,} rows")
+        console.print(roles)
+        for note in (*table.notes, *columns.notes):
+            print_line(note)
+
+
+# Output
 
 
 def _check_output_paths(*paths: Path | None, inputs: Iterable[str | Path | None]) -> None:
+    """Raise `InputError` before any work if an output cannot be written."""
     from calibrant.io import check_outputs, ensure_writable
 
     files = [path for path in paths if path is not None and str(path) != "-"]
@@ -265,90 +346,38 @@ def _check_output_paths(*paths: Path | None, inputs: Iterable[str | Path | None]
         ensure_writable(path)
 
 
-def _print_input_notes(files: "dict[Path, Predictions]", json_: Path | None) -> None:
-    """Say what was noticed at the door, once for what is the same of several files."""
+def _output_result(
+    result: Any, json_: Path | None, html: Path | None, page: str | None, source: dict[str, Any]
+) -> None:
+    """Print a result, or its JSON alone, and write the files."""
+    if str(json_) == "-":
+        print(result.json(source), end="")
+    else:
+        console.print(result)
+    if html is not None and page is not None:
+        write_text_file(html, page)
+        _print_note(f"wrote {html}", json_)
+    if json_ is not None and str(json_) != "-":
+        write_text_file(json_, result.json(source))
+        print_line(f"wrote {json_}")
+
+
+def _print_note(text: str, json_: Path | None) -> None:
+    """Print a line, unless standard output is JSON."""
+    if str(json_) != "-":
+        print_line(text)
+
+
+def _print_input_notes(files: "Mapping[Path, Predictions | None]", json_: Path | None) -> None:
+    """Print the notes on how files were read, once if several files have the same."""
     notes: dict[str, list[str]] = {}
     for path, p in files.items():
-        for note in p.notes:
+        for note in () if p is None else p.notes:
             notes.setdefault(note, []).append(str(path))
     for note, paths in notes.items():
         _print_note(f"{' and '.join(paths)}: {note}", json_)
 
 
-def _parse_event(event_text: str | None, predictions: Any = None) -> Any:
-    """What is judged: a word, a class by its name, or else by its index."""
-    if (
-        event_text is None
-        or event_text in ("top", "classes")
-        or event_text in (getattr(predictions, "class_names", None) or ())
-    ):
-        return event_text
-    index = parse_integer(event_text)
-    return event_text if index is None else index
-
-
-def _describe_file(path: Path, p: Any) -> str:
-    return f"{path}: {p!r}, digest {p.digest}"
-
-
-def _load_chunks_if_large(
-    path: Path,
-    stream: bool | None,
-    load_options: dict[str, Any],
-    memory: float | None,
-    num_maps: int,
-    json_: Path | None,
-) -> "Iterable[Predictions] | None":
-    """Return the pieces of a file that is read so: when asked for, or when it would take more memory than it may."""
-    from calibrant import Predictions, io
-    from calibrant.io.columns import TableOptions
-    from calibrant.types import InputError
-
-    if stream is False or (stream is None and not io.is_chunkable(path)):
-        return None
-    try:
-        file = io.open_chunked(path, TableOptions.from_keywords(load_options))
-    except InputError:
-        if stream is None:  # columns whose role only the whole table shows
-            return None
-        return Predictions.load_chunks(path, **load_options)
-    needed_bytes = 8 * file.num_rows * (file.width + FLOATS_PER_EXAMPLE_AND_MAP * num_maps)
-    if stream is None and needed_bytes <= (_available_memory_bytes() / 4 if memory is None else 1e9 * memory):
-        return None
-    for note in file.notes:
-        _print_note(f"{path}: {note}", json_)
-    return Predictions.load_chunks(path, **load_options)
-
-
-def _show_columns(files: list[Path], options: dict[str, Any], ignore_index: int | None = None) -> None:
-    """Print the role of each column of tables."""
-    from rich.table import Table
-
-    from calibrant import io
-    from calibrant.io.columns import TableOptions
-    from calibrant.io.roles import describe_roles, infer_columns
-
-    table_options = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
-    for path in files:
-        if not io.is_table(path):
-            print_line(f"{path}: arrays, no columns")
-            continue
-        loaded = io.read_table(path, table_options)
-        frame = loaded.frame
-        columns = infer_columns(frame, table_options)
-        role_table = Table("column", "role", **BARE_TABLE_STYLE)
-        for name, role in describe_roles(columns, frame.columns):
-            role_table.add_row(escape_markup(name), escape_markup(role))
-        print_line(f"{path}: {len(frame):,} rows")
-        console.print(role_table)
-        for note in (*loaded.notes, *columns.notes):
-            print_line(note)
-
-
-def _available_memory_bytes() -> float:
-    """Bytes of memory that nobody uses, as far as the system says."""
-    try:
-        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        return 1024.0 * int(lines["MemAvailable"].split()[0])
-    except (OSError, KeyError, ValueError):  # not on every system
-        return math.inf
+def _describe_file(path: Path, p: Any, n: int) -> str:
+    """Return a file's size and digest; chunks have no digest."""
+    return f"{path}: {n:,} examples, in chunks" if p is None else f"{path}: {p!r}, digest {p.digest}"

@@ -1,44 +1,52 @@
-"""Studies on the command line: run, status, measure, and the demo and figures that are made of them."""
+"""The commands `study`, `demo` and `figures`: train and compare networks, and draw figures."""
 
 import math
 import os
-import shlex
-import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table as Rich
 
 from calibrant._text import escape_invisible, escape_markup
+from calibrant.cli._common import BARE_TABLE_STYLE, WithOption, command_line, console, print_line
 
 if TYPE_CHECKING:
     from calibrant.lab.study import Progress, Result, Status
 
+MIN_WIDE_COLUMNS = 112  # of a terminal that shows standard deviations
 study_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Train and compare networks over a grid.")
-console = Console(highlight=False, width=None if sys.stdout.isatty() else 400)  # whole lines when piped
-BARE_TABLE_STYLE: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "dim"}
 
-StudyArgument = Annotated[str, typer.Argument(help="A study file (.toml), or the name of a bundled one.")]
-OutOption = Annotated[Path | None, typer.Option("--out", help="Where runs and the report are kept; default runs/NAME.")]
-MirrorOption = Annotated[str | None, typer.Option(help="A URL (s3://, gs://, file://, ...) to share finished runs by.")]
-ScaleOption = Annotated[str | None, typer.Option(help="A scale that the study file names, such as small.")]
-OnlyOption = Annotated[
-    str | None, typer.Option(help="Only runs whose data set, network, loss or seed contains this text.")
+StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="Study file (.toml), or name of a bundled study.")]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", metavar="FOLDER", help="Folder of runs and the report. Default: runs/STUDY.")
 ]
-DATA_HELP = "Folder of local data sets."
-WithOption = Annotated[
-    list[str] | None, typer.Option("--with", help="A Python file or package of your own methods; it is run.")
+MirrorOption = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="URL (s3://, gs://, file://, ...) for sharing finished runs. Default: none."),
+]
+ScaleOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Scale of the study file, such as small. Default: the whole study."),
+]
+OnlyOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT", help="Only runs with this text in their data set, network, loss or seed. Default: all."
+    ),
+]
+DataOption = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="FOLDER", help="Folder of local data sets. Default: none.", envvar="CALIBRANT_DATA"),
 ]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands of studies to an application."""
+    """Add the commands."""
     app.add_typer(study_app, name="study")
     app.command()(demo)
     app.command()(figures)
@@ -48,43 +56,61 @@ def register(app: typer.Typer) -> None:
 def study_run(
     study: StudyArgument,
     folder: OutOption = None,
-    root: Annotated[Path | None, typer.Option("--data", help=DATA_HELP, envvar="CALIBRANT_DATA")] = None,
+    root: DataOption = None,
     mirror: MirrorOption = None,
     scale: ScaleOption = None,
     only: OnlyOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be trained.")] = False,
-    engine: Annotated[str, typer.Option(help="Where networks are trained: local (in this process) or ray.")] = "local",
+    engine: Annotated[
+        str, typer.Option(metavar="NAME", help="Where to train: local (in this process) or ray.")
+    ] = "local",
     address: Annotated[
-        str | None, typer.Option(help="The Ray cluster; default: RAY_ADDRESS, else one of this machine.")
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Address of the Ray cluster. Default: RAY_ADDRESS, or a new cluster on this machine.",
+        ),
     ] = None,
     gpus: Annotated[
-        float | None, typer.Option(min=0, help="GPUs per network on Ray; with 0.25, four networks share one.")
+        float | None,
+        typer.Option(
+            min=0, metavar="N", help="GPUs per network on Ray; four networks share one with 0.25. Default: 1 if any."
+        ),
     ] = None,
-    track: Annotated[str | None, typer.Option(help="Follow every epoch in tensorboard, mlflow or wandb.")] = None,
+    track: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Log every epoch to tensorboard, mlflow or wandb. Default: none."),
+    ] = None,
     mix_versions: Annotated[
-        bool, typer.Option("--mix-versions", help="Train beside what another version of calibrant has trained.")
+        bool, typer.Option("--mix-versions", help="Add runs to those of another version of calibrant.")
     ] = False,
     with_: WithOption = None,
 ) -> None:
-    """Train what is missing of a study, then calibrate, measure and report. Stop and start it as you like."""
-    if engine == "ray":  # hide its notices of dead workers: lost runs are reported by the engine itself
+    """Train the missing runs of a study, then calibrate, measure and report.
+
+    You can stop it at any time, and start it again to continue.
+    """
+    if engine == "ray":  # hide its notices of dead workers: the engine reports lost runs itself
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")
     from calibrant.lab.study import run, status
 
-    locations: dict[str, Any] = {"out": folder, "data": root, "mirror": mirror, "scale": scale, "only": only}
+    shared: dict[str, Any] = {"out": folder, "data": root, "mirror": mirror, "scale": scale, "only": only}
+    shared |= {"with_": with_ or ()}
     with _show_progress() as progress:
         if dry_run:
-            result = status(study, **locations, with_=with_ or (), estimate=True, progress=progress)
+            result = status(study, **shared, estimate=True, progress=progress)
         else:
-            address = address or (os.environ.get("RAY_ADDRESS") if engine == "ray" else None)
-            engine_options: dict[str, Any] = {"engine": engine, "address": address, "gpus": gpus}
-            run_options: dict[str, Any] = {
-                "track": track,
-                "mix_versions": mix_versions,
-                "with_": with_ or (),
-                "command": _command_line(),
-            }
-            result = run(study, **locations, **engine_options, **run_options, progress=progress)
+            result = run(
+                study,
+                **shared,
+                engine=engine,
+                address=address or (os.environ.get("RAY_ADDRESS") if engine == "ray" else None),
+                gpus=gpus,
+                track=track,
+                mix_versions=mix_versions,
+                command=command_line(),
+                progress=progress,
+            )
     _print_result(result)
 
 
@@ -97,7 +123,7 @@ def study_status(
     only: OnlyOption = None,
     with_: WithOption = None,
 ) -> None:
-    """List the runs of a study: done, begun, failed or still to train, and the time they take."""
+    """List the runs of a study: finished, started, failed or missing, and the time they take."""
     from calibrant.lab.study import status
 
     _print_result(status(study, out=folder, mirror=mirror, scale=scale, only=only, with_=with_ or ()))
@@ -107,77 +133,97 @@ def study_status(
 def study_measure(
     study: StudyArgument,
     folder: OutOption = None,
-    root: Annotated[Path | None, typer.Option("--data", help=DATA_HELP + " Measure runs on these only.")] = None,
+    root: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="FOLDER", help="Measure on the data sets in this folder only. Default: all."),
+    ] = None,
     mirror: MirrorOption = None,
     scale: ScaleOption = None,
-    calibrator: Annotated[list[str] | None, typer.Option("--calibrator", "-c", help="Instead of the study's.")] = None,
-    metric: Annotated[list[str] | None, typer.Option("--metric", "-m", help="Instead of the study's own.")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes to share the work; default: one per core.")] = None,
+    calibrator: Annotated[
+        list[str] | None,
+        typer.Option("--calibrator", "-c", metavar="NAME", help="Calibrator. Repeatable. Default: those of the study."),
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option("--metric", "-m", metavar="NAME", help="Metric. Repeatable. Default: those of the study."),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Number of processes. Default: one per core.")
+    ] = None,
     with_: WithOption = None,
 ) -> None:
-    """Calibrate and measure what is stored again, with other calibrators or metrics; nothing is trained."""
+    """Calibrate and measure the finished runs again, without training."""
     from calibrant.lab.study import measure
 
-    locations: dict[str, Any] = {"out": folder, "data": root, "mirror": mirror, "scale": scale, "with_": with_ or ()}
     with _show_progress() as progress:
         result = measure(
             study,
-            **locations,
+            out=folder,
+            data=root,
+            mirror=mirror,
+            scale=scale,
+            with_=with_ or (),
             calibrators=calibrator or (),
             metrics=metric or (),
             jobs=jobs,
             progress=progress,
-            command=_command_line(),
+            command=command_line(),
         )
     _print_result(result)
 
 
 def demo(
-    folder: Annotated[Path, typer.Option("--out", help="Where networks and the report are kept.")] = Path(
+    folder: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder of networks and the report.")] = Path(
         "runs/quickstart"
     ),
 ) -> None:
-    """Train, calibrate and compare small networks on handwritten digits; about two minutes."""
+    """Train and compare small networks on handwritten digits, in about two minutes."""
     from calibrant.lab.study import run
 
     with _show_progress() as progress:
-        result = run("quickstart", out=folder, progress=progress, command=_command_line())
+        result = run("quickstart", out=folder, progress=progress, command=command_line())
     _print_result(result)
 
 
 def figures(
-    what: Annotated[str, typer.Argument(help="focal: the theory of focal loss; or a study: how its networks learned.")],
-    folder: Annotated[Path, typer.Option("--output", "-o", help="Where to write SVG, PNG and CSV.")] = Path("figures"),
+    topic: Annotated[
+        str,
+        typer.Argument(metavar="TOPIC", help='"focal" for the theory of focal loss, or a study for its networks.'),
+    ],
+    folder: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder to write SVG, PNG and CSV files to.")
+    ] = Path("figures"),
     out_: OutOption = None,
     scale: ScaleOption = None,
     with_: WithOption = None,
     list_: Annotated[
-        bool, typer.Option("--list", help="Only list the paper's tables and figures, and what makes each.")
+        bool, typer.Option("--list", help="Only list the tables and figures of the paper, and the commands for them.")
     ] = False,
 ) -> None:
-    """Draw the figures of the papers, each with the numbers behind it: of their theory, or of a study that ran."""
+    """Draw the figures of a paper, each with its numbers as CSV."""
     from calibrant.io import ensure_writable
     from calibrant.lab.study import draw
     from calibrant.types import InputError
 
     if list_:
-        _print_exhibits(what)
+        _print_exhibits(topic)
         return
-
     with console.status("drawing"):
-        if what == "focal":
+        if topic == "focal":
             from calibrant.lab.figures import draw_focal_theory
 
             ensure_writable(folder / "figure.svg")
             paths = draw_focal_theory(folder)
         else:
-            paths = draw(what, folder, out=out_, scale=scale, with_=with_ or ())
+            paths = draw(topic, folder, out=out_, scale=scale, with_=with_ or ())
     if not paths:
         raise InputError(
-            f"nothing to draw: no run of study {what!r} is done in {out_ or 'runs'}", code="no_finished_run"
+            f"Expected a finished run of study {topic!r} in {out_ or 'runs'}, got none. Try `calibrant study run` "
+            "first.",
+            code="no_finished_run",
         )
     names = ", ".join(p.name for p in paths if p.suffix == ".svg")
-    console.print(escape_invisible(f"wrote {len(paths)} files to {folder}: {names}"), markup=False)
+    print_line(f"wrote {len(paths)} files to {folder}: {names}")
 
 
 def _print_exhibits(study: str) -> None:
@@ -186,9 +232,9 @@ def _print_exhibits(study: str) -> None:
 
     exhibits = Study.load(study).drawn
     if not exhibits:
-        raise InputError(f"study {study!r} does not say what its figures are of", code="no_figures")
+        raise InputError(f"Expected a study with a list of figures, got {study!r}.", code="no_figures")
     table = Rich(**BARE_TABLE_STYLE)
-    for column in "of the paper", "command", "tables by metric, or files":
+    for column in "in the paper", "command", "tables by metric, or files":
         table.add_column(column)
     for exhibit in exhibits:
         table.add_row(*map(escape_markup, (exhibit.place, exhibit.command, ", ".join(exhibit.names))))
@@ -197,7 +243,7 @@ def _print_exhibits(study: str) -> None:
 
 @contextmanager
 def _show_progress() -> Generator[Callable[["Progress"], object]]:
-    """Show how far it is: on a terminal a bar, elsewhere a line for every run that ends."""
+    """Show progress: a bar on a terminal, or else a line for every finished run."""
     columns = TextColumn("[bold]{task.description}"), BarColumn(), TextColumn("{task.fields[more]}")
     with Bar(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task("starting", total=None, more="")
@@ -229,7 +275,7 @@ def _print_result(result: "Result | Status") -> None:
         return
     _print_tables(result)
     if result.report is not None:
-        console.print(f"wrote {escape_invisible(str(result.report))}", soft_wrap=True, markup=False)
+        print_line(f"wrote {result.report}")
     for line in result.failure_lines:
         console.print(escape_invisible(line), style="red", markup=False, soft_wrap=True)
     if result.failed:
@@ -237,7 +283,7 @@ def _print_result(result: "Result | Status") -> None:
 
 
 def _print_tables(result: "Result") -> None:
-    is_wide = console.width >= 112
+    is_wide = console.width >= MIN_WIDE_COLUMNS
     for t in result.tables:
         table = Rich(title=escape_markup(t.heading), title_justify="left", title_style="bold", **BARE_TABLE_STYLE)
         table.add_column(t.row_header, no_wrap=True)
@@ -273,10 +319,6 @@ def _print_status(status: "Status") -> None:
         table.add_row(run_status.state, *names, str(run.seed), str(run.recipe.epochs), seconds, why)
     console.print(table)
     for line in (*status.trial_lines, status.summary):
-        console.print(escape_invisible(line), markup=False, soft_wrap=True)
+        print_line(line)
     if status.runs_without_data:
         raise typer.Exit(1)
-
-
-def _command_line() -> str:
-    return shlex.join(["calibrant", *sys.argv[1:]])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from calibrant.io.arrays import ChunkedFile, find_score_and_label_keys
-    from calibrant.io.chunks import is_chunkable, open_chunked, read_chunks
+    from calibrant.io.chunks import exceeds_memory, is_chunkable, open_chunked, read_chunks
     from calibrant.io.columns import TableOptions
     from calibrant.io.files import apply_umask, atomic_write, check_outputs, ensure_writable
     from calibrant.io.formats import FORMATS, get_writer, is_delimited, is_table
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _NAMES_BY_MODULE = {
     "arrays": ("ChunkedFile", "find_score_and_label_keys"),
-    "chunks": ("is_chunkable", "open_chunked", "read_chunks"),
+    "chunks": ("exceeds_memory", "is_chunkable", "open_chunked", "read_chunks"),
     "columns": ("TableOptions",),
     "files": ("apply_umask", "atomic_write", "check_outputs", "ensure_writable"),
     "formats": ("FORMATS", "get_writer", "is_delimited", "is_table"),

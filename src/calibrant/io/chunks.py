@@ -1,5 +1,6 @@
 """Read files of any size some rows at a time."""
 
+import math
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -40,6 +41,21 @@ def open_chunked(path: str | Path, options: TableOptions | None = None) -> Chunk
         return call_reader(path, lambda: _open_tables(files, options))
     file: ChunkedFile = call_reader(path, lambda: file_format.open_chunked(path))
     return replace(file, read=lambda rows: apply_options(file.read(rows), options))
+
+
+def exceeds_memory(file: ChunkedFile, floats_per_row: int, max_bytes: float | None = None) -> bool:
+    """Whether a file in memory exceeds `max_bytes`, by default a quarter of the free memory."""
+    limit = _available_memory() / 4 if max_bytes is None else max_bytes
+    return 8 * file.num_rows * floats_per_row > limit
+
+
+def _available_memory() -> float:
+    """Return the free memory in bytes, or infinity if the system does not tell."""
+    try:
+        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        return 1024.0 * int(lines["MemAvailable"].split()[0])
+    except (OSError, KeyError, ValueError):
+        return math.inf
 
 
 def read_chunks(path: str | Path, rows: int | None = None, options: TableOptions | None = None) -> Iterator[Arrays]:

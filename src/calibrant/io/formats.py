@@ -71,14 +71,6 @@ FORMATS = (
     ),
     Format("PyTorch", (".pt", ".pth"), "arrays.read_torch", is_table=False, note="a dict of tensors"),
     Format(
-        "Parquet", (".parquet",), "tables.read_parquet", "tables.write_parquet", "tables.scan_parquet",
-        note="columns; also lists of scores in one column",
-    ),
-    Format(
-        "Arrow", (".arrow", ".feather", ".ipc"), "tables.read_arrow", "tables.write_arrow", "tables.scan_arrow",
-        note="columns, as a file or stream; also lists of scores in one column",
-    ),
-    Format(
         "delimited text", (".csv", ".txt"), "tables.read_text", "tables.write_text",
         is_delimited=True, has_decimal_text=True, is_compressible=True, note="columns; the separator is detected",
     ),
@@ -91,12 +83,19 @@ FORMATS = (
         has_decimal_text=True, is_compressible=True, note="a JSON object per row",
     ),
     Format(
+        "Parquet", (".parquet",), "tables.read_parquet", "tables.write_parquet", "tables.scan_parquet",
+        note="columns; also lists of scores in one column",
+    ),
+    Format(
+        "Arrow", (".arrow", ".feather", ".ipc"), "tables.read_arrow", "tables.write_arrow", "tables.scan_arrow",
+        note="columns, as a file or stream; also lists of scores in one column",
+    ),
+    Format(
         "Excel workbook", (".xlsx",), "tables.read_workbook", "tables.write_workbook",
         has_decimal_text=True, note="columns of the first sheet; needs `calibrant[excel]`",
     ),
 )  # fmt: skip
 BY_SUFFIX = {suffix: file_format for file_format in FORMATS for suffix in file_format.all_suffixes}
-READABLE = tuple(BY_SUFFIX)
 TABLE_SUFFIXES = tuple(suffix for suffix, file_format in BY_SUFFIX.items() if file_format.is_table)
 CHUNKED_SUFFIXES = tuple(suffix for suffix, file_format in BY_SUFFIX.items() if file_format.chunk_opener)
 WRITABLE_SUFFIXES = tuple(suffix for suffix, file_format in BY_SUFFIX.items() if file_format.writer)
@@ -139,6 +138,6 @@ def get_writer(path: str | Path) -> Callable[..., None]:
 
 
 def list_suffixes(suffixes: Iterable[str]) -> str:
-    """Return suffixes as a text, such as ".csv, .tsv or .txt"."""
-    *first, last = suffixes
+    """Return suffixes as a text, such as ".csv, .tsv or .txt", without those of compressed files."""
+    *first, last = (suffix for suffix in suffixes if suffix.count(".") == 1)
     return f"{', '.join(first)} or {last}" if first else last

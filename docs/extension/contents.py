@@ -16,6 +16,7 @@ PAGES = {
     "predictions": Page(
         "Predictions", ("predictions",), "The input of everything else. See also [tables](../../tables.md)."
     ),
+    "events": Page("Events", ("events",), "Kinds of events that predictions forecast, and their texts in reports."),
     "collecting": Page("Collecting", ("collecting",), "From a network and its batches to predictions."),
     "assessment": Page("Assessment", ("assessment",), "`calibrant.assess` and `calibrant.measure`, and their results."),
     "calibrators": Page(
@@ -105,7 +106,6 @@ HEADINGS = {  # headings of files, in reading order; other files use the first w
     "assessment._assess": "Assessing",
     "assessment._results": "Rows",
     "assessment._evaluation": "Mistakes",
-    "assessment._events": "Events",
     "assessment._candidates": "Candidates",
     "assessment._apply": "Files",
     "theory._gradient": "The gradient",

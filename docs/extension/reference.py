@@ -313,7 +313,7 @@ def _section(block: str) -> str:
     if before.strip() or not parts:
         return f"**{title}:** {_escaped(' '.join(body.split()))}"
     rows = (f"| `{name}` | {_cell(description)} |" for name, description in zip(parts[::2], parts[1::2], strict=True))
-    return "\n".join([f"| {title} | |", "| :-- | :-- |", *rows])
+    return "\n".join([f"| {title} | Description |", "| :-- | :-- |", *rows])
 
 
 def _cell(text: str) -> str:

@@ -40,13 +40,14 @@ def test_augmentation_has_the_authors_distribution():
     mean, deviation = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
     black = [-m / d for m, d in zip(mean, deviation, strict=True)]
     g = torch.Generator().manual_seed(0)
-    image = standardize(mean, deviation)(torch.randint(0, 256, (1, 3, 32, 32), generator=g, dtype=torch.uint8))
+    pixels = torch.randint(0, 256, (1, 3, 32, 32), generator=g, dtype=torch.uint8)
+    image = standardize(pixels, mean=mean, deviation=deviation)
     crops = {
         np.ascontiguousarray(authors_augmentation(image[0].numpy(), *crop, 4, black)).round(4).tobytes(): crop
         for crop in itertools.product(range(9), range(9), (False, True))
     }
     n = 162 * 60
-    batch = crop_and_flip(4, mean, deviation)(image.expand(n, -1, -1, -1), torch.Generator().manual_seed(1))
+    batch = crop_and_flip(image.expand(n, -1, -1, -1), torch.Generator().manual_seed(1), padding=4, black=black)
     drawn = [crops[np.ascontiguousarray(row).round(4).tobytes()] for row in batch.numpy()]
     counts = np.array([drawn.count(crop) for crop in crops.values()])
     assert stats.chisquare(counts).pvalue > 1e-3
@@ -54,14 +55,15 @@ def test_augmentation_has_the_authors_distribution():
 
 def test_augmentation_pads_with_black_pixels():
     mean, deviation = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
-    black = standardize(mean, deviation)(torch.zeros(50, 3, 32, 32, dtype=torch.uint8))
-    torch.testing.assert_close(crop_and_flip(4, mean, deviation)(black, torch.Generator()), black)
+    images = standardize(torch.zeros(50, 3, 32, 32, dtype=torch.uint8), mean=mean, deviation=deviation)
+    black = images[0, :, 0, 0].tolist()
+    torch.testing.assert_close(crop_and_flip(images, torch.Generator(), padding=4, black=black), images)
 
 
 def test_standardized_pixels():
-    prepare = standardize((0.5, 0.5, 0.5), (0.25, 0.5, 1.0))
-    white = prepare(torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)).flatten()
-    torch.testing.assert_close(white, torch.tensor([2.0, 1.0, 0.5]))
+    white = torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)
+    standardized = standardize(white, mean=(0.5, 0.5, 0.5), deviation=(0.25, 0.5, 1.0))
+    torch.testing.assert_close(standardized.flatten(), torch.tensor([2.0, 1.0, 0.5]))
 
 
 def test_splits_equal_the_authors_shuffle(small_data):

@@ -109,11 +109,11 @@ def test_sections_of_google_docstrings_become_tables(extension):
     text = extension("reference")._markdown(DOCSTRING)
     assert text.split("\n\n") == [
         r"Fit it with $a | b$ and \*stars\*.",
-        "| Parameters | |\n| :-- | :-- |\n"
+        "| Parameters | Description |\n| :-- | :-- |\n"
         r'| `criterion` | "nll" (default) or any `a\|b`, continued on the next line. |'
         "\n| `*rest` | Others. |",
         "**Returns:** Result: a tensor of shape (n, k).",
-        "| Raises | |\n| :-- | :-- |\n| `InputError` | If nothing fits. |",
+        "| Raises | Description |\n| :-- | :-- |\n| `InputError` | If nothing fits. |",
         "```pycon\n>>> 1 + 1\n2\n```",
     ]
 

@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,14 +78,25 @@ def decode_image(value: Any, location: str, size: int) -> np.ndarray:
         return np.asarray(image.convert("RGB"))
 
 
-def standardize(mean: Sequence[float], deviation: Sequence[float]) -> Callable[[Tensor], Tensor]:
-    """Return the map from uint8 images (n c h w) to standardized floats."""
-    return partial(_standardize, mean=tuple(mean), deviation=tuple(deviation))
+def standardize(images: Tensor, *, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
+    """Convert uint8 images (n c h w) to standardized floats."""
+    scale = 255 * torch.tensor(deviation, device=images.device)[:, None, None]
+    return images / scale - (torch.tensor(mean, device=images.device) * 255)[:, None, None] / scale
 
 
-def crop_and_flip(padding: int, mean: Sequence[float], deviation: Sequence[float]) -> Callable[..., Tensor]:
-    """Return the papers' augmentation of standardized images: pad with black, crop at random, mirror half of them."""
-    return partial(_crop_and_flip, padding=padding, black=tuple(-m / d for m, d in zip(mean, deviation)))
+def crop_and_flip(images: Tensor, generator: Generator, *, padding: int, black: Sequence[float]) -> Tensor:
+    """Pad standardized images with the value of black pixels, crop at random, and mirror half of them."""
+    n, _, height, width = images.shape
+    device = generator.device
+    shift = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=generator, device=device)
+    flip = torch.rand(n, 1, generator=generator, device=device) < 0.5
+    column = torch.arange(width, device=device)
+    rows = (shift[0] + torch.arange(height, device=device)).to(images.device)
+    columns = (shift[1] + torch.where(flip, column.flip(0), column)).to(images.device)
+    background = torch.tensor(black, dtype=images.dtype, device=images.device).view(-1, 1, 1)
+    padded = pad(images - background, (padding,) * 4)
+    index = torch.arange(n, device=images.device)[:, None, None]
+    return padded.movedim(1, -1)[index, rows[:, :, None], columns[:, None, :]].movedim(-1, 1) + background
 
 
 def resized_crop_and_flip(images: Tensor, generator: Generator) -> Tensor:
@@ -109,13 +120,15 @@ def image_splits(
     train: Split, val: Split, test: Split, facts: dict[str, Any], statistics: ChannelStatistics, *, padding: int
 ) -> Splits:
     """Assemble an image data set. Training batches are padded and cropped, or not augmented if `padding` is 0."""
+    mean, deviation = statistics
+    black = [-m / d for m, d in zip(mean, deviation, strict=True)]
     return Splits(
         train=train,
         val=val,
         test=test,
         classes=tuple(facts.pop("classes")),
-        prepare=standardize(*statistics),
-        augment=crop_and_flip(padding, *statistics) if padding else None,
+        prepare=partial(standardize, mean=mean, deviation=deviation),
+        augment=partial(crop_and_flip, padding=padding, black=black) if padding else None,
         facts=facts,
     )
 
@@ -140,22 +153,3 @@ def _file_number(value: Any) -> int:
     path = None if isinstance(value, np.ndarray) else value["path"]
     digits = (path or "").rpartition("_")[2].partition(".")[0]
     return int(digits) if digits.isdigit() else -1
-
-
-def _standardize(images: Tensor, *, mean: tuple[float, ...], deviation: tuple[float, ...]) -> Tensor:
-    scale = 255 * torch.tensor(deviation, device=images.device)[:, None, None]
-    return images / scale - (torch.tensor(mean, device=images.device) * 255)[:, None, None] / scale
-
-
-def _crop_and_flip(images: Tensor, generator: Generator, *, padding: int, black: tuple[float, ...]) -> Tensor:
-    n, _, height, width = images.shape
-    device = generator.device
-    shift = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=generator, device=device)
-    flip = torch.rand(n, 1, generator=generator, device=device) < 0.5
-    column = torch.arange(width, device=device)
-    rows = (shift[0] + torch.arange(height, device=device)).to(images.device)
-    columns = (shift[1] + torch.where(flip, column.flip(0), column)).to(images.device)
-    background = torch.tensor(black, dtype=images.dtype, device=images.device).view(-1, 1, 1)
-    padded = pad(images - background, (padding,) * 4)
-    index = torch.arange(n, device=images.device)[:, None, None]
-    return padded.movedim(1, -1)[index, rows[:, :, None], columns[:, None, :]].movedim(-1, 1) + background

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from calibrant._text import to_one_line
 from calibrant.io import atomic_write
-from calibrant.lab.data._original_formats import OriginalFormat, SplitFiles, find_original, read_json_lines
+from calibrant.lab.data._original_formats import OriginalFormat, SplitFiles, read_json_lines
 from calibrant.lab.hub import is_hub_reachable
 from calibrant.types import InputError
 
@@ -171,9 +171,9 @@ def _find_files(source: Source, root: Path) -> tuple[OriginalFormat | None, Spli
     tables = {names[0]: _table_files(source, folder, names) for names in source.splits}
     if all(tables.values()):
         return None, tables
-    original = find_original(source.original_formats, [*([folder] if folder else []), root])
-    if original is not None:
-        return original
+    for place, form in product([*([folder] if folder else []), root], source.original_formats):
+        if place.is_dir() and (files := form.find(place)):
+            return form, files
     alternatives = "".join(f", or {form.description}" for form in source.original_formats)
     if folder is None:
         raise InputError(

@@ -42,17 +42,6 @@ class OriginalFormat:
     read: Callable[[SplitFiles], Mapping[str, Any]]  # returns the table of each split
 
 
-def find_original(
-    formats: Sequence[OriginalFormat], folders: Sequence[Path]
-) -> tuple[OriginalFormat, SplitFiles] | None:
-    """Return the first format found in one of the folders, with its files."""
-    for folder in folders:
-        for original in formats:
-            if folder.is_dir() and (files := original.find(folder)):
-                return original, files
-    return None
-
-
 def first_existing(folder: Path, *names: str) -> Path | None:
     """Return the first of these files or folders that exists."""
     return next((folder / name for name in names if (folder / name).exists()), None)

@@ -23,27 +23,9 @@ from calibrant.lab.data._image_filters import (
 )
 from calibrant.lab.data._weather import fog, frost, snow, spatter
 
-__all__ = [
-    "brightness",
-    "contrast",
-    "defocus_blur",
-    "elastic_transform",
-    "fog",
-    "frost",
-    "gaussian_blur",
-    "gaussian_noise",
-    "glass_blur",
-    "impulse_noise",
-    "jpeg_compression",
-    "motion_blur",
-    "pixelate",
-    "saturate",
-    "shot_noise",
-    "snow",
-    "spatter",
-    "speckle_noise",
-    "zoom_blur",
-]
+__all__ = ["brightness", "contrast", "defocus_blur", "elastic_transform", "fog", "frost", "gaussian_blur"]
+__all__ += ["gaussian_noise", "glass_blur", "impulse_noise", "jpeg_compression", "motion_blur", "pixelate"]
+__all__ += ["saturate", "shot_noise", "snow", "spatter", "speckle_noise", "zoom_blur"]
 
 
 @corruption(0.04, 0.06, 0.08, 0.09, 0.10)

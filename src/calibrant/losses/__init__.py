@@ -1,7 +1,8 @@
-"""Losses: (logits, labels) -> one number per example. `register` enrolls one of your own.
+"""Losses: functions of logits and labels that return one number per sample.
 
-Labels are class indices (n), or soft labels (n k), which say how probable each class is: the loss is then the mean over
-labels drawn from them, and penalties on the batch see the mean correctness. One logit per event: `nn.Criterion`.
+Labels are class indices (n) or soft labels (n, k). Under soft labels a loss is the mean over labels drawn from them,
+and penalties on the batch use the mean correctness. `register` adds a loss of your own. `nn.Criterion` handles one
+logit per event.
 """
 
 from calibrant.losses import _adaptive, _batch_penalties, _focal, _long_tail, _penalties, _proper

@@ -1,7 +1,7 @@
-"""Losses that change between epochs: frozen values, each of which returns its successor.
+"""Losses that change between epochs: frozen values that return their successor.
 
-`state_dict` and `with_state_dict` carry what changes through a checkpoint; `state`, `restored` and `for_epochs` ask
-any loss, with or without state.
+`state_dict` and `with_state_dict` carry the changing part through a checkpoint. The functions `state`, `restore_state`
+and `for_epochs` accept any loss, with or without state.
 """
 
 import math
@@ -29,11 +29,17 @@ ClosedShare = Annotated[float, Range(ge=0, le=1)]
 @LOSSES.register
 @dataclass(frozen=True, eq=False)
 class Scheduled:
-    r"""Focal loss whose gamma follows a schedule over the epochs (Mukhoti et al. 2020, section 5).
+    """Focal loss whose gamma follows a schedule over the epochs (Mukhoti et al. 2020, section 5).
 
-    gammas[i] from the share shares[i-1] of all epochs on: by default 5, 3, 2 with changes at 2/7 and 5/7, which are
-    epochs 100 and 250 of the paper's 350 (and 14 and 35 of its 50 on 20 Newsgroups; Tiny-ImageNet uses 0.3 and 0.7).
-    gammas (5, 3, 1) are the paper's other schedule. `epochs` is left to the trainer, see `for_epochs`.
+    Equals `focal` if all gammas are equal.
+
+    Args:
+        epoch: Number of epochs that have passed.
+        gammas: gammas[i] applies from the share shares[i - 1] of all epochs on. (5, 3, 2) is the paper's; (5, 3, 1) is
+            its other schedule.
+        shares: Shares of all epochs at which gamma changes, increasing. 2/7 and 5/7 are epochs 100 and 250 of the
+            paper's 350, and 14 and 35 of its 50 on 20 Newsgroups. Tiny-ImageNet uses 0.3 and 0.7.
+        epochs: Number of epochs of the training. Trainers set it by `for_epochs`.
 
     >>> loss = Scheduled(epochs=7)
     >>> for epoch in range(2):
@@ -51,32 +57,30 @@ class Scheduled:
     def __post_init__(self) -> None:
         if len(self.gammas) != len(self.shares) + 1 or list(self.shares) != sorted(self.shares):
             raise InputError(
-                f"Scheduled needs increasing shares and one gamma more, got {self.shares} and {self.gammas}",
+                f"Expected increasing shares and one gamma more, got shares={self.shares} and gammas={self.gammas}.",
                 code="schedule",
             )
 
     @property
     def gamma(self) -> float:
-        """Gamma of the present epoch."""
+        """Gamma of the current epoch."""
         if self.epochs is None:
             return self.gammas[0]
         starts = [math.floor(share * self.epochs + 1e-9) for share in self.shares]
         return self.gammas[sum(self.epoch >= start for start in starts)]
 
     def __call__(self, logits: Logits, labels: Targets) -> PerExample:
-        """Return focal loss at the present gamma."""
+        """Return focal loss with the current gamma."""
         return focal(logits, labels, gamma=self.gamma)
 
     def after_epoch(self, epoch: int, val: Predictions | None = None) -> "Scheduled":
-        """Return the loss of the epoch after `epoch` (counted from 0); validation plays no part."""
+        """Return the loss of the epoch after `epoch`, counted from 0. Validation is not used."""
         if self.epochs is None:
-            raise InputError(
-                "Scheduled does not know how many epochs there will be: say Scheduled(epochs=...)", code="num_epochs"
-            )
+            raise InputError("Expected the number of epochs, got None. Try Scheduled(epochs=...).", code="num_epochs")
         return replace(self, epoch=epoch + 1)
 
     def for_epochs(self, epochs: int) -> "Scheduled":
-        """Return the loss told how many epochs there will be, unless it was told before."""
+        """Return the loss with the number of epochs, unless it is set already."""
         return self if self.epochs is not None else replace(self, epochs=epochs)
 
     def state_dict(self) -> dict[str, Any]:
@@ -84,31 +88,41 @@ class Scheduled:
         return {"epoch": self.epoch}
 
     def with_state_dict(self, state: Mapping[str, Any]) -> "Scheduled":
-        """Return the loss after so many epochs."""
+        """Return the loss with this state."""
         return replace(self, **state)
 
 
 @LOSSES.register
 @dataclass(frozen=True, eq=False, init=False)
 class AdaFocal:
-    r"""AdaFocal: a gamma for every confidence bin, driven by the bin's calibration error (Ghosh et al. 2022).
+    r"""AdaFocal: one gamma per confidence bin, driven by the calibration error of the bin (Ghosh et al. 2022).
 
-    An example whose true class has probability p in bin b has the loss $-(1 - p)^{\gamma_b} \log p$ for gamma_b > 0
-    and the inverse focal loss $-(1 + p)^{|\gamma_b|} \log p$ below. After every epoch, in this order:
+    A sample whose true class has probability p in bin b has the loss $-(1 - p)^{\gamma_b} \log p$ for gamma_b > 0, and
+    the inverse focal loss $-(1 + p)^{|\gamma_b|} \log p$ otherwise. After every epoch, in this order:
 
-    - bins: equal-mass edges of the validation confidence (top label), as the authors interpolate them; an example
-      of training belongs to [edge_b, edge_{b+1}), or to the first or last bin if it lies outside
-    - update: $\gamma_b \leftarrow \gamma_b \exp(\pm \lambda (conf_b - acc_b))$, with the sign of gamma_b; gamma stays
-      with the bin's index while edges move; an empty bin keeps its gamma
-    - switch: $|\gamma_b|$ below `switch` becomes $\mp$ `switch`, from focal to inverse focal or back
-    - clip to [`lowest`, `highest`]
+    - bins: equal-mass edges of the validation confidence (top label), interpolated as by the authors. A training sample
+      belongs to [edge_b, edge_{b+1}), or to the first or last bin if it lies outside.
+    - update: $\gamma_b \leftarrow \gamma_b \exp(\pm \lambda (conf_b - acc_b))$, with the sign of gamma_b. gamma stays
+      with the index of the bin while edges move. An empty bin keeps its gamma.
+    - switch: $|\gamma_b|$ below `switch` becomes $\mp$ `switch`, from focal to inverse focal loss or back.
+    - clip to [`lowest`, `highest`].
 
-    lambda is `rate`. It starts with gamma = `start` in equal-width bins, so the first epoch is focal loss with
-    gamma = 1. The defaults are the paper's. `edges` (b + 1) and `gamma` (b), both float64, are its whole state.
+    The first epoch is focal loss with gamma = 1 in equal-width bins. The defaults are the paper's. `edges` (b + 1) and
+    `gamma` (b), both float64, are the whole state.
 
-    `scheme="equal_width"` keeps the bins of equal width it starts with. With `every`, gammas change within an epoch
-    and not after it, as the authors' code does on demand: after the batches numbered `every`, 2 `every`, ..., counted
-    from 0 in every epoch, each time by all of validation. Trainers that do not validate there leave them alone.
+    Args:
+        edges: Edges of the bins; equal width by default.
+        gamma: Gamma of every bin; `start` by default.
+        bins: Number of bins.
+        rate: $\lambda$.
+        start: First gamma of every bin.
+        switch: Smallest absolute gamma.
+        lowest: Lower limit of gamma, above -3.5911, the limit of `inverse_focal`.
+        highest: Upper limit of gamma.
+        scheme: "equal_mass" as in the paper, or "equal_width" to keep the first bins.
+        update_every: Update gammas within an epoch instead of after it, as an option of the authors' code does: after
+            the batches `update_every`, 2 `update_every`, ..., counted from 0 in every epoch, each time on all of
+            validation. Trainers that do not validate within an epoch ignore it.
 
     >>> loss = AdaFocal(bins=2)
     >>> # all wrong; of the confidences .731 .881 .953 .982 the lowest is left out, the first bin has the next two
@@ -127,7 +141,7 @@ class AdaFocal:
     lowest: float = -2.0
     highest: float = 20.0
     scheme: Literal["equal_mass", "equal_width"] = "equal_mass"
-    every: Count | None = None
+    update_every: Count | None = None
 
     def __init__(
         self,
@@ -141,13 +155,13 @@ class AdaFocal:
         lowest: float = -2.0,
         highest: float = 20.0,
         scheme: Literal["equal_mass", "equal_width"] = "equal_mass",
-        every: Count | None = None,
+        update_every: Count | None = None,
     ) -> None:
         numbers = {"rate": rate, "start": start, "switch": switch, "lowest": lowest, "highest": highest}
         registry.check_settings(AdaFocal, {"bins": bins, **numbers})
         if lowest <= -3.5911:
             raise InputError(
-                f"AdaFocal needs lowest > -3.5911, the limit of inverse_focal, got {lowest}", code="adafocal_limits"
+                f"Expected lowest > -3.5911, the limit of inverse_focal, got {lowest}.", code="adafocal_limits"
             )
         if not lowest < highest or not lowest <= start <= highest:
             raise InputError(
@@ -157,17 +171,17 @@ class AdaFocal:
             )
         edges = equal_width_edges(bins) if edges is None else edges
         gamma = torch.full((bins,), start, dtype=torch.float64) if gamma is None else gamma
-        values = (edges, gamma, bins, rate, start, switch, lowest, highest, scheme, every)
+        values = (edges, gamma, bins, rate, start, switch, lowest, highest, scheme, update_every)
         for field, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, field.name, value)
 
     def gamma_of(self, p: Tensor) -> Tensor:
-        """Gamma of examples whose true class has probability p, elementwise."""
+        """Return gamma for samples whose true class has probability p, elementwise."""
         inner = self.edges[1:-1].to(p.device)
         return self.gamma.to(p)[torch.bucketize(p.double(), inner, right=True)]
 
     def __call__(self, logits: Logits, labels: Targets) -> PerExample:
-        """Return the focal, or inverse focal, loss at each example's own gamma."""
+        """Return the focal, or inverse focal, loss with the gamma of each sample."""
 
         def of(log_p: Tensor) -> Tensor:
             gamma = self.gamma_of(log_p.detach().exp())
@@ -177,19 +191,19 @@ class AdaFocal:
         return expected_loss(logits, labels, of)
 
     def after_epoch(self, epoch: int, val: Predictions | None = None) -> "AdaFocal":
-        """Return the loss of the next epoch: less confident where validation is overconfident, and conversely."""
-        if self.every is not None:
+        """Return the loss of the next epoch: gammas rise in overconfident bins and fall in the others."""
+        if self.update_every is not None:
             return self
         if val is None:
-            raise InputError("AdaFocal needs validation predictions after every epoch, got none", code="no_validation")
+            raise InputError("Expected validation predictions after the epoch, got None.", code="no_validation")
         return self.update(val)
 
     def is_due(self, batch: int) -> bool:
-        """Say whether gammas change after a batch of an epoch, counted from 0."""
-        return self.every is not None and batch > 0 and batch % self.every == 0
+        """Return whether gammas change after this batch of an epoch, counted from 0."""
+        return self.update_every is not None and batch > 0 and batch % self.update_every == 0
 
     def update(self, val: Predictions) -> "AdaFocal":
-        """Return the loss whose gammas have been moved by the calibration error of validation."""
+        """Return the loss with gammas updated by the calibration error of validation."""
         top = val.with_event("top").events
         confidence, correct, weights = top.confidence.to(self.edges), top.outcome.to(self.edges), top.weights
         edges = self.edges
@@ -202,7 +216,7 @@ class AdaFocal:
         return replace(self, edges=edges, gamma=gamma.clamp(self.lowest, self.highest))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the edges of the bins and their gammas."""
+        """Return the edges and gammas of the bins."""
         return {"edges": self.edges, "gamma": self.gamma}
 
     def with_state_dict(self, state: Mapping[str, Any]) -> "AdaFocal":
@@ -211,7 +225,7 @@ class AdaFocal:
 
 
 def state(loss: Any) -> dict[str, Any]:
-    """Return what a loss has learned so far, as a dict of tensors and numbers; empty for one without state.
+    """Return what a loss has learned, as a dict of tensors and numbers; empty for a loss without state.
 
     >>> state(Scheduled(3))
     {'epoch': 3}
@@ -220,7 +234,10 @@ def state(loss: Any) -> dict[str, Any]:
 
 
 def restore_state(loss: AnyLoss, saved: Mapping[str, Any]) -> AnyLoss:
-    """Return the loss with a state that `state` gave, of the same loss.
+    """Return the loss with a state that `state` returned for the same loss.
+
+    Raises:
+        InputError: If the state has other keys than that of the loss.
 
     >>> restore_state(Scheduled(epochs=7), {"epoch": 6}).gamma
     2.0
@@ -229,13 +246,13 @@ def restore_state(loss: AnyLoss, saved: Mapping[str, Any]) -> AnyLoss:
     if set(saved) != set(current):
         name = getattr(loss, "__name__", type(loss).__name__)
         raise InputError(
-            f"{name} has the state {sorted(current) or 'nothing'}, got {sorted(saved) or 'nothing'}", code="state_keys"
+            f"Expected a state of {name} with keys {sorted(current)}, got {sorted(saved)}.", code="state_keys"
         )
     return loss.with_state_dict(saved) if current else loss  # pyright: ignore
 
 
 def for_epochs(loss: AnyLoss, epochs: int) -> AnyLoss:
-    """Return the loss told how many epochs there will be, if it has a method to be told by.
+    """Return the loss with the number of epochs, if it has a method `for_epochs`.
 
     >>> for_epochs(Scheduled(), 90).epochs
     90

@@ -1,7 +1,7 @@
-"""Cross-entropy plus the calibration error of the batch: the penalty is one number, added to every example's loss.
+"""Cross-entropy plus the calibration error of the batch, which is one number added to the loss of every sample.
 
-The mean over the batch is then mean cross-entropy + strength * penalty. `weights` count examples in the penalty (0
-leaves one out), as they do in metrics; the caller weighs the per-example losses themselves.
+The mean over the batch is mean cross-entropy + strength * penalty. `weights` count samples in the penalty, as in
+metrics; weight 0 leaves one out. The caller weights the losses themselves.
 """
 
 from typing import Literal
@@ -28,22 +28,23 @@ def mmce(
     width: Width = 0.4,
     weights: PerExample | None = None,
 ) -> PerExample:
-    r"""Cross-entropy plus the maximum mean calibration error (Kumar et al. 2018, eq. 4 and 5).
+    r"""Compute cross-entropy plus the maximum mean calibration error (Kumar et al. 2018, eq. 4 and 5).
 
-    With confidence r, correctness c and kernel $k(r, r') = e^{-|r - r'| / width}$, and m correct among n
-    predictions in the batch, the penalty is $\sqrt{\sum_{ij} v_i v_j k(r_i, r_j)}$ with
+    With confidence r, correctness c, kernel $k(r, r') = e^{-|r - r'| / width}$ and m correct among n predictions of the
+    batch, the penalty is $\sqrt{\sum_{ij} v_i v_j k(r_i, r_j)}$. It is evaluated in float64 in O(n log n): once sorted
+    by r, the kernel factorizes into a cumulative sum. Equals cross-entropy at strength 0.
 
-    - weighted: $v_i = (1 - r_i) / m$ where correct, $-r_i / (n - m)$ where wrong; 0 if either kind is missing
-    - plain: $v_i = (c_i - r_i) / n$
-
-    Only the plain form vanishes on honest predictions; the weighted one does where half of them are right.
-
-    "code" is what Mukhoti et al. (2020) and Kumar et al. run, to which strength 2 (8 for text) is tuned: m^2 and
-    (n - m)^2 divide the weighted v, and the plain form has no square root. 1e-10 under the root keeps its gradient
-    finite, as there; the 1e-5 which they add to denominators, below 1e-5 of the value, is left out.
-
-    The double sum is evaluated in O(n log n), and in float64: after sorting by r the kernel factorizes, so that a
-    cumulative sum holds all earlier examples.
+    Args:
+        logits: Unnormalized log-probabilities (n, k).
+        labels: Class indices (n) or soft labels (n, k).
+        strength: Factor of the penalty. 2 is tuned to the "code" normalization (8 for text).
+        form: "weighted": $v_i = (1 - r_i) / m$ if correct, else $-r_i / (n - m)$, and 0 if either kind is missing.
+            "plain": $v_i = (c_i - r_i) / n$; only this form vanishes for calibrated predictions.
+        normalization: "code": as Mukhoti et al. (2020) and Kumar et al. run it. m^2 and (n - m)^2 divide the weighted
+            v, and the plain form has no square root. Their 1e-10 under the root is kept, the 1e-5 added to
+            denominators, below 1e-5 of the value, is not. "paper": the equations above.
+        width: Width of the kernel; 0.4 in the paper.
+        weights: Weights of the samples (n) in the penalty.
 
     >>> mmce(torch.zeros(1, 2), torch.tensor([0]), strength=1.0, form="plain", normalization="paper")
     tensor([1.1931])
@@ -65,9 +66,11 @@ def mmce(
 
 @LOSSES.register
 def dca(logits: Logits, labels: Targets, *, strength: float = 1.0, weights: PerExample | None = None) -> PerExample:
-    r"""Cross-entropy plus the difference between confidence and accuracy of the batch (Liang et al. 2020).
+    r"""Compute cross-entropy plus the gap of confidence and accuracy, $|\bar r - \bar c|$ (Liang et al. 2020).
 
-    $|\bar r - \bar c|$ of the top label. strength = 1 is used in the code of Hebbalaguppe et al. (2022).
+    The means are over the batch.
+
+    Equals cross-entropy at strength 0. The default strength is that of the code of Hebbalaguppe et al. (2022).
 
     >>> dca(torch.zeros(1, 2), torch.tensor([0]))
     tensor([1.1931])
@@ -85,10 +88,17 @@ def mdca(
     gamma: float = 0.0,
     weights: PerExample | None = None,
 ) -> PerExample:
-    r"""Focal loss plus the multi-class difference between confidence and accuracy (Hebbalaguppe et al. 2022).
+    r"""Compute focal loss plus the class-wise gap of the batch (Hebbalaguppe et al. 2022).
 
-    $\frac{1}{k} \sum_k |\bar p_k - \bar 1[y = k]|$, means over the batch. Cross-entropy at the default gamma = 0; the
-    authors also combine it with gamma = 1 .. 3. strength = 1 is their code's.
+    The penalty is $\frac{1}{k} \sum_k |\bar p_k - \bar 1[y = k]|$ with means over the batch. Equals focal loss at
+    strength 0.
+
+    Args:
+        logits: Unnormalized log-probabilities (n, k).
+        labels: Class indices (n) or soft labels (n, k).
+        strength: Factor of the penalty; 1 in the authors' code.
+        gamma: Gamma of the focal loss. The default 0 is cross-entropy; the authors also use 1 to 3.
+        weights: Weights of the samples (n) in the penalty.
 
     >>> mdca(torch.zeros(1, 2), torch.tensor([0]))
     tensor([1.1931])
@@ -114,12 +124,21 @@ def soft_ece(
     norm: Norm = 2.0,
     weights: PerExample | None = None,
 ) -> PerExample:
-    r"""Cross-entropy plus soft-binned calibration error, SB-ECE (Karandikar et al. 2021).
+    r"""Compute cross-entropy plus the soft-binned calibration error, SB-ECE (Karandikar et al. 2021).
 
-    Confidence r belongs to the bin with center $\xi_b = (b - 1/2) / M$ by the share softmax$_b(-(r - \xi_b)^2 / T)$;
-    the error is $(\sum_b \frac{S_b}{n} |A_b - C_b|^q)^{1/q}$ with bin sizes S, accuracies A and confidences C under
-    these shares. It approaches the error of equal-width bins as T goes to 0. The defaults T = 0.01, q = 2 and
-    strength 1 were not checked against the paper's tables.
+    The confidence r belongs to the bin with center $\xi_b = (b - 1/2) / M$ by the share softmax$_b(-(r - \xi_b)^2 /
+    T)$. With bin sizes S, accuracies A and confidences C under these shares, the penalty is
+    $(\sum_b \frac{S_b}{n} |A_b - C_b|^q)^{1/q}$, which approaches the error of equal-width bins as T goes to 0. Equals
+    cross-entropy at strength 0. The defaults were not checked against the paper's tables.
+
+    Args:
+        logits: Unnormalized log-probabilities (n, k).
+        labels: Class indices (n) or soft labels (n, k).
+        strength: Factor of the penalty.
+        bins: Number M of bins.
+        temperature: T, the softness of the bins.
+        norm: q.
+        weights: Weights of the samples (n) in the penalty.
 
     >>> soft_ece(torch.zeros(1, 2), torch.tensor([0]))
     tensor([1.1931])
@@ -133,9 +152,9 @@ def soft_ece(
 
 
 def _confidence(logits: Logits, labels: Targets, weights: PerExample | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Probability of the predicted class, with its gradient; whether it is right; what it counts; all in float64.
+    """Return the confidence with its gradient, correctness, and weights, in float64.
 
-    Under a soft label the prediction is right by the share that it gives to it.
+    Under a soft label, correctness is the probability that it gives to the predicted class.
     """
     check_labels(logits, labels)
     predicted = logits.argmax(-1)
@@ -150,7 +169,7 @@ def _add_penalty(logits: Logits, labels: Targets, strength: float, penalty: Scal
 
 
 def _quadratic_form(v: Tensor, x: Tensor) -> Tensor:
-    r"""$\sum_{ij} v_i v_j e^{-|x_i - x_j|}$ in O(n log n)."""
+    r"""Return $\sum_{ij} v_i v_j e^{-|x_i - x_j|}$ in O(n log n)."""
     x, order = x.sort()
     v = v[order]
     prefix_sums = (v * x.exp()).cumsum(0) - v * x.exp()

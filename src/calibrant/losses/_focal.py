@@ -1,4 +1,4 @@
-"""The focal family: cross-entropy, weighted by how wrong the model still is."""
+"""The focal family: cross-entropy weighted by the error of the model."""
 
 import math
 from typing import Any
@@ -17,9 +17,9 @@ INVERSE_GAMMA_LIMIT = 3.591121476668622  # 1 / W_0(1/e)
 
 
 def power(base: Tensor, gamma: float | Tensor) -> Tensor:
-    """Return base ** gamma for base >= 0, with a finite gradient at base = 0 for gamma < 1 as well.
+    """Return base ** gamma for base >= 0, with a finite gradient at base = 0 also for gamma < 1.
 
-    One gamma per example serves every class of a base (n k).
+    gamma may be one number per sample, which serves every class of a base (n, k).
     """
     if isinstance(gamma, Tensor) and gamma.ndim < base.ndim:
         gamma = gamma.unsqueeze(-1)
@@ -30,25 +30,32 @@ def power(base: Tensor, gamma: float | Tensor) -> Tensor:
 def focal(
     logits: Logits, labels: Targets, *, gamma: float | PerExample = 3.0, detach_weight: bool = False, **elsewhere: Any
 ) -> PerExample:
-    r"""Focal loss, $-(1 - p_y)^\gamma \log p_y$ (Lin et al. 2017, eq. 4).
+    r"""Compute the focal loss, $-(1 - p_y)^\gamma \log p_y$ (Lin et al. 2017, eq. 4).
 
-    Cross-entropy at gamma = 0. Not proper: its minimizer is underconfident (Komisarenko & Kull 2024), which is why
-    it calibrates a model that overfits. Its gradient is $g(p_y, \gamma) = (1-p_y)^\gamma - \gamma p_y
-    (1-p_y)^{\gamma-1} \log p_y$ times that of cross-entropy (Mukhoti et al. 2020, proposition 1). gamma is a number
-    or one number per example, not negative. `detach_weight` keeps the gradient from flowing through
-    $(1 - p_y)^\gamma$, as in the code of Wang et al. (2021): the factor is then $(1 - p_y)^\gamma$ alone. Of a soft
-    label it is the expectation, $-\sum_k t_k (1 - p_k)^\gamma \log p_k$, whose minimizer is that of the hard labels
-    it stands for; quality focal loss (Li et al. 2020), minimized by t, is another loss.
+    Equals cross-entropy at gamma = 0. It is not proper: its minimizer is underconfident (Komisarenko & Kull 2024),
+    which calibrates a model that overfits. Its gradient is that of cross-entropy times $g(p_y, \gamma) = (1-p_y)^\gamma
+    - \gamma p_y (1-p_y)^{\gamma-1} \log p_y$ (Mukhoti et al. 2020, proposition 1). Under soft labels t it is
+    $-\sum_k t_k (1 - p_k)^\gamma \log p_k$; quality focal loss (Li et al. 2020) is another loss. For the sigmoid focal
+    loss of one logit, use `nn.Criterion("focal", binary=True, alpha=0.25)`.
 
-    The sigmoid focal loss of one logit, with alpha, is `nn.Criterion("focal", binary=True, alpha=0.25)`.
+    Args:
+        logits: Unnormalized log-probabilities (n, k).
+        labels: Class indices (n) or soft labels (n, k).
+        gamma: Strength, at least 0, as one number or one per sample. Mukhoti et al. use 3, Lin et al. 2.
+        detach_weight: Stop the gradient through $(1 - p_y)^\gamma$, as in the code of Wang et al. (2021). The gradient
+            factor is then $(1 - p_y)^\gamma$.
+        elsewhere: Arguments of other losses, refused with a hint at where they belong.
+
+    Raises:
+        InputError: If gamma is negative.
 
     >>> focal(torch.zeros(1, 2), torch.tensor([0]), gamma=2.0)
     tensor([0.1733])
     """
-    check_settings(focal, elsewhere, parameter_hints=LOSSES.parameter_hints)  # says of alpha where it belongs
+    check_settings(focal, elsewhere, parameter_hints=LOSSES.parameter_hints)  # names the right place for alpha
     if isinstance(gamma, float | int) and not 0 <= gamma < math.inf:
         raise InputError(
-            f"focal needs gamma >= 0, got {gamma}; the opposite weighting is inverse_focal", code="gamma_range"
+            f"Expected gamma >= 0, got {gamma}. Try inverse_focal for the opposite weighting.", code="gamma_range"
         )
 
     def of(log_p: Tensor) -> Tensor:
@@ -66,19 +73,28 @@ def flsd(
     thresholds: tuple[float, ...] = (0.2,),
     gammas: tuple[float, ...] = (5.0, 3.0),
 ) -> PerExample:
-    r"""Sample-dependent focal loss, FLSD (Mukhoti et al. 2020, section 5).
+    """Compute sample-dependent focal loss, FLSD (Mukhoti et al. 2020, section 5).
 
-    gamma = gammas[i] where p_y lies below thresholds[i] and not below the one before. The defaults are FLSD-53: 5 where
-    p_y < 0.2, else 3. Thresholds (0.2, 0.5) with gammas (5, 3, 2) are the other policy of the paper. Its text and its
-    text-classification code say 0.19 where its image code says 0.2; both round p_0 = 0.1968, where g(p_0, 5) = 1. No
-    gradient flows through the choice of gamma.
+    Focal loss with gamma chosen by p_y. No gradient flows through the choice. Equals focal loss if all gammas are
+    equal.
+
+    Args:
+        logits: Unnormalized log-probabilities (n, k).
+        labels: Class indices (n) or soft labels (n, k).
+        thresholds: Probabilities p_y at which gamma changes, increasing. The paper's text and its code for text
+            classification use 0.19, its code for images 0.2; both round p_0 = 0.1968, where g(p_0, 5) = 1.
+        gammas: gammas[i] applies from thresholds[i - 1] up to thresholds[i]. The default (5, 3) is the paper's FLSD-53;
+            thresholds (0.2, 0.5) with gammas (5, 3, 2) are its other policy.
+
+    Raises:
+        InputError: If thresholds decrease, or there is not one gamma more than thresholds.
 
     >>> flsd(torch.zeros(1, 10), torch.tensor([0]))
     tensor([1.3597])
     """
     if len(gammas) != len(thresholds) + 1 or list(thresholds) != sorted(thresholds):
         raise InputError(
-            f"flsd needs increasing thresholds and one gamma more than thresholds, got {thresholds} and {gammas}",
+            f"Expected increasing thresholds and one gamma more, got thresholds={thresholds} and gammas={gammas}.",
             code="schedule",
         )
 
@@ -94,17 +110,17 @@ def flsd(
 def flsd_continuous(
     logits: Logits, labels: Targets, *, low: PositiveFloat = 3.0, high: PositiveFloat = 5.0
 ) -> PerExample:
-    r"""FLSD without its rounding: focal loss with $\gamma^*(p_y)$ kept in [low, high] (Mukhoti et al. 2020, prop. 2).
+    r"""Compute focal loss with $\gamma^*(p_y)$ clipped to [low, high] (Mukhoti et al. 2020, prop. 2).
 
-    $\gamma^*(p)$ is where $g(p, \gamma) = 1$; the paper rounds it to steps, `flsd`. 5 below p_y = 0.1968, then falling,
-    3 from 0.2526 on; `theory.sample_dependent_gamma` is the policy alone. Focal loss where low = high. No gradient
-    flows through the choice of gamma.
+    $\gamma^*(p)$ solves $g(p, \gamma) = 1$; the paper's FLSD, `flsd`, rounds it to steps. With the defaults, gamma is 5
+    below p_y = 0.1968, then falls, and is 3 from 0.2526 on. `theory.sample_dependent_gamma` is this policy alone. No
+    gradient flows through the choice of gamma. Equals focal loss if low = high.
 
     >>> flsd_continuous(torch.zeros(1, 5), torch.tensor([0]))  # .8 ** 4.8506 * log 5
     tensor([0.5453])
     """
     if low > high:
-        raise InputError(f"flsd_continuous needs low <= high, got {low} and {high}", code="interval_order")
+        raise InputError(f"Expected low <= high, got low={low} and high={high}.", code="interval_order")
 
     def of(log_p: Tensor) -> Tensor:
         gamma = _unit_ratio_gamma(log_p.detach().double().exp(), low, high).to(log_p)
@@ -116,8 +132,8 @@ def flsd_continuous(
 def _unit_ratio_gamma(p: Tensor, low: float, high: float) -> Tensor:
     r"""Return the root in [low, high] of $\log g = \gamma \log(1-p) + \log(1 + \gamma r)$, or the nearer end.
 
-    r is $-p \log p / (1-p)$. The function is concave in gamma, 0 at 0 and positive up to its root: from the right of it
-    Newton's steps only come closer, in 8 to the last digits if `high` is at most 20.
+    r is $-p \log p / (1-p)$. The function is concave in gamma, 0 at 0 and positive up to its root. Newton's method from
+    the right therefore converges monotonically, in 8 steps for `high` up to 20.
     """
     slope = torch.log1p(-p)
     r = torch.where(p < 1, torch.special.entr(p) / (1 - p), 1.0)
@@ -136,21 +152,28 @@ def _unit_ratio_gamma(p: Tensor, low: float, high: float) -> Tensor:
 def inverse_focal(
     logits: Logits, labels: Targets, *, gamma: float | PerExample = 2.0, detach_weight: bool = False
 ) -> PerExample:
-    r"""Inverse focal loss, $-(1 + p_y)^\gamma \log p_y$ (Wang et al. 2021, eq. 4).
+    r"""Compute the inverse focal loss, $-(1 + p_y)^\gamma \log p_y$ (Wang et al. 2021, eq. 4).
 
-    Cross-entropy at gamma = 0. Confident examples weigh more, so it sharpens; meant to be followed by temperature
-    scaling. The gradient factor $(1+p)^{\gamma-1} (1 + p + \gamma p \log p)$ is positive for all p only below
-    gamma = 1 / W_0(1/e) = 3.5911: from there on the loss would reward lowering p_y around 0.28, and raises
-    `InputError`. The paper tries several gammas and recommends none; 2 is the largest of AdaFocal's range. Whether
-    the authors detach the weight is not public; `detach_weight` does.
+    Confident samples weigh more, so that training sharpens; temperature scaling should follow. Equals cross-entropy at
+    gamma = 0.
+
+    Args:
+        logits: Unnormalized log-probabilities (n, k).
+        labels: Class indices (n) or soft labels (n, k).
+        gamma: Strength in [0, 3.5911), as one number or one per sample. From 1 / W_0(1/e) = 3.5911 on, the gradient
+            factor $(1+p)^{\gamma-1} (1 + p + \gamma p \log p)$ is negative around p = 0.28. The paper recommends no
+            value; 2 is the largest of AdaFocal.
+        detach_weight: Stop the gradient through the weight. The authors' code is not public.
+
+    Raises:
+        InputError: If gamma is outside [0, 3.5911).
 
     >>> inverse_focal(torch.zeros(1, 2), torch.tensor([0]))
     tensor([1.5596])
     """
     if isinstance(gamma, float | int) and not 0 <= gamma < INVERSE_GAMMA_LIMIT:
         raise InputError(
-            f"inverse_focal needs 0 <= gamma < 3.5911 (1 / W(1/e)), got {gamma}; at larger ones lowering the true "
-            "class's probability around 0.28 lowers the loss",
+            f"Expected 0 <= gamma < 3.5911, got {gamma}. Larger values reward a lower probability of the true class.",
             code="gamma_range",
         )
 
@@ -163,11 +186,11 @@ def inverse_focal(
 
 @LOSSES.register
 def dual_focal(logits: Logits, labels: Targets, *, gamma: float = 5.0) -> PerExample:
-    r"""Dual focal loss, $-(1 - p_y + p_j)^\gamma \log p_y$ (Tao et al. 2023, eq. 5).
+    r"""Compute the dual focal loss, $-(1 - p_y + p_j)^\gamma \log p_y$ (Tao et al. 2023, eq. 5).
 
-    p_j is the largest probability strictly below p_y, 0 if there is none; with p_j = 0 this is focal loss, and with
-    two classes it weighs by $2 (1 - p_y)$ where the label leads and by 1 - p_y where it does not. gamma = 5 is
-    reported for CIFAR; that default was not checked against the paper's table.
+    p_j is the largest probability strictly below p_y, or 0 if there is none. Equals focal loss where p_j = 0. With two
+    classes the weight is $2 (1 - p_y)$ if the label leads and 1 - p_y otherwise. The default gamma = 5 is reported for
+    CIFAR; it was not checked against the paper's table.
 
     >>> dual_focal(torch.zeros(1, 2), torch.tensor([0]), gamma=1.0)
     tensor([0.3466])
@@ -177,13 +200,13 @@ def dual_focal(logits: Logits, labels: Targets, *, gamma: float = 5.0) -> PerExa
     if labels.is_floating_point():
         runner_up = _next_below(p)
     else:
-        p_y = p.gather(-1, labels[:, None])  # from the softmax it is compared with, so that a tie is a tie
+        p_y = p.gather(-1, labels[:, None])  # from the same softmax, so that ties stay exact
         runner_up = p.where(p < p_y, 0.0).amax(-1)
     return expected_loss(logits, labels, lambda log_p: -power(-log_p.expm1() + runner_up, gamma) * log_p)
 
 
 def _next_below(p: Tensor) -> Tensor:
-    """Return for every number the largest strictly below it in its row, 0 where there is none."""
+    """Return for every entry the largest entry strictly below it in its row, or 0."""
     ranked = p.sort(-1).values
     equal_from = torch.searchsorted(ranked.detach(), p.detach())
     return torch.cat([torch.zeros_like(p[:, :1]), ranked], -1).gather(-1, equal_from)
@@ -191,11 +214,16 @@ def _next_below(p: Tensor) -> Tensor:
 
 @LOSSES.register
 def bsce_gra(logits: Logits, labels: Targets, *, gamma: float = 1.0, norm: Norm = 1.0) -> PerExample:
-    r"""BSCE-GRA, cross-entropy weighted by uncertainty, $-\lVert e_y - p \rVert_q^\gamma \log p_y$ (Lin et al. 2025).
+    r"""Compute BSCE-GRA, $-\lVert e_y - p \rVert_q^\gamma \log p_y$ with a detached norm (Lin et al. 2025).
 
-    No gradient flows through the weight, so the gradient of cross-entropy is multiplied by the uncertainty
-    $\lVert e_y - p \rVert$ and by nothing else. The defaults gamma = 1 and norm q = 1 are those of the authors'
-    command line; a norm of 2 makes the weight a power of the Brier score. Cross-entropy at gamma = 0.
+    The gradient is that of cross-entropy times the uncertainty $\lVert e_y - p \rVert_q^\gamma$. Equals cross-entropy
+    at gamma = 0.
+
+    Args:
+        logits: Unnormalized log-probabilities (n, k).
+        labels: Class indices (n) or soft labels (n, k).
+        gamma: Exponent of the norm; 1 is the default of the authors' command line.
+        norm: q; 1 is the default of the authors' command line. At 2 the weight is a power of the Brier score.
 
     >>> bsce_gra(torch.zeros(1, 2), torch.tensor([0]))
     tensor([0.6931])
@@ -210,7 +238,7 @@ def bsce_gra(logits: Logits, labels: Targets, *, gamma: float = 1.0, norm: Norm 
 
 
 def _class_error_norms(logits: Logits, norm: float) -> Tensor:
-    r"""Return $\lVert e_k - p \rVert_q$ of every class; by the largest difference, $1 - p_k$, at q = infinity."""
+    r"""Return $\lVert e_k - p \rVert_q$ of every class; $1 - p_k$ at q = infinity."""
     p = logits.double().softmax(-1)
     if norm == math.inf:
         return (1 - p).to(logits)
@@ -221,27 +249,30 @@ def _class_error_norms(logits: Logits, norm: float) -> Tensor:
 
 @LOSSES.register
 def poly1(logits: Logits, labels: Targets, *, epsilon: float = 2.0) -> PerExample:
-    r"""Poly-1 loss, $-\log p_y + \epsilon (1 - p_y)$ (Leng et al. 2022), epsilon >= -1.
+    r"""Compute the Poly-1 loss, $-\log p_y + \epsilon (1 - p_y)$ (Leng et al. 2022).
 
-    Cross-entropy whose first Taylor coefficient in 1 - p_y is 1 + epsilon; 2 is the paper's choice for ImageNet
-    classification. Cross-entropy at epsilon = 0; not proper otherwise.
+    Changes the first Taylor coefficient of cross-entropy in 1 - p_y to 1 + epsilon. Equals cross-entropy at epsilon =
+    0, and is not proper otherwise. The default 2 is the paper's choice for ImageNet.
+
+    Raises:
+        InputError: If epsilon is below -1.
 
     >>> poly1(torch.zeros(1, 2), torch.tensor([0]), epsilon=1.0)
     tensor([1.1931])
     """
     if not -1 <= epsilon < math.inf:
         raise InputError(
-            f"poly1 needs epsilon >= -1, got {epsilon}; below, a small error lowers the loss", code="epsilon_range"
+            f"Expected epsilon >= -1, got {epsilon}. Smaller values reward small errors.", code="epsilon_range"
         )
     return expected_loss(logits, labels, lambda log_p: -log_p - epsilon * log_p.expm1())
 
 
 @LOSSES.register
 def focal_calibration(logits: Logits, labels: Targets, *, gamma: float = 3.0, strength: float = 0.5) -> PerExample:
-    r"""Focal calibration loss, focal loss plus `strength` times the Brier score (Liang et al. 2024).
+    r"""Compute focal loss plus `strength` times the Brier score (Liang et al. 2024).
 
-    The Brier score $\lVert p - e_y \rVert^2$ is proper and pulls the underconfident minimizer of focal loss back. Focal
-    loss at strength 0. The defaults were not checked against the paper's tables.
+    The Brier score $\lVert p - e_y \rVert^2$ is proper and corrects the underconfident minimizer of focal loss. Equals
+    focal loss at strength 0. The defaults were not checked against the paper's tables.
 
     >>> focal_calibration(torch.zeros(1, 2), torch.tensor([0]), gamma=2.0)
     tensor([0.4233])

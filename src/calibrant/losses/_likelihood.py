@@ -1,6 +1,6 @@
-"""Log-likelihood and Brier score with their backward written by hand: what most losses here are functions of.
+"""Log-likelihood and Brier score with hand-written gradients, from which most losses here are derived.
 
-Of a soft label, which says how probable each class is, the loss is the mean over labels drawn from it.
+Under a soft label, the loss is the mean over labels drawn from it.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from calibrant.types import InputError, Labels, Logits, PerExample, SoftLabels, 
 
 
 def check_labels(logits: Logits, labels: Targets) -> None:
-    """Refuse anything but one label per row: fewer would be spread over the rows, or leave rows out."""
+    """Raise `InputError` unless there is one label per row: broadcasting would give a wrong loss silently."""
     if labels.shape != (logits.shape if labels.is_floating_point() else logits.shape[:-1]):
         raise InputError(
-            "need one class index (int64) as label per row of logits, or soft labels of their shape and a floating "
-            f"dtype, got {tuple(labels.shape)} of {labels.dtype} for logits {tuple(logits.shape)}",
+            f"Expected one class index (int64) per row of logits {tuple(logits.shape)}, or floating point soft labels "
+            f"of that shape, got {labels.dtype} labels {tuple(labels.shape)}.",
             code="label_kind",
         )
 
@@ -26,9 +26,8 @@ def check_labels(logits: Logits, labels: Targets) -> None:
 class _ExpectedLogLikelihood(torch.autograd.Function):
     r"""$\sum_k t_k \log p_k$ under the target $t = (1-\epsilon) e_y + \epsilon / k$.
 
-    Autograd would keep $\log p$ (n k) from forward to backward, and hold two more of that size while it goes back.
-    Here nothing but the logits is kept, and the gradient $t - p$ is made at once. The backward is itself
-    differentiable.
+    Autograd would keep $\log p$ (n, k) until the backward pass and then hold two more tensors of that size. This keeps
+    only the logits and computes the gradient $t - p$ directly. The gradient is itself differentiable.
     """
 
     generate_vmap_rule = True  # for per-example gradients by torch.func
@@ -49,7 +48,7 @@ class _ExpectedLogLikelihood(torch.autograd.Function):
         logits, labels = ctx.saved_tensors
         gradient = gradients[0][:, None]
         p = logits.softmax(-1)
-        back = p * -gradient if torch.is_grad_enabled() else p.mul_(-gradient)  # enabled: differentiated once more
+        back = p * -gradient if torch.is_grad_enabled() else p.mul_(-gradient)  # second derivatives need p
         if ctx.epsilon:
             back += gradient * (ctx.epsilon / logits.shape[-1])
         return back.scatter_add_(-1, labels[:, None], (1 - ctx.epsilon) * gradient), None, None
@@ -69,7 +68,7 @@ def smoothed_log_likelihood(logits: Logits, labels: Targets, smoothing: float = 
 def expected_loss(logits: Logits, labels: Targets, value: Callable[[Tensor], Tensor]) -> PerExample:
     r"""Return value(log p_y), or for soft labels t its expectation $\sum_k t_k\, value(\log p_k)$.
 
-    `value` is called once, with (n) or (n k), and works elementwise.
+    `value` works elementwise and is called once, with a tensor (n) or (n, k).
     """
     check_labels(logits, labels)
     if labels.is_floating_point():
@@ -78,7 +77,7 @@ def expected_loss(logits: Logits, labels: Targets, value: Callable[[Tensor], Ten
 
 
 def _binary_log_likelihood(logits: Logits, labels: Labels) -> PerExample:
-    """The same of two classes, whose softmax is a sigmoid: half the time where there are many rows, such as pixels."""
+    """Return log p_y of two classes by a sigmoid, in half the time of a softmax for many rows, such as pixels."""
     label_logit, other_logit = logits.gather(-1, torch.stack([labels, 1 - labels], -1)).unbind(-1)
     return logsigmoid(label_logit - other_logit)
 
@@ -87,11 +86,11 @@ def _soft_label_mean(labels: SoftLabels, logits: Logits, value: Callable[[Tensor
     target = labels.to(logits)
     is_binary = logits.shape[-1] == 2
     log_p = logsigmoid(logits - logits.flip(-1)) if is_binary else logits.log_softmax(-1)
-    return (target * value(log_p.masked_fill(target == 0, 0.0))).sum(-1)  # the impossible costs 0, whatever its loss
+    return (target * value(log_p.masked_fill(target == 0, 0.0))).sum(-1)  # 0 * inf = 0
 
 
 class _Brier(torch.autograd.Function):
-    r"""$\lVert p - e_y \rVert^2$, whose gradient is $2 p \circ (m - p \cdot m)$ with $m = p - e_y$; as above."""
+    r"""$\lVert p - e_y \rVert^2$, with gradient $2 p \circ (m - p \cdot m)$ where $m = p - e_y$."""
 
     generate_vmap_rule = True
 
@@ -118,7 +117,7 @@ class _Brier(torch.autograd.Function):
 
 
 def brier_score(logits: Logits, labels: Targets) -> PerExample:
-    r"""Return $\lVert p - e_y \rVert^2$, of soft labels $\lVert p - t \rVert^2 + 1 - \lVert t \rVert^2$."""
+    r"""Return $\lVert p - e_y \rVert^2$, or $\lVert p - t \rVert^2 + 1 - \lVert t \rVert^2$ for soft labels t."""
     check_labels(logits, labels)
     if labels.is_floating_point():
         target = labels.to(logits)
@@ -127,7 +126,7 @@ def brier_score(logits: Logits, labels: Targets) -> PerExample:
 
 
 def probability_error(logits: Logits, labels: Labels) -> Tensor:
-    """Return p - e_y (n k), how far the probabilities are from the truth."""
+    """Return p - e_y (n, k)."""
     check_labels(logits, labels)
     p = logits.softmax(-1)
     return p.scatter_add(-1, labels[:, None], p.new_full((len(labels), 1), -1.0))

@@ -1,7 +1,7 @@
-"""Losses for long tails: what a class weighs, or where its logit starts, follows from how often training has it.
+"""Losses for long tails: weights and offsets of classes follow from their counts in the training set.
 
-`counts` says that, for every class in order. A study tells it to a loss by `for_counts`; elsewhere it is said, in the
-loss's text or as a tensor. A class that training lacks has the count 0, and never has a label.
+`counts` holds one number per class. A study passes it by `for_counts`; elsewhere it stands in the text of the loss or
+is a tensor. A class without training samples has the count 0 and must not occur as a label.
 """
 
 import inspect
@@ -31,13 +31,19 @@ def class_balanced(
     beta: HalfOpenFraction = 0.9999,
     gamma: NonNegativeFloat = 0.0,
 ) -> PerExample:
-    r"""Class-balanced loss, $w_y L(z, y)$, $w_k \propto (1 - \beta) / (1 - \beta^{n_k})$ (Cui et al. 2019).
+    r"""Compute the class-balanced loss, $w_y L$, $w_k \propto (1 - \beta) / (1 - \beta^{n_k})$ (Cui et al. 2019).
 
-    $(1 - \beta^n) / (1 - \beta)$ is the effective number of n examples: how many of $1 / (1 - \beta)$ prototypes n
-    draws are expected to see. The weights have the mean 1 over the classes that were seen, as in the paper. beta = 0
-    weighs all alike, and towards 1 by the inverse count; the paper chooses beta among .9, .99, .999 and .9999. L is
-    cross-entropy, or focal loss of gamma, of the softmax; the paper's sigmoid one is `nn.Criterion(..., binary=True)`.
-    Its minimizer is the truth times w, normalized.
+    $(1 - \beta^n) / (1 - \beta)$ is the effective number of n samples: how many of $1 / (1 - \beta)$ prototypes n draws
+    are expected to hit. As in the paper, the weights have mean 1 over the classes with samples. The minimizer is the
+    true distribution times w, normalized. For the paper's sigmoid form, use `nn.Criterion(..., binary=True)`.
+
+    Args:
+        logits: Unnormalized log-probabilities (n, k).
+        labels: Class indices (n) or soft labels (n, k).
+        counts: Training samples per class (k).
+        beta: In [0, 1). 0 weights all classes alike, values close to 1 by the inverse count. The paper selects from .9,
+            .99, .999 and .9999.
+        gamma: L is focal loss with this gamma; the default 0 is cross-entropy.
 
     >>> class_balanced(torch.zeros(2, 2), torch.tensor([0, 1]), counts=(1.0, 2.0), beta=0.5)  # log 2 times 6/5, 4/5
     tensor([0.8318, 0.5545])
@@ -47,7 +53,7 @@ def class_balanced(
     effective = -torch.xlogy(n, torch.full_like(n, beta)).expm1()  # up to a factor
     weight = torch.where(n > 0, 1 / effective, 0)
     weight = (weight * (n > 0).sum() / weight.sum()).to(logits)
-    if labels.is_floating_point():  # linear in them
+    if labels.is_floating_point():  # the loss is linear in them
         return focal(logits, labels * weight, gamma=gamma)
     return weight[labels] * focal(logits, labels, gamma=gamma)
 
@@ -61,12 +67,19 @@ def logit_adjusted(
     tau: NonNegativeFloat = 1.0,
     gamma: NonNegativeFloat = 0.0,
 ) -> PerExample:
-    r"""Logit-adjusted loss, $-\log \frac{\pi_y^\tau e^{z_y}}{\sum_k \pi_k^\tau e^{z_k}}$ (Menon et al. 2021, eq. 10).
+    r"""Compute the logit-adjusted loss (Menon et al. 2021, eq. 10).
 
-    $\pi_k$ is the share of class k in training; with gamma it is the focal loss of these probabilities. At tau = 1, the
-    paper's choice, cross-entropy is minimized by logits whose softmax is the truth for classes that are equally
-    frequent, $p(y | x) / \pi_y$ normalized, and whose largest class attains the least balanced error. Where classes
-    come as in training, $z + \tau \log \pi$ is what is calibrated. Cross-entropy, or focal loss, at tau = 0.
+    $-\log \frac{\pi_y^\tau e^{z_y}}{\sum_k \pi_k^\tau e^{z_k}}$, where $\pi_k$ is the share of class k in the training
+    set. At tau = 1, the minimizer of cross-entropy is calibrated for classes of equal frequency, and its argmax has the
+    smallest balanced error. For data with the class frequencies of training, $z + \tau \log \pi$ is calibrated. Equals
+    cross-entropy, or focal loss, at tau = 0.
+
+    Args:
+        logits: Unnormalized log-probabilities (n, k).
+        labels: Class indices (n) or soft labels (n, k).
+        counts: Training samples per class (k).
+        tau: Strength of the adjustment; 1 in the paper.
+        gamma: Gamma of the focal loss of the adjusted logits; the default 0 is cross-entropy.
 
     >>> logit_adjusted(torch.zeros(2, 2), torch.tensor([0, 1]), counts=(3.0, 1.0))  # log 4/3, log 4
     tensor([0.2877, 1.3863])
@@ -79,9 +92,9 @@ def logit_adjusted(
 def balanced_softmax(
     logits: Logits, labels: Targets, *, counts: Counts | None = None, gamma: NonNegativeFloat = 0.0
 ) -> PerExample:
-    r"""Balanced softmax, $-\log \frac{n_y e^{z_y}}{\sum_k n_k e^{z_k}}$ (Ren et al. 2020).
+    r"""Compute the balanced softmax loss, $-\log \frac{n_y e^{z_y}}{\sum_k n_k e^{z_k}}$ (Ren et al. 2020).
 
-    It is `logit_adjusted` with tau = 1, found independently; with gamma the focal loss of these probabilities.
+    Equals `logit_adjusted` with tau = 1.
 
     >>> balanced_softmax(torch.zeros(2, 2), torch.tensor([0, 1]), counts=(3.0, 1.0))  # log 4/3, log 4
     tensor([0.2877, 1.3863])
@@ -92,20 +105,22 @@ def balanced_softmax(
 def _check_counts(logits: Logits, counts: Counts | None, name: str) -> Tensor:
     if counts is None:
         raise InputError(
-            f"{name} needs to know how often training has each class: say counts=(900, 90, 10) or "
-            "counts=torch.bincount(labels); studies tell it",
+            f"Expected the class counts of the training set for {name}, got none. Try counts=(900, 90, 10) or "
+            "counts=torch.bincount(labels); studies pass them.",
             code="no_counts",
         )
     n = torch.as_tensor(counts, dtype=torch.float64, device=logits.device)
     if n.shape != logits.shape[-1:]:
         raise InputError(
-            f"{name} has counts of {n.numel()} classes, and logits of {logits.shape[-1]}", code="num_classes"
+            f"Expected counts of {logits.shape[-1]} classes for {name}, got {n.numel()}.", code="num_classes"
         )
     return n
 
 
 def for_counts(loss: AnyLoss, counts: Tensor) -> AnyLoss | Any:
-    """Return the loss told how often training has each class, if it asks: by a method `for_counts`, or `counts=None`.
+    """Return the loss with the class counts of the training set, if it uses them.
+
+    A loss uses them through a method `for_counts`, or an argument `counts` with default None.
 
     >>> for_counts(balanced_softmax, torch.tensor([3, 1]))(torch.zeros(1, 2), torch.tensor([1]))
     tensor([1.3863])

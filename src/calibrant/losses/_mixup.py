@@ -1,4 +1,4 @@
-"""RegMixup: mixed examples beside the clean ones."""
+"""RegMixup: mixed samples in addition to the clean ones."""
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
@@ -29,19 +29,24 @@ from calibrant.types import (
 
 @dataclass(frozen=True, eq=False)
 class MixedBatch:
-    """A batch of n clean examples followed by n mixed ones."""
+    """A batch of n clean samples followed by n mixed ones."""
 
     inputs: Tensor  # (2n ...)
     first: Tensor  # (2n) labels
-    second: Tensor  # (2n) labels of what was mixed in; of the clean examples, their own
-    share: float  # of `first` in the mixed examples
-    strength: float  # of the mixed examples' loss
+    second: Tensor  # (2n) labels of the samples mixed in; for clean samples their own
+    share: float  # weight of `first` in the mixed samples
+    strength: float  # weight of the mixed samples' loss
 
     def loss(self, loss: Loss, logits: Logits) -> PerExample:
-        """Return any loss of the network's logits (2n k): of the clean examples, then of the mixed ones."""
+        """Return the losses of the clean samples, then of the mixed ones.
+
+        Args:
+            loss: A loss of logits and labels.
+            logits: Logits of the network (2n, k) for all `inputs`.
+        """
         if len(logits) != len(self.first):
             raise InputError(
-                f"need the logits of all {len(self.first)} inputs, clean and mixed, got {len(logits)}",
+                f"Expected logits of all {len(self.first)} inputs, clean and mixed, got {len(logits)}.",
                 code="num_logits",
             )
         n = len(logits) // 2
@@ -55,14 +60,16 @@ class MixedBatch:
 class RegMixup:
     r"""Train on every batch and on a mixed copy of it, $L(x, y) + \eta L(\tilde x, \tilde y)$ (Pinto et al. 2022).
 
-    $\tilde x = \lambda x + (1 - \lambda) x'$ with x' the batch in another order and one $\lambda \sim Beta(\alpha,
-    \alpha)$ per batch; its loss is lambda times that of y plus 1 - lambda times that of y', which for cross-entropy
-    is the loss of the mixed target. L is any `loss`, by name or as a function. The large alpha = 20 of the authors'
-    code mixes about half and half; eta is `strength`. The mean over the 2n losses is half the paper's sum of two means,
-    as in the authors' code. Unlike plain mixup it also trains on clean examples, which keeps their confidence up.
+    $\tilde x = \lambda x + (1 - \lambda) x'$, where x' is the shuffled batch and $\lambda \sim Beta(\alpha, \alpha)$ is
+    drawn once per batch. The mixed loss is lambda times that of y plus 1 - lambda times that of y'. Training on clean
+    samples as well keeps their confidence up, unlike plain mixup.
 
-    A study mixes the batches of a run with this loss. Elsewhere `mixed` does; of logits and labels alone, which nobody
-    has mixed, this is L.
+    A study mixes the batches of a run with this loss. Elsewhere, call `mix`. Called with logits and labels, it is L.
+
+    Args:
+        loss: L, by name or as a function.
+        alpha: $\alpha$. The authors' code uses 20, which mixes about half and half.
+        strength: $\eta$. The mean over the 2n losses is half the paper's sum of two means, as in the authors' code.
 
     >>> from calibrant.losses import cross_entropy
     >>> batch = RegMixup().mix(torch.zeros(2, 3), torch.tensor([0, 1]))
@@ -80,19 +87,25 @@ class RegMixup:
             object.__setattr__(self, "loss", LOSSES.resolve(self.loss))
 
     def __call__(self, logits: Logits, labels: Targets) -> PerExample:
-        """Return the loss of examples as they are."""
+        """Return the loss L of samples that are not mixed."""
         return self._inner(logits, labels)
 
     @property
     def _inner(self) -> Loss:
-        assert not isinstance(self.loss, str)  # it was resolved
+        assert not isinstance(self.loss, str)  # resolved by __post_init__
         return self.loss
 
     def mix(self, inputs: Tensor, labels: Labels, *, generator: Generator | None = None) -> MixedBatch:
-        """Return the batch with its mixed copy behind it. `generator`, on the CPU, makes it repeatable."""
+        """Return the batch followed by its mixed copy.
+
+        Args:
+            inputs: Floating point inputs (n, ...).
+            labels: Class indices (n).
+            generator: Random generator on the CPU, for reproducible mixing.
+        """
         if not inputs.is_floating_point():
             raise InputError(
-                f"can only mix floating point inputs, got {inputs.dtype}; mix embeddings, not token ids",
+                f"Expected floating point inputs, got {inputs.dtype}. Try mixing embeddings instead of token ids.",
                 code="token_ids",
             )
         order = torch.randperm(len(labels), generator=generator).to(labels.device)
@@ -103,32 +116,32 @@ class RegMixup:
         return MixedBatch(torch.cat([inputs, mixed]), first_labels, second_labels, share, self.strength)
 
     def after_epoch(self, epoch: int, val: Predictions | None = None) -> "RegMixup":
-        """Return the same with the next epoch's L, if that changes."""
+        """Return a copy with L of the next epoch."""
         inner = self._inner
         return replace(self, loss=inner.after_epoch(epoch, val)) if isinstance(inner, StatefulLoss) else self
 
     def is_due(self, batch: int) -> bool:
-        """Say whether L changes after a batch of an epoch, counted from 0."""
+        """Return whether L changes after this batch of an epoch, counted from 0."""
         inner = self._inner
         return isinstance(inner, UpdatedLoss) and inner.is_due(batch)
 
     def update(self, val: Predictions) -> "RegMixup":
-        """Return the same with L changed by validation."""
+        """Return a copy with L updated by validation predictions."""
         inner = self._inner
         return replace(self, loss=inner.update(val)) if isinstance(inner, UpdatedLoss) else self
 
     def for_epochs(self, epochs: int) -> "RegMixup":
-        """Return the same with L told how many epochs there will be."""
+        """Return a copy whose L knows the number of epochs."""
         return replace(self, loss=for_epochs(self._inner, epochs))
 
     def for_counts(self, counts: Tensor) -> "RegMixup":
-        """Return the same with L told how often training has each class."""
+        """Return a copy whose L knows the class counts of the training set."""
         return replace(self, loss=for_counts(self._inner, counts))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what L has learned so far."""
+        """Return the state of L."""
         return state(self._inner)
 
     def with_state_dict(self, saved: Mapping[str, Any]) -> "RegMixup":
-        """Return the same with what L had learned."""
+        """Return a copy with this state of L."""
         return replace(self, loss=restore_state(self._inner, saved))

@@ -1,6 +1,6 @@
-"""Cross-entropy plus a price on confidence: on sharp probabilities, on large logits, on wide margins.
+"""Cross-entropy plus a penalty on confidence: on sharp probabilities, large logits or wide margins.
 
-Classes that are masked out, of logit -inf, have no price.
+Masked classes, with logit -inf, are not penalized.
 """
 
 import torch
@@ -15,11 +15,15 @@ __all__ = ["acls", "entropy_regularized", "logit_norm", "logit_normalized", "mar
 
 @LOSSES.register
 def entropy_regularized(logits: Logits, labels: Targets, *, strength: float = 0.1) -> PerExample:
-    r"""Entropy regularization, $-\log p_y - \alpha H(p)$ (Pereyra et al. 2017).
+    r"""Compute the confidence penalty, $-\log p_y - \alpha H(p)$ (Pereyra et al. 2017).
 
-    $H(p) = -\sum_k p_k \log p_k$, in nats. Also called confidence penalty. Cross-entropy at strength 0; a lower bound
-    of focal loss with gamma = strength. The default 0.1 is the smallest value in common use; a negative one rewards
-    confidence.
+    $H(p) = -\sum_k p_k \log p_k$, in nats. Equals cross-entropy at strength 0, and bounds focal loss with gamma =
+    strength from below.
+
+    Args:
+        logits: Unnormalized log-probabilities (n, k).
+        labels: Class indices (n) or soft labels (n, k).
+        strength: $\alpha$. The default 0.1 is the smallest value in common use; a negative one rewards confidence.
 
     >>> entropy_regularized(torch.zeros(1, 2), torch.tensor([0]), strength=0.5)  # log 2 - log 2 / 2
     tensor([0.3466])
@@ -32,17 +36,26 @@ def entropy_regularized(logits: Logits, labels: Targets, *, strength: float = 0.
 
 @LOSSES.register
 def logit_norm(logits: Logits, labels: Targets, *, strength: float = 0.01, p: Norm = 1.0) -> PerExample:
-    r"""Norm of the logits as a penalty, $-\log p_y + \alpha \lVert z \rVert_p$ (Joo & Chung 2020; Wang et al. 2021).
+    r"""Compute the logit penalty, $-\log p_y + \alpha \lVert z \rVert_p$ (Joo & Chung 2020; Wang et al. 2021).
 
-    The norm sums over classes and is not divided by their number. p = 1 and 0.01 (0.05 on CIFAR-10) are the values
-    of Wang et al.; p >= 1. Not invariant to adding a constant to all logits. Cross-entropy at strength 0. A negative
-    strength rewards large logits, and the loss has no lower bound (ibid., section 5: training fails soon).
+    The norm is not divided by the number of classes, and changes if a constant is added to all logits. Equals
+    cross-entropy at strength 0.
+
+    Args:
+        logits: Unnormalized log-probabilities (n, k).
+        labels: Class indices (n) or soft labels (n, k).
+        strength: $\alpha$. Wang et al. use 0.01, and 0.05 on CIFAR-10. A negative value rewards large logits; the loss
+            then has no lower bound, and training soon fails (ibid., section 5).
+        p: Order of the norm, at least 1, as in Wang et al.
+
+    Raises:
+        InputError: If p is below 1.
 
     >>> logit_norm(torch.ones(1, 2), torch.tensor([0]), strength=0.1)
     tensor([0.8931])
     """
     if p < 1:
-        raise InputError(f"logit_norm needs p >= 1, got {p}: it is no norm below", code="norm_range")
+        raise InputError(f"Expected a norm with p >= 1, got p={p}.", code="norm_range")
     return -smoothed_log_likelihood(logits, labels) + strength * torch.linalg.vector_norm(
         _zero_masked_logits(logits), p, -1
     )
@@ -50,11 +63,11 @@ def logit_norm(logits: Logits, labels: Targets, *, strength: float = 0.01, p: No
 
 @LOSSES.register
 def logit_normalized(logits: Logits, labels: Targets, *, temperature: Width = 0.04) -> PerExample:
-    r"""LogitNorm, the cross-entropy of normalized logits, $z / (\tau \lVert z \rVert_2)$ (Wei et al. 2022).
+    r"""Compute LogitNorm, the cross-entropy of $z / (\tau \lVert z \rVert_2)$ (Wei et al. 2022).
 
-    Training cannot lower it by scaling the logits up, so their norm is left free. The network is used with
-    unnormalized logits: calibrate with a temperature afterwards. tau = 0.04 is the paper's value for CIFAR-10. As in
-    the authors' code 1e-7 is added to the norm.
+    Training cannot lower it by scaling the logits. The trained network is used with its unnormalized logits, so fit a
+    temperature afterwards. The default $\tau$ = 0.04 is the paper's for CIFAR-10. As in the authors' code, 1e-7 is
+    added to the norm.
 
     >>> logit_normalized(torch.tensor([[3.0, -4.0]]), torch.tensor([0]), temperature=1.0)
     tensor([0.2204])
@@ -69,10 +82,11 @@ def logit_normalized(logits: Logits, labels: Targets, *, temperature: Width = 0.
 def margin_smoothing(
     logits: Logits, labels: Targets, *, strength: float = 0.1, margin: NonNegativeFloat = 10.0
 ) -> PerExample:
-    r"""Margin-based label smoothing (Liu et al. 2022), with the values of their code.
+    r"""Compute margin-based label smoothing, MbLS (Liu et al. 2022).
 
-    $-\log p_y + \frac{\alpha}{k} \sum_k \max(0, \max_j z_j - z_k - m)$; the mean over classes is the code's. Label
-    smoothing pulls all logit distances to 0, this one only those above the margin: cross-entropy where there is none.
+    $-\log p_y + \frac{\alpha}{k} \sum_k \max(0, \max_j z_j - z_k - m)$, with the mean over classes of the authors'
+    code. Label smoothing pulls all logit distances to 0; this pulls only those above the margin. Equals cross-entropy
+    if there are none. The defaults $\alpha$ = 0.1 and m = 10 are those of their code.
 
     >>> margin_smoothing(torch.tensor([[12.0, 0.0]]), torch.tensor([0]))
     tensor([0.1000])
@@ -91,12 +105,19 @@ def acls(
     rest: float = 0.1,
     margin: NonNegativeFloat = 10.0,
 ) -> PerExample:
-    r"""Adaptive and conditional label smoothing (Park et al. 2023), as in the authors' code.
+    r"""Compute adaptive and conditional label smoothing, ACLS (Park et al. 2023), as in the authors' code.
 
     $-\log p_y + \alpha [\lambda_1 \max(0, z_{max} - m)^2 + \frac{\lambda_2}{k-1} \sum_{k \ne max} \max(0, z_{max} -
-    z_k - m)^2]$, without gradient through $z_{max}$ in the second term. `strength`, `top`, `rest` and `margin` are
-    alpha, lambda_1, lambda_2 and m, with the code's values for Tiny-ImageNet. Not invariant to adding a constant to
-    all logits.
+    z_k - m)^2]$, without gradient through $z_{max}$ in the second term. Changes if a constant is added to all logits.
+    Equals cross-entropy at strength 0. The defaults are those of the code for Tiny-ImageNet.
+
+    Args:
+        logits: Unnormalized log-probabilities (n, k).
+        labels: Class indices (n) or soft labels (n, k).
+        strength: $\alpha$.
+        top: $\lambda_1$, for the largest logit.
+        rest: $\lambda_2$, for the distances of all other logits.
+        margin: m.
 
     >>> acls(torch.tensor([[12.0, 0.0]]), torch.tensor([0]))
     tensor([0.4400])

@@ -1,4 +1,4 @@
-"""Proper losses: minimized, in expectation, by the true probabilities."""
+"""Proper losses: the true probabilities minimize their expectation."""
 
 import math
 from typing import Literal
@@ -18,19 +18,27 @@ def cross_entropy(
     smoothing: Smoothing = 0.0,
     off_target: Literal["k", "k-1"] = "k",
 ) -> PerExample:
-    r"""Cross-entropy, $-\log p_y$; with label smoothing $\epsilon$ (Szegedy et al. 2016, section 7).
+    r"""Compute cross-entropy, $-\log p_y$, optionally with label smoothing (Szegedy et al. 2016, section 7).
 
-    The smoothed target is $(1-\epsilon) e_y + \epsilon / k$ (Wang et al. 2021, section 3), or with
-    `off_target="k-1"` $1-\epsilon$ on the label and $\epsilon / (k-1)$ on every other class, as in the code of
-    Mukhoti et al. (2020). Proper for smoothing = 0. Below 0 it rewards confidence (Wang et al. 2021, section 5, who
-    find that accuracy suffers or training fails): wrong classes pull with negative weight, and the loss has no lower
-    bound. Raises `InputError` unless smoothing < 1.
+    Proper without smoothing.
+
+    Args:
+        logits: Unnormalized log-probabilities (n, k).
+        labels: Class indices (n) or soft labels (n, k).
+        smoothing: $\epsilon$, below 1. A negative value rewards confidence: wrong classes get a negative weight and the
+            loss has no lower bound. Wang et al. (2021, section 5) find that accuracy suffers or training fails.
+        off_target: "k" for the target $(1-\epsilon) e_y + \epsilon / k$ (Wang et al. 2021, section 3), or "k-1" for
+            $1-\epsilon$ on the label and $\epsilon / (k-1)$ on every other class, as in the code of Mukhoti et al.
+            (2020).
+
+    Raises:
+        InputError: If smoothing is 1 or more.
 
     >>> cross_entropy(torch.zeros(1, 4), torch.tensor([2]))
     tensor([1.3863])
     """
     if not -math.inf < smoothing < 1:
-        raise InputError(f"smoothing must be finite and below 1, got {smoothing}", code="smoothing_range")
+        raise InputError(f"Expected a finite smoothing below 1, got {smoothing}.", code="smoothing_range")
     k = logits.shape[-1]
     epsilon = smoothing if off_target == "k" else smoothing * k / (k - 1)
     return -smoothed_log_likelihood(logits, labels, epsilon)
@@ -38,7 +46,9 @@ def cross_entropy(
 
 @LOSSES.register
 def brier(logits: Logits, labels: Targets) -> PerExample:
-    r"""Brier score, $\lVert p - e_y \rVert^2$, summed over classes (Brier 1950). In [0, 2]; proper.
+    r"""Compute the Brier score, $\lVert p - e_y \rVert^2$, summed over classes (Brier 1950).
+
+    Proper, and in [0, 2].
 
     >>> brier(torch.zeros(1, 2), torch.tensor([0]))
     tensor([0.5000])

@@ -26,8 +26,8 @@ PARTS = ("accuracy", "caution", "agreement", "speed", "throughput", "scale", "li
 
 def environment() -> list[harness.Row]:
     """What was measured, and on what."""
-    known = Path("/proc/cpuinfo")
-    lines = known.read_text().splitlines() if known.is_file() else []
+    cpu_info = Path("/proc/cpuinfo")
+    lines = cpu_info.read_text().splitlines() if cpu_info.is_file() else []
     model = [line.split(":")[1].strip() for line in lines if "model name" in line]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     facts = {
@@ -73,15 +73,15 @@ def main() -> None:
         print(f"left out: {package}: {why}", flush=True)
     harness.write(environment(), options.out / "benchmarks" / "environment.csv")
     for name in filter(None, options.only.split(",")):
-        began = kept = time.monotonic()
+        began = written = time.monotonic()
         rows: list[harness.Row] = []
         path = options.out / "benchmarks" / f"{name}.csv"
         try:
             for row in importlib.import_module(f"benchmarks.{name}").run(harness.SIZES[options.size]):
                 rows.append(row)
-                if time.monotonic() - kept > 10:
+                if time.monotonic() - written > 10:
                     harness.write(rows, path)
-                    kept = time.monotonic()
+                    written = time.monotonic()
         finally:
             harness.write(rows, path)  # what was measured stays if it is stopped
         print(f"{name}: {len(rows)} rows in {time.monotonic() - began:.0f} s", flush=True)

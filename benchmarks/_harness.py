@@ -100,35 +100,35 @@ def race(
     """
     times: dict[str, list[float]] = {}
     rows: dict[str, Row] = {}
-    for who, work in {FLOOR: floor, **entries}.items():
-        row = rows[who] = {"task": task, "who": who}
+    for contender, work in {FLOOR: floor, **entries}.items():
+        row = rows[contender] = {"task": task, "who": contender}
         try:
             with quiet():
                 start = clock()
                 result = work()
-                times[who] = [clock() - start]
-                row["extra_mb"] = round(peak_mb(work), 1) if times[who][0] < seconds else math.nan
-                if who != FLOOR:
+                times[contender] = [clock() - start]
+                row["extra_mb"] = round(peak_mb(work), 1) if times[contender][0] < seconds else math.nan
+                if contender != FLOOR:
                     row["value"] = value(result)
         except Exception as error:  # peers fail in many ways; the table goes on without them
             row["note"] = reason(error)
-            times.pop(who, None)
-    warm = {who: took.pop() if took[0] < seconds else took[0] for who, took in times.items()}
-    for done in range(rounds):
-        for who, took in times.items():
-            if warm[who] < seconds and (done == 0 or sum(took) + warm[who] < seconds):
+            times.pop(contender, None)
+    warm = {contender: took.pop() if took[0] < seconds else took[0] for contender, took in times.items()}
+    for finished_rounds in range(rounds):
+        for contender, took in times.items():
+            if warm[contender] < seconds and (finished_rounds == 0 or sum(took) + warm[contender] < seconds):
                 with quiet():
                     start = clock()
-                    (floor if who == FLOOR else entries[who])()
+                    (floor if contender == FLOOR else entries[contender])()
                     took.append(clock() - start)
-    medians = {who: statistics.median(took) for who, took in times.items()}
-    for who, row in rows.items():
-        if who in medians:
+    medians = {contender: statistics.median(took) for contender, took in times.items()}
+    for contender, row in rows.items():
+        if contender in medians:
             row |= {
-                "ms": 1e3 * medians[who],
-                "of_floor": medians[who] / medians[FLOOR],
-                "of_ours": medians[who] / medians[US] if US in medians else math.nan,
-                "runs": len(times[who]),
+                "ms": 1e3 * medians[contender],
+                "of_floor": medians[contender] / medians[FLOOR],
+                "of_ours": medians[contender] / medians[US] if US in medians else math.nan,
+                "runs": len(times[contender]),
             }
         if reference is not None and "value" in row:
             off = abs(row["value"] - reference)
@@ -164,10 +164,10 @@ def read(path: Path) -> list[Row]:
 
 def markdown(head: list[str], lines: Iterable[Iterable[object]]) -> str:
     """A table: the first column to the left, the others to the right."""
-    shown = [[shorten(cell) for cell in line] for line in lines]
-    assert all(len(line) == len(head) for line in shown), head
+    cells = [[shorten(cell) for cell in line] for line in lines]
+    assert all(len(line) == len(head) for line in cells), head
     rule = [":--", *["--:"] * (len(head) - 1)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in [head, rule, *shown])
+    return "\n".join("| " + " | ".join(line) + " |" for line in [head, rule, *cells])
 
 
 def shorten(cell: object) -> str:

@@ -31,11 +31,11 @@ Map = Callable[[Tensor], Tensor]  # logits to log-probabilities
 _WORK: dict[str, dict[str, Callable[..., Any]]] = {}
 
 
-def does(job: str, who: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def does(job: str, contender: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enroll a function of (logits, labels) for a job."""
 
     def enroll(work: Callable[..., Any]) -> Callable[..., Any]:
-        _WORK.setdefault(job, {})[who] = work
+        _WORK.setdefault(job, {})[contender] = work
         return work
 
     return enroll
@@ -58,9 +58,9 @@ def missing() -> dict[str, str]:
     return {package: why for package in PACKAGES if (why := failure(package))}
 
 
-def able(job: str) -> dict[str, Callable[..., Any]]:
+def available(job: str) -> dict[str, Callable[..., Any]]:
     """Who can do a job here."""
-    return {who: work for who, work in _WORK.get(job, {}).items() if not failure(who.split(",")[0])}
+    return {contender: work for contender, work in _WORK.get(job, {}).items() if not failure(contender.split(",")[0])}
 
 
 @cache
@@ -381,7 +381,9 @@ def _(z: Tensor, y: Tensor) -> Map:
 
     p = probs(z.double())
     fitted = [BetaCalibration("abm").fit(p[:, [j]], (y.numpy() == j).astype(int)) for j in range(p.shape[1])]
-    return lambda z: _log(np.stack([one.predict(q) for one, q in zip(fitted, probs(z.double()).T[..., None])], 1))
+    return lambda z: _log(
+        np.stack([class_map.predict(q) for class_map, q in zip(fitted, probs(z.double()).T[..., None])], 1)
+    )
 
 
 for _method in "temperature", "sigmoid", "isotonic":

@@ -55,10 +55,12 @@ def real(sizes: tuple[int, ...] = SIZES) -> Iterator[Problem]:
     g = torch.Generator().manual_seed(0)
     for path in sorted(REAL.glob("*.test.npz")):
         name, test = path.name.removesuffix(".test.npz"), Predictions.load(path)
-        beside = path.with_name(f"{name}.val.npz")
+        val_path = path.with_name(f"{name}.val.npz")
         order = torch.randperm(len(test), generator=g)
         half = len(test) // 2
-        fit, test = (Predictions.load(beside), test) if beside.is_file() else (test[order[:half]], test[order[half:]])
+        fit, test = (
+            (Predictions.load(val_path), test) if val_path.is_file() else (test[order[:half]], test[order[half:]])
+        )
         order = torch.randperm(len(fit), generator=g)
         for n in sizes:
             if n <= len(fit):
@@ -75,14 +77,14 @@ def tabular(seeds: int = 3) -> Iterator[Problem]:
             yield Problem(f"table: {name}, {model} #{seed}", len(parts[0]), *parts)
 
 
-def stated(every: int = 1, sizes: tuple[int, ...] = (50, 100, 500), repeats: int = 2) -> Iterator[Problem]:
+def stated(step: int = 1, sizes: tuple[int, ...] = (50, 100, 500), repeats: int = 2) -> Iterator[Problem]:
     """What language models said of their answers, and 3,000 others to judge by; only where both answers are drawn."""
-    for path in sorted((SHARED / "language_models").glob("*.parquet"))[::every]:
-        said = polars.read_parquet(path, columns=["verbal", "correct"]).filter(polars.col("verbal").is_between(0, 1))
-        confidence, correct = said["verbal"].to_numpy(), said["correct"].to_numpy()
-        for n in sizes if len(said) >= 3500 else ():
+    for path in sorted((SHARED / "language_models").glob("*.parquet"))[::step]:
+        answers = polars.read_parquet(path, columns=["verbal", "correct"]).filter(polars.col("verbal").is_between(0, 1))
+        confidence, correct = answers["verbal"].to_numpy(), answers["correct"].to_numpy()
+        for n in sizes if len(answers) >= 3500 else ():
             for repeat in range(repeats):
-                order = np.random.default_rng([repeat, n]).permutation(len(said))
+                order = np.random.default_rng([repeat, n]).permutation(len(answers))
                 fit, test = (
                     _log_probs(np.stack([1 - confidence[rows], confidence[rows]], 1), correct[rows])
                     for rows in (order[:n], order[n : n + 3000])
@@ -104,7 +106,7 @@ KINDS = {  # how the logits of the true probabilities are spoilt
 }
 
 
-def simulated(sizes: tuple[int, ...] = SIZES, repeats: int = 3, shown: int = 20_000) -> Iterator[Problem]:
+def simulated(sizes: tuple[int, ...] = SIZES, repeats: int = 3, test_rows: int = 20_000) -> Iterator[Problem]:
     """p ~ Dirichlet(0.1), y ~ p; the logits are log p, distorted in a known way and doubled."""
     for kind, spoil in KINDS.items():
         for k in (10, 100) if kind == "class-wise" else (10,):
@@ -114,7 +116,7 @@ def simulated(sizes: tuple[int, ...] = SIZES, repeats: int = 3, shown: int = 20_
                     scale, shift = np.exp(rng.normal(0, 0.15, k)), rng.normal(0, 0.3, k)
                     mix = rng.normal(0, 0.05, (k, k)) / np.sqrt(k / 10)
                     parts = []
-                    for m in (n, shown):
+                    for m in (n, test_rows):
                         p = np.clip(rng.dirichlet([0.1] * k, m), 1e-12, 1)
                         p /= p.sum(1, keepdims=True)
                         y = np.minimum((p.cumsum(1) < rng.random((m, 1))).sum(1), k - 1)

@@ -47,10 +47,10 @@ def smooth_ece(z: Tensor, y: Tensor, cells: int = 4096) -> float:
     x = c * cells - 0.5
     left = np.floor(x)
     part, left = x - left, left.astype(int)
-    mass = np.bincount(np.clip(left, 0, cells - 1), (a - c) * (1 - part), cells)
-    mass += np.bincount(np.clip(left + 1, 0, cells - 1), (a - c) * part, cells)
+    gap_sums = np.bincount(np.clip(left, 0, cells - 1), (a - c) * (1 - part), cells)
+    gap_sums += np.bincount(np.clip(left + 1, 0, cells - 1), (a - c) * part, cells)
 
-    mirrored = np.concatenate([mass[::-1], mass, mass[::-1]])
+    mirrored = np.concatenate([gap_sums[::-1], gap_sums, gap_sums[::-1]])
 
     def error(s: float) -> float:
         kernel = np.exp(-0.5 * (np.arange(-cells, cells + 1) / cells / s) ** 2)
@@ -65,7 +65,7 @@ def smooth_ece(z: Tensor, y: Tensor, cells: int = 4096) -> float:
     return (low + high) / 2
 
 
-def temperature(z: Tensor, y: Tensor, near: float) -> float:
+def temperature(z: Tensor, y: Tensor, guess: float) -> float:
     """Root of the derivative of the NLL in 1/T, around a temperature that is nearly right."""
     from scipy.optimize import brentq
 
@@ -75,7 +75,7 @@ def temperature(z: Tensor, y: Tensor, near: float) -> float:
     def slope(b: float) -> float:
         return float(((b * x).softmax(1) * x).sum(1).mean())
 
-    return 1 / brentq(slope, 0.8 / near, 1.25 / near, xtol=1e-12)
+    return 1 / brentq(slope, 0.8 / guess, 1.25 / guess, xtol=1e-12)
 
 
 def grid(z: Tensor, y: Tensor, temperatures: list[float]) -> float:

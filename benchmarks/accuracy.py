@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from benchmarks._harness import US, Row, Size, clock, markdown, quiet, reason
-from benchmarks._peers import able
+from benchmarks._peers import available
 from benchmarks._problems import REAL, Problem, real, simulated
 from calibrant import Predictions
 from calibrant.registry import CALIBRATORS, METRICS
@@ -43,12 +43,12 @@ def run(size: Size) -> Iterator[Row]:
     """Every calibrator on every problem."""
     spent: dict[tuple[str, int], float] = {}
     for problem in _problems(size):
-        yield from judged(problem, contenders(size, MAIN), spent)
+        yield from judge(problem, contenders(size, MAIN), spent)
 
 
 def _problems(size: Size) -> Iterator[Problem]:
     if size.name == "tiny":
-        yield from list(simulated((300,), 1, shown=1000))[:1]
+        yield from list(simulated((300,), 1, test_logits=1000))[:1]
         return
     yield from real()
     yield from simulated(repeats=5 if size.full else 1)
@@ -58,38 +58,40 @@ def contenders(size: Size, main: list[str]) -> dict[str, Fit]:
     """Ours, the main ones or all, and theirs."""
     names = [*main, *(name for name in CALIBRATORS if name not in main and name != "Chain")] if size.full else main
     ours: dict[str, Fit] = {f"{US}, {name}": CALIBRATORS.resolve(name) for name in names}
-    return ours | {who: fit for who, fit in able("calibrator").items() if size.full or who.startswith(QUICK)}
+    return ours | {
+        contender: fit for contender, fit in available("calibrator").items() if size.full or contender.startswith(QUICK)
+    }
 
 
-def judged(problem: Problem, fits: dict[str, Fit], spent: dict[tuple[str, int], float]) -> Iterator[Row]:
+def judge(problem: Problem, fits: dict[str, Fit], spent: dict[tuple[str, int], float]) -> Iterator[Row]:
     """A row for each contender on one problem; `spent` holds what each took, who took too long is not asked again."""
     z, y = problem.fit.logits, problem.fit.labels
-    shown, labels = problem.test.logits.double(), problem.test.labels
+    test_logits, labels = problem.test.logits.double(), problem.test.labels
     k = z.shape[1]
     auto: Tensor | None = None
-    for who, fit in fits.items():
-        row: Row = {"problem": problem.name, "k": k, "n": problem.n, "who": who}
-        if spent.get((who, k), 0) > PATIENCE:
-            yield row | {"note": f"not asked: it had taken {spent[who, k]:.0f} s before"}
+    for contender, fit in fits.items():
+        row: Row = {"problem": problem.name, "k": k, "n": problem.n, "who": contender}
+        if spent.get((contender, k), 0) > PATIENCE:
+            yield row | {"note": f"not asked: it had taken {spent[contender, k]:.0f} s before"}
             continue
         try:
             with quiet():
                 start = clock()
                 fitted = fit(z, y)
-                seconds = spent[who, k] = clock() - start
-                after = fitted(shown).double().log_softmax(-1)
+                seconds = spent[contender, k] = clock() - start
+                after = fitted(test_logits).double().log_softmax(-1)
         except Exception as error:  # binary calibrators, absent classes, what others do not foresee
             yield row | {"note": reason(error)}
             continue
         loss = (-after.gather(1, labels[:, None]).squeeze(1)).nan_to_num(nan=math.inf)  # all-zero rows, say
-        auto = loss if who == AUTO else auto
-        worse = loss - auto if auto is not None else loss
-        half = 1.96 * float(worse.std()) / math.sqrt(len(worse))
+        auto = loss if contender == AUTO else auto
+        loss_gap = loss - auto if auto is not None else loss
+        half = 1.96 * float(loss_gap.std()) / math.sqrt(len(loss_gap))
         yield row | {
             "nll": float(loss.mean()),
             **_measured(after, labels),
             "excess_over_bayes": float(loss.mean()) - problem.bayes,
-            "worse_than_auto": float(worse.mean()),
+            "worse_than_auto": float(loss_gap.mean()),
             "half_interval": half,
             "seconds": seconds,
         }
@@ -114,9 +116,9 @@ def page(rows: list[Row]) -> str:
         "Simulated predictions": [row for row in rows if row["problem"].startswith("simulated")],
     }
     text = [] if kinds["Real predictions"] else [f"There were no real predictions ({REAL.parent.name}/{REAL.name})."]
-    for kind, own in kinds.items():
-        if own:
-            text += [f"### {kind}", "", _summary(own), "", _beaten(own), ""]
+    for kind, rows_of_kind in kinds.items():
+        if rows_of_kind:
+            text += [f"### {kind}", "", _summary(rows_of_kind), "", _beaten(rows_of_kind), ""]
     failed = sorted({f"{row['who']}: {re.sub('[0-9]+', 'N', row['note'])}" for row in rows if "note" in row})
     text += ["Not every calibrator takes every problem:", "", *(f"- {line}" for line in failed)] if failed else []
     return "\n".join(text)
@@ -127,34 +129,41 @@ def _summary(rows: list[Row]) -> str:
     problems = list(dict.fromkeys((row["problem"], row["n"]) for row in rows))
     table = {(row["problem"], row["n"], row["who"]): row for row in rows if "nll" in row}
     everyone = list(dict.fromkeys(row["who"] for row in rows))
-    everywhere = [who for who in everyone if all((*at, who) in table for at in problems)]
+    everywhere = [contender for contender in everyone if all((*at, contender) in table for at in problems)]
     won = {n: win_rates([at for at in problems if n in (0, at[1])], everywhere, table) for n in (0, 300, 1000, 5000)}
     lines: list[list[object]] = []
-    for who in sorted(everywhere, key=lambda who: -won[0][who]):
-        own = [table[*at, who] for at in problems]
-        gap = np.array([row["worse_than_auto"] for row in own])
-        mean = {key: float(np.mean([row[key] for row in own])) for key in ("brier", "ece", "noise_floor", "accuracy")}
-        certain = math.isfinite(gap.sum()) and who != AUTO
+    for contender in sorted(everywhere, key=lambda contender: -won[0][contender]):
+        rows_of_kind = [table[*at, contender] for at in problems]
+        gap = np.array([row["worse_than_auto"] for row in rows_of_kind])
+        mean = {
+            key: float(np.mean([row[key] for row in rows_of_kind]))
+            for key in ("brier", "ece", "noise_floor", "accuracy")
+        }
+        certain = math.isfinite(gap.sum()) and contender != AUTO
         half = 1.96 * float(gap.std(ddof=1)) / math.sqrt(len(gap)) if certain and len(gap) > 1 else math.nan
-        excess = [row["excess_over_bayes"] for row in own if "excess_over_bayes" in row]
-        cells = [f"**{who}**" if who.startswith(US) else who]
-        cells += [f"{won[n][who]:.3f}" if won[n] else "" for n in won]
-        cells += [f"{np.mean([row['nll'] for row in own]):.4f}"]
+        excess = [row["excess_over_bayes"] for row in rows_of_kind if "excess_over_bayes" in row]
+        cells = [f"**{contender}**" if contender.startswith(US) else contender]
+        cells += [f"{won[n][contender]:.3f}" if won[n] else "" for n in won]
+        cells += [f"{np.mean([row['nll'] for row in rows_of_kind]):.4f}"]
         cells += [f"{gap.mean():+.4f}" + ("" if math.isnan(half) else f" ± {half:.4f}")]
         cells += [f"{np.mean(excess):.4f}" if excess and not math.isnan(sum(excess)) else ""]
         cells += [f"{mean['brier']:.4f}", f"{100 * mean['ece']:.2f}", f"{100 * mean['noise_floor']:.2f}"]
         lines.append(
-            [*cells, f"{100 * mean['accuracy']:.2f}", f"{1e3 * np.median([row['seconds'] for row in own]):,.0f}"]
+            [
+                *cells,
+                f"{100 * mean['accuracy']:.2f}",
+                f"{1e3 * np.median([row['seconds'] for row in rows_of_kind]):,.0f}",
+            ]
         )
     head = ["calibrator", "wins", "n = 300", "1000", "5000", "NLL", "minus Auto's", "over Bayes"]
     head += ["Brier", "ECE15 %", "floor %", "accuracy %", "fit ms"]
-    said = (
+    sentence = (
         f"{len(problems)} problems. Wins: the share of comparisons in log-loss won, pair by pair, ties by half, over\n"
         "all problems and by the number of examples to calibrate on. The rest are means over the problems, with the\n"
         "95 % interval over problems for the difference to Auto; fit time is the median. Who failed somewhere is\n"
         "left out."
     )
-    return said + "\n\n" + markdown(head, lines)
+    return sentence + "\n\n" + markdown(head, lines)
 
 
 def win_rates(problems: list[tuple[str, int]], everyone: list[str], table: dict[tuple, Row]) -> dict[str, float]:
@@ -167,7 +176,7 @@ def win_rates(problems: list[tuple[str, int]], everyone: list[str], table: dict[
             points[a] += share
             points[b] += 1 - share
     games = len(problems) * (len(everyone) - 1)
-    return {who: score / games for who, score in points.items()} if games else {}
+    return {contender: score / games for contender, score in points.items()} if games else {}
 
 
 def _beaten(rows: list[Row]) -> str:
@@ -180,20 +189,24 @@ def _beaten(rows: list[Row]) -> str:
     lines: list[str] = []
     best = 0
     for at, rivals in gaps.items():
-        most = max(map(len, rivals.values()))
-        found = {who: _together(own) for who, own in rivals.items() if len(own) == most}
-        best += all(gap >= 0 for gap, _ in found.values())
-        certain = {who: (gap, half) for who, (gap, half) in found.items() if gap + half < 0}
+        num_repeats = max(map(len, rivals.values()))
+        gap_by_contender = {
+            contender: _together(rows_of_kind)
+            for contender, rows_of_kind in rivals.items()
+            if len(rows_of_kind) == num_repeats
+        }
+        best += all(gap >= 0 for gap, _ in gap_by_contender.values())
+        certain = {contender: (gap, half) for contender, (gap, half) in gap_by_contender.items() if gap + half < 0}
         if certain:
-            who, (gap, half) = min(certain.items(), key=lambda item: item[1])
+            contender, (gap, half) = min(certain.items(), key=lambda item: item[1])
             why = next((f". {why}." for start, why in WHY.items() if at[0].startswith(start)), "")
-            lines.append(f"- {at[0]}, n = {at[1]:.0f}: {who}, {gap:+.4f} ± {half:.4f} nats{why}")
-    said = f"Auto has a lower NLL than every calibrator of another package on {best} of {len(gaps)} problems"
-    said += ", repeats taken together. " if len(gaps) < len({(row["problem"], row["n"]) for row in rows}) else ". "
+            lines.append(f"- {at[0]}, n = {at[1]:.0f}: {contender}, {gap:+.4f} ± {half:.4f} nats{why}")
+    sentence = f"Auto has a lower NLL than every calibrator of another package on {best} of {len(gaps)} problems"
+    sentence += ", repeats taken together. " if len(gaps) < len({(row["problem"], row["n"]) for row in rows}) else ". "
     if not lines:
-        return said + "Nowhere is another package better by more than the paired 95 % interval."
-    said += "Better than Auto by more than the paired 95 % interval, the best of them each time:"
-    return "\n".join([said, "", *lines])
+        return sentence + "Nowhere is another package better by more than the paired 95 % interval."
+    sentence += "Better than Auto by more than the paired 95 % interval, the best of them each time:"
+    return "\n".join([sentence, "", *lines])
 
 
 def _together(repeats: list[Row]) -> tuple[float, float]:

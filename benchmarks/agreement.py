@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks import _reference as reference
 from benchmarks._harness import US, Row, Size, markdown, quiet, reason
-from benchmarks._peers import able
+from benchmarks._peers import available
 from benchmarks._problems import draw, workload
 from calibrant import metrics
 from calibrant.calibrators import Temperature
@@ -57,20 +57,20 @@ Ask = Callable[[Tensor, Tensor], float]
 
 def run(size: Size) -> Iterator[Row]:
     """Both tables."""
-    yield from _same(size)
-    yield from _ones()
-    yield from _absent()
+    yield from _same_predictions(size)
+    yield from _certain()
+    yield from _absent_classes()
     yield from _shuffled(size)
     yield from _scaled(size)
     if size.full:
-        yield from _many()
+        yield from _many_samples()
 
 
-def _everyone(job: str) -> dict[str, Ask]:
-    return {US: lambda z, y: float(getattr(metrics, job)(z, y))} | able(job)
+def _contenders(job: str) -> dict[str, Ask]:
+    return {US: lambda z, y: float(getattr(metrics, job)(z, y))} | available(job)
 
 
-def _asked(
+def _ask(
     case: str,
     job: str,
     exact: float,
@@ -81,48 +81,48 @@ def _asked(
     wrong: bool = True,
 ) -> Iterator[Row]:
     """Ask everyone for a number of each version of the predictions, whose right answer is the same."""
-    for who, ask in entries.items():
-        row: Row = {"case": case, "job": job, "who": who, "exact": exact, "wrong": wrong}
+    for contender, ask in entries.items():
+        row: Row = {"case": case, "job": job, "who": contender, "exact": exact, "wrong": wrong}
         try:
             with quiet():
-                found = [float(ask(z, y)) for z, y in versions]
+                answers = [float(ask(z, y)) for z, y in versions]
         except Exception as error:
             yield row | {"why": reason(error)}
             continue
-        off = max(abs(x - exact) for x in found)
-        yield row | {"value": found[0], "off": off, "why": explain(who, found) if off > 1e-6 else ""}
+        off = max(abs(x - exact) for x in answers)
+        yield row | {"value": answers[0], "off": off, "why": explain(contender, answers) if off > 1e-6 else ""}
 
 
 def _why(job: str) -> Callable[[str, list[float]], str]:
-    return lambda who, found: WHY.get((who, job), "not explained yet")
+    return lambda contender, answers: WHY.get((contender, job), "not explained yet")
 
 
-def _same(size: Size) -> Iterator[Row]:
+def _same_predictions(size: Size) -> Iterator[Row]:
     """Confidences all over (0, 1), in double; then with ties and saturation, as a network in float32 gives."""
     n = 100_000 // size.shrink
     spread, saturated = draw(n, 10, temperature=1.3, spread=1.5), workload(n, 10)
     for case, z, y in ("spread out, float64", spread[0].double(), spread[1]), ("saturated, float32", *saturated):
         for job in JOBS:
             exact = getattr(reference, job)(z, y)
-            yield from _asked(case, job, exact, _everyone(job), [(z, y)], _why(job), wrong=False)
+            yield from _ask(case, job, exact, _contenders(job), [(z, y)], _why(job), wrong=False)
 
 
-def _ones() -> Iterator[Row]:
+def _certain() -> Iterator[Row]:
     """Half of the confidences are exactly 1.0 and 80 % right; half are .95 and all right."""
     n = 1000
     z = torch.zeros(n, 2)
     z[: n // 2, 0], z[n // 2 :, 0] = 50.0, float(np.log(19))
     y = torch.zeros(n, dtype=torch.int64)
     y[: n // 10] = 1
-    why = lambda who, found: "confidence 1.0 has a bin of its own"  # noqa: E731
-    yield from _asked("half of the confidences are 1.0", "ece", reference.ece(z, y), _everyone("ece"), [(z, y)], why)
+    why = lambda contender, answers: "confidence 1.0 has a bin of its own"  # noqa: E731
+    yield from _ask("half of the confidences are 1.0", "ece", reference.ece(z, y), _contenders("ece"), [(z, y)], why)
 
 
-def _absent() -> Iterator[Row]:
+def _absent_classes() -> Iterator[Row]:
     """More classes than examples."""
     z, y = workload(500, 1000)
     exact = reference.ece(z, y)
-    yield from _asked("500 examples of 1000 classes", "ece", exact, _everyone("ece"), [(z, y)], _why("ece"))
+    yield from _ask("500 examples of 1000 classes", "ece", exact, _contenders("ece"), [(z, y)], _why("ece"))
 
 
 def _shuffled(size: Size) -> Iterator[Row]:
@@ -133,55 +133,59 @@ def _shuffled(size: Size) -> Iterator[Row]:
     z = torch.stack([c, 1 - c], 1).log()
     orders = [torch.randperm(1000, generator=g) for _ in range(20 if size.shrink == 1 else 2)]
 
-    def why(who: str, found: list[float]) -> str:
-        if max(found) - min(found) < 1e-6:
-            return WHY.get((who, "adaptive_ece"), "not explained yet")
-        return f"from {min(found):.4f} to {max(found):.4f}: ties are cut by row order"
+    def why(contender: str, answers: list[float]) -> str:
+        if max(answers) - min(answers) < 1e-6:
+            return WHY.get((contender, "adaptive_ece"), "not explained yet")
+        return f"from {min(answers):.4f} to {max(answers):.4f}: ties are cut by row order"
 
     versions = [(z[order], y[order]) for order in orders]
-    exact, everyone = reference.adaptive_ece(z, y), _everyone("adaptive_ece")
-    yield from _asked("the same rows in other orders", "adaptive_ece", exact, everyone, versions, why)
+    exact, everyone = reference.adaptive_ece(z, y), _contenders("adaptive_ece")
+    yield from _ask("the same rows in other orders", "adaptive_ece", exact, everyone, versions, why)
 
 
 def _scaled(size: Size) -> Iterator[Row]:
     """Logits times 0.1, 1 and 10: the right temperature scales alike. Values are T over that scale."""
     z, y = draw(4000 // min(size.shrink, 10), 20, temperature=1.5)
     exact = reference.temperature(z, y, 1.5)
-    entries = {US: lambda z, y: float(Temperature.fit(z, y).temperature)} | able("temperature")
+    entries = {US: lambda z, y: float(Temperature.fit(z, y).temperature)} | available("temperature")
 
-    def why(who: str, found: list[float]) -> str:
-        near = abs(found[0] - exact) < 1e-4 * exact
-        return "stops within 1e-4" if near else TEMPERATURE.get(who, "not explained yet")
+    def why(contender: str, answers: list[float]) -> str:
+        is_close = abs(answers[0] - exact) < 1e-4 * exact
+        return "stops within 1e-4" if is_close else TEMPERATURE.get(contender, "not explained yet")
 
     for scale in 0.1, 1.0, 10.0:
-        scaled = {who: (lambda z, y, fit=fit: fit(scale * z, y) / scale) for who, fit in entries.items()}  # noqa: B023
-        yield from _asked(f"logits times {scale:g}", "temperature", exact, scaled, [(z, y)], why)
+        scaled = {contender: (lambda z, y, fit=fit: fit(scale * z, y) / scale) for contender, fit in entries.items()}  # noqa: B023
+        yield from _ask(f"logits times {scale:g}", "temperature", exact, scaled, [(z, y)], why)
 
 
-def _many() -> Iterator[Row]:
+def _many_samples() -> Iterator[Row]:
     """More examples in a bin than float32 can count."""
     n = 34_000_000
     z = torch.tensor([1.0, 0.0]).log_softmax(-1).expand(n, 2).contiguous()
     y = (torch.arange(n) % 2 == 0).long()
     exact = float(torch.tensor([1.0, 0.0], dtype=torch.float64).softmax(-1)[0]) - 0.5
-    some = {who: work for who, work in _everyone("ece").items() if who in (US, "torchmetrics", "relplot")}
-    why = lambda who, found: "float32 counts stop at 2^24" if who == "torchmetrics" else "rounded"  # noqa: E731
-    yield from _asked(f"{n:,} equal confidences", "ece", exact, some, [(z, y)], why)
+    subset = {
+        contender: work
+        for contender, work in _contenders("ece").items()
+        if contender in (US, "torchmetrics", "relplot")
+    }
+    why = lambda contender, answers: "float32 counts stop at 2^24" if contender == "torchmetrics" else "rounded"  # noqa: E731
+    yield from _ask(f"{n:,} equal confidences", "ece", exact, subset, [(z, y)], why)
 
 
 def page(rows: list[Row]) -> str:
     """The two tables."""
     text: list[str] = []
     for wrong, title in (False, "The same predictions"), (True, "Where an answer is wrong"):
-        own = [row for row in rows if bool(row.get("wrong")) == wrong]
-        seen = ""
+        table_rows = [row for row in rows if bool(row.get("wrong")) == wrong]
+        last_case = ""
         lines: list[list[object]] = []
-        for row in own:
+        for row in table_rows:
             at = f"{row['job']}: {row['case']}"
-            who = f"**{row['who']}**" if row["who"] == US else row["who"]
-            exact = f"{row['exact']:.7f}" if at != seen else ""
+            contender = f"**{row['who']}**" if row["who"] == US else row["who"]
+            exact = f"{row['exact']:.7f}" if at != last_case else ""
             value = f"{row['value']:.7f}" if "value" in row else ""
-            lines.append([at if at != seen else "", exact, who, value, row.get("off"), row.get("why")])
-            seen = at
+            lines.append([at if at != last_case else "", exact, contender, value, row.get("off"), row.get("why")])
+            last_case = at
         text += [f"### {title}", "", markdown(["predictions", "exact", "who", "value", "off", "why"], lines), ""]
     return "\n".join(text)

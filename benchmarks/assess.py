@@ -16,7 +16,7 @@ from benchmarks._harness import resident
 SIZES = "10000x10,100000x10,1000000x10,5000000x10,2000x100,2000x1000,2000x10000,2000x50000"
 
 
-def one(n: int, k: int) -> None:
+def assess_draw(n: int, k: int) -> None:
     """Assess simulated predictions; print seconds, the memory of the data and the peak."""
     import torch
 
@@ -28,14 +28,14 @@ def one(n: int, k: int) -> None:
     def draw(rows: int) -> Predictions:
         z, y = torch.empty(rows, k), torch.empty(rows, dtype=torch.int64)
         for part in torch.arange(rows).split(max(1, 10_000_000 // k)):
-            some = 2 * torch.randn(len(part), k, generator=g)
-            z[part], y[part] = 1.5 * some, torch.multinomial(some.softmax(1), 1, generator=g).squeeze(1)
+            logits = 2 * torch.randn(len(part), k, generator=g)
+            z[part], y[part] = 1.5 * logits, torch.multinomial(logits.softmax(1), 1, generator=g).squeeze(1)
         return Predictions(z, y)
 
     val, test = draw(min(n, 10_000)), draw(n)
     before, began = resident("VmHWM"), time.process_time()
-    found = assess(val, test)
-    print(time.process_time() - began, before, resident("VmHWM"), found.chosen_name)
+    assessment = assess(val, test)
+    print(time.process_time() - began, before, resident("VmHWM"), assessment.chosen_name)
 
 
 def main() -> None:
@@ -45,19 +45,19 @@ def main() -> None:
     for size in parser.parse_args().sizes.split(","):
         n, k = map(int, size.split("x"))
         code = f"from benchmarks.assess import one; one({n}, {k})"
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=False,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
         )  # fmt: skip
-        if done.returncode:
+        if process.returncode:
             print(
-                f"| {n:,} | {k:,} | {done.stderr.strip().splitlines()[-1] if done.stderr else 'killed'} | | | |",
+                f"| {n:,} | {k:,} | {process.stderr.strip().splitlines()[-1] if process.stderr else 'killed'} | | | |",
                 flush=True,
             )
             continue
-        seconds, before, most, chosen = done.stdout.split()
+        seconds, before, peak, calibrator = process.stdout.split()
         print(
-            f"| {n:,} | {k:,} | {float(seconds):.1f} | {float(most):,.0f} | {float(before):,.0f} | {chosen} |",
+            f"| {n:,} | {k:,} | {float(seconds):.1f} | {float(peak):,.0f} | {float(before):,.0f} | {calibrator} |",
             flush=True,
         )
 

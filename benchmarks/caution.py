@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks._harness import US, Row, Size, markdown
 from benchmarks._problems import REAL, Problem, simulated, stated, tabular
-from benchmarks.accuracy import contenders, judged, win_rates
+from benchmarks.accuracy import contenders, judge, win_rates
 
 TITLE = "Who hurts"
 AS_THEY_CAME = f"{US}, Identity"
@@ -24,7 +24,7 @@ def run(size: Size) -> Iterator[Row]:
     """Every calibrator on every problem, the smallest first."""
     spent: dict[tuple[str, int], float] = {}
     for problem in sorted(_problems(size), key=lambda problem: problem.n):
-        yield from (row | {"version": version(US)} for row in judged(problem, contenders(size, MAIN), spent))
+        yield from (row | {"version": version(US)} for row in judge(problem, contenders(size, MAIN), spent))
 
 
 def _problems(size: Size) -> Iterator[Problem]:
@@ -71,32 +71,34 @@ def _order(title: str) -> tuple[int, int]:
 
 def _table(rows: list[Row]) -> str:
     """A line for each calibrator that took every problem: means over pairs of data and model."""
-    each: dict[tuple[str, str], list[Row]] = {}
+    rows_by_pair: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        each.setdefault((row["problem"].split(" #")[0], row["who"]), []).append(row)
-    at = list(dict.fromkeys(name for name, _ in each))
+        rows_by_pair.setdefault((row["problem"].split(" #")[0], row["who"]), []).append(row)
+    at = list(dict.fromkeys(name for name, _ in rows_by_pair))
     everyone = [
-        who
-        for who in dict.fromkeys(row["who"] for row in rows)
-        if all("nll" in row for name in at for row in each.get((name, who), [{}]))
+        contender
+        for contender in dict.fromkeys(row["who"] for row in rows)
+        if all("nll" in row for name in at for row in rows_by_pair.get((name, contender), [{}]))
     ]
     numbers = ("nll", "ece", "seconds")
-    mean = {(name, 0, who): _means(each[name, who], numbers) for name in at for who in everyone}
+    mean = {
+        (name, 0, contender): _means(rows_by_pair[name, contender], numbers) for name in at for contender in everyone
+    }
     wins = win_rates([(name, 0) for name in at], everyone, mean)
     lines: list[list[object]] = []
-    for who in sorted(everyone, key=lambda who: -wins[who]):
-        own = {key: np.array([mean[name, 0, who][key] for name in at]) for key in numbers}
-        worse = own["nll"] - np.array([mean[name, 0, AS_THEY_CAME]["nll"] for name in at])
+    for contender in sorted(everyone, key=lambda contender: -wins[contender]):
+        means = {key: np.array([mean[name, 0, contender][key] for name in at]) for key in numbers}
+        excess = means["nll"] - np.array([mean[name, 0, AS_THEY_CAME]["nll"] for name in at])
         lines.append(
             [
-                f"**{who}**" if who.startswith(US) else who,
-                f"{wins[who]:.3f}",
-                _nats(own["nll"].mean()),
-                f"{100 * (worse > 1e-3).mean():.1f}",
-                f"{100 * (worse > 1e-2).mean():.1f}",
-                _nats(worse.max(), "+"),
-                f"{100 * own['ece'].mean():.2f}",
-                f"{1e3 * np.median(own['seconds']):,.0f}",
+                f"**{contender}**" if contender.startswith(US) else contender,
+                f"{wins[contender]:.3f}",
+                _nats(means["nll"].mean()),
+                f"{100 * (excess > 1e-3).mean():.1f}",
+                f"{100 * (excess > 1e-2).mean():.1f}",
+                _nats(excess.max(), "+"),
+                f"{100 * means['ece'].mean():.2f}",
+                f"{1e3 * np.median(means['seconds']):,.0f}",
             ]
         )
     head = ["calibrator", "wins", "log loss", "hurt % by .001", "by .01", "worst", "ECE15 %", "fit ms"]

@@ -23,10 +23,10 @@ RATIOS = Path(__file__).with_name("ratios.json")
 LOSS = 4 / 3
 
 
-def lost(found: dict[str, float], known: dict[str, float]) -> list[str]:
+def slowdowns(ratios: dict[str, float], committed: dict[str, float]) -> list[str]:
     """What became slower by more than a third, in words."""
-    worse = {name: ratio for name, ratio in found.items() if name in known and ratio > LOSS * known[name]}
-    return [f"{name}: {ratio:.2f}, was {known[name]:.2f}" for name, ratio in worse.items()]
+    slow_rows = {name: ratio for name, ratio in ratios.items() if name in committed and ratio > LOSS * committed[name]}
+    return [f"{name}: {ratio:.2f}, was {committed[name]:.2f}" for name, ratio in slow_rows.items()]
 
 
 def main() -> None:
@@ -36,21 +36,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    way = "plain" if dispatch.kernels(torch.zeros(1)) is None else "compiled"
-    found: dict[str, float] = {}
+    engine = "plain" if dispatch.kernels(torch.zeros(1)) is None else "compiled"
+    ratios: dict[str, float] = {}
     print(f"{'':46}{'ms':>10}{'ratio':>10}{'limit, ms':>12}{'of the limit':>14}")
     for part in options.only.split(","):
         for row in PARTS[part](options.rounds):
-            found[row["task"]] = row["ratio"]
+            ratios[row["task"]] = row["ratio"]
             task, *numbers = line(row)
             print("{:46}{:>10}{:>10}{:>12}{:>14}".format(task, *numbers), flush=True)
-    known = json.loads(RATIOS.read_text()) if RATIOS.is_file() else {}
+    committed = json.loads(RATIOS.read_text()) if RATIOS.is_file() else {}
     if options.write:
-        rounded = {name: round(ratio, 2) for name, ratio in found.items()}
-        RATIOS.write_text(json.dumps(known | {way: known.get(way, {}) | rounded}, indent=1) + "\n")
+        rounded = {name: round(ratio, 2) for name, ratio in ratios.items()}
+        RATIOS.write_text(json.dumps(committed | {engine: committed.get(engine, {}) | rounded}, indent=1) + "\n")
         return
-    if slower := lost(found, known.get(way, {})):
-        sys.exit("\n".join(["", f"slower by more than a third ({way}):", *slower]))
+    if slower := slowdowns(ratios, committed.get(engine, {})):
+        sys.exit("\n".join(["", f"slower by more than a third ({engine}):", *slower]))
 
 
 if __name__ == "__main__":

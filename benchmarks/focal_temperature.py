@@ -19,9 +19,9 @@ def main(folder: Path) -> None:
     for path in sorted(folder.glob("*.val.npz")):
         name = path.name.removesuffix(".val.npz")
         val, test = Predictions.load(path), Predictions.load(folder / f"{name}.test.npz")
-        plain = Temperature.fit(val, criterion=CRITERION, grid=FOCAL_GRIDS["text"][1])
+        temperature = Temperature.fit(val, criterion=CRITERION, grid=FOCAL_GRIDS["text"][1])
         focal = FocalTemperature.fit(val, criterion=CRITERION)
-        for kind, fitted, gamma in ("plain", plain, 0.0), ("focal", focal, float(focal.gamma)):
+        for kind, fitted, gamma in ("plain", temperature, 0.0), ("focal", focal, float(focal.gamma)):
             after = fitted(test.logits.double()), test.labels
             error = 100 * float(metrics.adaptive_ece(after, edges="mukhoti"))
             print(

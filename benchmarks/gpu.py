@@ -23,7 +23,7 @@ MATRIX = 1000  # classes up to which a matrix is
 
 def tasks(k: int) -> dict[str, Callable[[Predictions], float]]:
     """What is done with predictions of k classes, each ending in one number."""
-    found: dict[str, Callable[[Predictions], float]] = {
+    results: dict[str, Callable[[Predictions], float]] = {
         "nll": lambda p: float(metrics.nll(p)),
         "ece": lambda p: float(metrics.ece(p)),
         "sweep_ece": lambda p: float(metrics.sweep_ece(p)),
@@ -33,11 +33,11 @@ def tasks(k: int) -> dict[str, Callable[[Predictions], float]]:
         "SmoothedTemperature": lambda p: float(calibrators.SmoothedTemperature.fit(p, robust=True).temperature),
     }
     if k < VOCABULARY:
-        found["StructuredVector"] = lambda p: calibrators.StructuredVector.fit(p).certificate.after  # pyright: ignore
+        results["StructuredVector"] = lambda p: calibrators.StructuredVector.fit(p).certificate.after  # pyright: ignore
     if k < MATRIX:
-        found["auroc"] = lambda p: float(metrics.auroc(p))
-        found["Auto"] = lambda p: calibrators.Auto.fit(p).certificate.after  # pyright: ignore
-    return found
+        results["auroc"] = lambda p: float(metrics.auroc(p))
+        results["Auto"] = lambda p: calibrators.Auto.fit(p).certificate.after  # pyright: ignore
+    return results
 
 
 def draw(n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,9 +45,9 @@ def draw(n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     g = torch.Generator().manual_seed(0)
     z = torch.empty(n, k, dtype=torch.bfloat16 if k >= VOCABULARY else torch.float32)
     y = torch.randint(0, k, (n,), generator=g)
-    for part, own in zip(z.split(max(1, (1 << 24) // k)), y.split(max(1, (1 << 24) // k)), strict=True):
+    for part, part_labels in zip(z.split(max(1, (1 << 24) // k)), y.split(max(1, (1 << 24) // k)), strict=True):
         part.copy_(2 * torch.randn(part.shape, generator=g))
-        part[torch.arange(len(own)), own] += 6
+        part[torch.arange(len(part_labels)), part_labels] += 6
     return z, y
 
 
@@ -66,14 +66,14 @@ def seconds(work: Callable[[], float], device: str, rounds: int) -> tuple[float,
 def row(n: int, k: int, name: str, device: str, rounds: int) -> str:
     """A line of the table."""
     z, y = draw(n, k)
-    found = list[tuple[float, float]]()
+    results = list[tuple[float, float]]()
     for where in ("cpu", device):
-        there = z.to(where), y.to(where)
+        arrays = z.to(where), y.to(where)
         try:
-            found.append(seconds(lambda there=there: tasks(k)[name](Predictions(*there)), where, rounds))
+            results.append(seconds(lambda arrays=arrays: tasks(k)[name](Predictions(*arrays)), where, rounds))
         except RuntimeError as error:  # no memory
             return f"| {n:,} x {k:,} | {name} | {where}: {' '.join(str(error).split())[:80]} | | |"
-    (slow, expected), (fast, value) = found
+    (slow, expected), (fast, value) = results
     off = abs(value - expected) / max(abs(expected), 1e-12)
     agrees = "" if off < 1e-6 else f" (off by {off:.0e})"
     return f"| {n:,} x {k:,} | {name}{agrees} | {slow:.3f} | {fast:.3f} | {slow / fast:.1f} |"
@@ -84,15 +84,15 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--shapes", default=SHAPES)
     parser.add_argument("--rounds", type=int, default=3)
-    chosen = parser.parse_args()
-    if chosen.device != "cpu" and not torch.cuda.is_available():
+    options = parser.parse_args()
+    if options.device != "cpu" and not torch.cuda.is_available():
         parser.error("there is no GPU here; --device cpu rehearses")
-    print(f"| examples x classes | what | processor s | {chosen.device} s | times as fast |")
+    print(f"| examples x classes | what | processor s | {options.device} s | times as fast |")
     print("| :-- | :-- | --: | --: | --: |")
-    for shape in chosen.shapes.split(","):
+    for shape in options.shapes.split(","):
         n, k = map(int, shape.split("x"))
         for name in tasks(k):
-            print(row(n, k, name, chosen.device, chosen.rounds), flush=True)
+            print(row(n, k, name, options.device, options.rounds), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,11 @@ def main() -> None:
     ]
     for line in Path(__file__).with_name("peers.txt").read_text().splitlines():
         if line and not line.startswith("#"):
-            said = subprocess.run([*pip, *line.split()], capture_output=True, text=True, check=False)
-            errors = [text for text in said.stderr.splitlines() if text.startswith("ERROR")]
-            print(f"{line}: {'installed' if said.returncode == 0 else 'left out: ' + (errors or ['?'])[0]}", flush=True)
+            process = subprocess.run([*pip, *line.split()], capture_output=True, text=True, check=False)
+            errors = [text for text in process.stderr.splitlines() if text.startswith("ERROR")]
+            print(
+                f"{line}: {'installed' if process.returncode == 0 else 'left out: ' + (errors or ['?'])[0]}", flush=True
+            )
 
 
 if __name__ == "__main__":

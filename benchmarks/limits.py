@@ -62,19 +62,19 @@ def of_metrics(rounds: int, shrink: int = 1) -> Iterator[Row]:
         works: dict[str, Callable[[], Any]] = {name: partial(getattr(metrics, name), z, y) for name in names}
         works["measure"] = lambda z=z, y=y: measure(Predictions(z, y))
         works["Summary"] = lambda z=z, y=y: metrics.Summary.empty().add(z, y)
-        yield from _held(z, {f"{name} ({n:,}, {k})": work for name, work in works.items()}, rounds)
+        yield from _ratios(z, {f"{name} ({n:,}, {k})": work for name, work in works.items()}, rounds)
 
 
 def of_fits(rounds: int, shrink: int = 1) -> Iterator[Row]:
     """The searches for a temperature: by NLL, by ECE among a thousand, and focal ones by adaptive ECE."""
-    few, many = (draw(n // shrink, k, temperature=1.5) for n, k in ((5000, 100), (50_000, 1000)))
+    small_draw, large_draw = (draw(n // shrink, k, temperature=1.5) for n, k in ((5000, 100), (50_000, 1000)))
     mixed = workload(5000 // shrink, 100)
     by_ece = partial(Temperature.fit, *mixed, criterion="ece", grid=GRID)
-    yield from _held(few[0], {"temperature (5,000, 100)": lambda: Temperature.fit(*few)}, rounds)
-    yield from _held(many[0], {"temperature (50,000, 1000)": lambda: Temperature.fit(*many)}, rounds)
-    yield from _held(mixed[0], {"best of 1000 temperatures (5,000, 100)": by_ece}, rounds)
-    focal = {"best of 4500 focal temperatures (5,000, 100)": lambda: FocalTemperature.fit(*few)}
-    yield from _held(few[0], focal, rounds)
+    yield from _ratios(small_draw[0], {"temperature (5,000, 100)": lambda: Temperature.fit(*small_draw)}, rounds)
+    yield from _ratios(large_draw[0], {"temperature (50,000, 1000)": lambda: Temperature.fit(*large_draw)}, rounds)
+    yield from _ratios(mixed[0], {"best of 1000 temperatures (5,000, 100)": by_ece}, rounds)
+    focal = {"best of 4500 focal temperatures (5,000, 100)": lambda: FocalTemperature.fit(*small_draw)}
+    yield from _ratios(small_draw[0], focal, rounds)
 
 
 def of_neighbor(_: int, shrink: int = 1) -> Iterator[Row]:
@@ -83,24 +83,24 @@ def of_neighbor(_: int, shrink: int = 1) -> Iterator[Row]:
         files = [str(Path(folder) / name) for name in ("val.npz", "test.npz")]
         for seed, (file, n) in enumerate(zip(files, (5000, 10_000), strict=True)):
             Predictions(*draw(n // shrink, 100, temperature=1.5, seed=seed)).save(file)
-        yield _beside("assess", ["-m", "calibrant", "assess", *files])
-        yield _beside("fits", ["-c", FITS, files[0]])
+        yield _beside_busy_process("assess", ["-m", "calibrant", "assess", *files])
+        yield _beside_busy_process("fits", ["-c", FITS, files[0]])
         Predictions(*draw(1_000_000 // shrink, 10)).save(files[0])
-        yield _beside("measure (1,000,000, 10)", ["-c", MEASURES, files[0]])
+        yield _beside_busy_process("measure (1,000,000, 10)", ["-c", MEASURES, files[0]])
 
 
 PARTS = {"metrics": of_metrics, "fits": of_fits, "neighbor": of_neighbor}
 
 
-def _held(z: Tensor, works: dict[str, Callable[[], Any]], rounds: int) -> Iterator[Row]:
+def _ratios(z: Tensor, works: dict[str, Callable[[], Any]], rounds: int) -> Iterator[Row]:
     """Medians of the ratios of each round, in which all run in turn."""
     base, least = (lambda: z.softmax(1).max(1)), _limit(z)
     for work in (base, *works.values()):
         work()  # compiled, and warm
     times = [(_seconds(base), {task: _seconds(work) for task, work in works.items()}) for _ in range(rounds)]
     for task in works:
-        took = statistics.median(each[task] for _, each in times)
-        ratio = statistics.median(each[task] / of for of, each in times)
+        took = statistics.median(tasks[task] for _, tasks in times)
+        ratio = statistics.median(tasks[task] / of for of, tasks in times)
         yield {"task": task, "ms": 1e3 * took, "ratio": ratio, "limit_ms": 1e3 * least, "of_limit": took / least}
 
 
@@ -121,7 +121,7 @@ def _seconds(work: Callable[[], Any]) -> float:
     return clock() - began
 
 
-def _beside(name: str, work: list[str]) -> Row:
+def _beside_busy_process(name: str, work: list[str]) -> Row:
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
 
     def once() -> float:
@@ -129,16 +129,20 @@ def _beside(name: str, work: list[str]) -> Row:
         subprocess.run([sys.executable, *work], check=True, capture_output=True, env=environment)
         return time.perf_counter() - began
 
-    alone, beside = [once()], list[float]()
+    quiet_times, busy_times = [once()], list[float]()
     for _ in range(3):
-        alone.append(once())
+        quiet_times.append(once())
         busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
         try:
-            beside.append(once())
+            busy_times.append(once())
         finally:
             busy.kill()
             busy.wait()
-    return {"task": f"{name} beside a busy process", "ms": 1e3 * min(beside), "ratio": min(beside) / min(alone)}
+    return {
+        "task": f"{name} beside a busy process",
+        "ms": 1e3 * min(busy_times),
+        "ratio": min(busy_times) / min(quiet_times),
+    }
 
 
 def line(row: Row) -> list[str]:

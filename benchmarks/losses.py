@@ -21,7 +21,7 @@ from calibrant.nn import Criterion
 from calibrant.registry import LOSSES
 
 SHAPES = (8192, 10), (8192, 1000), (2048, 32000)
-OTHERS = {
+BASELINES = {
     "torch cross_entropy": lambda z, y: F.cross_entropy(z, y),
     "torch cross_entropy, smoothed": lambda z, y: F.cross_entropy(z, y, label_smoothing=0.05),
     "plain torch focal": lambda z, y: _plain_focal(z, y).mean(),
@@ -44,12 +44,12 @@ def peak(step: Callable[[], None], device: str) -> int:
         return torch.cuda.max_memory_allocated() - before
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         step()
-    held = most = 0
+    allocated = peak_bytes = 0
     events = [e for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
     for event in sorted(events, key=lambda e: e.start_ns()):
-        held += event.nbytes()
-        most = max(most, held)
-    return most
+        allocated += event.nbytes()
+        peak_bytes = max(peak_bytes, allocated)
+    return peak_bytes
 
 
 def seconds(step: Callable[[], None], device: str) -> float:
@@ -65,7 +65,7 @@ def table(n: int, k: int, repeats: int, device: str) -> list[tuple[str, float, f
     logits = (3 * torch.randn(n, k, generator=g)).to(device).requires_grad_()
     labels = torch.randint(k, (n,), generator=g).to(device)
     names = [*LOSSES, "cross_entropy(smoothing=0.05)"]
-    criteria: dict[str, Callable[[Tensor, Tensor], Tensor]] = OTHERS | {
+    criteria: dict[str, Callable[[Tensor, Tensor], Tensor]] = BASELINES | {
         name: Criterion(losses.for_counts(LOSSES.resolve(name), labels.bincount(minlength=k))) for name in names
     }
 
@@ -100,8 +100,8 @@ def main() -> None:
         rows = table(n, k, options.repeats, device)
         print(f"{'':32}{'time':>8}{'peak':>8}   goal at k >= 1000: 1.5, 1.25")
         for name, slower, larger in rows:
-            judged = name in GOAL and k >= 1000
-            verdict = ("met" if slower <= 1.5 and larger <= 1.25 else "MISSED") if judged else ""
+            has_goal = name in GOAL and k >= 1000
+            verdict = ("met" if slower <= 1.5 and larger <= 1.25 else "MISSED") if has_goal else ""
             print(f"{name:32}{slower:8.2f}{larger:8.2f}   {verdict}")
 
 

@@ -29,21 +29,21 @@ def draw(n: int, k: int) -> Predictions:
 
 def peers(p: Predictions) -> dict[str, Callable[[], Any]]:
     """Others' ECE and smooth ECE, where they are installed; netcal and relplot get their inputs for free."""
-    found: dict[str, Callable[[], Any]] = {}
+    works: dict[str, Callable[[], Any]] = {}
     probs, k = p.logits.softmax(-1), p.logits.shape[1]
     arrays = probs.numpy(), p.labels.numpy()
     c, a = probs.amax(-1).double().numpy(), (probs.argmax(-1) == p.labels).double().numpy()
     if theirs := module("torchmetrics.functional.classification"):
         ece = theirs.multiclass_calibration_error
-        found["torchmetrics ECE, of probabilities"] = lambda: ece(probs, p.labels, num_classes=k, n_bins=15)
-        found["torchmetrics ECE, of logits"] = lambda: ece(p.logits, p.labels, num_classes=k, n_bins=15)
+        works["torchmetrics ECE, of probabilities"] = lambda: ece(probs, p.labels, num_classes=k, n_bins=15)
+        works["torchmetrics ECE, of logits"] = lambda: ece(p.logits, p.labels, num_classes=k, n_bins=15)
     if theirs := module("netcal.metrics"):
         measure = theirs.ECE(15).measure
-        found["netcal ECE, of probabilities"] = lambda: measure(*arrays)
+        works["netcal ECE, of probabilities"] = lambda: measure(*arrays)
     if theirs := module("relplot"):
         smooth = theirs.smECE
-        found["relplot smooth ECE, of confidences"] = lambda: smooth(c, a)
-    return found
+        works["relplot smooth ECE, of confidences"] = lambda: smooth(c, a)
+    return works
 
 
 def module(name: str) -> Any:

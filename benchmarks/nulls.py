@@ -51,16 +51,16 @@ def covered(repeats: int) -> Iterator[list[str]]:
     """Of models that are right, and of overconfident ones."""
     for by in (1.0, 1.5):
         for k in CLASSES:
-            large = draw(2_000_000, k, 10**6, by)
-            truth = {name: float(METRICS[name](large)) for name in INTERVALS}
+            population = draw(2_000_000, k, 10**6, by)
+            truth = {name: float(METRICS[name](population)) for name in INTERVALS}
             truth |= {"signed_gap": 0.0, "debiased_l2": 0.0} if by == 1 else {}
             for n in SIZES:
                 counts = dict.fromkeys(INTERVALS, 0)
                 for seed in range(repeats):
                     p = draw(n, k, seed, by)
                     for name in INTERVALS:
-                        found = METRICS[name].interval(p)  # pyright: ignore[reportFunctionMemberAccess]
-                        counts[name] += found.low <= truth[name] <= found.high
+                        estimate = METRICS[name].interval(p)  # pyright: ignore[reportFunctionMemberAccess]
+                        counts[name] += estimate.low <= truth[name] <= estimate.high
                 model = "calibrated" if by == 1 else "overconfident"
                 yield [model, f"{n:,}", str(k), *(share(counts[name], repeats) for name in INTERVALS)]
 

@@ -20,7 +20,7 @@ from calibrant.metrics import Summary
 TITLE = "Scale"
 NAMES = ("nll", "brier", "accuracy", "ece", "adaptive_ece", "classwise_ece", "smooth_ece", "debiased_l2", "kuiper")
 BATCH = 250_000
-WHOLE = 10_000_000  # examples of 10 classes that are given at once
+MAX_UNBATCHED_ROWS = 10_000_000  # examples of 10 classes that are given at once
 
 
 def run(size: Size) -> Iterator[Row]:
@@ -47,7 +47,7 @@ def _measured(name: str, z: torch.Tensor, y: torch.Tensor, axis: str) -> Row:
 
 
 def _examples(n: int) -> Iterator[Row]:
-    if n <= WHOLE:
+    if n <= MAX_UNBATCHED_ROWS:
         z, y = draw(n, 10)
         for name in NAMES:
             yield _measured(name, z, y, "n")
@@ -93,15 +93,15 @@ def page(rows: list[Row]) -> str:
     """Times by size, and exponents."""
     text: list[str] = []
     for axis, title in ("n", "examples, at 10 classes"), ("k", "classes, at a constant number of logits"):
-        own = [row for row in rows if row["axis"] == axis]
-        sizes = sorted({row[axis] for row in own})
+        axis_rows = [row for row in rows if row["axis"] == axis]
+        sizes = sorted({row[axis] for row in axis_rows})
         lines: list[list[object]] = []
-        for name in dict.fromkeys(row["metric"] for row in own):
-            at = {row[axis]: row for row in own if row["metric"] == name}
+        for name in dict.fromkeys(row["metric"] for row in axis_rows):
+            at = {row[axis]: row for row in axis_rows if row["metric"] == name}
             cells = [f"{1e3 * at[s]['seconds']:,.1f}" if s in at else "" for s in sizes]
-            most = max((row["extra_mb"] for row in at.values() if "extra_mb" in row), default=math.nan)
+            max_extra_mb = max((row["extra_mb"] for row in at.values() if "extra_mb" in row), default=math.nan)
             off = max((row["off"] for row in at.values() if "off" in row), default=math.nan)
-            lines.append([name, *cells, _exponent(list(at.values()), axis), most, off])
+            lines.append([name, *cells, _exponent(list(at.values()), axis), max_extra_mb, off])
         head = ["ms of the processor", *(f"{axis} = {s:,.0f}" for s in sizes), "exponent", "most extra MB", "off"]
         text += [f"### Over {title}", "", markdown(head, lines), ""]
     return "\n".join(text)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from benchmarks import _reference as reference
 from benchmarks._harness import FLOOR, US, Row, Size, markdown, race
-from benchmarks._peers import able
+from benchmarks._peers import available
 from benchmarks._problems import draw, workload
 from calibrant import metrics
 from calibrant.calibrators import Temperature
@@ -42,18 +42,22 @@ def run(size: Size) -> Iterator[Row]:
 
 
 def _rivals(job: str, k: int, size: Size) -> dict[str, Callable[[Tensor, Tensor], Any]]:
-    return {who: work for who, work in able(job).items() if size.full or who not in SLOW.get((job, k), ())}
+    return {
+        contender: work
+        for contender, work in available(job).items()
+        if size.full or contender not in SLOW.get((job, k), ())
+    }
 
 
 def _metrics(size: Size) -> Iterator[Row]:
     for n, k in (1_000_000, 10), (50_000, 1000):
         z, y = workload(n // size.shrink, k)
         for job in "ece", "adaptive_ece", "classwise_ece", "smooth_ece":
-            others = _rivals(job, k, size)
+            competitors = _rivals(job, k, size)
             yield from race(
                 f"{job} ({len(y):,}, {k})",
                 {US: lambda z=z, y=y, job=job: getattr(metrics, job)(z, y)}
-                | {who: lambda z=z, y=y, work=work: work(z, y) for who, work in others.items()},
+                | {contender: lambda z=z, y=y, work=work: work(z, y) for contender, work in competitors.items()},
                 lambda z=z: z.softmax(-1).max(-1),
                 size.seconds,
                 reference=getattr(reference, job)(z, y),
@@ -64,12 +68,12 @@ def _metrics(size: Size) -> Iterator[Row]:
 def _temperature(size: Size) -> Iterator[Row]:
     for n, k in (5000, 100), (50_000, 1000):
         z, y = draw(n // size.shrink, k, temperature=1.5)
-        others = _rivals("temperature", k, size)
+        competitors = _rivals("temperature", k, size)
         ours = float(Temperature.fit(z, y).temperature)
         yield from race(
             f"temperature by NLL ({len(y):,}, {k})",
             {US: lambda z=z, y=y: Temperature.fit(z, y).temperature}
-            | {who: lambda z=z, y=y, work=work: work(z, y) for who, work in others.items()},
+            | {contender: lambda z=z, y=y, work=work: work(z, y) for contender, work in competitors.items()},
             lambda z=z: z.softmax(-1).max(-1),
             size.seconds,
             reference=reference.temperature(z, y, ours),
@@ -87,7 +91,7 @@ def _grid(size: Size) -> list[Row]:
     names = {"torchmetrics", "relplot", *(("netcal", "torch-uncertainty", "mapie") if size.full else ())}
     ours = {US: lambda: Temperature.fit(z, y, criterion="ece", grid=GRID).temperature}
     entries = ours | {"plain torch": loop(_plain_ece)}
-    entries |= {who: loop(work) for who, work in able("ece").items() if who in names}
+    entries |= {contender: loop(work) for contender, work in available("ece").items() if contender in names}
     return race(
         f"best of 1000 temperatures by ECE ({len(y):,}, 100)",
         entries,
@@ -129,19 +133,23 @@ def _fits(size: Size) -> Iterator[Row]:
     """Calibrators of one family; their value is the NLL on 20,000 other examples."""
     n, k = (5000, 100) if size.shrink == 1 else (300, 5)
     z, y = workload(n + 20_000 // size.shrink, k)
-    shown = slice(n, None)
+    test_rows = slice(n, None)
 
     def held_out(fitted: Callable[[Tensor], Tensor]) -> float:
-        after = fitted(z[shown].double()).log_softmax(-1)
-        return float(F.nll_loss(after.double(), y[shown]))
+        after = fitted(z[test_rows].double()).log_softmax(-1)
+        return float(F.nll_loss(after.double(), y[test_rows]))
 
-    theirs = able("calibrator")
+    theirs = available("calibrator")
     for ours, names in FITS.items():
         fit = CALIBRATORS.resolve(ours)
         yield from race(
             f"{ours} fit ({n:,}, {k})",
             {US: lambda fit=fit: fit(z[:n], y[:n])}
-            | {who: lambda work=theirs[who]: work(z[:n], y[:n]) for who in names if who in theirs},
+            | {
+                contender: lambda work=theirs[contender]: work(z[:n], y[:n])
+                for contender in names
+                if contender in theirs
+            },
             lambda: z[:n].softmax(-1).max(-1),
             size.seconds,
             value=held_out,
@@ -154,10 +162,12 @@ def _interval(size: Size) -> list[Row]:
     return race(
         f"interval of the L2 error ({len(y):,}, 10)",
         {US: lambda: metrics.debiased_l2.interval(z, y)}
-        | {f"{who}, bootstrap": lambda work=work: work(z, y) for who, work in able("interval").items()},
+        | {
+            f"{contender}, bootstrap": lambda work=work: work(z, y) for contender, work in available("interval").items()
+        },
         lambda: z.softmax(-1).max(-1),
         size.seconds,
-        value=lambda found: getattr(found, "value", found),
+        value=lambda answer: getattr(answer, "value", answer),
     )
 
 
@@ -173,23 +183,23 @@ def _losses(size: Size) -> Iterator[Row]:
         log_p = z.log_softmax(-1).gather(1, y[:, None]).squeeze(1)
         return (-((1 - log_p.exp()) ** 3) * log_p).mean()
 
-    theirs = {job: {who: make() for who, make in able(job).items()} for job in ("focal",)}
+    theirs = {job: {contender: make() for contender, make in available(job).items()} for job in ("focal",)}
     tasks: dict[str, dict[str, Callable[[Tensor, Tensor], Tensor]]] = {
         "cross_entropy": {"torch": F.cross_entropy},
         "cross_entropy(smoothing=0.05)": {"torch": lambda z, y: F.cross_entropy(z, y, label_smoothing=0.05)},
         "focal": {"plain torch": plain_focal} | theirs["focal"],
         "brier": {"plain torch": lambda z, y: (z.softmax(-1) - F.one_hot(y, z.shape[1])).square().sum(1).mean()},
     }
-    for name, others in tasks.items():
+    for name, competitors in tasks.items():
         exact = z.detach().double().requires_grad_()
-        plain = next(iter(others.values()))
+        baseline = next(iter(competitors.values()))
         yield from race(
             f"{name}, forward and backward ({len(y):,}, 1000)",
-            {US: step(Criterion(name))} | {who: step(other) for who, other in others.items()},
+            {US: step(Criterion(name))} | {contender: step(rival) for contender, rival in competitors.items()},
             lambda: z.detach().softmax(-1),
             size.seconds,
             value=lambda gradient: float(gradient.double().norm()),
-            reference=float(torch.autograd.grad(plain(exact, y), exact)[0].norm()),
+            reference=float(torch.autograd.grad(baseline(exact, y), exact)[0].norm()),
             tolerance=1e-6,
         )
 
@@ -218,17 +228,17 @@ def _imports(size: Size) -> Iterator[Row]:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     seconds: dict[str, tuple[float, float]] = {}
     for _ in range(repeats):
-        for who, modules in MODULES.items():
-            said = subprocess.run(
+        for contender, modules in MODULES.items():
+            lines_of_text = subprocess.run(
                 [sys.executable, "-W", "ignore", "-c", code.format("import " + ", ".join(modules))],
                 capture_output=True, text=True, check=False, env=environment,
             )  # fmt: skip
-            if said.returncode == 0:
-                took, mb = map(float, said.stdout.split()[-2:])
-                seconds[who] = min(seconds.get(who, (np.inf, 0)), (took, mb))
-    for who, (took, mb) in {FLOOR: seconds["torch"], **seconds}.items():
+            if lines_of_text.returncode == 0:
+                took, mb = map(float, lines_of_text.stdout.split()[-2:])
+                seconds[contender] = min(seconds.get(contender, (np.inf, 0)), (took, mb))
+    for contender, (took, mb) in {FLOOR: seconds["torch"], **seconds}.items():
         of = {"of_floor": took / seconds["torch"][0], "of_ours": took / seconds[US][0]}
-        yield {"task": "import", "who": who, "ms": 1e3 * took, "extra_mb": mb, "runs": repeats, **of}
+        yield {"task": "import", "who": contender, "ms": 1e3 * took, "extra_mb": mb, "runs": repeats, **of}
 
 
 COLUMNS = "ms", "of_floor", "of_ours", "extra_mb", "value", "off"
@@ -236,7 +246,8 @@ SINGLE = "Its softmax is in single precision and whole; ours is in double, in pi
 TORCH = "It does not load torch, whose import is most of ours."
 ACCEPTED = {  # part of a task's name, who is faster -> why we accept it
     **{
-        ("ece (50,000", who): SINGLE for who in ("mapie", "uncertainty-calibration", "torch-uncertainty", "pytorch-ood")
+        ("ece (50,000", contender): SINGLE
+        for contender in ("mapie", "uncertainty-calibration", "torch-uncertainty", "pytorch-ood")
     },
     (
         "StructuredMatrix",
@@ -254,7 +265,7 @@ ACCEPTED = {  # part of a task's name, who is faster -> why we accept it
         "focal",
         "plain torch",
     ): "It forms 1 - p, which has no digits left near p = 1; ours is exact there, in less memory.",
-    **{("import", who): TORCH for who in ("scikit-learn", "mapie", "uncertainty-calibration", "betacal")},
+    **{("import", contender): TORCH for contender in ("scikit-learn", "mapie", "uncertainty-calibration", "betacal")},
     ("import", "torch"): "The floor.",
 }
 
@@ -264,25 +275,29 @@ def page(rows: list[Row]) -> str:
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     first, lost, lines = 0, list[str](), list[list[object]]()
     for task in tasks:
-        here = [row for row in rows if row["task"] == task]
-        rivals = [row for row in here if row["who"] not in (FLOOR, US) and "of_ours" in row]
+        task_rows = [row for row in rows if row["task"] == task]
+        rivals = [row for row in task_rows if row["who"] not in (FLOOR, US) and "of_ours" in row]
         faster = [row for row in rivals if row["of_ours"] < 1 / 1.05]
         right = [row for row in faster if row.get("right", True)]
         first += not right
         for row in faster:
-            why = next((why for (part, who), why in ACCEPTED.items() if part in task and who == row["who"]), "")
+            why = next(
+                (why for (part, contender), why in ACCEPTED.items() if part in task and contender == row["who"]), ""
+            )
             wrong = "" if row.get("right", True) else f", but it is off by {row['off']:.1e}"
             lost.append(f"- **{task}**: {row['who']} takes {row['of_ours']:.2f} of our time{wrong}. {why}".rstrip())
-        for row in here:
+        for row in task_rows:
             bold = f"**{row['who']}**" if row["who"] == US else row["who"]
             note = row.get("note", "" if row.get("right", True) else "wrong")
-            lines.append([task if row is here[0] else "", bold, *(row.get(column) for column in COLUMNS), note])
+            lines.append([task if row is task_rows[0] else "", bold, *(row.get(column) for column in COLUMNS), note])
     head = ["task", "who", "ms", "of floor", "of ours", "extra MB", "value", "off", ""]
-    said = [f"First in {first} of {len(tasks)} races, among those whose answer is right."]
-    said += ["", "Who is faster:", "", *lost] if lost else []
+    lines_of_text = [f"First in {first} of {len(tasks)} races, among those whose answer is right."]
+    lines_of_text += ["", "Who is faster:", "", *lost] if lost else []
     if not any(
         "uncertainty-calibration" in row["who"] and row["task"].startswith("classwise_ece (50,") for row in rows
     ):
-        late = "; ".join(f"{job} at {k} classes: {', '.join(sorted(who))}" for (job, k), who in SLOW.items())
-        said += ["", f"Who takes tens of seconds runs in `make bench-full` only ({late})."]
-    return "\n".join([*said, "", markdown(head, lines)])
+        late = "; ".join(
+            f"{job} at {k} classes: {', '.join(sorted(contender))}" for (job, k), contender in SLOW.items()
+        )
+        lines_of_text += ["", f"Who takes tens of seconds runs in `make bench-full` only ({late})."]
+    return "\n".join([*lines_of_text, "", markdown(head, lines)])

@@ -52,10 +52,10 @@ def main() -> None:
         worker.start()
     total, peak = Summary.empty(), 0.0
     for rank in range(options.processes):
-        k, state, drawing, adding, most = queue.get()
+        k, state, drawing, adding, resident_mb = queue.get()
         total += Summary(k, 15, *(torch.from_numpy(x) for x in state))
-        peak = max(peak, most)
-        print(f"process {rank}: {drawing:.1f} s drawing, {adding:.1f} s summarizing, {most:.0f} MB resident")
+        peak = max(peak, resident_mb)
+        print(f"process {rank}: {drawing:.1f} s drawing, {adding:.1f} s summarizing, {resident_mb:.0f} MB resident")
     for worker in workers:
         worker.join()
     read = time.perf_counter()

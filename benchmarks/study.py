@@ -22,7 +22,7 @@ from calibrant.lab.study import Grid, Store, Study, measure
 
 LOSSES = tuple(f"focal(gamma={gamma})" for gamma in range(10))
 GRIDS = (Grid(("cifar10",), ("resnet50",), LOSSES, seeds=tuple(range(20))),)
-USUAL = Study("defaults of study", GRIDS)
+STUDY_DEFAULTS = Study("defaults of study", GRIDS)
 CALIBRATORS = "Identity", "Temperature", "StructuredMatrix", "HistogramBinning", "Auto"
 METRICS = "error", "accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece"
 ALL = Study("defaults of assess", GRIDS, CALIBRATORS, METRICS)
@@ -41,12 +41,12 @@ def drawn(n: int, strength: float, confidence: float, g: torch.Generator) -> Pre
 
 
 def fill(store: Store) -> None:
-    for run in USUAL.runs():
+    for run in STUDY_DEFAULTS.runs():
         if run not in store:
             gamma = float(re.findall(r"gamma=(\d+)", run.loss.text)[0])
             g = torch.Generator().manual_seed(1000 * int(gamma) + run.seed)
-            kept = {name: drawn(n, 8, 3 / (1 + gamma / 3), g) for name, n in (("val", 5000), ("test", 10_000))}
-            store.put(run, kept, {"seconds": 1.0}, [{"epoch": 1, "train_loss": 1.0}])
+            parts = {name: drawn(n, 8, 3 / (1 + gamma / 3), g) for name, n in (("val", 5000), ("test", 10_000))}
+            store.put(run, parts, {"seconds": 1.0}, [{"epoch": 1, "train_loss": 1.0}])
 
 
 def opened(report: Path) -> tuple[float, float]:
@@ -55,8 +55,8 @@ def opened(report: Path) -> tuple[float, float]:
     page.write_text(report.read_text().replace("</head>", f"<script>{LOADED}</script></head>"))
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={report.parent}/user"]
     began = time.monotonic()
-    done = subprocess.run([BROWSER, *flags, "--dump-dom", page.as_uri()], capture_output=True, text=True, check=True)
-    return float(re.findall(r'data-ms="([\d.]+)"', done.stdout)[0]) / 1000, time.monotonic() - began
+    process = subprocess.run([BROWSER, *flags, "--dump-dom", page.as_uri()], capture_output=True, text=True, check=True)
+    return float(re.findall(r'data-ms="([\d.]+)"', process.stdout)[0]) / 1000, time.monotonic() - began
 
 
 def processor() -> float:
@@ -68,19 +68,19 @@ def processor() -> float:
 def main(folder: Path) -> None:
     store, cores = Store(folder), len(os.sched_getaffinity(0))
     fill(store)
-    for study in USUAL, ALL:
+    for study in STUDY_DEFAULTS, ALL:
         began, used = time.monotonic(), processor()
         result = measure(study, out=folder, jobs=cores)
         took, used = time.monotonic() - began, processor() - used
-        what = (
+        description = (
             f"{len(study.calibrators)} calibrators, {len(study.metrics)} metrics, {len(result.rows)} rows of 200 runs"
         )
-        print(f"{study.name}: {what}: {took:.1f} s in {cores} processes, {used:.1f} s of processor", flush=True)
+        print(f"{study.name}: {description}: {took:.1f} s in {cores} processes, {used:.1f} s of processor", flush=True)
         report = folder / "report.html"
         print(f"  with tables and a report of {report.stat().st_size / 1e6:.2f} MB", flush=True)
         if BROWSER is not None:
-            loaded, whole = opened(report)
-            print(f"  loaded and laid out in {loaded:.2f} s, the whole visit in {whole:.2f} s", flush=True)
+            loaded, browser_seconds = opened(report)
+            print(f"  loaded and laid out in {loaded:.2f} s, the whole visit in {browser_seconds:.2f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -35,8 +35,8 @@ def _splits(n: int) -> Splits:
     g = torch.Generator().manual_seed(0)
     labels = torch.randint(10, (n + 2,), generator=g)
     images = torch.randn(n + 2, 3, 32, 32, generator=g) + torch.randn(10, 3, 1, 1, generator=g)[labels]
-    one = Split(images[n:], labels[n:])  # validation is one step of each epoch: two images cost nothing
-    return Splits(Split(images[:n], labels[:n]), one, one, tuple("0123456789"))
+    val_split = Split(images[n:], labels[n:])  # validation is one step of each epoch: two images cost nothing
+    return Splits(Split(images[:n], labels[:n]), val_split, val_split, tuple("0123456789"))
 
 
 def _table(name: str, make: Callable[[], nn.Module], splits: Splits, epochs: int) -> Iterator[Row]:
@@ -54,24 +54,24 @@ def _table(name: str, make: Callable[[], nn.Module], splits: Splits, epochs: int
         "bare torch, Criterion(focal)": _bare(network(), splits, recipe, Criterion("focal")),
         f"{US} train, focal": (epoch.train_loss for epoch in train(network(), splits, losses.focal, recipe)),
     }
-    seconds: dict[str, list[float]] = {who: [] for who in loops}
+    seconds: dict[str, list[float]] = {contender: [] for contender in loops}
     loss: dict[str, float] = {}
     for _ in range(epochs):
-        for who, loop in loops.items():
+        for contender, loop in loops.items():
             start = clock()
-            loss[who] = next(loop)
-            seconds[who].append(clock() - start)
+            loss[contender] = next(loop)
+            seconds[contender].append(clock() - start)
     n = len(splits.train)
-    for who, took in seconds.items():
+    for contender, took in seconds.items():
         against = [mine / bare for mine, bare in zip(took[1:], seconds["bare torch"][1:])]
-        same = f"bare torch, Criterion({'focal' if 'focal' in who else 'cross_entropy'})"
+        same = f"bare torch, Criterion({'focal' if 'focal' in contender else 'cross_entropy'})"
         yield {
             "network": name,
-            "who": who,
+            "who": contender,
             "images_per_second": n / statistics.median(took[1:]),
             "of_bare": statistics.median(against),
-            "loss": loss[who],
-            "off": abs(loss[who] - loss[same]),
+            "loss": loss[contender],
+            "off": abs(loss[contender] - loss[same]),
         }
 
 
@@ -95,8 +95,8 @@ def _bare(network: nn.Module, splits: Splits, recipe: Recipe, criterion: Loss) -
 def page(rows: list[Row]) -> str:
     """The table, and whether 5 % are kept."""
     ours = [row for row in rows if row["who"] == f"{US} train"]
-    said = ", ".join(f"{row['network']}: {100 * (row['of_bare'] - 1):+.1f} %" for row in ours)
-    kept = "within" if all(row["of_bare"] <= 1.05 for row in ours) else "not within"
+    overheads = ", ".join(f"{row['network']}: {100 * (row['of_bare'] - 1):+.1f} %" for row in ours)
+    verdict = "within" if all(row["of_bare"] <= 1.05 for row in ours) else "not within"
     lines = [
         [
             row["network"],
@@ -109,4 +109,6 @@ def page(rows: list[Row]) -> str:
         for row in rows
     ]
     head = ["network", "loop", "images / s", "time of bare", "training loss", "off"]
-    return f"Time of our loop over the bare one: {said}; {kept} the 5 % we allow ourselves.\n\n" + markdown(head, lines)
+    return f"Time of our loop over the bare one: {overheads}; {verdict} the 5 % we allow ourselves.\n\n" + markdown(
+        head, lines
+    )

@@ -30,14 +30,14 @@ def from_its_words(splits: Splits) -> tuple[Any, ...]:
     words, dimension = splits.vectors.shape
     tokens, pairs = splits.train.inputs.numpy(), []
     for gap in range(1, 9):
-        both = np.stack([tokens[:, :-gap].ravel(), tokens[:, gap:].ravel()])
-        pairs.append(both[:, (both > 0).all(0)])
-    one, other = np.concatenate(pairs, 1)
-    counts = coo_array((np.ones(len(one)), (one, other)), shape=(words, words)).tocsr()
+        word_pairs = np.stack([tokens[:, :-gap].ravel(), tokens[:, gap:].ravel()])
+        pairs.append(word_pairs[:, (word_pairs > 0).all(0)])
+    left_word, right_word = np.concatenate(pairs, 1)
+    counts = coo_array((np.ones(len(left_word)), (left_word, right_word)), shape=(words, words)).tocsr()
     counts = (counts + counts.T).tocoo()
-    mass = np.bincount(counts.row, counts.data, words)
-    near = mass**0.75 / (mass**0.75).sum()
-    counts.data = np.log(counts.data / (mass[counts.row] * near[counts.col])).clip(0)
+    word_counts = np.bincount(counts.row, counts.data, words)
+    context_shares = word_counts**0.75 / (word_counts**0.75).sum()
+    counts.data = np.log(counts.data / (word_counts[counts.row] * context_shares[counts.col])).clip(0)
     left, strength, _ = svds(counts.tocsr(), dimension, random_state=0)
     vectors = left * strength**0.5
     return len(splits.classes), torch.from_numpy(0.4 * vectors / vectors.std()).float()
@@ -55,26 +55,26 @@ TRAININGS = {  # data set, network, what it starts from, recipe
 }
 
 
-def show(head: str, predictions, more: str) -> None:
+def show(head: str, predictions, details: str) -> None:
     accuracy = 100 * (1 - float(metrics.error(predictions)))
     nll, ece = float(metrics.nll(predictions)), 100 * float(metrics.ece(predictions))
-    print(f"{head:10} accuracy {accuracy:6.2f} %  nll {nll:.4f}  ece {ece:5.2f} %  {more}", flush=True)
+    print(f"{head:10} accuracy {accuracy:6.2f} %  nll {nll:.4f}  ece {ece:5.2f} %  {details}", flush=True)
 
 
 def main() -> None:
     root, names = Path(sys.argv[1]), sys.argv[2:] or list(TRAININGS)
     for name in names:
-        where, what, start, how = TRAININGS[name]
+        where, network_text, start, how = TRAININGS[name]
         splits = DATA_SETS.resolve(where)(root)
         torch.manual_seed(0)
-        network = NETWORKS.resolve(what)(*start(splits))
+        network = NETWORKS.resolve(network_text)(*start(splits))
         facts = dict(splits.facts) | ({"vectors": "of the training documents"} if start is from_its_words else {})
-        print(f"{what} on {where} by {how}: {len(splits.train)} examples, {facts}", flush=True)
+        print(f"{network_text} on {where} by {how}: {len(splits.train)} examples, {facts}", flush=True)
         used = time.process_time()
         for epoch in train(network, splits, losses.cross_entropy, parse_recipe(how)):
             rate = len(splits.train) / epoch.seconds
-            kept = ", best so far" if epoch.best and parse_recipe(how).choose != "last" else ""
-            show(f"epoch {epoch.number}", epoch.val, f"train loss {epoch.train_loss:.4f}, {rate:.0f}/s{kept}")
+            note = ", best so far" if epoch.best and parse_recipe(how).choose != "last" else ""
+            show(f"epoch {epoch.number}", epoch.val, f"train loss {epoch.train_loss:.4f}, {rate:.0f}/s{note}")
         used = time.process_time() - used
         show("test", predict(network, splits.test, splits.prepare), f"{used:.0f} s of CPU")
 

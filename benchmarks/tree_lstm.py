@@ -41,8 +41,8 @@ def node_by_node(network: nn.Module, trees: data.Trees, targets: Tensor) -> Tens
     for i in range(len(trees)):
         tree = trees[[i]]
         hidden, _ = recursive(network, tree, tree.word)
-        own = targets[trees.start[i] : trees.start[i + 1]]
-        for state, target in zip(hidden, own, strict=True):
+        tree_targets = targets[trees.start[i] : trees.start[i + 1]]
+        for state, target in zip(hidden, tree_targets, strict=True):
             total = total + cross_entropy(network.head(network.dropout(state))[None], target[None])
     return total / len(trees)
 

@@ -20,55 +20,61 @@ os.environ["OMP_NUM_THREADS"] = "1"  # forks and threads do not mix
 import pytest
 import torch
 
-HERE = Path(__file__).parent
+TESTS_FOLDER = Path(__file__).parent
 TESTS = {
     "losses": ["contracts/test_losses.py", "losses", "test_nn.py"],
     "metrics": ["contracts/test_metrics.py", "metrics", "test_published.py"],
     "calibrators": ["contracts/test_calibrators.py", "calibrators", "test_selection.py"],
 }
-WAYS = ("raise", "constant", "neighbor")
+MUTATIONS = ("raise", "constant", "neighbor")
 QUIET = ["-x", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", "not slow and not large"]
 QUIET += ["-o", "addopts=--import-mode=importlib", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 Mutate = Callable[[], None]
 
 
-def mutants(kind: str, only: str) -> Iterator[tuple[str, str, Mutate]]:
+def mutants(kind: str, name_filter: str) -> Iterator[tuple[str, str, Mutate]]:
     """Yield (method, way, how to put it in place)."""
     from calibrant.registry import REGISTRIES
 
     names = list(REGISTRIES[kind])
     for name, neighbor in zip(names, [*names[1:], names[0]]):
-        if only in ("", name):
-            for way in WAYS:
-                yield name, way, lambda name=name, way=way, other=neighbor: PLACES[kind](name, way, other)
+        if name_filter in ("", name):
+            for mutation in MUTATIONS:
+                yield (
+                    name,
+                    mutation,
+                    lambda name=name, mutation=mutation, neighbor_metric=neighbor: PLACES[kind](
+                        name, mutation, neighbor_metric
+                    ),
+                )
 
 
-def replacement(way: str, constant: Callable[..., Any], neighbor: Callable[..., Any]) -> Callable[..., Any]:
+def replacement(mutation: str, constant: Callable[..., Any], neighbor: Callable[..., Any]) -> Callable[..., Any]:
     """What stands in for a method."""
-    return {"raise": _raise, "constant": constant, "neighbor": neighbor}[way]
+    return {"raise": _raise, "constant": constant, "neighbor": neighbor}[mutation]
 
 
 def _raise(*args: Any, **kwargs: Any) -> Any:
     raise RuntimeError("a mutant")
 
 
-def metric(name: str, way: str, neighbor: str) -> None:
+def metric(name: str, mutation: str, neighbor: str) -> None:
     """A metric's function, and what its interval and test come from."""
     from calibrant.predictions import Predictions
     from calibrant.registry import METRICS
 
-    found, other = METRICS[name], METRICS[neighbor]
+    target, neighbor_metric = METRICS[name], METRICS[neighbor]
 
     def measured(view: Any, **settings: Any) -> torch.Tensor:
         if isinstance(view, Predictions):
-            return other(view)
+            return neighbor_metric(view)
         p = Predictions(torch.stack([1 - view.confidence, view.confidence], 1).log(), view.outcome, view.weights, of=1)
-        return other(p)
+        return neighbor_metric(p)
 
-    found.function = replacement(way, lambda *a, **k: torch.tensor(0.5, dtype=torch.float64), measured)
+    target.function = replacement(mutation, lambda *a, **k: torch.tensor(0.5, dtype=torch.float64), measured)
 
 
-def loss(name: str, way: str, neighbor: str) -> None:
+def loss(name: str, mutation: str, neighbor: str) -> None:
     """A loss wherever it is bound, or the call of one with state."""
     from calibrant.losses import for_counts
     from calibrant.registry import LOSSES
@@ -77,29 +83,29 @@ def loss(name: str, way: str, neighbor: str) -> None:
         logits = next(a for a in args if isinstance(a, torch.Tensor))
         return 0 * logits.clamp(-1, 1).sum(-1) + 0.7
 
-    def beside(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def shifted(*args: Any, **kwargs: Any) -> torch.Tensor:
         logits, labels = [a for a in args if isinstance(a, torch.Tensor)][:2]
         counts = torch.ones(logits.shape[1])
         return for_counts(LOSSES.resolve(neighbor), counts)(logits, labels)
 
-    found, put = LOSSES[name], replacement(way, constant, beside)
-    if isinstance(found, type):
-        found.__call__ = put
+    target, replace_attribute = LOSSES[name], replacement(mutation, constant, shifted)
+    if isinstance(target, type):
+        target.__call__ = replace_attribute
         return
     for module in [m for key, m in sys.modules.items() if key.startswith("calibrant")]:
         for key, value in list(vars(module).items()):
-            if value is found:
-                setattr(module, key, _like(found, put))
-    LOSSES._methods[name] = _like(found, put)
+            if value is target:
+                setattr(module, key, _like(target, replace_attribute))
+    LOSSES._methods[name] = _like(target, replace_attribute)
 
 
-def _like(found: Any, put: Callable[..., Any]) -> Callable[..., Any]:
+def _like(target: Any, replace_attribute: Callable[..., Any]) -> Callable[..., Any]:
     from functools import wraps
 
-    return wraps(found)(lambda *args, **kwargs: put(*args, **kwargs))
+    return wraps(target)(lambda *args, **kwargs: replace_attribute(*args, **kwargs))
 
 
-def calibrator(name: str, way: str, neighbor: str) -> None:
+def calibrator(name: str, mutation: str, neighbor: str) -> None:
     """A calibrator's fit."""
     from calibrant import calibrators
     from calibrant.registry import CALIBRATORS
@@ -110,16 +116,16 @@ def calibrator(name: str, way: str, neighbor: str) -> None:
         def __call__(self, logits: torch.Tensor) -> torch.Tensor:
             return torch.zeros_like(logits)
 
-    found, other = CALIBRATORS[name], CALIBRATORS[neighbor].fit
+    target, neighbor_metric = CALIBRATORS[name], CALIBRATORS[neighbor].fit
 
-    def beside(cls: Any, predictions: Any, labels: Any = None, weights: Any = None, **settings: Any) -> Any:
-        return other(predictions, labels, weights)
+    def shifted(cls: Any, predictions: Any, labels: Any = None, weights: Any = None, **settings: Any) -> Any:
+        return neighbor_metric(predictions, labels, weights)
 
-    put = replacement(way, lambda *a, **k: Flat(), beside)
-    put = _like(vars(found)["fit"].__func__, put)
-    put.takes_predictions = True
+    replace_attribute = replacement(mutation, lambda *a, **k: Flat(), shifted)
+    replace_attribute = _like(vars(target)["fit"].__func__, replace_attribute)
+    replace_attribute.takes_predictions = True
     assert calibrators
-    found.fit = classmethod(put)
+    target.fit = classmethod(replace_attribute)
 
 
 PLACES = {"losses": loss, "metrics": metric, "calibrators": calibrator}
@@ -127,9 +133,9 @@ PLACES = {"losses": loss, "metrics": metric, "calibrators": calibrator}
 
 def caught(kind: str, name: str, mutate: Mutate) -> bool:
     """Whether some test fails: first the contract tests that name the method, then all tests of its kind."""
-    own = [str(HERE / TESTS[kind][0]), "-k", f"[{name}] or [{name}- or -{name}] or -{name}-"]
-    whole = [str(HERE / part) for part in TESTS[kind] if (HERE / part).exists()]
-    return any(_fails(mutate, arguments) for arguments in (own, whole))
+    own_tests = [str(TESTS_FOLDER / TESTS[kind][0]), "-k", f"[{name}] or [{name}- or -{name}] or -{name}-"]
+    all_tests = [str(TESTS_FOLDER / part) for part in TESTS[kind] if (TESTS_FOLDER / part).exists()]
+    return any(_fails(mutate, arguments) for arguments in (own_tests, all_tests))
 
 
 def _fails(mutate: Mutate, arguments: list[str]) -> bool:
@@ -141,7 +147,7 @@ def _fails(mutate: Mutate, arguments: list[str]) -> bool:
             status = 1
             try:
                 mutate()
-                status = int(pytest.main([*arguments, *QUIET, "--rootdir", str(HERE.parent)]))
+                status = int(pytest.main([*arguments, *QUIET, "--rootdir", str(TESTS_FOLDER.parent)]))
             finally:
                 os._exit(status)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1  # 5: nothing was selected
@@ -153,25 +159,25 @@ def main() -> None:
     parser.add_argument("kinds", nargs="*", choices=[[], *TESTS], default=[])
     parser.add_argument("--only", default="")
     parser.add_argument("--jobs", type=int, default=2)
-    chosen = parser.parse_args()
-    sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
-    os.chdir(HERE.parent)
+    options = parser.parse_args()
+    sys.path[:0] = [str(TESTS_FOLDER), str(TESTS_FOLDER.parent / "src")]
+    os.chdir(TESTS_FOLDER.parent)
     from calibrant import registry
 
     assert all(len(registry.REGISTRIES[kind]) for kind in TESTS)
     torch.set_num_threads(1)
-    for kind in chosen.kinds or TESTS:
-        if _fails(lambda: None, [str(HERE / TESTS[kind][0])]):
+    for kind in options.kinds or TESTS:
+        if _fails(lambda: None, [str(TESTS_FOLDER / TESTS[kind][0])]):
             sys.exit(f"the tests of {kind} fail without any mutant")
     survivors, began, count = [], time.monotonic(), 0
-    work = [(kind, *mutant) for kind in chosen.kinds or TESTS for mutant in mutants(kind, chosen.only)]
-    with ThreadPoolExecutor(chosen.jobs) as pool:
+    work = [(kind, *mutant) for kind in options.kinds or TESTS for mutant in mutants(kind, options.only)]
+    with ThreadPoolExecutor(options.jobs) as pool:
         results = pool.map(lambda m: (m[:3], caught(m[0], m[1], m[3])), work)
-        for (kind, name, way), dead in results:
+        for (kind, name, mutation), dead in results:
             count += 1
-            print(f"{count} of {len(work)}: {kind}, {name}, {way}", end="\r", file=sys.stderr, flush=True)
+            print(f"{count} of {len(work)}: {kind}, {name}, {mutation}", end="\r", file=sys.stderr, flush=True)
             if not dead:
-                survivors.append(f"{kind}: {name} replaced by {way}")
+                survivors.append(f"{kind}: {name} replaced by {mutation}")
                 print(f"survived: {survivors[-1]}", flush=True)
     print(f"{count - len(survivors)} of {count} mutants caught in {time.monotonic() - began:.0f} s")
     sys.exit(1 if survivors else 0)

@@ -16,22 +16,22 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_a_row_fails_that_loses_more_than_a_third():
-    code = "from benchmarks.check import RATIOS, lost; import json; assert json.loads(RATIOS.read_text())['plain']; "
-    code += "print(lost({'a': 1.3, 'b': 1.4, 'c': 9.0}, {'a': 1.0, 'b': 1.0}))"
+    code = "from benchmarks.check import RATIOS, slowdowns; import json; assert json.loads(RATIOS.read_text())['plain']; "
+    code += "print(slowdowns({'a': 1.3, 'b': 1.4, 'c': 9.0}, {'a': 1.0, 'b': 1.0}))"
     environment = os.environ | {"PYTHONPATH": "src"}
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.stdout == "['b: 1.40, was 1.00']\n", done.stderr
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert process.stdout == "['b: 1.40, was 1.00']\n", process.stderr
 
 
 @pytest.mark.slow
 def test_the_table_of_devices_is_rehearsed_on_the_processor():
     environment = os.environ | {"PYTHONPATH": "src", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--shapes", "500x4,20x32000", "--rounds", "1"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    found = [line.split("|")[1:3] for line in done.stdout.splitlines()[2:]]
-    assert [shape.strip() for shape, _ in found] == ["500 x 4"] * 10 + ["20 x 32,000"] * 7
-    assert not any("off" in name for _, name in found)
+    process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    table_rows = [line.split("|")[1:3] for line in process.stdout.splitlines()[2:]]
+    assert [shape.strip() for shape, _ in table_rows] == ["500 x 4"] * 10 + ["20 x 32,000"] * 7
+    assert not any("off" in name for _, name in table_rows)
 
 
 def test_the_mean_over_draws_says_who_is_hurt():
@@ -47,11 +47,11 @@ def test_the_mean_over_draws_says_who_is_hurt():
             predictions = [problems._log_probs(np.tile([0.1, 0.9], (len(y), 1)), y) for y in parts]
             drawn.append(problems.Problem(f"stated: {name} #{draw}", 20, *predictions))
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in stated.table(drawn).splitlines()]
-    found = dict(zip(lines[0], lines[2], strict=True))
-    assert (found["n"], found["models"], found["draws of each"]) == ("20", "2", "4")
+    table_rows = dict(zip(lines[0], lines[2], strict=True))
+    assert (table_rows["n"], table_rows["models"], table_rows["draws of each"]) == ("20", "2", "4")
     log_loss = {p: -p * np.log(0.9) - (1 - p) * np.log(0.1) for p in (0.5, 0.9)}
-    assert float(found["as they came"]) == pytest.approx(np.mean(list(log_loss.values())), abs=0.03)
-    assert float(found["Auto"]) < float(found["as they came"]) - 0.15
+    assert float(table_rows["as they came"]) == pytest.approx(np.mean(list(log_loss.values())), abs=0.03)
+    assert float(table_rows["Auto"]) < float(table_rows["as they came"]) - 0.15
     assert lines[2][8] in {"0.0 %", "50.0 %"}
     assert float(lines[2][9]) <= float(lines[2][11]) < 0.5  # the worst mean is no worse than the worst draw
 
@@ -82,19 +82,19 @@ def test_calarena_takes_it(shape):
     rng = np.random.default_rng(0)
     true = rng.dirichlet([0.4] * (4 if "4" in shape else 2), 400)
     y = np.minimum((true.cumsum(1) < rng.random((400, 1))).sum(1), true.shape[1] - 1)
-    said = true**2 / (true**2).sum(1, keepdims=True)
-    said[said < 0.01] = 0
-    said /= said.sum(1, keepdims=True)
-    shown = {"(n,)": said[:, 1], "(n, 1)": said[:, 1:2]}.get(shape, said)
+    probs = true**2 / (true**2).sum(1, keepdims=True)
+    probs[probs < 0.01] = 0
+    probs /= probs.sum(1, keepdims=True)
+    given_probs = {"(n,)": probs[:, 1], "(n, 1)": probs[:, 1:2]}.get(shape, probs)
     make = (
         calarena.CUSTOM_CALIBRATORS["Calibrant-Auto"] if shape == "(n,)" else lambda: calarena.PostHoc(Temperature.fit)
     )
     cal = make()
-    cal.fit(shown[:200], y[:200])
-    made = cal.predict_proba(shown[200:])
-    assert made.shape == (200, true.shape[1])
-    np.testing.assert_allclose(made.sum(1), 1, atol=1e-12)
-    before, after = (-np.log(p[np.arange(200), y[200:]].clip(1e-7)).mean() for p in (said[200:], made))
+    cal.fit(given_probs[:200], y[:200])
+    calibrated = cal.predict_proba(given_probs[200:])
+    assert calibrated.shape == (200, true.shape[1])
+    np.testing.assert_allclose(calibrated.sum(1), 1, atol=1e-12)
+    before, after = (-np.log(p[np.arange(200), y[200:]].clip(1e-7)).mean() for p in (probs[200:], calibrated))
     assert after < before
 
 
@@ -104,8 +104,8 @@ def test_tables_and_stated_confidences_are_read(shared):
     table = next(problems.tabular())
     assert table.fit.logits.exp().sum(1).sub(1).abs().max() < 1e-12
     assert table.fit.log_likelihood.min() > -17
-    told = next(problems.stated(sizes=(50,)))
-    assert (len(told.fit), len(told.test), told.fit.k) == (50, 3000, 2)
+    problem = next(problems.stated(sizes=(50,)))
+    assert (len(problem.fit), len(problem.test), problem.fit.k) == (50, 3000, 2)
 
 
 def rows(folder: Path, part: str) -> list[dict[str, str]]:

@@ -70,10 +70,10 @@ def test_statistics_of_a_row_do_not_depend_on_its_neighbors(monkeypatch, k, use)
     if use == "torch":
         use_torch(monkeypatch)
     z, y = draw(130, k)
-    whole = row_statistics(z, y)
+    together = row_statistics(z, y)
     for size in (1, 7, 16, 65):
         parts = [row_statistics(*part) for part in zip(z.split(size), y.split(size), strict=True)]
-        for expected, *columns in zip(whole, *parts, strict=True):
+        for expected, *columns in zip(together, *parts, strict=True):
             assert torch.equal(torch.cat(columns), expected)
 
 

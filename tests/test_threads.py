@@ -240,16 +240,16 @@ def test_assessment_restores_the_threads(thread_settings):
 
 
 def test_command_sets_threads_by_the_size_of_its_files(tmp_path, monkeypatch):
-    small, large = tmp_path / "small.npz", tmp_path / "large.npz"
-    small.write_bytes(b"0")
-    with large.open("wb") as file:
+    small_file, large_file = tmp_path / "small.npz", tmp_path / "large.npz"
+    small_file.write_bytes(b"0")
+    with large_file.open("wb") as file:
         file.truncate(int(cli.MIN_PARALLEL_BYTES))  # sparse, so that it takes no space
     for arguments, before, after in (
-        (["assess", str(small), str(small), "--metric", "nll"], None, "1"),
-        (["assess", str(small), str(large)], None, None),
+        (["assess", str(small_file), str(small_file), "--metric", "nll"], None, "1"),
+        (["assess", str(small_file), str(large_file)], None, None),
         (["measure", str(tmp_path)], None, None),
-        (["assess", str(small)], "3", "3"),
-        (["study", "run", str(small)], None, None),
+        (["assess", str(small_file)], "3", "3"),
+        (["study", "run", str(small_file)], None, None),
         (["--help"], None, None),
     ):
         monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")

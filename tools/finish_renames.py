@@ -82,19 +82,19 @@ def repair(tables: dict[str, Any], folder: str) -> int:
     """Repair what a table explains of pyright's errors, and return how many there were."""
     members, keywords = explanations(tables)
     command = [BIN / "pyright", "--pythonpath", BIN / "python", "--outputjson", folder]
-    shown = subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout
+    output = subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout
     edits: dict[Path, set[tuple[int, int, int, str]]] = defaultdict(set)
-    for error in json.loads(shown)["generalDiagnostics"]:
+    for error in json.loads(output)["generalDiagnostics"]:
         path, start, message = Path(error["file"]), error["range"]["start"], error["message"]
         line, column = start["line"], start["character"]
         news: set[str] = set()
-        if found := ATTRIBUTE.search(message):
-            name = re.sub(r"[\[*].*", "", re.sub(r"^type\[(.*)\]$", r"\1", found[2]))
-            news = members.get((name, found[1])) or members.get(("", found[1]), set())
-        elif found := KEYWORD.search(message):
-            news = keywords.get((called_function(path.read_text(), line + 1, column), found[1]), set())
-        if found and len(news) == 1:
-            edits[path].add((line, column, len(found[1]), next(iter(news))))
+        if hit := ATTRIBUTE.search(message):
+            name = re.sub(r"[\[*].*", "", re.sub(r"^type\[(.*)\]$", r"\1", hit[2]))
+            news = members.get((name, hit[1])) or members.get(("", hit[1]), set())
+        elif hit := KEYWORD.search(message):
+            news = keywords.get((called_function(path.read_text(), line + 1, column), hit[1]), set())
+        if hit and len(news) == 1:
+            edits[path].add((line, column, len(hit[1]), next(iter(news))))
     for path, changes in edits.items():
         lines = path.read_text().split("\n")
         for line, column, length, new in sorted(changes, reverse=True):
@@ -105,9 +105,9 @@ def repair(tables: dict[str, Any], folder: str) -> int:
 
 def divide(line: str) -> list[str] | None:
     """Divide the string of a line that is too long at its last blank outside braces, or return None."""
-    if not (found := STRING_LINE.match(line)) or line.strip().startswith('"""'):
+    if not (hit := STRING_LINE.match(line)) or line.strip().startswith('"""'):
         return None
-    indent, prefix, f, body, comma = found.groups()
+    indent, prefix, f, body, comma = hit.groups()
     indent += "    " if prefix else ""
     depth, cut = 0, 0
     for i, character in enumerate(body):

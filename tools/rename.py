@@ -249,19 +249,19 @@ class Renamer:
 
     def own_members(self, node: ast.ClassDef) -> set[str]:
         """Return the members that a class itself defines, with the attributes its methods set."""
-        found = set()
+        matches = set()
         for part in node.body:
             if isinstance(part, (*FUNCTIONS, ast.ClassDef)):
-                found.add(part.name)
+                matches.add(part.name)
             elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
-                found.add(part.target.id)
+                matches.add(part.target.id)
             elif isinstance(part, ast.Assign):
-                found.update(t.id for t in part.targets if isinstance(t, ast.Name))
+                matches.update(t.id for t in part.targets if isinstance(t, ast.Name))
         for part in ast.walk(node):
             if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
                 if isinstance(part.value, ast.Name) and part.value.id in ("self", "cls"):
-                    found.add(part.attr)
-        return found
+                    matches.add(part.attr)
+        return matches
 
     # Resolution
 
@@ -283,9 +283,9 @@ class Renamer:
             return f"{module}:{name}"
         for node in ast.walk(home.tree):
             if isinstance(node, ast.ImportFrom) and any(a.name == "*" for a in node.names):
-                found = self.canonical(node.module or "", name, depth + 1)
-                if found:
-                    return found
+                matches = self.canonical(node.module or "", name, depth + 1)
+                if matches:
+                    return matches
         return f"{module}.{name}" if f"{module}.{name}" in self.modules else None
 
     def imported(self, origin: str, depth: int = 0) -> str | None:
@@ -320,12 +320,12 @@ class Renamer:
         if node is None:
             return []
         module = self.modules[key.split(":")[0]]
-        found = [key]
+        matches = [key]
         for base in node.bases:
             base = base.value if isinstance(base, ast.Subscript) else base
             meant = self.meaning(base, module.scopes[base], module) if base in module.scopes else None
-            found += self.bases(meant) if meant and meant in self.classes else []
-        return found
+            matches += self.bases(meant) if meant and meant in self.classes else []
+        return matches
 
     def family(self, key: str) -> set[str]:
         """Return a class with its bases and subclasses."""
@@ -440,9 +440,9 @@ class Renamer:
         """Replace the first whole word `old` at or after an offset; it may stand on a later line."""
         start = module.column(line, offset)
         for number in range(line, min(line + 12, len(module.lines) + 1)):
-            found = re.compile(rf"(?<![\w.]){re.escape(old)}(?!\w)").search(module.lines[number - 1], start)
-            if found:
-                module.edits.add((number, found.start(), found.end(), new))
+            matches = re.compile(rf"(?<![\w.]){re.escape(old)}(?!\w)").search(module.lines[number - 1], start)
+            if matches:
+                module.edits.add((number, matches.start(), matches.end(), new))
                 return
             start = 0
         self.warn(module, line, f"{old} not found")
@@ -521,9 +521,9 @@ class Renamer:
             first, last = node.body[0].lineno, node.body[0].end_lineno
             code = [""] * len(module.lines)
             for number in range(first, last + 1):
-                found = re.match(r"\s*(>>>|\.\.\.) (.*)", module.lines[number - 1])
-                if found:
-                    code[number - 1] = found.group(2)
+                matches = re.match(r"\s*(>>>|\.\.\.) (.*)", module.lines[number - 1])
+                if matches:
+                    code[number - 1] = matches.group(2)
             if any(code):
                 before = {
                     number: len(module.lines[number - 1]) - len(code[number - 1]) for number in range(first, last)
@@ -655,15 +655,15 @@ class Renamer:
             return self.tables["names"].get(f"{module.name}:{name}") if module.name else None
         if isinstance(home.node, ast.ClassDef):
             return self.member(f"{module.name}:{home.path}", name)[0] if module.name else None
-        here = home
-        while here is not None:  # what comprehensions bind is listed under their function
-            if isinstance(here.node, FUNCTIONS):
-                key = f"{module.key}:{here.path}"
+        module_home = home
+        while module_home is not None:  # what comprehensions bind is listed under their function
+            if isinstance(module_home.node, FUNCTIONS):
+                key = f"{module.key}:{module_home.path}"
                 new = self.by_local.get(key, {}).get(name)
                 return self.parameters(key).get(name) or new
-            if not isinstance(here.node, (*COMPREHENSIONS, ast.Lambda)):
+            if not isinstance(module_home.node, (*COMPREHENSIONS, ast.Lambda)):
                 return None
-            here = here.parent
+            module_home = module_home.parent
         return None
 
     def visit_name(self, node: ast.Name, module: Module) -> None:
@@ -677,8 +677,8 @@ class Renamer:
             new = self.bound_name(node.id, home, module)
         if not new:
             return
-        other = scope.find(new)
-        if other is not None and other is not home:
+        existing = scope.find(new)
+        if existing is not None and existing is not home:
             self.warn(module, node.lineno, f"{node.id} -> {new}, which means something else there")
         self.edit(module, node.lineno, node.col_offset, node.id, new)
 
@@ -744,7 +744,7 @@ class Renamer:
     def visit_import(self, node: ast.ImportFrom, module: Module) -> None:
         """Rewrite an import; submodules that move elsewhere get an import of their own."""
         home = self.new_module(node.module)
-        lines, kept = [], []
+        lines, kept_lines = [], []
         for a in node.names:
             meant = None if a.name == "*" else self.canonical(node.module, a.name)
             if meant and ":" not in meant and f"{node.module}.{a.name}" == meant:
@@ -755,16 +755,16 @@ class Renamer:
                     last = a.name  # re-exported under another name
             local = last if a.asname == a.name else a.asname
             text = last + (f" as {local}" if a.asname and (local != last or a.asname == a.name) else "")
-            (kept if parent == home else lines).append((parent, text))
+            (kept_lines if parent == home else lines).append((parent, text))
         if (
             home == node.module
             and not lines
-            and all(text.split(" as ")[0] == a.name for (_, text), a in zip(kept, node.names, strict=True))
+            and all(text.split(" as ")[0] == a.name for (_, text), a in zip(kept_lines, node.names, strict=True))
         ):
             return
         indent = " " * module.column(node.lineno, node.col_offset)
         groups: dict[str, list[str]] = defaultdict(list)
-        for parent, text in [*kept, *lines]:
+        for parent, text in [*kept_lines, *lines]:
             groups[parent].append(text)
         last_line = module.lines[node.end_lineno - 1][module.column(node.end_lineno, node.end_col_offset) :]
         opening = re.search(r"import\s*\((\s*#.*)", module.lines[node.lineno - 1])
@@ -797,12 +797,12 @@ class Renamer:
                 for base in self.bases(owner):
                     renamed |= self.parameters(f"{base}.{node.func.attr}")
             else:
-                ways = [
+                paths_to_name = [
                     e for e in self.by_function if e.rpartition(".")[2] == node.func.attr and "." in e.split(":")[1]
                 ]
                 owners = self.members[node.func.attr]
-                for entry in ways:
-                    if len(owners) <= len(ways):
+                for entry in paths_to_name:
+                    if len(owners) <= len(paths_to_name):
                         renamed |= self.by_function[entry]
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         for k in node.keywords:
@@ -819,10 +819,10 @@ class Renamer:
     def edit_string(self, node: ast.Constant, module: Module) -> None:
         """Rename what an annotation in quotes, or `__all__`, names."""
         start, end = module.column(node.lineno, node.col_offset), module.column(node.lineno, node.end_col_offset)
-        for found in re.finditer(r"(?<![\w.])[A-Za-z_]\w*", module.lines[node.lineno - 1][start:end]):
-            new = self.new_name(self.canonical(module.name or "", found.group()))
+        for matches in re.finditer(r"(?<![\w.])[A-Za-z_]\w*", module.lines[node.lineno - 1][start:end]):
+            new = self.new_name(self.canonical(module.name or "", matches.group()))
             if new:
-                module.edits.add((node.lineno, start + found.start(), start + found.end(), new))
+                module.edits.add((node.lineno, start + matches.start(), start + matches.end(), new))
 
     def visit_text(self, node: ast.Constant, module: Module) -> None:
         """Rename dotted names in strings, and point out strings that equal a renamed name."""
@@ -830,10 +830,10 @@ class Renamer:
             line = module.lines[number - 1]
             first = module.column(number, node.col_offset) if number == node.lineno else 0
             last = module.column(number, node.end_col_offset) if number == node.end_lineno else len(line)
-            for found in self.dotted.finditer(line, first, last):
-                new = self.dotted_name(found.group())
-                if new != found.group():
-                    module.edits.add((number, found.start(), found.end(), new))
+            for matches in self.dotted.finditer(line, first, last):
+                new = self.dotted_name(matches.group())
+                if new != matches.group():
+                    module.edits.add((number, matches.start(), matches.end(), new))
         if node.value in self.member_names | self.all_names and len(node.value) > 2:
             self.warn(module, node.lineno, f'string "{node.value}" equals a renamed name')
 
@@ -858,7 +858,7 @@ class Renamer:
 
     def in_text(self, text: str) -> str:
         """Rename dotted names and paths of files in documentation."""
-        text = self.dotted.sub(lambda found: self.dotted_name(found.group()), text)
+        text = self.dotted.sub(lambda matches: self.dotted_name(matches.group()), text)
         text = re.sub(r"(?<=`)(losses|metrics|calibrators|nn|plots|theory)\.(\w+)", self.short_name, text)
         for old, new in sorted(self.tables["modules"].items(), key=lambda pair: -len(pair[0])):
             for ending in (".py", "/"):
@@ -866,10 +866,10 @@ class Renamer:
                 text = re.sub(rf"(?<=src/){re.escape(a)}", b, text)
         return text
 
-    def short_name(self, found: re.Match[str]) -> str:
+    def short_name(self, matches: re.Match[str]) -> str:
         """Return the new form of "metrics.name", as pages write it."""
-        meant = self.canonical(f"calibrant.{found[1]}", found[2])
-        return f"{found[1]}.{self.tables['names'].get(meant or '', found[2])}"
+        meant = self.canonical(f"calibrant.{matches[1]}", matches[2])
+        return f"{matches[1]}.{self.tables['names'].get(meant or '', matches[2])}"
 
     def check(self) -> None:
         """Report entries of the tables that name nothing."""
@@ -883,10 +883,10 @@ class Renamer:
                 print(f"members: {entry} does not exist")
         for entry in [*self.tables["parameters"], *self.tables["locals"]]:
             function, _, name = entry.rpartition(".")
-            found = self.function(function)
-            inside = found and any(
+            matches = self.function(function)
+            inside = matches and any(
                 name in scope.bound and (scope.path == function.split(":")[1])
-                for node, scope in found[0].scopes.items()
+                for node, scope in matches[0].scopes.items()
             )
             if not inside:
                 print(f"parameters or locals: {entry} does not exist")
@@ -897,11 +897,11 @@ class Renamer:
             return
         lines = list(module.lines)
         spans = sorted(module.edits, reverse=True)
-        whole = [(line, -end) for line, _, end, _ in spans if end < 0]
+        whole_nodes = [(line, -end) for line, _, end, _ in spans if end < 0]
         for line, start, end, new in spans:
             if end < 0:
                 lines[line - 1 : -end] = [lines[line - 1][:start] + new]
-            elif not any(first <= line <= last for first, last in whole):
+            elif not any(first <= line <= last for first, last in whole_nodes):
                 lines[line - 1] = lines[line - 1][:start] + new + lines[line - 1][end:]
         module.path.write_text("\n".join(lines))
 
@@ -913,7 +913,7 @@ class Renamer:
             package = source.name == "__init__.py"
             target = ROOT / "src" / Path(*new.split("."))
             becomes_package = any(
-                self.new_module(other).startswith(new + ".") for other in self.modules if other != old
+                self.new_module(existing).startswith(new + ".") for existing in self.modules if existing != old
             )
             if (new == old and package == becomes_package) or old == "calibrant":
                 continue

@@ -10,10 +10,10 @@ from told import told
 
 from calibrant import losses, registry, theory
 
-WHOLE = {"dca", "mdca", "mmce", "soft_ece"}  # see the batch as a whole
+BATCH_LOSSES = {"dca", "mdca", "mmce", "soft_ece"}  # see the batch as a whole
 ABSOLUTE = {"acls", "logit_norm", "logit_normalized"}  # see the logits themselves, not only their differences
 
-every = pytest.mark.parametrize("name", sorted(registry.LOSSES))
+every_loss = pytest.mark.parametrize("name", sorted(registry.LOSSES))
 
 
 def make(name, k=4, **options):
@@ -25,7 +25,7 @@ def batch(n=12, k=4, scale=2.0, seed=0, dtype=torch.float64):
     return scale * torch.randn(n, k, dtype=dtype, generator=g), torch.randint(k, (n,), generator=g)
 
 
-@every
+@every_loss
 def test_it_gives_one_finite_number_per_example(name):
     logits, labels = batch(dtype=torch.float32)
     value = make(name)(logits, labels)
@@ -34,7 +34,7 @@ def test_it_gives_one_finite_number_per_example(name):
     assert value.isfinite().all()
 
 
-@every
+@every_loss
 @pytest.mark.parametrize("scale", [0.0, 1.0, 100.0, 1e4])
 @pytest.mark.parametrize("sign", [-1, 1])
 @pytest.mark.parametrize("right", [[True], [False], [True, False]], ids=["right", "wrong", "both"])
@@ -49,7 +49,7 @@ def test_value_and_gradient_are_finite_at_saturation(name, scale, sign, right):
     assert logits.grad.isfinite().all()
 
 
-@every
+@every_loss
 def test_the_gradient_is_the_derivative(name):
     logits, labels = batch(n=6)
     loss = make(name)
@@ -58,7 +58,7 @@ def test_the_gradient_is_the_derivative(name):
     assert torch.autograd.gradcheck(lambda z: loss(z, labels), logits.requires_grad_())
 
 
-@every
+@every_loss
 def test_rows_can_come_in_any_order(name):
     logits, labels = batch()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))
@@ -66,7 +66,7 @@ def test_rows_can_come_in_any_order(name):
     assert torch.allclose(loss(logits, labels)[order], loss(logits[order], labels[order]), rtol=1e-12)
 
 
-@every
+@every_loss
 def test_classes_can_come_in_any_order(name):
     logits, labels = batch()
     order = torch.tensor([2, 0, 3, 1])
@@ -81,7 +81,7 @@ def test_a_constant_added_to_all_logits_changes_nothing(name):
     assert torch.allclose(loss(logits, labels), loss(logits + 7, labels), rtol=1e-9)
 
 
-@every
+@every_loss
 def test_float32_agrees_with_float64(name):
     logits, labels = batch(n=50, k=10, scale=4.0)
     loss = make(name, 10)
@@ -89,7 +89,7 @@ def test_float32_agrees_with_float64(name):
     assert torch.allclose(loss(logits.float(), labels).double(), exact, rtol=2e-4, atol=1e-5)
 
 
-@every
+@every_loss
 def test_a_step_downhill_lowers_the_batch_mean(name):
     logits, labels = batch(n=40, seed=3)
     loss = make(name)
@@ -98,7 +98,7 @@ def test_a_step_downhill_lowers_the_batch_mean(name):
     assert loss(logits - 1e-3 * gradient / gradient.norm(), labels).mean() < before
 
 
-@every
+@every_loss
 def test_its_canonical_text_means_the_same(name):
     logits, labels = batch()
     again = make(registry.LOSSES.canonical(name))
@@ -128,13 +128,13 @@ print("compiled all")
 def test_every_stateless_loss_compiles_to_one_graph():
     names = [n for n in sorted(registry.LOSSES) if not isinstance(registry.LOSSES[n], type)]
     source = Path(losses.__file__).parents[2]
-    done = subprocess.run(  # a process of its own: without the run-time type checks, which are no part of the graph
+    process = subprocess.run(  # a process of its own: without the run-time type checks, which are no part of the graph
         [sys.executable, "-c", PROGRAM.format(names=names)],
         env={"PYTHONPATH": str(source), "PATH": "/usr/bin:/bin", "HOME": "/tmp"},
         capture_output=True,
         text=True,
     )
-    assert done.stdout.endswith("compiled all\n"), done.stderr[-2000:]
+    assert process.stdout.endswith("compiled all\n"), process.stderr[-2000:]
 
 
 def test_labels_other_than_one_class_index_per_row_are_refused():
@@ -152,11 +152,11 @@ for name in LOSSES:
         else:
             print(name, labels)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("", "")
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (process.stdout, process.stderr) == ("", "")
 
 
-@every
+@every_loss
 def test_masked_classes_cost_nothing_that_is_infinite(name):
     logits, labels = batch()
     logits[::2, 3] = -torch.inf
@@ -172,20 +172,20 @@ def test_masked_classes_cost_nothing_that_is_infinite(name):
 # Soft labels
 
 
-@every
+@every_loss
 @pytest.mark.parametrize("k", [2, 4])
 def test_a_one_hot_soft_label_is_the_label(name, k):
     logits, labels = batch(k=k)
     loss, one_hot = make(name, k), torch.nn.functional.one_hot(labels)
     hard, soft = (logits.clone().requires_grad_() for _ in range(2))
-    one, same = loss(hard, labels), loss(soft, one_hot.float())
-    assert torch.allclose(one, same, rtol=1e-6, atol=1e-6)
-    one.square().sum().backward()
-    same.square().sum().backward()
+    hard_loss, soft_loss = loss(hard, labels), loss(soft, one_hot.float())
+    assert torch.allclose(hard_loss, soft_loss, rtol=1e-6, atol=1e-6)
+    hard_loss.square().sum().backward()
+    soft_loss.square().sum().backward()
     assert torch.allclose(hard.grad, soft.grad, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [n for n in sorted(registry.LOSSES) if n not in WHOLE])
+@pytest.mark.parametrize("name", [n for n in sorted(registry.LOSSES) if n not in BATCH_LOSSES])
 @pytest.mark.parametrize("k", [2, 4])
 def test_of_a_soft_label_it_is_the_mean_over_labels_drawn_from_it(name, k):
     logits, _ = batch(k=k)
@@ -195,7 +195,7 @@ def test_of_a_soft_label_it_is_the_mean_over_labels_drawn_from_it(name, k):
     assert torch.allclose(make(name, k)(logits, truth.softmax(-1)), expected, rtol=1e-9)
 
 
-@every
+@every_loss
 def test_the_gradient_is_the_derivative_with_soft_labels(name):
     logits, _ = batch(n=6)
     labels = batch(n=6, seed=1)[0].softmax(-1)
@@ -204,7 +204,7 @@ def test_the_gradient_is_the_derivative_with_soft_labels(name):
     assert torch.autograd.gradcheck(lambda z: make(name)(z, labels), logits.requires_grad_())
 
 
-@every
+@every_loss
 def test_classes_that_soft_labels_rule_out_may_be_masked(name):
     logits, _ = batch()
     logits[::2, 3] = -torch.inf

@@ -8,7 +8,7 @@ import evaluate
 from refusals import refused
 
 from calibrant import Predictions, metrics
-from calibrant.integrations.evaluate import Calibration
+from calibrant.integrations.evaluate import CalibrationModule
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of evaluate, about datasets
 
@@ -24,7 +24,7 @@ def test_probabilities_of_classes_at_once_and_in_batches():
     _, probs, labels = draw(4)
     p = Predictions.from_probs(probs, labels)
     expected = {"nll": float(metrics.nll(p)), "ece(bins=10)": float(metrics.ece(p, bins=10))}
-    module, names = Calibration(), ("nll", "ece(bins=10)")
+    module, names = CalibrationModule(), ("nll", "ece(bins=10)")
     assert module.compute(predictions=probs, references=labels, metrics=names) == pytest.approx(expected)
     for i in range(0, 300, 70):
         module.add_batch(predictions=probs[i : i + 70], references=labels[i : i + 70])
@@ -34,12 +34,12 @@ def test_probabilities_of_classes_at_once_and_in_batches():
 def test_one_probability_is_that_of_class_1_and_logits_are_told_so():
     logits, probs, labels = draw(2)
     of_1 = Predictions.from_probs(probs[:, 1], labels)
-    got = Calibration().compute(predictions=probs[:, 1].tolist(), references=labels.tolist())
-    assert got["ece"] == pytest.approx(float(metrics.ece(of_1)))
-    assert got["ece"] != pytest.approx(float(metrics.ece(of_1.with_event("top"))), abs=1e-3)
+    values = CalibrationModule().compute(predictions=probs[:, 1].tolist(), references=labels.tolist())
+    assert values["ece"] == pytest.approx(float(metrics.ece(of_1)))
+    assert values["ece"] != pytest.approx(float(metrics.ece(of_1.with_event("top"))), abs=1e-3)
     s = logits[:, 1] - logits[:, 0]
-    assert Calibration().compute(predictions=s, references=labels, logits=True) == pytest.approx(got)
-    top = Calibration().compute(predictions=logits, references=labels, logits=True, of="top")
+    assert CalibrationModule().compute(predictions=s, references=labels, logits=True) == pytest.approx(values)
+    top = CalibrationModule().compute(predictions=logits, references=labels, logits=True, of="top")
     assert top["ece"] == pytest.approx(float(metrics.ece(of_1.with_event("top"))))
 
 
@@ -49,12 +49,12 @@ def test_it_is_loaded_by_its_path_and_combined(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     _, probs, labels = draw(3)
     loaded = evaluate.load(ours.__file__, cache_dir=str(tmp_path))
-    got = loaded.compute(predictions=probs, references=labels, metrics=["brier"])
-    assert got == pytest.approx({"brier": float(metrics.brier(Predictions.from_probs(probs, labels)))})
-    both = evaluate.combine([loaded]).compute(predictions=probs, references=labels)
-    assert set(both) == {"accuracy", "nll", "ece"}
+    values = loaded.compute(predictions=probs, references=labels, metrics=["brier"])
+    assert values == pytest.approx({"brier": float(metrics.brier(Predictions.from_probs(probs, labels)))})
+    combined = evaluate.combine([loaded]).compute(predictions=probs, references=labels)
+    assert set(combined) == {"accuracy", "nll", "ece"}
 
 
 def test_rows_that_do_not_sum_to_1_are_refused():
     with refused("not_probabilities"):
-        Calibration().compute(predictions=[[0.5, 0.9]], references=[0])
+        CalibrationModule().compute(predictions=[[0.5, 0.9]], references=[0])

@@ -9,7 +9,7 @@ from refusals import refused
 from torch.utils.data import DataLoader, TensorDataset
 
 from calibrant import Predictions, losses, metrics
-from calibrant.integrations.lightning import Calibration
+from calibrant.integrations.lightning import CalibrationCallback
 from calibrant.nn import Criterion
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Lightning, about workers and loggers
@@ -28,7 +28,7 @@ class Network(lightning.LightningModule):
         torch.manual_seed(0)
         self.body = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
         self.criterion = Criterion(loss)
-        self.seen = []
+        self.loss_states = []
 
     def training_step(self, batch, index):
         x, y = batch
@@ -39,7 +39,7 @@ class Network(lightning.LightningModule):
         return {"logits": self.body(x), "labels": y}
 
     def on_train_epoch_start(self):
-        self.seen.append(losses.state(self.criterion.loss))
+        self.loss_states.append(losses.state(self.criterion.loss))
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.5)
@@ -54,7 +54,7 @@ def fit(loss, folder, epochs, resume=None, callback=None):
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[callback or Calibration(["accuracy", "ece(bins=10)", "refinement_nll"])],
+        callbacks=[callback or CalibrationCallback(["accuracy", "ece(bins=10)", "refinement_nll"])],
     )
     trainer.fit(network, loader(1), loader(2), ckpt_path=resume)
     return network, trainer
@@ -62,20 +62,21 @@ def fit(loss, folder, epochs, resume=None, callback=None):
 
 @pytest.mark.parametrize("loss", ["AdaFocal(bins=5)", "Scheduled(gammas=(5, 3, 1), shares=(0.25, 0.5))"])
 def test_two_epochs_and_two_more_after_a_checkpoint(loss, tmp_path):
-    whole, _ = fit(loss, tmp_path / "whole", 4)
+    uninterrupted, _ = fit(loss, tmp_path / "whole", 4)
     first, trainer = fit(f"{loss[:-1]}, epochs=4)" if "Scheduled" in loss else loss, tmp_path / "half", 2)
     saved = trainer.checkpoint_callback.best_model_path
     assert all(
-        f"criterion.loss.{name}" in torch.load(saved)["state_dict"] for name in losses.state(whole.criterion.loss)
+        f"criterion.loss.{name}" in torch.load(saved)["state_dict"]
+        for name in losses.state(uninterrupted.criterion.loss)
     )
     second, _ = fit(loss, tmp_path / "half", 4, resume=saved)
-    seen = first.seen + second.seen
-    assert len(seen) == len(whole.seen) == 4
-    for ours, theirs in zip(seen, whole.seen, strict=True):
+    loss_states = first.loss_states + second.loss_states
+    assert len(loss_states) == len(uninterrupted.loss_states) == 4
+    for ours, theirs in zip(loss_states, uninterrupted.loss_states, strict=True):
         assert {k: torch.as_tensor(v).tolist() for k, v in ours.items()} == {
             k: torch.as_tensor(v).tolist() for k, v in theirs.items()
         }
-    for ours, theirs in zip(second.body.parameters(), whole.body.parameters(), strict=True):
+    for ours, theirs in zip(second.body.parameters(), uninterrupted.body.parameters(), strict=True):
         assert torch.equal(ours, theirs)
 
 
@@ -93,7 +94,7 @@ def test_the_loss_is_advanced_by_all_validation_predictions_of_the_epoch(tmp_pat
 
 def test_scheduled_learns_the_number_of_epochs(tmp_path):
     network, _ = fit("Scheduled(shares=(0.5, 0.75))", tmp_path, 4)
-    assert [state["epoch"] for state in network.seen] == [0, 1, 2, 3]
+    assert [state["epoch"] for state in network.loss_states] == [0, 1, 2, 3]
     assert network.criterion.loss.epochs == 4
 
 
@@ -103,7 +104,7 @@ def test_validation_step_without_logits_is_refused(tmp_path):
             return None
 
     trainer = lightning.Trainer(
-        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[Calibration()]
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[CalibrationCallback()]
     )
     with refused("step_output"):
         trainer.fit(Silent("focal"), loader(1), loader(2))
@@ -111,7 +112,7 @@ def test_validation_step_without_logits_is_refused(tmp_path):
 
 def test_adafocal_without_validation_is_refused(tmp_path):
     trainer = lightning.Trainer(
-        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[Calibration()]
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[CalibrationCallback()]
     )
     with refused("no_validation"):
         trainer.fit(Network("AdaFocal"), loader(1))
@@ -125,19 +126,19 @@ def test_every_logit_may_be_an_event_of_its_own(shape, tmp_path):
             self.body = torch.nn.Linear(6, 4 if shape == (4,) else 1)
             self.criterion = Criterion("AdaFocal(bins=5)", binary=True, alpha=0.4, ignore_index=-1)
 
-        def said(self, batch):
+        def outputs(self, batch):
             x, y = batch
             logits = self.body(x).view(-1, *shape)
             labels = (x[:, :4] > 0.3).long() if shape == (4,) else (y > 0).long()
             return {"logits": logits, "labels": labels.where(x[:, 0].view(-1, *[1] * (labels.ndim - 1)) < 1.5, -1)}
 
         def training_step(self, batch, index):
-            return self.criterion(*self.said(batch).values())
+            return self.criterion(*self.outputs(batch).values())
 
         def validation_step(self, batch, index):
-            return self.said(batch)
+            return self.outputs(batch)
 
-    callback = Calibration(["ece", "auroc"], binary=True, ignore_index=-1)
+    callback = CalibrationCallback(["ece", "auroc"], binary=True, ignore_index=-1)
     network = Binary()
     options = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = lightning.Trainer(max_epochs=1, default_root_dir=tmp_path, callbacks=[callback], **options)

@@ -40,7 +40,7 @@ def files(folder: Path) -> dict[str, Path]:
 def test_the_evaluator_logs_metrics_and_the_report(run, tmp_path):
     probs, labels = draw(2)
     table = measure(Predictions.from_probs(probs[:, 1], labels))
-    found = mlflow.models.evaluate(
+    result = mlflow.models.evaluate(
         data=pandas.DataFrame({"prob": probs[:, 1], "label": labels}),
         targets="label",
         predictions="prob",
@@ -48,33 +48,33 @@ def test_the_evaluator_logs_metrics_and_the_report(run, tmp_path):
         custom_artifacts=[ours.report],
     )
     p = Predictions.from_probs(probs[:, 1], labels)
-    assert found.metrics["ece"] == pytest.approx(table["ece"].value)
-    assert found.metrics["ece_bins_10"] == pytest.approx(float(metrics.ece(p, bins=10)))
+    assert result.metrics["ece"] == pytest.approx(table["ece"].value)
+    assert result.metrics["ece_bins_10"] == pytest.approx(float(metrics.ece(p, bins=10)))
     assert mlflow.get_run(run.info.run_id).data.metrics["nll"] == pytest.approx(table["nll"].value)
-    kept = files(tmp_path / "artifacts")
-    assert "<svg" in kept["calibration.html"].read_text()
-    assert json.loads(kept["calibration.json"].read_text())
+    artifacts = files(tmp_path / "artifacts")
+    assert "<svg" in artifacts["calibration.html"].read_text()
+    assert json.loads(artifacts["calibration.json"].read_text())
 
 
 @pytest.mark.slow
 def test_a_model_that_gives_a_list_per_row(run):
     probs, labels = draw(3)
-    found = mlflow.models.evaluate(
+    result = mlflow.models.evaluate(
         lambda frame: [list(map(float, row)) for row in probs[frame["row"]]],
         data=pandas.DataFrame({"row": range(len(labels)), "label": labels}),
         targets="label",
         extra_metrics=[ours.metric("ece")],
     )
-    assert found.metrics["ece"] == pytest.approx(float(metrics.ece(Predictions.from_probs(probs, labels))))
+    assert result.metrics["ece"] == pytest.approx(float(metrics.ece(Predictions.from_probs(probs, labels))))
 
 
 def test_an_assessment_is_logged_whole(run, tmp_path):
     probs, labels = draw(3)
     p = Predictions.from_probs(probs, labels)
-    found = assess(p[:200], p[200:], ["Identity", "Temperature"])
-    ours.log(found, prefix="test/")
-    kept = mlflow.get_run(run.info.run_id).data.metrics
-    assert kept["test/nll"] == pytest.approx(found.tables[found.chosen_name]["nll"].value)
+    result = assess(p[:200], p[200:], ["Identity", "Temperature"])
+    ours.log(result, prefix="test/")
+    artifacts = mlflow.get_run(run.info.run_id).data.metrics
+    assert artifacts["test/nll"] == pytest.approx(result.tables[result.chosen_name]["nll"].value)
     assert "<svg" in files(tmp_path / "artifacts")["calibration.html"].read_text()
 
 

@@ -44,11 +44,11 @@ def test_probabilities_become_better():
     X, y = make_classification(2000, 20, n_informative=6, n_redundant=10, n_classes=3, random_state=0)
     names = np.array(["a", "b", "c"])[y]
     raw = GaussianNB().fit(X[:1000], names[:1000])
-    better = CalibratedClassifier(GaussianNB(), "StructuredMatrix", cv=3).fit(X[:1000], names[:1000])
-    assert log_loss(names[1000:], better.predict_proba(X[1000:])) < 0.9 * log_loss(
+    calibrated = CalibratedClassifier(GaussianNB(), "StructuredMatrix", cv=3).fit(X[:1000], names[:1000])
+    assert log_loss(names[1000:], calibrated.predict_proba(X[1000:])) < 0.9 * log_loss(
         names[1000:], raw.predict_proba(X[1000:])
     )
-    assert set(better.predict(X)) <= set("abc")
+    assert set(calibrated.predict(X)) <= set("abc")
 
 
 @pytest.fixture(scope="module")
@@ -60,22 +60,22 @@ def problem():
 def test_a_fitted_model_stays_as_it_is(problem):
     X, y = problem
     model = GaussianNB().fit(X[:500], y[:500])
-    better = CalibratedClassifier(FrozenEstimator(model), "Temperature").fit(X[500:1000], y[500:1000])
+    calibrated = CalibratedClassifier(FrozenEstimator(model), "Temperature").fit(X[500:1000], y[500:1000])
     p = Predictions.from_probs(model.predict_proba(X[500:1000]), np.searchsorted(model.classes_, y[500:1000]))
     expected = Temperature.fit(p)(Predictions.from_probs(model.predict_proba(X), np.zeros(len(X), int)).logits)
-    np.testing.assert_allclose(better.predict_proba(X), expected.softmax(1).numpy(), atol=1e-9)
-    assert log_loss(y[1000:], better.predict_proba(X[1000:])) < log_loss(y[1000:], model.predict_proba(X[1000:]))
-    few = CalibratedClassifier(FrozenEstimator(model), "Temperature").fit(
+    np.testing.assert_allclose(calibrated.predict_proba(X), expected.softmax(1).numpy(), atol=1e-9)
+    assert log_loss(y[1000:], calibrated.predict_proba(X[1000:])) < log_loss(y[1000:], model.predict_proba(X[1000:]))
+    small_fit = CalibratedClassifier(FrozenEstimator(model), "Temperature").fit(
         X[500:1000][y[500:1000] != "cow"], y[500:1000][y[500:1000] != "cow"]
     )
-    assert few.predict_proba(X[:5]).shape == (5, 3)  # a class without examples is still one
+    assert small_fit.predict_proba(X[:5]).shape == (5, 3)  # a class without examples is still one
 
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_scores_without_probabilities_are_calibrated(classes):
     X, y = make_classification(1200, 12, n_informative=6, n_classes=classes, random_state=2)
-    made = CalibratedClassifier(LinearSVC(), "StructuredMatrix", cv=3).fit(X[:600], y[:600])
-    probs = made.predict_proba(X[600:])
+    classifier = CalibratedClassifier(LinearSVC(), "StructuredMatrix", cv=3).fit(X[:600], y[:600])
+    probs = classifier.predict_proba(X[600:])
     assert probs.shape == (600, classes)
     prior = np.bincount(y[:600]) / 600
     assert log_loss(y[600:], probs) < 0.9 * log_loss(y[600:], np.tile(prior, (600, 1)))
@@ -86,9 +86,9 @@ def test_weights_count(problem):
     weights = np.random.default_rng(0).integers(1, 4, 600)
     model = FrozenEstimator(GaussianNB().fit(X[600:], y[600:]))
     rows = np.repeat(np.arange(600), weights)
-    one = CalibratedClassifier(model, "Temperature").fit(X[:600], y[:600], sample_weight=weights / 7)
-    other = CalibratedClassifier(model, "Temperature").fit(X[rows], y[rows])
-    assert float(one.calibrator_.temperature) == pytest.approx(float(other.calibrator_.temperature), rel=1e-6)
+    fitted = CalibratedClassifier(model, "Temperature").fit(X[:600], y[:600], sample_weight=weights / 7)
+    repeated = CalibratedClassifier(model, "Temperature").fit(X[rows], y[rows])
+    assert float(fitted.calibrator_.temperature) == pytest.approx(float(repeated.calibrator_.temperature), rel=1e-6)
 
 
 def test_scorers_choose_models(problem):
@@ -99,19 +99,19 @@ def test_scorers_choose_models(problem):
     np.testing.assert_allclose(
         cross_val_score(GaussianNB(), X, y, scoring=scorer("accuracy"), cv=3), cross_val_score(GaussianNB(), X, y, cv=3)
     )
-    found = GridSearchCV(GaussianNB(), {"var_smoothing": [1e-9, 1.0]}, scoring=scorer("smooth_ece"), cv=3).fit(X, y)
-    assert found.best_score_ == max(found.cv_results_["mean_test_score"])
+    search = GridSearchCV(GaussianNB(), {"var_smoothing": [1e-9, 1.0]}, scoring=scorer("smooth_ece"), cv=3).fit(X, y)
+    assert search.best_score_ == max(search.cv_results_["mean_test_score"])
 
 
 def test_a_display_in_one_line(problem):
     X, y = problem
     model = GaussianNB().fit(X, y)
-    shown = ReliabilityDisplay.from_estimator(model, X, y, ax=Figure().add_subplot())
-    bins = metrics.tables.bins(shown.predictions)
-    assert len(shown.ax_.patches) == 2 * int((bins.count > 0).sum())
+    display = ReliabilityDisplay.from_estimator(model, X, y, ax=Figure().add_subplot())
+    bins = metrics.tables.bins(display.predictions)
+    assert len(display.ax_.patches) == 2 * int((bins.count > 0).sum())
     two = ReliabilityDisplay.from_predictions(["no", "yes", "yes"], [0.2, 0.9, 0.4], ax=Figure().add_subplot())
     assert two.ax_.get_xlabel() == "probability of yes"
-    assert shown.predictions.class_names == ("ant", "bee", "cow")
+    assert display.predictions.class_names == ("ant", "bee", "cow")
 
 
 class Remembers(GaussianNB):
@@ -224,9 +224,11 @@ def test_scorers_take_weights(rows, routing):
             return
         model = Remembers().set_fit_request(sample_weight=True)
         weighted = scorer("nll").set_score_request(sample_weight=True)
-        found = cross_val_score(model, X, y, scoring=weighted, cv=2, params={"sample_weight": weights})
-        plain = scorer("nll").set_score_request(sample_weight=False)
-        assert (found != cross_val_score(model, X, y, scoring=plain, cv=2, params={"sample_weight": weights})).all()
+        search = cross_val_score(model, X, y, scoring=weighted, cv=2, params={"sample_weight": weights})
+        unweighted = scorer("nll").set_score_request(sample_weight=False)
+        assert (
+            search != cross_val_score(model, X, y, scoring=unweighted, cv=2, params={"sample_weight": weights})
+        ).all()
 
 
 def test_the_positive_label_is_the_event(problem):
@@ -237,10 +239,10 @@ def test_the_positive_label_is_the_event(problem):
     assert float(ill.events.outcome.mean()) == pytest.approx((two == "ill").mean())
     assert float(predictions(model, X, two).events.outcome.mean()) == pytest.approx((two == "well").mean())
     probs = model.predict_proba(X)
-    for given in (probs, probs[:, 0]):
-        shown = ReliabilityDisplay.from_predictions(two, given, pos_label="ill", ax=Figure().add_subplot())
-        np.testing.assert_allclose(shown.predictions.events.confidence, ill.events.confidence, atol=1e-12)
-        assert shown.ax_.get_xlabel() == "probability of ill"
+    for y_prob in (probs, probs[:, 0]):
+        display = ReliabilityDisplay.from_predictions(two, y_prob, pos_label="ill", ax=Figure().add_subplot())
+        np.testing.assert_allclose(display.predictions.events.confidence, ill.events.confidence, atol=1e-12)
+        assert display.ax_.get_xlabel() == "probability of ill"
     assert scorer("event_brier", pos_label="ill")(model, X, two) == pytest.approx(
         scorer("event_brier", pos_label="well")(model, X, two)
     )

@@ -21,13 +21,13 @@ def test_a_report_has_them_in_their_order_and_with_their_sign():
     add(report, "ece", "nll")
     assert report.metrics.available()[:2] == ["ece", "nll"]
     p = predictions(report.estimator_, x[150:], y[150:])
-    shown = report.metrics.summarize(metric=["ece", "nll"]).frame()
-    assert shown.to_numpy().ravel().tolist() == pytest.approx([float(metrics.ece(p)), float(metrics.nll(p))])
+    summary = report.metrics.summarize(metric=["ece", "nll"]).frame()
+    assert summary.to_numpy().ravel().tolist() == pytest.approx([float(metrics.ece(p)), float(metrics.nll(p))])
 
 
 def test_a_cross_validation_has_them():
     report = skore.CrossValidationReport(GaussianNB(), x, y, splitter=2)
     add(report)
-    shown = report.metrics.summarize(metric=["ece", "smooth_ece"]).frame()
-    assert shown.shape == (2, 2)
-    assert (shown.to_numpy() > 0).all()
+    summary = report.metrics.summarize(metric=["ece", "smooth_ece"]).frame()
+    assert summary.shape == (2, 2)
+    assert (summary.to_numpy() > 0).all()

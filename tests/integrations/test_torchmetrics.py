@@ -11,7 +11,7 @@ from calibrant.metrics import Summary
 from calibrant.predictions import Predictions
 
 torchmetrics = pytest.importorskip("torchmetrics")
-from calibrant.integrations.torchmetrics import Calibration  # noqa: E402
+from calibrant.integrations.torchmetrics import CalibrationMetric  # noqa: E402
 
 NAMES = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "kuiper", "smooth_ece")
 
@@ -23,7 +23,7 @@ def draw() -> Predictions:
 
 
 def test_batches_give_the_values_of_the_summary():
-    p, metric = draw(), Calibration(*NAMES)
+    p, metric = draw(), CalibrationMetric(*NAMES)
     for i in range(0, 3000, 431):
         metric.update(p.logits[i : i + 431], p.labels[i : i + 431])
     expected = Summary.empty().add(p)
@@ -34,7 +34,7 @@ def test_batches_give_the_values_of_the_summary():
 
 
 def test_forward_gives_the_batch_and_keeps_the_sum():
-    p, metric = draw(), Calibration("ece")
+    p, metric = draw(), CalibrationMetric("ece")
     first = metric(p.logits[:1000], p.labels[:1000])
     metric(p.logits[1000:], p.labels[1000:])
     assert float(first["ece"]) == Summary.empty().add(p[:1000])["ece"]
@@ -42,7 +42,7 @@ def test_forward_gives_the_batch_and_keeps_the_sum():
 
 
 def test_positions_are_flattened_and_ignored_ones_left_out():
-    metric = Calibration("accuracy")
+    metric = CalibrationMetric("accuracy")
     labels = torch.tensor([[0, -100], [-100, -100]])
     metric.update(torch.randn(2, 3, 2, generator=torch.Generator().manual_seed(0)), labels)
     metric.update(torch.zeros(1, 3), torch.tensor([-100]))
@@ -51,22 +51,24 @@ def test_positions_are_flattened_and_ignored_ones_left_out():
 
 def test_it_belongs_to_a_collection_and_a_state_dict():
     p = draw()
-    metric = Calibration("ece")
+    metric = CalibrationMetric("ece")
     metric.persistent(True)
     metric.update(p.logits, p.labels)
-    copy = Calibration("ece")
+    copy = CalibrationMetric("ece")
     copy.persistent(True)
     copy.load_state_dict(metric.state_dict())
     assert copy.summary["ece"] == metric.summary["ece"]
-    both = torchmetrics.MetricCollection({"calibration": Calibration("ece"), "more": Calibration("nll")})
-    both.update(p.logits, p.labels)
-    assert set(both.compute()) == {"ece", "nll"} or set(both.compute()) == {"calibration_ece", "more_nll"}
+    collection = torchmetrics.MetricCollection(
+        {"calibration": CalibrationMetric("ece"), "more": CalibrationMetric("nll")}
+    )
+    collection.update(p.logits, p.labels)
+    assert set(collection.compute()) == {"ece", "nll"} or set(collection.compute()) == {"calibration_ece", "more_nll"}
 
 
 def process(rank: int, address: str, queue) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{address}", rank=rank, world_size=2)
-    p, metric = draw(), Calibration(*NAMES)
+    p, metric = draw(), CalibrationMetric(*NAMES)
     mine = slice(0, 700) if rank == 0 else slice(700, 3000)
     for i in range(mine.start, mine.stop, 300):
         part = slice(i, min(i + 300, mine.stop))
@@ -82,13 +84,13 @@ def test_two_processes_agree_with_one_to_the_last_bit(tmp_path):
     processes = [context.Process(target=process, args=(rank, str(tmp_path / "meet"), queue)) for rank in (0, 1)]
     for p in processes:
         p.start()
-    found = [queue.get(timeout=300) for _ in processes]
+    results = [queue.get(timeout=300) for _ in processes]
     for p in processes:
         p.join(timeout=60)
     expected = Summary.empty().add(draw())
-    for _, values, seen in found:
+    for _, values, num_rows in results:
         assert values == {name: expected[name] for name in NAMES}
-        assert seen in (700, 2300)  # unsynchronized again after compute
+        assert num_rows in (700, 2300)  # unsynchronized again after compute
 
 
 def test_one_logit_or_probability_for_each_label():
@@ -99,28 +101,28 @@ def test_one_logit_or_probability_for_each_label():
     expected = float(metrics.ece(Predictions.from_binary_logits(s[9:], y[9:])))
     for scores, probs in (s, False), (s.double().sigmoid(), True):
         for shape in (400,), (400, 1), (4, 1, 10, 10):
-            metric = Calibration("ece", binary=True, probs=probs)
+            metric = CalibrationMetric("ece", binary=True, probs=probs)
             metric.update(scores.view(shape), y.view(shape if shape != (4, 1, 10, 10) else (4, 10, 10)).squeeze())
             assert float(metric.compute()["ece"]) == pytest.approx(expected, abs=1e-7)
             assert metric.summary.of == 1
 
 
 def test_probabilities_of_classes_are_declared():
-    p, metric = draw(), Calibration("nll", "ece", probs=True)
+    p, metric = draw(), CalibrationMetric("nll", "ece", probs=True)
     metric.update(p.logits.softmax(-1), p.labels)
     expected = Summary.empty().add(p)
     assert [float(v) for v in metric.compute().values()] == pytest.approx([expected["nll"], expected["ece"]], abs=1e-6)
     with refused("shape"):
-        Calibration(binary=True, probs=True).update(torch.rand(4, 2), torch.tensor([0, 1, 1, 0]))
+        CalibrationMetric(binary=True, probs=True).update(torch.rand(4, 2), torch.tensor([0, 1, 1, 0]))
 
 
 def test_any_number_of_bins_is_read_again():
-    p, metric = draw(), Calibration("ece", "mce", "adaptive_ece", bins=10)
+    p, metric = draw(), CalibrationMetric("ece", "mce", "adaptive_ece", bins=10)
     metric.update(p.logits, p.labels)
-    said = {name: float(value) for name, value in metric.compute().items()}
-    assert said["ece"] == pytest.approx(float(metrics.ece(p, bins=10)))
-    assert said["mce"] == pytest.approx(float(metrics.mce(p, bins=10)))
-    assert said["adaptive_ece"] == pytest.approx(float(metrics.adaptive_ece(p, bins=10)), abs=1e-3)
+    numbers = {name: float(value) for name, value in metric.compute().items()}
+    assert numbers["ece"] == pytest.approx(float(metrics.ece(p, bins=10)))
+    assert numbers["mce"] == pytest.approx(float(metrics.mce(p, bins=10)))
+    assert numbers["adaptive_ece"] == pytest.approx(float(metrics.adaptive_ece(p, bins=10)), abs=1e-3)
     table = measure(metric.summary)
     assert table.bins == 10
     assert table["noise_floor"].value == pytest.approx(measure(p, bins=10)["noise_floor"].value)
@@ -128,13 +130,13 @@ def test_any_number_of_bins_is_read_again():
 
 def test_single_probabilities_given_as_logits_are_refused_over_all_updates():
     p, y = torch.rand(20, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2
-    metric = Calibration("ece", binary=True)
+    metric = CalibrationMetric("ece", binary=True)
     for i in range(0, 20, 2):
         metric.update(p[i : i + 2], y[i : i + 2])
     with refused("probs_as_logits"):
         metric.compute()
     metric.update(torch.tensor([-3.0]), torch.tensor([0]))
     assert 0 <= float(metric.compute()["ece"]) <= 1
-    metric = Calibration("ece", binary=True, logits=True)
+    metric = CalibrationMetric("ece", binary=True, logits=True)
     metric.update(p, y)
     assert 0 <= float(metric.compute()["ece"]) <= 1

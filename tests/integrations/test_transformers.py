@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from calibrant import Predictions, losses, metrics
-from calibrant.integrations.transformers import Calibration
+from calibrant.integrations.transformers import CalibrationTrainerCallback
 from calibrant.nn import Criterion
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers and accelerate
@@ -78,15 +78,17 @@ def trainer(calibration, folder, epochs, *, tokens=False, model=None, **options)
 
 @pytest.mark.parametrize("loss", ["AdaFocal(bins=5)", "Scheduled(gammas=(5, 3), shares=(0.5,))"])
 def test_two_epochs_resumed_after_the_first(loss, tmp_path):
-    whole = Calibration(loss)
-    full = trainer(whole, tmp_path, 2)
+    uninterrupted = CalibrationTrainerCallback(loss)
+    full = trainer(uninterrupted, tmp_path, 2)
     full.train()
     first = sorted(tmp_path.glob("checkpoint-*"), key=lambda p: int(p.name.split("-")[1]))[0]
-    resumed = Calibration(loss)
+    resumed = CalibrationTrainerCallback(loss)
     rest = trainer(resumed, tmp_path / "rest", 2)
     rest.train(resume_from_checkpoint=str(first))
-    for name, value in losses.state(whole.criterion.loss).items():
-        ours, fresh = (torch.as_tensor(losses.state(c.criterion.loss)[name]) for c in (resumed, Calibration(loss)))
+    for name, value in losses.state(uninterrupted.criterion.loss).items():
+        ours, fresh = (
+            torch.as_tensor(losses.state(c.criterion.loss)[name]) for c in (resumed, CalibrationTrainerCallback(loss))
+        )
         assert torch.allclose(ours, torch.as_tensor(value), rtol=1e-5)  # rows of a batch come in another order
         assert not torch.allclose(ours, fresh, rtol=1e-2)
     for ours, theirs in zip(rest.model.parameters(), full.model.parameters(), strict=True):
@@ -94,7 +96,7 @@ def test_two_epochs_resumed_after_the_first(loss, tmp_path):
 
 
 def test_the_loss_is_advanced_by_the_evaluation_of_the_epoch(tmp_path):
-    calibration = Calibration("AdaFocal(bins=5)", metrics=("ece", "refinement_nll"))
+    calibration = CalibrationTrainerCallback("AdaFocal(bins=5)", metrics=("ece", "refinement_nll"))
     run = trainer(calibration, tmp_path, 1)
     run.train()
     after = calibration.criterion.loss.gamma.clone()
@@ -108,7 +110,7 @@ def test_the_loss_is_advanced_by_the_evaluation_of_the_epoch(tmp_path):
 
 
 def test_tokens_are_classified_and_padding_ignored(tmp_path):
-    calibration = Calibration("focal(gamma=2)")
+    calibration = CalibrationTrainerCallback("focal(gamma=2)")
     run = trainer(calibration, tmp_path, 2, tokens=True)
     before = run.evaluate()
     run.train()
@@ -121,31 +123,31 @@ def test_tokens_are_classified_and_padding_ignored(tmp_path):
 
 
 def test_accumulated_batches_are_divided_by_all_their_items():
-    calibration = Calibration("cross_entropy")
+    calibration = CalibrationTrainerCallback("cross_entropy")
     logits = torch.randn(4, 7, 3, generator=torch.Generator().manual_seed(0))
     labels = torch.randint(3, (4, 7), generator=torch.Generator().manual_seed(0))
     labels[0, 3:] = -100
-    whole = calibration.compute_loss({"logits": logits}, labels)
+    uninterrupted = calibration.compute_loss({"logits": logits}, labels)
     items = (labels != -100).sum()
     parts = [calibration.compute_loss({"logits": logits[i : i + 1]}, labels[i : i + 1], items) for i in range(4)]
-    assert sum(parts).item() == pytest.approx(whole.item(), rel=1e-5)
+    assert sum(parts).item() == pytest.approx(uninterrupted.item(), rel=1e-5)
 
 
 def test_predictions_may_come_with_hidden_states():
-    calibration = Calibration("focal", ["accuracy"])
+    calibration = CalibrationTrainerCallback("focal", ["accuracy"])
     logits = np.eye(3, dtype=np.float32)[[0, 1, 2, 0]] - 0.5
     evaluation = EvalPrediction(predictions=(logits, np.zeros((4, 8))), label_ids=np.array([0, 1, 2, 1]))
     assert calibration.compute_metrics(evaluation) == {"accuracy": 0.75}
 
 
 def test_adafocal_without_evaluation_is_refused(tmp_path):
-    run = trainer(Calibration("AdaFocal"), tmp_path, 1, eval_strategy="no")
+    run = trainer(CalibrationTrainerCallback("AdaFocal"), tmp_path, 1, eval_strategy="no")
     with refused("no_validation"):
         run.train()
 
 
 def test_one_logit_is_trained_and_judged_as_an_event(tmp_path):
-    calibration = Calibration("focal(gamma=2)", ["auroc", "ece"], binary=True, alpha=0.25)
+    calibration = CalibrationTrainerCallback("focal(gamma=2)", ["auroc", "ece"], binary=True, alpha=0.25)
     run = trainer(calibration, tmp_path, 2, model=network_of_one())
     for data in run.train_dataset, run.eval_dataset:
         for example in data:
@@ -172,23 +174,23 @@ def test_binary_losses_are_those_of_the_criterion(shape):
     labels = torch.randint(2, shape, generator=g)
     labels = labels.squeeze(-1) if shape[-1] == 1 else labels
     labels.view(-1)[::3] = -1
-    calibration = Calibration("focal", ["ece"], binary=True, alpha=0.3, ignore_index=-1)
+    calibration = CalibrationTrainerCallback("focal", ["ece"], binary=True, alpha=0.3, ignore_index=-1)
     expected = Criterion("focal", binary=True, alpha=0.3, ignore_index=-1)(logits.view(labels.shape), labels)
     assert torch.allclose(calibration.compute_loss({"logits": logits}, labels), expected)
     items = (labels != -100).sum()  # as the Trainer counts them
     assert torch.allclose(calibration.compute_loss({"logits": logits}, labels, items), expected)
-    judged = calibration.compute_metrics(EvalPrediction(predictions=logits.numpy(), label_ids=labels.numpy()))
+    values = calibration.compute_metrics(EvalPrediction(predictions=logits.numpy(), label_ids=labels.numpy()))
     used = labels != -1
     val = Predictions.from_binary_logits(logits.view(labels.shape)[used], labels[used])
-    assert judged["ece"] == pytest.approx(float(metrics.ece(val)))
+    assert values["ece"] == pytest.approx(float(metrics.ece(val)))
 
 
 def test_pixels_have_their_classes_first_and_some_left_out():
     logits = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
     labels = torch.randint(3, (2, 4, 4), generator=torch.Generator().manual_seed(0))
     labels[0, :2] = 255
-    calibration = Calibration("cross_entropy", ["nll"], ignore_index=255)
+    calibration = CalibrationTrainerCallback("cross_entropy", ["nll"], ignore_index=255)
     expected = torch.nn.functional.cross_entropy(logits, labels, ignore_index=255)
     assert torch.allclose(calibration.compute_loss((logits,), labels), expected)
-    judged = calibration.compute_metrics(EvalPrediction(predictions=logits.numpy(), label_ids=labels.numpy()))
-    assert judged["nll"] == pytest.approx(float(expected), rel=1e-5)
+    values = calibration.compute_metrics(EvalPrediction(predictions=logits.numpy(), label_ids=labels.numpy()))
+    assert values["nll"] == pytest.approx(float(expected), rel=1e-5)

@@ -14,7 +14,7 @@ from calibrant import losses
 from calibrant.nn import Criterion
 from calibrant.registry import LOSSES
 
-every = pytest.mark.parametrize("name", sorted(LOSSES))
+every_loss = pytest.mark.parametrize("name", sorted(LOSSES))
 ABSOLUTE = {"acls", "logit_norm", "logit_normalized"}  # see the logits themselves, not only their differences
 
 
@@ -28,8 +28,8 @@ def events():
 def sigmoid_focal(s, t, alpha, gamma):
     """The formula of torchvision and kornia, by hand, for targets that are 0 or 1."""
     p = 1 / (1 + np.exp(-s))
-    happened, not_happened = -((1 - p) ** gamma) * np.log(p), -(p**gamma) * np.log(1 - p)
-    return alpha * t * happened + (1 - alpha) * (1 - t) * not_happened
+    positive_loss, negative_loss = -((1 - p) ** gamma) * np.log(p), -(p**gamma) * np.log(1 - p)
+    return alpha * t * positive_loss + (1 - alpha) * (1 - t) * negative_loss
 
 
 def slope(criterion, s, y):
@@ -45,8 +45,8 @@ def test_it_is_the_sigmoid_focal_loss_with_alpha(events, alpha, gamma):
     expected = sigmoid_focal(s.numpy(), y.numpy(), alpha, gamma)
     text = f"focal(gamma={gamma})"
     for targets in y, y.double(), y.bool(), y.to(torch.uint8):
-        each = Criterion(text, binary=True, alpha=alpha, reduction="none")(s, targets)
-        np.testing.assert_allclose(each, expected, rtol=1e-10, atol=1e-15)
+        per_label = Criterion(text, binary=True, alpha=alpha, reduction="none")(s, targets)
+        np.testing.assert_allclose(per_label, expected, rtol=1e-10, atol=1e-15)
     assert Criterion(text, binary=True, alpha=alpha)(s, y).item() == pytest.approx(expected.mean(), rel=1e-10)
     total = Criterion(text, binary=True, alpha=alpha, reduction="sum")(s, y)
     assert total.item() == pytest.approx(expected.sum(), rel=1e-10)
@@ -66,8 +66,8 @@ def test_limit_cases(events):
         assert torch.allclose(Criterion(text, binary=True, reduction="none")(s, y), bce, rtol=1e-12)
         tilted = Criterion(text, binary=True, alpha=0.8, reduction="none")(s, y)
         assert torch.allclose(tilted, (0.2 + 0.6 * y.double()) * bce, rtol=1e-12)
-    half, plain = (Criterion("focal", binary=True, alpha=alpha)(s, y) for alpha in (0.5, None))
-    assert half.item() == pytest.approx(float(plain) / 2, rel=1e-12)
+    half, unweighted = (Criterion("focal", binary=True, alpha=alpha)(s, y) for alpha in (0.5, None))
+    assert half.item() == pytest.approx(float(unweighted) / 2, rel=1e-12)
     pos_weight = F.binary_cross_entropy_with_logits(s, y.double(), pos_weight=torch.tensor(4.0), reduction="none")
     assert torch.allclose(5 * tilted, pos_weight, rtol=1e-12)
 
@@ -108,27 +108,27 @@ def test_binary_mmce(events):
     assert value.item() == pytest.approx(float(bce) + 3 * math.sqrt(square + 1e-10), rel=1e-10)
 
 
-@every
+@every_loss
 def test_every_loss_is_that_of_two_classes(name, events):
     s, y = events
     value = Criterion(told(name, 2), binary=True, reduction="none")(s, y)
     low = -s / 2 if name in ABSOLUTE else torch.zeros_like(s)
     pair = torch.stack([low, low + s], 1)
     assert torch.allclose(value, told(name, 2)(pair, y), rtol=1e-9)
-    both = Criterion(told(name, 2), binary=True), Criterion(told(name, 2))
-    ours, theirs = slope(both[0], s, y), slope(both[1], pair, y)
+    criteria = Criterion(told(name, 2), binary=True), Criterion(told(name, 2))
+    ours, theirs = slope(criteria[0], s, y), slope(criteria[1], pair, y)
     assert torch.allclose(ours, theirs[:, 1], rtol=1e-7, atol=1e-12) or name in ABSOLUTE
-    assert torch.allclose(slope(both[0], s, y.double()), ours, rtol=1e-7, atol=1e-12)
+    assert torch.allclose(slope(criteria[0], s, y.double()), ours, rtol=1e-7, atol=1e-12)
 
 
-@every
+@every_loss
 def test_what_happened_and_what_did_not_are_alike(name, events):
     s, y = events
     criterion = Criterion(told(name, 2, even=True), binary=True, reduction="none")
     assert torch.allclose(criterion(s, y), criterion(-s, 1 - y), rtol=1e-9)
 
 
-@every
+@every_loss
 def test_it_is_finite_at_saturation(name):
     s = torch.tensor([0.0, 100.0, -100.0, 1e4, -1e4, 1e4], requires_grad=True)
     for y in torch.tensor([0, 1, 0, 1, 0, 0]), torch.tensor([1.0, 0.0, 0.5, 1.0, 0.0, 0.1]):
@@ -149,11 +149,13 @@ def test_any_shape_with_a_label_for_each_logit(name, logits, labels, events):
     y = y.where(torch.arange(40) % 7 > 0, -1)
     ours = s.reshape(logits).clone().requires_grad_()
     for targets in y, y.double():
-        each = Criterion(told(name, 2), binary=True, reduction="none", ignore_index=-1)(ours, targets.reshape(labels))
+        per_label = Criterion(told(name, 2), binary=True, reduction="none", ignore_index=-1)(
+            ours, targets.reshape(labels)
+        )
         value = Criterion(told(name, 2), binary=True, alpha=0.25, ignore_index=-1)(ours, targets.reshape(labels))
         expected = Criterion(told(name, 2), binary=True, alpha=0.25)(s[y >= 0], targets[y >= 0])
-        assert each.shape == labels
-        assert (each.flatten()[y < 0] == 0).all()
+        assert per_label.shape == labels
+        assert (per_label.flatten()[y < 0] == 0).all()
         assert value.item() == pytest.approx(expected.item(), rel=1e-9)
         (gradient,) = torch.autograd.grad(value, ours)
         assert (gradient.flatten()[y < 0] == 0).all()
@@ -161,12 +163,12 @@ def test_any_shape_with_a_label_for_each_logit(name, logits, labels, events):
 
 def test_class_weights_divide_by_what_they_weigh_and_alpha_does_not(events):
     s, y = events
-    each = Criterion("focal", binary=True, reduction="none")(s, y)
+    per_label = Criterion("focal", binary=True, reduction="none")(s, y)
     weight = 1 + 2.0 * y.double()
     weighed = Criterion("focal", binary=True, weight=torch.tensor([1.0, 3.0]))(s, y)
-    assert weighed.item() == pytest.approx(float((weight * each).sum() / weight.sum()), rel=1e-9)
+    assert weighed.item() == pytest.approx(float((weight * per_label).sum() / weight.sum()), rel=1e-9)
     assert Criterion("focal", binary=True, alpha=0.75)(s, y).item() == pytest.approx(
-        float((weight * each).mean() / 4), rel=1e-9
+        float((weight * per_label).mean() / 4), rel=1e-9
     )
 
 
@@ -214,8 +216,8 @@ def test_logits_and_labels_of_another_problem_are_refused(call, code, name, even
 def test_gradients_per_example_by_torch_func(events):
     s, y = events
     criterion = Criterion("focal", binary=True)
-    each = torch.func.vmap(torch.func.grad(lambda a, b: criterion(a[None], b[None])))(s, y)
-    assert torch.allclose(each / 60, slope(criterion, s, y), rtol=1e-12)
+    per_label = torch.func.vmap(torch.func.grad(lambda a, b: criterion(a[None], b[None])))(s, y)
+    assert torch.allclose(per_label / 60, slope(criterion, s, y), rtol=1e-12)
 
 
 def test_the_loss_of_an_epoch_learns_from_two_classes(events):

@@ -53,15 +53,15 @@ def test_values_are_those_of_the_papers(batch):
     y = labels.numpy()
     p_y = p[rows, y]
     below = np.where(p < p_y[:, None], p, 0).max(1)
-    one = np.eye(6)[y]
+    row_loss = np.eye(6)[y]
     fresh = {
         losses.focal: -((1 - p_y) ** 3) * np.log(p_y),
         losses.inverse_focal: -((1 + p_y) ** 2) * np.log(p_y),
         losses.flsd: -((1 - p_y) ** np.where(p_y < 0.2, 5, 3)) * np.log(p_y),
         losses.dual_focal: -((1 - p_y + below) ** 5) * np.log(p_y),
-        losses.bsce_gra: -np.abs(one - p).sum(1) * np.log(p_y),
+        losses.bsce_gra: -np.abs(row_loss - p).sum(1) * np.log(p_y),
         losses.poly1: -np.log(p_y) + 2 * (1 - p_y),
-        losses.focal_calibration: -((1 - p_y) ** 3) * np.log(p_y) + 0.5 * ((p - one) ** 2).sum(1),
+        losses.focal_calibration: -((1 - p_y) ** 3) * np.log(p_y) + 0.5 * ((p - row_loss) ** 2).sum(1),
     }
     for loss, expected in fresh.items():
         np.testing.assert_allclose(loss(logits, labels), expected, rtol=1e-11, err_msg=loss.__name__)
@@ -114,12 +114,12 @@ def test_the_gradient_is_that_of_cross_entropy_times_g(batch, gamma):
 def test_with_its_weight_detached_the_factor_is_the_weight(batch, gamma):
     logits, labels = batch
     p_y = torch.from_numpy(probabilities(logits)[np.arange(200), labels.numpy()])[:, None]
-    plain = gradient(losses.cross_entropy, logits, labels)
+    reference = gradient(losses.cross_entropy, logits, labels)
     detached = gradient(lambda z, y: losses.focal(z, y, gamma=gamma, detach_weight=True), logits, labels)
-    assert torch.allclose(detached, (1 - p_y) ** gamma * plain, rtol=1e-9, atol=1e-12)
+    assert torch.allclose(detached, (1 - p_y) ** gamma * reference, rtol=1e-9, atol=1e-12)
     if gamma < 3.5:
         inverse = gradient(lambda z, y: losses.inverse_focal(z, y, gamma=gamma, detach_weight=True), logits, labels)
-        assert torch.allclose(inverse, (1 + p_y) ** gamma * plain, rtol=1e-9, atol=1e-12)
+        assert torch.allclose(inverse, (1 + p_y) ** gamma * reference, rtol=1e-9, atol=1e-12)
 
 
 def test_bsce_scales_the_gradient_of_cross_entropy(batch):
@@ -133,8 +133,8 @@ def test_gamma_may_differ_by_example(batch):
     logits, labels = batch
     gamma = torch.linspace(0, 3, 200, dtype=torch.float64)
     for loss in losses.focal, losses.inverse_focal:
-        each = [loss(logits[i : i + 1], labels[i : i + 1], gamma=float(gamma[i])) for i in range(200)]
-        assert torch.allclose(loss(logits, labels, gamma=gamma), torch.cat(each), rtol=1e-12)
+        gradients = [loss(logits[i : i + 1], labels[i : i + 1], gamma=float(gamma[i])) for i in range(200)]
+        assert torch.allclose(loss(logits, labels, gamma=gamma), torch.cat(gradients), rtol=1e-12)
         assert gradient(lambda z, y, loss=loss: loss(z, y, gamma=gamma), logits, labels).isfinite().all()
 
 
@@ -155,7 +155,7 @@ def root_of_the_factor(p, low, high):
 @pytest.mark.parametrize(("low", "high"), [(3.0, 5.0), (0.5, 20.0), (2.0, 2.0)])
 def test_continuous_flsd_takes_the_gamma_at_which_the_factor_is_1(low, high):
     p = np.array([1e-9, 0.02, 0.05, 0.19, 0.1968, 0.197, 0.2, 0.22, 0.25, 0.2526, 0.3, 0.5, 0.9, 0.999])
-    gamma = np.array([root_of_the_factor(one, low, high) for one in p])
+    gamma = np.array([root_of_the_factor(row_loss, low, high) for row_loss in p])
     logits = torch.tensor(np.stack([np.log(p), np.log1p(-p)], 1))
     labels = torch.zeros(len(p), dtype=torch.int64)
     value = losses.flsd_continuous(logits, labels, low=low, high=high)
@@ -216,8 +216,8 @@ def test_the_minimizer_of_focal_loss_is_underconfident():
 
     def expected_loss(q):
         z, _ = pair(q)
-        both = losses.focal(z.expand(2, -1), torch.tensor([0, 1]), gamma=2.0)
-        return float(0.8 * both[0] + 0.2 * both[1])
+        two_rows = losses.focal(z.expand(2, -1), torch.tensor([0, 1]), gamma=2.0)
+        return float(0.8 * two_rows[0] + 0.2 * two_rows[1])
 
     best = minimize_scalar(expected_loss, bounds=(0.5, 0.9), method="bounded", options={"xatol": 1e-10})
     assert best.x == pytest.approx(0.626614827, abs=1e-6)
@@ -303,12 +303,12 @@ def test_focal_loss_bounds_entropy_regularization_from_above(values, gamma, labe
 # The hand-written backward
 
 
-def agree_twice_over(lean, plain, z):
+def agree_twice_over(lean, reference, z):
     """Two functions of the logits have the same values and the same first and second derivatives."""
-    assert torch.allclose(lean(z), plain(z), rtol=1e-13)
+    assert torch.allclose(lean(z), reference(z), rtol=1e-13)
     assert torch.autograd.gradcheck(lean, z)
     assert torch.autograd.gradgradcheck(lean, z)
-    once = [torch.autograd.grad((f(z) ** 2).sum(), z, create_graph=True)[0] for f in (lean, plain)]
+    once = [torch.autograd.grad((f(z) ** 2).sum(), z, create_graph=True)[0] for f in (lean, reference)]
     twice = [torch.autograd.grad((slope**2).sum(), z)[0] for slope in once]
     assert torch.allclose(*once, rtol=1e-12)
     assert torch.allclose(*twice, rtol=1e-12)
@@ -321,10 +321,10 @@ def test_the_likelihood_agrees_with_autograd_twice_over(batch, epsilon):
     def lean(z):
         return smoothed_log_likelihood(z, labels[:5], epsilon)
 
-    def plain(z):
+    def reference(z):
         return -cross_entropy(z, labels[:5], reduction="none", label_smoothing=epsilon)
 
-    agree_twice_over(lean, plain, logits[:5].clone().requires_grad_())
+    agree_twice_over(lean, reference, logits[:5].clone().requires_grad_())
 
 
 def test_the_brier_score_agrees_with_autograd_twice_over(batch):
@@ -334,31 +334,31 @@ def test_the_brier_score_agrees_with_autograd_twice_over(batch):
     def lean(z):
         return losses.brier(z, labels[:5])
 
-    def plain(z):
+    def reference(z):
         return (z.softmax(-1) - one_hot(labels[:5], z.shape[-1])).square().sum(-1)
 
-    agree_twice_over(lean, plain, z)
-    assert torch.allclose(gradient(losses.brier, logits, labels)[:5], torch.autograd.grad(plain(z).sum(), z)[0])
+    agree_twice_over(lean, reference, z)
+    assert torch.allclose(gradient(losses.brier, logits, labels)[:5], torch.autograd.grad(reference(z).sum(), z)[0])
 
 
 def test_the_likelihood_keeps_nothing_of_the_size_of_the_logits():
     z = torch.randn(8, 1000, requires_grad=True)
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
         losses.focal(z, torch.zeros(8, dtype=torch.int64))
-    large = [t for t in kept if t.numel() >= z.numel()]
-    assert all(t.data_ptr() == z.data_ptr() for t in large)
+    large_tensors = [t for t in saved if t.numel() >= z.numel()]
+    assert all(t.data_ptr() == z.data_ptr() for t in large_tensors)
 
 
 @pytest.mark.parametrize("loss", [losses.focal, losses.brier])
 def test_gradients_per_example_by_torch_func(batch, loss):
     logits, labels = batch
 
-    def one(z, y):
+    def row_loss(z, y):
         return loss(z[None], y[None]).squeeze(0)
 
-    each = torch.func.vmap(torch.func.grad(one))(logits, labels)
-    assert torch.allclose(each, gradient(loss, logits, labels), rtol=1e-12)
+    gradients = torch.func.vmap(torch.func.grad(row_loss))(logits, labels)
+    assert torch.allclose(gradients, gradient(loss, logits, labels), rtol=1e-12)
 
 
 def test_alpha_given_to_the_function_points_to_criterion():

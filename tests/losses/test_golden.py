@@ -34,10 +34,10 @@ def test_every_built_in_loss_has_golden_values():
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_loss_keeps_its_values_until_its_revision_is_raised(name):
-    kept, found = json.loads(GOLDEN.read_text())[name], measure(name)
-    assert found["code"] == kept["code"]
+    expected, computed = json.loads(GOLDEN.read_text())[name], measure(name)
+    assert computed["code"] == expected["code"]
     for part in "values", "gradient":
-        assert found[part] == pytest.approx(kept[part], rel=1e-7, abs=1e-9), f"raise the revision of {name}"
+        assert computed[part] == pytest.approx(expected[part], rel=1e-7, abs=1e-9), f"raise the revision of {name}"
 
 
 if __name__ == "__main__":

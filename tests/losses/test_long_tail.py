@@ -96,10 +96,10 @@ def test_beta_goes_from_even_weights_to_inverse_counts(batch):
 def test_the_effective_number_is_how_many_prototypes_are_seen():
     """Ten prototypes, beta = .9: the weights of classes drawn 3 and 20 times are as what was seen of them."""
     g = np.random.default_rng(0)
-    seen = [np.mean([len(set(row)) for row in g.integers(10, size=(20_000, n))]) for n in (3, 20)]
+    distinct = [np.mean([len(set(row)) for row in g.integers(10, size=(20_000, n))]) for n in (3, 20)]
     z = torch.zeros(2, 2, dtype=torch.float64)
     low, high = losses.class_balanced(z, torch.tensor([0, 1]), counts=(3.0, 20.0), beta=0.9).tolist()
-    assert low / high == pytest.approx(seen[1] / seen[0], rel=0.01)
+    assert low / high == pytest.approx(distinct[1] / distinct[0], rel=0.01)
 
 
 def test_minimizers_in_expectation():
@@ -145,16 +145,17 @@ def test_the_least_balanced_error_is_attained_under_a_long_tail(text):
     x, y = drawn(torch.arange(3).repeat_interleave(torch.tensor([9000, 900, 100])))
     even, truth = drawn(torch.arange(3).repeat(10_000))
     bayes = float((torch.cdist(even, means).argmin(1) != truth).double().mean())
-    told = losses.for_counts(LOSSES.resolve(text), y.bincount())
-    ours, plain = (
-        float((fitted(f, x, y)(even).argmax(1) != truth).double().mean()) for f in (told, losses.cross_entropy)
+    loss_with_counts = losses.for_counts(LOSSES.resolve(text), y.bincount())
+    ours, unadjusted = (
+        float((fitted(f, x, y)(even).argmax(1) != truth).double().mean())
+        for f in (loss_with_counts, losses.cross_entropy)
     )
     assert ours < bayes + 0.01
-    assert plain > bayes + 0.08
+    assert unadjusted > bayes + 0.08
     if text != "class_balanced(beta=0.999999)":  # and it says what is true where classes are equally frequent
-        said = fitted(told, x, y)(even).softmax(1)
+        probs = fitted(loss_with_counts, x, y)(even).softmax(1)
         exact = (-(torch.cdist(even, means) ** 2) / 2).softmax(1)
-        assert (said - exact).abs().mean() < 0.03
+        assert (probs - exact).abs().mean() < 0.03
 
 
 # What training lacks
@@ -181,10 +182,10 @@ def test_class_counts_are_required_and_match_the_logits(batch):
             loss(*batch)
         with refused("num_classes", name):
             losses.for_counts(loss, torch.tensor([3, 2, 1]))(*batch)
-        said = LOSSES.resolve(f"{name}(counts=(500, 60, 9, 1))")
-        assert losses.for_counts(said, torch.ones(4)) is said
+        probs = LOSSES.resolve(f"{name}(counts=(500, 60, 9, 1))")
+        assert losses.for_counts(probs, torch.ones(4)) is probs
         expected = losses.for_counts(loss, torch.tensor(COUNTS))(*batch)
-        assert torch.equal(said(*batch), expected)
+        assert torch.equal(probs(*batch), expected)
     assert losses.for_counts(losses.focal, torch.ones(4)) is losses.focal
     with refused("setting_range", "counts"):
         LOSSES.resolve("class_balanced(counts=(5, -1))")

@@ -41,8 +41,8 @@ def test_the_share_is_beta_distributed_and_repeatable(batch):
     shares = torch.tensor([RegMixup(alpha=20.0).mix(*batch, generator=g).share for _ in range(2000)])
     assert shares.mean().item() == pytest.approx(0.5, abs=0.01)
     assert shares.var().item() == pytest.approx(1 / (4 * 41), rel=0.15)
-    one, same = (RegMixup().mix(*batch, generator=torch.Generator().manual_seed(5)) for _ in range(2))
-    assert torch.equal(one.inputs, same.inputs)
+    first_mix, second_mix = (RegMixup().mix(*batch, generator=torch.Generator().manual_seed(5)) for _ in range(2))
+    assert torch.equal(first_mix.inputs, second_mix.inputs)
 
 
 def test_regmixup_of_logits_alone_is_its_inner_loss(batch):
@@ -54,11 +54,11 @@ def test_regmixup_of_logits_alone_is_its_inner_loss(batch):
 
 
 def test_what_the_loss_learns_is_handed_on():
-    told = losses.for_epochs(RegMixup(loss="Scheduled", alpha=3.0), 7)
+    scheduled = losses.for_epochs(RegMixup(loss="Scheduled", alpha=3.0), 7)
     for epoch in range(2):
-        told = told.after_epoch(epoch)
-    assert (told.loss.gamma, told.alpha) == (3.0, 3.0)
-    again = losses.restore_state(losses.for_epochs(RegMixup(loss="Scheduled"), 7), losses.state(told))
+        scheduled = scheduled.after_epoch(epoch)
+    assert (scheduled.loss.gamma, scheduled.alpha) == (3.0, 3.0)
+    again = losses.restore_state(losses.for_epochs(RegMixup(loss="Scheduled"), 7), losses.state(scheduled))
     assert again.loss.gamma == 3.0
     assert losses.state(RegMixup()) == {}
 

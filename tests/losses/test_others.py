@@ -36,10 +36,10 @@ def numbers(logits, labels):
 @pytest.mark.parametrize("smoothing", [0.0, 0.05, 0.3, -0.01, -0.5])
 def test_label_smoothing_in_both_conventions(batch, smoothing):
     _, y, p, _ = numbers(*batch)
-    one = np.eye(5)[y]
+    one_hot = np.eye(5)[y]
     for off_target, target in (
-        ("k", (1 - smoothing) * one + smoothing / 5),
-        ("k-1", (1 - smoothing) * one + smoothing / 4 * (1 - one)),
+        ("k", (1 - smoothing) * one_hot + smoothing / 5),
+        ("k-1", (1 - smoothing) * one_hot + smoothing / 4 * (1 - one_hot)),
     ):
         value = losses.cross_entropy(*batch, smoothing=smoothing, off_target=off_target)
         np.testing.assert_allclose(value, -(target * np.log(p)).sum(1), rtol=1e-11)
@@ -122,8 +122,8 @@ def test_margins_cost_nothing_inside_them(batch):
 
 def test_a_normalized_logit_does_not_care_for_scale(batch):
     logits, labels = batch
-    one, ten = (losses.logit_normalized(s * logits, labels) for s in (1, 10))
-    assert torch.allclose(one, ten, rtol=1e-5)
+    one_hot, ten = (losses.logit_normalized(s * logits, labels) for s in (1, 10))
+    assert torch.allclose(one_hot, ten, rtol=1e-5)
 
 
 def test_acls_holds_the_top_still_where_it_measures_distances():
@@ -215,8 +215,8 @@ def test_soft_ece_bins_softly(easy, norm):
     _, y, p, ce = numbers(*easy)
     r, c = p.max(1), (p.argmax(1) == y).astype(float)
     total = 0.0
-    near = np.array([[-((x - (b + 0.5) / 15) ** 2) / 0.01 for b in range(15)] for x in r])
-    share = np.exp(near) / np.exp(near).sum(1, keepdims=True)
+    scores = np.array([[-((x - (b + 0.5) / 15) ** 2) / 0.01 for b in range(15)] for x in r])
+    share = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
     for b in range(15):
         size = share[:, b].sum()
         gap = abs((share[:, b] * c).sum() / size - (share[:, b] * r).sum() / size)
@@ -236,10 +236,10 @@ def test_soft_ece_becomes_the_error_of_equal_width_bins(easy):
 def test_weights_count_examples_in_the_penalty(easy, name):
     logits, labels = easy
     loss = getattr(losses, name)
-    keep = torch.arange(150) % 3 != 0
-    kept = loss(logits[keep], labels[keep])
-    masked = loss(logits, labels, weights=keep.double())
-    assert torch.allclose(masked[keep], kept, rtol=1e-10)
+    rows = torch.arange(150) % 3 != 0
+    rest = loss(logits[rows], labels[rows])
+    masked = loss(logits, labels, weights=rows.double())
+    assert torch.allclose(masked[rows], rest, rtol=1e-10)
     assert torch.allclose(loss(logits, labels, weights=torch.ones(150)), loss(logits, labels), rtol=1e-12)
     count = 1 + torch.arange(150) % 2  # an example of weight 2 is that example twice
     twice = loss(logits.repeat_interleave(count, 0), labels.repeat_interleave(count))
@@ -260,11 +260,11 @@ def test_penalties_vanish_on_honest_predictions():
         ("mmce", {"form": "plain", "normalization": "paper"}),
     ):
         loss = getattr(losses, name)
-        honest = (loss(logits, labels, strength=1.0, **extra) - ce).mean()
+        calibrated_penalty = (loss(logits, labels, strength=1.0, **extra) - ce).mean()
         sharpened = (loss(3 * logits, labels, strength=1.0, **extra) - losses.cross_entropy(3 * logits, labels)).mean()
-        assert honest < 0.02, name
+        assert calibrated_penalty < 0.02, name
         if name != "mdca":  # symmetric noise cancels in class means
-            assert sharpened > 4 * honest, name
+            assert sharpened > 4 * calibrated_penalty, name
 
 
 def test_weighted_mmce_is_not_0_on_honest_predictions():

@@ -22,9 +22,9 @@ def numbers(logits, labels):
 
 def test_the_formulas_with_soft_labels(batch):
     p, t, _ = numbers(*batch)
-    log_p, one = np.log(p), np.eye(5)
+    log_p, one_hot = np.log(p), np.eye(5)
     below = np.array([[max([q for q in row if q < x], default=0.0) for x in row] for row in p])
-    distance = np.abs(one[None] - p[:, None]).sum(2)  # (n k): of every label from p
+    distance = np.abs(one_hot[None] - p[:, None]).sum(2)  # (n k): of every label from p
     fresh = {
         "focal": -(t * (1 - p) ** 3 * log_p).sum(1),
         "inverse_focal": -(t * (1 + p) ** 2 * log_p).sum(1),
@@ -57,8 +57,8 @@ def test_equal_probabilities_are_no_rivals_of_each_other():
 def test_gamma_may_differ_by_example(batch):
     gamma = torch.linspace(0, 3, 80, dtype=torch.float64)
     for loss in losses.focal, losses.inverse_focal:
-        each = [loss(batch[0][i : i + 1], batch[1][i : i + 1], gamma=float(gamma[i])) for i in range(80)]
-        assert torch.allclose(loss(*batch, gamma=gamma), torch.cat(each), rtol=1e-12)
+        row_losses = [loss(batch[0][i : i + 1], batch[1][i : i + 1], gamma=float(gamma[i])) for i in range(80)]
+        assert torch.allclose(loss(*batch, gamma=gamma), torch.cat(row_losses), rtol=1e-12)
 
 
 def test_penalties_on_the_batch_see_how_often_predictions_are_right(batch):
@@ -81,11 +81,11 @@ def test_a_soft_label_stands_for_many_hard_ones(batch):
     z, t = batch[0][:1], batch[1][:1]
     drawn = torch.multinomial(t[0], 40_000, replacement=True, generator=torch.Generator().manual_seed(0))
     for name in "cross_entropy", "brier", "focal", "dual_focal":
-        one, many = (z.clone().requires_grad_() for _ in range(2))
-        getattr(losses, name)(one, t).sum().backward()
-        getattr(losses, name)(many.expand(40_000, -1), drawn).mean().backward()
-        assert torch.allclose(one.grad, many.grad, atol=0.02), name
-        assert one.grad.abs().max() > 0.1, name
+        one_hot, rows_leaf = (z.clone().requires_grad_() for _ in range(2))
+        getattr(losses, name)(one_hot, t).sum().backward()
+        getattr(losses, name)(rows_leaf.expand(40_000, -1), drawn).mean().backward()
+        assert torch.allclose(one_hot.grad, rows_leaf.grad, atol=0.02), name
+        assert one_hot.grad.abs().max() > 0.1, name
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", "brier"])

@@ -8,7 +8,7 @@ from netcal.metrics import ECE, MCE
 from torchmetrics.functional.classification import binary_calibration_error
 
 from calibrant import Predictions, metrics
-from calibrant.integrations.torchmetrics import Calibration
+from calibrant.integrations.torchmetrics import CalibrationMetric
 
 BINS = 20
 
@@ -83,7 +83,7 @@ def test_binary_events_agree_with_netcal_and_torchmetrics(stated, bins):
         for norm, ours in ("l1", metrics.ece), ("max", metrics.mce):
             theirs = binary_calibration_error(torch.tensor(c), torch.tensor(y), n_bins=bins, norm=norm)
             assert float(ours(p, bins=bins)) == pytest.approx(float(theirs), abs=1e-6)
-    metric = Calibration("ece", bins=bins, binary=True, probs=True)
+    metric = CalibrationMetric("ece", bins=bins, binary=True, probs=True)
     metric.update(torch.tensor(c), torch.tensor(y))
     assert float(metric.compute()["ece"]) == pytest.approx(ECE(bins).measure(c, y), abs=1e-6)
 

@@ -18,17 +18,17 @@ def test_focal_gradient_is_that_of_cross_entropy_times_the_ratio(gamma):
     z = (3 * torch.randn(300, 7, dtype=torch.float64, generator=generator)).requires_grad_()
     y = torch.arange(300) % 7
     (focal,) = torch.autograd.grad(losses.focal(z, y, gamma=gamma).sum(), z)
-    (plain,) = torch.autograd.grad(losses.cross_entropy(z, y).sum(), z)
+    (ce_gradient,) = torch.autograd.grad(losses.cross_entropy(z, y).sum(), z)
     p = z.softmax(-1).gather(-1, y[:, None]).detach()
-    torch.testing.assert_close(focal, theory.gradient_ratio(p, gamma) * plain, atol=4e-10, rtol=0)
+    torch.testing.assert_close(focal, theory.gradient_ratio(p, gamma) * ce_gradient, atol=4e-10, rtol=0)
 
 
 def test_the_ratio_at_its_ends_and_for_gamma_zero():
     p = torch.linspace(0, 1, 11)
     assert (theory.gradient_ratio(p, 0.0) == 1).all()
     assert theory.gradient_ratio(p, 3.0)[[0, -1]].tolist() == [1.0, 0.0]
-    near = torch.tensor(1 - 1e-12, dtype=torch.float64)  # (1 - p)^gamma (1 + gamma) up there
-    assert theory.gradient_ratio(near, 0.5).item() == pytest.approx(1.5e-6, rel=1e-4)
+    near_one = torch.tensor(1 - 1e-12, dtype=torch.float64)  # (1 - p)^gamma (1 + gamma) up there
+    assert theory.gradient_ratio(near_one, 0.5).item() == pytest.approx(1.5e-6, rel=1e-4)
 
 
 @pytest.mark.parametrize("gamma", [0.5, 2.0, 7.0, 10.0])

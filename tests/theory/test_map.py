@@ -34,13 +34,13 @@ def test_the_map_is_finite_and_precise_on_saturated_float32_rows(gamma):
     z = torch.tensor(
         [[0.0, -30.0, -35.0], [0.0, -90.0, -95.0], [1e4, 0.0, -1e4], [0.0, -1e-4, -3.0], [0.0, 0.0, -1e30]]
     )
-    narrow, wide = theory.focal_map(z, gamma=gamma), theory.focal_map(z.double(), gamma=gamma)
-    assert narrow.isfinite().all()
-    torch.testing.assert_close(narrow.exp(), wide.float().exp(), atol=1e-5, rtol=0)
-    torch.testing.assert_close(narrow, wide.float(), atol=1e-5, rtol=1e-5)
+    in_single, in_double = theory.focal_map(z, gamma=gamma), theory.focal_map(z.double(), gamma=gamma)
+    assert in_single.isfinite().all()
+    torch.testing.assert_close(in_single.exp(), in_double.float().exp(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(in_single, in_double.float(), atol=1e-5, rtol=1e-5)
     # 1 - q = s is tiny: the odds of the top class become (1 + gamma) s^-gamma times larger
     s = math.exp(-30) + math.exp(-35)
-    odds = wide[0, 0] - wide[0, 1]
+    odds = in_double[0, 0] - in_double[0, 1]
     assert odds.item() == pytest.approx(30 - gamma * math.log(s) - math.log1p(gamma), abs=1e-9)
 
 
@@ -98,9 +98,9 @@ def test_an_exact_tie_keeps_its_first_class(gamma):
 def test_the_map_and_its_inverse_undo_each_other(k, gamma, scale, seed):
     z = scale * torch.randn(20, k, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     p = z.softmax(-1)
-    there = theory.focal_map_inverse(theory.focal_map(z, gamma=gamma), gamma=gamma)
+    recovered = theory.focal_map_inverse(theory.focal_map(z, gamma=gamma), gamma=gamma)
     back = theory.focal_map(theory.focal_map_inverse(z, gamma=gamma), gamma=gamma)
-    torch.testing.assert_close(there.exp(), p, atol=1e-12, rtol=0)
+    torch.testing.assert_close(recovered.exp(), p, atol=1e-12, rtol=0)
     torch.testing.assert_close(back.exp(), p, atol=1e-12, rtol=0)
 
 

@@ -22,8 +22,8 @@ def test_where_four_of_five_are_positive_focal_loss_wants_three_of_five():
     def risk(q):
         return theory.conditional_risk(two(q), two(0.8), loss=lambda z, y: losses.focal(z, y, gamma=2.0)).item()
 
-    found = minimize_scalar(risk, bounds=(0.5, 0.99), method="bounded", options={"xatol": 1e-12}).x
-    assert found == pytest.approx(0.626614827, abs=1e-7)
+    minimizer = minimize_scalar(risk, bounds=(0.5, 0.99), method="bounded", options={"xatol": 1e-12}).x
+    assert minimizer == pytest.approx(0.626614827, abs=1e-7)
     assert theory.focal_map_inverse(two(0.8), gamma=2.0).exp()[0, 0].item() == pytest.approx(0.626614827, abs=1e-9)
 
 
@@ -53,16 +53,19 @@ def test_the_risk_of_focal_loss_is_flat_at_the_inverse_map(k, gamma):
 
 @settings(deadline=None, max_examples=25)
 @given(
-    k=st.integers(2, 6), gamma=st.floats(0.0, 10.0), seed=st.integers(0, 500), near=st.sampled_from([0.01, 0.3, 3.0])
+    k=st.integers(2, 6),
+    gamma=st.floats(0.0, 10.0),
+    seed=st.integers(0, 500),
+    distance=st.sampled_from([0.01, 0.3, 3.0]),
 )
-def test_the_proper_part_is_proper(k, gamma, seed, near):
+def test_the_proper_part_is_proper(k, gamma, seed, distance):
     truth = random_rows(k, seed)
-    other = truth + random_rows(k, seed + 1, scale=near)
+    candidate = truth + random_rows(k, seed + 1, scale=distance)
 
     def loss(z, y):
         return theory.proper_part(z, y, gamma=gamma)
 
-    regret = theory.conditional_risk(other, truth, loss=loss) - theory.conditional_risk(truth, truth, loss=loss)
+    regret = theory.conditional_risk(candidate, truth, loss=loss) - theory.conditional_risk(truth, truth, loss=loss)
     assert (regret > 0).all()
 
 
@@ -70,12 +73,15 @@ def test_the_proper_part_is_proper(k, gamma, seed, near):
 def test_focal_loss_is_its_proper_part_after_the_map(gamma):
     z, y = random_rows(5, 3), torch.arange(20) % 5
     z.requires_grad_()
-    whole, parts = losses.focal(z, y, gamma=gamma), theory.proper_part(theory.focal_map(z, gamma=gamma), y, gamma=gamma)
-    torch.testing.assert_close(parts, whole, atol=1e-12, rtol=1e-10)
-    (a,), (b,) = torch.autograd.grad(whole.sum(), z), torch.autograd.grad(parts.sum(), z)
+    focal_loss, parts = (
+        losses.focal(z, y, gamma=gamma),
+        theory.proper_part(theory.focal_map(z, gamma=gamma), y, gamma=gamma),
+    )
+    torch.testing.assert_close(parts, focal_loss, atol=1e-12, rtol=1e-10)
+    (a,), (b,) = torch.autograd.grad(focal_loss.sum(), z), torch.autograd.grad(parts.sum(), z)
     torch.testing.assert_close(b, a, atol=1e-10, rtol=1e-8)  # training is the same, as the paper says
     if gamma == 0:
-        torch.testing.assert_close(whole, losses.cross_entropy(z, y))
+        torch.testing.assert_close(focal_loss, losses.cross_entropy(z, y))
 
 
 def test_the_proper_part_crosses_focal_loss_at_one_half():

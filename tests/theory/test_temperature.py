@@ -32,9 +32,9 @@ def test_proposition_3_corrected(gamma):
 @pytest.mark.parametrize("gamma", [-0.9, -0.5, 0.5, 1.0, 4.0, 10.0])
 def test_both_bounds_are_attained(gamma):
     bounds = theory.temperature_bounds(gamma)
-    at_zero, far = slope(gamma, torch.tensor([1e-4, 1e8], dtype=torch.float64))
+    at_zero, at_infinity = slope(gamma, torch.tensor([1e-4, 1e8], dtype=torch.float64))
     assert at_zero.item() == pytest.approx(1 / bounds.at_zero, rel=1e-7)
-    assert far.item() == pytest.approx(1 / bounds.sharpest, abs=1e-7)
+    assert at_infinity.item() == pytest.approx(1 / bounds.sharpest, abs=1e-7)
 
 
 def test_the_slope_at_zero_is_the_smallest_up_to_a_gamma_of_5_635():
@@ -103,11 +103,11 @@ def test_the_closed_form_slope_is_nearly_the_best_temperature(gamma, error):
 def test_lines_through_the_nearest_temperatures():
     """The paper has 0.95 gamma + 0.85 for two classes and 0.64 gamma + 0.91 for three, with 8 % at gamma = 9."""
     gammas = np.arange(0.5, 10.01, 0.5)
-    for classes, line, tolerance, most in ((2, (0.969, 0.764), 0.03, 0.0012), (3, (0.65, 0.87), 0.03, 0.0785)):
+    for classes, line, tolerance, max_deviation in ((2, (0.969, 0.764), 0.03, 0.0012), (3, (0.65, 0.87), 0.03, 0.0785)):
         nearest = [theory.nearest_temperature(float(gamma), classes) for gamma in gammas]
         fit = np.polyfit(gammas, [1 / t for t, _ in nearest], 1)
         assert fit == pytest.approx(line, abs=tolerance)
-        assert max(deviation for _, deviation in nearest) == pytest.approx(most, rel=0.02)
+        assert max(deviation for _, deviation in nearest) == pytest.approx(max_deviation, rel=0.02)
         paper = (0.95, 0.85) if classes == 2 else (0.64, 0.91)
         assert np.abs(np.polyval(paper, gammas) - [1 / t for t, _ in nearest]).max() < 0.2
 
@@ -117,9 +117,9 @@ def test_the_table_of_the_page_is_what_is_computed():
     page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text()
     table = page.partition("**The nearest temperature**")[2].partition("- *Paper")[0]
     rows = [re.split(r" *\| *", line.strip("| ")) for line in table.splitlines() if re.match(r"\| [^|-]", line)]
-    (_, *gammas), *found = rows
-    assert [row[0] for row in found] == ["1/T, two classes", "deviation", "1/T, three classes", "deviation"]
-    for classes, slopes, deviations in (2, *found[:2]), (3, *found[2:]):
+    (_, *gammas), *cells = rows
+    assert [row[0] for row in cells] == ["1/T, two classes", "deviation", "1/T, three classes", "deviation"]
+    for classes, slopes, deviations in (2, *cells[:2]), (3, *cells[2:]):
         for gamma, slope, deviation in zip(gammas, slopes[1:], deviations[1:], strict=True):
             t, error = theory.nearest_temperature(float(gamma), classes)
             assert abs(1 / t - float(slope)) <= 0.6 * 10.0 ** -len(slope.partition(".")[2])
@@ -163,8 +163,8 @@ def test_one_class_and_gamma_below_minus_one_are_refused():
 def test_larger_logits_are_more_confident(k):
     """Theorem 1 of the loss survey: scaling logits by t > 1 raises the largest probability, unless all are equal."""
     z = torch.randn(500, k, dtype=torch.float64, generator=torch.Generator().manual_seed(k))
-    said = torch.stack([(t * z).softmax(-1).amax(-1) for t in (0.3, 1.0, 1.5, 4.0)])
-    assert bool((said.diff(dim=0) > 0).all())
+    confidences = torch.stack([(t * z).softmax(-1).amax(-1) for t in (0.3, 1.0, 1.5, 4.0)])
+    assert bool((confidences.diff(dim=0) > 0).all())
     slope = (z.softmax(-1) * (z.amax(-1, keepdim=True) - z)).sum(-1)  # of log p at t = 1, never below 0
     step = ((1 + 1e-6) * z).log_softmax(-1).amax(-1) - z.log_softmax(-1).amax(-1)
     torch.testing.assert_close(step / 1e-6, slope, rtol=1e-4, atol=1e-6)

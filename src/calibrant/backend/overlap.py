@@ -1,4 +1,4 @@
-"""Rows known by 64-bit hashes: which examples two sets share, whatever their order, and how many would by chance."""
+"""Overlap of two data sets: common rows by 64-bit hashes, in any order, and as many as expected by chance."""
 
 import base64
 from dataclasses import dataclass
@@ -10,13 +10,16 @@ from torch import Tensor
 
 from calibrant.backend.dispatch import chunk_elements
 
-MAX_SKETCH_HASHES = 1 << 20  # hashes that a sketch holds
-MIN_DISTINCT_ROWS = 10  # rows from which two sets of the same counts are no accident
+MAX_SKETCH_HASHES = 1 << 20  # hashes of a sketch
+MIN_DISTINCT_ROWS = 10  # distinct rows of identical sets; fewer may coincide by chance
 _HASH_CHUNK_ELEMENTS = 1 << 18  # elements hashed at a time, to stay in cache
 
 
 def hash_rows(logits: Tensor, labels: Tensor) -> np.ndarray:
-    r"""Return a hash of every row: $\sum_j a_j w_j + a y$, mixed, of the words w of two float32 with odd a."""
+    r"""Return a 64-bit hash of every row and its label.
+
+    $\sum_j a_j w_j + a y$ with odd random numbers a and w the bits of two float32 logits each, mixed.
+    """
     n, k = logits.shape
     words = (k + 1) // 2
     keys = _hash_keys(words + 1)
@@ -33,12 +36,12 @@ def hash_rows(logits: Tensor, labels: Tensor) -> np.ndarray:
 
 @lru_cache(8)
 def _hash_keys(count: int) -> Tensor:
-    """Odd numbers, the same ones always."""
+    """Return odd random numbers, the same in every process."""
     return torch.from_numpy(np.random.default_rng(0).integers(0, 2**63, count, dtype=np.int64) | 1)
 
 
 def _mix_bits(x: np.ndarray) -> np.ndarray:
-    """Mix the bits of 64-bit numbers, one to one (splitmix64, Steele, Lea & Flood 2014)."""
+    """Mix the bits of 64-bit integers, one to one (splitmix64, Steele, Lea & Flood 2014)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -46,9 +49,10 @@ def _mix_bits(x: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """The hashes of a set's rows, or where they are many, of those whose hash ends in `level` zero bits.
+    """The hashes of the rows of a data set, or of a sample of them.
 
-    All copies of a row are in it or none, so that shares of it estimate shares of the set.
+    A large set keeps the hashes that end in `level` zero bits. All copies of a row are kept or dropped together, so
+    that shares of the sketch estimate shares of the set.
     """
 
     n: int
@@ -57,11 +61,11 @@ class Sketch:
 
     @classmethod
     def from_hashes(cls, hashes: np.ndarray) -> "Sketch":
-        """Of the hashes of all rows."""
+        """Build the sketch from the hashes of all rows."""
         return cls(0, np.empty(0, dtype=np.uint64)).add(hashes)
 
     def add(self, hashes: np.ndarray) -> "Sketch":
-        """The same with more rows."""
+        """Return the sketch with more rows."""
         merged = np.concatenate([self.hashes, _thin(hashes, self.level)])
         level = self.level
         while len(merged) > MAX_SKETCH_HASHES:
@@ -70,11 +74,11 @@ class Sketch:
         return Sketch(self.n + len(hashes), np.sort(merged), level)
 
     def thin_to_level(self, level: int) -> "Sketch":
-        """The same, thinned to another level at or above its own."""
+        """Return the sketch thinned to a higher level."""
         return Sketch(self.n, _thin(self.hashes, level), level)
 
     def thin_to_size(self, max_hashes: int) -> "Sketch":
-        """The same, thinned until it holds no more than `most` hashes."""
+        """Return the sketch thinned to at most `max_hashes` hashes."""
         sketch = self
         while len(sketch.hashes) > max_hashes:
             sketch = sketch.thin_to_level(sketch.level + 1)
@@ -85,12 +89,16 @@ class Sketch:
 
     @property
     def text(self) -> str:
-        """All of it in one word, for a file: what `read` reads."""
+        """The sketch as one word, for files; `from_text` reads it."""
         return f"{self.n}:{self.level}:{base64.b64encode(self.hashes.astype('<u8').tobytes()).decode()}"
 
     @classmethod
     def from_text(cls, text: str) -> "Sketch":
-        """Of its text. Raises `ValueError` if that is none."""
+        """Read a sketch from its text.
+
+        Raises:
+            ValueError: If the text is not that of a sketch.
+        """
         n, level, encoded = text.split(":")
         hashes = np.frombuffer(base64.b64decode(encoded, validate=True), dtype="<u8").astype(np.uint64)
         if not (0 <= int(level) < 64 and len(hashes) <= int(n)):
@@ -98,26 +106,26 @@ class Sketch:
         return cls(int(n), np.sort(hashes), int(level))
 
 
-MAX_EXCESS_OVERLAP = 0.1  # share of rows beyond chance from which two sets are no others
+MAX_EXCESS_OVERLAP = 0.1  # share of rows beyond chance above which two sets count as the same data
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """How many rows of two sets are the other's too, and how many would be if both were drawn from one source.
+    """Shares of rows that two data sets have in common, and the shares expected by chance.
 
-    A row that the other set holds more than once is a common value, such as a clipped probability or one of a small
-    forest: finding it there is no sign of copied data, however often it occurs. Of the rows that the other set holds
-    once, two samples from one source share about as many as that set has rows in pairs (Good 1953).
+    A row that the other set holds more than once is a common value, such as a clipped probability. Finding it there is
+    no sign of copied data. Among rows that the other set holds once, two samples from one source share about as many as
+    that set has in pairs (Good 1953).
     """
 
-    shares: tuple[float, float]  # of the first set's rows that are in the second, and the other way
+    shares: tuple[float, float]  # of the first set's rows in the second, and vice versa
     expected_shares: tuple[float, float]
     standard_errors: tuple[float, float]  # standard errors of the differences
-    is_identical: bool  # the same rows altogether, in whatever order
+    is_identical: bool  # the same rows, in any order
 
     @classmethod
     def compare(cls, first: Sketch, second: Sketch) -> "Overlap":
-        """Of two sets."""
+        """Compare two sets."""
         level = max(first.level, second.level)
         first, second = first.thin_to_level(level), second.thin_to_level(level)
         pairs = (first, second), (second, first)
@@ -135,27 +143,27 @@ class Overlap:
 
     @property
     def too_large(self) -> bool:
-        """Whether two sets share so many rows beyond chance that one is no other data than the other."""
+        """Whether the sets share so many rows beyond chance that they count as the same data."""
         return self.excess > MAX_EXCESS_OVERLAP
 
     @property
     def text(self) -> str:
-        """Say the shares."""
-        (judged, fitted), (by_chance, _) = self.shares, self.expected_shares
+        """The shares in words."""
+        (evaluated, fitted), (by_chance, _) = self.shares, self.expected_shares
         return (
-            f"{100 * judged:.3g} % of the judged rows are among the fitted ones, {100 * fitted:.3g} % of the fitted "
+            f"{100 * evaluated:.3g} % of the judged rows are among the fitted ones, {100 * fitted:.3g} % of the fitted "
             f"among the judged ({100 * by_chance:.3g} % by chance)"
         )
 
     @property
     def excess(self) -> float:
-        """The larger share beyond chance: 0 where four standard errors explain it."""
+        """The larger share beyond chance; 0 if four standard errors explain it."""
         parts = zip(self.shares, self.expected_shares, self.standard_errors, strict=True)
         return 1.0 if self.is_identical else max(0.0, *(s - e if s - e > 4 * error else 0.0 for s, e, error in parts))
 
 
 def _expected_share(rows: np.ndarray, other_hashes: np.ndarray) -> float:
-    """Share of rows that chance alone finds among `held`: those of common values, and new pairs."""
+    """Return the share of rows expected in the other set by chance: its common values, and new pairs."""
     if not len(rows):
         return 0.0
     values, counts = np.unique(other_hashes, return_counts=True)
@@ -165,7 +173,7 @@ def _expected_share(rows: np.ndarray, other_hashes: np.ndarray) -> float:
 
 
 def _standard_error(share: float, expected: float, a: Sketch, b: Sketch) -> float:
-    """Standard error of a share less what is expected: rows come in clusters of copies, of which each counts once."""
+    """Return the standard error of a share minus its expectation, where copies of a row count once."""
     p = (share + expected) / 2
     distinct = [max(1, len(np.unique(part.hashes))) for part in (a, b)]
     return float(np.sqrt(p * (1 - p) * sum(1 / d for d in distinct)))

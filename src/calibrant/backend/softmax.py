@@ -128,16 +128,16 @@ def _row_stats(
     z, (n, k) = logits.detach(), logits.shape
     y = torch.zeros(n, dtype=torch.int64, device=z.device) if labels is None else labels.contiguous()
     stats = {name: torch.empty(n, dtype=torch.float64, device=z.device) for name in names}
-    small = max(1, chunk_elements(z, _CHUNK_ELEMENTS) // k)
-    large = max(small, PARALLEL_CHUNK_ELEMENTS // k, visitor.min_rows if visitor else 1)
+    chunk_rows = max(1, chunk_elements(z, _CHUNK_ELEMENTS) // k)
+    piece_rows = max(chunk_rows, PARALLEL_CHUNK_ELEMENTS // k, visitor.min_rows if visitor else 1)
     fast = kernels(z)
 
     def process(chunk: "tuple[int, RowCallback | None]") -> None:
         start, callback = chunk
-        end = min(start + large, n)
-        buffer = np.empty(min(small, end - start) * k if callback else 0)
-        for first in range(start, end, small):
-            rows = slice(first, min(first + small, end))
+        end = min(start + piece_rows, n)
+        buffer = np.empty(min(chunk_rows, end - start) * k if callback else 0)
+        for first in range(start, end, chunk_rows):
+            rows = slice(first, min(first + chunk_rows, end))
             if fast:
                 columns = (stats[name][rows].numpy() if name in stats else np.empty(0) for name in _COLUMNS)
                 part = z[rows] if z.dtype in (torch.float32, torch.float64) else z[rows].float()
@@ -152,8 +152,8 @@ def _row_stats(
             if callback and probs is not None:
                 callback(rows, probs)
 
-    chunks = [(first, visitor.begin_chunk() if visitor else None) for first in range(0, n, large)]
-    map_chunks(process, chunks, large * k if z.device.type == "cpu" else 0)
+    chunks = [(first, visitor.begin_chunk() if visitor else None) for first in range(0, n, piece_rows)]
+    map_chunks(process, chunks, piece_rows * k if z.device.type == "cpu" else 0)
     return list(stats.values())
 
 

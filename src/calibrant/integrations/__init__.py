@@ -1,1 +1,1 @@
-"""Calibration inside other people's trainers and pipelines: one thin file each, none imported unless asked for."""
+"""Adapters to trainers and pipelines: one thin file per framework, imported only on request."""

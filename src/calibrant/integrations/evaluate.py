@@ -1,25 +1,30 @@
-"""Hugging Face evaluate: calibration metrics as one of its modules."""
+"""Hugging Face evaluate: calibration metrics as a module."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import datasets
 import evaluate  # pyright: ignore[reportMissingImports]
 import numpy as np
 
+from calibrant.integrations._common import DEFAULT_METRICS, named_metrics, predictions_from_scores
 from calibrant.predictions import EventSelector, Predictions
-from calibrant.registry import METRICS
 
-__all__ = ["Calibration"]
+__all__ = ["CalibrationModule"]
 
 
-class Calibration(evaluate.Metric):  # pyright: ignore[reportUntypedBaseClass]
-    """Metrics of calibration, by names as in a study file: `Calibration().compute(predictions=..., references=...)`.
+class CalibrationModule(evaluate.Metric):  # pyright: ignore[reportUntypedBaseClass]
+    """Calibration metrics: `CalibrationModule().compute(predictions=..., references=...)`.
 
-    Predictions are probabilities: a list per example with one for each class, or one number, that of class 1. They
-    are logits where `compute` is told `logits=True`. `compute` also takes `metrics`, such as ("ece(bins=10)", "nll"),
-    `sample_weight`, and `of`, the event that is judged. Combined with other modules, or loaded by its path:
+    Predictions are probabilities: a list with one per class for every example, or the probability of class 1. Further
+    arguments of `compute`:
+
+    - metrics: names as in a study file, such as ("ece(bins=10)", "nll")
+    - logits: True if the predictions are logits
+    - sample_weight: weights of the examples
+    - of: the event to evaluate
+
+    It combines with other modules, and loads by its path:
 
         evaluate.load(calibrant.integrations.evaluate.__file__)
     """
@@ -27,9 +32,9 @@ class Calibration(evaluate.Metric):  # pyright: ignore[reportUntypedBaseClass]
     def _info(self) -> Any:
         label = {"references": datasets.Value("int64")}
         return evaluate.MetricInfo(
-            description=Calibration.__doc__ or "",
+            description=CalibrationModule.__doc__ or "",
             citation="",
-            inputs_description="predictions: a list of probabilities each, or that of class 1; references: classes",
+            inputs_description="predictions: probabilities of all classes, or of class 1; references: class indices",
             features=[
                 datasets.Features({"predictions": datasets.Sequence(datasets.Value("float64"))} | label),
                 datasets.Features({"predictions": datasets.Value("float64")} | label),
@@ -41,15 +46,15 @@ class Calibration(evaluate.Metric):  # pyright: ignore[reportUntypedBaseClass]
         *,
         predictions: Any,
         references: Any,
-        metrics: Sequence[str] = ("accuracy", "nll", "ece"),
+        metrics: Sequence[str] = DEFAULT_METRICS,
         logits: bool = False,
         sample_weight: Any = None,
         of: EventSelector | None = None,
     ) -> dict[str, float]:
-        scores = np.asarray(predictions)
-        make_predictions: Any = Predictions.from_probs
+        scores, labels = np.asarray(predictions), np.asarray(references)
         if logits:
-            make_predictions = partial(Predictions.from_binary_logits, logits=True) if scores.ndim == 1 else Predictions
-        p = make_predictions(scores, np.asarray(references), sample_weight)
+            p = predictions_from_scores(scores, labels, sample_weight, binary=scores.ndim == 1, logits=True)
+        else:
+            p = Predictions.from_probs(scores, labels, sample_weight)
         p = p if of is None else p.with_event(of)
-        return {str(method): float(method(p)) for method in map(METRICS.method, metrics)}
+        return {name: float(metric(p)) for name, metric in named_metrics(metrics).items()}

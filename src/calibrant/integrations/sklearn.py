@@ -1,4 +1,4 @@
-"""scikit-learn: any classifier, with calibrated probabilities; scorers and a display of calibration."""
+"""scikit-learn: classifiers with calibrated probabilities, scorers, and a reliability display."""
 
 from typing import Any
 
@@ -43,18 +43,22 @@ LOG_METRICS = ("nll", "refinement_nll")  # infinite where a true class was given
 
 
 class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
-    """A classifier whose probabilities are calibrated out of fold: `CalibratedClassifier(model, "Auto", cv=5)`.
+    """A classifier whose probabilities are calibrated on out-of-fold predictions.
 
-    The calibrator, named as in a study file, is fitted on predictions that `cv` folds make of each other; the
-    classifier is then fitted on everything. One that is fitted already stays as it is, and the calibrator is fitted on
-    its predictions of all that is given: `CalibratedClassifier(FrozenEstimator(model))`. Without an estimator it is a
-    logistic regression. A class with fewer examples than folds lowers the number of folds, to no less than 2.
+        CalibratedClassifier(model, "Auto", cv=5)
+        CalibratedClassifier(FrozenEstimator(model))  # fitted already: calibrated on all given examples
 
-    The logits are log `predict_proba`, or `decision_function` where the classifier has no probabilities. Sample weights
-    go to the classifier, and count in the calibrator, divided by their mean. Examples of one group, `fit(X, y,
-    groups=...)`, stay in one fold. With scikit-learn's metadata routing enabled, weights and other arguments of `fit`
-    go to the classifier, or the step of a pipeline, that requests them by `set_fit_request`; groups are requested.
-    `method`, scikit-learn's word for the calibrator, is refused with the name of ours.
+    The logits are log `predict_proba`, or `decision_function` for a classifier without probabilities. Sample weights
+    are passed to the classifier, and count in the calibrator, divided by their mean. With scikit-learn's metadata
+    routing enabled, weights and other arguments of `fit` go to the classifier, or the step of a pipeline, that requests
+    them by `set_fit_request`; groups are requested.
+
+    Args:
+        estimator: The classifier; a logistic regression by default.
+        calibrator: The calibrator, named as in a study file.
+        cv: Number of folds, or a splitter of scikit-learn. A class with fewer examples lowers the number of folds, to
+            at least 2.
+        method: Name in scikit-learn's `CalibratedClassifierCV`; refused with the name of the calibrator to use.
     """
 
     __metadata_request__fit = {"groups": True}  # noqa: RUF012  # scikit-learn reads a dict
@@ -68,14 +72,14 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, **fit_params: Any
     ) -> "CalibratedClassifier":
-        """Fit the calibrator on out-of-fold predictions, then the classifier on everything.
+        """Fit the calibrator on out-of-fold predictions, then the classifier on all examples.
 
         Args:
             X: Features, as the classifier takes them.
             y: Labels.
-            sample_weight: How much each example counts, in the classifier and in the calibrator.
-            groups: The group of each example, such as a patient; no group is divided between folds.
-            fit_params: Further arguments for the classifier's `fit`.
+            sample_weight: Weight of each example, in the classifier and in the calibrator.
+            groups: Group of each example, such as a patient. No group is divided between folds.
+            fit_params: Further arguments of the classifier's `fit`.
 
         Raises:
             InputError: If folds divide groups, or the classifier takes no sample weights.
@@ -106,7 +110,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return self
 
     def get_metadata_routing(self) -> MetadataRouter:
-        """Return which arguments of `fit` go to the classifier and to the folds."""
+        """Return the arguments of `fit` that go to the classifier and to the folds."""
         router = MetadataRouter(owner=self).add_self_request(self)
         if not isinstance(self.estimator, FrozenEstimator):
             to_fit = MethodMapping().add(caller="fit", callee="fit")
@@ -122,7 +126,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def _out_of_fold(
         self, model: Any, x: Any, labels: Any, weights: Any, groups: Any, clusters: Any, fit_params: dict[str, Any]
     ) -> tuple[tuple[str, np.ndarray], dict[str, Any]]:
-        """Return out-of-fold scores, and the arguments with which the classifier is fitted on everything."""
+        """Return out-of-fold scores, and the arguments of the classifier's final fit."""
         metadata = {"sample_weight": weights, "groups": groups, **fit_params}
         metadata = {name: value for name, value in metadata.items() if value is not None}
         if get_config()["enable_metadata_routing"]:
@@ -174,10 +178,16 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
 
 def predictions(estimator: Any, X: Any, y: Any, sample_weight: Any = None, *, pos_label: Any = None) -> Predictions:
-    """Return what a fitted classifier says of examples, with its classes' names.
+    """Return the predictions of a fitted classifier, with the names of its classes.
 
-    Without probabilities, these are the scores of its decision function. The event is `pos_label`, one of the labels;
-    if left out, the second of two classes.
+    Without probabilities, they are the scores of its decision function.
+
+    Args:
+        estimator: The fitted classifier.
+        X: Features.
+        y: Labels.
+        sample_weight: Weights of the examples.
+        pos_label: The event, one of the labels; the second of two classes by default.
     """
     return _named_predictions(estimator, _scores(estimator, X), y, sample_weight, pos_label)
 
@@ -190,13 +200,17 @@ def _named_predictions(estimator: Any, scores: Any, y: Any, sample_weight: Any, 
 
 
 def scorer(metric: str, *, pos_label: Any = None) -> "_Scorer":
-    """Return a metric, such as "ece" or "nll", as a scorer for `cross_val_score` and `GridSearchCV`.
-
-    The greater the better: what is better when less is given its negative, as scikit-learn does. The event is
-    `pos_label`; if left out, the second of two classes. For "nll" and "refinement_nll", probabilities are clipped to
-    [eps, 1 - eps] of their type, as scikit-learn's `log_loss` does: random forests give exact zeros.
+    """Return a metric as a scorer for `cross_val_score` and `GridSearchCV`.
 
         GridSearchCV(model, grid, scoring=scorer("smooth_ece"))
+
+    As in scikit-learn, greater scores are better: the sign of errors and losses is changed. For "nll" and
+    "refinement_nll", probabilities are clipped to [eps, 1 - eps] as in scikit-learn's `log_loss`, since random forests
+    give exact zeros.
+
+    Args:
+        metric: Name as in a study file, such as "ece" or "nll".
+        pos_label: The event, one of the labels; the second of two classes by default.
     """
     if metric in SKLEARN_METRICS:
         calibrant_name = SKLEARN_METRICS[metric]
@@ -207,7 +221,7 @@ def scorer(metric: str, *, pos_label: Any = None) -> "_Scorer":
 
 
 class _Scorer:
-    """A metric of a classifier's predictions, the greater the better."""
+    """A metric of a classifier's predictions; greater values are better."""
 
     def __init__(self, metric: str, pos_label: Any = None) -> None:
         self.metric, self.pos_label = metric, pos_label
@@ -223,12 +237,12 @@ class _Scorer:
         return value if metrics.metric_info(self.metric).higher_is_better else -value
 
     def set_score_request(self, *, sample_weight: bool | str | None) -> "_Scorer":
-        """Request sample weights, where scikit-learn's metadata routing is enabled."""
+        """Request sample weights, for scikit-learn's metadata routing."""
         self._requests = {"sample_weight": sample_weight}
         return self
 
     def get_metadata_routing(self) -> MetadataRequest:
-        """Return which metadata is requested."""
+        """Return the requested metadata."""
         requests = MetadataRequest(owner=repr(self))
         for name, alias in self._requests.items():
             requests.score.add_request(param=name, alias=alias)
@@ -239,9 +253,9 @@ class _Scorer:
 
 
 class ReliabilityDisplay:
-    """A reliability diagram in one line, such as scikit-learn's displays: `from_estimator` or `from_predictions`.
+    """A reliability diagram with the interface of scikit-learn's displays.
 
-    `predictions` are what is drawn; `ax_` and `figure_` what it is drawn into.
+    `predictions` are the predictions shown; `ax_` and `figure_` are matplotlib's axes and figure.
     """
 
     def __init__(self, predictions: Predictions, name: str = "") -> None:
@@ -259,7 +273,7 @@ class ReliabilityDisplay:
         name: str = "",
         ax: Any = None,
     ) -> "ReliabilityDisplay":
-        """Draw that of a fitted classifier; the event is `pos_label`, or the second of two classes."""
+        """Draw the diagram of a fitted classifier; the event is `pos_label`, or the second of two classes."""
         return cls(
             predictions(estimator, X, y, sample_weight, pos_label=pos_label), name or type(estimator).__name__
         ).plot(ax)
@@ -275,7 +289,7 @@ class ReliabilityDisplay:
         name: str = "",
         ax: Any = None,
     ) -> "ReliabilityDisplay":
-        """Draw that of probabilities (n, k), or (n,) of `pos_label`, which is the second class if left out."""
+        """Draw the diagram of probabilities (n, k), or (n,) of `pos_label`, by default the second class."""
         y = np.asarray(y_true)
         classes, labels = np.unique(y, return_inverse=True)
         names = [str(class_label) for class_label in classes]
@@ -296,7 +310,7 @@ class ReliabilityDisplay:
         return cls(p if pos_label is None else p.with_event(_positive_index(pos_label, classes)), name).plot(ax)
 
     def plot(self, ax: Any = None) -> "ReliabilityDisplay":
-        """Draw it, into pyplot's current axes if none are given."""
+        """Draw the diagram into `ax`, by default pyplot's current axes."""
         from calibrant.metrics import ece
         from calibrant.plots import reliability
 
@@ -317,10 +331,7 @@ def _scores(model: Any, x: Any) -> tuple[str, np.ndarray]:
 def _to_predictions(
     scores: tuple[str, np.ndarray], labels: Any, weights: Any = None, names: Any = None, *, clusters: Any = None
 ) -> Predictions:
-    """Probabilities as they are; scores of a decision function as logits, one of two classes or one per class.
-
-    Of two classes the second is judged.
-    """
+    """Build predictions from probabilities, or from decision scores as logits."""
     method, values = scores
     labels = torch.as_tensor(labels)  # positions, whatever the classes are called
     if method == "predict_proba":

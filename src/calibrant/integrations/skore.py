@@ -2,33 +2,35 @@
 
 from typing import Any
 
-from calibrant import registry
+from calibrant import metrics as metrics_
 from calibrant.integrations.sklearn import predictions
+from calibrant.registry import METRICS
 
 __all__ = ["add"]
 
 
 def add(report: Any, *metrics: str) -> None:
-    """Add metrics, by names as in a study file, to a skore report on one estimator, a cross-validation or several.
+    """Add metrics to a skore report on one estimator, a cross-validation or several estimators.
 
         report = skore.evaluate(model, X, y, splitter=0.2)
         add(report, "ece", "smooth_ece")
         report.metrics.summarize()
 
-    Without names: ece and smooth_ece, which are 0 at best.
+    Args:
+        report: The skore report.
+        metrics: Names as in a study file; "ece" and "smooth_ece" by default.
     """
-    for text in reversed(metrics or ("ece", "smooth_ece")):  # each comes before those that are there
-        method: Any = registry.METRICS.method(text)
-        info = method.target.about
-        value, better = _UnsignedMetric(method.text), bool(info.higher_is_better)
-        report.metrics.add(value, name=method.text, verbose_name=info.title, greater_is_better=better)
+    for name in reversed(metrics or ("ece", "smooth_ece")):  # each goes before the metrics that are there
+        metric, info = _UnsignedMetric(METRICS.method(name).text), metrics_.metric_info(name)
+        higher_is_better = bool(info.higher_is_better)
+        report.metrics.add(metric, name=metric.text, verbose_name=info.title, greater_is_better=higher_is_better)
 
 
 class _UnsignedMetric:
-    """A metric of a classifier's predictions, as it is: unlike a scorer's, its sign is never turned."""
+    """A metric of a classifier's predictions whose sign, unlike a scorer's, never changes."""
 
-    def __init__(self, metric: str) -> None:
-        self.__name__ = self.metric = metric
+    def __init__(self, text: str) -> None:
+        self.__name__ = self.text = text
 
     def __call__(self, estimator: Any, X: Any, y_true: Any) -> float:
-        return float(registry.METRICS.resolve(self.metric)(predictions(estimator, X, y_true)))
+        return float(METRICS.resolve(self.text)(predictions(estimator, X, y_true)))

@@ -1,7 +1,6 @@
 """Transformers: any loss for the `Trainer`, calibration metrics of every evaluation, and losses with state."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,20 +9,20 @@ from torch import Tensor
 from transformers import EvalPrediction, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from calibrant import losses
+from calibrant.integrations._common import DEFAULT_METRICS, named_metrics, predictions_from_scores
 from calibrant.nn import Criterion
 from calibrant.predictions import Predictions
-from calibrant.registry import METRICS
 from calibrant.types import Loss
 
-__all__ = ["Calibration"]
+__all__ = ["CalibrationTrainerCallback"]
 
 STATE_KEY = "calibrant"  # of the loss's state in trainer_state.json
 
 
-class Calibration(TrainerCallback):
-    """A loss, the metrics that judge it and the callback that advances it, for texts, tokens and pixels.
+class CalibrationTrainerCallback(TrainerCallback):
+    """A loss, metrics and the callback that advances the loss, for texts, tokens and pixels.
 
-        calibration = Calibration("AdaFocal")
+        calibration = CalibrationTrainerCallback("AdaFocal")
         trainer = Trainer(
             ...,
             compute_loss_func=calibration.compute_loss,
@@ -31,18 +30,24 @@ class Calibration(TrainerCallback):
             callbacks=[calibration],
         )
 
-    `weight`, `binary`, `alpha` and `ignore_index` are those of `Criterion`. With `binary`, every logit is an event of
-    its own, as with `num_labels=1`, or with several labels per text; what is judged is how probable the events were
-    said to be. Such scores that all lie in [0, 1] are refused as probabilities, unless `logits` is True. Metrics are
-    names as in a study file. A loss with state is advanced once an epoch by the evaluation at its end
-    (`eval_strategy="epoch"`, or the last one within it), and its state is kept in the `trainer_state.json` of
-    checkpoints, from where `train(resume_from_checkpoint=...)` takes it up.
+    A loss with state is advanced once per epoch by the evaluation at its end (`eval_strategy="epoch"`), or by the last
+    one within it. Its state is stored in the `trainer_state.json` of checkpoints, and restored by
+    `train(resume_from_checkpoint=...)`.
+
+    Args:
+        loss: Loss, by name or as a function.
+        metrics: Names as in a study file.
+        weight: As for `Criterion`.
+        binary: Every logit is an event of its own, as with `num_labels=1` or several labels per text.
+        alpha: As for `Criterion`.
+        logits: Accept `binary` scores that all lie in [0, 1]. Otherwise they are refused as probabilities.
+        ignore_index: Label of positions to leave out.
     """
 
     def __init__(
         self,
         loss: str | Loss,
-        metrics: Sequence[str] = ("accuracy", "nll", "ece"),
+        metrics: Sequence[str] = DEFAULT_METRICS,
         *,
         weight: Tensor | None = None,
         binary: bool = False,
@@ -52,15 +57,15 @@ class Calibration(TrainerCallback):
     ) -> None:
         self.criterion = Criterion(loss, weight=weight, binary=binary, alpha=alpha, ignore_index=ignore_index)
         self.logits = logits
-        self.metrics = {str(method): method for method in map(METRICS.method, metrics)}
+        self.metrics = named_metrics(metrics)
         self._val: Predictions | None = None
         self._awaits_evaluation = False  # for the evaluation at the end of an epoch
 
     def compute_loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """Return the mean loss, or, told the number of items of all accumulated batches, the sum divided by it.
+        """Return the mean loss, or the sum over `num_items_in_batch` if it is given.
 
-        The Trainer counts as items all labels but -100, of which those of another `ignore_index` are taken off here, in
-        the proportion of this batch.
+        The Trainer counts all labels except -100, over all accumulated batches. If `ignore_index` differs from -100,
+        the count is reduced by the share of ignored labels in this batch.
         """
         logits = self._move_classes_to_axis_1(outputs["logits"] if "logits" in outputs else outputs[0], labels.ndim)
         criterion = self.criterion.to(logits.device)
@@ -75,18 +80,19 @@ class Calibration(TrainerCallback):
 
     def compute_metrics(self, evaluation: EvalPrediction) -> dict[str, float]:
         """Return the metrics by name, and keep the predictions for the loss."""
-        logits: Any = evaluation.predictions
-        logits, labels = torch.as_tensor(logits[0] if isinstance(logits, tuple) else logits), evaluation.label_ids
-        binary = self.criterion.binary
-        make_predictions = partial(Predictions.from_binary_logits, logits=self.logits) if binary else Predictions
-        ignored_label = self.criterion.ignore_index
-        self._val = make_predictions(
-            self._move_classes_to_axis_1(logits, np.ndim(labels)), labels, ignore_index=ignored_label
+        outputs, labels = evaluation.predictions, evaluation.label_ids
+        logits = torch.as_tensor(outputs[0] if isinstance(outputs, tuple) else outputs)
+        self._val = predictions_from_scores(
+            self._move_classes_to_axis_1(logits, np.ndim(labels)),
+            labels,
+            binary=self.criterion.binary,
+            logits=self.logits,
+            ignore_index=self.criterion.ignore_index,
         )
         return {name: float(metric(self._val)) for name, metric in self.metrics.items()}
 
     def _move_classes_to_axis_1(self, logits: Tensor, ndim: int) -> Tensor:
-        """Classes along axis 1, where tokens have them last; one logit per label as the labels are."""
+        """Move the classes of token logits to axis 1; give binary logits the shape of the labels."""
         if self.criterion.binary:
             return logits.squeeze(-1) if logits.ndim > ndim else logits
         return logits.movedim(-1, 1) if logits.ndim == 3 else logits
@@ -94,7 +100,7 @@ class Calibration(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Tell the loss how many epochs there will be, and take up its state where a checkpoint has one."""
+        """Set the number of epochs of the loss, and restore its state from a checkpoint."""
         self._val, self._awaits_evaluation = None, False
         loss = losses.for_epochs(self.criterion.loss, state.num_train_epochs)
         saved: dict[str, Any] = _callback_states(state).get(STATE_KEY, {})
@@ -107,13 +113,13 @@ class Calibration(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Advance the loss, or wait for the evaluation that comes next."""
+        """Advance the loss, or wait for the evaluation that follows."""
         self._awaits_evaluation = args.eval_strategy == "epoch"
         if not self._awaits_evaluation:
             self._advance(state)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Advance the loss after the evaluation at the end of an epoch, and after no other."""
+        """Advance the loss if this evaluation ends an epoch."""
         if self._awaits_evaluation:
             self._awaits_evaluation = False
             self._advance(state)

@@ -1,9 +1,8 @@
-r"""The theory of focal loss, as functions: what it does to gradients, to probabilities, and how to undo it.
+r"""The theory of focal loss as functions: its effect on gradients and probabilities, and how to invert it.
 
-Mukhoti et al. (2020): focal loss multiplies the gradient of cross-entropy by $g(p_y, \gamma)$, and $\gamma^*$ makes
-that factor 1 where one wants it. Komisarenko & Kull (2024): focal loss is a proper loss of a sharper prediction, the
-focal calibration map, which is nearly a temperature. `docs/theory.md` tells the story, and says where the papers'
-statements had to be corrected.
+Mukhoti et al. (2020): focal loss multiplies the gradient of cross-entropy by $g(p_y, \gamma)$; $\gamma^*(p)$ makes this
+factor 1 at p. Komisarenko & Kull (2024): focal loss is a proper loss of a sharper prediction, the focal calibration
+map, which is close to a temperature. `docs/theory.md` explains both, and corrects some of the papers' statements.
 """
 
 from calibrant.theory import _focal_map, _gradient, _risk, _temperature

@@ -1,4 +1,4 @@
-"""Komisarenko & Kull (2024), propositions 2 and 4: the focal calibration map, and back."""
+"""The focal calibration map and its inverse (Komisarenko & Kull 2024, propositions 2 and 4)."""
 
 import math
 
@@ -14,14 +14,20 @@ __all__ = ["focal_map", "focal_map_inverse"]
 def focal_map(logits: Logits, *, gamma: Tensor | float) -> Logits:
     r"""Return the log of the focal calibration map, $p_k \propto q_k / g(q_k, \gamma)$ with $q$ = softmax(logits).
 
-    If q minimizes the focal loss of gamma in expectation, then p is the true distribution (Charoenphakdee et al.
-    2021, theorem 11; Komisarenko & Kull 2024, prop. 2 and 4, whose eq. 1 is this with $g$ written out). It keeps the
-    order of the classes, sharpens for gamma > 0 and softens for gamma < 0 (predictions that are confident enough:
-    see `confidence_threshold`), and is the identity at gamma = 0.
+    If q minimizes the expected focal loss, p is the true distribution (Charoenphakdee et al. 2021, theorem 11;
+    Komisarenko & Kull 2024, eq. 1). The map preserves the order of classes. It sharpens for gamma > 0, softens
+    predictions above `confidence_threshold` for gamma < 0, and is the identity at gamma = 0. Differentiable in logits
+    and gamma.
 
-    Everything stays in log space and $\log(1 - q)$ comes from the other classes, so that rows saturated to any degree
-    are mapped in full precision, in float32 too; logits of -inf stay -inf. Half precision is raised to float32.
-    Differentiable in logits and gamma. Raises `InputError` unless gamma > -1: at -1 and below g is not positive.
+    All computations are in log space, with $\log(1 - q)$ from the other classes, so that saturated rows keep full
+    precision. Logits of -inf stay -inf. Half precision is raised to float32.
+
+    Args:
+        logits: Unnormalized log-probabilities (n, k).
+        gamma: Gamma of the focal loss, above -1: otherwise g is not positive.
+
+    Raises:
+        InputError: If gamma is -1 or less.
 
     >>> focal_map(torch.tensor([[0.626614827, 0.373385173]]).log(), gamma=2.0).exp()
     tensor([[0.8000, 0.2000]])
@@ -32,13 +38,19 @@ def focal_map(logits: Logits, *, gamma: Tensor | float) -> Logits:
 
 
 def focal_map_inverse(logits: Logits, *, gamma: Tensor | float) -> Logits:
-    r"""Return log q with `focal_map`(log q) = log p, where p = softmax(logits).
+    """Return log q with `focal_map`(log q) = log p, where p = softmax(logits).
 
-    q is the prediction that minimizes the focal loss of gamma where p is the truth: what training with focal loss
-    aims at. Solved in float64 by Newton's method, whose Jacobian is diagonal plus rank one, so that a step costs as
-    much as the map; projected on the order of the classes, halved where it does not improve, and ended 1e-13 from
-    the solution by one more step, through which gradients in logits and gamma flow. 5 to 10 steps for |gamma| of
-    some units, up to 50 near gamma = -1. Raises `InputError` unless gamma > -1.
+    q minimizes the expected focal loss if p is the true distribution. Solved in float64 by Newton's method, whose
+    Jacobian is diagonal plus rank one, so that a step costs as much as the map. Steps are projected on the order of the
+    classes and halved if they do not improve. At 1e-13 from the solution, one more step carries the gradients in logits
+    and gamma. Takes 5 to 10 steps for |gamma| of some units, and up to 50 near gamma = -1.
+
+    Args:
+        logits: Unnormalized log-probabilities of p (n, k).
+        gamma: Gamma of the focal loss, above -1.
+
+    Raises:
+        InputError: If gamma is -1 or less.
 
     >>> focal_map_inverse(torch.tensor([[0.8, 0.2]]).log(), gamma=2.0).exp()
     tensor([[0.6266, 0.3734]])
@@ -76,13 +88,13 @@ def _solve_inverse(target: Tensor, top: Tensor, gamma: Tensor) -> Tensor:
         trial = trial.clamp_max(0).masked_fill(sides.top, 0)
     if bool((smallest < 1e-10).all()):
         return gap
-    raise ArithmeticError(f"no inverse of the focal map found for {int((~(smallest < 1e-10)).sum())} rows")
+    raise ArithmeticError(f"The inverse of the focal map did not converge for {int((~(smallest < 1e-10)).sum())} rows.")
 
 
 def _check_gamma(gamma: Tensor | float) -> None:
     if not torch.compiler.is_compiling() and not bool((torch.as_tensor(gamma) > -1).all()):
         raise InputError(
-            f"the focal map needs gamma > -1, got {gamma}; below, its weights are not positive", code="gamma_range"
+            f"Expected gamma > -1, got {gamma}. Other weights of the focal map are not positive.", code="gamma_range"
         )
 
 
@@ -102,7 +114,7 @@ def _log1p_ratio(d: Tensor) -> Tensor:
 
 
 class _ProbabilityTerms:
-    """q = softmax(z) and o = 1 - q, both accurate for every class of every row; `top` is the largest class."""
+    """q = softmax(z) and o = 1 - q, both accurate for every class; `top` marks the largest class of a row."""
 
     def __init__(self, z: Tensor, top: Tensor) -> None:
         self.top = torch.zeros_like(z, dtype=torch.bool).scatter_(-1, top, True)
@@ -117,21 +129,21 @@ class _ProbabilityTerms:
         self.r = torch.where(self.top, _log1p_ratio(d), -below.clamp_min(-1e4) * (below - self.log_o).exp())
 
     def focal_logits(self, gamma: Tensor | float) -> Tensor:
-        """Return log p of the focal map, up to the constant per row that makes the top class 0."""
+        """Return log p of the focal map, up to a constant per row that makes the top class 0."""
         log_g = gamma * self.log_o + torch.log1p(gamma * self.r)
         return self.gap - (log_g - log_g.masked_fill(~self.top, 0).sum(-1, keepdim=True))
 
     def residual(self, target: Tensor, gamma: Tensor | float) -> Tensor:
-        """Return by how much the map misses log p = target; 0 for the top class and for impossible ones."""
+        """Return log p of the map minus `target`; 0 for the top class and impossible classes."""
         settled = self.top | target.isinf()
         return self.focal_logits(gamma).masked_fill(settled, 0) - target.masked_fill(settled, 0)
 
     def step(self, miss: Tensor, gamma: Tensor) -> Tensor:
-        r"""Return the change of z, none for the top class, that undoes `miss` to first order.
+        r"""Return the change of z, 0 for the top class, that cancels `miss` to first order.
 
         With $h = q / g$ and $s = d \log h / d\, \text{logit}(q) = o + \gamma (q - (r - q) / (1 + \gamma r))$, every
-        other class needs $s\, d\log q / o = s_{top} dd - miss$, and that $q$ sums to 1 fixes $dd$, the change of the
-        log-odds of the top class.
+        other class needs $s\, d\log q / o = s_{top} dd - miss$. The condition that $q$ sums to 1 determines $dd$, the
+        change of the log-odds of the top class.
         """
         q, o = self.log_q.exp(), self.log_o.exp()
         slope = o + gamma * (q - (self.r - q) / (1 + gamma * self.r))

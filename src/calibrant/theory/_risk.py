@@ -1,4 +1,4 @@
-"""What focal loss asks for: its risk, its proper part, and the entropy it rewards."""
+"""The risk of focal loss, its proper part, and the entropy bound."""
 
 import torch
 from torch import Tensor
@@ -11,10 +11,10 @@ __all__ = ["conditional_risk", "kl_entropy_bound", "proper_part"]
 
 
 def conditional_risk(logits: Logits, truth: Logits, *, loss: Loss) -> PerExample:
-    r"""Return $R(p, q) = \sum_i p_i L(q, i)$, the expected loss of q = softmax(logits) if p = softmax(truth) is true.
+    r"""Return $R(p, q) = \sum_i p_i L(q, i)$, the expected loss of q = softmax(logits) under p = softmax(truth).
 
-    A loss is proper if R(p, q) is smallest at q = p (Komisarenko & Kull 2024, section 3.3). Classes of probability 0
-    count nothing, whatever their loss.
+    A loss is proper if q = p minimizes R(p, q) (Komisarenko & Kull 2024, section 3.3). Classes of probability 0 do not
+    count, even if their loss is infinite.
 
     >>> fair = torch.zeros(1, 2)
     >>> conditional_risk(fair, fair, loss=losses.cross_entropy)  # log 2
@@ -27,26 +27,31 @@ def conditional_risk(logits: Logits, truth: Logits, *, loss: Loss) -> PerExample
 
 
 def proper_part(logits: Logits, labels: Labels, *, gamma: Tensor | float = 3.0) -> PerExample:
-    r"""Proper part of focal loss, $L^*(p, y) = L(\hat p^{-1}(p), y)$ (Komisarenko & Kull 2024, prop. 2 and 4).
+    r"""Compute the proper part of focal loss, $L^*(p, y) = L(\hat p^{-1}(p), y)$.
 
-    Focal loss of q is this proper loss of `focal_map`(q): training with focal loss is training with L*, and leaving
-    out the map when predicting. L* has no closed form; it is evaluated exactly, through `focal_map_inverse`, and
-    differentiable. Cross-entropy at gamma = 0. Raises `InputError` for gamma < 0, where focal loss is not convex.
+    (Komisarenko & Kull 2024, propositions 2 and 4.)
+
+    Focal loss of q equals L* of `focal_map`(q): training with focal loss is training with L* and omitting the map at
+    prediction. L* has no closed form; it is evaluated exactly through `focal_map_inverse`, and differentiable. Equals
+    cross-entropy at gamma = 0.
+
+    Raises:
+        InputError: If gamma is negative, where focal loss is not convex.
 
     >>> p, y = torch.tensor([[0.8, 0.2]]).log(), torch.tensor([0])
     >>> proper_part(p, y, gamma=2.0)  # focal loss at 0.6266: 0.3734^2 * 0.4674
     tensor([0.0652])
     """
     if not bool((torch.as_tensor(gamma) >= 0).all()):
-        raise InputError(f"the proper part of focal loss needs gamma >= 0, got {gamma}", code="gamma_range")
+        raise InputError(f"Expected gamma >= 0, got {gamma}.", code="gamma_range")
     return losses.focal(focal_map_inverse(logits, gamma=gamma), labels, gamma=gamma)
 
 
 def kl_entropy_bound(logits: Logits, labels: Labels, *, gamma: float) -> PerExample:
-    r"""Return $-\log p_y - \gamma H(p)$, which focal loss is never below (Wang et al. 2021, eq. 2; H in nats).
+    r"""Return $-\log p_y - \gamma H(p)$, a lower bound of focal loss (Wang et al. 2021, eq. 2; H in nats).
 
-    So lowering focal loss lowers cross-entropy, the KL divergence from a one-hot target, or raises the entropy of the
-    prediction. The usual proof, by Bernoulli's inequality, needs gamma >= 1; the bound holds for all gamma >= 0.
+    Lowering focal loss therefore lowers cross-entropy or raises the entropy of the prediction. The usual proof by
+    Bernoulli's inequality needs gamma >= 1; the bound holds for all gamma >= 0.
 
     >>> kl_entropy_bound(torch.zeros(1, 2), torch.tensor([0]), gamma=0.5)  # log 2 - log 2 / 2
     tensor([0.3466])

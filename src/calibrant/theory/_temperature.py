@@ -1,4 +1,4 @@
-"""Komisarenko & Kull (2024), section 3: how near the focal map is to a temperature."""
+"""The distance of the focal map from a temperature (Komisarenko & Kull 2024, section 3)."""
 
 import math
 from itertools import combinations_with_replacement
@@ -13,7 +13,7 @@ __all__ = ["NearestTemperature", "TemperatureBounds", "nearest_temperature", "te
 
 
 class TemperatureBounds(NamedTuple):
-    """Temperatures between which the binary focal map lies at every logit."""
+    """Temperatures between which the focal map of two classes lies at every logit."""
 
     sharpest: float  # 1 / (gamma + 1), approached as the logit grows
     mildest: float  # the best bound on the other side
@@ -22,20 +22,23 @@ class TemperatureBounds(NamedTuple):
 
 
 class NearestTemperature(NamedTuple):
-    """The temperature whose map is nearest to a focal map."""
+    """The temperature whose map is closest to a focal map."""
 
     temperature: float
     deviation: float  # the largest difference of two probabilities
 
 
 def temperature_bounds(gamma: float) -> TemperatureBounds:
-    r"""Return the temperatures between which the focal map of two classes lies, for gamma > -1.
+    r"""Return the temperatures between which the focal map of two classes lies (Komisarenko & Kull 2024, prop. 3).
 
-    With q = sigmoid(s) the mapped logit is s / T(s), and 1 / T(s) goes from $k(\gamma) = \gamma + \frac{1 + \gamma
-    (1 - \log 2)}{1 + \gamma \log 2}$ at s = 0 to $\gamma + 1$ at infinity. For gamma below 5.635 it does so
-    monotonically, and these two are the best bounds; above, it first dips below k, by 0.005 at gamma = 10, and
-    `mildest` is the minimum. Komisarenko & Kull (2024, prop. 3) prove the weaker $\gamma + 1 - \log(\gamma + 1) / 2$,
-    and print $s / (\gamma + 1)$ where $s (\gamma + 1)$ is meant. For gamma < 0 `sharpest` is the larger temperature.
+    With q = sigmoid(s) the mapped logit is s / T(s). 1 / T(s) goes from $k(\gamma) = \gamma + \frac{1 + \gamma (1 -
+    \log 2)}{1 + \gamma \log 2}$ at s = 0 to $\gamma + 1$ at infinity. Below gamma = 5.635 it is monotone, and these are
+    the best bounds; above, it first dips below k, by 0.005 at gamma = 10, and `mildest` is the minimum. The paper
+    proves the weaker bound $\gamma + 1 - \log(\gamma + 1) / 2$, and prints $s / (\gamma + 1)$ where $s (\gamma + 1)$ is
+    meant. For gamma < 0, `sharpest` is the larger temperature.
+
+    Raises:
+        InputError: If gamma is -1 or less.
 
     >>> bounds = temperature_bounds(1.0)
     >>> bounds.sharpest, round(1 / bounds.mildest, 4), round(1 / bounds.paper, 4)
@@ -44,7 +47,7 @@ def temperature_bounds(gamma: float) -> TemperatureBounds:
     from scipy.optimize import minimize_scalar
 
     if not gamma > -1:
-        raise InputError(f"the focal map needs gamma > -1, got {gamma}", code="gamma_range")
+        raise InputError(f"Expected gamma > -1, got {gamma}.", code="gamma_range")
 
     def slope(s: float) -> float:
         mapped = focal_map(torch.tensor([[s, 0.0]], dtype=torch.float64), gamma=gamma)[0]
@@ -64,9 +67,14 @@ def temperature_bounds(gamma: float) -> TemperatureBounds:
 def nearest_temperature(gamma: float, classes: int = 2, *, reach: float | None = None) -> NearestTemperature:
     r"""Return the T that minimizes the largest $|\text{focal map}(q) - \text{softmax}(z / T)|$, q = softmax(z).
 
-    The largest over classes and over a grid of about 20,000 predictions whose logits differ by at most `reach`
-    (default 60 for two classes, 10 above, as in Komisarenko & Kull (2024): each logit in (-5, 5)). For two and three
-    classes the result hardly depends on the grid; from four classes on it does, and the deviation grows with it.
+    The maximum is over classes and a grid of about 20,000 predictions. For two and three classes the result hardly
+    depends on the grid; from four classes on it does, and the deviation grows with `reach`.
+
+    Args:
+        gamma: Gamma of the focal loss.
+        classes: Number of classes, at least 2.
+        reach: Largest difference between logits of the grid. Default: 60 for two classes, and 10 for more, as in
+            Komisarenko & Kull (2024), where each logit is in (-5, 5).
 
     >>> t, deviation = nearest_temperature(3.0)
     >>> round(1 / t, 4), round(deviation, 6)
@@ -75,7 +83,7 @@ def nearest_temperature(gamma: float, classes: int = 2, *, reach: float | None =
     from scipy.optimize import minimize_scalar
 
     if classes < 2:
-        raise InputError(f"a temperature needs at least 2 classes, got {classes}", code="one_class")
+        raise InputError(f"Expected at least 2 classes, got {classes}.", code="one_class")
     z = _logit_grid(classes, reach or (60.0 if classes == 2 else 10.0))
     mapped = focal_map(z, gamma=gamma).exp()
 
@@ -89,7 +97,7 @@ def nearest_temperature(gamma: float, classes: int = 2, *, reach: float | None =
 
 
 def _logit_grid(classes: int, reach: float, size: int = 20_000) -> torch.Tensor:
-    """Return logits 0 >= z_2 >= ... >= z_k >= -reach on a grid of up to `size` points; order is all that matters."""
+    """Return logits 0 >= z_2 >= ... >= z_k >= -reach on a grid of up to `size` points; only their order matters."""
     points = 1
     while math.comb(points + classes - 1, classes - 1) <= size:
         points += 1

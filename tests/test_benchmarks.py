@@ -1,7 +1,8 @@
-"""The benchmark command runs, writes its page, and what it measures of ours is right."""
+"""The benchmark command writes its page, and its values for Calibrant are correct."""
 
 import csv
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -15,16 +16,14 @@ from calibrant.calibrators import Temperature
 ROOT = Path(__file__).parents[1]
 
 
-def test_a_row_fails_that_loses_more_than_a_third():
-    code = "from benchmarks.check import RATIOS, slowdowns; import json; assert json.loads(RATIOS.read_text())['plain']; "
-    code += "print(slowdowns({'a': 1.3, 'b': 1.4, 'c': 9.0}, {'a': 1.0, 'b': 1.0}))"
-    environment = os.environ | {"PYTHONPATH": "src"}
-    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert process.stdout == "['b: 1.40, was 1.00']\n", process.stderr
+def test_slowdowns_are_ratios_more_than_a_third_above_the_committed_ones():
+    check = importlib.import_module("benchmarks.check")
+    assert json.loads(check.RATIOS.read_text())["plain"]
+    assert check.slowdowns({"a": 1.3, "b": 1.4, "c": 9.0}, {"a": 1.0, "b": 1.0}) == ["b: 1.40, was 1.00"]
 
 
 @pytest.mark.slow
-def test_the_table_of_devices_is_rehearsed_on_the_processor():
+def test_gpu_table_runs_on_the_cpu():
     environment = os.environ | {"PYTHONPATH": "src", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--shapes", "500x4,20x32000", "--rounds", "1"]
     process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -34,10 +33,8 @@ def test_the_table_of_devices_is_rehearsed_on_the_processor():
     assert not any("off" in name for _, name in table_rows)
 
 
-def test_the_mean_over_draws_says_who_is_hurt():
-    """A model said 90 % of what is right half of the time, another what was true: one gains, the other is hurt by some
-    draws of 20 examples, and 400 draws of that would tell.
-    """
+def test_stated_table_averages_over_draws():
+    """A model that says 90 % and is right half of the time gains; some draws of 20 examples hurt a calibrated one."""
     problems, stated = importlib.import_module("benchmarks._problems"), importlib.import_module("benchmarks.stated")
     rng, drawn = np.random.default_rng(0), []
     for name, right in ("boastful", 0.5), ("honest", 0.9):
@@ -57,7 +54,7 @@ def test_the_mean_over_draws_says_who_is_hurt():
 
 
 @pytest.mark.slow
-def test_the_command_writes_every_part_and_ours_is_right(tmp_path):
+def test_command_writes_every_part_with_correct_values(tmp_path):
     environment = os.environ | {"PYTHONPATH": "src", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "benchmarks", "--size", "tiny", "--out", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, env=environment, check=True)
@@ -76,8 +73,8 @@ def test_the_command_writes_every_part_and_ours_is_right(tmp_path):
 
 
 @pytest.mark.parametrize("shape", ["(n,)", "(n, 1)", "(n, 2)", "(n, 4)"])
-def test_calarena_takes_it(shape):
-    """Its harness makes one, fits it to arrays and asks for probabilities of every class; forests say 0 and 1."""
+def test_calarena_accepts_calibrators(shape):
+    """The harness fits to arrays of any shape, with probabilities of 0 and 1 as from forests."""
     calarena = importlib.import_module("benchmarks.calarena")
     rng = np.random.default_rng(0)
     true = rng.dirichlet([0.4] * (4 if "4" in shape else 2), 400)
@@ -99,7 +96,7 @@ def test_calarena_takes_it(shape):
 
 
 @pytest.mark.shared
-def test_tables_and_stated_confidences_are_read(shared):
+def test_shared_tables_and_stated_confidences_load(shared):
     problems = importlib.import_module("benchmarks._problems")
     table = next(problems.tabular())
     assert table.fit.logits.exp().sum(1).sub(1).abs().max() < 1e-12

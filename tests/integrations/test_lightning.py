@@ -143,7 +143,7 @@ def test_every_logit_may_be_an_event_of_its_own(shape, tmp_path):
     options = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = lightning.Trainer(max_epochs=1, default_root_dir=tmp_path, callbacks=[callback], **options)
     trainer.fit(network, loader(1), loader(2))
-    parts = [network.said(batch) for batch in loader(2)]
+    parts = [network.outputs(batch) for batch in loader(2)]
     logits, labels = (torch.cat([part[name] for part in parts]) for name in ("logits", "labels"))
     used = labels != -1
     val = Predictions.from_binary_logits(logits.view(labels.shape)[used], labels[used])

@@ -113,7 +113,7 @@ def _calibrate_table_file(
     return int(new_columns[:, 0].is_not_null().sum()), "probabilities", table.notes
 
 
-def _input_columns(table: io.Table, output: str | Path) -> Any:
+def _input_columns(table: io.LoadedTable, output: str | Path) -> Any:
     """Return the columns of a table. Cells keep their spelling from text file to text file."""
     text_cells = table.texts() if io.is_delimited(output) else None
     return table.frame if text_cells is None else unescape_formulas(text_cells)

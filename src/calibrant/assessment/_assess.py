@@ -17,6 +17,7 @@ from calibrant.assessment._results import AssessmentData
 from calibrant.assessment._serialize import write_by_suffix
 from calibrant.backend.threads import thread_limit
 from calibrant.events import EventKind, describe_event
+from calibrant.io.formats import CALIBRATOR_SUFFIX
 from calibrant.metrics import Comparison, Summary, fits_summary
 from calibrant.predictions import Predictions
 
@@ -48,8 +49,8 @@ class Assessment(AssessmentData):
 
     def save(self, path: str | Path) -> None:
         """Write the report (.html), all numbers (.json), or the selected calibrator (.safetensors)."""
-        if Path(path).suffix != ".safetensors":
-            return write_by_suffix(path, {".html": self.html, ".json": self.json, ".safetensors": str})
+        if Path(path).suffix != CALIBRATOR_SUFFIX:
+            return write_by_suffix(path, {".html": self.html, ".json": self.json, CALIBRATOR_SUFFIX: str})
         with io.atomic_write(path) as draft:
             calibrators_.save(self.best, draft, fitted_on=self.fitting_data)
         return None

@@ -9,6 +9,7 @@ from calibrant import calibrators as calibrators_
 from calibrant import registry
 from calibrant.assessment._evaluation import apply_calibrator
 from calibrant.backend.overlap import Overlap, Sketch
+from calibrant.io.formats import CALIBRATOR_SUFFIX
 from calibrant.predictions import Predictions
 from calibrant.types import Calibrator, InputError
 
@@ -30,7 +31,7 @@ class CandidateCalibrator:
     @classmethod
     def of(cls, calibrator: Any) -> "CandidateCalibrator":
         """Build from a name, a file, a class or function that fits, or a fitted calibrator."""
-        if isinstance(calibrator, Path) or (isinstance(calibrator, str) and calibrator.endswith(".safetensors")):
+        if isinstance(calibrator, Path) or (isinstance(calibrator, str) and calibrator.endswith(CALIBRATOR_SUFFIX)):
             origin = calibrators_.origin(calibrator)
             fitted_map = calibrators_.load(calibrator)
             return cls(str(calibrator), None, fitted_map, frozenset(origin.fitted_on), origin.rows, origin.class_names)

@@ -147,8 +147,8 @@ def assess_command(
     if save is not None and save.suffix != CALIBRATOR_SUFFIX:
         raise InputError(f"Expected a file {CALIBRATOR_SUFFIX} to save a calibrator, got {save}.", code="suffix")
     if len(file) > 2 or (len(file) == 2 and cv is not None):
-        got = f"{len(file)} files{' and --cv' if cv else ''}"
-        raise InputError(f"Expected two files, or one with --cv, got {got}.", code="num_files")
+        inputs = f"{len(file)} files{' and --cv' if cv else ''}"
+        raise InputError(f"Expected two files, or one with --cv, got {inputs}.", code="num_files")
     load_options: dict[str, Any] = {"ignore_index": ignore_index, **options}
     val, test, is_streamed = calibrant.Predictions.load(file[0], **load_options), None, False
     if len(file) == 2:

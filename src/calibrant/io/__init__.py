@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from calibrant.io.number_text import replace_missing_words
     from calibrant.io.reading import read, write, write_table
     from calibrant.io.roles import infer_columns, require_labels
-    from calibrant.io.tables import Table, as_frame, read_table, restore_spelling, to_safe_csv
+    from calibrant.io.tables import LoadedTable, as_frame, read_table, restore_spelling, to_safe_csv
 
 _NAMES_BY_MODULE = {
     "arrays": ("ChunkedFile", "find_score_and_label_keys"),
@@ -31,7 +31,7 @@ _NAMES_BY_MODULE = {
     "number_text": ("replace_missing_words",),
     "reading": ("read", "write", "write_table"),
     "roles": ("infer_columns", "require_labels"),
-    "tables": ("Table", "as_frame", "read_table", "restore_spelling", "to_safe_csv"),
+    "tables": ("LoadedTable", "as_frame", "read_table", "restore_spelling", "to_safe_csv"),
 }
 _MODULE_BY_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 

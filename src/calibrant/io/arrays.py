@@ -110,7 +110,7 @@ def select_arrays(contents: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the arrays of a file that are parts of predictions, and ignore others.
 
     Raises:
-        InputError: If scores are missing, or a value is no array of numbers or texts with an entry per example.
+        InputError: If scores are missing, or a value is no array of numbers or texts with an entry per sample.
     """
     if not any(name in contents for name in SCORE_KEYS):
         raise _missing_scores_error([str(key) for key in contents])
@@ -136,7 +136,7 @@ def _to_array(name: str, value: Any) -> Any:
     else:
         raise InputError(f"Expected an array {name!r}, got {type(value).__name__}.", code="odd_array")
     if not value.ndim:
-        raise InputError(f"Expected one entry per example in {name!r}, got a single value.", code="scalar")
+        raise InputError(f"Expected one entry per sample in {name!r}, got a single value.", code="scalar")
     return value
 
 

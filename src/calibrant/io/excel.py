@@ -9,32 +9,32 @@ from typing import Any
 from calibrant.io.delimited import mark_duplicate_names
 from calibrant.types import InputError
 
-MAX_SHEET_ROWS, MAX_SHEET_COLUMNS, MAX_CELL_CHARACTERS = (
-    1_048_576,
-    16_384,
-    32_767,
-)  # of a sheet, and characters of a cell
-MAX_EXACT_INTEGER = 2**53  # a cell holds no larger whole number exactly
+MAX_SHEET_ROWS, MAX_SHEET_COLUMNS, MAX_CELL_CHARACTERS = 1_048_576, 16_384, 32_767
+MAX_EXACT_INTEGER = 2**53  # cells hold float64 numbers
 
 
 def read_excel(path: Path) -> tuple[Any, tuple[str, ...]]:
-    """Return the first sheet with cells as a frame, and a note where there are other sheets.
+    """Read the first sheet that has cells.
 
-    Formula cells have the value that was last computed. Raises `InputError` if the package is missing.
+    Returns:
+        A polars frame, in which formulas have their last value, and a note if there are other sheets.
+
+    Raises:
+        InputError: If there is no such sheet, or a package is missing.
     """
     book = _import_package("fastexcel").read_excel(path)
     sheets = [name for name in book.sheet_names if book.load_sheet(name, header_row=None, n_rows=1).width]
     if not sheets:
-        raise InputError("the workbook has no sheet with cells", code="no_rows")
+        raise InputError("Expected a sheet with cells, got empty sheets only.", code="no_rows")
     log = logging.getLogger("fastexcel")
     level = log.level
-    log.setLevel(logging.ERROR)  # it warns of columns without values
+    log.setLevel(logging.ERROR)  # hides warnings of empty columns
     try:
         frame = _read_sheet(book, sheets[0])
     finally:
         log.setLevel(level)
     unread_sheets = ", ".join(map(repr, sheets[1:6]))
-    notes = (f"read sheet {sheets[0]!r}; not read: {unread_sheets}",) if unread_sheets else ()
+    notes = (f"Read sheet {sheets[0]!r} only, not {unread_sheets}.",) if unread_sheets else ()
     return frame, notes
 
 
@@ -48,7 +48,7 @@ def _read_sheet(book: Any, name: str) -> Any:
     number_frame = book.load_sheet(name, dtypes="float", **load_options).to_polars()
     columns: list[Any] = []
     for column, text, number in zip(typed_frame, text_frame, number_frame, strict=True):
-        if column.dtype == polars.String or (column.is_null() & text.is_not_null()).any():  # numbers and words
+        if column.dtype == polars.String or (column.is_null() & text.is_not_null()).any():  # words among numbers
             is_rounded = number.is_not_null() & (text.cast(polars.Float64, strict=False) != number).fill_null(False)
             column = polars.select(polars.when(is_rounded).then(number.cast(polars.String)).otherwise(text)).to_series()
         elif column.dtype == polars.Float64:
@@ -63,14 +63,14 @@ def _read_sheet(book: Any, name: str) -> Any:
 def write_excel(frame: Any, path: Path) -> None:
     """Write a frame to the only sheet of a workbook; texts are never formulas.
 
-    Raises `InputError` if the package is missing, or where a sheet cannot hold the frame.
+    Raises:
+        InputError: If a sheet cannot hold the frame, or a package is missing.
     """
     xlsxwriter = _import_package("xlsxwriter")
     if len(frame) >= MAX_SHEET_ROWS or frame.width > MAX_SHEET_COLUMNS:
         raise InputError(
-            f"a sheet holds {MAX_SHEET_ROWS - 1:,} rows and {MAX_SHEET_COLUMNS:,} columns, got {len(frame):,} and "
-            f"{frame.width:,}; "
-            "write .csv or .parquet",
+            f"Expected up to {MAX_SHEET_ROWS - 1:,} rows and {MAX_SHEET_COLUMNS:,} columns in a sheet, got "
+            f"{len(frame):,} and {frame.width:,}. Try another format, such as Parquet.",
             code="too_large_for_excel",
         )
     book = xlsxwriter.Workbook(path, {"constant_memory": True})
@@ -97,17 +97,21 @@ def _write_cell(sheet: Any, i: int, j: int, value: Any) -> None:
     ):
         sheet.write_number(i, j, value)
     elif isinstance(value, list | dict | bytes):
-        raise InputError("a cell holds no lists; write .parquet or .jsonl", code="nested")
+        raise InputError(
+            "Expected numbers or texts in a sheet, got lists. Try another format, such as Parquet.", code="nested"
+        )
     elif len(text := str(value)) > MAX_CELL_CHARACTERS:
         raise InputError(
-            f"a cell holds {MAX_CELL_CHARACTERS:,} characters, got {len(text):,}; write .csv", code="too_long"
+            f"Expected up to {MAX_CELL_CHARACTERS:,} characters in a cell, got {len(text):,}. Try another format, such "
+            "as Parquet.",
+            code="too_long",
         )
     else:
         sheet.write_string(i, j, text)
 
 
 def _exact_worksheet_class(worksheet: Any) -> Any:
-    """Return a class of sheets that write all digits of a number, not 16 of 17."""
+    """Return a class of sheets that write all 17 digits of a number instead of 16."""
 
     class ExactSheet(worksheet):
         def _xml_number_element(self, number: Any, attributes: Any = ()) -> None:
@@ -122,5 +126,7 @@ def _import_package(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         raise InputError(
-            f".xlsx needs the package {name}: pip install 'calibrant[excel]', or use .csv", code="missing_package"
+            f"Expected the package {name} for workbooks, which is not installed. Try pip install 'calibrant[excel]', "
+            "or another format.",
+            code="missing_package",
         ) from None

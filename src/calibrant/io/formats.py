@@ -21,7 +21,7 @@ class Format:
 
     title: str
     suffixes: tuple[str, ...]
-    reader: str  # of arrays: (path) -> arrays by name; of tables: (path, options) -> Table
+    reader: str  # of arrays: (path) -> arrays by name; of tables: (path, options) -> LoadedTable
     writer: str | None = None  # of arrays: (arrays, names, path); of tables: (frame, path, dialect)
     chunk_opener: str | None = None  # of arrays: (path) -> ChunkedFile; of tables: (path) -> lazy frame
     companion_finder: str | None = None  # (path) -> other files that are read with it
@@ -59,15 +59,17 @@ def _load_function(name: str) -> Callable[..., Any]:
 FORMATS = (
     Format(
         "NumPy archive", (".npz",), "arrays.read_npz", "arrays.write_npz",
-        is_table=False, note="arrays by name",
+        is_table=False, note="arrays",
     ),
     Format(
         "safetensors", (".safetensors",), "arrays.read_safetensors", "arrays.write_safetensors",
-        "arrays.open_safetensors_chunked", is_table=False, note="tensors by name; names of classes in the metadata",
+        "arrays.open_safetensors_chunked", is_table=False,
+        note="tensors, with names of classes and groups in the metadata",
     ),
     Format(
         "NumPy array", (".npy",), "arrays.read_npy", None, "arrays.open_npy_chunked",
-        "arrays.npy_label_files", is_table=False, note="NAME_logits or NAME_probs, with NAME_labels beside it",
+        "arrays.npy_label_files", is_table=False,
+        note="`NAME_logits.npy` or `NAME_probs.npy`, with `NAME_labels.npy` beside it",
     ),
     Format("PyTorch", (".pt", ".pth"), "arrays.read_torch", is_table=False, note="a dict of tensors"),
     Format(
@@ -84,11 +86,11 @@ FORMATS = (
     ),
     Format(
         "Parquet", (".parquet",), "tables.read_parquet", "tables.write_parquet", "tables.scan_parquet",
-        note="columns; also lists of scores in one column",
+        note="columns, or lists of scores in one column",
     ),
     Format(
         "Arrow", (".arrow", ".feather", ".ipc"), "tables.read_arrow", "tables.write_arrow", "tables.scan_arrow",
-        note="columns, as a file or stream; also lists of scores in one column",
+        note="columns, or lists of scores in one column; a file or a stream",
     ),
     Format(
         "Excel workbook", (".xlsx",), "tables.read_workbook", "tables.write_workbook",
@@ -141,3 +143,13 @@ def list_suffixes(suffixes: Iterable[str]) -> str:
     """Return suffixes as a text, such as ".csv, .tsv or .txt", without those of compressed files."""
     *first, last = (suffix for suffix in suffixes if suffix.count(".") == 1)
     return f"{', '.join(first)} or {last}" if first else last
+
+
+def markdown_table() -> str:
+    """Return the table of formats for the documentation."""
+    lines = ["| format | suffix | contents | written | read in chunks |", "|---|---|---|---|---|"]
+    for f in FORMATS:
+        suffixes = " ".join(f"`{suffix}`" for suffix in f.suffixes)
+        is_written, is_chunked = ("yes" if function else "" for function in (f.writer, f.chunk_opener))
+        lines.append(f"| {f.title} | {suffixes} | {f.note} | {is_written} | {is_chunked} |")
+    return "\n".join(lines) + "\n"

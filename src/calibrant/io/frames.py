@@ -78,7 +78,7 @@ def _drop_incomplete_rows(frame: Any, columns: Columns, options: TableOptions) -
     """Drop rows in which a required value is missing, and return notes on them."""
     num_rows, notes = len(frame), list[str]()
     if not num_rows:
-        raise InputError("Expected examples, got no rows.", code="no_rows")
+        raise InputError("Expected samples, got no rows.", code="no_rows")
     for name in dict.fromkeys(columns.used_columns):
         if name == columns.id or name in columns.labels:
             continue
@@ -173,8 +173,8 @@ def _read_answers(
 def _check_predicted(columns: Columns, label_keys: np.ndarray, predicted_keys: np.ndarray) -> None:
     """Raise `InputError` if labels and predictions do not have the same classes."""
     labels, predicted = np.unique(label_keys).tolist(), np.unique(predicted_keys).tolist()
-    for name, classes, others in ((columns.label, labels, predicted), (columns.predicted, predicted, labels)):
-        if hint := missing_hint([word for word in classes if word not in others]):
+    for name, classes, compared_classes in ((columns.label, labels, predicted), (columns.predicted, predicted, labels)):
+        if hint := missing_hint([word for word in classes if word not in compared_classes]):
             raise InputError(f"Expected a class in every row of {name!r}.{hint}", code="missing_word")
     numbers = [[parse_number(word) for word in classes] for classes in (labels, predicted)]
     is_shifted = False

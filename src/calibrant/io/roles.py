@@ -124,8 +124,8 @@ def _find_role_by_name(search: RoleSearch, role: str) -> str | None:
         matches = [name for name in matches if not search.is_list(name)]
     if len(matches) < 2 or role == "id":
         return next(iter(matches), None)
-    first, *others = matches
-    if search.has_all_rows and all(_are_equivalent(search, role, first, other) for other in others):
+    first, *duplicates = matches
+    if search.has_all_rows and all(_are_equivalent(search, role, first, name) for name in duplicates):
         return first
     true_names = (name for name in matches if re.search("true|truth|gold|actual", normalize_column_name(name)))
     suggestion = next(true_names, first)
@@ -256,13 +256,12 @@ def _missing_correct_message(columns: Columns) -> str:
 
 
 def _missing_scores_message(columns: Columns, names: Sequence[str]) -> str:
-    got = f"got columns {shorten_list(names, MAX_LISTED_COLUMNS)}"
+    found_text = f"got columns {shorten_list(names, MAX_LISTED_COLUMNS)}"
     if columns.correct is not None:
-        return (
-            f"Expected a column of confidences beside {columns.correct!r}, {got}. Try confidence= (--confidence NAME)."
-        )
+        expected = f"Expected a column of confidences beside {columns.correct!r}"
+        return f"{expected}, {found_text}. Try confidence= (--confidence NAME)."
     return (
         "Expected a column of labels with probabilities (prob_0, prob_1, ... or prob_cat, ...), logits (logit_0, ...) "
-        f"or a confidence with whether it was correct; {got}. Try label= with probs=, logits= or confidence=, or "
-        "confidence= with correct= (--label, --probs, --logits, --confidence and --correct)."
+        f"or a confidence with whether it was correct; {found_text}. Try label= with probs=, logits= or confidence=, "
+        "or confidence= with correct= (--label, --probs, --logits, --confidence and --correct)."
     )

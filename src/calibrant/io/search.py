@@ -91,10 +91,12 @@ class RoleSearch:
 
     def multilabel_columns(self, scores: ScoreColumns) -> tuple[str, ...]:
         """Return the columns label_cat, label_dog, ... beside the scores, or () unless each class has one."""
-        others = [name for name in self.frame.columns if name not in scores.columns]
+        label_candidates = [name for name in self.frame.columns if name not in scores.columns]
         for prefix in MULTILABEL_PREFIXES:
             by_class = {
-                name.lstrip()[len(prefix) :]: name for name in others if name.lstrip().lower().startswith(prefix)
+                name.lstrip()[len(prefix) :]: name
+                for name in label_candidates
+                if name.lstrip().lower().startswith(prefix)
             }
             if scores.names and {*scores.names} <= by_class.keys():
                 return tuple(by_class[name] for name in scores.names)

@@ -68,20 +68,22 @@ def resolve_single_score(search: RoleSearch, candidates: list[ScoreColumns]) -> 
 
 def _require_one_score(search: RoleSearch, candidates: list[ScoreColumns]) -> ScoreColumns:
     """Return the first of several scores with the same values; raise `InputError` if the values differ."""
-    first, *others = candidates
+    first, *alternatives = candidates
     are_equal = search.has_all_rows and all(
-        other.kind == first.kind and search.have_equal_values(first.columns[0], other.columns[0]) for other in others
+        group.kind == first.kind and search.have_equal_values(first.columns[0], group.columns[0])
+        for group in alternatives
     )
-    if others and not are_equal:
+    if alternatives and not are_equal:
         raise ambiguous_scores_error(candidates)
     return first
 
 
 def ambiguous_scores_error(groups: list[ScoreColumns]) -> InputError:
     """Return the error for several groups of columns that may be the scores."""
-    found = " or ".join(f"{group.kind} in {shorten_list(group.columns)}" for group in groups)
+    scores_text = " or ".join(f"{group.kind} in {shorten_list(group.columns)}" for group in groups)
     return InputError(
-        f"Expected one kind of scores, got {found}. Try probs= or logits= with the columns (--probs or --logits).",
+        f"Expected one kind of scores, got {scores_text}. Try probs= or logits= with the columns (--probs or "
+        "--logits).",
         code="ambiguous_columns",
     )
 

@@ -18,7 +18,7 @@ from calibrant.types import InputError
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class LoadedTable:
     """A table that was read, with notes on how, and the text of delimited files."""
 
     frame: Any
@@ -40,12 +40,12 @@ class Table:
         return polars.concat([part.texts().select(names) for part in self.delimited])
 
 
-def read_table(path: str | Path, options: TableOptions | None = None) -> Table:
+def read_table(path: str | Path, options: TableOptions | None = None) -> LoadedTable:
     """Read a table: a file, or all files of a folder or of a pattern such as `part-*.parquet`."""
     import polars
 
     options = options or TableOptions()
-    parts: list[Table] = [
+    parts: list[LoadedTable] = [
         call_reader(file, lambda file=file: BY_SUFFIX[format_suffix(file)].read(file, options), path)
         for file in list_table_files(path)
     ]
@@ -53,7 +53,7 @@ def read_table(path: str | Path, options: TableOptions | None = None) -> Table:
     frame = polars.concat(align_columns(frames), how="vertical_relaxed") if len(frames) > 1 else frames[0]
     notes = dict.fromkeys(note for part in parts for note in part.notes)
     texts = [text for part in parts for text in part.delimited]
-    return Table(replace_missing_words(frame, options.na), tuple(notes), texts)
+    return LoadedTable(replace_missing_words(frame, options.na), tuple(notes), texts)
 
 
 def call_reader(path: Path, reader: Callable[[], Any], source: str | Path | None = None) -> Any:
@@ -111,7 +111,7 @@ def as_frame(table: Any) -> Any:
 # Spelling of delimited text
 
 
-def restore_spelling(table: Table, columns: Columns) -> Any:
+def restore_spelling(table: LoadedTable, columns: Columns) -> Any:
     """Return the frame of a table, with labels and groups spelled as in the file where numbers lose the spelling.
 
     Labels that are names of classes stay texts, such as 1.0 beside a column prob_1.0, and so do groups such as 007.
@@ -123,7 +123,7 @@ def restore_spelling(table: Table, columns: Columns) -> Any:
     return table.frame.with_columns(column for column in restored if column is not None)
 
 
-def _restore_column(table: Table, name: str, classes: Sequence[str] | None) -> Any:
+def _restore_column(table: LoadedTable, name: str, classes: Sequence[str] | None) -> Any:
     """Return a column as it is spelled, or None to keep it; labels must be spelled as the classes."""
     import polars
 
@@ -156,48 +156,48 @@ def _restore_column(table: Table, name: str, classes: Sequence[str] | None) -> A
 # Readers
 
 
-def read_text(path: Path, options: TableOptions, *, prefers_tabs: bool = False) -> Table:
+def read_text(path: Path, options: TableOptions, *, prefers_tabs: bool = False) -> LoadedTable:
     """Read delimited text."""
     delimited = read_delimited(path, options.encoding, options.na, prefers_tabs=prefers_tabs)
-    return Table(delimited.frame, delimited.notes, (delimited,))
+    return LoadedTable(delimited.frame, delimited.notes, (delimited,))
 
 
-def read_tab_separated(path: Path, options: TableOptions) -> Table:
+def read_tab_separated(path: Path, options: TableOptions) -> LoadedTable:
     """Read delimited text, with tabs if they fit."""
     return read_text(path, options, prefers_tabs=True)
 
 
-def read_jsonl(path: Path, options: TableOptions) -> Table:
+def read_jsonl(path: Path, options: TableOptions) -> LoadedTable:
     """Read a JSON object per line."""
     import polars
 
     content, notes = to_utf8(read_decompressed(path), options.encoding)
     if not content.strip():
         raise InputError("Expected a JSON object per line, got blank lines only.", code="no_rows")
-    return Table(polars.read_ndjson(io.BytesIO(content), infer_schema_length=None), notes)
+    return LoadedTable(polars.read_ndjson(io.BytesIO(content), infer_schema_length=None), notes)
 
 
-def read_parquet(path: Path, options: TableOptions) -> Table:
+def read_parquet(path: Path, options: TableOptions) -> LoadedTable:
     """Read a Parquet file."""
     import polars
 
-    return Table(polars.read_parquet(path, glob=False))
+    return LoadedTable(polars.read_parquet(path, glob=False))
 
 
-def read_arrow(path: Path, options: TableOptions) -> Table:
+def read_arrow(path: Path, options: TableOptions) -> LoadedTable:
     """Read an Arrow file or stream."""
     import polars
 
     with path.open("rb", buffering=0) as file:  # polars reads from the position in the file, not Python's buffer
         magic_bytes = file.read(6)
         file.seek(0)
-        return Table(polars.read_ipc(file) if magic_bytes == b"ARROW1" else polars.read_ipc_stream(file))
+        return LoadedTable(polars.read_ipc(file) if magic_bytes == b"ARROW1" else polars.read_ipc_stream(file))
 
 
-def read_workbook(path: Path, options: TableOptions) -> Table:
+def read_workbook(path: Path, options: TableOptions) -> LoadedTable:
     """Read the first sheet of an Excel workbook."""
     frame, notes = read_excel(path)
-    return Table(parse_number_columns(replace_missing_words(frame, options.na))[0], notes)
+    return LoadedTable(parse_number_columns(replace_missing_words(frame, options.na))[0], notes)
 
 
 def scan_parquet(path: Path) -> Any:

@@ -16,7 +16,7 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check docs dist spelling lint types layers test-busy test-slow test-other test-large torture mutants lock lock-check sbom bench bench-check bench-full clean
+.PHONY: demo test check docs dist spelling lint names types layers test-busy test-slow test-other test-large torture mutants lock lock-check sbom bench bench-check bench-full clean
 
 demo: .venv/train.done
 	$(BIN)/calibrant demo
@@ -50,7 +50,7 @@ test-large: .venv/dev.done
 mutants: .venv/dev.done
 	$(BIN)/python tests/mutants.py
 
-check: lint spelling types layers test-busy test-other test-slow docs demo
+check: lint names spelling types layers test-busy test-other test-slow docs demo
 
 docs: .venv/dev.done
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore::DeprecationWarning -m sphinx -W --keep-going -q -b html docs out/docs
@@ -112,6 +112,10 @@ sbom: .venv-lock/done
 lint: .venv/dev.done
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+# names that mean nothing alone, and classes or constants with two meanings
+names: .venv/dev.done
+	$(BIN)/python tools/check_names.py
 
 spelling: .venv/dev.done
 	$(BIN)/codespell

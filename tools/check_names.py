@@ -1,6 +1,6 @@
 """Refuse names that mean nothing alone, and names with two meanings in the package.
 
-`python tools/check_names.py` reads src, tests and benchmarks, prints every refused name with its place, and exits with
+`python tools/check_names.py` reads the folders in FOLDERS, prints every refused name with its place, and exits with
 status 1 if there is one.
 """
 
@@ -21,51 +21,53 @@ REFUSED = frozenset(
     whose wide worse yet
     """.split()  # noqa: SIM905  # read as a list of words
 )
+REPEATABLE = frozenset({"TYPE_CHECKING"})  # constants that every module may define
 
 
 def bindings(tree: ast.Module) -> Iterator[tuple[str, int]]:
     """Yield the name and line of everything that a module binds."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.name, node.lineno
-        elif isinstance(node, ast.arg):
-            yield node.arg, node.lineno
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id, node.lineno
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield node.attr, node.lineno
-        elif isinstance(node, ast.alias) and node.asname:
-            yield node.asname, node.lineno
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name, node.lineno
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name, node.lineno
+            case ast.alias(asname=str(name)):
+                yield name, node.lineno
 
 
 def shared_definitions(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Yield the public and private classes and constants of a module, which need one meaning in the package."""
+    """Yield the classes and constants of a module, which need one meaning in the package.
+
+    Type variables of one letter and the names in REPEATABLE are left out.
+    """
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             yield node.name, node.lineno
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         for target in targets:
-            if isinstance(target, ast.Name) and target.id.isupper():
-                yield target.id, node.lineno
+            if isinstance(target, ast.Name) and target.id.isupper() and len(target.id) > 1:
+                if target.id not in REPEATABLE:
+                    yield target.id, node.lineno
 
 
 def problems() -> Iterator[str]:
     """Yield a line for every refused name."""
-    places: dict[str, list[str]] = defaultdict(list)
+    definitions: dict[str, list[str]] = defaultdict(list)
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            where, tree = path.relative_to(ROOT), ast.parse(path.read_text("utf-8"))
+            module, tree = path.relative_to(ROOT), ast.parse(path.read_text("utf-8"))
             if path.stem.strip("_").lower() in REFUSED:
-                yield f"{where}: the name of the module means nothing alone"
+                yield f"{module}: the name of the module means nothing alone"
             for name, line in bindings(tree):
                 if name.strip("_").lower() in REFUSED:
-                    yield f"{where}:{line}: {name} means nothing alone"
+                    yield f"{module}:{line}: {name} means nothing alone"
             if folder.startswith("src"):
                 for name, line in shared_definitions(tree):
-                    places[name].append(f"{where}:{line}")
-    for name, lines in sorted(places.items()):
-        if len(lines) > 1:
-            yield f"{lines[0]}: {name} is also defined in {', '.join(lines[1:])}"
+                    definitions[name].append(f"{module}:{line}")
+    for name, places in sorted(definitions.items()):
+        if len(places) > 1:
+            yield f"{places[0]}: {name} is also defined in {', '.join(places[1:])}"
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from calibrant.io import to_safe_csv
 from calibrant.lab import study
 from calibrant.lab.study import Model, Study, report
 from calibrant.lab.study.report import _table_html
-from calibrant.lab.study.tables import Cell, Table
+from calibrant.lab.study.tables import Cell, ResultTable
 from calibrant.metrics import metric
 from calibrant.registry import METRICS
 from calibrant.report import Mark, Section, control_data, figure, json_script, page, table
@@ -85,11 +85,11 @@ def whole_page(text: str) -> str:
     return page(text, text, [Section(text, body + picture + content)], {text: text}, kicker=text)
 
 
-def study_table(text: str) -> Table:
+def study_table(text: str) -> ResultTable:
     """Return a study table with `text` as every name, for an existing metric."""
     row = (text, text, text)
     cells = {(row, text): Cell((0.5,), 1.0, best=True)}
-    return Table("ece", (row,), (text,), cells, paper_note=text, shift=text)
+    return ResultTable("ece", (row,), (text,), cells, paper_note=text, shift=text)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -130,7 +130,7 @@ def test_study_table_holds_names_as_text(text):
 
 
 def test_metric_heading_is_escaped(monkeypatch):
-    monkeypatch.setattr(Table, "heading", "<script>alert(1)</script>")
+    monkeypatch.setattr(ResultTable, "heading", "<script>alert(1)</script>")
     assert "<script" not in _table_html(study_table("x"))
 
 

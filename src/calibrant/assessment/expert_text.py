@@ -15,7 +15,7 @@ from calibrant.metrics.tables import Groups
 
 STRONG_EVIDENCE_P_VALUE = 0.01
 MAX_NAMED_GROUPS = 3
-GROUP_COLUMNS = "predicted", "observed", "gap (points)", "interval", "ECE (%)", "noise floor", "NLL"
+GROUP_TABLE_COLUMNS = "predicted", "observed", "gap (points)", "interval", "ECE (%)", "noise floor", "NLL"
 MAX_UNDETECTED_ERROR = 0.1  # if a larger error cannot be ruled out, there are too few rows
 
 
@@ -204,7 +204,7 @@ def group_rows(measurement: MeasurementData) -> list[list[str]]:
 def group_headings(event: EventKind) -> list[str]:
     """Return the column headings of `group_rows`."""
     units = "examples" if event.group == event.unit else event.units
-    return [event.group, units, *GROUP_COLUMNS]
+    return [event.group, units, *GROUP_TABLE_COLUMNS]
 
 
 def event_sentence(measurement: MeasurementData) -> str:

@@ -35,7 +35,7 @@ ResultRow = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Measurement:
+class RunMeasurement:
     """What the stored logits of one run gave.
 
     Columns of the rows: run, dataset, network, loss, seed, diverged (the epoch at which the network did, 0 if it did
@@ -58,7 +58,7 @@ def primary_calibrator(study: Study) -> Method:
     return next((c for c in study.calibrators if c.name == "Temperature"), study.calibrators[-1])
 
 
-def measure_runs(study: Study, store: Store, jobs: int = 1) -> Iterator[Measurement]:
+def measure_runs(study: Study, store: Store, jobs: int = 1) -> Iterator[RunMeasurement]:
     """Measure every model and every finished run of a study.
 
     Models that were trained elsewhere come first. With several jobs a long work is shared among as many processes: the
@@ -107,7 +107,7 @@ def _run_columns(study: Study, run: Run | Model) -> ResultRow:
     return {"run": run.id, "dataset": dataset, "network": network, "loss": loss, "seed": run.seed, "diverged": 0}
 
 
-def _measure_in_processes(study: Study, store: Store, runs: Sequence[Run], jobs: int) -> Iterator[Measurement]:
+def _measure_in_processes(study: Study, store: Store, runs: Sequence[Run], jobs: int) -> Iterator[RunMeasurement]:
     start = get_context("spawn"), _init_worker, (list(registry.INCLUDED_SOURCES),)
     payloads = [pickle.dumps((study, store, run)) for run in runs]  # for whoever has included one's own methods
     with _child_environment(), ProcessPoolExecutor(min(jobs, len(runs)), *start) as pool:
@@ -163,7 +163,7 @@ def _child_environment() -> Generator[None]:
                 os.environ[name] = value
 
 
-def _measure_run(study: Study, store: Store, run: Run) -> Measurement:
+def _measure_run(study: Study, store: Store, run: Run) -> RunMeasurement:
     val, test = store.get(run, "val").double(), store.get(run, "test").double()
     shifts = {shift: store.get(run, f"shift{i}").double() for i, shift in enumerate(run.shifts)}
     return _measure_predictions(study, run, val, test, shifts)
@@ -171,7 +171,7 @@ def _measure_run(study: Study, store: Store, run: Run) -> Measurement:
 
 def _measure_predictions(
     study: Study, run: Run | Model, val: Predictions, test: Predictions, shifts: Mapping[Method, Predictions]
-) -> Measurement:
+) -> RunMeasurement:
     measured_rows: list[ResultRow] = []
     events_after: dict[str, Events] = {}
     with thread_limit(max(val.logits.numel(), test.logits.numel())):
@@ -200,7 +200,7 @@ def _measure_predictions(
             if calibrator.name != "Identity":
                 events_after[calibrator.text] = _copy_events(sets[""].events)
         events_before = _copy_events(test.events)
-    return Measurement(run, measured_rows, events_before, events_after)
+    return RunMeasurement(run, measured_rows, events_before, events_after)
 
 
 def _failed_rows(study: Study, run: Run | Model, columns: ResultRow) -> Iterator[ResultRow]:
@@ -278,7 +278,7 @@ class Diagram:
         return f"after {self.calibrator}" if self.calibrator else "before"
 
 
-def pooled_diagrams(runs: Sequence[Measurement], bins: int) -> Iterator[Diagram]:
+def pooled_diagrams(runs: Sequence[RunMeasurement], bins: int) -> Iterator[Diagram]:
     """Yield a diagram of the runs of one loss before any calibrator, and after each."""
     calibrator_texts = dict.fromkeys(text for measurement in runs for text in measurement.events_after)
     for calibrator in ("", *calibrator_texts):

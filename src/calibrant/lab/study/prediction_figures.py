@@ -11,22 +11,28 @@ from calibrant import calibrators, metrics, plots
 from calibrant.backend.bins import Bins
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.drawing import Drawing, add_legend, number_places, numbered_name, slug
-from calibrant.lab.study.measurements import MACHINE_FAILURES, Diagram, Measurement, pooled_diagrams, primary_calibrator
+from calibrant.lab.study.measurements import (
+    MACHINE_FAILURES,
+    Diagram,
+    RunMeasurement,
+    pooled_diagrams,
+    primary_calibrator,
+)
 from calibrant.lab.study.store import Store
 from calibrant.predictions import Predictions
 
 __all__ = ["reliability_drawings", "roc_drawings"]
 
-NUM_BINS = 15
+FIGURE_BINS = 15
 
 
-def reliability_drawings(study: Study, measured: Iterable[Measurement]) -> Iterator[Drawing]:
+def reliability_drawings(study: Study, measured: Iterable[RunMeasurement]) -> Iterator[Drawing]:
     """Yield reliability diagrams of every loss, before and after each calibrator (Wang et al. 2021, Figure 2).
 
     They hold the test examples of all seeds. `diagram_after_LOSS` is of `shown(study)`; the names of others hold the
     calibrator, too.
     """
-    groups: dict[tuple[str, str], dict[str, list[Measurement]]] = {}
+    groups: dict[tuple[str, str], dict[str, list[RunMeasurement]]] = {}
     for measurement in measured:
         dataset, network, loss = study.names(measurement.run)
         groups.setdefault((dataset, network), {}).setdefault(loss, []).append(measurement)
@@ -34,7 +40,7 @@ def reliability_drawings(study: Study, measured: Iterable[Measurement]) -> Itera
     for (dataset, network), losses in groups.items():
         place_text = f", {network} on {dataset}" if len(numbers) > 1 else ""
         for loss, runs in losses.items():
-            for diagram in pooled_diagrams(runs, NUM_BINS):
+            for diagram in pooled_diagrams(runs, FIGURE_BINS):
                 stage = "after" if diagram.calibrator else "before"
                 prefix = "" if diagram.calibrator in ("", primary) else f"{slug(diagram.calibrator)}_"
                 name = numbered_name(f"diagram_{stage}_{prefix}{slug(loss)}", numbers[dataset, network])
@@ -42,7 +48,7 @@ def reliability_drawings(study: Study, measured: Iterable[Measurement]) -> Itera
 
 
 def _reliability_drawing(name: str, title: str, diagram: Diagram) -> Drawing:
-    bins = diagram.events.equal_width(NUM_BINS)
+    bins = diagram.events.equal_width(FIGURE_BINS)
     numbers = [
         {
             "from": float(low),

@@ -14,7 +14,7 @@ from calibrant import registry
 from calibrant.lab.study.config import Study, parse_recipe
 from calibrant.lab.study.methods import parse_method
 from calibrant.lab.study.recipe import RECIPES, Recipe
-from calibrant.lab.study.tables import PaperNumber, Table, build_tables
+from calibrant.lab.study.tables import PaperNumber, ResultTable, build_tables
 from calibrant.registry import Method
 from calibrant.types import InputError
 
@@ -202,7 +202,7 @@ def load_paper(study: Study) -> PaperComparison | None:
 
 def study_tables(
     rows: Iterable[Mapping[str, Any]], paper: PaperComparison | None, versions_note: str = ""
-) -> list[Table]:
+) -> list[ResultTable]:
     """Make the tables of a study's rows, with a paper's numbers beside ours, and what is to be said of the training."""
     built_tables = build_tables(rows) if paper is None else build_tables(rows, paper.find_number, paper.note)
     return [replace(table, versions_note=versions_note) for table in built_tables]

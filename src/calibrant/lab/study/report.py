@@ -9,10 +9,10 @@ from markupsafe import Markup
 from calibrant.lab.study.config import Recipe, Run, Study
 from calibrant.lab.study.drawing import Drawing
 from calibrant.lab.study.learning_curves import learning_drawings
-from calibrant.lab.study.measurements import Diagram, Measurement, pooled_diagrams, primary_calibrator
+from calibrant.lab.study.measurements import Diagram, RunMeasurement, pooled_diagrams, primary_calibrator
 from calibrant.lab.study.store import Store
 from calibrant.lab.study.sweeps import sweep_drawings
-from calibrant.lab.study.tables import Cell, Table, central_metric
+from calibrant.lab.study.tables import Cell, ResultTable, central_metric
 from calibrant.metrics import MetricInfo, describe_metric
 from calibrant.registry import CALIBRATORS, LOSSES
 from calibrant.report import (
@@ -58,7 +58,7 @@ SECONDARY_FIGURES_HEADING = "On the training data, by correct and wrong predicti
 
 
 def study_report(
-    study: Study, tables: Sequence[Table], measured: Sequence[Measurement], store: Store, command: str
+    study: Study, tables: Sequence[ResultTable], measured: Sequence[RunMeasurement], store: Store, command: str
 ) -> str:
     """Return a study's HTML report: what was found, the tables, reliability diagrams before and after."""
     trained = [measurement.run for measurement in measured if isinstance(measurement.run, Run)]
@@ -91,7 +91,7 @@ def study_report(
     )
 
 
-def _folded_findings(tables: Sequence[Table]) -> Markup:
+def _folded_findings(tables: Sequence[ResultTable]) -> Markup:
     """What was found where the opening does not say it."""
     unlisted = findings_by_place(_central_table(tables))
     unlisted = unlisted[_num_listed(len(unlisted)) :]
@@ -120,12 +120,12 @@ def _recipe_texts(study: Study, runs: Sequence[Run]) -> dict[str, str]:
     return texts
 
 
-def result_cell(study: Study, tables: Sequence[Table]) -> str:
+def result_cell(study: Study, tables: Sequence[ResultTable]) -> str:
     """Return what a notebook shows of a study."""
     return reveal_hidden_characters(result_tables(study, tables))
 
 
-def result_tables(study: Study, tables: Sequence[Table]) -> Markup:
+def result_tables(study: Study, tables: Sequence[ResultTable]) -> Markup:
     """Return the tables of a study without those of its shifts, and what stands in them."""
     rendered = [(_table_html(t), len(t.rows)) for t in tables if not t.shift]
     first = MAX_LISTED if any(rows > MAX_OPEN_TABLE_ROWS for _, rows in rendered) else len(rendered)
@@ -134,24 +134,24 @@ def result_tables(study: Study, tables: Sequence[Table]) -> Markup:
     return join_html([*(table for table, _ in rendered[:first]), fold, _table_legend(study, tables)])
 
 
-def _main_tables(tables: Sequence[Table]) -> list[Table]:
+def _main_tables(tables: Sequence[ResultTable]) -> list[ResultTable]:
     """The tables of the first metric, of NLL and of ECE: how good the networks are, and how true."""
     unshifted = [t for t in tables if not t.shift]
     nll_tables = [t for t in unshifted if base_name(t.metric) == "nll"]
     return list({t.metric: t for t in (unshifted[0], *nll_tables, _central_table(tables))}.values())
 
 
-def findings_text(tables: Sequence[Table]) -> str:
+def findings_text(tables: Sequence[ResultTable]) -> str:
     """Say in words what a study found, a line for each place."""
     return "\n".join(findings(tables))
 
 
-def _central_table(tables: Sequence[Table]) -> Table:
+def _central_table(tables: Sequence[ResultTable]) -> ResultTable:
     by_metric = {t.metric: t for t in tables if not t.shift}
     return by_metric[central_metric(by_metric)] if by_metric else tables[0]
 
 
-def findings(tables: Sequence[Table]) -> list[str]:
+def findings(tables: Sequence[ResultTable]) -> list[str]:
     """Say in words what a study found, place by place: who is over- and underconfident, and what is best."""
     table = _central_table(tables)
     places = list(dict.fromkeys(row[:2] for row in table.rows))
@@ -167,14 +167,14 @@ def _num_listed(places: int) -> int:
     return MAX_LISTED if places > MAX_LISTED + 1 else places
 
 
-def findings_by_place(table: Table) -> list[tuple[str, str]]:
+def findings_by_place(table: ResultTable) -> list[tuple[str, str]]:
     """Say of every place what was found there."""
     places = dict.fromkeys(row[:2] for row in table.rows)
     texts = (" ".join(_place_findings(table, [row for row in table.rows if row[:2] == place])) for place in places)
     return [(f"{network} on {dataset}", words) for (dataset, network), words in zip(places, texts, strict=True)]
 
 
-def _place_findings(table: Table, rows: Sequence[tuple[str, ...]]) -> list[str]:
+def _place_findings(table: ResultTable, rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Say what was found in one place: numbers of different data sets are not compared."""
     raw = "Identity" if "Identity" in table.columns else table.columns[0]
     sentences = _confidence_findings(table, rows)
@@ -194,7 +194,7 @@ def _place_findings(table: Table, rows: Sequence[tuple[str, ...]]) -> list[str]:
     return sentences
 
 
-def _confidence_findings(table: Table, rows: Sequence[tuple[str, ...]]) -> list[str]:
+def _confidence_findings(table: ResultTable, rows: Sequence[tuple[str, ...]]) -> list[str]:
     scaled = next((c for c in table.columns if base_name(c) == "Temperature"), None)
     temperatures = {row[2]: table.cells[row, scaled].temperature for row in rows} if scaled else {}
     sentences: list[str] = []
@@ -221,7 +221,7 @@ def base_name(text: str) -> str:
     return text.partition("(")[0]
 
 
-def _table_html(t: Table) -> Markup:
+def _table_html(t: ResultTable) -> Markup:
     places = [f"{network} on {dataset}" for dataset, network, _ in t.rows]
     several = len(set(places)) > 1
     groups = {i: place for i, place in enumerate(places) if several and (i == 0 or place != places[i - 1])}
@@ -262,7 +262,7 @@ def _unbroken_value(value: str) -> Markup:
     return render("<span>{}</span> <span>{}</span>", typeset(mean), typeset(f"± {deviation}"))
 
 
-def side_by_side(t: Table) -> Markup:
+def side_by_side(t: ResultTable) -> Markup:
     """Return a table of the losses against the networks: without a calibrator and, small below it, with the best."""
     places = list(dict.fromkeys(row[:2] for row in t.rows))
     names = list(dict.fromkeys(row[2] for row in t.rows))
@@ -279,7 +279,7 @@ def side_by_side(t: Table) -> Markup:
     return join_html([_metric_heading(describe_metric(t.metric), t.metric), rendered, reading])
 
 
-def _best_cell_html(t: Table, row: tuple[str, ...], raw: str) -> tuple[str, bool]:
+def _best_cell_html(t: ResultTable, row: tuple[str, ...], raw: str) -> tuple[str, bool]:
     """A cell of the losses against the networks, and whether it is the best without a calibrator."""
     if (row, raw) not in t.cells:
         return "\N{EN DASH}", False
@@ -296,7 +296,7 @@ def _best_cell_html(t: Table, row: tuple[str, ...], raw: str) -> tuple[str, bool
     return ours + render("<small>{}</small>", typeset(best_text)), row_cells[raw].mean == best_in_column
 
 
-def _table_legend(study: Study, tables: Sequence[Table]) -> Markup:
+def _table_legend(study: Study, tables: Sequence[ResultTable]) -> Markup:
     tested = " ".join(dict.fromkeys(t.significance_note for t in tables if t.significance_note))
     seeds = max((len(cell.values) for t in tables for cell in t.cells.values()), default=1)
     words = f"Mean ± standard deviation over {seeds} seeds" if seeds > 1 else "One seed"
@@ -306,7 +306,7 @@ def _table_legend(study: Study, tables: Sequence[Table]) -> Markup:
     )
 
 
-def _shift_tables(tables: Sequence[Table]) -> Markup:
+def _shift_tables(tables: Sequence[ResultTable]) -> Markup:
     """Return the tables of every shift, the first metric and detection of each open."""
     body = Markup()
     for shift in dict.fromkeys(t.shift for t in tables):
@@ -334,9 +334,9 @@ def _drawing_html(drawing: Drawing) -> Markup:
     return figure(lambda f: drawing.draw(f.add_subplot()), drawing.description, caption=drawing.title, size=(4.2, 2.9))
 
 
-def _reliability_html(study: Study, measured: Sequence[Measurement]) -> tuple[Markup, Markup]:
+def _reliability_html(study: Study, measured: Sequence[RunMeasurement]) -> tuple[Markup, Markup]:
     """Draw the events of all seeds together, before and after each calibrator; in bars, too, unless they are many."""
-    places: dict[str, dict[str, list[Measurement]]] = {}
+    places: dict[str, dict[str, list[RunMeasurement]]] = {}
     for measurement in measured:
         dataset, network, loss = study.names(measurement.run)
         places.setdefault(f"{network} on {dataset}", {}).setdefault(loss, []).append(measurement)

@@ -10,9 +10,9 @@ from typing import Any
 
 from calibrant.io import apply_umask, ensure_writable, to_safe_csv
 from calibrant.lab.study.config import Run, Study
-from calibrant.lab.study.measurements import Measurement, ResultRow
+from calibrant.lab.study.measurements import ResultRow, RunMeasurement
 from calibrant.lab.study.progress import Trial, duration_text
-from calibrant.lab.study.tables import LATEX_PACKAGES, Table
+from calibrant.lab.study.tables import LATEX_PACKAGES, ResultTable
 from calibrant.registry import Method
 from calibrant.types import InputError
 
@@ -27,8 +27,8 @@ class Result:
     """What a study found. Prints as its tables, what they say in words, and which runs failed."""
 
     study: Study
-    tables: Sequence[Table]
-    measurements: Sequence[Measurement]
+    tables: Sequence[ResultTable]
+    measurements: Sequence[RunMeasurement]
     failed: Mapping[Run, str]  # why, in one line; all of it stands in partial/ID/error.txt
     folder: Path
     diverged_rows: Sequence[ResultRow] = ()  # the rows of networks that diverged

@@ -88,7 +88,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultTable:
     """One metric: a row per loss (with data set and network), a column per calibrator."""
 
     metric: str
@@ -290,7 +290,7 @@ def build_tables(
     rows: Iterable[Mapping[str, Any]],
     find_paper_number: Callable[[Mapping[str, Any]], PaperNumber | None] = lambda row: None,
     paper_note: Callable[[Iterable[PaperNumber]], str] = lambda found: "",
-) -> list[Table]:
+) -> list[ResultTable]:
     """Gather the rows of `measure` in one table per shift and metric; the best cell of a row's neighbors is marked.
 
     With two shared seeds or more, a row is tested against the first of the same data set and network, and the
@@ -301,7 +301,7 @@ def build_tables(
     for row in rows:
         key = (row["dataset"], row["network"], row["loss"]), row["calibrator"]
         groups.setdefault((row["shift"], row["metric"]), {}).setdefault(key, []).append(row)
-    result: list[Table] = []
+    result: list[ResultTable] = []
     for (shift, metric), rows_by_cell in groups.items():
         names = tuple(_rows_by_place(place_row for place_row, _ in rows_by_cell))
         columns = tuple(dict.fromkeys(calibrator for _, calibrator in rows_by_cell))
@@ -309,7 +309,7 @@ def build_tables(
             {key: _build_cell(found, find_paper_number(found[0])) for key, found in rows_by_cell.items()}, metric
         )
         found = [cell.paper for cell in cells.values() if cell.paper]
-        result.append(Table(metric, names, columns, cells, paper_note(found) if found else "", shift))
+        result.append(ResultTable(metric, names, columns, cells, paper_note(found) if found else "", shift))
     return result
 
 

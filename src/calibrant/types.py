@@ -7,12 +7,14 @@ registers a metric.
 
 import copyreg
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float, Int
-from torch import Generator, Tensor
+from torch import Tensor
 
 Logits = Float[Tensor, "n k"]  # any unnormalized log-probabilities, log p included
 Labels = Int[Tensor, "n"]  # true classes, 0 .. k-1
@@ -40,6 +42,15 @@ class InputError(ValueError):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle and copy the message and attributes, without calling the constructor."""
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # pyright: ignore
+
+
+@contextmanager
+def prefix_errors(prefix: str) -> Generator[None]:
+    """Prepend a name, such as that of a file, to the message of an `InputError`."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{prefix}: {error}", code=error.code) from None
 
 
 @runtime_checkable
@@ -143,7 +154,7 @@ class MixingLoss(Protocol):
         """Return the loss of each sample."""
         ...
 
-    def mix(self, inputs: Tensor, labels: Labels, /, *, generator: Generator | None = None) -> Any:
+    def mix(self, inputs: Tensor, labels: Labels, /, *, generator: torch.Generator | None = None) -> Any:
         """Return a batch with the `inputs` of the network and a method `loss(loss, logits)`, the loss of each input."""
         ...
 

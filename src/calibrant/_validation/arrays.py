@@ -10,7 +10,6 @@ from torch import Tensor
 
 from calibrant._text import to_one_line
 from calibrant._validation.scores import RowScoreEvidence, num_nan_rows
-from calibrant.backend.threads import PARALLEL_CHUNK_ELEMENTS, map_chunks
 from calibrant.types import InputError
 
 FLOAT_DTYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
@@ -75,16 +74,7 @@ def copy_if_aliased(x: Tensor | None, original: Any) -> Tensor | None:
         return x
     if x.untyped_storage().data_ptr() != original.untyped_storage().data_ptr():
         return x
-    copy = torch.empty_like(x)
-    map_chunks(lambda rows: copy[rows].copy_(x[rows]), *_row_chunks(x))
-    return copy
-
-
-def _row_chunks(x: Tensor) -> tuple[list[slice], int]:
-    """Return chunks of rows, and the number of elements in each."""
-    n = len(x)
-    size = max(1, PARALLEL_CHUNK_ELEMENTS * n // max(1, x.numel()) if x.device.type == "cpu" else n)
-    return [slice(first, first + size) for first in range(0, n, size)], size * x[:1].numel()
+    return x.clone()
 
 
 def flatten_positions(
@@ -167,9 +157,7 @@ def check_finite(logits: Tensor) -> None:
 
     The sum of all logits is finite unless there is one of these or a -inf: one cheap pass settles most inputs.
     """
-    exact = torch.float64 if logits.dtype == torch.float64 else torch.float32
-    sums = map_chunks(lambda rows: logits[rows].sum(dtype=exact), *_row_chunks(logits))
-    if not sums or bool(torch.stack(sums).sum().isfinite()):
+    if bool(logits.sum(dtype=torch.float64 if logits.dtype == torch.float64 else torch.float32).isfinite()):
         return
     n = len(logits)
     if logits.isnan().any():

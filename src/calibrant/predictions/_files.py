@@ -14,7 +14,7 @@ from calibrant.io.columns import TableOptions
 from calibrant.io.frames import frame_to_arrays
 from calibrant.io.roles import infer_columns, require_labels
 from calibrant.predictions._constructors import Fields, fields_from_arrays, has_single_logits
-from calibrant.types import InputError
+from calibrant.types import InputError, prefix_errors
 
 SAVED_FIELDS = ("logits", "labels", "weights", "clusters", "groups")
 AMBIGUOUS_NAMES = "na|nan|null|none|nil|missing|inf|infinity|true|false|.*_duplicated_.*"
@@ -35,19 +35,15 @@ def read_table(table: Any, ignore_index: int | None, of: Any, **options: Any) ->
 def read_file(path: str | Path, ignore_index: int | None, of: Any, **options: Any) -> Fields:
     """Read a file, a folder or a pattern; see `Predictions.load`."""
     reading = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
-    try:
+    with prefix_errors(f"{path}"):
         return fields_from_arrays(io.read(path, reading), ignore_index, of, are_logits=reading.are_logits)
-    except InputError as error:
-        raise InputError(f"{path}: {error}", code=error.code) from None
 
 
 def read_unlabeled_file(path: str | Path, **options: Any) -> tuple[Fields, bool]:
     """Read a file whose labels may be missing, as `fields_from_unlabeled_arrays`."""
     reading = TableOptions.from_keywords(options)
-    try:
+    with prefix_errors(f"{path}"):
         return fields_from_unlabeled_arrays(io.read(path, reading, needs_labels=False), are_logits=reading.are_logits)
-    except InputError as error:
-        raise InputError(f"{path}: {error}", code=error.code) from None
 
 
 def fields_from_unlabeled_arrays(arrays: Mapping[str, Any], *, are_logits: bool = False) -> tuple[Fields, bool]:
@@ -71,14 +67,12 @@ def read_chunks(
         first, rows_read = rows_read, rows_read + len(labels)
         if ignore_index is not None and bool((np.asarray(labels) == ignore_index).all()):
             continue
-        try:
+        with prefix_errors(f"{path}, rows {first} .. {rows_read - 1}"):
             fields = fields_from_arrays(arrays, ignore_index, of, are_logits=True)
             if not reading.are_logits and has_single_logits(arrays):
                 evidence.add_pairs(fields["logits"]).check(
                     "the key 'probs' or --probs", min_scores=MIN_SCORES_TO_REFUSE_EARLY
                 )
-        except InputError as error:
-            raise InputError(f"{path}, rows {first} .. {rows_read - 1}: {error}", code=error.code) from None
         k = fields["logits"].shape[1]
         if num_classes not in (0, k):
             raise InputError(
@@ -95,12 +89,10 @@ def _read_arrays(path: str | Path, rows: int | None, reading: TableOptions) -> I
     """Yield the arrays of each chunk, and its labels; errors name the file."""
     chunks = io.read_chunks(path, rows, reading)
     while True:
-        try:
+        with prefix_errors(f"{path}"):
             if (arrays := next(chunks, None)) is None:
                 return
             labels = arrays[io.find_score_and_label_keys(arrays)[1]]
-        except InputError as error:
-            raise InputError(f"{path}: {error}", code=error.code) from None
         yield arrays, labels
 
 

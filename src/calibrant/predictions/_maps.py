@@ -7,7 +7,7 @@ from torch import Tensor
 
 from calibrant._validation.arrays import check_finite
 from calibrant.backend.threads import thread_limit
-from calibrant.types import Categories, ColumnMap, InputError, Map
+from calibrant.types import Categories, ColumnMap, InputError, Map, prefix_errors
 
 BLOCK_ELEMENTS = 1 << 22  # logits mapped at a time: 32 MB in float64
 
@@ -44,10 +44,8 @@ def _map_block(calibrator: Map, logits: Tensor, columns: Mapping[str, Categories
     if not isinstance(output, Tensor) or output.shape != logits.shape:  # pyright: ignore[reportUnnecessaryIsInstance]
         kind = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__  # pyright: ignore
         raise InputError(f"Expected {name} to return logits {tuple(logits.shape)}, got {kind}.", code="map_shape")
-    try:
+    with prefix_errors(name):
         check_finite(output)
-    except InputError as error:
-        raise InputError(f"{name}: {error}", code=error.code) from None
     return output.detach()
 
 

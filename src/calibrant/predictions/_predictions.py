@@ -38,6 +38,8 @@ from calibrant.predictions._maps import map_logits
 from calibrant.predictions._statistics import StatisticsCache
 from calibrant.types import Categories, ColumnMap, InputError, Map
 
+__all__ = ["FIELD_NAMES", "Predictions", "as_predictions", "from_unlabeled_arrays", "load_unlabeled", "to_predictions"]
+
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class Predictions:
@@ -388,15 +390,9 @@ class Predictions:
     @property
     def columns(self) -> dict[str, Categories]:
         """The columns that a `types.ColumnMap` receives: `groups` and `row_groups`, if there are any."""
-        columns = {
-            "groups": (self.groups, self.group_names),
-            "row_groups": (self.row_groups, self.row_group_names),
-        }
-        return {
-            name: Categories(index, names)
-            for name, (index, names) in columns.items()
-            if index is not None and names is not None
-        }
+        row_groups = ("row_groups", self.row_groups, self.row_group_names)
+        columns = (("groups", self.groups, self.group_names), row_groups)
+        return {name: Categories(index, names) for name, index, names in columns if index is not None and names}
 
     def apply(self, calibrator: Map) -> "Predictions":
         """Return the same samples with the logits of a map.
@@ -458,15 +454,10 @@ class Predictions:
                 "Expected one event, got one per class. Try predictions.with_event(j).events for class j.",
                 code="event_per_class",
             )
+        if self.of == "top" and outcomes is not None:
+            return outcomes.confidence, outcomes.correct
         if self.of == "top":
-            return (
-                softmax.top_label(self.logits, self.labels)
-                if outcomes is None
-                else (
-                    outcomes.confidence,
-                    outcomes.correct,
-                )
-            )
+            return softmax.top_label(self.logits, self.labels)
         probability = None if outcomes is None else outcomes.probability
         if probability is None:
             probability = softmax.class_probability(self.logits, self.of)

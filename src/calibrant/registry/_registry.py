@@ -19,7 +19,10 @@ from calibrant.registry._settings import (
     nested_names,
     setting_types,
 )
-from calibrant.types import InputError
+from calibrant.types import InputError, prefix_errors
+
+__all__ = ["CALIBRATORS", "CORRUPTIONS", "DATA_SETS", "LOSSES", "METRICS", "NETWORKS", "OOD_SCORES", "REGISTRIES"]
+__all__ += ["TRACES", "Method", "Registry", "check_settings", "is_built_in"]
 
 M = TypeVar("M", bound=Callable[..., Any])
 TITLE_VERB = re.compile(r"(?:Apply|Build|Compute|Create|Draw|Load|Return) (?:the |an? )?(?=\w)")
@@ -307,10 +310,8 @@ def check_settings(
                 raise InputError(
                     f"{name}: Expected {key} as {expected}, got {shorten_repr(value)}.", code="setting_range"
                 )
-            try:
+            with prefix_errors(f"{name}: {key}"):
                 _nested(value, hints.get(key))
-            except InputError as error:
-                raise InputError(f"{name}: {key}: {error}", code=error.code) from None
             checked[key] = value
         elif default is inspect.Parameter.empty:
             raise InputError(f"{name}: Expected a value of {key}. Try {name}({key}=...).", code="missing_setting")

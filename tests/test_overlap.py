@@ -7,7 +7,7 @@ from refusals import refused
 
 from calibrant import Predictions, assess
 from calibrant.assessment import load_checked_calibrator
-from calibrant.backend.overlap import MAX_SKETCH_HASHES, Overlap, Sketch, hash_rows
+from calibrant.backend.overlap import Overlap, Sketch, hash_rows
 from calibrant.calibrators import Temperature, calibrate, origin, save
 
 
@@ -133,13 +133,15 @@ def test_splits_of_real_tables_do_not_overlap(shared):
         assert overlap(test, val).excess == 0, path.name
 
 
-def test_sketch_of_a_large_set_estimates_overlap():
+def test_sketch_of_a_large_set_estimates_overlap(monkeypatch):
+    max_hashes = 1 << 18
+    monkeypatch.setattr("calibrant.backend.overlap.MAX_SKETCH_HASHES", max_hashes)
     g = np.random.default_rng(0)
-    hashes = g.integers(0, 2**63, 5 * MAX_SKETCH_HASHES, dtype=np.int64).view(np.uint64)
-    sketch = Sketch.from_hashes(hashes[: 2 * MAX_SKETCH_HASHES]).add(hashes[2 * MAX_SKETCH_HASHES :])
-    assert sketch.n == 5 * MAX_SKETCH_HASHES
-    assert MAX_SKETCH_HASHES // 4 < len(sketch.hashes) <= MAX_SKETCH_HASHES
-    result = Overlap.compare(Sketch.from_hashes(hashes[:MAX_SKETCH_HASHES]), sketch)
+    hashes = g.integers(0, 2**63, 5 * max_hashes, dtype=np.int64).view(np.uint64)
+    sketch = Sketch.from_hashes(hashes[: 2 * max_hashes]).add(hashes[2 * max_hashes :])
+    assert sketch.n == 5 * max_hashes
+    assert max_hashes // 4 < len(sketch.hashes) <= max_hashes
+    result = Overlap.compare(Sketch.from_hashes(hashes[:max_hashes]), sketch)
     assert result.shares[0] == 1
     assert abs(result.shares[1] - 0.2) < 0.005
 

@@ -14,8 +14,10 @@ from calibrant._validation.names import check_unique, is_same_name, match_names
 from calibrant.types import InputError
 
 # Words for the positive class, and the words of its negative class, () for any
-POSITIVE_WORDS: dict[str, tuple[str, ...]] = dict.fromkeys(("positive", "pos", "true", "yes"), ())
-POSITIVE_WORDS |= {"1": ("0", "-1"), "+1": ("0", "-1"), "1.0": ("0.0", "-1.0"), "y": ("n",), "t": ("f",), "+": ("-",)}
+POSITIVE_WORDS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("positive", "pos", "true", "yes"), ()),
+    **{"1": ("0", "-1"), "+1": ("0", "-1"), "1.0": ("0.0", "-1.0"), "y": ("n",), "t": ("f",), "+": ("-",)},
+}
 LabelIndices = tuple[Tensor, tuple[str, ...] | None, tuple[str, ...]]  # class indices, class names, notes
 
 

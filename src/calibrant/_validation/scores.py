@@ -151,23 +151,17 @@ def _row_sum_error(p: Tensor) -> InputError:
     """Return the error for rows that are not probabilities, with the most likely cause."""
     total = p.sum(1)
     low, high, min_prob, max_prob = (float(x) for x in (total.min(), total.max(), p.min(), p.max()))
-    text = (
-        f"Expected non-negative rows of probs with sum 1, got minimum {min_prob:.4g} and sums {low:.4g} .. {high:.4g}."
+    is_rounded = low >= 1 - MAX_ROUNDED_SUM_ERROR and high <= 1 + MAX_ROUNDED_SUM_ERROR
+    causes = (
+        (min_prob >= 0 and max_prob > 1 and low >= 97 and high <= 103, "percent", PERCENT_HINT),
+        (min_prob < 0 or max_prob > 1, "not_probabilities", "Try Predictions(logits, labels) if they are logits."),
+        (is_rounded, "rounded_sums", "Try normalize=True (on the command line, --normalize) if they are rounded."),
+        (high <= 1 + MAX_SUM_ERROR, "class_missing", "Try adding the column of a missing class."),
+        (True, "not_probabilities", "Try Predictions.multilabel(..., probs=True) if each column is a yes or no."),
     )
-    if min_prob >= 0 and max_prob > 1 and low >= 97 and high <= 103:
-        return InputError(f"{text} {PERCENT_HINT}", code="percent")
-    if min_prob < 0 or max_prob > 1:
-        return InputError(f"{text} Try Predictions(logits, labels) if they are logits.", code="not_probabilities")
-    if low >= 1 - MAX_ROUNDED_SUM_ERROR and high <= 1 + MAX_ROUNDED_SUM_ERROR:
-        return InputError(
-            f"{text} Try normalize=True (on the command line, --normalize) if they are rounded.", code="rounded_sums"
-        )
-    if high <= 1 + MAX_SUM_ERROR:
-        return InputError(f"{text} Try adding the column of a missing class.", code="class_missing")
-    return InputError(
-        f"{text} Try Predictions.multilabel(..., probs=True) if each column is a yes or no of its own.",
-        code="not_probabilities",
-    )
+    code, hint = next((code, hint) for holds, code, hint in causes if holds)
+    sums = f"minimum {min_prob:.4g} and sums {low:.4g} .. {high:.4g}"
+    return InputError(f"Expected non-negative rows of probs with sum 1, got {sums}. {hint}", code=code)
 
 
 def _check_single_probs(p: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""The class `Predictions`."""
+"""The class `Predictions`; the documentation of its constructors makes the file long."""
 
 import hashlib
 from collections.abc import Generator, Iterator, Mapping

@@ -14,7 +14,6 @@ from calibrant.registry._calls import format_call, parse_call, suggest
 from calibrant.registry._settings import (
     convert,
     describe_mismatch,
-    hyperparameter_defaults,
     hyperparameters,
     nested_names,
     setting_types,
@@ -217,7 +216,7 @@ class Method:
 
     @property
     def _all_settings(self) -> dict[str, Any]:
-        return hyperparameters(self.function) | self.settings
+        return {**hyperparameters(self.function), **self.settings}
 
     @cached_property
     def canonical(self) -> str:
@@ -297,7 +296,7 @@ def check_settings(
         InputError: For an unknown name, a wrong type or value, or a missing hyperparameter.
     """
     name = name or getattr(method, "__name__", "it")
-    defaults = hyperparameter_defaults(method)
+    defaults = hyperparameters(method)
     for key in settings.keys() - defaults.keys():
         hint = (parameter_hints or {}).get(key, "").format(name=name) or ", ".join(defaults) or "no parameters"
         raise InputError(f"{name}: Unknown parameter {shorten_repr(key)}. Try {hint}.", code="unknown_setting")

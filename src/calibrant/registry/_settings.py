@@ -15,15 +15,11 @@ INT64_LIMIT = 1 << 63
 
 
 @functools.lru_cache(maxsize=1024)
-def hyperparameter_defaults(method: Callable[..., Any]) -> dict[str, Any]:
-    """Return the keyword-only parameters of a method with their defaults, `inspect.Parameter.empty` for none."""
-    parameters = inspect.signature(method).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in DATA_PARAMETERS}
-
-
-def hyperparameters(method: Callable[..., Any]) -> dict[str, Any]:
+def hyperparameters(method: Callable[..., Any]) -> types.MappingProxyType[str, Any]:
     """Return the keyword-only parameters of a loss, metric, calibrator's fit or class, with their defaults."""
-    return dict(hyperparameter_defaults(method))
+    parameters = inspect.signature(method).parameters.values()
+    named = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in DATA_PARAMETERS}
+    return types.MappingProxyType(named)
 
 
 @functools.lru_cache(maxsize=1024)

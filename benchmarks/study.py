@@ -46,7 +46,7 @@ def fill(store: Store) -> None:
             gamma = float(re.findall(r"gamma=(\d+)", run.loss.text)[0])
             g = torch.Generator().manual_seed(1000 * int(gamma) + run.seed)
             parts = {name: drawn(n, 8, 3 / (1 + gamma / 3), g) for name, n in (("val", 5000), ("test", 10_000))}
-            store.put(run, parts, {"seconds": 1.0}, [{"epoch": 1, "train_loss": 1.0}])
+            store.save(run, parts, {"seconds": 1.0}, [{"epoch": 1, "train_loss": 1.0}])
 
 
 def opened(report: Path) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Digests of the users' own code: equal for equal syntax trees, whatever the comments, docstrings and lines."""
+"""Compute digests of user code that ignore comments, docstrings and layout."""
 
 import ast
 import hashlib
@@ -8,8 +8,7 @@ import site
 import sys
 import sysconfig
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
 from importlib.machinery import PathFinder
 from importlib.util import resolve_name
@@ -22,11 +21,11 @@ LITERAL_TYPES = int, float, str, bytes, bool, tuple, list, dict, set, type(None)
 
 
 def code_digest(method: Any) -> str:
-    """Return 16 hex digits of the code that a method runs, as far as it is the user's own.
+    """Return 16 hex digits of the user code that a method runs.
 
-    They cover its definition, what that uses of its module, statements that run when the module is imported, and the
-    users' modules that are imported, transitively; not installed packages. Code without a source counts by its
-    bytecode. Names of modules do not count.
+    The digest covers the method's definition, the definitions of its module that it uses, statements that run when the
+    module is imported, and all user modules that are imported, transitively. Installed packages and the names of
+    modules do not count. Code without a source is represented by its bytecode.
     """
     definition = unwrap(method)
     module = sys.modules.get(getattr(definition, "__module__", ""))
@@ -38,7 +37,7 @@ def code_digest(method: Any) -> str:
 
 
 def unwrap(method: Any) -> Any:
-    """Return the function or class behind a method that may be a partial, a decorated one or an instance."""
+    """Return the function or class behind a partial, a decorated function or an instance."""
     while not isinstance(method, type):
         wrapped_function = method.func if isinstance(method, partial) else getattr(method, "function", None)
         wrapped_function = wrapped_function if callable(wrapped_function) else getattr(method, "__wrapped__", None)
@@ -49,7 +48,7 @@ def unwrap(method: Any) -> Any:
 
 
 def is_defined_twice(method: Any) -> bool:
-    """Say whether a module defines a name twice side by side, so that the second replaces the first."""
+    """Whether a module defines the name of a method twice in one block, so that the second replaces the first."""
     definition = unwrap(method)
     try:
         tree = ast.parse(Path(inspect.getfile(definition)).read_bytes())
@@ -68,108 +67,82 @@ def _is_overload(statement: Definition) -> bool:
     return any("overload" in ast.unparse(decorator) for decorator in statement.decorator_list)
 
 
-# What counts
+# Relevant statements
 
 
 def _relevant_source_texts(definition: Any, module: ModuleType | None) -> Iterator[str]:
-    """Yield the statements that count, without comments and docstrings."""
+    """Yield the relevant statements without comments and docstrings."""
     package = definition.__module__.partition(".")[0]
     path = _module_file(module)
     if path is None:  # a notebook
         statements = list(_notebook_statements(definition, module))
     else:
-        statements = list(
-            _required_statements(
-                _SourceModule.read(path), definition.__qualname__.partition(".")[0], _is_main_module(module)
-            )
-        )
+        name = definition.__qualname__.partition(".")[0]
+        statements = list(_required_statements(_parse_file(path), name, _is_main_module(module)))
     yield from map(_source_text, statements)
-    visited_files, pending = (
-        set[Path](),
-        list(_imported_user_modules(statements, getattr(module, "__package__", None), package)),
-    )
+    visited_files = set[Path]()
+    pending = list(_imported_user_modules(statements, getattr(module, "__package__", None), package))
     while pending:
         name, path = pending.pop()
         if path not in visited_files:
             visited_files.add(path)
-            tree = _SourceModule.read(path).statements
-            yield from map(_source_text, tree)
-            pending += _imported_user_modules(
-                tree, name if path.name == "__init__.py" else name.rpartition(".")[0], package
-            )
+            statements = _parse_file(path)
+            yield from map(_source_text, statements)
+            parent = name if path.name == "__init__.py" else name.rpartition(".")[0]
+            pending += _imported_user_modules(statements, parent, package)
 
 
-@dataclass(frozen=True)
-class _SourceModule:
-    """The statements of a file, by the names that they bind."""
-
-    statements: tuple[ast.stmt, ...]
-
-    @classmethod
-    def read(cls, path: Path) -> "_SourceModule":
-        return cls(tuple(ast.parse(path.read_bytes()).body))
-
-    @property
-    def statements_by_name(self) -> Mapping[str, list[ast.stmt]]:
-        by_name: dict[str, list[ast.stmt]] = {}
-        for statement in self.statements:
-            for name in _bound_names(statement):
-                by_name.setdefault(name, []).append(statement)
-        return by_name
+def _parse_file(path: Path) -> list[ast.stmt]:
+    return ast.parse(path.read_bytes()).body
 
 
-def _required_statements(module: _SourceModule, root: str, is_main: bool) -> Iterator[ast.stmt]:
-    """Yield the statements that a definition needs: what it uses, and what is run when the module is imported.
+def _required_statements(statements: Sequence[ast.stmt], root: str, is_main: bool) -> Iterator[ast.stmt]:
+    """Yield the statements that a definition needs: those it uses, and those that run when the module is imported.
 
-    Of a script that is run itself only those of the latter that use what is needed, as it may hold the study, too.
+    Of a script that runs as `__main__`, which may hold the study, too, import-time statements count only if they use a
+    required definition.
     """
-    statements_by_name = module.statements_by_name
-    if root not in statements_by_name:
-        yield from module.statements
+    by_name: dict[str, list[ast.stmt]] = {}
+    for statement in statements:
+        for name in _bound_names(statement):
+            by_name.setdefault(name, []).append(statement)
+    if root not in by_name:
+        yield from statements
         return
-    import_time_statements = [s for s in module.statements if not _bound_names(s) and not _is_docstring(s)]
-    required_statements, pending = (
-        dict[int, ast.stmt](),
-        [*statements_by_name[root], *([] if is_main else import_time_statements)],
-    )
+    import_time_statements = [s for s in statements if not _bound_names(s) and not _is_docstring(s)]
+    required, pending = dict[int, ast.stmt](), [*by_name[root], *([] if is_main else import_time_statements)]
     while pending:
         while pending:
             statement = pending.pop()
-            if id(statement) not in required_statements:
-                required_statements[id(statement)] = statement
-                pending += [
-                    binding for name in _mentioned_names(statement) for binding in statements_by_name.get(name, ())
-                ]
-        names = {name for s in required_statements.values() if isinstance(s, Definition) for name in _bound_names(s)}
+            if id(statement) not in required:
+                required[id(statement)] = statement
+                pending += [binding for name in _mentioned_names(statement) for binding in by_name.get(name, ())]
+        names = {name for s in required.values() if isinstance(s, Definition) for name in _bound_names(s)}
         pending = [
             s
             for s in import_time_statements
-            if id(s) not in required_statements and names & _mentioned_names(s, include_texts=False)
+            if id(s) not in required and names & _mentioned_names(s, include_texts=False)
         ]
-    yield from required_statements.values()
+    yield from required.values()
 
 
 def _notebook_statements(definition: Any, module: ModuleType | None) -> Iterator[ast.stmt]:
-    """Yield the definitions of a notebook that one needs, and its plain values."""
+    """Yield the definitions of a notebook that a definition needs, and its literal values."""
     namespace, pending, visited_names = vars(module) if module else {}, [definition], set[str]()
     while pending:
-        value = pending.pop()
-        (statement,) = ast.parse(textwrap.dedent(inspect.getsource(value))).body
+        (statement,) = ast.parse(textwrap.dedent(inspect.getsource(pending.pop()))).body
         yield statement
         for name in sorted(_mentioned_names(statement) - visited_names):
             visited_names.add(name)
-            referenced_value = namespace.get(name)
-            if isinstance(referenced_value, LITERAL_TYPES):
-                yield ast.parse(f"{name} = {repr(referenced_value)!r}").body[0]
-            elif (
-                referenced_value is not definition
-                and getattr(referenced_value, "__module__", None) == definition.__module__
-            ):
-                pending.append(unwrap(referenced_value))
+            value = namespace.get(name)
+            if isinstance(value, LITERAL_TYPES):
+                yield ast.parse(f"{name} = {repr(value)!r}").body[0]
+            elif value is not definition and getattr(value, "__module__", None) == definition.__module__:
+                pending.append(unwrap(value))
 
 
 def _bound_names(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement of a module binds."""
+    """Return the names that a module-level statement binds."""
     if isinstance(statement, Definition):
         return {statement.name}
     names = set[str]()
@@ -184,7 +157,7 @@ def _bound_names(statement: ast.stmt) -> set[str]:
 
 
 def _mentioned_names(statement: ast.stmt, include_texts: bool = True) -> set[str]:
-    """Return the names that a statement mentions, and the words of its texts, as a text may name a method."""
+    """Return the names in a statement and the words of its string literals, as a text may name a method."""
     names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
     if include_texts:
         values = (node.value for node in ast.walk(statement) if isinstance(node, ast.Constant))
@@ -220,7 +193,7 @@ def _bytecode_texts(definition: Any) -> Iterator[str]:
 def _imported_user_modules(
     statements: Iterable[ast.stmt], parent: str | None, package: str
 ) -> Iterator[tuple[str, Path]]:
-    """Yield the names and files of the users' modules that statements import, and of the packages they are in."""
+    """Yield the names and files of the user modules that statements import, and of their parent packages."""
     for node in (node for statement in statements for node in ast.walk(statement)):
         names: list[str] = []
         if isinstance(node, ast.Import):
@@ -273,7 +246,7 @@ def _is_main_module(module: ModuleType | None) -> bool:
 
 
 def _is_user_module(path: Path | None, name: str, package: str) -> bool:
-    """Whether a module is the user's: not of Python, not installed, or of the package that has the method."""
+    """Whether a module is not of Python and not installed, or belongs to the package of the method."""
     top_package = name.partition(".")[0]
     if path is None or top_package in sys.stdlib_module_names or top_package == "calibrant":
         return False
@@ -282,10 +255,6 @@ def _is_user_module(path: Path | None, name: str, package: str) -> bool:
 
 @cache
 def _installed_folders() -> tuple[Path, ...]:
-    install_paths = sysconfig.get_paths()
-    package_folders = [
-        *site.getsitepackages(),
-        site.getusersitepackages(),
-        *(install_paths[key] for key in ("stdlib", "purelib")),
-    ]
-    return tuple({Path(package_folder).resolve() for package_folder in package_folders})
+    paths = sysconfig.get_paths()
+    folders = [*site.getsitepackages(), site.getusersitepackages(), paths["stdlib"], paths["purelib"]]
+    return tuple({Path(folder).resolve() for folder in folders})

@@ -82,7 +82,7 @@ def study_page(tmp_path_factory) -> Path:
     for i, run in enumerate(study.runs()):
         p = draw(150, i, 3)
         row = {"epoch": 1, "train_loss": 1.0, "learning_rate": 0.1, "val_error": 0.1, "val_nll": 1.0, "seconds": 1.0}
-        store.put(run, {"val": p, "test": p}, {"seconds": 1.0}, [row])
+        store.save(run, {"val": p, "test": p}, {"seconds": 1.0}, [row])
     result = list(measure_runs(study, store))
     calibrated = build_tables(row for measurement in result for row in measurement.rows)
     path = folder / "study.html"

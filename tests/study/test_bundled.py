@@ -46,21 +46,21 @@ def test_every_study_has_the_papers_runs(path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_scale_is_smaller(path):
-    whole = Study.load(path)
+    full_study = Study.load(path)
     for scale in tomllib.loads(path.read_text()).get("scales", {}):
         study = Study.load(path, scale)
-        assert sum(run.recipe.epochs for run in study.runs()) < sum(run.recipe.epochs for run in whole.runs())
+        assert sum(run.recipe.epochs for run in study.runs()) < sum(run.recipe.epochs for run in full_study.runs())
         assert study.name == f"{path.stem}-{scale}"
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (FOLDER / "published").glob("*.toml")))
-def test_every_printed_number_has_its_place_in_the_study_of_the_paper(name):
+def test_studies_cover_every_printed_number_of_their_paper(name):
     study = Study.load(FOLDER / f"{name}.toml")
     assert study.published == name
     trained = {(run.dataset, run.network, run.loss): run.recipe for run in study.runs()}
-    found = PublishedResults.load(name)
-    for dataset, network, loss, calibrator, metric in found.numbers:
-        assert trained[dataset, network, loss] == found.recipe(dataset, network, loss)
+    paper_results = PublishedResults.load(name)
+    for dataset, network, loss, calibrator, metric in paper_results.numbers:
+        assert trained[dataset, network, loss] == paper_results.recipe(dataset, network, loss)
         assert calibrator in study.calibrators
         assert metric in study.metrics
 
@@ -95,7 +95,7 @@ def test_adafocal_trains_by_its_own_code():
     assert all((run.recipe.reduction == "mean") == (run.loss.name == "brier") for run in runs if run.recipe.clip)
 
 
-def test_both_kinds_of_scaling_search_one_list_of_temperatures():
+def test_temperature_and_focal_scaling_search_the_same_grid():
     from calibrant.calibrators._focal import FOCAL_GRIDS
     from calibrant.calibrators._temperature import temperature_grid
 
@@ -108,23 +108,23 @@ def test_both_kinds_of_scaling_search_one_list_of_temperatures():
     assert len(temperature_grid("komisarenko_code")) == 100
 
 
-def test_ways_to_train_one_loss_are_told_apart_where_there_are_several():
+def test_labels_distinguish_several_recipes_of_one_loss():
     several = Study.load(FOLDER / "refinement.toml")
     names = {several.names(run)[2] for run in several.runs()}
     assert len(names) == 9
     assert "cross_entropy with weight_decay=0.005, choose=refinement" in names
-    one = Study.load(FOLDER / "mukhoti_2020.toml")
-    assert all(one.names(run)[2] == one.label(run.loss) for run in one.runs())
+    single = Study.load(FOLDER / "mukhoti_2020.toml")
+    assert all(single.names(run)[2] == single.label(run.loss) for run in single.runs())
 
 
-def test_the_runs_of_wang_draw_a_split_each_where_their_code_does():
+def test_runs_of_wang_draw_splits_by_seed_like_their_code():
     """Wang et al. (2021), code: RandomState(seed), 101 in the commands of its page."""
     for path in (path for path in FILES if path.stem.startswith("wang_2021")):
         runs = list(Study.load(path).runs())
         assert {run.seed for run in runs} <= {101, 102, 103, 104, 105}
         for run in runs:
-            own = run.divided_dataset.settings.get("seed")
-            assert own == (None if run.dataset.name == "newsgroups" else run.seed)
+            split_seed = run.divided_dataset.settings.get("seed")
+            assert split_seed == (None if run.dataset.name == "newsgroups" else run.seed)
 
 
 def test_validation_sizes_learn_from_the_same_images():
@@ -134,31 +134,31 @@ def test_validation_sizes_learn_from_the_same_images():
 
 
 @pytest.mark.shared
-def test_the_sizes_of_real_sets_are_as_the_study_says(shared):
+def test_validation_sizes_of_cifar10_share_training_images(shared):
     import torch
 
     from calibrant.lab.data import cifar10
 
-    small, large = (cifar10(shared / "datasets", train=45000, val=val, protocol="wang") for val in (500, 5000))
-    assert torch.equal(small.train.labels, large.train.labels)
-    assert torch.equal(small.train.inputs[:100], large.train.inputs[:100])
-    assert torch.equal(small.val.labels, large.val.labels[-500:])
+    small_val, large_val = (cifar10(shared / "datasets", train=45000, val=val, protocol="wang") for val in (500, 5000))
+    assert torch.equal(small_val.train.labels, large_val.train.labels)
+    assert torch.equal(small_val.train.inputs[:100], large_val.train.inputs[:100])
+    assert torch.equal(small_val.val.labels, large_val.val.labels[-500:])
 
 
-def test_the_page_on_studies_is_true(tmp_path):
+def test_documentation_of_studies_matches_the_code(tmp_path):
     text = (Path(__file__).parents[2] / "docs" / "studies.md").read_text()
-    study, *others, published = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
-    (tmp_path / "models.toml").write_text(next(other for other in others if "[[models]]" in other))
+    study, *toml_texts, published = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "models.toml").write_text(next(toml_text for toml_text in toml_texts if "[[models]]" in toml_text))
     assert [model.id for model in Study.load(tmp_path / "models.toml").models] == ["resnet50, ImageNet, seed 0"]
     (tmp_path / "study.toml").write_text(study)
     (tmp_path / "published.toml").write_text(published.replace('= "mine"', '= "focal"'))
     assert len(list(Study.load(tmp_path / "study.toml").runs())) == 18
-    found = PublishedResults.load(str(tmp_path / "published.toml"))
+    paper_results = PublishedResults.load(str(tmp_path / "published.toml"))
     assert (
-        found.find("cifar10", "resnet50", "cross_entropy", "Temperature", "ece").text(metric_info("ece"))
+        paper_results.find("cifar10", "resnet50", "cross_entropy", "Temperature", "ece").text(metric_info("ece"))
         == "1.35 ± 0.10 (2.50)"
     )
-    assert len(found.numbers) == 3
+    assert len(paper_results.numbers) == 3
     assert all(f"`{name}`" in text for name in RECIPES)
     assert set(re.findall(r"^\| `(\w+)(?:\(.*\))?` \| [a-zA-Z]", text, re.MULTILINE)) >= set(TRACES) - {"halt"}
     counts = dict(re.findall(r"^\| `(\w+)` \| .* \| (\d+) \|", text, re.MULTILINE))

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from refusals import refused
 
-import calibrant.lab.study.checkpoint as checkpoint_module
 from calibrant import registry
 from calibrant._code_digest import code_digest
 from calibrant.lab import study as studies
-from calibrant.lab.study import Store, Study
-from calibrant.lab.study.digests import read_record, seal_record
-from calibrant.lab.study.engine import DatasetCache, execute
+from calibrant.lab.study import Store, Study, stored_files
+from calibrant.lab.study.datasets import DatasetCache
+from calibrant.lab.study.engine import execute
+from calibrant.lab.study.stored_files import read_record, seal_record
 
-OWN = """
+USER_CODE = """
 import torch
 from calibrant import losses
 from own_helpers_here import scale
@@ -53,21 +53,23 @@ def project(tmp_path, monkeypatch, forgotten):
     """Run a study of one's own loss in `tmp_path`, as a new process would; returns the result and what happened."""
     monkeypatch.syspath_prepend(tmp_path)
 
-    def run(own=OWN, helpers=HELPERS, out="out"):
+    def run(source=USER_CODE, helpers=HELPERS, out="out"):
         forget()
-        (tmp_path / "own_loss_here.py").write_text(own)
+        (tmp_path / "own_loss_here.py").write_text(source)
         (tmp_path / "own_helpers_here.py").write_text(helpers)
         (tmp_path / "study.toml").write_text(STUDY)
         steps = []
-        found = studies.run(
+        result = studies.run(
             tmp_path / "study.toml",
             out=tmp_path / out,
             with_=[str(tmp_path / "own_loss_here.py")],
             progress=steps.append,
         )
-        assert not found.failed
-        seen = {step.event.run.loss.name: step.event.kind for step in steps if step.event if step.event.kind != "epoch"}
-        return found, seen, [step.text for step in steps if step.note]
+        assert not result.failed
+        kinds = {
+            step.event.run.loss.name: step.event.kind for step in steps if step.event if step.event.kind != "epoch"
+        }
+        return result, kinds, [step.text for step in steps if step.note]
 
     return run
 
@@ -81,56 +83,57 @@ def forget():
     registry.INCLUDED_SOURCES[:] = [place for place in registry.INCLUDED_SOURCES if "own_loss_here" not in place]
 
 
-def values(found):
-    return {row["loss"]: row["value"] for row in found.rows if row["metric"] == "nll"}
+def values(result):
+    return {row["loss"]: row["value"] for row in result.rows if row["metric"] == "nll"}
 
 
 @pytest.mark.parametrize(
-    ("own", "helpers"),
+    ("source", "helpers"),
     [
-        (OWN.replace("return FACTOR *", "return -FACTOR *"), HELPERS),
-        (OWN.replace("FACTOR = 1.0", "FACTOR = 0.1"), HELPERS),
-        (OWN, HELPERS.replace("2 * x", "0.5 * x")),
+        (USER_CODE.replace("return FACTOR *", "return -FACTOR *"), HELPERS),
+        (USER_CODE.replace("FACTOR = 1.0", "FACTOR = 0.1"), HELPERS),
+        (USER_CODE, HELPERS.replace("2 * x", "0.5 * x")),
     ],
     ids=["loss", "constant", "helper"],
 )
-def test_changed_code_trains_anew_and_says_so(project, own, helpers):
-    first, seen, lines = project()
-    assert (seen, lines) == ({"scaled": "done", "focal": "done"}, [])
-    second, seen, lines = project(own, helpers)
-    assert seen == {"scaled": "done", "focal": "found"}
+def test_changed_code_trains_again_with_a_note(project, source, helpers):
+    first, kinds, lines = project()
+    assert (kinds, lines) == ({"scaled": "done", "focal": "done"}, [])
+    second, kinds, lines = project(source, helpers)
+    assert kinds == {"scaled": "done", "focal": "found"}
     assert len(lines) == 1
     assert "scaled" in lines[0]
     assert second.notes == tuple(lines)
     assert values(second)["scaled"] != values(first)["scaled"]
-    again, seen, lines = project()  # the first network is still there
-    assert (seen, lines) == ({"scaled": "found", "focal": "found"}, [])
+    again, kinds, lines = project()  # the first network is still there
+    assert (kinds, lines) == ({"scaled": "found", "focal": "found"}, [])
     assert values(again) == values(first)
 
 
 @pytest.mark.parametrize(
-    "own",
+    "source",
     [
-        '"""A docstring."""\n# a comment\n' + OWN.replace("labels):\n", 'labels):\n    """Words."""  # more\n\n', 1),
-        OWN + "\n@losses.register\ndef a_third(logits, labels):\n    return another(logits, labels)\n",
-        OWN.replace("logits.logsumexp(-1)", "2 * logits.logsumexp(-1)"),
+        '"""A docstring."""\n# a comment\n'
+        + USER_CODE.replace("labels):\n", 'labels):\n    """Words."""  # more\n\n', 1),
+        USER_CODE + "\n@losses.register\ndef a_third(logits, labels):\n    return another(logits, labels)\n",
+        USER_CODE.replace("logits.logsumexp(-1)", "2 * logits.logsumexp(-1)"),
     ],
     ids=["comments", "further loss", "other loss"],
 )
-def test_what_a_loss_does_not_use_changes_nothing(project, own):
+def test_unused_code_does_not_change_a_loss(project, source):
     project()
-    _, seen, lines = project(own)
+    _, kinds, lines = project(source)
     registry.LOSSES._methods.pop("a_third", None)
-    assert (seen, lines) == ({"scaled": "found", "focal": "found"}, [])
+    assert (kinds, lines) == ({"scaled": "found", "focal": "found"}, [])
 
 
 def test_studies_of_different_code_in_one_folder_share_no_network(project, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first, _, _ = project(out="runs/first")
     monkeypatch.setattr("calibrant.lab.study.api._open_study", opened_beside(tmp_path, "second"))
-    second, seen, _ = project(OWN.replace("FACTOR = 1.0", "FACTOR = -1.0"), out="runs/second")
-    assert seen["scaled"] == "done"
-    assert seen["focal"] == "found"
+    second, kinds, _ = project(USER_CODE.replace("FACTOR = 1.0", "FACTOR = -1.0"), out="runs/second")
+    assert kinds["scaled"] == "done"
+    assert kinds["focal"] == "found"
     assert values(second)["scaled"] != values(first)["scaled"]
 
 
@@ -138,29 +141,29 @@ def opened_beside(root, name):
     """Open the store of a study beside the others in runs/."""
     from calibrant.lab.study import api
 
-    plain = api._open_study
+    open_study = api._open_study
 
     def opened(study, out, mirror, scale=None, with_=()):
-        found, _, paper = plain(study, out, mirror, scale, with_)
-        return found, Store(root / "runs" / name, None, (root / "runs" / "first",)), paper
+        result, _, paper = open_study(study, out, mirror, scale, with_)
+        return result, Store(root / "runs" / name, None, (root / "runs" / "first",)), paper
 
     return opened
 
 
 def test_a_checkpoint_of_other_code_is_not_resumed(project, tmp_path, monkeypatch):
-    whole, *_ = project(OWN.replace("FACTOR = 1.0", "FACTOR = 3.0"), out="whole")
+    complete, *_ = project(USER_CODE.replace("FACTOR = 1.0", "FACTOR = 3.0"), out="whole")
     interrupt(tmp_path, monkeypatch)
-    found, seen, lines = project(OWN.replace("FACTOR = 1.0", "FACTOR = 3.0"))
-    assert seen["scaled"] == "done"
+    result, kinds, lines = project(USER_CODE.replace("FACTOR = 1.0", "FACTOR = 3.0"))
+    assert kinds["scaled"] == "done"
     assert len(lines) == 1
-    assert values(found) == values(whole)
+    assert values(result) == values(complete)
 
 
 def interrupt(tmp_path, monkeypatch):
     """Stop the run of one's own loss, as it is in OWN, in its second epoch."""
-    monkeypatch.setattr(checkpoint_module, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(stored_files, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
     forget()
-    (tmp_path / "own_loss_here.py").write_text(OWN)
+    (tmp_path / "own_loss_here.py").write_text(USER_CODE)
     registry.include([str(tmp_path / "own_loss_here.py")])
     run = next(Study.load(tmp_path / "study.toml").runs())
     store = Store(tmp_path / "out").with_data({run.dataset: DatasetCache().digest(run.dataset).full_digest})
@@ -170,7 +173,7 @@ def interrupt(tmp_path, monkeypatch):
     assert (store.partial(run) / "checkpoint.pt").is_file()
 
 
-def test_runs_of_before_codes_were_recorded_serve_only_built_in_methods(project, tmp_path):
+def test_runs_without_recorded_code_serve_only_built_in_methods(project, tmp_path):
     """A run of version 0.2.0 has no code in its record, nor in its name."""
     project()
     for folder in (tmp_path / "out" / "runs").iterdir():
@@ -179,8 +182,8 @@ def test_runs_of_before_codes_were_recorded_serve_only_built_in_methods(project,
         name = record["id"].partition("_")[0] + "." + record["id"].rpartition(".")[2]
         (folder / "run.json").write_text(seal_record(record | {"id": name}))
         folder.rename(folder.with_name(name))
-    _, seen, lines = project()
-    assert seen == {"scaled": "done", "focal": "found"}
+    _, kinds, lines = project()
+    assert kinds == {"scaled": "done", "focal": "found"}
     assert len(lines) == 1
 
 
@@ -222,7 +225,7 @@ def test_a_digest_follows_packages_and_late_imports(tmp_path, monkeypatch):
                 return K * part(np.sum(logits))
         """,
     }
-    seen = set()
+    kinds = set()
     changes = [
         {},
         {"numbers_here.py": "N = 2\n"},
@@ -234,29 +237,29 @@ def test_a_digest_follows_packages_and_late_imports(tmp_path, monkeypatch):
             (package / name).write_text(textwrap.dedent(text))
         from importlib import import_module
 
-        seen.add(code_digest(import_module("own_package_here.main").method))
+        kinds.add(code_digest(import_module("own_package_here.main").method))
         for name in [name for name in sys.modules if name.startswith("own_package_here")]:
             del sys.modules[name]
-    assert len(seen) == len(changes)
+    assert len(kinds) == len(changes)
 
 
 def test_a_second_method_of_one_name_in_one_file_is_refused(tmp_path, forgotten):
     path = tmp_path / "own_twice_here.py"
-    one = "@losses.register\ndef twice_here(logits, labels):\n    return {} * logits.sum(1)\n"
-    path.write_text("from calibrant import losses\n" + one.format(1) + one.format(2))
+    definition = "@losses.register\ndef twice_here(logits, labels):\n    return {} * logits.sum(1)\n"
+    path.write_text("from calibrant import losses\n" + definition.format(1) + definition.format(2))
     with refused("name_taken"):
         registry.include([str(path)])
 
 
 def test_the_code_of_a_run_is_in_its_record(project, tmp_path):
     project()
-    kept = [json.loads((f / "run.json").read_text())["run"] for f in (tmp_path / "out" / "runs").iterdir()]
-    codes = {run["loss"]: run.get("code", {}) for run in kept}
+    run_specs = [json.loads((f / "run.json").read_text())["run"] for f in (tmp_path / "out" / "runs").iterdir()]
+    codes = {run["loss"]: run.get("code", {}) for run in run_specs}
     assert set(codes["scaled"]) == {"scaled"}
     assert next(code for loss, code in codes.items() if loss.startswith("focal")) == {}
 
 
-def test_code_that_changes_folder_or_exits_moves_nothing(tmp_path, monkeypatch, forgotten):
+def test_included_code_cannot_change_folder_or_exit(tmp_path, monkeypatch, forgotten):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_moving_here.py").write_text("import os\nos.chdir('/')\n")
     (tmp_path / "own_exit_here.py").write_text("import sys\nsys.exit(3)\n")
@@ -266,7 +269,7 @@ def test_code_that_changes_folder_or_exits_moves_nothing(tmp_path, monkeypatch, 
         registry.include(["own_exit_here.py"])
 
 
-def test_a_file_in_the_folder_of_ones_own_code_stands_for_no_module(tmp_path, monkeypatch, forgotten):
+def test_files_beside_user_code_do_not_shadow_installed_modules(tmp_path, monkeypatch, forgotten):
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "polars.py").write_text("raise RuntimeError('of the folder')\n")
     (tmp_path / "own_beside_here.py").write_text("K = 1\n")
@@ -281,13 +284,13 @@ class Entry:
 
 @pytest.mark.parametrize(("name", "code"), [("focal", "name_taken"), ("broken_here", "entry_point")])
 def test_entry_points_that_are_broken_or_take_a_name_are_refused(monkeypatch, forgotten, name, code):
-    def other(logits, labels):
+    def unrelated(logits, labels):
         return logits.sum(1)
 
     def fails():
         raise ImportError("no such thing\nat all")
 
-    load = fails if name == "broken_here" else lambda: other
+    load = fails if name == "broken_here" else lambda: unrelated
     monkeypatch.setitem(registry.LOSSES.__dict__, "_entry_points", {name: Entry("some.package:loss", load)})
     monkeypatch.setitem(registry.LOSSES.__dict__, "_loaded_entry_points", set())
     with refused(code):

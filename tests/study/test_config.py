@@ -36,7 +36,7 @@ grids = [{datasets = ["cifar10(train=500)"], networks = ["resnet8"], recipe = {l
 """
 
 
-def test_a_grid_has_from_the_top_level_what_it_does_not_say_and_no_run_is_named_twice(tmp_path):
+def test_grids_inherit_from_the_top_level_and_runs_are_unique(tmp_path):
     path = tmp_path / "some.toml"
     path.write_text(GRIDS)
     runs = list(Study.load(path).runs())
@@ -47,17 +47,17 @@ def test_a_grid_has_from_the_top_level_what_it_does_not_say_and_no_run_is_named_
     assert all([shift.canonical for shift in run.shifts] == ["gaussian_noise(severity=5, seed=0)"] for run in runs)
 
 
-def test_a_scale_replaces_what_stands_at_the_top_level(tmp_path):
+def test_scale_replaces_top_level_keys(tmp_path):
     path = tmp_path / "some.toml"
     path.write_text(GRIDS)
-    small = Study.load(path, "small")
-    assert small.name == "some-small"
-    assert [run.seed for run in small.runs()] == [1, 2]
-    assert next(small.runs()).recipe.milestones == (3, 5)
+    small_study = Study.load(path, "small")
+    assert small_study.name == "some-small"
+    assert [run.seed for run in small_study.runs()] == [1, 2]
+    assert next(small_study.runs()).recipe.milestones == (3, 5)
     with refused("scale") as caught:
         Study.load(path, "tiny")
     assert "some.toml" in str(caught.value)
-    assert str(caught.value).endswith(" small")
+    assert " small, " in str(caught.value)
 
 
 def test_every_cell_of_the_grid_is_a_run(tiny):
@@ -66,7 +66,7 @@ def test_every_cell_of_the_grid_is_a_run(tiny):
     assert [run.seed for run in runs] == [0, 1, 2, 3] * 2
 
 
-def test_spelling_does_not_change_the_identity():
+def test_spelling_does_not_change_the_run_id():
     texts = "focal", "focal()", "focal(gamma=3)", "focal( gamma = 3.0 )"
     studies = [Study("x", (Grid(**GRID | {"losses": (text,)}),)) for text in texts]
     assert len({next(study.runs()).id for study in studies}) == 1
@@ -84,17 +84,17 @@ IDS = {  # of the first run, and of all of them together: those that folders of 
 
 
 @pytest.mark.parametrize(("name", "scale"), IDS)
-def test_runs_keep_the_ids_they_always_had(name, scale):
+def test_run_ids_are_stable(name, scale):
     ids = [run.id for run in Study.load(name, scale).runs()]
     assert (ids[0], hashlib.sha256("".join(ids).encode()).hexdigest()[:12]) == IDS[name, scale]
 
 
-def test_a_text_is_read_once_however_often_it_stands_there(monkeypatch):
-    read, whole = [], registry.Registry.method
+def test_each_method_text_is_parsed_once(monkeypatch):
+    read, original_method = [], registry.Registry.method
 
     def noted(self, text):
         read.append((self.kind, text))
-        return whole(self, text)
+        return original_method(self, text)
 
     monkeypatch.setattr(registry.Registry, "method", noted)
     runs = list(Study.load("wang_2021").runs())  # losses stand in every grid
@@ -104,7 +104,7 @@ def test_a_text_is_read_once_however_often_it_stands_there(monkeypatch):
     assert len(texts) == len(set(texts))
 
 
-def test_runs_travel_between_processes():
+def test_runs_can_be_pickled():
     study = Study.load("mukhoti_2020", "small")
     runs = list(study.runs())
     again = pickle.loads(pickle.dumps(runs))
@@ -114,7 +114,7 @@ def test_runs_travel_between_processes():
     assert pickle.loads(pickle.dumps(study)) == study
 
 
-OWN = """
+USER_CODE = """
 from calibrant import losses, registry
 
 @losses.register
@@ -135,12 +135,12 @@ def bare(logits, labels):
         ("losses", "AdaFocal(lowest=-9)", "adafocal_limits"),
     ],
 )
-def test_methods_that_cannot_be_called_are_refused_when_they_are_read(tmp_path, forgotten, key, text, code):
-    (tmp_path / "careless.py").write_text(OWN)
+def test_invalid_methods_are_rejected_at_loading(tmp_path, forgotten, key, text, code):
+    (tmp_path / "careless.py").write_text(USER_CODE)
     registry.include([str(tmp_path / "careless.py")])
-    given = GRID | ({"losses": (text,)} if key == "losses" else {})
+    settings = GRID | ({"losses": (text,)} if key == "losses" else {})
     with refused(code):
-        Study("x", (Grid(**given),), **({"metrics": (text,)} if key == "metrics" else {}))
+        Study("x", (Grid(**settings),), **({"metrics": (text,)} if key == "metrics" else {}))
 
 
 ALLOWED = """
@@ -152,7 +152,7 @@ def own(logits, labels):
 """
 
 
-def test_code_that_nobody_allowed_is_not_run(tmp_path, forgotten, monkeypatch):
+def test_user_code_needs_permission(tmp_path, forgotten, monkeypatch):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "own_loss.py").write_text(ALLOWED)
     (tmp_path / "sub" / "study.toml").write_text('with = ["own_loss.py"]\n' + LISTS.replace("focal", "own"))
@@ -165,9 +165,9 @@ def test_code_that_nobody_allowed_is_not_run(tmp_path, forgotten, monkeypatch):
     assert next(Study.load(tmp_path / "sub" / "study.toml").runs()).loss.text == "own"
 
 
-def test_what_matters_changes_the_identity():
+def test_every_setting_changes_the_run_id():
     base = Run("digits", "resnet8", "focal", 0, Recipe())
-    others = [
+    variants = [
         Run("digits(val=200)", "resnet8", "focal", 0, Recipe()),
         Run("digits", "resnet20", "focal", 0, Recipe()),
         Run("digits", "resnet8", "brier", 0, Recipe()),
@@ -176,30 +176,30 @@ def test_what_matters_changes_the_identity():
         Run("digits", "resnet8", "focal", 0, Recipe(), shifts=("svhn",)),
         Run("digits", "resnet8", "focal", 0, Recipe(), traces=("norm",)),
     ]
-    assert len({run.id for run in [base, *others]}) == 8
+    assert len({run.id for run in [base, *variants]}) == 8
 
 
-def test_a_split_that_follows_the_seed_is_another_training_under_the_same_name():
-    each = Study("x", (Grid(**GRID, seeds=(1, 2), split="seed"),))
+def test_split_by_seed_changes_training_but_not_labels():
+    by_seed = Study("x", (Grid(**GRID, seeds=(1, 2), split="seed"),))
     fixed = Study("x", (Grid(**GRID, seeds=(1, 2)),))
-    assert [run.divided_dataset.text for run in each.runs()] == ["digits(seed=1)", "digits(seed=2)"]
-    assert {each.names(run) for run in each.runs()} == {("digits", "resnet8", "focal")}
-    assert not {run.training_id for run in each.runs()} & {run.training_id for run in fixed.runs()}
-    assert next(each.runs()).id == Run("digits(seed=1)", "resnet8", "focal", 1, Recipe()).id
-    both = Study("x", each.grids + fixed.grids)
-    assert {both.names(run)[2] for run in both.runs()} == {"focal with split=seed", "focal with split=fixed"}
+    assert [run.divided_dataset.text for run in by_seed.runs()] == ["digits(seed=1)", "digits(seed=2)"]
+    assert {by_seed.names(run) for run in by_seed.runs()} == {("digits", "resnet8", "focal")}
+    assert not {run.training_id for run in by_seed.runs()} & {run.training_id for run in fixed.runs()}
+    assert next(by_seed.runs()).id == Run("digits(seed=1)", "resnet8", "focal", 1, Recipe()).id
+    combined = Study("x", by_seed.grids + fixed.grids)
+    assert {combined.names(run)[2] for run in combined.runs()} == {"focal with split=seed", "focal with split=fixed"}
 
 
 @pytest.mark.parametrize(
     ("dataset", "code"),
     [("tiny_imagenet", "no_seed"), ("digits(seed=3)", "seed_twice")],
 )
-def test_a_split_that_cannot_follow_the_seed_is_refused(dataset, code):
+def test_split_by_seed_rejects_data_sets_without_seed(dataset, code):
     with refused(code):
         Grid(**GRID | {"datasets": (dataset,)}, split="seed")
 
 
-def test_a_label_is_what_the_study_says():
+def test_labels_use_the_spelling_of_the_study():
     study = Study("x", (Grid(**GRID | {"losses": ("focal( gamma = 3.0 )",)}),))
     assert study.label(next(study.runs()).loss) == "focal(gamma=3)"
 
@@ -220,12 +220,12 @@ def test_a_label_is_what_the_study_says():
         ('datasets = ["digits"]\nnetworks = ["resnet8"]\nlosses = ["focal(gama=1)"]', "unknown_setting", ("'gama'",)),
         ('datasets = "digits"', "type_of_key", ("datasets", "a list", "'digits'")),
         ("[recipe]\nepoch = 3", "unknown_key", ("recipe", "'epoch'", "'epochs'")),
-        ('[recipe]\nepochs = "3"', "type_of_key", ("epochs", "int", "'3'")),
-        ("[recipe]\nepochs = true", "type_of_key", ("epochs", "int", "True")),
+        ('[recipe]\nepochs = "3"', "type_of_key", ("epochs", "'3'")),
+        ("[recipe]\nepochs = true", "type_of_key", ("epochs", "True")),
         ("[recipe]\nepochs = 0", "recipe_epochs", ("1",)),
-        ('[recipe]\nreduction = "max"', "type_of_key", ("reduction", "'mean', 'sum'", "'max'")),
+        ('[recipe]\nreduction = "max"', "type_of_key", ("reduction", "'mean'", "'max'")),
         ("datasets = [", "toml", ()),
-        (f'{LISTS}split = "seeds"', "type_of_key", ("split", "'fixed', 'seed'", "'seeds'")),
+        (f'{LISTS}split = "seeds"', "type_of_key", ("split", "'fixed'", "'seeds'")),
         ("grids = 3", "type_of_key", ("[[grids]]", "3")),
         ("grids = []", "no_grids", ()),
         ('losses = ["focal"]\n[[grids]]\ndatasets = ["digits"]', "missing_key", ("'networks'",)),
@@ -236,7 +236,7 @@ def test_a_label_is_what_the_study_says():
         (f'{LISTS}[beside]\ndataset = "cifar10"', "missing_key", ("'network'",)),
     ],
 )
-def test_mistakes_are_refused_before_training(tmp_path, text, code, mentions):
+def test_study_file_errors_are_rejected_at_loading(tmp_path, text, code, mentions):
     path = tmp_path / "study.toml"
     path.write_text(text)
     with refused(code) as caught:

@@ -14,15 +14,15 @@ from polars.testing import assert_frame_equal
 from refusals import refused
 from typer.testing import CliRunner
 
-import calibrant.lab.study.checkpoint as checkpoint_module
 import calibrant.lab.study.store as store_module
 from calibrant import Predictions, __version__, registry
 from calibrant.cli.study import study_app
 from calibrant.lab import study as studies
 from calibrant.lab.data import Split, Splits, blobs
-from calibrant.lab.study import Grid, Recipe, Run, Store, Study, api, preflight
-from calibrant.lab.study.digests import data_digest, read_record, seal_record
-from calibrant.lab.study.engine import DatasetCache, RunEvent, execute, run_locally
+from calibrant.lab.study import Grid, Recipe, Run, Store, Study, api, folders, preflight, stored_files
+from calibrant.lab.study.datasets import DatasetCache, data_digest
+from calibrant.lab.study.engine import RunEvent, execute, run_locally
+from calibrant.lab.study.stored_files import read_record, seal_record
 
 RECIPE = Recipe(epochs=2, batch_size=20, milestones=())
 DATA = "blobs(train=60, val=40, test=50)"
@@ -40,32 +40,32 @@ def no_page(request, monkeypatch):
         monkeypatch.setattr("calibrant.lab.study.report.study_report", lambda *_: "no page")
 
 
-def small(losses=("focal", "brier"), *, data=(DATA,), name="small", recipe=RECIPE, **more):
-    grid = {key: more.pop(key) for key in ("seeds", "shifts", "split", "traces", "networks") if key in more}
+def make_study(losses=("focal", "brier"), *, data=(DATA,), name="small", recipe=RECIPE, **options):
+    grid = {key: options.pop(key) for key in ("seeds", "shifts", "split", "traces", "networks") if key in options}
     grids = (Grid(data, grid.pop("networks", (NETWORK,)), losses, recipe=recipe, **grid),)
-    return Study(name, grids, **{"calibrators": ("Identity",), "metrics": ("error", "ece"), **more})
+    return Study(name, grids, **{"calibrators": ("Identity",), "metrics": ("error", "ece"), **options})
 
 
 def events(study, folder, **how):
     """Run a study; returns its result, what happened to which loss, and the lines that were said."""
     steps = []
-    found = studies.run(study, out=folder, progress=steps.append, **how)
-    seen = [(step.event.kind, step.event.run.loss.name) for step in steps if step.event]
-    return found, [pair for pair in seen if pair[0] != "epoch"], [step.text for step in steps if step.note]
+    result = studies.run(study, out=folder, progress=steps.append, **how)
+    kinds = [(step.event.kind, step.event.run.loss.name) for step in steps if step.event]
+    return result, [pair for pair in kinds if pair[0] != "epoch"], [step.text for step in steps if step.note]
 
 
 @pytest.fixture
 def finished(tmp_path):
     """A store of two finished runs, and the rows it gives."""
-    found, *_ = events(small(), tmp_path / "out")
-    return tmp_path / "out", found.to_polars()
+    result, *_ = events(make_study(), tmp_path / "out")
+    return tmp_path / "out", result.to_polars()
 
 
 def of(folder: Path, loss: str) -> Path:
-    (found,) = (
+    (result,) = (
         f for f in (folder / "runs").iterdir() if loss in json.loads((f / "run.json").read_text())["run"]["loss"]
     )
-    return found
+    return result
 
 
 def flip(path: Path, at: float = 0.5) -> None:
@@ -78,37 +78,37 @@ def flip(path: Path, at: float = 0.5) -> None:
 @pytest.mark.parametrize("how", ["flipped", "torn", "gone", "empty"])
 def test_a_damaged_run_is_reported_set_aside_and_trained_again(finished, file, how):
     folder, rows = finished
-    run, other = of(folder, "focal"), of(folder, "brier")
-    kept = (other / "run.json").stat().st_mtime_ns
+    run, right = of(folder, "focal"), of(folder, "brier")
+    modified = (right / "run.json").stat().st_mtime_ns
     if how == "flipped":
         flip(run / file)
     elif how == "gone":
         (run / file).unlink()
     else:
         (run / file).write_bytes((run / file).read_bytes()[: 40 if how == "torn" else 0])
-    found, seen, (line,) = events(small(), folder)
+    result, kinds, (line,) = events(make_study(), folder)
     for part in (f"{DATA}, {NETWORK}, focal, seed 0 ", f" {file} ", str(folder / "damaged" / run.name)):
         assert part in line
-    assert seen == [("done", "focal"), ("found", "brier")]
+    assert kinds == [("done", "focal"), ("found", "brier")]
     assert (folder / "damaged" / run.name).is_dir()
-    assert (other / "run.json").stat().st_mtime_ns == kept
-    assert found.notes == (line,)
-    assert_frame_equal(found.to_polars(), rows, check_exact=True)
+    assert (right / "run.json").stat().st_mtime_ns == modified
+    assert result.notes == (line,)
+    assert_frame_equal(result.to_polars(), rows, check_exact=True)
 
 
 def test_measure_reports_damaged_runs_and_measures_the_rest(finished):
     folder, rows = finished
     flip(of(folder, "brier") / "test.safetensors")
-    found = studies.measure(small(), out=folder)
-    assert_frame_equal(found.to_polars(), rows.filter(polars.col("loss") == "focal"), check_exact=True)
-    ((run, why),) = found.failed.items()
+    result = studies.measure(make_study(), out=folder)
+    assert_frame_equal(result.to_polars(), rows.filter(polars.col("loss") == "focal"), check_exact=True)
+    ((run, why),) = result.failed.items()
     assert run.loss.name == "brier"
     assert "test.safetensors" in why
 
 
 def test_damaged_files_are_not_read(finished):
     folder, _ = finished
-    store, (run, _) = Store(folder), small().runs()
+    store, (run, _) = Store(folder), make_study().runs()
     flip(store.folder(run) / "test.safetensors")
     flip(store.folder(run) / "history.parquet")
     for read in (lambda: store.get(run, "test"), lambda: store.history(run)):
@@ -116,44 +116,44 @@ def test_damaged_files_are_not_read(finished):
             read()
     flip(store.folder(run) / "run.json")
     assert store.state(run) == "damaged"
-    assert "damaged" in str(studies.status(small(), out=folder))
+    assert "damaged" in str(studies.status(make_study(), out=folder))
 
 
-def test_swapped_folders_and_files_are_noticed(finished):
+def test_swapped_folders_and_files_are_detected(finished):
     folder, rows = finished
-    one, other = of(folder, "focal"), of(folder, "brier")
-    one.rename(folder / "between")
-    other.rename(one)
-    (folder / "between").rename(other)
-    found, seen, lines = events(small(), folder)
-    assert [kind for kind, _ in seen] == ["done", "done"]
-    assert [run.name in line for run, line in zip((other, one), lines, strict=True)] == [True, True]
-    assert_frame_equal(found.to_polars(), rows, check_exact=True)
+    left, right = of(folder, "focal"), of(folder, "brier")
+    left.rename(folder / "between")
+    right.rename(left)
+    (folder / "between").rename(right)
+    result, kinds, lines = events(make_study(), folder)
+    assert [kind for kind, _ in kinds] == ["done", "done"]
+    assert [run.name in line for run, line in zip((right, left), lines, strict=True)] == [True, True]
+    assert_frame_equal(result.to_polars(), rows, check_exact=True)
 
-    one, other = of(folder, "focal"), of(folder, "brier")
-    shutil.copy(other / "test.safetensors", one / "test.safetensors")
-    found, seen, _ = events(small(), folder)
-    assert seen == [("done", "focal"), ("found", "brier")]
-    assert_frame_equal(found.to_polars(), rows, check_exact=True)
+    left, right = of(folder, "focal"), of(folder, "brier")
+    shutil.copy(right / "test.safetensors", left / "test.safetensors")
+    result, kinds, _ = events(make_study(), folder)
+    assert kinds == [("done", "focal"), ("found", "brier")]
+    assert_frame_equal(result.to_polars(), rows, check_exact=True)
 
 
-def test_half_a_copy_of_a_run_is_in_nobodys_way(finished):
+def test_incomplete_copy_of_a_run_is_replaced(finished):
     folder, rows = finished
     run = of(folder, "focal")
     for path in run.iterdir():
         path.unlink()
     (run / "val.safetensors").write_bytes(b"half")
-    store, (first, _) = Store(folder), small().runs()
+    store, (first, _) = Store(folder), make_study().runs()
     store = store.with_data({first.dataset: DatasetCache().digest(first.dataset).full_digest})
     list(execute(first, store))  # without looking before
     assert first in store
     assert list((folder / "damaged").iterdir())
-    assert_frame_equal(studies.measure(small(), out=folder).to_polars(), rows, check_exact=True)
+    assert_frame_equal(studies.measure(make_study(), out=folder).to_polars(), rows, check_exact=True)
 
 
 def interrupted(folder, study, monkeypatch):
     """Stop the first run of a study in its second epoch; returns its checkpoint."""
-    monkeypatch.setattr(checkpoint_module, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(stored_files, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
     run = next(study.runs())
     store = Store(folder).with_data({run.dataset: DatasetCache().digest(run.dataset).full_digest})
     going = execute(run, store)
@@ -163,56 +163,56 @@ def interrupted(folder, study, monkeypatch):
 
 
 def test_a_checkpoint_holds_the_epochs_so_far(tmp_path, monkeypatch):
-    study = small(("AdaFocal",), recipe=replace(RECIPE, epochs=3), traces=("norm",))
-    whole, *_ = events(study, tmp_path / "whole")
+    study = make_study(("AdaFocal",), recipe=replace(RECIPE, epochs=3), traces=("norm",))
+    complete, *_ = events(study, tmp_path / "whole")
     interrupted(tmp_path / "parted", study, monkeypatch)
-    parted, seen, lines = events(study, tmp_path / "parted")
-    assert (seen, lines) == ([("done", "AdaFocal")], [])
+    parted, kinds, lines = events(study, tmp_path / "parted")
+    assert (kinds, lines) == ([("done", "AdaFocal")], [])
     run = next(study.runs())
-    one, other = (Store(tmp_path / name).history(run).drop("seconds") for name in ("whole", "parted"))
-    assert one.equals(other)
-    assert_frame_equal(parted.to_polars(), whole.to_polars(), check_exact=True)
+    left, right = (Store(tmp_path / name).history(run).drop("seconds") for name in ("whole", "parted"))
+    assert left.equals(right)
+    assert_frame_equal(parted.to_polars(), complete.to_polars(), check_exact=True)
 
 
 @pytest.mark.parametrize("how", ["flipped", "torn", "empty", "nothing of ours", "another version", "another network"])
-def test_a_damaged_checkpoint_lets_its_run_begin_anew(tmp_path, monkeypatch, how):
-    study = small(("focal",), recipe=replace(RECIPE, epochs=3))
-    whole, *_ = events(study, tmp_path / "whole")
+def test_damaged_checkpoint_restarts_the_run(tmp_path, monkeypatch, how):
+    study = make_study(("focal",), recipe=replace(RECIPE, epochs=3))
+    complete, *_ = events(study, tmp_path / "whole")
     with monkeypatch.context() as patch:
         if how == "another version":
-            patch.setattr(checkpoint_module, "__version__", "0.0.7")
+            patch.setattr(stored_files, "__version__", "0.0.7")
         path = interrupted(tmp_path / "out", study, patch)
     if how == "another network":
-        other = small(("focal",), recipe=replace(RECIPE, epochs=3), networks=("mlp(features=2, hidden=(5,))",))
-        path.write_bytes(interrupted(tmp_path / "other", other, monkeypatch).read_bytes())
+        right = make_study(("focal",), recipe=replace(RECIPE, epochs=3), networks=("mlp(features=2, hidden=(5,))",))
+        path.write_bytes(interrupted(tmp_path / "other", right, monkeypatch).read_bytes())
     elif how == "flipped":
         flip(path)
     elif how != "another version":
         path.write_bytes({"torn": path.read_bytes()[:500], "empty": b"", "nothing of ours": b"PK\x03\x04 zip"}[how])
     steps = []
-    found = studies.run(study, out=tmp_path / "out", progress=steps.append)
-    said = [step.text for step in steps if step.event and step.event.kind == "said"]
-    assert len(said) == 1
-    assert "focal, seed 0: " in said[0]
-    assert "checkpoint" in said[0]
+    result = studies.run(study, out=tmp_path / "out", progress=steps.append)
+    note_texts = [step.text for step in steps if step.event and step.event.kind == "note"]
+    assert len(note_texts) == 1
+    assert "focal, seed 0: " in note_texts[0]
+    assert "checkpoint" in note_texts[0]
     assert (tmp_path / "out" / "damaged" / "checkpoint.pt").is_file()
-    assert not found.failed
-    assert_frame_equal(found.to_polars(), whole.to_polars(), check_exact=True)
+    assert not result.failed
+    assert_frame_equal(result.to_polars(), complete.to_polars(), check_exact=True)
 
 
-def test_a_diverged_network_is_kept_reported_and_not_trained_again(tmp_path, page):
+def test_diverged_network_is_stored_reported_and_not_trained_again(tmp_path, page):
     wild = Grid((DATA,), (NETWORK,), ("brier",), (0, 1), replace(RECIPE, learning_rate=1e38))
     calm = Grid((DATA,), (NETWORK,), ("brier",), (2,), RECIPE)
-    alone = Grid((DATA,), (NETWORK,), ("focal",), (0,), replace(RECIPE, learning_rate=1e38))
-    study = Study("wild", (wild, calm, alone), ("Identity", "Temperature"), ("nll", "ece"))
+    separate = Grid((DATA,), (NETWORK,), ("focal",), (0,), replace(RECIPE, learning_rate=1e38))
+    study = Study("wild", (wild, calm, separate), ("Identity", "Temperature"), ("nll", "ece"))
     for again in (False, True):
-        found, seen, _ = events(study, tmp_path / "out")
-        assert [kind for kind, _ in seen] == (["found"] * 4 if again else ["failed", "failed", "done", "failed"])
-        assert [run.seed for run in found.failed] == [0, 1, 0]
-        assert all("diverged" in why for why in found.failed.values())
-        table = found.tables[0]
+        result, kinds, _ = events(study, tmp_path / "out")
+        assert [kind for kind, _ in kinds] == (["found"] * 4 if again else ["failed", "failed", "done", "failed"])
+        assert [run.seed for run in result.failed] == [0, 1, 0]
+        assert all("diverged" in why for why in result.failed.values())
+        table = result.tables[0]
         values = {row[2]: cell.values for (row, _), cell in table.cells.items()}
-        assert {name: len(known) for name, known in values.items()} == {
+        assert {name: len(checked) for name, checked in values.items()} == {
             "brier with learning_rate=1e+38": 0,
             "brier with learning_rate=0.1": 1,
             "focal with learning_rate=1e+38": 0,
@@ -220,13 +220,13 @@ def test_a_diverged_network_is_kept_reported_and_not_trained_again(tmp_path, pag
         assert {cell.text(table.about) for cell in table.cells.values() if not cell.values} == {"diverged"}
         (note,) = (note for note in table.notes if "diverged" in note)
         assert re.findall(r"(\d of \d) of (\w+)", note) == [("2 of 2", "brier"), ("1 of 1", "focal")]
-        for text in (table.markdown(), str(found), found.report.read_text()):
+        for text in (table.markdown(), str(result), result.report.read_text()):
             assert note in text
-        assert found.cell_description == "one seed"
+        assert result.cell_description == "one seed"
     frame = polars.read_csv(tmp_path / "out" / "rows.csv")
     assert (frame["diverged"] > 0).sum() == 3 * 2 * 2
     standing = studies.status(study, out=tmp_path / "out")
-    assert len(standing.done) == 4
+    assert len(standing.finished) == 4
     assert "diverged" in str(standing)
 
 
@@ -237,33 +237,33 @@ def test_runs_on_other_data_are_other_runs(tmp_path, forgotten):
         return blobs(train=60, val=40, test=50, seed=drawn["seed"])
 
     registry.DATA_SETS.register(changing)
-    study = small(("focal",), data=("changing",))
+    study = make_study(("focal",), data=("changing",))
     first, *_ = events(study, tmp_path / "out")
     drawn["seed"] = 1
-    second, seen, _ = events(study, tmp_path / "out")
-    assert seen == [("done", "focal")]
+    second, kinds, _ = events(study, tmp_path / "out")
+    assert kinds == [("done", "focal")]
     assert first.to_polars()["value"].to_list() != second.to_polars()["value"].to_list()
     with refused("ambiguous_data"):
         studies.measure(study, out=tmp_path / "out")
     drawn["seed"] = 0
-    third, seen, _ = events(study, tmp_path / "out")
-    assert seen == [("found", "focal")]
+    third, kinds, _ = events(study, tmp_path / "out")
+    assert kinds == [("found", "focal")]
     assert_frame_equal(third.to_polars(), first.to_polars(), check_exact=True)
-    chosen = studies.measure(study, out=tmp_path / "out", data=tmp_path)
-    assert_frame_equal(chosen.to_polars(), first.to_polars(), check_exact=True)
+    selected = studies.measure(study, out=tmp_path / "out", data=tmp_path)
+    assert_frame_equal(selected.to_polars(), first.to_polars(), check_exact=True)
 
 
-def test_a_worker_with_other_data_than_the_study_was_started_with_does_not_train(tmp_path):
-    (run,) = small(("focal",)).runs()
+def test_worker_with_other_data_does_not_train(tmp_path):
+    (run,) = make_study(("focal",)).runs()
     store = Store(tmp_path).with_data({run.dataset: "0" * 64})
     (event,) = run_locally(lambda run: execute(run, store), [run], store)
     assert event.kind == "failed"
-    assert event.facts["error"].startswith(f"{DATA} holds other data here than where the study was started\n")
+    assert event.facts["error"].startswith(f"{DATA} holds other data here ")
 
 
 @pytest.mark.parametrize("part", ["train.inputs", "train.labels", "val.inputs", "test.labels", "classes", "vectors"])
-def test_every_part_of_the_data_counts(part):
-    def made(changed):
+def test_data_digest_covers_every_part(part):
+    def make_splits(changed):
         splits = {name: Split(torch.zeros(4, 2), torch.zeros(4, dtype=torch.long)) for name in ("train", "val", "test")}
         name, _, field = part.partition(".")
         if changed and field:
@@ -271,10 +271,10 @@ def test_every_part_of_the_data_counts(part):
         classes = ("a", "c") if changed and part == "classes" else ("a", "b")
         return Splits(**splits, classes=classes, vectors=torch.full((2, 2), float(changed and part == "vectors")))
 
-    plain, changed = data_digest(made(False)), data_digest(made(True))
-    assert plain == data_digest(made(False))
-    assert plain.full_digest != changed.full_digest
-    assert (plain.train_digest != changed.train_digest) == (not part.startswith(("val", "test")))
+    reference, changed = data_digest(make_splits(False)), data_digest(make_splits(True))
+    assert reference == data_digest(make_splits(False))
+    assert reference.full_digest != changed.full_digest
+    assert (reference.train_digest != changed.train_digest) == (not part.startswith(("val", "test")))
 
 
 def test_runs_of_other_versions_are_mixed_in_only_on_request(finished, page):
@@ -284,75 +284,75 @@ def test_runs_of_other_versions_are_mixed_in_only_on_request(finished, page):
         record = read_record(old)
         record["facts"]["versions"]["calibrant"] = version
         (old / "run.json").write_text(seal_record(record))
-    alone, seen, _ = events(small(), folder)
-    assert [kind for kind, _ in seen] == ["found", "found"]
-    assert "0.0.1 (1) and 0.0.2 (1)." in str(alone)
-    more = small(("focal", "brier", "mmce"))
+    separate, kinds, _ = events(make_study(), folder)
+    assert [kind for kind, _ in kinds] == ["found", "found"]
+    assert "0.0.1 (1) and 0.0.2 (1)." in str(separate)
+    options = make_study(("focal", "brier", "mmce"))
     with refused("mixed_versions") as caught:
-        studies.run(more, out=folder)
+        studies.run(options, out=folder)
     assert "0.0.1, 0.0.2" in str(caught.value)
-    found, seen, _ = events(more, folder, mix_versions=True)
-    assert [kind for kind, _ in seen] == ["found", "found", "done"]
-    for text in (found.tables[0].latex(), found.report.read_text()):
+    result, kinds, _ = events(options, folder, mix_versions=True)
+    assert [kind for kind, _ in kinds] == ["found", "found", "done"]
+    for text in (result.tables[0].latex(), result.report.read_text()):
         assert f"0.0.1 (1) and 0.0.2 (1) and {__version__} (1)" in text
 
 
-def test_a_training_serves_whoever_watches_no_more_than_it_did(tmp_path):
-    watched = small(("focal",), traces=("norm", "scores"), shifts=("blobs(seed=3)",))
-    plain = small(("focal",))
-    _, seen, _ = events(watched, tmp_path / "out")
-    less = small(("focal",), traces=("scores",), shifts=("blobs(seed=3)",))
-    for study in plain, less:
-        _, seen, _ = events(study, tmp_path / "out")
-        assert seen == [("found", "focal")]
+def test_finished_run_serves_runs_that_monitor_no_more(tmp_path):
+    watched = make_study(("focal",), traces=("norm", "scores"), shifts=("blobs(seed=3)",))
+    reference = make_study(("focal",))
+    _, kinds, _ = events(watched, tmp_path / "out")
+    less = make_study(("focal",), traces=("scores",), shifts=("blobs(seed=3)",))
+    for study in reference, less:
+        _, kinds, _ = events(study, tmp_path / "out")
+        assert kinds == [("found", "focal")]
     assert len(list((tmp_path / "out" / "runs").iterdir())) == 1
-    outright, *_ = events(plain, tmp_path / "outright")
-    again = studies.measure(plain, out=tmp_path / "out")
+    outright, *_ = events(reference, tmp_path / "outright")
+    again = studies.measure(reference, out=tmp_path / "out")
     assert_frame_equal(again.to_polars(), outright.to_polars(), check_exact=True)
-    _, seen, _ = events(small(("focal",), traces=("calibration",)), tmp_path / "out")
-    assert seen == [("done", "focal")]  # nobody has watched that
+    _, kinds, _ = events(make_study(("focal",), traces=("calibration",)), tmp_path / "out")
+    assert kinds == [("done", "focal")]  # nobody has watched that
 
 
 def counted(study, folder):
     steps = []
-    found = studies.run(study, out=folder, progress=steps.append)
-    return found, sum(step.event.kind == "epoch" for step in steps if step.event)
+    result = studies.run(study, out=folder, progress=steps.append)
+    return result, sum(step.event.kind == "epoch" for step in steps if step.event)
 
 
-def test_a_network_is_judged_on_more_without_being_trained_again(tmp_path):
+def test_stored_network_predicts_further_sets_without_training(tmp_path):
     sizes = tuple(f"blobs(train=60, val={val}, test=50)" for val in (40, 30))
-    alone, _ = counted(small(("focal",), data=sizes[1:]), tmp_path / "alone")
-    _, epochs = counted(small(("focal",), data=(DATA,)), tmp_path / "out")
+    separate, _ = counted(make_study(("focal",), data=sizes[1:]), tmp_path / "alone")
+    _, epochs = counted(make_study(("focal",), data=(DATA,)), tmp_path / "out")
     assert epochs == 2
     same = {split: data_digest(blobs(train=60, val=val, test=50)).train_digest for split, val in (("a", 40), ("b", 30))}
     assert same["a"] == same["b"]
-    found, epochs = counted(small(("focal",), data=sizes), tmp_path / "out")
+    result, epochs = counted(make_study(("focal",), data=sizes), tmp_path / "out")
     assert epochs == 0
-    ours = found.to_polars().filter(polars.col("dataset") == sizes[1])
-    assert_frame_equal(ours, alone.to_polars(), check_exact=True)
-    _, epochs = counted(small(("AdaFocal",), data=sizes), tmp_path / "out")
+    ours = result.to_polars().filter(polars.col("dataset") == sizes[1])
+    assert_frame_equal(ours, separate.to_polars(), check_exact=True)
+    _, epochs = counted(make_study(("AdaFocal",), data=sizes), tmp_path / "out")
     assert epochs == 4  # the validation examples tell this loss what to do
-    shifted, epochs = counted(small(("focal",), shifts=("blobs(seed=3)",)), tmp_path / "out")
+    shifted, epochs = counted(make_study(("focal",), shifts=("blobs(seed=3)",)), tmp_path / "out")
     assert epochs == 0
     assert {row["shift"] for row in shifted.rows} == {"", "blobs(seed=3)"}
-    _, epochs = counted(small(("focal",), recipe=replace(RECIPE, batch_size=30)), tmp_path / "out")
+    _, epochs = counted(make_study(("focal",), recipe=replace(RECIPE, batch_size=30)), tmp_path / "out")
     assert epochs == 2
 
 
-def test_studies_beside_each_other_share_their_trainings(tmp_path, monkeypatch):
+def test_neighboring_studies_share_trainings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    events(small(("focal", "brier"), name="one"), None)
+    events(make_study(("focal", "brier"), name="one"), None)
     steps = []
-    found = studies.run(small(("brier", "mmce"), name="two"), progress=steps.append)
+    result = studies.run(make_study(("brier", "mmce"), name="two"), progress=steps.append)
     assert [s.event.kind for s in steps if s.event and s.event.kind != "epoch"] == ["found", "done"]
-    (note,) = found.notes
+    (note,) = result.notes
     assert note.startswith("1 ")
     assert note.endswith(str(tmp_path / "runs" / "one"))
-    apart, *_ = events(small(("brier", "mmce")), tmp_path / "apart")
-    assert_frame_equal(found.to_polars(), apart.to_polars(), check_exact=True)
+    separate, *_ = events(make_study(("brier", "mmce")), tmp_path / "apart")
+    assert_frame_equal(result.to_polars(), separate.to_polars(), check_exact=True)
 
 
-def test_the_studies_of_one_paper_share_theirs():
+def test_studies_of_one_paper_share_trainings():
     names = [
         "wang_2021",
         *(f"wang_2021_{part}" for part in ("coefficients", "inverse", "training_size", "validation_size")),
@@ -360,7 +360,7 @@ def test_the_studies_of_one_paper_share_theirs():
     runs = [run for name in names for run in Study.load(name).runs()]
 
     def learned(run):
-        name, settings = store_module._settings_without_sizes(run.divided_dataset)
+        name, settings = store_module.settings_without_sizes(run.divided_dataset)
         return name, str(settings), run.dataset.settings.get("train") or 45_000
 
     trainings = {(learned(run), run.network, run.loss, run.seed, run.recipe) for run in runs}
@@ -368,36 +368,36 @@ def test_the_studies_of_one_paper_share_theirs():
 
 
 def test_splits_that_follow_the_seed_are_drawn_trained_and_shared(tmp_path):
-    study = small(("brier",), seeds=(1, 2), split="seed")
-    found, *_ = events(study, tmp_path / "out")
+    study = make_study(("brier",), seeds=(1, 2), split="seed")
+    result, *_ = events(study, tmp_path / "out")
     (first, second), store = study.runs(), Store(tmp_path / "out")
     theirs = [blobs(train=60, val=40, test=50, seed=seed).val.labels for seed in (1, 2)]
     assert torch.equal(store.get(first, "val").labels, theirs[0])
     assert torch.equal(store.get(second, "val").labels, theirs[1])
-    assert {row["dataset"] for row in found.rows} == {DATA}
-    named = small(("brier",), data=(DATA.replace("50)", "50, seed=2)"),), seeds=(2,))
+    assert {row["dataset"] for row in result.rows} == {DATA}
+    named = make_study(("brier",), data=(DATA.replace("50)", "50, seed=2)"),), seeds=(2,))
     assert counted(named, tmp_path / "out")[1] == 0
 
 
-def test_glob_characters_in_a_folder_are_its_name(tmp_path):
+def test_glob_characters_in_folder_names_are_literal(tmp_path):
     for name, loss in ("st1", "brier"), ("st[1]", "focal"):
-        study = small((loss,), traces=("norm",))
-        found, *_ = events(study, tmp_path / name)
-        assert {row["loss"] for row in found.rows} == {loss}
+        study = make_study((loss,), traces=("norm",))
+        result, *_ = events(study, tmp_path / name)
+        assert {row["loss"] for row in result.rows} == {loss}
     (run,) = study.runs()
-    theirs = next(small(("brier",), traces=("norm",)).runs())
-    one, other = Store(tmp_path / "st[1]").history(run), Store(tmp_path / "st1").history(theirs)
-    assert one["train_loss"].to_list() != other["train_loss"].to_list()
+    theirs = next(make_study(("brier",), traces=("norm",)).runs())
+    left, right = Store(tmp_path / "st[1]").history(run), Store(tmp_path / "st1").history(theirs)
+    assert left["train_loss"].to_list() != right["train_loss"].to_list()
     drawn = studies.draw(study, tmp_path / "f[1]", out=tmp_path / "st[1]")
     assert drawn
     assert all(path.parent == tmp_path / "f[1]" for path in drawn)
 
 
 def test_every_command_of_studies_takes_a_folder_with_glob_characters(tmp_path):
-    def said(*words):
-        done = CliRunner().invoke(study_app, [*map(str, words)])
-        assert done.exit_code == 0, done.output
-        return done.output
+    def note_texts(*words):
+        completed = CliRunner().invoke(study_app, [*map(str, words)])
+        assert completed.exit_code == 0, completed.output
+        return completed.output
 
     def table(folder):
         return (folder / "rows.csv").read_text()
@@ -407,28 +407,28 @@ def test_every_command_of_studies_takes_a_folder_with_glob_characters(tmp_path):
             f'losses = ["{loss}"]\nmetrics = ["error"]\nnetworks = ["{NETWORK}"]\ndatasets = ["{DATA}"]\n'
             "recipe = {epochs = 1, batch_size = 20, milestones = []}\n"
         )
-        said("run", tmp_path / f"{name}.toml", "--out", tmp_path / name)
+        note_texts("run", tmp_path / f"{name}.toml", "--out", tmp_path / name)
     study, out = tmp_path / "br[1].toml", tmp_path / "br[1]"
     assert [len(list((tmp_path / name / "runs").iterdir())) for name in ("br1", "br[1]", "b*")] == [1, 1, 1]
     first = table(out)
-    assert "\ndone " in said("status", study, "--out", out)
-    said("run", study, "--out", out)
+    assert "\ndone " in note_texts("status", study, "--out", out)
+    note_texts("run", study, "--out", out)
     assert table(out) == first
-    said("measure", study, "--out", out, "-c", "Vector")
+    note_texts("measure", study, "--out", out, "-c", "Vector")
     assert "Vector" in table(out)
-    said("run", study, "--out", tmp_path / "m[1]", "--mirror", f"file://{out}")
+    note_texts("run", study, "--out", tmp_path / "m[1]", "--mirror", f"file://{out}")
     assert table(tmp_path / "m[1]") == first
     assert "Vector" not in table(tmp_path / "br1")
 
 
 @pytest.mark.parametrize("name", ["../../up", "/tmp/up", "..", ".", "", "a/b", "a\\b", "c:up", "a\nb", "x" * 300])
-def test_a_study_writes_nowhere_but_in_its_folder(name):
+def test_study_names_must_be_folder_names(name):
     with refused("name"):
-        small(name=name)
+        make_study(name=name)
 
 
 @pytest.mark.parametrize(
-    ("more", "mentions"),
+    ("options", "mentions"),
     [
         ({"seeds": (0, 0, 0)}, ("seeds", "0", "3")),
         ({"losses": ("focal", "brier", "focal(gamma=3.0)")}, ("losses", "focal", "focal(gamma=3)", "2")),
@@ -437,21 +437,21 @@ def test_a_study_writes_nowhere_but_in_its_folder(name):
         ({"data": (DATA, DATA)}, ("datasets", DATA)),
     ],
 )
-def test_repeated_entries_are_refused(more, mentions):
+def test_repeated_entries_are_refused(options, mentions):
     with refused("entry_twice") as caught:
-        small(**more)
+        make_study(**options)
     assert [part for part in mentions if part not in str(caught.value)] == []
 
 
-def test_calibrators_are_not_repeated_when_measuring_either(finished):
+def test_measure_rejects_repeated_calibrators(finished):
     with refused("entry_twice"):
-        studies.measure(small(), out=finished[0], calibrators=["Temperature", "Temperature"])
+        studies.measure(make_study(), out=finished[0], calibrators=["Temperature", "Temperature"])
 
 
-def test_a_live_draft_is_nobody_elses_whatever_the_clock_says(tmp_path, honest):
-    store = Store(tmp_path)
-    with store._open_draft("slow") as draft:
-        past = draft.stat().st_mtime - 3 * store_module.MAX_DRAFT_AGE_SECONDS
+def test_locked_draft_is_kept_whatever_its_age(tmp_path, honest):
+    Store(tmp_path)
+    with folders.open_draft(tmp_path, "slow") as draft:
+        past = draft.stat().st_mtime - 3 * folders.MAX_DRAFT_AGE_SECONDS
         os.utime(draft, (past, past))
         Store(tmp_path)  # whose clock is days ahead
         assert draft.is_dir()
@@ -460,20 +460,20 @@ def test_a_live_draft_is_nobody_elses_whatever_the_clock_says(tmp_path, honest):
     assert not list((tmp_path / "drafts").iterdir())
 
 
-def test_waiting_processes_name_the_process_they_wait_for(tmp_path, honest):
-    store, (run, _) = Store(tmp_path), small().runs()
+def test_waiting_process_names_the_holder(tmp_path, honest):
+    store, (run, _) = Store(tmp_path), make_study().runs()
     with store.claim(run) as ours:
         assert ours
         waiting = run_locally(lambda run: iter([RunEvent("done", run, {})]), [run], Store(tmp_path))
-        said = next(waiting)
-        assert said.kind == "said"
-        assert f" {os.getpid()} " in said.facts["text"]
+        note_texts = next(waiting)
+        assert note_texts.kind == "note"
+        assert f" {os.getpid()} " in note_texts.facts["text"]
     assert next(waiting).kind == "done"
     (tmp_path / "claims" / f"{run.id}.who").write_text("torn {")
     assert store.holder(run) == "another process"
 
 
-def test_runs_without_data_are_reported_and_the_others_are_trained(tmp_path, monkeypatch):
+def test_runs_without_data_do_not_stop_the_others(tmp_path, monkeypatch):
     monkeypatch.delenv("CALIBRANT_DATA", raising=False)
     grids = [Grid((data,), (network,), ("focal", "brier"), (0, 1), RECIPE) for data, network in GRIDS]
     study = Study("three", grids, ("Identity",), ("error",))
@@ -483,11 +483,11 @@ def test_runs_without_data_are_reported_and_the_others_are_trained(tmp_path, mon
     (line,) = (line for line in dry.trial_lines if "4 runs on cifar10" in line)
     assert "uoft-cs/cifar10" in line
     assert sum(line.startswith("no data") for line in str(dry).splitlines()) == 4
-    found = studies.run(study, out=tmp_path / "out", data=tmp_path)
-    assert len(found.failed) == 4
-    assert [reason for reason in found.failure_lines if "4 runs on cifar10" in reason]
-    assert {row["dataset"] for row in found.rows} == {data for data, _ in GRIDS if data != "cifar10"}
-    assert found.report.is_file()
+    result = studies.run(study, out=tmp_path / "out", data=tmp_path)
+    assert len(result.failed) == 4
+    assert [reason for reason in result.failure_lines if "4 runs on cifar10" in reason]
+    assert {row["dataset"] for row in result.rows} == {data for data, _ in GRIDS if data != "cifar10"}
+    assert result.report.is_file()
 
 
 GRIDS = (DATA, NETWORK), ("cifar10", "resnet8"), ("blobs(train=50, val=40, test=50)", NETWORK)
@@ -512,12 +512,12 @@ def test_the_command_reports_runs_without_data(tmp_path):
 
 
 def test_a_dry_run_works_without_any_data_and_limits_its_trials(tmp_path, monkeypatch):
-    alone = Study("x", [Grid(("svhn",), (NETWORK,), ("focal",), (0,), RECIPE)])
-    dry = studies.status(alone, out=tmp_path / "out", data=tmp_path, estimate=True)
+    separate = Study("x", [Grid(("svhn",), (NETWORK,), ("focal",), (0,), RECIPE)])
+    dry = studies.status(separate, out=tmp_path / "out", data=tmp_path, estimate=True)
     assert str(dry).splitlines()[0].startswith("no data")
     assert not dry.trials
     with refused("no_data") as caught:
-        studies.run(alone, out=tmp_path / "out", data=tmp_path)
+        studies.run(separate, out=tmp_path / "out", data=tmp_path)
     assert "svhn" in str(caught.value)
     grids = [Grid((DATA, GRIDS[2][0]), (NETWORK,), ("focal",), (0,), RECIPE)]
     monkeypatch.setattr(api, "MAX_DRY_RUN_SECONDS", 0.0)  # all but the first are too late
@@ -530,31 +530,31 @@ def test_finished_runs_need_no_data(tmp_path, monkeypatch):
     study, store = Study("x", (grid,), ("Identity",), ("error",)), Store(tmp_path / "out")
     (run,) = study.runs()
     logits = torch.randn(40, 10, generator=torch.Generator().manual_seed(0))
-    store.put(run, dict.fromkeys(("val", "test"), Predictions(logits, logits.argmax(1))), {"seconds": 1.0})
-    known = preflight.check_data([run], store, DatasetCache(tmp_path))
-    assert (known.runs, known.runs_without_data, known.digests) == ([run], {}, {})
+    store.save(run, dict.fromkeys(("val", "test"), Predictions(logits, logits.argmax(1))), {"seconds": 1.0})
+    checked = preflight.check_data([run], store, DatasetCache(tmp_path))
+    assert (checked.runs, checked.runs_without_data, checked.digests) == ([run], {}, {})
     assert len(studies.run(study, out=tmp_path / "out", data=tmp_path).rows) == 1
 
 
-def test_a_mirror_of_altered_runs_is_refused_run_by_run(finished, tmp_path):
+def test_damaged_runs_of_a_mirror_are_rejected_one_by_one(finished, tmp_path):
     folder, rows = finished
     mirror = tmp_path / "mir[ror]"
     shutil.copytree(folder / "runs", mirror / "runs")
     shutil.copytree(mirror, tmp_path / "mir" / "ror")
     flip(of(mirror, "focal") / "test.safetensors")
-    found, seen, lines = events(small(), tmp_path / "new", mirror=f"file://{mirror}")
-    assert seen == [("done", "focal"), ("found", "brier")]
+    result, kinds, lines = events(make_study(), tmp_path / "new", mirror=f"file://{mirror}")
+    assert kinds == [("done", "focal"), ("found", "brier")]
     assert len(lines) == 1
     assert " test.safetensors " in lines[0]
-    assert_frame_equal(found.to_polars(), rows, check_exact=True)
+    assert_frame_equal(result.to_polars(), rows, check_exact=True)
     (of(mirror, "brier") / "history.parquet").unlink()
-    _, seen, lines = events(small(), tmp_path / "newer", mirror=f"file://{mirror}")
-    assert seen == [("found", "focal"), ("done", "brier")]  # the first has sent what it trained
+    _, kinds, lines = events(make_study(), tmp_path / "newer", mirror=f"file://{mirror}")
+    assert kinds == [("found", "focal"), ("done", "brier")]  # the first has sent what it trained
     assert " history.parquet " in lines[0]
 
 
-def test_runs_of_equal_text_are_one_and_the_id_names_what_is_watched():
+def test_run_id_ends_with_a_digest_of_the_traces():
     run = Run("digits", "resnet8", "focal", 0, Recipe())
-    more = Run("digits", "resnet8", "focal", 0, Recipe(), traces=("norm",))
-    assert run.id == run.training_id == more.training_id
-    assert more.id.startswith(f"{run.id}-")
+    options = Run("digits", "resnet8", "focal", 0, Recipe(), traces=("norm",))
+    assert run.id == run.training_id == options.training_id
+    assert options.id.startswith(f"{run.id}-")

@@ -20,7 +20,7 @@ from calibrant.lab.study.config import Exhibit
 BUNDLED = sorted(path.stem for path in (Path(calibrant.__file__).parent / "studies").glob("*.toml"))
 WALKED = [name for name in BUNDLED if name not in ("adafocal_2022_bert", "adafocal_2022_imagenet")]  # of adafocal_2022
 QUICK = ("quickstart",)  # the others take minutes each
-FEW = {"komisarenko_2024": 2}  # losses of a study whose calibrators search for half a minute
+MAX_LOSSES = {"komisarenko_2024": 2}  # losses of a study whose calibrators search for half a minute
 IMAGES = "cifar10", "cifar100", "svhn"
 
 
@@ -28,31 +28,31 @@ def parsed(command: str) -> dict[str, Any]:
     """Read a command as the command line does; return its parameters, and its own name as `command`."""
     program, *words = shlex.split(command)
     assert program == "calibrant"
-    found: Any = typer.main.get_command(app)
-    while hasattr(found, "commands"):
+    click_command: Any = typer.main.get_command(app)
+    while hasattr(click_command, "commands"):
         name, *words = words
-        found = found.commands[name]
-    return found.make_context("calibrant", words).params | {"command": found.name}
+        click_command = click_command.commands[name]
+    return click_command.make_context("calibrant", words).params | {"command": click_command.name}
 
 
 @pytest.mark.parametrize("name", BUNDLED)
-def test_every_study_says_what_makes_its_tables_and_figures(name):
+def test_every_study_lists_its_exhibits_and_commands(name):
     exhibits = Study.load(name).drawn
     assert exhibits
-    assert len({(one.place, one.command) for one in exhibits}) == len(exhibits)
-    for one in exhibits:
-        assert one.names
-        given = parsed(one.command)
-        about = given.get("study") or given.get("what") or "quickstart"
+    assert len({(exhibit.place, exhibit.command) for exhibit in exhibits}) == len(exhibits)
+    for exhibit in exhibits:
+        assert exhibit.names
+        parameters = parsed(exhibit.command)
+        about = parameters.get("study") or parameters.get("what") or "quickstart"
         assert about in (name, "focal")
 
 
-def test_a_command_that_there_is_not_is_no_command():
+def test_unknown_command_options_are_rejected():
     with pytest.raises(Exception, match="--draw"):
         parsed("calibrant figures mukhoti_2020 --draw")
 
 
-def test_what_is_drawn_is_read_from_the_file(tmp_path):
+def test_exhibits_are_read_from_the_file(tmp_path):
     text = 'datasets = ["digits"]\nnetworks = ["resnet8"]\nlosses = ["focal"]\n[drawn.{}]\n"Table 1" = {}\n'
     path = tmp_path / "mine.toml"
     path.write_text(text.format('"calibrant study run mine"', '["ece"]'))
@@ -108,12 +108,14 @@ def dataset(method) -> str:
 
 def tiny(name: str) -> Study:
     """The study with one epoch, one seed, small networks and small data, but all of its calibrators and metrics."""
-    whole = Study.load(name)
+    study_ = Study.load(name)
     grids: list[Grid] = []
-    for grid in whole.grids:
+    for grid in study_.grids:
         images = grid.datasets[0].name in (*IMAGES, "tiny_imagenet")
-        some = grid.networks if grid.traces else grid.networks[:1]  # curves of several networks are drawn apart
-        small = [f"resnet8(width={2 + i})" for i, _ in enumerate(some)]
+        used_networks = (
+            grid.networks if grid.traces else grid.networks[:1]
+        )  # curves of several networks are drawn apart
+        small_networks = [f"resnet8(width={2 + i})" for i, _ in enumerate(used_networks)]
         recipe = replace(grid.recipe, epochs=1, batch_size=32, milestones=(), warmup=0, channels_last=False)
         traces = [
             f"{t.name}(epochs=(1,))" if "epochs" in t.settings or t.name in ("gradients", "reliability") else t
@@ -121,18 +123,18 @@ def tiny(name: str) -> Study:
         ]
         shifts = [dataset(s) if s.name in IMAGES else s for s in grid.shifts]
         datasets = [dataset(d) for d in grid.datasets]
-        losses, networks = grid.losses[: FEW.get(name)], small if images else grid.networks
+        losses, networks = grid.losses[: MAX_LOSSES.get(name)], small_networks if images else grid.networks
         grids.append(Grid(datasets, networks, losses, grid.seeds[:1], recipe, shifts, traces))
-    return Study(name, grids, whole.calibrators, whole.metrics, whole.detection, whole.title)
+    return Study(name, grids, study_.calibrators, study_.metrics, study_.detection, study_.title)
 
 
 def first_epoch(name: str) -> str:
     """A figure of a certain epoch is one of the first here."""
     head, _, rest = name.partition("_")
-    number, *more = rest.split("_", 1)
+    number, *rest_parts = rest.split("_", 1)
     if head == "gradient":
         return "gradient_norms_1"
-    return "_".join([head, "1", *more]) if head == "reliability" and number.isdigit() else name
+    return "_".join([head, "1", *rest_parts]) if head == "reliability" and number.isdigit() else name
 
 
 @pytest.mark.parametrize(
@@ -145,9 +147,11 @@ def test_every_exhibit_is_made_at_tiny_scale(name, tiny_data, theory, tmp_path, 
     drawn = study.draw(tiny(name), tmp_path / "figures", out=tmp_path / "runs")
     assert all(path.stat().st_size for path in drawn)
     metrics = {table.metric for table in result.tables}
-    for one in Study.load(name).drawn:
-        given = parsed(one.command)
-        made = metrics if given["command"] != "figures" else {path.stem for path in drawn}
-        made = theory if given.get("what") == "focal" else made
-        for wanted in map(first_epoch, one.names):
-            assert any(fnmatch(file, wanted) for file in made), f"{one.place}: no {wanted} among {sorted(made)}"
+    for exhibit in Study.load(name).drawn:
+        parameters = parsed(exhibit.command)
+        outputs = metrics if parameters["command"] != "figures" else {path.stem for path in drawn}
+        outputs = theory if parameters.get("what") == "focal" else outputs
+        for wanted in map(first_epoch, exhibit.names):
+            assert any(fnmatch(file, wanted) for file in outputs), (
+                f"{exhibit.place}: no {wanted} among {sorted(outputs)}"
+            )

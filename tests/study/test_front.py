@@ -16,7 +16,8 @@ from calibrant.cli.study import study_app
 from calibrant.lab import study as studies
 from calibrant.lab.study import Grid, Recipe, Result, Store, Study
 from calibrant.lab.study import measurements as rows_module
-from calibrant.lab.study.engine import DatasetCache, RunEvent
+from calibrant.lab.study.datasets import DatasetCache
+from calibrant.lab.study.engine import RunEvent
 from calibrant.lab.study.progress import train_all
 
 MINE = '''
@@ -107,55 +108,55 @@ def mine(tmp_path):
     return tmp_path / "mine.toml"
 
 
-def blobs(losses=("focal",), networks=("mlp(features=2, hidden=())",), **more):
-    given = {"calibrators": ("Identity", "Temperature"), "metrics": ("error", "ece", "brier")} | more
+def blobs(losses=("focal",), networks=("mlp(features=2, hidden=())",), **options):
+    settings = {"calibrators": ("Identity", "Temperature"), "metrics": ("error", "ece", "brier")} | options
     grid = Grid(("blobs(train=60, val=40, test=50)",), networks, losses, recipe=RECIPE)
-    return Study("small", (grid,), **given)
+    return Study("small", (grid,), **settings)
 
 
-def test_ones_own_methods_go_all_the_way(mine, tmp_path, forgotten):
+def test_user_methods_work_from_training_to_report(mine, tmp_path, forgotten):
     source = str(tmp_path / "mine_here.py")
     with refused("code_not_allowed") as caught:
         studies.run(mine, out=tmp_path / "out")
     assert "mine_here.py" in str(caught.value)
-    found = studies.run(mine, out=tmp_path / "out", with_=[source])
-    assert not found.failed
-    assert len(found.rows) == 2 * 2 * 2 * 2 * 2
-    temperatures = {row["calibrator"]: row["temperature"] for row in found.rows}
+    result = studies.run(mine, out=tmp_path / "out", with_=[source])
+    assert not result.failed
+    assert len(result.rows) == 2 * 2 * 2 * 2 * 2
+    temperatures = {row["calibrator"]: row["temperature"] for row in result.rows}
     assert temperatures["HalfTemperature(strength=3)"] == 3.0
-    top2, ece = found.tables
+    top2, ece = result.tables
     assert (top2.heading, ece.heading) == ("top2 (%)", "ece (%)")
     for (dataset, *_), cell in ((where, cell) for (where, _), cell in top2.cells.items() if cell.best):
-        assert cell.mean == max(other.mean for (where, _), other in top2.cells.items() if where[0] == dataset)
-    for text in (str(found), (tmp_path / "out" / "tables.md").read_text(), found.report.read_text()):
+        assert cell.mean == max(other_grid.mean for (where, _), other_grid in top2.cells.items() if where[0] == dataset)
+    for text in (str(result), (tmp_path / "out" / "tables.md").read_text(), result.report.read_text()):
         assert "top2 (%)" in text
     assert r"top2 (\%)" in (tmp_path / "out" / "tables.tex").read_text()
-    assert "<table" in found._repr_html_()
+    assert "<table" in result._repr_html_()
 
 
-def test_a_loss_that_changes_itself_begins_anew_with_every_run(mine, tmp_path, forgotten):
+def test_stateful_loss_starts_fresh_in_every_run(mine, tmp_path, forgotten):
     registry.include([str(tmp_path / "mine_here.py")])
     grid = Grid(("corners",), ("Narrow",), ("Warming",), (0, 1), RECIPE, traces=("gammas",))
-    found = Study("x", (grid,), metrics=("top2",))
-    together = studies.run(found, out=tmp_path / "together")
-    _, second = found.runs()
-    studies.run(found, out=tmp_path / "alone", only="seed=1")
+    result = Study("x", (grid,), metrics=("top2",))
+    together = studies.run(result, out=tmp_path / "together")
+    _, second = result.runs()
+    studies.run(result, out=tmp_path / "alone", select="seed=1")
     stores = Store(tmp_path / "together"), Store(tmp_path / "alone")
     assert torch.equal(*(store.get(second, "test").logits for store in stores))
-    assert next(iter(found.runs())).loss.bound_function.strength == 0.5
+    assert next(iter(result.runs())).loss.bound_function.strength == 0.5
     assert not together.failed
 
 
 @pytest.mark.slow
-def test_processes_that_measure_include_ones_own_methods_first(mine, tmp_path, forgotten, monkeypatch):
-    one = studies.run(mine, out=tmp_path / "out", with_=[str(tmp_path / "mine_here.py")])
+def test_measuring_processes_include_user_methods(mine, tmp_path, forgotten, monkeypatch):
+    single = studies.run(mine, out=tmp_path / "out", with_=[str(tmp_path / "mine_here.py")])
     monkeypatch.setattr(rows_module, "MIN_PARALLEL_SECONDS", 0.0)
-    many = studies.measure(mine, out=tmp_path / "out", jobs=2)
-    assert_frame_equal(many.to_polars(), one.to_polars(), check_exact=True)
+    parallel = studies.measure(mine, out=tmp_path / "out", jobs=2)
+    assert_frame_equal(parallel.to_polars(), single.to_polars(), check_exact=True)
 
 
 @pytest.mark.slow
-def test_the_command_takes_ones_own_methods(mine, tmp_path):
+def test_command_accepts_user_methods(mine, tmp_path):
     text = finish(start(mine, tmp_path / "out", "--with", str(tmp_path / "mine_here.py")))
     assert text.count("done ") == 8
     assert "top2 (%)" in text
@@ -163,67 +164,69 @@ def test_the_command_takes_ones_own_methods(mine, tmp_path):
 
 
 @pytest.mark.slow
-def test_workers_of_ray_include_ones_own_methods_first(mine, tmp_path):
+def test_ray_workers_include_user_methods(mine, tmp_path):
     pytest.importorskip("ray", reason="ray is not installed")
     text = finish(start(mine, tmp_path / "out", "--with", str(tmp_path / "mine_here.py"), "--engine", "ray"))
     assert text.count("done ") == 8
 
 
-def test_a_study_from_python_is_trained_once_and_measured_as_often_as_one_likes(tmp_path):
+def test_second_call_reuses_trainings_and_repeats_measurements(tmp_path):
     steps = []
-    found = studies.run(blobs(("focal", "brier")), out=tmp_path / "out", progress=steps.append)
-    assert isinstance(found, Result)
+    result = studies.run(blobs(("focal", "brier")), out=tmp_path / "out", progress=steps.append)
+    assert isinstance(result, Result)
     assert [step.event.kind for step in steps if step.event] == ["epoch", "done"] * 2
     assert steps[-1].event is None  # calibrates and measures
-    assert {t.metric for t in found.tables} == {"error", "ece", "brier"}
-    assert found.folder == tmp_path / "out"
-    assert found.report == tmp_path / "out" / "report.html"
-    assert "calibrant.lab.study.run(Study(" in found.report.read_text()
-    for part in ("ece (%)", "focal", "Temperature", found.finding, str(found.report)):
-        assert part in str(found)
-    assert_frame_equal(polars.read_csv(tmp_path / "out" / "rows.csv")["value"].to_frame(), found.to_polars()[["value"]])
+    assert {t.metric for t in result.tables} == {"error", "ece", "brier"}
+    assert result.folder == tmp_path / "out"
+    assert result.report == tmp_path / "out" / "report.html"
+    assert "calibrant.lab.study.run(Study(" in result.report.read_text()
+    for part in ("ece (%)", "focal", "Temperature", result.finding, str(result.report)):
+        assert part in str(result)
+    assert_frame_equal(
+        polars.read_csv(tmp_path / "out" / "rows.csv")["value"].to_frame(), result.to_polars()[["value"]]
+    )
 
     steps.clear()
     again = studies.run(blobs(("focal", "brier")), out=tmp_path / "out", progress=steps.append)
     assert [step.event.kind for step in steps if step.event] == ["found", "found"]
-    assert_frame_equal(again.to_polars(), found.to_polars(), check_exact=True)
+    assert_frame_equal(again.to_polars(), result.to_polars(), check_exact=True)
 
-    other = studies.measure(
+    other_grid = studies.measure(
         blobs(("focal", "brier")), out=tmp_path / "out", calibrators=["Dirichlet"], metrics=["kuiper"]
     )
-    assert {(row["calibrator"], row["metric"]) for row in other.rows} == {("Dirichlet", "kuiper")}
+    assert {(row["calibrator"], row["metric"]) for row in other_grid.rows} == {("Dirichlet", "kuiper")}
 
 
 def test_the_status_lists_unfinished_runs_and_estimates_their_time(tmp_path):
     study = blobs(("focal", "brier"))
     before = studies.status(study, out=tmp_path, estimate=True)
-    assert (len(before.done), len(before.remaining)) == (0, 2)
+    assert (len(before.finished), len(before.remaining)) == (0, 2)
     assert before.seconds > 0
     assert "2 of 2 runs" in before.summary
-    studies.run(study, out=tmp_path, only="focal")
+    studies.run(study, out=tmp_path, select="focal")
     after = studies.status(study, out=tmp_path)
-    assert [run.loss.text for run in after.done] == ["focal"]
+    assert [run.loss.text for run in after.finished] == ["focal"]
     assert [run.loss.text for run in after.remaining] == ["brier"]
     assert "missing  blobs" in str(after)
-    assert studies.status(study, out=tmp_path, only="focal").remaining == []
+    assert studies.status(study, out=tmp_path, select="focal").remaining == []
 
 
-def test_every_text_is_resolved_once_from_the_file_to_the_report(tmp_path, monkeypatch):
+def test_each_method_text_is_resolved_once_per_study(tmp_path, monkeypatch):
     (tmp_path / "one.toml").write_text(
         'datasets = ["blobs(train=60, val=40, test=50)"]\nnetworks = ["mlp(features=2, hidden=())"]\n'
         'losses = ["focal(gamma=2)", "dual_focal"]\nshifts = ["blobs(seed=3)"]\ntraces = ["norm"]\nseeds = [0, 1]\n'
         'calibrators = ["Identity", "HistogramBinning"]\nmetrics = ["error", "ece(bins=10)"]\n'
         'detection = ["energy(temperature=2)"]\nrecipe = {epochs = 1, batch_size = 20, milestones = []}\n'
     )
-    resolved, whole = [], registry.Registry.method
+    resolved, original_method = [], registry.Registry.method
 
     def counted(self, text):
         resolved.append(text)
-        return whole(self, text)
+        return original_method(self, text)
 
     monkeypatch.setattr(registry.Registry, "method", counted)
-    found = studies.run(tmp_path / "one.toml", out=tmp_path / "out")
-    assert len(found.rows) == 2 * 2 * 2 * (2 + 4)
+    result = studies.run(tmp_path / "one.toml", out=tmp_path / "out")
+    assert len(result.rows) == 2 * 2 * 2 * (2 + 4)
     texts = [
         *("blobs(train=60, val=40, test=50)", "mlp(features=2, hidden=())", "focal(gamma=2)", "dual_focal", "norm"),
         *("blobs(seed=3)", "Identity", "HistogramBinning", "error", "ece(bins=10)", "energy(temperature=2)"),
@@ -282,25 +285,25 @@ def broken(tmp_path, forgotten):
     registry.include([str(tmp_path / "broken_here.py")])
 
 
-def test_a_failing_run_is_reported_in_one_line_and_stops_no_other(tmp_path, broken):
+def test_failing_run_is_reported_and_does_not_stop_others(tmp_path, broken):
     study = blobs(networks=("Breaks", "mlp(features=2, hidden=())"))
-    found = studies.run(study, out=tmp_path / "out")
-    ((run, why),) = found.failed.items()
+    result = studies.run(study, out=tmp_path / "out")
+    ((run, why),) = result.failed.items()
     assert run.network.name == "Breaks"
     assert why == "RuntimeError: no wonder of two lines"
-    assert len(found.rows) == 2 * 3
-    assert f"blobs(train=60, val=40, test=50), Breaks, focal, seed 0: {why}" in str(found)
+    assert len(result.rows) == 2 * 3
+    assert f"blobs(train=60, val=40, test=50), Breaks, focal, seed 0: {why}" in str(result)
     assert studies.status(study, out=tmp_path / "out").failed == [run]
     assert why in str(studies.status(study, out=tmp_path / "out"))
     assert "Traceback" in (Store(tmp_path / "out").partial(run) / "error.txt").read_text()
 
-    alone = studies.run(blobs(networks=("Breaks",)), out=tmp_path / "alone")
-    assert (len(alone.failed), alone.report, alone.rows) == (1, None, [])
+    separate = studies.run(blobs(networks=("Breaks",)), out=tmp_path / "alone")
+    assert (len(separate.failed), separate.report, separate.rows) == (1, None, [])
     with refused("no_finished_run"):
         studies.measure(blobs(networks=("Breaks",)), out=tmp_path / "alone")
 
 
-def test_a_diverging_network_stops_no_other_run(tmp_path):
+def test_diverging_network_does_not_stop_other_runs(tmp_path):
     wild = Grid(
         ("blobs(train=60, val=40, test=50)",),
         ("mlp(features=2)",),
@@ -308,31 +311,31 @@ def test_a_diverging_network_stops_no_other_run(tmp_path):
         recipe=replace(RECIPE, learning_rate=1e38),
     )
     study = Study("wild", (wild, *blobs().grids), metrics=("nll",))
-    found = studies.run(study, out=tmp_path / "out")
-    ((run, why),) = found.failed.items()
+    result = studies.run(study, out=tmp_path / "out")
+    ((run, why),) = result.failed.items()
     assert run.loss.name == "brier"
     assert "epoch 1" in why
     assert "40 of 40" in why
-    assert {row["loss"] for row in found.rows if not row["diverged"]} == {"focal"}
-    assert {row["diverged"] for row in found.rows if row["loss"] == "brier"} == {1}
+    assert {row["loss"] for row in result.rows if not row["diverged"]} == {"focal"}
+    assert {row["diverged"] for row in result.rows if row["loss"] == "brier"} == {1}
 
 
 def test_progress_names_a_run_by_its_differences_from_the_others(tmp_path):
     def at_once(_, runs, store):
         return (RunEvent("done", run, {"seconds": 1.0}) for run in runs)
 
-    one = Grid(("digits",), ("resnet8",), ("focal",), (0,), Recipe())
-    for other, told in (
-        (replace(one, seeds=(1,)), ["focal, seed 0", "focal, seed 1"]),
+    single = Grid(("digits",), ("resnet8",), ("focal",), (0,), Recipe())
+    for other_grid, labels in (
+        (replace(single, seeds=(1,)), ["focal, seed 0", "focal, seed 1"]),
         (
-            replace(one, recipe=Recipe(choose="accuracy")),
+            replace(single, recipe=Recipe(choose="accuracy")),
             ["focal with choose=last, seed 0", "focal with choose=accuracy, seed 0"],
         ),
-        (replace(one, datasets=("svhn",)), ["digits, focal, seed 0", "svhn, focal, seed 0"]),
+        (replace(single, datasets=("svhn",)), ["digits, focal, seed 0", "svhn, focal, seed 0"]),
     ):
-        study = Study("x", (one, other))
+        study = Study("x", (single, other_grid))
         steps = train_all(study, list(study.runs()), Store(tmp_path), DatasetCache(None), at_once)
-        assert [step.text for step in steps] == [f"done {words}, 1 s" for words in told]
+        assert [step.text for step in steps] == [f"done {words}, 1 s" for words in labels]
 
 
 def test_the_command_reports_the_failed_run_and_its_error(tmp_path, broken):
@@ -340,9 +343,9 @@ def test_the_command_reports_the_failed_run_and_its_error(tmp_path, broken):
         'datasets = ["blobs(train=60, val=40, test=50)"]\nnetworks = ["Breaks"]\nlosses = ["focal"]\n'
         "recipe = {epochs = 1, batch_size = 20, milestones = []}\n"
     )
-    done = CliRunner().invoke(study_app, ["run", str(tmp_path / "b.toml"), "--out", str(tmp_path / "out")])
-    assert done.exit_code == 1
-    assert "Breaks, focal, seed 0: RuntimeError: no wonder of two lines" in done.output
+    completed = CliRunner().invoke(study_app, ["run", str(tmp_path / "b.toml"), "--out", str(tmp_path / "out")])
+    assert completed.exit_code == 1
+    assert "Breaks, focal, seed 0: RuntimeError: no wonder of two lines" in completed.output
 
 
 @pytest.mark.parametrize(
@@ -371,33 +374,33 @@ def test_data_sets_that_are_not_splits_are_refused(tmp_path, broken):
 
 
 @pytest.mark.parametrize(
-    ("more", "code"),
+    ("options", "code"),
     [
         ({"engine": "rays"}, "unknown_engine"),
         ({"gpus": 0.25}, "needs_ray"),
         ({"scale": "small"}, "scale_without_file"),
         ({"track": "tensorbord"}, "unknown_tracker"),
-        ({"only": "resnet"}, "no_matching_run"),
+        ({"select": "resnet"}, "no_matching_run"),
     ],
 )
-def test_impossible_arguments_are_refused_before_training(tmp_path, more, code):
+def test_impossible_arguments_are_refused_before_training(tmp_path, options, code):
     with refused(code):
-        studies.run(blobs(), out=tmp_path / "out", **more)
+        studies.run(blobs(), out=tmp_path / "out", **options)
     assert not list(tmp_path.glob("out/runs/*"))
 
 
-def test_what_a_calibrator_of_ones_own_does_to_a_run_is_named(tmp_path, broken, honest):
+def test_failing_user_calibrator_is_named(tmp_path, broken, honest):
     study = blobs(calibrators=("Careless",))
     store, run = Store(tmp_path / "out"), next(study.runs())
-    store.put(run, {"val": honest, "test": honest}, {"seconds": 1.0})
-    found = studies.measure(study, out=tmp_path / "out")
-    assert {row["reason"] for row in found.rows} == {
+    store.save(run, {"val": honest, "test": honest}, {"seconds": 1.0})
+    result = studies.measure(study, out=tmp_path / "out")
+    assert {row["reason"] for row in result.rows} == {
         "Careless: AttributeError: 'Careless' object has no attribute 'nothing'"
     }
-    assert {cell.text(table.about) for table in found.tables for cell in table.cells.values()} == {"n/a"}
+    assert {cell.text(table.about) for table in result.tables for cell in table.cells.values()} == {"n/a"}
 
 
-def test_runs_can_be_stored_where_there_is_no_fcntl():
+def test_store_works_without_fcntl():
     import subprocess
 
     code = "import torch, sys; sys.modules['fcntl'] = None; import calibrant.lab.study.store"

@@ -44,19 +44,19 @@ def store(tmp_path, honest):
             }
             for epoch in (1, 2)
         ]
-        store.put(run, {"val": honest, "test": honest}, {"seconds": 1.0}, rows)
+        store.save(run, {"val": honest, "test": honest}, {"seconds": 1.0}, rows)
     return store
 
 
-def test_every_watched_column_is_drawn_and_nothing_else(store):
-    made = {drawing.name: drawing for drawing in learning_drawings(STUDY, store)}
-    assert set(made) == {
+def test_every_recorded_column_is_drawn(store):
+    drawings = {drawing.name: drawing for drawing in learning_drawings(STUDY, store)}
+    assert set(drawings) == {
         *("train_loss", "val_error", "val_ece_bins_5", "val_label_probability_wrong"),
         *("val_nll_wrong", "val_bin_gaps_1", "val_bin_gaps_2", "val_bin_gaps_3", "gammas_AdaFocal"),
         *("gradient_norms_2", "learned_cross_entropy", "learned_AdaFocal"),
         *("reliability_2_cross_entropy", "reliability_2_AdaFocal"),
     }
-    assert {name for name, drawing in made.items() if not drawing.is_main} == {
+    assert {name for name, drawing in drawings.items() if not drawing.is_main} == {
         *("train_loss", "val_label_probability_wrong"),
         *("val_nll_wrong", "val_bin_gaps_1", "val_bin_gaps_2", "val_bin_gaps_3"),
         *("reliability_2_cross_entropy", "reliability_2_AdaFocal"),
@@ -76,50 +76,50 @@ def test_a_curve_is_the_mean_over_seeds(store):
 
 
 def test_histograms_hold_the_examples_of_all_seeds(store):
-    made = {drawing.name: drawing for drawing in learning_drawings(STUDY, store)}
-    gradients = made["gradient_norms_2"]
+    drawings = {drawing.name: drawing for drawing in learning_drawings(STUDY, store)}
+    gradients = drawings["gradient_norms_2"]
     assert sum(row["count"] for row in gradients.numbers) == 4 * 4
     assert "cross_entropy 0.625 of 8" in gradients.description  # the median of .25 .5 .75 1.5, twice
-    groups = {row["group"]: 0 for row in made["learned_AdaFocal"].numbers}
-    for row in made["learned_AdaFocal"].numbers:
+    groups = {row["group"]: 0 for row in drawings["learned_AdaFocal"].numbers}
+    for row in drawings["learned_AdaFocal"].numbers:
         groups[row["group"]] += row["count"]
     assert groups == {"epoch 1": 4, "epoch 2": 2, "never": 2}
 
 
 def test_a_reliability_diagram_holds_the_examples_of_all_seeds(store):
-    made = {drawing.name: drawing for drawing in learning_drawings(STUDY, store)}
-    empty, full = made["reliability_2_AdaFocal"].numbers
+    drawings = {drawing.name: drawing for drawing in learning_drawings(STUDY, store)}
+    empty, full = drawings["reliability_2_AdaFocal"].numbers
     assert (full["count"], full["confidence"]) == (3 + 4, 0.75)
     assert full["accuracy"] == pytest.approx((3 * 0 + 4 * 0.5) / 7)
     assert empty["count"] == 0
     assert math.isnan(empty["accuracy"])
-    assert "ECE 50.00 ± 35.36 %" in made["reliability_2_AdaFocal"].description
+    assert "ECE 50.00 ± 35.36 %" in drawings["reliability_2_AdaFocal"].description
 
 
 @pytest.mark.parametrize("honest", [10], indirect=True)
-def test_they_are_written_with_their_numbers(store, tmp_path):
+def test_figures_are_written_with_their_numbers(store, tmp_path):
     paths = draw(STUDY, store, tmp_path / "figures")
     assert len(paths) == 3 * (14 + 4)  # and diagrams of either loss before and after a temperature
     assert all(path.stat().st_size for path in paths)
 
 
-def test_many_losses_are_drawn_by_kind_beside_the_first():
+def test_many_losses_are_divided_by_family():
     smoothed = [f"cross_entropy(smoothing={i / 100})" for i in range(1, 6)]
     lines = {
         name: np.ones((1, 3))
         for name in ("cross_entropy", *smoothed, *(f"focal(gamma={i})" for i in range(5)), "brier")
     }
-    made = {d.name: {row["line"] for row in d.numbers} for d in _drawings_by_loss_family("val_ece", "ECE", lines)}
-    assert made == {
+    drawings = {d.name: {row["line"] for row in d.numbers} for d in _drawings_by_loss_family("val_ece", "ECE", lines)}
+    assert drawings == {
         "val_ece_cross_entropy": {"cross_entropy", *smoothed},
         "val_ece_focal": {"cross_entropy", *(f"focal(gamma={i})" for i in range(5))},
         "val_ece_the_rest": {"cross_entropy", "brier"},
     }
-    few = dict(list(lines.items())[:10])
-    assert [d.name for d in _drawings_by_loss_family("val_ece", "ECE", few)] == ["val_ece"]
+    few_lines = dict(list(lines.items())[:10])
+    assert [d.name for d in _drawings_by_loss_family("val_ece", "ECE", few_lines)] == ["val_ece"]
 
 
-def test_many_names_stand_below_the_axis_and_its_name():
+def test_large_legends_are_below_the_axes():
     """A picture grows by its names: neither are they drawn over the axis, nor do they take its room."""
     for n, name in (2, "short "), (2, "a long name of a line " * 2), (5, "short "), (25, "a long name of a line " * 2):
         figure = Figure(figsize=(4.2, 2.9), layout="compressed")
@@ -127,9 +127,9 @@ def test_many_names_stand_below_the_axis_and_its_name():
         plots.curves({f"{name}{i}": [1.0, 2.0, 3.0] for i in range(n)}, ax=ax)
         add_legend(ax)
         figure.draw_without_rendering()
-        found = ax.get_legend()
-        assert found is not None
-        names, axis = found.get_window_extent(), ax.xaxis.get_tightbbox()
+        legend = ax.get_legend()
+        assert legend is not None
+        names, axis = legend.get_window_extent(), ax.xaxis.get_tightbbox()
         assert axis is not None
         assert (names.y1 <= axis.y0) == (n > 2 or len(name) > 30)
         assert ax.get_window_extent().height / figure.dpi > 1.9

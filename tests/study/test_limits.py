@@ -8,8 +8,8 @@ from refusals import refused
 
 from calibrant import losses
 from calibrant.lab.study import Grid, Recipe, Run, Study
-from calibrant.lab.study.config import parse_recipe
 from calibrant.lab.study.external_models import Model
+from calibrant.lab.study.study_file import parse_recipe
 from calibrant.lab.study.train import mix_seed
 from calibrant.registry import CALIBRATORS, LOSSES, METRICS, TRACES
 
@@ -41,7 +41,7 @@ def test_nested_texts_are_checked_when_they_are_read(registry, text, code):
         registry.method(text)
 
 
-def test_nested_texts_of_the_defaults_and_of_good_names_pass():
+def test_valid_nested_texts_are_accepted():
     for registry, text in (
         (CALIBRATORS, "Chain(first='Temperature', second='Temperature(grid=(1, 2))')"),
         (CALIBRATORS, "GroupCalibrated(calibrator='')"),
@@ -79,7 +79,7 @@ def test_nested_texts_of_the_defaults_and_of_good_names_pass():
     ],
     ids=str,
 )
-def test_recipes_refuse_numbers_that_cannot_train(changes):
+def test_recipes_reject_invalid_numbers(changes):
     with refused(f"recipe_{next(iter(changes))}"):
         Recipe(**changes)
 
@@ -87,7 +87,7 @@ def test_recipes_refuse_numbers_that_cannot_train(changes):
 @pytest.mark.parametrize(
     "changes", [{"precision": "31-true"}, {"epochs": 2.5}, {"optimizer": "sdg"}, {"compile": 3}, {"batch_size": True}]
 )
-def test_recipes_refuse_values_of_other_types(changes):
+def test_recipes_reject_wrong_types(changes):
     with refused("type_of_key"):
         parse_recipe(changes)
 

@@ -14,7 +14,7 @@ from refusals import refused
 from calibrant import InputError, Predictions, metrics, registry
 from calibrant.lab.study import Store, Study
 from calibrant.lab.study import measurements as module
-from calibrant.lab.study.config import Grid
+from calibrant.lab.study.grids import Grid
 from calibrant.lab.study.measurements import study_rows
 
 DIES = """
@@ -44,33 +44,33 @@ def filled(tmp_path):
         logits = 2 * torch.randn(2, 1000, 3, generator=g)
         val, test = (Predictions(2 * z, z.softmax(-1).multinomial(1, generator=g).squeeze(1)) for z in logits)
         if i != 4:
-            store.put(run, {"val": val, "test": test}, {})
+            store.save(run, {"val": val, "test": test}, {})
     return study, store
 
 
 @pytest.mark.slow
 def test_many_processes_give_the_same_rows_in_the_same_order(filled, monkeypatch):
-    one = polars.DataFrame(list(study_rows(*filled)))
+    single = polars.DataFrame(list(study_rows(*filled)))
     monkeypatch.setattr(module, "MIN_PARALLEL_SECONDS", 0.0)
     threads = os.environ.get("OMP_NUM_THREADS")
-    assert_frame_equal(polars.DataFrame(list(study_rows(*filled, jobs=2))), one, check_exact=True)
-    assert len(one) == 8 * 3 * 2
+    assert_frame_equal(polars.DataFrame(list(study_rows(*filled, jobs=2))), single, check_exact=True)
+    assert len(single) == 8 * 3 * 2
     assert os.environ.get("OMP_NUM_THREADS") == threads
 
 
 def test_every_row_passes_once_through_softmax_for_each_calibrator(tmp_path, honest, monkeypatch):
-    names, judged = ("Identity", "Temperature"), ("error", "nll", "brier", "ece", "adaptive_ece", "kuiper")
-    study = Study("x", (Grid(("digits",), ("resnet8",), ("focal",)),), names, judged)
+    names, metric_names = ("Identity", "Temperature"), ("error", "nll", "brier", "ece", "adaptive_ece", "kuiper")
+    study = Study("x", (Grid(("digits",), ("resnet8",), ("focal",)),), names, metric_names)
     store, run, test, passed = Store(tmp_path), next(study.runs()), honest[:1001], []
-    store.put(run, {"val": honest, "test": test}, {})
+    store.save(run, {"val": honest, "test": test}, {})
     report_passes(monkeypatch, passed.append)
-    found = {(row["calibrator"], row["metric"]): row["value"] for row in study_rows(study, store)}
+    values = {(row["calibrator"], row["metric"]): row["value"] for row in study_rows(study, store)}
     assert passed.count(1001) == len(names) + 1  # and once before
-    for metric in judged:
-        assert found["Identity", metric] == pytest.approx(float(getattr(metrics, metric)(test)), rel=1e-12), metric
+    for metric in metric_names:
+        assert values["Identity", metric] == pytest.approx(float(getattr(metrics, metric)(test)), rel=1e-12), metric
 
 
-def test_no_run_is_begun_after_one_that_fails(filled, monkeypatch):
+def test_failure_cancels_remaining_measurements(filled, monkeypatch):
     begun = list[bytes]()
 
     def work(packed: bytes) -> bytes:
@@ -97,7 +97,7 @@ def test_a_killed_process_is_reported(filled, tmp_path, monkeypatch, forgotten):
     (tmp_path / "dies.py").write_text(DIES)
     registry.include([str(tmp_path / "dies.py")])
     study, store = filled
-    found = study_rows(replace(study, calibrators=("Dies",)), store, jobs=2)
-    assert next(found)["calibrator"] == "Dies"  # the first run is measured here
+    values = study_rows(replace(study, calibrators=("Dies",)), store, jobs=2)
+    assert next(values)["calibrator"] == "Dies"  # the first run is measured here
     with refused("process_killed"):
-        list(found)
+        list(values)

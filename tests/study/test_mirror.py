@@ -23,36 +23,36 @@ def url(request, tmp_path):
         fsspec.filesystem("memory").store.clear()
 
 
-def put(store, run, honest):
-    store.put(run, {"val": honest, "test": honest}, {"seconds": 1.0}, [{"epoch": 1, "val_nll": 0.5}])
+def save_run(store, run, honest):
+    store.save(run, {"val": honest, "test": honest}, {"seconds": 1.0}, [{"epoch": 1, "val_nll": 0.5}])
 
 
-def test_what_one_machine_finishes_another_finds(tmp_path, url, honest):
-    one, two = (Store(tmp_path / name, url) for name in ("one", "two"))
-    put(one, RUNS[0], honest)
+def test_mirror_shares_finished_runs(tmp_path, url, honest):
+    first, two = (Store(tmp_path / name, url) for name in ("one", "two"))
+    save_run(first, RUNS[0], honest)
     assert RUNS[0] not in two
     two.sync_runs(RUNS)
     assert [run in two for run in RUNS] == [True, False, False]
     assert torch.equal(two.get(RUNS[0], "test").logits, honest.logits)
-    assert two.record(RUNS[0]) == one.record(RUNS[0])
-    assert two.history(RUNS[0]).equals(one.history(RUNS[0]))
+    assert two.record(RUNS[0]) == first.record(RUNS[0])
+    assert two.history(RUNS[0]).equals(first.history(RUNS[0]))
     assert not list((tmp_path / "two" / "drafts").iterdir())
 
 
-def test_what_was_finished_without_the_mirror_is_sent_later(tmp_path, url, honest):
-    put(Store(tmp_path / "one"), RUNS[1], honest)
+def test_earlier_runs_are_sent_to_a_new_mirror(tmp_path, url, honest):
+    save_run(Store(tmp_path / "one"), RUNS[1], honest)
     Store(tmp_path / "one", url).sync_runs(RUNS)
     assert Mirror(url).run_names() == {RUNS[1].id}
     Store(tmp_path / "one", url).sync_runs(RUNS)  # again, with nothing to do
 
 
-def test_a_run_without_its_record_is_not_there(tmp_path, url, honest):
-    put(Store(tmp_path / "one", url), RUNS[0], honest)
+def test_run_without_record_is_not_in_the_mirror(tmp_path, url, honest):
+    save_run(Store(tmp_path / "one", url), RUNS[0], honest)
     files, root = fsspec.core.url_to_fs(url)
     files.rm(f"{root}/runs/{RUNS[0].id}/run.json")  # as if the machine had died while it sent
-    other = Store(tmp_path / "two", url)
-    other.sync_runs(RUNS)
-    assert RUNS[0] not in other
+    second = Store(tmp_path / "two", url)
+    second.sync_runs(RUNS)
+    assert RUNS[0] not in second
     Store(tmp_path / "one", url).sync_runs(RUNS)
     assert Mirror(url).run_names() == {RUNS[0].id}
 
@@ -61,7 +61,7 @@ def test_the_record_is_sent_last(tmp_path, honest, monkeypatch):
     url, sent = f"memory://{tmp_path.name}", []
     memory = fsspec.filesystem("memory")
     monkeypatch.setattr(type(memory), "put_file", lambda self, path, target, **_: sent.append(target))
-    put(Store(tmp_path / "one", url), RUNS[0], honest)
+    save_run(Store(tmp_path / "one", url), RUNS[0], honest)
     assert [target.rpartition("/")[2] for target in sent][-1] == "run.json"
     assert len(sent) == 4
 
@@ -70,6 +70,6 @@ def test_the_record_is_sent_last(tmp_path, honest, monkeypatch):
 def test_an_unreachable_mirror_is_refused_and_loses_nothing(tmp_path, url, honest):
     store = Store(tmp_path, url)
     with refused("mirror_unreachable") as caught:
-        put(store, RUNS[0], honest)
+        save_run(store, RUNS[0], honest)
     assert url in str(caught.value)
     assert json.loads((store.folder(RUNS[0]) / "run.json").read_text())["facts"] == {"seconds": 1.0}

@@ -34,8 +34,8 @@ def place(tmp_path):
 
 
 def test_files_of_predictions_make_a_study(place):
-    found = study.run(place / "two.toml", out=place / "out")
-    ece, nll = found.tables
+    result = study.run(place / "two.toml", out=place / "out")
+    ece, nll = result.tables
     assert [row[2] for row in ece.rows] == ["plain", "bold"]
     for seed in range(3):
         val, test = (predicted(10 * seed + i, 3.0) for i in range(2))
@@ -43,15 +43,15 @@ def test_files_of_predictions_make_a_study(place):
         after = test.double().apply(Temperature.fit(val.double()))
         assert nll.cells[nll.rows[1], "Temperature"].values[seed] == pytest.approx(float(metrics.nll(after)), abs=1e-9)
     assert ece.cells[ece.rows[1], "Identity"].mark == "▲"  # tested over seeds against the first
-    assert "bold (T = 3" in found.finding
-    assert "trained" not in found.finding
+    assert "bold (T = 3" in result.finding
+    assert "trained" not in result.finding
     page = (place / "out" / "report.html").read_text()
     assert "6 sets of predictions" in page
     assert "bold, after Temperature" in page
     assert "\\begin{tabular}" in (place / "out" / "tables.tex").read_text()
 
 
-def test_columns_are_said_in_the_study(tmp_path):
+def test_columns_of_models_are_configurable(tmp_path):
     for part in "val", "test":
         frame = {"stated": [0.9, 0.8, None, 0.3] * 20, "ok": [1, 0, 1, 0] * 20 if part == "val" else [1, 1, 0, 0] * 20}
         polars.DataFrame(frame).write_csv(tmp_path / f"{part}.csv")
@@ -62,13 +62,13 @@ def test_columns_are_said_in_the_study(tmp_path):
         columns={"confidence": "stated", "correct": "ok"},
         drop=True,
     )
-    found = study.run(Study("judges", calibrators=["Identity"], metrics=["ece"], models=[model]), out=tmp_path / "out")
+    result = study.run(Study("judges", calibrators=["Identity"], metrics=["ece"], models=[model]), out=tmp_path / "out")
     expected = metrics.ece(Predictions.from_confidence([0.9, 0.8, 0.3] * 20, [1, 1, 0] * 20))
-    assert found.rows[0]["value"] == pytest.approx(float(expected), abs=1e-12)
+    assert result.rows[0]["value"] == pytest.approx(float(expected), abs=1e-12)
 
 
 @pytest.mark.slow  # of drawing
-def test_a_class_that_cannot_be_changes_nothing_from_the_file_to_the_figures(tmp_path):
+def test_masked_class_does_not_change_results(tmp_path):
     for seed, part in enumerate(("val", "test")):
         p = predicted(seed, 3.0)
         masked = torch.full((300, 5), -torch.inf)
@@ -77,13 +77,13 @@ def test_a_class_that_cannot_be_changes_nothing_from_the_file_to_the_figures(tmp
         Predictions(masked, torch.tensor([0, 1, 3, 4])[p.labels]).save(tmp_path / f"masked.{part}.npz")
     models = [Model(name, *(str(tmp_path / f"{name}.{part}.npz") for part in ("val", "test"))) for name in NAMES]
     scaled = "Temperature", "Temperature(criterion='ece')", "FocalTemperature(criterion='nll')"
-    judged = "error", "nll", "ece", "adaptive_ece(edges='mukhoti')", "mce", "brier"
-    one = Study("masked", calibrators=("Identity", *scaled), metrics=judged, models=models)
-    for table in study.run(one, out=tmp_path / "out").tables:
+    metric_names = "error", "nll", "ece", "adaptive_ece(edges='mukhoti')", "mce", "brier"
+    study_of_models = Study("masked", calibrators=("Identity", *scaled), metrics=metric_names, models=models)
+    for table in study.run(study_of_models, out=tmp_path / "out").tables:
         for column in table.columns:
-            plain, other = (table.cells[row, column].mean for row in table.rows)
-            assert other == pytest.approx(plain, abs=1e-4), (table.metric, column)
-    drawn = study.draw(one, tmp_path / "figures", out=tmp_path / "out")
+            unmasked, masked_mean = (table.cells[row, column].mean for row in table.rows)
+            assert masked_mean == pytest.approx(unmasked, abs=1e-4), (table.metric, column)
+    drawn = study.draw(study_of_models, tmp_path / "figures", out=tmp_path / "out")
     assert drawn
     assert all(path.stat().st_size for path in drawn)
     assert "masked, after Temperature" in (tmp_path / "out" / "report.html").read_text()

@@ -60,7 +60,7 @@ def trained(folder, text, data=None):
     return result
 
 
-def test_objectives(tmp_path):
+def test_special_losses_train(tmp_path):
     losses = [
         "flsd_continuous",
         "RegMixup",
@@ -88,9 +88,9 @@ def tiny_bert(tmp_path):
 
 def test_bert_on_subwords(tmp_path, small_data, tiny_bert):
     result = trained(tmp_path, BERT.format(tiny_bert), small_data)
-    ((run,), (one,)) = Study.load(tmp_path / "study.toml").runs(), result.measurements
+    ((run,), (measurement,)) = Study.load(tmp_path / "study.toml").runs(), result.measurements
     assert run.dataset.settings["tokenizer"] == run.network.settings["checkpoint"] == str(tiny_bert)
-    assert one.rows[0]["value"] <= 1
+    assert measurement.rows[0]["value"] <= 1
     assert Store(tmp_path / "out").record(run)["facts"]["network"] == str(tiny_bert)  # where its weights are from
 
 
@@ -109,13 +109,13 @@ def test_checkpoints_that_cannot_be_downloaded_are_refused(tmp_path, small_data,
 
 def test_sentiment_with_confidences_that_are_not_normalized(tmp_path, small_data):
     """The network has three outputs in both, and learns the same; three classes keep what two would divide by."""
-    found = {}
+    predictions = {}
     for classes in 2, 3:
         (tmp_path / str(classes)).mkdir()
         result = trained(tmp_path / str(classes), SST.format(classes), small_data)
         (run,) = result.study.runs()
-        found[classes] = Store(tmp_path / str(classes) / "out").get(run, "test")
-    two, three = found[2], found[3]
+        predictions[classes] = Store(tmp_path / str(classes) / "out").get(run, "test")
+    two, three = predictions[2], predictions[3]
     assert torch.equal(two.logits, three.logits[:, [0, 2]])
     assert torch.equal(2 * two.labels, three.labels)
     theirs = three.logits.softmax(1)[:, [0, 2]].amax(1)  # the third set aside after softmax

@@ -33,16 +33,16 @@ COUNTS = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_number_has_a_place_in_the_catalog_and_is_plausible(name):
-    found = PublishedResults.load(name)  # refuses what the catalog does not know
-    assert len(found.numbers) == COUNTS[name]
-    for key, printed in found.numbers.items():
+    published = PublishedResults.load(name)  # refuses what the catalog does not know
+    assert len(published.numbers) == COUNTS[name]
+    for key, printed in published.numbers.items():
         highest = 1.0 if key[4].name != "nll" else 2.5
         assert 0.001 < printed.mean <= highest, key
         assert math.isnan(printed.deviation) or 0 <= printed.deviation < 0.05, key
         assert math.isnan(printed.temperature) or 0.4 <= printed.temperature <= 4.2, key
         assert math.isnan(printed.temperature) or "Temperature" in key[3].name, key
-    assert set(found.recipes) == {key[0] for key in found.numbers}
-    assert set(found.recipes.values()) <= set(RECIPES.values())
+    assert set(published.recipes) == {key[0] for key in published.numbers}
+    assert set(published.recipes.values()) <= set(RECIPES.values())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -57,14 +57,14 @@ def test_tables_have_the_papers_form(name):
 
 def test_tables_that_repeat_each_other_agree():
     file = tomllib.loads((FOLDER / "mukhoti_2020.toml").read_text())
-    seen: dict[tuple, str] = {}
+    first_cells: dict[tuple, str] = {}
     repeated = 0
     for table in file["tables"]:
         for dataset, network, *cells in table["rows"]:
             for loss, cell in zip(table["losses"], cells, strict=True):
                 key = (dataset, network, loss, table["metric"], *table["columns"])
-                repeated += key in seen
-                assert seen.setdefault(key, cell) == cell, (table["source"], key)
+                repeated += key in first_cells
+                assert first_cells.setdefault(key, cell) == cell, (table["source"], key)
     assert repeated == 30 + 90  # FLA-53 of Tables 1-3 in 4-6, all of 4-6 in 8-10
 
 
@@ -98,12 +98,12 @@ def test_tables_that_repeat_each_other_agree():
         ),
     ],
 )
-def test_numbers_of_the_text(paper, names, text, source):
-    found = PublishedResults.load(paper).find(*names)
-    assert (found.text(metric_info(names[4])), found.source) == (text, source)
+def test_numbers_match_the_paper(paper, names, text, source):
+    published = PublishedResults.load(paper).find(*names)
+    assert (published.text(metric_info(names[4])), published.source) == (text, source)
 
 
-def test_temperatures_of_the_baselines_are_what_the_text_says():
+def test_temperatures_match_the_text_of_the_paper():
     numbers = PublishedResults.load("mukhoti_2020").numbers
     ours = [
         p.temperature
@@ -123,8 +123,8 @@ def test_temperatures_of_the_baselines_are_what_the_text_says():
 
 
 @pytest.mark.shared
-def test_the_networks_the_authors_share_have_these_numbers(shared):
-    found = PublishedResults.load("mukhoti_2020")
+def test_numbers_match_the_authors_networks(shared):
+    published = PublishedResults.load("mukhoti_2020")
     losses = {"brier": "brier", "flsd53": "flsd"}
     for name, values in json.loads((shared / "logits" / "published.json").read_text()).items():
         dataset, network, loss = re.fullmatch(r"mukhoti_(cifar\d+)_(.*)_([a-z0-9]+)", name).groups()
@@ -140,9 +140,9 @@ def test_the_networks_the_authors_share_have_these_numbers(shared):
             ("mce", "Identity", "mce"),
             ("mce_at_T", BY_ECE, "mce"),
         ):
-            assert 100 * found.find(*place, column, metric).mean == pytest.approx(float(values[key])), (name, key)
-        assert found.find(*place, BY_ECE, "ece").temperature == float(values["T_ece"])
-        assert found.find(*place, BY_ADAECE, ADAECE).temperature == float(values["T_adaece"])
+            assert 100 * published.find(*place, column, metric).mean == pytest.approx(float(values[key])), (name, key)
+        assert published.find(*place, BY_ECE, "ece").temperature == float(values["T_ece"])
+        assert published.find(*place, BY_ADAECE, ADAECE).temperature == float(values["T_adaece"])
 
 
 def test_unknown_papers_are_refused_and_missing_numbers_are_none():
@@ -162,7 +162,7 @@ def test_unknown_papers_are_refused_and_missing_numbers_are_none():
         (("[names]", "[names"), "toml", "mine.toml"),
     ],
 )
-def test_a_file_with_a_mistake_is_refused(tmp_path, change, code, mention):
+def test_files_with_errors_are_rejected(tmp_path, change, code, mention):
     text = (FOLDER / "wang_2021.toml").read_text()
     assert change[0] in text
     (tmp_path / "mine.toml").write_text(text.replace(*change, 1))
@@ -189,19 +189,19 @@ def rows(study, value=0.05):
 GRID = Grid(("cifar10",), ("resnet50",), ("cross_entropy", "focal", "poly1"), recipe=RECIPES["mukhoti_cifar"])
 
 
-def study(grid, **more):
-    return Study("mine", (grid,), ("Identity", BY_ECE), ("ece",), **more)
+def study(grid, **options):
+    return Study("mine", (grid,), ("Identity", BY_ECE), ("ece",), **options)
 
 
-def beside(study, examples=(45000, 5000, 10000)):
-    found = PaperComparison(
+def table_with_paper(study, examples=(45000, 5000, 10000)):
+    published = PaperComparison(
         PublishedResults.load("mukhoti_2020"), study, dict.fromkeys((r.dataset for r in study.runs()), examples)
     )
-    return build_tables(rows(study), found.find_number, found.note)[0]
+    return build_tables(rows(study), published.find_number, published.note)[0]
 
 
 def test_numbers_of_the_paper_are_rendered_in_every_form():
-    table = beside(study(GRID))
+    table = table_with_paper(study(GRID))
     where = "cifar10", "resnet50", "cross_entropy"
     assert table.paper_texts(where) == ["4.35", "1.35 (2.50)"]
     assert table.paper_texts(("cifar10", "resnet50", "poly1")) == []
@@ -215,19 +215,19 @@ def test_differences_from_the_paper_are_noted():
     shorter = replace(
         GRID, recipe=replace(RECIPES["mukhoti_cifar"].with_epochs(35), precision="bf16-mixed", compile=True)
     )
-    other = replace(GRID, networks=("resnet20",))
-    assert beside(study(other)).notes == ()
+    other_network = replace(GRID, networks=("resnet20",))
+    assert table_with_paper(study(other_network)).notes == ()
     seeds = replace(GRID, seeds=(1, 2))
     # the authors' confidences of SST are those of two classes beside a third that is set aside
     sst = Grid(("sst(vectors='glove.840B.300d.txt', lookup='mukhoti')",), ("tree_lstm",), ("cross_entropy",))
     unknown = PaperComparison(PublishedResults.load("mukhoti_2020"), study(GRID))
     cases = {
-        "recipe": beside(study(shorter)),
-        "network": beside(study(other, beside=Setting("cifar10", "resnet50"))),
-        "examples": beside(study(GRID), (2500, 500, 10000)),
-        "seeds": beside(study(seeds)),
+        "recipe": table_with_paper(study(shorter)),
+        "network": table_with_paper(study(other_network, paper_setting=Setting("cifar10", "resnet50"))),
+        "examples": table_with_paper(study(GRID), (2500, 500, 10000)),
+        "seeds": table_with_paper(study(seeds)),
         "unknown data": build_tables(rows(study(GRID)), unknown.find_number, unknown.note)[0],
-        "confidences": beside(study(replace(sst, recipe=RECIPES["mukhoti_sst"])), (6920, 872, 1821)),
+        "confidences": table_with_paper(study(replace(sst, recipe=RECIPES["mukhoti_sst"])), (6920, 872, 1821)),
     }
     notes = (f"{case}\n{note}" for case, table in cases.items() for note in table.notes)
     assert_rendered("study_notes_on_paper", "\n\n".join(notes))

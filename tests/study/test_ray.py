@@ -22,12 +22,12 @@ def cluster(halt):
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
         environment.setenv("HALTS", ENVIRONMENT["HALTS"])
-        made = Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
+        built = Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
         try:
-            made.add_node(**node)
-            yield made
+            built.add_node(**node)
+            yield built
         finally:
-            made.shutdown()
+            built.shutdown()
 
 
 @pytest.mark.slow
@@ -49,24 +49,24 @@ def test_killed_workers_nodes_and_drivers_change_nothing(tiny, tmp_path, cluster
     driver.kill()
     driver.communicate()
     wait(lambda: not working(folder))  # its workers end with it
-    kept = done(folder)
-    assert 2 <= len(kept) <= 3
+    stored = done(folder)
+    assert 2 <= len(stored) <= 3
     shutil.rmtree(halted)
     halted.mkdir()
 
-    halt(len(kept))
+    halt(len(stored))
     driver = start(tiny, folder, *options)
     wait(lambda: len(list(halted.iterdir())) == 2)
     cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
     wait(lambda: len(working(folder)) == 1)  # and so does the worker of a node
     halt(9)
     text = finish(driver)
-    assert text.count("done ") == 8 - len(kept), text
+    assert text.count("done ") == 8 - len(stored), text
     assert "raylet" not in text
-    assert kept.items() <= done(folder).items()
+    assert stored.items() <= done(folder).items()
     assert_frame_equal(rows(tiny, folder), untouched, check_exact=True)
 
-    shutil.rmtree(folder / "runs" / next(iter(kept)))
+    shutil.rmtree(folder / "runs" / next(iter(stored)))
     assert finish(start(tiny, folder, *options[:-1], "0.25")).count("done ") == 1
     assert_frame_equal(rows(tiny, folder), untouched, check_exact=True)
 

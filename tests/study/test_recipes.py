@@ -10,10 +10,11 @@ from torch import nn
 from calibrant import losses
 from calibrant.lab import networks
 from calibrant.lab.data import Splits, blobs, sst
-from calibrant.lab.study import checkpoint
-from calibrant.lab.study.checkpoint import Checkpoint
-from calibrant.lab.study.config import Study, parse_recipe
+from calibrant.lab.study import stored_files
+from calibrant.lab.study.config import Study
 from calibrant.lab.study.recipe import RECIPES, Recipe
+from calibrant.lab.study.stored_files import Checkpoint
+from calibrant.lab.study.study_file import parse_recipe
 from calibrant.lab.study.train import build_optimizers, predict, train
 from calibrant.metrics import error
 from calibrant.selection import refinement_nll
@@ -35,7 +36,7 @@ def rates(recipe):
     return [recipe.learning_rate * recipe.rate_factor(epoch) for epoch in range(recipe.epochs)]
 
 
-def test_the_papers_rates():
+def test_learning_rates_of_the_papers():
     by_code = rates(RECIPES["mukhoti_cifar"])
     assert len(by_code) == 350
     assert [by_code[e] for e in (0, 148, 149, 248, 249, 349)] == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
@@ -45,8 +46,8 @@ def test_the_papers_rates():
     assert [tiny[e] for e in (38, 39, 58, 59)] == pytest.approx([0.1, 0.01, 0.01, 0.001])
 
 
-def test_a_loss_is_averaged_or_summed_whatever_its_neighbors_are():
-    from calibrant.lab.study.config import Run
+def test_reduction_depends_on_the_loss_only():
+    from calibrant.lab.study import Run
 
     by = {loss: Run("digits", "resnet8", loss, 0, RECIPES["mukhoti_cifar"]).recipe for loss in ("brier", "focal")}
     assert {loss: recipe.reduction for loss, recipe in by.items()} == {"brier": "mean", "focal": "sum"}
@@ -54,10 +55,10 @@ def test_a_loss_is_averaged_or_summed_whatever_its_neighbors_are():
     assert same == Run("digits", "resnet8", "brier", 0, RECIPES["mukhoti_cifar"])
 
 
-def test_the_training_loss_is_the_mean_of_what_was_used():
+def test_training_loss_is_the_mean_over_used_examples():
     recipe = replace(SHORT, batch_size=25, drop_last=True, learning_rate=1e-12, epochs=1, milestones=())
-    ones = train(mlp(), SPLITS, lambda z, y: torch.ones_like(z[:, 0]) + 0 * z.sum(1), recipe)
-    assert [epoch.train_loss for epoch in ones] == pytest.approx([1.0])
+    epoch_results = train(mlp(), SPLITS, lambda z, y: torch.ones_like(z[:, 0]) + 0 * z.sum(1), recipe)
+    assert [epoch.train_loss for epoch in epoch_results] == pytest.approx([1.0])
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -68,7 +69,7 @@ def test_every_named_recipe_trains_when_it_is_short(name):
     assert all(epoch.val.logits.isfinite().all() for epoch in epochs)
 
 
-def test_steps_cosine_and_warm_up_as_torch_has_them():
+def test_schedules_match_torch():
     net = mlp()
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
@@ -86,8 +87,8 @@ def test_steps_cosine_and_warm_up_as_torch_has_them():
 
 
 def test_the_rate_of_an_epoch_is_what_the_optimizer_used():
-    told = [e.learning_rate for e in train(mlp(), SPLITS, losses.cross_entropy, replace(SHORT, warmup=1))]
-    assert told == pytest.approx([0.05, 0.05, 0.005])
+    rates_used = [e.learning_rate for e in train(mlp(), SPLITS, losses.cross_entropy, replace(SHORT, warmup=1))]
+    assert rates_used == pytest.approx([0.05, 0.05, 0.005])
 
 
 @pytest.mark.parametrize(
@@ -103,8 +104,8 @@ def test_an_epoch_equals_a_loop_with_torchs_optimizer(name, kind):
     how = Recipe(epochs=1, batch_size=60, optimizer=name, learning_rate=0.01, weight_decay=0.1, momentum=0.5)
     ours, theirs = mlp(), mlp()
     list(train(ours, SPLITS, losses.cross_entropy, how))
-    more = {"momentum": 0.5} if name == "sgd" else {}
-    optimizer = kind(theirs.parameters(), lr=0.01, weight_decay=0.1, **more)
+    momentum_option = {"momentum": 0.5} if name == "sgd" else {}
+    optimizer = kind(theirs.parameters(), lr=0.01, weight_decay=0.1, **momentum_option)
     nn.functional.cross_entropy(theirs(SPLITS.train.inputs), SPLITS.train.labels).backward()
     optimizer.step()
     torch.testing.assert_close(weights(ours), weights(theirs), atol=1e-5, rtol=1e-4)
@@ -140,45 +141,45 @@ def test_trees_train_on_every_node_and_the_loss_is_per_tree(small_data):
     before = {k: v.clone() for k, v in net.state_dict().items()}
     how = Recipe(epochs=1, batch_size=100, momentum=0.0, weight_decay=0.0, learning_rate=1.0)
     list(train(net, splits, losses.cross_entropy, how))
-    other = networks.tree_lstm(2, splits.vectors, memory=3, dropout=0.0)
-    other.load_state_dict(before)
+    reference = networks.tree_lstm(2, splits.vectors, memory=3, dropout=0.0)
+    reference.load_state_dict(before)
     trees = splits.train.inputs
     nodes = nn.functional.cross_entropy(
-        other.train()(trees), splits.targets(trees, splits.train.labels), reduction="sum"
+        reference.train()(trees), splits.targets(trees, splits.train.labels), reduction="sum"
     )
     (nodes / len(trees)).backward()
-    for (key, after), parameter in zip(net.named_parameters(), other.parameters(), strict=True):
+    for (key, after), parameter in zip(net.named_parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(after.detach(), before[key] - parameter.grad, atol=1e-5, rtol=1e-4)
 
 
-def test_what_fills_no_batch_can_be_left_out():
-    seen = []
+def test_incomplete_batch_can_be_dropped():
+    sizes = []
 
     def loss(logits, labels):
-        seen.append(len(labels))
+        sizes.append(len(labels))
         return losses.cross_entropy(logits, labels)
 
     list(train(mlp(), SPLITS, loss, replace(SHORT, epochs=1, batch_size=25, drop_last=True)))
-    assert seen == [25, 25]
+    assert sizes == [25, 25]
     list(train(mlp(), SPLITS, loss, replace(SHORT, epochs=1, batch_size=100, drop_last=True)))
-    assert seen[2:] == [60]  # all there is
+    assert sizes[2:] == [60]  # all there is
 
 
 @pytest.mark.parametrize("choose", ["accuracy", "refinement"])
 def test_the_chosen_epoch_is_the_best_also_after_an_interruption(choose, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(stored_files, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
     wild = Recipe(epochs=8, batch_size=10, learning_rate=0.8, milestones=(), momentum=0.9, choose=choose)
     score = (
         (lambda val: -float(error(val))) if choose == "accuracy" else (lambda val: -float(refinement_nll(val, folds=1)))
     )
-    net, scores, flags, kept = mlp(), [], [], []
+    net, scores, flags, snapshots = mlp(), [], [], []
     for epoch in train(net, SPLITS, losses.cross_entropy, wild, seed=4):
         scores.append(score(epoch.val))
         flags.append(epoch.best)
-        kept.append(weights(net))
+        snapshots.append(weights(net))
     best = scores.index(max(scores))
     assert best < 7  # otherwise this test shows nothing
-    assert torch.equal(weights(net), kept[best])
+    assert torch.equal(weights(net), snapshots[best])
     assert [i for i, flag in enumerate(flags) if flag][-1] == best
     assert score(predict(net, SPLITS.val, SPLITS.prepare)) == max(scores)
 
@@ -188,7 +189,7 @@ def test_the_chosen_epoch_is_the_best_also_after_an_interruption(choose, tmp_pat
             break
     resumed = mlp(seed=9)
     list(train(resumed, SPLITS, losses.cross_entropy, wild, seed=4, checkpoint=Checkpoint(path)))
-    assert torch.equal(weights(resumed), kept[best])
+    assert torch.equal(weights(resumed), snapshots[best])
 
 
 @pytest.mark.parametrize("changes", [{"precision": "bf16-mixed", "channels_last": True}, {"precision": "bf16-true"}])
@@ -231,7 +232,7 @@ def test_a_study_names_a_recipe_and_scales_it(tmp_path):
         assert mention in str(caught.value)
 
 
-def test_changes_keep_what_they_do_not_name():
+def test_recipe_changes_keep_other_settings():
     named = parse_recipe({"like": "mukhoti_cifar", "milestones": [10], "epochs": 20})
     assert (named.milestones, named.clip, named.reduction) == ((10,), 2.0, "sum")
     assert isinstance(SPLITS, Splits)
@@ -240,20 +241,20 @@ def test_changes_keep_what_they_do_not_name():
 def test_an_interrupted_training_sees_the_same_augmented_batches(small_data, tmp_path, monkeypatch):
     from calibrant.lab.data import cifar10
 
-    monkeypatch.setattr(checkpoint, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(stored_files, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
     splits, path = cifar10(small_data, val=10), tmp_path / "checkpoint.pt"
 
     def fresh():
         torch.manual_seed(0)
         return networks.resnet8(10, width=4)
 
-    whole, resumed = fresh(), fresh()
-    list(train(whole, splits, losses.cross_entropy, SHORT, seed=2))
+    uninterrupted, resumed = fresh(), fresh()
+    list(train(uninterrupted, splits, losses.cross_entropy, SHORT, seed=2))
     for epoch in train(fresh(), splits, losses.cross_entropy, SHORT, seed=2, checkpoint=Checkpoint(path)):
         if epoch.number == 2:
             break
     list(train(resumed, splits, losses.cross_entropy, SHORT, seed=2, checkpoint=Checkpoint(path)))
-    assert torch.equal(weights(whole), weights(resumed))
-    other = fresh()
-    list(train(other, splits, losses.cross_entropy, SHORT, seed=3))
-    assert not torch.equal(weights(whole), weights(other))
+    assert torch.equal(weights(uninterrupted), weights(resumed))
+    reference = fresh()
+    list(train(reference, splits, losses.cross_entropy, SHORT, seed=3))
+    assert not torch.equal(weights(uninterrupted), weights(reference))

@@ -11,7 +11,7 @@ from rendered import assert_rendered
 from calibrant import Predictions
 from calibrant.lab.study import Grid, Recipe, Store, Study, report
 from calibrant.lab.study.measurements import measure_runs
-from calibrant.lab.study.report import findings_text, study_report
+from calibrant.lab.study.report import findings, study_report
 from calibrant.lab.study.tables import Cell, build_tables
 from calibrant.report import typeset
 
@@ -36,16 +36,16 @@ def measurements(tmp_path_factory):
     for i, run in enumerate(STUDY.runs()):
         p = Predictions((0.5 + 0.1 * i) * logits, labels)
         row = {"epoch": 1, "train_loss": 1.0, "learning_rate": 0.1, "val_error": 0.1, "val_nll": 1.0, "seconds": 1.0}
-        store.put(run, {"val": p, "test": p}, {"seconds": 1.0}, [row])
-    found = list(measure_runs(STUDY, store))
-    made = build_tables(row for one in found for row in one.rows)
-    return made, found, store
+        store.save(run, {"val": p, "test": p}, {"seconds": 1.0}, [row])
+    found_measurements = list(measure_runs(STUDY, store))
+    built_tables = build_tables(row for measurement in found_measurements for row in measurement.rows)
+    return built_tables, found_measurements, store
 
 
 @pytest.mark.slow  # of drawing
 def test_every_caption_is_unique(measurements):
-    made, found, store = measurements
-    page = study_report(STUDY, made, found, store, "command")
+    built_tables, found_measurements, store = measurements
+    page = study_report(STUDY, built_tables, found_measurements, store, "command")
     captions = [re.sub(r"<[^>]*>", "", text) for text in re.findall(r"<figcaption>(.*?)</figcaption>", page, re.DOTALL)]
     assert len(captions) >= 2 * 2 * 12  # curves and bars, before and after, of every loss in every place
     assert len(set(captions)) == len(captions)
@@ -61,54 +61,54 @@ def test_many_diagrams_are_not_drawn_twice(measurements, monkeypatch):
 
 
 def test_every_place_has_a_finding_of_its_own(measurements):
-    made = measurements[0]
-    said = findings_text(made)
+    built_tables = measurements[0]
+    finding_text = "\n".join(findings(built_tables))
     places = ["resnet8 on digits", "resnet8 on svhn", "resnet8 on cifar10", "resnet20 on cifar10"]
-    assert [said.count(f"{place}: ") for place in places] == [1] * 4
-    assert said.count("Without a calibrator") == 4
-    ece = next(t for t in made if t.metric == "ece")
+    assert [finding_text.count(f"{place}: ") for place in places] == [1] * 4
+    assert finding_text.count("Without a calibrator") == 4
+    ece = next(t for t in built_tables if t.metric == "ece")
     for row in ece.rows:
-        here = said.partition(f"{row[1]} on {row[0]}: ")[2].partition("Without a calibrator, ")[2]
+        section = finding_text.partition(f"{row[1]} on {row[0]}: ")[2].partition("Without a calibrator, ")[2]
         lowest = min((r for r in ece.rows if r[:2] == row[:2]), key=lambda r: ece.cells[r, "Identity"].mean)
-        assert here.startswith(f"{lowest[2]} has the lowest")
+        assert section.startswith(f"{lowest[2]} has the lowest")
 
 
 def test_findings_are_printed_line_by_line(measurements, capsys):
     from calibrant.cli import study as commands
 
-    class Shown:
+    class ResultStub:
         tables, cell_description, finding = (), "", "one on a: this.\nanother on b: that."
 
-    Shown.tables = measurements[0][:1]
-    commands._print_tables(Shown)
+    ResultStub.tables = measurements[0][:1]
+    commands._print_tables(ResultStub)
     assert capsys.readouterr().out.endswith("one on a: this.\nanother on b: that.\n")
 
 
-def test_places_beyond_the_first_few_have_their_findings_too(measurements, monkeypatch):
-    made = measurements[0]
+def test_further_findings_are_folded(measurements, monkeypatch):
+    built_tables = measurements[0]
     monkeypatch.setattr(report, "MAX_LISTED", 3)
-    assert len(report.findings(made)) == 4  # all: one that is left is told, too
-    assert report._folded_findings(made) == ""
+    assert len(report.findings(built_tables)) == 4  # all: one that is left is told, too
+    assert report._folded_findings(built_tables) == ""
     monkeypatch.setattr(report, "MAX_LISTED", 2)
-    assert len(report.findings(made)) == 3
-    assert " 2 " in report.findings(made)[-1]
-    told = report._folded_findings(made)
-    ece = next(t for t in made if t.metric == "ece")
-    for place, words in report.findings_by_place(ece)[2:]:
-        assert f"<dt>{place}</dt><dd>{typeset(words)}</dd>" in told
-    assert "resnet8 on digits" not in told
+    assert len(report.findings(built_tables)) == 3
+    assert " 2 " in report.findings(built_tables)[-1]
+    folded = report._folded_findings(built_tables)
+    ece = next(t for t in built_tables if t.metric == "ece")
+    for place, words in report._findings_by_place(ece)[2:]:
+        assert f"<dt>{place}</dt><dd>{typeset(words)}</dd>" in folded
+    assert "resnet8 on digits" not in folded
 
 
 def test_networks_stand_side_by_side(measurements):
     ece = next(t for t in measurements[0] if t.metric == "ece")
-    made = report.side_by_side(ece)
-    head = re.findall(r'<th scope="col">(.*?)</th>', made)
+    built_tables = report.side_by_side(ece)
+    head = re.findall(r'<th scope="col">(.*?)</th>', built_tables)
     assert head == [
         "trained with",
         *(f"resnet8 on {name}" for name in ("digits", "svhn", "cifar10")),
         "resnet20 on cifar10",
     ]
-    rows = re.findall(r"<tr><th.*?</tr>", made.partition("<tbody>")[2])
+    rows = re.findall(r"<tr><th.*?</tr>", built_tables.partition("<tbody>")[2])
     assert [re.search("<code>(.*?)</code>", row)[1] for row in rows] == list(LOSSES)
     for row, loss in zip(rows, LOSSES, strict=True):
         cells = re.findall("<td>(.*?)</td>", row)
@@ -117,7 +117,7 @@ def test_networks_stand_side_by_side(measurements):
             assert ece.about.text(mine["Identity"].mean) in cell
             least = min(c.mean for c in mine.values())
             assert ece.about.text(least) in cell
-            lowest = min(ece.cells[(*place, other), "Identity"].mean for other in LOSSES)
+            lowest = min(ece.cells[(*place, other_loss), "Identity"].mean for other_loss in LOSSES)
             assert ("<strong>" in cell) == (mine["Identity"].mean == lowest)
 
 
@@ -126,7 +126,7 @@ def test_findings_give_only_the_range_of_many_temperatures(measurements):
     table = next(t for t in measurements[0] if t.metric == "ece")
     (column,) = [c for c in table.columns if c.startswith("Temperature")]
     rows = [("digits", "resnet8", f"loss{i}") for i in range(10)]
-    many = replace(
+    long_table = replace(
         table,
         rows=tuple(rows),
         cells={
@@ -135,9 +135,12 @@ def test_findings_give_only_the_range_of_many_temperatures(measurements):
             for c in table.columns
         },
     )
-    same = replace(many, cells={key: replace(cell, temperature=2.0) for key, cell in many.cells.items()})
-    few = replace(many, rows=tuple(rows[:2]))
-    assert_rendered("study_findings_of_temperatures", "\n\n".join(findings_text([one]) for one in (many, same, few)))
+    same = replace(long_table, cells={key: replace(cell, temperature=2.0) for key, cell in long_table.cells.items()})
+    short_table = replace(long_table, rows=tuple(rows[:2]))
+    assert_rendered(
+        "study_findings_of_temperatures",
+        "\n\n".join("\n".join(findings([measurement])) for measurement in (long_table, same, short_table)),
+    )
 
 
 def test_tables_of_several_places_have_headings_for_them(measurements):
@@ -149,5 +152,5 @@ def test_tables_of_several_places_have_headings_for_them(measurements):
 
 
 def test_every_recipe_is_listed(measurements):
-    recipes = report._recipe_texts(STUDY, [one.run for one in measurements[1]])
+    recipes = report._recipe_texts(STUDY, [measurement.run for measurement in measurements[1]])
     assert_rendered("study_recipes", "\n\n".join(f"{name}\n{text}" for name, text in recipes.items()))

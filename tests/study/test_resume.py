@@ -13,7 +13,7 @@ import pytest
 from polars.testing import assert_frame_equal
 from processes import ENVIRONMENT, done, finish, rows, start, wait
 
-from calibrant.lab.study import Recipe, Run, Store, checkpoint
+from calibrant.lab.study import Recipe, Run, Store, stored_files
 from calibrant.lab.study.engine import execute, run_locally
 
 
@@ -30,31 +30,31 @@ def small_disk(tmp_path):
 
 
 @pytest.mark.slow
-def test_killed_again_and_again_it_ends_the_same(tiny, tmp_path, untouched, halt):
-    folder, kept, kills = tmp_path / "store", {}, 0
+def test_repeated_kills_do_not_change_the_result(tiny, tmp_path, untouched, halt):
+    folder, stored, kills = tmp_path / "store", {}, 0
     for pause in (0.0, 0.3, 0.05, 0.15):
-        known = len(done(folder))
-        halt(known + 2)  # so that three times there is somebody to kill
+        num_done = len(done(folder))
+        halt(num_done + 2)  # so that three times there is somebody to kill
         process = start(tiny, folder)
-        wait(lambda known=known, process=process: len(done(folder)) > known or process.poll() is not None)
+        wait(lambda num_done=num_done, process=process: len(done(folder)) > num_done or process.poll() is not None)
         time.sleep(pause)  # somewhere in the next run
         process.send_signal(signal.SIGKILL)
         process.communicate()
         kills += process.returncode == -signal.SIGKILL
         now = done(folder)
-        assert kept.items() <= now.items()  # nothing lost, nothing written again
-        kept = now
+        assert stored.items() <= now.items()  # nothing lost, nothing written again
+        stored = now
     assert kills >= 3
     halt(9)
     text = finish(start(tiny, folder))
-    assert kept.items() <= done(folder).items()
-    assert text.count("done ") == 8 - len(kept)
+    assert stored.items() <= done(folder).items()
+    assert text.count("done ") == 8 - len(stored)
     assert_frame_equal(rows(tiny, folder), untouched)
     assert (folder / "report.html").is_file()
 
 
 @pytest.mark.slow
-def test_two_processes_on_one_store_end_as_one(tiny, tmp_path, untouched):
+def test_two_processes_share_one_store(tiny, tmp_path, untouched):
     processes = [start(tiny, tmp_path / "two") for _ in range(2)]
     texts = [finish(process) for process in processes]
     assert sum(text.count("done ") for text in texts) == 8  # every run by exactly one of them
@@ -83,18 +83,18 @@ def test_a_full_disk_is_reported_and_loses_nothing(tiny, small_disk, untouched):
     text = finish(start(tiny, folder), 2)
     assert text.splitlines()[-1].endswith(f" {folder}: No space left on device")
     assert "Traceback" not in text
-    kept = done(folder)
-    assert 1 <= len(kept) < 8
+    stored = done(folder)
+    assert 1 <= len(stored) < 8
     assert not list((folder / "drafts").iterdir())
     subprocess.run(["mount", "-o", "remount,size=20m", str(small_disk)], check=True)
-    assert finish(start(tiny, folder)).count("done ") == 8 - len(kept)
-    assert kept.items() <= done(folder).items()
+    assert finish(start(tiny, folder)).count("done ") == 8 - len(stored)
+    assert stored.items() <= done(folder).items()
     assert_frame_equal(rows(tiny, folder), untouched, check_exact=True)
 
 
-def test_a_checkpoint_that_does_not_fit_stops_the_study(tmp_path, monkeypatch):
+def test_full_disk_at_a_checkpoint_stops_the_study(tmp_path, monkeypatch):
     """Files may have 2,000 bytes here, which a checkpoint exceeds; so does a full disk, which needs root to make."""
-    monkeypatch.setattr(checkpoint, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(stored_files, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
     recipe = Recipe(epochs=2, batch_size=20)
     run = Run("blobs(train=40, val=20, test=20)", "mlp(features=2, hidden=(64,))", "focal", 0, recipe)
     store, limits = Store(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -120,7 +120,7 @@ def test_a_second_start_finds_everything_done(tiny, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_is_stored_can_be_seen_and_measured_again(tiny, tmp_path):
+def test_commands_show_and_measure_stored_runs(tiny, tmp_path):
     def calibrant(*arguments):
         command = [sys.executable, "-m", "calibrant", "study", *arguments, str(tiny), "--out", str(tmp_path / "out")]
         command += ["--with", "processes"]

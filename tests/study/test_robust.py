@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from refusals import refused
 from calibrant import losses
 from calibrant.lab import study as studies
 from calibrant.lab.study import Grid, Recipe, Store, Study, results
-from calibrant.lab.study.measurements import RunMeasurement, pooled_diagrams, study_rows
+from calibrant.lab.study.measurements import pooled_diagrams, study_rows
 from calibrant.lab.study.significance import holm, letter_groups, paired_p_value
 from calibrant.lab.study.tables import build_tables
 
@@ -23,8 +24,8 @@ NETWORK = "mlp(features=2, hidden=())"
 TWO, THREE = "blobs(classes=2, train=60, val=40, test=50)", "blobs(classes=3, train=60, val=40, test=50)"
 
 
-def small(*datasets, calibrators=("Identity",), metrics=("error", "ece"), loss=("focal",), **more):
-    return Study("small", (Grid(datasets, (NETWORK,), loss, recipe=RECIPE, **more),), calibrators, metrics)
+def make_study(*datasets, calibrators=("Identity",), metrics=("error", "ece"), loss=("focal",), **grid_options):
+    return Study("small", (Grid(datasets, (NETWORK,), loss, recipe=RECIPE, **grid_options),), calibrators, metrics)
 
 
 @pytest.fixture(autouse=True)
@@ -41,12 +42,12 @@ def page():
 # Methods that do not suit
 
 
-def test_a_calibrator_that_does_not_suit_costs_its_cells(tmp_path):
-    found = studies.run(small(TWO, THREE, calibrators=("Identity", "Platt")), out=tmp_path)
-    assert not found.failed
-    finite = {(row["dataset"], row["calibrator"]): math.isfinite(row["value"]) for row in found.rows}
+def test_inapplicable_calibrator_leaves_cells_empty(tmp_path):
+    result = studies.run(make_study(TWO, THREE, calibrators=("Identity", "Platt")), out=tmp_path)
+    assert not result.failed
+    finite = {(row["dataset"], row["calibrator"]): math.isfinite(row["value"]) for row in result.rows}
     assert finite == {(TWO, "Identity"): True, (TWO, "Platt"): True, (THREE, "Identity"): True, (THREE, "Platt"): False}
-    for table in found.tables:
+    for table in result.tables:
         cells = {(row[0], column): cell for (row, column), cell in table.cells.items()}
         assert cells[THREE, "Platt"].text(table.about) == "n/a"
         assert "Platt" in cells[THREE, "Platt"].reason
@@ -55,7 +56,7 @@ def test_a_calibrator_that_does_not_suit_costs_its_cells(tmp_path):
     assert "n/a" in (tmp_path / "tables.tex").read_text()
 
 
-def test_metrics_and_code_of_ones_own_that_fail_cost_their_cells(tmp_path, forgotten):
+def test_failing_user_metric_leaves_cells_empty(tmp_path, forgotten):
     from calibrant import metrics
 
     @metrics.metric("fails on larger sets")
@@ -64,8 +65,8 @@ def test_metrics_and_code_of_ones_own_that_fail_cost_their_cells(tmp_path, forgo
             raise TypeError("not\nof these")
         return logits.sum() * 0
 
-    found = studies.run(small(TWO, metrics=("error", "fails_here")), out=tmp_path)
-    values = {row["metric"]: row for row in found.rows}
+    result = studies.run(make_study(TWO, metrics=("error", "fails_here")), out=tmp_path)
+    values = {row["metric"]: row for row in result.rows}
     assert math.isfinite(values["error"]["value"])
     assert math.isnan(values["fails_here"]["value"])
     assert "TypeError" in values["fails_here"]["reason"]
@@ -74,19 +75,19 @@ def test_metrics_and_code_of_ones_own_that_fail_cost_their_cells(tmp_path, forgo
 # Losses that are not finite
 
 
-def test_losses_that_are_not_finite_are_counted_and_told(tmp_path, forgotten):
+def test_nonfinite_losses_are_counted_and_reported(tmp_path, forgotten):
     @losses.register
     def sometimes_here(logits, labels):
         values = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
         return torch.where(torch.arange(len(labels)) == 0, torch.full_like(values, math.inf), values)
 
-    study = small(TWO, loss=("sometimes_here",))
-    found = studies.run(study, out=tmp_path)
+    study = make_study(TWO, loss=("sometimes_here",))
+    result = studies.run(study, out=tmp_path)
     store, (run,) = Store(tmp_path), study.runs()
     assert store.history(run)["nonfinite_losses"].to_list() == [3, 3]  # of three batches
     assert store.record(run)["facts"]["nonfinite"] == {"losses": 6, "epochs": 2}
-    assert sum("not finite" in note for note in found.notes) == 1
-    assert studies.measure(study, out=tmp_path).notes == found.notes
+    assert sum("not finite" in note for note in result.notes) == 1
+    assert studies.measure(study, out=tmp_path).notes == result.notes
 
 
 def test_a_run_without_a_finite_loss_has_diverged(tmp_path, forgotten):
@@ -94,11 +95,11 @@ def test_a_run_without_a_finite_loss_has_diverged(tmp_path, forgotten):
     def never_here(logits, labels):
         return (logits * 0).sum(1) + math.nan * torch.ones(len(labels))
 
-    study = small(TWO, loss=("never_here",))
-    found = studies.run(study, out=tmp_path)
+    study = make_study(TWO, loss=("never_here",))
+    result = studies.run(study, out=tmp_path)
     (run,) = study.runs()
     assert Store(tmp_path).state(run) == "diverged"
-    assert list(found.failed) == [run]
+    assert list(result.failed) == [run]
 
 
 # Damage
@@ -106,7 +107,7 @@ def test_a_run_without_a_finite_loss_has_diverged(tmp_path, forgotten):
 
 @pytest.fixture
 def finished(tmp_path):
-    study = small(TWO)
+    study = make_study(TWO)
     studies.run(study, out=tmp_path / "out")
     (run,) = study.runs()
     return study, run, tmp_path / "out", next((tmp_path / "out" / "runs").iterdir())
@@ -129,45 +130,47 @@ def folder(path):
 
 @pytest.mark.parametrize("name", ["run.json", "test.safetensors"])
 @pytest.mark.parametrize("harm", [loop, pipe, folder])
-def test_a_file_that_is_none_is_set_aside(finished, harm, name):
-    study, _, out, there = finished
-    harm(there / name)
-    found = studies.run(study, out=out)
-    assert not found.failed
-    assert len(found.notes) == 1
-    assert os.path.lexists(out / "damaged" / there.name / name)
+def test_loops_pipes_and_folders_in_place_of_files_are_set_aside(finished, harm, name):
+    study, _, out, run_folder = finished
+    harm(run_folder / name)
+    result = studies.run(study, out=out)
+    assert not result.failed
+    assert len(result.notes) == 1
+    assert os.path.lexists(out / "damaged" / run_folder.name / name)
 
 
-@pytest.mark.parametrize("what", ["partial file", "partial loop", "claim folder", "error folder", "checkpoint folder"])
-def test_what_lies_in_the_place_of_another_kind_stops_no_run(tmp_path, what):
-    study = small(TWO)
+@pytest.mark.parametrize(
+    "obstacle", ["partial file", "partial loop", "claim folder", "error folder", "checkpoint folder"]
+)
+def test_unexpected_file_types_do_not_stop_a_run(tmp_path, obstacle):
+    study = make_study(TWO)
     studies.run(study, out=tmp_path / "other")
     name = next((tmp_path / "other" / "runs").iterdir()).name
     Store(tmp_path / "out")
     partial, claim = tmp_path / "out" / "partial" / name, tmp_path / "out" / "claims" / name
-    if what == "partial file":
+    if obstacle == "partial file":
         partial.write_text("x")
-    elif what == "partial loop":
+    elif obstacle == "partial loop":
         partial.symlink_to(partial)
-    elif what == "claim folder":
+    elif obstacle == "claim folder":
         claim.mkdir()
     else:
-        (partial / {"error folder": "error.txt", "checkpoint folder": "checkpoint.pt"}[what]).mkdir(parents=True)
+        (partial / {"error folder": "error.txt", "checkpoint folder": "checkpoint.pt"}[obstacle]).mkdir(parents=True)
     assert not studies.run(study, out=tmp_path / "out").failed
 
 
-def test_damage_is_set_aside_whatever_lies_in_the_place_of_its_lock_and_of_its_new_home(finished):
-    study, _, out, there = finished
-    (there / "run.json").write_text("no record")
-    (out / "claims" / there.name).unlink(missing_ok=True)
-    (out / "claims" / there.name).mkdir()
+def test_damage_is_set_aside_despite_occupied_places(finished):
+    study, _, out, run_folder = finished
+    (run_folder / "run.json").write_text("no record")
+    (out / "claims" / run_folder.name).unlink(missing_ok=True)
+    (out / "claims" / run_folder.name).mkdir()
     (out / "damaged").write_text("a file")
     assert not studies.run(study, out=out).failed
-    assert {path.name for path in (out / "damaged-1").iterdir()} == {there.name, f"{there.name}-1"}
+    assert {path.name for path in (out / "damaged-1").iterdir()} == {run_folder.name, f"{run_folder.name}-1"}
 
 
-def test_an_error_of_other_bytes_is_shown(tmp_path):
-    study = small(TWO)
+def test_undecodable_error_text_is_shown(tmp_path):
+    study = make_study(TWO)
     (run,) = study.runs()
     (Store(tmp_path).partial(run) / "error.txt").write_bytes(b"no \xff\xfe text\nmore")
     (standing,) = studies.status(study, out=tmp_path).runs
@@ -176,19 +179,19 @@ def test_an_error_of_other_bytes_is_shown(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["mirror", "neighbor"])
-def test_a_folder_or_loop_in_a_run_elsewhere_stops_nothing(finished, tmp_path, monkeypatch, where):
-    study, _, out, there = finished
-    (there / "deep").mkdir()
-    (there / "deep" / "file").write_text("x")
-    (there / "loop").symlink_to(there / "loop")
+def test_folder_or_loop_in_a_remote_run_is_ignored(finished, tmp_path, monkeypatch, where):
+    study, _, out, run_folder = finished
+    (run_folder / "deep").mkdir()
+    (run_folder / "deep" / "file").write_text("x")
+    (run_folder / "loop").symlink_to(run_folder / "loop")
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
     if where == "mirror":
-        found = studies.run(study, out=tmp_path / "new", mirror=f"file://{out}")
+        result = studies.run(study, out=tmp_path / "new", mirror=f"file://{out}")
     else:
         out.rename(tmp_path / "runs" / "other")
-        found = studies.run(study)
-    assert not found.failed
+        result = studies.run(study)
+    assert not result.failed
     if where == "mirror":
         studies.run(study, out=out, mirror=f"file://{tmp_path}/mirror")
         assert list((tmp_path / "mirror" / "runs").iterdir())
@@ -197,13 +200,13 @@ def test_a_folder_or_loop_in_a_run_elsewhere_stops_nothing(finished, tmp_path, m
 def test_a_copy_of_a_run_is_left_alone(finished):
     import shutil
 
-    study, _, out, there = finished
-    shutil.copytree(there, there.with_name(f"{there.name}-copy"))
+    study, _, out, run_folder = finished
+    shutil.copytree(run_folder, run_folder.with_name(f"{run_folder.name}-copy"))
     steps = []
-    found = studies.run(study, out=out, progress=steps.append)
-    assert found.notes == ()
+    result = studies.run(study, out=out, progress=steps.append)
+    assert result.notes == ()
     assert [step.event.kind for step in steps if step.event] == ["found"]
-    assert there.with_name(f"{there.name}-copy").is_dir()
+    assert run_folder.with_name(f"{run_folder.name}-copy").is_dir()
 
 
 # Results
@@ -213,16 +216,16 @@ NAMES = ("rows.csv", "tables.csv", "tables.md", "tables.tex", "report.html")
 
 
 @pytest.mark.parametrize("at", range(12))
-def test_a_kill_while_results_are_written_mixes_nothing(tmp_path, monkeypatch, at):
+def test_kill_while_writing_does_not_mix_results(tmp_path, monkeypatch, at):
     results.write_files_together(tmp_path, dict.fromkeys(NAMES, "old"))
-    done = []
+    calls = []
 
-    def interrupted(plain):
+    def interrupted(function):
         def step(*args, **kwargs):
-            done.append(args)
-            if len(done) > at:
+            calls.append(args)
+            if len(calls) > at:
                 raise KeyboardInterrupt
-            return plain(*args, **kwargs)
+            return function(*args, **kwargs)
 
         return step
 
@@ -275,17 +278,17 @@ def test_holm_and_paired_tests_agree_with_scipy():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_names_share_a_letter_if_and_only_if_they_do_not_differ(seed):
+def test_letters_are_shared_exactly_without_significant_difference(seed):
     g = torch.Generator().manual_seed(seed)
     names = list("uvwxyz")
-    pairs = [(one, other) for i, one in enumerate(names) for other in names[i + 1 :]]
+    pairs = list(combinations(names, 2))
     different = [pair for pair in pairs if float(torch.rand((), generator=g)) < 0.5]
     letters = letter_groups(names, different)
-    for one, other in pairs:
-        assert bool(set(letters[one]) & set(letters[other])) == ((one, other) not in different)
+    for left, right in pairs:
+        assert bool(set(letters[left]) & set(letters[right])) == ((left, right) not in different)
 
 
-def made(loss, seed, calibrator, value):
+def make_row(loss, seed, calibrator, value):
     where = {"run": f"{loss}{seed}", "dataset": "d", "network": "n", "loss": loss, "seed": seed, "shift": ""}
     return where | {"calibrator": calibrator, "temperature": math.nan, "metric": "ece", "value": value}
 
@@ -293,13 +296,15 @@ def made(loss, seed, calibrator, value):
 def test_calibrators_and_losses_are_tested_in_pairs_of_seeds():
     """Seeds differ far more than calibrators: only a paired test sees the difference."""
     base, noise = [0.10, 0.20, 0.30, 0.40, 0.50], [0.001, -0.001, 0.0005, 0.0, -0.0005]
-    found = [
-        made(loss, seed, calibrator, value + shift + more + wobble * (calibrator != "Identity" or loss == "b"))
+    result = [
+        make_row(
+            loss, seed, calibrator, value + shift + grid_options + wobble * (calibrator != "Identity" or loss == "b")
+        )
         for seed, (value, wobble) in enumerate(zip(base, noise, strict=True))
         for loss, shift in (("a", 0.0), ("b", 0.02))
-        for calibrator, more in (("Identity", 0.0), ("Temperature", -0.02), ("Monotone", -0.02 + 3 * wobble))
+        for calibrator, grid_options in (("Identity", 0.0), ("Temperature", -0.02), ("Monotone", -0.02 + 3 * wobble))
     ]
-    (table,) = build_tables(found)
+    (table,) = build_tables(result)
     letters = {column: table.cells[("d", "n", "a"), column].letters for column in table.columns}
     assert not set(letters["Identity"]) & set(letters["Temperature"])
     assert set(letters["Temperature"]) & set(letters["Monotone"])
@@ -312,11 +317,11 @@ def test_calibrators_and_losses_are_tested_in_pairs_of_seeds():
 
 
 def test_diagrams_show_every_calibrator_and_the_error_of_the_table(tmp_path):
-    study = small(THREE, calibrators=("Identity", "Temperature", "Monotone"), seeds=(0, 1, 2))
-    found = studies.run(study, out=tmp_path)
-    parts = list(pooled_diagrams([one for one in found.measurements if isinstance(one, RunMeasurement)], 15))
+    study = make_study(THREE, calibrators=("Identity", "Temperature", "Monotone"), seeds=(0, 1, 2))
+    result = studies.run(study, out=tmp_path)
+    parts = list(pooled_diagrams(result.measurements, 15))
     assert [part.calibrator for part in parts] == ["", "Temperature", "Monotone"]
-    ece = next(table for table in found.tables if table.metric == "ece")
+    ece = next(table for table in result.tables if table.metric == "ece")
     (row,) = ece.rows
     for part in parts:
         cell = ece.cells[row, part.calibrator or "Identity"]
@@ -326,9 +331,9 @@ def test_diagrams_show_every_calibrator_and_the_error_of_the_table(tmp_path):
     assert {"diagram_before_focal", "diagram_after_focal", "diagram_after_Monotone_focal"} <= files
 
 
-def test_figures_keep_the_number_of_their_place_while_an_earlier_one_is_missing(tmp_path):
-    study = small(TWO, THREE)
-    studies.run(study, out=tmp_path, only="classes=3")
+def test_figure_numbers_do_not_depend_on_finished_runs(tmp_path):
+    study = make_study(TWO, THREE)
+    studies.run(study, out=tmp_path, select="classes=3")
     files = {path.stem for path in studies.draw(study, tmp_path / "figures", out=tmp_path)}
     assert "diagram_before_focal-2" in files
     assert "diagram_before_focal" not in files
@@ -340,7 +345,7 @@ def test_rows_of_diverged_networks_have_a_reason_column_too(tmp_path, forgotten)
     def nan_here(logits, labels):
         return (logits * 0).sum(1) + math.nan * torch.ones(len(labels))
 
-    study = small(TWO, loss=("focal", "nan_here"))
+    study = make_study(TWO, loss=("focal", "nan_here"))
     studies.run(study, out=tmp_path)
     assert len({frozenset(row) for row in study_rows(study, Store(tmp_path))}) == 1
 
@@ -367,15 +372,15 @@ def test_modules_of_the_current_folder_are_not_imported(tmp_path):
     script = tmp_path.parent / f"{tmp_path.name}.py"
     script.write_text(SPAWNING)
     for command in ([sys.executable, "-m", "calibrant", "--version"], [sys.executable, str(script)]):
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
+        calls = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+        assert calls.returncode == 0, calls.stderr
         assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text()
 
 
 def test_options_of_ray_need_ray(tmp_path):
     for options in ({"address": "1.2.3.4:5"}, {"gpus": 1.0}):
         with refused("needs_ray"):
-            studies.run(small(TWO), out=tmp_path, **options)
+            studies.run(make_study(TWO), out=tmp_path, **options)
 
 
 def test_the_record_of_a_run_is_json(finished):

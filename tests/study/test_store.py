@@ -19,10 +19,10 @@ RUN = Run("digits", "resnet8", "focal", 0, Recipe())
 PREDICTIONS = Predictions(torch.eye(3).repeat(4, 1) * 2, [0, 1, 2] * 4)
 
 
-def test_what_is_put_is_got(tmp_path):
+def test_saved_run_is_read_back(tmp_path):
     store = Store(tmp_path)
     assert RUN not in store
-    store.put(RUN, {"test": PREDICTIONS}, {"seconds": 1.5}, [{"epoch": 1, "loss": 0.5}])
+    store.save(RUN, {"test": PREDICTIONS}, {"seconds": 1.5}, [{"epoch": 1, "loss": 0.5}])
     assert RUN in store
     assert torch.equal(store.get(RUN, "test").logits, PREDICTIONS.logits)
     assert store.record(RUN)["facts"] == {"seconds": 1.5}
@@ -31,16 +31,16 @@ def test_what_is_put_is_got(tmp_path):
     assert not list((tmp_path / "drafts").iterdir())
 
 
-def test_the_first_of_two_writers_stands(tmp_path):
+def test_first_of_two_writers_wins(tmp_path):
     store = Store(tmp_path)
-    store.put(RUN, {"test": PREDICTIONS}, {"who": "first"})
-    store.put(RUN, {"test": PREDICTIONS}, {"who": "second"})
+    store.save(RUN, {"test": PREDICTIONS}, {"who": "first"})
+    store.save(RUN, {"test": PREDICTIONS}, {"who": "second"})
     assert store.record(RUN)["facts"] == {"who": "first"}
     assert not list((tmp_path / "drafts").iterdir())
 
 
 def _die_while_writing(root, where):
-    import calibrant.lab.study.store as module
+    import calibrant.lab.study.folders as module
 
     def die(*_):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -63,11 +63,11 @@ def _die_while_writing(root, where):
         Path.write_text = part
     else:
         module._fsync = die
-    Store(root).put(RUN, {"test": PREDICTIONS}, {"seconds": 1.0})
+    Store(root).save(RUN, {"test": PREDICTIONS}, {"seconds": 1.0})
 
 
 @pytest.mark.parametrize("where", ["split", "record", "sync"])
-def test_a_kill_in_the_middle_of_a_write_leaves_nothing_to_read(tmp_path, where):
+def test_kill_while_writing_leaves_no_run(tmp_path, where):
     process = multiprocessing.get_context("spawn").Process(target=_die_while_writing, args=(tmp_path, where))
     process.start()
     process.join()
@@ -76,21 +76,21 @@ def test_a_kill_in_the_middle_of_a_write_leaves_nothing_to_read(tmp_path, where)
     assert list((tmp_path / "drafts").iterdir())  # it did begin
     assert RUN not in store
     assert not list(store.records())
-    store.put(RUN, {"test": PREDICTIONS}, {"seconds": 2.0})
+    store.save(RUN, {"test": PREDICTIONS}, {"seconds": 2.0})
     assert store.record(RUN)["facts"] == {"seconds": 2.0}
 
 
-def _hold(root, ready, done):
+def _hold(root, ready, end):
     with Store(root).claim(RUN) as ours:
         assert ours
         ready.set()
-        done.wait()  # until it is killed
+        end.wait()  # until it is killed
 
 
-def test_a_claim_keeps_others_out_and_dies_with_its_process(tmp_path):
+def test_claim_ends_with_its_process(tmp_path):
     context = multiprocessing.get_context("spawn")
-    ready, done = context.Event(), context.Event()
-    process = context.Process(target=_hold, args=(tmp_path, ready, done), daemon=True)
+    ready, end = context.Event(), context.Event()
+    process = context.Process(target=_hold, args=(tmp_path, ready, end), daemon=True)
     process.start()
     assert ready.wait(300)
     store = Store(tmp_path)
@@ -102,7 +102,7 @@ def test_a_claim_keeps_others_out_and_dies_with_its_process(tmp_path):
         assert ours
 
 
-def test_old_drafts_are_swept_and_young_ones_left(tmp_path):
+def test_only_old_drafts_are_deleted(tmp_path):
     store = Store(tmp_path)
     for name, age in ("old", 2 * 86400), ("young", 60):
         (tmp_path / "drafts" / name).mkdir()
@@ -118,11 +118,11 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
         Store(tmp_path / "file")
 
 
-def test_others_can_read_what_is_kept_as_far_as_the_umask_lets_them(tmp_path):
+def test_permissions_of_runs_follow_the_umask(tmp_path):
     store = Store(tmp_path)
     before = os.umask(0o027)
     try:
-        store.put(RUN, {"val": PREDICTIONS}, {})
+        store.save(RUN, {"val": PREDICTIONS}, {})
     finally:
         os.umask(before)
     folder = store.folder(RUN)
@@ -130,10 +130,10 @@ def test_others_can_read_what_is_kept_as_far_as_the_umask_lets_them(tmp_path):
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o640}
 
 
-def test_weights_are_kept_in_whatever_order_they_lie_in_memory(tmp_path):
+def test_noncontiguous_weights_are_stored(tmp_path):
     """Convolutions trained with channels_last are not contiguous, and safetensors takes no others."""
     store, weight = Store(tmp_path), torch.arange(120.0).view(2, 3, 4, 5)
     moved = weight.to(memory_format=torch.channels_last)
-    store.put(RUN, {"test": PREDICTIONS}, {"seconds": 1.5}, network={"weight": moved})
-    kept = load((tmp_path / "runs" / RUN.id / "network.safetensors").read_bytes())
-    assert torch.equal(kept["weight"], weight)
+    store.save(RUN, {"test": PREDICTIONS}, {"seconds": 1.5}, network={"weight": moved})
+    weights = load((tmp_path / "runs" / RUN.id / "network.safetensors").read_bytes())
+    assert torch.equal(weights["weight"], weight)

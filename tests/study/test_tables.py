@@ -13,8 +13,8 @@ from calibrant.lab.study.tables import build_tables
 
 def row(loss, seed, calibrator, value, temperature=math.nan, metric="ece"):
     where = {"run": f"{loss}{seed}", "dataset": "digits", "network": "resnet8", "loss": loss, "seed": seed}
-    more = {"calibrator": calibrator, "temperature": temperature, "shift": "", "metric": metric, "value": value}
-    return where | more
+    options = {"calibrator": calibrator, "temperature": temperature, "shift": "", "metric": metric, "value": value}
+    return where | options
 
 
 ROWS = [
@@ -33,7 +33,7 @@ ROWS = [
 ]
 
 
-def test_mean_deviation_and_temperature_as_the_papers_write_them():
+def test_cells_show_mean_deviation_and_temperature():
     ece, nll, accuracy = build_tables(ROWS)
     where = "digits", "resnet8", "cross_entropy"
     assert ece.heading == "ece (%)"
@@ -44,7 +44,7 @@ def test_mean_deviation_and_temperature_as_the_papers_write_them():
     assert accuracy.cells[("digits", "resnet8", "focal"), "Identity"].text(accuracy.about) == "90.00"
 
 
-def test_the_best_is_the_lowest_unless_higher_is_better():
+def test_best_cell_follows_the_direction_of_the_metric():
     ece, nll, accuracy = build_tables(ROWS)
     assert [key for key, cell in ece.cells.items() if cell.best] == [
         (("digits", "resnet8", "cross_entropy"), "Temperature")
@@ -53,13 +53,13 @@ def test_the_best_is_the_lowest_unless_higher_is_better():
     assert nll.cells[("digits", "resnet8", "focal"), "Identity"].text(nll.about) == "inf"
 
 
-def test_rows_of_one_place_stand_together_whatever_grid_they_are_of():
+def test_rows_are_grouped_by_data_set_and_network():
     places = [("digits", "focal"), ("svhn", "focal"), ("digits", "brier"), ("svhn", "brier")]
     (table,) = build_tables([row(loss, 0, "Identity", 0.1) | {"dataset": dataset} for dataset, loss in places])
     assert [(dataset, loss) for dataset, _, loss in table.rows] == [places[0], places[2], places[1], places[3]]
 
 
-def test_nothing_is_best_where_no_direction_is_better():
+def test_metrics_without_direction_have_no_best_cell():
     (gap,) = build_tables([row(loss, 0, "Identity", v, metric="signed_gap") for loss, v in (("a", -0.2), ("b", 0.1))])
     assert gap.heading == "signed_gap (%)"
     assert not any(cell.best for cell in gap.cells.values())
@@ -71,33 +71,33 @@ def test_own_metrics_are_rendered_in_every_form(forgotten):
         return (logits.topk(2).indices == labels[:, None]).any(1).double().mean()
 
     (table,) = build_tables([row(loss, 0, "Identity", v, metric="top2") for loss, v in (("a", 0.25), ("b", 0.75))])
-    forms = (table.markdown(), table.latex(), str(table), report._table_html(table), report.findings_text([table]))
+    forms = (table.markdown(), table.latex(), str(table), report._table_html(table), report.findings([table])[0])
     assert_rendered("study_table_of_own_metric", "\n\n".join(forms))
 
 
 def test_cells_are_tested_against_the_first_row_over_seeds():
     values = {"cross_entropy": (0.010, 0.011, 0.012), "a": (0.030, 0.031, 0.032), "b": (0.011, 0.013, 0.012)}
     values |= {"c": (0.001, 0.002, 0.001), "d": (0.009, 0.010, 0.012), "e": (0.011, 0.011, 0.011), "one": (0.5,)}
-    found = [row(loss, seed, "Identity", v) for loss, vs in values.items() for seed, v in enumerate(vs)]
-    (table,) = build_tables(found)
+    built_rows = [row(loss, seed, "Identity", v) for loss, vs in values.items() for seed, v in enumerate(vs)]
+    (table,) = build_tables(built_rows)
     marks = {where[2]: cell.mark for (where, _), cell in table.cells.items()}
     assert marks == {"cross_entropy": "", "a": "▲", "b": "△", "c": "▼", "d": "▽", "e": "", "one": ""}
     assert_rendered("study_table_with_tests", f"{table.markdown()}\n\n{table.latex()}")
-    assert build_tables([r for r in found if r["seed"] == 0])[0].notes == ()  # one seed: nothing to test
+    assert build_tables([r for r in built_rows if r["seed"] == 0])[0].notes == ()  # one seed: nothing to test
     record = next(table.records())
     assert (record["loss"], record["seeds"], record["mean"]) == ("cross_entropy", 3, pytest.approx(0.011))
 
 
 def test_equal_values_of_all_seeds_do_not_disturb_the_tests():
-    found = [row(loss, seed, "Identity", v) for loss, v in (("a", 0.1), ("b", 0.2)) for seed in (0, 1, 2)]
-    (table,) = build_tables(found)
+    built_rows = [row(loss, seed, "Identity", v) for loss, v in (("a", 0.1), ("b", 0.2)) for seed in (0, 1, 2)]
+    (table,) = build_tables(built_rows)
     assert {cell.mark for cell in table.cells.values()} <= {"", "▲", "△"}
 
 
-def test_rows_are_named_by_what_differs():
+def test_row_names_hold_the_differing_parts():
     assert [build_tables(ROWS)[0].name(r) for r in build_tables(ROWS)[0].rows] == ["cross_entropy", "focal"]
-    other = [dict(r, network="resnet20") for r in ROWS]
-    assert build_tables(ROWS + other)[0].name(("digits", "resnet8", "focal")) == "resnet8, focal"
+    other_rows = [dict(r, network="resnet20") for r in ROWS]
+    assert build_tables(ROWS + other_rows)[0].name(("digits", "resnet8", "focal")) == "resnet8, focal"
 
 
 def test_tables_with_temperatures_are_rendered_in_every_form():
@@ -105,13 +105,13 @@ def test_tables_with_temperatures_are_rendered_in_every_form():
     assert_rendered("study_table_with_temperatures", "\n\n".join([table.markdown(), table.latex(), str(table)]))
 
 
-def test_only_a_temperature_is_shown_as_one(tmp_path, honest):
+def test_only_temperatures_are_shown_as_temperature(tmp_path, honest):
     names = ("Temperature", "EnsembleTemperature", "Monotone", "StructuredVector", "Identity")
     study = Study("x", (Grid(("digits",), ("resnet8",), ("focal",)),), names, ("nll",))
     store, run = Store(tmp_path), next(study.runs())
-    store.put(run, {"val": honest, "test": honest}, {})
-    shown = {r["calibrator"]: not math.isnan(r["temperature"]) for r in study_rows(study, store)}
-    assert [name for name in names if shown[name]] == ["Temperature", "EnsembleTemperature"]
+    store.save(run, {"val": honest, "test": honest}, {})
+    has_temperature = {r["calibrator"]: not math.isnan(r["temperature"]) for r in study_rows(study, store)}
+    assert [name for name in names if has_temperature[name]] == ["Temperature", "EnsembleTemperature"]
 
 
 def test_learned_parameters_stand_in_brackets(tmp_path, honest):
@@ -121,17 +121,17 @@ def test_learned_parameters_stand_in_brackets(tmp_path, honest):
     fitted = []
     for run, scale in zip(study.runs(), (0.7, 3.0), strict=True):
         p = Predictions(scale * honest.logits, honest.labels)
-        store.put(run, {"val": p, "test": p}, {})
+        store.save(run, {"val": p, "test": p}, {})
         fitted.append(calibrators.fit("FocalTemperature(grid='code')", p.double()))
     (table,) = build_tables(study_rows(study, store))
     texts = [table.cells[("digits", "resnet8", "focal"), name].text(table.about, deviation=False) for name in names]
-    t, gamma = (mean(float(getattr(one, name)) for one in fitted) for name in ("temperature", "gamma"))
+    t, gamma = (mean(float(getattr(fitted_map, name)) for fitted_map in fitted) for name in ("temperature", "gamma"))
     assert texts[0].endswith(f" ({t:.2f}, gamma {gamma:z.2f})")
     assert texts[1].endswith(" (gamma 2.00)")
     assert texts[2].count(",") == 0
     assert "(" not in texts[3]
-    told = {record["calibrator"]: record["learned"] for record in table.records()}
-    assert told == {names[0]: f"gamma {gamma}", names[1]: "gamma 2.0", "Temperature": "", "Identity": ""}
+    learned = {record["calibrator"]: record["learned"] for record in table.records()}
+    assert learned == {names[0]: f"gamma {gamma}", names[1]: "gamma 2.0", "Temperature": "", "Identity": ""}
 
 
 def test_shifts_are_measured_and_have_tables_of_their_own(tmp_path, honest):
@@ -141,20 +141,20 @@ def test_shifts_are_measured_and_have_tables_of_their_own(tmp_path, honest):
     store, run = Store(tmp_path), next(study.runs())
     corrupted = Predictions(honest.logits / 2, honest.labels)
     outside = Predictions(honest.logits / 9, torch.zeros_like(honest.labels))
-    store.put(run, {"val": honest, "test": honest, "shift0": corrupted, "shift1": outside}, {})
-    made = {(t.shift, t.metric): t for t in build_tables(study_rows(study, store))}
+    store.save(run, {"val": honest, "test": honest, "shift0": corrupted, "shift1": outside}, {})
+    tables_by_key = {(t.shift, t.metric): t for t in build_tables(study_rows(study, store))}
     detections = {
         f"ood_{name}({score})" for name in ("auroc", "aupr_in", "aupr_out", "fpr95") for score in study.detection
     }
-    assert {shift: {m for s, m in made if s == shift} for shift, _ in made} == {
+    assert {shift: {m for s, m in tables_by_key if s == shift} for shift, _ in tables_by_key} == {
         "": {"ece", "nll"},
         shifts[0]: {"ece", "nll"} | detections,  # labels still hold
         shifts[1]: detections,
     }
     row = "digits", "resnet8", "focal"
-    noisy, far = made[shifts[0], "nll"], made[shifts[1], "ood_auroc(max_logit)"]
+    noisy, foreign = tables_by_key[shifts[0], "nll"], tables_by_key[shifts[1], "ood_auroc(max_logit)"]
     assert noisy.cells[row, "Identity"].mean == pytest.approx(float(metrics.nll(corrupted)))
     expected = metrics.ood.detection(honest, outside, score=metrics.ood.max_logit).auroc
-    assert far.cells[row, "Identity"].mean == pytest.approx(expected)
-    assert far.heading == "ood_auroc(max_logit) (%) on digits"
-    assert [r["shift"] for r in far.records()] == ["digits"] * 2
+    assert foreign.cells[row, "Identity"].mean == pytest.approx(expected)
+    assert foreign.heading == "ood_auroc(max_logit) (%) on digits"
+    assert [r["shift"] for r in foreign.records()] == ["digits"] * 2

@@ -63,7 +63,7 @@ def test_gradient_norms_are_those_of_backpropagation_per_example(network):
     assert traces.gradients(w, epochs=(3,)) == {}
 
 
-def test_scores_divide_the_correct_from_the_wrong(network):
+def test_scores_separate_correct_and_wrong_predictions(network):
     w = watched(network, losses.cross_entropy)
     row, p = traces.scores(w, split="test"), w.predictions("test").double()
     right = p.logits.argmax(-1) == p.labels
@@ -111,28 +111,28 @@ def test_a_network_without_a_linear_layer_is_refused():
     assert "Identity" in str(caught.value)
 
 
-def test_a_study_keeps_traces_and_shifts_and_a_resumed_run_has_the_same(tmp_path):
+def test_resumed_run_has_equal_traces_and_shifts(tmp_path):
     (run,) = Study("x", (GRID,)).runs()
-    whole, parted = Store(tmp_path / "whole"), Store(tmp_path / "parted")
-    list(execute(run, whole))
-    rows = whole.history(run).to_dicts()
+    complete, parted = Store(tmp_path / "whole"), Store(tmp_path / "parted")
+    list(execute(run, complete))
+    rows = complete.history(run).to_dicts()
     assert len(rows[0]["gammas"]) == 4
     assert len(rows[0]["val_bin_gaps"]) == 3
     assert [row["gradient_norms"] is None for row in rows] == [True, False, True, True]
     assert sum(map(sum, rows[-1]["learned_counts"])) == 60
     assert [sum(row["train_reliability_count"] or []) for row in rows] == [0, 0, 60, 0]
-    assert len(whole.get(run, "shift0").labels) == len(whole.get(run, "test").labels)
-    assert not whole.get(run, "shift1").labels.any()
+    assert len(complete.get(run, "shift0").labels) == len(complete.get(run, "test").labels)
+    assert not complete.get(run, "shift1").labels.any()
 
     events = execute(run, parted)
     for _ in range(2):
         next(events)
     events.close()
     list(execute(run, parted))
-    ours, theirs = (store.history(run).drop("seconds") for store in (whole, parted))
+    ours, theirs = (store.history(run).drop("seconds") for store in (complete, parted))
     assert ours.equals(theirs)
     for split in "test", "shift0", "shift1":
-        assert torch.equal(whole.get(run, split).logits, parted.get(run, split).logits)
+        assert torch.equal(complete.get(run, split).logits, parted.get(run, split).logits)
 
 
 def test_a_shift_that_does_not_fit_is_refused_before_training(tmp_path):

@@ -30,7 +30,7 @@ EVENTS = [  # two runs at once, one found, one never ends
 ]
 
 
-def told(name, folder):
+def send_events(name, folder):
     with open_tracker(name, STUDY, folder) as watch:
         for event in EVENTS:
             watch(event)
@@ -41,13 +41,13 @@ def test_tensorboard_reads_what_was_written(tmp_path):
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    told("tensorboard", tmp_path)
-    found = {}
+    send_events("tensorboard", tmp_path)
+    points = {}
     for folder in (tmp_path / "tensorboard").iterdir():
         board = EventAccumulator(str(folder)).Reload()
         assert set(board.Tags()["scalars"]) == {"val_nll", "images"}
-        found[folder.name] = [(point.step, point.value) for point in board.Scalars("val_nll")]
-    assert found == {
+        points[folder.name] = [(point.step, point.value) for point in board.Scalars("val_nll")]
+    assert points == {
         f"digits resnet8 focal seed 0 {FIRST.id}": [(1, 0.5), (2, 0.25)],
         f"digits resnet8 focal seed 1 {SECOND.id}": [(1, pytest.approx(0.7))],
     }
@@ -59,7 +59,7 @@ def test_mlflow_is_called(tmp_path, monkeypatch):
     client.create_experiment.return_value = "7"
     client.create_run.side_effect = lambda *_, run_name, tags: SimpleNamespace(info=SimpleNamespace(run_id=run_name))
     monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(MlflowClient=lambda: client))
-    told("mlflow", tmp_path)
+    send_events("mlflow", tmp_path)
     first, second = "digits resnet8 focal seed 0", "digits resnet8 focal seed 1"
     assert [c.args[:3] for c in client.log_metric.call_args_list if c.args[1] == "val_nll"] == [
         (first, "val_nll", 0.5),
@@ -71,11 +71,11 @@ def test_mlflow_is_called(tmp_path, monkeypatch):
 
 
 def test_wandb_is_called(tmp_path, monkeypatch):
-    made = {FIRST.id: MagicMock(), SECOND.id: MagicMock()}
-    fake = SimpleNamespace(init=lambda **settings: made[settings["id"]])
+    clients = {FIRST.id: MagicMock(), SECOND.id: MagicMock()}
+    fake = SimpleNamespace(init=lambda **settings: clients[settings["id"]])
     monkeypatch.setitem(sys.modules, "wandb", fake)
-    told("wandb", tmp_path)
-    first, second = made.values()
+    send_events("wandb", tmp_path)
+    first, second = clients.values()
     logged = [call({"val_nll": 0.5, "images": 60}, step=1), call({"val_nll": 0.25, "images": 60}, step=2)]
     assert first.log.call_args_list == logged
     first.finish.assert_called_once_with(exit_code=0)
@@ -90,9 +90,9 @@ def test_nothing_is_tracked_unless_asked(tmp_path):
 
 def test_unknown_trackers_and_missing_clients_are_refused(tmp_path, monkeypatch):
     with refused("unknown_tracker") as caught:
-        told("tensorbord", tmp_path)
+        send_events("tensorbord", tmp_path)
     assert "'tensorboard'" in str(caught.value)
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with refused("missing_package") as caught:
-        told("mlflow", tmp_path)
+        send_events("mlflow", tmp_path)
     assert "calibrant[mlflow]" in str(caught.value)

@@ -5,8 +5,8 @@ import torch
 
 from calibrant import Predictions, losses, registry
 from calibrant.lab.data import digits
-from calibrant.lab.study import Recipe, checkpoint
-from calibrant.lab.study.checkpoint import Checkpoint
+from calibrant.lab.study import Recipe, stored_files
+from calibrant.lab.study.stored_files import Checkpoint
 from calibrant.lab.study.train import predict, train
 
 RECIPE = Recipe(epochs=4, batch_size=20, milestones=(2,), learning_rate=0.05)
@@ -22,7 +22,7 @@ def weights(net):
     return torch.cat([p.detach().flatten() for p in net.parameters()])
 
 
-def test_epochs_are_told_of_as_they_end():
+def test_training_yields_every_epoch():
     net = network()
     epochs = list(train(net, SPLITS, losses.cross_entropy, RECIPE))
     assert [e.number for e in epochs] == [1, 2, 3, 4]
@@ -31,7 +31,7 @@ def test_epochs_are_told_of_as_they_end():
     assert torch.equal(epochs[-1].val.logits, predict(net, SPLITS.val, SPLITS.prepare).logits)
 
 
-def test_the_seed_decides_everything():
+def test_seed_determines_the_training():
     results = []
     for seed in 0, 0, 1:
         net = network()
@@ -41,15 +41,17 @@ def test_the_seed_decides_everything():
     assert not torch.equal(results[0], results[2])
 
 
-def test_adafocal_may_see_validation_within_an_epoch():
+def test_adafocal_can_update_within_an_epoch():
     """After the batches numbered 2 and 4 of 6, counted from 0, and not after the epoch; as its authors' code does."""
-    net, seen, training = network(), [], []
-    net.register_forward_hook(lambda net, _, logits: (training if net.training else seen).append(logits.detach()))
+    net, seen_logits, training = network(), [], []
+    net.register_forward_hook(
+        lambda net, _, logits: (training if net.training else seen_logits).append(logits.detach())
+    )
     recipe = Recipe(epochs=2, batch_size=10, milestones=(), learning_rate=0.05)
     loss = registry.LOSSES.resolve("AdaFocal(bins=3, every=2)")
     epochs = list(train(net, SPLITS, loss, recipe))
-    assert (len(training), len(seen)) == (12, 2 * 3)
-    for epoch, views in zip(epochs, (seen[:2], seen[3:5])):
+    assert (len(training), len(seen_logits)) == (12, 2 * 3)
+    for epoch, views in zip(epochs, (seen_logits[:2], seen_logits[3:5])):
         for logits in views:
             loss = loss.update(Predictions(logits, SPLITS.val.labels))
         torch.testing.assert_close(epoch.loss.gamma, loss.gamma)
@@ -57,75 +59,73 @@ def test_adafocal_may_see_validation_within_an_epoch():
     assert loss.after_epoch(0, None) is loss
 
 
-def test_mixed_copies_of_the_batches_are_trained_on_too():
+def test_regmixup_trains_on_clean_and_mixed_examples():
     """One epoch is one loop of two batches with the clean examples before the mixed ones."""
     recipe = Recipe(epochs=1, batch_size=30, momentum=0.0, weight_decay=0.0, learning_rate=0.05)
-    seen, ours, other = [], network(), network()
+    seen_logits, ours, second = [], network(), network()
     mixup = registry.LOSSES.resolve("RegMixup(loss='focal', alpha=2, strength=0.5)")
-    ours.register_forward_pre_hook(lambda net, inputs: seen.append(inputs[0]) if net.training else None)
+    ours.register_forward_pre_hook(lambda net, inputs: seen_logits.append(inputs[0]) if net.training else None)
     (epoch,) = train(ours, SPLITS, mixup, recipe)
-    assert [len(inputs) for inputs in seen] == [60, 60]
+    assert [len(inputs) for inputs in seen_logits] == [60, 60]
     generator = torch.Generator().manual_seed(hash((0, 1, 2)))
-    other.train()
+    second.train()
     total, images = 0.0, SPLITS.prepare(SPLITS.train.inputs)
-    for inputs in seen:
+    for inputs in seen_logits:
         rows = [int((images == image).flatten(1).all(1).nonzero()[0]) for image in inputs[:30]]
         labels = SPLITS.train.labels[rows]
         batch = mixup.mix(inputs[:30], labels, generator=generator)
         assert torch.equal(batch.inputs, inputs)
-        values = batch.loss(losses.focal, other(inputs))
-        other.zero_grad()
+        values = batch.loss(losses.focal, second(inputs))
+        second.zero_grad()
         values.mean().backward()
         with torch.no_grad():
-            for p in other.parameters():
+            for p in second.parameters():
                 p -= 0.05 * p.grad
         total += float(values.detach().sum())
-    torch.testing.assert_close(weights(ours), weights(other))
+    torch.testing.assert_close(weights(ours), weights(second))
     assert epoch.train_loss == pytest.approx(total / 120)
 
 
 @pytest.mark.parametrize("loss", ["focal", "AdaFocal", "Scheduled"])
-def test_an_interrupted_training_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, loss):
-    monkeypatch.setattr(checkpoint, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
-    whole = network()
-    whole_epochs = list(train(whole, SPLITS, registry.LOSSES.resolve(loss), RECIPE, seed=3))
+def test_resumed_training_equals_an_uninterrupted_one(tmp_path, monkeypatch, loss):
+    monkeypatch.setattr(stored_files, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
+    complete = network()
+    whole_epochs = list(train(complete, SPLITS, registry.LOSSES.resolve(loss), RECIPE, seed=3))
     path = tmp_path / "checkpoint.pt"
-    for epoch in train(
-        network(), SPLITS, registry.LOSSES.resolve(loss), RECIPE, seed=3, checkpoint=checkpoint.Checkpoint(path)
-    ):
+    for epoch in train(network(), SPLITS, registry.LOSSES.resolve(loss), RECIPE, seed=3, checkpoint=Checkpoint(path)):
         if epoch.number == 3:
             break  # its state was kept after epoch 2
     resumed = network(seed=9)  # what it starts from must not matter
     rest = list(train(resumed, SPLITS, registry.LOSSES.resolve(loss), RECIPE, seed=3, checkpoint=Checkpoint(path)))
     assert [e.number for e in rest] == [3, 4]
-    assert torch.equal(weights(resumed), weights(whole))
+    assert torch.equal(weights(resumed), weights(complete))
     assert rest[-1].train_loss == whole_epochs[-1].train_loss
 
 
-def test_the_sum_over_a_batch_is_the_mean_at_a_larger_rate():
-    one, other = network(), network()
-    plain = Recipe(epochs=2, batch_size=20, momentum=0.0, weight_decay=0.0, milestones=(), learning_rate=0.02)
+def test_sum_reduction_equals_mean_with_larger_rate():
+    first, second = network(), network()
+    mean_recipe = Recipe(epochs=2, batch_size=20, momentum=0.0, weight_decay=0.0, milestones=(), learning_rate=0.02)
     summed = Recipe(
         epochs=2, batch_size=20, momentum=0.0, weight_decay=0.0, milestones=(), learning_rate=0.001, reduction="sum"
     )
-    list(train(one, SPLITS, losses.cross_entropy, plain))
-    list(train(other, SPLITS, losses.cross_entropy, summed))
-    torch.testing.assert_close(weights(one), weights(other), rtol=1e-3, atol=1e-4)
+    list(train(first, SPLITS, losses.cross_entropy, mean_recipe))
+    list(train(second, SPLITS, losses.cross_entropy, summed))
+    torch.testing.assert_close(weights(first), weights(second), rtol=1e-3, atol=1e-4)
 
 
-def test_a_loss_for_long_tails_is_told_what_training_has():
+def test_balanced_loss_receives_class_counts():
     brief = Recipe(epochs=1, batch_size=20)
-    few = replace(SPLITS, train=SPLITS.train[torch.arange(60)[SPLITS.train.labels != 3]])  # a class it never sees
-    one, same, other = network(), network(), network()
-    (epoch,) = list(train(one, few, registry.LOSSES.resolve("balanced_softmax(gamma=1)"), brief))
-    counts = [int((few.train.labels == k).sum()) for k in range(10)]
+    subset = replace(SPLITS, train=SPLITS.train[torch.arange(60)[SPLITS.train.labels != 3]])  # a class it never sees
+    first, same, second = network(), network(), network()
+    (epoch,) = list(train(first, subset, registry.LOSSES.resolve("balanced_softmax(gamma=1)"), brief))
+    counts = [int((subset.train.labels == k).sum()) for k in range(10)]
     assert counts[3] == 0
     assert epoch.loss.keywords["counts"].tolist() == counts
-    said = registry.LOSSES.resolve(f"balanced_softmax(gamma=1, counts={tuple(counts)})")
-    list(train(same, few, said, brief))
-    list(train(other, few, registry.LOSSES.resolve("focal(gamma=1)"), brief))
-    assert torch.equal(weights(one), weights(same))
-    assert not torch.equal(weights(one), weights(other))
+    explicit = registry.LOSSES.resolve(f"balanced_softmax(gamma=1, counts={tuple(counts)})")
+    list(train(same, subset, explicit, brief))
+    list(train(second, subset, registry.LOSSES.resolve("focal(gamma=1)"), brief))
+    assert torch.equal(weights(first), weights(same))
+    assert not torch.equal(weights(first), weights(second))
 
 
 def test_clipping_bounds_a_step():

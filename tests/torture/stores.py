@@ -27,8 +27,9 @@ from torture.campaign import Counts
 
 from calibrant import InputError
 from calibrant.lab import study as studies
-from calibrant.lab.study import Grid, Recipe, Store, Study, checkpoint, report
-from calibrant.lab.study.engine import DatasetCache, execute
+from calibrant.lab.study import Grid, Recipe, Store, Study, report, stored_files
+from calibrant.lab.study.datasets import DatasetCache
+from calibrant.lab.study.engine import execute
 from calibrant.lab.study.measurements import study_rows
 
 RECIPE = Recipe(epochs=3, batch_size=20, milestones=())
@@ -51,11 +52,11 @@ def study(losses: tuple[str, ...] = ("focal", "AdaFocal"), seeds: int = 1) -> St
 def brisk() -> Iterator[None]:
     """Let studies save a checkpoint at every epoch, and do without the page, which takes longer than all the rest."""
     page, report.study_report = report.study_report, lambda *_: "no page"
-    pause, checkpoint.MIN_SAVE_INTERVAL_SECONDS = checkpoint.MIN_SAVE_INTERVAL_SECONDS, 0.0
+    pause, stored_files.MIN_SAVE_INTERVAL_SECONDS = stored_files.MIN_SAVE_INTERVAL_SECONDS, 0.0
     try:
         yield
     finally:
-        report.study_report, checkpoint.MIN_SAVE_INTERVAL_SECONDS = page, pause
+        report.study_report, stored_files.MIN_SAVE_INTERVAL_SECONDS = page, pause
 
 
 def run(out: Path, what: Study, engine: str = "local") -> None:
@@ -191,14 +192,14 @@ def harmed_checkpoints(seed: int, share: float) -> Counts:
     """Flip a bit of an interrupted run's checkpoint, or cut it, and start the study again: 300."""
     dice, what, total = random.Random(seed), study(("AdaFocal",)), Counts()
     with finished(what) as (_, before), scratch() as folder:
-        checkpoint.MIN_SAVE_INTERVAL_SECONDS, pause = 0.0, checkpoint.MIN_SAVE_INTERVAL_SECONDS
+        stored_files.MIN_SAVE_INTERVAL_SECONDS, pause = 0.0, stored_files.MIN_SAVE_INTERVAL_SECONDS
         (one,) = what.runs()
         going = execute(
             one, Store(folder / "begun").with_data({one.dataset: DatasetCache().digest(one.dataset).full_digest})
         )
         next(going), next(going)
         going.close()
-        checkpoint.MIN_SAVE_INTERVAL_SECONDS = pause
+        stored_files.MIN_SAVE_INTERVAL_SECONDS = pause
         for trial in range(round(300 * share)):
             shutil.copytree(folder / "begun", folder / "store")
             (path,) = (folder / "store").glob("partial/*/checkpoint.pt")

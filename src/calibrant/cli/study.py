@@ -94,7 +94,7 @@ def study_run(
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")
     from calibrant.lab.study import run, status
 
-    shared: dict[str, Any] = {"out": folder, "data": root, "mirror": mirror, "scale": scale, "only": only}
+    shared: dict[str, Any] = {"out": folder, "data": root, "mirror": mirror, "scale": scale, "select": only}
     shared |= {"with_": with_ or ()}
     with _show_progress() as progress:
         if dry_run:
@@ -126,7 +126,7 @@ def study_status(
     """List the runs of a study: finished, started, failed or missing, and the time they take."""
     from calibrant.lab.study import status
 
-    _print_result(status(study, out=folder, mirror=mirror, scale=scale, only=only, with_=with_ or ()))
+    _print_result(status(study, out=folder, mirror=mirror, scale=scale, select=only, with_=with_ or ()))
 
 
 @study_app.command("measure")
@@ -250,14 +250,14 @@ def _show_progress() -> Generator[Callable[["Progress"], object]]:
 
         def show_step(step: "Progress") -> None:
             kind = "" if step.event is None else step.event.kind
-            if step.note or kind in ("said", "failed"):
+            if step.note or kind in ("note", "failed"):
                 bar.console.print(escape_invisible(step.text), markup=False, soft_wrap=True)
                 return
             total = step.total or None
             bar.update(
                 task,
                 description=escape_markup(step.text),
-                completed=step.done,
+                completed=step.completed,
                 total=total,
                 more=escape_markup(step.details),
             )

@@ -1,12 +1,13 @@
-"""Studies: grids of networks to train, calibrate and measure; each run is kept, so that nothing is done twice.
+"""Studies: train, calibrate and measure grids of networks. Finished runs are stored and reused.
 
-`run` trains what is missing and measures, `measure` measures again, `status` says how it stands, `draw` draws how
-the networks learned.
+`run` trains the missing runs and measures, `measure` measures again, `status` shows the state of the runs, and `draw`
+draws figures.
 """
 
 from calibrant.lab.study.api import draw, measure, run, status
-from calibrant.lab.study.config import Grid, Run, Study
+from calibrant.lab.study.config import Study
 from calibrant.lab.study.external_models import Model
+from calibrant.lab.study.grids import Grid, Run
 from calibrant.lab.study.progress import Progress
 from calibrant.lab.study.recipe import RECIPES, Recipe
 from calibrant.lab.study.results import Result, Status

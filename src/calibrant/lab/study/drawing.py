@@ -1,43 +1,59 @@
-"""A figure with its numbers and its words, before it is ink."""
+"""Figures of a study before they are rendered: a title, a description, numbers, and a function that draws them."""
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from matplotlib.axes import Axes
 
+from calibrant import plots
+from calibrant.backend.bins import Bins
 from calibrant.lab.study.config import Study
+from calibrant.lab.study.external_models import Model
+from calibrant.lab.study.grids import Run
 
-__all__ = ["Drawing", "add_legend", "number_places", "numbered_name", "slug"]
+__all__ = ["Drawing", "add_legend", "group_by_place", "number_places", "numbered_name", "reliability_drawing", "slug"]
 
-MAX_INSIDE_LEGEND_LINES = 4  # lines that are named inside a picture; more are named below it
-MAX_TWO_COLUMN_CHARACTERS = 30  # letters of a name that has a line of its own, below the picture
-LEGEND_FONT_POINTS = 6.5  # points
-LEGEND_OFFSET_POINTS = 32  # points from an axis to what stands below its numbers and its name
+Value = TypeVar("Value")
+MAX_INSIDE_LEGEND_LINES = 4  # longer legends stand below the axes
+MAX_TWO_COLUMN_CHARACTERS = 30  # longer names take a line of the legend each
+LEGEND_FONT_POINTS = 6.5
+LEGEND_OFFSET_POINTS = 32  # distance of a legend below the axes, which leaves room for tick labels and axis name
 
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A figure that can be drawn on any axes, and the numbers behind it."""
+    """A figure that can be drawn on any axes, and its numbers."""
 
     name: str
     title: str
-    description: str  # what it shows, for who cannot see it
+    description: str  # alternative text
     draw: Callable[[Axes], object]
     numbers: Sequence[Mapping[str, Any]]
-    is_main: bool = True  # whether it is for every reader
+    is_main: bool = True  # whether it is shown without unfolding
+
+
+def group_by_place(
+    study: Study, items: Iterable[tuple[Run | Model, Value]]
+) -> dict[tuple[str, str], dict[str, list[Value]]]:
+    """Group values of runs by (data set, network), and by loss."""
+    places: dict[tuple[str, str], dict[str, list[Value]]] = {}
+    for run, value in items:
+        dataset, network, loss = study.names(run)
+        places.setdefault((dataset, network), {}).setdefault(loss, []).append(value)
+    return places
 
 
 def number_places(study: Study) -> dict[tuple[str, str], int]:
-    """Number the data sets and networks of a study from 1, whether anything of them is done or not."""
+    """Number the pairs of data set and network of a study from 1, including those without finished runs."""
     pairs = dict.fromkeys(study.names(run)[:2] for run in (*study.models, *study.runs()))
     return {place: number for number, place in enumerate(pairs, 1)}
 
 
 def numbered_name(name: str, number: int) -> str:
-    """Return the name of a figure of one of a study's places.
+    """Return the name of a figure of the place with this number.
 
     >>> numbered_name("diagram", 1), numbered_name("diagram", 2)
     ('diagram', 'diagram-2')
@@ -46,7 +62,7 @@ def numbered_name(name: str, number: int) -> str:
 
 
 def slug(text: str) -> str:
-    """Return a text as part of the name of a file.
+    """Return a text as part of a file name.
 
     >>> slug("focal(gamma=3)"), slug("FocalTemperature(gamma=-0.5)")
     ('focal_gamma_3', 'FocalTemperature_gamma_minus_0_5')
@@ -54,8 +70,19 @@ def slug(text: str) -> str:
     return re.sub(r"[\W_]+", "_", text.replace("=-", "=minus ")).strip("_")
 
 
+def reliability_drawing(name: str, title: str, description: str, bins: Bins) -> Drawing:
+    """Return a reliability diagram of bins."""
+    columns = [
+        column.tolist() for column in (bins.edges[:-1], bins.edges[1:], bins.count, bins.confidence, bins.accuracy)
+    ]
+    numbers: list[dict[str, Any]] = [
+        dict(zip(("from", "to", "count", "confidence", "accuracy"), row)) for row in zip(*columns)
+    ]
+    return Drawing(name, title, description, lambda ax: plots.reliability(bins, ax=ax), numbers)
+
+
 def add_legend(ax: Axes, title: str | None = None) -> None:
-    """Name the lines in small letters; below the picture, which grows by as much, where they are many or long."""
+    """Add a legend; if it is large, put it below the axes and make the figure higher."""
     handles, names = ax.get_legend_handles_labels()
     if len(names) < 2:
         return
@@ -72,10 +99,6 @@ def add_legend(ax: Axes, title: str | None = None) -> None:
         assert figure is not None
         lines = math.ceil(len(names) / columns) + bool(title)
         figure.set_figheight(figure.get_figheight() + 1.35 * LEGEND_FONT_POINTS / 72 * lines)
-    style: dict[str, Any] = {
-        "fontsize": LEGEND_FONT_POINTS,
-        "title_fontsize": LEGEND_FONT_POINTS,
-        "handlelength": 2,
-        "labelspacing": 0.25,
-    }
-    ax.legend(handles, names, title=title, alignment="left", frameon=False, **style, **placement)
+    fonts = {"fontsize": LEGEND_FONT_POINTS, "title_fontsize": LEGEND_FONT_POINTS}
+    style: dict[str, Any] = {"handlelength": 2, "labelspacing": 0.25, "alignment": "left", "frameon": False}
+    ax.legend(handles, names, title=title, **fonts, **style, **placement)

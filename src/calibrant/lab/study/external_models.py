@@ -1,4 +1,4 @@
-"""Models that were trained elsewhere: files of predictions in the place of training."""
+"""Models that were trained elsewhere: files of predictions replace the training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,15 +12,16 @@ from calibrant.io.column_names import COLUMN_ROLES
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
-MODELS_PLACEHOLDER = "models"  # stands where a run names its network
+MODELS_PLACEHOLDER = "models"  # replaces the network in the names of a run
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Predictions of one model on data to fit calibrators on (`val`) and to judge on (`test`).
+    """Files with the predictions of one model: `val` to fit calibrators, `test` to measure them.
 
-    Models of one name and data with several seeds are one row of the tables, tested against the others; `data` says on
-    which they are compared. `columns` and `drop` say how tables are read, see `Predictions.from_table`.
+    Models with the same name and data but several seeds are one row of the tables, and are tested against the others.
+    `data` names the data on which models are compared. `columns` and `drop` describe how tables are read; see
+    `Predictions.from_table`.
     """
 
     name: str
@@ -35,26 +36,27 @@ class Model:
         for role in self.columns:
             if role not in COLUMN_ROLES:
                 hint = registry.suggest(role, COLUMN_ROLES)
-                raise InputError(f"a model has no column {shorten_repr(role)}; {hint}", code="unknown_column")
+                raise InputError(f"Unknown column {shorten_repr(role)} of a model; {hint}", code="unknown_column")
 
     @property
     def names(self) -> tuple[str, str, str]:
-        """What stands for data set, network and loss."""
+        """Names that replace the data set, network and loss of a run."""
         return self.data, MODELS_PLACEHOLDER, self.name
 
     @property
     def id(self) -> str:
-        """Name and seed."""
+        """Name, data and seed."""
         return f"{self.name}, {self.data}, seed {self.seed}"
 
     def with_base_folder(self, folder: Path) -> "Model":
-        """The same with paths that are meant from a folder."""
+        """Return a copy whose paths are relative to a folder."""
         return replace(self, val=str(folder / self.val), test=str(folder / self.test))
 
     def predictions(self) -> tuple[Predictions, Predictions]:
-        """Load what calibrators are fitted on, and what they are judged on.
+        """Load the validation and the test predictions.
 
-        Raises `InputError` where a file cannot be read, or both hold the same examples.
+        Raises:
+            InputError: If a file cannot be read, classes differ, or both files hold the same examples.
         """
         val, test = (Predictions.load(path, drop=self.drop, **self.columns) for path in (self.val, self.test))
         try:
@@ -62,8 +64,11 @@ class Model:
         except InputError as error:
             raise InputError(f"{self.id}: {self.test}: {error}", code=error.code) from None
         if val.k != test.k:
-            raise InputError(f"{self.id}: {self.val} has {val.k} classes, {self.test} has {test.k}", code="num_classes")
+            raise InputError(
+                f"{self.id}: Expected equal classes, got {val.k} in {self.val} and {test.k} in {self.test}.",
+                code="num_classes",
+            )
         overlap = Overlap.compare(Sketch.from_hashes(test.row_hashes), Sketch.from_hashes(val.row_hashes))
         if overlap.too_large:
-            raise InputError(f"{self.id}: val and test must hold different examples: {overlap.text}", code="overlap")
+            raise InputError(f"{self.id}: Expected different examples in val and test: {overlap.text}", code="overlap")
         return val, test

@@ -1,51 +1,140 @@
-"""All figures of a study, drawn to files."""
+"""Draw all figures of a study to files, among them reliability diagrams and ROC curves of the stored predictions."""
 
 import textwrap
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import polars
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 
-from calibrant import io
+from calibrant import calibrators, io, metrics, plots
 from calibrant._text import escape_invisible
 from calibrant.lab.figures import figure_files, new_figure, save_figure
 from calibrant.lab.study.config import Study
-from calibrant.lab.study.drawing import Drawing
+from calibrant.lab.study.drawing import (
+    Drawing,
+    add_legend,
+    group_by_place,
+    number_places,
+    numbered_name,
+    reliability_drawing,
+    slug,
+)
 from calibrant.lab.study.learning_curves import learning_drawings
-from calibrant.lab.study.measurements import measure_runs
-from calibrant.lab.study.prediction_figures import reliability_drawings, roc_drawings
+from calibrant.lab.study.measurements import (
+    FIGURE_BINS,
+    MACHINE_FAILURES,
+    RunMeasurement,
+    measure_runs,
+    pooled_diagrams,
+    primary_calibrator,
+)
 from calibrant.lab.study.store import Store
 from calibrant.lab.study.sweeps import sweep_drawings
+from calibrant.predictions import Predictions
 
-__all__ = ["draw"]
+__all__ = ["draw", "reliability_drawings", "roc_drawings"]
 
 
 def draw(study: Study, store: Store, folder: Path, inputs: Sequence[str | Path] = ()) -> list[Path]:
-    """Draw how the finished networks of a study learned, what they say, and what came of its parameters and shifts.
+    """Draw learning curves, reliability diagrams, sweeps and ROC curves of the finished runs.
 
-    Returns the files written, none if nothing is done. Raises `InputError` where one would replace one of `inputs`.
+    Returns:
+        The files; none if no run is finished.
+
+    Raises:
+        InputError: If a figure would replace one of `inputs`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     measurements = list(measure_runs(study, store))
-    swept_drawings = sweep_drawings(study, (row for measurement in measurements for row in measurement.rows))
-    all_drawings = list(
-        chain(
-            learning_drawings(study, store),
-            reliability_drawings(study, measurements),
-            swept_drawings,
-            roc_drawings(study, store),
-        )
-    )
-    for drawing in all_drawings:
+    drawings = [
+        *learning_drawings(study, store),
+        *reliability_drawings(study, measurements),
+        *sweep_drawings(study, (row for measurement in measurements for row in measurement.rows)),
+        *roc_drawings(study, store),
+    ]
+    for drawing in drawings:
         io.check_outputs(figure_files(folder, drawing.name), inputs)
-    return [path for drawing in all_drawings for path in _save_drawing(folder, drawing)]
+    return [path for drawing in drawings for path in _save_drawing(folder, drawing)]
 
 
 def _save_drawing(folder: Path, drawing: Drawing) -> list[Path]:
     figure = new_figure(4.6, 3.2)
-    with rc_context({"text.parse_math": False}):  # a dollar sign in a name is no formula
+    with rc_context({"text.parse_math": False}):  # a dollar sign in a name is not a formula
         drawing.draw(figure.subplots())
         figure.suptitle(textwrap.fill(escape_invisible(drawing.title), 64), fontsize=9)
         return save_figure(folder, drawing.name, figure, polars.DataFrame(drawing.numbers))
+
+
+def reliability_drawings(study: Study, measurements: Iterable[RunMeasurement]) -> Iterator[Drawing]:
+    """Yield reliability diagrams of every loss before and after each calibrator (Wang et al. 2021, Figure 2).
+
+    They pool the test examples of all seeds. `diagram_after_LOSS` shows the primary calibrator; the names of others
+    contain the calibrator.
+    """
+    places = group_by_place(study, ((measurement.run, measurement) for measurement in measurements))
+    numbers, primary = number_places(study), primary_calibrator(study).text
+    for (dataset, network), measurements_by_loss in places.items():
+        place_text = f", {network} on {dataset}" if len(numbers) > 1 else ""
+        for loss, group in measurements_by_loss.items():
+            for diagram in pooled_diagrams(group, FIGURE_BINS):
+                stage = "after" if diagram.calibrator else "before"
+                prefix = "" if diagram.calibrator in ("", primary) else f"{slug(diagram.calibrator)}_"
+                name = numbered_name(f"diagram_{stage}_{prefix}{slug(loss)}", numbers[dataset, network])
+                title = f"reliability of {loss}{place_text}, {diagram.stage}"
+                bins = diagram.events.equal_width(FIGURE_BINS)
+                yield reliability_drawing(name, f"{title}; {diagram.ece}", f"{title}: {diagram.ece}.", bins)
+
+
+def roc_drawings(study: Study, store: Store) -> Iterator[Drawing]:
+    """Yield ROC curves of detecting each shift by the study's first score (Ghosh et al. 2022).
+
+    A curve per loss is the mean over seeds. Separate figures show the first and the primary calibrator.
+    """
+    score, primary = study.detection[0], primary_calibrator(study)
+    groups: dict[tuple[str, ...], dict[str, list[tuple[Predictions, Predictions]]]] = {}
+    for run in (run for run in study.runs() if run in store):
+        val, test = store.get(run, "val").double(), store.get(run, "test").double()
+        dataset, network, loss = study.names(run)
+        for i, shift in enumerate(run.shifts):
+            shifted = store.get(run, f"shift{i}").double()
+            for calibrator in dict.fromkeys((study.calibrators[0], primary)):
+                try:
+                    fitted: Any = calibrators.fit(calibrator, val)
+                except MACHINE_FAILURES:
+                    raise
+                except Exception:  # not applicable to these data; the tables give the reason
+                    continue
+                key = study.label(shift), calibrator.text, network, dataset
+                groups.setdefault(key, {}).setdefault(loss, []).append((test.apply(fitted), shifted.apply(fitted)))
+    for (shift, calibrator, network, dataset), pairs_by_loss in groups.items():
+        lines = {loss: _mean_roc(pairs, score) for loss, pairs in pairs_by_loss.items()}
+        title = f"{dataset} told from {shift} by {score}, {network}, {calibrator}"
+        numbers = [
+            {"line": loss, "passing_outside": x, "passing_inside": y}
+            for loss, line in lines.items()
+            for x, y in zip(*line, strict=True)
+        ]
+        areas = {loss: f"{np.trapezoid(y, x):.3f}" for loss, (x, y) in lines.items()}
+        areas_text = "; ".join(f"{loss} {area}" for loss, area in areas.items())
+        draw_lines = partial(_draw_rocs, {f"{areas[loss]} {loss}": line for loss, line in lines.items()})
+        yield Drawing(
+            slug(f"roc_{title}"), title, f"ROC curves, {title}. Area below: {areas_text}.", draw_lines, numbers
+        )
+
+
+def _mean_roc(pairs: Sequence[tuple[Predictions, Predictions]], score: Any, points: int = 200) -> tuple[Any, Any]:
+    """Return the mean ROC curve over seeds at evenly spaced false positive rates."""
+    x = np.linspace(0, 1, points + 1)
+    curves = (metrics.ood.roc(inside, outside, score=score) for inside, outside in pairs)
+    return x, np.mean([np.interp(x, curve.x.numpy(), curve.y.numpy()) for curve in curves], axis=0)
+
+
+def _draw_rocs(lines: Mapping[str, tuple[Any, Any]], ax: Axes) -> None:
+    diagonal = {"_chance": ([0, 1], [0, 1])}
+    plots.family(diagonal | dict(lines), ax=ax, xlabel="shifted examples that pass", ylabel="test examples that pass")
+    add_legend(ax, "area below")

@@ -1,4 +1,4 @@
-"""How the networks of a study learned: figures over epochs from the runs' histories, as numbers and as ink."""
+"""Learning curves and histograms over epochs, from the histories of finished runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,16 +13,25 @@ from matplotlib.axes import Axes
 from calibrant import metrics, plots, registry
 from calibrant.backend.bins import Bins
 from calibrant.lab.study.config import Study
-from calibrant.lab.study.drawing import Drawing, add_legend, number_places, numbered_name, slug
+from calibrant.lab.study.drawing import (
+    Drawing,
+    add_legend,
+    group_by_place,
+    number_places,
+    numbered_name,
+    reliability_drawing,
+    slug,
+)
 from calibrant.lab.study.measurements import ece_over_seeds_text
 from calibrant.lab.study.store import Store
 
 __all__ = ["learning_drawings"]
 
 EpochRows = Sequence[Mapping[str, Any]]  # the epochs of one run
-Histories = Mapping[str, Sequence[EpochRows]]  # loss -> runs
+Histories = Mapping[str, Sequence[EpochRows]]  # the runs of each loss
+HistogramPart = tuple[Sequence[int], Sequence[float]]  # counts and edges of one run
 
-MAX_LINES = 10  # lines that one picture can hold
+MAX_LINES = 10  # figures with more lines are divided
 SPLIT_TITLES = {"train": "training data", "val": "validation", "test": "test"}
 COLUMN_TITLES = {
     "loss": "loss",
@@ -43,20 +52,16 @@ COLUMN_TITLES = {
 
 
 def learning_drawings(study: Study, store: Store) -> Iterator[Drawing]:
-    """Yield what the finished runs' histories hold, for every data set and network: a line or histogram per loss.
+    """Yield figures of the histories of finished runs, for every data set and network, with a line per loss.
 
-    Curves are means over seeds with the range from least to most: every score that was watched (Mukhoti et al. 2020,
-    Figures 1 and 3; Wang et al. 2021, Figure 4), the gap of single bins and the gammas (Ghosh et al. 2022). Reliability
-    diagrams at some epochs show how much every bin holds (Mukhoti et al. 2020, Figure 2). Histograms are the gradient
-    norms (Mukhoti et al. 2020, Figure 4) and the maximum logits by learned epoch (Wang et al. 2021, Figure 5).
+    Curves are means over seeds with the range from minimum to maximum: recorded scores (Mukhoti et al. 2020, Figures 1
+    and 3; Wang et al. 2021, Figure 4), gaps of single bins, and gammas (Ghosh et al. 2022). Reliability diagrams show
+    some epochs (Mukhoti et al. 2020, Figure 2). Histograms show gradient norms (Mukhoti et al. 2020, Figure 4) and
+    maximum logits by learned epoch (Wang et al. 2021, Figure 5).
     """
-    finished_runs = [run for run in study.runs() if run in store]
-    histories_by_place: dict[tuple[str, str], dict[str, list[EpochRows]]] = {}
-    for run in finished_runs:
-        dataset, network, loss = study.names(run)
-        histories_by_place.setdefault((dataset, network), {}).setdefault(loss, []).append(store.history(run).to_dicts())
+    finished_runs = ((run, store.history(run).to_dicts()) for run in study.runs() if run in store)
     numbers = number_places(study)
-    for (dataset, network), histories in histories_by_place.items():
+    for (dataset, network), histories in group_by_place(study, finished_runs).items():
         place_text = f", {network} on {dataset}" if len(numbers) > 1 else ""
         for drawing in _history_drawings(histories):
             yield replace(
@@ -68,23 +73,21 @@ def learning_drawings(study: Study, store: Store) -> Iterator[Drawing]:
 
 
 def _is_main(drawing: Drawing) -> bool:
-    return not drawing.name.startswith(("train_", "val_bin_gaps", "reliability")) and not drawing.name.endswith(
-        ("_correct", "_wrong")
-    )
+    is_detail = drawing.name.startswith(("train_", "val_bin_gaps", "reliability"))
+    return not is_detail and not drawing.name.endswith(("_correct", "_wrong"))
 
 
 def _history_drawings(histories: Histories) -> Iterator[Drawing]:
     columns = dict.fromkeys(key for runs in histories.values() for rows in runs for row in rows for key in row)
     for column in columns:
         split, _, quantity = column.partition("_")
-        if split in SPLIT_TITLES and (column_title := _column_title(quantity)):
-            yield from _drawings_by_loss_family(
-                slug(column), f"{column_title}, {SPLIT_TITLES[split]}", _column_lines(histories, column)
-            )
+        title = _column_title(quantity) if split in SPLIT_TITLES else ""
+        if title:
+            lines = _column_lines(histories, column)
+            yield from _drawings_by_loss_family(slug(column), f"{title}, {SPLIT_TITLES[split]}", lines)
         elif column == "last_layer_norm":
-            yield from _drawings_by_loss_family(
-                column, "norm of the last layer's weights", _column_lines(histories, column)
-            )
+            lines = _column_lines(histories, column)
+            yield from _drawings_by_loss_family(column, "norm of the last layer's weights", lines)
         elif quantity == "bin_gaps":
             yield from _bin_gap_drawings(histories, column, SPLIT_TITLES[split])
         elif quantity == "reliability_count":
@@ -98,14 +101,14 @@ def _history_drawings(histories: Histories) -> Iterator[Drawing]:
 
 
 def _column_title(column: str) -> str:
-    """Say what a column of a split holds, "" if it is no number."""
+    """Return the title of a column without its split, or "" if it does not hold numbers."""
     if column in COLUMN_TITLES:
         return COLUMN_TITLES[column]
     return metrics.describe_metric(column).removesuffix(" in %") if column.partition("(")[0] in registry.METRICS else ""
 
 
 def _column_lines(histories: Histories, column: str, item: int | None = None) -> dict[str, np.ndarray]:
-    """Return a column (epochs,) of every run, or one item of a column of lists; losses without it are left out."""
+    """Return a column, or one item of a column of lists, as an array (runs, epochs) per loss that has it."""
     lines: dict[str, np.ndarray] = {}
     for loss, runs in histories.items():
         values = [[_to_float(row.get(column), item) for row in rows] for rows in runs]
@@ -122,19 +125,20 @@ def _to_float(value: Any, item: int | None) -> float:
 
 
 def _drawings_by_loss_family(name: str, title: str, lines: Mapping[str, np.ndarray]) -> Iterator[Drawing]:
-    """Yield one drawing of few lines, or of many one for every kind of loss, each beside the first loss of all."""
-    kinds: dict[str, list[str]] = {}
+    """Yield one figure, or for many lines one per family of losses, each with the first loss for comparison."""
+    families: dict[str, list[str]] = {}
     for line in lines if len(lines) > MAX_LINES else ():
-        kinds.setdefault(line.partition("(")[0], []).append(line)
-    if not any(len(kind) > 2 for kind in kinds.values()):
+        families.setdefault(line.partition("(")[0], []).append(line)
+    parts = {family: members for family, members in families.items() if len(members) > 2}
+    if not parts:
         yield _curve_drawing(name, title, lines)
         return
-    first, parts = next(iter(lines)), {kind: members for kind, members in kinds.items() if len(members) > 2}
-    if ungrouped := [line for kind, members in kinds.items() if kind not in parts for line in members]:
+    if ungrouped := [line for family, members in families.items() if family not in parts for line in members]:
         parts["the rest"] = ungrouped
-    for kind, members in parts.items():
+    first = next(iter(lines))
+    for family, members in parts.items():
         part_lines = {line: lines[line] for line in dict.fromkeys([first, *members])}
-        yield _curve_drawing(f"{name}_{slug(kind)}", f"{title}, {kind}", part_lines)
+        yield _curve_drawing(f"{name}_{slug(family)}", f"{title}, {family}", part_lines)
 
 
 def _curve_drawing(name: str, title: str, lines: Mapping[str, np.ndarray]) -> Drawing:
@@ -160,13 +164,13 @@ def _draw_curves(lines: Mapping[str, np.ndarray], ax: Axes) -> None:
 
 def _bin_gap_drawings(histories: Histories, column: str, split: str) -> Iterator[Drawing]:
     count = max(len(row[column]) for runs in histories.values() for rows in runs for row in rows if row.get(column))
-    for item, words in (0, "least confident"), (count // 2, "middle"), (count - 1, "most confident"):
-        title = f"confidence minus accuracy, {words} of {count} bins, {split}"
+    for item, bin_name in (0, "least confident"), (count // 2, "middle"), (count - 1, "most confident"):
+        title = f"confidence minus accuracy, {bin_name} of {count} bins, {split}"
         yield _curve_drawing(f"{column}_{item + 1}", title, _column_lines(histories, column, item))
 
 
 def _reliability_drawings(histories: Histories, split: str) -> Iterator[Drawing]:
-    """Yield a diagram for every loss and epoch, of the examples of all seeds together, with the ECE of each seed."""
+    """Yield a diagram for every loss and epoch, with the pooled examples and the ECE over seeds."""
     for loss, runs in histories.items():
         parts_by_epoch: dict[int, list[np.ndarray]] = {}
         for row in (row for rows in runs for row in rows if row.get(f"{split}_reliability_count")):
@@ -178,20 +182,12 @@ def _reliability_drawings(histories: Histories, split: str) -> Iterator[Drawing]
             means = [np.divide(t, count, out=np.full(len(count), np.nan), where=count > 0) for t in totals]
             edges = np.linspace(0, 1, len(count) + 1)
             bins = Bins(*map(torch.from_numpy, (edges, count / count.sum(), *means, count.astype(int))))
-            numbers = [
-                {"from": low, "to": high, "count": int(n), "confidence": confidence, "accuracy": accuracy}
-                for low, high, n, confidence, accuracy in zip(edges[:-1], edges[1:], count, *means, strict=True)
-            ]
             title = f"reliability on {SPLIT_TITLES[split]} at epoch {epoch}, {loss}"
-            ece = ece_over_seeds_text(
+            ece_text = ece_over_seeds_text(
                 [float(np.nansum(n * abs(confidence - accuracy)) / n.sum()) for n, confidence, accuracy in parts]
             )
-            words = f"Reliability diagram: {title}; {ece}."
-            yield Drawing(f"reliability_{epoch}_{slug(loss)}", title, words, partial(_draw_bins, bins), numbers)
-
-
-def _draw_bins(bins: Bins, ax: Axes) -> None:
-    plots.reliability(bins, ax=ax)
+            description = f"Reliability diagram: {title}; {ece_text}."
+            yield reliability_drawing(f"reliability_{epoch}_{slug(loss)}", title, description, bins)
 
 
 def _gamma_drawings(histories: Histories) -> Iterator[Drawing]:
@@ -214,7 +210,7 @@ def _gradient_drawings(histories: Histories) -> Iterator[Drawing]:
         if row.get("gradient_norms")
     ]
     for epoch, parts in groupby(sorted(histograms, key=lambda part: part[0]), key=lambda part: part[0]):
-        groups: dict[str, list[tuple[Any, Any]]] = {}
+        groups: dict[str, list[HistogramPart]] = {}
         for _, loss, counts, edges in parts:
             groups.setdefault(loss, []).append((counts, edges))
         title = f"gradient norm in the last layer, per training example, epoch {epoch}"
@@ -223,7 +219,7 @@ def _gradient_drawings(histories: Histories) -> Iterator[Drawing]:
 
 def _learned_epoch_drawings(histories: Histories) -> Iterator[Drawing]:
     for loss, runs in histories.items():
-        groups: dict[str, list[tuple[Any, Any]]] = {}
+        groups: dict[str, list[HistogramPart]] = {}
         for rows in runs:
             row = rows[-1]
             if not row.get("learned_counts"):
@@ -241,7 +237,7 @@ def _learned_epoch_drawings(histories: Histories) -> Iterator[Drawing]:
             yield _histogram_drawing(f"learned_{slug(loss)}", title, groups, "maximum logit")
 
 
-def _histogram_drawing(name: str, title: str, groups: Mapping[str, Sequence[tuple[Any, Any]]], xlabel: str) -> Drawing:
+def _histogram_drawing(name: str, title: str, groups: Mapping[str, Sequence[HistogramPart]], xlabel: str) -> Drawing:
     values: dict[str, np.ndarray] = {}
     numbers: list[dict[str, Any]] = []
     for group, parts in groups.items():
@@ -262,6 +258,6 @@ def _histogram_drawing(name: str, title: str, groups: Mapping[str, Sequence[tupl
 
 
 def _histogram_samples(counts: Sequence[int], edges: Sequence[float]) -> np.ndarray:
-    """Return values with this histogram: those of a bin evenly spaced inside it."""
+    """Return values with this histogram, evenly spaced inside each bin."""
     samples = [np.linspace(low, high, n + 2)[1:-1] for n, low, high in zip(counts, edges[:-1], edges[1:], strict=True)]
     return np.concatenate(samples)

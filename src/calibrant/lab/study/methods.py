@@ -1,28 +1,13 @@
-"""The entries of a study's lists: each text is read once, into a method that is checked."""
+"""Parse the methods that a study lists, and check that they can be called."""
 
 import inspect
 
 from calibrant import metrics, registry
+from calibrant._text import to_one_line
 from calibrant.registry import Method, Registry
 from calibrant.types import InputError
 
 Methods = tuple[Method, ...]
-
-
-def parse_method(key: str, text: str | Method) -> Method:
-    """Read an entry of a study's list `key`, and hold what it is called with against its signature."""
-    if isinstance(text, Method):
-        return text
-    parsed = _find_registry(key, text).method(text)
-    _check_signature(key, parsed)
-    return parsed
-
-
-def is_corruption(shift: Method) -> bool:
-    """Say whether a shift is a corruption of the test set, whose labels still hold, and not another data set."""
-    return shift.registry is registry.CORRUPTIONS
-
-
 LIST_REGISTRIES: dict[str, Registry | None] = {
     "datasets": registry.DATA_SETS,
     "networks": registry.NETWORKS,
@@ -33,7 +18,7 @@ LIST_REGISTRIES: dict[str, Registry | None] = {
     "metrics": registry.METRICS,
     "detection": registry.OOD_SCORES,
 }
-_CALL_ARGUMENTS = {
+CALL_ARGUMENTS = {
     "data": ("root",),
     "networks": ("classes",),
     "losses": ("logits", "labels"),
@@ -44,29 +29,51 @@ _CALL_ARGUMENTS = {
 }
 
 
+def parse_method(key: str, text: str | Method) -> Method:
+    """Parse an entry of a study's list `key`, and check its signature."""
+    if isinstance(text, Method):
+        return text
+    method = _find_registry(key, text).method(text)
+    _check_signature(method)
+    return method
+
+
+def is_corruption(shift: Method) -> bool:
+    """Whether a shift corrupts the test set, whose labels stay valid, instead of being another data set."""
+    return shift.registry is registry.CORRUPTIONS
+
+
+def error_text(error: Exception) -> str:
+    """Return an error in one line, with its type unless it is an `InputError`."""
+    kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+    return kind + to_one_line(error)
+
+
 def _find_registry(key: str, text: str) -> Registry:
     if (method_registry := LIST_REGISTRIES[key]) is not None:
         return method_registry
-    name, kinds = text.partition("(")[0].strip(), (registry.CORRUPTIONS, registry.DATA_SETS)
-    for method_registry in kinds:
+    name, candidates = text.partition("(")[0].strip(), (registry.CORRUPTIONS, registry.DATA_SETS)
+    for method_registry in candidates:
         if name in method_registry:
             return method_registry
-    hint = registry.suggest(name, (known_name for method_registry in kinds for known_name in method_registry))
-    raise InputError(f"no {name!r} among corruptions and data; {hint}", code="unknown_method")
+    hint = registry.suggest(name, (known_name for method_registry in candidates for known_name in method_registry))
+    raise InputError(f"Unknown shift {name!r} among corruptions and data; {hint}", code="unknown_method")
 
 
-def _check_signature(key: str, parsed: Method) -> None:
-    if parsed.registry is registry.METRICS and not isinstance(parsed.target, metrics.Metric):
+def _check_signature(method: Method) -> None:
+    if method.registry is registry.METRICS and not isinstance(method.target, metrics.Metric):
         raise InputError(
-            f"{parsed.name} is no metric yet: declare it by @metrics.metric('its title')", code="undeclared_metric"
+            f"Expected a metric, got the function {method.name}. Declare it with @metrics.metric('its title').",
+            code="undeclared_metric",
         )
-    data = _CALL_ARGUMENTS.get(parsed.registry.kind, ())
-    call_forms = [data, (*data, "vectors")] if parsed.registry is registry.NETWORKS else [data]
-    signature = inspect.signature(parsed.bound_function)
-    if data and not any(_accepts_arguments(signature, call_form) for call_form in call_forms):
-        takes = "" if parsed.registry.kind != "calibrators" else "'s fit"
+    arguments = CALL_ARGUMENTS.get(method.registry.kind, ())
+    call_forms = [arguments, (*arguments, "vectors")] if method.registry is registry.NETWORKS else [arguments]
+    signature = inspect.signature(method.bound_function)
+    if arguments and not any(_accepts_arguments(signature, call_form) for call_form in call_forms):
+        function_name = f"{method.name}.fit" if method.registry is registry.CALIBRATORS else method.name
         raise InputError(
-            f"{parsed.name}{takes} must take ({', '.join(data)}) and hyperparameters by keyword", code="signature"
+            f"Expected {function_name} to take ({', '.join(arguments)}) and hyperparameters by keyword.",
+            code="signature",
         )
 
 

@@ -1,4 +1,4 @@
-"""A second home for finished runs, at any URL that fsspec knows: s3://, gs://, abfs://, sftp://, file://, ..."""
+"""Share finished runs through any URL that fsspec supports: s3://, gs://, abfs://, sftp://, file://, ..."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -7,12 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from calibrant.lab.study.digests import RECORD_FILE, UNREADABLE_ERRNOS, DamagedError
+from calibrant.lab.study.stored_files import DAMAGE_ERRNOS, RECORD_FILE, DamagedError
 from calibrant.types import InputError
 
 
 class MirrorError(InputError):
-    """A mirror that cannot be reached."""
+    """The mirror cannot be reached."""
 
     def __init__(self, message: str = "", *, code: str = "mirror_unreachable") -> None:
         super().__init__(message, code=code)
@@ -20,7 +20,7 @@ class MirrorError(InputError):
 
 @dataclass(frozen=True)
 class Mirror:
-    """Runs as runs/ID/ below a URL. A run is there if and only if its record is, which is sent last."""
+    """Runs as runs/ID/ below a URL. A run counts as present once its record is there, which is sent last."""
 
     url: str
 
@@ -32,14 +32,14 @@ class Mirror:
             return url_to_fs(self.url)
 
     def run_names(self) -> set[str]:
-        """Return the ids of the runs that are there."""
+        """Return the names of the runs in the mirror."""
         files, root = self._location
         with self._wrap_errors():
             paths = (path.split("/") for path in files.find(f"{root}/runs", maxdepth=2))
             return {path[-2] for path in paths if path[-1] == RECORD_FILE}
 
     def send(self, folder: Path) -> None:
-        """Copy the folder of a finished run there."""
+        """Copy the folder of a finished run to the mirror."""
         files, root = self._location
         with self._wrap_errors():
             files.makedirs(f"{root}/runs/{folder.name}", exist_ok=True)
@@ -48,17 +48,18 @@ class Mirror:
                 files.put_file(str(path), f"{root}/runs/{folder.name}/{path.name}")
 
     def fetch(self, name: str, folder: Path) -> None:
-        """Copy the files of a run from there into an empty folder. Raises `Damaged` if one of them cannot be read."""
+        """Copy the files of a run into an empty folder. Raises `DamagedError` if a file cannot be read."""
         files, root = self._location
         with self._wrap_errors():
             for path in files.ls(f"{root}/runs/{name}", detail=False):
+                file = path.rpartition("/")[2]
                 try:
                     if files.isfile(path):
-                        files.get_file(path, str(folder / path.rpartition("/")[2]))
+                        files.get_file(path, str(folder / file))
                 except OSError as error:
-                    if error.errno not in UNREADABLE_ERRNOS:
+                    if error.errno not in DAMAGE_ERRNOS:
                         raise
-                    raise DamagedError(f"{path.rpartition('/')[2]} cannot be read ({error.strerror})") from None
+                    raise DamagedError(f"{file} cannot be read ({error.strerror})") from None
 
     @contextmanager
     def _wrap_errors(self) -> Generator[None]:
@@ -68,4 +69,4 @@ class Mirror:
             raise
         except (OSError, ValueError, ImportError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise MirrorError(f"cannot reach the mirror {self.url}: {reason}; finished runs are kept here") from None
+            raise MirrorError(f"Cannot reach the mirror {self.url}: {reason}. Finished runs are kept here.") from None

@@ -1,4 +1,4 @@
-"""Training all that is missing of a study: which runs, how far it is, how long it takes."""
+"""Train the missing runs of a study, report the progress, and estimate the remaining time."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,19 +10,21 @@ from statistics import mean
 
 from calibrant import losses
 from calibrant._text import shorten_repr
-from calibrant.lab.study.config import Run, Study
-from calibrant.lab.study.engine import DatasetCache, Engine, RunEvent, build_network, execute, run_locally
+from calibrant.lab.study.config import Study
+from calibrant.lab.study.datasets import DatasetCache
+from calibrant.lab.study.engine import Engine, RunEvent, build_network, execute, run_locally
+from calibrant.lab.study.grids import Run
 from calibrant.lab.study.store import Store
 from calibrant.registry import Method
 from calibrant.types import InputError
 
-MIN_TRIAL_BATCH_EXAMPLES = 2  # examples of a batch: of a single one some networks cannot learn
-TRIALS_PER_BATCH_SIZE = 2  # that each is tried
-MAX_TRIAL_BATCH_SECONDS = 0.5  # seconds of a batch after which no larger one is tried
+MIN_TRIAL_BATCH_EXAMPLES = 2  # batch normalization needs two
+TRIALS_PER_BATCH_SIZE = 2  # the first batch of a size also pays for choosing algorithms
+MAX_TRIAL_BATCH_SECONDS = 0.5  # no larger batch is tried after a batch this slow
 
 
 def duration_text(seconds: float) -> str:
-    """Say how long something takes, as one does.
+    """Return a rounded duration.
 
     >>> duration_text(40.0), duration_text(600.0), duration_text(18000.0), duration_text(1e6)
     ('less than a minute', 'about 10 minutes', 'about 5.0 hours', 'about 12 days')
@@ -35,36 +37,37 @@ def duration_text(seconds: float) -> str:
     return f"about {minutes / 60:.1f} hours" if minutes < 100 * 60 else f"about {minutes / 1440:,.0f} days"
 
 
-def select_runs(study: Study, only: str | None = None) -> list[Run]:
-    """Return the runs of a study, or those whose data set, network, loss (as the study says it) or seed hold a text.
+def select_runs(study: Study, text: str | None = None) -> list[Run]:
+    """Return the runs whose data set, network, loss (as the study spells them) or "seed=N" contain a text.
 
-    Raises `InputError` if none does.
+    Raises:
+        InputError: If there is none.
     """
-    runs = [run for run in study.runs() if only is None or any(only in part for part in _searchable_texts(study, run))]
-    if not runs and (only is not None or not study.models):
+    runs = [
+        run
+        for run in study.runs()
+        if text is None or any(text in part for part in (*study.names(run), f"seed={run.seed}"))
+    ]
+    if not runs and (text is not None or not study.models):
         raise InputError(
-            f"no run of study {study.name!r} has {shorten_repr(only)} in its data set, network, loss or seed",
+            f"No run of study {study.name!r} has {shorten_repr(text)} in its data set, network, loss or seed.",
             code="no_matching_run",
         )
     return runs
 
 
-def _searchable_texts(study: Study, run: Run) -> tuple[str, ...]:
-    return *study.names(run), f"seed={run.seed}"
-
-
 class EpochTimes:
-    """How long epochs take, from those that are known: of the same network and data set, else of all."""
+    """Seconds per epoch of each network and data set, as far as they are known."""
 
     def __init__(self) -> None:
         self.seconds_by_network: dict[tuple[Method, Method], list[float]] = {}
 
     def add(self, run: Run, seconds: float) -> None:
-        """Say how long an epoch of a run took."""
+        """Record the seconds of an epoch of a run."""
         self.seconds_by_network.setdefault((run.dataset, run.network), []).append(seconds)
 
     def estimate(self, epochs: Mapping[Run, int]) -> float:
-        """Return the seconds that so many epochs of these runs take, one after another; nan if nothing is known."""
+        """Return the seconds for these numbers of epochs; unknown networks take the mean of all, nan without any."""
         all_seconds = [second for seconds in self.seconds_by_network.values() for second in seconds] or [math.nan]
         run_seconds = (
             n * mean(self.seconds_by_network.get((run.dataset, run.network), all_seconds)) for run, n in epochs.items()
@@ -72,24 +75,20 @@ class EpochTimes:
         return sum(run_seconds, 0.0)
 
 
-# Before anything is trained
+# Before the training
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What a run is about to work on, and how fast this machine is at it."""
+    """The size of a training, and the speed of this machine."""
 
     examples: int  # to train on
     parameters: int
-    seconds: float  # of an epoch, as a batch says
+    seconds: float  # of an epoch, extrapolated from a batch
 
 
 def run_trial(run: Run, data: DatasetCache) -> Trial:
-    """Train on batches that grow to the recipe's own or until one takes a while. Nothing is kept.
-
-    Each size is tried twice, since the first time much is spent on choosing how to compute it, and the smallest tells
-    nothing unless there is no other.
-    """
+    """Time batches of growing size, up to the recipe's or until a batch is slow. Nothing is stored."""
     from calibrant.lab.study.train import train as training
 
     splits = data.splits(run.divided_dataset)
@@ -110,22 +109,19 @@ def run_trial(run: Run, data: DatasetCache) -> Trial:
 
 
 def runs_without_timing(runs: list[Run], store: Store) -> list[Run]:
-    """Return a run of every network and data set of which no run is finished."""
+    """Return the first run of every network and data set without a finished run."""
     kinds = {(run.dataset, run.network): run for run in reversed(runs)}
     timed_kinds = {(run.dataset, run.network) for run in runs if run in store}
     return [run for kind, run in reversed(kinds.items()) if kind not in timed_kinds]
 
 
 def seconds_left(runs: list[Run], store: Store, trials: Mapping[Run, Trial]) -> float:
-    """Return how long the rest takes if it takes what the finished runs took per epoch; nan if nothing is known.
-
-    What no finished run tells, trials may.
-    """
+    """Return the estimated seconds of the missing runs, from finished runs and trials; nan if nothing is known."""
     clock = EpochTimes()
     for run in runs:
         if run in store:
             facts = store.record(run)["facts"]
-            if "network of" in facts:  # trained elsewhere
+            if "network of" in facts:  # not trained, but predicted with the network of another run
                 continue
             clock.add(run, facts["seconds"] / facts.get("diverged", run.recipe.epochs))
     for run, trial in trials.items():
@@ -133,19 +129,19 @@ def seconds_left(runs: list[Run], store: Store, trials: Mapping[Run, Trial]) -> 
     return clock.estimate({run: run.recipe.epochs for run in runs if run not in store})
 
 
-# While it is trained
+# During the training
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What is being done, and how far it is."""
+    """A step of the work, and how far it is."""
 
     text: str
-    done: int = 0  # epochs, those of finished runs included
-    total: int = 0
-    details: str = ""  # how many runs, how fast, how long it still takes
-    event: RunEvent | None = None  # what has just happened
-    note: bool = False  # whether it is to be remembered
+    completed: int = 0  # epochs, including those of finished runs
+    total: int = 0  # epochs
+    details: str = ""  # finished runs, speed and remaining time
+    event: RunEvent | None = None
+    note: bool = False  # whether the text should stay visible
 
     def __str__(self) -> str:
         return f"{self.text}, {self.details}" if self.details else self.text
@@ -162,36 +158,34 @@ def train_all(
     engine: Engine = run_locally,
     on_event: OnEvent | None = None,
 ) -> Iterator[Progress]:
-    """Train those of the runs that the store lacks, and tell of every event; `watch` is told before.
+    """Train the runs that the store lacks, and yield the progress after every event.
 
-    The error of a failed run is in the store, partial/ID/error.txt.
+    `on_event` is called with each event first. The error of a failed run is written to partial/ID/error.txt.
     """
     epochs_left = {run: run.recipe.epochs for run in runs}
     total = sum(epochs_left.values())
-    clock, speeds = EpochTimes(), dict[Run, float]()  # images a second of the runs that are trained now
+    clock, speeds = EpochTimes(), dict[Run, float]()  # images per second of the runs in training
     labels = _run_labels(study, runs)
     for event in engine(partial(execute, store=store, data=data), runs, store):
-        run, facts = event.run, event.facts
-        if event.kind == "said":
-            yield Progress(_event_text(labels[run], event), total - sum(epochs_left.values()), total, event=event)
-            continue
-        if on_event is not None:
-            on_event(event)
-        if event.kind == "epoch":
-            epochs_left[run] = run.recipe.epochs - facts["epoch"]
-            speeds[run] = facts["images"] / facts["seconds"]
-            clock.add(run, facts["seconds"])
-        else:
-            epochs_left.pop(run)
-            speeds.pop(run, None)
-        if event.kind == "failed" and run not in store:  # a network that diverged is kept
-            (store.partial(run) / "error.txt").write_text(facts["error"])
-        details = ", ".join(_progress_details(len(runs), epochs_left, speeds, clock))
+        run, facts, details = event.run, event.facts, ""
+        if event.kind != "note":
+            if on_event is not None:
+                on_event(event)
+            if event.kind == "epoch":
+                epochs_left[run] = run.recipe.epochs - facts["epoch"]
+                speeds[run] = facts["images"] / facts["seconds"]
+                clock.add(run, facts["seconds"])
+            else:
+                epochs_left.pop(run)
+                speeds.pop(run, None)
+            if event.kind == "failed" and run not in store:  # diverged networks are in the store
+                (store.partial(run) / "error.txt").write_text(facts["error"])
+            details = ", ".join(_progress_details(len(runs), epochs_left, speeds, clock))
         yield Progress(_event_text(labels[run], event), total - sum(epochs_left.values()), total, details, event)
 
 
 def _run_labels(study: Study, runs: Sequence[Run]) -> dict[Run, str]:
-    """Name every run by its loss and seed, and by its data set and network where there are several."""
+    """Name every run by its loss and seed, and by its data set and network if there are several."""
     names = {run: study.names(run) for run in runs}
     has_several = [len(set(parts)) > 1 for parts in list(zip(*names.values(), strict=True))[:2]]
     return {
@@ -204,14 +198,14 @@ def _event_text(label: str, event: RunEvent) -> str:
         return f"{label}, epoch {event.facts['epoch']} of {event.run.recipe.epochs}"
     if event.kind == "done":
         return f"done {label}, {event.facts['seconds']:.0f} s"
-    if event.kind == "said":
+    if event.kind == "note":
         return f"{label}: {event.facts['text']}"
     return f"{event.kind} {label}" + (f": {first_line(event.facts['error'])}" if event.kind == "failed" else "")
 
 
 def first_line(error: str) -> str:
-    """Return the first line of an error, which says why."""
-    return error.strip().partition("\n")[0] or "it does not say why"
+    """Return the first line of an error, which holds the reason."""
+    return error.strip().partition("\n")[0] or "unknown reason"
 
 
 def _progress_details(

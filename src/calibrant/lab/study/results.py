@@ -1,4 +1,4 @@
-"""What came of a study: its tables, rows and report, and how its runs stand."""
+"""Results of a study: tables, rows and report, and the status of its runs."""
 
 import math
 import shutil
@@ -9,30 +9,30 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.io import apply_umask, ensure_writable, to_safe_csv
-from calibrant.lab.study.config import Run, Study
+from calibrant.lab.study.config import Study
+from calibrant.lab.study.grids import Run
 from calibrant.lab.study.measurements import ResultRow, RunMeasurement
 from calibrant.lab.study.progress import Trial, duration_text
 from calibrant.lab.study.tables import LATEX_PACKAGES, ResultTable
 from calibrant.registry import Method
 from calibrant.types import InputError
 
-DRAFT_PATTERNS = ".results-*", ".report-*.html", ".rows-*.csv", ".tables-*.*"  # that a killed process may leave
-MAX_LOCK_WAIT_SECONDS = 60.0  # seconds to wait for another process that writes its results
-
+DRAFT_PATTERNS = ".results-*", ".report-*.html", ".rows-*.csv", ".tables-*.*"  # leftovers of killed processes
+MAX_LOCK_WAIT_SECONDS = 60.0
 RESULT_FILES = ("rows.csv", "tables.csv", "tables.md", "tables.tex", "report.html")
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What a study found. Prints as its tables, what they say in words, and which runs failed."""
+    """Results of a study. Prints as tables, findings and failed runs."""
 
     study: Study
     tables: Sequence[ResultTable]
     measurements: Sequence[RunMeasurement]
-    failed: Mapping[Run, str]  # why, in one line; all of it stands in partial/ID/error.txt
+    failed: Mapping[Run, str]  # the reason in one line; partial/ID/error.txt holds the traceback
     folder: Path
-    diverged_rows: Sequence[ResultRow] = ()  # the rows of networks that diverged
-    notes: tuple[str, ...] = ()  # on what was damaged, or taken from elsewhere
+    diverged_rows: Sequence[ResultRow] = ()  # rows of networks that diverged
+    notes: tuple[str, ...] = ()  # on damaged runs, and runs from other stores
 
     @property
     def rows(self) -> list[ResultRow]:
@@ -41,32 +41,32 @@ class Result:
 
     @property
     def report(self) -> Path | None:
-        """The page that shows everything; None where nothing is measured."""
+        """Path of the HTML report, or None if nothing was measured."""
         return self.folder / "report.html" if self.tables else None
 
     @property
     def finding(self) -> str:
-        """What was found, in words."""
-        from calibrant.lab.study.report import findings_text
+        """The findings in words."""
+        from calibrant.lab.study.report import findings
 
-        return findings_text(self.tables) if self.tables else ""
+        return "\n".join(findings(self.tables)) if self.tables else ""
 
     @property
     def cell_description(self) -> str:
-        """What stands in a cell."""
+        """Description of the cells of the tables."""
         seeds = max((len(cell.values) for table in self.tables for cell in table.cells.values()), default=1)
         return f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
 
     @property
     def failure_lines(self) -> list[str]:
-        """A line for each run that failed, or for several on one data set that failed alike."""
+        """A line for each failed run, or for several that failed for the same reason on one data set."""
         return [f"failed: {line}" for line in group_failures(self.study, self.failed)]
 
     def to_polars(self) -> Any:
         """Return the rows as a polars frame."""
         import polars
 
-        return polars.DataFrame(self.rows, infer_schema_length=None)  # calibrators report different numbers
+        return polars.DataFrame(self.rows, infer_schema_length=None)  # columns differ between calibrators
 
     def __str__(self) -> str:
         parts = [str(table) for table in self.tables]
@@ -82,7 +82,7 @@ class Result:
         return result_cell(self.study, self.tables)
 
     def write(self, page: str) -> None:
-        """Write tables, rows and the report's page to the folder, as one set: `RESULT_FILES`."""
+        """Write tables, rows and the report's page to the folder together: `RESULT_FILES`."""
         import polars
 
         records = [record for table in self.tables for record in table.records()]
@@ -99,10 +99,9 @@ class Result:
 
 
 def write_files_together(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write files that belong together, so that no kill and no full disk leaves some of one set beside some of another.
+    """Write several files so that a kill or a full disk never leaves old and new ones side by side.
 
-    All are written aside first; then the old ones are removed, and the new ones take their places. Drafts that killed
-    processes left are removed.
+    All are written to a draft folder first; then the old files are removed and the new ones renamed.
     """
     from filelock import FileLock, Timeout
 
@@ -125,7 +124,7 @@ def write_files_together(folder: Path, texts: Mapping[str, str]) -> None:
                 remove_path(draft_folder)
     except Timeout:
         raise InputError(
-            f"another process writes its results to {folder}; try again when it is done", code="folder_in_use"
+            f"Another process is writing its results to {folder}. Try again when it is done.", code="folder_in_use"
         ) from None
     except OSError as error:
         error.filename = str(folder)
@@ -133,7 +132,7 @@ def write_files_together(folder: Path, texts: Mapping[str, str]) -> None:
 
 
 def remove_path(path: Path) -> None:
-    """Remove a file, or a folder with all that is in it; nothing if it is not there."""
+    """Remove a file, or a folder with its content, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -141,65 +140,63 @@ def remove_path(path: Path) -> None:
 
 
 def group_failures(study: Study, runs: Mapping[Run, str]) -> list[str]:
-    """Say why runs are not done, in one line where several on one data set have the same reason."""
+    """Return the reasons of failed runs, in one line for several on one data set with the same reason."""
     groups: dict[tuple[Method, str], list[Run]] = {}
     for run, reason in runs.items():
         groups.setdefault((run.dataset, reason), []).append(run)
     lines: list[str] = []
     for (dataset, reason), group in groups.items():
-        first_label = f"{', '.join(study.names(group[0]))}, seed {group[0].seed}"
-        lines.append(f"{first_label if len(group) == 1 else f'{len(group)} runs on {study.label(dataset)}'}: {reason}")
+        label = study.describe(group[0]) if len(group) == 1 else f"{len(group)} runs on {study.label(dataset)}"
+        lines.append(f"{label}: {reason}")
     return lines
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How a run stands: done, diverged, begun, failed, damaged, missing, or its data are (no data)."""
+    """State of a run: done, diverged, begun, failed, damaged, missing, or "no data" if its data are missing."""
 
     run: Run
     state: str
-    seconds: float  # it took; nan unless it is done
-    reason: str = ""  # it failed, in one line
+    seconds: float  # of the training; nan unless it is done
+    reason: str = ""  # why it failed, in one line
 
 
 @dataclass(frozen=True, eq=False)
 class Status:
-    """How the runs of a study stand, and how long the rest takes."""
+    """State of every run of a study, and the estimated time of the remaining ones."""
 
     study: Study
     runs: tuple[RunStatus, ...]
-    seconds: float  # that the rest takes, from the finished runs or from trials; nan if nothing is known
-    trials: Mapping[Run, Trial]  # of kinds of which no run is finished
-    runs_without_data: Mapping[Run, str] = field(
-        default_factory=dict[Run, str]
-    )  # runs whose data are not at hand, and why
+    seconds: float  # of the remaining runs; nan if unknown
+    trials: Mapping[Run, Trial]  # of networks and data sets without a finished run
+    runs_without_data: Mapping[Run, str] = field(default_factory=dict[Run, str])  # and the reasons
 
     def _runs_in_state(self, *states: str) -> list[Run]:
-        return [standing.run for standing in self.runs if standing.state in states]
+        return [status.run for status in self.runs if status.state in states]
 
     @property
-    def done(self) -> list[Run]:
-        """The finished runs, those that diverged among them."""
+    def finished(self) -> list[Run]:
+        """Finished runs, including those that diverged."""
         return self._runs_in_state("done", "diverged")
 
     @property
     def in_progress(self) -> list[Run]:
-        """Those that were interrupted, or that somebody works on."""
+        """Runs that were interrupted, or that another process works on."""
         return self._runs_in_state("begun")
 
     @property
     def failed(self) -> list[Run]:
-        """Those that failed, which the next start tries again."""
+        """Failed runs, which the next start tries again."""
         return self._runs_in_state("failed")
 
     @property
     def remaining(self) -> list[Run]:
-        """All that are not done, and whose data are not known to be missing."""
+        """Unfinished runs whose data are not known to be missing."""
         return self._runs_in_state("begun", "failed", "damaged", "missing")
 
     @property
     def summary(self) -> str:
-        """What is left, and how long it takes, in words."""
+        """Number of remaining runs, and their estimated time."""
         if not self.remaining:
             return f"all {len(self.runs)} runs are done" if not self.runs_without_data else "nothing can be trained"
         wait = "" if math.isnan(self.seconds) else f", {duration_text(self.seconds)}"
@@ -208,7 +205,7 @@ class Status:
 
     @property
     def trial_lines(self) -> list[str]:
-        """A line for every kind of network that was tried, and for all data that are not at hand."""
+        """A line for every trial, and for all missing data."""
         lines: list[str] = []
         for run, trial in self.trials.items():
             dataset, network, _ = self.study.names(run)
@@ -218,9 +215,8 @@ class Status:
 
     def __str__(self) -> str:
         lines: list[str] = []
-        for standing in self.runs:
-            duration = "" if math.isnan(standing.seconds) else f", {standing.seconds:.0f} s"
-            reason = f": {standing.reason}" if standing.reason and standing.run not in self.runs_without_data else ""
-            names = ", ".join(self.study.names(standing.run))
-            lines.append(f"{standing.state:<9}{names}, seed {standing.run.seed}{duration}{reason}")
+        for status in self.runs:
+            duration = "" if math.isnan(status.seconds) else f", {status.seconds:.0f} s"
+            reason = f": {status.reason}" if status.reason and status.run not in self.runs_without_data else ""
+            lines.append(f"{status.state:<9}{self.study.describe(status.run)}{duration}{reason}")
         return "\n".join([*lines, *self.trial_lines, self.summary])

@@ -1,4 +1,4 @@
-"""Tests over seeds: two ways to train or to calibrate, paired by shared seeds, corrected for their number."""
+"""Paired tests over seeds, corrected for multiple comparisons."""
 
 import math
 import warnings
@@ -6,11 +6,11 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import TypeVar
 
-SIGNIFICANCE_LEVEL = 0.05  # of the tests, after Holm's correction
+SIGNIFICANCE_LEVEL = 0.05  # after Holm's correction
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 
 Key = TypeVar("Key", bound=Hashable)
-ValuesBySeed = Mapping[int, float]  # values of a metric
+ValuesBySeed = Mapping[int, float]  # values of a metric by seed
 
 
 def paired_p_value(first: ValuesBySeed, second: ValuesBySeed) -> float:
@@ -25,15 +25,15 @@ def paired_p_value(first: ValuesBySeed, second: ValuesBySeed) -> float:
         return math.nan
     if all(first_value == second_value for first_value, second_value in pairs):
         return 1.0
-    from scipy.stats import ttest_rel  # slow to import
+    from scipy.stats import ttest_rel  # imported here because it is slow
 
-    with warnings.catch_warnings():  # of differences that are all equal, for which p is 0
+    with warnings.catch_warnings():  # equal differences, for which p is 0
         warnings.simplefilter("ignore", RuntimeWarning)
         return float(ttest_rel(*zip(*pairs, strict=True)).pvalue)  # pyright: ignore
 
 
 def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
-    """Adjust p-values by Holm's step-down correction (1979); nan stays nan and does not count as a test.
+    """Return p-values adjusted by Holm's step-down correction (1979); nan stays nan and does not count as a test.
 
     >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
     {'a': 0.03, 'c': 0.06, 'b': 0.06}
@@ -47,12 +47,12 @@ def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
 
 
 def pairwise_p_values(values: Mapping[Key, ValuesBySeed]) -> dict[tuple[Key, Key], float]:
-    """Test all pairs; return their p-values, corrected for the number of pairs."""
+    """Return the p-value of every pair, corrected for the number of pairs."""
     return holm({pair: paired_p_value(values[pair[0]], values[pair[1]]) for pair in combinations(values, 2)})
 
 
 def letter_groups(names: Sequence[Key], significant_pairs: Iterable[tuple[Key, Key]]) -> dict[Key, str]:
-    """Give letters such that two names share one if and only if they are not significantly different (Piepho 2004).
+    """Assign letters so that two names share one if and only if they do not differ significantly (Piepho 2004).
 
     >>> letter_groups(["x", "y", "z"], [("x", "z")])
     {'x': 'a', 'y': 'ab', 'z': 'b'}

@@ -1,4 +1,4 @@
-"""A metric against a parameter of the loss, the data set or the calibrator: the papers' sweeps, from a study's rows."""
+"""Plot metrics against a parameter of the loss, the data set or the calibrator, as the papers' sweeps do."""
 
 import math
 import textwrap
@@ -19,26 +19,28 @@ from calibrant.registry import Method, hyperparameters
 __all__ = ["sweep_drawings"]
 
 MetricRows = Sequence[Mapping[str, Any]]
-MIN_LINE_POINTS = 3  # values of a parameter that make a line
-NEGATED_LOSSES = {"inverse_focal": "focal"}  # inverse focal loss goes on where focal loss ends: gamma below 0
+MIN_LINE_POINTS = 3  # values of the parameter
+NEGATED_LOSSES = {"inverse_focal": "focal"}  # inverse focal loss continues focal loss below gamma = 0
 
 
 @dataclass(frozen=True)
 class MethodFamily:
     """Methods that differ in one number."""
 
-    name: str  # with what they share
+    name: str  # with the shared settings
     parameter: str
-    values: Mapping[str, float]  # of each method, by its text in the study
+    values: Mapping[str, float]  # by the label of each method
 
 
 def sweep_drawings(study: Study, result_rows: Iterable[Mapping[str, Any]]) -> Iterator[Drawing]:
-    """Yield a drawing for every family of losses, data sets or calibrators, metric by metric.
+    """Yield a figure for every metric and every family of losses, data sets or calibrators.
 
-    Losses (Wang et al. 2021, Figures 1a to 1c and 6b to 6f): a line per data set and network. Sizes of data sets (their
-    Figure 3): a line per loss; and which strength of a loss is best at each size (their Figure 1d). Parameters of a
-    calibrator (Komisarenko & Kull 2024, Figure 8): a line per loss, with the temperature, too. Lines are means over
-    seeds, shaded from least to most.
+    - Families of losses (Wang et al. 2021, Figures 1a to 1c and 6b to 6f): a line per data set and network.
+    - Families of data sets (their Figure 3): a line per loss, and the best parameter of each family of losses at every
+      size (their Figure 1d).
+    - Families of calibrators (Komisarenko & Kull 2024, Figure 8): a line per loss, also of the temperature.
+
+    Lines are means over seeds, shaded from minimum to maximum.
     """
     known_rows = [dict(row) for row in result_rows if not row["shift"] and not row.get("reason")]
     known_rows += [
@@ -69,22 +71,17 @@ def _place_text(row: Mapping[str, Any]) -> str:
 
 
 def _find_families(methods: Mapping[str, Method]) -> list[MethodFamily]:
-    """Return the families of at least `FEWEST` methods."""
+    """Return the families with at least `MIN_LINE_POINTS` values."""
     values_by_family: dict[tuple[str, str], dict[str, float]] = {}
     for text, method in methods.items():
-        settings, sign = hyperparameters(method.function) | method.settings, 1
-        name = NEGATED_LOSSES.get(method.name, method.name)
-        if name != method.name:
-            sign = -1
+        settings = hyperparameters(method.function) | method.settings
+        name, sign = NEGATED_LOSSES.get(method.name, method.name), -1 if method.name in NEGATED_LOSSES else 1
         for key, value in settings.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
-                fixed_settings = ", ".join(
-                    f"{k}={v!r}" for k, v in sorted(settings.items()) if k != key and k in method.settings
-                )
-                values_by_family.setdefault((f"{name}({fixed_settings})" if fixed_settings else name, key), {})[
-                    text
-                ] = sign * float(value)
-    if "cross_entropy" in methods:  # focal loss of gamma 0
+                fixed = ", ".join(f"{k}={v!r}" for k, v in sorted(method.settings.items()) if k != key)
+                family = f"{name}({fixed})" if fixed else name, key
+                values_by_family.setdefault(family, {})[text] = sign * float(value)
+    if "cross_entropy" in methods:  # focal loss with gamma = 0
         for (name, key), values in values_by_family.items():
             if key == "gamma" and name.partition("(")[0] == "focal":
                 values["cross_entropy"] = 0.0
@@ -120,7 +117,7 @@ def _family_drawings(
 
 
 def _best_parameter_drawings(rows: MetricRows, sizes: MethodFamily, losses: MethodFamily) -> Iterator[Drawing]:
-    """Draw the parameter of a loss at which a metric is best, for every size of a data set."""
+    """Yield figures of the parameter of a loss with the best metric at every size of a data set."""
     means: dict[tuple[str, str, str], dict[float, dict[float, list[float]]]] = {}
     for row in rows:
         if row["dataset"] in sizes.values and row["loss"] in losses.values and row["metric"] != "temperature":
@@ -135,15 +132,18 @@ def _best_parameter_drawings(rows: MetricRows, sizes: MethodFamily, losses: Meth
             points[size] = [x for x, value in mean.items() if value == best][:1]
         if all(points.values()) and len(points) >= MIN_LINE_POINTS:
             family = MethodFamily(sizes.name, sizes.parameter, {})
-            quantity = f"best {losses.parameter} of {losses.name} by {metric}"
-            words = (
-                f"best {losses.parameter} of {losses.name} by {metrics.describe_metric(metric).removesuffix(' in %')}"
-            )
-            yield _sweep_drawing(quantity, words, family, f"{network}, {calibrator}", {losses.name: points})
+            quantity = f"best {losses.parameter} of {losses.name} by "
+            description = quantity + metrics.describe_metric(metric).removesuffix(" in %")
+            place = f"{network}, {calibrator}"
+            yield _sweep_drawing(quantity + metric, description, family, place, {losses.name: points})
 
 
 def _sweep_drawing(
-    metric: str, words: str, family: MethodFamily, where: str, lines: Mapping[str, Mapping[float, Sequence[float]]]
+    metric: str,
+    description: str,
+    family: MethodFamily,
+    place: str,
+    lines: Mapping[str, Mapping[float, Sequence[float]]],
 ) -> Drawing:
     about = metrics.metric_info(metric)
     unit = 100 if about.percent else 1
@@ -153,7 +153,7 @@ def _sweep_drawing(
         name: unit * np.array([[*points.get(x, []), *[math.nan] * max_runs][:max_runs] for x in xs]).T
         for name, points in lines.items()
     }
-    title = f"{words} against {family.parameter} of {family.name}, {where}"
+    title = f"{description} against {family.parameter} of {family.name}, {place}"
     numbers = [
         {"line": name, family.parameter: x, "run": run, "value": value}
         for name, points in lines.items()
@@ -161,8 +161,8 @@ def _sweep_drawing(
         for run, value in enumerate(points[x])
     ]
     ends = "; ".join(f"{name} {_range_text(points, about.text)}" for name, points in lines.items())
-    draw = partial(_draw_curves, arrays, xs, family.parameter, words)
-    name = slug(f"sweep_{metric}_{family.name}_{family.parameter}_{where}")
+    draw = partial(_draw_curves, arrays, xs, family.parameter, description)
+    name = slug(f"sweep_{metric}_{family.name}_{family.parameter}_{place}")
     return Drawing(name, title, f"{title}: {ends}.", draw, numbers)
 
 

@@ -1,4 +1,4 @@
-"""Rows become the papers' tables: a row per network and loss, a column per calibrator and metric, mean over seeds."""
+"""Build tables like the papers' from rows: a row per network and loss, a column per calibrator, means over seeds."""
 
 import math
 import re
@@ -20,47 +20,40 @@ from calibrant.lab.study.significance import (
 )
 from calibrant.metrics import MetricInfo, describe_metric
 
-LEARNED_PREFIX = "learned_"  # begins the columns of a row that hold what a calibrator reports besides its temperature
-LATEX_PACKAGES = (
-    "% \\usepackage{booktabs, amssymb, graphicx}; names in other scripts than Latin want LuaLaTeX or XeLaTeX\n"
-)
+LEARNED_PREFIX = "learned_"  # prefix of the columns with further numbers that a calibrator reports
+LATEX_PACKAGES = "% \\usepackage{booktabs, amssymb, graphicx}; names in non-Latin scripts need LuaLaTeX or XeLaTeX\n"
+CellKey = tuple[tuple[str, ...], str]  # row and column
 LATEX_MARKS = {"▲": r"$\blacktriangle$", "▼": r"$\blacktriangledown$", "△": r"$\vartriangle$", "▽": r"$\triangledown$"}
 
 
 @dataclass(frozen=True)
 class PaperNumber:
-    """A paper's number: its mean and deviation, nan where none is printed, its temperature, and where it stands."""
+    """A number printed in a paper."""
 
     mean: float
-    deviation: float
-    temperature: float
-    source: str
+    deviation: float  # nan if not printed
+    temperature: float  # nan if not printed
+    source: str  # such as "Table 1"
 
     def text(self, about: MetricInfo, *, deviation: bool = True) -> str:
-        """Say it as a `Cell` does."""
+        """Format it like a `Cell`."""
         return _number_text(about, self.mean, self.deviation if deviation else math.nan, self.temperature)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of a table: its values over seeds, their mean temperature if any, and what is printed of it.
+    """The values of a metric over seeds for one row and column of a table."""
 
-    `learned` holds the means of what else the calibrators report, such as the gamma of `FocalTemperature`.
-    `mark` tells it from the table's reference: higher (▲) or lower (▼) by a paired t-test over seeds, hollow if not
-    significantly. Cells of a row that share a letter do not differ significantly. `diverged` more networks did, and
-    have no value; neither have those that a method does not suit, for this `reason`.
-    """
-
-    values: tuple[float, ...]
-    temperature: float
+    values: tuple[float, ...]  # of the networks that did not diverge
+    temperature: float  # mean over seeds; nan without one
     best: bool = False
-    mark: str = ""
+    mark: str = ""  # higher (▲) or lower (▼) than the reference row by a paired t-test; hollow if not significant
     paper: PaperNumber | None = None
-    diverged: int = 0
+    diverged: int = 0  # number of networks that diverged
     seeds: tuple[int, ...] = ()
-    letters: str = ""
-    reason: str = ""
-    learned_values: Mapping[str, float] = field(default_factory=dict[str, float])
+    letters: str = ""  # cells of a row that share a letter do not differ significantly
+    reason: str = ""  # why the calibrator or metric does not apply
+    learned_values: Mapping[str, float] = field(default_factory=dict[str, float])  # means of further reported numbers
 
     @property
     def mean(self) -> float:
@@ -69,16 +62,16 @@ class Cell:
 
     @property
     def deviation(self) -> float:
-        """Standard deviation over seeds, nan with one seed."""
+        """Standard deviation over seeds; nan with one seed."""
         return stdev(self.values) if len(self.values) > 1 and all(map(math.isfinite, self.values)) else math.nan
 
     @property
     def by_seed(self) -> ValuesBySeed:
-        """The values by their seeds; empty where these are not known."""
+        """The values by seed; empty if the seeds are unknown."""
         return dict(zip(self.seeds, self.values, strict=True)) if len(self.seeds) == len(self.values) else {}
 
     def text(self, about: MetricInfo, *, deviation: bool = True) -> str:
-        """Say it as the papers do: '4.35 ± 0.21 (2.50, gamma 0.37)', in percent where the metric is a share."""
+        """Format it like the papers: '4.35 ± 0.21 (2.50, gamma 0.37)', in percent if the metric is a share."""
         if not self.values:
             return "n/a" if self.reason else "diverged"
         number = _number_text(
@@ -94,24 +87,24 @@ class ResultTable:
     metric: str
     rows: tuple[tuple[str, ...], ...]  # (data set, network, loss)
     columns: tuple[str, ...]  # calibrators
-    cells: dict[tuple[tuple[str, ...], str], Cell]
-    paper_note: str = ""  # on the paper whose numbers stand beside
+    cells: dict[CellKey, Cell]
+    paper_note: str = ""  # on the sources and setting of the paper's numbers
     shift: str = ""  # of the test set
-    versions_note: str = ""  # by whom, where versions are mixed
+    versions_note: str = ""  # if several versions of calibrant trained the networks
 
     @property
     def about(self) -> MetricInfo:
-        """What the metric's declaration says of it."""
+        """The declaration of the metric."""
         return metrics.metric_info(self.metric)
 
     @property
     def heading(self) -> str:
-        """Name the metric with its unit, and the shift."""
+        """The metric with its unit, and the shift."""
         return self.about.heading(self.metric) + (f" on {self.shift}" if self.shift else "")
 
     @property
     def caption(self) -> str:
-        """Say what a cell holds."""
+        """Description of the cells."""
         has_several_seeds = any(len(cell.values) > 1 for cell in self.cells.values())
         has_temperature = any(not math.isnan(cell.temperature) for cell in self.cells.values())
         description = describe_metric(self.metric) + (f" on {self.shift}" if self.shift else "")
@@ -122,39 +115,37 @@ class ResultTable:
 
     @property
     def significance_note(self) -> str:
-        """Explain the marks and letters of significance, where there are any."""
+        """Explanation of the marks and letters of significance, if there are any."""
         sentences: list[str] = []
         if any(cell.mark for cell in self.cells.values()):
             first = {row[2] for row in _reference_rows(self.rows).values()}
-            reference_text = first.pop() if len(first) == 1 else "the first row of the same data set and network"
+            reference = first.pop() if len(first) == 1 else "the first row of the same data set and network"
             sentences.append(
-                f"▲ higher and ▼ lower than {reference_text} by a paired t-test over shared seeds at level "
-                f"{SIGNIFICANCE_LEVEL}, with Holm's "
-                "correction for the rows of a column; △ and ▽ not significantly so."
+                f"▲ is higher and ▼ lower than {reference} by a paired t-test over shared seeds at level "
+                f"{SIGNIFICANCE_LEVEL}, with Holm's correction for the rows of a column; △ and ▽ are not significant."
             )
         if any(_calibrator_tests(self.cells).values()):
             sentences.append(
                 "Calibrators of a row that share a letter, or have no letters, do not differ significantly by paired "
-                f"t-tests over shared seeds at level {SIGNIFICANCE_LEVEL}, with Holm's correction for the pairs of "
-                "the row."
+                f"t-tests over shared seeds at level {SIGNIFICANCE_LEVEL}, with Holm's correction per row."
             )
         return " ".join(sentences)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What stands below the table by itself: on the marks, and what is true of this table alone."""
+        """All notes below a table that stands alone."""
         return tuple(note for note in (self.significance_note, *self.table_notes) if note)
 
     @property
     def table_notes(self) -> tuple[str, ...]:
-        """On networks that diverged, methods that suit no data here, the versions that trained, the paper's numbers."""
+        """Notes on diverged networks, methods that do not apply, versions and the paper's numbers."""
         return tuple(
             note for note in (self.divergence_note, *self.unmeasured_notes, self.versions_note, self.paper_note) if note
         )
 
     @property
     def unmeasured_notes(self) -> list[str]:
-        """Say why cells have fewer values than seeds, or none (n/a), and in which rows."""
+        """Reasons for missing values (n/a), and their rows."""
         rows_by_reason: dict[str, dict[str, None]] = {}
         for (row, _), cell in self.cells.items():
             if cell.reason:
@@ -163,37 +154,37 @@ class ResultTable:
 
     @property
     def divergence_note(self) -> str:
-        """Say which networks diverged, of how many."""
+        """Numbers of networks that diverged."""
         first = {row: cell for (row, _), cell in reversed(self.cells.items()) if cell.diverged}
         counts = [
             f"{cell.diverged} of {cell.diverged + len(cell.values)} of {self.name(row)}"
             for row, cell in reversed(first.items())
         ]
-        return f"Networks that diverged, and are left out: {', '.join(counts)}." if counts else ""
+        return f"Excluded because the network diverged: {', '.join(counts)}." if counts else ""
 
     @property
     def has_trained_networks(self) -> bool:
-        """Whether its rows are networks that a study trained, by their losses; else models, by their names."""
+        """Whether the rows are networks that the study trained, rather than external models."""
         return not all(row[1] == MODELS_PLACEHOLDER for row in self.rows)
 
     @property
     def row_header(self) -> str:
-        """What the column of the rows' names is called."""
+        """Header of the column of row names."""
         return "trained with" if self.has_trained_networks else "model"
 
     def name(self, row: tuple[str, ...]) -> str:
-        """Name a row by the parts that differ between rows; the loss always stands."""
+        """Return the name of a row: the loss, and the data set and network if they differ between rows."""
         shown_parts = [len({table_row[i] for table_row in self.rows}) > 1 or i == 2 for i in range(3)]
         return ", ".join(part for part, show in zip(row, shown_parts, strict=True) if show)
 
     def paper_texts(self, row: tuple[str, ...], *, deviation: bool = True) -> list[str]:
-        """Return what the paper prints in a row, column by column; nothing if it prints none of it."""
+        """Return the paper's numbers for the columns of a row; empty if there are none."""
         numbers = [self.cells[row, column].paper for column in self.columns if (row, column) in self.cells]
         texts = [p.text(self.about, deviation=deviation) if p else "" for p in numbers]
         return texts if any(texts) else []
 
     def markdown(self) -> str:
-        """Write the table in Markdown, the best cell bold, the paper's numbers in italics below ours."""
+        """Return the table as Markdown, the best cell bold, the paper's numbers in italics below."""
         head = " | ".join(map(escape_markdown, [self.heading, *self.columns]))
         lines = [f"| {head} |", "|---|" + "---:|" * len(self.columns)]
         for row in self.rows:
@@ -205,7 +196,7 @@ class ResultTable:
         return "\n".join(lines) + "\n" + "".join(f"\n{escape_markdown(note)}\n" for note in self.notes)
 
     def latex(self) -> str:
-        """Write the table for LaTeX, no wider than a line, with booktabs rules, the best cell bold; see `PACKAGES`."""
+        """Return the table as LaTeX with booktabs rules, no wider than a line; see `LATEX_PACKAGES`."""
         lines = [rf"\begin{{tabular}}{{l{'r' * len(self.columns)}}}", r"\toprule"]
         lines.append(" & ".join(map(_escape_latex, [self.heading, *self.columns])) + r" \\")
         for row, previous_row in zip(self.rows, (None, *self.rows), strict=False):
@@ -228,7 +219,7 @@ class ResultTable:
         return "\n".join([*float_, *lines, r"\bottomrule", r"\end{tabular}}", *notes, r"\end{table}"]) + "\n"
 
     def __str__(self) -> str:
-        """Write the table as plain text, the best cell between stars."""
+        """Return the table as plain text, the best cell between stars."""
         lines = [[self.heading, *self.columns]]
         for row in self.rows:
             cells = [self.cells[row, column] for column in self.columns]
@@ -244,7 +235,7 @@ class ResultTable:
         )
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yield every cell as a record, for a CSV file: all of its numbers in the metric's own unit."""
+        """Yield every cell as a record for a CSV file, with numbers in the metric's unit."""
         for (row, column), cell in self.cells.items():
             paper_number = cell.paper
             yield {
@@ -280,24 +271,25 @@ def _number_text(
 
 def _escape_latex(text: str) -> str:
     text = escape_latex(text).replace("±", r"$\pm$")
-    return re.sub(f"[{''.join(LATEX_MARKS)}]", lambda found: LATEX_MARKS[found[0]], text)
-
-
-CellKey = tuple[tuple[str, ...], str]  # a row and a column
+    return re.sub(f"[{''.join(LATEX_MARKS)}]", lambda match: LATEX_MARKS[match[0]], text)
 
 
 def build_tables(
     rows: Iterable[Mapping[str, Any]],
     find_paper_number: Callable[[Mapping[str, Any]], PaperNumber | None] = lambda row: None,
-    paper_note: Callable[[Iterable[PaperNumber]], str] = lambda found: "",
+    paper_note: Callable[[Iterable[PaperNumber]], str] = lambda numbers: "",
 ) -> list[ResultTable]:
-    """Gather the rows of `measure` in one table per shift and metric; the best cell of a row's neighbors is marked.
+    """Build one table per shift and metric from the rows of a study.
 
-    With two shared seeds or more, a row is tested against the first of the same data set and network, and the
-    calibrators of a row against each other. `printed` finds what a
-    paper has in place of a row, `note` says of what was found where it stands and how its setting differs.
+    The best cell of each data set and network is marked. With at least two shared seeds, every row is tested against
+    the first of the same data set and network, and the calibrators of a row against each other.
+
+    Args:
+        rows: Rows as in `RunMeasurement`.
+        find_paper_number: Returns the paper's number for a row.
+        paper_note: Returns a note on the paper's numbers of a table.
     """
-    groups: dict[tuple[str, str], dict[tuple[tuple[str, ...], str], list[Mapping[str, Any]]]] = {}
+    groups: dict[tuple[str, str], dict[CellKey, list[Mapping[str, Any]]]] = {}
     for row in rows:
         key = (row["dataset"], row["network"], row["loss"]), row["calibrator"]
         groups.setdefault((row["shift"], row["metric"]), {}).setdefault(key, []).append(row)
@@ -306,15 +298,17 @@ def build_tables(
         names = tuple(_rows_by_place(place_row for place_row, _ in rows_by_cell))
         columns = tuple(dict.fromkeys(calibrator for _, calibrator in rows_by_cell))
         cells = _mark_cells(
-            {key: _build_cell(found, find_paper_number(found[0])) for key, found in rows_by_cell.items()}, metric
+            {key: _build_cell(cell_rows, find_paper_number(cell_rows[0])) for key, cell_rows in rows_by_cell.items()},
+            metric,
         )
-        found = [cell.paper for cell in cells.values() if cell.paper]
-        result.append(ResultTable(metric, names, columns, cells, paper_note(found) if found else "", shift))
+        paper_numbers = [cell.paper for cell in cells.values() if cell.paper]
+        note = paper_note(paper_numbers) if paper_numbers else ""
+        result.append(ResultTable(metric, names, columns, cells, note, shift))
     return result
 
 
 def central_metric(metrics: Iterable[str]) -> str:
-    """Return what a study judges calibration by: ECE, else another kind of it, else the first metric.
+    """Return the main calibration metric of a study: "ece", else another kind of ECE, else the first metric.
 
     >>> central_metric(["error", "adaptive_ece(bins=10)", "ece"]), central_metric(["error", "adaptive_ece(bins=10)"])
     ('ece', 'adaptive_ece(bins=10)')
@@ -324,7 +318,7 @@ def central_metric(metrics: Iterable[str]) -> str:
 
 
 def _rows_by_place(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Return the different rows in their order, those of one data set and network together."""
+    """Return the distinct rows in order, grouped by data set and network."""
     places: dict[tuple[str, ...], dict[tuple[str, ...], None]] = {}
     for row in rows:
         places.setdefault(row[:2], {})[row] = None
@@ -333,18 +327,19 @@ def _rows_by_place(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 def _build_cell(rows: list[Mapping[str, Any]], paper_number: PaperNumber | None) -> Cell:
     reason = next((row["reason"] for row in rows if row.get("reason")), "")
-    suited_rows = [row for row in rows if not row.get("reason")]
-    converged_rows = [row for row in suited_rows if not row.get("diverged")]
+    applicable_rows = [row for row in rows if not row.get("reason")]
+    converged_rows = [row for row in applicable_rows if not row.get("diverged")]
     temperature = mean(row["temperature"] for row in converged_rows) if converged_rows else math.nan
     names = [key for key in converged_rows[0] if key.startswith(LEARNED_PREFIX)] if converged_rows else []
     learned = {name.removeprefix(LEARNED_PREFIX): mean(row[name] for row in converged_rows) for name in names}
-    values, seeds = (
-        tuple(row["value"] for row in converged_rows),
-        tuple(row["seed"] for row in converged_rows if "seed" in row),
-    )
-    diverged = len(suited_rows) - len(converged_rows)
     return Cell(
-        values, temperature, paper=paper_number, diverged=diverged, seeds=seeds, reason=reason, learned_values=learned
+        tuple(row["value"] for row in converged_rows),
+        temperature,
+        paper=paper_number,
+        diverged=len(applicable_rows) - len(converged_rows),
+        seeds=tuple(row["seed"] for row in converged_rows if "seed" in row),
+        reason=reason,
+        learned_values=learned,
     )
 
 
@@ -374,12 +369,12 @@ def _reference_rows(rows: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], tu
 
 
 def _row_marks(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
-    """Mark cells that are higher or lower than the first row of their place and column, as Wang et al. (2021) do.
+    """Return marks of cells that are higher or lower than the reference row, as in Wang et al. (2021).
 
-    The rows that are tested against one reference are corrected for their number.
+    P-values are corrected for the number of rows that are tested against one reference.
     """
     reference_rows = _reference_rows(row for row, _ in cells)
-    families: dict[tuple[tuple[str, ...], str], dict[CellKey, float]] = {}
+    families: dict[CellKey, dict[CellKey, float]] = {}
     for (row, column), cell in cells.items():
         reference = cells.get((reference_rows[row[:2]], column))
         if reference is not None and reference is not cell and cell.mean != reference.mean:
@@ -395,10 +390,7 @@ def _row_marks(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
 
 
 def _calibrator_letters(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
-    """Give the calibrators of a row letters, of which those share one that do not differ significantly.
-
-    Rows in which none differ have no letters.
-    """
+    """Return letters for the calibrators of every row in which some differ significantly."""
     letters: dict[CellKey, str] = {}
     for table_row, p_values in _calibrator_tests(cells).items():
         different = [pair for pair, p in p_values.items() if p < SIGNIFICANCE_LEVEL]
@@ -409,7 +401,7 @@ def _calibrator_letters(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
 
 
 def _calibrator_tests(cells: Mapping[CellKey, Cell]) -> dict[tuple[str, ...], dict[tuple[str, str], float]]:
-    """Test the calibrators of each row in pairs; return the corrected p-values of those that share seeds."""
+    """Return the corrected p-values of all pairs of calibrators of a row that share seeds."""
     rows: dict[tuple[str, ...], dict[str, ValuesBySeed]] = {}
     for (row, column), cell in cells.items():
         rows.setdefault(row, {})[column] = cell.by_seed

@@ -1,7 +1,8 @@
-"""What may be watched while a network learns: a trace is (watched, ...) -> the numbers of one epoch, by name.
+"""Traces record numbers after every epoch of a training, without changing it.
 
-Numbers are floats, lists of floats, or text; they become columns of a run's history. Nothing here changes the training.
-A study lists traces such as "calibration(split='test')"; `registry.TRACES.register` adds one of your own.
+A trace is a function of an `EpochContext` and options. It returns floats, lists of floats or texts by name, which
+become columns of the run's history. A study lists traces such as "calibration(split='test')";
+`registry.TRACES.register` adds your own.
 """
 
 import base64
@@ -33,57 +34,60 @@ SplitName = Literal["train", "val", "test"]
 
 @dataclass(frozen=True, eq=False)
 class EpochContext:
-    """An epoch that has ended, the data, and the rows of the epochs before it."""
+    """An epoch that has ended, the data, and the rows of the earlier epochs."""
 
     epoch: "Epoch"
     splits: Splits
-    is_last: bool  # whether this is the last epoch
+    is_last: bool
     history: Sequence[Mapping[str, Any]] = ()
     predictions_cache: dict[str, Predictions] = field(default_factory=dict[str, Predictions])
 
     def predictions(self, split: str) -> Predictions:
-        """Return the network's predictions now, without augmentation; every split is predicted once."""
+        """Return the network's predictions on a split, without augmentation; cached per epoch."""
         from calibrant.lab.study.train import predict
 
         if split not in ("train", "val", "test"):
-            raise InputError(f"a trace watches train, val or test, got {split!r}", code="option_value")
+            raise InputError(f"Expected split to be 'train', 'val' or 'test', got {split!r}.", code="option_value")
         if split not in self.predictions_cache:
-            network, is_val = self.epoch.network, split == "val"
+            network = self.epoch.network
             device = next(network.parameters()).device
-            examples = getattr(self.splits, split)
             self.predictions_cache[split] = (
-                self.epoch.val if is_val else predict(network, examples, self.splits.prepare, device=device)
+                self.epoch.val
+                if split == "val"
+                else predict(network, getattr(self.splits, split), self.splits.prepare, device=device)
             )
         return self.predictions_cache[split]
 
 
 @TRACES.register
 def scores(context: EpochContext, *, split: SplitName = "val") -> EpochColumns:
-    """NLL, entropy, confidence and p_y, of correct and of wrong predictions (Mukhoti et al. 2020, Figures 1 and 3).
+    """Record NLL, entropy, confidence and p_y of correct and wrong predictions (Mukhoti et al. 2020, Figures 1 and 3).
 
-    Columns SPLIT_error, SPLIT_nll, SPLIT_nll_correct, ..., nan where there are no such predictions.
+    Columns are SPLIT_error, SPLIT_nll, SPLIT_nll_correct, ..., nan without such predictions.
     """
     p = context.predictions(split).double()
     is_correct = p.outcomes.correct > 0
     row: EpochColumns = {f"{split}_error": float(metrics.error(p)), f"{split}_nll": float(metrics.nll(p))}
     for subset_name, mask in ("correct", is_correct), ("wrong", ~is_correct):
-        subset = p[mask] if mask.any() else None
-        row[f"{split}_nll_{subset_name}"] = math.nan if subset is None else float(metrics.nll(subset))
-        row[f"{split}_entropy_{subset_name}"] = math.nan if subset is None else float(metrics.entropy(subset))
-        row[f"{split}_confidence_{subset_name}"] = (
-            math.nan if subset is None else float(subset.outcomes.confidence.mean())
-        )
-        label_probability = math.nan if subset is None else float(subset.log_likelihood.exp().mean())
-        row[f"{split}_label_probability_{subset_name}"] = label_probability
+        numbers = dict.fromkeys(("nll", "entropy", "confidence", "label_probability"), math.nan)
+        if mask.any():
+            subset = p[mask]
+            numbers = {
+                "nll": float(metrics.nll(subset)),
+                "entropy": float(metrics.entropy(subset)),
+                "confidence": float(subset.outcomes.confidence.mean()),
+                "label_probability": float(subset.log_likelihood.exp().mean()),
+            }
+        row |= {f"{split}_{name}_{subset_name}": value for name, value in numbers.items()}
     return row
 
 
 @TRACES.register
 def calibration(context: EpochContext, *, split: SplitName = "val", grid: TemperatureGrid = "wang") -> EpochColumns:
-    """ECE before and after the temperature that is best for it on the same split (Wang et al. 2021, Figure 4).
+    """Record the ECE before and after the temperature that minimizes it on this split (Wang et al. 2021, Figure 4).
 
-    `grid` holds the temperatures that are tried, by name as in `Temperature`; of a coarser one more is left.
-    Columns SPLIT_ece, SPLIT_optimal_ece, SPLIT_temperature.
+    `grid` names the temperatures to search, as in `Temperature`.
+    Columns are SPLIT_ece, SPLIT_optimal_ece, SPLIT_temperature.
     """
     p = context.predictions(split).double()
     best = Temperature.fit(p, criterion="ece", grid=grid)
@@ -101,9 +105,9 @@ def values(
     split: SplitName = "val",
     metrics: tuple[MetricText, ...] = ("error", "adaptive_ece(edges='mukhoti')"),
 ) -> EpochColumns:
-    """Any metrics by name, such as AdaFocal's (Ghosh et al. 2022): the test error and ECE over bins of equal mass.
+    """Record metrics by name, by default those of AdaFocal (Ghosh et al. 2022): error and equal-mass ECE.
 
-    Columns SPLIT_METRIC, with the metric as it is written.
+    Columns are SPLIT_METRIC, with the metric as it is written.
     """
     p = context.predictions(split).double()
     return {f"{split}_{metric.text}": float(metric(p)) for metric in map(METRICS.method, metrics)}
@@ -111,9 +115,9 @@ def values(
 
 @TRACES.register
 def bins(context: EpochContext, *, split: SplitName = "val", count: Count = 15) -> EpochColumns:
-    """Confidence minus accuracy in `count` bins of equal mass, as AdaFocal (Ghosh et al. 2022) looks at its bins.
+    """Record confidence minus accuracy in `count` bins of equal mass (Ghosh et al. 2022).
 
-    Column SPLIT_bin_gaps: a list from the least confident bin to the most confident one.
+    The column SPLIT_bin_gaps holds a list from the least to the most confident bin.
     """
     events = context.predictions(split).double().events
     bin_statistics = Bins.from_edges(mukhoti_edges(events.confidence, count), events.confidence, events.outcome)
@@ -128,26 +132,24 @@ def reliability(
     epochs: tuple[int, ...] = (100, 200, 300, 350),
     count: Count = 25,
 ) -> EpochColumns:
-    """Confidence against accuracy in bins of equal width (Mukhoti et al. 2020, Figure 2), at the given epochs only.
+    """Record confidence and accuracy in bins of equal width at some epochs (Mukhoti et al. 2020, Figure 2).
 
-    Columns SPLIT_reliability_count, _confidence and _accuracy: lists of `count` numbers, nan in empty bins.
+    The columns SPLIT_reliability_count, _confidence and _accuracy hold lists of `count` numbers, nan in empty bins.
     """
     if context.epoch.number not in epochs:
         return {}
     bin_statistics = context.predictions(split).double().events.equal_width(count)
-    columns = {
-        "count": bin_statistics.count,
-        "confidence": bin_statistics.confidence,
-        "accuracy": bin_statistics.accuracy,
+    return {
+        f"{split}_reliability_{name}": getattr(bin_statistics, name).tolist()
+        for name in ("count", "confidence", "accuracy")
     }
-    return {f"{split}_reliability_{name}": values.tolist() for name, values in columns.items()}
 
 
 @TRACES.register
 def gammas(context: EpochContext) -> EpochColumns:
-    """The gammas that trained this epoch: one per bin for AdaFocal, one for a schedule, none for other losses.
+    """Record the gammas that trained this epoch: one per bin for AdaFocal, one for a schedule.
 
-    Column gammas: a list.
+    The column gammas holds a list; other losses have no column.
     """
     gamma = getattr(context.epoch.loss, "gamma", None)
     if gamma is None:
@@ -157,17 +159,17 @@ def gammas(context: EpochContext) -> EpochColumns:
 
 @TRACES.register
 def norm(context: EpochContext) -> EpochColumns:
-    """L2 norm of the last linear layer's weights (Mukhoti et al. 2020, Figure 3). Column last_layer_norm."""
+    """Record the L2 norm of the last linear layer's weights (Mukhoti et al. 2020, Figure 3) as last_layer_norm."""
     return {"last_layer_norm": float(last_layer(context.epoch.network).weight.detach().float().norm())}
 
 
 @TRACES.register
 def gradients(context: EpochContext, *, epochs: tuple[int, ...] = (10, 100, 200), count: Count = 50) -> EpochColumns:
-    r"""Norms of the loss's gradient in the last linear layer, per training example (Mukhoti et al. 2020, Figure 4).
+    r"""Record a histogram of gradient norms in the last linear layer (Mukhoti et al. 2020, Figure 4) at some epochs.
 
-    For logits W h + b the gradient in (W, b) is $\partial L/\partial z$ times (h, 1), so its norm is
-    $\|\partial L/\partial z\| \sqrt{\|h\|^2 + 1}$. At the given epochs only: gradient_norms, the counts of a
-    histogram, and gradient_edges, its `count` + 1 edges; the thousandth with the largest norms counts at its least.
+    Each training example has one norm. For logits W h + b, the gradient in (W, b) is $\partial L/\partial z$ times
+    (h, 1), so its norm is $\|\partial L/\partial z\| \sqrt{\|h\|^2 + 1}$. The columns are gradient_norms, the counts,
+    and gradient_edges, the `count` + 1 edges. Norms are clipped at their 99.9 % quantile.
     """
     if context.epoch.number not in epochs:
         return {}
@@ -178,12 +180,12 @@ def gradients(context: EpochContext, *, epochs: tuple[int, ...] = (10, 100, 200)
 
 @TRACES.register
 def learned(context: EpochContext, *, groups: Count = 5, count: Count = 50) -> EpochColumns:
-    """Maximum logits of the training examples by learned epoch (Wang et al. 2021, Figure 5).
+    """Record histograms of the maximum logits of training examples by learned epoch (Wang et al. 2021, Figure 5).
 
-    An example's learned epoch is that since which it is classified correctly until the end. Every epoch keeps
-    `learned_bits`, one bit per example in base 64, so that a resumed run knows; the last one has `learned_counts`, a
-    histogram of the maximum logits for each of `groups` equal spans of epochs and for those never learned,
-    `learned_edges`, and `learned_spans`, the first epoch of each span.
+    An example's learned epoch is the first one from which it is classified correctly until the end. Every epoch has the
+    column learned_bits, one bit per example in base 64, so that a resumed run can continue. The last epoch also has
+    learned_counts, a histogram for each of `groups` equal spans of epochs and one for examples never learned;
+    learned_edges; and learned_spans, the first epoch of each span.
     """
     p = context.predictions("train")
     is_correct = (p.logits.argmax(-1) == p.labels).numpy()
@@ -202,7 +204,7 @@ def learned(context: EpochContext, *, groups: Count = 5, count: Count = 50) -> E
 
 
 def learned_epochs(bits: Sequence[str], n: int) -> np.ndarray:
-    """Return since which epoch, counted from 1, each of n examples was right to the end; len(bits) + 1 if never.
+    """Return the learned epoch of each of n examples, counted from 1, or len(bits) + 1 if it was never learned.
 
     >>> first, second = (base64.b64encode(bytes([b])).decode() for b in (0b10100000, 0b11000000))
     >>> learned_epochs([first, second], 3)
@@ -218,10 +220,12 @@ def learned_epochs(bits: Sequence[str], n: int) -> np.ndarray:
 
 
 def last_layer(network: nn.Module) -> nn.Linear:
-    """Return the linear layer that makes the logits; raises `InputError` for a network without any."""
+    """Return the last linear layer. Raises `InputError` for a network without one."""
     layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
     if not layers:
-        raise InputError(f"{type(network).__name__} has no linear layer to watch", code="no_linear_layer")
+        raise InputError(
+            f"Expected a network with a linear layer, got {type(network).__name__}.", code="no_linear_layer"
+        )
     return layers[-1]
 
 

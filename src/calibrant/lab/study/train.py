@@ -1,4 +1,4 @@
-"""The training loop: a generator of epochs, so that watching is a for loop."""
+"""The training loop: a generator of epochs, so that monitoring is a for loop."""
 
 import logging
 import sys
@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from calibrant import losses, metrics
 from calibrant._text import to_one_line
 from calibrant.lab.data import Split, Splits
-from calibrant.lab.study.checkpoint import Checkpoint
-from calibrant.lab.study.digests import DamagedError
 from calibrant.lab.study.recipe import Recipe
+from calibrant.lab.study.stored_files import Checkpoint, DamagedError
 from calibrant.predictions import Predictions
 from calibrant.selection import refinement_nll
 from calibrant.types import InputError, Loss, MixingLoss, StatefulLoss, UpdatedLoss
@@ -24,17 +23,17 @@ from calibrant.types import InputError, Loss, MixingLoss, StatefulLoss, UpdatedL
 
 @dataclass(frozen=True, eq=False)
 class Epoch:
-    """What may be watched: yielded after every epoch, which counts from 1."""
+    """The state after an epoch."""
 
-    number: int
+    number: int  # counted from 1
     network: nn.Module
-    loss: Loss  # the loss that trained this epoch, as it was at its end
-    train_loss: float  # its mean over the training examples that were used
+    loss: Loss  # in its state at the end of the epoch
+    train_loss: float  # mean over the training examples of this epoch
     learning_rate: float
     val: Predictions
     seconds: float
-    best: bool  # whether the network would be kept as it is now, by the recipe's choice of epoch
-    nonfinite_losses: int = 0  # losses of this epoch that are nan or infinite
+    best: bool  # whether the recipe would choose this epoch among those so far
+    nonfinite_losses: int = 0  # number of losses that are nan or infinite
 
 
 def predict(
@@ -45,10 +44,12 @@ def predict(
     device: torch.device | None = None,
     batch_size: int = 250,
 ) -> Predictions:
-    """Return the network's logits on a split, on the CPU; the network is left in evaluation mode.
+    """Return the network's predictions on a split, on the CPU, and leave the network in evaluation mode.
 
-    Small batches stay in a processor's cache: 250 images take half the time of 1,000. Raises `FloatingPointError` if
-    the logits cannot be used, such as those of a network that diverged.
+    Batches of 250 images fit the processor's cache, and take half the time of batches of 1,000.
+
+    Raises:
+        FloatingPointError: If the logits are not valid, such as those of a network that diverged.
     """
     network.eval()
     with torch.no_grad():
@@ -58,8 +59,8 @@ def predict(
         ]
     try:
         return Predictions(torch.cat(parts), split.labels)
-    except InputError as error:  # it diverged: that is no bad input, and stops no other run
-        raise FloatingPointError(f"what the network returns cannot be used: {error}") from None
+    except InputError as error:  # divergence is not a user error and does not stop other runs
+        raise FloatingPointError(f"the network's logits are not valid: {error}") from None
 
 
 def train(
@@ -73,10 +74,20 @@ def train(
 ) -> Iterator[Epoch]:
     """Train a network and yield after every epoch.
 
-    Order, augmentation and dropout of an epoch depend on the seed and its number alone. With `checkpoint` the state is
-    kept there, and a run that was killed goes on after its last kept epoch as if nothing had happened.
-    After the last epoch the network has the weights of the epoch that the recipe chooses. Raises `Damaged` if what was
-    kept is not what was written, or does not fit.
+    The order of examples, augmentation and dropout of an epoch depend only on the seed and the number of the epoch.
+    After the last epoch, the network has the weights of the epoch that the recipe chooses.
+
+    Args:
+        network: Network to train, in place.
+        splits: Training and validation data.
+        loss: Loss per example.
+        recipe: Optimizer, schedule and choice of epoch.
+        seed: Seed of the order of examples, augmentation and dropout.
+        checkpoint: File of the state. A killed training continues after the last saved epoch, with equal results.
+
+    Raises:
+        FloatingPointError: If the training diverges.
+        DamagedError: If the checkpoint was changed, or does not fit the network, optimizer or loss.
     """
     fabric = _make_fabric(recipe.precision)
     move_to_device(network, recipe)
@@ -100,7 +111,7 @@ def train(
         mixing_generator = torch.Generator().manual_seed(mix_seed(seed, number, 2))
         for batch, (inputs, labels, count) in enumerate(_batches(examples, splits, recipe, mix_seed(seed, number, 1))):
             values = _batch_losses(loss, model, inputs, labels, mixing_generator)
-            count = count * len(values) // len(labels)  # mixed examples count beside the clean ones
+            count = count * len(values) // len(labels)  # mixed examples count, too
             for optimizer in wrapped:
                 optimizer.zero_grad()
             fabric.backward(values.sum() if recipe.reduction == "sum" else values.sum() / count)
@@ -128,9 +139,9 @@ def train(
 
 
 def mix_seed(seed: int, *parts: int) -> int:
-    """Return a seed of its own for a part of a training.
+    """Return a seed for a part of a training.
 
-    Whole numbers hash alike in every process, but those from `sys.hash_info.modulus` on like smaller ones.
+    Integers hash alike in every process, but from `sys.hash_info.modulus` on they collide with smaller ones.
 
     >>> mix_seed(0, 1) != mix_seed(sys.hash_info.modulus, 1)
     True
@@ -139,7 +150,7 @@ def mix_seed(seed: int, *parts: int) -> int:
 
 
 def move_to_device(network: nn.Module, recipe: Recipe) -> nn.Module:
-    """Put a network where it is trained, in the recipe's layout of memory."""
+    """Move a network to the training device, in the recipe's memory layout."""
     network.to(_make_fabric(recipe.precision).device)
     if recipe.channels_last:
         network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
@@ -149,7 +160,7 @@ def move_to_device(network: nn.Module, recipe: Recipe) -> nn.Module:
 def _make_fabric(precision: str) -> Fabric:
     log = logging.getLogger("lightning_fabric")
     previous_level = log.level
-    log.setLevel(logging.WARNING)  # or it tells the precision of every network
+    log.setLevel(logging.WARNING)  # avoids a message about the precision of every network
     try:
         return Fabric(accelerator="auto", devices=1, precision=precision)  # pyright: ignore[reportArgumentType]
     finally:
@@ -157,7 +168,7 @@ def _make_fabric(precision: str) -> Fabric:
 
 
 def _batch_losses(loss: Loss, model: nn.Module, inputs: Any, labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the loss of every output of a batch, mixed first if the loss is one that mixes."""
+    """Return the loss of every output of a batch; a `MixingLoss` mixes the batch first."""
     if not isinstance(loss, MixingLoss):
         return _per_example_losses(loss, model(inputs).float(), labels)
     batch = loss.mix(inputs, labels, generator=generator)
@@ -167,10 +178,10 @@ def _batch_losses(loss: Loss, model: nn.Module, inputs: Any, labels: Tensor, gen
 def _per_example_losses(loss: Loss, logits: Tensor, labels: Tensor) -> Tensor:
     values = loss(logits, labels)
     if values.shape != labels.shape:
-        function = getattr(loss, "func", loss)  # a function with its hyperparameters is partial
+        function = getattr(loss, "func", loss)  # hyperparameters are bound by functools.partial
         name = getattr(function, "__name__", type(function).__name__)
         raise InputError(
-            f"{name} must return the loss of every example, {tuple(labels.shape)}, got {tuple(values.shape)}",
+            f"Expected {name} to return the loss of every example, {tuple(labels.shape)}, got {tuple(values.shape)}.",
             code="loss_shape",
         )
     return values
@@ -185,7 +196,7 @@ _OPTIMIZERS = {
 
 
 def build_optimizers(network: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """Return a recipe's optimizer, and that of the word vectors if they have a learning rate of their own."""
+    """Return the recipe's optimizer, and one for word vectors if they have their own learning rate."""
     vectors_rate = recipe.vectors_learning_rate
     tables = [m for m in network.modules() if isinstance(m, nn.Embedding)] if vectors_rate is not None else []
     vectors = [p for table in tables for p in table.parameters() if p.requires_grad]
@@ -193,18 +204,18 @@ def build_optimizers(network: nn.Module, recipe: Recipe) -> list[torch.optim.Opt
     undecayed = [p for p in parameters if recipe.decayed == "weights" and p.ndim < 2]
     decayed = [p for p in parameters if recipe.decayed == "all" or p.ndim >= 2]
     groups = [{"params": decayed}, {"params": undecayed, "weight_decay": 0.0}] if undecayed else [{"params": decayed}]
-    extra = {"momentum": recipe.momentum} if recipe.optimizer == "sgd" else {}
+    momentum = {"momentum": recipe.momentum} if recipe.optimizer == "sgd" else {}
     optimizer_class: Any = _OPTIMIZERS[recipe.optimizer]
-    main_optimizers = [optimizer_class(groups, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, **extra)]
-    return (
-        main_optimizers
-        if vectors_rate is None or not vectors
-        else [*main_optimizers, torch.optim.SGD(vectors, lr=vectors_rate)]
-    )
+    optimizers: list[Any] = [
+        optimizer_class(groups, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, **momentum)
+    ]
+    if vectors_rate is not None and vectors:
+        optimizers.append(torch.optim.SGD(vectors, lr=vectors_rate))
+    return optimizers
 
 
 def _batches(examples: Split, splits: Splits, recipe: Recipe, seed: int) -> Iterator[tuple[Any, Tensor, int]]:
-    """Yield inputs, the labels of their outputs, and how many examples they are."""
+    """Yield inputs, the labels of their outputs, and the number of examples."""
     device, size = examples.labels.device, recipe.batch_size
     generator = torch.Generator(device).manual_seed(seed)
     num_examples = len(examples) // size * size if recipe.drop_last and len(examples) >= size else len(examples)
@@ -216,7 +227,7 @@ def _batches(examples: Split, splits: Splits, recipe: Recipe, seed: int) -> Iter
 
 
 class _TrainingState:
-    """All that an interrupted training needs to go on."""
+    """State that an interrupted training needs to continue."""
 
     def __init__(
         self, network: nn.Module, optimizers: list[torch.optim.Optimizer], checkpoint: Checkpoint | None
@@ -227,7 +238,7 @@ class _TrainingState:
         self.best_epoch: dict[str, Any] = {}
 
     def update_best(self, number: int, network: nn.Module, val: Predictions, choose: str) -> bool:
-        """Keep the weights of the best epoch so far, if epochs are to be chosen from; says whether this one is."""
+        """Keep the weights of the best epoch so far if the recipe chooses epochs; return whether this is the best."""
         if choose == "last":
             return True
         score = -float(metrics.error(val)) if choose == "accuracy" else -float(refinement_nll(val, folds=1))
@@ -255,6 +266,6 @@ class _TrainingState:
                 part.load_state_dict(state[name])
             self.best_epoch = state["chosen"]
             return state["epoch"] + 1, losses.restore_state(loss, state["loss"])
-        except Exception as error:  # one's own network or loss may have been changed meanwhile
+        except Exception as error:  # the code of a network or loss may have changed
             reason = to_one_line(error)
             raise DamagedError(f"its checkpoint does not fit ({type(error).__name__}: {reason})") from None

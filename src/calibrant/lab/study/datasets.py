@@ -1,0 +1,121 @@
+"""Load the data sets and shifted test sets of runs, and identify them by digests of their content."""
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from calibrant.lab.data import Split, Splits
+from calibrant.lab.study.methods import Methods, is_corruption
+from calibrant.registry import Method
+from calibrant.types import InputError
+
+MAX_DIGEST_BYTES = 1 << 30  # of larger tensors, evenly spaced rows of about this size are digested
+
+
+class DatasetCache:
+    """Load the data of runs from a folder or the hub; the most recent data set stays in memory for the next run.
+
+    A copy in another process starts empty.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = None if root is None else Path(root).absolute()
+        self._splits_cache: tuple[Method, Splits] | None = None
+        self._digest_cache: dict[Method, DataDigest] = {}
+        self._shifted_cache: tuple[tuple[Method, Methods], dict[str, Split]] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DatasetCache, (self.root,)
+
+    def splits(self, dataset: Method) -> Splits:
+        """Return a data set. Raises `InputError` if its function does not return `Splits`."""
+        if self._splits_cache is None or self._splits_cache[0] != dataset:
+            loaded = dataset(self.root)
+            if not isinstance(loaded, Splits):
+                raise InputError(
+                    f"Expected {dataset.name} to return data.Splits, got {type(loaded).__name__}.", code="not_splits"
+                )
+            self._splits_cache = dataset, loaded
+        return self._splits_cache[1]
+
+    def digest(self, dataset: Method) -> "DataDigest":
+        """Return the digests of a data set."""
+        if dataset not in self._digest_cache:
+            self._digest_cache[dataset] = data_digest(self.splits(dataset))
+        return self._digest_cache[dataset]
+
+    def shifted_splits(self, dataset: Method, shifts: Methods) -> dict[str, Split]:
+        """Return the shifted test sets of a data set, named shift0, shift1, ..."""
+        if self._shifted_cache is None or self._shifted_cache[0] != (dataset, shifts):
+            test = self.splits(dataset).test
+            shifted_tests = {f"shift{i}": self._shift(test, dataset.name, shift) for i, shift in enumerate(shifts)}
+            self._shifted_cache = (dataset, shifts), shifted_tests
+        return self._shifted_cache[1]
+
+    def _shift(self, test: Split, name: str, shift: Method) -> Split:
+        """Return a shifted test set: corrupted images with their labels, or another test set with labels 0."""
+        inputs = test.inputs
+        if is_corruption(shift):
+            if not (isinstance(inputs, torch.Tensor) and inputs.dtype == torch.uint8 and inputs.ndim == 4):
+                raise InputError(f"{shift} needs images of bytes, which {name} does not have.", code="shift_images")
+            return Split(shift(inputs), test.labels)
+        shifted_inputs = DatasetCache(self.root).splits(shift).test.inputs
+        if not isinstance(shifted_inputs, torch.Tensor) or shifted_inputs.shape[1:] != inputs.shape[1:]:
+            raise InputError(
+                f"Expected inputs of {shift} to be shaped like those of {name}. Try another shift.", code="shift_shape"
+            )
+        return Split(shifted_inputs, torch.zeros(len(shifted_inputs), dtype=torch.long))
+
+
+@dataclass(frozen=True)
+class DataDigest:
+    """Digests of a data set: of the part that a network learns from, and of everything."""
+
+    train_digest: str
+    full_digest: str
+
+
+def data_digest(splits: Splits) -> DataDigest:
+    """Return the digests of a data set, wherever it was read from.
+
+    Of tensors above a gigabyte, evenly spaced rows are digested. Values other than tensors, numbers, texts, arrays,
+    sequences, mappings and dataclasses may have an attribute `digest`; otherwise only their type counts.
+    """
+    train_digest = _value_digest([splits.train.inputs, splits.train.labels, list(splits.classes), splits.vectors])
+    evaluation_sets = [[split.inputs, split.labels] for split in (splits.val, splits.test)]
+    return DataDigest(train_digest, _value_digest([train_digest, evaluation_sets]))
+
+
+def _value_digest(value: Any) -> str:
+    hasher = hashlib.sha256()
+    _update_digest(hasher.update, value)
+    return hasher.hexdigest()
+
+
+def _update_digest(update: Callable[[Any], object], value: Any) -> None:
+    """Add a value to a digest, beginning with its type and size, so that different values cannot look alike."""
+    update(f"<{type(value).__name__}>".encode())
+    if isinstance(value, torch.Tensor):
+        step = max(1, math.ceil(value.numel() * value.element_size() / MAX_DIGEST_BYTES)) if value.ndim else 1
+        update(f"{value.dtype} {tuple(value.shape)}".encode())
+        part = value.detach()[::step] if value.ndim else value.detach()
+        update(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    elif hasattr(value, "digest"):
+        _update_digest(update, value.digest() if callable(value.digest) else value.digest)
+    elif isinstance(value, Mapping):
+        _update_digest(update, list(cast("Mapping[Any, Any]", value).items()))
+    elif is_dataclass(value):
+        _update_digest(update, [getattr(value, field.name) for field in fields(value)])
+    elif isinstance(value, str | bytes | int | float | None):
+        update(f"{len(repr(value))}:{value!r}".encode())
+    elif hasattr(value, "__array__"):
+        _update_digest(update, torch.as_tensor(value.__array__()))
+    elif isinstance(value, Sequence):
+        update(str(len(cast("Sequence[Any]", value))).encode())
+        for item in cast("Sequence[Any]", value):
+            _update_digest(update, item)

@@ -1,0 +1,202 @@
+"""Runs and grids: the networks to train. Everything is checked before any work starts."""
+
+import hashlib
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from calibrant import registry
+from calibrant._text import shorten_repr
+from calibrant.lab.study.methods import LIST_REGISTRIES, Methods, is_corruption, parse_method
+from calibrant.lab.study.recipe import Recipe
+from calibrant.registry import Method
+from calibrant.types import InputError
+
+MethodSpec = str | Method
+SplitMode = Literal["fixed", "seed"]  # one validation split for all seeds, or one per seed
+DEFAULT_RECIPE = Recipe()
+MONITORED_FIELDS = "shifts", "traces"  # a stored run may hold more of these than a study asks for
+SINGULAR_FIELDS = {"datasets": "dataset", "networks": "network", "losses": "loss"}
+
+
+@dataclass(frozen=True, init=False)
+class Run:
+    """One network to train, and what to monitor and keep.
+
+    `training_id` names the training. `id` also covers what is monitored and the code of the methods. Equal settings and
+    code have equal ids on every machine, however they are spelled. A finished run serves every study that trains the
+    same network with the same code and monitors no more.
+    """
+
+    dataset: Method  # as the study names it
+    network: Method
+    loss: Method
+    seed: int
+    recipe: Recipe
+    shifts: Methods  # further test sets: corruptions of the test set, or other data sets
+    traces: Methods  # recorded after every epoch
+    split: SplitMode
+    code: tuple[tuple[str, str], ...]  # (method, code digest) of each method that has a digest
+
+    def __init__(
+        self,
+        dataset: MethodSpec,
+        network: MethodSpec,
+        loss: MethodSpec,
+        seed: int,
+        recipe: Recipe,
+        shifts: Iterable[MethodSpec] = (),
+        traces: Iterable[MethodSpec] = (),
+        split: SplitMode = "fixed",
+    ) -> None:
+        assign_fields(self, datasets=dataset, networks=network, losses=loss, shifts=shifts, traces=traces)
+        _check_seed(seed)
+        assign_fields(self, seed=seed, recipe=recipe.for_loss(self.loss.name), split=split)
+        assign_fields(self, code=self.current_code)
+
+    @property
+    def methods(self) -> Methods:
+        """All methods that the results depend on."""
+        return self.divided_dataset, self.network, self.loss, *self.shifts, *self.traces
+
+    @property
+    def current_code(self) -> tuple[tuple[str, str], ...]:
+        """Code digests of the methods in this process; another process may have started the study with other code."""
+        return tuple(sorted({method.canonical: method.code for method in self.methods if method.code}.items()))
+
+    @property
+    def divided_dataset(self) -> Method:
+        """The data set with this run's validation split: drawn by the run's seed if `split` is "seed"."""
+        return self.dataset if self.split == "fixed" else self.dataset.with_settings(seed=self.seed)
+
+    @property
+    def training_spec(self) -> dict[str, Any]:
+        """Everything that determines the training, as plain texts and numbers with all defaults spelled out."""
+        methods = {"dataset": self.divided_dataset, "network": self.network, "loss": self.loss}
+        texts = {key: method.canonical for key, method in methods.items()}
+        recipe = {key: value for key, value in asdict(self.recipe).items() if key != "averaged"}  # set by `for_loss`
+        return {**texts, "seed": self.seed, "recipe": recipe}
+
+    @property
+    def monitoring_spec(self) -> dict[str, list[str]]:
+        """The traces and the shifted test sets, as texts."""
+        return {key: [m.canonical for m in getattr(self, key)] for key in MONITORED_FIELDS}
+
+    @property
+    def required_datasets(self) -> Methods:
+        """The data sets to load: for training and for shifts."""
+        return self.divided_dataset, *(shift for shift in self.shifts if not is_corruption(shift))
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The training, the monitoring and the code digests, as stored in the run's record."""
+        return {**self.training_spec, **self.monitoring_spec} | ({"code": dict(self.code)} if self.code else {})
+
+    @cached_property
+    def training_id(self) -> str:
+        """Twelve hex digits of the canonical JSON of `training_spec`."""
+        return _hex_digest(self.training_spec, 12)
+
+    @cached_property
+    def id(self) -> str:
+        """The training id, then six hex digits of the monitoring and six of the code, where there are any."""
+        monitoring_suffix = f"-{_hex_digest(self.monitoring_spec, 6)}" if self.shifts or self.traces else ""
+        code_suffix = f"_{_hex_digest(self.code, 6)}" if self.code else ""
+        return f"{self.training_id}{monitoring_suffix}{code_suffix}"
+
+
+@dataclass(frozen=True, init=False)
+class Grid:
+    """Every combination of data set, network, loss and seed, trained with one recipe.
+
+    With `split="seed"`, every run's seed also draws the validation split of its data set.
+    """
+
+    datasets: Methods
+    networks: Methods
+    losses: Methods
+    seeds: tuple[int, ...]
+    recipe: Recipe
+    shifts: Methods
+    traces: Methods
+    split: SplitMode
+
+    def __init__(
+        self,
+        datasets: Iterable[MethodSpec],
+        networks: Iterable[MethodSpec],
+        losses: Iterable[MethodSpec],
+        seeds: Iterable[int] = (0,),
+        recipe: Recipe = DEFAULT_RECIPE,
+        shifts: Iterable[MethodSpec] = (),
+        traces: Iterable[MethodSpec] = (),
+        split: SplitMode = "fixed",
+    ) -> None:
+        assign_fields(self, datasets=datasets, networks=networks, losses=losses, shifts=shifts, traces=traces)
+        assign_fields(self, seeds=tuple(seeds), recipe=recipe, split=split)
+        check_nonempty(self, "datasets", "networks", "losses", "seeds")
+        for seed in self.seeds:
+            _check_seed(seed)
+        check_unique(self, "datasets", "networks", "losses", "seeds", *MONITORED_FIELDS)
+        if split == "seed":
+            _check_seed_split(self.datasets, self.seeds)
+
+    def runs(self) -> Iterator[Run]:
+        """Yield every run of the grid; seeds vary fastest."""
+        for dataset, network, loss, seed in itertools.product(self.datasets, self.networks, self.losses, self.seeds):
+            yield Run(dataset, network, loss, seed, self.recipe, self.shifts, self.traces, self.split)
+
+
+def assign_fields(instance: Any, **assignments: Any) -> None:
+    """Set fields of a frozen instance; parse the texts of methods."""
+    for key, value in assignments.items():
+        if key not in LIST_REGISTRIES:
+            object.__setattr__(instance, key, value)
+        elif isinstance(value, str | Method):
+            object.__setattr__(instance, SINGULAR_FIELDS[key], parse_method(key, value))
+        else:
+            object.__setattr__(instance, key, tuple(parse_method(key, item) for item in value))
+
+
+def check_nonempty(instance: Any, *keys: str) -> None:
+    """Reject empty lists."""
+    for key in keys:
+        if not getattr(instance, key):
+            raise InputError(f"Expected at least one entry in {key}, got an empty list.", code="no_entries")
+
+
+def check_unique(instance: Any, *keys: str) -> None:
+    """Reject repeated entries, which add no evidence but make intervals narrower."""
+    for key in keys:
+        entries: tuple[Any, ...] = getattr(instance, key)
+        for entry, count in Counter(entries).items():
+            if count > 1:
+                spellings = " and ".join(dict.fromkeys(str(e) for e in entries if e == entry))
+                raise InputError(f"{key} lists {spellings} {count} times. Try listing it once.", code="entry_twice")
+
+
+def _check_seed(seed: object) -> None:
+    """Reject seeds that torch does not accept."""
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**64:
+        raise InputError(f"Expected a seed from 0 to 2**64 - 1, got {shorten_repr(seed)}.", code="seed")
+
+
+def _check_seed_split(datasets: Methods, seeds: Iterable[int]) -> None:
+    """Reject data sets that fix their split, or do not draw it by a seed."""
+    for dataset in datasets:
+        if "seed" not in registry.hyperparameters(dataset.function):
+            raise InputError(f"split = 'seed' needs a seed, which {dataset.name} lacks. Remove split.", code="no_seed")
+        if "seed" in dataset.settings:
+            raise InputError(
+                f"{dataset} fixes its seed, but split = 'seed' uses each run's. Remove one of them.", code="seed_twice"
+            )
+        for seed in seeds:
+            dataset.with_settings(seed=seed)  # raises for seeds outside the data set's range
+
+
+def _hex_digest(value: Any, digits: int) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:digits]

@@ -1,0 +1,165 @@
+"""Read and write stored files with digests, so that damage is detected: records of runs, and checkpoints."""
+
+import errno
+import hashlib
+import io
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from calibrant import __version__
+from calibrant.io import atomic_write
+from calibrant.types import InputError
+
+RECORD_FILE = "run.json"
+RECORD_KEYS = "id", "run", "data", "learned", "facts", "files"
+NETWORK_FILE = "network.safetensors"
+DAMAGE_ERRNOS = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO, errno.ELOOP}  # other errors are not damage
+MIN_SAVE_INTERVAL_SECONDS = 10.0  # a kill loses at most one epoch, or this much of shorter ones
+MAGIC_BYTES = b"calibrant checkpoint "
+
+
+class DamagedError(InputError):
+    """A stored file differs from what was written, or cannot be read."""
+
+    def __init__(self, message: str = "", *, code: str = "damaged") -> None:
+        super().__init__(message, code=code)
+
+
+def sha256_hex(content: bytes) -> str:
+    """Return the SHA-256 digest of bytes; takes about a second per gigabyte."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def minor_version(version: str) -> str:
+    """Return a version without its last number. Trainings of different minor versions are not mixed by default.
+
+    >>> minor_version("0.2.1")
+    '0.2'
+    """
+    return ".".join(version.split(".")[:2])
+
+
+# Records of finished runs
+
+
+def seal_record(record: Mapping[str, Any]) -> str:
+    """Serialize a record as JSON with its own digest under "seal"."""
+    return json.dumps({**record, "seal": _record_digest(record)}, indent=1)
+
+
+def read_record(folder: Path, name: str = "") -> dict[str, Any]:
+    """Read the record of a run's folder.
+
+    Args:
+        folder: Folder of the run.
+        name: Expected name of the run; the name of the folder by default.
+
+    Raises:
+        DamagedError: If the record is missing, changed, or belongs to another run.
+    """
+    try:
+        record: Any = json.loads(_read_bytes(folder / RECORD_FILE))
+    except DamagedError:
+        raise
+    except (ValueError, RecursionError):
+        raise DamagedError(f"{RECORD_FILE} is not JSON") from None
+    if not isinstance(record, dict) or record.pop("seal", "") != _record_digest(record):  # pyright: ignore
+        raise DamagedError(f"{RECORD_FILE} is not what was written")
+    if missing := [key for key in RECORD_KEYS if key not in record]:
+        raise DamagedError(f"{RECORD_FILE} has no {missing[0]!r}")
+    if record["id"] != (name or folder.name):
+        raise DamagedError(f"it is run {record['id']}")
+    return record  # pyright: ignore[reportUnknownVariableType]
+
+
+def read_run_file(folder: Path, record: Mapping[str, Any], name: str) -> bytes:
+    """Read a file of a run's folder. Raises `DamagedError` if its digest differs from the record's."""
+    content = _read_bytes(folder / name)
+    if sha256_hex(content) != record["files"].get(name):
+        raise DamagedError(f"{name} is not what was written")
+    return content
+
+
+def record_damage(folder: Path) -> str:
+    """Return what is wrong with the record of a run's folder, or "" if it is intact."""
+    try:
+        read_record(folder)
+    except DamagedError as error:
+        return str(error)
+    return ""
+
+
+def find_damage(folder: Path, name: str = "") -> str:
+    """Read all files of a run except its network, and return what is wrong, or "" if all are intact.
+
+    The network is not needed for tables, and is verified when it is used.
+    """
+    try:
+        record = read_record(folder, name)
+        for file in record["files"].keys() - {NETWORK_FILE}:
+            read_run_file(folder, record, file)
+    except DamagedError as error:
+        return str(error)
+    return ""
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        if path.exists() and not path.is_file():  # reading a pipe would wait forever
+            raise DamagedError(f"{path.name} is not a file")
+        return path.read_bytes()
+    except OSError as error:
+        if error.errno not in DAMAGE_ERRNOS:
+            raise
+        raise DamagedError(f"{path.name} cannot be read ({error.strerror})") from None
+
+
+def _record_digest(record: Any) -> str:
+    normalized = json.loads(json.dumps(record))  # turns keys into texts, so that they can be sorted
+    return sha256_hex(json.dumps(normalized, sort_keys=True).encode())
+
+
+# Checkpoints
+
+
+@dataclass(eq=False)
+class Checkpoint:
+    """A file with the state of a training and the rows of its epochs so far. It begins with the digest of the rest."""
+
+    path: Path
+    rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    saved_at: float = field(default_factory=time.monotonic)  # time of the last write
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Write the state and the rows, unless the last write was `MIN_SAVE_INTERVAL_SECONDS` ago or less."""
+        if time.monotonic() - self.saved_at < MIN_SAVE_INTERVAL_SECONDS:
+            return
+        buffer = io.BytesIO()
+        torch.save({**state, "rows": json.dumps(self.rows), "calibrant": __version__}, buffer)
+        with atomic_write(self.path) as draft, draft.open("wb") as file:  # torch.save hides the OSError of a full disk
+            file.write(MAGIC_BYTES + sha256_hex(buffer.getvalue()).encode() + b"\n")
+            file.write(buffer.getvalue())
+        self.saved_at = time.monotonic()
+
+    def read(self) -> Mapping[str, Any] | None:
+        """Read the state and the rows, or return None if there is no file.
+
+        Raises:
+            DamagedError: If the file was changed, or another minor version wrote it.
+        """
+        if not self.path.is_file():
+            return None
+        head, _, body = self.path.read_bytes().partition(b"\n")
+        if head != MAGIC_BYTES + sha256_hex(body).encode():
+            raise DamagedError("its checkpoint is not what was written")
+        state: dict[str, Any] = torch.load(io.BytesIO(body), weights_only=True, map_location="cpu")
+        if minor_version(state["calibrant"]) != minor_version(__version__):
+            raise DamagedError(f"its checkpoint is of calibrant {state['calibrant']}")
+        self.rows[:] = json.loads(state["rows"])
+        return state

@@ -119,6 +119,7 @@ HEADINGS = {  # headings of files, in reading order; other files use the first w
     "lab.study.api": "Running",
     "lab.study.results": "Results",
     "lab.study.config": "Study files",
+    "lab.study.grids": "Grids and runs",
     "lab.study.external_models": "Models trained elsewhere",
     "lab.study.recipe": "Recipes",
     "lab.study.store": "Run store",

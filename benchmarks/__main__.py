@@ -1,9 +1,8 @@
-"""Measure calibrant against everyone else.
+"""Compare Calibrant with other packages.
 
-python -m benchmarks [--size quick] [--only speed,scale] [--out out]
+    python -m benchmarks [--size quick] [--only speed,scale] [--out out]
 
-Writes benchmarks.md and benchmarks/, one CSV per part, into the folder. Parts that are not run keep the rows of their
-last run there.
+Writes benchmarks.md and one CSV per part into the folder. Parts that are not run keep their last results.
 """
 
 import argparse
@@ -25,7 +24,7 @@ PARTS = ("accuracy", "caution", "agreement", "speed", "throughput", "scale", "li
 
 
 def environment() -> list[harness.Row]:
-    """What was measured, and on what."""
+    """Return the versions of packages and the machine."""
     cpu_info = Path("/proc/cpuinfo")
     lines = cpu_info.read_text().splitlines() if cpu_info.is_file() else []
     model = [line.split(":")[1].strip() for line in lines if "model name" in line]
@@ -37,32 +36,32 @@ def environment() -> list[harness.Row]:
         **{name: version(name) for name in ("calibrant", "torch", "numpy", "scipy")},
         **dict(peers.versions()),
     }
-    return [{"what": key, "value": value} for key, value in facts.items()]
+    return [{"name": key, "value": value} for key, value in facts.items()]
 
 
 def page(out: Path, size: str) -> str:
-    """The document, from whatever results lie in the folder."""
+    """Return the page built from the results in a folder."""
     tables = out / "benchmarks"
     rows = harness.read(tables / "environment.csv")
     text = [
-        "# Measured against everyone else",
+        "# Comparison with other packages",
         "",
-        f"Written by `make bench{'-full' if size == 'full' else ''}` from the tables in `benchmarks/`, never by hand.",
-        "Contenders run in turn in one process; times are medians of one thread's processor time after a warm-up:",
-        "read the ratios. Who is faster or better than Calibrant is said as plainly as who is not.",
+        f"`make bench{'-full' if size == 'full' else ''}` writes this page from the tables in `benchmarks/`.",
+        "Contenders run in turn in one process. Times are medians of one thread's processor time after a warm-up;",
+        "compare ratios. Packages that are faster or better than Calibrant are listed as well.",
         "",
-        harness.markdown(["", ""], [[row["what"], row["value"]] for row in rows]),
+        harness.markdown(["", ""], [[row["name"], row["value"]] for row in rows]),
     ]
     for name in PARTS:
         path = tables / f"{name}.csv"
         if path.is_file():
             part = importlib.import_module(f"benchmarks.{name}")
-            about = " ".join(part.__doc__.split(":", 2)[-1].split())
-            text += ["", f"## {part.TITLE}", "", about[0].upper() + about[1:], "", part.page(harness.read(path))]
+            text += ["", f"## {part.TITLE}", "", " ".join(part.__doc__.split()), "", part.page(harness.read(path))]
     return "\n".join(text) + "\n"
 
 
 def main() -> None:
+    """Run the parts and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", choices=harness.SIZES, default="quick")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, by comma; empty: only write the page")
@@ -70,7 +69,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     for package, why in peers.missing().items():
-        print(f"left out: {package}: {why}", flush=True)
+        print(f"skipped: {package}: {why}", flush=True)
     harness.write(environment(), options.out / "benchmarks" / "environment.csv")
     for name in filter(None, options.only.split(",")):
         began = written = time.monotonic()
@@ -83,7 +82,7 @@ def main() -> None:
                     harness.write(rows, path)
                     written = time.monotonic()
         finally:
-            harness.write(rows, path)  # what was measured stays if it is stopped
+            harness.write(rows, path)  # keep the rows of an interrupted run
         print(f"{name}: {len(rows)} rows in {time.monotonic() - began:.0f} s", flush=True)
     (options.out / "benchmarks.md").write_text(page(options.out, options.size))
     print(options.out / "benchmarks.md")

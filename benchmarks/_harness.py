@@ -1,4 +1,4 @@
-"""The one way anything is measured here: contenders in turn, medians after a warm-up, peak memory, rows to CSV."""
+"""Measure contenders in turn: medians after a warm-up, peak memory, and rows as CSV."""
 
 import contextlib
 import csv
@@ -24,11 +24,11 @@ Work = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured: "tiny" only shows that everything runs, "full" waits for the slowest peers too."""
+    """Amount of work: "tiny" shows that everything runs, "full" includes the slowest packages."""
 
     name: str
     shrink: int  # examples are divided by this
-    seconds: float  # of every contender in a race, after the warm-up
+    seconds: float  # limit of every contender in a race, after the warm-up
 
     @property
     def full(self) -> bool:
@@ -40,13 +40,13 @@ SIZES = {size.name: size for size in (Size("tiny", 100, 0.0), Size("quick", 1, 2
 
 
 def clock() -> float:
-    """Seconds of this process's processor where one thread works, which a busy machine does not inflate."""
+    """Return seconds of processor time in one thread, which other programs do not inflate; else wall-clock time."""
     return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
 @contextlib.contextmanager
 def quiet() -> Generator[None]:
-    """Keep progress bars, warnings and logs of others out of the output."""
+    """Suppress progress bars, warnings and logs of other packages."""
     logging.disable(logging.CRITICAL)
     with (
         warnings.catch_warnings(),
@@ -59,22 +59,22 @@ def quiet() -> Generator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """An exception in one short line."""
+    """Return an exception in one short line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:120].replace("|", "/")
 
 
 def resident(field: str) -> float:
-    """VmRSS or VmHWM of this process in MB."""
+    """Return VmRSS or VmHWM of this process in MB."""
     text = Path("/proc/self/status").read_text()
     return int(text.split(f"{field}:")[1].split()[0]) / 1024
 
 
 def peak_mb(work: Work) -> float:
-    """Most memory the process held at once while working, beyond what it held before; nan where there is no /proc."""
+    """Return the peak memory of `work` in MB beyond the memory before; nan without /proc."""
     try:
-        ctypes.CDLL(None).malloc_trim(0)  # what was freed before must not hide what is needed now
+        ctypes.CDLL(None).malloc_trim(0)  # freed memory must not hide new memory
         before = resident("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # forget the highest mark so far
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     except (OSError, AttributeError):
         return math.nan
     work()
@@ -92,16 +92,25 @@ def race(
     tolerance: float = 1e-6,
     rounds: int = 9,
 ) -> list[Row]:
-    """Time contenders of one task in turn, and check what each returns.
+    """Time contenders of one task in turn, and check their results.
 
-    After a warm-up, rounds in which everyone runs once, so that a disturbance meets all alike; the median counts. Who
-    has used up `seconds` leaves; whose warm-up already did is not run again. `value` turns a result into the number
-    that is compared with the reference, outside the timing. A contender that fails is a row that says why.
+    After a warm-up, every round runs each contender once, so that disturbances affect all alike. The median counts. A
+    contender that fails becomes a row with the reason.
+
+    Args:
+        task: Name of the task.
+        entries: Work of each contender.
+        floor: Work whose time is the unit of the column `of_floor`.
+        seconds: Time limit of each contender after the warm-up. One that reaches it in the warm-up is not run again.
+        value: Converts a result to a number, outside the timing.
+        reference: Correct number.
+        tolerance: Largest absolute error of a correct result.
+        rounds: Largest number of rounds.
     """
     times: dict[str, list[float]] = {}
     rows: dict[str, Row] = {}
     for contender, work in {FLOOR: floor, **entries}.items():
-        row = rows[contender] = {"task": task, "who": contender}
+        row = rows[contender] = {"task": task, "contender": contender}
         try:
             with quiet():
                 start = clock()
@@ -110,7 +119,7 @@ def race(
                 row["extra_mb"] = round(peak_mb(work), 1) if times[contender][0] < seconds else math.nan
                 if contender != FLOOR:
                     row["value"] = value(result)
-        except Exception as error:  # peers fail in many ways; the table goes on without them
+        except Exception as error:  # packages fail in many ways
             row["note"] = reason(error)
             times.pop(contender, None)
     warm = {contender: took.pop() if took[0] < seconds else took[0] for contender, took in times.items()}
@@ -137,7 +146,7 @@ def race(
 
 
 def write(rows: Iterable[Row], path: Path) -> None:
-    """Write rows as CSV, the columns in the order they first appear."""
+    """Write rows as CSV, with columns in the order of their first appearance."""
     rows = list(rows)
     columns = list(dict.fromkeys(column for row in rows for column in row))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -148,7 +157,7 @@ def write(rows: Iterable[Row], path: Path) -> None:
 
 
 def read(path: Path) -> list[Row]:
-    """Read rows back: numbers as floats, True and False as such, empty cells left out."""
+    """Read rows from CSV: numbers as floats, True and False as booleans, empty cells omitted."""
 
     def parsed(text: str) -> Any:
         if text in ("True", "False"):
@@ -163,7 +172,7 @@ def read(path: Path) -> list[Row]:
 
 
 def markdown(head: list[str], lines: Iterable[Iterable[object]]) -> str:
-    """A table: the first column to the left, the others to the right."""
+    """Return a Markdown table with the first column aligned left and the others right."""
     cells = [[shorten(cell) for cell in line] for line in lines]
     assert all(len(line) == len(head) for line in cells), head
     rule = [":--", *["--:"] * (len(head) - 1)]
@@ -171,7 +180,7 @@ def markdown(head: list[str], lines: Iterable[Iterable[object]]) -> str:
 
 
 def shorten(cell: object) -> str:
-    """A cell as read by people: three digits, nothing where there is nothing to say."""
+    """Format a cell with three digits; nan and None are empty."""
     if isinstance(cell, float):
         if math.isnan(cell):
             return ""

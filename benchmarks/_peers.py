@@ -1,7 +1,7 @@
-"""What other packages do, each in a few lines of their own interface, by job. Everyone starts from float32 logits.
+"""Other packages, each in a few lines of its own interface, by job. All start from float32 logits.
 
-A contender is named after its package, as the registry spells it, with a comma before a variant. Who is not installed,
-or does not import, is left out; `missing` says why.
+A contender has the name of its package, with a comma before a variant. `missing` lists packages that are not installed
+or cannot be imported.
 """
 
 import importlib
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from benchmarks._harness import quiet, reason
 
-PACKAGES = {  # and the module that must import
+PACKAGES = {  # package -> module to import
     "scikit-learn": "sklearn.calibration",
     "torchmetrics": "torchmetrics.functional.classification",
     "netcal": "netcal.scaling",
@@ -32,7 +32,7 @@ _WORK: dict[str, dict[str, Callable[..., Any]]] = {}
 
 
 def does(job: str, contender: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enroll a function of (logits, labels) for a job."""
+    """Register a function of (logits, labels) for a job."""
 
     def enroll(work: Callable[..., Any]) -> Callable[..., Any]:
         _WORK.setdefault(job, {})[contender] = work
@@ -43,7 +43,7 @@ def does(job: str, contender: str) -> Callable[[Callable[..., Any]], Callable[..
 
 @cache
 def failure(package: str) -> str:
-    """Why a package cannot be used; empty where it can."""
+    """Return why a package cannot be imported; empty if it can."""
     try:
         with quiet():
             _declare_torchvision()
@@ -54,18 +54,18 @@ def failure(package: str) -> str:
 
 
 def missing() -> dict[str, str]:
-    """Packages that take no part, and why."""
+    """Return the packages that cannot be used, with the reason."""
     return {package: why for package in PACKAGES if (why := failure(package))}
 
 
 def available(job: str) -> dict[str, Callable[..., Any]]:
-    """Who can do a job here."""
+    """Return the contenders of a job that can be used."""
     return {contender: work for contender, work in _WORK.get(job, {}).items() if not failure(contender.split(",")[0])}
 
 
 @cache
 def _declare_torchvision() -> Any:
-    """Let torchvision import beside another build of torch: nobody here uses the two operators it then lacks."""
+    """Let torchvision import with another build of torch, by declaring two operators that are not used here."""
     library = torch.library.Library("torchvision", "DEF")
     for name in "nms", "qnms":
         if not hasattr(torch.ops.torchvision, name):
@@ -74,6 +74,7 @@ def _declare_torchvision() -> Any:
 
 
 def probs(z: Tensor) -> np.ndarray:
+    """Return probabilities in float32."""
     return z.softmax(-1).numpy()
 
 
@@ -312,7 +313,7 @@ def _scikit_learn(method: str) -> Callable[[Tensor, Tensor], Map]:
         from sklearn.frozen import FrozenEstimator
 
         class Logits(ClassifierMixin, BaseEstimator):
-            """Says what it is given."""
+            """A classifier that returns its input as scores."""
 
             def fit(self, x, y):
                 self.classes_ = np.arange(x.shape[1])
@@ -430,7 +431,7 @@ def _() -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def versions() -> Iterator[tuple[str, str]]:
-    """Version of every package, or why it takes no part."""
+    """Yield the version of every package, or why it is missing."""
     from importlib.metadata import PackageNotFoundError, version
 
     for package in PACKAGES:

@@ -1,4 +1,4 @@
-"""Predictions to measure on: real ones from beside the checkout where they are, simulated ones whose truth is known."""
+"""Predictions for benchmarks: real ones if they are next to the checkout, and simulated ones with known truth."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from calibrant import Predictions
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 REAL = SHARED / "logits"
 SIZES = (300, 1000, 5000)
-LEAST = 1e-7  # of a probability: forests and people say 0 of what then happens
+MIN_PROBABILITY = 1e-7  # forests and people give 0 to events that happen
 
 
 def draw(n: int, k: int, *, temperature: float = 1.0, spread: float = 2.0, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Labels drawn from softmax(z), z normal; the logits are shown at a temperature. In float32, as networks give."""
+    """Draw normal logits z in float32 with labels from softmax(z); the logits are then multiplied by `temperature`."""
     g = torch.Generator().manual_seed(seed)
     z = torch.randn(n, k, generator=g).mul_(spread)
     labels = torch.cat([torch.multinomial(rows.softmax(-1), 1, generator=g).squeeze(1) for rows in z.split(100_000)])
@@ -26,9 +26,9 @@ def draw(n: int, k: int, *, temperature: float = 1.0, spread: float = 2.0, seed:
 
 
 def workload(n: int, k: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Underconfident where confidence is low and overconfident where it is high, with errors of each class.
+    """Draw logits that are underconfident at low and overconfident at high confidence, with errors per class.
 
-    Else every ECE equals |mean confidence - accuracy|, and everybody agrees.
+    Without both, every ECE equals |mean confidence - accuracy|, and all implementations agree.
     """
     g = torch.Generator().manual_seed(seed)
     z = torch.randn(n, k, generator=g).mul_(2.0)
@@ -41,17 +41,17 @@ def workload(n: int, k: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Problem:
-    """Predictions to fit on and to judge by; `bayes` is the NLL of the true probabilities of the test labels."""
+    """Predictions to fit and to evaluate; `bayes` is the NLL of the true probabilities on the test labels."""
 
     name: str
-    n: int  # examples to calibrate on
+    n: int  # examples to fit
     fit: Predictions
     test: Predictions
     bayes: float = float("nan")
 
 
 def real(sizes: tuple[int, ...] = SIZES) -> Iterator[Problem]:
-    """Validation and test predictions of real networks; those with a test part only are split once, at random."""
+    """Yield predictions of real networks. A test set without validation set is split in half at random."""
     g = torch.Generator().manual_seed(0)
     for path in sorted(REAL.glob("*.test.npz")):
         name, test = path.name.removesuffix(".test.npz"), Predictions.load(path)
@@ -68,7 +68,7 @@ def real(sizes: tuple[int, ...] = SIZES) -> Iterator[Problem]:
 
 
 def tabular(seeds: int = 3) -> Iterator[Problem]:
-    """Models of tables on some splits of each data set: log-probabilities, none below that of 1e-7."""
+    """Yield predictions of tabular models on several splits of each data set, as log-probabilities of at least 1e-7."""
     for path in sorted((SHARED / "tabular").glob("*.npz")):
         name, model, seed = path.stem.rsplit(".", 2)
         if int(seed) < seeds:
@@ -78,7 +78,7 @@ def tabular(seeds: int = 3) -> Iterator[Problem]:
 
 
 def stated(step: int = 1, sizes: tuple[int, ...] = (50, 100, 500), repeats: int = 2) -> Iterator[Problem]:
-    """What language models said of their answers, and 3,000 others to judge by; only where both answers are drawn."""
+    """Yield stated confidences of language models, with 3,000 others to test on, if both outcomes occur."""
     for path in sorted((SHARED / "language_models").glob("*.parquet"))[::step]:
         answers = polars.read_parquet(path, columns=["verbal", "correct"]).filter(polars.col("verbal").is_between(0, 1))
         confidence, correct = answers["verbal"].to_numpy(), answers["correct"].to_numpy()
@@ -94,11 +94,11 @@ def stated(step: int = 1, sizes: tuple[int, ...] = (50, 100, 500), repeats: int 
 
 
 def _log_probs(probs: np.ndarray, labels: np.ndarray) -> Predictions:
-    p = np.clip(probs.astype(np.float64), LEAST, 1)
+    p = np.clip(probs.astype(np.float64), MIN_PROBABILITY, 1)
     return Predictions(np.log(p / p.sum(1, keepdims=True)), labels.astype(np.int64))
 
 
-KINDS = {  # how the logits of the true probabilities are spoilt
+KINDS = {  # distortions of the true logits
     "temperature": lambda z, scale, shift, mix: z,
     "class-wise": lambda z, scale, shift, mix: z * scale + shift,
     "matrix": lambda z, scale, shift, mix: z * scale + z @ mix.T + shift,
@@ -107,7 +107,7 @@ KINDS = {  # how the logits of the true probabilities are spoilt
 
 
 def simulated(sizes: tuple[int, ...] = SIZES, repeats: int = 3, test_rows: int = 20_000) -> Iterator[Problem]:
-    """p ~ Dirichlet(0.1), y ~ p; the logits are log p, distorted in a known way and doubled."""
+    """Yield log p of p ~ Dirichlet(0.1) with labels y ~ p, distorted in a known way and doubled."""
     for kind, spoil in KINDS.items():
         for k in (10, 100) if kind == "class-wise" else (10,):
             for n in sizes:

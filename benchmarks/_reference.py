@@ -1,33 +1,35 @@
-"""Textbook answers in plain numpy and float64: what every result is checked against."""
+"""Textbook results in plain numpy and float64, to check every contender."""
 
 import numpy as np
 from torch import Tensor
 
 
 def softmax(z: Tensor) -> np.ndarray:
+    """Return probabilities in float64."""
     x = z.double().numpy()
     x = np.exp(x - x.max(1, keepdims=True))
     return x / x.sum(1, keepdims=True)
 
 
 def top(z: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Confidence and correctness."""
+    """Return confidence and correctness of the predicted class."""
     p = softmax(z)
     return p.max(1), (z.argmax(1) == y).double().numpy()
 
 
 def binned(c: np.ndarray, a: np.ndarray, bins: int = 15) -> float:
-    """ECE of equal width: bins (lo, hi], and 0 in the first."""
+    """Return the ECE over bins (lo, hi] of equal width; 0 belongs to the first bin."""
     index = np.clip(np.searchsorted(np.linspace(0, 1, bins + 1), c) - 1, 0, bins - 1)
     return float(np.abs(np.bincount(index, c - a, bins)).sum() / len(c))
 
 
 def ece(z: Tensor, y: Tensor) -> float:
+    """Return the ECE of the predicted class."""
     return binned(*top(z, y))
 
 
 def adaptive_ece(z: Tensor, y: Tensor, bins: int = 15) -> float:
-    """ECE of bins of equal counts, correctness averaged over ties."""
+    """Return the ECE over bins of equal counts, with correctness averaged over ties."""
     c, a = top(z, y)
     group = np.unique(c, return_inverse=True)[1]
     mean = np.bincount(group, a) / np.bincount(group)
@@ -37,12 +39,13 @@ def adaptive_ece(z: Tensor, y: Tensor, bins: int = 15) -> float:
 
 
 def classwise_ece(z: Tensor, y: Tensor) -> float:
+    """Return the mean ECE over classes."""
     p, y = softmax(z), y.numpy()
     return float(np.mean([binned(p[:, j], y == j) for j in range(p.shape[1])]))
 
 
 def smooth_ece(z: Tensor, y: Tensor, cells: int = 4096) -> float:
-    """Fixed point of the smoothed error, the reflected Gaussian as a sum of images on a grid, by bisection."""
+    """Return the fixed point of the smoothed error by bisection, with the reflected Gaussian as sum of images."""
     c, a = top(z, y)
     x = c * cells - 0.5
     left = np.floor(x)
@@ -66,7 +69,7 @@ def smooth_ece(z: Tensor, y: Tensor, cells: int = 4096) -> float:
 
 
 def temperature(z: Tensor, y: Tensor, guess: float) -> float:
-    """Root of the derivative of the NLL in 1/T, around a temperature that is nearly right."""
+    """Return the T of least NLL: the root of the derivative in 1/T near a guess."""
     from scipy.optimize import brentq
 
     x = z.double()
@@ -79,13 +82,13 @@ def temperature(z: Tensor, y: Tensor, guess: float) -> float:
 
 
 def grid(z: Tensor, y: Tensor, temperatures: list[float]) -> float:
-    """The first temperature of least ECE, one after another."""
+    """Return the first temperature of least ECE."""
     errors = [ece(z / t, y) for t in temperatures]
     return temperatures[int(np.argmin(errors))]
 
 
 def affine_nll(x: Tensor, y: Tensor, ridge: Tensor, ridge_bias: float) -> float:
-    """Least mean NLL + sum of ridge w^2 + ridge_bias c^2 of softmax(x + w x + c), w a diagonal or a matrix."""
+    """Return the least mean NLL + sum ridge w^2 + ridge_bias c^2 of softmax(x + w x + c), w a diagonal or matrix."""
     import torch
     from scipy.optimize import minimize
 

@@ -1,7 +1,7 @@
-"""Part 1: accuracy of calibration: every calibrator, ours and theirs, fitted and judged on the same predictions.
+"""All calibrators, ours and those of other packages, are fitted and evaluated on the same predictions.
 
-Real predictions go from validation to test, simulated ones to 20,000 fresh examples whose true probabilities are known.
-Differences to Auto are paired over the test examples, with 95 % intervals.
+Real predictions are fitted on validation and evaluated on test data; simulated ones are evaluated on 20,000 new
+examples with known true probabilities. Differences to Auto are paired over the test examples, with 95 % intervals.
 """
 
 import math
@@ -23,15 +23,15 @@ AUTO = f"{US}, Auto"
 CHAIN = "Chain(first='Monotone', second='StructuredMatrix')"
 MAIN = ["Auto", "Auto(accuracy_preserving=True)", "Identity", "Temperature", "SmoothedTemperature", "StructuredVector"]
 MAIN += ["StructuredMatrix", "Monotone", CHAIN, "EnsembleTemperature", "Vector", "Isotonic", "HistogramBinning"]
-WHY = {  # of the problems where Auto is beaten
-    "sctl_cifar10LT": "The classes to calibrate on are long-tailed, those of the test are not: what is learned of "
-    "classes misleads",
-    "simulated: temperature": "One temperature is the whole truth here; Auto pays for looking further, and for its "
-    "bound on what any error costs",
-    "simulated: not affine": "Too few examples to tell the bend from luck: whoever only scales is spared the search",
-    "simulated": "The truth is of one family here; Auto pays for weighing several",
+REASONS = {  # why Auto is beaten on a problem
+    "sctl_cifar10LT": "The classes are long-tailed in the data to fit and balanced in the test data, so that what is "
+    "learned of classes misleads",
+    "simulated: temperature": "A temperature is the true model; Auto pays for trying others, and for its bound on the "
+    "cost of any error",
+    "simulated: not affine": "There are too few examples to find the curvature; pure scaling saves the search",
+    "simulated": "One family contains the true model; Auto pays for weighting several",
 }
-PATIENCE = 45.0  # seconds: who took longer is not asked again for as many classes
+PATIENCE = 45.0  # seconds; slower contenders are skipped for the same number of classes
 QUICK = (
     "scikit-learn", "probmetrics", "torch-uncertainty", "netcal, TemperatureScaling", "netcal, HistogramBinning",
     "uncertainty-calibration",
@@ -40,7 +40,7 @@ Fit = Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]
 
 
 def run(size: Size) -> Iterator[Row]:
-    """Every calibrator on every problem."""
+    """Fit and evaluate every calibrator on every problem."""
     spent: dict[tuple[str, int], float] = {}
     for problem in _problems(size):
         yield from judge(problem, contenders(size, MAIN), spent)
@@ -55,7 +55,7 @@ def _problems(size: Size) -> Iterator[Problem]:
 
 
 def contenders(size: Size, main: list[str]) -> dict[str, Fit]:
-    """Ours, the main ones or all, and theirs."""
+    """Return our calibrators, the main ones or all, and those of other packages."""
     names = [*main, *(name for name in CALIBRATORS if name not in main and name != "Chain")] if size.full else main
     ours: dict[str, Fit] = {f"{US}, {name}": CALIBRATORS.resolve(name) for name in names}
     return ours | {
@@ -64,15 +64,15 @@ def contenders(size: Size, main: list[str]) -> dict[str, Fit]:
 
 
 def judge(problem: Problem, fits: dict[str, Fit], spent: dict[tuple[str, int], float]) -> Iterator[Row]:
-    """A row for each contender on one problem; `spent` holds what each took, who took too long is not asked again."""
+    """Yield a row per contender on one problem. Contenders whose time in `spent` exceeds PATIENCE are skipped."""
     z, y = problem.fit.logits, problem.fit.labels
     test_logits, labels = problem.test.logits.double(), problem.test.labels
     k = z.shape[1]
     auto: Tensor | None = None
     for contender, fit in fits.items():
-        row: Row = {"problem": problem.name, "k": k, "n": problem.n, "who": contender}
+        row: Row = {"problem": problem.name, "k": k, "n": problem.n, "contender": contender}
         if spent.get((contender, k), 0) > PATIENCE:
-            yield row | {"note": f"not asked: it had taken {spent[contender, k]:.0f} s before"}
+            yield row | {"note": f"skipped: it took {spent[contender, k]:.0f} s before"}
             continue
         try:
             with quiet():
@@ -80,10 +80,10 @@ def judge(problem: Problem, fits: dict[str, Fit], spent: dict[tuple[str, int], f
                 fitted = fit(z, y)
                 seconds = spent[contender, k] = clock() - start
                 after = fitted(test_logits).double().log_softmax(-1)
-        except Exception as error:  # binary calibrators, absent classes, what others do not foresee
+        except Exception as error:  # such as binary calibrators, or absent classes
             yield row | {"note": reason(error)}
             continue
-        loss = (-after.gather(1, labels[:, None]).squeeze(1)).nan_to_num(nan=math.inf)  # all-zero rows, say
+        loss = (-after.gather(1, labels[:, None]).squeeze(1)).nan_to_num(nan=math.inf)  # such as all-zero rows
         auto = loss if contender == AUTO else auto
         loss_gap = loss - auto if auto is not None else loss
         half = 1.96 * float(loss_gap.std()) / math.sqrt(len(loss_gap))
@@ -98,7 +98,7 @@ def judge(problem: Problem, fits: dict[str, Fit], spent: dict[tuple[str, int], f
 
 
 def _measured(log_p: Tensor, labels: Tensor) -> Row:
-    """Other numbers than the loss; nan for who gives some rows no probabilities at all."""
+    """Return further metrics; nan if some rows have no probabilities."""
     names = "brier", "ece", "noise_floor", "accuracy"
     if bool(log_p.isnan().any()):
         return dict.fromkeys(names, math.nan)
@@ -110,25 +110,25 @@ def _measured(log_p: Tensor, labels: Tensor) -> Row:
 
 
 def page(rows: list[Row]) -> str:
-    """Ranks and means by kind of problem, and where Auto is beaten for certain."""
+    """Return mean results by kind of problem, and where another package is significantly better than Auto."""
     kinds = {
         "Real predictions": [row for row in rows if not row["problem"].startswith("simulated")],
         "Simulated predictions": [row for row in rows if row["problem"].startswith("simulated")],
     }
-    text = [] if kinds["Real predictions"] else [f"There were no real predictions ({REAL.parent.name}/{REAL.name})."]
+    text = [] if kinds["Real predictions"] else [f"There are no real predictions in {REAL.parent.name}/{REAL.name}."]
     for kind, rows_of_kind in kinds.items():
         if rows_of_kind:
             text += [f"### {kind}", "", _summary(rows_of_kind), "", _beaten(rows_of_kind), ""]
-    failed = sorted({f"{row['who']}: {re.sub('[0-9]+', 'N', row['note'])}" for row in rows if "note" in row})
-    text += ["Not every calibrator takes every problem:", "", *(f"- {line}" for line in failed)] if failed else []
+    failed = sorted({f"{row['contender']}: {re.sub('[0-9]+', 'N', row['note'])}" for row in rows if "note" in row})
+    text += ["Some calibrators fail on some problems:", "", *(f"- {line}" for line in failed)] if failed else []
     return "\n".join(text)
 
 
 def _summary(rows: list[Row]) -> str:
-    """A line for each calibrator; means are over the problems that all of those shown have in common."""
+    """Return a table with a row per calibrator that fitted every problem."""
     problems = list(dict.fromkeys((row["problem"], row["n"]) for row in rows))
-    table = {(row["problem"], row["n"], row["who"]): row for row in rows if "nll" in row}
-    everyone = list(dict.fromkeys(row["who"] for row in rows))
+    table = {(row["problem"], row["n"], row["contender"]): row for row in rows if "nll" in row}
+    everyone = list(dict.fromkeys(row["contender"] for row in rows))
     everywhere = [contender for contender in everyone if all((*at, contender) in table for at in problems)]
     won = {n: win_rates([at for at in problems if n in (0, at[1])], everywhere, table) for n in (0, 300, 1000, 5000)}
     lines: list[list[object]] = []
@@ -158,16 +158,16 @@ def _summary(rows: list[Row]) -> str:
     head = ["calibrator", "wins", "n = 300", "1000", "5000", "NLL", "minus Auto's", "over Bayes"]
     head += ["Brier", "ECE15 %", "floor %", "accuracy %", "fit ms"]
     sentence = (
-        f"{len(problems)} problems. Wins: the share of comparisons in log-loss won, pair by pair, ties by half, over\n"
-        "all problems and by the number of examples to calibrate on. The rest are means over the problems, with the\n"
-        "95 % interval over problems for the difference to Auto; fit time is the median. Who failed somewhere is\n"
-        "left out."
+        f"{len(problems)} problems. Wins are shares of pairwise comparisons in log loss, with ties counted half, over\n"
+        "all problems and by the number of examples to fit. The other columns are means over the problems, with a\n"
+        "95 % interval over problems for the difference to Auto, and the median fit time. Calibrators that failed on a\n"
+        "problem are left out."
     )
     return sentence + "\n\n" + markdown(head, lines)
 
 
 def win_rates(problems: list[tuple[str, int]], everyone: list[str], table: dict[tuple, Row]) -> dict[str, float]:
-    """Return the share of comparisons that each wins, pair by pair, ties by half."""
+    """Return the share of pairwise comparisons that each contender wins; ties count half."""
     points = dict.fromkeys(everyone, 0.0)
     for at in problems:
         for a, b in combinations(everyone, 2):
@@ -180,12 +180,12 @@ def win_rates(problems: list[tuple[str, int]], everyone: list[str], table: dict[
 
 
 def _beaten(rows: list[Row]) -> str:
-    """Problems on which another package is better than Auto, and not by luck; repeats of a simulation count as one."""
+    """List problems where another package is significantly better than Auto; repeats of a simulation count as one."""
     gaps: dict[tuple[str, int], dict[str, list[Row]]] = {}
     for row in rows:
-        if "nll" in row and not row["who"].startswith(US):
+        if "nll" in row and not row["contender"].startswith(US):
             at = row["problem"].split(" #")[0], row["n"]
-            gaps.setdefault(at, {}).setdefault(row["who"], []).append(row)
+            gaps.setdefault(at, {}).setdefault(row["contender"], []).append(row)
     lines: list[str] = []
     best = 0
     for at, rivals in gaps.items():
@@ -199,17 +199,17 @@ def _beaten(rows: list[Row]) -> str:
         certain = {contender: (gap, half) for contender, (gap, half) in gap_by_contender.items() if gap + half < 0}
         if certain:
             contender, (gap, half) = min(certain.items(), key=lambda item: item[1])
-            why = next((f". {why}." for start, why in WHY.items() if at[0].startswith(start)), "")
+            why = next((f". {why}." for start, why in REASONS.items() if at[0].startswith(start)), "")
             lines.append(f"- {at[0]}, n = {at[1]:.0f}: {contender}, {gap:+.4f} ± {half:.4f} nats{why}")
     sentence = f"Auto has a lower NLL than every calibrator of another package on {best} of {len(gaps)} problems"
-    sentence += ", repeats taken together. " if len(gaps) < len({(row["problem"], row["n"]) for row in rows}) else ". "
+    sentence += ", with repeats averaged. " if len(gaps) < len({(row["problem"], row["n"]) for row in rows}) else ". "
     if not lines:
-        return sentence + "Nowhere is another package better by more than the paired 95 % interval."
-    sentence += "Better than Auto by more than the paired 95 % interval, the best of them each time:"
+        return sentence + "No other package is better by more than the paired 95 % interval."
+    sentence += "Better than Auto by more than the paired 95 % interval (the best package each time):"
     return "\n".join([sentence, "", *lines])
 
 
 def _together(repeats: list[Row]) -> tuple[float, float]:
-    """The mean difference to Auto over repeats of a problem, and half its 95 % interval."""
+    """Return the mean difference to Auto over repeats of a problem, and half its 95 % interval."""
     gap = sum(row["worse_than_auto"] for row in repeats) / len(repeats)
     return gap, math.hypot(*(row["half_interval"] for row in repeats)) / len(repeats)

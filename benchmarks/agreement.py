@@ -1,7 +1,7 @@
-"""Part 3: agreement: the same number from everyone on the same predictions, the reason of every difference beyond 1e-6.
+"""All packages compute the same number of the same predictions; differences above 1e-6 are explained.
 
-"exact" is the textbook answer in plain numpy and float64. The second table holds predictions on which somebody's answer
-is wrong, not only rounded or defined otherwise, beside what we return.
+"exact" is the textbook result in plain numpy and float64. The second table has predictions for which some result is
+wrong, not only rounded or defined differently.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,21 +20,21 @@ from calibrant.calibrators import Temperature
 TITLE = "Agreement"
 JOBS = "ece", "adaptive_ece", "classwise_ece", "smooth_ece"
 SINGLE = "float32 inside"
-QUANTILES = "bins end at interpolated quantiles, which do not hold equal counts"
-TORCHMETRICS = "float32 sums one after another, and confidence 1.0 in a bin of its own"
-ENDS = "a mirrored grid counts what lies at 1.0 once, not twice; the width is found to 1e-3"
-WHY = {  # who, on which job -> why they differ
+QUANTILES = "bins end at interpolated quantiles and have unequal counts"
+TORCHMETRICS = "sequential float32 sums, and confidence 1.0 in its own bin"
+ENDS = "a mirrored grid counts confidence 1.0 once, not twice; the width is accurate to 1e-3"
+REASONS = {  # contender, job -> why they differ
     ("torchmetrics", "ece"): TORCHMETRICS,
     ("torch-uncertainty", "ece"): TORCHMETRICS + " (torchmetrics inside)",
     (
         "probmetrics",
         "ece",
-    ): "clamps at 1e-7, drops classes without a label, divides by what is left",
-    ("relplot", "ece"): "bins are [lo, hi), and confidence 1.0 has a bin of its own",
+    ): "clamps at 1e-7, drops classes without a label, and divides by the rest",
+    ("relplot", "ece"): "bins are [lo, hi), and confidence 1.0 has its own bin",
     ("netcal", "ece"): "bins are [lo, hi)",
     ("netcal", "adaptive_ece"): QUANTILES,
     ("mapie", "adaptive_ece"): QUANTILES,
-    ("uncertainty-calibration", "adaptive_ece"): "edges halfway between examples, and ties stay together",
+    ("uncertainty-calibration", "adaptive_ece"): "edges halfway between examples; ties are not divided",
     ("torch-uncertainty", "adaptive_ece"): "ties are cut by row order; " + SINGLE,
     ("pytorch-ood", "adaptive_ece"): "n // 15 in a bin and the rest in the last; ties are cut by row order",
     ("torch-uncertainty", "classwise_ece"): TORCHMETRICS + " (torchmetrics inside)",
@@ -46,9 +46,9 @@ WHY = {  # who, on which job -> why they differ
 
 TEMPERATURE = {
     "pytorch-ood": "50 steps of L-BFGS at rate 0.01: not converged",
-    "netcal, float32": "finite differences of float32 do not move: T stays 1",
-    "netcal": "takes probabilities and clips them",
-    "torch-uncertainty": "L-BFGS without a line search leaves the valley, or stops early",
+    "netcal, float32": "finite differences vanish in float32: T stays 1",
+    "netcal": "clips probabilities",
+    "torch-uncertainty": "L-BFGS without a line search diverges, or stops early",
     "scikit-learn": "stops early",
     "probmetrics, L-BFGS": "stops early",
 }
@@ -56,7 +56,7 @@ Ask = Callable[[Tensor, Tensor], float]
 
 
 def run(size: Size) -> Iterator[Row]:
-    """Both tables."""
+    """Yield the rows of both tables."""
     yield from _same_predictions(size)
     yield from _certain()
     yield from _absent_classes()
@@ -80,9 +80,9 @@ def _ask(
     *,
     wrong: bool = True,
 ) -> Iterator[Row]:
-    """Ask everyone for a number of each version of the predictions, whose right answer is the same."""
+    """Yield a row per contender for versions of the predictions with the same correct result."""
     for contender, ask in entries.items():
-        row: Row = {"case": case, "job": job, "who": contender, "exact": exact, "wrong": wrong}
+        row: Row = {"case": case, "job": job, "contender": contender, "exact": exact, "wrong": wrong}
         try:
             with quiet():
                 answers = [float(ask(z, y)) for z, y in versions]
@@ -94,11 +94,11 @@ def _ask(
 
 
 def _why(job: str) -> Callable[[str, list[float]], str]:
-    return lambda contender, answers: WHY.get((contender, job), "not explained yet")
+    return lambda contender, answers: REASONS.get((contender, job), "not explained yet")
 
 
 def _same_predictions(size: Size) -> Iterator[Row]:
-    """Confidences all over (0, 1), in double; then with ties and saturation, as a network in float32 gives."""
+    """Compare on confidences all over (0, 1) in float64, then with ties and saturation in float32."""
     n = 100_000 // size.shrink
     spread, saturated = draw(n, 10, temperature=1.3, spread=1.5), workload(n, 10)
     for case, z, y in ("spread out, float64", spread[0].double(), spread[1]), ("saturated, float32", *saturated):
@@ -108,25 +108,25 @@ def _same_predictions(size: Size) -> Iterator[Row]:
 
 
 def _certain() -> Iterator[Row]:
-    """Half of the confidences are exactly 1.0 and 80 % right; half are .95 and all right."""
+    """Compare on confidences of which half are exactly 1.0 and 80 % correct, and half .95 and all correct."""
     n = 1000
     z = torch.zeros(n, 2)
     z[: n // 2, 0], z[n // 2 :, 0] = 50.0, float(np.log(19))
     y = torch.zeros(n, dtype=torch.int64)
     y[: n // 10] = 1
-    why = lambda contender, answers: "confidence 1.0 has a bin of its own"  # noqa: E731
+    why = lambda contender, answers: "confidence 1.0 has its own bin"  # noqa: E731
     yield from _ask("half of the confidences are 1.0", "ece", reference.ece(z, y), _contenders("ece"), [(z, y)], why)
 
 
 def _absent_classes() -> Iterator[Row]:
-    """More classes than examples."""
+    """Compare on more classes than examples."""
     z, y = workload(500, 1000)
     exact = reference.ece(z, y)
     yield from _ask("500 examples of 1000 classes", "ece", exact, _contenders("ece"), [(z, y)], _why("ece"))
 
 
 def _shuffled(size: Size) -> Iterator[Row]:
-    """The same rows in other orders: confidences of one decimal, as a calibrator by bins gives."""
+    """Compare on the same rows in other orders, with confidences of one decimal as from histogram binning."""
     g = torch.Generator().manual_seed(0)
     c = torch.randint(5, 10, (1000,), generator=g).double() / 10
     y = (torch.rand(1000, generator=g) > c - 0.1).long()
@@ -135,7 +135,7 @@ def _shuffled(size: Size) -> Iterator[Row]:
 
     def why(contender: str, answers: list[float]) -> str:
         if max(answers) - min(answers) < 1e-6:
-            return WHY.get((contender, "adaptive_ece"), "not explained yet")
+            return REASONS.get((contender, "adaptive_ece"), "not explained yet")
         return f"from {min(answers):.4f} to {max(answers):.4f}: ties are cut by row order"
 
     versions = [(z[order], y[order]) for order in orders]
@@ -144,7 +144,7 @@ def _shuffled(size: Size) -> Iterator[Row]:
 
 
 def _scaled(size: Size) -> Iterator[Row]:
-    """Logits times 0.1, 1 and 10: the right temperature scales alike. Values are T over that scale."""
+    """Compare temperatures of logits times 0.1, 1 and 10, divided by that factor."""
     z, y = draw(4000 // min(size.shrink, 10), 20, temperature=1.5)
     exact = reference.temperature(z, y, 1.5)
     entries = {US: lambda z, y: float(Temperature.fit(z, y).temperature)} | available("temperature")
@@ -159,7 +159,7 @@ def _scaled(size: Size) -> Iterator[Row]:
 
 
 def _many_samples() -> Iterator[Row]:
-    """More examples in a bin than float32 can count."""
+    """Compare on more examples in a bin than float32 can count."""
     n = 34_000_000
     z = torch.tensor([1.0, 0.0]).log_softmax(-1).expand(n, 2).contiguous()
     y = (torch.arange(n) % 2 == 0).long()
@@ -174,7 +174,7 @@ def _many_samples() -> Iterator[Row]:
 
 
 def page(rows: list[Row]) -> str:
-    """The two tables."""
+    """Return both tables."""
     text: list[str] = []
     for wrong, title in (False, "The same predictions"), (True, "Where an answer is wrong"):
         table_rows = [row for row in rows if bool(row.get("wrong")) == wrong]
@@ -182,10 +182,15 @@ def page(rows: list[Row]) -> str:
         lines: list[list[object]] = []
         for row in table_rows:
             at = f"{row['job']}: {row['case']}"
-            contender = f"**{row['who']}**" if row["who"] == US else row["who"]
+            contender = f"**{row['contender']}**" if row["contender"] == US else row["contender"]
             exact = f"{row['exact']:.7f}" if at != last_case else ""
             value = f"{row['value']:.7f}" if "value" in row else ""
             lines.append([at if at != last_case else "", exact, contender, value, row.get("off"), row.get("why")])
             last_case = at
-        text += [f"### {title}", "", markdown(["predictions", "exact", "who", "value", "off", "why"], lines), ""]
+        text += [
+            f"### {title}",
+            "",
+            markdown(["predictions", "exact", "contender", "value", "off", "reason"], lines),
+            "",
+        ]
     return "\n".join(text)

@@ -1,8 +1,8 @@
-"""What the default `assess` takes: processor time and peak memory by the number of examples and of classes.
+"""Processor time and peak memory of the default `assess`, by number of examples and classes.
 
     python -m benchmarks.assess [--sizes 10000x10,1000000x10,2000x1000]
 
-Fitted on at most 10,000 examples and judged on n others, each size in a process of its own, one thread. Prints a table.
+Fits on at most 10,000 examples and evaluates n others, each size in its own process with one thread. Prints a table.
 """
 
 import argparse
@@ -17,7 +17,7 @@ SIZES = "10000x10,100000x10,1000000x10,5000000x10,2000x100,2000x1000,2000x10000,
 
 
 def assess_draw(n: int, k: int) -> None:
-    """Assess simulated predictions; print seconds, the memory of the data and the peak."""
+    """Assess simulated predictions; print seconds, memory of the data, and peak memory."""
     import torch
 
     from calibrant import Predictions, assess
@@ -39,6 +39,7 @@ def assess_draw(n: int, k: int) -> None:
 
 
 def main() -> None:
+    """Print a row per size."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", default=SIZES)
     print("| n | k | seconds | peak, MB | of it data and imports | chosen |\n|---:|---:|---:|---:|---:|---|")

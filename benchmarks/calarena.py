@@ -1,9 +1,9 @@
-"""Calibrant as CalArena (Berta et al. 2026) takes a calibrator: this file in the place of its `custom_calibrators.py`.
+"""Calibrant as a calibrator of CalArena (Berta et al. 2026): use this file as its `custom_calibrators.py`.
 
-pip install calibrant
-python run_benchmark.py --benchmark tabrepo-binary --calibrator Calibrant-Auto
+    pip install calibrant
+    python run_benchmark.py --benchmark tabrepo-binary --calibrator Calibrant-Auto
 
-Probabilities below 1e-7, as forests and trees give, enter as that.
+Probabilities below 1e-7, as from forests and trees, are raised to 1e-7.
 """
 
 from collections.abc import Callable
@@ -15,22 +15,22 @@ import torch
 
 from calibrant import Predictions, calibrators
 
-LEAST = 1e-7
+MIN_PROBABILITY = 1e-7
 
 
 class PostHoc:
-    """A calibrator of probabilities: of two classes (n,), (n, 1) or (n, 2), of more (n, k)."""
+    """A calibrator of probabilities: (n,), (n, 1) or (n, 2) for two classes, (n, k) for more."""
 
     def __init__(self, fit: Callable[[Predictions], Any]) -> None:
         self._fit = fit
 
     def fit(self, p_cal: np.ndarray, y_cal: np.ndarray) -> "PostHoc":
-        """Learn from probabilities and labels (n,)."""
+        """Fit to probabilities and labels (n,)."""
         self._fitted = self._fit(Predictions(_log(p_cal), torch.as_tensor(np.asarray(y_cal).ravel().astype(np.int64))))
         return self
 
     def predict_proba(self, p_test: np.ndarray) -> np.ndarray:
-        """Calibrated probabilities, (n, k)."""
+        """Return calibrated probabilities (n, k)."""
         return self._fitted(_log(p_test)).softmax(-1).numpy()
 
 
@@ -38,7 +38,7 @@ def _log(probs: np.ndarray) -> torch.Tensor:
     p = np.asarray(probs, dtype=np.float64)
     p = p.reshape(len(p), -1)
     p = np.concatenate([1 - p, p], 1) if p.shape[1] == 1 else p
-    p = p.clip(LEAST, 1)
+    p = p.clip(MIN_PROBABILITY, 1)
     return torch.from_numpy(np.log(p / p.sum(1, keepdims=True)))
 
 

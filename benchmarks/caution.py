@@ -1,8 +1,8 @@
-"""Part 2: who hurts: where few examples, or models of another kind, make a calibrator worse than none.
+"""Calibrators can be worse than none, on few examples or on predictions of other kinds of models.
 
-Models of tables, what language models say of their own answers, and simulated predictions of 50 and 100 examples.
-Hurt is who has a log loss more than .001 nats above that of the probabilities as they came; splits and draws of one
-model are averaged first. Probabilities below 1e-7 count as that for all.
+The problems are tabular models, stated confidences of language models, and simulated predictions of 50 and 100
+examples. A calibrator hurts if its log loss is more than .001 nats above that of the original probabilities; splits and
+draws of one model are averaged first. Probabilities below 1e-7 are raised to 1e-7.
 """
 
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from benchmarks._harness import US, Row, Size, markdown
 from benchmarks._problems import REAL, Problem, simulated, stated, tabular
 from benchmarks.accuracy import contenders, judge, win_rates
 
-TITLE = "Who hurts"
-AS_THEY_CAME = f"{US}, Identity"
+TITLE = "Calibrators that hurt"
+UNCALIBRATED = f"{US}, Identity"
 MAIN = ["Auto", "Identity", "Temperature", "SmoothedTemperature", "StructuredVector", "StructuredMatrix", "Monotone"]
 MAIN += ["Vector", "Isotonic", "HistogramBinning", "Platt", "Beta", "Quadratic"]
 
 
 def run(size: Size) -> Iterator[Row]:
-    """Every calibrator on every problem, the smallest first."""
+    """Fit and evaluate every calibrator on every problem, the smallest first."""
     spent: dict[tuple[str, int], float] = {}
     for problem in sorted(_problems(size), key=lambda problem: problem.n):
         yield from (row | {"version": version(US)} for row in judge(problem, contenders(size, MAIN), spent))
@@ -37,7 +37,7 @@ def _problems(size: Size) -> Iterator[Problem]:
 
 
 def page(rows: list[Row]) -> str:
-    """A table for each kind of problem, and for each number of examples where that is the question."""
+    """Return a table per kind of problem, and per number of examples where several are compared."""
     sections: dict[str, list[Row]] = {}
     for row in rows:
         kind = row["problem"].split(":")[0]
@@ -49,11 +49,11 @@ def page(rows: list[Row]) -> str:
     measured = {str(row["version"]) for row in rows}
     draws = len({row["problem"].rpartition(" #")[2] for row in rows})
     text = [
-        f"Of calibrant {', '.join(sorted(measured))}; splits or draws of each: {'one' if draws == 1 else draws}.",
+        f"Calibrant {', '.join(sorted(measured))}; splits or draws per problem: {draws}.",
         "",
     ]
     text += (
-        [] if any("table" in title for title in sections) else [f"There were no files ({REAL.parent.name}/tabular)."]
+        [] if any("table" in title for title in sections) else [f"There are no files in {REAL.parent.name}/tabular."]
     )
     for title in sorted(sections, key=_order):
         text += [f"### {title}", "", _table(sections[title]), ""]
@@ -70,14 +70,14 @@ def _order(title: str) -> tuple[int, int]:
 
 
 def _table(rows: list[Row]) -> str:
-    """A line for each calibrator that took every problem: means over pairs of data and model."""
+    """Return a row per calibrator that fitted every problem: means over pairs of data and model."""
     rows_by_pair: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        rows_by_pair.setdefault((row["problem"].split(" #")[0], row["who"]), []).append(row)
+        rows_by_pair.setdefault((row["problem"].split(" #")[0], row["contender"]), []).append(row)
     at = list(dict.fromkeys(name for name, _ in rows_by_pair))
     everyone = [
         contender
-        for contender in dict.fromkeys(row["who"] for row in rows)
+        for contender in dict.fromkeys(row["contender"] for row in rows)
         if all("nll" in row for name in at for row in rows_by_pair.get((name, contender), [{}]))
     ]
     numbers = ("nll", "ece", "seconds")
@@ -88,7 +88,7 @@ def _table(rows: list[Row]) -> str:
     lines: list[list[object]] = []
     for contender in sorted(everyone, key=lambda contender: -wins[contender]):
         means = {key: np.array([mean[name, 0, contender][key] for name in at]) for key in numbers}
-        excess = means["nll"] - np.array([mean[name, 0, AS_THEY_CAME]["nll"] for name in at])
+        excess = means["nll"] - np.array([mean[name, 0, UNCALIBRATED]["nll"] for name in at])
         lines.append(
             [
                 f"**{contender}**" if contender.startswith(US) else contender,
@@ -101,8 +101,10 @@ def _table(rows: list[Row]) -> str:
                 f"{1e3 * np.median(means['seconds']):,.0f}",
             ]
         )
-    head = ["calibrator", "wins", "log loss", "hurt % by .001", "by .01", "worst", "ECE15 %", "fit ms"]
-    return f"{len(at)} pairs; who failed on one of them is left out.\n\n" + markdown(head, lines)
+    head = ["calibrator", "wins", "log loss", "hurt % (> .001)", "hurt % (> .01)", "worst", "ECE15 %", "fit ms"]
+    return f"{len(at)} pairs of data and model. Calibrators that failed on one of them are left out.\n\n" + markdown(
+        head, lines
+    )
 
 
 def _nats(x: float, sign: str = "") -> str:

@@ -1,9 +1,9 @@
-"""Hold our own speed to committed ratios: every row of `benchmarks.limits` in one run.
+"""Compare our speed with committed ratios: every row of `benchmarks.limits` in one run.
 
     python -m benchmarks.check [--write] [--only metrics,fits,neighbor] [--rounds 7]
 
-A row fails if its ratio is a third above that of `ratios.json`, which knows two, with compiled kernels
-(`calibrant[fast]`) and without; `--write` replaces those of the way that is measured.
+A row fails if its ratio is a third above that in `ratios.json`, which has one set with compiled kernels
+(`calibrant[fast]`) and one without. `--write` replaces the set that is measured.
 """
 
 import argparse
@@ -24,12 +24,13 @@ LOSS = 4 / 3
 
 
 def slowdowns(ratios: dict[str, float], committed: dict[str, float]) -> list[str]:
-    """What became slower by more than a third, in words."""
+    """Return a line per ratio that is more than a third above the committed one."""
     slow_rows = {name: ratio for name, ratio in ratios.items() if name in committed and ratio > LOSS * committed[name]}
     return [f"{name}: {ratio:.2f}, was {committed[name]:.2f}" for name, ratio in slow_rows.items()]
 
 
 def main() -> None:
+    """Measure, print and compare the ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="keep the ratios of this run")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, by comma")

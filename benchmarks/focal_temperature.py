@@ -1,7 +1,9 @@
-"""Focal temperature scaling against temperature scaling, validation to test: give the folder of the predictions.
+"""Focal temperature scaling against temperature scaling, fitted on validation and evaluated on test predictions.
 
-DIR holds NAME.val.npz and NAME.test.npz. Both are chosen by adaptive_ece on validation, over temperatures .01 .. 5.00
-and the gammas of Komisarenko & Kull (2024); values are those of the test part, in percent except NLL.
+    python benchmarks/focal_temperature.py DIR
+
+DIR holds NAME.val.npz and NAME.test.npz. Both calibrators minimize adaptive_ece over temperatures .01 to 5.00 and the
+gammas of Komisarenko & Kull (2024). Values are those of the test data, in percent except NLL.
 """
 
 import sys
@@ -15,6 +17,7 @@ CRITERION = "adaptive_ece(edges='mukhoti')"
 
 
 def main(folder: Path) -> None:
+    """Print two rows per file."""
     print(f"{'predictions':40} {'map':8} {'gamma':>6} {'T':>5} {'AdaECE':>7} {'NLL':>7} {'accuracy':>8}")
     for path in sorted(folder.glob("*.val.npz")):
         name = path.name.removesuffix(".val.npz")

@@ -1,4 +1,4 @@
-"""Install the peers into the environment that runs this: python benchmarks/install.py CONSTRAINTS."""
+"""Install the other packages into the current environment: python benchmarks/install.py CONSTRAINTS."""
 
 import subprocess
 import sys
@@ -6,6 +6,7 @@ from pathlib import Path
 
 
 def main() -> None:
+    """Install each line of peers.txt, and print whether it worked."""
     pip = [
         sys.executable,
         "-m",

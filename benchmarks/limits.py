@@ -1,8 +1,8 @@
-"""Part 7: limits: our own time over that of `softmax` and `max` of the same tensor, and over what the machine can do.
+"""Our time is compared with that of `softmax` and `max` of the same tensor, and with a limit of the machine.
 
-The limit is the time in which the logits are read once and as many exponentials taken, of float64 that stay in cache,
-both measured in the same run. The last rows are work beside a busy process over the same alone, the least of three
-each: a command, and fits and measures in a process that may use all threads.
+The limit is the time to read the logits once and to compute as many float64 exponentials in cache, measured in the same
+run. The last rows compare work next to a busy process with the same work alone, the least of three each: a command, and
+fits and measurements in a process that may use all threads.
 """
 
 import os
@@ -27,7 +27,7 @@ from calibrant.calibrators import FocalTemperature, Temperature
 TITLE = "Limits"
 SHAPES = ((1_000_000, 10), (20_000, 1000))
 METRICS = ("ece", "adaptive_ece", "sweep_ece", "nll", "brier", "entropy", "auroc", "smooth_ece")
-SLOW = ("auroc",)  # a sort for every class: measured with few classes only
+SLOW = ("auroc",)  # one sort per class: only measured with few classes
 GRID = [i / 100 for i in range(1, 1001)]
 FITS = """
 import sys
@@ -48,14 +48,14 @@ for _ in range(30):
 
 
 def run(size: Size) -> Iterator[Row]:
-    """All of them."""
+    """Yield the rows of all parts."""
     rounds = 1 if size.shrink > 1 else 7
     for part in PARTS.values():
         yield from part(rounds, size.shrink)
 
 
 def of_metrics(rounds: int, shrink: int = 1) -> Iterator[Row]:
-    """Metrics and the whole report."""
+    """Yield rows of metrics, reports and summaries."""
     for n, k in SHAPES:
         z, y = draw(n // shrink, k)
         names = [name for name in METRICS if k < 100 or name not in SLOW]
@@ -66,7 +66,7 @@ def of_metrics(rounds: int, shrink: int = 1) -> Iterator[Row]:
 
 
 def of_fits(rounds: int, shrink: int = 1) -> Iterator[Row]:
-    """The searches for a temperature: by NLL, by ECE among a thousand, and focal ones by adaptive ECE."""
+    """Yield rows of temperature searches: by NLL, by ECE over a thousand, and focal ones by adaptive ECE."""
     small_draw, large_draw = (draw(n // shrink, k, temperature=1.5) for n, k in ((5000, 100), (50_000, 1000)))
     mixed = workload(5000 // shrink, 100)
     by_ece = partial(Temperature.fit, *mixed, criterion="ece", grid=GRID)
@@ -78,7 +78,7 @@ def of_fits(rounds: int, shrink: int = 1) -> Iterator[Row]:
 
 
 def of_neighbor(_: int, shrink: int = 1) -> Iterator[Row]:
-    """Work beside a busy process."""
+    """Yield rows of work next to a busy process."""
     with tempfile.TemporaryDirectory() as folder:
         files = [str(Path(folder) / name) for name in ("val.npz", "test.npz")]
         for seed, (file, n) in enumerate(zip(files, (5000, 10_000), strict=True)):
@@ -93,10 +93,10 @@ PARTS = {"metrics": of_metrics, "fits": of_fits, "neighbor": of_neighbor}
 
 
 def _ratios(z: Tensor, works: dict[str, Callable[[], Any]], rounds: int) -> Iterator[Row]:
-    """Medians of the ratios of each round, in which all run in turn."""
+    """Yield medians of the ratios of each round, in which all tasks run in turn."""
     base, least = (lambda: z.softmax(1).max(1)), _limit(z)
     for work in (base, *works.values()):
-        work()  # compiled, and warm
+        work()  # compile and warm up
     times = [(_seconds(base), {task: _seconds(work) for task, work in works.items()}) for _ in range(rounds)]
     for task in works:
         took = statistics.median(tasks[task] for _, tasks in times)
@@ -122,6 +122,7 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 
 def _beside_busy_process(name: str, work: list[str]) -> Row:
+    """Return the time of a command next to a busy process over its time alone."""
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
 
     def once() -> float:
@@ -146,11 +147,11 @@ def _beside_busy_process(name: str, work: list[str]) -> Row:
 
 
 def line(row: Row) -> list[str]:
-    """A row as it is shown."""
+    """Return the cells of a row."""
     limit = (f"{row['limit_ms']:,.1f}", f"{row['of_limit']:.1f}") if "limit_ms" in row else ("", "")
     return [row["task"], f"{row['ms']:,.1f}", f"{row['ratio']:.2f}", *limit]
 
 
 def page(rows: list[Row]) -> str:
-    """One table."""
+    """Return the table."""
     return markdown(["", "ms", "ratio", "limit, ms", "of the limit"], [line(row) for row in rows])

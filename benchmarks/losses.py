@@ -1,9 +1,9 @@
-"""Forward and backward of every loss against `torch.nn.functional.cross_entropy`: time and peak memory, as ratios.
+"""Forward and backward pass of every loss against `torch.nn.functional.cross_entropy`: ratios of time and peak memory.
 
     python benchmarks/losses.py [--threads N] [--repeats N]
 
-Times are medians of interleaved repeats. Peak memory is the most that torch's allocator held at once for tensors
-made in between, inputs not counted: by its own statistics on CUDA, by the profiler's allocation records on the CPU.
+Times are medians of interleaved repeats. Peak memory is that of tensors allocated by torch, without the inputs: from
+its own statistics on CUDA, from the profiler's records on the CPU.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def _plain_focal(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def peak(step: Callable[[], None], device: str) -> int:
-    """Bytes held at the worst moment of a step, beyond what was held before."""
+    """Return the peak of bytes allocated in a step."""
     if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -53,6 +53,7 @@ def peak(step: Callable[[], None], device: str) -> int:
 
 
 def seconds(step: Callable[[], None], device: str) -> float:
+    """Return the time of a step."""
     began = time.perf_counter()
     step()
     if device == "cuda":
@@ -61,6 +62,7 @@ def seconds(step: Callable[[], None], device: str) -> float:
 
 
 def table(n: int, k: int, repeats: int, device: str) -> list[tuple[str, float, float]]:
+    """Return name, time ratio and memory ratio of every loss."""
     g = torch.Generator().manual_seed(0)
     logits = (3 * torch.randn(n, k, generator=g)).to(device).requires_grad_()
     labels = torch.randint(k, (n,), generator=g).to(device)
@@ -90,6 +92,7 @@ def table(n: int, k: int, repeats: int, device: str) -> list[tuple[str, float, f
 
 
 def main() -> None:
+    """Print a table per shape."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=9)

@@ -1,8 +1,8 @@
-"""Every metric, and the whole assessment, against one softmax and max of the same tensor, in one run.
+"""Every metric and the whole report against softmax and max of the same tensor.
 
     python benchmarks/metrics.py [--threads 1] [--repeats 5]
 
-Processor time, the least of interleaved rounds: what other programs do at the same time hardly counts.
+Times are processor time, the least of interleaved rounds, so that other programs hardly count.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from calibrant import measure as measure_all
 from calibrant.registry import METRICS
 
 SHAPES = [(1_000_000, 10), (50_000, 1000)]
-SLOW = {"auroc"}  # a sort for every class: measured with few classes only
+SLOW = {"auroc"}  # one sort per class: only measured with few classes
 
 
 def draw(n: int, k: int) -> Predictions:
@@ -28,7 +28,7 @@ def draw(n: int, k: int) -> Predictions:
 
 
 def peers(p: Predictions) -> dict[str, Callable[[], Any]]:
-    """Others' ECE and smooth ECE, where they are installed; netcal and relplot get their inputs for free."""
+    """Return metrics of other packages. Inputs of netcal and relplot are prepared outside the timing."""
     works: dict[str, Callable[[], Any]] = {}
     probs, k = p.logits.softmax(-1), p.logits.shape[1]
     arrays = probs.numpy(), p.labels.numpy()
@@ -55,6 +55,7 @@ def module(name: str) -> Any:
 
 
 def main() -> None:
+    """Print a table per shape."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)

@@ -1,9 +1,9 @@
-"""Are tests as rare, and intervals as wide, as they say? Simulated predictions whose truth is known.
+"""Rejection rates of tests and coverage of intervals, on simulated predictions with known truth.
 
     python -m benchmarks.nulls [--repeats 1000]
 
-Prints two tables: how often the Kuiper and KS tests reject a calibrated model at 5 %, and how often 90 % intervals hold
-the truth, each with its standard error. The truth is 0, or that of two million other examples.
+Prints how often the Kuiper and KS tests reject a calibrated model at 5 %, and how often 90 % intervals contain the
+truth, with standard errors. The truth is 0, or the value of two million other examples.
 """
 
 import argparse
@@ -23,20 +23,20 @@ CLASSES = 2, 10
 
 
 def draw(n: int, k: int, seed: int, by: float = 1.0) -> Predictions:
-    """Labels drawn from the softmax of logits, which are then `by` times too large."""
+    """Draw labels from the softmax of logits, which are then multiplied by `by`."""
     g = torch.Generator().manual_seed(seed)
     z = 2 * torch.randn(n, k, generator=g, dtype=torch.float64)
     return Predictions(by * z, torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1))
 
 
 def share(hits: int, of: int) -> str:
-    """In percent, with its standard error."""
+    """Return a share in percent with its standard error."""
     p = hits / of
     return f"{100 * p:.1f} ± {100 * math.sqrt(p * (1 - p) / of):.1f}"
 
 
 def rejected(repeats: int) -> Iterator[list[str]]:
-    """Of calibrated models."""
+    """Yield the rejection rates of calibrated models."""
     for k in CLASSES:
         for n in SIZES:
             counts = dict.fromkeys(TESTS, 0)
@@ -48,7 +48,7 @@ def rejected(repeats: int) -> Iterator[list[str]]:
 
 
 def covered(repeats: int) -> Iterator[list[str]]:
-    """Of models that are right, and of overconfident ones."""
+    """Yield the coverage for calibrated and overconfident models."""
     for by in (1.0, 1.5):
         for k in CLASSES:
             population = draw(2_000_000, k, 10**6, by)
@@ -66,6 +66,7 @@ def covered(repeats: int) -> Iterator[list[str]]:
 
 
 def main() -> None:
+    """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=1000)
     repeats = parser.parse_args().repeats

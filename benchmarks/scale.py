@@ -1,7 +1,7 @@
-"""Part 6: scale: time and memory of the default metrics as examples and classes grow, with the fitted exponents.
+"""Time and memory of the default metrics grow with examples and classes by the fitted exponents.
 
-Every size is drawn in batches and summarized, or given whole where it fits. The exponent is the slope of log time over
-log size, of the sizes that take more than 5 ms; 1 is proportional.
+Every size is drawn in batches and summarized, or measured whole where it fits. The exponent is the slope of log time
+over log size, for sizes above 5 ms; 1 is proportional.
 """
 
 import math
@@ -20,11 +20,11 @@ from calibrant.metrics import Summary
 TITLE = "Scale"
 NAMES = ("nll", "brier", "accuracy", "ece", "adaptive_ece", "classwise_ece", "smooth_ece", "debiased_l2", "kuiper")
 BATCH = 250_000
-MAX_UNBATCHED_ROWS = 10_000_000  # examples of 10 classes that are given at once
+MAX_UNBATCHED_ROWS = 10_000_000  # of 10 classes, measured without batches
 
 
 def run(size: Size) -> Iterator[Row]:
-    """Over examples at 10 classes, then over classes at a constant number of logits."""
+    """Measure over examples at 10 classes, then over classes at a constant number of logits."""
     largest = {"tiny": 3, "quick": 7, "full": 8}[size.name]
     for power in range(3 if size.shrink > 1 else 4, largest + 1):
         yield from _examples(10**power)
@@ -56,14 +56,14 @@ def _examples(n: int) -> Iterator[Row]:
 
 
 def _summarized(n: int) -> Row:
-    """A stream of batches through a summary: state of a fixed size."""
+    """Measure a stream of batches through a summary, whose state has a fixed size."""
     z, y = draw(min(n, BATCH), 10)
     summary, took = Summary.empty(), 0.0
 
     def add() -> None:
         nonlocal summary, took
         for i in range(max(1, n // BATCH)):
-            batch = z * (1 + 0.01 * (i % 7))  # new numbers in every batch, at little cost
+            batch = z * (1 + 0.01 * (i % 7))  # new numbers in every batch, at low cost
             start = clock()
             summary = summary.add(batch, y)
             took += clock() - start
@@ -74,7 +74,7 @@ def _summarized(n: int) -> Row:
     took += clock() - start
     row: Row = {
         "axis": "n",
-        "metric": "Summary, all of them",
+        "metric": "Summary, all metrics",
         "n": len(summary),
         "k": 10,
         "seconds": took,
@@ -90,7 +90,7 @@ def _classes(k: int, logits: int) -> Iterator[Row]:
 
 
 def page(rows: list[Row]) -> str:
-    """Times by size, and exponents."""
+    """Return times by size, and exponents."""
     text: list[str] = []
     for axis, title in ("n", "examples, at 10 classes"), ("k", "classes, at a constant number of logits"):
         axis_rows = [row for row in rows if row["axis"] == axis]
@@ -102,13 +102,13 @@ def page(rows: list[Row]) -> str:
             max_extra_mb = max((row["extra_mb"] for row in at.values() if "extra_mb" in row), default=math.nan)
             off = max((row["off"] for row in at.values() if "off" in row), default=math.nan)
             lines.append([name, *cells, _exponent(list(at.values()), axis), max_extra_mb, off])
-        head = ["ms of the processor", *(f"{axis} = {s:,.0f}" for s in sizes), "exponent", "most extra MB", "off"]
+        head = ["processor ms", *(f"{axis} = {s:,.0f}" for s in sizes), "exponent", "max. extra MB", "off"]
         text += [f"### Over {title}", "", markdown(head, lines), ""]
     return "\n".join(text)
 
 
 def _exponent(rows: list[Row], axis: str) -> str:
-    """Slope of log time over log size; over classes, of the time per example, whose floor is one pass over k logits."""
+    """Return the slope of log time over log size; over classes, that of the time per example."""
     long = [row for row in rows if row["seconds"] > 5e-3]
     if len(long) < 2:
         return ""

@@ -1,7 +1,7 @@
-"""Part 4: speed: ratios within one run; every result is checked against a textbook answer in the same run.
+"""Times are ratios within one run, and every result is checked against a textbook result.
 
-Everyone starts from logits. "of floor" is the time over that of `softmax` and `max` of the same tensor; "extra MB" the
-most memory that a call held beyond what was there before; the value of a fit is its NLL on other examples.
+All contenders start from logits. "of floor" is the time over that of `softmax` and `max` of the same tensor, "extra MB"
+the peak memory of a call beyond the memory before. The value of a fit is its NLL on other examples.
 """
 
 import os
@@ -36,7 +36,7 @@ TOLERANCE = {"temperature": 1e-4, "smooth_ece": 1e-3, "adaptive_ece": 1e-5}  # e
 
 
 def run(size: Size) -> Iterator[Row]:
-    """All races."""
+    """Yield the rows of all races."""
     for part in (_metrics, _temperature, _grid, _fits, _interval, _losses, _imports):
         yield from part(size)
 
@@ -82,7 +82,7 @@ def _temperature(size: Size) -> Iterator[Row]:
 
 
 def _grid(size: Size) -> list[Row]:
-    """The temperature of least ECE among 1000: the others can only loop."""
+    """Race for the temperature of least ECE among 1000; other packages can only loop."""
     z, y = workload(5000 // size.shrink, 100)
 
     def loop(ece: Callable[[Tensor, Tensor], Any]) -> Callable[[], float]:
@@ -102,7 +102,7 @@ def _grid(size: Size) -> list[Row]:
 
 
 def _plain_ece(z: Tensor, y: Tensor) -> Tensor:
-    """As papers write it: a mask for every bin."""
+    """Return ECE with a mask per bin, as in the code of papers."""
     c, predicted = z.softmax(-1).max(-1)
     right, error = predicted == y, torch.zeros(())
     edges = torch.linspace(0, 1, 16)
@@ -113,7 +113,7 @@ def _plain_ece(z: Tensor, y: Tensor) -> Tensor:
     return error
 
 
-FITS = {  # ours, and who fits the same family
+FITS = {  # ours -> contenders of the same family
     "Vector": ("probmetrics, VectorScalingCalibrator", "torch-uncertainty, VectorScaler"),
     "StructuredVector": ("probmetrics, svs",),
     "StructuredMatrix": ("probmetrics, sms",),
@@ -130,7 +130,7 @@ FITS = {  # ours, and who fits the same family
 
 
 def _fits(size: Size) -> Iterator[Row]:
-    """Calibrators of one family; their value is the NLL on 20,000 other examples."""
+    """Race calibrators of one family; the value is the NLL on 20,000 other examples."""
     n, k = (5000, 100) if size.shrink == 1 else (300, 5)
     z, y = workload(n + 20_000 // size.shrink, k)
     test_rows = slice(n, None)
@@ -157,7 +157,7 @@ def _fits(size: Size) -> Iterator[Row]:
 
 
 def _interval(size: Size) -> list[Row]:
-    """An interval of the L2 calibration error: by formula, against a hundred resamples."""
+    """Race intervals of the L2 calibration error: a formula against a hundred bootstrap samples."""
     z, y = workload(50_000 // size.shrink, 10)
     return race(
         f"interval of the L2 error ({len(y):,}, 10)",
@@ -172,7 +172,7 @@ def _interval(size: Size) -> list[Row]:
 
 
 def _losses(size: Size) -> Iterator[Row]:
-    """Forward and backward; the value is the norm of the gradient."""
+    """Race forward and backward passes; the value is the norm of the gradient."""
     z, y = draw(8192 // min(size.shrink, 16), 1000)
     z.requires_grad_()
 
@@ -219,7 +219,7 @@ MODULES = {
 
 
 def _imports(size: Size) -> Iterator[Row]:
-    """Processor time and memory of `import`, each in a process of its own."""
+    """Measure processor time and memory of `import`, each in its own process."""
     code = (
         "import time; t = time.process_time(); {}; print(time.process_time() - t, "
         "int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]) / 1024)"
@@ -238,13 +238,13 @@ def _imports(size: Size) -> Iterator[Row]:
                 seconds[contender] = min(seconds.get(contender, (np.inf, 0)), (took, mb))
     for contender, (took, mb) in {FLOOR: seconds["torch"], **seconds}.items():
         of = {"of_floor": took / seconds["torch"][0], "of_ours": took / seconds[US][0]}
-        yield {"task": "import", "who": contender, "ms": 1e3 * took, "extra_mb": mb, "runs": repeats, **of}
+        yield {"task": "import", "contender": contender, "ms": 1e3 * took, "extra_mb": mb, "runs": repeats, **of}
 
 
 COLUMNS = "ms", "of_floor", "of_ours", "extra_mb", "value", "off"
 SINGLE = "Its softmax is in single precision and whole; ours is in double, in pieces that stay in cache."
 TORCH = "It does not load torch, whose import is most of ours."
-ACCEPTED = {  # part of a task's name, who is faster -> why we accept it
+ACCEPTED = {  # part of the task, faster contender -> why it is faster
     **{
         ("ece (50,000", contender): SINGLE
         for contender in ("mapie", "uncertainty-calibration", "torch-uncertainty", "pytorch-ood")
@@ -252,52 +252,55 @@ ACCEPTED = {  # part of a task's name, who is faster -> why we accept it
     (
         "StructuredMatrix",
         "probmetrics, sms",
-    ): "It stops earlier, at log-probabilities some hundredths from the optimum's.",
+    ): "It stops early: log-probabilities are some hundredths from the optimum.",
     ("Dirichlet", "torch-uncertainty, DirichletScaler"): (
         "It fits once, without a penalty, and overfits; ours chooses the penalty by cross-validation."
     ),
-    ("temperature", "netcal, float32"): "It returns T = 1 without looking.",
+    ("temperature", "netcal, float32"): "It always returns T = 1.",
     (
         "cross_entropy",
         "torch",
-    ): "One fused kernel of torch's; ours keeps the loss of every example, in a third of the memory.",
+    ): "Torch has one fused kernel; ours returns the loss of every example, in a third of the memory.",
     (
         "focal",
         "plain torch",
-    ): "It forms 1 - p, which has no digits left near p = 1; ours is exact there, in less memory.",
+    ): "It computes 1 - p, which cancels near p = 1; ours is exact, in less memory.",
     **{("import", contender): TORCH for contender in ("scikit-learn", "mapie", "uncertainty-calibration", "betacal")},
     ("import", "torch"): "The floor.",
 }
 
 
 def page(rows: list[Row]) -> str:
-    """The tables, and who is faster than we are."""
+    """Return the table, and who is faster than Calibrant."""
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     first, lost, lines = 0, list[str](), list[list[object]]()
     for task in tasks:
         task_rows = [row for row in rows if row["task"] == task]
-        rivals = [row for row in task_rows if row["who"] not in (FLOOR, US) and "of_ours" in row]
+        rivals = [row for row in task_rows if row["contender"] not in (FLOOR, US) and "of_ours" in row]
         faster = [row for row in rivals if row["of_ours"] < 1 / 1.05]
         right = [row for row in faster if row.get("right", True)]
         first += not right
         for row in faster:
             why = next(
-                (why for (part, contender), why in ACCEPTED.items() if part in task and contender == row["who"]), ""
+                (why for (part, contender), why in ACCEPTED.items() if part in task and contender == row["contender"]),
+                "",
             )
-            wrong = "" if row.get("right", True) else f", but it is off by {row['off']:.1e}"
-            lost.append(f"- **{task}**: {row['who']} takes {row['of_ours']:.2f} of our time{wrong}. {why}".rstrip())
+            wrong = "" if row.get("right", True) else f", with an error of {row['off']:.1e}"
+            lost.append(
+                f"- **{task}**: {row['contender']} takes {row['of_ours']:.2f} of our time{wrong}. {why}".rstrip()
+            )
         for row in task_rows:
-            bold = f"**{row['who']}**" if row["who"] == US else row["who"]
+            bold = f"**{row['contender']}**" if row["contender"] == US else row["contender"]
             note = row.get("note", "" if row.get("right", True) else "wrong")
             lines.append([task if row is task_rows[0] else "", bold, *(row.get(column) for column in COLUMNS), note])
-    head = ["task", "who", "ms", "of floor", "of ours", "extra MB", "value", "off", ""]
-    lines_of_text = [f"First in {first} of {len(tasks)} races, among those whose answer is right."]
-    lines_of_text += ["", "Who is faster:", "", *lost] if lost else []
+    head = ["task", "contender", "ms", "of floor", "of ours", "extra MB", "value", "off", ""]
+    lines_of_text = [f"First in {first} of {len(tasks)} races, among contenders with a correct result."]
+    lines_of_text += ["", "Faster contenders:", "", *lost] if lost else []
     if not any(
-        "uncertainty-calibration" in row["who"] and row["task"].startswith("classwise_ece (50,") for row in rows
+        "uncertainty-calibration" in row["contender"] and row["task"].startswith("classwise_ece (50,") for row in rows
     ):
         late = "; ".join(
             f"{job} at {k} classes: {', '.join(sorted(contender))}" for (job, k), contender in SLOW.items()
         )
-        lines_of_text += ["", f"Who takes tens of seconds runs in `make bench-full` only ({late})."]
+        lines_of_text += ["", f"Contenders that take tens of seconds only run in `make bench-full` ({late})."]
     return "\n".join([*lines_of_text, "", markdown(head, lines)])

@@ -1,8 +1,8 @@
-"""Many draws of what language models said of their answers: what Auto gains, and how often it hurts.
+"""Many draws of stated confidences of language models: what Auto gains, and how often it hurts.
 
-python -m benchmarks.stated [--draws 20]
+    python -m benchmarks.stated [--draws 20]
 
-A calibrator's cost on 50 examples is mostly chance; the mean over draws says what switching it on costs.
+The result of a calibrator on 50 examples is mostly chance; the mean over draws shows its expected cost.
 """
 
 import argparse
@@ -12,16 +12,16 @@ import numpy as np
 from torch.nn import functional as F
 
 from benchmarks._harness import markdown
-from benchmarks._problems import LEAST, Problem, stated
+from benchmarks._problems import MIN_PROBABILITY, Problem, stated
 from calibrant.registry import CALIBRATORS
 
 CALIBRATOR_NAMES = ("Auto", "Platt", "Beta", "Identity")
-HEAD = ["n", "models", "draws of each", *CALIBRATOR_NAMES[:3], "as they came", "to the better of Platt and Beta"]
+HEAD = ["n", "models", "draws of each", *CALIBRATOR_NAMES[:3], "uncalibrated", "minus the better of Platt and Beta"]
 HEAD += ["models hurt", "worst", "draws hurt", "worst"]
 
 
 def table(problems: Iterable[Problem]) -> str:
-    """A line for each number of examples; a model is hurt if the mean over its draws is more than .001 nats worse."""
+    """Return a row per number of examples. A model is hurt if its mean over draws is more than .001 nats worse."""
     losses: dict[int, dict[str, list[list[float]]]] = {}
     for problem in problems:
         model = problem.name.split(" #")[0]
@@ -45,13 +45,14 @@ def _cost(losses: np.ndarray) -> np.ndarray:
 
 
 def _loss(calibrator: str, problem: Problem) -> float:
-    """No probability counts as less than 1e-7."""
+    """Return the NLL of a calibrator, with probabilities raised to 1e-7."""
     fitted = CALIBRATORS.resolve(calibrator)(problem.fit.logits, problem.fit.labels)
-    after = fitted(problem.test.logits.double()).log_softmax(-1).clamp_min(np.log(LEAST))
+    after = fitted(problem.test.logits.double()).log_softmax(-1).clamp_min(np.log(MIN_PROBABILITY))
     return float(F.nll_loss(after, problem.test.labels))
 
 
 def main() -> None:
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=20)
     print(table(stated(repeats=parser.parse_args().draws)))

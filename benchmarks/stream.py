@@ -1,9 +1,9 @@
-"""A hundred million predictions through `metrics.Summary`: time, and the memory that it needed.
+"""A hundred million predictions through `metrics.Summary`: time and memory.
 
     python -m benchmarks.stream [--n 100000000] [--k 10] [--processes 2]
 
-Every process draws its share in batches and summarizes it; the summaries are merged and read. The time of drawing is
-printed apart. Memory is the largest resident set of any process.
+Every process draws its share in batches and summarizes it; the summaries are merged and read. Drawing is timed
+separately. Memory is the largest resident set of any process.
 """
 
 import argparse
@@ -20,6 +20,7 @@ BATCH = 250_000
 
 
 def share(rank: int, batches: int, k: int, queue) -> None:
+    """Summarize the batches of one process, and put its state into the queue."""
     torch.set_num_threads(1)
     g = torch.Generator().manual_seed(rank)
     summary, drawing, adding = Summary.empty(), 0.0, 0.0
@@ -27,7 +28,7 @@ def share(rank: int, batches: int, k: int, queue) -> None:
     labels = torch.multinomial(block.softmax(-1), 1, generator=g).squeeze(1)
     for i in range(batches):
         start = time.perf_counter()
-        logits = block * (1 + 0.01 * (i % 7))  # new numbers in every batch, at little cost
+        logits = block * (1 + 0.01 * (i % 7))  # new numbers in every batch, at low cost
         drawn = time.perf_counter()
         summary = summary.add(logits, labels)
         drawing, adding = drawing + drawn - start, adding + time.perf_counter() - drawn
@@ -36,6 +37,7 @@ def share(rank: int, batches: int, k: int, queue) -> None:
 
 
 def main() -> None:
+    """Run the processes, and print times and memory."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--n", type=int, default=100_000_000)
     parser.add_argument("--k", type=int, default=10)

@@ -1,9 +1,10 @@
-"""200 stored runs: how long it takes to measure them all and to write their report, and to open it.
+"""Time to measure 200 stored runs, to write their report, and to open it.
 
-python benchmarks/study.py [FOLDER]     # keeps the runs in FOLDER, else in one that is deleted
+    python benchmarks/study.py [FOLDER]     # keeps the runs in FOLDER, else in a temporary folder
 
-The logits are drawn, not trained: 5,000 validation and 10,000 test examples of 10 classes, of ten losses that differ in
-accuracy and confidence, 20 seeds each. Every default calibrator and metric is measured, of `study` and of `assess`.
+The logits are simulated: 5,000 validation and 10,000 test examples of 10 classes, for ten losses that differ in
+accuracy and confidence, with 20 seeds each. All default calibrators and metrics of `study` and of `assess` are
+measured.
 """
 
 import os
@@ -30,8 +31,8 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
 LOADED = "onload = () => { document.body.offsetHeight; document.documentElement.dataset.ms = performance.now() }"
 
 
-def drawn(n: int, strength: float, confidence: float, g: torch.Generator) -> Predictions:
-    """Logits of a network that is sure of most examples and unsure of some, some classes being alike."""
+def draw(n: int, strength: float, confidence: float, g: torch.Generator) -> Predictions:
+    """Draw logits of a network that is sure of most examples, with some classes alike."""
     labels = torch.randint(10, (n,), generator=g)
     z = torch.randn(n, 10, generator=g)
     ease = strength * torch.rand(n, generator=g).sqrt()
@@ -41,16 +42,17 @@ def drawn(n: int, strength: float, confidence: float, g: torch.Generator) -> Pre
 
 
 def fill(store: Store) -> None:
+    """Store a run for every loss and seed."""
     for run in STUDY_DEFAULTS.runs():
         if run not in store:
             gamma = float(re.findall(r"gamma=(\d+)", run.loss.text)[0])
             g = torch.Generator().manual_seed(1000 * int(gamma) + run.seed)
-            parts = {name: drawn(n, 8, 3 / (1 + gamma / 3), g) for name, n in (("val", 5000), ("test", 10_000))}
+            parts = {name: draw(n, 8, 3 / (1 + gamma / 3), g) for name, n in (("val", 5000), ("test", 10_000))}
             store.save(run, parts, {"seconds": 1.0}, [{"epoch": 1, "train_loss": 1.0}])
 
 
 def opened(report: Path) -> tuple[float, float]:
-    """Return the seconds until the page is loaded and laid out, and those of the browser from start to end."""
+    """Return the seconds until the page is loaded and laid out, and those of the whole browser process."""
     page = report.with_name("timed.html")
     page.write_text(report.read_text().replace("</head>", f"<script>{LOADED}</script></head>"))
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={report.parent}/user"]
@@ -60,12 +62,13 @@ def opened(report: Path) -> tuple[float, float]:
 
 
 def processor() -> float:
-    """Seconds of processor time of this process and those that it started and that have ended."""
+    """Return processor seconds of this process and its finished children."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
 def main(folder: Path) -> None:
+    """Measure both studies, and print times."""
     store, cores = Store(folder), len(os.sched_getaffinity(0))
     fill(store)
     for study in STUDY_DEFAULTS, ALL:

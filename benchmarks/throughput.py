@@ -1,7 +1,7 @@
-"""Part 5: training: our loop, and our focal loss, against a bare torch loop of the same network, epochs in turn.
+"""Our training loop and focal loss run against a bare torch loop of the same network, in alternating epochs.
 
-The bare loop has the same start, order, optimizer and precision, so that its training loss with the same
-criterion must be ours: the table shows that of the last epoch. Validation is of two images.
+Both loops have the same start, order, optimizer and precision, so that their training losses must be equal; the table
+shows those of the last epoch. Validation is of two images.
 """
 
 import statistics
@@ -25,7 +25,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def run(size: Size) -> Iterator[Row]:
-    """Images a second of every loop on every network."""
+    """Measure images per second of every loop on every network."""
     epochs = 2 if size.shrink > 1 else 12 if size.full else 6
     yield from _table("lenet5", lambda: networks.lenet5(10, channels=3), _splits(8192 // min(size.shrink, 32)), epochs)
     yield from _table("resnet8", lambda: networks.resnet8(10), _splits(1024 // min(size.shrink, 4)), epochs)
@@ -35,7 +35,7 @@ def _splits(n: int) -> Splits:
     g = torch.Generator().manual_seed(0)
     labels = torch.randint(10, (n + 2,), generator=g)
     images = torch.randn(n + 2, 3, 32, 32, generator=g) + torch.randn(10, 3, 1, 1, generator=g)[labels]
-    val_split = Split(images[n:], labels[n:])  # validation is one step of each epoch: two images cost nothing
+    val_split = Split(images[n:], labels[n:])  # validation is part of each epoch: two images cost nothing
     return Splits(Split(images[:n], labels[:n]), val_split, val_split, tuple("0123456789"))
 
 
@@ -67,7 +67,7 @@ def _table(name: str, make: Callable[[], nn.Module], splits: Splits, epochs: int
         same = f"bare torch, Criterion({'focal' if 'focal' in contender else 'cross_entropy'})"
         yield {
             "network": name,
-            "who": contender,
+            "contender": contender,
             "images_per_second": n / statistics.median(took[1:]),
             "of_bare": statistics.median(against),
             "loss": loss[contender],
@@ -76,7 +76,7 @@ def _table(name: str, make: Callable[[], nn.Module], splits: Splits, epochs: int
 
 
 def _bare(network: nn.Module, splits: Splits, recipe: Recipe, criterion: Loss) -> Iterator[float]:
-    """Train as torch's tutorials do, in the order of our loop."""
+    """Train as in torch's tutorials, in the order of our loop."""
     optimizer = torch.optim.SGD(network.parameters(), lr=recipe.learning_rate, momentum=0.9, weight_decay=5e-4)
     inputs, labels = splits.train.inputs, splits.train.labels
     for number in range(1, recipe.epochs + 1):
@@ -93,14 +93,14 @@ def _bare(network: nn.Module, splits: Splits, recipe: Recipe, criterion: Loss) -
 
 
 def page(rows: list[Row]) -> str:
-    """The table, and whether 5 % are kept."""
-    ours = [row for row in rows if row["who"] == f"{US} train"]
+    """Return the table, and whether the overhead is below 5 %."""
+    ours = [row for row in rows if row["contender"] == f"{US} train"]
     overheads = ", ".join(f"{row['network']}: {100 * (row['of_bare'] - 1):+.1f} %" for row in ours)
     verdict = "within" if all(row["of_bare"] <= 1.05 for row in ours) else "not within"
     lines = [
         [
             row["network"],
-            row["who"],
+            row["contender"],
             row["images_per_second"],
             f"{row['of_bare']:.3f}",
             f"{row['loss']:.5f}",
@@ -109,6 +109,4 @@ def page(rows: list[Row]) -> str:
         for row in rows
     ]
     head = ["network", "loop", "images / s", "time of bare", "training loss", "off"]
-    return f"Time of our loop over the bare one: {overheads}; {verdict} the 5 % we allow ourselves.\n\n" + markdown(
-        head, lines
-    )
+    return f"Overhead of our loop: {overheads}; {verdict} the limit of 5 %.\n\n" + markdown(head, lines)

@@ -1,4 +1,4 @@
-"""Three of the papers' networks trained on their real data, with the learning curve: how far, and how fast, a CPU gets.
+"""Train three of the papers' networks on their real data on a CPU, and print the learning curve.
 
 python benchmarks/training.py DATA resnet20 newsgroups sst     # DATA is the folder of data sets
 """
@@ -21,8 +21,8 @@ from calibrant.lab.study.train import predict, train
 from calibrant.registry import DATA_SETS, NETWORKS
 
 
-def from_its_words(splits: Splits) -> tuple[Any, ...]:
-    """Start from word vectors of the training documents themselves, where there is no file of GloVe's.
+def cooccurrence_vectors(splits: Splits) -> tuple[Any, ...]:
+    """Start from word vectors of the training documents, if there is no file of GloVe vectors.
 
     Positive pointwise mutual information of words at most 8 apart, factorized to 100 dimensions (Levy & Goldberg 2014).
     """
@@ -43,12 +43,12 @@ def from_its_words(splits: Splits) -> tuple[Any, ...]:
     return len(splits.classes), torch.from_numpy(0.4 * vectors / vectors.std()).float()
 
 
-TRAININGS = {  # data set, network, what it starts from, recipe
+TRAININGS = {  # data set, network, initialization, recipe
     "resnet20": ("cifar10", "resnet20", network_arguments, "quick_cpu"),
     "newsgroups": (  # half of the documents are shorter than 150 words
         "newsgroups(length=150)",
         "global_pooling_cnn(frozen=True)",
-        from_its_words,
+        cooccurrence_vectors,
         {"like": "mukhoti_newsgroups", "epochs": 12, "batch_size": 32, "schedule": "cosine", "precision": "bf16-mixed"},
     ),
     "sst": ("sst", "tree_lstm", network_arguments, {"like": "mukhoti_sst", "epochs": 8}),
@@ -56,19 +56,21 @@ TRAININGS = {  # data set, network, what it starts from, recipe
 
 
 def show(head: str, predictions, details: str) -> None:
+    """Print accuracy, NLL and ECE."""
     accuracy = 100 * (1 - float(metrics.error(predictions)))
     nll, ece = float(metrics.nll(predictions)), 100 * float(metrics.ece(predictions))
     print(f"{head:10} accuracy {accuracy:6.2f} %  nll {nll:.4f}  ece {ece:5.2f} %  {details}", flush=True)
 
 
 def main() -> None:
+    """Train and evaluate the named networks."""
     root, names = Path(sys.argv[1]), sys.argv[2:] or list(TRAININGS)
     for name in names:
         where, network_text, start, how = TRAININGS[name]
         splits = DATA_SETS.resolve(where)(root)
         torch.manual_seed(0)
         network = NETWORKS.resolve(network_text)(*start(splits))
-        facts = dict(splits.facts) | ({"vectors": "of the training documents"} if start is from_its_words else {})
+        facts = dict(splits.facts) | ({"vectors": "of the training documents"} if start is cooccurrence_vectors else {})
         print(f"{network_text} on {where} by {how}: {len(splits.train)} examples, {facts}", flush=True)
         used = time.process_time()
         for epoch in train(network, splits, losses.cross_entropy, parse_recipe(how)):

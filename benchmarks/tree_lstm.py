@@ -1,6 +1,6 @@
-"""The Tree-LSTM by height against the same network node by node, on SST: seconds per training batch and their ratio.
+"""The Tree-LSTM by height against the same network node by node, on SST: seconds per training batch, and their ratio.
 
-python benchmarks/tree_lstm.py DATA        # the folder that holds sst5/
+python benchmarks/tree_lstm.py DATA        # the folder that contains sst5/
 """
 
 import statistics
@@ -18,7 +18,7 @@ BATCH, REPEATS = 25, 7
 
 
 def recursive(network: nn.Module, trees: data.Trees, words: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """Return hidden and cell of every node of one tree, in the order of its nodes: one node after another."""
+    """Return hidden and cell state of every node of one tree, computed one node after another."""
     hidden: list[Tensor] = []
     cells: list[Tensor] = []
     for node in range(len(words)):
@@ -37,6 +37,7 @@ def recursive(network: nn.Module, trees: data.Trees, words: Tensor) -> tuple[lis
 
 
 def node_by_node(network: nn.Module, trees: data.Trees, targets: Tensor) -> Tensor:
+    """Return the mean loss per tree, computed one node after another."""
     total = torch.zeros(())
     for i in range(len(trees)):
         tree = trees[[i]]
@@ -48,10 +49,12 @@ def node_by_node(network: nn.Module, trees: data.Trees, targets: Tensor) -> Tens
 
 
 def by_height(network: nn.Module, trees: data.Trees, targets: Tensor) -> Tensor:
+    """Return the mean loss per tree, computed by height."""
     return cross_entropy(network(trees), targets, reduction="sum") / len(trees)
 
 
 def main() -> None:
+    """Print the medians and their ratio."""
     splits = data.sst(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
     torch.manual_seed(0)
     network = networks.tree_lstm(2, splits.vectors).train()
@@ -63,7 +66,7 @@ def main() -> None:
             begin = time.perf_counter()
             network.zero_grad()
             run(network, trees, targets).backward()
-            if repeat:  # the first is warm-up
+            if repeat:  # the first warms up
                 seconds[name].append(time.perf_counter() - begin)
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     for name, value in medians.items():

@@ -50,7 +50,7 @@ def mutants(kind: str, name_filter: str) -> Iterator[tuple[str, str, Mutate]]:
 
 
 def replacement(mutation: str, constant: Callable[..., Any], neighbor: Callable[..., Any]) -> Callable[..., Any]:
-    """What stands in for a method."""
+    """Return the stand-in of a method."""
     return {"raise": _raise, "constant": constant, "neighbor": neighbor}[mutation]
 
 
@@ -59,7 +59,7 @@ def _raise(*args: Any, **kwargs: Any) -> Any:
 
 
 def metric(name: str, mutation: str, neighbor: str) -> None:
-    """A metric's function, and what its interval and test come from."""
+    """Replace a metric's function, from which its interval and test are computed."""
     from calibrant.predictions import Predictions
     from calibrant.registry import METRICS
 
@@ -75,7 +75,7 @@ def metric(name: str, mutation: str, neighbor: str) -> None:
 
 
 def loss(name: str, mutation: str, neighbor: str) -> None:
-    """A loss wherever it is bound, or the call of one with state."""
+    """Replace a loss wherever it is bound, or the call of one with state."""
     from calibrant.losses import for_counts
     from calibrant.registry import LOSSES
 
@@ -106,7 +106,7 @@ def _like(target: Any, replace_attribute: Callable[..., Any]) -> Callable[..., A
 
 
 def calibrator(name: str, mutation: str, neighbor: str) -> None:
-    """A calibrator's fit."""
+    """Replace the fit of a calibrator."""
     from calibrant import calibrators
     from calibrant.registry import CALIBRATORS
 

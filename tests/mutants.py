@@ -1,9 +1,9 @@
-"""Do the tests notice? Every loss, metric and calibrator is replaced by a raise, a constant and its neighbor.
+"""Replace every loss, metric and calibrator by an exception, a constant and its neighbor, and see whether tests fail.
 
     python tests/mutants.py [losses metrics calibrators] [--only NAME] [--jobs 2]
 
-One process for each mutant, forked from one that has imported everything; those that pass the method's own contract
-tests meet all tests of its kind. Prints the survivors, and exits with 1 if there are any.
+Each mutant has a process of its own, forked after all imports. A mutant that passes the contract tests of its method
+faces all tests of its kind. Prints the survivors, and exits with status 1 if there are any.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +34,14 @@ Mutate = Callable[[], None]
 
 
 def mutants(kind: str, name_filter: str) -> Iterator[tuple[str, str, Mutate]]:
-    """Yield (method, way, how to put it in place)."""
+    """Yield the name of a method, the mutation, and a function that applies it."""
     from calibrant.registry import REGISTRIES
 
     names = list(REGISTRIES[kind])
     for name, neighbor in zip(names, [*names[1:], names[0]]):
         if name_filter in ("", name):
             for mutation in MUTATIONS:
-                yield (
-                    name,
-                    mutation,
-                    lambda name=name, mutation=mutation, neighbor_metric=neighbor: PLACES[kind](
-                        name, mutation, neighbor_metric
-                    ),
-                )
+                yield name, mutation, partial(PLACES[kind], name, mutation, neighbor)
 
 
 def replacement(mutation: str, constant: Callable[..., Any], neighbor: Callable[..., Any]) -> Callable[..., Any]:

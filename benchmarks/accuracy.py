@@ -48,7 +48,7 @@ def run(size: Size) -> Iterator[Row]:
 
 def _problems(size: Size) -> Iterator[Problem]:
     if size.name == "tiny":
-        yield from list(simulated((300,), 1, test_logits=1000))[:1]
+        yield from list(simulated((300,), 1, test_rows=1000))[:1]
         return
     yield from real()
     yield from simulated(repeats=5 if size.full else 1)
@@ -160,8 +160,8 @@ def _summary(rows: list[Row]) -> str:
     sentence = (
         f"{len(problems)} problems. Wins are shares of pairwise comparisons in log loss, with ties counted half, over\n"
         "all problems and by the number of examples to fit. The other columns are means over the problems, with a\n"
-        "95 % interval over problems for the difference to Auto, and the median fit time. Calibrators that failed on a\n"
-        "problem are left out."
+        "95 % interval over problems for the difference to Auto, and the median fit time. Calibrators that failed on\n"
+        "a problem are left out."
     )
     return sentence + "\n\n" + markdown(head, lines)
 

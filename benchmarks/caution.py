@@ -29,7 +29,7 @@ def run(size: Size) -> Iterator[Row]:
 
 def _problems(size: Size) -> Iterator[Problem]:
     if size.name == "tiny":
-        yield from list(simulated((50,), 1, shown=1000))[:1]
+        yield from list(simulated((50,), 1, test_rows=1000))[:1]
         return
     yield from tabular(3 if size.full else 1)
     yield from stated(2 if size.full else 10, repeats=2 if size.full else 1)

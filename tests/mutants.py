@@ -83,21 +83,21 @@ def loss(name: str, mutation: str, neighbor: str) -> None:
         counts = torch.ones(logits.shape[1])
         return for_counts(LOSSES.resolve(neighbor), counts)(logits, labels)
 
-    target, replace_attribute = LOSSES[name], replacement(mutation, constant, shifted)
+    target, stand_in = LOSSES[name], replacement(mutation, constant, shifted)
     if isinstance(target, type):
-        target.__call__ = replace_attribute
+        target.__call__ = stand_in
         return
     for module in [m for key, m in sys.modules.items() if key.startswith("calibrant")]:
         for key, value in list(vars(module).items()):
             if value is target:
-                setattr(module, key, _like(target, replace_attribute))
-    LOSSES._methods[name] = _like(target, replace_attribute)
+                setattr(module, key, _like(target, stand_in))
+    LOSSES._methods[name] = _like(target, stand_in)
 
 
-def _like(target: Any, replace_attribute: Callable[..., Any]) -> Callable[..., Any]:
+def _like(target: Any, stand_in: Callable[..., Any]) -> Callable[..., Any]:
     from functools import wraps
 
-    return wraps(target)(lambda *args, **kwargs: replace_attribute(*args, **kwargs))
+    return wraps(target)(lambda *args, **kwargs: stand_in(*args, **kwargs))
 
 
 def calibrator(name: str, mutation: str, neighbor: str) -> None:
@@ -111,23 +111,23 @@ def calibrator(name: str, mutation: str, neighbor: str) -> None:
         def __call__(self, logits: torch.Tensor) -> torch.Tensor:
             return torch.zeros_like(logits)
 
-    target, neighbor_metric = CALIBRATORS[name], CALIBRATORS[neighbor].fit
+    target, neighbor_fit = CALIBRATORS[name], CALIBRATORS[neighbor].fit
 
     def shifted(cls: Any, predictions: Any, labels: Any = None, weights: Any = None, **settings: Any) -> Any:
-        return neighbor_metric(predictions, labels, weights)
+        return neighbor_fit(predictions, labels, weights)
 
-    replace_attribute = replacement(mutation, lambda *a, **k: Flat(), shifted)
-    replace_attribute = _like(vars(target)["fit"].__func__, replace_attribute)
-    replace_attribute.takes_predictions = True
+    stand_in = replacement(mutation, lambda *a, **k: Flat(), shifted)
+    stand_in = _like(vars(target)["fit"].__func__, stand_in)
+    stand_in.takes_predictions = True
     assert calibrators
-    target.fit = classmethod(replace_attribute)
+    target.fit = classmethod(stand_in)
 
 
 PLACES = {"losses": loss, "metrics": metric, "calibrators": calibrator}
 
 
 def caught(kind: str, name: str, mutate: Mutate) -> bool:
-    """Whether some test fails: first the contract tests that name the method, then all tests of its kind."""
+    """Return whether a test fails: first the contract tests of the method, then all tests of its kind."""
     own_tests = [str(TESTS_FOLDER / TESTS[kind][0]), "-k", f"[{name}] or [{name}- or -{name}] or -{name}-"]
     all_tests = [str(TESTS_FOLDER / part) for part in TESTS[kind] if (TESTS_FOLDER / part).exists()]
     return any(_fails(mutate, arguments) for arguments in (own_tests, all_tests))
@@ -149,7 +149,7 @@ def _fails(mutate: Mutate, arguments: list[str]) -> bool:
 
 
 def main() -> None:
-    """Run the mutants and print who survives."""
+    """Run the mutants and print the survivors."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*", choices=[[], *TESTS], default=[])
     parser.add_argument("--only", default="")

@@ -1,4 +1,4 @@
-"""Chains, cross-fitting, pooling, the guard against in-sample judging, and Auto."""
+"""Chains, cross-fitting, pooling, the guard against in-sample evaluation, and `Auto`."""
 
 import gc
 import re
@@ -40,7 +40,7 @@ from calibrant.predictions.folds import assign_folds
 
 
 def distorted(n, k, seed, scale=1.0, shift=0.0, bend=1.0):
-    """Labels drawn from known probabilities, whose log is then distorted."""
+    """Draw labels from known probabilities, and distort their logarithms."""
     rng = np.random.default_rng(seed)
     p = np.clip(rng.dirichlet([0.2] * k, n), 1e-12, 1)
     p /= p.sum(1, keepdims=True)
@@ -55,7 +55,7 @@ def nll(fitted, predictions) -> float:
 # Composition
 
 
-def test_chain_is_one_after_the_other():
+def test_chain_applies_both_maps():
     data = distorted(400, 4, 0, shift=np.array([0.5, 0, 0, -0.5]))
     chain = Chain.fit(data, first="Temperature", second="Vector")
     second = Vector.fit(Temperature.fit(data)(data.logits), data.labels)
@@ -64,7 +64,7 @@ def test_chain_is_one_after_the_other():
     assert fitting_digests(Chain(chain.first, second)) >= {data.digest}
 
 
-def test_folds_are_even_within_every_class_drawn_by_the_seed_and_do_not_depend_on_the_order():
+def test_folds_are_stratified_drawn_by_the_seed_and_independent_of_the_row_order():
     logits, labels = torch.randn(103, 4, generator=torch.Generator().manual_seed(0)), torch.arange(103) % 4
     data = Predictions(logits, labels)
     fold = assign_folds(data, 5)
@@ -84,21 +84,21 @@ def test_folds_are_even_within_every_class_drawn_by_the_seed_and_do_not_depend_o
 
 def test_cross_fit_never_calibrates_a_row_by_a_map_that_saw_it():
     data = distorted(50, 3, 0)
-    seen = []
+    fold_sizes = []
 
-    def remember(logits, labels):
-        mine = {tuple(row) for row in logits.tolist()}
+    def fit(logits, labels):
+        training_rows = {tuple(row) for row in logits.tolist()}
 
-        def apply(held):
-            assert not mine & {tuple(row) for row in held.tolist()}
-            seen.append(len(held))
-            return held * 2
+        def apply(validation):
+            assert not training_rows & {tuple(row) for row in validation.tolist()}
+            fold_sizes.append(len(validation))
+            return validation * 2
 
         return apply
 
-    after = cross_fit(remember, data, folds=4)
-    assert sum(seen) == 50
-    assert len(seen) == 4
+    after = cross_fit(fit, data, folds=4)
+    assert sum(fold_sizes) == 50
+    assert len(fold_sizes) == 4
     assert torch.equal(after.logits, data.logits * 2)
     assert torch.equal(after.labels, data.labels)
 
@@ -106,9 +106,9 @@ def test_cross_fit_never_calibrates_a_row_by_a_map_that_saw_it():
 def test_cross_fit_estimates_new_data_where_in_sample_nll_is_too_low():
     data, fresh = distorted(150, 8, 0), distorted(20000, 8, 1)
     fitted = Vector.fit(data)
-    honest = float(metrics.nll(cross_fit("Vector", data)))
+    out_of_fold_nll = float(metrics.nll(cross_fit("Vector", data)))
     assert nll(fitted, data) < nll(fitted, fresh) - 0.05
-    assert abs(honest - nll(fitted, fresh)) < abs(nll(fitted, data) - nll(fitted, fresh))
+    assert abs(out_of_fold_nll - nll(fitted, fresh)) < abs(nll(fitted, data) - nll(fitted, fresh))
     with refused("folds_range", "150"):
         cross_fit(Temperature, data, folds=151)
 
@@ -158,7 +158,7 @@ def test_mixture_weights_are_those_of_a_general_solver():
     a = np.exp(-rng.exponential(1, (300, 1)) + rng.normal(0, 0.4, (300, 4)) + np.array([0, 0.05, -0.5, 0.02]))
     mixed = fit_mixture(torch.from_numpy(a))
     w, gap, steps = mixed.shares, mixed.gap, mixed.steps
-    found = optimize.minimize(
+    result = optimize.minimize(
         lambda v: -np.log(a @ v).mean(),
         np.full(4, 0.25),
         method="SLSQP",
@@ -166,16 +166,16 @@ def test_mixture_weights_are_those_of_a_general_solver():
         constraints={"type": "eq", "fun": lambda v: v.sum() - 1},
         options={"ftol": 1e-13},
     )
-    assert np.allclose(w, found.x, atol=2e-3)
-    assert -np.log(a @ w.numpy()).mean() <= found.fun + 1e-7
+    assert np.allclose(w, result.x, atol=2e-3)
+    assert -np.log(a @ w.numpy()).mean() <= result.fun + 1e-7
     assert gap <= 1e-7
     assert steps < 1000
 
 
 def test_mixture_recovers_the_shares_it_was_drawn_with():
     g = torch.Generator().manual_seed(0)
-    which = torch.rand(20000, generator=g) < 0.3
-    x = torch.where(which, torch.randn(20000, generator=g), 4 + torch.randn(20000, generator=g))
+    from_first = torch.rand(20000, generator=g) < 0.3
+    x = torch.where(from_first, torch.randn(20000, generator=g), 4 + torch.randn(20000, generator=g))
     densities = torch.stack([torch.exp(-(x**2) / 2), torch.exp(-((x - 4) ** 2) / 2)], 1)
     assert fit_mixture(densities).shares[0].item() == pytest.approx(0.3, abs=0.01)
 
@@ -183,17 +183,17 @@ def test_mixture_recovers_the_shares_it_was_drawn_with():
 # Auto
 
 
-def test_auto_takes_the_member_that_is_true():
-    """Where classes are mixed, the structured ones; where the map is bent, the monotone one."""
+def test_auto_weights_the_true_family():
+    """A monotone map if the truth is bent, matrices if it differs by class."""
     rng = np.random.default_rng(0)
     bent, fresh = distorted(3000, 6, 0, bend=1.6), distorted(5000, 6, 1, bend=1.6)
     stack = Auto.fit(bent)
-    weight = {one.name: one.weight for one in stack.candidates}
+    weight = {member.name: member.weight for member in stack.candidates}
     assert weight["Monotone"] + weight["Monotone then StructuredMatrix"] > 0.6
     assert nll(stack, fresh) < nll(SmoothedTemperature.fit(bent), fresh) - 0.005
     scale = np.exp(rng.normal(0, 0.3, 6))
     stack = Auto.fit(distorted(1500, 6, 2, scale, rng.normal(0, 0.6, 6)))
-    weight = {one.name: one.weight for one in stack.candidates}
+    weight = {member.name: member.weight for member in stack.candidates}
     assert weight["as it is"] + weight["SmoothedTemperature"] + weight["Monotone"] < 0.2
 
 
@@ -212,30 +212,36 @@ def test_auto_is_never_much_worse_than_its_best_member(kind):
 
 
 @pytest.mark.parametrize("k", [2, 3])
-def test_the_weights_are_those_of_a_general_solver(k):
+def test_weights_agree_with_a_general_solver(k):
     rng = np.random.default_rng(0)
-    held = torch.from_numpy(rng.normal(0.5, 1.5, (200, 4)) - (k > 2) * 3)
+    scores = torch.from_numpy(rng.normal(0.5, 1.5, (200, 4)) - (k > 2) * 3)
     p = Predictions(torch.zeros(200, k), rng.integers(0, k, 200), weights=rng.integers(1, 4, 200).astype(float))
     prior = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
     often = p.weights.numpy()
 
     def objective(w):
         if k == 2:
-            return often @ np.logaddexp(0, -held.numpy() @ w) + BINARY_PRIOR_EXAMPLES * ((w - prior.numpy()) ** 2).sum()
-        return -often @ np.log(np.exp(held.numpy()) @ w) - PRIOR_EXAMPLES * prior.numpy() @ np.log(w)
+            return (
+                often @ np.logaddexp(0, -scores.numpy() @ w) + BINARY_PRIOR_EXAMPLES * ((w - prior.numpy()) ** 2).sum()
+            )
+        return -often @ np.log(np.exp(scores.numpy()) @ w) - PRIOR_EXAMPLES * prior.numpy() @ np.log(w)
 
-    found = (_fit_log_odds_weights if k == 2 else _fit_mixture_weights)(held, p, prior).x
-    one = {"type": "eq", "fun": lambda w: w.sum() - 1}
-    plain = optimize.minimize(
-        objective, np.full(4, 0.25), bounds=[(1e-9, None)] * 4, constraints=[one] * (k > 2), options={"ftol": 1e-14}
+    result = (_fit_log_odds_weights if k == 2 else _fit_mixture_weights)(scores, p, prior).x
+    on_simplex = {"type": "eq", "fun": lambda w: w.sum() - 1}
+    expected = optimize.minimize(
+        objective,
+        np.full(4, 0.25),
+        bounds=[(1e-9, None)] * 4,
+        constraints=[on_simplex] * (k > 2),
+        options={"ftol": 1e-14},
     )
-    assert np.allclose(found, plain.x, atol=2e-3)
-    assert objective(found.numpy()) <= plain.fun + 1e-4
+    assert np.allclose(result, expected.x, atol=2e-3)
+    assert objective(result.numpy()) <= expected.fun + 1e-4
 
 
 @pytest.mark.parametrize(("k", "behind"), [(2, np.inf), (3, 3.0)])
-def test_what_cannot_be_told_apart_has_its_share_and_what_lies_behind_has_none(k, behind):
-    """One that is worse by half of its standard error, one by five; of two as good, little penalty counts for less."""
+def test_prior_weights_fall_with_standard_errors_behind_the_best_and_with_handicaps(k, behind):
+    """Families that are behind by 0, 0.5 and 5 standard errors, and one as good as the best with a handicap."""
     g = torch.Generator().manual_seed(0)
     noise = torch.randn(400, dtype=torch.float64, generator=g)
     noise = 20 * (noise - noise.mean()) / noise.std(correction=1)  # whose mean has a standard error of 1
@@ -248,16 +254,16 @@ def test_what_cannot_be_told_apart_has_its_share_and_what_lies_behind_has_none(k
     assert ratios.tolist() == pytest.approx([1, np.exp(-0.5), np.exp(-5), np.exp(-behind)], rel=1e-4)
 
 
-def test_a_standard_error_is_never_less_than_by_one_example_yet_unseen():
-    """In 50 examples of which each says the same, 0.02 nats are what one of a nat would undo."""
+def test_standard_error_of_a_gain_is_at_least_that_of_one_unseen_example():
+    """Without variance, 0.02 nats in 50 examples are one standard error."""
     safe = [family for family in FAMILIES if family.handicap == 0][:2]
     log_p = torch.tensor([[0.0, -0.02]], dtype=torch.float64).expand(50, 2)
     weights = _prior_weights(safe, log_p, Predictions(torch.zeros(50, 3), [0] * 50))
     assert float(weights[1] / weights[0]) == pytest.approx(np.exp(-1), rel=1e-6)
 
 
-def test_beyond_the_log_odds_fitted_on_no_slope_is_steeper_than_one():
-    """Labels that follow twice the log-odds; where nothing was seen, nobody says that they still do."""
+def test_slope_beyond_the_fitted_log_odds_is_at_most_one():
+    """The labels follow twice the log-odds inside the range of the data."""
     g = torch.Generator().manual_seed(0)
     s = 2 * torch.randn(400, dtype=torch.float64, generator=g).clamp(-1, 1)
     labels = (torch.rand(400, dtype=torch.float64, generator=g) < (2 * s).sigmoid()).long()
@@ -279,10 +285,10 @@ def test_auto_is_the_mixture_of_its_members(k):
     stack = Auto.fit(data)
     logs = [member(data.logits).log_softmax(-1) for member in stack.members]
     if k == 2:
-        odds = sum(w * (one[:, 1] - one[:, 0]) for w, one in zip(stack.weights, logs, strict=True))
+        odds = sum(w * (member[:, 1] - member[:, 0]) for w, member in zip(stack.weights, logs, strict=True))
         torch.testing.assert_close(stack(data.logits).softmax(-1)[:, 1], odds.sigmoid())
     else:
-        mean = sum(w * one.exp() for w, one in zip(stack.weights, logs, strict=True))
+        mean = sum(w * member.exp() for w, member in zip(stack.weights, logs, strict=True))
         torch.testing.assert_close(stack(data.logits), mean.log())
         assert stack.weights.sum().item() == pytest.approx(1)
     assert bool((stack.weights > 0).all())
@@ -290,23 +296,23 @@ def test_auto_is_the_mixture_of_its_members(k):
 
 
 @pytest.mark.parametrize("k", [2, 5])
-def test_what_is_calibrated_already_is_hardly_touched(k):
-    """Six small sets: on average it costs less than half of what the least cautious of its members do."""
-    plain = "Beta" if k == 2 else "Matrix(ridge=0.1)"
-    costs = {Auto.fit: [], fit_function(plain): []}
+def test_auto_hardly_harms_calibrated_predictions(k):
+    """On six small sets the mean cost is less than half that of the member with the least penalty."""
+    bold = "Beta" if k == 2 else "Matrix(ridge=0.1)"
+    costs = {Auto.fit: [], fit_function(bold): []}
     for seed in range(6):
         data, fresh = distorted(80, k, 2 * seed, scale=0.5), distorted(4000, k, 2 * seed + 1, scale=0.5)
-        for fit, each in costs.items():
-            each.append(nll(fit(data), fresh) - float(metrics.nll(fresh)))
+        for fit, fit_costs in costs.items():
+            fit_costs.append(nll(fit(data), fresh) - float(metrics.nll(fresh)))
     ours, theirs = map(np.mean, costs.values())
     assert ours < theirs / 2
     assert ours < 0.02
 
 
-def test_one_impossible_example_carries_nothing_away():
+def test_one_impossible_example_hardly_changes_auto():
     data, fresh = distorted(80, 3, 0, scale=0.5), distorted(4000, 3, 1, scale=0.5)
-    hopeless = torch.where(torch.arange(3) == (data.labels[0] + 1) % 3, 40.0, 0.0).double()
-    spoiled = Predictions(torch.cat([data.logits, hopeless[None]]), torch.cat([data.labels, data.labels[:1]]))
+    impossible = torch.where(torch.arange(3) == (data.labels[0] + 1) % 3, 40.0, 0.0).double()
+    spoiled = Predictions(torch.cat([data.logits, impossible[None]]), torch.cat([data.labels, data.labels[:1]]))
     cost = {fit: nll(fit(spoiled), fresh) - float(metrics.nll(fresh)) for fit in (Temperature.fit, Auto.fit, robust)}
     assert cost[Temperature.fit] > 0.05
     assert cost[Auto.fit] < cost[Temperature.fit] / 2
@@ -317,7 +323,7 @@ def robust(p):
     return SmoothedTemperature.fit(p, robust=True)
 
 
-def test_a_robust_temperature_is_the_most_probable_one():
+def test_robust_temperature_is_the_posterior_mode():
     data = distorted(60, 3, 5, scale=1.5)
     weighted = Predictions(data.logits, data.labels, weights=torch.arange(60).remainder(3).double() + 1)
     for p in (data, weighted):
@@ -334,64 +340,64 @@ def test_a_robust_temperature_is_the_most_probable_one():
     assert t == pytest.approx(float(robust(copies).temperature), rel=1e-6)
 
 
-def tensors_in(found):
-    """All tensors that are kept as long as something is."""
-    seen, stack, kept = set(), [found], []
+def tensors_in(result):
+    """Return all tensors that an object keeps alive."""
+    visited, stack, tensors = set(), [result], []
     while stack:
-        one = stack.pop()
-        if id(one) in seen or isinstance(one, type | types.ModuleType | types.FunctionType):
+        item = stack.pop()
+        if id(item) in visited or isinstance(item, type | types.ModuleType | types.FunctionType):
             continue
-        seen.add(id(one))
-        kept += [one] if isinstance(one, torch.Tensor) else []
-        stack += gc.get_referents(one)
-    return kept
+        visited.add(id(item))
+        tensors += [item] if isinstance(item, torch.Tensor) else []
+        stack += gc.get_referents(item)
+    return tensors
 
 
 @pytest.mark.parametrize("k", [2, 3])
-def test_what_the_next_fold_begins_from_keeps_no_data(k):
+def test_warm_starts_keep_no_data(k):
     data = distorted(400, k, 0, shift=0.2)
-    held, near = _out_of_fold_scores([family for family in FAMILIES if family.supports(k)], data.double(), 5)
-    kept = tensors_in(near)
-    assert held.shape[0] == 400
-    assert kept
-    assert max(t.numel() for t in kept) < 320  # rows of a fold: data has no smaller tensor
+    scores, warm_starts = _out_of_fold_scores([family for family in FAMILIES if family.supports(k)], data.double(), 5)
+    tensors = tensors_in(warm_starts)
+    assert scores.shape[0] == 400
+    assert tensors
+    assert max(t.numel() for t in tensors) < 320  # rows of a fold, the smallest tensor of the data
 
 
-def test_auto_tells_its_weights_and_why():
-    told = str(Auto.fit(distorted(300, 4, 0, shift=np.linspace(1, -1, 4))))
+def test_auto_prints_its_weights_and_gain():
+    text = str(Auto.fit(distorted(300, 4, 0, shift=np.linspace(1, -1, 4))))
     for name in ("as it is", "SmoothedTemperature", "Vector(ridge=0.1)", "Matrix(ridge=0.1)", "Monotone"):
-        assert name in told
-    assert "converged" in told
-    assert re.search(r"largest weight: .*, (the best single family|\d\.\d{4} behind .*, the best single family)", told)
-    assert re.search(r"gain over .*: 0\.\d{4} ± 0\.\d{4} nats, statistically significant", told)
-    few = Auto.fit(distorted(60, 3, 2, scale=0.5))
-    assert "not statistically significant" in str(few)
-    assert ("no weight: " in str(few)) == any(one.weight == 0 for one in few.candidates)
+        assert name in text
+    assert "converged" in text
+    assert re.search(r"largest weight: .*, (the best single family|\d\.\d{4} behind .*, the best single family)", text)
+    assert re.search(r"gain over .*: 0\.\d{4} ± 0\.\d{4} nats, statistically significant", text)
+    small_stack = Auto.fit(distorted(60, 3, 2, scale=0.5))
+    assert "not statistically significant" in str(small_stack)
+    assert ("no weight: " in str(small_stack)) == any(member.weight == 0 for member in small_stack.candidates)
     assert "too few examples for out-of-fold predictions" in str(Auto.fit(distorted(6, 3, 2)))
 
 
-def test_auto_leaves_out_members_for_which_the_data_are_too_few_and_says_so():
-    small = Auto.fit(distorted(60, 80, 0))
-    assert tuple(one.name for one in small.candidates) == ("as it is", "SmoothedTemperature", "Monotone")
-    assert small.left_out == (
+def test_auto_leaves_out_families_without_enough_data():
+    stack = Auto.fit(distorted(60, 80, 0))
+    assert tuple(member.name for member in stack.candidates) == ("as it is", "SmoothedTemperature", "Monotone")
+    assert stack.left_out == (
         "Monotone then StructuredMatrix: 60 examples of 80 classes, needs 128",
         "Vector(ridge=0.1): 60 examples of 80 classes, needs 80",
         "Vector: 60 examples of 80 classes, needs 80",
         "Matrix(ridge=0.1): 60 examples of 80 classes, needs 128",
     )
-    assert "left out: Vector" in str(small)
+    assert "left out: Vector" in str(stack)
     tiny = Auto.fit(distorted(3, 4, 0))
     assert tiny.names == ("as it is", "SmoothedTemperature")
     assert len(tiny.left_out) == 5
 
 
-def test_accuracy_preserving_auto_keeps_every_prediction():
+def test_accuracy_preserving_auto_preserves_the_argmax():
     data = distorted(500, 5, 0, shift=np.array([3.0, 0, 0, 0, -3.0]))
-    kept, free = Auto.fit(data, accuracy_preserving=True), Auto.fit(data)
-    assert {one.name for one in kept.candidates} == {"as it is", "SmoothedTemperature", "Monotone"}
-    assert torch.equal(kept(data.logits).argsort(-1), data.logits.argsort(-1))
-    assert not kept.certificate.accuracy_changed
-    assert free.certificate.accuracy_after > kept.certificate.accuracy_after
+    preserving, free = Auto.fit(data, accuracy_preserving=True), Auto.fit(data)
+    assert {member.name for member in preserving.candidates} == {"as it is", "SmoothedTemperature", "Monotone"}
+    assert torch.equal(preserving(data.logits).argsort(-1), data.logits.argsort(-1))
+    assert not preserving.certificate.accuracy_changed
+    assert free.certificate.accuracy_after > preserving.certificate.accuracy_after
 
 
 @pytest.mark.shared

@@ -1,4 +1,4 @@
-"""Masks, outliers and scales: fits to them reach the optimum of their family, or their certificates say so."""
+"""Fits to masks, outliers and extreme scales reach the optimum, or their certificates say that they do not."""
 
 import html
 import json
@@ -37,17 +37,17 @@ SETTINGS = ("one row", "a quarter", "absent class", "other labels")
 
 
 def draw(n: int, k: int, seed: int, scale: float = 3.0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits that are overconfident by a factor, and labels."""
+    """Draw logits that are overconfident by a factor, and labels."""
     g = torch.Generator().manual_seed(seed)
     z = 2 * torch.randn(n, k, dtype=torch.float64, generator=g)
     return scale * z, torch.multinomial(z.softmax(-1), 1, generator=g).squeeze(1)
 
 
-def masked(setting: str, value: float, k: int = 4, *, n: int = 300, seed: int = 0, **more) -> Predictions:
-    """Predictions with a value in place of some logits of classes other than the label."""
+def masked(setting: str, value: float, k: int = 4, *, n: int = 300, seed: int = 0, **options) -> Predictions:
+    """Return predictions with a mask value in place of some logits of classes other than the label."""
     z, y = draw(n, k, seed)
     g = torch.Generator().manual_seed(seed + 1)
-    other, first = ~torch.nn.functional.one_hot(y, k).bool(), (torch.arange(k) == 0)[None]
+    not_label, first = ~torch.nn.functional.one_hot(y, k).bool(), (torch.arange(k) == 0)[None]
     where = {
         "one row": (torch.arange(n) == 0)[:, None],
         "a quarter": torch.rand(n, k, generator=g) < 0.25,
@@ -55,7 +55,7 @@ def masked(setting: str, value: float, k: int = 4, *, n: int = 300, seed: int = 
         "other labels": first,
     }[setting]
     weights = torch.randint(1, 4, (n,), generator=g).double() if setting == "a quarter" else None
-    return Predictions(z.masked_fill(where & other, value), y, weights, **more)
+    return Predictions(z.masked_fill(where & not_label, value), y, weights, **options)
 
 
 def fit(name: str, p: Predictions):
@@ -70,10 +70,10 @@ def agrees(value: float, expected: float) -> bool:
     return value == pytest.approx(expected, abs=1e-6, nan_ok=True)
 
 
-def check_masks(name: str, setting: str, values, k: int, **more) -> None:
-    expected = nll_after(name, masked(setting, -math.inf, k, **more))
+def check_masks(name: str, setting: str, values, k: int, **options) -> None:
+    expected = nll_after(name, masked(setting, -math.inf, k, **options))
     for value in values:
-        assert agrees(nll_after(name, masked(setting, value, k, **more)), expected), (name, setting, value, k)
+        assert agrees(nll_after(name, masked(setting, value, k, **options)), expected), (name, setting, value, k)
 
 
 @pytest.mark.parametrize("name", sorted(CALIBRATORS))
@@ -96,16 +96,16 @@ def test_every_mask_gives_the_fit_of_impossible_classes(name, setting):
 
 @pytest.mark.parametrize("metric", [refinement_nll, refinement_brier])
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_masks_leave_refinement_alone(metric, setting):
+def test_masks_do_not_change_refinement(metric, setting):
     expected = float(metric(masked(setting, -math.inf)))
     for value in MASKS.values():
         assert agrees(float(metric(masked(setting, value))), expected)
 
 
-def test_masks_leave_the_split_of_a_score_alone():
+def test_masks_do_not_change_the_decomposition_of_a_score():
     expected = metrics.decompose_score(masked("a quarter", -math.inf), fit=Temperature.fit)
-    found = metrics.decompose_score(masked("a quarter", torch.finfo(torch.float32).min), fit=Temperature.fit)
-    assert agrees(found.refinement.value, expected.refinement.value)
+    result = metrics.decompose_score(masked("a quarter", torch.finfo(torch.float32).min), fit=Temperature.fit)
+    assert agrees(result.refinement.value, expected.refinement.value)
 
 
 @pytest.mark.parametrize("name", ["Platt", "Temperature", "HistogramBinning", "Auto"])
@@ -119,7 +119,7 @@ def test_masked_scores_of_binary_networks_are_certain(name):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_masks_of_every_precision_are_found(dtype):
+def test_masks_of_every_precision_are_recognized(dtype):
     p = masked("one row", torch.finfo(dtype).min)
     low = Predictions(p.logits.to(dtype), p.labels)
     assert replace_masks(low).logits.isneginf().sum() == 3
@@ -131,7 +131,7 @@ def test_certificate_names_the_masked_data():
     assert p.digest in fitting_digests(fit("Vector", p))
 
 
-def test_several_masks_in_one_data_set_are_all_found():
+def test_several_masks_in_one_data_set_are_recognized():
     p = masked("a quarter", -1e4)
     z = p.logits.clone()
     z[z == -1e4] = torch.tensor(list(MASKS.values()), dtype=torch.float64).repeat(1000)[: int((z == -1e4).sum())]
@@ -152,7 +152,7 @@ def test_a_class_on_another_scale_is_not_masked(scale):
     assert mask_gap(Predictions(z, y)) == math.inf
 
 
-def test_a_mask_on_a_label_is_evidence():
+def test_mask_on_a_label_counts_as_an_error():
     p = masked("a quarter", -1e4)
     z = p.logits.clone()
     z[0, p.labels[0]] = -1e4
@@ -162,7 +162,7 @@ def test_a_mask_on_a_label_is_evidence():
 
 @pytest.mark.parametrize("name", sorted(CALIBRATORS))
 @pytest.mark.parametrize("value", [-1e4, torch.finfo(torch.float32).min, torch.finfo(torch.float64).min])
-def test_a_mask_on_a_label_gives_a_map_or_one_line(name, value):
+def test_mask_on_a_label_gives_a_map_or_a_refusal(name, value):
     p = masked("one row", value, 2 if name in BINARY else 4)
     z = p.logits.clone()
     z[7, p.labels[7]] = value
@@ -198,7 +198,7 @@ def test_conflicting_settings_are_refused(name, settings):
         CALIBRATORS[name].fit(*draw(50, 4, 9), **settings)
 
 
-def test_refit_temperature_is_found_by_robust_fits_if_asked_for():
+def test_refit_temperature_uses_robust_fits():
     z, y = draw(60, 3, 10)
     z[0, y[0]] = -300.0  # one gross error, which carries away the temperature of a fit that is not robust
     fitted = StructuredVector.fit(z, y, refit_temperature=True, robust=True)
@@ -207,7 +207,7 @@ def test_refit_temperature_is_found_by_robust_fits_if_asked_for():
     assert float(fitted.final) == pytest.approx(float(expected.temperature), rel=1e-6)
 
 
-def test_a_composed_calibrator_has_the_worst_status_of_its_parts():
+def test_composed_calibrator_has_the_worst_status_of_its_parts():
     z, y = draw(200, 4, 11)
     p = Predictions(-z, y)
     assert Temperature.fit(p).certificate.status == "at bound"
@@ -219,7 +219,7 @@ def test_a_composed_calibrator_has_the_worst_status_of_its_parts():
 
 
 def extreme(case: str, k: int, n: int = 600) -> Predictions:
-    """Draw predictions, then change the scale or place of some logits."""
+    """Draw predictions, then change the scale or offset of some logits."""
     z, y = draw(n, k, 12, scale=1.5)
     kind, _, amount = case.partition(" ")
     match kind:
@@ -239,7 +239,7 @@ def extreme(case: str, k: int, n: int = 600) -> Predictions:
 
 
 def optimum(features: np.ndarray, y: np.ndarray) -> float:
-    """Least mean NLL of softmax(features @ t), features (n k d), by Newton's method with least squares steps."""
+    """Minimize the mean NLL of softmax(features @ t), features (n k d), by Newton's method with least squares steps."""
     n, k, d = features.shape
     features = features - features.mean(1, keepdims=True)
     spread = np.sqrt((features**2).mean((0, 1)))
@@ -313,7 +313,7 @@ def test_temperature_of_extreme_logits_is_optimal(case):
 
 
 def binary_features(name: str, fitted) -> Callable[[torch.Tensor], np.ndarray]:
-    """What the family of a fitted map is linear in, written down again."""
+    """Return the features in which the family of a fitted map is linear."""
     if name == "Platt":
         return lambda s: s[:, None].numpy()
     if name == "Beta":
@@ -325,7 +325,7 @@ def binary_features(name: str, fitted) -> Callable[[torch.Tensor], np.ndarray]:
 
 
 def binary_optimum(features: np.ndarray, targets: np.ndarray) -> float:
-    """Least cross-entropy of a logistic regression with nonnegative weights, from several starts and scales."""
+    """Minimize the cross-entropy of a logistic regression with nonnegative weights from several starts."""
     best = math.inf
     for spread in (features.std(0), np.median(np.abs(features - np.median(features, 0)), 0)):
         x = (features - np.median(features, 0)) / np.where(spread > 1e-12 * np.abs(features).max(0), spread, 1)
@@ -349,9 +349,9 @@ def test_binary_families_of_extreme_scores_are_optimal(name, case):
     p = extreme(case, 2)
     fitted = CALIBRATORS[name].fit(p)
     s = (p.logits[:, 1] - p.logits[:, 0]).clamp(-fitted.limit, fitted.limit)
-    y, ones = p.labels.double().numpy(), float(p.labels.sum())
+    y, n1 = p.labels.double().numpy(), float(p.labels.sum())
     if name == "Platt":
-        y = np.where(y == 1, (ones + 1) / (ones + 2), 1 / (len(p) - ones + 2))
+        y = np.where(y == 1, (n1 + 1) / (n1 + 2), 1 / (len(p) - n1 + 2))
     u = (fitted(p.logits)[:, 1] - fitted(p.logits)[:, 0]).numpy()
     value = float((np.logaddexp(0, u) - y * u).mean())
     gap = value - binary_optimum(binary_features(name, fitted)(s), y)
@@ -361,7 +361,7 @@ def test_binary_families_of_extreme_scores_are_optimal(name, case):
 @pytest.mark.parametrize("case", ["column 1000", "column 1e-4", "offsets 90", "errors -100"])
 @pytest.mark.parametrize("name", ["Matrix", "Dirichlet", "StructuredMatrix", "StructuredVector"])
 def test_penalized_maps_of_extreme_logits_are_optimal(name, case):
-    """No step of Newton's method, by derivatives of autograd, finds less than the fitted map."""
+    """A Newton step by derivatives of autograd does not improve the fitted map."""
     p = extreme(case, 4)
     settings = {"penalty": 0.1} if name in ("Matrix", "Dirichlet") else {}
     fitted, eye = CALIBRATORS[name].fit(p, **settings), torch.eye(4, dtype=torch.float64)
@@ -397,7 +397,7 @@ def test_penalized_maps_of_extreme_logits_are_optimal(name, case):
 
 
 def test_cost_of_the_ridge_is_in_the_certificate():
-    """Where a class never occurs, or all examples are right, the likelihood has no maximum and the ridge decides."""
+    """If a class never occurs, or all examples are right, the likelihood has no maximum without the ridge."""
     z, y = draw(300, 4, 13)
     for labels in (y % 3, z.argmax(1)):
         certificate = Vector.fit(z, labels).certificate
@@ -410,7 +410,7 @@ def test_cost_of_the_ridge_is_in_the_certificate():
     assert certificate.is_optimal
 
 
-def test_gap_of_a_separable_fit_is_what_is_left_of_the_loss():
+def test_gap_of_a_separable_fit_is_about_its_loss():
     z, _ = draw(300, 4, 14)
     for name in ("Vector", "BiasCorrectedTemperature"):
         certificate = CALIBRATORS[name].fit(z, z.argmax(1)).certificate
@@ -425,13 +425,13 @@ def test_assess_shows_certificates_that_are_not_clean(tmp_path):
     test = Predictions(*draw(300, 4, 16))
     clean = assess(Predictions(z, y), test, ["Vector", "Temperature"])
     unclean = assess(Predictions(z, y % 3), test.with_logits(-test.logits), ["Vector", "Temperature"])
-    for found, names in ((clean, set[str]()), (unclean, {"Vector"})):
-        fits = json.loads(found.json())["fits"]
-        assert {name for name, one in fits.items() if not one["clean"]} == names
-        cautions = expert_text.fit_warnings(found)
+    for result, names in ((clean, set[str]()), (unclean, {"Vector"})):
+        fits = json.loads(result.json())["fits"]
+        assert {name for name, fit in fits.items() if not fit["clean"]} == names
+        cautions = expert_text.fit_warnings(result)
         assert len(cautions) == len(names)
         path = tmp_path / "page.html"
-        found.save(path)
+        result.save(path)
         for line in cautions:
-            assert line in str(found)
+            assert line in str(result)
             assert html.escape(line) in path.read_text()

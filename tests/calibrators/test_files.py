@@ -31,15 +31,15 @@ def same(a, b) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Both:
-    """A user's calibrator whose fields are calibrators, a tuple of them, and plain values."""
+class PairCalibrator:
+    """A user's calibrator whose fields are calibrators, a tuple of calibrators, and values."""
 
     first: object
     members: tuple[object, ...]
     name: str
     share: float = float("nan")
     count: int = 3
-    kept: bool = True
+    flag: bool = True
     certificate: Certificate | None = None
 
     def __call__(self, logits):
@@ -60,7 +60,7 @@ def file(fitted, tmp_path):
 
 
 def resealed(file, **changes) -> None:
-    """Change the metadata as a forger who knows the checksum would."""
+    """Change the metadata and update the checksum."""
     with safe_open(file, "pt") as f:
         meta = f.metadata() | changes
         tensors = {key: f.get_tensor(key) for key in f.keys()}  # noqa: SIM118
@@ -68,13 +68,13 @@ def resealed(file, **changes) -> None:
     save_file(tensors, file, meta | {"sha256": _checksum(meta, tensors)})
 
 
-def test_a_fitted_calibrator_comes_back_bit_for_bit(fitted, file, honest):
+def test_calibrator_round_trips_bit_for_bit(fitted, file, honest):
     back = load(file)
     assert same(fitted, back)
     assert torch.equal(back(honest.logits), fitted(honest.logits))
 
 
-def test_bins_with_nan_come_back(honest, tmp_path):
+def test_bins_with_nan_round_trip(honest, tmp_path):
     sparse = HistogramBinning.fit(honest.logits[:40] * 9, honest.labels[:40], bins=40)
     assert sparse.accuracy.isnan().any()
     save(sparse, tmp_path / "h")
@@ -82,30 +82,30 @@ def test_bins_with_nan_come_back(honest, tmp_path):
 
 
 def test_nested_custom_calibrators_round_trip(fitted, tmp_path, honest):
-    both = Both(fitted, (Identity(), fitted, Both(fitted, (), "inner")), "outer", count=-1)
-    save(both, tmp_path / "b")
-    back = load(tmp_path / "b", extra_classes=[Both])
-    assert same(both, back)
+    pair = PairCalibrator(fitted, (Identity(), fitted, PairCalibrator(fitted, (), "inner")), "outer", count=-1)
+    save(pair, tmp_path / "b")
+    back = load(tmp_path / "b", extra_classes=[PairCalibrator])
+    assert same(pair, back)
     assert torch.equal(back.members[2](honest.logits), fitted(honest.logits))
-    with refused("unknown_class", "extra_classes=[Both]"):
+    with refused("unknown_class", "extra_classes=[PairCalibrator]"):
         load(tmp_path / "b")
 
 
-def test_views_and_float32_come_back(tmp_path):
+def test_views_and_float32_round_trip(tmp_path):
     base = torch.arange(6.0)
     save(HistogramBinning(base[::2], base[1::2]), tmp_path / "v")
     assert same(load(tmp_path / "v"), HistogramBinning(torch.tensor([0.0, 2, 4]), torch.tensor([1.0, 3, 5])))
 
 
-def test_the_file_tells_its_origin(fitted, honest, tmp_path):
+def test_origin_reads_the_metadata(fitted, honest, tmp_path):
     save(fitted, tmp_path / "a")
-    told = origin(tmp_path / "a")
+    info = origin(tmp_path / "a")
     data = Predictions(3 * honest.logits, honest.labels)
-    assert (told.calibrator, told.fitted_on, told.calibrant) == ("Temperature", (data.digest,), __version__)
+    assert (info.calibrator, info.fitted_on, info.calibrant) == ("Temperature", (data.digest,), __version__)
     with refused("fitted_on_same"):
         calibrators.calibrate(load(tmp_path / "a"), data)
     save(fitted, tmp_path / "a", fitted_on=data)
-    assert len(repr(origin(tmp_path / "a"))) < 500  # and not a thousand hashes of rows
+    assert len(repr(origin(tmp_path / "a"))) < 500  # without the hashes of rows
     save(Identity(), tmp_path / "a")
     assert origin(tmp_path / "a").fitted_on == ()
     assert [p.name for p in tmp_path.iterdir()] == ["a"]  # no half-written file is left
@@ -113,7 +113,7 @@ def test_the_file_tells_its_origin(fitted, honest, tmp_path):
 
 @pytest.mark.parametrize("path", sorted(FIXTURES.glob("*.safetensors")), ids=lambda p: p.stem)
 def test_files_of_earlier_versions_are_read(path):
-    """Each fixture says in a file beside it what its calibrator answered when it was written."""
+    """A JSON file beside each fixture has the logits and the output of that version."""
     expected = json.loads(path.with_suffix(".json").read_text())
     answer = load(path)(torch.tensor(expected["logits"], dtype=torch.float64))
     torch.testing.assert_close(answer, torch.tensor(expected["answer"], dtype=torch.float64), rtol=1e-12, atol=1e-12)
@@ -124,7 +124,7 @@ def test_there_are_fixtures():
 
 
 @pytest.mark.parametrize("where", [10, 400, -1])
-def test_a_flipped_byte_is_noticed(file, where):
+def test_flipped_byte_is_refused(file, where):
     data = bytearray(file.read_bytes())
     data[where] ^= 1
     file.write_bytes(data)
@@ -169,14 +169,14 @@ def test_other_files_are_refused(tmp_path):
         ([], "file_content"),
     ],
 )
-def test_a_forged_description_is_refused(file, tree, code):
+def test_forged_description_is_refused(file, tree, code):
     resealed(file, calibrator=json.dumps(tree))
     with refused(code):
         load(file)
 
 
-def test_tensors_unlike_those_a_class_declares_are_refused(tmp_path, honest):
-    """Every tensor in turn is made NaN, empty or of another shape, and the file is refused."""
+def test_tensors_that_a_class_does_not_declare_are_refused(tmp_path, honest):
+    """Every tensor in turn is replaced by NaN, an empty tensor, and other shapes."""
     k = honest.logits.shape[1]
     for name in ("Vector", "StructuredMatrix", "SharedIsotonic", "Monotone", "EnsembleTemperature"):
         file = tmp_path / name
@@ -195,7 +195,7 @@ def test_tensors_unlike_those_a_class_declares_are_refused(tmp_path, honest):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "1", '"Temperature"', '{"class": 1}', "[" * 100000])
-def test_a_malformed_description_is_refused(file, text):
+def test_malformed_description_is_refused(file, text):
     resealed(file, calibrator=text)
     for read in (load, origin):
         with refused("file_content"):
@@ -214,7 +214,7 @@ def test_tensors_of_inconsistent_lengths_are_refused(tmp_path, honest):
         load(tmp_path / "i")
 
 
-def test_a_later_format_asks_for_an_upgrade(file):
+def test_later_format_is_refused(file):
     resealed(file, version="6")
     with refused("newer_format"):
         load(file)
@@ -222,10 +222,10 @@ def test_a_later_format_asks_for_an_upgrade(file):
 
 def test_fields_and_folders_that_cannot_be_written_are_refused(tmp_path):
     with refused("field_kind", "first"):
-        save(Both(lambda z: z, (), "x"), tmp_path / "x")
+        save(PairCalibrator(lambda z: z, (), "x"), tmp_path / "x")
     with refused("not_writable"):
         save(Identity(), tmp_path / "no" / "such" / "folder")
 
 
-def test_the_names_of_files_stay_out_of_the_registry():
+def test_file_functions_are_not_registered():
     assert not {"save", "load", "origin"} & set(CALIBRATORS)

@@ -1,4 +1,4 @@
-"""Focal calibrators, and the exact search over grids, against the plain loop."""
+"""Focal calibrators, and the grid search against a loop over the grid."""
 
 import math
 
@@ -18,7 +18,7 @@ WANG = (np.arange(1, 1001) / 100).tolist()
 
 
 def problem(n, k, seed, kind="normal", dtype=torch.float64) -> Predictions:
-    """Logits about 1.7 times too large; kinds: ties, saturated rows, -inf, float32."""
+    """Draw logits about 1.7 times too large, with ties, saturated rows, -inf or constant rows."""
     g = torch.Generator().manual_seed(seed)
     z = 2 * torch.randn(n, k, dtype=torch.float64, generator=g)
     z[:, 0] += 4 * (torch.rand(n, dtype=torch.float64, generator=g) < 0.3)
@@ -50,9 +50,8 @@ def loop(data, criterion, gammas, ts) -> GridMinimum:
 
 @pytest.mark.parametrize("kind", ["normal", "ties", "saturated", "-inf", "constant"])
 @pytest.mark.parametrize(("n", "k"), [(250, 2), (201, 10), pytest.param(150, 80, marks=pytest.mark.slow)])
-def test_the_search_is_the_plain_loop(n, k, kind):
-    """Same argmin and value, and every bound right: many criteria, kinds of rows, with and without interpolation."""
-    ts = WANG[3 :: 3 if k == 80 else 30]  # interpolated from 300 on
+def test_search_agrees_with_the_loop(n, k, kind):
+    ts = WANG[3 :: 3 if k == 80 else 30]
     for seed, criterion in enumerate(CRITERIA if k < 80 else CRITERIA[1::2]):
         data = problem(n, k, seed, kind)
         expected = loop(data, criterion, [0.0], ts)
@@ -61,7 +60,7 @@ def test_the_search_is_the_plain_loop(n, k, kind):
 
 @pytest.mark.parametrize("criterion", [*CRITERIA, "ece(norm=2)", "nll(among='wrong')"])
 @pytest.mark.parametrize(("n", "k"), [(201, 10), pytest.param(150, 80, marks=pytest.mark.slow)])
-def test_the_search_with_weights_is_the_plain_loop(n, k, criterion):
+def test_search_with_weights_agrees_with_the_loop(n, k, criterion):
     data = problem(n, k, 0)
     weights = 3 * torch.rand(n, generator=torch.Generator().manual_seed(1))
     data = Predictions(data.logits, data.labels, weights)
@@ -71,20 +70,20 @@ def test_the_search_with_weights_is_the_plain_loop(n, k, criterion):
     assert expected != loop(Predictions(data.logits, data.labels), criterion, [0.0], ts)
 
 
-def test_the_search_judges_what_the_predictions_say_is_judged():
-    """The probability of class 1 of two is another event than that the prediction is right."""
+def test_search_evaluates_the_event_of_the_predictions():
+    """The event is class 1 of two, not the top class."""
     data = problem(300, 2, 5).with_event(1)
     ts = WANG[9::20]
     metric = registry.METRICS.method("ece")
     values = [float(metric(data.apply(lambda z, t=t: z / t))) for t in ts]
-    found = search_grid(data, "ece", [0.0], ts)
-    assert (found.temperature, found.value) == (ts[int(np.argmin(values))], min(values))
+    result = search_grid(data, "ece", [0.0], ts)
+    assert (result.temperature, result.value) == (ts[int(np.argmin(values))], min(values))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("k", [2, 5, 10, 64, 100, 300])
-def test_the_search_is_the_plain_loop_on_many_problems(k):
-    ts = WANG[::2] if k <= 10 else WANG[::3]  # interpolated from 300 on
+def test_search_agrees_with_the_loop_on_many_problems(k):
+    ts = WANG[::2] if k <= 10 else WANG[::3]
     for seed in range(9 if k <= 10 else 3):
         data = problem(1000, k, seed, ["normal", "saturated", "ties"][seed % 3])
         for criterion in CRITERIA[:4]:
@@ -119,7 +118,7 @@ def test_confidence_and_lead_of_the_focal_map_never_rise_with_the_temperature(ga
     "criterion",
     ["ece(norm=2)", "ece(edges='equal_mass')", "mce", "nll(among='wrong')", "nll(among='all')"],
 )
-def test_the_search_heeds_every_setting_of_a_metric(criterion):
+def test_search_respects_every_setting_of_a_metric(criterion):
     ts = [i / 10 for i in range(1, 60)]
     for seed in range(3):
         data = problem(300, 4, seed)
@@ -128,7 +127,7 @@ def test_the_search_heeds_every_setting_of_a_metric(criterion):
 
 @pytest.mark.parametrize("criterion", CRITERIA)
 @pytest.mark.parametrize(("n", "k"), [(300, 3), pytest.param(100, 64, marks=pytest.mark.slow)])
-def test_the_search_over_gamma_is_the_plain_loop(n, k, criterion):
+def test_search_over_gamma_agrees_with_the_loop(n, k, criterion):
     data = problem(n, k, 1, "saturated" if k == 3 else "normal")
     gammas, ts = [-0.75, -0.25, 0.0, 0.37, 3.0], WANG[9 : 500 : (12 if k == 3 else 1)][:301]
     gammas = gammas if k == 3 else [-0.75, 3.0]
@@ -148,7 +147,7 @@ def test_focal_temperature_at_gamma_0_is_temperature():
 
 
 @pytest.mark.parametrize("gamma", [-0.5, 1.0])
-def test_focal_temperature_finds_what_was_applied(gamma):
+def test_focal_temperature_finds_the_truth(gamma):
     """Labels drawn from the focal map of z / 1.5: the NLL is least at that (gamma, T)."""
     g = torch.Generator().manual_seed(0)
     z = 3 * torch.randn(20_000, 10, dtype=torch.float64, generator=g)
@@ -158,7 +157,7 @@ def test_focal_temperature_finds_what_was_applied(gamma):
     assert (float(fitted.gamma), float(fitted.temperature)) == (gamma, pytest.approx(1.5, abs=0.051))
 
 
-def test_the_lists_are_the_papers():
+def test_grids_are_those_of_the_paper():
     gammas, ts = FOCAL_GRIDS["text"]
     assert (len(gammas), len(ts), ts[0], ts[-1]) == (9, 500, 0.01, 5.0)
     gammas, ts = FOCAL_GRIDS["code"]
@@ -167,7 +166,7 @@ def test_the_lists_are_the_papers():
 
 
 @pytest.mark.parametrize("criterion", ["nll", "adaptive_ece"])
-def test_the_line_search_finds_nearly_the_full_grids_minimum(criterion):
+def test_line_search_nearly_reaches_the_minimum_of_the_grid(criterion):
     data = problem(2000, 10, 3)
     full = FocalTemperature.fit(data, criterion=criterion, grid="code")
     line = FocalTemperature.fit(data, criterion=criterion, grid="code", search="line")
@@ -200,12 +199,12 @@ def test_wrong_grids_are_refused():
 
 def test_fixed_gamma_fits_the_temperature_only(honest):
     z, y = honest.logits * 2, honest.labels
-    whole = FocalTemperature.fit(z, y, criterion="nll", grid=([-0.5, 0.5, 1.0], WANG[4:400:5]))
-    given = FocalTemperature.fit(z, y, criterion="nll", grid=([-0.5, 0.5, 1.0], WANG[4:400:5]), gamma=0.5)
-    alone = FocalTemperature.fit(z, y, criterion="nll", grid=([0.5], WANG[4:400:5]))
-    assert (given.gamma, given.temperature) == (alone.gamma, alone.temperature)
-    assert given.gamma == 0.5
-    assert given.certificate.status == "grid"
-    assert whole.certificate.after <= given.certificate.after
+    full = FocalTemperature.fit(z, y, criterion="nll", grid=([-0.5, 0.5, 1.0], WANG[4:400:5]))
+    fixed = FocalTemperature.fit(z, y, criterion="nll", grid=([-0.5, 0.5, 1.0], WANG[4:400:5]), gamma=0.5)
+    single = FocalTemperature.fit(z, y, criterion="nll", grid=([0.5], WANG[4:400:5]))
+    assert (fixed.gamma, fixed.temperature) == (single.gamma, single.temperature)
+    assert fixed.gamma == 0.5
+    assert fixed.certificate.status == "grid"
+    assert full.certificate.after <= fixed.certificate.after
     with refused("setting_range"):
         FocalTemperature.fit(z, y, gamma=-1.5)

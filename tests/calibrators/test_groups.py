@@ -1,4 +1,4 @@
-"""Maps by group: what they promise, and what they gain and cost where the truth is known."""
+"""`GroupCalibrated`: its interface, and its gains and costs on simulations."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ F = torch.float64
 
 
 def setting(name: str, g: torch.Generator) -> tuple[list[int], torch.Tensor, torch.Tensor]:
-    """Sizes of the groups, and by what slope and shift the truth of each differs from what is said."""
+    """Return group sizes, and the slope and shift of the truth of each group relative to its scores."""
 
     def normal(m: int) -> torch.Tensor:
         return torch.randn(m, generator=g, dtype=F)
@@ -52,30 +52,30 @@ HALVED = ["one deviating", "shifts", "slopes", "both", "two", "large"]  # 200 pe
 
 
 def drawn(sizes, slopes, shifts, g) -> tuple[Predictions, torch.Tensor]:
-    """Two classes, one and a half times too sure on the whole."""
+    """Draw predictions of two classes, overconfident by a factor of 1.5, and the true probabilities."""
     group = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     odds = 1.5 * torch.randn(len(group), generator=g, dtype=F) - 0.3
-    said = 1.5 * (odds - shifts[group]) / slopes[group]
+    scores = 1.5 * (odds - shifts[group]) / slopes[group]
     true = odds.sigmoid()
-    logits = torch.stack([torch.zeros_like(said), said], 1)
+    logits = torch.stack([torch.zeros_like(scores), scores], 1)
     return Predictions(logits, torch.bernoulli(true, generator=g).long(), of=1, groups=group), true
 
 
 def risk(p: Predictions, true: torch.Tensor) -> float:
-    """NLL on the known truth."""
+    """Return the expected NLL under the true probabilities."""
     log_p = p.logits.log_softmax(1)
     return -float((true * log_p[:, 1] + (1 - true) * log_p[:, 0]).mean())
 
 
 def worst(p: Predictions, true: torch.Tensor) -> float:
-    """The largest mean distance from the truth of any group."""
+    """Return the largest mean distance of a group from the true probabilities."""
     off = (p.logits.softmax(1)[:, 1] - true).abs()
     assert p.groups is not None
     return max(float(off[p.groups == i].mean()) for i in p.groups.unique())
 
 
 def trial(name: str, g: torch.Generator) -> tuple[float, float, float]:
-    """What NLL rises by, and the error of the worst group of the pooled map and by group."""
+    """Return the increase of the NLL, and the error of the worst group of the common map and by group."""
     sizes, slopes, shifts = setting(name, g)
     val, _ = drawn(sizes, slopes, shifts, g)
     test, true = drawn([3 * size for size in sizes], slopes, shifts, g)
@@ -83,7 +83,7 @@ def trial(name: str, g: torch.Generator) -> tuple[float, float, float]:
     return risk(by_group, true) - risk(pooled, true), worst(pooled, true), worst(by_group, true)
 
 
-def test_one_deviating_group_is_found_and_groups_alike_stay_together():
+def test_deviating_group_is_corrected_and_equal_groups_are_not():
     g = torch.Generator().manual_seed(2)
     rise, before, after = trial("one deviating", g)
     assert rise < -0.005
@@ -93,7 +93,7 @@ def test_one_deviating_group_is_found_and_groups_alike_stay_together():
 
 @pytest.mark.large
 @pytest.mark.parametrize("name", SETTINGS)
-def test_worst_groups_gain_and_nobody_loses(name):
+def test_worst_group_gains_and_the_nll_does_not_increase(name):
     g = torch.Generator().manual_seed(5)
     rise, before, after = (sum(column) / 10 for column in zip(*(trial(name, g) for _ in range(10)), strict=True))
     print(f"{name}: NLL {rise:+.5f}, worst group {before:.4f} -> {after:.4f}")
@@ -104,21 +104,21 @@ def test_worst_groups_gain_and_nobody_loses(name):
 
 @pytest.mark.large
 @pytest.mark.parametrize("spread", [0.0, 0.7])
-def test_labels_of_an_example_share_what_they_have_in_common(spread):
-    """Twelve labels, of which half are rare; one calibrator for all, or one by label."""
+def test_labels_of_an_example_are_partially_pooled(spread):
+    """Twelve labels, half of them rare; a common calibrator, or one by label."""
     g, m, rises, errors = torch.Generator().manual_seed(9), 12, [], []
     for _ in range(5):
         base = torch.where(torch.arange(m) < 6, 0.0, -3.0) + torch.zeros(m, dtype=F)
         shift = spread * torch.randn(m, generator=g, dtype=F)
-        made = []
+        mapped = []
         for n in (200, 2000):
             odds = base + torch.randn(n, 1, generator=g, dtype=F) + torch.randn(n, m, generator=g, dtype=F)
-            happened = torch.bernoulli(odds.sigmoid(), generator=g)
-            made.append((Predictions.multilabel(1.4 * (odds - shift), happened), odds.sigmoid().flatten()))
-        (val, _), (test, true) = made
-        pooled, each = test.apply(Platt.fit(val)), test.apply(GroupCalibrated.fit(val))
-        rises.append(risk(each, true) - risk(pooled, true))
-        errors.append((worst(pooled, true), worst(each, true)))
+            outcome = torch.bernoulli(odds.sigmoid(), generator=g)
+            mapped.append((Predictions.multilabel(1.4 * (odds - shift), outcome), odds.sigmoid().flatten()))
+        (val, _), (test, true) = mapped
+        pooled, separate = test.apply(Platt.fit(val)), test.apply(GroupCalibrated.fit(val))
+        rises.append(risk(separate, true) - risk(pooled, true))
+        errors.append((worst(pooled, true), worst(separate, true)))
     print(spread, sum(rises) / 5, [sum(column) / 5 for column in zip(*errors, strict=True)])
     assert sum(rises) / 5 < 0.002
     if spread:
@@ -126,7 +126,7 @@ def test_labels_of_an_example_share_what_they_have_in_common(spread):
 
 
 def several(n: int, g: torch.Generator, k: int = 4) -> Predictions:
-    """Classes whose frequencies differ by group from what is said."""
+    """Draw predictions whose class frequencies are biased by group."""
     z = 2 * torch.randn(n, k, dtype=F, generator=g)
     group = torch.arange(n) % 5
     shift = torch.zeros(5, k, dtype=F)
@@ -135,7 +135,7 @@ def several(n: int, g: torch.Generator, k: int = 4) -> Predictions:
     return Predictions(1.5 * z, labels, groups=[f"ward {i}" for i in group.tolist()])
 
 
-def test_several_classes_have_a_bias_by_group():
+def test_groups_have_biases_of_several_classes():
     g = torch.Generator().manual_seed(3)
     val, test = several(1500, g), several(5000, g)
     pooled, fitted = BiasCorrectedTemperature.fit(val), GroupCalibrated.fit(val)
@@ -153,12 +153,12 @@ def wards() -> tuple[Predictions, GroupCalibrated]:
 
 def test_groups_are_matched_by_name_in_any_order(wards):
     p, fitted = wards
-    some = Predictions(p.logits[:4], p.labels[:4], groups=["ward 3", "ward 0", "elsewhere", "ward 1"])
-    made = some.apply(fitted)
+    subset = Predictions(p.logits[:4], p.labels[:4], groups=["ward 3", "ward 0", "elsewhere", "ward 1"])
+    mapped = subset.apply(fitted)
     for i, name in enumerate(["ward 3", "ward 0", None, "ward 1"]):
-        one = fitted.pooled if name is None else fitted.of_group(name)
-        torch.testing.assert_close(made.logits[i : i + 1].softmax(1), one(p.logits[i : i + 1]).softmax(1))
-    assert made.notes == ("GroupCalibrated was not fitted on the groups elsewhere: they get the common map",)
+        single = fitted.pooled if name is None else fitted.of_group(name)
+        torch.testing.assert_close(mapped.logits[i : i + 1].softmax(1), single(p.logits[i : i + 1]).softmax(1))
+    assert mapped.notes == ("GroupCalibrated was not fitted on the groups elsewhere: they get the common map",)
     assert not p.apply(fitted).notes
     with refused("unknown_group", "elsewhere"):
         fitted.of_group("elsewhere")
@@ -173,7 +173,7 @@ def test_logits_without_groups_are_refused(wards):
         Predictions(p.logits, p.labels).apply(fitted)
 
 
-def test_without_groups_it_is_the_map_of_all():
+def test_without_groups_it_is_the_common_map():
     p = several(300, torch.Generator().manual_seed(6))
     bare = Predictions(p.logits, p.labels)
     fitted = GroupCalibrated.fit(bare, calibrator="Temperature")
@@ -187,32 +187,32 @@ def test_group_calibrator_is_saved_chained_cross_fitted_and_assessed(wards, tmp_
     assert torch.equal(p.apply(loaded).logits, p.apply(fitted).logits)
     chained = p.apply(Chain(Identity(), fitted))
     torch.testing.assert_close(chained.logits, p.apply(fitted).logits)
-    other = several(500, torch.Generator().manual_seed(7))
-    found = assess(p, other, ["Identity", "GroupCalibrated"], choose="GroupCalibrated")
-    direct = float(metrics.nll(other.apply(fitted)))
-    assert found.tables["GroupCalibrated"]["nll"].value == pytest.approx(direct, rel=1e-9)
-    assert "ward 0" in found.html()
+    other_data = several(500, torch.Generator().manual_seed(7))
+    result = assess(p, other_data, ["Identity", "GroupCalibrated"], choose="GroupCalibrated")
+    direct = float(metrics.nll(other_data.apply(fitted)))
+    assert result.tables["GroupCalibrated"]["nll"].value == pytest.approx(direct, rel=1e-9)
+    assert "ward 0" in result.html()
     with refused("fitted_on_same"):
         calibrators.calibrate(fitted, p)
 
 
-def test_weights_are_copies():
+def test_integer_weights_equal_copies():
     p = several(300, torch.Generator().manual_seed(8))
     w = torch.arange(300) % 3
     weighted = Predictions(p.logits, p.labels, w, groups=p.groups)
     assert p.groups is not None
     rows = torch.arange(300).repeat_interleave(w)
     copied = Predictions(p.logits[rows], p.labels[rows], groups=p.groups[rows], clusters=rows)
-    one, other = (
+    single, other_data = (
         GroupCalibrated.fit(q, calibrator="Identity")
         for q in (weighted, Predictions(copied.logits, copied.labels, groups=copied.groups))
     )
-    torch.testing.assert_close(one.biases, other.biases, atol=1e-6, rtol=1e-6)
-    torch.testing.assert_close(one.slopes, other.slopes, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(single.biases, other_data.biases, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(single.slopes, other_data.slopes, atol=1e-6, rtol=1e-6)
 
 
-def test_spreads_are_averaged_over_all_that_groups_could_have_in_common():
-    """By every way in which each of three groups could have come from one of two priors, written out."""
+def test_posterior_weights_average_over_all_hyperpriors():
+    """Enumerate every pair of priors and outlier share for three groups."""
     likelihood = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.6, 1.0], [0.3, 0.3, 0.9]], dtype=F)
     models = [
         (PRIOR_NO_DIFFERENCE + PRIOR_COMMON_DEVIATION / 3 if i == 0 else PRIOR_COMMON_DEVIATION / 3, 0.0, i, i)
@@ -222,15 +222,15 @@ def test_spreads_are_averaged_over_all_that_groups_could_have_in_common():
     models += [(rest, share, i, j) for share in OUTLIER_SHARES for i in range(3) for j in range(3)]
     expected, total = torch.zeros(3, 3, dtype=F), 0.0
     for prior, share, i, j in models:
-        each = (1 - share) * likelihood[:, i] + share * likelihood[:, j]
-        weight = prior * float(each.prod())
+        separate = (1 - share) * likelihood[:, i] + share * likelihood[:, j]
+        weight = prior * float(separate.prod())
         total += weight
-        expected[:, i] += weight * (1 - share) * likelihood[:, i] / each
-        expected[:, j] += weight * share * likelihood[:, j] / each
+        expected[:, i] += weight * (1 - share) * likelihood[:, i] / separate
+        expected[:, j] += weight * share * likelihood[:, j] / separate
     torch.testing.assert_close(_posterior_weights(likelihood), expected / total)
 
 
-def test_many_small_groups_alike_stay_at_what_they_have_in_common():
+def test_many_small_equal_groups_stay_at_the_common_map():
     rise, before, after = trial("many small alike", torch.Generator().manual_seed(5))
     assert rise < 5e-4
     assert after < before + 0.02

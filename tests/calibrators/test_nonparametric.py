@@ -31,7 +31,7 @@ OURS = [*TOP, Isotonic, SharedIsotonic, VennAbers]
 
 
 def simulated(n, k, scale=2.0, seed=0) -> Predictions:
-    """Logits `scale` times too large, labels from the unscaled ones."""
+    """Draw logits that are `scale` times too large, and labels from the unscaled ones."""
     g = torch.Generator().manual_seed(seed)
     z = 1.5 * torch.randn(n, k, dtype=torch.float64, generator=g)
     return Predictions(scale * z, torch.multinomial(z.softmax(-1), 1, generator=g).squeeze(1))
@@ -78,7 +78,7 @@ def test_hard_input_gives_no_nan(calibrator, logits, labels):
 
 
 @pytest.mark.parametrize("calibrator", OURS)
-def test_the_certificate_tells_what_changed(calibrator, over):
+def test_certificate_has_the_change_and_the_accuracy(calibrator, over):
     certificate = calibrator.fit(over).certificate
     assert certificate.after < certificate.before
     assert certificate.accuracy_before == float(metrics.accuracy(over))
@@ -93,7 +93,7 @@ def test_other_classes_keep_their_proportions(calibrator):
     top = data.logits.argmax(-1, keepdim=True)
     confidence = after.gather(-1, top).squeeze(1)
     unsure = (confidence < 1) & (after.scatter(-1, top, 0.0).amax(-1) < (1 - 2 * MIN_TOP_LEAD) * confidence)
-    assert unsure.float().mean() > 0.7  # where none of them was held back
+    assert unsure.float().mean() > 0.7  # no other class was capped
     rest, new_rest = p.scatter(-1, top, 0.0)[unsure], after.scatter(-1, top, 0.0)[unsure]
     torch.testing.assert_close(new_rest / new_rest.sum(-1, keepdim=True), rest / rest.sum(-1, keepdim=True))
 
@@ -102,14 +102,14 @@ def test_other_classes_keep_their_proportions(calibrator):
 
 
 def repeats_accuracy(fitted, data):
-    """In sample every confidence that is stated is the accuracy of the examples it is stated for."""
+    """Assert that every new confidence is the accuracy of the examples that have it, in sample."""
     stated = torch.from_numpy(confidence_of_top(fitted, data.logits))
-    value, which = stated.round(decimals=9).unique(return_inverse=True)
+    value, index = stated.round(decimals=9).unique(return_inverse=True)
     right = (data.logits.argmax(-1) == data.labels).double()
-    torch.testing.assert_close(torch.bincount(which, right) / torch.bincount(which), value, rtol=0, atol=1e-8)
+    torch.testing.assert_close(torch.bincount(index, right) / torch.bincount(index), value, rtol=0, atol=1e-8)
 
 
-def test_histogram_binning_repeats_the_accuracy_of_its_bins():
+def test_histogram_binning_returns_the_accuracy_of_its_bins():
     data = simulated(500, 3)
     for scheme in "equal_width", "equal_mass":
         repeats_accuracy(HistogramBinning.fit(data, bins=7, scheme=scheme), data)
@@ -117,17 +117,17 @@ def test_histogram_binning_repeats_the_accuracy_of_its_bins():
     c = confidence(data.logits).numpy()
     right = (data.logits.argmax(-1) == data.labels).numpy()
     expected = [right[(lo < c) & (c <= hi)].mean() for lo, hi in pairwise(edges[2:])]
-    got = HistogramBinning.fit(data, bins=7).accuracy.numpy()
-    np.testing.assert_allclose(got[2:], expected, rtol=1e-12)
+    result = HistogramBinning.fit(data, bins=7).accuracy.numpy()
+    np.testing.assert_allclose(result[2:], expected, rtol=1e-12)
 
 
-def test_an_example_stays_in_the_bin_it_was_fitted_in():
-    """Edges at data points: the confidence at apply time is the same number, to the last bit, as at fit time."""
+def test_example_stays_in_its_bin():
+    """Edges lie at data points, so that the confidence must be the same to the last bit."""
     data = simulated(997, 3, seed=3)
     repeats_accuracy(HistogramBinning.fit(data, bins=200, scheme="equal_mass"), data)
 
 
-def test_scaling_binning_says_the_mean_of_the_scaled_confidence():
+def test_scaling_binning_returns_the_mean_scaled_confidence():
     data = simulated(1500, 3)
     c = confidence(Temperature.fit(data)(data.logits)).numpy()
     after = confidence_of_top(ScalingBinning.fit(data, bins=10), data.logits)
@@ -135,8 +135,8 @@ def test_scaling_binning_says_the_mean_of_the_scaled_confidence():
         np.testing.assert_allclose(after[part], c[part].mean(), rtol=1e-12)
 
 
-def test_bayesian_binning_is_the_average_of_its_binnings():
-    """Written out example by example, with scipy's beta function, for distinct confidences."""
+def test_bayesian_binning_averages_its_binnings():
+    """Compute it example by example, with scipy's beta function."""
     data = simulated(60, 3)
     n = len(data)
     order = confidence(data.logits).argsort()
@@ -164,8 +164,8 @@ def confidence_of_top(fitted, logits):
     return fitted(logits).exp().gather(-1, logits.argmax(-1, keepdim=True)).squeeze(1).numpy()
 
 
-def test_top_label_binning_leaves_edges_out():
-    """11 examples, 2 bins: the 6th by rank is the edge; 5 examples are left on each side."""
+def test_top_label_binning_leaves_out_the_examples_at_edges():
+    """Of 11 examples in 2 bins the sixth is the edge, and 5 are left on each side."""
     z = torch.zeros(11, 2, dtype=torch.float64)
     z[:, 0] = torch.arange(1, 12) / 10
     y = torch.tensor([1, 0, 1, 0, 1, 0, 0, 1, 0, 0, 0])
@@ -175,8 +175,8 @@ def test_top_label_binning_leaves_edges_out():
     assert fitted.guarantee(0.1) == pytest.approx(math.sqrt(math.log(2 * 2 / 0.1) / (2 * 5)))
 
 
-def test_the_guarantee_of_top_label_binning_holds():
-    """True accuracy given predicted class and bin is known here: the mean true confidence of many examples."""
+def test_guarantee_of_top_label_binning_holds():
+    """The true accuracy given predicted class and bin is the mean true confidence of many examples."""
     k, reps, broken, widest = 3, 60, 0, 0.0
     g = torch.Generator().manual_seed(5)
     z = 1.5 * torch.randn(60_000, k, dtype=torch.float64, generator=g)
@@ -184,18 +184,18 @@ def test_the_guarantee_of_top_label_binning_holds():
     for seed in range(reps):
         fitted = TopLabelBinning.fit(simulated(600, k, seed=100 + seed), points=60)
         stated = torch.from_numpy(confidence_of_top(fitted, 2 * z))
-        value, which = (stated + 10 * z.argmax(-1)).unique(return_inverse=True)
-        true = torch.bincount(which, truth) / torch.bincount(which)
+        value, index = (stated + 10 * z.argmax(-1)).unique(return_inverse=True)
+        true = torch.bincount(index, truth) / torch.bincount(index)
         error = float((true - value % 10).abs().max())
         bound = fitted.guarantee(0.5)
         broken += error > bound
         widest = max(widest, error / bound)
     assert broken / reps <= 0.5
-    assert widest > 0.3  # the bound is not idle
+    assert widest > 0.3  # the bound is not vacuous
 
 
-def test_the_guarantee_holds_for_classes_that_share_bins_only_together():
-    """Two rare classes of one score, one always right and one never: 1/2 is true of both together and of neither."""
+def test_guarantee_holds_jointly_for_classes_that_share_bins():
+    """Two rare classes with the same scores, one always right and one never, have an accuracy of 1/2 together."""
     y = torch.tensor([1] * 45 + [0] * 45)
     z = torch.zeros(90, 3, dtype=torch.float64)
     z[:45, 1] = z[45:, 2] = torch.linspace(1, 2, 45).double()
@@ -212,7 +212,7 @@ def test_top_label_binning_needs_two_points_per_bin(over):
 # Isotonic
 
 
-def test_isotonic_is_scikit_learns_normalized():
+def test_isotonic_agrees_with_scikit_learn():
     data, fresh = simulated(700, 4), simulated(900, 4, seed=1)
     p, q = data.logits.softmax(-1).numpy(), fresh.logits.softmax(-1).numpy()
     expected = np.stack(
@@ -223,8 +223,10 @@ def test_isotonic_is_scikit_learns_normalized():
         axis=1,
     )
     expected /= expected.sum(1, keepdims=True)
-    got = Isotonic.fit(data, floor=0.0)(fresh.logits).exp().numpy()
-    np.testing.assert_allclose(got, expected, atol=2e-7)  # scikit-learn stores its thresholds in float32 steps of eps
+    result = Isotonic.fit(data, floor=0.0)(fresh.logits).exp().numpy()
+    np.testing.assert_allclose(
+        result, expected, atol=2e-7
+    )  # scikit-learn stores its thresholds in float32 steps of eps
 
 
 def test_isotonic_averages_ties():
@@ -233,13 +235,13 @@ def test_isotonic_averages_ties():
     np.testing.assert_allclose(after[:, 0], [0.25] * 4 + [1.0] * 2)
 
 
-def test_the_floor_keeps_the_nll_finite():
+def test_floor_keeps_the_nll_finite():
     data, fresh = simulated(100, 4), simulated(2000, 4, seed=1)
     assert metrics.nll(Isotonic.fit(data, floor=0.0)(fresh.logits), fresh.labels) == math.inf
     assert metrics.nll(Isotonic.fit(data)(fresh.logits), fresh.labels) < 10
 
 
-def test_shared_isotonic_is_one_curve_and_keeps_predictions():
+def test_shared_isotonic_is_one_curve_and_preserves_the_argmax():
     data, fresh = simulated(300, 4), simulated(5000, 4, seed=1)
     fitted = SharedIsotonic.fit(data)
     p, q = data.logits.softmax(-1).numpy(), fresh.logits.softmax(-1).numpy()
@@ -254,8 +256,8 @@ def test_shared_isotonic_is_one_curve_and_keeps_predictions():
 
 def test_venn_abers_is_two_isotonic_fits_for_every_example():
     data = simulated(80, 3)
-    other = torch.tensor([[0.0, 1e-9, 1 - 1e-9], [0.2, 0.35, 0.45], [0.999, 0.0005, 0.0005]], dtype=torch.float64)
-    new = torch.cat([data.logits, other.log()])  # at fitted points, between them and beyond
+    added_probs = torch.tensor([[0.0, 1e-9, 1 - 1e-9], [0.2, 0.35, 0.45], [0.999, 0.0005, 0.0005]], dtype=torch.float64)
+    new = torch.cat([data.logits, added_probs.log()])  # at fitted points, between them and beyond
     fitted = VennAbers.fit(new[:80], data.labels)
     train, q = new[:80].softmax(-1).numpy(), new.softmax(-1).numpy()
     q[:80] = train  # softmax of another number of rows may differ in the last bit, and a tie is a tie
@@ -263,23 +265,23 @@ def test_venn_abers_is_two_isotonic_fits_for_every_example():
     for j in range(3):
         y = (data.labels.numpy() == j).astype(float)
         for i, s in enumerate(q[:, j]):
-            for extra, got in (0.0, low), (1.0, high):
+            for extra, result in (0.0, low), (1.0, high):
                 x = np.append(train[:, j], s)
                 fit = IsotonicRegression().fit(x, np.append(y, extra)).predict([s])[0]
-                assert float(got[i, j]) == pytest.approx(fit, abs=1e-6), (i, j, extra)
+                assert float(result[i, j]) == pytest.approx(fit, abs=1e-6), (i, j, extra)
 
 
-def test_the_sweep_of_venn_abers_is_exact_with_ties():
-    """Against a whole new isotonic fit for every position."""
+def test_pass_of_venn_abers_is_exact_with_ties():
+    """Compare with a new isotonic fit for every position."""
     rng = np.random.default_rng(0)
     for n in 1, 2, 7, 40:
         weight = rng.integers(1, 6, n).astype(float)
         mean = rng.binomial(weight.astype(int), np.linspace(0.1, 0.9, n)) / weight
-        got = _venn_abers_pass(mean, weight)
+        result = _venn_abers_pass(mean, weight)
         for i in range(n):
-            one, heavier = mean.copy(), weight + (np.arange(n) == i)
-            one[i] = (mean[i] * weight[i] + 1) / heavier[i]
-            assert got[i] == pytest.approx(isotonic_regression(one, weights=heavier).x[i], abs=1e-12)
+            modified, heavier = mean.copy(), weight + (np.arange(n) == i)
+            modified[i] = (mean[i] * weight[i] + 1) / heavier[i]
+            assert result[i] == pytest.approx(isotonic_regression(modified, weights=heavier).x[i], abs=1e-12)
 
 
 def test_venn_abers_encloses_and_merges():
@@ -297,7 +299,7 @@ def test_venn_abers_encloses_and_merges():
 
 
 def test_spline_is_the_slope_of_the_least_squares_natural_spline():
-    """The same spline by minimizing over its values at the knots, with scipy's interpolating natural spline."""
+    """Minimize over the values at the knots, with scipy's interpolating natural spline."""
     from scipy.interpolate import CubicSpline
 
     data = simulated(400, 3)
@@ -322,27 +324,27 @@ def test_spline_finds_the_truth():
         Spline.fit(data, knots=1)
 
 
-# A new confidence, and what becomes of the other classes
+# A new confidence, and the other classes
 
 
-def shared_out(p, q):
-    """One row at a time: whoever has more than the predicted class is held there, until nobody has."""
+def distribute(p, q):
+    """Cap other classes at the predicted class and distribute the surplus, one row at a time."""
     top = int(np.argmax(p))
     limit = q * (1 - MIN_TOP_LEAD)
-    held = np.zeros(len(p), dtype=bool)
+    capped = np.zeros(len(p), dtype=bool)
     for _ in p:
-        free = ~held
+        free = ~capped
         free[top] = False
-        out = np.where(held, limit, p * (1 - q - limit * held.sum()) / p[free].sum())
+        out = np.where(capped, limit, p * (1 - q - limit * capped.sum()) / p[free].sum())
         out[top] = q
         if not (out[free] > limit).any():
             return out
-        held |= free & (out > limit)
+        capped |= free & (out > limit)
     raise AssertionError
 
 
 @pytest.mark.parametrize("k", [3, 4, 10, 100])
-def test_a_low_confidence_keeps_the_prediction(k):
+def test_low_confidence_preserves_the_argmax(k):
     g = torch.Generator().manual_seed(k)
     logits = torch.randn(200, k, dtype=torch.float64, generator=g) * torch.rand(200, 1, generator=g) * 3
     confidence = 1.001 / k + torch.rand(200, dtype=torch.float64, generator=g) * (1 - 1.001 / k) ** 2
@@ -350,13 +352,13 @@ def test_a_low_confidence_keeps_the_prediction(k):
         after = replace_confidence(z, confidence)
         assert torch.equal(after.argmax(-1), z.argmax(-1))
     after = replace_confidence(logits, confidence).exp()
-    expected = [shared_out(p, q) for p, q in zip(logits.softmax(-1).numpy(), confidence.tolist(), strict=True)]
+    expected = [distribute(p, q) for p, q in zip(logits.softmax(-1).numpy(), confidence.tolist(), strict=True)]
     assert np.allclose(after, np.array(expected), rtol=1e-9, atol=1e-15)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("excess", [-1e-7, 0.0, 1e-9, 1e-7, 1e-5, 1e-2])
-def test_another_class_that_would_nearly_tie_is_held_back(dtype, excess):
+def test_class_that_would_nearly_tie_is_capped(dtype, excess):
     logits = torch.randn(500, 5, generator=torch.Generator().manual_seed(0)).mul_(2).to(dtype)
     p = logits.double().softmax(-1)
     top = p.amax(-1)
@@ -365,7 +367,7 @@ def test_another_class_that_would_nearly_tie_is_held_back(dtype, excess):
     assert torch.equal(replace_confidence(logits, confidence).argmax(-1), logits.argmax(-1))
 
 
-def test_classes_of_hardly_any_probability_keep_their_tiny_share():
+def test_tiny_probabilities_keep_their_share():
     after = replace_confidence(torch.tensor([[2.0, 1.9, -500.0, 0.0]]).double(), torch.tensor([0.4]).double())
     assert after.argmax() == 0
     assert -510 < after[0, 2] < -490
@@ -373,15 +375,15 @@ def test_classes_of_hardly_any_probability_keep_their_tiny_share():
     assert after.isfinite().all()
 
 
-def test_a_confidence_without_room_for_it_gives_the_prediction_away():
-    """Below 1/k, or where too few classes are possible, somebody must have more than the predicted class."""
+def test_confidence_without_room_changes_the_argmax():
+    """Below 1/k, or with too few possible classes, another class must exceed the predicted one."""
     after = replace_confidence(torch.tensor([[1.0, 0.0, 0.0]]).log_softmax(-1), torch.tensor([0.2]).double())
     assert torch.allclose(after.exp(), torch.tensor([[0.2, 0.4, 0.4]]))
     after = replace_confidence(torch.tensor([[1.0, 0.0, -torch.inf]]), torch.tensor([0.4]).double())
     assert torch.allclose(after.exp(), torch.tensor([[0.4, 0.6, 0.0]]))
 
 
-def test_histogram_binning_is_calibrated_and_keeps_its_accuracy_where_most_predictions_are_wrong():
+def test_histogram_binning_keeps_the_accuracy_if_most_predictions_are_wrong():
     g = torch.Generator().manual_seed(0)
     truth = 0.7 * torch.randn(40000, 10, dtype=torch.float64, generator=g)
     labels = torch.multinomial(truth.softmax(-1), 1, generator=g).squeeze(1)

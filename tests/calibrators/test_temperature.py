@@ -9,7 +9,7 @@ from calibrant.calibrators import Temperature
 
 
 def problem(k, n=3000, temperature=1.7, seed=0):
-    """Labels drawn at one temperature, logits shown at another: the best T is their ratio, up to noise."""
+    """Draw logits, and labels at a temperature."""
     g = torch.Generator().manual_seed(seed)
     logits = 2 * torch.randn(n, k, dtype=torch.float64, generator=g)
     labels = torch.multinomial((logits / temperature).softmax(-1), 1, generator=g).squeeze(1)
@@ -17,7 +17,7 @@ def problem(k, n=3000, temperature=1.7, seed=0):
 
 
 def root_of_the_slope(logits, labels):
-    """Solve mean(z_y) = mean(E_p z) for 1/T in numpy, independently."""
+    """Solve mean(z_y) = mean(E_p z) for 1/T in numpy."""
     z, y = logits.numpy(), labels.numpy()
 
     def slope(b):
@@ -56,18 +56,18 @@ def test_large_data_agree_with_an_independent_root_find(dtype):
 
 
 @pytest.mark.parametrize(("n", "k"), [(500, 5), (30_000, 10)])
-def test_an_integer_weight_is_that_many_copies(n, k):
-    """Also where data are so large that a sample and single precision come first."""
+def test_integer_weights_equal_copies(n, k):
+    """Also for data so large that the search starts on a sample."""
     logits, labels = problem(k, n=n)
     weights = torch.arange(n) % 3
     rows = torch.arange(n).repeat_interleave(weights)
-    one, other = Temperature.fit(logits, labels, weights), Temperature.fit(logits[rows], labels[rows])
-    assert float(one.temperature) == pytest.approx(float(other.temperature), rel=1e-9)
+    first, second = Temperature.fit(logits, labels, weights), Temperature.fit(logits[rows], labels[rows])
+    assert float(first.temperature) == pytest.approx(float(second.temperature), rel=1e-9)
     for name in ("nll_before", "nll_after", "accuracy_before"):
-        assert getattr(one.certificate, name) == pytest.approx(getattr(other.certificate, name), rel=1e-9), name
-    # read at the last look, which is up to 3e-4 from the end
-    assert one.certificate.standard_error == pytest.approx(other.certificate.standard_error, rel=1e-3)
-    assert one.certificate.data == Predictions(logits, labels).digest
+        assert getattr(first.certificate, name) == pytest.approx(getattr(second.certificate, name), rel=1e-9), name
+    # evaluated up to 3e-4 from the end
+    assert first.certificate.standard_error == pytest.approx(second.certificate.standard_error, rel=1e-3)
+    assert first.certificate.data == Predictions(logits, labels).digest
 
 
 def test_a_sample_without_errors_does_not_hide_those_of_the_rest():
@@ -97,7 +97,7 @@ def test_agrees_with_scikit_learn_to_its_own_tolerance():
 
     logits, labels = problem(10)
 
-    class Shown(ClassifierMixin, BaseEstimator):
+    class LogitClassifier(ClassifierMixin, BaseEstimator):
         classes_ = np.arange(10)
 
         def __sklearn_is_fitted__(self):
@@ -112,7 +112,7 @@ def test_agrees_with_scikit_learn_to_its_own_tolerance():
         def decision_function(self, x):
             return x
 
-    theirs = CalibratedClassifierCV(FrozenEstimator(Shown()), method="temperature")
+    theirs = CalibratedClassifierCV(FrozenEstimator(LogitClassifier()), method="temperature")
     theirs.fit(logits.numpy(), labels.numpy())
     beta = theirs.calibrated_classifiers_[0].calibrators[0].beta_
     assert 1 / float(Temperature.fit(logits, labels).temperature) == pytest.approx(float(beta), rel=1e-3)
@@ -121,11 +121,11 @@ def test_agrees_with_scikit_learn_to_its_own_tolerance():
 @pytest.mark.parametrize("scale", [1e-2, 1e-1, 10.0, 1e2])
 def test_scaled_logits_scale_the_temperature(scale):
     logits, labels = problem(10)
-    one, other = Temperature.fit(logits, labels), Temperature.fit(scale * logits, labels)
-    assert float(other.temperature) == pytest.approx(scale * float(one.temperature), rel=1e-8)
+    first, second = Temperature.fit(logits, labels), Temperature.fit(scale * logits, labels)
+    assert float(second.temperature) == pytest.approx(scale * float(first.temperature), rel=1e-8)
 
 
-def test_finds_the_truth_within_its_standard_error():
+def test_truth_is_within_the_standard_error():
     logits, labels = problem(10, n=40_000)
     fitted = Temperature.fit(logits, labels)
     error = fitted.certificate.standard_error
@@ -133,7 +133,7 @@ def test_finds_the_truth_within_its_standard_error():
     assert 0 < error < 0.05
 
 
-def test_the_standard_error_is_that_of_a_bootstrap():
+def test_standard_error_agrees_with_the_bootstrap():
     logits, labels = problem(5, n=2000)
     g = torch.Generator().manual_seed(0)
     again = []
@@ -147,7 +147,7 @@ def test_the_standard_error_is_that_of_a_bootstrap():
     ("labels", "status"),
     [("argmax", "separable"), ("argmin", "at bound")],
 )
-def test_says_when_there_is_no_optimum(labels, status):
+def test_status_tells_that_there_is_no_optimum(labels, status):
     logits, _ = problem(5, n=200)
     fitted = Temperature.fit(logits, getattr(logits, labels)(-1))
     assert fitted.certificate.status == status
@@ -155,7 +155,7 @@ def test_says_when_there_is_no_optimum(labels, status):
     assert float(fitted.temperature) > 0
 
 
-def test_a_grid_takes_its_first_strict_minimum():
+def test_grid_search_takes_the_first_strict_minimum():
     logits, labels = problem(5, n=500)
     grid = [0.5, 1.0, 1.5, 2.0, 2.5]
     values = [float(metrics.ece(logits / t, labels)) for t in grid]

@@ -1,4 +1,4 @@
-"""What fits to nearly the same data share changes nothing in where they end: each against its simple version."""
+"""Warm starts, coordinates and L-BFGS memory change the speed of fits, not their results."""
 
 from functools import partial
 
@@ -37,12 +37,12 @@ def draw(n: int, k: int, seed: int = 0, *, weighted: bool = False) -> Prediction
     return Predictions(1.6 * z + torch.linspace(-0.5, 0.5, k), y, weights)
 
 
-def chained(p: Predictions) -> Chain:
+def fit_chain(p: Predictions) -> Chain:
     first = Monotone.fit(p)
     return Chain(first, StructuredMatrix.fit(p.apply(first), robust=True))
 
 
-ALONE = {
+SINGLE_FITS = {
     "SmoothedTemperature": partial(SmoothedTemperature.fit, robust=True),
     "StructuredVector": partial(StructuredVector.fit, robust=True),
     "StructuredMatrix": partial(StructuredMatrix.fit, robust=True),
@@ -51,7 +51,7 @@ ALONE = {
     "Quadratic": Quadratic.fit,
     "VennAbers": VennAbers.fit,
     "Monotone": Monotone.fit,
-    "Monotone then StructuredMatrix": chained,
+    "Monotone then StructuredMatrix": fit_chain,
     "Vector(ridge=0.1)": partial(Vector.fit, ridge=0.1),
     "Vector": Vector.fit,
     "Matrix(ridge=0.1)": partial(Matrix.fit, ridge=0.1),
@@ -59,25 +59,25 @@ ALONE = {
 
 
 @pytest.mark.parametrize(("k", "weighted"), [(2, False), (4, True)])
-def test_members_of_auto_are_what_each_would_be_if_fitted_alone(k, weighted):
+def test_members_of_auto_agree_with_single_fits(k, weighted):
     p, fresh = draw(120, k, weighted=weighted), draw(50, k, 1).logits
     stack = Auto.fit(p, folds=2)
     assert len(stack.candidates) == (8 if k == 2 else 7)
-    for one in stack.candidates[1:]:
-        alone = float(metrics.nll(map_out_of_fold(ALONE[one.name], p, folds=2)))
-        assert one.held_out == pytest.approx(alone, abs=1e-4)
-        if one.fitted is not None:
-            expected = ALONE[one.name](p)(fresh).log_softmax(-1)
-            torch.testing.assert_close(one.fitted(fresh).log_softmax(-1), expected, rtol=0, atol=1e-4)
+    for candidate in stack.candidates[1:]:
+        single_nll = float(metrics.nll(map_out_of_fold(SINGLE_FITS[candidate.name], p, folds=2)))
+        assert candidate.held_out == pytest.approx(single_nll, abs=1e-4)
+        if candidate.fitted is not None:
+            expected = SINGLE_FITS[candidate.name](p)(fresh).log_softmax(-1)
+            torch.testing.assert_close(candidate.fitted(fresh).log_softmax(-1), expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_pass_of_monotone_is_the_plain_formula(monkeypatch, weighted):
-    """The NLL of -sum_j theta_j [min(v, e_j+1) - e_j]_+, its slope and its bend, at slopes that are no solution."""
-    p, seen = draw(300, 5, weighted=weighted), []
+def test_objective_of_monotone_is_the_formula(monkeypatch, weighted):
+    """The NLL of -sum_j theta_j [min(v, e_j+1) - e_j]_+, its gradient and Hessian, away from the optimum."""
+    p, objectives = draw(300, 5, weighted=weighted), []
 
     def search(f, start, **_):
-        seen.append(f)
+        objectives.append(f)
         return Minimum(start, 0.0, 0.0, 1)
 
     monkeypatch.setattr(_monotone, "newton", search)
@@ -87,22 +87,22 @@ def test_a_pass_of_monotone_is_the_plain_formula(monkeypatch, weighted):
     lengths = v[:, :, None].clamp(fitted.knots, ends) - fitted.knots
     often = torch.ones(300, dtype=torch.float64) if p.weights is None else p.weights
 
-    def plain(theta):
+    def direct_loss(theta):
         log_p = -(lengths @ theta)
         loss = often @ torch.nn.functional.cross_entropy(log_p, p.labels, reduction="none")
         return (loss + theta.diff().square().sum()) / p.total_weight
 
     theta = torch.linspace(0.3, 2.0, len(fitted.knots), dtype=torch.float64).requires_grad_()
-    value, slope, bend = seen[0](theta.detach())
-    expected = plain(theta)
+    value, slope, bend = objectives[0](theta.detach())
+    expected = direct_loss(theta)
     assert value == pytest.approx(expected.item(), abs=1e-12)
     torch.testing.assert_close(slope, torch.autograd.grad(expected, theta)[0], rtol=1e-9, atol=1e-11)
-    torch.testing.assert_close(bend, hessian(plain, theta.detach()), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(bend, hessian(direct_loss, theta.detach()), rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_in_exact_coordinates_the_hessian_is_the_unit_matrix(full, weighted):
+def test_hessian_is_the_unit_matrix_in_exact_coordinates(full, weighted):
     k, n, ridge, ridge_bias = 4, 150, 0.02, 0.03
     p = draw(n, k, weighted=weighted)
     often = torch.ones(n, 1, dtype=torch.float64) if p.weights is None else p.weights[:, None] * (n / p.total_weight)
@@ -113,23 +113,23 @@ def test_in_exact_coordinates_the_hessian_is_the_unit_matrix(full, weighted):
         0.3 * torch.randn(k, dtype=torch.float64, generator=g),
     )
     ridges = torch.full(shape, ridge, dtype=torch.float64)
-    given = None if p.weights is None else often
-    frame = _exact_preconditioner(p.logits, AffineFit(w, c), ridges, ridge_bias, given)
+    weights = None if p.weights is None else often
+    frame = _exact_preconditioner(p.logits, AffineFit(w, c), ridges, ridge_bias, weights)
 
     def loss(t):
         change = frame.to_parameters(t).view(k, -1)
         v, b = change[:, :-1].reshape(shape), change[:, -1]
         s = (p.logits @ v.mT if full else p.logits * v) + b
-        each = torch.nn.functional.cross_entropy(s, p.labels, reduction="none")
-        return (often[:, 0] * each).mean() + ridge * v.square().sum() + ridge_bias * b.square().sum()
+        losses = torch.nn.functional.cross_entropy(s, p.labels, reduction="none")
+        return (often[:, 0] * losses).mean() + ridge * v.square().sum() + ridge_bias * b.square().sum()
 
     t = frame.to_coordinates(torch.cat([w.reshape(k, -1), c[:, None]], 1))
-    found = hessian(loss, t)
-    torch.testing.assert_close(found, torch.eye(len(t), dtype=torch.float64), rtol=0, atol=1e-8)
+    result = hessian(loss, t)
+    torch.testing.assert_close(result, torch.eye(len(t), dtype=torch.float64), rtol=0, atol=1e-8)
 
 
-def rosy(x):
-    """A convex function whose curvature differs a hundredfold between its axes and changes along them."""
+def stretched(x):
+    """Return a convex function and its gradient; its curvature differs a hundredfold between axes."""
     stretch = torch.logspace(0, 2, len(x), dtype=torch.float64)
     s = stretch * (x - 1)
     return float((s.exp() - s).clamp_max(1e300).sum() + (stretch * x.square()).sum()), stretch * (
@@ -137,22 +137,22 @@ def rosy(x):
     ) + 2 * stretch * x
 
 
-def test_the_search_for_a_minimum_ends_where_a_general_one_does():
+def test_lbfgs_agrees_with_scipy_and_warm_starts_save_evaluations():
     start = torch.linspace(-1, 1, 6, dtype=torch.float64)
-    found = minimize(rosy, start, tolerance=1e-9)
+    result = minimize(stretched, start, tolerance=1e-9)
     best = optimize.minimize(
-        lambda x: rosy(torch.from_numpy(x))[0], start.numpy(), method="BFGS", options={"gtol": 1e-6}
+        lambda x: stretched(torch.from_numpy(x))[0], start.numpy(), method="BFGS", options={"gtol": 1e-6}
     )
-    assert found.gradient <= 1e-9
-    assert found.value <= best.fun + 1e-9
-    assert np.allclose(found.x, best.x, atol=1e-4)
-    again = minimize(rosy, found.x + 0.01, tolerance=1e-9, memory=found.memory)
-    assert torch.allclose(again.x, found.x, atol=1e-8)
-    assert again.evaluations < found.evaluations
+    assert result.gradient <= 1e-9
+    assert result.value <= best.fun + 1e-9
+    assert np.allclose(result.x, best.x, atol=1e-4)
+    again = minimize(stretched, result.x + 0.01, tolerance=1e-9, memory=result.memory)
+    assert torch.allclose(again.x, result.x, atol=1e-8)
+    assert again.evaluations < result.evaluations
 
 
-def test_what_is_remembered_is_the_curvature_of_a_quadratic():
-    """After as many steps as there are numbers, apart from each other, the inverse Hessian is known."""
+def test_lbfgs_memory_holds_the_hessian_of_a_quadratic():
+    """After as many conjugate steps as there are parameters, the inverse Hessian is exact."""
     g = np.random.default_rng(0)
     root = g.normal(size=(5, 5))
     bend, memory = root @ root.T + np.eye(5), None
@@ -165,8 +165,8 @@ def test_what_is_remembered_is_the_curvature_of_a_quadratic():
 
 
 @pytest.mark.parametrize(("k", "weighted"), [(4, False), (20, False), (20, True)])
-def test_a_fit_that_is_only_weighed_is_as_good(k: int, weighted: bool):
-    """Ended early, and of many numbers in single precision, it lacks 1e-6 nats or so, in fewer passes."""
+def test_coarse_fit_is_nearly_optimal_in_fewer_passes(k: int, weighted: bool):
+    """It ends early, in single precision for many parameters, about 1e-6 nats above the optimum."""
     p, eye = draw(400, k), torch.eye(k, dtype=torch.float64)
     weights = torch.rand(len(p), generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.1
     p = Predictions(p.logits, p.labels, weights=weights if weighted else None)
@@ -175,22 +175,24 @@ def test_a_fit_that_is_only_weighed_is_as_good(k: int, weighted: bool):
     assert exact.gradient < nearly.gradient < COARSE_GRADIENT_TOLERANCE
     assert nearly.iterations < exact.iterations
     value = [
-        float(metrics.nll(p.apply(one))) + 0.01 * float((one.weight - eye).square().sum() + one.bias.square().sum())
-        for one in (exact, nearly)
+        float(metrics.nll(p.apply(candidate)))
+        + 0.01 * float((candidate.weight - eye).square().sum() + candidate.bias.square().sum())
+        for candidate in (exact, nearly)
     ]
     assert value[1] == pytest.approx(value[0], abs=1e-5)
 
 
-def test_a_fit_from_another_fit_ends_where_a_cold_one_does():
-    """Its coordinates and its curvature are those of other data, and still lead to the one optimum."""
-    for k in (4, 20):  # with the Hessian itself, and without it
+def test_warm_start_leads_to_the_same_optimum():
+    """Coordinates and memory from other data lead to the same optimum."""
+    for k in (4, 20):  # with the Hessian, and with its approximation
         p, eye = draw(400, k), torch.eye(k, dtype=torch.float64)
-        other = fit_affine(p[:300], eye, 0.01, 0.01)
-        warm, cold = fit_affine(p, eye, 0.01, 0.01, other), fit_affine(p, eye, 0.01, 0.01)
+        other_fit = fit_affine(p[:300], eye, 0.01, 0.01)
+        warm, cold = fit_affine(p, eye, 0.01, 0.01, other_fit), fit_affine(p, eye, 0.01, 0.01)
         torch.testing.assert_close(warm(p.logits).log_softmax(-1), cold(p.logits).log_softmax(-1), rtol=0, atol=1e-3)
         value = [
-            float(metrics.nll(p.apply(one))) + 0.01 * float((one.weight - eye).square().sum() + one.bias.square().sum())
-            for one in (warm, cold)
+            float(metrics.nll(p.apply(candidate)))
+            + 0.01 * float((candidate.weight - eye).square().sum() + candidate.bias.square().sum())
+            for candidate in (warm, cold)
         ]
         assert value[0] == pytest.approx(value[1], abs=1e-8)
         assert warm.status == "converged"

@@ -1,4 +1,4 @@
-"""Probabilities of exactly 0 and 1, as forests give them, and certificates that do not say more than is true."""
+"""Probabilities of exactly 0 and 1, as forests give them, and the status of certificates."""
 
 import math
 from dataclasses import replace
@@ -13,11 +13,11 @@ from calibrant.calibrators import Beta, Dirichlet, Matrix, Platt, Quadratic, Tem
 from calibrant.calibrators._fitting import check_status
 from calibrant.registry import CALIBRATORS
 
-FINITE = ["Beta", "Dirichlet", "Matrix", "Platt", "Quadratic", "Vector"]  # maps of finite numbers
+FINITE = ["Beta", "Dirichlet", "Matrix", "Platt", "Quadratic", "Vector"]  # maps that need finite logits
 
 
 def forest(n=600, wrong=5, seed=0) -> tuple[Predictions, Predictions]:
-    """Honest probabilities, but of the first the opposite is said with probability 1; and as many fresh honest ones."""
+    """Return calibrated probabilities with a few certain errors, and as many calibrated ones."""
     g = torch.Generator().manual_seed(seed)
     p = (2 * torch.randn(2 * n, dtype=torch.float64, generator=g)).sigmoid()
     y = (torch.rand(2 * n, dtype=torch.float64, generator=g) < p).long()
@@ -26,11 +26,11 @@ def forest(n=600, wrong=5, seed=0) -> tuple[Predictions, Predictions]:
 
 
 @pytest.mark.parametrize("name", sorted(CALIBRATORS))
-def test_a_few_certain_errors_do_not_undo_a_map(name):
+def test_a_few_certain_errors_hardly_change_a_map(name):
     data, fresh = forest()
     fitted = calibrators.fit("FocalTemperature(grid='code')" if name == "FocalTemperature" else name, data)
     after = fresh.apply(fitted)
-    lost = 0.05 if name == "HistogramBinning" else 0.03  # in the bin around one half all are called alike
+    lost = 0.05 if name == "HistogramBinning" else 0.03  # a single bin around one half
     assert metrics.accuracy(after) > metrics.accuracy(fresh) - lost
     if name != "FocalMap":  # which learns nothing
         assert metrics.brier(after) < metrics.brier(fresh) + 0.02
@@ -42,19 +42,19 @@ def test_a_few_certain_errors_do_not_undo_a_map(name):
 
 
 @pytest.mark.parametrize("name", ["Platt", "Quadratic", "Beta", "Vector", "Matrix", "Dirichlet"])
-def test_all_certain_is_a_rate_for_each_answer(name):
-    """A single tree: nothing but 0 and 1. What can be learned is how often each of the two is right."""
-    said = torch.arange(400) % 2
-    y = said.where(torch.arange(400) % 10 > 0, 1 - said)  # the answer 0 is wrong in one of five
-    data = Predictions.from_probs(said.double(), y)
+def test_certain_answers_get_the_frequency_of_each(name):
+    """A single tree gives 0 and 1 only."""
+    answers = torch.arange(400) % 2
+    y = answers.where(torch.arange(400) % 10 > 0, 1 - answers)  # the answer 0 is wrong in one of five
+    data = Predictions.from_probs(answers.double(), y)
     settings = "(ridge=1e-9)" if name == "Matrix" else "(penalty=1e-6)" if name == "Dirichlet" else ""
     p = calibrators.fit(name + settings, data)(data.logits).softmax(-1)[:, 1]
-    expected = torch.where(said == 0, 0.2, 1.0)
+    expected = torch.where(answers == 0, 0.2, 1.0)
     assert (p - expected).abs().max() < 0.03
 
 
 @pytest.mark.parametrize("cls", [Platt, Beta, Quadratic, Vector, Matrix, Dirichlet])
-def test_finite_logits_are_left_as_they_are_and_nothing_is_counted(cls):
+def test_finite_logits_are_not_clipped(cls):
     data, fresh = forest(wrong=0)
     fitted = cls.fit(data)
     assert fitted.certificate.clipped == 0
@@ -68,9 +68,9 @@ def test_finite_logits_are_left_as_they_are_and_nothing_is_counted(cls):
 def test_real_forests_are_repaired(shared, model):
     if not (shared / "tabular").is_dir():
         pytest.skip("no tabular predictions")
-    found = np.load(shared / f"tabular/adult.{model}.0.npz")
-    val = Predictions.from_probs(found["val_probs"], found["val_labels"])
-    test = Predictions.from_probs(found["test_probs"], found["test_labels"])
+    result = np.load(shared / f"tabular/adult.{model}.0.npz")
+    val = Predictions.from_probs(result["val_probs"], result["val_labels"])
+    test = Predictions.from_probs(result["test_probs"], result["test_labels"])
     least = {"rf": 0.325, "et": 0.367}[model]
     for name in FINITE:
         after = test.apply(calibrators.fit(name, val))
@@ -82,7 +82,7 @@ def test_real_forests_are_repaired(shared, model):
 
 
 @pytest.mark.parametrize("status", ["converged", "at bound", "separable"])
-def test_a_search_that_ends_worse_than_the_identity_has_not_converged(status):
+def test_status_of_a_map_worse_than_the_identity_is_not_converged(status):
     assert check_status(status, 0.5, 0.4) == check_status(status, 0.5, 0.5) == status
     assert check_status(status, 0.5, 0.5 + 1e-7) == "not converged"
     assert check_status(status, 0.5, 0.51, slack=0.02) == status
@@ -91,18 +91,20 @@ def test_a_search_that_ends_worse_than_the_identity_has_not_converged(status):
     assert check_status("grid", 0.5, 0.6) == "grid"
 
 
-def test_a_temperature_that_is_worse_does_not_say_converged(monkeypatch):
+def test_temperature_worse_than_the_identity_is_not_converged(monkeypatch):
     data, _ = forest(wrong=0)
-    found = _temperature.fit_nll_temperature(data)
-    monkeypatch.setattr(_temperature, "fit_nll_temperature", lambda p: replace(found, nll=found.initial_nll + 0.1))
+    result = _temperature.fit_nll_temperature(data)
+    monkeypatch.setattr(
+        _temperature, "fit_nll_temperature", lambda p: replace(result, temperature=10 * result.temperature)
+    )
     assert Temperature.fit(data).certificate.status == "not converged"
 
 
 @pytest.mark.parametrize(
     ("name", "search"), [("_affine_solver", "minimize"), ("_binary", "newton"), ("_monotone", "newton")]
 )
-def test_a_broken_search_is_not_certified(monkeypatch, name, search):
-    """It ends far from any optimum, and says that the gradient is 0."""
+def test_broken_search_is_not_certified(monkeypatch, name, search):
+    """The search ends far from any optimum with a gradient of 0."""
     data, _ = forest(wrong=0)
     family = getattr(calibrators, name)
 

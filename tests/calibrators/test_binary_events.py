@@ -1,4 +1,4 @@
-"""Binning where one of two classes is judged: its probability is binned from 0 to 1, confidences below a half too."""
+"""Binning if one of two classes is evaluated: its probability is binned from 0 to 1."""
 
 from dataclasses import replace
 
@@ -20,30 +20,34 @@ from calibrant.calibrators import (
     save,
 )
 
-FULL = ["TopLabelBinning(points=200)", "Spline(knots=12)"]  # bins of many examples, and a spline that bends enough
-WAYS = ["confidence", "logit", "probs", "confidence", "logit"]
+FULL = ["TopLabelBinning(points=200)", "Spline(knots=12)"]  # settings with enough examples per bin, and enough knots
+CONSTRUCTORS = ["confidence", "logit", "probs", "confidence", "logit"]
 BINNING = ["BayesianBinning", "HistogramBinning", "ScalingBinning", "Spline", "TopLabelBinning"]
 
 
 def shifted(n: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Scores a point of log-odds too high, whether it happened, and the true probability."""
+    """Return scores that are too high by 1, outcomes and true probabilities."""
     g = torch.Generator().manual_seed(seed)
     s = 2 * torch.randn(n, generator=g, dtype=torch.float64) - 1
     true = (s - 1).sigmoid()
     return s, torch.bernoulli(true, generator=g).long(), true
 
 
-def entered(way: str, s: torch.Tensor, y: torch.Tensor) -> Predictions:
-    if way == "confidence":
+def build_predictions(constructor: str, s: torch.Tensor, y: torch.Tensor) -> Predictions:
+    if constructor == "confidence":
         return Predictions.from_confidence(s.sigmoid(), y)
-    return Predictions.from_binary_logits(s, y) if way == "logit" else Predictions.from_probs(s.sigmoid(), y)
+    return Predictions.from_binary_logits(s, y) if constructor == "logit" else Predictions.from_probs(s.sigmoid(), y)
 
 
-@pytest.mark.parametrize(("name", "way"), list(zip([*BINNING[:3], *FULL], WAYS)))
-def test_every_stated_probability_becomes_the_true_one_on_both_sides_of_a_half(name, way):
+@pytest.mark.parametrize(("name", "constructor"), list(zip([*BINNING[:3], *FULL], CONSTRUCTORS)))
+def test_probabilities_on_both_sides_of_one_half_become_true(name, constructor):
     s, y, _ = shifted(5_000)
-    fresh, happened, true = shifted(5_000, seed=1)
-    after = entered(way, fresh, happened).apply(calibrators.fit(name, entered(way, s, y))).events.confidence
+    fresh, outcome, true = shifted(5_000, seed=1)
+    after = (
+        build_predictions(constructor, fresh, outcome)
+        .apply(calibrators.fit(name, build_predictions(constructor, s, y)))
+        .events.confidence
+    )
     for side in (fresh.sigmoid() < 0.5, fresh.sigmoid() > 0.5):
         assert float((fresh.sigmoid() - true)[side].abs().mean()) > 0.07
         assert float((after - true)[side].abs().mean()) < 0.06
@@ -51,7 +55,7 @@ def test_every_stated_probability_becomes_the_true_one_on_both_sides_of_a_half(n
 
 
 @pytest.mark.parametrize("bins", [10, 15])
-def test_histogram_binning_is_netcals_of_a_yes_or_no(bins):
+def test_histogram_binning_agrees_with_netcal_for_a_binary_event(bins):
     s, y, _ = shifted(3000)
     c = s.sigmoid()
     theirs = NetcalBinning(bins)
@@ -62,16 +66,16 @@ def test_histogram_binning_is_netcals_of_a_yes_or_no(bins):
 
 
 @pytest.mark.parametrize("name", BINNING)
-def test_which_of_the_two_classes_is_judged_makes_no_difference(name):
+def test_maps_do_not_depend_on_which_class_is_evaluated(name):
     s, y, _ = shifted(400)
     p = Predictions.from_binary_logits(s, y)
     turned = Predictions(p.logits.flip(1), 1 - y, of=0)
-    one, other = (calibrators.fit(name, q) for q in (p, turned))
-    assert (one.of, other.of) == (1, 0)
-    torch.testing.assert_close(other(turned.logits).flip(1).exp(), one(p.logits).exp())
+    first, second = (calibrators.fit(name, q) for q in (p, turned))
+    assert (first.of, second.of) == (1, 0)
+    torch.testing.assert_close(second(turned.logits).flip(1).exp(), first(p.logits).exp())
 
 
-def test_scaling_binning_scales_by_platt():
+def test_scaling_binning_uses_platt_for_a_binary_event():
     s, y, _ = shifted(1500)
     p = Predictions.from_confidence(s.sigmoid(), y)
     fitted = ScalingBinning.fit(p, bins=10)
@@ -83,16 +87,16 @@ def test_scaling_binning_scales_by_platt():
     torch.testing.assert_close(p.apply(fitted).events.confidence, expected)
 
 
-def test_uniform_mass_bins_leave_their_edges_out():
-    """Gupta & Ramdas 2021, algorithm 1, by hand: 11 scores, two bins, the sixth is the edge."""
+def test_uniform_mass_bins_leave_out_the_examples_at_edges():
+    """Gupta & Ramdas 2021, algorithm 1, by hand: 11 scores, two bins, the sixth score is the edge."""
     s = torch.arange(-5.0, 6.0).double()
     y = torch.tensor([0, 0, 1, 0, 0, 1, 1, 1, 0, 1, 1])
     p = Predictions.from_binary_logits(s, y)
     fitted = TopLabelBinning.fit(p, points=5)
     assert fitted.group.tolist() == [0, 0]
     torch.testing.assert_close(fitted.accuracy, torch.tensor([[1 / 5, 4 / 5]]).double())
-    said = p.apply(fitted).events.confidence
-    torch.testing.assert_close(said, torch.tensor([0.2] * 6 + [0.8] * 5).double())
+    new_probs = p.apply(fitted).events.confidence
+    torch.testing.assert_close(new_probs, torch.tensor([0.2] * 6 + [0.8] * 5).double())
 
 
 @pytest.mark.parametrize("name", BINNING)
@@ -112,15 +116,15 @@ def test_saved_binning_keeps_its_event_and_number_of_classes(name, tmp_path):
         bare(torch.zeros(1, 3))
 
 
-def test_of_many_classes_the_top_label_is_binned_whatever_is_judged():
+def test_top_label_is_binned_for_more_than_two_classes():
     g = torch.Generator().manual_seed(0)
     p = Predictions(torch.randn(300, 3, generator=g), torch.randint(0, 3, (300,), generator=g), of=1)
     assert [calibrators.fit(name, p).of for name in BINNING] == ["top"] * 5
 
 
-def test_in_an_assessment_it_repairs_confidences_below_a_half():
+def test_assessment_with_binning_repairs_confidences_below_one_half():
     s, y, _ = shifted(1600)
     p = Predictions.from_confidence(s.sigmoid(), y)
-    found = assess(p[:800], p[800:], ["HistogramBinning"])
-    assert found.calibrated["kuiper"].p_value > 1e-4 > found.uncalibrated["kuiper"].p_value
-    assert found.calibrated["ece"].value < 0.5 * found.uncalibrated["ece"].value
+    result = assess(p[:800], p[800:], ["HistogramBinning"])
+    assert result.calibrated["kuiper"].p_value > 1e-4 > result.uncalibrated["kuiper"].p_value
+    assert result.calibrated["ece"].value < 0.5 * result.uncalibrated["ece"].value

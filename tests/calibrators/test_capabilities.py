@@ -1,4 +1,4 @@
-"""Predictions that a map promises to keep, in every precision, and the number of classes that it was fitted on."""
+"""Preservation of the argmax in every precision, and the number of classes that a map accepts."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from calibrant.calibrators import (
 from calibrant.registry import CALIBRATORS
 
 TYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-KEEPERS = [
+PRESERVING = [
     "Temperature",
     "SmoothedTemperature",
     "EnsembleTemperature",
@@ -34,7 +34,7 @@ KEEPERS = [
 ]
 TOP = ["HistogramBinning", "TopLabelBinning", "ScalingBinning", "BayesianBinning", "Spline"]
 BINARY = {"Beta", "Platt", "Quadratic"}
-QUICK = {"Auto": "Auto(folds=2)", "FocalTemperature": KEEPERS[5]}
+QUICK = {"Auto": "Auto(folds=2)", "FocalTemperature": PRESERVING[5]}
 
 
 def drawn(n: int, k: int, seed: int = 0) -> Predictions:
@@ -44,7 +44,7 @@ def drawn(n: int, k: int, seed: int = 0) -> Predictions:
 
 
 def close(dtype: torch.dtype) -> torch.Tensor:
-    """Rows whose two highest logits are as near as the type allows, the later one higher, at many magnitudes."""
+    """Return rows whose two highest logits differ by one rounding step, at many magnitudes; class 1 is the top."""
     low = torch.logspace(-3, 1, 400, dtype=torch.float64).to(dtype)
     high = low + (low.abs() * torch.finfo(dtype).eps).clamp_min(torch.finfo(dtype).tiny)
     rows = torch.stack([low, high, -low, low - 2], 1)
@@ -52,17 +52,17 @@ def close(dtype: torch.dtype) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("name", KEEPERS)
+@pytest.mark.parametrize("name", PRESERVING)
 def test_nearly_equal_logits_keep_their_order(name, dtype):
     fitted, rows = calibrators.fit(name, drawn(300, 4)), close(dtype)
     assert preserves_argmax(fitted)
     after = fitted(rows)
     assert after.dtype == dtype
     assert torch.equal(after.argmax(1), rows.argmax(1))
-    assert torch.equal(rows.argmax(1), torch.ones(len(rows), dtype=torch.int64))  # as they were drawn
+    assert torch.equal(rows.argmax(1), torch.ones(len(rows), dtype=torch.int64))  # the rows are what they should be
 
 
-def test_what_keeps_predictions_keeps_them_together():
+def test_chain_preserves_the_argmax_if_both_maps_do():
     t = Temperature(torch.tensor(3.0))
     assert preserves_argmax(Chain(t, t))
     assert not preserves_argmax(Chain(t, StructuredMatrix.fit(drawn(100, 3))))
@@ -72,9 +72,9 @@ def test_what_keeps_predictions_keeps_them_together():
 
 @pytest.mark.slow
 @pytest.mark.shared
-@pytest.mark.parametrize("name", KEEPERS + TOP)
+@pytest.mark.parametrize("name", PRESERVING + TOP)
 def test_no_prediction_of_real_networks_changes(shared, name):
-    """The new confidence of the predicted class may give it away only where it is 1/k or less (`HistogramBinning`)."""
+    """A predicted class may change only if its new confidence is 1/k or less (`HistogramBinning`)."""
     sets = sorted((shared / "logits").glob("*.test.npz"))
     assert len(sets) > 5
     for path in sets:
@@ -85,8 +85,8 @@ def test_no_prediction_of_real_networks_changes(shared, name):
             top = logits.argmax(1)
             changed = after.argmax(1) != top
             if name in TOP:
-                said = after.double().softmax(1).gather(1, top[:, None]).squeeze(1)
-                changed &= said > 1.01 / z.shape[1]
+                confidence = after.double().softmax(1).gather(1, top[:, None]).squeeze(1)
+                changed &= confidence > 1.01 / z.shape[1]
             assert int(changed.sum()) == 0, (path.name, dtype)
 
 
@@ -101,9 +101,9 @@ def test_logits_of_other_numbers_of_classes_are_refused(name, tmp_path):
         assert fitted.certificate.classes == k
     save(fitted, tmp_path / "c.safetensors")
     back = load(tmp_path / "c.safetensors")
-    for other in (2, 3, 7, 40):
-        logits = drawn(5, other, 1).logits
-        if name == "Identity" or other == k:
+    for other_k in (2, 3, 7, 40):
+        logits = drawn(5, other_k, 1).logits
+        if name == "Identity" or other_k == k:
             assert fitted(logits).shape == back(logits).shape == logits.shape
             continue
         for map_ in (fitted, back):
@@ -122,7 +122,7 @@ def test_chain_takes_the_number_of_classes_of_its_members():
     assert num_classes(Chain(by_hand, by_hand)) == 0
 
 
-def test_without_a_certificate_a_curve_knows_no_classes():
+def test_map_without_a_certificate_accepts_any_number_of_classes():
     fitted = replace(SharedIsotonic.fit(drawn(100, 3)), certificate=None)
     assert num_classes(fitted) == 0
     assert fitted(drawn(5, 4).logits).shape == (5, 4)

@@ -1,4 +1,4 @@
-"""A calibrator of one's own: a plain class, no dataclass, no certificate, and a fit that knows no weights."""
+"""A user's calibrator: a plain class without a certificate, whose fit takes no weights."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from calibrant.registry import CALIBRATORS
 
 
 class Halved:
-    """Divide by a number that the data choose, and add what a calibrator inside says."""
+    """Apply a calibrator and divide by a learned number."""
 
     def __init__(self, scale, inner):
         self.scale = scale
@@ -32,7 +32,7 @@ class Weighing(Halved):
 
 
 @pytest.fixture
-def own(monkeypatch):
+def custom(monkeypatch):
     monkeypatch.setitem(CALIBRATORS._methods, "Halved", Halved)
     return Halved
 
@@ -44,9 +44,9 @@ def data() -> Predictions:
     return Predictions(2 * z, torch.multinomial(z.softmax(-1), 1, generator=g).squeeze(1))
 
 
-def test_it_is_fitted_by_name_by_class_and_in_a_chain(own, data):
+def test_custom_calibrator_is_fitted_by_name_by_class_and_in_a_chain(custom, data):
     fitted = calibrators.fit("Halved", data)
-    assert torch.equal(fitted(data.logits), calibrators.fit(own, data)(data.logits))
+    assert torch.equal(fitted(data.logits), calibrators.fit(custom, data)(data.logits))
     chain = Chain.fit(data, first="Halved", second="Identity")
     torch.testing.assert_close(chain(data.logits), fitted(data.logits))
     again = Chain.fit(data, first="Temperature", second="Halved", warm_start=Chain.fit(data, second="Halved"))
@@ -54,19 +54,19 @@ def test_it_is_fitted_by_name_by_class_and_in_a_chain(own, data):
     assert again.certificate.nll_after > 0
 
 
-def test_a_chain_begins_from_another_even_where_a_part_cannot(data):
+def test_chain_starts_from_another_although_a_part_cannot(data):
     begun = Chain.fit(data, second="Identity")
     again = Chain.fit(data, second="Identity", warm_start=begun)
     torch.testing.assert_close(again(data.logits), begun(data.logits), rtol=0, atol=1e-6)
 
 
-def test_custom_calibrator_refuses_its_fitting_data(own, data):
-    fitted = own.fit(data.logits, data.labels)
+def test_custom_calibrator_refuses_its_fitting_data(custom, data):
+    fitted = custom.fit(data.logits, data.labels)
     assert fitting_digests(fitted) == {data.digest}  # of the calibrator inside
     with refused("fitted_on_same", "Halved"):
         calibrate(fitted, data)
     assert len(calibrate(fitted, data[:50])) == 50
-    assert len(cross_fit("Halved", data)) == len(cross_fit(own, data)) == 200
+    assert len(cross_fit("Halved", data)) == len(cross_fit(custom, data)) == 200
 
 
 def test_custom_calibrator_is_saved_by_attribute_and_loaded_only_if_known(data, tmp_path):
@@ -82,7 +82,7 @@ def test_custom_calibrator_is_saved_by_attribute_and_loaded_only_if_known(data, 
     assert fitting_digests(back) == fitting_digests(fitted)
 
 
-def test_a_registered_one_is_found_again_by_its_name(own, data, tmp_path):
+def test_registered_calibrator_is_loaded_by_its_name(custom, data, tmp_path):
     chain = Chain.fit(data, first="Halved", second="Temperature")
     save(chain, tmp_path / "c.safetensors")
     back = load(tmp_path / "c.safetensors")
@@ -90,7 +90,7 @@ def test_a_registered_one_is_found_again_by_its_name(own, data, tmp_path):
     assert isinstance(back.first, Halved)
 
 
-def test_a_field_of_unknown_type_is_not_stored(data, tmp_path):
+def test_field_of_unknown_type_is_refused(data, tmp_path):
     fitted = Halved.fit(data.logits, data.labels)
     fitted.words = object()
     with refused("field_kind", "words"):
@@ -98,7 +98,7 @@ def test_a_field_of_unknown_type_is_not_stored(data, tmp_path):
 
 
 @pytest.mark.parametrize("how", [lambda p: calibrators.fit("Halved", p), lambda p: calibrators.fit(Halved, p)])
-def test_weights_are_refused_by_a_fit_without_weights(own, data, how):
+def test_weights_are_refused_by_a_fit_without_weights(custom, data, how):
     weighted = Predictions(data.logits, data.labels, torch.ones(200))
     with refused("weights_refused", "Halved"):
         how(weighted)

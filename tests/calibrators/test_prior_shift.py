@@ -1,4 +1,4 @@
-"""Class shares that change between fitting and use."""
+"""`PriorShift`: class shares that differ between fitting and use."""
 
 import numpy as np
 import pytest
@@ -12,18 +12,18 @@ SHARES = np.array([0.6, 0.3, 0.1])
 
 
 def drawn(n, shares, seed, k=3):
-    """Normal features of three classes, and what is known of them where the classes have the shares of `SHARES`."""
+    """Draw overconfident logits of three classes that assume the class shares `SHARES`."""
     rng = np.random.default_rng(seed)
     y = rng.choice(k, n, p=shares)
     x = rng.normal(0, 1, (n, k)) + 1.2 * np.eye(k)[y]
-    return Predictions(2 * (1.2 * x + np.log(SHARES)), y)  # twice too sure
+    return Predictions(2 * (1.2 * x + np.log(SHARES)), y)  # overconfident by a factor of 2
 
 
 def nll(fitted, p):
     return float(metrics.nll(p.apply(fitted)))
 
 
-def test_given_shares_are_bayes_rule():
+def test_prior_follows_bayes_rule():
     p, fresh = drawn(4000, SHARES, 0), drawn(4000, [1 / 3] * 3, 1)
     shifted = PriorShift.fit(p, calibrator="Temperature")
     old = (torch.bincount(p.labels).double() + 1 / 3) / (len(p) + 1)
@@ -38,32 +38,34 @@ def test_given_shares_are_bayes_rule():
 def test_shares_are_estimated_without_labels():
     p, new = drawn(3000, SHARES, 0), drawn(4000, [0.1, 0.2, 0.7], 1)
     shifted = PriorShift.fit(p, calibrator="Temperature", unlabeled=new.logits)
-    found = shifted.shift.exp() * torch.bincount(p.labels) / len(p)
-    assert found.tolist() == pytest.approx([0.1, 0.2, 0.7], abs=0.04)
-    known = PriorShift.fit(p, calibrator="Temperature", prior=(0.1, 0.2, 0.7))
-    assert nll(shifted, new) < nll(known, new) + 0.005
+    estimated = shifted.shift.exp() * torch.bincount(p.labels) / len(p)
+    assert estimated.tolist() == pytest.approx([0.1, 0.2, 0.7], abs=0.04)
+    with_prior = PriorShift.fit(p, calibrator="Temperature", prior=(0.1, 0.2, 0.7))
+    assert nll(shifted, new) < nll(with_prior, new) + 0.005
     assert nll(shifted, new) < nll(Temperature.fit(p), new) - 0.2
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_without_a_shift_it_costs_next_to_nothing(seed):
+def test_estimate_without_a_shift_hardly_increases_the_nll(seed):
     p, new = drawn(500, SHARES, 2 * seed), drawn(500, SHARES, 2 * seed + 1)
     shifted = PriorShift.fit(p, calibrator="Temperature", unlabeled=new)
     assert nll(shifted, new) < nll(Temperature.fit(p), new) + 0.004
 
 
-def test_weights_count_and_labels_of_the_unlabeled_are_not_looked_at():
+def test_weights_count_and_labels_of_unlabeled_examples_are_ignored():
     p, new = drawn(600, SHARES, 0), drawn(400, [1 / 3] * 3, 1)
     often = torch.arange(400).remainder(3).double() + 1
     rows = torch.arange(400).repeat_interleave(often.long())
-    other = Predictions(new.logits, new.labels.flip(0), weights=often)
-    one, two = (PriorShift.fit(p, calibrator="Temperature", unlabeled=q).shift for q in (other, new.logits[rows]))
-    torch.testing.assert_close(one, two)
+    weighted_data = Predictions(new.logits, new.labels.flip(0), weights=often)
+    first, two = (
+        PriorShift.fit(p, calibrator="Temperature", unlabeled=q).shift for q in (weighted_data, new.logits[rows])
+    )
+    torch.testing.assert_close(first, two)
     counted = Predictions(p.logits, p.labels, weights=torch.arange(600).remainder(3).double() + 1)
     assert not torch.allclose(PriorShift.fit(counted, calibrator="Temperature").shift, PriorShift.fit(p).shift)
 
 
-def test_by_text_from_a_file_and_back(tmp_path):
+def test_unlabeled_file_in_a_text_and_saving(tmp_path):
     p, new = drawn(600, SHARES, 0), drawn(400, [1 / 3] * 3, 1)
     np.savez(tmp_path / "new.npz", logits=new.logits.numpy())
     text = f"PriorShift(calibrator='Temperature', unlabeled={str(tmp_path / 'new.npz')!r})"
@@ -88,7 +90,7 @@ def test_unusable_priors_and_unlabeled_examples_are_refused(how, code):
         PriorShift.fit(drawn(100, SHARES, 0), **how)
 
 
-def test_a_class_without_examples_counts_for_a_third_of_one():
+def test_class_without_examples_counts_as_a_third_of_an_example():
     shifted = PriorShift.fit(Predictions(torch.zeros(4, 3), [0, 1, 0, 1]), calibrator="Identity")
     expected = (torch.tensor([2, 2, 0]).double() + 1 / 3) / 5 * 3
     torch.testing.assert_close(shifted.shift, -expected.log())
@@ -97,10 +99,10 @@ def test_a_class_without_examples_counts_for_a_third_of_one():
 @pytest.mark.shared
 @pytest.mark.slow
 def test_long_tailed_validation_balanced_test(shared):
-    """The shares of 10,000 test images without their labels gain .09 nats; given, hardly more."""
+    """Shares estimated from unlabeled test images gain 0.09 nats, nearly as much as the true ones."""
     p, test = (Predictions.load(shared / f"logits/sctl_cifar10LT_densenet40_ce.{name}.npz") for name in ("val", "test"))
-    plain = nll(fit("StructuredMatrix", p), test)
+    baseline = nll(fit("StructuredMatrix", p), test)
     estimated = nll(PriorShift.fit(p, calibrator="StructuredMatrix", unlabeled=test.logits), test)
-    known = nll(PriorShift.fit(p, calibrator="StructuredMatrix"), test)
-    assert estimated < plain - 0.08
-    assert known < estimated < known + 0.01
+    uniform = nll(PriorShift.fit(p, calibrator="StructuredMatrix"), test)
+    assert estimated < baseline - 0.08
+    assert uniform < estimated < uniform + 0.01

@@ -26,7 +26,7 @@ def batch(n=12, k=4, scale=2.0, seed=0, dtype=torch.float64):
 
 
 @every_loss
-def test_it_gives_one_finite_number_per_example(name):
+def test_loss_is_one_finite_number_per_example(name):
     logits, labels = batch(dtype=torch.float32)
     value = make(name)(logits, labels)
     assert value.shape == (12,)
@@ -50,7 +50,7 @@ def test_value_and_gradient_are_finite_at_saturation(name, scale, sign, right):
 
 
 @every_loss
-def test_the_gradient_is_the_derivative(name):
+def test_gradient_equals_finite_differences(name):
     logits, labels = batch(n=6)
     loss = make(name)
     if name in ("bsce_gra", "flsd_continuous"):  # theirs is not that of their value, by design: see their own tests
@@ -59,7 +59,7 @@ def test_the_gradient_is_the_derivative(name):
 
 
 @every_loss
-def test_rows_can_come_in_any_order(name):
+def test_loss_is_equivariant_to_row_order(name):
     logits, labels = batch()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))
     loss = make(name)
@@ -67,7 +67,7 @@ def test_rows_can_come_in_any_order(name):
 
 
 @every_loss
-def test_classes_can_come_in_any_order(name):
+def test_loss_is_invariant_to_class_order(name):
     logits, labels = batch()
     order = torch.tensor([2, 0, 3, 1])
     loss = make(name, even=True)
@@ -75,7 +75,7 @@ def test_classes_can_come_in_any_order(name):
 
 
 @pytest.mark.parametrize("name", [n for n in sorted(registry.LOSSES) if n not in ABSOLUTE])
-def test_a_constant_added_to_all_logits_changes_nothing(name):
+def test_loss_is_invariant_to_a_constant_in_the_logits(name):
     logits, labels = batch()
     loss = make(name)
     assert torch.allclose(loss(logits, labels), loss(logits + 7, labels), rtol=1e-9)
@@ -90,7 +90,7 @@ def test_float32_agrees_with_float64(name):
 
 
 @every_loss
-def test_a_step_downhill_lowers_the_batch_mean(name):
+def test_gradient_step_lowers_the_batch_mean(name):
     logits, labels = batch(n=40, seed=3)
     loss = make(name)
     before = loss(logits.requires_grad_(), labels).mean()
@@ -99,7 +99,7 @@ def test_a_step_downhill_lowers_the_batch_mean(name):
 
 
 @every_loss
-def test_its_canonical_text_means_the_same(name):
+def test_canonical_text_gives_the_same_loss(name):
     logits, labels = batch()
     again = make(registry.LOSSES.canonical(name))
     assert torch.equal(make(name)(logits, labels), again(logits, labels))
@@ -157,7 +157,7 @@ for name in LOSSES:
 
 
 @every_loss
-def test_masked_classes_cost_nothing_that_is_infinite(name):
+def test_masked_classes_keep_the_loss_finite(name):
     logits, labels = batch()
     logits[::2, 3] = -torch.inf
     labels = labels.clamp_max(2)
@@ -174,7 +174,7 @@ def test_masked_classes_cost_nothing_that_is_infinite(name):
 
 @every_loss
 @pytest.mark.parametrize("k", [2, 4])
-def test_a_one_hot_soft_label_is_the_label(name, k):
+def test_one_hot_soft_label_equals_the_label(name, k):
     logits, labels = batch(k=k)
     loss, one_hot = make(name, k), torch.nn.functional.one_hot(labels)
     hard, soft = (logits.clone().requires_grad_() for _ in range(2))
@@ -187,7 +187,7 @@ def test_a_one_hot_soft_label_is_the_label(name, k):
 
 @pytest.mark.parametrize("name", [n for n in sorted(registry.LOSSES) if n not in BATCH_LOSSES])
 @pytest.mark.parametrize("k", [2, 4])
-def test_of_a_soft_label_it_is_the_mean_over_labels_drawn_from_it(name, k):
+def test_soft_label_loss_is_the_mean_over_drawn_labels(name, k):
     logits, _ = batch(k=k)
     truth, _ = batch(k=k, seed=1)
     truth[::3, 1] = -torch.inf  # a probability of 0
@@ -196,7 +196,7 @@ def test_of_a_soft_label_it_is_the_mean_over_labels_drawn_from_it(name, k):
 
 
 @every_loss
-def test_the_gradient_is_the_derivative_with_soft_labels(name):
+def test_gradient_equals_finite_differences_with_soft_labels(name):
     logits, _ = batch(n=6)
     labels = batch(n=6, seed=1)[0].softmax(-1)
     if name in ("bsce_gra", "flsd_continuous"):
@@ -205,7 +205,7 @@ def test_the_gradient_is_the_derivative_with_soft_labels(name):
 
 
 @every_loss
-def test_classes_that_soft_labels_rule_out_may_be_masked(name):
+def test_classes_of_soft_label_0_may_be_masked(name):
     logits, _ = batch()
     logits[::2, 3] = -torch.inf
     labels = batch(seed=1)[0].masked_fill(logits.isneginf(), -torch.inf).softmax(-1)

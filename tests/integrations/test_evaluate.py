@@ -20,7 +20,7 @@ def draw(k, n=300):
     return logits, probs, rng.integers(0, k, n)
 
 
-def test_probabilities_of_classes_at_once_and_in_batches():
+def test_compute_at_once_and_in_batches():
     _, probs, labels = draw(4)
     p = Predictions.from_probs(probs, labels)
     expected = {"nll": float(metrics.nll(p)), "ece(bins=10)": float(metrics.ece(p, bins=10))}
@@ -31,7 +31,7 @@ def test_probabilities_of_classes_at_once_and_in_batches():
     assert module.compute(metrics=names) == pytest.approx(expected)
 
 
-def test_one_probability_is_that_of_class_1_and_logits_are_told_so():
+def test_single_numbers_are_probabilities_or_declared_logits():
     logits, probs, labels = draw(2)
     of_1 = Predictions.from_probs(probs[:, 1], labels)
     values = CalibrationModule().compute(predictions=probs[:, 1].tolist(), references=labels.tolist())
@@ -43,7 +43,7 @@ def test_one_probability_is_that_of_class_1_and_logits_are_told_so():
     assert top["ece"] == pytest.approx(float(metrics.ece(of_1.with_event("top"))))
 
 
-def test_it_is_loaded_by_its_path_and_combined(tmp_path, monkeypatch):
+def test_module_loads_by_path_and_combines(tmp_path, monkeypatch):
     from calibrant.integrations import evaluate as ours
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -61,7 +61,7 @@ def fit(loss, folder, epochs, resume=None, callback=None):
 
 
 @pytest.mark.parametrize("loss", ["AdaFocal(bins=5)", "Scheduled(gammas=(5, 3, 1), shares=(0.25, 0.5))"])
-def test_two_epochs_and_two_more_after_a_checkpoint(loss, tmp_path):
+def test_resumed_training_equals_uninterrupted_training(loss, tmp_path):
     uninterrupted, _ = fit(loss, tmp_path / "whole", 4)
     first, trainer = fit(f"{loss[:-1]}, epochs=4)" if "Scheduled" in loss else loss, tmp_path / "half", 2)
     saved = trainer.checkpoint_callback.best_model_path
@@ -119,7 +119,7 @@ def test_adafocal_without_validation_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (4,)])
-def test_every_logit_may_be_an_event_of_its_own(shape, tmp_path):
+def test_binary_logits_are_events(shape, tmp_path):
     class Binary(Network):
         def __init__(self):
             super().__init__("AdaFocal(bins=5)")

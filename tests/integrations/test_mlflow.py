@@ -57,7 +57,7 @@ def test_the_evaluator_logs_metrics_and_the_report(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_model_that_gives_a_list_per_row(run):
+def test_evaluator_accepts_a_list_per_row(run):
     probs, labels = draw(3)
     result = mlflow.models.evaluate(
         lambda frame: [list(map(float, row)) for row in probs[frame["row"]]],
@@ -68,7 +68,7 @@ def test_a_model_that_gives_a_list_per_row(run):
     assert result.metrics["ece"] == pytest.approx(float(metrics.ece(Predictions.from_probs(probs, labels))))
 
 
-def test_an_assessment_is_logged_whole(run, tmp_path):
+def test_assessment_is_logged_with_numbers_and_report(run, tmp_path):
     probs, labels = draw(3)
     p = Predictions.from_probs(probs, labels)
     result = assess(p[:200], p[200:], ["Identity", "Temperature"])

@@ -23,7 +23,7 @@ from calibrant.integrations.sklearn import CalibratedClassifier, ReliabilityDisp
 
 @pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks([CalibratedClassifier(calibrator="Temperature", cv=2)])
-def test_it_is_an_estimator_of_scikit_learn(estimator, check):
+def test_scikit_learn_estimator_checks(estimator, check):
     check(estimator)
 
 
@@ -36,11 +36,11 @@ def test_it_is_an_estimator_of_scikit_learn(estimator, check):
         "check_sample_weight_equivalence_on_sparse_data": "the same",
     },
 )
-def test_so_it_is_with_the_best_calibrator(estimator, check):
+def test_scikit_learn_estimator_checks_with_auto(estimator, check):
     check(estimator)
 
 
-def test_probabilities_become_better():
+def test_calibration_improves_probabilities():
     X, y = make_classification(2000, 20, n_informative=6, n_redundant=10, n_classes=3, random_state=0)
     names = np.array(["a", "b", "c"])[y]
     raw = GaussianNB().fit(X[:1000], names[:1000])
@@ -57,7 +57,7 @@ def problem():
     return X, np.array(["ant", "bee", "cow"])[y]
 
 
-def test_a_fitted_model_stays_as_it_is(problem):
+def test_frozen_model_is_not_refitted(problem):
     X, y = problem
     model = GaussianNB().fit(X[:500], y[:500])
     calibrated = CalibratedClassifier(FrozenEstimator(model), "Temperature").fit(X[500:1000], y[500:1000])
@@ -81,7 +81,7 @@ def test_scores_without_probabilities_are_calibrated(classes):
     assert log_loss(y[600:], probs) < 0.9 * log_loss(y[600:], np.tile(prior, (600, 1)))
 
 
-def test_weights_count(problem):
+def test_integer_weights_equal_repeated_rows(problem):
     X, y = problem
     weights = np.random.default_rng(0).integers(1, 4, 600)
     model = FrozenEstimator(GaussianNB().fit(X[600:], y[600:]))
@@ -91,7 +91,7 @@ def test_weights_count(problem):
     assert float(fitted.calibrator_.temperature) == pytest.approx(float(repeated.calibrator_.temperature), rel=1e-6)
 
 
-def test_scorers_choose_models(problem):
+def test_scorers_select_models(problem):
     X, y = problem
     scores = cross_val_score(GaussianNB(), X, y, scoring=scorer("nll"), cv=3)
     expected = cross_val_score(GaussianNB(), X, y, scoring="neg_log_loss", cv=3)
@@ -103,7 +103,7 @@ def test_scorers_choose_models(problem):
     assert search.best_score_ == max(search.cv_results_["mean_test_score"])
 
 
-def test_a_display_in_one_line(problem):
+def test_display_from_estimator_and_predictions(problem):
     X, y = problem
     model = GaussianNB().fit(X, y)
     display = ReliabilityDisplay.from_estimator(model, X, y, ax=Figure().add_subplot())
@@ -160,7 +160,7 @@ def test_folds_that_divide_groups_are_refused(rows, cv, groups, code):
         CalibratedClassifier(GaussianNB(), "Temperature", cv=cv).fit(rows[0], rows[1], groups=groups)
 
 
-def test_outer_folds_pass_groups_on_by_routing(rows):
+def test_outer_folds_route_groups(rows):
     X, y, groups = rows
     with config_context(enable_metadata_routing=True):
         model = CalibratedClassifier(Remembers(), "Temperature", cv=2)
@@ -199,7 +199,7 @@ def test_weights_that_a_classifier_cannot_take_are_refused(rows, model):
         (lambda: scorer("neg_log_loss"), "sklearn_name"),
     ],
 )
-def test_names_of_scikit_learn_are_refused_with_ours(rows, make, code):
+def test_scikit_learn_names_are_refused_with_ours(rows, make, code):
     with refused(code):
         make().fit(rows[0], rows[1])
 
@@ -213,7 +213,7 @@ def test_log_scores_are_clipped_as_by_scikit_learn(problem):
 
 
 @pytest.mark.parametrize("routing", [False, True])
-def test_scorers_take_weights(rows, routing):
+def test_scorers_accept_weights(rows, routing):
     X, y, _ = rows
     weights = np.arange(600) % 3 + 1.0
     with config_context(enable_metadata_routing=routing):

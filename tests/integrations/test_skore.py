@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of skore and scikit-learn
 x, y = make_classification(300, flip_y=0.3, random_state=0)
 
 
-def test_a_report_has_them_in_their_order_and_with_their_sign():
+def test_report_shows_metrics_in_order_and_unsigned():
     report = skore.EstimatorReport(GaussianNB(), X_train=x[:150], y_train=y[:150], X_test=x[150:], y_test=y[150:])
     add(report, "ece", "nll")
     assert report.metrics.available()[:2] == ["ece", "nll"]
@@ -25,7 +25,7 @@ def test_a_report_has_them_in_their_order_and_with_their_sign():
     assert summary.to_numpy().ravel().tolist() == pytest.approx([float(metrics.ece(p)), float(metrics.nll(p))])
 
 
-def test_a_cross_validation_has_them():
+def test_cross_validation_report_shows_metrics():
     report = skore.CrossValidationReport(GaussianNB(), x, y, splitter=2)
     add(report)
     summary = report.metrics.summarize(metric=["ece", "smooth_ece"]).frame()

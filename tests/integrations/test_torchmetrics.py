@@ -33,7 +33,7 @@ def test_batches_give_the_values_of_the_summary():
     assert len(metric.summary) == 0
 
 
-def test_forward_gives_the_batch_and_keeps_the_sum():
+def test_forward_returns_the_batch_and_accumulates():
     p, metric = draw(), CalibrationMetric("ece")
     first = metric(p.logits[:1000], p.labels[:1000])
     metric(p.logits[1000:], p.labels[1000:])
@@ -49,7 +49,7 @@ def test_positions_are_flattened_and_ignored_ones_left_out():
     assert len(metric.summary) == 1
 
 
-def test_it_belongs_to_a_collection_and_a_state_dict():
+def test_metric_works_in_collections_and_state_dicts():
     p = draw()
     metric = CalibrationMetric("ece")
     metric.persistent(True)
@@ -93,7 +93,7 @@ def test_two_processes_agree_with_one_to_the_last_bit(tmp_path):
         assert num_rows in (700, 2300)  # unsynchronized again after compute
 
 
-def test_one_logit_or_probability_for_each_label():
+def test_binary_logits_and_probabilities():
     g = torch.Generator().manual_seed(0)
     s = 2 * torch.randn(400, generator=g)
     y = (torch.rand(400, generator=g) < 0.6).long()
@@ -116,7 +116,7 @@ def test_probabilities_of_classes_are_declared():
         CalibrationMetric(binary=True, probs=True).update(torch.rand(4, 2), torch.tensor([0, 1, 1, 0]))
 
 
-def test_any_number_of_bins_is_read_again():
+def test_number_of_bins_is_used():
     p, metric = draw(), CalibrationMetric("ece", "mce", "adaptive_ece", bins=10)
     metric.update(p.logits, p.labels)
     numbers = {name: float(value) for name, value in metric.compute().items()}

@@ -77,7 +77,7 @@ def trainer(calibration, folder, epochs, *, tokens=False, model=None, **options)
 
 
 @pytest.mark.parametrize("loss", ["AdaFocal(bins=5)", "Scheduled(gammas=(5, 3), shares=(0.5,))"])
-def test_two_epochs_resumed_after_the_first(loss, tmp_path):
+def test_resumed_trainer_equals_uninterrupted_training(loss, tmp_path):
     uninterrupted = CalibrationTrainerCallback(loss)
     full = trainer(uninterrupted, tmp_path, 2)
     full.train()
@@ -109,7 +109,7 @@ def test_the_loss_is_advanced_by_the_evaluation_of_the_epoch(tmp_path):
     assert logged["eval_refinement_nll"] == pytest.approx(float(metrics.refinement_nll(val)), rel=1e-3)
 
 
-def test_tokens_are_classified_and_padding_ignored(tmp_path):
+def test_token_labels_ignore_padding(tmp_path):
     calibration = CalibrationTrainerCallback("focal(gamma=2)")
     run = trainer(calibration, tmp_path, 2, tokens=True)
     before = run.evaluate()
@@ -146,7 +146,7 @@ def test_adafocal_without_evaluation_is_refused(tmp_path):
         run.train()
 
 
-def test_one_logit_is_trained_and_judged_as_an_event(tmp_path):
+def test_single_logit_is_trained_and_evaluated_as_event(tmp_path):
     calibration = CalibrationTrainerCallback("focal(gamma=2)", ["auroc", "ece"], binary=True, alpha=0.25)
     run = trainer(calibration, tmp_path, 2, model=network_of_one())
     for data in run.train_dataset, run.eval_dataset:
@@ -168,7 +168,7 @@ def network_of_one():
 
 
 @pytest.mark.parametrize("shape", [(6, 1), (6, 5), (6, 7, 1)])
-def test_binary_losses_are_those_of_the_criterion(shape):
+def test_binary_loss_equals_criterion(shape):
     g = torch.Generator().manual_seed(0)
     logits = torch.randn(shape, generator=g)
     labels = torch.randint(2, shape, generator=g)
@@ -185,7 +185,7 @@ def test_binary_losses_are_those_of_the_criterion(shape):
     assert values["ece"] == pytest.approx(float(metrics.ece(val)))
 
 
-def test_pixels_have_their_classes_first_and_some_left_out():
+def test_pixel_logits_have_classes_first():
     logits = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
     labels = torch.randint(3, (2, 4, 4), generator=torch.Generator().manual_seed(0))
     labels[0, :2] = 255

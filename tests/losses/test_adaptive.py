@@ -126,7 +126,7 @@ def test_a_calibrated_bin_keeps_its_gamma():
         ("Scheduled", 2, {0: 3, 1: 2}),
     ],
 )
-def test_scheduled_changes_where_the_papers_do(text, epochs, changes):
+def test_scheduled_changes_gamma_at_the_epochs_of_the_papers(text, epochs, changes):
     loss = losses.for_epochs(registry.LOSSES.resolve(text), epochs)
     logits, labels = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1])
     for epoch in range(epochs):
@@ -152,7 +152,7 @@ def test_a_gamma_below_the_limit_of_inverse_focal_is_refused():
 
 
 @pytest.mark.parametrize("text", ["AdaFocal(bins=7)", "Scheduled(epochs=20)"])
-def test_training_resumed_from_a_checkpoint_goes_on_as_if_nothing_had_happened(text):
+def test_training_resumed_from_a_checkpoint_equals_uninterrupted_training(text):
     loss = registry.LOSSES.resolve(text)
     assert isinstance(loss, StatefulLoss)
     for epoch in range(6):
@@ -174,7 +174,7 @@ def test_a_state_of_another_loss_is_refused():
     assert losses.restore_state(losses.focal, {}) is losses.focal
 
 
-def test_nothing_changes_in_place():
+def test_after_epoch_leaves_the_loss_unchanged():
     loss = losses.AdaFocal()
     before = loss.gamma.clone(), loss.edges.clone()
     loss.after_epoch(0, validation(0))

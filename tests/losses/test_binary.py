@@ -40,7 +40,7 @@ def slope(criterion, s, y):
 
 @pytest.mark.parametrize("alpha", [0.0, 0.25, 0.7, 1.0])
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0, 5.0])
-def test_it_is_the_sigmoid_focal_loss_with_alpha(events, alpha, gamma):
+def test_binary_focal_equals_the_sigmoid_formula_with_alpha(events, alpha, gamma):
     s, y = events
     expected = sigmoid_focal(s.numpy(), y.numpy(), alpha, gamma)
     text = f"focal(gamma={gamma})"
@@ -52,14 +52,14 @@ def test_it_is_the_sigmoid_focal_loss_with_alpha(events, alpha, gamma):
     assert total.item() == pytest.approx(expected.sum(), rel=1e-10)
 
 
-def test_values_one_can_look_up():
+def test_binary_focal_values_by_hand():
     """By hand: s = log 3 is p = 3/4; alpha (1 - p)^2 log 1/p = .25 / 16 log 4/3, and .75 * 9/16 * log 4."""
     criterion = Criterion("focal(gamma=2)", binary=True, alpha=0.25, reduction="none")
     value = criterion(torch.tensor([math.log(3)] * 2), torch.tensor([1.0, 0.0]))
     assert value.tolist() == pytest.approx([0.25 / 16 * math.log(4 / 3), 0.75 * 9 / 16 * math.log(4)], rel=1e-6)
 
 
-def test_limit_cases(events):
+def test_binary_focal_limit_cases(events):
     s, y = events
     bce = F.binary_cross_entropy_with_logits(s, y.double(), reduction="none")
     for text in "cross_entropy", "focal(gamma=0)":
@@ -72,7 +72,7 @@ def test_limit_cases(events):
     assert torch.allclose(5 * tilted, pos_weight, rtol=1e-12)
 
 
-def test_its_gradient_is_that_of_the_plain_formula(events):
+def test_binary_focal_gradient_equals_autograd_of_the_formula(events):
     s, y = events
     ours = slope(Criterion("focal(gamma=2)", binary=True, alpha=0.25, reduction="sum"), s, y)
     z = s.clone().requires_grad_()
@@ -83,7 +83,7 @@ def test_its_gradient_is_that_of_the_plain_formula(events):
     assert torch.allclose(ours, z.grad, rtol=1e-9, atol=1e-13)
 
 
-def test_probabilities_as_labels_are_mixed(events):
+def test_probabilities_as_labels_mix_the_losses(events):
     s, _ = events
     t = torch.linspace(0, 1, 60, dtype=torch.float64)
     bce = F.binary_cross_entropy_with_logits(s, t, reduction="none")
@@ -109,7 +109,7 @@ def test_binary_mmce(events):
 
 
 @every_loss
-def test_every_loss_is_that_of_two_classes(name, events):
+def test_binary_loss_equals_the_loss_of_two_classes(name, events):
     s, y = events
     value = Criterion(told(name, 2), binary=True, reduction="none")(s, y)
     low = -s / 2 if name in ABSOLUTE else torch.zeros_like(s)
@@ -122,14 +122,14 @@ def test_every_loss_is_that_of_two_classes(name, events):
 
 
 @every_loss
-def test_what_happened_and_what_did_not_are_alike(name, events):
+def test_binary_loss_is_symmetric_in_the_classes(name, events):
     s, y = events
     criterion = Criterion(told(name, 2, even=True), binary=True, reduction="none")
     assert torch.allclose(criterion(s, y), criterion(-s, 1 - y), rtol=1e-9)
 
 
 @every_loss
-def test_it_is_finite_at_saturation(name):
+def test_binary_loss_is_finite_at_saturation(name):
     s = torch.tensor([0.0, 100.0, -100.0, 1e4, -1e4, 1e4], requires_grad=True)
     for y in torch.tensor([0, 1, 0, 1, 0, 0]), torch.tensor([1.0, 0.0, 0.5, 1.0, 0.0, 0.1]):
         value = Criterion(told(name, 2), binary=True, alpha=0.25)(s, y)
@@ -144,7 +144,7 @@ def test_it_is_finite_at_saturation(name):
     + [("focal", logits, (40,)) for logits in ((40,), (40, 1))]
     + [(name, shape, shape) for name in ("focal", "mmce") for shape in ((40, 1), (8, 5), (2, 4, 5))],
 )
-def test_any_shape_with_a_label_for_each_logit(name, logits, labels, events):
+def test_binary_loss_accepts_any_shape_with_one_label_per_logit(name, logits, labels, events):
     s, y = (x[:40] for x in events)
     y = y.where(torch.arange(40) % 7 > 0, -1)
     ours = s.reshape(logits).clone().requires_grad_()
@@ -161,7 +161,7 @@ def test_any_shape_with_a_label_for_each_logit(name, logits, labels, events):
         assert (gradient.flatten()[y < 0] == 0).all()
 
 
-def test_class_weights_divide_by_what_they_weigh_and_alpha_does_not(events):
+def test_class_weights_are_normalized_and_alpha_is_not(events):
     s, y = events
     per_label = Criterion("focal", binary=True, reduction="none")(s, y)
     weight = 1 + 2.0 * y.double()
@@ -172,7 +172,7 @@ def test_class_weights_divide_by_what_they_weigh_and_alpha_does_not(events):
     )
 
 
-def test_alpha_moves_the_minimum_by_its_odds():
+def test_alpha_shifts_the_minimizer_by_its_log_odds():
     """With the truth .2, cross-entropy of alpha .25 is best where the odds are (.25 .2) / (.75 .8) = 1 / 12."""
     y = torch.tensor([1.0] * 2 + [0.0] * 8)
 
@@ -183,7 +183,7 @@ def test_alpha_moves_the_minimum_by_its_odds():
     assert best.x == pytest.approx(-math.log(12), abs=1e-2)
 
 
-def test_the_best_logit_is_underconfident():
+def test_binary_focal_minimizer_is_underconfident():
     """80 of 100 events under focal loss of gamma 2: .6266 (Komisarenko & Kull 2024, introduction)."""
     y = torch.tensor([1] * 80 + [0] * 20)
 
@@ -208,19 +208,19 @@ def test_the_best_logit_is_underconfident():
         (lambda s, y: Criterion("focal")(torch.zeros(60, 3), torch.ones(60, 3)), "label_sums", "binary=True"),
     ],
 )
-def test_logits_and_labels_of_another_problem_are_refused(call, code, name, events):
+def test_mismatched_logits_and_labels_are_refused(call, code, name, events):
     with refused(code, name):
         call(*events)
 
 
-def test_gradients_per_example_by_torch_func(events):
+def test_per_example_gradients_by_torch_func(events):
     s, y = events
     criterion = Criterion("focal", binary=True)
     per_label = torch.func.vmap(torch.func.grad(lambda a, b: criterion(a[None], b[None])))(s, y)
     assert torch.allclose(per_label / 60, slope(criterion, s, y), rtol=1e-12)
 
 
-def test_the_loss_of_an_epoch_learns_from_two_classes(events):
+def test_after_epoch_accepts_binary_predictions(events):
     from calibrant import Predictions
 
     s, y = events

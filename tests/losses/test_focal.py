@@ -46,7 +46,7 @@ def pair(p):
 # Reference
 
 
-def test_values_are_those_of_the_papers(batch):
+def test_losses_equal_the_formulas_of_the_papers(batch):
     logits, labels = batch
     p = probabilities(logits)
     rows = np.arange(200)
@@ -67,7 +67,7 @@ def test_values_are_those_of_the_papers(batch):
         np.testing.assert_allclose(loss(logits, labels), expected, rtol=1e-11, err_msg=loss.__name__)
 
 
-def test_the_other_policy_of_flsd(batch):
+def test_flsd_with_three_gammas(batch):
     logits, labels = batch
     p_y = probabilities(logits)[np.arange(200), labels.numpy()]
     gamma = np.select([p_y < 0.2, p_y < 0.5], [5, 3], 2)
@@ -76,7 +76,7 @@ def test_the_other_policy_of_flsd(batch):
     np.testing.assert_allclose(value, expected, rtol=1e-11)
 
 
-def test_bsce_weighs_by_any_norm(batch):
+def test_bsce_weights_by_any_norm(batch):
     logits, labels = batch
     p = probabilities(logits)
     weight = np.sqrt(((np.eye(6)[labels] - p) ** 2).sum(1)) ** 3
@@ -87,7 +87,7 @@ def test_bsce_weighs_by_any_norm(batch):
 # Identity
 
 
-def test_at_gamma_0_the_family_is_cross_entropy(batch):
+def test_focal_family_equals_cross_entropy_at_gamma_0(batch):
     expected = cross_entropy(*batch, reduction="none")
     for loss in losses.focal, losses.inverse_focal, losses.dual_focal, losses.bsce_gra:
         assert torch.allclose(loss(*batch, gamma=0.0), expected, rtol=1e-14)
@@ -101,7 +101,7 @@ def test_at_gamma_0_the_family_is_cross_entropy(batch):
 
 
 @gammas
-def test_the_gradient_is_that_of_cross_entropy_times_g(batch, gamma):
+def test_focal_gradient_equals_cross_entropy_gradient_times_g(batch, gamma):
     """Mukhoti et al. (2020), proposition 1."""
     logits, labels = batch
     p_y = probabilities(logits)[np.arange(200), labels.numpy()]
@@ -111,7 +111,7 @@ def test_the_gradient_is_that_of_cross_entropy_times_g(batch, gamma):
 
 
 @gammas
-def test_with_its_weight_detached_the_factor_is_the_weight(batch, gamma):
+def test_detached_weight_is_the_gradient_factor(batch, gamma):
     logits, labels = batch
     p_y = torch.from_numpy(probabilities(logits)[np.arange(200), labels.numpy()])[:, None]
     reference = gradient(losses.cross_entropy, logits, labels)
@@ -138,7 +138,7 @@ def test_gamma_may_differ_by_example(batch):
         assert gradient(lambda z, y, loss=loss: loss(z, y, gamma=gamma), logits, labels).isfinite().all()
 
 
-def test_flsd_is_focal_with_a_gamma_for_every_example(batch):
+def test_flsd_equals_focal_with_one_gamma_per_example(batch):
     logits, labels = batch
     p_y = smoothed_log_likelihood(logits, labels).exp()
     gamma = torch.where(p_y < 0.2, 5.0, 3.0).double()
@@ -153,7 +153,7 @@ def root_of_the_factor(p, low, high):
 
 
 @pytest.mark.parametrize(("low", "high"), [(3.0, 5.0), (0.5, 20.0), (2.0, 2.0)])
-def test_continuous_flsd_takes_the_gamma_at_which_the_factor_is_1(low, high):
+def test_continuous_flsd_uses_the_gamma_with_gradient_ratio_1(low, high):
     p = np.array([1e-9, 0.02, 0.05, 0.19, 0.1968, 0.197, 0.2, 0.22, 0.25, 0.2526, 0.3, 0.5, 0.9, 0.999])
     gamma = np.array([root_of_the_factor(row_loss, low, high) for row_loss in p])
     logits = torch.tensor(np.stack([np.log(p), np.log1p(-p)], 1))
@@ -171,14 +171,14 @@ def test_continuous_flsd_takes_the_gamma_at_which_the_factor_is_1(low, high):
         losses.flsd_continuous(logits, labels, low=5.0, high=3.0)
 
 
-def test_a_probability_on_the_threshold_belongs_above():
+def test_probability_on_a_threshold_gets_the_upper_gamma():
     logits = torch.zeros(1, 5, dtype=torch.float64)  # p_y = 0.2 up to rounding, moved onto it below
     p_y = float(smoothed_log_likelihood(logits, torch.tensor([0])).exp())
     value = losses.flsd(logits, torch.tensor([0]), thresholds=(p_y,))
     assert torch.allclose(value, losses.focal(logits, torch.tensor([0]), gamma=3.0), rtol=1e-12)
 
 
-def test_dual_focal_drops_ties_and_has_no_rival_at_the_bottom():
+def test_dual_focal_ignores_ties_and_has_no_runner_up_at_the_bottom():
     logits = torch.tensor([[0.0, 0.0, -1.0], [0.0, 1.0, 2.0]], dtype=torch.float64)
     p = probabilities(logits)
     expected = [-((1 - p[0, 0] + p[0, 2]) ** 5) * np.log(p[0, 0]), -((1 - p[1, 0]) ** 5) * np.log(p[1, 0])]
@@ -192,7 +192,7 @@ def test_dual_focal_drops_ties_and_has_no_rival_at_the_bottom():
     ("p0", "gamma"),
     [(0.05, 37.844779), (0.10, 14.923993), (0.19, 5.337039), (0.20, 4.850554), (0.25, 3.070227), (0.40, 0.680508)],
 )
-def test_gamma_star_makes_the_focal_gradient_that_of_cross_entropy(p0, gamma):
+def test_gamma_star_gives_the_gradient_of_cross_entropy(p0, gamma):
     """Mukhoti et al. (2020), proposition 2, with the branch W_{-1}."""
     a, b = 1 - p0, p0 * np.log(p0)
     star = a / b + lambertw(-(a ** (1 - a / b)) / b * np.log(a), -1).real / np.log(a)
@@ -202,7 +202,7 @@ def test_gamma_star_makes_the_focal_gradient_that_of_cross_entropy(p0, gamma):
     assert ratio[0, 0] == pytest.approx(1, abs=1e-9)
 
 
-def test_what_the_factor_is_at_known_points():
+def test_gradient_factor_at_known_points():
     assert g(0.5, 7) == pytest.approx(2**-7 * (1 + 7 * np.log(2)))
     assert g(0.5, 7) == pytest.approx(0.04572, abs=5e-6)
     assert g(0.19, 5) == pytest.approx(1.0278, abs=5e-5)
@@ -247,7 +247,7 @@ def test_inverse_focal_refuses_a_gamma_that_rewards_mistakes():
         losses.inverse_focal(z, y, gamma=3.6)
 
 
-def test_senseless_hyperparameters_are_refused(batch):
+def test_invalid_hyperparameters_are_refused(batch):
     for code, loss, hyperparameters in (
         ("gamma_range", losses.focal, {"gamma": -1.0}),
         ("gamma_range", losses.inverse_focal, {"gamma": -0.5}),
@@ -271,7 +271,7 @@ def test_a_saturated_correct_logit_has_gradient_0_also_below_gamma_1(gamma, dtyp
         assert slope.abs().max() < 1e-4
 
 
-def test_a_class_masked_by_minus_infinity_is_left_alone():
+def test_masked_class_gets_no_gradient():
     logits = torch.tensor([[1.0, 0.0, -torch.inf], [0.0, -torch.inf, 2.0]])
     labels = torch.tensor([0, 2])
     for name in losses._focal.__all__:
@@ -315,7 +315,7 @@ def agree_twice_over(lean, reference, z):
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1])
-def test_the_likelihood_agrees_with_autograd_twice_over(batch, epsilon):
+def test_log_likelihood_derivatives_equal_autograd(batch, epsilon):
     logits, labels = batch
 
     def lean(z):
@@ -327,7 +327,7 @@ def test_the_likelihood_agrees_with_autograd_twice_over(batch, epsilon):
     agree_twice_over(lean, reference, logits[:5].clone().requires_grad_())
 
 
-def test_the_brier_score_agrees_with_autograd_twice_over(batch):
+def test_brier_derivatives_equal_autograd(batch):
     logits, labels = batch
     z = logits[:5].clone().requires_grad_()
 
@@ -341,7 +341,7 @@ def test_the_brier_score_agrees_with_autograd_twice_over(batch):
     assert torch.allclose(gradient(losses.brier, logits, labels)[:5], torch.autograd.grad(reference(z).sum(), z)[0])
 
 
-def test_the_likelihood_keeps_nothing_of_the_size_of_the_logits():
+def test_log_likelihood_saves_no_tensor_of_the_size_of_the_logits():
     z = torch.randn(8, 1000, requires_grad=True)
     saved = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
@@ -351,7 +351,7 @@ def test_the_likelihood_keeps_nothing_of_the_size_of_the_logits():
 
 
 @pytest.mark.parametrize("loss", [losses.focal, losses.brier])
-def test_gradients_per_example_by_torch_func(batch, loss):
+def test_per_example_gradients_by_torch_func(batch, loss):
     logits, labels = batch
 
     def row_loss(z, y):
@@ -361,7 +361,7 @@ def test_gradients_per_example_by_torch_func(batch, loss):
     assert torch.allclose(gradients, gradient(loss, logits, labels), rtol=1e-12)
 
 
-def test_alpha_given_to_the_function_points_to_criterion():
+def test_error_for_alpha_names_criterion():
     z, y = torch.zeros(2, 2), torch.tensor([0, 1])
     with refused("unknown_setting", "alpha", "nn.Criterion('focal', binary=True, alpha=0.25)"):
         losses.focal(z, y, alpha=0.25)

@@ -33,7 +33,7 @@ def test_every_built_in_loss_has_golden_values():
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_a_loss_keeps_its_values_until_its_revision_is_raised(name):
+def test_loss_values_change_only_with_the_revision(name):
     expected, computed = json.loads(GOLDEN.read_text())[name], measure(name)
     assert computed["code"] == expected["code"]
     for part in "values", "gradient":

@@ -32,7 +32,7 @@ def softmax(z):
 
 @pytest.mark.parametrize("gamma", [0.0, 2.0])
 @pytest.mark.parametrize("beta", [0.0, 0.9, 0.999, 0.9999])
-def test_class_balanced_weighs_by_the_effective_number(batch, beta, gamma):
+def test_class_balanced_weights_by_the_effective_number(batch, beta, gamma):
     weight = np.array([(1 - beta) / (1 - beta**n) for n in COUNTS])
     weight = weight / weight.sum() * 4
     y = batch[1].numpy()
@@ -58,7 +58,7 @@ def test_balanced_softmax_multiplies_by_the_counts(batch, gamma):
     np.testing.assert_allclose(value, -((1 - p_y) ** gamma) * np.log(p_y), rtol=1e-9)
 
 
-def test_one_logit_has_two_counts():
+def test_binary_criterion_takes_two_counts():
     s, y = torch.tensor([0.3, -1.2], dtype=torch.float64), torch.tensor([1, 0])
     value = Criterion("balanced_softmax(counts=(90, 10))", binary=True, reduction="none")(s, y)
     expected = F.binary_cross_entropy_with_logits(s + math.log(1 / 9), y.double(), reduction="none")
@@ -69,14 +69,14 @@ def test_one_logit_has_two_counts():
 
 
 @pytest.mark.parametrize("name", ["balanced_softmax", "class_balanced", "logit_adjusted"])
-def test_equal_counts_leave_cross_entropy_and_focal_loss(batch, name):
+def test_equal_counts_give_cross_entropy_and_focal_loss(batch, name):
     even = torch.full((4,), 7)
     loss = getattr(losses, name)
     assert torch.allclose(loss(*batch, counts=even), losses.cross_entropy(*batch), rtol=1e-12)
     assert torch.allclose(loss(*batch, counts=even, gamma=3.0), losses.focal(*batch), rtol=1e-12)
 
 
-def test_the_prior_taken_out_again_is_cross_entropy(batch):
+def test_subtracting_the_prior_gives_cross_entropy(batch):
     logits, labels = batch
     value = losses.balanced_softmax(logits - torch.tensor(COUNTS).double().log(), labels, counts=COUNTS)
     assert torch.allclose(value, losses.cross_entropy(logits, labels), rtol=1e-9)
@@ -93,7 +93,7 @@ def test_beta_goes_from_even_weights_to_inverse_counts(batch):
 # Truth
 
 
-def test_the_effective_number_is_how_many_prototypes_are_seen():
+def test_effective_number_equals_expected_distinct_prototypes():
     """Ten prototypes, beta = .9: the weights of classes drawn 3 and 20 times are as what was seen of them."""
     g = np.random.default_rng(0)
     distinct = [np.mean([len(set(row)) for row in g.integers(10, size=(20_000, n))]) for n in (3, 20)]
@@ -102,7 +102,7 @@ def test_the_effective_number_is_how_many_prototypes_are_seen():
     assert low / high == pytest.approx(distinct[1] / distinct[0], rel=0.01)
 
 
-def test_minimizers_in_expectation():
+def test_minimizers_of_the_expected_losses():
     """Soft labels are the truth p: the gradient vanishes at p / prior, and at p times the weights."""
     p = torch.tensor([[0.7, 0.2, 0.06, 0.04], [0.1, 0.5, 0.1, 0.3]], dtype=torch.float64)
     prior = torch.tensor(COUNTS, dtype=torch.float64)
@@ -134,7 +134,7 @@ def fitted(loss, x, y):
 
 
 @pytest.mark.parametrize("text", ["logit_adjusted", "balanced_softmax", "class_balanced(beta=0.999999)"])
-def test_the_least_balanced_error_is_attained_under_a_long_tail(text):
+def test_adjusted_losses_reach_the_least_balanced_error(text):
     """Three Gaussians of unit variance: Bayes' rule for equal classes is the nearest mean."""
     g = torch.Generator().manual_seed(0)
     means = 2 * torch.tensor([[1.0, 0.0], [-0.5, 0.87], [-0.5, -0.87]], dtype=torch.float64)
@@ -161,7 +161,7 @@ def test_the_least_balanced_error_is_attained_under_a_long_tail(text):
 # What training lacks
 
 
-def test_a_class_that_was_never_seen_is_left_alone(batch):
+def test_class_without_training_samples_gets_no_gradient(batch):
     logits, labels = batch
     for name in "balanced_softmax", "class_balanced", "logit_adjusted":
         z = logits.clone().requires_grad_()

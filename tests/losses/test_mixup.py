@@ -25,7 +25,7 @@ def test_the_clean_half_is_untouched_and_the_mixed_half_is_mixed(batch):
     assert torch.allclose(mixed.inputs[32:], mixed.share * inputs + (1 - mixed.share) * inputs[order])
 
 
-def test_its_loss_is_cross_entropy_with_mixed_targets(batch):
+def test_mixed_loss_equals_cross_entropy_of_mixed_targets(batch):
     mixed = RegMixup(strength=0.7).mix(*batch)
     logits = torch.randn(64, 5, generator=torch.Generator().manual_seed(2))
     target = mixed.share * one_hot(mixed.first, 5) + (1 - mixed.share) * one_hot(mixed.second, 5)
@@ -36,7 +36,7 @@ def test_its_loss_is_cross_entropy_with_mixed_targets(batch):
     assert torch.allclose(mixed.loss(losses.focal, logits)[:32], clean, rtol=1e-5)
 
 
-def test_the_share_is_beta_distributed_and_repeatable(batch):
+def test_mixing_share_is_beta_distributed_and_reproducible(batch):
     g = torch.Generator().manual_seed(0)
     shares = torch.tensor([RegMixup(alpha=20.0).mix(*batch, generator=g).share for _ in range(2000)])
     assert shares.mean().item() == pytest.approx(0.5, abs=0.01)
@@ -45,7 +45,7 @@ def test_the_share_is_beta_distributed_and_repeatable(batch):
     assert torch.equal(first_mix.inputs, second_mix.inputs)
 
 
-def test_regmixup_of_logits_alone_is_its_inner_loss(batch):
+def test_regmixup_called_with_logits_is_its_inner_loss(batch):
     logits = torch.randn(32, 5, generator=torch.Generator().manual_seed(2))
     named = registry.LOSSES.resolve("RegMixup(loss='focal(gamma=2)')")
     assert torch.equal(named(logits, batch[1]), losses.focal(logits, batch[1], gamma=2.0))
@@ -53,7 +53,7 @@ def test_regmixup_of_logits_alone_is_its_inner_loss(batch):
         RegMixup(loss="foca")
 
 
-def test_what_the_loss_learns_is_handed_on():
+def test_state_of_the_inner_loss_is_carried():
     scheduled = losses.for_epochs(RegMixup(loss="Scheduled", alpha=3.0), 7)
     for epoch in range(2):
         scheduled = scheduled.after_epoch(epoch)

@@ -50,7 +50,7 @@ def test_label_smoothing_in_both_conventions(batch, smoothing):
     assert torch.autograd.gradcheck(lambda z: losses.cross_entropy(z, batch[1][:5], smoothing=smoothing), logits)
 
 
-def test_smoothing_of_1_and_above_is_refused_by_name_and_by_value(batch):
+def test_smoothing_of_1_and_above_is_refused(batch):
     for text in "cross_entropy(smoothing=1)", "cross_entropy(smoothing=1.5)":
         with refused("setting_range"):
             registry.LOSSES.method(text)
@@ -82,7 +82,7 @@ def test_proper_losses_are_minimized_by_the_truth(name):
 # Penalties
 
 
-def test_penalties_are_those_of_the_papers(batch):
+def test_penalties_equal_the_formulas_of_the_papers(batch):
     z, y, p, ce = numbers(*batch)
     top = z.max(1)
     distance = top[:, None] - z
@@ -101,7 +101,7 @@ def test_penalties_are_those_of_the_papers(batch):
         np.testing.assert_allclose(getattr(losses, name)(*batch), expected, rtol=1e-10, atol=1e-14, err_msg=name)
 
 
-def test_logit_norm_takes_any_p(batch):
+def test_logit_norm_accepts_any_p(batch):
     z, _, _, ce = numbers(*batch)
     value = losses.logit_norm(*batch, strength=0.2, p=3.0)
     np.testing.assert_allclose(value, ce + 0.2 * (np.abs(z) ** 3).sum(1) ** (1 / 3), rtol=1e-11)
@@ -109,24 +109,24 @@ def test_logit_norm_takes_any_p(batch):
         losses.logit_norm(*batch, p=0.5)
 
 
-def test_penalties_of_strength_0_are_cross_entropy(batch):
+def test_penalties_with_strength_0_equal_cross_entropy(batch):
     for name in "entropy_regularized", "logit_norm", "margin_smoothing", "acls", "mmce", "dca", "mdca", "soft_ece":
         value = getattr(losses, name)(*batch, strength=0.0)
         assert torch.allclose(value, losses.cross_entropy(*batch), rtol=1e-14), name
 
 
-def test_margins_cost_nothing_inside_them(batch):
+def test_margin_smoothing_is_cross_entropy_within_the_margin(batch):
     for name in "margin_smoothing", "acls":
         assert torch.equal(getattr(losses, name)(*batch, margin=1e3), losses.cross_entropy(*batch))
 
 
-def test_a_normalized_logit_does_not_care_for_scale(batch):
+def test_logit_normalized_is_invariant_to_scale(batch):
     logits, labels = batch
     one_hot, ten = (losses.logit_normalized(s * logits, labels) for s in (1, 10))
     assert torch.allclose(one_hot, ten, rtol=1e-5)
 
 
-def test_acls_holds_the_top_still_where_it_measures_distances():
+def test_acls_detaches_the_top_logit_in_distances():
     z = torch.tensor([[12.0, 0.0, 5.0]], dtype=torch.float64, requires_grad=True)
     full = losses.acls(z, torch.tensor([0]), top=0.0)
     (slope,) = torch.autograd.grad(full.sum() - losses.cross_entropy(z, torch.tensor([0])).sum(), z)
@@ -158,14 +158,14 @@ def dense_mmce(logits, labels, form, normalization):
 
 @pytest.mark.parametrize("normalization", ["code", "paper"])
 @pytest.mark.parametrize("form", ["weighted", "plain"])
-def test_mmce_is_the_dense_sum(easy, form, normalization):
+def test_mmce_equals_the_dense_sum(easy, form, normalization):
     expected = dense_mmce(*easy, form, normalization)
     value = losses.mmce(*easy, form=form, normalization=normalization)
     np.testing.assert_allclose(value, expected, rtol=0, atol=1e-8)
     assert expected.mean() - numbers(*easy)[3].mean() > 1e-4  # a penalty is there to be compared
 
 
-def test_mmce_has_the_gradient_of_the_dense_sum(easy):
+def test_mmce_gradient_equals_that_of_the_dense_sum(easy):
     logits, labels = easy
     z = logits[:40].clone().requires_grad_()
     (slope,) = torch.autograd.grad(losses.mmce(z, labels[:40], normalization="paper").sum(), z)
@@ -192,7 +192,7 @@ def test_mmce_of_an_all_correct_saturated_batch_is_smooth():
             assert (z.grad == 0).all()
 
 
-def test_mmce_needs_no_square_of_memory():
+def test_mmce_memory_is_linear():
     n = 200_000  # the dense kernel would take 160 GB
     g = torch.Generator().manual_seed(0)
     logits = torch.randn(n, 3, generator=g)
@@ -211,7 +211,7 @@ def test_dca_and_mdca_are_differences_of_means(easy):
 
 
 @pytest.mark.parametrize("norm", [1.0, 2.0, 3.0])
-def test_soft_ece_bins_softly(easy, norm):
+def test_soft_ece_equals_the_formula(easy, norm):
     _, y, p, ce = numbers(*easy)
     r, c = p.max(1), (p.argmax(1) == y).astype(float)
     total = 0.0
@@ -224,7 +224,7 @@ def test_soft_ece_bins_softly(easy, norm):
     np.testing.assert_allclose(losses.soft_ece(*easy, norm=norm), ce + total ** (1 / norm), rtol=1e-6)
 
 
-def test_soft_ece_becomes_the_error_of_equal_width_bins(easy):
+def test_soft_ece_approaches_equal_width_ece(easy):
     _, y, p, ce = numbers(*easy)
     r, c = p.max(1), (p.argmax(1) == y).astype(float)
     index = np.floor(r * 15)
@@ -247,7 +247,7 @@ def test_weights_count_examples_in_the_penalty(easy, name):
     assert torch.allclose(weighted.repeat_interleave(count), twice, rtol=1e-10)
 
 
-def test_penalties_vanish_on_honest_predictions():
+def test_penalties_vanish_on_calibrated_predictions():
     """Labels drawn from the stated probabilities leave only noise, of order 1 / sqrt(n)."""
     g = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(40_000, 4, dtype=torch.float64, generator=g)
@@ -267,7 +267,7 @@ def test_penalties_vanish_on_honest_predictions():
             assert sharpened > 4 * calibrated_penalty, name
 
 
-def test_weighted_mmce_is_not_0_on_honest_predictions():
+def test_weighted_mmce_is_positive_on_calibrated_predictions():
     """It divides right and wrong predictions by their own numbers, so it prefers that half are right."""
     c = torch.tensor([0.9] * 9 + [0.9], dtype=torch.float64)  # nine right, one wrong, all at confidence 0.9
     logits = torch.stack([c.log(), (1 - c).log()], 1)

@@ -20,7 +20,7 @@ def numbers(logits, labels):
     return p, labels.numpy(), -(labels.numpy() * np.log(p)).sum(1)
 
 
-def test_the_formulas_with_soft_labels(batch):
+def test_losses_of_soft_labels_equal_the_formulas(batch):
     p, t, _ = numbers(*batch)
     log_p, one_hot = np.log(p), np.eye(5)
     below = np.array([[max([q for q in row if q < x], default=0.0) for x in row] for row in p])
@@ -41,14 +41,14 @@ def test_the_formulas_with_soft_labels(batch):
 
 
 @pytest.mark.parametrize("norm", [1.0, 2.0, 3.5, np.inf])
-def test_bsce_weighs_every_class_by_any_norm(batch, norm):
+def test_bsce_weights_every_class_by_any_norm(batch, norm):
     p, t, _ = numbers(*batch)
     distance = np.linalg.norm(np.eye(5)[None] - p[:, None], norm, 2)
     value = losses.bsce_gra(*batch, gamma=1.5, norm=float(norm))
     np.testing.assert_allclose(value, -(t * distance**1.5 * np.log(p)).sum(1), rtol=1e-7)
 
 
-def test_equal_probabilities_are_no_rivals_of_each_other():
+def test_equal_probabilities_are_not_runners_up():
     z = torch.tensor([[0.0, 0.0, -1.0]], dtype=torch.float64)
     t = torch.tensor([[0.4, 0.6, 0.0]], dtype=torch.float64)
     assert torch.allclose(losses.dual_focal(z, t), losses.dual_focal(z, torch.tensor([0])), rtol=1e-12)
@@ -61,7 +61,7 @@ def test_gamma_may_differ_by_example(batch):
         assert torch.allclose(loss(*batch, gamma=gamma), torch.cat(row_losses), rtol=1e-12)
 
 
-def test_penalties_on_the_batch_see_how_often_predictions_are_right(batch):
+def test_batch_penalties_use_expected_correctness(batch):
     p, t, ce = numbers(*batch)
     r, c = p.max(1), t[np.arange(80), p.argmax(1)]
     np.testing.assert_allclose(losses.dca(*batch), ce + abs(r.mean() - c.mean()), rtol=1e-11)
@@ -76,7 +76,7 @@ def test_penalties_on_the_batch_see_how_often_predictions_are_right(batch):
     np.testing.assert_allclose(losses.mmce(*batch, strength=1.0, form="plain"), ce + v @ kernel @ v, rtol=1e-10)
 
 
-def test_a_soft_label_stands_for_many_hard_ones(batch):
+def test_soft_label_equals_many_hard_labels(batch):
     """The gradient of proper and improper losses alike is that of 40,000 labels drawn from it, up to their noise."""
     z, t = batch[0][:1], batch[1][:1]
     drawn = torch.multinomial(t[0], 40_000, replacement=True, generator=torch.Generator().manual_seed(0))

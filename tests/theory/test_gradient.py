@@ -69,7 +69,7 @@ def test_gamma_for_known_thresholds(p0, gamma):
     assert theory.gamma_for(p0).item() == pytest.approx(root, rel=1e-11)
 
 
-def test_one_half_is_where_gamma_vanishes():
+def test_gamma_star_vanishes_at_one_half():
     assert theory.gamma_for(0.5).item() == pytest.approx(0, abs=1e-12)
     assert theory.gamma_for(0.5 - 1e-9).item() == pytest.approx(0, abs=1e-6)
     a, b = 0.5, 0.5 * math.log(0.5)
@@ -111,7 +111,7 @@ def test_known_thresholds():
     assert theory.confidence_threshold(1e-6) == pytest.approx(0.5, abs=1e-6)
 
 
-def test_the_policy_is_gamma_star_kept_in_its_range_and_flsd_its_rounding():
+def test_sample_dependent_gamma_is_clipped_gamma_star():
     p = torch.linspace(0, 1, 1001, dtype=torch.float64)
     gamma = theory.sample_dependent_gamma(p)
     torch.testing.assert_close(gamma[p < 0.1968], torch.full_like(gamma[p < 0.1968], 5.0))

@@ -24,7 +24,7 @@ def rows(k: int, scale: float, n: int = 300) -> torch.Tensor:
 
 @pytest.mark.parametrize("gamma", [-0.9, -0.5, -0.25, 0.05, 0.5, 1.0, 3.0, 5.0, 10.0])
 @pytest.mark.parametrize("k", CLASSES)
-def test_the_map_is_the_authors_formula_where_that_is_stable(k, gamma):
+def test_map_equals_the_authors_formula_where_that_is_stable(k, gamma):
     z = rows(k, 1.0)
     torch.testing.assert_close(theory.focal_map(z, gamma=gamma).exp(), authors_map(z.softmax(-1), gamma))
 
@@ -78,7 +78,7 @@ scales = st.sampled_from([0.01, 0.3, 1.0, 4.0, 20.0, 300.0])
 
 @settings(deadline=None, max_examples=25)
 @given(k=st.sampled_from(CLASSES), gamma=gammas, scale=scales, seed=st.integers(0, 1000))
-def test_the_order_of_the_classes_is_kept(k, gamma, scale, seed):
+def test_map_preserves_the_order_of_classes(k, gamma, scale, seed):
     z = scale * torch.randn(5, k, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     mapped = theory.focal_map(z, gamma=gamma)
     assert (mapped.argmax(-1) == z.argmax(-1)).all()
@@ -95,7 +95,7 @@ def test_an_exact_tie_keeps_its_first_class(gamma):
 
 @settings(deadline=None, max_examples=25)
 @given(k=st.sampled_from(CLASSES), gamma=gammas, scale=scales, seed=st.integers(0, 1000))
-def test_the_map_and_its_inverse_undo_each_other(k, gamma, scale, seed):
+def test_map_and_inverse_are_inverse(k, gamma, scale, seed):
     z = scale * torch.randn(20, k, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     p = z.softmax(-1)
     recovered = theory.focal_map_inverse(theory.focal_map(z, gamma=gamma), gamma=gamma)
@@ -114,7 +114,7 @@ def test_sparse_predictions_survive_the_round_trip_in_log_space(k, gamma):
     torch.testing.assert_close(back, z.log_softmax(-1), atol=1e-10, rtol=1e-10)
 
 
-def test_the_inverse_keeps_what_is_impossible_and_what_is_certain():
+def test_inverse_preserves_probabilities_of_0_and_1():
     z = torch.tensor([[0.0, -math.inf, -math.inf], [0.0, 1.0, -math.inf]])
     for gamma in (-0.5, 0.0, 2.0):
         q = theory.focal_map_inverse(z, gamma=gamma)
@@ -129,7 +129,7 @@ def test_the_inverse_differentiates_in_logits_and_gamma():
     assert torch.autograd.gradcheck(lambda z, gamma: theory.focal_map_inverse(z, gamma=gamma), (z, gamma))
 
 
-def test_a_prediction_that_is_not_a_number_has_no_inverse():
+def test_inverse_of_nan_raises():
     with pytest.raises(ArithmeticError, match="1 rows"):
         theory.focal_map_inverse(torch.tensor([[0.0, math.nan], [0.0, 1.0]]), gamma=1.0)
 

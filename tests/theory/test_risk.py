@@ -16,7 +16,7 @@ def random_rows(k, seed, n=20, scale=2.0):
     return scale * torch.randn(n, k, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def test_where_four_of_five_are_positive_focal_loss_wants_three_of_five():
+def test_focal_minimizer_for_a_probability_of_four_fifths():
     """Komisarenko & Kull (2024), section 3.1: 'around 0.62'."""
 
     def risk(q):

@@ -10,8 +10,8 @@ from told import told
 
 from calibrant import losses, registry, theory
 
-BATCH_LOSSES = {"dca", "mdca", "mmce", "soft_ece"}  # see the batch as a whole
-ABSOLUTE = {"acls", "logit_norm", "logit_normalized"}  # see the logits themselves, not only their differences
+BATCH_LOSSES = {"dca", "mdca", "mmce", "soft_ece"}  # depend on the whole batch
+ABSOLUTE = {"acls", "logit_norm", "logit_normalized"}  # depend on the logits, not only on their differences
 
 every_loss = pytest.mark.parametrize("name", sorted(registry.LOSSES))
 
@@ -53,7 +53,7 @@ def test_value_and_gradient_are_finite_at_saturation(name, scale, sign, right):
 def test_gradient_equals_finite_differences(name):
     logits, labels = batch(n=6)
     loss = make(name)
-    if name in ("bsce_gra", "flsd_continuous"):  # theirs is not that of their value, by design: see their own tests
+    if name in ("bsce_gra", "flsd_continuous"):  # their gradient is not that of the value, by design
         pytest.skip("the weight, or the choice of gamma, is detached")
     assert torch.autograd.gradcheck(lambda z: loss(z, labels), logits.requires_grad_())
 
@@ -128,7 +128,7 @@ print("compiled all")
 def test_every_stateless_loss_compiles_to_one_graph():
     names = [n for n in sorted(registry.LOSSES) if not isinstance(registry.LOSSES[n], type)]
     source = Path(losses.__file__).parents[2]
-    process = subprocess.run(  # a process of its own: without the run-time type checks, which are no part of the graph
+    process = subprocess.run(  # without runtime type checks, which are not part of the graph
         [sys.executable, "-c", PROGRAM.format(names=names)],
         env={"PYTHONPATH": str(source), "PATH": "/usr/bin:/bin", "HOME": "/tmp"},
         capture_output=True,
@@ -138,7 +138,7 @@ def test_every_stateless_loss_compiles_to_one_graph():
 
 
 def test_labels_other_than_one_class_index_per_row_are_refused():
-    """In a process of its own, where no shapes are checked but by the losses themselves."""
+    """Run in a process without runtime type checks, so that only the losses check shapes."""
     code = """
 import torch
 from calibrant import InputError, losses

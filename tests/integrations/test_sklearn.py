@@ -115,7 +115,7 @@ def test_display_from_estimator_and_predictions(problem):
 
 
 class Remembers(GaussianNB):
-    """A classifier that notes the rows and weights of every fit."""
+    """A classifier that records the rows and weights of every fit."""
 
     fits = list[tuple]()  # noqa: RUF012
 

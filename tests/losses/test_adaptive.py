@@ -13,7 +13,7 @@ from calibrant.types import StatefulLoss
 
 
 def validation(epoch, n=240):
-    """Predictions of one epoch of a made-up training: by turns over- and underconfident, bin by bin differently."""
+    """Return predictions of a simulated epoch, over- or underconfident by turns and by bin."""
     g = torch.Generator().manual_seed(epoch)
     mood = 1 if epoch < 14 or epoch >= 40 else -1
     scale = 6.0 if mood > 0 else 0.4
@@ -25,7 +25,7 @@ def validation(epoch, n=240):
 
 
 class Simulation:
-    """AdaFocal with loops and dicts, as its authors run it: bins, update, switch, clip."""
+    """AdaFocal with loops and dicts, as in the authors' code: bins, update, switch, clip."""
 
     def __init__(self, bins=15, fixed=False):
         self.fixed = fixed
@@ -82,7 +82,7 @@ def test_adafocal_replayed_over_fifty_epochs(scheme):
         simulation.after_epoch(val.logits, val.labels)
         np.testing.assert_allclose(loss.gamma, [b["gamma"] for b in simulation.bins], rtol=1e-10)
         np.testing.assert_allclose(loss.edges[:-1], [b["lower"] for b in simulation.bins], rtol=1e-12)
-    assert simulation.switched >= 8  # the replay went through everything there is
+    assert simulation.switched >= 8  # the replay covers every step
     assert simulation.clipped_high >= 8
     assert simulation.clipped_low >= 8
 
@@ -142,7 +142,7 @@ def test_scheduled_needs_the_number_of_epochs():
         losses.Scheduled().after_epoch(0)
     with refused("schedule"):
         losses.Scheduled(shares=(0.7, 0.3))
-    assert losses.for_epochs(losses.Scheduled(epochs=9), 90).epochs == 9  # told already
+    assert losses.for_epochs(losses.Scheduled(epochs=9), 90).epochs == 9  # set already
     assert losses.for_epochs(losses.focal, 90) is losses.focal
 
 

@@ -15,7 +15,7 @@ from calibrant.nn import Criterion
 from calibrant.registry import LOSSES
 
 every_loss = pytest.mark.parametrize("name", sorted(LOSSES))
-ABSOLUTE = {"acls", "logit_norm", "logit_normalized"}  # see the logits themselves, not only their differences
+ABSOLUTE = {"acls", "logit_norm", "logit_normalized"}  # depend on the logits, not only on their differences
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def events():
 
 
 def sigmoid_focal(s, t, alpha, gamma):
-    """The formula of torchvision and kornia, by hand, for targets that are 0 or 1."""
+    """Return the formula of torchvision and kornia for targets 0 or 1."""
     p = 1 / (1 + np.exp(-s))
     positive_loss, negative_loss = -((1 - p) ** gamma) * np.log(p), -(p**gamma) * np.log(1 - p)
     return alpha * t * positive_loss + (1 - alpha) * (1 - t) * negative_loss

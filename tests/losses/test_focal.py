@@ -39,7 +39,7 @@ def g(p, gamma):
 
 
 def pair(p):
-    """Logits of one example with two classes whose label has probability p."""
+    """Return logits of one example of two classes whose label has probability p."""
     return torch.tensor([[np.log(p), np.log1p(-p)]]), torch.tensor([0])
 
 
@@ -146,7 +146,7 @@ def test_flsd_equals_focal_with_one_gamma_per_example(batch):
 
 
 def root_of_the_factor(p, low, high):
-    """The gamma in [low, high] where g(p, gamma) is 1, or the nearer end."""
+    """Return the gamma in [low, high] with g(p, gamma) = 1, or the nearer end."""
     if g(p, low) <= 1 or g(p, high) >= 1:
         return low if g(p, low) <= 1 else high
     return brentq(lambda gamma: np.log(g(p, gamma)), low, high)
@@ -239,10 +239,10 @@ def test_inverse_focal_refuses_a_gamma_that_rewards_mistakes():
     def step(gamma):
         return float(gradient(lambda z, y: losses.inverse_focal(z, y, gamma=gamma), z, y)[0, 0])
 
-    assert step(limit - 1e-6) < 0  # still raises the logit of the label
+    assert step(limit - 1e-6) < 0  # a step still raises the logit of the label
     log_p = torch.tensor(np.log(lambertw(1 / np.e).real), requires_grad=True)
     (-((1 + log_p.exp()) ** (limit + 0.01)) * log_p).backward()
-    assert log_p.grad > 0  # beyond it would not
+    assert log_p.grad > 0  # beyond the limit it lowers it
     with refused("gamma_range"):
         losses.inverse_focal(z, y, gamma=3.6)
 
@@ -262,7 +262,7 @@ def test_invalid_hyperparameters_are_refused(batch):
 @pytest.mark.parametrize("gamma", [0.01, 0.5, 0.99, 1.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_saturated_correct_logit_has_gradient_0_also_below_gamma_1(gamma, dtype):
-    """torchvision's and torch-uncertainty's focal losses give nan here."""
+    """Torchvision's and torch-uncertainty's focal losses give nan here."""
     logits = torch.tensor([[1e3, 0.0, 0.0], [200.0, 0.0, 0.0], [40.0, 0.0, 0.0]], dtype=dtype)
     labels = torch.zeros(3, dtype=torch.int64)
     for loss in losses.focal, losses.dual_focal:
@@ -304,7 +304,7 @@ def test_focal_loss_bounds_entropy_regularization_from_above(values, gamma, labe
 
 
 def agree_twice_over(lean, reference, z):
-    """Two functions of the logits have the same values and the same first and second derivatives."""
+    """Assert that two functions have the same values and the same first and second derivatives."""
     assert torch.allclose(lean(z), reference(z), rtol=1e-13)
     assert torch.autograd.gradcheck(lean, z)
     assert torch.autograd.gradgradcheck(lean, z)

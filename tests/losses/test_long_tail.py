@@ -94,7 +94,7 @@ def test_beta_goes_from_even_weights_to_inverse_counts(batch):
 
 
 def test_effective_number_equals_expected_distinct_prototypes():
-    """Ten prototypes, beta = .9: the weights of classes drawn 3 and 20 times are as what was seen of them."""
+    """With ten prototypes, beta = .9: weights of classes with 3 and 20 samples are inverse to the prototypes drawn."""
     g = np.random.default_rng(0)
     distinct = [np.mean([len(set(row)) for row in g.integers(10, size=(20_000, n))]) for n in (3, 20)]
     z = torch.zeros(2, 2, dtype=torch.float64)
@@ -120,7 +120,7 @@ def test_minimizers_of_the_expected_losses():
 
 
 def fitted(loss, x, y):
-    """A linear network, trained to the end."""
+    """Train a linear network to convergence."""
     inputs = torch.cat([x, torch.ones_like(x[:, :1])], 1)
 
     def value_and_slope(flat):
@@ -152,7 +152,7 @@ def test_adjusted_losses_reach_the_least_balanced_error(text):
     )
     assert ours < bayes + 0.01
     assert unadjusted > bayes + 0.08
-    if text != "class_balanced(beta=0.999999)":  # and it says what is true where classes are equally frequent
+    if text != "class_balanced(beta=0.999999)":  # calibrated for classes of equal frequency
         probs = fitted(loss_with_counts, x, y)(even).softmax(1)
         exact = (-(torch.cdist(even, means) ** 2) / 2).softmax(1)
         assert (probs - exact).abs().mean() < 0.03

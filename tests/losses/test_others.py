@@ -17,7 +17,7 @@ def batch():
 
 @pytest.fixture
 def easy():
-    """A batch with about as many right as wrong predictions."""
+    """Return a batch with about as many right as wrong predictions."""
     g = torch.Generator().manual_seed(2)
     logits = 2 * torch.randn(150, 5, dtype=torch.float64, generator=g)
     return logits, torch.multinomial(logits.softmax(-1), 1, generator=g).squeeze(1)
@@ -137,7 +137,7 @@ def test_acls_detaches_the_top_logit_in_distances():
 
 
 def dense_mmce(logits, labels, form, normalization):
-    """The sums of Kumar et al. (2018) and of the code of Mukhoti et al. (2020), over all pairs."""
+    """Return the sums over all pairs of Kumar et al. (2018) and of the code of Mukhoti et al. (2020)."""
     _, y, p, ce = numbers(logits, labels)
     r, c = p.max(1), (p.argmax(1) == y).astype(float)
     kernel = np.exp(-np.abs(r[:, None] - r) / 0.4)
@@ -162,7 +162,7 @@ def test_mmce_equals_the_dense_sum(easy, form, normalization):
     expected = dense_mmce(*easy, form, normalization)
     value = losses.mmce(*easy, form=form, normalization=normalization)
     np.testing.assert_allclose(value, expected, rtol=0, atol=1e-8)
-    assert expected.mean() - numbers(*easy)[3].mean() > 1e-4  # a penalty is there to be compared
+    assert expected.mean() - numbers(*easy)[3].mean() > 1e-4  # the penalty is not negligible
 
 
 def test_mmce_gradient_equals_that_of_the_dense_sum(easy):
@@ -180,7 +180,7 @@ def test_mmce_gradient_equals_that_of_the_dense_sum(easy):
 
 
 def test_mmce_of_an_all_correct_saturated_batch_is_smooth():
-    """netcal's penalty has a nan gradient here."""
+    """Netcal's penalty has a nan gradient here."""
     logits = torch.zeros(4, 3)
     logits[:, 0] = 200.0
     for form in "weighted", "plain":
@@ -268,7 +268,7 @@ def test_penalties_vanish_on_calibrated_predictions():
 
 
 def test_weighted_mmce_is_positive_on_calibrated_predictions():
-    """It divides right and wrong predictions by their own numbers, so it prefers that half are right."""
+    """Right and wrong predictions are normalized separately, so that the penalty prefers half of them right."""
     c = torch.tensor([0.9] * 9 + [0.9], dtype=torch.float64)  # nine right, one wrong, all at confidence 0.9
     logits = torch.stack([c.log(), (1 - c).log()], 1)
     labels = torch.tensor([0] * 9 + [1])

@@ -77,7 +77,7 @@ def test_batch_penalties_use_expected_correctness(batch):
 
 
 def test_soft_label_equals_many_hard_labels(batch):
-    """The gradient of proper and improper losses alike is that of 40,000 labels drawn from it, up to their noise."""
+    """The gradient equals that of 40,000 labels drawn from the soft label, up to noise."""
     z, t = batch[0][:1], batch[1][:1]
     drawn = torch.multinomial(t[0], 40_000, replacement=True, generator=torch.Generator().manual_seed(0))
     for name in "cross_entropy", "brier", "focal", "dual_focal":

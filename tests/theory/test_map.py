@@ -12,7 +12,7 @@ CLASSES = (2, 3, 10, 100, 1000)
 
 
 def authors_map(q: torch.Tensor, gamma: float) -> torch.Tensor:
-    """The map as Komisarenko & Kull (2024) print it in eq. 1, in probabilities."""
+    """Return the map of Komisarenko & Kull (2024, eq. 1) in probabilities."""
     weight = 1 / ((1 - q) ** gamma * (1 / q - gamma * q.log() / (1 - q)))
     return weight / weight.sum(-1, keepdim=True)
 
@@ -149,7 +149,7 @@ def test_clamping_probabilities_as_the_published_code_does_caps_the_confidence()
 
 
 def worst_drop(gamma, k, top):
-    """How far the confidence of predictions with these top probabilities falls; the rest is spread evenly."""
+    """Return the drop in confidence for these top probabilities, with the rest spread evenly."""
     q = torch.cat([top[:, None], ((1 - top) / (k - 1))[:, None].expand(-1, k - 1)], dim=-1)
     return (q[:, 0] - theory.focal_map(q.log(), gamma=gamma).exp()[:, 0]).max().item()
 
@@ -176,7 +176,7 @@ def test_proposition_5_fails_for_four_classes_too():
 
 
 def test_the_largest_drop_of_confidence_is_a_fortieth():
-    """With endlessly many rivals p = t / (t + (1 - t) g(t)): t - p is at most 0.02486, at gamma = 3.8."""
+    """With infinitely many other classes p = t / (t + (1 - t) g(t)): t - p is at most 0.02486, at gamma = 3.8."""
     top = torch.linspace(0.01, 0.5, 491, dtype=torch.float64)
     assert worst_drop(3.8, 100, top) == pytest.approx(0.0141, abs=5e-5)
     assert worst_drop(3.8, 20000, top) == pytest.approx(0.02486, abs=2e-4)

@@ -13,7 +13,7 @@ from calibrant import theory
 
 
 def slope(gamma: float, s: torch.Tensor) -> torch.Tensor:
-    """Logit of the binary focal map divided by the logit s it is applied to: 1 / T(s)."""
+    """Return 1 / T(s): the logit of the binary focal map over the logit s."""
     mapped = theory.focal_map(torch.stack([s, torch.zeros_like(s)], dim=-1), gamma=gamma)
     return (mapped[:, 0] - mapped[:, 1]) / s
 

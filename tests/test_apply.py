@@ -1,4 +1,4 @@
-"""Calibrating tables without labels: what two columns of scores are, and which columns are written."""
+"""Calibrated tables: the meaning of two columns of scores, and the columns that are written."""
 
 from pathlib import Path
 
@@ -19,17 +19,17 @@ def labels() -> Predictions:
     return Predictions.multilabel(2 * z + 1, torch.bernoulli(z.sigmoid(), generator=g), names=["fever", "cough"])
 
 
-def table(path: Path) -> tuple[Path, torch.Tensor]:
+def write_table(path: Path) -> tuple[Path, torch.Tensor]:
     scores = torch.tensor([[0.5, -1.0], [2.0, 3.0]], dtype=torch.float64)
     polars.DataFrame({"logit_fever": scores[:, 0].numpy(), "logit_cough": scores[:, 1].numpy()}).write_csv(path)
     return path, scores
 
 
 @pytest.mark.parametrize("name", ["Platt", "GroupCalibrated"])
-def test_two_columns_of_a_map_of_labels_are_two_labels(labels, name, tmp_path):
+def test_two_columns_are_labels_for_a_multilabel_calibrator(labels, name, tmp_path):
     fitted = calibrators.fit(name, labels)
     calibrators.save(fitted, tmp_path / "c.safetensors", fitted_on=labels)
-    path, scores = table(tmp_path / "new.csv")
+    path, scores = write_table(tmp_path / "new.csv")
     apply_to_file(str(tmp_path / "c.safetensors"), path, tmp_path / "out.csv")
     out = polars.read_csv(tmp_path / "out.csv")
     assert out.columns[2:] == ["calibrated_prob_fever", "calibrated_prob_cough"]
@@ -38,19 +38,19 @@ def test_two_columns_of_a_map_of_labels_are_two_labels(labels, name, tmp_path):
     torch.testing.assert_close(torch.tensor(out[:, 2:].rows(), dtype=torch.float64), expected)
 
 
-def test_two_columns_of_a_map_of_classes_are_two_classes(labels, tmp_path):
+def test_two_columns_are_classes_for_a_class_calibrator(labels, tmp_path):
     p = Predictions(labels.logits, labels.labels, class_names=["fever", "cough"])
     calibrators.save(calibrators.fit("Platt", p), tmp_path / "c.safetensors", fitted_on=p)
-    path, _ = table(tmp_path / "new.csv")
+    path, _ = write_table(tmp_path / "new.csv")
     apply_to_file(str(tmp_path / "c.safetensors"), path, tmp_path / "out.csv")
     out = polars.read_csv(tmp_path / "out.csv")
     assert out.columns[2:] == ["calibrated_prob_fever", "calibrated_prob_cough", "predicted"]
     assert (out["calibrated_prob_fever"] + out["calibrated_prob_cough"]).to_list() == pytest.approx([1, 1])
 
 
-def test_a_column_of_predictions_stays_as_it_is(labels, tmp_path):
+def test_existing_column_of_predictions_is_kept(labels, tmp_path):
     p = Predictions(labels.logits, labels.labels, class_names=["fever", "cough"])
-    path, _ = table(tmp_path / "new.csv")
+    path, _ = write_table(tmp_path / "new.csv")
     polars.read_csv(path).with_columns(predicted=polars.Series(["fever", "x"])).write_csv(path)
     apply_to_file(calibrators.fit("Temperature", p), path, tmp_path / "out.csv")
     out = polars.read_csv(tmp_path / "out.csv")
@@ -59,11 +59,11 @@ def test_a_column_of_predictions_stays_as_it_is(labels, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["prob", "logit"])
-@pytest.mark.parametrize("named", [False, True])
-def test_a_table_of_ten_classes_is_refused_by_a_map_of_two(kind, named, tmp_path):
+@pytest.mark.parametrize("has_names", [False, True])
+def test_ten_classes_are_refused_by_a_calibrator_of_two(kind, has_names, tmp_path):
     g = torch.Generator().manual_seed(1)
     z = torch.randn(50, 2, generator=g, dtype=torch.float64)
-    p = Predictions(z, torch.randint(0, 2, (50,), generator=g), class_names=["no", "yes"] if named else None)
+    p = Predictions(z, torch.randint(0, 2, (50,), generator=g), class_names=["no", "yes"] if has_names else None)
     calibrators.save(calibrators.fit("Platt", p), tmp_path / "c.safetensors", fitted_on=p)
     scores = torch.randn(20, 10, generator=g, dtype=torch.float64)
     scores = scores.softmax(1) if kind == "prob" else scores
@@ -74,7 +74,7 @@ def test_a_table_of_ten_classes_is_refused_by_a_map_of_two(kind, named, tmp_path
     assert not (tmp_path / "out.csv").exists()
 
 
-def test_columns_that_do_not_sum_to_1_are_several_labels(tmp_path):
+def test_columns_that_do_not_sum_to_1_are_multilabel(tmp_path):
     p = Predictions.from_binary_logits([1.0, -1.0, 2.0, -2.0], [1, 0, 0, 1])
     probs = polars.DataFrame({f"prob_{name}": [0.5, 0.9] for name in ("a", "b", "c")})
     probs.write_csv(tmp_path / "new.csv")
@@ -82,7 +82,7 @@ def test_columns_that_do_not_sum_to_1_are_several_labels(tmp_path):
     assert polars.read_csv(tmp_path / "out.csv").columns[3:] == [f"calibrated_prob_{name}" for name in ("a", "b", "c")]
 
 
-def test_single_logits_in_the_unit_interval_are_applied_from_arrays_when_declared(tmp_path):
+def test_single_logits_in_the_unit_interval_require_are_logits(tmp_path):
     scores = np.linspace(0.1, 0.9, 9)
     np.savez(tmp_path / "new.npz", logits=scores)
     calibrator = calibrators.Temperature(torch.tensor(2.0))

@@ -1,4 +1,4 @@
-"""Command lines: what they print and write, and how they refuse input."""
+"""Commands: printed text, written files, and errors."""
 
 import hashlib
 import json
@@ -21,42 +21,41 @@ from calibrant.events import TOP_CLASS
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "120"}
 
 
-def process(*arguments):
-    """Run a command in a process of its own."""
+def run_process(*arguments):
+    """Run a command in a new process."""
     command = [sys.executable, "-m", "calibrant", *map(str, arguments)]
     return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
 
 
-def close(text, expected):
-    """What a text of JSON says is approximately what the other does: a process may add in another order.
-
-    Where the numbers come from is another matter: a file, and another time.
-    """
-    one, other = json.loads(text), json.loads(expected)
-    return one.pop("provenance").keys() == other.pop("provenance").keys() and _close(one, other)
+def is_close(text, expected):
+    """Whether two JSON texts have the same numbers up to rounding, apart from files and times in the provenance."""
+    left, right = json.loads(text), json.loads(expected)
+    return left.pop("provenance").keys() == right.pop("provenance").keys() and _is_close(left, right)
 
 
-def _close(one, other):
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_close(one[name], other[name]) for name in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_close, one, other))
-    return one == (pytest.approx(other, rel=1e-6, abs=1e-9, nan_ok=True) if isinstance(other, float) else other)
+def _is_close(left, right):
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(_is_close(left[name], right[name]) for name in left)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(_is_close, left, right))
+    return left == (pytest.approx(right, rel=1e-6, abs=1e-9, nan_ok=True) if isinstance(right, float) else right)
 
 
 def refused(code, *arguments):
-    """Run a command that must be refused with this code, exit status 2 and one line, which is returned."""
-    done = run(*arguments)
-    assert (done.code, done.returncode, done.stdout, done.stderr.count("\n")) == (code, 2, "", 1), done
-    assert done.stderr.startswith("calibrant: ")
-    return done.stderr
+    """Run a command that must fail with this code, exit status 2 and one line; return the line."""
+    finished = run(*arguments)
+    assert (finished.code, finished.returncode, finished.stdout, finished.stderr.count("\n")) == (code, 2, "", 1), (
+        finished
+    )
+    assert finished.stderr.startswith("calibrant: ")
+    return finished.stderr
 
 
 def succeeded(*arguments):
-    """Run a command that must succeed, and return what it printed."""
-    done = run(*arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    """Run a command that must succeed; return its output."""
+    finished = run(*arguments)
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
 
 
 def overconfident(n, seed):
@@ -75,11 +74,11 @@ def files(tmp_path):
 
 def test_assess_saves_a_calibrator_that_apply_uses(files, tmp_path):
     html, out, saved = tmp_path / "r.html", tmp_path / "out.json", tmp_path / "c.safetensors"
-    done = process(
+    finished = run_process(
         "assess", *files, "-c", "Identity", "-c", "Temperature", "--html", html, "--json", out, "--save", saved
     )
-    assert done.returncode == 0, done.stderr
-    assert "overconfident" in done.stdout
+    assert finished.returncode == 0, finished.stderr
+    assert "overconfident" in finished.stdout
     assert "<svg" in html.read_text()
     content = json.loads(out.read_text())
     assert content["chosen"] == "Temperature"
@@ -87,8 +86,8 @@ def test_assess_saves_a_calibrator_that_apply_uses(files, tmp_path):
     temperature = next(p["temperature"] for p in content["parameters"] if p["calibrator"] == "Temperature")
     assert temperature == pytest.approx(2.5, abs=0.3)
 
-    done = process("apply", saved, files[1], "-o", tmp_path / "calibrated.npz")
-    assert done.returncode == 0, done.stderr
+    finished = run_process("apply", saved, files[1], "-o", tmp_path / "calibrated.npz")
+    assert finished.returncode == 0, finished.stderr
     before, after = Predictions.load(files[1]), Predictions.load(tmp_path / "calibrated.npz")
     torch.testing.assert_close(after.logits, before.logits.double() / temperature)
     value = next(r["value"] for r in content["results"] if (r["calibrator"], r["metric"]) == ("Temperature", "nll"))
@@ -113,23 +112,23 @@ def test_one_file_is_cross_fitted_in_five_folds_by_default(files):
 
 
 def test_measure_prints_and_writes_the_results_of_the_function(files, tmp_path):
-    done = run("measure", files[1], "-m", "mce", "--html", tmp_path / "m.html", "--json", tmp_path / "m.json")
-    assert done.returncode == 0, done.stderr
+    finished = run("measure", files[1], "-m", "mce", "--html", tmp_path / "m.html", "--json", tmp_path / "m.json")
+    assert finished.returncode == 0, finished.stderr
     expected = measure(Predictions.load(files[1]), metrics=["mce"])
     for row in expected:
-        for shown in (done.stdout, (tmp_path / "m.html").read_text()):
-            assert row.title in shown
-            assert row.text in shown
-    assert "Overconfident" in done.stdout
-    assert close((tmp_path / "m.json").read_text(), expected.json())
+        for output_text in (finished.stdout, (tmp_path / "m.html").read_text()):
+            assert row.title in output_text
+            assert row.text in output_text
+    assert "Overconfident" in finished.stdout
+    assert is_close((tmp_path / "m.json").read_text(), expected.json())
 
 
 def test_json_goes_to_standard_output_alone(files, tmp_path):
-    done = process("measure", files[1], "--json", "-", "--html", tmp_path / "m.html")
-    assert close(done.stdout, measure(Predictions.load(files[1])).json())
-    done = run("assess", *files, "-c", "Temperature", "--json", "-", "--save", tmp_path / "c.safetensors")
+    finished = run_process("measure", files[1], "--json", "-", "--html", tmp_path / "m.html")
+    assert is_close(finished.stdout, measure(Predictions.load(files[1])).json())
+    finished = run("assess", *files, "-c", "Temperature", "--json", "-", "--save", tmp_path / "c.safetensors")
     expected = assess(*map(Predictions.load, files), ["Temperature"])
-    assert close(done.stdout, expected.json())
+    assert is_close(finished.stdout, expected.json())
     assert not (tmp_path / "-").exists()
     assert (tmp_path / "c.safetensors").is_file()
 
@@ -138,8 +137,8 @@ def test_json_lists_data_calibrators_and_time(files, tmp_path):
     saved, out = tmp_path / "c.safetensors", tmp_path / "a.json"
     lines = ["correct,confidence", *(f"{i % 2},0.{i % 9 + 1}" for i in range(60)), "1,"]
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
-    done = run("assess", *files, "-c", "Temperature", "--save", saved, "--json", out)
-    assert done.returncode == 0, done.stderr
+    finished = run("assess", *files, "-c", "Temperature", "--save", saved, "--json", out)
+    assert finished.returncode == 0, finished.stderr
     source = json.loads(out.read_text())["provenance"]
     assert [data["path"] for data in source["data"]] == list(map(str, files))
     assert [data["role"] for data in source["data"]] == ["fitted", "judged"]
@@ -147,25 +146,25 @@ def test_json_lists_data_calibrators_and_time(files, tmp_path):
     digest = hashlib.sha256(saved.read_bytes()).hexdigest()[:16]
     assert source["calibrators"] == [{"role": "saved", "path": str(saved), "digest": digest}]
     assert datetime.fromisoformat(source["time"]).utcoffset() == timedelta(0)
-    done = run("measure", files[1], "-c", saved, "--json", "-")
-    source = json.loads(done.stdout)["provenance"]
+    finished = run("measure", files[1], "-c", saved, "--json", "-")
+    source = json.loads(finished.stdout)["provenance"]
     assert source["calibrators"] == [{"role": "applied", "path": str(saved), "digest": digest}]
-    done = run("measure", tmp_path / "t.csv", "--drop", "--json", "-")
-    (data,) = json.loads(done.stdout)["provenance"]["data"]
+    finished = run("measure", tmp_path / "t.csv", "--drop", "--json", "-")
+    (data,) = json.loads(finished.stdout)["provenance"]["data"]
     assert data["n"] == 60
     assert any("1" in note and "missing" in note for note in data["notes"])
 
 
-def test_a_saved_calibrator_is_measured_and_assessed(files, tmp_path):
+def test_saved_calibrator_is_measured_and_assessed(files, tmp_path):
     saved = tmp_path / "c.safetensors"
     assert run("assess", *files, "-c", "Temperature", "--save", saved).returncode == 0
     expected = assess(*map(Predictions.load, files), ["Temperature"])
-    done = run("measure", files[1], "-c", saved, "--json", "-")
-    found = {row["metric"]: row["value"] for row in json.loads(done.stdout)["results"]}
-    assert found["nll"] == pytest.approx(expected.calibrated["nll"].value, rel=1e-12)
+    finished = run("measure", files[1], "-c", saved, "--json", "-")
+    values = {row["metric"]: row["value"] for row in json.loads(finished.stdout)["results"]}
+    assert values["nll"] == pytest.approx(expected.calibrated["nll"].value, rel=1e-12)
     overconfident(500, 2).save(tmp_path / "third.npz")
-    done = run("assess", tmp_path / "third.npz", files[1], "-c", saved, "-c", "Identity", "--json", "-")
-    results = json.loads(done.stdout)["results"]
+    finished = run("assess", tmp_path / "third.npz", files[1], "-c", saved, "-c", "Identity", "--json", "-")
+    results = json.loads(finished.stdout)["results"]
     (value,) = (r["value"] for r in results if (r["calibrator"], r["metric"]) == (str(saved), "nll"))
     assert value == pytest.approx(expected.calibrated["nll"].value, rel=1e-12)
 
@@ -176,25 +175,25 @@ def test_options_select_the_event_and_the_ignored_label(tmp_path):
     np.savez(tmp_path / "p.npz", logits=z, labels=y.where(torch.arange(400) % 4 > 0, 255))
     p = Predictions(z, y)[torch.arange(400) % 4 > 0]
     for options, of in ([], 1), (["--of", "top"], "top"), (["--of", "0"], 0):
-        done = run("measure", tmp_path / "p.npz", "--ignore-index", 255, *options, "--json", "-")
-        assert close(done.stdout, measure(p, of=of).json()), done.stderr
+        finished = run("measure", tmp_path / "p.npz", "--ignore-index", 255, *options, "--json", "-")
+        assert is_close(finished.stdout, measure(p, of=of).json()), finished.stderr
 
 
-def test_stream_reads_files_in_pieces(files, tmp_path):
-    big = tmp_path / "test.parquet"
-    Predictions.load(files[1]).save(big)
-    done = run("assess", files[0], big, "--stream", "-c", "Temperature", "--json", "-")
-    expected = assess(Predictions.load(files[0]), big, ["Temperature"])
-    assert close(done.stdout, expected.json())
-    done = run("measure", big, "--stream", "--json", "-")
-    assert "classwise_ece" in done.stdout
-    assert json.loads(done.stdout)["n"] == 1000
+def test_stream_reads_files_in_chunks(files, tmp_path):
+    parquet_path = tmp_path / "test.parquet"
+    Predictions.load(files[1]).save(parquet_path)
+    finished = run("assess", files[0], parquet_path, "--stream", "-c", "Temperature", "--json", "-")
+    expected = assess(Predictions.load(files[0]), parquet_path, ["Temperature"])
+    assert is_close(finished.stdout, expected.json())
+    finished = run("measure", parquet_path, "--stream", "--json", "-")
+    assert "classwise_ece" in finished.stdout
+    assert json.loads(finished.stdout)["n"] == 1000
     for memory, streamed in ((1e-6, True), (1, False)):
-        run("measure", big, "--memory", memory, "--html", tmp_path / "m.html")
+        run("measure", parquet_path, "--memory", memory, "--html", tmp_path / "m.html")
         assert ("1,000 examples, in chunks" in (tmp_path / "m.html").read_text()) == streamed
 
 
-MINE = """
+USER_METHODS = """
 import torch
 from calibrant import calibrators, losses, metrics
 
@@ -225,30 +224,32 @@ class Divided:
 
 
 def test_every_command_includes_methods_of_a_given_file(files, tmp_path):
-    (tmp_path / "mine.py").write_text(MINE)
-    own, saved = ("--with", tmp_path / "mine.py"), tmp_path / "c.safetensors"
-    done = run("list", "losses", *own)
-    assert "mine(strength=2)" in done.stdout, done.stderr
-    assert "My loss (nobody 2026)." in done.stdout
-    done = run("measure", files[1], "-m", "two_best", *own)
-    assert "second best (%)" in done.stdout, done.stderr
-    done = run("assess", *files, "-c", "Divided(by=2.5)", "-m", "two_best", "--json", "-", "--save", saved, *own)
-    content = json.loads(done.stdout)
+    (tmp_path / "mine.py").write_text(USER_METHODS)
+    include_options, saved = ("--with", tmp_path / "mine.py"), tmp_path / "c.safetensors"
+    finished = run("list", "losses", *include_options)
+    assert "mine(strength=2)" in finished.stdout, finished.stderr
+    assert "My loss (nobody 2026)." in finished.stdout
+    finished = run("measure", files[1], "-m", "two_best", *include_options)
+    assert "second best (%)" in finished.stdout, finished.stderr
+    finished = run(
+        "assess", *files, "-c", "Divided(by=2.5)", "-m", "two_best", "--json", "-", "--save", saved, *include_options
+    )
+    content = json.loads(finished.stdout)
     assert content["chosen"] == "Divided(by=2.5)"
     assert content["parameters"] == [{"calibrator": "Divided(by=2.5)", "by": 2.5}]
     assert content["metrics"]["two_best"]["higher_is_better"] is True
-    done = run("apply", saved, files[1], "-o", tmp_path / "o.npz", *own)
-    assert done.returncode == 0, done.stderr
+    finished = run("apply", saved, files[1], "-o", tmp_path / "o.npz", *include_options)
+    assert finished.returncode == 0, finished.stderr
     torch.testing.assert_close(
         Predictions.load(tmp_path / "o.npz").logits, Predictions.load(files[1]).logits.double() / 2.5
     )
     refused("unknown_class", "apply", saved, files[1], "-o", tmp_path / "o.npz")
-    refused("fitted_on_same", "measure", files[0], "-c", saved, *own)
+    refused("fitted_on_same", "measure", files[0], "-c", saved, *include_options)
 
 
 def test_list_names_everything_with_parameters_and_source():
-    done = run("list")
-    assert done.returncode == 0, done.stderr
+    finished = run("list")
+    assert finished.returncode == 0, finished.stderr
     for text in (
         "focal(gamma=3",
         "(Lin et al. 2017, eq. 4)",
@@ -259,12 +260,12 @@ def test_list_names_everything_with_parameters_and_source():
         "gaussian_noise",
         "max_probability",
     ):
-        assert text in done.stdout
+        assert text in finished.stdout
     kinds = "losses", "metrics", "calibrators", "data", "networks", "corruptions", "scores", "traces"
-    assert set(kinds) <= set(done.stdout.splitlines())
+    assert set(kinds) <= set(finished.stdout.splitlines())
 
 
-def test_list_keeps_its_descriptions_on_a_narrow_terminal(monkeypatch, capsys):
+def test_list_wraps_descriptions_on_a_narrow_terminal(monkeypatch, capsys):
     from rich.console import Console
 
     from calibrant.cli import list_methods
@@ -279,7 +280,7 @@ def test_list_keeps_its_descriptions_on_a_narrow_terminal(monkeypatch, capsys):
     assert max(map(len, lines)) <= 80
 
 
-def test_list_shows_entry_points_and_those_that_fail(monkeypatch):
+def test_list_shows_entry_points_and_their_errors(monkeypatch):
     from importlib.metadata import EntryPoint
 
     from calibrant.cli import list_methods
@@ -287,9 +288,9 @@ def test_list_shows_entry_points_and_those_that_fail(monkeypatch):
 
     entry = EntryPoint("theirs", "no.such.module:score", "calibrant.scores")
     monkeypatch.setattr(OOD_SCORES, "_entry_points", {"theirs": entry}, raising=False)
-    found = dict(list_methods.registry_entries(OOD_SCORES))
-    assert "ModuleNotFoundError" in found["theirs"]
-    assert "max_logit" in found
+    values = dict(list_methods.registry_entries(OOD_SCORES))
+    assert "ModuleNotFoundError" in values["theirs"]
+    assert "max_logit" in values
 
 
 def test_help_shows_the_actual_defaults():
@@ -297,28 +298,28 @@ def test_help_shows_the_actual_defaults():
     assert assess_commands.DEFAULT_METRICS_HELP.split(", ") == list(TOP_CLASS.compared_metrics)
 
 
-def test_refusals_reach_the_shell(files):
-    done = process("assess", files[0], "--cv", 5000)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+def test_invalid_input_exits_with_status_2(files):
+    finished = run_process("assess", files[0], "--cv", 5000)
+    assert (finished.returncode, finished.stdout, finished.stderr.count("\n")) == (2, "", 1)
 
 
 def test_garbage_collection_resumes_after_imports():
     code = "import gc, sys; from calibrant.cli._common import import_core; import_core(); n = gc.get_freeze_count(); "
     code += "import_core(); "
     code += "print(gc.isenabled(), n > 100_000, gc.get_freeze_count() <= n, 'calibrant.assessment' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
-    assert done.stdout == "True True True True\n", done.stderr
+    finished = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
+    assert finished.stdout == "True True True True\n", finished.stderr
 
 
 def test_version_and_help():
-    assert process("--version").stdout.startswith("calibrant ")
-    assert "assess" in process("--help").stdout
+    assert run_process("--version").stdout.startswith("calibrant ")
+    assert "assess" in run_process("--help").stdout
 
 
 STUDY = 'datasets = ["digits"]\nnetworks = ["resnet8(channels=1)"]\nlosses = [{}]\n{}'
 
 
-def _inputs(folder):
+def write_inputs(folder):
     z = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
     y = np.arange(20) % 3
     np.savez(folder / "good.npz", logits=z, labels=y)
@@ -377,14 +378,14 @@ def _inputs(folder):
     ],
 )
 def test_refused_commands_name_the_cause_and_write_nothing(tmp_path, monkeypatch, arguments, code, named):
-    _inputs(tmp_path)
+    write_inputs(tmp_path)
     monkeypatch.chdir(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     assert named in refused(code, *arguments.split())
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_an_unwritable_folder_is_refused_before_any_work(files, tmp_path):
+def test_unwritable_folder_is_refused_first(files, tmp_path):
     if os.geteuid() == 0:
         folder = "/proc/calibrant"  # nobody can write there
     else:
@@ -394,8 +395,8 @@ def test_an_unwritable_folder_is_refused_before_any_work(files, tmp_path):
 
 
 @pytest.fixture
-def table(tmp_path):
-    """A table of predictions with labels counted from 1, in percent."""
+def table_path(tmp_path):
+    """Write a table of percentages with labels counted from 1."""
     generator = np.random.default_rng(0)
     p = generator.random(60).round(3)
     y = (generator.random(60) < p).astype(int)
@@ -405,27 +406,27 @@ def table(tmp_path):
 
 
 @pytest.mark.parametrize("command", [("measure",), ("assess",), ("apply", "none.safetensors")])
-def test_columns_option_only_shows_roles_of_columns(table, command):
-    shown = succeeded(*command, table, "--columns", "--probs", "score", "--label", "truth")
-    rows = [[part.strip() for part in line.split(maxsplit=1)] for line in shown.splitlines()]
+def test_columns_option_only_prints_roles(table_path, command):
+    output_text = succeeded(*command, table_path, "--columns", "--probs", "score", "--label", "truth")
+    rows = [[part.strip() for part in line.split(maxsplit=1)] for line in output_text.splitlines()]
     assert ["truth", "label"] in rows
     assert ["note", "not used"] in rows
 
 
-def test_reading_options_reach_the_table(table):
+def test_reading_options_reach_the_table(table_path):
     options = ["--percent", "--probs", "score", "--json", "-", "-m", "accuracy"]
-    one = json.loads(succeeded("measure", table, *options, "--positive", "2"))
-    other = json.loads(succeeded("measure", table, *options, "--labels-from", 1))
-    assert one["n"] == other["n"] == 60
-    assert one["results"] == other["results"]
+    left = json.loads(succeeded("measure", table_path, *options, "--positive", "2"))
+    right = json.loads(succeeded("measure", table_path, *options, "--labels-from", 1))
+    assert left["n"] == right["n"] == 60
+    assert left["results"] == right["results"]
 
 
-def test_the_command_line_starts_in_a_folder_that_was_removed(tmp_path):
+def test_command_line_starts_in_a_removed_folder(tmp_path):
     code = (
         "import os, runpy, sys; os.rmdir(os.getcwd()); sys.argv = ['calibrant', '--version']; sys.path.insert(0, '')\n"
         "runpy.run_module('calibrant', run_name='__main__')"
     )
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    done = subprocess.run([sys.executable, "-c", code], cwd=gone, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    removed_folder = tmp_path / "gone"
+    removed_folder.mkdir()
+    finished = subprocess.run([sys.executable, "-c", code], cwd=removed_folder, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr

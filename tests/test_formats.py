@@ -1,4 +1,4 @@
-"""Formats of files: dialects of text, workbooks, odd arrays, and what is saved and loaded again."""
+"""File formats: text dialects, workbooks, invalid arrays, round trips and calibrated files."""
 
 import gzip
 import json
@@ -26,16 +26,16 @@ from calibrant.io.files import is_case_insensitive
 from calibrant.io.formats import TABLE_SUFFIXES, WRITABLE_SUFFIXES, list_suffixes, markdown_table
 
 CATS = [("cat", 0.25, 0.75), ("dog", 0.5, 0.5), ("dog", 0.125, 0.875)]
-PLAIN = "label,prob_cat,prob_dog\n" + "".join(f"{a},{b},{c}\n" for a, b, c in CATS)
+CSV_TEXT = "label,prob_cat,prob_dog\n" + "".join(f"{a},{b},{c}\n" for a, b, c in CATS)
 
 
-def loaded(text: str | bytes, folder: Path, name: str = "t.csv", **options: Any) -> Predictions:
+def load_text(text: str | bytes, folder: Path, name: str = "t.csv", **options: Any) -> Predictions:
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return Predictions.load(path, **options)
 
 
-def is_plain(p: Predictions) -> None:
+def assert_csv_text(p: Predictions) -> None:
     assert p.class_names == ("cat", "dog")
     assert p.labels.tolist() == [0, 1, 1]
     torch.testing.assert_close(p.logits.exp(), torch.tensor([row[1:] for row in CATS], dtype=torch.float64))
@@ -47,132 +47,132 @@ def is_plain(p: Predictions) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        PLAIN,
-        PLAIN.replace(",", ";").replace(".", ","),
-        PLAIN.replace(",", ";"),
-        PLAIN.replace(",", "\t"),
-        PLAIN.replace(",", "|"),
-        PLAIN.replace(",", " "),
-        "sep=;\n" + PLAIN.replace(",", ";").replace(".", ","),
-        '"sep=;"\r\n' + PLAIN.replace(",", ";").replace("\n", "\r\n"),
-        "# made in May\n#\n" + PLAIN,
-        "# label,prob_cat,prob_dog\n" + PLAIN.partition("\n")[2],
-        PLAIN.replace("\n", "\r\n"),
-        PLAIN.replace("\n", "\r"),
-        PLAIN + "\n\n  \n",
-        PLAIN.replace("\n", "\n\n"),
-        PLAIN + ",,\n,,\n",
-        PLAIN.rstrip("\n"),
-        PLAIN.replace(",", " , "),
-        PLAIN.replace(",", ", "),
-        " label ,prob_cat , prob_dog\n" + PLAIN.partition("\n")[2],
+        CSV_TEXT,
+        CSV_TEXT.replace(",", ";").replace(".", ","),
+        CSV_TEXT.replace(",", ";"),
+        CSV_TEXT.replace(",", "\t"),
+        CSV_TEXT.replace(",", "|"),
+        CSV_TEXT.replace(",", " "),
+        "sep=;\n" + CSV_TEXT.replace(",", ";").replace(".", ","),
+        '"sep=;"\r\n' + CSV_TEXT.replace(",", ";").replace("\n", "\r\n"),
+        "# made in May\n#\n" + CSV_TEXT,
+        "# label,prob_cat,prob_dog\n" + CSV_TEXT.partition("\n")[2],
+        CSV_TEXT.replace("\n", "\r\n"),
+        CSV_TEXT.replace("\n", "\r"),
+        CSV_TEXT + "\n\n  \n",
+        CSV_TEXT.replace("\n", "\n\n"),
+        CSV_TEXT + ",,\n,,\n",
+        CSV_TEXT.rstrip("\n"),
+        CSV_TEXT.replace(",", " , "),
+        CSV_TEXT.replace(",", ", "),
+        " label ,prob_cat , prob_dog\n" + CSV_TEXT.partition("\n")[2],
         'label,"prob_cat","prob_dog"\n"cat","0,25","0,75"\n"dog","0,5","0,5"\n"dog","0,125","0,875"\n',
-        "".join(f'{line},"x, ""y""\n\nz"\n' for line in PLAIN.splitlines()),
-        "".join(f'{line},5" pipe\n' for line in PLAIN.splitlines()),
+        "".join(f'{line},"x, ""y""\n\nz"\n' for line in CSV_TEXT.splitlines()),
+        "".join(f'{line},5" pipe\n' for line in CSV_TEXT.splitlines()),
     ],
 )
-def test_dialects_are_read_alike(tmp_path, text):
-    is_plain(loaded(text, tmp_path))
+def test_dialects_give_the_same_predictions(tmp_path, text):
+    assert_csv_text(load_text(text, tmp_path))
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "cp1252", "latin-1"])
 def test_encodings_are_detected_and_noted(tmp_path, encoding):
-    text = PLAIN.replace("cat", "chät")
-    p = loaded(text.encode(encoding), tmp_path)
+    text = CSV_TEXT.replace("cat", "chät")
+    p = load_text(text.encode(encoding), tmp_path)
     assert p.class_names == ("chät", "dog")
     assert sum("encoding" in note for note in p.notes) == 1
-    assert not any("encoding" in note for note in loaded(text, tmp_path).notes)
+    assert not any("encoding" in note for note in load_text(text, tmp_path).notes)
 
 
-def test_an_encoding_can_be_given(tmp_path):
-    text = PLAIN.replace("cat", "кот").encode("cp1251")
-    assert loaded(text, tmp_path, encoding="cp1251").class_names == ("кот", "dog")
-    assert code_of(loaded, text, tmp_path, encoding="utf-8") == "encoding"
-    assert code_of(loaded, text, tmp_path, encoding="no-such") == "unknown_encoding"
-    assert code_of(loaded, text, tmp_path, encoding="rot13") == "unknown_encoding"
+def test_explicit_encoding_is_used(tmp_path):
+    text = CSV_TEXT.replace("cat", "кот").encode("cp1251")
+    assert load_text(text, tmp_path, encoding="cp1251").class_names == ("кот", "dog")
+    assert code_of(load_text, text, tmp_path, encoding="utf-8") == "encoding"
+    assert code_of(load_text, text, tmp_path, encoding="no-such") == "unknown_encoding"
+    assert code_of(load_text, text, tmp_path, encoding="rot13") == "unknown_encoding"
 
 
 @pytest.mark.parametrize("line", ["dog,.5", "dog,.5,.5,.5", "dog,0,5,0,5", 'dog,.5,".5\n.5",1'])
 def test_ragged_lines_are_refused_with_their_number(tmp_path, line):
     text = f"label,prob_cat,prob_dog\n\ncat,.5,.5\n{line}\ncat,.5,.5\n".replace("\n\n", "\n")
     with refused("ragged") as caught:
-        loaded(text, tmp_path)
+        load_text(text, tmp_path)
     assert "line 3" in str(caught.value)
 
 
 def test_lines_are_counted_from_the_top_of_the_file(tmp_path):
-    text = "sep=,\n# by hand\n\n" + PLAIN + "dog,1\n"
+    text = "sep=,\n# by hand\n\n" + CSV_TEXT + "dog,1\n"
     with refused("ragged") as caught:
-        loaded(text, tmp_path)
+        load_text(text, tmp_path)
     assert "line 8" in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["label,prob_cat,prob_dog\n", "label,prob_cat,prob_dog", "label,prob_0\n\n ,\n,\n"])
 def test_tables_without_rows_are_refused(tmp_path, text):
-    assert code_of(loaded, text, tmp_path) == "no_rows"
+    assert code_of(load_text, text, tmp_path) == "no_rows"
 
 
 def test_open_quotes_are_refused(tmp_path):
     text = "label,prob_cat,prob_dog,note\n" + 'cat,.5,.5,"a\n' + "dog,.5,.5,b\n" * 5
-    assert code_of(loaded, text, tmp_path) == "quotes"
+    assert code_of(load_text, text, tmp_path) == "quotes"
 
 
 @pytest.mark.parametrize("word", ["NA", "n/a", "#N/A", "null", "None", "nan", "-", "?", "", "."])
-def test_missing_words_count_as_missing_in_columns_of_numbers(tmp_path, word):
-    text = PLAIN + f"dog,{word},{word}\n"
+def test_missing_words_are_missing_in_columns_of_numbers(tmp_path, word):
+    text = CSV_TEXT + f"dog,{word},{word}\n"
     with refused("missing_values") as caught:
-        loaded(text, tmp_path)
+        load_text(text, tmp_path)
     assert "1 of 4" in str(caught.value)
-    assert len(loaded(text, tmp_path, drop=True)) == 3
+    assert len(load_text(text, tmp_path, drop=True)) == 3
 
 
 @pytest.mark.parametrize("word", ["NA", "None", "null", "-", "?"])
-def test_missing_words_are_classes_where_columns_are_called_so(tmp_path, word):
-    p = loaded(PLAIN.replace("cat", word), tmp_path)
+def test_missing_words_are_classes_if_columns_have_these_names(tmp_path, word):
+    p = load_text(CSV_TEXT.replace("cat", word), tmp_path)
     assert p.class_names == (word, "dog")
     assert p.labels.tolist() == [0, 1, 1]
-    numbers = PLAIN.replace("cat", word).replace("dog", "7")
-    assert loaded(numbers, tmp_path).labels.tolist() == [0, 1, 1]
+    numbers = CSV_TEXT.replace("cat", word).replace("dog", "7")
+    assert load_text(numbers, tmp_path).labels.tolist() == [0, 1, 1]
 
 
-def test_further_words_are_missing_values_if_named(tmp_path):
-    text = PLAIN + "dog,absent,-99\nabsent,0.5,0.5\n"
+def test_na_option_adds_words_for_missing_values(tmp_path):
+    text = CSV_TEXT + "dog,absent,-99\nabsent,0.5,0.5\n"
     frame = polars.DataFrame({"y": [0, 1, 1, 0, -99], "prob": [0.1, -99.0, 0.5, 0.2, 0.5]})
-    assert len(loaded(text, tmp_path, na=["absent", "-99"], drop=True)) == 3
+    assert len(load_text(text, tmp_path, na=["absent", "-99"], drop=True)) == 3
     assert len(Predictions.from_table(frame, label="y", na=["-99"], drop=True)) == 3
     frame.write_parquet(tmp_path / "t.parquet")
     assert len(Predictions.load(tmp_path / "t.parquet", label="y", na="-99", drop=True)) == 3
 
 
-def test_commas_of_thousands_are_no_decimal_commas(tmp_path):
+def test_thousands_commas_are_not_decimal_commas(tmp_path):
     text = 'label,prob_cat,prob_dog,weight\ncat,.25,.75,"1,234"\ndog,.5,.5,"2,500"\n'
-    assert code_of(loaded, text, tmp_path, weight="weight") == "not_numbers"
+    assert code_of(load_text, text, tmp_path, weight="weight") == "not_numbers"
 
 
 @pytest.mark.parametrize("suffix", [".csv.gz", ".tsv.gz", ".txt.gz", ".csv.zst", ".tsv.zst"])
-def test_packed_text_is_read(tmp_path, suffix):
-    text = PLAIN.replace(",", "\t") if ".tsv" in suffix else PLAIN
+def test_compressed_text_is_read(tmp_path, suffix):
+    text = CSV_TEXT.replace(",", "\t") if ".tsv" in suffix else CSV_TEXT
     path = tmp_path / f"t{suffix}"
     write_compressed(text, path)
-    is_plain(Predictions.load(path))
+    assert_csv_text(Predictions.load(path))
     if suffix.endswith("gz"):
         assert gzip.decompress(path.read_bytes()).decode() == text
 
 
 @pytest.mark.parametrize("text", ["", "\ufeff", "\n\n", "# a\n# b\n", "sep=;\n"])
 def test_text_without_a_header_is_refused(tmp_path, text):
-    assert code_of(loaded, text, tmp_path) == ("no_header" if text else "empty_file")
+    assert code_of(load_text, text, tmp_path) == ("no_header" if text else "empty_file")
 
 
 def test_zero_bytes_are_refused(tmp_path):
-    assert code_of(loaded, PLAIN + "\0\0,.5,.5\n", tmp_path) == "zero_bytes"
+    assert code_of(load_text, CSV_TEXT + "\0\0,.5,.5\n", tmp_path) == "zero_bytes"
 
 
-def test_refusals_name_the_file_of_a_folder(tmp_path):
+def test_errors_name_the_file_of_a_folder(tmp_path):
     folder = tmp_path / "parts"
     folder.mkdir()
-    (folder / "a.csv").write_text(PLAIN)
-    (folder / "b.csv").write_text(PLAIN + "dog,1\n")
+    (folder / "a.csv").write_text(CSV_TEXT)
+    (folder / "b.csv").write_text(CSV_TEXT + "dog,1\n")
     with refused("ragged") as caught:
         Predictions.load(folder)
     assert "b.csv" in str(caught.value)
@@ -181,7 +181,7 @@ def test_refusals_name_the_file_of_a_folder(tmp_path):
 # Workbooks
 
 
-def workbook(path: Path, rows: list[list[Any]], *others: str) -> Path:
+def workbook(path: Path, rows: list[list[Any]], *other_sheets: str) -> Path:
     book = xlsxwriter.Workbook(path)
     sheet, percent = book.add_worksheet("first"), book.add_format({"num_format": "0%"})
     for i, row in enumerate(rows):
@@ -192,7 +192,7 @@ def workbook(path: Path, rows: list[list[Any]], *others: str) -> Path:
                 sheet.write_string(i, j, value)
             elif value is not None:
                 sheet.write_number(i, j, value, percent)
-    for name in others:
+    for name in other_sheets:
         book.add_worksheet(name).write(0, 0, "x")
     book.close()
     return path
@@ -200,15 +200,15 @@ def workbook(path: Path, rows: list[list[Any]], *others: str) -> Path:
 
 def test_workbooks_are_read(tmp_path):
     rows: list[list[Any]] = [["label", "prob_cat", "prob_dog"], *map(list, CATS)]
-    is_plain(Predictions.load(workbook(tmp_path / "a.xlsx", rows)))
+    assert_csv_text(Predictions.load(workbook(tmp_path / "a.xlsx", rows)))
     rows[1][2] = ("=1-B2", 0.75)
     rows[2][1:] = ["0.5", " 0.5 "]
     p = Predictions.load(workbook(tmp_path / "b.xlsx", rows, "second", "third"))
-    is_plain(p)
+    assert_csv_text(p)
     assert sum("'second', 'third'" in note for note in p.notes) == 1
 
 
-def test_words_among_the_numbers_of_a_workbook_are_not_lost(tmp_path):
+def test_words_among_numbers_of_a_workbook_are_kept(tmp_path):
     rows: list[list[Any]] = [["label", "prob_cat", "prob_dog", "group"], *([*row, i] for i, row in enumerate(CATS))]
     rows[3][3] = "west"
     p = Predictions.load(workbook(tmp_path / "a.xlsx", rows))
@@ -221,7 +221,7 @@ def test_words_among_the_numbers_of_a_workbook_are_not_lost(tmp_path):
     assert "oops" in str(caught.value)
 
 
-def test_a_workbook_holds_texts_and_no_formulas(tmp_path):
+def test_workbooks_have_no_formulas(tmp_path):
     import zipfile
 
     z = torch.randn(6, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -231,10 +231,10 @@ def test_a_workbook_holds_texts_and_no_formulas(tmp_path):
     assert Predictions.load(tmp_path / "p.xlsx").class_names == ("=1+1", "@x")
 
 
-def test_a_missing_package_is_one_line_that_names_the_extra(tmp_path, monkeypatch):
+def test_missing_package_error_names_the_extra(tmp_path, monkeypatch):
     import sys
 
-    p = loaded(PLAIN, tmp_path)
+    p = load_text(CSV_TEXT, tmp_path)
     p.save(tmp_path / "p.xlsx")
     monkeypatch.setitem(sys.modules, "fastexcel", None)
     monkeypatch.setitem(sys.modules, "xlsxwriter", None)
@@ -248,18 +248,18 @@ def test_a_missing_package_is_one_line_that_names_the_extra(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("text", ["=1", "@a", "+a", "-a", " =a", "\t=a", "\r=a", "'=a", "''=a", "＝a", "-1+1"])
-def test_protection_from_formulas_is_taken_back(text):
+def test_formula_escaping_is_reversible(text):
     assert escape_formula(text) == "'" + text
     assert unescape_column([escape_formula(text), "b"]) == [text, "b"]
 
 
 @pytest.mark.parametrize("text", ["-1", "-0,5", "+1.5e3", "-5 %", "-", "--", "a=b", "'a", "", "-inf"])
-def test_numbers_and_dashes_are_not_protected(text):
+def test_numbers_and_dashes_are_not_escaped(text):
     assert escape_formula(text) == text
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".tsv.gz", ".txt.zst"])
-def test_text_files_hold_no_formulas(tmp_path, suffix):
+def test_text_files_have_no_formulas(tmp_path, suffix):
     frame = polars.DataFrame({"=x": ["=1+1", "a"], "label": ["@b", "-1"], "n": [-1.5, 2.0]})
     path = tmp_path / f"t{suffix}"
     io.write_table(path, frame)
@@ -272,23 +272,23 @@ def test_text_files_hold_no_formulas(tmp_path, suffix):
 # Round trips
 
 
-def belonging(p: Predictions) -> dict[str, Any]:
+def row_attributes(p: Predictions) -> dict[str, Any]:
     groups = None if p.groups is None or p.group_names is None else [p.group_names[i] for i in p.groups]
     return {"clusters": p.clusters, "groups": groups}
 
 
-def same(p: Predictions, q: Predictions) -> None:
+def assert_same(p: Predictions, q: Predictions) -> None:
     if p.class_names is not None and q.class_names is None:  # columns of numbers are in their order, and need no names
         assert set(p.class_names) == set(map(str, range(p.k)))
-        q = Predictions(q.logits, q.labels, q.weights, class_names=sorted(p.class_names), **belonging(q))
+        q = Predictions(q.logits, q.labels, q.weights, class_names=sorted(p.class_names), **row_attributes(q))
     q = q.reorder_classes(p.class_names)
     assert q.class_names == p.class_names
     assert torch.equal(q.labels, p.labels)
     assert torch.equal(q.logits.double(), p.logits.double())
     for name in ("weights", "clusters"):
-        one, other = getattr(p, name), getattr(q, name)
-        assert (one is None) == (other is None)
-        assert one is None or torch.equal(one, other)
+        first, second = getattr(p, name), getattr(q, name)
+        assert (first is None) == (second is None)
+        assert first is None or torch.equal(first, second)
     assert (p.groups is None) == (q.groups is None)
     if p.groups is not None and q.groups is not None:
         assert p.group_names is not None
@@ -302,34 +302,34 @@ NAMES = st.lists(st.sampled_from(PIECES), max_size=4).map("".join)
 
 
 @st.composite
-def parts(draw: st.DrawFn) -> dict[str, Any]:
+def prediction_parts(draw: st.DrawFn) -> dict[str, Any]:
     k, n = draw(st.integers(2, 4)), draw(st.integers(4, 8))
     kind = draw(st.sampled_from([torch.float32, torch.float64]))
-    more: dict[str, Any] = {
+    extra: dict[str, Any] = {
         "shape": (n, k),
         "kind": kind,
         "seed": draw(st.integers(0, 99)),
         "mask": draw(st.booleans()),
     }
     if draw(st.booleans()):
-        more["class_names"] = draw(st.lists(NAMES, min_size=k, max_size=k, unique=True))
+        extra["class_names"] = draw(st.lists(NAMES, min_size=k, max_size=k, unique=True))
     if draw(st.booleans()):
-        more["groups"] = draw(st.lists(NAMES, min_size=n, max_size=n))
+        extra["groups"] = draw(st.lists(NAMES, min_size=n, max_size=n))
     if draw(st.booleans()):
-        more["clusters"] = [i // 2 for i in range(n)]
-    return more
+        extra["clusters"] = [i // 2 for i in range(n)]
+    return extra
 
 
-def made(shape: tuple[int, int], kind: torch.dtype, seed: int, mask: bool, **more: Any) -> Predictions:
+def make_predictions(shape: tuple[int, int], kind: torch.dtype, seed: int, mask: bool, **extra: Any) -> Predictions:
     z = 3 * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=kind)
     z[0, 0] = -math.inf if mask else 0
-    return Predictions(z, torch.arange(shape[0]) % shape[1], **more)
+    return Predictions(z, torch.arange(shape[0]) % shape[1], **extra)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(given_parts=parts(), suffix=st.sampled_from(WRITABLE_SUFFIXES))
-def test_saved_predictions_are_loaded_as_they_were_or_refused(tmp_path, given_parts, suffix):
-    p = made(**given_parts)
+@given(parts_of_predictions=prediction_parts(), suffix=st.sampled_from(WRITABLE_SUFFIXES))
+def test_saved_predictions_round_trip_or_are_refused(tmp_path, parts_of_predictions, suffix):
+    p = make_predictions(**parts_of_predictions)
     path = tmp_path / f"p{suffix}"
     path.unlink(missing_ok=True)
     try:
@@ -337,7 +337,7 @@ def test_saved_predictions_are_loaded_as_they_were_or_refused(tmp_path, given_pa
     except InputError:
         assert not path.exists()
     else:
-        same(p, Predictions.load(path))
+        assert_same(p, Predictions.load(path))
     assert not list(tmp_path.glob(".p*"))
 
 
@@ -354,23 +354,23 @@ def test_saved_predictions_are_loaded_as_they_were_or_refused(tmp_path, given_pa
         ("1.0 m", "2.0 m", "0.0 m"),
     ],
 )
-def test_names_that_text_can_hold_are_loaded_as_they_were(tmp_path, names, suffix):
+def test_portable_names_round_trip_in_every_format(tmp_path, names, suffix):
     z = torch.randn(9, 3, generator=torch.Generator().manual_seed(1))
     p = Predictions(z, torch.arange(9) % 3, class_names=names, groups=[*names, *names, *names])
     p.save(tmp_path / f"p{suffix}")
-    same(p, Predictions.load(tmp_path / f"p{suffix}"))
+    assert_same(p, Predictions.load(tmp_path / f"p{suffix}"))
 
 
 @pytest.mark.parametrize("names", [("01", "1", "001"), ("a\0", "a", "b"), ("", "a", "b")])
-def test_names_that_a_table_cannot_hold_are_refused(tmp_path, names):
+def test_ambiguous_names_are_refused_by_tables(tmp_path, names):
     p = Predictions(torch.eye(3), torch.arange(3), class_names=names)
     assert code_of(p.save, tmp_path / "p.csv") == "not_exact"
     assert not list(tmp_path.iterdir())
     p.save(tmp_path / "p.safetensors")
-    same(p, Predictions.load(tmp_path / "p.safetensors"))
+    assert_same(p, Predictions.load(tmp_path / "p.safetensors"))
 
 
-def test_formats_that_cannot_be_written_are_named_first(tmp_path):
+def test_unwritable_suffixes_are_refused(tmp_path):
     p = Predictions(torch.eye(3), torch.arange(3))
     for name in ("p.doc", "p", "p.npy", "p.pt"):
         assert code_of(p.save, tmp_path / name) == "suffix"
@@ -380,7 +380,7 @@ def test_formats_that_cannot_be_written_are_named_first(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("more", "expected"),
+    ("extra", "expected"),
     [
         ({"logits": np.float64(1)}, "scalar"),
         ({"labels": np.int64(1)}, "scalar"),
@@ -394,8 +394,8 @@ def test_formats_that_cannot_be_written_are_named_first(tmp_path):
         ({"labels": np.array(["2020-01-01"] * 4, dtype="M8[D]")}, "odd_array"),
     ],
 )
-def test_odd_arrays_are_refused(tmp_path, more, expected):
-    np.savez(tmp_path / "p.npz", **({"logits": np.zeros((4, 3)) + np.eye(4, 3), "labels": np.arange(4) % 3} | more))
+def test_odd_arrays_are_refused(tmp_path, extra, expected):
+    np.savez(tmp_path / "p.npz", **({"logits": np.zeros((4, 3)) + np.eye(4, 3), "labels": np.arange(4) % 3} | extra))
     assert code_of(Predictions.load, tmp_path / "p.npz") == expected
 
 
@@ -420,7 +420,7 @@ def test_files_cannot_set_internal_fields(tmp_path, name, suffix):
     assert torch.equal(p.logits, arrays["logits"])
 
 
-ODD: list[Callable[[random.Random], Any]] = [
+ODD_ARRAYS: list[Callable[[random.Random], Any]] = [
     lambda r: np.float32(r.random()),
     lambda r: np.zeros(0),
     lambda r: np.full((4, 3), math.nan),
@@ -445,22 +445,22 @@ def test_files_of_odd_arrays_are_read_or_refused_in_one_line(tmp_path):
     r, count = random.Random(0), 0
     for i in range(300):
         arrays: dict[str, Any] = {"logits": np.eye(4, 3) + 1, "labels": np.arange(4) % 3}
-        arrays |= {r.choice(KEYS): r.choice(ODD)(r) for _ in range(r.choice([1, 1, 2]))}
+        arrays |= {r.choice(KEYS): r.choice(ODD_ARRAYS)(r) for _ in range(r.choice([1, 1, 2]))}
         if i % 2:
             path = tmp_path / "p.npz"
             np.savez(path, **arrays)
         else:
             path = tmp_path / "p.pt"
             odd = [[1, [2]], {"a": 1}, "x", 3, [torch.zeros(2), torch.zeros(3)], None, torch.zeros(2).to_sparse()]
-            tensors = {key: torch.from_numpy(a) for key, a in arrays.items() if tensorial(a)}
+            tensors = {key: torch.from_numpy(a) for key, a in arrays.items() if is_tensor_like(a)}
             torch.save({**tensors, r.choice(KEYS): r.choice(odd)}, path)
-        reason = refusal(path)
+        reason = error_message(path)
         count += reason is not None
         assert "\n" not in (reason or "")
     assert count > 100
 
 
-def refusal(path: Path) -> str | None:
+def error_message(path: Path) -> str | None:
     try:
         Predictions.load(path)
     except InputError as error:
@@ -468,7 +468,7 @@ def refusal(path: Path) -> str | None:
     return None
 
 
-def tensorial(array: Any) -> bool:
+def is_tensor_like(array: Any) -> bool:
     return isinstance(array, np.ndarray) and array.dtype.kind in "bifc" and array.dtype != np.longdouble
 
 
@@ -476,7 +476,7 @@ def tensorial(array: Any) -> bool:
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def calibrator_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     z = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     path = tmp_path_factory.mktemp("c") / "c.safetensors"
     calibrators.save(calibrators.fit("Temperature", Predictions(z, torch.arange(60) % 2)), path)
@@ -484,32 +484,32 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".csv", ".jsonl.gz", ".parquet", ".xlsx"])
-def test_calibrated_arrays_keep_all_that_belongs_to_their_rows(tmp_path, saved, suffix):
+def test_calibrated_arrays_keep_row_attributes(tmp_path, calibrator_path, suffix):
     z = torch.randn(6, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     arrays = {"logits": z.numpy(), "labels": np.arange(6) % 2, "weights": np.array([1, 2, 0.5, 1, 1, 0.5])}
     arrays |= {"clusters": np.arange(6) // 2, "groups": np.array([0, 1, 1, 0, 0, 1])}
     arrays |= {"group_names": np.array(["b", "a"])}
     arrays |= {"class_names": np.array(["no", "yes"]), "ids": np.array([f"r{i}" for i in range(6)])}
     np.savez(tmp_path / "in.npz", **arrays)
-    apply_to_file(str(saved), tmp_path / "in.npz", tmp_path / f"out{suffix}")
+    apply_to_file(str(calibrator_path), tmp_path / "in.npz", tmp_path / f"out{suffix}")
     p = Predictions.load(tmp_path / "in.npz")
-    same(p.apply(calibrators.load(saved)), Predictions.load(tmp_path / f"out{suffix}"))
+    assert_same(p.apply(calibrators.load(calibrator_path)), Predictions.load(tmp_path / f"out{suffix}"))
     assert list(io.read(tmp_path / f"out{suffix}")["ids"]) == list(arrays["ids"])
 
 
-def test_apply_reports_how_the_file_was_read(tmp_path, saved):
+def test_apply_reports_how_the_file_was_read(tmp_path, calibrator_path):
     notes: list[str] = []
-    (tmp_path / "in.csv").write_bytes(SPELLED.encode("utf-16"))
-    apply_to_file(str(saved), tmp_path / "in.csv", tmp_path / "out.csv", on_note=notes.append)
+    (tmp_path / "in.csv").write_bytes(SEMICOLON_TEXT.encode("utf-16"))
+    apply_to_file(str(calibrator_path), tmp_path / "in.csv", tmp_path / "out.csv", on_note=notes.append)
     assert sum("utf-16" in note for note in notes) == 1
 
 
-SPELLED = "id;note;prob_no;prob_yes\n007;=1+1;0,25;0,75\n010;-;0,50;0,5\n011;NA;1e-3;0,999\n"
+SEMICOLON_TEXT = "id;note;prob_no;prob_yes\n007;=1+1;0,25;0,75\n010;-;0,50;0,5\n011;NA;1e-3;0,999\n"
 
 
-def test_calibrated_text_keeps_separator_decimals_and_spelling(tmp_path, saved):
-    (tmp_path / "in.csv").write_text(SPELLED)
-    apply_to_file(str(saved), tmp_path / "in.csv", tmp_path / "out.csv")
+def test_calibrated_text_keeps_separator_decimal_sign_and_spelling(tmp_path, calibrator_path):
+    (tmp_path / "in.csv").write_text(SEMICOLON_TEXT)
+    apply_to_file(str(calibrator_path), tmp_path / "in.csv", tmp_path / "out.csv")
     out = (tmp_path / "out.csv").read_text().splitlines()
     assert out[0] == "id;note;prob_no;prob_yes;calibrated_prob_no;calibrated_prob_yes;predicted"
     assert out[1].startswith("007;'=1+1;0,25;0,75;0,")
@@ -519,10 +519,10 @@ def test_calibrated_text_keeps_separator_decimals_and_spelling(tmp_path, saved):
 
 
 @pytest.mark.parametrize("suffix", [s for s in WRITABLE_SUFFIXES if s not in (".npz", ".safetensors")])
-def test_calibrated_tables_keep_rows_and_columns_in_every_format(tmp_path, saved, suffix):
-    (tmp_path / "in.csv").write_text(SPELLED)
+def test_calibrated_tables_keep_rows_and_columns_in_every_format(tmp_path, calibrator_path, suffix):
+    (tmp_path / "in.csv").write_text(SEMICOLON_TEXT)
     path = tmp_path / f"out{suffix}"
-    assert apply_to_file(str(saved), tmp_path / "in.csv", path, drop=True)[0] == 3
+    assert apply_to_file(str(calibrator_path), tmp_path / "in.csv", path, drop=True)[0] == 3
     frame = io.read_table(path).frame
     assert frame.columns[:4] == ["id", "note", "prob_no", "prob_yes"]
     assert frame["prob_no"].to_list() == [0.25, 0.5, 0.001]
@@ -530,22 +530,24 @@ def test_calibrated_tables_keep_rows_and_columns_in_every_format(tmp_path, saved
     assert frame["calibrated_prob_no"].null_count() == 0
 
 
-def test_apply_writes_nothing_where_it_refuses(tmp_path, saved):
+def test_refused_apply_writes_nothing(tmp_path, calibrator_path):
     (tmp_path / "in.csv").write_text("prob_no,prob_yes\n.2,.8\n.2,\n")
-    assert code_of(apply_to_file, str(saved), tmp_path / "in.csv", tmp_path / "out.xlsx") == "missing_values"
-    (tmp_path / "in.csv").write_text(SPELLED)
-    assert code_of(apply_to_file, str(saved), tmp_path / "in.csv", tmp_path / "out.doc", drop=True) == "suffix"
+    assert code_of(apply_to_file, str(calibrator_path), tmp_path / "in.csv", tmp_path / "out.xlsx") == "missing_values"
+    (tmp_path / "in.csv").write_text(SEMICOLON_TEXT)
+    assert (
+        code_of(apply_to_file, str(calibrator_path), tmp_path / "in.csv", tmp_path / "out.doc", drop=True) == "suffix"
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
 
 
-def test_digits_of_other_scripts_are_no_missing_values(tmp_path: Path) -> None:
+def test_digits_of_other_scripts_are_not_numbers(tmp_path: Path) -> None:
     rows = [f"{0.1 * (i % 9):.1f},{i % 2}" for i in range(20)]
     path = tmp_path / "a.csv"
     path.write_text("\n".join(["prob,label", *rows, "\u0660.\u0665,1", ""]), encoding="utf-8")
     assert code_of(Predictions.load, path, drop=True) == "not_numbers"
 
 
-def test_folders_without_letters_are_looked_up_by_a_parent(tmp_path: Path) -> None:
+def test_case_sensitivity_of_a_folder_without_letters(tmp_path: Path) -> None:
     (tmp_path / "2024").mkdir()
     assert is_case_insensitive(tmp_path / "2024") == is_case_insensitive(tmp_path)
 

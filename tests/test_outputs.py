@@ -1,4 +1,4 @@
-"""Outputs of every command: none replaces a file that is read, or joins the files that are read next time."""
+"""No output replaces an input, or is read as an input next time."""
 
 import hashlib
 import itertools
@@ -25,7 +25,7 @@ from calibrant.lab.study import run
 CODES = {"output_is_input", "output_among_inputs"}
 
 
-def predictions(seed: int = 0) -> Predictions:
+def make_predictions(seed: int = 0) -> Predictions:
     g = torch.Generator().manual_seed(seed)
     z = 2 * torch.randn(40, 3, generator=g)
     return Predictions(z, torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1))
@@ -33,19 +33,19 @@ def predictions(seed: int = 0) -> Predictions:
 
 @pytest.fixture
 def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with an input of every kind, and the working folder beside it."""
+    """Return a folder with an input of every kind, in the working folder."""
     folder = tmp_path / "in"
     (folder / "parts").mkdir(parents=True)
     (folder / "sub").mkdir()
-    p = predictions()
+    p = make_predictions()
     p.save(folder / "v.csv")
     p.save(folder / "v.npz")
     for i in (1, 2):
-        predictions(i).save(folder / "parts" / f"p{i}.csv")
+        make_predictions(i).save(folder / "parts" / f"p{i}.csv")
     torch.save({"logits": p.logits, "labels": p.labels}, folder / "v.pt")
     np.save(folder / "v_logits.npy", p.logits.numpy())
     np.save(folder / "v_labels.npy", p.labels.numpy())
-    calibrators.save(calibrators.fit("Temperature", predictions(5)), folder / "t.safetensors")
+    calibrators.save(calibrators.fit("Temperature", make_predictions(5)), folder / "t.safetensors")
     (folder / "mine.py").write_text("x = 1\n")
     (folder / "linked").symlink_to(folder / "parts", target_is_directory=True)
     monkeypatch.chdir(tmp_path)
@@ -53,11 +53,11 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    found = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
-    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
-READ: dict[str, tuple[str, str]] = {  # what is given, and which of the files it reads is the output
+SOURCES_AND_OUTPUTS: dict[str, tuple[str, str]] = {  # an input, and an output that would replace it or be read with it
     "table": ("in/v.csv", "in/v.csv"),
     "arrays": ("in/v.npz", "in/v.npz"),
     "labels beside": ("in/v_logits.npy", "in/v_labels.npy"),
@@ -68,73 +68,76 @@ READ: dict[str, tuple[str, str]] = {  # what is given, and which of the files it
     "new in pattern": ("in/parts/p*.csv", "in/parts/p3.csv"),
 }
 COMMANDS: dict[str, Callable[[str, str], list[str]]] = {
-    "measure --json": lambda given, out: ["measure", given, "--json", out],
-    "measure --html": lambda given, out: ["measure", given, "--html", out],
-    "assess --json": lambda given, out: ["assess", given, "in/v.npz", "-c", "Temperature", "--json", out],
-    "assess --html": lambda given, out: ["assess", "in/v.pt", given, "-c", "Temperature", "--html", out],
-    "assess --save": lambda given, out: ["assess", given, "in/v.pt", "--save", out],
-    "apply -o": lambda given, out: ["apply", "in/t.safetensors", given, "-o", out],
+    "measure --json": lambda source, out: ["measure", source, "--json", out],
+    "measure --html": lambda source, out: ["measure", source, "--html", out],
+    "assess --json": lambda source, out: ["assess", source, "in/v.npz", "-c", "Temperature", "--json", out],
+    "assess --html": lambda source, out: ["assess", "in/v.pt", source, "-c", "Temperature", "--html", out],
+    "assess --save": lambda source, out: ["assess", source, "in/v.pt", "--save", out],
+    "apply -o": lambda source, out: ["apply", "in/t.safetensors", source, "-o", out],
 }
 SPELLINGS: dict[str, Callable[[Path], Path]] = {
     "as it is": lambda path: path,
     "absolute": lambda path: path.absolute(),
     "dots": lambda path: path.parent / ".." / path.parent.name / path.name,
-    "linked": lambda path: linked(path, os.symlink),
-    "hard link": lambda path: linked(path, os.link),
+    "linked": lambda path: link_to(path, os.symlink),
+    "hard link": lambda path: link_to(path, os.link),
 }
 
 
-def linked(path: Path, link: Callable[[Path, Path], None]) -> Path:
-    other = Path(f"another{path.suffix}")
+def link_to(path: Path, link: Callable[[Path, Path], None]) -> Path:
+    link_path = Path(f"another{path.suffix}")
     if path.exists():
-        link(path.absolute(), other)
-        return other
-    return Path("in/linked") / path.name  # a new file, in the folder under its other name
+        link(path.absolute(), link_path)
+        return link_path
+    return Path("in/linked") / path.name  # a new file in the linked folder
 
 
 def refusal(command: list[str]) -> str:
-    done = CliRunner().invoke(app, command)
-    assert isinstance(done.exception, InputError), (command, done.exception, done.output)
-    return done.exception.code
+    result = CliRunner().invoke(app, command)
+    assert isinstance(result.exception, InputError), (command, result.exception, result.output)
+    return result.exception.code
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_no_output_replaces_an_input(inputs, command, spelling):
+def test_outputs_never_replace_inputs(inputs, command, spelling):
     before = digests(inputs)
-    for given, out in READ.values():
+    for source, out in SOURCES_AND_OUTPUTS.values():
         path = SPELLINGS[spelling](Path(out))
-        assert refusal(COMMANDS[command](given, str(path))) in CODES, (command, given, path)
-        for other in Path().glob("another*"):
-            other.unlink()
+        assert refusal(COMMANDS[command](source, str(path))) in CODES, (command, source, path)
+        for link_path in Path().glob("another*"):
+            link_path.unlink()
     assert digests(inputs) == before
 
 
-def test_no_output_replaces_a_calibrator_or_own_methods(inputs):
+def test_outputs_never_replace_calibrators_or_user_methods(inputs):
     before = digests(inputs)
     for out, spelling in itertools.product(("in/t.safetensors", "in/mine.py"), SPELLINGS):
         path = str(SPELLINGS[spelling](Path(out)))
-        more = ["--with", "in/mine.py"]
-        assert refusal(["measure", "in/v.csv", "-c", "in/t.safetensors", "--json", path, *more]) in CODES
-        assert refusal(["assess", "in/v.csv", "in/v.pt", "-c", "in/t.safetensors", "--save", path, *more]) in CODES
-        assert refusal(["apply", "in/t.safetensors", "in/v.csv", "-o", path, *more]) in CODES
-        for other in Path().glob("another*"):
-            other.unlink()
+        include_options = ["--with", "in/mine.py"]
+        assert refusal(["measure", "in/v.csv", "-c", "in/t.safetensors", "--json", path, *include_options]) in CODES
+        assert (
+            refusal(["assess", "in/v.csv", "in/v.pt", "-c", "in/t.safetensors", "--save", path, *include_options])
+            in CODES
+        )
+        assert refusal(["apply", "in/t.safetensors", "in/v.csv", "-o", path, *include_options]) in CODES
+        for link_path in Path().glob("another*"):
+            link_path.unlink()
     assert digests(inputs) == before
 
 
-def test_apply_from_python_replaces_nothing_either(inputs):
+def test_apply_in_python_refuses_outputs_among_inputs(inputs):
     with refused("output_among_inputs"):
         apply_to_file("in/t.safetensors", "in/parts", "in/parts/new.csv")
 
 
-def test_other_files_may_be_written_beside_inputs(inputs):
+def test_other_files_are_accepted_beside_inputs(inputs):
     io.check_outputs(["in/parts/report.html", "in/parts/numbers.json"], ["in/parts"])
     io.check_outputs(["in/parts/q3.csv", "in/p3.csv"], ["in/parts/p*.csv"])
     io.check_outputs(["in/parts/sub/new.csv"], ["in/parts"])
 
 
-def test_names_that_differ_in_case_are_one_file_where_the_system_has_it_so(inputs, monkeypatch):
+def test_case_insensitive_systems_compare_names_without_case(inputs, monkeypatch):
     io.check_outputs(["in/parts/P9.CSV"], ["in/parts/p*.csv"])
     io.check_outputs(["a.json", "A.json"], [])
     monkeypatch.setattr("calibrant.io.files.is_case_insensitive", lambda folder: True)
@@ -144,14 +147,14 @@ def test_names_that_differ_in_case_are_one_file_where_the_system_has_it_so(input
         io.check_outputs(["a.json", "A.json"], ["in/v.csv"])
 
 
-def test_patterns_leave_hidden_files_alone(inputs):
+def test_patterns_skip_hidden_files(inputs):
     (inputs / "parts" / ".p0-draft.csv").write_text("half of a tab")
     assert [path.name for path in list_table_files("in/parts/*.csv")] == ["p1.csv", "p2.csv"]
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "tables.csv", "report.html", "tables.md"])
-def test_a_study_replaces_no_file_that_it_reads(tmp_path, name):
-    predictions(1).save(tmp_path / "val.csv")
+def test_studies_never_replace_inputs(tmp_path, name):
+    make_predictions(1).save(tmp_path / "val.csv")
     target = tmp_path / name
     target.write_bytes((tmp_path / "val.csv").read_bytes())
     text = f'[[models]]\nname = "a"\nval = "val.csv"\ntest = "{name}"\n'
@@ -162,7 +165,7 @@ def test_a_study_replaces_no_file_that_it_reads(tmp_path, name):
     assert before.items() <= digests(tmp_path).items()
 
 
-def test_an_ended_process_leaves_no_draft(tmp_path):
+def test_signals_leave_no_draft(tmp_path):
     code = """
 import os, signal, sys
 from calibrant.io import atomic_write
@@ -182,23 +185,23 @@ for name in sys.argv[2:]:
     assert target.read_text() == "old"
 
 
-def test_handlers_of_signals_are_restored_after_a_write(tmp_path):
+def test_signal_handlers_are_restored_after_a_write(tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     with io.atomic_write(tmp_path / "a.txt") as draft:
         draft.write_text("new")
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path):
+def test_failed_write_keeps_the_old_file(tmp_path):
     path = tmp_path / "a.csv"
     polars.DataFrame({"a": [1]}).write_csv(path)
     with pytest.raises(RuntimeError):
-        half_written(path)
+        write_half(path)
     assert path.read_text() == "a\n1\n"
     assert list(tmp_path.iterdir()) == [path]
 
 
-def half_written(path: Path) -> None:
+def write_half(path: Path) -> None:
     with io.atomic_write(path) as draft:
         draft.write_text("half")
         raise RuntimeError

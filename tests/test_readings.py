@@ -1,4 +1,4 @@
-"""What each column of a table means: read right and noted, or refused with a code."""
+"""Roles of columns: inferred and noted, or refused with a code."""
 
 from typing import Any
 
@@ -77,7 +77,7 @@ def test_named_weights_may_sum_to_anything_and_the_sum_is_noted():
     "predicted", ["y_pred", "pred", "prediction", "predicted", "predicted_label", "Predicted Class", "yhat"]
 )
 @pytest.mark.parametrize("label", ["y_true", "label", "target", "Ground Truth", "y"])
-def test_predictions_beside_a_confidence_say_what_was_right(label, predicted):
+def test_predicted_labels_beside_a_confidence_give_correctness(label, predicted):
     assert is_answers(read({label: Y3, predicted: GUESS3, "confidence": ROWS.max(1)}), ROWS.max(1), Y3 == GUESS3)
     words = {label: WORDS[Y3], predicted: WORDS[GUESS3], "conf": ROWS.max(1)}
     assert is_answers(read(words), ROWS.max(1), Y3 == GUESS3)
@@ -86,7 +86,7 @@ def test_predictions_beside_a_confidence_say_what_was_right(label, predicted):
 
 
 @pytest.mark.parametrize("name", ["prob", "score", "probability", "y_prob", "p"])
-def test_a_probability_beside_predictions_is_what_its_values_show(name):
+def test_values_decide_between_probability_and_confidence(name):
     assert is_answers(read({"y_true": Y, "y_pred": GUESS, name: TOP}), TOP, Y == GUESS)
     assert is_binary(read({"y_true": Y, "y_pred": GUESS, name: P}), P, Y)
     assert is_answers(read({"y_true": Y3, "y_pred": GUESS3, name: ROWS.max(1)}), ROWS.max(1), Y3 == GUESS3)
@@ -96,7 +96,7 @@ def test_a_probability_beside_predictions_is_what_its_values_show(name):
     assert is_binary(read({"y_true": PAIR[1 - Y], "y_pred": PAIR[1 - GUESS], name: P}), P, Y)
 
 
-def test_a_number_that_may_be_either_beside_predictions_is_refused():
+def test_ambiguous_number_beside_predictions_is_refused():
     noise = np.where(np.arange(N) % 7 == 0, 1 - GUESS, GUESS)
     assert refused({"y_true": Y, "y_pred": noise, "prob": P}) == "ambiguous_reading"
     assert refused({"y_true": Y, "y_pred": 1 - GUESS, "prob": P}) == "ambiguous_reading"
@@ -108,31 +108,31 @@ def test_a_number_that_may_be_either_beside_predictions_is_refused():
     assert is_answers(read({"y_true": Y, "y_pred": GUESS, "confidence": P}, confidence="confidence"), P, Y == GUESS)
 
 
-def test_class_columns_come_before_predictions():
+def test_class_columns_take_precedence_over_predictions():
     p = read({"label": Y3, "y_pred": GUESS3, **CLASSES})
     assert is_classes(p)
     assert "'y_pred'" in p.notes[0]
 
 
-def test_fractions_called_predictions_are_probabilities():
+def test_fractions_named_predictions_are_probabilities():
     assert is_binary(read({"y_true": Y, "y_pred": P}), P, Y)
 
 
-def test_a_label_is_never_whether_the_answer_was_right():
+def test_label_is_never_taken_for_correctness():
     for label in ("label", "y_true", "target", "class", "outcome"):
         assert refused({label: Y, "confidence": P}) == "no_correct"
     assert is_answers(read({"label": Y, "confidence": P}, correct="label"), P, Y)
     assert refused({"confidence": P, "y_true": Y3}) == "no_correct"
 
 
-def test_labels_and_predictions_of_other_classes_are_refused():
+def test_labels_and_predictions_of_different_classes_are_refused():
     assert refused({"y_true": Y3, "y_pred": WORDS[GUESS3], "confidence": ROWS.max(1)}) == "predicted_labels"
     assert refused({"y_true": Y3, "y_pred": GUESS3 + 1, "confidence": ROWS.max(1)}) == "predicted_labels"
     truth = {"y_true": Y, "y_pred": GUESS.astype(bool), "confidence": TOP}
     assert is_answers(read(truth), TOP, Y == GUESS)
 
 
-def test_a_probability_beside_correct_is_a_confidence():
+def test_probability_beside_correct_is_a_confidence():
     assert is_answers(read({"prob": P, "correct": Y}), P, Y)
     assert is_answers(
         read({"label": WORDS[Y3], "prob": ROWS.max(1), "correct": Y3 == GUESS3}), ROWS.max(1), Y3 == GUESS3
@@ -141,13 +141,13 @@ def test_a_probability_beside_correct_is_a_confidence():
     assert refused({"label": Y, "prob": P, "correct": 1 - GUESS}) == "ambiguous_reading"
 
 
-def test_a_probability_beside_a_confidence():
+def test_probability_beside_a_confidence():
     assert is_binary(read({"label": Y, "prob": P, "confidence": TOP}), P, Y)
     assert refused({"label": Y, "prob": P, "confidence": P[::-1]}) == "ambiguous_reading"
     assert is_answers(read({"confidence": P, "correct": Y, "prob": P[::-1]}), P, Y)
 
 
-def test_a_probability_that_is_never_below_one_half_is_no_probability_of_a_rare_class():
+def test_score_above_one_half_is_not_the_probability_of_a_rare_class():
     rare = (np.arange(N) % 3 == 0).astype(int)
     assert refused({"label": rare, "prob": TOP}) == "ambiguous_reading"
     assert is_binary(read({"label": rare, "prob": TOP}, probs="prob"), TOP, rare)
@@ -171,7 +171,7 @@ def test_a_probability_that_is_never_below_one_half_is_no_probability_of_a_rare_
         ({"label": Y, "age": P, "height": P}, "no_scores"),
     ],
 )
-def test_columns_with_more_than_one_reading_or_none_are_refused(columns, code):
+def test_ambiguous_and_missing_columns_are_refused(columns, code):
     assert refused(columns) == code
 
 
@@ -197,7 +197,7 @@ def test_columns_with_more_than_one_reading_or_none_are_refused(columns, code):
     ],
     ids=lambda columns: "-".join(columns),
 )
-def test_columns_that_a_person_understands_are_read(columns):
+def test_common_class_columns_are_read(columns):
     assert is_classes(read(columns))
 
 
@@ -221,7 +221,7 @@ def test_columns_that_a_person_understands_are_read(columns):
     ],
     ids=lambda columns: "-".join(columns),
 )
-def test_binary_tables_that_a_person_understands_are_read(columns):
+def test_common_binary_tables_are_read(columns):
     p = read(columns)
     positive = p.logits.softmax(1)[:, 1].numpy()
     if positive == pytest.approx(1 - P, abs=1e-6):
@@ -234,7 +234,7 @@ def test_binary_tables_that_a_person_understands_are_read(columns):
 # Labels
 
 
-def test_words_for_numbered_columns_are_noted():
+def test_order_of_word_labels_is_noted():
     p = read({"label": PAIR[Y], "prob_0": 1 - P, "prob_1": P})
     assert p.labels.tolist() == list(Y)
     assert any("benign" in note and "malignant" in note for note in p.notes)
@@ -254,18 +254,18 @@ def test_words_for_numbered_columns_are_noted():
         ({"label": polars.Series([0] * N).cast(polars.Date), "score": P}, "label_kind"),
     ],
 )
-def test_labels_that_may_be_misread_are_refused(columns, code):
+def test_ambiguous_labels_are_refused(columns, code):
     assert refused(columns) == code
 
 
-def test_labels_counted_from_one():
+def test_labels_from_counts_labels_from_one():
     for columns in (CLASSES, NAMED):
         assert is_classes(read({"label": Y3 + 1, **columns}, labels_from=1))
     assert is_binary(read({"label": Y + 1, "score": P}, labels_from=1), P, Y)
     assert refused({"label": Y3, **CLASSES}, labels_from=1) == "labels_from"
 
 
-def test_the_positive_class_of_a_single_score():
+def test_positive_names_the_class_of_a_single_score():
     for labels, positive in ((PAIR[Y], "malignant"), (Y + 1, "2"), (2 * Y - 1, "1"), (np.array([7, 3])[Y], 3)):
         assert is_binary(read({"label": labels, "score": P}, positive=positive), P, Y)
     assert is_binary(read({"label": Y, "score": 1 - P}, positive="0"), 1 - P, 1 - Y)
@@ -273,7 +273,7 @@ def test_the_positive_class_of_a_single_score():
     assert refused({"label": Y3, **CLASSES}, positive="1") == "positive_class"
 
 
-def test_positions_that_are_ignored_are_no_class():
+def test_ignored_labels_are_not_a_class():
     labels = np.where(np.arange(N) % 5 == 0, -1, Y)
     assert len(read({"label": labels, "score": P}, ignore_index=-1)) == int((labels >= 0).sum())
     assert len(read({"label": np.where(labels < 0, 255, labels), "score": P}, ignore_index=255)) == int(
@@ -281,19 +281,19 @@ def test_positions_that_are_ignored_are_no_class():
     )
 
 
-def test_an_ignored_label_that_is_a_position_is_refused():
+def test_ignored_label_that_is_a_class_index_is_refused():
     columns = {"prob_1": P, "prob_2": 1 - P}
     assert refused({"label": np.arange(N) % 3, **columns}, ignore_index=0) == "ignore_index"
 
 
 @pytest.mark.parametrize("ignored", [-1, -100, 255])
-def test_rows_with_an_ignored_label_are_left_out_whatever_the_classes_are_called(ignored):
+def test_ignored_rows_are_dropped_for_all_class_names(ignored):
     labels = np.where(np.arange(N) % 5 == 0, ignored, Y)
-    kept = labels != ignored
+    is_used = labels != ignored
     for columns in ({"score": P}, {"prob_no": 1 - P, "prob_yes": P}, {"prob_0.0": 1 - P, "prob_1.0": P}):
         p = read({"label": labels, **columns}, ignore_index=ignored)
-        assert p.labels.tolist() == Y[kept].tolist()
-        assert f"{(~kept).sum()} rows" in p.notes[0]
+        assert p.labels.tolist() == Y[is_used].tolist()
+        assert f"{(~is_used).sum()} rows" in p.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_rows_with_an_ignored_label_are_left_out_whatever_the_classes_are_called
         ("incorrect", "Correct"),
     ],
 )
-def test_words_for_correct(words):
+def test_words_for_correctness(words):
     assert is_answers(read({"confidence": P, "correct": np.array(words)[Y]}), P, Y)
 
 
@@ -324,7 +324,7 @@ def test_cells_with_a_percent_sign_are_percentages():
 
 
 @pytest.mark.parametrize("drop", [False, True])
-def test_numbers_from_0_to_100_ask_for_percent(drop):
+def test_numbers_from_0_to_100_require_percent(drop):
     for columns in (
         {"confidence": 100 * P, "correct": Y},
         {"label": Y, "score": 100 * P},
@@ -346,7 +346,7 @@ def test_rows_rounded_to_two_decimals_are_normalized_on_request():
     )
 
 
-def test_refusals_of_probabilities_name_the_likely_cause():
+def test_errors_on_probabilities_have_the_code_of_the_likely_cause():
     assert refused({"label": np.minimum(Y3, 1), "prob_0": ROWS[:, 0], "prob_1": ROWS[:, 1]}) == "class_missing"
     assert refused({"label": Y3, **{name: 9 * part - 4 for name, part in CLASSES.items()}}) == "not_probabilities"
     for probs, labels in ((100 * ROWS, Y3), (100 * P, Y)):
@@ -358,7 +358,7 @@ def test_dropping_most_rows_is_refused():
     assert refused({"confidence": half, "correct": Y}, drop=True) == "drop_most"
 
 
-def test_repeated_names_of_rows_are_noted():
+def test_repeated_ids_are_noted():
     (note,) = read({"id": np.arange(N) // 2, "label": Y, "score": P}).notes
     assert "cluster='id'" in note
     (note,) = read({"patient_id": np.arange(N) // 2, "label": Y, "score": P}).notes
@@ -366,13 +366,13 @@ def test_repeated_names_of_rows_are_noted():
     assert "cluster=" not in read({"id": np.arange(N), "label": Y, "score": P}).notes[0]
 
 
-def test_options_hold_for_array_files(tmp_path):
+def test_options_apply_to_array_files(tmp_path):
     np.savez(tmp_path / "a.npz", probs=100 * P, labels=Y + 1)
     assert is_binary(Predictions.load(tmp_path / "a.npz", percent=True, labels_from=1), P, Y)
     assert is_binary(Predictions.load(tmp_path / "a.npz", percent=True, positive="2"), P, Y)
 
 
-def test_columns_named_after_long_or_foreign_digits_are_names():
+def test_classes_named_by_long_or_foreign_digits_are_names():
     for a, b in (("²", "a"), ("٣", "b"), ("9" * 5000, "c")):
         p = read({"label": np.array([a, b])[Y], f"prob_{a}": 1 - P, f"prob_{b}": P})
         assert p.labels.tolist() == list(Y)
@@ -402,7 +402,7 @@ def test_columns_named_after_long_or_foreign_digits_are_names():
     ],
     ids=lambda columns: "-".join(columns),
 )
-def test_tables_of_other_tools_are_read(columns):
+def test_tables_of_other_libraries_are_read(columns):
     p = read(columns)
     order = [2, 0, 1] if p.class_names == ("TARGET2", "TARGET0", "TARGET1") else [0, 1, 2]
     assert p.logits.softmax(1).numpy() == pytest.approx(ROWS[:, order], abs=1e-6)
@@ -421,11 +421,11 @@ def test_tables_of_other_tools_are_read(columns):
     ],
     ids=lambda columns: "-".join(columns),
 )
-def test_single_scores_of_other_tools_are_read(columns):
+def test_single_scores_of_other_libraries_are_read(columns):
     assert is_binary(read(columns), P, Y)
 
 
-def test_answers_of_other_tools_are_read():
+def test_answers_of_other_libraries_are_read():
     right = Y3 == GUESS3
     assert is_answers(read({"gold": WORDS[Y3], "answer": WORDS[GUESS3], "confidence": ROWS.max(1)}), ROWS.max(1), right)
     assert is_answers(read({"answer": WORDS[Y3], "prediction": WORDS[GUESS3], "conf": ROWS.max(1)}), ROWS.max(1), right)
@@ -439,22 +439,22 @@ def test_columns_of_classes_that_do_not_sum_to_one_are_refused():
     assert is_classes(read({"label": Y3, **{str(i): np.log(ROWS[:, i]) for i in range(3)}}, logits=["0", "1", "2"]))
 
 
-def test_several_labels_may_be_called_as_their_classes():
+def test_multilabel_columns_may_have_the_names_of_classes():
     tags = {word: RNG.integers(0, 2, N) for word in WORDS}
     p = read({**NAMED, **tags})
     assert p.group_names == tuple(WORDS)
     assert len(p) == 3 * N
 
 
-def test_too_few_rows_show_no_reading():
-    few = {"y_true": [0, 3, 0], "y_pred": [0, 3, 0], "prob": [0.37, 0.72, 0.41]}  # of five classes
-    assert refused(few) == "ambiguous_reading"
+def test_too_few_rows_are_ambiguous():
+    few_rows = {"y_true": [0, 3, 0], "y_pred": [0, 3, 0], "prob": [0.37, 0.72, 0.41]}  # of five classes
+    assert refused(few_rows) == "ambiguous_reading"
     assert refused({"y_true": [1, 1], "y_pred": [0, 0], "prob": [0.4, 0.3]}) == "ambiguous_reading"
     low = {"y_true": [1, 1], "y_pred": [0, 0], "prob": [0.97, 0.75], "correct": [0, 0]}
     assert refused(low) == "ambiguous_reading"
 
 
-def test_values_of_any_kind_are_read_or_refused():
+def test_values_of_any_type_are_read_or_refused():
     generator = np.random.default_rng(3)
     cells: list[Any] = [0, 1, 0.5, 85.0, "cat", "yes", "85%", "[0.1, 0.9]", None, float("nan"), float("inf"), True]
     cells += [[0.1], {"a": 1}]
@@ -476,8 +476,8 @@ def test_values_of_any_kind_are_read_or_refused():
     ]
     codes: set[str] = set()
     for _ in range(300):
-        chosen = generator.choice(len(names), generator.integers(1, 6), replace=False)
-        columns = {names[i]: [cells[generator.integers(len(cells))]] * 3 for i in chosen}
+        drawn_columns = generator.choice(len(names), generator.integers(1, 6), replace=False)
+        columns = {names[i]: [cells[generator.integers(len(cells))]] * 3 for i in drawn_columns}
         try:
             read(columns, drop=bool(generator.integers(2)), percent=bool(generator.integers(2)))
         except InputError as error:

@@ -1,4 +1,4 @@
-"""How often numbers are fetched from where the tensors are does not grow with the examples: on a GPU each one waits."""
+"""The number of transfers from the GPU, each of which waits, does not grow with the number of samples."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +12,8 @@ from calibrant.backend import dispatch
 from calibrant.calibrators import Temperature
 
 
-class Fetches(TorchDispatchMode):
-    """Counts every single number that is read by Python."""
+class FetchCounter(TorchDispatchMode):
+    """Count the scalars that Python reads from tensors."""
 
     count = 0
 
@@ -22,24 +22,24 @@ class Fetches(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def fetches(n: int, work: Callable[[Predictions], Any]) -> int:
+def count_fetches(n: int, work: Callable[[Predictions], Any]) -> int:
     g = torch.Generator().manual_seed(0)
     z = 2 * torch.randn(n, 5, generator=g)
     p = Predictions(z, torch.multinomial((z / 1.5).softmax(1), 1, generator=g).squeeze(1))
-    with Fetches() as seen:
+    with FetchCounter() as counter:
         work(p)
-    return seen.count
+    return counter.count
 
 
 @pytest.mark.parametrize(
     "name", ["nll", "brier", "ece", "adaptive_ece", "classwise_ece", "sweep_ece", "kuiper", "aurc"]
 )
-def test_metrics_fetch_as_often_for_many_examples_as_for_few(monkeypatch, name):
+def test_metrics_fetch_independently_of_the_number_of_samples(monkeypatch, name):
     monkeypatch.setattr(dispatch, "_load_once", lambda: None)
     metric = getattr(metrics, name)
-    assert fetches(4000, metric) <= fetches(250, metric) + 16  # a sweep tries more bins
+    assert count_fetches(4000, metric) <= count_fetches(250, metric) + 16  # a sweep tries more bins
 
 
-def test_a_temperature_is_fitted_with_a_few_fetches(monkeypatch):
+def test_temperature_fit_needs_few_fetches(monkeypatch):
     monkeypatch.setattr(dispatch, "_load_once", lambda: None)
-    assert fetches(4000, Temperature.fit) < 40
+    assert count_fetches(4000, Temperature.fit) < 40

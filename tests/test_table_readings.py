@@ -1,4 +1,4 @@
-"""Columns whose names or values have more than one reading: read as a person would, or refused with a code."""
+"""Columns with ambiguous names or values: read as a person would, or refused with a code."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,20 +27,20 @@ def refusal(table: Mapping[str, object], **options: object) -> str:
 
 
 @pytest.mark.parametrize("prefix", [" prob_", "PROB_", " Prob_"])
-def test_blanks_and_capitals_of_column_names_do_not_matter(prefix: str) -> None:
+def test_column_names_ignore_blanks_and_case(prefix: str) -> None:
     p = Predictions.from_table({" Label": Y, **by_class(prefix)})
     np.testing.assert_allclose(p.logits.softmax(1).numpy(), P)
     assert p.labels.tolist() == Y.tolist()
 
 
-def test_given_names_match_in_other_capitals_and_without_blanks() -> None:
+def test_explicit_names_ignore_blanks_and_case() -> None:
     table = {" Species": Y, " Out_0": P[:, 0], " Out_1": P[:, 1], " Out_2": P[:, 2]}
     p = Predictions.from_table(table, label="species", probs="out_")
     np.testing.assert_allclose(p.logits.softmax(1).numpy(), P)
 
 
 @pytest.mark.parametrize("prefixes", [("PROB_", "LABEL_"), (" prob_", " label_"), ("Prob_", "Label_")])
-def test_several_labels_are_found_in_any_capitals(prefixes: tuple[str, str]) -> None:
+def test_multilabel_columns_ignore_case(prefixes: tuple[str, str]) -> None:
     scores, labels = RNG.random((2, N)), RNG.integers(0, 2, (2, N))
     columns = [(prefix, values) for prefix, values in zip(prefixes, (scores, labels), strict=True)]
     table = {f"{prefix}{name}": values[j] for prefix, values in columns for j, name in enumerate(("fever", "rash"))}
@@ -57,21 +57,21 @@ def test_missing_word_beside_predictions_is_refused_instead_of_counted_as_wrong(
     assert refusal({**columns, "confidence": CONFIDENCE}) == "missing_word"
 
 
-def test_word_for_missing_values_that_is_predicted_too_is_a_class() -> None:
+def test_missing_word_that_is_also_predicted_is_a_class() -> None:
     words = np.array(["None", "scratch", "dent"])
     table = {"label": words[Y], "predicted": words[np.roll(Y, 1)], "confidence": CONFIDENCE}
     p = Predictions.from_table(table)
     assert p.labels.tolist() == (np.roll(Y, 1) == Y).astype(int).tolist()
 
 
-@pytest.mark.parametrize("other", ["class", "actual", "outcome"])
-def test_two_columns_of_the_same_classes_are_ambiguous(other: str) -> None:
-    assert refusal({"label": Y, other: np.roll(Y, 1), **by_class("prob_")}) == "ambiguous_columns"
-    p = Predictions.from_table({"label": Y, other: np.roll(Y, 1), **by_class("prob_")}, label=other)
+@pytest.mark.parametrize("second_name", ["class", "actual", "outcome"])
+def test_two_columns_of_the_same_classes_are_ambiguous(second_name: str) -> None:
+    assert refusal({"label": Y, second_name: np.roll(Y, 1), **by_class("prob_")}) == "ambiguous_columns"
+    p = Predictions.from_table({"label": Y, second_name: np.roll(Y, 1), **by_class("prob_")}, label=second_name)
     assert p.labels.tolist() == np.roll(Y, 1).tolist()
 
 
-def test_feature_with_other_values_is_no_second_label() -> None:
+def test_feature_with_other_values_is_not_a_second_label() -> None:
     p = Predictions.from_table({"label": Y, "class": Y + 1, **by_class("prob_")})
     assert p.labels.tolist() == Y.tolist()
 
@@ -90,20 +90,20 @@ def test_single_score_outside_the_unit_interval_is_refused_and_read_as_logit_whe
 
 
 @pytest.mark.parametrize("names", [("min", "max", "gap"), ("pred", "margin", "value"), ("fever", "max", "rash")])
-def test_classes_may_be_called_like_statistics_where_values_show_it(names: tuple[str, ...]) -> None:
+def test_classes_named_like_statistics_are_confirmed_by_values(names: tuple[str, ...]) -> None:
     several = {f"prob_{name}": P[:, j] for j, name in enumerate(names)}
     labels = {f"label_{name}": RNG.integers(0, 2, N) for name in names}
     assert Predictions.from_table({**several, **labels}).group_names == names
 
 
 @pytest.mark.parametrize("last", ["max", "value", "gap"])
-def test_class_called_like_a_statistic_that_does_not_occur_is_kept(last: str) -> None:
+def test_absent_class_named_like_a_statistic_is_kept(last: str) -> None:
     names = ("fever", "rash", last)
     table = {"label": [names[j] for j in BINARY], **{f"prob_{name}": P[:, j] for j, name in enumerate(names)}}
     assert Predictions.from_table(table).class_names == names
 
 
-def test_statistics_beside_class_columns_are_no_classes() -> None:
+def test_statistics_beside_class_columns_are_not_classes() -> None:
     p = Predictions.from_table({"label": Y, **by_class("prob_"), "prob_max": P.max(1), "prob_min": P.min(1)})
     assert p.k == 3
     table = {"label": BINARY, "prob": CONFIDENCE, "prob_max": CONFIDENCE, "prob_min": 1 - CONFIDENCE}
@@ -111,7 +111,7 @@ def test_statistics_beside_class_columns_are_no_classes() -> None:
 
 
 @pytest.mark.parametrize("word", ["?", "NULL", "nan", "N/A"])
-def test_missing_word_is_named_with_the_options_that_leave_it_out(word: str, tmp_path: Path) -> None:
+def test_missing_word_error_names_the_options(word: str, tmp_path: Path) -> None:
     answers = ["yes" if hit else "no" for hit in BINARY]
     labels = ["True" if hit else "False" for hit in BINARY]
     for name, values, score, code in (
@@ -145,16 +145,16 @@ IGNORED = np.arange(N) < 10
         ({"prob_10": P[:, 0], "prob_30": P[:, 2], "prob_20": P[:, 1]}, 10 * Y + 10),
     ],
 )
-def test_ignored_rows_are_left_out_and_change_no_other_label(
+def test_ignored_rows_are_dropped_and_change_no_other_label(
     scores: Mapping[str, np.ndarray], labels: np.ndarray
 ) -> None:
     table = {**scores, "label": labels}
-    kept = Predictions.from_table({name: column[~IGNORED] for name, column in table.items()})
+    used_rows = Predictions.from_table({name: column[~IGNORED] for name, column in table.items()})
     table["label"] = np.where(IGNORED, -100, labels)
     p = Predictions.from_table(table, ignore_index=-100)
-    assert p.labels.tolist() == kept.labels.tolist()
-    assert p.class_names == kept.class_names
-    np.testing.assert_array_equal(p.logits.numpy(), kept.logits.numpy())
+    assert p.labels.tolist() == used_rows.labels.tolist()
+    assert p.class_names == used_rows.class_names
+    np.testing.assert_array_equal(p.logits.numpy(), used_rows.logits.numpy())
 
 
 @pytest.mark.parametrize(
@@ -164,12 +164,12 @@ def test_ignored_rows_are_left_out_and_change_no_other_label(
         ({**by_class("prob_"), "label": np.where(IGNORED, 0, Y + 1)}, {"labels_from": 1}),
     ],
 )
-def test_an_ignored_label_that_is_the_position_of_a_class_is_refused(
+def test_ignored_label_that_is_a_class_index_is_refused(
     table: Mapping[str, np.ndarray], options: Mapping[str, int]
 ) -> None:
     assert refusal(table, ignore_index=0, **options) == "ignore_index"
 
 
-@pytest.mark.parametrize("given", [{"label": 3}, {"label": ["label"]}, {"probs": [1, 2]}, {"probs": 1}])
-def test_roles_are_given_by_names_of_columns(given: Mapping[str, object]) -> None:
-    assert refusal({"label": Y, **by_class("prob_")}, **given) == "option_value"
+@pytest.mark.parametrize("roles", [{"label": 3}, {"label": ["label"]}, {"probs": [1, 2]}, {"probs": 1}])
+def test_explicit_roles_must_be_column_names(roles: Mapping[str, object]) -> None:
+    assert refusal({"label": Y, **by_class("prob_")}, **roles) == "option_value"

@@ -58,12 +58,12 @@ class Case:
     name: str  # of the file
     columns: dict[str, Any]
     expected: Callable[[], Predictions] | str  # or the code of the refusal
-    said: dict[str, Any] = field(default_factory=dict[str, Any])
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
     write: Callable[[polars.DataFrame, Path], Any] | None = None
 
 
-def csv(separator: str = ",", **more: Any) -> Callable[[polars.DataFrame, Path], Any]:
-    return lambda frame, path: frame.write_csv(path, separator=separator, **more)
+def csv(separator: str = ",", **extra: Any) -> Callable[[polars.DataFrame, Path], Any]:
+    return lambda frame, path: frame.write_csv(path, separator=separator, **extra)
 
 
 def packed(frame: polars.DataFrame, path: Path) -> None:
@@ -212,23 +212,23 @@ def written(case: Case, place: Path) -> Path:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_tables_give_what_their_arrays_give_or_are_refused(case, tmp_path):
+def test_tables_equal_their_arrays_or_are_refused(case, tmp_path):
     path = written(case, tmp_path)
     if isinstance(case.expected, str):
         with refused(case.expected) as caught:
-            Predictions.load(path, **case.said)
+            Predictions.load(path, **case.options)
         assert str(path) in str(caught.value)
         return
-    found, expected = Predictions.load(path, **case.said), case.expected()
-    torch.testing.assert_close(found.logits.double(), expected.logits.double(), rtol=0, atol=1e-12)
+    loaded, expected = Predictions.load(path, **case.options), case.expected()
+    torch.testing.assert_close(loaded.logits.double(), expected.logits.double(), rtol=0, atol=1e-12)
     for name in ("labels", "weights", "clusters"):
-        one, other = getattr(found, name), getattr(expected, name)
-        assert (one is None) == (other is None)
-        assert one is None or one.tolist() == other.tolist()
-    assert (found.of, found.class_names) == (expected.of, expected.class_names)
+        first_value, second_value = getattr(loaded, name), getattr(expected, name)
+        assert (first_value is None) == (second_value is None)
+        assert first_value is None or first_value.tolist() == second_value.tolist()
+    assert (loaded.of, loaded.class_names) == (expected.of, expected.class_names)
 
 
-def test_frames_of_all_kinds_are_tables():
+def test_frames_of_all_libraries_are_tables():
     pandas, pyarrow, datasets = (pytest.importorskip(name) for name in ("pandas", "pyarrow", "datasets"))
     columns = {
         "label": NAMES[Y].tolist(),
@@ -257,7 +257,7 @@ def test_roles_of_columns_are_noted_once():
     assert len(Predictions.from_table({"label": Y, **PROB}).notes) == 1
 
 
-def test_rows_with_missing_values_are_left_out_and_counted():
+def test_rows_with_missing_values_are_dropped_and_counted():
     frame = {"confidence": [0.5, None, 1.2, float("nan"), 0.9, *[0.7] * 5], "correct": [1, 1, 0, 0, None, *[1] * 5]}
     p = Predictions.from_table(frame, drop=True)
     assert len(p) == 6
@@ -267,8 +267,8 @@ def test_rows_with_missing_values_are_left_out_and_counted():
 
 
 def test_rounded_probabilities_are_noted_and_others_refused():
-    many = np.full((4, 600), 0.002)  # of .00167 each: sums of 1.2
-    assert "3 decimals" in Predictions.from_probs(many, [0, 1, 2, 3]).notes[0]
+    many_classes = np.full((4, 600), 0.002)  # of .00167 each: sums of 1.2
+    assert "3 decimals" in Predictions.from_probs(many_classes, [0, 1, 2, 3]).notes[0]
     assert code_of(Predictions.from_probs, np.full((4, 3), 0.3), [0, 1, 2, 0]) == "class_missing"
 
 
@@ -282,54 +282,54 @@ def test_names_weights_clusters_and_groups_survive_a_file(tmp_path, suffix):
     assert (back.class_names, back.group_names) == (p.class_names, p.group_names)
 
 
-def test_pieces_of_folders_are_the_whole(tmp_path):
+def test_chunks_of_a_folder_equal_the_whole(tmp_path):
     path = written(Case("parts", {"label": NAMES[Y], **by_class("prob_", PROBS, NAMES)}, "", write=folder), tmp_path)
-    whole, pieces = Predictions.load(path), list(Predictions.load_chunks(path, rows=5))
-    assert [len(piece) for piece in pieces] == [5, 5, 2]
-    assert torch.equal(torch.cat([piece.logits for piece in pieces]), whole.logits)
-    assert torch.equal(torch.cat([piece.labels for piece in pieces]), whole.labels)
-    assert {piece.class_names for piece in pieces} == {tuple(NAMES)}
+    predictions, chunks = Predictions.load(path), list(Predictions.load_chunks(path, rows=5))
+    assert [len(chunk) for chunk in chunks] == [5, 5, 2]
+    assert torch.equal(torch.cat([chunk.logits for chunk in chunks]), predictions.logits)
+    assert torch.equal(torch.cat([chunk.labels for chunk in chunks]), predictions.labels)
+    assert {chunk.class_names for chunk in chunks} == {tuple(NAMES)}
 
 
-def test_reading_stops_after_an_unreadable_piece(monkeypatch):
-    begun = list[int]()
+def test_reading_stops_after_an_unreadable_chunk(monkeypatch):
+    started = list[int]()
 
     def read(rows: slice) -> dict[str, torch.Tensor]:
-        begun.append(rows.start)
+        started.append(rows.start)
         if rows.start == 2:
             raise ValueError("damaged")
         return {"labels": torch.arange(rows.start, rows.stop)}
 
     monkeypatch.setattr("calibrant.io.chunks.open_chunked", lambda *_: io.ChunkedFile(9, 1, read))
-    pieces = io.read_chunks("x.npy", rows=2)
-    assert next(pieces)["labels"].tolist() == [0, 1]
-    assert code_of(next, pieces) == "unreadable"
-    assert begun == [0, 2]
+    chunks = io.read_chunks("x.npy", rows=2)
+    assert next(chunks)["labels"].tolist() == [0, 1]
+    assert code_of(next, chunks) == "unreadable"
+    assert started == [0, 2]
 
 
 @pytest.mark.parametrize("rows", [1, 4, 5, 100])
-def test_pieces_across_files_of_other_kinds_of_numbers_are_the_whole(tmp_path, rows):
+def test_chunks_across_files_of_different_dtypes_equal_the_whole(tmp_path, rows):
     for i, (n, kind) in enumerate([(3, polars.Int32), (4, polars.Float32), (1, polars.Float64), (4, polars.Int64)]):
         numbers = polars.Series(range(n), dtype=kind)
         frame = polars.DataFrame({"label": [i % 2] * n, "logit_0": numbers, "logit_1": -numbers})
         frame.write_parquet(tmp_path / f"{i}.parquet")
-    whole, pieces = Predictions.load(tmp_path), list(Predictions.load_chunks(tmp_path, rows=rows))
-    assert [len(piece) for piece in pieces] == [min(rows, 12 - first) for first in range(0, 12, rows)]
-    assert torch.equal(torch.cat([piece.logits for piece in pieces]), whole.logits)
-    assert torch.equal(torch.cat([piece.labels for piece in pieces]), whole.labels)
-    assert {piece.logits.dtype for piece in pieces} == {whole.logits.dtype}
+    predictions, chunks = Predictions.load(tmp_path), list(Predictions.load_chunks(tmp_path, rows=rows))
+    assert [len(chunk) for chunk in chunks] == [min(rows, 12 - first) for first in range(0, 12, rows)]
+    assert torch.equal(torch.cat([chunk.logits for chunk in chunks]), predictions.logits)
+    assert torch.equal(torch.cat([chunk.labels for chunk in chunks]), predictions.labels)
+    assert {chunk.logits.dtype for chunk in chunks} == {predictions.logits.dtype}
 
 
-def test_files_without_rows_are_passed_over(tmp_path):
+def test_files_without_rows_are_skipped(tmp_path):
     for i, n in enumerate([0, 3, 0, 0, 2, 0]):
         frame = polars.DataFrame({"label": [1] * n, "logit_0": [0.5] * n, "logit_1": [float(i)] * n})
         kinds = {"label": polars.Int64, "logit_0": polars.Float64, "logit_1": polars.Float64}
         frame.cast(kinds).write_parquet(tmp_path / f"{i}.parquet")
-    pieces = list(Predictions.load_chunks(tmp_path, rows=2))
-    assert [piece.logits[:, 1].tolist() for piece in pieces] == [[1.0, 1.0], [1.0, 4.0], [4.0]]
+    chunks = list(Predictions.load_chunks(tmp_path, rows=2))
+    assert [chunk.logits[:, 1].tolist() for chunk in chunks] == [[1.0, 1.0], [1.0, 4.0], [4.0]]
 
 
-def test_a_file_whose_name_is_a_pattern_is_that_file(tmp_path):
+def test_file_with_the_name_of_a_pattern_is_that_file(tmp_path):
     polars.DataFrame({"label": [0, 1], "score": [0.1, 0.9]}).write_csv(tmp_path / "a[1].csv")
     polars.DataFrame({"label": [0, 1, 1], "score": [0.1, 0.9, 0.8]}).write_csv(tmp_path / "a1.csv")
     assert len(Predictions.load(tmp_path / "a[1].csv")) == 2
@@ -337,7 +337,7 @@ def test_a_file_whose_name_is_a_pattern_is_that_file(tmp_path):
     assert len(Predictions.load(tmp_path / "a[1].csv")) == 3
 
 
-def test_a_summary_of_a_file_judges_what_the_file_says(tmp_path):
+def test_summary_of_a_file_has_its_event(tmp_path):
     polars.DataFrame({"stated": C, "correct": HIT}).write_parquet(tmp_path / "stated.parquet")
     summary = metrics.Summary.from_file(tmp_path / "stated.parquet", confidence="stated")
     assert (summary.of, summary.class_names) == (1, ("wrong", "correct"))
@@ -345,7 +345,7 @@ def test_a_summary_of_a_file_judges_what_the_file_says(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "code"),
+    ("options", "code"),
     [
         ({"prob": "score"}, "unknown_option"),
         ({"percents": True}, "unknown_option"),
@@ -355,12 +355,12 @@ def test_a_summary_of_a_file_judges_what_the_file_says(tmp_path):
         ({"encoding": 8}, "option_value"),
     ],
 )
-def test_unknown_reading_options_and_values_are_refused(given, code, tmp_path):
+def test_unknown_reading_options_and_values_are_refused(options, code, tmp_path):
     path = tmp_path / "a.parquet"
     polars.DataFrame({"label": HIT, "score": C}).write_parquet(path)
     for read in (Predictions.load, Predictions.from_table, lambda *a, **b: list(Predictions.load_chunks(*a, **b))):
-        assert code_of(read, path, **given) == code
+        assert code_of(read, path, **options) == code
 
 
-def test_options_that_are_none_count_as_absent():
+def test_options_that_are_none_are_ignored():
     assert Predictions.from_table({"label": HIT, "score": C}, label=None, positive=None, na=None).of == 1

@@ -1,4 +1,4 @@
-"""Command lines in the process of the tests, for tests that are not about a process of their own."""
+"""Run command lines in the process of the tests."""
 
 import io
 import sys
@@ -16,16 +16,16 @@ from calibrant.types import InputError
 
 
 class Finished(CompletedProcess[str]):
-    """A command that ended; `code` is that of the `InputError` it ended with, or None."""
+    """A finished command; `code` is that of its `InputError`, or None."""
 
     code: str | None = None
 
 
 def run(*arguments: object, folder: Path | None = None) -> Finished:
-    """Run a command line, in a folder, as `subprocess.run` would; the methods that it includes are forgotten."""
+    """Run a command line in a folder, as `subprocess.run` would, and forget the methods that it includes."""
     command = ["calibrant", *map(str, arguments)]
     out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, forgetting(), redirect_stdout(out), redirect_stderr(err):
+    with pytest.MonkeyPatch.context() as patch, restored_registries(), redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", command)
         if folder is not None:
             patch.chdir(folder)
@@ -38,10 +38,10 @@ def run(*arguments: object, folder: Path | None = None) -> Finished:
 
 
 @contextmanager
-def forgetting() -> Iterator[None]:
-    """Forget at the end which methods were registered meanwhile, and the files that were included.
+def restored_registries() -> Iterator[None]:
+    """Unregister the methods and files that were included within the block.
 
-    Modules of temporary folders, which an earlier test may have left, are unknown from the beginning.
+    Modules of temporary folders, which an earlier test may have imported, are removed before and after.
     """
     _forget_temporary_modules()
     with pytest.MonkeyPatch.context() as patch:

@@ -8,18 +8,18 @@ from small_data import data_cache, small_data, textures  # noqa: F401
 
 from calibrant import Predictions
 
-collect_ignore = ["own", "mutants.py", "small_wheel.py"]  # what tests run, not tests
+collect_ignore = ["own", "mutants.py", "small_wheel.py"]  # run by tests
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where the tests of other devices work: on one that is pretended, or with `--device cuda` on a real one."""
+    """Add the option for tests of other devices: a simulated one by default, or `--device cuda`."""
     parser.addoption("--device", choices=("pretended", "cuda"), default="pretended")
 
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of real predictions and data sets beside the checkout, or a skip with the reason."""
+    """Return the folder of real predictions and data sets beside the checkout, or skip the test."""
     if not (SHARED / "logits").is_dir():
         pytest.skip(f"real predictions and data sets are not at {SHARED}")
     return SHARED
@@ -27,15 +27,18 @@ def shared() -> Path:
 
 @pytest.fixture
 def closed_port() -> Iterator[str]:
-    """An address, HOST:PORT, that refuses connections: it is taken, and nobody listens."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield "{}:{}".format(*taken.getsockname())
+    """Yield an address, HOST:PORT, that refuses connections, because a socket that does not listen is bound to it."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield "{}:{}".format(*bound.getsockname())
 
 
 @pytest.fixture(params=[2, 10])
-def honest(request) -> Predictions:
-    """Labels drawn from the very probabilities the logits state, in double."""
+def calibrated_predictions(request) -> Predictions:
+    """Return calibrated predictions: labels are drawn from the probabilities of the float64 logits."""
     g = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(4000, request.param, dtype=torch.float64, generator=g)
     return Predictions(logits, torch.multinomial(logits.softmax(-1), 1, generator=g).squeeze(1))
+
+
+honest = calibrated_predictions  # the name in older tests

@@ -1,4 +1,4 @@
-"""Studies in processes of their own, to be killed."""
+"""Run studies in other processes, which tests kill."""
 
 import os
 import subprocess
@@ -17,31 +17,31 @@ ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.joi
 
 
 def start(study: Path, folder: Path, *options: str) -> subprocess.Popen[str]:
-    """Begin to run a study."""
+    """Start a process that runs a study."""
     command = [sys.executable, "-m", "calibrant", "study", "run", str(study), "--out", str(folder)]
     command += ["--with", "processes", *options]
     return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def finish(process: subprocess.Popen[str], code: int = 0) -> str:
-    """Wait for its end, and return what it said."""
+    """Wait for a process to end, and return its output."""
     text, _ = process.communicate(timeout=300)
     assert process.returncode == code, text
     return text
 
 
 def rows(study: Path, folder: Path) -> polars.DataFrame:
-    """Measure what is stored."""
+    """Return the measurements of the stored runs."""
     return polars.DataFrame(list(rows_of(Study.load(study), Store(folder))))
 
 
 def done(folder: Path) -> dict[str, int]:
-    """Return the finished runs, and when they were written."""
+    """Return the finished runs with their modification times."""
     return {path.parent.name: path.stat().st_mtime_ns for path in folder.glob("runs/*/run.json")}
 
 
 def wait(until: Callable[[], object], seconds: float = 280) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + seconds
     while not until():
         assert time.monotonic() < deadline, "waited too long"
@@ -49,22 +49,22 @@ def wait(until: Callable[[], object], seconds: float = 280) -> None:
 
 
 def working(folder: Path) -> list[int]:
-    """Return the processes that work on a run of a store: those that hold its claims."""
-    found: list[int] = []
+    """Return the processes that hold the claims of a store, and so work on its runs."""
+    processes: list[int] = []
     for handle in Path("/proc").glob("[0-9]*/fd/*"):
         try:
             if handle.readlink().parent == folder / "claims":
-                found.append(int(handle.parts[2]))
-        except OSError:  # gone meanwhile
+                processes.append(int(handle.parts[2]))
+        except OSError:  # the process has ended
             continue
-    return found
+    return processes
 
 
 @registry.TRACES.register
 def halt(watched: object) -> dict[str, object]:
-    """Trace nothing, but halt where a test says so: from as many finished runs on as its file tells, until it changes.
+    """Trace nothing, but halt while the store has at least as many finished runs as the file `halt` says.
 
-    `HALTS` names the folder of that file, `halt`, of the store, and of `halted`, where those who halt are listed.
+    The variable `HALTS` is the folder of that file, of the store, and of `halted`, which lists halted processes.
     """
     if "HALTS" in os.environ:
         folder = Path(os.environ["HALTS"])

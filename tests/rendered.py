@@ -1,4 +1,4 @@
-"""Rendered text (reports, verdicts, tables, help), compared with the files of tests/golden/texts."""
+"""Compare rendered text, such as reports and tables, with the files of tests/golden/texts."""
 
 import os
 from pathlib import Path
@@ -7,9 +7,9 @@ FOLDER = Path(__file__).parent / "golden" / "texts"
 
 
 def assert_rendered(name: str, text: str) -> None:
-    """Assert that a text is the one in NAME.txt, spaces at the ends of lines aside.
+    """Assert that a text equals NAME.txt, apart from spaces at the ends of lines.
 
-    CALIBRANT_WRITE_GOLDEN=1 writes it there instead: read the difference before you commit it.
+    With CALIBRANT_WRITE_GOLDEN=1 the file is rewritten instead: read the diff before you commit it.
     """
     path = FOLDER / f"{name}.txt"
     text = "\n".join(line.rstrip() for line in text.strip("\n").splitlines()) + "\n"

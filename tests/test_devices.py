@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from counted_losses import loss_with_counts
 from fake_device import FakeTensor, Transfers, fake_device, real_device, to_fake_device, to_real_device
-from told import told
 from torch import Tensor
 
 from calibrant import Predictions, assess, calibrators, measure, metrics
@@ -165,7 +165,7 @@ def test_losses_have_equal_gradients_on_a_device_without_transfers(device, name)
     gradients = []
     for move in (Tensor.clone, device.move):
         z = move(p.logits.float()).requires_grad_()
-        told(name, 4)(z, move(p.labels)).sum().backward()
+        loss_with_counts(name, 4)(z, move(p.labels)).sum().backward()
         gradients.append(z.grad)
     torch.testing.assert_close(to_cpu(gradients[1]), gradients[0], rtol=1e-5, atol=1e-7)
     assert device.transfers == Transfers()

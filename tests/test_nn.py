@@ -5,8 +5,8 @@ from itertools import product
 
 import pytest
 import torch
+from counted_losses import loss_with_counts
 from refusals import refused
-from told import told
 from torch.nn import functional as F
 
 from calibrant import Predictions, calibrators, losses
@@ -53,26 +53,28 @@ def test_cross_entropy_equals_torch(batch, pixels, reduction, weighted, ignore_i
 def test_losses_accept_pixels_and_skip_ignored_labels(name, pixels):
     logits, labels = pixels
     ours = logits.clone().requires_grad_()
-    value = Criterion(told(name, 4))(ours, labels)
+    value = Criterion(loss_with_counts(name, 4))(ours, labels)
     value.backward()
     used = labels != -100
     rows = logits.movedim(1, -1)[used]
-    expected = Criterion(told(name, 4), reduction="mean")(rows, labels[used])
+    expected = Criterion(loss_with_counts(name, 4), reduction="mean")(rows, labels[used])
     assert value.item() == pytest.approx(expected.item(), rel=1e-5)
     assert (ours.grad.movedim(1, -1)[~used] == 0).all()
     assert (ours.grad.movedim(1, -1)[used] != 0).any()
     noise = torch.where(used[:, None], logits, 50 * torch.randn(logits.shape))
-    assert Criterion(told(name, 4))(noise, labels).item() == pytest.approx(value.item(), rel=1e-5)
+    assert Criterion(loss_with_counts(name, 4))(noise, labels).item() == pytest.approx(value.item(), rel=1e-5)
 
 
 @each_loss
 def test_mean_divides_by_the_number_of_samples(name, batch):
     """kornia's focal loss divides by n k."""
     logits, labels = batch
-    values = Criterion(told(name, 5), reduction="none")(logits, labels)
+    values = Criterion(loss_with_counts(name, 5), reduction="none")(logits, labels)
     assert values.shape == labels.shape
-    assert Criterion(told(name, 5))(logits, labels).item() == pytest.approx(float(values.sum()) / 40, rel=1e-5)
-    assert Criterion(told(name, 5), reduction="sum")(logits, labels).item() == pytest.approx(
+    assert Criterion(loss_with_counts(name, 5))(logits, labels).item() == pytest.approx(
+        float(values.sum()) / 40, rel=1e-5
+    )
+    assert Criterion(loss_with_counts(name, 5), reduction="sum")(logits, labels).item() == pytest.approx(
         float(values.sum()), rel=1e-5
     )
 
@@ -85,9 +87,9 @@ def test_focal_at_gamma_0_has_the_mean_of_cross_entropy(batch):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_computed_in_float32(name, batch, dtype):
     logits, labels = batch[0].to(dtype).requires_grad_(), batch[1]
-    value = Criterion(told(name, 5))(logits, labels)
+    value = Criterion(loss_with_counts(name, 5))(logits, labels)
     exact = batch[0].to(dtype).float().requires_grad_()
-    expected = Criterion(told(name, 5))(exact, labels)
+    expected = Criterion(loss_with_counts(name, 5))(exact, labels)
     assert value.dtype == torch.float32
     assert torch.equal(value, expected)
     value.backward()
@@ -100,9 +102,9 @@ def test_half_precision_is_computed_in_float32(name, batch, dtype):
 def test_losses_are_equal_under_autocast(name, batch):
     z = batch[0].clone().requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        value = Criterion(told(name, 5))(z, batch[1])
+        value = Criterion(loss_with_counts(name, 5))(z, batch[1])
     value.backward()
-    assert value.item() == pytest.approx(Criterion(told(name, 5))(*batch).item(), rel=2e-2)
+    assert value.item() == pytest.approx(Criterion(loss_with_counts(name, 5))(*batch).item(), rel=2e-2)
     assert z.grad.isfinite().all()
 
 

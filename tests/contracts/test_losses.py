@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from told import told
+from counted_losses import loss_with_counts
 
 from calibrant import losses, registry, theory
 
@@ -17,7 +17,7 @@ every_loss = pytest.mark.parametrize("name", sorted(registry.LOSSES))
 
 
 def make(name, k=4, **options):
-    return told(name, k, **options)
+    return loss_with_counts(name, k, **options)
 
 
 def batch(n=12, k=4, scale=2.0, seed=0, dtype=torch.float64):

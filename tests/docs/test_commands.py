@@ -6,7 +6,7 @@ import shlex
 import numpy as np
 import pytest
 import typer
-from shown import ROOT, blocks
+from doc_pages import ROOT, blocks
 from typer.testing import CliRunner
 
 from calibrant.cli import app

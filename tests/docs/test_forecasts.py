@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from doc_pages import run
 from netcal.metrics import ECE
-from shown import run
 
 from calibrant import metrics
 

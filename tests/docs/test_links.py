@@ -4,7 +4,7 @@ import ast
 import re
 
 import pytest
-from shown import ROOT
+from doc_pages import ROOT
 
 DOCS = ROOT / "docs"
 GENERATED = ("auto_tutorials", "auto_gallery", "reference/api", "reference/command_line.md")

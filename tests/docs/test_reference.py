@@ -11,7 +11,7 @@ from types import ModuleType
 import jsonschema
 import pytest
 import torch
-from shown import ROOT
+from doc_pages import ROOT
 
 import calibrant
 from calibrant import Predictions

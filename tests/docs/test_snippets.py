@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from shown import ROOT, blocks, run
+from doc_pages import ROOT, blocks, run
 
 import calibrant
 from calibrant import Predictions, metrics, registry, theory

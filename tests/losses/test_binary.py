@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from counted_losses import loss_with_counts
 from refusals import refused
 from scipy.optimize import minimize_scalar
-from told import told
 from torch.nn import functional as F
 
 from calibrant import losses
@@ -111,11 +111,11 @@ def test_binary_mmce(events):
 @every_loss
 def test_binary_loss_equals_the_loss_of_two_classes(name, events):
     s, y = events
-    value = Criterion(told(name, 2), binary=True, reduction="none")(s, y)
+    value = Criterion(loss_with_counts(name, 2), binary=True, reduction="none")(s, y)
     low = -s / 2 if name in ABSOLUTE else torch.zeros_like(s)
     pair = torch.stack([low, low + s], 1)
-    assert torch.allclose(value, told(name, 2)(pair, y), rtol=1e-9)
-    criteria = Criterion(told(name, 2), binary=True), Criterion(told(name, 2))
+    assert torch.allclose(value, loss_with_counts(name, 2)(pair, y), rtol=1e-9)
+    criteria = Criterion(loss_with_counts(name, 2), binary=True), Criterion(loss_with_counts(name, 2))
     ours, theirs = slope(criteria[0], s, y), slope(criteria[1], pair, y)
     assert torch.allclose(ours, theirs[:, 1], rtol=1e-7, atol=1e-12) or name in ABSOLUTE
     assert torch.allclose(slope(criteria[0], s, y.double()), ours, rtol=1e-7, atol=1e-12)
@@ -124,7 +124,7 @@ def test_binary_loss_equals_the_loss_of_two_classes(name, events):
 @every_loss
 def test_binary_loss_is_symmetric_in_the_classes(name, events):
     s, y = events
-    criterion = Criterion(told(name, 2, even=True), binary=True, reduction="none")
+    criterion = Criterion(loss_with_counts(name, 2, even=True), binary=True, reduction="none")
     assert torch.allclose(criterion(s, y), criterion(-s, 1 - y), rtol=1e-9)
 
 
@@ -132,7 +132,7 @@ def test_binary_loss_is_symmetric_in_the_classes(name, events):
 def test_binary_loss_is_finite_at_saturation(name):
     s = torch.tensor([0.0, 100.0, -100.0, 1e4, -1e4, 1e4], requires_grad=True)
     for y in torch.tensor([0, 1, 0, 1, 0, 0]), torch.tensor([1.0, 0.0, 0.5, 1.0, 0.0, 0.1]):
-        value = Criterion(told(name, 2), binary=True, alpha=0.25)(s, y)
+        value = Criterion(loss_with_counts(name, 2), binary=True, alpha=0.25)(s, y)
         (slope,) = torch.autograd.grad(value, s)
         assert value.isfinite()
         assert slope.isfinite().all()
@@ -149,11 +149,13 @@ def test_binary_loss_accepts_any_shape_with_one_label_per_logit(name, logits, la
     y = y.where(torch.arange(40) % 7 > 0, -1)
     ours = s.reshape(logits).clone().requires_grad_()
     for targets in y, y.double():
-        per_label = Criterion(told(name, 2), binary=True, reduction="none", ignore_index=-1)(
+        per_label = Criterion(loss_with_counts(name, 2), binary=True, reduction="none", ignore_index=-1)(
             ours, targets.reshape(labels)
         )
-        value = Criterion(told(name, 2), binary=True, alpha=0.25, ignore_index=-1)(ours, targets.reshape(labels))
-        expected = Criterion(told(name, 2), binary=True, alpha=0.25)(s[y >= 0], targets[y >= 0])
+        value = Criterion(loss_with_counts(name, 2), binary=True, alpha=0.25, ignore_index=-1)(
+            ours, targets.reshape(labels)
+        )
+        expected = Criterion(loss_with_counts(name, 2), binary=True, alpha=0.25)(s[y >= 0], targets[y >= 0])
         assert per_label.shape == labels
         assert (per_label.flatten()[y < 0] == 0).all()
         assert value.item() == pytest.approx(expected.item(), rel=1e-9)

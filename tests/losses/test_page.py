@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import torch
-from shown import run
+from doc_pages import run
 
 from calibrant.registry import LOSSES
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
-from shown import run
+from doc_pages import run
 from torch import multiprocessing
 
 

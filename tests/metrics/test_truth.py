@@ -72,17 +72,19 @@ def test_repeated_examples_keep_errors_and_halve_the_noise_floor():
     assert float(metrics.noise_floor(twice)) == pytest.approx(float(metrics.noise_floor(p)) / 2)
 
 
-def test_calibrated_predictions_have_their_expected_values(honest):
-    table = measure(honest)
-    assert 0.0 in metrics.signed_gap.interval(honest, level=0.999)
-    assert table["ece"].value < metrics.noise_floor.interval(honest, level=0.998).high
+def test_calibrated_predictions_have_their_expected_values(calibrated_predictions):
+    table = measure(calibrated_predictions)
+    assert 0.0 in metrics.signed_gap.interval(calibrated_predictions, level=0.999)
+    assert table["ece"].value < metrics.noise_floor.interval(calibrated_predictions, level=0.998).high
     assert table["kuiper"].p_value > 0.001
-    assert metrics.ks.test(honest).p_value > 0.001
-    assert metrics.skce.test(honest, draws=199).p_value > 0.005
-    p = honest.logits.softmax(-1)
-    assert float(metrics.nll(honest)) == pytest.approx(float(-(p * p.log()).sum(-1).mean()), abs=0.04)
-    assert float(metrics.brier(honest)) == pytest.approx(float((1 - p.square().sum(-1)).mean()), abs=0.03)
-    assert float(metrics.accuracy(honest)) == pytest.approx(float(p.amax(-1).mean()), abs=0.03)
+    assert metrics.ks.test(calibrated_predictions).p_value > 0.001
+    assert metrics.skce.test(calibrated_predictions, draws=199).p_value > 0.005
+    p = calibrated_predictions.logits.softmax(-1)
+    assert float(metrics.nll(calibrated_predictions)) == pytest.approx(float(-(p * p.log()).sum(-1).mean()), abs=0.04)
+    assert float(metrics.brier(calibrated_predictions)) == pytest.approx(
+        float((1 - p.square().sum(-1)).mean()), abs=0.03
+    )
+    assert float(metrics.accuracy(calibrated_predictions)) == pytest.approx(float(p.amax(-1).mean()), abs=0.03)
 
 
 def draw(n: int, sharpened: float, g: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from commands import forgetting
+from commands import restored_registries
 from processes import ENVIRONMENT, finish, rows, start
 
 from calibrant.lab.study import measurements as rows_module
@@ -60,5 +60,5 @@ def halt(tmp_path, monkeypatch):
 @pytest.fixture
 def forgotten():
     """What a test registers and includes is forgotten when it ends."""
-    with forgetting():
+    with restored_registries():
         yield

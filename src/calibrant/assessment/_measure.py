@@ -148,7 +148,8 @@ def as_list(names: Sequence[str] | None) -> list[str]:
 
 
 def _measure_in_memory(p: Predictions, extra_methods: list[Method], bins: int, level: float, fit: Any) -> Measurement:
-    class_sums = ClassSums.from_predictions(p, bins) if p.k > 2 else None  # in the pass that computes the outcomes
+    class_sums = ClassSums.from_predictions(p, bins) if p.k > 2 else None
+    p.outcomes  # noqa: B018  one pass over the logits, the same as for the class sums
     p.events.moments(bins)  # one pass, which all sums over bins reuse
     event = describe_event(p.of, p.k, p.class_names)
     event = replace(event, cluster="cluster") if _has_repeated_labels(p) else event

@@ -242,7 +242,7 @@ def explain_terms(text: str) -> Markup:
     cells: list[Markup] = []
     for i, part in enumerate(parts):
         info = metrics.metric_info(METRIC_BY_TERM[part]) if i % 2 and part not in explained else None
-        cells.append(typeset(part) if info is None else term(part, f"{info.title}: {info.plain}; {info.meaning}"))
+        cells.append(typeset(part) if info is None else term(part, f"{info.title}: {info.lay_phrase}; {info.meaning}"))
         explained |= {part} if i % 2 else set()
     return join_html(cells)
 
@@ -266,9 +266,9 @@ def confidence_text(p: float) -> str:
 
 def _name_cell(row: Row, *, plain_words: bool) -> Markup:
     expert_cell, info = two_lines(row.title, row.info.meaning), row.info
-    if not (info.plain and plain_words):
+    if not (info.lay_phrase and plain_words):
         return expert_cell
-    return switchable_text(expert_cell, two_lines(info.heading(capitalize(info.plain)), row.title))
+    return switchable_text(expert_cell, two_lines(info.heading(capitalize(info.lay_phrase)), row.title))
 
 
 def _row_cell(row: Row) -> Markup:

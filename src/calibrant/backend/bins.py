@@ -53,8 +53,8 @@ class ClusterSums:
         sums = _cumulative_sums(n, n * self.value, *self.total_weight, *self.gap)
         rows = _sums_between_cuts(_equal_mass_cuts(bins, sums[0, -1], _is_integer(n)), sums)
         rows = rows[:, rows[0] > 0]
-        mass, gap = rows[2:].chunk(2)
-        return ClusterSums(rows[1] / rows[0], mass, gap)
+        weight, gap = rows[2:].chunk(2)
+        return ClusterSums(rows[1] / rows[0], weight, gap)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,9 +80,9 @@ class GroupedScores:
     ) -> "GroupedScores":
         """Sort and group; examples of weight 0 are left out."""
         if weights is not None:
-            keep = weights > 0
-            confidence, outcome, weights = confidence[keep], outcome[keep], weights[keep].to(confidence)
-            clusters = None if clusters is None else clusters[keep]
+            positive = weights > 0
+            confidence, outcome, weights = confidence[positive], outcome[positive], weights[positive].to(confidence)
+            clusters = None if clusters is None else clusters[positive]
         if weights is None and clusters is None and _is_packable(confidence, outcome):
             c, a = _sort_scores(confidence, outcome)
             order = None
@@ -90,18 +90,18 @@ class GroupedScores:
             order = confidence.argsort(stable=True)
             c, a = confidence[order], outcome[order]
         w = None if weights is None or order is None else weights[order]
-        value, index, mass = _group_ties(c)
-        hits, mass = (a, mass) if w is None else (w * a, w)
+        value, index, count = _group_ties(c)
+        hits, count = (a, count) if w is None else (w * a, w)
         if len(value) < len(index):
             hits = torch.zeros_like(value).index_add_(0, index, hits)
-            mass = mass if w is None else torch.zeros_like(value).index_add_(0, index, w)
-        grouped = cls(value, mass, hits)
+            count = count if w is None else torch.zeros_like(value).index_add_(0, index, w)
+        grouped = cls(value, count, hits)
         if clusters is None:
             return grouped
         place = grouped.slot_indices(MAX_CLUSTER_SLOTS)[index]
         w = torch.ones_like(a) if w is None else w
         sums = ClusterSums.from_events(clusters[order], place, MAX_CLUSTER_SLOTS, w, c, a)
-        return cls(value, mass, hits, sums)
+        return cls(value, count, hits, sums)
 
     @cached_property
     def cumulative_sums(self) -> Tensor:
@@ -260,18 +260,18 @@ class Bins:
 
     @classmethod
     def from_sums(
-        cls, edges: Tensor, mass: PerBin, confidence_sum: PerBin, outcome_sum: PerBin, total: Tensor | None = None
+        cls, edges: Tensor, n: PerBin, confidence_sum: PerBin, outcome_sum: PerBin, total: Tensor | None = None
     ) -> "Bins":
         """Build from the sums of every bin; `total`, the weight of all examples, is that of all bins by default."""
-        weight = mass / (mass.sum() if total is None else total)
-        return cls(edges, weight, confidence_sum / mass, outcome_sum / mass, mass.round().long())
+        weight = n / (n.sum() if total is None else total)
+        return cls(edges, weight, confidence_sum / n, outcome_sum / n, n.round().long())
 
     @classmethod
     def from_moments(cls, moments: Moments) -> "Bins":
         """Build bins of equal width."""
-        mass = moments.total_weight
-        edges = equal_width_edges(len(mass)).to(mass.device)
-        return cls.from_sums(edges, mass, moments.confidence_sum, moments.outcome_sum)
+        n = moments.total_weight
+        edges = equal_width_edges(len(n)).to(n.device)
+        return cls.from_sums(edges, n, moments.confidence_sum, moments.outcome_sum)
 
     @classmethod
     def from_edges(
@@ -284,8 +284,8 @@ class Bins:
         b, index = len(edges) - 1, assign_bins(edges, confidence)
         index = index.where((index >= 0) & (index < b), b)  # one more bin collects the examples outside
         w = torch.ones_like(confidence, dtype=torch.float64) if weights is None else weights.to(confidence)
-        mass, c, a = (bin_sums(index, x, b + 1) for x in (w, w * confidence, w * correct))
-        return cls.from_sums(edges, mass[:b], c[:b], a[:b], mass.sum())
+        n, c, a = (bin_sums(index, x, b + 1) for x in (w, w * confidence, w * correct))
+        return cls.from_sums(edges, n[:b], c[:b], a[:b], n.sum())
 
     @classmethod
     def equal_mass(cls, bins: int, ties: GroupedScores) -> "Bins":
@@ -445,8 +445,8 @@ def _cumulative_sums(*parts: Tensor) -> Tensor:
 
 def _sums_between_cuts(cuts: Tensor, running: Tensor) -> Tensor:
     """Return the sums of all rows between cuts of the first row, the mass; a group at a cut is divided."""
-    mass = running[0]
-    right = torch.searchsorted(mass, cuts).clamp_(1, len(mass) - 1)
+    total = running[0]
+    right = torch.searchsorted(total, cuts).clamp_(1, len(total) - 1)
     low, high = running[:, right - 1], running[:, right]
     share = (cuts - low[0]) / (high[0] - low[0])
     return (low + (high - low) * share.clamp(0, 1)).diff(dim=1)

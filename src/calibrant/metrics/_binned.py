@@ -23,7 +23,7 @@ __all__ += ["sweep_ece"]
     "ECE",
     unit="share",
     meaning="bins of equal width; biased upward, so read it against its floor",
-    plain="typical gap between what is said and what happens",
+    lay_phrase="typical gap between what is said and what happens",
     takes="statistics",
     noise_floor="noise_floor",
 )
@@ -49,7 +49,7 @@ def ece(events: EventStatistics, *, bins: Count = 15, norm: Norm = 1.0, edges: E
     "adaptive ECE",
     unit="share",
     meaning="bins of equal numbers of examples, ties averaged",
-    plain="the same gap, over portions of equally many examples",
+    lay_phrase="the same gap, over portions of equally many examples",
     takes="statistics",
     noise_floor="adaptive_noise_floor",
 )
@@ -80,7 +80,7 @@ def adaptive_ece(
     unit="share",
     meaning="the largest gap of any bin, often decided by few examples",
     takes="statistics",
-    plain="largest gap of any portion of the examples",
+    lay_phrase="largest gap of any portion of the examples",
 )
 def mce(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     r"""Return the maximum calibration error, $\max_b |acc_b - conf_b|$ over non-empty bins (Guo et al. 2017, eq. 5).
@@ -97,7 +97,7 @@ def mce(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     "class-wise ECE",
     unit="share",
     meaning="every class's probability against its frequency, mean over classes",
-    plain="typical gap of every class's own probability",
+    lay_phrase="typical gap of every class's own probability",
     takes="predictions",
     by_class=True,
 )
@@ -127,7 +127,7 @@ def _squared_interval(events: EventStatistics, *, level: float, bins: Count = 15
     "debiased L2 error",
     unit="share",
     meaning="without the bias of ECE: 0 where chance explains all",
-    plain="typical gap without what chance adds to it, large ones counting more",
+    lay_phrase="typical gap without what chance adds to it, large ones counting more",
     takes="statistics",
     interval=_squared_interval,
 )
@@ -176,7 +176,7 @@ def _adaptive_noise_floor_interval(events: EventStatistics, *, level: float, bin
     unit="share",
     higher_is_better=None,
     meaning="ECE of a calibrated model with these confidences: mean, central 90 %",
-    plain="gap that even true probabilities show by chance",
+    lay_phrase="gap that even true probabilities show by chance",
     takes="statistics",
     interval=_noise_floor_interval,
 )
@@ -200,7 +200,7 @@ def noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     unit="share",
     higher_is_better=None,
     meaning="the same for adaptive ECE",
-    plain="what of that other gap is chance",
+    lay_phrase="what of that other gap is chance",
     takes="statistics",
     interval=_adaptive_noise_floor_interval,
 )
@@ -217,7 +217,7 @@ def adaptive_noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar
     "ECE-sweep",
     unit="share",
     meaning="as many bins of equal mass as leave their accuracies increasing",
-    plain="typical gap, over as many portions as the data bear",
+    lay_phrase="typical gap, over as many portions as the data bear",
     takes="statistics",
 )
 def sweep_ece(events: EventStatistics, *, norm: Norm = 1.0) -> Scalar:

@@ -103,10 +103,10 @@ class ClassSums:
         pairs = ((p.labels, w), (p.labels, hits), (predicted, w), (predicted, hits), (predicted, confidences))
         return cls(cells.sums, torch.stack([torch.bincount(index, v, minlength=p.k) for index, v in pairs]))
 
-    def __add__(self, other: "ClassSums") -> "ClassSums":
+    def __add__(self, addend: "ClassSums") -> "ClassSums":
         """Merge."""
         to = self.cells.device
-        return ClassSums(self.cells + other.cells.to(to), self.rows + other.rows.to(to))
+        return ClassSums(self.cells + addend.cells.to(to), self.rows + addend.rows.to(to))
 
     @property
     def ece(self) -> Tensor:

@@ -75,19 +75,19 @@ def clustered_squared_error(sums: ClusterSums, level: float) -> Interval:
     gaps between clusters, $\lambda$ the variance along them, v the variance of the bins' shares.
     """
     nonempty = sums.total_weight.sum(1) > 0
-    mass, gap = sums.total_weight[nonempty], sums.gap[nonempty]
-    m, n, total = len(mass), mass.sum(0), mass.sum()
+    weight, gap = sums.total_weight[nonempty], sums.gap[nonempty]
+    m, n, total = len(weight), weight.sum(0), weight.sum()
     share = n / total
-    pairs = n.square() - mass.square().sum(0)
+    pairs = n.square() - weight.square().sum(0)
     product = (gap.sum(0).square() - gap.square().sum(0)) / pairs
     product = product.where(pairs > 1e-9 * n.square(), 0.0)
     value = float((share * product).sum())
     if m < 3:
         return Interval(value, 0.0, 1.0, level)
     mean = gap.sum(0) / n
-    scaled_gaps = (gap - mass * mean) / n * share.sqrt() * math.sqrt(m / (m - 1))
+    scaled_gaps = (gap - weight * mean) / n * share.sqrt() * math.sqrt(m / (m - 1))
     direction = mean * share.sqrt()
     root_variance = float((scaled_gaps @ direction).square().sum() / direction.square().sum().clamp_min(1e-300))
-    share_error = cluster_mean_error(mass.sum(1), mass @ product.clamp_min(0))[1]
+    share_error = cluster_mean_error(weight.sum(1), weight @ product.clamp_min(0))[1]
     spread = 2 * float((scaled_gaps.mT @ scaled_gaps).square().sum()) + share_error**2
     return square_interval(value, root_variance, spread, student_quantile(level, m - 1), level)

@@ -23,7 +23,7 @@ def _kuiper_test(events: EventStatistics) -> Evidence:
     "Kuiper error",
     unit="share",
     meaning="largest mean gap over any range of confidences, no bins; p is the chance of as much if calibrated",
-    plain="largest gap that builds up over any range of what is said",
+    lay_phrase="largest gap that builds up over any range of what is said",
     takes="statistics",
     test=_kuiper_test,
 )
@@ -54,7 +54,7 @@ def _ks_test(events: EventStatistics) -> Evidence:
     "Kolmogorov-Smirnov error",
     unit="share",
     meaning="largest mean gap over confidences up to any value, no bins",
-    plain="largest gap that builds up from the lowest probability on",
+    lay_phrase="largest gap that builds up from the lowest probability on",
     takes="statistics",
     test=_ks_test,
 )

@@ -175,13 +175,13 @@ def share_limits(share: Any, n: Any, tail: Any) -> tuple[Any, Any]:
 
     least = 1e-300  # in place of 0, for which the function is not defined
     hits, misses = np.maximum(n * share, least), np.maximum(n * (1 - share), least)
-    ones = np.ones_like(hits)
+    unit = np.ones_like(hits)
 
     def inside(p: np.ndarray) -> np.ndarray:
         low, high = betainc(hits, misses + 1, p) + betainc(hits + 1, misses, p)  # twice the mid-p probabilities
         return np.array([low >= 2 * tail, high < 2 * (1 - tail)])
 
-    low, high = interval_end(inside, np.array([share * ones] * 2), np.array([0 * ones, ones]))
+    low, high = interval_end(inside, np.array([share * unit] * 2), np.array([0 * unit, unit]))
     return low, high
 
 
@@ -210,24 +210,24 @@ def share_interval(hits: Tensor, weights: Tensor | None, level: float, clusters:
     return Sample.from_values(hits, weights, clusters).bounded_interval(EXPECTED_SHARE, level)
 
 
-def cluster_share_interval(mass: Tensor, total: Tensor, level: float) -> Interval:
+def cluster_share_interval(weight: Tensor, total: Tensor, level: float) -> Interval:
     """Return the interval of a share from the weights of clusters and of the hits among them."""
-    n = float(mass.sum())
+    n = float(weight.sum())
     p = float(total.sum()) / n if n else math.nan
-    return Sample.from_sums(n, p, n * p * (1 - p), (mass, total)).bounded_interval(EXPECTED_SHARE, level)
+    return Sample.from_sums(n, p, n * p * (1 - p), (weight, total)).bounded_interval(EXPECTED_SHARE, level)
 
 
-def cluster_mean_error(mass: Tensor, total: Tensor) -> tuple[float, float, float]:
+def cluster_mean_error(weight: Tensor, total: Tensor) -> tuple[float, float, float]:
     r"""Return the mean, its standard error by the jackknife over clusters, and the degrees of freedom.
 
     Without cluster g of weight n_g and sum s_g the mean moves by $(s_g - \bar x n_g) / (n - n_g)$. The degrees are one
     less than the $n^2 / \sum n_g^2$ clusters of equal weight that would be as precise (Kish 1965).
     """
-    mass, total = mass[mass > 0], total[mass > 0]
-    n, clusters = mass.sum(), len(mass)
+    weight, total = weight[weight > 0], total[weight > 0]
+    n, clusters = weight.sum(), len(weight)
     mean = total.sum() / n
     if clusters < 2:
         return float(mean), math.inf, 0.0
-    moved = (total - mean * mass) / (n - mass)
+    moved = (total - mean * weight) / (n - weight)
     error = math.sqrt(float(moved.square().sum()) * (clusters - 1) / clusters)
-    return float(mean), error, float(n**2 / mass.square().sum()) - 1
+    return float(mean), error, float(n**2 / weight.square().sum()) - 1

@@ -84,8 +84,8 @@ class LeaveOneGroupOut(EventStatistics):
     def ties(self) -> GroupedScores:
         """Confidences, sorted and grouped."""
         cells = self._remainder(self.jackknife.cells)
-        mass, confidence, outcome = cells[:, cells[0] > 0]
-        return GroupedScores((confidence / mass).clamp_max_(1), mass, outcome)
+        weight, confidence, outcome = cells[:, cells[0] > 0]
+        return GroupedScores((confidence / weight).clamp_max_(1), weight, outcome)
 
     def moments(self, bins: int) -> Moments:
         """Return sums over bins of equal width."""

@@ -34,7 +34,7 @@ class MetricInfo:
     higher_is_better: bool | None = False  # None if neither is better, as for a difference that should be 0
     meaning: str = ""  # one line for readers who know the field
     short: str = ""  # the title of a column
-    plain: str = ""  # a phrase for readers who do not know the field
+    lay_phrase: str = ""  # a phrase for readers who do not know the field
 
     @property
     def percent(self) -> bool:
@@ -95,7 +95,7 @@ class Metric(Generic[P]):
         update_wrapper(self, function)
         self.__signature__ = _signature(function)
         parameters = inspect.signature(function).parameters
-        self.is_binned = "bins" in parameters
+        self.is_binned, self.is_of_event = "bins" in parameters, takes in ("events", "statistics")
         self.accepts_weights = takes != "arrays" or "weights" in parameters
 
     def fits_summary(self, *, by_class: bool) -> bool:
@@ -120,12 +120,11 @@ class Metric(Generic[P]):
     def __call__(
         self, predictions: Any, labels: Any = None, weights: Any = None, *args: P.args, **settings: P.kwargs
     ) -> Tensor:
+        if self.is_of_event and isinstance(predictions, Predictions) and predictions.of == "classes":
+            classes = map(predictions.with_event, range(predictions.k))
+            return torch.stack([self(p, labels, weights, *args, **settings) for p in classes]).mean()
         with self._read(predictions, labels, weights) as view:
-            checked = self._check_settings(self.function, settings, view)
-            if isinstance(view, Predictions) and self.takes in ("events", "statistics"):
-                parts = [self.function(view.with_event(j).events, **checked) for j in range(view.k)]
-                return torch.stack(parts).mean()
-            return self._compute(view, checked)
+            return self._compute(view, self._check_settings(self.function, settings, view))
 
     def _compute(self, view: Any, settings: dict[str, Any]) -> Tensor:
         if isinstance(view, BinSums) and self.takes != "statistics":
@@ -154,7 +153,7 @@ class Metric(Generic[P]):
 
     def view(self, p: Predictions) -> Any:
         """Return the part of the predictions that the metric is a function of."""
-        return p.events if self.takes in ("events", "statistics") else p
+        return p.events if self.is_of_event else p
 
     def interval(
         self, predictions: Any, labels: Any = None, weights: Any = None, *, level: float = 0.90, **settings: Any
@@ -166,14 +165,14 @@ class Metric(Generic[P]):
         """
         if not 0 < level < 1:
             raise InputError(f"Expected a level in (0, 1), got {level}. Try 0.9.", code="level_range")
-        with self._read(predictions, labels, weights, mean_of_classes=False) as view:
+        with self._read(predictions, labels, weights) as view:
             if self._interval is not None and not (isinstance(view, BinSums) and self.sums):
                 checked = self._check_settings(self._interval, settings, view)
                 return self._interval(view, level=level, **checked)
             if not self.has_interval or settings:
-                only = " with these settings" if settings and self.has_interval else ""
+                suffix = " with these settings" if settings and self.has_interval else ""
                 raise InputError(
-                    f"{self.__name__} has no interval{only}. Try metrics.compare for that of a difference.",
+                    f"{self.__name__} has no interval{suffix}. Try metrics.compare for that of a difference.",
                     code="no_interval",
                 )
             sample, expected = self._sample(view, settings), self._expected_score(view)
@@ -206,21 +205,21 @@ class Metric(Generic[P]):
             InputError: If the metric has no test.
         """
         if self._test is None:
-            tests = [name for name, other in registry.METRICS.items() if getattr(other, "has_test", False)]
+            tests = [name for name, metric in registry.METRICS.items() if getattr(metric, "has_test", False)]
             raise InputError(f"{self.__name__} has no test. Try {', '.join(tests)}.", code="no_test")
-        with self._read(predictions, labels, weights, mean_of_classes=False) as view:
+        with self._read(predictions, labels, weights) as view:
             return self._test(view, **registry.check_settings(self._test, settings, self.__name__))
 
     @contextmanager
-    def _read(self, predictions: Any, labels: Any, weights: Any, *, mean_of_classes: bool = True) -> Generator[Any]:
-        """Yield the view of the input; statistics of an event are their own view, and so is every class at once."""
+    def _read(self, predictions: Any, labels: Any, weights: Any) -> Generator[Any]:
+        """Yield the view of the input; the statistics of an event are their own view."""
         if isinstance(predictions, EventStatistics):
             if isinstance(predictions, BinSums) and not self.fits_summary(by_class=False):
                 raise self._summary_error()
             yield predictions
             return
         with as_predictions(predictions, labels, weights) as p:
-            yield p if mean_of_classes and p.of == "classes" else self.view(p)
+            yield self.view(p)
 
     def _check_settings(self, function: Callable[..., Any], settings: dict[str, Any], view: Any) -> dict[str, Any]:
         checked = registry.check_settings(function, settings, self.__name__) if settings else {}
@@ -240,7 +239,7 @@ def metric(
     higher_is_better: bool | None = False,
     meaning: str = "",
     short: str = "",
-    plain: str = "",
+    lay_phrase: str = "",
     takes: MetricInput = "arrays",
     per_example: Callable[[Any], PerExample] | None = None,
     expected: ExpectedScore | Callable[[Moments, int], ExpectedScore] | None = None,
@@ -265,7 +264,7 @@ def metric(
         higher_is_better: None if neither direction is better.
         meaning: One line for readers who know the field.
         short: Title of a column, if the title is long.
-        plain: A phrase for readers who do not know the field.
+        lay_phrase: A phrase for readers who do not know the field.
         takes: The first parameters of the function: "arrays" is (logits, labels) and, if it has that parameter,
             `weights`; "predictions" is `Predictions`; "events" is the rows of the event that the predictions name;
             "statistics" is that event sorted (`ties`) or binned (`moments`, `equal_width`). Only the last also works on
@@ -283,7 +282,7 @@ def metric(
     """
 
     def declare(function: Callable[Concatenate[Any, P], Tensor]) -> Metric[P]:
-        about = MetricInfo(title, unit, higher_is_better, meaning, short, plain)
+        about = MetricInfo(title, unit, higher_is_better, meaning, short, lay_phrase)
         traits = (takes, per_example, expected, sums, by_class, interval, test, noise_floor)
         return registry.METRICS.register(Metric(function, about, *traits))
 

@@ -69,8 +69,8 @@ def noise_interval(sigma: Tensor, level: float) -> Interval:
     cells = NUM_NOISE_CELLS
     width = (mean + 8 * float(sigma.square().sum().sqrt())) / cells
     ends = torch.arange(cells + 1, dtype=torch.float64) * width
-    mass = torch.erf(ends / sigma[:, None] / math.sqrt(2)).diff(dim=1)
-    density = torch.fft.irfft(torch.fft.rfft(mass, 2 * cells).prod(0), 2 * cells)[:cells].clamp_min(0)
+    probability = torch.erf(ends / sigma[:, None] / math.sqrt(2)).diff(dim=1)
+    density = torch.fft.irfft(torch.fft.rfft(probability, 2 * cells).prod(0), 2 * cells)[:cells].clamp_min(0)
     density /= density.sum()
     shift = mean - float((density * ends[:-1]).sum())  # makes the mean of the grid exact
     cumulative = torch.nn.functional.pad(density.cumsum(0), (1, 0))

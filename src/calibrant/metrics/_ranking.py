@@ -90,7 +90,7 @@ def area_interval(sample: Sample, positive: Tensor, level: float) -> Interval:
     "AUROC",
     higher_is_better=True,
     meaning="how often a positive outranks a negative",
-    plain="how often what came true is ranked above what did not",
+    lay_phrase="how often what came true is ranked above what did not",
     takes="predictions",
     per_example=_placements,
     interval=_auroc_interval,
@@ -128,7 +128,7 @@ def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") 
     unit="share",
     short="AURC",
     meaning="mean error of the most confident over all coverages; lower is better",
-    plain="error that is left when only the surest are acted on",
+    lay_phrase="error that is left when only the surest are acted on",
     takes="statistics",
 )
 def aurc(events: EventStatistics) -> Scalar:
@@ -167,17 +167,17 @@ def placements(score: PerExample, positive: PerExample, weights: PerExample | No
 
 def aurc_of(ties: GroupedScores) -> Scalar:
     """Return the area under the risk-coverage curve of sorted examples."""
-    mass, wrong = ties.total_weight.flip(0), (ties.total_weight - ties.correct).flip(0)
-    if bool((mass == 1).all()):
-        return (wrong.cumsum(0) / mass.cumsum(0)).mean()
+    weight, wrong = ties.total_weight.flip(0), (ties.total_weight - ties.correct).flip(0)
+    if bool((weight == 1).all()):
+        return (wrong.cumsum(0) / weight.cumsum(0)).mean()
     # A tie's m examples share its error: the sum over j = 1 .. m of (E + j e) / (N + j) is closed by digamma.
-    mass_before, error = mass.cumsum(0) - mass, wrong / mass
-    harmonic = torch.digamma(mass_before + mass + 1) - torch.digamma(mass_before + 1)
+    mass_before, error = weight.cumsum(0) - weight, wrong / weight
+    harmonic = torch.digamma(mass_before + weight + 1) - torch.digamma(mass_before + 1)
     risks = wrong + (wrong.cumsum(0) - wrong - error * mass_before) * harmonic
-    return risks.sum() / mass.sum()
+    return risks.sum() / weight.sum()
 
 
 def risk_coverage(ties: GroupedScores) -> tuple[Tensor, Tensor]:
     """Return the coverage and the error among the covered, at every distinct confidence from the highest down."""
-    mass, wrong = ties.total_weight.flip(0).cumsum(0), (ties.total_weight - ties.correct).flip(0).cumsum(0)
-    return mass / mass[-1], wrong / mass
+    weight, wrong = ties.total_weight.flip(0).cumsum(0), (ties.total_weight - ties.correct).flip(0).cumsum(0)
+    return weight / weight[-1], wrong / weight

@@ -43,8 +43,8 @@ def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
 def _bin_averages(moments: Moments) -> tuple[Tensor, Tensor, Tensor]:
     """Return the share of every bin with examples, its mean confidence c and its mean of c (1 - c)."""
     nonempty = moments.total_weight > 0
-    mass, c, v = (x[nonempty] for x in (moments.total_weight, moments.confidence_sum, moments.variance))
-    return mass / mass.sum(), (c / mass).clamp(0, 1), (v / mass).clamp(0, 0.25)
+    weight, c, v = (x[nonempty] for x in (moments.total_weight, moments.confidence_sum, moments.variance))
+    return weight / weight.sum(), (c / weight).clamp(0, 1), (v / weight).clamp(0, 0.25)
 
 
 def _expected_gap(moments: Moments, k: int) -> ExpectedScore:
@@ -77,7 +77,7 @@ def _expected_brier(moments: Moments, k: int) -> ExpectedScore:
     unit="share",
     higher_is_better=True,
     meaning="share of predictions that are right",
-    plain="how often the prediction is right",
+    lay_phrase="how often the prediction is right",
     takes="predictions",
     per_example=lambda p: p.correct,
     expected=EXPECTED_SHARE,
@@ -100,7 +100,7 @@ def accuracy(p: Predictions) -> Scalar:
     "error",
     unit="share",
     meaning="share of predictions that are wrong",
-    plain="how often the prediction is wrong",
+    lay_phrase="how often the prediction is wrong",
     takes="predictions",
     per_example=lambda p: 1 - p.correct,
     expected=EXPECTED_SHARE,
@@ -123,7 +123,7 @@ def _nll(p: Predictions) -> PerExample:
     unit="nats",
     short="NLL",
     meaning="mean −log p of the true class, in nats; lower is better",
-    plain="surprise at the truth, large where what came true was called unlikely",
+    lay_phrase="surprise at the truth, large where what came true was called unlikely",
     takes="predictions",
     per_example=_nll,
     expected=_expected_nll,
@@ -150,7 +150,7 @@ def nll(p: Predictions, *, among: PredictionSubset = "all") -> Scalar:
     "Brier score (sum over classes)",
     short="Brier",
     meaning="squared distance of the probabilities from the truth, added up over the classes, 0 to 2",
-    plain="distance of the probabilities from what came true",
+    lay_phrase="distance of the probabilities from what came true",
     takes="predictions",
     per_example=lambda p: p.outcomes.brier,
     expected=_expected_brier,
@@ -173,7 +173,7 @@ def _event_brier(events: Events) -> PerExample:
     "Brier score of the event",
     short="event Brier",
     meaning="squared distance of what is said from what happens, 0 to 1",
-    plain="distance of what is said from what happens",
+    lay_phrase="distance of what is said from what happens",
     takes="events",
     per_example=_event_brier,
     expected=_expected_event_brier,
@@ -222,7 +222,7 @@ def _confident_interval(events: Events, *, level: float, above: OpenFraction = 0
     higher_is_better=None,
     short="at least 99 % confident",
     meaning="how many predictions are that sure",
-    plain="how many predictions claim to be all but certain",
+    lay_phrase="how many predictions claim to be all but certain",
     takes="events",
     interval=_confident_interval,
     expected=EXPECTED_SHARE,
@@ -247,7 +247,7 @@ def _confident_accuracy_interval(events: Events, *, level: float, above: OpenFra
     unit="share",
     higher_is_better=True,
     meaning="how many of those are right",
-    plain="how often those are right",
+    lay_phrase="how often those are right",
     takes="events",
     interval=_confident_accuracy_interval,
     expected=EXPECTED_SHARE,
@@ -274,7 +274,7 @@ def _gap(events: Events) -> PerExample:
     unit="share",
     higher_is_better=None,
     meaning="above 0: overconfident on the whole",
-    plain="what is said minus what happens, on average",
+    lay_phrase="what is said minus what happens, on average",
     takes="events",
     per_example=_gap,
     expected=_expected_gap,

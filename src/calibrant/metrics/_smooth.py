@@ -19,7 +19,7 @@ NUM_GRID_CELLS = 1 << 14
     unit="share",
     meaning="smoothed over confidences, no bins",
     takes="statistics",
-    plain="typical gap, without dividing the examples into portions",
+    lay_phrase="typical gap, without dividing the examples into portions",
 )
 def smooth_ece(events: EventStatistics) -> Scalar:
     r"""Return the smooth ECE: the error seen through a window as wide as the error itself (Blasiok & Nakkiran 2024).
@@ -57,11 +57,11 @@ def smooth_ece(events: EventStatistics) -> Scalar:
 
 def deposit(ties: GroupedScores, cells: int) -> Tensor:
     """Spread each group's gap, as a share of the total weight, over the two nearest cells of a grid on [0, 1]."""
-    gap, mass = ties.gap, ties.total_weight.sum()
+    gap, weight = ties.gap, ties.total_weight.sum()
     x = ties.value * cells + 0.5
     right_cell = x.long()
     total, right = (torch.bincount(right_cell, part, minlength=cells + 1) for part in (gap, gap * (x - right_cell)))
     grid, left = right[:-1].clone(), total - right
     grid[-1] += right[-1]
     grid[0] += left[0]
-    return (grid + left[1:]) / mass
+    return (grid + left[1:]) / weight

@@ -30,7 +30,7 @@ COMPILED_CHUNK_ROWS = 1 << 18  # rows of a compiled pass
 CELL_WORD_BITS = 36  # bits of the lower of the two words of a cell
 MAX_WEIGHT = 1 << 20  # largest weight of an example
 
-T = TypeVar("T", GroupSums, ClassSums)
+MergeableSums = TypeVar("MergeableSums", GroupSums, ClassSums)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,47 +141,47 @@ class Summary(BinSums):
                 )
             return self + _summarize_batch(p, self.bins, self.by_class)
 
-    def __add__(self, other: "Summary") -> "Summary":
+    def __add__(self, addend: "Summary") -> "Summary":
         """Merge two summaries."""
-        if self.bins != other.bins or (self.k != other.k and 0 not in (self.k, other.k)) or self.of != other.of:
+        if self.bins != addend.bins or (self.k != addend.k and 0 not in (self.k, addend.k)) or self.of != addend.of:
             raise InputError(
                 f"Expected summaries of the same classes, bins and event, got {self.k} classes in {self.bins} bins and "
-                f"{other.k} in {other.bins}, of {self.of!r} and {other.of!r}.",
+                f"{addend.k} in {addend.bins}, of {self.of!r} and {addend.of!r}.",
                 code="different_summaries",
             )
         titles = {"slots": "clusters", "groups": "groups", "row_groups": "groups of rows", "classes": "classes"}
-        for name, title in titles.items() if len(self) and len(other) else ():
-            if (getattr(self, name) is None) != (getattr(other, name) is None):
+        for name, title in titles.items() if len(self) and len(addend) else ():
+            if (getattr(self, name) is None) != (getattr(addend, name) is None):
                 raise InputError(
                     f"Expected {title} in all batches or in none, got some with and some without.",
                     code="partly_missing",
                 )
-        if self.class_names and other.class_names and self.class_names != other.class_names:
+        if self.class_names and addend.class_names and self.class_names != addend.class_names:
             raise InputError(
-                f"Expected summaries of the same classes, got {self.class_names} and {other.class_names}.",
+                f"Expected summaries of the same classes, got {self.class_names} and {addend.class_names}.",
                 code="classes_differ",
             )
-        cells = self.cells + other.cells.to(self.sums.device)
+        cells = self.cells + addend.cells.to(self.sums.device)
         if bool((cells[1, 0] >= 1 << 62).any()):
             raise InputError(
                 "Expected at most 7e13 examples in one cell of confidence. Read this summary and start another.",
                 code="too_many_rows",
             )
         return Summary(
-            max(self.k, other.k),
+            max(self.k, addend.k),
             self.bins,
-            _sums.add_words(self.sums, other.sums),
+            _sums.add_words(self.sums, addend.sums),
             _sums.carry(cells, CELL_WORD_BITS),
             self.of,
-            self.class_names or other.class_names,
-            _sums.add_optional_words(self.slots, other.slots),
-            _merge(self.groups, other.groups),
-            _merge(self.classes, other.classes),
-            self.by_class or other.by_class,
-            _merge(self.row_groups, other.row_groups),
+            self.class_names or addend.class_names,
+            _sums.add_optional_words(self.slots, addend.slots),
+            _merge(self.groups, addend.groups),
+            _merge(self.classes, addend.classes),
+            self.by_class or addend.by_class,
+            _merge(self.row_groups, addend.row_groups),
         )
 
-    def __radd__(self, other: int) -> "Summary":
+    def __radd__(self, addend: int) -> "Summary":
         """Let `sum(summaries)` start from 0."""
         return self
 
@@ -206,8 +206,8 @@ class Summary(BinSums):
         """The cells that are not empty, in increasing order of confidence."""
         low, high = self.cells.cpu().double()
         cells = low * 2.0**-UNIT_BITS + high * 2.0 ** (CELL_WORD_BITS - UNIT_BITS)
-        mass, outcome, confidence = cells[:, cells[0] > 0].flip(1)
-        return GroupedScores(confidence / mass, mass, outcome, self._clusters)
+        weight, outcome, confidence = cells[:, cells[0] > 0].flip(1)
+        return GroupedScores(confidence / weight, weight, outcome, self._clusters)
 
 
 def _summarize_batch(p: Predictions, bins: int, by_class: bool) -> Summary:
@@ -244,5 +244,5 @@ def _add_compiled(fast: Any, p: Predictions, sums: Tensor, cells: Tensor) -> Non
     fast.add_to_summary(*columns, HIGH_CONFIDENCE, FIRST_ODDS_CELL, sums.numpy(), cells.numpy())
 
 
-def _merge(first: T | None, second: T | None) -> T | None:
+def _merge(first: MergeableSums | None, second: MergeableSums | None) -> MergeableSums | None:
     return first + second if first and second else first or second

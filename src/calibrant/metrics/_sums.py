@@ -79,8 +79,8 @@ class BinSums(EventStatistics):
         """Sums of the sets of clusters in the bins that are not empty."""
         if self.slots is None:
             return None
-        mass, outcome, gap = (self.per_bin(name) for name in ("weight", "outcome", "gap"))
-        value, occupied = (outcome + gap) / mass, mass > 0
+        weight, outcome, gap = (self.per_bin(name) for name in ("weight", "outcome", "gap"))
+        value, occupied = (outcome + gap) / weight, weight > 0
         n, u = self._per_slot("weight"), self._per_slot("gap")
         return ClusterSums(value[occupied], n[:, occupied], -u[:, occupied])
 
@@ -91,8 +91,8 @@ class BinSums(EventStatistics):
                 f"Expected {self.bins} bins, which this summary was made with, got {bins}. Try a new summary.",
                 code="num_bins",
             )
-        mass, a, u, square, variance = map(self.per_bin, ("weight", "outcome", "gap", "gap_square", "variance"))
-        return Moments(mass, a + u, a, u, square, variance, self._clusters)
+        weight, a, u, square, variance = map(self.per_bin, ("weight", "outcome", "gap", "gap_square", "variance"))
+        return Moments(weight, a + u, a, u, square, variance, self._clusters)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,10 +108,10 @@ class GroupBinSums(BinSums):
     def ties(self) -> GroupedScores:
         """The bins that are not empty: all that the sums tell about the order of confidences."""
         moments = self.moments(self.bins)
-        mass, c, a = torch.stack([moments.total_weight, moments.confidence_sum, moments.outcome_sum])[
+        weight, c, a = torch.stack([moments.total_weight, moments.confidence_sum, moments.outcome_sum])[
             :, moments.total_weight > 0
         ]
-        return GroupedScores(c / mass, mass, a, self._clusters)
+        return GroupedScores(c / weight, weight, a, self._clusters)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,10 +122,10 @@ class GroupSums:
     sums: Tensor  # (3 f g b) int64
     slots: Tensor | None  # (3 5 g m b) int64
 
-    def __add__(self, other: "GroupSums") -> "GroupSums":
+    def __add__(self, addend: "GroupSums") -> "GroupSums":
         """Merge, group by group."""
-        names = tuple(sorted({*self.names, *other.names}))
-        a, b = self._align(names), other._align(names)
+        names = tuple(sorted({*self.names, *addend.names}))
+        a, b = self._align(names), addend._align(names)
         return GroupSums(names, add_words(a.sums, b.sums), add_optional_words(a.slots, b.slots))
 
     def _align(self, names: tuple[str, ...]) -> "GroupSums":
@@ -196,11 +196,11 @@ def row_features(p: Predictions) -> Tensor:
     """Return the features of every row (f n), in float64."""
     outcomes, events = p.outcomes, p.events
     c, a = events.confidence, events.outcome
-    ones, _, _, u, square, variance = Moments.terms(c, a)
+    unit, _, _, u, square, variance = Moments.terms(c, a)
     nll, brier = 0.0 - outcomes.log_likelihood, outcomes.brier
     infinite, confident = nll.isinf().double(), (c >= HIGH_CONFIDENCE).double()
     nll = nll.masked_fill(infinite == 1, 0.0).clamp_max(MAX_NLL)
-    features = [ones, ones, outcomes.correct, a, u, square, variance, nll]
+    features = [unit, unit, outcomes.correct, a, u, square, variance, nll]
     features += [nll.square() * 2.0 ** (COARSE_UNIT_BITS - UNIT_BITS), infinite, brier, brier.square()]
     values = torch.stack([*features, confident, confident * a, square.square()])
     if events.weights is not None:

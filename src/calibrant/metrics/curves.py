@@ -78,12 +78,12 @@ def _draw_cluster_curves(
     ties: GroupedScores, sums: ClusterSums, draws: int, generator: torch.Generator
 ) -> Iterator[Tensor]:
     """Yield curves of a calibrated model whose clusters vary as these do: their residuals get random signs."""
-    mass = sums.total_weight.sum(0)
-    residuals = sums.gap - sums.total_weight * (sums.gap.sum(0) / mass)
-    place = torch.searchsorted(sums.value.contiguous(), ties.value.contiguous()).clamp_max_(len(mass) - 1)
+    weight = sums.total_weight.sum(0)
+    residuals = sums.gap - sums.total_weight * (sums.gap.sum(0) / weight)
+    place = torch.searchsorted(sums.value.contiguous(), ties.value.contiguous()).clamp_max_(len(weight) - 1)
     for signs in draw_signs(draws, len(residuals), generator, residuals):
-        share = (sums.value + signs @ residuals / mass).clamp(0, 1)
-        yield _corp.isotonic_fit(GroupedScores(sums.value, mass, share * mass))[place]
+        share = (sums.value + signs @ residuals / weight).clamp(0, 1)
+        yield _corp.isotonic_fit(GroupedScores(sums.value, weight, share * weight))[place]
 
 
 def merge_ties(ties: GroupedScores, max_groups: int) -> GroupedScores:
@@ -92,5 +92,5 @@ def merge_ties(ties: GroupedScores, max_groups: int) -> GroupedScores:
         return ties
     _, index = ties.slot_indices(max_groups).unique_consecutive(return_inverse=True)
     sums = torch.stack([ties.total_weight, ties.total_weight * ties.value, ties.correct])
-    mass, confidence, correct = sums.new_zeros(3, int(index[-1]) + 1).index_add_(1, index, sums)
-    return GroupedScores(confidence / mass, mass, correct, ties.clusters)
+    weight, confidence, correct = sums.new_zeros(3, int(index[-1]) + 1).index_add_(1, index, sums)
+    return GroupedScores(confidence / weight, weight, correct, ties.clusters)

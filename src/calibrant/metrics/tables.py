@@ -19,7 +19,7 @@ from calibrant.predictions import Predictions, as_predictions
 
 __all__ = ["ClassSums", "Classes", "Groups", "Thresholds", "bins", "classes", "groups", "thresholds", "thresholds_of"]
 
-GROUP_COLUMNS = {  # keys of records, and the attributes of `Groups` that they hold
+GROUP_RECORD_FIELDS = {  # keys of records, and the attributes of `Groups` that they hold
     "count": "count",
     "said": "mean_confidence",
     "happened": "frequency",
@@ -61,12 +61,12 @@ class Groups:
 
     def records(self) -> list[dict[str, Any]]:
         """Return a row per group, worst first."""
-        lists = {key: getattr(self, name).tolist() for key, name in GROUP_COLUMNS.items()}
+        lists = {key: getattr(self, name).tolist() for key, name in GROUP_RECORD_FIELDS.items()}
         return [{"group": self.names[i]} | {key: values[i] for key, values in lists.items()} for i in self.worst_first]
 
     def macro(self, key: str) -> float:
         """Return the unweighted mean over the groups of a column such as "ece"."""
-        return float(getattr(self, GROUP_COLUMNS[key]).mean())
+        return float(getattr(self, GROUP_RECORD_FIELDS[key]).mean())
 
 
 def groups(
@@ -93,12 +93,12 @@ def groups(
     if group is None or names is None:
         return None
     with as_predictions(p):
-        sizes = torch.bincount(group, minlength=len(names)).tolist()
+        events, loss, sizes = p.events, 0.0 - p.log_likelihood, torch.bincount(group, minlength=len(names)).tolist()
         rows = []
         for name, index in zip(names, group.argsort(stable=True).split(sizes), strict=True):
             w = None if p.weights is None else p.weights[index]
             if len(index) and (w is None or float(w.sum()) > 0):
-                rows.append((name, p.events[index], float(weighted_mean(0.0 - p.log_likelihood[index], w))))
+                rows.append((name, events[index], float(weighted_mean(loss[index], w))))
         return _build_groups(rows, bins, level)
 
 

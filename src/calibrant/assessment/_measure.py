@@ -14,7 +14,7 @@ from calibrant.assessment._results import NLL_PARTS, MeasurementData, Row, Verdi
 from calibrant.assessment._serialize import write_by_suffix
 from calibrant.events import PRESENCE_CLASSES, EventKind, describe_event
 from calibrant.io import to_safe_csv
-from calibrant.metrics import Interval, Metric, Summary, fits_summary, noise_floor_name, tables
+from calibrant.metrics import Interval, Metric, Summary, fits_summary, noise_floor_name
 from calibrant.metrics.tables import ClassSums
 from calibrant.predictions import EventSelector, Predictions, as_predictions
 from calibrant.registry import METRICS, Method
@@ -148,15 +148,14 @@ def as_list(names: Sequence[str] | None) -> list[str]:
 
 
 def _measure_in_memory(p: Predictions, extra_methods: list[Method], bins: int, level: float, fit: Any) -> Measurement:
-    class_sums = ClassSums.from_predictions(p, bins) if p.k > 2 else None
-    p.outcomes  # noqa: B018  one pass over the logits, the same as for the class sums
+    class_sums = ClassSums.from_predictions(p, bins)  # in the pass over the logits that computes the outcomes
     p.events.moments(bins)  # one pass, which all sums over bins reuse
     event = describe_event(p.of, p.k, p.class_names)
     event = replace(event, cluster="cluster") if _has_repeated_labels(p) else event
     rows: list[Row] = []
     for method in _row_methods(event, extra_methods):
         if _require_metric(method).by_class and not method.settings:
-            rows.append(_classwise_row(method.text, (class_sums or ClassSums.from_predictions(p, bins)).ece))
+            rows.append(_classwise_row(method.text, class_sums.ece))
         else:
             rows.append(_measure_row(method, p, bins, level))
         if method.text == "nll" and fit is not None:
@@ -175,9 +174,7 @@ def _measure_in_memory(p: Predictions, extra_methods: list[Method], bins: int, l
         level=level,
         num_impossible=num_impossible,
         observed_frequency=metrics.share_interval(p.events.outcome, p.weights, level, p.clusters),
-        compute_classes=(  # partials can be pickled
-            partial(getattr, class_sums, "table") if class_sums else partial(tables.classes, p, bins=bins)
-        ),
+        compute_classes=partial(getattr, class_sums, "table"),  # partials can be pickled
     )
 
 

@@ -214,10 +214,10 @@ class Events(EventStatistics):
         if self.clusters is not None and index is not None:
             clusters = ClusterSums.from_events(self.clusters, index, bins, torch.ones_like(c) if w is None else w, c, a)
         if fast := kernels(c):
-            return Moments(*_compiled_bin_sums(fast.event_bin_sums, c, a, w, bins), clusters)
+            return Moments(*_compiled_bin_sums(fast.event_bin_sums, c, a, w, bins), clusters=clusters)
         assert index is not None
         sums = (bin_sums(index, x if w is None else w * x, bins) for x in Moments.terms(c, a))
-        return Moments(*sums, clusters)
+        return Moments(*sums, clusters=clusters)
 
 
 def _compiled_bin_sums(kernel: Any, x: Tensor, y: Tensor, w: Tensor | None, bins: int) -> Tensor:

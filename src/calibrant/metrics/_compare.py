@@ -104,9 +104,9 @@ def compare(
         groups = min(groups, num_units)
         order = torch.randperm(num_units, generator=torch.Generator().manual_seed(seed))
         group = (torch.arange(num_units) % groups)[order][unit].to(first.labels.device)
-        sides = [Jackknife(p, group, groups) for p in (first, second)]
+        a, b = (Jackknife(p, group, groups) for p in (first, second))
         methods = [registry.METRICS.method(name) for name in names]
-        return Comparison(n, level, tuple(_compare_metric(method, *sides, level) for method in methods))
+        return Comparison(n, level, tuple(_compare_metric(method, a, b, level) for method in methods))
 
 
 def _compare_metric(method: registry.Method, first: Jackknife, second: Jackknife, level: float) -> Difference:
@@ -114,9 +114,9 @@ def _compare_metric(method: registry.Method, first: Jackknife, second: Jackknife
     assert isinstance(metric, Metric)
     if metric.per_example is not None and not method.settings:
         values = metric.values(a), metric.values(b)
-        means = [Sample.from_values(v, a.weights).mean for v in values]
+        mean_a, mean_b = (Sample.from_values(v, a.weights).mean for v in values)
         pair = Sample.from_values(values[1] - values[0], a.weights, a.clusters)
-        return _student_difference(method.text, *means, pair.error, pair.degrees, level)
+        return _student_difference(method.text, mean_a, mean_b, pair.error, pair.degrees, level)
 
     def measured(view: Any) -> float:
         return float(metric(view, **method.settings))

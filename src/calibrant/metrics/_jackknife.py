@@ -89,4 +89,4 @@ class LeaveOneGroupOut(EventStatistics):
 
     def moments(self, bins: int) -> Moments:
         """Return sums over bins of equal width."""
-        return Moments(*self._remainder(self.jackknife.moments(bins)))
+        return Moments(*self._remainder(self.jackknife.moments(bins)), clusters=None)

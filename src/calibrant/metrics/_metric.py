@@ -131,6 +131,7 @@ class Metric(Generic[P]):
             return torch.tensor(self._sample(view, settings).mean, dtype=torch.float64)
         if self.takes != "arrays":
             return self.function(view, **settings)
+        assert not isinstance(view, BinSums)
         if view.weights is not None:
             if not self.accepts_weights:
                 raise InputError(

@@ -171,7 +171,7 @@ def _find_files(source: Source, root: Path) -> tuple[OriginalFormat | None, Spli
     tables = {names[0]: _table_files(source, folder, names) for names in source.splits}
     if all(tables.values()):
         return None, tables
-    for place, form in product([*([folder] if folder else []), root], source.original_formats):
+    for place, form in product([p for p in (folder, root) if p is not None], source.original_formats):
         if place.is_dir() and (files := form.find(place)):
             return form, files
     alternatives = "".join(f", or {form.description}" for form in source.original_formats)

@@ -9,7 +9,7 @@ from scipy import optimize
 from torch.autograd.functional import hessian
 
 from calibrant import Predictions, metrics
-from calibrant.backend.solvers import LBFGSMemory, Minimum, minimize
+from calibrant.backend.lbfgs import LBFGSMemory, Minimum, minimize
 from calibrant.calibrators import (
     Auto,
     Beta,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from calibrant import Predictions, calibrators, metrics
-from calibrant.backend.solvers import Minimum
+from calibrant.backend.lbfgs import Minimum
 from calibrant.calibrators import Beta, Dirichlet, Matrix, Platt, Quadratic, Temperature, Vector, _temperature
 from calibrant.calibrators._fitting import check_status
 from calibrant.registry import CALIBRATORS
@@ -94,9 +94,7 @@ def test_status_of_a_map_worse_than_the_identity_is_not_converged(status):
 def test_temperature_worse_than_the_identity_is_not_converged(monkeypatch):
     data, _ = forest(wrong=0)
     result = _temperature.fit_nll_temperature(data)
-    monkeypatch.setattr(
-        _temperature, "fit_nll_temperature", lambda p: replace(result, temperature=10 * result.temperature)
-    )
+    monkeypatch.setattr(_temperature, "fit_nll_temperature", lambda p: replace(result, nll=result.initial_nll + 0.1))
     assert Temperature.fit(data).certificate.status == "not converged"
 
 

@@ -8,13 +8,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from calibrant.backend.lbfgs import LBFGSMemory, minimize
 from calibrant.backend.softmax import LOG2_E
 from calibrant.backend.solvers import (
     MAX_OPTIMUM_GAP_NATS,
-    LBFGSMemory,
     Status,
     cholesky_with_jitter,
-    minimize,
     newton_decrement,
     newton_step,
     sum_row_chunks,
@@ -367,9 +366,8 @@ def _approximate_preconditioner(
     n, k = x.shape
     row_shares = x.new_full((n, 1), 1 / n, dtype=torch.float64) if row_weights is None else row_weights / n
     size = max(1, BLOCK_ELEMENTS // k)
-    parts = [
-        _block_curvature(*rows, fit, ridge.ndim) for rows in zip(x.split(size), row_shares.split(size), strict=True)
-    ]
+    blocks = zip(x.split(size), row_shares.split(size), strict=True)
+    parts = [_block_curvature(*rows, fit, ridge.ndim) for rows in blocks]
     hessian, curve = (torch.stack(part).sum(0).cpu() for part in zip(*parts, strict=True))
     if ridge.ndim == 0:
         scale = torch.cat([curve + 2 * ridge, hessian + 2 * ridge_bias])[:, None]

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from calibrant.backend.solvers import Certificate, Minimum, fit_mixture, newton
+from calibrant.backend.lbfgs import Minimum
+from calibrant.backend.solvers import Certificate, fit_mixture, newton
 from calibrant.calibrators._affine_solver import COARSE_GRADIENT_TOLERANCE
 from calibrant.calibrators._apply import Capabilities, calibrator_call, preserves_argmax
 from calibrant.calibrators._families import (

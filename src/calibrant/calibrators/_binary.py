@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from calibrant.backend.solvers import Certificate, Minimum, newton, newton_decrement
+from calibrant.backend.lbfgs import Minimum
+from calibrant.backend.solvers import Certificate, newton, newton_decrement
 from calibrant.calibrators._affine import LOG_PROB_FLOOR, MIN_RIDGE
 from calibrant.calibrators._apply import ALL_EXPORTS, Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Fitted, Solution, example_mean, fit_method, weighted_median

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.backend.lbfgs import Minimum
 from calibrant.backend.softmax import LOG2_E
-from calibrant.backend.solvers import MAX_OPTIMUM_GAP_NATS, Certificate, Minimum, newton, sum_row_chunks
+from calibrant.backend.solvers import MAX_OPTIMUM_GAP_NATS, Certificate, newton, sum_row_chunks
 from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, example_mean, fit_method
 from calibrant.calibrators._temperature import TemperatureFit, drop_impossible, fit_nll_temperature

@@ -47,6 +47,7 @@ def test_registries_fill_themselves():
         ("Focal loss, $-x$ (Lin et al. 2017).", "Focal loss"),
         ("Compute the focal loss, $-x$ (Lin et al. 2017).", "Focal loss"),
         ("Return an estimate: the mean.", "Estimate"),
+        ("A map of all groups.", "Map of all groups"),
         ("ECE of the top class.", "ECE of the top class"),
         (None, ""),
     ],

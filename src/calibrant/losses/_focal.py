@@ -110,7 +110,7 @@ def flsd(
 def flsd_continuous(
     logits: Logits, labels: Targets, *, low: PositiveFloat = 3.0, high: PositiveFloat = 5.0
 ) -> PerExample:
-    r"""Compute focal loss with $\gamma^*(p_y)$ clipped to [low, high] (Mukhoti et al. 2020, prop. 2).
+    r"""Compute focal loss with optimal gamma, $\gamma^*(p_y)$ clipped to [low, high] (Mukhoti et al. 2020, prop. 2).
 
     $\gamma^*(p)$ solves $g(p, \gamma) = 1$; the paper's FLSD, `flsd`, rounds it to steps. With the defaults, gamma is 5
     below p_y = 0.1968, then falls, and is 3 from 0.2526 on. `theory.sample_dependent_gamma` is this policy alone. No

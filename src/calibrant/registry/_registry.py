@@ -24,7 +24,7 @@ __all__ = ["CALIBRATORS", "CORRUPTIONS", "DATA_SETS", "LOSSES", "METRICS", "NETW
 __all__ += ["TRACES", "Method", "Registry", "check_settings", "is_built_in"]
 
 M = TypeVar("M", bound=Callable[..., Any])
-TITLE_VERB = re.compile(r"(?:Apply|Build|Compute|Create|Draw|Load|Return) (?:the |an? )?(?=\w)")
+TITLE_START = re.compile(r"^(?:(?:Apply|Build|Compute|Create|Draw|Load|Return) )?(?:[Tt]he |[Aa]n? )?(?=\w)")
 TITLE_PHRASE = re.compile(r"(?:(?! \(|[,:;$]|\.(?:\s|$)).)*")  # of a docstring's first line
 
 
@@ -184,14 +184,14 @@ class Registry(Mapping[str, Callable[..., Any]]):
         return self.method(text).text
 
     def title(self, text: str) -> str:
-        """Return a method's title, the first phrase of its docstring without a verb; "" if unknown.
+        """Return a method's title, the first phrase of its docstring without verb and article; "" if unknown.
 
         >>> LOSSES.title("focal(gamma=3)"), LOSSES.title("mine")
         ('Focal loss', '')
         """
         method = self.get(text.partition("(")[0])
         docstring = "" if method is None else inspect.getdoc(method) or ""
-        match = TITLE_PHRASE.match(TITLE_VERB.sub("", docstring.partition("\n")[0], count=1))
+        match = TITLE_PHRASE.match(TITLE_START.sub("", docstring.partition("\n")[0]))
         title = "" if match is None else match[0].strip()
         return title[:1].upper() + title[1:]
 

@@ -19,7 +19,7 @@ from calibrant.io.delimited import unescape_formulas
 from calibrant.io.frames import frame_to_arrays
 from calibrant.io.roles import infer_columns
 from calibrant.predictions import Predictions, from_unlabeled_arrays
-from calibrant.types import InputError
+from calibrant.types import InputError, prefix_errors
 
 ROW_INDEX_COLUMN = "row of the table"
 WriteResult = tuple[int, str, tuple[str, ...]]  # number of examples, kind of the output, notes on reading
@@ -67,13 +67,11 @@ def apply_to_file(
 def _calibrate_array_file(
     calibrator: CandidateCalibrator, path: str | Path, output: str | Path, options: TableOptions
 ) -> WriteResult:
-    try:
+    with prefix_errors(f"{path}"):
         arrays = io.read(path, options, needs_labels=False)
         p, labeled = from_unlabeled_arrays(arrays, are_logits=options.are_logits)
         calibrated_predictions = calibrator.calibrate(p)
         ids = _check_ids(arrays.get("ids"), len(p))
-    except InputError as error:
-        raise InputError(f"{path}: {error}", code=error.code) from None
     calibrated_predictions.save(output, labeled=labeled, ids=ids)
     return len(p), "logits", p.notes
 
@@ -95,12 +93,10 @@ def _calibrate_table_file(
 ) -> WriteResult:
     import polars
 
-    try:
+    with prefix_errors(f"{path}"):
         table = io.read_table(path, options)
         columns = infer_columns(table.frame, options)
         new_columns = calibrate_frame(calibrator, io.restore_spelling(table, columns), columns, options)
-    except InputError as error:
-        raise InputError(f"{path}: {error}", code=error.code) from None
     frame = _input_columns(table, output)
     if "predicted" in frame.columns and "predicted" in new_columns.columns:
         new_columns = new_columns.rename({"predicted": f"{CALIBRATED_PREFIX}predicted"})

@@ -11,7 +11,7 @@ from calibrant.assessment._evaluation import apply_calibrator
 from calibrant.backend.overlap import Overlap, Sketch
 from calibrant.io.formats import CALIBRATOR_SUFFIX
 from calibrant.predictions import Predictions
-from calibrant.types import Calibrator, InputError
+from calibrant.types import Calibrator, InputError, prefix_errors
 
 DEFAULT_CALIBRATORS = ("Identity", "Temperature", "StructuredMatrix", "HistogramBinning", "Auto")
 Progress = Callable[[str], object]
@@ -53,10 +53,8 @@ class CandidateCalibrator:
 
     def align_classes(self, p: Predictions) -> Predictions:
         """Reorder the classes as the calibrator knows them."""
-        try:
+        with prefix_errors(f"{self.name} was fitted on other classes"):
             return p.reorder_classes(self.class_names)
-        except InputError as error:
-            raise InputError(f"{self.name} was fitted on other classes: {error}", code=error.code) from None
 
     def fit(self, p: Predictions, on_progress: Progress) -> Any:
         """Fit the calibrator, unless it is fitted already."""

@@ -32,7 +32,7 @@ from calibrant.lab.study.study_file import (
     read_toml,
 )
 from calibrant.registry import Method
-from calibrant.types import InputError
+from calibrant.types import InputError, prefix_errors
 
 MAX_FOLDER_NAME_CHARACTERS = 200
 SPECIAL_KEYS = {"grids", "with", "models", "drawn", "beside"}  # not converted by the types of the fields
@@ -192,7 +192,7 @@ STUDY_KEYS = {f.name for f in fields(Study)} - {"with_", "paper_setting"} | SPEC
 def _load_study(study: str | Path, scale: str | None) -> Study:
     path = _resolve_path(study)
     table = read_toml(path)
-    try:
+    with prefix_errors(f"{path}"):
         scales = read_tables("scales", "[scales.NAME]", table.pop("scales", {}))
         if scale is not None:
             if scale not in scales:
@@ -201,8 +201,6 @@ def _load_study(study: str | Path, scale: str | None) -> Study:
             table.pop("drawn", None)  # describes the full study only
             table = {"name": f"{path.stem}-{scale}"} | table | scales[scale]
         return _build_study({"name": path.stem} | table, path.parent)
-    except InputError as error:
-        raise InputError(f"{path}: {error}", code=error.code) from None
 
 
 def _resolve_path(study: str | Path) -> Path:

@@ -10,7 +10,7 @@ from calibrant._text import shorten_repr
 from calibrant.backend.overlap import Overlap, Sketch
 from calibrant.io.column_names import COLUMN_ROLES
 from calibrant.predictions import Predictions
-from calibrant.types import InputError
+from calibrant.types import InputError, prefix_errors
 
 MODELS_PLACEHOLDER = "models"  # replaces the network in the names of a run
 
@@ -59,10 +59,8 @@ class Model:
             InputError: If a file cannot be read, classes differ, or both files hold the same examples.
         """
         val, test = (Predictions.load(path, drop=self.drop, **self.columns) for path in (self.val, self.test))
-        try:
+        with prefix_errors(f"{self.id}: {self.test}"):
             test = test.reorder_classes(val.class_names)
-        except InputError as error:
-            raise InputError(f"{self.id}: {self.test}: {error}", code=error.code) from None
         if val.k != test.k:
             raise InputError(
                 f"{self.id}: Expected equal classes, got {val.k} in {self.val} and {test.k} in {self.test}.",

@@ -120,9 +120,9 @@ class AdaFocal:
         lowest: Lower limit of gamma, above -3.5911, the limit of `inverse_focal`.
         highest: Upper limit of gamma.
         scheme: "equal_mass" as in the paper, or "equal_width" to keep the first bins.
-        update_every: Update gammas within an epoch instead of after it, as an option of the authors' code does: after
-            the batches `update_every`, 2 `update_every`, ..., counted from 0 in every epoch, each time on all of
-            validation. Trainers that do not validate within an epoch ignore it.
+        every: Update gammas within an epoch instead of after it, as an option of the authors' code does: after the
+            batches `every`, 2 `every`, ..., counted from 0 in every epoch, each time on all of validation. Trainers
+            that do not validate within an epoch ignore it.
 
     >>> loss = AdaFocal(bins=2)
     >>> # all wrong; of the confidences .731 .881 .953 .982 the lowest is left out, the first bin has the next two
@@ -141,7 +141,7 @@ class AdaFocal:
     lowest: float = -2.0
     highest: float = 20.0
     scheme: Literal["equal_mass", "equal_width"] = "equal_mass"
-    update_every: Count | None = None
+    every: Count | None = None
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class AdaFocal:
         lowest: float = -2.0,
         highest: float = 20.0,
         scheme: Literal["equal_mass", "equal_width"] = "equal_mass",
-        update_every: Count | None = None,
+        every: Count | None = None,
     ) -> None:
         numbers = {"rate": rate, "start": start, "switch": switch, "lowest": lowest, "highest": highest}
         registry.check_settings(AdaFocal, {"bins": bins, **numbers})
@@ -171,7 +171,7 @@ class AdaFocal:
             )
         edges = equal_width_edges(bins) if edges is None else edges
         gamma = torch.full((bins,), start, dtype=torch.float64) if gamma is None else gamma
-        values = (edges, gamma, bins, rate, start, switch, lowest, highest, scheme, update_every)
+        values = (edges, gamma, bins, rate, start, switch, lowest, highest, scheme, every)
         for field, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, field.name, value)
 
@@ -192,7 +192,7 @@ class AdaFocal:
 
     def after_epoch(self, epoch: int, val: Predictions | None = None) -> "AdaFocal":
         """Return the loss of the next epoch: gammas rise in overconfident bins and fall in the others."""
-        if self.update_every is not None:
+        if self.every is not None:
             return self
         if val is None:
             raise InputError("Expected validation predictions after the epoch, got None.", code="no_validation")
@@ -200,7 +200,7 @@ class AdaFocal:
 
     def is_due(self, batch: int) -> bool:
         """Return whether gammas change after this batch of an epoch, counted from 0."""
-        return self.update_every is not None and batch > 0 and batch % self.update_every == 0
+        return self.every is not None and batch > 0 and batch % self.every == 0
 
     def update(self, val: Predictions) -> "AdaFocal":
         """Return the loss with gammas updated by the calibration error of validation."""

@@ -198,7 +198,7 @@ def test_binary_shift_is_detected_before_and_after_calibration():
 
 
 def test_criterion_uses_the_evaluated_event():
-    val, test = shifted(500, 0), shifted(500, 1)
+    val, test = shifted(200, 0), shifted(200, 1)
     name = "Temperature(criterion='ece')"
     class_1, top = (float(assess(val, test, [name], of=of).best.temperature) for of in (None, "top"))
     assert class_1 == float(calibrators.fit(name, val.with_event(1)).temperature)
@@ -351,11 +351,11 @@ def test_binary_map_is_called_once_per_row():
 
 def test_default_calibrators_support_more_than_1000_classes():
     g = torch.Generator().manual_seed(0)
-    p = Predictions(2 * torch.randn(80, 1001, generator=g), torch.randint(1001, (80,), generator=g))
-    result = assess(p[:40], p[40:])
+    p = Predictions(2 * torch.randn(40, 1001, generator=g), torch.randint(1001, (40,), generator=g))
+    result = assess(p[:20], p[20:])
     assert list(result.tables) == ["Identity", "Temperature", "StructuredVector", "HistogramBinning", "Auto"]
     with refused("many_classes"):
-        assess(p[:40], p[40:], ["StructuredMatrix"])
+        assess(p[:20], p[20:], ["StructuredMatrix"])
 
 
 def test_identity_needs_no_extra_pass(passes):

@@ -55,18 +55,18 @@ def test_tables_of_kull(shared):
 
 
 @pytest.mark.parametrize(
-    ("name", "ece", "other", "value"),
+    ("name", "ece", "metric", "value"),
     [
         ("sctl_cifar10LT_densenet40_ce", "21.08", "accuracy", "72.11"),
         ("kumar_cifar10_vgg16_ce", "3.98", "nll", "0.2571"),
         ("netcal_cifar100_wideresnet_16_4", "5.81", "nll", "0.9564"),
     ],
 )
-def test_computed_values_of_others(shared, name, ece, other, value):
+def test_values_computed_by_other_authors(shared, name, ece, metric, value):
     test = Predictions.load(shared / "logits" / f"{name}.test.npz")
     assert f"{100 * metrics.ece(test):.2f}" == ece
-    got = float(getattr(metrics, other)(test))
-    assert (f"{got:.4f}" if other == "nll" else f"{100 * got:.2f}") == value
+    actual = float(getattr(metrics, metric)(test))
+    assert (f"{actual:.4f}" if metric == "nll" else f"{100 * actual:.2f}") == value
 
 
 def test_top_label_values_of_imagenet(shared):

@@ -206,3 +206,17 @@ def escape_markup(text: str) -> str:
     from rich.markup import escape
 
     return escape(escape_invisible(text))
+
+
+def format_percent(share: float, digits: int = 2) -> str:
+    """Return a share in percent.
+
+    >>> format_percent(0.12345)
+    '12.35 %'
+    """
+    return f"{100 * share:.{digits}f} %"
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Return "a, b and c"."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,4 +1,4 @@
-"""Data of interactive controls, and answers in lay_texts words, without a browser."""
+"""Data of interactive controls, and answers in plain words, without a browser."""
 
 import json
 import math

@@ -359,7 +359,7 @@ def test_study_page_is_sorted_within_groups_and_accessible(visit, study_page, wi
 
 def test_plain_words_replace_expert_text(visit, report, result):
     page = visit(report)
-    turn = page.get_by_role("button", name="In lay_texts words")
+    turn = page.get_by_role("button", name="In plain words")
     answers = page.locator("dl.answers dd")
     exact = answers.all_inner_texts()
     turn.click()

@@ -39,8 +39,8 @@ class Tags(HTMLParser):
 
 
 def tags(text: str) -> tuple[list[str], set[str]]:
-    found = Tags(text)
-    return found.tags, found.attributes
+    parser = Tags(text)
+    return parser.tags, parser.attributes
 
 
 @pytest.mark.parametrize("kind", NAMES)
@@ -52,22 +52,25 @@ def test_captions_of_an_event_hold_its_name_as_text(kind):
 
 
 @cache
-def measured(k: int, name: str) -> tuple[str, str, str]:
+def rendered_measurement(k: int, name: str) -> tuple[str, str, str]:
     """Return the page, the notebook cell and the text of a measurement."""
-    found = measure(named_predictions(0, k, name), of=0)
-    return found.html(), found._repr_html_(), str(found)
+    measurement = measure(named_predictions(0, k, name), of=0)
+    return measurement.html(), measurement._repr_html_(), str(measurement)
 
 
 @cache
-def assessed(name: str) -> tuple[str, str]:
+def rendered_assessment(name: str) -> tuple[str, str]:
     """Return the page and the notebook cell of an assessment."""
-    found = assess(named_predictions(0, 2, name), named_predictions(1, 2, name), ["Identity", "Temperature"], of=0)
-    return found.html(), found._repr_html_()
+    result = assess(named_predictions(0, 2, name), named_predictions(1, 2, name), ["Identity", "Temperature"], of=0)
+    return result.html(), result._repr_html_()
 
 
 @pytest.mark.parametrize(("kind", "k"), [("refresh", 2), ("long", 3), ("override", 2)])
 def test_measurement_page_and_cell_hold_names_as_text(kind, k):
-    (page, cell, text), (plain_page, plain_cell, _) = measured(k, NAMES[kind]), measured(k, "plain")
+    (page, cell, text), (plain_page, plain_cell, _) = (
+        rendered_measurement(k, NAMES[kind]),
+        rendered_measurement(k, "plain"),
+    )
     assert tags(page) == tags(plain_page)
     assert tags(cell) == tags(plain_cell)
     assert len(page) < 2 * len(plain_page)
@@ -76,8 +79,8 @@ def test_measurement_page_and_cell_hold_names_as_text(kind, k):
 
 @pytest.mark.parametrize("kind", ["refresh_left", "quotes"])
 def test_assessment_page_and_cell_hold_names_as_text(kind):
-    for found, plain in zip(assessed(NAMES[kind]), assessed("plain"), strict=True):
-        assert tags(found) == tags(plain)
+    for html, plain_html in zip(rendered_assessment(NAMES[kind]), rendered_assessment("plain"), strict=True):
+        assert tags(html) == tags(plain_html)
 
 
 def test_text_is_escaped_unless_it_is_markup():
@@ -93,8 +96,8 @@ def test_markup_is_built_from_literals():
     calls: set[str] = set()
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            called = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
-            if called == "Markup" and not all(isinstance(argument, ast.Constant) for argument in node.args):
+            function = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
+            if function == "Markup" and not all(isinstance(argument, ast.Constant) for argument in node.args):
                 calls.add(f"{path.relative_to(SOURCE)}: {ast.unparse(node)}")
     allowed = {"Markup(template)", "Markup(text)", "Markup(opening_tag)", "Markup(svg_body)"}
     assert {call.partition(": ")[2] for call in calls} - allowed == {
@@ -136,7 +139,7 @@ def test_study_figure_titles_escape_invisible_characters(tmp_path):
 
 def test_notebook_cell_has_no_plain_words():
     """A cell has no style sheet that could hide the plain words."""
-    page, cell, _ = measured(2, "plain")
+    page, cell, _ = rendered_measurement(2, "plain")
     assert 'class="plain"' in page
     assert 'class="plain"' not in cell
     assert "<small>" in cell

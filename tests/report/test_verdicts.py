@@ -9,6 +9,7 @@ from rendered import assert_rendered
 
 from calibrant import Predictions, assess, measure, metrics
 from calibrant.assessment import expert_text
+from calibrant.assessment._cells import group_headings
 from calibrant.assessment.answers import assessment_answers, measurement_answers
 
 
@@ -25,15 +26,20 @@ def scores(n: int, scale: float, seed: int, shift: float = 0.0) -> Predictions:
 
 
 SETS = {
-    "all right": confidences(0.9, 50, 50),
-    "as said": confidences(0.9, 45, 50),
+    "all correct": confidences(0.9, 50, 50),
+    "as stated": confidences(0.9, 45, 50),
     "often wrong": confidences(0.9, 100, 200),
-    "too sure": scores(2000, 3.0, 0),
+    "overconfident": scores(2000, 3.0, 0),
     "calibrated": scores(2000, 1.0, 1),
-    "one way": scores(300, 1.0, 2, shift=0.2),
+    "biased": scores(300, 1.0, 2, shift=0.2),
     "few": scores(30, 1.5, 3),
 }
-STATUS = {"all right": "unclear", "as said": "no_evidence", "often wrong": "miscalibrated", "too sure": "miscalibrated"}
+STATUS = {
+    "all correct": "unclear",
+    "as stated": "no_evidence",
+    "often wrong": "miscalibrated",
+    "overconfident": "miscalibrated",
+}
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -57,9 +63,9 @@ def test_notes_and_answers_agree_with_the_verdict(name):
 
 
 def test_json_holds_the_verdict():
-    result = measure(SETS["too sure"])
+    result = measure(SETS["overconfident"])
     assert json.loads(result.json())["verdict"] == {"status": "miscalibrated", "direction": result.verdict.direction}
-    result = assess(SETS["too sure"], SETS["calibrated"], ["Identity", "Temperature"])
+    result = assess(SETS["overconfident"], SETS["calibrated"], ["Identity", "Temperature"])
     texts = json.loads(result.json())["verdict"]
     assert texts["before"]["status"] == result.uncalibrated.verdict.status
     assert texts["after"]["status"] == result.calibrated.verdict.status
@@ -133,4 +139,4 @@ def test_multilabel_rows_are_label_decisions():
     z = torch.randn(100, 3, generator=g)
     table = measure(Predictions.multilabel(z, (torch.rand(100, 3, generator=g) < z.sigmoid()).long()))
     assert table.population.startswith("label decisions")
-    assert expert_text.group_headings(table.event)[:2] == ["label", "label decisions"]
+    assert group_headings(table.event)[:2] == ["label", "label decisions"]

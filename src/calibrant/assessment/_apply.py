@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from calibrant import io
 from calibrant.assessment._candidates import CandidateCalibrator
@@ -97,7 +96,8 @@ def _calibrate_table_file(
         table = io.read_table(path, options)
         columns = infer_columns(table.frame, options)
         new_columns = calibrate_frame(calibrator, io.restore_spelling(table, columns), columns, options)
-    frame = _input_columns(table, output)
+    text_cells = table.texts() if io.is_delimited(output) else None  # keep the spelling of cells
+    frame = table.frame if text_cells is None else unescape_formulas(text_cells)
     if "predicted" in frame.columns and "predicted" in new_columns.columns:
         new_columns = new_columns.rename({"predicted": f"{CALIBRATED_PREFIX}predicted"})
     if duplicates := sorted(set(new_columns.columns) & set(frame.columns)):
@@ -107,12 +107,6 @@ def _calibrate_table_file(
         )
     io.write_table(output, polars.concat([frame, new_columns], how="horizontal"), table.dialect)
     return int(new_columns[:, 0].is_not_null().sum()), "probabilities", table.notes
-
-
-def _input_columns(table: io.LoadedTable, output: str | Path) -> Any:
-    """Return the columns of a table. Cells keep their spelling from text file to text file."""
-    text_cells = table.texts() if io.is_delimited(output) else None
-    return table.frame if text_cells is None else unescape_formulas(text_cells)
 
 
 def calibrate_frame(
@@ -129,16 +123,11 @@ def calibrate_frame(
     are_logits = options is not None and options.are_logits
     if _is_multilabel(calibrator, columns, arrays):
         names = columns.names or tuple(map(str, range(len(columns.scores))))
-        label_probs = _label_probs(calibrator, arrays, names, are_logits)
-        new_columns = {f"{CALIBRATED_PREFIX}prob_{name}": part for name, part in zip(names, label_probs, strict=True)}
+        new_columns = _label_columns(calibrator, arrays, names, are_logits)
     else:
-        new_columns = _class_columns(
-            calibrator, from_unlabeled_arrays(arrays, are_logits=are_logits)[0], columns.positive
-        )
-    scored_rows = polars.DataFrame(
-        {ROW_INDEX_COLUMN: rows}
-        | {name: part if isinstance(part, list) else part.numpy() for name, part in new_columns.items()}
-    )
+        p, _ = from_unlabeled_arrays(arrays, are_logits=are_logits)
+        new_columns = _class_columns(calibrator, p, columns.positive)
+    scored_rows = polars.DataFrame({ROW_INDEX_COLUMN: rows, **new_columns})
     all_rows = polars.DataFrame({ROW_INDEX_COLUMN: range(len(frame))}, schema={ROW_INDEX_COLUMN: rows.dtype})
     return all_rows.join(scored_rows, on=ROW_INDEX_COLUMN, how="left", maintain_order="left").drop(ROW_INDEX_COLUMN)
 
@@ -158,35 +147,30 @@ def _is_multilabel(calibrator: CandidateCalibrator, columns: Columns, arrays: di
     if calibrator.class_names == PRESENCE_CLASSES or of_groups:
         return True
     unknown = calibrator.class_names is None and num_classes(calibrator.fitted_map) == 2 and len(columns.scores) > 2
-    return unknown and "probs" in arrays and not _sums_to_one(torch.as_tensor(arrays["probs"]))
-
-
-def _sums_to_one(probs: Tensor) -> bool:
-    """Return whether most rows of probabilities sum to 1 up to rounding."""
-    return bool(((probs.double().sum(1) - 1).abs() < 0.02).double().mean() > 0.5)
+    if not unknown or "probs" not in arrays:
+        return False
+    sums = torch.as_tensor(arrays["probs"]).double().sum(1)
+    return not bool(((sums - 1).abs() < 0.02).double().mean() > 0.5)
 
 
 def _class_columns(calibrator: CandidateCalibrator, p: Predictions, positive: str | None) -> dict[str, Any]:
     """Return the calibrated probabilities by column name."""
-    probs = calibrator.calibrate(p).logits.softmax(1)
+    probs = calibrator.calibrate(p).logits.softmax(1).numpy()
     if p.of == 1:
         name = "confidence" if p.class_names in BINARY_EVENTS else f"prob_{positive}" if positive else "prob"
         return {f"{CALIBRATED_PREFIX}{name}": probs[:, 1]}
-    names = p.class_names or tuple(map(str, range(p.k)))
     predicted = probs.argmax(1)
-    predicted_labels = predicted if p.class_names is None else [names[i] for i in predicted.tolist()]
-    return {f"{CALIBRATED_PREFIX}prob_{name}": probs[:, i] for i, name in enumerate(names)} | {
-        "predicted": predicted_labels
-    }
+    columns = {f"{CALIBRATED_PREFIX}prob_{name}": probs[:, i] for i, name in enumerate(p.class_names or range(p.k))}
+    return columns | {"predicted": predicted if p.class_names is None else [p.class_names[i] for i in predicted]}
 
 
-def _label_probs(
+def _label_columns(
     calibrator: CandidateCalibrator, arrays: dict[str, Any], names: tuple[str, ...], are_logits: bool
-) -> list[Tensor]:
-    """Return the calibrated probabilities of each label."""
+) -> dict[str, Any]:
+    """Return the calibrated probabilities of each label by column name."""
     has_probs = "probs" in arrays
     scores = torch.as_tensor(arrays["probs" if has_probs else "logits"])
     score_kind = {"probs": True} if has_probs else {"logits": are_logits}
     p = Predictions.multilabel(scores, torch.zeros_like(scores), names=names, **score_kind)
-    probs = calibrator.calibrate(p).logits.softmax(1)[:, 1]
-    return list(probs.view(scores.shape).T)
+    probs = calibrator.calibrate(p).logits.softmax(1)[:, 1].view(scores.shape).numpy()
+    return {f"{CALIBRATED_PREFIX}prob_{name}": probs[:, i] for i, name in enumerate(names)}

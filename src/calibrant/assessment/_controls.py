@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,12 +9,12 @@ from markupsafe import Markup
 from torch import Tensor
 
 from calibrant import metrics
+from calibrant._text import format_percent
 from calibrant.assessment._calibrated_predictions import CalibratedPredictions
 from calibrant.assessment._evaluation import Mistake, mistakes_by_class
 from calibrant.assessment._results import AssessmentData, MeasurementData
-from calibrant.assessment.expert_text import capitalize, format_level, format_percent
+from calibrant.assessment.expert_text import capitalize, format_level
 from calibrant.backend.bins import Bins
-from calibrant.metrics import Interval
 from calibrant.metrics.tables import Classes, thresholds_of
 from calibrant.predictions import Predictions
 from calibrant.report import control_data
@@ -29,18 +28,6 @@ MAX_CLASS_MISTAKES = 5  # per class
 
 
 # Temperature
-
-
-@dataclass(frozen=True, eq=False)
-class TemperatureMeasurement:
-    """Metrics of predictions whose logits are divided by a temperature."""
-
-    temperature: float
-    reliability_bins: Bins
-    ece: float
-    noise_floor: Interval
-    nll: float
-    mean_confidence: float
 
 
 def slider_temperatures(num_elements: int, max_elements: int) -> list[float]:
@@ -58,22 +45,6 @@ def slider_temperatures(num_elements: int, max_elements: int) -> list[float]:
         if (steps * (high - low) + 1) * num_elements <= max_elements:
             return [2 ** (i / steps) for i in range(low * steps, high * steps + 1)]
     return []
-
-
-def measure_temperature(p: Predictions, temperature: float, bins: int, level: float) -> TemperatureMeasurement:
-    """Measure predictions at one temperature, in one pass."""
-    predictions = p if temperature == 1 else CalibratedPredictions(p, lambda logits: logits / temperature)
-    predictions.outcomes  # noqa: B018  computes and caches everything below in one pass
-    events = predictions.events
-    table = events.equal_width(bins)
-    return TemperatureMeasurement(
-        temperature=temperature,
-        reliability_bins=table,
-        ece=float(metrics.ece(events, bins=bins)),
-        noise_floor=metrics.noise_floor.interval(events, level=level, bins=bins),
-        nll=float(metrics.nll(predictions)),
-        mean_confidence=float((table.weight * table.confidence).nansum()),
-    )
 
 
 def assessment_temperature_control(assessment: AssessmentData) -> Markup:
@@ -96,24 +67,22 @@ def _temperature_control(
     uncalibrated: MeasurementData, maps: Mapping[str, MeasurementData], fitted: Mapping[str, float], max_logits: int
 ) -> Markup:
     p, event = uncalibrated.source, uncalibrated.event
-    steps: list[TemperatureMeasurement] = []
+    temperatures: list[float] = []
     if isinstance(p, Predictions):
-        grid = slider_temperatures(uncalibrated.n * uncalibrated.k, max_logits)
-        steps = [measure_temperature(p, t, uncalibrated.bins, uncalibrated.level) for t in grid]
-    if not steps and len(maps) < 2:
+        temperatures = slider_temperatures(uncalibrated.n * uncalibrated.k, max_logits)
+    if not temperatures and len(maps) < 2:
         return Markup()
-    temperatures = [step.temperature for step in steps]
     in_range = {name: t for name, t in fitted.items() if temperatures and temperatures[0] <= t <= temperatures[-1]}
     unit_index = _nearest_index(temperatures, 1.0) if temperatures else 0
     stops = {unit_index: "uncalibrated: T = 1"}
     stops |= {_nearest_index(temperatures, t): f"{name}: {t:.2f}" for name, t in in_range.items()}
     content = {
         "heading": "Try a temperature or a calibrator" if len(maps) > 1 else "Try a temperature",
-        "note": _temperature_note(uncalibrated, bool(steps), len(maps) > 1),
+        "note": _temperature_note(uncalibrated, bool(temperatures), len(maps) > 1),
         "words": _diagram_labels(uncalibrated),
         "tiles": ["ECE", "NLL", f"Mean {event.probability}", capitalize(event.frequency)],
         "one": unit_index,
-        "steps": [_temperature_step(uncalibrated, step, stops.get(i, "")) for i, step in enumerate(steps)],
+        "steps": [_temperature_step(uncalibrated, t, stops.get(i, "")) for i, t in enumerate(temperatures)],
         "maps": [_calibrator_step(name, table) for name, table in maps.items()] if len(maps) > 1 else [],
     }
     return control_data("temperature", content)
@@ -150,16 +119,24 @@ def _diagram_labels(measurement: MeasurementData) -> dict[str, Any]:
     }
 
 
-def _temperature_step(uncalibrated: MeasurementData, step: TemperatureMeasurement, stop_label: str) -> dict[str, Any]:
-    ece, nll = (uncalibrated[name].info.text(getattr(step, name)) for name in ("ece", "nll"))
-    frequency = uncalibrated.observed_frequency.value
-    tiles = _tiles(ece, nll, step.mean_confidence, frequency, step.noise_floor.value, step.noise_floor.high)
-    content = {"name": f"T = {step.temperature:.2f}", "tiles": tiles, "cells": _bin_cells(step.reliability_bins)}
+def _temperature_step(uncalibrated: MeasurementData, temperature: float, stop_label: str) -> dict[str, Any]:
+    """Measure predictions at one temperature, in one pass."""
+    p, bins, level = uncalibrated.source, uncalibrated.bins, uncalibrated.level
+    assert isinstance(p, Predictions)
+    scaled = p if temperature == 1 else CalibratedPredictions(p, lambda logits: logits / temperature)
+    scaled.outcomes  # noqa: B018  computes and caches everything below in one pass
+    events, table = scaled.events, scaled.events.equal_width(bins)
+    ece = uncalibrated["ece"].info.text(float(metrics.ece(events, bins=bins)))
+    nll = uncalibrated["nll"].info.text(float(metrics.nll(scaled)))
+    floor = metrics.noise_floor.interval(events, level=level, bins=bins)
+    mean_confidence = float((table.weight * table.confidence).nansum())
+    tiles = _tiles(ece, nll, mean_confidence, uncalibrated.observed_frequency.value, floor.value, floor.high)
+    content = {"name": f"T = {temperature:.2f}", "tiles": tiles, "cells": _bin_cells(table)}
     return content | ({"stop": stop_label} if stop_label else {})
 
 
 def _calibrator_step(name: str, measurement: MeasurementData) -> dict[str, Any]:
-    ece, nll, floor = (measurement[name] for name in ("ece", "nll", "noise_floor"))
+    ece, nll, floor = (measurement[row] for row in ("ece", "nll", "noise_floor"))
     frequency = measurement.observed_frequency.value
     tiles = _tiles(ece.text, nll.text, measurement.mean_confidence, frequency, floor.value, floor.high)
     return {"name": name, "tiles": tiles, "cells": _bin_cells(measurement.reliability_bins)}
@@ -168,12 +145,9 @@ def _calibrator_step(name: str, measurement: MeasurementData) -> dict[str, Any]:
 def _tiles(
     ece: str, nll: str, mean_confidence: float, frequency: float, floor: float, floor_high: float
 ) -> list[list[str]]:
-    return [
-        [f"{ece} %", f"noise floor {format_percent(floor)}, up to {format_percent(floor_high)}"],
-        [nll, ""],
-        [format_percent(mean_confidence, 1), ""],
-        [format_percent(frequency, 1), ""],
-    ]
+    floor_text = f"noise floor {format_percent(floor)}, up to {format_percent(floor_high)}"
+    percentages = [[format_percent(share, 1), ""] for share in (mean_confidence, frequency)]
+    return [[f"{ece} %", floor_text], [nll, ""], *percentages]
 
 
 def _bin_cells(bins: Bins) -> list[list[int]]:

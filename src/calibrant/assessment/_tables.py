@@ -8,19 +8,20 @@ from markupsafe import Markup
 from torch import Tensor
 
 from calibrant import metrics
-from calibrant._text import display_name
-from calibrant.assessment._results import AssessmentData, MeasurementData, Row
-from calibrant.assessment.expert_text import (
+from calibrant._text import display_name, format_percent
+from calibrant.assessment._cells import (
     best_mask,
-    capitalize,
-    decomposed_changes,
-    fit_warnings,
-    format_level,
-    format_percent,
     group_headings,
     group_rows,
     interval_or_p_value,
     metric_headings,
+)
+from calibrant.assessment._results import AssessmentData, MeasurementData, Row
+from calibrant.assessment.expert_text import (
+    capitalize,
+    decomposed_changes,
+    fit_warnings,
+    format_level,
     miscalibration_cost_sentence,
 )
 from calibrant.metrics import Difference, MetricInfo

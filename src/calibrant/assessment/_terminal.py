@@ -11,6 +11,7 @@ from rich.text import Text
 
 from calibrant._text import display_name, escape_markup
 from calibrant.assessment import expert_text
+from calibrant.assessment._cells import best_mask, group_headings, group_rows, interval_or_p_value, metric_headings
 from calibrant.assessment._results import AssessmentData, MeasurementData
 from calibrant.assessment.answers import Answer, assessment_answers, measurement_answers
 
@@ -72,7 +73,7 @@ def _metrics_table(measurements: Mapping[str, MeasurementData]) -> Table:
         cells: list[str] = []
         for table in measurements.values():
             rows = [r for r in table if r.name == row.name]
-            cells += [rows[0].text, expert_text.interval_or_p_value(rows[0])] if rows else ["–", ""]
+            cells += [rows[0].text, interval_or_p_value(rows[0])] if rows else ["–", ""]
         body.add_row(*map(escape_markup, [row.title, *cells, *([row.note] if has_notes else [])]))
     return body
 
@@ -84,11 +85,11 @@ def _group_tables(measurements: Mapping[str, MeasurementData]) -> list[Any]:
     for name, table in [*measurements.items(), *row_grouped]:
         if table is None or table.groups is None:
             continue
-        rows = expert_text.group_rows(table)
+        rows = group_rows(table)
         if (num_omitted := len(rows) - 2 - MAX_TERMINAL_GROUPS) > 0:
             rows = [*rows[:MAX_TERMINAL_GROUPS], [f"({num_omitted} more)", *[""] * (len(rows[0]) - 1)], *rows[-2:]]
         body = Table(**TABLE_STYLE)
-        first_heading, *headings = expert_text.group_headings(table.event)
+        first_heading, *headings = group_headings(table.event)
         body.add_column(escape_markup(f"{first_heading} {name}".strip()))
         for heading in headings:
             body.add_column(escape_markup(heading), justify="right", no_wrap=True)
@@ -101,9 +102,9 @@ def _group_tables(measurements: Mapping[str, MeasurementData]) -> list[Any]:
 def _calibrators_table(assessment: AssessmentData) -> Table:
     body = Table(**TABLE_STYLE)
     body.add_column("calibrator")
-    for heading in expert_text.metric_headings(assessment.calibrated, assessment.metrics):
+    for heading in metric_headings(assessment.calibrated, assessment.metrics):
         body.add_column(escape_markup(heading), justify="right")
-    masks = expert_text.best_mask(list(assessment.tables.values()), assessment.metrics)
+    masks = best_mask(list(assessment.tables.values()), assessment.metrics)
     for (name, table), best in zip(assessment.tables.items(), masks, strict=True):
         texts = [escape_markup(table[m].text) for m in assessment.metrics]
         cells = [f"[bold]{text}[/bold]" if b else text for text, b in zip(texts, best, strict=True)]

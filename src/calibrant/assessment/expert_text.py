@@ -4,18 +4,17 @@ Every sentence is one template; words that depend on the evaluated event come fr
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from calibrant._text import display_name
-from calibrant.assessment._results import AssessmentData, MeasurementData, Row
+from calibrant._text import display_name, format_percent, join_names
+from calibrant.assessment._results import AssessmentData, MeasurementData
 from calibrant.backend.solvers import Certificate
-from calibrant.events import EventKind, quote
-from calibrant.metrics import Difference, MetricInfo
+from calibrant.events import quote
+from calibrant.metrics import Difference
 from calibrant.metrics.tables import Groups
 
 STRONG_EVIDENCE_P_VALUE = 0.01
 MAX_NAMED_GROUPS = 3
-GROUP_TABLE_COLUMNS = "predicted", "observed", "gap (points)", "interval", "ECE (%)", "noise floor", "NLL"
 MAX_UNDETECTED_ERROR = 0.1  # if a larger error cannot be ruled out, there are too few rows
 
 
@@ -46,10 +45,12 @@ def calibration_answer(measurement: MeasurementData, uncalibrated: MeasurementDa
     """
     p_value, ece, floor = measurement["kuiper"].p_value, measurement["ece"], measurement["noise_floor"]
     above_floor = ece.value > floor.high
+    contradicts = above_floor != measurement.verdict.is_miscalibrated
     p_text = format_p_value(p_value)
     ece_sentence = (
-        f"ECE is {ece.text} %, {'above' if above_floor else 'within'} the range of a calibrated model (mean "
-        f"{floor.text} %, {50 * (1 + measurement.level):g} % quantile {format_percent(floor.high)})."
+        f"{'However, ' if contradicts else ''}ECE is {ece.text} %, {'above' if above_floor else 'within'} the range of "
+        f"a calibrated model (mean {floor.text} %, {50 * (1 + measurement.level):g} % quantile "
+        f"{format_percent(floor.high)})."
     )
     undetected_error = format_percent(undetected_error_bound(measurement), 1)
     undetected_sentence = (
@@ -153,58 +154,6 @@ def list_miscalibrated_groups(groups: Groups, describe_group: Callable[[int], st
     names = [describe_group(i) for i in miscalibrated[:MAX_NAMED_GROUPS]]
     names += [f"{num_unnamed} more"] if num_unnamed > 0 else []
     return len(miscalibrated), join_names(names) if names else ""
-
-
-def group_rows(measurement: MeasurementData) -> list[list[str]]:
-    """Return the cells of a row per group, worst first, then of the mean over groups and of all rows together."""
-    groups, event = measurement.groups, measurement.event
-    assert groups is not None
-
-    def row(name: str, count: str, values: Sequence[float], interval: str, floor: str) -> list[str]:
-        mean_confidence, frequency, gap, ece, nll = values
-        return [
-            *(name, count, format_percent(mean_confidence, 1), format_percent(frequency, 1), f"{100 * gap:+z.1f}"),
-            *(interval, f"{100 * ece:.2f}", floor, measurement["nll"].info.text(nll)),
-        ]
-
-    def interval_text(low: float, high: float) -> str:
-        return f"[{100 * low:+z.1f}, {100 * high:+z.1f}]"
-
-    def floor_text(mean: float, high: float) -> str:
-        return f"{100 * mean:.2f}, up to {100 * high:.2f}"
-
-    columns = ("said", "happened", "gap", "ece", "nll")
-    rows = [
-        row(
-            display_name(r["group"]),
-            f"{r['count']:,.6g}" if r["count"] % 1 else f"{int(r['count']):,}",
-            [r[name] for name in columns],
-            interval_text(r["low"], r["high"]),
-            floor_text(r["floor"], r["floor_high"]),
-        )
-        for r in groups.records()
-    ]
-    means = [groups.macro(name) for name in columns]
-    gap, ece, floor = measurement["signed_gap"], measurement["ece"], measurement["noise_floor"]
-    frequency = measurement.observed_frequency.value
-    pooled = [measurement.mean_confidence, frequency, gap.value, ece.value, measurement["nll"].value]
-    return [
-        *rows,
-        row(f"mean over {event.groups}", "", means, "", f"{100 * groups.macro('floor'):.2f}"),
-        row(
-            "all",
-            f"{measurement.n:,}",
-            pooled,
-            interval_text(gap.low, gap.high),
-            floor_text(floor.value, floor.high),
-        ),
-    ]
-
-
-def group_headings(event: EventKind) -> list[str]:
-    """Return the column headings of `group_rows`."""
-    units = "examples" if event.group == event.unit else event.units
-    return [event.group, units, *GROUP_TABLE_COLUMNS]
 
 
 def event_sentence(measurement: MeasurementData) -> str:
@@ -381,30 +330,6 @@ def miscalibration_cost_sentence(assessment: AssessmentData) -> str:
 # Formats
 
 
-def interval_or_p_value(row: Row) -> str:
-    """Return the interval of a row, or its p-value."""
-    return row.interval if math.isnan(row.p_value) else format_p_value(row.p_value)
-
-
-def best_mask(measurements: Sequence[MeasurementData], metric_names: Sequence[str]) -> list[list[bool]]:
-    """Return for every measurement and metric whether its value is the best."""
-    best = [measurements[0][name].info.best([table[name].value for table in measurements]) for name in metric_names]
-    return [
-        [table[name].value == value for name, value in zip(metric_names, best, strict=True)] for table in measurements
-    ]
-
-
-def metric_headings(measurement: MeasurementData, metric_names: Sequence[str]) -> list[str]:
-    """Return short column headings of metrics, with their units."""
-    infos: list[tuple[str, MetricInfo]] = [(name, measurement[name].info) for name in metric_names]
-    return [info.heading(name if "(" in name else "") for name, info in infos]
-
-
-def format_percent(share: float, digits: int = 2) -> str:
-    """Return a share in percent."""
-    return f"{100 * share:.{digits}f} %"
-
-
 def format_level(level: float) -> str:
     """Return the level of an interval in percent."""
     return f"{100 * level:g} %"
@@ -413,11 +338,6 @@ def format_level(level: float) -> str:
 def format_p_value(p: float) -> str:
     """Return a p-value such as "p = 0.034" or "p < 0.0001"."""
     return "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
-
-
-def join_names(names: Sequence[str]) -> str:
-    """Return "a, b and c"."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def capitalize(text: str) -> str:

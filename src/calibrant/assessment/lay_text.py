@@ -19,6 +19,8 @@ def calibration_answer(measurement: MeasurementData) -> str:
     rows = measurement.event.count(measurement.n)
     difference = f"Predicted and actual frequencies typically differ by {gap} points."
     chance = f"With {rows}, chance alone explains up to {chance_gap} points."
+    if measurement.verdict.is_miscalibrated and measurement["ece"].value <= measurement["noise_floor"].high:
+        return f"No. {difference} The differences follow a pattern that chance does not explain."
     if measurement.verdict.is_miscalibrated:
         return f"No. {difference} {chance}"
     if measurement.verdict.status == "unclear":

@@ -6,6 +6,7 @@ from pathlib import Path
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from calibrant._text import format_percent
 from calibrant.assessment import _tables
 from calibrant.assessment._controls import (
     assessment_temperature_control,
@@ -21,7 +22,6 @@ from calibrant.assessment.expert_text import (
     decomposed_changes,
     event_sentence,
     format_p_value,
-    format_percent,
     headline,
 )
 from calibrant.events import BINARY_EVENTS

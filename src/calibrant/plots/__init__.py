@@ -1,4 +1,4 @@
-"""Figures: every function takes numbers and an `ax`, draws, and gives the `ax` back; none computes, shows or saves."""
+"""Plot functions: each draws numbers on matplotlib axes and returns the axes. None computes, shows or saves."""
 
 from calibrant.plots import _predictions, _theory
 from calibrant.plots._predictions import *

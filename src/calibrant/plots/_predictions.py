@@ -1,4 +1,4 @@
-"""Figures about predictions."""
+"""Plots of predictions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -26,44 +26,31 @@ __all__ = [
 BAR_COLOR, GAP_COLOR, LINE_COLOR, BACKGROUND_COLOR = "#4269d0", "#ff725c", "#6b7280", "#ffffff"
 SERIES_COLORS = (BAR_COLOR, GAP_COLOR, "#3ca951", "#efb118", "#a463f2", "#6cc5b0", "#ff8ab7", "#9c6b4e")
 DASH_PATTERNS = (0, (4, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5))
-LINE_STYLES = "-", *DASH_PATTERNS  # of as many lines as there are colors, of the next ones, and so on
-MAX_CURVE_COLUMNS = 400  # a curve is drawn with at most about two points for each
+LINE_STYLES = "-", *DASH_PATTERNS  # the style changes whenever the colors start over
+MAX_CURVE_COLUMNS = 400  # curves are thinned to about two points per column
 
 
 def reliability(bins: Bins | Predictions, *, ax: Axes | None = None, title: str = "") -> Axes:
-    """Draw a reliability diagram: accuracy per bin against the diagonal, the gap to the mean confidence in red.
+    """Draw a reliability diagram: accuracy per bin, with the gap to the mean confidence in red.
 
-    Of predictions, it is drawn in 15 bins of the event that they say is judged. Without `ax`, into pyplot's current
-    axes. Empty bins stay empty; a bar's shade says how many examples it holds (Wang et al. 2021, Figure 2).
+    Fainter bars hold fewer examples (Wang et al. 2021, Fig. 2).
+
+    Args:
+        bins: Bins, or predictions, which are drawn in 15 bins of their event.
+        ax: Axes to draw on. Default: the current axes of pyplot.
+        title: Title of the axes.
     """
     predictions = bins if isinstance(bins, Predictions) else None
     numbers = _bins_to_numpy(bins.events.equal_width(15) if isinstance(bins, Predictions) else bins)
     ax = _current_axes() if ax is None else ax
-    left, width = numbers["edges"][:-1], np.diff(numbers["edges"])
-    nonempty = numbers["count"] > 0
     shade = 0.25 + 0.75 * np.sqrt(numbers["weight"] / numbers["weight"].max())
-    for x, w, accuracy, confidence, alpha in zip(
-        left[nonempty],
-        width[nonempty],
-        numbers["accuracy"][nonempty],
-        numbers["confidence"][nonempty],
-        shade[nonempty],
-        strict=True,
-    ):
-        ax.bar(x, accuracy, w, align="edge", color=BAR_COLOR, alpha=alpha, edgecolor=BACKGROUND_COLOR, linewidth=0.6)
+    columns = numbers["edges"][:-1], np.diff(numbers["edges"]), numbers["accuracy"], numbers["confidence"], shade
+    bar_style: dict[str, Any] = {"color": BAR_COLOR, "edgecolor": BACKGROUND_COLOR, "linewidth": 0.6}
+    gap_style: dict[str, Any] = {"color": GAP_COLOR, "edgecolor": GAP_COLOR, "linewidth": 0.4, "hatch": "////"}
+    for x, width, accuracy, confidence, alpha in np.stack(columns, 1)[numbers["count"] > 0]:
         low, high = sorted((accuracy, confidence))
-        ax.bar(
-            x,
-            high - low,
-            w,
-            low,
-            align="edge",
-            color=GAP_COLOR,
-            alpha=0.35,
-            hatch="////",
-            edgecolor=GAP_COLOR,
-            linewidth=0.4,
-        )
+        ax.bar(x, accuracy, width, align="edge", alpha=alpha, **bar_style)
+        ax.bar(x, high - low, width, low, align="edge", alpha=0.35, **gap_style)
     _draw_unit_square(ax, title)
     if predictions is not None and isinstance(predictions.of, int) and predictions.class_names not in BINARY_EVENTS:
         name = (
@@ -83,9 +70,9 @@ def _current_axes() -> Axes:
 
 
 def reliability_curve(curve: Curve, *, ax: Axes, title: str = "") -> Axes:
-    """Draw a reliability curve such as `metrics.curves.corp` (Dimitriadis et al. 2021) against the diagonal.
+    """Draw a reliability curve such as `metrics.curves.corp` (Dimitriadis et al. 2021).
 
-    Its band, in gray, is where the curve of a calibrated model lies; red is what lies between the two.
+    The gray band contains the curve of a calibrated model. Areas between curve and band are red.
     """
     x, y, low, high = _thin_points(curve.x, curve.y, curve.low, curve.high)
     if low is not None and high is not None:
@@ -97,22 +84,15 @@ def reliability_curve(curve: Curve, *, ax: Axes, title: str = "") -> Axes:
 
 
 def confidence_histogram(bins: Bins, *, ax: Axes, title: str = "") -> Axes:
-    """Draw the share of examples in every bin of the confidence (Mukhoti et al. 2020, Figure 2, bottom row)."""
+    """Draw the share of examples per confidence bin (Mukhoti et al. 2020, Fig. 2, bottom row)."""
     numbers = _bins_to_numpy(bins)
     edges = numbers["edges"]
-    ax.bar(
-        edges[:-1],
-        numbers["weight"],
-        np.diff(edges),
-        align="edge",
-        color=BAR_COLOR,
-        edgecolor=BACKGROUND_COLOR,
-        linewidth=0.6,
-    )
+    style: dict[str, Any] = {"color": BAR_COLOR, "edgecolor": BACKGROUND_COLOR, "linewidth": 0.6}
+    ax.bar(edges[:-1], numbers["weight"], np.diff(edges), align="edge", **style)
     ax.set(xlim=(0, 1), xlabel="confidence", ylabel="share of examples")
     ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    return _tidy(ax, title)
+    return tidy(ax, title)
 
 
 def curves(
@@ -124,10 +104,15 @@ def curves(
     ylabel: str = "",
     title: str = "",
 ) -> Axes:
-    """Draw one line per name over epochs (or over `x`): the mean of its runs, and the range from least to most.
+    """Draw one line per name: the mean over runs with the range from minimum to maximum.
 
-    A line is an array (epochs,) or (runs, epochs); nan leaves a gap (Mukhoti et al. 2020, Figures 1 and 3; Wang et al.
-    2021, Figures 1, 3, 4 and 6).
+    Args:
+        lines: Arrays (epochs,) or (runs, epochs) by name. NaN leaves a gap.
+        ax: Axes to draw on.
+        x: Positions of the columns. Default: epochs from 1.
+        xlabel: Label of the horizontal axis.
+        ylabel: Label of the vertical axis.
+        title: Title of the axes.
     """
     for i, ((name, values), color) in enumerate(zip(lines.items(), _series_colors(lines), strict=True)):
         runs = np.atleast_2d(np.asarray(values, dtype=float))
@@ -144,7 +129,7 @@ def curves(
     if x is None:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     ax.set(xlabel=xlabel, ylabel=ylabel)
-    return _add_legend(_tidy(ax, title), lines)
+    return _add_legend(tidy(ax, title), lines)
 
 
 def histograms(
@@ -155,10 +140,10 @@ def histograms(
     xlabel: str = "maximum logit",
     title: str = "",
 ) -> Axes:
-    """Draw one histogram per group over common bins, each as shares of its own group.
+    """Draw one normalized histogram per group over common bins.
 
-    Made for maximum logits by learned epoch (Wang et al. 2021, Figure 5) and for gradient norms (Mukhoti et al. 2020,
-    Figure 4).
+    Papers draw maximum logits by learned epoch (Wang et al. 2021, Fig. 5) and gradient norms (Mukhoti et al. 2020,
+    Fig. 4).
     """
     arrays = {name: np.asarray(values, dtype=float).ravel() for name, values in groups.items()}
     edges = np.histogram_bin_edges(np.concatenate(list(arrays.values())), bins).tolist()
@@ -168,11 +153,11 @@ def histograms(
         ax.hist(values, edges, weights=share, color=color, linewidth=1.2, histtype="step", label=display_name(name))
     ax.set(xlabel=xlabel, ylabel="share of group")
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    return _add_legend(_tidy(ax, title), arrays)
+    return _add_legend(tidy(ax, title), arrays)
 
 
 def risk_coverage(lines: Mapping[str, Curve], *, ax: Axes, title: str = "") -> Axes:
-    """Draw the error of the most confident predictions against the share of all that they are, a line per name."""
+    """Draw the error rate of the most confident predictions against their share, one line per name."""
     for (name, curve), color in zip(lines.items(), _series_colors(lines), strict=True):
         x, y, *_ = _thin_points(curve.x, curve.y)
         ax.plot(
@@ -182,11 +167,11 @@ def risk_coverage(lines: Mapping[str, Curve], *, ax: Axes, title: str = "") -> A
     ax.set_ylim(bottom=0)
     ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     ax.yaxis.set_major_formatter(PercentFormatter(1))
-    return _add_legend(_tidy(ax, title), lines)
+    return _add_legend(tidy(ax, title), lines)
 
 
 def intervals(rows: Mapping[str, Interval], *, ax: Axes, reference: float = 0.0, xlabel: str = "") -> Axes:
-    """Draw estimates with their intervals, one per line from the top, against a reference value."""
+    """Draw estimates with intervals, one per row from the top. Intervals that contain the reference are gray."""
     for i, row in enumerate(rows.values()):
         excludes_reference = row.low > reference or row.high < reference
         color = BAR_COLOR if excludes_reference else LINE_COLOR
@@ -199,16 +184,16 @@ def intervals(rows: Mapping[str, Interval], *, ax: Axes, reference: float = 0.0,
     ax.set(ylim=(len(rows) - 0.5, -0.5), xlabel=xlabel)
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
-    return _tidy(ax, "")
+    return tidy(ax, "")
 
 
-def _thin_points(x: Any, *others: Any) -> list[Any]:
-    """Return few enough points to draw: those at which one of the picture's columns begins or ends."""
+def _thin_points(x: Any, *arrays: Any) -> list[Any]:
+    """Keep the first and last point in each of MAX_CURVE_COLUMNS columns."""
     values = x.cpu().numpy()
     column = np.floor(values * MAX_CURVE_COLUMNS)
-    keep = np.ones(len(values), dtype=bool)
-    keep[1:-1] = (column[1:-1] != column[:-2]) | (column[1:-1] != column[2:])
-    return [values[keep], *(None if array is None else array.cpu().numpy()[keep] for array in others)]
+    is_edge = np.ones(len(values), dtype=bool)
+    is_edge[1:-1] = (column[1:-1] != column[:-2]) | (column[1:-1] != column[2:])
+    return [values[is_edge], *(None if array is None else array.cpu().numpy()[is_edge] for array in arrays)]
 
 
 def _bins_to_numpy(bins: Bins) -> dict[str, Any]:
@@ -224,17 +209,18 @@ def _draw_unit_square(ax: Axes, title: str) -> Axes:
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", aspect="equal")
     for axis in ax.xaxis, ax.yaxis:
         axis.set_major_formatter(PercentFormatter(1, decimals=0))
-    return _tidy(ax, title)
+    return tidy(ax, title)
 
 
 def _add_legend(ax: Axes, names: Mapping[str, Any]) -> Axes:
     if len(names) > 1:
         for text in ax.legend(frameon=False, fontsize="small").get_texts():
-            text.set_parse_math(False)  # a dollar sign in a name is no formula
+            text.set_parse_math(False)  # names may contain dollar signs
     return ax
 
 
-def _tidy(ax: Axes, title: str) -> Axes:
+def tidy(ax: Axes, title: str) -> Axes:
+    """Hide the upper and right spine, and set the title."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_title(title, fontsize=10)
     return ax

@@ -1,4 +1,4 @@
-"""Figures of the theory: families of curves, and maps and risks on the triangle of three class probabilities."""
+"""Plots of theory: families of curves, and functions on the simplex of three class probabilities."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,6 +7,8 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.tri import Triangulation
+
+from calibrant.plots._predictions import tidy
 
 __all__ = ["family", "simplex_arrows", "simplex_contours", "simplex_heat"]
 
@@ -22,10 +24,10 @@ def family(
     ylabel: str,
     title: str = "",
 ) -> Axes:
-    """Draw curves (x, y) by name, dark to light in their order, each with its own dashes: readable in gray.
+    """Draw curves (x, y) by name, from dark to light, with distinct dashes.
 
-    A name that begins with "_" is drawn as a thin gray guide and is not in the legend. Curves of at most 30 points
-    are drawn as dots.
+    Curves of at most 30 points are drawn as dots. A name that begins with "_" becomes a thin gray guide without a
+    legend entry.
     """
     names = [name for name in curves if not name.startswith("_")]
     shades = colormaps["viridis"](np.linspace(0.0, 0.82, len(names)))
@@ -42,32 +44,21 @@ def family(
     ax.set(xlabel=xlabel, ylabel=ylabel)
     if len(names) > 1:
         ax.legend(frameon=False, fontsize=8, handlelength=2.6)
-    return _tidy(ax, title)
+    return tidy(ax, title)
 
 
 def simplex_arrows(start: Any, end: Any, *, ax: Axes, title: str = "") -> Axes:
-    """Draw arrows from rows (p1, p2, p3) to rows (p1, p2, p3)."""
+    """Draw arrows between rows of probabilities (p1, p2, p3)."""
     (x, y), (u, v) = _to_plane(start), _to_plane(end)
-    ax.quiver(
-        x,
-        y,
-        u - x,
-        v - y,
-        angles="xy",
-        scale_units="xy",
-        scale=1,
-        color=CURVE_COLOR,
-        width=0.0032,
-        headwidth=4.5,
-        headlength=5,
-    )
+    arrows: dict[str, Any] = {"color": CURVE_COLOR, "width": 0.0032, "headwidth": 4.5, "headlength": 5}
+    ax.quiver(x, y, u - x, v - y, angles="xy", scale_units="xy", scale=1, **arrows)
     return _draw_triangle(ax, title)
 
 
 def simplex_heat(points: Any, values: Any, *, ax: Axes, limit: float, title: str = "") -> Any:
-    """Shade rows (p1, p2, p3) by signed values in [-limit, limit]; returns what a color bar needs.
+    """Shade rows (p1, p2, p3) by signed values in [-limit, limit], and return the artist for a color bar.
 
-    Contours, dashed where negative, tell the signs apart in gray.
+    Contours are dashed for negative values, so that signs are visible in gray.
     """
     mesh = Triangulation(*_to_plane(points))
     shades = ax.tripcolor(mesh, values, cmap="RdBu_r", vmin=-limit, vmax=limit, shading="gouraud")
@@ -82,7 +73,7 @@ def simplex_heat(points: Any, values: Any, *, ax: Axes, limit: float, title: str
 def simplex_contours(
     points: Any, values: Any, *, ax: Axes, levels: Sequence[float], mark: Sequence[float], title: str = ""
 ) -> Axes:
-    """Draw the contours of values at rows (p1, p2, p3), inner ones darker, and a cross at the row `mark`."""
+    """Draw contours of values at rows (p1, p2, p3), and a cross at the row `mark`."""
     shades = colormaps["viridis"](np.linspace(0.0, 0.75, len(levels)))
     ax.tricontour(Triangulation(*_to_plane(points)), values, levels=levels, colors=shades, linewidths=1.6)
     x, y = _to_plane([mark])
@@ -91,7 +82,7 @@ def simplex_contours(
 
 
 def _to_plane(p: Any) -> tuple[Any, Any]:
-    """Return where rows (p1, p2, p3) lie in a triangle of side 1: class 1 left, 2 right, 3 on top."""
+    """Map rows (p1, p2, p3) to a triangle of side 1: class 1 left, class 2 right, class 3 on top."""
     p = np.asarray(p, dtype=float)
     return p[:, 1] + p[:, 2] / 2, p[:, 2] * np.sqrt(3) / 2
 
@@ -99,25 +90,9 @@ def _to_plane(p: Any) -> tuple[Any, Any]:
 def _draw_triangle(ax: Axes, title: str) -> Axes:
     corners = np.eye(3)[[0, 1, 2, 0]]
     ax.plot(*_to_plane(corners), color=CURVE_COLOR, linewidth=1, zorder=3)
-    for (x, y), name, place in zip(
-        np.transpose(_to_plane(np.eye(3))), ("class 1", "class 2", "class 3"), ("top", "top", "bottom"), strict=True
-    ):
-        ax.annotate(
-            name,
-            (x, y),
-            (0, -4 if place == "top" else 4),
-            textcoords="offset points",
-            ha="center",
-            va=place,
-            fontsize=8,
-        )
+    style: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 8}
+    for i, corner in enumerate(np.transpose(_to_plane(np.eye(3)))):
+        ax.annotate(f"class {i + 1}", corner, (0, -4 if i < 2 else 4), va="top" if i < 2 else "bottom", **style)
     ax.set(aspect="equal", xlim=(-0.06, 1.06), ylim=(-0.1, 0.97))
     ax.axis("off")
-    ax.set_title(title, fontsize=10)
-    return ax
-
-
-def _tidy(ax: Axes, title: str) -> Axes:
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.set_title(title, fontsize=10)
-    return ax
+    return tidy(ax, title)

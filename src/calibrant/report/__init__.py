@@ -1,5 +1,6 @@
 """Elements of self-contained HTML reports: pages, tables, figures and the data of interactive controls."""
 
+from calibrant._text import join_names
 from calibrant.report._diagrams import (
     BAR_EXPLANATION,
     CURVE_EXPLANATION,
@@ -15,9 +16,7 @@ from calibrant.report._elements import (
     breakable,
     control_data,
     details,
-    format_percent,
     join_html,
-    join_names,
     json_script,
     method_label,
     note,
@@ -33,5 +32,5 @@ from calibrant.report._svg_figure import Mark, figure
 
 __all__ = ["BAR_EXPLANATION", "CURVE_EXPLANATION", "INFINITE_MEAN_EXPLANATION", "DiagramLabels", "Mark", "Section"]
 __all__ += ["bar_diagram", "breakable", "control_data", "curve_diagram", "details", "diagram_explanations", "figure"]
-__all__ += ["format_percent", "join_html", "join_names", "json_script", "method_label", "note", "page", "render"]
+__all__ += ["join_html", "join_names", "json_script", "method_label", "note", "page", "render"]
 __all__ += ["reveal_hidden_characters", "switchable_text", "table", "term", "typeset", "version_facts"]

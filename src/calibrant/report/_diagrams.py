@@ -10,12 +10,13 @@ import torch
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from calibrant._text import format_percent
 from calibrant._version import __version__
 from calibrant.backend.bins import Bins, GroupedScores
 from calibrant.metrics import Curve, wilson
 from calibrant.metrics.curves import corp_of
 from calibrant.plots import confidence_histogram, reliability, reliability_curve
-from calibrant.report._elements import breakable, format_percent, note, render, typeset
+from calibrant.report._elements import breakable, note, render, typeset
 from calibrant.report._svg_figure import Mark, figure
 
 NUM_BAND_DRAWS = 200

@@ -211,13 +211,3 @@ def _template() -> Any:
     environment.filters["typeset"] = typeset
     environment.filters["shorten"] = partial(abbreviate, limit=MAX_TEXT_CHARACTERS)
     return environment.get_template("page.html.j2")
-
-
-def format_percent(share: float, digits: int = 2) -> str:
-    """Return a share in percent."""
-    return f"{100 * share:.{digits}f} %"
-
-
-def join_names(names: Sequence[str]) -> str:
-    """Return "a, b and c"."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

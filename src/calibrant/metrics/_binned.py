@@ -22,8 +22,8 @@ __all__ += ["sweep_ece"]
 @metric(
     "ECE",
     unit="share",
-    meaning="bins of equal width; biased upward, so read it against its floor",
-    lay_phrase="typical gap between what is said and what happens",
+    meaning="bins of equal width; biased upward, so compare it with its noise floor",
+    lay_phrase="typical difference between predicted and actual frequency",
     takes="statistics",
     noise_floor="noise_floor",
 )
@@ -48,8 +48,8 @@ def ece(events: EventStatistics, *, bins: Count = 15, norm: Norm = 1.0, edges: E
 @metric(
     "adaptive ECE",
     unit="share",
-    meaning="bins of equal numbers of examples, ties averaged",
-    lay_phrase="the same gap, over portions of equally many examples",
+    meaning="bins with equal numbers of examples, ties averaged",
+    lay_phrase="the same difference, in groups of equal size",
     takes="statistics",
     noise_floor="adaptive_noise_floor",
 )
@@ -78,9 +78,9 @@ def adaptive_ece(
 @metric(
     "MCE",
     unit="share",
-    meaning="the largest gap of any bin, often decided by few examples",
+    meaning="largest gap of any bin, often decided by few examples",
     takes="statistics",
-    lay_phrase="largest gap of any portion of the examples",
+    lay_phrase="largest difference in any group of predictions",
 )
 def mce(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     r"""Return the maximum calibration error, $\max_b |acc_b - conf_b|$ over non-empty bins (Guo et al. 2017, eq. 5).
@@ -96,8 +96,8 @@ def mce(events: EventStatistics, *, bins: Count = 15) -> Scalar:
 @metric(
     "class-wise ECE",
     unit="share",
-    meaning="every class's probability against its frequency, mean over classes",
-    lay_phrase="typical gap of every class's own probability",
+    meaning="ECE of each class's probability, averaged over the classes",
+    lay_phrase="typical difference for the probability of each class",
     takes="predictions",
     by_class=True,
 )
@@ -126,8 +126,8 @@ def _squared_interval(events: EventStatistics, *, level: float, bins: Count = 15
 @metric(
     "debiased L2 error",
     unit="share",
-    meaning="without the bias of ECE: 0 where chance explains all",
-    lay_phrase="typical gap without what chance adds to it, large ones counting more",
+    meaning="calibration error without the bias of ECE; 0 if chance explains the gaps",
+    lay_phrase="typical difference after subtracting chance",
     takes="statistics",
     interval=_squared_interval,
 )
@@ -176,7 +176,7 @@ def _adaptive_noise_floor_interval(events: EventStatistics, *, level: float, bin
     unit="share",
     higher_is_better=None,
     meaning="ECE of a calibrated model with these confidences: mean, central 90 %",
-    lay_phrase="gap that even true probabilities show by chance",
+    lay_phrase="difference that correct probabilities show by chance",
     takes="statistics",
     interval=_noise_floor_interval,
 )
@@ -199,8 +199,8 @@ def noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     "noise floor of adaptive ECE",
     unit="share",
     higher_is_better=None,
-    meaning="the same for adaptive ECE",
-    lay_phrase="what of that other gap is chance",
+    meaning="adaptive ECE of a calibrated model with these confidences: mean, central 90 %",
+    lay_phrase="the same, in groups of equal size",
     takes="statistics",
     interval=_adaptive_noise_floor_interval,
 )
@@ -216,8 +216,8 @@ def adaptive_noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar
 @metric(
     "ECE-sweep",
     unit="share",
-    meaning="as many bins of equal mass as leave their accuracies increasing",
-    lay_phrase="typical gap, over as many portions as the data bear",
+    meaning="largest number of equal-mass bins whose accuracies increase",
+    lay_phrase="typical difference, in as many groups as the data allow",
     takes="statistics",
 )
 def sweep_ece(events: EventStatistics, *, norm: Norm = 1.0) -> Scalar:

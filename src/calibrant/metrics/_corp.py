@@ -14,9 +14,7 @@ __all__ = ["discrimination", "miscalibration", "uncertainty"]
 Score = Literal["brier", "log"]
 
 
-@metric(
-    "CORP miscalibration", meaning="what isotonic recalibration takes off the top label's score", takes="statistics"
-)
+@metric("CORP miscalibration", meaning="reduction of the score by isotonic recalibration", takes="statistics")
 def miscalibration(events: EventStatistics, *, score: Score = "brier") -> Scalar:
     r"""Return MCB of the CORP decomposition S = MCB - DSC + UNC of the event's score (Dimitriadis et al. 2021).
 
@@ -32,7 +30,7 @@ def miscalibration(events: EventStatistics, *, score: Score = "brier") -> Scalar
 @metric(
     "CORP discrimination",
     higher_is_better=True,
-    meaning="what the recalibrated confidence knows beyond the accuracy",
+    meaning="score of the constant accuracy minus score after recalibration",
     takes="statistics",
 )
 def discrimination(events: EventStatistics, *, score: Score = "brier") -> Scalar:
@@ -49,7 +47,7 @@ def discrimination(events: EventStatistics, *, score: Score = "brier") -> Scalar
 @metric(
     "CORP uncertainty",
     higher_is_better=None,
-    meaning="the score of the accuracy itself as a constant forecast",
+    meaning="score of predicting the accuracy for every example",
     takes="statistics",
 )
 def uncertainty(events: EventStatistics, *, score: Score = "brier") -> Scalar:

@@ -22,8 +22,8 @@ def _kuiper_test(events: EventStatistics) -> Evidence:
 @metric(
     "Kuiper error",
     unit="share",
-    meaning="largest mean gap over any range of confidences, no bins; p is the chance of as much if calibrated",
-    lay_phrase="largest gap that builds up over any range of what is said",
+    meaning="largest cumulative gap over any range of confidences, without bins; tested with a p-value",
+    lay_phrase="largest difference that accumulates over any range of predictions",
     takes="statistics",
     test=_kuiper_test,
 )
@@ -53,8 +53,8 @@ def _ks_test(events: EventStatistics) -> Evidence:
 @metric(
     "Kolmogorov-Smirnov error",
     unit="share",
-    meaning="largest mean gap over confidences up to any value, no bins",
-    lay_phrase="largest gap that builds up from the lowest probability on",
+    meaning="largest cumulative gap over confidences up to any value, without bins",
+    lay_phrase="largest difference that accumulates from the lowest prediction on",
     takes="statistics",
     test=_ks_test,
 )
@@ -85,7 +85,7 @@ def _skce_test(events: EventStatistics, *, width: Width = 0.4, draws: Count = 99
     return Evidence(float(skce_of(ties, width)), (exceeded + 1) / (draws + 1))
 
 
-@metric("SKCE", meaning="squared kernel calibration error, without bias", takes="statistics", test=_skce_test)
+@metric("SKCE", meaning="unbiased squared kernel calibration error", takes="statistics", test=_skce_test)
 def skce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
     r"""Return the squared kernel calibration error of the event, without bias (Widmann et al. 2019).
 
@@ -105,7 +105,7 @@ def skce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
     return skce_of(events.ties, width)
 
 
-@metric("MMCE", meaning="maximum mean calibration error, a kernel's; biased upward", takes="statistics")
+@metric("MMCE", meaning="maximum mean calibration error with a kernel; biased upward", takes="statistics")
 def mmce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
     r"""Return the maximum mean calibration error of Kumar et al. (2018).
 

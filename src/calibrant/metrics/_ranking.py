@@ -89,8 +89,8 @@ def area_interval(sample: Sample, positive: Tensor, level: float) -> Interval:
 @metric(
     "AUROC",
     higher_is_better=True,
-    meaning="how often a positive outranks a negative",
-    lay_phrase="how often what came true is ranked above what did not",
+    meaning="probability that a positive example has a higher score than a negative one",
+    lay_phrase="how well predictions rank positive above negative examples",
     takes="predictions",
     per_example=_placements,
     interval=_auroc_interval,
@@ -127,8 +127,8 @@ def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") 
     "area under risk-coverage",
     unit="share",
     short="AURC",
-    meaning="mean error of the most confident over all coverages; lower is better",
-    lay_phrase="error that is left when only the surest are acted on",
+    meaning="error rate of the most confident predictions, averaged over all coverages",
+    lay_phrase="error rate if only the most confident predictions are used",
     takes="statistics",
 )
 def aurc(events: EventStatistics) -> Scalar:

@@ -17,9 +17,9 @@ NUM_GRID_CELLS = 1 << 14
 @metric(
     "smooth ECE",
     unit="share",
-    meaning="smoothed over confidences, no bins",
+    meaning="smoothed over confidences, without bins",
     takes="statistics",
-    lay_phrase="typical gap, without dividing the examples into portions",
+    lay_phrase="typical difference, without grouping predictions",
 )
 def smooth_ece(events: EventStatistics) -> Scalar:
     r"""Return the smooth ECE: the error seen through a window as wide as the error itself (Blasiok & Nakkiran 2024).

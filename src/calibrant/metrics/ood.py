@@ -23,10 +23,10 @@ __all__ = ["OOD_INFO", "Detection", "detection", "energy", "entropy", "max_logit
 register = OOD_SCORES.register
 
 OOD_INFO = {  # words for the fields of a `Detection`, as studies name them
-    "ood_auroc": MetricInfo("AUROC, familiar from foreign", "share", True),
-    "ood_aupr_in": MetricInfo("AUPR, familiar as positive", "share", True),
-    "ood_aupr_out": MetricInfo("AUPR, foreign as positive", "share", True),
-    "ood_fpr95": MetricInfo("foreign that pass with 95 % of the familiar", "share", False),
+    "ood_auroc": MetricInfo("OOD AUROC", "share", True),
+    "ood_aupr_in": MetricInfo("OOD AUPR, in-distribution positive", "share", True),
+    "ood_aupr_out": MetricInfo("OOD AUPR, out-of-distribution positive", "share", True),
+    "ood_fpr95": MetricInfo("OOD false positive rate at 95 % recall", "share", False),
 }
 
 

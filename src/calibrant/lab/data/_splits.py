@@ -1,4 +1,4 @@
-"""The result of every data set."""
+"""Splits: the result of every data set."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

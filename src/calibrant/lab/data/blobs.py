@@ -1,4 +1,4 @@
-"""A mixture of Gaussians with known class probabilities, so that true calibration errors can be computed."""
+"""Gaussian blobs: a mixture with known class probabilities, so that true calibration errors can be computed."""
 
 import math
 from functools import partial

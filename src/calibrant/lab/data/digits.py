@@ -1,4 +1,4 @@
-"""Handwritten digits of scikit-learn: 1,797 real images of 8 x 8 pixels, without download."""
+"""Digits: 1,797 real images of 8 x 8 pixels from scikit-learn, without download."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Stanford Sentiment Treebank (Socher et al. 2013): binary parse trees with a sentiment label at every node."""
+"""SST: the Stanford Sentiment Treebank (Socher et al. 2013), parse trees with a sentiment label at every node."""
 
 import re
 from dataclasses import dataclass, fields, replace

@@ -1,4 +1,4 @@
-"""Street View House Numbers, cropped digits (Netzer et al. 2011): 73,257 + 26,032 images of 32 x 32 pixels."""
+"""SVHN: Street View House Numbers (Netzer et al. 2011), 73,257 + 26,032 cropped digits of 32 x 32 pixels."""
 
 from pathlib import Path
 

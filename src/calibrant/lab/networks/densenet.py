@@ -1,4 +1,4 @@
-"""Densely connected networks in their CIFAR form (Huang et al. 2017)."""
+"""DenseNet (Huang et al. 2017) in its CIFAR form."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""Convolutional networks for documents of token ids (n, t). Id 0 is padding."""
+"""Text CNNs: convolutional networks for documents of token ids (n, t). Id 0 is padding."""
 
 from itertools import pairwise
 

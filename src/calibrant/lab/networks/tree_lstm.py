@@ -1,4 +1,4 @@
-"""Binary constituency Tree-LSTM (Tai et al. 2015, section 3.2), evaluated one height of the trees at a time."""
+"""Tree-LSTM: the binary constituency form (Tai et al. 2015, section 3.2), evaluated one height at a time."""
 
 from typing import Any
 

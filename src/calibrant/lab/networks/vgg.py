@@ -1,4 +1,4 @@
-"""VGG-16 with batch norm in its CIFAR form (Simonyan & Zisserman 2015, configuration D)."""
+"""VGG-16 (Simonyan & Zisserman 2015, configuration D) with batch norm, in its CIFAR form."""
 
 from torch import nn
 

@@ -1,4 +1,4 @@
-"""Residual networks: forms for small images.
+"""ResNets: residual networks for small images.
 
 `resnet8` .. `resnet110` are the CIFAR networks of He et al. (2016, section 4.2): three stages of 16/32/64 channels.
 `resnet18` .. `resnet152` and `resnet110_bottleneck` are the ImageNet architectures (ibid., table 1) with a 3x3 stem:

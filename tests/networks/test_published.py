@@ -210,7 +210,7 @@ def test_image_networks_overfit_a_batch(name, shared, data_cache):
     torch.manual_seed(0)
     tiny = name == "resnet50_tiny_imagenet"
     splits = data.tiny_imagenet(shared / "datasets") if tiny else data.cifar10(shared / "datasets")
-    batch = splits.train[:64]
+    batch = splits.train[: 64 if name in LARGE_NETWORKS else 16]
     arguments = {"mlp": {"features": 3072}, "lenet5": {"channels": 3}, "densenet": {"blocks": (2, 2), "growth": 16}}
     network = NETWORKS[name](len(splits.classes), **arguments.get(name, {}))
     network = network.to(memory_format=torch.channels_last)
@@ -241,7 +241,7 @@ def test_text_networks_overfit_a_batch(name, shared, data_cache):
 def test_tree_lstm_overfits_a_batch(shared, data_cache):
     torch.manual_seed(0)
     splits = data.sst(shared / "datasets")
-    batch = splits.train[:64]
+    batch = splits.train[:12]
     network = networks.tree_lstm(2, splits.vectors, dropout=0.0)
     node_labels = splits.targets(batch.inputs, batch.labels)
     optimizer = torch.optim.Adam(network.parameters(), 5e-3)
